@@ -1,0 +1,141 @@
+//! The fabric: what the protocols ask of memory nodes.
+//!
+//! A memory node offers words and runs no code. A *verb* reads, writes or compares-and-swaps words
+//! of one node; a *chain* is a few verbs for one node that take effect in order and cost one
+//! roundtrip together. Only a single word is atomic: a READ or WRITE of several words may tear
+//! against other verbs and may meet its words in any order. Everything above rests on that and on
+//! nothing more.
+//!
+//! Bytes lie in words in little-endian order.
+
+use core::fmt;
+use core::future::Future;
+use core::ops::Deref;
+
+/// The most replicas that a group may have.
+pub const MAX_NODES: usize = 7;
+
+/// The most verbs that a chain may hold.
+pub const MAX_VERBS: usize = 12;
+
+#[cfg(target_endian = "big")]
+compile_error!("words are little-endian; big-endian hosts are not supported");
+
+/// A memory node's number within its replica group, from 0.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub struct NodeId(pub u8);
+
+impl NodeId {
+    /// The node's number as an array index.
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node {}", self.0)
+    }
+}
+
+/// Offset of a word in a node's memory, in words.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub struct Address(pub u64);
+
+impl Address {
+    /// The address `words` further on.
+    #[must_use]
+    pub fn plus(self, words: usize) -> Self {
+        Self(self.0 + words as u64)
+    }
+}
+
+/// One access to a node's memory.
+#[derive(Clone, Copy, Debug)]
+pub enum Verb<'a> {
+    /// Yields the `words` words from `at` on.
+    Read {
+        /// First word.
+        at: Address,
+        /// How many words.
+        words: usize,
+    },
+    /// Stores `head`, then the bytes of `tail` (the last word filled up with zero bytes), from
+    /// `at` on. Two parts so that a header and a value need not be copied together first. Yields
+    /// nothing.
+    Write {
+        /// First word.
+        at: Address,
+        /// Words that come first.
+        head: &'a [u64],
+        /// Bytes behind them.
+        tail: &'a [u8],
+    },
+    /// Compares-and-swaps the word at `at`. Yields one word: what was there before. It took
+    /// effect if that is `expect`.
+    Cas {
+        /// The word.
+        at: Address,
+        /// Swap only if this is there.
+        expect: u64,
+        /// What to put there.
+        new: u64,
+    },
+}
+
+impl Verb<'_> {
+    /// How many words of the reply are this verb's.
+    pub fn yields(&self) -> usize {
+        match *self {
+            Verb::Read { words, .. } => words,
+            Verb::Write { .. } => 0,
+            Verb::Cas { .. } => 1,
+        }
+    }
+
+    /// How many payload bytes this verb moves.
+    pub fn bytes(&self) -> usize {
+        match *self {
+            Verb::Read { words, .. } => words * 8,
+            Verb::Write { head, tail, .. } => head.len() * 8 + tail.len(),
+            Verb::Cas { .. } => 8,
+        }
+    }
+}
+
+/// The node is known not to answer. It is a missing vote, not a failure of the operation; whether
+/// the chain took effect is unknown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NodeDown;
+
+impl fmt::Display for NodeDown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the memory node does not answer")
+    }
+}
+
+impl core::error::Error for NodeDown {}
+
+/// Access to the memory nodes of one replica group, for one client.
+///
+/// A fabric is used by one thread at a time. All chains that one fabric posts to one node take
+/// effect in the order in which they were posted.
+pub trait Fabric {
+    /// What the verbs of a chain yielded, one after the other. The words lie in memory that the
+    /// fabric owns; dropping the reply gives it back.
+    type Reply<'f>: Deref<Target = [u64]>
+    where
+        Self: 'f;
+
+    /// A posted chain. Dropping it detaches the chain, which still runs.
+    type Completion<'f>: Future<Output = Result<Self::Reply<'f>, NodeDown>> + Unpin
+    where
+        Self: 'f;
+
+    /// How many nodes there are: 1, 3, 5 or 7.
+    fn nodes(&self) -> usize;
+
+    /// Posts a chain of at most [`MAX_VERBS`] verbs, at once: it will take effect, awaited or not.
+    /// What the chain refers to is copied before this returns.
+    fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> Self::Completion<'f>;
+}

@@ -1,0 +1,500 @@
+//! The geometry of a pool: what lies where in every node's memory.
+//!
+//! ```text
+//! 4 KiB            the transport's own header; never touched by the protocols
+//! heap map         one cell whose record says who owns each chunk and for what
+//! seeds            per client slot: room for the records by which it gets its first chunk
+//! buckets          the index's first buckets, one cell each
+//! chunk, chunk, …  the heap
+//! ```
+//!
+//! A chunk begins with a granule of counters: how many of its objects its owner has set aside. A
+//! chunk of a *plain* class holds objects of one size, at the same address on every node. A chunk
+//! of a *homed* class holds objects that are larger at one node, their home: each node holds the
+//! objects whose home it is in full, and behind them the small replicas of the others' objects, so
+//! that the chunk takes the same room everywhere.
+
+use crate::fabric::{Address, NodeId};
+use crate::layout::{Place, cell, record};
+use crate::words::{GRANULE, GRANULE_WORDS, Pointer, WordFormat};
+
+/// The layout that this version of the code reads and writes.
+pub const LAYOUT_VERSION: u32 = 1;
+/// Bytes at the beginning of a node's memory that belong to the transport.
+pub const HEADER_BYTES: u64 = 4096;
+/// The most chunks that a pool may have.
+pub const MAX_CHUNKS: usize = 1024;
+/// The most clients that a pool may be made for.
+pub const MAX_CLIENTS: usize = 1024;
+/// The smallest capacity of a node, in bytes.
+pub const MIN_CAPACITY: u64 = 4 << 20;
+/// The largest capacity of a node, in bytes.
+pub const MAX_CAPACITY: u64 = 1 << 44;
+/// Words of payload in a bucket's record at most.
+pub const BUCKET_PAYLOAD: usize = 27;
+/// Heap-map records that a slot may propose before it owns a chunk.
+pub const SEED_RECORDS: u64 = 8;
+
+const MIN_CHUNK: u64 = 64 << 10;
+const BYTES_PER_BUCKET: u64 = 32 << 10;
+const BUCKET_GRANULES: u64 = 4;
+const TICK_SHIFT: u32 = 6;
+
+/// What a chunk holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Class {
+    /// Objects of one size, the same at every node.
+    Plain(Size),
+    /// Objects of which each has a home node, where it is larger.
+    Homed {
+        /// Granules away from home: 1 to 7.
+        small: u8,
+        /// Size at home.
+        full: Size,
+    },
+    /// The first chunk of a run that holds one object.
+    Run,
+    /// The other chunks of a run.
+    RunTail,
+}
+
+impl Class {
+    /// As 16 bits, never 0.
+    pub fn encode(self) -> u16 {
+        match self {
+            Self::Plain(size) => 0x0100 | u16::from(size.0),
+            Self::Homed { small, full } => 0x8000 | (u16::from(small) << 8) | u16::from(full.0),
+            Self::Run => 0x0200,
+            Self::RunTail => 0x0201,
+        }
+    }
+
+    /// From 16 bits.
+    pub fn decode(code: u16) -> Option<Self> {
+        let size = Size((code & 0xff) as u8);
+        match code >> 8 {
+            0x01 => size.checked().map(Self::Plain),
+            0x02 if code == 0x0200 => Some(Self::Run),
+            0x02 if code == 0x0201 => Some(Self::RunTail),
+            high @ 0x81..=0x87 => {
+                size.checked().map(|full| Self::Homed { small: (high & 7) as u8, full })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A size class: 1 to 8 granules, then four steps to each doubling.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub struct Size(u8);
+
+impl Size {
+    const STEPS: u64 = 4;
+    const LAST: u8 = 100;
+
+    /// The smallest class of at least `granules` granules.
+    pub fn for_granules(granules: u64) -> Self {
+        let granules = granules.max(1);
+        if granules <= 8 {
+            return Self((granules - 1) as u8);
+        }
+        let doubling = u64::from((granules - 1).ilog2());
+        let step = 1 << (doubling - 2);
+        let steps = (granules - (1 << doubling)).div_ceil(step);
+        Self((7 + Self::STEPS * (doubling - 3) + steps) as u8)
+    }
+
+    /// The smallest class of at least `words` words.
+    pub fn for_words(words: usize) -> Self {
+        Self::for_granules((words as u64).div_ceil(GRANULE_WORDS as u64))
+    }
+
+    /// How many granules.
+    pub fn granules(self) -> u64 {
+        let index = u64::from(self.0);
+        if index < 8 {
+            return index + 1;
+        }
+        let doubling = (index - 8) / Self::STEPS + 3;
+        let steps = (index - 8) % Self::STEPS + 1;
+        (1 << doubling) + (steps << (doubling - 2))
+    }
+
+    fn checked(self) -> Option<Self> {
+        (self.0 <= Self::LAST).then_some(self)
+    }
+}
+
+/// What lies where in every node's memory. The fields are what a pool's header stores; all else
+/// follows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Geometry {
+    /// Which replica group of the pool this is.
+    pub group: u32,
+    /// Memory nodes in the group.
+    pub nodes: usize,
+    /// Bytes of each node's memory.
+    pub capacity: u64,
+    /// Client slots.
+    pub max_clients: usize,
+    /// Bytes of a chunk: a power of two.
+    pub chunk_bytes: u64,
+    /// The index begins with 2 to this power buckets.
+    pub bucket_bits: u32,
+    /// How words are split.
+    pub format: WordFormat,
+    /// Seed of the hash of keys.
+    pub hash_seed: u64,
+}
+
+/// Why a pool cannot have the geometry that was asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum BadGeometry {
+    /// The number of nodes is none of 1, 3, 5 and 7.
+    Nodes(usize),
+    /// The capacity is outside [`MIN_CAPACITY`] to [`MAX_CAPACITY`], in bytes.
+    Capacity(u64),
+    /// The number of clients is outside 1 to [`MAX_CLIENTS`].
+    Clients(usize),
+    /// The clients' areas would take more than half of the capacity.
+    TooSmall {
+        /// The capacity, bytes.
+        capacity: u64,
+        /// What would do, bytes.
+        needed: u64,
+    },
+    /// Stored fields that do not belong together.
+    Inconsistent,
+}
+
+impl core::fmt::Display for BadGeometry {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match *self {
+            Self::Nodes(n) => write!(f, "a pool has 1, 3, 5 or 7 memory nodes, not {n}"),
+            Self::Capacity(bytes) => write!(
+                f,
+                "a node's capacity is {MIN_CAPACITY} bytes to {MAX_CAPACITY} bytes, not {bytes}"
+            ),
+            Self::Clients(n) => {
+                write!(f, "a pool is made for 1 to {MAX_CLIENTS} clients, not {n}")
+            }
+            Self::TooSmall { capacity, needed } => write!(
+                f,
+                "more than half of {capacity} bytes a node would go to the clients' areas; \
+                 give it at least {needed} bytes, or fewer clients"
+            ),
+            Self::Inconsistent => f.write_str("the stored geometry contradicts itself"),
+        }
+    }
+}
+
+impl core::error::Error for BadGeometry {}
+
+impl Geometry {
+    /// The geometry of a new pool.
+    ///
+    /// # Errors
+    /// A number out of its bounds, or a capacity too small for so many clients.
+    pub fn new(
+        nodes: usize,
+        capacity: u64,
+        max_clients: usize,
+        hash_seed: u64,
+    ) -> Result<Self, BadGeometry> {
+        if !(MIN_CAPACITY..=MAX_CAPACITY).contains(&capacity) {
+            return Err(BadGeometry::Capacity(capacity));
+        }
+        let chunk_bytes = capacity.div_ceil(MAX_CHUNKS as u64).next_power_of_two().max(MIN_CHUNK);
+        let pointer_bits = (capacity / GRANULE as u64).next_power_of_two().ilog2();
+        let geometry = Self {
+            group: 0,
+            nodes,
+            capacity,
+            max_clients,
+            chunk_bytes,
+            bucket_bits: (capacity / BYTES_PER_BUCKET).ilog2(),
+            format: WordFormat { pointer_bits, tick_shift: TICK_SHIFT },
+            hash_seed,
+        };
+        geometry.check()?;
+        Ok(geometry)
+    }
+
+    /// Whether the fields are within bounds and belong together.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn check(&self) -> Result<(), BadGeometry> {
+        if !matches!(self.nodes, 1 | 3 | 5 | 7) {
+            return Err(BadGeometry::Nodes(self.nodes));
+        }
+        if !(MIN_CAPACITY..=MAX_CAPACITY).contains(&self.capacity) {
+            return Err(BadGeometry::Capacity(self.capacity));
+        }
+        if !(1..=MAX_CLIENTS).contains(&self.max_clients) {
+            return Err(BadGeometry::Clients(self.max_clients));
+        }
+        let bits = self.format.pointer_bits;
+        if !self.chunk_bytes.is_power_of_two()
+            || self.chunk_bytes < MIN_CHUNK
+            || self.capacity / self.chunk_bytes > MAX_CHUNKS as u64
+            || !(16..=38).contains(&bits)
+            || (self.capacity / GRANULE as u64) > 1 << bits
+            || self.format.tick_shift > 20
+            || self.bucket_bits > 30
+        {
+            return Err(BadGeometry::Inconsistent);
+        }
+        if self.chunks() < 2 * self.first_chunk() {
+            let needed = 2 * self.first_chunk() as u64 * self.chunk_bytes;
+            return Err(BadGeometry::TooSmall { capacity: self.capacity, needed });
+        }
+        Ok(())
+    }
+
+    /// Chunks in a node's memory, counted from its beginning; those in front of
+    /// [`first_chunk`](Self::first_chunk) are not the heap's.
+    pub fn chunks(&self) -> usize {
+        (self.capacity / self.chunk_bytes) as usize
+    }
+
+    /// The first chunk of the heap.
+    pub fn first_chunk(&self) -> usize {
+        self.heap_start().div_ceil(self.chunk_granules()) as usize
+    }
+
+    /// Granules in a chunk.
+    pub fn chunk_granules(&self) -> u64 {
+        self.chunk_bytes / GRANULE as u64
+    }
+
+    /// Words of payload in the heap map's record: 32 bits a chunk.
+    pub fn map_payload(&self) -> usize {
+        self.chunks().div_ceil(2)
+    }
+
+    /// Where the heap map's cell lies.
+    pub fn map_cell(&self) -> Place {
+        Place::everywhere(Pointer(HEADER_BYTES / GRANULE as u64), NodeId(0))
+    }
+
+    /// How many buckets the index begins with.
+    pub fn first_buckets(&self) -> usize {
+        1 << self.bucket_bits
+    }
+
+    /// Where first bucket number `index` lies.
+    pub fn bucket_cell(&self, index: usize) -> Place {
+        let pointer = Pointer(self.buckets_start() + index as u64 * BUCKET_GRANULES);
+        Place::everywhere(pointer, NodeId((index % self.nodes) as u8))
+    }
+
+    /// The counter word of a client slot's seeds: how many it has used.
+    pub fn seed_counter(&self, slot: usize) -> Address {
+        Address(self.seed_start(slot) * GRANULE_WORDS as u64)
+    }
+
+    /// Where seed number `index` of a client slot lies.
+    pub fn seed(&self, slot: usize, index: u64) -> Pointer {
+        Pointer(self.seed_start(slot) + 1 + index * self.map_record_granules())
+    }
+
+    /// The class for registers of this shape.
+    pub fn register_class(&self, small_words: usize, full_words: usize) -> Class {
+        let small = small_words.div_ceil(GRANULE_WORDS) as u8;
+        Class::Homed { small, full: Size::for_words(full_words) }
+    }
+
+    /// The class for a bucket's cell that is born by a split.
+    pub fn bucket_class(&self) -> Class {
+        Class::Homed { small: 1, full: Size::for_granules(BUCKET_GRANULES) }
+    }
+
+    /// The class for objects of `words` words that are the same at every node, or [`Class::Run`]
+    /// if they are too large to share a chunk.
+    pub fn plain_class(&self, words: usize) -> Class {
+        let size = Size::for_words(words);
+        if size.granules() <= (self.chunk_granules() - 1) / 2 {
+            Class::Plain(size)
+        } else {
+            Class::Run
+        }
+    }
+
+    /// How many chunks a run for an object of `words` words takes.
+    pub fn run_chunks(&self, words: usize) -> usize {
+        ((words as u64).div_ceil(GRANULE_WORDS as u64) + 1).div_ceil(self.chunk_granules()) as usize
+    }
+
+    /// How many objects of `class` a chunk holds, of each home if the class has homes.
+    pub fn objects(&self, class: Class) -> u64 {
+        let room = self.chunk_granules() - 1;
+        match class {
+            Class::Plain(size) => room / size.granules(),
+            Class::Homed { small, full } => {
+                room / (full.granules() + (self.nodes as u64 - 1) * u64::from(small))
+            }
+            Class::Run => 1,
+            Class::RunTail => 0,
+        }
+    }
+
+    /// The pointer of object `index` of `home` in `chunk`. Classes without homes have home 0.
+    pub fn object(&self, chunk: usize, class: Class, home: NodeId, index: u64) -> Pointer {
+        let first = chunk as u64 * self.chunk_granules() + 1;
+        match class {
+            Class::Plain(size) => Pointer(first + index * size.granules()),
+            Class::Homed { .. } => Pointer(first + u64::from(home.0) * self.objects(class) + index),
+            Class::Run | Class::RunTail => Pointer(first),
+        }
+    }
+
+    /// The chunk that an object lies in.
+    pub fn chunk_of(&self, pointer: Pointer) -> usize {
+        (pointer.0 / self.chunk_granules()) as usize
+    }
+
+    /// The counter word of `chunk` for `home`.
+    pub fn counter(&self, chunk: usize, home: NodeId) -> Address {
+        Address(chunk as u64 * self.chunk_granules() * GRANULE_WORDS as u64 + u64::from(home.0))
+    }
+
+    /// Whether an object of `words` words at `pointer` lies within a node's memory.
+    pub fn contains(&self, pointer: Pointer, words: usize) -> bool {
+        let Some(start) = pointer.0.checked_mul(GRANULE_WORDS as u64) else { return false };
+        start.checked_add(words as u64).is_some_and(|end| end <= self.capacity / 8)
+            && pointer.0 >= HEADER_BYTES / GRANULE as u64
+    }
+
+    /// Where an object of a homed class lies at each node. `None` if no object of this class can
+    /// have this pointer.
+    pub fn homed_place(&self, pointer: Pointer, class: Class) -> Option<Place> {
+        let Class::Homed { small, full } = class else { return None };
+        let chunk = self.chunk_of(pointer);
+        let objects = self.objects(class);
+        if objects == 0 || !(self.first_chunk()..self.chunks()).contains(&chunk) {
+            return None;
+        }
+        let first = chunk as u64 * self.chunk_granules() + 1;
+        let index = pointer.0.checked_sub(first)?;
+        let (home, index) = (index / objects, index % objects);
+        if home >= self.nodes as u64 {
+            return None;
+        }
+        let words = GRANULE_WORDS as u64;
+        let small = u64::from(small);
+        Some(Place {
+            pointer,
+            home: NodeId(home as u8),
+            at_home: (first + index * full.granules()) * words,
+            elsewhere: (first + objects * full.granules() + index * small) * words,
+            stride: objects * small * words,
+        })
+    }
+
+    fn map_cell_granules(&self) -> u64 {
+        granules(cell::IN_PLACE + cell::IN_PLACE_WORDS + self.map_payload())
+    }
+
+    fn map_record_granules(&self) -> u64 {
+        granules(record::HEADER_WORDS + self.map_payload())
+    }
+
+    fn seed_start(&self, slot: usize) -> u64 {
+        let seeds = 1 + SEED_RECORDS * self.map_record_granules();
+        HEADER_BYTES / GRANULE as u64 + self.map_cell_granules() + slot as u64 * seeds
+    }
+
+    fn buckets_start(&self) -> u64 {
+        self.seed_start(self.max_clients)
+    }
+
+    fn heap_start(&self) -> u64 {
+        self.buckets_start() + self.first_buckets() as u64 * BUCKET_GRANULES
+    }
+}
+
+fn granules(words: usize) -> u64 {
+    words.div_ceil(GRANULE_WORDS) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn size_classes_are_tight_and_monotone() {
+        for granules in 1..20_000 {
+            let size = Size::for_granules(granules);
+            assert!(size.granules() >= granules, "{granules}");
+            if size.0 > 0 {
+                assert!(Size(size.0 - 1).granules() < granules, "{granules}");
+            }
+        }
+        assert_eq!(Size::for_granules(9).granules(), 10);
+    }
+
+    #[test]
+    fn classes_come_apart_as_they_went_together() {
+        for class in [
+            Class::Plain(Size::for_granules(40)),
+            Class::Homed { small: 6, full: Size::for_granules(70) },
+            Class::Run,
+            Class::RunTail,
+        ] {
+            assert_eq!(Class::decode(class.encode()), Some(class));
+        }
+        assert_eq!(Class::decode(0), None);
+        assert_eq!(Class::decode(0xffff), None);
+    }
+
+    /// Every word of every object in a chunk, at every node, belongs to that object alone.
+    #[test]
+    fn objects_of_a_homed_chunk_do_not_overlap() {
+        let geometry = Geometry::new(5, MIN_CAPACITY, 4, 1).expect("geometry");
+        let class = geometry.register_class(16, 40);
+        let Class::Homed { small, full } = class else { unreachable!() };
+        let chunk = geometry.first_chunk() + 1;
+        let bytes = geometry.chunk_bytes / 8;
+        for node in (0..5).map(NodeId) {
+            let mut taken = BTreeMap::new();
+            for home in (0..5).map(NodeId) {
+                for index in 0..geometry.objects(class) {
+                    let pointer = geometry.object(chunk, class, home, index);
+                    assert_eq!(geometry.chunk_of(pointer), chunk);
+                    let place = geometry.homed_place(pointer, class).expect("place");
+                    assert_eq!(place.home, home);
+                    let at = place.at(node, 5).0;
+                    let granules = if node == home { full.granules() } else { u64::from(small) };
+                    assert!(
+                        at >= chunk as u64 * bytes + 8
+                            && at + granules * 8 <= (chunk as u64 + 1) * bytes
+                    );
+                    assert_eq!(taken.insert(at, at + granules * 8), None);
+                }
+            }
+            let spans: std::vec::Vec<_> = taken.into_iter().collect();
+            assert!(spans.windows(2).all(|pair| pair[0].1 <= pair[1].0));
+        }
+    }
+
+    #[test]
+    fn a_default_pool_spends_little_on_itself() {
+        let geometry = Geometry::new(3, 256 << 20, 64, 1).expect("geometry");
+        assert_eq!(geometry.format.pointer_bits, 22);
+        assert!(geometry.first_chunk() < geometry.chunks() / 40);
+    }
+
+    #[test]
+    fn numbers_out_of_bounds_are_refused() {
+        assert_eq!(Geometry::new(2, 256 << 20, 64, 1), Err(BadGeometry::Nodes(2)));
+        assert_eq!(Geometry::new(3, 1, 64, 1), Err(BadGeometry::Capacity(1)));
+        assert_eq!(Geometry::new(3, 256 << 20, 0, 1), Err(BadGeometry::Clients(0)));
+        assert!(matches!(
+            Geometry::new(3, MIN_CAPACITY, MAX_CLIENTS, 1),
+            Err(BadGeometry::TooSmall { .. })
+        ));
+    }
+}

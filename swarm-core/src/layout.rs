@@ -1,0 +1,366 @@
+//! The layout of registers, buffers, cells and records, in words.
+//!
+//! ```text
+//! register:  0  stamp slots [8]
+//!            8  birth            nanoseconds since the pool's creation
+//!            9  number           of the write that bore it: birth and number are its identity
+//!           10  shape            [ predecessor's pointer 40 | in-place capacity, words 16 | key length 8 ]
+//!           11  predecessor      number of the register that this one replaced, or 0
+//!           12  origin           the stamp there whose value it began with, or 0
+//!           13  key              bytes, up to a whole word
+//!           ..  in-place copy    at the home node only: stamp, checksum, number, length, value
+//!
+//! buffer:    0  lock             changed by CAS alone
+//!            1  rewrite          timestamp of the verified rewrite, or 0
+//!            2  number           of the write
+//!            3  length, register [ register's pointer 40 | value's length, bytes 24 ]
+//!            4  guess            timestamp that the write was posted under
+//!            5  checksum
+//!            6  value
+//!
+//! cell:      0  word             changed by CAS alone
+//!            1  in-place copy    at the home node only: word, checksum, length (words), payload
+//!
+//! record:    0  accepted         ballot; changed by CAS alone, only ever grows
+//!            1  predecessor      pointer to the record that it builds on, or 0
+//!            2  writer           number of the change
+//!            3  length           of the payload, words
+//!            4  checksum
+//!            5  payload
+//! ```
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+use zerocopy::IntoBytes;
+
+use crate::fabric::{Address, NodeId};
+use crate::words::{CellWord, Pointer, Stamp, Timestamp, WordFormat, WriteNumber};
+
+/// The largest value, in bytes.
+pub const MAX_VALUE: usize = 1 << 20;
+/// The longest key, in bytes. The shortest is 1.
+pub const MAX_KEY: usize = 255;
+/// The largest value that a register keeps a copy of in place, in bytes.
+pub const MAX_IN_PLACE: usize = 4096;
+/// Stamp slots in a register (§4.4). Writers beyond this many share.
+pub const SLOTS: usize = 8;
+
+/// Offsets within a register, in words.
+pub mod register {
+    /// First slot.
+    pub const SLOTS_AT: usize = 0;
+    /// Header: birth, number, shape, predecessor, origin.
+    pub const HEADER: usize = super::SLOTS;
+    /// Words in the header without the key.
+    pub const HEADER_WORDS: usize = 5;
+    /// Slots and identity, which every READ takes.
+    pub const STATE_WORDS: usize = super::SLOTS + 2;
+    /// The key.
+    pub const KEY: usize = HEADER + HEADER_WORDS;
+    /// Words in front of the value in the in-place copy.
+    pub const IN_PLACE_WORDS: usize = 4;
+}
+
+/// Offsets within a buffer, in words.
+pub mod buffer {
+    /// The lock.
+    pub const LOCK: usize = 0;
+    /// Timestamp of the verified rewrite.
+    pub const REWRITE: usize = 1;
+    /// Number of the write: the first word that all who write the buffer agree on.
+    pub const NUMBER: usize = 2;
+    /// Words in front of the value.
+    pub const HEADER_WORDS: usize = 6;
+}
+
+/// Offsets within a cell, in words.
+pub mod cell {
+    /// The word.
+    pub const WORD: usize = 0;
+    /// The in-place copy of the record's payload.
+    pub const IN_PLACE: usize = 1;
+    /// Words in front of the payload in the in-place copy.
+    pub const IN_PLACE_WORDS: usize = 3;
+}
+
+/// Offsets within a record, in words.
+pub mod record {
+    /// The accepted ballot.
+    pub const ACCEPTED: usize = 0;
+    /// The rest: predecessor, writer, length, checksum, payload.
+    pub const BODY: usize = 1;
+    /// Words in front of the payload.
+    pub const HEADER_WORDS: usize = 5;
+}
+
+/// How many words `bytes` bytes take.
+pub const fn words_for(bytes: usize) -> usize {
+    bytes.div_ceil(8)
+}
+
+/// Where an object lies at each node.
+///
+/// Replicas may differ in what they hold: a register's in-place copy is at its *home* node alone.
+/// See [`Geometry`](crate::geometry::Geometry) for how places follow from pointers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// The object's name: the same on every node.
+    pub pointer: Pointer,
+    /// The node that holds in-place copies, and the first that operations turn to.
+    pub home: NodeId,
+    /// Word address at the home node.
+    pub at_home: u64,
+    /// Word address at the node that precedes the home node in the ring.
+    pub elsewhere: u64,
+    /// Word distance from there to the address at the node before that one, and so on.
+    pub stride: u64,
+}
+
+impl Place {
+    /// The same address at every node.
+    pub fn everywhere(pointer: Pointer, home: NodeId) -> Self {
+        let at = pointer.0 * crate::words::GRANULE_WORDS as u64;
+        Self { pointer, home, at_home: at, elsewhere: at, stride: 0 }
+    }
+
+    /// The object's first word at `node`, in a group of `nodes`.
+    pub fn at(&self, node: NodeId, nodes: usize) -> Address {
+        if node == self.home {
+            return Address(self.at_home);
+        }
+        let back = usize::from(self.home.0) + nodes - usize::from(node.0);
+        let rank = if back > nodes { back - nodes } else { back } - 1;
+        Address(self.elsewhere + rank as u64 * self.stride)
+    }
+}
+
+/// A register's name for ever: memory that is used again holds another identity.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Identity {
+    /// Nanoseconds since the pool's creation; timestamps count from here.
+    pub birth: u64,
+    /// Number of the write that bore it.
+    pub number: WriteNumber,
+}
+
+/// The seeded checksum of a buffer or an in-place copy: xxh3 of the value (whose length it takes
+/// in), seeded with pointer and timestamp.
+///
+/// A buffer is seeded with its guess, an in-place copy with its stamp's timestamp. Without the
+/// timestamp, a torn in-place copy could pass off an earlier write's value for a later write that
+/// uses the same buffer again.
+pub fn checksum(format: WordFormat, timestamp: Timestamp, pointer: Pointer, value: &[u8]) -> u64 {
+    let seed = (timestamp.0 << format.pointer_bits) ^ pointer.0;
+    xxh3_64_with_seed(value, seed)
+}
+
+/// The bytes that `words` hold, without those that fill up the last word.
+///
+/// `None` if `words` is too short for `length` bytes.
+pub fn bytes(words: &[u64], length: usize) -> Option<&[u8]> {
+    words.as_bytes().get(..length)
+}
+
+/// What a buffer says of its write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BufferHeader {
+    /// Timestamp of the verified rewrite, or 0.
+    pub rewrite: Timestamp,
+    /// Number of the write.
+    pub number: WriteNumber,
+    /// The register it was written to.
+    pub register: Pointer,
+    /// Length of the value, bytes.
+    pub length: usize,
+    /// Timestamp of the guess.
+    pub guess: Timestamp,
+    /// Checksum of the value.
+    pub checksum: u64,
+}
+
+impl BufferHeader {
+    /// The words from [`buffer::REWRITE`] to the value.
+    pub fn encode(&self) -> [u64; buffer::HEADER_WORDS - 1] {
+        [
+            self.rewrite.0,
+            self.number.0,
+            (self.register.0 << 24) | self.length as u64,
+            self.guess.0,
+            self.checksum,
+        ]
+    }
+
+    /// Reads the words from [`buffer::REWRITE`] on. `None` if there are too few.
+    pub fn decode(words: &[u64]) -> Option<Self> {
+        let &[rewrite, number, register, guess, checksum, ..] = words else { return None };
+        Some(Self {
+            rewrite: Timestamp(rewrite),
+            number: WriteNumber(number),
+            register: Pointer(register >> 24),
+            length: (register & 0xff_ffff) as usize,
+            guess: Timestamp(guess),
+            checksum,
+        })
+    }
+
+    /// Whether the buffer was written for `stamp` of register `register`, and `value` is whole.
+    pub fn agrees(
+        &self,
+        format: WordFormat,
+        register: Pointer,
+        stamp: Stamp,
+        value: &[u8],
+    ) -> bool {
+        let timestamp = format.timestamp(stamp);
+        (timestamp == self.guess || timestamp == self.rewrite)
+            && self.register == register
+            && self.length == value.len()
+            && self.checksum == checksum(format, self.guess, format.pointer(stamp), value)
+    }
+}
+
+/// A register's header word for key length, capacity and predecessor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shape {
+    /// Length of the key, bytes.
+    pub key_length: usize,
+    /// Words that the in-place copy has for a value.
+    pub capacity: usize,
+    /// The register that this one replaced, or null.
+    pub predecessor: Pointer,
+}
+
+impl Shape {
+    /// As a word.
+    pub fn encode(self) -> u64 {
+        (self.predecessor.0 << 24) | ((self.capacity as u64) << 8) | self.key_length as u64
+    }
+
+    /// From a word.
+    pub fn decode(word: u64) -> Self {
+        Self {
+            key_length: (word & 0xff) as usize,
+            capacity: ((word >> 8) & 0xffff) as usize,
+            predecessor: Pointer(word >> 24),
+        }
+    }
+
+    /// Words of the key.
+    pub fn key_words(self) -> usize {
+        words_for(self.key_length)
+    }
+
+    /// Words of a register's replica away from home: slots, header, key.
+    pub fn small_words(self) -> usize {
+        register::KEY + self.key_words()
+    }
+
+    /// Words of a register's replica at home: with the in-place copy.
+    pub fn full_words(self) -> usize {
+        self.small_words() + register::IN_PLACE_WORDS + self.capacity
+    }
+}
+
+/// What a record says in front of its payload.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RecordHeader {
+    /// The record that it builds on, or null.
+    pub predecessor: Pointer,
+    /// Number of the change.
+    pub writer: WriteNumber,
+    /// Words of payload.
+    pub length: usize,
+    /// Checksum of predecessor, writer and payload.
+    pub checksum: u64,
+}
+
+impl RecordHeader {
+    /// The header of a record at `pointer` with this `payload`.
+    pub fn new(
+        pointer: Pointer,
+        predecessor: Pointer,
+        writer: WriteNumber,
+        payload: &[u64],
+    ) -> Self {
+        let length = payload.len();
+        let checksum = record_checksum(pointer, predecessor, writer, payload);
+        Self { predecessor, writer, length, checksum }
+    }
+
+    /// The words from [`record::BODY`] to the payload.
+    pub fn encode(&self) -> [u64; record::HEADER_WORDS - 1] {
+        [self.predecessor.0, self.writer.0, self.length as u64, self.checksum]
+    }
+
+    /// Reads the words from [`record::BODY`] on. `None` if there are too few.
+    pub fn decode(words: &[u64]) -> Option<Self> {
+        let &[predecessor, writer, length, checksum, ..] = words else { return None };
+        Some(Self {
+            predecessor: Pointer(predecessor),
+            writer: WriteNumber(writer),
+            length: usize::try_from(length).ok()?,
+            checksum,
+        })
+    }
+
+    /// Whether this is the header of an undamaged record at `pointer` with this `payload`.
+    pub fn agrees(&self, pointer: Pointer, payload: &[u64]) -> bool {
+        self.length == payload.len()
+            && self.checksum == record_checksum(pointer, self.predecessor, self.writer, payload)
+    }
+}
+
+fn record_checksum(
+    pointer: Pointer,
+    predecessor: Pointer,
+    writer: WriteNumber,
+    payload: &[u64],
+) -> u64 {
+    let seed = pointer.0 ^ predecessor.0.rotate_left(32) ^ writer.0.rotate_left(8);
+    xxh3_64_with_seed(payload.as_bytes(), seed)
+}
+
+/// The checksum of a cell's in-place copy, seeded with the word that it belongs to.
+pub fn cell_checksum(word: CellWord, payload: &[u64]) -> u64 {
+    xxh3_64_with_seed(payload.as_bytes(), word.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_away_from_home_are_told_apart_by_ring_distance() {
+        let place = Place {
+            pointer: Pointer(1),
+            home: NodeId(1),
+            at_home: 1000,
+            elsewhere: 100,
+            stride: 10,
+        };
+        assert_eq!(place.at(NodeId(1), 3), Address(1000));
+        assert_eq!(place.at(NodeId(0), 3), Address(100));
+        assert_eq!(place.at(NodeId(2), 3), Address(110));
+        let all: std::vec::Vec<_> = (0..5).map(|n| place.at(NodeId(n), 5).0).collect();
+        assert_eq!(all, [100, 1000, 130, 120, 110]);
+    }
+
+    #[test]
+    fn headers_come_apart_as_they_went_together() {
+        let shape = Shape { key_length: 255, capacity: 513, predecessor: Pointer(1 << 39) };
+        assert_eq!(Shape::decode(shape.encode()), shape);
+        let header = BufferHeader {
+            rewrite: Timestamp(3),
+            number: WriteNumber(9),
+            register: Pointer(1 << 39),
+            length: MAX_VALUE,
+            guess: Timestamp(2),
+            checksum: 7,
+        };
+        assert_eq!(BufferHeader::decode(&header.encode()), Some(header));
+        let header = RecordHeader::new(Pointer(4), Pointer(3), WriteNumber(8), &[1, 2, 3]);
+        assert_eq!(RecordHeader::decode(&header.encode()), Some(header));
+        assert!(header.agrees(Pointer(4), &[1, 2, 3]));
+        assert!(!header.agrees(Pointer(5), &[1, 2, 3]));
+        assert!(!header.agrees(Pointer(4), &[1, 2, 4]));
+    }
+}

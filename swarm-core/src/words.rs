@@ -1,0 +1,336 @@
+//! The words that the protocols compare and swap.
+//!
+//! ```text
+//! stamp = [ timestamp | pointer | verified | frozen ]     0 = empty
+//! cell  = [ ballot    | pointer | solid    | accepted ]   0 = vacant, solid and accepted
+//! lock  = [ write number              | mode ]            0 = never locked
+//! ```
+//!
+//! A pointer has just enough bits for a node's memory, so that timestamps and ballots get all the
+//! others; the split is a pool's [`WordFormat`]. (§4.2 of the paper has 32 and 31 bits.)
+
+use core::cmp::Ordering;
+use core::fmt;
+
+use bitflags::bitflags;
+
+/// Bytes in a granule, the unit of pointers.
+pub const GRANULE: usize = 64;
+/// Words in a granule.
+pub const GRANULE_WORDS: usize = GRANULE / 8;
+
+const FLAG_BITS: u32 = 2;
+
+/// An object's place in the memory of every node, in granules. 0 points nowhere.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
+pub struct Pointer(pub u64);
+
+impl Pointer {
+    /// Points nowhere.
+    pub const NULL: Self = Self(0);
+
+    /// Whether this points nowhere.
+    pub fn is_null(self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// Ticks of wall-clock time since a register's birth.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
+pub struct Timestamp(pub u64);
+
+/// The number of a round of a cell: odd for classic rounds, even for fast ones.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
+pub struct Ballot(pub u64);
+
+bitflags! {
+    /// What a stamp says beside timestamp and pointer.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct StampFlags: u64 {
+        /// The write is known to be complete.
+        const VERIFIED = 2;
+        /// The register moves; no writer's CAS may land here again.
+        const FROZEN = 1;
+    }
+
+    /// What a cell's word says beside ballot and record.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct CellFlags: u64 {
+        /// The record is more than one fast round's unfinished proposal.
+        const SOLID = 2;
+        /// The record was accepted under this ballot, not merely kept by a promise.
+        const ACCEPTED = 1;
+    }
+}
+
+/// A write's place in a register's order. Compared without the frozen bit.
+#[derive(Clone, Copy, Default)]
+pub struct Stamp(pub u64);
+
+impl Stamp {
+    /// No write yet: below every other stamp.
+    pub const EMPTY: Self = Self(0);
+
+    /// Whether the write is known to be complete.
+    pub fn is_verified(self) -> bool {
+        self.0 & StampFlags::VERIFIED.bits() != 0
+    }
+
+    /// Whether the register moves.
+    pub fn is_frozen(self) -> bool {
+        self.0 & StampFlags::FROZEN.bits() != 0
+    }
+
+    /// The same write, known to be complete.
+    #[must_use]
+    pub fn verified(self) -> Self {
+        Self(self.0 | StampFlags::VERIFIED.bits())
+    }
+
+    /// The same write, not known to be complete.
+    #[must_use]
+    pub fn guessed(self) -> Self {
+        Self(self.0 & !StampFlags::VERIFIED.bits())
+    }
+
+    /// Whether both are of the same write under the same timestamp, verified or not.
+    pub fn same_write(self, other: Self) -> bool {
+        (self.0 ^ other.0) >> FLAG_BITS == 0
+    }
+
+    fn rank(self) -> u64 {
+        self.0 & !StampFlags::FROZEN.bits()
+    }
+}
+
+impl PartialEq for Stamp {
+    fn eq(&self, other: &Self) -> bool {
+        self.rank() == other.rank()
+    }
+}
+
+impl Eq for Stamp {}
+
+impl PartialOrd for Stamp {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Stamp {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.rank().cmp(&other.rank())
+    }
+}
+
+impl fmt::Debug for Stamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Stamp({:#x}", self.0 >> FLAG_BITS)?;
+        if self.is_verified() {
+            f.write_str(" verified")?;
+        }
+        if self.is_frozen() {
+            f.write_str(" frozen")?;
+        }
+        f.write_str(")")
+    }
+}
+
+/// A cell's word at one node.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Hash)]
+pub struct CellWord(pub u64);
+
+impl CellWord {
+    /// Whether the record is more than one fast round's unfinished proposal.
+    pub fn is_solid(self) -> bool {
+        self.0 == 0 || self.0 & CellFlags::SOLID.bits() != 0
+    }
+
+    /// Whether the record was accepted under the word's ballot.
+    pub fn is_accepted(self) -> bool {
+        self.0 == 0 || self.0 & CellFlags::ACCEPTED.bits() != 0
+    }
+}
+
+impl fmt::Debug for CellWord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CellWord({:#x}", self.0 >> FLAG_BITS)?;
+        if self.is_solid() {
+            f.write_str(" solid")?;
+        }
+        if self.is_accepted() {
+            f.write_str(" accepted")?;
+        }
+        f.write_str(")")
+    }
+}
+
+/// How a pool splits its words between pointer and timestamp or ballot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WordFormat {
+    /// Bits of a pointer.
+    pub pointer_bits: u32,
+    /// A tick of a timestamp is 2 to this power nanoseconds.
+    pub tick_shift: u32,
+}
+
+impl WordFormat {
+    /// The timestamp that no write but a delete carries.
+    pub fn deleted(self) -> Timestamp {
+        Timestamp(u64::MAX >> (self.pointer_bits + FLAG_BITS))
+    }
+
+    /// The largest ballot.
+    pub fn last_ballot(self) -> Ballot {
+        Ballot(u64::MAX >> (self.pointer_bits + FLAG_BITS))
+    }
+
+    /// Puts a stamp together.
+    pub fn stamp(self, timestamp: Timestamp, pointer: Pointer, flags: StampFlags) -> Stamp {
+        debug_assert!(timestamp <= self.deleted() && pointer.0 >> self.pointer_bits == 0);
+        Stamp(self.pack(timestamp.0, pointer) | flags.bits())
+    }
+
+    /// A stamp's timestamp.
+    pub fn timestamp(self, stamp: Stamp) -> Timestamp {
+        Timestamp(stamp.0 >> (self.pointer_bits + FLAG_BITS))
+    }
+
+    /// Where a stamp's buffer lies.
+    pub fn pointer(self, stamp: Stamp) -> Pointer {
+        self.unpack(stamp.0)
+    }
+
+    /// Whether a stamp is a delete's.
+    pub fn is_deleted(self, stamp: Stamp) -> bool {
+        self.timestamp(stamp) == self.deleted()
+    }
+
+    /// Puts a cell's word together.
+    pub fn cell(self, ballot: Ballot, record: Pointer, flags: CellFlags) -> CellWord {
+        debug_assert!(ballot <= self.last_ballot() && record.0 >> self.pointer_bits == 0);
+        CellWord(self.pack(ballot.0, record) | flags.bits())
+    }
+
+    /// A cell word's ballot.
+    pub fn ballot(self, word: CellWord) -> Ballot {
+        Ballot(word.0 >> (self.pointer_bits + FLAG_BITS))
+    }
+
+    /// Where a cell word's record lies.
+    pub fn record(self, word: CellWord) -> Pointer {
+        self.unpack(word.0)
+    }
+
+    /// Nanoseconds as ticks.
+    pub fn ticks(self, nanoseconds: u64) -> u64 {
+        nanoseconds >> self.tick_shift
+    }
+
+    fn pack(self, high: u64, pointer: Pointer) -> u64 {
+        (high << (self.pointer_bits + FLAG_BITS)) | (pointer.0 << FLAG_BITS)
+    }
+
+    fn unpack(self, word: u64) -> Pointer {
+        Pointer((word >> FLAG_BITS) & ((1 << self.pointer_bits) - 1))
+    }
+}
+
+/// One life of a client: given out once, growing.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
+pub struct Incarnation(pub u64);
+
+/// A write's number: unique in the pool, growing for ever within a buffer. 62 bits.
+///
+/// `[ incarnation: 28 bits | counter: 34 bits ]`
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
+pub struct WriteNumber(pub u64);
+
+impl WriteNumber {
+    const COUNTER_BITS: u32 = 34;
+    /// The largest counter.
+    pub const LAST_COUNTER: u64 = (1 << Self::COUNTER_BITS) - 1;
+    /// The largest incarnation.
+    pub const LAST_INCARNATION: Incarnation = Incarnation((1 << 28) - 1);
+
+    /// Puts a write number together.
+    pub fn new(incarnation: Incarnation, counter: u64) -> Self {
+        debug_assert!(incarnation <= Self::LAST_INCARNATION && counter <= Self::LAST_COUNTER);
+        Self((incarnation.0 << Self::COUNTER_BITS) | counter)
+    }
+
+    /// Who writes.
+    pub fn incarnation(self) -> Incarnation {
+        Incarnation(self.0 >> Self::COUNTER_BITS)
+    }
+}
+
+/// What a timestamp lock was taken for (§3.3).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LockMode {
+    /// By a reader, that returns the guess's value.
+    Read = 1,
+    /// By the writer, that writes again under a fresh timestamp.
+    Write = 2,
+}
+
+/// A buffer's lock: only ever changed by CAS, only ever grows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LockWord(pub u64);
+
+impl LockWord {
+    /// The lock for write `number`, taken in `mode`.
+    pub fn new(number: WriteNumber, mode: LockMode) -> Self {
+        Self((number.0 << 2) | mode as u64)
+    }
+
+    /// The write that it was last taken for.
+    pub fn number(self) -> WriteNumber {
+        WriteNumber(self.0 >> 2)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FORMAT: WordFormat = WordFormat { pointer_bits: 22, tick_shift: 6 };
+
+    #[test]
+    fn stamps_order_by_timestamp_pointer_verified() {
+        let stamp = |t, p, f| FORMAT.stamp(Timestamp(t), Pointer(p), f);
+        let none = StampFlags::empty();
+        let ordered = [
+            Stamp::EMPTY,
+            stamp(1, 9, none),
+            stamp(1, 9, StampFlags::VERIFIED),
+            stamp(1, 10, none),
+            stamp(2, 1, none),
+            stamp(FORMAT.deleted().0, 1, StampFlags::VERIFIED),
+        ];
+        assert!(ordered.is_sorted());
+        assert_eq!(stamp(2, 1, StampFlags::FROZEN), stamp(2, 1, none));
+        assert!(stamp(1, 9, none).same_write(stamp(1, 9, StampFlags::VERIFIED)));
+        assert!(!stamp(1, 9, none).same_write(stamp(1, 8, none)));
+    }
+
+    #[test]
+    fn words_come_apart_as_they_went_together() {
+        let stamp = FORMAT.stamp(Timestamp(77), Pointer(0x3f_ffff), StampFlags::VERIFIED);
+        assert_eq!(FORMAT.timestamp(stamp), Timestamp(77));
+        assert_eq!(FORMAT.pointer(stamp), Pointer(0x3f_ffff));
+        let word = FORMAT.cell(Ballot(5), Pointer(3), CellFlags::ACCEPTED);
+        assert_eq!(FORMAT.ballot(word), Ballot(5));
+        assert_eq!(FORMAT.record(word), Pointer(3));
+        assert!(word.is_accepted() && !word.is_solid());
+        assert!(CellWord(0).is_accepted() && CellWord(0).is_solid());
+    }
+
+    #[test]
+    fn locks_grow_with_the_write_number() {
+        let one = WriteNumber::new(Incarnation(1), WriteNumber::LAST_COUNTER);
+        let two = WriteNumber::new(Incarnation(2), 0);
+        assert!(one < two && two.incarnation() == Incarnation(2));
+        assert_eq!(LockWord::new(two, LockMode::Read).number(), two);
+    }
+}
