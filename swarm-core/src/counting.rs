@@ -1,0 +1,227 @@
+//! A fabric that counts what operations cost.
+//!
+//! Roundtrips are the length of an operation's causal chain: a chain posted when the operation has
+//! consumed completions of depth d has depth d + 1, and an operation's roundtrips are the largest
+//! depth that it consumed. Chains that it posts and drops cost verbs and bytes but no roundtrip.
+//!
+//! Operations of one client take turns, so the operation that is being polled is the one to charge:
+//! [`Counting::track`] puts its tally in place around each poll.
+
+use core::cell::Cell;
+use core::future::{Future, poll_fn};
+use core::ops::{Add, AddAssign};
+use core::pin::{Pin, pin};
+use core::task::{Context, Poll};
+
+use crate::fabric::{Fabric, NodeId, Verb};
+
+/// What an operation cost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Tally {
+    /// Length of the causal chain.
+    pub roundtrips: u32,
+    /// Verbs posted.
+    pub verbs: u64,
+    /// Payload bytes moved, as [`Verb::bytes`] counts them.
+    pub bytes: u64,
+}
+
+impl Add for Tally {
+    type Output = Self;
+
+    /// The cost of both, one after the other.
+    #[inline]
+    fn add(self, other: Self) -> Self {
+        Self {
+            roundtrips: self.roundtrips + other.roundtrips,
+            verbs: self.verbs + other.verbs,
+            bytes: self.bytes + other.bytes,
+        }
+    }
+}
+
+impl AddAssign for Tally {
+    #[inline]
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+/// A fabric that counts roundtrips, verbs and bytes.
+#[derive(Debug)]
+pub struct Counting<F> {
+    inner: F,
+    current: Cell<Tally>,
+}
+
+impl<F> Counting<F> {
+    /// `inner`, counted.
+    pub fn new(inner: F) -> Self {
+        Self { inner, current: Cell::new(Tally::default()) }
+    }
+
+    /// The fabric behind this one.
+    pub fn inner(&self) -> &F {
+        &self.inner
+    }
+
+    /// Runs `operation` and says what it cost. Operations that are tracked may take turns, and a
+    /// tracked operation may track a part of itself, which is then charged to that part alone.
+    ///
+    /// # Cancel safety
+    /// That of `operation`.
+    #[inline]
+    pub async fn track<T>(&self, operation: impl Future<Output = T>) -> (T, Tally) {
+        let mut operation = pin!(operation);
+        let mut own = Tally::default();
+        poll_fn(move |cx| {
+            let others = self.current.replace(own);
+            let polled = operation.as_mut().poll(cx);
+            own = self.current.replace(others);
+            polled.map(|output| (output, own))
+        })
+        .await
+    }
+
+    /// What was done outside of every tracked operation, as if it were one.
+    pub fn untracked(&self) -> Tally {
+        self.current.get()
+    }
+
+    #[inline]
+    fn posted(&self, chain: &[Verb<'_>]) -> u32 {
+        let mut tally = self.current.get();
+        tally.verbs += chain.len() as u64;
+        for verb in chain {
+            tally.bytes += verb.bytes() as u64;
+        }
+        self.current.set(tally);
+        tally.roundtrips + 1
+    }
+
+    #[inline]
+    fn consumed(&self, depth: u32) {
+        let mut tally = self.current.get();
+        tally.roundtrips = tally.roundtrips.max(depth);
+        self.current.set(tally);
+    }
+}
+
+/// A chain on its way, and how deep in its operation's causal chain it lies.
+#[derive(Debug)]
+pub struct CountedCompletion<'f, F, T> {
+    inner: T,
+    counting: &'f Counting<F>,
+    depth: u32,
+}
+
+impl<F, T: Future + Unpin> Future for CountedCompletion<'_, F, T> {
+    type Output = T::Output;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T::Output> {
+        let this = self.get_mut();
+        let polled = Pin::new(&mut this.inner).poll(cx);
+        if polled.is_ready() {
+            this.counting.consumed(this.depth);
+        }
+        polled
+    }
+}
+
+impl<F: Fabric> Fabric for Counting<F> {
+    type Reply<'f>
+        = F::Reply<'f>
+    where
+        Self: 'f;
+    type Completion<'f>
+        = CountedCompletion<'f, F, F::Completion<'f>>
+    where
+        Self: 'f;
+
+    #[inline]
+    fn nodes(&self) -> usize {
+        self.inner.nodes()
+    }
+
+    #[inline]
+    fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> Self::Completion<'f> {
+        let depth = self.posted(chain);
+        CountedCompletion { inner: self.inner.post(node, chain), counting: self, depth }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fabric::Address;
+    use crate::loopback::Loopback;
+    use core::task::Waker;
+
+    const READ: [Verb<'static>; 1] = [Verb::Read { at: Address(0), words: 2 }];
+
+    fn poll<T>(future: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
+        future.poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    /// Lets others take their turn once.
+    async fn turn() {
+        let mut first = true;
+        poll_fn(|_| if core::mem::take(&mut first) { Poll::Pending } else { Poll::Ready(()) })
+            .await;
+    }
+
+    #[test]
+    fn rounds_in_parallel_are_one_roundtrip_and_dropped_chains_none() {
+        let fabric = Counting::new(Loopback::new(3, 8));
+        let operation = fabric.track(async {
+            let (one, two) = (fabric.post(NodeId(0), &READ), fabric.post(NodeId(1), &READ));
+            one.await.expect("node 0 is up");
+            two.await.expect("node 1 is up");
+            drop(fabric.post(NodeId(2), &READ));
+            let tail = [1; 5];
+            let write = Verb::Write { at: Address(0), head: &[1, 2], tail: &tail };
+            fabric.post(NodeId(0), &[write, READ[0]]).await.expect("node 0 is up");
+        });
+        let Poll::Ready(((), tally)) = poll(pin!(operation)) else { panic!("nothing waits") };
+        assert_eq!(tally, Tally { roundtrips: 2, verbs: 5, bytes: 4 * 16 + 21 });
+        assert_eq!(fabric.untracked(), Tally::default());
+    }
+
+    /// Without tallies of their own, each would be charged for both.
+    #[test]
+    fn operations_that_take_turns_are_charged_apart() {
+        let fabric = Counting::new(Loopback::new(1, 8));
+        let posts = &fabric;
+        let run = |rounds: u32| {
+            fabric.track(async move {
+                for _ in 0..rounds {
+                    let chain = posts.post(NodeId(0), &READ);
+                    turn().await;
+                    chain.await.expect("node 0 is up");
+                    turn().await;
+                }
+            })
+        };
+        let (mut two, mut five) = (pin!(run(2)), pin!(run(5)));
+        let (mut tally_two, mut tally_five) = (None, None);
+        for _ in 0..20 {
+            if tally_two.is_none()
+                && let Poll::Ready(((), tally)) = poll(two.as_mut())
+            {
+                tally_two = Some(tally);
+            }
+            if tally_five.is_none()
+                && let Poll::Ready(((), tally)) = poll(five.as_mut())
+            {
+                tally_five = Some(tally);
+            }
+        }
+        let of = |rounds: u32| Tally {
+            roundtrips: rounds,
+            verbs: u64::from(rounds),
+            bytes: 16 * u64::from(rounds),
+        };
+        assert_eq!((tally_two, tally_five), (Some(of(2)), Some(of(5))));
+    }
+}

@@ -1,0 +1,161 @@
+//! A fabric whose nodes can be taken away.
+//!
+//! A node that is *down* refuses chains at once, like one whose connection is gone. A node that is
+//! *frozen* swallows them: they take no effect and never complete, like a node that is cut off or
+//! stopped. Chains that a frozen node swallowed are lost for good even when it thaws, as if the
+//! connection had been torn down and made again in between.
+//!
+//! The state that counts is the one at the post: a chain that a node took before it froze is done.
+
+use core::cell::Cell;
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+
+use crate::fabric::{Fabric, MAX_NODES, NodeDown, NodeId, Verb};
+
+/// Whether a node takes chains.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SwitchState {
+    /// It does.
+    #[default]
+    Up,
+    /// It swallows them.
+    Frozen,
+    /// It refuses them.
+    Down,
+}
+
+/// Says of each node whether it takes chains.
+pub trait Switches {
+    /// The state of `node`.
+    fn state(&self, node: NodeId) -> SwitchState;
+}
+
+impl<S: Switches + ?Sized> Switches for &S {
+    #[inline]
+    fn state(&self, node: NodeId) -> SwitchState {
+        (**self).state(node)
+    }
+}
+
+/// Switches that one thread sets by hand.
+#[derive(Debug, Default)]
+pub struct HandSwitches([Cell<SwitchState>; MAX_NODES]);
+
+impl HandSwitches {
+    /// All nodes up.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Puts `node` into `state`.
+    pub fn set(&self, node: NodeId, state: SwitchState) {
+        self.0[node.index()].set(state);
+    }
+}
+
+impl Switches for HandSwitches {
+    #[inline]
+    fn state(&self, node: NodeId) -> SwitchState {
+        self.0[node.index()].get()
+    }
+}
+
+/// A fabric whose nodes go down and freeze as `S` says.
+#[derive(Clone, Debug)]
+pub struct Faulty<F, S> {
+    inner: F,
+    switches: S,
+}
+
+impl<F, S> Faulty<F, S> {
+    /// `inner`, with its nodes under `switches`.
+    pub fn new(inner: F, switches: S) -> Self {
+        Self { inner, switches }
+    }
+
+    /// The fabric behind this one.
+    pub fn inner(&self) -> &F {
+        &self.inner
+    }
+
+    /// The switches.
+    pub fn switches(&self) -> &S {
+        &self.switches
+    }
+}
+
+/// A chain that was posted, swallowed or refused.
+#[derive(Debug)]
+pub enum FaultyCompletion<T> {
+    /// The node took it.
+    Posted(T),
+    /// The node was frozen.
+    Swallowed,
+    /// The node was down.
+    Refused,
+}
+
+impl<R, T: Future<Output = Result<R, NodeDown>> + Unpin> Future for FaultyCompletion<T> {
+    type Output = Result<R, NodeDown>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.get_mut() {
+            Self::Posted(chain) => Pin::new(chain).poll(cx),
+            Self::Swallowed => Poll::Pending,
+            Self::Refused => Poll::Ready(Err(NodeDown)),
+        }
+    }
+}
+
+impl<F: Fabric, S: Switches> Fabric for Faulty<F, S> {
+    type Reply<'f>
+        = F::Reply<'f>
+    where
+        Self: 'f;
+    type Completion<'f>
+        = FaultyCompletion<F::Completion<'f>>
+    where
+        Self: 'f;
+
+    #[inline]
+    fn nodes(&self) -> usize {
+        self.inner.nodes()
+    }
+
+    #[inline]
+    fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> Self::Completion<'f> {
+        match self.switches.state(node) {
+            SwitchState::Up => FaultyCompletion::Posted(self.inner.post(node, chain)),
+            SwitchState::Frozen => FaultyCompletion::Swallowed,
+            SwitchState::Down => FaultyCompletion::Refused,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fabric::Address;
+    use crate::loopback::Loopback;
+    use core::task::Waker;
+
+    #[test]
+    fn chains_to_a_node_that_is_away_take_no_effect() {
+        let near = Loopback::new(3, 8);
+        let switches = HandSwitches::new();
+        let fabric = Faulty::new(near.clone(), &switches);
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut add = |node, state| {
+            switches.set(node, state);
+            let mut posted = fabric.post(node, &[Verb::Cas { at: Address(0), expect: 0, new: 1 }]);
+            let polled = Pin::new(&mut posted).poll(&mut cx);
+            (polled, near.word(node, Address(0)))
+        };
+        assert_eq!(add(NodeId(0), SwitchState::Down), (Poll::Ready(Err(NodeDown)), 0));
+        assert_eq!(add(NodeId(0), SwitchState::Frozen), (Poll::Pending, 0));
+        assert_eq!(add(NodeId(0), SwitchState::Up), (Poll::Ready(Ok(std::vec![0])), 1));
+    }
+}

@@ -1,0 +1,80 @@
+//! The plainest fabric: memory of this thread, where every chain is done when it is posted.
+
+use core::future::{Ready, ready};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::vec;
+use std::vec::Vec;
+
+use crate::fabric::{Address, Fabric, MAX_VERBS, NodeDown, NodeId, Verb};
+
+/// Memory nodes within this thread. Clones are other clients of the same nodes.
+#[derive(Clone, Debug)]
+pub struct Loopback(Rc<RefCell<Vec<Vec<u64>>>>);
+
+impl Loopback {
+    /// `nodes` nodes of `words` zeroed words each.
+    pub fn new(nodes: usize, words: usize) -> Self {
+        Self(Rc::new(RefCell::new(vec![vec![0; words]; nodes])))
+    }
+
+    /// The word at `at` of `node`.
+    ///
+    /// # Panics
+    /// If there is no such word.
+    pub fn word(&self, node: NodeId, at: Address) -> u64 {
+        self.0.borrow()[node.index()][at.0 as usize]
+    }
+
+    /// Puts `value` at `at` of `node`.
+    ///
+    /// # Panics
+    /// If there is no such word.
+    pub fn set_word(&self, node: NodeId, at: Address, value: u64) {
+        self.0.borrow_mut()[node.index()][at.0 as usize] = value;
+    }
+}
+
+/// The words that a WRITE of `head` and `tail` stores.
+pub(crate) fn image<'a>(head: &'a [u64], tail: &'a [u8]) -> impl Iterator<Item = u64> + 'a {
+    head.iter().copied().chain(tail.chunks(8).map(|bytes| {
+        let mut word = [0; 8];
+        word[..bytes.len()].copy_from_slice(bytes);
+        u64::from_le_bytes(word)
+    }))
+}
+
+impl Fabric for Loopback {
+    type Reply<'f> = Vec<u64>;
+    type Completion<'f> = Ready<Result<Vec<u64>, NodeDown>>;
+
+    fn nodes(&self) -> usize {
+        self.0.borrow().len()
+    }
+
+    fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> Self::Completion<'f> {
+        assert!(chain.len() <= MAX_VERBS, "a chain holds at most {MAX_VERBS} verbs");
+        let memory = &mut self.0.borrow_mut()[node.index()];
+        let mut reply = Vec::with_capacity(chain.iter().map(Verb::yields).sum());
+        for verb in chain {
+            match *verb {
+                Verb::Read { at, words } => {
+                    reply.extend_from_slice(&memory[at.0 as usize..][..words]);
+                }
+                Verb::Write { at, head, tail } => {
+                    for (index, word) in image(head, tail).enumerate() {
+                        memory[at.0 as usize + index] = word;
+                    }
+                }
+                Verb::Cas { at, expect, new } => {
+                    let place = &mut memory[at.0 as usize];
+                    reply.push(*place);
+                    if *place == expect {
+                        *place = new;
+                    }
+                }
+            }
+        }
+        ready(Ok(reply))
+    }
+}
