@@ -55,6 +55,18 @@ pub struct Group<F, C> {
     avoided: Cell<u32>,
     roundtrip: Cell<u64>,
     skew: Cell<u64>,
+    events: Cell<Events>,
+}
+
+/// What happened beside the common case, since the group was opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Events {
+    /// CASes that were lost, and rounds that were begun again.
+    pub retries: u64,
+    /// Reads and writes that left the one-roundtrip path.
+    pub slow: u64,
+    /// Rounds that widened because a node was late.
+    pub widened: u64,
 }
 
 /// Of so many operations that avoid a suspect, one posts to it as well, to learn whether it is back.
@@ -75,7 +87,25 @@ impl<F: Fabric, C: Clock> Group<F, C> {
             avoided: Cell::new(0),
             roundtrip: Cell::new(0),
             skew: Cell::new(0),
+            events: Cell::default(),
         }
+    }
+
+    /// What happened beside the common case.
+    pub fn events(&self) -> Events {
+        self.events.get()
+    }
+
+    /// Counts a lost CAS, or a round that is begun again.
+    pub(crate) fn count_retry(&self) {
+        let events = self.events.get();
+        self.events.set(Events { retries: events.retries + 1, ..events });
+    }
+
+    /// Counts an operation that left the one-roundtrip path.
+    pub(crate) fn count_slow(&self) {
+        let events = self.events.get();
+        self.events.set(Events { slow: events.slow + 1, ..events });
     }
 
     /// The fabric.
@@ -220,7 +250,7 @@ impl<F: Fabric, C: Clock> Group<F, C> {
                 round.take(node, step(node, None), &mut votes);
             }
             if votes.len() >= need {
-                round.hear_out();
+                round.hear_out().await;
                 return Ok(votes);
             }
             match round.next().await {
@@ -360,6 +390,8 @@ impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
         let late = patience.late_floor.max(patience.late_roundtrips * group.roundtrip.get());
         if !self.late && waited >= late {
             self.late = true;
+            let events = group.events.get();
+            group.events.set(Events { widened: events.widened + 1, ..events });
             group.suspects.set(group.suspects.get().union(self.pending));
             return Poll::Ready(Event::Late);
         }
@@ -369,25 +401,28 @@ impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
 
     /// Clears of suspicion those that answer now, though their votes are not needed. Gives them
     /// half a roundtrip, since a probe may have been posted last.
-    fn hear_out(&mut self) {
+    async fn hear_out(&mut self) {
         let group = self.group;
-        let suspects = self.pending.intersection(group.suspects.get());
-        if suspects.is_empty() {
+        let suspects = group.suspects.get();
+        if self.pending.intersection(suspects).is_empty() {
             return;
         }
-        let mut cx = Context::from_waker(core::task::Waker::noop());
         let until = group.clock.now() + group.roundtrip.get() / 2;
-        loop {
+        poll_fn(|cx| {
             for node in self.pending.intersection(suspects) {
                 let chain = self.chains[node.index()].as_mut().expect("pending nodes have chains");
-                if let Poll::Ready(result) = Pin::new(chain).poll(&mut cx) {
+                if let Poll::Ready(result) = Pin::new(chain).poll(cx) {
                     self.answered(node, result);
                 }
             }
-            if self.pending.intersection(suspects).is_empty() || group.clock.now() >= until {
-                return;
+            let heard = self.pending.intersection(suspects).is_empty();
+            if heard || group.clock.now() >= until {
+                return Poll::Ready(());
             }
-        }
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
     }
 }
 

@@ -5,6 +5,7 @@
 #[cfg(any(test, feature = "sim"))]
 extern crate std;
 
+pub mod abd;
 pub mod clock;
 pub mod counting;
 pub mod error;
@@ -12,9 +13,15 @@ pub mod fabric;
 pub mod faults;
 pub mod geometry;
 pub mod group;
+pub(crate) mod in_n_out;
 pub mod latency;
 pub mod layout;
 #[cfg(any(test, feature = "sim"))]
 pub mod loopback;
+pub(crate) mod max_register;
 pub mod node_set;
+pub mod raw;
+pub mod register;
+pub mod safe_guess;
+pub(crate) mod timestamp_lock;
 pub mod words;

@@ -58,6 +58,12 @@ impl NodeSet {
         Self(self.0 | other.0)
     }
 
+    /// The nodes in this set for which `f` holds.
+    #[must_use]
+    pub fn holding(self, mut f: impl FnMut(NodeId) -> bool) -> Self {
+        self.filter(|&node| f(node)).collect()
+    }
+
     /// The nodes in this set that are not in `other`.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
@@ -76,6 +82,14 @@ impl Iterator for NodeSet {
         let node = NodeId(self.0.trailing_zeros() as u8);
         self.0 &= self.0 - 1;
         Some(node)
+    }
+}
+
+impl FromIterator<NodeId> for NodeSet {
+    fn from_iter<I: IntoIterator<Item = NodeId>>(nodes: I) -> Self {
+        let mut set = Self::EMPTY;
+        nodes.into_iter().for_each(|node| set.insert(node));
+        set
     }
 }
 

@@ -227,6 +227,11 @@ impl WordFormat {
         nanoseconds >> self.tick_shift
     }
 
+    /// A timestamp's ticks as nanoseconds.
+    pub fn nanoseconds(self, timestamp: Timestamp) -> u64 {
+        timestamp.0.checked_shl(self.tick_shift).unwrap_or(u64::MAX)
+    }
+
     fn pack(self, high: u64, pointer: Pointer) -> u64 {
         (high << (self.pointer_bits + FLAG_BITS)) | (pointer.0 << FLAG_BITS)
     }

@@ -1,0 +1,83 @@
+//! DM-ABD: the classic multi-writer register (Attiya, Bar-Noy, Dolev) over out-of-place writes.
+//!
+//! The paper's baseline (§7): a writer asks a majority for the largest timestamp and writes above
+//! it; a reader asks, fetches the value and writes it back unless a majority has it. Two roundtrips
+//! for each. It rests on the same max register M as Safe-Guess, without guesses and locks; its
+//! stamps are all verified.
+
+use crate::clock::Clock;
+use crate::error::Error;
+use crate::fabric::Fabric;
+use crate::group::Group;
+use crate::in_n_out::Copy;
+use crate::layout::{BufferHeader, buffer, checksum};
+use crate::max_register::{self, Want};
+use crate::node_set::NodeSet;
+use crate::register::{Check, Found, Protocol, Register, Write, Written};
+use crate::safe_guess::SafeGuess;
+use crate::words::{StampFlags, Timestamp};
+
+/// ABD over out-of-place writes.
+#[derive(Clone, Copy, Debug)]
+pub struct DmAbd;
+
+impl Protocol for DmAbd {
+    const NAME: &'static str = "dm-abd";
+
+    /// Reads the register: two roundtrips.
+    async fn read<'f, F: Fabric, C: Clock>(
+        group: &'f Group<F, C>,
+        register: &mut Register,
+        check: Check<'_>,
+    ) -> Result<Found<'f, F>, Error> {
+        let m = max_register::read(group, register, check, Want::OutOfPlace).await?;
+        Ok(match m.value {
+            _ if m.other_key => Found::OtherKey,
+            Some(value) => Found::Value(value),
+            None => Found::Deleted,
+        })
+    }
+
+    /// Writes the register: two roundtrips.
+    async fn write<F: Fabric, C: Clock>(
+        group: &Group<F, C>,
+        register: &mut Register,
+        write: Write<'_>,
+    ) -> Result<Written, Error> {
+        let format = group.format();
+        // Round 1: the largest timestamp.
+        let m = max_register::look(group, register, Check::Identity).await?.max;
+        if format.is_deleted(m) {
+            // A delete that a minority holds is not final yet.
+            max_register::read(group, register, Check::Identity, Want::Stamp).await?;
+            return Ok(Written::Deleted);
+        }
+        let timestamp = Timestamp(format.timestamp(m).0 + 1);
+        if timestamp >= format.deleted() {
+            return Err(Error::Exhausted);
+        }
+        // Round 2: the value above it.
+        let stamp = format.stamp(timestamp, write.buffer, StampFlags::VERIFIED);
+        let header = BufferHeader {
+            rewrite: Timestamp(0),
+            number: write.number,
+            register: register.place.pointer,
+            length: write.value.len(),
+            guess: timestamp,
+            checksum: checksum(format, timestamp, write.buffer, write.value),
+        };
+        let words = header.encode();
+        let copy = Copy { from: buffer::REWRITE, head: &words, tail: write.value };
+        max_register::write(group, register, stamp, NodeSet::EMPTY, copy).await?;
+        Ok(Written::Done)
+    }
+
+    /// Deletes the register: one roundtrip, as nothing is above the top timestamp.
+    async fn delete<F: Fabric, C: Clock>(
+        group: &Group<F, C>,
+        register: &mut Register,
+        write: Write<'_>,
+    ) -> Result<(), Error> {
+        SafeGuess::delete(group, register, write).await
+    }
+}

@@ -1,0 +1,257 @@
+//! In-n-Out (§4): a max register at one node, by chains that never wait for one another.
+//!
+//! A write is one chain: WRITE the buffer (all but its lock), CAS one's own slot, READ the slots. A
+//! read is one READ of slots and, at home, the in-place copy. Everything rests on this: *a slot
+//! names a buffer only after the buffer was written at that node*, because a chain's verbs take
+//! effect in order, and a slot only grows.
+//!
+//! A WRITE never touches a slot or a lock: a reader that writes a buffer back would otherwise erase
+//! a lock, and a late image of a newborn register an acknowledged stamp.
+
+use crate::clock::Clock;
+use crate::fabric::{Address, Fabric, NodeId, Verb};
+use crate::group::Group;
+use crate::layout::{BufferHeader, Identity, Place, SLOTS, buffer, checksum, register};
+use crate::register::{Check, Register, Value};
+use crate::words::{Pointer, Stamp, WordFormat, WriteNumber};
+
+/// The largest of a replica's slots.
+#[inline]
+pub(crate) fn largest(slots: &[u64]) -> Stamp {
+    let mut max = 0;
+    let mut frozen = 0;
+    for slot in slots {
+        max = max.max(slot & !1);
+        frozen |= slot & 1;
+    }
+    Stamp(max | frozen)
+}
+
+/// What a replica's slots and identity say, in a READ that begins with the slots.
+#[inline]
+pub(crate) fn state(reply: &[u64], identity: Identity) -> Option<Stamp> {
+    let words: &[u64; register::STATE_WORDS] = reply.first_chunk()?;
+    let [slots @ .., birth, number] = words;
+    let same = *birth == identity.birth && *number == identity.number.0;
+    same.then(|| largest(slots))
+}
+
+/// The node's buffer that `pointer` names.
+pub(crate) fn buffer_at(pointer: Pointer, word: usize) -> Address {
+    Place::everywhere(pointer, NodeId(0)).at(NodeId(0), 1).plus(word)
+}
+
+/// Posts the READ of one replica: everything at home, slots and identity elsewhere.
+#[inline]
+pub(crate) fn post_read<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    node: NodeId,
+    register: &Register,
+    check: Check<'_>,
+) -> F::Completion<'f> {
+    let words = if node == register.home() {
+        register.shape.full_words()
+    } else {
+        check.words(register.shape)
+    };
+    let at = register.place.at(node, group.nodes()).plus(register::SLOTS_AT);
+    group.fabric().post(node, &[Verb::Read { at, words }])
+}
+
+/// The CAS that raises one's own slot at `node` to `stamp`, from what it is thought to hold.
+///
+/// A slot only grows: one that is thought to be past the stamp is left as it is.
+#[inline]
+pub(crate) fn raise<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    node: NodeId,
+    register: &Register,
+    stamp: Stamp,
+) -> Verb<'static> {
+    let own = register.own[node.index()];
+    let at = register.place.at(node, group.nodes()).plus(register::SLOTS_AT + group.slot());
+    Verb::Cas { at, expect: own.0, new: own.max(stamp).0 }
+}
+
+/// The READ of slots and identity at `node`.
+#[inline]
+fn read_state<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    node: NodeId,
+    register: &Register,
+) -> Verb<'static> {
+    let at = register.place.at(node, group.nodes()).plus(register::SLOTS_AT);
+    Verb::Read { at, words: register::STATE_WORDS }
+}
+
+/// Posts the chain of one write at one node: WRITE the buffer, CAS one's own slot, READ the slots.
+/// The reply is the slot's old word and the READ.
+#[inline]
+pub(crate) fn post_write<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    node: NodeId,
+    register: &Register,
+    stamp: Stamp,
+    copy: Copy<'_>,
+) -> F::Completion<'f> {
+    let at = buffer_at(group.format().pointer(stamp), copy.from);
+    let write = Verb::Write { at, head: copy.head, tail: copy.tail };
+    let raise = raise(group, node, register, stamp);
+    group.fabric().post(node, &[write, raise, read_state(group, node, register)])
+}
+
+/// Posts CAS and READ of a write again, from the word that the slot was found to hold.
+pub(crate) fn post_again<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    node: NodeId,
+    register: &Register,
+    stamp: Stamp,
+) -> F::Completion<'f> {
+    let raise = raise(group, node, register, stamp);
+    group.fabric().post(node, &[raise, read_state(group, node, register)])
+}
+
+/// The part of a buffer that a write stores.
+#[derive(Clone, Copy)]
+pub(crate) struct Copy<'a> {
+    /// First word, counted from the buffer's beginning; never the lock.
+    pub(crate) from: usize,
+    /// Header words, or the whole rest.
+    pub(crate) head: &'a [u64],
+    /// The value, where it is not in `head`.
+    pub(crate) tail: &'a [u8],
+}
+
+/// A buffer as it was read, from [`buffer::REWRITE`] on, and found good for one stamp.
+pub(crate) struct Fetched<R> {
+    pub(crate) reply: R,
+    pub(crate) header: BufferHeader,
+}
+
+impl<R: core::ops::Deref<Target = [u64]>> Fetched<R> {
+    /// Where the value begins in the reply.
+    pub(crate) const VALUE: usize = buffer::HEADER_WORDS - 1;
+
+    /// What to store when this buffer is written back for `stamp`.
+    ///
+    /// The word for the rewrite's timestamp is left alone unless `stamp` is the rewrite: it may have
+    /// been written since this buffer was read, and must not be erased.
+    pub(crate) fn copy(&self, format: WordFormat, stamp: Stamp) -> Copy<'_> {
+        let rewrite = format.timestamp(stamp) != self.header.guess;
+        let from = if rewrite { buffer::REWRITE } else { buffer::NUMBER };
+        let end = Self::VALUE + self.header.length.div_ceil(8);
+        Copy { from, head: &self.reply[from - buffer::REWRITE..end], tail: &[] }
+    }
+
+    /// The value.
+    pub(crate) fn value(&self) -> &[u8] {
+        crate::layout::bytes(&self.reply[Self::VALUE..], self.header.length).unwrap_or_default()
+    }
+}
+
+impl<R> Fetched<R> {
+    /// The value, in the reply that brought it.
+    pub(crate) fn into_value<'f, F: Fabric<Reply<'f> = R> + 'f>(self) -> Value<'f, F> {
+        Value { reply: self.reply, start: buffer::HEADER_WORDS - 1, length: self.header.length }
+    }
+}
+
+/// A buffer, judged for a stamp.
+pub(crate) enum Judged<R> {
+    /// It is the stamp's, and whole.
+    Good(Fetched<R>),
+    /// It is longer than what was read: so many words.
+    Longer(usize),
+    /// It is not the stamp's, or damaged.
+    Bad,
+}
+
+/// Judges a READ of the buffer that `stamp` names, from [`buffer::REWRITE`] on.
+pub(crate) fn judge<R: core::ops::Deref<Target = [u64]>>(
+    format: WordFormat,
+    register: Pointer,
+    stamp: Stamp,
+    reply: R,
+) -> Judged<R> {
+    let Some(header) = BufferHeader::decode(&reply) else { return Judged::Bad };
+    if header.length > crate::layout::MAX_VALUE {
+        return Judged::Bad;
+    }
+    let words = Fetched::<R>::VALUE + header.length.div_ceil(8);
+    let Some(value) = reply.get(Fetched::<R>::VALUE..words) else {
+        return Judged::Longer(words);
+    };
+    let value = crate::layout::bytes(value, header.length).unwrap_or_default();
+    if header.agrees(format, register, stamp, value) {
+        Judged::Good(Fetched { reply, header })
+    } else {
+        Judged::Bad
+    }
+}
+
+/// What the in-place copy is good for.
+pub(crate) enum InPlace {
+    /// It is the stamp's value: its length, bytes.
+    Value(usize),
+    /// It is the stamp's, whose value is too long for it: its length, bytes.
+    Length(usize),
+    /// It is another stamp's, or torn.
+    Bad,
+}
+
+/// Judges the in-place copy in the home node's READ for a verified `stamp`.
+#[inline]
+pub(crate) fn judge_in_place(
+    format: WordFormat,
+    register: &Register,
+    stamp: Stamp,
+    reply: &[u64],
+) -> InPlace {
+    let Some(&[copied, sum, _, length, ref value @ ..]) = reply.get(register.in_place()..) else {
+        return InPlace::Bad;
+    };
+    if copied != stamp.0 {
+        return InPlace::Bad;
+    }
+    let length = usize::try_from(length).unwrap_or(usize::MAX);
+    match crate::layout::bytes(value, length) {
+        Some(value) => {
+            // Whatever was torn here, a value under another stamp fails: the stamp seeds the sum.
+            let expected = checksum(format, format.timestamp(stamp), format.pointer(stamp), value);
+            if sum == expected { InPlace::Value(length) } else { InPlace::Bad }
+        }
+        None if length <= crate::layout::MAX_VALUE => InPlace::Length(length),
+        None => InPlace::Bad,
+    }
+}
+
+/// The words in front of the value in an in-place copy of a verified `stamp`.
+pub(crate) fn in_place_head(
+    stamp: Stamp,
+    sum: u64,
+    number: WriteNumber,
+    length: usize,
+) -> [u64; register::IN_PLACE_WORDS] {
+    [stamp.0, sum, number.0, length as u64]
+}
+
+/// Posts the in-place copy of a verified stamp at the home node, with `and` behind it.
+#[inline]
+pub(crate) fn post_in_place<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    register: &Register,
+    head: &[u64; register::IN_PLACE_WORDS],
+    value: &[u8],
+    and: Option<Verb<'_>>,
+) -> F::Completion<'f> {
+    let home = register.home();
+    let at = register.place.at(home, group.nodes()).plus(register.in_place());
+    let tail = if value.len() <= register.capacity() { value } else { &[] };
+    let copy = Verb::Write { at, head, tail };
+    match and {
+        Some(verb) => group.fabric().post(home, &[copy, verb]),
+        None => group.fabric().post(home, &[copy]),
+    }
+}
+
+const _: () = assert!(register::STATE_WORDS == SLOTS + 2);

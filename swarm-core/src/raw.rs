@@ -1,0 +1,100 @@
+//! RAW: one replica, in place, without any concurrency control.
+//!
+//! The paper's yardstick (§7): what the fabric alone costs. One verb for each operation. Values tear
+//! when they are written at the same time, and are lost with their node; values that do not fit in
+//! place are refused.
+
+use crate::clock::Clock;
+use crate::error::Error;
+use crate::fabric::Fabric;
+use crate::group::{Group, Next};
+use crate::in_n_out::{in_place_head, post_in_place, post_read, state};
+use crate::layout::register;
+use crate::node_set::NodeSet;
+use crate::register::{Check, Found, Protocol, Register, Value, Write, Written};
+use crate::words::{Pointer, Stamp, StampFlags, WriteNumber};
+
+/// One replica without concurrency control.
+#[derive(Clone, Copy, Debug)]
+pub struct Raw;
+
+impl Protocol for Raw {
+    const NAME: &'static str = "raw";
+
+    /// Reads the in-place copy: one roundtrip. `check` is by identity alone.
+    async fn read<'f, F: Fabric, C: Clock>(
+        group: &'f Group<F, C>,
+        register: &mut Register,
+        _check: Check<'_>,
+    ) -> Result<Found<'f, F>, Error> {
+        let home = NodeSet::ring(register.home(), 1, group.nodes());
+        let mut read = None;
+        group
+            .settle(home, 1, |node, reply| match reply {
+                None if node == register.home() => {
+                    Next::Post(post_read(group, node, register, Check::Identity))
+                }
+                Some(reply) if state(&reply, register.identity).is_some() => {
+                    read = Some(reply);
+                    Next::Vote
+                }
+                _ => Next::NoVote,
+            })
+            .await?;
+        let reply = read.ok_or(Error::Gone)?;
+        let Some(&[stamp, _, _, length, ..]) = reply.get(register.in_place()..) else {
+            return Err(Error::Damaged);
+        };
+        if group.format().is_deleted(Stamp(stamp)) {
+            return Ok(Found::Deleted);
+        }
+        let length = usize::try_from(length).unwrap_or(usize::MAX).min(register.capacity());
+        let start = register.in_place() + register::IN_PLACE_WORDS;
+        Ok(Found::Value(Value { reply, start, length }))
+    }
+
+    /// Writes in place: one roundtrip. A value that does not fit is refused.
+    async fn write<F: Fabric, C: Clock>(
+        group: &Group<F, C>,
+        register: &mut Register,
+        write: Write<'_>,
+    ) -> Result<Written, Error> {
+        if write.value.len() > register.capacity() {
+            return Err(Error::Exhausted);
+        }
+        put(group, register, Stamp::EMPTY, write.number, write.value).await?;
+        Ok(Written::Done)
+    }
+
+    /// Marks the in-place copy: one roundtrip.
+    async fn delete<F: Fabric, C: Clock>(
+        group: &Group<F, C>,
+        register: &mut Register,
+        write: Write<'_>,
+    ) -> Result<(), Error> {
+        let format = group.format();
+        let stamp = format.stamp(format.deleted(), Pointer::NULL, StampFlags::VERIFIED);
+        put(group, register, stamp, write.number, &[]).await
+    }
+}
+
+async fn put<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    register: &Register,
+    stamp: Stamp,
+    number: WriteNumber,
+    value: &[u8],
+) -> Result<(), Error> {
+    let home = NodeSet::ring(register.home(), 1, group.nodes());
+    let head = in_place_head(stamp, 0, number, value.len());
+    group
+        .settle(home, 1, |node, reply| match reply {
+            None if node == register.home() => {
+                Next::Post(post_in_place(group, register, &head, value, None))
+            }
+            Some(_) => Next::Vote,
+            None => Next::NoVote,
+        })
+        .await?;
+    Ok(())
+}

@@ -1,0 +1,159 @@
+//! The register as its users see it, whatever protocol is behind it.
+
+use core::future::Future;
+use core::ops::Deref;
+
+use crate::clock::Clock;
+use crate::error::Error;
+use crate::fabric::{Fabric, MAX_NODES, NodeId};
+use crate::group::Group;
+use crate::layout::{Identity, Place, Shape, bytes, register};
+use crate::words::{Pointer, Stamp, WriteNumber};
+
+/// What a client knows of a register: where it is, which one it is, and what it last saw there.
+///
+/// Only place, identity and shape matter for safety; the rest saves roundtrips.
+#[derive(Clone, Copy, Debug)]
+pub struct Register {
+    /// Where it lies.
+    pub place: Place,
+    /// Which one it is.
+    pub identity: Identity,
+    /// Length of its key and room of its in-place copy.
+    pub shape: Shape,
+    /// What this client's own slot is thought to hold at each node. A hint: what a detached CAS did
+    /// there is not known.
+    pub(crate) own: [Stamp; MAX_NODES],
+    /// The largest stamp seen, other than a delete's.
+    pub(crate) last: Stamp,
+}
+
+impl Register {
+    /// A register that nothing more is known of.
+    pub fn new(place: Place, identity: Identity, shape: Shape) -> Self {
+        Self { place, identity, shape, own: [Stamp::EMPTY; MAX_NODES], last: Stamp::EMPTY }
+    }
+
+    /// The node that holds the in-place copy.
+    pub fn home(&self) -> NodeId {
+        self.place.home
+    }
+
+    /// Bytes of the longest value that fits in place.
+    pub fn capacity(&self) -> usize {
+        self.shape.capacity * 8
+    }
+
+    /// Offset of the in-place copy, in words.
+    pub(crate) fn in_place(&self) -> usize {
+        self.shape.small_words()
+    }
+
+    /// Takes in a stamp that was met.
+    pub(crate) fn met(&mut self, stamp: Stamp) {
+        self.last = self.last.max(stamp);
+    }
+}
+
+/// How a READ makes sure that it met the right register.
+#[derive(Clone, Copy, Debug)]
+pub enum Check<'k> {
+    /// By its identity: the register is known to be this key's.
+    Identity,
+    /// By its identity and its key: the register was found by a hash.
+    Key(&'k [u8]),
+}
+
+impl Check<'_> {
+    /// How many words a READ takes away from home.
+    pub(crate) fn words(self, shape: Shape) -> usize {
+        match self {
+            Self::Identity => register::STATE_WORDS,
+            Self::Key(_) => shape.small_words(),
+        }
+    }
+}
+
+/// A value, in memory that the fabric owns. Dereferences to its bytes; dropping it gives the
+/// memory back.
+pub struct Value<'f, F: Fabric + 'f> {
+    pub(crate) reply: F::Reply<'f>,
+    pub(crate) start: usize,
+    pub(crate) length: usize,
+}
+
+impl<'f, F: Fabric + 'f> Deref for Value<'f, F> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let words = self.reply.get(self.start..).unwrap_or_default();
+        bytes(words, self.length).unwrap_or_default()
+    }
+}
+
+impl<'f, F: Fabric + 'f> core::fmt::Debug for Value<'f, F> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+/// What a read found.
+pub enum Found<'f, F: Fabric + 'f> {
+    /// The register's value.
+    Value(Value<'f, F>),
+    /// The register was deleted, for good.
+    Deleted,
+    /// The register is another key's, whose hash is the same.
+    OtherKey,
+}
+
+/// How a write ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Written {
+    /// The value was written.
+    Done,
+    /// The register is deleted, for good; the write had no effect.
+    Deleted,
+}
+
+/// One write: its number, its buffer and its value.
+#[derive(Clone, Copy, Debug)]
+pub struct Write<'a> {
+    /// Unique in the pool.
+    pub number: WriteNumber,
+    /// Fresh memory for header and value; the write's for ever.
+    pub buffer: Pointer,
+    /// What to write.
+    pub value: &'a [u8],
+}
+
+/// A way to keep a register: Safe-Guess, or one of the baselines it is measured against.
+///
+/// One client has at most one write (or delete) of a register under way at a time. Dropping a
+/// future before it ends equals a crash of the client at that point: a write that was begun may or
+/// may not take effect.
+pub trait Protocol {
+    /// The name on command lines and in reports.
+    const NAME: &'static str;
+
+    /// Reads the register.
+    fn read<'f, F: Fabric, C: Clock>(
+        group: &'f Group<F, C>,
+        register: &mut Register,
+        check: Check<'_>,
+    ) -> impl Future<Output = Result<Found<'f, F>, Error>>;
+
+    /// Writes the register.
+    fn write<F: Fabric, C: Clock>(
+        group: &Group<F, C>,
+        register: &mut Register,
+        write: Write<'_>,
+    ) -> impl Future<Output = Result<Written, Error>>;
+
+    /// Deletes the register, for good. The write's value is empty.
+    fn delete<F: Fabric, C: Clock>(
+        group: &Group<F, C>,
+        register: &mut Register,
+        write: Write<'_>,
+    ) -> impl Future<Output = Result<(), Error>>;
+}

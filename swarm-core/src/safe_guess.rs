@@ -1,0 +1,287 @@
+//! Safe-Guess (§3, appendices A–C): a linearizable, wait-free register in one roundtrip.
+//!
+//! A writer guesses a timestamp instead of asking for one. If the guess proves fresh, the write is
+//! done after the roundtrip that carried it. If not, writer and readers settle by the timestamp
+//! lock whether the guess stands (some reader returned it) or is written again under a fresh
+//! timestamp. It all rests on this: *a write takes effect under one timestamp only*: under its guess
+//! if that was fresh, or was locked by a reader, or was seen to be followed by its writer's next
+//! write; under its rewrite only if the writer holds the lock.
+//!
+//! Roundtrips: write 1, or 4 after a stale guess; read 1, 2 with the value out of place, 4 when it
+//! meets a write that is under way. Linearization: a write at the CAS that makes it stable at a
+//! majority, under the timestamp that it keeps; a read at the READ (or write-back) of its maximum.
+
+use heapless::Vec;
+
+use crate::clock::Clock;
+use crate::error::Error;
+use crate::fabric::Fabric;
+use crate::group::Group;
+use crate::in_n_out::{Copy, in_place_head, post_in_place, raise};
+use crate::layout::{BufferHeader, SLOTS, buffer, checksum};
+use crate::max_register::{self, Want, fetch};
+use crate::node_set::NodeSet;
+use crate::register::{Check, Found, Protocol, Register, Value, Write, Written};
+use crate::timestamp_lock::try_lock;
+use crate::words::{Incarnation, LockMode, Stamp, StampFlags, Timestamp};
+
+/// Writers of one register at a time among which a read is wait-free: it keeps in mind what it
+/// saw of so many.
+pub const WRITERS: usize = 64;
+
+/// Rounds of a read: after two READs for each writer, one of them was seen with two stamps or twice
+/// with the same, and a lost lock makes room for a larger stable stamp only.
+pub const READ_BOUND: usize = 2 * WRITERS + 1;
+
+const _: () = assert!(WRITERS >= SLOTS);
+
+/// Safe-Guess, the protocol of the paper.
+#[derive(Clone, Copy, Debug)]
+pub struct SafeGuess;
+
+impl Protocol for SafeGuess {
+    const NAME: &'static str = "swarm";
+
+    async fn read<'f, F: Fabric, C: Clock>(
+        group: &'f Group<F, C>,
+        register: &mut Register,
+        check: Check<'_>,
+    ) -> Result<Found<'f, F>, Error> {
+        let m = max_register::read(group, register, check, Want::Value).await?;
+        if m.stamp.is_verified() || m.other_key {
+            return Ok(found(group, m.stamp, m.value, m.other_key));
+        }
+        read_guessed(group, register, m).await
+    }
+
+    async fn write<F: Fabric, C: Clock>(
+        group: &Group<F, C>,
+        register: &mut Register,
+        write: Write<'_>,
+    ) -> Result<Written, Error> {
+        let format = group.format();
+        let guess = guess(group, register);
+        if guess >= format.deleted() {
+            return Err(Error::Exhausted);
+        }
+        let w = format.stamp(guess, write.buffer, StampFlags::empty());
+        let sum = checksum(format, guess, write.buffer, write.value);
+        let header = header(register, &write, guess, sum);
+        // Round 1: the guess goes out; its chains READ what it has to stand against.
+        let words = header.encode();
+        let copy = Copy { from: buffer::REWRITE, head: &words, tail: write.value };
+        let (voters, m) = max_register::write(group, register, w, NodeSet::EMPTY, copy).await?;
+        if m.same_write(w) {
+            finish(group, register, voters, w.verified(), &write, sum);
+            return Ok(Written::Done);
+        }
+        write_stale(group, register, w, header, write).await
+    }
+
+    async fn delete<F: Fabric, C: Clock>(
+        group: &Group<F, C>,
+        register: &mut Register,
+        write: Write<'_>,
+    ) -> Result<(), Error> {
+        let format = group.format();
+        let top = format.deleted();
+        let stamp = format.stamp(top, write.buffer, StampFlags::VERIFIED);
+        let sum = checksum(format, top, write.buffer, write.value);
+        let header = header(register, &write, top, sum).encode();
+        let copy = Copy { from: buffer::REWRITE, head: &header, tail: write.value };
+        max_register::write(group, register, stamp, NodeSet::EMPTY, copy).await?;
+        Ok(())
+    }
+}
+
+/// A timestamp that is probably larger than any before it.
+fn guess<F: Fabric, C: Clock>(group: &Group<F, C>, register: &Register) -> Timestamp {
+    let format = group.format();
+    let age = group.now().saturating_sub(register.identity.birth);
+    let after = format.timestamp(register.last).0 + 1;
+    Timestamp(format.ticks(age).max(after).max(FIRST.0 + 1).min(format.deleted().0))
+}
+
+/// The timestamp that a register is born with.
+pub const FIRST: Timestamp = Timestamp(1);
+
+fn header(register: &Register, write: &Write<'_>, guess: Timestamp, sum: u64) -> BufferHeader {
+    BufferHeader {
+        rewrite: Timestamp(0),
+        number: write.number,
+        register: register.place.pointer,
+        length: write.value.len(),
+        guess,
+        checksum: sum,
+    }
+}
+
+/// The write is complete: says so in the slots, and puts its value in place. In the background;
+/// readers who come sooner settle it themselves.
+#[inline]
+fn finish<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    register: &mut Register,
+    voters: NodeSet,
+    stamp: Stamp,
+    write: &Write<'_>,
+    sum: u64,
+) {
+    let home = register.home();
+    for node in voters.holding(|node| register.own[node.index()].same_write(stamp)) {
+        let cas = raise(group, node, register, stamp);
+        if node == home {
+            let head = in_place_head(stamp, sum, write.number, write.value.len());
+            drop(post_in_place(group, register, &head, write.value, Some(cas)));
+        } else {
+            drop(group.fabric().post(node, &[cas]));
+        }
+        register.own[node.index()] = stamp;
+    }
+    register.met(stamp);
+}
+
+/// The rest of a write whose guess was not the largest stamp that its own chains saw.
+async fn write_stale<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    register: &mut Register,
+    w: Stamp,
+    header: BufferHeader,
+    write: Write<'_>,
+) -> Result<Written, Error> {
+    let format = group.format();
+    group.count_slow();
+    // Round 2: what we lost to becomes stable. Else a reader that loses its lock to us might find
+    // nothing newer, for ever, if that stamp's writer, its only node and we die.
+    let m = max_register::read(group, register, Check::Identity, Want::Stamp).await?.stamp;
+    if m.same_write(w) {
+        // What we lost to is on no majority's maximum: the guess was the largest after all.
+        let voters = NodeSet::all(group.nodes());
+        finish(group, register, voters, w.verified(), &write, header.checksum);
+        return Ok(Written::Done);
+    }
+    advance_clock(group, register, m);
+    // Round 3: unless a reader has settled that the guess stands.
+    let lock = try_lock(group, register.home(), write.buffer, write.number, LockMode::Write);
+    let locked = lock.await?;
+    if format.is_deleted(m) {
+        return Ok(if locked { Written::Deleted } else { Written::Done });
+    }
+    if !locked {
+        return Ok(Written::Done);
+    }
+    // Round 4: the same buffer under a timestamp above all that came before.
+    let fresh = guess(group, register).max(Timestamp(format.timestamp(m).0 + 1));
+    if fresh >= format.deleted() {
+        return Err(Error::Exhausted);
+    }
+    let again = format.stamp(fresh, write.buffer, StampFlags::VERIFIED);
+    let rewritten = BufferHeader { rewrite: fresh, ..header };
+    let words = rewritten.encode();
+    let copy = Copy { from: buffer::REWRITE, head: &words, tail: write.value };
+    max_register::write(group, register, again, NodeSet::EMPTY, copy).await?;
+    let sum = checksum(format, fresh, write.buffer, write.value);
+    let head = in_place_head(again, sum, write.number, write.value.len());
+    drop(post_in_place(group, register, &head, write.value, None));
+    Ok(Written::Done)
+}
+
+/// Moves a clock forward that is behind the stamp that a guess lost to.
+fn advance_clock<F: Fabric, C: Clock>(group: &Group<F, C>, register: &Register, m: Stamp) {
+    let format = group.format();
+    if format.is_deleted(m) {
+        return;
+    }
+    let stamped = register.identity.birth.saturating_add(format.nanoseconds(format.timestamp(m)));
+    group.advance(stamped.saturating_sub(group.now()));
+}
+
+fn found<'f, F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    stamp: Stamp,
+    value: Option<Value<'f, F>>,
+    other_key: bool,
+) -> Found<'f, F> {
+    match value {
+        _ if other_key => Found::OtherKey,
+        Some(value) if !group.format().is_deleted(stamp) => Found::Value(value),
+        _ => Found::Deleted,
+    }
+}
+
+/// The rest of a read that met a guess `m` that is not known to be complete.
+async fn read_guessed<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    register: &mut Register,
+    mut m: max_register::Maximum<'f, F>,
+) -> Result<Found<'f, F>, Error> {
+    group.count_slow();
+    let mut seen = Vec::<(Incarnation, Stamp), WRITERS>::new();
+    for _ in 0..READ_BOUND {
+        let writer = m.number.incarnation();
+        match seen.iter().find(|(other, _)| *other == writer) {
+            // Seen twice: the guess stands if its writer has not taken it back.
+            Some((_, before)) if before.same_write(m.stamp) => {
+                let pointer = group.format().pointer(m.stamp);
+                let home = register.home();
+                if try_lock(group, home, pointer, m.number, LockMode::Read).await? {
+                    confirm(group, register, &m);
+                    return Ok(found(group, m.stamp, m.value, false));
+                }
+            }
+            // A client writes a register once at a time: its earlier write is complete.
+            Some(&(_, before)) => {
+                let earlier = fetch(group, register, before, NodeSet::EMPTY, register.capacity());
+                if let Some(earlier) = earlier.await? {
+                    return Ok(Found::Value(earlier.into_value()));
+                }
+            }
+            None => remember(&mut seen, writer, m.stamp),
+        }
+        let next =
+            max_register::read(group, register, Check::Identity, Want::Unless(m.stamp)).await?;
+        if next.stamp.same_write(m.stamp) {
+            m.stamp = next.stamp;
+        } else {
+            m = next;
+        }
+        if m.stamp.is_verified() {
+            return Ok(found(group, m.stamp, m.value, false));
+        }
+    }
+    Err(Error::Damaged)
+}
+
+fn remember(seen: &mut Vec<(Incarnation, Stamp), WRITERS>, writer: Incarnation, stamp: Stamp) {
+    if seen.is_full() {
+        seen.remove(0);
+    }
+    let pushed = seen.push((writer, stamp));
+    debug_assert!(pushed.is_ok(), "there is room: the oldest was removed");
+}
+
+/// Says in this reader's own slots that the write is complete, and puts its value in place. In the
+/// background.
+fn confirm<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    register: &mut Register,
+    m: &max_register::Maximum<'_, F>,
+) {
+    let stamp = m.stamp.verified();
+    let format = group.format();
+    // Only where the buffer is: a slot names no buffer that was not written at its node.
+    for node in m.holders.holding(|node| register.own[node.index()] < stamp) {
+        let cas = raise(group, node, register, stamp);
+        match &m.value {
+            Some(value) if node == register.home() => {
+                let sum = checksum(format, format.timestamp(stamp), format.pointer(stamp), value);
+                let head = in_place_head(stamp, sum, m.number, value.len());
+                drop(post_in_place(group, register, &head, value, Some(cas)));
+            }
+            _ => {
+                drop(group.fabric().post(node, &[cas]));
+            }
+        }
+        register.own[node.index()] = stamp;
+    }
+}

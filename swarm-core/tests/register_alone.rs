@@ -1,0 +1,203 @@
+//! One client, or two in turn, on the plainest fabric: values, roundtrips, in-place copies.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use swarm_core::abd::DmAbd;
+use swarm_core::clock::Clock;
+use swarm_core::counting::Counting;
+use swarm_core::fabric::{Address, NodeId};
+use swarm_core::group::{Group, Session};
+use swarm_core::layout::{Identity, Place, Shape, register};
+use swarm_core::loopback::Loopback;
+use swarm_core::raw::Raw;
+use swarm_core::register::{Check, Found, Protocol, Register, Write, Written};
+use swarm_core::safe_guess::SafeGuess;
+use swarm_core::words::{Incarnation, Pointer, WordFormat, WriteNumber};
+
+const FORMAT: WordFormat = WordFormat { pointer_bits: 22, tick_shift: 6 };
+const KEY: &[u8] = b"a key of 24 bytes length";
+const SHAPE: Shape = Shape { key_length: KEY.len(), capacity: 8, predecessor: Pointer::NULL };
+
+/// Every look at it is a microsecond later.
+struct Ticking(Cell<u64>);
+
+impl Clock for Ticking {
+    fn now(&self) -> u64 {
+        self.0.set(self.0.get() + 1000);
+        self.0.get()
+    }
+}
+
+type TestGroup = Group<Counting<Loopback>, Ticking>;
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let mut cx = Context::from_waker(Waker::noop());
+    for _ in 0..1000 {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+            return output;
+        }
+    }
+    panic!("does not end");
+}
+
+fn client(nodes: &Loopback, id: usize, clock: u64) -> TestGroup {
+    let session = Session { client: id, incarnation: Incarnation(id as u64 + 1) };
+    Group::new(Counting::new(nodes.clone()), Ticking(Cell::new(clock)), FORMAT, session)
+}
+
+/// A register whose home is node 1, with its header in place and without a value.
+fn register(nodes: &Loopback) -> Register {
+    let place = Place {
+        pointer: Pointer(4),
+        home: NodeId(1),
+        at_home: 4 * 8,
+        elsewhere: 12 * 8,
+        stride: 4 * 8,
+    };
+    let identity = Identity { birth: 500, number: WriteNumber(7) };
+    for node in (0..3).map(NodeId) {
+        let header = place.at(node, 3).plus(register::HEADER);
+        let key = KEY.chunks(8).map(|c| u64::from_le_bytes(c.try_into().expect("eight bytes")));
+        let words = [identity.birth, identity.number.0, SHAPE.encode(), 0, 0];
+        for (i, word) in words.into_iter().chain(key).enumerate() {
+            nodes.set_word(node, header.plus(i), word);
+        }
+    }
+    Register::new(place, identity, SHAPE)
+}
+
+fn write<P: Protocol>(
+    group: &TestGroup,
+    register: &mut Register,
+    buffer: u64,
+    value: &[u8],
+) -> (Written, u32) {
+    let number = group.number().expect("numbers last");
+    let write = Write { number, buffer: Pointer(buffer), value };
+    let write = group.fabric().track(P::write(group, register, write));
+    let (written, tally) = block_on(write);
+    (written.expect("written"), tally.roundtrips)
+}
+
+fn read<P: Protocol>(group: &TestGroup, register: &mut Register) -> (Option<Vec<u8>>, u32) {
+    let read = group.fabric().track(P::read(group, register, Check::Key(KEY)));
+    let (found, tally) = block_on(read);
+    let value = match found.expect("read") {
+        Found::Value(value) => Some(value.to_vec()),
+        Found::Deleted => None,
+        Found::OtherKey => panic!("the key is right"),
+    };
+    (value, tally.roundtrips)
+}
+
+#[test]
+fn safe_guess_takes_one_roundtrip_each() {
+    let nodes = Loopback::new(3, 1 << 16);
+    let mut register = register(&nodes);
+    let group = client(&nodes, 0, 1000);
+    for round in 0..5u8 {
+        let value = [round; 60];
+        assert_eq!(
+            write::<SafeGuess>(&group, &mut register, 100 + u64::from(round), &value),
+            (Written::Done, 1)
+        );
+        assert_eq!(read::<SafeGuess>(&group, &mut register), (Some(value.to_vec()), 1));
+    }
+}
+
+#[test]
+fn a_value_that_does_not_fit_in_place_takes_one_more() {
+    let nodes = Loopback::new(3, 1 << 16);
+    let mut register = register(&nodes);
+    let group = client(&nodes, 0, 1000);
+    let value = [9; 1000];
+    assert_eq!(write::<SafeGuess>(&group, &mut register, 100, &value), (Written::Done, 1));
+    assert_eq!(read::<SafeGuess>(&group, &mut register), (Some(value.to_vec()), 2));
+    assert_eq!(write::<SafeGuess>(&group, &mut register, 200, b""), (Written::Done, 1));
+    assert_eq!(read::<SafeGuess>(&group, &mut register), (Some(vec![]), 1));
+}
+
+#[test]
+fn a_stale_guess_is_written_again_and_moves_the_clock() {
+    let nodes = Loopback::new(3, 1 << 16);
+    let mut ahead = register(&nodes);
+    let mut behind = ahead;
+    let (a, b) = (client(&nodes, 0, 1_000_000), client(&nodes, 1, 1000));
+    assert_eq!(write::<SafeGuess>(&a, &mut ahead, 100, b"one"), (Written::Done, 1));
+    assert_eq!(write::<SafeGuess>(&b, &mut behind, 101, b"two"), (Written::Done, 4));
+    assert_eq!(read::<SafeGuess>(&a, &mut ahead), (Some(b"two".to_vec()), 1));
+    assert_eq!(write::<SafeGuess>(&b, &mut behind, 102, b"three"), (Written::Done, 1));
+    assert_eq!(read::<SafeGuess>(&a, &mut ahead), (Some(b"three".to_vec()), 1));
+}
+
+#[test]
+fn a_delete_is_final() {
+    let nodes = Loopback::new(3, 1 << 16);
+    let mut register = register(&nodes);
+    let mut other = register;
+    let (a, b) = (client(&nodes, 0, 1000), client(&nodes, 1, 1000));
+    write::<SafeGuess>(&a, &mut register, 100, b"one");
+    let number = a.number().expect("numbers last");
+    let delete = Write { number, buffer: Pointer(101), value: &[] };
+    block_on(SafeGuess::delete(&a, &mut register, delete)).expect("deleted");
+    assert_eq!(write::<SafeGuess>(&b, &mut other, 102, b"two").0, Written::Deleted);
+    assert_eq!(write::<SafeGuess>(&a, &mut register, 103, b"two").0, Written::Deleted);
+    assert_eq!(read::<SafeGuess>(&b, &mut other), (None, 1));
+}
+
+#[test]
+fn another_key_with_the_same_hash_is_told_apart() {
+    let nodes = Loopback::new(3, 1 << 16);
+    let mut register = register(&nodes);
+    let group = client(&nodes, 0, 1000);
+    write::<SafeGuess>(&group, &mut register, 100, b"one");
+    let check = Check::Key(b"a key of 24 bytes as wel");
+    let found = block_on(SafeGuess::read(&group, &mut register, check)).expect("read");
+    assert!(matches!(found, Found::OtherKey));
+}
+
+#[test]
+fn a_replica_that_the_register_did_not_reach_is_completed() {
+    let nodes = Loopback::new(3, 1 << 16);
+    let mut register = register(&nodes);
+    let group = client(&nodes, 0, 1000);
+    write::<SafeGuess>(&group, &mut register, 100, b"one");
+    let header = register.place.at(NodeId(2), 3).plus(register::HEADER);
+    nodes.set_word(NodeId(2), header, 0);
+    // Home 1 prefers nodes 1 and 2; node 2 has no vote, and gets its header again.
+    let (value, roundtrips) = read::<SafeGuess>(&group, &mut register);
+    assert_eq!(value, Some(b"one".to_vec()));
+    assert!(roundtrips > 1);
+    assert_eq!(nodes.word(NodeId(2), header), 500);
+    assert_eq!(read::<SafeGuess>(&group, &mut register), (Some(b"one".to_vec()), 1));
+}
+
+#[test]
+fn a_torn_in_place_copy_is_not_returned_and_repaired() {
+    let nodes = Loopback::new(3, 1 << 16);
+    let mut register = register(&nodes);
+    let group = client(&nodes, 0, 1000);
+    write::<SafeGuess>(&group, &mut register, 100, b"a value of some length");
+    let value = Address(register.place.at_home).plus(SHAPE.small_words() + 4);
+    let whole = nodes.word(NodeId(1), value);
+    nodes.set_word(NodeId(1), value, !whole);
+    let expected = Some(b"a value of some length".to_vec());
+    assert_eq!(read::<SafeGuess>(&group, &mut register), (expected.clone(), 2));
+    assert_eq!(nodes.word(NodeId(1), value), whole);
+    assert_eq!(read::<SafeGuess>(&group, &mut register), (expected, 1));
+}
+
+#[test]
+fn the_baselines_take_what_the_paper_says() {
+    let nodes = Loopback::new(3, 1 << 16);
+    let mut register = register(&nodes);
+    let group = client(&nodes, 0, 1000);
+    assert_eq!(write::<DmAbd>(&group, &mut register, 100, b"abd"), (Written::Done, 2));
+    assert_eq!(read::<DmAbd>(&group, &mut register), (Some(b"abd".to_vec()), 2));
+    assert_eq!(write::<Raw>(&group, &mut register, 101, b"raw"), (Written::Done, 1));
+    assert_eq!(read::<Raw>(&group, &mut register), (Some(b"raw".to_vec()), 1));
+}
