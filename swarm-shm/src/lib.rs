@@ -1,1 +1,90 @@
-//! To come.
+//! Memory nodes as files mapped into the processes of one host.
+//!
+//! A *pool* is a directory: a control file, and for each memory node a file that every client maps
+//! into its process. A roundtrip is a few loads and stores.
+//!
+//! ```no_run
+//! use swarm_core::fabric::{Address, Fabric, NodeId, Verb};
+//! use swarm_shm::{CreateOptions, Pool};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let pool = Pool::create("/dev/shm/example", &CreateOptions::default())?;
+//! let client = pool.attach()?;
+//! let fabric = pool.fabric();
+//! let read = Verb::Read { at: Address(1024), words: 8 };
+//! let reply = fabric.post(NodeId(0), &[read]).await?;
+//! println!("client {} read {:?}", client.session().client, &reply[..]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | file                  | concept                                                          |
+//! | --------------------- | ---------------------------------------------------------------- |
+//! | `sync`                | words and fences, the processor's or loom's                      |
+//! | `chain`               | what verbs do to shared words, and the order they keep           |
+//! | `reply`               | buffers that replies are lent in                                 |
+//! | `error`               | what can be wrong with a pool                                    |
+//! | `kind`                | regular files, hugetlbfs and DAX devices                         |
+//! | `mapping`             | files as shared words                                            |
+//! | `header`              | what a file says about itself                                    |
+//! | `lock`                | locks that the kernel releases when their holder dies            |
+//! | `control`             | the control file                                                 |
+//! | `node`                | a memory node's file                                             |
+//! | `clock`               | the clock that all processes share                               |
+//! | `switch`              | taking nodes away, for tests                                     |
+//! | `create`, `destroy`   | a pool's beginning and end                                       |
+//! | `pool`, `attachment`  | an open pool and its clients                                     |
+//! | `fabric`              | the fabric over all this                                         |
+
+// Loom explores chains over words of its own; files and mappings have no place there.
+#[cfg_attr(not(loom), expect(unreachable_pub, reason = "public for loom's tests alone"))]
+mod chain;
+#[cfg_attr(not(loom), expect(unreachable_pub, reason = "public for loom's tests alone"))]
+mod sync;
+
+#[cfg(not(loom))]
+mod attachment;
+#[cfg(not(loom))]
+mod clock;
+#[cfg(not(loom))]
+mod control;
+#[cfg(not(loom))]
+mod create;
+#[cfg(not(loom))]
+mod destroy;
+#[cfg(not(loom))]
+mod error;
+#[cfg(not(loom))]
+mod fabric;
+#[cfg(not(loom))]
+mod header;
+#[cfg(not(loom))]
+mod kind;
+#[cfg(not(loom))]
+mod lock;
+#[cfg(not(loom))]
+mod mapping;
+#[cfg(not(loom))]
+mod node;
+#[cfg(not(loom))]
+mod pool;
+#[cfg(not(loom))]
+mod reply;
+#[cfg(not(loom))]
+mod switch;
+
+#[cfg(not(loom))]
+pub use self::{
+    attachment::Attachment,
+    clock::PoolClock,
+    error::Error,
+    fabric::ShmFabric,
+    pool::{CreateOptions, OpenOptions, Pool},
+    reply::Reply,
+    switch::{NodeSwitch, SwitchState},
+};
+#[cfg(loom)]
+pub use self::{
+    chain::{FIRST_WORD, run},
+    sync::Word,
+};

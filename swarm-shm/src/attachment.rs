@@ -1,0 +1,88 @@
+//! Client slots: who may act as a client of the pool.
+//!
+//! The invariant: a slot has at most one live holder. It is held by a lock on its bytes in the
+//! control file, which the kernel lets go of when the holder dies, so death is a fact here and
+//! never a suspicion. Process ids are shown to people and trusted by nobody: containers have
+//! their own.
+
+use std::fs::File;
+use std::process;
+
+use swarm_core::group::Session;
+use swarm_core::words::{Incarnation, WriteNumber};
+
+use crate::control::Control;
+use crate::error::Error;
+use crate::lock;
+use crate::pool::Pool;
+use crate::sync::Ordering;
+
+/// A client slot, held. Dropping it, or the death of the process, lets go of the slot.
+///
+/// A process that forks without `exec` shares the slot with its child: the slot is free once both
+/// are gone. Let only one of them use it.
+#[derive(Debug)]
+pub struct Attachment {
+    pool: Pool,
+    session: Session,
+    /// The opening that the lock belongs to.
+    _lock: File,
+}
+
+impl Attachment {
+    /// Takes the lowest free slot.
+    pub(crate) fn new(pool: &Pool) -> Result<Self, Error> {
+        let control = pool.control();
+        let file = control.reopen()?;
+        let limit = control.header().geometry.max_clients;
+        for client in 0..limit {
+            let taken = lock::try_lock(&file, Control::slot_bytes(client..client + 1))
+                .map_err(|error| Error::io(control.dir(), "lock a client slot in", error))?;
+            if !taken {
+                continue;
+            }
+            // The pool may have been destroyed between the opening and the lock. From here on
+            // nobody destroys it without noticing this client.
+            control.check_alive()?;
+            let session = Session { client, incarnation: next_incarnation(control)? };
+            control.slot(client).store(u64::from(process::id()), Ordering::Relaxed);
+            return Ok(Self { pool: pool.clone(), session, _lock: file });
+        }
+        Err(Error::Slots { pool: control.dir().to_path_buf(), limit })
+    }
+
+    /// Who this client is.
+    pub fn session(&self) -> Session {
+        self.session
+    }
+
+    /// The pool.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        self.pool.control().slot(self.session.client).store(0, Ordering::Relaxed);
+    }
+}
+
+/// An incarnation that nobody had. Relaxed: the word alone decides.
+fn next_incarnation(control: &Control) -> Result<Incarnation, Error> {
+    let next = |last: u64| (last < WriteNumber::LAST_INCARNATION.0).then_some(last + 1);
+    control
+        .incarnation()
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
+        .map(|last| Incarnation(last + 1))
+        .map_err(|_| Error::Incarnations { pool: control.dir().to_path_buf() })
+}
+
+/// The slots that have a live holder. A slot that cannot be looked at counts as held.
+pub(crate) fn live_clients(file: &File, slots: usize) -> Vec<usize> {
+    let held = |slots| lock::is_locked(file, Control::slot_bytes(slots)).unwrap_or(true);
+    if !held(0..slots) {
+        return Vec::new();
+    }
+    (0..slots).filter(|&slot| held(slot..slot + 1)).collect()
+}

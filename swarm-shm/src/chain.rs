@@ -1,0 +1,125 @@
+//! Chains over shared words.
+//!
+//! The invariant: the verbs of one client take effect on a node in the order in which they were
+//! posted, as any other client can tell. A single word is atomic; a READ or WRITE of several may
+//! tear. So words are only ever touched by relaxed accesses, and the order between *verbs* comes
+//! from what stands between them:
+//!
+//! | from    | to      | what keeps the order                                            |
+//! | ------- | ------- | --------------------------------------------------------------- |
+//! | READ    | any     | the fence behind the READ                                       |
+//! | CAS     | any     | the fence behind the CAS                                        |
+//! | WRITE   | CAS     | the CAS releases                                                |
+//! | WRITE   | WRITE   | the release fence in front of the second                        |
+//! | WRITE   | READ    | a full fence in front of the READ, unless a CAS came in between |
+//!
+//! *Publication*: a client WRITEs a buffer and then changes a word by a CAS that names it. Who READs
+//! that word sees the buffer in its next READ: the CAS (release) pairs with the fence behind the
+//! READ (acquire), even if others have changed the word by CAS since, as these carry the release
+//! on. *Agreement*: of two clients that each CAS a word and then READ the other's, one sees the
+//! other: the full fences behind the two CASes pair.
+//!
+//! On x86-64 all of this is plain loads and stores and one `lock cmpxchg` for a CAS; only a READ
+//! that follows a WRITE with no CAS in between costs a fence.
+
+use core::cell::Cell;
+
+use swarm_core::fabric::{Address, NodeDown, Verb};
+use swarm_core::geometry::HEADER_BYTES;
+
+use crate::sync::{Ordering, Word, fence, fence_behind_cas, fence_behind_read};
+
+/// The first word that verbs may touch: the header in front of it is not theirs.
+pub const FIRST_WORD: u64 = HEADER_BYTES / 8;
+
+/// Runs `chain` on `memory`, a node's words from [`FIRST_WORD`] on, and appends what its verbs
+/// yield to `reply`. `unfenced` says whether the client's last store has no fence behind it.
+///
+/// # Errors
+/// A verb lies outside of the memory. It touched nothing; the verbs before it took effect.
+#[inline(always)]
+pub fn run(
+    memory: &[Word],
+    chain: &[Verb<'_>],
+    unfenced: &Cell<bool>,
+    reply: &mut Vec<u64>,
+) -> Result<(), NodeDown> {
+    for verb in chain {
+        match *verb {
+            Verb::Read { at, words } => {
+                let words = span(memory, at, words)?;
+                if unfenced.get() {
+                    fence_behind_write(unfenced);
+                }
+                read(words, reply);
+            }
+            Verb::Write { at, head, tail } => {
+                let words = span(memory, at, head.len() + tail.len().div_ceil(8))?;
+                write(words, head, tail);
+                unfenced.set(true);
+            }
+            Verb::Cas { at, expect, new } => {
+                let word = span(memory, at, 1)?;
+                reply.push(cas(&word[0], expect, new));
+                unfenced.set(false);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The `words` words from `at` on.
+#[inline(always)]
+fn span(memory: &[Word], at: Address, words: usize) -> Result<&[Word], NodeDown> {
+    // An address within the header wraps round to the far end of the address space, and a length
+    // that overflows to an end in front of its start; `get` refuses both.
+    let start = at.0.wrapping_sub(FIRST_WORD) as usize;
+    memory.get(start..start.wrapping_add(words)).ok_or(NodeDown)
+}
+
+#[inline(always)]
+fn read(words: &[Word], reply: &mut Vec<u64>) {
+    reply.extend(words.iter().map(|word| word.load(Ordering::Relaxed)));
+    // Pairs with the release of the CAS that stored a word just read, and with the release fence
+    // in front of a WRITE that did.
+    fence_behind_read();
+}
+
+#[inline(always)]
+fn write(words: &[Word], head: &[u64], tail: &[u8]) {
+    // Pairs with the fence behind a READ that meets one of the stores below: it then sees what
+    // this client stored before.
+    fence(Ordering::Release);
+    let (first, rest) = words.split_at(head.len());
+    for (word, &value) in first.iter().zip(head) {
+        word.store(value, Ordering::Relaxed);
+    }
+    let (whole, end) = tail.as_chunks::<8>();
+    for (word, bytes) in rest.iter().zip(whole) {
+        word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
+    }
+    if let Some(word) = rest.get(whole.len()) {
+        let mut bytes = [0; 8];
+        bytes[..end.len()].copy_from_slice(end);
+        word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+    }
+}
+
+#[inline(always)]
+fn cas(word: &Word, expect: u64, new: u64) -> u64 {
+    // Release: pairs with the fence behind a READ, or the acquire of a CAS, that meets `new`; it
+    // then sees what this client stored before. Acquire, also of a failed CAS: pairs with the
+    // release of the CAS that stored what was found.
+    let found = word.compare_exchange(expect, new, Ordering::AcqRel, Ordering::Acquire);
+    // Pairs with the same fence of another client: one of the two sees the other's CAS.
+    fence_behind_cas();
+    found.unwrap_or_else(|found| found)
+}
+
+/// Orders the client's stores before its next loads, which the processor may do first otherwise.
+#[cold]
+fn fence_behind_write(unfenced: &Cell<bool>) {
+    // Pairs with the full fence behind another client's CAS or between its WRITE and its READ.
+    fence(Ordering::SeqCst);
+    unfenced.set(false);
+}

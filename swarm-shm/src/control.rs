@@ -1,0 +1,160 @@
+//! The control file: what the clients of a pool share besides the nodes' memory.
+//!
+//! ```text
+//! word     0  header
+//!         64  incarnation     the last one given out
+//!         72  switches        one for each node: 0 up, 1 frozen, 2 down
+//!        128  calibrations    of the clock, 8 words for each of the last boots
+//!        256  client slots    process id of the holder, for display only
+//! byte 12288  end
+//! ```
+//!
+//! Who holds a client slot is decided by a lock on the bytes of its word and by nothing else.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use swarm_core::fabric::{MAX_NODES, NodeId};
+use swarm_core::geometry::MAX_CLIENTS;
+
+use crate::error::Error;
+use crate::header::{HEADER_WORDS, Header, Member};
+use crate::mapping::Mapping;
+use crate::sync::Word;
+
+/// The control file's name.
+pub(crate) const CONTROL: &str = "control";
+/// The name it has until the pool is complete.
+pub(crate) const UNFINISHED: &str = "control.new";
+/// The control file's length, in bytes.
+pub(crate) const CONTROL_BYTES: u64 = 12288;
+/// First word of the clock's calibrations.
+pub(crate) const CALIBRATIONS: Range<usize> = 128..192;
+
+const INCARNATION: usize = 64;
+const SWITCHES: usize = 72;
+const SLOTS: usize = 256;
+
+const _: () = assert!(SLOTS + MAX_CLIENTS <= CONTROL_BYTES as usize / 8);
+const _: () = assert!(HEADER_WORDS <= INCARNATION && SWITCHES + MAX_NODES <= CALIBRATIONS.start);
+
+/// An open control file.
+#[derive(Debug)]
+pub(crate) struct Control {
+    /// The pool's directory.
+    dir: PathBuf,
+    /// Holds no locks itself; they belong to openings of their own.
+    file: File,
+    mapping: Arc<Mapping>,
+    header: Header,
+}
+
+impl Control {
+    /// Opens the control file of the pool at `dir` and verifies its header.
+    pub(crate) fn open(dir: &Path) -> Result<Self, Error> {
+        let path = dir.join(CONTROL);
+        let file = open_file(&path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+                Error::NoPool { pool: dir.to_path_buf() }
+            }
+            io::ErrorKind::IsADirectory => Error::Foreign { file: path.clone() },
+            _ => Error::io(&path, "open", error),
+        })?;
+        let metadata = file.metadata().map_err(|error| Error::io(&path, "look at", error))?;
+        if !metadata.is_file() {
+            return Err(Error::Foreign { file: path });
+        }
+        if metadata.len() != CONTROL_BYTES {
+            let found = metadata.len();
+            return Err(Error::Length { file: path, found, expected: CONTROL_BYTES });
+        }
+        let mapping = Mapping::new(&file, &path, CONTROL_BYTES)?;
+        let header = Header::decode(&mapping.load(0), &path)?;
+        if header.member != Member::Control {
+            return Err(Error::Foreign { file: path });
+        }
+        Ok(Self { dir: dir.to_path_buf(), file, mapping, header })
+    }
+
+    /// The verified header.
+    pub(crate) fn header(&self) -> Header {
+        self.header
+    }
+
+    /// The pool's directory.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The opening that is there for looking at locks.
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// All of its words.
+    pub(crate) fn mapping(&self) -> &Arc<Mapping> {
+        &self.mapping
+    }
+
+    /// The last incarnation given out.
+    pub(crate) fn incarnation(&self) -> &Word {
+        &self.mapping.words()[INCARNATION]
+    }
+
+    /// A node's switch.
+    pub(crate) fn switch(mapping: &Mapping, node: NodeId) -> &Word {
+        assert!(node.index() < MAX_NODES, "there is no {node}");
+        &mapping.words()[SWITCHES + node.index()]
+    }
+
+    /// A client slot's word.
+    pub(crate) fn slot(&self, slot: usize) -> &Word {
+        &self.mapping.words()[SLOTS + slot]
+    }
+
+    /// The bytes whose lock decides who holds a client slot.
+    pub(crate) fn slot_bytes(slots: Range<usize>) -> Range<u64> {
+        (SLOTS + slots.start) as u64 * 8..(SLOTS + slots.end) as u64 * 8
+    }
+
+    /// The bytes that are locked while the clock is calibrated.
+    pub(crate) fn calibration_bytes() -> Range<u64> {
+        CALIBRATIONS.start as u64 * 8..CALIBRATIONS.end as u64 * 8
+    }
+
+    /// Opens the control file once more, for locks. [`Error::Gone`] if it is not there any more.
+    pub(crate) fn reopen(&self) -> Result<File, Error> {
+        let path = self.dir.join(CONTROL);
+        let gone = || Error::Gone { pool: self.dir.clone() };
+        let file = open_file(&path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => gone(),
+            _ => Error::io(&path, "open", error),
+        })?;
+        let look =
+            |file: &File| file.metadata().map_err(|error| Error::io(&path, "look at", error));
+        let (ours, there) = (look(&self.file)?, look(&file)?);
+        if (ours.dev(), ours.ino()) != (there.dev(), there.ino()) {
+            return Err(gone());
+        }
+        Ok(file)
+    }
+
+    /// [`Error::Gone`] if the pool was destroyed.
+    pub(crate) fn check_alive(&self) -> Result<(), Error> {
+        let metadata = self.file.metadata();
+        let metadata = metadata.map_err(|error| Error::io(&self.dir, "look at", error))?;
+        if metadata.nlink() == 0 {
+            return Err(Error::Gone { pool: self.dir.clone() });
+        }
+        Ok(())
+    }
+}
+
+/// Opens a file that is there.
+pub(crate) fn open_file(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).open(path)
+}

@@ -1,0 +1,238 @@
+//! Creating a pool.
+//!
+//! The invariant: a directory has a `control` file only once the pool in it is complete. Until
+//! then the file is called `control.new`, is locked by whoever creates the pool, and names the
+//! pool; so what a creator left that died half-way is recognized and cleared away by the next.
+
+use std::fs::{self, File};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use rustix::rand::{GetRandomFlags, getrandom};
+use swarm_core::fabric::{MAX_NODES, NodeId};
+use swarm_core::geometry::Geometry;
+
+use crate::clock::wall;
+use crate::control::{CONTROL, CONTROL_BYTES, UNFINISHED, open_file};
+use crate::error::Error;
+use crate::header::{HEADER_WORDS, Header, Member};
+use crate::kind::Kind;
+use crate::mapping::Mapping;
+use crate::pool::CreateOptions;
+use crate::{lock, node};
+
+/// The bytes of the unfinished control file that its creator locks.
+const CREATOR: Range<u64> = 0..8;
+/// Only the owner may use a pool until they grant access to others.
+const MODE: u32 = 0o600;
+
+/// Creates a pool, or leaves nothing behind.
+pub(crate) fn create(dir: &Path, options: &CreateOptions) -> Result<(), Error> {
+    let [low, high, hash_seed] = random(dir)?;
+    let geometry = Geometry::new(options.nodes, options.capacity, options.max_clients, hash_seed)?;
+    if let Some(paths) = &options.node_paths
+        && paths.len() != options.nodes
+    {
+        return Err(Error::NodePaths { paths: paths.len(), nodes: options.nodes });
+    }
+    let header = Header {
+        pool_id: u128::from(low) | (u128::from(high) << 64),
+        member: Member::Control,
+        geometry,
+        created: wall(),
+    };
+    let mut draft = Draft::begin(dir)?;
+    draft.fill_control(&header)?;
+    for id in (0..options.nodes as u8).map(NodeId) {
+        let elsewhere = options.node_paths.as_ref().map(|paths| paths[id.index()].as_path());
+        draft.add_node(elsewhere, &header.of(Member::Node(id)), id)?;
+    }
+    draft.finish()
+}
+
+/// A pool that is not complete. Dropping it removes what there is of it.
+struct Draft<'a> {
+    dir: &'a Path,
+    made_dir: bool,
+    control: File,
+    pool_id: u128,
+    /// Nodes that were begun, and devices among them.
+    nodes: Vec<PathBuf>,
+    finished: bool,
+}
+
+impl<'a> Draft<'a> {
+    /// Marks `dir` as where a pool is being created, and clears away what a creator that died may
+    /// have left.
+    fn begin(dir: &'a Path) -> Result<Self, Error> {
+        let made_dir = match fs::create_dir(dir) {
+            Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+            Err(error) => return Err(Error::io(dir, "create", error)),
+        };
+        let path = dir.join(UNFINISHED);
+        let exists = || dir.join(CONTROL).symlink_metadata().is_ok();
+        if exists() {
+            return Err(Error::Exists { pool: dir.to_path_buf() });
+        }
+        let control = fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(MODE)
+            .open(&path)
+            .map_err(|error| Error::io(&path, "create", error))?;
+        let locked = lock::try_lock(&control, CREATOR);
+        let locked = locked.map_err(|error| Error::io(&path, "lock", error))?;
+        if !locked || !is_at(&control, &path) {
+            // Another creator holds the file, or finished or gave up since it was opened.
+            let pool = dir.to_path_buf();
+            return Err(if exists() {
+                Error::Exists { pool }
+            } else {
+                Error::BeingCreated { pool }
+            });
+        }
+        let draft = Self { dir, made_dir, control, pool_id: 0, nodes: Vec::new(), finished: false };
+        if exists() {
+            return Err(Error::Exists { pool: dir.to_path_buf() });
+        }
+        draft.clear_leftovers()?;
+        Ok(draft)
+    }
+
+    fn clear_leftovers(&self) -> Result<(), Error> {
+        let path = self.dir.join(UNFINISHED);
+        let words = Kind::Regular.header(&self.control, &path).unwrap_or_default();
+        let Some(pool_id) = Header::control_pool(&words) else { return Ok(()) };
+        for id in (0..MAX_NODES as u8).map(NodeId) {
+            // A file without a header yet is that creator's as well: nobody else puts one here.
+            node::remove(&node::path(self.dir, id), pool_id, |words| *words == [0; HEADER_WORDS])?;
+        }
+        Ok(())
+    }
+
+    fn fill_control(&mut self, header: &Header) -> Result<(), Error> {
+        let path = self.dir.join(UNFINISHED);
+        self.pool_id = header.pool_id;
+        self.control.set_len(0).map_err(|error| Error::io(&path, "empty", error))?;
+        Kind::Regular.reserve(&self.control, &path, CONTROL_BYTES)?;
+        Mapping::new(&self.control, &path, CONTROL_BYTES)?.store(0, &header.encode());
+        Ok(())
+    }
+
+    fn add_node(
+        &mut self,
+        elsewhere: Option<&Path>,
+        header: &Header,
+        id: NodeId,
+    ) -> Result<(), Error> {
+        let name = node::path(self.dir, id);
+        if name.symlink_metadata().is_ok() {
+            return Err(Error::Occupied { file: name });
+        }
+        let path = match elsewhere {
+            Some(path) => {
+                let path = std::path::absolute(path).map_err(|e| Error::io(path, "find", e))?;
+                symlink(&path, &name).map_err(|error| Error::io(&name, "create", error))?;
+                path
+            }
+            None => name.clone(),
+        };
+        let capacity = header.geometry.capacity;
+        let file = match make(&path) {
+            Ok(file) => file,
+            Err(error) => {
+                if elsewhere.is_some() {
+                    discard(&name);
+                }
+                return Err(error);
+            }
+        };
+        self.nodes.push(name);
+        let kind = Kind::of(&file, &path)?;
+        kind.check_capacity(&path, capacity)?;
+        kind.reserve(&file, &path, capacity)?;
+        let length = kind.length(&file, &path)?;
+        if !kind.fits(length, capacity) {
+            return Err(Error::Length { file: path, found: length, expected: capacity });
+        }
+        let mapping = Mapping::new(&file, &path, capacity)?;
+        if kind == Kind::Device {
+            if Header::is_node(&mapping.load(0)) {
+                self.nodes.pop();
+                discard(&node::path(self.dir, id));
+                return Err(Error::Occupied { file: path });
+            }
+            mapping.clear();
+        }
+        mapping.store(0, &header.encode());
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<(), Error> {
+        let (from, to) = (self.dir.join(UNFINISHED), self.dir.join(CONTROL));
+        fs::rename(&from, &to).map_err(|error| Error::io(&from, "rename", error))?;
+        self.finished = true;
+        Ok(())
+    }
+}
+
+impl Drop for Draft<'_> {
+    fn drop(&mut self) {
+        if self.finished {
+            return;
+        }
+        for path in &self.nodes {
+            // What cannot be removed now is cleared away by the next creator.
+            drop(node::remove(path, self.pool_id, |words| *words == [0; HEADER_WORDS]));
+        }
+        discard(&self.dir.join(UNFINISHED));
+        if self.made_dir {
+            drop(fs::remove_dir(self.dir));
+        }
+    }
+}
+
+/// Opens a device, or creates a file.
+fn make(path: &Path) -> Result<File, Error> {
+    let is_device = fs::metadata(path).is_ok_and(|found| found.file_type().is_char_device());
+    let opened = if is_device {
+        open_file(path)
+    } else {
+        fs::OpenOptions::new().read(true).write(true).create_new(true).mode(MODE).open(path)
+    };
+    opened.map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => Error::Occupied { file: path.to_path_buf() },
+        _ => Error::io(path, "create", error),
+    })
+}
+
+/// Whether `path` leads to `file`.
+fn is_at(file: &File, path: &Path) -> bool {
+    let there = fs::metadata(path).map(|found| (found.dev(), found.ino()));
+    let ours = file.metadata().map(|found| (found.dev(), found.ino()));
+    matches!((there, ours), (Ok(there), Ok(ours)) if there == ours)
+}
+
+/// Removes a file as far as that works: the way to an error must not end in another.
+fn discard(path: &Path) {
+    drop(fs::remove_file(path));
+}
+
+fn random(dir: &Path) -> Result<[u64; 3], Error> {
+    let mut bytes = [0_u8; 24];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match getrandom(&mut bytes[filled..], GetRandomFlags::empty()) {
+            Ok(count) => filled += count,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(Error::io(dir, "draw random numbers for", error)),
+        }
+    }
+    let (words, _) = bytes.as_chunks::<8>();
+    Ok(std::array::from_fn(|at| u64::from_le_bytes(words[at])))
+}

@@ -1,0 +1,212 @@
+//! What can be wrong with a pool.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use swarm_core::fabric::NodeId;
+use swarm_core::geometry::BadGeometry;
+
+/// Why something could not be done with a pool.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A pool cannot have the size or the number of nodes or clients that was asked for.
+    #[error("{0}")]
+    Geometry(#[from] BadGeometry),
+    /// There is a pool here already.
+    #[error("{}: there is a pool here already; choose another directory, or destroy it first", pool.display())]
+    Exists {
+        /// The pool's directory.
+        pool: PathBuf,
+    },
+    /// Another process is creating a pool here.
+    #[error("{}: another process is creating a pool here right now; wait for it and open the pool", pool.display())]
+    BeingCreated {
+        /// The pool's directory.
+        pool: PathBuf,
+    },
+    /// A new pool's node would overwrite something.
+    #[error("{}: is there already and would be overwritten; move it away or choose another place", file.display())]
+    Occupied {
+        /// The file or device.
+        file: PathBuf,
+    },
+    /// The number of paths for nodes is not the number of nodes.
+    #[error("{paths} paths were given for {nodes} memory nodes; give one for each")]
+    NodePaths {
+        /// How many paths.
+        paths: usize,
+        /// How many nodes.
+        nodes: usize,
+    },
+    /// The file cannot hold a node's memory.
+    #[error("{}: cannot be used: {reason}", file.display())]
+    Unsuited {
+        /// The file or device.
+        file: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+    /// The file system has no room for a node's memory.
+    #[error("{}: the file system is full: {needed} bytes are needed here; free some space or create \
+             the pool with a smaller capacity", file.display())]
+    Full {
+        /// The file.
+        file: PathBuf,
+        /// Bytes of the file.
+        needed: u64,
+    },
+    /// There is no pool.
+    #[error("{}: there is no pool here; check the path, or create one", pool.display())]
+    NoPool {
+        /// Where it was looked for.
+        pool: PathBuf,
+    },
+    /// A memory node's file is missing.
+    #[error("{}: the file of {node} is missing; bring it back, or open the pool degraded to go on \
+             with the others", file.display())]
+    Missing {
+        /// The file.
+        file: PathBuf,
+        /// The node.
+        node: NodeId,
+    },
+    /// The files of a majority of the nodes are missing.
+    #[error("{}: majority gone: the files of {missing} of {nodes} memory nodes are missing; bring \
+             them back", pool.display())]
+    MajorityGone {
+        /// The pool's directory.
+        pool: PathBuf,
+        /// How many nodes are missing.
+        missing: usize,
+        /// How many nodes there are.
+        nodes: usize,
+    },
+    /// The file is shorter or longer than it was created.
+    #[error("{}: is {found} bytes long where {expected} are right: it was truncated or replaced; \
+             bring the right file back", file.display())]
+    Length {
+        /// The file.
+        file: PathBuf,
+        /// Its length, bytes.
+        found: u64,
+        /// What it should be, bytes.
+        expected: u64,
+    },
+    /// The file is not one of a pool at all.
+    #[error("{}: is no file of a pool; bring the right file back", file.display())]
+    Foreign {
+        /// The file.
+        file: PathBuf,
+    },
+    /// The file has a layout that this program does not know.
+    #[error("{}: has layout version {found}, this program knows {known}; use the program that \
+             made the pool, or a newer one", file.display())]
+    Version {
+        /// The file.
+        file: PathBuf,
+        /// Its layout version.
+        found: u64,
+        /// The layout version that this program reads and writes.
+        known: u64,
+    },
+    /// The file's header is damaged.
+    #[error("{}: its header is damaged: {what}; bring back an undamaged copy", file.display())]
+    Damaged {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// The node belongs to another pool.
+    #[error("{}: belongs to pool {found:032x}, not to this pool, {expected:032x}; bring the right \
+             file back", file.display())]
+    OtherPool {
+        /// The file.
+        file: PathBuf,
+        /// The pool that it belongs to.
+        found: u128,
+        /// The pool that was opened.
+        expected: u128,
+    },
+    /// The file is another node's.
+    #[error("{}: is the file of {found}, where {expected} was looked for; put the files back in \
+             order", file.display())]
+    WrongNode {
+        /// The file.
+        file: PathBuf,
+        /// The node whose file it is.
+        found: NodeId,
+        /// The node that was looked for.
+        expected: NodeId,
+    },
+    /// The process may not use the file.
+    #[error("{}: no permission to read and write; run as the pool's owner, or have access \
+             granted", file.display())]
+    Permission {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Every client slot is held.
+    #[error("{}: all {limit} client slots are held by live clients; close one, or create the pool \
+             for more clients", pool.display())]
+    Slots {
+        /// The pool's directory.
+        pool: PathBuf,
+        /// How many slots there are.
+        limit: usize,
+    },
+    /// The pool has given out every incarnation.
+    #[error("{}: the pool has given out all of its client incarnations; copy its content to a new \
+             pool", pool.display())]
+    Incarnations {
+        /// The pool's directory.
+        pool: PathBuf,
+    },
+    /// Live clients use the pool.
+    #[error("{}: clients are using the pool, in slots {clients:?}; end them first, or use force", pool.display())]
+    InUse {
+        /// The pool's directory.
+        pool: PathBuf,
+        /// The slots that they hold.
+        clients: Vec<usize>,
+    },
+    /// The pool was destroyed, or replaced by another one, while it was open.
+    #[error("{}: the pool was destroyed after it was opened; open the one that is there now, if any", pool.display())]
+    Gone {
+        /// The pool's directory.
+        pool: PathBuf,
+    },
+    /// A destroyed pool's directory held something that is not the pool's.
+    #[error("{}: is not recognizably this pool's and was left in place; the rest of the pool is \
+             gone, so remove it by hand if it is not needed", file.display())]
+    LeftOver {
+        /// The first such file.
+        file: PathBuf,
+    },
+    /// The operating system refused something.
+    #[error("{}: cannot {action}: {source}", file.display())]
+    Io {
+        /// The file.
+        file: PathBuf,
+        /// What was tried.
+        action: &'static str,
+        /// What the operating system said.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// The error for a refused system call.
+    pub(crate) fn io(file: &Path, action: &'static str, source: impl Into<io::Error>) -> Self {
+        let (file, source) = (file.to_path_buf(), source.into());
+        match source.kind() {
+            io::ErrorKind::PermissionDenied => Self::Permission { file },
+            _ => Self::Io { file, action, source },
+        }
+    }
+
+    pub(crate) fn unsuited(file: &Path, reason: impl Into<String>) -> Self {
+        Self::Unsuited { file: file.to_path_buf(), reason: reason.into() }
+    }
+}

@@ -1,0 +1,76 @@
+//! The fabric over mapped memory: a chain runs in the caller, at once.
+
+use core::cell::Cell;
+use core::future::{Ready, ready};
+
+use swarm_core::fabric::{Fabric, MAX_NODES, MAX_VERBS, NodeDown, NodeId, Verb};
+
+use crate::chain::{FIRST_WORD, run};
+use crate::mapping::Window;
+use crate::pool::Pool;
+use crate::reply::{Replies, Reply};
+
+/// Slots for nodes: a power of two, so that finding a node takes no branch.
+const WINDOWS: usize = (MAX_NODES + 1).next_power_of_two();
+
+/// One client's access to the nodes of a pool.
+///
+/// `Send`, not `Sync`: each thread opens its own with [`Pool::fabric`]. It keeps the pool's memory
+/// mapped for as long as it lives. A chain takes effect within [`post`](Fabric::post) and its
+/// completion is ready from the beginning.
+#[derive(Debug)]
+pub struct ShmFabric {
+    /// The nodes' words behind their headers. A missing node's window is empty, as are those past
+    /// the last node: the bounds check of a verb notices them with no check of their own.
+    windows: [Window; WINDOWS],
+    nodes: usize,
+    replies: Replies,
+    /// Whether the last store of this client has no fence behind it.
+    unfenced: Cell<bool>,
+}
+
+impl ShmFabric {
+    pub(crate) fn new(pool: &Pool) -> Self {
+        let windows = std::array::from_fn(|node| match pool.mapping(node) {
+            Some(mapping) => Window::new(mapping, FIRST_WORD as usize),
+            None => Window::empty(),
+        });
+        let nodes = pool.geometry().nodes;
+        Self { windows, nodes, replies: Replies::new(), unfenced: Cell::new(false) }
+    }
+
+    #[cold]
+    fn refused(&self, node: NodeId, chain: &[Verb<'_>]) -> NodeDown {
+        debug_assert!(
+            self.windows[node.index() % WINDOWS].words().is_empty(),
+            "{node}: a verb outside of its memory: {chain:?}"
+        );
+        NodeDown
+    }
+}
+
+impl Fabric for ShmFabric {
+    type Reply<'f> = Reply<'f>;
+    type Completion<'f> = Ready<Result<Reply<'f>, NodeDown>>;
+
+    #[inline(always)]
+    fn nodes(&self) -> usize {
+        self.nodes
+    }
+
+    /// Runs the chain. A verb that reaches outside of the node's memory touches nothing and ends
+    /// the chain as though the node did not answer.
+    #[inline(always)]
+    fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> Self::Completion<'f> {
+        let memory = self.windows[node.index() % WINDOWS].words();
+        let words = chain.iter().fold(0_usize, |sum, verb| sum.saturating_add(verb.yields()));
+        if words > memory.len() + MAX_VERBS {
+            return ready(Err(self.refused(node, chain)));
+        }
+        let mut reply = self.replies.take(words);
+        ready(match run(memory, chain, &self.unfenced, &mut reply.words) {
+            Ok(()) if !chain.is_empty() || !memory.is_empty() => Ok(reply),
+            _ => Err(self.refused(node, chain)),
+        })
+    }
+}

@@ -1,0 +1,156 @@
+//! Headers: what the first words of each file say about it.
+//!
+//! ```text
+//!  0  magic             the control file's or a memory node's
+//!  1  layout version
+//!  2  pool id           low half, then high half
+//!  4  replica group
+//!  5  node              its number; in the control file 0
+//!  6  nodes
+//!  7  capacity          bytes of each node's memory
+//!  8  client slots
+//!  9  chunk size        bytes
+//! 10  bucket bits
+//! 11  pointer bits
+//! 12  tick shift
+//! 13  hash seed
+//! 14  created           wall-clock nanoseconds since 1970
+//! 15  checksum          xxh3 of words 0 to 14
+//! ```
+//!
+//! A header is written once, before the pool can be opened. Magic and version keep their places
+//! in every version of the layout. Nothing that a header says is trusted before its checksum and
+//! its geometry were checked.
+
+use std::path::Path;
+
+use swarm_core::fabric::NodeId;
+use swarm_core::geometry::{Geometry, LAYOUT_VERSION};
+use swarm_core::words::WordFormat;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::error::Error;
+
+/// Words of a header.
+pub(crate) const HEADER_WORDS: usize = 16;
+
+const CONTROL_MAGIC: u64 = u64::from_le_bytes(*b"SWARMctl");
+const NODE_MAGIC: u64 = u64::from_le_bytes(*b"SWARMmem");
+
+/// Whose header it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Member {
+    /// The control file's.
+    Control,
+    /// A memory node's.
+    Node(NodeId),
+}
+
+/// A file's header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Header {
+    /// The pool that the file belongs to.
+    pub(crate) pool_id: u128,
+    /// Which of its files it is.
+    pub(crate) member: Member,
+    /// What lies where in the nodes.
+    pub(crate) geometry: Geometry,
+    /// Wall-clock nanoseconds since 1970.
+    pub(crate) created: u64,
+}
+
+impl Header {
+    /// The same pool's header for another of its files.
+    pub(crate) fn of(self, member: Member) -> Self {
+        Self { member, ..self }
+    }
+
+    /// Whether these are the first words of a memory node's header.
+    pub(crate) fn is_node(words: &[u64; HEADER_WORDS]) -> bool {
+        words[0] == NODE_MAGIC
+    }
+
+    /// Whether these are the first words of a header of one of this pool's memory nodes, damaged
+    /// or not.
+    pub(crate) fn is_node_of(words: &[u64; HEADER_WORDS], pool_id: u128) -> bool {
+        Self::is_node(words) && Self::pool(words) == pool_id
+    }
+
+    /// The pool that a control file's header names, damaged or not. `None` if it is none.
+    pub(crate) fn control_pool(words: &[u64; HEADER_WORDS]) -> Option<u128> {
+        (words[0] == CONTROL_MAGIC).then(|| Self::pool(words))
+    }
+
+    fn pool(words: &[u64; HEADER_WORDS]) -> u128 {
+        u128::from(words[2]) | (u128::from(words[3]) << 64)
+    }
+
+    /// As words.
+    pub(crate) fn encode(&self) -> [u64; HEADER_WORDS] {
+        let (magic, node) = match self.member {
+            Member::Control => (CONTROL_MAGIC, 0),
+            Member::Node(node) => (NODE_MAGIC, u64::from(node.0)),
+        };
+        let geometry = &self.geometry;
+        let mut words = [
+            magic,
+            u64::from(LAYOUT_VERSION),
+            self.pool_id as u64,
+            (self.pool_id >> 64) as u64,
+            u64::from(geometry.group),
+            node,
+            geometry.nodes as u64,
+            geometry.capacity,
+            geometry.max_clients as u64,
+            geometry.chunk_bytes,
+            u64::from(geometry.bucket_bits),
+            u64::from(geometry.format.pointer_bits),
+            u64::from(geometry.format.tick_shift),
+            geometry.hash_seed,
+            self.created,
+            0,
+        ];
+        words[HEADER_WORDS - 1] = checksum(&words);
+        words
+    }
+
+    /// Reads the header of the file at `path`.
+    pub(crate) fn decode(words: &[u64; HEADER_WORDS], path: &Path) -> Result<Self, Error> {
+        let damaged = |what: &str| Error::Damaged { file: path.to_path_buf(), what: what.into() };
+        if !matches!(words[0], CONTROL_MAGIC | NODE_MAGIC) {
+            return Err(Error::Foreign { file: path.to_path_buf() });
+        }
+        let (found, known) = (words[1], u64::from(LAYOUT_VERSION));
+        if found != known {
+            return Err(Error::Version { file: path.to_path_buf(), found, known });
+        }
+        if words[HEADER_WORDS - 1] != checksum(words) {
+            return Err(damaged("the checksum does not agree"));
+        }
+        let small = |at: usize| u32::try_from(words[at]).map_err(|_| damaged("a number is off"));
+        let geometry = Geometry {
+            group: small(4)?,
+            nodes: small(6)? as usize,
+            capacity: words[7],
+            max_clients: small(8)? as usize,
+            chunk_bytes: words[9],
+            bucket_bits: small(10)?,
+            format: WordFormat { pointer_bits: small(11)?, tick_shift: small(12)? },
+            hash_seed: words[13],
+        };
+        geometry.check().map_err(|error| damaged(&error.to_string()))?;
+        let node = u8::try_from(words[5]).ok().map(NodeId);
+        let node = node.filter(|node| node.index() < geometry.nodes);
+        let node = node.ok_or_else(|| damaged("the node's number is off"))?;
+        let member = if words[0] == CONTROL_MAGIC { Member::Control } else { Member::Node(node) };
+        Ok(Self { pool_id: Self::pool(words), member, geometry, created: words[14] })
+    }
+}
+
+fn checksum(words: &[u64; HEADER_WORDS]) -> u64 {
+    let mut bytes = [0; (HEADER_WORDS - 1) * 8];
+    for (place, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *place = word.to_le_bytes();
+    }
+    xxh3_64(&bytes)
+}

@@ -1,0 +1,120 @@
+//! What memory a node's file stands for, and how the kinds differ.
+//!
+//! | kind                       | length           | multiple of    | made by create | space              |
+//! | -------------------------- | ---------------- | -------------- | -------------- | ------------------ |
+//! | regular file (`/dev/shm`)  | the capacity     | 8 bytes        | yes            | reserved by create |
+//! | regular file (hugetlbfs)   | the capacity     | a huge page    | yes            | reserved by create |
+//! | character device (`/dev/dax*`) | the device's, at least the capacity | 2 MiB | no | there already |
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+use rustix::fs::{FallocateFlags, fallocate, fstatfs, major, minor};
+use rustix::io::Errno;
+
+use crate::error::Error;
+
+const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
+const DEVICE_ALIGNMENT: u64 = 2 << 20;
+
+/// What memory a file stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// A file in the page cache or in a memory file system.
+    Regular,
+    /// A file on hugetlbfs, with pages of this many bytes.
+    Huge(u64),
+    /// A DAX device. It has its size, for ever.
+    Device,
+}
+
+impl Kind {
+    /// What `file`, opened at `path`, is.
+    pub(crate) fn of(file: &File, path: &Path) -> Result<Self, Error> {
+        let metadata = file.metadata().map_err(|error| Error::io(path, "look at", error))?;
+        if metadata.file_type().is_char_device() {
+            return Ok(Self::Device);
+        }
+        if !metadata.is_file() {
+            let reason = "a memory node is a regular file or a DAX device";
+            return Err(Error::unsuited(path, reason));
+        }
+        let system = fstatfs(file).map_err(|error| Error::io(path, "look at", error))?;
+        if system.f_type as i64 == HUGETLBFS_MAGIC {
+            return Ok(Self::Huge(system.f_bsize as u64));
+        }
+        Ok(Self::Regular)
+    }
+
+    /// How long `file` is, in bytes.
+    pub(crate) fn length(self, file: &File, path: &Path) -> Result<u64, Error> {
+        let metadata = file.metadata().map_err(|error| Error::io(path, "look at", error))?;
+        if self != Self::Device {
+            return Ok(metadata.len());
+        }
+        let device = metadata.rdev();
+        let entry = format!("/sys/dev/char/{}:{}/size", major(device), minor(device));
+        fs::read_to_string(entry)
+            .ok()
+            .and_then(|size| size.trim().parse().ok())
+            .ok_or_else(|| Error::unsuited(path, "it is a device, but not a DAX device"))
+    }
+
+    /// Whether a file of this kind and this `length` is right for a node of `capacity` bytes.
+    pub(crate) fn fits(self, length: u64, capacity: u64) -> bool {
+        if self == Self::Device { length >= capacity } else { length == capacity }
+    }
+
+    /// Refuses a capacity that mappings of this kind cannot have.
+    pub(crate) fn check_capacity(self, path: &Path, capacity: u64) -> Result<(), Error> {
+        let unit = match self {
+            Self::Regular => 8,
+            Self::Huge(page) => page,
+            Self::Device => DEVICE_ALIGNMENT,
+        };
+        if capacity.is_multiple_of(unit) {
+            return Ok(());
+        }
+        let reason = format!("the capacity must be a multiple of {unit} bytes here");
+        Err(Error::unsuited(path, reason))
+    }
+
+    /// Gives a new `file` its length and every page of it, so that none is missing later.
+    pub(crate) fn reserve(self, file: &File, path: &Path, bytes: u64) -> Result<(), Error> {
+        if self == Self::Device {
+            return Ok(());
+        }
+        loop {
+            match fallocate(file, FallocateFlags::empty(), 0, bytes) {
+                Ok(()) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(Errno::OPNOTSUPP) => return fill(file, path, bytes),
+                Err(error) => return Err(reserve_error(path, bytes, error.into())),
+            }
+        }
+    }
+}
+
+/// Reserves space on file systems that cannot be asked to: by writing.
+fn fill(file: &File, path: &Path, bytes: u64) -> Result<(), Error> {
+    use std::os::unix::fs::FileExt;
+    let zeros = vec![0; 1 << 20];
+    let mut at = 0;
+    while at < bytes {
+        let part = zeros.len().min((bytes - at) as usize);
+        file.write_all_at(&zeros[..part], at).map_err(|error| reserve_error(path, bytes, error))?;
+        at += part as u64;
+    }
+    Ok(())
+}
+
+fn reserve_error(path: &Path, needed: u64, error: std::io::Error) -> Error {
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::NOSPC | Errno::DQUOT | Errno::NOMEM) => {
+            Error::Full { file: path.to_path_buf(), needed }
+        }
+        Some(Errno::FBIG) => Error::unsuited(path, "its file system has no files that large"),
+        _ => Error::io(path, "reserve space", error),
+    }
+}

@@ -1,0 +1,93 @@
+//! Files mapped into this process, as words.
+//!
+//! Mapped memory is shared with other processes, so it is only ever seen as atomic words, never as
+//! bytes. This is the only place that turns addresses into references.
+
+use std::fs::File;
+use std::path::Path;
+use std::slice;
+use std::sync::Arc;
+
+use memmap2::{MmapOptions, MmapRaw};
+
+use crate::error::Error;
+use crate::sync::{Ordering, Word};
+
+/// A mapped file.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    raw: MmapRaw,
+    words: usize,
+}
+
+impl Mapping {
+    /// Maps the first `bytes` bytes of `file`, which is at least that long.
+    pub(crate) fn new(file: &File, path: &Path, bytes: u64) -> Result<Arc<Self>, Error> {
+        let length = usize::try_from(bytes)
+            .map_err(|_| Error::unsuited(path, "it is larger than this machine's address space"))?;
+        let raw = MmapOptions::new()
+            .len(length)
+            .map_raw(file)
+            .map_err(|error| Error::io(path, "map", error))?;
+        Ok(Arc::new(Self { raw, words: length / 8 }))
+    }
+
+    /// All of its words.
+    pub(crate) fn words(&self) -> &[Word] {
+        // SAFETY: the mapping is page-aligned, readable and writable, `words * 8` bytes long, and
+        // lives as long as `self`. This process touches it through atomics alone. What other
+        // processes do to it is like what a device does: any value of a word is a valid `u64`.
+        // Should somebody cut the file short, touching the missing pages ends the process
+        // (SIGBUS), which is not undefined behaviour.
+        unsafe { slice::from_raw_parts(self.raw.as_ptr().cast::<Word>(), self.words) }
+    }
+
+    /// The words of an array, one by one.
+    pub(crate) fn load<const N: usize>(&self, at: usize) -> [u64; N] {
+        let words = &self.words()[at..at + N];
+        std::array::from_fn(|index| words[index].load(Ordering::Relaxed))
+    }
+
+    /// Stores `values` from word `at` on.
+    pub(crate) fn store(&self, at: usize, values: &[u64]) {
+        for (word, &value) in self.words()[at..at + values.len()].iter().zip(values) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// Stores zero in every word.
+    pub(crate) fn clear(&self) {
+        for word in self.words() {
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A mapping's words from some word on, kept at hand so that the data path finds them in one step.
+#[derive(Debug)]
+pub(crate) struct Window {
+    words: &'static [Word],
+    _mapping: Option<Arc<Mapping>>,
+}
+
+impl Window {
+    /// The words of `mapping` from `first` on.
+    pub(crate) fn new(mapping: &Arc<Mapping>, first: usize) -> Self {
+        let words = &mapping.words()[first..];
+        // SAFETY: the window holds the mapping for as long as it lives, and hands the words out
+        // for no longer than it lives itself.
+        let words = unsafe { slice::from_raw_parts(words.as_ptr(), words.len()) };
+        Self { words, _mapping: Some(Arc::clone(mapping)) }
+    }
+
+    /// No words.
+    pub(crate) fn empty() -> Self {
+        Self { words: &[], _mapping: None }
+    }
+
+    /// The words.
+    #[inline(always)]
+    pub(crate) fn words(&self) -> &[Word] {
+        self.words
+    }
+}

@@ -1,0 +1,206 @@
+//! An open pool.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use swarm_core::fabric::{MAX_NODES, NodeId};
+use swarm_core::geometry::Geometry;
+use swarm_core::node_set::NodeSet;
+
+use crate::attachment::{Attachment, live_clients};
+use crate::clock::PoolClock;
+use crate::control::Control;
+use crate::error::Error;
+use crate::fabric::ShmFabric;
+use crate::header::Member;
+use crate::mapping::Mapping;
+use crate::switch::NodeSwitch;
+use crate::sync::Ordering;
+use crate::{create, destroy, node};
+
+/// What a new pool is to be like.
+#[derive(Clone, Debug)]
+pub struct CreateOptions {
+    /// Memory nodes: 1, 3, 5 or 7.
+    pub nodes: usize,
+    /// Bytes of each node's memory, reserved at once.
+    pub capacity: u64,
+    /// The most clients at a time.
+    pub max_clients: usize,
+    /// Where the nodes' memory lies, if not in the pool's directory: a path for each node, of a
+    /// file to create (on another file system, say) or of a DAX device that is there. The pool's
+    /// directory then holds links.
+    pub node_paths: Option<Vec<PathBuf>>,
+}
+
+impl Default for CreateOptions {
+    /// Three nodes of 256 MiB, for 64 clients.
+    fn default() -> Self {
+        Self { nodes: 3, capacity: 256 << 20, max_clients: 64, node_paths: None }
+    }
+}
+
+/// How to open a pool.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenOptions {
+    /// Go on without nodes whose files are missing, as long as a majority is there.
+    pub degraded: bool,
+}
+
+/// An open pool: a directory with a control file and one file for each memory node, all mapped
+/// into this process. Cheap to clone, and shared between threads; each client takes a
+/// [`fabric`](Self::fabric), a [`clock`](Self::clock) and an [`attachment`](Self::attach) of its
+/// own.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    control: Control,
+    nodes: [Option<Arc<Mapping>>; MAX_NODES],
+    missing: NodeSet,
+    clock: PoolClock,
+}
+
+impl Pool {
+    /// Creates a pool in `dir`, which is created if it is not there, and opens it.
+    ///
+    /// # Errors
+    /// There is one already, the options contradict each other, or there is no room. Nothing is
+    /// left behind.
+    pub fn create(dir: impl AsRef<Path>, options: &CreateOptions) -> Result<Self, Error> {
+        create::create(dir.as_ref(), options)?;
+        Self::open(dir, OpenOptions::default())
+    }
+
+    /// Opens the pool in `dir`. Everything about its files is verified first; a pool that cannot
+    /// be opened is left as it was.
+    ///
+    /// # Errors
+    /// There is no pool, or one of its files is missing, damaged or another's.
+    pub fn open(dir: impl AsRef<Path>, options: OpenOptions) -> Result<Self, Error> {
+        let control = Control::open(dir.as_ref())?;
+        let (nodes, missing) = map_nodes(&control, options)?;
+        let clock = PoolClock::of(&control)?;
+        Ok(Self { inner: Arc::new(Inner { control, nodes, missing, clock }) })
+    }
+
+    /// Removes the pool in `dir`: the files that are recognizably the pool's, and the directory if
+    /// nothing else is in it. `force` does so under live clients, which keep what they have
+    /// mapped, and removes damaged files as well unless they are another pool's.
+    ///
+    /// # Errors
+    /// There is no pool, clients use it, or something that is not the pool's was left in place.
+    pub fn destroy(dir: impl AsRef<Path>, force: bool) -> Result<(), Error> {
+        destroy::destroy(dir.as_ref(), force)
+    }
+
+    /// What lies where in the nodes.
+    pub fn geometry(&self) -> Geometry {
+        self.inner.control.header().geometry
+    }
+
+    /// The pool's directory.
+    pub fn path(&self) -> &Path {
+        self.inner.control.dir()
+    }
+
+    /// The pool's name for ever: random, from its creation.
+    pub fn pool_id(&self) -> u128 {
+        self.inner.control.header().pool_id
+    }
+
+    /// When the pool was created, in wall-clock nanoseconds since 1970.
+    pub fn created(&self) -> u64 {
+        self.inner.control.header().created
+    }
+
+    /// The nodes whose files were missing when the pool was opened, degraded.
+    pub fn missing_nodes(&self) -> NodeSet {
+        self.inner.missing
+    }
+
+    /// Takes the lowest free client slot.
+    ///
+    /// # Errors
+    /// All slots are held, or the pool was destroyed.
+    pub fn attach(&self) -> Result<Attachment, Error> {
+        Attachment::new(self)
+    }
+
+    /// The client slots that have a live holder.
+    pub fn live_clients(&self) -> Vec<usize> {
+        live_clients(self.inner.control.file(), self.geometry().max_clients)
+    }
+
+    /// The process id that the last holder of a client slot had where it ran. For display only:
+    /// the number may mean another process here, or none.
+    pub fn client_process(&self, slot: usize) -> Option<u32> {
+        if slot >= self.geometry().max_clients {
+            return None;
+        }
+        let word = self.inner.control.slot(slot).load(Ordering::Relaxed);
+        u32::try_from(word).ok().filter(|&process| process != 0)
+    }
+
+    /// Access to the nodes for one client.
+    pub fn fabric(&self) -> ShmFabric {
+        ShmFabric::new(self)
+    }
+
+    /// The clock that all processes share.
+    pub fn clock(&self) -> PoolClock {
+        self.inner.clock
+    }
+
+    /// The switch by which `node`, one of the pool's, is made to fail.
+    ///
+    /// # Panics
+    /// There is no such node.
+    pub fn switch(&self, node: NodeId) -> NodeSwitch {
+        assert!(node.index() < self.geometry().nodes, "the pool has no {node}");
+        NodeSwitch::new(&self.inner.control, node)
+    }
+
+    pub(crate) fn control(&self) -> &Control {
+        &self.inner.control
+    }
+
+    /// A node's memory, if there is such a node and its file was there.
+    pub(crate) fn mapping(&self, node: usize) -> Option<&Arc<Mapping>> {
+        self.inner.nodes.get(node)?.as_ref()
+    }
+}
+
+type Nodes = ([Option<Arc<Mapping>>; MAX_NODES], NodeSet);
+
+fn map_nodes(control: &Control, options: OpenOptions) -> Result<Nodes, Error> {
+    let header = control.header();
+    let all = NodeSet::all(header.geometry.nodes);
+    let mut files = [const { None }; MAX_NODES];
+    let mut missing = NodeSet::EMPTY;
+    for id in all {
+        match node::open(&node::path(control.dir(), id))? {
+            Some(file) => files[id.index()] = Some(file),
+            None => missing.insert(id),
+        }
+    }
+    if 2 * missing.len() > all.len() {
+        let (missing, nodes) = (missing.len(), all.len());
+        return Err(Error::MajorityGone { pool: control.dir().to_path_buf(), missing, nodes });
+    }
+    if let Some(first) = missing.into_iter().next()
+        && !options.degraded
+    {
+        return Err(Error::Missing { file: node::path(control.dir(), first), node: first });
+    }
+    let mut nodes = [const { None }; MAX_NODES];
+    for id in all.minus(missing) {
+        let file = files[id.index()].take().expect("nodes that are not missing were opened");
+        let path = node::path(control.dir(), id);
+        nodes[id.index()] = Some(node::map(&file, &path, &header.of(Member::Node(id)))?);
+    }
+    Ok((nodes, missing))
+}

@@ -1,0 +1,100 @@
+//! Replies: words that the fabric owns and lends out.
+//!
+//! Buffers go round: a chain takes one from a list of free ones, and dropping its reply puts it
+//! back, last in, first out, so that few of them stay hot in the cache. Once the lists are warm
+//! nothing is allocated. A reply that is forgotten costs its buffer and nothing else.
+
+use core::cell::RefCell;
+use core::fmt;
+use core::mem;
+use core::ops::Deref;
+
+/// Buffers of this many words serve all replies that fit; longer ones come from a list of their
+/// own, so that a few long values do not blow up every buffer.
+const SHORT_WORDS: usize = 128;
+/// Free short buffers that are kept.
+const SHORT_KEPT: usize = 1024;
+/// Free long buffers that are kept.
+const LONG_KEPT: usize = 64;
+/// Short buffers that there are from the beginning.
+const SHORT_AT_FIRST: usize = 32;
+
+/// Where a fabric keeps buffers that are not lent out.
+#[derive(Debug)]
+pub(crate) struct Replies {
+    short: RefCell<Vec<Vec<u64>>>,
+    long: RefCell<Vec<Vec<u64>>>,
+}
+
+impl Replies {
+    pub(crate) fn new() -> Self {
+        let mut short = Vec::with_capacity(SHORT_KEPT);
+        short.extend((0..SHORT_AT_FIRST).map(|_| Vec::with_capacity(SHORT_WORDS)));
+        Self { short: RefCell::new(short), long: RefCell::new(Vec::with_capacity(LONG_KEPT)) }
+    }
+
+    /// An empty reply with room for `words` words.
+    #[inline(always)]
+    pub(crate) fn take(&self, words: usize) -> Reply<'_> {
+        let list = if words <= SHORT_WORDS { &self.short } else { &self.long };
+        let free = list.borrow_mut().pop();
+        let words = match free {
+            Some(buffer) if buffer.capacity() >= words => buffer,
+            _ => allocate(words),
+        };
+        Reply { words, home: self }
+    }
+
+    #[inline(always)]
+    fn give_back(&self, mut buffer: Vec<u64>) {
+        let short = buffer.capacity() <= SHORT_WORDS;
+        let list = if short { &self.short } else { &self.long };
+        let mut list = list.borrow_mut();
+        // Lists never grow, so that giving back never allocates.
+        if list.len() < list.capacity() {
+            buffer.clear();
+            list.push(buffer);
+        } else {
+            discard(buffer);
+        }
+    }
+}
+
+#[cold]
+fn allocate(words: usize) -> Vec<u64> {
+    let room = if words <= SHORT_WORDS { SHORT_WORDS } else { words.next_power_of_two() };
+    Vec::with_capacity(room)
+}
+
+#[cold]
+fn discard(buffer: Vec<u64>) {
+    drop(buffer);
+}
+
+/// What the verbs of a chain yielded. Dropping it gives the buffer back to the fabric.
+pub struct Reply<'f> {
+    pub(crate) words: Vec<u64>,
+    home: &'f Replies,
+}
+
+impl Deref for Reply<'_> {
+    type Target = [u64];
+
+    #[inline(always)]
+    fn deref(&self) -> &[u64] {
+        &self.words
+    }
+}
+
+impl Drop for Reply<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.home.give_back(mem::take(&mut self.words));
+    }
+}
+
+impl fmt::Debug for Reply<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}

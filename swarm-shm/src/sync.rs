@@ -1,0 +1,31 @@
+//! Words and fences: the processor's, or loom's when its tests explore the memory model.
+
+#[cfg(not(loom))]
+pub use core::sync::atomic::{AtomicU64 as Word, Ordering, fence};
+#[cfg(loom)]
+pub use loom::sync::atomic::{AtomicU64 as Word, Ordering, fence};
+
+/// Orders a CAS before every later access.
+///
+/// On x86-64 a locked instruction is a full barrier by itself, so only the compiler has to be held
+/// back; an `mfence` would triple the price of the CAS.
+#[inline(always)]
+pub(crate) fn fence_behind_cas() {
+    #[cfg(all(target_arch = "x86_64", not(loom)))]
+    core::sync::atomic::compiler_fence(Ordering::SeqCst);
+    #[cfg(not(all(target_arch = "x86_64", not(loom))))]
+    fence(Ordering::SeqCst);
+}
+
+/// Orders the loads of a READ before every later access.
+///
+/// x86-64 and AArch64 let all processors see stores in one order, so that ordering the loads is
+/// enough for two clients to agree on which of two words changed first. Elsewhere that takes more.
+#[inline(always)]
+pub(crate) fn fence_behind_read() {
+    if cfg!(any(target_arch = "x86_64", target_arch = "aarch64", loom)) {
+        fence(Ordering::Acquire);
+    } else {
+        fence(Ordering::SeqCst);
+    }
+}
