@@ -23,5 +23,7 @@ pub mod node_set;
 pub mod raw;
 pub mod register;
 pub mod safe_guess;
+#[cfg(feature = "sim")]
+pub mod sim;
 pub(crate) mod timestamp_lock;
 pub mod words;

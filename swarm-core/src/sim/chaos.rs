@@ -1,0 +1,111 @@
+//! Nodes that crash and freeze, connections that break, clients that die.
+
+use fastrand::Rng;
+
+use super::scheduler::Sim;
+use super::world::NodeState;
+use crate::fabric::NodeId;
+
+/// How often things go wrong: probabilities for each step.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Chaos {
+    /// A node crashes, for good.
+    pub node_crash: f64,
+    /// A node freezes.
+    pub node_freeze: f64,
+    /// A frozen node goes on.
+    pub node_thaw: f64,
+    /// A client's connection to a node breaks; posting again makes a new one.
+    pub disconnect: f64,
+    /// A client dies.
+    pub client_crash: f64,
+    /// Never more nodes than this are crashed or frozen at a time.
+    pub nodes_away: usize,
+    /// Never more clients than this die.
+    pub clients_lost: usize,
+}
+
+impl Chaos {
+    /// Nothing goes wrong.
+    pub const NONE: Self = Self {
+        node_crash: 0.0,
+        node_freeze: 0.0,
+        node_thaw: 0.0,
+        disconnect: 0.0,
+        client_crash: 0.0,
+        nodes_away: 0,
+        clients_lost: 0,
+    };
+
+    /// Everything may go wrong, each with a rate of its own, about once in `steps` steps, for a
+    /// minority of `nodes` and all but one of `clients`.
+    pub fn random(rng: &mut Rng, nodes: usize, clients: usize, steps: f64) -> Self {
+        let mut rate = |often: f64| {
+            if rng.f64() < often { 10f64.powf(rng.f64() * -1.5) / steps } else { 0.0 }
+        };
+        Self {
+            node_crash: rate(0.4),
+            node_freeze: rate(0.3),
+            node_thaw: 4.0 / steps,
+            disconnect: rate(0.3),
+            client_crash: rate(0.4),
+            nodes_away: nodes / 2,
+            clients_lost: clients - 1,
+        }
+    }
+}
+
+impl Sim {
+    /// Something may go wrong now.
+    pub(super) fn disturb(&mut self) {
+        let chaos = self.chaos;
+        let mut draw = self.rng.f64();
+        let mut hits = |rate: f64| {
+            draw -= rate;
+            draw < 0.0
+        };
+        if hits(chaos.node_crash) {
+            if let Some(node) = self.victim(chaos.nodes_away) {
+                let silent = self.rng.bool();
+                self.crash_node(node, silent);
+            }
+        } else if hits(chaos.node_freeze) {
+            if let Some(node) = self.victim(chaos.nodes_away) {
+                self.freeze_node(node);
+            }
+        } else if hits(chaos.node_thaw) {
+            let node = self.any_node();
+            if self.node_state(node) == NodeState::Frozen {
+                self.thaw_node(node);
+            }
+        } else if hits(chaos.disconnect) {
+            let (client, node) = (self.rng.usize(..self.clients()), self.any_node());
+            if !self.is_dead(client) && self.node_state(node) == NodeState::Up {
+                let late = self.rng.bool();
+                self.disconnect(client, node, late);
+            }
+        } else if hits(chaos.client_crash) {
+            let client = self.rng.usize(..self.clients());
+            let dead = (0..self.clients()).filter(|&client| self.is_dead(client)).count();
+            if dead < chaos.clients_lost && !self.is_dead(client) {
+                self.crash_client(client);
+            }
+        }
+    }
+
+    fn any_node(&mut self) -> NodeId {
+        NodeId(self.rng.usize(..self.nodes()) as u8)
+    }
+
+    /// A node that is up, if one may go away.
+    fn victim(&mut self, most: usize) -> Option<NodeId> {
+        let up = |node: &NodeId| self.node_state(*node) == NodeState::Up;
+        let all = (0..self.nodes()).map(|node| NodeId(node as u8));
+        let away = self.nodes() - all.filter(up).count();
+        if away >= most {
+            return None;
+        }
+        let node = self.any_node();
+        (self.node_state(node) == NodeState::Up).then_some(node)
+    }
+}

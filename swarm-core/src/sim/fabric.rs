@@ -1,0 +1,98 @@
+//! A client's view of the simulated world.
+
+use core::future::{Future, poll_fn};
+use core::pin::Pin;
+use core::task::{Context, Poll};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::string::ToString;
+use std::vec::Vec;
+
+use super::trace::Step;
+use super::world::World;
+use crate::clock::Clock;
+use crate::fabric::{Fabric, NodeDown, NodeId, Verb};
+
+/// A client's connections to the simulated nodes.
+#[derive(Clone, Debug)]
+pub struct SimFabric {
+    pub(super) world: Rc<RefCell<World>>,
+    pub(super) client: usize,
+}
+
+impl SimFabric {
+    /// Lets others take their turn.
+    pub async fn turn(&self) {
+        let mut waited = false;
+        poll_fn(|_| {
+            if waited {
+                return Poll::Ready(());
+            }
+            waited = true;
+            self.world.borrow_mut().wake(self.client);
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Puts a line into the trace, if there is one.
+    pub fn note(&self, text: impl core::fmt::Display) {
+        self.world.borrow_mut().log(|| Step::Note(self.client, text.to_string()));
+    }
+}
+
+/// A chain on its way to a simulated node.
+#[derive(Debug)]
+pub struct SimCompletion<'f> {
+    fabric: &'f SimFabric,
+    /// `None` once the result was handed out.
+    chain: Option<usize>,
+}
+
+impl Future for SimCompletion<'_> {
+    type Output = Result<Vec<u64>, NodeDown>;
+
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+        let chain = self.chain.expect("a completion is not polled after it was ready");
+        let polled = self.fabric.world.borrow_mut().poll(chain);
+        if polled.is_ready() {
+            self.chain = None;
+        }
+        polled
+    }
+}
+
+impl Drop for SimCompletion<'_> {
+    fn drop(&mut self) {
+        if let Some(chain) = self.chain {
+            self.fabric.world.borrow_mut().detach(chain);
+        }
+    }
+}
+
+impl Fabric for SimFabric {
+    type Reply<'f> = Vec<u64>;
+    type Completion<'f> = SimCompletion<'f>;
+
+    fn nodes(&self) -> usize {
+        self.world.borrow().nodes()
+    }
+
+    fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> SimCompletion<'f> {
+        let chain = self.world.borrow_mut().post(self.client, node, chain);
+        SimCompletion { fabric: self, chain: Some(chain) }
+    }
+}
+
+/// A client's clock. It goes on with every step, and a little whenever it is looked at.
+#[derive(Clone, Debug)]
+pub struct SimClock {
+    pub(super) world: Rc<RefCell<World>>,
+    pub(super) client: usize,
+}
+
+impl Clock for SimClock {
+    fn now(&self) -> u64 {
+        self.world.borrow_mut().now(self.client)
+    }
+}

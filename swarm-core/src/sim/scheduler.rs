@@ -1,0 +1,407 @@
+//! Who is next.
+//!
+//! Actors are the clients' tasks, the queues of chains (one for each client and node) and the
+//! deliveries of completions (likewise). A task waits by asking to be polled again, so a task for
+//! which nothing is new is polled only now and then; when nothing else can happen, time is let
+//! pass.
+
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Waker};
+use std::boxed::Box;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::vec::Vec;
+
+use fastrand::Rng;
+
+use super::chaos::Chaos;
+use super::fabric::{SimClock, SimFabric};
+use super::trace::{Step, Trace};
+use super::world::{NodeState, World};
+use crate::fabric::{Address, NodeId};
+
+/// How the scheduler chooses.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Policy {
+    /// Each actor has a weight from 1/1000 to 1, even on a logarithmic scale, so that some are far
+    /// behind. Weights are drawn anew with probability `redraw` at each step.
+    Weighted {
+        /// How often weights change.
+        redraw: f64,
+    },
+    /// The actor with the highest priority goes on as long as it can. At `changes` points within
+    /// the first `horizon` steps, the one that is on becomes the last.
+    Priorities {
+        /// How many changes.
+        changes: usize,
+        /// Within how many steps.
+        horizon: u64,
+    },
+}
+
+/// What a run is made of.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Setup {
+    /// Decides everything else.
+    pub seed: u64,
+    /// Memory nodes: 1, 3, 5 or 7.
+    pub nodes: usize,
+    /// Clients.
+    pub clients: usize,
+    /// Words of each node's memory.
+    pub words: u64,
+    /// How likely a verb of several words is to touch them in several steps.
+    pub tear: f64,
+    /// Nanoseconds that each step takes.
+    pub step_time: u64,
+    /// How the scheduler chooses.
+    pub policy: Policy,
+    /// What goes wrong.
+    pub chaos: Chaos,
+}
+
+impl Setup {
+    /// A run in which nothing goes wrong and every verb tears.
+    pub fn new(seed: u64, nodes: usize, clients: usize) -> Self {
+        Self {
+            seed,
+            nodes,
+            clients,
+            words: 1 << 20,
+            tear: 1.0,
+            step_time: 10,
+            policy: Policy::Weighted { redraw: 0.005 },
+            chaos: Chaos::NONE,
+        }
+    }
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// All tasks of clients that live are done.
+    Done,
+    /// Tasks wait for something that does not come.
+    Stuck,
+    /// Tasks were not done after so many steps.
+    Limit,
+}
+
+struct Task {
+    client: usize,
+    future: Pin<Box<dyn Future<Output = ()>>>,
+    /// The client's news when last polled.
+    seen: u64,
+    weight: f32,
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Actor {
+    Task(usize),
+    Queue(usize),
+    Delivery(usize),
+}
+
+/// How much less likely a task is polled when nothing is new for it.
+const IDLE_POLL: f32 = 0.02;
+/// Time lets pass when nothing else can happen: twice as much each time, from and to these.
+const FIRST_PAUSE: u64 = 64;
+const LONGEST_PAUSE: u64 = 1 << 24;
+/// After so many pauses in a row, nothing will happen any more.
+const PAUSES: u32 = 300;
+
+/// A simulated pool with its clients.
+pub struct Sim {
+    world: Rc<RefCell<World>>,
+    tasks: Vec<Task>,
+    queue_weights: Vec<f32>,
+    delivery_weights: Vec<f32>,
+    enabled: Vec<(Actor, f32)>,
+    clients: usize,
+    nodes: usize,
+    step_time: u64,
+    policy: Policy,
+    changes: Vec<u64>,
+    pauses: u32,
+    steps: u64,
+    pub(super) chaos: Chaos,
+    pub(super) rng: Rng,
+}
+
+impl Sim {
+    /// Nodes with zeroed memory, and clients without tasks.
+    pub fn new(setup: &Setup) -> Self {
+        let mut rng = Rng::with_seed(setup.seed);
+        let Setup { nodes, clients, .. } = *setup;
+        let world = World::new(nodes, clients, setup.words, setup.tear, rng.u64(..));
+        let mut changes = Vec::new();
+        if let Policy::Priorities { changes: count, horizon } = setup.policy {
+            changes.extend((0..count).map(|_| rng.u64(..horizon.max(1))));
+        }
+        let mut sim = Self {
+            world: Rc::new(RefCell::new(world)),
+            tasks: Vec::new(),
+            queue_weights: std::vec![0.0; clients * nodes],
+            delivery_weights: std::vec![0.0; clients * nodes],
+            enabled: Vec::new(),
+            clients,
+            nodes,
+            step_time: setup.step_time,
+            policy: setup.policy,
+            changes,
+            pauses: 0,
+            steps: 0,
+            chaos: setup.chaos,
+            rng,
+        };
+        sim.redraw();
+        sim
+    }
+
+    /// A client's connections.
+    pub fn fabric(&self, client: usize) -> SimFabric {
+        SimFabric { world: Rc::clone(&self.world), client }
+    }
+
+    /// A client's clock.
+    pub fn clock(&self, client: usize) -> SimClock {
+        SimClock { world: Rc::clone(&self.world), client }
+    }
+
+    /// Puts a client's clock `skew` nanoseconds ahead, and lets it gain `drift` microseconds a
+    /// second.
+    pub fn set_clock(&self, client: usize, skew: i64, drift: i64) {
+        self.world.borrow_mut().set_clock(client, skew, drift);
+    }
+
+    /// Gives a client something to do. Ignored if it is dead.
+    pub fn spawn(&mut self, client: usize, task: impl Future<Output = ()> + 'static) {
+        if self.is_dead(client) {
+            return;
+        }
+        let weight = draw(&mut self.rng);
+        self.tasks.push(Task { client, future: Box::pin(task), seen: u64::MAX, weight });
+    }
+
+    /// From now on, remembers what happens.
+    pub fn start_trace(&self) {
+        self.world.borrow_mut().trace = Some(Trace::default());
+    }
+
+    /// What happened since [`start_trace`](Self::start_trace).
+    pub fn take_trace(&self) -> Trace {
+        self.world.borrow_mut().trace.take().unwrap_or_default()
+    }
+
+    /// The word at `at` of `node`.
+    pub fn word(&self, node: NodeId, at: Address) -> u64 {
+        self.world.borrow().word(node, at)
+    }
+
+    /// Puts `value` at `at` of `node`, as if it had always been there.
+    pub fn set_word(&self, node: NodeId, at: Address, value: u64) {
+        self.world.borrow_mut().set_word(node, at, value);
+    }
+
+    /// How many nodes there are.
+    pub fn nodes(&self) -> usize {
+        self.nodes
+    }
+
+    /// How many clients there are, alive or dead.
+    pub fn clients(&self) -> usize {
+        self.clients
+    }
+
+    /// Whether a client has died.
+    pub fn is_dead(&self, client: usize) -> bool {
+        self.world.borrow().is_dead(client)
+    }
+
+    /// Whether a node crashed or froze.
+    pub fn is_away(&self, node: NodeId) -> bool {
+        self.node_state(node) != NodeState::Up
+    }
+
+    /// How many tasks a client has.
+    pub fn tasks(&self, client: usize) -> usize {
+        self.tasks.iter().filter(|task| task.client == client).count()
+    }
+
+    /// Steps taken so far.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Runs until all tasks are done, nothing happens any more, or `limit` steps were taken.
+    pub fn run(&mut self, limit: u64) -> Outcome {
+        for _ in 0..limit {
+            if self.tasks.is_empty() {
+                return Outcome::Done;
+            }
+            if self.chaos != Chaos::NONE {
+                self.disturb();
+            }
+            if !self.step() {
+                return Outcome::Stuck;
+            }
+        }
+        if self.tasks.is_empty() { Outcome::Done } else { Outcome::Limit }
+    }
+
+    /// Lets every chain that can take effect do so; delivers nothing and polls no one.
+    pub fn drain(&mut self) {
+        let mut world = self.world.borrow_mut();
+        for queue in 0..self.clients * self.nodes {
+            while world.can_step(queue) {
+                world.step(queue, None);
+            }
+        }
+    }
+
+    /// One step; `false` if nothing will happen any more.
+    fn step(&mut self) -> bool {
+        self.steps += 1;
+        if let Policy::Weighted { redraw } = self.policy
+            && self.rng.f64() < redraw
+        {
+            self.redraw();
+        }
+        self.find_enabled();
+        let Some(actor) = self.choose() else { return self.pause() };
+        self.pauses = 0;
+        let mut world = self.world.borrow_mut();
+        world.time += self.step_time;
+        match actor {
+            Actor::Queue(queue) => world.step(queue, None),
+            Actor::Delivery(queue) => world.deliver(queue, false),
+            Actor::Task(task) => {
+                drop(world);
+                self.poll(task);
+            }
+        }
+        true
+    }
+
+    fn find_enabled(&mut self) {
+        self.enabled.clear();
+        let world = self.world.borrow();
+        for queue in 0..self.queue_weights.len() {
+            if world.can_step(queue) {
+                self.enabled.push((Actor::Queue(queue), self.queue_weights[queue]));
+            }
+            if world.can_deliver(queue) {
+                self.enabled.push((Actor::Delivery(queue), self.delivery_weights[queue]));
+            }
+        }
+        let new = |task: &Task| world.news(task.client) != task.seen;
+        let idle = match self.policy {
+            Policy::Weighted { .. } => {
+                let news = self.tasks.iter().any(new);
+                if self.enabled.is_empty() && !news { 0.0 } else { IDLE_POLL }
+            }
+            Policy::Priorities { .. } => 0.0,
+        };
+        for (index, task) in self.tasks.iter().enumerate() {
+            let weight = if new(task) { task.weight } else { task.weight * idle };
+            if weight > 0.0 {
+                self.enabled.push((Actor::Task(index), weight));
+            }
+        }
+    }
+
+    fn choose(&mut self) -> Option<Actor> {
+        if let Policy::Priorities { .. } = self.policy {
+            let first = self.enabled.iter().max_by(|one, two| one.1.total_cmp(&two.1))?.0;
+            if self.changes.contains(&self.steps) {
+                *self.weight(first) /= 1e6;
+            }
+            return Some(first);
+        }
+        let total: f32 = self.enabled.iter().map(|&(_, weight)| weight).sum();
+        let mut draw = self.rng.f32() * total;
+        for &(actor, weight) in &self.enabled {
+            draw -= weight;
+            if draw < 0.0 {
+                return Some(actor);
+            }
+        }
+        self.enabled.last().map(|&(actor, _)| actor)
+    }
+
+    fn weight(&mut self, actor: Actor) -> &mut f32 {
+        match actor {
+            Actor::Task(task) => &mut self.tasks[task].weight,
+            Actor::Queue(queue) => &mut self.queue_weights[queue],
+            Actor::Delivery(queue) => &mut self.delivery_weights[queue],
+        }
+    }
+
+    /// Lets time pass and everyone look at the clock.
+    fn pause(&mut self) -> bool {
+        let pause = (FIRST_PAUSE << self.pauses.min(30)).min(LONGEST_PAUSE);
+        self.pauses += 1;
+        self.world.borrow_mut().time += pause;
+        let clients: Vec<usize> = self.tasks.iter().map(|task| task.client).collect();
+        if !clients.is_empty() {
+            let client = clients[self.rng.usize(..clients.len())];
+            self.poll_client(client);
+        }
+        self.pauses < PAUSES
+    }
+
+    /// Polls a task; it is gone if it is done.
+    fn poll(&mut self, index: usize) -> bool {
+        let task = &mut self.tasks[index];
+        let client = task.client;
+        {
+            let mut world = self.world.borrow_mut();
+            task.seen = world.news(client);
+            world.log(|| Step::Poll(client));
+        }
+        let done = task.future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+        if done {
+            drop(self.tasks.remove(index));
+            // Others of this client may have waited for it.
+            self.world.borrow_mut().wake(client);
+        }
+        done
+    }
+
+    /// Polls each task of a client once.
+    pub(super) fn poll_client(&mut self, client: usize) {
+        let mut index = 0;
+        while index < self.tasks.len() {
+            let done = self.tasks[index].client == client && self.poll(index);
+            if !done {
+                index += 1;
+            }
+        }
+    }
+
+    pub(super) fn drop_tasks(&mut self, client: usize) {
+        // A future that is dropped drops its completions, which turn to the world: it must not be
+        // borrowed here.
+        self.tasks.retain(|task| task.client != client);
+    }
+
+    pub(super) fn world(&self) -> core::cell::RefMut<'_, World> {
+        self.world.borrow_mut()
+    }
+
+    pub(super) fn node_state(&self, node: NodeId) -> NodeState {
+        self.world.borrow().node_state(node)
+    }
+
+    fn redraw(&mut self) {
+        let rng = &mut self.rng;
+        self.queue_weights.iter_mut().for_each(|weight| *weight = draw(rng));
+        self.delivery_weights.iter_mut().for_each(|weight| *weight = draw(rng));
+        self.tasks.iter_mut().for_each(|task| task.weight = draw(rng));
+    }
+}
+
+fn draw(rng: &mut Rng) -> f32 {
+    10f32.powf(rng.f32() * -3.0)
+}

@@ -1,0 +1,106 @@
+//! What happened in a run, to be printed for a seed that failed.
+
+use core::fmt;
+use std::string::String;
+use std::vec::Vec;
+
+use crate::fabric::{Address, NodeId};
+
+/// What a verb did to one word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WordStep {
+    /// It read it.
+    Read {
+        /// Which.
+        at: Address,
+        /// What was there.
+        value: u64,
+    },
+    /// It wrote it.
+    Write {
+        /// Which.
+        at: Address,
+        /// What is there now.
+        value: u64,
+    },
+    /// It compared and perhaps swapped it.
+    Cas {
+        /// Which.
+        at: Address,
+        /// What the client expected.
+        expect: u64,
+        /// What it wanted to put there.
+        new: u64,
+        /// What was there.
+        was: u64,
+    },
+}
+
+/// One step of a run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// A task of a client was polled.
+    Poll(usize),
+    /// A client's chain touched a word of a node.
+    Word(usize, NodeId, WordStep),
+    /// The completion of a client's chain to a node was delivered; `false`: as node down.
+    Deliver(usize, NodeId, bool),
+    /// A node crashed.
+    NodeCrash(NodeId),
+    /// A node froze.
+    NodeFreeze(NodeId),
+    /// A node went on.
+    NodeThaw(NodeId),
+    /// A client's connection to a node broke.
+    Disconnect(usize, NodeId),
+    /// A client died.
+    ClientCrash(usize),
+    /// A client's task said something.
+    Note(usize, String),
+}
+
+impl fmt::Display for WordStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Read { at, value } => write!(f, "READ [{}] = {value:#x}", at.0),
+            Self::Write { at, value } => write!(f, "WRITE [{}] := {value:#x}", at.0),
+            Self::Cas { at, expect, new, was } if was == expect => {
+                write!(f, "CAS [{}] {was:#x} -> {new:#x}", at.0)
+            }
+            Self::Cas { at, expect, new, was } => {
+                write!(f, "CAS [{}] {expect:#x} -> {new:#x} failed: {was:#x}", at.0)
+            }
+        }
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Poll(client) => write!(f, "client {client}: polled"),
+            Self::Word(client, node, word) => write!(f, "client {client} at {node}: {word}"),
+            Self::Deliver(client, node, true) => write!(f, "client {client} hears of {node}"),
+            Self::Deliver(client, node, false) => {
+                write!(f, "client {client} hears that {node} is down")
+            }
+            Self::NodeCrash(node) => write!(f, "{node} crashes"),
+            Self::NodeFreeze(node) => write!(f, "{node} freezes"),
+            Self::NodeThaw(node) => write!(f, "{node} goes on"),
+            Self::Disconnect(client, node) => {
+                write!(f, "client {client}: the connection to {node} breaks")
+            }
+            Self::ClientCrash(client) => write!(f, "client {client} dies"),
+            Self::Note(client, text) => write!(f, "client {client}: {text}"),
+        }
+    }
+}
+
+/// The steps of a run. Displays one a line.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Trace(pub Vec<Step>);
+
+impl fmt::Display for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().enumerate().try_for_each(|(index, step)| writeln!(f, "{index:6} {step}"))
+    }
+}

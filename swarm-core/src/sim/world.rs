@@ -1,0 +1,386 @@
+//! Nodes' memories, chains on their way, completions and time.
+//!
+//! Invariant: a chain id is in exactly one place: in its queue's `posted`, in its queue's
+//! `finished`, delivered, or free; and a completion future that still exists owns it unless it is
+//! posted as `detached`.
+
+use core::task::Poll;
+use std::collections::VecDeque;
+use std::vec::Vec;
+
+use fastrand::Rng;
+
+use super::chain::{Chain, Memory};
+use super::trace::{Step, Trace};
+use crate::fabric::{Address, MAX_VERBS, NodeDown, NodeId, Verb};
+
+/// Where a client's clocks begin, so that those behind do not begin below zero.
+const EPOCH: i64 = 10_000_000;
+/// What a look at a clock takes.
+const LOOK: u64 = 10;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum NodeState {
+    Up,
+    /// Nothing happens there until it goes on.
+    Frozen,
+    /// Gone for good; says so if not `silent`.
+    Crashed {
+        silent: bool,
+    },
+}
+
+#[derive(Debug)]
+struct Node {
+    memory: Memory,
+    state: NodeState,
+}
+
+/// What a client has on its way to a node.
+#[derive(Debug, Default)]
+struct Queue {
+    posted: VecDeque<usize>,
+    finished: Vec<usize>,
+    /// After this many words the rest is lost: the client died.
+    budget: Option<u64>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fate {
+    /// In its queue's `posted`; `detached` if nobody waits for it.
+    Posted {
+        detached: bool,
+    },
+    /// In its queue's `finished`; `Err` if the client is to hear that the node is down.
+    Finished(Result<(), NodeDown>),
+    /// Handed over to the client.
+    Delivered(Result<(), NodeDown>),
+    /// Never to be heard of.
+    Swallowed,
+    Free,
+}
+
+#[derive(Debug)]
+struct Entry {
+    chain: Chain,
+    queue: usize,
+    fate: Fate,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Client {
+    dead: bool,
+    skew: i64,
+    drift: i64,
+    /// Grows whenever there is something new for the client's tasks.
+    news: u64,
+}
+
+/// All that clients share.
+#[derive(Debug)]
+pub(super) struct World {
+    nodes: Vec<Node>,
+    clients: Vec<Client>,
+    queues: Vec<Queue>,
+    entries: Vec<Entry>,
+    free: Vec<usize>,
+    rng: Rng,
+    tear: f64,
+    pub(super) time: u64,
+    pub(super) trace: Option<Trace>,
+}
+
+impl World {
+    pub(super) fn new(nodes: usize, clients: usize, words: u64, tear: f64, seed: u64) -> Self {
+        let node = |_| Node { memory: Memory::new(words), state: NodeState::Up };
+        Self {
+            nodes: (0..nodes).map(node).collect(),
+            clients: std::vec![Client::default(); clients],
+            queues: (0..clients * nodes).map(|_| Queue::default()).collect(),
+            entries: Vec::new(),
+            free: Vec::new(),
+            rng: Rng::with_seed(seed),
+            tear,
+            time: 0,
+            trace: None,
+        }
+    }
+
+    pub(super) fn nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub(super) fn queue(&self, client: usize, node: NodeId) -> usize {
+        client * self.nodes.len() + node.index()
+    }
+
+    pub(super) fn log(&mut self, step: impl FnOnce() -> Step) {
+        if let Some(trace) = &mut self.trace {
+            trace.0.push(step());
+        }
+    }
+
+    // What clients do.
+
+    pub(super) fn post(&mut self, client: usize, node: NodeId, verbs: &[Verb<'_>]) -> usize {
+        assert!(verbs.len() <= MAX_VERBS, "a chain holds at most {MAX_VERBS} verbs");
+        assert!(!self.clients[client].dead, "client {client} is dead and posts");
+        let queue = self.queue(client, node);
+        let id = self.entry(queue);
+        self.entries[id].chain.load(verbs);
+        match self.nodes[node.index()].state {
+            NodeState::Up | NodeState::Frozen => {
+                self.entries[id].fate = Fate::Posted { detached: false };
+                self.queues[queue].posted.push_back(id);
+                self.finish_if_over(queue);
+            }
+            NodeState::Crashed { silent } => self.lose(id, silent),
+        }
+        id
+    }
+
+    pub(super) fn poll(&mut self, id: usize) -> Poll<Result<Vec<u64>, NodeDown>> {
+        let Fate::Delivered(result) = self.entries[id].fate else { return Poll::Pending };
+        let reply = self.entries[id].chain.take_reply();
+        self.release(id);
+        Poll::Ready(result.map(|()| reply))
+    }
+
+    /// The completion future is gone.
+    pub(super) fn detach(&mut self, id: usize) {
+        match self.entries[id].fate {
+            Fate::Posted { .. } => self.entries[id].fate = Fate::Posted { detached: true },
+            Fate::Finished(_) => {
+                let queue = self.entries[id].queue;
+                self.queues[queue].finished.retain(|&other| other != id);
+                self.release(id);
+            }
+            Fate::Delivered(_) | Fate::Swallowed => self.release(id),
+            Fate::Free => unreachable!("a chain has one completion"),
+        }
+    }
+
+    pub(super) fn now(&mut self, client: usize) -> u64 {
+        self.time += LOOK;
+        let Client { skew, drift, .. } = self.clients[client];
+        let time = self.time as i64;
+        (EPOCH + time + time / 1_000_000 * drift + time % 1_000_000 * drift / 1_000_000 + skew)
+            .max(0) as u64
+    }
+
+    pub(super) fn set_clock(&mut self, client: usize, skew: i64, drift: i64) {
+        self.clients[client].skew = skew;
+        self.clients[client].drift = drift;
+    }
+
+    pub(super) fn news(&self, client: usize) -> u64 {
+        self.clients[client].news
+    }
+
+    pub(super) fn wake(&mut self, client: usize) {
+        self.clients[client].news += 1;
+    }
+
+    // What happens to chains.
+
+    /// Whether the first chain of `queue` can take a step.
+    pub(super) fn can_step(&self, queue: usize) -> bool {
+        !self.queues[queue].posted.is_empty()
+            && self.nodes[queue % self.nodes.len()].state == NodeState::Up
+    }
+
+    pub(super) fn can_deliver(&self, queue: usize) -> bool {
+        !self.queues[queue].finished.is_empty()
+    }
+
+    /// The first chain of `queue` touches a word: word number `word` of the verb under way, or a
+    /// random one.
+    pub(super) fn step(&mut self, queue: usize, word: Option<usize>) {
+        let (client, node) = self.ends(queue);
+        let id = self.queues[queue].posted[0];
+        let memory = &mut self.nodes[node.index()].memory;
+        let trace = &mut self.trace;
+        let log = |word| {
+            if let Some(trace) = trace {
+                trace.0.push(Step::Word(client, node, word));
+            }
+        };
+        let chain = &mut self.entries[id].chain;
+        match word {
+            Some(word) => chain.touch(memory, word, log),
+            None => chain.step(memory, &mut self.rng, self.tear, log),
+        }
+        self.stepped(queue);
+    }
+
+    /// The first chain of `queue` does what is left of the verb under way, in order.
+    pub(super) fn step_verb(&mut self, queue: usize) {
+        let (client, node) = self.ends(queue);
+        let id = self.queues[queue].posted[0];
+        let trace = &mut self.trace;
+        self.entries[id].chain.whole(&mut self.nodes[node.index()].memory, |word| {
+            if let Some(trace) = trace {
+                trace.0.push(Step::Word(client, node, word));
+            }
+        });
+        self.stepped(queue);
+    }
+
+    /// How many chains of `queue` are not over.
+    pub(super) fn posted(&self, queue: usize) -> usize {
+        self.queues[queue].posted.len()
+    }
+
+    /// Delivers a completion of `queue`: the one that has waited longest, or a random one.
+    pub(super) fn deliver(&mut self, queue: usize, oldest: bool) {
+        let finished = &mut self.queues[queue].finished;
+        let index = if oldest { 0 } else { self.rng.usize(..finished.len()) };
+        let id = finished.remove(index);
+        let Fate::Finished(result) = self.entries[id].fate else {
+            unreachable!("only finished chains are in finished")
+        };
+        self.entries[id].fate = Fate::Delivered(result);
+        let (client, node) = self.ends(queue);
+        self.clients[client].news += 1;
+        self.log(|| Step::Deliver(client, node, result.is_ok()));
+    }
+
+    // What happens to nodes and clients.
+
+    pub(super) fn node_state(&self, node: NodeId) -> NodeState {
+        self.nodes[node.index()].state
+    }
+
+    pub(super) fn freeze(&mut self, node: NodeId) {
+        assert_eq!(self.node_state(node), NodeState::Up, "{node} is away already");
+        self.nodes[node.index()].state = NodeState::Frozen;
+        self.log(|| Step::NodeFreeze(node));
+    }
+
+    pub(super) fn thaw(&mut self, node: NodeId) {
+        assert_eq!(self.node_state(node), NodeState::Frozen, "{node} is not frozen");
+        self.nodes[node.index()].state = NodeState::Up;
+        self.log(|| Step::NodeThaw(node));
+    }
+
+    pub(super) fn crash_node(&mut self, node: NodeId, silent: bool) {
+        self.nodes[node.index()].state = NodeState::Crashed { silent };
+        self.log(|| Step::NodeCrash(node));
+        for client in 0..self.clients.len() {
+            let queue = self.queue(client, node);
+            for id in std::mem::take(&mut self.queues[queue].posted) {
+                self.lose(id, silent);
+            }
+        }
+    }
+
+    /// The client hears that the node is down, and can post again. What was on its way is lost
+    /// from some point on, unless it is `late`: then it still takes effect, before what is posted
+    /// from now on.
+    pub(super) fn disconnect(&mut self, client: usize, node: NodeId, late: bool) {
+        self.log(|| Step::Disconnect(client, node));
+        let queue = self.queue(client, node);
+        for id in std::mem::take(&mut self.queues[queue].posted) {
+            if late {
+                let stray = self.entry(queue);
+                self.entries[stray].chain = std::mem::take(&mut self.entries[id].chain);
+                self.entries[stray].fate = Fate::Posted { detached: true };
+                self.queues[queue].posted.push_back(stray);
+            }
+            self.lose(id, false);
+        }
+    }
+
+    pub(super) fn is_dead(&self, client: usize) -> bool {
+        self.clients[client].dead
+    }
+
+    /// The client is dead; its futures are dropped already. Of what it had on its way to each node,
+    /// all takes effect, or nothing more, or only so many words.
+    pub(super) fn crash_client(&mut self, client: usize) {
+        self.clients[client].dead = true;
+        self.log(|| Step::ClientCrash(client));
+        for node in 0..self.nodes.len() {
+            let queue = self.queue(client, NodeId(node as u8));
+            match self.rng.u8(..4) {
+                0 | 1 => {}
+                2 => self.cut(queue),
+                _ => {
+                    let most = 1 << self.rng.u8(0..7);
+                    self.queues[queue].budget = Some(self.rng.u64(1..=most));
+                }
+            }
+        }
+    }
+
+    /// What is on its way is lost.
+    pub(super) fn cut(&mut self, queue: usize) {
+        for id in std::mem::take(&mut self.queues[queue].posted) {
+            self.lose(id, true);
+        }
+    }
+
+    pub(super) fn word(&self, node: NodeId, at: Address) -> u64 {
+        self.nodes[node.index()].memory.get(at)
+    }
+
+    pub(super) fn set_word(&mut self, node: NodeId, at: Address, value: u64) {
+        self.nodes[node.index()].memory.set(at, value);
+    }
+
+    fn ends(&self, queue: usize) -> (usize, NodeId) {
+        (queue / self.nodes.len(), NodeId((queue % self.nodes.len()) as u8))
+    }
+
+    fn entry(&mut self, queue: usize) -> usize {
+        if let Some(id) = self.free.pop() {
+            self.entries[id].queue = queue;
+            return id;
+        }
+        self.entries.push(Entry { chain: Chain::default(), queue, fate: Fate::Free });
+        self.entries.len() - 1
+    }
+
+    fn release(&mut self, id: usize) {
+        self.entries[id].fate = Fate::Free;
+        self.free.push(id);
+    }
+
+    fn stepped(&mut self, queue: usize) {
+        self.finish_if_over(queue);
+        if let Some(budget) = &mut self.queues[queue].budget {
+            *budget = budget.saturating_sub(1);
+            if *budget == 0 {
+                self.cut(queue);
+            }
+        }
+    }
+
+    /// Moves on chains at the head of `queue` that have nothing left to do.
+    fn finish_if_over(&mut self, queue: usize) {
+        while let Some(&id) = self.queues[queue].posted.front()
+            && self.entries[id].chain.is_over()
+        {
+            self.queues[queue].posted.pop_front();
+            if self.entries[id].fate == (Fate::Posted { detached: true }) {
+                self.release(id);
+            } else {
+                self.entries[id].fate = Fate::Finished(Ok(()));
+                self.queues[queue].finished.push(id);
+            }
+        }
+    }
+
+    /// Chain `id`, which is in no queue, will not take effect any further.
+    fn lose(&mut self, id: usize, silent: bool) {
+        if self.entries[id].fate == (Fate::Posted { detached: true }) {
+            self.release(id);
+        } else if silent {
+            self.entries[id].fate = Fate::Swallowed;
+        } else {
+            self.entries[id].fate = Fate::Finished(Err(NodeDown));
+            let queue = self.entries[id].queue;
+            self.queues[queue].finished.push(id);
+        }
+    }
+}
