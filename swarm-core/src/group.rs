@@ -168,6 +168,12 @@ impl<F: Fabric, C: Clock> Group<F, C> {
         Some(WriteNumber::new(self.session.incarnation, counter))
     }
 
+    /// A write begins. Unless it is told to be complete, this client goes on as another writer:
+    /// its next write must not prove an abandoned one complete.
+    pub(crate) fn begin_write(&self) -> Unfinished<'_> {
+        Unfinished(&self.counter)
+    }
+
     /// Wall-clock nanoseconds since the pool's creation, moved forward when guesses proved stale.
     pub fn now(&self) -> u64 {
         self.clock.now() + self.skew.get()
@@ -271,6 +277,22 @@ impl<F: Fabric, C: Clock> Group<F, C> {
                 }
             }
         }
+    }
+}
+
+/// A write that is under way.
+pub(crate) struct Unfinished<'a>(&'a Cell<u64>);
+
+impl Unfinished<'_> {
+    /// The write is complete, or had no effect and never will.
+    pub(crate) fn complete(self) {
+        core::mem::forget(self);
+    }
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        self.0.set(WriteNumber::next_writer(self.0.get()));
     }
 }
 

@@ -160,6 +160,20 @@ async fn complete<'f, F: Fabric, C: Clock>(
     }
 }
 
+/// Makes sure, for a register that was found by its key's hash, that it is this key's, and learns
+/// what its slots hold. One roundtrip.
+///
+/// # Errors
+/// [`Error::Gone`] if a majority holds another register there; [`Error::NoMajority`].
+pub async fn confirm<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    register: &mut Register,
+    key: &[u8],
+) -> Result<bool, Error> {
+    let look = look(group, register, Check::Key(key)).await?;
+    Ok(!look.other_key)
+}
+
 /// READs the buffer of `stamp`, first where `holders` have it, then anywhere. `None` if no node
 /// that answers has it whole: the read must begin again.
 ///

@@ -5,8 +5,8 @@ use core::ops::Deref;
 
 use crate::clock::Clock;
 use crate::error::Error;
-use crate::fabric::{Fabric, MAX_NODES, NodeId};
-use crate::group::Group;
+use crate::fabric::{Fabric, MAX_NODES, NodeId, Verb};
+use crate::group::{Group, Next};
 use crate::layout::{Identity, Place, Shape, bytes, register};
 use crate::words::{Pointer, Stamp, WriteNumber};
 
@@ -34,6 +34,19 @@ impl Register {
         Self { place, identity, shape, own: [Stamp::EMPTY; MAX_NODES], last: Stamp::EMPTY }
     }
 
+    /// A register that was just born with `stamp` in its first slot, as the client with stamp slot
+    /// `slot` sees it.
+    pub fn newborn(
+        place: Place,
+        identity: Identity,
+        shape: Shape,
+        stamp: Stamp,
+        slot: usize,
+    ) -> Self {
+        let own = if slot == 0 { stamp } else { Stamp::EMPTY };
+        Self { place, identity, shape, own: [own; MAX_NODES], last: stamp }
+    }
+
     /// The node that holds the in-place copy.
     pub fn home(&self) -> NodeId {
         self.place.home
@@ -53,6 +66,34 @@ impl Register {
     pub(crate) fn met(&mut self, stamp: Stamp) {
         self.last = self.last.max(stamp);
     }
+}
+
+/// READs a register's key where it is not known. One roundtrip.
+///
+/// # Errors
+/// [`Error::Gone`] if no node that answers has the register.
+pub async fn read_key<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    register: &Register,
+) -> Result<Value<'f, F>, Error> {
+    let words = register::HEADER_WORDS + register.shape.key_words();
+    let identity = [register.identity.birth, register.identity.number.0];
+    let mut found = None;
+    group
+        .settle(group.preferred(register.home()), 1, |node, reply| match reply {
+            None => {
+                let at = register.place.at(node, group.nodes()).plus(register::HEADER);
+                Next::Post(group.fabric().post(node, &[Verb::Read { at, words }]))
+            }
+            Some(reply) if reply.starts_with(&identity) => {
+                found = Some(reply);
+                Next::Vote
+            }
+            Some(_) => Next::NoVote,
+        })
+        .await?;
+    let reply = found.ok_or(Error::Gone)?;
+    Ok(Value { reply, start: register::HEADER_WORDS, length: register.shape.key_length })
 }
 
 /// How a READ makes sure that it met the right register.

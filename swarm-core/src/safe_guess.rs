@@ -23,7 +23,7 @@ use crate::max_register::{self, Want, fetch};
 use crate::node_set::NodeSet;
 use crate::register::{Check, Found, Protocol, Register, Value, Write, Written};
 use crate::timestamp_lock::try_lock;
-use crate::words::{Incarnation, LockMode, Stamp, StampFlags, Timestamp};
+use crate::words::{LockMode, Pointer, Stamp, StampFlags, Timestamp, WordFormat, Writer};
 
 /// Writers of one register at a time among which a read is wait-free: it keeps in mind what it
 /// saw of so many.
@@ -67,15 +67,19 @@ impl Protocol for SafeGuess {
         let w = format.stamp(guess, write.buffer, StampFlags::empty());
         let sum = checksum(format, guess, write.buffer, write.value);
         let header = header(register, &write, guess, sum);
+        let unfinished = group.begin_write();
         // Round 1: the guess goes out; its chains READ what it has to stand against.
         let words = header.encode();
         let copy = Copy { from: buffer::REWRITE, head: &words, tail: write.value };
         let (voters, m) = max_register::write(group, register, w, NodeSet::EMPTY, copy).await?;
         if m.same_write(w) {
             finish(group, register, voters, w.verified(), &write, sum);
+            unfinished.complete();
             return Ok(Written::Done);
         }
-        write_stale(group, register, w, header, write).await
+        let written = write_stale(group, register, w, header, write).await?;
+        unfinished.complete();
+        Ok(written)
     }
 
     async fn delete<F: Fabric, C: Clock>(
@@ -104,6 +108,11 @@ fn guess<F: Fabric, C: Clock>(group: &Group<F, C>, register: &Register) -> Times
 
 /// The timestamp that a register is born with.
 pub const FIRST: Timestamp = Timestamp(1);
+
+/// The stamp that a register is born with, in its first slot: its value is in `buffer`.
+pub fn first_stamp(format: WordFormat, buffer: Pointer) -> Stamp {
+    format.stamp(FIRST, buffer, StampFlags::VERIFIED)
+}
 
 fn header(register: &Register, write: &Write<'_>, guess: Timestamp, sum: u64) -> BufferHeader {
     BufferHeader {
@@ -216,9 +225,9 @@ async fn read_guessed<'f, F: Fabric, C: Clock>(
     mut m: max_register::Maximum<'f, F>,
 ) -> Result<Found<'f, F>, Error> {
     group.count_slow();
-    let mut seen = Vec::<(Incarnation, Stamp), WRITERS>::new();
+    let mut seen = Vec::<(Writer, Stamp), WRITERS>::new();
     for _ in 0..READ_BOUND {
-        let writer = m.number.incarnation();
+        let writer = m.number.writer();
         match seen.iter().find(|(other, _)| *other == writer) {
             // Seen twice: the guess stands if its writer has not taken it back.
             Some((_, before)) if before.same_write(m.stamp) => {
@@ -252,7 +261,7 @@ async fn read_guessed<'f, F: Fabric, C: Clock>(
     Err(Error::Damaged)
 }
 
-fn remember(seen: &mut Vec<(Incarnation, Stamp), WRITERS>, writer: Incarnation, stamp: Stamp) {
+fn remember(seen: &mut Vec<(Writer, Stamp), WRITERS>, writer: Writer, stamp: Stamp) {
     if seen.is_full() {
         seen.remove(0);
     }

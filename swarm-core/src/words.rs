@@ -245,14 +245,23 @@ impl WordFormat {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
 pub struct Incarnation(pub u64);
 
+/// Who writes: a client, as long as it has not abandoned a write.
+///
+/// Readers take a writer's second write of a register as proof that its first is complete. A client
+/// that abandons one therefore goes on as another writer.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
+pub struct Writer(u64);
+
 /// A write's number: unique in the pool, growing for ever within a buffer. 62 bits.
 ///
-/// `[ incarnation: 28 bits | counter: 34 bits ]`
+/// `[ incarnation: 28 bits | abandoned writes: 17 bits | counter: 17 bits ]`; a counter that
+/// overflows makes another writer, which is harmless.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
 pub struct WriteNumber(pub u64);
 
 impl WriteNumber {
     const COUNTER_BITS: u32 = 34;
+    const WRITER_BITS: u32 = 17;
     /// The largest counter.
     pub const LAST_COUNTER: u64 = (1 << Self::COUNTER_BITS) - 1;
     /// The largest incarnation.
@@ -264,9 +273,19 @@ impl WriteNumber {
         Self((incarnation.0 << Self::COUNTER_BITS) | counter)
     }
 
-    /// Who writes.
+    /// The client's life that it belongs to.
     pub fn incarnation(self) -> Incarnation {
         Incarnation(self.0 >> Self::COUNTER_BITS)
+    }
+
+    /// Who writes.
+    pub fn writer(self) -> Writer {
+        Writer(self.0 >> Self::WRITER_BITS)
+    }
+
+    /// The counter of the first write as another writer, after that with `counter`.
+    pub(crate) fn next_writer(counter: u64) -> u64 {
+        ((counter >> Self::WRITER_BITS) + 1) << Self::WRITER_BITS
     }
 }
 
@@ -337,5 +356,13 @@ mod tests {
         let two = WriteNumber::new(Incarnation(2), 0);
         assert!(one < two && two.incarnation() == Incarnation(2));
         assert_eq!(LockWord::new(two, LockMode::Read).number(), two);
+    }
+
+    #[test]
+    fn a_client_that_abandons_a_write_goes_on_as_another_writer() {
+        let number = |counter| WriteNumber::new(Incarnation(1), counter);
+        assert_eq!(number(1).writer(), number(2).writer());
+        assert!(number(2).writer() < number(WriteNumber::next_writer(2)).writer());
+        assert_eq!(number(WriteNumber::next_writer(2)).incarnation(), Incarnation(1));
     }
 }
