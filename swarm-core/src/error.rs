@@ -19,6 +19,8 @@ pub enum Error {
     Exhausted,
     /// The register is being moved, which this version does not do.
     Frozen,
+    /// Other clients' changes went first until the deadline.
+    Contended,
     /// No node shows the object that was looked for: the location is out of date.
     Gone,
     /// What the nodes hold contradicts the protocol: their memory is damaged.
@@ -37,6 +39,9 @@ impl fmt::Display for Error {
                 "the key's timestamps are used up; delete it and insert it again to go on",
             ),
             Self::Frozen => f.write_str("the key is being moved"),
+            Self::Contended => f.write_str(
+                "other clients' changes went first until the deadline; try again, or wait longer",
+            ),
             Self::Gone => f.write_str("the object is no longer where it was"),
             Self::Damaged => f.write_str(
                 "the memory nodes' contents contradict each other: a node's memory is damaged",

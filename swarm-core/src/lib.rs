@@ -6,6 +6,7 @@
 extern crate std;
 
 pub mod abd;
+pub mod cell;
 pub mod clock;
 pub mod counting;
 pub mod error;
@@ -18,7 +19,7 @@ pub mod latency;
 pub mod layout;
 #[cfg(any(test, feature = "sim"))]
 pub mod loopback;
-pub(crate) mod max_register;
+pub mod max_register;
 pub mod node_set;
 pub mod raw;
 pub mod register;

@@ -1,0 +1,415 @@
+//! The classic round: prepare, choose, accept.
+//!
+//! A ballot is promised by a majority, which tells the last record that may be committed; that
+//! record, or one built on it, is then accepted by a majority of those who promised. Nodes that
+//! promise late join in. No node promises a ballot twice, so a ballot has one proposer with a
+//! majority, and proposes one record.
+
+use crate::clock::Clock;
+use crate::error::Error;
+use crate::fabric::{Fabric, MAX_NODES, NodeId, Verb};
+use crate::group::{Event, Group, Round};
+use crate::layout::{Place, cell, record};
+use crate::node_set::NodeSet;
+use crate::words::{Ballot, CellFlags, CellWord, Pointer};
+
+use super::judge::{self, Promise, choose};
+use super::offer::{Births, Chain, Offer, accepted_at, push};
+use super::record::{Body, bring, fetch};
+use super::view::{View, Words};
+use super::{CellRef, in_place, in_place_head, ready};
+
+/// A change of one's own, for the ballot that finds the record that it builds on chosen.
+pub(super) struct Own<'a> {
+    /// The committed record that it builds on.
+    pub(super) base: Pointer,
+    /// The record.
+    pub(super) offer: Offer<'a>,
+}
+
+/// What a classic round committed.
+pub(super) struct Decided<'f, F: Fabric + 'f> {
+    /// What is known now.
+    pub(super) view: View,
+    /// The record's content, if it had to be fetched.
+    pub(super) body: Option<Body<'f, F>>,
+}
+
+/// One classic round. Commits `own` if it may be next, or else the record that may be committed
+/// already, as it is. `None` if another client's ballot went first.
+///
+/// # Errors
+/// [`Error::NoMajority`], [`Error::Exhausted`]; [`Error::Damaged`] if a payload cannot be.
+pub(super) async fn classic<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    at: &CellRef,
+    words: &mut Words,
+    own: Option<&mut Own<'_>>,
+    births: &impl Births,
+) -> Result<Option<Decided<'f, F>>, Error> {
+    let hint = own.as_ref().map(|own| (own.offer.pointer, own.base));
+    let mut round = Classic::new(group, at.place, words.next_classic()?, hint);
+    // Round 1: promises.
+    if !round.prepare(words).await? {
+        return Ok(None);
+    }
+    let Some(chosen) = choose(group.format(), round.promises.iter().flatten()) else {
+        return Ok(None);
+    };
+    if let Some(own) = own {
+        // Only on a committed record comes one's own: built on one that merely may be, it would be
+        // acknowledged while what was born with that one is at a single node.
+        if chosen == own.base || chosen == own.offer.pointer {
+            // Round 2, and a third if the record was proposed before.
+            let accepted = round.accept(words, Some(&own.offer)).await;
+            own.offer.fresh = false;
+            let view = accepted?.then(|| round.decided(at, words, Some(&own.offer)));
+            return Ok(view.map(|view| Decided { view, body: None }));
+        }
+    }
+    if chosen.is_null() {
+        let accepted = round.accept(words, None).await?;
+        return Ok(accepted.then(|| Decided { view: round.decided(at, words, None), body: None }));
+    }
+    // What may be committed is proposed as it is, with all that was born with it in front.
+    let holders = round.holders(chosen);
+    let body = match fetch(group, at, chosen, holders).await {
+        // Its holders died. If it was committed there are others, who promise another ballot.
+        Err(Error::NoMajority { .. }) => return Ok(None),
+        body => body?,
+    };
+    let brought = match bring(group, at, body.payload(), births, holders).await {
+        Err(Error::NoMajority { .. }) => return Ok(None),
+        brought => brought?,
+    };
+    let copies = brought.copies();
+    let offer = Offer::adopted(chosen, body.header, body.payload(), &brought.births, copies);
+    if !round.accept(words, Some(&offer)).await? {
+        return Ok(None);
+    }
+    let view = round.decided(at, words, Some(&offer));
+    Ok(Some(Decided { view, body: Some(body) }))
+}
+
+/// Where a node is in the round.
+#[derive(Clone, Copy)]
+enum Step {
+    /// Has no part in it (any more).
+    Out,
+    /// Is asked to promise; its word is expected to be this.
+    Asked(CellWord),
+    /// Has promised; the accepted ballot of its record's predecessor is on its way.
+    Looking(Promise),
+    /// Has promised.
+    Promised,
+    /// The record's accepted ballot is being raised from this.
+    Raising(Ballot),
+    /// The word is being swapped.
+    Landing,
+    /// Has accepted.
+    Accepted,
+}
+
+struct Classic<'f, F: Fabric + 'f, C> {
+    group: &'f Group<F, C>,
+    place: Place,
+    ballot: Ballot,
+    /// A record, and its predecessor, that need not be looked up.
+    hint: Option<(Pointer, Pointer)>,
+    round: Round<'f, F, C>,
+    steps: [Step; MAX_NODES],
+    promises: [Option<Promise>; MAX_NODES],
+    promised: NodeSet,
+    accepted: NodeSet,
+    /// Nodes that have promised a higher ballot.
+    refused: NodeSet,
+    late: bool,
+}
+
+impl<'f, F: Fabric, C: Clock> Classic<'f, F, C> {
+    fn new(
+        group: &'f Group<F, C>,
+        place: Place,
+        ballot: Ballot,
+        hint: Option<(Pointer, Pointer)>,
+    ) -> Self {
+        Self {
+            group,
+            place,
+            ballot,
+            hint,
+            round: group.round(),
+            steps: [Step::Out; MAX_NODES],
+            promises: [None; MAX_NODES],
+            promised: NodeSet::EMPTY,
+            accepted: NodeSet::EMPTY,
+            refused: NodeSet::EMPTY,
+            late: false,
+        }
+    }
+
+    /// Asks all nodes to promise. True once a majority has, false if it cannot be had.
+    async fn prepare(&mut self, words: &mut Words) -> Result<bool, Error> {
+        for node in NodeSet::all(self.group.nodes()) {
+            self.ask(node, words);
+        }
+        loop {
+            let enough = self.promised.len() >= self.group.majority();
+            let event = if enough {
+                // Who has answered too is not left with a promise that nobody makes use of.
+                ready(&mut self.round).await
+            } else {
+                Some(self.round.next().await)
+            };
+            match event {
+                Some(Event::Reply(node, reply)) => self.hear(node, &reply, words),
+                Some(Event::Down(node)) => self.steps[node.index()] = Step::Out,
+                Some(Event::Late) => self.late = true,
+                _ if enough => return Ok(true),
+                _ => return self.give_up(self.promised),
+            }
+            if !enough && self.is_lost(self.promised) {
+                return self.give_up(self.promised);
+            }
+        }
+    }
+
+    /// Has the record (nothing but the vacancy, if there is none) accepted. True once a majority of
+    /// all nodes has, false if it cannot be had.
+    async fn accept(
+        &mut self,
+        words: &mut Words,
+        offer: Option<&Offer<'_>>,
+    ) -> Result<bool, Error> {
+        for node in self.promised {
+            self.offer(node, words, offer);
+        }
+        loop {
+            let enough = self.accepted.len() >= self.group.majority();
+            let event =
+                if enough { ready(&mut self.round).await } else { Some(self.round.next().await) };
+            match event {
+                Some(Event::Reply(node, reply)) => {
+                    self.hear(node, &reply, words);
+                    match self.steps[node.index()] {
+                        // Also those who promise only now: the first majority may not live.
+                        Step::Promised => self.offer(node, words, offer),
+                        Step::Raising(_) => self.raised(node, &reply, words, offer),
+                        Step::Landing => self.landed(node, &reply, words, offer),
+                        _ => {}
+                    }
+                }
+                Some(Event::Down(node)) => self.steps[node.index()] = Step::Out,
+                Some(Event::Late) => self.late = true,
+                _ if enough => return Ok(true),
+                _ => return self.give_up(self.accepted),
+            }
+            if !enough && self.is_lost(self.accepted) {
+                return self.give_up(self.accepted);
+            }
+        }
+    }
+
+    /// Whether the round is better begun again: too few nodes are left, or some went to a higher
+    /// ballot and others do not answer.
+    fn is_lost(&self, have: NodeSet) -> bool {
+        let possible = have.union(self.round.pending()).len();
+        possible < self.group.majority() || (self.late && !self.refused.is_empty())
+    }
+
+    /// False if another ballot is worth a try.
+    fn give_up(&self, have: NodeSet) -> Result<bool, Error> {
+        if self.refused.is_empty() {
+            let needed = self.group.majority();
+            return Err(Error::NoMajority { answered: have.len(), needed });
+        }
+        Ok(false)
+    }
+
+    /// Nodes that have `record`, and what was born with it, in memory.
+    fn holders(&self, record: Pointer) -> NodeSet {
+        let format = self.group.format();
+        let holds = |promise: Option<Promise>| promise.and_then(|p| p.holds(format, record));
+        self.promised.holding(|node| holds(self.promises[node.index()]).is_some())
+    }
+
+    /// Asks `node` to promise, and READs what it accepted behind the promise: what is READ before
+    /// it could still change.
+    fn ask(&mut self, node: NodeId, words: &Words) {
+        let (n, format) = (self.group.nodes(), self.group.format());
+        let expect = words.guess[node.index()];
+        let new = judge::promised(format, expect, self.ballot);
+        let at = self.place.at(node, n).plus(cell::WORD);
+        let mut chain = Chain::new();
+        push(&mut chain, Verb::Cas { at, expect: expect.0, new: new.0 });
+        let pointer = format.record(expect);
+        if !pointer.is_null() {
+            let words = 1 + record::BODY - record::ACCEPTED;
+            push(&mut chain, Verb::Read { at: accepted_at(pointer), words });
+            if let Some(predecessor) = self.known_predecessor(expect) {
+                push(&mut chain, Verb::Read { at: accepted_at(predecessor), words: 1 });
+            }
+        }
+        self.steps[node.index()] = Step::Asked(expect);
+        self.round.add(node, self.group.fabric().post(node, &chain));
+    }
+
+    /// The predecessor of the record that an unsolid `word` names, if it is known without asking
+    /// and has an accepted ballot.
+    fn known_predecessor(&self, word: CellWord) -> Option<Pointer> {
+        let (record, predecessor) = self.hint?;
+        let known = !word.is_solid() && self.group.format().record(word) == record;
+        (known && !predecessor.is_null()).then_some(predecessor)
+    }
+
+    /// Takes in an answer to `ask`; others are not for it.
+    fn hear(&mut self, node: NodeId, reply: &[u64], words: &mut Words) {
+        match self.steps[node.index()] {
+            Step::Asked(expect) if CellWord(reply[0]) == expect => {
+                words.saw(node, expect);
+                self.promises_now(node, expect, &reply[1..], words);
+            }
+            Step::Asked(_) => {
+                let word = CellWord(reply[0]);
+                words.saw(node, word);
+                if self.group.format().ballot(word) >= self.ballot {
+                    self.refused.insert(node);
+                    self.steps[node.index()] = Step::Out;
+                } else {
+                    // Ends: each time the word has moved on, towards this ballot.
+                    self.ask(node, words);
+                }
+            }
+            Step::Looking(promise) => {
+                let predecessor_accepted = Ballot(reply[0]);
+                self.keep(node, Promise { predecessor_accepted, ..promise });
+            }
+            _ => {}
+        }
+    }
+
+    /// The node has promised; `rest` is what was READ behind that.
+    fn promises_now(&mut self, node: NodeId, word: CellWord, rest: &[u64], words: &mut Words) {
+        words.expect(node, judge::promised(self.group.format(), word, self.ballot));
+        let &[accepted, predecessor, ref below @ ..] = rest else {
+            let (accepted, predecessor_accepted) = (Ballot(0), Ballot(0));
+            let predecessor = Pointer::NULL;
+            return self.keep(node, Promise { word, accepted, predecessor, predecessor_accepted });
+        };
+        let promise = Promise {
+            word,
+            accepted: Ballot(accepted),
+            predecessor: Pointer(predecessor),
+            predecessor_accepted: Ballot(below.first().copied().unwrap_or(0)),
+        };
+        if word.is_solid() || promise.predecessor.is_null() || !below.is_empty() {
+            return self.keep(node, promise);
+        }
+        self.steps[node.index()] = Step::Looking(promise);
+        let chain = [Verb::Read { at: accepted_at(promise.predecessor), words: 1 }];
+        self.round.add(node, self.group.fabric().post(node, &chain));
+    }
+
+    fn keep(&mut self, node: NodeId, promise: Promise) {
+        self.promises[node.index()] = Some(promise);
+        self.steps[node.index()] = Step::Promised;
+        self.promised.insert(node);
+    }
+
+    /// The promise's word, and what is to take its place.
+    fn swap(&self, node: NodeId, offer: Option<&Offer<'_>>) -> Option<(CellWord, CellWord)> {
+        let format = self.group.format();
+        let word = self.promises[node.index()]?.word;
+        let pointer = offer.map_or(Pointer::NULL, |offer| offer.pointer);
+        let new = format.cell(self.ballot, pointer, CellFlags::SOLID | CellFlags::ACCEPTED);
+        Some((judge::promised(format, word, self.ballot), new))
+    }
+
+    /// Brings the record to a node that has promised.
+    fn offer(&mut self, node: NodeId, words: &mut Words, offer: Option<&Offer<'_>>) {
+        let (n, format) = (self.group.nodes(), self.group.format());
+        let Some(record) = offer else { return self.land(node, words, None) };
+        let Some((promise, new)) = self.swap(node, offer) else { return };
+        let held = self.promises[node.index()].and_then(|p| p.holds(format, record.pointer));
+        let mut chain = Chain::new();
+        if held.is_none() {
+            record.bring(&mut chain, node, n);
+        }
+        let from = held.unwrap_or_default();
+        // Its accepted ballot is raised before the word names it.
+        push(&mut chain, record.raise(from, self.ballot));
+        self.steps[node.index()] = Step::Raising(from);
+        if record.fresh {
+            // Nobody raised it here who did not first promise a higher ballot here, and then this
+            // swap fails with the raise. Of another record that cannot be said, so its word waits.
+            let at = self.place.at(node, n).plus(cell::WORD);
+            push(&mut chain, Verb::Cas { at, expect: promise.0, new: new.0 });
+            self.steps[node.index()] = Step::Landing;
+            words.expect(node, new);
+        }
+        self.round.add(node, self.group.fabric().post(node, &chain));
+    }
+
+    /// The raise was answered.
+    fn raised(
+        &mut self,
+        node: NodeId,
+        reply: &[u64],
+        words: &mut Words,
+        offer: Option<&Offer<'_>>,
+    ) {
+        let (Step::Raising(from), Some(record)) = (self.steps[node.index()], offer) else { return };
+        let was = Ballot(reply[reply.len() - 1]);
+        if was == from || was >= self.ballot {
+            return self.land(node, words, offer);
+        }
+        // Ends: it only grows, towards this ballot.
+        self.steps[node.index()] = Step::Raising(was);
+        let chain = [record.raise(was, self.ballot)];
+        self.round.add(node, self.group.fabric().post(node, &chain));
+    }
+
+    /// Swaps the word.
+    fn land(&mut self, node: NodeId, words: &mut Words, offer: Option<&Offer<'_>>) {
+        let Some((promise, new)) = self.swap(node, offer) else { return };
+        let at = self.place.at(node, self.group.nodes()).plus(cell::WORD);
+        let chain = [Verb::Cas { at, expect: promise.0, new: new.0 }];
+        self.steps[node.index()] = Step::Landing;
+        words.expect(node, new);
+        self.round.add(node, self.group.fabric().post(node, &chain));
+    }
+
+    /// The swap was answered.
+    fn landed(
+        &mut self,
+        node: NodeId,
+        reply: &[u64],
+        words: &mut Words,
+        offer: Option<&Offer<'_>>,
+    ) {
+        let Some((promise, new)) = self.swap(node, offer) else { return };
+        let was = CellWord(reply[reply.len() - 1]);
+        if was == promise {
+            words.saw(node, new);
+            self.accepted.insert(node);
+            self.steps[node.index()] = Step::Accepted;
+        } else {
+            words.saw(node, was);
+            self.refused.insert(node);
+            self.steps[node.index()] = Step::Out;
+        }
+    }
+
+    /// A majority has accepted. Puts the payload in place, in the background.
+    fn decided(&self, at: &CellRef, words: &Words, offer: Option<&Offer<'_>>) -> View {
+        let pointer = offer.map_or(Pointer::NULL, |offer| offer.pointer);
+        if let Some(offer) = offer {
+            let flags = CellFlags::SOLID | CellFlags::ACCEPTED;
+            let word = self.group.format().cell(self.ballot, pointer, flags);
+            let head = in_place_head(word, offer.payload());
+            let verb = in_place(at, self.group.nodes(), &head, offer.payload());
+            drop(self.group.fabric().post(at.place.home, &[verb]));
+        }
+        words.view(pointer)
+    }
+}

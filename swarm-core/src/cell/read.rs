@@ -1,0 +1,188 @@
+//! Reading a cell.
+
+use core::ops::Deref;
+
+use crate::clock::Clock;
+use crate::error::Error;
+use crate::fabric::{Fabric, Verb};
+use crate::group::{Event, Group};
+use crate::layout::{cell, cell_checksum};
+use crate::node_set::NodeSet;
+use crate::words::CellWord;
+
+use super::classic::classic;
+use super::judge::settled;
+use super::offer::Births;
+use super::propose::solidify;
+use super::record::{Body, fetch};
+use super::view::{View, Words};
+use super::{ATTEMPTS, CellRef, back_off, in_place, in_place_head};
+
+/// A committed record's payload: derefs to its words, none if the cell is vacant. Holds the
+/// fabric's reply.
+pub struct Committed<'f, F: Fabric + 'f> {
+    /// What the cell's words said.
+    pub view: View,
+    reply: Option<F::Reply<'f>>,
+    from: usize,
+    words: usize,
+}
+
+impl<F: Fabric> Deref for Committed<'_, F> {
+    type Target = [u64];
+
+    fn deref(&self) -> &[u64] {
+        self.reply.as_ref().map_or(&[], |reply| &reply[self.from..self.from + self.words])
+    }
+}
+
+impl<'f, F: Fabric> Committed<'f, F> {
+    fn vacant(view: View) -> Self {
+        Self { view, reply: None, from: 0, words: 0 }
+    }
+
+    fn of(view: View, body: Body<'f, F>) -> Self {
+        let (reply, from, words) = body.into_reply();
+        Self { view, reply: Some(reply), from, words }
+    }
+}
+
+/// Reads the committed record.
+///
+/// One roundtrip if the words of a majority tell what is committed and the home node is among it;
+/// two if the record must be fetched; more if a change is under way or was left half done, which
+/// this completes.
+///
+/// # Cancel safety
+/// Dropping the future changes nothing that was committed.
+///
+/// # Errors
+/// [`Error::NoMajority`], [`Error::Contended`], [`Error::Exhausted`], [`Error::Damaged`].
+pub async fn read<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    at: &CellRef,
+    births: &impl Births,
+) -> Result<Committed<'f, F>, Error> {
+    let mut words = Words::new(group.format(), group.nodes(), &View::VACANT);
+    // Round 1: the words, and at the home node the copy beside it.
+    let mut home = look(group, at, &mut words).await?;
+    let since = group.clock().now();
+    for attempt in 0..ATTEMPTS {
+        if let Some((_, word)) = words.committed() {
+            return show(group, at, &words, word, home).await;
+        }
+        home = None;
+        if attempt == 0 {
+            group.count_slow();
+        } else if group.clock().now().saturating_sub(since) >= group.patience().deadline {
+            break;
+        } else {
+            back_off(group, attempt).await;
+        }
+        // What the words do not tell, a ballot does.
+        if let Some(decided) = classic(group, at, &mut words, None, births).await? {
+            return Ok(match decided.body {
+                Some(body) => Committed::of(decided.view, body),
+                None => Committed::vacant(decided.view),
+            });
+        }
+    }
+    Err(Error::Contended)
+}
+
+/// READs words until they tell what is committed or all that answer in time did. Yields what the
+/// home node showed.
+async fn look<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    at: &CellRef,
+    words: &mut Words,
+) -> Result<Option<F::Reply<'f>>, Error> {
+    let (n, all) = (group.nodes(), NodeSet::all(group.nodes()));
+    let mut round = group.round();
+    let mut home = None;
+    let mut begun = NodeSet::EMPTY;
+    let mut wanted = group.preferred(at.place.home);
+    let mut late = false;
+    loop {
+        for node in wanted.minus(begun) {
+            let copy = if node == at.place.home { cell::IN_PLACE_WORDS + at.room } else { 0 };
+            let from = at.place.at(node, n).plus(cell::WORD);
+            let chain = [Verb::Read { at: from, words: cell::IN_PLACE + copy }];
+            round.add(node, group.fabric().post(node, &chain));
+        }
+        begun = begun.union(wanted);
+        let enough = words.answered() >= group.majority();
+        if enough && (words.committed().is_some() || late && begun == all) {
+            return Ok(home);
+        }
+        if enough && begun != all {
+            wanted = all;
+            continue;
+        }
+        match round.next().await {
+            Event::Reply(node, reply) => {
+                words.saw(node, CellWord(reply[cell::WORD]));
+                if node == at.place.home {
+                    home = Some(reply);
+                }
+            }
+            Event::Down(_) => wanted = all,
+            Event::Late => (wanted, late) = (all, true),
+            Event::Idle if begun != all => wanted = all,
+            Event::Idle | Event::Expired if enough => return Ok(home),
+            Event::Idle | Event::Expired => {
+                let (answered, needed) = (words.answered(), group.majority());
+                return Err(Error::NoMajority { answered, needed });
+            }
+        }
+    }
+}
+
+/// The record that `word` says is committed: from beside the home node's word if it is whole there.
+async fn show<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    at: &CellRef,
+    words: &Words,
+    word: CellWord,
+    home: Option<F::Reply<'f>>,
+) -> Result<Committed<'f, F>, Error> {
+    let (n, format) = (group.nodes(), group.format());
+    let pointer = format.record(word);
+    let mut view = words.view(pointer);
+    for node in NodeSet::all(n) {
+        // A fast round succeeded, and has not said so yet. (A promise is its proposer's to settle.)
+        if let Some(shown) = words.seen(node)
+            && shown != word
+            && shown.is_accepted()
+            && settled(format, shown) == word
+        {
+            drop(group.fabric().post(node, &[solidify(at, node, n, shown, word)]));
+            view.set(node, word);
+        }
+    }
+    if pointer.is_null() {
+        return Ok(Committed::vacant(view));
+    }
+    if let Some(length) = home.as_ref().and_then(|home| whole(word, at.room, home)) {
+        let from = cell::IN_PLACE + cell::IN_PLACE_WORDS;
+        return Ok(Committed { view, reply: home, from, words: length });
+    }
+    // Round 2: the record.
+    let body = fetch(group, at, pointer, words.naming(pointer)).await?;
+    if words.seen(at.place.home) == Some(word) {
+        let head = in_place_head(word, body.payload());
+        let repair = in_place(at, n, &head, body.payload());
+        drop(group.fabric().post(at.place.home, &[repair]));
+    }
+    Ok(Committed::of(view, body))
+}
+
+/// Length of the payload in place, if it is `word`'s and whole.
+fn whole(word: CellWord, room: usize, home: &[u64]) -> Option<usize> {
+    let &[of, checksum, length, ref payload @ ..] = home.get(cell::IN_PLACE..)? else {
+        return None;
+    };
+    let length = usize::try_from(length).ok().filter(|&length| length <= room)?;
+    let payload = payload.get(..length)?;
+    (of == word.0 && checksum == cell_checksum(word, payload)).then_some(length)
+}

@@ -1,0 +1,180 @@
+//! Records: fetching them, and what was born with them; walking back along them.
+
+use heapless::Vec;
+
+use crate::clock::Clock;
+use crate::error::Error;
+use crate::fabric::{Fabric, Verb};
+use crate::group::{Group, Next};
+use crate::layout::{RecordHeader, record};
+use crate::node_set::NodeSet;
+use crate::words::{Pointer, WriteNumber};
+
+use super::CellRef;
+use super::offer::{Birth, Births, Chain, MAX_BIRTHS, accepted_at, push};
+
+/// Records that a proposer walks back at most: changes by others within one operation of its own.
+const WALK: usize = 4096;
+
+/// A record that is whole. Holds the fabric's reply.
+pub(super) struct Body<'f, F: Fabric + 'f> {
+    reply: F::Reply<'f>,
+    pub(super) header: RecordHeader,
+}
+
+impl<'f, F: Fabric> Body<'f, F> {
+    /// `None` if the node does not have the record, or not all of it.
+    fn check(pointer: Pointer, room: usize, reply: F::Reply<'f>) -> Option<Self> {
+        let header = RecordHeader::decode(reply.get(record::BODY..)?)?;
+        // The accepted ballot was READ first, and is raised behind the record: 0 means that what
+        // follows may be a former life's, which agrees with itself.
+        if reply[record::ACCEPTED] == 0 || header.length > room {
+            return None;
+        }
+        let payload = reply.get(record::HEADER_WORDS..record::HEADER_WORDS + header.length)?;
+        header.agrees(pointer, payload).then_some(())?;
+        Some(Self { reply, header })
+    }
+
+    /// What the record says.
+    pub(super) fn payload(&self) -> &[u64] {
+        &self.reply[record::HEADER_WORDS..record::HEADER_WORDS + self.header.length]
+    }
+
+    /// The reply, and where in it the payload lies.
+    pub(super) fn into_reply(self) -> (F::Reply<'f>, usize, usize) {
+        (self.reply, record::HEADER_WORDS, self.header.length)
+    }
+}
+
+/// One of `among` to turn to first: the home node, unless it or all others are suspect.
+fn first<F: Fabric, C: Clock>(group: &Group<F, C>, at: &CellRef, among: NodeSet) -> NodeSet {
+    let healthy = among.minus(group.suspects());
+    let mut from = if healthy.is_empty() { among } else { healthy };
+    let home = at.place.home;
+    if from.contains(home) {
+        return NodeSet::ring(home, 1, group.nodes());
+    }
+    from.next().map_or(NodeSet::EMPTY, |node| NodeSet::ring(node, 1, group.nodes()))
+}
+
+/// Fetches the record at `pointer` from one of `among` that has it whole. One roundtrip.
+///
+/// # Errors
+/// [`Error::NoMajority`] if none answers with the whole record.
+pub(super) async fn fetch<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    at: &CellRef,
+    pointer: Pointer,
+    among: NodeSet,
+) -> Result<Body<'f, F>, Error> {
+    let accepted = accepted_at(pointer);
+    let body = record::HEADER_WORDS - record::BODY + at.room;
+    let chain = [
+        Verb::Read { at: accepted, words: 1 },
+        Verb::Read { at: accepted.plus(record::BODY - record::ACCEPTED), words: body },
+    ];
+    let mut found = None;
+    let step = |node, reply: Option<F::Reply<'f>>| match reply {
+        None if !among.contains(node) => Next::NoVote,
+        None => Next::Post(group.fabric().post(node, &chain)),
+        Some(reply) => {
+            found = Body::check(pointer, at.room, reply);
+            if found.is_some() { Next::Vote } else { Next::NoVote }
+        }
+    };
+    group.settle(first(group, at, among), 1, step).await?;
+    found.ok_or(Error::Damaged)
+}
+
+/// What was born with a record, and a reply with the words to copy of it.
+pub(super) struct Brought<'f, F: Fabric + 'f> {
+    pub(super) births: Vec<Birth, MAX_BIRTHS>,
+    copies: Option<F::Reply<'f>>,
+}
+
+impl<F: Fabric> Brought<'_, F> {
+    /// The words to copy, one birth's behind the other's.
+    pub(super) fn copies(&self) -> &[u64] {
+        self.copies.as_deref().unwrap_or(&[])
+    }
+}
+
+/// Fetches what was born with a record of this payload from one of `holders`, where all of it has
+/// been since before the word named the record. One roundtrip, none if nothing is to be copied.
+///
+/// # Errors
+/// [`Error::NoMajority`] if no holder answers, [`Error::Damaged`] if there are too many births.
+pub(super) async fn bring<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    at: &CellRef,
+    payload: &[u64],
+    births: &impl Births,
+    holders: NodeSet,
+) -> Result<Brought<'f, F>, Error> {
+    let mut all = Vec::new();
+    let mut overflow = false;
+    births.births(payload, &mut |birth| overflow |= all.push(birth).is_err());
+    if overflow {
+        return Err(Error::Damaged);
+    }
+    let n = group.nodes();
+    let mut copies = None;
+    if all.iter().any(|birth| matches!(birth, Birth::Copy { .. })) {
+        let step = |node, reply: Option<F::Reply<'f>>| match reply {
+            None if !holders.contains(node) => Next::NoVote,
+            None => {
+                let mut chain = Chain::new();
+                for birth in &all {
+                    if let Birth::Copy { place, from, words } = *birth {
+                        push(&mut chain, Verb::Read { at: place.at(node, n).plus(from), words });
+                    }
+                }
+                Next::Post(group.fabric().post(node, &chain))
+            }
+            Some(reply) => {
+                copies = Some(reply);
+                Next::Vote
+            }
+        };
+        group.settle(first(group, at, holders), 1, step).await?;
+    }
+    Ok(Brought { births: all, copies })
+}
+
+/// Whether a record of `change` lies between the committed `record` (whose content may be at hand)
+/// and `base`, a committed one before it.
+///
+/// Both ends must be committed: a record that was not may have been built in memory that a record
+/// of another life names.
+///
+/// # Errors
+/// [`Error::Damaged`] if the records do not lead to `base`.
+pub(super) async fn includes<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    at: &CellRef,
+    record: Pointer,
+    body: Option<&Body<'f, F>>,
+    base: Pointer,
+    change: WriteNumber,
+) -> Result<bool, Error> {
+    let mut record = record;
+    let mut at_hand = body.map(|body| body.header);
+    for _ in 0..WALK {
+        if record == base {
+            return Ok(false);
+        }
+        if record.is_null() {
+            return Err(Error::Damaged);
+        }
+        let header = match at_hand.take() {
+            Some(header) => header,
+            None => fetch(group, at, record, NodeSet::all(group.nodes())).await?.header,
+        };
+        if header.writer == change {
+            return Ok(true);
+        }
+        record = header.predecessor;
+    }
+    Err(Error::Damaged)
+}
