@@ -14,6 +14,8 @@ pub mod fabric;
 pub mod faults;
 pub mod geometry;
 pub mod group;
+#[cfg(feature = "sim")]
+pub mod history;
 pub(crate) mod in_n_out;
 pub mod latency;
 pub mod layout;

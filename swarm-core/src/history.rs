@@ -1,0 +1,498 @@
+//! Histories of operations on keys, and whether they are linearizable.
+//!
+//! A history is linearizable if every operation can be given one moment between its call and its
+//! answer at which it takes effect, such that the answers are those of a plain map. Keys are
+//! independent. An operation whose answer is not known (its client died, or it ended in an error)
+//! takes effect at any time after its call, or never.
+//!
+//! The search is Wing and Gong's with Lowe's memory of what was tried: operations are put in order
+//! one by one; those that do not change the value (reads that fit, refusals) are put as soon as
+//! they can be, which is never wrong. What was tried is the set of operations in order so far and
+//! the value after them; the set is remembered by a 128-bit hash. Time is a few hash-table accesses an
+//! operation unless many writes overlap.
+
+use core::fmt;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashSet};
+use std::rc::Rc;
+use std::vec::Vec;
+
+/// What a client asked for. Values are known by numbers; 0 is as good as any.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Call {
+    /// Reads the value. Answer: [`Answer::Value`].
+    Get,
+    /// Sets the value, whether or not there was one. Answer: [`Answer::Done`].
+    Put(u64),
+    /// Sets the value if there is none. Answer: done or refused.
+    Insert(u64),
+    /// Sets the value if there is one. Answer: done or refused.
+    Update(u64),
+    /// Removes the value, if there is one. Answer: [`Answer::Done`].
+    Delete,
+}
+
+/// What it was told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// The value, or that there is none.
+    Value(Option<u64>),
+    /// It was done.
+    Done,
+    /// It had no effect: the key was there already (insert), or was not there (update).
+    Refused,
+}
+
+/// One operation of a history.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Operation {
+    /// On which key.
+    pub key: u64,
+    /// Whose, for reports.
+    pub client: usize,
+    /// What was asked for.
+    pub call: Call,
+    /// When: any clock that all clients share.
+    pub called: u64,
+    /// When it was answered, and how; `None` if that is not known. An operation that is answered
+    /// at the moment at which another is called overlaps with it.
+    pub answered: Option<(u64, Answer)>,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { client, call, called, .. } = self;
+        match self.answered {
+            Some((at, answer)) => {
+                write!(f, "{called:>8} .. {at:<8} client {client}: {call:?} -> {answer:?}")
+            }
+            None => write!(f, "{called:>8} ..          client {client}: {call:?} -> not known"),
+        }
+    }
+}
+
+/// Why a history was not accepted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Rejected {
+    /// It is not linearizable.
+    Violation(Dead),
+    /// The search took more steps than it was allowed.
+    Undecided {
+        /// Which key's.
+        key: u64,
+        /// How many steps were allowed.
+        budget: u64,
+    },
+}
+
+/// The furthest that the search for an order came.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Dead {
+    /// Which key's history.
+    pub key: u64,
+    /// The value at that point.
+    pub value: Option<u64>,
+    /// The operations put in order last, oldest first.
+    pub before: Vec<Operation>,
+    /// The operations of which none fits next, though one must.
+    pub next: Vec<Operation>,
+}
+
+impl fmt::Display for Rejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Undecided { key, budget } => {
+                write!(f, "key {key}: no answer after {budget} steps; give the search more")
+            }
+            Self::Violation(dead) => {
+                writeln!(f, "key {}: not linearizable. These were put in order last:", dead.key)?;
+                dead.before.iter().try_for_each(|operation| writeln!(f, "  {operation}"))?;
+                writeln!(f, "The value was then {:?}, and none of these fits:", dead.value)?;
+                dead.next.iter().try_for_each(|operation| writeln!(f, "  {operation}"))
+            }
+        }
+    }
+}
+
+/// Enough steps for any history that is not made to be hard.
+pub const BUDGET: u64 = 200_000_000;
+
+/// Checks a history in which `initial` gives the keys' values at first.
+///
+/// # Errors
+/// If the history is not linearizable, or that could not be told within `budget` steps.
+pub fn check(
+    operations: &[Operation],
+    initial: impl Fn(u64) -> Option<u64>,
+    budget: u64,
+) -> Result<(), Rejected> {
+    let mut keys = BTreeMap::<u64, Vec<Operation>>::new();
+    for operation in operations {
+        keys.entry(operation.key).or_default().push(*operation);
+    }
+    keys.into_iter().try_for_each(|(key, history)| check_key(&history, initial(key), budget))
+}
+
+/// Checks the history of one key, whose value is `initial` at first.
+///
+/// # Errors
+/// If the history is not linearizable, or that could not be told within `budget` steps.
+pub fn check_key(
+    operations: &[Operation],
+    initial: Option<u64>,
+    budget: u64,
+) -> Result<(), Rejected> {
+    Search::new(operations, initial).run(budget)
+}
+
+/// The value after `call` took effect, if it may have had `answer` on `value`.
+fn apply(call: Call, answer: Option<Answer>, value: Option<u64>) -> Option<Option<u64>> {
+    let (after, told) = match (call, value) {
+        (Call::Get, _) => (value, Answer::Value(value)),
+        (Call::Put(new), _) | (Call::Insert(new), None) | (Call::Update(new), Some(_)) => {
+            (Some(new), Answer::Done)
+        }
+        (Call::Insert(_), Some(_)) | (Call::Update(_), None) => (value, Answer::Refused),
+        (Call::Delete, _) => (None, Answer::Done),
+    };
+    answer.is_none_or(|answer| answer == told).then_some(after)
+}
+
+/// Whether the call changes the value whenever it has this answer (or when it does anything).
+fn writes(call: Call, answer: Option<Answer>) -> bool {
+    !matches!((call, answer), (Call::Get, _) | (_, Some(Answer::Refused)))
+}
+
+/// No event.
+const END: u32 = u32::MAX;
+
+/// Where the search goes on.
+#[derive(Clone, Copy)]
+enum Cursor {
+    /// At this event of the operations that were answered.
+    Event(u32),
+    /// At this one of the operations whose answers are not known.
+    Unknown(u32),
+}
+
+/// An operation put in order.
+struct Placed {
+    operation: u32,
+    value_before: Option<u64>,
+    /// Where to go on when it is taken back; `None` if there was nothing else to try.
+    resume: Option<Cursor>,
+}
+
+struct Search {
+    /// Those whose answers are known, by their calls; then those whose are not, likewise.
+    operations: Vec<Operation>,
+    known: usize,
+    /// Events of the known: operation's index times two, plus one for its answer; linked in the
+    /// order of time, without those that were put in order.
+    next: Vec<u32>,
+    previous: Vec<u32>,
+    first: u32,
+    placed_unknown: Vec<bool>,
+    /// Unknown writes whose values nobody was told: they matter only where there is no value.
+    unseen: Vec<bool>,
+    order: Vec<Placed>,
+    value: Option<u64>,
+    set: u128,
+    tried: HashSet<(u128, Option<u64>)>,
+    deepest: Option<Dead>,
+    depth: usize,
+}
+
+impl Search {
+    fn new(history: &[Operation], initial: Option<u64>) -> Self {
+        let mut operations: Vec<_> =
+            history.iter().filter(|op| op.answered.is_some()).copied().collect();
+        let known = operations.len();
+        let unknown = |op: &&Operation| op.answered.is_none() && op.call != Call::Get;
+        operations.extend(history.iter().filter(unknown));
+        operations[..known].sort_by_key(|op| op.called);
+        operations[known..].sort_by_key(|op| op.called);
+
+        let told: HashSet<u64> = history
+            .iter()
+            .filter_map(|op| match op.answered {
+                Some((_, Answer::Value(value))) => value,
+                _ => None,
+            })
+            .collect();
+        let unseen = operations[known..]
+            .iter()
+            .map(|op| match op.call {
+                Call::Put(value) | Call::Insert(value) | Call::Update(value) => {
+                    !told.contains(&value)
+                }
+                Call::Get | Call::Delete => false,
+            })
+            .collect();
+        let mut search = Self {
+            next: std::vec![END; 2 * known],
+            previous: std::vec![END; 2 * known],
+            first: END,
+            placed_unknown: std::vec![false; operations.len() - known],
+            unseen,
+            order: Vec::with_capacity(operations.len()),
+            value: initial,
+            set: 0,
+            tried: HashSet::new(),
+            deepest: None,
+            depth: 0,
+            operations,
+            known,
+        };
+        search.link();
+        search
+    }
+
+    /// Links the events in order of time; calls before answers at the same time.
+    fn link(&mut self) {
+        let mut events: Vec<u32> = (0..2 * self.known as u32).collect();
+        events.sort_by_key(|&event| (self.time(event), event % 2));
+        let mut last = END;
+        for event in events {
+            self.previous[event as usize] = last;
+            match last {
+                END => self.first = event,
+                last => self.next[last as usize] = event,
+            }
+            last = event;
+        }
+    }
+
+    fn time(&self, event: u32) -> u64 {
+        let operation = &self.operations[event as usize / 2];
+        match operation.answered {
+            Some((at, _)) if event % 2 == 1 => at,
+            _ => operation.called,
+        }
+    }
+
+    fn run(mut self, budget: u64) -> Result<(), Rejected> {
+        let mut cursor = self.settle();
+        for _ in 0..budget {
+            let found = match cursor {
+                Cursor::Event(END) => return Ok(()),
+                Cursor::Event(event) if event % 2 == 0 => {
+                    let otherwise = Cursor::Event(self.next[event as usize]);
+                    self.try_next(event / 2, otherwise).unwrap_or(otherwise)
+                }
+                // Whatever is next has to be before this answer: one of those above, or an
+                // operation of which it is not known whether it ever took effect.
+                Cursor::Event(_) => Cursor::Unknown(0),
+                Cursor::Unknown(index) => match self.try_unknown(index) {
+                    Some(cursor) => cursor,
+                    None => match (self.take_back(), &self.deepest) {
+                        (Some(cursor), _) => cursor,
+                        (None, Some(dead)) => return Err(Rejected::Violation(dead.clone())),
+                        (None, None) => unreachable!("taking back begins with a picture"),
+                    },
+                },
+            };
+            cursor = found;
+        }
+        let key = self.operations.first().map_or(0, |op| op.key);
+        Err(Rejected::Undecided { key, budget })
+    }
+
+    /// Puts an operation next, if it fits and that was not tried before.
+    fn try_next(&mut self, operation: u32, otherwise: Cursor) -> Option<Cursor> {
+        let op = &self.operations[operation as usize];
+        let after = apply(op.call, op.answered.map(|(_, answer)| answer), self.value)?;
+        let set = self.set ^ mark(operation);
+        if !self.tried.insert((set, after)) {
+            return None;
+        }
+        self.place(operation, after, Some(otherwise));
+        Some(self.settle())
+    }
+
+    /// Puts one of the unknown operations next, from number `index` on.
+    fn try_unknown(&mut self, index: u32) -> Option<Cursor> {
+        let deadline = self.deadline();
+        // Of those that do the same, the one that was called first will do.
+        let (mut filled, mut emptied) = (false, false);
+        for unknown in 0..self.placed_unknown.len() {
+            let op = &self.operations[self.known + unknown];
+            if op.called > deadline {
+                return None;
+            }
+            let after = apply(op.call, None, self.value);
+            if self.placed_unknown[unknown] || after == Some(self.value) {
+                continue;
+            }
+            // A value that no one was told explains nothing but that there is one.
+            let same = if op.call == Call::Delete {
+                std::mem::replace(&mut emptied, true)
+            } else if self.unseen[unknown] {
+                self.value.is_some() || std::mem::replace(&mut filled, true)
+            } else {
+                false
+            };
+            if same || unknown < index as usize {
+                continue;
+            }
+            let otherwise = Cursor::Unknown(unknown as u32 + 1);
+            if let Some(cursor) = self.try_next((self.known + unknown) as u32, otherwise) {
+                return Some(cursor);
+            }
+        }
+        None
+    }
+
+    /// When the first answer is due among the operations that are not in order yet.
+    fn deadline(&self) -> u64 {
+        let mut event = self.first;
+        while event != END && event % 2 == 0 {
+            event = self.next[event as usize];
+        }
+        if event == END { u64::MAX } else { self.time(event) }
+    }
+
+    /// Puts next whatever can be next without changing the value: to put it later is no better.
+    fn settle(&mut self) -> Cursor {
+        let mut event = self.first;
+        while event != END && event % 2 == 0 {
+            let operation = event / 2;
+            event = self.next[event as usize];
+            let op = &self.operations[operation as usize];
+            let answer = op.answered.map(|(_, answer)| answer);
+            if !writes(op.call, answer) && apply(op.call, answer, self.value).is_some() {
+                // The answer that ends the scan may be this operation's own.
+                if event == 2 * operation + 1 {
+                    event = self.next[event as usize];
+                }
+                self.place(operation, self.value, None);
+            }
+        }
+        Cursor::Event(self.first)
+    }
+
+    fn place(&mut self, operation: u32, after: Option<u64>, resume: Option<Cursor>) {
+        self.order.push(Placed { operation, value_before: self.value, resume });
+        self.value = after;
+        self.set ^= mark(operation);
+        if let Some(unknown) = (operation as usize).checked_sub(self.known) {
+            self.placed_unknown[unknown] = true;
+        } else {
+            self.unlink(2 * operation);
+            self.unlink(2 * operation + 1);
+        }
+    }
+
+    /// Takes back operations until there is something else to try.
+    fn take_back(&mut self) -> Option<Cursor> {
+        if self.deepest.is_none() || self.order.len() > self.depth {
+            self.depth = self.order.len();
+            self.deepest = Some(self.picture());
+        }
+        while let Some(Placed { operation, value_before, resume }) = self.order.pop() {
+            self.value = value_before;
+            self.set ^= mark(operation);
+            if let Some(unknown) = (operation as usize).checked_sub(self.known) {
+                self.placed_unknown[unknown] = false;
+            } else {
+                self.relink(2 * operation + 1);
+                self.relink(2 * operation);
+            }
+            if resume.is_some() {
+                return resume;
+            }
+        }
+        None
+    }
+
+    fn unlink(&mut self, event: u32) {
+        let (previous, next) = (self.previous[event as usize], self.next[event as usize]);
+        self.join(previous, next);
+    }
+
+    /// The reverse of the last [`unlink`](Self::unlink) that was not reversed.
+    fn relink(&mut self, event: u32) {
+        let (previous, next) = (self.previous[event as usize], self.next[event as usize]);
+        self.join(previous, event);
+        self.join(event, next);
+    }
+
+    fn join(&mut self, one: u32, two: u32) {
+        match one {
+            END => self.first = two,
+            one => self.next[one as usize] = two,
+        }
+        if two != END {
+            self.previous[two as usize] = one;
+        }
+    }
+
+    fn picture(&self) -> Dead {
+        const SHOWN: usize = 8;
+        let operation = |placed: &Placed| self.operations[placed.operation as usize];
+        let before = &self.order[self.order.len().saturating_sub(SHOWN)..];
+        let mut next = Vec::new();
+        let mut event = self.first;
+        while event != END && event % 2 == 0 && next.len() < 2 * SHOWN {
+            next.push(self.operations[event as usize / 2]);
+            event = self.next[event as usize];
+        }
+        Dead {
+            key: self.operations.first().map_or(0, |op| op.key),
+            value: self.value,
+            before: before.iter().map(operation).collect(),
+            next,
+        }
+    }
+}
+
+/// An operation's share in the hash of a set.
+fn mark(operation: u32) -> u128 {
+    let mix = |mut x: u64| {
+        x = x.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    };
+    let base = 2 * u64::from(operation);
+    u128::from(mix(base + 1)) << 64 | u128::from(mix(base + 2))
+}
+
+/// Takes down the operations of clients that share a thread.
+#[derive(Clone, Debug, Default)]
+pub struct Recorder(Rc<RefCell<Recorded>>);
+
+#[derive(Debug, Default)]
+struct Recorded {
+    time: u64,
+    operations: Vec<Operation>,
+}
+
+impl Recorder {
+    /// Nothing was recorded yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// An operation begins. Yields its number.
+    pub fn called(&self, client: usize, key: u64, call: Call) -> usize {
+        let mut recorded = self.0.borrow_mut();
+        recorded.time += 1;
+        let called = recorded.time;
+        recorded.operations.push(Operation { key, client, call, called, answered: None });
+        recorded.operations.len() - 1
+    }
+
+    /// Operation `number` was answered. One that ended in an error, or never, is left unanswered.
+    pub fn answered(&self, number: usize, answer: Answer) {
+        let mut recorded = self.0.borrow_mut();
+        recorded.time += 1;
+        let at = recorded.time;
+        recorded.operations[number].answered = Some((at, answer));
+    }
+
+    /// The history so far.
+    pub fn operations(&self) -> Vec<Operation> {
+        self.0.borrow().operations.clone()
+    }
+}

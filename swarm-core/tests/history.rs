@@ -1,0 +1,187 @@
+//! The history checker agrees with brute force, and is quick where histories are long.
+
+use std::time::Instant;
+
+use fastrand::Rng;
+use swarm_core::history::{Answer, BUDGET, Call, Operation, Recorder, Rejected, check, check_key};
+
+/// A map with one key, and what an operation on it is told.
+fn apply(call: Call, value: &mut Option<u64>) -> Answer {
+    match (call, *value) {
+        (Call::Get, now) => return Answer::Value(now),
+        (Call::Put(new), _) | (Call::Insert(new), None) | (Call::Update(new), Some(_)) => {
+            *value = Some(new);
+        }
+        (Call::Insert(_), Some(_)) | (Call::Update(_), None) => return Answer::Refused,
+        (Call::Delete, _) => *value = None,
+    }
+    Answer::Done
+}
+
+/// Tries every order.
+fn brute_force(left: &mut Vec<Operation>, value: Option<u64>) -> bool {
+    if left.iter().all(|op| op.answered.is_none()) {
+        return true;
+    }
+    let due = left.iter().filter_map(|op| op.answered).map(|(at, _)| at).min();
+    for index in 0..left.len() {
+        let op = left[index];
+        if due.is_some_and(|due| op.called > due) {
+            continue;
+        }
+        let mut after = value;
+        let told = apply(op.call, &mut after);
+        if op.answered.is_some_and(|(_, answer)| answer != told) {
+            continue;
+        }
+        left.remove(index);
+        let found = brute_force(left, after);
+        left.insert(index, op);
+        if found {
+            return true;
+        }
+    }
+    false
+}
+
+fn random_call(rng: &mut Rng, values: u64) -> Call {
+    let value = rng.u64(1..=values);
+    match rng.u8(..10) {
+        0..4 => Call::Get,
+        4..6 => Call::Put(value),
+        6 => Call::Insert(value),
+        7..9 => Call::Update(value),
+        _ => Call::Delete,
+    }
+}
+
+/// Any answers at all, more or less likely ones.
+fn random_history(rng: &mut Rng) -> Vec<Operation> {
+    let count = rng.usize(1..8);
+    let times = rng.u64(2..24);
+    (0..count)
+        .map(|client| {
+            let call = random_call(rng, 3);
+            let called = rng.u64(0..times);
+            let answer = match call {
+                Call::Get => Answer::Value(rng.bool().then(|| rng.u64(1..=3))),
+                Call::Put(_) | Call::Delete => Answer::Done,
+                _ => [Answer::Done, Answer::Refused][rng.usize(..2)],
+            };
+            let answered = (rng.u8(..4) > 0).then(|| (called + rng.u64(0..times), answer));
+            Operation { key: 1, client, call, called, answered }
+        })
+        .collect()
+}
+
+#[test]
+fn agrees_with_brute_force() {
+    let mut accepted = 0;
+    let rounds = 60_000;
+    for seed in 0..rounds {
+        let mut rng = Rng::with_seed(seed);
+        let history = random_history(&mut rng);
+        let initial = rng.bool().then_some(1);
+        let expected = brute_force(&mut history.clone(), initial);
+        let found = check_key(&history, initial, BUDGET);
+        assert_eq!(found.is_ok(), expected, "seed {seed}: {history:#?} {found:?}");
+        accepted += u64::from(expected);
+    }
+    assert!((rounds / 10..rounds * 9 / 10).contains(&accepted), "{accepted} of {rounds} accepted");
+}
+
+/// A history that is linearizable, since each operation takes effect at one moment; some clients
+/// never hear of it.
+fn long_history(rng: &mut Rng, clients: usize, count: usize, values: u64) -> Vec<Operation> {
+    let mut value = None;
+    let mut history = Vec::new();
+    let mut busy: Vec<Option<(Operation, Option<Answer>)>> = vec![None; clients];
+    let mut time = 0;
+    while history.len() < count {
+        time += 1;
+        let client = rng.usize(..clients);
+        busy[client] = match busy[client].take() {
+            None => {
+                let call = random_call(rng, values);
+                Some((Operation { key: 0, client, call, called: time, answered: None }, None))
+            }
+            Some((op, None)) => Some((op, Some(apply(op.call, &mut value)))),
+            Some((op, Some(_))) if rng.u32(..1000) == 0 => {
+                history.push(op);
+                None
+            }
+            Some((op, Some(answer))) => {
+                history.push(Operation { answered: Some((time, answer)), ..op });
+                None
+            }
+        };
+    }
+    history.extend(busy.into_iter().flatten().map(|(op, _)| op));
+    history
+}
+
+#[test]
+fn long_histories_take_moments() {
+    let mut rng = Rng::with_seed(1);
+    for (clients, count, values) in
+        [(2, 3000, 3), (4, 3000, 1 << 40), (8, 3000, 1 << 40), (16, 3000, 5), (4, 100_000, 1 << 40)]
+    {
+        let history = long_history(&mut rng, clients, count, values);
+        let begin = Instant::now();
+        let verdict = check_key(&history, None, BUDGET);
+        println!("{clients} clients, {count} operations: {:?}", begin.elapsed());
+        assert_eq!(verdict, Ok(()));
+    }
+}
+
+/// One read that is told an old value, in the middle of a long history.
+#[test]
+fn one_wrong_answer_is_found_and_shown() {
+    let mut rng = Rng::with_seed(2);
+    for clients in [2, 4, 8] {
+        let mut history = long_history(&mut rng, clients, 2000, 1 << 40);
+        let late = history[1000].called;
+        let told = |op: &Operation| matches!(op.answered, Some((_, Answer::Value(Some(_)))));
+        let old = history.iter().find(|op| told(op)).expect("some value was read").answered;
+        let wrong = history.iter_mut().find(|op| op.called > late && told(op)).expect("likewise");
+        wrong.answered = Some((wrong.answered.expect("told").0, old.expect("told").1));
+        let wrong = *wrong;
+        let Err(rejected @ Rejected::Violation(_)) = check_key(&history, None, BUDGET) else {
+            panic!("not found")
+        };
+        let Rejected::Violation(dead) = &rejected else { unreachable!() };
+        assert!(dead.next.contains(&wrong), "{rejected}");
+    }
+}
+
+#[test]
+fn keys_are_independent_and_recorded_in_order() {
+    let recorder = Recorder::new();
+    let one = recorder.called(0, 1, Call::Put(7));
+    let two = recorder.called(1, 2, Call::Get);
+    recorder.answered(two, Answer::Value(None));
+    recorder.answered(one, Answer::Done);
+    let three = recorder.called(1, 1, Call::Get);
+    recorder.answered(three, Answer::Value(Some(7)));
+    assert_eq!(check(&recorder.operations(), |_| None, BUDGET), Ok(()));
+    let four = recorder.called(0, 2, Call::Insert(1));
+    recorder.answered(four, Answer::Refused);
+    let Err(Rejected::Violation(dead)) = check(&recorder.operations(), |_| None, BUDGET) else {
+        panic!("key 2 was never set")
+    };
+    assert_eq!(dead.key, 2);
+}
+
+/// A put whose client died may take effect late, but not twice and not before it was called.
+#[test]
+fn unknown_outcomes() {
+    let op = |call, called, answered| Operation { key: 0, client: 0, call, called, answered };
+    let get = |called, value| op(Call::Get, called, Some((called + 1, Answer::Value(value))));
+    let put = |value, called| op(Call::Put(value), called, Some((called + 1, Answer::Done)));
+    let dead = op(Call::Put(9), 10, None);
+    let ok = |history: &[Operation]| check_key(history, None, BUDGET).is_ok();
+    assert!(ok(&[dead, get(20, None), get(30, Some(9))]));
+    assert!(ok(&[dead, put(1, 20), get(30, Some(9))]));
+    assert!(!ok(&[dead, get(5, Some(9))]));
+    assert!(!ok(&[dead, get(20, Some(9)), put(1, 30), get(40, Some(9))]));
+}
