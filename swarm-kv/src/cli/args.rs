@@ -1,0 +1,207 @@
+//! What the command line takes.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+use super::units::{parse_duration, parse_size};
+use super::workload::{Distribution, Mix, System};
+
+const ABOUT: &str = "A replicated, linearizable key-value store over memory that runs no code.\n\n\
+    A pool is a directory that holds the memory of 1, 3, 5 or 7 memory nodes, one file each. Any \
+    number of processes use it at the same time; any of them may be killed at any moment, and a \
+    minority of the nodes may fail, without the others stopping.";
+
+const EXAMPLES: &str = "Examples:
+  swarm demo                                see it work, in one command
+  swarm create /dev/shm/pool                a pool of three memory nodes
+  swarm put /dev/shm/pool greeting hello
+  swarm get /dev/shm/pool greeting
+  swarm bench --workload b --clients 4      YCSB B on a temporary pool
+  swarm destroy /dev/shm/pool
+
+Exit status: 0 done, 1 the answer is no (absent, exists), 2 wrong usage, 3 failure.";
+
+/// The command line.
+#[derive(Parser, Debug)]
+#[command(name = "swarm", version, about = "A replicated key-value store over plain memory",
+    long_about = ABOUT, after_help = EXAMPLES, propagate_version = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+    /// Print JSON
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Show the store at work while a memory node and a client fail (ten seconds)
+    #[command(long_about = "Shows the store at work while things fail.\n\n\
+        Makes a temporary pool of three memory nodes and lets four client processes work on it \
+        (YCSB B: 95 % gets, 5 % updates). Half-way one memory node stops answering and one client \
+        is killed with SIGKILL; the rest goes on. At the end every acknowledged write is looked \
+        for. Exits with 0 only if all were found.")]
+    Demo,
+    /// Make a pool
+    #[command(after_help = "Example:\n  swarm create /dev/shm/pool --nodes 3 --capacity 1GiB")]
+    Create(CreateArgs),
+    /// Say what a pool is and what is in it
+    Info(PoolArgs),
+    /// Remove a pool and all that is in it
+    Destroy(DestroyArgs),
+    /// Print a key's value, exactly as it was stored
+    #[command(after_help = "Exit status 1: there is no such key.")]
+    Get(KeyArgs),
+    /// Store a value, whether or not the key is there
+    Put(ValueArgs),
+    /// Store a value under a new key
+    #[command(after_help = "Exit status 1: the key exists; its value is left as it was.")]
+    Insert(ValueArgs),
+    /// Change the value of a key that is there
+    #[command(after_help = "Exit status 1: there is no such key.")]
+    Update(ValueArgs),
+    /// Remove a key; done whether or not it was there
+    Delete(KeyArgs),
+    /// Put the keys and values of a file
+    #[command(after_help = "Lines are key<TAB>value; inside a key or value, \\t, \\n, \\r and \
+        \\\\ stand for tab, newline, carriage return and backslash. Import stops at a line that \
+        is not of this form and says which; the lines in front of it are stored.\n\n\
+        Example:\n  swarm export OLD | swarm import NEW -")]
+    Import(ImportArgs),
+    /// Print all keys and values, a line each: key<TAB>value
+    #[command(
+        after_help = "Inside a key or value, \\t, \\n, \\r and \\\\ stand for tab, newline, \
+        carriage return and backslash. Keys that change meanwhile appear with one of their values."
+    )]
+    Export(PoolArgs),
+    /// Measure: YCSB workloads, with processes as clients
+    #[command(after_help = BENCH_HELP)]
+    Bench(BenchArgs),
+    /// A client of bench or demo: takes its job on standard input
+    #[command(hide = true)]
+    Worker,
+}
+
+const BENCH_HELP: &str = "Workloads (YCSB):
+  a  50 % get, 50 % update               d  95 % get, 5 % insert, latest keys most
+  b  95 % get,  5 % update               f  50 % get, 50 % read-modify-write
+  c  100 % get
+
+Loading and a warm-up that touches every key come first and are not counted.
+
+Examples:
+  swarm bench --workload b --clients 4 --rtt 2us
+  swarm bench --system dm-abd --workload a --rtt 2us --json";
+
+/// A pool.
+#[derive(Args, Debug)]
+pub(crate) struct PoolArgs {
+    /// The pool's directory
+    pub(crate) pool: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct CreateArgs {
+    /// The directory to make; it must not be a pool yet
+    pub(crate) pool: PathBuf,
+    /// Memory nodes: 1, 3, 5 or 7; the pool survives the loss of a minority
+    #[arg(long, default_value_t = 3, value_parser = parse_nodes)]
+    pub(crate) nodes: usize,
+    /// Size of each memory node's file, reserved at once
+    #[arg(long, default_value = "256MiB", value_parser = parse_size)]
+    pub(crate) capacity: u64,
+    /// The most clients at a time
+    #[arg(long, default_value_t = 64)]
+    pub(crate) max_clients: usize,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DestroyArgs {
+    /// The pool's directory
+    pub(crate) pool: PathBuf,
+    /// Even while clients use it
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct KeyArgs {
+    /// The pool's directory
+    pub(crate) pool: PathBuf,
+    /// The key, 1 to 255 bytes
+    pub(crate) key: OsString,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ValueArgs {
+    /// The pool's directory
+    pub(crate) pool: PathBuf,
+    /// The key, 1 to 255 bytes
+    pub(crate) key: OsString,
+    /// The value, up to 1 MiB; `-` reads it from standard input
+    #[arg(allow_hyphen_values = true)]
+    pub(crate) value: OsString,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ImportArgs {
+    /// The pool's directory
+    pub(crate) pool: PathBuf,
+    /// The file; `-` reads standard input
+    pub(crate) file: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct BenchArgs {
+    /// The pool's directory; without it a temporary pool is made
+    pub(crate) pool: Option<PathBuf>,
+    /// How replicas are kept: swarm, or one of the paper's baselines
+    #[arg(long, value_enum, default_value_t = System::Swarm)]
+    pub(crate) system: System,
+    /// The mix of operations
+    #[arg(long, value_enum, default_value_t = Mix::B, ignore_case = true)]
+    pub(crate) workload: Mix,
+    /// Which keys are asked for most [default: zipfian; latest for workload d]
+    #[arg(long, value_enum)]
+    pub(crate) distribution: Option<Distribution>,
+    /// Keys that are loaded
+    #[arg(long, default_value_t = 100_000)]
+    pub(crate) keys: usize,
+    /// Bytes of a key
+    #[arg(long, default_value_t = 24)]
+    pub(crate) key_size: usize,
+    /// Bytes of a value
+    #[arg(long, default_value_t = 64)]
+    pub(crate) value_size: usize,
+    /// Clients
+    #[arg(long, default_value_t = 1)]
+    pub(crate) clients: usize,
+    /// Operations that each client has in flight
+    #[arg(long, default_value_t = 1)]
+    pub(crate) window: usize,
+    /// Operations to measure, all clients together
+    #[arg(long, default_value_t = 1_000_000)]
+    pub(crate) ops: usize,
+    /// Memory nodes of the temporary pool
+    #[arg(long, default_value_t = 3, value_parser = parse_nodes)]
+    pub(crate) nodes: usize,
+    /// Delay every completion by this much, as a network would: 0ns, 2us, 1ms
+    #[arg(long, default_value = "0ns", value_parser = parse_duration)]
+    pub(crate) rtt: Duration,
+    /// Seed of the operations
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Clients are threads instead of processes
+    #[arg(long)]
+    pub(crate) threads: bool,
+}
+
+fn parse_nodes(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(nodes @ (1 | 3 | 5 | 7)) => Ok(nodes),
+        _ => Err("a pool has 1, 3, 5 or 7 memory nodes".to_owned()),
+    }
+}

@@ -1,0 +1,204 @@
+//! `swarm bench`: YCSB workloads, measured.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use swarm_core::layout::{MAX_KEY, MAX_VALUE};
+
+use super::args::BenchArgs;
+use super::bench_report::{Measured, print};
+use super::crew::{Crew, Shell, gone};
+use super::job::{BenchJob, Job, Message, Order, Report};
+use super::outcome::{Answer, Failure};
+use super::store::open_pool;
+use super::temporary::TemporaryPool;
+use super::workload::{Distribution, Keys, Kind, Mix, Op, Plan};
+
+/// The most clients: each may hold two of a pool's slots for a moment.
+const MAX_CLIENTS: usize = 500;
+
+/// Measures.
+pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<Answer, Failure> {
+    check(args).map_err(Failure::Usage)?;
+    let temporary;
+    let (path, nodes) = match &args.pool {
+        Some(path) => (path.clone(), open_pool(path)?.geometry().nodes),
+        None => {
+            temporary = TemporaryPool::create(args.nodes, capacity(args), 2 * args.clients + 8)?;
+            (temporary.path(), args.nodes)
+        }
+    };
+    let shell = if args.threads { Shell::Thread } else { Shell::Process };
+    let bar = ProgressBar::new(args.ops as u64).with_style(
+        ProgressStyle::with_template("{msg} {wide_bar} {human_pos}/{human_len} {per_sec}")
+            .expect("the template is well-formed"),
+    );
+    let jobs =
+        (0..args.clients).map(|client| Job::Bench(job(args, path.clone(), client))).collect();
+    let reports = lead(Crew::start(jobs, shell)?, args.clients, &bar)?;
+    bar.finish_and_clear();
+    print(&Measured::new(args, nodes, &reports), json)?;
+    Ok(Answer::Yes)
+}
+
+fn check(args: &BenchArgs) -> Result<(), String> {
+    let all_keys = args.keys + inserts(args);
+    let smallest = Keys::smallest_size(all_keys);
+    let within = |what: &str, value: usize, from: usize, to: usize| {
+        if (from..=to).contains(&value) {
+            return Ok(());
+        }
+        Err(format!("--{what} is {value}; give it {from} to {to}"))
+    };
+    within("keys", args.keys, 1, Op::MAX_KEYS / 2)?;
+    within("ops", args.ops, 1, Op::MAX_KEYS / 2)?;
+    within("clients", args.clients, 1, MAX_CLIENTS)?;
+    within("window", args.window, 1, 512)?;
+    within("value-size", args.value_size, 0, MAX_VALUE)?;
+    within("key-size", args.key_size, 1, MAX_KEY)?;
+    if args.key_size < smallest {
+        return Err(format!(
+            "--key-size {} is too small to tell {all_keys} keys apart; give it at least {smallest}",
+            args.key_size
+        ));
+    }
+    if args.rtt > Duration::from_secs(1) {
+        return Err("--rtt is more than a second; operations would run out of time".to_owned());
+    }
+    Ok(())
+}
+
+fn job(args: &BenchArgs, pool: PathBuf, client: usize) -> BenchJob {
+    let default =
+        if args.workload == Mix::D { Distribution::Latest } else { Distribution::Zipfian };
+    BenchJob {
+        pool,
+        system: args.system,
+        plan: Plan {
+            mix: args.workload,
+            distribution: args.distribution.unwrap_or(default),
+            keys: args.keys,
+            ops: args.ops,
+            client,
+            clients: args.clients,
+            seed: args.seed,
+        },
+        key_size: args.key_size,
+        value_size: args.value_size,
+        window: args.window,
+        rtt_ns: args.rtt.as_nanos() as u64,
+        progress: std::io::stderr().is_terminal(),
+    }
+}
+
+/// How many new keys there may be: a fifth more than the share that is drawn.
+fn inserts(args: &BenchArgs) -> usize {
+    let (gets, other) = args.workload.shares();
+    if other != Kind::Insert {
+        return 0;
+    }
+    args.ops * (100 - gets as usize) / 100 * 6 / 5 + 1000 * args.clients.min(MAX_CLIENTS)
+}
+
+/// Bytes of each node of a temporary pool: what the run will write, and half as much again.
+///
+/// Every write takes a buffer at every node and is counted as if nothing were reused; every key a
+/// register, which holds the value once more, and its share of the index.
+fn capacity(args: &BenchArgs) -> u64 {
+    let rounded = |bytes: u64| {
+        // Large objects come in coarser sizes, and the largest in whole chunks.
+        let granules = bytes.div_ceil(64) * 64;
+        match granules {
+            0..=512 => granules,
+            513..0x8000 => granules + granules / 4,
+            _ => granules * 5 / 2,
+        }
+    };
+    let value = args.value_size as u64;
+    let buffer = rounded(48 + value);
+    let register = rounded(160 + args.key_size as u64 + value.min(4096)) + 512;
+    let (gets, other) = args.workload.shares();
+    let updates = match other {
+        Kind::Update | Kind::ReadModifyWrite => args.ops as u64 * u64::from(100 - gets) / 100,
+        Kind::Get | Kind::Insert => 0,
+    };
+    let keys = (args.keys + inserts(args)) as u64;
+    let used = keys * (buffer + register) + updates * buffer;
+    // Each client begins a few chunks of its own, and a chunk is about a thousandth of the pool.
+    let base = (64 << 20) + used / 2 * 3;
+    let chunks = 16 * args.clients as u64;
+    (base + base / 512 * chunks).next_multiple_of(1 << 20)
+}
+
+/// Leads the clients through loading, warm-up and the measured phase.
+fn lead(mut crew: Crew, clients: usize, bar: &ProgressBar) -> Result<Vec<Report>, Failure> {
+    bar.set_message("loading");
+    crew.gather(|message| matches!(message, Message::Loaded))?;
+    bar.set_message("warming up");
+    crew.order(Order::Warm)?;
+    crew.gather(|message| matches!(message, Message::Ready))?;
+    bar.set_message("measuring");
+    crew.go()?;
+    let mut done = vec![0; clients];
+    let mut reports: Vec<Option<Report>> = (0..clients).map(|_| None).collect();
+    let mut at_work = clients;
+    while at_work > 0 {
+        match crew.next(Duration::MAX) {
+            Some((client, Message::Progress { done: so_far, .. })) => {
+                done[client] = so_far;
+                bar.set_position(done.iter().sum());
+            }
+            Some((client, Message::Report(report))) => reports[client] = Some(*report),
+            Some((_, Message::Failed(why))) => return Err(Failure::Failed(why)),
+            Some((client, Message::Gone)) if reports[client].is_none() => return Err(gone(client)),
+            Some((_, Message::Gone)) => at_work -= 1,
+            Some((_, Message::Loaded | Message::Ready)) => {}
+            None => break,
+        }
+    }
+    Ok(reports.into_iter().flatten().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::super::args::{Cli, Command};
+    use super::*;
+
+    fn args(line: &str) -> BenchArgs {
+        let words = ["swarm", "bench"].into_iter().chain(line.split_whitespace());
+        match Cli::try_parse_from(words).map(|cli| cli.command) {
+            Ok(Command::Bench(args)) => args,
+            other => panic!("{line} is not a bench: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn sizes_that_cannot_be_are_refused() {
+        for bad in [
+            "--keys 0",
+            "--ops 0",
+            "--clients 0",
+            "--window 0",
+            "--key-size 0",
+            "--key-size 256",
+            "--key-size 3 --keys 1001",
+            "--value-size 1048577",
+            "--rtt 2s",
+        ] {
+            assert!(check(&args(bad)).is_err(), "{bad}");
+        }
+        assert_eq!(check(&args("--key-size 3 --keys 1000 --value-size 1048576")), Ok(()));
+    }
+
+    #[test]
+    fn the_pool_holds_what_the_run_writes() {
+        let writes = capacity(&args("--workload a --ops 4000000 --keys 100000"));
+        assert!(writes > 2_000_000 * 128 + 100_000 * (128 + 256 + 512), "{writes}");
+        assert!(capacity(&args("--workload c --ops 4000000")) < 256 << 20);
+        assert!(capacity(&args("--value-size 1048576 --keys 100 --ops 100")) > 200 << 20);
+    }
+}

@@ -1,0 +1,163 @@
+//! Clients that work at the same time, in processes or threads, as their leader sees them.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::Duration;
+
+use super::job::{Job, Message, Order, monotonic_ns, to_line};
+use super::outcome::Failure;
+use super::worker::{Channels, work};
+
+/// How long before its beginning a start is announced, so that all hear of it in time.
+const NOTICE: Duration = Duration::from_millis(20);
+
+/// What a client runs in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Shell {
+    Process,
+    Thread,
+}
+
+enum Member {
+    Process { child: Child, input: ChildStdin },
+    Thread { orders: Sender<Order> },
+}
+
+/// Clients at work. Processes are killed when this is dropped.
+pub(crate) struct Crew {
+    members: Vec<Member>,
+    inbox: Receiver<(usize, Message)>,
+}
+
+impl Crew {
+    /// Starts a client for each job.
+    pub(crate) fn start(jobs: Vec<Job>, shell: Shell) -> Result<Self, Failure> {
+        let (messages, inbox) = mpsc::channel();
+        let mut crew = Self { members: Vec::new(), inbox };
+        for (number, job) in jobs.into_iter().enumerate() {
+            let messages = messages.clone();
+            crew.members.push(match shell {
+                Shell::Process => start_process(number, &job, messages)?,
+                Shell::Thread => start_thread(number, job, messages),
+            });
+        }
+        Ok(crew)
+    }
+
+    /// The next message, and whose; `None` if there was none in time.
+    pub(crate) fn next(&self, patience: Duration) -> Option<(usize, Message)> {
+        match self.inbox.recv_timeout(patience) {
+            Ok(message) => Some(message),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
+        }
+    }
+
+    /// Waits until each client has told what `is_it` looks for.
+    pub(crate) fn gather(&self, is_it: impl Fn(&Message) -> bool) -> Result<(), Failure> {
+        let mut missing = self.members.len();
+        while missing > 0 {
+            match self.next(Duration::MAX) {
+                Some((_, message)) if is_it(&message) => missing -= 1,
+                Some((_, Message::Failed(why))) => return Err(Failure::Failed(why)),
+                Some((number, Message::Gone)) => return Err(gone(number)),
+                Some(_) => {}
+                None => return Err(Failure::Failed("all clients have ended early".to_owned())),
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells all.
+    pub(crate) fn order(&mut self, order: Order) -> Result<(), Failure> {
+        let line = to_line(&order)?;
+        for (number, member) in self.members.iter_mut().enumerate() {
+            let told = match member {
+                Member::Process { input, .. } => input.write_all(line.as_bytes()).is_ok(),
+                Member::Thread { orders } => orders.send(order).is_ok(),
+            };
+            if !told {
+                return Err(gone(number));
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets all begin at the same time, and says when that is.
+    pub(crate) fn go(&mut self) -> Result<u64, Failure> {
+        let at_ns = monotonic_ns() + NOTICE.as_nanos() as u64;
+        self.order(Order::Go { at_ns })?;
+        Ok(at_ns)
+    }
+
+    /// Kills a client that is a process with SIGKILL.
+    pub(crate) fn kill(&mut self, number: usize) -> Result<(), Failure> {
+        match &mut self.members[number] {
+            Member::Process { child, .. } => child
+                .kill()
+                .map_err(|error| Failure::because(format!("cannot kill client {number}"), error)),
+            Member::Thread { .. } => unreachable!("only processes can be killed"),
+        }
+    }
+}
+
+/// The failure of a client that ended without a word.
+pub(crate) fn gone(number: usize) -> Failure {
+    Failure::Failed(format!("client {number} ended without a report; was it killed?"))
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        for member in &mut self.members {
+            if let Member::Process { child, .. } = member {
+                // One that has ended already is only waited for.
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
+    }
+}
+
+fn start_process(
+    number: usize,
+    job: &Job,
+    messages: Sender<(usize, Message)>,
+) -> Result<Member, Failure> {
+    let failed = |error| Failure::because(format!("cannot start client {number}"), error);
+    // This very program, even if its file has been replaced since.
+    let mut child = Command::new("/proc/self/exe")
+        .arg0("swarm")
+        .arg("worker")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    let mut input = child.stdin.take().expect("it was asked for");
+    let output = child.stdout.take().expect("it was asked for");
+    input.write_all(to_line(job)?.as_bytes()).map_err(failed)?;
+    thread::spawn(move || {
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            let message = serde_json::from_str(&line)
+                .unwrap_or_else(|_| Message::Failed(format!("client {number} said: {line}")));
+            if messages.send((number, message)).is_err() {
+                return;
+            }
+        }
+        // Whoever has stopped listening needs no farewell.
+        let _ = messages.send((number, Message::Gone));
+    });
+    Ok(Member::Process { child, input })
+}
+
+fn start_thread(number: usize, job: Job, messages: Sender<(usize, Message)>) -> Member {
+    let (orders, inbox) = mpsc::channel();
+    thread::spawn(move || {
+        let lead = Channels { member: number, orders: inbox, messages: messages.clone() };
+        // The leader has gone if it cannot be told.
+        let _ = work(&job, &lead);
+        let _ = messages.send((number, Message::Gone));
+    });
+    Member::Thread { orders }
+}

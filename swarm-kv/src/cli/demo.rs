@@ -1,0 +1,149 @@
+//! `swarm demo`: the store at work while things fail.
+//!
+//! Half-way, one memory node stops answering and one client is killed; at the end a fresh client,
+//! for whom that node does not answer either, looks for every acknowledged write.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use swarm_core::fabric::NodeId;
+
+use super::bench_report::merge;
+use super::crew::{Crew, Shell, gone};
+use super::demo_live::Live;
+use super::demo_report::{Told, print, widest_gap};
+use super::demo_verdict::{LOADER, Log, Tag, judge};
+use super::demo_worker::key_name;
+use super::job::{DemoJob, Job, Message, Report, monotonic_ns};
+use super::outcome::{Answer, Failure};
+use super::store::{Store, SwitchState, Task, Wanted, block_on, with_client};
+use super::temporary::TemporaryPool;
+use super::workload::System;
+
+const NODES: usize = 3;
+const CLIENTS: usize = 4;
+const KEYS: u32 = 10_000;
+const SECONDS: u64 = 6;
+const RTT_NS: u64 = 2_000;
+/// For about four times as many writes as the emulated roundtrip allows.
+const CAPACITY: u64 = 384 << 20;
+const FROZEN_NODE: u8 = 1;
+const KILLED_CLIENT: usize = CLIENTS - 1;
+
+/// Runs the demo.
+pub(crate) fn run(json: bool) -> Result<Answer, Failure> {
+    let temporary = TemporaryPool::create(NODES, CAPACITY, 64)?;
+    let wanted = Wanted { system: System::Swarm, cache: KEYS as usize, rtt_ns: Some(0) };
+    with_client(temporary.pool(), wanted, Load)?;
+    if !json {
+        eprintln!(
+            "{NODES} memory nodes, {CLIENTS} clients, {KEYS} keys, 95 % gets and 5 % updates, \
+             {SECONDS} s"
+        );
+    }
+    let log = |client: usize| temporary.directory().join(format!("log-{client}"));
+    let jobs = (0..CLIENTS).map(|client| job(temporary.path(), log(client), client)).collect();
+    let mut crew = Crew::start(jobs, Shell::Process)?;
+    crew.gather(|message| matches!(message, Message::Ready))?;
+    let started_ns = crew.go()?;
+    let mut live = Live::new(CLIENTS, SECONDS, started_ns);
+    let fail = || temporary.pool().switch(NodeId(FROZEN_NODE)).set(SwitchState::Frozen);
+    let reports = follow(&mut crew, &mut live, started_ns, fail)?;
+    live.end();
+
+    let found = with_client(temporary.pool(), wanted, Find)?;
+    let logs = (0..CLIENTS).map(|client| Log::read(&log(client))).collect::<Result<Vec<_>, _>>()?;
+    let kinds = merge(&reports);
+    let survivors: u64 = kinds.values().map(|kind| kind.count).sum();
+    let ended_ns = reports.iter().map(|report| report.ended_ns).max().unwrap_or(started_ns);
+    let told = Told {
+        kinds,
+        operations: survivors + live.done(KILLED_CLIENT),
+        seconds: (ended_ns - started_ns).max(1) as f64 / 1e9,
+        keys: KEYS,
+        failed_at: live.steps.len() / 2,
+        steps: live.steps,
+        widest_gap_ns: widest_gap(&reports),
+        frozen_node: FROZEN_NODE,
+        killed_client: KILLED_CLIENT,
+        verdict: judge(&found, &logs, Some(KILLED_CLIENT)),
+    };
+    print(&told, json)?;
+    Ok(if told.verdict.lost.is_empty() { Answer::Yes } else { Answer::No })
+}
+
+fn job(pool: PathBuf, log: PathBuf, client: usize) -> Job {
+    Job::Demo(DemoJob {
+        pool,
+        log,
+        client: client as u32,
+        keys: KEYS,
+        rtt_ns: RTT_NS,
+        seconds: SECONDS,
+    })
+}
+
+/// Shows how the clients are doing, lets things fail half-way, and collects the reports.
+fn follow(
+    crew: &mut Crew,
+    live: &mut Live,
+    started_ns: u64,
+    fail: impl Fn(),
+) -> Result<Vec<Report>, Failure> {
+    let fail_at = started_ns + SECONDS * 500_000_000;
+    let mut reports: Vec<Option<Report>> = (0..CLIENTS).map(|_| None).collect();
+    let (mut at_work, mut failed) = (CLIENTS, false);
+    while at_work > 0 {
+        let now = monotonic_ns();
+        live.tick(now);
+        if !failed && now >= fail_at {
+            failed = true;
+            fail();
+            crew.kill(KILLED_CLIENT)?;
+            live.killed(KILLED_CLIENT);
+            live.event(&format!(
+                "  node {FROZEN_NODE} stops answering, client {KILLED_CLIENT} is killed"
+            ));
+        }
+        match crew.next(Duration::from_millis(10)) {
+            Some((client, Message::Progress { at_ns, done })) => live.progress(client, at_ns, done),
+            Some((client, Message::Report(report))) => reports[client] = Some(*report),
+            Some((_, Message::Failed(why))) => return Err(Failure::Failed(why)),
+            Some((client, Message::Gone)) => {
+                let expected = reports[client].is_some() || (failed && client == KILLED_CLIENT);
+                if !expected {
+                    return Err(gone(client));
+                }
+                at_work -= 1;
+            }
+            Some((_, Message::Loaded | Message::Ready)) | None => {}
+        }
+    }
+    Ok(reports.into_iter().flatten().collect())
+}
+
+struct Load;
+
+impl Task for Load {
+    type Output = ();
+
+    fn run<S: Store>(self, store: &S) -> Result<(), Failure> {
+        for key in 0..KEYS {
+            let value = Tag { client: LOADER, number: 0, key }.value();
+            block_on(store.insert(&key_name(key), &value))?;
+        }
+        Ok(())
+    }
+}
+
+/// Gets all keys, in their order.
+struct Find;
+
+impl Task for Find {
+    type Output = Vec<Option<Vec<u8>>>;
+
+    fn run<S: Store>(self, store: &S) -> Result<Self::Output, Failure> {
+        let get = |key| block_on(store.get(&key_name(key), |value| value.map(<[u8]>::to_vec)));
+        Ok((0..KEYS).map(get).collect::<Result<_, _>>()?)
+    }
+}

@@ -1,0 +1,194 @@
+//! What the demo brought, for people and for programs.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use serde_json::{Map, Value, json};
+
+use super::demo_verdict::Verdict;
+use super::demo_worker::GAP_FLOOR_NS;
+use super::job::{KindReport, Report};
+use super::outcome::Failure;
+use super::units::{show_ns, show_rate};
+use super::workload::Kind;
+
+/// All that is worth telling.
+pub(crate) struct Told {
+    pub(crate) kinds: BTreeMap<Kind, KindReport>,
+    /// Operations of all clients, the killed one included.
+    pub(crate) operations: u64,
+    pub(crate) seconds: f64,
+    pub(crate) keys: u32,
+    /// Operations in each step of time.
+    pub(crate) steps: Vec<u64>,
+    /// The step in which things failed.
+    pub(crate) failed_at: usize,
+    pub(crate) widest_gap_ns: u64,
+    pub(crate) frozen_node: u8,
+    pub(crate) killed_client: usize,
+    pub(crate) verdict: Verdict,
+}
+
+/// The longest time in which none of the clients completed an operation; [`GAP_FLOOR_NS`] if there
+/// was no longer one.
+pub(crate) fn widest_gap(reports: &[Report]) -> u64 {
+    let Some((first, others)) = reports.split_first() else { return 0 };
+    let mut common = first.gaps.clone();
+    for report in others {
+        common = intersect(&common, &report.gaps);
+    }
+    common.iter().map(|(from, to)| to - from).max().unwrap_or(0).max(GAP_FLOOR_NS)
+}
+
+/// The times that are in both, each a sorted list of times that do not overlap.
+fn intersect(a: &[(u64, u64)], b: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let (mut i, mut j, mut both) = (0, 0, Vec::new());
+    while let (Some(x), Some(y)) = (a.get(i), b.get(j)) {
+        let (from, to) = (x.0.max(y.0), x.1.min(y.1));
+        if from < to {
+            both.push((from, to));
+        }
+        if x.1 < y.1 {
+            i += 1;
+        } else {
+            j += 1;
+        }
+    }
+    both
+}
+
+/// Prints it.
+pub(crate) fn print(told: &Told, json: bool) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    if json { writeln!(out, "{}", told.json()) } else { told.table(&mut out) }
+        .map_err(|error| Failure::output(&error))
+}
+
+impl Told {
+    fn throughput(&self) -> f64 {
+        self.operations as f64 / self.seconds
+    }
+
+    fn json(&self) -> Value {
+        let mut object = Map::new();
+        object.insert("ok".into(), json!(self.verdict.lost.is_empty()));
+        object.insert("acknowledged_writes".into(), json!(self.verdict.acknowledged));
+        object.insert("lost".into(), json!(self.verdict.lost.len()));
+        object.insert("operations".into(), json!(self.operations));
+        object.insert("seconds".into(), json!(self.seconds));
+        object.insert("throughput".into(), json!(self.throughput()));
+        object.insert("widest_gap_ns".into(), json!(self.widest_gap_ns));
+        for (kind, report) in &self.kinds {
+            let latencies = report.histogram();
+            let value = json!({
+                "count": report.count,
+                "p50_ns": latencies.value_at_quantile(0.5),
+                "p99_ns": latencies.value_at_quantile(0.99),
+                "one_roundtrip": report.one_roundtrip(),
+                "roundtrips": report.roundtrips,
+            });
+            object.insert(kind.name().into(), value);
+        }
+        object.insert("keys".into(), json!(self.keys));
+        object.insert("frozen_node".into(), json!(self.frozen_node));
+        object.insert("killed_client".into(), json!(self.killed_client));
+        object.insert("operations_per_100ms".into(), json!(self.steps));
+        Value::Object(object)
+    }
+
+    fn table(&self, out: &mut impl Write) -> io::Result<()> {
+        writeln!(out, "\n  operations in each tenth of a second")?;
+        for line in chart(&self.steps, 5) {
+            writeln!(out, "  {line}")?;
+        }
+        writeln!(
+            out,
+            "  {:>at$} node {} stops answering, client {} is killed\n",
+            "▲",
+            self.frozen_node,
+            self.killed_client,
+            at = self.failed_at + 1
+        )?;
+        writeln!(out, "  operations   {}", self.operations)?;
+        writeln!(out, "  throughput   {}", show_rate(self.throughput()))?;
+        let under = if self.widest_gap_ns <= GAP_FLOOR_NS { "under " } else { "" };
+        writeln!(
+            out,
+            "  widest gap   {under}{} without a completed operation\n",
+            show_ns(self.widest_gap_ns)
+        )?;
+        writeln!(
+            out,
+            "  {:<10}{:>12}{:>12}{:>12}{:>18}",
+            "", "count", "p50", "p99", "one roundtrip"
+        )?;
+        for (kind, report) in &self.kinds {
+            let latencies = report.histogram();
+            writeln!(
+                out,
+                "  {:<10}{:>12}{:>12}{:>12}{:>16.2} %",
+                kind.name(),
+                report.count,
+                show_ns(latencies.value_at_quantile(0.5)),
+                show_ns(latencies.value_at_quantile(0.99)),
+                100.0 * report.one_roundtrip(),
+            )?;
+        }
+        writeln!(out, "  (of the clients that were not killed)\n")?;
+        self.verdict(out)
+    }
+
+    fn verdict(&self, out: &mut impl Write) -> io::Result<()> {
+        let Verdict { acknowledged, lost } = &self.verdict;
+        if lost.is_empty() {
+            return writeln!(
+                out,
+                "  ✔ every acknowledged write found: {acknowledged} writes to {} keys",
+                self.keys
+            );
+        }
+        writeln!(out, "  ✘ acknowledged writes lost on {} of {} keys:", lost.len(), self.keys)?;
+        for why in lost.iter().take(10) {
+            writeln!(out, "    {why}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Bars of up to `height` lines, top line first.
+fn chart(values: &[u64], height: usize) -> Vec<String> {
+    const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let top = values.iter().copied().max().unwrap_or(0).max(1);
+    let eighths: Vec<usize> = values
+        .iter()
+        .map(|&value| (value as f64 / top as f64 * (8 * height) as f64).round() as usize)
+        .collect();
+    (0..height)
+        .rev()
+        .map(|line| eighths.iter().map(|&e| EIGHTHS[e.saturating_sub(8 * line).min(8)]).collect())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gap_counts_where_all_clients_have_one() {
+        let report = |gaps: &[(u64, u64)]| Report { gaps: gaps.to_vec(), ..Report::default() };
+        let a = report(&[(0, 100_000), (500_000, 900_000), (1_000_000, 2_000_000)]);
+        let b = report(&[(90_000, 550_000), (600_000, 700_000), (950_000, 1_100_000)]);
+        assert_eq!(
+            intersect(&a.gaps, &b.gaps),
+            [(90_000, 100_000), (500_000, 550_000), (600_000, 700_000), (1_000_000, 1_100_000)]
+        );
+        assert_eq!(widest_gap(&[a, b]), 100_000);
+        assert_eq!(widest_gap(&[report(&[(0, 90_000)]), report(&[])]), GAP_FLOOR_NS);
+    }
+
+    #[test]
+    fn the_chart_is_as_high_as_the_highest_value() {
+        assert_eq!(chart(&[0, 4, 8, 16], 2), ["   █", " ▄██"]);
+        assert_eq!(chart(&[0, 0], 1), ["  "]);
+    }
+}

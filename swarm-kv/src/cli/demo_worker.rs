@@ -1,0 +1,128 @@
+//! A client of the demo: YCSB B, one operation after the other, until the time is over or it is
+//! killed.
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use super::demo_verdict::{Acknowledged, Log, Tag};
+use super::job::{DemoJob, KindReport, Message, Order, Report, monotonic_ns, new_histogram};
+use super::measure::describe;
+use super::outcome::Failure;
+use super::store::{Error, Store, Task, Wanted, block_on, open_pool, with_client};
+use super::worker::Lead;
+use super::workload::{Distribution, Kind, Mix, Picker, System};
+
+/// Times without a completed operation that are worth telling.
+pub(crate) const GAP_FLOOR_NS: u64 = 20_000;
+/// How often progress is told.
+pub(crate) const TELL_EVERY_NS: u64 = 50_000_000;
+/// The most gaps that are told.
+const MAX_GAPS: usize = 1 << 17;
+
+/// Does the job.
+pub(crate) fn run(job: &DemoJob, lead: &impl Lead) -> Result<Report, Failure> {
+    let pool = open_pool(&job.pool)?;
+    let wanted =
+        Wanted { system: System::Swarm, cache: job.keys as usize, rtt_ns: Some(job.rtt_ns) };
+    with_client(&pool, wanted, Demo { job, lead })
+}
+
+/// A key's name.
+pub(crate) fn key_name(key: u32) -> [u8; 24] {
+    let mut name = *b"user00000000000000000000";
+    let digits = format!("{key:020}");
+    name[4..].copy_from_slice(digits.as_bytes());
+    name
+}
+
+struct Demo<'a, L> {
+    job: &'a DemoJob,
+    lead: &'a L,
+}
+
+impl<L: Lead> Task for Demo<'_, L> {
+    type Output = Report;
+
+    fn run<S: Store>(self, store: &S) -> Result<Report, Failure> {
+        let failed = |error| Failure::because("cannot write the log", error);
+        let mut log = Log::create(&self.job.log).map_err(failed)?;
+        let keys: Vec<_> = (0..self.job.keys).map(key_name).collect();
+        for key in &keys {
+            block_on(store.get(key, |_| ()))?;
+        }
+        self.lead.tell(Message::Ready)?;
+        let mut started_ns = monotonic_ns();
+        if let Order::Go { at_ns } = self.lead.wait()? {
+            started_ns = at_ns;
+        }
+        while monotonic_ns() < started_ns {
+            std::hint::spin_loop();
+        }
+        self.work(store, &keys, &mut log, started_ns)
+    }
+}
+
+impl<L: Lead> Demo<'_, L> {
+    fn work<S: Store>(
+        &self,
+        store: &S,
+        keys: &[[u8; 24]],
+        log: &mut Log,
+        started_ns: u64,
+    ) -> Result<Report, Failure> {
+        let mut rng = SmallRng::seed_from_u64(u64::from(self.job.client));
+        let mut picker = Picker::new(Distribution::Zipfian, keys.len());
+        let (gets, _) = Mix::B.shares();
+        let mut histograms = [new_histogram(), new_histogram()];
+        let mut report = Report { started_ns, ..Report::default() };
+        let before = store.counters();
+        let until = started_ns + self.job.seconds * 1_000_000_000;
+        let (mut done, mut told, mut last) = (0, started_ns, started_ns);
+        while last < until {
+            let key = picker.loaded(&mut rng) as u32;
+            let name = &keys[key as usize];
+            let update = rng.random_range(0..100) >= gets;
+            let start = monotonic_ns();
+            if update {
+                let tag = Tag { client: self.job.client, number: log.next(), key };
+                if !block_on(store.update(name, &tag.value()))? {
+                    return Err(Failure::Failed(format!("key {key} has vanished")));
+                }
+            } else {
+                block_on(look(store, name, key))??;
+            }
+            let end = monotonic_ns();
+            if update {
+                log.note(Acknowledged { key, start_ns: start, end_ns: end })
+                    .map_err(|error| Failure::because("cannot write the log", error))?;
+            }
+            done += 1;
+            histograms[usize::from(update)].saturating_record(end - start);
+            if end - last > GAP_FLOOR_NS && report.gaps.len() < MAX_GAPS {
+                report.gaps.push((last, end));
+            }
+            if end - told > TELL_EVERY_NS {
+                told = end;
+                self.lead.tell(Message::Progress { at_ns: end, done })?;
+            }
+            last = end;
+        }
+        let counters = store.counters() - before;
+        let [get, update]: [KindReport; 2] =
+            [describe(&counters.get, &histograms[0]), describe(&counters.update, &histograms[1])];
+        report.ended_ns = last;
+        report.kinds = [(Kind::Get, get), (Kind::Update, update)].into();
+        Ok(report)
+    }
+}
+
+/// A key must be there, with a value that was written to it.
+async fn look<S: Store>(store: &S, name: &[u8], key: u32) -> Result<Result<(), Failure>, Error> {
+    store
+        .get(name, |value| match value.map(Tag::parse) {
+            None => Err(Failure::Failed(format!("key {key} has vanished"))),
+            Some(Some(tag)) if tag.key == key => Ok(()),
+            Some(_) => Err(Failure::Failed(format!("key {key} holds what was never written"))),
+        })
+        .await
+}

@@ -1,0 +1,168 @@
+//! `swarm get`, `put`, `insert`, `update` and `delete`.
+
+use std::ffi::OsStr;
+use std::io::{self, IsTerminal, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+
+use serde_json::{Value, json};
+use swarm_core::layout::{MAX_KEY, MAX_VALUE};
+
+use super::args::{KeyArgs, ValueArgs};
+use super::outcome::{Answer, Failure};
+use super::store::{Store, Task, Wanted, block_on, open_pool, with_client};
+
+enum Call<'a> {
+    Get,
+    Put(&'a [u8]),
+    Insert(&'a [u8]),
+    Update(&'a [u8]),
+    Delete,
+}
+
+struct Keyed<'a> {
+    key: &'a [u8],
+    call: Call<'a>,
+}
+
+/// What a call brought.
+enum Brought {
+    Done(bool),
+    Value(Vec<u8>),
+}
+
+impl Task for Keyed<'_> {
+    type Output = Brought;
+
+    fn run<S: Store>(self, store: &S) -> Result<Brought, Failure> {
+        let key = self.key;
+        Ok(match self.call {
+            Call::Get => match block_on(store.get(key, |value| value.map(<[u8]>::to_vec)))? {
+                Some(value) => Brought::Value(value),
+                None => Brought::Done(false),
+            },
+            Call::Put(value) => {
+                block_on(store.put(key, value))?;
+                Brought::Done(true)
+            }
+            Call::Insert(value) => Brought::Done(block_on(store.insert(key, value))?),
+            Call::Update(value) => Brought::Done(block_on(store.update(key, value))?),
+            Call::Delete => {
+                block_on(store.delete(key))?;
+                Brought::Done(true)
+            }
+        })
+    }
+}
+
+/// Prints a key's value.
+pub(crate) fn get(args: &KeyArgs, json: bool) -> Result<Answer, Failure> {
+    match call(&args.pool, &args.key, Call::Get)? {
+        Brought::Value(value) => {
+            print_value(&value, json).map_err(|error| Failure::output(&error))?;
+            Ok(Answer::Yes)
+        }
+        Brought::Done(_) => Ok(no(json, "there is no such key")),
+    }
+}
+
+/// Stores a value.
+pub(crate) fn put(args: &ValueArgs, json: bool) -> Result<Answer, Failure> {
+    let value = value(&args.value)?;
+    done(call(&args.pool, &args.key, Call::Put(&value))?, json, "")
+}
+
+/// Stores a value under a new key.
+pub(crate) fn insert(args: &ValueArgs, json: bool) -> Result<Answer, Failure> {
+    let value = value(&args.value)?;
+    done(call(&args.pool, &args.key, Call::Insert(&value))?, json, "the key exists")
+}
+
+/// Changes a value.
+pub(crate) fn update(args: &ValueArgs, json: bool) -> Result<Answer, Failure> {
+    let value = value(&args.value)?;
+    done(call(&args.pool, &args.key, Call::Update(&value))?, json, "there is no such key")
+}
+
+/// Removes a key.
+pub(crate) fn delete(args: &KeyArgs, json: bool) -> Result<Answer, Failure> {
+    done(call(&args.pool, &args.key, Call::Delete)?, json, "")
+}
+
+fn call(pool: &std::path::Path, key: &OsStr, call: Call<'_>) -> Result<Brought, Failure> {
+    let key = key.as_bytes();
+    check_key(key).map_err(Failure::Usage)?;
+    with_client(&open_pool(pool)?, Wanted::PLAIN, Keyed { key, call })
+}
+
+fn done(brought: Brought, json: bool, refused: &str) -> Result<Answer, Failure> {
+    if let Brought::Done(false) = brought {
+        return Ok(no(json, refused));
+    }
+    if json {
+        println!("{}", json!({ "done": true }));
+    }
+    Ok(Answer::Yes)
+}
+
+fn no(json: bool, reason: &str) -> Answer {
+    if json {
+        println!("{}", json!({ "done": false, "reason": reason }));
+    } else {
+        eprintln!("swarm: {reason}");
+    }
+    Answer::No
+}
+
+/// Whether a key may be stored.
+pub(crate) fn check_key(key: &[u8]) -> Result<(), String> {
+    match key.len() {
+        0 => Err("the key is empty; give it 1 to 255 bytes".to_owned()),
+        1..=MAX_KEY => Ok(()),
+        long => Err(format!("the key has {long} bytes; give it 1 to {MAX_KEY}")),
+    }
+}
+
+/// Whether a value may be stored.
+pub(crate) fn check_value(value: &[u8]) -> Result<(), String> {
+    if value.len() <= MAX_VALUE {
+        return Ok(());
+    }
+    Err(format!("the value has more than {MAX_VALUE} bytes; split it over several keys"))
+}
+
+/// The value on the command line or, for `-`, on standard input.
+fn value(argument: &OsStr) -> Result<Vec<u8>, Failure> {
+    let mut value = argument.as_bytes().to_vec();
+    if value == b"-" {
+        value.clear();
+        io::stdin()
+            .take(MAX_VALUE as u64 + 1)
+            .read_to_end(&mut value)
+            .map_err(|error| Failure::because("cannot read the value", error))?;
+    }
+    check_value(&value).map_err(Failure::Usage)?;
+    Ok(value)
+}
+
+/// Prints the bytes as they are, so that they can be piped on; a terminal gets a newline.
+fn print_value(value: &[u8], json: bool) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    if json {
+        return writeln!(out, "{}", describe(value));
+    }
+    out.write_all(value)?;
+    if out.is_terminal() {
+        out.write_all(b"\n")?;
+    }
+    out.flush()
+}
+
+fn describe(value: &[u8]) -> Value {
+    match std::str::from_utf8(value) {
+        Ok(text) => json!({ "done": true, "value": text }),
+        Err(_) => {
+            let hex: String = value.iter().map(|byte| format!("{byte:02x}")).collect();
+            json!({ "done": true, "value_hex": hex })
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! A client of bench: loads its share, warms up, and does its operations against the clock.
+//!
+//! The measured loop does nothing but take the next operation from an array and do it. What an
+//! operation costs in roundtrips, verbs and bytes comes from the client's own exact counters; its
+//! time is looked at for a sample only where looking would cost more than a few percent.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::hint::black_box;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use swarm_core::counting::Tally;
+
+use super::job::{
+    BenchJob, KindReport, Message, Order, Report, monotonic_ns, new_histogram, recorded,
+};
+use super::outcome::Failure;
+use super::store::{
+    Count, Counters, Error, Store, Task, Wanted, block_on_all, open_pool, with_client,
+};
+use super::worker::Lead;
+use super::workload::{Keys, Kind, Op};
+
+/// From this roundtrip on, every operation is timed.
+const TIME_ALL_FROM_NS: u64 = 2_000;
+/// Below it, one in so many. A power of two.
+const TIME_ONE_IN: usize = 32;
+/// How often progress is told.
+const TELL_EVERY: Duration = Duration::from_millis(200);
+
+/// Does the job.
+pub(crate) fn run(job: &BenchJob, lead: &impl Lead) -> Result<Report, Failure> {
+    let (ops, keys_then) = job.plan.operations();
+    let keys = Keys::new(keys_then, job.key_size);
+    let open = |rtt_ns| -> Result<_, Failure> {
+        let wanted = Wanted { system: job.system, cache: keys_then, rtt_ns };
+        Ok((open_pool(Path::new(&job.pool))?, wanted))
+    };
+    let (pool, wanted) = open(None)?;
+    with_client(&pool, wanted, Load { job, keys: &keys })?;
+    lead.tell(Message::Loaded)?;
+    lead.wait()?;
+    let (pool, wanted) = open((job.rtt_ns > 0).then_some(job.rtt_ns))?;
+    with_client(&pool, wanted, Measure { job, keys: &keys, ops: &ops, lead })
+}
+
+/// Inserts this client's share of the keys, without any delay.
+struct Load<'a> {
+    job: &'a BenchJob,
+    keys: &'a Keys,
+}
+
+impl Task for Load<'_> {
+    type Output = ();
+
+    fn run<S: Store>(self, store: &S) -> Result<(), Failure> {
+        let plan = &self.job.plan;
+        let value = vec![b'.'; self.job.value_size];
+        let mine = (plan.client..plan.keys).step_by(plan.clients);
+        super::store::block_on(async {
+            for key in mine {
+                store.insert(self.keys.get(key), &value).await?;
+            }
+            Ok::<(), Error>(())
+        })?;
+        Ok(())
+    }
+}
+
+struct Measure<'a, L> {
+    job: &'a BenchJob,
+    keys: &'a Keys,
+    ops: &'a [Op],
+    lead: &'a L,
+}
+
+impl<L: Lead> Task for Measure<'_, L> {
+    type Output = Report;
+
+    fn run<S: Store>(self, store: &S) -> Result<Report, Failure> {
+        self.warm_up(store)?;
+        self.lead.tell(Message::Ready)?;
+        if let Order::Go { at_ns } = self.lead.wait()? {
+            while monotonic_ns() < at_ns {
+                std::hint::spin_loop();
+            }
+        }
+        let before = store.counters();
+        let lane = Lanes::new(self);
+        let started_ns = monotonic_ns();
+        block_on_all((0..lane.of.job.window).map(|_| lane.work(store)).collect())?;
+        let ended_ns = monotonic_ns();
+        let kinds = lane.meter.into_inner().kinds(store.counters() - before);
+        Ok(Report { started_ns, ended_ns, kinds, gaps: Vec::new() })
+    }
+}
+
+impl<L: Lead> Measure<'_, L> {
+    /// Gets every key once, so that the client knows where each is.
+    fn warm_up<S: Store>(&self, store: &S) -> Result<(), Failure> {
+        let next = Cell::new(0);
+        // Long roundtrips overlap, so that a warm-up takes seconds and not minutes.
+        let lanes = 1 + (self.job.rtt_ns / 10_000).min(255) as usize;
+        let lane = async || {
+            while next.get() < self.job.plan.keys {
+                let key = next.replace(next.get() + 1);
+                store.get(self.keys.get(key), |value| black_box(value.is_some())).await?;
+            }
+            Ok::<(), Error>(())
+        };
+        block_on_all((0..lanes).map(|_| lane()).collect())?;
+        Ok(())
+    }
+}
+
+/// The measured loops of one client, which share its operations.
+struct Lanes<'a, L> {
+    of: Measure<'a, L>,
+    next: Cell<usize>,
+    /// An operation is timed if its number has none of these bits.
+    untimed: usize,
+    meter: RefCell<Meter>,
+    told: Cell<Instant>,
+}
+
+impl<'a, L: Lead> Lanes<'a, L> {
+    fn new(of: Measure<'a, L>) -> Self {
+        let untimed = if of.job.rtt_ns >= TIME_ALL_FROM_NS { 0 } else { TIME_ONE_IN - 1 };
+        let meter = RefCell::new(Meter::new());
+        Self { of, next: Cell::new(0), untimed, meter, told: Cell::new(Instant::now()) }
+    }
+
+    async fn work<S: Store>(&self, store: &S) -> Result<(), Failure> {
+        let mut value = vec![b'.'; self.of.job.value_size];
+        loop {
+            let number = self.next.get();
+            let Some(&op) = self.of.ops.get(number) else { return Ok(()) };
+            self.next.set(number + 1);
+            if number & self.untimed != 0 {
+                self.execute(store, op, number, &mut value).await?;
+                continue;
+            }
+            let start = Instant::now();
+            self.execute(store, op, number, &mut value).await?;
+            let end = Instant::now();
+            self.meter.borrow_mut().time(op.kind(), end - start);
+            self.tell(number, end)?;
+        }
+    }
+
+    #[inline]
+    async fn execute<S: Store>(
+        &self,
+        store: &S,
+        op: Op,
+        number: usize,
+        value: &mut [u8],
+    ) -> Result<(), Error> {
+        let key = self.of.keys.get(op.key());
+        match op.kind() {
+            Kind::Get => {
+                store.get(key, |value| black_box(value.map(<[u8]>::first).is_some())).await?;
+            }
+            Kind::Update => {
+                stamp(value, number);
+                store.update(key, value).await?;
+            }
+            Kind::Insert => {
+                stamp(value, number);
+                store.insert(key, value).await?;
+            }
+            Kind::ReadModifyWrite => {
+                store
+                    .get(key, |read| {
+                        value.fill(0);
+                        let read = read.unwrap_or_default();
+                        let length = read.len().min(value.len());
+                        value[..length].copy_from_slice(&read[..length]);
+                    })
+                    .await?;
+                let got = store.last();
+                stamp(value, number);
+                store.update(key, value).await?;
+                self.meter.borrow_mut().both(got, store.last());
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&self, number: usize, now: Instant) -> Result<(), Failure> {
+        if !self.of.job.progress || now - self.told.get() < TELL_EVERY {
+            return Ok(());
+        }
+        self.told.set(now);
+        self.of.lead.tell(Message::Progress { at_ns: monotonic_ns(), done: number as u64 })
+    }
+}
+
+/// Makes the value another one.
+#[inline]
+fn stamp(value: &mut [u8], number: usize) {
+    if let Some(head) = value.first_chunk_mut() {
+        *head = number.to_le_bytes();
+    }
+}
+
+struct Meter {
+    histograms: [Histogram<u64>; Kind::ALL.len()],
+    /// What went to read-modify-writes as a whole, and of that to their gets and updates.
+    both: Count,
+    gets: Count,
+    updates: Count,
+}
+
+impl Meter {
+    fn new() -> Self {
+        Self {
+            histograms: std::array::from_fn(|_| new_histogram()),
+            both: Count::default(),
+            gets: Count::default(),
+            updates: Count::default(),
+        }
+    }
+
+    fn time(&mut self, kind: Kind, latency: Duration) {
+        self.histograms[kind as usize].saturating_record(latency.as_nanos() as u64);
+    }
+
+    fn both(&mut self, get: Tally, update: Tally) {
+        count(&mut self.gets, get);
+        count(&mut self.updates, update);
+        count(&mut self.both, get + update);
+    }
+
+    /// What each kind that ran cost, where the client counted `counters`.
+    fn kinds(self, counters: Counters) -> BTreeMap<Kind, KindReport> {
+        let counts =
+            [counters.get - self.gets, counters.update - self.updates, counters.insert, self.both];
+        let kinds = Kind::ALL.into_iter().zip(counts).zip(&self.histograms);
+        kinds
+            .filter(|((_, count), _)| count.operations > 0)
+            .map(|((kind, count), histogram)| (kind, describe(&count, histogram)))
+            .collect()
+    }
+}
+
+fn count(count: &mut Count, tally: Tally) {
+    count.operations += 1;
+    let last = count.roundtrips.len() - 1;
+    count.roundtrips[last.min(tally.roundtrips as usize)] += 1;
+    count.verbs += tally.verbs;
+    count.bytes += tally.bytes;
+}
+
+/// A kind's counts and times, as they are told.
+pub(crate) fn describe(count: &Count, histogram: &Histogram<u64>) -> KindReport {
+    let roundtrips = count.roundtrips.iter().enumerate().filter(|(_, times)| **times > 0);
+    KindReport {
+        count: count.operations,
+        roundtrips: roundtrips.map(|(n, &times)| (n as u32, times)).collect(),
+        verbs: count.verbs,
+        bytes: count.bytes,
+        latencies: recorded(histogram),
+    }
+}

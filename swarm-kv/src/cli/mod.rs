@@ -1,0 +1,63 @@
+//! The commands.
+//!
+//! ```text
+//! args                    what the command line takes
+//! outcome, units, escape  exit status; sizes and durations; lines of key and value
+//! store                   the library, as the commands use it
+//! pools, keys, transfer   create, info, destroy; get, put, …; import, export
+//! temporary               pools that go when the command ends, whatever ends it
+//! job, crew, worker       clients in processes or threads, and how they are led
+//! workload, measure,
+//! bench, bench_report     YCSB
+//! demo…                   the store at work while things fail
+//! ```
+
+mod args;
+mod bench;
+mod bench_report;
+mod crew;
+mod demo;
+mod demo_live;
+mod demo_report;
+mod demo_verdict;
+mod demo_worker;
+mod escape;
+mod job;
+mod keys;
+mod measure;
+mod outcome;
+mod pools;
+mod standin;
+mod store;
+mod temporary;
+mod transfer;
+mod units;
+mod worker;
+mod workload;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Cli, Command};
+
+/// Does what the command line says.
+pub(crate) fn run() -> ExitCode {
+    let Cli { command, json } = Cli::parse();
+    let result = match command {
+        Command::Demo => demo::run(json),
+        Command::Create(args) => pools::create(&args, json),
+        Command::Info(args) => pools::info(&args.pool, json),
+        Command::Destroy(args) => pools::destroy(&args, json),
+        Command::Get(args) => keys::get(&args, json),
+        Command::Put(args) => keys::put(&args, json),
+        Command::Insert(args) => keys::insert(&args, json),
+        Command::Update(args) => keys::update(&args, json),
+        Command::Delete(args) => keys::delete(&args, json),
+        Command::Import(args) => transfer::import(&args, json),
+        Command::Export(args) => transfer::export(&args.pool, json),
+        Command::Bench(args) => bench::run(&args, json),
+        Command::Worker => worker::run(),
+    };
+    outcome::report(result, json)
+}

@@ -1,0 +1,58 @@
+//! How a command ends, and what the shell is told.
+
+use std::fmt::Display;
+use std::io;
+use std::process::ExitCode;
+
+use serde_json::json;
+
+/// How a command ended that could be carried out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Answer {
+    /// Done.
+    Yes,
+    /// The store's answer is no: absent, exists, or a verdict that does not hold.
+    No,
+}
+
+/// Why a command could not be carried out.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// It was asked for wrongly.
+    Usage(String),
+    /// It went wrong.
+    Failed(String),
+    /// Nobody reads the output any more, as in `swarm export POOL | head`.
+    OutputClosed,
+}
+
+impl Failure {
+    /// `what` went wrong because of `why`.
+    pub(crate) fn because(what: impl Display, why: impl Display) -> Self {
+        Self::Failed(format!("{what}: {why}"))
+    }
+
+    /// Output could not be written.
+    pub(crate) fn output(error: &io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            Self::OutputClosed
+        } else {
+            Self::because("cannot write the output", error)
+        }
+    }
+}
+
+/// Tells the user and the shell how it went: 0 done, 1 no, 2 usage, 3 failure.
+pub(crate) fn report(result: Result<Answer, Failure>, json: bool) -> ExitCode {
+    let (message, code) = match result {
+        Ok(Answer::Yes) | Err(Failure::OutputClosed) => return ExitCode::SUCCESS,
+        Ok(Answer::No) => return ExitCode::from(1),
+        Err(Failure::Usage(message)) => (message, 2),
+        Err(Failure::Failed(message)) => (message, 3),
+    };
+    eprintln!("swarm: {message}");
+    if json {
+        println!("{}", json!({ "error": message }));
+    }
+    ExitCode::from(code)
+}

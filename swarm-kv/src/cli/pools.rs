@@ -1,0 +1,90 @@
+//! `swarm create`, `info` and `destroy`.
+
+use std::path::Path;
+
+use serde_json::json;
+use swarm_core::geometry::LAYOUT_VERSION;
+
+use super::args::{CreateArgs, DestroyArgs};
+use super::outcome::{Answer, Failure};
+use super::store::{
+    CreateOptions, Pool, Store, Task, Usage, Wanted, block_on, open_pool, with_client,
+};
+use super::units::show_size;
+
+/// Makes a pool.
+pub(crate) fn create(args: &CreateArgs, json: bool) -> Result<Answer, Failure> {
+    let &CreateArgs { nodes, capacity, max_clients, .. } = args;
+    swarm_core::geometry::Geometry::new(nodes, capacity, max_clients, 0)
+        .map_err(|bad| Failure::Usage(bad.to_string()))?;
+    let options = CreateOptions { nodes, capacity, max_clients, node_paths: None };
+    Pool::create(&args.pool, options)?;
+    if json {
+        println!(
+            "{}",
+            json!({
+                "pool": args.pool.to_string_lossy(),
+                "nodes": nodes,
+                "capacity_bytes": capacity,
+                "max_clients": max_clients,
+            })
+        );
+    } else {
+        println!(
+            "made {}: {nodes} memory nodes of {}, for up to {max_clients} clients",
+            args.pool.display(),
+            show_size(capacity),
+        );
+    }
+    Ok(Answer::Yes)
+}
+
+struct GetUsage;
+
+impl Task for GetUsage {
+    type Output = Usage;
+
+    fn run<S: Store>(self, store: &S) -> Result<Usage, Failure> {
+        Ok(block_on(store.usage())?)
+    }
+}
+
+/// Says what a pool is.
+pub(crate) fn info(path: &Path, json: bool) -> Result<Answer, Failure> {
+    let pool = open_pool(path)?;
+    let geometry = pool.geometry();
+    let clients = pool.live_clients().len();
+    let Usage { used_bytes, keys, .. } = with_client(&pool, Wanted::PLAIN, GetUsage)?;
+    if json {
+        println!(
+            "{}",
+            json!({
+                "nodes": geometry.nodes,
+                "capacity_bytes": geometry.capacity,
+                "used_bytes": used_bytes,
+                "keys": keys,
+                "clients": clients,
+                "layout_version": LAYOUT_VERSION,
+            })
+        );
+    } else {
+        println!("memory nodes    {}", geometry.nodes);
+        println!("capacity        {} each", show_size(geometry.capacity));
+        println!("used            {}", show_size(used_bytes));
+        println!("keys            {keys}");
+        println!("clients         {clients}");
+        println!("layout version  {LAYOUT_VERSION}");
+    }
+    Ok(Answer::Yes)
+}
+
+/// Removes a pool.
+pub(crate) fn destroy(args: &DestroyArgs, json: bool) -> Result<Answer, Failure> {
+    Pool::destroy(&args.pool, args.force)?;
+    if json {
+        println!("{}", json!({ "done": true }));
+    } else {
+        println!("removed {}", args.pool.display());
+    }
+    Ok(Answer::Yes)
+}

@@ -1,0 +1,185 @@
+//! `swarm import` and `export`.
+//!
+//! Import puts a batch of lines at a time, with several in flight. A batch ends in front of a line
+//! whose key it has already, so that of two lines with one key the later wins; and where the next
+//! line has not arrived yet, so that nothing waits for it.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::path::Path;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+use swarm_core::layout::{MAX_KEY, MAX_VALUE};
+
+use super::args::ImportArgs;
+use super::escape::{format_line, parse_line};
+use super::keys::{check_key, check_value};
+use super::outcome::{Answer, Failure};
+use super::store::{Error, Store, Task, Wanted, block_on, block_on_all, open_pool, with_client};
+
+/// Puts in flight at a time.
+const LANES: usize = 16;
+/// Lines of a batch.
+const BATCH: usize = 64;
+/// A line is never longer, every byte escaped; nothing longer is read into memory.
+const MAX_LINE: usize = 2 * (MAX_KEY + MAX_VALUE) + 2;
+
+/// Puts the lines of a file.
+pub(crate) fn import(args: &ImportArgs, json: bool) -> Result<Answer, Failure> {
+    let (input, size): (Box<dyn Read>, _) = if args.file.as_os_str() == "-" {
+        (Box::new(io::stdin()), None)
+    } else {
+        let failed =
+            |error| Failure::because(format!("cannot read {}", args.file.display()), error);
+        let file = File::open(&args.file).map_err(failed)?;
+        let meta = file.metadata().map_err(failed)?;
+        (Box::new(file), meta.is_file().then_some(meta.len()))
+    };
+    let bar = match size {
+        Some(size) => bar(size, "{wide_bar} {bytes}/{total_bytes} {eta}"),
+        None => ProgressBar::new_spinner(),
+    };
+    let input = BufReader::with_capacity(1 << 16, bar.wrap_read(input));
+    let pool = open_pool(&args.pool)?;
+    let lines = with_client(&pool, Wanted::PLAIN, Import { input })?;
+    bar.finish_and_clear();
+    if json {
+        println!("{}", json!({ "lines": lines }));
+    } else {
+        eprintln!("{lines} lines");
+    }
+    Ok(Answer::Yes)
+}
+
+struct Import<R> {
+    input: BufReader<R>,
+}
+
+/// Keys and values to put, in any order.
+#[derive(Default)]
+struct Batch {
+    pairs: Vec<(Vec<u8>, Vec<u8>)>,
+    keys: HashSet<Vec<u8>>,
+}
+
+impl<R: Read> Task for Import<R> {
+    type Output = u64;
+
+    fn run<S: Store>(mut self, store: &S) -> Result<u64, Failure> {
+        let mut batch = Batch::default();
+        let mut stored = 0;
+        loop {
+            let next = match next_line(&mut self.input) {
+                Ok(Some(pair)) => pair,
+                end => {
+                    stored += batch.put(store, stored)?;
+                    return match end {
+                        Err(bad) => Err(at_line(stored + 1, bad)),
+                        Ok(_) => Ok(stored),
+                    };
+                }
+            };
+            if batch.keys.contains(&next.0) {
+                stored += batch.put(store, stored)?;
+            }
+            batch.keys.insert(next.0.clone());
+            batch.pairs.push(next);
+            if batch.pairs.len() == BATCH || !self.input.buffer().contains(&b'\n') {
+                stored += batch.put(store, stored)?;
+            }
+        }
+    }
+}
+
+impl Batch {
+    /// Puts all and is empty again. Says how many there were.
+    fn put<S: Store>(&mut self, store: &S, before: u64) -> Result<u64, Failure> {
+        let pairs = std::mem::take(&mut self.pairs);
+        self.keys.clear();
+        let rest = RefCell::new(pairs.iter().zip(before + 1..));
+        let lanes = (0..LANES.min(pairs.len())).map(|_| async {
+            loop {
+                let Some(((key, value), line)) = rest.borrow_mut().next() else {
+                    return Ok::<(), Failure>(());
+                };
+                store.put(key, value).await.map_err(|error: Error| at_line(line, error))?;
+            }
+        });
+        block_on_all(lanes.collect())?;
+        Ok(pairs.len() as u64)
+    }
+}
+
+fn at_line(line: u64, problem: impl std::fmt::Display) -> Failure {
+    Failure::Failed(format!("line {line}: {problem} (the lines before it are stored)"))
+}
+
+type Pair = (Vec<u8>, Vec<u8>);
+
+/// The next line's key and value; `None` at the end.
+fn next_line(input: &mut impl BufRead) -> Result<Option<Pair>, String> {
+    let mut line = Vec::new();
+    let limit = MAX_LINE as u64 + 1;
+    input.take(limit).read_until(b'\n', &mut line).map_err(|e| format!("cannot read it: {e}"))?;
+    if line.is_empty() {
+        return Ok(None);
+    }
+    if line.last() == Some(&b'\n') {
+        line.pop();
+    } else if line.len() > MAX_LINE {
+        return Err("it is longer than any key and value".to_owned());
+    }
+    let (key, value) = parse_line(&line).map_err(|bad| bad.to_string())?;
+    check_key(&key)?;
+    check_value(&value)?;
+    Ok(Some((key, value)))
+}
+
+/// Prints all keys and values.
+pub(crate) fn export(path: &Path, json: bool) -> Result<Answer, Failure> {
+    with_client(&open_pool(path)?, Wanted::PLAIN, Export { json })?;
+    Ok(Answer::Yes)
+}
+
+struct Export {
+    json: bool,
+}
+
+impl Task for Export {
+    type Output = ();
+
+    fn run<S: Store>(self, store: &S) -> Result<(), Failure> {
+        let bar = bar(block_on(store.usage())?.keys, "{wide_bar} {pos}/{len} keys {eta}");
+        let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+        let mut line = Vec::new();
+        let mut written = Ok(());
+        block_on(store.for_each(|key, value| {
+            if written.is_err() {
+                return;
+            }
+            if self.json {
+                line.clear();
+                let pair = json!({
+                    "key": String::from_utf8_lossy(key),
+                    "value": String::from_utf8_lossy(value),
+                });
+                line.extend(format!("{pair}\n").into_bytes());
+            } else {
+                format_line(key, value, &mut line);
+            }
+            written = out.write_all(&line);
+            bar.inc(1);
+        }))?;
+        bar.finish_and_clear();
+        written.and_then(|()| out.flush()).map_err(|error| Failure::output(&error))
+    }
+}
+
+/// A progress bar; it shows on a terminal only.
+fn bar(length: u64, template: &str) -> ProgressBar {
+    let style = ProgressStyle::with_template(template).expect("templates here are well-formed");
+    ProgressBar::new(length).with_style(style)
+}

@@ -1,0 +1,340 @@
+//! YCSB's workloads: which operation on which key, made before the clock starts.
+//!
+//! Operations are a flat array of words and keys a flat array of bytes, so that the measured loop
+//! neither draws nor formats anything.
+
+use clap::ValueEnum;
+use rand::rngs::SmallRng;
+use rand::{Rng, RngExt, SeedableRng};
+use rand_distr::{Distribution as _, Zipf};
+use serde::{Deserialize, Serialize};
+
+/// The exponent of YCSB's zipfian distributions.
+const ZIPF: f64 = 0.99;
+
+/// How replicas are kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum System {
+    /// Safe-Guess: linearizable, one roundtrip in the common case
+    Swarm,
+    /// ABD over plain memory: linearizable, writes take two roundtrips
+    DmAbd,
+    /// One copy per key, no replication: the floor
+    Raw,
+}
+
+/// A mix of operations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Mix {
+    /// 50 % get, 50 % update
+    A,
+    /// 95 % get, 5 % update
+    B,
+    /// 100 % get
+    C,
+    /// 95 % get, 5 % insert
+    D,
+    /// 50 % get, 50 % read-modify-write
+    F,
+}
+
+impl Mix {
+    /// How many percent of the operations are gets, and what the others are.
+    pub(crate) fn shares(self) -> (u32, Kind) {
+        match self {
+            Self::A => (50, Kind::Update),
+            Self::B => (95, Kind::Update),
+            Self::C => (100, Kind::Get),
+            Self::D => (95, Kind::Insert),
+            Self::F => (50, Kind::ReadModifyWrite),
+        }
+    }
+}
+
+/// Which keys are asked for most.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Distribution {
+    /// A few, strewn over all
+    Zipfian,
+    /// All alike
+    Uniform,
+    /// The newest: those that were loaded last and those that the client inserted
+    Latest,
+}
+
+/// A kind of operation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Kind {
+    Get,
+    Update,
+    Insert,
+    ReadModifyWrite,
+}
+
+impl Kind {
+    /// All, in the order in which they are reported.
+    pub(crate) const ALL: [Self; 4] =
+        [Self::Get, Self::Update, Self::Insert, Self::ReadModifyWrite];
+
+    /// Its name in reports.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::Update => "update",
+            Self::Insert => "insert",
+            Self::ReadModifyWrite => "read_modify_write",
+        }
+    }
+}
+
+/// An operation: kind and key number in a word.
+#[derive(Clone, Copy)]
+pub(crate) struct Op(u32);
+
+impl Op {
+    const KEY_BITS: u32 = 30;
+    /// The most keys that there may be.
+    pub(crate) const MAX_KEYS: usize = 1 << Self::KEY_BITS;
+
+    fn new(kind: Kind, key: usize) -> Self {
+        debug_assert!(key < Self::MAX_KEYS);
+        Self(((kind as u32) << Self::KEY_BITS) | key as u32)
+    }
+
+    /// What to do.
+    #[inline]
+    pub(crate) fn kind(self) -> Kind {
+        Kind::ALL[(self.0 >> Self::KEY_BITS) as usize]
+    }
+
+    /// The key's number.
+    #[inline]
+    pub(crate) fn key(self) -> usize {
+        (self.0 & ((1 << Self::KEY_BITS) - 1)) as usize
+    }
+}
+
+/// Keys of one size, one after the other.
+pub(crate) struct Keys {
+    size: usize,
+    bytes: Vec<u8>,
+}
+
+impl Keys {
+    /// The bytes that the numbers of `count` keys take.
+    pub(crate) fn smallest_size(count: usize) -> usize {
+        count.saturating_sub(1).checked_ilog10().map_or(1, |digits| digits as usize + 1)
+    }
+
+    /// Keys 0 to `count`, each of `size` bytes: `user`, if there is room, and the number.
+    pub(crate) fn new(count: usize, size: usize) -> Self {
+        let prefix = if size >= 4 + Self::smallest_size(count) { "user" } else { "" };
+        let mut bytes = vec![b'0'; count * size];
+        for (mut number, key) in bytes.chunks_exact_mut(size).enumerate() {
+            key[..prefix.len()].copy_from_slice(prefix.as_bytes());
+            let mut digit = size;
+            while number > 0 {
+                digit -= 1;
+                key[digit] = b'0' + (number % 10) as u8;
+                number /= 10;
+            }
+        }
+        Self { size, bytes }
+    }
+
+    /// A key.
+    #[inline]
+    pub(crate) fn get(&self, number: usize) -> &[u8] {
+        &self.bytes[number * self.size..][..self.size]
+    }
+}
+
+/// What one client is to do.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Plan {
+    pub(crate) mix: Mix,
+    pub(crate) distribution: Distribution,
+    /// Keys that are loaded.
+    pub(crate) keys: usize,
+    /// Operations of all clients together.
+    pub(crate) ops: usize,
+    /// Which of the clients this is.
+    pub(crate) client: usize,
+    pub(crate) clients: usize,
+    pub(crate) seed: u64,
+}
+
+impl Plan {
+    /// How many operations are this client's.
+    pub(crate) fn own_ops(&self) -> usize {
+        self.ops / self.clients + usize::from(self.client < self.ops % self.clients)
+    }
+
+    /// This client's operations, and how many keys there are then.
+    ///
+    /// The clients take turns in the numbers of new keys.
+    pub(crate) fn operations(&self) -> (Vec<Op>, usize) {
+        let seed = self.seed.wrapping_mul(1_000_003).wrapping_add(self.client as u64);
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let (gets, other) = self.mix.shares();
+        let mut inserted = 0;
+        let mut picker = Picker::new(self.distribution, self.keys);
+        let ops = (0..self.own_ops())
+            .map(|_| {
+                let kind = if rng.random_range(0..100) < gets { Kind::Get } else { other };
+                if kind == Kind::Insert {
+                    inserted += 1;
+                    return Op::new(kind, self.new_key(inserted));
+                }
+                Op::new(
+                    kind,
+                    match picker.pick(&mut rng, inserted) {
+                        Pick::Loaded(key) => key,
+                        Pick::Inserted(nth) => self.new_key(nth),
+                    },
+                )
+            })
+            .collect();
+        (ops, self.new_key(inserted.max(1)) + 1)
+    }
+
+    /// The number of this client's `nth` new key, from 1.
+    fn new_key(&self, nth: usize) -> usize {
+        self.keys + (nth - 1) * self.clients + self.client
+    }
+}
+
+enum Pick {
+    Loaded(usize),
+    Inserted(usize),
+}
+
+/// Draws keys.
+pub(crate) struct Picker {
+    distribution: Distribution,
+    keys: usize,
+    zipf: Zipf<f64>,
+}
+
+impl Picker {
+    /// Draws from `keys` keys.
+    pub(crate) fn new(distribution: Distribution, keys: usize) -> Self {
+        let zipf = Zipf::new(keys.max(1) as f64, ZIPF).expect("at least one key, fixed exponent");
+        Self { distribution, keys, zipf }
+    }
+
+    /// A key among those that were loaded.
+    pub(crate) fn loaded(&mut self, rng: &mut impl Rng) -> usize {
+        match self.pick(rng, 0) {
+            Pick::Loaded(key) | Pick::Inserted(key) => key,
+        }
+    }
+
+    fn pick(&mut self, rng: &mut impl Rng, inserted: usize) -> Pick {
+        match self.distribution {
+            Distribution::Uniform => Pick::Loaded(rng.random_range(0..self.keys)),
+            Distribution::Zipfian => {
+                Pick::Loaded((scramble(self.rank(rng)) % self.keys as u64) as usize)
+            }
+            Distribution::Latest => {
+                let back = self.rank(rng) as usize;
+                if back < inserted {
+                    Pick::Inserted(inserted - back)
+                } else {
+                    let back = (back - inserted).min(self.keys - 1);
+                    Pick::Loaded(self.keys - 1 - back)
+                }
+            }
+        }
+    }
+
+    /// How many keys are asked for more often, from 0.
+    fn rank(&self, rng: &mut impl Rng) -> u64 {
+        self.zipf.sample(rng) as u64 - 1
+    }
+}
+
+/// Strews ranks over all keys: the finalizer of SplitMix64.
+fn scramble(rank: u64) -> u64 {
+    let mut z = rank.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn plan(mix: Mix, distribution: Distribution) -> Plan {
+        Plan { mix, distribution, keys: 1000, ops: 40_001, client: 1, clients: 2, seed: 7 }
+    }
+
+    #[test]
+    fn shares_are_the_workloads() {
+        for mix in [Mix::A, Mix::B, Mix::C, Mix::D, Mix::F] {
+            let (ops, _) = plan(mix, Distribution::Zipfian).operations();
+            assert_eq!(ops.len(), 20_000);
+            let (share, other) = mix.shares();
+            let gets = ops.iter().filter(|op| op.kind() == Kind::Get).count();
+            assert!(gets.abs_diff(200 * share as usize) < 400, "{mix:?} has {gets} gets");
+            assert!(ops.iter().all(|op| op.kind() == Kind::Get || op.kind() == other));
+        }
+    }
+
+    #[test]
+    fn a_seed_gives_the_same_operations_and_clients_differ() {
+        let words = |p: Plan| p.operations().0.iter().map(|op| op.0).collect::<Vec<_>>();
+        let one = plan(Mix::A, Distribution::Zipfian);
+        assert_eq!(words(one), words(one));
+        assert_ne!(words(one), words(Plan { client: 0, ..one })[..20_000]);
+        assert_ne!(words(one), words(Plan { seed: 8, ..one }));
+    }
+
+    #[test]
+    fn zipfian_has_a_hot_key_and_uniform_has_none() {
+        let hottest = |distribution| {
+            let mut counts = vec![0; 1000];
+            for op in plan(Mix::C, distribution).operations().0 {
+                counts[op.key()] += 1;
+            }
+            counts.into_iter().max()
+        };
+        // 1 / H(1000, 0.99) of 20,000 is about 2,600.
+        assert!(hottest(Distribution::Zipfian) > Some(2_000));
+        assert!(hottest(Distribution::Uniform) < Some(60));
+    }
+
+    #[test]
+    fn new_keys_are_new_and_reads_only_meet_keys_that_are_there() {
+        let mut seen = HashSet::new();
+        for client in 0..2 {
+            let (ops, keys) = Plan { client, ..plan(Mix::D, Distribution::Latest) }.operations();
+            let mut own = HashSet::new();
+            for op in ops {
+                assert!(op.key() < keys);
+                match op.kind() {
+                    Kind::Insert => assert!(seen.insert(op.key()) && own.insert(op.key())),
+                    _ => assert!(op.key() < 1000 || own.contains(&op.key())),
+                }
+            }
+            assert!(own.iter().all(|&key| key >= 1000));
+        }
+    }
+
+    #[test]
+    fn keys_have_their_size_and_differ() {
+        let keys = Keys::new(1001, 24);
+        assert_eq!(keys.get(1000), b"user00000000000000001000");
+        assert_eq!(Keys::new(1000, 3).get(999), b"999");
+        assert_eq!(Keys::smallest_size(1000), 3);
+        assert_eq!(Keys::smallest_size(1001), 4);
+        assert_eq!(Keys::smallest_size(1), 1);
+    }
+}
