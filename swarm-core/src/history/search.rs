@@ -1,9 +1,4 @@
-//! Histories of operations on keys, and whether they are linearizable.
-//!
-//! A history is linearizable if every operation can be given one moment between its call and its
-//! answer at which it takes effect, such that the answers are those of a plain map. Keys are
-//! independent. An operation whose answer is not known (its client died, or it ended in an error)
-//! takes effect at any time after its call, or never.
+//! The search for an order.
 //!
 //! The search is Wing and Gong's with Lowe's memory of what was tried: operations are put in order
 //! one by one; those that do not change the value (reads that fit, refusals) are put as soon as
@@ -11,139 +6,10 @@
 //! the value after them; the set is remembered by a 128-bit hash. Time is a few hash-table accesses an
 //! operation unless many writes overlap.
 
-use core::fmt;
-use std::cell::RefCell;
-use std::collections::{BTreeMap, HashSet};
-use std::rc::Rc;
+use std::collections::HashSet;
 use std::vec::Vec;
 
-/// What a client asked for. Values are known by numbers; 0 is as good as any.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Call {
-    /// Reads the value. Answer: [`Answer::Value`].
-    Get,
-    /// Sets the value, whether or not there was one. Answer: [`Answer::Done`].
-    Put(u64),
-    /// Sets the value if there is none. Answer: done or refused.
-    Insert(u64),
-    /// Sets the value if there is one. Answer: done or refused.
-    Update(u64),
-    /// Removes the value, if there is one. Answer: [`Answer::Done`].
-    Delete,
-}
-
-/// What it was told.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Answer {
-    /// The value, or that there is none.
-    Value(Option<u64>),
-    /// It was done.
-    Done,
-    /// It had no effect: the key was there already (insert), or was not there (update).
-    Refused,
-}
-
-/// One operation of a history.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Operation {
-    /// On which key.
-    pub key: u64,
-    /// Whose, for reports.
-    pub client: usize,
-    /// What was asked for.
-    pub call: Call,
-    /// When: any clock that all clients share.
-    pub called: u64,
-    /// When it was answered, and how; `None` if that is not known. An operation that is answered
-    /// at the moment at which another is called overlaps with it.
-    pub answered: Option<(u64, Answer)>,
-}
-
-impl fmt::Display for Operation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { client, call, called, .. } = self;
-        match self.answered {
-            Some((at, answer)) => {
-                write!(f, "{called:>8} .. {at:<8} client {client}: {call:?} -> {answer:?}")
-            }
-            None => write!(f, "{called:>8} ..          client {client}: {call:?} -> not known"),
-        }
-    }
-}
-
-/// Why a history was not accepted.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Rejected {
-    /// It is not linearizable.
-    Violation(Dead),
-    /// The search took more steps than it was allowed.
-    Undecided {
-        /// Which key's.
-        key: u64,
-        /// How many steps were allowed.
-        budget: u64,
-    },
-}
-
-/// The furthest that the search for an order came.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Dead {
-    /// Which key's history.
-    pub key: u64,
-    /// The value at that point.
-    pub value: Option<u64>,
-    /// The operations put in order last, oldest first.
-    pub before: Vec<Operation>,
-    /// The operations of which none fits next, though one must.
-    pub next: Vec<Operation>,
-}
-
-impl fmt::Display for Rejected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Undecided { key, budget } => {
-                write!(f, "key {key}: no answer after {budget} steps; give the search more")
-            }
-            Self::Violation(dead) => {
-                writeln!(f, "key {}: not linearizable. These were put in order last:", dead.key)?;
-                dead.before.iter().try_for_each(|operation| writeln!(f, "  {operation}"))?;
-                writeln!(f, "The value was then {:?}, and none of these fits:", dead.value)?;
-                dead.next.iter().try_for_each(|operation| writeln!(f, "  {operation}"))
-            }
-        }
-    }
-}
-
-/// Enough steps for any history that is not made to be hard.
-pub const BUDGET: u64 = 200_000_000;
-
-/// Checks a history in which `initial` gives the keys' values at first.
-///
-/// # Errors
-/// If the history is not linearizable, or that could not be told within `budget` steps.
-pub fn check(
-    operations: &[Operation],
-    initial: impl Fn(u64) -> Option<u64>,
-    budget: u64,
-) -> Result<(), Rejected> {
-    let mut keys = BTreeMap::<u64, Vec<Operation>>::new();
-    for operation in operations {
-        keys.entry(operation.key).or_default().push(*operation);
-    }
-    keys.into_iter().try_for_each(|(key, history)| check_key(&history, initial(key), budget))
-}
-
-/// Checks the history of one key, whose value is `initial` at first.
-///
-/// # Errors
-/// If the history is not linearizable, or that could not be told within `budget` steps.
-pub fn check_key(
-    operations: &[Operation],
-    initial: Option<u64>,
-    budget: u64,
-) -> Result<(), Rejected> {
-    Search::new(operations, initial).run(budget)
-}
+use super::{Answer, Call, Dead, Operation, Rejected};
 
 /// The value after `call` took effect, if it may have had `answer` on `value`.
 fn apply(call: Call, answer: Option<Answer>, value: Option<u64>) -> Option<Option<u64>> {
@@ -183,7 +49,7 @@ struct Placed {
     resume: Option<Cursor>,
 }
 
-struct Search {
+pub(super) struct Search {
     /// Those whose answers are known, by their calls; then those whose are not, likewise.
     operations: Vec<Operation>,
     known: usize,
@@ -204,7 +70,7 @@ struct Search {
 }
 
 impl Search {
-    fn new(history: &[Operation], initial: Option<u64>) -> Self {
+    pub(super) fn new(history: &[Operation], initial: Option<u64>) -> Self {
         let mut operations: Vec<_> =
             history.iter().filter(|op| op.answered.is_some()).copied().collect();
         let known = operations.len();
@@ -271,12 +137,12 @@ impl Search {
         }
     }
 
-    fn run(mut self, budget: u64) -> Result<(), Rejected> {
+    pub(super) fn run(mut self, budget: u64) -> Result<(), Rejected> {
         let mut cursor = self.settle();
         for _ in 0..budget {
             let found = match cursor {
                 Cursor::Event(END) => return Ok(()),
-                Cursor::Event(event) if event % 2 == 0 => {
+                Cursor::Event(event) if is_call(event) => {
                     let otherwise = Cursor::Event(self.next[event as usize]);
                     self.try_next(event / 2, otherwise).unwrap_or(otherwise)
                 }
@@ -346,7 +212,7 @@ impl Search {
     /// When the first answer is due among the operations that are not in order yet.
     fn deadline(&self) -> u64 {
         let mut event = self.first;
-        while event != END && event % 2 == 0 {
+        while event != END && is_call(event) {
             event = self.next[event as usize];
         }
         if event == END { u64::MAX } else { self.time(event) }
@@ -355,7 +221,7 @@ impl Search {
     /// Puts next whatever can be next without changing the value: to put it later is no better.
     fn settle(&mut self) -> Cursor {
         let mut event = self.first;
-        while event != END && event % 2 == 0 {
+        while event != END && is_call(event) {
             let operation = event / 2;
             event = self.next[event as usize];
             let op = &self.operations[operation as usize];
@@ -433,7 +299,7 @@ impl Search {
         let before = &self.order[self.order.len().saturating_sub(SHOWN)..];
         let mut next = Vec::new();
         let mut event = self.first;
-        while event != END && event % 2 == 0 && next.len() < 2 * SHOWN {
+        while event != END && is_call(event) && next.len() < 2 * SHOWN {
             next.push(self.operations[event as usize / 2]);
             event = self.next[event as usize];
         }
@@ -458,41 +324,7 @@ fn mark(operation: u32) -> u128 {
     u128::from(mix(base + 1)) << 64 | u128::from(mix(base + 2))
 }
 
-/// Takes down the operations of clients that share a thread.
-#[derive(Clone, Debug, Default)]
-pub struct Recorder(Rc<RefCell<Recorded>>);
-
-#[derive(Debug, Default)]
-struct Recorded {
-    time: u64,
-    operations: Vec<Operation>,
-}
-
-impl Recorder {
-    /// Nothing was recorded yet.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// An operation begins. Yields its number.
-    pub fn called(&self, client: usize, key: u64, call: Call) -> usize {
-        let mut recorded = self.0.borrow_mut();
-        recorded.time += 1;
-        let called = recorded.time;
-        recorded.operations.push(Operation { key, client, call, called, answered: None });
-        recorded.operations.len() - 1
-    }
-
-    /// Operation `number` was answered. One that ended in an error, or never, is left unanswered.
-    pub fn answered(&self, number: usize, answer: Answer) {
-        let mut recorded = self.0.borrow_mut();
-        recorded.time += 1;
-        let at = recorded.time;
-        recorded.operations[number].answered = Some((at, answer));
-    }
-
-    /// The history so far.
-    pub fn operations(&self) -> Vec<Operation> {
-        self.0.borrow().operations.clone()
-    }
+/// Whether an event is an operation's call, not its answer.
+fn is_call(event: u32) -> bool {
+    event.is_multiple_of(2)
 }
