@@ -23,6 +23,7 @@
 //! that follows a WRITE with no CAS in between costs a fence.
 
 use core::cell::Cell;
+use core::mem;
 
 use swarm_core::fabric::{Address, NodeDown, Verb};
 use swarm_core::geometry::HEADER_BYTES;
@@ -32,8 +33,9 @@ use crate::sync::{Ordering, Word, fence, fence_behind_cas, fence_behind_read};
 /// The first word that verbs may touch: the header in front of it is not theirs.
 pub const FIRST_WORD: u64 = HEADER_BYTES / 8;
 
-/// Runs `chain` on `memory`, a node's words from [`FIRST_WORD`] on, and appends what its verbs
-/// yield to `reply`. `unfenced` says whether the client's last store has no fence behind it.
+/// Runs `chain` on `memory`, a node's words from [`FIRST_WORD`] on, and puts what its verbs yield
+/// into `reply`, which has room for just that. `unfenced` says whether the client's last store has
+/// no fence behind it.
 ///
 /// # Errors
 /// A verb lies outside of the memory. It touched nothing; the verbs before it took effect.
@@ -42,16 +44,18 @@ pub fn run(
     memory: &[Word],
     chain: &[Verb<'_>],
     unfenced: &Cell<bool>,
-    reply: &mut Vec<u64>,
+    reply: &mut [u64],
 ) -> Result<(), NodeDown> {
+    let mut rest = reply;
     for verb in chain {
         match *verb {
             Verb::Read { at, words } => {
                 let words = span(memory, at, words)?;
+                let place = take(&mut rest, words.len())?;
                 if unfenced.get() {
                     fence_behind_write(unfenced);
                 }
-                read(words, reply);
+                read(words, place);
             }
             Verb::Write { at, head, tail } => {
                 let words = span(memory, at, head.len() + tail.len().div_ceil(8))?;
@@ -60,7 +64,7 @@ pub fn run(
             }
             Verb::Cas { at, expect, new } => {
                 let word = span(memory, at, 1)?;
-                reply.push(cas(&word[0], expect, new));
+                take(&mut rest, 1)?[0] = cas(&word[0], expect, new);
                 unfenced.set(false);
             }
         }
@@ -77,9 +81,19 @@ fn span(memory: &[Word], at: Address, words: usize) -> Result<&[Word], NodeDown>
     memory.get(start..start.wrapping_add(words)).ok_or(NodeDown)
 }
 
+/// The next `words` words of the reply.
 #[inline(always)]
-fn read(words: &[Word], reply: &mut Vec<u64>) {
-    reply.extend(words.iter().map(|word| word.load(Ordering::Relaxed)));
+fn take<'r>(rest: &mut &'r mut [u64], words: usize) -> Result<&'r mut [u64], NodeDown> {
+    let (place, behind) = mem::take(rest).split_at_mut_checked(words).ok_or(NodeDown)?;
+    *rest = behind;
+    Ok(place)
+}
+
+#[inline(always)]
+fn read(words: &[Word], place: &mut [u64]) {
+    for (to, word) in place.iter_mut().zip(words) {
+        *to = word.load(Ordering::Relaxed);
+    }
     // Pairs with the release of the CAS that stored a word just read, and with the release fence
     // in front of a WRITE that did.
     fence_behind_read();

@@ -3,23 +3,30 @@
 //! The invariant: all processes of one boot compute the same straight line from the processor's
 //! time-stamp counter, so that their guesses differ by no more than the time they take. Whoever
 //! finds no line for this boot in the control file measures one, under a lock, and leaves it there
-//! for the others. Nothing but speed depends on it.
+//! for the others. A line carries a checksum, so that reading it takes no lock. Nothing but speed
+//! depends on it.
 
-use std::fs;
+use std::fs::{self, File};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 use swarm_core::clock::Clock;
 
 use crate::control::{CALIBRATIONS, Control};
 use crate::error::Error;
+use crate::header::sum;
 use crate::lock;
 
 /// For how long the counter is watched to learn its speed.
 const WATCH: Duration = Duration::from_millis(15);
-/// Words of one boot's calibration: boot id (2), source, ticks, nanoseconds, multiplier.
-const ENTRY_WORDS: usize = 8;
+/// How long to wait for another process that measures. If that was stopped half-way, this one goes
+/// by a line of its own.
+const WAIT: Duration = Duration::from_millis(500);
+/// Words of one boot's calibration: boot id (2), source, ticks, nanoseconds, multiplier, checksum.
+const ENTRY_WORDS: usize = 7;
+/// Words from one calibration to the next.
+const ENTRY_STRIDE: usize = 8;
 /// A multiplier is nanoseconds to a tick, times 2 to this power.
 const SHIFT: u32 = 32;
 /// No counter is slower than a tick in this many nanoseconds.
@@ -66,39 +73,46 @@ impl PoolClock {
             let (source, multiplier) = (Source::Wall, 1 << SHIFT);
             return Ok(Self { source, ticks: created, nanoseconds: 0, multiplier });
         };
+        let known = || entries().find_map(|at| Self::load(control, at, boot));
+        if let Some(clock) = known() {
+            return Ok(clock);
+        }
         // The lock goes with the opening when this returns, or with the process.
         let file = control.reopen()?;
-        lock::lock(&file, Control::calibration_bytes())
-            .map_err(|error| Error::io(control.dir(), "lock the control file in", error))?;
-        if let Some(clock) = entries().find_map(|at| Self::load(control, at, boot)) {
+        let locked = wait_for_lock(control, &file)?;
+        if let Some(clock) = known() {
             return Ok(clock);
         }
         let clock = Self::measure(created);
-        let oldest = entries().min_by_key(|&at| control.mapping().load::<ENTRY_WORDS>(at)[4]);
-        clock.store(control, oldest.expect("the control file has room for boots"), boot);
+        if locked {
+            let oldest = entries().min_by_key(|&at| control.mapping().load::<ENTRY_WORDS>(at)[4]);
+            clock.store(control, oldest.expect("the control file has room for boots"), boot);
+        }
         Ok(clock)
     }
 
     fn load(control: &Control, at: usize, boot: u128) -> Option<Self> {
-        let [low, high, source, ticks, nanoseconds, multiplier, ..] =
-            control.mapping().load::<ENTRY_WORDS>(at);
+        let words = control.mapping().load::<ENTRY_WORDS>(at);
+        let [low, high, source, ticks, nanoseconds, multiplier, checksum] = words;
         let source = match source {
             1 => Source::Counter,
             2 => Source::Monotonic,
             _ => return None,
         };
-        let known = u128::from(low) | (u128::from(high) << 64);
+        let whole = checksum == sum(&words[..ENTRY_WORDS - 1]);
         let plausible = (1..=SLOWEST << SHIFT).contains(&multiplier);
-        (known == boot && plausible).then_some(Self { source, ticks, nanoseconds, multiplier })
+        let known = u128::from(low) | (u128::from(high) << 64);
+        let clock = Self { source, ticks, nanoseconds, multiplier };
+        (known == boot && whole && plausible).then_some(clock)
     }
 
+    /// Stores the line for others. Who reads half of it notices by the checksum.
     fn store(&self, control: &Control, at: usize, boot: u128) {
         let source = self.source as u64;
         let (low, high) = (boot as u64, (boot >> 64) as u64);
-        let words = [low, high, source, self.ticks, self.nanoseconds, self.multiplier];
-        // Boots without a line yet have no boot id, and those with one are found by it; the lock
-        // keeps others from seeing half of this.
-        control.mapping().store(at, &words);
+        let line = [low, high, source, self.ticks, self.nanoseconds, self.multiplier];
+        control.mapping().store(at, &line);
+        control.mapping().store(at + line.len(), &[sum(&line)]);
     }
 
     fn measure(created: u64) -> Self {
@@ -146,7 +160,20 @@ impl Source {
 
 /// First words of the control file's calibrations.
 fn entries() -> impl Iterator<Item = usize> {
-    CALIBRATIONS.step_by(ENTRY_WORDS)
+    CALIBRATIONS.step_by(ENTRY_STRIDE)
+}
+
+/// Waits a while for the lock that the measuring process holds. `false` if that took too long.
+fn wait_for_lock(control: &Control, file: &File) -> Result<bool, Error> {
+    let begun = Instant::now();
+    loop {
+        let locked = lock::try_lock(file, Control::calibration_bytes())
+            .map_err(|error| Error::io(control.dir(), "lock the control file in", error))?;
+        if locked || begun.elapsed() >= WAIT {
+            return Ok(locked);
+        }
+        sleep(Duration::from_millis(1));
+    }
 }
 
 /// Wall-clock nanoseconds since 1970.

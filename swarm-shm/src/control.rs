@@ -4,7 +4,7 @@
 //! word     0  header
 //!         64  incarnation     the last one given out
 //!         72  switches        one for each node: 0 up, 1 frozen, 2 down
-//!        128  calibrations    of the clock, 8 words for each of the last boots
+//!        128  calibrations    of the clock: 8 words for each of the last boots
 //!        256  client slots    process id of the holder, for display only
 //! byte 12288  end
 //! ```
@@ -23,6 +23,7 @@ use swarm_core::geometry::MAX_CLIENTS;
 
 use crate::error::Error;
 use crate::header::{HEADER_WORDS, Header, Member};
+use crate::kind::Kind;
 use crate::mapping::Mapping;
 use crate::sync::Word;
 
@@ -68,15 +69,18 @@ impl Control {
         if !metadata.is_file() {
             return Err(Error::Foreign { file: path });
         }
-        if metadata.len() != CONTROL_BYTES {
-            let found = metadata.len();
-            return Err(Error::Length { file: path, found, expected: CONTROL_BYTES });
-        }
-        let mapping = Mapping::new(&file, &path, CONTROL_BYTES)?;
-        let header = Header::decode(&mapping.load(0), &path)?;
+        let found = metadata.len();
+        let length = || Error::Length { file: path.clone(), found, expected: CONTROL_BYTES };
+        // The header first: a later version's file may well have another length.
+        let words = Kind::Regular.header(&file, &path).ok_or_else(length)?;
+        let header = Header::decode(&words, &path)?;
         if header.member != Member::Control {
             return Err(Error::Foreign { file: path });
         }
+        if found != CONTROL_BYTES {
+            return Err(length());
+        }
+        let mapping = Mapping::new(&file, &path, CONTROL_BYTES)?;
         Ok(Self { dir: dir.to_path_buf(), file, mapping, header })
     }
 

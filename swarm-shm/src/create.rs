@@ -72,36 +72,20 @@ impl<'a> Draft<'a> {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
             Err(error) => return Err(Error::io(dir, "create", error)),
         };
-        let path = dir.join(UNFINISHED);
-        let exists = || dir.join(CONTROL).symlink_metadata().is_ok();
-        if exists() {
-            return Err(Error::Exists { pool: dir.to_path_buf() });
+        match take_over(dir) {
+            Ok(control) => {
+                let nodes = Vec::new();
+                let draft = Self { dir, made_dir, control, pool_id: 0, nodes, finished: false };
+                draft.clear_leftovers()?;
+                Ok(draft)
+            }
+            Err(error) => {
+                if made_dir {
+                    drop(fs::remove_dir(dir));
+                }
+                Err(error)
+            }
         }
-        let control = fs::OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(MODE)
-            .open(&path)
-            .map_err(|error| Error::io(&path, "create", error))?;
-        let locked = lock::try_lock(&control, CREATOR);
-        let locked = locked.map_err(|error| Error::io(&path, "lock", error))?;
-        if !locked || !is_at(&control, &path) {
-            // Another creator holds the file, or finished or gave up since it was opened.
-            let pool = dir.to_path_buf();
-            return Err(if exists() {
-                Error::Exists { pool }
-            } else {
-                Error::BeingCreated { pool }
-            });
-        }
-        let draft = Self { dir, made_dir, control, pool_id: 0, nodes: Vec::new(), finished: false };
-        if exists() {
-            return Err(Error::Exists { pool: dir.to_path_buf() });
-        }
-        draft.clear_leftovers()?;
-        Ok(draft)
     }
 
     fn clear_leftovers(&self) -> Result<(), Error> {
@@ -195,6 +179,37 @@ impl Drop for Draft<'_> {
             drop(fs::remove_dir(self.dir));
         }
     }
+}
+
+/// Opens and locks the unfinished control file in `dir`.
+fn take_over(dir: &Path) -> Result<File, Error> {
+    let path = dir.join(UNFINISHED);
+    let pool = || dir.to_path_buf();
+    let exists = || dir.join(CONTROL).symlink_metadata().is_ok();
+    if exists() {
+        return Err(Error::Exists { pool: pool() });
+    }
+    let control = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(MODE)
+        .open(&path)
+        .map_err(|error| Error::io(&path, "create", error))?;
+    let locked = lock::try_lock(&control, CREATOR);
+    if !locked.map_err(|error| Error::io(&path, "lock", error))? {
+        return Err(Error::BeingCreated { pool: pool() });
+    }
+    let ours = is_at(&control, &path);
+    if exists() {
+        if ours {
+            discard(&path);
+        }
+        return Err(Error::Exists { pool: pool() });
+    }
+    // Another creator gave up and removed the file between the opening and the lock.
+    if ours { Ok(control) } else { Err(Error::BeingCreated { pool: pool() }) }
 }
 
 /// Opens a device, or creates a file.

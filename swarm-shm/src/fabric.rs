@@ -8,7 +8,7 @@ use swarm_core::fabric::{Fabric, MAX_NODES, MAX_VERBS, NodeDown, NodeId, Verb};
 use crate::chain::{FIRST_WORD, run};
 use crate::mapping::Window;
 use crate::pool::Pool;
-use crate::reply::{Replies, Reply};
+use crate::reply::{Replies, Reply, SHORT_WORDS};
 
 /// Slots for nodes: a power of two, so that finding a node takes no branch.
 const WINDOWS: usize = (MAX_NODES + 1).next_power_of_two();
@@ -64,13 +64,18 @@ impl Fabric for ShmFabric {
     fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> Self::Completion<'f> {
         let memory = self.windows[node.index() % WINDOWS].words();
         let words = chain.iter().fold(0_usize, |sum, verb| sum.saturating_add(verb.yields()));
-        if words > memory.len() + MAX_VERBS {
+        if words > SHORT_WORDS && words > memory.len() + MAX_VERBS {
             return ready(Err(self.refused(node, chain)));
         }
-        let mut reply = self.replies.take(words);
-        ready(match run(memory, chain, &self.unfenced, &mut reply.words) {
-            Ok(()) if !chain.is_empty() || !memory.is_empty() => Ok(reply),
-            _ => Err(self.refused(node, chain)),
-        })
+        let mut buffer = self.replies.take(words);
+        match run(memory, chain, &self.unfenced, &mut buffer[..words]) {
+            Ok(()) if !chain.is_empty() || !memory.is_empty() => {
+                ready(Ok(self.replies.lend(buffer, words)))
+            }
+            _ => {
+                self.replies.take_back(buffer);
+                ready(Err(self.refused(node, chain)))
+            }
+        }
     }
 }

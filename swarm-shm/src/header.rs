@@ -148,9 +148,76 @@ impl Header {
 }
 
 fn checksum(words: &[u64; HEADER_WORDS]) -> u64 {
-    let mut bytes = [0; (HEADER_WORDS - 1) * 8];
+    sum(&words[..HEADER_WORDS - 1])
+}
+
+/// The checksum of `words`, at most a header's.
+pub(crate) fn sum(words: &[u64]) -> u64 {
+    let mut bytes = [0; HEADER_WORDS * 8];
     for (place, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
         *place = word.to_le_bytes();
     }
-    xxh3_64(&bytes)
+    xxh3_64(&bytes[..words.len() * 8])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> Header {
+        Header {
+            pool_id: 1 << 100 | 5,
+            member: Member::Node(NodeId(2)),
+            geometry: Geometry::new(3, 8 << 20, 16, 77).expect("a geometry"),
+            created: 1_700_000_000_000_000_000,
+        }
+    }
+
+    #[test]
+    fn a_header_comes_apart_as_it_went_together() {
+        for header in [header(), header().of(Member::Control)] {
+            assert_eq!(Header::decode(&header.encode(), Path::new("x")).ok(), Some(header));
+        }
+    }
+
+    #[test]
+    fn any_flipped_bit_is_noticed() {
+        let words = header().encode();
+        for bit in 0..HEADER_WORDS * 64 {
+            let mut flipped = words;
+            flipped[bit / 64] ^= 1 << (bit % 64);
+            let error = Header::decode(&flipped, Path::new("x")).expect_err("a flipped bit");
+            match bit / 64 {
+                0 => assert!(matches!(error, Error::Foreign { .. }), "{bit}: {error}"),
+                1 => assert!(matches!(error, Error::Version { .. }), "{bit}: {error}"),
+                _ => assert!(matches!(error, Error::Damaged { .. }), "{bit}: {error}"),
+            }
+        }
+    }
+
+    /// A checksum is no proof: what it covers may have been nonsense from the beginning.
+    #[test]
+    fn nonsense_with_a_good_checksum_is_noticed() {
+        for (at, value) in [
+            (4, u64::MAX),
+            (5, 3),
+            (5, 256),
+            (6, 2),
+            (6, u64::MAX),
+            (7, 0),
+            (7, u64::MAX),
+            (8, 0),
+            (8, 1 << 32),
+            (9, 3),
+            (10, 64),
+            (11, 63),
+            (12, u64::MAX),
+        ] {
+            let mut words = header().encode();
+            words[at] = value;
+            words[HEADER_WORDS - 1] = checksum(&words);
+            let error = Header::decode(&words, Path::new("x")).expect_err("nonsense");
+            assert!(matches!(error, Error::Damaged { .. }), "{at} {value}: {error}");
+        }
+    }
 }

@@ -20,16 +20,6 @@ pub(crate) fn try_lock(file: &File, bytes: Range<u64>) -> io::Result<bool> {
     }
 }
 
-/// Waits for an exclusive lock on `bytes`.
-pub(crate) fn lock(file: &File, bytes: Range<u64>) -> io::Result<()> {
-    loop {
-        match call(file, libc::F_OFD_SETLKW, libc::F_WRLCK, bytes.clone()) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            result => return result.map(drop),
-        }
-    }
-}
-
 /// Whether another opening holds a lock on some of `bytes`.
 pub(crate) fn is_locked(file: &File, bytes: Range<u64>) -> io::Result<bool> {
     let found = call(file, libc::F_OFD_GETLK, libc::F_WRLCK, bytes)?;

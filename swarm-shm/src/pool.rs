@@ -1,6 +1,6 @@
 //! An open pool.
 
-use std::path::{Path, PathBuf};
+use std::path::{self, Path, PathBuf};
 use std::sync::Arc;
 
 use swarm_core::fabric::{MAX_NODES, NodeId};
@@ -71,8 +71,9 @@ impl Pool {
     /// There is one already, the options contradict each other, or there is no room. Nothing is
     /// left behind.
     pub fn create(dir: impl AsRef<Path>, options: &CreateOptions) -> Result<Self, Error> {
-        create::create(dir.as_ref(), options)?;
-        Self::open(dir, OpenOptions::default())
+        let dir = dir.as_ref();
+        create::create(dir, options)?;
+        Self::open(dir, OpenOptions::default()).inspect_err(|_| drop(Self::destroy(dir, true)))
     }
 
     /// Opens the pool in `dir`. Everything about its files is verified first; a pool that cannot
@@ -81,7 +82,10 @@ impl Pool {
     /// # Errors
     /// There is no pool, or one of its files is missing, damaged or another's.
     pub fn open(dir: impl AsRef<Path>, options: OpenOptions) -> Result<Self, Error> {
-        let control = Control::open(dir.as_ref())?;
+        let dir = dir.as_ref();
+        // The directory must be found again when a client attaches, wherever the process is then.
+        let dir = path::absolute(dir).map_err(|error| Error::io(dir, "find", error))?;
+        let control = Control::open(&dir)?;
         let (nodes, missing) = map_nodes(&control, options)?;
         let clock = PoolClock::of(&control)?;
         Ok(Self { inner: Arc::new(Inner { control, nodes, missing, clock }) })

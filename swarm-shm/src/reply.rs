@@ -11,7 +11,7 @@ use core::ops::Deref;
 
 /// Buffers of this many words serve all replies that fit; longer ones come from a list of their
 /// own, so that a few long values do not blow up every buffer.
-const SHORT_WORDS: usize = 128;
+pub(crate) const SHORT_WORDS: usize = 128;
 /// Free short buffers that are kept.
 const SHORT_KEPT: usize = 1024;
 /// Free long buffers that are kept.
@@ -22,37 +22,46 @@ const SHORT_AT_FIRST: usize = 32;
 /// Where a fabric keeps buffers that are not lent out.
 #[derive(Debug)]
 pub(crate) struct Replies {
-    short: RefCell<Vec<Vec<u64>>>,
-    long: RefCell<Vec<Vec<u64>>>,
+    short: RefCell<Vec<Box<[u64]>>>,
+    long: RefCell<Vec<Box<[u64]>>>,
 }
 
 impl Replies {
     pub(crate) fn new() -> Self {
         let mut short = Vec::with_capacity(SHORT_KEPT);
-        short.extend((0..SHORT_AT_FIRST).map(|_| Vec::with_capacity(SHORT_WORDS)));
+        short.extend((0..SHORT_AT_FIRST).map(|_| allocate(SHORT_WORDS)));
         Self { short: RefCell::new(short), long: RefCell::new(Vec::with_capacity(LONG_KEPT)) }
     }
 
-    /// An empty reply with room for `words` words.
+    /// A buffer of at least `words` words.
     #[inline(always)]
-    pub(crate) fn take(&self, words: usize) -> Reply<'_> {
+    pub(crate) fn take(&self, words: usize) -> Box<[u64]> {
         let list = if words <= SHORT_WORDS { &self.short } else { &self.long };
         let free = list.borrow_mut().pop();
-        let words = match free {
-            Some(buffer) if buffer.capacity() >= words => buffer,
+        match free {
+            Some(buffer) if buffer.len() >= words => buffer,
             _ => allocate(words),
-        };
-        Reply { words, home: self }
+        }
+    }
+
+    /// Lends out the first `words` words of `buffer`.
+    #[inline(always)]
+    pub(crate) fn lend(&self, buffer: Box<[u64]>, words: usize) -> Reply<'_> {
+        Reply { buffer, words, home: self }
+    }
+
+    /// Takes a buffer back that was not lent out.
+    #[cold]
+    pub(crate) fn take_back(&self, buffer: Box<[u64]>) {
+        self.give_back(buffer);
     }
 
     #[inline(always)]
-    fn give_back(&self, mut buffer: Vec<u64>) {
-        let short = buffer.capacity() <= SHORT_WORDS;
-        let list = if short { &self.short } else { &self.long };
+    fn give_back(&self, buffer: Box<[u64]>) {
+        let list = if buffer.len() <= SHORT_WORDS { &self.short } else { &self.long };
         let mut list = list.borrow_mut();
         // Lists never grow, so that giving back never allocates.
         if list.len() < list.capacity() {
-            buffer.clear();
             list.push(buffer);
         } else {
             discard(buffer);
@@ -61,19 +70,20 @@ impl Replies {
 }
 
 #[cold]
-fn allocate(words: usize) -> Vec<u64> {
+fn allocate(words: usize) -> Box<[u64]> {
     let room = if words <= SHORT_WORDS { SHORT_WORDS } else { words.next_power_of_two() };
-    Vec::with_capacity(room)
+    vec![0; room].into_boxed_slice()
 }
 
 #[cold]
-fn discard(buffer: Vec<u64>) {
+fn discard(buffer: Box<[u64]>) {
     drop(buffer);
 }
 
 /// What the verbs of a chain yielded. Dropping it gives the buffer back to the fabric.
 pub struct Reply<'f> {
-    pub(crate) words: Vec<u64>,
+    buffer: Box<[u64]>,
+    words: usize,
     home: &'f Replies,
 }
 
@@ -82,14 +92,14 @@ impl Deref for Reply<'_> {
 
     #[inline(always)]
     fn deref(&self) -> &[u64] {
-        &self.words
+        &self.buffer[..self.words]
     }
 }
 
 impl Drop for Reply<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.home.give_back(mem::take(&mut self.words));
+        self.home.give_back(mem::take(&mut self.buffer));
     }
 }
 
