@@ -8,6 +8,8 @@ extern crate std;
 pub mod abd;
 pub mod cell;
 pub mod clock;
+#[cfg(feature = "sim")]
+pub mod conformance;
 pub mod counting;
 pub mod error;
 pub mod fabric;

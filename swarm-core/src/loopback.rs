@@ -1,21 +1,25 @@
-//! The plainest fabric: memory of this thread, where every chain is done when it is posted.
+//! The plainest fabric: memory of this process, where every chain is done when it is posted, and
+//! none at the same time as another.
 
 use core::future::{Ready, ready};
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::vec;
 use std::vec::Vec;
 
 use crate::fabric::{Address, Fabric, MAX_VERBS, NodeDown, NodeId, Verb};
 
-/// Memory nodes within this thread. Clones are other clients of the same nodes.
+/// Memory nodes within this process. Clones are other clients of the same nodes.
 #[derive(Clone, Debug)]
-pub struct Loopback(Rc<RefCell<Vec<Vec<u64>>>>);
+pub struct Loopback(Arc<Mutex<Vec<Vec<u64>>>>);
 
 impl Loopback {
     /// `nodes` nodes of `words` zeroed words each.
     pub fn new(nodes: usize, words: usize) -> Self {
-        Self(Rc::new(RefCell::new(vec![vec![0; words]; nodes])))
+        Self(Arc::new(Mutex::new(vec![vec![0; words]; nodes])))
+    }
+
+    fn nodes_mut(&self) -> MutexGuard<'_, Vec<Vec<u64>>> {
+        self.0.lock().expect("no client panics while it has the nodes")
     }
 
     /// The word at `at` of `node`.
@@ -23,7 +27,7 @@ impl Loopback {
     /// # Panics
     /// If there is no such word.
     pub fn word(&self, node: NodeId, at: Address) -> u64 {
-        self.0.borrow()[node.index()][at.0 as usize]
+        self.nodes_mut()[node.index()][at.0 as usize]
     }
 
     /// Puts `value` at `at` of `node`.
@@ -31,7 +35,7 @@ impl Loopback {
     /// # Panics
     /// If there is no such word.
     pub fn set_word(&self, node: NodeId, at: Address, value: u64) {
-        self.0.borrow_mut()[node.index()][at.0 as usize] = value;
+        self.nodes_mut()[node.index()][at.0 as usize] = value;
     }
 }
 
@@ -49,12 +53,12 @@ impl Fabric for Loopback {
     type Completion<'f> = Ready<Result<Vec<u64>, NodeDown>>;
 
     fn nodes(&self) -> usize {
-        self.0.borrow().len()
+        self.nodes_mut().len()
     }
 
     fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> Self::Completion<'f> {
         assert!(chain.len() <= MAX_VERBS, "a chain holds at most {MAX_VERBS} verbs");
-        let memory = &mut self.0.borrow_mut()[node.index()];
+        let memory = &mut self.nodes_mut()[node.index()];
         let mut reply = Vec::with_capacity(chain.iter().map(Verb::yields).sum());
         for verb in chain {
             match *verb {

@@ -107,18 +107,14 @@ impl Chain {
         tear: f64,
         log: impl FnMut(WordStep),
     ) {
-        let words = self.ops[self.verb].words();
-        if words == 1 {
-            return self.touch(memory, 0, log);
-        }
         if self.left.is_empty() {
-            if tear < 1.0 && rng.f64() >= tear {
+            self.begin();
+            if self.left.len() > 1 && tear < 1.0 && rng.f64() >= tear {
                 return self.whole(memory, log);
             }
-            self.left.extend(0..words as u32);
         }
         let pick = rng.usize(..self.left.len());
-        self.touch(memory, self.left[pick] as usize, log);
+        self.touch_left(memory, pick, log);
     }
 
     /// Touches what the verb under way has not touched yet, in order.
@@ -127,22 +123,21 @@ impl Chain {
         self.begin();
         self.left.sort_unstable_by(|one, two| two.cmp(one));
         while self.verb == verb
-            && let Some(&word) = self.left.last()
+            && let Some(last) = self.left.len().checked_sub(1)
         {
-            self.touch(memory, word as usize, &mut log);
+            self.touch_left(memory, last, &mut log);
         }
     }
 
     /// Touches word number `word` of the verb under way, which has not touched it yet.
-    pub(super) fn touch(
-        &mut self,
-        memory: &mut Memory,
-        word: usize,
-        mut log: impl FnMut(WordStep),
-    ) {
+    pub(super) fn touch(&mut self, memory: &mut Memory, word: usize, log: impl FnMut(WordStep)) {
         self.begin();
-        let left = self.left.iter().rposition(|&left| left as usize == word);
-        self.left.swap_remove(left.expect("each word is touched once"));
+        let left = self.left.iter().position(|&left| left as usize == word);
+        self.touch_left(memory, left.expect("each word is touched once"), log);
+    }
+
+    fn touch_left(&mut self, memory: &mut Memory, index: usize, mut log: impl FnMut(WordStep)) {
+        let word = self.left.swap_remove(index) as usize;
         log(match self.ops[self.verb] {
             Op::Read { at, reply, .. } => {
                 let at = at.plus(word);

@@ -250,6 +250,19 @@ impl Sim {
         if self.tasks.is_empty() { Outcome::Done } else { Outcome::Limit }
     }
 
+    /// Takes up to `most` steps for clients that someone else polls. Yields how many: 0 if nothing
+    /// can happen until they post again.
+    pub fn drive(&mut self, most: u64) -> u64 {
+        for taken in 0..most {
+            self.find_enabled();
+            if self.enabled.is_empty() {
+                return taken;
+            }
+            self.step();
+        }
+        most
+    }
+
     /// Lets every chain that can take effect do so; delivers nothing and polls no one.
     pub fn drain(&mut self) {
         let mut world = self.world.borrow_mut();
