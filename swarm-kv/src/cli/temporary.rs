@@ -37,7 +37,7 @@ impl TemporaryPool {
         let size = capacity * nodes as u64;
         let place = place_for(size)?;
         let directory = tempfile::Builder::new()
-            .prefix("swarm-")
+            .prefix(&format!("swarm-{}-", std::process::id()))
             .tempdir_in(&place)
             .map_err(|e| Failure::because(format!("cannot write to {}", place.display()), e))?;
         directories().push(directory.path().to_owned());

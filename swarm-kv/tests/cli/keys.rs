@@ -1,0 +1,71 @@
+//! get, put, insert, update and delete, as a shell sees them.
+
+use crate::common::{TestPool, json, swarm};
+
+#[test]
+fn answers_are_exit_statuses() {
+    let pool = TestPool::create();
+    assert_eq!(pool.status("get", &["k"]), 1);
+    assert_eq!(pool.status("update", &["k", "0"]), 1);
+    assert_eq!(pool.status("insert", &["k", "1"]), 0);
+    assert_eq!(pool.status("insert", &["k", "2"]), 1);
+    assert_eq!(pool.output("get", &["k"]), b"1");
+    assert_eq!(pool.status("update", &["k", "3"]), 0);
+    assert_eq!(pool.output("get", &["k"]), b"3");
+    assert_eq!(pool.status("put", &["k", "4"]), 0);
+    assert_eq!(pool.status("put", &["l", "5"]), 0);
+    assert_eq!(pool.output("get", &["k"]), b"4");
+    assert_eq!(pool.status("delete", &["k"]), 0);
+    assert_eq!(pool.status("delete", &["k"]), 0);
+    assert_eq!(pool.status("get", &["k"]), 1);
+    assert_eq!(pool.status("insert", &["k", "6"]), 0);
+    assert_eq!(pool.output("get", &["k"]), b"6");
+    assert_eq!(pool.output("get", &["l"]), b"5");
+}
+
+#[test]
+fn values_are_bytes_of_any_kind_and_length() {
+    let pool = TestPool::create();
+    let all: Vec<u8> = (0..=255).collect();
+    for value in [Vec::new(), b"\n".to_vec(), all, vec![7; 1 << 20]] {
+        swarm(&["put", pool.path(), "k", "-"]).write_stdin(value.clone()).assert().code(0);
+        assert!(pool.output("get", &["k"]) == value, "a value of {} bytes differs", value.len());
+    }
+    assert_eq!(pool.status("put", &["k", "--looks-like-an-option"]), 0);
+    assert_eq!(pool.output("get", &["k"]), b"--looks-like-an-option");
+}
+
+#[test]
+fn what_cannot_be_stored_is_wrong_usage_and_changes_nothing() {
+    let pool = TestPool::create();
+    let (longest, longer) = ("k".repeat(255), "k".repeat(256));
+    assert_eq!(pool.status("put", &[&longest, "v"]), 0);
+    assert_eq!(pool.output("get", &[&longest]), b"v");
+    for command in ["put", "insert", "update"] {
+        assert_eq!(pool.status(command, &["", "v"]), 2);
+        assert_eq!(pool.status(command, &[&longer, "v"]), 2);
+        assert_eq!(pool.status(command, &["k"]), 2);
+        swarm(&[command, pool.path(), &longest, "-"])
+            .write_stdin(vec![0; (1 << 20) + 1])
+            .assert()
+            .code(2);
+    }
+    for command in ["get", "delete"] {
+        assert_eq!(pool.status(command, &[""]), 2);
+        assert_eq!(pool.status(command, &[&longer]), 2);
+    }
+    assert_eq!(pool.output("get", &[&longest]), b"v");
+}
+
+#[test]
+fn json_says_the_same() {
+    let pool = TestPool::create();
+    assert_eq!(json(&["put", pool.path(), "k", "v", "--json"])["done"], true);
+    assert_eq!(json(&["get", pool.path(), "k", "--json"])["value"], "v");
+    swarm(&["put", pool.path(), "b", "-"]).write_stdin(vec![0xff, 0x0a]).assert().code(0);
+    assert_eq!(json(&["get", pool.path(), "b", "--json"])["value_hex"], "ff0a");
+    let absent = swarm(&["get", pool.path(), "absent", "--json"]).assert().code(1);
+    let said: serde_json::Value =
+        serde_json::from_slice(&absent.get_output().stdout).expect("it is JSON");
+    assert_eq!(said["done"], false);
+}

@@ -1,0 +1,9 @@
+//! The command line, as a shell sees it.
+
+mod bench;
+mod common;
+mod demo;
+mod keys;
+mod kill;
+mod pools;
+mod transfer;

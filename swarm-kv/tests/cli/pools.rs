@@ -1,0 +1,121 @@
+//! create, info and destroy; and pools that are not what they should be.
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+
+use crate::common::{TestPool, json, swarm};
+
+#[test]
+fn a_pool_is_made_described_and_removed() {
+    let pool = TestPool::absent();
+    let made = json(&["create", pool.path(), "--nodes", "5", "--capacity", "8MiB", "--json"]);
+    assert_eq!(made["capacity_bytes"], 8 << 20);
+    assert_eq!(pool.status("put", &["k", "v"]), 0);
+    let info = json(&["info", pool.path(), "--json"]);
+    assert_eq!(info["nodes"], 5);
+    assert_eq!(info["capacity_bytes"], 8 << 20);
+    assert_eq!(info["keys"], 1);
+    assert_eq!(info["clients"], 0);
+    assert!(info["used_bytes"].as_u64() > Some(0));
+    assert!(info["layout_version"].as_u64() > Some(0));
+    assert_eq!(pool.status("info", &[]), 0);
+    assert_eq!(pool.status("destroy", &[]), 0);
+    assert_eq!(pool.status("info", &[]), 3);
+    assert_eq!(pool.status("destroy", &[]), 3);
+}
+
+#[test]
+fn an_existing_pool_is_not_overwritten() {
+    let pool = TestPool::create();
+    assert_eq!(pool.status("put", &["k", "v"]), 0);
+    assert_eq!(pool.status("create", &["--capacity", "16MiB"]), 3);
+    assert_eq!(pool.output("get", &["k"]), b"v");
+}
+
+#[test]
+fn numbers_that_cannot_be_are_wrong_usage() {
+    let pool = TestPool::absent();
+    for bad in [
+        ["--nodes", "2"],
+        ["--nodes", "0"],
+        ["--nodes", "9"],
+        ["--nodes", "three"],
+        ["--capacity", "0"],
+        ["--capacity", "-1MiB"],
+        ["--capacity", "12 parsecs"],
+        ["--capacity", "1KiB"],
+        ["--capacity", "99999999TiB"],
+        ["--max-clients", "0"],
+        ["--max-clients", "100000"],
+        ["--max-clients", "-1"],
+        ["--colour", "red"],
+    ] {
+        assert_eq!(pool.status("create", &bad), 2, "{bad:?}");
+        assert!(!fs::exists(pool.path()).expect("its parent is readable"), "{bad:?}");
+    }
+    swarm(&[]).assert().code(2);
+    swarm(&["fly"]).assert().code(2);
+    swarm(&["--help"]).assert().code(0);
+}
+
+#[test]
+fn a_pool_without_room_is_a_failure_and_leaves_nothing() {
+    let pool = TestPool::absent();
+    assert_eq!(pool.status("create", &["--capacity", "15TiB"]), 3);
+    assert!(!fs::exists(pool.path()).expect("its parent is readable"));
+}
+
+#[test]
+fn every_command_refuses_what_is_no_pool() {
+    let pool = TestPool::absent();
+    let every: [(&str, &[&str]); 9] = [
+        ("info", &[]),
+        ("destroy", &[]),
+        ("get", &["k"]),
+        ("put", &["k", "v"]),
+        ("insert", &["k", "v"]),
+        ("update", &["k", "v"]),
+        ("delete", &["k"]),
+        ("import", &["-"]),
+        ("export", &[]),
+    ];
+    for (command, args) in every {
+        assert_eq!(pool.status(command, args), 3, "{command} where nothing is");
+    }
+    fs::create_dir(pool.path()).expect("its parent is writable");
+    fs::write(format!("{}/letter", pool.path()), "dear").expect("it is writable");
+    for (command, args) in every {
+        assert_eq!(pool.status(command, args), 3, "{command} on another directory");
+    }
+    let letter = fs::read_to_string(format!("{}/letter", pool.path()));
+    assert_eq!(letter.expect("it is still there"), "dear");
+}
+
+#[test]
+fn a_damaged_pool_is_a_failure_that_names_the_file() {
+    type Harm = fn(&str);
+    let damage: [(&str, Harm); 4] = [
+        ("node-1", |file| fs::write(file, "not a node").expect("it is writable")),
+        ("node-2", |file| fs::remove_file(file).expect("it is there")),
+        ("node-0", |file| {
+            let file = OpenOptions::new().write(true).open(file).expect("it is there");
+            file.set_len(4096).expect("it can be cut");
+        }),
+        ("node-1", |file| {
+            let file = OpenOptions::new().write(true).open(file).expect("it is there");
+            file.write_all_at(&[0xff; 64], 0).expect("it is writable");
+        }),
+    ];
+    for (name, harm) in damage {
+        let pool = TestPool::create();
+        assert_eq!(pool.status("put", &["k", "v"]), 0);
+        harm(&format!("{}/{name}", pool.path()));
+        let failed = swarm(&["get", pool.path(), "k"]).assert().code(3);
+        let told = String::from_utf8_lossy(&failed.get_output().stderr).into_owned();
+        assert!(told.starts_with("swarm: ") && told.contains(name), "{name}: {told}");
+        let failed = swarm(&["get", pool.path(), "k", "--json"]).assert().code(3);
+        let told: serde_json::Value =
+            serde_json::from_slice(&failed.get_output().stdout).expect("it is JSON");
+        assert!(told["error"].is_string());
+    }
+}

@@ -1,0 +1,80 @@
+//! import and export.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use crate::common::{TestPool, swarm};
+
+fn lines(bytes: &[u8]) -> BTreeSet<Vec<u8>> {
+    bytes.split(|&b| b == b'\n').filter(|line| !line.is_empty()).map(<[u8]>::to_vec).collect()
+}
+
+#[test]
+fn what_is_exported_can_be_imported() {
+    let (old, new) = (TestPool::create(), TestPool::create());
+    let mut text =
+        b"plain\tvalue\nempty\t\ntab\\tkey\tnew\\nline\nback\\\\slash\t\\r\\r\n".to_vec();
+    text.extend(b"bytes \xff\xfe\t\x00\x01\x80\n");
+    for number in 0..500 {
+        text.extend(format!("key {number}\tvalue {number}\n").bytes());
+    }
+    let file = old.file("lines");
+    fs::write(&file, &text).expect("it is writable");
+    let file = file.to_string_lossy();
+    assert_eq!(old.status("import", &[&file]), 0);
+    assert_eq!(old.output("get", &["tab\tkey"]), b"new\nline");
+    assert_eq!(old.output("get", &["back\\slash"]), b"\r\r");
+    assert_eq!(old.output("get", &["empty"]), b"");
+    let exported = old.output("export", &[]);
+    assert_eq!(lines(&exported), lines(&text));
+    swarm(&["import", new.path(), "-"]).write_stdin(exported).assert().code(0);
+    assert_eq!(lines(&new.output("export", &[])), lines(&text));
+}
+
+#[test]
+fn of_lines_with_one_key_the_last_wins() {
+    let pool = TestPool::create();
+    let text: String = (0..300).map(|n| format!("{}\t{n}\n", n % 3)).collect();
+    // No newline at the end is as good.
+    swarm(&["import", pool.path(), "-"]).write_stdin(text.trim_end()).assert().code(0);
+    for (key, value) in [("0", "297"), ("1", "298"), ("2", "299")] {
+        assert_eq!(pool.output("get", &[key]), value.as_bytes());
+    }
+}
+
+#[test]
+fn a_bad_line_is_named_and_those_before_it_are_kept() {
+    let long_key = format!("{}\tv", "k".repeat(256));
+    let long_value = format!("k\t{}", "v".repeat((1 << 20) + 1));
+    let endless = "x".repeat(3 << 20);
+    for bad in [
+        "no tab",
+        "",
+        "\tno key",
+        "a\tb\tc",
+        "a\tb\\x",
+        "a\\",
+        "a\tb\r",
+        &long_key,
+        &long_value,
+        &endless,
+    ] {
+        let pool = TestPool::create();
+        let shown = &bad[..bad.len().min(20)];
+        let text = format!("first\t1\nsecond\t2\n{bad}\nfourth\t4\n");
+        let failed = swarm(&["import", pool.path(), "-"]).write_stdin(text).assert().code(3);
+        let told = String::from_utf8_lossy(&failed.get_output().stderr).into_owned();
+        assert!(told.contains("line 3: "), "{shown:?}: {told}");
+        assert_eq!(pool.output("get", &["first"]), b"1", "{shown:?}");
+        assert_eq!(pool.output("get", &["second"]), b"2", "{shown:?}");
+        assert_eq!(pool.status("get", &["fourth"]), 1, "{shown:?}");
+    }
+}
+
+#[test]
+fn nothing_is_a_good_import_and_a_missing_file_is_not() {
+    let pool = TestPool::create();
+    swarm(&["import", pool.path(), "-"]).write_stdin("").assert().code(0);
+    assert_eq!(pool.output("export", &[]), b"");
+    assert_eq!(pool.status("import", &["/nonexistent/lines"]), 3);
+}
