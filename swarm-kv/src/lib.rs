@@ -1,1 +1,57 @@
-//! To come.
+//! A replicated, linearizable key-value store in memory that many clients share and no server
+//! guards.
+//!
+//! Keys live in replicated registers ([`swarm_core`]), found through a replicated index; all memory
+//! comes from a heap that clients own in chunks. Gets and updates take one roundtrip; a dead
+//! minority of memory nodes costs a moment, a dead client nothing.
+//!
+//! ```
+//! use swarm_kv::shm::{self, CreateOptions, Pool};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("pool");
+//! let options = CreateOptions { nodes: 3, capacity: 16 << 20, ..CreateOptions::default() };
+//! Pool::create(&path, &options)?;
+//!
+//! // In this process or in any other one, as often as there are slots:
+//! let client = shm::open_path(&path)?;
+//! let store = client.blocking();
+//! store.put(b"color", b"green")?;
+//! assert_eq!(store.get(b"color")?.as_deref(), Some(&b"green"[..]));
+//! store.delete(b"color")?;
+//! assert!(store.get(b"color")?.is_none());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | file | concept |
+//! | --- | --- |
+//! | `gate` | one at a time, among the operations of one client |
+//! | `cache` | what a client remembers |
+//! | `heap` | memory in chunks that belong to client slots |
+//! | `bucket`, `newborn` | what the index's records say, what is born with them |
+//! | `index` | extendible hashing over cells |
+//! | `client`, `insert`, `scan` | the operations |
+//! | `shm` | all this on a pool of shared-memory files |
+#![forbid(unsafe_code)]
+
+mod blocking;
+mod bucket;
+mod cache;
+mod client;
+mod counters;
+mod error;
+mod gate;
+mod heap;
+mod index;
+mod insert;
+mod newborn;
+mod scan;
+pub mod shm;
+
+pub use blocking::{Blocking, block_on};
+pub use client::{Client, Options, Value};
+pub use counters::{Counters, KindCounters, ROUNDTRIPS};
+pub use error::Error;
+pub use scan::Usage;

@@ -1,0 +1,85 @@
+//! The store's operations for programs without `async`.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use swarm_core::clock::Clock;
+use swarm_core::fabric::Fabric;
+use swarm_core::register::Protocol;
+
+use crate::client::{Client, Value};
+use crate::error::Error;
+
+/// Runs a future of this crate to its end, polling without sleeping: memory nodes answer within
+/// microseconds.
+#[inline]
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    let mut cx = Context::from_waker(Waker::noop());
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+            return output;
+        }
+        std::hint::spin_loop();
+    }
+}
+
+/// A [`Client`] whose operations return when they are done.
+pub struct Blocking<'c, F: Fabric, C: Clock, P>(&'c Client<F, C, P>);
+
+impl<'c, F: Fabric, C: Clock, P: Protocol> Blocking<'c, F, C, P> {
+    pub(crate) fn new(client: &'c Client<F, C, P>) -> Self {
+        Self(client)
+    }
+
+    /// See [`Client::get`].
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn get(&self, key: &[u8]) -> Result<Option<Value<'c, F>>, Error> {
+        block_on(self.0.get(key))
+    }
+
+    /// See [`Client::put`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        block_on(self.0.put(key, value))
+    }
+
+    /// See [`Client::insert`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
+        block_on(self.0.insert(key, value))
+    }
+
+    /// See [`Client::update`].
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
+        block_on(self.0.update(key, value))
+    }
+
+    /// See [`Client::delete`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn delete(&self, key: &[u8]) -> Result<(), Error> {
+        block_on(self.0.delete(key))
+    }
+
+    /// See [`Client::get_many`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn get_many(&self, keys: &[impl AsRef<[u8]>]) -> Result<Vec<Option<Value<'c, F>>>, Error> {
+        block_on(self.0.get_many(keys))
+    }
+}

@@ -1,0 +1,437 @@
+//! A client of the store.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::marker::PhantomData;
+use std::task::Poll;
+
+use swarm_core::cell;
+use swarm_core::clock::Clock;
+use swarm_core::counting::{Counting, Tally};
+use swarm_core::fabric::{Fabric, NodeId};
+use swarm_core::geometry::Geometry;
+use swarm_core::group::{Group, Patience, Session};
+use swarm_core::layout::{MAX_KEY, MAX_VALUE, buffer, words_for};
+use swarm_core::max_register::confirm;
+use swarm_core::register::{self, Check, Found, Protocol, Register, Write, Written};
+use swarm_core::safe_guess::SafeGuess;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::blocking::Blocking;
+use crate::bucket::{Bucket, Content, Entry};
+use crate::cache::LocationCache;
+use crate::counters::{Counters, KindCounters};
+use crate::error::Error;
+use crate::heap::Heap;
+use crate::index::{Index, Located};
+
+/// A value, in memory that the client's fabric owns. Dereferences to its bytes.
+pub type Value<'c, F> = register::Value<'c, Counting<F>>;
+
+/// Times that an operation begins again because what it stood on was deleted or changed. Each of
+/// them is another client's success; the deadline usually ends it sooner.
+pub(crate) const TRIES: usize = 10_000;
+
+/// How a client is to behave.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Options {
+    /// Keys whose location it remembers.
+    pub cached_keys: usize,
+    /// Index buckets that it remembers.
+    pub cached_buckets: usize,
+    /// How long it waits for memory nodes.
+    pub patience: Patience,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { cached_keys: 100_000, cached_buckets: 20_000, patience: Patience::default() }
+    }
+}
+
+impl Options {
+    /// Remembers the locations of so many keys.
+    #[must_use]
+    pub fn cached_keys(mut self, keys: usize) -> Self {
+        self.cached_keys = keys.max(1);
+        self
+    }
+
+    /// Remembers so many index buckets. Inserts into those take one roundtrip.
+    #[must_use]
+    pub fn cached_buckets(mut self, buckets: usize) -> Self {
+        self.cached_buckets = buckets.max(1);
+        self
+    }
+
+    /// Waits so long for memory nodes.
+    #[must_use]
+    pub fn patience(mut self, patience: Patience) -> Self {
+        self.patience = patience;
+        self
+    }
+}
+
+/// A client of a store: one thread's access to its keys.
+///
+/// `Send`, not `Sync`: open one for each thread. Several operations may be in flight at a time;
+/// writes of one key queue behind each other. All operations are linearizable.
+///
+/// # Cancel safety
+/// Dropping an operation's future before it ends equals a crash of the client at that point: a
+/// write may or may not take effect, and nothing else is harmed.
+pub struct Client<F: Fabric, C: Clock, P = SafeGuess> {
+    pub(crate) group: Group<Counting<F>, C>,
+    pub(crate) geometry: Geometry,
+    pub(crate) index: Index,
+    pub(crate) heap: Heap,
+    pub(crate) locations: LocationCache,
+    writing: RefCell<Vec<u64>>,
+    counters: RefCell<Counters>,
+    last: Cell<Tally>,
+    protocol: PhantomData<fn() -> P>,
+}
+
+impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
+    /// A client of the pool of this geometry behind `fabric`, as `session`.
+    ///
+    /// `session` must be this client's alone as long as it lives.
+    pub fn new(
+        fabric: F,
+        clock: C,
+        geometry: Geometry,
+        session: Session,
+        options: Options,
+    ) -> Self {
+        let group = Group::new(Counting::new(fabric), clock, geometry.format, session);
+        group.set_patience(options.patience);
+        Self {
+            group,
+            geometry,
+            index: Index::new(geometry, options.cached_buckets),
+            heap: Heap::new(geometry, session.client),
+            locations: LocationCache::new(options.cached_keys),
+            writing: RefCell::new(Vec::with_capacity(64)),
+            counters: RefCell::default(),
+            last: Cell::default(),
+            protocol: PhantomData,
+        }
+    }
+
+    /// The value of `key`, if it is there.
+    ///
+    /// One roundtrip where the key's location is cached and its value fits in place; one more for a
+    /// longer value; two more to look the key up.
+    ///
+    /// # Errors
+    /// A key out of bounds; too few memory nodes that answer.
+    #[inline]
+    pub async fn get(&self, key: &[u8]) -> Result<Option<Value<'_, F>>, Error> {
+        let (result, tally) = self.track(self.get_now(key)).await;
+        self.count(|counters| &mut counters.get, tally);
+        result
+    }
+
+    /// Makes `value` the value of `key`, whether it is there or not.
+    ///
+    /// # Errors
+    /// A key or value out of bounds; a full pool; too few memory nodes that answer.
+    pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        let put = async {
+            let hash = self.check(key, value)?;
+            let _turn = self.turn(hash).await;
+            for _ in 0..TRIES {
+                if self.update_now(hash, key, value).await?
+                    || self.insert_now(hash, key, value).await?
+                {
+                    return Ok(());
+                }
+            }
+            Err(Error::Contended)
+        };
+        let (result, tally) = self.track(put).await;
+        self.count(|counters| &mut counters.put, tally);
+        result
+    }
+
+    /// Adds `key` with `value`. False, and no effect, if it is there already: of two inserts at the
+    /// same time one wins, and the other knows.
+    ///
+    /// One roundtrip where the key's bucket is cached; one more to read it.
+    ///
+    /// # Errors
+    /// A key or value out of bounds; a full pool; too few memory nodes that answer.
+    pub async fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
+        let insert = async {
+            let hash = self.check(key, value)?;
+            let _turn = self.turn(hash).await;
+            self.insert_now(hash, key, value).await
+        };
+        let (result, tally) = self.track(insert).await;
+        self.count(|counters| &mut counters.insert, tally);
+        result
+    }
+
+    /// Replaces the value of `key`. False, and no effect, if it is not there.
+    ///
+    /// One roundtrip where the key's location is cached; two more to look it up.
+    ///
+    /// # Errors
+    /// A key or value out of bounds; a full pool; too few memory nodes that answer.
+    #[inline]
+    pub async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
+        let update = async {
+            let hash = self.check(key, value)?;
+            let _turn = self.turn(hash).await;
+            self.update_now(hash, key, value).await
+        };
+        let (result, tally) = self.track(update).await;
+        self.count(|counters| &mut counters.update, tally);
+        result
+    }
+
+    /// Takes `key` away, whether it is there or not.
+    ///
+    /// One roundtrip where the key's location is cached; two more to look it up.
+    ///
+    /// # Errors
+    /// A key out of bounds; a full pool; too few memory nodes that answer.
+    pub async fn delete(&self, key: &[u8]) -> Result<(), Error> {
+        let delete = async {
+            let hash = self.check(key, &[])?;
+            let _turn = self.turn(hash).await;
+            self.delete_now(hash, key).await
+        };
+        let (result, tally) = self.track(delete).await;
+        self.count(|counters| &mut counters.delete, tally);
+        result
+    }
+
+    /// The values of `keys`, in their order, fetched at the same time.
+    ///
+    /// # Errors
+    /// The first error that one of the gets meets.
+    pub async fn get_many(
+        &self,
+        keys: &[impl AsRef<[u8]>],
+    ) -> Result<Vec<Option<Value<'_, F>>>, Error> {
+        futures_util::future::try_join_all(keys.iter().map(|key| self.get(key.as_ref()))).await
+    }
+
+    /// The same operations for programs without `async`: each returns when it is done.
+    pub fn blocking(&self) -> Blocking<'_, F, C, P> {
+        Blocking::new(self)
+    }
+
+    /// What this client's operations cost so far.
+    pub fn counters(&self) -> Counters {
+        Counters { events: self.group.events(), ..*self.counters.borrow() }
+    }
+
+    /// What the operation that ended last cost.
+    #[inline]
+    pub fn last(&self) -> Tally {
+        self.last.get()
+    }
+
+    /// Changes how long this client waits for memory nodes.
+    pub fn set_patience(&self, patience: Patience) {
+        self.group.set_patience(patience);
+    }
+
+    #[inline]
+    async fn track<T>(&self, operation: impl Future<Output = T>) -> (T, Tally) {
+        self.group.fabric().track(operation).await
+    }
+
+    #[inline]
+    fn count(&self, kind: impl Fn(&mut Counters) -> &mut KindCounters, tally: Tally) {
+        kind(&mut self.counters.borrow_mut()).add(tally);
+        self.last.set(tally);
+    }
+
+    #[inline]
+    fn check(&self, key: &[u8], value: &[u8]) -> Result<u64, Error> {
+        if key.is_empty() || key.len() > MAX_KEY {
+            return Err(Error::Key(key.len()));
+        }
+        if value.len() > MAX_VALUE {
+            return Err(Error::Value(value.len()));
+        }
+        Ok(xxh3_64_with_seed(key, self.geometry.hash_seed))
+    }
+
+    /// Waits until no other write of this client to the key is under way: a reader takes a
+    /// writer's second stamp as proof that its first write is complete.
+    #[inline]
+    async fn turn(&self, hash: u64) -> Turn<'_> {
+        poll_fn(|cx| {
+            let mut writing = self.writing.borrow_mut();
+            if writing.contains(&hash) {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            writing.push(hash);
+            Poll::Ready(())
+        })
+        .await;
+        Turn { writing: &self.writing, hash }
+    }
+
+    /// The node that holds the in-place copies of keys with this hash.
+    pub(crate) fn home(&self, hash: u64) -> NodeId {
+        NodeId((hash % self.geometry.nodes as u64) as u8)
+    }
+
+    #[inline]
+    async fn get_now(&self, key: &[u8]) -> Result<Option<Value<'_, F>>, Error> {
+        let hash = self.check(key, &[])?;
+        if let Some(mut register) = self.locations.get(hash, key) {
+            match P::read(&self.group, &mut register, Check::Identity).await {
+                Ok(Found::Value(value)) => return Ok(Some(value)),
+                Ok(_) | Err(swarm_core::error::Error::Gone) => self.locations.remove(hash, key),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.get_by_index(hash, key).await
+    }
+
+    async fn get_by_index(&self, hash: u64, key: &[u8]) -> Result<Option<Value<'_, F>>, Error> {
+        let located = self.index.fresh(&self.group, hash).await?;
+        for entry in entries(&located, hash, key) {
+            let Some(mut register) = entry.register(&self.geometry) else { continue };
+            match P::read(&self.group, &mut register, Check::Key(key)).await? {
+                Found::Value(value) => {
+                    self.locations.insert(hash, key, register);
+                    return Ok(Some(value));
+                }
+                // It was mapped within this operation, so the key was absent when it was deleted,
+                // or when it was found mapped.
+                Found::Deleted => return Ok(None),
+                Found::OtherKey => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// Where the key's register is, from the cache or the index, and whether the index said so
+    /// within this operation.
+    async fn locate(&self, hash: u64, key: &[u8]) -> Result<Option<(Register, bool)>, Error> {
+        if let Some(register) = self.locations.get(hash, key) {
+            return Ok(Some((register, false)));
+        }
+        let located = self.index.fresh(&self.group, hash).await?;
+        for entry in entries(&located, hash, key) {
+            let Some(mut register) = entry.register(&self.geometry) else { continue };
+            if confirm(&self.group, &mut register, key).await? {
+                self.locations.insert(hash, key, register);
+                return Ok(Some((register, true)));
+            }
+        }
+        Ok(None)
+    }
+
+    #[inline]
+    async fn update_now(&self, hash: u64, key: &[u8], value: &[u8]) -> Result<bool, Error> {
+        for _ in 0..TRIES {
+            let Some((mut register, fresh)) = self.locate(hash, key).await? else {
+                return Ok(false);
+            };
+            let write = self.new_write(value).await?;
+            match P::write(&self.group, &mut register, write).await {
+                Ok(Written::Done) => {
+                    self.locations.update(hash, key, &register);
+                    return Ok(true);
+                }
+                Ok(Written::Deleted) => {
+                    self.locations.remove(hash, key);
+                    // Absent only if the index agrees: a cached register may have been dead long.
+                    if fresh {
+                        return Ok(false);
+                    }
+                }
+                Err(swarm_core::error::Error::Gone) => self.locations.remove(hash, key),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(Error::Contended)
+    }
+
+    async fn delete_now(&self, hash: u64, key: &[u8]) -> Result<(), Error> {
+        for _ in 0..TRIES {
+            let Some((mut register, _)) = self.locate(hash, key).await? else { return Ok(()) };
+            let write = self.new_write(&[]).await?;
+            let cell = self.index.cached(&self.group, hash).await?.cell;
+            let births = self.index.births();
+            // One round: the delete, and a look at whether the key is still this register's.
+            // Through a stale location it would land on a dead register and leave the new one be.
+            let delete = P::delete(&self.group, &mut register, write);
+            let look = cell::read(&self.group, &cell, &births);
+            let (deleted, mapped) = futures_util::future::join(delete, look).await;
+            match deleted {
+                Ok(()) | Err(swarm_core::error::Error::Gone) => {}
+                Err(error) => return Err(error.into()),
+            }
+            self.locations.remove(hash, key);
+            let mapped = mapped?;
+            let still = Bucket::decode(&mapped).is_some_and(|bucket| lists(&bucket, &register));
+            if deleted.is_ok() && still {
+                return Ok(());
+            }
+            self.index.forget(cell.place.pointer);
+        }
+        Err(Error::Contended)
+    }
+
+    /// A fresh number and a fresh buffer for a write of `value`.
+    #[inline]
+    pub(crate) async fn new_write<'v>(&self, value: &'v [u8]) -> Result<Write<'v>, Error> {
+        let kind = self.heap.plain(buffer::HEADER_WORDS + words_for(value.len()));
+        let buffer = self.heap.allocate(&self.group, kind).await?;
+        let number = self.group.number().ok_or(Error::Spent)?;
+        Ok(Write { number, buffer, value })
+    }
+}
+
+/// The entries that may be this key's.
+pub(crate) fn entries<'a>(
+    located: &'a Located,
+    hash: u64,
+    key: &[u8],
+) -> impl Iterator<Item = &'a Entry> {
+    let entries = match &located.bucket.content {
+        Content::Entries { entries, .. } => entries.as_slice(),
+        Content::Split(_) => &[],
+    };
+    let length = key.len();
+    entries.iter().filter(move |entry| entry.hash == hash && entry.key_length == length)
+}
+
+/// Whether a bucket maps a key to this very register.
+fn lists(bucket: &Bucket, register: &Register) -> bool {
+    let Content::Entries { entries, .. } = &bucket.content else { return false };
+    entries.iter().any(|e| e.pointer == register.place.pointer && e.identity == register.identity)
+}
+
+/// A write of a key that is under way.
+struct Turn<'a> {
+    writing: &'a RefCell<Vec<u64>>,
+    hash: u64,
+}
+
+impl Drop for Turn<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let mut writing = self.writing.borrow_mut();
+        if let Some(at) = writing.iter().position(|hash| *hash == self.hash) {
+            writing.swap_remove(at);
+        }
+    }
+}
+
+impl<F: Fabric, C: Clock, P> Drop for Client<F, C, P> {
+    fn drop(&mut self) {
+        self.heap.detach(&self.group);
+    }
+}

@@ -1,0 +1,33 @@
+//! One at a time: a lock among the operations of one client, which run in turn on one thread.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::task::Poll;
+
+/// Lets one operation in at a time.
+#[derive(Default)]
+pub(crate) struct Gate(Cell<bool>);
+
+/// Inside; dropping it lets the next one in.
+pub(crate) struct Inside<'a>(&'a Gate);
+
+impl Gate {
+    /// Waits until no one is inside.
+    pub(crate) async fn enter(&self) -> Inside<'_> {
+        poll_fn(|cx| {
+            if self.0.replace(true) {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            Poll::Ready(())
+        })
+        .await;
+        Inside(self)
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.0.0.set(false);
+    }
+}

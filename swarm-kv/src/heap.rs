@@ -1,0 +1,452 @@
+//! Memory for registers, buffers, cells and records.
+//!
+//! A chunk belongs to a client slot, which one record says for all chunks (the *heap map*, a cell).
+//! Inside a chunk, objects of one class are handed out in order. How far a chunk's owner has come
+//! is kept in the chunk itself, so that the slot's next holder goes on from there: the owner *sets
+//! aside* objects ahead of need, by CAS of the chunk's counter at a majority, and hands out only
+//! what is set aside. It all rests on this: *no object is handed out twice, because every majority
+//! shows a counter past it*. Handing out touches no node; setting aside costs a roundtrip, twice as
+//! many objects each time; a chunk more costs a change of the heap map.
+//!
+//! A client that detaches takes back what it did not hand out; one that dies loses that much until
+//! its chunks are rebuilt.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
+
+use swarm_core::cell::{self, Birth, Births, CellRef, Proposal, Proposed};
+use swarm_core::clock::Clock;
+use swarm_core::fabric::{Address, Fabric, MAX_NODES, MAX_VERBS, NodeId, Verb};
+use swarm_core::geometry::{Class, Geometry, SEED_RECORDS};
+use swarm_core::group::{Group, Next};
+use swarm_core::layout::record;
+use swarm_core::node_set::NodeSet;
+use swarm_core::words::Pointer;
+
+use crate::error::Error;
+use crate::gate::Gate;
+
+/// Objects set aside at first; each time twice as many.
+const FIRST_BATCH: u64 = 8;
+/// Chunks claimed at once at most.
+const MAX_CLAIM: usize = 8;
+/// Changes of the heap map that one claim tries. Each lost one is another client's success.
+const CLAIM_TRIES: usize = 1000;
+/// A chunk for heap-map records is claimed along when so few of them are left.
+const FEW_RECORDS: u64 = 3;
+
+/// What a client has of the heap.
+pub(crate) struct Heap {
+    geometry: Geometry,
+    slot: usize,
+    arenas: RefCell<Vec<Arena>>,
+    /// Counters that were read: chunk and home.
+    known: RefCell<HashSet<(usize, NodeId)>>,
+    /// The heap map as last seen.
+    map: RefCell<Vec<u32>>,
+    /// Seeds used, once read.
+    seeds: Cell<Option<u64>>,
+    gate: Gate,
+}
+
+/// What kind of object, and for which home.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Kind {
+    class: Class,
+    home: NodeId,
+    /// Chunks that one object takes; 1 but for runs.
+    chunks: usize,
+}
+
+/// A chunk that objects of one kind are handed out from.
+struct Arena {
+    kind: Kind,
+    chunk: usize,
+    /// The next object to hand out.
+    next: u64,
+    /// Objects up to here are set aside.
+    aside: u64,
+    /// Objects in the chunk.
+    limit: u64,
+    batch: u64,
+}
+
+/// Nothing is born with a heap map's record.
+struct NoBirths;
+
+impl Births for NoBirths {
+    fn births(&self, _payload: &[u64], _each: &mut dyn FnMut(Birth)) {}
+}
+
+impl Heap {
+    pub(crate) fn new(geometry: Geometry, slot: usize) -> Self {
+        Self {
+            geometry,
+            slot,
+            arenas: RefCell::default(),
+            known: RefCell::default(),
+            map: RefCell::default(),
+            seeds: Cell::new(None),
+            gate: Gate::default(),
+        }
+    }
+
+    /// The kind for objects of `words` words that are the same at every node.
+    pub(crate) fn plain(&self, words: usize) -> Kind {
+        match self.geometry.plain_class(words) {
+            Class::Run => {
+                let chunks = self.geometry.run_chunks(words);
+                Kind { class: Class::Run, home: NodeId(0), chunks }
+            }
+            class => Kind { class, home: NodeId(0), chunks: 1 },
+        }
+    }
+
+    /// The kind for objects of a homed class.
+    pub(crate) fn homed(&self, class: Class, home: NodeId) -> Kind {
+        Kind { class, home, chunks: 1 }
+    }
+
+    /// Memory for an object. No roundtrip while objects are set aside.
+    #[inline]
+    pub(crate) async fn allocate<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        kind: Kind,
+    ) -> Result<Pointer, Error> {
+        match self.take(kind) {
+            Some(pointer) => Ok(pointer),
+            None => self.allocate_slowly(group, kind).await,
+        }
+    }
+
+    /// Takes back what was set aside and not handed out, in the background.
+    pub(crate) fn detach<F: Fabric, C: Clock>(&self, group: &Group<F, C>) {
+        for arena in self.arenas.borrow_mut().iter_mut().filter(|arena| arena.next < arena.aside) {
+            let at = self.geometry.counter(arena.chunk, arena.kind.home);
+            for node in NodeSet::all(group.nodes()) {
+                let take_back = Verb::Cas { at, expect: arena.aside, new: arena.next };
+                drop(group.fabric().post(node, &[take_back]));
+            }
+            arena.aside = arena.next;
+        }
+    }
+
+    /// Bytes of each node's memory that are not free: what the pool needs for itself, and chunks
+    /// that belong to someone.
+    pub(crate) async fn used<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+    ) -> Result<u64, Error> {
+        self.read_map(group).await?;
+        let owned = self.map.borrow().iter().filter(|entry| **entry != 0).count();
+        Ok((self.geometry.first_chunk() + owned) as u64 * self.geometry.chunk_bytes)
+    }
+
+    #[inline]
+    fn take(&self, kind: Kind) -> Option<Pointer> {
+        let mut arenas = self.arenas.borrow_mut();
+        let arena = arenas.iter_mut().find(|arena| arena.kind == kind)?;
+        if arena.next == arena.aside {
+            return None;
+        }
+        let index = arena.next;
+        arena.next += 1;
+        Some(self.geometry.object(arena.chunk, kind.class, kind.home, index))
+    }
+
+    #[cold]
+    async fn allocate_slowly<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        kind: Kind,
+    ) -> Result<Pointer, Error> {
+        let _inside = self.gate.enter().await;
+        // Each round gets further: an object, a chunk that is owned already, a chunk more.
+        for _ in 0..CLAIM_TRIES {
+            if let Some(pointer) = self.take_own(group, kind).await? {
+                return Ok(pointer);
+            }
+            self.claim(group, kind).await?;
+        }
+        Err(self.full(kind))
+    }
+
+    /// An object from the chunks that this slot owns already, as far as the map at hand tells.
+    async fn take_own<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        kind: Kind,
+    ) -> Result<Option<Pointer>, Error> {
+        loop {
+            if let Some(pointer) = self.take(kind) {
+                return Ok(Some(pointer));
+            }
+            if self.set_aside(group, kind).await? {
+                continue;
+            }
+            if !self.open_chunk(group, kind).await? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Sets more objects aside in the chunk at hand. False if it has no more.
+    async fn set_aside<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        kind: Kind,
+    ) -> Result<bool, Error> {
+        let (chunk, from, to) = {
+            let arenas = self.arenas.borrow();
+            let Some(arena) = arenas.iter().find(|arena| arena.kind == kind) else {
+                return Ok(false);
+            };
+            (arena.chunk, arena.aside, arena.limit.min(arena.aside + arena.batch))
+        };
+        if from == to {
+            return Ok(false);
+        }
+        raise_counter(group, self.geometry.counter(chunk, kind.home), from, to).await?;
+        let mut arenas = self.arenas.borrow_mut();
+        if let Some(arena) = arenas.iter_mut().find(|arena| arena.kind == kind) {
+            arena.aside = to;
+            arena.batch = (arena.batch * 2).min(arena.limit);
+        }
+        Ok(true)
+    }
+
+    /// Goes on in another chunk of this kind that the slot owns. False if there is none with room.
+    async fn open_chunk<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        kind: Kind,
+    ) -> Result<bool, Error> {
+        if self.map.borrow().is_empty() {
+            self.read_map(group).await?;
+        }
+        let limit = self.geometry.objects(kind.class);
+        loop {
+            let mut unread = self.unread(kind);
+            unread.truncate(MAX_VERBS);
+            if unread.is_empty() {
+                return Ok(false);
+            }
+            let counters: Vec<Address> =
+                unread.iter().map(|&chunk| self.geometry.counter(chunk, kind.home)).collect();
+            let used = read_counters(group, &counters).await?;
+            for (&chunk, &used) in unread.iter().zip(&used) {
+                self.known.borrow_mut().insert((chunk, kind.home));
+                if used < limit {
+                    let mut arenas = self.arenas.borrow_mut();
+                    let batch = arenas
+                        .iter()
+                        .find(|arena| arena.kind == kind)
+                        .map_or(FIRST_BATCH, |arena| arena.batch);
+                    arenas.retain(|arena| arena.kind != kind);
+                    arenas.push(Arena { kind, chunk, next: used, aside: used, limit, batch });
+                    return Ok(true);
+                }
+            }
+        }
+    }
+
+    /// Chunks of this kind that the slot owns and whose counters were not read yet.
+    fn unread(&self, kind: Kind) -> Vec<usize> {
+        let map = self.map.borrow();
+        let known = self.known.borrow();
+        let mine = map_entry(self.slot, kind.class);
+        (0..map.len())
+            .filter(|&chunk| map[chunk] == mine && !known.contains(&(chunk, kind.home)))
+            .filter(|&chunk| {
+                kind.class != Class::Run || self.run_length(&map, chunk) == kind.chunks
+            })
+            .collect()
+    }
+
+    fn run_length(&self, map: &[u32], chunk: usize) -> usize {
+        let tail = map_entry(self.slot, Class::RunTail);
+        1 + map[chunk + 1..].iter().take_while(|&&entry| entry == tail).count()
+    }
+
+    /// Makes free chunks this slot's, unless the map shows that one already is.
+    async fn claim<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        kind: Kind,
+    ) -> Result<(), Error> {
+        let cell = self.map_cell();
+        for _ in 0..CLAIM_TRIES {
+            let view = self.read_map(group).await?;
+            if !self.unread(kind).is_empty() {
+                return Ok(());
+            }
+            let record = self.map_record(group).await?;
+            let mut map = self.map.borrow().clone();
+            self.choose(&mut map, kind)?;
+            let payload: Vec<u64> = map
+                .chunks(2)
+                .map(|pair| u64::from(pair[0]) | (u64::from(*pair.get(1).unwrap_or(&0)) << 32))
+                .collect();
+            let change = group.number().ok_or(Error::Spent)?;
+            let proposal = Proposal { change, record, payload: &payload, newborns: &[] };
+            match cell::propose(group, &cell, &view, &proposal, &NoBirths).await? {
+                Proposed::Committed(_) => {
+                    *self.map.borrow_mut() = map;
+                    return Ok(());
+                }
+                Proposed::Lost => {}
+            }
+        }
+        Err(self.full(kind))
+    }
+
+    /// Marks free chunks in `map` as this slot's: for `kind`, and for heap-map records where those
+    /// run out.
+    fn choose(&self, map: &mut [u32], kind: Kind) -> Result<(), Error> {
+        let mine = map_entry(self.slot, kind.class);
+        if kind.class == Class::Run {
+            let start = (self.geometry.first_chunk()..map.len())
+                .find(|&at| {
+                    map.get(at..at + kind.chunks).is_some_and(|run| run.iter().all(|e| *e == 0))
+                })
+                .ok_or(self.full(kind))?;
+            map[start] = mine;
+            map[start + 1..start + kind.chunks].fill(map_entry(self.slot, Class::RunTail));
+        } else {
+            let owned = map.iter().filter(|entry| **entry == mine).count();
+            let wanted = (owned / 4 + 1).min(MAX_CLAIM);
+            let free = |map: &[u32]| {
+                (self.geometry.first_chunk()..map.len()).find(|&chunk| map[chunk] == 0)
+            };
+            for got in 0..wanted {
+                match free(map) {
+                    Some(chunk) => map[chunk] = mine,
+                    None if got == 0 => return Err(self.full(kind)),
+                    None => break,
+                }
+            }
+            let records = self.records();
+            if self.records_left() <= FEW_RECORDS
+                && self.unread(records).is_empty()
+                && records != kind
+                && let Some(chunk) = free(map)
+            {
+                map[chunk] = map_entry(self.slot, records.class);
+            }
+        }
+        Ok(())
+    }
+
+    fn records(&self) -> Kind {
+        self.plain(record::HEADER_WORDS + self.geometry.map_payload())
+    }
+
+    /// How many heap-map records this slot can still propose without another chunk.
+    fn records_left(&self) -> u64 {
+        let records = self.records();
+        let arenas = self.arenas.borrow();
+        let arena = arenas.iter().find(|arena| arena.kind == records);
+        SEED_RECORDS - self.seeds.get().unwrap_or(0).min(SEED_RECORDS)
+            + arena.map_or(0, |arena| arena.limit - arena.next)
+    }
+
+    /// Memory for a heap-map record: from a chunk for them, or a seed.
+    async fn map_record<F: Fabric, C: Clock>(&self, group: &Group<F, C>) -> Result<Pointer, Error> {
+        if let Some(pointer) = self.take_own(group, self.records()).await? {
+            return Ok(pointer);
+        }
+        let counter = self.geometry.seed_counter(self.slot);
+        let used = match self.seeds.get() {
+            Some(used) => used,
+            None => read_counters(group, &[counter]).await?[0],
+        };
+        self.seeds.set(Some(used));
+        if used >= SEED_RECORDS {
+            return Err(self.full(self.records()));
+        }
+        raise_counter(group, counter, used, used + 1).await?;
+        self.seeds.set(Some(used + 1));
+        Ok(self.geometry.seed(self.slot, used))
+    }
+
+    fn map_cell(&self) -> CellRef {
+        CellRef { place: self.geometry.map_cell(), room: self.geometry.map_payload() }
+    }
+
+    async fn read_map<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+    ) -> Result<cell::View, Error> {
+        let committed = cell::read(group, &self.map_cell(), &NoBirths).await?;
+        let mut map = vec![0; self.geometry.chunks()];
+        for (pair, word) in map.chunks_mut(2).zip(committed.iter()) {
+            pair[0] = *word as u32;
+            if let Some(second) = pair.get_mut(1) {
+                *second = (*word >> 32) as u32;
+            }
+        }
+        *self.map.borrow_mut() = map;
+        Ok(committed.view)
+    }
+
+    fn full(&self, kind: Kind) -> Error {
+        let granules = match kind.class {
+            Class::Plain(size) | Class::Homed { full: size, .. } => size.granules(),
+            Class::Run | Class::RunTail => kind.chunks as u64 * self.geometry.chunk_granules(),
+        };
+        Error::Full(granules as usize * swarm_core::words::GRANULE)
+    }
+}
+
+/// What the heap map says of a chunk: whose it is and what for; 0 = free.
+fn map_entry(slot: usize, class: Class) -> u32 {
+    ((slot as u32) << 16) | u32::from(class.encode())
+}
+
+/// READs counters: of each the largest that a majority shows. One roundtrip.
+async fn read_counters<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    counters: &[Address],
+) -> Result<Vec<u64>, Error> {
+    let reads: Vec<Verb<'_>> = counters.iter().map(|&at| Verb::Read { at, words: 1 }).collect();
+    let mut largest = vec![0; counters.len()];
+    let all = NodeSet::all(group.nodes());
+    group
+        .settle(all, group.majority(), |node, reply| {
+            let Some(reply) = reply else { return Next::Post(group.fabric().post(node, &reads)) };
+            for (largest, &counter) in largest.iter_mut().zip(reply.iter()) {
+                *largest = counter.max(*largest);
+            }
+            Next::Vote
+        })
+        .await?;
+    Ok(largest)
+}
+
+/// Raises a counter to `to` at a majority. One roundtrip, more where nodes lag.
+///
+/// Counters are changed by CAS: a chain of a former owner that arrives late must not lower one.
+async fn raise_counter<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    at: Address,
+    from: u64,
+    to: u64,
+) -> Result<(), Error> {
+    let mut expect = [from; MAX_NODES];
+    let all = NodeSet::all(group.nodes());
+    let cas =
+        |node, expect| Next::Post(group.fabric().post(node, &[Verb::Cas { at, expect, new: to }]));
+    group
+        .settle(all, group.majority(), |node: NodeId, reply| {
+            let Some(reply) = reply else { return cas(node, from) };
+            let Some(&held) = reply.first() else { return Next::NoVote };
+            if held == expect[node.index()] || held >= to {
+                return Next::Vote;
+            }
+            expect[node.index()] = held;
+            cas(node, held)
+        })
+        .await?;
+    Ok(())
+}

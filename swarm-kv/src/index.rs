@@ -1,0 +1,258 @@
+//! The index: extendible hashing over cells (design of Fagin et al., TODS 1979).
+//!
+//! The hash's leading bits choose one of the first buckets; a bucket that was split sends on to one
+//! of two children by the next bit. Insert, replacement and split are each one change of one cell,
+//! so that nothing is half done when a client dies. It all rests on this: *a bucket's prefix never
+//! changes, and a split bucket stays split*, so that a client may remember splits for ever and
+//! never reads the wrong bucket.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use heapless::Vec;
+use quick_cache::unsync::Cache;
+use swarm_core::cell::{self, Birth, Births, CellRef, View};
+use swarm_core::clock::Clock;
+use swarm_core::error::Error;
+use swarm_core::fabric::{Fabric, NodeId};
+use swarm_core::geometry::{BUCKET_PAYLOAD, Geometry};
+use swarm_core::group::Group;
+use swarm_core::layout::{self, Place, buffer, record, register};
+use swarm_core::safe_guess::first_stamp;
+use swarm_core::words::{Ballot, CellFlags, CellWord, Pointer, WordFormat};
+
+use crate::bucket::{Bucket, Child, Content, MAX_DEPTH, child_place};
+
+/// The ballot of a record that a cell is born with.
+pub(crate) const FIRST_BALLOT: Ballot = Ballot(2);
+
+/// The word that a cell is born with.
+pub(crate) fn first_word(format: WordFormat, record: Pointer) -> CellWord {
+    format.cell(FIRST_BALLOT, record, CellFlags::SOLID | CellFlags::ACCEPTED)
+}
+
+/// The index as one client sees it.
+pub(crate) struct Index {
+    geometry: Geometry,
+    /// Cells that were split, with their children's.
+    splits: RefCell<HashMap<Pointer, [Pointer; 2]>>,
+    /// Buckets as last seen.
+    buckets: RefCell<Cache<Pointer, (View, Bucket)>>,
+}
+
+/// A bucket with its cell.
+#[derive(Clone)]
+pub(crate) struct Located {
+    pub(crate) cell: CellRef,
+    pub(crate) view: View,
+    pub(crate) bucket: Bucket,
+}
+
+impl Index {
+    pub(crate) fn new(geometry: Geometry, buckets: usize) -> Self {
+        Self { geometry, splits: RefCell::default(), buckets: RefCell::new(Cache::new(buckets)) }
+    }
+
+    /// How to find what was born with a bucket's record.
+    pub(crate) fn births(&self) -> BucketBirths<'_> {
+        BucketBirths(&self.geometry)
+    }
+
+    /// The bucket that covers `hash`, as last seen.
+    pub(crate) async fn cached<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        hash: u64,
+    ) -> Result<Located, Error> {
+        self.find(group, hash, true).await
+    }
+
+    /// The bucket that covers `hash`, as it is now. One roundtrip where its place is known.
+    pub(crate) async fn fresh<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        hash: u64,
+    ) -> Result<Located, Error> {
+        self.find(group, hash, false).await
+    }
+
+    async fn find<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        hash: u64,
+        cached: bool,
+    ) -> Result<Located, Error> {
+        let (mut place, mut depth) = self.root(hash);
+        while depth <= MAX_DEPTH {
+            if let Some(children) = self.splits.borrow().get(&place.pointer) {
+                let child = children[bit(hash, depth)];
+                place = child_place(&self.geometry, child).ok_or(Error::Damaged)?;
+                depth += 1;
+                continue;
+            }
+            if cached && let Some((view, bucket)) = self.buckets.borrow().get(&place.pointer) {
+                let (view, bucket) = (*view, bucket.clone());
+                return Ok(Located { cell: cell_ref(place), view, bucket });
+            }
+            let located = self.read(group, place, prefix(hash, depth), depth).await?;
+            self.remember(&located);
+            if let Content::Entries { .. } = located.bucket.content {
+                return Ok(located);
+            }
+        }
+        Err(Error::Damaged)
+    }
+
+    /// Reads the bucket at `place`, which is known to have this prefix and depth.
+    pub(crate) async fn read<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        place: Place,
+        prefix: u64,
+        depth: u32,
+    ) -> Result<Located, Error> {
+        let cell = cell_ref(place);
+        let committed = cell::read(group, &cell, &self.births()).await?;
+        let bucket = if committed.is_empty() {
+            Bucket::empty(depth, prefix)
+        } else {
+            Bucket::decode(&committed).ok_or(Error::Damaged)?
+        };
+        if bucket.depth != depth || bucket.prefix != prefix {
+            return Err(Error::Damaged);
+        }
+        Ok(Located { cell, view: committed.view, bucket })
+    }
+
+    /// The first bucket for a hash, and its depth.
+    pub(crate) fn root(&self, hash: u64) -> (Place, u32) {
+        let bits = self.geometry.bucket_bits;
+        let index = hash.checked_shr(64 - bits).unwrap_or(0);
+        (self.geometry.bucket_cell(index as usize), bits)
+    }
+
+    /// Takes in what a bucket holds.
+    pub(crate) fn remember(&self, located: &Located) {
+        let pointer = located.cell.place.pointer;
+        match &located.bucket.content {
+            Content::Entries { .. } => {
+                let seen = (located.view, located.bucket.clone());
+                self.buckets.borrow_mut().insert(pointer, seen);
+            }
+            Content::Split(children) => {
+                self.splits.borrow_mut().insert(pointer, children.map(|child| child.cell));
+                self.forget(pointer);
+            }
+        }
+    }
+
+    /// Forgets what a bucket held.
+    pub(crate) fn forget(&self, cell: Pointer) {
+        self.buckets.borrow_mut().remove(&cell);
+    }
+}
+
+/// The cell of a bucket at `place`.
+pub(crate) fn cell_ref(place: Place) -> CellRef {
+    CellRef { place, room: BUCKET_PAYLOAD }
+}
+
+/// Which child of a bucket of this depth covers `hash`.
+pub(crate) fn bit(hash: u64, depth: u32) -> usize {
+    ((hash << depth) >> 63) as usize
+}
+
+/// The leading `depth` bits of `hash`.
+pub(crate) fn prefix(hash: u64, depth: u32) -> u64 {
+    if depth == 0 { 0 } else { hash >> (64 - depth) << (64 - depth) }
+}
+
+/// What is born with a bucket's record: a register, or the two cells of a split.
+pub(crate) struct BucketBirths<'a>(&'a Geometry);
+
+impl Births for BucketBirths<'_> {
+    fn births(&self, payload: &[u64], each: &mut dyn FnMut(Birth)) {
+        match Bucket::decode(payload).map(|bucket| bucket.content) {
+            Some(Content::Entries { entries, born: Some(born) }) => {
+                let entry = &entries[born.entry];
+                let Some(newborn) = entry.register(self.0) else { return };
+                let (place, words) = (newborn.place, newborn.shape.key_words());
+                let words = register::HEADER_WORDS + words;
+                each(Birth::Copy { place, from: register::HEADER, words });
+                let everywhere = Place::everywhere(born.buffer, place.home);
+                let words = born.words.saturating_sub(buffer::REWRITE);
+                each(Birth::Copy { place: everywhere, from: buffer::REWRITE, words });
+                let value = first_stamp(self.0.format, born.buffer).0;
+                each(Birth::Set { place, at: register::SLOTS_AT, value });
+            }
+            Some(Content::Split(children)) => {
+                children.iter().for_each(|child| self.child(child, each));
+            }
+            _ => {}
+        }
+    }
+}
+
+impl BucketBirths<'_> {
+    fn child(&self, child: &Child, each: &mut dyn FnMut(Birth)) {
+        let Some(place) = child_place(self.0, child.cell) else { return };
+        let everywhere = Place::everywhere(child.record, NodeId(0));
+        let words = child.words.saturating_sub(record::BODY);
+        each(Birth::Copy { place: everywhere, from: record::BODY, words });
+        each(Birth::Set { place: everywhere, at: record::ACCEPTED, value: FIRST_BALLOT.0 });
+        let value = first_word(self.0.format, child.record).0;
+        each(Birth::Set { place, at: layout::cell::WORD, value });
+    }
+}
+
+/// All buckets below the first one numbered `index` that hold entries, one after the other.
+pub(crate) struct Walk {
+    stack: Vec<(Place, u64, u32), { 2 * MAX_DEPTH as usize }>,
+}
+
+impl Index {
+    /// A walk over the buckets that stand for first bucket number `index`.
+    pub(crate) fn walk(&self, index: usize) -> Walk {
+        let bits = self.geometry.bucket_bits;
+        let prefix = if bits == 0 { 0 } else { (index as u64) << (64 - bits) };
+        let mut stack = Vec::new();
+        let root = (self.geometry.bucket_cell(index), prefix, bits);
+        stack.push(root).expect("an empty stack has room");
+        Walk { stack }
+    }
+
+    /// The next bucket of a walk.
+    pub(crate) async fn step<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        walk: &mut Walk,
+    ) -> Result<Option<Located>, Error> {
+        while let Some((place, prefix, depth)) = walk.stack.pop() {
+            let located = self.read(group, place, prefix, depth).await?;
+            let Content::Split(children) = &located.bucket.content else {
+                return Ok(Some(located));
+            };
+            self.remember(&located);
+            for (bit, child) in children.iter().enumerate().rev() {
+                let place = child_place(&self.geometry, child.cell).ok_or(Error::Damaged)?;
+                let prefix = prefix | ((bit as u64) << (63 - depth.min(63)));
+                walk.stack.push((place, prefix, depth + 1)).map_err(|_| Error::Damaged)?;
+            }
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_and_prefixes_of_a_hash() {
+        let hash = 0b1011 << 60;
+        assert_eq!([bit(hash, 0), bit(hash, 1), bit(hash, 2), bit(hash, 63)], [1, 0, 1, 0]);
+        assert_eq!(prefix(hash, 2), 0b10 << 62);
+        assert_eq!(prefix(hash, 0), 0);
+        assert_eq!(prefix(u64::MAX, 64), u64::MAX);
+    }
+}

@@ -1,0 +1,235 @@
+//! Insert: one change of a bucket's cell, whose chains carry the newborn register in front.
+//!
+//! Who wins is decided by the cell. A bucket that is full first loses the keys that were deleted,
+//! or splits.
+
+use heapless::Vec;
+use swarm_core::cell::{self, Proposal, Proposed};
+use swarm_core::clock::Clock;
+use swarm_core::fabric::{Fabric, NodeId};
+use swarm_core::layout::{Identity, MAX_IN_PLACE, Shape, record, words_for};
+use swarm_core::register::{Check, Found, Protocol, Register};
+use swarm_core::safe_guess::first_stamp;
+use swarm_core::words::Pointer;
+
+use crate::bucket::{
+    Born, Bucket, Child, Content, Entry, MAX_DEPTH, MAX_ENTRIES, child_place, shape,
+};
+use crate::client::{Client, TRIES, entries};
+use crate::error::Error;
+use crate::index::{Located, bit};
+use crate::newborn::{NewChild, NewRegister};
+
+/// What an insert found under its key's hash.
+enum Before {
+    /// The key is there.
+    Exists,
+    /// The key is not there; the entry to replace, if it was there and is deleted.
+    Absent(Option<Pointer>),
+}
+
+impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
+    /// Inserts the key. False if it is there.
+    pub(crate) async fn insert_now(
+        &self,
+        hash: u64,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<bool, Error> {
+        let mut newborn = None;
+        let mut located = self.index.cached(&self.group, hash).await?;
+        for _ in 0..TRIES {
+            let Before::Absent(dead) = self.before(&located, hash, key).await? else {
+                return Ok(false);
+            };
+            if full(&located.bucket) && dead.is_none() {
+                located = self.make_room(located, hash).await?;
+                continue;
+            }
+            // A register that was proposed in vain is known to no one: it is proposed again.
+            let newborn = match &mut newborn {
+                Some(newborn) => newborn,
+                none => none.insert(self.bear(hash, key, value).await?),
+            };
+            if self.propose(&located, hash, newborn, dead).await? {
+                let register = newborn.register;
+                let stamp = first_stamp(self.geometry.format, newborn.buffer);
+                let slot = self.group.slot();
+                let register = Register::newborn(
+                    register.place,
+                    register.identity,
+                    register.shape,
+                    stamp,
+                    slot,
+                );
+                self.locations.insert(hash, key, register);
+                return Ok(true);
+            }
+            self.index.forget(located.cell.place.pointer);
+            located = self.index.fresh(&self.group, hash).await?;
+        }
+        Err(Error::Contended)
+    }
+
+    /// Whether the key is there, as far as the bucket at hand and the registers that it lists tell.
+    ///
+    /// A bucket that is out of date does no harm: a register that has a value is mapped, and a
+    /// proposal on an old record is lost.
+    async fn before(&self, located: &Located, hash: u64, key: &[u8]) -> Result<Before, Error> {
+        let mut dead = None;
+        for entry in entries(located, hash, key) {
+            let Some(mut register) = entry.register(&self.geometry) else { continue };
+            match P::read(&self.group, &mut register, Check::Key(key)).await? {
+                Found::Value(_) => {
+                    self.locations.insert(hash, key, register);
+                    return Ok(Before::Exists);
+                }
+                Found::Deleted => dead = Some(entry.pointer),
+                Found::OtherKey => {}
+            }
+        }
+        Ok(Before::Absent(dead))
+    }
+
+    /// A register for the key, in memory of its own, before any node has it.
+    async fn bear<'a>(
+        &self,
+        hash: u64,
+        key: &'a [u8],
+        value: &'a [u8],
+    ) -> Result<NewRegister<'a>, Error> {
+        let wanted = Shape {
+            key_length: key.len(),
+            capacity: if value.len() <= MAX_IN_PLACE { words_for(value.len()) } else { 0 },
+            predecessor: Pointer::NULL,
+        };
+        let class = self.geometry.register_class(wanted.small_words(), wanted.full_words());
+        let shape = shape(class, key.len()).expect("the class was chosen for the key");
+        let home = self.home(hash);
+        let pointer = self.heap.allocate(&self.group, self.heap.homed(class, home)).await?;
+        let place =
+            self.geometry.homed_place(pointer, class).ok_or(swarm_core::error::Error::Damaged)?;
+        let write = self.new_write(value).await?;
+        let identity = Identity { birth: self.group.now(), number: write.number };
+        let register = Register::new(place, identity, shape);
+        Ok(NewRegister::new(self.geometry.format, register, write.buffer, key, value))
+    }
+
+    /// Proposes the bucket with the newborn in it. False if another change came first.
+    async fn propose(
+        &self,
+        located: &Located,
+        hash: u64,
+        newborn: &NewRegister<'_>,
+        dead: Option<Pointer>,
+    ) -> Result<bool, Error> {
+        let register = &newborn.register;
+        let class =
+            self.geometry.register_class(register.shape.small_words(), register.shape.full_words());
+        let entry = Entry {
+            hash,
+            pointer: register.place.pointer,
+            class,
+            key_length: register.shape.key_length,
+            identity: register.identity,
+        };
+        let Content::Entries { entries, .. } = &located.bucket.content else { return Ok(false) };
+        let mut entries: Vec<Entry, MAX_ENTRIES> =
+            entries.iter().filter(|e| Some(e.pointer) != dead).copied().collect();
+        let born =
+            Born { entry: entries.len(), buffer: newborn.buffer, words: newborn.buffer_words() };
+        if entries.push(entry).is_err() {
+            return Ok(false);
+        }
+        let content = Content::Entries { entries, born: Some(born) };
+        let bucket = Bucket { content, ..located.bucket };
+        self.change(located, bucket, &newborn.parts()).await
+    }
+
+    /// Changes a bucket to `bucket`. False if another change came first.
+    async fn change(
+        &self,
+        located: &Located,
+        bucket: Bucket,
+        newborns: &[cell::Newborn<'_>],
+    ) -> Result<bool, Error> {
+        let payload = bucket.encode();
+        let record = self.record(payload.len()).await?;
+        let change = self.group.number().ok_or(Error::Spent)?;
+        let proposal = Proposal { change, record, payload: &payload, newborns };
+        let births = self.index.births();
+        let proposed =
+            cell::propose(&self.group, &located.cell, &located.view, &proposal, &births).await?;
+        let Proposed::Committed(view) = proposed else { return Ok(false) };
+        self.index.remember(&Located { cell: located.cell, view, bucket });
+        Ok(true)
+    }
+
+    async fn record(&self, payload: usize) -> Result<Pointer, Error> {
+        let kind = self.heap.plain(record::HEADER_WORDS + payload);
+        self.heap.allocate(&self.group, kind).await
+    }
+
+    /// Makes room in a full bucket: drops deleted keys, or splits it. Yields the bucket that now
+    /// covers the hash.
+    #[cold]
+    async fn make_room(&self, located: Located, hash: u64) -> Result<Located, Error> {
+        let Content::Entries { entries, .. } = &located.bucket.content else {
+            return Ok(self.index.fresh(&self.group, hash).await?);
+        };
+        let mut live = Vec::<Entry, MAX_ENTRIES>::new();
+        for entry in entries {
+            let Some(mut register) = entry.register(&self.geometry) else { continue };
+            let found = P::read(&self.group, &mut register, Check::Identity).await?;
+            if !matches!(found, Found::Deleted) {
+                live.push(*entry).expect("no more than there were");
+            }
+        }
+        if live.len() < entries.len() {
+            let content = Content::Entries { entries: live, born: None };
+            let bucket = Bucket { content, ..located.bucket };
+            self.change(&located, bucket, &[]).await?;
+        } else {
+            self.split(&located, hash).await?;
+        }
+        self.index.forget(located.cell.place.pointer);
+        Ok(self.index.fresh(&self.group, hash).await?)
+    }
+
+    /// Splits a bucket in two. Whether this change or another came first shows when it is read.
+    async fn split(&self, located: &Located, hash: u64) -> Result<(), Error> {
+        let Content::Entries { entries, .. } = &located.bucket.content else { return Ok(()) };
+        let depth = located.bucket.depth;
+        if depth == MAX_DEPTH {
+            return Err(Error::Crowded);
+        }
+        let change = self.group.number().ok_or(Error::Spent)?;
+        let mut children = Vec::<(Child, NewChild), 2>::new();
+        for side in 0..2 {
+            let prefix = located.bucket.prefix | ((side as u64) << (63 - depth));
+            let entries = entries.iter().filter(|e| bit(e.hash, depth) == side).copied().collect();
+            let content = Content::Entries { entries, born: None };
+            let bucket = Bucket { depth: depth + 1, prefix, content };
+            let home = NodeId(((hash as usize + side) % self.geometry.nodes) as u8);
+            let kind = self.heap.homed(self.geometry.bucket_class(), home);
+            let cell = self.heap.allocate(&self.group, kind).await?;
+            let place =
+                child_place(&self.geometry, cell).ok_or(swarm_core::error::Error::Damaged)?;
+            let record = self.record(bucket.encode().len()).await?;
+            let child = NewChild::new(&self.geometry, place, record, change, &bucket);
+            let named = Child { cell, record, words: child.record_words() };
+            let pushed = children.push((named, child));
+            debug_assert!(pushed.is_ok(), "two children");
+        }
+        let parts: Vec<cell::Newborn<'_>, 8> =
+            children.iter().flat_map(|(_, child)| child.parts()).collect();
+        let named = [children[0].0, children[1].0];
+        let bucket = Bucket { content: Content::Split(named), ..located.bucket };
+        self.change(located, bucket, &parts).await?;
+        Ok(())
+    }
+}
+
+fn full(bucket: &Bucket) -> bool {
+    matches!(&bucket.content, Content::Entries { entries, .. } if entries.is_full())
+}

@@ -1,0 +1,90 @@
+//! The store on shared memory: pools of memory-node files.
+
+use std::ops::Deref;
+use std::path::Path;
+
+use swarm_core::fabric::Fabric;
+use swarm_core::faults::Faulty;
+use swarm_core::latency::Delayed;
+use swarm_core::register::Protocol;
+use swarm_core::safe_guess::SafeGuess;
+pub use swarm_shm::{Attachment, CreateOptions, Error, OpenOptions, Pool, PoolClock, ShmFabric};
+
+use crate::client::{self, Options};
+use switches::PoolSwitches;
+
+mod switches;
+
+/// A pool's fabric as it is.
+pub type Plain = ShmFabric;
+/// A pool's fabric with emulated latency, whose nodes the pool's switches take away.
+pub type Emulated = Delayed<Faulty<ShmFabric, PoolSwitches>, PoolClock>;
+
+/// A client of a pool, with its slot there. Dereferences to the [`Client`](client::Client).
+pub struct Client<P: Protocol = SafeGuess, F: Fabric = Plain> {
+    // Dropped in this order: what the client posts on leaving is posted while the slot is its own.
+    client: client::Client<F, PoolClock, P>,
+    attachment: Attachment,
+}
+
+impl<P: Protocol, F: Fabric> Client<P, F> {
+    fn new(pool: &Pool, options: Options, fabric: F) -> Result<Self, Error> {
+        let attachment = pool.attach()?;
+        let session = attachment.session();
+        let client = client::Client::new(fabric, pool.clock(), pool.geometry(), session, options);
+        Ok(Self { client, attachment })
+    }
+
+    /// The client's slot in the pool.
+    pub fn attachment(&self) -> &Attachment {
+        &self.attachment
+    }
+}
+
+impl<P: Protocol, F: Fabric> Deref for Client<P, F> {
+    type Target = client::Client<F, PoolClock, P>;
+
+    #[inline]
+    fn deref(&self) -> &Self::Target {
+        &self.client
+    }
+}
+
+/// Opens a client of `pool`.
+///
+/// # Errors
+/// All client slots are taken, or the control file fails.
+pub fn open(pool: &Pool, options: Options) -> Result<Client, Error> {
+    open_plain::<SafeGuess>(pool, options)
+}
+
+/// Opens the pool at `path`, and a client of it.
+///
+/// # Errors
+/// The pool is missing, damaged or of another version; all client slots are taken.
+pub fn open_path(path: impl AsRef<Path>) -> Result<Client, Error> {
+    open(&Pool::open(path, OpenOptions::default())?, Options::default())
+}
+
+/// Opens a client of `pool` that keeps registers by `P`. All clients of one pool must use the
+/// same.
+///
+/// # Errors
+/// All client slots are taken, or the control file fails.
+pub fn open_plain<P: Protocol>(pool: &Pool, options: Options) -> Result<Client<P>, Error> {
+    Client::new(pool, options, pool.fabric())
+}
+
+/// Opens a client of `pool` for measurements: its completions come `roundtrip` nanoseconds late,
+/// and the pool's switches take nodes away from it.
+///
+/// # Errors
+/// All client slots are taken, or the control file fails.
+pub fn open_emulated<P: Protocol>(
+    pool: &Pool,
+    options: Options,
+    roundtrip: u64,
+) -> Result<Client<P, Emulated>, Error> {
+    let faulty = Faulty::new(pool.fabric(), PoolSwitches::new(pool));
+    Client::new(pool, options, Delayed::new(faulty, pool.clock(), roundtrip))
+}

@@ -1,0 +1,201 @@
+//! The store's operations, one client or a few in turn, on a small pool of files.
+
+use std::ops::ControlFlow;
+
+use swarm_kv::shm::{self, CreateOptions, OpenOptions, Pool};
+use swarm_kv::{Error, Options};
+
+struct TestPool {
+    pool: Pool,
+    _dir: tempfile::TempDir,
+}
+
+fn pool(capacity: u64) -> TestPool {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = dir.path().join("pool");
+    let options =
+        CreateOptions { nodes: 3, capacity, max_clients: 8, ..CreateOptions::default() };
+    Pool::create(&path, &options).expect("create");
+    let pool = Pool::open(&path, OpenOptions::default()).expect("open");
+    TestPool { pool, _dir: dir }
+}
+
+fn open(test: &TestPool) -> shm::Client {
+    shm::open(&test.pool, Options::default()).expect("attach")
+}
+
+#[test]
+fn operations_do_what_they_say() {
+    let test = pool(16 << 20);
+    let client = open(&test);
+    let store = client.blocking();
+    assert!(store.get(b"a").expect("get").is_none());
+    assert!(!store.update(b"a", b"1").expect("update"));
+    assert!(store.insert(b"a", b"1").expect("insert"));
+    assert!(!store.insert(b"a", b"2").expect("insert"));
+    assert_eq!(store.get(b"a").expect("get").as_deref(), Some(&b"1"[..]));
+    assert!(store.update(b"a", b"2").expect("update"));
+    assert_eq!(store.get(b"a").expect("get").as_deref(), Some(&b"2"[..]));
+    store.put(b"a", b"3").expect("put");
+    store.put(b"b", b"").expect("put");
+    assert_eq!(store.get(b"a").expect("get").as_deref(), Some(&b"3"[..]));
+    assert_eq!(store.get(b"b").expect("get").as_deref(), Some(&b""[..]));
+    store.delete(b"a").expect("delete");
+    store.delete(b"a").expect("delete");
+    store.delete(b"never").expect("delete");
+    assert!(store.get(b"a").expect("get").is_none());
+    assert!(!store.update(b"a", b"4").expect("update"));
+    assert!(store.insert(b"a", b"5").expect("insert"));
+    assert_eq!(store.get(b"a").expect("get").as_deref(), Some(&b"5"[..]));
+}
+
+#[test]
+fn clients_see_each_other_through_stale_caches() {
+    let test = pool(16 << 20);
+    let (a, b) = (open(&test), open(&test));
+    let (a, b) = (a.blocking(), b.blocking());
+    a.put(b"k", b"1").expect("put");
+    assert_eq!(b.get(b"k").expect("get").as_deref(), Some(&b"1"[..]));
+    a.delete(b"k").expect("delete");
+    assert!(b.get(b"k").expect("get").is_none());
+    assert!(a.insert(b"k", b"2").expect("insert"));
+    assert!(b.update(b"k", b"3").expect("update"));
+    assert_eq!(a.get(b"k").expect("get").as_deref(), Some(&b"3"[..]));
+    a.delete(b"k").expect("delete");
+    assert!(a.insert(b"k", b"4").expect("insert"));
+    // b still knows the register before last; its delete must reach the one that is mapped.
+    b.delete(b"k").expect("delete");
+    assert!(a.get(b"k").expect("get").is_none());
+}
+
+#[test]
+fn values_of_all_lengths() {
+    let test = pool(64 << 20);
+    let client = open(&test);
+    let other = open(&test);
+    let (store, other) = (client.blocking(), other.blocking());
+    let lengths = [0, 1, 7, 8, 63, 64, 65, 1000, 4095, 4096, 4097, 70_000, 1 << 20];
+    for (i, &length) in lengths.iter().enumerate() {
+        let value: Vec<u8> = (0..length).map(|b| (b ^ i) as u8).collect();
+        store.put(b"same", &value).expect("put");
+        assert_eq!(other.get(b"same").expect("get").as_deref(), Some(&value[..]), "{length}");
+        let key = format!("key {i}");
+        store.put(key.as_bytes(), &value).expect("put");
+        assert_eq!(other.get(key.as_bytes()).expect("get").as_deref(), Some(&value[..]));
+    }
+}
+
+#[test]
+fn keys_and_values_out_of_bounds_are_refused() {
+    let test = pool(16 << 20);
+    let client = open(&test);
+    let store = client.blocking();
+    assert_eq!(store.put(b"", b"x"), Err(Error::Key(0)));
+    assert_eq!(store.put(&[1; 256], b"x"), Err(Error::Key(256)));
+    assert_eq!(store.put(b"k", &vec![0; (1 << 20) + 1]), Err(Error::Value((1 << 20) + 1)));
+    assert!(store.get(b"k").expect("get").is_none());
+    store.put(&[1; 255], b"x").expect("put");
+    assert_eq!(store.get(&[1; 255]).expect("get").as_deref(), Some(&b"x"[..]));
+}
+
+#[test]
+fn the_index_grows_and_lists_every_key_once() {
+    let test = pool(64 << 20);
+    let client = open(&test);
+    let store = client.blocking();
+    let keys = 40_000u32;
+    for key in 0..keys {
+        assert!(store.insert(&key.to_le_bytes(), &key.to_be_bytes()).expect("insert"), "{key}");
+    }
+    let other = open(&test);
+    let mut seen = vec![false; keys as usize];
+    let each = |key: &[u8], value: &[u8]| {
+        let number = u32::from_le_bytes(key.try_into().expect("four bytes"));
+        assert_eq!(value, number.to_be_bytes());
+        assert!(!std::mem::replace(&mut seen[number as usize], true), "{number} twice");
+        ControlFlow::Continue(())
+    };
+    swarm_kv::block_on(other.for_each(each)).expect("walk");
+    assert!(seen.iter().all(|seen| *seen));
+    let usage = swarm_kv::block_on(other.usage()).expect("usage");
+    assert_eq!(usage.keys, u64::from(keys));
+}
+
+#[test]
+fn common_operations_take_one_roundtrip() {
+    let test = pool(64 << 20);
+    let client = open(&test);
+    let store = client.blocking();
+    let keys = 1000u32;
+    for key in 0..keys {
+        store.insert(&key.to_le_bytes(), &[7; 64]).expect("insert");
+    }
+    let loaded = client.counters();
+    for key in 0..keys {
+        store.get(&key.to_le_bytes()).expect("get");
+        store.update(&key.to_le_bytes(), &[8; 64]).expect("update");
+    }
+    let counters = client.counters() - loaded;
+    assert_eq!(counters.get.roundtrips[1], u64::from(keys));
+    // A few updates set memory aside.
+    assert!(counters.update.roundtrips[1] >= u64::from(keys) * 98 / 100);
+    // Into a bucket that is cached, an insert is one roundtrip too.
+    let before = client.counters();
+    store.delete(&5u32.to_le_bytes()).expect("delete");
+    let deleted = (client.counters() - before).delete;
+    assert_eq!(deleted.roundtrips[1], 1, "{deleted:?}");
+}
+
+#[test]
+fn a_full_pool_says_so_and_goes_on_reading() {
+    let test = pool(4 << 20);
+    let client = open(&test);
+    let store = client.blocking();
+    let mut stored = 0u32;
+    let error = loop {
+        match store.insert(&stored.to_le_bytes(), &[1; 1000]) {
+            Ok(true) => stored += 1,
+            Ok(false) => panic!("the key is new"),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, Error::Full(_)), "{error}");
+    assert!(stored > 500, "{stored}");
+    for key in 0..stored {
+        let value = store.get(&key.to_le_bytes()).expect("get");
+        assert_eq!(value.as_deref(), Some(&[1; 1000][..]));
+    }
+}
+
+#[test]
+fn a_slots_next_holder_goes_on_with_its_memory() {
+    let test = pool(8 << 20);
+    for call in 0..2000u32 {
+        let client = open(&test);
+        let store = client.blocking();
+        store.put(&(call % 50).to_le_bytes(), &call.to_le_bytes()).expect("put");
+    }
+    let client = open(&test);
+    let usage = swarm_kv::block_on(client.usage()).expect("usage");
+    assert_eq!(usage.keys, 50);
+    for key in 0..50u32 {
+        let value = client.blocking().get(&key.to_le_bytes()).expect("get");
+        assert_eq!(value.as_deref(), Some(&(1950 + key).to_le_bytes()[..]));
+    }
+}
+
+#[test]
+fn a_batch_of_gets_takes_one_roundtrip() {
+    let test = pool(16 << 20);
+    let client = open(&test);
+    let store = client.blocking();
+    for key in 0..20u8 {
+        store.put(&[key], &[key; 10]).expect("put");
+    }
+    let keys: Vec<[u8; 1]> = (0..21).map(|key| [key]).collect();
+    let values = store.get_many(&keys).expect("get");
+    for key in 0..20u8 {
+        assert_eq!(values[usize::from(key)].as_deref(), Some(&[key; 10][..]));
+    }
+    assert!(values[20].is_none());
+}
