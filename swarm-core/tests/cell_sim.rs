@@ -1,0 +1,357 @@
+//! A cell under random schedules: torn accesses, crashes of nodes and clients, broken connections.
+//!
+//! Clients append tokens to a list and read it. The lists that they are told must form one chain in
+//! which each change is applied once, what is acknowledged stays, what is lost never comes, and
+//! what was born with a token of any list is in the memory of a majority the moment somebody is
+//! told of it.
+//!
+//! `SWARM_SCHEDULES` says how many schedules to try, `SWARM_SEED` which one to print.
+
+mod cell_common;
+
+use std::cell::RefCell;
+use std::env;
+use std::rc::Rc;
+
+use fastrand::Rng;
+
+use cell_common::{
+    FORMAT, RECORDS, append, cell, is_born, list, number, plant, plant_object, record, solid, word,
+};
+use swarm_core::cell::{CellRef, Proposed, View};
+use swarm_core::error::Error;
+use swarm_core::fabric::NodeId;
+use swarm_core::group::{Group, Patience, Session};
+use swarm_core::sim::{Chaos, Outcome, Policy, Setup, Sim, SimClock, SimFabric};
+use swarm_core::words::{Incarnation, Pointer};
+
+/// Tokens of one change lie between a multiple of this and the next.
+const PER_OP: u64 = 1000;
+/// Steps after which a run counts as one that never ends.
+const LIMIT: u64 = 400_000;
+
+type TestGroup = Group<SimFabric, SimClock>;
+
+/// What a client did, and when.
+#[derive(Clone, Debug)]
+struct Op {
+    change: bool,
+    begun: u64,
+    ended: Option<u64>,
+    /// The list it was told: read, or written.
+    list: Vec<u64>,
+}
+
+#[derive(Debug, Default)]
+struct History {
+    ops: Vec<Op>,
+    time: u64,
+    next: u64,
+    lost: Vec<u64>,
+    errors: Vec<Error>,
+    fast: u64,
+}
+
+impl History {
+    fn tick(&mut self) -> u64 {
+        self.time += 1;
+        self.time
+    }
+
+    fn begin(&mut self, change: bool) -> usize {
+        let begun = self.tick();
+        self.ops.push(Op { change, begun, ended: None, list: Vec::new() });
+        self.ops.len() - 1
+    }
+
+    fn end(&mut self, op: usize, list: Vec<u64>) {
+        self.ops[op].ended = Some(self.tick());
+        self.ops[op].list = list;
+    }
+
+    /// A number for a record, its token and its object.
+    fn fresh(&mut self) -> Option<u64> {
+        self.next += 1;
+        (self.next < RECORDS).then_some(self.next)
+    }
+}
+
+type Shared = Rc<RefCell<History>>;
+
+/// Appends until it is in. `None` if that will not be known, or memory is used up.
+async fn change(
+    group: &TestGroup,
+    at: &CellRef,
+    cached: &mut Option<(Vec<u64>, View)>,
+    history: &Shared,
+    op: usize,
+) -> Result<Option<Vec<u64>>, Error> {
+    loop {
+        let (mut tokens, view) = match cached.take() {
+            Some(cached) => cached,
+            None => list(group, at).await?,
+        };
+        let Some(index) = history.borrow_mut().fresh() else { return Ok(None) };
+        let token = op as u64 * PER_OP + index;
+        tokens.push(token);
+        let change = number(group.session().client, op as u64);
+        match append(group, at, &view, index, change, &tokens).await? {
+            Proposed::Committed(view) => {
+                if view.record() == record(index) {
+                    *cached = Some((tokens.clone(), view));
+                }
+                return Ok(Some(tokens));
+            }
+            Proposed::Lost => history.borrow_mut().lost.push(token),
+        }
+    }
+}
+
+/// A client's life: some changes and reads, one after the other.
+async fn live(group: TestGroup, at: CellRef, history: Shared, mut rng: Rng) {
+    let mut cached = None;
+    for _ in 0..rng.usize(1..=3) {
+        let changes = rng.f64() < 0.7;
+        if rng.f64() < 0.3 {
+            cached = None;
+        }
+        let op = history.borrow_mut().begin(changes);
+        let slow = group.events().slow;
+        let told = if changes {
+            change(&group, &at, &mut cached, &history, op).await
+        } else {
+            list(&group, &at).await.map(|(tokens, view)| {
+                cached = Some((tokens.clone(), view));
+                Some(tokens)
+            })
+        };
+        let mut history = history.borrow_mut();
+        history.fast += u64::from(group.events().slow == slow);
+        match told {
+            Ok(Some(tokens)) => history.end(op, tokens),
+            Ok(None) => return,
+            Err(error) => history.errors.push(error),
+        }
+    }
+}
+
+/// What a seed stands for.
+struct Run {
+    sim: Sim,
+    history: Shared,
+    at: CellRef,
+    nodes: usize,
+    /// The client that looks at what is left in the end.
+    last: usize,
+    patience: Patience,
+}
+
+impl Run {
+    fn new(seed: u64) -> Self {
+        let mut rng = Rng::with_seed(seed ^ 0x5eed);
+        let nodes = [1, 3, 3, 3, 3, 3, 3, 5][rng.usize(..8)];
+        let last = rng.usize(2..=3);
+        let chaos = match rng.u8(..4) {
+            0 => Chaos::NONE,
+            _ => Chaos::random(&mut rng, nodes, last, 120.0),
+        };
+        let policy = match rng.u8(..3) {
+            0 => Policy::Priorities { changes: rng.usize(..8), horizon: 2000 },
+            _ => Policy::Weighted { redraw: 0.005 },
+        };
+        let tear = if rng.bool() { 0.2 } else { 1.0 };
+        let setup = Setup { tear, policy, chaos, ..Setup::new(seed, nodes, last + 1) };
+        let patience = Patience {
+            late_floor: 10u64.pow(rng.u32(2..6)),
+            late_roundtrips: rng.u64(1..8),
+            deadline: 1_000_000_000,
+        };
+        let (sim, at) = (Sim::new(&setup), cell(rng.u8(..nodes as u8)));
+        let history = Shared::default();
+        history.borrow_mut().begin(true);
+        let mut run = Self { sim, history, at, nodes, last, patience };
+        run.plant(&mut rng);
+        for client in 0..last {
+            let group = run.group(client);
+            let rng = Rng::with_seed(rng.u64(..));
+            run.sim.spawn(client, live(group, at, Rc::clone(&run.history), rng));
+        }
+        run
+    }
+
+    fn group(&self, client: usize) -> TestGroup {
+        let session = Session { client, incarnation: Incarnation(client as u64 + 1) };
+        let group = Group::new(self.sim.fabric(client), self.sim.clock(client), FORMAT, session);
+        group.set_patience(self.patience);
+        group
+    }
+
+    fn nodes(&self) -> impl Iterator<Item = NodeId> + use<> {
+        (0..self.nodes).map(|node| NodeId(node as u8))
+    }
+
+    /// Some cells begin like those that are born by a split: with a record at a majority.
+    fn plant(&mut self, rng: &mut Rng) {
+        let born = rng.u8(..3) == 0;
+        let (first, count) = (rng.usize(..self.nodes), rng.usize(self.nodes / 2 + 1..=self.nodes));
+        for node in self.nodes() {
+            let sim = &self.sim;
+            if born && (node.index() + self.nodes - first) % self.nodes < count {
+                plant_object(0, node, self.nodes, |at, value| sim.set_word(node, at, value));
+                plant(0, Pointer::NULL, 2, &[0], |at, value| sim.set_word(node, at, value));
+                let at = self.at.place.at(node, self.nodes);
+                sim.set_word(node, at, word(2, record(0), solid()).0);
+            }
+        }
+        self.history.borrow_mut().end(0, if born { vec![0] } else { Vec::new() });
+    }
+
+    /// Runs to the end, and looks at the memory whenever somebody is told something.
+    fn play(&mut self) -> Result<(), String> {
+        let mut seen = 1;
+        loop {
+            let outcome = self.sim.run(1);
+            let time = self.history.borrow().time;
+            if time != seen {
+                seen = time;
+                self.check_births()?;
+            }
+            match outcome {
+                Outcome::Done => return Ok(()),
+                Outcome::Stuck => return Err("stuck".into()),
+                Outcome::Limit if self.sim.steps() < LIMIT => {}
+                Outcome::Limit => return Err("does not end".into()),
+            }
+        }
+    }
+
+    /// What was born with any token that somebody was told of is at a majority.
+    fn check_births(&self) -> Result<(), String> {
+        let history = self.history.borrow();
+        let Some(told) =
+            history.ops.iter().filter(|op| op.ended.is_some()).max_by_key(|op| op.ended)
+        else {
+            return Ok(());
+        };
+        for &token in &told.list {
+            let there =
+                |&node: &NodeId| is_born(token, node, self.nodes, |at| self.sim.word(node, at));
+            let count = self.nodes().filter(there).count();
+            if count <= self.nodes / 2 {
+                return Err(format!("what {token} brought is at {count} nodes only: {told:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// What a client that comes later reads, before and after all that is on its way has landed.
+    fn read_last(&mut self) -> Result<(), String> {
+        let up: Vec<NodeId> = self.nodes().filter(|&node| !self.sim.is_away(node)).collect();
+        for late in [false, true] {
+            if late {
+                self.sim.drain();
+            }
+            if self.sim.is_dead(self.last) {
+                return Ok(());
+            }
+            let (group, at) = (self.group(self.last), self.at);
+            group.set_patience(Patience { late_floor: 1000, ..self.patience });
+            let history = Rc::clone(&self.history);
+            self.sim.spawn(self.last, async move {
+                let op = history.borrow_mut().begin(false);
+                match list(&group, &at).await {
+                    Ok((tokens, _)) => history.borrow_mut().end(op, tokens),
+                    Err(error) => history.borrow_mut().errors.push(error),
+                }
+            });
+            if !self.sim.finish(self.last, &up) {
+                return Err("a last read does not end".into());
+            }
+            self.check_births()?;
+        }
+        Ok(())
+    }
+}
+
+/// One chain, each change once, in an order that respects real time.
+fn check(history: &History) -> Result<(), String> {
+    let told: Vec<&Op> = history.ops.iter().filter(|op| op.ended.is_some()).collect();
+    let mut by_length = told.clone();
+    by_length.sort_by_key(|op| (op.list.len(), op.change));
+    for pair in by_length.windows(2) {
+        if !pair[1].list.starts_with(&pair[0].list) {
+            return Err(format!("not one chain: {pair:?}"));
+        }
+    }
+    for op in &told {
+        let mut changes: Vec<u64> = op.list.iter().map(|token| token / PER_OP).collect();
+        changes.sort_unstable();
+        if changes.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(format!("a change was applied twice: {op:?}"));
+        }
+        if let Some(token) = op.list.iter().find(|token| history.lost.contains(token)) {
+            return Err(format!("{token} was lost and is there: {op:?}"));
+        }
+    }
+    for one in &told {
+        for two in &told {
+            if one.ended >= Some(two.begun) {
+                continue;
+            }
+            let grown = two.list.len() - usize::from(two.change);
+            if grown < one.list.len() {
+                return Err(format!("the first is forgotten by the second: {one:?} {two:?}"));
+            }
+        }
+    }
+    for (index, one) in told.iter().enumerate() {
+        for two in &told[index + 1..] {
+            if one.change && two.change && !one.list.is_empty() && one.list == two.list {
+                return Err(format!("two changes in one: {one:?} {two:?}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn play(seed: u64, trace: bool) -> (Result<(), String>, Run) {
+    let mut run = Run::new(seed);
+    if trace {
+        run.sim.start_trace();
+    }
+    let result = run.play().and_then(|()| run.read_last());
+    let result = result.and_then(|()| check(&run.history.borrow()));
+    (result, run)
+}
+
+fn variable(name: &str) -> Option<u64> {
+    env::var(name).ok().map(|text| text.parse().expect("a number"))
+}
+
+#[test]
+fn lists_form_one_chain_under_any_schedule() {
+    if let Some(seed) = variable("SWARM_SEED") {
+        let (result, run) = play(seed, true);
+        println!("{}\n{:#?}", run.sim.take_trace(), run.history.borrow());
+        result.expect("this seed to be good");
+        return;
+    }
+    let (mut ops, mut told, mut fast, mut errors, mut lost, mut steps) = (0, 0, 0, 0, 0, 0);
+    for seed in 0..variable("SWARM_SCHEDULES").unwrap_or(3000) {
+        let (result, run) = play(seed, false);
+        let history = run.history.borrow();
+        if let Err(what) = result {
+            panic!("seed {seed}: {what}\n{:#?}", history);
+        }
+        ops += history.ops.len();
+        told += history.ops.iter().filter(|op| op.ended.is_some()).count();
+        fast += history.fast;
+        errors += history.errors.len();
+        lost += history.lost.len();
+        steps += run.sim.steps();
+    }
+    println!(
+        "{ops} operations, {told} ended, {fast} without a ballot, {lost} records lost, \
+         {errors} errors, {steps} steps"
+    );
+}
