@@ -70,7 +70,7 @@ impl Drop for Attachment {
 
 /// An incarnation that nobody had. Relaxed: the word alone decides.
 fn next_incarnation(control: &Control) -> Result<Incarnation, Error> {
-    let next = |last: u64| (last < WriteNumber::LAST_INCARNATION.0).then_some(last + 1);
+    let next = |last: u64| (last < WriteNumber::LAST_INCARNATION.0).then(|| last + 1);
     control
         .incarnation()
         .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)

@@ -9,6 +9,7 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use swarm_core::fabric::{MAX_NODES, NodeId};
@@ -57,9 +58,10 @@ struct Draft<'a> {
     dir: &'a Path,
     made_dir: bool,
     control: File,
-    pool_id: u128,
-    /// Nodes that were begun, and devices among them.
-    nodes: Vec<PathBuf>,
+    /// Files and links that were made.
+    made: Vec<PathBuf>,
+    /// Devices that a header was written to.
+    devices: Vec<Arc<Mapping>>,
     finished: bool,
 }
 
@@ -74,8 +76,8 @@ impl<'a> Draft<'a> {
         };
         match take_over(dir) {
             Ok(control) => {
-                let nodes = Vec::new();
-                let draft = Self { dir, made_dir, control, pool_id: 0, nodes, finished: false };
+                let (made, devices) = (Vec::new(), Vec::new());
+                let draft = Self { dir, made_dir, control, made, devices, finished: false };
                 draft.clear_leftovers()?;
                 Ok(draft)
             }
@@ -99,9 +101,8 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    fn fill_control(&mut self, header: &Header) -> Result<(), Error> {
+    fn fill_control(&self, header: &Header) -> Result<(), Error> {
         let path = self.dir.join(UNFINISHED);
-        self.pool_id = header.pool_id;
         self.control.set_len(0).map_err(|error| Error::io(&path, "empty", error))?;
         Kind::Regular.reserve(&self.control, &path, CONTROL_BYTES)?;
         Mapping::new(&self.control, &path, CONTROL_BYTES)?.store(0, &header.encode());
@@ -119,24 +120,18 @@ impl<'a> Draft<'a> {
             return Err(Error::Occupied { file: name });
         }
         let path = match elsewhere {
-            Some(path) => {
-                let path = std::path::absolute(path).map_err(|e| Error::io(path, "find", e))?;
-                symlink(&path, &name).map_err(|error| Error::io(&name, "create", error))?;
-                path
-            }
+            Some(path) => std::path::absolute(path).map_err(|e| Error::io(path, "find", e))?,
             None => name.clone(),
         };
+        let (file, created) = make(&path)?;
+        if created {
+            self.made.push(path.clone());
+        }
+        if path != name {
+            symlink(&path, &name).map_err(|error| Error::io(&name, "create", error))?;
+            self.made.push(name);
+        }
         let capacity = header.geometry.capacity;
-        let file = match make(&path) {
-            Ok(file) => file,
-            Err(error) => {
-                if elsewhere.is_some() {
-                    discard(&name);
-                }
-                return Err(error);
-            }
-        };
-        self.nodes.push(name);
         let kind = Kind::of(&file, &path)?;
         kind.check_capacity(&path, capacity)?;
         kind.reserve(&file, &path, capacity)?;
@@ -147,11 +142,10 @@ impl<'a> Draft<'a> {
         let mapping = Mapping::new(&file, &path, capacity)?;
         if kind == Kind::Device {
             if Header::is_node(&mapping.load(0)) {
-                self.nodes.pop();
-                discard(&node::path(self.dir, id));
                 return Err(Error::Occupied { file: path });
             }
             mapping.clear();
+            self.devices.push(Arc::clone(&mapping));
         }
         mapping.store(0, &header.encode());
         Ok(())
@@ -170,9 +164,11 @@ impl Drop for Draft<'_> {
         if self.finished {
             return;
         }
-        for path in &self.nodes {
-            // What cannot be removed now is cleared away by the next creator.
-            drop(node::remove(path, self.pool_id, |words| *words == [0; HEADER_WORDS]));
+        for device in &self.devices {
+            device.store(0, &[0; HEADER_WORDS]);
+        }
+        for path in &self.made {
+            discard(path);
         }
         discard(&self.dir.join(UNFINISHED));
         if self.made_dir {
@@ -212,15 +208,15 @@ fn take_over(dir: &Path) -> Result<File, Error> {
     if ours { Ok(control) } else { Err(Error::BeingCreated { pool: pool() }) }
 }
 
-/// Opens a device, or creates a file.
-fn make(path: &Path) -> Result<File, Error> {
+/// Opens a device, or creates a file. Says whether it is a file.
+fn make(path: &Path) -> Result<(File, bool), Error> {
     let is_device = fs::metadata(path).is_ok_and(|found| found.file_type().is_char_device());
     let opened = if is_device {
         open_file(path)
     } else {
         fs::OpenOptions::new().read(true).write(true).create_new(true).mode(MODE).open(path)
     };
-    opened.map_err(|error| match error.kind() {
+    opened.map(|file| (file, !is_device)).map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => Error::Occupied { file: path.to_path_buf() },
         _ => Error::io(path, "create", error),
     })

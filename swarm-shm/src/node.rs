@@ -88,10 +88,10 @@ pub(crate) fn remove(
     if !Header::is_node_of(&words, pool_id) && !also(&words) {
         return Ok(false);
     }
-    if kind == Kind::Device {
-        Mapping::new(&file, &target, kind.length(&file, &target)?)?.store(0, &[0; HEADER_WORDS]);
-    } else {
+    if kind != Kind::Device {
         unlink(&target)?;
+    } else if Header::is_node(&words) {
+        Mapping::new(&file, &target, kind.length(&file, &target)?)?.store(0, &[0; HEADER_WORDS]);
     }
     if metadata.is_symlink() {
         unlink(path)?;

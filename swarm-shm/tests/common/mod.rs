@@ -1,0 +1,106 @@
+//! What the tests share.
+
+use std::env;
+use std::fs;
+use std::future::Future;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::task::{Context, Poll, Waker};
+
+use swarm_core::fabric::{Fabric, NodeDown, NodeId, Verb};
+use swarm_shm::{CreateOptions, Pool, ShmFabric};
+
+/// Tells a re-executed test what to do as a child.
+pub(crate) const ROLE: &str = "SWARM_SHM_TEST_ROLE";
+/// Tells it which pool to use.
+pub(crate) const POOL: &str = "SWARM_SHM_TEST_POOL";
+
+/// Three small nodes, eight clients.
+pub(crate) fn small() -> CreateOptions {
+    CreateOptions { capacity: 4 << 20, max_clients: 8, ..CreateOptions::default() }
+}
+
+/// A directory that goes away with the value, and a small pool in it.
+pub(crate) fn pool() -> (tempfile::TempDir, Pool) {
+    let dir = directory();
+    let pool = Pool::create(dir.path().join("pool"), &small()).expect("a pool");
+    (dir, pool)
+}
+
+/// A directory that goes away with the value. Others may enter it, so that it is the pool's own
+/// files that keep them out.
+pub(crate) fn directory() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("permissions");
+    dir
+}
+
+/// Posts a chain and takes the reply, which is there at once.
+pub(crate) fn post(
+    fabric: &ShmFabric,
+    node: NodeId,
+    chain: &[Verb<'_>],
+) -> Result<Vec<u64>, NodeDown> {
+    let completion = pin!(fabric.post(node, chain));
+    match completion.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(reply) => reply.map(|reply| reply.to_vec()),
+        Poll::Pending => panic!("chains on mapped memory are complete at once"),
+    }
+}
+
+/// The names in a directory, in order.
+pub(crate) fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).expect("a directory");
+    let name = |entry: fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
+    let mut names: Vec<_> = entries.map(|entry| name(entry.expect("an entry"))).collect();
+    names.sort();
+    names
+}
+
+/// The role that this process was started in as a child, if it was.
+pub(crate) fn role() -> Option<(String, PathBuf)> {
+    Some((env::var(ROLE).ok()?, env::var_os(POOL)?.into()))
+}
+
+/// The command that runs this test program's test `child` in `role` on the pool at `pool`.
+pub(crate) fn child_command(role: &str, pool: &Path) -> Command {
+    let mut command = Command::new(env::current_exe().expect("the test program"));
+    command.args(["--exact", "child", "--nocapture", "--test-threads=1"]);
+    command.env(ROLE, role).env(POOL, pool).stdin(Stdio::piped()).stdout(Stdio::piped());
+    command
+}
+
+/// A child and the lines that it says.
+pub(crate) struct Running {
+    pub(crate) process: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Running {
+    /// Starts a child.
+    pub(crate) fn start(role: &str, pool: &Path) -> Self {
+        let mut process = child_command(role, pool).spawn().expect("a child process");
+        let lines = BufReader::new(process.stdout.take().expect("its output"));
+        Self { process, lines }
+    }
+
+    /// Waits for the child to say something, past what the test harness prints.
+    pub(crate) fn hear(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            let read = self.lines.read_line(&mut line).expect("the child's output");
+            assert_ne!(read, 0, "the child ended without a word");
+            if let Some(at) = line.find("says: ") {
+                return line[at + 6..].trim().to_owned();
+            }
+        }
+    }
+}
+
+/// Says something to the parent.
+pub(crate) fn say(what: impl std::fmt::Display) {
+    println!("says: {what}");
+}

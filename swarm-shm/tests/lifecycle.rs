@@ -1,0 +1,319 @@
+//! A pool's beginning and end.
+
+#![cfg(not(loom))]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::{Running, directory, names, pool, post, role, say, small};
+use swarm_core::fabric::{Address, NodeId, Verb};
+use swarm_core::geometry::{BadGeometry, Geometry};
+use swarm_shm::{CreateOptions, Error, OpenOptions, Pool};
+
+const STRICT: OpenOptions = OpenOptions { degraded: false };
+const COMPLETE: [&str; 4] = ["control", "node-0", "node-1", "node-2"];
+
+#[test]
+fn a_new_pool_is_empty_and_as_it_was_asked_for() {
+    let (_dir, pool) = pool();
+    let geometry = pool.geometry();
+    let expected = Geometry::new(3, 4 << 20, 8, geometry.hash_seed).expect("a geometry");
+    assert_eq!(geometry, expected);
+    assert_eq!(names(pool.path()), COMPLETE);
+    assert!(pool.missing_nodes().is_empty());
+    assert_eq!(pool.live_clients(), [0; 0]);
+    let words = (geometry.capacity / 8 - 512) as usize;
+    for node in (0..3).map(NodeId) {
+        let all = Verb::Read { at: Address(512), words };
+        let found = post(&pool.fabric(), node, &[all]).expect("the node is up");
+        assert!(found.iter().all(|&word| word == 0));
+    }
+    let (_dir, other) = common::pool();
+    assert_ne!(pool.pool_id(), other.pool_id());
+    assert_ne!(geometry.hash_seed, other.geometry().hash_seed);
+}
+
+/// What is reserved is there: a hole would end the process with SIGBUS on a full file system.
+#[test]
+fn every_page_is_reserved() {
+    use std::os::unix::fs::MetadataExt;
+    let (_dir, pool) = pool();
+    for name in COMPLETE {
+        let metadata = fs::metadata(pool.path().join(name)).expect("a file");
+        assert!(metadata.blocks() * 512 >= metadata.len(), "{name}");
+    }
+}
+
+#[test]
+fn numbers_out_of_bounds_leave_nothing_behind() {
+    let dir = directory();
+    let path = dir.path().join("pool");
+    for options in [
+        CreateOptions { nodes: 0, ..small() },
+        CreateOptions { nodes: 2, ..small() },
+        CreateOptions { nodes: 9, ..small() },
+        CreateOptions { nodes: usize::MAX, ..small() },
+        CreateOptions { capacity: 0, ..small() },
+        CreateOptions { capacity: u64::MAX, ..small() },
+        CreateOptions { max_clients: 0, ..small() },
+        CreateOptions { max_clients: 1 << 20, ..small() },
+        CreateOptions { capacity: 4 << 20, max_clients: 1024, ..small() },
+    ] {
+        let error = Pool::create(&path, &options).expect_err("out of bounds");
+        assert!(matches!(error, Error::Geometry(_)), "{error}");
+        assert!(!path.exists());
+    }
+    let odd = CreateOptions { capacity: (4 << 20) + 4, ..small() };
+    let error = Pool::create(&path, &odd).expect_err("no whole words");
+    assert!(matches!(error, Error::Unsuited { .. }), "{error}");
+    let paths = CreateOptions { node_paths: Some(vec![PathBuf::from("x")]), ..small() };
+    let error = Pool::create(&path, &paths).expect_err("too few paths");
+    assert!(matches!(error, Error::NodePaths { paths: 1, nodes: 3 }), "{error}");
+    assert!(!path.exists());
+    assert!(matches!(
+        Geometry::new(2, 0, 0, 0),
+        Err(BadGeometry::Capacity(0) | BadGeometry::Nodes(2))
+    ));
+}
+
+#[test]
+fn an_existing_pool_is_not_touched() {
+    let (_dir, pool) = pool();
+    let id = pool.pool_id();
+    let error = Pool::create(pool.path(), &small()).expect_err("a pool is there");
+    assert!(matches!(error, Error::Exists { .. }), "{error}");
+    assert_eq!(names(pool.path()), COMPLETE);
+    assert_eq!(Pool::open(pool.path(), STRICT).expect("the pool").pool_id(), id);
+}
+
+#[test]
+fn somebody_elses_file_is_not_overwritten() {
+    let dir = directory();
+    fs::write(dir.path().join("node-1"), "precious").expect("a file");
+    fs::write(dir.path().join("notes"), "precious").expect("a file");
+    let error = Pool::create(dir.path(), &small()).expect_err("a file is in the way");
+    assert!(matches!(&error, Error::Occupied { file } if file.ends_with("node-1")), "{error}");
+    assert_eq!(names(dir.path()), ["node-1", "notes"]);
+    assert_eq!(fs::read(dir.path().join("node-1")).expect("a file"), b"precious");
+
+    fs::remove_file(dir.path().join("node-1")).expect("a file");
+    drop(Pool::create(dir.path(), &small()).expect("nothing is in the way"));
+    Pool::destroy(dir.path(), false).expect("destroyed");
+    assert_eq!(names(dir.path()), ["notes"]);
+}
+
+/// A tmpfs of its own, as far as this process may have one.
+struct Mount(tempfile::TempDir);
+
+impl Mount {
+    fn new(kind: &str, options: &str) -> Option<Self> {
+        let dir = directory();
+        let status = Command::new("mount")
+            .args(["-t", kind, "-o", options, "swarm-shm-test"])
+            .arg(dir.path())
+            .output();
+        status.is_ok_and(|output| output.status.success()).then(|| Self(dir))
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let status = Command::new("umount").arg("-l").arg(self.0.path()).status();
+        assert!(status.is_ok_and(|status| status.success()), "cannot unmount {:?}", self.0.path());
+    }
+}
+
+#[test]
+fn a_full_file_system_is_an_error_at_once_and_leaves_nothing_behind() {
+    let Some(mount) = Mount::new("tmpfs", "size=10m") else {
+        println!("SKIPPED a_full_file_system: cannot mount a tmpfs here");
+        return;
+    };
+    let path = mount.0.path().join("pool");
+    let error = Pool::create(&path, &small()).expect_err("three nodes of 4 MiB do not fit");
+    assert!(
+        matches!(&error, Error::Full { file, needed: 4194304 } if file.ends_with("node-2")),
+        "{error}"
+    );
+    assert!(!path.exists());
+    drop(Pool::create(&path, &CreateOptions { nodes: 1, ..small() }).expect("one fits"));
+}
+
+#[test]
+fn huge_pages() {
+    let Some(mount) = Mount::new("hugetlbfs", "pagesize=2M,min_size=8M") else {
+        println!("SKIPPED huge_pages: cannot mount hugetlbfs with 8 MiB of huge pages here");
+        return;
+    };
+    let dir = directory();
+    let path = dir.path().join("pool");
+    let node_paths = Some(vec![mount.0.path().join("memory")]);
+    let options = CreateOptions { nodes: 1, node_paths, ..small() };
+    let odd = CreateOptions { capacity: 5 << 20, ..options.clone() };
+    let error = Pool::create(&path, &odd).expect_err("not a multiple of the page");
+    assert!(matches!(error, Error::Unsuited { .. }), "{error}");
+    assert_eq!(names(mount.0.path()), [""; 0]);
+
+    let pool = Pool::create(&path, &options).expect("a pool");
+    let chain = [Verb::Cas { at: Address(1 << 18), expect: 0, new: 7 }];
+    assert_eq!(post(&pool.fabric(), NodeId(0), &chain), Ok(vec![0]));
+    drop(pool);
+    Pool::destroy(&path, false).expect("destroyed");
+    assert_eq!(names(mount.0.path()), [""; 0]);
+}
+
+#[test]
+fn nodes_may_lie_elsewhere() {
+    let (dir, elsewhere) = (directory(), directory());
+    let path = dir.path().join("pool");
+    let paths: Vec<_> =
+        (0..3).map(|node| elsewhere.path().join(format!("memory-{node}"))).collect();
+    let options = CreateOptions { node_paths: Some(paths.clone()), ..small() };
+    let pool = Pool::create(&path, &options).expect("a pool");
+    assert_eq!(names(&path), COMPLETE);
+    assert_eq!(fs::metadata(&paths[2]).expect("a file").len(), 4 << 20);
+    let error = Pool::create(dir.path().join("other"), &options).expect_err("the files are taken");
+    assert!(matches!(&error, Error::Occupied { file } if *file == paths[0]), "{error}");
+    assert!(!dir.path().join("other").exists());
+    assert_eq!(names(elsewhere.path()).len(), 3);
+
+    drop(pool);
+    Pool::destroy(&path, false).expect("destroyed");
+    assert_eq!(names(elsewhere.path()), [""; 0]);
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_device_that_holds_no_memory_is_refused() {
+    let dir = directory();
+    let path = dir.path().join("pool");
+    let options = CreateOptions { nodes: 1, node_paths: Some(vec!["/dev/null".into()]), ..small() };
+    let error = Pool::create(&path, &options).expect_err("no memory there");
+    assert!(matches!(error, Error::Unsuited { .. }), "{error}");
+    assert!(!path.exists());
+    assert!(Path::new("/dev/null").exists());
+}
+
+#[test]
+fn destroying_spares_what_is_not_the_pools() {
+    let (_dir, pool) = pool();
+    let path = pool.path().to_path_buf();
+    let (_other_dir, other) = common::pool();
+    fs::copy(other.path().join("node-1"), path.join("node-1")).expect("copied");
+    fs::write(path.join("notes"), "precious").expect("a file");
+    drop(pool);
+    let error = Pool::destroy(&path, true).expect_err("a node of another pool");
+    assert!(matches!(&error, Error::LeftOver { file } if file.ends_with("node-1")), "{error}");
+    assert_eq!(names(&path), ["node-1", "notes"]);
+    let error = Pool::destroy(&path, true).expect_err("no pool any more");
+    assert!(matches!(error, Error::NoPool { .. }), "{error}");
+
+    let empty = directory();
+    let error = Pool::destroy(empty.path(), true).expect_err("no pool");
+    assert!(matches!(error, Error::NoPool { .. }), "{error}");
+    fs::write(empty.path().join("control"), "no control file at all").expect("a file");
+    let error = Pool::destroy(empty.path(), true).expect_err("no pool");
+    assert!(matches!(error, Error::Foreign { .. }), "{error}");
+    assert_eq!(names(empty.path()), ["control"]);
+}
+
+#[test]
+fn a_damaged_pool_can_be_destroyed_by_force() {
+    let (_dir, pool) = pool();
+    let path = pool.path().to_path_buf();
+    drop(pool);
+    let mut control = fs::read(path.join("control")).expect("a file");
+    control[60] ^= 1;
+    fs::write(path.join("control"), control).expect("written");
+    fs::write(path.join("node-0"), "").expect("written");
+    fs::remove_file(path.join("node-1")).expect("a node");
+    symlink("/nowhere", path.join("node-1")).expect("a dangling link");
+    let error = Pool::destroy(&path, false).expect_err("damaged");
+    assert!(matches!(error, Error::Damaged { .. }), "{error}");
+    Pool::destroy(&path, true).expect("destroyed");
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_pool_in_use_is_destroyed_by_force_alone() {
+    let (_dir, pool) = pool();
+    let path = pool.path().to_path_buf();
+    let client = pool.attach().expect("a slot");
+    let error = Pool::destroy(&path, false).expect_err("a client is there");
+    assert!(matches!(&error, Error::InUse { clients, .. } if *clients == [0]), "{error}");
+    assert_eq!(names(&path), COMPLETE);
+
+    Pool::destroy(&path, true).expect("destroyed");
+    assert!(!path.exists());
+    let cas = [Verb::Cas { at: Address(512), expect: 0, new: 1 }];
+    assert_eq!(post(&pool.fabric(), NodeId(0), &cas), Ok(vec![0]), "still mapped");
+    let error = pool.attach().expect_err("the pool is gone");
+    assert!(matches!(error, Error::Gone { .. }), "{error}");
+    drop(Pool::create(&path, &small()).expect("a new pool in its place"));
+    let error = pool.attach().expect_err("the pool is gone");
+    assert!(matches!(error, Error::Gone { .. }), "{error}");
+    drop(client);
+}
+
+/// Not a test by itself: creates pools until it is killed.
+#[test]
+fn child() {
+    let Some((_, path)) = role() else { return };
+    say("ready");
+    loop {
+        let _ = Pool::create(&path, &small());
+        let _ = Pool::destroy(&path, false);
+    }
+}
+
+/// Whatever a creator that was killed left behind, it is no pool or a whole one, and the next one
+/// can be created in its place.
+#[test]
+fn a_killed_creator_leaves_no_half_pool() {
+    let dir = directory();
+    let path = dir.path().join("pool");
+    for round in 0..30 {
+        let mut child = Running::start("create", &path);
+        assert_eq!(child.hear(), "ready");
+        std::thread::sleep(std::time::Duration::from_micros(round * 1511 % 20_000));
+        child.process.kill().expect("SIGKILL");
+        child.process.wait().expect("the child");
+        match Pool::open(&path, STRICT) {
+            Ok(_) => Pool::destroy(&path, false).expect("a whole pool"),
+            // Killed in the middle of `create`, or of `destroy`, which goes on where it stopped.
+            Err(Error::NoPool { .. }) => {}
+            Err(Error::Missing { .. } | Error::MajorityGone { .. }) => {
+                Pool::destroy(&path, false).expect("the rest of a pool");
+            }
+            Err(error) => panic!("{error}"),
+        }
+        drop(Pool::create(&path, &small()).expect("a pool"));
+        assert_eq!(names(&path), COMPLETE);
+        Pool::destroy(&path, false).expect("destroyed");
+        assert!(!path.exists());
+    }
+}
+
+#[test]
+fn of_racing_creators_one_wins() {
+    let dir = directory();
+    for round in 0..10 {
+        let path = dir.path().join(format!("pool-{round}"));
+        let create = || Pool::create(&path, &small()).map(|pool| pool.pool_id());
+        let results = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(create)).collect();
+            threads.into_iter().map(|t| t.join().expect("no panic")).collect::<Vec<_>>()
+        });
+        let id = Pool::open(&path, STRICT).expect("one created it").pool_id();
+        assert_eq!(results.iter().flatten().copied().collect::<Vec<_>>(), [id]);
+        for error in results.into_iter().filter_map(Result::err) {
+            let expected = matches!(error, Error::Exists { .. } | Error::BeingCreated { .. });
+            assert!(expected, "{error}");
+        }
+        assert_eq!(names(&path), COMPLETE);
+    }
+}

@@ -1,0 +1,193 @@
+//! What holds between processes: slots, words and time.
+
+#![cfg(not(loom))]
+
+#[expect(dead_code, reason = "this uses a part of what the tests share")]
+mod common;
+
+use std::io::{Read, Write, stdin};
+use std::time::{Duration, Instant};
+
+use common::{Running, pool, post, role, say};
+use swarm_core::clock::Clock;
+use swarm_core::fabric::{Address, NodeId, Verb};
+use swarm_shm::{Error, OpenOptions, Pool, SwitchState};
+
+const COUNTER: Address = Address(1024);
+const INCREMENTS: u64 = 50_000;
+
+/// Not a test by itself: what the children of the tests below do.
+#[test]
+fn child() {
+    let Some((role, pool)) = role() else { return };
+    let pool = Pool::open(&pool, OpenOptions::default()).expect("the parent's pool");
+    match role.as_str() {
+        "hold" => {
+            let client = pool.attach().expect("a free slot");
+            say(client.session().client);
+            wait_for_parent();
+        }
+        "increment" => {
+            say("ready");
+            wait_for_parent();
+            increment(&pool);
+            say("done");
+        }
+        "clock" => {
+            let clock = pool.clock();
+            say("ready");
+            for _ in 0..20 {
+                wait_for_parent();
+                say(clock.now());
+            }
+        }
+        other => panic!("no such role: {other}"),
+    }
+}
+
+/// Waits for a byte from the parent; if the parent is gone, so is the child.
+fn wait_for_parent() {
+    if !matches!(stdin().read(&mut [0]), Ok(1)) {
+        std::process::exit(1);
+    }
+}
+
+fn nudge(child: &mut Running) {
+    let input = child.process.stdin.as_mut().expect("the child's input");
+    input.write_all(b".").expect("the child listens");
+}
+
+/// Adds one to a word, many times, against whoever does so too.
+fn increment(pool: &Pool) {
+    let fabric = pool.fabric();
+    let mut seen = 0;
+    for _ in 0..INCREMENTS {
+        loop {
+            let chain = [
+                Verb::Cas { at: COUNTER, expect: seen, new: seen + 1 },
+                Verb::Read { at: COUNTER, words: 1 },
+            ];
+            let reply = post(&fabric, NodeId(0), &chain).expect("the node is up");
+            let won = reply[0] == seen;
+            assert!(reply[1] > reply[0] || (!won && reply[1] == reply[0]), "READ behind a CAS");
+            seen = reply[1];
+            if won {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn processes_racing_for_a_word_lose_no_increment() {
+    let (_dir, pool) = pool();
+    let mut children: Vec<_> = (0..2).map(|_| Running::start("increment", pool.path())).collect();
+    for child in &mut children {
+        assert_eq!(child.hear(), "ready");
+    }
+    for child in &mut children {
+        nudge(child);
+    }
+    increment(&pool);
+    for mut child in children {
+        assert_eq!(child.hear(), "done");
+        assert!(child.process.wait().expect("the child").success());
+    }
+    let total = post(&pool.fabric(), NodeId(0), &[Verb::Read { at: COUNTER, words: 1 }]);
+    assert_eq!(total, Ok(vec![3 * INCREMENTS]));
+}
+
+#[test]
+fn a_killed_holders_slot_is_free_at_once() {
+    let (_dir, pool) = pool();
+    let first = pool.attach().expect("a free slot");
+    assert_eq!(first.session().client, 0);
+    let mut child = Running::start("hold", pool.path());
+    assert_eq!(child.hear(), "1");
+    assert_eq!(pool.live_clients(), [0, 1]);
+    assert_eq!(pool.client_process(1), Some(child.process.id()));
+    assert_eq!(pool.attach().expect("a free slot").session().client, 2, "slot 1 is held");
+
+    child.process.kill().expect("SIGKILL");
+    child.process.wait().expect("the child");
+    assert_eq!(pool.live_clients(), [0]);
+    let next = pool.attach().expect("a free slot");
+    assert_eq!(next.session().client, 1);
+    assert!(next.session().incarnation > first.session().incarnation);
+}
+
+#[test]
+fn slots_exclude_each_other_within_a_process_too() {
+    let (_dir, pool) = pool();
+    let mut held: Vec<_> = (0..8).map(|_| pool.attach().expect("a free slot")).collect();
+    let slots: Vec<_> = held.iter().map(|client| client.session().client).collect();
+    assert_eq!(slots, [0, 1, 2, 3, 4, 5, 6, 7]);
+    let error = pool.attach().expect_err("all slots are held");
+    assert!(matches!(error, Error::Slots { limit: 8, .. }), "{error}");
+    assert!(error.to_string().contains("all 8 client slots"), "{error}");
+    let mut incarnations: Vec<_> = held.iter().map(|c| c.session().incarnation).collect();
+    incarnations.dedup();
+    assert_eq!(incarnations.len(), 8);
+    assert!(incarnations.is_sorted());
+
+    drop(held.remove(3));
+    assert_eq!(pool.live_clients(), [0, 1, 2, 4, 5, 6, 7]);
+    let again = pool.attach().expect("a free slot");
+    assert_eq!(again.session().client, 3);
+    assert!(again.session().incarnation > incarnations[7]);
+}
+
+#[test]
+fn the_clock_is_the_same_in_all_processes() {
+    let (_dir, pool) = pool();
+    let clock = pool.clock();
+    let mut child = Running::start("clock", pool.path());
+    assert_eq!(child.hear(), "ready");
+    for _ in 0..20 {
+        let before = clock.now();
+        nudge(&mut child);
+        let there: u64 = child.hear().parse().expect("a time");
+        let after = clock.now();
+        assert!((before..=after).contains(&there), "{before} {there} {after}");
+    }
+    assert!(child.process.wait().expect("the child").success());
+}
+
+/// The clock's speed is measured in a few milliseconds, so it is off by a little; a mistake in the
+/// arithmetic would put it off by a lot.
+#[test]
+fn the_clock_runs_at_the_speed_of_time() {
+    let (_dir, pool) = pool();
+    let clock = pool.clock();
+    assert!(clock.now() < 60_000_000_000, "counts from the pool's creation");
+    let (begun, before) = (Instant::now(), clock.now());
+    std::thread::sleep(Duration::from_millis(200));
+    let (elapsed, after) = (begun.elapsed().as_nanos() as u64, clock.now());
+    let measured = after - before;
+    assert!(measured.abs_diff(elapsed) < elapsed / 100, "{measured} for {elapsed}");
+}
+
+#[test]
+fn a_switch_is_seen_by_other_openings() {
+    let (_dir, pool) = pool();
+    let other = Pool::open(pool.path(), OpenOptions::default()).expect("the pool is there");
+    let (here, there) = (pool.switch(NodeId(1)), other.switch(NodeId(1)));
+    assert_eq!(there.get(), SwitchState::Up);
+    for state in [SwitchState::Frozen, SwitchState::Down, SwitchState::Up] {
+        here.set(state);
+        assert_eq!(there.get(), state);
+        assert_eq!(other.switch(NodeId(0)).get(), SwitchState::Up);
+    }
+}
+
+#[test]
+fn handles_go_where_they_are_needed() {
+    fn shared<T: Send + Sync + Clone + 'static>(_: &T) {}
+    fn moved<T: Send + 'static>(_: &T) {}
+    let (_dir, pool) = pool();
+    shared(&pool);
+    shared(&pool.switch(NodeId(0)));
+    moved(&pool.fabric());
+    moved(&pool.clock());
+    moved(&pool.attach().expect("a free slot"));
+}
