@@ -83,6 +83,34 @@ impl<F> Counting<F> {
         .await
     }
 
+    /// Makes `part` a branch of the operation that is being tracked: its causal chain begins here
+    /// and lengthens the operation's only by as much as it is the longer one. Branches that are
+    /// polled together cost what they cost at the same time, even where completions come at once.
+    ///
+    /// # Cancel safety
+    /// That of `part`.
+    #[inline]
+    pub fn branch<T>(&self, part: impl Future<Output = T>) -> impl Future<Output = T> {
+        let begin = self.current.get().roundtrips;
+        async move {
+            let mut part = pin!(part);
+            let mut own = Tally { roundtrips: begin, ..Tally::default() };
+            poll_fn(move |cx| {
+                let others = self.current.replace(own);
+                let polled = part.as_mut().poll(cx);
+                own = self.current.replace(others);
+                if polled.is_ready() {
+                    self.consumed(own.roundtrips);
+                    let sum = self.current.get();
+                    let (verbs, bytes) = (sum.verbs + own.verbs, sum.bytes + own.bytes);
+                    self.current.set(Tally { verbs, bytes, ..sum });
+                }
+                polled
+            })
+            .await
+        }
+    }
+
     /// What was done outside of every tracked operation, as if it were one.
     pub fn untracked(&self) -> Tally {
         self.current.get()

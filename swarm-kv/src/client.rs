@@ -361,13 +361,17 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     async fn delete_now(&self, hash: u64, key: &[u8]) -> Result<(), Error> {
         for _ in 0..TRIES {
             let Some((mut register, _)) = self.locate(hash, key).await? else { return Ok(()) };
-            let write = self.new_write(&[]).await?;
+            let buffer = self.heap.allocate_anywhere(&self.group, buffer::HEADER_WORDS).await?;
+            let number = self.group.number().ok_or(Error::Spent)?;
+            let write = Write { number, buffer, value: &[] };
             let cell = self.index.cached(&self.group, hash).await?.cell;
             let births = self.index.births();
             // One round: the delete, and a look at whether the key is still this register's.
             // Through a stale location it would land on a dead register and leave the new one be.
             let delete = P::delete(&self.group, &mut register, write);
             let look = cell::read(&self.group, &cell, &births);
+            let fabric = self.group.fabric();
+            let (delete, look) = (fabric.branch(delete), fabric.branch(look));
             let (deleted, mapped) = futures_util::future::join(delete, look).await;
             match deleted {
                 Ok(()) | Err(swarm_core::error::Error::Gone) => {}

@@ -120,6 +120,25 @@ impl Heap {
         }
     }
 
+    /// Memory for an object of at least `words` words that is the same at every node: wherever such
+    /// an object is set aside, be it too large. For small objects that come seldom.
+    pub(crate) async fn allocate_anywhere<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        words: usize,
+    ) -> Result<Pointer, Error> {
+        let wanted = self.plain(words);
+        let fits = |kind: Kind| match (kind.class, wanted.class) {
+            (Class::Plain(size), Class::Plain(least)) => size >= least,
+            _ => false,
+        };
+        let best = (self.arenas.borrow().iter())
+            .filter(|arena| fits(arena.kind) && arena.next < arena.aside)
+            .map(|arena| arena.kind)
+            .min_by_key(|kind| kind.class.encode());
+        self.allocate(group, best.unwrap_or(wanted)).await
+    }
+
     /// Takes back what was set aside and not handed out, in the background.
     pub(crate) fn detach<F: Fabric, C: Clock>(&self, group: &Group<F, C>) {
         for arena in self.arenas.borrow_mut().iter_mut().filter(|arena| arena.next < arena.aside) {

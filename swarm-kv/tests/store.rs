@@ -139,7 +139,7 @@ fn common_operations_take_one_roundtrip() {
     assert_eq!(counters.get.roundtrips[1], u64::from(keys));
     // A few updates set memory aside.
     assert!(counters.update.roundtrips[1] >= u64::from(keys) * 98 / 100);
-    // Into a bucket that is cached, an insert is one roundtrip too.
+    // Where key and bucket are cached, so is a delete.
     let before = client.counters();
     store.delete(&5u32.to_le_bytes()).expect("delete");
     let deleted = (client.counters() - before).delete;
