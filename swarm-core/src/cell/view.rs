@@ -125,8 +125,11 @@ impl Words {
 
     /// Node's word probably is `word`.
     pub(super) fn expect(&mut self, node: NodeId, word: CellWord) {
-        self.guess[node.index()] = word;
         self.known.insert(node);
+        self.guess[node.index()] = word;
+        for unknown in NodeSet::all(self.n).minus(self.known) {
+            self.guess[unknown.index()] = word;
+        }
         self.top = self.top.max(self.format.ballot(word));
     }
 

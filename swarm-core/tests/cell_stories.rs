@@ -1,0 +1,422 @@
+//! Stories that random schedules seldom tell, each played step by step against one rule.
+//!
+//! Three nodes. `x` is the list `[0]`, committed in the beginning; `r` and `y` are rivals that are
+//! built on it, `[0, 1]` and `[0, 2]`.
+
+mod cell_common;
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::rc::Rc;
+
+use cell_common::{
+    FORMAT, append, cell, is_born, list, number, object, plant, plant_object, record, solid, word,
+};
+use swarm_core::cell::{CellRef, Proposed, View};
+use swarm_core::error::Error;
+use swarm_core::fabric::{Address, MAX_NODES, NodeId};
+use swarm_core::group::{Group, Patience, Session};
+use swarm_core::sim::{Setup, Sim, SimClock, SimFabric};
+use swarm_core::words::{CellFlags, CellWord, Incarnation, Pointer};
+
+const N0: NodeId = NodeId(0);
+const N1: NodeId = NodeId(1);
+const N2: NodeId = NodeId(2);
+const ALL: [NodeId; 3] = [N0, N1, N2];
+const X: u64 = 0;
+const R: u64 = 1;
+const Y: u64 = 2;
+
+/// Patience in nanoseconds: nobody becomes late, or those who do not answer soon do.
+const LONG: u64 = 1_000_000;
+const SHORT: u64 = 100;
+
+/// What a client's operation came to, once it has.
+type Told<T> = Rc<RefCell<Option<Result<T, Error>>>>;
+
+struct Story {
+    sim: Sim,
+    clients: usize,
+}
+
+impl Story {
+    /// `x` is at every node, accepted at ballot 2.
+    fn new() -> Self {
+        let story = Self { sim: Sim::new(&Setup::new(1, 3, 8)), clients: 0 };
+        for node in ALL {
+            story.has(node, X, Pointer::NULL, 2);
+            story.shows(node, 2, X, solid());
+        }
+        story
+    }
+
+    /// `node` has had record `index`, and what was born with it, since long ago.
+    fn has(&self, node: NodeId, index: u64, predecessor: Pointer, accepted: u64) {
+        let set = |at, value| self.sim.set_word(node, at, value);
+        let tokens: &[u64] = if index == X { &[X] } else { &[X, index] };
+        plant_object(index, node, 3, set);
+        plant(index, predecessor, accepted, tokens, set);
+    }
+
+    fn shows(&self, node: NodeId, ballot: u64, index: u64, flags: CellFlags) {
+        let at = cell(0).place.at(node, 3);
+        self.sim.set_word(node, at, word(ballot, record(index), flags).0);
+    }
+
+    fn shown(&self, node: NodeId) -> CellWord {
+        CellWord(self.sim.word(node, cell(0).place.at(node, 3)))
+    }
+
+    fn is_accepted(&self, node: NodeId, index: u64) -> bool {
+        let word = self.shown(node);
+        word.is_accepted() && FORMAT.record(word) == record(index)
+    }
+
+    fn is_promised(&self, node: NodeId, ballot: u64) -> bool {
+        !self.shown(node).is_accepted() && FORMAT.ballot(self.shown(node)).0 == ballot
+    }
+
+    fn accepted(&self, node: NodeId, index: u64) -> u64 {
+        self.sim.word(node, Address(record(index).0 * 8))
+    }
+
+    fn is_born(&self, token: u64, node: NodeId) -> bool {
+        is_born(token, node, 3, |at| self.sim.word(node, at))
+    }
+
+    /// A new client, who calls others late only after `patience` nanoseconds, begins `operation`.
+    fn begin<T: 'static, O: Future<Output = Result<T, Error>>>(
+        &mut self,
+        patience: u64,
+        operation: impl FnOnce(Group<SimFabric, SimClock>) -> O + 'static,
+    ) -> (usize, Told<T>)
+    where
+        O: 'static,
+    {
+        let client = self.clients;
+        self.clients += 1;
+        let session = Session { client, incarnation: Incarnation(client as u64 + 1) };
+        let group = Group::new(self.sim.fabric(client), self.sim.clock(client), FORMAT, session);
+        let late = Patience { late_floor: patience, late_roundtrips: 1, ..Patience::default() };
+        group.set_patience(late);
+        let told = Told::default();
+        let tell = Rc::clone(&told);
+        let operation = operation(group);
+        self.sim.spawn(client, async move {
+            *tell.borrow_mut() = Some(operation.await);
+        });
+        self.sim.poll_once(client);
+        (client, told)
+    }
+
+    /// A client reads, beginning at `home`.
+    fn read(&mut self, home: NodeId, patience: u64) -> (usize, Told<Vec<u64>>) {
+        let at = cell(home.0);
+        self.begin(patience, move |group| async move {
+            list(&group, &at).await.map(|(tokens, _)| tokens)
+        })
+    }
+
+    /// A client proposes `[0, token]` on `x`, without or with a fast round.
+    fn propose(&mut self, token: u64, fast: bool, patience: u64) -> (usize, Told<Proposed>) {
+        let mut words = [Some(word(2, record(X), solid())); MAX_NODES];
+        if !fast {
+            words[2] = Some(word(1, record(X), solid()));
+        }
+        let view = View::of(FORMAT, 3, &words).expect("x is committed");
+        let at: CellRef = cell(0);
+        self.begin(patience, move |group| async move {
+            let change = number(group.session().client, token);
+            append(&group, &at, &view, token, change, &[X, token]).await
+        })
+    }
+
+    /// The client's operation goes on at `nodes`, one roundtrip after the other, until `done`.
+    fn until(&mut self, client: usize, nodes: &[NodeId], done: impl Fn(&Self) -> bool) {
+        for _ in 0..2000 {
+            if done(self) {
+                return;
+            }
+            self.sim.roundtrip(client, nodes);
+        }
+        panic!("what the story waits for does not come");
+    }
+
+    /// Waits until the client has something on its way to `node`.
+    fn posts(&mut self, client: usize, node: NodeId) {
+        for _ in 0..2000 {
+            if self.sim.on_their_way(client, node) > 0 {
+                return;
+            }
+            self.sim.poll_once(client);
+        }
+        panic!("client {client} posts nothing to {node}");
+    }
+
+    fn finish(&mut self, client: usize, nodes: &[NodeId]) {
+        assert!(self.sim.finish(client, nodes), "client {client} does not come to an end");
+    }
+
+    /// A reader that begins at `home` and turns to `nodes` alone is told this list.
+    fn ends_with(&mut self, home: NodeId, nodes: &[NodeId], tokens: &[u64]) {
+        let (client, told) = self.read(home, SHORT);
+        self.finish(client, nodes);
+        assert_eq!(told.take().expect("it is done").expect("a majority is up"), tokens);
+    }
+}
+
+fn promise() -> CellFlags {
+    CellFlags::SOLID
+}
+
+/// `r` was adopted at one node and merely promised at another, where a dead proposer had left it:
+/// the same record under the same ballot. Without the accepted bit that looks like a majority.
+#[test]
+fn what_a_promise_keeps_is_not_a_vote() {
+    let mut story = Story::new();
+    story.has(N0, R, record(X), 3);
+    story.shows(N0, 3, R, solid());
+    story.shows(N1, 5, X, promise());
+    story.has(N2, Y, record(X), 5);
+    story.shows(N2, 5, Y, solid());
+    let (dead, _) = story.read(N0, SHORT);
+    up_to_the_raise(&mut story, dead, 7);
+    story.until(dead, &[N1], |story| story.is_accepted(N1, R));
+    let (reader, told) = story.read(N0, LONG);
+    story.sim.roundtrip(reader, &[N0, N1]);
+    assert!(told.borrow().is_none(), "r is not committed, and can still lose");
+    // It does: a ballot at the other majority meets r under 3 and y under 5.
+    story.ends_with(N2, &[N0, N2], &[X, Y]);
+    story.finish(reader, &ALL);
+    assert_eq!(told.take().expect("it is done").expect("all are up"), [X, Y]);
+}
+
+/// A slow reader meets `r` at each of three nodes, each time under another ballot, while `y` comes
+/// and goes. All n, but never at once.
+#[test]
+fn the_same_record_everywhere_under_different_ballots_is_not_committed() {
+    let mut story = Story::new();
+    story.has(N0, R, record(X), 3);
+    story.shows(N0, 3, R, solid());
+    let (reader, told) = story.read(N0, LONG);
+    story.sim.take_all(reader, N0);
+    story.has(N1, R, record(X), 7);
+    story.shows(N1, 7, R, solid());
+    story.sim.roundtrip(reader, &[N0, N1]);
+    // y is adopted at node 0 under 9, then r at node 2 under 11.
+    story.has(N0, Y, record(X), 9);
+    story.shows(N0, 9, Y, solid());
+    story.has(N2, Y, record(X), 5);
+    story.has(N2, R, record(X), 11);
+    story.shows(N2, 11, R, solid());
+    story.shows(N1, 11, R, promise());
+    story.posts(reader, N2);
+    story.sim.roundtrip(reader, &[N2]);
+    assert!(told.borrow().is_none(), "r is not committed, and can still lose");
+    story.ends_with(N0, &[N0, N1], &[X, Y]);
+    story.finish(reader, &ALL);
+    assert_eq!(told.take().expect("it is done").expect("all are up"), [X, Y]);
+}
+
+/// A proposer dies when its record and what was born with it are at one node. The next one makes
+/// them safe before it goes on, or that node's death would take acknowledged data with it.
+#[test]
+fn an_adopted_record_brings_what_was_born_with_it() {
+    let mut story = Story::new();
+    let (first, _) = story.propose(R, false, LONG);
+    story.until(first, &[N0, N1], |story| story.is_promised(N1, 3));
+    story.posts(first, N0);
+    story.until(first, &[N0], |story| story.is_accepted(N0, R));
+    for node in ALL {
+        story.sim.lose_chains(first, node);
+    }
+    assert!(story.is_born(R, N0) && !story.is_born(R, N2));
+    let (second, told) = story.propose(Y, false, SHORT);
+    story.finish(second, &[N0, N2]);
+    assert!(matches!(told.take(), Some(Ok(Proposed::Lost))));
+    assert!(story.is_born(R, N2) && story.is_accepted(N2, R));
+    story.sim.crash_node(N0, false);
+    story.ends_with(N1, &[N1, N2], &[X, R]);
+}
+
+/// Who reads a half-done change has completed it when it is told of it: a proposal that starts
+/// there starts from a committed record.
+#[test]
+fn what_a_read_returns_is_committed() {
+    let mut story = Story::new();
+    story.has(N0, R, record(X), 3);
+    story.shows(N0, 3, R, solid());
+    story.shows(N1, 3, X, promise());
+    story.ends_with(N0, &[N0, N1], &[X, R]);
+    assert!(story.is_accepted(N0, R) && story.is_accepted(N1, R) && story.is_born(R, N1));
+    story.sim.crash_node(N0, true);
+    story.ends_with(N1, &[N1, N2], &[X, R]);
+}
+
+/// A proposer's last chain is late. Meanwhile others completed its change, and the register that was
+/// born with it was written to at that node. The late chain erases nothing.
+#[test]
+fn a_late_newborn_does_not_erase_what_came_after() {
+    let mut story = Story::new();
+    let (first, told) = story.propose(R, true, LONG);
+    story.sim.take_all(first, N0);
+    story.sim.take_all(first, N1);
+    story.ends_with(N0, &[N0, N1], &[X, R]);
+    let control = object(R).at(N2, 3);
+    story.sim.set_word(N2, control, 50);
+    story.sim.take_all(first, N2);
+    assert_eq!(story.sim.word(N2, control), 50);
+    story.finish(first, &ALL);
+    assert!(matches!(told.take(), Some(Ok(Proposed::Committed(_)))));
+}
+
+/// A change is adopted and built upon before its proposer, who lost all its answers' meaning, looks
+/// again. It is in, and must not be proposed a second time.
+#[test]
+fn a_change_that_others_completed_and_built_upon_is_known_as_applied() {
+    let mut story = Story::new();
+    let (first, told) = story.propose(R, true, SHORT);
+    story.sim.take_all(first, N0);
+    story.sim.take_all(first, N1);
+    story.sim.lose_chains(first, N2);
+    let at = cell(0);
+    let (second, _) = story.begin(SHORT, move |group| async move {
+        let (mut tokens, view) = list(&group, &at).await?;
+        tokens.push(3);
+        append(&group, &at, &view, 3, number(9, 3), &tokens).await
+    });
+    story.finish(second, &[N0, N1]);
+    story.ends_with(N0, &[N0, N1], &[X, R, 3]);
+    story.finish(first, &ALL);
+    let Some(Ok(Proposed::Committed(view))) = told.take() else { panic!("it was applied") };
+    assert_eq!(view.record(), record(3));
+}
+
+/// Two proposers adopt `r` at node 0, one after the other, while `y` is accepted at node 2 under a
+/// ballot between theirs. The slow one's raise of `r`'s accepted ballot lands after the fast one's
+/// promise: the fast one's raise fails, and its word must wait until it is raised all the same.
+#[test]
+fn a_word_waits_for_its_records_accepted_ballot() {
+    raised_twice(true);
+}
+
+/// As before, but the slow one's raise lands last: the accepted ballot must not fall.
+#[test]
+fn an_accepted_ballot_never_falls() {
+    raised_twice(false);
+}
+
+fn raised_twice(slow_first: bool) {
+    let mut story = Story::new();
+    story.has(N0, R, record(X), 3);
+    story.shows(N0, 3, R, solid());
+    story.shows(N1, 3, X, promise());
+    let (slow, _) = story.read(N0, SHORT);
+    up_to_the_raise(&mut story, slow, 5);
+    story.has(N2, Y, record(X), 7);
+    story.shows(N2, 7, Y, solid());
+    story.shows(N1, 7, X, promise());
+    let (quick, told) = story.read(N0, SHORT);
+    if slow_first {
+        up_to_the_raise(&mut story, quick, 9);
+        story.sim.take_chains(slow, N0, 1);
+        assert_eq!(story.accepted(N0, R), 5);
+    }
+    story.finish(quick, &[N0, N1]);
+    assert_eq!(told.take().expect("it is done").expect("a majority is up"), [X, R]);
+    if !slow_first {
+        story.sim.take_chains(slow, N0, 1);
+    }
+    story.ends_with(N2, &[N0, N2], &[X, R]);
+}
+
+/// A read goes on at nodes 0 and 1 until it has fetched `r` and is about to raise it at node 0.
+fn up_to_the_raise(story: &mut Story, client: usize, ballot: u64) {
+    story.until(client, &[N0, N1], |story| story.is_promised(N1, ballot));
+    story.posts(client, N0);
+    // The record, then what was born with it.
+    for _ in 0..2 {
+        story.sim.roundtrip(client, &[N0]);
+        story.posts(client, N0);
+    }
+    assert_eq!(story.sim.on_their_way(client, N1), 1, "it is about to bring the record");
+}
+
+/// Two of three promised, then one of them died without a word. The third, which is late, is asked
+/// to accept as well.
+#[test]
+fn who_promises_late_joins() {
+    let mut story = Story::new();
+    let (client, told) = story.propose(R, false, LONG);
+    story.until(client, &[N0, N1], |story| story.is_promised(N1, 3));
+    story.sim.crash_node(N1, true);
+    story.finish(client, &[N0, N2]);
+    assert!(matches!(told.take(), Some(Ok(Proposed::Committed(_)))));
+    assert!(story.is_accepted(N0, R) && story.is_accepted(N2, R));
+}
+
+/// A fast round's record under a high ballot was dropped at the one node that had it when another
+/// was committed under a lower one.
+#[test]
+fn a_failed_fast_round_does_not_win_by_its_ballot() {
+    let mut story = Story::new();
+    // A classic round's y is committed under 3 at nodes 1 and 2; node 0 is where a fast round from
+    // y's word got to, under 4.
+    for node in ALL {
+        story.has(node, Y, record(X), 3);
+        story.shows(node, 3, Y, solid());
+    }
+    let (first, _) = story.begin(LONG, |group| async move {
+        let word = word(3, record(Y), solid());
+        let view = View::born(FORMAT, 3, word);
+        append(&group, &cell(0), &view, R, number(0, 1), &[X, Y, R]).await
+    });
+    story.sim.take_all(first, N0);
+    // It does not get any further, and another change is committed by the others.
+    let at = cell(1);
+    let (second, told) = story.begin(SHORT, move |group| async move {
+        let (mut tokens, view) = list(&group, &at).await?;
+        tokens.push(4);
+        append(&group, &at, &view, 4, number(9, 4), &tokens).await
+    });
+    story.finish(second, &[N1, N2]);
+    assert!(matches!(told.take(), Some(Ok(Proposed::Committed(_)))));
+    story.ends_with(N0, &[N0, N1], &[X, Y, 4]);
+    story.finish(first, &ALL);
+    story.ends_with(N0, &ALL, &[X, Y, 4]);
+}
+
+/// A client dies at each await of a change in turn; whoever comes next finds it done or undone, and
+/// all that was born with it if it is done.
+#[test]
+fn a_proposer_may_die_anywhere() {
+    for fast in [true, false] {
+        for order in [ALL, [N2, N0, N1], [N1, N2, N0]] {
+            for chains in 0..12 {
+                let mut story = Story::new();
+                let (client, _) = story.propose(R, fast, LONG);
+                let mut left = chains;
+                while left > 0 && story.sim.tasks(client) > 0 {
+                    for node in order {
+                        if left > 0 && story.sim.on_their_way(client, node) > 0 {
+                            story.sim.take_chains(client, node, 1);
+                            story.sim.deliver(client, node);
+                            left -= 1;
+                        }
+                    }
+                    story.sim.poll_once(client);
+                }
+                let done = story.sim.tasks(client) == 0;
+                story.sim.crash_client(client);
+                for nodes in [[N0, N1], [N1, N2], [N2, N0]] {
+                    let (reader, told) = story.read(nodes[0], SHORT);
+                    story.finish(reader, &nodes);
+                    let tokens = told.take().expect("it is done").expect("a majority is up");
+                    assert!(tokens == [X, R] || tokens == [X] && !done, "{tokens:?}");
+                    let there = ALL.into_iter().filter(|&node| story.is_born(R, node)).count();
+                    assert!(tokens == [X] || there >= 2);
+                }
+            }
+        }
+    }
+}
