@@ -85,13 +85,14 @@ impl Story {
     }
 
     /// A new client, who calls others late only after `patience` nanoseconds, begins `operation`.
-    fn begin<T: 'static, O: Future<Output = Result<T, Error>>>(
+    fn begin<T, O>(
         &mut self,
         patience: u64,
         operation: impl FnOnce(Group<SimFabric, SimClock>) -> O + 'static,
     ) -> (usize, Told<T>)
     where
-        O: 'static,
+        T: 'static,
+        O: Future<Output = Result<T, Error>> + 'static,
     {
         let client = self.clients;
         self.clients += 1;
