@@ -16,9 +16,8 @@ use super::demo_verdict::{LOADER, Log, Tag, judge};
 use super::demo_worker::key_name;
 use super::job::{DemoJob, Job, Message, Report, monotonic_ns};
 use super::outcome::{Answer, Failure};
-use super::store::{Store, SwitchState, Task, Wanted, block_on, with_client};
+use super::store::{SafeGuess, Store, SwitchState, Task, block_on, with_client, with_emulated};
 use super::temporary::TemporaryPool;
-use super::workload::System;
 
 const NODES: usize = 3;
 const CLIENTS: usize = 4;
@@ -33,8 +32,7 @@ const KILLED_CLIENT: usize = CLIENTS - 1;
 /// Runs the demo.
 pub(crate) fn run(json: bool) -> Result<Answer, Failure> {
     let temporary = TemporaryPool::create(NODES, CAPACITY, 64)?;
-    let wanted = Wanted { system: System::Swarm, cache: KEYS as usize, rtt_ns: Some(0) };
-    with_client(temporary.pool(), wanted, Load)?;
+    with_client(temporary.pool(), Load)?;
     if !json {
         eprintln!(
             "{NODES} memory nodes, {CLIENTS} clients, {KEYS} keys, 95 % gets and 5 % updates, \
@@ -51,7 +49,7 @@ pub(crate) fn run(json: bool) -> Result<Answer, Failure> {
     let reports = follow(&mut crew, &mut live, started_ns, fail)?;
     live.end();
 
-    let found = with_client(temporary.pool(), wanted, Find)?;
+    let found = with_emulated::<SafeGuess, _>(temporary.pool(), KEYS as usize, 0, Find)?;
     let logs = (0..CLIENTS).map(|client| Log::read(&log(client))).collect::<Result<Vec<_>, _>>()?;
     let kinds = merge(&reports);
     let survivors: u64 = kinds.values().map(|kind| kind.count).sum();

@@ -8,9 +8,9 @@ use super::demo_verdict::{Acknowledged, Log, Tag};
 use super::job::{DemoJob, KindReport, Message, Order, Report, monotonic_ns, new_histogram};
 use super::measure::describe;
 use super::outcome::Failure;
-use super::store::{Error, Store, Task, Wanted, block_on, open_pool, with_client};
+use super::store::{Error, SafeGuess, Store, Task, block_on, open_pool, with_emulated};
 use super::worker::Lead;
-use super::workload::{Distribution, Kind, Mix, Picker, System};
+use super::workload::{Distribution, Kind, Mix, Picker};
 
 /// Times without a completed operation that are worth telling.
 pub(crate) const GAP_FLOOR_NS: u64 = 20_000;
@@ -20,11 +20,9 @@ pub(crate) const TELL_EVERY_NS: u64 = 50_000_000;
 const MAX_GAPS: usize = 1 << 17;
 
 /// Does the job.
-pub(crate) fn run(job: &DemoJob, lead: &impl Lead) -> Result<Report, Failure> {
+pub(crate) fn run(job: &DemoJob, lead: &dyn Lead) -> Result<Report, Failure> {
     let pool = open_pool(&job.pool)?;
-    let wanted =
-        Wanted { system: System::Swarm, cache: job.keys as usize, rtt_ns: Some(job.rtt_ns) };
-    with_client(&pool, wanted, Demo { job, lead })
+    with_emulated::<SafeGuess, _>(&pool, job.keys as usize, job.rtt_ns, Demo { job, lead })
 }
 
 /// A key's name.
@@ -35,12 +33,12 @@ pub(crate) fn key_name(key: u32) -> [u8; 24] {
     name
 }
 
-struct Demo<'a, L> {
+struct Demo<'a> {
     job: &'a DemoJob,
-    lead: &'a L,
+    lead: &'a dyn Lead,
 }
 
-impl<L: Lead> Task for Demo<'_, L> {
+impl Task for Demo<'_> {
     type Output = Report;
 
     fn run<S: Store>(self, store: &S) -> Result<Report, Failure> {
@@ -62,7 +60,7 @@ impl<L: Lead> Task for Demo<'_, L> {
     }
 }
 
-impl<L: Lead> Demo<'_, L> {
+impl Demo<'_> {
     fn work<S: Store>(
         &self,
         store: &S,

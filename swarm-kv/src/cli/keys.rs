@@ -9,7 +9,7 @@ use swarm_core::layout::{MAX_KEY, MAX_VALUE};
 
 use super::args::{KeyArgs, ValueArgs};
 use super::outcome::{Answer, Failure};
-use super::store::{Store, Task, Wanted, block_on, open_pool, with_client};
+use super::store::{Store, Task, block_on, open_pool, with_client};
 
 enum Call<'a> {
     Get,
@@ -91,7 +91,7 @@ pub(crate) fn delete(args: &KeyArgs, json: bool) -> Result<Answer, Failure> {
 fn call(pool: &std::path::Path, key: &OsStr, call: Call<'_>) -> Result<Brought, Failure> {
     let key = key.as_bytes();
     check_key(key).map_err(Failure::Usage)?;
-    with_client(&open_pool(pool)?, Wanted::PLAIN, Keyed { key, call })
+    with_client(&open_pool(pool)?, Keyed { key, call })
 }
 
 fn done(brought: Brought, json: bool, refused: &str) -> Result<Answer, Failure> {

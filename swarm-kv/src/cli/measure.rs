@@ -18,7 +18,7 @@ use super::job::{
 };
 use super::outcome::Failure;
 use super::store::{
-    Count, Counters, Error, Store, Task, Wanted, block_on_all, open_pool, with_client,
+    Counters, Error, KindCounters, Store, Task, block_on_all, open_pool, with_system,
 };
 use super::worker::Lead;
 use super::workload::{Keys, Kind, Op};
@@ -31,19 +31,16 @@ const TIME_ONE_IN: usize = 32;
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
 /// Does the job.
-pub(crate) fn run(job: &BenchJob, lead: &impl Lead) -> Result<Report, Failure> {
+pub(crate) fn run(job: &BenchJob, lead: &dyn Lead) -> Result<Report, Failure> {
     let (ops, keys_then) = job.plan.operations();
-    let keys = Keys::new(keys_then, job.key_size);
-    let open = |rtt_ns| -> Result<_, Failure> {
-        let wanted = Wanted { system: job.system, cache: keys_then, rtt_ns };
-        Ok((open_pool(Path::new(&job.pool))?, wanted))
-    };
-    let (pool, wanted) = open(None)?;
-    with_client(&pool, wanted, Load { job, keys: &keys })?;
+    let keys = &Keys::new(keys_then, job.key_size);
+    let pool = open_pool(Path::new(&job.pool))?;
+    // Loading is not measured and need not wait.
+    with_system(&pool, job.system, keys_then, 0, Load { job, keys })?;
     lead.tell(Message::Loaded)?;
     lead.wait()?;
-    let (pool, wanted) = open((job.rtt_ns > 0).then_some(job.rtt_ns))?;
-    with_client(&pool, wanted, Measure { job, keys: &keys, ops: &ops, lead })
+    let measure = Measure { job, keys, ops: &ops, lead };
+    with_system(&pool, job.system, keys_then, job.rtt_ns, measure)
 }
 
 /// Inserts this client's share of the keys, without any delay.
@@ -69,14 +66,14 @@ impl Task for Load<'_> {
     }
 }
 
-struct Measure<'a, L> {
+struct Measure<'a> {
     job: &'a BenchJob,
     keys: &'a Keys,
     ops: &'a [Op],
-    lead: &'a L,
+    lead: &'a dyn Lead,
 }
 
-impl<L: Lead> Task for Measure<'_, L> {
+impl Task for Measure<'_> {
     type Output = Report;
 
     fn run<S: Store>(self, store: &S) -> Result<Report, Failure> {
@@ -97,7 +94,7 @@ impl<L: Lead> Task for Measure<'_, L> {
     }
 }
 
-impl<L: Lead> Measure<'_, L> {
+impl Measure<'_> {
     /// Gets every key once, so that the client knows where each is.
     fn warm_up<S: Store>(&self, store: &S) -> Result<(), Failure> {
         let next = Cell::new(0);
@@ -116,8 +113,8 @@ impl<L: Lead> Measure<'_, L> {
 }
 
 /// The measured loops of one client, which share its operations.
-struct Lanes<'a, L> {
-    of: Measure<'a, L>,
+struct Lanes<'a> {
+    of: Measure<'a>,
     next: Cell<usize>,
     /// An operation is timed if its number has none of these bits.
     untimed: usize,
@@ -125,8 +122,8 @@ struct Lanes<'a, L> {
     told: Cell<Instant>,
 }
 
-impl<'a, L: Lead> Lanes<'a, L> {
-    fn new(of: Measure<'a, L>) -> Self {
+impl<'a> Lanes<'a> {
+    fn new(of: Measure<'a>) -> Self {
         let untimed = if of.job.rtt_ns >= TIME_ALL_FROM_NS { 0 } else { TIME_ONE_IN - 1 };
         let meter = RefCell::new(Meter::new());
         Self { of, next: Cell::new(0), untimed, meter, told: Cell::new(Instant::now()) }
@@ -209,18 +206,18 @@ fn stamp(value: &mut [u8], number: usize) {
 struct Meter {
     histograms: [Histogram<u64>; Kind::ALL.len()],
     /// What went to read-modify-writes as a whole, and of that to their gets and updates.
-    both: Count,
-    gets: Count,
-    updates: Count,
+    both: KindCounters,
+    gets: KindCounters,
+    updates: KindCounters,
 }
 
 impl Meter {
     fn new() -> Self {
         Self {
             histograms: std::array::from_fn(|_| new_histogram()),
-            both: Count::default(),
-            gets: Count::default(),
-            updates: Count::default(),
+            both: KindCounters::default(),
+            gets: KindCounters::default(),
+            updates: KindCounters::default(),
         }
     }
 
@@ -246,7 +243,7 @@ impl Meter {
     }
 }
 
-fn count(count: &mut Count, tally: Tally) {
+fn count(count: &mut KindCounters, tally: Tally) {
     count.operations += 1;
     let last = count.roundtrips.len() - 1;
     count.roundtrips[last.min(tally.roundtrips as usize)] += 1;
@@ -255,7 +252,7 @@ fn count(count: &mut Count, tally: Tally) {
 }
 
 /// A kind's counts and times, as they are told.
-pub(crate) fn describe(count: &Count, histogram: &Histogram<u64>) -> KindReport {
+pub(crate) fn describe(count: &KindCounters, histogram: &Histogram<u64>) -> KindReport {
     let roundtrips = count.roundtrips.iter().enumerate().filter(|(_, times)| **times > 0);
     KindReport {
         count: count.operations,

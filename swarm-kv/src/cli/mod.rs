@@ -27,7 +27,6 @@ mod keys;
 mod measure;
 mod outcome;
 mod pools;
-mod standin;
 mod store;
 mod temporary;
 mod transfer;

@@ -7,9 +7,7 @@ use swarm_core::geometry::LAYOUT_VERSION;
 
 use super::args::{CreateArgs, DestroyArgs};
 use super::outcome::{Answer, Failure};
-use super::store::{
-    CreateOptions, Pool, Store, Task, Usage, Wanted, block_on, open_pool, with_client,
-};
+use super::store::{CreateOptions, Pool, Store, Task, Usage, block_on, open_pool, with_client};
 use super::units::show_size;
 
 /// Makes a pool.
@@ -18,7 +16,7 @@ pub(crate) fn create(args: &CreateArgs, json: bool) -> Result<Answer, Failure> {
     swarm_core::geometry::Geometry::new(nodes, capacity, max_clients, 0)
         .map_err(|bad| Failure::Usage(bad.to_string()))?;
     let options = CreateOptions { nodes, capacity, max_clients, node_paths: None };
-    Pool::create(&args.pool, options)?;
+    Pool::create(&args.pool, &options)?;
     if json {
         println!(
             "{}",
@@ -54,7 +52,7 @@ pub(crate) fn info(path: &Path, json: bool) -> Result<Answer, Failure> {
     let pool = open_pool(path)?;
     let geometry = pool.geometry();
     let clients = pool.live_clients().len();
-    let Usage { used_bytes, keys, .. } = with_client(&pool, Wanted::PLAIN, GetUsage)?;
+    let Usage { used_bytes, keys, .. } = with_client(&pool, GetUsage)?;
     if json {
         println!(
             "{}",

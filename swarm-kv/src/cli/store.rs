@@ -2,16 +2,24 @@
 //! an emulated network in between.
 
 use std::future::Future;
+use std::ops::ControlFlow;
 use std::path::Path;
-use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-pub(crate) use super::standin::{
-    Client, Count, Counters, CreateOptions, DmAbd, Error, OpenOptions, Options, Pool, Raw,
-    SafeGuess, SwitchState, Usage, open_emulated, open_plain,
-};
-
+use swarm_core::abd::DmAbd;
+use swarm_core::clock::Clock;
 use swarm_core::counting::Tally;
+use swarm_core::fabric::Fabric;
+use swarm_core::raw::Raw;
+use swarm_core::register::Protocol;
+pub(crate) use swarm_core::safe_guess::SafeGuess;
+use swarm_kv::Options;
+use swarm_kv::shm::{self, OpenOptions};
+pub(crate) use swarm_kv::{
+    Client, Counters, Error, KindCounters, Usage, block_on,
+    shm::{CreateOptions, Pool},
+};
+pub(crate) use swarm_shm::SwitchState;
 
 use super::outcome::Failure;
 use super::workload::System;
@@ -26,7 +34,11 @@ pub(crate) trait Store {
     /// Whether the key was there.
     async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, Error>;
     async fn delete(&self, key: &[u8]) -> Result<(), Error>;
-    async fn for_each(&self, each: impl FnMut(&[u8], &[u8])) -> Result<(), Error>;
+    /// Gives `each` all keys and values until it breaks off.
+    async fn for_each(
+        &self,
+        each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), Error>;
     async fn usage(&self) -> Result<Usage, Error>;
     /// What all operations so far cost.
     fn counters(&self) -> Counters;
@@ -34,7 +46,7 @@ pub(crate) trait Store {
     fn last(&self) -> Tally;
 }
 
-impl<P> Store for Client<P> {
+impl<F: Fabric, C: Clock, P: Protocol> Store for Client<F, C, P> {
     #[inline]
     async fn get<R>(&self, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> R) -> Result<R, Error> {
         let value = self.get(key).await?;
@@ -59,7 +71,10 @@ impl<P> Store for Client<P> {
         self.delete(key).await
     }
 
-    async fn for_each(&self, each: impl FnMut(&[u8], &[u8])) -> Result<(), Error> {
+    async fn for_each(
+        &self,
+        each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), Error> {
         self.for_each(each).await
     }
 
@@ -77,46 +92,60 @@ impl<P> Store for Client<P> {
     }
 }
 
-/// Which client to open.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
-    pub(crate) system: System,
-    /// Locations that it remembers.
-    pub(crate) cache: usize,
-    /// How much later completions arrive, and the pool's switches apply; `None` for neither.
-    pub(crate) rtt_ns: Option<u64>,
-}
-
-impl Wanted {
-    /// What the everyday commands use.
-    pub(crate) const PLAIN: Self = Self { system: System::Swarm, cache: 1 << 12, rtt_ns: None };
-}
-
 /// Something to do with a client of any type.
 pub(crate) trait Task {
     type Output;
     fn run<S: Store>(self, store: &S) -> Result<Self::Output, Failure>;
 }
 
+/// Locations that the everyday commands remember.
+const FEW: usize = 1 << 12;
+
 /// Opens a client and does `task` with it.
-pub(crate) fn with_client<T: Task>(
+pub(crate) fn with_client<T: Task>(pool: &Pool, task: T) -> Result<T::Output, Failure> {
+    task.run(&*shm::open(pool, remembering(FEW))?)
+}
+
+/// The same with a client whose completions come late and to whom switched-off nodes do not
+/// answer.
+pub(crate) fn with_emulated<P: Protocol, T: Task>(
     pool: &Pool,
-    wanted: Wanted,
+    keys: usize,
+    rtt_ns: u64,
     task: T,
 ) -> Result<T::Output, Failure> {
-    match wanted.system {
-        System::Swarm => with_system::<SafeGuess, T>(pool, wanted, task),
-        System::DmAbd => with_system::<DmAbd, T>(pool, wanted, task),
-        System::Raw => with_system::<Raw, T>(pool, wanted, task),
+    task.run(&*shm::open_emulated::<P>(pool, remembering(keys), rtt_ns)?)
+}
+
+/// The same with a client that keeps replicas in the way that is measured, at first hand if the
+/// roundtrip is zero.
+pub(crate) fn with_system<T: Task>(
+    pool: &Pool,
+    system: System,
+    keys: usize,
+    rtt_ns: u64,
+    task: T,
+) -> Result<T::Output, Failure> {
+    fn with<P: Protocol, T: Task>(
+        pool: &Pool,
+        keys: usize,
+        rtt_ns: u64,
+        task: T,
+    ) -> Result<T::Output, Failure> {
+        if rtt_ns > 0 {
+            return with_emulated::<P, T>(pool, keys, rtt_ns, task);
+        }
+        task.run(&*shm::open_plain::<P>(pool, remembering(keys))?)
+    }
+    match system {
+        System::Swarm => with::<SafeGuess, T>(pool, keys, rtt_ns, task),
+        System::DmAbd => with::<DmAbd, T>(pool, keys, rtt_ns, task),
+        System::Raw => with::<Raw, T>(pool, keys, rtt_ns, task),
     }
 }
 
-fn with_system<P, T: Task>(pool: &Pool, wanted: Wanted, task: T) -> Result<T::Output, Failure> {
-    let options = Options { cache_entries: wanted.cache };
-    match wanted.rtt_ns {
-        None => task.run(&open_plain::<P>(pool, options)?),
-        Some(rtt) => task.run(&open_emulated::<P>(pool, options, rtt)?),
-    }
+fn remembering(keys: usize) -> Options {
+    Options::default().cached_keys(keys).cached_buckets(keys)
 }
 
 impl From<Error> for Failure {
@@ -125,22 +154,15 @@ impl From<Error> for Failure {
     }
 }
 
+impl From<shm::Error> for Failure {
+    fn from(error: shm::Error) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
 /// Opens a pool that is whole.
 pub(crate) fn open_pool(path: &Path) -> Result<Pool, Failure> {
     Ok(Pool::open(path, OpenOptions::default())?)
-}
-
-/// Polls until the future is done. Completions are looked for, not waited for: a roundtrip is
-/// shorter than falling asleep.
-pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
-    let mut cx = Context::from_waker(Waker::noop());
-    loop {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
-            return output;
-        }
-        std::hint::spin_loop();
-    }
 }
 
 /// Polls all futures in turn until all are done, or one has failed.

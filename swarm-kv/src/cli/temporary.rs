@@ -42,7 +42,7 @@ impl TemporaryPool {
             .map_err(|e| Failure::because(format!("cannot write to {}", place.display()), e))?;
         directories().push(directory.path().to_owned());
         let options = CreateOptions { nodes, capacity, max_clients, node_paths: None };
-        let pool = Pool::create(&directory.path().join("pool"), options)?;
+        let pool = Pool::create(&directory.path().join("pool"), &options)?;
         Ok(Self { pool, directory })
     }
 

@@ -7,7 +7,8 @@
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal, Read, Write};
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -18,7 +19,7 @@ use super::args::ImportArgs;
 use super::escape::{format_line, parse_line};
 use super::keys::{check_key, check_value};
 use super::outcome::{Answer, Failure};
-use super::store::{Error, Store, Task, Wanted, block_on, block_on_all, open_pool, with_client};
+use super::store::{Error, Store, Task, block_on, block_on_all, open_pool, with_client};
 
 /// Puts in flight at a time.
 const LANES: usize = 16;
@@ -44,7 +45,7 @@ pub(crate) fn import(args: &ImportArgs, json: bool) -> Result<Answer, Failure> {
     };
     let input = BufReader::with_capacity(1 << 16, bar.wrap_read(input));
     let pool = open_pool(&args.pool)?;
-    let lines = with_client(&pool, Wanted::PLAIN, Import { input })?;
+    let lines = with_client(&pool, Import { input })?;
     bar.finish_and_clear();
     if json {
         println!("{}", json!({ "lines": lines }));
@@ -140,7 +141,7 @@ fn next_line(input: &mut impl BufRead) -> Result<Option<Pair>, String> {
 
 /// Prints all keys and values.
 pub(crate) fn export(path: &Path, json: bool) -> Result<Answer, Failure> {
-    with_client(&open_pool(path)?, Wanted::PLAIN, Export { json })?;
+    with_client(&open_pool(path)?, Export { json })?;
     Ok(Answer::Yes)
 }
 
@@ -152,14 +153,15 @@ impl Task for Export {
     type Output = ();
 
     fn run<S: Store>(self, store: &S) -> Result<(), Failure> {
-        let bar = bar(block_on(store.usage())?.keys, "{wide_bar} {pos}/{len} keys {eta}");
+        let bar = if io::stderr().is_terminal() {
+            bar(block_on(store.usage())?.keys, "{wide_bar} {pos}/{len} keys {eta}")
+        } else {
+            ProgressBar::hidden()
+        };
         let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
         let mut line = Vec::new();
         let mut written = Ok(());
         block_on(store.for_each(|key, value| {
-            if written.is_err() {
-                return;
-            }
             if self.json {
                 line.clear();
                 let pair = json!({
@@ -172,6 +174,7 @@ impl Task for Export {
             }
             written = out.write_all(&line);
             bar.inc(1);
+            if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         }))?;
         bar.finish_and_clear();
         written.and_then(|()| out.flush()).map_err(|error| Failure::output(&error))

@@ -32,7 +32,7 @@ pub(crate) fn run() -> Result<Answer, Failure> {
 }
 
 /// Does the job and tells how it went.
-pub(crate) fn work(job: &Job, lead: &impl Lead) -> Result<(), Failure> {
+pub(crate) fn work(job: &Job, lead: &dyn Lead) -> Result<(), Failure> {
     let result = match job {
         Job::Bench(job) => measure::run(job, lead),
         Job::Demo(job) => demo_worker::run(job, lead),
