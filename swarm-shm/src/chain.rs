@@ -121,11 +121,11 @@ fn write(words: &[Word], head: &[u64], tail: &[u8]) {
 
 #[inline(always)]
 fn cas(word: &Word, expect: u64, new: u64) -> u64 {
-    // Release: pairs with the fence behind a READ, or the acquire of a CAS, that meets `new`; it
-    // then sees what this client stored before. Acquire, also of a failed CAS: pairs with the
-    // release of the CAS that stored what was found.
-    let found = word.compare_exchange(expect, new, Ordering::AcqRel, Ordering::Acquire);
-    // Pairs with the same fence of another client: one of the two sees the other's CAS.
+    // Release: pairs with the fence behind a READ or a CAS that meets `new`; it then sees what this
+    // client stored before. A failed CAS stores nothing that could release.
+    let found = word.compare_exchange(expect, new, Ordering::Release, Ordering::Relaxed);
+    // Pairs with the release of the CAS or WRITE that stored what was found, and with the same
+    // fence of another client: one of the two sees the other's CAS.
     fence_behind_cas();
     found.unwrap_or_else(|found| found)
 }

@@ -1,9 +1,13 @@
 //! Words and fences: the processor's, or loom's when its tests explore the memory model.
 
 #[cfg(not(loom))]
-pub use core::sync::atomic::{AtomicU64 as Word, Ordering, fence};
+pub use core::sync::atomic::AtomicU64 as Word;
+#[cfg(not(loom))]
+pub(crate) use core::sync::atomic::{Ordering, fence};
 #[cfg(loom)]
-pub use loom::sync::atomic::{AtomicU64 as Word, Ordering, fence};
+pub use loom::sync::atomic::AtomicU64 as Word;
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{Ordering, fence};
 
 /// Orders a CAS before every later access.
 ///
