@@ -239,7 +239,8 @@ impl<F: Fabric, C: Clock> Group<F, C> {
     /// Yields who voted. Nodes that have not answered by then go on by themselves.
     ///
     /// # Errors
-    /// [`Error::NoMajority`] once too few can still vote, or at the deadline.
+    /// [`Error::NoMajority`] once too few can still vote, or at the deadline; sooner, when a node
+    /// is [missing](Next::Missing) and all others that did not vote are late.
     pub async fn settle<'f>(
         &'f self,
         first: NodeSet,
@@ -250,6 +251,8 @@ impl<F: Fabric, C: Clock> Group<F, C> {
         let mut votes = NodeSet::EMPTY;
         let mut begun = NodeSet::EMPTY;
         let mut wanted = first;
+        let mut late = NodeSet::EMPTY;
+        let mut abstained = false;
         loop {
             for node in wanted.minus(begun) {
                 begun.insert(node);
@@ -259,16 +262,25 @@ impl<F: Fabric, C: Clock> Group<F, C> {
                 round.hear_out().await;
                 return Ok(votes);
             }
+            if abstained && begun.len() == self.nodes() && round.pending().minus(late).is_empty() {
+                return Err(Error::NoMajority { answered: votes.len(), needed: need });
+            }
             match round.next().await {
                 Event::Reply(node, reply) => {
                     let next = step(node, Some(reply));
                     let again = matches!(next, Next::Post(_));
+                    let missing = matches!(next, Next::Missing);
                     round.take(node, next, &mut votes);
                     if !again && !votes.contains(node) {
+                        abstained |= missing;
                         wanted = NodeSet::all(self.nodes());
                     }
                 }
-                Event::Down(_) | Event::Late => wanted = NodeSet::all(self.nodes()),
+                Event::Down(_) => wanted = NodeSet::all(self.nodes()),
+                Event::Late => {
+                    late = round.pending();
+                    wanted = NodeSet::all(self.nodes());
+                }
                 Event::Idle if begun.len() < self.nodes() => {
                     wanted = NodeSet::all(self.nodes());
                 }
@@ -281,7 +293,7 @@ impl<F: Fabric, C: Clock> Group<F, C> {
 }
 
 /// A write that is under way.
-pub(crate) struct Unfinished<'a>(&'a Cell<u64>);
+pub struct Unfinished<'a>(&'a Cell<u64>);
 
 impl Unfinished<'_> {
     /// The write is complete, or had no effect and never will.
@@ -304,6 +316,8 @@ pub enum Next<Completion> {
     Vote,
     /// Goes on without the node.
     NoVote,
+    /// Likewise, but the caller can give the node its vote if it is needed.
+    Missing,
 }
 
 /// What a round brought.
@@ -354,7 +368,7 @@ impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
         match next {
             Next::Post(chain) => self.add(node, chain),
             Next::Vote => votes.insert(node),
-            Next::NoVote => {}
+            Next::NoVote | Next::Missing => {}
         }
     }
 

@@ -27,14 +27,20 @@ const SLOT_TRIES: usize = 2 * (MAX_CLIENTS / SLOTS) + 2;
 /// between two rounds.
 const READ_TRIES: usize = 2 * MAX_NODES;
 
+/// Rounds in which replicas are completed that the register has not reached. Each brings it to one
+/// more node, or that node falls silent.
+const COMPLETIONS: usize = MAX_NODES;
+
 /// What one READ of a majority showed.
-pub(crate) struct Look<R> {
+pub struct Look<R> {
     /// The largest stamp.
     pub(crate) max: Stamp,
     /// The nodes that hold it, verified or not.
     pub(crate) holders: NodeSet,
     /// The nodes that voted.
     pub(crate) voters: NodeSet,
+    /// The nodes that the register has not reached.
+    pub(crate) missing: NodeSet,
     /// The home node's READ, if it voted.
     pub(crate) home: Option<R>,
     /// The key in the registers is another.
@@ -71,52 +77,98 @@ impl Votes {
         let frozen = voters.into_iter().any(|node| self.max[node.index()].is_frozen());
         if frozen { Err(Error::Frozen) } else { Ok(max) }
     }
+}
 
-    /// A round that failed because a majority holds another register: ours is gone.
-    fn failure(&self, error: Error, nodes: usize) -> Error {
-        if self.missing.len() > nodes / 2 { Error::Gone } else { error }
+/// A round over the replicas that did not end.
+pub(crate) struct Failed {
+    pub(crate) error: Error,
+    /// Nodes that answered but do not have the register.
+    pub(crate) missing: NodeSet,
+}
+
+impl Failed {
+    /// Brings the register to the nodes that lack it, so that the round can be tried again: with
+    /// its home nodes dying, a minority that it never reached has to serve it. Fails if a majority
+    /// holds another register, which means that this one is gone, or if no node lacks it.
+    #[cold]
+    pub(crate) async fn complete<F: Fabric, C: Clock>(
+        self,
+        group: &Group<F, C>,
+        register: &Register,
+    ) -> Result<(), Error> {
+        if self.missing.len() > group.nodes() / 2 {
+            return Err(Error::Gone);
+        }
+        if self.missing.is_empty() {
+            return Err(self.error);
+        }
+        let from = NodeSet::all(group.nodes()).minus(self.missing);
+        complete(group, register, from, self.missing).await;
+        Ok(())
     }
 }
 
-/// READs a majority of replicas. One roundtrip. This is the appendix's *weak* read: what it returns
-/// may sit on a minority.
+/// READs a majority of replicas, once. One roundtrip. This is the appendix's *weak* read: what it
+/// returns may sit on a minority.
+///
+/// Fails with the votes where replicas are missing that the register has not reached.
 #[inline]
-pub(crate) async fn look<'f, F: Fabric, C: Clock>(
+pub(crate) async fn look_once<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &mut Register,
     check: Check<'_>,
-) -> Result<Look<F::Reply<'f>>, Error> {
+) -> Result<Look<F::Reply<'f>>, Failed> {
     let mut votes = Votes::new();
     let mut home = None;
-    let mut other_key = false;
-    let own = *register;
+    // A header that is just being written may show the identity before the key. It is whole at a
+    // majority (its birth was committed), so one voter shows the key if it is this one.
+    let mut same_key = matches!(check, Check::Identity);
+    let (first, need) = (group.preferred(register.home()), group.majority());
     let result = group
-        .settle(group.preferred(own.home()), group.majority(), |node, reply| {
+        .settle(first, need, |node, reply| {
             let Some(reply) = reply else {
-                return Next::Post(post_read(group, node, &own, check));
+                return Next::Post(post_read(group, node, register, check));
             };
             if !votes.take(register, group.slot(), node, &reply) {
                 return Next::NoVote;
             }
             if let Check::Key(key) = check {
-                other_key |= !has_key(&reply, key);
+                same_key |= has_key(&reply, key);
             }
-            if node == own.home() {
+            if node == register.home() {
                 home = Some(reply);
             }
             Next::Vote
         })
         .await;
-    let voters = result.map_err(|error| votes.failure(error, group.nodes()))?;
-    let max = votes.largest(voters)?;
+    let missing = votes.missing;
+    let voters = result.map_err(|error| Failed { error, missing })?;
+    let max = votes.largest(voters).map_err(|error| Failed { error, missing: NodeSet::EMPTY })?;
     let holders = voters.holding(|node| votes.max[node.index()].same_write(max));
-    if !votes.missing.is_empty() {
-        complete(group, register, voters, votes.missing).await;
-    }
     if !group.format().is_deleted(max) {
         register.met(max);
     }
-    Ok(Look { max, holders, voters, home, other_key })
+    Ok(Look { max, holders, voters, missing, home, other_key: !same_key })
+}
+
+/// [`look_once`], with replicas completed that the register has not reached.
+pub(crate) async fn look<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    register: &mut Register,
+    check: Check<'_>,
+) -> Result<Look<F::Reply<'f>>, Error> {
+    for _ in 0..COMPLETIONS {
+        match look_once(group, register, check).await {
+            Ok(look) => {
+                if !look.missing.is_empty() {
+                    complete(group, register, look.voters, look.missing).await;
+                }
+                return Ok(look);
+            }
+            Err(failed) => failed.complete(group, register).await?,
+        }
+    }
+    Err(Error::NoMajority { answered: 0, needed: group.majority() })
 }
 
 fn has_key(read: &[u64], key: &[u8]) -> bool {
@@ -261,10 +313,29 @@ pub(crate) async fn write<F: Fabric, C: Clock>(
     held: NodeSet,
     copy: Copy<'_>,
 ) -> Result<(NodeSet, Stamp), Error> {
+    for _ in 0..COMPLETIONS {
+        match write_once(group, register, stamp, held, copy).await {
+            Ok(written) => return Ok(written),
+            Err(failed) => failed.complete(group, register).await?,
+        }
+    }
+    Err(Error::NoMajority { answered: 0, needed: group.majority() })
+}
+
+/// [`write`], failing with the votes where replicas are missing that the register has not reached.
+#[inline]
+pub(crate) async fn write_once<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    register: &mut Register,
+    stamp: Stamp,
+    held: NodeSet,
+    copy: Copy<'_>,
+) -> Result<(NodeSet, Stamp), Failed> {
     let mut votes = Votes::new();
     let mut tries = 0;
+    let (first, need) = (group.preferred(register.home()), group.majority());
     let result = group
-        .settle(group.preferred(register.home()), group.majority(), |node, reply| {
+        .settle(first, need, |node, reply| {
             let Some(reply) = reply else {
                 if held.contains(node) {
                     votes.max[node.index()] = stamp;
@@ -288,8 +359,9 @@ pub(crate) async fn write<F: Fabric, C: Clock>(
             Next::Post(post_again(group, node, register, stamp))
         })
         .await;
-    let voters = result.map_err(|error| votes.failure(error, group.nodes()))?;
-    let max = votes.largest(voters)?;
+    let missing = votes.missing;
+    let voters = result.map_err(|error| Failed { error, missing })?;
+    let max = votes.largest(voters).map_err(|error| Failed { error, missing: NodeSet::EMPTY })?;
     if !group.format().is_deleted(max) {
         register.met(max);
     }
@@ -336,7 +408,6 @@ impl Want {
 ///
 /// One roundtrip when a majority holds it already and the in-place copy is its value; one more to
 /// fetch the buffer, one more to write it back. Linearizes at the READ or the write-back.
-#[inline]
 pub(crate) async fn read<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &mut Register,
@@ -344,26 +415,49 @@ pub(crate) async fn read<'f, F: Fabric, C: Clock>(
     want: Want,
 ) -> Result<Maximum<'f, F>, Error> {
     let look = look(group, register, check).await?;
-    if want != Want::OutOfPlace
-        && want.value_of(look.max)
-        && look.max.is_verified()
+    let (stamp, holders) = (look.max, look.holders);
+    let look = if matches!(want, Want::Value | Want::Unless(_)) && want.value_of(stamp) {
+        match in_place(group, register, look) {
+            Ok(value) => {
+                let number = WriteNumber::default();
+                let value = Some(value);
+                return Ok(Maximum { stamp, value, number, holders, other_key: false });
+            }
+            Err(look) => look,
+        }
+    } else {
+        look
+    };
+    read_on(group, register, check, want, look).await
+}
+
+/// The value, if the look shows it: it is in place, and a majority holds its verified stamp.
+#[inline]
+pub(crate) fn in_place<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    register: &Register,
+    look: Look<F::Reply<'f>>,
+) -> Result<Value<'f, F>, Look<F::Reply<'f>>> {
+    let shows = look.max.is_verified()
         && look.holders.len() >= group.majority()
-        && !look.other_key
-        && let Some(reply) = look.home.as_ref()
-        && let InPlace::Value(length) = judge_in_place(group.format(), register, look.max, reply)
-    {
-        let reply = look.home.expect("just looked at");
-        let start = register.in_place() + register::IN_PLACE_WORDS;
-        let value = Some(Value { reply, start, length });
-        let (stamp, holders) = (look.max, look.holders);
-        let number = WriteNumber::default();
-        return Ok(Maximum { stamp, value, number, holders, other_key: false });
+        && look.missing.is_empty()
+        && !look.other_key;
+    if !shows {
+        return Err(look);
     }
-    read_slowly(group, register, check, want, look).await
+    let judged =
+        look.home.as_deref().map(|reply| judge_in_place(group.format(), register, look.max, reply));
+    match (judged, look.home) {
+        (Some(InPlace::Value(length)), Some(reply)) => {
+            let start = register.in_place() + register::IN_PLACE_WORDS;
+            Ok(Value { reply, start, length })
+        }
+        (_, home) => Err(Look { home, ..look }),
+    }
 }
 
 /// The rest of [`read`]: when the value is not in place or a majority does not hold the stamp yet.
-async fn read_slowly<'f, F: Fabric, C: Clock>(
+pub(crate) async fn read_on<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &mut Register,
     check: Check<'_>,

@@ -56,6 +56,11 @@ impl Chaos {
 }
 
 impl Sim {
+    /// Changes what goes wrong from now on.
+    pub fn set_chaos(&mut self, chaos: Chaos) {
+        self.chaos = chaos;
+    }
+
     /// Something may go wrong now.
     pub(super) fn disturb(&mut self) {
         let chaos = self.chaos;

@@ -1,0 +1,235 @@
+//! The register under random schedules: a few clients read, write and delete it while nodes crash
+//! and freeze, connections break, clients die or drop operations half-way, and clocks disagree.
+//!
+//! `SWARM_SCHEDULES` says how many schedules to run, `SWARM_SEED` which one to show.
+
+mod register_common;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use fastrand::Rng;
+use register_common::{Client, FIRST_VALUE, GaveUp, Polls, give_birth, place, turn};
+use swarm_core::error::Error;
+use swarm_core::fabric::{Fabric, NodeId};
+use swarm_core::history::{BUDGET, Recorder, check_key};
+use swarm_core::register::Protocol;
+use swarm_core::safe_guess::SafeGuess;
+use swarm_core::sim::{Chaos, Outcome, Policy, Setup, Sim};
+
+/// Steps of one schedule at most.
+const STEPS: u64 = 400_000;
+
+/// What the clients of one schedule do, and to whom.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    setup: Setup,
+    home: u8,
+    late: u64,
+    /// How many of the operations are deletes, and how many are dropped half-way.
+    deletes: f64,
+    drops: f64,
+    /// Beyond this, clocks do not disagree; nanoseconds.
+    skew: i64,
+}
+
+impl Plan {
+    fn random(seed: u64) -> Self {
+        let mut rng = Rng::with_seed(seed ^ 0x5eed);
+        let nodes = [3, 3, 3, 5][rng.usize(..4)];
+        let clients = rng.usize(2..=4);
+        let redraw = [0.02, 0.005, 0.001][rng.usize(..3)];
+        let changes = rng.usize(1..6);
+        let policy = match rng.u8(..4) {
+            0 => Policy::Priorities { changes, horizon: 300 * clients as u64 },
+            _ => Policy::Weighted { redraw },
+        };
+        let chaos = match rng.bool() {
+            true => Chaos::NONE,
+            false => Chaos::random(&mut rng, nodes, clients, 300.0),
+        };
+        let setup = Setup {
+            words: 1 << 13,
+            tear: [0.05, 1.0][rng.usize(..2)],
+            step_time: [1, 10, 60][rng.usize(..3)],
+            policy,
+            chaos,
+            // The last client only gives birth to the register.
+            ..Setup::new(seed, nodes, clients + 1)
+        };
+        Self {
+            setup,
+            home: rng.u8(..nodes as u8),
+            late: [300, 3000, 30_000][rng.usize(..3)],
+            deletes: [0.0, 0.1][rng.usize(..2)],
+            drops: [0.0, 0.1][rng.usize(..2)],
+            skew: [1, 300, 3000][rng.usize(..3)],
+        }
+    }
+}
+
+impl Plan {
+    /// When nodes are late, and when a client gives up: never, unless connections break, when a
+    /// round may lose its majority for good.
+    fn patience(&self) -> (u64, u64) {
+        let breaks = self.setup.chaos.disconnect > 0.0;
+        (self.late, if breaks { 50_000_000 } else { u64::MAX / 4 })
+    }
+}
+
+/// What one schedule showed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Shown {
+    steps: u64,
+    operations: u64,
+    unanswered: u64,
+    roundtrips: u32,
+}
+
+/// Plays one schedule. The error says what went wrong.
+fn play<P: Protocol + 'static>(plan: &Plan, trace: bool) -> Result<Shown, String> {
+    let clients = plan.setup.clients - 1;
+    let mut rng = Rng::with_seed(plan.setup.seed);
+    let mut sim = Sim::new(&plan.setup);
+    if trace {
+        sim.start_trace();
+    }
+    bear(&mut sim, plan, &mut rng);
+    let recorder = Recorder::new();
+    let shown = Rc::new(RefCell::new(Shown::default()));
+    for id in 0..clients {
+        sim.set_clock(id, rng.i64(-plan.skew..=plan.skew), rng.i64(-1000..=1000));
+        let connection = (sim.fabric(id), sim.clock(id));
+        let client = Client::new(connection, id, place(plan.home), plan.patience(), &recorder);
+        let task = operate::<P>(client, Rng::with_seed(rng.u64(..)), *plan, Rc::clone(&shown));
+        sim.spawn(id, task);
+    }
+    let mut result = match sim.run(STEPS) {
+        Outcome::Done => Ok(()),
+        outcome => Err(format!("{outcome:?}: not every operation ended")),
+    };
+    if result.is_ok() {
+        result = last_read::<P>(&mut sim, plan, &recorder, &mut rng);
+    }
+    let history = recorder.operations();
+    let mut shown = shown.take();
+    shown.steps = sim.steps();
+    shown.operations = history.len() as u64;
+    shown.unanswered = history.iter().filter(|op| op.answered.is_none()).count() as u64;
+    result
+        .and_then(|()| {
+            check_key(&history, Some(FIRST_VALUE), BUDGET).map_err(|error| error.to_string())
+        })
+        .map(|()| shown)
+        .map_err(|error| {
+            let history: Vec<_> = history.iter().map(|op| format!("{op}\n")).collect();
+            format!("{error}\n{}\n{}", history.concat(), sim.take_trace())
+        })
+}
+
+/// The register's birth, which reached a majority, and the others not yet or never.
+fn bear(sim: &mut Sim, plan: &Plan, rng: &mut Rng) {
+    let (nodes, creator) = (plan.setup.nodes, plan.setup.clients - 1);
+    let fabric = sim.fabric(creator);
+    let all = rng.u8(..3) > 0;
+    let first = rng.usize(..nodes);
+    for step in 0..nodes {
+        let node = NodeId(((first + step) % nodes) as u8);
+        drop(give_birth(&place(plan.home), node, nodes, |chain| fabric.post(node, chain)));
+        if all || step <= nodes / 2 {
+            sim.take_all(creator, node);
+        } else if rng.bool() {
+            sim.lose_chains(creator, node);
+        }
+    }
+}
+
+/// What one client does.
+async fn operate<P: Protocol>(
+    mut client: Client,
+    mut rng: Rng,
+    plan: Plan,
+    shown: Rc<RefCell<Shown>>,
+) {
+    let id = client.group.session().client as u64;
+    for round in 0..rng.u64(2..=5) {
+        turn(&client.group).await;
+        let polls = Polls((rng.f64() < plan.drops).then(|| rng.u32(1..12)));
+        let result = if rng.f64() < plan.deletes {
+            client.delete::<P>(polls).await
+        } else if rng.bool() {
+            client.read::<P>(polls).await
+        } else {
+            client.write::<P>(id * 100 + round + 1, polls).await
+        };
+        match result {
+            Ok(tally) => {
+                let mut shown = shown.borrow_mut();
+                shown.roundtrips = shown.roundtrips.max(tally.roundtrips);
+            }
+            Err(GaveUp::Dropped) => {}
+            // Two connections broke in one round.
+            Err(GaveUp::Failed(Error::NoMajority { .. })) if plan.setup.chaos.disconnect > 0.0 => {}
+            Err(GaveUp::Failed(error)) => panic!("client {id}: {error}"),
+        }
+    }
+}
+
+/// When all is over, one of those who live reads what was acknowledged.
+fn last_read<P: Protocol>(
+    sim: &mut Sim,
+    plan: &Plan,
+    recorder: &Recorder,
+    rng: &mut Rng,
+) -> Result<(), String> {
+    let alive: Vec<usize> = (0..plan.setup.clients).filter(|&id| !sim.is_dead(id)).collect();
+    let id = alive[rng.usize(..alive.len())];
+    sim.set_chaos(Chaos::NONE);
+    let connection = (sim.fabric(id), sim.clock(id));
+    let mut client = Client::new(connection, id, place(plan.home), plan.patience(), recorder);
+    sim.spawn(id, async move {
+        let read = client.read::<P>(Polls::ALL).await;
+        read.unwrap_or_else(|error| panic!("the last read: {error:?}"));
+    });
+    match sim.run(STEPS) {
+        Outcome::Done => Ok(()),
+        outcome => Err(format!("{outcome:?}: the last read did not end")),
+    }
+}
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is a number, not {text:?}")))
+}
+
+/// Plays many schedules; on the first that fails, shows it.
+fn explore<P: Protocol + 'static>(default: u64) {
+    let seeds = match number("SWARM_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("SWARM_SCHEDULES").unwrap_or(default),
+    };
+    let mut total = Shown::default();
+    for seed in seeds.clone() {
+        let plan = Plan::random(seed);
+        // Panics inside of the protocol name no seed: they are caught to say which it was.
+        let played = std::panic::catch_unwind(|| play::<P>(&plan, number("SWARM_SEED").is_some()));
+        match played {
+            Ok(Ok(shown)) => {
+                total.steps += shown.steps;
+                total.operations += shown.operations;
+                total.unanswered += shown.unanswered;
+                total.roundtrips = total.roundtrips.max(shown.roundtrips);
+            }
+            Ok(Err(error)) => {
+                panic!("{}, seed {seed}: {error}\nSWARM_SEED={seed} shows its steps", P::NAME)
+            }
+            Err(_) => panic!("{}, seed {seed}: a panic\nSWARM_SEED={seed} shows it", P::NAME),
+        }
+    }
+    println!("{}: {} schedules: {total:?}", P::NAME, seeds.count());
+}
+
+#[test]
+fn safe_guess_is_linearizable_and_ends() {
+    explore::<SafeGuess>(4000);
+}
