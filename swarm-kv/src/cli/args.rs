@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+use super::distribution::Distribution;
 use super::units::{parse_duration, parse_size};
-use super::workload::{Distribution, Mix, System};
+use super::workload::{Mix, System};
 
 const ABOUT: &str = "A replicated, linearizable key-value store over memory that runs no code.\n\n\
     A pool is a directory that holds the memory of 1, 3, 5 or 7 memory nodes, one file each. Any \
@@ -185,9 +186,9 @@ pub(crate) struct BenchArgs {
     /// Operations to measure, all clients together
     #[arg(long, default_value_t = 1_000_000)]
     pub(crate) ops: usize,
-    /// Memory nodes of the temporary pool
-    #[arg(long, default_value_t = 3, value_parser = parse_nodes)]
-    pub(crate) nodes: usize,
+    /// Memory nodes of the temporary pool [default: 3]
+    #[arg(long, value_parser = parse_nodes, conflicts_with = "pool")]
+    pub(crate) nodes: Option<usize>,
     /// Delay every completion by this much, as a network would: 0ns, 2us, 1ms
     #[arg(long, default_value = "0ns", value_parser = parse_duration)]
     pub(crate) rtt: Duration,

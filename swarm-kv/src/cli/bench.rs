@@ -10,11 +10,12 @@ use swarm_core::layout::{MAX_KEY, MAX_VALUE};
 use super::args::BenchArgs;
 use super::bench_report::{Measured, print};
 use super::crew::{Crew, Shell, gone};
+use super::distribution::Distribution;
 use super::job::{BenchJob, Job, Message, Order, Report};
 use super::outcome::{Answer, Failure};
 use super::store::open_pool;
 use super::temporary::TemporaryPool;
-use super::workload::{Distribution, Keys, Kind, Mix, Op, Plan};
+use super::workload::{Keys, Kind, Mix, Op, Plan};
 
 /// The most clients: each may hold two of a pool's slots for a moment.
 const MAX_CLIENTS: usize = 500;
@@ -26,8 +27,9 @@ pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<Answer, Failure> {
     let (path, nodes) = match &args.pool {
         Some(path) => (path.clone(), open_pool(path)?.geometry().nodes),
         None => {
-            temporary = TemporaryPool::create(args.nodes, capacity(args), 2 * args.clients + 8)?;
-            (temporary.path(), args.nodes)
+            let nodes = args.nodes.unwrap_or(3);
+            temporary = TemporaryPool::create(nodes, capacity(args), 2 * args.clients + 8)?;
+            (temporary.path(), nodes)
         }
     };
     let shell = if args.threads { Shell::Thread } else { Shell::Process };

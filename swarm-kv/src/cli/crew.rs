@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::Duration;
 
@@ -49,10 +49,7 @@ impl Crew {
 
     /// The next message, and whose; `None` if there was none in time.
     pub(crate) fn next(&self, patience: Duration) -> Option<(usize, Message)> {
-        match self.inbox.recv_timeout(patience) {
-            Ok(message) => Some(message),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-        }
+        self.inbox.recv_timeout(patience).ok()
     }
 
     /// Waits until each client has told what `is_it` looks for.

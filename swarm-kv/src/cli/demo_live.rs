@@ -1,7 +1,5 @@
 //! The demo while it runs: a bar for each client on a terminal, a line a second elsewhere.
 
-use std::time::Duration;
-
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use super::units::show_rate;
@@ -89,8 +87,8 @@ impl Live {
 
     /// Takes the bars away.
     pub(crate) fn end(&self) {
-        // Only display.
-        let _ = self.lines.clear();
-        std::thread::sleep(Duration::from_millis(1));
+        for bar in &self.bars {
+            bar.finish_and_clear();
+        }
     }
 }

@@ -5,12 +5,13 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use super::demo_verdict::{Acknowledged, Log, Tag};
+use super::distribution::{Distribution, Picker};
 use super::job::{DemoJob, KindReport, Message, Order, Report, monotonic_ns, new_histogram};
 use super::measure::describe;
 use super::outcome::Failure;
 use super::store::{Error, SafeGuess, Store, Task, block_on, open_pool, with_emulated};
 use super::worker::Lead;
-use super::workload::{Distribution, Kind, Mix, Picker};
+use super::workload::{Kind, Mix};
 
 /// Times without a completed operation that are worth telling.
 pub(crate) const GAP_FLOOR_NS: u64 = 20_000;

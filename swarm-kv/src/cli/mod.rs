@@ -7,8 +7,9 @@
 //! pools, keys, transfer   create, info, destroy; get, put, …; import, export
 //! temporary               pools that go when the command ends, whatever ends it
 //! job, crew, worker       clients in processes or threads, and how they are led
-//! workload, measure,
-//! bench, bench_report     YCSB
+//! distribution, workload,
+//! measure, bench,
+//! bench_report            YCSB
 //! demo…                   the store at work while things fail
 //! ```
 
@@ -21,6 +22,7 @@ mod demo_live;
 mod demo_report;
 mod demo_verdict;
 mod demo_worker;
+mod distribution;
 mod escape;
 mod job;
 mod keys;

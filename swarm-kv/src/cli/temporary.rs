@@ -1,20 +1,31 @@
-//! Pools that go when the command ends, whatever ends it short of SIGKILL.
+//! Pools that go when the command ends, whatever ends it.
+//!
+//! After SIGKILL it is the next command with a temporary pool that removes what was left: a
+//! directory is locked as long as its owner lives, and the kernel ends the lock with the owner.
 
+use std::fs::{self, DirEntry, File};
 use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::Duration;
 
+use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
 
 use super::outcome::Failure;
 use super::store::{CreateOptions, Pool};
 use super::units::show_size;
 
+/// How the directories' names begin.
+const PREFIX: &str = "swarm-temporary-";
+/// A directory that is older than this has been locked by its owner.
+const SETTLED: Duration = Duration::from_secs(5);
+
 /// What a signal's handler removes.
 static DIRECTORIES: LazyLock<Mutex<Vec<PathBuf>>> = LazyLock::new(|| {
     // A second handler cannot come to be, and without one only the clean-up after ^C is missing.
     let _ = ctrlc::set_handler(|| {
         for directory in directories().drain(..) {
-            let _ = std::fs::remove_dir_all(directory);
+            let _ = fs::remove_dir_all(directory);
         }
         std::process::exit(130);
     });
@@ -29,21 +40,26 @@ fn directories() -> std::sync::MutexGuard<'static, Vec<PathBuf>> {
 pub(crate) struct TemporaryPool {
     pool: Pool,
     directory: TempDir,
+    /// Holds the directory's lock.
+    _lock: File,
 }
 
 impl TemporaryPool {
     /// A pool in shared memory or, if that is full, among the temporary files.
     pub(crate) fn create(nodes: usize, capacity: u64, max_clients: usize) -> Result<Self, Failure> {
         let size = capacity * nodes as u64;
+        places().iter().for_each(|place| sweep(place));
         let place = place_for(size)?;
         let directory = tempfile::Builder::new()
-            .prefix(&format!("swarm-{}-", std::process::id()))
+            .prefix(&format!("{PREFIX}{}-", std::process::id()))
             .tempdir_in(&place)
             .map_err(|e| Failure::because(format!("cannot write to {}", place.display()), e))?;
         directories().push(directory.path().to_owned());
+        let lock = lock(directory.path())
+            .map_err(|e| Failure::because(format!("cannot lock {}", place.display()), e))?;
         let options = CreateOptions { nodes, capacity, max_clients, node_paths: None };
-        let pool = Pool::create(&directory.path().join("pool"), &options)?;
-        Ok(Self { pool, directory })
+        let pool = Pool::create(directory.path().join("pool"), &options)?;
+        Ok(Self { pool, directory, _lock: lock })
     }
 
     /// The pool.
@@ -68,8 +84,38 @@ impl Drop for TemporaryPool {
     }
 }
 
+fn places() -> [PathBuf; 2] {
+    [PathBuf::from("/dev/shm"), std::env::temp_dir()]
+}
+
+/// Takes the lock that says that a directory's owner lives.
+fn lock(directory: &Path) -> std::io::Result<File> {
+    let file = File::open(directory)?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(file)
+}
+
+/// Removes directories whose owners were killed.
+fn sweep(place: &Path) {
+    let Ok(entries) = fs::read_dir(place) else { return };
+    for entry in entries.flatten().filter(is_settled) {
+        // One that is not ours to lock or to remove stays.
+        if lock(&entry.path()).is_ok() {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// Whether this is one of these directories, older than the moment between making and locking it.
+fn is_settled(entry: &DirEntry) -> bool {
+    let age = || entry.metadata().ok()?.modified().ok()?.elapsed().ok();
+    entry.file_name().to_string_lossy().starts_with(PREFIX)
+        && entry.file_type().is_ok_and(|kind| kind.is_dir())
+        && age().is_some_and(|age| age > SETTLED)
+}
+
 fn place_for(size: u64) -> Result<PathBuf, Failure> {
-    let places = [PathBuf::from("/dev/shm"), std::env::temp_dir()];
+    let places = places();
     places.iter().find(|place| has_room(place, size)).cloned().ok_or_else(|| {
         Failure::Failed(format!(
             "a temporary pool of {} finds room neither in {} nor in {}; \
@@ -85,4 +131,36 @@ fn place_for(size: u64) -> Result<PathBuf, Failure> {
 fn has_room(place: &Path, size: u64) -> bool {
     rustix::fs::statvfs(place)
         .is_ok_and(|fs| fs.f_bavail.saturating_mul(fs.f_frsize) > size + size / 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+
+    fn made(place: &Path, name: &str, age: Duration) -> PathBuf {
+        let directory = place.join(name);
+        fs::create_dir(&directory).expect("its parent is writable");
+        fs::write(directory.join("node-0"), "memory").expect("it is writable");
+        let file = File::open(&directory).expect("it is there");
+        file.set_modified(SystemTime::now() - age).expect("it is ours");
+        directory
+    }
+
+    #[test]
+    fn only_what_killed_commands_left_is_swept() {
+        let place = tempfile::tempdir().expect("a temporary directory can be made");
+        let old = Duration::from_secs(60);
+        let left = made(place.path(), "swarm-temporary-1-a", old);
+        let held = made(place.path(), "swarm-temporary-2-b", old);
+        let new = made(place.path(), "swarm-temporary-3-c", Duration::ZERO);
+        let other = made(place.path(), "swarm-data", old);
+        let lock = lock(&held).expect("nobody else knows it");
+        sweep(place.path());
+        assert!(!left.exists() && held.exists() && new.exists() && other.exists());
+        drop(lock);
+        sweep(place.path());
+        assert!(!held.exists());
+    }
 }

@@ -5,12 +5,10 @@
 
 use clap::ValueEnum;
 use rand::rngs::SmallRng;
-use rand::{Rng, RngExt, SeedableRng};
-use rand_distr::{Distribution as _, Zipf};
+use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-/// The exponent of YCSB's zipfian distributions.
-const ZIPF: f64 = 0.99;
+use super::distribution::{Distribution, Pick, Picker};
 
 /// How replicas are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
@@ -51,18 +49,6 @@ impl Mix {
             Self::F => (50, Kind::ReadModifyWrite),
         }
     }
-}
-
-/// Which keys are asked for most.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Distribution {
-    /// A few, strewn over all
-    Zipfian,
-    /// All alike
-    Uniform,
-    /// The newest: those that were loaded last and those that the client inserted
-    Latest,
 }
 
 /// A kind of operation.
@@ -208,64 +194,6 @@ impl Plan {
     }
 }
 
-enum Pick {
-    Loaded(usize),
-    Inserted(usize),
-}
-
-/// Draws keys.
-pub(crate) struct Picker {
-    distribution: Distribution,
-    keys: usize,
-    zipf: Zipf<f64>,
-}
-
-impl Picker {
-    /// Draws from `keys` keys.
-    pub(crate) fn new(distribution: Distribution, keys: usize) -> Self {
-        let zipf = Zipf::new(keys.max(1) as f64, ZIPF).expect("at least one key, fixed exponent");
-        Self { distribution, keys, zipf }
-    }
-
-    /// A key among those that were loaded.
-    pub(crate) fn loaded(&mut self, rng: &mut impl Rng) -> usize {
-        match self.pick(rng, 0) {
-            Pick::Loaded(key) | Pick::Inserted(key) => key,
-        }
-    }
-
-    fn pick(&mut self, rng: &mut impl Rng, inserted: usize) -> Pick {
-        match self.distribution {
-            Distribution::Uniform => Pick::Loaded(rng.random_range(0..self.keys)),
-            Distribution::Zipfian => {
-                Pick::Loaded((scramble(self.rank(rng)) % self.keys as u64) as usize)
-            }
-            Distribution::Latest => {
-                let back = self.rank(rng) as usize;
-                if back < inserted {
-                    Pick::Inserted(inserted - back)
-                } else {
-                    let back = (back - inserted).min(self.keys - 1);
-                    Pick::Loaded(self.keys - 1 - back)
-                }
-            }
-        }
-    }
-
-    /// How many keys are asked for more often, from 0.
-    fn rank(&self, rng: &mut impl Rng) -> u64 {
-        self.zipf.sample(rng) as u64 - 1
-    }
-}
-
-/// Strews ranks over all keys: the finalizer of SplitMix64.
-fn scramble(rank: u64) -> u64 {
-    let mut z = rank.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
@@ -295,20 +223,6 @@ mod tests {
         assert_eq!(words(one), words(one));
         assert_ne!(words(one), words(Plan { client: 0, ..one })[..20_000]);
         assert_ne!(words(one), words(Plan { seed: 8, ..one }));
-    }
-
-    #[test]
-    fn zipfian_has_a_hot_key_and_uniform_has_none() {
-        let hottest = |distribution| {
-            let mut counts = vec![0; 1000];
-            for op in plan(Mix::C, distribution).operations().0 {
-                counts[op.key()] += 1;
-            }
-            counts.into_iter().max()
-        };
-        // 1 / H(1000, 0.99) of 20,000 is about 2,600.
-        assert!(hottest(Distribution::Zipfian) > Some(2_000));
-        assert!(hottest(Distribution::Uniform) < Some(60));
     }
 
     #[test]

@@ -33,7 +33,7 @@ fn nothing_stays_of_a_demo_that_is_stopped() {
         .stderr(Stdio::null())
         .spawn()
         .expect("the command line can be run");
-    let prefix = format!("swarm-{}-", child.id());
+    let prefix = format!("swarm-temporary-{}-", child.id());
     let start = Instant::now();
     while pools(&prefix) == 0 {
         assert!(start.elapsed() < Duration::from_secs(10), "no temporary pool was made");
