@@ -229,6 +229,7 @@ impl<F: Fabric, C: Clock> Group<F, C> {
             pending: NodeSet::EMPTY,
             since: None,
             late: false,
+            told: false,
         }
     }
 
@@ -280,6 +281,9 @@ impl<F: Fabric, C: Clock> Group<F, C> {
                 Event::Late => {
                     late = round.pending();
                     wanted = NodeSet::all(self.nodes());
+                    if begun != wanted {
+                        round.watch_again();
+                    }
                 }
                 Event::Idle if begun.len() < self.nodes() => {
                     wanted = NodeSet::all(self.nodes());
@@ -341,6 +345,7 @@ pub struct Round<'f, F: Fabric + 'f, C> {
     pending: NodeSet,
     since: Option<u64>,
     late: bool,
+    told: bool,
 }
 
 impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
@@ -362,6 +367,12 @@ impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
     /// Nothing is lost when the future is dropped.
     pub async fn next(&mut self) -> Event<F::Reply<'f>> {
         poll_fn(|cx| self.poll(cx)).await
+    }
+
+    /// Tells once more when nodes are late: some are posted to only now.
+    fn watch_again(&mut self) {
+        self.told = false;
+        self.since = None;
     }
 
     fn take(&mut self, node: NodeId, next: Next<F::Completion<'f>>, votes: &mut NodeSet) {
@@ -424,10 +435,12 @@ impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
             return Poll::Ready(Event::Expired);
         }
         let late = patience.late_floor.max(patience.late_roundtrips * group.roundtrip.get());
-        if !self.late && waited >= late {
-            self.late = true;
-            let events = group.events.get();
-            group.events.set(Events { widened: events.widened + 1, ..events });
+        if !self.told && waited >= late {
+            self.told = true;
+            if !core::mem::replace(&mut self.late, true) {
+                let events = group.events.get();
+                group.events.set(Events { widened: events.widened + 1, ..events });
+            }
             group.suspects.set(group.suspects.get().union(self.pending));
             return Poll::Ready(Event::Late);
         }

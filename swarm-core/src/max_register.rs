@@ -130,7 +130,7 @@ pub(crate) async fn look_once<'f, F: Fabric, C: Clock>(
                 return Next::Post(post_read(group, node, register, check));
             };
             if !votes.take(register, group.slot(), node, &reply) {
-                return Next::NoVote;
+                return Next::Missing;
             }
             if let Check::Key(key) = check {
                 same_key |= has_key(&reply, key);
@@ -346,7 +346,7 @@ pub(crate) async fn write_once<F: Fabric, C: Clock>(
             let Some((&old, read)) = reply.split_first() else { return Next::NoVote };
             let expected = register.own[node.index()];
             if !votes.take(register, group.slot(), node, read) {
-                return Next::NoVote;
+                return Next::Missing;
             }
             if old == expected.0 || Stamp(old) >= stamp || Stamp(old).is_frozen() {
                 return Next::Vote;
