@@ -3,7 +3,7 @@
 use core::cell::Cell;
 use core::future::{Ready, ready};
 
-use swarm_core::fabric::{Fabric, MAX_NODES, MAX_VERBS, NodeDown, NodeId, Verb};
+use swarm_core::fabric::{Fabric, MAX_NODES, NodeDown, NodeId, Verb};
 
 use crate::chain::{FIRST_WORD, run};
 use crate::mapping::Window;
@@ -64,7 +64,8 @@ impl Fabric for ShmFabric {
     fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> Self::Completion<'f> {
         let memory = self.windows[node.index() % WINDOWS].words();
         let words = chain.iter().fold(0_usize, |sum, verb| sum.saturating_add(verb.yields()));
-        if words > SHORT_WORDS && words > memory.len() + MAX_VERBS {
+        // Before a buffer is made for it, a long reply must be one that the node can give.
+        if words > SHORT_WORDS && chain.iter().any(|verb| verb.yields() > memory.len()) {
             return ready(Err(self.refused(node, chain)));
         }
         let mut buffer = self.replies.take(words);

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::slice;
 use std::sync::Arc;
 
-use memmap2::{MmapOptions, MmapRaw};
+use memmap2::{Advice, MmapOptions, MmapRaw};
 
 use crate::error::Error;
 use crate::sync::{Ordering, Word};
@@ -53,6 +53,12 @@ impl Mapping {
         for (word, &value) in self.words()[at..at + values.len()].iter().zip(values) {
             word.store(value, Ordering::Relaxed);
         }
+    }
+
+    /// Enters every page into this process's page tables, as far as the kernel does such things.
+    pub(crate) fn populate(&self) {
+        // Whatever comes of it, the pages come in one by one when they are touched.
+        drop(self.raw.advise(Advice::PopulateWrite));
     }
 
     /// Stores zero in every word.

@@ -138,6 +138,17 @@ fn a_verb_that_leads_nowhere_touches_nothing() {
 }
 
 #[test]
+fn a_chain_may_yield_more_than_a_node_holds() {
+    let (_dir, pool) = pool();
+    let fabric = pool.fabric();
+    pool.populate();
+    let words = (pool.geometry().capacity / 8 - 512) as usize;
+    let read = Verb::Read { at: Address(512), words };
+    let reply = post(&fabric, NODE, &[read; 12]).expect("the node is up");
+    assert_eq!(reply.len(), 12 * words);
+}
+
+#[test]
 fn a_missing_node_does_not_answer_and_the_others_do() {
     let (dir, pool) = pool();
     drop(pool);
