@@ -72,7 +72,7 @@ pub(crate) enum Command {
         is not of this form and says which; the lines in front of it are stored.\n\n\
         Example:\n  swarm export OLD | swarm import NEW -")]
     Import(ImportArgs),
-    /// Print all keys and values, a line each: key<TAB>value
+    /// Print all keys and values, a line each: `key<TAB>value`
     #[command(
         after_help = "Inside a key or value, \\t, \\n, \\r and \\\\ stand for tab, newline, \
         carriage return and backslash. Keys that change meanwhile appear with one of their values."

@@ -27,7 +27,7 @@ fn killed_calls_leave_the_pool_usable() {
             .spawn()
             .expect("the command line can be run");
         if (random >> 33).is_multiple_of(2) {
-            std::thread::sleep(Duration::from_micros((random >> 45) % 6000));
+            std::thread::sleep(Duration::from_micros((random >> 45) % 2500));
             child.kill().expect("it can be killed");
         }
         let status = child.wait().expect("it ends");
