@@ -5,6 +5,8 @@
 //! for each. It rests on the same max register M as Safe-Guess, without guesses and locks; its
 //! stamps are all verified.
 
+use core::convert::Infallible;
+
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::Fabric;
@@ -13,7 +15,7 @@ use crate::in_n_out::Copy;
 use crate::layout::{BufferHeader, buffer, checksum};
 use crate::max_register::{self, Want};
 use crate::node_set::NodeSet;
-use crate::register::{Check, Found, Protocol, Register, Write, Written};
+use crate::register::{Begun, Check, Found, Protocol, Register, Write, Written};
 use crate::safe_guess::SafeGuess;
 use crate::words::{StampFlags, Timestamp};
 
@@ -24,33 +26,36 @@ pub struct DmAbd;
 impl Protocol for DmAbd {
     const NAME: &'static str = "dm-abd";
 
+    type Reading<'f, F: Fabric + 'f> = Infallible;
+    type Writing<'f> = Infallible;
+
     /// Reads the register: two roundtrips.
-    async fn read<'f, F: Fabric, C: Clock>(
+    async fn begin_read<'f, F: Fabric, C: Clock>(
         group: &'f Group<F, C>,
         register: &mut Register,
         check: Check<'_>,
-    ) -> Result<Found<'f, F>, Error> {
+    ) -> Result<Begun<Found<'f, F>, Infallible>, Error> {
         let m = max_register::read(group, register, check, Want::OutOfPlace).await?;
-        Ok(match m.value {
+        Ok(Begun::Done(match m.value {
             _ if m.other_key => Found::OtherKey,
             Some(value) => Found::Value(value),
             None => Found::Deleted,
-        })
+        }))
     }
 
     /// Writes the register: two roundtrips.
-    async fn write<F: Fabric, C: Clock>(
+    async fn begin_write<F: Fabric, C: Clock>(
         group: &Group<F, C>,
         register: &mut Register,
         write: Write<'_>,
-    ) -> Result<Written, Error> {
+    ) -> Result<Begun<Written, Infallible>, Error> {
         let format = group.format();
         // Round 1: the largest timestamp.
         let m = max_register::look(group, register, Check::Identity).await?.max;
         if format.is_deleted(m) {
             // A delete that a minority holds is not final yet.
             max_register::read(group, register, Check::Identity, Want::Stamp).await?;
-            return Ok(Written::Deleted);
+            return Ok(Begun::Done(Written::Deleted));
         }
         let timestamp = Timestamp(format.timestamp(m).0 + 1);
         if timestamp >= format.deleted() {
@@ -69,7 +74,25 @@ impl Protocol for DmAbd {
         let words = header.encode();
         let copy = Copy { from: buffer::REWRITE, head: &words, tail: write.value };
         max_register::write(group, register, stamp, NodeSet::EMPTY, copy).await?;
-        Ok(Written::Done)
+        Ok(Begun::Done(Written::Done))
+    }
+
+    async fn end_read<'f, F: Fabric, C: Clock>(
+        _group: &'f Group<F, C>,
+        _register: &mut Register,
+        _check: Check<'_>,
+        never: Infallible,
+    ) -> Result<Found<'f, F>, Error> {
+        match never {}
+    }
+
+    async fn end_write<F: Fabric, C: Clock>(
+        _group: &Group<F, C>,
+        _register: &mut Register,
+        _write: Write<'_>,
+        never: Infallible,
+    ) -> Result<Written, Error> {
+        match never {}
     }
 
     /// Deletes the register: one roundtrip, as nothing is above the top timestamp.

@@ -8,10 +8,12 @@
 //! [`Counting::track`] puts its tally in place around each poll.
 
 use core::cell::Cell;
-use core::future::{Future, poll_fn};
+use core::future::Future;
 use core::ops::{Add, AddAssign};
-use core::pin::{Pin, pin};
+use core::pin::Pin;
 use core::task::{Context, Poll};
+
+use pin_project_lite::pin_project;
 
 use crate::fabric::{Fabric, NodeId, Verb};
 
@@ -71,16 +73,8 @@ impl<F> Counting<F> {
     /// # Cancel safety
     /// That of `operation`.
     #[inline]
-    pub async fn track<T>(&self, operation: impl Future<Output = T>) -> (T, Tally) {
-        let mut operation = pin!(operation);
-        let mut own = Tally::default();
-        poll_fn(move |cx| {
-            let others = self.current.replace(own);
-            let polled = operation.as_mut().poll(cx);
-            own = self.current.replace(others);
-            polled.map(|output| (output, own))
-        })
-        .await
+    pub fn track<T: Future>(&self, operation: T) -> Tracked<'_, F, T> {
+        Tracked { operation, counting: self, own: Tally::default() }
     }
 
     /// Makes `part` a branch of the operation that is being tracked: its causal chain begins here
@@ -90,24 +84,17 @@ impl<F> Counting<F> {
     /// # Cancel safety
     /// That of `part`.
     #[inline]
-    pub fn branch<T>(&self, part: impl Future<Output = T>) -> impl Future<Output = T> {
+    pub fn branch<T: Future>(&self, part: T) -> impl Future<Output = T::Output> {
         let begin = self.current.get().roundtrips;
+        let own = Tally { roundtrips: begin, ..Tally::default() };
+        let tracked = Tracked { operation: part, counting: self, own };
         async move {
-            let mut part = pin!(part);
-            let mut own = Tally { roundtrips: begin, ..Tally::default() };
-            poll_fn(move |cx| {
-                let others = self.current.replace(own);
-                let polled = part.as_mut().poll(cx);
-                own = self.current.replace(others);
-                if polled.is_ready() {
-                    self.consumed(own.roundtrips);
-                    let sum = self.current.get();
-                    let (verbs, bytes) = (sum.verbs + own.verbs, sum.bytes + own.bytes);
-                    self.current.set(Tally { verbs, bytes, ..sum });
-                }
-                polled
-            })
-            .await
+            let (output, own) = tracked.await;
+            self.consumed(own.roundtrips);
+            let sum = self.current.get();
+            let (verbs, bytes) = (sum.verbs + own.verbs, sum.bytes + own.bytes);
+            self.current.set(Tally { verbs, bytes, ..sum });
+            output
         }
     }
 
@@ -132,6 +119,30 @@ impl<F> Counting<F> {
         let mut tally = self.current.get();
         tally.roundtrips = tally.roundtrips.max(depth);
         self.current.set(tally);
+    }
+}
+
+pin_project! {
+    /// An operation that is being counted: see [`Counting::track`].
+    #[must_use = "futures do nothing unless they are polled"]
+    pub struct Tracked<'f, F, T> {
+        #[pin]
+        operation: T,
+        counting: &'f Counting<F>,
+        own: Tally,
+    }
+}
+
+impl<F, T: Future> Future for Tracked<'_, F, T> {
+    type Output = (T::Output, Tally);
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let others = this.counting.current.replace(*this.own);
+        let polled = this.operation.poll(cx);
+        *this.own = this.counting.current.replace(others);
+        polled.map(|output| (output, *this.own))
     }
 }
 

@@ -300,7 +300,7 @@ impl<F: Fabric, C: Clock> Group<F, C> {
 pub struct Unfinished<'a>(&'a Cell<u64>);
 
 impl Unfinished<'_> {
-    /// The write is complete, or had no effect and never will.
+    /// The write took effect and is complete.
     pub(crate) fn complete(self) {
         core::mem::forget(self);
     }

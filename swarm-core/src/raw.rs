@@ -4,6 +4,8 @@
 //! when they are written at the same time, and are lost with their node; values that do not fit in
 //! place are refused.
 
+use core::convert::Infallible;
+
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::Fabric;
@@ -11,7 +13,7 @@ use crate::group::{Group, Next};
 use crate::in_n_out::{in_place_head, post_in_place, post_read, state};
 use crate::layout::register;
 use crate::node_set::NodeSet;
-use crate::register::{Check, Found, Protocol, Register, Value, Write, Written};
+use crate::register::{Begun, Check, Found, Protocol, Register, Value, Write, Written};
 use crate::words::{Pointer, Stamp, StampFlags, WriteNumber};
 
 /// One replica without concurrency control.
@@ -21,12 +23,15 @@ pub struct Raw;
 impl Protocol for Raw {
     const NAME: &'static str = "raw";
 
+    type Reading<'f, F: Fabric + 'f> = Infallible;
+    type Writing<'f> = Infallible;
+
     /// Reads the in-place copy: one roundtrip. `check` is by identity alone.
-    async fn read<'f, F: Fabric, C: Clock>(
+    async fn begin_read<'f, F: Fabric, C: Clock>(
         group: &'f Group<F, C>,
         register: &mut Register,
         _check: Check<'_>,
-    ) -> Result<Found<'f, F>, Error> {
+    ) -> Result<Begun<Found<'f, F>, Infallible>, Error> {
         let home = NodeSet::ring(register.home(), 1, group.nodes());
         let mut read = None;
         group
@@ -46,24 +51,42 @@ impl Protocol for Raw {
             return Err(Error::Damaged);
         };
         if group.format().is_deleted(Stamp(stamp)) {
-            return Ok(Found::Deleted);
+            return Ok(Begun::Done(Found::Deleted));
         }
         let length = usize::try_from(length).unwrap_or(usize::MAX).min(register.capacity());
         let start = register.in_place() + register::IN_PLACE_WORDS;
-        Ok(Found::Value(Value { reply, start, length }))
+        Ok(Begun::Done(Found::Value(Value { reply, start, length })))
     }
 
     /// Writes in place: one roundtrip. A value that does not fit is refused.
-    async fn write<F: Fabric, C: Clock>(
+    async fn begin_write<F: Fabric, C: Clock>(
         group: &Group<F, C>,
         register: &mut Register,
         write: Write<'_>,
-    ) -> Result<Written, Error> {
+    ) -> Result<Begun<Written, Infallible>, Error> {
         if write.value.len() > register.capacity() {
             return Err(Error::Exhausted);
         }
         put(group, register, Stamp::EMPTY, write.number, write.value).await?;
-        Ok(Written::Done)
+        Ok(Begun::Done(Written::Done))
+    }
+
+    async fn end_read<'f, F: Fabric, C: Clock>(
+        _group: &'f Group<F, C>,
+        _register: &mut Register,
+        _check: Check<'_>,
+        never: Infallible,
+    ) -> Result<Found<'f, F>, Error> {
+        match never {}
+    }
+
+    async fn end_write<F: Fabric, C: Clock>(
+        _group: &Group<F, C>,
+        _register: &mut Register,
+        _write: Write<'_>,
+        never: Infallible,
+    ) -> Result<Written, Error> {
+        match never {}
     }
 
     /// Marks the in-place copy: one roundtrip.

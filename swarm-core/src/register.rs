@@ -168,7 +168,18 @@ pub struct Write<'a> {
     pub value: &'a [u8],
 }
 
+/// How far the common part of an operation came.
+pub enum Begun<Done, Rest> {
+    /// To its end.
+    Done(Done),
+    /// To where the rest goes on.
+    Rest(Rest),
+}
+
 /// A way to keep a register: Safe-Guess, or one of the baselines it is measured against.
+///
+/// Reads and writes come in two parts: what is common is small, so that its future is small, and
+/// the rest can be put elsewhere where there is an allocator.
 ///
 /// One client has at most one write (or delete) of a register under way at a time. Dropping a
 /// future before it ends equals a crash of the client at that point: a write that was begun may or
@@ -176,19 +187,39 @@ pub struct Write<'a> {
 pub trait Protocol {
     /// The name on command lines and in reports.
     const NAME: &'static str;
+    /// What the rest of a read goes on from.
+    type Reading<'f, F: Fabric + 'f>;
+    /// What the rest of a write goes on from.
+    type Writing<'f>;
 
-    /// Reads the register.
-    fn read<'f, F: Fabric, C: Clock>(
+    /// Begins to read the register: all there is to do in the common case.
+    fn begin_read<'f, F: Fabric, C: Clock>(
         group: &'f Group<F, C>,
         register: &mut Register,
         check: Check<'_>,
+    ) -> impl Future<Output = Result<Begun<Found<'f, F>, Self::Reading<'f, F>>, Error>>;
+
+    /// The rest of a read.
+    fn end_read<'f, F: Fabric, C: Clock>(
+        group: &'f Group<F, C>,
+        register: &mut Register,
+        check: Check<'_>,
+        reading: Self::Reading<'f, F>,
     ) -> impl Future<Output = Result<Found<'f, F>, Error>>;
 
-    /// Writes the register.
-    fn write<F: Fabric, C: Clock>(
-        group: &Group<F, C>,
+    /// Begins to write the register: all there is to do in the common case.
+    fn begin_write<'f, F: Fabric, C: Clock>(
+        group: &'f Group<F, C>,
         register: &mut Register,
         write: Write<'_>,
+    ) -> impl Future<Output = Result<Begun<Written, Self::Writing<'f>>, Error>>;
+
+    /// The rest of a write, which must be the one that was begun.
+    fn end_write<'f, F: Fabric, C: Clock>(
+        group: &'f Group<F, C>,
+        register: &mut Register,
+        write: Write<'_>,
+        writing: Self::Writing<'f>,
     ) -> impl Future<Output = Result<Written, Error>>;
 
     /// Deletes the register, for good. The write's value is empty.
@@ -197,4 +228,32 @@ pub trait Protocol {
         register: &mut Register,
         write: Write<'_>,
     ) -> impl Future<Output = Result<(), Error>>;
+
+    /// Reads the register.
+    fn read<'f, F: Fabric, C: Clock>(
+        group: &'f Group<F, C>,
+        register: &mut Register,
+        check: Check<'_>,
+    ) -> impl Future<Output = Result<Found<'f, F>, Error>> {
+        async move {
+            match Self::begin_read(group, register, check).await? {
+                Begun::Done(found) => Ok(found),
+                Begun::Rest(reading) => Self::end_read(group, register, check, reading).await,
+            }
+        }
+    }
+
+    /// Writes the register.
+    fn write<F: Fabric, C: Clock>(
+        group: &Group<F, C>,
+        register: &mut Register,
+        write: Write<'_>,
+    ) -> impl Future<Output = Result<Written, Error>> {
+        async move {
+            match Self::begin_write(group, register, write).await? {
+                Begun::Done(written) => Ok(written),
+                Begun::Rest(writing) => Self::end_write(group, register, write, writing).await,
+            }
+        }
+    }
 }

@@ -16,12 +16,12 @@ use heapless::Vec;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::Fabric;
-use crate::group::Group;
+use crate::group::{Group, Unfinished};
 use crate::in_n_out::{Copy, in_place_head, post_in_place, raise};
 use crate::layout::{BufferHeader, SLOTS, buffer, checksum};
-use crate::max_register::{self, Want, fetch};
+use crate::max_register::{self, Failed, Look, Want, fetch, look_once, write_once};
 use crate::node_set::NodeSet;
-use crate::register::{Check, Found, Protocol, Register, Value, Write, Written};
+use crate::register::{Begun, Check, Found, Protocol, Register, Value, Write, Written};
 use crate::timestamp_lock::try_lock;
 use crate::words::{LockMode, Pointer, Stamp, StampFlags, Timestamp, WordFormat, Writer};
 
@@ -42,23 +42,50 @@ pub struct SafeGuess;
 impl Protocol for SafeGuess {
     const NAME: &'static str = "swarm";
 
-    async fn read<'f, F: Fabric, C: Clock>(
+    type Reading<'f, F: Fabric + 'f> = Option<Look<F::Reply<'f>>>;
+    type Writing<'f> = Writing<'f>;
+
+    #[inline]
+    async fn begin_read<'f, F: Fabric, C: Clock>(
         group: &'f Group<F, C>,
         register: &mut Register,
         check: Check<'_>,
+    ) -> Result<Begun<Found<'f, F>, Option<Look<F::Reply<'f>>>>, Error> {
+        let look = match look_once(group, register, check).await {
+            Ok(look) => look,
+            Err(Failed { error, missing }) if missing.is_empty() => return Err(error),
+            Err(_) => return Ok(Begun::Rest(None)),
+        };
+        Ok(match max_register::in_place(group, register, look) {
+            Ok(value) => Begun::Done(Found::Value(value)),
+            Err(look) => Begun::Rest(Some(look)),
+        })
+    }
+
+    async fn end_read<'f, F: Fabric, C: Clock>(
+        group: &'f Group<F, C>,
+        register: &mut Register,
+        check: Check<'_>,
+        look: Option<Look<F::Reply<'f>>>,
     ) -> Result<Found<'f, F>, Error> {
-        let m = max_register::read(group, register, check, Want::Value).await?;
+        let m = match look {
+            Some(look) if look.missing.is_empty() => {
+                max_register::read_on(group, register, check, Want::Value, look).await?
+            }
+            _ => max_register::read(group, register, check, Want::Value).await?,
+        };
         if m.stamp.is_verified() || m.other_key {
             return Ok(found(group, m.stamp, m.value, m.other_key));
         }
         read_guessed(group, register, m).await
     }
 
-    async fn write<F: Fabric, C: Clock>(
-        group: &Group<F, C>,
+    #[inline]
+    async fn begin_write<'f, F: Fabric, C: Clock>(
+        group: &'f Group<F, C>,
         register: &mut Register,
         write: Write<'_>,
-    ) -> Result<Written, Error> {
+    ) -> Result<Begun<Written, Writing<'f>>, Error> {
         let format = group.format();
         let guess = guess(group, register);
         if guess >= format.deleted() {
@@ -67,18 +94,46 @@ impl Protocol for SafeGuess {
         let w = format.stamp(guess, write.buffer, StampFlags::empty());
         let sum = checksum(format, guess, write.buffer, write.value);
         let header = header(register, &write, guess, sum);
-        let unfinished = group.begin_write();
-        // Round 1: the guess goes out; its chains READ what it has to stand against.
         let words = header.encode();
         let copy = Copy { from: buffer::REWRITE, head: &words, tail: write.value };
-        let (voters, m) = max_register::write(group, register, w, NodeSet::EMPTY, copy).await?;
-        if m.same_write(w) {
-            finish(group, register, voters, w.verified(), &write, sum);
-            unfinished.complete();
-            return Ok(Written::Done);
+        let unfinished = group.begin_write();
+        // Round 1: the guess goes out; its chains READ what it has to stand against.
+        match write_once(group, register, w, NodeSet::EMPTY, copy).await {
+            Ok((voters, m)) if m.same_write(w) => {
+                finish(group, register, voters, w.verified(), &write, sum);
+                unfinished.complete();
+                Ok(Begun::Done(Written::Done))
+            }
+            Ok(_) => Ok(Begun::Rest(Writing { w, header, settled: true, unfinished })),
+            Err(Failed { error, missing }) if missing.is_empty() => Err(error),
+            Err(_) => Ok(Begun::Rest(Writing { w, header, settled: false, unfinished })),
+        }
+    }
+
+    async fn end_write<'f, F: Fabric, C: Clock>(
+        group: &'f Group<F, C>,
+        register: &mut Register,
+        write: Write<'_>,
+        writing: Writing<'f>,
+    ) -> Result<Written, Error> {
+        let Writing { w, header, settled, unfinished } = writing;
+        if !settled {
+            // Round 1 again, with the register brought to the replicas that lack it.
+            let words = header.encode();
+            let copy = Copy { from: buffer::REWRITE, head: &words, tail: write.value };
+            let (voters, m) = max_register::write(group, register, w, NodeSet::EMPTY, copy).await?;
+            if m.same_write(w) {
+                finish(group, register, voters, w.verified(), &write, header.checksum);
+                unfinished.complete();
+                return Ok(Written::Done);
+            }
         }
         let written = write_stale(group, register, w, header, write).await?;
-        unfinished.complete();
+        // A write that was refused is over too, but had no effect: this client's next write must
+        // not prove to a reader that it had.
+        if written == Written::Done {
+            unfinished.complete();
+        }
         Ok(written)
     }
 
@@ -96,6 +151,15 @@ impl Protocol for SafeGuess {
         max_register::write(group, register, stamp, NodeSet::EMPTY, copy).await?;
         Ok(())
     }
+}
+
+/// A write whose first round did not settle it.
+pub struct Writing<'f> {
+    w: Stamp,
+    header: BufferHeader,
+    /// Whether a majority took the guess.
+    settled: bool,
+    unfinished: Unfinished<'f>,
 }
 
 /// A timestamp that is probably larger than any before it.

@@ -13,7 +13,7 @@ use swarm_core::geometry::Geometry;
 use swarm_core::group::{Group, Patience, Session};
 use swarm_core::layout::{MAX_KEY, MAX_VALUE, buffer, words_for};
 use swarm_core::max_register::confirm;
-use swarm_core::register::{self, Check, Found, Protocol, Register, Write, Written};
+use swarm_core::register::{self, Begun, Check, Found, Protocol, Register, Write, Written};
 use swarm_core::safe_guess::SafeGuess;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -27,6 +27,12 @@ use crate::index::{Index, Located};
 
 /// A value, in memory that the client's fabric owns. Dereferences to its bytes.
 pub type Value<'c, F> = register::Value<'c, Counting<F>>;
+
+/// How a read's first round ended.
+type ReadBegun<'c, F, P> = Result<
+    Begun<Found<'c, Counting<F>>, <P as Protocol>::Reading<'c, Counting<F>>>,
+    swarm_core::error::Error,
+>;
 
 /// Times that an operation begins again because what it stood on was deleted or changed. Each of
 /// them is another client's success; the deadline usually ends it sooner.
@@ -128,7 +134,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// A key out of bounds; too few memory nodes that answer.
     #[inline]
     pub async fn get(&self, key: &[u8]) -> Result<Option<Value<'_, F>>, Error> {
-        let (result, tally) = self.track(self.get_now(key)).await;
+        let (result, tally) = self.group.fabric().track(self.get_now(key)).await;
         self.count(|counters| &mut counters.get, tally);
         result
     }
@@ -150,7 +156,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             }
             Err(Error::Contended)
         };
-        let (result, tally) = self.track(put).await;
+        let (result, tally) = self.group.fabric().track(put).await;
         self.count(|counters| &mut counters.put, tally);
         result
     }
@@ -168,7 +174,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let _turn = self.turn(hash).await;
             self.insert_now(hash, key, value).await
         };
-        let (result, tally) = self.track(insert).await;
+        let (result, tally) = self.group.fabric().track(insert).await;
         self.count(|counters| &mut counters.insert, tally);
         result
     }
@@ -186,7 +192,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let _turn = self.turn(hash).await;
             self.update_now(hash, key, value).await
         };
-        let (result, tally) = self.track(update).await;
+        let (result, tally) = self.group.fabric().track(update).await;
         self.count(|counters| &mut counters.update, tally);
         result
     }
@@ -203,7 +209,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let _turn = self.turn(hash).await;
             self.delete_now(hash, key).await
         };
-        let (result, tally) = self.track(delete).await;
+        let (result, tally) = self.group.fabric().track(delete).await;
         self.count(|counters| &mut counters.delete, tally);
         result
     }
@@ -241,11 +247,6 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     }
 
     #[inline]
-    async fn track<T>(&self, operation: impl Future<Output = T>) -> (T, Tally) {
-        self.group.fabric().track(operation).await
-    }
-
-    #[inline]
     fn count(&self, kind: impl Fn(&mut Counters) -> &mut KindCounters, tally: Tally) {
         kind(&mut self.counters.borrow_mut()).add(tally);
         self.last.set(tally);
@@ -265,18 +266,16 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Waits until no other write of this client to the key is under way: a reader takes a
     /// writer's second stamp as proof that its first write is complete.
     #[inline]
-    async fn turn(&self, hash: u64) -> Turn<'_> {
-        poll_fn(|cx| {
+    fn turn(&self, hash: u64) -> impl Future<Output = Turn<'_>> {
+        poll_fn(move |cx| {
             let mut writing = self.writing.borrow_mut();
             if writing.contains(&hash) {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
             writing.push(hash);
-            Poll::Ready(())
+            Poll::Ready(Turn { writing: &self.writing, hash })
         })
-        .await;
-        Turn { writing: &self.writing, hash }
     }
 
     /// The node that holds the in-place copies of keys with this hash.
@@ -287,12 +286,35 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     #[inline]
     async fn get_now(&self, key: &[u8]) -> Result<Option<Value<'_, F>>, Error> {
         let hash = self.check(key, &[])?;
-        if let Some(mut register) = self.locations.get(hash, key) {
-            match P::read(&self.group, &mut register, Check::Identity).await {
-                Ok(Found::Value(value)) => return Ok(Some(value)),
-                Ok(_) | Err(swarm_core::error::Error::Gone) => self.locations.remove(hash, key),
-                Err(error) => return Err(error.into()),
+        let Some(mut register) = self.locations.get(hash, key) else {
+            return Box::pin(self.get_by_index(hash, key)).await;
+        };
+        match P::begin_read(&self.group, &mut register, Check::Identity).await {
+            Ok(Begun::Done(Found::Value(value))) => Ok(Some(value)),
+            begun => Box::pin(self.get_on(hash, key, register, begun)).await,
+        }
+    }
+
+    /// The rest of a get whose first round did not bring the value.
+    #[cold]
+    async fn get_on<'c>(
+        &'c self,
+        hash: u64,
+        key: &[u8],
+        mut register: Register,
+        begun: ReadBegun<'c, F, P>,
+    ) -> Result<Option<Value<'c, F>>, Error> {
+        let found = match begun {
+            Ok(Begun::Rest(reading)) => {
+                P::end_read(&self.group, &mut register, Check::Identity, reading).await
             }
+            Ok(Begun::Done(found)) => Ok(found),
+            Err(error) => Err(error),
+        };
+        match found {
+            Ok(Found::Value(value)) => return Ok(Some(value)),
+            Ok(_) | Err(swarm_core::error::Error::Gone) => self.locations.remove(hash, key),
+            Err(error) => return Err(error.into()),
         }
         self.get_by_index(hash, key).await
     }
@@ -317,10 +339,20 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
     /// Where the key's register is, from the cache or the index, and whether the index said so
     /// within this operation.
+    #[inline]
     async fn locate(&self, hash: u64, key: &[u8]) -> Result<Option<(Register, bool)>, Error> {
-        if let Some(register) = self.locations.get(hash, key) {
-            return Ok(Some((register, false)));
+        match self.locations.get(hash, key) {
+            Some(register) => Ok(Some((register, false))),
+            None => Box::pin(self.locate_by_index(hash, key)).await,
         }
+    }
+
+    #[cold]
+    async fn locate_by_index(
+        &self,
+        hash: u64,
+        key: &[u8],
+    ) -> Result<Option<(Register, bool)>, Error> {
         let located = self.index.fresh(&self.group, hash).await?;
         for entry in entries(&located, hash, key) {
             let Some(mut register) = entry.register(&self.geometry) else { continue };
@@ -339,7 +371,14 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 return Ok(false);
             };
             let write = self.new_write(value).await?;
-            match P::write(&self.group, &mut register, write).await {
+            let written = match P::begin_write(&self.group, &mut register, write).await {
+                Ok(Begun::Done(written)) => Ok(written),
+                Ok(Begun::Rest(writing)) => {
+                    Box::pin(P::end_write(&self.group, &mut register, write, writing)).await
+                }
+                Err(error) => Err(error),
+            };
+            match written {
                 Ok(Written::Done) => {
                     self.locations.update(hash, key, &register);
                     return Ok(true);

@@ -116,7 +116,7 @@ impl Heap {
     ) -> Result<Pointer, Error> {
         match self.take(kind) {
             Some(pointer) => Ok(pointer),
-            None => self.allocate_slowly(group, kind).await,
+            None => Box::pin(self.allocate_slowly(group, kind)).await,
         }
     }
 
