@@ -20,6 +20,13 @@ use swarm_core::sim::{Chaos, Outcome, Policy, Setup, Sim};
 /// Steps of one schedule at most.
 const STEPS: u64 = 400_000;
 
+/// Roundtrips of an operation at most, with `writers` of the register: a read's loop runs at most
+/// 2·writers + 1 times, each time to look, fetch, write back (and again, where a slot was not as
+/// thought) and lock (likewise); a write does all that once.
+fn bound(writers: usize) -> u32 {
+    7 * (2 * writers as u32 + 1)
+}
+
 /// What the clients of one schedule do, and to whom.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
@@ -164,6 +171,7 @@ async fn operate<P: Protocol>(
         };
         match result {
             Ok(tally) => {
+                assert!(tally.roundtrips <= bound(plan.setup.clients - 1), "{tally:?}");
                 let mut shown = shown.borrow_mut();
                 shown.roundtrips = shown.roundtrips.max(tally.roundtrips);
             }

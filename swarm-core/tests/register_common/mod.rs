@@ -106,7 +106,7 @@ impl Client {
         Self { group, register, recorder: recorder.clone(), buffers: Cell::new(0) }
     }
 
-    fn fresh(&self) -> Pointer {
+    pub(crate) fn fresh(&self) -> Pointer {
         let index = self.buffers.replace(self.buffers.get() + 1);
         assert!(index < BUFFERS / BUFFER_GRANULES, "a client writes fewer times");
         let base = 64 + self.group.session().client as u64 * BUFFERS;
@@ -128,16 +128,27 @@ impl Client {
         Ok(tally)
     }
 
-    /// Writes value number `id`.
+    /// Writes value number `id` to fresh memory.
     pub(crate) async fn write<P: Protocol>(
         &mut self,
+        id: u64,
+        polls: Polls,
+    ) -> Result<Tally, GaveUp> {
+        let buffer = self.fresh();
+        self.write_to::<P>(buffer, id, polls).await
+    }
+
+    /// Writes value number `id`, with its buffer at `buffer`.
+    pub(crate) async fn write_to<P: Protocol>(
+        &mut self,
+        buffer: Pointer,
         id: u64,
         polls: Polls,
     ) -> Result<Tally, GaveUp> {
         let call = self.recorder.called(self.group.session().client, 0, Call::Update(id));
         let bytes = value(id);
         let number = self.group.number().expect("numbers last");
-        let write = Write { number, buffer: self.fresh(), value: &bytes };
+        let write = Write { number, buffer, value: &bytes };
         let group = &self.group;
         let written = group.fabric().track(P::write(group, &mut self.register, write));
         let (written, tally) = polls.limit(written).await?;

@@ -1,0 +1,296 @@
+//! The register in schedules that were made to break it, each for one rule of the design.
+
+#[expect(dead_code, reason = "the random schedules use the rest")]
+mod register_common;
+
+use register_common::{Client, FIRST_VALUE, KEY, Polls, SHAPE, give_birth, place};
+use swarm_core::fabric::{Address, NodeId};
+use swarm_core::history::{Answer, BUDGET, Recorder, check_key};
+use swarm_core::layout::{buffer, register};
+use swarm_core::safe_guess::SafeGuess;
+use swarm_core::sim::{Outcome, Setup, Sim};
+use swarm_core::words::Pointer;
+
+const N0: NodeId = NodeId(0);
+const N1: NodeId = NodeId(1);
+const N2: NodeId = NodeId(2);
+const ALL: [NodeId; 3] = [N0, N1, N2];
+/// The client that gave birth to the register.
+const CREATOR: usize = 3;
+/// Nanoseconds after which a node is late.
+const LATE: u64 = 500;
+
+struct Story {
+    sim: Sim,
+    home: u8,
+    recorder: Recorder,
+}
+
+impl Story {
+    /// Three nodes, three clients, and a register with its home at node `home` whose birth has
+    /// reached the nodes in `born`; it is on its way to the others.
+    fn new(home: u8, born: &[NodeId]) -> Self {
+        let mut sim = Sim::new(&Setup { words: 1 << 13, ..Setup::new(1, 3, 4) });
+        let fabric = sim.fabric(CREATOR);
+        for node in ALL {
+            use swarm_core::fabric::Fabric;
+            drop(give_birth(&place(home), node, 3, |chain| fabric.post(node, chain)));
+        }
+        for &node in born {
+            sim.take_all(CREATOR, node);
+        }
+        Self { sim, home, recorder: Recorder::new() }
+    }
+
+    fn client(&self, id: usize) -> Client {
+        let connection = (self.sim.fabric(id), self.sim.clock(id));
+        Client::new(connection, id, place(self.home), (LATE, u64::MAX / 4), &self.recorder)
+    }
+
+    /// A client begins to write these values, one after the other. It is polled once.
+    fn write(&mut self, id: usize, values: &'static [u64]) {
+        let mut client = self.client(id);
+        self.sim.spawn(id, async move {
+            for &value in values {
+                client.write::<SafeGuess>(value, Polls::ALL).await.expect("a write ends well");
+            }
+        });
+        self.sim.poll_once(id);
+    }
+
+    fn read(&mut self, id: usize) {
+        let mut client = self.client(id);
+        self.sim.spawn(id, async move {
+            client.read::<SafeGuess>(Polls::ALL).await.expect("a read ends well");
+        });
+        self.sim.poll_once(id);
+    }
+
+    fn delete(&mut self, id: usize) {
+        let mut client = self.client(id);
+        self.sim.spawn(id, async move {
+            client.delete::<SafeGuess>(Polls::ALL).await.expect("a delete ends well");
+        });
+        self.sim.poll_once(id);
+    }
+
+    /// Roundtrips of one client to these nodes until its operations end.
+    fn finish(&mut self, id: usize, nodes: &[NodeId]) {
+        assert!(self.sim.finish(id, nodes), "client {id} does not end");
+    }
+
+    /// What operation number `index`, counted from 0, was answered.
+    fn answer(&self, index: usize) -> Option<Answer> {
+        self.recorder.operations()[index].answered.map(|(_, answer)| answer)
+    }
+
+    fn is_linearizable(&self) {
+        let history = self.recorder.operations();
+        if let Err(rejected) = check_key(&history, Some(FIRST_VALUE), BUDGET) {
+            panic!("{rejected}");
+        }
+    }
+
+    fn slot(&self, id: usize, node: NodeId) -> u64 {
+        self.sim.word(node, place(self.home).at(node, 3).plus(register::SLOTS_AT + id))
+    }
+}
+
+/// A reader that loses its lock must find something newer next time. Here what the writer lost to
+/// sits on one node, its writer, then the other writer (which holds the lock) and then that node
+/// die. Without the read in front of the lock, the reader loops for ever.
+#[test]
+fn what_a_write_lost_to_is_stable_before_it_locks() {
+    let (p, q, r) = (0, 1, 2);
+    let mut story = Story::new(2, &ALL);
+    // The one that is behind takes the lock, the other is ahead.
+    story.sim.set_clock(q, 100_000, 0);
+    story.write(q, &[200]);
+    story.sim.take_all(q, N2);
+    story.sim.lose_chains(q, N0);
+    story.sim.crash_client(q);
+    story.write(p, &[100]);
+    let lock = |story: &Story, node| story.sim.word(node, Address(64 * 8).plus(buffer::LOCK));
+    for _ in 0..1000 {
+        if lock(&story, N2) != 0 && lock(&story, N0) != 0 {
+            break;
+        }
+        story.sim.deliver(p, N2);
+        story.sim.deliver(p, N0);
+        story.sim.poll_once(p);
+        story.sim.take_all(p, N2);
+        story.sim.take_all(p, N0);
+    }
+    assert!(lock(&story, N2) != 0 && lock(&story, N0) != 0, "the lock is held");
+    story.sim.crash_client(p);
+    story.sim.crash_node(N2, true);
+    story.read(r);
+    story.finish(r, &[N0, N1]);
+    assert_eq!(story.answer(2), Some(Answer::Value(Some(200))));
+    story.is_linearizable();
+}
+
+/// The register's birth comes late to a node to which a write came before. It must not erase the
+/// write's stamp, which a majority was to hold; and before it came, that node had no vote.
+#[test]
+fn a_late_birth_does_not_erase_what_came_before() {
+    // Writers that share the first slot with the newborn, and that do not.
+    for writer in [0, 1] {
+        let mut story = Story::new(1, &[N0, N1]);
+        story.write(writer, &[100]);
+        story.sim.take_all(writer, N2);
+        story.sim.deliver(writer, N2);
+        story.sim.take_all(writer, N1);
+        story.sim.deliver(writer, N1);
+        story.sim.poll_once(writer);
+        assert_eq!(story.answer(0), None, "node 2 had no vote");
+        story.finish(writer, &[N0, N1, N2]);
+        assert_eq!(story.answer(0), Some(Answer::Done));
+        let stamp = story.slot(writer, N2);
+        assert_ne!(stamp, 0, "the write's chain ran there all the same");
+        story.sim.take_all(CREATOR, N2);
+        assert_eq!(story.slot(writer, N2), stamp, "a late birth erases no stamp");
+        story.sim.crash_node(N1, false);
+        story.read(2);
+        story.finish(2, &[N0, N2]);
+        assert_eq!(story.answer(1), Some(Answer::Value(Some(100))));
+    }
+}
+
+/// The memory of a register that was deleted serves a new one, whose birth has not come to node 2
+/// yet. What shines through there is not the new register's.
+#[test]
+fn another_life_of_the_memory_has_no_vote() {
+    let mut story = Story::new(0, &[N0, N1]);
+    story.sim.lose_chains(CREATOR, N2);
+    let at = place(0).at(N2, 3);
+    story.sim.set_word(N2, at.plus(1), u64::MAX & !1);
+    for (word, value) in [77, 3, SHAPE.encode(), 0, 0, u64::from_le_bytes(*KEY)].iter().enumerate()
+    {
+        story.sim.set_word(N2, at.plus(register::HEADER + word), *value);
+    }
+    story.sim.freeze_node(N1);
+    story.read(1);
+    for _ in 0..1000 {
+        story.sim.roundtrip(1, &[N0, N2]);
+        assert_eq!(story.answer(0), None, "node 2 has no vote");
+        if story.sim.on_their_way(1, N1) == 2 {
+            break;
+        }
+    }
+    story.sim.thaw_node(N1);
+    story.sim.roundtrip(1, &[N1]);
+    story.finish(1, &[N0, N1]);
+    assert_eq!(story.answer(0), Some(Answer::Value(Some(FIRST_VALUE))));
+}
+
+/// A replica's header is being written: its identity is there, its key is not. That is not another
+/// key.
+#[test]
+fn a_torn_header_is_not_another_key() {
+    let mut story = Story::new(2, &[N0, N1]);
+    story.sim.take_words(CREATOR, N2, &[1, 0]);
+    story.read(0);
+    story.finish(0, &[N2, N0]);
+    assert_eq!(story.answer(0), Some(Answer::Value(Some(FIRST_VALUE))));
+}
+
+/// The register has reached two nodes when one of them dies. The third can be brought in, and must
+/// be, or the register is lost to a minority's failure.
+#[test]
+fn a_register_outlives_a_replica_that_dies_before_it_reached_all() {
+    for silent in [true, false] {
+        let mut story = Story::new(0, &[N0, N1]);
+        story.sim.lose_chains(CREATOR, N2);
+        story.sim.crash_node(N1, silent);
+        story.read(1);
+        story.finish(1, &[N0, N2]);
+        assert_eq!(story.answer(0), Some(Answer::Value(Some(FIRST_VALUE))));
+        story.write(2, &[100]);
+        story.finish(2, &[N0, N2]);
+        story.read(1);
+        story.finish(1, &[N0, N2]);
+        assert_eq!(story.answer(2), Some(Answer::Value(Some(100))));
+    }
+}
+
+/// A buffer serves a second write of the same register, whose in-place copy is torn: its stamp is
+/// there, its value is still the first write's. Only the timestamp tells the two apart.
+#[test]
+fn a_torn_in_place_copy_of_a_buffer_used_again_is_noticed() {
+    let mut story = Story::new(0, &ALL);
+    let mut client = story.client(1);
+    story.sim.spawn(1, async move {
+        let buffer: Pointer = client.fresh();
+        for value in [4, 8] {
+            client.write_to::<SafeGuess>(buffer, value, Polls::ALL).await.expect("it is written");
+        }
+    });
+    story.sim.poll_once(1);
+    story.sim.roundtrip(1, &[N0, N1]);
+    assert_eq!(story.answer(0), Some(Answer::Done));
+    // The rest of the first write, and the second, but for its in-place copy.
+    story.sim.take_verbs(1, N0, 2);
+    story.sim.take_all(1, N1);
+    story.sim.roundtrip(1, &[N0, N1]);
+    assert_eq!(story.answer(1), Some(Answer::Done));
+    story.sim.take_words(1, N0, &[0]);
+    story.sim.take_all(1, N1);
+    story.sim.lose_chains(1, N0);
+    // Another confirms the write, so that its stamp is verified where the copy is torn.
+    for reader in [0, 2] {
+        story.read(reader);
+        story.finish(reader, &[N0, N1]);
+    }
+    assert_eq!(story.answer(2), Some(Answer::Value(Some(8))));
+    assert_eq!(story.answer(3), Some(Answer::Value(Some(8))));
+}
+
+/// A write that meets a delete is refused. A reader saw its guess before; its READ is under way
+/// from before the delete until after the writer's next guess, so that it meets the second guess
+/// and not the delete. The second guess must not pass for proof that the first took effect.
+#[test]
+fn a_refused_write_is_not_proved_by_the_next() {
+    let (p, d, r) = (1, 0, 2);
+    let mut story = Story::new(0, &ALL);
+    story.write(p, &[100, 101]);
+    story.sim.take_verbs(p, N0, 2);
+    story.read(r);
+    // The reader meets the guess, fetches its value, writes it back, and looks again.
+    while story.slot(r, N1) == 0 {
+        story.sim.roundtrip(r, &[N0, N1]);
+        assert_eq!(story.answer(1), None);
+        story.sim.take_all(r, N1);
+        story.sim.take_all(r, N0);
+    }
+    story.sim.deliver(r, N0);
+    story.sim.deliver(r, N1);
+    story.sim.poll_once(r);
+    for node in [N0, N1] {
+        assert_eq!(story.sim.on_their_way(r, node), 1, "the second look");
+        story.sim.take_words(r, node, &[d]);
+    }
+    story.delete(d);
+    story.finish(d, &[N0, N1]);
+    assert_eq!(story.answer(2), Some(Answer::Done));
+    while story.answer(0).is_none() {
+        story.sim.roundtrip(p, &[N0, N1]);
+    }
+    assert_eq!(story.answer(0), Some(Answer::Refused));
+    story.sim.take_all(p, N0);
+    story.sim.take_all(p, N1);
+    story.finish(r, &[N0, N1]);
+    assert_eq!(story.answer(1), Some(Answer::Value(None)));
+    story.is_linearizable();
+}
+
+/// The stories leave nothing behind that the scheduler would not let end.
+#[test]
+fn a_story_can_be_left_to_chance() {
+    let mut story = Story::new(0, &[N0, N1]);
+    story.write(0, &[1, 2]);
+    story.write(1, &[11]);
+    story.read(2);
+    assert_eq!(story.sim.run(100_000), Outcome::Done);
+    story.is_linearizable();
+}
