@@ -83,7 +83,10 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     /// A client of bench or demo: takes its job on standard input
     #[command(hide = true)]
-    Worker,
+    Worker {
+        /// The process to end with
+        parent: i32,
+    },
 }
 
 const BENCH_HELP: &str = "Workloads (YCSB):

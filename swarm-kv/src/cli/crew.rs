@@ -126,7 +126,7 @@ fn start_process(
     // This very program, even if its file has been replaced since.
     let mut child = Command::new("/proc/self/exe")
         .arg0("swarm")
-        .arg("worker")
+        .args(["worker", &std::process::id().to_string()])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

@@ -58,7 +58,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Import(args) => transfer::import(&args, json),
         Command::Export(args) => transfer::export(&args.pool, json),
         Command::Bench(args) => bench::run(&args, json),
-        Command::Worker => worker::run(),
+        Command::Worker { parent } => worker::run(parent),
     };
     outcome::report(result, json)
 }

@@ -6,6 +6,8 @@ use std::cell::RefCell;
 use std::io::{self, BufRead, Write};
 use std::sync::mpsc::{Receiver, Sender};
 
+use rustix::process;
+
 use super::demo_worker;
 use super::job::{Job, Message, Order, to_line};
 use super::measure;
@@ -20,9 +22,13 @@ pub(crate) trait Lead {
 }
 
 /// `swarm worker`.
-pub(crate) fn run() -> Result<Answer, Failure> {
-    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
+pub(crate) fn run(parent: i32) -> Result<Answer, Failure> {
+    process::set_parent_process_death_signal(Some(process::Signal::KILL))
         .map_err(|error| Failure::because("cannot ask to end with the parent", error))?;
+    // It may have died before it could be asked for.
+    if process::getppid().map(process::Pid::as_raw_pid) != Some(parent) {
+        return Err(Failure::OutputClosed);
+    }
     let lead = Pipes { input: RefCell::new(io::stdin().lock()) };
     let job = lead.line()?;
     let job = serde_json::from_str(&job)

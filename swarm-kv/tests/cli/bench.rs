@@ -83,6 +83,16 @@ fn an_existing_pool_is_used_and_kept() {
 }
 
 #[test]
+fn a_pool_that_is_too_small_is_a_failure_and_stays_usable() {
+    let pool = TestPool::create();
+    assert_eq!(pool.status("put", &["own", "value"]), 0);
+    assert_eq!(pool.status("bench", &["--keys", "1000", "--value-size", "65536"]), 3);
+    assert_eq!(pool.output("get", &["own"]), b"value");
+    assert_eq!(pool.status("info", &[]), 0);
+    assert_eq!(pool.status("bench", &["--nodes", "3"]), 2);
+}
+
+#[test]
 fn nonsense_is_wrong_usage() {
     for bad in [
         "--workload e",

@@ -1,6 +1,7 @@
 //! What the tests of the command line share.
 
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use assert_cmd::Command;
 use serde_json::Value;
@@ -67,4 +68,24 @@ pub(crate) fn json(args: &[&str]) -> Value {
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{args:?}: {told}");
     serde_json::from_slice(&output.stdout).expect("it prints one JSON value")
+}
+
+/// The temporary pools of this process.
+pub(crate) fn temporary_pools(process: u32) -> Vec<PathBuf> {
+    let prefix = format!("swarm-temporary-{process}-");
+    [PathBuf::from("/dev/shm"), std::env::temp_dir()]
+        .iter()
+        .flat_map(|place| std::fs::read_dir(place).into_iter().flatten().flatten())
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
+        .map(|entry| entry.path())
+        .collect()
+}
+
+/// Waits for something that is to come about soon.
+pub(crate) fn wait_until(what: &str, holds: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(10), "in ten seconds it was not so: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }

@@ -1,10 +1,10 @@
 //! The demo, from beginning to end.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::json;
+use crate::common::{json, temporary_pools, wait_until};
 
 #[test]
 fn the_demo_ends_well_and_in_time() {
@@ -33,25 +33,37 @@ fn nothing_stays_of_a_demo_that_is_stopped() {
         .stderr(Stdio::null())
         .spawn()
         .expect("the command line can be run");
-    let prefix = format!("swarm-temporary-{}-", child.id());
-    let start = Instant::now();
-    while pools(&prefix) == 0 {
-        assert!(start.elapsed() < Duration::from_secs(10), "no temporary pool was made");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    wait_until("it has a pool", || !temporary_pools(child.id()).is_empty());
     std::thread::sleep(Duration::from_secs(1));
     let id = child.id().to_string();
     let asked = Command::new("kill").args(["-TERM", &id]).status().expect("kill can be run");
     assert!(asked.success());
     assert_eq!(child.wait().expect("it ends").code(), Some(130));
-    assert_eq!(pools(&prefix), 0);
+    assert_eq!(temporary_pools(child.id()), Vec::<PathBuf>::new());
 }
 
-/// How many temporary pools there are with this beginning of their name.
-fn pools(prefix: &str) -> usize {
-    [PathBuf::from("/dev/shm"), std::env::temp_dir()]
-        .iter()
-        .flat_map(|place| std::fs::read_dir(place).into_iter().flatten().flatten())
-        .filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix))
-        .count()
+/// SIGKILL leaves no time to clean up: the clients must end by themselves.
+#[test]
+fn clients_end_with_a_command_that_is_killed() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_swarm"))
+        .args(["bench", "--clients", "3", "--keys", "1000", "--ops", "100000000", "--rtt", "1ms"])
+        .args(["--workload", "c"])
+        .spawn()
+        .expect("the command line can be run");
+    let path = format!("/proc/{0}/task/{0}/children", child.id());
+    let clients = || std::fs::read_to_string(&path).unwrap_or_default();
+    wait_until("it has three clients", || clients().split_whitespace().count() == 3);
+    let clients: Vec<_> =
+        clients().split_whitespace().map(|id| PathBuf::from(format!("/proc/{id}"))).collect();
+    child.kill().expect("it can be killed");
+    child.wait().expect("it ends");
+    wait_until("its clients have ended", || clients.iter().all(|client| !is_alive(client)));
+    let left = temporary_pools(child.id());
+    assert_eq!(left.len(), 1, "the next command would sweep it");
+    std::fs::remove_dir_all(&left[0]).expect("it is ours");
+}
+
+/// Whether a process is there, and not merely waiting to be reaped.
+fn is_alive(process: &Path) -> bool {
+    std::fs::read_to_string(process.join("stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }

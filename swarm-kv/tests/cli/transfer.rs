@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::process::{Command, Stdio};
 
 use crate::common::{TestPool, swarm};
 
@@ -77,4 +78,21 @@ fn nothing_is_a_good_import_and_a_missing_file_is_not() {
     swarm(&["import", pool.path(), "-"]).write_stdin("").assert().code(0);
     assert_eq!(pool.output("export", &[]), b"");
     assert_eq!(pool.status("import", &["/nonexistent/lines"]), 3);
+}
+
+#[test]
+fn an_export_that_nobody_reads_ends_quietly() {
+    let pool = TestPool::create();
+    let text: String = (0..5000).map(|n| format!("{n}\t{}\n", "v".repeat(100))).collect();
+    swarm(&["import", pool.path(), "-"]).write_stdin(text).assert().code(0);
+    let mut export = Command::new(env!("CARGO_BIN_EXE_swarm"))
+        .args(["export", pool.path()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the command line can be run");
+    drop(export.stdout.take());
+    let ended = export.wait_with_output().expect("it ends");
+    assert_eq!(ended.status.code(), Some(0));
+    assert!(ended.stderr.is_empty(), "{}", String::from_utf8_lossy(&ended.stderr));
 }
