@@ -192,6 +192,23 @@ fn what_a_promise_keeps_is_not_a_vote() {
     assert_eq!(told.take().expect("it is done").expect("all are up"), [X, Y]);
 }
 
+/// Two nodes show `r` under one promised ballot. They had it from different rounds, and the ballot's
+/// proposer, who heard one of them and the node with `y`, is about to choose `y`.
+#[test]
+fn two_promises_are_not_two_votes() {
+    let mut story = Story::new();
+    for (node, index, accepted) in [(N0, R, 3), (N1, R, 9), (N2, Y, 7)] {
+        story.has(node, index, record(X), accepted);
+        story.shows(node, 11, index, promise());
+    }
+    let (reader, told) = story.read(N0, LONG);
+    story.sim.roundtrip(reader, &[N0, N1]);
+    assert!(told.borrow().is_none(), "r is not committed, and can still lose");
+    story.ends_with(N2, &[N0, N2], &[X, Y]);
+    story.finish(reader, &ALL);
+    assert_eq!(told.take().expect("it is done").expect("all are up"), [X, Y]);
+}
+
 /// A slow reader meets `r` at each of three nodes, each time under another ballot, while `y` comes
 /// and goes. All n, but never at once.
 #[test]
@@ -291,6 +308,29 @@ fn a_change_that_others_completed_and_built_upon_is_known_as_applied() {
     story.finish(first, &ALL);
     let Some(Ok(Proposed::Committed(view))) = told.take() else { panic!("it was applied") };
     assert_eq!(view.record(), record(3));
+}
+
+/// A node that missed a record still holds, at the same address, one of a former life, whole and in
+/// agreement with itself. Its accepted ballot was taken back when the memory was.
+#[test]
+fn a_record_of_a_former_life_is_not_taken_for_this_ones() {
+    let mut story = Story::new();
+    plant(R, record(X), 0, &[9], |at, value| story.sim.set_word(N2, at, value));
+    let (first, told) = story.begin(SHORT, |group| async move {
+        let view = View::born(FORMAT, 3, word(2, record(X), solid()));
+        append(&group, &cell(2), &view, R, number(0, 1), &[X, R]).await
+    });
+    story.sim.take_all(first, N0);
+    story.sim.take_all(first, N1);
+    story.sim.lose_chains(first, N2);
+    let (second, _) = story.begin(SHORT, |group| async move {
+        let (mut tokens, view) = list(&group, &cell(0)).await?;
+        tokens.push(3);
+        append(&group, &cell(0), &view, 3, number(9, 3), &tokens).await
+    });
+    story.finish(second, &[N0, N1]);
+    story.finish(first, &ALL);
+    assert!(matches!(told.take(), Some(Ok(Proposed::Committed(_)))), "r is below the last one");
 }
 
 /// Two proposers adopt `r` at node 0, one after the other, while `y` is accepted at node 2 under a
