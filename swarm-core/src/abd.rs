@@ -5,15 +5,14 @@
 //! for each. It rests on the same max register M as Safe-Guess, without guesses and locks; its
 //! stamps are all verified.
 
-use core::convert::Infallible;
-
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::Fabric;
 use crate::group::Group;
 use crate::in_n_out::Copy;
 use crate::layout::{BufferHeader, buffer, checksum};
-use crate::max_register::{self, Want};
+use crate::look;
+use crate::max_register::{self, Want, Writes};
 use crate::node_set::NodeSet;
 use crate::register::{Begun, Check, Found, Protocol, Register, Write, Written};
 use crate::safe_guess::SafeGuess;
@@ -26,36 +25,54 @@ pub struct DmAbd;
 impl Protocol for DmAbd {
     const NAME: &'static str = "dm-abd";
 
-    type Reading<'f, F: Fabric + 'f> = Infallible;
-    type Writing<'f> = Infallible;
+    type Reading<'f, F: Fabric + 'f, C: Clock + 'f> = ();
+    type Writing<'f, F: Fabric + 'f, C: Clock + 'f> = ();
+
+    fn begin_read<'f, F: Fabric, C: Clock>(
+        _group: &'f Group<F, C>,
+        _register: &mut Register,
+        _check: Check<'_>,
+    ) -> Begun<Result<Found<'f, F>, Error>, ()> {
+        Begun::Rest(())
+    }
 
     /// Reads the register: two roundtrips.
-    async fn begin_read<'f, F: Fabric, C: Clock>(
+    async fn end_read<'f, F: Fabric, C: Clock>(
         group: &'f Group<F, C>,
         register: &mut Register,
         check: Check<'_>,
-    ) -> Result<Begun<Found<'f, F>, Infallible>, Error> {
+        _reading: (),
+    ) -> Result<Found<'f, F>, Error> {
         let m = max_register::read(group, register, check, Want::OutOfPlace).await?;
-        Ok(Begun::Done(match m.value {
+        Ok(match m.value {
             _ if m.other_key => Found::OtherKey,
             Some(value) => Found::Value(value),
             None => Found::Deleted,
-        }))
+        })
+    }
+
+    fn begin_write<F: Fabric, C: Clock>(
+        _group: &Group<F, C>,
+        _register: &mut Register,
+        _write: Write<'_>,
+    ) -> Begun<Result<Written, Error>, ()> {
+        Begun::Rest(())
     }
 
     /// Writes the register: two roundtrips.
-    async fn begin_write<F: Fabric, C: Clock>(
+    async fn end_write<F: Fabric, C: Clock>(
         group: &Group<F, C>,
         register: &mut Register,
         write: Write<'_>,
-    ) -> Result<Begun<Written, Infallible>, Error> {
+        _writing: (),
+    ) -> Result<Written, Error> {
         let format = group.format();
         // Round 1: the largest timestamp.
-        let m = max_register::look(group, register, Check::Identity).await?.max;
+        let m = look::look(group, register, Check::Identity).await?.max;
         if format.is_deleted(m) {
             // A delete that a minority holds is not final yet.
             max_register::read(group, register, Check::Identity, Want::Stamp).await?;
-            return Ok(Begun::Done(Written::Deleted));
+            return Ok(Written::Deleted);
         }
         let timestamp = Timestamp(format.timestamp(m).0 + 1);
         if timestamp >= format.deleted() {
@@ -73,26 +90,9 @@ impl Protocol for DmAbd {
         };
         let words = header.encode();
         let copy = Copy { from: buffer::REWRITE, head: &words, tail: write.value };
-        max_register::write(group, register, stamp, NodeSet::EMPTY, copy).await?;
-        Ok(Begun::Done(Written::Done))
-    }
-
-    async fn end_read<'f, F: Fabric, C: Clock>(
-        _group: &'f Group<F, C>,
-        _register: &mut Register,
-        _check: Check<'_>,
-        never: Infallible,
-    ) -> Result<Found<'f, F>, Error> {
-        match never {}
-    }
-
-    async fn end_write<F: Fabric, C: Clock>(
-        _group: &Group<F, C>,
-        _register: &mut Register,
-        _write: Write<'_>,
-        never: Infallible,
-    ) -> Result<Written, Error> {
-        match never {}
+        let writes = Writes { stamp, copy, held: NodeSet::EMPTY };
+        max_register::write(group, register, writes).await?;
+        Ok(Written::Done)
     }
 
     /// Deletes the register: one roundtrip, as nothing is above the top timestamp.

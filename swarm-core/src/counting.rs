@@ -74,7 +74,21 @@ impl<F> Counting<F> {
     /// That of `operation`.
     #[inline]
     pub fn track<T: Future>(&self, operation: T) -> Tracked<'_, F, T> {
-        Tracked { operation, counting: self, own: Tally::default() }
+        self.track_on(Tally::default(), operation)
+    }
+
+    /// [`track`](Self::track) for the rest of an operation whose beginning cost `begun`.
+    #[inline]
+    pub fn track_on<T: Future>(&self, begun: Tally, operation: T) -> Tracked<'_, F, T> {
+        Tracked { operation, counting: self, own: begun }
+    }
+
+    /// Does `begin`, the beginning of an operation, and says what it cost.
+    #[inline]
+    pub fn track_now<T>(&self, begin: impl FnOnce() -> T) -> (T, Tally) {
+        let others = self.current.replace(Tally::default());
+        let begun = begin();
+        (begun, self.current.replace(others))
     }
 
     /// Makes `part` a branch of the operation that is being tracked: its causal chain begins here
@@ -87,7 +101,7 @@ impl<F> Counting<F> {
     pub fn branch<T: Future>(&self, part: T) -> impl Future<Output = T::Output> {
         let begin = self.current.get().roundtrips;
         let own = Tally { roundtrips: begin, ..Tally::default() };
-        let tracked = Tracked { operation: part, counting: self, own };
+        let tracked = self.track_on(own, part);
         async move {
             let (output, own) = tracked.await;
             self.consumed(own.roundtrips);

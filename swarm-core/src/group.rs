@@ -1,18 +1,14 @@
-//! A replica group as one client sees it, and rounds over its nodes.
+//! A replica group as one client sees it.
 //!
-//! A round posts chains to a few nodes and hands out what comes back. A dead or slow node is a
-//! missing vote: operations turn to a preferred majority first and widen to all nodes when one of
-//! those is late. Which nodes are late is remembered, so that it costs a moment once, not at every
-//! operation.
+//! Operations turn to a preferred majority first and widen to all nodes when one of those is late.
+//! Which nodes are late is remembered, so that it costs a moment once, not at every operation.
 
 use core::cell::Cell;
 use core::future::poll_fn;
-use core::pin::Pin;
-use core::task::{Context, Poll};
+use core::task::Poll;
 
 use crate::clock::Clock;
-use crate::error::Error;
-use crate::fabric::{Fabric, MAX_NODES, NodeId};
+use crate::fabric::{Fabric, NodeId};
 use crate::layout::SLOTS;
 use crate::node_set::NodeSet;
 use crate::words::{Incarnation, WordFormat, WriteNumber};
@@ -51,11 +47,11 @@ pub struct Group<F, C> {
     session: Session,
     patience: Cell<Patience>,
     counter: Cell<u64>,
-    suspects: Cell<NodeSet>,
+    pub(crate) suspects: Cell<NodeSet>,
     avoided: Cell<u32>,
-    roundtrip: Cell<u64>,
+    pub(crate) roundtrip: Cell<u64>,
     skew: Cell<u64>,
-    events: Cell<Events>,
+    pub(crate) events: Cell<Events>,
 }
 
 /// What happened beside the common case, since the group was opened.
@@ -220,80 +216,6 @@ impl<F: Fabric, C: Clock> Group<F, C> {
         }
         chosen
     }
-
-    /// An empty round.
-    pub fn round(&self) -> Round<'_, F, C> {
-        Round {
-            group: self,
-            chains: [const { None }; MAX_NODES],
-            pending: NodeSet::EMPTY,
-            since: None,
-            late: false,
-            told: false,
-        }
-    }
-
-    /// Posts to `first`, and to all nodes once one of those is late, down or without a vote, until
-    /// `need` nodes have voted. `step` is called with `None` to begin at a node and with each
-    /// reply; it posts (again), votes, or says that the node has no vote.
-    ///
-    /// Yields who voted. Nodes that have not answered by then go on by themselves.
-    ///
-    /// # Errors
-    /// [`Error::NoMajority`] once too few can still vote, or at the deadline; sooner, when a node
-    /// is [missing](Next::Missing) and all others that did not vote are late.
-    pub async fn settle<'f>(
-        &'f self,
-        first: NodeSet,
-        need: usize,
-        mut step: impl FnMut(NodeId, Option<F::Reply<'f>>) -> Next<F::Completion<'f>>,
-    ) -> Result<NodeSet, Error> {
-        let mut round = self.round();
-        let mut votes = NodeSet::EMPTY;
-        let mut begun = NodeSet::EMPTY;
-        let mut wanted = first;
-        let mut late = NodeSet::EMPTY;
-        let mut abstained = false;
-        loop {
-            for node in wanted.minus(begun) {
-                begun.insert(node);
-                round.take(node, step(node, None), &mut votes);
-            }
-            if votes.len() >= need {
-                round.hear_out().await;
-                return Ok(votes);
-            }
-            if abstained && begun.len() == self.nodes() && round.pending().minus(late).is_empty() {
-                return Err(Error::NoMajority { answered: votes.len(), needed: need });
-            }
-            match round.next().await {
-                Event::Reply(node, reply) => {
-                    let next = step(node, Some(reply));
-                    let again = matches!(next, Next::Post(_));
-                    let missing = matches!(next, Next::Missing);
-                    round.take(node, next, &mut votes);
-                    if !again && !votes.contains(node) {
-                        abstained |= missing;
-                        wanted = NodeSet::all(self.nodes());
-                    }
-                }
-                Event::Down(_) => wanted = NodeSet::all(self.nodes()),
-                Event::Late => {
-                    late = round.pending();
-                    wanted = NodeSet::all(self.nodes());
-                    if begun != wanted {
-                        round.watch_again();
-                    }
-                }
-                Event::Idle if begun.len() < self.nodes() => {
-                    wanted = NodeSet::all(self.nodes());
-                }
-                Event::Idle | Event::Expired => {
-                    return Err(Error::NoMajority { answered: votes.len(), needed: need });
-                }
-            }
-        }
-    }
 }
 
 /// A write that is under way.
@@ -312,169 +234,6 @@ impl Drop for Unfinished<'_> {
     }
 }
 
-/// What a round does next at a node.
-pub enum Next<Completion> {
-    /// Waits for another chain.
-    Post(Completion),
-    /// Counts the node's vote.
-    Vote,
-    /// Goes on without the node.
-    NoVote,
-    /// Likewise, but the caller can give the node its vote if it is needed.
-    Missing,
-}
-
-/// What a round brought.
-pub enum Event<Reply> {
-    /// A node answered.
-    Reply(NodeId, Reply),
-    /// A node is known not to answer.
-    Down(NodeId),
-    /// Nodes that were posted to are late. Told once a round.
-    Late,
-    /// The deadline has passed.
-    Expired,
-    /// Nothing is on its way.
-    Idle,
-}
-
-/// Chains on their way, at most one for each node.
-pub struct Round<'f, F: Fabric + 'f, C> {
-    group: &'f Group<F, C>,
-    chains: [Option<F::Completion<'f>>; MAX_NODES],
-    pending: NodeSet,
-    since: Option<u64>,
-    late: bool,
-    told: bool,
-}
-
-impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
-    /// Waits for this chain, posted to `node`, which has none on its way.
-    pub fn add(&mut self, node: NodeId, chain: F::Completion<'f>) {
-        debug_assert!(!self.pending.contains(node));
-        self.chains[node.index()] = Some(chain);
-        self.pending.insert(node);
-    }
-
-    /// The nodes that have not answered.
-    pub fn pending(&self) -> NodeSet {
-        self.pending
-    }
-
-    /// What comes next.
-    ///
-    /// # Cancel safety
-    /// Nothing is lost when the future is dropped.
-    pub async fn next(&mut self) -> Event<F::Reply<'f>> {
-        poll_fn(|cx| self.poll(cx)).await
-    }
-
-    /// Tells once more when nodes are late: some are posted to only now.
-    fn watch_again(&mut self) {
-        self.told = false;
-        self.since = None;
-    }
-
-    fn take(&mut self, node: NodeId, next: Next<F::Completion<'f>>, votes: &mut NodeSet) {
-        match next {
-            Next::Post(chain) => self.add(node, chain),
-            Next::Vote => votes.insert(node),
-            Next::NoVote | Next::Missing => {}
-        }
-    }
-
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Event<F::Reply<'f>>> {
-        // Completions before the clock: a client that was itself held up finds no one late.
-        for node in self.pending {
-            let chain = self.chains[node.index()].as_mut().expect("pending nodes have chains");
-            if let Poll::Ready(result) = Pin::new(chain).poll(cx) {
-                return Poll::Ready(self.answered(node, result));
-            }
-        }
-        if self.pending.is_empty() {
-            return Poll::Ready(Event::Idle);
-        }
-        self.wait(cx)
-    }
-
-    fn answered(
-        &mut self,
-        node: NodeId,
-        result: Result<F::Reply<'f>, crate::fabric::NodeDown>,
-    ) -> Event<F::Reply<'f>> {
-        self.chains[node.index()] = None;
-        self.pending.remove(node);
-        let mut suspects = self.group.suspects.get();
-        match result {
-            Ok(reply) => {
-                if let Some(since) = self.since
-                    && !self.late
-                {
-                    self.group.measured(since);
-                }
-                if suspects.contains(node) {
-                    suspects.remove(node);
-                    self.group.suspects.set(suspects);
-                }
-                Event::Reply(node, reply)
-            }
-            Err(_) => {
-                suspects.insert(node);
-                self.group.suspects.set(suspects);
-                Event::Down(node)
-            }
-        }
-    }
-
-    fn wait(&mut self, cx: &mut Context<'_>) -> Poll<Event<F::Reply<'f>>> {
-        let group = self.group;
-        let now = group.clock.now();
-        let waited = now.saturating_sub(*self.since.get_or_insert(now));
-        let patience = group.patience.get();
-        if waited >= patience.deadline {
-            return Poll::Ready(Event::Expired);
-        }
-        let late = patience.late_floor.max(patience.late_roundtrips * group.roundtrip.get());
-        if !self.told && waited >= late {
-            self.told = true;
-            if !core::mem::replace(&mut self.late, true) {
-                let events = group.events.get();
-                group.events.set(Events { widened: events.widened + 1, ..events });
-            }
-            group.suspects.set(group.suspects.get().union(self.pending));
-            return Poll::Ready(Event::Late);
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    }
-
-    /// Clears of suspicion those that answer now, though their votes are not needed. Gives them
-    /// half a roundtrip, since a probe may have been posted last.
-    async fn hear_out(&mut self) {
-        let group = self.group;
-        let suspects = group.suspects.get();
-        if self.pending.intersection(suspects).is_empty() {
-            return;
-        }
-        let until = group.clock.now() + group.roundtrip.get() / 2;
-        poll_fn(|cx| {
-            for node in self.pending.intersection(suspects) {
-                let chain = self.chains[node.index()].as_mut().expect("pending nodes have chains");
-                if let Poll::Ready(result) = Pin::new(chain).poll(cx) {
-                    self.answered(node, result);
-                }
-            }
-            let heard = self.pending.intersection(suspects).is_empty();
-            if heard || group.clock.now() >= until {
-                return Poll::Ready(());
-            }
-            cx.waker().wake_by_ref();
-            Poll::Pending
-        })
-        .await;
-    }
-}
-
 impl<F: Fabric, C: Clock> Group<F, C> {
     /// Lets time pass: how duelling proposers get out of each other's way.
     pub async fn pause(&self, nanoseconds: u64) {
@@ -490,7 +249,7 @@ impl<F: Fabric, C: Clock> Group<F, C> {
     }
 
     /// Takes in a roundtrip that began at `since`: a mean that follows slowly.
-    fn measured(&self, since: u64) {
+    pub(crate) fn measured(&self, since: u64) {
         let sample = self.clock.now().saturating_sub(since);
         let mean = self.roundtrip.get();
         self.roundtrip.set(if mean == 0 { sample } else { mean - mean / 8 + sample / 8 });

@@ -14,6 +14,7 @@ pub mod counting;
 pub mod error;
 pub mod fabric;
 pub mod faults;
+pub mod gather;
 pub mod geometry;
 pub mod group;
 #[cfg(feature = "sim")]
@@ -21,12 +22,15 @@ pub mod history;
 pub(crate) mod in_n_out;
 pub mod latency;
 pub mod layout;
+pub mod look;
 #[cfg(any(test, feature = "sim"))]
 pub mod loopback;
-pub mod max_register;
+pub(crate) mod max_register;
 pub mod node_set;
 pub mod raw;
 pub mod register;
+pub(crate) mod replicas;
+pub mod round;
 pub mod safe_guess;
 #[cfg(feature = "sim")]
 pub mod sim;

@@ -7,15 +7,19 @@
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::{Fabric, MAX_NODES, NodeId, Verb};
+use crate::gather::{Gathering, Next};
 use crate::geometry::MAX_CLIENTS;
-use crate::group::{Event, Group, Next};
+use crate::group::Group;
 use crate::in_n_out::{
     Copy, Fetched, InPlace, Judged, buffer_at, in_place_head, judge, judge_in_place, post_again,
-    post_in_place, post_read, post_write, state,
+    post_in_place, post_write,
 };
-use crate::layout::{MAX_KEY, SLOTS, buffer, bytes, checksum, register};
+use crate::layout::{SLOTS, buffer, checksum, register};
+use crate::look::{self, Look};
 use crate::node_set::NodeSet;
-use crate::register::{Check, Register, Value};
+use crate::register::{Begun, Check, Register, Value};
+use crate::replicas::{COMPLETIONS, Failed, Votes};
+use crate::round::{Event, Round};
 use crate::words::{Stamp, WriteNumber};
 
 /// CASes of a slot at one node in one write. A CAS fails only when the slot grew, and only a client
@@ -26,205 +30,6 @@ const SLOT_TRIES: usize = 2 * (MAX_CLIENTS / SLOTS) + 2;
 /// READs of all replicas in one read. Each retry means that every holder of the maximum fell silent
 /// between two rounds.
 const READ_TRIES: usize = 2 * MAX_NODES;
-
-/// Rounds in which replicas are completed that the register has not reached. Each brings it to one
-/// more node, or that node falls silent.
-const COMPLETIONS: usize = MAX_NODES;
-
-/// What one READ of a majority showed.
-pub struct Look<R> {
-    /// The largest stamp.
-    pub(crate) max: Stamp,
-    /// The nodes that hold it, verified or not.
-    pub(crate) holders: NodeSet,
-    /// The nodes that voted.
-    pub(crate) voters: NodeSet,
-    /// The nodes that the register has not reached.
-    pub(crate) missing: NodeSet,
-    /// The home node's READ, if it voted.
-    pub(crate) home: Option<R>,
-    /// The key in the registers is another.
-    pub(crate) other_key: bool,
-}
-
-/// Votes of a round over the replicas: each node's maximum.
-struct Votes {
-    max: [Stamp; MAX_NODES],
-    missing: NodeSet,
-}
-
-impl Votes {
-    fn new() -> Self {
-        Self { max: [Stamp::EMPTY; MAX_NODES], missing: NodeSet::EMPTY }
-    }
-
-    /// Takes in a READ. A replica without the register's identity is a missing vote: the register
-    /// has not arrived there yet, or another life of the memory shines through.
-    #[inline]
-    fn take(&mut self, register: &mut Register, slot: usize, node: NodeId, read: &[u64]) -> bool {
-        let Some(max) = state(read, register.identity) else {
-            self.missing.insert(node);
-            return false;
-        };
-        self.max[node.index()] = max;
-        register.own[node.index()] = Stamp(read[slot]);
-        true
-    }
-
-    #[inline]
-    fn largest(&self, voters: NodeSet) -> Result<Stamp, Error> {
-        let max = voters.map(|node| self.max[node.index()]).max().unwrap_or_default();
-        let frozen = voters.into_iter().any(|node| self.max[node.index()].is_frozen());
-        if frozen { Err(Error::Frozen) } else { Ok(max) }
-    }
-}
-
-/// A round over the replicas that did not end.
-pub(crate) struct Failed {
-    pub(crate) error: Error,
-    /// Nodes that answered but do not have the register.
-    pub(crate) missing: NodeSet,
-}
-
-impl Failed {
-    /// Brings the register to the nodes that lack it, so that the round can be tried again: with
-    /// its home nodes dying, a minority that it never reached has to serve it. Fails if a majority
-    /// holds another register, which means that this one is gone, or if no node lacks it.
-    #[cold]
-    pub(crate) async fn complete<F: Fabric, C: Clock>(
-        self,
-        group: &Group<F, C>,
-        register: &Register,
-    ) -> Result<(), Error> {
-        if self.missing.len() > group.nodes() / 2 {
-            return Err(Error::Gone);
-        }
-        if self.missing.is_empty() {
-            return Err(self.error);
-        }
-        let from = NodeSet::all(group.nodes()).minus(self.missing);
-        complete(group, register, from, self.missing).await;
-        Ok(())
-    }
-}
-
-/// READs a majority of replicas, once. One roundtrip. This is the appendix's *weak* read: what it
-/// returns may sit on a minority.
-///
-/// Fails with the votes where replicas are missing that the register has not reached.
-#[inline]
-pub(crate) async fn look_once<'f, F: Fabric, C: Clock>(
-    group: &'f Group<F, C>,
-    register: &mut Register,
-    check: Check<'_>,
-) -> Result<Look<F::Reply<'f>>, Failed> {
-    let mut votes = Votes::new();
-    let mut home = None;
-    // A header that is just being written may show the identity before the key. It is whole at a
-    // majority (its birth was committed), so one voter shows the key if it is this one.
-    let mut same_key = matches!(check, Check::Identity);
-    let (first, need) = (group.preferred(register.home()), group.majority());
-    let result = group
-        .settle(first, need, |node, reply| {
-            let Some(reply) = reply else {
-                return Next::Post(post_read(group, node, register, check));
-            };
-            if !votes.take(register, group.slot(), node, &reply) {
-                return Next::Missing;
-            }
-            if let Check::Key(key) = check {
-                same_key |= has_key(&reply, key);
-            }
-            if node == register.home() {
-                home = Some(reply);
-            }
-            Next::Vote
-        })
-        .await;
-    let missing = votes.missing;
-    let voters = result.map_err(|error| Failed { error, missing })?;
-    let max = votes.largest(voters).map_err(|error| Failed { error, missing: NodeSet::EMPTY })?;
-    let holders = voters.holding(|node| votes.max[node.index()].same_write(max));
-    if !group.format().is_deleted(max) {
-        register.met(max);
-    }
-    Ok(Look { max, holders, voters, missing, home, other_key: !same_key })
-}
-
-/// [`look_once`], with replicas completed that the register has not reached.
-pub(crate) async fn look<'f, F: Fabric, C: Clock>(
-    group: &'f Group<F, C>,
-    register: &mut Register,
-    check: Check<'_>,
-) -> Result<Look<F::Reply<'f>>, Error> {
-    for _ in 0..COMPLETIONS {
-        match look_once(group, register, check).await {
-            Ok(look) => {
-                if !look.missing.is_empty() {
-                    complete(group, register, look.voters, look.missing).await;
-                }
-                return Ok(look);
-            }
-            Err(failed) => failed.complete(group, register).await?,
-        }
-    }
-    Err(Error::NoMajority { answered: 0, needed: group.majority() })
-}
-
-fn has_key(read: &[u64], key: &[u8]) -> bool {
-    debug_assert!(key.len() <= MAX_KEY);
-    let shape = crate::layout::Shape::decode(read[register::HEADER + 2]);
-    shape.key_length == key.len()
-        && read.get(register::KEY..).and_then(|words| bytes(words, key.len())) == Some(key)
-}
-
-/// Brings the register's header to replicas that lack it, in the background. One roundtrip.
-///
-/// Their slots need nothing: an empty slot is below every stamp, and the stamps that a majority
-/// must hold were put there by whoever bore the register and by its writers.
-#[cold]
-async fn complete<'f, F: Fabric, C: Clock>(
-    group: &'f Group<F, C>,
-    register: &Register,
-    from: NodeSet,
-    missing: NodeSet,
-) {
-    let words = register::HEADER_WORDS + register.shape.key_words();
-    let header = |node| register.place.at(node, group.nodes()).plus(register::HEADER);
-    let identity = [register.identity.birth, register.identity.number.0];
-    let mut found = None;
-    let read = |node, reply: Option<F::Reply<'f>>| match reply {
-        None => Next::Post(group.fabric().post(node, &[Verb::Read { at: header(node), words }])),
-        Some(reply) if reply.starts_with(&identity) => {
-            found = Some(reply);
-            Next::Vote
-        }
-        Some(_) => Next::NoVote,
-    };
-    // Best effort: where this fails, whoever comes next finds the same replicas missing.
-    if group.settle(from, 1, read).await.is_ok()
-        && let Some(image) = found
-    {
-        for node in missing {
-            let write = Verb::Write { at: header(node), head: &image, tail: &[] };
-            drop(group.fabric().post(node, &[write]));
-        }
-    }
-}
-
-/// Makes sure, for a register that was found by its key's hash, that it is this key's, and learns
-/// what its slots hold. One roundtrip.
-///
-/// # Errors
-/// [`Error::Gone`] if a majority holds another register there; [`Error::NoMajority`].
-pub async fn confirm<F: Fabric, C: Clock>(
-    group: &Group<F, C>,
-    register: &mut Register,
-    key: &[u8],
-) -> Result<bool, Error> {
-    let look = look(group, register, Check::Key(key)).await?;
-    Ok(!look.other_key)
-}
 
 /// READs the buffer of `stamp`, first where `holders` have it, then anywhere. `None` if no node
 /// that answers has it whole: the read must begin again.
@@ -241,7 +46,7 @@ pub(crate) async fn fetch<'f, F: Fabric, C: Clock>(
     let at = buffer_at(format.pointer(stamp), buffer::REWRITE);
     let first = buffer::HEADER_WORDS - 1 + hint.div_ceil(8);
     let post = |node, words| group.fabric().post(node, &[Verb::Read { at, words }]);
-    let mut round = group.round();
+    let mut round = Round::new(group);
     let mut asked = NodeSet::EMPTY;
     let mut bad = NodeSet::EMPTY;
     let mut given_up = NodeSet::EMPTY;
@@ -300,72 +105,131 @@ fn repair<F: Fabric, C: Clock>(
     }
 }
 
-/// The part of `write` that M adds to In-n-Out: writes `stamp` at nodes until a majority's maximum
-/// is at least that. Nodes in `held` are known to be there already.
+/// A write to M on its way.
+pub(crate) struct Writing<'f, F: Fabric + 'f, C> {
+    gathering: Gathering<'f, F, C>,
+    votes: Votes,
+    tries: usize,
+}
+
+/// How a write to M ended: the voters, and the largest stamp that a majority of the chains' own
+/// READs showed; [`Failed`] where replicas are missing that the register has not reached.
+pub(crate) type Wrote = Result<(NodeSet, Stamp), Failed>;
+
+/// One write to M: a stamp, what of its buffer is stored with it, and the nodes that are known to
+/// have it already.
+#[derive(Clone, Copy)]
+pub(crate) struct Writes<'a> {
+    pub(crate) stamp: Stamp,
+    pub(crate) copy: Copy<'a>,
+    pub(crate) held: NodeSet,
+}
+
+impl Votes {
+    /// One step of a write at one node: WRITE, CAS, READ, and again until the slot is past the
+    /// stamp.
+    #[inline]
+    fn step<'f, F: Fabric, C: Clock>(
+        &mut self,
+        tries: &mut usize,
+        group: &'f Group<F, C>,
+        register: &mut Register,
+        Writes { stamp, copy, held }: Writes<'_>,
+        (node, reply): (NodeId, Option<F::Reply<'f>>),
+    ) -> Next<F::Completion<'f>> {
+        let Some(reply) = reply else {
+            if held.contains(node) {
+                self.max[node.index()] = stamp;
+                return Next::Vote;
+            }
+            return Next::Post(post_write(group, node, register, stamp, copy));
+        };
+        let Some((&old, read)) = reply.split_first() else { return Next::NoVote };
+        let expected = register.own[node.index()];
+        if !self.take(register, group.slot(), node, read) {
+            return Next::Missing;
+        }
+        if old == expected.0 || Stamp(old) >= stamp || Stamp(old).is_frozen() {
+            return Next::Vote;
+        }
+        *tries += 1;
+        group.count_retry();
+        if *tries > SLOT_TRIES {
+            return Next::NoVote;
+        }
+        Next::Post(post_again(group, node, register, stamp))
+    }
+
+    #[inline]
+    fn conclude<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        register: &mut Register,
+        voters: NodeSet,
+    ) -> Wrote {
+        let max = self.largest(voters).map_err(Failed::from)?;
+        if !group.format().is_deleted(max) {
+            register.met(max);
+        }
+        Ok((voters, max))
+    }
+}
+
+/// Posts a write to M's chains, and takes what is there.
+#[inline]
+pub(crate) fn begin_write<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    register: &mut Register,
+    writes: Writes<'_>,
+) -> Begun<Wrote, Writing<'f, F, C>> {
+    let mut gathering = Gathering::new(group, group.majority());
+    let (mut votes, mut tries) = (Votes::new(), 0);
+    let first = group.preferred(register.home());
+    let step = |node, reply| votes.step(&mut tries, group, register, writes, (node, reply));
+    match gathering.at_once(first, step) {
+        Some(voters) => Begun::Done(votes.conclude(group, register, voters)),
+        None => Begun::Rest(Writing { gathering, votes, tries }),
+    }
+}
+
+impl<'f, F: Fabric, C: Clock> Writing<'f, F, C> {
+    /// Waits for the rest of a write, which must be the one that was begun.
+    pub(crate) async fn end(
+        self,
+        group: &'f Group<F, C>,
+        register: &mut Register,
+        writes: Writes<'_>,
+    ) -> Wrote {
+        let Self { gathering, mut votes, mut tries } = self;
+        let step = |node, reply| votes.step(&mut tries, group, register, writes, (node, reply));
+        match gathering.wait(step).await {
+            Ok(voters) => votes.conclude(group, register, voters),
+            Err(error) => Err(Failed { error, missing: votes.missing }),
+        }
+    }
+}
+
+/// The part of `write` that M adds to In-n-Out: writes a stamp at nodes until a majority's maximum
+/// is at least that.
 ///
 /// Yields the voters, and the largest stamp that a majority of the chains' own READs showed. One
-/// roundtrip, one more for each lost CAS.
-#[inline]
+/// roundtrip, one more for each lost CAS, and where replicas have to be completed.
 pub(crate) async fn write<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     register: &mut Register,
-    stamp: Stamp,
-    held: NodeSet,
-    copy: Copy<'_>,
+    writes: Writes<'_>,
 ) -> Result<(NodeSet, Stamp), Error> {
     for _ in 0..COMPLETIONS {
-        match write_once(group, register, stamp, held, copy).await {
-            Ok(written) => return Ok(written),
+        let wrote = match begin_write(group, register, writes) {
+            Begun::Done(wrote) => wrote,
+            Begun::Rest(writing) => writing.end(group, register, writes).await,
+        };
+        match wrote {
+            Ok(wrote) => return Ok(wrote),
             Err(failed) => failed.complete(group, register).await?,
         }
     }
     Err(Error::NoMajority { answered: 0, needed: group.majority() })
-}
-
-/// [`write`], failing with the votes where replicas are missing that the register has not reached.
-#[inline]
-pub(crate) async fn write_once<F: Fabric, C: Clock>(
-    group: &Group<F, C>,
-    register: &mut Register,
-    stamp: Stamp,
-    held: NodeSet,
-    copy: Copy<'_>,
-) -> Result<(NodeSet, Stamp), Failed> {
-    let mut votes = Votes::new();
-    let mut tries = 0;
-    let (first, need) = (group.preferred(register.home()), group.majority());
-    let result = group
-        .settle(first, need, |node, reply| {
-            let Some(reply) = reply else {
-                if held.contains(node) {
-                    votes.max[node.index()] = stamp;
-                    return Next::Vote;
-                }
-                return Next::Post(post_write(group, node, register, stamp, copy));
-            };
-            let Some((&old, read)) = reply.split_first() else { return Next::NoVote };
-            let expected = register.own[node.index()];
-            if !votes.take(register, group.slot(), node, read) {
-                return Next::Missing;
-            }
-            if old == expected.0 || Stamp(old) >= stamp || Stamp(old).is_frozen() {
-                return Next::Vote;
-            }
-            tries += 1;
-            group.count_retry();
-            if tries > SLOT_TRIES {
-                return Next::NoVote;
-            }
-            Next::Post(post_again(group, node, register, stamp))
-        })
-        .await;
-    let missing = votes.missing;
-    let voters = result.map_err(|error| Failed { error, missing })?;
-    let max = votes.largest(voters).map_err(|error| Failed { error, missing: NodeSet::EMPTY })?;
-    if !group.format().is_deleted(max) {
-        register.met(max);
-    }
-    Ok((voters, max))
 }
 
 /// What a read of M returns.
@@ -414,7 +278,7 @@ pub(crate) async fn read<'f, F: Fabric, C: Clock>(
     check: Check<'_>,
     want: Want,
 ) -> Result<Maximum<'f, F>, Error> {
-    let look = look(group, register, check).await?;
+    let look = look::look(group, register, check).await?;
     let (stamp, holders) = (look.max, look.holders);
     let look = if matches!(want, Want::Value | Want::Unless(_)) && want.value_of(stamp) {
         match in_place(group, register, look) {
@@ -491,7 +355,7 @@ pub(crate) async fn read_on<'f, F: Fabric, C: Clock>(
             return Ok(maximum);
         }
         group.count_retry();
-        look = self::look(group, register, check).await?;
+        look = look::look(group, register, check).await?;
     }
     Err(Error::Damaged)
 }
@@ -519,7 +383,7 @@ async fn write_back<F: Fabric, C: Clock>(
     fetched: &Fetched<F::Reply<'_>>,
 ) -> Result<(), Error> {
     let copy = fetched.copy(group.format(), stamp);
-    write(group, register, stamp, holders, copy).await?;
+    write(group, register, Writes { stamp, copy, held: holders }).await?;
     Ok(())
 }
 

@@ -4,12 +4,11 @@
 //! when they are written at the same time, and are lost with their node; values that do not fit in
 //! place are refused.
 
-use core::convert::Infallible;
-
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::Fabric;
-use crate::group::{Group, Next};
+use crate::gather::Next;
+use crate::group::Group;
 use crate::in_n_out::{in_place_head, post_in_place, post_read, state};
 use crate::layout::register;
 use crate::node_set::NodeSet;
@@ -23,15 +22,24 @@ pub struct Raw;
 impl Protocol for Raw {
     const NAME: &'static str = "raw";
 
-    type Reading<'f, F: Fabric + 'f> = Infallible;
-    type Writing<'f> = Infallible;
+    type Reading<'f, F: Fabric + 'f, C: Clock + 'f> = ();
+    type Writing<'f, F: Fabric + 'f, C: Clock + 'f> = ();
+
+    fn begin_read<'f, F: Fabric, C: Clock>(
+        _group: &'f Group<F, C>,
+        _register: &mut Register,
+        _check: Check<'_>,
+    ) -> Begun<Result<Found<'f, F>, Error>, ()> {
+        Begun::Rest(())
+    }
 
     /// Reads the in-place copy: one roundtrip. `check` is by identity alone.
-    async fn begin_read<'f, F: Fabric, C: Clock>(
+    async fn end_read<'f, F: Fabric, C: Clock>(
         group: &'f Group<F, C>,
         register: &mut Register,
         _check: Check<'_>,
-    ) -> Result<Begun<Found<'f, F>, Infallible>, Error> {
+        _reading: (),
+    ) -> Result<Found<'f, F>, Error> {
         let home = NodeSet::ring(register.home(), 1, group.nodes());
         let mut read = None;
         group
@@ -51,42 +59,33 @@ impl Protocol for Raw {
             return Err(Error::Damaged);
         };
         if group.format().is_deleted(Stamp(stamp)) {
-            return Ok(Begun::Done(Found::Deleted));
+            return Ok(Found::Deleted);
         }
         let length = usize::try_from(length).unwrap_or(usize::MAX).min(register.capacity());
         let start = register.in_place() + register::IN_PLACE_WORDS;
-        Ok(Begun::Done(Found::Value(Value { reply, start, length })))
+        Ok(Found::Value(Value { reply, start, length }))
+    }
+
+    fn begin_write<F: Fabric, C: Clock>(
+        _group: &Group<F, C>,
+        _register: &mut Register,
+        _write: Write<'_>,
+    ) -> Begun<Result<Written, Error>, ()> {
+        Begun::Rest(())
     }
 
     /// Writes in place: one roundtrip. A value that does not fit is refused.
-    async fn begin_write<F: Fabric, C: Clock>(
+    async fn end_write<F: Fabric, C: Clock>(
         group: &Group<F, C>,
         register: &mut Register,
         write: Write<'_>,
-    ) -> Result<Begun<Written, Infallible>, Error> {
+        _writing: (),
+    ) -> Result<Written, Error> {
         if write.value.len() > register.capacity() {
             return Err(Error::Exhausted);
         }
         put(group, register, Stamp::EMPTY, write.number, write.value).await?;
-        Ok(Begun::Done(Written::Done))
-    }
-
-    async fn end_read<'f, F: Fabric, C: Clock>(
-        _group: &'f Group<F, C>,
-        _register: &mut Register,
-        _check: Check<'_>,
-        never: Infallible,
-    ) -> Result<Found<'f, F>, Error> {
-        match never {}
-    }
-
-    async fn end_write<F: Fabric, C: Clock>(
-        _group: &Group<F, C>,
-        _register: &mut Register,
-        _write: Write<'_>,
-        never: Infallible,
-    ) -> Result<Written, Error> {
-        match never {}
+        Ok(Written::Done)
     }
 
     /// Marks the in-place copy: one roundtrip.

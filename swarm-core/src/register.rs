@@ -6,7 +6,8 @@ use core::ops::Deref;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::{Fabric, MAX_NODES, NodeId, Verb};
-use crate::group::{Group, Next};
+use crate::gather::Next;
+use crate::group::Group;
 use crate::layout::{Identity, Place, Shape, bytes, register};
 use crate::words::{Pointer, Stamp, WriteNumber};
 
@@ -178,48 +179,49 @@ pub enum Begun<Done, Rest> {
 
 /// A way to keep a register: Safe-Guess, or one of the baselines it is measured against.
 ///
-/// Reads and writes come in two parts: what is common is small, so that its future is small, and
-/// the rest can be put elsewhere where there is an allocator.
+/// Reads and writes come in two parts. The first posts and takes what is there without waiting,
+/// which is all there is to do in the common case where memory is near: it is a plain function, so
+/// that it costs what it does and not what a future costs.
 ///
 /// One client has at most one write (or delete) of a register under way at a time. Dropping a
-/// future before it ends equals a crash of the client at that point: a write that was begun may or
-/// may not take effect.
+/// future, or what was begun, before it ends equals a crash of the client at that point: a write
+/// that was begun may or may not take effect.
 pub trait Protocol {
     /// The name on command lines and in reports.
     const NAME: &'static str;
-    /// What the rest of a read goes on from.
-    type Reading<'f, F: Fabric + 'f>;
-    /// What the rest of a write goes on from.
-    type Writing<'f>;
+    /// A read on its way.
+    type Reading<'f, F: Fabric + 'f, C: Clock + 'f>;
+    /// A write on its way.
+    type Writing<'f, F: Fabric + 'f, C: Clock + 'f>;
 
-    /// Begins to read the register: all there is to do in the common case.
+    /// Begins to read the register.
     fn begin_read<'f, F: Fabric, C: Clock>(
         group: &'f Group<F, C>,
         register: &mut Register,
         check: Check<'_>,
-    ) -> impl Future<Output = Result<Begun<Found<'f, F>, Self::Reading<'f, F>>, Error>>;
+    ) -> Begun<Result<Found<'f, F>, Error>, Self::Reading<'f, F, C>>;
 
     /// The rest of a read.
     fn end_read<'f, F: Fabric, C: Clock>(
         group: &'f Group<F, C>,
         register: &mut Register,
         check: Check<'_>,
-        reading: Self::Reading<'f, F>,
+        reading: Self::Reading<'f, F, C>,
     ) -> impl Future<Output = Result<Found<'f, F>, Error>>;
 
-    /// Begins to write the register: all there is to do in the common case.
+    /// Begins to write the register.
     fn begin_write<'f, F: Fabric, C: Clock>(
         group: &'f Group<F, C>,
         register: &mut Register,
         write: Write<'_>,
-    ) -> impl Future<Output = Result<Begun<Written, Self::Writing<'f>>, Error>>;
+    ) -> Begun<Result<Written, Error>, Self::Writing<'f, F, C>>;
 
     /// The rest of a write, which must be the one that was begun.
     fn end_write<'f, F: Fabric, C: Clock>(
         group: &'f Group<F, C>,
         register: &mut Register,
         write: Write<'_>,
-        writing: Self::Writing<'f>,
+        writing: Self::Writing<'f, F, C>,
     ) -> impl Future<Output = Result<Written, Error>>;
 
     /// Deletes the register, for good. The write's value is empty.
@@ -236,8 +238,8 @@ pub trait Protocol {
         check: Check<'_>,
     ) -> impl Future<Output = Result<Found<'f, F>, Error>> {
         async move {
-            match Self::begin_read(group, register, check).await? {
-                Begun::Done(found) => Ok(found),
+            match Self::begin_read(group, register, check) {
+                Begun::Done(found) => found,
                 Begun::Rest(reading) => Self::end_read(group, register, check, reading).await,
             }
         }
@@ -250,8 +252,8 @@ pub trait Protocol {
         write: Write<'_>,
     ) -> impl Future<Output = Result<Written, Error>> {
         async move {
-            match Self::begin_write(group, register, write).await? {
-                Begun::Done(written) => Ok(written),
+            match Self::begin_write(group, register, write) {
+                Begun::Done(written) => written,
                 Begun::Rest(writing) => Self::end_write(group, register, write, writing).await,
             }
         }

@@ -19,9 +19,11 @@ use crate::fabric::Fabric;
 use crate::group::{Group, Unfinished};
 use crate::in_n_out::{Copy, in_place_head, post_in_place, raise};
 use crate::layout::{BufferHeader, SLOTS, buffer, checksum};
-use crate::max_register::{self, Failed, Look, Want, fetch, look_once, write_once};
+use crate::look::{self, Looked, Looking};
+use crate::max_register::{self, Want, Writes, fetch};
 use crate::node_set::NodeSet;
 use crate::register::{Begun, Check, Found, Protocol, Register, Value, Write, Written};
+use crate::replicas::Failed;
 use crate::timestamp_lock::try_lock;
 use crate::words::{LockMode, Pointer, Stamp, StampFlags, Timestamp, WordFormat, Writer};
 
@@ -42,36 +44,47 @@ pub struct SafeGuess;
 impl Protocol for SafeGuess {
     const NAME: &'static str = "swarm";
 
-    type Reading<'f, F: Fabric + 'f> = Option<Look<F::Reply<'f>>>;
-    type Writing<'f> = Writing<'f>;
+    type Reading<'f, F: Fabric + 'f, C: Clock + 'f> = Reading<'f, F, C>;
+    type Writing<'f, F: Fabric + 'f, C: Clock + 'f> = Writing<'f, F, C>;
 
     #[inline]
-    async fn begin_read<'f, F: Fabric, C: Clock>(
+    fn begin_read<'f, F: Fabric, C: Clock>(
         group: &'f Group<F, C>,
         register: &mut Register,
         check: Check<'_>,
-    ) -> Result<Begun<Found<'f, F>, Option<Look<F::Reply<'f>>>>, Error> {
-        let look = match look_once(group, register, check).await {
-            Ok(look) => look,
-            Err(Failed { error, missing }) if missing.is_empty() => return Err(error),
-            Err(_) => return Ok(Begun::Rest(None)),
+    ) -> Begun<Result<Found<'f, F>, Error>, Reading<'f, F, C>> {
+        let looked = match look::begin(group, register, check) {
+            Begun::Done(looked) => looked,
+            Begun::Rest(looking) => return Begun::Rest(Reading(Round1::Looking(looking))),
         };
-        Ok(match max_register::in_place(group, register, look) {
-            Ok(value) => Begun::Done(Found::Value(value)),
-            Err(look) => Begun::Rest(Some(look)),
-        })
+        match looked.map(|look| max_register::in_place(group, register, look)) {
+            Ok(Ok(value)) => Begun::Done(Ok(Found::Value(value))),
+            Ok(Err(look)) => Begun::Rest(Reading(Round1::Looked(Ok(look)))),
+            Err(failed) => Begun::Rest(Reading(Round1::Looked(Err(failed)))),
+        }
     }
 
     async fn end_read<'f, F: Fabric, C: Clock>(
         group: &'f Group<F, C>,
         register: &mut Register,
         check: Check<'_>,
-        look: Option<Look<F::Reply<'f>>>,
+        reading: Reading<'f, F, C>,
     ) -> Result<Found<'f, F>, Error> {
-        let m = match look {
-            Some(look) if look.missing.is_empty() => {
+        let looked = match reading.0 {
+            Round1::Looked(looked) => looked,
+            Round1::Looking(looking) => match looking.end(group, register, check).await {
+                Ok(look) => match max_register::in_place(group, register, look) {
+                    Ok(value) => return Ok(Found::Value(value)),
+                    Err(look) => Ok(look),
+                },
+                Err(failed) => Err(failed),
+            },
+        };
+        let m = match looked {
+            Ok(look) if look.missing.is_empty() => {
                 max_register::read_on(group, register, check, Want::Value, look).await?
             }
+            Err(Failed { error, missing }) if missing.is_empty() => return Err(error),
             _ => max_register::read(group, register, check, Want::Value).await?,
         };
         if m.stamp.is_verified() || m.other_key {
@@ -81,59 +94,59 @@ impl Protocol for SafeGuess {
     }
 
     #[inline]
-    async fn begin_write<'f, F: Fabric, C: Clock>(
+    fn begin_write<'f, F: Fabric, C: Clock>(
         group: &'f Group<F, C>,
         register: &mut Register,
         write: Write<'_>,
-    ) -> Result<Begun<Written, Writing<'f>>, Error> {
+    ) -> Begun<Result<Written, Error>, Writing<'f, F, C>> {
         let format = group.format();
         let guess = guess(group, register);
         if guess >= format.deleted() {
-            return Err(Error::Exhausted);
+            return Begun::Done(Err(Error::Exhausted));
         }
         let w = format.stamp(guess, write.buffer, StampFlags::empty());
         let sum = checksum(format, guess, write.buffer, write.value);
         let header = header(register, &write, guess, sum);
         let words = header.encode();
-        let copy = Copy { from: buffer::REWRITE, head: &words, tail: write.value };
         let unfinished = group.begin_write();
         // Round 1: the guess goes out; its chains READ what it has to stand against.
-        match write_once(group, register, w, NodeSet::EMPTY, copy).await {
-            Ok((voters, m)) if m.same_write(w) => {
+        let round = match max_register::begin_write(group, register, first(w, &words, &write)) {
+            Begun::Done(Ok((voters, m))) if m.same_write(w) => {
                 finish(group, register, voters, w.verified(), &write, sum);
                 unfinished.complete();
-                Ok(Begun::Done(Written::Done))
+                return Begun::Done(Ok(Written::Done));
             }
-            Ok(_) => Ok(Begun::Rest(Writing { w, header, settled: true, unfinished })),
-            Err(Failed { error, missing }) if missing.is_empty() => Err(error),
-            Err(_) => Ok(Begun::Rest(Writing { w, header, settled: false, unfinished })),
-        }
+            round => round,
+        };
+        Begun::Rest(Writing { w, header, unfinished, round })
     }
 
     async fn end_write<'f, F: Fabric, C: Clock>(
         group: &'f Group<F, C>,
         register: &mut Register,
         write: Write<'_>,
-        writing: Writing<'f>,
+        writing: Writing<'f, F, C>,
     ) -> Result<Written, Error> {
-        let Writing { w, header, settled, unfinished } = writing;
-        if !settled {
+        let Writing { w, header, unfinished, round } = writing;
+        let words = header.encode();
+        let writes = first(w, &words, &write);
+        let wrote = match round {
+            Begun::Done(wrote) => wrote,
+            Begun::Rest(round) => round.end(group, register, writes).await,
+        };
+        let (voters, m) = match wrote {
+            Ok(wrote) => wrote,
+            Err(Failed { error, missing }) if missing.is_empty() => return Err(error),
             // Round 1 again, with the register brought to the replicas that lack it.
-            let words = header.encode();
-            let copy = Copy { from: buffer::REWRITE, head: &words, tail: write.value };
-            let (voters, m) = max_register::write(group, register, w, NodeSet::EMPTY, copy).await?;
-            if m.same_write(w) {
-                finish(group, register, voters, w.verified(), &write, header.checksum);
-                unfinished.complete();
-                return Ok(Written::Done);
-            }
-        }
-        let written = write_stale(group, register, w, header, write).await?;
-        // A write that was refused is over too, but had no effect: this client's next write must
-        // not prove to a reader that it had.
-        if written == Written::Done {
-            unfinished.complete();
-        }
+            Err(_) => max_register::write(group, register, writes).await?,
+        };
+        let written = if m.same_write(w) {
+            finish(group, register, voters, w.verified(), &write, header.checksum);
+            Written::Done
+        } else {
+            write_stale(group, register, w, header, write).await?
+        };
+        unfinished.complete();
         Ok(written)
     }
 
@@ -148,18 +161,33 @@ impl Protocol for SafeGuess {
         let sum = checksum(format, top, write.buffer, write.value);
         let header = header(register, &write, top, sum).encode();
         let copy = Copy { from: buffer::REWRITE, head: &header, tail: write.value };
-        max_register::write(group, register, stamp, NodeSet::EMPTY, copy).await?;
+        max_register::write(group, register, Writes { stamp, copy, held: NodeSet::EMPTY }).await?;
         Ok(())
     }
 }
 
-/// A write whose first round did not settle it.
-pub struct Writing<'f> {
+/// A read on its way.
+pub struct Reading<'f, F: Fabric + 'f, C>(Round1<'f, F, C>);
+
+enum Round1<'f, F: Fabric + 'f, C> {
+    /// Its first round is out.
+    Looking(Looking<'f, F, C>),
+    /// Its first round did not bring the value.
+    Looked(Looked<'f, F>),
+}
+
+/// A write on its way, or one whose first round did not settle it.
+pub struct Writing<'f, F: Fabric + 'f, C> {
     w: Stamp,
     header: BufferHeader,
-    /// Whether a majority took the guess.
-    settled: bool,
     unfinished: Unfinished<'f>,
+    round: Begun<max_register::Wrote, max_register::Writing<'f, F, C>>,
+}
+
+/// The first round of a write: its guess, with the whole buffer.
+fn first<'a>(w: Stamp, words: &'a [u64], write: &Write<'a>) -> Writes<'a> {
+    let copy = Copy { from: buffer::REWRITE, head: words, tail: write.value };
+    Writes { stamp: w, copy, held: NodeSet::EMPTY }
 }
 
 /// A timestamp that is probably larger than any before it.
@@ -252,7 +280,8 @@ async fn write_stale<F: Fabric, C: Clock>(
     let rewritten = BufferHeader { rewrite: fresh, ..header };
     let words = rewritten.encode();
     let copy = Copy { from: buffer::REWRITE, head: &words, tail: write.value };
-    max_register::write(group, register, again, NodeSet::EMPTY, copy).await?;
+    let writes = Writes { stamp: again, copy, held: NodeSet::EMPTY };
+    max_register::write(group, register, writes).await?;
     let sum = checksum(format, fresh, write.buffer, write.value);
     let head = in_place_head(again, sum, write.number, write.value.len());
     drop(post_in_place(group, register, &head, write.value, None));

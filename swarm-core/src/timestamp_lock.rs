@@ -9,7 +9,8 @@
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::{Fabric, MAX_NODES, NodeId, Verb};
-use crate::group::{Group, Next};
+use crate::gather::Next;
+use crate::group::Group;
 use crate::in_n_out::buffer_at;
 use crate::layout::buffer;
 use crate::words::{LockMode, LockWord, Pointer, WriteNumber};

@@ -12,7 +12,7 @@ use swarm_core::fabric::{Fabric, NodeId};
 use swarm_core::geometry::Geometry;
 use swarm_core::group::{Group, Patience, Session};
 use swarm_core::layout::{MAX_KEY, MAX_VALUE, buffer, words_for};
-use swarm_core::max_register::confirm;
+use swarm_core::look::confirm;
 use swarm_core::register::{self, Begun, Check, Found, Protocol, Register, Write, Written};
 use swarm_core::safe_guess::SafeGuess;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -28,11 +28,32 @@ use crate::index::{Index, Located};
 /// A value, in memory that the client's fabric owns. Dereferences to its bytes.
 pub type Value<'c, F> = register::Value<'c, Counting<F>>;
 
-/// How a read's first round ended.
-type ReadBegun<'c, F, P> = Result<
-    Begun<Found<'c, Counting<F>>, <P as Protocol>::Reading<'c, Counting<F>>>,
-    swarm_core::error::Error,
->;
+type CoreResult<T> = Result<T, swarm_core::error::Error>;
+type GetResult<'c, F> = Result<Option<Value<'c, F>>, Error>;
+type ReadBegun<'c, F, C, P> =
+    Begun<CoreResult<Found<'c, Counting<F>>>, <P as Protocol>::Reading<'c, Counting<F>, C>>;
+type WriteBegun<'c, F, C, P> =
+    Begun<CoreResult<Written>, <P as Protocol>::Writing<'c, Counting<F>, C>>;
+
+/// A get on its way, or one that has to ask the index.
+struct Get<'c, F: Fabric + 'c, C: Clock + 'c, P: Protocol> {
+    hash: u64,
+    read: Option<(Register, ReadBegun<'c, F, C, P>)>,
+}
+
+/// An update on its way, or one that has posted nothing yet.
+struct Update<'c, 'v, F: Fabric + 'c, C: Clock + 'c, P: Protocol> {
+    hash: u64,
+    value: &'v [u8],
+    begun: Option<UpdateBegun<'c, 'v, F, C, P>>,
+}
+
+struct UpdateBegun<'c, 'v, F: Fabric + 'c, C: Clock + 'c, P: Protocol> {
+    turn: Turn<'c>,
+    register: Register,
+    write: Write<'v>,
+    written: WriteBegun<'c, F, C, P>,
+}
 
 /// Times that an operation begins again because what it stood on was deleted or changed. Each of
 /// them is another client's success; the deadline usually ends it sooner.
@@ -134,7 +155,12 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// A key out of bounds; too few memory nodes that answer.
     #[inline]
     pub async fn get(&self, key: &[u8]) -> Result<Option<Value<'_, F>>, Error> {
-        let (result, tally) = self.group.fabric().track(self.get_now(key)).await;
+        let fabric = self.group.fabric();
+        let (begun, tally) = fabric.track_now(|| self.begin_get(key));
+        let (result, tally) = match begun {
+            Begun::Done(result) => (result, tally),
+            Begun::Rest(get) => fabric.track_on(tally, self.end_get(key, get)).await,
+        };
         self.count(|counters| &mut counters.get, tally);
         result
     }
@@ -187,12 +213,12 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// A key or value out of bounds; a full pool; too few memory nodes that answer.
     #[inline]
     pub async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
-        let update = async {
-            let hash = self.check(key, value)?;
-            let _turn = self.turn(hash).await;
-            self.update_now(hash, key, value).await
+        let fabric = self.group.fabric();
+        let (begun, tally) = fabric.track_now(|| self.begin_update(key, value));
+        let (result, tally) = match begun {
+            Begun::Done(result) => (result, tally),
+            Begun::Rest(update) => fabric.track_on(tally, self.end_update(key, update)).await,
         };
-        let (result, tally) = self.group.fabric().track(update).await;
         self.count(|counters| &mut counters.update, tally);
         result
     }
@@ -265,17 +291,28 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
     /// Waits until no other write of this client to the key is under way: a reader takes a
     /// writer's second stamp as proof that its first write is complete.
-    #[inline]
-    fn turn(&self, hash: u64) -> impl Future<Output = Turn<'_>> {
-        poll_fn(move |cx| {
-            let mut writing = self.writing.borrow_mut();
-            if writing.contains(&hash) {
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
-            }
-            writing.push(hash);
-            Poll::Ready(Turn { writing: &self.writing, hash })
+    async fn turn(&self, hash: u64) -> Turn<'_> {
+        poll_fn(|cx| {
+            self.turn_now(hash).map_or_else(
+                || {
+                    cx.waker().wake_by_ref();
+                    Poll::Pending
+                },
+                Poll::Ready,
+            )
         })
+        .await
+    }
+
+    /// The same, if no such write is under way.
+    #[inline]
+    fn turn_now(&self, hash: u64) -> Option<Turn<'_>> {
+        let mut writing = self.writing.borrow_mut();
+        if writing.contains(&hash) {
+            return None;
+        }
+        writing.push(hash);
+        Some(Turn { writing: &self.writing, hash })
     }
 
     /// The node that holds the in-place copies of keys with this hash.
@@ -283,40 +320,38 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         NodeId((hash % self.geometry.nodes as u64) as u8)
     }
 
+    /// The beginning of a get: all of it where the key's location is cached and memory is near.
     #[inline]
-    async fn get_now(&self, key: &[u8]) -> Result<Option<Value<'_, F>>, Error> {
-        let hash = self.check(key, &[])?;
-        let Some(mut register) = self.locations.get(hash, key) else {
-            return Box::pin(self.get_by_index(hash, key)).await;
+    fn begin_get(&self, key: &[u8]) -> Begun<GetResult<'_, F>, Get<'_, F, C, P>> {
+        let hash = match self.check(key, &[]) {
+            Ok(hash) => hash,
+            Err(error) => return Begun::Done(Err(error)),
         };
-        match P::begin_read(&self.group, &mut register, Check::Identity).await {
-            Ok(Begun::Done(Found::Value(value))) => Ok(Some(value)),
-            begun => Box::pin(self.get_on(hash, key, register, begun)).await,
+        let Some(mut register) = self.locations.get(hash, key) else {
+            return Begun::Rest(Get { hash, read: None });
+        };
+        match P::begin_read(&self.group, &mut register, Check::Identity) {
+            Begun::Done(Ok(Found::Value(value))) => Begun::Done(Ok(Some(value))),
+            begun => Begun::Rest(Get { hash, read: Some((register, begun)) }),
         }
     }
 
-    /// The rest of a get whose first round did not bring the value.
-    #[cold]
-    async fn get_on<'c>(
-        &'c self,
-        hash: u64,
-        key: &[u8],
-        mut register: Register,
-        begun: ReadBegun<'c, F, P>,
-    ) -> Result<Option<Value<'c, F>>, Error> {
-        let found = match begun {
-            Ok(Begun::Rest(reading)) => {
-                P::end_read(&self.group, &mut register, Check::Identity, reading).await
+    async fn end_get<'c>(&'c self, key: &[u8], get: Get<'c, F, C, P>) -> GetResult<'c, F> {
+        let Get { hash, read } = get;
+        if let Some((mut register, begun)) = read {
+            let found = match begun {
+                Begun::Done(found) => found,
+                Begun::Rest(reading) => {
+                    P::end_read(&self.group, &mut register, Check::Identity, reading).await
+                }
+            };
+            match found {
+                Ok(Found::Value(value)) => return Ok(Some(value)),
+                Ok(_) | Err(swarm_core::error::Error::Gone) => self.locations.remove(hash, key),
+                Err(error) => return Err(error.into()),
             }
-            Ok(Begun::Done(found)) => Ok(found),
-            Err(error) => Err(error),
-        };
-        match found {
-            Ok(Found::Value(value)) => return Ok(Some(value)),
-            Ok(_) | Err(swarm_core::error::Error::Gone) => self.locations.remove(hash, key),
-            Err(error) => return Err(error.into()),
         }
-        self.get_by_index(hash, key).await
+        Box::pin(self.get_by_index(hash, key)).await
     }
 
     async fn get_by_index(&self, hash: u64, key: &[u8]) -> Result<Option<Value<'_, F>>, Error> {
@@ -364,37 +399,90 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         Ok(None)
     }
 
+    /// The beginning of an update: all of it where the key's location is cached, memory for the
+    /// value is set aside, no other write of this key is under way, and memory is near.
     #[inline]
+    fn begin_update<'v>(
+        &self,
+        key: &[u8],
+        value: &'v [u8],
+    ) -> Begun<Result<bool, Error>, Update<'_, 'v, F, C, P>> {
+        let hash = match self.check(key, value) {
+            Ok(hash) => hash,
+            Err(error) => return Begun::Done(Err(error)),
+        };
+        let nothing = Begun::Rest(Update { hash, value, begun: None });
+        let Some(turn) = self.turn_now(hash) else { return nothing };
+        let Some(mut register) = self.locations.get(hash, key) else { return nothing };
+        let Some(write) = self.new_write_now(value) else { return nothing };
+        match P::begin_write(&self.group, &mut register, write) {
+            Begun::Done(Ok(Written::Done)) => {
+                self.locations.update(hash, key, &register);
+                Begun::Done(Ok(true))
+            }
+            written => {
+                let begun = Some(UpdateBegun { turn, register, write, written });
+                Begun::Rest(Update { hash, value, begun })
+            }
+        }
+    }
+
+    async fn end_update<'c>(
+        &'c self,
+        key: &[u8],
+        update: Update<'c, '_, F, C, P>,
+    ) -> Result<bool, Error> {
+        let Update { hash, value, begun } = update;
+        let Some(UpdateBegun { turn: _turn, mut register, write, written }) = begun else {
+            let _turn = self.turn(hash).await;
+            return Box::pin(self.update_now(hash, key, value)).await;
+        };
+        let written = match written {
+            Begun::Done(written) => written,
+            Begun::Rest(writing) => P::end_write(&self.group, &mut register, write, writing).await,
+        };
+        match self.updated(hash, key, &register, false, written)? {
+            Some(done) => Ok(done),
+            None => Box::pin(self.update_now(hash, key, value)).await,
+        }
+    }
+
+    /// Updates the key, whose turn this write has.
     async fn update_now(&self, hash: u64, key: &[u8], value: &[u8]) -> Result<bool, Error> {
         for _ in 0..TRIES {
             let Some((mut register, fresh)) = self.locate(hash, key).await? else {
                 return Ok(false);
             };
             let write = self.new_write(value).await?;
-            let written = match P::begin_write(&self.group, &mut register, write).await {
-                Ok(Begun::Done(written)) => Ok(written),
-                Ok(Begun::Rest(writing)) => {
-                    Box::pin(P::end_write(&self.group, &mut register, write, writing)).await
-                }
-                Err(error) => Err(error),
-            };
-            match written {
-                Ok(Written::Done) => {
-                    self.locations.update(hash, key, &register);
-                    return Ok(true);
-                }
-                Ok(Written::Deleted) => {
-                    self.locations.remove(hash, key);
-                    // Absent only if the index agrees: a cached register may have been dead long.
-                    if fresh {
-                        return Ok(false);
-                    }
-                }
-                Err(swarm_core::error::Error::Gone) => self.locations.remove(hash, key),
-                Err(error) => return Err(error.into()),
+            let written = P::write(&self.group, &mut register, write).await;
+            if let Some(done) = self.updated(hash, key, &register, fresh, written)? {
+                return Ok(done);
             }
         }
         Err(Error::Contended)
+    }
+
+    /// What a write to a register says of the update: whether the key was there, or `None` to look
+    /// for it again. `fresh`: the index named the register within this operation.
+    fn updated(
+        &self,
+        hash: u64,
+        key: &[u8],
+        register: &Register,
+        fresh: bool,
+        written: Result<Written, swarm_core::error::Error>,
+    ) -> Result<Option<bool>, Error> {
+        match written {
+            Ok(Written::Done) => {
+                self.locations.update(hash, key, register);
+                return Ok(Some(true));
+            }
+            Ok(Written::Deleted) | Err(swarm_core::error::Error::Gone) => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.locations.remove(hash, key);
+        // Absent only if the index agrees: a cached register may have been dead long.
+        Ok((fresh && written == Ok(Written::Deleted)).then_some(false))
     }
 
     async fn delete_now(&self, hash: u64, key: &[u8]) -> Result<(), Error> {
@@ -428,12 +516,20 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     }
 
     /// A fresh number and a fresh buffer for a write of `value`.
-    #[inline]
     pub(crate) async fn new_write<'v>(&self, value: &'v [u8]) -> Result<Write<'v>, Error> {
         let kind = self.heap.plain(buffer::HEADER_WORDS + words_for(value.len()));
         let buffer = self.heap.allocate(&self.group, kind).await?;
         let number = self.group.number().ok_or(Error::Spent)?;
         Ok(Write { number, buffer, value })
+    }
+
+    /// The same, if memory is set aside.
+    #[inline]
+    fn new_write_now<'v>(&self, value: &'v [u8]) -> Option<Write<'v>> {
+        let kind = self.heap.plain(buffer::HEADER_WORDS + words_for(value.len()));
+        let number = self.group.number()?;
+        let buffer = self.heap.take(kind)?;
+        Some(Write { number, buffer, value })
     }
 }
 

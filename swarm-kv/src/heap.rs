@@ -17,8 +17,9 @@ use std::collections::HashSet;
 use swarm_core::cell::{self, Birth, Births, CellRef, Proposal, Proposed};
 use swarm_core::clock::Clock;
 use swarm_core::fabric::{Address, Fabric, MAX_NODES, MAX_VERBS, NodeId, Verb};
+use swarm_core::gather::Next;
 use swarm_core::geometry::{Class, Geometry, SEED_RECORDS};
-use swarm_core::group::{Group, Next};
+use swarm_core::group::Group;
 use swarm_core::layout::record;
 use swarm_core::node_set::NodeSet;
 use swarm_core::words::Pointer;
@@ -162,8 +163,9 @@ impl Heap {
         Ok((self.geometry.first_chunk() + owned) as u64 * self.geometry.chunk_bytes)
     }
 
+    /// Memory for an object, if such objects are set aside.
     #[inline]
-    fn take(&self, kind: Kind) -> Option<Pointer> {
+    pub(crate) fn take(&self, kind: Kind) -> Option<Pointer> {
         let mut arenas = self.arenas.borrow_mut();
         let arena = arenas.iter_mut().find(|arena| arena.kind == kind)?;
         if arena.next == arena.aside {

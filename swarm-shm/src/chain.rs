@@ -33,6 +33,9 @@ use crate::sync::{Ordering, Word, fence, fence_behind_cas, fence_behind_read};
 /// The first word that verbs may touch: the header in front of it is not theirs.
 pub const FIRST_WORD: u64 = HEADER_BYTES / 8;
 
+/// Words that a READ takes in one turn of its loop.
+const UNROLLED: usize = 8;
+
 /// Runs `chain` on `memory`, a node's words from [`FIRST_WORD`] on, and puts what its verbs yield
 /// into `reply`, which has room for just that. `unfenced` says whether the client's last store has
 /// no fence behind it.
@@ -91,7 +94,12 @@ fn take<'r>(rest: &mut &'r mut [u64], words: usize) -> Result<&'r mut [u64], Nod
 
 #[inline(always)]
 fn read(words: &[Word], place: &mut [u64]) {
-    for (to, word) in place.iter_mut().zip(words) {
+    let (groups, few) = words.as_chunks::<UNROLLED>();
+    let (to_groups, to_few) = place.as_chunks_mut::<UNROLLED>();
+    for (to, group) in to_groups.iter_mut().zip(groups) {
+        *to = std::array::from_fn(|i| group[i].load(Ordering::Relaxed));
+    }
+    for (to, word) in to_few.iter_mut().zip(few) {
         *to = word.load(Ordering::Relaxed);
     }
     // Pairs with the release of the CAS that stored a word just read, and with the release fence

@@ -8,9 +8,10 @@
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::{Fabric, MAX_NODES, NodeId, Verb};
-use crate::group::{Event, Group, Round};
+use crate::group::Group;
 use crate::layout::{Place, cell, record};
 use crate::node_set::NodeSet;
+use crate::round::{Event, Round};
 use crate::words::{Ballot, CellFlags, CellWord, Pointer};
 
 use super::judge::{self, Promise, choose};
@@ -138,7 +139,7 @@ impl<'f, F: Fabric, C: Clock> Classic<'f, F, C> {
             place,
             ballot,
             hint,
-            round: group.round(),
+            round: Round::new(group),
             steps: [Step::Out; MAX_NODES],
             promises: [None; MAX_NODES],
             promised: NodeSet::EMPTY,

@@ -35,8 +35,9 @@ pub use view::View;
 
 use crate::clock::Clock;
 use crate::fabric::{Fabric, Verb};
-use crate::group::{Event, Group, Round};
+use crate::group::Group;
 use crate::layout::{Place, cell, cell_checksum};
+use crate::round::{Event, Round};
 use crate::words::CellWord;
 use core::future::{Future, poll_fn};
 use core::pin::pin;

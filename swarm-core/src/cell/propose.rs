@@ -3,9 +3,10 @@
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::{Fabric, NodeId, Verb};
-use crate::group::{Event, Group};
+use crate::group::Group;
 use crate::layout::cell;
 use crate::node_set::NodeSet;
+use crate::round::{Event, Round};
 use crate::words::{Ballot, CellFlags, CellWord, Pointer, WriteNumber};
 
 use super::classic::{Own, classic};
@@ -112,7 +113,7 @@ async fn fast<F: Fabric, C: Clock>(
     let (n, format) = (group.nodes(), group.format());
     let ballot = fast_after(format.ballot(base));
     let new = format.cell(ballot, offer.pointer, CellFlags::ACCEPTED);
-    let mut round = group.round();
+    let mut round = Round::new(group);
     for node in NodeSet::all(n) {
         let mut chain = Chain::new();
         offer.bring(&mut chain, node, n);

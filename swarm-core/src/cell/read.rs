@@ -5,9 +5,10 @@ use core::ops::Deref;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::{Fabric, Verb};
-use crate::group::{Event, Group};
+use crate::group::Group;
 use crate::layout::{cell, cell_checksum};
 use crate::node_set::NodeSet;
+use crate::round::{Event, Round};
 use crate::words::CellWord;
 
 use super::classic::classic;
@@ -98,7 +99,7 @@ async fn look<'f, F: Fabric, C: Clock>(
     words: &mut Words,
 ) -> Result<Option<F::Reply<'f>>, Error> {
     let (n, all) = (group.nodes(), NodeSet::all(group.nodes()));
-    let mut round = group.round();
+    let mut round = Round::new(group);
     let mut home = None;
     let mut begun = NodeSet::EMPTY;
     let mut wanted = group.preferred(at.place.home);

@@ -1,0 +1,169 @@
+//! Gathering votes: a round that ends when enough nodes have voted.
+//!
+//! Posts to a preferred majority, and to all nodes once one of those is late, down or without a
+//! vote. Comes in two parts: a first look that does not wait, which is all there is to do where
+//! memory is near, and the waiting.
+
+use core::task::Context;
+
+use crate::clock::Clock;
+use crate::error::Error;
+use crate::fabric::{Fabric, NodeId};
+use crate::group::Group;
+use crate::node_set::NodeSet;
+use crate::round::{Event, Round};
+
+/// What a round does next at a node.
+pub enum Next<Completion> {
+    /// Waits for another chain.
+    Post(Completion),
+    /// Counts the node's vote.
+    Vote,
+    /// Goes on without the node.
+    NoVote,
+    /// Likewise, but the caller can give the node its vote if it is needed.
+    Missing,
+}
+
+/// A round that gathers votes.
+///
+/// Each step is told by a function: called with `None` to begin at a node and with each reply, it
+/// posts (again), votes, or says that the node has no vote. It is handed in anew by each method, so
+/// that what it works on can move between them.
+pub struct Gathering<'f, F: Fabric + 'f, C> {
+    group: &'f Group<F, C>,
+    round: Round<'f, F, C>,
+    need: usize,
+    begun: NodeSet,
+    votes: NodeSet,
+    without: NodeSet,
+    missing: NodeSet,
+}
+
+impl<'f, F: Fabric, C: Clock> Gathering<'f, F, C> {
+    /// Nothing posted yet; `need` nodes have to vote.
+    #[inline]
+    pub fn new(group: &'f Group<F, C>, need: usize) -> Self {
+        Self {
+            group,
+            round: Round::new(group),
+            need,
+            begun: NodeSet::EMPTY,
+            votes: NodeSet::EMPTY,
+            without: NodeSet::EMPTY,
+            missing: NodeSet::EMPTY,
+        }
+    }
+
+    /// Posts to `first` and takes what is there, without waiting. The voters, if they are enough.
+    #[inline]
+    pub fn at_once(
+        &mut self,
+        first: NodeSet,
+        mut step: impl FnMut(NodeId, Option<F::Reply<'f>>) -> Next<F::Completion<'f>>,
+    ) -> Option<NodeSet> {
+        self.begin(first, &mut step);
+        let mut cx = Context::from_waker(core::task::Waker::noop());
+        for node in self.round.pending() {
+            match self.round.look(node, &mut cx) {
+                Some(reply) => self.take(node, step(node, Some(reply))),
+                None if !self.round.pending().contains(node) => self.without.insert(node),
+                None => {}
+            }
+        }
+        let suspected = self.group.suspects().intersection(first);
+        (self.votes.len() >= self.need && suspected.is_empty()).then_some(self.votes)
+    }
+
+    /// Waits for votes. Yields who voted; nodes that have not answered by then go on by themselves.
+    ///
+    /// # Errors
+    /// [`Error::NoMajority`] once too few can still vote, or at the deadline; sooner, when a node
+    /// is [missing](Next::Missing) and all others that did not vote are late.
+    pub async fn wait(
+        mut self,
+        mut step: impl FnMut(NodeId, Option<F::Reply<'f>>) -> Next<F::Completion<'f>>,
+    ) -> Result<NodeSet, Error> {
+        let everyone = NodeSet::all(self.group.nodes());
+        let mut late = NodeSet::EMPTY;
+        let mut widen = !self.without.is_empty();
+        loop {
+            if widen {
+                self.begin(everyone, &mut step);
+            }
+            if self.votes.len() >= self.need {
+                self.round.hear_out().await;
+                return Ok(self.votes);
+            }
+            let waited_for = self.round.pending().minus(late);
+            if !self.missing.is_empty() && self.begun == everyone && waited_for.is_empty() {
+                return Err(self.too_few());
+            }
+            match self.round.next().await {
+                Event::Reply(node, reply) => {
+                    self.take(node, step(node, Some(reply)));
+                    widen |= self.without.contains(node);
+                }
+                Event::Down(_) => widen = true,
+                Event::Late => {
+                    late = self.round.pending();
+                    widen = true;
+                    if self.begun != everyone {
+                        self.round.watch_again();
+                    }
+                }
+                Event::Idle if self.begun != everyone => widen = true,
+                Event::Idle | Event::Expired => return Err(self.too_few()),
+            }
+        }
+    }
+
+    #[inline]
+    fn begin(
+        &mut self,
+        wanted: NodeSet,
+        step: &mut impl FnMut(NodeId, Option<F::Reply<'f>>) -> Next<F::Completion<'f>>,
+    ) {
+        let fresh = wanted.minus(self.begun);
+        self.begun = self.begun.union(wanted);
+        for node in fresh {
+            self.take(node, step(node, None));
+        }
+    }
+
+    #[inline]
+    fn take(&mut self, node: NodeId, next: Next<F::Completion<'f>>) {
+        match next {
+            Next::Post(chain) => self.round.add(node, chain),
+            Next::Vote => self.votes.insert(node),
+            Next::NoVote => self.without.insert(node),
+            Next::Missing => {
+                self.without.insert(node);
+                self.missing.insert(node);
+            }
+        }
+    }
+
+    fn too_few(&self) -> Error {
+        Error::NoMajority { answered: self.votes.len(), needed: self.need }
+    }
+}
+
+impl<F: Fabric, C: Clock> Group<F, C> {
+    /// Gathers `need` votes, from `first` where those will do.
+    ///
+    /// # Errors
+    /// As for [`Gathering::wait`].
+    pub async fn settle<'f>(
+        &'f self,
+        first: NodeSet,
+        need: usize,
+        mut step: impl FnMut(NodeId, Option<F::Reply<'f>>) -> Next<F::Completion<'f>>,
+    ) -> Result<NodeSet, Error> {
+        let mut gathering = Gathering::new(self, need);
+        match gathering.at_once(first, &mut step) {
+            Some(votes) => Ok(votes),
+            None => gathering.wait(step).await,
+        }
+    }
+}

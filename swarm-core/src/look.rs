@@ -1,0 +1,177 @@
+//! One look at a register: a READ of a majority of its replicas.
+//!
+//! This is the *weak* read of the paper's appendix: what it returns may sit on a minority. One
+//! roundtrip. Where memory is near, [`begin`] is all there is.
+
+use crate::clock::Clock;
+use crate::error::Error;
+use crate::fabric::{Fabric, NodeId};
+use crate::gather::{Gathering, Next};
+use crate::group::Group;
+use crate::in_n_out::post_read;
+use crate::layout::{MAX_KEY, bytes, register};
+use crate::node_set::NodeSet;
+use crate::register::{Begun, Check, Register};
+use crate::replicas::{COMPLETIONS, Failed, Votes, complete};
+use crate::words::Stamp;
+
+/// What one READ of a majority showed.
+pub struct Look<R> {
+    /// The largest stamp.
+    pub(crate) max: Stamp,
+    /// The nodes that hold it, verified or not.
+    pub(crate) holders: NodeSet,
+    /// The nodes that voted.
+    pub(crate) voters: NodeSet,
+    /// The nodes that the register has not reached.
+    pub(crate) missing: NodeSet,
+    /// The home node's READ, if it voted.
+    pub(crate) home: Option<R>,
+    /// The key in the registers is another.
+    pub(crate) other_key: bool,
+}
+
+/// What the replies so far showed.
+struct Seen<R> {
+    votes: Votes,
+    home: Option<R>,
+    same_key: bool,
+}
+
+impl<R: core::ops::Deref<Target = [u64]>> Seen<R> {
+    #[inline]
+    fn new(check: Check<'_>) -> Self {
+        // A header that is just being written may show the identity before the key. It is whole at
+        // a majority (its birth was committed), so one voter shows the key if it is this one.
+        Self { votes: Votes::new(), home: None, same_key: matches!(check, Check::Identity) }
+    }
+
+    #[inline]
+    fn step<'f, F: Fabric<Reply<'f> = R>, C: Clock>(
+        &mut self,
+        group: &'f Group<F, C>,
+        register: &mut Register,
+        check: Check<'_>,
+        node: NodeId,
+        reply: Option<R>,
+    ) -> Next<F::Completion<'f>> {
+        let Some(reply) = reply else {
+            return Next::Post(post_read(group, node, register, check));
+        };
+        if !self.votes.take(register, group.slot(), node, &reply) {
+            return Next::Missing;
+        }
+        if let Check::Key(key) = check {
+            self.same_key |= has_key(&reply, key);
+        }
+        if node == register.home() {
+            self.home = Some(reply);
+        }
+        Next::Vote
+    }
+
+    #[inline]
+    fn conclude<F: Fabric, C: Clock>(
+        self,
+        group: &Group<F, C>,
+        register: &mut Register,
+        voters: NodeSet,
+    ) -> Result<Look<R>, Failed> {
+        let Self { votes, home, same_key } = self;
+        let max = votes.largest(voters).map_err(Failed::from)?;
+        let holders = voters.holding(|node| votes.max[node.index()].same_write(max));
+        if !group.format().is_deleted(max) {
+            register.met(max);
+        }
+        let missing = votes.missing;
+        Ok(Look { max, holders, voters, missing, home, other_key: !same_key })
+    }
+}
+
+/// A look on its way.
+pub struct Looking<'f, F: Fabric + 'f, C> {
+    gathering: Gathering<'f, F, C>,
+    seen: Seen<F::Reply<'f>>,
+}
+
+/// How a look ended: [`Failed`] where replicas are missing that the register has not reached.
+pub(crate) type Looked<'f, F> = Result<Look<<F as Fabric>::Reply<'f>>, Failed>;
+
+/// Posts the READs, and takes what is there.
+#[inline]
+pub(crate) fn begin<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    register: &mut Register,
+    check: Check<'_>,
+) -> Begun<Looked<'f, F>, Looking<'f, F, C>> {
+    let mut gathering = Gathering::new(group, group.majority());
+    let mut seen = Seen::new(check);
+    let first = group.preferred(register.home());
+    let step = |node, reply| seen.step(group, register, check, node, reply);
+    match gathering.at_once(first, step) {
+        Some(voters) => Begun::Done(seen.conclude(group, register, voters)),
+        None => Begun::Rest(Looking { gathering, seen }),
+    }
+}
+
+impl<'f, F: Fabric, C: Clock> Looking<'f, F, C> {
+    /// Waits for the rest.
+    pub(crate) async fn end(
+        self,
+        group: &'f Group<F, C>,
+        register: &mut Register,
+        check: Check<'_>,
+    ) -> Looked<'f, F> {
+        let Self { gathering, mut seen } = self;
+        let step = |node, reply| seen.step(group, register, check, node, reply);
+        match gathering.wait(step).await {
+            Ok(voters) => seen.conclude(group, register, voters),
+            Err(error) => Err(Failed { error, missing: seen.votes.missing }),
+        }
+    }
+}
+
+/// A look, with replicas completed that the register has not reached.
+pub(crate) async fn look<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    register: &mut Register,
+    check: Check<'_>,
+) -> Result<Look<F::Reply<'f>>, Error> {
+    for _ in 0..COMPLETIONS {
+        let looked = match begin(group, register, check) {
+            Begun::Done(looked) => looked,
+            Begun::Rest(looking) => looking.end(group, register, check).await,
+        };
+        match looked {
+            Ok(look) => {
+                if !look.missing.is_empty() {
+                    complete(group, register, look.voters, look.missing).await;
+                }
+                return Ok(look);
+            }
+            Err(failed) => failed.complete(group, register).await?,
+        }
+    }
+    Err(Error::NoMajority { answered: 0, needed: group.majority() })
+}
+
+fn has_key(read: &[u64], key: &[u8]) -> bool {
+    debug_assert!(key.len() <= MAX_KEY);
+    let shape = crate::layout::Shape::decode(read[register::HEADER + 2]);
+    shape.key_length == key.len()
+        && read.get(register::KEY..).and_then(|words| bytes(words, key.len())) == Some(key)
+}
+
+/// Makes sure, for a register that was found by its key's hash, that it is this key's, and learns
+/// what its slots hold. One roundtrip.
+///
+/// # Errors
+/// [`Error::Gone`] if a majority holds another register there; [`Error::NoMajority`].
+pub async fn confirm<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    register: &mut Register,
+    key: &[u8],
+) -> Result<bool, Error> {
+    let look = look(group, register, Check::Key(key)).await?;
+    Ok(!look.other_key)
+}

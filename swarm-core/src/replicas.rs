@@ -1,0 +1,129 @@
+//! The replicas of a register as a round meets them: which vote, and which it has not reached.
+//!
+//! A replica without the register's identity is a missing vote: the register has not arrived there
+//! yet, or another life of the memory shines through. Whoever needs its vote brings the register
+//! there.
+
+use crate::clock::Clock;
+use crate::error::Error;
+use crate::fabric::{Fabric, MAX_NODES, NodeId, Verb};
+use crate::gather::Next;
+use crate::group::Group;
+use crate::in_n_out::state;
+use crate::layout::register;
+use crate::node_set::NodeSet;
+use crate::register::Register;
+use crate::words::Stamp;
+
+/// Rounds in which replicas are completed that the register has not reached. Each brings it to one
+/// more node, or that node falls silent.
+pub(crate) const COMPLETIONS: usize = MAX_NODES;
+
+/// Votes of a round over the replicas: each node's maximum.
+pub(crate) struct Votes {
+    pub(crate) max: [Stamp; MAX_NODES],
+    pub(crate) missing: NodeSet,
+}
+
+impl Votes {
+    #[inline]
+    pub(crate) fn new() -> Self {
+        Self { max: [Stamp::EMPTY; MAX_NODES], missing: NodeSet::EMPTY }
+    }
+
+    /// Takes in a READ. A replica without the register's identity is a missing vote: the register
+    /// has not arrived there yet, or another life of the memory shines through.
+    #[inline]
+    pub(crate) fn take(
+        &mut self,
+        register: &mut Register,
+        slot: usize,
+        node: NodeId,
+        read: &[u64],
+    ) -> bool {
+        let Some(max) = state(read, register.identity) else {
+            self.missing.insert(node);
+            return false;
+        };
+        self.max[node.index()] = max;
+        register.own[node.index()] = Stamp(read[slot]);
+        true
+    }
+
+    #[inline]
+    pub(crate) fn largest(&self, voters: NodeSet) -> Result<Stamp, Error> {
+        let max = voters.map(|node| self.max[node.index()]).max().unwrap_or_default();
+        let frozen = voters.into_iter().any(|node| self.max[node.index()].is_frozen());
+        if frozen { Err(Error::Frozen) } else { Ok(max) }
+    }
+}
+
+/// A round over the replicas that did not end.
+pub(crate) struct Failed {
+    pub(crate) error: Error,
+    /// Nodes that answered but do not have the register.
+    pub(crate) missing: NodeSet,
+}
+
+impl From<Error> for Failed {
+    /// The votes themselves say no; no replica is missing.
+    fn from(error: Error) -> Self {
+        Self { error, missing: NodeSet::EMPTY }
+    }
+}
+
+impl Failed {
+    /// Brings the register to the nodes that lack it, so that the round can be tried again: with
+    /// its home nodes dying, a minority that it never reached has to serve it. Fails if a majority
+    /// holds another register, which means that this one is gone, or if no node lacks it.
+    #[cold]
+    pub(crate) async fn complete<F: Fabric, C: Clock>(
+        self,
+        group: &Group<F, C>,
+        register: &Register,
+    ) -> Result<(), Error> {
+        if self.missing.len() > group.nodes() / 2 {
+            return Err(Error::Gone);
+        }
+        if self.missing.is_empty() {
+            return Err(self.error);
+        }
+        let from = NodeSet::all(group.nodes()).minus(self.missing);
+        complete(group, register, from, self.missing).await;
+        Ok(())
+    }
+}
+
+/// Brings the register's header to replicas that lack it, in the background. One roundtrip.
+///
+/// Their slots need nothing: an empty slot is below every stamp, and the stamps that a majority
+/// must hold were put there by whoever bore the register and by its writers.
+#[cold]
+pub(crate) async fn complete<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    register: &Register,
+    from: NodeSet,
+    missing: NodeSet,
+) {
+    let words = register::HEADER_WORDS + register.shape.key_words();
+    let header = |node| register.place.at(node, group.nodes()).plus(register::HEADER);
+    let identity = [register.identity.birth, register.identity.number.0];
+    let mut found = None;
+    let read = |node, reply: Option<F::Reply<'f>>| match reply {
+        None => Next::Post(group.fabric().post(node, &[Verb::Read { at: header(node), words }])),
+        Some(reply) if reply.starts_with(&identity) => {
+            found = Some(reply);
+            Next::Vote
+        }
+        Some(_) => Next::NoVote,
+    };
+    // Best effort: where this fails, whoever comes next finds the same replicas missing.
+    if group.settle(from, 1, read).await.is_ok()
+        && let Some(image) = found
+    {
+        for node in missing {
+            let write = Verb::Write { at: header(node), head: &image, tail: &[] };
+            drop(group.fabric().post(node, &[write]));
+        }
+    }
+}

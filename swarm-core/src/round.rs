@@ -1,0 +1,187 @@
+//! A round: chains on their way to a few nodes, and what comes back.
+//!
+//! A dead or slow node is a missing vote, not an error: a round tells when nodes are late, and ends
+//! only at the deadline.
+
+use core::future::{Future, poll_fn};
+use core::pin::Pin;
+use core::task::{Context, Poll};
+
+use crate::clock::Clock;
+use crate::fabric::{Fabric, MAX_NODES, NodeDown, NodeId};
+use crate::group::{Events, Group};
+use crate::node_set::NodeSet;
+
+/// What a round brought.
+pub enum Event<Reply> {
+    /// A node answered.
+    Reply(NodeId, Reply),
+    /// A node is known not to answer.
+    Down(NodeId),
+    /// Nodes that were posted to are late. Told once a round.
+    Late,
+    /// The deadline has passed.
+    Expired,
+    /// Nothing is on its way.
+    Idle,
+}
+
+/// Chains on their way, at most one for each node.
+pub struct Round<'f, F: Fabric + 'f, C> {
+    group: &'f Group<F, C>,
+    chains: [Option<F::Completion<'f>>; MAX_NODES],
+    pending: NodeSet,
+    since: Option<u64>,
+    late: bool,
+    told: bool,
+}
+
+impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
+    /// An empty round.
+    #[inline]
+    pub fn new(group: &'f Group<F, C>) -> Self {
+        Self {
+            group,
+            chains: [const { None }; MAX_NODES],
+            pending: NodeSet::EMPTY,
+            since: None,
+            late: false,
+            told: false,
+        }
+    }
+
+    /// Waits for this chain, posted to `node`, which has none on its way.
+    pub fn add(&mut self, node: NodeId, chain: F::Completion<'f>) {
+        debug_assert!(!self.pending.contains(node));
+        self.chains[node.index()] = Some(chain);
+        self.pending.insert(node);
+    }
+
+    /// The nodes that have not answered.
+    pub fn pending(&self) -> NodeSet {
+        self.pending
+    }
+
+    /// What comes next.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost when the future is dropped.
+    pub async fn next(&mut self) -> Event<F::Reply<'f>> {
+        poll_fn(|cx| self.poll(cx)).await
+    }
+
+    /// Tells once more when nodes are late: some are posted to only now.
+    pub(crate) fn watch_again(&mut self) {
+        self.told = false;
+        self.since = None;
+    }
+
+    /// The reply of `node`, if it is there, without learning from how long it took.
+    #[inline]
+    pub(crate) fn look(&mut self, node: NodeId, cx: &mut Context<'_>) -> Option<F::Reply<'f>> {
+        let chain = self.chains[node.index()].as_mut()?;
+        match Pin::new(chain).poll(cx) {
+            Poll::Ready(Ok(reply)) => {
+                self.chains[node.index()] = None;
+                self.pending.remove(node);
+                Some(reply)
+            }
+            Poll::Ready(Err(down)) => {
+                self.answered(node, Err(down));
+                None
+            }
+            Poll::Pending => None,
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Event<F::Reply<'f>>> {
+        // Completions before the clock: a client that was itself held up finds no one late.
+        for node in self.pending {
+            let chain = self.chains[node.index()].as_mut().expect("pending nodes have chains");
+            if let Poll::Ready(result) = Pin::new(chain).poll(cx) {
+                return Poll::Ready(self.answered(node, result));
+            }
+        }
+        if self.pending.is_empty() {
+            return Poll::Ready(Event::Idle);
+        }
+        self.wait(cx)
+    }
+
+    fn answered(
+        &mut self,
+        node: NodeId,
+        result: Result<F::Reply<'f>, NodeDown>,
+    ) -> Event<F::Reply<'f>> {
+        self.chains[node.index()] = None;
+        self.pending.remove(node);
+        let mut suspects = self.group.suspects.get();
+        match result {
+            Ok(reply) => {
+                if let Some(since) = self.since
+                    && !self.late
+                {
+                    self.group.measured(since);
+                }
+                if suspects.contains(node) {
+                    suspects.remove(node);
+                    self.group.suspects.set(suspects);
+                }
+                Event::Reply(node, reply)
+            }
+            Err(_) => {
+                suspects.insert(node);
+                self.group.suspects.set(suspects);
+                Event::Down(node)
+            }
+        }
+    }
+
+    fn wait(&mut self, cx: &mut Context<'_>) -> Poll<Event<F::Reply<'f>>> {
+        let group = self.group;
+        let now = group.clock().now();
+        let waited = now.saturating_sub(*self.since.get_or_insert(now));
+        let patience = group.patience();
+        if waited >= patience.deadline {
+            return Poll::Ready(Event::Expired);
+        }
+        let late = patience.late_floor.max(patience.late_roundtrips * group.roundtrip.get());
+        if !self.told && waited >= late {
+            self.told = true;
+            if !core::mem::replace(&mut self.late, true) {
+                let events = group.events.get();
+                group.events.set(Events { widened: events.widened + 1, ..events });
+            }
+            group.suspects.set(group.suspects.get().union(self.pending));
+            return Poll::Ready(Event::Late);
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Clears of suspicion those that answer now, though their votes are not needed. Gives them
+    /// half a roundtrip, since a probe may have been posted last.
+    pub(crate) async fn hear_out(&mut self) {
+        let group = self.group;
+        let suspects = group.suspects.get();
+        if self.pending.intersection(suspects).is_empty() {
+            return;
+        }
+        let until = group.clock().now() + group.roundtrip.get() / 2;
+        poll_fn(|cx| {
+            for node in self.pending.intersection(suspects) {
+                let chain = self.chains[node.index()].as_mut().expect("pending nodes have chains");
+                if let Poll::Ready(result) = Pin::new(chain).poll(cx) {
+                    self.answered(node, result);
+                }
+            }
+            let heard = self.pending.intersection(suspects).is_empty();
+            if heard || group.clock().now() >= until {
+                return Poll::Ready(());
+            }
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+    }
+}
