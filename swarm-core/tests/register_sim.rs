@@ -10,6 +10,7 @@ use std::rc::Rc;
 
 use fastrand::Rng;
 use register_common::{Client, FIRST_VALUE, GaveUp, Polls, give_birth, place, turn};
+use swarm_core::abd::DmAbd;
 use swarm_core::error::Error;
 use swarm_core::fabric::{Fabric, NodeId};
 use swarm_core::history::{BUDGET, Recorder, check_key};
@@ -240,4 +241,9 @@ fn explore<P: Protocol + 'static>(default: u64) {
 #[test]
 fn safe_guess_is_linearizable_and_ends() {
     explore::<SafeGuess>(4000);
+}
+
+#[test]
+fn the_baseline_abd_is_linearizable_and_ends() {
+    explore::<DmAbd>(1000);
 }
