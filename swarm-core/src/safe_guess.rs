@@ -146,7 +146,11 @@ impl Protocol for SafeGuess {
         } else {
             write_stale(group, register, w, header, write).await?
         };
-        unfinished.complete();
+        // A write that was refused is over too, but had no effect: this client's next write must
+        // not prove to a reader that it had.
+        if written == Written::Done {
+            unfinished.complete();
+        }
         Ok(written)
     }
 
