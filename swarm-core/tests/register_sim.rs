@@ -14,6 +14,7 @@ use swarm_core::abd::DmAbd;
 use swarm_core::error::Error;
 use swarm_core::fabric::{Fabric, NodeId};
 use swarm_core::history::{BUDGET, Recorder, check_key};
+use swarm_core::layout::SLOTS;
 use swarm_core::register::Protocol;
 use swarm_core::safe_guess::SafeGuess;
 use swarm_core::sim::{Chaos, Outcome, Policy, Setup, Sim};
@@ -39,6 +40,8 @@ struct Plan {
     drops: f64,
     /// Beyond this, clocks do not disagree; nanoseconds.
     skew: i64,
+    /// Whether the clients share one stamp slot.
+    shared: bool,
 }
 
 impl Plan {
@@ -72,11 +75,17 @@ impl Plan {
             deletes: [0.0, 0.1][rng.usize(..2)],
             drops: [0.0, 0.1][rng.usize(..2)],
             skew: [1, 300, 3000][rng.usize(..3)],
+            shared: rng.u8(..6) == 0,
         }
     }
 }
 
 impl Plan {
+    /// A client's number, and its client slot in the pool.
+    fn slot(&self, id: usize) -> (usize, usize) {
+        (id, if self.shared { id * SLOTS } else { id })
+    }
+
     /// When nodes are late, and when a client gives up: never, unless connections break, when a
     /// round may lose its majority for good.
     fn patience(&self) -> (u64, u64) {
@@ -108,7 +117,8 @@ fn play<P: Protocol + 'static>(plan: &Plan, trace: bool) -> Result<Shown, String
     for id in 0..clients {
         sim.set_clock(id, rng.i64(-plan.skew..=plan.skew), rng.i64(-1000..=1000));
         let connection = (sim.fabric(id), sim.clock(id));
-        let client = Client::new(connection, id, place(plan.home), plan.patience(), &recorder);
+        let client =
+            Client::new(connection, plan.slot(id), place(plan.home), plan.patience(), &recorder);
         let task = operate::<P>(client, Rng::with_seed(rng.u64(..)), *plan, Rc::clone(&shown));
         sim.spawn(id, task);
     }
@@ -159,7 +169,7 @@ async fn operate<P: Protocol>(
     plan: Plan,
     shown: Rc<RefCell<Shown>>,
 ) {
-    let id = client.group.session().client as u64;
+    let id = client.id as u64;
     for round in 0..rng.u64(2..=5) {
         turn(&client.group).await;
         let polls = Polls((rng.f64() < plan.drops).then(|| rng.u32(1..12)));
@@ -195,7 +205,8 @@ fn last_read<P: Protocol>(
     let id = alive[rng.usize(..alive.len())];
     sim.set_chaos(Chaos::NONE);
     let connection = (sim.fabric(id), sim.clock(id));
-    let mut client = Client::new(connection, id, place(plan.home), plan.patience(), recorder);
+    let mut client =
+        Client::new(connection, plan.slot(id), place(plan.home), plan.patience(), recorder);
     sim.spawn(id, async move {
         let read = client.read::<P>(Polls::ALL).await;
         read.unwrap_or_else(|error| panic!("the last read: {error:?}"));

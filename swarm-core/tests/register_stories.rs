@@ -44,7 +44,7 @@ impl Story {
 
     fn client(&self, id: usize) -> Client {
         let connection = (self.sim.fabric(id), self.sim.clock(id));
-        Client::new(connection, id, place(self.home), (LATE, u64::MAX / 4), &self.recorder)
+        Client::new(connection, (id, id), place(self.home), (LATE, u64::MAX / 4), &self.recorder)
     }
 
     /// A client begins to write these values, one after the other. It is polled once.

@@ -86,36 +86,38 @@ pub(crate) struct Client {
     pub(crate) register: Register,
     /// Where it takes its operations down.
     pub(crate) recorder: Recorder,
+    /// Its number.
+    pub(crate) id: usize,
     buffers: Cell<u64>,
 }
 
 impl Client {
-    /// Client number `id`, which finds nodes late after `late` nanoseconds, and gives up after
+    /// Client number `id` of the story, in client slot `slot` of the pool, which finds nodes late after `late` nanoseconds, and gives up after
     /// `deadline`.
     pub(crate) fn new(
         (fabric, clock): (SimFabric, SimClock),
-        id: usize,
+        (id, slot): (usize, usize),
         place: Place,
         (late, deadline): (u64, u64),
         recorder: &Recorder,
     ) -> Self {
-        let session = Session { client: id, incarnation: Incarnation(id as u64 + 1) };
+        let session = Session { client: slot, incarnation: Incarnation(id as u64 + 1) };
         let group = Group::new(Counting::new(fabric), clock, FORMAT, session);
         group.set_patience(Patience { late_floor: late, late_roundtrips: 4, deadline });
         let register = Register::new(place, IDENTITY, SHAPE);
-        Self { group, register, recorder: recorder.clone(), buffers: Cell::new(0) }
+        Self { group, register, recorder: recorder.clone(), id, buffers: Cell::new(0) }
     }
 
     pub(crate) fn fresh(&self) -> Pointer {
         let index = self.buffers.replace(self.buffers.get() + 1);
         assert!(index < BUFFERS / BUFFER_GRANULES, "a client writes fewer times");
-        let base = 64 + self.group.session().client as u64 * BUFFERS;
+        let base = 64 + self.id as u64 * BUFFERS;
         Pointer(base + index * BUFFER_GRANULES)
     }
 
     /// Reads. `None` in the answer's place if it ended in an error or was given up after `polls`.
     pub(crate) async fn read<P: Protocol>(&mut self, polls: Polls) -> Result<Tally, GaveUp> {
-        let call = self.recorder.called(self.group.session().client, 0, Call::Get);
+        let call = self.recorder.called(self.id, 0, Call::Get);
         let group = &self.group;
         let read = group.fabric().track(P::read(group, &mut self.register, Check::Key(KEY)));
         let (found, tally) = polls.limit(read).await?;
@@ -145,7 +147,7 @@ impl Client {
         id: u64,
         polls: Polls,
     ) -> Result<Tally, GaveUp> {
-        let call = self.recorder.called(self.group.session().client, 0, Call::Update(id));
+        let call = self.recorder.called(self.id, 0, Call::Update(id));
         let bytes = value(id);
         let number = self.group.number().expect("numbers last");
         let write = Write { number, buffer, value: &bytes };
@@ -162,7 +164,7 @@ impl Client {
 
     /// Deletes.
     pub(crate) async fn delete<P: Protocol>(&mut self, polls: Polls) -> Result<Tally, GaveUp> {
-        let call = self.recorder.called(self.group.session().client, 0, Call::Delete);
+        let call = self.recorder.called(self.id, 0, Call::Delete);
         let number = self.group.number().expect("numbers last");
         let write = Write { number, buffer: self.fresh(), value: &[] };
         let group = &self.group;
