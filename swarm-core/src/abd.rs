@@ -5,6 +5,8 @@
 //! for each. It rests on the same max register M as Safe-Guess, without guesses and locks; its
 //! stamps are all verified.
 
+use core::convert::Infallible;
+
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::Fabric;
@@ -26,7 +28,9 @@ impl Protocol for DmAbd {
     const NAME: &'static str = "dm-abd";
 
     type Reading<'f, F: Fabric + 'f, C: Clock + 'f> = ();
+    type Unread<'f, F: Fabric + 'f> = Infallible;
     type Writing<'f, F: Fabric + 'f, C: Clock + 'f> = ();
+    type Unsettled<'f> = Infallible;
 
     fn begin_read<'f, F: Fabric, C: Clock>(
         _group: &'f Group<F, C>,
@@ -36,19 +40,22 @@ impl Protocol for DmAbd {
         Begun::Rest(())
     }
 
-    /// Reads the register: two roundtrips.
-    async fn end_read<'f, F: Fabric, C: Clock>(
+    async fn wait_read<'f, F: Fabric, C: Clock>(
         group: &'f Group<F, C>,
         register: &mut Register,
         check: Check<'_>,
         _reading: (),
+    ) -> Begun<Result<Found<'f, F>, Error>, Infallible> {
+        Begun::Done(read(group, register, check).await)
+    }
+
+    async fn end_read<'f, F: Fabric, C: Clock>(
+        _group: &'f Group<F, C>,
+        _register: &mut Register,
+        _check: Check<'_>,
+        never: Infallible,
     ) -> Result<Found<'f, F>, Error> {
-        let m = max_register::read(group, register, check, Want::OutOfPlace).await?;
-        Ok(match m.value {
-            _ if m.other_key => Found::OtherKey,
-            Some(value) => Found::Value(value),
-            None => Found::Deleted,
-        })
+        match never {}
     }
 
     fn begin_write<F: Fabric, C: Clock>(
@@ -59,40 +66,22 @@ impl Protocol for DmAbd {
         Begun::Rest(())
     }
 
-    /// Writes the register: two roundtrips.
-    async fn end_write<F: Fabric, C: Clock>(
+    async fn wait_write<F: Fabric, C: Clock>(
         group: &Group<F, C>,
         register: &mut Register,
-        write: Write<'_>,
+        w: Write<'_>,
         _writing: (),
+    ) -> Begun<Result<Written, Error>, Infallible> {
+        Begun::Done(write(group, register, w).await)
+    }
+
+    async fn end_write<F: Fabric, C: Clock>(
+        _group: &Group<F, C>,
+        _register: &mut Register,
+        _write: Write<'_>,
+        never: Infallible,
     ) -> Result<Written, Error> {
-        let format = group.format();
-        // Round 1: the largest timestamp.
-        let m = look::look(group, register, Check::Identity).await?.max;
-        if format.is_deleted(m) {
-            // A delete that a minority holds is not final yet.
-            max_register::read(group, register, Check::Identity, Want::Stamp).await?;
-            return Ok(Written::Deleted);
-        }
-        let timestamp = Timestamp(format.timestamp(m).0 + 1);
-        if timestamp >= format.deleted() {
-            return Err(Error::Exhausted);
-        }
-        // Round 2: the value above it.
-        let stamp = format.stamp(timestamp, write.buffer, StampFlags::VERIFIED);
-        let header = BufferHeader {
-            rewrite: Timestamp(0),
-            number: write.number,
-            register: register.place.pointer,
-            length: write.value.len(),
-            guess: timestamp,
-            checksum: checksum(format, timestamp, write.buffer, write.value),
-        };
-        let words = header.encode();
-        let copy = Copy { from: buffer::REWRITE, head: &words, tail: write.value };
-        let writes = Writes { stamp, copy, held: NodeSet::EMPTY };
-        max_register::write(group, register, writes).await?;
-        Ok(Written::Done)
+        match never {}
     }
 
     /// Deletes the register: one roundtrip, as nothing is above the top timestamp.
@@ -103,4 +92,53 @@ impl Protocol for DmAbd {
     ) -> Result<(), Error> {
         SafeGuess::delete(group, register, write).await
     }
+}
+
+/// Reads the register: two roundtrips.
+async fn read<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    register: &mut Register,
+    check: Check<'_>,
+) -> Result<Found<'f, F>, Error> {
+    let m = max_register::read(group, register, check, Want::OutOfPlace).await?;
+    Ok(match m.value {
+        _ if m.other_key => Found::OtherKey,
+        Some(value) => Found::Value(value),
+        None => Found::Deleted,
+    })
+}
+
+/// Writes the register: two roundtrips.
+async fn write<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    register: &mut Register,
+    write: Write<'_>,
+) -> Result<Written, Error> {
+    let format = group.format();
+    // Round 1: the largest timestamp.
+    let m = look::look(group, register, Check::Identity).await?.max;
+    if format.is_deleted(m) {
+        // A delete that a minority holds is not final yet.
+        max_register::read(group, register, Check::Identity, Want::Stamp).await?;
+        return Ok(Written::Deleted);
+    }
+    let timestamp = Timestamp(format.timestamp(m).0 + 1);
+    if timestamp >= format.deleted() {
+        return Err(Error::Exhausted);
+    }
+    // Round 2: the value above it.
+    let stamp = format.stamp(timestamp, write.buffer, StampFlags::VERIFIED);
+    let header = BufferHeader {
+        rewrite: Timestamp(0),
+        number: write.number,
+        register: register.place.pointer,
+        length: write.value.len(),
+        guess: timestamp,
+        checksum: checksum(format, timestamp, write.buffer, write.value),
+    };
+    let words = header.encode();
+    let copy = Copy { from: buffer::REWRITE, head: &words, tail: write.value };
+    let writes = Writes { stamp, copy, held: NodeSet::EMPTY };
+    max_register::write(group, register, writes).await?;
+    Ok(Written::Done)
 }

@@ -84,7 +84,7 @@ impl<F> Counting<F> {
     }
 
     /// Does `begin`, the beginning of an operation, and says what it cost.
-    #[inline]
+    #[inline(always)]
     pub fn track_now<T>(&self, begin: impl FnOnce() -> T) -> (T, Tally) {
         let others = self.current.replace(Tally::default());
         let begun = begin();
@@ -117,7 +117,7 @@ impl<F> Counting<F> {
         self.current.get()
     }
 
-    #[inline]
+    #[inline(always)]
     fn posted(&self, chain: &[Verb<'_>]) -> u32 {
         let mut tally = self.current.get();
         tally.verbs += chain.len() as u64;
@@ -128,7 +128,7 @@ impl<F> Counting<F> {
         tally.roundtrips + 1
     }
 
-    #[inline]
+    #[inline(always)]
     fn consumed(&self, depth: u32) {
         let mut tally = self.current.get();
         tally.roundtrips = tally.roundtrips.max(depth);
@@ -171,7 +171,7 @@ pub struct CountedCompletion<'f, F, T> {
 impl<F, T: Future + Unpin> Future for CountedCompletion<'_, F, T> {
     type Output = T::Output;
 
-    #[inline]
+    #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T::Output> {
         let this = self.get_mut();
         let polled = Pin::new(&mut this.inner).poll(cx);
@@ -197,7 +197,7 @@ impl<F: Fabric> Fabric for Counting<F> {
         self.inner.nodes()
     }
 
-    #[inline]
+    #[inline(always)]
     fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> Self::Completion<'f> {
         let depth = self.posted(chain);
         CountedCompletion { inner: self.inner.post(node, chain), counting: self, depth }

@@ -42,7 +42,7 @@ pub struct Gathering<'f, F: Fabric + 'f, C> {
 
 impl<'f, F: Fabric, C: Clock> Gathering<'f, F, C> {
     /// Nothing posted yet; `need` nodes have to vote.
-    #[inline]
+    #[inline(always)]
     pub fn new(group: &'f Group<F, C>, need: usize) -> Self {
         Self {
             group,
@@ -56,7 +56,7 @@ impl<'f, F: Fabric, C: Clock> Gathering<'f, F, C> {
     }
 
     /// Posts to `first` and takes what is there, without waiting. The voters, if they are enough.
-    #[inline]
+    #[inline(always)]
     pub fn at_once(
         &mut self,
         first: NodeSet,
@@ -118,7 +118,7 @@ impl<'f, F: Fabric, C: Clock> Gathering<'f, F, C> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn begin(
         &mut self,
         wanted: NodeSet,
@@ -131,7 +131,7 @@ impl<'f, F: Fabric, C: Clock> Gathering<'f, F, C> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, node: NodeId, next: Next<F::Completion<'f>>) {
         match next {
             Next::Post(chain) => self.round.add(node, chain),

@@ -155,6 +155,7 @@ impl<F: Fabric, C: Clock> Group<F, C> {
     }
 
     /// A fresh write number; `None` when this incarnation has used up its numbers.
+    #[inline]
     pub fn number(&self) -> Option<WriteNumber> {
         let counter = self.counter.get() + 1;
         if counter > WriteNumber::LAST_COUNTER {
@@ -166,11 +167,13 @@ impl<F: Fabric, C: Clock> Group<F, C> {
 
     /// A write begins. Unless it is told to be complete, this client goes on as another writer:
     /// its next write must not prove an abandoned one complete.
+    #[inline]
     pub(crate) fn begin_write(&self) -> Unfinished<'_> {
         Unfinished(&self.counter)
     }
 
     /// Wall-clock nanoseconds since the pool's creation, moved forward when guesses proved stale.
+    #[inline]
     pub fn now(&self) -> u64 {
         self.clock.now() + self.skew.get()
     }
@@ -185,6 +188,7 @@ impl<F: Fabric, C: Clock> Group<F, C> {
     /// Goes round from the home node, past suspects where enough others are left. Now and then a
     /// suspect is in the set on top of a majority: it is not waited for, but its answer shows
     /// that it is back.
+    #[inline]
     pub fn preferred(&self, home: NodeId) -> NodeSet {
         let (n, need) = (self.nodes(), self.majority());
         let ring = NodeSet::ring(home, need, n);

@@ -16,7 +16,7 @@ use crate::register::{Check, Register, Value};
 use crate::words::{Pointer, Stamp, WordFormat, WriteNumber};
 
 /// The largest of a replica's slots.
-#[inline]
+#[inline(always)]
 pub(crate) fn largest(slots: &[u64]) -> Stamp {
     let mut max = 0;
     let mut frozen = 0;
@@ -28,7 +28,7 @@ pub(crate) fn largest(slots: &[u64]) -> Stamp {
 }
 
 /// What a replica's slots and identity say, in a READ that begins with the slots.
-#[inline]
+#[inline(always)]
 pub(crate) fn state(reply: &[u64], identity: Identity) -> Option<Stamp> {
     let words: &[u64; register::STATE_WORDS] = reply.first_chunk()?;
     let [slots @ .., birth, number] = words;
@@ -42,7 +42,7 @@ pub(crate) fn buffer_at(pointer: Pointer, word: usize) -> Address {
 }
 
 /// Posts the READ of one replica: everything at home, slots and identity elsewhere.
-#[inline]
+#[inline(always)]
 pub(crate) fn post_read<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     node: NodeId,
@@ -61,7 +61,7 @@ pub(crate) fn post_read<'f, F: Fabric, C: Clock>(
 /// The CAS that raises one's own slot at `node` to `stamp`, from what it is thought to hold.
 ///
 /// A slot only grows: one that is thought to be past the stamp is left as it is.
-#[inline]
+#[inline(always)]
 pub(crate) fn raise<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     node: NodeId,
@@ -74,7 +74,7 @@ pub(crate) fn raise<F: Fabric, C: Clock>(
 }
 
 /// The READ of slots and identity at `node`.
-#[inline]
+#[inline(always)]
 fn read_state<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     node: NodeId,
@@ -86,7 +86,7 @@ fn read_state<F: Fabric, C: Clock>(
 
 /// Posts the chain of one write at one node: WRITE the buffer, CAS one's own slot, READ the slots.
 /// The reply is the slot's old word and the READ.
-#[inline]
+#[inline(always)]
 pub(crate) fn post_write<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     node: NodeId,
@@ -200,7 +200,7 @@ pub(crate) enum InPlace {
 }
 
 /// Judges the in-place copy in the home node's READ for a verified `stamp`.
-#[inline]
+#[inline(always)]
 pub(crate) fn judge_in_place(
     format: WordFormat,
     register: &Register,
@@ -236,7 +236,7 @@ pub(crate) fn in_place_head(
 }
 
 /// Posts the in-place copy of a verified stamp at the home node, with `and` behind it.
-#[inline]
+#[inline(always)]
 pub(crate) fn post_in_place<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &Register,

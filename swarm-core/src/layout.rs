@@ -123,6 +123,7 @@ impl Place {
     }
 
     /// The object's first word at `node`, in a group of `nodes`.
+    #[inline]
     pub fn at(&self, node: NodeId, nodes: usize) -> Address {
         if node == self.home {
             return Address(self.at_home);

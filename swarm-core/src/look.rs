@@ -39,14 +39,14 @@ struct Seen<R> {
 }
 
 impl<R: core::ops::Deref<Target = [u64]>> Seen<R> {
-    #[inline]
+    #[inline(always)]
     fn new(check: Check<'_>) -> Self {
         // A header that is just being written may show the identity before the key. It is whole at
         // a majority (its birth was committed), so one voter shows the key if it is this one.
         Self { votes: Votes::new(), home: None, same_key: matches!(check, Check::Identity) }
     }
 
-    #[inline]
+    #[inline(always)]
     fn step<'f, F: Fabric<Reply<'f> = R>, C: Clock>(
         &mut self,
         group: &'f Group<F, C>,
@@ -70,7 +70,7 @@ impl<R: core::ops::Deref<Target = [u64]>> Seen<R> {
         Next::Vote
     }
 
-    #[inline]
+    #[inline(always)]
     fn conclude<F: Fabric, C: Clock>(
         self,
         group: &Group<F, C>,
@@ -98,7 +98,7 @@ pub struct Looking<'f, F: Fabric + 'f, C> {
 pub(crate) type Looked<'f, F> = Result<Look<<F as Fabric>::Reply<'f>>, Failed>;
 
 /// Posts the READs, and takes what is there.
-#[inline]
+#[inline(always)]
 pub(crate) fn begin<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &mut Register,

@@ -128,7 +128,7 @@ pub(crate) struct Writes<'a> {
 impl Votes {
     /// One step of a write at one node: WRITE, CAS, READ, and again until the slot is past the
     /// stamp.
-    #[inline]
+    #[inline(always)]
     fn step<'f, F: Fabric, C: Clock>(
         &mut self,
         tries: &mut usize,
@@ -160,7 +160,7 @@ impl Votes {
         Next::Post(post_again(group, node, register, stamp))
     }
 
-    #[inline]
+    #[inline(always)]
     fn conclude<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,
@@ -176,7 +176,7 @@ impl Votes {
 }
 
 /// Posts a write to M's chains, and takes what is there.
-#[inline]
+#[inline(always)]
 pub(crate) fn begin_write<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &mut Register,
@@ -296,7 +296,7 @@ pub(crate) async fn read<'f, F: Fabric, C: Clock>(
 }
 
 /// The value, if the look shows it: it is in place, and a majority holds its verified stamp.
-#[inline]
+#[inline(always)]
 pub(crate) fn in_place<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &Register,

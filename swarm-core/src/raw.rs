@@ -4,6 +4,8 @@
 //! when they are written at the same time, and are lost with their node; values that do not fit in
 //! place are refused.
 
+use core::convert::Infallible;
+
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::Fabric;
@@ -23,7 +25,9 @@ impl Protocol for Raw {
     const NAME: &'static str = "raw";
 
     type Reading<'f, F: Fabric + 'f, C: Clock + 'f> = ();
+    type Unread<'f, F: Fabric + 'f> = Infallible;
     type Writing<'f, F: Fabric + 'f, C: Clock + 'f> = ();
+    type Unsettled<'f> = Infallible;
 
     fn begin_read<'f, F: Fabric, C: Clock>(
         _group: &'f Group<F, C>,
@@ -33,37 +37,22 @@ impl Protocol for Raw {
         Begun::Rest(())
     }
 
-    /// Reads the in-place copy: one roundtrip. `check` is by identity alone.
-    async fn end_read<'f, F: Fabric, C: Clock>(
+    async fn wait_read<'f, F: Fabric, C: Clock>(
         group: &'f Group<F, C>,
         register: &mut Register,
         _check: Check<'_>,
         _reading: (),
+    ) -> Begun<Result<Found<'f, F>, Error>, Infallible> {
+        Begun::Done(read(group, register).await)
+    }
+
+    async fn end_read<'f, F: Fabric, C: Clock>(
+        _group: &'f Group<F, C>,
+        _register: &mut Register,
+        _check: Check<'_>,
+        never: Infallible,
     ) -> Result<Found<'f, F>, Error> {
-        let home = NodeSet::ring(register.home(), 1, group.nodes());
-        let mut read = None;
-        group
-            .settle(home, 1, |node, reply| match reply {
-                None if node == register.home() => {
-                    Next::Post(post_read(group, node, register, Check::Identity))
-                }
-                Some(reply) if state(&reply, register.identity).is_some() => {
-                    read = Some(reply);
-                    Next::Vote
-                }
-                _ => Next::NoVote,
-            })
-            .await?;
-        let reply = read.ok_or(Error::Gone)?;
-        let Some(&[stamp, _, _, length, ..]) = reply.get(register.in_place()..) else {
-            return Err(Error::Damaged);
-        };
-        if group.format().is_deleted(Stamp(stamp)) {
-            return Ok(Found::Deleted);
-        }
-        let length = usize::try_from(length).unwrap_or(usize::MAX).min(register.capacity());
-        let start = register.in_place() + register::IN_PLACE_WORDS;
-        Ok(Found::Value(Value { reply, start, length }))
+        match never {}
     }
 
     fn begin_write<F: Fabric, C: Clock>(
@@ -74,18 +63,22 @@ impl Protocol for Raw {
         Begun::Rest(())
     }
 
-    /// Writes in place: one roundtrip. A value that does not fit is refused.
-    async fn end_write<F: Fabric, C: Clock>(
+    async fn wait_write<F: Fabric, C: Clock>(
         group: &Group<F, C>,
         register: &mut Register,
-        write: Write<'_>,
+        w: Write<'_>,
         _writing: (),
+    ) -> Begun<Result<Written, Error>, Infallible> {
+        Begun::Done(write(group, register, w).await)
+    }
+
+    async fn end_write<F: Fabric, C: Clock>(
+        _group: &Group<F, C>,
+        _register: &mut Register,
+        _write: Write<'_>,
+        never: Infallible,
     ) -> Result<Written, Error> {
-        if write.value.len() > register.capacity() {
-            return Err(Error::Exhausted);
-        }
-        put(group, register, Stamp::EMPTY, write.number, write.value).await?;
-        Ok(Written::Done)
+        match never {}
     }
 
     /// Marks the in-place copy: one roundtrip.
@@ -119,4 +112,48 @@ async fn put<F: Fabric, C: Clock>(
         })
         .await?;
     Ok(())
+}
+
+/// Reads the in-place copy: one roundtrip. `check` is by identity alone.
+async fn read<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    register: &mut Register,
+) -> Result<Found<'f, F>, Error> {
+    let home = NodeSet::ring(register.home(), 1, group.nodes());
+    let mut read = None;
+    group
+        .settle(home, 1, |node, reply| match reply {
+            None if node == register.home() => {
+                Next::Post(post_read(group, node, register, Check::Identity))
+            }
+            Some(reply) if state(&reply, register.identity).is_some() => {
+                read = Some(reply);
+                Next::Vote
+            }
+            _ => Next::NoVote,
+        })
+        .await?;
+    let reply = read.ok_or(Error::Gone)?;
+    let Some(&[stamp, _, _, length, ..]) = reply.get(register.in_place()..) else {
+        return Err(Error::Damaged);
+    };
+    if group.format().is_deleted(Stamp(stamp)) {
+        return Ok(Found::Deleted);
+    }
+    let length = usize::try_from(length).unwrap_or(usize::MAX).min(register.capacity());
+    let start = register.in_place() + register::IN_PLACE_WORDS;
+    Ok(Found::Value(Value { reply, start, length }))
+}
+
+/// Writes in place: one roundtrip. A value that does not fit is refused.
+async fn write<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    register: &mut Register,
+    write: Write<'_>,
+) -> Result<Written, Error> {
+    if write.value.len() > register.capacity() {
+        return Err(Error::Exhausted);
+    }
+    put(group, register, Stamp::EMPTY, write.number, write.value).await?;
+    Ok(Written::Done)
 }

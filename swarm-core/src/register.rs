@@ -179,9 +179,10 @@ pub enum Begun<Done, Rest> {
 
 /// A way to keep a register: Safe-Guess, or one of the baselines it is measured against.
 ///
-/// Reads and writes come in two parts. The first posts and takes what is there without waiting,
+/// Reads and writes come in three parts. The first posts and takes what is there without waiting,
 /// which is all there is to do in the common case where memory is near: it is a plain function, so
-/// that it costs what it does and not what a future costs.
+/// that it costs what it does and not what a future costs. The second waits, which is all there is
+/// to do in the common case where memory is far. The third is the rest.
 ///
 /// One client has at most one write (or delete) of a register under way at a time. Dropping a
 /// future, or what was begun, before it ends equals a crash of the client at that point: a write
@@ -191,8 +192,12 @@ pub trait Protocol {
     const NAME: &'static str;
     /// A read on its way.
     type Reading<'f, F: Fabric + 'f, C: Clock + 'f>;
+    /// A read whose first round did not bring the value.
+    type Unread<'f, F: Fabric + 'f>;
     /// A write on its way.
     type Writing<'f, F: Fabric + 'f, C: Clock + 'f>;
+    /// A write whose first round did not settle it.
+    type Unsettled<'f>;
 
     /// Begins to read the register.
     fn begin_read<'f, F: Fabric, C: Clock>(
@@ -201,12 +206,20 @@ pub trait Protocol {
         check: Check<'_>,
     ) -> Begun<Result<Found<'f, F>, Error>, Self::Reading<'f, F, C>>;
 
-    /// The rest of a read.
-    fn end_read<'f, F: Fabric, C: Clock>(
+    /// Waits for a read's first round.
+    fn wait_read<'f, F: Fabric, C: Clock>(
         group: &'f Group<F, C>,
         register: &mut Register,
         check: Check<'_>,
         reading: Self::Reading<'f, F, C>,
+    ) -> impl Future<Output = Begun<Result<Found<'f, F>, Error>, Self::Unread<'f, F>>>;
+
+    /// The rest of a read. Its future is large.
+    fn end_read<'f, F: Fabric, C: Clock>(
+        group: &'f Group<F, C>,
+        register: &mut Register,
+        check: Check<'_>,
+        unread: Self::Unread<'f, F>,
     ) -> impl Future<Output = Result<Found<'f, F>, Error>>;
 
     /// Begins to write the register.
@@ -216,12 +229,20 @@ pub trait Protocol {
         write: Write<'_>,
     ) -> Begun<Result<Written, Error>, Self::Writing<'f, F, C>>;
 
-    /// The rest of a write, which must be the one that was begun.
-    fn end_write<'f, F: Fabric, C: Clock>(
+    /// Waits for a write's first round. The write must be the one that was begun.
+    fn wait_write<'f, F: Fabric, C: Clock>(
         group: &'f Group<F, C>,
         register: &mut Register,
         write: Write<'_>,
         writing: Self::Writing<'f, F, C>,
+    ) -> impl Future<Output = Begun<Result<Written, Error>, Self::Unsettled<'f>>>;
+
+    /// The rest of a write, which must be the one that was begun. Its future is large.
+    fn end_write<'f, F: Fabric, C: Clock>(
+        group: &'f Group<F, C>,
+        register: &mut Register,
+        write: Write<'_>,
+        unsettled: Self::Unsettled<'f>,
     ) -> impl Future<Output = Result<Written, Error>>;
 
     /// Deletes the register, for good. The write's value is empty.
@@ -238,9 +259,13 @@ pub trait Protocol {
         check: Check<'_>,
     ) -> impl Future<Output = Result<Found<'f, F>, Error>> {
         async move {
-            match Self::begin_read(group, register, check) {
+            let reading = match Self::begin_read(group, register, check) {
+                Begun::Done(found) => return found,
+                Begun::Rest(reading) => reading,
+            };
+            match Self::wait_read(group, register, check, reading).await {
                 Begun::Done(found) => found,
-                Begun::Rest(reading) => Self::end_read(group, register, check, reading).await,
+                Begun::Rest(unread) => Self::end_read(group, register, check, unread).await,
             }
         }
     }
@@ -252,9 +277,13 @@ pub trait Protocol {
         write: Write<'_>,
     ) -> impl Future<Output = Result<Written, Error>> {
         async move {
-            match Self::begin_write(group, register, write) {
+            let writing = match Self::begin_write(group, register, write) {
+                Begun::Done(written) => return written,
+                Begun::Rest(writing) => writing,
+            };
+            match Self::wait_write(group, register, write, writing).await {
                 Begun::Done(written) => written,
-                Begun::Rest(writing) => Self::end_write(group, register, write, writing).await,
+                Begun::Rest(rest) => Self::end_write(group, register, write, rest).await,
             }
         }
     }

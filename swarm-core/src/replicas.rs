@@ -26,14 +26,14 @@ pub(crate) struct Votes {
 }
 
 impl Votes {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new() -> Self {
         Self { max: [Stamp::EMPTY; MAX_NODES], missing: NodeSet::EMPTY }
     }
 
     /// Takes in a READ. A replica without the register's identity is a missing vote: the register
     /// has not arrived there yet, or another life of the memory shines through.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(
         &mut self,
         register: &mut Register,
@@ -50,7 +50,7 @@ impl Votes {
         true
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn largest(&self, voters: NodeSet) -> Result<Stamp, Error> {
         let max = voters.map(|node| self.max[node.index()]).max().unwrap_or_default();
         let frozen = voters.into_iter().any(|node| self.max[node.index()].is_frozen());

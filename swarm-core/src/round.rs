@@ -38,7 +38,7 @@ pub struct Round<'f, F: Fabric + 'f, C> {
 
 impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
     /// An empty round.
-    #[inline]
+    #[inline(always)]
     pub fn new(group: &'f Group<F, C>) -> Self {
         Self {
             group,
@@ -51,6 +51,7 @@ impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
     }
 
     /// Waits for this chain, posted to `node`, which has none on its way.
+    #[inline]
     pub fn add(&mut self, node: NodeId, chain: F::Completion<'f>) {
         debug_assert!(!self.pending.contains(node));
         self.chains[node.index()] = Some(chain);
@@ -58,6 +59,7 @@ impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
     }
 
     /// The nodes that have not answered.
+    #[inline]
     pub fn pending(&self) -> NodeSet {
         self.pending
     }
@@ -77,7 +79,7 @@ impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
     }
 
     /// The reply of `node`, if it is there, without learning from how long it took.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn look(&mut self, node: NodeId, cx: &mut Context<'_>) -> Option<F::Reply<'f>> {
         let chain = self.chains[node.index()].as_mut()?;
         match Pin::new(chain).poll(cx) {

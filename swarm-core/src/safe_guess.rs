@@ -45,22 +45,37 @@ impl Protocol for SafeGuess {
     const NAME: &'static str = "swarm";
 
     type Reading<'f, F: Fabric + 'f, C: Clock + 'f> = Reading<'f, F, C>;
+    type Unread<'f, F: Fabric + 'f> = Unread<'f, F>;
     type Writing<'f, F: Fabric + 'f, C: Clock + 'f> = Writing<'f, F, C>;
+    type Unsettled<'f> = Unsettled<'f>;
 
-    #[inline]
+    #[inline(always)]
     fn begin_read<'f, F: Fabric, C: Clock>(
         group: &'f Group<F, C>,
         register: &mut Register,
         check: Check<'_>,
     ) -> Begun<Result<Found<'f, F>, Error>, Reading<'f, F, C>> {
-        let looked = match look::begin(group, register, check) {
-            Begun::Done(looked) => looked,
-            Begun::Rest(looking) => return Begun::Rest(Reading(Round1::Looking(looking))),
-        };
-        match looked.map(|look| max_register::in_place(group, register, look)) {
-            Ok(Ok(value)) => Begun::Done(Ok(Found::Value(value))),
-            Ok(Err(look)) => Begun::Rest(Reading(Round1::Looked(Ok(look)))),
-            Err(failed) => Begun::Rest(Reading(Round1::Looked(Err(failed)))),
+        match look::begin(group, register, check) {
+            Begun::Done(looked) => match value_of(group, register, looked) {
+                Begun::Done(found) => Begun::Done(found),
+                Begun::Rest(unread) => Begun::Rest(Reading(Begun::Done(unread))),
+            },
+            Begun::Rest(looking) => Begun::Rest(Reading(Begun::Rest(looking))),
+        }
+    }
+
+    async fn wait_read<'f, F: Fabric, C: Clock>(
+        group: &'f Group<F, C>,
+        register: &mut Register,
+        check: Check<'_>,
+        reading: Reading<'f, F, C>,
+    ) -> Begun<Result<Found<'f, F>, Error>, Unread<'f, F>> {
+        match reading.0 {
+            Begun::Done(unread) => Begun::Rest(unread),
+            Begun::Rest(looking) => {
+                let looked = looking.end(group, register, check).await;
+                value_of(group, register, looked)
+            }
         }
     }
 
@@ -68,18 +83,8 @@ impl Protocol for SafeGuess {
         group: &'f Group<F, C>,
         register: &mut Register,
         check: Check<'_>,
-        reading: Reading<'f, F, C>,
+        Unread(looked): Unread<'f, F>,
     ) -> Result<Found<'f, F>, Error> {
-        let looked = match reading.0 {
-            Round1::Looked(looked) => looked,
-            Round1::Looking(looking) => match looking.end(group, register, check).await {
-                Ok(look) => match max_register::in_place(group, register, look) {
-                    Ok(value) => return Ok(Found::Value(value)),
-                    Err(look) => Ok(look),
-                },
-                Err(failed) => Err(failed),
-            },
-        };
         let m = match looked {
             Ok(look) if look.missing.is_empty() => {
                 max_register::read_on(group, register, check, Want::Value, look).await?
@@ -93,7 +98,7 @@ impl Protocol for SafeGuess {
         read_guessed(group, register, m).await
     }
 
-    #[inline]
+    #[inline(always)]
     fn begin_write<'f, F: Fabric, C: Clock>(
         group: &'f Group<F, C>,
         register: &mut Register,
@@ -110,42 +115,53 @@ impl Protocol for SafeGuess {
         let words = header.encode();
         let unfinished = group.begin_write();
         // Round 1: the guess goes out; its chains READ what it has to stand against.
-        let round = match max_register::begin_write(group, register, first(w, &words, &write)) {
-            Begun::Done(Ok((voters, m))) if m.same_write(w) => {
-                finish(group, register, voters, w.verified(), &write, sum);
-                unfinished.complete();
-                return Begun::Done(Ok(Written::Done));
+        let round = max_register::begin_write(group, register, first(w, &words, &write));
+        let guessed = Guessed { w, header, unfinished };
+        match round {
+            Begun::Done(wrote) => match guessed.fresh(group, register, &write, wrote) {
+                Begun::Done(written) => Begun::Done(written),
+                Begun::Rest(unsettled) => Begun::Rest(Writing(Begun::Done(unsettled))),
+            },
+            Begun::Rest(round) => Begun::Rest(Writing(Begun::Rest((guessed, round)))),
+        }
+    }
+
+    async fn wait_write<'f, F: Fabric, C: Clock>(
+        group: &'f Group<F, C>,
+        register: &mut Register,
+        write: Write<'_>,
+        writing: Writing<'f, F, C>,
+    ) -> Begun<Result<Written, Error>, Unsettled<'f>> {
+        match writing.0 {
+            Begun::Done(unsettled) => Begun::Rest(unsettled),
+            Begun::Rest((guessed, round)) => {
+                let words = guessed.header.encode();
+                let wrote = round.end(group, register, first(guessed.w, &words, &write)).await;
+                guessed.fresh(group, register, &write, wrote)
             }
-            round => round,
-        };
-        Begun::Rest(Writing { w, header, unfinished, round })
+        }
     }
 
     async fn end_write<'f, F: Fabric, C: Clock>(
         group: &'f Group<F, C>,
         register: &mut Register,
         write: Write<'_>,
-        writing: Writing<'f, F, C>,
+        Unsettled { guessed, reached }: Unsettled<'f>,
     ) -> Result<Written, Error> {
-        let Writing { w, header, unfinished, round } = writing;
-        let words = header.encode();
-        let writes = first(w, &words, &write);
-        let wrote = match round {
-            Begun::Done(wrote) => wrote,
-            Begun::Rest(round) => round.end(group, register, writes).await,
-        };
-        let (voters, m) = match wrote {
-            Ok(wrote) => wrote,
-            Err(Failed { error, missing }) if missing.is_empty() => return Err(error),
-            // Round 1 again, with the register brought to the replicas that lack it.
-            Err(_) => max_register::write(group, register, writes).await?,
-        };
-        let written = if m.same_write(w) {
-            finish(group, register, voters, w.verified(), &write, header.checksum);
-            Written::Done
+        let guessed = if reached {
+            guessed
         } else {
-            write_stale(group, register, w, header, write).await?
+            // Round 1 again, with the register brought to the replicas that lack it.
+            let words = guessed.header.encode();
+            let writes = first(guessed.w, &words, &write);
+            let wrote = max_register::write(group, register, writes).await?;
+            match guessed.fresh(group, register, &write, Ok(wrote)) {
+                Begun::Done(written) => return written,
+                Begun::Rest(unsettled) => unsettled.guessed,
+            }
         };
+        let Guessed { w, header, unfinished } = guessed;
+        let written = write_stale(group, register, w, header, write).await?;
         // A write that was refused is over too, but had no effect: this client's next write must
         // not prove to a reader that it had.
         if written == Written::Done {
@@ -170,22 +186,66 @@ impl Protocol for SafeGuess {
     }
 }
 
-/// A read on its way.
-pub struct Reading<'f, F: Fabric + 'f, C>(Round1<'f, F, C>);
+/// A read on its way, or one whose first round did not bring the value.
+pub struct Reading<'f, F: Fabric + 'f, C>(Begun<Unread<'f, F>, Looking<'f, F, C>>);
 
-enum Round1<'f, F: Fabric + 'f, C> {
-    /// Its first round is out.
-    Looking(Looking<'f, F, C>),
-    /// Its first round did not bring the value.
-    Looked(Looked<'f, F>),
+/// A read whose first round did not bring the value.
+pub struct Unread<'f, F: Fabric + 'f>(Looked<'f, F>);
+
+/// What the first look shows: the value, or that it takes more.
+#[inline(always)]
+fn value_of<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    register: &Register,
+    looked: Looked<'f, F>,
+) -> Begun<Result<Found<'f, F>, Error>, Unread<'f, F>> {
+    match looked.map(|look| max_register::in_place(group, register, look)) {
+        Ok(Ok(value)) => Begun::Done(Ok(Found::Value(value))),
+        Ok(Err(look)) => Begun::Rest(Unread(Ok(look))),
+        Err(failed) => Begun::Rest(Unread(Err(failed))),
+    }
 }
 
 /// A write on its way, or one whose first round did not settle it.
-pub struct Writing<'f, F: Fabric + 'f, C> {
+pub struct Writing<'f, F: Fabric + 'f, C>(Begun<Unsettled<'f>, Round1<'f, F, C>>);
+
+type Round1<'f, F, C> = (Guessed<'f>, max_register::Writing<'f, F, C>);
+
+/// A write whose guess is out.
+struct Guessed<'f> {
     w: Stamp,
     header: BufferHeader,
     unfinished: Unfinished<'f>,
-    round: Begun<max_register::Wrote, max_register::Writing<'f, F, C>>,
+}
+
+/// A write whose first round did not settle it.
+pub struct Unsettled<'f> {
+    guessed: Guessed<'f>,
+    /// Whether the guess reached a majority.
+    reached: bool,
+}
+
+impl<'f> Guessed<'f> {
+    /// Whether the guess proved fresh: then the write is done.
+    #[inline(always)]
+    fn fresh<F: Fabric, C: Clock>(
+        self,
+        group: &Group<F, C>,
+        register: &mut Register,
+        write: &Write<'_>,
+        wrote: max_register::Wrote,
+    ) -> Begun<Result<Written, Error>, Unsettled<'f>> {
+        match wrote {
+            Ok((voters, m)) if m.same_write(self.w) => {
+                finish(group, register, voters, self.w.verified(), write, self.header.checksum);
+                self.unfinished.complete();
+                Begun::Done(Ok(Written::Done))
+            }
+            Ok(_) => Begun::Rest(Unsettled { guessed: self, reached: true }),
+            Err(Failed { error, missing }) if missing.is_empty() => Begun::Done(Err(error)),
+            Err(_) => Begun::Rest(Unsettled { guessed: self, reached: false }),
+        }
+    }
 }
 
 /// The first round of a write: its guess, with the whole buffer.
@@ -223,7 +283,7 @@ fn header(register: &Register, write: &Write<'_>, guess: Timestamp, sum: u64) ->
 
 /// The write is complete: says so in the slots, and puts its value in place. In the background;
 /// readers who come sooner settle it themselves.
-#[inline]
+#[inline(always)]
 fn finish<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     register: &mut Register,

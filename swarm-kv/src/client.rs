@@ -341,9 +341,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         if let Some((mut register, begun)) = read {
             let found = match begun {
                 Begun::Done(found) => found,
-                Begun::Rest(reading) => {
-                    P::end_read(&self.group, &mut register, Check::Identity, reading).await
-                }
+                Begun::Rest(reading) => self.read_on(&mut register, reading).await,
             };
             match found {
                 Ok(Found::Value(value)) => return Ok(Some(value)),
@@ -352,6 +350,19 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             }
         }
         Box::pin(self.get_by_index(hash, key)).await
+    }
+
+    #[inline]
+    async fn read_on<'c>(
+        &'c self,
+        register: &mut Register,
+        reading: P::Reading<'c, Counting<F>, C>,
+    ) -> CoreResult<Found<'c, Counting<F>>> {
+        let check = Check::Identity;
+        match P::wait_read(&self.group, register, check, reading).await {
+            Begun::Done(found) => found,
+            Begun::Rest(rest) => Box::pin(P::end_read(&self.group, register, check, rest)).await,
+        }
     }
 
     async fn get_by_index(&self, hash: u64, key: &[u8]) -> Result<Option<Value<'_, F>>, Error> {
@@ -439,7 +450,14 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         };
         let written = match written {
             Begun::Done(written) => written,
-            Begun::Rest(writing) => P::end_write(&self.group, &mut register, write, writing).await,
+            Begun::Rest(writing) => {
+                match P::wait_write(&self.group, &mut register, write, writing).await {
+                    Begun::Done(written) => written,
+                    Begun::Rest(rest) => {
+                        Box::pin(P::end_write(&self.group, &mut register, write, rest)).await
+                    }
+                }
+            }
         };
         match self.updated(hash, key, &register, false, written)? {
             Some(done) => Ok(done),
