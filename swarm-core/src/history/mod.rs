@@ -91,7 +91,8 @@ pub struct Dead {
     pub value: Option<u64>,
     /// The operations put in order last, oldest first.
     pub before: Vec<Operation>,
-    /// The operations of which none fits next, though one must.
+    /// The operations of which none fits next, though one must; and one that is still to be told
+    /// the value, if there is one.
     pub next: Vec<Operation>,
 }
 

@@ -3,10 +3,11 @@
 //! The search is Wing and Gong's with Lowe's memory of what was tried: operations are put in order
 //! one by one; those that do not change the value (reads that fit, refusals) are put as soon as
 //! they can be, which is never wrong. What was tried is the set of operations in order so far and
-//! the value after them; the set is remembered by a 128-bit hash. Time is a few hash-table accesses an
-//! operation unless many writes overlap.
+//! the value after them; the set is remembered by a 128-bit hash. A value is not written over while
+//! somebody is still to be told of it, unless it is to come again. Time is a few hash-table accesses
+//! an operation, unless many writes overlap and their values repeat.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::vec::Vec;
 
 use super::{Answer, Call, Dead, Operation, Rejected};
@@ -27,6 +28,29 @@ fn apply(call: Call, answer: Option<Answer>, value: Option<u64>) -> Option<Optio
 /// Whether the call changes the value whenever it has this answer (or when it does anything).
 fn writes(call: Call, answer: Option<Answer>) -> bool {
     !matches!((call, answer), (Call::Get, _) | (_, Some(Answer::Refused)))
+}
+
+/// What an operation has to do with a value.
+#[derive(Clone, Copy)]
+enum Part {
+    Tells(u64),
+    Writes(u64),
+    Neither,
+}
+
+fn part(op: &Operation) -> Part {
+    match (op.call, op.answered) {
+        (Call::Get, Some((_, Answer::Value(Some(value))))) => Part::Tells(value),
+        (_, Some((_, Answer::Refused))) | (Call::Get | Call::Delete, _) => Part::Neither,
+        (Call::Put(value) | Call::Insert(value) | Call::Update(value), _) => Part::Writes(value),
+    }
+}
+
+/// How often a value is still to be told, and to be written.
+#[derive(Clone, Copy, Default)]
+struct Left {
+    told: u32,
+    written: u32,
 }
 
 /// No event.
@@ -61,6 +85,7 @@ pub(super) struct Search {
     placed_unknown: Vec<bool>,
     /// Unknown writes whose values nobody was told: they matter only where there is no value.
     unseen: Vec<bool>,
+    left: HashMap<u64, Left>,
     order: Vec<Placed>,
     value: Option<u64>,
     set: u128,
@@ -79,28 +104,26 @@ impl Search {
         operations[..known].sort_by_key(|op| op.called);
         operations[known..].sort_by_key(|op| op.called);
 
-        let told: HashSet<u64> = history
-            .iter()
-            .filter_map(|op| match op.answered {
-                Some((_, Answer::Value(value))) => value,
-                _ => None,
-            })
-            .collect();
-        let unseen = operations[known..]
-            .iter()
-            .map(|op| match op.call {
-                Call::Put(value) | Call::Insert(value) | Call::Update(value) => {
-                    !told.contains(&value)
-                }
-                Call::Get | Call::Delete => false,
-            })
-            .collect();
+        let mut left = HashMap::<u64, Left>::new();
+        for op in &operations {
+            match part(op) {
+                Part::Tells(value) => left.entry(value).or_default().told += 1,
+                Part::Writes(value) => left.entry(value).or_default().written += 1,
+                Part::Neither => {}
+            }
+        }
+        let unseen = |op: &Operation| match part(op) {
+            Part::Writes(value) => left[&value].told == 0,
+            Part::Tells(_) | Part::Neither => false,
+        };
+        let unseen = operations[known..].iter().map(unseen).collect();
         let mut search = Self {
             next: std::vec![END; 2 * known],
             previous: std::vec![END; 2 * known],
             first: END,
             placed_unknown: std::vec![false; operations.len() - known],
             unseen,
+            left,
             order: Vec::with_capacity(operations.len()),
             value: initial,
             set: 0,
@@ -153,7 +176,9 @@ impl Search {
                     Some(cursor) => cursor,
                     None => match (self.take_back(), &self.deepest) {
                         (Some(cursor), _) => cursor,
-                        (None, Some(dead)) => return Err(Rejected::Violation(dead.clone())),
+                        (None, Some(dead)) => {
+                            return Err(Rejected::Violation(self.with_waiting(dead.clone())));
+                        }
                         (None, None) => unreachable!("taking back begins with a picture"),
                     },
                 },
@@ -168,6 +193,14 @@ impl Search {
     fn try_next(&mut self, operation: u32, otherwise: Cursor) -> Option<Cursor> {
         let op = &self.operations[operation as usize];
         let after = apply(op.call, op.answered.map(|(_, answer)| answer), self.value)?;
+        if after != self.value
+            && let Some(value) = self.value
+            && let Some(left) = self.left.get(&value)
+            && left.told > 0
+            && left.written == 0
+        {
+            return None;
+        }
         let set = self.set ^ mark(operation);
         if !self.tried.insert((set, after)) {
             return None;
@@ -241,11 +274,24 @@ impl Search {
         self.order.push(Placed { operation, value_before: self.value, resume });
         self.value = after;
         self.set ^= mark(operation);
+        self.count(operation, u32::wrapping_sub);
         if let Some(unknown) = (operation as usize).checked_sub(self.known) {
             self.placed_unknown[unknown] = true;
         } else {
             self.unlink(2 * operation);
             self.unlink(2 * operation + 1);
+        }
+    }
+
+    /// Takes an operation out of what is left, or puts it back.
+    fn count(&mut self, operation: u32, change: impl Fn(u32, u32) -> u32) {
+        let part = part(&self.operations[operation as usize]);
+        let (Part::Tells(value) | Part::Writes(value)) = part else { return };
+        if let Some(left) = self.left.get_mut(&value) {
+            match part {
+                Part::Tells(_) => left.told = change(left.told, 1),
+                _ => left.written = change(left.written, 1),
+            }
         }
     }
 
@@ -258,6 +304,7 @@ impl Search {
         while let Some(Placed { operation, value_before, resume }) = self.order.pop() {
             self.value = value_before;
             self.set ^= mark(operation);
+            self.count(operation, u32::wrapping_add);
             if let Some(unknown) = (operation as usize).checked_sub(self.known) {
                 self.placed_unknown[unknown] = false;
             } else {
@@ -291,6 +338,16 @@ impl Search {
         if two != END {
             self.previous[two as usize] = one;
         }
+    }
+
+    /// Adds the last operation that is told the value: it may be why nothing can be next.
+    fn with_waiting(&self, mut dead: Dead) -> Dead {
+        let told =
+            |op: &&Operation| matches!(part(op), Part::Tells(told) if Some(told) == dead.value);
+        let waiting = self.operations.iter().filter(told).max_by_key(|op| op.called).copied();
+        let shown = |op: &Operation| dead.before.contains(op) || dead.next.contains(op);
+        dead.next.extend(waiting.filter(|op| !shown(op)));
+        dead
     }
 
     fn picture(&self) -> Dead {
