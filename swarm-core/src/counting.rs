@@ -209,6 +209,8 @@ mod tests {
     use super::*;
     use crate::fabric::Address;
     use crate::loopback::Loopback;
+    use core::future::poll_fn;
+    use core::pin::pin;
     use core::task::Waker;
 
     const READ: [Verb<'static>; 1] = [Verb::Read { at: Address(0), words: 2 }];

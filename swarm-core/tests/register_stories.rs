@@ -164,7 +164,7 @@ fn another_life_of_the_memory_has_no_vote() {
     let mut story = Story::new(0, &[N0, N1]);
     story.sim.lose_chains(CREATOR, N2);
     let at = place(0).at(N2, 3);
-    story.sim.set_word(N2, at.plus(1), u64::MAX & !1);
+    story.sim.set_word(N2, at.plus(1), !1);
     for (word, value) in [77, 3, SHAPE.encode(), 0, 0, u64::from_le_bytes(*KEY)].iter().enumerate()
     {
         story.sim.set_word(N2, at.plus(register::HEADER + word), *value);
