@@ -116,11 +116,13 @@ async fn write<F: Fabric, C: Clock>(
 ) -> Result<Written, Error> {
     let format = group.format();
     // Round 1: the largest timestamp.
-    let m = look::look(group, register, Check::Identity).await?.max;
+    let mut m = look::look(group, register, Check::Identity).await?.max;
     if format.is_deleted(m) {
-        // A delete that a minority holds is not final yet.
-        max_register::read(group, register, Check::Identity, Want::Stamp).await?;
-        return Ok(Written::Deleted);
+        // A delete that a minority holds is not final yet, and may be lost with it.
+        m = max_register::read(group, register, Check::Identity, Want::Stamp).await?.stamp;
+        if format.is_deleted(m) {
+            return Ok(Written::Deleted);
+        }
     }
     let timestamp = Timestamp(format.timestamp(m).0 + 1);
     if timestamp >= format.deleted() {

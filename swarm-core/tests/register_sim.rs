@@ -62,6 +62,7 @@ impl Plan {
         let setup = Setup {
             words: 1 << 13,
             tear: [0.05, 1.0][rng.usize(..2)],
+            prompt: [0.0, 0.0, 0.2, 0.8][rng.usize(..4)],
             step_time: [1, 10, 60][rng.usize(..3)],
             policy,
             chaos,

@@ -65,6 +65,23 @@ fn a_seed_decides_everything() {
     }
 }
 
+/// As in memory that is near: one poll does it all, and nothing comes in between.
+#[test]
+fn prompt_chains_complete_when_they_are_posted() {
+    let mut sim = Sim::new(&Setup { prompt: 1.0, ..Setup::new(1, 3, 1) });
+    let fabric = sim.fabric(0);
+    sim.spawn(0, async move {
+        for node in 0..3 {
+            let write = Verb::Write { at: Address(0), head: &[1, 2], tail: &[] };
+            let read = Verb::Read { at: Address(0), words: 2 };
+            let reply = fabric.post(NodeId(node), &[write, read]).await.expect("up");
+            assert_eq!(*reply, [1, 2]);
+        }
+    });
+    sim.poll_once(0);
+    assert_eq!(sim.tasks(0), 0);
+}
+
 /// Chains of one client to one node are in order; those to different nodes, and completions, not.
 #[test]
 fn order_holds_within_a_queue_alone() {

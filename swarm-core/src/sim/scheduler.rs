@@ -53,6 +53,8 @@ pub struct Setup {
     pub words: u64,
     /// How likely a verb of several words is to touch them in several steps.
     pub tear: f64,
+    /// How likely a chain takes effect and completes when it is posted.
+    pub prompt: f64,
     /// Nanoseconds that each step takes.
     pub step_time: u64,
     /// How the scheduler chooses.
@@ -70,6 +72,7 @@ impl Setup {
             clients,
             words: 1 << 20,
             tear: 1.0,
+            prompt: 0.0,
             step_time: 10,
             policy: Policy::Weighted { redraw: 0.005 },
             chaos: Chaos::NONE,
@@ -134,7 +137,7 @@ impl Sim {
     pub fn new(setup: &Setup) -> Self {
         let mut rng = Rng::with_seed(setup.seed);
         let Setup { nodes, clients, .. } = *setup;
-        let world = World::new(nodes, clients, setup.words, setup.tear, rng.u64(..));
+        let world = World::new(setup, rng.u64(..));
         let mut changes = Vec::new();
         if let Policy::Priorities { changes: count, horizon } = setup.policy {
             changes.extend((0..count).map(|_| rng.u64(..horizon.max(1))));

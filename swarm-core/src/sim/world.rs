@@ -11,6 +11,7 @@ use std::vec::Vec;
 use fastrand::Rng;
 
 use super::chain::{Chain, Memory};
+use super::scheduler::Setup;
 use super::trace::{Step, Trace};
 use crate::fabric::{Address, MAX_VERBS, NodeDown, NodeId, Verb};
 
@@ -86,12 +87,14 @@ pub(super) struct World {
     free: Vec<usize>,
     rng: Rng,
     tear: f64,
+    prompt: f64,
     pub(super) time: u64,
     pub(super) trace: Option<Trace>,
 }
 
 impl World {
-    pub(super) fn new(nodes: usize, clients: usize, words: u64, tear: f64, seed: u64) -> Self {
+    pub(super) fn new(setup: &Setup, seed: u64) -> Self {
+        let Setup { nodes, clients, words, .. } = *setup;
         let node = |_| Node { memory: Memory::new(words), state: NodeState::Up };
         Self {
             nodes: (0..nodes).map(node).collect(),
@@ -100,7 +103,8 @@ impl World {
             entries: Vec::new(),
             free: Vec::new(),
             rng: Rng::with_seed(seed),
-            tear,
+            tear: setup.tear,
+            prompt: setup.prompt,
             time: 0,
             trace: None,
         }
@@ -133,6 +137,7 @@ impl World {
                 self.entries[id].fate = Fate::Posted { detached: false };
                 self.queues[queue].posted.push_back(id);
                 self.finish_if_over(queue);
+                self.perhaps_at_once(queue);
             }
             NodeState::Crashed { silent } => self.lose(id, silent),
         }
@@ -326,6 +331,19 @@ impl World {
 
     pub(super) fn set_word(&mut self, node: NodeId, at: Address, value: u64) {
         self.nodes[node.index()].memory.set(at, value);
+    }
+
+    /// Memory may be so near that a chain is over when it was posted, with all before it.
+    fn perhaps_at_once(&mut self, queue: usize) {
+        if self.prompt == 0.0 || self.rng.f64() >= self.prompt {
+            return;
+        }
+        while self.can_step(queue) {
+            self.step_verb(queue);
+        }
+        while self.can_deliver(queue) {
+            self.deliver(queue, true);
+        }
     }
 
     fn ends(&self, queue: usize) -> (usize, NodeId) {
