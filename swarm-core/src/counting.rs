@@ -54,12 +54,14 @@ impl AddAssign for Tally {
 pub struct Counting<F> {
     inner: F,
     current: Cell<Tally>,
+    /// The depth that chains depend on which are posted together.
+    base: Cell<Option<u32>>,
 }
 
 impl<F> Counting<F> {
     /// `inner`, counted.
     pub fn new(inner: F) -> Self {
-        Self { inner, current: Cell::new(Tally::default()) }
+        Self { inner, current: Cell::default(), base: Cell::default() }
     }
 
     /// The fabric behind this one.
@@ -125,7 +127,7 @@ impl<F> Counting<F> {
             tally.bytes += verb.bytes() as u64;
         }
         self.current.set(tally);
-        tally.roundtrips + 1
+        self.base.get().unwrap_or(tally.roundtrips) + 1
     }
 
     #[inline(always)]
@@ -192,6 +194,8 @@ impl<F: Fabric> Fabric for Counting<F> {
     where
         Self: 'f;
 
+    const NEAR: bool = F::NEAR;
+
     #[inline]
     fn nodes(&self) -> usize {
         self.inner.nodes()
@@ -201,6 +205,14 @@ impl<F: Fabric> Fabric for Counting<F> {
     fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> Self::Completion<'f> {
         let depth = self.posted(chain);
         CountedCompletion { inner: self.inner.post(node, chain), counting: self, depth }
+    }
+
+    #[inline(always)]
+    fn together<T>(&self, post: impl FnOnce() -> T) -> T {
+        self.base.set(Some(self.current.get().roundtrips));
+        let posted = post();
+        self.base.set(None);
+        posted
     }
 }
 

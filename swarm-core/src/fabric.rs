@@ -132,10 +132,20 @@ pub trait Fabric {
     where
         Self: 'f;
 
+    /// Whether memory is near: a chain is done, and its completion ready, when `post` returns.
+    const NEAR: bool = false;
+
     /// How many nodes there are: 1, 3, 5 or 7.
     fn nodes(&self) -> usize;
 
     /// Posts a chain of at most [`MAX_VERBS`] verbs, at once: it will take effect, awaited or not.
     /// What the chain refers to is copied before this returns.
     fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> Self::Completion<'f>;
+
+    /// Says that the chains posted by `post` do not depend on one another's replies, even where
+    /// those are there at once. Only fabrics that count mind.
+    #[inline(always)]
+    fn together<T>(&self, post: impl FnOnce() -> T) -> T {
+        post()
+    }
 }

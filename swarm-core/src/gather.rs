@@ -4,11 +4,13 @@
 //! vote. Comes in two parts: a first look that does not wait, which is all there is to do where
 //! memory is near, and the waiting.
 
-use core::task::Context;
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
 
 use crate::clock::Clock;
 use crate::error::Error;
-use crate::fabric::{Fabric, NodeId};
+use crate::fabric::{Fabric, MAX_NODES, NodeId};
 use crate::group::Group;
 use crate::node_set::NodeSet;
 use crate::round::{Event, Round};
@@ -62,13 +64,24 @@ impl<'f, F: Fabric, C: Clock> Gathering<'f, F, C> {
         first: NodeSet,
         mut step: impl FnMut(NodeId, Option<F::Reply<'f>>) -> Next<F::Completion<'f>>,
     ) -> Option<NodeSet> {
-        self.begin(first, &mut step);
-        let mut cx = Context::from_waker(core::task::Waker::noop());
-        for node in self.round.pending() {
-            match self.round.look(node, &mut cx) {
-                Some(reply) => self.take(node, step(node, Some(reply))),
-                None if !self.round.pending().contains(node) => self.without.insert(node),
-                None => {}
+        let mut near = [const { None }; MAX_NODES];
+        self.begun = first;
+        self.group.fabric().together(|| {
+            let mut cx = Context::from_waker(Waker::noop());
+            for node in first {
+                match step(node, None) {
+                    Next::Post(mut chain) => match Pin::new(&mut chain).poll(&mut cx) {
+                        Poll::Ready(Ok(reply)) => near[node.index()] = Some(reply),
+                        Poll::Ready(Err(_)) => self.down(node),
+                        Poll::Pending => self.round.add(node, chain),
+                    },
+                    next => self.take(node, next),
+                }
+            }
+        });
+        for node in first {
+            if let Some(reply) = near[node.index()].take() {
+                self.take(node, step(node, Some(reply)));
             }
         }
         let suspected = self.group.suspects().intersection(first);
@@ -118,7 +131,13 @@ impl<'f, F: Fabric, C: Clock> Gathering<'f, F, C> {
         }
     }
 
-    #[inline(always)]
+    /// A node refused its chain.
+    #[cold]
+    fn down(&mut self, node: NodeId) {
+        self.group.suspect(node);
+        self.without.insert(node);
+    }
+
     fn begin(
         &mut self,
         wanted: NodeSet,

@@ -154,6 +154,13 @@ impl<F: Fabric, C: Clock> Group<F, C> {
         self.suspects.get()
     }
 
+    /// Remembers that `node` does not answer.
+    pub(crate) fn suspect(&self, node: NodeId) {
+        let mut suspects = self.suspects.get();
+        suspects.insert(node);
+        self.suspects.set(suspects);
+    }
+
     /// A fresh write number; `None` when this incarnation has used up its numbers.
     #[inline]
     pub fn number(&self) -> Option<WriteNumber> {

@@ -26,6 +26,7 @@ pub mod look;
 #[cfg(any(test, feature = "sim"))]
 pub mod loopback;
 pub(crate) mod max_register;
+pub(crate) mod near;
 pub mod node_set;
 pub mod raw;
 pub mod register;

@@ -58,9 +58,10 @@ impl<R: core::ops::Deref<Target = [u64]>> Seen<R> {
         let Some(reply) = reply else {
             return Next::Post(post_read(group, node, register, check));
         };
-        if !self.votes.take(register, group.slot(), node, &reply) {
+        let Some(max) = self.votes.read(register, group.slot(), node, &reply) else {
             return Next::Missing;
-        }
+        };
+        self.votes.count(node, max);
         if let Check::Key(key) = check {
             self.same_key |= has_key(&reply, key);
         }
@@ -78,8 +79,8 @@ impl<R: core::ops::Deref<Target = [u64]>> Seen<R> {
         voters: NodeSet,
     ) -> Result<Look<R>, Failed> {
         let Self { votes, home, same_key } = self;
-        let max = votes.largest(voters).map_err(Failed::from)?;
-        let holders = voters.holding(|node| votes.max[node.index()].same_write(max));
+        let max = votes.largest().map_err(Failed::from)?;
+        let holders = votes.holders;
         if !group.format().is_deleted(max) {
             register.met(max);
         }

@@ -139,17 +139,18 @@ impl Votes {
     ) -> Next<F::Completion<'f>> {
         let Some(reply) = reply else {
             if held.contains(node) {
-                self.max[node.index()] = stamp;
+                self.count(node, stamp);
                 return Next::Vote;
             }
             return Next::Post(post_write(group, node, register, stamp, copy));
         };
         let Some((&old, read)) = reply.split_first() else { return Next::NoVote };
         let expected = register.own[node.index()];
-        if !self.take(register, group.slot(), node, read) {
+        let Some(max) = self.read(register, group.slot(), node, read) else {
             return Next::Missing;
-        }
+        };
         if old == expected.0 || Stamp(old) >= stamp || Stamp(old).is_frozen() {
+            self.count(node, max);
             return Next::Vote;
         }
         *tries += 1;
@@ -167,7 +168,7 @@ impl Votes {
         register: &mut Register,
         voters: NodeSet,
     ) -> Wrote {
-        let max = self.largest(voters).map_err(Failed::from)?;
+        let max = self.largest().map_err(Failed::from)?;
         if !group.format().is_deleted(max) {
             register.met(max);
         }

@@ -199,6 +199,16 @@ pub trait Protocol {
     /// A write whose first round did not settle it.
     type Unsettled<'f>;
 
+    /// The register's value, if memory is near and the common case is all there is: one roundtrip.
+    /// `None` says nothing; the read has to be begun.
+    #[inline(always)]
+    fn near_read<'f, F: Fabric, C: Clock>(
+        _group: &'f Group<F, C>,
+        _register: &Register,
+    ) -> Option<Value<'f, F>> {
+        None
+    }
+
     /// Begins to read the register.
     fn begin_read<'f, F: Fabric, C: Clock>(
         group: &'f Group<F, C>,

@@ -19,42 +19,62 @@ use crate::words::Stamp;
 /// more node, or that node falls silent.
 pub(crate) const COMPLETIONS: usize = MAX_NODES;
 
-/// Votes of a round over the replicas: each node's maximum.
+/// What the replicas that voted in a round hold.
 pub(crate) struct Votes {
-    pub(crate) max: [Stamp; MAX_NODES],
+    /// The largest stamp.
+    max: Stamp,
+    /// Who holds it, verified or not.
+    pub(crate) holders: NodeSet,
+    /// Whether a slot is frozen.
+    frozen: bool,
+    /// Nodes that answered but do not have the register.
     pub(crate) missing: NodeSet,
 }
 
 impl Votes {
     #[inline(always)]
     pub(crate) fn new() -> Self {
-        Self { max: [Stamp::EMPTY; MAX_NODES], missing: NodeSet::EMPTY }
+        let (holders, missing) = (NodeSet::EMPTY, NodeSet::EMPTY);
+        Self { max: Stamp::EMPTY, holders, frozen: false, missing }
     }
 
-    /// Takes in a READ. A replica without the register's identity is a missing vote: the register
-    /// has not arrived there yet, or another life of the memory shines through.
+    /// A replica's maximum, as a READ shows it. A replica without the register's identity is a
+    /// missing vote: the register has not arrived there yet, or another life of the memory shines
+    /// through.
     #[inline(always)]
-    pub(crate) fn take(
+    pub(crate) fn read(
         &mut self,
         register: &mut Register,
         slot: usize,
         node: NodeId,
         read: &[u64],
-    ) -> bool {
+    ) -> Option<Stamp> {
         let Some(max) = state(read, register.identity) else {
             self.missing.insert(node);
-            return false;
+            return None;
         };
-        self.max[node.index()] = max;
         register.own[node.index()] = Stamp(read[slot]);
-        true
+        Some(max)
     }
 
+    /// Counts the vote of `node`, whose maximum is `max`.
     #[inline(always)]
-    pub(crate) fn largest(&self, voters: NodeSet) -> Result<Stamp, Error> {
-        let max = voters.map(|node| self.max[node.index()]).max().unwrap_or_default();
-        let frozen = voters.into_iter().any(|node| self.max[node.index()].is_frozen());
-        if frozen { Err(Error::Frozen) } else { Ok(max) }
+    pub(crate) fn count(&mut self, node: NodeId, max: Stamp) {
+        self.frozen |= max.is_frozen();
+        if !max.same_write(self.max) {
+            if max < self.max {
+                return;
+            }
+            self.holders = NodeSet::EMPTY;
+        }
+        self.max = self.max.max(max);
+        self.holders.insert(node);
+    }
+
+    /// The largest stamp of those that voted.
+    #[inline(always)]
+    pub(crate) fn largest(&self) -> Result<Stamp, Error> {
+        if self.frozen { Err(Error::Frozen) } else { Ok(self.max) }
     }
 }
 

@@ -78,24 +78,6 @@ impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
         self.since = None;
     }
 
-    /// The reply of `node`, if it is there, without learning from how long it took.
-    #[inline(always)]
-    pub(crate) fn look(&mut self, node: NodeId, cx: &mut Context<'_>) -> Option<F::Reply<'f>> {
-        let chain = self.chains[node.index()].as_mut()?;
-        match Pin::new(chain).poll(cx) {
-            Poll::Ready(Ok(reply)) => {
-                self.chains[node.index()] = None;
-                self.pending.remove(node);
-                Some(reply)
-            }
-            Poll::Ready(Err(down)) => {
-                self.answered(node, Err(down));
-                None
-            }
-            Poll::Pending => None,
-        }
-    }
-
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Event<F::Reply<'f>>> {
         // Completions before the clock: a client that was itself held up finds no one late.
         for node in self.pending {

@@ -21,6 +21,7 @@ use crate::in_n_out::{Copy, in_place_head, post_in_place, raise};
 use crate::layout::{BufferHeader, SLOTS, buffer, checksum};
 use crate::look::{self, Looked, Looking};
 use crate::max_register::{self, Want, Writes, fetch};
+use crate::near;
 use crate::node_set::NodeSet;
 use crate::register::{Begun, Check, Found, Protocol, Register, Value, Write, Written};
 use crate::replicas::Failed;
@@ -48,6 +49,14 @@ impl Protocol for SafeGuess {
     type Unread<'f, F: Fabric + 'f> = Unread<'f, F>;
     type Writing<'f, F: Fabric + 'f, C: Clock + 'f> = Writing<'f, F, C>;
     type Unsettled<'f> = Unsettled<'f>;
+
+    #[inline(always)]
+    fn near_read<'f, F: Fabric, C: Clock>(
+        group: &'f Group<F, C>,
+        register: &Register,
+    ) -> Option<Value<'f, F>> {
+        near::read(group, register)
+    }
 
     #[inline(always)]
     fn begin_read<'f, F: Fabric, C: Clock>(
@@ -115,7 +124,13 @@ impl Protocol for SafeGuess {
         let words = header.encode();
         let unfinished = group.begin_write();
         // Round 1: the guess goes out; its chains READ what it has to stand against.
-        let round = max_register::begin_write(group, register, first(w, &words, &write));
+        let writes = first(w, &words, &write);
+        if let Some(voters) = near::write(group, register, writes) {
+            finish(group, register, voters, w.verified(), &write, sum);
+            unfinished.complete();
+            return Begun::Done(Ok(Written::Done));
+        }
+        let round = max_register::begin_write(group, register, writes);
         let guessed = Guessed { w, header, unfinished };
         match round {
             Begun::Done(wrote) => match guessed.fresh(group, register, &write, wrote) {

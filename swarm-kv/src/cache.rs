@@ -98,7 +98,31 @@ impl LocationCache {
 
     #[inline]
     pub(crate) fn get(&self, hash: u64, key: &[u8]) -> Option<Register> {
-        self.0.borrow().get(&BorrowedKey { hash, key }).copied()
+        self.look(hash, key, |register| *register)
+    }
+
+    /// Looks at a key's register where it lies.
+    #[inline(always)]
+    pub(crate) fn look<T>(
+        &self,
+        hash: u64,
+        key: &[u8],
+        look: impl FnOnce(&Register) -> T,
+    ) -> Option<T> {
+        self.0.borrow().get(&BorrowedKey { hash, key }).map(look)
+    }
+
+    /// Works on a key's register where it lies.
+    #[inline(always)]
+    pub(crate) fn work<T>(
+        &self,
+        hash: u64,
+        key: &[u8],
+        work: impl FnOnce(&mut Register) -> T,
+    ) -> Option<T> {
+        let mut entries = self.0.borrow_mut();
+        let mut register = entries.get_mut(&BorrowedKey { hash, key })?;
+        Some(work(&mut register))
     }
 
     pub(crate) fn insert(&self, hash: u64, key: &[u8], register: Register) {

@@ -327,6 +327,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             Ok(hash) => hash,
             Err(error) => return Begun::Done(Err(error)),
         };
+        let near = |register: &Register| P::near_read(&self.group, register);
+        if let Some(Some(value)) = self.locations.look(hash, key, near) {
+            return Begun::Done(Ok(Some(value)));
+        }
         let Some(mut register) = self.locations.get(hash, key) else {
             return Begun::Rest(Get { hash, read: None });
         };
@@ -424,17 +428,17 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         };
         let nothing = Begun::Rest(Update { hash, value, begun: None });
         let Some(turn) = self.turn_now(hash) else { return nothing };
-        let Some(mut register) = self.locations.get(hash, key) else { return nothing };
         let Some(write) = self.new_write_now(value) else { return nothing };
-        match P::begin_write(&self.group, &mut register, write) {
-            Begun::Done(Ok(Written::Done)) => {
-                self.locations.update(hash, key, &register);
-                Begun::Done(Ok(true))
+        let begun = self.locations.work(hash, key, |register| {
+            match P::begin_write(&self.group, register, write) {
+                Begun::Done(Ok(Written::Done)) => None,
+                written => Some(UpdateBegun { turn, register: *register, write, written }),
             }
-            written => {
-                let begun = Some(UpdateBegun { turn, register, write, written });
-                Begun::Rest(Update { hash, value, begun })
-            }
+        });
+        match begun {
+            Some(None) => Begun::Done(Ok(true)),
+            Some(begun) => Begun::Rest(Update { hash, value, begun }),
+            None => nothing,
         }
     }
 

@@ -53,6 +53,8 @@ impl Fabric for ShmFabric {
     type Reply<'f> = Reply<'f>;
     type Completion<'f> = Ready<Result<Reply<'f>, NodeDown>>;
 
+    const NEAR: bool = true;
+
     #[inline(always)]
     fn nodes(&self) -> usize {
         self.nodes

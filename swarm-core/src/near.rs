@@ -1,0 +1,96 @@
+//! The common case where memory is near, in straight lines.
+//!
+//! On memory that this processor loads and stores itself, a roundtrip takes a few dozen
+//! nanoseconds, and what it takes to be ready for everything else would cost more. These two do
+//! what the general paths do when a majority answers at once and agrees; on anything else they
+//! give up, and the general path begins anew. A read has changed nothing by then. A write has
+//! perhaps put its stamp into slots: the general path goes on with the same stamp and buffer, and
+//! finds it there.
+
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
+
+use crate::clock::Clock;
+use crate::fabric::Fabric;
+use crate::group::Group;
+use crate::in_n_out::{InPlace, judge_in_place, post_read, post_write, state};
+use crate::layout::register;
+use crate::max_register::Writes;
+use crate::node_set::NodeSet;
+use crate::register::{Check, Register, Value};
+use crate::words::Stamp;
+
+/// The reply of a chain that is done.
+#[inline(always)]
+fn now<'f, F: Fabric + 'f>(mut chain: F::Completion<'f>) -> Option<F::Reply<'f>> {
+    match Pin::new(&mut chain).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Ok(reply)) => Some(reply),
+        _ => None,
+    }
+}
+
+/// The value, if all of a majority hold the same verified stamp and the in-place copy is its.
+#[inline(always)]
+pub(crate) fn read<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    register: &Register,
+) -> Option<Value<'f, F>> {
+    if !F::NEAR {
+        return None;
+    }
+    let home = register.home();
+    let mut others = group.preferred(home);
+    if !others.contains(home) {
+        return None;
+    }
+    others.remove(home);
+    let read = |node| now::<F>(post_read(group, node, register, Check::Identity));
+    let (reply, stamp) = group.fabric().together(|| {
+        let reply = read(home)?;
+        let stamp = state(&reply, register.identity)?;
+        for node in others {
+            // A verified stamp that one of them shows is the maximum of both if they hold the same
+            // write; a frozen one is not for this path.
+            let other = state(&read(node)?, register.identity)?;
+            if !other.same_write(stamp) || other.is_frozen() {
+                return None;
+            }
+        }
+        Some((reply, stamp))
+    })?;
+    if !stamp.is_verified() || stamp.is_frozen() {
+        return None;
+    }
+    let InPlace::Value(length) = judge_in_place(group.format(), register, stamp, &reply) else {
+        return None;
+    };
+    let start = register.in_place() + register::IN_PLACE_WORDS;
+    Some(Value { reply, start, length })
+}
+
+/// Writes a guess. The voters, if a majority took it and shows nothing larger.
+#[inline(always)]
+pub(crate) fn write<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    register: &mut Register,
+    writes: Writes<'_>,
+) -> Option<NodeSet> {
+    if !F::NEAR {
+        return None;
+    }
+    let voters = group.preferred(register.home());
+    let mut fresh = true;
+    group.fabric().together(|| {
+        for node in voters {
+            let expected = register.own[node.index()];
+            let reply = now::<F>(post_write(group, node, register, writes.stamp, writes.copy))?;
+            let (&old, slots) = reply.split_first()?;
+            let max = state(slots, register.identity)?;
+            register.own[node.index()] = Stamp(*slots.get(group.slot())?);
+            fresh &= old == expected.0 && max.0 == writes.stamp.0;
+        }
+        Some(())
+    })?;
+    fresh.then_some(voters)
+}
