@@ -33,7 +33,7 @@ use crate::sync::{Ordering, Word, fence, fence_behind_cas, fence_behind_read};
 /// The first word that verbs may touch: the header in front of it is not theirs.
 pub const FIRST_WORD: u64 = HEADER_BYTES / 8;
 
-/// Words that a READ takes in one turn of its loop.
+/// Words that a READ or a WRITE takes in one turn of its loop.
 const UNROLLED: usize = 8;
 
 /// Runs `chain` on `memory`, a node's words from [`FIRST_WORD`] on, and puts what its verbs yield
@@ -117,7 +117,15 @@ fn write(words: &[Word], head: &[u64], tail: &[u8]) {
         word.store(value, Ordering::Relaxed);
     }
     let (whole, end) = tail.as_chunks::<8>();
-    for (word, bytes) in rest.iter().zip(whole) {
+    let (groups, few) = whole.as_chunks::<UNROLLED>();
+    let (to_groups, to_few) = rest.as_chunks::<UNROLLED>();
+    for (to, group) in to_groups.iter().zip(groups) {
+        for (word, bytes) in to.iter().zip(group) {
+            word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
+        }
+    }
+    let to_few = if few.is_empty() { to_few } else { &rest[whole.len() - few.len()..] };
+    for (word, bytes) in to_few.iter().zip(few) {
         word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
     }
     if let Some(word) = rest.get(whole.len()) {

@@ -35,6 +35,8 @@ pub(crate) fn run(job: &BenchJob, lead: &dyn Lead) -> Result<Report, Failure> {
     let (ops, keys_then) = job.plan.operations();
     let keys = &Keys::new(keys_then, job.key_size);
     let pool = open_pool(Path::new(&job.pool))?;
+    // First touches of pages are the kernel's work, not the store's.
+    pool.populate();
     // Loading is not measured and need not wait.
     with_system(&pool, job.system, keys_then, 0, Load { job, keys })?;
     lead.tell(Message::Loaded)?;
