@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use fastrand::Rng;
-use register_common::{Client, FIRST_VALUE, GaveUp, Polls, give_birth, place, turn};
+use register_common::{Client, FIRST_VALUE, GaveUp, Polls, give_birth, place};
 use swarm_core::abd::DmAbd;
 use swarm_core::error::Error;
 use swarm_core::fabric::{Fabric, NodeId};
@@ -17,7 +17,7 @@ use swarm_core::history::{BUDGET, Recorder, check_key};
 use swarm_core::layout::SLOTS;
 use swarm_core::register::Protocol;
 use swarm_core::safe_guess::SafeGuess;
-use swarm_core::sim::{Chaos, Outcome, Policy, Setup, Sim};
+use swarm_core::sim::{Chaos, Outcome, Policy, Setup, Sim, SimClock, SimFabric};
 
 /// Steps of one schedule at most.
 const STEPS: u64 = 400_000;
@@ -42,6 +42,8 @@ struct Plan {
     skew: i64,
     /// Whether the clients share one stamp slot.
     shared: bool,
+    /// How likely a client's processor loads and stores the nodes' memory itself.
+    near: f64,
 }
 
 impl Plan {
@@ -77,14 +79,21 @@ impl Plan {
             drops: [0.0, 0.1][rng.usize(..2)],
             skew: [1, 300, 3000][rng.usize(..3)],
             shared: rng.u8(..6) == 0,
+            near: [0.0, 0.0, 0.5, 1.0][rng.usize(..4)],
         }
     }
 }
 
 impl Plan {
-    /// A client's number, and its client slot in the pool.
-    fn slot(&self, id: usize) -> (usize, usize) {
-        (id, if self.shared { id * SLOTS } else { id })
+    /// Client number `id` with these connections and this clock.
+    fn client<F: Fabric>(
+        &self,
+        id: usize,
+        connection: (F, SimClock),
+        recorder: &Recorder,
+    ) -> Client<F> {
+        let slot = if self.shared { id * SLOTS } else { id };
+        Client::new(connection, (id, slot), place(self.home), self.patience(), recorder)
     }
 
     /// When nodes are late, and when a client gives up: never, unless connections break, when a
@@ -117,11 +126,17 @@ fn play<P: Protocol + 'static>(plan: &Plan, trace: bool) -> Result<Shown, String
     let shown = Rc::new(RefCell::new(Shown::default()));
     for id in 0..clients {
         sim.set_clock(id, rng.i64(-plan.skew..=plan.skew), rng.i64(-1000..=1000));
-        let connection = (sim.fabric(id), sim.clock(id));
-        let client =
-            Client::new(connection, plan.slot(id), place(plan.home), plan.patience(), &recorder);
-        let task = operate::<P>(client, Rng::with_seed(rng.u64(..)), *plan, Rc::clone(&shown));
-        sim.spawn(id, task);
+        let near = rng.f64() < plan.near;
+        let client_rng = Rng::with_seed(rng.u64(..));
+        if near {
+            let client = plan.client(id, (sim.near(id), sim.clock(id)), &recorder);
+            let task = operate::<P, _>(client, sim.fabric(id), client_rng, *plan, shown.clone());
+            sim.spawn(id, task);
+        } else {
+            let client = plan.client(id, (sim.fabric(id), sim.clock(id)), &recorder);
+            let task = operate::<P, _>(client, sim.fabric(id), client_rng, *plan, shown.clone());
+            sim.spawn(id, task);
+        }
     }
     let mut result = match sim.run(STEPS) {
         Outcome::Done => Ok(()),
@@ -164,15 +179,16 @@ fn bear(sim: &mut Sim, plan: &Plan, rng: &mut Rng) {
 }
 
 /// What one client does.
-async fn operate<P: Protocol>(
-    mut client: Client,
+async fn operate<P: Protocol, F: Fabric>(
+    mut client: Client<F>,
+    turns: SimFabric,
     mut rng: Rng,
     plan: Plan,
     shown: Rc<RefCell<Shown>>,
 ) {
     let id = client.id as u64;
     for round in 0..rng.u64(2..=5) {
-        turn(&client.group).await;
+        turns.turn().await;
         let polls = Polls((rng.f64() < plan.drops).then(|| rng.u32(1..12)));
         let result = if rng.f64() < plan.deletes {
             client.delete::<P>(polls).await
@@ -205,9 +221,7 @@ fn last_read<P: Protocol>(
     let alive: Vec<usize> = (0..plan.setup.clients).filter(|&id| !sim.is_dead(id)).collect();
     let id = alive[rng.usize(..alive.len())];
     sim.set_chaos(Chaos::NONE);
-    let connection = (sim.fabric(id), sim.clock(id));
-    let mut client =
-        Client::new(connection, plan.slot(id), place(plan.home), plan.patience(), recorder);
+    let mut client = plan.client(id, (sim.fabric(id), sim.clock(id)), recorder);
     sim.spawn(id, async move {
         let read = client.read::<P>(Polls::ALL).await;
         read.unwrap_or_else(|error| panic!("the last read: {error:?}"));

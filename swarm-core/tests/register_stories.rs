@@ -1,6 +1,5 @@
 //! The register in schedules that were made to break it, each for one rule of the design.
 
-#[expect(dead_code, reason = "the random schedules use the rest")]
 mod register_common;
 
 use register_common::{Client, FIRST_VALUE, KEY, Polls, SHAPE, give_birth, place};
@@ -8,7 +7,7 @@ use swarm_core::fabric::{Address, NodeId};
 use swarm_core::history::{Answer, BUDGET, Recorder, check_key};
 use swarm_core::layout::{buffer, register};
 use swarm_core::safe_guess::SafeGuess;
-use swarm_core::sim::{Outcome, Setup, Sim};
+use swarm_core::sim::{Outcome, Setup, Sim, SimFabric};
 use swarm_core::words::Pointer;
 
 const N0: NodeId = NodeId(0);
@@ -42,7 +41,7 @@ impl Story {
         Self { sim, home, recorder: Recorder::new() }
     }
 
-    fn client(&self, id: usize) -> Client {
+    fn client(&self, id: usize) -> Client<SimFabric> {
         let connection = (self.sim.fabric(id), self.sim.clock(id));
         Client::new(connection, (id, id), place(self.home), (LATE, u64::MAX / 4), &self.recorder)
     }

@@ -84,6 +84,28 @@ impl Fabric for SimFabric {
     }
 }
 
+/// The same connections where memory is near: a chain is done when it was posted. Meanwhile chains
+/// of other clients go on, word by word.
+#[derive(Clone, Debug)]
+pub struct NearFabric(pub(super) SimFabric);
+
+impl Fabric for NearFabric {
+    type Reply<'f> = Vec<u64>;
+    type Completion<'f> = SimCompletion<'f>;
+
+    const NEAR: bool = true;
+
+    fn nodes(&self) -> usize {
+        self.0.nodes()
+    }
+
+    fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> SimCompletion<'f> {
+        let posted = self.0.post(node, chain);
+        self.0.world.borrow_mut().go_on_until_over(self.0.client, node);
+        posted
+    }
+}
+
 /// A client's clock. It goes on with every step, and a little whenever it is looked at.
 #[derive(Clone, Debug)]
 pub struct SimClock {

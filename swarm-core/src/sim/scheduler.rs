@@ -16,7 +16,7 @@ use std::vec::Vec;
 use fastrand::Rng;
 
 use super::chaos::Chaos;
-use super::fabric::{SimClock, SimFabric};
+use super::fabric::{NearFabric, SimClock, SimFabric};
 use super::trace::{Step, Trace};
 use super::world::{NodeState, World};
 use crate::fabric::{Address, NodeId};
@@ -165,6 +165,11 @@ impl Sim {
     /// A client's connections.
     pub fn fabric(&self, client: usize) -> SimFabric {
         SimFabric { world: Rc::clone(&self.world), client }
+    }
+
+    /// A client's connections, for one whose processor loads and stores the nodes' memory itself.
+    pub fn near(&self, client: usize) -> NearFabric {
+        NearFabric(self.fabric(client))
     }
 
     /// A client's clock.

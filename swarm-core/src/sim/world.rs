@@ -346,6 +346,21 @@ impl World {
         }
     }
 
+    /// The client's chains to `node` go on until they are over, others' chains meanwhile some words.
+    pub(super) fn go_on_until_over(&mut self, client: usize, node: NodeId) {
+        let queue = self.queue(client, node);
+        while self.can_step(queue) {
+            let other = self.rng.usize(..2 * self.queues.len());
+            let next =
+                if other < self.queues.len() && self.can_step(other) { other } else { queue };
+            self.step(next, None);
+            self.time += 1;
+        }
+        while self.can_deliver(queue) {
+            self.deliver(queue, true);
+        }
+    }
+
     fn ends(&self, queue: usize) -> (usize, NodeId) {
         (queue / self.nodes.len(), NodeId((queue % self.nodes.len()) as u8))
     }

@@ -7,13 +7,13 @@ use std::task::Poll;
 
 use swarm_core::counting::{Counting, Tally};
 use swarm_core::error::Error;
-use swarm_core::fabric::{Address, NodeId, Verb};
+use swarm_core::fabric::{Address, Fabric, NodeId, Verb};
 use swarm_core::group::{Group, Patience, Session};
 use swarm_core::history::{Answer, Call, Recorder};
 use swarm_core::layout::{BufferHeader, Identity, Place, Shape, buffer, checksum, register};
 use swarm_core::register::{Check, Found, Protocol, Register, Write, Written};
 use swarm_core::safe_guess::{FIRST, first_stamp};
-use swarm_core::sim::{SimClock, SimFabric};
+use swarm_core::sim::SimClock;
 use swarm_core::words::{Incarnation, Pointer, Timestamp, WordFormat, WriteNumber};
 
 /// How words are split.
@@ -79,9 +79,9 @@ pub(crate) fn give_birth<T>(
 }
 
 /// A client of the register.
-pub(crate) struct Client {
+pub(crate) struct Client<F> {
     /// Its view of the nodes.
-    pub(crate) group: Group<Counting<SimFabric>, SimClock>,
+    pub(crate) group: Group<Counting<F>, SimClock>,
     /// What it knows of the register.
     pub(crate) register: Register,
     /// Where it takes its operations down.
@@ -91,11 +91,11 @@ pub(crate) struct Client {
     buffers: Cell<u64>,
 }
 
-impl Client {
+impl<F: Fabric> Client<F> {
     /// Client number `id` of the story, in client slot `slot` of the pool, which finds nodes late after `late` nanoseconds, and gives up after
     /// `deadline`.
     pub(crate) fn new(
-        (fabric, clock): (SimFabric, SimClock),
+        (fabric, clock): (F, SimClock),
         (id, slot): (usize, usize),
         place: Place,
         (late, deadline): (u64, u64),
@@ -213,9 +213,4 @@ impl Polls {
         })
         .await
     }
-}
-
-/// Waits for its turn to be polled, so that operations of one client do not follow at once.
-pub(crate) async fn turn(group: &Group<Counting<SimFabric>, SimClock>) {
-    group.fabric().inner().turn().await;
 }
