@@ -1,7 +1,7 @@
 //! One look at a register: a READ of a majority of its replicas.
 //!
 //! This is the *weak* read of the paper's appendix: what it returns may sit on a minority. One
-//! roundtrip. Where memory is near, [`begin`] is all there is.
+//! roundtrip. Where memory is near, `begin` is all there is.
 
 use crate::clock::Clock;
 use crate::error::Error;
