@@ -15,7 +15,7 @@ use core::task::{Context, Poll};
 
 use pin_project_lite::pin_project;
 
-use crate::fabric::{Fabric, NodeId, Verb};
+use crate::fabric::{Address, Fabric, NodeId, Verb};
 
 /// What an operation cost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -208,6 +208,11 @@ impl<F: Fabric> Fabric for Counting<F> {
     }
 
     #[inline(always)]
+    fn expect(&self, node: NodeId, at: Address, words: usize) {
+        self.inner.expect(node, at, words);
+    }
+
+    #[inline(always)]
     fn together<T>(&self, post: impl FnOnce() -> T) -> T {
         self.base.set(Some(self.current.get().roundtrips));
         let posted = post();
@@ -219,7 +224,6 @@ impl<F: Fabric> Fabric for Counting<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fabric::Address;
     use crate::loopback::Loopback;
     use core::future::poll_fn;
     use core::pin::pin;

@@ -142,6 +142,10 @@ pub trait Fabric {
     /// What the chain refers to is copied before this returns.
     fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> Self::Completion<'f>;
 
+    /// Says that words of `node` will be READ soon, where memory is near. Has no effect but time.
+    #[inline(always)]
+    fn expect(&self, _node: NodeId, _at: Address, _words: usize) {}
+
     /// Says that the chains posted by `post` do not depend on one another's replies, even where
     /// those are there at once. Only fabrics that count mind.
     #[inline(always)]

@@ -58,7 +58,7 @@ pub(crate) fn post_read<'f, F: Fabric, C: Clock>(
     group.fabric().post(node, &[Verb::Read { at, words }])
 }
 
-/// The CAS that raises one's own slot at `node` to `stamp`, from what it is thought to hold.
+/// The CAS that raises one's own slot at `node` to `stamp`, from `own`, which it is thought to hold.
 ///
 /// A slot only grows: one that is thought to be past the stamp is left as it is.
 #[inline(always)]
@@ -66,9 +66,9 @@ pub(crate) fn raise<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     node: NodeId,
     register: &Register,
+    own: Stamp,
     stamp: Stamp,
 ) -> Verb<'static> {
-    let own = register.own[node.index()];
     let at = register.place.at(node, group.nodes()).plus(register::SLOTS_AT + group.slot());
     Verb::Cas { at, expect: own.0, new: own.max(stamp).0 }
 }
@@ -92,11 +92,12 @@ pub(crate) fn post_write<'f, F: Fabric, C: Clock>(
     node: NodeId,
     register: &Register,
     stamp: Stamp,
+    own: Stamp,
     copy: Copy<'_>,
 ) -> F::Completion<'f> {
     let at = buffer_at(group.format().pointer(stamp), copy.from);
     let write = Verb::Write { at, head: copy.head, tail: copy.tail };
-    let raise = raise(group, node, register, stamp);
+    let raise = raise(group, node, register, own, stamp);
     group.fabric().post(node, &[write, raise, read_state(group, node, register)])
 }
 
@@ -106,8 +107,9 @@ pub(crate) fn post_again<'f, F: Fabric, C: Clock>(
     node: NodeId,
     register: &Register,
     stamp: Stamp,
+    own: Stamp,
 ) -> F::Completion<'f> {
-    let raise = raise(group, node, register, stamp);
+    let raise = raise(group, node, register, own, stamp);
     group.fabric().post(node, &[raise, read_state(group, node, register)])
 }
 

@@ -1,13 +1,13 @@
 //! The layout of registers, buffers, cells and records, in words.
 //!
 //! ```text
-//! register:  0  stamp slots [8]
-//!            8  birth            nanoseconds since the pool's creation
-//!            9  number           of the write that bore it: birth and number are its identity
-//!           10  shape            [ predecessor's pointer 40 | in-place capacity, words 16 | key length 8 ]
-//!           11  predecessor      number of the register that this one replaced, or 0
-//!           12  origin           the stamp there whose value it began with, or 0
-//!           13  key              bytes, up to a whole word
+//! register:  0  stamp slots [6]
+//!            6  birth            nanoseconds since the pool's creation
+//!            7  number           of the write that bore it: birth and number are its identity
+//!            8  shape            [ predecessor's pointer 40 | in-place capacity, words 16 | key length 8 ]
+//!            9  predecessor      number of the register that this one replaced, or 0
+//!           10  origin           the stamp there whose value it began with, or 0
+//!           11  key              bytes, up to a whole word
 //!           ..  in-place copy    at the home node only: stamp, checksum, number, length, value
 //!
 //! buffer:    0  lock             changed by CAS alone
@@ -41,8 +41,9 @@ pub const MAX_VALUE: usize = 1 << 20;
 pub const MAX_KEY: usize = 255;
 /// The largest value that a register keeps a copy of in place, in bytes.
 pub const MAX_IN_PLACE: usize = 4096;
-/// Stamp slots in a register (§4.4). Writers beyond this many share.
-pub const SLOTS: usize = 8;
+/// Stamp slots in a register (§4.4): with its identity, they fill a cache line. Writers beyond this
+/// many share.
+pub const SLOTS: usize = 6;
 
 /// Offsets within a register, in words.
 pub mod register {

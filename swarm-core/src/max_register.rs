@@ -109,7 +109,20 @@ fn repair<F: Fabric, C: Clock>(
 pub(crate) struct Writing<'f, F: Fabric + 'f, C> {
     gathering: Gathering<'f, F, C>,
     votes: Votes,
+    slots: Slots,
+}
+
+/// What a write takes this client's own slots for.
+struct Slots {
+    expect: [Stamp; MAX_NODES],
     tries: usize,
+}
+
+impl Slots {
+    #[inline(always)]
+    fn new() -> Self {
+        Self { expect: [Stamp::EMPTY; MAX_NODES], tries: 0 }
+    }
 }
 
 /// How a write to M ended: the voters, and the largest stamp that a majority of the chains' own
@@ -131,7 +144,7 @@ impl Votes {
     #[inline(always)]
     fn step<'f, F: Fabric, C: Clock>(
         &mut self,
-        tries: &mut usize,
+        slots: &mut Slots,
         group: &'f Group<F, C>,
         register: &mut Register,
         Writes { stamp, copy, held }: Writes<'_>,
@@ -142,10 +155,12 @@ impl Votes {
                 self.count(node, stamp);
                 return Next::Vote;
             }
-            return Next::Post(post_write(group, node, register, stamp, copy));
+            let own = register.own(node);
+            slots.expect[node.index()] = own;
+            return Next::Post(post_write(group, node, register, stamp, own, copy));
         };
         let Some((&old, read)) = reply.split_first() else { return Next::NoVote };
-        let expected = register.own[node.index()];
+        let expected = slots.expect[node.index()];
         let Some(max) = self.read(register, group.slot(), node, read) else {
             return Next::Missing;
         };
@@ -153,12 +168,13 @@ impl Votes {
             self.count(node, max);
             return Next::Vote;
         }
-        *tries += 1;
+        slots.tries += 1;
         group.count_retry();
-        if *tries > SLOT_TRIES {
+        if slots.tries > SLOT_TRIES {
             return Next::NoVote;
         }
-        Next::Post(post_again(group, node, register, stamp))
+        slots.expect[node.index()] = Stamp(old);
+        Next::Post(post_again(group, node, register, stamp, Stamp(old)))
     }
 
     #[inline(always)]
@@ -184,12 +200,12 @@ pub(crate) fn begin_write<'f, F: Fabric, C: Clock>(
     writes: Writes<'_>,
 ) -> Begun<Wrote, Writing<'f, F, C>> {
     let mut gathering = Gathering::new(group, group.majority());
-    let (mut votes, mut tries) = (Votes::new(), 0);
+    let (mut votes, mut slots) = (Votes::new(), Slots::new());
     let first = group.preferred(register.home());
-    let step = |node, reply| votes.step(&mut tries, group, register, writes, (node, reply));
+    let step = |node, reply| votes.step(&mut slots, group, register, writes, (node, reply));
     match gathering.at_once(first, step) {
         Some(voters) => Begun::Done(votes.conclude(group, register, voters)),
-        None => Begun::Rest(Writing { gathering, votes, tries }),
+        None => Begun::Rest(Writing { gathering, votes, slots }),
     }
 }
 
@@ -201,8 +217,8 @@ impl<'f, F: Fabric, C: Clock> Writing<'f, F, C> {
         register: &mut Register,
         writes: Writes<'_>,
     ) -> Wrote {
-        let Self { gathering, mut votes, mut tries } = self;
-        let step = |node, reply| votes.step(&mut tries, group, register, writes, (node, reply));
+        let Self { gathering, mut votes, mut slots } = self;
+        let step = |node, reply| votes.step(&mut slots, group, register, writes, (node, reply));
         match gathering.wait(step).await {
             Ok(voters) => votes.conclude(group, register, voters),
             Err(error) => Err(Failed { error, missing: votes.missing }),

@@ -30,6 +30,15 @@ fn now<'f, F: Fabric + 'f>(mut chain: F::Completion<'f>) -> Option<F::Reply<'f>>
     }
 }
 
+/// Has the nodes' slots on their way together, not one node's after another's.
+#[inline(always)]
+fn expect<F: Fabric, C: Clock>(group: &Group<F, C>, register: &Register, nodes: NodeSet) {
+    for node in nodes {
+        let at = register.place.at(node, group.nodes());
+        group.fabric().expect(node, at, register::STATE_WORDS);
+    }
+}
+
 /// The value, if all of a majority hold the same verified stamp and the in-place copy is its.
 #[inline(always)]
 pub(crate) fn read<'f, F: Fabric, C: Clock>(
@@ -45,6 +54,7 @@ pub(crate) fn read<'f, F: Fabric, C: Clock>(
         return None;
     }
     others.remove(home);
+    expect(group, register, others);
     let read = |node| now::<F>(post_read(group, node, register, Check::Identity));
     let (reply, stamp) = group.fabric().together(|| {
         let reply = read(home)?;
@@ -80,14 +90,16 @@ pub(crate) fn write<F: Fabric, C: Clock>(
         return None;
     }
     let voters = group.preferred(register.home());
+    expect(group, register, voters);
     let mut fresh = true;
     group.fabric().together(|| {
         for node in voters {
-            let expected = register.own[node.index()];
-            let reply = now::<F>(post_write(group, node, register, writes.stamp, writes.copy))?;
+            let expected = register.own(node);
+            let reply =
+                now::<F>(post_write(group, node, register, writes.stamp, expected, writes.copy))?;
             let (&old, slots) = reply.split_first()?;
             let max = state(slots, register.identity)?;
-            register.own[node.index()] = Stamp(*slots.get(group.slot())?);
+            register.saw_own(node, Stamp(*slots.get(group.slot())?));
             fresh &= old == expected.0 && max.0 == writes.stamp.0;
         }
         Some(())

@@ -9,6 +9,7 @@ use crate::fabric::{Fabric, MAX_NODES, NodeId, Verb};
 use crate::gather::Next;
 use crate::group::Group;
 use crate::layout::{Identity, Place, Shape, bytes, register};
+use crate::node_set::NodeSet;
 use crate::words::{Pointer, Stamp, WriteNumber};
 
 /// What a client knows of a register: where it is, which one it is, and what it last saw there.
@@ -22,9 +23,10 @@ pub struct Register {
     pub identity: Identity,
     /// Length of its key and room of its in-place copy.
     pub shape: Shape,
-    /// What this client's own slot is thought to hold at each node. A hint: what a detached CAS did
-    /// there is not known.
-    pub(crate) own: [Stamp; MAX_NODES],
+    /// What this client's own slot is thought to hold at the nodes `own_at`; at others, nothing is
+    /// known. A hint: what a detached CAS did there is not known either.
+    own: Stamp,
+    own_at: NodeSet,
     /// The largest stamp seen, other than a delete's.
     pub(crate) last: Stamp,
 }
@@ -32,7 +34,8 @@ pub struct Register {
 impl Register {
     /// A register that nothing more is known of.
     pub fn new(place: Place, identity: Identity, shape: Shape) -> Self {
-        Self { place, identity, shape, own: [Stamp::EMPTY; MAX_NODES], last: Stamp::EMPTY }
+        let (own, own_at, last) = (Stamp::EMPTY, NodeSet::EMPTY, Stamp::EMPTY);
+        Self { place, identity, shape, own, own_at, last }
     }
 
     /// A register that was just born with `stamp` in its first slot, as the client with stamp slot
@@ -45,7 +48,7 @@ impl Register {
         slot: usize,
     ) -> Self {
         let own = if slot == 0 { stamp } else { Stamp::EMPTY };
-        Self { place, identity, shape, own: [own; MAX_NODES], last: stamp }
+        Self { place, identity, shape, own, own_at: NodeSet::all(MAX_NODES), last: stamp }
     }
 
     /// The node that holds the in-place copy.
@@ -61,6 +64,27 @@ impl Register {
     /// Offset of the in-place copy, in words.
     pub(crate) fn in_place(&self) -> usize {
         self.shape.small_words()
+    }
+
+    /// What this client's own slot at `node` is thought to hold.
+    #[inline(always)]
+    pub(crate) fn own(&self, node: NodeId) -> Stamp {
+        if self.own_at.contains(node) { self.own } else { Stamp::EMPTY }
+    }
+
+    /// Takes in what this client's own slot at `node` holds. Nodes mostly agree, so that only the
+    /// latest is kept in mind, and where it is.
+    #[inline(always)]
+    pub(crate) fn saw_own(&mut self, node: NodeId, stamp: Stamp) {
+        if self.own.0 != stamp.0 {
+            if stamp < self.own {
+                self.own_at.remove(node);
+                return;
+            }
+            self.own = stamp;
+            self.own_at = NodeSet::EMPTY;
+        }
+        self.own_at.insert(node);
     }
 
     /// Takes in a stamp that was met.

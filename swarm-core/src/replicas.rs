@@ -53,7 +53,7 @@ impl Votes {
             self.missing.insert(node);
             return None;
         };
-        register.own[node.index()] = Stamp(read[slot]);
+        register.saw_own(node, Stamp(read[slot]));
         Some(max)
     }
 

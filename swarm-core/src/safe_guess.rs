@@ -308,15 +308,18 @@ fn finish<F: Fabric, C: Clock>(
     sum: u64,
 ) {
     let home = register.home();
-    for node in voters.holding(|node| register.own[node.index()].same_write(stamp)) {
-        let cas = raise(group, node, register, stamp);
+    let voters = voters.holding(|node| register.own(node).same_write(stamp));
+    for node in voters {
+        let cas = raise(group, node, register, stamp.guessed(), stamp);
         if node == home {
             let head = in_place_head(stamp, sum, write.number, write.value.len());
             drop(post_in_place(group, register, &head, write.value, Some(cas)));
         } else {
             drop(group.fabric().post(node, &[cas]));
         }
-        register.own[node.index()] = stamp;
+    }
+    for node in voters {
+        register.saw_own(node, stamp);
     }
     register.met(stamp);
 }
@@ -451,8 +454,9 @@ fn confirm<F: Fabric, C: Clock>(
     let stamp = m.stamp.verified();
     let format = group.format();
     // Only where the buffer is: a slot names no buffer that was not written at its node.
-    for node in m.holders.holding(|node| register.own[node.index()] < stamp) {
-        let cas = raise(group, node, register, stamp);
+    let before = *register;
+    for node in m.holders.holding(|node| before.own(node) < stamp) {
+        let cas = raise(group, node, register, before.own(node), stamp);
         match &m.value {
             Some(value) if node == register.home() => {
                 let sum = checksum(format, format.timestamp(stamp), format.pointer(stamp), value);
@@ -463,6 +467,6 @@ fn confirm<F: Fabric, C: Clock>(
                 drop(group.fabric().post(node, &[cas]));
             }
         }
-        register.own[node.index()] = stamp;
+        register.saw_own(node, stamp);
     }
 }

@@ -84,6 +84,16 @@ fn span(memory: &[Word], at: Address, words: usize) -> Result<&[Word], NodeDown>
     memory.get(start..start.wrapping_add(words)).ok_or(NodeDown)
 }
 
+/// Asks for the cache lines of `words` words from `at` on.
+#[inline(always)]
+pub(crate) fn prefetch(memory: &[Word], at: Address, words: usize) {
+    if let Ok(words) = span(memory, at, words) {
+        for line in words.chunks(8) {
+            crate::sync::prefetch(&line[0]);
+        }
+    }
+}
+
 /// The next `words` words of the reply.
 #[inline(always)]
 fn take<'r>(rest: &mut &'r mut [u64], words: usize) -> Result<&'r mut [u64], NodeDown> {

@@ -3,9 +3,9 @@
 use core::cell::Cell;
 use core::future::{Ready, ready};
 
-use swarm_core::fabric::{Fabric, MAX_NODES, NodeDown, NodeId, Verb};
+use swarm_core::fabric::{Address, Fabric, MAX_NODES, NodeDown, NodeId, Verb};
 
-use crate::chain::{FIRST_WORD, run};
+use crate::chain::{FIRST_WORD, prefetch, run};
 use crate::mapping::Window;
 use crate::pool::Pool;
 use crate::reply::{Replies, Reply, SHORT_WORDS};
@@ -58,6 +58,11 @@ impl Fabric for ShmFabric {
     #[inline(always)]
     fn nodes(&self) -> usize {
         self.nodes
+    }
+
+    #[inline(always)]
+    fn expect(&self, node: NodeId, at: Address, words: usize) {
+        prefetch(self.windows[node.index() % WINDOWS].words(), at, words);
     }
 
     /// Runs the chain. A verb that reaches outside of the node's memory touches nothing and ends
