@@ -1,1 +1,21 @@
-//! Micro-benchmarks.
+//! Micro-benchmarks: `cargo bench -p swarm-benches`.
+//!
+//! | benchmark | measures |
+//! | --- | --- |
+//! | `parts` | checksums; the lookup of a cached location |
+//! | `register` | reads and writes of one register, by each protocol |
+//! | `store` | gets and updates through the store |
+//!
+//! `instructions.sh` counts the instructions of a cached get and update under callgrind.
+//! Whole workloads are the command line's: `swarm bench`.
+
+use std::time::Duration;
+
+use criterion::Criterion;
+
+/// A second for each benchmark, after half a second of warm-up.
+pub fn brief() -> Criterion {
+    Criterion::default()
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(1))
+}

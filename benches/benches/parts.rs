@@ -1,0 +1,68 @@
+//! What operations are made of: checksums, and the lookup of a cached location.
+
+use std::hint::black_box;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use swarm_core::layout::{Identity, Place, Shape, checksum};
+use swarm_core::register::Register;
+use swarm_core::words::{Pointer, Timestamp, WordFormat, WriteNumber};
+
+/// The store's own cache, which it does not show to anyone: taken in by its source.
+#[expect(dead_code, reason = "only lookups are measured")]
+#[path = "../../swarm-kv/src/cache.rs"]
+mod cache;
+
+const FORMAT: WordFormat = WordFormat { pointer_bits: 22, tick_shift: 6 };
+
+fn checksums(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("checksum");
+    for bytes in [64, 1024, 4096] {
+        let value = vec![7_u8; bytes];
+        group.throughput(Throughput::Bytes(bytes as u64));
+        group.bench_with_input(BenchmarkId::from_parameter(bytes), &value, |bencher, value| {
+            bencher.iter(|| checksum(FORMAT, Timestamp(5), Pointer(9), black_box(value)));
+        });
+    }
+    group.finish();
+}
+
+fn key(number: u64) -> [u8; 24] {
+    let mut key = *b"user....................";
+    key[4..12].copy_from_slice(&number.to_le_bytes());
+    key
+}
+
+/// Something like a hash of the key, for nothing: hashing is not what is measured here.
+fn hash(number: u64) -> u64 {
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+fn cache_lookup(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("cache lookup");
+    for keys in [1_u64, 100_000] {
+        let locations = cache::LocationCache::new(keys as usize);
+        let shape = Shape { key_length: 24, capacity: 8, predecessor: Pointer::NULL };
+        for number in 0..keys {
+            let place = Place::everywhere(Pointer(number + 1), swarm_core::fabric::NodeId(0));
+            let identity = Identity { birth: 1, number: WriteNumber(number) };
+            let register = Register::new(place, identity, shape);
+            locations.insert(hash(number), &key(number), register);
+        }
+        group.bench_function(BenchmarkId::new("keys", keys), |bencher| {
+            let mut number = 0;
+            bencher.iter(|| {
+                // A stride that visits all keys in an order that the processor does not foresee.
+                number = (number + 61_803) % keys;
+                locations.get(hash(number), black_box(&key(number))).expect("it is cached")
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group! {
+    name = benches;
+    config = swarm_benches::brief();
+    targets = checksums, cache_lookup
+}
+criterion_main!(benches);
