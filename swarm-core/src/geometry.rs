@@ -389,7 +389,7 @@ impl Geometry {
             home: NodeId(home as u8),
             at_home: (first + index * full.granules()) * words,
             elsewhere: (first + objects * full.granules() + index * small) * words,
-            stride: objects * small * words,
+            stride: (objects * small * words) as u32,
         })
     }
 

@@ -50,9 +50,9 @@ pub(crate) fn post_read<'f, F: Fabric, C: Clock>(
     check: Check<'_>,
 ) -> F::Completion<'f> {
     let words = if node == register.home() {
-        register.shape.full_words()
+        register.shape().full_words()
     } else {
-        check.words(register.shape)
+        check.words(register.shape())
     };
     let at = register.place.at(node, group.nodes()).plus(register::SLOTS_AT);
     group.fabric().post(node, &[Verb::Read { at, words }])

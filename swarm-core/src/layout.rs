@@ -113,7 +113,7 @@ pub struct Place {
     /// Word address at the node that precedes the home node in the ring.
     pub elsewhere: u64,
     /// Word distance from there to the address at the node before that one, and so on.
-    pub stride: u64,
+    pub stride: u32,
 }
 
 impl Place {
@@ -131,7 +131,7 @@ impl Place {
         }
         let back = usize::from(self.home.0) + nodes - usize::from(node.0);
         let rank = if back > nodes { back - nodes } else { back } - 1;
-        Address(self.elsewhere + rank as u64 * self.stride)
+        Address(self.elsewhere + rank as u64 * u64::from(self.stride))
     }
 }
 

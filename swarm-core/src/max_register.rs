@@ -155,7 +155,7 @@ impl Votes {
                 self.count(node, stamp);
                 return Next::Vote;
             }
-            let own = register.own(node);
+            let own = register.own.at(node);
             slots.expect[node.index()] = own;
             return Next::Post(post_write(group, node, register, stamp, own, copy));
         };

@@ -91,15 +91,15 @@ pub(crate) fn write<F: Fabric, C: Clock>(
     }
     let voters = group.preferred(register.home());
     expect(group, register, voters);
-    let mut fresh = true;
+    let (before, mut fresh) = (register.own, true);
     group.fabric().together(|| {
         for node in voters {
-            let expected = register.own(node);
+            let expected = before.at(node);
             let reply =
                 now::<F>(post_write(group, node, register, writes.stamp, expected, writes.copy))?;
             let (&old, slots) = reply.split_first()?;
             let max = state(slots, register.identity)?;
-            register.saw_own(node, Stamp(*slots.get(group.slot())?));
+            register.own.saw(node, Stamp(*slots.get(group.slot())?));
             fresh &= old == expected.0 && max.0 == writes.stamp.0;
         }
         Some(())

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::fabric::{Fabric, MAX_NODES, NodeId, Verb};
 use crate::gather::Next;
 use crate::group::Group;
-use crate::layout::{Identity, Place, Shape, bytes, register};
+use crate::layout::{Identity, MAX_KEY, Place, Shape, bytes, register};
 use crate::node_set::NodeSet;
 use crate::words::{Pointer, Stamp, WriteNumber};
 
@@ -21,12 +21,11 @@ pub struct Register {
     pub place: Place,
     /// Which one it is.
     pub identity: Identity,
-    /// Length of its key and room of its in-place copy.
-    pub shape: Shape,
-    /// What this client's own slot is thought to hold at the nodes `own_at`; at others, nothing is
-    /// known. A hint: what a detached CAS did there is not known either.
-    own: Stamp,
-    own_at: NodeSet,
+    /// Length of its key.
+    key_length: u8,
+    /// Words of room in its in-place copy.
+    room: u16,
+    pub(crate) own: Own,
     /// The largest stamp seen, other than a delete's.
     pub(crate) last: Stamp,
 }
@@ -34,8 +33,16 @@ pub struct Register {
 impl Register {
     /// A register that nothing more is known of.
     pub fn new(place: Place, identity: Identity, shape: Shape) -> Self {
-        let (own, own_at, last) = (Stamp::EMPTY, NodeSet::EMPTY, Stamp::EMPTY);
-        Self { place, identity, shape, own, own_at, last }
+        let Shape { key_length, capacity, .. } = shape;
+        debug_assert!(key_length <= MAX_KEY && capacity <= usize::from(u16::MAX));
+        Self {
+            place,
+            identity,
+            key_length: key_length as u8,
+            room: capacity as u16,
+            own: Own::default(),
+            last: Stamp::EMPTY,
+        }
     }
 
     /// A register that was just born with `stamp` in its first slot, as the client with stamp slot
@@ -47,8 +54,9 @@ impl Register {
         stamp: Stamp,
         slot: usize,
     ) -> Self {
-        let own = if slot == 0 { stamp } else { Stamp::EMPTY };
-        Self { place, identity, shape, own, own_at: NodeSet::all(MAX_NODES), last: stamp }
+        let stamp_at = if slot == 0 { NodeSet::all(MAX_NODES) } else { NodeSet::EMPTY };
+        let own = Own { stamp, at: stamp_at };
+        Self { own, last: stamp, ..Self::new(place, identity, shape) }
     }
 
     /// The node that holds the in-place copy.
@@ -56,40 +64,55 @@ impl Register {
         self.place.home
     }
 
+    /// Length of its key and room of its in-place copy.
+    #[inline(always)]
+    pub fn shape(&self) -> Shape {
+        let (key_length, capacity) = (usize::from(self.key_length), usize::from(self.room));
+        Shape { key_length, capacity, predecessor: Pointer::NULL }
+    }
+
     /// Bytes of the longest value that fits in place.
     pub fn capacity(&self) -> usize {
-        self.shape.capacity * 8
+        usize::from(self.room) * 8
     }
 
     /// Offset of the in-place copy, in words.
     pub(crate) fn in_place(&self) -> usize {
-        self.shape.small_words()
-    }
-
-    /// What this client's own slot at `node` is thought to hold.
-    #[inline(always)]
-    pub(crate) fn own(&self, node: NodeId) -> Stamp {
-        if self.own_at.contains(node) { self.own } else { Stamp::EMPTY }
-    }
-
-    /// Takes in what this client's own slot at `node` holds. Nodes mostly agree, so that only the
-    /// latest is kept in mind, and where it is.
-    #[inline(always)]
-    pub(crate) fn saw_own(&mut self, node: NodeId, stamp: Stamp) {
-        if self.own.0 != stamp.0 {
-            if stamp < self.own {
-                self.own_at.remove(node);
-                return;
-            }
-            self.own = stamp;
-            self.own_at = NodeSet::EMPTY;
-        }
-        self.own_at.insert(node);
+        self.shape().small_words()
     }
 
     /// Takes in a stamp that was met.
     pub(crate) fn met(&mut self, stamp: Stamp) {
         self.last = self.last.max(stamp);
+    }
+}
+
+/// What a client thinks that its own slot holds at each node: one stamp at some nodes, as nodes
+/// mostly agree, and at others nothing. A hint: what a detached CAS did is not known.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Own {
+    stamp: Stamp,
+    at: NodeSet,
+}
+
+impl Own {
+    /// What the slot at `node` is thought to hold.
+    #[inline(always)]
+    pub(crate) fn at(self, node: NodeId) -> Stamp {
+        if self.at.contains(node) { self.stamp } else { Stamp::EMPTY }
+    }
+
+    /// Takes in what the slot at `node` holds. Keeps the latest in mind.
+    #[inline(always)]
+    pub(crate) fn saw(&mut self, node: NodeId, stamp: Stamp) {
+        if self.stamp.0 != stamp.0 {
+            if stamp < self.stamp {
+                self.at.remove(node);
+                return;
+            }
+            *self = Self { stamp, at: NodeSet::EMPTY };
+        }
+        self.at.insert(node);
     }
 }
 
@@ -101,7 +124,7 @@ pub async fn read_key<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &Register,
 ) -> Result<Value<'f, F>, Error> {
-    let words = register::HEADER_WORDS + register.shape.key_words();
+    let words = register::HEADER_WORDS + register.shape().key_words();
     let identity = [register.identity.birth, register.identity.number.0];
     let mut found = None;
     group
@@ -118,7 +141,7 @@ pub async fn read_key<'f, F: Fabric, C: Clock>(
         })
         .await?;
     let reply = found.ok_or(Error::Gone)?;
-    Ok(Value { reply, start: register::HEADER_WORDS, length: register.shape.key_length })
+    Ok(Value { reply, start: register::HEADER_WORDS, length: register.shape().key_length })
 }
 
 /// How a READ makes sure that it met the right register.

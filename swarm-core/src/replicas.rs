@@ -53,7 +53,7 @@ impl Votes {
             self.missing.insert(node);
             return None;
         };
-        register.saw_own(node, Stamp(read[slot]));
+        register.own.saw(node, Stamp(read[slot]));
         Some(max)
     }
 
@@ -125,7 +125,7 @@ pub(crate) async fn complete<'f, F: Fabric, C: Clock>(
     from: NodeSet,
     missing: NodeSet,
 ) {
-    let words = register::HEADER_WORDS + register.shape.key_words();
+    let words = register::HEADER_WORDS + register.shape().key_words();
     let header = |node| register.place.at(node, group.nodes()).plus(register::HEADER);
     let identity = [register.identity.birth, register.identity.number.0];
     let mut found = None;

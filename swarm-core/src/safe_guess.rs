@@ -308,7 +308,7 @@ fn finish<F: Fabric, C: Clock>(
     sum: u64,
 ) {
     let home = register.home();
-    let voters = voters.holding(|node| register.own(node).same_write(stamp));
+    let voters = voters.holding(|node| register.own.at(node).same_write(stamp));
     for node in voters {
         let cas = raise(group, node, register, stamp.guessed(), stamp);
         if node == home {
@@ -319,7 +319,7 @@ fn finish<F: Fabric, C: Clock>(
         }
     }
     for node in voters {
-        register.saw_own(node, stamp);
+        register.own.saw(node, stamp);
     }
     register.met(stamp);
 }
@@ -454,9 +454,9 @@ fn confirm<F: Fabric, C: Clock>(
     let stamp = m.stamp.verified();
     let format = group.format();
     // Only where the buffer is: a slot names no buffer that was not written at its node.
-    let before = *register;
-    for node in m.holders.holding(|node| before.own(node) < stamp) {
-        let cas = raise(group, node, register, before.own(node), stamp);
+    let before = register.own;
+    for node in m.holders.holding(|node| before.at(node) < stamp) {
+        let cas = raise(group, node, register, before.at(node), stamp);
         match &m.value {
             Some(value) if node == register.home() => {
                 let sum = checksum(format, format.timestamp(stamp), format.pointer(stamp), value);
@@ -467,6 +467,6 @@ fn confirm<F: Fabric, C: Clock>(
                 drop(group.fabric().post(node, &[cas]));
             }
         }
-        register.saw_own(node, stamp);
+        register.own.saw(node, stamp);
     }
 }

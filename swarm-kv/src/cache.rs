@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use swarm_core::register::Register;
 
 /// Keys up to this long lie in the cache's own entries.
-const INLINE_KEY: usize = 32;
+const INLINE_KEY: usize = 24;
 
 /// A key with its hash.
 struct OwnedKey {

@@ -176,7 +176,7 @@ impl Births for BucketBirths<'_> {
             Some(Content::Entries { entries, born: Some(born) }) => {
                 let entry = &entries[born.entry];
                 let Some(newborn) = entry.register(self.0) else { return };
-                let (place, words) = (newborn.place, newborn.shape.key_words());
+                let (place, words) = (newborn.place, newborn.shape().key_words());
                 let words = register::HEADER_WORDS + words;
                 each(Birth::Copy { place, from: register::HEADER, words });
                 let everywhere = Place::everywhere(born.buffer, place.home);

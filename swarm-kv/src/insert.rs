@@ -58,7 +58,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 let register = Register::newborn(
                     register.place,
                     register.identity,
-                    register.shape,
+                    register.shape(),
                     stamp,
                     slot,
                 );
@@ -124,13 +124,14 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         dead: Option<Pointer>,
     ) -> Result<bool, Error> {
         let register = &newborn.register;
-        let class =
-            self.geometry.register_class(register.shape.small_words(), register.shape.full_words());
+        let class = self
+            .geometry
+            .register_class(register.shape().small_words(), register.shape().full_words());
         let entry = Entry {
             hash,
             pointer: register.place.pointer,
             class,
-            key_length: register.shape.key_length,
+            key_length: register.shape().key_length,
             identity: register.identity,
         };
         let Content::Entries { entries, .. } = &located.bucket.content else { return Ok(false) };

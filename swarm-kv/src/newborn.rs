@@ -51,7 +51,7 @@ impl<'a> NewRegister<'a> {
             key,
             value,
             stamp,
-            header: [identity.birth, identity.number.0, register.shape.encode(), 0, 0],
+            header: [identity.birth, identity.number.0, register.shape().encode(), 0, 0],
             in_place: [stamp.0, sum, identity.number.0, value.len() as u64],
             buffer_header: buffer_header.encode(),
         }
@@ -76,7 +76,7 @@ impl<'a> NewRegister<'a> {
             },
             Newborn::Write {
                 place,
-                from: self.register.shape.small_words(),
+                from: self.register.shape().small_words(),
                 head: &self.in_place,
                 tail: if fits { self.value } else { &[] },
                 home_only: true,
