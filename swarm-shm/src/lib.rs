@@ -35,6 +35,7 @@
 //! | `create`, `destroy`   | a pool's beginning and end                                       |
 //! | `pool`, `attachment`  | an open pool and its clients                                     |
 //! | `fabric`              | the fabric over all this                                         |
+//! | `huge`                | an allocator for programs that want huge pages                   |
 
 // Loom explores chains over words of its own; files and mappings have no place there.
 #[cfg_attr(not(loom), expect(unreachable_pub, reason = "public for loom's tests alone"))]
@@ -58,6 +59,8 @@ mod error;
 mod fabric;
 #[cfg(not(loom))]
 mod header;
+#[cfg(not(loom))]
+mod huge;
 #[cfg(not(loom))]
 mod kind;
 #[cfg(not(loom))]
@@ -88,3 +91,5 @@ pub use self::{
     chain::{FIRST_WORD, run},
     sync::Word,
 };
+#[cfg(not(loom))]
+pub use huge::HugePages;
