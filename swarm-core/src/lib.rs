@@ -1,4 +1,44 @@
 //! The SWARM protocols: replicated objects in the memory of nodes that run no code.
+//!
+//! Any number of clients share objects that lie in the memory of a few *memory nodes*. A node offers
+//! words that are read, written and compared-and-swapped from afar ([`fabric`]), and no more. Two kinds
+//! of object are made of that, and both survive the crash of any client and of a minority of the
+//! nodes:
+//!
+//! - a [`register`]: linearizable, wait-free reads and writes, one roundtrip in the common
+//!   case ([`safe_guess`]);
+//! - a [`cell`]: linearizable read-modify-write, one roundtrip in the common case.
+//!
+//! The protocols are `async` functions over any [`Fabric`](fabric::Fabric) and any
+//! [`Clock`](clock::Clock). They need neither `std` nor `alloc`, no executor and no `unsafe`; only
+//! speed depends on the clock. Dropping an operation's future equals a crash of its client at that
+//! point.
+//!
+//! The layers, top to bottom; each uses only what is below it. Sections are those of *SWARM:
+//! Replicating Shared Disaggregated-Memory Data in No Time* (SOSP 2024).
+//!
+//! | file | paper | concept |
+//! | --- | --- | --- |
+//! | [`cell`] | not in it | replicated compare-and-swap: CASPaxos over words, with fast rounds |
+//! | [`abd`], [`raw`] | §7 | the baselines DM-ABD and RAW, behind the same interface |
+//! | [`safe_guess`] | §3, A–C | the register: guess a timestamp, settle the rare stale guess |
+//! | `timestamp_lock` | §3, A | whether a guess is returned by readers or replaced by its writer |
+//! | `near` | | the common case on near memory, in straight lines |
+//! | `max_register` | §3.2 | the reliable max register M over a majority |
+//! | [`look`] | A | the weak read: one READ of a majority |
+//! | `replicas` | | which replicas vote, and bringing a register to those that lack it |
+//! | `in_n_out` | §4 | a max register at one node, by chains that never wait |
+//! | [`register`] | | the register as its users see it: [`Protocol`](register::Protocol) |
+//! | [`gather`], [`round`] | | votes until there are enough; chains on their way; late nodes |
+//! | [`group`] | | a replica group as one client sees it: preferred majorities, suspects |
+//! | [`geometry`], [`layout`] | §4.2 | what lies where in a node; objects, word by word |
+//! | [`words`] | §4.2 | stamps, cell words, locks, write numbers |
+//! | [`error`], [`node_set`], [`clock`] | | failures, sets of nodes, time |
+//! | [`fabric`] | | verbs, chains, nodes: the interface to memory |
+//!
+//! Beside the layers: fabrics that wrap another ([`latency`], [`faults`], [`counting`]) and, with the
+//! feature `sim`, what tests stand on: `sim` (every word a step, every schedule a seed),
+//! `conformance` (the suite for fabrics), `history` (the checker), `loopback`.
 #![no_std]
 #![forbid(unsafe_code)]
 
