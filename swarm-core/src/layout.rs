@@ -7,7 +7,8 @@
 //!            8  shape            [ predecessor's pointer 40 | in-place capacity, words 16 | key length 8 ]
 //!            9  predecessor      number of the register that this one replaced, or 0
 //!           10  origin           the stamp there whose value it began with, or 0
-//!           11  key              bytes, up to a whole word
+//!           11  checksum         of the header's other words and the key
+//!           12  key              bytes, up to a whole word
 //!           ..  in-place copy    at the home node only: stamp, checksum, number, length, value
 //!
 //! buffer:    0  lock             changed by CAS alone
@@ -49,10 +50,10 @@ pub const SLOTS: usize = 6;
 pub mod register {
     /// First slot.
     pub const SLOTS_AT: usize = 0;
-    /// Header: birth, number, shape, predecessor, origin.
+    /// Header: birth, number, shape, predecessor, origin, checksum.
     pub const HEADER: usize = super::SLOTS;
     /// Words in the header without the key.
-    pub const HEADER_WORDS: usize = 5;
+    pub const HEADER_WORDS: usize = 6;
     /// Slots and identity, which every READ takes.
     pub const STATE_WORDS: usize = super::SLOTS + 2;
     /// The key.
@@ -260,6 +261,27 @@ impl Shape {
     pub fn full_words(self) -> usize {
         self.small_words() + register::IN_PLACE_WORDS + self.capacity
     }
+}
+
+/// The header of a register that replaces no other.
+pub fn header(identity: Identity, shape: Shape, key: &[u8]) -> [u64; register::HEADER_WORDS] {
+    let words = [identity.birth, identity.number.0, shape.encode(), 0, 0];
+    let [birth, number, shape, predecessor, origin] = words;
+    [birth, number, shape, predecessor, origin, header_checksum(&words, key)]
+}
+
+/// The key in a READ of a register's header, if the READ is that register's and whole: a header
+/// that is just being written may show the identity before the key.
+pub fn whole_key(read: &[u64], identity: Identity) -> Option<&[u8]> {
+    let (header, key) = read.split_first_chunk::<{ register::HEADER_WORDS }>()?;
+    let &[birth, number, shape, .., sum] = header;
+    let key = bytes(key, Shape::decode(shape).key_length)?;
+    let same = birth == identity.birth && number == identity.number.0;
+    (same && sum == header_checksum(&header[..register::HEADER_WORDS - 1], key)).then_some(key)
+}
+
+fn header_checksum(words: &[u64], key: &[u8]) -> u64 {
+    xxh3_64_with_seed(key, xxh3_64_with_seed(words.as_bytes(), 0))
 }
 
 /// What a record says in front of its payload.

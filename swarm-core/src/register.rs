@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::fabric::{Fabric, MAX_NODES, NodeId, Verb};
 use crate::gather::Next;
 use crate::group::Group;
-use crate::layout::{Identity, MAX_KEY, Place, Shape, bytes, register};
+use crate::layout::{Identity, MAX_KEY, Place, Shape, bytes, register, whole_key};
 use crate::node_set::NodeSet;
 use crate::words::{Pointer, Stamp, WriteNumber};
 
@@ -119,13 +119,12 @@ impl Own {
 /// READs a register's key where it is not known. One roundtrip.
 ///
 /// # Errors
-/// [`Error::Gone`] if no node that answers has the register.
+/// [`Error::NoMajority`] if no node that answers has the register's header whole.
 pub async fn read_key<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &Register,
 ) -> Result<Value<'f, F>, Error> {
     let words = register::HEADER_WORDS + register.shape().key_words();
-    let identity = [register.identity.birth, register.identity.number.0];
     let mut found = None;
     group
         .settle(group.preferred(register.home()), 1, |node, reply| match reply {
@@ -133,7 +132,7 @@ pub async fn read_key<'f, F: Fabric, C: Clock>(
                 let at = register.place.at(node, group.nodes()).plus(register::HEADER);
                 Next::Post(group.fabric().post(node, &[Verb::Read { at, words }]))
             }
-            Some(reply) if reply.starts_with(&identity) => {
+            Some(reply) if whole_key(&reply, register.identity).is_some() => {
                 found = Some(reply);
                 Next::Vote
             }

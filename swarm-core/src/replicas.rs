@@ -10,7 +10,7 @@ use crate::fabric::{Fabric, MAX_NODES, NodeId, Verb};
 use crate::gather::Next;
 use crate::group::Group;
 use crate::in_n_out::state;
-use crate::layout::register;
+use crate::layout::{register, whole_key};
 use crate::node_set::NodeSet;
 use crate::register::Register;
 use crate::words::Stamp;
@@ -127,11 +127,11 @@ pub(crate) async fn complete<'f, F: Fabric, C: Clock>(
 ) {
     let words = register::HEADER_WORDS + register.shape().key_words();
     let header = |node| register.place.at(node, group.nodes()).plus(register::HEADER);
-    let identity = [register.identity.birth, register.identity.number.0];
     let mut found = None;
     let read = |node, reply: Option<F::Reply<'f>>| match reply {
         None => Next::Post(group.fabric().post(node, &[Verb::Read { at: header(node), words }])),
-        Some(reply) if reply.starts_with(&identity) => {
+        // A header that is torn here must not become the only one elsewhere.
+        Some(reply) if whole_key(&reply, register.identity).is_some() => {
             found = Some(reply);
             Next::Vote
         }

@@ -62,7 +62,7 @@ fn register(nodes: &Loopback) -> Register {
     for node in (0..3).map(NodeId) {
         let header = place.at(node, 3).plus(register::HEADER);
         let key = KEY.chunks(8).map(|c| u64::from_le_bytes(c.try_into().expect("eight bytes")));
-        let words = [identity.birth, identity.number.0, SHAPE.encode(), 0, 0];
+        let words = swarm_core::layout::header(identity, SHAPE, KEY);
         for (i, word) in words.into_iter().chain(key).enumerate() {
             nodes.set_word(node, header.plus(i), word);
         }

@@ -5,10 +5,10 @@ mod register_common;
 use register_common::{Client, FIRST_VALUE, KEY, Polls, SHAPE, give_birth, place};
 use swarm_core::fabric::{Address, NodeId};
 use swarm_core::history::{Answer, BUDGET, Recorder, check_key};
-use swarm_core::layout::{buffer, register};
+use swarm_core::layout::{Identity, buffer, header, register};
 use swarm_core::safe_guess::SafeGuess;
 use swarm_core::sim::{Outcome, Setup, Sim, SimFabric};
-use swarm_core::words::Pointer;
+use swarm_core::words::{Pointer, WriteNumber};
 
 const N0: NodeId = NodeId(0);
 const N1: NodeId = NodeId(1);
@@ -164,9 +164,10 @@ fn another_life_of_the_memory_has_no_vote() {
     story.sim.lose_chains(CREATOR, N2);
     let at = place(0).at(N2, 3);
     story.sim.set_word(N2, at.plus(1), !1);
-    for (word, value) in [77, 3, SHAPE.encode(), 0, 0, u64::from_le_bytes(*KEY)].iter().enumerate()
-    {
-        story.sim.set_word(N2, at.plus(register::HEADER + word), *value);
+    let other = Identity { birth: 77, number: WriteNumber(3) };
+    let image = header(other, SHAPE, KEY).into_iter().chain([u64::from_le_bytes(*KEY)]);
+    for (word, value) in image.enumerate() {
+        story.sim.set_word(N2, at.plus(register::HEADER + word), value);
     }
     story.sim.freeze_node(N1);
     story.read(1);

@@ -51,7 +51,7 @@ impl<'a> NewRegister<'a> {
             key,
             value,
             stamp,
-            header: [identity.birth, identity.number.0, register.shape().encode(), 0, 0],
+            header: layout::header(identity, register.shape(), key),
             in_place: [stamp.0, sum, identity.number.0, value.len() as u64],
             buffer_header: buffer_header.encode(),
         }

@@ -44,7 +44,7 @@ pub(crate) fn object(token: u64) -> Place {
         home: OBJECT_HOME,
         at_home: at + index * 8,
         elsewhere: at + RECORDS * 8 + index * 4,
-        stride: RECORDS * 4,
+        stride: RECORDS as u32 * 4,
     }
 }
 

