@@ -13,8 +13,7 @@ struct TestPool {
 fn pool(capacity: u64) -> TestPool {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = dir.path().join("pool");
-    let options =
-        CreateOptions { nodes: 3, capacity, max_clients: 8, ..CreateOptions::default() };
+    let options = CreateOptions { nodes: 3, capacity, max_clients: 8, ..CreateOptions::default() };
     Pool::create(&path, &options).expect("create");
     let pool = Pool::open(&path, OpenOptions::default()).expect("open");
     TestPool { pool, _dir: dir }
