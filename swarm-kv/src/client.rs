@@ -438,7 +438,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         match begun {
             Some(None) => Begun::Done(Ok(true)),
             Some(begun) => Begun::Rest(Update { hash, value, begun }),
-            None => nothing,
+            None => {
+                self.heap.take_back(self.heap.plain(buffer_words(value)), write.buffer);
+                nothing
+            }
         }
     }
 
@@ -539,7 +542,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
     /// A fresh number and a fresh buffer for a write of `value`.
     pub(crate) async fn new_write<'v>(&self, value: &'v [u8]) -> Result<Write<'v>, Error> {
-        let kind = self.heap.plain(buffer::HEADER_WORDS + words_for(value.len()));
+        let kind = self.heap.plain(buffer_words(value));
         let buffer = self.heap.allocate(&self.group, kind).await?;
         let number = self.group.number().ok_or(Error::Spent)?;
         Ok(Write { number, buffer, value })
@@ -548,11 +551,16 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// The same, if memory is set aside.
     #[inline]
     fn new_write_now<'v>(&self, value: &'v [u8]) -> Option<Write<'v>> {
-        let kind = self.heap.plain(buffer::HEADER_WORDS + words_for(value.len()));
+        let kind = self.heap.plain(buffer_words(value));
         let number = self.group.number()?;
         let buffer = self.heap.take(kind)?;
         Some(Write { number, buffer, value })
     }
+}
+
+/// Words of a buffer for `value`.
+fn buffer_words(value: &[u8]) -> usize {
+    buffer::HEADER_WORDS + words_for(value.len())
 }
 
 /// The entries that may be this key's.

@@ -176,6 +176,17 @@ impl Heap {
         Some(self.geometry.object(arena.chunk, kind.class, kind.home, index))
     }
 
+    /// Takes back the object that was handed out last, if no chain has named it.
+    pub(crate) fn take_back(&self, kind: Kind, pointer: Pointer) {
+        let mut arenas = self.arenas.borrow_mut();
+        if let Some(arena) = arenas.iter_mut().find(|arena| arena.kind == kind)
+            && let Some(last) = arena.next.checked_sub(1)
+            && self.geometry.object(arena.chunk, kind.class, kind.home, last) == pointer
+        {
+            arena.next = last;
+        }
+    }
+
     #[cold]
     async fn allocate_slowly<F: Fabric, C: Clock>(
         &self,

@@ -198,3 +198,23 @@ fn a_batch_of_gets_takes_one_roundtrip() {
     }
     assert!(values[20].is_none());
 }
+
+/// An update whose key's location was not cached took a buffer, found that out, and lost it.
+#[test]
+fn updates_of_keys_that_are_not_cached_waste_nothing() {
+    let test = pool(4 << 20);
+    let writer = open(&test);
+    for key in 0..10u8 {
+        writer.blocking().put(&[key], &[0; 1000]).expect("put");
+    }
+    let before = swarm_kv::block_on(writer.usage()).expect("usage").used_bytes;
+    let client = shm::open(&test.pool, Options::default().cached_keys(1)).expect("attach");
+    // Each round takes ten buffers of 1,280 bytes.
+    for round in 0..120u8 {
+        for key in 0..10u8 {
+            assert!(client.blocking().update(&[key], &[round; 1000]).expect("update"));
+        }
+    }
+    let after = swarm_kv::block_on(writer.usage()).expect("usage").used_bytes;
+    assert!(after - before <= 1200 * 1280 + (512 << 10), "{} bytes", after - before);
+}
