@@ -162,7 +162,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let proposed =
             cell::propose(&self.group, &located.cell, &located.view, &proposal, &births).await?;
         let Proposed::Committed(view) = proposed else { return Ok(false) };
-        self.index.remember(&Located { cell: located.cell, view, bucket });
+        if view.record() == record {
+            self.index.remember(&Located { cell: located.cell, view, bucket });
+        } else {
+            // Others have built on it. Their record says more than this bucket: to propose this
+            // one's entries on it would take theirs away.
+            self.index.forget(located.cell.place.pointer);
+        }
         Ok(true)
     }
 
