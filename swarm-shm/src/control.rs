@@ -25,6 +25,7 @@ use crate::error::Error;
 use crate::header::{HEADER_WORDS, Header, Member};
 use crate::kind::Kind;
 use crate::mapping::Mapping;
+use crate::node;
 use crate::sync::Word;
 
 /// The control file's name.
@@ -59,6 +60,7 @@ impl Control {
     pub(crate) fn open(dir: &Path) -> Result<Self, Error> {
         let path = dir.join(CONTROL);
         let file = open_file(&path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound if has_nodes(dir) => Error::NoControl { file: path.clone() },
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
                 Error::NoPool { pool: dir.to_path_buf() }
             }
@@ -161,4 +163,11 @@ impl Control {
 /// Opens a file that is there.
 pub(crate) fn open_file(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).open(path)
+}
+
+/// Whether memory nodes lie in `dir` that nobody is making.
+fn has_nodes(dir: &Path) -> bool {
+    let is_there = |path: PathBuf| path.symlink_metadata().is_ok();
+    !is_there(dir.join(UNFINISHED))
+        && (0..MAX_NODES as u8).any(|node| is_there(node::path(dir, NodeId(node))))
 }

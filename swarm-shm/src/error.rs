@@ -62,6 +62,12 @@ pub enum Error {
         /// Where it was looked for.
         pool: PathBuf,
     },
+    /// There are memory nodes, but no control file.
+    #[error("{}: is missing, though the files of memory nodes lie beside it; bring it back", file.display())]
+    NoControl {
+        /// The control file.
+        file: PathBuf,
+    },
     /// A memory node's file is missing.
     #[error("{}: the file of {node} is missing; bring it back, or open the pool degraded to go on \
              with the others", file.display())]

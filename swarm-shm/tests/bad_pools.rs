@@ -67,6 +67,16 @@ fn nothing_there() {
     assert!(matches!(error, Error::NoPool { .. }), "{error}");
 }
 
+#[test]
+fn a_missing_control_file() {
+    let (_dir, path) = closed();
+    fs::remove_file(path.join("control")).expect("a file");
+    for options in [STRICT, DEGRADED] {
+        let error = refused(&path, options, "control");
+        assert!(matches!(error, Error::NoControl { .. }), "{error}");
+    }
+}
+
 fn refused_file(path: &Path) -> Error {
     Pool::open(path, STRICT).expect_err("a file is no pool")
 }

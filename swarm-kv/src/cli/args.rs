@@ -100,11 +100,14 @@ Examples:
   swarm bench --workload b --clients 4 --rtt 2us
   swarm bench --system dm-abd --workload a --rtt 2us --json";
 
-/// A pool.
+/// A pool that is there.
 #[derive(Args, Debug)]
 pub(crate) struct PoolArgs {
     /// The pool's directory
     pub(crate) pool: PathBuf,
+    /// Go on without memory nodes whose files are missing, as long as a majority is there
+    #[arg(long)]
+    pub(crate) degraded: bool,
 }
 
 #[derive(Args, Debug)]
@@ -133,16 +136,16 @@ pub(crate) struct DestroyArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct KeyArgs {
-    /// The pool's directory
-    pub(crate) pool: PathBuf,
+    #[command(flatten)]
+    pub(crate) pool: PoolArgs,
     /// The key, 1 to 255 bytes
     pub(crate) key: OsString,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct ValueArgs {
-    /// The pool's directory
-    pub(crate) pool: PathBuf,
+    #[command(flatten)]
+    pub(crate) pool: PoolArgs,
     /// The key, 1 to 255 bytes
     pub(crate) key: OsString,
     /// The value, up to 1 MiB; `-` reads it from standard input
@@ -152,8 +155,8 @@ pub(crate) struct ValueArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct ImportArgs {
-    /// The pool's directory
-    pub(crate) pool: PathBuf,
+    #[command(flatten)]
+    pub(crate) pool: PoolArgs,
     /// The file; `-` reads standard input
     pub(crate) file: PathBuf,
 }

@@ -15,7 +15,7 @@ use super::demo_report::{Told, print, widest_gap};
 use super::demo_verdict::{LOADER, Log, Tag, judge};
 use super::demo_worker::key_name;
 use super::job::{DemoJob, Job, Message, Report, monotonic_ns};
-use super::outcome::{Answer, Failure};
+use super::outcome::{Answer, Failure, tell};
 use super::store::{SafeGuess, Store, SwitchState, Task, block_on, with_client, with_emulated};
 use super::temporary::TemporaryPool;
 
@@ -34,10 +34,10 @@ pub(crate) fn run(json: bool) -> Result<Answer, Failure> {
     let temporary = TemporaryPool::create(NODES, CAPACITY, 64)?;
     with_client(temporary.pool(), Load)?;
     if !json {
-        eprintln!(
+        tell(format_args!(
             "{NODES} memory nodes, {CLIENTS} clients, {KEYS} keys, 95 % gets and 5 % updates, \
              {SECONDS} s"
-        );
+        ));
     }
     let log = |client: usize| temporary.directory().join(format!("log-{client}"));
     let jobs = (0..CLIENTS).map(|client| job(temporary.path(), log(client), client)).collect();

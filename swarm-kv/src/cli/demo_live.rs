@@ -2,6 +2,7 @@
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
+use super::outcome::tell;
 use super::units::show_rate;
 
 /// Width of a step of the timeline.
@@ -62,7 +63,7 @@ impl Live {
     /// Says something that happened.
     pub(crate) fn event(&self, text: &str) {
         if self.lines.is_hidden() {
-            eprintln!("{text}");
+            tell(text);
         } else {
             // Only display; the same is in the report.
             let _ = self.lines.println(text);
@@ -75,7 +76,7 @@ impl Live {
         if self.lines.is_hidden() && steps > self.next_line {
             let second = &self.steps[self.next_line - 10..self.next_line.min(self.steps.len())];
             let rate = show_rate(second.iter().sum::<u64>() as f64);
-            eprintln!("  {} s  {rate}", self.next_line / 10);
+            tell(format_args!("  {} s  {rate}", self.next_line / 10));
             self.next_line += 10;
         }
     }

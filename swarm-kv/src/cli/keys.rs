@@ -4,12 +4,12 @@ use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use swarm_core::layout::{MAX_KEY, MAX_VALUE};
 
-use super::args::{KeyArgs, ValueArgs};
-use super::outcome::{Answer, Failure};
-use super::store::{Store, Task, block_on, open_pool, with_client};
+use super::args::{KeyArgs, PoolArgs, ValueArgs};
+use super::outcome::{Answer, Failure, say, tell};
+use super::store::{Store, Task, block_on, open_given, with_client};
 
 enum Call<'a> {
     Get,
@@ -61,7 +61,7 @@ pub(crate) fn get(args: &KeyArgs, json: bool) -> Result<Answer, Failure> {
             print_value(&value, json).map_err(|error| Failure::output(&error))?;
             Ok(Answer::Yes)
         }
-        Brought::Done(_) => Ok(no(json, "there is no such key")),
+        Brought::Done(_) => no(json, "there is no such key"),
     }
 }
 
@@ -88,29 +88,29 @@ pub(crate) fn delete(args: &KeyArgs, json: bool) -> Result<Answer, Failure> {
     done(call(&args.pool, &args.key, Call::Delete)?, json, "")
 }
 
-fn call(pool: &std::path::Path, key: &OsStr, call: Call<'_>) -> Result<Brought, Failure> {
+fn call(pool: &PoolArgs, key: &OsStr, call: Call<'_>) -> Result<Brought, Failure> {
     let key = key.as_bytes();
     check_key(key).map_err(Failure::Usage)?;
-    with_client(&open_pool(pool)?, Keyed { key, call })
+    with_client(&open_given(pool)?, Keyed { key, call })
 }
 
 fn done(brought: Brought, json: bool, refused: &str) -> Result<Answer, Failure> {
     if let Brought::Done(false) = brought {
-        return Ok(no(json, refused));
+        return no(json, refused);
     }
     if json {
-        println!("{}", json!({ "done": true }));
+        say(json!({ "done": true }))?;
     }
     Ok(Answer::Yes)
 }
 
-fn no(json: bool, reason: &str) -> Answer {
+fn no(json: bool, reason: &str) -> Result<Answer, Failure> {
     if json {
-        println!("{}", json!({ "done": false, "reason": reason }));
+        say(json!({ "done": false, "reason": reason }))?;
     } else {
-        eprintln!("swarm: {reason}");
+        tell(format_args!("swarm: {reason}"));
     }
-    Answer::No
+    Ok(Answer::No)
 }
 
 /// Whether a key may be stored.
@@ -158,11 +158,18 @@ fn print_value(value: &[u8], json: bool) -> io::Result<()> {
 }
 
 fn describe(value: &[u8]) -> Value {
-    match std::str::from_utf8(value) {
-        Ok(text) => json!({ "done": true, "value": text }),
+    let mut object = Map::from_iter([("done".to_owned(), json!(true))]);
+    put_bytes(&mut object, "value", value);
+    Value::Object(object)
+}
+
+/// Adds bytes under `name` if they are text and in hexadecimal under `name_hex` otherwise.
+pub(crate) fn put_bytes(object: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => object.insert(name.to_owned(), json!(text)),
         Err(_) => {
-            let hex: String = value.iter().map(|byte| format!("{byte:02x}")).collect();
-            json!({ "done": true, "value_hex": hex })
+            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            object.insert(format!("{name}_hex"), json!(hex))
         }
-    }
+    };
 }

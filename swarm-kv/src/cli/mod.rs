@@ -48,7 +48,7 @@ pub(crate) fn run() -> ExitCode {
     let result = match command {
         Command::Demo => demo::run(json),
         Command::Create(args) => pools::create(&args, json),
-        Command::Info(args) => pools::info(&args.pool, json),
+        Command::Info(args) => pools::info(&args, json),
         Command::Destroy(args) => pools::destroy(&args, json),
         Command::Get(args) => keys::get(&args, json),
         Command::Put(args) => keys::put(&args, json),
@@ -56,7 +56,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Update(args) => keys::update(&args, json),
         Command::Delete(args) => keys::delete(&args, json),
         Command::Import(args) => transfer::import(&args, json),
-        Command::Export(args) => transfer::export(&args.pool, json),
+        Command::Export(args) => transfer::export(&args, json),
         Command::Bench(args) => bench::run(&args, json),
         Command::Worker { parent } => worker::run(parent),
     };

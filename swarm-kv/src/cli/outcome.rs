@@ -1,7 +1,7 @@
 //! How a command ends, and what the shell is told.
 
 use std::fmt::Display;
-use std::io;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use serde_json::json;
@@ -50,9 +50,20 @@ pub(crate) fn report(result: Result<Answer, Failure>, json: bool) -> ExitCode {
         Err(Failure::Usage(message)) => (message, 2),
         Err(Failure::Failed(message)) => (message, 3),
     };
-    eprintln!("swarm: {message}");
+    tell(format_args!("swarm: {message}"));
     if json {
-        println!("{}", json!({ "error": message }));
+        // A failure stays one, whether or not it can be told.
+        let _ = say(json!({ "error": message }));
     }
     ExitCode::from(code)
+}
+
+/// Prints a line on standard output, which may be closed or full.
+pub(crate) fn say(line: impl Display) -> Result<(), Failure> {
+    writeln!(io::stdout().lock(), "{line}").map_err(|error| Failure::output(&error))
+}
+
+/// Prints a line on standard error. Where that cannot be written to, nobody wants to know.
+pub(crate) fn tell(line: impl Display) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
 }

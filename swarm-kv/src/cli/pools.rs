@@ -1,13 +1,11 @@
 //! `swarm create`, `info` and `destroy`.
 
-use std::path::Path;
-
 use serde_json::json;
 use swarm_core::geometry::LAYOUT_VERSION;
 
-use super::args::{CreateArgs, DestroyArgs};
-use super::outcome::{Answer, Failure};
-use super::store::{CreateOptions, Pool, Store, Task, Usage, block_on, open_pool, with_client};
+use super::args::{CreateArgs, DestroyArgs, PoolArgs};
+use super::outcome::{Answer, Failure, say};
+use super::store::{CreateOptions, Pool, Store, Task, Usage, block_on, open_given, with_client};
 use super::units::show_size;
 
 /// Makes a pool.
@@ -18,21 +16,18 @@ pub(crate) fn create(args: &CreateArgs, json: bool) -> Result<Answer, Failure> {
     let options = CreateOptions { nodes, capacity, max_clients, node_paths: None };
     Pool::create(&args.pool, &options)?;
     if json {
-        println!(
-            "{}",
-            json!({
-                "pool": args.pool.to_string_lossy(),
-                "nodes": nodes,
-                "capacity_bytes": capacity,
-                "max_clients": max_clients,
-            })
-        );
+        say(json!({
+            "pool": args.pool.to_string_lossy(),
+            "nodes": nodes,
+            "capacity_bytes": capacity,
+            "max_clients": max_clients,
+        }))?;
     } else {
-        println!(
+        say(format_args!(
             "made {}: {nodes} memory nodes of {}, for up to {max_clients} clients",
             args.pool.display(),
             show_size(capacity),
-        );
+        ))?;
     }
     Ok(Answer::Yes)
 }
@@ -48,30 +43,27 @@ impl Task for GetUsage {
 }
 
 /// Says what a pool is.
-pub(crate) fn info(path: &Path, json: bool) -> Result<Answer, Failure> {
-    let pool = open_pool(path)?;
+pub(crate) fn info(pool: &PoolArgs, json: bool) -> Result<Answer, Failure> {
+    let pool = open_given(pool)?;
     let geometry = pool.geometry();
     let clients = pool.live_clients().len();
     let Usage { used_bytes, keys, .. } = with_client(&pool, GetUsage)?;
     if json {
-        println!(
-            "{}",
-            json!({
-                "nodes": geometry.nodes,
-                "capacity_bytes": geometry.capacity,
-                "used_bytes": used_bytes,
-                "keys": keys,
-                "clients": clients,
-                "layout_version": LAYOUT_VERSION,
-            })
-        );
+        say(json!({
+            "nodes": geometry.nodes,
+            "capacity_bytes": geometry.capacity,
+            "used_bytes": used_bytes,
+            "keys": keys,
+            "clients": clients,
+            "layout_version": LAYOUT_VERSION,
+        }))?;
     } else {
-        println!("memory nodes    {}", geometry.nodes);
-        println!("capacity        {} each", show_size(geometry.capacity));
-        println!("used            {}", show_size(used_bytes));
-        println!("keys            {keys}");
-        println!("clients         {clients}");
-        println!("layout version  {LAYOUT_VERSION}");
+        say(format_args!("memory nodes    {}", geometry.nodes))?;
+        say(format_args!("capacity        {} each", show_size(geometry.capacity)))?;
+        say(format_args!("used            {}", show_size(used_bytes)))?;
+        say(format_args!("keys            {keys}"))?;
+        say(format_args!("clients         {clients}"))?;
+        say(format_args!("layout version  {LAYOUT_VERSION}"))?;
     }
     Ok(Answer::Yes)
 }
@@ -80,9 +72,9 @@ pub(crate) fn info(path: &Path, json: bool) -> Result<Answer, Failure> {
 pub(crate) fn destroy(args: &DestroyArgs, json: bool) -> Result<Answer, Failure> {
     Pool::destroy(&args.pool, args.force)?;
     if json {
-        println!("{}", json!({ "done": true }));
+        say(json!({ "done": true }))?;
     } else {
-        println!("removed {}", args.pool.display());
+        say(format_args!("removed {}", args.pool.display()))?;
     }
     Ok(Answer::Yes)
 }

@@ -21,6 +21,7 @@ pub(crate) use swarm_kv::{
 };
 pub(crate) use swarm_shm::SwitchState;
 
+use super::args::PoolArgs;
 use super::outcome::Failure;
 use super::workload::System;
 
@@ -158,6 +159,11 @@ impl From<shm::Error> for Failure {
     fn from(error: shm::Error) -> Self {
         Self::Failed(error.to_string())
     }
+}
+
+/// Opens the pool that a command line names.
+pub(crate) fn open_given(args: &PoolArgs) -> Result<Pool, Failure> {
+    Ok(Pool::open(&args.pool, OpenOptions { degraded: args.degraded })?)
 }
 
 /// Opens a pool that is whole.

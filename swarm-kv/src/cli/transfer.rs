@@ -9,17 +9,16 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal, Read, Write};
 use std::ops::ControlFlow;
-use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use swarm_core::layout::{MAX_KEY, MAX_VALUE};
 
-use super::args::ImportArgs;
+use super::args::{ImportArgs, PoolArgs};
 use super::escape::{format_line, parse_line};
-use super::keys::{check_key, check_value};
-use super::outcome::{Answer, Failure};
-use super::store::{Error, Store, Task, block_on, block_on_all, open_pool, with_client};
+use super::keys::{check_key, check_value, put_bytes};
+use super::outcome::{Answer, Failure, say, tell};
+use super::store::{Error, Store, Task, block_on, block_on_all, open_given, with_client};
 
 /// Puts in flight at a time.
 const LANES: usize = 16;
@@ -44,13 +43,13 @@ pub(crate) fn import(args: &ImportArgs, json: bool) -> Result<Answer, Failure> {
         None => ProgressBar::new_spinner(),
     };
     let input = BufReader::with_capacity(1 << 16, bar.wrap_read(input));
-    let pool = open_pool(&args.pool)?;
+    let pool = open_given(&args.pool)?;
     let lines = with_client(&pool, Import { input })?;
     bar.finish_and_clear();
     if json {
-        println!("{}", json!({ "lines": lines }));
+        say(json!({ "lines": lines }))?;
     } else {
-        eprintln!("{lines} lines");
+        tell(format_args!("{lines} lines"));
     }
     Ok(Answer::Yes)
 }
@@ -140,8 +139,8 @@ fn next_line(input: &mut impl BufRead) -> Result<Option<Pair>, String> {
 }
 
 /// Prints all keys and values.
-pub(crate) fn export(path: &Path, json: bool) -> Result<Answer, Failure> {
-    with_client(&open_pool(path)?, Export { json })?;
+pub(crate) fn export(pool: &PoolArgs, json: bool) -> Result<Answer, Failure> {
+    with_client(&open_given(pool)?, Export { json })?;
     Ok(Answer::Yes)
 }
 
@@ -164,11 +163,10 @@ impl Task for Export {
         block_on(store.for_each(|key, value| {
             if self.json {
                 line.clear();
-                let pair = json!({
-                    "key": String::from_utf8_lossy(key),
-                    "value": String::from_utf8_lossy(value),
-                });
-                line.extend(format!("{pair}\n").into_bytes());
+                let mut pair = Map::new();
+                put_bytes(&mut pair, "key", key);
+                put_bytes(&mut pair, "value", value);
+                line.extend(format!("{}\n", Value::Object(pair)).into_bytes());
             } else {
                 format_line(key, value, &mut line);
             }

@@ -94,7 +94,8 @@ fn every_command_refuses_what_is_no_pool() {
 #[test]
 fn a_damaged_pool_is_a_failure_that_names_the_file() {
     type Harm = fn(&str);
-    let damage: [(&str, Harm); 4] = [
+    let damage: [(&str, Harm); 5] = [
+        ("control", |file| fs::remove_file(file).expect("it is there")),
         ("node-1", |file| fs::write(file, "not a node").expect("it is writable")),
         ("node-2", |file| fs::remove_file(file).expect("it is there")),
         ("node-0", |file| {
@@ -118,4 +119,55 @@ fn a_damaged_pool_is_a_failure_that_names_the_file() {
             serde_json::from_slice(&failed.get_output().stdout).expect("it is JSON");
         assert!(told["error"].is_string());
     }
+}
+
+/// A command line that cannot go on without a lost minority would be down where the pool is not.
+#[test]
+fn a_pool_goes_on_without_a_minority_if_told_to() {
+    let pool = TestPool::create();
+    assert_eq!(pool.status("put", &["k", "v"]), 0);
+    fs::remove_file(format!("{}/node-1", pool.path())).expect("it is there");
+    assert_eq!(pool.status("get", &["k"]), 3);
+    assert_eq!(pool.output("get", &["k", "--degraded"]), b"v");
+    assert_eq!(pool.status("put", &["k", "w", "--degraded"]), 0);
+    assert_eq!(pool.status("insert", &["l", "x", "--degraded"]), 0);
+    assert_eq!(pool.output("export", &["--degraded"]).split(|b| *b == b'\n').count(), 3);
+    assert_eq!(pool.output("get", &["k", "--degraded"]), b"w");
+    assert_eq!(json(&["info", pool.path(), "--degraded", "--json"])["keys"], 2);
+    fs::remove_file(format!("{}/node-2", pool.path())).expect("it is there");
+    let failed = swarm(&["get", pool.path(), "k", "--degraded"]).assert().code(3);
+    let told = String::from_utf8_lossy(&failed.get_output().stderr).into_owned();
+    assert!(told.contains("majority gone: the files of 2 of 3"), "{told}");
+}
+
+/// Standard output on a full device was a panic.
+#[test]
+fn output_that_cannot_be_written_is_a_failure() {
+    let pool = TestPool::create();
+    assert_eq!(pool.status("put", &["k", "v"]), 0);
+    let calls: [&[&str]; 6] = [
+        &["info", pool.path()],
+        &["info", pool.path(), "--json"],
+        &["get", pool.path(), "k", "--json"],
+        &["get", pool.path(), "absent", "--json"],
+        &["put", pool.path(), "k", "v", "--json"],
+        &["export", pool.path(), "--json"],
+    ];
+    for call in calls {
+        let full = OpenOptions::new().write(true).open("/dev/full").expect("a device");
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_swarm"))
+            .args(call)
+            .stdout(full)
+            .output()
+            .expect("the command line can be run");
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{call:?}: {told}");
+        assert!(told.starts_with("swarm: cannot write the output"), "{call:?}: {told}");
+    }
+    let full = OpenOptions::new().write(true).open("/dev/full").expect("a device");
+    let status = std::process::Command::new(env!("CARGO_BIN_EXE_swarm"))
+        .args(["get", pool.path(), "absent"])
+        .stderr(full)
+        .status();
+    assert_eq!(status.expect("the command line can be run").code(), Some(1));
 }

@@ -96,3 +96,12 @@ fn an_export_that_nobody_reads_ends_quietly() {
     assert_eq!(ended.status.code(), Some(0));
     assert!(ended.stderr.is_empty(), "{}", String::from_utf8_lossy(&ended.stderr));
 }
+
+#[test]
+fn an_export_as_json_hides_no_byte() {
+    let pool = TestPool::create();
+    swarm(&["put", pool.path(), "k", "-"]).write_stdin(vec![0xff, 0x0a]).assert().code(0);
+    let line: serde_json::Value =
+        serde_json::from_slice(&pool.output("export", &["--json"])).expect("it is JSON");
+    assert_eq!(line, serde_json::json!({ "key": "k", "value_hex": "ff0a" }));
+}
