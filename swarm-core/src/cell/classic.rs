@@ -16,7 +16,7 @@ use crate::words::{Ballot, CellFlags, CellWord, Pointer};
 
 use super::judge::{self, Promise, choose};
 use super::offer::{Births, Chain, Offer, accepted_at, push};
-use super::record::{Body, bring, fetch};
+use super::record::{Body, WhenLate, bring, fetch};
 use super::view::{View, Words};
 use super::{CellRef, in_place, in_place_head, ready};
 
@@ -74,7 +74,7 @@ pub(super) async fn classic<'f, F: Fabric, C: Clock>(
     }
     // What may be committed is proposed as it is, with all that was born with it in front.
     let holders = round.holders(chosen);
-    let body = match fetch(group, at, chosen, holders).await {
+    let body = match fetch(group, at, chosen, (holders, WhenLate::GiveUp)).await {
         // Its holders died. If it was committed there are others, who promise another ballot.
         Err(Error::NoMajority { .. }) => return Ok(None),
         body => body?,

@@ -15,7 +15,7 @@ use super::classic::classic;
 use super::judge::settled;
 use super::offer::Births;
 use super::propose::solidify;
-use super::record::{Body, fetch};
+use super::record::{Body, WhenLate, fetch};
 use super::view::{View, Words};
 use super::{ATTEMPTS, CellRef, back_off, in_place, in_place_head};
 
@@ -169,7 +169,7 @@ async fn show<'f, F: Fabric, C: Clock>(
         return Ok(Committed { view, reply: home, from, words: length });
     }
     // Round 2: the record.
-    let body = fetch(group, at, pointer, words.naming(pointer)).await?;
+    let body = fetch(group, at, pointer, (words.naming(pointer), WhenLate::Wait)).await?;
     if words.seen(at.place.home) == Some(word) {
         let head = in_place_head(word, body.payload());
         let repair = in_place(at, n, &head, body.payload());

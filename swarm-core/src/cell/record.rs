@@ -59,6 +59,25 @@ fn first<F: Fabric, C: Clock>(group: &Group<F, C>, at: &CellRef, among: NodeSet)
     from.next().map_or(NodeSet::EMPTY, |node| NodeSet::ring(node, 1, group.nodes()))
 }
 
+/// What to do when all nodes that may have something are late.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum WhenLate {
+    /// Wait for them: it is known to be nowhere else.
+    Wait,
+    /// Do without: a later ballot tells whether it matters.
+    GiveUp,
+}
+
+impl WhenLate {
+    /// What a round does at a node that cannot help it.
+    fn elsewhere<T>(self) -> Next<T> {
+        match self {
+            Self::Wait => Next::NoVote,
+            Self::GiveUp => Next::Missing,
+        }
+    }
+}
+
 /// Fetches the record at `pointer` from one of `among` that has it whole. One roundtrip.
 ///
 /// # Errors
@@ -67,7 +86,7 @@ pub(super) async fn fetch<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     at: &CellRef,
     pointer: Pointer,
-    among: NodeSet,
+    (among, when_late): (NodeSet, WhenLate),
 ) -> Result<Body<'f, F>, Error> {
     let accepted = accepted_at(pointer);
     let body = record::HEADER_WORDS - record::BODY + at.room;
@@ -77,7 +96,7 @@ pub(super) async fn fetch<'f, F: Fabric, C: Clock>(
     ];
     let mut found = None;
     let step = |node, reply: Option<F::Reply<'f>>| match reply {
-        None if !among.contains(node) => Next::NoVote,
+        None if !among.contains(node) => when_late.elsewhere(),
         None => Next::Post(group.fabric().post(node, &chain)),
         Some(reply) => {
             found = Body::check(pointer, at.room, reply);
@@ -123,7 +142,8 @@ pub(super) async fn bring<'f, F: Fabric, C: Clock>(
     let mut copies = None;
     if all.iter().any(|birth| matches!(birth, Birth::Copy { .. })) {
         let step = |node, reply: Option<F::Reply<'f>>| match reply {
-            None if !holders.contains(node) => Next::NoVote,
+            // Holders that died leave it to another ballot whether the record matters.
+            None if !holders.contains(node) => WhenLate::GiveUp.elsewhere(),
             None => {
                 let mut chain = Chain::new();
                 for birth in &all {
@@ -170,7 +190,10 @@ pub(super) async fn includes<'f, F: Fabric, C: Clock>(
         }
         let header = match at_hand.take() {
             Some(header) => header,
-            None => fetch(group, at, record, NodeSet::all(group.nodes())).await?.header,
+            None => {
+                let everyone = (NodeSet::all(group.nodes()), WhenLate::Wait);
+                fetch(group, at, record, everyone).await?.header
+            }
         };
         if header.writer == change {
             return Ok(true);
