@@ -1,0 +1,333 @@
+//! The whole store under random schedules: a few clients get, put, insert, update and delete a few
+//! keys of one bucket, which fills up and splits, while nodes crash and freeze, connections break,
+//! clients die or drop operations half-way, and clocks disagree.
+//!
+//! `SWARM_SCHEDULES` says how many schedules to run, `SWARM_FIRST` from which on, `SWARM_SEED`
+//! which one to show.
+
+mod store_sim_common;
+
+use std::any::Any;
+use std::cell::Cell;
+use std::rc::Rc;
+
+use fastrand::Rng;
+use store_sim_common::{GaveUp, Line, Polls, Story};
+use swarm_core::fabric::Fabric;
+use swarm_core::geometry::Geometry;
+use swarm_core::history::{BUDGET, Call, Recorder, check};
+use swarm_core::sim::{Chaos, Outcome, Policy, Setup, Sim, SimFabric};
+
+/// Steps of one schedule at most.
+const STEPS: u64 = 5_000_000;
+/// Bytes of each node's memory. The simulator stores what is touched.
+const CAPACITY: u64 = 6 << 20;
+/// Keys that only fill the bucket have numbers from here on.
+const FILLERS: u64 = 100;
+
+/// What the clients of one schedule do, and to whom.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    setup: Setup,
+    geometry: Geometry,
+    late: u64,
+    keys: u64,
+    /// Keys that fill the bucket from the beginning, and how many of them are deleted again.
+    fillers: u64,
+    dead: u64,
+    /// Whether the keys are there from the beginning, and every client knows where.
+    known: bool,
+    /// Operations of a client at the same time.
+    at_once: usize,
+    /// How often a task leaves the store and comes back as another client in its slot.
+    lives: usize,
+    /// Of the operations: gets, puts, inserts, updates, deletes; inserts of further keys.
+    mix: [u32; 6],
+    /// How many operations are dropped half-way.
+    drops: f64,
+    /// Beyond this, clocks do not disagree; nanoseconds.
+    skew: i64,
+    /// How likely a client's processor loads and stores the nodes' memory itself.
+    near: f64,
+}
+
+impl Plan {
+    fn random(seed: u64) -> Self {
+        let mut rng = Rng::with_seed(seed ^ 0x5703e);
+        let nodes = [3, 3, 3, 3, 5][rng.usize(..5)];
+        let clients = rng.usize(2..=4);
+        let policy = match rng.u8(..4) {
+            0 => Policy::Priorities {
+                changes: rng.usize(1..8),
+                horizon: 2000 * clients as u64,
+            },
+            _ => Policy::Weighted { redraw: [0.02, 0.005, 0.001][rng.usize(..3)] },
+        };
+        let setup = Setup {
+            words: CAPACITY / 8,
+            tear: [0.02, 0.2, 1.0][rng.usize(..3)],
+            prompt: [0.0, 0.0, 0.2, 0.8][rng.usize(..4)],
+            step_time: [1, 10, 60][rng.usize(..3)],
+            policy,
+            // The last client only prepares the store.
+            ..Setup::new(seed, nodes, clients + 1)
+        };
+        let seed = rng.u64(..);
+        let geometry = Geometry::new(nodes, CAPACITY, 16, seed).expect("a small geometry");
+        let fillers = [0, 0, rng.u64(0..=6), 6][rng.usize(..4)];
+        let at_once = [1, 1, 2][rng.usize(..3)];
+        let mix = [
+            [4, 4, 4, 4, 4, 1],
+            [2, 0, 6, 2, 4, 1],
+            [3, 0, 3, 6, 3, 0],
+            [1, 4, 0, 0, 4, 0],
+            [2, 1, 1, 1, 1, 8],
+        ][rng.usize(..5)];
+        Self {
+            setup,
+            geometry: Geometry { bucket_bits: [0, 0, 1][rng.usize(..3)], ..geometry },
+            late: [300, 3000, 30_000][rng.usize(..3)],
+            keys: [1, 1, 2, 4][rng.usize(..4)],
+            fillers,
+            dead: rng.u64(0..=fillers),
+            known: rng.bool(),
+            at_once,
+            lives: if at_once == 1 { [1, 1, 2][rng.usize(..3)] } else { 1 },
+            mix,
+            drops: [0.0, 0.1][rng.usize(..2)],
+            skew: [1, 300, 3000][rng.usize(..3)],
+            near: [0.0, 0.0, 0.5, 1.0][rng.usize(..4)],
+        }
+    }
+
+    /// What goes wrong once the store is prepared.
+    fn chaos(&self, rng: &mut Rng) -> Chaos {
+        let clients = self.setup.clients - 1;
+        match rng.u8(..5) {
+            0 | 1 => Chaos::NONE,
+            _ => Chaos::random(rng, self.setup.nodes, clients, 1500.0),
+        }
+    }
+
+    fn patience(&self, breaks: bool) -> (u64, u64) {
+        (self.late, if breaks { 50_000_000 } else { u64::MAX / 4 })
+    }
+
+    fn operation(&self, rng: &mut Rng, id: u64) -> (u64, Call) {
+        let mut draw = rng.u32(..self.mix.iter().sum::<u32>());
+        let kind = self.mix.iter().position(|&share| {
+            let hit = draw < share;
+            draw = draw.wrapping_sub(if hit { 0 } else { share });
+            hit
+        });
+        let call = match kind {
+            Some(0) => Call::Get,
+            Some(1) => Call::Put(id),
+            Some(2 | 5) => Call::Insert(id),
+            Some(3) => Call::Update(id),
+            _ => Call::Delete,
+        };
+        let further = if kind == Some(5) { 10 + rng.u64(..8) } else { rng.u64(..self.keys) };
+        (further, call)
+    }
+}
+
+/// What one schedule showed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Shown {
+    steps: u64,
+    operations: u64,
+    unanswered: u64,
+}
+
+/// One schedule as it is played.
+struct Stage {
+    plan: Plan,
+    sim: Sim,
+    recorder: Recorder,
+    hung_up: Rc<Cell<bool>>,
+    /// Clients that are not taken down before all is over, so that a death is no farewell.
+    kept: Vec<Box<dyn Any>>,
+    incarnations: Rc<Cell<u64>>,
+    breaks: bool,
+}
+
+impl Stage {
+    fn story<F: Fabric>(&self, id: usize, slot: usize, inner: F) -> Story<F> {
+        let incarnation = self.incarnations.replace(self.incarnations.get() + 1);
+        let line = Line { inner, hung_up: Rc::clone(&self.hung_up) };
+        let connection = (line, self.sim.clock(id));
+        let patience = self.plan.patience(self.breaks);
+        let plan = &self.plan;
+        Story::new(connection, plan.geometry, (id, slot, incarnation), patience, &self.recorder)
+    }
+
+    fn run(&mut self, what: &str) -> Result<(), String> {
+        match self.sim.run(STEPS) {
+            Outcome::Done => Ok(()),
+            outcome => Err(format!("{outcome:?}: {what} did not end")),
+        }
+    }
+
+    /// Fills the bucket, and puts in the keys that are to be there.
+    fn prepare(&mut self) -> Result<(), String> {
+        let id = self.plan.setup.clients - 1;
+        let story = self.story(id, id, self.sim.fabric(id));
+        let Plan { fillers, dead, known, keys, .. } = self.plan;
+        self.sim.spawn(id, async move {
+            for number in 0..fillers {
+                story.call(FILLERS + number, Call::Insert(900 + number), None).await.expect("fill");
+            }
+            for number in 0..dead {
+                story.call(FILLERS + number, Call::Delete, None).await.expect("delete");
+            }
+            for number in 0..if known { keys } else { 0 } {
+                story.call(number, Call::Put(950 + number), None).await.expect("put");
+            }
+        });
+        self.run("preparation")
+    }
+
+    /// A client at work: `at_once` tasks of one, or one that comes back.
+    fn enter<F: Fabric + Clone + 'static>(&mut self, id: usize, fabric: F, rng: &mut Rng) {
+        let plan = self.plan;
+        let may_fail = self.breaks;
+        if plan.lives > 1 {
+            let lives: Vec<Story<F>> =
+                (0..plan.lives).map(|_| self.story(id, id, fabric.clone())).collect();
+            let (turns, mut rng) = (self.sim.fabric(id), Rng::with_seed(rng.u64(..)));
+            self.sim.spawn(id, async move {
+                for (life, story) in lives.into_iter().enumerate() {
+                    operate(&story, &turns, &mut rng, plan, (life, may_fail)).await;
+                }
+            });
+            return;
+        }
+        let story = Rc::new(self.story(id, id, fabric));
+        self.kept.push(Box::new(Rc::clone(&story)));
+        for task in 0..plan.at_once {
+            let (turns, mut rng) = (self.sim.fabric(id), Rng::with_seed(rng.u64(..)));
+            let story = Rc::clone(&story);
+            self.sim.spawn(id, async move {
+                operate(&story, &turns, &mut rng, plan, (task, may_fail)).await;
+            });
+        }
+    }
+
+    /// When all is over, one of those who live looks at every key.
+    fn last_look(&mut self, rng: &mut Rng) -> Result<(), String> {
+        let clients = self.plan.setup.clients;
+        let alive: Vec<usize> = (0..clients).filter(|&id| !self.sim.is_dead(id)).collect();
+        let id = alive[rng.usize(..alive.len())];
+        self.sim.set_chaos(Chaos::NONE);
+        let story = self.story(id, clients, self.sim.fabric(id));
+        self.sim.spawn(id, async move {
+            let numbers = (0..4).chain(10..18).chain(FILLERS..FILLERS + 7);
+            for number in numbers {
+                story.call(number, Call::Get, None).await.expect("the last look");
+            }
+        });
+        self.run("the last look")
+    }
+}
+
+/// What one task of a client does.
+async fn operate<F: Fabric>(
+    story: &Story<F>,
+    turns: &SimFabric,
+    rng: &mut Rng,
+    plan: Plan,
+    (task, may_fail): (usize, bool),
+) {
+    for round in 0..rng.u64(2..=6) {
+        turns.turn().await;
+        let polls: Polls = (rng.f64() < plan.drops).then(|| rng.u32(1..40));
+        let value = 1000 * (story.id as u64 + 1) + 100 * task as u64 + round;
+        let (key, call) = plan.operation(rng, value);
+        turns.note(format_args!("{call:?} of key {key}"));
+        match story.call(key, call, polls).await {
+            Ok(()) | Err(GaveUp::Dropped) => {}
+            Err(gave_up) if may_fail && gave_up.is_no_majority() => {}
+            Err(gave_up) => panic!("client {}: {call:?} of key {key}: {gave_up:?}", story.id),
+        }
+        turns.note("answered");
+    }
+}
+
+/// Plays one schedule. The error says what went wrong.
+fn play(plan: &Plan, trace: bool) -> Result<Shown, String> {
+    let mut rng = Rng::with_seed(plan.setup.seed);
+    let chaos = plan.chaos(&mut rng);
+    let mut stage = Stage {
+        plan: *plan,
+        sim: Sim::new(&plan.setup),
+        recorder: Recorder::new(),
+        hung_up: Rc::default(),
+        kept: Vec::new(),
+        incarnations: Rc::new(Cell::new(1)),
+        breaks: chaos.disconnect > 0.0,
+    };
+    let mut result = stage.prepare();
+    if trace {
+        stage.sim.start_trace();
+    }
+    stage.sim.set_chaos(chaos);
+    for id in 0..plan.setup.clients - 1 {
+        stage.sim.set_clock(id, rng.i64(-plan.skew..=plan.skew), rng.i64(-1000..=1000));
+        if rng.f64() < plan.near {
+            let fabric = stage.sim.near(id);
+            stage.enter(id, fabric, &mut rng);
+        } else {
+            let fabric = stage.sim.fabric(id);
+            stage.enter(id, fabric, &mut rng);
+        }
+    }
+    result = result.and_then(|()| stage.run("the play"));
+    result = result.and_then(|()| stage.last_look(&mut rng));
+    let history = stage.recorder.operations();
+    let shown = Shown {
+        steps: stage.sim.steps(),
+        operations: history.len() as u64,
+        unanswered: history.iter().filter(|op| op.answered.is_none()).count() as u64,
+    };
+    stage.hung_up.set(true);
+    result
+        .and_then(|()| check(&history, |_| None, BUDGET).map_err(|error| error.to_string()))
+        .map(|()| shown)
+        .map_err(|error| {
+            let history: Vec<_> =
+                history.iter().map(|op| format!("key {}: {op}\n", op.key)).collect();
+            format!("{error}\n{plan:?}\n{chaos:?}\n{}\n{}", history.concat(), stage.sim.take_trace())
+        })
+}
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is a number, not {text:?}")))
+}
+
+#[test]
+fn the_store_is_linearizable_and_its_operations_end() {
+    let seeds = match number("SWARM_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => {
+            let first = number("SWARM_FIRST").unwrap_or(0);
+            first..first + number("SWARM_SCHEDULES").unwrap_or(400)
+        }
+    };
+    let mut total = Shown::default();
+    for seed in seeds.clone() {
+        let plan = Plan::random(seed);
+        // Panics inside of the store name no seed: they are caught to say which it was.
+        match std::panic::catch_unwind(|| play(&plan, number("SWARM_SEED").is_some())) {
+            Ok(Ok(shown)) => {
+                total.steps += shown.steps;
+                total.operations += shown.operations;
+                total.unanswered += shown.unanswered;
+            }
+            Ok(Err(error)) => panic!("seed {seed}: {error}\nSWARM_SEED={seed} shows its steps"),
+            Err(_) => panic!("seed {seed}: a panic\nSWARM_SEED={seed} shows it"),
+        }
+    }
+    println!("{} schedules: {total:?}", seeds.count());
+}

@@ -1,0 +1,171 @@
+//! A store on simulated nodes, and clients of it whose operations are taken down.
+
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use swarm_core::error::Error as CoreError;
+use swarm_core::fabric::{Fabric, NodeDown, NodeId, Verb};
+use swarm_core::geometry::Geometry;
+use swarm_core::group::{Patience, Session};
+use swarm_core::history::{Answer, Call, Recorder};
+use swarm_core::sim::SimClock;
+use swarm_core::words::Incarnation;
+use swarm_kv::{Client, Error, Options};
+
+/// A fabric that can be hung up: then chains lead nowhere.
+#[derive(Clone, Debug)]
+pub(crate) struct Line<F> {
+    /// What chains go over.
+    pub(crate) inner: F,
+    /// Whether it was hung up.
+    pub(crate) hung_up: Rc<Cell<bool>>,
+}
+
+/// A chain, unless its line was hung up.
+pub(crate) struct Posted<T>(Option<T>);
+
+impl<T: Future<Output = Result<R, NodeDown>> + Unpin, R> Future for Posted<T> {
+    type Output = T::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T::Output> {
+        self.0.as_mut().map_or(Poll::Pending, |posted| Pin::new(posted).poll(cx))
+    }
+}
+
+impl<F: Fabric> Fabric for Line<F> {
+    type Reply<'f>
+        = F::Reply<'f>
+    where
+        F: 'f;
+    type Completion<'f>
+        = Posted<F::Completion<'f>>
+    where
+        F: 'f;
+
+    const NEAR: bool = F::NEAR;
+
+    fn nodes(&self) -> usize {
+        self.inner.nodes()
+    }
+
+    fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> Self::Completion<'f> {
+        Posted((!self.hung_up.get()).then(|| self.inner.post(node, chain)))
+    }
+}
+
+/// The bytes of value number `id`: of different lengths, in place and not.
+pub(crate) fn value(id: u64) -> Vec<u8> {
+    let words = [1, 2, 5, 12][(id % 4) as usize];
+    let mut bytes: Vec<u8> = (0..words).flat_map(|_| id.to_le_bytes()).collect();
+    bytes.truncate(bytes.len() - (id % 3) as usize * usize::from(words > 1));
+    bytes
+}
+
+/// The number of a value.
+fn id_of(bytes: &[u8]) -> u64 {
+    let first = bytes.first_chunk().expect("every value has a number");
+    let id = u64::from_le_bytes(*first);
+    assert_eq!(bytes, value(id), "a value came back torn");
+    id
+}
+
+/// The bytes of key number `key`.
+pub(crate) fn key(key: u64) -> Vec<u8> {
+    // Of different lengths, so that registers are of different classes.
+    format!("key {key}{}", ".".repeat((key % 3) as usize * 7)).into_bytes()
+}
+
+/// A client of the store, and the book in which its operations are taken down.
+pub(crate) struct Story<F: Fabric> {
+    /// The client.
+    pub(crate) client: Client<Line<F>, SimClock>,
+    /// The book.
+    pub(crate) recorder: Recorder,
+    /// Its number, for reports.
+    pub(crate) id: usize,
+}
+
+/// Why an operation has no answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum GaveUp {
+    /// Its future was dropped.
+    Dropped,
+    /// It ended in an error.
+    Failed(Error),
+}
+
+impl From<Error> for GaveUp {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl GaveUp {
+    /// Whether too few nodes answered.
+    pub(crate) fn is_no_majority(self) -> bool {
+        matches!(self, Self::Failed(Error::Replication(CoreError::NoMajority { .. })))
+    }
+}
+
+/// How often an operation is polled before it is dropped; `None`: it never is.
+pub(crate) type Polls = Option<u32>;
+
+impl<F: Fabric> Story<F> {
+    /// Client number `id`, in this slot and incarnation, which finds nodes late after `late`
+    /// nanoseconds, and gives up after `deadline`.
+    pub(crate) fn new(
+        (line, clock): (Line<F>, SimClock),
+        geometry: Geometry,
+        (id, slot, incarnation): (usize, usize, u64),
+        (late, deadline): (u64, u64),
+        recorder: &Recorder,
+    ) -> Self {
+        let session = Session { client: slot, incarnation: Incarnation(incarnation) };
+        let patience = Patience { late_floor: late, late_roundtrips: 4, deadline };
+        let options = Options::default().cached_keys(16).cached_buckets(8).patience(patience);
+        let client = Client::new(line, clock, geometry, session, options);
+        Self { client, recorder: recorder.clone(), id }
+    }
+
+    /// One operation on key number `number`, taken down.
+    pub(crate) async fn call(&self, number: u64, call: Call, polls: Polls) -> Result<(), GaveUp> {
+        let noted = self.recorder.called(self.id, number, call);
+        let answer = limit(polls, self.ask(&key(number), call)).await??;
+        self.recorder.answered(noted, answer);
+        Ok(())
+    }
+
+    async fn ask(&self, key: &[u8], call: Call) -> Result<Answer, Error> {
+        let told = |done| if done { Answer::Done } else { Answer::Refused };
+        Ok(match call {
+            Call::Get => Answer::Value(self.client.get(key).await?.map(|value| id_of(&value))),
+            Call::Put(id) => {
+                self.client.put(key, &value(id)).await?;
+                Answer::Done
+            }
+            Call::Insert(id) => told(self.client.insert(key, &value(id)).await?),
+            Call::Update(id) => told(self.client.update(key, &value(id)).await?),
+            Call::Delete => {
+                self.client.delete(key).await?;
+                Answer::Done
+            }
+        })
+    }
+}
+
+async fn limit<T>(mut left: Polls, operation: impl Future<Output = T>) -> Result<T, GaveUp> {
+    let mut operation = pin!(operation);
+    poll_fn(move |cx| {
+        if let Some(left) = &mut left {
+            if *left == 0 {
+                return Poll::Ready(Err(GaveUp::Dropped));
+            }
+            *left -= 1;
+        }
+        operation.as_mut().poll(cx).map(Ok)
+    })
+    .await
+}
