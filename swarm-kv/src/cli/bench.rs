@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use swarm_core::layout::{MAX_KEY, MAX_VALUE};
+use swarm_core::layout::{MAX_IN_PLACE, MAX_KEY, MAX_VALUE};
 
 use super::args::BenchArgs;
 use super::bench_report::{Measured, print};
@@ -15,7 +15,7 @@ use super::job::{BenchJob, Job, Message, Order, Report};
 use super::outcome::{Answer, Failure};
 use super::store::open_pool;
 use super::temporary::TemporaryPool;
-use super::workload::{Keys, Kind, Mix, Op, Plan};
+use super::workload::{Keys, Kind, Mix, Op, Plan, System};
 
 /// The most clients: each may hold two of a pool's slots for a moment.
 const MAX_CLIENTS: usize = 500;
@@ -58,7 +58,9 @@ fn check(args: &BenchArgs) -> Result<(), String> {
     within("ops", args.ops, 1, Op::MAX_KEYS / 2)?;
     within("clients", args.clients, 1, MAX_CLIENTS)?;
     within("window", args.window, 1, 512)?;
-    within("value-size", args.value_size, 0, MAX_VALUE)?;
+    // Raw has nothing but the in-place copy.
+    let longest = if args.system == System::Raw { MAX_IN_PLACE } else { MAX_VALUE };
+    within("value-size", args.value_size, 0, longest)?;
     within("key-size", args.key_size, 1, MAX_KEY)?;
     if args.key_size < smallest {
         return Err(format!(
@@ -189,6 +191,7 @@ mod tests {
             "--key-size 256",
             "--key-size 3 --keys 1001",
             "--value-size 1048577",
+            "--system raw --value-size 4097",
             "--rtt 2s",
         ] {
             assert!(check(&args(bad)).is_err(), "{bad}");
