@@ -5,7 +5,6 @@ use std::future::poll_fn;
 use std::marker::PhantomData;
 use std::task::Poll;
 
-use swarm_core::cell;
 use swarm_core::clock::Clock;
 use swarm_core::counting::{Counting, Tally};
 use swarm_core::fabric::{Fabric, NodeId};
@@ -225,7 +224,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
     /// Takes `key` away, whether it is there or not.
     ///
-    /// One roundtrip where the key's location is cached; two more to look it up.
+    /// Two roundtrips where the key's location is cached; one more to look it up.
     ///
     /// # Errors
     /// A key out of bounds; a full pool; too few memory nodes that answer.
@@ -510,32 +509,33 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         Ok((fresh && written == Ok(Written::Deleted)).then_some(false))
     }
 
+    /// Deletes the key, whose turn this write has.
+    ///
+    /// Only a register that the index named within this operation is stamped. It is dead in the
+    /// end, so that the key was absent when the index named it, or when it died since: that is the
+    /// delete's moment. To stamp first and look at the index beside it would save a roundtrip and
+    /// is wrong: found replaced, the register may have died of this very stamp, and to go on to its
+    /// successor deletes twice.
     async fn delete_now(&self, hash: u64, key: &[u8]) -> Result<(), Error> {
         for _ in 0..TRIES {
-            let Some((mut register, _)) = self.locate(hash, key).await? else { return Ok(()) };
+            let Some((mut register, fresh)) = self.locate(hash, key).await? else { return Ok(()) };
+            if !fresh {
+                let located = self.index.fresh(&self.group, hash).await?;
+                if !lists(&located.bucket, &register) {
+                    self.locations.remove(hash, key);
+                    continue;
+                }
+            }
             let buffer = self.heap.allocate_anywhere(&self.group, buffer::HEADER_WORDS).await?;
             let number = self.group.number().ok_or(Error::Spent)?;
             let write = Write { number, buffer, value: &[] };
-            let cell = self.index.cached(&self.group, hash).await?.cell;
-            let births = self.index.births();
-            // One round: the delete, and a look at whether the key is still this register's.
-            // Through a stale location it would land on a dead register and leave the new one be.
-            let delete = P::delete(&self.group, &mut register, write);
-            let look = cell::read(&self.group, &cell, &births);
-            let fabric = self.group.fabric();
-            let (delete, look) = (fabric.branch(delete), fabric.branch(look));
-            let (deleted, mapped) = futures_util::future::join(delete, look).await;
+            let deleted = P::delete(&self.group, &mut register, write).await;
+            self.locations.remove(hash, key);
             match deleted {
-                Ok(()) | Err(swarm_core::error::Error::Gone) => {}
+                Ok(()) => return Ok(()),
+                Err(swarm_core::error::Error::Gone) => {}
                 Err(error) => return Err(error.into()),
             }
-            self.locations.remove(hash, key);
-            let mapped = mapped?;
-            let still = Bucket::decode(&mapped).is_some_and(|bucket| lists(&bucket, &register));
-            if deleted.is_ok() && still {
-                return Ok(());
-            }
-            self.index.forget(cell.place.pointer);
         }
         Err(Error::Contended)
     }

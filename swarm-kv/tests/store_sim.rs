@@ -21,7 +21,7 @@ use swarm_core::sim::{Chaos, Outcome, Policy, Setup, Sim, SimFabric};
 /// Steps of one schedule at most.
 const STEPS: u64 = 5_000_000;
 /// Bytes of each node's memory. The simulator stores what is touched.
-const CAPACITY: u64 = 6 << 20;
+const CAPACITY: u64 = 8 << 20;
 /// Keys that only fill the bucket have numbers from here on.
 const FILLERS: u64 = 100;
 
