@@ -57,10 +57,7 @@ impl Plan {
         let nodes = [3, 3, 3, 3, 5][rng.usize(..5)];
         let clients = rng.usize(2..=4);
         let policy = match rng.u8(..4) {
-            0 => Policy::Priorities {
-                changes: rng.usize(1..8),
-                horizon: 2000 * clients as u64,
-            },
+            0 => Policy::Priorities { changes: rng.usize(1..8), horizon: 2000 * clients as u64 },
             _ => Policy::Weighted { redraw: [0.02, 0.005, 0.001][rng.usize(..3)] },
         };
         let setup = Setup {
@@ -297,7 +294,11 @@ fn play(plan: &Plan, trace: bool) -> Result<Shown, String> {
         .map_err(|error| {
             let history: Vec<_> =
                 history.iter().map(|op| format!("key {}: {op}\n", op.key)).collect();
-            format!("{error}\n{plan:?}\n{chaos:?}\n{}\n{}", history.concat(), stage.sim.take_trace())
+            format!(
+                "{error}\n{plan:?}\n{chaos:?}\n{}\n{}",
+                history.concat(),
+                stage.sim.take_trace()
+            )
         })
 }
 
