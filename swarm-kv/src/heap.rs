@@ -194,9 +194,11 @@ impl Heap {
         kind: Kind,
     ) -> Result<Pointer, Error> {
         let _inside = self.gate.enter().await;
+        // A chunk more takes a record. Others that are as large must leave some.
+        let keep = if kind == self.records() { FEW_RECORDS } else { 0 };
         // Each round gets further: an object, a chunk that is owned already, a chunk more.
         for _ in 0..CLAIM_TRIES {
-            if let Some(pointer) = self.take_own(group, kind).await? {
+            if let Some(pointer) = self.take_own(group, kind, keep).await? {
                 return Ok(pointer);
             }
             self.claim(group, kind).await?;
@@ -204,17 +206,19 @@ impl Heap {
         Err(self.full(kind))
     }
 
-    /// An object from the chunks that this slot owns already, as far as the map at hand tells.
+    /// An object from the chunks that this slot owns already, as far as the map at hand tells. The
+    /// last `keep` objects of a chunk are not set aside.
     async fn take_own<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,
         kind: Kind,
+        keep: u64,
     ) -> Result<Option<Pointer>, Error> {
         loop {
             if let Some(pointer) = self.take(kind) {
                 return Ok(Some(pointer));
             }
-            if self.set_aside(group, kind).await? {
+            if self.set_aside(group, kind, keep).await? {
                 continue;
             }
             if !self.open_chunk(group, kind).await? {
@@ -228,15 +232,17 @@ impl Heap {
         &self,
         group: &Group<F, C>,
         kind: Kind,
+        keep: u64,
     ) -> Result<bool, Error> {
         let (chunk, from, to) = {
             let arenas = self.arenas.borrow();
             let Some(arena) = arenas.iter().find(|arena| arena.kind == kind) else {
                 return Ok(false);
             };
-            (arena.chunk, arena.aside, arena.limit.min(arena.aside + arena.batch))
+            let end = arena.limit.saturating_sub(keep);
+            (arena.chunk, arena.aside, end.min(arena.aside + arena.batch))
         };
-        if from == to {
+        if from >= to {
             return Ok(false);
         }
         raise_counter(group, self.geometry.counter(chunk, kind.home), from, to).await?;
@@ -348,26 +354,29 @@ impl Heap {
         } else {
             let owned = map.iter().filter(|entry| **entry == mine).count();
             let wanted = (owned / 4 + 1).min(MAX_CLAIM);
-            let free = |map: &[u32]| {
-                (self.geometry.first_chunk()..map.len()).find(|&chunk| map[chunk] == 0)
-            };
             for got in 0..wanted {
-                match free(map) {
+                match self.free(map) {
                     Some(chunk) => map[chunk] = mine,
                     None if got == 0 => return Err(self.full(kind)),
                     None => break,
                 }
             }
-            let records = self.records();
-            if self.records_left() <= FEW_RECORDS
-                && self.unread(records).is_empty()
-                && records != kind
-                && let Some(chunk) = free(map)
-            {
-                map[chunk] = map_entry(self.slot, records.class);
-            }
+        }
+        // Whatever is claimed takes a record, so whatever is claimed must see to the next ones.
+        let records = self.records();
+        if self.records_left() <= FEW_RECORDS
+            && self.unread(records).is_empty()
+            && records != kind
+            && let Some(chunk) = self.free(map)
+        {
+            map[chunk] = map_entry(self.slot, records.class);
         }
         Ok(())
+    }
+
+    /// The first chunk that belongs to nobody.
+    fn free(&self, map: &[u32]) -> Option<usize> {
+        (self.geometry.first_chunk()..map.len()).find(|&chunk| map[chunk] == 0)
     }
 
     fn records(&self) -> Kind {
@@ -379,13 +388,14 @@ impl Heap {
         let records = self.records();
         let arenas = self.arenas.borrow();
         let arena = arenas.iter().find(|arena| arena.kind == records);
-        SEED_RECORDS - self.seeds.get().unwrap_or(0).min(SEED_RECORDS)
+        // Seeds that were not counted yet do not count: they may be used up.
+        SEED_RECORDS - self.seeds.get().unwrap_or(SEED_RECORDS).min(SEED_RECORDS)
             + arena.map_or(0, |arena| arena.limit - arena.next)
     }
 
     /// Memory for a heap-map record: from a chunk for them, or a seed.
     async fn map_record<F: Fabric, C: Clock>(&self, group: &Group<F, C>) -> Result<Pointer, Error> {
-        if let Some(pointer) = self.take_own(group, self.records()).await? {
+        if let Some(pointer) = self.take_own(group, self.records(), 0).await? {
             return Ok(pointer);
         }
         let counter = self.geometry.seed_counter(self.slot);

@@ -48,6 +48,28 @@ fn operations_do_what_they_say() {
     assert_eq!(store.get(b"a").expect("get").as_deref(), Some(&b"5"[..]));
 }
 
+/// Each large value takes chunks of its own, each time by a record of the heap map; when the first
+/// few records were used up the pool was called full, with nearly all of it free. Clients that come
+/// and go met the same with values of any size.
+#[test]
+fn a_pool_is_full_only_when_its_memory_is() {
+    let test = pool(64 << 20);
+    let client = open(&test);
+    for key in 0..60u8 {
+        client.blocking().put(&[key], &[key; 300_000]).expect("put");
+    }
+    drop(client);
+    for key in 0..150u8 {
+        let size = 5_000 + 150 * usize::from(key);
+        open(&test).blocking().put(&[key, 0], &vec![key; size]).expect("put");
+    }
+    let client = open(&test);
+    for key in 0..60u8 {
+        let value = client.blocking().get(&[key]).expect("get");
+        assert_eq!(value.as_deref(), Some(&[key; 300_000][..]));
+    }
+}
+
 #[test]
 fn clients_see_each_other_through_stale_caches() {
     let test = pool(16 << 20);
