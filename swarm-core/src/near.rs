@@ -14,11 +14,13 @@ use core::task::{Context, Poll, Waker};
 use crate::clock::Clock;
 use crate::fabric::Fabric;
 use crate::group::Group;
-use crate::in_n_out::{InPlace, judge_in_place, post_read, post_write, state};
+use crate::in_n_out::{post_read, post_write, state};
 use crate::layout::register;
-use crate::max_register::Writes;
+use crate::look::Look;
+use crate::max_register::{Writes, in_place};
 use crate::node_set::NodeSet;
 use crate::register::{Check, Register, Value};
+use crate::replicas::Votes;
 use crate::words::Stamp;
 
 /// The reply of a chain that is done.
@@ -39,44 +41,36 @@ fn expect<F: Fabric, C: Clock>(group: &Group<F, C>, register: &Register, nodes: 
     }
 }
 
-/// The value, if all of a majority hold the same verified stamp and the in-place copy is its.
+/// One look at a majority: the value, or what the rest of the read goes on from.
 #[inline(always)]
 pub(crate) fn read<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &Register,
-) -> Option<Value<'f, F>> {
+) -> Option<Result<Value<'f, F>, Look<F::Reply<'f>>>> {
     if !F::NEAR {
         return None;
     }
     let home = register.home();
-    let mut others = group.preferred(home);
-    if !others.contains(home) {
+    let voters = group.preferred(home);
+    if !voters.contains(home) {
         return None;
     }
+    let mut others = voters;
     others.remove(home);
     expect(group, register, others);
     let read = |node| now::<F>(post_read(group, node, register, Check::Identity));
-    let (reply, stamp) = group.fabric().together(|| {
+    let mut votes = Votes::new();
+    let reply = group.fabric().together(|| {
         let reply = read(home)?;
-        let stamp = state(&reply, register.identity)?;
+        votes.count(home, state(&reply, register.identity)?);
         for node in others {
-            // A verified stamp that one of them shows is the maximum of both if they hold the same
-            // write; a frozen one is not for this path.
-            let other = state(&read(node)?, register.identity)?;
-            if !other.same_write(stamp) || other.is_frozen() {
-                return None;
-            }
+            votes.count(node, state(&read(node)?, register.identity)?);
         }
-        Some((reply, stamp))
+        Some(reply)
     })?;
-    if !stamp.is_verified() || stamp.is_frozen() {
-        return None;
-    }
-    let InPlace::Value(length) = judge_in_place(group.format(), register, stamp, &reply) else {
-        return None;
-    };
-    let start = register.in_place() + register::IN_PLACE_WORDS;
-    Some(Value { reply, start, length })
+    let (max, holders, missing) = (votes.largest().ok()?, votes.holders, NodeSet::EMPTY);
+    let look = Look { max, holders, voters, missing, home: Some(reply), other_key: false };
+    Some(in_place(group, register, look))
 }
 
 /// Writes a guess. The voters, if a majority took it and shows nothing larger.

@@ -245,13 +245,14 @@ pub trait Protocol {
     /// A write whose first round did not settle it.
     type Unsettled<'f>;
 
-    /// The register's value, if memory is near and the common case is all there is: one roundtrip.
-    /// `None` says nothing; the read has to be begun.
+    /// Begins to read the register where memory is near, without taking in what is learnt of it.
+    /// `None` says nothing: the read has to be begun by [`begin_read`](Self::begin_read).
     #[inline(always)]
+    #[expect(clippy::type_complexity, reason = "the same as of `begin_read`")]
     fn near_read<'f, F: Fabric, C: Clock>(
         _group: &'f Group<F, C>,
         _register: &Register,
-    ) -> Option<Value<'f, F>> {
+    ) -> Option<Begun<Result<Found<'f, F>, Error>, Self::Reading<'f, F, C>>> {
         None
     }
 

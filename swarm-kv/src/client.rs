@@ -326,9 +326,14 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             Ok(hash) => hash,
             Err(error) => return Begun::Done(Err(error)),
         };
-        let near = |register: &Register| P::near_read(&self.group, register);
-        if let Some(Some(value)) = self.locations.look(hash, key, near) {
-            return Begun::Done(Ok(Some(value)));
+        let near = |register: &Register| match P::near_read(&self.group, register)? {
+            Begun::Done(Ok(Found::Value(value))) => Some(Ok(value)),
+            begun => Some(Err((*register, begun))),
+        };
+        match self.locations.look(hash, key, near) {
+            Some(Some(Ok(value))) => return Begun::Done(Ok(Some(value))),
+            Some(Some(Err(read))) => return Begun::Rest(Get { hash, read: Some(read) }),
+            _ => {}
         }
         let Some(mut register) = self.locations.get(hash, key) else {
             return Begun::Rest(Get { hash, read: None });

@@ -240,3 +240,14 @@ fn updates_of_keys_that_are_not_cached_waste_nothing() {
     let after = swarm_kv::block_on(writer.usage()).expect("usage").used_bytes;
     assert!(after - before <= 1200 * 1280 + (512 << 10), "{} bytes", after - before);
 }
+
+/// Near memory was looked at twice before a value that does not fit in place was fetched.
+#[test]
+fn a_long_value_takes_one_roundtrip_more() {
+    let test = pool(16 << 20);
+    let client = open(&test);
+    client.blocking().put(b"long", &[7; 10_000]).expect("put");
+    let value = client.blocking().get(b"long").expect("get");
+    assert_eq!(value.map(|value| value.len()), Some(10_000));
+    assert_eq!(client.last().roundtrips, 2);
+}

@@ -104,6 +104,11 @@ impl From<Error> for GaveUp {
 }
 
 impl GaveUp {
+    /// Whether no memory could be had.
+    pub(crate) fn is_full(self) -> bool {
+        matches!(self, Self::Failed(Error::Full(_)))
+    }
+
     /// Whether too few nodes answered.
     pub(crate) fn is_no_majority(self) -> bool {
         matches!(self, Self::Failed(Error::Replication(CoreError::NoMajority { .. })))
