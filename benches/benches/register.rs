@@ -7,7 +7,9 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use swarm_core::abd::DmAbd;
 use swarm_core::fabric::{Fabric, NodeId, Verb};
 use swarm_core::group::Group;
-use swarm_core::layout::{BufferHeader, Identity, Place, Shape, buffer, checksum, register};
+use swarm_core::layout::{
+    BufferHeader, Identity, Place, Shape, buffer, checksum, header, register,
+};
 use swarm_core::raw::Raw;
 use swarm_core::register::{Begun, Check, Found, Protocol, Register, Write, Written};
 use swarm_core::safe_guess::{FIRST, SafeGuess, first_stamp};
@@ -59,7 +61,7 @@ impl Bare {
     /// Header, first buffer and first slot at every node.
     fn give_birth(&self, identity: Identity) {
         let format = self.group.format();
-        let header = BufferHeader {
+        let first_buffer = BufferHeader {
             rewrite: Timestamp(0),
             number: identity.number,
             register: self.register.place.pointer,
@@ -67,7 +69,8 @@ impl Bare {
             guess: FIRST,
             checksum: checksum(format, FIRST, self.buffers, &VALUE),
         };
-        let words = [identity.birth, identity.number.0, SHAPE.encode(), 0, 0];
+        let key = [b'k'; 24];
+        let words = header(identity, SHAPE, &key);
         let nodes = self.group.nodes();
         for node in (0..nodes as u8).map(NodeId) {
             let at = self.register.place.at(node, nodes);
@@ -76,10 +79,10 @@ impl Bare {
             drop(self.group.fabric().post(
                 node,
                 &[
-                    Verb::Write { at: at.plus(register::HEADER), head: &words, tail: &[b'k'; 24] },
+                    Verb::Write { at: at.plus(register::HEADER), head: &words, tail: &key },
                     Verb::Write {
                         at: first.plus(buffer::REWRITE),
-                        head: &header.encode(),
+                        head: &first_buffer.encode(),
                         tail: &VALUE,
                     },
                     Verb::Cas { at: at.plus(register::SLOTS_AT), expect: 0, new: stamp.0 },
@@ -91,7 +94,8 @@ impl Bare {
     /// Reads as the store does: in a straight line where that will do.
     #[inline]
     fn read<P: Protocol>(&mut self) -> usize {
-        if let Some(value) = P::near_read(&self.group, &self.register) {
+        let near = P::near_read(&self.group, &self.register);
+        if let Some(Begun::Done(Ok(Found::Value(value)))) = near {
             return black_box(value.len());
         }
         match block_on(P::read(&self.group, &mut self.register, Check::Identity)) {
