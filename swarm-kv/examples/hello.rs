@@ -12,8 +12,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if !store.insert(b"color", b"red")? {
         println!("there is a color already");
     }
-    let color = store.get(b"color")?.expect("it was just stored");
-    println!("the color is {}", String::from_utf8_lossy(&color));
+    match store.get(b"color")? {
+        Some(color) => println!("the color is {}", String::from_utf8_lossy(&color)),
+        None => println!("another process has deleted it already"),
+    }
     store.delete(b"color")?;
     Ok(())
 }
