@@ -49,6 +49,11 @@ impl AddAssign for Tally {
     }
 }
 
+/// What was charged before an operation [began](Counting::begin).
+#[must_use = "goes back with `Counting::pause`"]
+#[derive(Debug)]
+pub struct Others(Tally);
+
 /// A fabric that counts roundtrips, verbs and bytes.
 #[derive(Debug)]
 pub struct Counting<F> {
@@ -85,12 +90,17 @@ impl<F> Counting<F> {
         Tracked { operation, counting: self, own: begun }
     }
 
-    /// Does `begin`, the beginning of an operation, and says what it cost.
+    /// Charges what follows to an operation that begins here, until [`pause`](Self::pause). Its rest
+    /// is for [`track_on`](Self::track_on). Nothing must be awaited in between.
     #[inline(always)]
-    pub fn track_now<T>(&self, begin: impl FnOnce() -> T) -> (T, Tally) {
-        let others = self.current.replace(Tally::default());
-        let begun = begin();
-        (begun, self.current.replace(others))
+    pub fn begin(&self) -> Others {
+        Others(self.current.replace(Tally::default()))
+    }
+
+    /// Says what was posted and consumed since `begin`, and goes on with the others.
+    #[inline(always)]
+    pub fn pause(&self, Others(others): Others) -> Tally {
+        self.current.replace(others)
     }
 
     /// Makes `part` a branch of the operation that is being tracked: its causal chain begins here

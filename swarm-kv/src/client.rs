@@ -155,7 +155,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     #[inline]
     pub async fn get(&self, key: &[u8]) -> Result<Option<Value<'_, F>>, Error> {
         let fabric = self.group.fabric();
-        let (begun, tally) = fabric.track_now(|| self.begin_get(key));
+        let others = fabric.begin();
+        let begun = self.begin_get(key);
+        let tally = fabric.pause(others);
         let (result, tally) = match begun {
             Begun::Done(result) => (result, tally),
             Begun::Rest(get) => fabric.track_on(tally, self.end_get(key, get)).await,
@@ -213,7 +215,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     #[inline]
     pub async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
         let fabric = self.group.fabric();
-        let (begun, tally) = fabric.track_now(|| self.begin_update(key, value));
+        let others = fabric.begin();
+        let begun = self.begin_update(key, value);
+        let tally = fabric.pause(others);
         let (result, tally) = match begun {
             Begun::Done(result) => (result, tally),
             Begun::Rest(update) => fabric.track_on(tally, self.end_update(key, update)).await,
