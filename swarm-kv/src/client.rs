@@ -437,19 +437,20 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let nothing = Begun::Rest(Update { hash, value, begun: None });
         let Some(turn) = self.turn_now(hash) else { return nothing };
         let Some(write) = self.new_write_now(value) else { return nothing };
-        let begun = self.locations.work(hash, key, |register| {
+        let mut rest = None;
+        let cached = self.locations.work(hash, key, |register| {
             match P::begin_write(&self.group, register, write) {
-                Begun::Done(Ok(Written::Done)) => None,
-                written => Some(UpdateBegun { turn, register: *register, write, written }),
+                Begun::Done(Ok(Written::Done)) => {}
+                written => rest = Some(UpdateBegun { turn, register: *register, write, written }),
             }
         });
-        match begun {
-            Some(None) => Begun::Done(Ok(true)),
-            Some(begun) => Begun::Rest(Update { hash, value, begun }),
-            None => {
-                self.heap.take_back(self.heap.plain(buffer_words(value)), write.buffer);
-                nothing
-            }
+        if cached.is_none() {
+            self.heap.take_back(self.heap.plain(buffer_words(value)), write.buffer);
+            return nothing;
+        }
+        match rest {
+            None => Begun::Done(Ok(true)),
+            begun => Begun::Rest(Update { hash, value, begun }),
         }
     }
 
