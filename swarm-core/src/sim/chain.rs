@@ -1,5 +1,6 @@
 //! A chain's verbs, word by word.
 
+use std::boxed::Box;
 use std::vec::Vec;
 
 use fastrand::Rng;
@@ -8,31 +9,57 @@ use super::trace::WordStep;
 use crate::fabric::{Address, Verb};
 use crate::loopback::image;
 
-/// One node's memory: zero until written.
+const PAGE: usize = 512;
+
+type Page = Box<[u64; PAGE]>;
+
+/// One node's memory: zero until written. Only pages that were written take room.
 #[derive(Debug)]
 pub(super) struct Memory {
-    words: Vec<u64>,
+    pages: Vec<Option<Page>>,
     limit: u64,
+    /// Sum of a hash for each word that is not zero.
+    print: u64,
 }
 
 impl Memory {
     pub(super) fn new(limit: u64) -> Self {
-        Self { words: Vec::new(), limit }
+        Self { pages: Vec::new(), limit, print: 0 }
     }
 
     pub(super) fn get(&self, at: Address) -> u64 {
         assert!(at.0 < self.limit, "a verb outside of the node's memory: {at:?}");
-        self.words.get(at.0 as usize).copied().unwrap_or(0)
+        let index = at.0 as usize;
+        let page = self.pages.get(index / PAGE).and_then(Option::as_ref);
+        page.map_or(0, |page| page[index % PAGE])
     }
 
     pub(super) fn set(&mut self, at: Address, value: u64) {
         assert!(at.0 < self.limit, "a verb outside of the node's memory: {at:?}");
         let index = at.0 as usize;
-        if index >= self.words.len() {
-            self.words.resize((index + 1).next_power_of_two().max(256), 0);
+        if index / PAGE >= self.pages.len() {
+            self.pages.resize_with(index / PAGE + 1, || None);
         }
-        self.words[index] = value;
+        let page = self.pages[index / PAGE].get_or_insert_with(|| Box::new([0; PAGE]));
+        let old = std::mem::replace(&mut page[index % PAGE], value);
+        self.print = self.print.wrapping_sub(mark(at, old)).wrapping_add(mark(at, value));
     }
+
+    /// Equal for equal contents, and all but certainly not for others.
+    pub(super) fn print(&self) -> u64 {
+        self.print
+    }
+}
+
+/// What one word adds to the print of its memory: nothing if it is zero.
+fn mark(at: Address, value: u64) -> u64 {
+    if value == 0 { 0 } else { mix(mix(at.0, value), value) }
+}
+
+/// Folds `value` into a hash.
+pub(super) fn mix(hash: u64, value: u64) -> u64 {
+    let both = u128::from(hash ^ 0x9e37_79b9_7f4a_7c15) * u128::from(value ^ 0xd6e8_feb8_6659_fd93);
+    (both as u64) ^ ((both >> 64) as u64).rotate_left(23) ^ hash.rotate_left(7)
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -96,6 +123,19 @@ impl Chain {
     /// The words that the chain yielded.
     pub(super) fn take_reply(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.reply)
+    }
+
+    /// Folds how far the chain has come into `hash`.
+    pub(super) fn print(&self, hash: u64) -> u64 {
+        let hash = mix(mix(hash, self.verb as u64), self.left.len() as u64);
+        self.reply.iter().fold(hash, |hash, &word| mix(hash, word))
+    }
+
+    /// Touches the first word that the verb under way has not touched yet.
+    pub(super) fn next_word(&mut self, memory: &mut Memory, log: impl FnMut(WordStep)) {
+        self.begin();
+        let first = (0..self.left.len()).min_by_key(|&index| self.left[index]);
+        self.touch_left(memory, first.expect("a verb under way has words left"), log);
     }
 
     /// Touches one more word, a random one of the verb under way. With probability 1 - `tear`, a

@@ -14,6 +14,7 @@
 //! | `scheduler` | who is next: weighted actors, or priorities with a few changes |
 //! | `chaos` | nodes that crash and freeze, connections that break, clients that die |
 //! | `directed` | stories played step by step |
+//! | [`explore`] | every schedule of a small race |
 //! | `trace` | what happened, to be printed for a seed that failed |
 //!
 //! What the simulated fabric may do is what [`Fabric`](crate::fabric::Fabric) promises and no more:
@@ -23,6 +24,7 @@
 mod chain;
 mod chaos;
 mod directed;
+pub mod explore;
 mod fabric;
 mod scheduler;
 mod trace;

@@ -95,12 +95,75 @@ impl fmt::Display for Step {
     }
 }
 
-/// The steps of a run. Displays one a line.
+/// The steps of a run. Displays one a line; the alternate form (`{:#}`) is brief: what one chain does
+/// without others in between is one line, and polls are left out.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Trace(pub Vec<Step>);
 
 impl fmt::Display for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if f.alternate() {
+            return self.brief(f);
+        }
         self.0.iter().enumerate().try_for_each(|(index, step)| writeln!(f, "{index:6} {step}"))
+    }
+}
+
+impl Trace {
+    fn brief(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut steps = self.0.iter().filter(|step| !matches!(step, Step::Poll(_))).peekable();
+        while let Some(step) = steps.next() {
+            let Step::Word(client, node, word) = step else {
+                writeln!(f, "  {step}")?;
+                continue;
+            };
+            write!(f, "  client {client} at {node}: ")?;
+            let mut run = Run::of(*word);
+            while let Some(Step::Word(.., word)) = steps
+                .next_if(|next| matches!(next, Step::Word(c, n, _) if c == client && n == node))
+            {
+                if !run.takes(*word) {
+                    write!(f, "{run}, ")?;
+                    run = Run::of(*word);
+                }
+            }
+            writeln!(f, "{run}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Words that were read or written one after the other.
+struct Run {
+    first: WordStep,
+    count: u64,
+}
+
+impl Run {
+    fn of(first: WordStep) -> Self {
+        Self { first, count: 1 }
+    }
+
+    /// Whether `word` goes on where this run ends; then it is part of it.
+    fn takes(&mut self, word: WordStep) -> bool {
+        use WordStep::{Read, Write};
+        let takes = match (self.first, word) {
+            (Read { at: first, .. }, Read { at, .. })
+            | (Write { at: first, .. }, Write { at, .. }) => at.0 == first.0 + self.count,
+            _ => false,
+        };
+        self.count += u64::from(takes);
+        takes
+    }
+}
+
+impl fmt::Display for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, at) = match self.first {
+            first if self.count == 1 => return write!(f, "{first}"),
+            WordStep::Read { at, .. } => ("READ", at.0),
+            WordStep::Write { at, .. } | WordStep::Cas { at, .. } => ("WRITE", at.0),
+        };
+        write!(f, "{name} [{at}..{}]", at + self.count)
     }
 }

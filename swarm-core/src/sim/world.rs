@@ -10,7 +10,7 @@ use std::vec::Vec;
 
 use fastrand::Rng;
 
-use super::chain::{Chain, Memory};
+use super::chain::{Chain, Memory, mix};
 use super::scheduler::Setup;
 use super::trace::{Step, Trace};
 use crate::fabric::{Address, MAX_VERBS, NodeDown, NodeId, Verb};
@@ -44,6 +44,8 @@ struct Queue {
     finished: Vec<usize>,
     /// After this many words the rest is lost: the client died.
     budget: Option<u64>,
+    /// A hash of all that the client heard.
+    heard: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -231,6 +233,42 @@ impl World {
         self.stepped(queue);
     }
 
+    /// The first chain of `queue` touches the first word of the verb under way that is left.
+    pub(super) fn step_word(&mut self, queue: usize) {
+        let (client, node) = self.ends(queue);
+        let id = self.queues[queue].posted[0];
+        let trace = &mut self.trace;
+        self.entries[id].chain.next_word(&mut self.nodes[node.index()].memory, |word| {
+            if let Some(trace) = trace {
+                trace.0.push(Step::Word(client, node, word));
+            }
+        });
+        self.stepped(queue);
+    }
+
+    /// What a client heard of all nodes so far, as a hash.
+    pub(super) fn heard(&self, client: usize) -> u64 {
+        let queues = &self.queues[client * self.nodes.len()..][..self.nodes.len()];
+        queues.iter().fold(0, |hash, queue| mix(hash, queue.heard))
+    }
+
+    /// Whether a completion that the client waits for is still to come.
+    pub(super) fn awaits(&self, client: usize) -> bool {
+        let waited_for = |id: &usize| self.entries[*id].fate != Fate::Posted { detached: true };
+        let queues = &self.queues[client * self.nodes.len()..][..self.nodes.len()];
+        queues.iter().any(|queue| !queue.finished.is_empty() || queue.posted.iter().any(waited_for))
+    }
+
+    /// A hash of the nodes' memories and of all that is on its way.
+    pub(super) fn print(&self) -> u64 {
+        let nodes = self.nodes.iter().fold(0, |hash, node| mix(hash, node.memory.print()));
+        self.queues.iter().fold(nodes, |hash, queue| {
+            let hash = mix(mix(hash, queue.heard), queue.posted.len() as u64);
+            let hash = queue.posted.iter().fold(hash, |h, &id| self.entries[id].chain.print(h));
+            queue.finished.iter().fold(hash, |h, &id| self.entries[id].chain.print(mix(h, 1)))
+        })
+    }
+
     /// How many chains of `queue` are not over.
     pub(super) fn posted(&self, queue: usize) -> usize {
         self.queues[queue].posted.len()
@@ -244,6 +282,8 @@ impl World {
         let Fate::Finished(result) = self.entries[id].fate else {
             unreachable!("only finished chains are in finished")
         };
+        let heard = mix(self.queues[queue].heard, u64::from(result.is_ok()));
+        self.queues[queue].heard = self.entries[id].chain.print(heard);
         self.entries[id].fate = Fate::Delivered(result);
         let (client, node) = self.ends(queue);
         self.clients[client].news += 1;
@@ -316,6 +356,12 @@ impl World {
                 }
             }
         }
+    }
+
+    /// The client is dead; nothing of it is on its way.
+    pub(super) fn bury(&mut self, client: usize) {
+        self.clients[client].dead = true;
+        self.log(|| Step::ClientCrash(client));
     }
 
     /// What is on its way is lost.

@@ -5,6 +5,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
+use swarm_core::clock::Clock;
 use swarm_core::counting::{Counting, Tally};
 use swarm_core::error::Error;
 use swarm_core::fabric::{Address, Fabric, NodeId, Verb};
@@ -79,9 +80,9 @@ pub(crate) fn give_birth<T>(
 }
 
 /// A client of the register.
-pub(crate) struct Client<F> {
+pub(crate) struct Client<F, C = SimClock> {
     /// Its view of the nodes.
-    pub(crate) group: Group<Counting<F>, SimClock>,
+    pub(crate) group: Group<Counting<F>, C>,
     /// What it knows of the register.
     pub(crate) register: Register,
     /// Where it takes its operations down.
@@ -91,11 +92,11 @@ pub(crate) struct Client<F> {
     buffers: Cell<u64>,
 }
 
-impl<F: Fabric> Client<F> {
-    /// Client number `id` of the story, in client slot `slot` of the pool, which finds nodes late after `late` nanoseconds, and gives up after
-    /// `deadline`.
+impl<F: Fabric, C: Clock> Client<F, C> {
+    /// Client number `id` of the story, in client slot `slot` of the pool, which finds nodes late
+    /// after `late` nanoseconds, and gives up after `deadline`.
     pub(crate) fn new(
-        (fabric, clock): (F, SimClock),
+        (fabric, clock): (F, C),
         (id, slot): (usize, usize),
         place: Place,
         (late, deadline): (u64, u64),

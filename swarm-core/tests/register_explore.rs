@@ -1,0 +1,147 @@
+//! Every schedule of a small race for a register, up to a number of surprises: two writers and a
+//! reader, a delete among them, guesses fresh and stale, while a node crashes and a client dies.
+//!
+//! `SWARM_SURPRISES` and `SWARM_SCHEDULES` take the place of the bounds: see
+//! [`explore_or_panic`].
+
+mod register_common;
+
+use register_common::{Client, FIRST_VALUE, Polls, give_birth, place};
+use swarm_core::fabric::{Fabric, NodeId};
+use swarm_core::history::{BUDGET, Recorder, check_key};
+use swarm_core::safe_guess::SafeGuess;
+use swarm_core::sim::explore::{Bounds, Grain, LoneClock, Race, digest, explore_or_panic};
+use swarm_core::sim::{Setup, Sim, SimFabric};
+
+const NODES: [NodeId; 3] = [NodeId(0), NodeId(1), NodeId(2)];
+const HOME: u8 = 0;
+
+/// What one racer does, operation by operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Act {
+    Read,
+    Write,
+    Delete,
+}
+
+use Act::{Delete, Read, Write};
+
+/// A racer: how far its clock is ahead, and what it does.
+type Racer = (u64, &'static [Act]);
+
+fn client<C: swarm_core::clock::Clock>(
+    sim: &Sim,
+    id: usize,
+    clock: C,
+    late: u64,
+    recorder: &Recorder,
+) -> Client<SimFabric, C> {
+    Client::new((sim.fabric(id), clock), (id, id), place(HOME), (late, 1 << 50), recorder)
+}
+
+/// The race at its beginning: the register is at all nodes or at the first two.
+fn begin(racers: &'static [Racer], born: usize) -> Race {
+    let count = racers.len();
+    let mut sim = Sim::new(&Setup { words: 1 << 13, ..Setup::new(1, 3, count + 4) });
+    let creator = count + 3;
+    let fabric = sim.fabric(creator);
+    for node in NODES.into_iter().take(born) {
+        drop(give_birth(&place(HOME), node, 3, |chain| fabric.post(node, chain)));
+        sim.take_all(creator, node);
+    }
+    let recorder = Recorder::new();
+    for (id, &(ahead, acts)) in racers.iter().enumerate() {
+        // Nobody is late: who does not answer says so.
+        let mut client = client(&sim, id, LoneClock::new(10_000 + ahead), 1 << 40, &recorder);
+        sim.spawn(id, async move {
+            for (index, act) in acts.iter().enumerate() {
+                let value = 100 * (id as u64 + 1) + index as u64;
+                let done = match act {
+                    Read => client.read::<SafeGuess>(Polls::ALL).await,
+                    Write => client.write::<SafeGuess>(value, Polls::ALL).await,
+                    Delete => client.delete::<SafeGuess>(Polls::ALL).await,
+                };
+                done.expect("a majority is up");
+            }
+        });
+    }
+    let heard = recorder.clone();
+    let check = move |sim: &mut Sim| check(sim, count, &recorder);
+    let digest = move || digest(&heard.operations());
+    Race { sim, racers: count, digest: Box::new(digest), check: Box::new(check) }
+}
+
+/// Each majority that lives is read in the end.
+fn check(sim: &mut Sim, racers: usize, recorder: &Recorder) -> Result<(), String> {
+    for away in NODES {
+        let up = |&n: &NodeId| n != away && !sim.is_away(n);
+        let nodes: Vec<_> = NODES.into_iter().filter(up).collect();
+        if nodes.len() < 2 {
+            continue;
+        }
+        let id = racers + away.index();
+        let mut client = client(sim, id, sim.clock(id), 100, recorder);
+        sim.spawn(id, async move {
+            client.read::<SafeGuess>(Polls::ALL).await.expect("a majority is up");
+        });
+        if !sim.finish(id, &nodes) {
+            return Err("a later read does not end".into());
+        }
+    }
+    let history = recorder.operations();
+    check_key(&history, Some(FIRST_VALUE), BUDGET).map_err(|wrong| {
+        let lines: Vec<_> = history.iter().map(|operation| format!("{operation}\n")).collect();
+        format!("{wrong}\n{}", lines.concat())
+    })
+}
+
+/// One node crash and one client crash, so many surprises.
+const fn bounds(grain: Grain, surprises: usize) -> Bounds {
+    Bounds {
+        grain,
+        surprises: Some(surprises),
+        node_crashes: 1,
+        client_crashes: 1,
+        schedules: 100_000,
+    }
+}
+
+fn play(name: &str, racers: &'static [Racer], bounds: Bounds) {
+    for born in [3, 2] {
+        let name = format!("{name}, born at {born}");
+        assert!(explore_or_panic(&name, bounds, || begin(racers, born)).ended > 0);
+    }
+}
+
+/// The second writer's guess is stale wherever the first one's comes first.
+#[test]
+fn two_writers_and_a_reader() {
+    let racers: &[Racer] = &[(50_000, &[Write]), (0, &[Write]), (0, &[Read])];
+    play("two writers and a reader", racers, bounds(Grain::Verb, 2));
+}
+
+#[test]
+fn two_writers_and_two_reads() {
+    let racers: &[Racer] = &[(0, &[Write]), (50_000, &[Write]), (0, &[Read, Read])];
+    play("two writers and two reads", racers, bounds(Grain::Chain, 2));
+}
+
+/// A writer's second write is taken as proof that its first is complete.
+#[test]
+fn two_writes_of_one_writer() {
+    let racers: &[Racer] = &[(0, &[Write, Write]), (50_000, &[Write]), (0, &[Read])];
+    play("two writes of one writer", racers, bounds(Grain::Chain, 2));
+}
+
+#[test]
+fn a_write_a_delete_and_a_reader() {
+    let racers: &[Racer] = &[(0, &[Write]), (0, &[Delete]), (0, &[Read, Read])];
+    play("a write, a delete and a reader", racers, bounds(Grain::Chain, 2));
+}
+
+/// Torn accesses: a value in place and its buffer, read while they are written.
+#[test]
+fn a_writer_and_a_reader_word_by_word() {
+    let racers: &[Racer] = &[(0, &[Write]), (0, &[Read])];
+    play("a writer and a reader, word by word", racers, bounds(Grain::Word, 2));
+}
