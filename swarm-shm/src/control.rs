@@ -4,6 +4,7 @@
 //! word     0  header
 //!         64  incarnation     the last one given out
 //!         72  switches        one for each node: 0 up, 1 frozen, 2 down
+//!         80  destruction     a magic word once it has begun
 //!        128  calibrations    of the clock: 8 words for each of the last boots
 //!        256  client slots    process id of the holder, for display only
 //! byte 12288  end
@@ -14,7 +15,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -39,10 +40,14 @@ pub(crate) const CALIBRATIONS: Range<usize> = 128..192;
 
 const INCARNATION: usize = 64;
 const SWITCHES: usize = 72;
+const DESTRUCTION: usize = 80;
+/// No damage says by chance that the pool is being destroyed.
+const DESTROYED: u64 = u64::from_le_bytes(*b"SWARMend");
 const SLOTS: usize = 256;
 
 const _: () = assert!(SLOTS + MAX_CLIENTS <= CONTROL_BYTES as usize / 8);
-const _: () = assert!(HEADER_WORDS <= INCARNATION && SWITCHES + MAX_NODES <= CALIBRATIONS.start);
+const _: () = assert!(HEADER_WORDS <= INCARNATION && SWITCHES + MAX_NODES <= DESTRUCTION);
+const _: () = assert!(DESTRUCTION < CALIBRATIONS.start);
 
 /// An open control file.
 #[derive(Debug)]
@@ -58,15 +63,17 @@ pub(crate) struct Control {
 impl Control {
     /// Opens the control file of the pool at `dir` and verifies its header.
     pub(crate) fn open(dir: &Path) -> Result<Self, Error> {
+        let control = Self::load(dir)?;
+        if control.is_half_destroyed() {
+            return Err(Error::HalfDestroyed { pool: dir.to_path_buf() });
+        }
+        Ok(control)
+    }
+
+    /// The same, even if the pool's destruction has begun.
+    pub(crate) fn load(dir: &Path) -> Result<Self, Error> {
         let path = dir.join(CONTROL);
-        let file = open_file(&path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound if has_nodes(dir) => Error::NoControl { file: path.clone() },
-            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
-                Error::NoPool { pool: dir.to_path_buf() }
-            }
-            io::ErrorKind::IsADirectory => Error::Foreign { file: path.clone() },
-            _ => Error::io(&path, "open", error),
-        })?;
+        let file = open_control(dir)?;
         let metadata = file.metadata().map_err(|error| Error::io(&path, "look at", error))?;
         if !metadata.is_file() {
             return Err(Error::Foreign { file: path });
@@ -84,6 +91,11 @@ impl Control {
         }
         let mapping = Mapping::new(&file, &path, CONTROL_BYTES)?;
         Ok(Self { dir: dir.to_path_buf(), file, mapping, header })
+    }
+
+    /// Whether the pool's destruction has begun.
+    pub(crate) fn is_half_destroyed(&self) -> bool {
+        is_marked(&self.file)
     }
 
     /// The verified header.
@@ -158,6 +170,32 @@ impl Control {
         }
         Ok(())
     }
+}
+
+/// Opens the control file of the pool at `dir`, whatever it says.
+pub(crate) fn open_control(dir: &Path) -> Result<File, Error> {
+    let path = dir.join(CONTROL);
+    open_file(&path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound if has_nodes(dir) => Error::NoControl { file: path },
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+            Error::NoPool { pool: dir.to_path_buf() }
+        }
+        io::ErrorKind::IsADirectory => Error::Foreign { file: path },
+        _ => Error::io(&path, "open", error),
+    })
+}
+
+/// Whether a control file, which may be damaged, says that the pool's destruction has begun.
+pub(crate) fn is_marked(control: &File) -> bool {
+    let mut word = [0; 8];
+    control.read_exact_at(&mut word, DESTRUCTION as u64 * 8).is_ok()
+        && u64::from_le_bytes(word) == DESTROYED
+}
+
+/// Says in a control file, which may be damaged, whether the pool's destruction has begun.
+pub(crate) fn mark_destruction(control: &File, begun: bool) -> io::Result<()> {
+    let word = if begun { DESTROYED } else { 0 };
+    control.write_all_at(&word.to_le_bytes(), DESTRUCTION as u64 * 8)
 }
 
 /// Opens a file that is there.

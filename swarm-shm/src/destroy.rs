@@ -1,38 +1,41 @@
 //! Destroying a pool.
 //!
-//! The control file goes last, so that a pool whose destruction was cut short is still a pool and
-//! can be destroyed again. Only files that say themselves that they are this pool's are removed.
+//! The invariant: without force, everything is checked before anything is removed; and only files
+//! that say themselves that they are this pool's are removed.
+//!
+//! The control file goes last. It tells what the other files are, so whoever comes after a
+//! destruction that was cut short still knows what to remove: were it to go first, what is left
+//! would be a directory of large files that no command recognizes. But a control file beside too
+//! few nodes looks like a pool that lost them, whose owner is told to bring them back. So it is
+//! marked before the first node goes: from then on the pool calls itself half destroyed.
 
 use std::fs;
-use std::io;
 use std::path::Path;
 
 use swarm_core::fabric::{MAX_NODES, NodeId};
 use swarm_core::geometry::MAX_CLIENTS;
+use swarm_core::node_set::NodeSet;
 
 use crate::attachment::live_clients;
-use crate::control::{CONTROL, Control, open_file};
+use crate::control::{CONTROL, Control, is_marked, mark_destruction, open_control};
 use crate::error::Error;
-use crate::header::Header;
+use crate::header::{HEADER_WORDS, Header, Member};
 use crate::kind::Kind;
 use crate::{lock, node};
 
 /// Destroys the pool in `dir`.
 pub(crate) fn destroy(dir: &Path, force: bool) -> Result<(), Error> {
     let path = dir.join(CONTROL);
-    let control = open_file(&path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
-            Error::NoPool { pool: dir.to_path_buf() }
-        }
-        _ => Error::io(&path, "open", error),
+    let control = open_control(dir).map_err(|error| match error {
+        // Without it nothing tells whose the nodes are.
+        Error::NoControl { .. } => Error::NoPool { pool: dir.to_path_buf() },
+        error => error,
     })?;
     let words = Kind::Regular.header(&control, &path).unwrap_or_default();
     let Some(pool_id) = Header::control_pool(&words) else {
         return Err(Error::Foreign { file: path });
     };
-    if !force {
-        Header::decode(&words, &path)?;
-    }
+    let checked = if force { None } else { Some(Control::load(dir).map_err(not_destroyed)?) };
     // Holding every slot keeps new clients out. With force they are as lost as the others.
     let all = Control::slot_bytes(0..MAX_CLIENTS);
     let alone = lock::try_lock(&control, all).map_err(|e| Error::io(&path, "lock", e))?;
@@ -40,16 +43,71 @@ pub(crate) fn destroy(dir: &Path, force: bool) -> Result<(), Error> {
         let clients = live_clients(&control, MAX_CLIENTS);
         return Err(Error::InUse { pool: dir.to_path_buf(), clients });
     }
-    let mut left = None;
-    for id in (0..MAX_NODES as u8).map(NodeId) {
-        let file = node::path(dir, id);
-        let removed = node::remove(&file, pool_id, |words| force && !Header::is_node(words))?;
-        if !removed {
-            left = left.or(Some(file));
+    let nodes = match &checked {
+        Some(checked) => {
+            check_nodes(dir, checked).map_err(not_destroyed)?;
+            checked.header().geometry.nodes
         }
-    }
+        // How many there are is no more certain than the rest of a damaged control file.
+        None => MAX_NODES,
+    };
+    let (before, marked) = (present(dir), is_marked(&control));
+    mark_destruction(&control, true).map_err(|error| Error::io(&path, "write to", error))?;
+    let left = remove_nodes(dir, nodes, pool_id, force).inspect_err(|_| {
+        // If the first removal failed already, the pool is as it was. (The way to an error must not
+        // end in another.)
+        if !marked && present(dir) == before {
+            drop(mark_destruction(&control, false));
+        }
+    })?;
     fs::remove_file(&path).map_err(|error| Error::io(&path, "remove", error))?;
     // Fails if something else is in there, which then is not the pool's to remove.
     drop(fs::remove_dir(dir));
-    left.map_or(Ok(()), |file| Err(Error::LeftOver { file }))
+    left.map_or(Ok(()), |file| Err(Error::LeftOver { file: node::path(dir, file) }))
+}
+
+/// Verifies that the node files that are there are the pool's and undamaged. Some may be missing:
+/// there is nothing to remove then.
+fn check_nodes(dir: &Path, control: &Control) -> Result<(), Error> {
+    let header = control.header();
+    for id in NodeSet::all(header.geometry.nodes) {
+        let expected = header.of(Member::Node(id));
+        node::check(&node::path(dir, id), &expected, control.is_half_destroyed())?;
+    }
+    Ok(())
+}
+
+/// Removes the nodes' files. Yields the first that was left, as it is not recognizably the pool's.
+fn remove_nodes(
+    dir: &Path,
+    nodes: usize,
+    pool_id: u128,
+    force: bool,
+) -> Result<Option<NodeId>, Error> {
+    let mut left = None;
+    for id in (0..nodes as u8).map(NodeId) {
+        // A device without a header is one whose header was removed before.
+        let also = |words: &[u64; HEADER_WORDS]| {
+            (force && !Header::is_node(words)) || *words == [0; HEADER_WORDS]
+        };
+        if !node::remove(&node::path(dir, id), pool_id, also)? {
+            left = left.or(Some(id));
+        }
+    }
+    Ok(left)
+}
+
+/// The nodes that something is there of.
+fn present(dir: &Path) -> NodeSet {
+    let mut present = NodeSet::EMPTY;
+    for id in (0..MAX_NODES as u8).map(NodeId) {
+        if node::path(dir, id).symlink_metadata().is_ok() {
+            present.insert(id);
+        }
+    }
+    present
+}
+
+fn not_destroyed(why: Error) -> Error {
+    Error::NotDestroyed { why: Box::new(why) }
 }

@@ -183,6 +183,19 @@ pub enum Error {
         /// The pool's directory.
         pool: PathBuf,
     },
+    /// The pool's destruction was begun and cut short.
+    #[error("{}: the pool is half destroyed: its destruction was begun and cut short; destroy it \
+             again to remove the rest", pool.display())]
+    HalfDestroyed {
+        /// The pool's directory.
+        pool: PathBuf,
+    },
+    /// A pool was not destroyed, because something about it is not as it should be.
+    #[error("{why}. Nothing was removed; to remove what is left of the pool, use force")]
+    NotDestroyed {
+        /// What is not as it should be.
+        why: Box<Error>,
+    },
     /// A destroyed pool's directory held something that is not the pool's.
     #[error("{}: is not recognizably this pool's and was left in place; the rest of the pool is \
              gone, so remove it by hand if it is not needed", file.display())]

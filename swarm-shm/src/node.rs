@@ -65,6 +65,17 @@ fn verify(header: &Header, path: &Path, expected: &Header) -> Result<(), Error> 
     }
 }
 
+/// Verifies that nothing but the node of this header is at `path`, if anything is. `begun`: the
+/// pool's destruction was, so that a device may have lost its header already.
+pub(crate) fn check(path: &Path, expected: &Header, begun: bool) -> Result<(), Error> {
+    let Some(file) = open(path)? else { return Ok(()) };
+    let kind = Kind::of(&file, path)?;
+    if begun && kind == Kind::Device && kind.header(&file, path) == Some([0; HEADER_WORDS]) {
+        return Ok(());
+    }
+    map(&file, path, expected).map(drop)
+}
+
 /// Removes a node's file, if it is recognizably the pool's (or `also` says so of its header), and
 /// the link to it. A device loses its header instead. Returns whether nothing is left.
 pub(crate) fn remove(

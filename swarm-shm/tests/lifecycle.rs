@@ -233,8 +233,61 @@ fn a_damaged_pool_can_be_destroyed_by_force() {
     fs::remove_file(path.join("node-1")).expect("a node");
     symlink("/nowhere", path.join("node-1")).expect("a dangling link");
     let error = Pool::destroy(&path, false).expect_err("damaged");
-    assert!(matches!(error, Error::Damaged { .. }), "{error}");
+    let Error::NotDestroyed { why } = error else { panic!("{error}") };
+    assert!(matches!(*why, Error::Damaged { .. }), "{why}");
+    assert_eq!(names(&path), COMPLETE);
     Pool::destroy(&path, true).expect("destroyed");
+    assert!(!path.exists());
+}
+
+/// It removed the nodes in front of the damaged one, and then said that there was one.
+#[test]
+fn a_damaged_pool_is_left_as_it_was_without_force() {
+    type Harm = fn(&Path, &Path);
+    let harms: [Harm; 5] = [
+        |node, _| fs::write(node, "not a node").expect("written"),
+        |node, _| fs::write(node, "").expect("written"),
+        |node, other| assert!(fs::copy(other, node).is_ok()),
+        |node, _| assert!(fs::copy(node.with_file_name("node-0"), node).is_ok()),
+        |node, _| {
+            let mut bytes = fs::read(node).expect("a node");
+            bytes[60] ^= 1;
+            fs::write(node, bytes).expect("written");
+        },
+    ];
+    for harm in harms {
+        let ((_dir, pool), (_other_dir, other)) = (pool(), common::pool());
+        let path = pool.path().to_path_buf();
+        drop(pool);
+        let whole = fs::read(path.join("node-2")).expect("a node");
+        harm(&path.join("node-2"), &other.path().join("node-2"));
+        let error = Pool::destroy(&path, false).expect_err("a damaged node");
+        assert!(matches!(error, Error::NotDestroyed { .. }), "{error}");
+        let told = error.to_string();
+        assert!(told.contains("node-2: ") && told.contains("Nothing was removed"), "{told}");
+        assert_eq!(names(&path), COMPLETE);
+        fs::write(path.join("node-2"), whole).expect("written");
+        drop(Pool::open(&path, STRICT).expect("the pool is as it was"));
+        Pool::destroy(&path, false).expect("destroyed");
+        assert!(!path.exists());
+    }
+}
+
+/// What a destroyer leaves that is killed half-way looked like a pool that had lost its nodes.
+#[test]
+fn a_half_destroyed_pool_says_so_and_can_be_destroyed_again() {
+    let (_dir, pool) = pool();
+    let path = pool.path().to_path_buf();
+    drop(pool);
+    let control = fs::OpenOptions::new().write(true).open(path.join("control")).expect("a file");
+    std::os::unix::fs::FileExt::write_all_at(&control, b"SWARMend", 640).expect("written");
+    fs::remove_file(path.join("node-0")).expect("a node");
+    for options in [STRICT, OpenOptions { degraded: true }] {
+        let error = Pool::open(&path, options).expect_err("half destroyed");
+        assert!(matches!(error, Error::HalfDestroyed { .. }), "{error}");
+        assert!(error.to_string().contains("destroy it again"), "{error}");
+    }
+    Pool::destroy(&path, false).expect("destroyed");
     assert!(!path.exists());
 }
 
@@ -286,7 +339,7 @@ fn a_killed_creator_leaves_no_half_pool() {
             Ok(_) => Pool::destroy(&path, false).expect("a whole pool"),
             // Killed in the middle of `create`, or of `destroy`, which goes on where it stopped.
             Err(Error::NoPool { .. }) => {}
-            Err(Error::Missing { .. } | Error::MajorityGone { .. }) => {
+            Err(Error::HalfDestroyed { .. }) => {
                 Pool::destroy(&path, false).expect("the rest of a pool");
             }
             Err(error) => panic!("{error}"),

@@ -129,7 +129,7 @@ pub(crate) struct CreateArgs {
 pub(crate) struct DestroyArgs {
     /// The pool's directory
     pub(crate) pool: PathBuf,
-    /// Even while clients use it
+    /// Even while clients use it, and even if files of it are damaged
     #[arg(long)]
     pub(crate) force: bool,
 }

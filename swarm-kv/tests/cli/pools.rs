@@ -121,6 +121,24 @@ fn a_damaged_pool_is_a_failure_that_names_the_file() {
     }
 }
 
+/// The nodes in front of the damaged one were gone when it was found.
+#[test]
+fn a_damaged_pool_is_destroyed_by_force_alone() {
+    let pool = TestPool::create();
+    assert_eq!(pool.status("put", &["k", "v"]), 0);
+    let node = format!("{}/node-2", pool.path());
+    let whole = fs::read(&node).expect("it is there");
+    fs::write(&node, "not a node").expect("it is writable");
+    let failed = swarm(&["destroy", pool.path()]).assert().code(3);
+    let told = String::from_utf8_lossy(&failed.get_output().stderr).into_owned();
+    assert!(told.contains("node-2") && told.contains("use force"), "{told}");
+    fs::write(&node, whole).expect("it is writable");
+    assert_eq!(pool.output("get", &["k"]), b"v");
+    fs::write(&node, "not a node").expect("it is writable");
+    assert_eq!(pool.status("destroy", &["--force"]), 0);
+    assert!(!fs::exists(pool.path()).expect("its parent is readable"));
+}
+
 /// A command line that cannot go on without a lost minority would be down where the pool is not.
 #[test]
 fn a_pool_goes_on_without_a_minority_if_told_to() {
