@@ -18,6 +18,12 @@ impl Loopback {
         Self(Arc::new(Mutex::new(vec![vec![0; words]; nodes])))
     }
 
+    /// Other nodes, which hold what these hold now.
+    #[must_use]
+    pub fn copied(&self) -> Self {
+        Self(Arc::new(Mutex::new(self.nodes_mut().clone())))
+    }
+
     fn nodes_mut(&self) -> MutexGuard<'_, Vec<Vec<u64>>> {
         self.0.lock().expect("no client panics while it has the nodes")
     }
@@ -56,29 +62,38 @@ impl Fabric for Loopback {
         self.nodes_mut().len()
     }
 
+    /// A verb that reaches outside of the node's memory touches nothing and ends the chain as though
+    /// the node did not answer.
     fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> Self::Completion<'f> {
         assert!(chain.len() <= MAX_VERBS, "a chain holds at most {MAX_VERBS} verbs");
         let memory = &mut self.nodes_mut()[node.index()];
-        let mut reply = Vec::with_capacity(chain.iter().map(Verb::yields).sum());
+        let mut reply = Vec::new();
         for verb in chain {
-            match *verb {
-                Verb::Read { at, words } => {
-                    reply.extend_from_slice(&memory[at.0 as usize..][..words]);
-                }
-                Verb::Write { at, head, tail } => {
-                    for (index, word) in image(head, tail).enumerate() {
-                        memory[at.0 as usize + index] = word;
-                    }
-                }
-                Verb::Cas { at, expect, new } => {
-                    let place = &mut memory[at.0 as usize];
-                    reply.push(*place);
-                    if *place == expect {
-                        *place = new;
-                    }
-                }
+            if run(memory, verb, &mut reply).is_none() {
+                return ready(Err(NodeDown));
             }
         }
         ready(Ok(reply))
     }
+}
+
+/// Runs one verb. `None` if it reaches outside of the memory.
+fn run(memory: &mut [u64], verb: &Verb<'_>, reply: &mut Vec<u64>) -> Option<()> {
+    let (Verb::Read { at, .. } | Verb::Write { at, .. } | Verb::Cas { at, .. }) = *verb;
+    let memory = memory.get_mut(usize::try_from(at.0).ok()?..)?;
+    match *verb {
+        Verb::Read { words, .. } => reply.extend_from_slice(memory.get(..words)?),
+        Verb::Write { head, tail, .. } => {
+            let words = memory.get_mut(..head.len() + tail.len().div_ceil(8))?;
+            words.iter_mut().zip(image(head, tail)).for_each(|(word, new)| *word = new);
+        }
+        Verb::Cas { expect, new, .. } => {
+            let word = memory.first_mut()?;
+            reply.push(*word);
+            if *word == expect {
+                *word = new;
+            }
+        }
+    }
+    Some(())
 }

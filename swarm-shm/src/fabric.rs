@@ -38,15 +38,6 @@ impl ShmFabric {
         let nodes = pool.geometry().nodes;
         Self { windows, nodes, replies: Replies::new(), unfenced: Cell::new(false) }
     }
-
-    #[cold]
-    fn refused(&self, node: NodeId, chain: &[Verb<'_>]) -> NodeDown {
-        debug_assert!(
-            self.windows[node.index() % WINDOWS].words().is_empty(),
-            "{node}: a verb outside of its memory: {chain:?}"
-        );
-        NodeDown
-    }
 }
 
 impl Fabric for ShmFabric {
@@ -73,7 +64,7 @@ impl Fabric for ShmFabric {
         let words = chain.iter().fold(0_usize, |sum, verb| sum.saturating_add(verb.yields()));
         // Before a buffer is made for it, a long reply must be one that the node can give.
         if words > SHORT_WORDS && chain.iter().any(|verb| verb.yields() > memory.len()) {
-            return ready(Err(self.refused(node, chain)));
+            return ready(Err(NodeDown));
         }
         let mut buffer = self.replies.take(words);
         match run(memory, chain, &self.unfenced, &mut buffer[..words]) {
@@ -82,7 +73,7 @@ impl Fabric for ShmFabric {
             }
             _ => {
                 self.replies.take_back(buffer);
-                ready(Err(self.refused(node, chain)))
+                ready(Err(NodeDown))
             }
         }
     }
