@@ -197,6 +197,7 @@ const fn bounds(surprises: usize) -> Bounds {
         node_crashes: 1,
         client_crashes: 1,
         schedules: 100_000,
+        thin: 1,
     }
 }
 

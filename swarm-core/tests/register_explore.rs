@@ -103,6 +103,7 @@ const fn bounds(grain: Grain, surprises: usize) -> Bounds {
         node_crashes: 1,
         client_crashes: 1,
         schedules: 100_000,
+        thin: 4,
     }
 }
 

@@ -75,6 +75,8 @@ pub struct Bounds {
     pub client_crashes: usize,
     /// How many schedules are played at most.
     pub schedules: u64,
+    /// After a first surprise, only one in so many others is played: 1 for all.
+    pub thin: u64,
 }
 
 /// A race at its beginning.
@@ -379,12 +381,22 @@ impl<B: Fn() -> Race> Search<B> {
     fn next(&self, script: &mut Vec<Made>) -> bool {
         while let Some(last) = script.pop() {
             let Made { choice, of, spent, .. } = last;
-            if choice + 1 < of && spent < self.most() {
-                script.push(Made { made: None, choice: choice + 1, ..last });
+            if spent < self.most()
+                && let Some(choice) = (choice + 1..of).find(|&choice| self.wants(script, choice))
+            {
+                script.push(Made { made: None, choice, ..last });
                 return true;
             }
         }
         false
+    }
+
+    /// Whether a surprise is among those that are played.
+    fn wants(&self, before: &[Made], choice: usize) -> bool {
+        let surprises = before.iter().enumerate().filter(|(_, made)| made.choice > 0);
+        let draw = |hash, (at, made): (usize, &Made)| mix(mix(hash, at as u64), made.choice as u64);
+        let drawn = surprises.clone().fold(mix(before.len() as u64, choice as u64), draw);
+        surprises.count() == 0 || drawn.is_multiple_of(self.bounds.thin)
     }
 }
 
@@ -433,7 +445,7 @@ pub fn explore(bounds: Bounds, begin: impl Fn() -> Race) -> Result<Explored, Fai
     for _ in 0..bounds.schedules {
         search.play(&mut script)?;
         if !search.next(&mut script) {
-            search.explored.all = true;
+            search.explored.all = bounds.thin == 1;
             break;
         }
     }
@@ -443,8 +455,8 @@ pub fn explore(bounds: Bounds, begin: impl Fn() -> Race) -> Result<Explored, Fai
 
 /// [`explore`] for a test: prints what was explored.
 ///
-/// `SWARM_SURPRISES` (a number, or `all`) and `SWARM_SCHEDULES` take the place of the bounds of the
-/// same name.
+/// `SWARM_SURPRISES` (a number, or `all`; then nothing is thinned) and `SWARM_SCHEDULES` take the
+/// place of the bounds of the same name.
 ///
 /// # Panics
 /// With the story of the first schedule that goes wrong.
@@ -454,8 +466,11 @@ pub fn explore_or_panic(name: &str, bounds: Bounds, begin: impl Fn() -> Race) ->
     };
     let mut bounds = bounds;
     match env::var("SWARM_SURPRISES").as_deref() {
-        Ok("all") => bounds.surprises = None,
-        Ok(text) => bounds.surprises = Some(number("SWARM_SURPRISES", text) as usize),
+        Ok("all") => bounds = Bounds { surprises: None, thin: 1, ..bounds },
+        Ok(text) => {
+            let surprises = Some(number("SWARM_SURPRISES", text) as usize);
+            bounds = Bounds { surprises, thin: 1, ..bounds };
+        }
         Err(_) => {}
     }
     if let Ok(text) = env::var("SWARM_SCHEDULES") {
@@ -464,7 +479,7 @@ pub fn explore_or_panic(name: &str, bounds: Bounds, begin: impl Fn() -> Race) ->
     match explore(bounds, begin) {
         Ok(explored) => {
             let Explored { ended, cut, states, longest, all } = explored;
-            let all = if all { "all" } else { "the first" };
+            let all = if all { "all" } else { "some," };
             let most =
                 bounds.surprises.map_or_else(|| "any".into(), |most| format!("up to {most}"));
             print!("{name}: {all} {} schedules of {most} surprises, ", ended + cut);

@@ -6,6 +6,7 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use swarm_core::clock::Clock;
 use swarm_core::error::Error as CoreError;
 use swarm_core::fabric::{Fabric, NodeDown, NodeId, Verb};
 use swarm_core::geometry::Geometry;
@@ -79,9 +80,9 @@ pub(crate) fn key(key: u64) -> Vec<u8> {
 }
 
 /// A client of the store, and the book in which its operations are taken down.
-pub(crate) struct Story<F: Fabric> {
+pub(crate) struct Story<F: Fabric, C: Clock = SimClock> {
     /// The client.
-    pub(crate) client: Client<Line<F>, SimClock>,
+    pub(crate) client: Client<Line<F>, C>,
     /// The book.
     pub(crate) recorder: Recorder,
     /// Its number, for reports.
@@ -118,11 +119,11 @@ impl GaveUp {
 /// How often an operation is polled before it is dropped; `None`: it never is.
 pub(crate) type Polls = Option<u32>;
 
-impl<F: Fabric> Story<F> {
+impl<F: Fabric, C: Clock> Story<F, C> {
     /// Client number `id`, in this slot and incarnation, which finds nodes late after `late`
     /// nanoseconds, and gives up after `deadline`.
     pub(crate) fn new(
-        (line, clock): (Line<F>, SimClock),
+        (line, clock): (Line<F>, C),
         geometry: Geometry,
         (id, slot, incarnation): (usize, usize, u64),
         (late, deadline): (u64, u64),

@@ -1,0 +1,220 @@
+//! Every schedule of a small race in the store, up to a number of surprises: insert against insert,
+//! delete against update, delete against insert, split against insert, each with a reader beside
+//! them, while a node crashes and a client dies.
+//!
+//! `SWARM_SURPRISES` and `SWARM_SCHEDULES` take the place of the bounds: see
+//! [`explore_or_panic`].
+
+#[expect(dead_code, reason = "what random schedules alone make use of")]
+mod store_sim_common;
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use store_sim_common::{Line, Story};
+use swarm_core::clock::Clock;
+use swarm_core::fabric::NodeId;
+use swarm_core::geometry::Geometry;
+use swarm_core::history::{BUDGET, Call, Recorder, check};
+use swarm_core::sim::explore::{Bounds, Grain, LoneClock, Race, digest, explore_or_panic};
+use swarm_core::sim::{Setup, Sim, SimFabric};
+
+const NODES: [NodeId; 3] = [NodeId(0), NodeId(1), NodeId(2)];
+/// Bytes of each node's memory. The simulator stores what is touched.
+const CAPACITY: u64 = 8 << 20;
+/// Keys that only fill the bucket have numbers from here on.
+const FILLERS: u64 = 100;
+/// Keys with which racers get memory of their own have numbers from here on.
+const WARM: u64 = 200;
+const WARMS: u64 = 5;
+/// As long as what the racers write.
+const WARM_VALUE: u64 = 801;
+
+/// What a race is between, and before it.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    /// Each racer's operations and their keys.
+    racers: &'static [&'static [(u64, Call)]],
+    /// Keys that are there, whose places the racers know.
+    there: u64,
+    /// Of those, so many are deleted again, without the racers' knowing.
+    deleted: u64,
+    /// Keys that fill the bucket.
+    fillers: u64,
+    /// Whether racers know the bucket.
+    known: bool,
+}
+
+/// The clients of a race. Those that are left in the end do not take their leave: they may be dead.
+struct Cast {
+    hung_up: Rc<Cell<bool>>,
+    racers: Vec<Rc<Story<SimFabric, LoneClock>>>,
+}
+
+impl Drop for Cast {
+    fn drop(&mut self) {
+        self.hung_up.set(true);
+        self.racers.clear();
+    }
+}
+
+fn geometry() -> Geometry {
+    let geometry = Geometry::new(3, CAPACITY, 16, 7).expect("a small geometry");
+    Geometry { bucket_bits: 0, ..geometry }
+}
+
+fn story<C: Clock>(
+    sim: &Sim,
+    id: usize,
+    clock: C,
+    late: u64,
+    (hung_up, recorder): (&Rc<Cell<bool>>, &Recorder),
+) -> Story<SimFabric, C> {
+    let line = Line { inner: sim.fabric(id), hung_up: Rc::clone(hung_up) };
+    Story::new((line, clock), geometry(), (id, id, id as u64 + 1), (late, 1 << 50), recorder)
+}
+
+/// These operations, one after the other, while nothing else happens.
+fn do_all<C: Clock + 'static>(
+    sim: &mut Sim,
+    id: usize,
+    story: Rc<Story<SimFabric, C>>,
+    calls: Vec<(u64, Call)>,
+    nodes: &[NodeId],
+) -> Result<(), String> {
+    sim.spawn(id, async move {
+        for (key, call) in calls {
+            story.call(key, call, None).await.expect("a majority is up");
+        }
+    });
+    if sim.finish(id, nodes) { Ok(()) } else { Err(format!("client {id} does not end")) }
+}
+
+impl Plan {
+    /// The race at its beginning.
+    fn begin(self) -> Race {
+        let count = self.racers.len();
+        let mut sim = Sim::new(&Setup { words: CAPACITY / 8, ..Setup::new(1, 3, count + 4) });
+        let (recorder, hung_up) = (Recorder::new(), Rc::<Cell<bool>>::default());
+        let book = (&hung_up, &recorder);
+        // Nobody is late: who does not answer says so.
+        let lone = |sim: &Sim, id| Rc::new(story(sim, id, LoneClock::new(10_000), 1 << 40, book));
+        let racers: Vec<_> = (0..count).map(|id| lone(&sim, id)).collect();
+        let creator = lone(&sim, count);
+        // Each racer has memory for an insert and a write.
+        let writes = |id: &usize| self.racers[*id].iter().any(|(_, call)| *call != Call::Get);
+        for (id, racer) in racers.iter().enumerate().filter(|(id, _)| writes(id)) {
+            let keys = WARM..WARM + WARMS;
+            let warm = keys.flat_map(|key| [(key, Call::Insert(WARM_VALUE)), (key, Call::Delete)]);
+            do_all(&mut sim, id, Rc::clone(racer), warm.collect(), &NODES).expect("it ends");
+        }
+        let mut calls: Vec<_> = (0..self.there).map(|key| (key, Call::Put(900 + key))).collect();
+        calls.extend((0..self.fillers).map(|n| (FILLERS + n, Call::Insert(950 + n))));
+        calls.extend((0..self.deleted).map(|key| (key, Call::Get)));
+        do_all(&mut sim, count, Rc::clone(&creator), calls, &NODES).expect("it ends");
+        for (id, racer) in racers.iter().enumerate().filter(|_| self.known) {
+            let mut gets: Vec<_> = (0..self.there).map(|key| (key, Call::Get)).collect();
+            gets.push((FILLERS, Call::Get));
+            do_all(&mut sim, id, Rc::clone(racer), gets, &NODES).expect("it ends");
+        }
+        let deletes = (0..self.deleted).map(|key| (key, Call::Delete)).collect();
+        do_all(&mut sim, count, creator, deletes, &NODES).expect("it ends");
+        for (id, (racer, calls)) in racers.iter().zip(self.racers).enumerate() {
+            let racer = Rc::clone(racer);
+            sim.spawn(id, async move {
+                for &(key, call) in *calls {
+                    racer.call(key, call, None).await.expect("a majority is up");
+                }
+            });
+        }
+        let (heard, cast) = (recorder.clone(), Cast { hung_up, racers });
+        let check = move |sim: &mut Sim| self.check(sim, &cast, &recorder);
+        let digest = move || digest(&heard.operations());
+        Race { sim, racers: count, digest: Box::new(digest), check: Box::new(check) }
+    }
+
+    /// Each majority that lives is asked for every key in the end.
+    fn check(self, sim: &mut Sim, cast: &Cast, recorder: &Recorder) -> Result<(), String> {
+        let keys = (0..4).chain(FILLERS..FILLERS + self.fillers);
+        let gets: Vec<_> = keys.map(|key| (key, Call::Get)).collect();
+        for away in NODES {
+            let up = |&n: &NodeId| n != away && !sim.is_away(n);
+            let nodes: Vec<_> = NODES.into_iter().filter(up).collect();
+            if nodes.len() >= 2 {
+                let id = self.racers.len() + 1 + away.index();
+                let story = story(sim, id, sim.clock(id), 100, (&cast.hung_up, recorder));
+                do_all(sim, id, Rc::new(story), gets.clone(), &nodes)?;
+            }
+        }
+        let history = recorder.operations();
+        check(&history, |_| None, BUDGET).map_err(|wrong| {
+            let line = |op: &swarm_core::history::Operation| format!("key {}: {op}\n", op.key);
+            format!("{wrong}\n{}", history.iter().map(line).collect::<String>())
+        })
+    }
+
+    fn play(self, name: &str, thin: u64) {
+        let bounds = Bounds {
+            grain: Grain::Chain,
+            surprises: Some(2),
+            node_crashes: 1,
+            client_crashes: 1,
+            schedules: 100_000,
+            thin,
+        };
+        let explored = explore_or_panic(name, bounds, || self.begin());
+        assert!(explored.ended > 0);
+    }
+}
+
+const NOTHING: Plan = Plan { racers: &[], there: 0, deleted: 0, fillers: 0, known: false };
+const READS: &[(u64, Call)] = &[(0, Call::Get), (0, Call::Get)];
+
+#[test]
+fn insert_against_insert() {
+    let racers: &[&[_]] = &[&[(0, Call::Insert(1))], &[(0, Call::Insert(5))], READS];
+    for known in [false, true] {
+        Plan { racers, known, ..NOTHING }.play("insert against insert", 16);
+    }
+}
+
+/// Both take the place of a deleted key.
+#[test]
+fn insert_against_insert_over_a_deleted_key() {
+    let racers: &[&[_]] = &[&[(0, Call::Insert(1))], &[(0, Call::Put(5))], &[(0, Call::Get)]];
+    let plan = Plan { racers, there: 1, deleted: 1, known: true, ..NOTHING };
+    plan.play("insert against insert over a deleted key", 16);
+}
+
+#[test]
+fn delete_against_update() {
+    let racers: &[&[_]] = &[&[(0, Call::Delete)], &[(0, Call::Update(5))], READS];
+    for known in [false, true] {
+        Plan { racers, there: 1, known, ..NOTHING }.play("delete against update", 16);
+    }
+}
+
+#[test]
+fn delete_against_insert() {
+    let racers: &[&[_]] = &[&[(0, Call::Delete)], &[(0, Call::Insert(5))], READS];
+    for there in [0, 1] {
+        Plan { racers, there, known: true, ..NOTHING }.play("delete against insert", 16);
+    }
+}
+
+/// A delete through a place where the key was once.
+#[test]
+fn delete_against_insert_over_a_deleted_key() {
+    let racers: &[&[_]] = &[&[(0, Call::Delete)], &[(0, Call::Insert(5))], &[(0, Call::Get)]];
+    let plan = Plan { racers, there: 1, deleted: 1, known: true, ..NOTHING };
+    plan.play("delete against insert over a deleted key", 16);
+}
+
+#[test]
+fn split_against_insert() {
+    let racers: &[&[_]] = &[&[(1, Call::Insert(1))], &[(2, Call::Insert(5))], &[(0, Call::Get)]];
+    for known in [false, true] {
+        let plan = Plan { racers, there: 1, fillers: 5, known, ..NOTHING };
+        plan.play("split against insert", 400);
+    }
+}
