@@ -1,7 +1,8 @@
 //! The register under random schedules: a few clients read, write and delete it while nodes crash
 //! and freeze, connections break, clients die or drop operations half-way, and clocks disagree.
 //!
-//! `SWARM_SCHEDULES` says how many schedules to run, `SWARM_SEED` which one to show.
+//! `SWARM_SCHEDULES` says how many schedules to run, `SWARM_SEED` plays one
+//! alone. What fails is shrunk and told.
 
 mod register_common;
 
@@ -17,10 +18,13 @@ use swarm_core::history::{BUDGET, Recorder, check_key};
 use swarm_core::layout::SLOTS;
 use swarm_core::register::Protocol;
 use swarm_core::safe_guess::SafeGuess;
-use swarm_core::sim::{Chaos, Outcome, Policy, Setup, Sim, SimClock, SimFabric};
+use swarm_core::sim::shrink::story;
+use swarm_core::sim::{Chaos, Conduct, Outcome, Policy, Setup, Sim, SimClock, SimFabric};
 
 /// Steps of one schedule at most.
 const STEPS: u64 = 400_000;
+/// Operations of a client are numbered within so many.
+const ROUNDS: usize = 8;
 
 /// Roundtrips of an operation at most, with `writers` of the register: a read's loop runs at most
 /// 2·writers + 1 times, each time to look, fetch, write back (and again, where a slot was not as
@@ -114,13 +118,11 @@ struct Shown {
 }
 
 /// Plays one schedule. The error says what went wrong.
-fn play<P: Protocol + 'static>(plan: &Plan, trace: bool) -> Result<Shown, String> {
+fn play<P: Protocol + 'static>(plan: &Plan, conduct: &Conduct) -> Result<Shown, String> {
     let clients = plan.setup.clients - 1;
     let mut rng = Rng::with_seed(plan.setup.seed);
     let mut sim = Sim::new(&plan.setup);
-    if trace {
-        sim.start_trace();
-    }
+    sim.follow(conduct);
     bear(&mut sim, plan, &mut rng);
     let recorder = Recorder::new();
     let shown = Rc::new(RefCell::new(Shown::default()));
@@ -130,11 +132,23 @@ fn play<P: Protocol + 'static>(plan: &Plan, trace: bool) -> Result<Shown, String
         let client_rng = Rng::with_seed(rng.u64(..));
         if near {
             let client = plan.client(id, (sim.near(id), sim.clock(id)), &recorder);
-            let task = operate::<P, _>(client, sim.fabric(id), client_rng, *plan, shown.clone());
+            let task = operate::<P, _>(
+                client,
+                sim.fabric(id),
+                client_rng,
+                (*plan, conduct.clone()),
+                shown.clone(),
+            );
             sim.spawn(id, task);
         } else {
             let client = plan.client(id, (sim.fabric(id), sim.clock(id)), &recorder);
-            let task = operate::<P, _>(client, sim.fabric(id), client_rng, *plan, shown.clone());
+            let task = operate::<P, _>(
+                client,
+                sim.fabric(id),
+                client_rng,
+                (*plan, conduct.clone()),
+                shown.clone(),
+            );
             sim.spawn(id, task);
         }
     }
@@ -157,7 +171,7 @@ fn play<P: Protocol + 'static>(plan: &Plan, trace: bool) -> Result<Shown, String
         .map(|()| shown)
         .map_err(|error| {
             let history: Vec<_> = history.iter().map(|op| format!("{op}\n")).collect();
-            format!("{error}\n{}\n{}", history.concat(), sim.take_trace())
+            format!("{error}\n{}", history.concat())
         })
 }
 
@@ -183,16 +197,20 @@ async fn operate<P: Protocol, F: Fabric>(
     mut client: Client<F>,
     turns: SimFabric,
     mut rng: Rng,
-    plan: Plan,
+    (plan, conduct): (Plan, Conduct),
     shown: Rc<RefCell<Shown>>,
 ) {
     let id = client.id as u64;
     for round in 0..rng.u64(2..=5) {
-        turns.turn().await;
         let polls = Polls((rng.f64() < plan.drops).then(|| rng.u32(1..12)));
-        let result = if rng.f64() < plan.deletes {
+        let (deletes, reads) = (rng.f64() < plan.deletes, rng.bool());
+        if conduct.leaves_out(client.id * ROUNDS + round as usize) {
+            continue;
+        }
+        turns.turn().await;
+        let result = if deletes {
             client.delete::<P>(polls).await
-        } else if rng.bool() {
+        } else if reads {
             client.read::<P>(polls).await
         } else {
             client.write::<P>(id * 100 + round + 1, polls).await
@@ -237,7 +255,7 @@ fn number(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name} is a number, not {text:?}")))
 }
 
-/// Plays many schedules; on the first that fails, shows it.
+/// Plays many schedules; of the first that fails, tells the story.
 fn explore<P: Protocol + 'static>(default: u64) {
     let seeds = match number("SWARM_SEED") {
         Some(seed) => seed..seed + 1,
@@ -247,19 +265,16 @@ fn explore<P: Protocol + 'static>(default: u64) {
     for seed in seeds.clone() {
         let plan = Plan::random(seed);
         // Panics inside of the protocol name no seed: they are caught to say which it was.
-        let played = std::panic::catch_unwind(|| play::<P>(&plan, number("SWARM_SEED").is_some()));
-        match played {
-            Ok(Ok(shown)) => {
-                total.steps += shown.steps;
-                total.operations += shown.operations;
-                total.unanswered += shown.unanswered;
-                total.roundtrips = total.roundtrips.max(shown.roundtrips);
-            }
-            Ok(Err(error)) => {
-                panic!("{}, seed {seed}: {error}\nSWARM_SEED={seed} shows its steps", P::NAME)
-            }
-            Err(_) => panic!("{}, seed {seed}: a panic\nSWARM_SEED={seed} shows it", P::NAME),
-        }
+        let played = std::panic::catch_unwind(|| play::<P>(&plan, &Conduct::free()));
+        let Ok(Ok(shown)) = played else {
+            let operations = plan.setup.clients * ROUNDS;
+            let story = story(operations, |conduct| play::<P>(&plan, conduct).map(drop));
+            panic!("{}, seed {seed} (SWARM_SEED={seed} plays it alone): {story}", P::NAME);
+        };
+        total.steps += shown.steps;
+        total.operations += shown.operations;
+        total.unanswered += shown.unanswered;
+        total.roundtrips = total.roundtrips.max(shown.roundtrips);
     }
     println!("{}: {} schedules: {total:?}", P::NAME, seeds.count());
 }

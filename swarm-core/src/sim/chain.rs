@@ -139,22 +139,31 @@ impl Chain {
     }
 
     /// Touches one more word, a random one of the verb under way. With probability 1 - `tear`, a
-    /// verb that begins touches all its words at once.
+    /// verb that begins touches all its words at once. Yields the word, or nothing for all.
     pub(super) fn step(
         &mut self,
         memory: &mut Memory,
         rng: &mut Rng,
         tear: f64,
         log: impl FnMut(WordStep),
-    ) {
+    ) -> Option<u32> {
         if self.left.is_empty() {
             self.begin();
             if self.left.len() > 1 && tear < 1.0 && rng.f64() >= tear {
-                return self.whole(memory, log);
+                self.whole(memory, log);
+                return None;
             }
         }
         let pick = rng.usize(..self.left.len());
+        let word = self.left[pick];
         self.touch_left(memory, pick, log);
+        Some(word)
+    }
+
+    /// Whether the verb under way has not touched word number `word` yet.
+    pub(super) fn has_left(&mut self, word: u32) -> bool {
+        self.begin();
+        self.left.contains(&word)
     }
 
     /// Touches what the verb under way has not touched yet, in order.

@@ -3,6 +3,7 @@
 use fastrand::Rng;
 
 use super::scheduler::Sim;
+use super::script::{Decision, Fault};
 use super::world::NodeState;
 use crate::fabric::NodeId;
 
@@ -69,32 +70,41 @@ impl Sim {
             draw -= rate;
             draw < 0.0
         };
-        if hits(chaos.node_crash) {
-            if let Some(node) = self.victim(chaos.nodes_away) {
-                let silent = self.rng.bool();
-                self.crash_node(node, silent);
-            }
+        let fault = if hits(chaos.node_crash) {
+            let silent = self.rng.bool();
+            self.victim(chaos.nodes_away).map(|node| Fault::Crash { node, silent })
         } else if hits(chaos.node_freeze) {
-            if let Some(node) = self.victim(chaos.nodes_away) {
-                self.freeze_node(node);
-            }
+            self.victim(chaos.nodes_away).map(Fault::Freeze)
         } else if hits(chaos.node_thaw) {
             let node = self.any_node();
-            if self.node_state(node) == NodeState::Frozen {
-                self.thaw_node(node);
-            }
+            (self.node_state(node) == NodeState::Frozen).then_some(Fault::Thaw(node))
         } else if hits(chaos.disconnect) {
             let (client, node) = (self.rng.usize(..self.clients()), self.any_node());
-            if !self.is_dead(client) && self.node_state(node) == NodeState::Up {
-                let late = self.rng.bool();
-                self.disconnect(client, node, late);
-            }
+            let late = self.rng.bool();
+            let on = !self.is_dead(client) && self.node_state(node) == NodeState::Up;
+            on.then_some(Fault::Disconnect { client, node, late })
         } else if hits(chaos.client_crash) {
             let client = self.rng.usize(..self.clients());
             let dead = (0..self.clients()).filter(|&client| self.is_dead(client)).count();
-            if dead < chaos.clients_lost && !self.is_dead(client) {
-                self.crash_client(client);
-            }
+            let may = dead < chaos.clients_lost && !self.is_dead(client);
+            may.then_some(Fault::Die(client))
+        } else {
+            None
+        };
+        if let Some(fault) = fault {
+            self.note(Decision::Fault(fault));
+            self.suffer(fault);
+        }
+    }
+
+    /// Something goes wrong.
+    pub(super) fn suffer(&mut self, fault: Fault) {
+        match fault {
+            Fault::Crash { node, silent } => self.crash_node(node, silent),
+            Fault::Freeze(node) => self.freeze_node(node),
+            Fault::Thaw(node) => self.thaw_node(node),
+            Fault::Disconnect { client, node, late } => self.disconnect(client, node, late),
+            Fault::Die(client) => self.crash_client(client),
         }
     }
 

@@ -84,7 +84,7 @@ impl Sim {
         let mut world = self.world();
         let queue = world.queue(client, node);
         while world.can_deliver(queue) {
-            world.deliver(queue, true);
+            world.deliver_oldest(queue);
         }
     }
 

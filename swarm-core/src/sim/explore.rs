@@ -252,7 +252,7 @@ impl Play {
                 self.news[racer] = true;
                 let mut world = sim.world();
                 let queue = world.queue(racer, node);
-                world.deliver(queue, true);
+                world.deliver_oldest(queue);
             }
             Move::Poll(racer) => {
                 self.on.0 = racer;

@@ -15,6 +15,8 @@
 //! | `chaos` | nodes that crash and freeze, connections that break, clients that die |
 //! | `directed` | stories played step by step |
 //! | [`explore`] | every schedule of a small race |
+//! | `script` | what a scheduler decided, to be played again |
+//! | [`shrink`] | a run that failed, made so small that it can be read |
 //! | `trace` | what happened, to be printed for a seed that failed |
 //!
 //! What the simulated fabric may do is what [`Fabric`](crate::fabric::Fabric) promises and no more:
@@ -27,10 +29,13 @@ mod directed;
 pub mod explore;
 mod fabric;
 mod scheduler;
+mod script;
+pub mod shrink;
 mod trace;
 mod world;
 
 pub use chaos::Chaos;
 pub use fabric::{NearFabric, SimClock, SimCompletion, SimFabric};
 pub use scheduler::{Outcome, Policy, Setup, Sim};
+pub use script::{Conduct, Script};
 pub use trace::{Step, Trace, WordStep};

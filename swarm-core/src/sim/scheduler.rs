@@ -17,6 +17,7 @@ use fastrand::Rng;
 
 use super::chaos::Chaos;
 use super::fabric::{NearFabric, SimClock, SimFabric};
+use super::script::{Conduct, Decision, Following, Script};
 use super::trace::{Step, Trace};
 use super::world::{NodeState, World};
 use crate::fabric::{Address, NodeId};
@@ -91,11 +92,11 @@ pub enum Outcome {
     Limit,
 }
 
-struct Task {
-    client: usize,
+pub(super) struct Task {
+    pub(super) client: usize,
     future: Pin<Box<dyn Future<Output = ()>>>,
     /// The client's news when last polled.
-    seen: u64,
+    pub(super) seen: u64,
     weight: f32,
 }
 
@@ -117,17 +118,20 @@ const PAUSES: u32 = 300;
 /// A simulated pool with its clients.
 pub struct Sim {
     world: Rc<RefCell<World>>,
-    tasks: Vec<Task>,
+    pub(super) tasks: Vec<Task>,
     queue_weights: Vec<f32>,
     delivery_weights: Vec<f32>,
     enabled: Vec<(Actor, f32)>,
     clients: usize,
     nodes: usize,
-    step_time: u64,
+    pub(super) step_time: u64,
     policy: Policy,
     changes: Vec<u64>,
-    pauses: u32,
+    pub(super) pauses: u32,
     steps: u64,
+    pub(super) following: Option<Following>,
+    tape: Option<Rc<RefCell<Script>>>,
+    told: Option<Rc<RefCell<Trace>>>,
     pub(super) chaos: Chaos,
     pub(super) rng: Rng,
 }
@@ -155,6 +159,9 @@ impl Sim {
             changes,
             pauses: 0,
             steps: 0,
+            following: None,
+            tape: None,
+            told: None,
             chaos: setup.chaos,
             rng,
         };
@@ -190,6 +197,16 @@ impl Sim {
         }
         let weight = draw(&mut self.rng);
         self.tasks.push(Task { client, future: Box::pin(task), seen: u64::MAX, weight });
+    }
+
+    /// From now on, plays as `conduct` says.
+    pub fn follow(&mut self, conduct: &Conduct) {
+        self.following = conduct.script.clone().map(|script| Following { script, at: 0, on: 0 });
+        self.tape.clone_from(&conduct.tape);
+        self.told.clone_from(&conduct.trace);
+        if self.told.is_some() {
+            self.start_trace();
+        }
     }
 
     /// From now on, remembers what happens.
@@ -248,7 +265,7 @@ impl Sim {
             if self.tasks.is_empty() {
                 return Outcome::Done;
             }
-            if self.chaos != Chaos::NONE {
+            if self.chaos != Chaos::NONE && self.following.is_none() {
                 self.disturb();
             }
             if !self.step() {
@@ -284,7 +301,10 @@ impl Sim {
     /// One step; `false` if nothing will happen any more.
     fn step(&mut self) -> bool {
         self.steps += 1;
-        if let Policy::Weighted { redraw } = self.policy
+        if self.following.is_some() {
+            return self.follow_step();
+        }
+        if let Policy::Weighted { redraw, .. } = self.policy
             && self.rng.f64() < redraw
         {
             self.redraw();
@@ -294,15 +314,29 @@ impl Sim {
         self.pauses = 0;
         let mut world = self.world.borrow_mut();
         world.time += self.step_time;
-        match actor {
-            Actor::Queue(queue) => world.step(queue, None),
-            Actor::Delivery(queue) => world.deliver(queue, false),
-            Actor::Task(task) => {
+        let decision = match actor {
+            Actor::Queue(queue) => Decision::Queue { queue, word: world.step(queue, None) },
+            Actor::Delivery(queue) => Decision::Deliver { queue, index: world.deliver_any(queue) },
+            Actor::Task(index) => {
                 drop(world);
-                self.poll(task);
+                let client = self.tasks[index].client;
+                let before = self.tasks[..index].iter().filter(|task| task.client == client);
+                let task = before.count();
+                self.note(Decision::Poll { client, task });
+                self.poll(index);
+                return true;
             }
-        }
+        };
+        drop(world);
+        self.note(decision);
         true
+    }
+
+    /// Takes a decision down.
+    pub(super) fn note(&mut self, decision: Decision) {
+        if let Some(tape) = &self.tape {
+            tape.borrow_mut().0.push(decision);
+        }
     }
 
     fn find_enabled(&mut self) {
@@ -359,21 +393,29 @@ impl Sim {
         }
     }
 
-    /// Lets time pass and everyone look at the clock.
-    fn pause(&mut self) -> bool {
-        let pause = (FIRST_PAUSE << self.pauses.min(30)).min(LONGEST_PAUSE);
-        self.pauses += 1;
-        self.world.borrow_mut().time += pause;
+    /// Lets time pass and someone look at the clock.
+    pub(super) fn pause(&mut self) -> bool {
+        self.let_time_pass();
         let clients: Vec<usize> = self.tasks.iter().map(|task| task.client).collect();
         if !clients.is_empty() {
-            let client = clients[self.rng.usize(..clients.len())];
+            let client = match self.following {
+                Some(_) => clients[self.pauses as usize % clients.len()],
+                None => clients[self.rng.usize(..clients.len())],
+            };
+            self.note(Decision::Pause { client });
             self.poll_client(client);
         }
         self.pauses < PAUSES
     }
 
+    pub(super) fn let_time_pass(&mut self) {
+        let pause = (FIRST_PAUSE << self.pauses.min(30)).min(LONGEST_PAUSE);
+        self.pauses += 1;
+        self.world.borrow_mut().time += pause;
+    }
+
     /// Polls a task; it is gone if it is done.
-    fn poll(&mut self, index: usize) -> bool {
+    pub(super) fn poll(&mut self, index: usize) -> bool {
         let task = &mut self.tasks[index];
         let client = task.client;
         {
@@ -420,6 +462,15 @@ impl Sim {
         self.queue_weights.iter_mut().for_each(|weight| *weight = draw(rng));
         self.delivery_weights.iter_mut().for_each(|weight| *weight = draw(rng));
         self.tasks.iter_mut().for_each(|task| task.weight = draw(rng));
+    }
+}
+
+impl Drop for Sim {
+    /// Hands on what happened, also when the run ended in a panic.
+    fn drop(&mut self) {
+        if let Some(told) = &self.told {
+            *told.borrow_mut() = self.take_trace();
+        }
     }
 }
 

@@ -77,6 +77,8 @@ struct Client {
     drift: i64,
     /// Grows whenever there is something new for the client's tasks.
     news: u64,
+    /// Chains that it posted.
+    posts: u64,
 }
 
 /// All that clients share.
@@ -88,6 +90,7 @@ pub(super) struct World {
     entries: Vec<Entry>,
     free: Vec<usize>,
     rng: Rng,
+    seed: u64,
     tear: f64,
     prompt: f64,
     pub(super) time: u64,
@@ -105,6 +108,7 @@ impl World {
             entries: Vec::new(),
             free: Vec::new(),
             rng: Rng::with_seed(seed),
+            seed,
             tear: setup.tear,
             prompt: setup.prompt,
             time: 0,
@@ -132,6 +136,7 @@ impl World {
         assert!(verbs.len() <= MAX_VERBS, "a chain holds at most {MAX_VERBS} verbs");
         assert!(!self.clients[client].dead, "client {client} is dead and posts");
         let queue = self.queue(client, node);
+        self.clients[client].posts += 1;
         let id = self.entry(queue);
         self.entries[id].chain.load(verbs);
         match self.nodes[node.index()].state {
@@ -201,8 +206,8 @@ impl World {
     }
 
     /// The first chain of `queue` touches a word: word number `word` of the verb under way, or a
-    /// random one.
-    pub(super) fn step(&mut self, queue: usize, word: Option<usize>) {
+    /// random one. Yields which, or nothing for all that are left.
+    pub(super) fn step(&mut self, queue: usize, word: Option<usize>) -> Option<u32> {
         let (client, node) = self.ends(queue);
         let id = self.queues[queue].posted[0];
         let memory = &mut self.nodes[node.index()].memory;
@@ -213,11 +218,26 @@ impl World {
             }
         };
         let chain = &mut self.entries[id].chain;
-        match word {
-            Some(word) => chain.touch(memory, word, log),
+        let touched = match word {
+            Some(word) => {
+                chain.touch(memory, word, log);
+                Some(word as u32)
+            }
             None => chain.step(memory, &mut self.rng, self.tear, log),
-        }
+        };
         self.stepped(queue);
+        touched
+    }
+
+    /// The first chain of `queue` touches this word, if it can, or what is left of the verb.
+    pub(super) fn step_again(&mut self, queue: usize, word: Option<u32>) {
+        let id = self.queues[queue].posted[0];
+        match word.filter(|&word| self.entries[id].chain.has_left(word)) {
+            Some(word) => {
+                self.step(queue, Some(word as usize));
+            }
+            None => self.step_verb(queue),
+        }
     }
 
     /// The first chain of `queue` does what is left of the verb under way, in order.
@@ -274,10 +294,22 @@ impl World {
         self.queues[queue].posted.len()
     }
 
-    /// Delivers a completion of `queue`: the one that has waited longest, or a random one.
-    pub(super) fn deliver(&mut self, queue: usize, oldest: bool) {
+    /// Delivers the completion of `queue` that has waited longest.
+    pub(super) fn deliver_oldest(&mut self, queue: usize) {
+        self.deliver(queue, 0);
+    }
+
+    /// Delivers a random completion of `queue`. Yields its place among those that wait.
+    pub(super) fn deliver_any(&mut self, queue: usize) -> usize {
+        let index = self.rng.usize(..self.queues[queue].finished.len());
+        self.deliver(queue, index);
+        index
+    }
+
+    /// Delivers the completion of `queue` at this place among those that wait, or the last.
+    pub(super) fn deliver(&mut self, queue: usize, index: usize) {
         let finished = &mut self.queues[queue].finished;
-        let index = if oldest { 0 } else { self.rng.usize(..finished.len()) };
+        let index = index.min(finished.len() - 1);
         let id = finished.remove(index);
         let Fate::Finished(result) = self.entries[id].fate else {
             unreachable!("only finished chains are in finished")
@@ -345,14 +377,15 @@ impl World {
     pub(super) fn crash_client(&mut self, client: usize) {
         self.clients[client].dead = true;
         self.log(|| Step::ClientCrash(client));
+        let mut rng = self.own_rng(client);
         for node in 0..self.nodes.len() {
             let queue = self.queue(client, NodeId(node as u8));
-            match self.rng.u8(..4) {
+            match rng.u8(..4) {
                 0 | 1 => {}
                 2 => self.cut(queue),
                 _ => {
-                    let most = 1 << self.rng.u8(0..7);
-                    self.queues[queue].budget = Some(self.rng.u64(1..=most));
+                    let most = 1 << rng.u8(0..7);
+                    self.queues[queue].budget = Some(rng.u64(1..=most));
                 }
             }
         }
@@ -381,20 +414,23 @@ impl World {
 
     /// Memory may be so near that a chain is over when it was posted, with all before it.
     fn perhaps_at_once(&mut self, queue: usize) {
-        if self.prompt == 0.0 || self.rng.f64() >= self.prompt {
+        let (client, _) = self.ends(queue);
+        if self.prompt == 0.0 || self.own_rng(client).f64() >= self.prompt {
             return;
         }
         while self.can_step(queue) {
             self.step_verb(queue);
         }
         while self.can_deliver(queue) {
-            self.deliver(queue, true);
+            self.deliver_oldest(queue);
         }
     }
 
     /// The client's chains to `node` go on until they are over, others' chains meanwhile some words.
     pub(super) fn go_on_until_over(&mut self, client: usize, node: NodeId) {
         let queue = self.queue(client, node);
+        let rng = self.own_rng(client);
+        let others = std::mem::replace(&mut self.rng, rng);
         while self.can_step(queue) {
             let other = self.rng.usize(..2 * self.queues.len());
             let next =
@@ -402,9 +438,16 @@ impl World {
             self.step(next, None);
             self.time += 1;
         }
+        self.rng = others;
         while self.can_deliver(queue) {
-            self.deliver(queue, true);
+            self.deliver_oldest(queue);
         }
+    }
+
+    /// Randomness for what a client does now, which depends on its own past alone: it is the same
+    /// when others do something else.
+    fn own_rng(&self, client: usize) -> Rng {
+        Rng::with_seed(mix(mix(self.seed, client as u64), self.clients[client].posts))
     }
 
     fn ends(&self, queue: usize) -> (usize, NodeId) {
