@@ -38,11 +38,11 @@
 //!
 //! Beside the layers: fabrics that wrap another ([`latency`], [`faults`], [`counting`]) and, with the
 //! feature `sim`, what tests stand on: `sim` (every word a step, every schedule a seed),
-//! `conformance` (the suite for fabrics), `history` (the checker), `loopback`.
+//! `conformance` (the suite for fabrics), `loopback`; with `history` the checker of histories.
 #![no_std]
 #![forbid(unsafe_code)]
 
-#[cfg(any(test, feature = "sim"))]
+#[cfg(any(test, feature = "history", feature = "sim"))]
 extern crate std;
 
 pub mod abd;
@@ -57,7 +57,7 @@ pub mod faults;
 pub mod gather;
 pub mod geometry;
 pub mod group;
-#[cfg(feature = "sim")]
+#[cfg(feature = "history")]
 pub mod history;
 pub(crate) mod in_n_out;
 pub mod latency;

@@ -1,4 +1,4 @@
-//! The search for an order.
+//! The search for an order, for histories whose values repeat.
 //!
 //! The search is Wing and Gong's with Lowe's memory of what was tried: operations are put in order
 //! one by one; those that do not change the value (reads that fit, refusals) are put as soon as
@@ -10,7 +10,8 @@
 use std::collections::{HashMap, HashSet};
 use std::vec::Vec;
 
-use super::{Answer, Call, Dead, Operation, Rejected};
+use super::sweep::Verdict;
+use super::{Answer, Call, Operation};
 
 /// The value after `call` took effect, if it may have had `answer` on `value`.
 fn apply(call: Call, answer: Option<Answer>, value: Option<u64>) -> Option<Option<u64>> {
@@ -90,8 +91,6 @@ pub(super) struct Search {
     value: Option<u64>,
     set: u128,
     tried: HashSet<(u128, Option<u64>)>,
-    deepest: Option<Dead>,
-    depth: usize,
 }
 
 impl Search {
@@ -128,8 +127,6 @@ impl Search {
             value: initial,
             set: 0,
             tried: HashSet::new(),
-            deepest: None,
-            depth: 0,
             operations,
             known,
         };
@@ -160,11 +157,11 @@ impl Search {
         }
     }
 
-    pub(super) fn run(mut self, budget: u64) -> Result<(), Rejected> {
+    pub(super) fn run(mut self, budget: u64) -> Verdict {
         let mut cursor = self.settle();
         for _ in 0..budget {
             let found = match cursor {
-                Cursor::Event(END) => return Ok(()),
+                Cursor::Event(END) => return Verdict::Linearizable,
                 Cursor::Event(event) if is_call(event) => {
                     let otherwise = Cursor::Event(self.next[event as usize]);
                     self.try_next(event / 2, otherwise).unwrap_or(otherwise)
@@ -174,19 +171,15 @@ impl Search {
                 Cursor::Event(_) => Cursor::Unknown(0),
                 Cursor::Unknown(index) => match self.try_unknown(index) {
                     Some(cursor) => cursor,
-                    None => match (self.take_back(), &self.deepest) {
-                        (Some(cursor), _) => cursor,
-                        (None, Some(dead)) => {
-                            return Err(Rejected::Violation(self.with_waiting(dead.clone())));
-                        }
-                        (None, None) => unreachable!("taking back begins with a picture"),
+                    None => match self.take_back() {
+                        Some(cursor) => cursor,
+                        None => return Verdict::Violated,
                     },
                 },
             };
             cursor = found;
         }
-        let key = self.operations.first().map_or(0, |op| op.key);
-        Err(Rejected::Undecided { key, budget })
+        Verdict::Undecided
     }
 
     /// Puts an operation next, if it fits and that was not tried before.
@@ -297,10 +290,6 @@ impl Search {
 
     /// Takes back operations until there is something else to try.
     fn take_back(&mut self) -> Option<Cursor> {
-        if self.deepest.is_none() || self.order.len() > self.depth {
-            self.depth = self.order.len();
-            self.deepest = Some(self.picture());
-        }
         while let Some(Placed { operation, value_before, resume }) = self.order.pop() {
             self.value = value_before;
             self.set ^= mark(operation);
@@ -337,34 +326,6 @@ impl Search {
         }
         if two != END {
             self.previous[two as usize] = one;
-        }
-    }
-
-    /// Adds the last operation that is told the value: it may be why nothing can be next.
-    fn with_waiting(&self, mut dead: Dead) -> Dead {
-        let told =
-            |op: &&Operation| matches!(part(op), Part::Tells(told) if Some(told) == dead.value);
-        let waiting = self.operations.iter().filter(told).max_by_key(|op| op.called).copied();
-        let shown = |op: &Operation| dead.before.contains(op) || dead.next.contains(op);
-        dead.next.extend(waiting.filter(|op| !shown(op)));
-        dead
-    }
-
-    fn picture(&self) -> Dead {
-        const SHOWN: usize = 8;
-        let operation = |placed: &Placed| self.operations[placed.operation as usize];
-        let before = &self.order[self.order.len().saturating_sub(SHOWN)..];
-        let mut next = Vec::new();
-        let mut event = self.first;
-        while event != END && is_call(event) && next.len() < 2 * SHOWN {
-            next.push(self.operations[event as usize / 2]);
-            event = self.next[event as usize];
-        }
-        Dead {
-            key: self.operations.first().map_or(0, |op| op.key),
-            value: self.value,
-            before: before.iter().map(operation).collect(),
-            next,
         }
     }
 }

@@ -1,0 +1,229 @@
+//! Of a history that is not linearizable, a small part that shows it.
+//!
+//! A part is only ever made by forgetting: if the history were linearizable, the part would be, too.
+//! So a part that is not linearizable is a proof, however it was found. What is forgotten:
+//!
+//! - *What comes after a moment.* Later calls go; what was answered later counts as not answered.
+//! - *What comes before a moment*, and with it the value at that moment: the part must fail from every
+//!   value that it may begin with. Operations that were answered before the moment go. Those under way
+//!   may have taken effect on either side of it: writes count as not answered, others go.
+//! - *Single operations*: one that was told something and wrote nothing goes, a write counts as not
+//!   answered.
+//!
+//! The end is the earliest at which the history fails, found by bisection. The begin is late; it need
+//! not be the latest, since a write that is under way at a moment may explain more than one that is
+//! not.
+
+use core::fmt;
+use std::collections::{BTreeMap, BTreeSet};
+use std::vec::Vec;
+
+use super::sweep::Verdict;
+use super::{Answer, Call, Operation, verdict};
+
+/// Windows of up to so many operations are made smaller one by one.
+const SMALL: usize = 300;
+/// A window's checks stop after so many steps: it only need be smaller, not the smallest.
+const BUDGET: u64 = 2_000_000;
+
+/// A part of one key's history that is not linearizable by itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Window {
+    /// Which key's history.
+    pub key: u64,
+    /// The value at first; `None` if the part fails whatever it was.
+    pub initial: Option<Option<u64>>,
+    /// The operations whose answers do not fit together, and the writes of the values in them; in
+    /// the order of their calls.
+    pub operations: Vec<Operation>,
+    /// How many other operations there were at that time, none of which can explain it.
+    pub others: usize,
+}
+
+impl fmt::Display for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "key {}: not linearizable. In no order do these fit together:", self.key)?;
+        match self.initial {
+            None => writeln!(f, "  (whatever the value was at first)")?,
+            Some(None) => writeln!(f, "  (there was no value at first)")?,
+            Some(Some(value)) => writeln!(f, "  (the value was {value} at first)")?,
+        }
+        self.operations.iter().try_for_each(|operation| writeln!(f, "  {operation}"))?;
+        if self.others > 0 {
+            writeln!(f, "  ({} more at that time do not explain it)", self.others)?;
+        }
+        Ok(())
+    }
+}
+
+impl Window {
+    /// A small part of a history that is not linearizable.
+    pub(super) fn of(history: &[Operation], initial: Option<u64>, budget: u64) -> Self {
+        let judge = Judge::new(history, budget.min(BUDGET.max(4 * history.len() as u64)));
+        let mut start = Some(initial);
+        let mut part = history.to_vec();
+        let mut ends: Vec<u64> = history.iter().filter_map(|op| Some(op.answered?.0)).collect();
+        ends.sort_unstable();
+        ends.dedup();
+        // Whoever is told what cannot be is told at one of these times.
+        let fails = |&end: &u64| judge.fails(&until(history, end), Some(initial));
+        let at = ends.partition_point(|end| !fails(end));
+        if let Some(end) = ends.get(at).filter(|end| fails(end)) {
+            part = until(history, *end);
+        }
+        let mut begins: Vec<u64> = part.iter().map(|op| op.called).collect();
+        begins.sort_unstable();
+        begins.dedup();
+        // From the end backwards in steps that double, since short windows are the quickest to judge
+        // and the easiest to read; then, by bisection, as late as possible.
+        let (mut works, mut fails) = (begins.len(), None);
+        for step in (0..usize::BITS).map_while(|power| 1usize.checked_shl(power)) {
+            let index = begins.len().saturating_sub(step);
+            let later = begins.get(index).map(|&begin| from(&part, begin)).unwrap_or_default();
+            if judge.fails(&later, None) {
+                fails = Some((index, later));
+                break;
+            }
+            works = index;
+            if index == 0 {
+                break;
+            }
+        }
+        if let Some((mut index, mut shortest)) = fails {
+            while index + 1 < works {
+                let middle = index + (works - index) / 2;
+                let later = from(&part, begins[middle]);
+                if judge.fails(&later, None) {
+                    (index, shortest) = (middle, later);
+                } else {
+                    works = middle;
+                }
+            }
+            (part, start) = (shortest, None);
+        }
+        if part.len() <= SMALL {
+            judge.forget_singly(&mut part, start);
+        }
+        Self::show(history, &part, start)
+    }
+
+    /// The operations of a part that matter, as they were.
+    fn show(history: &[Operation], part: &[Operation], initial: Option<Option<u64>>) -> Self {
+        let values: BTreeSet<u64> = part.iter().filter_map(told).collect();
+        let writes = |op: &Operation| written(op.call).is_some_and(|value| values.contains(&value));
+        let matter = |op: &&Operation| op.answered.is_some() || writes(op);
+        let was: BTreeMap<_, _> = history.iter().map(|op| ((op.client, op.called), op)).collect();
+        let mut operations: Vec<Operation> = part.iter().filter(matter).copied().collect();
+        let others = part.len() - operations.len();
+        for op in &mut operations {
+            if let Some(was) = was.get(&(op.client, op.called)).filter(|was| was.call == op.call) {
+                *op = **was;
+            }
+        }
+        operations.sort_by_key(|op| op.called);
+        let key = history.first().map_or(0, |op| op.key);
+        Self { key, initial, operations, others }
+    }
+}
+
+/// What parts of one history are judged by.
+struct Judge {
+    /// The values that are written more than once: one such may have been there at first although
+    /// it is written in the part, too.
+    repeated: BTreeSet<u64>,
+    budget: u64,
+}
+
+impl Judge {
+    fn new(history: &[Operation], budget: u64) -> Self {
+        let mut values: Vec<u64> = history.iter().filter_map(|op| written(op.call)).collect();
+        values.sort_unstable();
+        let repeated = values.windows(2).filter(|two| two[0] == two[1]).map(|two| two[0]).collect();
+        Self { repeated, budget }
+    }
+
+    /// Whether a part fails, from the initial value or from any.
+    fn fails(&self, part: &[Operation], initial: Option<Option<u64>>) -> bool {
+        let violated = |initial| verdict(part, initial, self.budget) == Verdict::Violated;
+        match initial {
+            Some(initial) => violated(initial),
+            None => self.begins(part).into_iter().all(violated),
+        }
+    }
+
+    /// The values that a part may have begun with, as far as it makes a difference.
+    fn begins(&self, part: &[Operation]) -> Vec<Option<u64>> {
+        let told: BTreeSet<u64> = part.iter().filter_map(told).collect();
+        let written: BTreeSet<u64> = part.iter().filter_map(|op| written(op.call)).collect();
+        // Values that were read must have been there at first if nobody wrote them; no two can.
+        let mut unwritten = told.difference(&written);
+        match (unwritten.next(), unwritten.next()) {
+            (Some(&value), None) => std::vec![Some(value)],
+            (Some(_), Some(_)) => Vec::new(),
+            (None, _) => {
+                // One that nobody reads or writes.
+                let other = (0..).find(|value| !written.contains(value));
+                let repeated = told.intersection(&self.repeated).copied().map(Some);
+                [None, other].into_iter().chain(repeated).collect()
+            }
+        }
+    }
+
+    /// Forgets whatever is not needed, one operation after the other.
+    fn forget_singly(&self, part: &mut Vec<Operation>, initial: Option<Option<u64>>) {
+        let mut index = 0;
+        while index < part.len() {
+            let op = part[index];
+            let mut less = part.clone();
+            match forget(&op) {
+                Some(forgotten) if op.answered.is_some() => less[index] = forgotten,
+                Some(_) => {
+                    index += 1;
+                    continue;
+                }
+                None => _ = less.remove(index),
+            }
+            let gone = less.len() < part.len();
+            if self.fails(&less, initial) {
+                *part = less;
+                index += usize::from(!gone);
+            } else {
+                index += 1;
+            }
+        }
+    }
+}
+
+fn told(op: &Operation) -> Option<u64> {
+    match op.answered {
+        Some((_, Answer::Value(value))) => value,
+        _ => None,
+    }
+}
+
+fn written(call: Call) -> Option<u64> {
+    match call {
+        Call::Put(value) | Call::Insert(value) | Call::Update(value) => Some(value),
+        Call::Get | Call::Delete => None,
+    }
+}
+
+/// A history up to a moment.
+fn until(history: &[Operation], end: u64) -> Vec<Operation> {
+    let called = history.iter().filter(|op| op.called <= end);
+    called
+        .map(|op| Operation { answered: op.answered.filter(|&(at, _)| at <= end), ..*op })
+        .collect()
+}
+
+/// A history from a moment on.
+fn from(history: &[Operation], begin: u64) -> Vec<Operation> {
+    let lasting = history.iter().filter(|op| op.answered.is_none_or(|(at, _)| at >= begin));
+    lasting.filter_map(|op| if op.called >= begin { Some(*op) } else { forget(op) }).collect()
+}
+
+/// What is left of an operation whose answer is forgotten.
+fn forget(op: &Operation) -> Option<Operation> {
+    let wrote = !matches!((op.call, op.answered), (Call::Get, _) | (_, Some((_, Answer::Refused))));
+    wrote.then_some(Operation { answered: None, ..*op })
+}
