@@ -1,6 +1,7 @@
 //! `swarm bench`: YCSB workloads, measured.
 
 use std::io::IsTerminal;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use super::crew::{Crew, Shell, gone};
 use super::distribution::Distribution;
 use super::job::{BenchJob, Job, Message, Order, Report};
 use super::outcome::{Answer, Failure};
-use super::store::open_pool;
+use super::store::{Store, Task, block_on, open_pool, with_system};
 use super::temporary::TemporaryPool;
 use super::workload::{Keys, Kind, Mix, Op, Plan, System};
 
@@ -22,10 +23,19 @@ const MAX_CLIENTS: usize = 500;
 
 /// Measures.
 pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<Answer, Failure> {
-    check(args).map_err(Failure::Usage)?;
+    check(args, args.keys).map_err(Failure::Usage)?;
     let temporary;
+    let mut first_new = args.keys;
     let (path, nodes) = match &args.pool {
-        Some(path) => (path.clone(), open_pool(path)?.geometry().nodes),
+        Some(path) => {
+            let pool = open_pool(path)?;
+            if inserts(args) > 0 {
+                let there = with_system(&pool, args.system, 1, 0, FirstFree(args.key_size))?;
+                first_new = first_new.max(there);
+                check(args, first_new).map_err(Failure::Usage)?;
+            }
+            (path.clone(), pool.geometry().nodes)
+        }
         None => {
             let nodes = args.nodes.unwrap_or(3);
             temporary = TemporaryPool::create(nodes, capacity(args), 2 * args.clients + 8)?;
@@ -37,16 +47,38 @@ pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<Answer, Failure> {
         ProgressStyle::with_template("{msg} {wide_bar} {human_pos}/{human_len} {per_sec}")
             .expect("the template is well-formed"),
     );
-    let jobs =
-        (0..args.clients).map(|client| Job::Bench(job(args, path.clone(), client))).collect();
+    let job = |client| Job::Bench(job(args, path.clone(), first_new, client));
+    let jobs = (0..args.clients).map(job).collect();
     let reports = lead(Crew::start(jobs, shell)?, args.clients, &bar)?;
     bar.finish_and_clear();
     print(&Measured::new(args, nodes, &reports), json)?;
     Ok(Answer::Yes)
 }
 
-fn check(args: &BenchArgs) -> Result<(), String> {
-    let all_keys = args.keys + inserts(args);
+/// The first number from which on no key of this size is there: what an earlier run inserted is not
+/// new any more.
+struct FirstFree(usize);
+
+impl Task for FirstFree {
+    type Output = usize;
+
+    fn run<S: Store>(self, store: &S) -> Result<usize, Failure> {
+        let mut first = 0;
+        block_on(store.for_each(|key, _| {
+            if key.len() == self.0
+                && let Some(number) = Keys::number(key)
+            {
+                first = first.max(number.saturating_add(1));
+            }
+            ControlFlow::Continue(())
+        }))?;
+        Ok(first)
+    }
+}
+
+/// Checks what was asked for; new keys begin at number `first_new`.
+fn check(args: &BenchArgs, first_new: usize) -> Result<(), String> {
+    let all_keys = first_new.saturating_add(inserts(args));
     let smallest = Keys::smallest_size(all_keys);
     let within = |what: &str, value: usize, from: usize, to: usize| {
         if (from..=to).contains(&value) {
@@ -55,6 +87,13 @@ fn check(args: &BenchArgs) -> Result<(), String> {
         Err(format!("--{what} is {value}; give it {from} to {to}"))
     };
     within("keys", args.keys, 1, Op::MAX_KEYS / 2)?;
+    if first_new > Op::MAX_KEYS / 2 {
+        return Err(format!(
+            "the pool has a key numbered {}, which leaves no room for new ones; give another \
+             --key-size, or take another pool",
+            first_new - 1
+        ));
+    }
     within("ops", args.ops, 1, Op::MAX_KEYS / 2)?;
     within("clients", args.clients, 1, MAX_CLIENTS)?;
     within("window", args.window, 1, 512)?;
@@ -74,7 +113,7 @@ fn check(args: &BenchArgs) -> Result<(), String> {
     Ok(())
 }
 
-fn job(args: &BenchArgs, pool: PathBuf, client: usize) -> BenchJob {
+fn job(args: &BenchArgs, pool: PathBuf, first_new: usize, client: usize) -> BenchJob {
     let default =
         if args.workload == Mix::D { Distribution::Latest } else { Distribution::Zipfian };
     BenchJob {
@@ -84,6 +123,7 @@ fn job(args: &BenchArgs, pool: PathBuf, client: usize) -> BenchJob {
             mix: args.workload,
             distribution: args.distribution.unwrap_or(default),
             keys: args.keys,
+            first_new,
             ops: args.ops,
             client,
             clients: args.clients,
@@ -194,9 +234,16 @@ mod tests {
             "--system raw --value-size 4097",
             "--rtt 2s",
         ] {
-            assert!(check(&args(bad)).is_err(), "{bad}");
+            let args = args(bad);
+            assert!(check(&args, args.keys).is_err(), "{bad}");
         }
-        assert_eq!(check(&args("--key-size 3 --keys 1000 --value-size 1048576")), Ok(()));
+        let most = args("--key-size 3 --keys 1000 --value-size 1048576");
+        assert_eq!(check(&most, 1000), Ok(()));
+        let more = args("--key-size 4 --keys 1000 --workload d --ops 1000");
+        assert_eq!(check(&more, 1000), Ok(()));
+        for there in [9000, 1 << 29, usize::MAX] {
+            assert!(check(&more, there).is_err(), "{there}");
+        }
     }
 
     #[test]

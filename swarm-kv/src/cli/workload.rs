@@ -132,6 +132,12 @@ impl Keys {
         Self { size, bytes }
     }
 
+    /// The number of a key, of whatever size and count, if it is one of these keys.
+    pub(crate) fn number(key: &[u8]) -> Option<usize> {
+        let digits = key.strip_prefix(b"user").unwrap_or(key);
+        std::str::from_utf8(digits).ok()?.parse().ok()
+    }
+
     /// A key.
     #[inline]
     pub(crate) fn get(&self, number: usize) -> &[u8] {
@@ -146,6 +152,8 @@ pub(crate) struct Plan {
     pub(crate) distribution: Distribution,
     /// Keys that are loaded.
     pub(crate) keys: usize,
+    /// The number of the first new key: no key of this or a larger number is there.
+    pub(crate) first_new: usize,
     /// Operations of all clients together.
     pub(crate) ops: usize,
     /// Which of the clients this is.
@@ -190,7 +198,7 @@ impl Plan {
 
     /// The number of this client's `nth` new key, from 1.
     fn new_key(&self, nth: usize) -> usize {
-        self.keys + (nth - 1) * self.clients + self.client
+        self.first_new + (nth - 1) * self.clients + self.client
     }
 }
 
@@ -201,7 +209,8 @@ mod tests {
     use super::*;
 
     fn plan(mix: Mix, distribution: Distribution) -> Plan {
-        Plan { mix, distribution, keys: 1000, ops: 40_001, client: 1, clients: 2, seed: 7 }
+        let (keys, first_new) = (1000, 1500);
+        Plan { mix, distribution, keys, first_new, ops: 40_001, client: 1, clients: 2, seed: 7 }
     }
 
     #[test]
@@ -238,7 +247,7 @@ mod tests {
                     _ => assert!(op.key() < 1000 || own.contains(&op.key())),
                 }
             }
-            assert!(own.iter().all(|&key| key >= 1000));
+            assert!(own.iter().all(|&key| key >= 1500));
         }
     }
 
@@ -247,6 +256,9 @@ mod tests {
         let keys = Keys::new(1001, 24);
         assert_eq!(keys.get(1000), b"user00000000000000001000");
         assert_eq!(Keys::new(1000, 3).get(999), b"999");
+        assert_eq!(Keys::number(keys.get(1000)), Some(1000));
+        assert_eq!(Keys::number(b"007"), Some(7));
+        assert_eq!([&b"user"[..], b"", b"a7", b"\xff", b"7 "].map(Keys::number), [None; 5]);
         assert_eq!(Keys::smallest_size(1000), 3);
         assert_eq!(Keys::smallest_size(1001), 4);
         assert_eq!(Keys::smallest_size(1), 1);

@@ -82,6 +82,20 @@ fn an_existing_pool_is_used_and_kept() {
     assert_eq!(pool.output("get", &["own"]), b"value");
 }
 
+/// The second run's inserts were all refused, and counted as done.
+#[test]
+fn inserts_are_of_new_keys_each_time() {
+    let pool = TestPool::create();
+    let keys = || json(&["info", pool.path(), "--json"])["keys"].as_u64();
+    let mut expected = 100;
+    for clients in ["2", "1", "3"] {
+        let args = ["--workload", "d", "--keys", "100", "--ops", "1000", "--clients", clients];
+        let said = json(&[&["bench", pool.path(), "--json"], &args[..]].concat());
+        expected += said["insert"]["count"].as_u64().expect("some are inserts");
+        assert_eq!(keys(), Some(expected));
+    }
+}
+
 #[test]
 fn a_pool_that_is_too_small_is_a_failure_and_stays_usable() {
     let pool = TestPool::create();
