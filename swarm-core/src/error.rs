@@ -32,19 +32,23 @@ impl fmt::Display for Error {
         match *self {
             Self::NoMajority { answered, needed } => write!(
                 f,
-                "only {answered} memory nodes answered where {needed} are needed; \
-                 bring nodes back, or wait longer"
+                "too few memory nodes answer: {answered}, where {needed} must; bring nodes back, or \
+                 wait longer"
             ),
             Self::Exhausted => f.write_str(
                 "the key's timestamps are used up; delete it and insert it again to go on",
             ),
-            Self::Frozen => f.write_str("the key is being moved"),
+            Self::Frozen => f.write_str(
+                "the key is marked as being moved, which this version never does: a newer version \
+                 uses the memory nodes, or their memory is damaged",
+            ),
             Self::Contended => f.write_str(
                 "other clients' changes went first until the deadline; try again, or wait longer",
             ),
             Self::Gone => f.write_str("the object is no longer where it was"),
             Self::Damaged => f.write_str(
-                "the memory nodes' contents contradict each other: a node's memory is damaged",
+                "what the memory nodes hold makes no sense: their memory is damaged; end all \
+                 clients and bring back an undamaged copy of it",
             ),
         }
     }

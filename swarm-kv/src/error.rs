@@ -17,10 +17,11 @@ pub enum Error {
     Value(usize),
     /// No memory is left.
     #[error(
-        "the pool is full: no chunk is free for an object of {0} bytes; \
-         make a larger pool and move the data there with export and import"
+        "the pool is full: none of the {} bytes of each memory node are free for an object of {} \
+         bytes; make a pool of a larger capacity and move the data there with export and import",
+        .0.capacity, .0.object
     )]
-    Full(usize),
+    Full(Shortage),
     /// A client's write numbers are used up: open another client.
     #[error("this client has written as often as one client can; open another")]
     Spent,
@@ -32,5 +33,24 @@ pub enum Error {
     Crowded,
     /// The replicas could not carry the operation out.
     #[error(transparent)]
-    Replication(#[from] swarm_core::error::Error),
+    Replication(swarm_core::error::Error),
+}
+
+/// What there was no memory for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Shortage {
+    /// Bytes of the object, as large as its size class.
+    pub object: u64,
+    /// Bytes of each memory node.
+    pub capacity: u64,
+}
+
+impl From<swarm_core::error::Error> for Error {
+    fn from(error: swarm_core::error::Error) -> Self {
+        use swarm_core::error::Error as Core;
+        // Who looks for an object goes by the index in the end. If that is what names an object
+        // which no node has, the location is not out of date.
+        Self::Replication(if error == Core::Gone { Core::Damaged } else { error })
+    }
 }

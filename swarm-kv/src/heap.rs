@@ -22,9 +22,9 @@ use swarm_core::geometry::{Class, Geometry, SEED_RECORDS};
 use swarm_core::group::Group;
 use swarm_core::layout::record;
 use swarm_core::node_set::NodeSet;
-use swarm_core::words::Pointer;
+use swarm_core::words::{GRANULE, Pointer};
 
-use crate::error::Error;
+use crate::error::{Error, Shortage};
 use crate::gate::Gate;
 
 /// Objects set aside at first; each time twice as many.
@@ -71,6 +71,9 @@ struct Arena {
     limit: u64,
     batch: u64,
 }
+
+/// A map or a counter says what none can say.
+const DAMAGED: Error = Error::Replication(swarm_core::error::Error::Damaged);
 
 /// Nothing is born with a heap map's record.
 struct NoBirths;
@@ -275,6 +278,9 @@ impl Heap {
             let used = read_counters(group, &counters).await?;
             for (&chunk, &used) in unread.iter().zip(&used) {
                 self.known.borrow_mut().insert((chunk, kind.home));
+                if used > limit {
+                    return Err(DAMAGED);
+                }
                 if used < limit {
                     let mut arenas = self.arenas.borrow_mut();
                     let batch = arenas
@@ -404,7 +410,10 @@ impl Heap {
             None => read_counters(group, &[counter]).await?[0],
         };
         self.seeds.set(Some(used));
-        if used >= SEED_RECORDS {
+        if used > SEED_RECORDS {
+            return Err(DAMAGED);
+        }
+        if used == SEED_RECORDS {
             return Err(self.full(self.records()));
         }
         raise_counter(group, counter, used, used + 1).await?;
@@ -428,6 +437,10 @@ impl Heap {
                 *second = (*word >> 32) as u32;
             }
         }
+        let slots = self.geometry.max_clients as u32;
+        if map.iter().any(|&e| e != 0 && (e >> 16 >= slots || Class::decode(e as u16).is_none())) {
+            return Err(DAMAGED);
+        }
         *self.map.borrow_mut() = map;
         Ok(committed.view)
     }
@@ -437,7 +450,8 @@ impl Heap {
             Class::Plain(size) | Class::Homed { full: size, .. } => size.granules(),
             Class::Run | Class::RunTail => kind.chunks as u64 * self.geometry.chunk_granules(),
         };
-        Error::Full(granules as usize * swarm_core::words::GRANULE)
+        let object = granules * GRANULE as u64;
+        Error::Full(Shortage { object, capacity: self.geometry.capacity })
     }
 }
 

@@ -53,5 +53,5 @@ pub mod shm;
 pub use blocking::{Blocking, block_on};
 pub use client::{Client, Options, Value};
 pub use counters::{Counters, KindCounters, ROUNDTRIPS};
-pub use error::Error;
+pub use error::{Error, Shortage};
 pub use scan::Usage;

@@ -81,7 +81,8 @@ impl WhenLate {
 /// Fetches the record at `pointer` from one of `among` that has it whole. One roundtrip.
 ///
 /// # Errors
-/// [`Error::NoMajority`] if none answers with the whole record.
+/// [`Error::NoMajority`] if none answers with the whole record, [`Error::Damaged`] if all that are
+/// to be waited for answer without.
 pub(super) async fn fetch<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     at: &CellRef,
@@ -94,17 +95,26 @@ pub(super) async fn fetch<'f, F: Fabric, C: Clock>(
         Verb::Read { at: accepted, words: 1 },
         Verb::Read { at: accepted.plus(record::BODY - record::ACCEPTED), words: body },
     ];
-    let mut found = None;
+    let (mut found, mut torn) = (None, NodeSet::EMPTY);
     let step = |node, reply: Option<F::Reply<'f>>| match reply {
         None if !among.contains(node) => when_late.elsewhere(),
         None => Next::Post(group.fabric().post(node, &chain)),
         Some(reply) => {
             found = Body::check(pointer, at.room, reply);
-            if found.is_some() { Next::Vote } else { Next::NoVote }
+            if found.is_some() {
+                return Next::Vote;
+            }
+            torn.insert(node);
+            Next::NoVote
         }
     };
-    group.settle(first(group, at, among), 1, step).await?;
-    found.ok_or(Error::Damaged)
+    match group.settle(first(group, at, among), 1, step).await {
+        // They did answer; what must be there is not.
+        Err(Error::NoMajority { .. }) if when_late == WhenLate::Wait && torn == among => {
+            Err(Error::Damaged)
+        }
+        settled => settled.and(found.ok_or(Error::Damaged)),
+    }
 }
 
 /// What was born with a record, and a reply with the words to copy of it.

@@ -2,9 +2,11 @@
 
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::json;
+use swarm_kv::Error;
 
 /// How a command ended that could be carried out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,6 +24,13 @@ pub(crate) enum Failure {
     Usage(String),
     /// It went wrong.
     Failed(String),
+    /// The store failed; at this line of an import's input, if any.
+    Store {
+        /// Why.
+        error: Error,
+        /// The line, counted from 1.
+        line: Option<u64>,
+    },
     /// Nobody reads the output any more, as in `swarm export POOL | head`.
     OutputClosed,
 }
@@ -30,6 +39,27 @@ impl Failure {
     /// `what` went wrong because of `why`.
     pub(crate) fn because(what: impl Display, why: impl Display) -> Self {
         Self::Failed(format!("{what}: {why}"))
+    }
+
+    /// Names the pool whose store failed.
+    pub(crate) fn in_pool(self, pool: &Path) -> Self {
+        let Self::Store { error, line } = self else { return self };
+        let pool = pool.display();
+        Self::Failed(match line {
+            Some(line) => {
+                format!("line {line}: {pool}: {error} (the lines before it are stored)")
+            }
+            None => format!("{pool}: {error}"),
+        })
+    }
+
+    /// What is told of it; `None` if nobody is there to be told.
+    pub(crate) fn message(self) -> Option<String> {
+        match self {
+            Self::Usage(message) | Self::Failed(message) => Some(message),
+            Self::Store { error, .. } => Some(error.to_string()),
+            Self::OutputClosed => None,
+        }
     }
 
     /// Output could not be written.
@@ -44,12 +74,13 @@ impl Failure {
 
 /// Tells the user and the shell how it went: 0 done, 1 no, 2 usage, 3 failure.
 pub(crate) fn report(result: Result<Answer, Failure>, json: bool) -> ExitCode {
-    let (message, code) = match result {
-        Ok(Answer::Yes) | Err(Failure::OutputClosed) => return ExitCode::SUCCESS,
+    let failure = match result {
+        Ok(Answer::Yes) => return ExitCode::SUCCESS,
         Ok(Answer::No) => return ExitCode::from(1),
-        Err(Failure::Usage(message)) => (message, 2),
-        Err(Failure::Failed(message)) => (message, 3),
+        Err(failure) => failure,
     };
+    let code = if matches!(failure, Failure::Usage(_)) { 2 } else { 3 };
+    let Some(message) = failure.message() else { return ExitCode::SUCCESS };
     tell(format_args!("swarm: {message}"));
     if json {
         // A failure stays one, whether or not it can be told.

@@ -104,7 +104,7 @@ const FEW: usize = 1 << 12;
 
 /// Opens a client and does `task` with it.
 pub(crate) fn with_client<T: Task>(pool: &Pool, task: T) -> Result<T::Output, Failure> {
-    task.run(&*shm::open(pool, remembering(FEW))?)
+    task.run(&*shm::open(pool, remembering(FEW))?).map_err(|failure| failure.in_pool(pool.path()))
 }
 
 /// The same with a client whose completions come late and to whom switched-off nodes do not
@@ -116,6 +116,7 @@ pub(crate) fn with_emulated<P: Protocol, T: Task>(
     task: T,
 ) -> Result<T::Output, Failure> {
     task.run(&*shm::open_emulated::<P>(pool, remembering(keys), rtt_ns)?)
+        .map_err(|failure| failure.in_pool(pool.path()))
 }
 
 /// The same with a client that keeps replicas in the way that is measured, at first hand if the
@@ -137,6 +138,7 @@ pub(crate) fn with_system<T: Task>(
             return with_emulated::<P, T>(pool, keys, rtt_ns, task);
         }
         task.run(&*shm::open_plain::<P>(pool, remembering(keys))?)
+            .map_err(|failure| failure.in_pool(pool.path()))
     }
     match system {
         System::Swarm => with::<SafeGuess, T>(pool, keys, rtt_ns, task),
@@ -151,7 +153,7 @@ fn remembering(keys: usize) -> Options {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self::Failed(error.to_string())
+        Self::Store { error, line: None }
     }
 }
 

@@ -18,7 +18,8 @@ use super::args::{ImportArgs, PoolArgs};
 use super::escape::{format_line, parse_line};
 use super::keys::{check_key, check_value, put_bytes};
 use super::outcome::{Answer, Failure, say, tell};
-use super::store::{Error, Store, Task, block_on, block_on_all, open_given, with_client};
+use super::store::{Store, Task, block_on, block_on_all, open_given, with_client};
+use super::units::count;
 
 /// Puts in flight at a time.
 const LANES: usize = 16;
@@ -49,7 +50,7 @@ pub(crate) fn import(args: &ImportArgs, json: bool) -> Result<Answer, Failure> {
     if json {
         say(json!({ "lines": lines }))?;
     } else {
-        tell(format_args!("{lines} lines"));
+        tell(count(lines, "line"));
     }
     Ok(Answer::Yes)
 }
@@ -105,7 +106,8 @@ impl Batch {
                 let Some(((key, value), line)) = rest.borrow_mut().next() else {
                     return Ok::<(), Failure>(());
                 };
-                store.put(key, value).await.map_err(|error: Error| at_line(line, error))?;
+                let stored = store.put(key, value).await;
+                stored.map_err(|error| Failure::Store { error, line: Some(line) })?;
             }
         });
         block_on_all(lanes.collect())?;

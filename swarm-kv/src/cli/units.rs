@@ -39,6 +39,12 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "not a duration that fits".to_owned())
 }
 
+/// A number of things for people: `1 line`, `2 lines`.
+pub(crate) fn count(number: u64, thing: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {thing}{plural}")
+}
+
 /// A number of bytes for people.
 pub(crate) fn show_size(bytes: u64) -> String {
     let (name, unit) = match bytes {
@@ -101,6 +107,13 @@ mod tests {
         for bad in ["", "MiB", "-1MiB", "12 parsecs", "1e9", "99999999999999999999", "1.2.3MiB"] {
             assert!(parse_size(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn one_thing_is_not_several() {
+        assert_eq!(count(0, "line"), "0 lines");
+        assert_eq!(count(1, "memory node"), "1 memory node");
+        assert_eq!(count(21, "key"), "21 keys");
     }
 
     #[test]

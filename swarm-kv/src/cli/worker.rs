@@ -45,8 +45,10 @@ pub(crate) fn work(job: &Job, lead: &dyn Lead) -> Result<(), Failure> {
     };
     lead.tell(match result {
         Ok(report) => Message::Report(Box::new(report)),
-        Err(Failure::Usage(message) | Failure::Failed(message)) => Message::Failed(message),
-        Err(Failure::OutputClosed) => return Ok(()),
+        Err(failure) => match failure.message() {
+            Some(message) => Message::Failed(message),
+            None => return Ok(()),
+        },
     })
 }
 
