@@ -32,7 +32,7 @@ pub enum Error {
         file: PathBuf,
     },
     /// The number of paths for nodes is not the number of nodes.
-    #[error("{paths} paths were given for {nodes} memory nodes; give one for each")]
+    #[error("give as many paths as there are memory nodes: {nodes}, not {paths}")]
     NodePaths {
         /// How many paths.
         paths: usize,
@@ -89,8 +89,8 @@ pub enum Error {
         nodes: usize,
     },
     /// The file is shorter or longer than it was created.
-    #[error("{}: is {found} bytes long where {expected} are right: it was truncated or replaced; \
-             bring the right file back", file.display())]
+    #[error("{}: its length is {found} where {expected} is right, in bytes: it was truncated or \
+             replaced; bring the right file back", file.display())]
     Length {
         /// The file.
         file: PathBuf,
@@ -154,8 +154,8 @@ pub enum Error {
         file: PathBuf,
     },
     /// Every client slot is held.
-    #[error("{}: all {limit} client slots are held by live clients; close one, or create the pool \
-             for more clients", pool.display())]
+    #[error("{}: every client slot of {limit} is held by a live client; close one, or create the \
+             pool for more clients", pool.display())]
     Slots {
         /// The pool's directory.
         pool: PathBuf,

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::args::BenchArgs;
 use super::job::{KindReport, Report};
 use super::outcome::Failure;
-use super::units::{show_ns, show_rate};
+use super::units::{count, show_ns, show_rate};
 use super::workload::Kind;
 
 /// What all clients did together.
@@ -56,18 +56,18 @@ impl<'a> Measured<'a> {
         let args = self.args;
         writeln!(
             out,
-            "{:?}, workload {:?}: {} clients, {} memory nodes, {} keys, rtt {}",
+            "{:?}, workload {:?}: {}, {}, {}, rtt {}",
             args.system,
             args.workload,
-            args.clients,
-            self.nodes,
-            args.keys,
+            count(args.clients as u64, "client"),
+            count(self.nodes as u64, "memory node"),
+            count(args.keys as u64, "key"),
             show_ns(args.rtt.as_nanos() as u64),
         )?;
         writeln!(
             out,
-            "{} operations in {:.2} s: {}\n",
-            self.ops(),
+            "{} in {:.2} s: {}\n",
+            count(self.ops(), "operation"),
             self.seconds,
             show_rate(self.throughput())
         )?;

@@ -9,7 +9,7 @@ use super::demo_verdict::Verdict;
 use super::demo_worker::GAP_FLOOR_NS;
 use super::job::{KindReport, Report};
 use super::outcome::Failure;
-use super::units::{show_ns, show_rate};
+use super::units::{count, show_ns, show_rate};
 use super::workload::Kind;
 
 /// All that is worth telling.
@@ -143,11 +143,17 @@ impl Told {
         if lost.is_empty() {
             return writeln!(
                 out,
-                "  ✔ every acknowledged write found: {acknowledged} writes to {} keys",
-                self.keys
+                "  ✔ every acknowledged write found: {} to {}",
+                count(*acknowledged, "write"),
+                count(self.keys.into(), "key")
             );
         }
-        writeln!(out, "  ✘ acknowledged writes lost on {} of {} keys:", lost.len(), self.keys)?;
+        writeln!(
+            out,
+            "  ✘ acknowledged writes lost on {} of {}:",
+            lost.len(),
+            count(self.keys.into(), "key")
+        )?;
         for why in lost.iter().take(10) {
             writeln!(out, "    {why}")?;
         }

@@ -33,6 +33,15 @@ fn what_is_exported_can_be_imported() {
 }
 
 #[test]
+fn one_line_is_not_several() {
+    let pool = TestPool::create();
+    for (text, said) in [("a\tb\n", "1 line\n"), ("a\tb\nc\td\n", "2 lines\n")] {
+        let done = swarm(&["import", pool.path(), "-"]).write_stdin(text).assert().code(0);
+        assert_eq!(String::from_utf8_lossy(&done.get_output().stderr), said);
+    }
+}
+
+#[test]
 fn of_lines_with_one_key_the_last_wins() {
     let pool = TestPool::create();
     let text: String = (0..300).map(|n| format!("{}\t{n}\n", n % 3)).collect();
