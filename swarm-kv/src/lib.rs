@@ -33,6 +33,7 @@
 //! | `bucket`, `newborn` | what the index's records say, what is born with them |
 //! | `index` | extendible hashing over cells |
 //! | `client`, `insert`, `scan` | the operations |
+//! | `onlooker` | a fabric that never changes anything, for those who only count |
 //! | `shm` | all this on a pool of shared-memory files |
 #![forbid(unsafe_code)]
 
@@ -47,6 +48,7 @@ mod heap;
 mod index;
 mod insert;
 mod newborn;
+mod onlooker;
 mod scan;
 pub mod shm;
 

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
-use swarm_core::register::{Check, Found, Protocol, read_key};
+use swarm_core::register::{Check, Found, Protocol, Register, read_key};
 
 use crate::bucket::Content;
 use crate::client::Client;
@@ -32,22 +32,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         &self,
         mut each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<(), Error> {
-        for index in 0..self.geometry.first_buckets() {
-            let mut walk = self.index.walk(index);
-            while let Some(located) = self.index.step(&self.group, &mut walk).await? {
-                let Content::Entries { entries, .. } = &located.bucket.content else { continue };
-                for entry in entries {
-                    let Some(mut register) = entry.register(&self.geometry) else { continue };
-                    let found = P::read(&self.group, &mut register, Check::Identity).await?;
-                    let Found::Value(value) = found else { continue };
-                    let key = read_key(&self.group, &register).await?;
-                    if each(&key, &value).is_break() {
-                        return Ok(());
-                    }
-                }
-            }
-        }
-        Ok(())
+        self.walk(async |register, value| {
+            let key = read_key(&self.group, register).await?;
+            Ok(each(&key, value))
+        })
+        .await
     }
 
     /// What the pool holds. Counts keys one by one: a roundtrip for each.
@@ -57,6 +46,19 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     pub async fn usage(&self) -> Result<Usage, Error> {
         let used_bytes = self.heap.used(&self.group).await?;
         let mut keys = 0;
+        self.walk(async |_, _| {
+            keys += 1;
+            Ok(ControlFlow::Continue(()))
+        })
+        .await?;
+        Ok(Usage { used_bytes, keys })
+    }
+
+    /// Calls `each` with the register of every key and its value until it breaks off.
+    async fn walk(
+        &self,
+        mut each: impl AsyncFnMut(&Register, &[u8]) -> Result<ControlFlow<()>, Error>,
+    ) -> Result<(), Error> {
         for index in 0..self.geometry.first_buckets() {
             let mut walk = self.index.walk(index);
             while let Some(located) = self.index.step(&self.group, &mut walk).await? {
@@ -64,10 +66,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 for entry in entries {
                     let Some(mut register) = entry.register(&self.geometry) else { continue };
                     let found = P::read(&self.group, &mut register, Check::Identity).await?;
-                    keys += u64::from(matches!(found, Found::Value(_)));
+                    let Found::Value(value) = found else { continue };
+                    if each(&register, &value).await?.is_break() {
+                        return Ok(());
+                    }
                 }
             }
         }
-        Ok(Usage { used_bytes, keys })
+        Ok(())
     }
 }

@@ -5,12 +5,17 @@ use std::path::Path;
 
 use swarm_core::fabric::Fabric;
 use swarm_core::faults::Faulty;
+use swarm_core::group::Session;
 use swarm_core::latency::Delayed;
 use swarm_core::register::Protocol;
 use swarm_core::safe_guess::SafeGuess;
+use swarm_core::words::Incarnation;
 pub use swarm_shm::{Attachment, CreateOptions, Error, OpenOptions, Pool, PoolClock, ShmFabric};
 
+use crate::blocking::block_on;
 use crate::client::{self, Options};
+use crate::onlooker::Onlooker;
+use crate::scan::Usage;
 use switches::PoolSwitches;
 
 mod switches;
@@ -64,6 +69,20 @@ pub fn open(pool: &Pool, options: Options) -> Result<Client, Error> {
 /// The pool is missing, damaged or of another version; all client slots are taken.
 pub fn open_path(path: impl AsRef<Path>) -> Result<Client, Error> {
     open(&Pool::open(path, OpenOptions::default())?, Options::default())
+}
+
+/// What `pool` holds. Takes no client slot and changes nothing, so that it is there for whoever may
+/// open the pool, whatever its clients do. What they change meanwhile may be counted or not.
+///
+/// # Errors
+/// Too few memory nodes that answer; damaged memory.
+pub fn usage(pool: &Pool) -> Result<Usage, crate::Error> {
+    // Nobody else sees what it does, so it may be anybody.
+    let nobody = Session { client: 0, incarnation: Incarnation(0) };
+    let (fabric, options) = (Onlooker::new(pool.fabric()), Options::default());
+    let onlooker: client::Client<_, _> =
+        client::Client::new(fabric, pool.clock(), pool.geometry(), nobody, options);
+    block_on(onlooker.usage())
 }
 
 /// Opens a client of `pool` that keeps registers by `P`. All clients of one pool must use the

@@ -1,9 +1,14 @@
 //! The store's operations, one client or a few in turn, on a small pool of files.
 
 use std::ops::ControlFlow;
+use std::pin::Pin;
+use std::task::{Context, Waker};
 
+use swarm_core::fabric::NodeId;
+use swarm_core::safe_guess::SafeGuess;
 use swarm_kv::shm::{self, CreateOptions, OpenOptions, Pool};
 use swarm_kv::{Error, Options};
+use swarm_shm::SwitchState;
 
 struct TestPool {
     pool: Pool,
@@ -203,6 +208,50 @@ fn a_slots_next_holder_goes_on_with_its_memory() {
         let value = client.blocking().get(&key.to_le_bytes()).expect("get");
         assert_eq!(value.as_deref(), Some(&(1950 + key).to_le_bytes()[..]));
     }
+}
+
+/// Whoever reads what a dead client left half done completes it. Who only counts must not: it is no
+/// client, and another may be at it.
+#[test]
+fn counting_changes_nothing() {
+    let test = pool(4 << 20);
+    let path = test.pool.path();
+    for key in 0..100u8 {
+        open(&test).blocking().put(&[key], &[key; 100]).expect("put");
+    }
+    // Clients that die in the middle of an update, a delete and an insert, with a node away.
+    let frozen = test.pool.switch(NodeId(2));
+    for step in 0..3u8 {
+        let client = shm::open_emulated::<SafeGuess>(&test.pool, Options::default(), 1_000_000);
+        let client = client.expect("attach");
+        for key in 0..10u8 {
+            // Whatever is to be looked up and set aside has been.
+            client.blocking().put(&[key, step], b"x").expect("put");
+        }
+        assert!(client.blocking().get(b"new").expect("get").is_none());
+        assert!(client.blocking().update(&[step], b"x").expect("update"));
+        frozen.set(SwitchState::Frozen);
+        let mut operation: Pin<Box<dyn Future<Output = ()>>> = match step {
+            0 => Box::pin(async { assert!(client.update(&[step], b"half").await.is_ok()) }),
+            1 => Box::pin(async { assert!(client.delete(&[step]).await.is_ok()) }),
+            _ => Box::pin(async { assert!(client.insert(b"new", b"half").await.is_ok()) }),
+        };
+        let polled = operation.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(polled.is_pending());
+        drop(operation);
+        frozen.set(SwitchState::Up);
+    }
+    let image = || {
+        let files = ["control", "node-0", "node-1", "node-2"];
+        files.map(|file| std::fs::read(path.join(file)).expect("it is there"))
+    };
+    let before = image();
+    let usage = shm::usage(&test.pool).expect("usage");
+    assert!(image() == before, "counting changed the pool");
+    assert!((130..=131).contains(&usage.keys), "{usage:?}");
+    // Half done it was: a client has something to complete.
+    assert_eq!(swarm_kv::block_on(open(&test).usage()).expect("usage"), usage);
+    assert!(image()[1..] != before[1..], "nothing was half done");
 }
 
 #[test]

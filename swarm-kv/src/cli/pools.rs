@@ -5,8 +5,8 @@ use swarm_core::geometry::LAYOUT_VERSION;
 
 use super::args::{CreateArgs, DestroyArgs, PoolArgs};
 use super::outcome::{Answer, Failure, say};
-use super::store::{CreateOptions, Pool, Store, Task, Usage, block_on, open_given, with_client};
-use super::units::show_size;
+use super::store::{CreateOptions, Pool, Usage, open_given, usage};
+use super::units::{count, show_size};
 
 /// Makes a pool.
 pub(crate) fn create(args: &CreateArgs, json: bool) -> Result<Answer, Failure> {
@@ -24,22 +24,14 @@ pub(crate) fn create(args: &CreateArgs, json: bool) -> Result<Answer, Failure> {
         }))?;
     } else {
         say(format_args!(
-            "made {}: {nodes} memory nodes of {}, for up to {max_clients} clients",
+            "made {}: {} of {}, for up to {}",
             args.pool.display(),
+            count(nodes as u64, "memory node"),
             show_size(capacity),
+            count(max_clients as u64, "client"),
         ))?;
     }
     Ok(Answer::Yes)
-}
-
-struct GetUsage;
-
-impl Task for GetUsage {
-    type Output = Usage;
-
-    fn run<S: Store>(self, store: &S) -> Result<Usage, Failure> {
-        Ok(block_on(store.usage())?)
-    }
 }
 
 /// Says what a pool is.
@@ -47,7 +39,9 @@ pub(crate) fn info(pool: &PoolArgs, json: bool) -> Result<Answer, Failure> {
     let pool = open_given(pool)?;
     let geometry = pool.geometry();
     let clients = pool.live_clients().len();
-    let Usage { used_bytes, keys, .. } = with_client(&pool, GetUsage)?;
+    // Not as a client: what is wrong with a pool is asked when all slots are taken, too.
+    let usage = usage(&pool).map_err(|error| Failure::from(error).in_pool(pool.path()))?;
+    let Usage { used_bytes, keys, .. } = usage;
     if json {
         say(json!({
             "nodes": geometry.nodes,

@@ -17,7 +17,7 @@ use swarm_kv::Options;
 use swarm_kv::shm::{self, OpenOptions};
 pub(crate) use swarm_kv::{
     Client, Counters, Error, KindCounters, Usage, block_on,
-    shm::{CreateOptions, Pool},
+    shm::{CreateOptions, Pool, usage},
 };
 pub(crate) use swarm_shm::SwitchState;
 

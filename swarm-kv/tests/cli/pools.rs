@@ -139,6 +139,59 @@ fn a_damaged_pool_is_destroyed_by_force_alone() {
     assert!(!fs::exists(pool.path()).expect("its parent is readable"));
 }
 
+/// Garbage in all nodes was told without the pool's name, and as anything but damage.
+#[test]
+fn damaged_memory_is_a_failure_that_names_the_pool() {
+    let pool = TestPool::create();
+    assert_eq!(pool.status("put", &["k", "v"]), 0);
+    for node in 0..3 {
+        let file = format!("{}/node-{node}", pool.path());
+        let file = OpenOptions::new().write(true).open(file).expect("it is there");
+        file.write_all_at(&vec![0xa5; (16 << 20) - 4096], 4096).expect("it is writable");
+    }
+    let every: [(&str, &[&str]); 6] = [
+        ("info", &[]),
+        ("export", &[]),
+        ("get", &["k"]),
+        ("put", &["k", "w"]),
+        ("insert", &["l", "w"]),
+        ("delete", &["k"]),
+    ];
+    for (command, args) in every {
+        let failed = swarm(&[&[command, pool.path()], args].concat()).assert().code(3);
+        let told = String::from_utf8_lossy(&failed.get_output().stderr).into_owned();
+        assert!(told.starts_with(&format!("swarm: {}: ", pool.path())), "{command}: {told}");
+        assert!(told.contains("damaged") && told.contains("bring back"), "{command}: {told}");
+    }
+}
+
+#[test]
+fn a_full_pool_is_a_failure_that_names_it_and_its_capacity() {
+    let pool = TestPool::absent();
+    let made = ["create", pool.path(), "--capacity", "4MiB", "--max-clients", "1"];
+    let made = swarm(&made).assert().success();
+    let told = String::from_utf8_lossy(&made.get_output().stdout).into_owned();
+    assert!(told.ends_with("3 memory nodes of 4.0 MiB, for up to 1 client\n"), "{told}");
+    let lines: String = (0..100).map(|n| format!("{n}\t{}\n", "v".repeat(100_000))).collect();
+    let failed = swarm(&["import", pool.path(), "-"]).write_stdin(lines).assert().code(3);
+    let told = String::from_utf8_lossy(&failed.get_output().stderr).into_owned();
+    assert!(told.starts_with("swarm: line "), "{told}");
+    assert!(told.contains(&format!(": {}: the pool is full", pool.path())), "{told}");
+    assert!(told.contains(" 4194304 bytes ") && told.contains("export and import"), "{told}");
+}
+
+/// It needed a slot, and failed just when someone asked why others failed.
+#[test]
+fn a_pool_is_described_when_all_its_slots_are_taken() {
+    let pool = TestPool::absent();
+    swarm(&["create", pool.path(), "--capacity", "4MiB", "--max-clients", "1"]).assert().success();
+    let client = swarm_kv::shm::open_path(pool.path()).expect("the only slot");
+    client.blocking().put(b"k", b"v").expect("put");
+    assert_eq!(pool.status("get", &["k"]), 3);
+    let info = json(&["info", pool.path(), "--json"]);
+    assert_eq!((&info["keys"], &info["clients"]), (&1.into(), &1.into()));
+}
+
 /// A command line that cannot go on without a lost minority would be down where the pool is not.
 #[test]
 fn a_pool_goes_on_without_a_minority_if_told_to() {
