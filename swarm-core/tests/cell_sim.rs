@@ -12,7 +12,10 @@ mod cell_common;
 
 use std::cell::RefCell;
 use std::env;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 
 use fastrand::Rng;
 
@@ -31,6 +34,9 @@ use swarm_core::words::{Incarnation, Pointer};
 const PER_OP: u64 = 1000;
 /// Operations of a client are numbered within so many.
 const ROUNDS: usize = 4;
+/// How much faster or slower than others clocks go at most, microseconds a second: deadlines still
+/// come within the time that the simulator lets pass.
+const DRIFT: i64 = 500_000;
 /// Steps after which a run counts as one that never ends.
 const LIMIT: u64 = 400_000;
 
@@ -54,6 +60,7 @@ struct History {
     lost: Vec<u64>,
     errors: Vec<Error>,
     fast: u64,
+    dropped: u64,
 }
 
 impl History {
@@ -111,6 +118,19 @@ async fn change(
     }
 }
 
+/// The operation's answer. `None` if it is dropped after so many polls, without one.
+async fn limit<T>(polls: Option<u32>, operation: impl Future<Output = T>) -> Option<T> {
+    let (mut operation, mut polled) = (pin!(operation), 0);
+    poll_fn(|cx| {
+        polled += 1;
+        if polls.is_some_and(|polls| polled > polls) {
+            return Poll::Ready(None);
+        }
+        operation.as_mut().poll(cx).map(Some)
+    })
+    .await
+}
+
 /// A client's life: some changes and reads, one after the other.
 async fn live(group: TestGroup, at: CellRef, history: Shared, mut rng: Rng, conduct: Conduct) {
     let mut cached = None;
@@ -124,13 +144,18 @@ async fn live(group: TestGroup, at: CellRef, history: Shared, mut rng: Rng, cond
         }
         let op = history.borrow_mut().begin(changes);
         let slow = group.events().slow;
-        let told = if changes {
-            change(&group, &at, &mut cached, &history, op).await
-        } else {
-            list(&group, &at).await.map(|(tokens, view)| {
-                cached = Some((tokens.clone(), view));
-                Some(tokens)
-            })
+        let drop_after = (rng.f64() < 0.1).then(|| rng.u32(1..20));
+        let operation = async {
+            if changes {
+                return change(&group, &at, &mut cached, &history, op).await;
+            }
+            let (tokens, view) = list(&group, &at).await?;
+            cached = Some((tokens.clone(), view));
+            Ok(Some(tokens))
+        };
+        let Some(told) = limit(drop_after, operation).await else {
+            history.borrow_mut().dropped += 1;
+            continue;
         };
         let mut history = history.borrow_mut();
         history.fast += u64::from(group.events().slow == slow);
@@ -167,7 +192,8 @@ impl Run {
             _ => Policy::Weighted { redraw: 0.005 },
         };
         let tear = if rng.bool() { 0.2 } else { 1.0 };
-        let setup = Setup { tear, policy, chaos, ..Setup::new(seed, nodes, last + 1) };
+        let starve = [0.0, 0.0, 0.1, 0.4][rng.usize(..4)];
+        let setup = Setup { tear, policy, chaos, starve, ..Setup::new(seed, nodes, last + 1) };
         let patience = Patience {
             late_floor: 10u64.pow(rng.u32(2..6)),
             late_roundtrips: rng.u64(1..8),
@@ -180,6 +206,7 @@ impl Run {
         let mut run = Self { sim, history, at, nodes, last, patience };
         run.plant(&mut rng);
         for client in 0..last {
+            run.sim.set_clock(client, rng.i64(-3000..=3000), rng.i64(-DRIFT..=DRIFT));
             let group = run.group(client);
             let rng = Rng::with_seed(rng.u64(..));
             run.sim.spawn(client, live(group, at, Rc::clone(&run.history), rng, conduct.clone()));
@@ -341,6 +368,7 @@ fn lists_form_one_chain_under_any_schedule() {
         None => 0..variable("SWARM_SCHEDULES").unwrap_or(3000),
     };
     let (mut ops, mut told, mut fast, mut errors, mut lost, mut steps) = (0, 0, 0, 0, 0, 0);
+    let mut dropped = 0;
     for seed in seeds {
         // Panics inside of the protocol name no seed: they are caught to say which it was.
         let Ok(Ok(run)) = std::panic::catch_unwind(|| play(seed, &Conduct::free())) else {
@@ -351,12 +379,13 @@ fn lists_form_one_chain_under_any_schedule() {
         ops += history.ops.len();
         told += history.ops.iter().filter(|op| op.ended.is_some()).count();
         fast += history.fast;
+        dropped += history.dropped;
         errors += history.errors.len();
         lost += history.lost.len();
         steps += run.sim.steps();
     }
     println!(
-        "{ops} operations, {told} ended, {fast} without a ballot, {lost} records lost, \
+        "{ops} operations, {told} ended, {dropped} dropped, {fast} without a ballot, {lost} records lost, \
          {errors} errors, {steps} steps"
     );
 }

@@ -44,6 +44,8 @@ struct Plan {
     drops: f64,
     /// Beyond this, clocks do not disagree; nanoseconds.
     skew: i64,
+    /// How much faster or slower than others they go at most; microseconds a second.
+    drift: i64,
     /// Whether the clients share one stamp slot.
     shared: bool,
     /// How likely a client's processor loads and stores the nodes' memory itself.
@@ -69,6 +71,7 @@ impl Plan {
             words: 1 << 13,
             tear: [0.05, 1.0][rng.usize(..2)],
             prompt: [0.0, 0.0, 0.2, 0.8][rng.usize(..4)],
+            starve: [0.0, 0.0, 0.1, 0.4][rng.usize(..4)],
             step_time: [1, 10, 60][rng.usize(..3)],
             policy,
             chaos,
@@ -82,6 +85,7 @@ impl Plan {
             deletes: [0.0, 0.1][rng.usize(..2)],
             drops: [0.0, 0.1][rng.usize(..2)],
             skew: [1, 300, 3000][rng.usize(..3)],
+            drift: [0, 1000, 900_000][rng.usize(..3)],
             shared: rng.u8(..6) == 0,
             near: [0.0, 0.0, 0.5, 1.0][rng.usize(..4)],
         }
@@ -127,7 +131,7 @@ fn play<P: Protocol + 'static>(plan: &Plan, conduct: &Conduct) -> Result<Shown, 
     let recorder = Recorder::new();
     let shown = Rc::new(RefCell::new(Shown::default()));
     for id in 0..clients {
-        sim.set_clock(id, rng.i64(-plan.skew..=plan.skew), rng.i64(-1000..=1000));
+        sim.set_clock(id, rng.i64(-plan.skew..=plan.skew), rng.i64(-plan.drift..=plan.drift));
         let near = rng.f64() < plan.near;
         let client_rng = Rng::with_seed(rng.u64(..));
         if near {

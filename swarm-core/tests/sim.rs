@@ -223,6 +223,36 @@ fn clocks_go_on_and_differ() {
     assert!((1.08..1.12).contains(&gained), "{gained}");
 }
 
+/// One queue pair stands still while others go on for as long as they can, and only then moves.
+#[test]
+fn a_starved_queue_pair_waits_for_all_others() {
+    let mut starved = BTreeSet::new();
+    for seed in 0..100 {
+        let policy = Policy::Weighted { redraw: 0.0 };
+        let mut sim = Sim::new(&Setup { starve: 0.2, policy, ..Setup::new(seed, 3, 2) });
+        for (client, node) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            let fabric = sim.fabric(client);
+            sim.spawn(client, async move {
+                for _ in 0..50 {
+                    let swap = Verb::Cas { at: Address(client as u64), expect: 0, new: 1 };
+                    let read = Verb::Read { at: Address(0), words: 4 };
+                    fabric.post(NodeId(node), &[swap, read]).await.expect("up");
+                }
+            });
+        }
+        while sim.tasks(0) + sim.tasks(1) > 1 {
+            assert_ne!(sim.run(1), Outcome::Stuck);
+        }
+        for (client, node) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            if sim.word(NodeId(node), Address(client)) == 0 {
+                starved.insert((client, node));
+            }
+        }
+        assert_eq!(sim.run(1_000_000), Outcome::Done, "in the end it moves");
+    }
+    assert_eq!(starved.len(), 4, "each was starved in some schedule: {starved:?}");
+}
+
 /// Some seeds of a chaotic run show each kind of fault.
 #[test]
 fn chaos_does_everything() {

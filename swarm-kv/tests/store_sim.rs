@@ -52,6 +52,8 @@ struct Plan {
     drops: f64,
     /// Beyond this, clocks do not disagree; nanoseconds.
     skew: i64,
+    /// How much faster or slower than others they go at most; microseconds a second.
+    drift: i64,
     /// How likely a client's processor loads and stores the nodes' memory itself.
     near: f64,
 }
@@ -69,6 +71,7 @@ impl Plan {
             words: CAPACITY / 8,
             tear: [0.02, 0.2, 1.0][rng.usize(..3)],
             prompt: [0.0, 0.0, 0.2, 0.8][rng.usize(..4)],
+            starve: [0.0, 0.0, 0.1, 0.4][rng.usize(..4)],
             step_time: [1, 10, 60][rng.usize(..3)],
             policy,
             // The last client only prepares the store.
@@ -98,6 +101,7 @@ impl Plan {
             mix,
             drops: [0.0, 0.1][rng.usize(..2)],
             skew: [1, 300, 3000][rng.usize(..3)],
+            drift: [0, 1000, 900_000][rng.usize(..3)],
             near: [0.0, 0.0, 0.5, 1.0][rng.usize(..4)],
         }
     }
@@ -287,7 +291,7 @@ fn play(plan: &Plan, conduct: &Conduct) -> Result<Shown, String> {
     stage.sim.follow(conduct);
     stage.sim.set_chaos(chaos);
     for id in 0..plan.setup.clients - 1 {
-        stage.sim.set_clock(id, rng.i64(-plan.skew..=plan.skew), rng.i64(-1000..=1000));
+        stage.sim.set_clock(id, rng.i64(-plan.skew..=plan.skew), rng.i64(-plan.drift..=plan.drift));
         if rng.f64() < plan.near {
             let fabric = stage.sim.near(id);
             stage.enter(id, fabric, &mut rng);

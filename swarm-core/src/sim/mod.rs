@@ -14,6 +14,7 @@
 //! | `scheduler` | who is next: weighted actors, or priorities with a few changes |
 //! | `chaos` | nodes that crash and freeze, connections that break, clients that die |
 //! | `directed` | stories played step by step |
+//! | [`deaths`] | a client that dies at every await in turn |
 //! | [`explore`] | every schedule of a small race |
 //! | `script` | what a scheduler decided, to be played again |
 //! | [`shrink`] | a run that failed, made so small that it can be read |
@@ -25,6 +26,7 @@
 
 mod chain;
 mod chaos;
+pub mod deaths;
 mod directed;
 pub mod explore;
 mod fabric;

@@ -18,7 +18,7 @@ use fastrand::Rng;
 use super::chaos::Chaos;
 use super::fabric::{NearFabric, SimClock, SimFabric};
 use super::script::{Conduct, Decision, Following, Script};
-use super::trace::{Step, Trace};
+use super::trace::Trace;
 use super::world::{NodeState, World};
 use crate::fabric::{Address, NodeId};
 
@@ -56,6 +56,9 @@ pub struct Setup {
     pub tear: f64,
     /// How likely a chain takes effect and completes when it is posted.
     pub prompt: f64,
+    /// How likely a queue pair is starved, in both directions, each time weights are drawn: it
+    /// moves only when nothing else can happen.
+    pub starve: f64,
     /// Nanoseconds that each step takes.
     pub step_time: u64,
     /// How the scheduler chooses.
@@ -74,6 +77,7 @@ impl Setup {
             words: 1 << 20,
             tear: 1.0,
             prompt: 0.0,
+            starve: 0.0,
             step_time: 10,
             policy: Policy::Weighted { redraw: 0.005 },
             chaos: Chaos::NONE,
@@ -109,6 +113,8 @@ enum Actor {
 
 /// How much less likely a task is polled when nothing is new for it.
 const IDLE_POLL: f32 = 0.02;
+/// How much less likely a queue pair moves that is starved.
+const STARVED: f32 = 1e-9;
 /// Time lets pass when nothing else can happen: twice as much each time, from and to these.
 const FIRST_PAUSE: u64 = 64;
 const LONGEST_PAUSE: u64 = 1 << 24;
@@ -125,6 +131,7 @@ pub struct Sim {
     clients: usize,
     nodes: usize,
     pub(super) step_time: u64,
+    starve: f64,
     policy: Policy,
     changes: Vec<u64>,
     pub(super) pauses: u32,
@@ -155,6 +162,7 @@ impl Sim {
             clients,
             nodes,
             step_time: setup.step_time,
+            starve: setup.starve,
             policy: setup.policy,
             changes,
             pauses: 0,
@@ -252,6 +260,11 @@ impl Sim {
     /// How many tasks a client has.
     pub fn tasks(&self, client: usize) -> usize {
         self.tasks.iter().filter(|task| task.client == client).count()
+    }
+
+    /// How often a client's tasks were polled so far.
+    pub fn polls(&self, client: usize) -> u64 {
+        self.world.borrow().polls(client)
     }
 
     /// Steps taken so far.
@@ -421,7 +434,7 @@ impl Sim {
         {
             let mut world = self.world.borrow_mut();
             task.seen = world.news(client);
-            world.log(|| Step::Poll(client));
+            world.polled(client);
         }
         let done = task.future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
         if done {
@@ -461,6 +474,12 @@ impl Sim {
         let rng = &mut self.rng;
         self.queue_weights.iter_mut().for_each(|weight| *weight = draw(rng));
         self.delivery_weights.iter_mut().for_each(|weight| *weight = draw(rng));
+        for queue in 0..self.queue_weights.len() {
+            if self.starve > 0.0 && rng.f64() < self.starve {
+                self.queue_weights[queue] *= STARVED;
+                self.delivery_weights[queue] *= STARVED;
+            }
+        }
         self.tasks.iter_mut().for_each(|task| task.weight = draw(rng));
     }
 }

@@ -79,6 +79,8 @@ struct Client {
     news: u64,
     /// Chains that it posted.
     posts: u64,
+    /// How often its tasks were polled.
+    polls: u64,
 }
 
 /// All that clients share.
@@ -187,6 +189,16 @@ impl World {
 
     pub(super) fn news(&self, client: usize) -> u64 {
         self.clients[client].news
+    }
+
+    pub(super) fn polls(&self, client: usize) -> u64 {
+        self.clients[client].polls
+    }
+
+    /// A task of the client is about to be polled.
+    pub(super) fn polled(&mut self, client: usize) {
+        self.clients[client].polls += 1;
+        self.log(|| Step::Poll(client));
     }
 
     pub(super) fn wake(&mut self, client: usize) {

@@ -1,0 +1,53 @@
+//! A client that dies at every await of an operation in turn.
+
+use std::string::String;
+use std::{format, println};
+
+use super::explore::Race;
+use super::scheduler::Outcome;
+
+/// Steps of one run at most.
+const STEPS: u64 = 1_000_000;
+
+/// Plays a race under a random schedule for each seed, and again with `victim` dead after its first
+/// poll, its second, and so on: what it had on its way takes effect, or stops somewhere. `begin`
+/// makes the race for a seed. Prints how many runs that were.
+///
+/// # Panics
+/// If a run goes wrong.
+pub fn die_everywhere(name: &str, victim: usize, seeds: u64, begin: impl Fn(u64) -> Race) {
+    let mut deaths = 0;
+    for seed in 0..seeds {
+        for polls in 0..STEPS {
+            match play(begin(seed), victim, polls) {
+                Ok(true) => deaths += 1,
+                Ok(false) => break,
+                Err(wrong) => panic!("{name}, seed {seed}, dead after {polls} polls: {wrong}"),
+            }
+        }
+    }
+    println!("{name}: {deaths} deaths under {seeds} schedules");
+}
+
+/// Whether the victim died before it was done.
+fn play(mut race: Race, victim: usize, polls: u64) -> Result<bool, String> {
+    let sim = &mut race.sim;
+    while sim.tasks(victim) > 0 && sim.polls(victim) < polls {
+        if sim.run(1) == Outcome::Stuck || sim.steps() > STEPS {
+            return Err(format!("does not end: {} steps", sim.steps()));
+        }
+    }
+    let died = sim.tasks(victim) > 0;
+    if died {
+        sim.crash_client(victim);
+    }
+    match sim.run(STEPS) {
+        Outcome::Done => {}
+        outcome => return Err(format!("{outcome:?}: not every operation ended")),
+    }
+    // What is on its way lands before or after others look.
+    if polls.is_multiple_of(2) {
+        sim.drain();
+    }
+    (race.check)(sim).map(|()| died)
+}
