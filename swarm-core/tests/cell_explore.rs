@@ -17,6 +17,7 @@ use swarm_core::cell::{Proposed, View};
 use swarm_core::clock::Clock;
 use swarm_core::fabric::{MAX_NODES, NodeId};
 use swarm_core::group::{Group, Patience, Session};
+use swarm_core::sim::deaths::die_everywhere;
 use swarm_core::sim::explore::{Bounds, Grain, LoneClock, Race, explore_or_panic};
 use swarm_core::sim::{Setup, Sim, SimFabric};
 use swarm_core::words::{Incarnation, Pointer};
@@ -52,9 +53,9 @@ enum Event {
 type Events = Rc<RefCell<Vec<Event>>>;
 
 impl Rivals {
-    fn begin(self) -> Race {
+    fn begin(self, seed: u64) -> Race {
         let racers = self.proposers + self.readers;
-        let mut sim = Sim::new(&Setup { words: 1 << 13, ..Setup::new(1, 3, racers + 3) });
+        let mut sim = Sim::new(&Setup { words: 1 << 13, ..Setup::new(seed, 3, racers + 3) });
         let at = cell(0).place;
         for node in NODES {
             let set = |at, value| sim.set_word(node, at, value);
@@ -185,7 +186,7 @@ fn judge(sim: &Sim, all: &[Vec<u64>], events: &[Event]) -> Result<(), &'static s
 }
 
 fn play(name: &str, rivals: Rivals, bounds: Bounds) {
-    let explored = explore_or_panic(name, bounds, || rivals.begin());
+    let explored = explore_or_panic(name, bounds, || rivals.begin(1));
     assert!(explored.ended > 0);
 }
 
@@ -230,5 +231,17 @@ fn a_proposer_and_a_reader() {
     for lagging in [false, true] {
         let rivals = Rivals { proposers: 1, readers: 1, lagging };
         play("a proposer and a reader", rivals, bounds(2));
+    }
+}
+
+/// Beside another proposer and a reader, a client dies at each await of a proposal, fast or classic,
+/// or of a read.
+#[test]
+fn a_client_may_die_anywhere() {
+    for lagging in [false, true] {
+        let rivals = Rivals { proposers: 2, readers: 2, lagging };
+        for (name, victim) in [("a proposer", 0), ("a reader", 2)] {
+            die_everywhere(name, victim, 50, |seed| rivals.begin(seed));
+        }
     }
 }

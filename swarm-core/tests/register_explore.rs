@@ -10,6 +10,7 @@ use register_common::{Client, FIRST_VALUE, Polls, give_birth, place};
 use swarm_core::fabric::{Fabric, NodeId};
 use swarm_core::history::{BUDGET, Recorder, check_key};
 use swarm_core::safe_guess::SafeGuess;
+use swarm_core::sim::deaths::die_everywhere;
 use swarm_core::sim::explore::{Bounds, Grain, LoneClock, Race, digest, explore_or_panic};
 use swarm_core::sim::{Setup, Sim, SimFabric};
 
@@ -40,9 +41,9 @@ fn client<C: swarm_core::clock::Clock>(
 }
 
 /// The race at its beginning: the register is at all nodes or at the first two.
-fn begin(racers: &'static [Racer], born: usize) -> Race {
+fn begin(racers: &'static [Racer], born: usize, seed: u64) -> Race {
     let count = racers.len();
-    let mut sim = Sim::new(&Setup { words: 1 << 13, ..Setup::new(1, 3, count + 4) });
+    let mut sim = Sim::new(&Setup { words: 1 << 13, ..Setup::new(seed, 3, count + 4) });
     let creator = count + 3;
     let fabric = sim.fabric(creator);
     for node in NODES.into_iter().take(born) {
@@ -110,7 +111,7 @@ const fn bounds(grain: Grain, surprises: usize) -> Bounds {
 fn play(name: &str, racers: &'static [Racer], bounds: Bounds) {
     for born in [3, 2] {
         let name = format!("{name}, born at {born}");
-        assert!(explore_or_panic(&name, bounds, || begin(racers, born)).ended > 0);
+        assert!(explore_or_panic(&name, bounds, || begin(racers, born, 1)).ended > 0);
     }
 }
 
@@ -145,4 +146,22 @@ fn a_write_a_delete_and_a_reader() {
 fn a_writer_and_a_reader_word_by_word() {
     let racers: &[Racer] = &[(0, &[Write]), (0, &[Read])];
     play("a writer and a reader, word by word", racers, bounds(Grain::Word, 2));
+}
+
+/// Beside a writer ahead of it and a reader, a client dies at each await of each operation: a guess
+/// that is fresh or stale, a read that meets guesses, a delete.
+#[test]
+fn a_client_may_die_anywhere() {
+    const OTHERS: [Racer; 2] = [(50_000, &[Write, Write]), (0, &[Read, Read])];
+    let victims: [(&str, &'static [Racer]); 4] = [
+        ("a fresh write", &[(90_000, &[Write, Read]), OTHERS[0], OTHERS[1]]),
+        ("a stale write", &[(0, &[Write, Write]), OTHERS[0], OTHERS[1]]),
+        ("a read", &[(0, &[Read, Read]), OTHERS[0], OTHERS[1]]),
+        ("a delete", &[(0, &[Delete]), OTHERS[0], OTHERS[1]]),
+    ];
+    for (name, racers) in victims {
+        for born in [3, 2] {
+            die_everywhere(name, 0, 25, |seed| begin(racers, born, seed));
+        }
+    }
 }

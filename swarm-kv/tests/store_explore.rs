@@ -16,6 +16,7 @@ use swarm_core::clock::Clock;
 use swarm_core::fabric::NodeId;
 use swarm_core::geometry::Geometry;
 use swarm_core::history::{BUDGET, Call, Recorder, check};
+use swarm_core::sim::deaths::die_everywhere;
 use swarm_core::sim::explore::{Bounds, Grain, LoneClock, Race, digest, explore_or_panic};
 use swarm_core::sim::{Setup, Sim, SimFabric};
 
@@ -92,9 +93,9 @@ fn do_all<C: Clock + 'static>(
 
 impl Plan {
     /// The race at its beginning.
-    fn begin(self) -> Race {
+    fn begin(self, seed: u64) -> Race {
         let count = self.racers.len();
-        let mut sim = Sim::new(&Setup { words: CAPACITY / 8, ..Setup::new(1, 3, count + 4) });
+        let mut sim = Sim::new(&Setup { words: CAPACITY / 8, ..Setup::new(seed, 3, count + 4) });
         let (recorder, hung_up) = (Recorder::new(), Rc::<Cell<bool>>::default());
         let book = (&hung_up, &recorder);
         // Nobody is late: who does not answer says so.
@@ -162,7 +163,7 @@ impl Plan {
             schedules: 100_000,
             thin,
         };
-        let explored = explore_or_panic(name, bounds, || self.begin());
+        let explored = explore_or_panic(name, bounds, || self.begin(1));
         assert!(explored.ended > 0);
     }
 }
@@ -216,5 +217,31 @@ fn split_against_insert() {
     for known in [false, true] {
         let plan = Plan { racers, there: 1, fillers: 5, known, ..NOTHING };
         plan.play("split against insert", 400);
+    }
+}
+
+/// Beside others who put and get, a client dies at each await of each operation, a split among them.
+#[test]
+fn a_client_may_die_anywhere() {
+    const OTHERS: [&[(u64, Call)]; 2] =
+        [&[(0, Call::Put(5)), (1, Call::Insert(9)), (0, Call::Delete)], READS];
+    let insert: &[&[_]] = &[&[(0, Call::Insert(1))], OTHERS[0], OTHERS[1]];
+    let put: &[&[_]] = &[&[(0, Call::Put(1))], OTHERS[0], OTHERS[1]];
+    let update: &[&[_]] = &[&[(0, Call::Update(1))], OTHERS[0], OTHERS[1]];
+    let delete: &[&[_]] = &[&[(0, Call::Delete)], OTHERS[0], OTHERS[1]];
+    let get: &[&[_]] = &[&[(0, Call::Get)], OTHERS[0], OTHERS[1]];
+    let split: &[&[_]] = &[&[(2, Call::Insert(1))], OTHERS[0], OTHERS[1]];
+    let there = Plan { there: 1, known: true, ..NOTHING };
+    let plans = [
+        ("an insert", Plan { racers: insert, known: true, ..NOTHING }),
+        ("an insert over a deleted key", Plan { racers: insert, deleted: 1, ..there }),
+        ("a put", Plan { racers: put, ..there }),
+        ("an update", Plan { racers: update, ..there }),
+        ("a delete", Plan { racers: delete, ..there }),
+        ("a get", Plan { racers: get, ..there }),
+        ("a split", Plan { racers: split, fillers: 5, ..there }),
+    ];
+    for (name, plan) in plans {
+        die_everywhere(name, 0, 25, |seed| plan.begin(seed));
     }
 }

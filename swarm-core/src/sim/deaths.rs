@@ -32,7 +32,8 @@ pub fn die_everywhere(name: &str, victim: usize, seeds: u64, begin: impl Fn(u64)
 /// Whether the victim died before it was done.
 fn play(mut race: Race, victim: usize, polls: u64) -> Result<bool, String> {
     let sim = &mut race.sim;
-    while sim.tasks(victim) > 0 && sim.polls(victim) < polls {
+    let last = sim.polls(victim) + polls;
+    while sim.tasks(victim) > 0 && sim.polls(victim) < last {
         if sim.run(1) == Outcome::Stuck || sim.steps() > STEPS {
             return Err(format!("does not end: {} steps", sim.steps()));
         }
