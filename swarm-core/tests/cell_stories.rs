@@ -42,7 +42,7 @@ struct Story {
 impl Story {
     /// `x` is at every node, accepted at ballot 2.
     fn new() -> Self {
-        let story = Self { sim: Sim::new(&Setup::new(1, 3, 8)), clients: 0 };
+        let story = Self { sim: Sim::new(&Setup::new(1, 3, 12)), clients: 0 };
         for node in ALL {
             story.has(node, X, Pointer::NULL, 2);
             story.shows(node, 2, X, solid());
@@ -429,6 +429,82 @@ fn a_failed_fast_round_does_not_win_by_its_ballot() {
     story.ends_with(N0, &[N0, N1], &[X, Y, 4]);
     story.finish(first, &ALL);
     story.ends_with(N0, &ALL, &[X, Y, 4]);
+}
+
+/// Two fast rounds from one word have one ballot. `r` has two of three nodes and `y` the third: a
+/// majority is not enough, since who meets nodes 0 and 2 cannot tell the two apart.
+#[test]
+fn a_majority_is_not_enough_for_a_fast_round() {
+    let mut story = Story::new();
+    let (first, told) = story.propose(R, true, LONG);
+    let (second, other) = story.propose(Y, true, LONG);
+    story.sim.take_all(first, N0);
+    story.sim.take_all(first, N1);
+    story.sim.take_all(second, N2);
+    story.sim.take_all(first, N2);
+    for node in ALL {
+        story.sim.deliver(first, node);
+        story.sim.lose_chains(second, node);
+    }
+    story.sim.poll_once(first);
+    assert!(told.borrow().is_none(), "neither is committed");
+    story.ends_with(N0, &[N0, N2], &[X]);
+    story.finish(first, &ALL);
+    let committed = matches!(told.take(), Some(Ok(Proposed::Committed(_))));
+    story.ends_with(N0, &ALL, if committed { &[X, R] } else { &[X] });
+    assert!(other.borrow().is_none());
+}
+
+/// A fast round's record is committed: all three nodes have it, not solid. One of them has promised
+/// a ballot since, or was told that it is solid, or has accepted it anew; its word differs. The
+/// record is the same, and must not be dropped.
+#[test]
+fn the_same_record_at_all_is_committed_whatever_their_words() {
+    let accepted = CellFlags::ACCEPTED;
+    for (ballot, flags, raised) in
+        [(5, CellFlags::empty(), 4), (4, solid(), 4), (7, solid(), 7), (4, accepted, 4)]
+    {
+        for (odd, gone) in [(N0, N1), (N0, N2), (N1, N2), (N2, N0)] {
+            let mut story = Story::new();
+            for node in ALL {
+                story.has(node, R, record(X), if node == odd { raised } else { 4 });
+                story.shows(node, 4, R, accepted);
+            }
+            story.shows(odd, ballot, R, flags);
+            story.sim.crash_node(gone, true);
+            let up: Vec<NodeId> = ALL.into_iter().filter(|&node| node != gone).collect();
+            // A proposer who has not heard of it is behind it.
+            let (late, told) = story.propose(Y, false, SHORT);
+            story.finish(late, &up);
+            assert!(matches!(told.take(), Some(Ok(Proposed::Lost))), "{ballot} {odd} {gone}");
+            story.ends_with(up[0], &up, &[X, R]);
+        }
+    }
+}
+
+/// A proposer meets `r`, which is at one node and not committed, and goes about to complete it; a
+/// rival is committed instead. Whether its own change is in is told by the committed records, back
+/// to the one it began with; nothing was ever built on `r`.
+#[test]
+fn what_was_met_and_not_committed_is_nothing_to_build_on() {
+    let mut story = Story::new();
+    story.has(N0, R, record(X), 3);
+    story.shows(N0, 3, R, solid());
+    let (first, told) = story.propose(Y, false, SHORT);
+    story.until(first, &[N0, N1], |story| story.is_promised(N1, 5) || story.is_promised(N1, 3));
+    let at = cell(1);
+    let (second, other) = story.begin(SHORT, move |group| async move {
+        let (mut tokens, view) = list(&group, &at).await?;
+        tokens.push(3);
+        append(&group, &at, &view, 3, number(9, 3), &tokens).await
+    });
+    story.finish(second, &[N1, N2]);
+    assert!(matches!(other.take(), Some(Ok(Proposed::Committed(_)))));
+    story.finish(first, &[N0, N1]);
+    assert!(matches!(told.take(), Some(Ok(Proposed::Lost))));
+    for nodes in [[N0, N1], [N1, N2], [N2, N0]] {
+        story.ends_with(nodes[0], &nodes, &[X, 3]);
+    }
 }
 
 /// A client dies at each await of a change in turn; whoever comes next finds it done or undone, and

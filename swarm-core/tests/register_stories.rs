@@ -284,6 +284,59 @@ fn a_refused_write_is_not_proved_by_the_next() {
     story.is_linearizable();
 }
 
+/// A reader writes a guess back to a node where its writer has taken the lock by then. If the WRITE
+/// touched the lock word it would be free again, for the reader to lock what the writer took back.
+#[test]
+fn a_write_back_does_not_free_a_lock() {
+    let (q, p, r) = (0, 1, 2);
+    let mut story = Story::new(0, &ALL);
+    story.sim.set_clock(q, 100_000, 0);
+    story.write(p, &[100]);
+    story.sim.take_verbs(p, N0, 2);
+    story.read(r);
+    // It looks, and fetches the value; node 0 has the guess and node 1 is to get it.
+    story.sim.roundtrip(r, &[N0, N1]);
+    story.sim.roundtrip(r, &[N0, N1]);
+    assert_eq!((story.sim.on_their_way(r, N0), story.sim.on_their_way(r, N1)), (0, 1));
+    assert_eq!(story.slot(r, N1), 0, "the write-back is on its way");
+    story.write(q, &[200]);
+    story.finish(q, &[N0, N1]);
+    let lock = |story: &Story, node| {
+        story.sim.word(node, Address((64 + p as u64 * 64) * 8).plus(buffer::LOCK))
+    };
+    while lock(&story, N0) == 0 || lock(&story, N1) == 0 {
+        story.sim.roundtrip(p, &[N0, N1]);
+    }
+    let locked = lock(&story, N1);
+    story.sim.take_all(r, N1);
+    assert_ne!(story.slot(r, N1), 0, "it has landed");
+    assert_eq!(lock(&story, N1), locked);
+    story.finish(r, &[N0, N1]);
+    story.finish(p, &[N0, N1]);
+    story.is_linearizable();
+}
+
+/// A buffer at the home node is damaged: its checksum does not agree. Another replica's is taken, and
+/// the damaged one repaired.
+#[test]
+fn a_damaged_buffer_is_passed_over_and_repaired() {
+    let mut story = Story::new(0, &ALL);
+    // Five words, more than fit in place.
+    story.write(1, &[102]);
+    story.finish(1, &[N0, N1]);
+    story.sim.take_all(1, N0);
+    story.sim.take_all(1, N1);
+    let value = Address((64 + 64) * 8).plus(buffer::HEADER_WORDS);
+    let whole = story.sim.word(N0, value);
+    assert_eq!(whole, 102);
+    story.sim.set_word(N0, value, 7);
+    story.read(2);
+    story.finish(2, &ALL);
+    assert_eq!(story.answer(1), Some(Answer::Value(Some(102))));
+    story.sim.drain();
+    assert_eq!(story.sim.word(N0, value), whole);
+}
+
 /// The stories leave nothing behind that the scheduler would not let end.
 #[test]
 fn a_story_can_be_left_to_chance() {
