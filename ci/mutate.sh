@@ -33,12 +33,12 @@ unset CARGO_ENCODED_RUSTFLAGS
 target() { if [[ $1 == lib ]]; then echo --lib; else echo "--test $1"; fi; }
 # shellcheck disable=SC2046 # the target is two words
 build() {
-    (cd "$tree" && cargo test --quiet --profile prove -p "swarm-$1" $(target "$2") --no-run)
+    (cd "$tree" && cargo test --quiet --profile prove --no-default-features -p "swarm-$1" $(target "$2") --no-run)
 }
 # shellcheck disable=SC2046
 check() {
     (cd "$tree" && SWARM_SCHEDULES="$3" timeout "$limit" \
-        cargo test --quiet --profile prove -p "swarm-$1" $(target "$2"))
+        cargo test --quiet --profile prove --no-default-features -p "swarm-$1" $(target "$2"))
 }
 field() { sed -n "/^diff /q; s/^$1: //p" "$2"; }
 

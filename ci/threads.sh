@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# The multi-threaded tests under the thread sanitizer: all memory that threads share is shared by
+# atomic words. Needs no nightly toolchain; the standard library is not instrumented, so what it
+# does by itself is left out (ci/tsan-suppressions.txt).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+target="$(rustc -vV | sed -n 's/^host: //p')"
+export RUSTC_BOOTSTRAP=1 CARGO_INCREMENTAL=0
+export RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer"
+export TSAN_OPTIONS="suppressions=$PWD/ci/tsan-suppressions.txt halt_on_error=0 exitcode=66"
+CARGO_TARGET_DIR="$(realpath -m "${CARGO_TARGET_DIR:-target}")/tsan" \
+    cargo test --quiet --locked --target "$target" --no-default-features \
+    -p swarm-shm -p swarm-kv --test conformance --test fabric --test clock --test threads

@@ -1,0 +1,73 @@
+//! Threads of one process that share a pool's memory: what they were told is linearizable.
+//!
+//! With the thread sanitizer (`ci/threads.sh`) this shows as well that no memory is shared in
+//! another way than by atomic words.
+
+use std::sync::Barrier;
+use std::time::Instant;
+
+use swarm_core::history::{Answer, BUDGET, Call, Operation, check};
+use swarm_kv::shm::{self, CreateOptions, Pool};
+use swarm_kv::{Error, Options};
+
+const THREADS: usize = 4;
+const KEYS: u64 = 3;
+const OPERATIONS: u64 = 3000;
+
+/// What one thread did: all five operations on a few keys, of which it forgets where they are.
+fn work(pool: &Pool, me: usize, since: Instant, ready: &Barrier) -> Result<Vec<Operation>, Error> {
+    let client = shm::open(pool, Options::default().cached_keys(2).cached_buckets(1))
+        .expect("there is a slot for each thread");
+    let store = client.blocking();
+    let mut rng = fastrand::Rng::with_seed(me as u64);
+    let mut history = Vec::new();
+    ready.wait();
+    for nth in 0..OPERATIONS {
+        let key = rng.u64(..KEYS);
+        let name = [b'a' + key as u8; 9];
+        let number = nth * THREADS as u64 + me as u64 + 1;
+        let value = number.to_le_bytes();
+        let call = match rng.u8(..10) {
+            0..4 => Call::Get,
+            4..6 => Call::Update(number),
+            6 => Call::Put(number),
+            7..9 => Call::Insert(number),
+            _ => Call::Delete,
+        };
+        let called = since.elapsed().as_nanos() as u64;
+        let told = |done| if done { Answer::Done } else { Answer::Refused };
+        let answer = match call {
+            Call::Get => Answer::Value(store.get(&name)?.map(|value| {
+                u64::from_le_bytes(*value.first_chunk().expect("values have eight bytes"))
+            })),
+            Call::Update(_) => told(store.update(&name, &value)?),
+            Call::Put(_) => store.put(&name, &value).map(|()| Answer::Done)?,
+            Call::Insert(_) => told(store.insert(&name, &value)?),
+            Call::Delete => store.delete(&name).map(|()| Answer::Done)?,
+        };
+        let answered = Some((since.elapsed().as_nanos() as u64, answer));
+        history.push(Operation { key, client: me, call, called, answered });
+    }
+    Ok(history)
+}
+
+#[test]
+fn what_threads_are_told_is_linearizable() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = CreateOptions { nodes: 3, capacity: 64 << 20, ..CreateOptions::default() };
+    let pool = &Pool::create(dir.path().join("pool"), &options).expect("a pool");
+    let (since, ready) = (Instant::now(), &Barrier::new(THREADS));
+    let histories: Vec<_> = std::thread::scope(|scope| {
+        let spawn = |me| scope.spawn(move || work(pool, me, since, ready));
+        let threads: Vec<_> = (0..THREADS).map(spawn).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no thread panics")).collect()
+    });
+    let mut all = Vec::new();
+    for history in histories {
+        all.extend(history.expect("all nodes answer, and there is room"));
+    }
+    assert_eq!(all.len() as u64, THREADS as u64 * OPERATIONS);
+    if let Err(rejected) = check(&all, |_| None, BUDGET) {
+        panic!("{rejected}");
+    }
+}
