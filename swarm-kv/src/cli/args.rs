@@ -21,6 +21,7 @@ const EXAMPLES: &str = "Examples:
   swarm put /dev/shm/pool greeting hello
   swarm get /dev/shm/pool greeting
   swarm bench --workload b --clients 4      YCSB B on a temporary pool
+  swarm torture --kill-clients              is it linearizable while clients are killed?
   swarm destroy /dev/shm/pool
 
 Exit status: 0 done, 1 the answer is no (absent, exists), 2 wrong usage, 3 failure.";
@@ -81,7 +82,13 @@ pub(crate) enum Command {
     /// Measure: YCSB workloads, with processes as clients
     #[command(after_help = BENCH_HELP)]
     Bench(BenchArgs),
-    /// A client of bench or demo: takes its job on standard input
+    /// Let clients work on a few hot keys while things fail, and judge what they were told
+    #[command(after_help = TORTURE_HELP)]
+    Torture(TortureArgs),
+    /// Judge a history: whether it is linearizable
+    #[command(after_help = CHECK_HELP)]
+    Check(CheckArgs),
+    /// A client of bench, torture or demo: takes its job on standard input
     #[command(hide = true)]
     Worker {
         /// The process to end with
@@ -99,6 +106,22 @@ Loading and a warm-up that touches every key come first and are not counted.
 Examples:
   swarm bench --workload b --clients 4 --rtt 2us
   swarm bench --system dm-abd --workload a --rtt 2us --json";
+
+const TORTURE_HELP: &str = "Each client is a process that gets, puts, inserts, updates and \
+deletes as fast as it can; every value is written once. Every call is on record before it is made, \
+every answer as soon as it is there, so that what a killed client did is known as far as it can be.
+
+Exit status: 0 linearizable, 1 not, 3 failure.
+
+Examples:
+  swarm torture --clients 8 --kill-clients --freeze-node
+  swarm torture --seconds 60 --kill-node --history FILE; swarm check FILE";
+
+const CHECK_HELP: &str = "A line is a JSON object: client, op (get, put, insert, update, delete), \
+key, value (string or null), call_ns, return_ns (null if it never returned), outcome (ok, absent, \
+exists, unknown), read (string or null). Times are of one clock. Keys are absent at first.
+
+Exit status: 0 linearizable; 1 not, with a small window that shows it; 3 unreadable.";
 
 /// A pool that is there.
 #[derive(Args, Debug)]
@@ -204,6 +227,45 @@ pub(crate) struct BenchArgs {
     /// Clients are threads instead of processes
     #[arg(long)]
     pub(crate) threads: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct TortureArgs {
+    /// The pool's directory; without it a temporary pool is made
+    pub(crate) pool: Option<PathBuf>,
+    /// Client processes at a time
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=400))]
+    pub(crate) clients: u32,
+    /// Keys, all of them hot
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) keys: u32,
+    /// How long
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) seconds: u64,
+    /// Memory nodes of the temporary pool [default: 3]
+    #[arg(long, value_parser = parse_nodes, conflicts_with = "pool")]
+    pub(crate) nodes: Option<usize>,
+    /// Kill clients with SIGKILL at random moments; others take their places
+    #[arg(long)]
+    pub(crate) kill_clients: bool,
+    /// Half-way, take a minority of the memory nodes away for good
+    #[arg(long)]
+    pub(crate) kill_node: bool,
+    /// Stop and thaw memory nodes at random moments
+    #[arg(long)]
+    pub(crate) freeze_node: bool,
+    /// Write the history to this file, for `swarm check`
+    #[arg(long)]
+    pub(crate) history: Option<PathBuf>,
+    /// Seed of what the clients do and of when things fail
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct CheckArgs {
+    /// The history; `-` reads standard input
+    pub(crate) file: PathBuf,
 }
 
 fn parse_nodes(text: &str) -> Result<usize, String> {

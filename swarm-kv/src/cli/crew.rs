@@ -30,21 +30,29 @@ enum Member {
 pub(crate) struct Crew {
     members: Vec<Member>,
     inbox: Receiver<(usize, Message)>,
+    messages: Sender<(usize, Message)>,
 }
 
 impl Crew {
     /// Starts a client for each job.
     pub(crate) fn start(jobs: Vec<Job>, shell: Shell) -> Result<Self, Failure> {
         let (messages, inbox) = mpsc::channel();
-        let mut crew = Self { members: Vec::new(), inbox };
+        let mut crew = Self { members: Vec::new(), inbox, messages };
         for (number, job) in jobs.into_iter().enumerate() {
-            let messages = messages.clone();
+            let messages = crew.messages.clone();
             crew.members.push(match shell {
                 Shell::Process => start_process(number, &job, messages)?,
                 Shell::Thread => start_thread(number, job, messages),
             });
         }
         Ok(crew)
+    }
+
+    /// Starts one more client, a process, and yields its number.
+    pub(crate) fn add(&mut self, job: &Job) -> Result<usize, Failure> {
+        let number = self.members.len();
+        self.members.push(start_process(number, job, self.messages.clone())?);
+        Ok(number)
     }
 
     /// The next message, and whose; `None` if there was none in time.
@@ -89,12 +97,14 @@ impl Crew {
         Ok(at_ns)
     }
 
-    /// Kills a client that is a process with SIGKILL.
+    /// Kills a client that is a process with SIGKILL. It has ended when this returns.
     pub(crate) fn kill(&mut self, number: usize) -> Result<(), Failure> {
         match &mut self.members[number] {
-            Member::Process { child, .. } => child
-                .kill()
-                .map_err(|error| Failure::because(format!("cannot kill client {number}"), error)),
+            Member::Process { child, .. } => {
+                child.kill().and_then(|()| child.wait()).map(|_| ()).map_err(|error| {
+                    Failure::because(format!("cannot kill client {number}"), error)
+                })
+            }
             Member::Thread { .. } => unreachable!("only processes can be killed"),
         }
     }

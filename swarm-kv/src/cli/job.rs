@@ -14,6 +14,7 @@ use super::workload::{Kind, Plan, System};
 pub(crate) enum Job {
     Bench(BenchJob),
     Demo(DemoJob),
+    Torture(TortureJob),
 }
 
 /// To measure a workload.
@@ -39,6 +40,20 @@ pub(crate) struct DemoJob {
     pub(crate) keys: u32,
     pub(crate) rtt_ns: u64,
     pub(crate) seconds: u64,
+}
+
+/// To work on hot keys until the time is over, and keep a log of all calls and answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct TortureJob {
+    pub(crate) pool: PathBuf,
+    pub(crate) log: PathBuf,
+    /// Tells the keys of this run from others.
+    pub(crate) run: String,
+    pub(crate) client: u32,
+    pub(crate) keys: u32,
+    pub(crate) seed: u64,
+    /// On the clock of [`monotonic_ns`].
+    pub(crate) until_ns: u64,
 }
 
 /// What all clients are told: the further lines.

@@ -11,11 +11,16 @@
 //! measure, bench,
 //! bench_report            YCSB
 //! demo…                   the store at work while things fail
+//! torture…                histories of clients under kills and freezes
+//! check…                  whether a history is linearizable; histories as files
 //! ```
 
 mod args;
 mod bench;
 mod bench_report;
+mod check;
+mod check_format;
+mod check_report;
 mod crew;
 mod demo;
 mod demo_live;
@@ -31,6 +36,11 @@ mod outcome;
 mod pools;
 mod store;
 mod temporary;
+mod torture;
+mod torture_chaos;
+mod torture_log;
+mod torture_report;
+mod torture_worker;
 mod transfer;
 mod units;
 mod worker;
@@ -58,6 +68,8 @@ pub(crate) fn run() -> ExitCode {
         Command::Import(args) => transfer::import(&args, json),
         Command::Export(args) => transfer::export(&args, json),
         Command::Bench(args) => bench::run(&args, json),
+        Command::Torture(args) => torture::run(&args, json),
+        Command::Check(args) => check::run(&args, json),
         Command::Worker { parent } => worker::run(parent),
     };
     outcome::report(result, json)

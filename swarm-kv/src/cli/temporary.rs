@@ -36,18 +36,16 @@ fn directories() -> std::sync::MutexGuard<'static, Vec<PathBuf>> {
     DIRECTORIES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A directory with a pool in it that goes when this is dropped, or at ^C.
-pub(crate) struct TemporaryPool {
-    pool: Pool,
+/// A directory that goes when this is dropped, or at ^C.
+pub(crate) struct TemporaryDirectory {
     directory: TempDir,
     /// Holds the directory's lock.
     _lock: File,
 }
 
-impl TemporaryPool {
-    /// A pool in shared memory or, if that is full, among the temporary files.
-    pub(crate) fn create(nodes: usize, capacity: u64, max_clients: usize) -> Result<Self, Failure> {
-        let size = capacity * nodes as u64;
+impl TemporaryDirectory {
+    /// A directory in shared memory or, if `size` finds no room there, among the temporary files.
+    pub(crate) fn create(size: u64) -> Result<Self, Failure> {
         places().iter().for_each(|place| sweep(place));
         let place = place_for(size)?;
         let directory = tempfile::Builder::new()
@@ -57,9 +55,34 @@ impl TemporaryPool {
         directories().push(directory.path().to_owned());
         let lock = lock(directory.path())
             .map_err(|e| Failure::because(format!("cannot lock {}", place.display()), e))?;
+        Ok(Self { directory, _lock: lock })
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        self.directory.path()
+    }
+}
+
+impl Drop for TemporaryDirectory {
+    fn drop(&mut self) {
+        directories().retain(|path| path != self.directory.path());
+    }
+}
+
+/// A pool in a temporary directory.
+pub(crate) struct TemporaryPool {
+    pool: Pool,
+    directory: TemporaryDirectory,
+}
+
+impl TemporaryPool {
+    /// A pool in shared memory or, if that is full, among the temporary files.
+    pub(crate) fn create(nodes: usize, capacity: u64, max_clients: usize) -> Result<Self, Failure> {
+        let directory = TemporaryDirectory::create(capacity * nodes as u64)?;
         let options = CreateOptions { nodes, capacity, max_clients, node_paths: None };
         let pool = Pool::create(directory.path().join("pool"), &options)?;
-        Ok(Self { pool, directory, _lock: lock })
+        Ok(Self { pool, directory })
     }
 
     /// The pool.
@@ -75,12 +98,6 @@ impl TemporaryPool {
     /// Where other files may lie that go at the same time.
     pub(crate) fn directory(&self) -> &Path {
         self.directory.path()
-    }
-}
-
-impl Drop for TemporaryPool {
-    fn drop(&mut self) {
-        directories().retain(|path| path != self.directory.path());
     }
 }
 

@@ -12,6 +12,7 @@ use super::demo_worker;
 use super::job::{Job, Message, Order, to_line};
 use super::measure;
 use super::outcome::{Answer, Failure};
+use super::torture_worker;
 
 /// The way to whoever leads.
 pub(crate) trait Lead {
@@ -42,6 +43,7 @@ pub(crate) fn work(job: &Job, lead: &dyn Lead) -> Result<(), Failure> {
     let result = match job {
         Job::Bench(job) => measure::run(job, lead),
         Job::Demo(job) => demo_worker::run(job, lead),
+        Job::Torture(job) => torture_worker::run(job, lead),
     };
     lead.tell(match result {
         Ok(report) => Message::Report(Box::new(report)),

@@ -6,4 +6,5 @@ mod demo;
 mod keys;
 mod kill;
 mod pools;
+mod torture;
 mod transfer;

@@ -1,0 +1,243 @@
+//! `swarm torture`: clients on a few hot keys while things fail, and whether what they were told is
+//! linearizable.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use swarm_core::history::{Answer as Told, Call, Operation};
+
+use super::args::TortureArgs;
+use super::check::judge;
+use super::check_format::History;
+use super::crew::{Crew, Shell, gone};
+use super::job::{Job, Message, TortureJob, monotonic_ns};
+use super::outcome::{Answer, Failure};
+use super::store::{Pool, SafeGuess, Store, Task, block_on, open_pool, with_emulated};
+use super::temporary::{TemporaryDirectory, TemporaryPool};
+use super::torture_chaos::Chaos;
+use super::torture_log::{self, ends_full, name, take};
+use super::torture_report::{Brought, widest_gap};
+use super::torture_worker::{RTT_NS, key_name, read};
+
+/// Bytes of each node of a temporary pool for each second: about twice what two cores write.
+const BYTES_A_SECOND: u64 = 64 << 20;
+/// A temporary pool is no smaller and no larger than this.
+const SMALLEST: u64 = 256 << 20;
+const LARGEST: u64 = 2 << 30;
+/// Bytes that the logs may take for each second.
+const LOG_BYTES_A_SECOND: u64 = 32 << 20;
+/// How long after the time is over a client may still take to end.
+const PATIENCE_NS: u64 = 30_000_000_000;
+
+/// Tortures.
+pub(crate) fn run(args: &TortureArgs, json: bool) -> Result<Answer, Failure> {
+    let (temporary, directory);
+    let opened;
+    let (pool, path, logs): (&Pool, PathBuf, &Path) = match &args.pool {
+        Some(path) => {
+            opened = open_pool(path)?;
+            directory = TemporaryDirectory::create(args.seconds * LOG_BYTES_A_SECOND)?;
+            (&opened, path.clone(), directory.path())
+        }
+        None => {
+            let capacity = (args.seconds * BYTES_A_SECOND).clamp(SMALLEST, LARGEST);
+            let slots = 2 * args.clients as usize + 8;
+            temporary = TemporaryPool::create(args.nodes.unwrap_or(3), capacity, slots)?;
+            (temporary.pool(), temporary.path(), temporary.directory())
+        }
+    };
+    // Looked at first, so that no run is in vain.
+    let file = args.history.as_deref().map(|path| {
+        let failed = |error| Failure::because(format!("cannot write {}", path.display()), error);
+        File::create(path).map_err(failed).map(|file| (path, file))
+    });
+    let file = file.transpose()?;
+    // Keys that nobody else uses, so that they are absent at first.
+    let run = format!("{}-{}", std::process::id(), monotonic_ns());
+    let mut torture = Torture::new(args, pool, path, logs, run);
+    let outcome = torture.lead();
+    let (mut history, chaos) = (History::default(), torture.chaos);
+    let (freezes, nodes_gone) = (chaos.freezes, chaos.gone.clone());
+    outcome?;
+    for client in 0..torture.clients {
+        take(&mut history, &log_path(logs, client), client)?;
+    }
+    let widest_gap_ns = widest_gap(&history);
+    let look = LastLook { args, run: &torture.run, client: torture.clients, history: &mut history };
+    with_emulated::<SafeGuess, _>(pool, args.keys as usize, RTT_NS, look)?;
+    drop(chaos);
+    for key in 0..args.keys {
+        history.keys.number(key_name(&torture.run, key));
+    }
+    history.operations.sort_by_key(|op| op.called);
+    if let Some((path, file)) = file {
+        history
+            .write(BufWriter::new(file))
+            .map_err(|error| Failure::because(format!("cannot write {}", path.display()), error))?;
+    }
+    let brought = Brought {
+        seconds: (torture.ended_ns - torture.started_ns) as f64 / 1e9,
+        clients: torture.clients,
+        kills: torture.kills,
+        freezes,
+        gone: nodes_gone,
+        full: torture.full,
+        widest_gap_ns,
+        verdict: judge(&history)?,
+    };
+    brought.print(&history, json)?;
+    Ok(brought.verdict.answer())
+}
+
+fn log_path(logs: &Path, client: u32) -> PathBuf {
+    logs.join(format!("log-{client}"))
+}
+
+/// A run.
+struct Torture<'a> {
+    args: &'a TortureArgs,
+    path: PathBuf,
+    logs: &'a Path,
+    run: String,
+    chaos: Chaos<'a>,
+    started_ns: u64,
+    until_ns: u64,
+    ended_ns: u64,
+    /// Clients that were started so far.
+    clients: u32,
+    kills: u64,
+    full: bool,
+}
+
+impl<'a> Torture<'a> {
+    fn new(
+        args: &'a TortureArgs,
+        pool: &'a Pool,
+        path: PathBuf,
+        logs: &'a Path,
+        run: String,
+    ) -> Self {
+        let started_ns = monotonic_ns();
+        Self {
+            args,
+            path,
+            logs,
+            run,
+            chaos: Chaos::new(pool, args, started_ns),
+            started_ns,
+            until_ns: started_ns + args.seconds * 1_000_000_000,
+            ended_ns: started_ns,
+            clients: 0,
+            kills: 0,
+            full: false,
+        }
+    }
+
+    /// The job of the next client.
+    fn job(&mut self) -> Job {
+        let client = self.clients;
+        self.clients += 1;
+        Job::Torture(TortureJob {
+            pool: self.path.clone(),
+            log: log_path(self.logs, client),
+            run: self.run.clone(),
+            client,
+            keys: self.args.keys,
+            seed: self.args.seed,
+            until_ns: self.until_ns,
+        })
+    }
+
+    /// Lets the clients work until the time is over and all have ended.
+    fn lead(&mut self) -> Result<(), Failure> {
+        let template = "{wide_bar} {elapsed}/{msg} s";
+        let style = ProgressStyle::with_template(template).expect("the template is well-formed");
+        let bar = ProgressBar::new(self.args.seconds * 1000)
+            .with_style(style)
+            .with_message(self.args.seconds.to_string());
+        let jobs = (0..self.args.clients).map(|_| self.job()).collect();
+        let mut crew = Crew::start(jobs, Shell::Process)?;
+        // Those at work, and whether they have reported.
+        let mut at_work: Vec<usize> = (0..self.args.clients as usize).collect();
+        let mut reported = HashMap::new();
+        while !at_work.is_empty() {
+            let now = monotonic_ns();
+            bar.set_position((now - self.started_ns) / 1_000_000);
+            if now > self.until_ns + PATIENCE_NS {
+                let client = at_work[0];
+                return Err(Failure::Failed(format!("client {client} does not end")));
+            }
+            if now < self.until_ns && !self.full {
+                self.chaos.tick(now);
+                if let Some(victim) = self.chaos.victim(now, at_work.len()) {
+                    crew.kill(at_work.swap_remove(victim))?;
+                    self.kills += 1;
+                    at_work.push(crew.add(&self.job())?);
+                }
+            }
+            match crew.next(Duration::from_millis(1)) {
+                Some((client, Message::Report(report))) => {
+                    reported.insert(client, report.ended_ns);
+                    self.ended_ns = self.ended_ns.max(report.ended_ns);
+                }
+                Some((client, Message::Gone)) if at_work.contains(&client) => {
+                    let ended = reported.get(&client).ok_or_else(|| gone(client))?;
+                    at_work.retain(|&other| other != client);
+                    if *ended < self.until_ns && !self.full {
+                        self.full = ends_full(&log_path(self.logs, client as u32));
+                        if !self.full {
+                            at_work.push(crew.add(&self.job())?);
+                        }
+                    }
+                }
+                Some((_, Message::Failed(why))) => return Err(Failure::Failed(why)),
+                _ => {}
+            }
+        }
+        bar.finish_and_clear();
+        Ok(())
+    }
+}
+
+/// Gets every key once all clients have ended, and leaves none.
+struct LastLook<'a> {
+    args: &'a TortureArgs,
+    run: &'a str,
+    client: u32,
+    history: &'a mut History,
+}
+
+impl Task for LastLook<'_> {
+    type Output = ();
+
+    fn run<S: Store>(self, store: &S) -> Result<(), Failure> {
+        let mut room = Vec::new();
+        for key in 0..self.args.keys {
+            let name_of_key = key_name(self.run, key);
+            let called = monotonic_ns();
+            let told =
+                block_on(store.get(name_of_key.as_bytes(), |value| read(key, value, &mut room)))?;
+            let at = monotonic_ns();
+            let told = match told {
+                torture_log::Told::Value(tag) => Some(name(self.history, tag)),
+                torture_log::Told::Damaged => Some(self.history.values.number("damaged".into())),
+                _ => None,
+            };
+            self.history.operations.push(Operation {
+                key: u64::from(key),
+                client: self.client as usize,
+                call: Call::Get,
+                called,
+                answered: Some((at, Told::Value(told))),
+            });
+            if self.args.pool.is_some() {
+                block_on(store.delete(name_of_key.as_bytes()))?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,116 @@
+//! What fails during torture, and when.
+//!
+//! The invariant: of n memory nodes no more than a minority is away at any time.
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use swarm_core::fabric::NodeId;
+
+use super::args::TortureArgs;
+use super::store::{Pool, SwitchState};
+
+/// Times between kills of clients, and for which nodes freeze and do not: nanoseconds.
+const KILL_EVERY: std::ops::Range<u64> = 20_000_000..200_000_000;
+const FREEZE_FOR: std::ops::Range<u64> = 1_000_000..150_000_000;
+const THAW_FOR: std::ops::Range<u64> = 5_000_000..150_000_000;
+
+/// Takes nodes away and gives them back, and says when clients are to be killed.
+pub(crate) struct Chaos<'p> {
+    pool: &'p Pool,
+    rng: SmallRng,
+    nodes: u8,
+    kill_at: Option<u64>,
+    /// When the minority goes for good.
+    part_at: Option<u64>,
+    /// When something freezes or thaws next.
+    turn_at: Option<u64>,
+    frozen: Vec<u8>,
+    pub(crate) gone: Vec<u8>,
+    pub(crate) freezes: u64,
+}
+
+impl<'p> Chaos<'p> {
+    /// Nothing has failed yet.
+    pub(crate) fn new(pool: &'p Pool, args: &TortureArgs, from_ns: u64) -> Self {
+        let nodes = pool.geometry().nodes as u8;
+        let some = nodes > 2;
+        Self {
+            pool,
+            rng: SmallRng::seed_from_u64(args.seed),
+            nodes,
+            kill_at: args.kill_clients.then_some(from_ns),
+            part_at: (args.kill_node && some).then_some(from_ns + args.seconds * 500_000_000),
+            turn_at: (args.freeze_node && some).then_some(from_ns),
+            frozen: Vec::new(),
+            gone: Vec::new(),
+            freezes: 0,
+        }
+    }
+
+    /// Whether a client is to be killed now; if so, which of so many.
+    pub(crate) fn victim(&mut self, now: u64, clients: usize) -> Option<usize> {
+        if clients == 0 || self.kill_at? > now {
+            return None;
+        }
+        self.kill_at = Some(now + self.rng.random_range(KILL_EVERY));
+        Some(self.rng.random_range(0..clients))
+    }
+
+    /// Lets nodes fail as the time has come.
+    pub(crate) fn tick(&mut self, now: u64) {
+        let minority = (self.nodes as usize - 1) / 2;
+        if self.part_at.is_some_and(|at| at <= now) {
+            self.part_at = None;
+            self.thaw();
+            // One fewer where nodes are also to freeze, as long as there is more than one.
+            let count = if self.turn_at.is_some() { minority.max(2) - 1 } else { minority };
+            for _ in 0..count {
+                let node = self.one_up();
+                self.switch(node, SwitchState::Down);
+                self.gone.push(node);
+            }
+        }
+        if self.turn_at.is_some_and(|at| at <= now) {
+            let wait = if self.frozen.is_empty() {
+                for _ in self.gone.len()..minority {
+                    let node = self.one_up();
+                    self.switch(node, SwitchState::Frozen);
+                    self.frozen.push(node);
+                    self.freezes += 1;
+                }
+                FREEZE_FOR
+            } else {
+                self.thaw();
+                THAW_FOR
+            };
+            self.turn_at = Some(now + self.rng.random_range(wait));
+        }
+    }
+
+    /// A node that has not failed.
+    fn one_up(&mut self) -> u8 {
+        let up = |node: &u8| !self.gone.contains(node) && !self.frozen.contains(node);
+        let up: Vec<u8> = (0..self.nodes).filter(up).collect();
+        up[self.rng.random_range(0..up.len())]
+    }
+
+    fn thaw(&mut self) {
+        for node in std::mem::take(&mut self.frozen) {
+            self.switch(node, SwitchState::Up);
+        }
+    }
+
+    fn switch(&self, node: u8, state: SwitchState) {
+        self.pool.switch(NodeId(node)).set(state);
+    }
+}
+
+impl Drop for Chaos<'_> {
+    /// The pool may be somebody's: it gets its nodes back.
+    fn drop(&mut self) {
+        self.thaw();
+        for &node in &self.gone {
+            self.switch(node, SwitchState::Up);
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! What torture brought, for people and for programs.
+
+use serde_json::{Value, json};
+
+use super::check::Verdict;
+use super::check_format::{History, Op, Outcome};
+use super::outcome::{Failure, say};
+use super::units::{show_ns, show_rate};
+
+/// All that is worth telling.
+pub(crate) struct Brought {
+    pub(crate) seconds: f64,
+    pub(crate) clients: u32,
+    pub(crate) kills: u64,
+    pub(crate) freezes: u64,
+    pub(crate) gone: Vec<u8>,
+    /// Whether it ended early because the pool was full.
+    pub(crate) full: bool,
+    pub(crate) widest_gap_ns: u64,
+    pub(crate) verdict: Verdict,
+}
+
+/// The longest time without an answer to anybody, between the first answer and the last.
+pub(crate) fn widest_gap(history: &History) -> u64 {
+    let mut ends: Vec<u64> =
+        history.operations.iter().filter_map(|op| Some(op.answered?.0)).collect();
+    ends.sort_unstable();
+    ends.windows(2).map(|two| two[1] - two[0]).max().unwrap_or(0)
+}
+
+fn counts(history: &History) -> [[u64; 4]; 5] {
+    let mut counts = [[0; 4]; 5];
+    for op in &history.operations {
+        counts[Op::of(op.call) as usize][Outcome::of(op) as usize] += 1;
+    }
+    counts
+}
+
+impl Brought {
+    /// Prints it.
+    pub(crate) fn print(&self, history: &History, json: bool) -> Result<(), Failure> {
+        if json { say(self.json(history)) } else { self.table(history) }
+    }
+
+    fn json(&self, history: &History) -> Value {
+        let mut object = self.verdict.json(history);
+        object.insert("seconds".into(), json!(self.seconds));
+        for (op, counts) in Op::ALL.into_iter().zip(counts(history)) {
+            let outcomes = Outcome::ALL.into_iter().zip(counts);
+            let outcomes: serde_json::Map<_, _> =
+                outcomes.map(|(outcome, n)| (outcome.name().to_owned(), json!(n))).collect();
+            object.insert(op.name().into(), Value::Object(outcomes));
+        }
+        object.insert("clients".into(), json!(self.clients));
+        object.insert("kills".into(), json!(self.kills));
+        object.insert("freezes".into(), json!(self.freezes));
+        object.insert("killed_nodes".into(), json!(self.gone));
+        object.insert("widest_gap_ns".into(), json!(self.widest_gap_ns));
+        object.insert("pool_full".into(), json!(self.full));
+        Value::Object(object)
+    }
+
+    fn table(&self, history: &History) -> Result<(), Failure> {
+        let [ok, absent, exists, unknown] = Outcome::ALL.map(Outcome::name);
+        say(format_args!("\n  {:8}{ok:>12}{absent:>12}{exists:>12}{unknown:>12}", ""))?;
+        for (op, counts) in Op::ALL.into_iter().zip(counts(history)) {
+            let [ok, absent, exists, unknown] = counts;
+            let name = op.name();
+            say(format_args!("  {name:8}{ok:>12}{absent:>12}{exists:>12}{unknown:>12}"))?;
+        }
+        let rate = show_rate(history.operations.len() as f64 / self.seconds.max(1e-9));
+        say(format_args!("\n  throughput      {rate} for {:.1} s", self.seconds))?;
+        say(format_args!("  widest gap      {} without an answer", show_ns(self.widest_gap_ns)))?;
+        say(format_args!("  clients         {}, killed {}", self.clients, self.kills))?;
+        let gone: Vec<_> = self.gone.iter().map(u8::to_string).collect();
+        let gone = if gone.is_empty() { "none".to_owned() } else { gone.join(", ") };
+        say(format_args!("  nodes           freezes {}, gone for good {gone}", self.freezes))?;
+        if self.full {
+            say("  the pool was full before the time was over; what was done until then counts")?;
+        }
+        say("")?;
+        self.verdict.say(history)
+    }
+}

@@ -1,0 +1,118 @@
+//! A client of torture: one operation after the other on hot keys, until the time is over, the pool
+//! is full, or it is killed.
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use super::check_format::Op;
+use super::demo_worker::TELL_EVERY_NS;
+use super::job::{Message, Report, TortureJob, monotonic_ns};
+use super::outcome::Failure;
+use super::store::{Error, SafeGuess, Store, Task, block_on, open_pool, with_emulated};
+use super::torture_log::{Log, Tag, Told};
+use super::worker::Lead;
+
+/// The roundtrip that is emulated.
+pub(crate) const RTT_NS: u64 = 2_000;
+/// A client that is told nothing but errors gives up.
+const MAX_ERRORS: u32 = 50;
+
+/// A key's name.
+pub(crate) fn key_name(run: &str, key: u32) -> String {
+    format!("torture-{run}-{key}")
+}
+
+/// Does the job.
+pub(crate) fn run(job: &TortureJob, lead: &dyn Lead) -> Result<Report, Failure> {
+    let pool = open_pool(&job.pool)?;
+    with_emulated::<SafeGuess, _>(&pool, job.keys as usize, RTT_NS, Torture { job, lead })
+}
+
+struct Torture<'a> {
+    job: &'a TortureJob,
+    lead: &'a dyn Lead,
+}
+
+impl Task for Torture<'_> {
+    type Output = Report;
+
+    fn run<S: Store>(self, store: &S) -> Result<Report, Failure> {
+        let job = self.job;
+        let failed = |error| Failure::because("cannot write the log", error);
+        let mut log = Log::create(&job.log).map_err(failed)?;
+        let names: Vec<_> = (0..job.keys).map(|key| key_name(&job.run, key)).collect();
+        let mut rng = SmallRng::seed_from_u64(job.seed ^ u64::from(job.client) << 32);
+        let (mut value, mut room) = (Vec::new(), Vec::new());
+        let started_ns = monotonic_ns();
+        let (mut now, mut told_at, mut errors) = (started_ns, started_ns, 0);
+        for number in 1..u32::MAX {
+            if now >= job.until_ns {
+                break;
+            }
+            let key = rng.random_range(0..job.keys);
+            let op = pick(&mut rng);
+            Tag { client: job.client, number }.fill(key, &mut value);
+            log.call(op, key, number, monotonic_ns()).map_err(failed)?;
+            let called_ns = monotonic_ns();
+            let name = names[key as usize].as_bytes();
+            let result = block_on(carry_out(store, op, name, key, &value, &mut room));
+            now = monotonic_ns();
+            let told = match &result {
+                Ok(told) => *told,
+                Err(Error::Full { .. }) => Told::Full,
+                Err(_) => Told::Unknown,
+            };
+            log.answer(told, called_ns, now).map_err(failed)?;
+            match result {
+                Ok(_) => errors = 0,
+                // Another client takes this one's place, or none if the pool is full.
+                Err(Error::Full { .. } | Error::Spent) => break,
+                Err(_) if errors < MAX_ERRORS => errors += 1,
+                Err(error) => return Err(error.into()),
+            }
+            if now - told_at > TELL_EVERY_NS {
+                told_at = now;
+                self.lead.tell(Message::Progress { at_ns: now, done: u64::from(number) })?;
+            }
+        }
+        Ok(Report { started_ns, ended_ns: now, ..Report::default() })
+    }
+}
+
+/// All five, with keys that are there about half of the time.
+fn pick(rng: &mut SmallRng) -> Op {
+    match rng.random_range(0..100) {
+        0..35 => Op::Get,
+        35..50 => Op::Put,
+        50..65 => Op::Insert,
+        65..83 => Op::Update,
+        _ => Op::Delete,
+    }
+}
+
+async fn carry_out<S: Store>(
+    store: &S,
+    op: Op,
+    name: &[u8],
+    key: u32,
+    value: &[u8],
+    room: &mut Vec<u8>,
+) -> Result<Told, Error> {
+    let done = |done| if done { Told::Done } else { Told::Refused };
+    Ok(match op {
+        Op::Get => store.get(name, |value| read(key, value, room)).await?,
+        Op::Put => done(store.put(name, value).await.map(|()| true)?),
+        Op::Insert => done(store.insert(name, value).await?),
+        Op::Update => done(store.update(name, value).await?),
+        Op::Delete => done(store.delete(name).await.map(|()| true)?),
+    })
+}
+
+/// What a get is told.
+pub(crate) fn read(key: u32, value: Option<&[u8]>, room: &mut Vec<u8>) -> Told {
+    match value.map(|value| Tag::parse(key, value, room)) {
+        None => Told::Absent,
+        Some(Some(tag)) => Told::Value(tag),
+        Some(None) => Told::Damaged,
+    }
+}

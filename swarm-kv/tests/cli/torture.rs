@@ -1,0 +1,168 @@
+//! Torture and check: what clients are told while things fail is linearizable, and a history that is
+//! not is told from one that is.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::common::{TestPool, json, swarm, temporary_pools};
+
+/// Runs `check` on some text; its exit status and what it printed.
+fn check(text: &str, flags: &[&str]) -> (i32, String) {
+    let output = swarm(&[&["check", "-"], flags].concat()).write_stdin(text).output();
+    let output = output.expect("the command line can be run");
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!told.contains("panicked"), "{told}");
+    let status = output.status.code().expect("it was not killed");
+    (status, String::from_utf8_lossy(&output.stdout).into_owned() + &told)
+}
+
+/// A line of a history; `told` is the outcome, or what was read.
+fn line(client: u32, op: &str, value: Option<&str>, times: (u64, u64), told: &str) -> String {
+    let outcome = ["ok", "absent", "exists", "unknown"].contains(&told);
+    let line = json!({
+        "client": client,
+        "op": op,
+        "key": "k",
+        "value": value,
+        "call_ns": times.0,
+        "return_ns": (told != "unknown").then_some(times.1),
+        "outcome": if outcome { told } else { "ok" },
+        "read": (!outcome).then_some(told),
+    });
+    format!("{line}\n")
+}
+
+#[test]
+fn what_clients_are_told_while_things_fail_is_linearizable() {
+    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let file = directory.path().join("history").to_string_lossy().into_owned();
+    let flags = ["--kill-clients", "--kill-node", "--freeze-node", "--json"];
+    let args = ["torture", "--seconds", "3", "--clients", "6", "--keys", "3", "--history", &file];
+    let said = json(&[&args[..], &flags].concat());
+    assert_eq!(said["linearizable"], true);
+    assert!(said["operations"].as_u64() > Some(1_000), "{said}");
+    assert!(said["kills"].as_u64() > Some(3) && said["freezes"].as_u64() > Some(1), "{said}");
+    assert_eq!(said["killed_nodes"].as_array().map(Vec::len), Some(1));
+    for (op, outcome) in [("get", "absent"), ("insert", "exists"), ("update", "absent")] {
+        assert!(said[op][outcome].as_u64() > Some(0), "{said}");
+    }
+    let again = json(&["check", &file, "--json"]);
+    for field in ["linearizable", "operations", "keys", "unknown"] {
+        assert_eq!(again[field], said[field], "{field}");
+    }
+    doctored(Path::new(&file));
+}
+
+/// The same history with one answer changed is not linearizable.
+fn doctored(file: &Path) {
+    let text = std::fs::read_to_string(file).expect("it was written");
+    let mut lines: Vec<Value> =
+        text.lines().map(|line| serde_json::from_str(line).expect("it is JSON")).collect();
+    let reads = |line: &Value| line["read"].is_string();
+    let first = lines.iter().position(reads).expect("something was read");
+    let key = lines[first]["key"].clone();
+    let last = lines.iter().rposition(|line| reads(line) && line["key"] == key);
+    let last = last.expect("there is at least one");
+    // A stale read: by the end, the first value has been overwritten thousands of times.
+    assert_ne!(lines[first]["read"], lines[last]["read"]);
+    lines[last]["read"] = lines[first]["read"].clone();
+    let text: Vec<_> = lines.iter().map(Value::to_string).collect();
+    let (status, said) = check(&text.join("\n"), &[]);
+    assert_eq!(status, 1, "{said}");
+    assert!(said.contains("NOT linearizable") && said.contains("├"), "{said}");
+    let (status, said) = check(&text.join("\n"), &["--json"]);
+    let said: Value = serde_json::from_str(said.trim()).expect("it is JSON");
+    assert_eq!((status, &said["linearizable"]), (1, &Value::Bool(false)));
+    assert_eq!(said["wrong_keys"], json!([key]));
+    assert!(said["window"]["operations"].as_array().map(Vec::len) < Some(40), "{said}");
+}
+
+#[test]
+fn a_pool_that_is_there_is_left_as_it_was() {
+    let pool = TestPool::create();
+    assert_eq!(pool.status("put", &["mine", "value"]), 0);
+    let args = ["torture", pool.path(), "--seconds", "1", "--clients", "2", "--freeze-node"];
+    let said = json(&[&args[..], &["--json"]].concat());
+    assert_eq!(said["linearizable"], true);
+    assert_eq!(pool.output("export", &[]), b"mine\tvalue\n");
+    assert_eq!(temporary_pools(std::process::id()), Vec::<std::path::PathBuf>::new());
+}
+
+/// Memory is not recycled: a small pool is full before the time is over, which is no failure.
+#[test]
+fn a_full_pool_ends_it_early_and_says_so() {
+    let pool = TestPool::absent();
+    let made = swarm(&["create", pool.path(), "--capacity", "8MiB", "--max-clients", "8"]).output();
+    assert!(made.expect("the command line can be run").status.success());
+    let said = json(&["torture", pool.path(), "--seconds", "20", "--clients", "2", "--json"]);
+    assert_eq!((&said["linearizable"], &said["pool_full"]), (&json!(true), &json!(true)));
+    assert!(said["seconds"].as_f64() < Some(15.0), "{said}");
+}
+
+#[test]
+fn doctored_histories_are_not_linearizable() {
+    let put = |value, times| line(1, "put", Some(value), times, "ok");
+    let get = |times, told| line(2, "get", None, times, told);
+    let histories = [
+        ("a stale read", put("a", (1, 2)) + &put("b", (3, 4)) + &get((5, 6), "a")),
+        (
+            "a lost update",
+            put("a", (1, 2)) + &line(3, "update", Some("b"), (3, 4), "ok") + &get((5, 6), "a"),
+        ),
+        (
+            "two inserts that both succeed",
+            line(1, "insert", Some("a"), (1, 5), "ok")
+                + &line(2, "insert", Some("b"), (2, 6), "ok"),
+        ),
+        ("a value that nobody wrote", put("a", (1, 2)) + &get((3, 4), "x")),
+        ("a read before its write", get((1, 2), "a") + &put("a", (3, 4))),
+        (
+            "an insert refused where nothing is",
+            line(1, "delete", None, (1, 2), "ok") + &line(2, "insert", Some("a"), (3, 4), "exists"),
+        ),
+        (
+            "a write of unknown outcome that is seen, then not",
+            line(1, "put", Some("a"), (1, 0), "unknown")
+                + &get((2, 3), "a")
+                + &get((4, 5), "absent"),
+        ),
+    ];
+    for (what, history) in histories {
+        let (status, said) = check(&history, &[]);
+        assert_eq!(status, 1, "{what}: {said}");
+        assert!(said.contains("\"k\" is not linearizable"), "{what}: {said}");
+    }
+}
+
+#[test]
+fn right_histories_are_linearizable() {
+    let get = |times, told| line(2, "get", None, times, told);
+    let dead = line(1, "put", Some("a"), (1, 0), "unknown");
+    for history in [
+        String::new(),
+        dead.clone() + &get((2, 3), "absent") + &get((4, 5), "a"),
+        dead + &get((2, 3), "absent"),
+        line(1, "insert", Some("a"), (1, 5), "ok")
+            + &line(2, "insert", Some("b"), (2, 6), "ok")
+            + &line(3, "delete", None, (1, 7), "ok"),
+    ] {
+        let (status, said) = check(&history, &[]);
+        assert_eq!(status, 0, "{history}: {said}");
+    }
+}
+
+#[test]
+fn what_is_no_history_is_refused() {
+    let good = line(1, "put", Some("a"), (1, 2), "ok");
+    for bad in ["garbage", "{}", "[1,2]", "null", "{\"client\":1", "\u{0}\u{1}"] {
+        let (status, said) = check(&format!("{good}{bad}\n{good}"), &[]);
+        assert_eq!(status, 3, "{bad}: {said}");
+        assert!(said.contains("line 2"), "{bad}: {said}");
+    }
+    // A line that was cut off.
+    let (status, said) = check(&good[..good.len() / 2], &["--json"]);
+    assert!(status == 3 && said.contains("line 1"), "{said}");
+    let missing = swarm(&["check", "/nowhere/history"]).output();
+    assert_eq!(missing.expect("the command line can be run").status.code(), Some(3));
+}
