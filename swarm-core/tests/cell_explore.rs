@@ -1,7 +1,7 @@
 //! Every schedule of a small race for a cell, up to a number of surprises: two and three clients
 //! who change the same list, or one of them and a reader, while a node crashes and a client dies.
 //!
-//! `SWARM_SURPRISES` and `SWARM_SCHEDULES` take the place of the bounds: see
+//! `SWARM_SURPRISES` and `SWARM_EXPLORED` take the place of the bounds: see
 //! [`explore_or_panic`].
 
 mod cell_common;

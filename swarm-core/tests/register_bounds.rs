@@ -1,7 +1,7 @@
 //! Wait-freedom: how many roundtrips a read, a write and a timestamp lock take at most, whatever
 //! others do meanwhile, and the largest that adversaries got out of them.
 //!
-//! `SWARM_SCHEDULES` says how many random adversaries to try.
+//! `SWARM_ADVERSARIES` says how many random adversaries to try.
 
 #[expect(dead_code, reason = "nothing is deleted here")]
 mod register_common;
@@ -153,7 +153,7 @@ fn lock_tries(trace: &Trace) -> u32 {
 
 #[test]
 fn random_adversaries() {
-    let schedules = std::env::var("SWARM_SCHEDULES").ok();
+    let schedules = std::env::var("SWARM_ADVERSARIES").ok();
     let schedules: u64 = schedules.map_or(500, |text| text.parse().expect("a number"));
     for writers in 1..SLOTS {
         let largest = Rc::<RefCell<Largest>>::default();

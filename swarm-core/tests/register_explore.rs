@@ -1,7 +1,7 @@
 //! Every schedule of a small race for a register, up to a number of surprises: two writers and a
 //! reader, a delete among them, guesses fresh and stale, while a node crashes and a client dies.
 //!
-//! `SWARM_SURPRISES` and `SWARM_SCHEDULES` take the place of the bounds: see
+//! `SWARM_SURPRISES` and `SWARM_EXPLORED` take the place of the bounds: see
 //! [`explore_or_panic`].
 
 mod register_common;

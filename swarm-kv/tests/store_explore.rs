@@ -2,7 +2,7 @@
 //! delete against update, delete against insert, split against insert, each with a reader beside
 //! them, while a node crashes and a client dies.
 //!
-//! `SWARM_SURPRISES` and `SWARM_SCHEDULES` take the place of the bounds: see
+//! `SWARM_SURPRISES` and `SWARM_EXPLORED` take the place of the bounds: see
 //! [`explore_or_panic`].
 
 #[expect(dead_code, reason = "what random schedules alone make use of")]

@@ -455,8 +455,8 @@ pub fn explore(bounds: Bounds, begin: impl Fn() -> Race) -> Result<Explored, Fai
 
 /// [`explore`] for a test: prints what was explored.
 ///
-/// `SWARM_SURPRISES` (a number, or `all`; then nothing is thinned) and `SWARM_SCHEDULES` take the
-/// place of the bounds of the same name.
+/// `SWARM_SURPRISES` (a number, or `all`) takes the place of the bound of that name, and then
+/// nothing is thinned out; `SWARM_EXPLORED` that of how many schedules are played at most.
 ///
 /// # Panics
 /// With the story of the first schedule that goes wrong.
@@ -473,8 +473,8 @@ pub fn explore_or_panic(name: &str, bounds: Bounds, begin: impl Fn() -> Race) ->
         }
         Err(_) => {}
     }
-    if let Ok(text) = env::var("SWARM_SCHEDULES") {
-        bounds.schedules = number("SWARM_SCHEDULES", &text);
+    if let Ok(text) = env::var("SWARM_EXPLORED") {
+        bounds.schedules = number("SWARM_EXPLORED", &text);
     }
     match explore(bounds, begin) {
         Ok(explored) => {
