@@ -210,6 +210,7 @@ impl Sim {
     /// From now on, plays as `conduct` says.
     pub fn follow(&mut self, conduct: &Conduct) {
         self.following = conduct.script.clone().map(|script| Following { script, at: 0, on: 0 });
+        self.world().calm = conduct.calm;
         self.tape.clone_from(&conduct.tape);
         self.told.clone_from(&conduct.trace);
         if self.told.is_some() {

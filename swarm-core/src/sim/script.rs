@@ -62,6 +62,8 @@ impl Script {
 pub struct Conduct {
     pub(super) script: Option<Rc<Script>>,
     pub(super) left_out: Vec<usize>,
+    /// Whether near memory is near without anything in between.
+    pub(super) calm: bool,
     pub(super) tape: Option<Rc<RefCell<Script>>>,
     pub(super) trace: Option<Rc<RefCell<Trace>>>,
 }

@@ -61,6 +61,7 @@ struct Shrinking<P> {
     kind: String,
     left_out: Vec<usize>,
     script: Script,
+    calm: bool,
     runs: usize,
 }
 
@@ -75,6 +76,7 @@ impl<P: Fn(&Conduct) -> Result<(), String>> Shrinking<P> {
         let conduct = Conduct {
             script: Some(Rc::clone(&script)),
             left_out: left_out.into(),
+            calm: self.calm,
             ..Conduct::default()
         };
         let failed =
@@ -85,6 +87,15 @@ impl<P: Fn(&Conduct) -> Result<(), String>> Shrinking<P> {
             self.script = Rc::unwrap_or_clone(script);
         }
         failed
+    }
+
+    /// Nothing in between where memory is near.
+    fn with_calm(&mut self) {
+        if !self.calm {
+            self.calm = true;
+            let left_out = self.left_out.clone();
+            self.calm = self.fails(&left_out, self.script.clone());
+        }
     }
 
     fn without_operations(&mut self, operations: usize) {
@@ -158,12 +169,14 @@ pub fn story(operations: usize, play: impl Fn(&Conduct) -> Result<(), String>) -
     let script = tape.take();
     let length = script.len();
     let kind = kind(&error).into();
-    let mut shrinking = Shrinking { play, kind, left_out: Vec::new(), script, runs: RUNS };
+    let mut shrinking =
+        Shrinking { play, kind, left_out: Vec::new(), script, calm: false, runs: RUNS };
     if !shrinking.fails(&[], shrinking.script.clone()) {
         return format!("{error}\nThe script of this run does not fail; it is not shrunk.");
     }
     loop {
         let before = (shrinking.left_out.len(), shrinking.script.len());
+        shrinking.with_calm();
         shrinking.without_faults();
         shrinking.without_operations(operations);
         shrinking.without_decisions();
@@ -172,12 +185,13 @@ pub fn story(operations: usize, play: impl Fn(&Conduct) -> Result<(), String>) -
         }
     }
     shrinking.with_whole_verbs();
-    let Shrinking { play, left_out, script, .. } = shrinking;
+    let Shrinking { play, left_out, script, calm, .. } = shrinking;
     let (decisions, gone) = (script.len(), left_out.len());
     let trace = Rc::new(RefCell::new(Trace::default()));
     let last = Conduct {
         script: Some(Rc::new(script)),
         left_out,
+        calm,
         tape: None,
         trace: Some(Rc::clone(&trace)),
     };

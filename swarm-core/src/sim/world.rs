@@ -96,6 +96,8 @@ pub(super) struct World {
     tear: f64,
     prompt: f64,
     pub(super) time: u64,
+    /// Whether near memory is near without anything in between.
+    pub(super) calm: bool,
     pub(super) trace: Option<Trace>,
 }
 
@@ -114,6 +116,7 @@ impl World {
             tear: setup.tear,
             prompt: setup.prompt,
             time: 0,
+            calm: false,
             trace: None,
         }
     }
@@ -441,6 +444,9 @@ impl World {
     /// The client's chains to `node` go on until they are over, others' chains meanwhile some words.
     pub(super) fn go_on_until_over(&mut self, client: usize, node: NodeId) {
         let queue = self.queue(client, node);
+        while self.calm && self.can_step(queue) {
+            self.step_verb(queue);
+        }
         let rng = self.own_rng(client);
         let others = std::mem::replace(&mut self.rng, rng);
         while self.can_step(queue) {
