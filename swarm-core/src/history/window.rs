@@ -7,8 +7,8 @@
 //! - *What comes before a moment*, and with it the value at that moment: the part must fail from every
 //!   value that it may begin with. Operations that were answered before the moment go. Those under way
 //!   may have taken effect on either side of it: writes count as not answered, others go.
-//! - *Single operations*: one that was told something and wrote nothing goes, a write counts as not
-//!   answered.
+//! - *Operations, many or one*: one that was told something and wrote nothing goes, a write counts as
+//!   not answered.
 //!
 //! The end is the earliest at which the history fails, found by bisection. The begin is late; it need
 //! not be the latest, since a write that is under way at a moment may explain more than one that is
@@ -21,8 +21,8 @@ use std::vec::Vec;
 use super::sweep::Verdict;
 use super::{Answer, Call, Operation, verdict};
 
-/// Windows of up to so many operations are made smaller one by one.
-const SMALL: usize = 300;
+/// How many operations are looked at, those of all attempts together, to make a window smaller.
+const WORK: usize = 20_000_000;
 /// A window's checks stop after so many steps: it only need be smaller, not the smallest.
 const BUDGET: u64 = 2_000_000;
 
@@ -101,9 +101,7 @@ impl Window {
             }
             (part, start) = (shortest, None);
         }
-        if part.len() <= SMALL {
-            judge.forget_singly(&mut part, start);
-        }
+        judge.forget_rest(&mut part, start);
         Self::show(history, &part, start)
     }
 
@@ -169,27 +167,34 @@ impl Judge {
         }
     }
 
-    /// Forgets whatever is not needed, one operation after the other.
-    fn forget_singly(&self, part: &mut Vec<Operation>, initial: Option<Option<u64>>) {
-        let mut index = 0;
-        while index < part.len() {
-            let op = part[index];
-            let mut less = part.clone();
-            match forget(&op) {
-                Some(forgotten) if op.answered.is_some() => less[index] = forgotten,
-                Some(_) => {
-                    index += 1;
-                    continue;
+    /// Forgets whatever is not needed: halves first, then quarters, down to single operations, so that
+    /// what matters is found quickly among many.
+    fn forget_rest(&self, part: &mut Vec<Operation>, initial: Option<Option<u64>>) {
+        let mut work = WORK;
+        let mut size = part.len().div_ceil(2);
+        loop {
+            // From the end, so that what is in front stays where it is.
+            let mut end = part.len();
+            while end > 0 {
+                let begin = end.saturating_sub(size);
+                let known = part[begin..end].iter().any(|op| op.answered.is_some());
+                if known {
+                    let Some(rest) = work.checked_sub(part.len()) else { return };
+                    work = rest;
+                    let group = part[begin..end].iter().filter_map(forget);
+                    let (front, back) = (&part[..begin], &part[end..]);
+                    let less: Vec<_> =
+                        front.iter().copied().chain(group).chain(back.iter().copied()).collect();
+                    if self.fails(&less, initial) {
+                        *part = less;
+                    }
                 }
-                None => _ = less.remove(index),
+                end = begin;
             }
-            let gone = less.len() < part.len();
-            if self.fails(&less, initial) {
-                *part = less;
-                index += usize::from(!gone);
-            } else {
-                index += 1;
+            if size == 1 {
+                return;
             }
+            size = size.div_ceil(2);
         }
     }
 }

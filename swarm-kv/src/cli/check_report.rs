@@ -45,8 +45,8 @@ pub(crate) fn show_window(history: &History, window: &Window) -> String {
     }
     if let (Some(first), Some(last)) = (times.first(), times.last()) {
         text.push_str(&format!(
-            "\nfrom {first} ns to {last} ns, {} in all; a bar is an operation from its call to its \
-             return, and what is not to scale is the order\n",
+            "\nfrom {first} ns to {last} ns: {}. A bar goes from a call to its return; bars show the \
+             order, not lengths of time\n",
             show_ns(last - first)
         ));
     }

@@ -52,8 +52,9 @@ pub(crate) struct TortureJob {
     pub(crate) client: u32,
     pub(crate) keys: u32,
     pub(crate) seed: u64,
-    /// On the clock of [`monotonic_ns`].
-    pub(crate) until_ns: u64,
+    pub(crate) seconds: u64,
+    /// On the clock of [`monotonic_ns`]; none if it is to wait for [`Order::Go`].
+    pub(crate) until_ns: Option<u64>,
 }
 
 /// What all clients are told: the further lines.

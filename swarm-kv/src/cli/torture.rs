@@ -80,7 +80,7 @@ pub(crate) fn run(args: &TortureArgs, json: bool) -> Result<Answer, Failure> {
             .map_err(|error| Failure::because(format!("cannot write {}", path.display()), error))?;
     }
     let brought = Brought {
-        seconds: (torture.ended_ns - torture.started_ns) as f64 / 1e9,
+        seconds: torture.ended_ns.saturating_sub(torture.started_ns) as f64 / 1e9,
         clients: torture.clients,
         kills: torture.kills,
         freezes,
@@ -106,6 +106,8 @@ struct Torture<'a> {
     chaos: Chaos<'a>,
     started_ns: u64,
     until_ns: u64,
+    /// Whether the first clients were told to go.
+    begun: bool,
     ended_ns: u64,
     /// Clients that were started so far.
     clients: u32,
@@ -127,9 +129,10 @@ impl<'a> Torture<'a> {
             path,
             logs,
             run,
-            chaos: Chaos::new(pool, args, started_ns),
+            chaos: Chaos::new(pool, args),
             started_ns,
-            until_ns: started_ns + args.seconds * 1_000_000_000,
+            until_ns: started_ns,
+            begun: false,
             ended_ns: started_ns,
             clients: 0,
             kills: 0,
@@ -148,7 +151,8 @@ impl<'a> Torture<'a> {
             client,
             keys: self.args.keys,
             seed: self.args.seed,
-            until_ns: self.until_ns,
+            seconds: self.args.seconds,
+            until_ns: self.begun.then_some(self.until_ns),
         })
     }
 
@@ -161,17 +165,22 @@ impl<'a> Torture<'a> {
             .with_message(self.args.seconds.to_string());
         let jobs = (0..self.args.clients).map(|_| self.job()).collect();
         let mut crew = Crew::start(jobs, Shell::Process)?;
+        crew.gather(|message| matches!(message, Message::Ready))?;
+        self.started_ns = crew.go()?;
+        self.until_ns = self.started_ns + self.args.seconds * 1_000_000_000;
+        self.begun = true;
+        self.chaos.begin(self.started_ns);
         // Those at work, and whether they have reported.
         let mut at_work: Vec<usize> = (0..self.args.clients as usize).collect();
         let mut reported = HashMap::new();
         while !at_work.is_empty() {
             let now = monotonic_ns();
-            bar.set_position((now - self.started_ns) / 1_000_000);
+            bar.set_position(now.saturating_sub(self.started_ns) / 1_000_000);
             if now > self.until_ns + PATIENCE_NS {
                 let client = at_work[0];
                 return Err(Failure::Failed(format!("client {client} does not end")));
             }
-            if now < self.until_ns && !self.full {
+            if (self.started_ns..self.until_ns).contains(&now) && !self.full {
                 self.chaos.tick(now);
                 if let Some(victim) = self.chaos.victim(now, at_work.len()) {
                     crew.kill(at_work.swap_remove(victim))?;

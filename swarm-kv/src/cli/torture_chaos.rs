@@ -17,6 +17,7 @@ const THAW_FOR: std::ops::Range<u64> = 5_000_000..150_000_000;
 /// Takes nodes away and gives them back, and says when clients are to be killed.
 pub(crate) struct Chaos<'p> {
     pool: &'p Pool,
+    args: &'p TortureArgs,
     rng: SmallRng,
     nodes: u8,
     kill_at: Option<u64>,
@@ -30,21 +31,30 @@ pub(crate) struct Chaos<'p> {
 }
 
 impl<'p> Chaos<'p> {
-    /// Nothing has failed yet.
-    pub(crate) fn new(pool: &'p Pool, args: &TortureArgs, from_ns: u64) -> Self {
+    /// Nothing fails yet.
+    pub(crate) fn new(pool: &'p Pool, args: &'p TortureArgs) -> Self {
         let nodes = pool.geometry().nodes as u8;
-        let some = nodes > 2;
         Self {
             pool,
+            args,
             rng: SmallRng::seed_from_u64(args.seed),
             nodes,
-            kill_at: args.kill_clients.then_some(from_ns),
-            part_at: (args.kill_node && some).then_some(from_ns + args.seconds * 500_000_000),
-            turn_at: (args.freeze_node && some).then_some(from_ns),
+            kill_at: None,
+            part_at: None,
+            turn_at: None,
             frozen: Vec::new(),
             gone: Vec::new(),
             freezes: 0,
         }
+    }
+
+    /// From now on things fail.
+    pub(crate) fn begin(&mut self, now: u64) {
+        let some = self.nodes > 2;
+        self.kill_at = self.args.kill_clients.then_some(now);
+        let half = now + self.args.seconds * 500_000_000;
+        self.part_at = (self.args.kill_node && some).then_some(half);
+        self.turn_at = (self.args.freeze_node && some).then_some(now);
     }
 
     /// Whether a client is to be killed now; if so, which of so many.
