@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Fuzzing with cargo-fuzz, on the stable toolchain.
+#
+#   ci/fuzz.sh [SECONDS [TARGET...]]     so long each (15), these or all
+#
+# Begins with fuzz/seeds, keeps what it learns in fuzz/corpus, and what it breaks in fuzz/artifacts.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+seconds="${1:-15}"
+shift || true
+target="$(realpath -m "${CARGO_TARGET_DIR:-target}")"
+export CARGO_TARGET_DIR="$target/fuzz"
+if ! command -v c++ > /dev/null; then
+    # The fuzzing engine is C++.
+    ${SUDO-$([[ $EUID -eq 0 ]] || echo sudo)} apt-get install --yes --quiet g++
+fi
+if ! command -v cargo-fuzz > /dev/null; then
+    cargo install --quiet --locked --version 0.13.2 --root "$target/tools" cargo-fuzz
+    export PATH="$PATH:$target/tools/bin"
+fi
+if [[ $# -eq 0 ]]; then
+    readarray -t targets < <(cargo fuzz list)
+else
+    targets=("$@")
+fi
+# No sanitizer: there is next to no unsafe code, and what is looked for are panics and endless loops.
+cargo fuzz build --sanitizer none
+log="$target/fuzz.log"
+for name in "${targets[@]}"; do
+    mkdir -p "fuzz/corpus/$name" "fuzz/seeds/$name"
+    if ! cargo fuzz run --sanitizer none "$name" "fuzz/corpus/$name" "fuzz/seeds/$name" -- \
+        -max_total_time="$seconds" -timeout=10 -max_len=4096 -len_control=10 > "$log" 2>&1; then
+        grep -v "^#" "$log" | tail -60
+        echo "FAILED: fuzzing $name" >&2
+        exit 1
+    fi
+    echo "$name: $(grep "^Done" "$log")"
+done
