@@ -1,7 +1,7 @@
 //! The register under random schedules: a few clients read, write and delete it while nodes crash
 //! and freeze, connections break, clients die or drop operations half-way, and clocks disagree.
 //!
-//! `SWARM_SCHEDULES` says how many schedules to run, `SWARM_SEED` plays one
+//! `SWARM_SCHEDULES` says how many schedules to run, `SWARM_FIRST` from which on, `SWARM_SEED` plays one
 //! alone. What fails is shrunk and told.
 
 mod register_common;
@@ -263,7 +263,10 @@ fn number(name: &str) -> Option<u64> {
 fn explore<P: Protocol + 'static>(default: u64) {
     let seeds = match number("SWARM_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..number("SWARM_SCHEDULES").unwrap_or(default),
+        None => {
+            let first = number("SWARM_FIRST").unwrap_or(0);
+            first..first + number("SWARM_SCHEDULES").unwrap_or(default)
+        }
     };
     let mut total = Shown::default();
     for seed in seeds.clone() {
