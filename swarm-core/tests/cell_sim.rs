@@ -20,9 +20,10 @@ use std::task::Poll;
 use fastrand::Rng;
 
 use cell_common::{
-    FORMAT, RECORDS, append, cell, is_born, list, number, plant, plant_object, record, solid, word,
+    FORMAT, LastToken, RECORDS, append, cell, is_born, list, number, plant, plant_object, record,
+    solid, with_proposal, word,
 };
-use swarm_core::cell::{CellRef, Proposed, View};
+use swarm_core::cell::{CellRef, Proposed, Spared, View, propose_sparing};
 use swarm_core::error::Error;
 use swarm_core::fabric::NodeId;
 use swarm_core::group::{Group, Patience, Session};
@@ -61,6 +62,7 @@ struct History {
     errors: Vec<Error>,
     fast: u64,
     dropped: u64,
+    spared: u64,
 }
 
 impl History {
@@ -94,6 +96,7 @@ async fn change(
     group: &TestGroup,
     at: &CellRef,
     cached: &mut Option<(Vec<u64>, View)>,
+    spare: &mut Option<u64>,
     history: &Shared,
     op: usize,
 ) -> Result<Option<Vec<u64>>, Error> {
@@ -106,15 +109,31 @@ async fn change(
         let token = op as u64 * PER_OP + index;
         tokens.push(token);
         let change = number(group.session().client, op as u64);
-        match append(group, at, &view, index, change, &tokens).await? {
-            Proposed::Committed(view) => {
-                if view.record() == record(index) {
-                    *cached = Some((tokens.clone(), view));
+        // Some clients spare their records, and propose with one again that no node has named.
+        let (memory, proposed) = if group.session().client.is_multiple_of(2) {
+            let proposed = append(group, at, &view, index, change, &tokens).await?;
+            (index, if let Proposed::Committed(view) = proposed { Some(view) } else { None })
+        } else {
+            let memory = spare.take().unwrap_or(index);
+            let proposed = with_proposal(memory, change, &tokens, async |proposal| {
+                propose_sparing(group, at, &view, proposal, &LastToken).await
+            });
+            match proposed.await? {
+                Spared::Committed(view) => (memory, Some(view)),
+                Spared::Lost { unused } => {
+                    *spare = unused.then_some(memory);
+                    history.borrow_mut().spared += u64::from(unused);
+                    (memory, None)
                 }
-                return Ok(Some(tokens));
             }
-            Proposed::Lost => history.borrow_mut().lost.push(token),
+        };
+        if let Some(view) = proposed {
+            if view.record() == record(memory) {
+                *cached = Some((tokens.clone(), view));
+            }
+            return Ok(Some(tokens));
         }
+        history.borrow_mut().lost.push(token);
     }
 }
 
@@ -133,7 +152,7 @@ async fn limit<T>(polls: Option<u32>, operation: impl Future<Output = T>) -> Opt
 
 /// A client's life: some changes and reads, one after the other.
 async fn live(group: TestGroup, at: CellRef, history: Shared, mut rng: Rng, conduct: Conduct) {
-    let mut cached = None;
+    let (mut cached, mut spare) = (None, None);
     for round in 0..rng.usize(1..=3) {
         let changes = rng.f64() < 0.7;
         if rng.f64() < 0.3 {
@@ -147,7 +166,7 @@ async fn live(group: TestGroup, at: CellRef, history: Shared, mut rng: Rng, cond
         let drop_after = (rng.f64() < 0.1).then(|| rng.u32(1..20));
         let operation = async {
             if changes {
-                return change(&group, &at, &mut cached, &history, op).await;
+                return change(&group, &at, &mut cached, &mut spare, &history, op).await;
             }
             let (tokens, view) = list(&group, &at).await?;
             cached = Some((tokens.clone(), view));
@@ -365,10 +384,13 @@ fn variable(name: &str) -> Option<u64> {
 fn lists_form_one_chain_under_any_schedule() {
     let seeds = match variable("SWARM_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..variable("SWARM_SCHEDULES").unwrap_or(3000),
+        None => {
+            let first = variable("SWARM_FIRST").unwrap_or(0);
+            first..first + variable("SWARM_SCHEDULES").unwrap_or(3000)
+        }
     };
     let (mut ops, mut told, mut fast, mut errors, mut lost, mut steps) = (0, 0, 0, 0, 0, 0);
-    let mut dropped = 0;
+    let (mut dropped, mut spared) = (0, 0);
     for seed in seeds {
         // Panics inside of the protocol name no seed: they are caught to say which it was.
         let Ok(Ok(run)) = std::panic::catch_unwind(|| play(seed, &Conduct::free())) else {
@@ -380,12 +402,13 @@ fn lists_form_one_chain_under_any_schedule() {
         told += history.ops.iter().filter(|op| op.ended.is_some()).count();
         fast += history.fast;
         dropped += history.dropped;
+        spared += history.spared;
         errors += history.errors.len();
         lost += history.lost.len();
         steps += run.sim.steps();
     }
     println!(
-        "{ops} operations, {told} ended, {dropped} dropped, {fast} without a ballot, {lost} records lost, \
-         {errors} errors, {steps} steps"
+        "{ops} operations, {told} ended, {dropped} dropped, {fast} without a ballot, {lost} records lost \
+         ({spared} had back), {errors} errors, {steps} steps"
     );
 }

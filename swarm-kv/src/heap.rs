@@ -14,7 +14,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 
-use swarm_core::cell::{self, Birth, Births, CellRef, Proposal, Proposed};
+use swarm_core::cell::{self, Birth, Births, CellRef, Proposal, Spared};
 use swarm_core::clock::Clock;
 use swarm_core::fabric::{Address, Fabric, MAX_NODES, MAX_VERBS, NodeId, Verb};
 use swarm_core::gather::Next;
@@ -23,6 +23,8 @@ use swarm_core::group::Group;
 use swarm_core::layout::record;
 use swarm_core::node_set::NodeSet;
 use swarm_core::words::{GRANULE, Pointer};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+use zerocopy::IntoBytes;
 
 use crate::error::{Error, Shortage};
 use crate::gate::Gate;
@@ -33,6 +35,8 @@ const FIRST_BATCH: u64 = 8;
 const MAX_CLAIM: usize = 8;
 /// Changes of the heap map that one claim tries. Each lost one is another client's success.
 const CLAIM_TRIES: usize = 1000;
+/// Nanoseconds of one try at most that the pause after it goes by.
+const LONGEST_CLAIM: u64 = 200_000;
 /// A chunk for heap-map records is claimed along when so few of them are left.
 const FEW_RECORDS: u64 = 3;
 
@@ -47,6 +51,8 @@ pub(crate) struct Heap {
     map: RefCell<Vec<u32>>,
     /// Seeds used, once read.
     seeds: Cell<Option<u64>>,
+    /// A heap-map record that was proposed and is as good as new.
+    spare: Cell<Option<Pointer>>,
     gate: Gate,
 }
 
@@ -91,6 +97,7 @@ impl Heap {
             known: RefCell::default(),
             map: RefCell::default(),
             seeds: Cell::new(None),
+            spare: Cell::new(None),
             gate: Gate::default(),
         }
     }
@@ -206,7 +213,7 @@ impl Heap {
             }
             self.claim(group, kind).await?;
         }
-        Err(self.full(kind))
+        Err(Error::Contended)
     }
 
     /// An object from the chunks that this slot owns already, as far as the map at hand tells. The
@@ -320,7 +327,12 @@ impl Heap {
         kind: Kind,
     ) -> Result<(), Error> {
         let cell = self.map_cell();
-        for _ in 0..CLAIM_TRIES {
+        let (since, deadline) = (group.clock().now(), group.patience().deadline);
+        for attempt in 0..CLAIM_TRIES {
+            let begun = group.clock().now();
+            if begun.saturating_sub(since) >= deadline {
+                break;
+            }
             let view = self.read_map(group).await?;
             if !self.unread(kind).is_empty() {
                 return Ok(());
@@ -334,15 +346,23 @@ impl Heap {
                 .collect();
             let change = group.number().ok_or(Error::Spent)?;
             let proposal = Proposal { change, record, payload: &payload, newborns: &[] };
-            match cell::propose(group, &cell, &view, &proposal, &NoBirths).await? {
-                Proposed::Committed(_) => {
+            // Records are dear: a slot has few before it owns a chunk for them, and many clients may
+            // come for their first chunks at the same time.
+            match cell::propose_sparing(group, &cell, &view, &proposal, &NoBirths).await? {
+                Spared::Committed(_) => {
                     *self.map.borrow_mut() = map;
                     return Ok(());
                 }
-                Proposed::Lost => {}
+                Spared::Lost { unused } => self.spare.set(unused.then_some(record)),
             }
+            let took = group.clock().now().saturating_sub(begun);
+            group
+                .pause(
+                    dice(group, attempt) % (took.clamp(1, LONGEST_CLAIM) << (attempt + 1).min(6)),
+                )
+                .await;
         }
-        Err(self.full(kind))
+        Err(Error::Contended)
     }
 
     /// Marks free chunks in `map` as this slot's: for `kind`, and for heap-map records where those
@@ -401,6 +421,9 @@ impl Heap {
 
     /// Memory for a heap-map record: from a chunk for them, or a seed.
     async fn map_record<F: Fabric, C: Clock>(&self, group: &Group<F, C>) -> Result<Pointer, Error> {
+        if let Some(pointer) = self.spare.take() {
+            return Ok(pointer);
+        }
         if let Some(pointer) = self.take_own(group, self.records(), 0).await? {
             return Ok(pointer);
         }
@@ -453,6 +476,13 @@ impl Heap {
         let object = granules * GRANULE as u64;
         Error::Full(Shortage { object, capacity: self.geometry.capacity })
     }
+}
+
+/// A number by chance: the ones who lost a claim together come back one after the other.
+fn dice<F: Fabric, C: Clock>(group: &Group<F, C>, attempt: usize) -> u64 {
+    let session = group.session();
+    let seed = [session.client as u64, session.incarnation.0, group.clock().now()];
+    xxh3_64_with_seed(seed.as_bytes(), attempt as u64)
 }
 
 /// What the heap map says of a chunk: whose it is and what for; 0 = free.

@@ -29,7 +29,7 @@ mod view;
 
 pub use judge::committed;
 pub use offer::{Birth, Births, MAX_BIRTHS, Newborn};
-pub use propose::{Proposal, Proposed, propose};
+pub use propose::{Proposal, Proposed, Spared, propose, propose_sparing};
 pub use read::{Committed, read};
 pub use view::View;
 

@@ -39,6 +39,19 @@ pub enum Proposed {
     Lost,
 }
 
+/// How a proposal ended that spares its record.
+#[derive(Clone, Copy, Debug)]
+pub enum Spared {
+    /// The record is in. The view's record is it, or one that others have built on it since.
+    Committed(View),
+    /// The record is not in and never will be.
+    Lost {
+        /// Its memory is as it was before, and good for another proposal: no node has ever named
+        /// it, and its accepted ballot is 0 at every node.
+        unused: bool,
+    },
+}
+
 /// Proposes to replace the record that `on` says is committed.
 ///
 /// One roundtrip if every node shows the word that `on` knows (a *fast* round: it needs all of
@@ -61,6 +74,41 @@ pub async fn propose<F: Fabric, C: Clock>(
     proposal: &Proposal<'_>,
     births: &impl Births,
 ) -> Result<Proposed, Error> {
+    Ok(match run(group, at, on, proposal, births, false).await? {
+        Spared::Committed(view) => Proposed::Committed(view),
+        Spared::Lost { .. } => Proposed::Lost,
+    })
+}
+
+/// [`propose`], for those to whom records are dear. A lost proposal usually comes too late at every
+/// node; then its record can be had back, for a roundtrip more.
+///
+/// # Cancel safety
+/// That of [`propose`].
+///
+/// # Errors
+/// As there. The record is used up.
+///
+/// # Panics
+/// As there.
+pub async fn propose_sparing<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    at: &CellRef,
+    on: &View,
+    proposal: &Proposal<'_>,
+    births: &impl Births,
+) -> Result<Spared, Error> {
+    run(group, at, on, proposal, births, true).await
+}
+
+async fn run<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    at: &CellRef,
+    on: &View,
+    proposal: &Proposal<'_>,
+    births: &impl Births,
+    sparing: bool,
+) -> Result<Spared, Error> {
     assert!(proposal.payload.len() <= at.room, "a payload needs room in the cell's records");
     assert!(proposal.newborns.len() <= MAX_BIRTHS, "newborns must fit into a chain");
     let Proposal { change, record, payload, newborns } = *proposal;
@@ -70,8 +118,12 @@ pub async fn propose<F: Fabric, C: Clock>(
     let mut own = Own { base, offer: Offer::own(record, base, change, payload, newborns) };
     if let Some(word) = on.fast_base(group.format(), n, group.suspects()) {
         own.offer.fresh = false;
-        if let Some(view) = fast(group, at, &mut words, word, &own.offer).await? {
-            return Ok(Proposed::Committed(view));
+        match fast(group, at, &mut words, word, &own.offer, sparing).await? {
+            Fast::Won(view) => return Ok(Spared::Committed(view)),
+            Fast::Unnamed(ballot) if sparing => {
+                own.offer.fresh = unraise(group, &own.offer, ballot).await;
+            }
+            Fast::Unnamed(_) | Fast::Lost => {}
         }
     }
     group.count_slow();
@@ -96,20 +148,34 @@ pub async fn propose<F: Fabric, C: Clock>(
         let body = body.as_ref();
         let mine =
             committed == record || includes(group, at, committed, body, base, change).await?;
-        return Ok(if mine { Proposed::Committed(view) } else { Proposed::Lost });
+        // What is still fresh has not been offered to any node since.
+        let unused = own.offer.fresh;
+        return Ok(if mine { Spared::Committed(view) } else { Spared::Lost { unused } });
     }
     Err(Error::Contended)
 }
 
-/// A fast round from `base`, which every node is expected to show. `None` if it did not succeed
-/// everywhere; then the record may be in all the same, by others' doing.
+/// How a fast round ended.
+enum Fast {
+    /// Every node's word went from the base to the record.
+    Won(View),
+    /// No node's did, or ever will: nobody has heard of the record, whose accepted ballot is this.
+    Unnamed(Ballot),
+    /// Not every node's did, as far as is known. The record may be in all the same, by others'
+    /// doing.
+    Lost,
+}
+
+/// A fast round from `base`, which every node is expected to show. If `sparing`, waits for all
+/// nodes as long as it may be that none has named the record.
 async fn fast<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     at: &CellRef,
     words: &mut Words,
     base: CellWord,
     offer: &Offer<'_>,
-) -> Result<Option<View>, Error> {
+    mut sparing: bool,
+) -> Result<Fast, Error> {
     let (n, format) = (group.nodes(), group.format());
     let ballot = fast_after(format.ballot(base));
     let new = format.cell(ballot, offer.pointer, CellFlags::ACCEPTED);
@@ -123,15 +189,19 @@ async fn fast<F: Fabric, C: Clock>(
         round.add(node, group.fabric().post(node, &chain));
         words.expect(node, new);
     }
-    let mut won = NodeSet::EMPTY;
+    let (mut won, mut missed) = (NodeSet::EMPTY, NodeSet::EMPTY);
     let mut failed = false;
     loop {
         // All n: a fast majority could be one of two, and not even be seen by a classic majority.
         if won.len() == n {
-            return Ok(Some(finish(group, at, offer, new)));
+            return Ok(Fast::Won(finish(group, at, offer, new)));
+        }
+        // Likewise all n: a chain that has not been answered may still land.
+        if missed.len() == n {
+            return Ok(Fast::Unnamed(ballot));
         }
         let enough = words.answered() >= group.majority();
-        let event = if failed && enough {
+        let event = if failed && enough && !sparing {
             // The answers that are there may tell who was first.
             ready(&mut round).await
         } else {
@@ -143,19 +213,43 @@ async fn fast<F: Fabric, C: Clock>(
                 if was == base {
                     won.insert(node);
                     words.saw(node, new);
+                    sparing = false;
                 } else {
                     words.saw(node, was);
+                    missed.insert(node);
                     failed = true;
                 }
             }
-            Some(Event::Down(_) | Event::Late) => failed = true,
-            _ if enough => return Ok(None),
+            Some(Event::Down(_) | Event::Late) => (failed, sparing) = (true, false),
+            _ if enough => return Ok(Fast::Lost),
             _ => {
                 let (answered, needed) = (words.answered(), group.majority());
                 return Err(Error::NoMajority { answered, needed });
             }
         }
     }
+}
+
+/// Takes an unnamed record's accepted ballot back to 0 at every node. Nobody else has heard of the
+/// record, so nobody else raises it. False if a node does not answer in time.
+async fn unraise<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    offer: &Offer<'_>,
+    ballot: Ballot,
+) -> bool {
+    let lower = [offer.raise(ballot, Ballot(0))];
+    let mut round = Round::new(group);
+    for node in NodeSet::all(group.nodes()) {
+        round.add(node, group.fabric().post(node, &lower));
+    }
+    for _ in 0..group.nodes() {
+        match round.next().await {
+            Event::Reply(_, was) if was[0] == ballot.0 => {}
+            // A record is not worth waiting for a node that is late.
+            _ => return false,
+        }
+    }
+    true
 }
 
 /// A fast round succeeded. Says so in the words and puts the payload in place, in the background;

@@ -85,6 +85,19 @@ pub(crate) async fn append<F: Fabric, C: Clock>(
     change: WriteNumber,
     tokens: &[u64],
 ) -> Result<Proposed, Error> {
+    with_proposal(index, change, tokens, async |proposal| {
+        propose(group, at, on, proposal, &LastToken).await
+    })
+    .await
+}
+
+/// Makes the proposal of `tokens` as record number `index`, and proposes it.
+pub(crate) async fn with_proposal<T>(
+    index: u64,
+    change: WriteNumber,
+    tokens: &[u64],
+    propose: impl AsyncFnOnce(&Proposal<'_>) -> T,
+) -> T {
     let token = *tokens.last().expect("a change appends a token");
     let place = object(token);
     let [one, two] = content(token);
@@ -95,7 +108,7 @@ pub(crate) async fn append<F: Fabric, C: Clock>(
         Newborn::Set { place, at: 0, value: token },
     ];
     let proposal = Proposal { change, record: record(index), payload: tokens, newborns: &newborns };
-    propose(group, at, on, &proposal, &LastToken).await
+    propose(&proposal).await
 }
 
 /// The list, and what its words said.
