@@ -29,7 +29,7 @@
 //! | --- | --- |
 //! | `gate` | one at a time, among the operations of one client |
 //! | `cache` | what a client remembers |
-//! | `heap` | memory in chunks that belong to client slots |
+//! | `heap` | memory in chunks that belong to client slots; `claim`: whose they are; `counter`: how much of them is used |
 //! | `bucket`, `newborn` | what the index's records say, what is born with them |
 //! | `index` | extendible hashing over cells |
 //! | `client`, `insert`, `scan` | the operations |
