@@ -173,3 +173,49 @@ fn what_is_born_at_one_node_outlives_it() {
         }
     }
 }
+
+/// A reader takes a writer's second stamp as proof that its first write is complete. A client that
+/// is told to write a key twice at a time must not begin the second write before the first is over:
+/// the first may still find that its guess was stale, and take effect again.
+#[test]
+fn a_client_writes_a_key_once_at_a_time() {
+    const READER: usize = NEXT;
+    const RIVAL: usize = LAST;
+    let mut play = Play::new();
+    let writer = play.client(0, LoneClock::new(10_000), 1 << 40);
+    let reader = play.client(READER, LoneClock::new(10_000), 1 << 40);
+    // Its clock is ahead of the writer's, and so are its guesses.
+    let rival = play.client(RIVAL, LoneClock::new(1_000_000), 1 << 40);
+    play.all(&writer, vec![(0, Call::Insert(801)), (0, Call::Update(805))], &NODES);
+    play.all(&reader, vec![(0, Call::Get)], &NODES);
+    play.all(&rival, vec![(WARM, Call::Insert(809)), (0, Call::Get)], &NODES);
+    for id in [0, READER, RIVAL] {
+        NODES.into_iter().for_each(|node| play.sim.take_all(id, node));
+    }
+    play.begin(&writer, vec![(0, Call::Update(1))]);
+    play.begin(&writer, vec![(0, Call::Update(5))]);
+    play.sim.poll_once(0);
+    let posted = NODES.into_iter().filter(|&node| play.sim.on_their_way(0, node) > 0);
+    let [one, other] = posted.collect::<Vec<_>>()[..] else { panic!("a majority") };
+    // The first write is at one node. The reader meets it there, and comes back for a second look;
+    // meanwhile the writer may go on as far as that node tells it.
+    play.sim.take_chains(0, one, 1);
+    play.begin(&reader, vec![(0, Call::Get)]);
+    play.sim.poll_once(READER);
+    for _ in 0..ENOUGH {
+        play.sim.roundtrip(READER, &[one, other]);
+        play.sim.roundtrip(0, &[one]);
+    }
+    assert_eq!(play.sim.tasks(READER), 0, "the reader has its answer");
+    play.all(&rival, vec![(0, Call::Update(9))], &[one, other]);
+    play.all(&reader, vec![(0, Call::Get)], &[one, other]);
+    // Now the first write hears that its guess is not the largest; the reader looks again and again.
+    for _ in 0..ENOUGH {
+        play.sim.roundtrip(0, &NODES);
+        play.all(&reader, vec![(0, Call::Get)], &NODES);
+    }
+    assert_eq!(play.sim.tasks(0), 0, "the writes end");
+    if let Err(wrong) = check(&play.recorder.operations(), |_| None, BUDGET) {
+        panic!("{wrong}");
+    }
+}
