@@ -29,12 +29,11 @@ pub(crate) fn run(args: &CheckArgs, json: bool) -> Result<Answer, Failure> {
     let history = History::read(input, &name)?;
     bar.finish_and_clear();
     let verdict = judge(&history)?;
-    if json {
-        say(Value::Object(verdict.json(&history)))?;
+    verdict.answer_once(if json {
+        say(Value::Object(verdict.json(&history)))
     } else {
-        verdict.say(&history)?;
-    }
-    Ok(verdict.answer())
+        verdict.say(&history)
+    })
 }
 
 fn style(template: &str) -> ProgressStyle {
@@ -92,9 +91,14 @@ pub(crate) fn judge(history: &History) -> Result<Verdict, Failure> {
 }
 
 impl Verdict {
-    /// Whether it is good.
-    pub(crate) fn answer(&self) -> Answer {
-        if self.wrong.is_empty() { Answer::Yes } else { Answer::No }
+    /// Whether it is good, once that `was said`. It holds even if nobody listens, as in
+    /// `swarm check FILE | head -1`.
+    pub(crate) fn answer_once(&self, was_said: Result<(), Failure>) -> Result<Answer, Failure> {
+        match was_said {
+            Ok(()) | Err(Failure::OutputClosed) if self.wrong.is_empty() => Ok(Answer::Yes),
+            Ok(()) | Err(Failure::OutputClosed) => Ok(Answer::No),
+            Err(failure) => Err(failure),
+        }
     }
 
     /// For programs.

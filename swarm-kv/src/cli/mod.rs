@@ -5,7 +5,7 @@
 //! outcome, units, escape  exit status; sizes and durations; lines of key and value
 //! store                   the library, as the commands use it
 //! pools, keys, transfer   create, info, destroy; get, put, …; import, export
-//! temporary               pools that go when the command ends, whatever ends it
+//! temporary, interrupted  pools that go when the command ends, whatever ends it
 //! job, crew, worker       clients in processes or threads, and how they are led
 //! distribution, workload,
 //! measure, bench,
@@ -29,6 +29,7 @@ mod demo_verdict;
 mod demo_worker;
 mod distribution;
 mod escape;
+mod interrupted;
 mod job;
 mod keys;
 mod measure;

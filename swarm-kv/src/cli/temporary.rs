@@ -5,12 +5,12 @@
 
 use std::fs::{self, DirEntry, File};
 use std::path::{Path, PathBuf};
-use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
 
+use super::interrupted;
 use super::outcome::Failure;
 use super::store::{CreateOptions, Pool};
 use super::units::show_size;
@@ -19,22 +19,6 @@ use super::units::show_size;
 const PREFIX: &str = "swarm-temporary-";
 /// A directory that is older than this has been locked by its owner.
 const SETTLED: Duration = Duration::from_secs(5);
-
-/// What a signal's handler removes.
-static DIRECTORIES: LazyLock<Mutex<Vec<PathBuf>>> = LazyLock::new(|| {
-    // A second handler cannot come to be, and without one only the clean-up after ^C is missing.
-    let _ = ctrlc::set_handler(|| {
-        for directory in directories().drain(..) {
-            let _ = fs::remove_dir_all(directory);
-        }
-        std::process::exit(130);
-    });
-    Mutex::default()
-});
-
-fn directories() -> std::sync::MutexGuard<'static, Vec<PathBuf>> {
-    DIRECTORIES.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A directory that goes when this is dropped, or at ^C.
 pub(crate) struct TemporaryDirectory {
@@ -52,7 +36,7 @@ impl TemporaryDirectory {
             .prefix(&format!("{PREFIX}{}-", std::process::id()))
             .tempdir_in(&place)
             .map_err(|e| Failure::because(format!("cannot write to {}", place.display()), e))?;
-        directories().push(directory.path().to_owned());
+        interrupted::made(directory.path());
         let lock = lock(directory.path())
             .map_err(|e| Failure::because(format!("cannot lock {}", place.display()), e))?;
         Ok(Self { directory, _lock: lock })
@@ -66,7 +50,7 @@ impl TemporaryDirectory {
 
 impl Drop for TemporaryDirectory {
     fn drop(&mut self) {
-        directories().retain(|path| path != self.directory.path());
+        interrupted::removed(self.directory.path());
     }
 }
 

@@ -58,7 +58,7 @@ pub(crate) fn run(args: &TortureArgs, json: bool) -> Result<Answer, Failure> {
     let file = file.transpose()?;
     // Keys that nobody else uses, so that they are absent at first.
     let run = format!("{}-{}", std::process::id(), monotonic_ns());
-    let mut torture = Torture::new(args, pool, path, logs, run);
+    let mut torture = Torture::new(args, pool, path, logs, run)?;
     let outcome = torture.lead();
     let (mut history, chaos) = (History::default(), torture.chaos);
     let (freezes, nodes_gone) = (chaos.freezes, chaos.gone.clone());
@@ -89,8 +89,7 @@ pub(crate) fn run(args: &TortureArgs, json: bool) -> Result<Answer, Failure> {
         widest_gap_ns,
         verdict: judge(&history)?,
     };
-    brought.print(&history, json)?;
-    Ok(brought.verdict.answer())
+    brought.verdict.answer_once(brought.print(&history, json))
 }
 
 fn log_path(logs: &Path, client: u32) -> PathBuf {
@@ -122,14 +121,14 @@ impl<'a> Torture<'a> {
         path: PathBuf,
         logs: &'a Path,
         run: String,
-    ) -> Self {
+    ) -> Result<Self, Failure> {
         let started_ns = monotonic_ns();
-        Self {
+        Ok(Self {
             args,
             path,
             logs,
             run,
-            chaos: Chaos::new(pool, args),
+            chaos: Chaos::new(pool, args)?,
             started_ns,
             until_ns: started_ns,
             begun: false,
@@ -137,7 +136,7 @@ impl<'a> Torture<'a> {
             clients: 0,
             kills: 0,
             full: false,
-        }
+        })
     }
 
     /// The job of the next client.

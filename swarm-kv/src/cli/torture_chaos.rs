@@ -1,12 +1,21 @@
 //! What fails during torture, and when.
 //!
-//! The invariant: of n memory nodes no more than a minority is away at any time.
+//! The invariant: of n memory nodes no more than a minority is away at any time. So one command at a
+//! time takes nodes of a pool away: it holds a lock on the pool's directory. The kernel ends the lock
+//! with its holder; whoever has it next finds what was away when the holder was killed, and puts it
+//! back.
+
+use std::fs::File;
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use swarm_core::fabric::NodeId;
 
 use super::args::TortureArgs;
+use super::interrupted;
+use super::outcome::Failure;
 use super::store::{Pool, SwitchState};
 
 /// Times between kills of clients, and for which nodes freeze and do not: nanoseconds.
@@ -28,13 +37,30 @@ pub(crate) struct Chaos<'p> {
     frozen: Vec<u8>,
     pub(crate) gone: Vec<u8>,
     pub(crate) freezes: u64,
+    /// Holds the lock of whoever may take nodes away.
+    _lock: Option<File>,
 }
 
 impl<'p> Chaos<'p> {
-    /// Nothing fails yet.
-    pub(crate) fn new(pool: &'p Pool, args: &'p TortureArgs) -> Self {
+    /// Nothing fails yet, and nothing does any more of what others made fail.
+    pub(crate) fn new(pool: &'p Pool, args: &'p TortureArgs) -> Result<Self, Failure> {
         let nodes = pool.geometry().nodes as u8;
-        Self {
+        let fails = args.kill_node || args.freeze_node;
+        if fails && nodes < 3 {
+            return Err(Failure::Usage(
+                "a pool of one memory node has no minority that could be taken away".to_owned(),
+            ));
+        }
+        let lock = lock(pool)?;
+        if lock.is_some() {
+            (0..nodes).for_each(|node| pool.switch(NodeId(node)).set(SwitchState::Up));
+        } else if fails {
+            return Err(Failure::Failed(format!(
+                "another torture may take memory nodes of {} away; wait until it has ended",
+                pool.path().display()
+            )));
+        }
+        Ok(Self {
             pool,
             args,
             rng: SmallRng::seed_from_u64(args.seed),
@@ -45,7 +71,8 @@ impl<'p> Chaos<'p> {
             frozen: Vec::new(),
             gone: Vec::new(),
             freezes: 0,
-        }
+            _lock: lock,
+        })
     }
 
     /// From now on things fail.
@@ -111,7 +138,7 @@ impl<'p> Chaos<'p> {
     }
 
     fn switch(&self, node: u8, state: SwitchState) {
-        self.pool.switch(NodeId(node)).set(state);
+        interrupted::turn(&self.pool.switch(NodeId(node)), state);
     }
 }
 
@@ -122,5 +149,17 @@ impl Drop for Chaos<'_> {
         for &node in &self.gone {
             self.switch(node, SwitchState::Up);
         }
+    }
+}
+
+/// Takes the lock of whoever may take nodes of a pool away; `None` if somebody has it.
+fn lock(pool: &Pool) -> Result<Option<File>, Failure> {
+    let path = pool.path().display();
+    let directory = File::open(pool.path())
+        .map_err(|error| Failure::because(format!("cannot read {path}"), error))?;
+    match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(directory)),
+        Err(Errno::WOULDBLOCK) => Ok(None),
+        Err(error) => Err(Failure::because(format!("cannot lock {path}"), error)),
     }
 }
