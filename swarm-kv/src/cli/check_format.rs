@@ -236,6 +236,10 @@ impl History {
 }
 
 fn parse(line: &[u8]) -> Result<Line, String> {
+    // An array of the fields' values would do for the parser.
+    if !line.trim_ascii_start().starts_with(b"{") {
+        return Err("not an operation: it is no JSON object".to_owned());
+    }
     serde_json::from_slice(line).map_err(|error| {
         // There is one line only, as far as the parser knows.
         let text = error.to_string();
@@ -274,6 +278,7 @@ mod tests {
         for (bad, why) in [
             ("{", "line 2: not an operation"),
             ("7", "not an operation"),
+            (r#"[1,"get","k",null,5,9,"ok","v"]"#, "no JSON object"),
             ("\u{fffd}", "not an operation"),
             (&GOOD[..40], "not an operation"),
             (&GOOD.replace("get", "cas"), "unknown variant"),
