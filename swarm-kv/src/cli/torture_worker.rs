@@ -1,6 +1,9 @@
 //! A client of torture: one operation after the other on hot keys, until the time is over, the pool
 //! is full, or it is killed.
 
+use std::thread;
+use std::time::Duration;
+
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
@@ -52,6 +55,8 @@ impl Task for Torture<'_> {
             None => {
                 self.lead.tell(Message::Ready)?;
                 let Order::Go { at_ns } = self.lead.wait()? else { return Ok(Report::default()) };
+                // Not spinning: those who were not told yet need the processors.
+                thread::sleep(Duration::from_nanos(at_ns.saturating_sub(monotonic_ns())));
                 at_ns + job.seconds * 1_000_000_000
             }
         };

@@ -98,6 +98,11 @@ fn a_full_pool_ends_it_early_and_says_so() {
     let said = json(&["torture", pool.path(), "--seconds", "20", "--clients", "2", "--json"]);
     assert_eq!((&said["linearizable"], &said["pool_full"]), (&json!(true), &json!(true)));
     assert!(said["seconds"].as_f64() < Some(15.0), "{said}");
+    // It is full from the start: clients that did not wait for the others had ended before they
+    // were to begin, after no time at all.
+    let said = json(&["torture", pool.path(), "--seconds", "20", "--clients", "2", "--json"]);
+    assert_eq!((&said["linearizable"], &said["pool_full"]), (&json!(true), &json!(true)));
+    assert!(said["seconds"].as_f64() > Some(0.0), "{said}");
 }
 
 #[test]
