@@ -85,6 +85,11 @@ impl Kind {
         if self == Self::Device {
             return Ok(());
         }
+        // Asked for more than there is, a file system may first give all that it has, and take it
+        // from everybody else meanwhile.
+        if lacks(file, bytes) {
+            return Err(reserve_error(path, bytes, Errno::NOSPC.into()));
+        }
         loop {
             match fallocate(file, FallocateFlags::empty(), 0, bytes) {
                 Ok(()) => return Ok(()),
@@ -94,6 +99,14 @@ impl Kind {
             }
         }
     }
+}
+
+/// Whether the file system says that it has less room than that. Some say nothing.
+fn lacks(file: &File, bytes: u64) -> bool {
+    fstatfs(file).is_ok_and(|system| {
+        let block = u64::try_from(system.f_bsize).unwrap_or(1);
+        system.f_blocks > 0 && system.f_bavail.saturating_mul(block) < bytes
+    })
 }
 
 /// Reserves space on file systems that cannot be asked to: by writing.
