@@ -123,7 +123,7 @@ fn slots_exclude_each_other_within_a_process_too() {
     assert_eq!(slots, [0, 1, 2, 3, 4, 5, 6, 7]);
     let error = pool.attach().expect_err("all slots are held");
     assert!(matches!(error, Error::Slots { limit: 8, .. }), "{error}");
-    assert!(error.to_string().contains("all 8 client slots"), "{error}");
+    assert!(error.to_string().contains("every client slot of 8"), "{error}");
     let mut incarnations: Vec<_> = held.iter().map(|c| c.session().incarnation).collect();
     incarnations.dedup();
     assert_eq!(incarnations.len(), 8);
