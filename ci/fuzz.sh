@@ -12,16 +12,18 @@ target="$(realpath -m "${CARGO_TARGET_DIR:-target}")"
 export CARGO_TARGET_DIR="$target/fuzz"
 if ! command -v c++ > /dev/null; then
     # The fuzzing engine is C++.
-    ${SUDO-$([[ $EUID -eq 0 ]] || echo sudo)} apt-get install --yes --quiet g++
+    sudo="$([[ $EUID -eq 0 ]] || echo sudo)"
+    $sudo apt-get update --quiet
+    $sudo apt-get install --yes --quiet g++
 fi
+export PATH="$PATH:$target/tools/bin"
 if ! command -v cargo-fuzz > /dev/null; then
     cargo install --quiet --locked --version 0.13.2 --root "$target/tools" cargo-fuzz
-    export PATH="$PATH:$target/tools/bin"
 fi
+targets=("$@")
 if [[ $# -eq 0 ]]; then
-    readarray -t targets < <(cargo fuzz list)
-else
-    targets=("$@")
+    listed="$(cargo fuzz list)"
+    readarray -t targets <<< "$listed"
 fi
 # No sanitizer: there is next to no unsafe code, and what is looked for are panics and endless loops.
 cargo fuzz build --sanitizer none
