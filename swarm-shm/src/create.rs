@@ -147,9 +147,6 @@ impl<'a> Draft<'a> {
             mapping.clear();
             self.devices.push(Arc::clone(&mapping));
         }
-        if kind == Kind::Regular {
-            mapping.use_huge_pages();
-        }
         mapping.store(0, &header.encode());
         Ok(())
     }

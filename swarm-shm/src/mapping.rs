@@ -50,16 +50,6 @@ impl Mapping {
         Ok(Arc::new(Self { raw, words: length / 8 }))
     }
 
-    /// Has the kernel put the file's pages together to huge ones, where it can: with small pages,
-    /// each access to a place of its own is also a miss of the processor's page tables. Takes as
-    /// long as copying the file once.
-    pub(crate) fn use_huge_pages(&self) {
-        let whole = self.words * 8 / HUGE_PAGE * HUGE_PAGE;
-        // SAFETY: the range lies within the mapping. The advice changes where its contents lie in
-        // physical memory, and nothing that anybody could see. Where it fails, all is as before.
-        let _ = unsafe { libc::madvise(self.raw.as_mut_ptr().cast(), whole, libc::MADV_COLLAPSE) };
-    }
-
     /// All of its words.
     pub(crate) fn words(&self) -> &[Word] {
         // SAFETY: the mapping is page-aligned, readable and writable, `words * 8` bytes long, and
@@ -83,8 +73,14 @@ impl Mapping {
         }
     }
 
-    /// Enters every page into this process's page tables, as far as the kernel does such things.
+    /// Enters every page into this process's page tables, as huge ones where the kernel can put
+    /// them together: with small ones, each access to a place of its own is also a miss of the
+    /// processor's page tables. The first time takes as long as copying the file a few times.
     pub(crate) fn populate(&self) {
+        let whole = self.words * 8 / HUGE_PAGE * HUGE_PAGE;
+        // SAFETY: the range lies within the mapping. The advice changes where its contents lie in
+        // physical memory, and nothing that anybody could see. Where it fails, all is as before.
+        let _ = unsafe { libc::madvise(self.raw.as_mut_ptr().cast(), whole, libc::MADV_COLLAPSE) };
         // Whatever comes of it, the pages come in one by one when they are touched.
         drop(self.raw.advise(Advice::PopulateWrite));
     }

@@ -154,9 +154,9 @@ impl Pool {
         ShmFabric::new(self)
     }
 
-    /// Enters the nodes' memory into this process's page tables at once. Otherwise that happens page
-    /// by page at the first touch, which then takes about a microsecond. Worth its time for
-    /// processes that stay.
+    /// Enters the nodes' memory into this process's page tables at once, as huge pages where the
+    /// kernel can. Otherwise that happens page by page at the first touch, which then takes about a
+    /// microsecond. Worth its time, up to some seconds for each GiB, for processes that stay.
     pub fn populate(&self) {
         for mapping in self.inner.nodes.iter().flatten() {
             mapping.populate();
