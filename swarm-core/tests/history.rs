@@ -148,11 +148,16 @@ fn agrees_with_brute_force_where_values_are_unique() {
     assert!((rounds / 10..rounds * 9 / 10).contains(&accepted), "{accepted} of {rounds} accepted");
 }
 
-/// A history that is linearizable, since each operation takes effect at one moment; some clients
-/// never hear of it.
-fn long_history(rng: &mut Rng, clients: usize, count: usize, values: u64) -> Vec<Operation> {
+/// A history of one key that is linearizable, since each operation takes effect at one moment. Of
+/// one in `lost`, its client never hears.
+fn made_history(
+    rng: &mut Rng,
+    (key, clients, count): (u64, usize, usize),
+    lost: u32,
+    mut pick: impl FnMut(&mut Rng) -> Call,
+) -> Vec<Operation> {
     let mut value = None;
-    let mut history = Vec::new();
+    let mut history = Vec::with_capacity(count + clients);
     let mut busy: Vec<Option<(Operation, Option<Answer>)>> = vec![None; clients];
     let mut time = 0;
     while history.len() < count {
@@ -160,11 +165,11 @@ fn long_history(rng: &mut Rng, clients: usize, count: usize, values: u64) -> Vec
         let client = rng.usize(..clients);
         busy[client] = match busy[client].take() {
             None => {
-                let call = random_call(rng, values);
-                Some((Operation { key: 0, client, call, called: time, answered: None }, None))
+                let call = pick(rng);
+                Some((Operation { key, client, call, called: time, answered: None }, None))
             }
             Some((op, None)) => Some((op, Some(apply(op.call, &mut value)))),
-            Some((op, Some(_))) if rng.u32(..1000) == 0 => {
+            Some((op, Some(_))) if rng.u32(..lost) == 0 => {
                 history.push(op);
                 None
             }
@@ -176,6 +181,11 @@ fn long_history(rng: &mut Rng, clients: usize, count: usize, values: u64) -> Vec
     }
     history.extend(busy.into_iter().flatten().map(|(op, _)| op));
     history
+}
+
+/// All operations alike, on so many values.
+fn long_history(rng: &mut Rng, clients: usize, count: usize, values: u64) -> Vec<Operation> {
+    made_history(rng, (0, clients, count), 1000, |rng| random_call(rng, values))
 }
 
 #[test]
@@ -213,41 +223,19 @@ fn one_wrong_answer_is_found_and_shown() {
     }
 }
 
-/// A mix of all five operations, half of them gets, in which every value is written once.
+/// A mix of all five operations in which every value is written once.
 fn busy_history(rng: &mut Rng, key: u64, clients: usize, count: usize) -> Vec<Operation> {
-    let (mut value, mut next) = (None, 0);
-    let mut history = Vec::with_capacity(count + clients);
-    // How long an operation takes before and after its effect, as a share of the others' steps.
-    let mut busy: Vec<Option<(Operation, Option<Answer>)>> = vec![None; clients];
-    let mut time = 0;
-    while history.len() < count {
-        time += 1;
-        let client = rng.usize(..clients);
-        busy[client] = match busy[client].take() {
-            None => {
-                next += 1;
-                let call = match rng.u8(..10) {
-                    0..4 => Call::Get,
-                    4 | 5 => Call::Put(next),
-                    6 => Call::Insert(next),
-                    7 => Call::Update(next),
-                    _ => Call::Delete,
-                };
-                Some((Operation { key, client, call, called: time, answered: None }, None))
-            }
-            Some((op, None)) => Some((op, Some(apply(op.call, &mut value)))),
-            Some((op, Some(_))) if rng.u32(..2000) == 0 => {
-                history.push(op);
-                None
-            }
-            Some((op, Some(answer))) => {
-                history.push(Operation { answered: Some((time, answer)), ..op });
-                None
-            }
-        };
-    }
-    history.extend(busy.into_iter().flatten().map(|(op, _)| op));
-    history
+    let mut next = 0;
+    made_history(rng, (key, clients, count), 2000, |rng| {
+        next += 1;
+        match rng.u8(..10) {
+            0..4 => Call::Get,
+            4 | 5 => Call::Put(next),
+            6 => Call::Insert(next),
+            7 => Call::Update(next),
+            _ => Call::Delete,
+        }
+    })
 }
 
 /// What made the search for an order give up: writes and deletes that all overlap.

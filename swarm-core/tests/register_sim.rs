@@ -133,27 +133,14 @@ fn play<P: Protocol + 'static>(plan: &Plan, conduct: &Conduct) -> Result<Shown, 
     for id in 0..clients {
         sim.set_clock(id, rng.i64(-plan.skew..=plan.skew), rng.i64(-plan.drift..=plan.drift));
         let near = rng.f64() < plan.near;
-        let client_rng = Rng::with_seed(rng.u64(..));
+        let (clock, turns) = (sim.clock(id), sim.fabric(id));
+        let with = (Rng::with_seed(rng.u64(..)), (*plan, conduct.clone()), shown.clone());
         if near {
-            let client = plan.client(id, (sim.near(id), sim.clock(id)), &recorder);
-            let task = operate::<P, _>(
-                client,
-                sim.fabric(id),
-                client_rng,
-                (*plan, conduct.clone()),
-                shown.clone(),
-            );
-            sim.spawn(id, task);
+            let client = plan.client(id, (sim.near(id), clock), &recorder);
+            sim.spawn(id, operate::<P, _>(client, turns, with));
         } else {
-            let client = plan.client(id, (sim.fabric(id), sim.clock(id)), &recorder);
-            let task = operate::<P, _>(
-                client,
-                sim.fabric(id),
-                client_rng,
-                (*plan, conduct.clone()),
-                shown.clone(),
-            );
-            sim.spawn(id, task);
+            let client = plan.client(id, (sim.fabric(id), clock), &recorder);
+            sim.spawn(id, operate::<P, _>(client, turns, with));
         }
     }
     let mut result = match sim.run(STEPS) {
@@ -200,9 +187,7 @@ fn bear(sim: &mut Sim, plan: &Plan, rng: &mut Rng) {
 async fn operate<P: Protocol, F: Fabric>(
     mut client: Client<F>,
     turns: SimFabric,
-    mut rng: Rng,
-    (plan, conduct): (Plan, Conduct),
-    shown: Rc<RefCell<Shown>>,
+    (mut rng, (plan, conduct), shown): (Rng, (Plan, Conduct), Rc<RefCell<Shown>>),
 ) {
     let id = client.id as u64;
     for round in 0..rng.u64(2..=5) {
