@@ -7,6 +7,9 @@ use core::cell::Cell;
 use core::future::poll_fn;
 use core::task::Poll;
 
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+use zerocopy::IntoBytes;
+
 use crate::clock::Clock;
 use crate::fabric::{Fabric, NodeId};
 use crate::layout::SLOTS;
@@ -246,6 +249,12 @@ impl Drop for Unfinished<'_> {
 }
 
 impl<F: Fabric, C: Clock> Group<F, C> {
+    /// A number by chance, for this attempt: those who met go apart by it.
+    pub fn dice(&self, attempt: u64) -> u64 {
+        let seed = [self.session.client as u64, self.session.incarnation.0, self.clock.now()];
+        xxh3_64_with_seed(seed.as_bytes(), attempt)
+    }
+
     /// Lets time pass: how duelling proposers get out of each other's way.
     pub async fn pause(&self, nanoseconds: u64) {
         let until = self.clock.now() + nanoseconds;

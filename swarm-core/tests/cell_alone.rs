@@ -63,7 +63,7 @@ fn put(group: &TestGroup<'_>, at: &CellRef, on: &View, tokens: &[u64]) -> (Optio
     let (proposed, tally) = block_on(group.fabric().track(proposal));
     match proposed.expect("a majority is up") {
         Proposed::Committed(view) => (Some(view), tally.roundtrips),
-        Proposed::Lost => (None, tally.roundtrips),
+        Proposed::Lost { .. } => (None, tally.roundtrips),
     }
 }
 

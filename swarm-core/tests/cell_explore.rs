@@ -96,7 +96,7 @@ impl Rivals {
                 let change = number(client, 1);
                 match append(&group, &cell(0), &view, token, change, &[0, token]).await {
                     Ok(Proposed::Committed(_)) => Told::Committed,
-                    Ok(Proposed::Lost) => Told::Lost,
+                    Ok(Proposed::Lost { .. }) => Told::Lost,
                     Err(_) => Told::Error,
                 }
             };

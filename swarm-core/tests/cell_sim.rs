@@ -23,7 +23,7 @@ use cell_common::{
     FORMAT, LastToken, RECORDS, append, cell, is_born, list, number, plant, plant_object, record,
     solid, with_proposal, word,
 };
-use swarm_core::cell::{CellRef, Proposed, Spared, View, propose_sparing};
+use swarm_core::cell::{CellRef, Proposal, Proposed, View, propose};
 use swarm_core::error::Error;
 use swarm_core::fabric::NodeId;
 use swarm_core::group::{Group, Patience, Session};
@@ -116,11 +116,12 @@ async fn change(
         } else {
             let memory = spare.take().unwrap_or(index);
             let proposed = with_proposal(memory, change, &tokens, async |proposal| {
-                propose_sparing(group, at, &view, proposal, &LastToken).await
+                let proposal = Proposal { sparing: true, ..*proposal };
+                propose(group, at, &view, &proposal, &LastToken).await
             });
             match proposed.await? {
-                Spared::Committed(view) => (memory, Some(view)),
-                Spared::Lost { unused } => {
+                Proposed::Committed(view) => (memory, Some(view)),
+                Proposed::Lost { unused } => {
                     *spare = unused.then_some(memory);
                     history.borrow_mut().spared += u64::from(unused);
                     (memory, None)

@@ -251,7 +251,7 @@ fn an_adopted_record_brings_what_was_born_with_it() {
     assert!(story.is_born(R, N0) && !story.is_born(R, N2));
     let (second, told) = story.propose(Y, false, SHORT);
     story.finish(second, &[N0, N2]);
-    assert!(matches!(told.take(), Some(Ok(Proposed::Lost))));
+    assert!(matches!(told.take(), Some(Ok(Proposed::Lost { .. }))));
     assert!(story.is_born(R, N2) && story.is_accepted(N2, R));
     story.sim.crash_node(N0, false);
     story.ends_with(N1, &[N1, N2], &[X, R]);
@@ -476,7 +476,10 @@ fn the_same_record_at_all_is_committed_whatever_their_words() {
             // A proposer who has not heard of it is behind it.
             let (late, told) = story.propose(Y, false, SHORT);
             story.finish(late, &up);
-            assert!(matches!(told.take(), Some(Ok(Proposed::Lost))), "{ballot} {odd} {gone}");
+            assert!(
+                matches!(told.take(), Some(Ok(Proposed::Lost { .. }))),
+                "{ballot} {odd} {gone}"
+            );
             story.ends_with(up[0], &up, &[X, R]);
         }
     }
@@ -501,7 +504,7 @@ fn what_was_met_and_not_committed_is_nothing_to_build_on() {
     story.finish(second, &[N1, N2]);
     assert!(matches!(other.take(), Some(Ok(Proposed::Committed(_)))));
     story.finish(first, &[N0, N1]);
-    assert!(matches!(told.take(), Some(Ok(Proposed::Lost))));
+    assert!(matches!(told.take(), Some(Ok(Proposed::Lost { .. }))));
     for nodes in [[N0, N1], [N1, N2], [N2, N0]] {
         story.ends_with(nodes[0], &nodes, &[X, 3]);
     }

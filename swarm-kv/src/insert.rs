@@ -157,7 +157,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let payload = bucket.encode();
         let record = self.record(payload.len()).await?;
         let change = self.group.number().ok_or(Error::Spent)?;
-        let proposal = Proposal { change, record, payload: &payload, newborns };
+        let proposal = Proposal { change, record, payload: &payload, newborns, sparing: false };
         let births = self.index.births();
         let proposed =
             cell::propose(&self.group, &located.cell, &located.view, &proposal, &births).await?;

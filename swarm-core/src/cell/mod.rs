@@ -29,7 +29,7 @@ mod view;
 
 pub use judge::committed;
 pub use offer::{Birth, Births, MAX_BIRTHS, Newborn};
-pub use propose::{Proposal, Proposed, Spared, propose, propose_sparing};
+pub use propose::{Proposal, Proposed, propose};
 pub use read::{Committed, read};
 pub use view::View;
 
@@ -86,8 +86,5 @@ async fn ready<'f, F: Fabric, C: Clock>(
 /// Gets out of a duelling proposer's way, for a random while that grows.
 async fn back_off<F: Fabric, C: Clock>(group: &Group<F, C>, attempt: u32) {
     group.count_retry();
-    let session = group.session();
-    let seed = [session.client as u64, session.incarnation.0, group.clock().now()];
-    let dice = xxhash_rust::xxh3::xxh3_64_with_seed(seed.as_bytes(), u64::from(attempt));
-    group.pause(dice % (1024 << attempt.min(10))).await;
+    group.pause(group.dice(u64::from(attempt)) % (1024 << attempt.min(10))).await;
 }

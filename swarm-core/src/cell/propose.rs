@@ -28,6 +28,9 @@ pub struct Proposal<'a> {
     pub payload: &'a [u64],
     /// What is born with it, at most [`MAX_BIRTHS`], in the order in which it must come into being.
     pub newborns: &'a [Newborn<'a>],
+    /// Whether the record is dear. A lost proposal usually comes too late at every node; then its
+    /// record can be had back, for a roundtrip more.
+    pub sparing: bool,
 }
 
 /// How a proposal ended.
@@ -36,18 +39,9 @@ pub enum Proposed {
     /// The record is in. The view's record is it, or one that others have built on it since.
     Committed(View),
     /// The record is not in and never will be: others changed the cell first.
-    Lost,
-}
-
-/// How a proposal ended that spares its record.
-#[derive(Clone, Copy, Debug)]
-pub enum Spared {
-    /// The record is in. The view's record is it, or one that others have built on it since.
-    Committed(View),
-    /// The record is not in and never will be.
     Lost {
-        /// Its memory is as it was before, and good for another proposal: no node has ever named
-        /// it, and its accepted ballot is 0 at every node.
+        /// The record's memory is as it was before, and good for another proposal: no node has ever
+        /// named it, and its accepted ballot is 0 at every node.
         unused: bool,
     },
 }
@@ -74,44 +68,9 @@ pub async fn propose<F: Fabric, C: Clock>(
     proposal: &Proposal<'_>,
     births: &impl Births,
 ) -> Result<Proposed, Error> {
-    Ok(match run(group, at, on, proposal, births, false).await? {
-        Spared::Committed(view) => Proposed::Committed(view),
-        Spared::Lost { .. } => Proposed::Lost,
-    })
-}
-
-/// [`propose`], for those to whom records are dear. A lost proposal usually comes too late at every
-/// node; then its record can be had back, for a roundtrip more.
-///
-/// # Cancel safety
-/// That of [`propose`].
-///
-/// # Errors
-/// As there. The record is used up.
-///
-/// # Panics
-/// As there.
-pub async fn propose_sparing<F: Fabric, C: Clock>(
-    group: &Group<F, C>,
-    at: &CellRef,
-    on: &View,
-    proposal: &Proposal<'_>,
-    births: &impl Births,
-) -> Result<Spared, Error> {
-    run(group, at, on, proposal, births, true).await
-}
-
-async fn run<F: Fabric, C: Clock>(
-    group: &Group<F, C>,
-    at: &CellRef,
-    on: &View,
-    proposal: &Proposal<'_>,
-    births: &impl Births,
-    sparing: bool,
-) -> Result<Spared, Error> {
     assert!(proposal.payload.len() <= at.room, "a payload needs room in the cell's records");
     assert!(proposal.newborns.len() <= MAX_BIRTHS, "newborns must fit into a chain");
-    let Proposal { change, record, payload, newborns } = *proposal;
+    let Proposal { change, record, payload, newborns, sparing } = *proposal;
     let (n, base) = (group.nodes(), on.record());
     let mut words = Words::new(group.format(), n, on);
     words.check_room()?;
@@ -119,7 +78,7 @@ async fn run<F: Fabric, C: Clock>(
     if let Some(word) = on.fast_base(group.format(), n, group.suspects()) {
         own.offer.fresh = false;
         match fast(group, at, &mut words, word, &own.offer, sparing).await? {
-            Fast::Won(view) => return Ok(Spared::Committed(view)),
+            Fast::Won(view) => return Ok(Proposed::Committed(view)),
             Fast::Unnamed(ballot) if sparing => {
                 own.offer.fresh = unraise(group, &own.offer, ballot).await;
             }
@@ -150,7 +109,7 @@ async fn run<F: Fabric, C: Clock>(
             committed == record || includes(group, at, committed, body, base, change).await?;
         // What is still fresh has not been offered to any node since.
         let unused = own.offer.fresh;
-        return Ok(if mine { Spared::Committed(view) } else { Spared::Lost { unused } });
+        return Ok(if mine { Proposed::Committed(view) } else { Proposed::Lost { unused } });
     }
     Err(Error::Contended)
 }

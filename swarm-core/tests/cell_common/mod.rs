@@ -107,7 +107,9 @@ pub(crate) async fn with_proposal<T>(
         Newborn::Write { place, from: 3, head: &[token], tail: &[], home_only: true },
         Newborn::Set { place, at: 0, value: token },
     ];
-    let proposal = Proposal { change, record: record(index), payload: tokens, newborns: &newborns };
+    let record = record(index);
+    let proposal =
+        Proposal { change, record, payload: tokens, newborns: &newborns, sparing: false };
     propose(&proposal).await
 }
 

@@ -7,15 +7,13 @@
 //! where that can be, so that however many clients come for their first chunks at once, none is
 //! left without.
 
-use swarm_core::cell::{self, Birth, Births, CellRef, Proposal, Spared};
+use swarm_core::cell::{self, Birth, Births, CellRef, Proposal, Proposed};
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
 use swarm_core::geometry::{Class, SEED_RECORDS};
 use swarm_core::group::Group;
 use swarm_core::layout::record;
 use swarm_core::words::Pointer;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
-use zerocopy::IntoBytes;
 
 use super::counter::{raise_counter, read_counters};
 use super::{CLAIM_TRIES, DAMAGED, FEW_RECORDS, Heap, Kind};
@@ -62,18 +60,19 @@ impl Heap {
                 .map(|pair| u64::from(pair[0]) | (u64::from(*pair.get(1).unwrap_or(&0)) << 32))
                 .collect();
             let change = group.number().ok_or(Error::Spent)?;
-            let proposal = Proposal { change, record, payload: &payload, newborns: &[] };
+            let proposal =
+                Proposal { change, record, payload: &payload, newborns: &[], sparing: true };
             // Records are dear: a slot has few before it owns a chunk for them, and many clients may
             // come for their first chunks at the same time.
-            match cell::propose_sparing(group, &cell, &view, &proposal, &NoBirths).await? {
-                Spared::Committed(_) => {
+            match cell::propose(group, &cell, &view, &proposal, &NoBirths).await? {
+                Proposed::Committed(_) => {
                     *self.map.borrow_mut() = map;
                     return Ok(());
                 }
-                Spared::Lost { unused } => self.spare.set(unused.then_some(record)),
+                Proposed::Lost { unused } => self.spare.set(unused.then_some(record)),
             }
             let took = group.clock().now().saturating_sub(begun).clamp(1, LONGEST_CLAIM);
-            group.pause(dice(group, attempt) % (took << (attempt + 1).min(6))).await;
+            group.pause(group.dice(attempt as u64) % (took << (attempt + 1).min(6))).await;
         }
         Err(Error::Contended)
     }
@@ -188,13 +187,6 @@ impl Heap {
         let tail = map_entry(self.slot, Class::RunTail);
         1 + map[chunk + 1..].iter().take_while(|&&entry| entry == tail).count()
     }
-}
-
-/// A number by chance: the ones who lost a claim together come back one after the other.
-fn dice<F: Fabric, C: Clock>(group: &Group<F, C>, attempt: usize) -> u64 {
-    let session = group.session();
-    let seed = [session.client as u64, session.incarnation.0, group.clock().now()];
-    xxh3_64_with_seed(seed.as_bytes(), attempt as u64)
 }
 
 /// What the heap map says of a chunk: whose it is and what for; 0 = free.
