@@ -12,10 +12,7 @@ mod cell_common;
 
 use std::cell::RefCell;
 use std::env;
-use std::future::poll_fn;
-use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
 
 use fastrand::Rng;
 
@@ -28,7 +25,9 @@ use swarm_core::error::Error;
 use swarm_core::fabric::NodeId;
 use swarm_core::group::{Group, Patience, Session};
 use swarm_core::sim::shrink::story;
-use swarm_core::sim::{Chaos, Conduct, Outcome, Policy, Setup, Sim, SimClock, SimFabric};
+use swarm_core::sim::{
+    Chaos, Conduct, Outcome, Policy, Setup, Sim, SimClock, SimFabric, dropped_after,
+};
 use swarm_core::words::{Incarnation, Pointer};
 
 /// Tokens of one change lie between a multiple of this and the next.
@@ -138,19 +137,6 @@ async fn change(
     }
 }
 
-/// The operation's answer. `None` if it is dropped after so many polls, without one.
-async fn limit<T>(polls: Option<u32>, operation: impl Future<Output = T>) -> Option<T> {
-    let (mut operation, mut polled) = (pin!(operation), 0);
-    poll_fn(|cx| {
-        polled += 1;
-        if polls.is_some_and(|polls| polled > polls) {
-            return Poll::Ready(None);
-        }
-        operation.as_mut().poll(cx).map(Some)
-    })
-    .await
-}
-
 /// A client's life: some changes and reads, one after the other.
 async fn live(group: TestGroup, at: CellRef, history: Shared, mut rng: Rng, conduct: Conduct) {
     let (mut cached, mut spare) = (None, None);
@@ -173,7 +159,7 @@ async fn live(group: TestGroup, at: CellRef, history: Shared, mut rng: Rng, cond
             cached = Some((tokens.clone(), view));
             Ok(Some(tokens))
         };
-        let Some(told) = limit(drop_after, operation).await else {
+        let Some(told) = dropped_after(drop_after, operation).await else {
             history.borrow_mut().dropped += 1;
             continue;
         };

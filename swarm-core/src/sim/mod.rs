@@ -14,6 +14,7 @@
 //! | `scheduler` | who is next: weighted actors, or priorities with a few changes |
 //! | `chaos` | nodes that crash and freeze, connections that break, clients that die |
 //! | `directed` | stories played step by step |
+//! | `drops` | operations that are dropped half-way |
 //! | [`deaths`] | a client that dies at every await in turn |
 //! | [`explore`] | every schedule of a small race |
 //! | `script` | what a scheduler decided, to be played again |
@@ -28,6 +29,7 @@ mod chain;
 mod chaos;
 pub mod deaths;
 mod directed;
+mod drops;
 pub mod explore;
 mod fabric;
 mod scheduler;
@@ -37,6 +39,7 @@ mod trace;
 mod world;
 
 pub use chaos::Chaos;
+pub use drops::dropped_after;
 pub use fabric::{NearFabric, SimClock, SimCompletion, SimFabric};
 pub use scheduler::{Outcome, Policy, Setup, Sim};
 pub use script::{Conduct, Script};

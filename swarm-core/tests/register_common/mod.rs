@@ -1,9 +1,7 @@
 //! One register on simulated nodes, and clients that read, write and delete it.
 
 use std::cell::Cell;
-use std::future::{Future, poll_fn};
-use std::pin::pin;
-use std::task::Poll;
+use std::future::Future;
 
 use swarm_core::clock::Clock;
 use swarm_core::counting::{Counting, Tally};
@@ -14,7 +12,7 @@ use swarm_core::history::{Answer, Call, Recorder};
 use swarm_core::layout::{BufferHeader, Identity, Place, Shape, buffer, checksum, register};
 use swarm_core::register::{Check, Found, Protocol, Register, Write, Written};
 use swarm_core::safe_guess::{FIRST, first_stamp};
-use swarm_core::sim::SimClock;
+use swarm_core::sim::{SimClock, dropped_after};
 use swarm_core::words::{Incarnation, Pointer, Timestamp, WordFormat, WriteNumber};
 
 /// How words are split.
@@ -201,17 +199,6 @@ impl Polls {
     pub(crate) const ALL: Self = Self(None);
 
     async fn limit<T>(self, operation: impl Future<Output = T>) -> Result<T, GaveUp> {
-        let mut operation = pin!(operation);
-        let mut left = self.0;
-        poll_fn(move |cx| {
-            if let Some(left) = &mut left {
-                if *left == 0 {
-                    return Poll::Ready(Err(GaveUp::Dropped));
-                }
-                *left -= 1;
-            }
-            operation.as_mut().poll(cx).map(Ok)
-        })
-        .await
+        dropped_after(self.0, operation).await.ok_or(GaveUp::Dropped)
     }
 }

@@ -1,8 +1,8 @@
 //! A store on simulated nodes, and clients of it whose operations are taken down.
 
 use std::cell::Cell;
-use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
@@ -12,7 +12,7 @@ use swarm_core::fabric::{Fabric, NodeDown, NodeId, Verb};
 use swarm_core::geometry::Geometry;
 use swarm_core::group::{Patience, Session};
 use swarm_core::history::{Answer, Call, Recorder};
-use swarm_core::sim::SimClock;
+use swarm_core::sim::{SimClock, dropped_after};
 use swarm_core::words::Incarnation;
 use swarm_kv::{Client, Error, Options};
 
@@ -139,7 +139,8 @@ impl<F: Fabric, C: Clock> Story<F, C> {
     /// One operation on key number `number`, taken down.
     pub(crate) async fn call(&self, number: u64, call: Call, polls: Polls) -> Result<(), GaveUp> {
         let noted = self.recorder.called(self.id, number, call);
-        let answer = limit(polls, self.ask(&key(number), call)).await??;
+        let asked = dropped_after(polls, self.ask(&key(number), call)).await;
+        let answer = asked.ok_or(GaveUp::Dropped)??;
         self.recorder.answered(noted, answer);
         Ok(())
     }
@@ -160,18 +161,4 @@ impl<F: Fabric, C: Clock> Story<F, C> {
             }
         })
     }
-}
-
-async fn limit<T>(mut left: Polls, operation: impl Future<Output = T>) -> Result<T, GaveUp> {
-    let mut operation = pin!(operation);
-    poll_fn(move |cx| {
-        if let Some(left) = &mut left {
-            if *left == 0 {
-                return Poll::Ready(Err(GaveUp::Dropped));
-            }
-            *left -= 1;
-        }
-        operation.as_mut().poll(cx).map(Ok)
-    })
-    .await
 }
