@@ -141,7 +141,8 @@ impl<'a> Lanes<'a> {
             self.next.set(number + 1);
             // A program has the keys that it is about to use at hand.
             if let Some(soon) = self.of.ops.get(number + AHEAD) {
-                black_box(self.of.keys.get(soon.key()).first());
+                let key = self.of.keys.get(soon.key());
+                black_box((key.first().copied(), key.last().copied()));
             }
             let start = (number & self.untimed == 0).then(Instant::now);
             self.execute(store, op, number, &mut value).await?;
