@@ -2,13 +2,13 @@
 
 mod register_common;
 
-use register_common::{Client, FIRST_VALUE, KEY, Polls, SHAPE, give_birth, place};
+use register_common::{Client, FIRST_VALUE, FORMAT, KEY, Polls, SHAPE, give_birth, place};
 use swarm_core::fabric::{Address, NodeId};
 use swarm_core::history::{Answer, BUDGET, Recorder, check_key};
 use swarm_core::layout::{Identity, buffer, header, register};
 use swarm_core::safe_guess::SafeGuess;
 use swarm_core::sim::{Outcome, Setup, Sim, SimFabric};
-use swarm_core::words::{Pointer, WriteNumber};
+use swarm_core::words::{Pointer, Stamp, WriteNumber};
 
 const N0: NodeId = NodeId(0);
 const N1: NodeId = NodeId(1);
@@ -314,6 +314,115 @@ fn a_write_back_does_not_free_a_lock() {
     story.finish(r, &[N0, N1]);
     story.finish(p, &[N0, N1]);
     story.is_linearizable();
+}
+
+/// A write takes its guess back and writes again; then a reader's write-back of the guess lands at a
+/// node that has the rewrite already. If the WRITE touched the word for the rewrite's timestamp, the
+/// buffer there would not be the rewrite's any more, and it would be lost with the other node.
+#[test]
+fn a_write_back_of_a_guess_does_not_undo_its_rewrite() {
+    let (q, p, r) = (0, 1, 2);
+    let mut story = Story::new(0, &ALL);
+    story.sim.set_clock(q, 100_000, 0);
+    story.write(p, &[100]);
+    story.sim.take_verbs(p, N0, 2);
+    story.read(r);
+    story.sim.roundtrip(r, &[N0, N1]);
+    story.sim.roundtrip(r, &[N0, N1]);
+    assert_eq!((story.sim.on_their_way(r, N0), story.sim.on_their_way(r, N1)), (0, 1));
+    assert_eq!(story.slot(r, N1), 0, "the write-back is on its way");
+    story.write(q, &[200]);
+    story.finish(q, &[N0, N1]);
+    story.finish(p, &[N0, N1]);
+    story.sim.take_all(r, N1);
+    assert_ne!(story.slot(r, N1), 0, "it has landed");
+    story.sim.crash_node(N0, false);
+    story.read(q);
+    story.finish(q, &[N1, N2]);
+    assert_eq!(story.answer(3), Some(Answer::Value(Some(100))));
+    story.is_linearizable();
+}
+
+/// A reader has looked at node 0 when a write completes, at nodes 0 and 2. Only then another write
+/// begins, whose guess is stale, and the reader meets that at node 1. Nobody has taken it back yet,
+/// and the reader would win its lock; but the write that completed before would then come after it.
+/// A second look meets what completed.
+#[test]
+fn a_guess_that_is_met_is_looked_at_again() {
+    let (q, p, r) = (0, 1, 2);
+    let mut story = Story::new(0, &ALL);
+    story.sim.set_clock(q, 100_000, 0);
+    story.read(r);
+    story.sim.take_all(r, N0);
+    story.write(q, &[200]);
+    story.finish(q, &[N0, N2]);
+    story.sim.take_all(q, N0);
+    story.sim.take_all(q, N2);
+    assert_eq!(story.answer(1), Some(Answer::Done));
+    story.write(p, &[100]);
+    story.sim.take_all(p, N1);
+    story.finish(r, &[N0, N1]);
+    assert_eq!(story.answer(0), Some(Answer::Value(Some(200))));
+    story.finish(p, &[N0, N1]);
+    story.read(r);
+    story.finish(r, &[N0, N1]);
+    assert_eq!(story.answer(3), Some(Answer::Value(Some(100))));
+    story.is_linearizable();
+}
+
+/// A reader sees a guess twice and returns it; then a write with a larger stamp completes; then the
+/// first writer's chains look around, and it finds its guess stale. It must not write again what was
+/// read, and overwritten, already: the reader's lock tells it so.
+#[test]
+fn a_guess_that_was_returned_is_not_written_again() {
+    let (q, p, r) = (0, 1, 2);
+    let mut story = Story::new(0, &ALL);
+    story.sim.set_clock(q, 100_000, 0);
+    story.write(p, &[100]);
+    for node in [N0, N1] {
+        story.sim.take_verbs(p, node, 2);
+    }
+    story.read(r);
+    story.finish(r, &[N0, N1]);
+    assert_eq!(story.answer(1), Some(Answer::Value(Some(100))));
+    story.write(q, &[200]);
+    story.finish(q, &[N0, N1]);
+    story.finish(p, &[N0, N1]);
+    story.read(r);
+    story.finish(r, &[N0, N1]);
+    assert_eq!(story.answer(3), Some(Answer::Value(Some(200))));
+    story.is_linearizable();
+}
+
+/// Two writers guess the same timestamp; their pointers alone tell their stamps apart. The second
+/// one's in-place copy is torn: its stamp is there, checksum and value are still the first one's.
+#[test]
+fn a_torn_in_place_copy_under_an_equal_timestamp_is_noticed() {
+    let (p, q) = (0, 1);
+    let mut story = Story::new(0, &ALL);
+    for id in [p, q] {
+        // Both clocks stand still, at the same time.
+        story.sim.set_clock(id, 64_000, -1_000_000);
+    }
+    story.write(p, &[4]);
+    story.write(q, &[8]);
+    let timestamp = |story: &Story, id| FORMAT.timestamp(Stamp(story.slot(id, N0)));
+    story.finish(p, &[N0, N1]);
+    story.sim.take_all(p, N0);
+    story.sim.take_all(p, N1);
+    assert_eq!(story.answer(0), Some(Answer::Done));
+    story.sim.roundtrip(q, &[N0, N1]);
+    assert_eq!(story.answer(1), Some(Answer::Done));
+    assert_eq!(timestamp(&story, p), timestamp(&story, q), "the story needs that");
+    story.sim.take_words(q, N0, &[0]);
+    story.sim.take_all(q, N1);
+    story.sim.lose_chains(q, N0);
+    // Another confirms the write, so that its stamp is verified where the copy is torn.
+    for (index, reader) in [p, 2].into_iter().enumerate() {
+        story.read(reader);
+        story.finish(reader, &[N0, N1]);
+        assert_eq!(story.answer(2 + index), Some(Answer::Value(Some(8))));
+    }
 }
 
 /// A buffer at the home node is damaged: its checksum does not agree. Another replica's is taken, and
