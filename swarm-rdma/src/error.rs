@@ -1,0 +1,255 @@
+//! What can be wrong with options, devices and nodes.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use swarm_core::fabric::NodeId;
+
+use crate::greeting::{ClientId, Life, PoolId, TRANSPORT_VERSION};
+
+/// Why a fabric or a memory node could not be set up. What becomes of single nodes later is a
+/// [`Fault`] each.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The host has no RDMA device.
+    #[error(
+        "there is no RDMA device on this host ({why}); load the card's driver, or for Soft-RoCE \
+             `modprobe rdma_rxe` and `rdma link add rxe0 type rxe netdev INTERFACE`; `swarm doctor` says more"
+    )]
+    NoDevice {
+        /// What libibverbs said.
+        why: String,
+    },
+    /// There is no device of that name.
+    #[error("there is no RDMA device {name}; this host has {}", there.join(", "))]
+    NoSuchDevice {
+        /// The name that was asked for.
+        name: String,
+        /// The devices that there are.
+        there: Vec<String>,
+    },
+    /// No port of a device will do.
+    #[error("{device}: {why}")]
+    Port {
+        /// The device, with its port if one was asked for.
+        device: String,
+        /// What is wrong, and what to do.
+        why: String,
+    },
+    /// A GID index leads nowhere.
+    #[error("{device}: GID index {index}: {why}")]
+    Gid {
+        /// The device and port.
+        device: String,
+        /// The index that was asked for.
+        index: u8,
+        /// What is wrong, and what to do.
+        why: String,
+    },
+    /// A device refused something.
+    #[error("{device}: cannot {action}: {source}")]
+    Device {
+        /// The device.
+        device: String,
+        /// What was to be done.
+        action: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The process may not lock as much memory as a registration needs.
+    #[error(
+        "{device}: registering {bytes} bytes needs them locked in memory, and the limit is \
+             {limit} bytes; raise it (`ulimit -l unlimited`, LimitMEMLOCK=infinity in a systemd unit)"
+    )]
+    Memlock {
+        /// The device.
+        device: String,
+        /// Bytes to register.
+        bytes: u64,
+        /// The limit, bytes.
+        limit: u64,
+    },
+    /// The device registers no memory of this size.
+    #[error(
+        "{device}: cannot register {bytes} bytes: {source}; the device takes at most {limit} \
+             bytes at a time: choose a smaller capacity"
+    )]
+    Registration {
+        /// The device.
+        device: String,
+        /// Bytes to register.
+        bytes: u64,
+        /// The most that the device says it takes.
+        limit: u64,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Memory could not be had.
+    #[error("{bytes} bytes of memory are not to be had: {source}; choose a smaller capacity")]
+    Memory {
+        /// How much.
+        bytes: u64,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file or DAX device cannot be a node's memory.
+    #[error("{}: cannot be a node's memory: {why}", file.display())]
+    File {
+        /// The file or device.
+        file: PathBuf,
+        /// What is wrong, and what to do.
+        why: String,
+    },
+    /// The connection manager does not work.
+    #[error("the RDMA connection manager cannot be used: {source}; is the module rdma_ucm loaded?")]
+    Manager {
+        /// What the system said.
+        source: io::Error,
+    },
+    /// An address cannot be listened at or connected from.
+    #[error(
+        "{address}: cannot {action}: {source}; it must be an address of an RDMA device's network interface"
+    )]
+    Address {
+        /// The address.
+        address: SocketAddr,
+        /// What was to be done.
+        action: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Options that do not belong together.
+    #[error("{0}")]
+    Options(String),
+    /// The system failed beside the device.
+    #[error("cannot {action}: {source}")]
+    System {
+        /// What was to be done.
+        action: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Why a client has no connection to a node. The node is a missing vote meanwhile.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// Not tried yet.
+    #[error("memory node {address}: not connected yet")]
+    NotYet {
+        /// The node's address.
+        address: SocketAddr,
+    },
+    /// Nobody answers there.
+    #[error("memory node {address}: {why}; is it running, and does the device reach it?")]
+    Unreachable {
+        /// The node's address.
+        address: SocketAddr,
+        /// At which stage, and what the system said.
+        why: String,
+    },
+    /// The connection was lost.
+    #[error("memory node {address}: the connection was lost: {why}")]
+    Lost {
+        /// The node's address.
+        address: SocketAddr,
+        /// What the device said.
+        why: String,
+    },
+    /// Somebody else's service listens there.
+    #[error("memory node {address}: something else than a SWARM memory node listens there")]
+    Foreign {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// The node is of another version.
+    #[error(
+        "memory node {address}: speaks version {version}, this client {TRANSPORT_VERSION}; \
+             run the same version everywhere"
+    )]
+    Version {
+        /// The node's address.
+        address: SocketAddr,
+        /// The node's version.
+        version: u32,
+    },
+    /// The node belongs to no pool.
+    #[error(
+        "memory node {address}: belongs to no pool; a node that was started again has lost what \
+             it held"
+    )]
+    NoPool {
+        /// The node's address.
+        address: SocketAddr,
+    },
+    /// The node belongs to another pool.
+    #[error("memory node {address}: belongs to pool {found}, not to {wanted}")]
+    OtherPool {
+        /// The node's address.
+        address: SocketAddr,
+        /// Its pool.
+        found: PoolId,
+        /// The pool that was asked for.
+        wanted: PoolId,
+    },
+    /// The node is another one.
+    #[error(
+        "memory node {address}: is {found} of its pool, not {wanted}; the addresses are mixed up"
+    )]
+    OtherNode {
+        /// The node's address.
+        address: SocketAddr,
+        /// Its number.
+        found: NodeId,
+        /// The number that was asked for.
+        wanted: NodeId,
+    },
+    /// The node was started again and has lost its memory.
+    #[error(
+        "memory node {address}: was started again and has lost what it held (life {found}, \
+             known as {known}); replace it"
+    )]
+    Reborn {
+        /// The node's address.
+        address: SocketAddr,
+        /// Its life.
+        found: Life,
+        /// The life that the pool knows.
+        known: Life,
+    },
+    /// The node is smaller than the pool's nodes are.
+    #[error("memory node {address}: has {found} words of memory, the pool's nodes have {needed}")]
+    Small {
+        /// The node's address.
+        address: SocketAddr,
+        /// Its words.
+        found: u64,
+        /// The words that the pool needs.
+        needed: u64,
+    },
+    /// This client was evicted.
+    #[error("memory node {address}: {client} was evicted; open a new client")]
+    Fenced {
+        /// The node's address.
+        address: SocketAddr,
+        /// Who was evicted.
+        client: ClientId,
+    },
+    /// The node takes no more connections.
+    #[error("memory node {address}: takes no more connections")]
+    Exhausted {
+        /// The node's address.
+        address: SocketAddr,
+    },
+    /// This host's device failed.
+    #[error("memory node {address}: this host's device cannot connect: {why}")]
+    Local {
+        /// The node's address.
+        address: SocketAddr,
+        /// What failed.
+        why: String,
+    },
+}

@@ -1,0 +1,28 @@
+//! Memory nodes behind RDMA cards: the fabric over verbs.
+//!
+//! A memory node is a process that registers memory with its card and accepts connections; from then
+//! on clients read, write and compare-and-swap its words through one reliable queue pair each, and
+//! none of its code runs for them.
+//!
+//! | file              | concept                                                              |
+//! | ----------------- | -------------------------------------------------------------------- |
+//! | `error`           | what can be wrong with options, devices and nodes                    |
+//! | `greeting`        | what clients and nodes say of themselves when they connect           |
+//! | `device`          | devices, ports, GIDs, and choosing among them                        |
+//! | `verbs`           | libibverbs and librdmacm as small safe types: all `unsafe` is there  |
+//! | `memnode`         | the memory node                                                      |
+//! | `fabric`          | the fabric                                                           |
+//!
+//! Control plane and doctor stand beside these; nothing on the data path knows of them.
+
+mod device;
+mod error;
+mod fabric;
+mod greeting;
+mod memnode;
+
+pub use device::{DeviceChoice, DeviceInfo, GidInfo, GidKind, PortInfo, PortState, devices};
+pub use error::{Error, Fault};
+pub use fabric::{Completion, ConnectOptions, Counters, Endpoint, NodeStatus, RdmaFabric, Reply};
+pub use greeting::{ClientId, Life, NodeCard, PoolId, TRANSPORT_VERSION};
+pub use memnode::{MemoryNode, MemorySource, NodeReport, ServeOptions};
