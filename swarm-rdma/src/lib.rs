@@ -13,8 +13,9 @@
 //! | `memnode`         | the memory node                                                      |
 //! | `fabric`          | the fabric                                                           |
 //!
-//! Control plane and doctor stand beside these; nothing on the data path knows of them.
+//! The [control plane](control) stands beside these; nothing on the data path knows of it.
 
+pub mod control;
 mod device;
 mod error;
 mod fabric;

@@ -1,0 +1,170 @@
+//! What is said to a memory node's daemon, and how: one line of JSON, answered by one line, over a
+//! TCP connection to the port number at which it also accepts queue pairs (theirs is a port space of
+//! its own). Only what happens once in a client's life goes this way: no operation ever does.
+//!
+//! Nobody is asked who he is, as with RDMA itself: whoever reaches the port may read and write the
+//! node's memory. Keep it within the cluster's own network.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::error::Error;
+use super::ledger::{Holder, Refusal};
+use super::record::{Id, NodeEntry, PoolRecord};
+
+/// The protocol's version; a daemon of another one is refused.
+pub const VERSION: u32 = 1;
+/// The longest line, bytes.
+pub const MAX_LINE: u64 = 64 << 10;
+/// How long a daemon may take to accept a connection, and to answer.
+pub const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What is asked of a daemon.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "kebab-case")]
+pub enum Request {
+    /// Who it is, and how it is.
+    Who,
+    /// To belong to a pool.
+    Enlist {
+        /// The pool.
+        record: PoolRecord,
+        /// Its number there.
+        node: u8,
+    },
+    /// To belong to it no more, and forget all that is in its memory.
+    Release {
+        /// The pool.
+        pool: Id,
+    },
+    /// To give a client slot that is free to a client in a new life.
+    Claim {
+        /// The pool.
+        pool: Id,
+        /// The client.
+        client: Holder,
+    },
+    /// To take note of a client that got its slot in etcd.
+    Admit {
+        /// The pool.
+        pool: Id,
+        /// The client.
+        client: Holder,
+    },
+    /// To take note that a client has gone.
+    Leave {
+        /// The pool.
+        pool: Id,
+        /// The client's slot.
+        slot: usize,
+        /// Its life.
+        incarnation: u64,
+    },
+    /// To fence a client.
+    Fence {
+        /// The pool.
+        pool: Id,
+        /// The client's slot.
+        slot: usize,
+        /// Its life; earlier ones of the slot are fenced, too.
+        incarnation: u64,
+    },
+}
+
+/// What a daemon answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "kebab-case")]
+pub enum Reply {
+    /// Who it is, and how it is.
+    Node(Box<Status>),
+    /// Done.
+    Done,
+    /// Fenced.
+    Fenced {
+        /// How many connections the client had there.
+        connections: usize,
+    },
+    /// Refused.
+    Refused {
+        /// Why.
+        why: Refusal,
+    },
+    /// Not understood.
+    Bad {
+        /// Why.
+        why: String,
+    },
+}
+
+/// How a daemon is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Status {
+    /// The protocol that it speaks.
+    pub version: u32,
+    /// Who it is.
+    pub entry: NodeEntry,
+    /// The pool that it belongs to.
+    pub pool: Option<PoolRecord>,
+    /// Its number there.
+    pub node: u8,
+    /// The highest incarnation that it has seen.
+    pub highest: u64,
+    /// Who holds a client slot.
+    pub clients: Vec<Holder>,
+}
+
+/// Asks the daemon at `address`.
+///
+/// # Errors
+/// It does not answer, or not in this language; it refuses.
+pub fn ask(address: SocketAddr, request: &Request) -> Result<Reply, Error> {
+    let silent = |why: String| Error::Node { address, why };
+    let line = exchange(address, request).map_err(|error| silent(error.to_string()))?;
+    if line.is_empty() {
+        return Err(silent("it closed the connection".to_owned()));
+    }
+    match serde_json::from_str(&line) {
+        Ok(Reply::Refused { why }) => Err(Error::Refused { address, why: why.to_string() }),
+        Ok(Reply::Bad { why }) => Err(Error::Refused { address, why }),
+        Ok(reply) => Ok(reply),
+        Err(error) => Err(silent(format!("what listens there is no swarm memnode ({error})"))),
+    }
+}
+
+/// Asks the daemon at `address` who it is.
+///
+/// # Errors
+/// It does not answer, or it speaks another version.
+pub fn who(address: SocketAddr) -> Result<Status, Error> {
+    let foreign = |why: String| Error::Refused { address, why };
+    match ask(address, &Request::Who)? {
+        Reply::Node(status) if status.version == VERSION => Ok(*status),
+        Reply::Node(status) => Err(foreign(format!(
+            "it speaks version {} of the control protocol, this program version {VERSION}; run \
+             the same version of swarm everywhere",
+            status.version
+        ))),
+        other => Err(foreign(format!("it said {other:?} when asked who it is"))),
+    }
+}
+
+fn exchange(address: SocketAddr, request: &Request) -> io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_nodelay(true)?;
+    write_line(&mut stream, request)?;
+    let mut line = String::new();
+    BufReader::new(stream.take(MAX_LINE)).read_line(&mut line)?;
+    Ok(line)
+}
+
+/// Writes one line.
+pub(super) fn write_line(to: &mut impl Write, what: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(what)?;
+    line.push(b'\n');
+    to.write_all(&line)
+}

@@ -1,0 +1,380 @@
+//! The control plane in etcd.
+//!
+//! ```text
+//! /swarm/nodes/NAME                   a memory node: address, life, capacity     under its lease
+//! /swarm/pools/POOL/record            the pool
+//! /swarm/pools/POOL/incarnation       the last one given out
+//! /swarm/pools/POOL/slots/SLOT        the last incarnation that had the slot
+//! /swarm/pools/POOL/clients/SLOT      who holds it                               under its lease
+//! /swarm/pools/POOL/evictions/SLOT    the last incarnation evicted from it
+//! /swarm/pools/POOL/epoch             the epoch of reclamation
+//! ```
+//!
+//! A client takes the lowest slot that nobody holds, in one transaction with the next incarnation.
+//! That says who is to have the slot; before the client uses it, a majority of the daemons has
+//! *admitted* it, which fences whoever held the slot in an earlier life: a client whose lease ended
+//! while it was cut off from etcd, say, which may be alive and may not know.
+
+use std::fmt::Display;
+use std::future::Future;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+use etcd_client::{
+    Client, Compare, CompareOp, ConnectOptions, DeleteOptions, GetOptions, Txn, TxnOp,
+};
+use serde::de::DeserializeOwned;
+use swarm_core::words::WriteNumber;
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
+
+use super::admin::{Request, Status, who};
+use super::daemons::{Daemons, Evicted, at_once};
+use super::error::Error;
+use super::lease::{self, Claim, Lease};
+use super::ledger::Holder;
+use super::record::{NodeEntry, PoolRecord};
+use super::seat::Seat;
+use super::{PoolWishes, label};
+
+/// How long etcd may take to answer.
+pub(super) const PATIENCE: Duration = Duration::from_secs(3);
+/// How often a transaction is tried that others thwart.
+const TRIES: usize = 200;
+
+/// etcd, as this process reaches it.
+pub struct Etcd {
+    members: Vec<String>,
+    runtime: Mutex<Runtime>,
+    client: Client,
+}
+
+/// A memory node's name, held.
+pub struct Registration {
+    _lease: Lease,
+}
+
+impl Etcd {
+    /// Turns to etcd at `members`.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn connect(members: &[String]) -> Result<Self, Error> {
+        let runtime = runtime(members)?;
+        let client = runtime.block_on(async {
+            let client = connect(members).await?;
+            // Connecting says nothing of whether anybody answers.
+            let mut probe = client.clone();
+            within(members, probe.get("/swarm/", None)).await?;
+            Ok::<_, Error>(client)
+        })?;
+        Ok(Self { members: members.to_vec(), runtime: Mutex::new(runtime), client })
+    }
+
+    /// What a command line calls a pool.
+    pub fn address(&self, pool: &str) -> String {
+        format!("rdma://{}/{pool}", self.members.join(","))
+    }
+
+    /// Holds the name of a memory node, which nobody else may have, for as long as what this yields
+    /// is kept. Waits for the lease of a former life of the same node to end.
+    ///
+    /// # Errors
+    /// Another memory node has the name; etcd does not answer.
+    pub fn register(&self, entry: &NodeEntry) -> Result<Registration, Error> {
+        let key = format!("/swarm/nodes/{}", entry.name);
+        let give_up = Instant::now() + Duration::from_secs(lease::SECONDS as u64 + 3);
+        loop {
+            let claim = Claim {
+                key: key.clone(),
+                value: self.written(&key, entry)?,
+                first: Vec::new(),
+                beside: Vec::new(),
+                again: Vec::new(),
+                after: Vec::new(),
+            };
+            if let Some(lease) = Lease::take(&self.members, claim)? {
+                return Ok(Registration { _lease: lease });
+            }
+            let twin: Option<NodeEntry> = self.read(&key)?;
+            if let Some(twin) = twin
+                && (Instant::now() > give_up || twin.address != entry.address)
+            {
+                // One at another address may have died a moment ago; one that answers has not.
+                let lives = who(twin.address).is_ok_and(|status| status.entry.life == twin.life);
+                if lives || Instant::now() > give_up {
+                    let (name, ours, theirs) = (entry.name.clone(), entry.address, twin.address);
+                    return Err(Error::Twins { name, ours, theirs });
+                }
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    /// The memory nodes that are there, by name.
+    ///
+    /// # Errors
+    /// etcd does not answer, or holds something else.
+    pub fn nodes(&self) -> Result<Vec<NodeEntry>, Error> {
+        self.list("/swarm/nodes/")
+    }
+
+    pub(super) fn record(&self, pool: &str) -> Result<PoolRecord, Error> {
+        let record: Option<PoolRecord> = self.read(&key(pool, "record"))?;
+        let record = record.ok_or_else(|| Error::NoPool { address: self.address(pool) })?;
+        record.geometry()?;
+        Ok(record)
+    }
+
+    pub(super) fn create(&self, pool: &str, wishes: &PoolWishes) -> Result<PoolRecord, Error> {
+        let address = self.address(pool);
+        let record_key = key(pool, "record");
+        if let Some(PoolRecord { id, .. }) = self.read(&record_key)? {
+            return Err(Error::Exists { address, id });
+        }
+        let (free, others) = self.free_nodes(wishes.capacity)?;
+        let (wanted, capacity) = (wishes.nodes, wishes.capacity);
+        if free.len() < wanted {
+            let (free, why) = (free.len(), others.join("; "));
+            return Err(Error::FewNodes { address, wanted, capacity, free, why });
+        }
+        let nodes = free.into_iter().take(wanted).collect();
+        let record = PoolRecord::new(nodes, capacity, wishes.max_clients)?;
+        // First in etcd: nodes that are enlisted can be found and released again.
+        let put = TxnOp::put(record_key.clone(), self.written(&record_key, &record)?, None);
+        if !self.txn(vec![absent(&record_key)], vec![put])? {
+            let id = self.record(pool)?.id;
+            return Err(Error::Exists { address, id });
+        }
+        if let Err(error) = Daemons::of(&record).enlist() {
+            self.forget(pool)?;
+            return Err(error);
+        }
+        Ok(record)
+    }
+
+    /// The registered nodes that belong to no pool, and what is wrong with the others.
+    fn free_nodes(&self, capacity: u64) -> Result<(Vec<NodeEntry>, Vec<String>), Error> {
+        let nodes = self.nodes()?;
+        let addresses: Vec<_> = nodes.iter().map(|node| node.address).collect();
+        let (mut free, mut others) = (Vec::new(), Vec::new());
+        for (node, status) in nodes.into_iter().zip(at_once(&addresses, who)) {
+            let name = &node.name;
+            match status {
+                Ok(Status { pool: Some(pool), .. }) => {
+                    others.push(format!("{name} belongs to pool {}", pool.id));
+                }
+                Ok(Status { entry, .. }) if entry.capacity < capacity => {
+                    others.push(format!("{name} has {} bytes", entry.capacity));
+                }
+                Ok(Status { entry, .. }) => {
+                    free.push(NodeEntry { life: entry.life, capacity: entry.capacity, ..node });
+                }
+                Err(error) => others.push(error.to_string()),
+            }
+        }
+        if free.is_empty() && others.is_empty() {
+            others.push("no `swarm memnode` is registered in etcd".to_owned());
+        }
+        Ok((free, others))
+    }
+
+    pub(super) fn destroy(&self, pool: &str) -> Result<(), Error> {
+        let record = self.record(pool)?;
+        let replies = Daemons::of(&record).majority(&Request::Release { pool: record.id });
+        // Nodes that were started again have forgotten the pool already, and one that is cut off
+        // belongs to a pool that is in no list any more: `swarm memnode` is started again there.
+        self.forget(pool)?;
+        match replies {
+            Ok(_) | Err(Error::Majority { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn attach(&self, pool: &str, record: &PoolRecord) -> Result<Seat, Error> {
+        for _ in 0..TRIES {
+            let (last, revision) = self.last_incarnation(pool)?;
+            if last >= WriteNumber::LAST_INCARNATION.0 {
+                return Err(Error::Incarnations { address: self.address(pool) });
+            }
+            let held = self.clients(pool)?;
+            let free = |slot: &usize| held.iter().all(|holder| holder.slot != *slot);
+            let Some(slot) = (0..record.max_clients).find(free) else {
+                let (address, limit) = (self.address(pool), record.max_clients);
+                return Err(Error::Slots { address, limit });
+            };
+            let holder = Holder { slot, incarnation: last + 1, label: label() };
+            let claim = self.claim(pool, &holder, revision)?;
+            let Some(lease) = Lease::take(&self.members, claim)? else { continue };
+            let request = Request::Admit { pool: record.id, client: holder.clone() };
+            // From here on, dropping the seat lets go of the slot.
+            let seat = Seat::new(holder, record.clone(), Some(lease));
+            Daemons::of(record).majority(&request)?;
+            return Ok(seat);
+        }
+        Err(Error::Busy { address: self.address(pool) })
+    }
+
+    fn claim(&self, pool: &str, holder: &Holder, revision: i64) -> Result<Claim, Error> {
+        let (slots, clients) = (slot_key(pool, "slots", holder.slot), "clients");
+        let incarnation = holder.incarnation.to_string();
+        let ours = Compare::value(slots.clone(), CompareOp::Equal, incarnation.clone());
+        let key_of_client = slot_key(pool, clients, holder.slot);
+        Ok(Claim {
+            value: self.written(&key_of_client, holder)?,
+            key: key_of_client,
+            first: vec![Compare::mod_revision(
+                key(pool, "incarnation"),
+                CompareOp::Equal,
+                revision,
+            )],
+            beside: vec![
+                TxnOp::put(key(pool, "incarnation"), incarnation.clone(), None),
+                TxnOp::put(slots.clone(), incarnation, None),
+            ],
+            again: vec![ours],
+            after: vec![TxnOp::delete(slots, None)],
+        })
+    }
+
+    /// The last incarnation that was given out, and the revision of that.
+    fn last_incarnation(&self, pool: &str) -> Result<(u64, i64), Error> {
+        let key = key(pool, "incarnation");
+        let mut client = self.client.clone();
+        let found = self.run(client.get(key.clone(), None))?;
+        let Some(found) = found.kvs().first() else { return Ok((0, 0)) };
+        let text = found.value_str().unwrap_or_default();
+        let last = text.parse().map_err(|_| self.foreign(&key, &"it is no number"))?;
+        Ok((last, found.mod_revision()))
+    }
+
+    pub(super) fn clients(&self, pool: &str) -> Result<Vec<Holder>, Error> {
+        self.list(&key(pool, "clients/"))
+    }
+
+    pub(super) fn evict(
+        &self,
+        pool: &str,
+        record: &PoolRecord,
+        slot: usize,
+    ) -> Result<Evicted, Error> {
+        let held: Option<Holder> = self.read(&slot_key(pool, "clients", slot))?;
+        // One whose lease ended has left its incarnation.
+        let last: Option<u64> = self.read(&slot_key(pool, "slots", slot))?;
+        let label = held.as_ref().map(|holder| holder.label.clone());
+        let Some(incarnation) = held.map(|holder| holder.incarnation).or(last) else {
+            return Err(Error::NoClient { address: self.address(pool), slot });
+        };
+        let evictions = slot_key(pool, "evictions", slot);
+        self.txn(Vec::new(), vec![TxnOp::put(evictions, incarnation.to_string(), None)])?;
+        let evicted = Daemons::of(record).fence(slot, incarnation, label)?;
+        // Whoever has it by now came later and was not meant.
+        let slots = slot_key(pool, "slots", slot);
+        let same = Compare::value(slots.clone(), CompareOp::Equal, incarnation.to_string());
+        let clients = slot_key(pool, "clients", slot);
+        self.txn(vec![same], vec![TxnOp::delete(slots, None), TxnOp::delete(clients, None)])?;
+        Ok(evicted)
+    }
+
+    /// The evictions that a pool knows of: slot and incarnation. Daemons that could not be reached
+    /// at the time go by these.
+    ///
+    /// # Errors
+    /// etcd does not answer, or holds something else.
+    pub fn evictions(&self, pool: &str) -> Result<Vec<(usize, u64)>, Error> {
+        let prefix = key(pool, "evictions/");
+        let mut client = self.client.clone();
+        let found = self.run(client.get(prefix.clone(), Some(GetOptions::new().with_prefix())))?;
+        let parse = |kv: &etcd_client::KeyValue| {
+            let slot = kv.key_str().ok()?.strip_prefix(&prefix)?.parse().ok()?;
+            Some((slot, kv.value_str().ok()?.parse().ok()?))
+        };
+        let bad = || self.foreign(&prefix, &"it is no eviction");
+        found.kvs().iter().map(|kv| parse(kv).ok_or_else(bad)).collect()
+    }
+
+    fn forget(&self, pool: &str) -> Result<(), Error> {
+        let all = DeleteOptions::new().with_prefix();
+        self.txn(Vec::new(), vec![TxnOp::delete(key(pool, ""), Some(all))]).map(|_| ())
+    }
+
+    fn txn(&self, when: Vec<Compare>, then: Vec<TxnOp>) -> Result<bool, Error> {
+        let mut client = self.client.clone();
+        let reply = self.run(client.txn(Txn::new().when(when).and_then(then)))?;
+        Ok(reply.succeeded())
+    }
+
+    fn read<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, Error> {
+        let mut client = self.client.clone();
+        let found = self.run(client.get(key, None))?;
+        let value = found.kvs().first().map(|kv| serde_json::from_slice(kv.value()));
+        value.transpose().map_err(|error| self.foreign(key, &error))
+    }
+
+    fn list<T: DeserializeOwned>(&self, prefix: &str) -> Result<Vec<T>, Error> {
+        let mut client = self.client.clone();
+        let found = self.run(client.get(prefix, Some(GetOptions::new().with_prefix())))?;
+        let read = |kv: &etcd_client::KeyValue| {
+            let key = String::from_utf8_lossy(kv.key());
+            serde_json::from_slice(kv.value()).map_err(|error| self.foreign(&key, &error))
+        };
+        found.kvs().iter().map(read).collect()
+    }
+
+    fn written(&self, key: &str, value: &impl serde::Serialize) -> Result<Vec<u8>, Error> {
+        serde_json::to_vec(value).map_err(|error| self.foreign(key, &error))
+    }
+
+    fn foreign(&self, key: &str, why: &dyn Display) -> Error {
+        let members = self.members.join(",");
+        Error::Foreign { members, key: key.to_owned(), why: why.to_string() }
+    }
+
+    fn run<T>(
+        &self,
+        call: impl Future<Output = Result<T, etcd_client::Error>>,
+    ) -> Result<T, Error> {
+        let runtime = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
+        runtime.block_on(within(&self.members, call))
+    }
+}
+
+fn key(pool: &str, what: &str) -> String {
+    format!("/swarm/pools/{pool}/{what}")
+}
+
+fn slot_key(pool: &str, what: &str, slot: usize) -> String {
+    format!("/swarm/pools/{pool}/{what}/{slot:04}")
+}
+
+/// That a key is not there.
+pub(super) fn absent(key: &str) -> Compare {
+    Compare::create_revision(key, CompareOp::Equal, 0)
+}
+
+pub(super) fn failed(members: &[String], why: &dyn Display) -> Error {
+    Error::Etcd { members: members.join(","), why: why.to_string() }
+}
+
+pub(super) fn runtime(members: &[String]) -> Result<Runtime, Error> {
+    Builder::new_current_thread().enable_all().build().map_err(|error| failed(members, &error))
+}
+
+pub(super) async fn connect(members: &[String]) -> Result<Client, Error> {
+    let options = ConnectOptions::new().with_connect_timeout(PATIENCE).with_timeout(PATIENCE);
+    let urls: Vec<String> = members.iter().map(|member| format!("http://{member}")).collect();
+    within(members, Client::connect(urls, Some(options))).await
+}
+
+/// An answer of etcd, or what became of it.
+pub(super) async fn within<T>(
+    members: &[String],
+    call: impl Future<Output = Result<T, etcd_client::Error>>,
+) -> Result<T, Error> {
+    match timeout(PATIENCE, call).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(error)) => Err(failed(members, &error)),
+        Err(_) => Err(failed(members, &format_args!("no answer within {} s", PATIENCE.as_secs()))),
+    }
+}

@@ -1,0 +1,276 @@
+//! The control plane without etcd: a file lists the memory nodes, and the pool is what a majority
+//! of their daemons says.
+//!
+//! ```toml
+//! nodes = ["10.0.0.1:7471", "10.0.0.2:7471", "10.0.0.3:7471"]
+//! ```
+//!
+//! A client takes its slot from the daemons: it asks all how they are, and claims the lowest slot
+//! that a majority says is free, under an incarnation above all that it was told of. It has both
+//! once a majority has granted the claim. Each daemon grants a slot to one holder at a time and an
+//! incarnation once, and any two majorities share a daemon; so no two clients hold one slot, no
+//! two have one incarnation, and a client that begins after another had its incarnation gets a larger
+//! one. Whoever does not reach a majority gives back what it got and begins again.
+//!
+//! Nobody can tell a dead client from a silent one here: the slot of a client that was killed is
+//! held until `swarm evict` fences it.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
+
+use serde::Deserialize;
+use swarm_core::words::WriteNumber;
+
+use super::admin::{Request, Status, ask, who};
+use super::daemons::{Daemons, Evicted, at_once, holders};
+use super::error::Error;
+use super::ledger::Holder;
+use super::record::{Id, NodeEntry, PoolRecord};
+use super::{PoolWishes, label};
+
+/// How often a claim is tried that others thwart.
+const CLAIM_TRIES: u64 = 200;
+
+/// The memory nodes that a file lists.
+#[derive(Clone, Debug)]
+pub struct Fixed {
+    file: PathBuf,
+    nodes: Vec<SocketAddr>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    nodes: Vec<String>,
+}
+
+impl Fixed {
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// It is not there, it is not of this form, or two nodes have one address.
+    pub fn read(file: &Path) -> Result<Self, Error> {
+        let bad = |why: String| Error::File { file: file.to_owned(), why };
+        let text = std::fs::read_to_string(file).map_err(|error| {
+            bad(format!(
+                "cannot be read ({error}); it lists the memory nodes: \
+                 nodes = [\"10.0.0.1:7471\", …]"
+            ))
+        })?;
+        let list: File = toml::from_str(&text).map_err(|error| bad(error.to_string()))?;
+        let mut nodes: Vec<SocketAddr> = Vec::new();
+        for (number, name) in list.nodes.iter().enumerate() {
+            let found = name.to_socket_addrs().map_err(|error| bad(format!("{name}: {error}")))?;
+            let address =
+                found.into_iter().next().ok_or_else(|| bad(format!("{name} has no address")))?;
+            if let Some(twin) = nodes.iter().position(|&other| other == address) {
+                return Err(bad(format!(
+                    "two memory nodes claim {address}: number {twin} (`{}`) and number {number} \
+                     (`{name}`)",
+                    list.nodes[twin],
+                )));
+            }
+            nodes.push(address);
+        }
+        if nodes.is_empty() {
+            return Err(bad("it lists no memory nodes".to_owned()));
+        }
+        Ok(Self { file: file.to_owned(), nodes })
+    }
+
+    /// Where the memory nodes are.
+    pub fn nodes(&self) -> &[SocketAddr] {
+        &self.nodes
+    }
+
+    /// What a command line calls the pool.
+    pub fn address(&self) -> String {
+        format!("rdma:{}", self.file.display())
+    }
+
+    /// The pool that a majority of its daemons is in.
+    ///
+    /// # Errors
+    /// There is none, or too few daemons answer.
+    pub fn record(&self) -> Result<PoolRecord, Error> {
+        let statuses = at_once(&self.nodes, who);
+        let mut records: Vec<(PoolRecord, usize)> = Vec::new();
+        for record in statuses.iter().flatten().filter_map(|status| status.pool.as_ref()) {
+            match records.iter_mut().find(|(other, _)| other == record) {
+                Some((_, count)) => *count += 1,
+                None => records.push((record.clone(), 1)),
+            }
+        }
+        if let Some((record, _)) =
+            records.iter().find(|(record, count)| *count >= record.majority())
+        {
+            record.geometry()?;
+            return Ok(record.clone());
+        }
+        let unanswered = statuses.iter().filter(|status| status.is_err()).count();
+        if unanswered == 0 && records.is_empty() {
+            return Err(Error::NoPool { address: self.address() });
+        }
+        let why: Vec<String> = statuses.iter().filter_map(Self::excuse).collect();
+        let (answered, needed) = (
+            records.iter().map(|(_, count)| *count).max().unwrap_or(0),
+            records.first().map_or(self.nodes.len() / 2 + 1, |(record, _)| record.majority()),
+        );
+        Err(Error::Majority { answered, nodes: self.nodes.len(), needed, why: why.join("; ") })
+    }
+
+    fn excuse(status: &Result<Status, Error>) -> Option<String> {
+        match status {
+            Err(error) => Some(error.to_string()),
+            Ok(Status { entry, pool: None, .. }) => {
+                Some(format!("memory node {} belongs to no pool", entry.address))
+            }
+            Ok(Status { entry, pool: Some(pool), .. }) => {
+                Some(format!("memory node {} belongs to pool {}", entry.address, pool.id))
+            }
+        }
+    }
+
+    /// Makes a pool on the nodes that the file lists.
+    ///
+    /// # Errors
+    /// There is one, or a node does not answer, or the wishes contradict each other.
+    pub fn create(&self, wishes: &PoolWishes) -> Result<PoolRecord, Error> {
+        let address = self.address();
+        let mut free: Vec<NodeEntry> = Vec::new();
+        let mut others = Vec::new();
+        for (status, &address) in at_once(&self.nodes, who).into_iter().zip(&self.nodes) {
+            match status {
+                // The daemon may listen on all addresses; the file says which of them is meant.
+                Ok(Status { pool: None, entry, .. }) => free.push(NodeEntry { address, ..entry }),
+                Ok(Status { pool: Some(pool), .. }) if others.is_empty() && free.is_empty() => {
+                    return Err(Error::Exists { address: self.address(), id: pool.id });
+                }
+                other => others.extend(Self::excuse(&other)),
+            }
+        }
+        let (wanted, capacity) = (wishes.nodes, wishes.capacity);
+        if free.len() < wanted {
+            let (free, why) = (free.len(), others.join("; "));
+            return Err(Error::FewNodes { address, wanted, capacity, free, why });
+        }
+        free.truncate(wanted);
+        let record = PoolRecord::new(free, capacity, wishes.max_clients)?;
+        Daemons::of(&record).enlist()?;
+        Ok(record)
+    }
+
+    /// Takes the pool's nodes out of it; also of a pool that is no longer, or was never quite, whole.
+    ///
+    /// # Errors
+    /// No daemon answers, or there is no pool.
+    pub fn destroy(&self) -> Result<(), Error> {
+        let statuses = at_once(&self.nodes, who);
+        let mut pools: Vec<(SocketAddr, Id)> = Vec::new();
+        for (status, &address) in statuses.iter().zip(&self.nodes) {
+            if let Ok(Status { pool: Some(pool), .. }) = status {
+                pools.push((address, pool.id));
+            }
+        }
+        if pools.is_empty() {
+            let silent = statuses.into_iter().find_map(Result::err);
+            return Err(silent.unwrap_or_else(|| Error::NoPool { address: self.address() }));
+        }
+        for (address, pool) in pools {
+            ask(address, &Request::Release { pool })?;
+        }
+        Ok(())
+    }
+
+    /// Takes the lowest free slot.
+    ///
+    /// # Errors
+    /// There is none, or too few daemons answer.
+    pub fn claim(&self, record: &PoolRecord) -> Result<Holder, Error> {
+        let daemons = Daemons::of(record);
+        for attempt in 0..CLAIM_TRIES {
+            let statuses = daemons.statuses();
+            daemons.need_majority(&statuses)?;
+            let up: Vec<(SocketAddr, &Status)> = record
+                .nodes
+                .iter()
+                .zip(&statuses)
+                .filter_map(|(node, status)| Some((node.address, status.as_ref().ok()?)))
+                .collect();
+            let is_free =
+                |status: &Status, slot| status.clients.iter().all(|held| held.slot != slot);
+            let free_at = |slot| up.iter().filter(|(_, status)| is_free(status, slot)).count();
+            let Some(slot) =
+                (0..record.max_clients).find(|&slot| free_at(slot) >= record.majority())
+            else {
+                return Err(Error::Slots { address: self.address(), limit: record.max_clients });
+            };
+            let highest = up.iter().map(|(_, status)| status.highest).max().unwrap_or(0);
+            if highest >= WriteNumber::LAST_INCARNATION.0 {
+                return Err(Error::Incarnations { address: self.address() });
+            }
+            let client = Holder { slot, incarnation: highest + 1, label: label() };
+            let asked = up.iter().filter(|(_, status)| is_free(status, slot));
+            if grant(record, asked.map(|(address, _)| *address), &client) {
+                return Ok(client);
+            }
+            release(record, &client);
+            back_off(attempt);
+        }
+        Err(Error::Busy { address: self.address() })
+    }
+
+    /// Who holds a slot: whoever does so at a majority, and whoever was killed while claiming one.
+    ///
+    /// # Errors
+    /// Too few daemons answer.
+    pub fn clients(&self, record: &PoolRecord) -> Result<Vec<Holder>, Error> {
+        let daemons = Daemons::of(record);
+        let statuses = daemons.statuses();
+        daemons.need_majority(&statuses)?;
+        Ok(holders(&statuses).into_iter().map(|(holder, _)| holder).collect())
+    }
+
+    /// Evicts the holder of a slot.
+    ///
+    /// # Errors
+    /// Nobody holds it, or too few daemons answer.
+    pub fn evict(&self, record: &PoolRecord, slot: usize) -> Result<Evicted, Error> {
+        let clients = self.clients(record)?;
+        let last = clients.into_iter().filter(|holder| holder.slot == slot).next_back();
+        let Some(Holder { incarnation, label, .. }) = last else {
+            return Err(Error::NoClient { address: self.address(), slot });
+        };
+        Daemons::of(record).fence(slot, incarnation, Some(label))
+    }
+}
+
+/// Lets go of a slot.
+pub(super) fn release(record: &PoolRecord, client: &Holder) {
+    let &Holder { slot, incarnation, .. } = client;
+    Daemons::of(record).tell(&Request::Leave { pool: record.id, slot, incarnation });
+}
+
+/// Claims a slot at one daemon after the other, all clients in the same order, so that of several
+/// that want it the first one goes on. Whether a majority granted it.
+fn grant(record: &PoolRecord, daemons: impl Iterator<Item = SocketAddr>, client: &Holder) -> bool {
+    let request = Request::Claim { pool: record.id, client: client.clone() };
+    let mut granted = 0;
+    for address in daemons {
+        match ask(address, &request) {
+            Ok(_) => granted += 1,
+            // Somebody else was here first.
+            Err(Error::Refused { .. }) => break,
+            Err(_) => {}
+        }
+    }
+    granted >= record.majority()
+}
+
+/// Waits a random time, so that those who met do not meet again.
+fn back_off(attempt: u64) {
+    let chance = Id::random().map_or(attempt, |id| id.0 as u64);
+    sleep(Duration::from_millis(1 + chance % (2 + attempt.min(30))));
+}

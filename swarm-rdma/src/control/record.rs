@@ -1,0 +1,204 @@
+//! What is known of a pool and of its memory nodes, as etcd and the nodes' daemons keep it.
+//!
+//! The invariant: a record never changes. Whoever has read one knows the pool's nodes by their
+//! *lives*: a daemon draws its life at random when it starts with empty memory, so a node that
+//! lost its memory is never taken for the one that the record names.
+
+use std::net::SocketAddr;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use swarm_core::geometry::{BadGeometry, Geometry, LAYOUT_VERSION};
+use swarm_core::words::WordFormat;
+
+use super::error::Error;
+
+/// A tick on a network: 2 to this power nanoseconds, about a microsecond.
+const TICK_SHIFT: u32 = 10;
+
+/// A number of 128 bits that is written as 32 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Id(pub u128);
+
+impl Id {
+    /// One that nobody had.
+    ///
+    /// # Errors
+    /// The system has no random numbers.
+    pub fn random() -> Result<Self, Error> {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).map_err(|error| Error::Random(error.to_string()))?;
+        Ok(Self(u128::from_le_bytes(bytes).max(1)))
+    }
+}
+
+impl std::fmt::Display for Id {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl From<Id> for String {
+    fn from(id: Id) -> Self {
+        id.to_string()
+    }
+}
+
+impl TryFrom<String> for Id {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let plain = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let id = plain.then(|| u128::from_str_radix(&text, 16).ok()).flatten();
+        id.map(Self).ok_or_else(|| format!("`{text}` is not 32 hexadecimal digits"))
+    }
+}
+
+/// A memory node's daemon: who it is and where.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NodeEntry {
+    /// What people call it.
+    pub name: String,
+    /// Where it listens, for queue pairs and for the control plane alike.
+    pub address: SocketAddr,
+    /// Drawn when its memory was made; another one means that its memory is another, too.
+    pub life: Id,
+    /// Bytes of its memory.
+    pub capacity: u64,
+}
+
+/// A pool: what `swarm create` decided.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PoolRecord {
+    /// The pool's name for ever.
+    pub id: Id,
+    /// The layout of its memory.
+    pub layout_version: u32,
+    /// Wall-clock nanoseconds since 1970.
+    pub created: u64,
+    /// Bytes of each node's memory that the pool uses.
+    pub capacity: u64,
+    /// Client slots.
+    pub max_clients: usize,
+    /// Bytes of a chunk.
+    pub chunk_bytes: u64,
+    /// The index begins with 2 to this power buckets.
+    pub bucket_bits: u32,
+    /// Bits of a pointer.
+    pub pointer_bits: u32,
+    /// A tick is 2 to this power nanoseconds.
+    pub tick_shift: u32,
+    /// Seed of the hash of keys, as hexadecimal digits: TOML's numbers have a sign.
+    #[serde(with = "hex")]
+    pub hash_seed: u64,
+    /// Its memory nodes, in order.
+    pub nodes: Vec<NodeEntry>,
+}
+
+impl PoolRecord {
+    /// A new pool on `nodes`.
+    ///
+    /// # Errors
+    /// The numbers contradict each other, or a node's memory is too small.
+    pub fn new(nodes: Vec<NodeEntry>, capacity: u64, max_clients: usize) -> Result<Self, Error> {
+        if let Some(small) = nodes.iter().find(|node| node.capacity < capacity) {
+            return Err(Error::SmallNode { node: small.clone(), wanted: capacity });
+        }
+        let hash_seed = Id::random()?.0 as u64;
+        let geometry = Geometry::new(nodes.len(), capacity, max_clients, hash_seed)?;
+        let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Ok(Self {
+            id: Id::random()?,
+            layout_version: LAYOUT_VERSION,
+            created: created.as_nanos() as u64,
+            capacity: geometry.capacity,
+            max_clients: geometry.max_clients,
+            chunk_bytes: geometry.chunk_bytes,
+            bucket_bits: geometry.bucket_bits,
+            pointer_bits: geometry.format.pointer_bits,
+            tick_shift: TICK_SHIFT,
+            hash_seed: geometry.hash_seed,
+            nodes,
+        })
+    }
+
+    /// What lies where in the nodes' memory.
+    ///
+    /// # Errors
+    /// The record is of another version, or contradicts itself.
+    pub fn geometry(&self) -> Result<Geometry, Error> {
+        if self.layout_version != LAYOUT_VERSION {
+            return Err(Error::Version { found: self.layout_version, known: LAYOUT_VERSION });
+        }
+        let geometry = Geometry {
+            group: 0,
+            nodes: self.nodes.len(),
+            capacity: self.capacity,
+            max_clients: self.max_clients,
+            chunk_bytes: self.chunk_bytes,
+            bucket_bits: self.bucket_bits,
+            format: WordFormat { pointer_bits: self.pointer_bits, tick_shift: self.tick_shift },
+            hash_seed: self.hash_seed,
+        };
+        geometry.check()?;
+        if self.nodes.iter().any(|node| node.capacity < self.capacity) {
+            return Err(BadGeometry::Inconsistent.into());
+        }
+        Ok(geometry)
+    }
+
+    /// How many of its nodes are a majority.
+    pub fn majority(&self) -> usize {
+        self.nodes.len() / 2 + 1
+    }
+}
+
+mod hex {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(value: &u64, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&format_args!("{value:016x}"))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+        let text = String::deserialize(from)?;
+        u64::from_str_radix(&text, 16).map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nodes(count: u16) -> Vec<NodeEntry> {
+        (0..count)
+            .map(|n| NodeEntry {
+                name: format!("node-{n}"),
+                address: SocketAddr::from(([10, 0, 0, 1], 7471 + n)),
+                life: Id(u128::from(n) + 1),
+                capacity: 64 << 20,
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_record_survives_being_written_down() {
+        let record = PoolRecord::new(nodes(3), 64 << 20, 8).expect("it is sound");
+        let text = serde_json::to_string(&record).expect("it can be written");
+        let read: PoolRecord = serde_json::from_str(&text).expect("it can be read");
+        assert_eq!(read, record);
+        assert_eq!(read.geometry().expect("it is sound").hash_seed, record.hash_seed);
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_refused() {
+        assert!(matches!(PoolRecord::new(nodes(2), 64 << 20, 8), Err(Error::Geometry(_))));
+        assert!(matches!(PoolRecord::new(nodes(3), 1 << 30, 8), Err(Error::SmallNode { .. })));
+        let record = PoolRecord::new(nodes(3), 64 << 20, 8).expect("it is sound");
+        let newer = PoolRecord { layout_version: LAYOUT_VERSION + 1, ..record.clone() };
+        assert!(matches!(newer.geometry(), Err(Error::Version { .. })));
+        let torn = PoolRecord { chunk_bytes: 3, ..record };
+        assert!(torn.geometry().is_err());
+    }
+}

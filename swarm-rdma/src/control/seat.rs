@@ -1,0 +1,48 @@
+//! A client slot, held.
+
+use swarm_core::group::Session;
+use swarm_core::words::Incarnation;
+
+use super::fixed::release;
+use super::lease::Lease;
+use super::ledger::Holder;
+use super::record::PoolRecord;
+
+/// A client slot. Dropping it lets go of the slot: drop whatever posts under it first, and wait for
+/// what was posted. A process that dies with it leaves the slot held until its lease ends or
+/// somebody evicts it.
+pub struct Seat {
+    holder: Holder,
+    record: PoolRecord,
+    lease: Option<Lease>,
+}
+
+impl Seat {
+    pub(super) fn new(holder: Holder, record: PoolRecord, lease: Option<Lease>) -> Self {
+        Self { holder, record, lease }
+    }
+
+    /// Who this client is.
+    pub fn session(&self) -> Session {
+        Session { client: self.holder.slot, incarnation: Incarnation(self.holder.incarnation) }
+    }
+
+    /// The pool.
+    pub fn record(&self) -> &PoolRecord {
+        &self.record
+    }
+
+    /// Whether somebody else may have been given the slot: this client's lease ended, and it was
+    /// fenced by whoever came. Never true without etcd.
+    pub fn is_lost(&self) -> bool {
+        self.lease.as_ref().is_some_and(Lease::is_lost)
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        // The daemons first: whoever is given the slot next finds nobody to fence.
+        release(&self.record, &self.holder);
+        drop(self.lease.take());
+    }
+}
