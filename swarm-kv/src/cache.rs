@@ -9,27 +9,19 @@ use quick_cache::Equivalent;
 use quick_cache::unsync::Cache;
 use smallvec::SmallVec;
 use swarm_core::register::Register;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Keys up to this long lie in the cache's own entries.
 const INLINE_KEY: usize = 24;
 
-/// A key with its hash.
-struct OwnedKey {
-    hash: u64,
-    key: SmallVec<[u8; INLINE_KEY]>,
-}
-
-impl PartialEq for OwnedKey {
-    fn eq(&self, other: &Self) -> bool {
-        self.hash == other.hash && self.key == other.key
-    }
-}
-
-impl Eq for OwnedKey {}
+/// A key that is remembered. Its hash is not: it takes room in every entry, and is asked for only
+/// where entries move.
+#[derive(PartialEq, Eq)]
+struct OwnedKey(SmallVec<[u8; INLINE_KEY]>);
 
 impl Hash for OwnedKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.hash);
+        state.write(&self.0);
     }
 }
 
@@ -47,51 +39,58 @@ impl Hash for BorrowedKey<'_> {
 
 impl Equivalent<OwnedKey> for BorrowedKey<'_> {
     fn equivalent(&self, other: &OwnedKey) -> bool {
-        self.hash == other.hash && self.key == other.key.as_slice()
+        self.key == other.0.as_slice()
     }
 }
 
-/// Takes a hash as it is: keys were hashed already.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct AsItIs(u64);
+/// A key's hash, in a pool with this seed.
+#[inline]
+pub(crate) fn hash_key(key: &[u8], seed: u64) -> u64 {
+    xxh3_64_with_seed(key, seed)
+}
 
-impl Hasher for AsItIs {
+/// Hashes keys, and takes a hash as it is.
+#[derive(Clone, Copy)]
+struct KeyHasher {
+    seed: u64,
+    hash: u64,
+}
+
+impl Hasher for KeyHasher {
     fn finish(&self) -> u64 {
-        self.0
+        self.hash
     }
 
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
+    fn write(&mut self, key: &[u8]) {
+        self.hash = hash_key(key, self.seed);
     }
 
-    fn write_u64(&mut self, word: u64) {
-        self.0 = self.0.rotate_left(5) ^ word;
+    fn write_u64(&mut self, hash: u64) {
+        self.hash = hash;
     }
 }
 
-impl BuildHasher for AsItIs {
+impl BuildHasher for KeyHasher {
     type Hasher = Self;
 
     fn build_hasher(&self) -> Self {
-        Self(0)
+        *self
     }
 }
 
-type Entries = Cache<OwnedKey, Register, quick_cache::UnitWeighter, AsItIs>;
+type Entries = Cache<OwnedKey, Register, quick_cache::UnitWeighter, KeyHasher>;
 
 /// Where keys' registers are.
 pub(crate) struct LocationCache(RefCell<Entries>);
 
 impl LocationCache {
-    /// Room for `entries` keys.
-    pub(crate) fn new(entries: usize) -> Self {
+    /// Room for `entries` keys of a pool with this seed.
+    pub(crate) fn new(entries: usize, seed: u64) -> Self {
         Self(RefCell::new(Cache::with(
             entries,
             entries as u64,
             quick_cache::UnitWeighter,
-            AsItIs::default(),
+            KeyHasher { seed, hash: 0 },
             quick_cache::unsync::DefaultLifecycle::default(),
         )))
     }
@@ -125,9 +124,8 @@ impl LocationCache {
         Some(work(&mut register))
     }
 
-    pub(crate) fn insert(&self, hash: u64, key: &[u8], register: Register) {
-        let key = OwnedKey { hash, key: SmallVec::from_slice(key) };
-        self.0.borrow_mut().insert(key, register);
+    pub(crate) fn insert(&self, key: &[u8], register: Register) {
+        self.0.borrow_mut().insert(OwnedKey(SmallVec::from_slice(key)), register);
     }
 
     /// Takes in what was learnt of a register that is, or was, in the cache.
@@ -139,7 +137,7 @@ impl LocationCache {
             return;
         }
         drop(entries);
-        self.insert(hash, key, *register);
+        self.insert(key, *register);
     }
 
     pub(crate) fn remove(&self, hash: u64, key: &[u8]) {

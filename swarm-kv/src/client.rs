@@ -14,11 +14,10 @@ use swarm_core::layout::{MAX_KEY, MAX_VALUE, buffer, words_for};
 use swarm_core::look::confirm;
 use swarm_core::register::{self, Begun, Check, Found, Protocol, Register, Write, Written};
 use swarm_core::safe_guess::SafeGuess;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::blocking::Blocking;
 use crate::bucket::{Bucket, Content, Entry};
-use crate::cache::LocationCache;
+use crate::cache::{LocationCache, hash_key};
 use crate::counters::{Counters, KindCounters};
 use crate::error::Error;
 use crate::heap::Heap;
@@ -137,7 +136,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             geometry,
             index: Index::new(geometry, options.cached_buckets),
             heap: Heap::new(geometry, session.client),
-            locations: LocationCache::new(options.cached_keys),
+            locations: LocationCache::new(options.cached_keys, geometry.hash_seed),
             writing: RefCell::new(Vec::with_capacity(64)),
             counters: RefCell::default(),
             last: Cell::default(),
@@ -289,7 +288,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         if value.len() > MAX_VALUE {
             return Err(Error::Value(value.len()));
         }
-        Ok(xxh3_64_with_seed(key, self.geometry.hash_seed))
+        Ok(hash_key(key, self.geometry.hash_seed))
     }
 
     /// Waits until no other write of this client to the key is under way: a reader takes a
@@ -383,7 +382,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let Some(mut register) = entry.register(&self.geometry) else { continue };
             match P::read(&self.group, &mut register, Check::Key(key)).await? {
                 Found::Value(value) => {
-                    self.locations.insert(hash, key, register);
+                    self.locations.insert(key, register);
                     return Ok(Some(value));
                 }
                 // It was mapped within this operation, so the key was absent when it was deleted,
@@ -415,7 +414,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         for entry in entries(&located, hash, key) {
             let Some(mut register) = entry.register(&self.geometry) else { continue };
             if confirm(&self.group, &mut register, key).await? {
-                self.locations.insert(hash, key, register);
+                self.locations.insert(key, register);
                 return Ok(Some((register, true)));
             }
         }

@@ -62,7 +62,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     stamp,
                     slot,
                 );
-                self.locations.insert(hash, key, register);
+                self.locations.insert(key, register);
                 return Ok(true);
             }
             self.index.forget(located.cell.place.pointer);
@@ -81,7 +81,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let Some(mut register) = entry.register(&self.geometry) else { continue };
             match P::read(&self.group, &mut register, Check::Key(key)).await? {
                 Found::Value(_) => {
-                    self.locations.insert(hash, key, register);
+                    self.locations.insert(key, register);
                     return Ok(Before::Exists);
                 }
                 Found::Deleted => dead = Some(entry.pointer),

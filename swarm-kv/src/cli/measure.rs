@@ -27,8 +27,8 @@ use super::workload::{Keys, Kind, Op};
 const TIME_ALL_FROM_NS: u64 = 2_000;
 /// Below it, one in so many. A power of two.
 const TIME_ONE_IN: usize = 32;
-/// The key of the operation so many further on is looked at.
-const AHEAD: usize = 4;
+/// The keys of so many operations are looked at together, before the first of them.
+const BATCH: usize = 64;
 /// How often progress is told.
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
@@ -139,10 +139,8 @@ impl<'a> Lanes<'a> {
             let number = self.next.get();
             let Some(&op) = self.of.ops.get(number) else { return Ok(()) };
             self.next.set(number + 1);
-            // A program has the keys that it is about to use at hand.
-            if let Some(soon) = self.of.ops.get(number + AHEAD) {
-                let key = self.of.keys.get(soon.key());
-                black_box((key.first().copied(), key.last().copied()));
+            if number.is_multiple_of(BATCH) {
+                self.look_at_keys(number);
             }
             let start = (number & self.untimed == 0).then(Instant::now);
             self.execute(store, op, number, &mut value).await?;
@@ -152,6 +150,16 @@ impl<'a> Lanes<'a> {
                 self.tell(number, end)?;
             }
         }
+    }
+
+    /// A program has the keys that it is about to use at hand; here they come from memory.
+    fn look_at_keys(&self, from: usize) {
+        let ops = &self.of.ops[from..self.of.ops.len().min(from + BATCH)];
+        let ends = ops.iter().map(|op| {
+            let key = self.of.keys.get(op.key());
+            usize::from(key[0]) + usize::from(key[key.len() - 1])
+        });
+        black_box(ends.sum::<usize>());
     }
 
     #[inline]
