@@ -30,6 +30,8 @@ const Y: u64 = 2;
 /// Patience in nanoseconds: nobody becomes late, or those who do not answer soon do.
 const LONG: u64 = 1_000_000;
 const SHORT: u64 = 100;
+/// More roundtrips than any operation here takes.
+const ENOUGH: usize = 200;
 
 /// What a client's operation came to, once it has.
 type Told<T> = Rc<RefCell<Option<Result<T, Error>>>>;
@@ -286,6 +288,50 @@ fn a_late_newborn_does_not_erase_what_came_after() {
     assert_eq!(story.sim.word(N2, control), 50);
     story.finish(first, &ALL);
     assert!(matches!(told.take(), Some(Ok(Proposed::Committed(_)))));
+}
+
+/// Verb by verb, in a fast round and in a classic one: where a word names a record, what was born with
+/// it is there.
+#[test]
+fn what_a_word_names_is_there() {
+    for fast in [true, false] {
+        let mut story = Story::new();
+        let (client, told) = story.propose(R, fast, LONG);
+        for _ in 0..ENOUGH {
+            for node in ALL {
+                while story.sim.on_their_way(client, node) > 0 {
+                    story.sim.take_verbs(client, node, 1);
+                    let named = FORMAT.record(story.shown(node)) == record(R);
+                    assert!(!named || story.is_born(R, node), "fast: {fast}");
+                }
+            }
+            story.sim.roundtrip(client, &ALL);
+        }
+        assert!(matches!(told.take(), Some(Ok(Proposed::Committed(_)))));
+    }
+}
+
+/// As before, but the late chain is that of a client that adopted the record.
+#[test]
+fn a_late_copy_of_a_newborn_does_not_erase_what_came_after() {
+    let mut story = Story::new();
+    let (first, _) = story.propose(R, false, LONG);
+    story.until(first, &[N0, N1], |story| story.is_promised(N1, 3));
+    story.posts(first, N0);
+    story.until(first, &[N0], |story| story.is_accepted(N0, R));
+    ALL.into_iter().for_each(|node| story.sim.lose_chains(first, node));
+    let (second, told) = story.propose(Y, false, LONG);
+    // All three promise, and are about to be brought what they lack.
+    story.until(second, &ALL, |story| ALL.iter().all(|&node| !story.shown(node).is_accepted()));
+    story.until(second, &[N0, N1], |story| story.sim.on_their_way(second, N2) > 0);
+    story.finish(second, &[N0, N1]);
+    assert!(matches!(told.take(), Some(Ok(Proposed::Lost { .. }))));
+    assert!(!story.is_born(R, N2), "its chain is on its way");
+    let control = object(R).at(N2, 3);
+    story.sim.set_word(N2, control, 50);
+    story.sim.take_all(second, N2);
+    assert_eq!(story.sim.word(N2, control), 50);
+    assert_eq!(story.sim.word(N2, control.plus(1)), 3 * R, "it has landed");
 }
 
 /// A change is adopted and built upon before its proposer, who lost all its answers' meaning, looks

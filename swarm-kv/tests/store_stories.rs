@@ -8,11 +8,11 @@ use std::rc::Rc;
 
 use store_sim_common::{Line, Story};
 use swarm_core::clock::Clock;
-use swarm_core::fabric::NodeId;
+use swarm_core::fabric::{MAX_VERBS, NodeId};
 use swarm_core::geometry::Geometry;
-use swarm_core::history::{BUDGET, Call, Recorder, check};
+use swarm_core::history::{Answer, BUDGET, Call, Recorder, check};
 use swarm_core::sim::explore::LoneClock;
-use swarm_core::sim::{Setup, Sim, SimFabric};
+use swarm_core::sim::{Setup, Sim, SimClock, SimFabric};
 
 const NODES: [NodeId; 3] = [NodeId(0), NodeId(1), NodeId(2)];
 /// Bytes of each node's memory. The simulator stores what is touched.
@@ -22,6 +22,7 @@ const ASTRAY: usize = 0;
 const NEXT: usize = 1;
 const LAST: usize = 2;
 const CREATOR: usize = 3;
+const CLIENTS: usize = 5;
 /// Keys that only fill the bucket have numbers from here on.
 const FILLERS: u64 = 100;
 /// A key with which a client gets memory of its own.
@@ -47,9 +48,38 @@ impl Drop for Play {
 
 impl Play {
     fn new() -> Self {
-        let sim = Sim::new(&Setup { words: CAPACITY / 8, ..Setup::new(1, 3, 4) });
+        let sim = Sim::new(&Setup { words: CAPACITY / 8, ..Setup::new(1, 3, CLIENTS) });
         let (recorder, hung_up) = (Recorder::new(), Rc::default());
         Self { sim, recorder, hung_up, stories: Vec::new() }
+    }
+
+    /// A client that is never late to find a node late: who does not answer says so.
+    fn patient(&mut self, id: usize) -> Rc<Story<SimFabric, LoneClock>> {
+        self.client(id, LoneClock::new(10_000), 1 << 40)
+    }
+
+    /// A client that soon turns to other nodes.
+    fn hasty(&mut self, id: usize) -> Rc<Story<SimFabric, SimClock>> {
+        let clock = self.sim.clock(id);
+        self.client(id, clock, 100)
+    }
+
+    /// What operation number `index`, counted from 0, was answered.
+    fn answer(&self, index: usize) -> Option<Answer> {
+        self.recorder.operations()[index].answered.map(|(_, answer)| answer)
+    }
+
+    /// What the last operation was answered.
+    fn last(&self) -> Option<Answer> {
+        self.answer(self.recorder.operations().len() - 1)
+    }
+
+    fn is_linearizable(&self) {
+        let history = self.recorder.operations();
+        if let Err(wrong) = check(&history, |_| None, BUDGET) {
+            let line = |op: &swarm_core::history::Operation| format!("key {}: {op}\n", op.key);
+            panic!("{wrong}\n{}", history.iter().map(line).collect::<String>());
+        }
     }
 
     /// A client that finds nodes late after `late` nanoseconds.
@@ -217,5 +247,226 @@ fn a_client_writes_a_key_once_at_a_time() {
     assert_eq!(play.sim.tasks(0), 0, "the writes end");
     if let Err(wrong) = check(&play.recorder.operations(), |_| None, BUDGET) {
         panic!("{wrong}");
+    }
+}
+
+/// A client remembers where a key is. Others delete the key and insert it again. What the client
+/// remembers is dead, which proves nothing: a get must find the key's new register, an update must
+/// write there, a delete must kill that one.
+#[test]
+fn a_place_that_is_remembered_proves_nothing() {
+    for (call, told, then) in [
+        (Call::Get, Answer::Value(Some(5)), Some(5)),
+        (Call::Update(9), Answer::Done, Some(9)),
+        (Call::Put(9), Answer::Done, Some(9)),
+        (Call::Insert(9), Answer::Refused, Some(5)),
+        (Call::Delete, Answer::Done, None),
+    ] {
+        let mut play = Play::new();
+        let client = play.patient(NEXT);
+        let other = play.patient(CREATOR);
+        play.all(&client, vec![(WARM, Call::Insert(801)), (0, Call::Insert(1))], &NODES);
+        play.all(&client, vec![(0, Call::Get)], &NODES);
+        play.all(&other, vec![(0, Call::Delete), (0, Call::Insert(5))], &NODES);
+        play.all(&client, vec![(0, call)], &NODES);
+        assert_eq!(play.last(), Some(told), "{call:?}");
+        play.all(&other, vec![(0, Call::Get)], &NODES);
+        assert_eq!(play.last(), Some(Answer::Value(then)), "after {call:?}");
+    }
+}
+
+/// While a client deletes a key, another one finds it deleted and inserts it again. The delete has
+/// had its effect: it must not go on to the new register.
+#[test]
+fn a_delete_has_one_effect() {
+    for rounds in 0..ENOUGH {
+        let mut play = Play::new();
+        let client = play.patient(NEXT);
+        let other = play.patient(CREATOR);
+        play.all(&other, vec![(0, Call::Insert(1))], &NODES);
+        play.all(&client, vec![(WARM, Call::Insert(801)), (0, Call::Get)], &NODES);
+        play.begin(&client, vec![(0, Call::Delete)]);
+        play.sim.poll_once(NEXT);
+        for _ in 0..rounds {
+            play.sim.roundtrip(NEXT, &NODES);
+        }
+        let over = play.sim.tasks(NEXT) == 0;
+        play.all(&other, vec![(0, Call::Insert(5))], &NODES);
+        assert!(play.sim.finish(NEXT, &NODES), "the delete ends");
+        play.all(&other, vec![(0, Call::Get)], &NODES);
+        play.is_linearizable();
+        if over {
+            assert!(rounds > 0, "it takes some roundtrips");
+            return;
+        }
+    }
+    panic!("the delete does not end");
+}
+
+/// A key that is there is not inserted; and a bucket that is full splits, and keeps its keys.
+#[test]
+fn a_key_is_inserted_once_and_kept() {
+    let mut play = Play::new();
+    let client = play.patient(NEXT);
+    for key in 0..20 {
+        play.all(&client, vec![(key, Call::Insert(4 * key + 1))], &NODES);
+        assert_eq!(play.last(), Some(Answer::Done));
+        play.all(&client, vec![(key, Call::Insert(999))], &NODES);
+        assert_eq!(play.last(), Some(Answer::Refused));
+    }
+    let other = play.patient(LAST);
+    for key in 0..20 {
+        play.all(&other, vec![(key, Call::Get)], &NODES);
+        assert_eq!(play.last(), Some(Answer::Value(Some(4 * key + 1))));
+    }
+}
+
+/// What a client's insert posts in one round takes effect at all nodes, but one connection breaks before
+/// it hears of it. Another client inserts a key into the same bucket meanwhile. The first one learns
+/// that its record is in, and was built upon: the bucket that it proposed is not the latest, and what
+/// it proposes next must not leave out the other's key. False if the insert took fewer rounds.
+fn is_built_upon(rounds: usize, away: NodeId) -> bool {
+    let mut play = Play::new();
+    let (client, other) = (play.patient(NEXT), play.patient(CREATOR));
+    play.all(&client, vec![(WARM, Call::Insert(801))], &NODES);
+    play.all(&other, vec![(WARM + 1, Call::Insert(809))], &NODES);
+    play.all(&client, vec![(WARM, Call::Delete), (WARM, Call::Insert(805))], &NODES);
+    play.begin(&client, vec![(0, Call::Insert(1))]);
+    play.sim.poll_once(NEXT);
+    (0..rounds).for_each(|_| play.sim.roundtrip(NEXT, &NODES));
+    if play.sim.tasks(NEXT) == 0 {
+        return false;
+    }
+    play.sim.disconnect(NEXT, away, true);
+    play.sim.drain();
+    play.all(&other, vec![(1, Call::Insert(5))], &NODES);
+    assert!(play.sim.finish(NEXT, &NODES), "the insert ends");
+    play.all(&client, vec![(2, Call::Insert(9))], &NODES);
+    let last = play.patient(LAST);
+    play.all(&last, (0..3).map(|key| (key, Call::Get)).collect(), &NODES);
+    play.is_linearizable();
+    true
+}
+
+#[test]
+fn a_bucket_that_was_built_upon_is_not_the_latest() {
+    for away in NODES {
+        let over = (0..ENOUGH).find(|&rounds| !is_built_upon(rounds, away));
+        assert!(over > Some(0), "it takes some roundtrips");
+    }
+}
+
+/// A key is inserted, by a client whose chains to node `late` are on their way from a round on; or by
+/// one that died when its chains of round `dies` had reached one other node, so that this client
+/// adopts its record. An update is acknowledged at the late node and another one, which then dies. What
+/// comes late erases nothing of it. False if all was over before those rounds.
+fn a_birth_comes_late(late: NodeId, from: usize, dies: Option<usize>) -> bool {
+    /// It has the slot that registers are born in.
+    const UPDATES: usize = 0;
+    const DIES: usize = 4;
+    let others: Vec<_> = NODES.into_iter().filter(|&node| node != late).collect();
+    let [first, last] = others[..] else { panic!("three nodes") };
+    let mut play = Play::new();
+    let (dying, inserter, updater) = (play.patient(DIES), play.hasty(NEXT), play.hasty(UPDATES));
+    let warm = |key| vec![(key, Call::Insert(801)), (key, Call::Delete)];
+    play.all(&updater, warm(WARM), &NODES);
+    play.all(&dying, warm(WARM + 1), &NODES);
+    play.all(&inserter, warm(WARM + 2), &NODES);
+    if let Some(rounds) = dies {
+        play.begin(&dying, vec![(0, Call::Insert(1))]);
+        play.sim.poll_once(DIES);
+        (0..rounds).for_each(|_| play.sim.roundtrip(DIES, &NODES));
+        if play.sim.tasks(DIES) == 0 {
+            return false;
+        }
+        play.sim.take_all(DIES, first);
+        NODES.into_iter().for_each(|node| play.sim.lose_chains(DIES, node));
+        play.sim.crash_client(DIES);
+    }
+    let call = if dies.is_some() { (1, Call::Insert(9)) } else { (0, Call::Insert(5)) };
+    play.begin(&inserter, vec![call]);
+    play.sim.poll_once(NEXT);
+    (0..from).for_each(|_| play.sim.roundtrip(NEXT, &NODES));
+    if play.sim.tasks(NEXT) == 0 {
+        return false;
+    }
+    assert!(play.sim.finish(NEXT, &others), "it ends");
+    if dies.is_some() {
+        // The key may not be there yet; it is now.
+        let other = play.hasty(CREATOR);
+        play.all(&other, vec![(0, Call::Put(5))], &others);
+    }
+    play.all(&updater, vec![(0, Call::Update(13))], &[first, late]);
+    assert_eq!(play.last(), Some(Answer::Done));
+    play.sim.take_all(NEXT, late);
+    play.sim.crash_node(first, false);
+    let reader = play.hasty(LAST);
+    play.all(&reader, vec![(0, Call::Get)], &[last, late]);
+    assert_eq!(
+        play.last(),
+        Some(Answer::Value(Some(13))),
+        "{late} is late from {from} on, {dies:?}"
+    );
+    play.is_linearizable();
+    true
+}
+
+#[test]
+fn a_late_birth_erases_no_acknowledged_write() {
+    for late in NODES {
+        let rounds = |dies| (0..ENOUGH).find(|&from| !a_birth_comes_late(late, from, dies));
+        assert!(rounds(None) > Some(0), "it takes some roundtrips");
+        let over = (0..ENOUGH).find(|&dies| rounds(Some(dies)) == Some(0));
+        assert!(over > Some(0), "it takes some roundtrips");
+    }
+}
+
+/// A client inserts a key and dies, after `rounds` roundtrips, when its chains have done so many verbs
+/// more at each node; if it `misses` one, that node hears nothing from then on, so that the insert
+/// takes a classic round. Whoever comes next can read the key or not, but it is whole, and can be
+/// inserted. False if the insert ended before.
+fn dies_within_a_chain(rounds: usize, verbs: usize, misses: Option<NodeId>) -> bool {
+    let mut play = Play::new();
+    let creator = play.patient(CREATOR);
+    play.all(&creator, vec![(FILLERS, Call::Insert(900))], &NODES);
+    let astray = play.patient(ASTRAY);
+    let warm = vec![(WARM, Call::Insert(801)), (WARM, Call::Delete), (WARM, Call::Insert(805))];
+    play.all(&astray, warm, &NODES);
+    play.begin(&astray, vec![(0, Call::Insert(1))]);
+    play.sim.poll_once(ASTRAY);
+    if let Some(node) = misses {
+        play.sim.disconnect(ASTRAY, node, false);
+    }
+    let heard: Vec<_> = NODES.into_iter().filter(|&node| Some(node) != misses).collect();
+    for _ in 0..rounds {
+        play.sim.roundtrip(ASTRAY, &NODES);
+    }
+    if play.sim.tasks(ASTRAY) == 0 {
+        return false;
+    }
+    for &node in &heard {
+        for _ in 0..verbs {
+            if play.sim.on_their_way(ASTRAY, node) > 0 {
+                play.sim.take_verbs(ASTRAY, node, 1);
+            }
+        }
+    }
+    NODES.into_iter().for_each(|node| play.sim.lose_chains(ASTRAY, node));
+    play.sim.crash_client(ASTRAY);
+    let next = play.hasty(NEXT);
+    let calls = vec![(0, Call::Get), (0, Call::Insert(5)), (0, Call::Get), (FILLERS, Call::Get)];
+    play.all(&next, calls, &NODES);
+    play.is_linearizable();
+    true
+}
+
+/// Where a bucket's word names a register, the register is there: what is born comes first.
+#[test]
+fn what_a_word_names_is_there() {
+    for misses in [None, Some(NODES[0]), Some(NODES[2])] {
+        for verbs in 1..MAX_VERBS {
+            let over = (0..ENOUGH).find(|&rounds| !dies_within_a_chain(rounds, verbs, misses));
+            assert!(over.expect("it ends") > 0, "it takes some roundtrips");
+        }
     }
 }
