@@ -1,57 +1,26 @@
 //! A client of the store.
 
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
 use std::marker::PhantomData;
-use std::task::Poll;
 
 use swarm_core::clock::Clock;
 use swarm_core::counting::{Counting, Tally};
-use swarm_core::fabric::{Fabric, NodeId};
+use swarm_core::fabric::Fabric;
 use swarm_core::geometry::Geometry;
 use swarm_core::group::{Group, Patience, Session};
-use swarm_core::layout::{MAX_KEY, MAX_VALUE, buffer, words_for};
-use swarm_core::look::confirm;
-use swarm_core::register::{self, Begun, Check, Found, Protocol, Register, Write, Written};
+use swarm_core::layout::{MAX_KEY, MAX_VALUE};
+use swarm_core::register::{self, Begun, Protocol};
 use swarm_core::safe_guess::SafeGuess;
 
 use crate::blocking::Blocking;
-use crate::bucket::{Bucket, Content, Entry};
 use crate::cache::{LocationCache, hash_key};
 use crate::counters::{Counters, KindCounters};
 use crate::error::Error;
 use crate::heap::Heap;
-use crate::index::{Index, Located};
+use crate::index::Index;
 
 /// A value, in memory that the client's fabric owns. Dereferences to its bytes.
 pub type Value<'c, F> = register::Value<'c, Counting<F>>;
-
-type CoreResult<T> = Result<T, swarm_core::error::Error>;
-type GetResult<'c, F> = Result<Option<Value<'c, F>>, Error>;
-type ReadBegun<'c, F, C, P> =
-    Begun<CoreResult<Found<'c, Counting<F>>>, <P as Protocol>::Reading<'c, Counting<F>, C>>;
-type WriteBegun<'c, F, C, P> =
-    Begun<CoreResult<Written>, <P as Protocol>::Writing<'c, Counting<F>, C>>;
-
-/// A get on its way, or one that has to ask the index.
-struct Get<'c, F: Fabric + 'c, C: Clock + 'c, P: Protocol> {
-    hash: u64,
-    read: Option<(Register, ReadBegun<'c, F, C, P>)>,
-}
-
-/// An update on its way, or one that has posted nothing yet.
-struct Update<'c, 'v, F: Fabric + 'c, C: Clock + 'c, P: Protocol> {
-    hash: u64,
-    value: &'v [u8],
-    begun: Option<UpdateBegun<'c, 'v, F, C, P>>,
-}
-
-struct UpdateBegun<'c, 'v, F: Fabric + 'c, C: Clock + 'c, P: Protocol> {
-    turn: Turn<'c>,
-    register: Register,
-    write: Write<'v>,
-    written: WriteBegun<'c, F, C, P>,
-}
 
 /// Times that an operation begins again because what it stood on was deleted or changed. Each of
 /// them is another client's success; the deadline usually ends it sooner.
@@ -112,7 +81,7 @@ pub struct Client<F: Fabric, C: Clock, P = SafeGuess> {
     pub(crate) index: Index,
     pub(crate) heap: Heap,
     pub(crate) locations: LocationCache,
-    writing: RefCell<Vec<u64>>,
+    pub(crate) writing: RefCell<Vec<u64>>,
     counters: RefCell<Counters>,
     last: Cell<Tally>,
     protocol: PhantomData<fn() -> P>,
@@ -281,7 +250,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     }
 
     #[inline]
-    fn check(&self, key: &[u8], value: &[u8]) -> Result<u64, Error> {
+    pub(crate) fn check(&self, key: &[u8], value: &[u8]) -> Result<u64, Error> {
         if key.is_empty() || key.len() > MAX_KEY {
             return Err(Error::Key(key.len()));
         }
@@ -289,322 +258,6 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             return Err(Error::Value(value.len()));
         }
         Ok(hash_key(key, self.geometry.hash_seed))
-    }
-
-    /// Waits until no other write of this client to the key is under way: a reader takes a
-    /// writer's second stamp as proof that its first write is complete.
-    async fn turn(&self, hash: u64) -> Turn<'_> {
-        poll_fn(|cx| {
-            self.turn_now(hash).map_or_else(
-                || {
-                    cx.waker().wake_by_ref();
-                    Poll::Pending
-                },
-                Poll::Ready,
-            )
-        })
-        .await
-    }
-
-    /// The same, if no such write is under way.
-    #[inline]
-    fn turn_now(&self, hash: u64) -> Option<Turn<'_>> {
-        let mut writing = self.writing.borrow_mut();
-        if writing.contains(&hash) {
-            return None;
-        }
-        writing.push(hash);
-        Some(Turn { writing: &self.writing, hash })
-    }
-
-    /// The node that holds the in-place copies of keys with this hash.
-    pub(crate) fn home(&self, hash: u64) -> NodeId {
-        NodeId((hash % self.geometry.nodes as u64) as u8)
-    }
-
-    /// The beginning of a get: all of it where the key's location is cached and memory is near.
-    #[inline]
-    fn begin_get(&self, key: &[u8]) -> Begun<GetResult<'_, F>, Get<'_, F, C, P>> {
-        let hash = match self.check(key, &[]) {
-            Ok(hash) => hash,
-            Err(error) => return Begun::Done(Err(error)),
-        };
-        let near = |register: &Register| match P::near_read(&self.group, register)? {
-            Begun::Done(Ok(Found::Value(value))) => Some(Ok(value)),
-            begun => Some(Err((*register, begun))),
-        };
-        match self.locations.look(hash, key, near) {
-            Some(Some(Ok(value))) => return Begun::Done(Ok(Some(value))),
-            Some(Some(Err(read))) => return Begun::Rest(Get { hash, read: Some(read) }),
-            _ => {}
-        }
-        let Some(mut register) = self.locations.get(hash, key) else {
-            return Begun::Rest(Get { hash, read: None });
-        };
-        match P::begin_read(&self.group, &mut register, Check::Identity) {
-            Begun::Done(Ok(Found::Value(value))) => Begun::Done(Ok(Some(value))),
-            begun => Begun::Rest(Get { hash, read: Some((register, begun)) }),
-        }
-    }
-
-    async fn end_get<'c>(&'c self, key: &[u8], get: Get<'c, F, C, P>) -> GetResult<'c, F> {
-        let Get { hash, read } = get;
-        if let Some((mut register, begun)) = read {
-            let found = match begun {
-                Begun::Done(found) => found,
-                Begun::Rest(reading) => self.read_on(&mut register, reading).await,
-            };
-            match found {
-                Ok(Found::Value(value)) => return Ok(Some(value)),
-                Ok(_) | Err(swarm_core::error::Error::Gone) => self.locations.remove(hash, key),
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Box::pin(self.get_by_index(hash, key)).await
-    }
-
-    #[inline]
-    async fn read_on<'c>(
-        &'c self,
-        register: &mut Register,
-        reading: P::Reading<'c, Counting<F>, C>,
-    ) -> CoreResult<Found<'c, Counting<F>>> {
-        let check = Check::Identity;
-        match P::wait_read(&self.group, register, check, reading).await {
-            Begun::Done(found) => found,
-            Begun::Rest(rest) => Box::pin(P::end_read(&self.group, register, check, rest)).await,
-        }
-    }
-
-    async fn get_by_index(&self, hash: u64, key: &[u8]) -> Result<Option<Value<'_, F>>, Error> {
-        let located = self.index.fresh(&self.group, hash).await?;
-        for entry in entries(&located, hash, key) {
-            let Some(mut register) = entry.register(&self.geometry) else { continue };
-            match P::read(&self.group, &mut register, Check::Key(key)).await? {
-                Found::Value(value) => {
-                    self.locations.insert(key, register);
-                    return Ok(Some(value));
-                }
-                // It was mapped within this operation, so the key was absent when it was deleted,
-                // or when it was found mapped.
-                Found::Deleted => return Ok(None),
-                Found::OtherKey => {}
-            }
-        }
-        Ok(None)
-    }
-
-    /// Where the key's register is, from the cache or the index, and whether the index said so
-    /// within this operation.
-    #[inline]
-    async fn locate(&self, hash: u64, key: &[u8]) -> Result<Option<(Register, bool)>, Error> {
-        match self.locations.get(hash, key) {
-            Some(register) => Ok(Some((register, false))),
-            None => Box::pin(self.locate_by_index(hash, key)).await,
-        }
-    }
-
-    #[cold]
-    async fn locate_by_index(
-        &self,
-        hash: u64,
-        key: &[u8],
-    ) -> Result<Option<(Register, bool)>, Error> {
-        let located = self.index.fresh(&self.group, hash).await?;
-        for entry in entries(&located, hash, key) {
-            let Some(mut register) = entry.register(&self.geometry) else { continue };
-            if confirm(&self.group, &mut register, key).await? {
-                self.locations.insert(key, register);
-                return Ok(Some((register, true)));
-            }
-        }
-        Ok(None)
-    }
-
-    /// The beginning of an update: all of it where the key's location is cached, memory for the
-    /// value is set aside, no other write of this key is under way, and memory is near.
-    #[inline]
-    fn begin_update<'v>(
-        &self,
-        key: &[u8],
-        value: &'v [u8],
-    ) -> Begun<Result<bool, Error>, Update<'_, 'v, F, C, P>> {
-        let hash = match self.check(key, value) {
-            Ok(hash) => hash,
-            Err(error) => return Begun::Done(Err(error)),
-        };
-        let nothing = Begun::Rest(Update { hash, value, begun: None });
-        let Some(turn) = self.turn_now(hash) else { return nothing };
-        let Some(write) = self.new_write_now(value) else { return nothing };
-        let mut rest = None;
-        let cached = self.locations.work(hash, key, |register| {
-            match P::begin_write(&self.group, register, write) {
-                Begun::Done(Ok(Written::Done)) => {}
-                written => rest = Some(UpdateBegun { turn, register: *register, write, written }),
-            }
-        });
-        if cached.is_none() {
-            self.heap.take_back(self.heap.plain(buffer_words(value)), write.buffer);
-            return nothing;
-        }
-        match rest {
-            None => Begun::Done(Ok(true)),
-            begun => Begun::Rest(Update { hash, value, begun }),
-        }
-    }
-
-    async fn end_update<'c>(
-        &'c self,
-        key: &[u8],
-        update: Update<'c, '_, F, C, P>,
-    ) -> Result<bool, Error> {
-        let Update { hash, value, begun } = update;
-        let Some(UpdateBegun { turn: _turn, mut register, write, written }) = begun else {
-            let _turn = self.turn(hash).await;
-            return Box::pin(self.update_now(hash, key, value)).await;
-        };
-        let written = match written {
-            Begun::Done(written) => written,
-            Begun::Rest(writing) => {
-                match P::wait_write(&self.group, &mut register, write, writing).await {
-                    Begun::Done(written) => written,
-                    Begun::Rest(rest) => {
-                        Box::pin(P::end_write(&self.group, &mut register, write, rest)).await
-                    }
-                }
-            }
-        };
-        match self.updated(hash, key, &register, false, written)? {
-            Some(done) => Ok(done),
-            None => Box::pin(self.update_now(hash, key, value)).await,
-        }
-    }
-
-    /// Updates the key, whose turn this write has.
-    async fn update_now(&self, hash: u64, key: &[u8], value: &[u8]) -> Result<bool, Error> {
-        for _ in 0..TRIES {
-            let Some((mut register, fresh)) = self.locate(hash, key).await? else {
-                return Ok(false);
-            };
-            let write = self.new_write(value).await?;
-            let written = P::write(&self.group, &mut register, write).await;
-            if let Some(done) = self.updated(hash, key, &register, fresh, written)? {
-                return Ok(done);
-            }
-        }
-        Err(Error::Contended)
-    }
-
-    /// What a write to a register says of the update: whether the key was there, or `None` to look
-    /// for it again. `fresh`: the index named the register within this operation.
-    fn updated(
-        &self,
-        hash: u64,
-        key: &[u8],
-        register: &Register,
-        fresh: bool,
-        written: Result<Written, swarm_core::error::Error>,
-    ) -> Result<Option<bool>, Error> {
-        match written {
-            Ok(Written::Done) => {
-                self.locations.update(hash, key, register);
-                return Ok(Some(true));
-            }
-            Ok(Written::Deleted) | Err(swarm_core::error::Error::Gone) => {}
-            Err(error) => return Err(error.into()),
-        }
-        self.locations.remove(hash, key);
-        // Absent only if the index agrees: a cached register may have been dead long.
-        Ok((fresh && written == Ok(Written::Deleted)).then_some(false))
-    }
-
-    /// Deletes the key, whose turn this write has.
-    ///
-    /// Only a register that the index named within this operation is stamped. It is dead in the
-    /// end, so that the key was absent when the index named it, or when it died since: that is the
-    /// delete's moment. To stamp first and look at the index beside it would save a roundtrip and
-    /// is wrong: found replaced, the register may have died of this very stamp, and to go on to its
-    /// successor deletes twice.
-    async fn delete_now(&self, hash: u64, key: &[u8]) -> Result<(), Error> {
-        for _ in 0..TRIES {
-            let Some((mut register, fresh)) = self.locate(hash, key).await? else { return Ok(()) };
-            if !fresh {
-                let located = self.index.fresh(&self.group, hash).await?;
-                if !lists(&located.bucket, &register) {
-                    self.locations.remove(hash, key);
-                    continue;
-                }
-            }
-            let buffer = self.heap.allocate_anywhere(&self.group, buffer::HEADER_WORDS).await?;
-            let number = self.group.number().ok_or(Error::Spent)?;
-            let write = Write { number, buffer, value: &[] };
-            let deleted = P::delete(&self.group, &mut register, write).await;
-            self.locations.remove(hash, key);
-            match deleted {
-                Ok(()) => return Ok(()),
-                Err(swarm_core::error::Error::Gone) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Err(Error::Contended)
-    }
-
-    /// A fresh number and a fresh buffer for a write of `value`.
-    pub(crate) async fn new_write<'v>(&self, value: &'v [u8]) -> Result<Write<'v>, Error> {
-        let kind = self.heap.plain(buffer_words(value));
-        let buffer = self.heap.allocate(&self.group, kind).await?;
-        let number = self.group.number().ok_or(Error::Spent)?;
-        Ok(Write { number, buffer, value })
-    }
-
-    /// The same, if memory is set aside.
-    #[inline]
-    fn new_write_now<'v>(&self, value: &'v [u8]) -> Option<Write<'v>> {
-        let kind = self.heap.plain(buffer_words(value));
-        let number = self.group.number()?;
-        let buffer = self.heap.take(kind)?;
-        Some(Write { number, buffer, value })
-    }
-}
-
-/// Words of a buffer for `value`.
-fn buffer_words(value: &[u8]) -> usize {
-    buffer::HEADER_WORDS + words_for(value.len())
-}
-
-/// The entries that may be this key's.
-pub(crate) fn entries<'a>(
-    located: &'a Located,
-    hash: u64,
-    key: &[u8],
-) -> impl Iterator<Item = &'a Entry> {
-    let entries = match &located.bucket.content {
-        Content::Entries { entries, .. } => entries.as_slice(),
-        Content::Split(_) => &[],
-    };
-    let length = key.len();
-    entries.iter().filter(move |entry| entry.hash == hash && entry.key_length == length)
-}
-
-/// Whether a bucket maps a key to this very register.
-fn lists(bucket: &Bucket, register: &Register) -> bool {
-    let Content::Entries { entries, .. } = &bucket.content else { return false };
-    entries.iter().any(|e| e.pointer == register.place.pointer && e.identity == register.identity)
-}
-
-/// A write of a key that is under way.
-struct Turn<'a> {
-    writing: &'a RefCell<Vec<u64>>,
-    hash: u64,
-}
-
-impl Drop for Turn<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        let mut writing = self.writing.borrow_mut();
-        if let Some(at) = writing.iter().position(|hash| *hash == self.hash) {
-            writing.swap_remove(at);
-        }
     }
 }
 

@@ -15,9 +15,10 @@ use swarm_core::words::Pointer;
 use crate::bucket::{
     Born, Bucket, Child, Content, Entry, MAX_DEPTH, MAX_ENTRIES, child_place, shape,
 };
-use crate::client::{Client, TRIES, entries};
+use crate::client::{Client, TRIES};
 use crate::error::Error;
 use crate::index::{Located, bit};
+use crate::locate::entries;
 use crate::newborn::{NewChild, NewRegister};
 
 /// What an insert found under its key's hash.

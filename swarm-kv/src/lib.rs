@@ -32,7 +32,9 @@
 //! | `heap` | memory in chunks that belong to client slots; `claim`: whose they are; `counter`: how much of them is used |
 //! | `bucket`, `newborn` | what the index's records say, what is born with them |
 //! | `index` | extendible hashing over cells |
-//! | `client`, `insert`, `scan` | the operations |
+//! | `client` | a client and its operations |
+//! | `turn`, `locate` | one write of a key at a time; where a key is |
+//! | `get`, `update`, `delete`, `insert`, `scan` | how the operations run |
 //! | `onlooker` | a fabric that never changes anything, for those who only count |
 //! | `shm` | all this on a pool of shared-memory files |
 #![forbid(unsafe_code)]
@@ -42,15 +44,20 @@ mod bucket;
 mod cache;
 mod client;
 mod counters;
+mod delete;
 mod error;
 mod gate;
+mod get;
 mod heap;
 mod index;
 mod insert;
+mod locate;
 mod newborn;
 mod onlooker;
 mod scan;
 pub mod shm;
+mod turn;
+mod update;
 
 pub use blocking::{Blocking, block_on};
 pub use client::{Client, Options, Value};

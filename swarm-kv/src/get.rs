@@ -1,0 +1,99 @@
+//! Getting a key's value: from the register that is remembered, or the one that the index names.
+
+use swarm_core::clock::Clock;
+use swarm_core::counting::Counting;
+use swarm_core::fabric::Fabric;
+use swarm_core::register::{Begun, Check, Found, Protocol, Register};
+
+use crate::client::{Client, Value};
+use crate::error::Error;
+use crate::locate::entries;
+
+type CoreResult<T> = Result<T, swarm_core::error::Error>;
+type GetResult<'c, F> = Result<Option<Value<'c, F>>, Error>;
+type ReadBegun<'c, F, C, P> =
+    Begun<CoreResult<Found<'c, Counting<F>>>, <P as Protocol>::Reading<'c, Counting<F>, C>>;
+
+/// A get on its way, or one that has to ask the index.
+pub(crate) struct Get<'c, F: Fabric + 'c, C: Clock + 'c, P: Protocol> {
+    hash: u64,
+    read: Option<(Register, ReadBegun<'c, F, C, P>)>,
+}
+
+impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
+    /// The beginning of a get: all of it where the key's location is cached and memory is near.
+    #[inline]
+    pub(crate) fn begin_get(&self, key: &[u8]) -> Begun<GetResult<'_, F>, Get<'_, F, C, P>> {
+        let hash = match self.check(key, &[]) {
+            Ok(hash) => hash,
+            Err(error) => return Begun::Done(Err(error)),
+        };
+        let near = |register: &Register| match P::near_read(&self.group, register)? {
+            Begun::Done(Ok(Found::Value(value))) => Some(Ok(value)),
+            begun => Some(Err((*register, begun))),
+        };
+        match self.locations.look(hash, key, near) {
+            Some(Some(Ok(value))) => return Begun::Done(Ok(Some(value))),
+            Some(Some(Err(read))) => return Begun::Rest(Get { hash, read: Some(read) }),
+            _ => {}
+        }
+        let Some(mut register) = self.locations.get(hash, key) else {
+            return Begun::Rest(Get { hash, read: None });
+        };
+        match P::begin_read(&self.group, &mut register, Check::Identity) {
+            Begun::Done(Ok(Found::Value(value))) => Begun::Done(Ok(Some(value))),
+            begun => Begun::Rest(Get { hash, read: Some((register, begun)) }),
+        }
+    }
+
+    pub(crate) async fn end_get<'c>(
+        &'c self,
+        key: &[u8],
+        get: Get<'c, F, C, P>,
+    ) -> GetResult<'c, F> {
+        let Get { hash, read } = get;
+        if let Some((mut register, begun)) = read {
+            let found = match begun {
+                Begun::Done(found) => found,
+                Begun::Rest(reading) => self.read_on(&mut register, reading).await,
+            };
+            match found {
+                Ok(Found::Value(value)) => return Ok(Some(value)),
+                Ok(_) | Err(swarm_core::error::Error::Gone) => self.locations.remove(hash, key),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Box::pin(self.get_by_index(hash, key)).await
+    }
+
+    #[inline]
+    async fn read_on<'c>(
+        &'c self,
+        register: &mut Register,
+        reading: P::Reading<'c, Counting<F>, C>,
+    ) -> CoreResult<Found<'c, Counting<F>>> {
+        let check = Check::Identity;
+        match P::wait_read(&self.group, register, check, reading).await {
+            Begun::Done(found) => found,
+            Begun::Rest(rest) => Box::pin(P::end_read(&self.group, register, check, rest)).await,
+        }
+    }
+
+    async fn get_by_index(&self, hash: u64, key: &[u8]) -> Result<Option<Value<'_, F>>, Error> {
+        let located = self.index.fresh(&self.group, hash).await?;
+        for entry in entries(&located, hash, key) {
+            let Some(mut register) = entry.register(&self.geometry) else { continue };
+            match P::read(&self.group, &mut register, Check::Key(key)).await? {
+                Found::Value(value) => {
+                    self.locations.insert(key, register);
+                    return Ok(Some(value));
+                }
+                // It was mapped within this operation, so the key was absent when it was deleted,
+                // or when it was found mapped.
+                Found::Deleted => return Ok(None),
+                Found::OtherKey => {}
+            }
+        }
+        Ok(None)
+    }
+}

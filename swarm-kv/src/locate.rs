@@ -1,0 +1,69 @@
+//! Where a key's register is: in the cache, or by the index.
+
+use swarm_core::clock::Clock;
+use swarm_core::fabric::{Fabric, NodeId};
+use swarm_core::look::confirm;
+use swarm_core::register::{Protocol, Register};
+
+use crate::bucket::{Bucket, Content, Entry};
+use crate::client::Client;
+use crate::error::Error;
+use crate::index::Located;
+
+impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
+    /// The node that holds the in-place copies of keys with this hash.
+    pub(crate) fn home(&self, hash: u64) -> NodeId {
+        NodeId((hash % self.geometry.nodes as u64) as u8)
+    }
+
+    /// Where the key's register is, from the cache or the index, and whether the index said so
+    /// within this operation.
+    #[inline]
+    pub(crate) async fn locate(
+        &self,
+        hash: u64,
+        key: &[u8],
+    ) -> Result<Option<(Register, bool)>, Error> {
+        match self.locations.get(hash, key) {
+            Some(register) => Ok(Some((register, false))),
+            None => Box::pin(self.locate_by_index(hash, key)).await,
+        }
+    }
+
+    #[cold]
+    async fn locate_by_index(
+        &self,
+        hash: u64,
+        key: &[u8],
+    ) -> Result<Option<(Register, bool)>, Error> {
+        let located = self.index.fresh(&self.group, hash).await?;
+        for entry in entries(&located, hash, key) {
+            let Some(mut register) = entry.register(&self.geometry) else { continue };
+            if confirm(&self.group, &mut register, key).await? {
+                self.locations.insert(key, register);
+                return Ok(Some((register, true)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The entries that may be this key's.
+pub(crate) fn entries<'a>(
+    located: &'a Located,
+    hash: u64,
+    key: &[u8],
+) -> impl Iterator<Item = &'a Entry> {
+    let entries = match &located.bucket.content {
+        Content::Entries { entries, .. } => entries.as_slice(),
+        Content::Split(_) => &[],
+    };
+    let length = key.len();
+    entries.iter().filter(move |entry| entry.hash == hash && entry.key_length == length)
+}
+
+/// Whether a bucket maps a key to this very register.
+pub(crate) fn lists(bucket: &Bucket, register: &Register) -> bool {
+    let Content::Entries { entries, .. } = &bucket.content else { return false };
+    entries.iter().any(|e| e.pointer == register.place.pointer && e.identity == register.identity)
+}

@@ -1,0 +1,155 @@
+//! Replacing the value of a key that is there.
+
+use swarm_core::clock::Clock;
+use swarm_core::counting::Counting;
+use swarm_core::fabric::Fabric;
+use swarm_core::layout::{buffer, words_for};
+use swarm_core::register::{Begun, Protocol, Register, Write, Written};
+
+use crate::client::{Client, TRIES};
+use crate::error::Error;
+use crate::turn::Turn;
+
+type CoreResult<T> = Result<T, swarm_core::error::Error>;
+type WriteBegun<'c, F, C, P> =
+    Begun<CoreResult<Written>, <P as Protocol>::Writing<'c, Counting<F>, C>>;
+
+/// An update on its way, or one that has posted nothing yet.
+pub(crate) struct Update<'c, 'v, F: Fabric + 'c, C: Clock + 'c, P: Protocol> {
+    hash: u64,
+    value: &'v [u8],
+    begun: Option<UpdateBegun<'c, 'v, F, C, P>>,
+}
+
+pub(crate) struct UpdateBegun<'c, 'v, F: Fabric + 'c, C: Clock + 'c, P: Protocol> {
+    turn: Turn<'c>,
+    register: Register,
+    write: Write<'v>,
+    written: WriteBegun<'c, F, C, P>,
+}
+
+impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
+    /// The beginning of an update: all of it where the key's location is cached, memory for the
+    /// value is set aside, no other write of this key is under way, and memory is near.
+    #[inline]
+    pub(crate) fn begin_update<'v>(
+        &self,
+        key: &[u8],
+        value: &'v [u8],
+    ) -> Begun<Result<bool, Error>, Update<'_, 'v, F, C, P>> {
+        let hash = match self.check(key, value) {
+            Ok(hash) => hash,
+            Err(error) => return Begun::Done(Err(error)),
+        };
+        let nothing = Begun::Rest(Update { hash, value, begun: None });
+        let Some(turn) = self.turn_now(hash) else { return nothing };
+        let Some(write) = self.new_write_now(value) else { return nothing };
+        let mut rest = None;
+        let cached = self.locations.work(hash, key, |register| {
+            match P::begin_write(&self.group, register, write) {
+                Begun::Done(Ok(Written::Done)) => {}
+                written => rest = Some(UpdateBegun { turn, register: *register, write, written }),
+            }
+        });
+        if cached.is_none() {
+            self.heap.take_back(self.heap.plain(buffer_words(value)), write.buffer);
+            return nothing;
+        }
+        match rest {
+            None => Begun::Done(Ok(true)),
+            begun => Begun::Rest(Update { hash, value, begun }),
+        }
+    }
+
+    pub(crate) async fn end_update<'c>(
+        &'c self,
+        key: &[u8],
+        update: Update<'c, '_, F, C, P>,
+    ) -> Result<bool, Error> {
+        let Update { hash, value, begun } = update;
+        let Some(UpdateBegun { turn: _turn, mut register, write, written }) = begun else {
+            let _turn = self.turn(hash).await;
+            return Box::pin(self.update_now(hash, key, value)).await;
+        };
+        let written = match written {
+            Begun::Done(written) => written,
+            Begun::Rest(writing) => {
+                match P::wait_write(&self.group, &mut register, write, writing).await {
+                    Begun::Done(written) => written,
+                    Begun::Rest(rest) => {
+                        Box::pin(P::end_write(&self.group, &mut register, write, rest)).await
+                    }
+                }
+            }
+        };
+        match self.updated(hash, key, &register, false, written)? {
+            Some(done) => Ok(done),
+            None => Box::pin(self.update_now(hash, key, value)).await,
+        }
+    }
+
+    /// Updates the key, whose turn this write has.
+    pub(crate) async fn update_now(
+        &self,
+        hash: u64,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<bool, Error> {
+        for _ in 0..TRIES {
+            let Some((mut register, fresh)) = self.locate(hash, key).await? else {
+                return Ok(false);
+            };
+            let write = self.new_write(value).await?;
+            let written = P::write(&self.group, &mut register, write).await;
+            if let Some(done) = self.updated(hash, key, &register, fresh, written)? {
+                return Ok(done);
+            }
+        }
+        Err(Error::Contended)
+    }
+
+    /// What a write to a register says of the update: whether the key was there, or `None` to look
+    /// for it again. `fresh`: the index named the register within this operation.
+    fn updated(
+        &self,
+        hash: u64,
+        key: &[u8],
+        register: &Register,
+        fresh: bool,
+        written: Result<Written, swarm_core::error::Error>,
+    ) -> Result<Option<bool>, Error> {
+        match written {
+            Ok(Written::Done) => {
+                self.locations.update(hash, key, register);
+                return Ok(Some(true));
+            }
+            Ok(Written::Deleted) | Err(swarm_core::error::Error::Gone) => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.locations.remove(hash, key);
+        // Absent only if the index agrees: a cached register may have been dead long.
+        Ok((fresh && written == Ok(Written::Deleted)).then_some(false))
+    }
+
+    /// A fresh number and a fresh buffer for a write of `value`.
+    pub(crate) async fn new_write<'v>(&self, value: &'v [u8]) -> Result<Write<'v>, Error> {
+        let kind = self.heap.plain(buffer_words(value));
+        let buffer = self.heap.allocate(&self.group, kind).await?;
+        let number = self.group.number().ok_or(Error::Spent)?;
+        Ok(Write { number, buffer, value })
+    }
+
+    /// The same, if memory is set aside.
+    #[inline]
+    fn new_write_now<'v>(&self, value: &'v [u8]) -> Option<Write<'v>> {
+        let kind = self.heap.plain(buffer_words(value));
+        let number = self.group.number()?;
+        let buffer = self.heap.take(kind)?;
+        Some(Write { number, buffer, value })
+    }
+}
+
+/// Words of a buffer for `value`.
+fn buffer_words(value: &[u8]) -> usize {
+    buffer::HEADER_WORDS + words_for(value.len())
+}
