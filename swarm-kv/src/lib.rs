@@ -36,6 +36,7 @@
 //! | `turn`, `locate` | one write of a key at a time; where a key is |
 //! | `get`, `update`, `delete`, `insert`, `scan` | how the operations run |
 //! | `onlooker` | a fabric that never changes anything, for those who only count |
+//! | `rdma` | all this on memory nodes behind RDMA cards; with the feature of that name |
 //! | `shm` | all this on a pool of shared-memory files |
 #![forbid(unsafe_code)]
 
@@ -54,6 +55,8 @@ mod insert;
 mod locate;
 mod newborn;
 mod onlooker;
+#[cfg(feature = "rdma")]
+pub mod rdma;
 mod scan;
 pub mod shm;
 mod turn;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+pub(crate) use super::args_rdma::{DeviceArgs, DoctorArgs, EvictArgs, MemnodeArgs};
 use super::distribution::Distribution;
 use super::units::{parse_duration, parse_size};
 use super::workload::{Mix, System};
@@ -13,7 +14,10 @@ use super::workload::{Mix, System};
 const ABOUT: &str = "A replicated, linearizable key-value store over memory that runs no code.\n\n\
     A pool is a directory that holds the memory of 1, 3, 5 or 7 memory nodes, one file each. Any \
     number of processes use it at the same time; any of them may be killed at any moment, and a \
-    minority of the nodes may fail, without the others stopping.";
+    minority of the nodes may fail, without the others stopping.\n\n\
+    Built with the feature `rdma`, a pool may as well lie on memory nodes behind RDMA cards: \
+    rdma://ETCD[,ETCD]/POOL, or rdma:FILE with a file that lists the nodes. All commands take it \
+    like a directory.";
 
 const EXAMPLES: &str = "Examples:
   swarm demo                                see it work, in one command
@@ -36,6 +40,8 @@ pub(crate) struct Cli {
     /// Print JSON
     #[arg(long, global = true)]
     pub(crate) json: bool,
+    #[command(flatten, next_help_heading = "RDMA")]
+    pub(crate) device: DeviceArgs,
 }
 
 #[derive(Subcommand, Debug)]
@@ -88,6 +94,15 @@ pub(crate) enum Command {
     /// Judge a history: whether it is linearizable
     #[command(after_help = CHECK_HELP)]
     Check(CheckArgs),
+    /// Be a memory node behind an RDMA card, until SIGTERM
+    #[command(after_help = MEMNODE_HELP)]
+    Memnode(MemnodeArgs),
+    /// End a client of a pool on memory nodes that is gone for good, or is to be
+    #[command(after_help = EVICT_HELP)]
+    Evict(EvictArgs),
+    /// Look whether this host is fit for RDMA, and say what to do if it is not
+    #[command(after_help = "Exit status: 0 nothing is bad, 1 something is.")]
+    Doctor(DoctorArgs),
     /// A client of bench, torture or demo: takes its job on standard input
     #[command(hide = true)]
     Worker {
@@ -122,6 +137,22 @@ key, value (string or null), call_ns, return_ns (null if it never returned), out
 exists, unknown), read (string or null). Times are of one clock. Keys are absent at first.
 
 Exit status: 0 linearizable; 1 not, with a small window that shows it; 3 unreadable.";
+
+const MEMNODE_HELP: &str = "It prints a line that begins with `ready` once clients can come, and runs no \
+code for their operations. When it ends, what it held is lost, and it never passes for the one that \
+it was.
+
+Examples:
+  swarm memnode --listen 10.0.0.1:7471 --capacity 4GiB --etcd 10.0.0.9:2379 --name a
+  swarm memnode --listen 10.0.0.1:7471 --capacity 4GiB --static nodes.toml
+  with nodes.toml:  nodes = [\"10.0.0.1:7471\", \"10.0.0.2:7471\", \"10.0.0.3:7471\"]";
+
+const EVICT_HELP: &str =
+    "The memory nodes fence the client: whatever it posts from then on takes no effect. \
+Its slot is free. A client whose process is known to be dead, or that is silent, is evicted alike.
+
+Example:
+  swarm evict rdma:nodes.toml 3";
 
 /// A pool that is there.
 #[derive(Args, Debug)]

@@ -29,6 +29,11 @@ pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<Answer, Failure> {
     let (path, nodes) = match &args.pool {
         Some(path) => {
             let pool = open_pool(path)?;
+            if pool.is_far() && !args.rtt.is_zero() {
+                return Err(Failure::Usage(
+                    "--rtt emulates a network, and this pool has one of its own".to_owned(),
+                ));
+            }
             if inserts(args) > 0 {
                 let there = with_system(&pool, args.system, 1, 0, FirstFree(args.key_size))?;
                 first_new = first_new.max(there);

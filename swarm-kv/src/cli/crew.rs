@@ -3,16 +3,27 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::OnceLock;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::Duration;
 
+use super::args::DeviceArgs;
 use super::job::{Job, Message, Order, monotonic_ns, to_line};
 use super::outcome::Failure;
 use super::worker::{Channels, work};
 
 /// How long before its beginning a start is announced, so that all hear of it in time.
 const NOTICE: Duration = Duration::from_millis(20);
+
+/// What clients that are processes find in their environment.
+static HANDED_DOWN: OnceLock<Vec<(&'static str, String)>> = OnceLock::new();
+
+/// Clients that are processes use this device.
+pub(crate) fn hand_down(device: &DeviceArgs) {
+    // The command line is read once.
+    let _ = HANDED_DOWN.set(device.environment());
+}
 
 /// What a client runs in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -97,11 +108,12 @@ impl Crew {
         Ok(at_ns)
     }
 
-    /// Kills a client that is a process with SIGKILL. It has ended when this returns.
-    pub(crate) fn kill(&mut self, number: usize) -> Result<(), Failure> {
+    /// Kills a client that is a process with SIGKILL. It has ended when this returns; says which
+    /// process it was.
+    pub(crate) fn kill(&mut self, number: usize) -> Result<u32, Failure> {
         match &mut self.members[number] {
             Member::Process { child, .. } => {
-                child.kill().and_then(|()| child.wait()).map(|_| ()).map_err(|error| {
+                child.kill().and_then(|()| child.wait()).map(|_| child.id()).map_err(|error| {
                     Failure::because(format!("cannot kill client {number}"), error)
                 })
             }
@@ -137,6 +149,7 @@ fn start_process(
     let mut child = Command::new("/proc/self/exe")
         .arg0("swarm")
         .args(["worker", &std::process::id().to_string()])
+        .envs(HANDED_DOWN.get().into_iter().flatten().map(|(name, value)| (name, value)))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

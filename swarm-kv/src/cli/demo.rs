@@ -45,7 +45,7 @@ pub(crate) fn run(json: bool) -> Result<Answer, Failure> {
     crew.gather(|message| matches!(message, Message::Ready))?;
     let started_ns = crew.go()?;
     let mut live = Live::new(CLIENTS, SECONDS, started_ns);
-    let fail = || temporary.pool().switch(NodeId(FROZEN_NODE)).set(SwitchState::Frozen);
+    let fail = || temporary.near().switch(NodeId(FROZEN_NODE)).set(SwitchState::Frozen);
     let reports = follow(&mut crew, &mut live, started_ns, fail)?;
     live.end();
 

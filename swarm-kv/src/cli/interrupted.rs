@@ -11,8 +11,7 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use swarm_shm::NodeSwitch;
-
+use super::nodes::Switch;
 use super::store::SwitchState;
 
 /// How often a directory is removed in which clients, who end a little later, still make files.
@@ -21,7 +20,7 @@ const ATTEMPTS: usize = 200;
 #[derive(Default)]
 struct Record {
     directories: Vec<PathBuf>,
-    switches: Vec<NodeSwitch>,
+    switches: Vec<Switch>,
 }
 
 static RECORD: LazyLock<Mutex<Record>> = LazyLock::new(|| {
@@ -53,7 +52,7 @@ pub(crate) fn removed(directory: &Path) {
 }
 
 /// Turns a switch that is to be up in the end.
-pub(crate) fn turn(switch: &NodeSwitch, state: SwitchState) {
+pub(crate) fn turn(switch: &Switch, state: SwitchState) {
     let mut record = record();
     if state != SwitchState::Up {
         record.switches.push(switch.clone());

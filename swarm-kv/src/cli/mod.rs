@@ -3,19 +3,23 @@
 //! ```text
 //! args                    what the command line takes
 //! outcome, units, escape  exit status; sizes and durations; lines of key and value
+//! pool, far               pools of this host, and on memory nodes behind RDMA cards
 //! store                   the library, as the commands use it
 //! pools, keys, transfer   create, info, destroy; get, put, …; import, export
+//! memnode, evict          a memory node's daemon; ending clients
+//! doctor                  whether this host is fit for RDMA
 //! temporary, interrupted  pools that go when the command ends, whatever ends it
 //! job, crew, worker       clients in processes or threads, and how they are led
 //! distribution, workload,
 //! measure, bench,
 //! bench_report            YCSB
 //! demo…                   the store at work while things fail
-//! torture…                histories of clients under kills and freezes
+//! torture…, nodes         histories of clients under kills and freezes
 //! check…                  whether a history is linearizable; histories as files
 //! ```
 
 mod args;
+mod args_rdma;
 mod bench;
 mod bench_report;
 mod check;
@@ -28,12 +32,20 @@ mod demo_report;
 mod demo_verdict;
 mod demo_worker;
 mod distribution;
+mod doctor;
 mod escape;
+mod evict;
+#[cfg(feature = "rdma")]
+mod far;
 mod interrupted;
 mod job;
 mod keys;
 mod measure;
+#[cfg(feature = "rdma")]
+mod memnode;
+mod nodes;
 mod outcome;
+mod pool;
 mod pools;
 mod store;
 mod temporary;
@@ -55,7 +67,10 @@ use args::{Cli, Command};
 
 /// Does what the command line says.
 pub(crate) fn run() -> ExitCode {
-    let Cli { command, json } = Cli::parse();
+    let Cli { command, json, device } = Cli::parse();
+    #[cfg(feature = "rdma")]
+    far::choose(&device);
+    crew::hand_down(&device);
     let result = match command {
         Command::Demo => demo::run(json),
         Command::Create(args) => pools::create(&args, json),
@@ -71,6 +86,12 @@ pub(crate) fn run() -> ExitCode {
         Command::Bench(args) => bench::run(&args, json),
         Command::Torture(args) => torture::run(&args, json),
         Command::Check(args) => check::run(&args, json),
+        #[cfg(feature = "rdma")]
+        Command::Memnode(args) => memnode::run(&args, json),
+        #[cfg(not(feature = "rdma"))]
+        Command::Memnode(_) => Err(outcome::Failure::Failed(pool::NO_RDMA.to_owned())),
+        Command::Evict(args) => evict::run(&args, json),
+        Command::Doctor(args) => doctor::run(&args, json),
         Command::Worker { parent } => worker::run(parent),
     };
     outcome::report(result, json)

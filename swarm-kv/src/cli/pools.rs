@@ -5,7 +5,7 @@ use swarm_core::geometry::LAYOUT_VERSION;
 
 use super::args::{CreateArgs, DestroyArgs, PoolArgs};
 use super::outcome::{Answer, Failure, say};
-use super::store::{CreateOptions, Pool, Usage, open_given, usage};
+use super::store::{Pool, Usage, Wishes, open_given};
 use super::units::{count, show_size};
 
 /// Makes a pool.
@@ -13,8 +13,7 @@ pub(crate) fn create(args: &CreateArgs, json: bool) -> Result<Answer, Failure> {
     let &CreateArgs { nodes, capacity, max_clients, .. } = args;
     swarm_core::geometry::Geometry::new(nodes, capacity, max_clients, 0)
         .map_err(|bad| Failure::Usage(bad.to_string()))?;
-    let options = CreateOptions { nodes, capacity, max_clients, node_paths: None };
-    Pool::create(&args.pool, &options)?;
+    Pool::create(&args.pool, Wishes { nodes, capacity, max_clients })?;
     if json {
         say(json!({
             "pool": args.pool.to_string_lossy(),
@@ -38,10 +37,8 @@ pub(crate) fn create(args: &CreateArgs, json: bool) -> Result<Answer, Failure> {
 pub(crate) fn info(pool: &PoolArgs, json: bool) -> Result<Answer, Failure> {
     let pool = open_given(pool)?;
     let geometry = pool.geometry();
-    let clients = pool.live_clients().len();
-    // Not as a client: what is wrong with a pool is asked when all slots are taken, too.
-    let usage = usage(&pool).map_err(|error| Failure::from(error).in_pool(pool.path()))?;
-    let Usage { used_bytes, keys, .. } = usage;
+    let clients = pool.clients()?;
+    let Usage { used_bytes, keys, .. } = pool.usage()?;
     if json {
         say(json!({
             "nodes": geometry.nodes,
@@ -58,8 +55,25 @@ pub(crate) fn info(pool: &PoolArgs, json: bool) -> Result<Answer, Failure> {
         say(format_args!("keys            {keys}"))?;
         say(format_args!("clients         {clients}"))?;
         say(format_args!("layout version  {LAYOUT_VERSION}"))?;
+        #[cfg(feature = "rdma")]
+        if let Pool::Far(pool) = &pool {
+            say_who(pool)?;
+        }
     }
     Ok(Answer::Yes)
+}
+
+/// Says which nodes and clients a far pool has: they have names there.
+#[cfg(feature = "rdma")]
+fn say_who(pool: &super::far::FarPool) -> Result<(), Failure> {
+    for (number, node) in pool.nodes().into_iter().enumerate() {
+        say(format_args!("node {number:<11}{node}"))?;
+    }
+    for client in pool.clients()? {
+        let (slot, life) = (client.slot, client.incarnation);
+        say(format_args!("client {slot:<9}{} (incarnation {life})", client.label))?;
+    }
+    Ok(())
 }
 
 /// Removes a pool.

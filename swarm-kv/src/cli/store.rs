@@ -14,15 +14,13 @@ use swarm_core::raw::Raw;
 use swarm_core::register::Protocol;
 pub(crate) use swarm_core::safe_guess::SafeGuess;
 use swarm_kv::Options;
-use swarm_kv::shm::{self, OpenOptions};
-pub(crate) use swarm_kv::{
-    Client, Counters, Error, KindCounters, Usage, block_on,
-    shm::{CreateOptions, Pool, usage},
-};
+use swarm_kv::shm;
+pub(crate) use swarm_kv::{Client, Counters, Error, KindCounters, Usage, block_on};
 pub(crate) use swarm_shm::SwitchState;
 
 use super::args::PoolArgs;
 use super::outcome::Failure;
+pub(crate) use super::pool::{NearPool, Pool, Wishes};
 use super::workload::System;
 
 /// A client of a pool.
@@ -104,19 +102,38 @@ const FEW: usize = 1 << 12;
 
 /// Opens a client and does `task` with it.
 pub(crate) fn with_client<T: Task>(pool: &Pool, task: T) -> Result<T::Output, Failure> {
-    task.run(&*shm::open(pool, remembering(FEW))?).map_err(|failure| failure.in_pool(pool.path()))
+    with_plain::<SafeGuess, T>(pool, FEW, task)
+}
+
+/// The same with a client that keeps replicas by `P`.
+fn with_plain<P: Protocol, T: Task>(
+    pool: &Pool,
+    keys: usize,
+    task: T,
+) -> Result<T::Output, Failure> {
+    let done = match pool {
+        Pool::Near(near) => task.run(&*shm::open_plain::<P>(near, remembering(keys))?),
+        #[cfg(feature = "rdma")]
+        Pool::Far(far) => far.with::<P, T>(remembering(keys), task),
+    };
+    done.map_err(|failure| failure.in_pool(pool.path()))
 }
 
 /// The same with a client whose completions come late and to whom switched-off nodes do not
-/// answer.
+/// answer; where nodes are near, as far ones are late and fail by themselves.
 pub(crate) fn with_emulated<P: Protocol, T: Task>(
     pool: &Pool,
     keys: usize,
     rtt_ns: u64,
     task: T,
 ) -> Result<T::Output, Failure> {
-    task.run(&*shm::open_emulated::<P>(pool, remembering(keys), rtt_ns)?)
-        .map_err(|failure| failure.in_pool(pool.path()))
+    match pool {
+        Pool::Near(near) => task
+            .run(&*shm::open_emulated::<P>(near, remembering(keys), rtt_ns)?)
+            .map_err(|failure| failure.in_pool(pool.path())),
+        #[cfg(feature = "rdma")]
+        Pool::Far(_) => with_plain::<P, T>(pool, keys, task),
+    }
 }
 
 /// The same with a client that keeps replicas in the way that is measured, at first hand if the
@@ -137,8 +154,7 @@ pub(crate) fn with_system<T: Task>(
         if rtt_ns > 0 {
             return with_emulated::<P, T>(pool, keys, rtt_ns, task);
         }
-        task.run(&*shm::open_plain::<P>(pool, remembering(keys))?)
-            .map_err(|failure| failure.in_pool(pool.path()))
+        with_plain::<P, T>(pool, keys, task)
     }
     match system {
         System::Swarm => with::<SafeGuess, T>(pool, keys, rtt_ns, task),
@@ -157,20 +173,14 @@ impl From<Error> for Failure {
     }
 }
 
-impl From<shm::Error> for Failure {
-    fn from(error: shm::Error) -> Self {
-        Self::Failed(error.to_string())
-    }
-}
-
 /// Opens the pool that a command line names.
 pub(crate) fn open_given(args: &PoolArgs) -> Result<Pool, Failure> {
-    Ok(Pool::open(&args.pool, OpenOptions { degraded: args.degraded })?)
+    Pool::open(&args.pool, args.degraded)
 }
 
 /// Opens a pool that is whole.
 pub(crate) fn open_pool(path: &Path) -> Result<Pool, Failure> {
-    Ok(Pool::open(path, OpenOptions::default())?)
+    Pool::open(path, false)
 }
 
 /// Polls all futures in turn until all are done, or one has failed.

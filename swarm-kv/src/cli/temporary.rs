@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
+use swarm_kv::shm::CreateOptions;
 use tempfile::TempDir;
 
 use super::interrupted;
 use super::outcome::Failure;
-use super::store::{CreateOptions, Pool};
+use super::store::{NearPool, Pool};
 use super::units::show_size;
 
 /// How the directories' names begin.
@@ -56,6 +57,7 @@ impl Drop for TemporaryDirectory {
 
 /// A pool in a temporary directory.
 pub(crate) struct TemporaryPool {
+    near: NearPool,
     pool: Pool,
     directory: TemporaryDirectory,
 }
@@ -65,13 +67,18 @@ impl TemporaryPool {
     pub(crate) fn create(nodes: usize, capacity: u64, max_clients: usize) -> Result<Self, Failure> {
         let directory = TemporaryDirectory::create(capacity * nodes as u64)?;
         let options = CreateOptions { nodes, capacity, max_clients, node_paths: None };
-        let pool = Pool::create(directory.path().join("pool"), &options)?;
-        Ok(Self { pool, directory })
+        let near = NearPool::create(directory.path().join("pool"), &options)?;
+        Ok(Self { pool: Pool::Near(near.clone()), near, directory })
     }
 
     /// The pool.
     pub(crate) fn pool(&self) -> &Pool {
         &self.pool
+    }
+
+    /// The same, as what it is.
+    pub(crate) fn near(&self) -> &NearPool {
+        &self.near
     }
 
     /// Where it lies.

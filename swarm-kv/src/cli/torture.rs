@@ -99,6 +99,7 @@ fn log_path(logs: &Path, client: u32) -> PathBuf {
 /// A run.
 struct Torture<'a> {
     args: &'a TortureArgs,
+    pool: &'a Pool,
     path: PathBuf,
     logs: &'a Path,
     run: String,
@@ -125,6 +126,7 @@ impl<'a> Torture<'a> {
         let started_ns = monotonic_ns();
         Ok(Self {
             args,
+            pool,
             path,
             logs,
             run,
@@ -182,7 +184,8 @@ impl<'a> Torture<'a> {
             if (self.started_ns..self.until_ns).contains(&now) && !self.full {
                 self.chaos.tick(now);
                 if let Some(victim) = self.chaos.victim(now, at_work.len()) {
-                    crew.kill(at_work.swap_remove(victim))?;
+                    let dead = crew.kill(at_work.swap_remove(victim))?;
+                    self.pool.bury(dead)?;
                     self.kills += 1;
                     at_work.push(crew.add(&self.job())?);
                 }

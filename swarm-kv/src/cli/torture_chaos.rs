@@ -1,7 +1,7 @@
 //! What fails during torture, and when.
 //!
 //! The invariant: of n memory nodes no more than a minority is away at any time. So one command at a
-//! time takes nodes of a pool away: it holds a lock on the pool's directory. The kernel ends the lock
+//! time takes nodes of a pool of this host away: it holds a lock on the pool's directory. The kernel ends the lock
 //! with its holder; whoever has it next finds what was away when the holder was killed, and puts it
 //! back.
 
@@ -11,10 +11,10 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use swarm_core::fabric::NodeId;
 
 use super::args::TortureArgs;
 use super::interrupted;
+use super::nodes::{Switch, switches};
 use super::outcome::Failure;
 use super::store::{Pool, SwitchState};
 
@@ -25,7 +25,7 @@ const THAW_FOR: std::ops::Range<u64> = 5_000_000..150_000_000;
 
 /// Takes nodes away and gives them back, and says when clients are to be killed.
 pub(crate) struct Chaos<'p> {
-    pool: &'p Pool,
+    switches: Vec<Switch>,
     args: &'p TortureArgs,
     rng: SmallRng,
     nodes: u8,
@@ -43,7 +43,7 @@ pub(crate) struct Chaos<'p> {
 
 impl<'p> Chaos<'p> {
     /// Nothing fails yet, and nothing does any more of what others made fail.
-    pub(crate) fn new(pool: &'p Pool, args: &'p TortureArgs) -> Result<Self, Failure> {
+    pub(crate) fn new(pool: &Pool, args: &'p TortureArgs) -> Result<Self, Failure> {
         let nodes = pool.geometry().nodes as u8;
         let fails = args.kill_node || args.freeze_node;
         if fails && nodes < 3 {
@@ -51,17 +51,19 @@ impl<'p> Chaos<'p> {
                 "a pool of one memory node has no minority that could be taken away".to_owned(),
             ));
         }
-        let lock = lock(pool)?;
+        // Whoever only lets far clients fail need not know where the nodes run.
+        let switches = if fails || !pool.is_far() { switches(pool)? } else { Vec::new() };
+        let lock = if pool.is_far() { None } else { lock(pool)? };
         if lock.is_some() {
-            (0..nodes).for_each(|node| pool.switch(NodeId(node)).set(SwitchState::Up));
-        } else if fails {
+            switches.iter().for_each(|switch| switch.set(SwitchState::Up));
+        } else if fails && !pool.is_far() {
             return Err(Failure::Failed(format!(
                 "another torture may take memory nodes of {} away; wait until it has ended",
                 pool.path().display()
             )));
         }
         Ok(Self {
-            pool,
+            switches,
             args,
             rng: SmallRng::seed_from_u64(args.seed),
             nodes,
@@ -138,7 +140,7 @@ impl<'p> Chaos<'p> {
     }
 
     fn switch(&self, node: u8, state: SwitchState) {
-        interrupted::turn(&self.pool.switch(NodeId(node)), state);
+        interrupted::turn(&self.switches[usize::from(node)], state);
     }
 }
 

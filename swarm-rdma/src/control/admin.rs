@@ -60,8 +60,8 @@ pub enum Request {
         pool: Id,
         /// The client's slot.
         slot: usize,
-        /// Its life.
-        incarnation: u64,
+        /// What its claim was made with.
+        token: Id,
     },
     /// To fence a client.
     Fence {
@@ -114,6 +114,31 @@ pub struct Status {
     pub highest: u64,
     /// Who holds a client slot.
     pub clients: Vec<Holder>,
+    /// Its process.
+    pub process: Process,
+}
+
+/// A process, and the boot of the host on which its number means something.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Process {
+    /// Its number.
+    pub id: u32,
+    /// What the kernel calls the boot; empty if it does not say.
+    pub boot: String,
+}
+
+impl Process {
+    /// This process.
+    pub fn this() -> Self {
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        Self { id: std::process::id(), boot: boot.trim().to_owned() }
+    }
+
+    /// Whether it runs on this host. Where hosts share a kernel but not their process numbers, as
+    /// containers do, this is not to be trusted.
+    pub fn is_local(&self) -> bool {
+        !self.boot.is_empty() && self.boot == Self::this().boot
+    }
 }
 
 /// Asks the daemon at `address`.

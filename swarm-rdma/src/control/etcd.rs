@@ -29,6 +29,7 @@ use swarm_core::words::WriteNumber;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
+use super::PoolWishes;
 use super::admin::{Request, Status, who};
 use super::daemons::{Daemons, Evicted, at_once};
 use super::error::Error;
@@ -36,7 +37,6 @@ use super::lease::{self, Claim, Lease};
 use super::ledger::Holder;
 use super::record::{NodeEntry, PoolRecord};
 use super::seat::Seat;
-use super::{PoolWishes, label};
 
 /// How long etcd may take to answer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
@@ -140,7 +140,7 @@ impl Etcd {
             return Err(Error::FewNodes { address, wanted, capacity, free, why });
         }
         let nodes = free.into_iter().take(wanted).collect();
-        let record = PoolRecord::new(nodes, capacity, wishes.max_clients)?;
+        let record = PoolRecord::new(pool.to_owned(), nodes, capacity, wishes.max_clients)?;
         // First in etcd: nodes that are enlisted can be found and released again.
         let put = TxnOp::put(record_key.clone(), self.written(&record_key, &record)?, None);
         if !self.txn(vec![absent(&record_key)], vec![put])? {
@@ -204,7 +204,7 @@ impl Etcd {
                 let (address, limit) = (self.address(pool), record.max_clients);
                 return Err(Error::Slots { address, limit });
             };
-            let holder = Holder { slot, incarnation: last + 1, label: label() };
+            let holder = Holder::new(slot, last + 1)?;
             let claim = self.claim(pool, &holder, revision)?;
             let Some(lease) = Lease::take(&self.members, claim)? else { continue };
             let request = Request::Admit { pool: record.id, client: holder.clone() };

@@ -23,12 +23,12 @@ use std::time::Duration;
 use serde::Deserialize;
 use swarm_core::words::WriteNumber;
 
+use super::PoolWishes;
 use super::admin::{Request, Status, ask, who};
 use super::daemons::{Daemons, Evicted, at_once, holders};
 use super::error::Error;
 use super::ledger::Holder;
 use super::record::{Id, NodeEntry, PoolRecord};
-use super::{PoolWishes, label};
 
 /// How often a claim is tried that others thwart.
 const CLAIM_TRIES: u64 = 200;
@@ -157,7 +157,8 @@ impl Fixed {
             return Err(Error::FewNodes { address, wanted, capacity, free, why });
         }
         free.truncate(wanted);
-        let record = PoolRecord::new(free, capacity, wishes.max_clients)?;
+        let name = self.file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let record = PoolRecord::new(name, free, capacity, wishes.max_clients)?;
         Daemons::of(&record).enlist()?;
         Ok(record)
     }
@@ -211,7 +212,7 @@ impl Fixed {
             if highest >= WriteNumber::LAST_INCARNATION.0 {
                 return Err(Error::Incarnations { address: self.address() });
             }
-            let client = Holder { slot, incarnation: highest + 1, label: label() };
+            let client = Holder::new(slot, highest + 1)?;
             let asked = up.iter().filter(|(_, status)| is_free(status, slot));
             if grant(record, asked.map(|(address, _)| *address), &client) {
                 return Ok(client);
@@ -239,7 +240,7 @@ impl Fixed {
     /// Nobody holds it, or too few daemons answer.
     pub fn evict(&self, record: &PoolRecord, slot: usize) -> Result<Evicted, Error> {
         let clients = self.clients(record)?;
-        let last = clients.into_iter().filter(|holder| holder.slot == slot).next_back();
+        let last = clients.into_iter().rfind(|holder| holder.slot == slot);
         let Some(Holder { incarnation, label, .. }) = last else {
             return Err(Error::NoClient { address: self.address(), slot });
         };
@@ -249,8 +250,8 @@ impl Fixed {
 
 /// Lets go of a slot.
 pub(super) fn release(record: &PoolRecord, client: &Holder) {
-    let &Holder { slot, incarnation, .. } = client;
-    Daemons::of(record).tell(&Request::Leave { pool: record.id, slot, incarnation });
+    let &Holder { slot, token, .. } = client;
+    Daemons::of(record).tell(&Request::Leave { pool: record.id, slot, token });
 }
 
 /// Claims a slot at one daemon after the other, all clients in the same order, so that of several

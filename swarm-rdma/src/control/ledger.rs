@@ -15,6 +15,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use swarm_core::words::WriteNumber;
 
+use super::error::Error;
+use super::label;
 use super::record::{Id, NodeEntry, PoolRecord};
 
 /// What the ledger has done to the queue pairs and the memory.
@@ -38,8 +40,21 @@ pub struct Holder {
     pub slot: usize,
     /// Its life.
     pub incarnation: u64,
+    /// Drawn for this claim. Two that ask at the same time may ask for the same slot and life: who
+    /// is refused must not let go of what the other one got.
+    pub token: Id,
     /// Host and process, for people.
     pub label: String,
+}
+
+impl Holder {
+    /// This process, in a slot and life that it is about to ask for.
+    ///
+    /// # Errors
+    /// The system has no random numbers.
+    pub fn new(slot: usize, incarnation: u64) -> Result<Self, Error> {
+        Ok(Self { slot, incarnation, token: Id::random()?, label: label(std::process::id()) })
+    }
 }
 
 /// Why a claim was refused.
@@ -198,9 +213,9 @@ impl<B: Body> Ledger<B> {
     ///
     /// # Errors
     /// The daemon belongs to another pool.
-    pub fn leave(&mut self, pool: Id, slot: usize, incarnation: u64) -> Result<(), Refusal> {
+    pub fn leave(&mut self, pool: Id, slot: usize, token: Id) -> Result<(), Refusal> {
         let member = self.of(pool)?;
-        if member.holders.get(&slot).is_some_and(|holder| holder.incarnation == incarnation) {
+        if member.holders.get(&slot).is_some_and(|holder| holder.token == token) {
             member.holders.remove(&slot);
         }
         Ok(())
@@ -260,14 +275,16 @@ mod tests {
     }
 
     fn holder(slot: usize, incarnation: u64) -> Holder {
-        Holder { slot, incarnation, label: format!("host {incarnation}") }
+        let token = Id(incarnation.into());
+        Holder { slot, incarnation, token, label: format!("host {incarnation}") }
     }
 
     fn ledger() -> (Ledger<Log>, Id) {
         let life = Id(7);
         let address = "127.0.0.1:7471".parse().expect("it is an address");
         let entry = NodeEntry { name: "a".into(), address, life, capacity: 64 << 20 };
-        let record = PoolRecord::new(vec![entry.clone()], 64 << 20, 4).expect("it is sound");
+        let record =
+            PoolRecord::new("a".into(), vec![entry.clone()], 64 << 20, 4).expect("it is sound");
         let mut ledger = Ledger::new(entry, Log::default());
         ledger.enlist(record.clone(), 0).expect("it is free");
         (ledger, record.id)
@@ -280,10 +297,10 @@ mod tests {
         assert_eq!(ledger.claim(pool, holder(0, 6)), Err(Refusal::Held(holder(0, 5))));
         assert_eq!(ledger.claim(pool, holder(1, 5)), Err(Refusal::Stale { highest: 5 }));
         assert_eq!(ledger.claim(pool, holder(4, 6)), Err(Refusal::Bounds));
-        ledger.leave(pool, 0, 5).expect("it belongs to the pool");
+        ledger.leave(pool, 0, Id(5)).expect("it belongs to the pool");
         assert_eq!(ledger.claim(pool, holder(0, 4)), Err(Refusal::Stale { highest: 5 }));
         ledger.claim(pool, holder(0, 6)).expect("it is free again");
-        ledger.leave(pool, 0, 5).expect("it belongs to the pool");
+        ledger.leave(pool, 0, Id(5)).expect("it belongs to the pool");
         assert_eq!(ledger.holders(), [holder(0, 6)], "a former life cannot let go of the slot");
     }
 
@@ -316,7 +333,8 @@ mod tests {
     fn a_daemon_belongs_to_one_pool_and_never_with_other_memory() {
         let (mut ledger, pool) = ledger();
         let entry = ledger.entry().clone();
-        let other = PoolRecord::new(vec![entry.clone()], 64 << 20, 4).expect("it is sound");
+        let other =
+            PoolRecord::new("a".into(), vec![entry.clone()], 64 << 20, 4).expect("it is sound");
         let refused = ledger.enlist(other.clone(), 0);
         assert_eq!(refused, Err(Refusal::OtherPool { pool: Some(pool) }));
         assert!(ledger.claim(other.id, holder(0, 1)).is_err());

@@ -61,7 +61,7 @@ pub struct PoolWishes {
 /// Who keeps what is known of a pool.
 pub enum Plane {
     /// etcd, under this name.
-    Etcd(Etcd, String),
+    Etcd(Box<Etcd>, String),
     /// The daemons that a file lists.
     Fixed(Fixed),
 }
@@ -74,7 +74,7 @@ impl Plane {
     pub fn open(address: &PoolAddress) -> Result<Self, Error> {
         match address {
             PoolAddress::Etcd { members, pool } => {
-                Ok(Self::Etcd(Etcd::connect(members)?, pool.clone()))
+                Ok(Self::Etcd(Box::new(Etcd::connect(members)?), pool.clone()))
             }
             PoolAddress::Static(file) => Ok(Self::Fixed(Fixed::read(file)?)),
         }
@@ -139,6 +139,12 @@ impl Plane {
         }
     }
 
+    /// How each of the pool's daemons is, in order; what is wrong with those that do not answer, or
+    /// are not the pool's any more.
+    pub fn statuses(&self, record: &PoolRecord) -> Vec<Result<admin::Status, Error>> {
+        daemons::Daemons::of(record).statuses()
+    }
+
     /// Who holds a client slot.
     ///
     /// # Errors
@@ -167,9 +173,9 @@ pub fn addresses(record: &PoolRecord) -> Vec<SocketAddr> {
     record.nodes.iter().map(|node| node.address).collect()
 }
 
-/// Who this process is, for people: `host:pid`.
-pub fn label() -> String {
+/// Who a process of this host is, for people: `host:pid`.
+pub fn label(process: u32) -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = if host.trim().is_empty() { "host" } else { host.trim() };
-    format!("{host}:{}", std::process::id())
+    format!("{host}:{process}")
 }

@@ -73,6 +73,8 @@ pub struct NodeEntry {
 pub struct PoolRecord {
     /// The pool's name for ever.
     pub id: Id,
+    /// What people call it.
+    pub name: String,
     /// The layout of its memory.
     pub layout_version: u32,
     /// Wall-clock nanoseconds since 1970.
@@ -101,7 +103,12 @@ impl PoolRecord {
     ///
     /// # Errors
     /// The numbers contradict each other, or a node's memory is too small.
-    pub fn new(nodes: Vec<NodeEntry>, capacity: u64, max_clients: usize) -> Result<Self, Error> {
+    pub fn new(
+        name: String,
+        nodes: Vec<NodeEntry>,
+        capacity: u64,
+        max_clients: usize,
+    ) -> Result<Self, Error> {
         if let Some(small) = nodes.iter().find(|node| node.capacity < capacity) {
             return Err(Error::SmallNode { node: small.clone(), wanted: capacity });
         }
@@ -110,6 +117,7 @@ impl PoolRecord {
         let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Ok(Self {
             id: Id::random()?,
+            name,
             layout_version: LAYOUT_VERSION,
             created: created.as_nanos() as u64,
             capacity: geometry.capacity,
@@ -184,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_record_survives_being_written_down() {
-        let record = PoolRecord::new(nodes(3), 64 << 20, 8).expect("it is sound");
+        let record = PoolRecord::new("a".into(), nodes(3), 64 << 20, 8).expect("it is sound");
         let text = serde_json::to_string(&record).expect("it can be written");
         let read: PoolRecord = serde_json::from_str(&text).expect("it can be read");
         assert_eq!(read, record);
@@ -193,9 +201,15 @@ mod tests {
 
     #[test]
     fn what_contradicts_itself_is_refused() {
-        assert!(matches!(PoolRecord::new(nodes(2), 64 << 20, 8), Err(Error::Geometry(_))));
-        assert!(matches!(PoolRecord::new(nodes(3), 1 << 30, 8), Err(Error::SmallNode { .. })));
-        let record = PoolRecord::new(nodes(3), 64 << 20, 8).expect("it is sound");
+        assert!(matches!(
+            PoolRecord::new("a".into(), nodes(2), 64 << 20, 8),
+            Err(Error::Geometry(_))
+        ));
+        assert!(matches!(
+            PoolRecord::new("a".into(), nodes(3), 1 << 30, 8),
+            Err(Error::SmallNode { .. })
+        ));
+        let record = PoolRecord::new("a".into(), nodes(3), 64 << 20, 8).expect("it is sound");
         let newer = PoolRecord { layout_version: LAYOUT_VERSION + 1, ..record.clone() };
         assert!(matches!(newer.geometry(), Err(Error::Version { .. })));
         let torn = PoolRecord { chunk_bytes: 3, ..record };

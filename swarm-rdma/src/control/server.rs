@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::admin::{MAX_LINE, Reply, Request, Status, VERSION, write_line};
+use super::admin::{MAX_LINE, Process, Reply, Request, Status, VERSION, write_line};
 use super::error::Error;
 use super::ledger::{Body, Ledger, Refusal};
 
@@ -133,12 +133,13 @@ fn act<B: Body>(ledger: &mut Ledger<B>, request: Request) -> Reply {
             node: ledger.membership().map_or(0, |(_, node)| node),
             highest: ledger.highest(),
             clients: ledger.holders(),
+            process: Process::this(),
         })),
         Request::Enlist { record, node } => done(ledger.enlist(record, node)),
         Request::Release { pool } => done(ledger.release(pool)),
         Request::Claim { pool, client } => done(ledger.claim(pool, client)),
         Request::Admit { pool, client } => done(ledger.admit(pool, client)),
-        Request::Leave { pool, slot, incarnation } => done(ledger.leave(pool, slot, incarnation)),
+        Request::Leave { pool, slot, token } => done(ledger.leave(pool, slot, token)),
         Request::Fence { pool, slot, incarnation } => match ledger.fence(pool, slot, incarnation) {
             Ok(connections) => Reply::Fenced { connections },
             Err(why) => Reply::Refused { why },

@@ -1,0 +1,138 @@
+//! Pools on memory nodes behind RDMA cards, as the commands use them.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use swarm_core::geometry::Geometry;
+use swarm_core::register::Protocol;
+use swarm_kv::rdma::control::{Evicted, Holder, label};
+use swarm_kv::rdma::{self, DeviceChoice, PoolAddress, PoolWishes};
+use swarm_kv::{Error, Options, Usage};
+
+use super::args::DeviceArgs;
+use super::outcome::Failure;
+use super::pool::Wishes;
+use super::store::Task;
+
+/// The device that this process uses, as its command line has it.
+static DEVICE: OnceLock<DeviceChoice> = OnceLock::new();
+
+/// Uses this device from now on.
+pub(crate) fn choose(args: &DeviceArgs) {
+    // The command line is read once.
+    let _ = DEVICE.set(choice(args));
+}
+
+fn choice(args: &DeviceArgs) -> DeviceChoice {
+    let &DeviceArgs { ref device, port, gid_index } = args;
+    DeviceChoice { device: device.clone(), port, gid_index }
+}
+
+/// The device that was chosen.
+pub(crate) fn device() -> DeviceChoice {
+    DEVICE.get().cloned().unwrap_or_default()
+}
+
+/// A pool on memory nodes.
+pub(crate) struct FarPool {
+    pool: rdma::Pool,
+    path: PathBuf,
+}
+
+impl FarPool {
+    /// Makes one.
+    pub(crate) fn create(name: &str, wishes: Wishes) -> Result<Self, Failure> {
+        let Wishes { nodes, capacity, max_clients } = wishes;
+        let wishes = PoolWishes { nodes, capacity, max_clients };
+        let pool = rdma::Pool::create(&address(name)?, &wishes, device())?;
+        Ok(Self { pool, path: name.into() })
+    }
+
+    /// Opens one.
+    pub(crate) fn open(name: &str) -> Result<Self, Failure> {
+        Ok(Self { pool: rdma::Pool::open(&address(name)?, device())?, path: name.into() })
+    }
+
+    /// Removes one.
+    pub(crate) fn destroy(name: &str, force: bool) -> Result<(), Failure> {
+        Ok(rdma::Pool::destroy(&address(name)?, force)?)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn geometry(&self) -> Geometry {
+        self.pool.geometry()
+    }
+
+    /// Who holds a client slot.
+    pub(crate) fn clients(&self) -> Result<Vec<Holder>, Failure> {
+        Ok(self.pool.clients()?)
+    }
+
+    pub(crate) fn usage(&self) -> Result<Result<Usage, Error>, Failure> {
+        Ok(rdma::usage(&self.pool)?)
+    }
+
+    /// Ends a client.
+    pub(crate) fn evict(&self, slot: usize) -> Result<Evicted, Failure> {
+        Ok(self.pool.evict(slot)?)
+    }
+
+    /// Evicts the clients of a process of this host that is known to be dead.
+    pub(crate) fn bury(&self, process: u32) -> Result<(), Failure> {
+        let dead = label(process);
+        for client in self.clients()?.into_iter().filter(|client| client.label == dead) {
+            self.evict(client.slot)?;
+        }
+        Ok(())
+    }
+
+    /// What people are told of each node.
+    pub(crate) fn nodes(&self) -> Vec<String> {
+        let nodes = self.pool.record().nodes.iter().zip(self.pool.statuses());
+        nodes
+            .map(|(node, status)| match status {
+                Ok(_) => format!("{} at {}", node.name, node.address),
+                Err(error) => format!("{} at {}: {error}", node.name, node.address),
+            })
+            .collect()
+    }
+
+    /// The process of each node, where that runs on this host.
+    pub(crate) fn node_processes(&self) -> Vec<Option<u32>> {
+        let local =
+            |process: rdma::control::admin::Process| process.is_local().then_some(process.id);
+        self.pool
+            .statuses()
+            .into_iter()
+            .map(|status| status.ok().and_then(|status| local(status.process)))
+            .collect()
+    }
+
+    /// Opens a client that keeps registers by `P`, and does `task` with it.
+    pub(crate) fn with<P: Protocol, T: Task>(
+        &self,
+        options: Options,
+        task: T,
+    ) -> Result<T::Output, Failure> {
+        task.run(&*rdma::open_plain::<P>(&self.pool, options)?)
+    }
+}
+
+impl From<rdma::Error> for Failure {
+    fn from(error: rdma::Error) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+impl From<rdma::control::Error> for Failure {
+    fn from(error: rdma::control::Error) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+fn address(name: &str) -> Result<PoolAddress, Failure> {
+    name.parse().map_err(|error: rdma::control::Error| Failure::Usage(error.to_string()))
+}

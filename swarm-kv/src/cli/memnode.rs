@@ -1,0 +1,173 @@
+//! `swarm memnode`: a memory node's daemon, until it is told to stop.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use swarm_core::fabric::NodeId;
+use swarm_kv::rdma::control::{
+    Body, Etcd, Fixed, Id, Ledger, NodeEntry, PoolRecord, Registration, Server, parse_members,
+    parse_name,
+};
+use swarm_rdma::{ClientId, MemoryNode, MemorySource, NodeReport, PoolId, ServeOptions};
+
+use super::args::MemnodeArgs;
+use super::far;
+use super::outcome::{Answer, Failure, say, tell};
+use super::units::show_size;
+
+/// How often evictions are looked for that the daemon was not told of.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Queue pairs and memory, as the control plane moves them.
+struct Memory(Arc<MemoryNode>);
+
+impl Body for Memory {
+    fn enlist(&mut self, record: &PoolRecord, node: u8) -> Result<(), String> {
+        self.0.enlist(PoolId(record.id.0), NodeId(node));
+        Ok(())
+    }
+
+    fn release(&mut self) {
+        self.0.release();
+    }
+
+    fn fence(&mut self, client: usize, incarnation: u64) -> usize {
+        self.0.fence(ClientId { slot: client as u32, incarnation })
+    }
+}
+
+/// Serves until SIGTERM or ^C.
+pub(crate) fn run(args: &MemnodeArgs, json: bool) -> Result<Answer, Failure> {
+    let (stop, stopped) = mpsc::channel();
+    // A second signal finds nobody listening, and ends nothing that has not ended.
+    let signal = move || {
+        let _ = stop.send(());
+    };
+    ctrlc::set_handler(signal)
+        .map_err(|error| Failure::because("cannot wait for signals", error))?;
+    let name = name(args)?;
+    let registry = args.etcd.as_deref().map(connect).transpose()?;
+    let memory = args.memory.clone().map_or(MemorySource::Allocated, MemorySource::File);
+    let mut options = ServeOptions::new(args.listen, args.capacity);
+    (options.memory, options.device) = (memory, far::device());
+    let node = Arc::new(MemoryNode::serve(&options).map_err(|e| Failure::Failed(e.to_string()))?);
+    let entry = NodeEntry {
+        name,
+        address: node.address(),
+        life: Id(node.life().0),
+        capacity: args.capacity,
+    };
+    let server = Server::start(Ledger::new(entry.clone(), Memory(Arc::clone(&node))))?;
+    // In the registry only once it answers; from then on it may become a pool's.
+    let registration: Option<Registration> =
+        registry.as_ref().map(|etcd| etcd.register(&entry)).transpose()?;
+    ready(&entry, &node.report(), json)?;
+    let mut daemon = Daemon { server: &server, registry, known: HashSet::new(), silent: false };
+    let (mut reported, mut at) = (node.report(), Instant::now());
+    while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(LOOK) {
+        daemon.look();
+        if at.elapsed() >= args.report && node.report() != reported {
+            (reported, at) = (node.report(), Instant::now());
+            report(&entry, &reported, json)?;
+        }
+    }
+    // Nobody finds it any more, then nobody reaches it.
+    drop(registration);
+    drop(server);
+    report(&entry, &node.report(), json)?;
+    Ok(Answer::Yes)
+}
+
+/// The node's name: its own in etcd, its address in a file.
+fn name(args: &MemnodeArgs) -> Result<String, Failure> {
+    if let Some(name) = &args.name {
+        return parse_name(name).map_err(Failure::Usage);
+    }
+    if let Some(file) = &args.static_file
+        && !Fixed::read(file)?.nodes().contains(&args.listen)
+    {
+        return Err(Failure::Usage(format!(
+            "{} does not list {}; clients would not find this node",
+            file.display(),
+            args.listen
+        )));
+    }
+    Ok(args.listen.to_string())
+}
+
+fn connect(members: &str) -> Result<Etcd, Failure> {
+    Ok(Etcd::connect(&parse_members(members).map_err(Failure::Usage)?)?)
+}
+
+struct Daemon<'a> {
+    server: &'a Server<Memory>,
+    registry: Option<Etcd>,
+    /// Evictions that were carried out.
+    known: HashSet<(Id, usize, u64)>,
+    /// Whether etcd did not answer when it was last asked.
+    silent: bool,
+}
+
+impl Daemon<'_> {
+    /// Carries out evictions that this daemon was not told of as it was cut off.
+    fn look(&mut self) {
+        let Some(etcd) = &self.registry else { return };
+        let pool = self.server.ledger().membership().map(|(pool, _)| (pool.id, pool.name.clone()));
+        let Some((id, name)) = pool else { return };
+        let evictions = match etcd.evictions(&name) {
+            Ok(evictions) => evictions,
+            Err(error) => {
+                if !self.silent {
+                    tell(format_args!("{error}; the node serves on meanwhile"));
+                }
+                self.silent = true;
+                return;
+            }
+        };
+        self.silent = false;
+        for (slot, incarnation) in evictions {
+            if self.known.insert((id, slot, incarnation)) {
+                // A pool that has gone meanwhile has no clients.
+                let _ = self.server.ledger().fence(id, slot, incarnation);
+            }
+        }
+    }
+}
+
+fn ready(entry: &NodeEntry, report: &NodeReport, json: bool) -> Result<(), Failure> {
+    let NodeEntry { name, address, life, capacity } = entry;
+    if json {
+        return say(json!({
+            "ready": true,
+            "name": name,
+            "address": address.to_string(),
+            "life": life.to_string(),
+            "capacity_bytes": capacity,
+            "huge_pages": report.huge_pages,
+        }));
+    }
+    let pages = if report.huge_pages { " in huge pages" } else { "" };
+    say(format_args!("ready: memory node {name} at {address} with {}{pages}", show_size(*capacity)))
+}
+
+fn report(entry: &NodeEntry, report: &NodeReport, json: bool) -> Result<(), Failure> {
+    let &NodeReport { connections, accepted, refused, fenced, registrations, .. } = report;
+    if json {
+        return say(json!({
+            "name": entry.name,
+            "connections": connections,
+            "accepted": accepted,
+            "refused": refused,
+            "fenced": fenced,
+            "registrations": registrations,
+        }));
+    }
+    say(format_args!(
+        "memory node {}: {connections} connections now, {accepted} accepted, {refused} refused, \
+         {fenced} fenced, {registrations} memory registrations",
+        entry.name
+    ))
+}

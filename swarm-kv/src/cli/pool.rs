@@ -1,0 +1,151 @@
+//! A pool as a command line names it: *near*, a directory whose files this host's processes map; or
+//! *far*, on memory nodes behind RDMA cards. Far pools are there only if this program was built
+//! with the feature `rdma`.
+
+use std::path::Path;
+
+use swarm_core::geometry::Geometry;
+pub(crate) use swarm_kv::shm::Pool as NearPool;
+use swarm_kv::shm::{self, CreateOptions, OpenOptions};
+use swarm_kv::{Error, Usage};
+
+#[cfg(feature = "rdma")]
+use super::far;
+use super::outcome::Failure;
+
+/// What is said where far pools are not to be had.
+#[cfg(not(feature = "rdma"))]
+pub(crate) const NO_RDMA: &str = "this swarm was built without RDMA; build it with `cargo build \
+    --release --features rdma` (needs the packages libibverbs-dev, librdmacm-dev, libclang-dev and \
+    protobuf-compiler)";
+
+/// What a new pool is to be like.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wishes {
+    pub(crate) nodes: usize,
+    pub(crate) capacity: u64,
+    pub(crate) max_clients: usize,
+}
+
+/// A pool.
+pub(crate) enum Pool {
+    Near(NearPool),
+    #[cfg(feature = "rdma")]
+    Far(far::FarPool),
+}
+
+/// Whether a path is meant to name a far pool; if so it is text.
+fn far_name(path: &Path) -> Option<&str> {
+    path.to_str().filter(|text| text.starts_with("rdma:"))
+}
+
+impl Pool {
+    /// Makes one.
+    pub(crate) fn create(path: &Path, wishes: Wishes) -> Result<Self, Failure> {
+        if let Some(name) = far_name(path) {
+            #[cfg(feature = "rdma")]
+            return Ok(Self::Far(far::FarPool::create(name, wishes)?));
+            #[cfg(not(feature = "rdma"))]
+            return Err(without(name));
+        }
+        let Wishes { nodes, capacity, max_clients } = wishes;
+        let options = CreateOptions { nodes, capacity, max_clients, node_paths: None };
+        Ok(Self::Near(NearPool::create(path, &options)?))
+    }
+
+    /// Opens one; `degraded` goes on without a minority of the files that make a near one.
+    pub(crate) fn open(path: &Path, degraded: bool) -> Result<Self, Failure> {
+        if let Some(name) = far_name(path) {
+            #[cfg(feature = "rdma")]
+            return Ok(Self::Far(far::FarPool::open(name)?));
+            #[cfg(not(feature = "rdma"))]
+            return Err(without(name));
+        }
+        Ok(Self::Near(NearPool::open(path, OpenOptions { degraded })?))
+    }
+
+    /// Removes one; `force` does so under live clients.
+    pub(crate) fn destroy(path: &Path, force: bool) -> Result<(), Failure> {
+        if let Some(name) = far_name(path) {
+            #[cfg(feature = "rdma")]
+            return far::FarPool::destroy(name, force);
+            #[cfg(not(feature = "rdma"))]
+            return Err(without(name));
+        }
+        Ok(NearPool::destroy(path, force)?)
+    }
+
+    /// What the command line calls it.
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            Self::Near(pool) => pool.path(),
+            #[cfg(feature = "rdma")]
+            Self::Far(pool) => pool.path(),
+        }
+    }
+
+    /// What lies where in its nodes.
+    pub(crate) fn geometry(&self) -> Geometry {
+        match self {
+            Self::Near(pool) => pool.geometry(),
+            #[cfg(feature = "rdma")]
+            Self::Far(pool) => pool.geometry(),
+        }
+    }
+
+    /// Whether operations take as long as a network does.
+    pub(crate) fn is_far(&self) -> bool {
+        !matches!(self, Self::Near(_))
+    }
+
+    /// Enters a near pool's memory into this process's page tables.
+    pub(crate) fn populate(&self) {
+        match self {
+            Self::Near(pool) => pool.populate(),
+            #[cfg(feature = "rdma")]
+            Self::Far(_) => {}
+        }
+    }
+
+    /// How many clients there are.
+    pub(crate) fn clients(&self) -> Result<usize, Failure> {
+        match self {
+            Self::Near(pool) => Ok(pool.live_clients().len()),
+            #[cfg(feature = "rdma")]
+            Self::Far(pool) => Ok(pool.clients()?.len()),
+        }
+    }
+
+    /// What it holds. Takes no client slot: what is wrong with a pool is asked when all slots are
+    /// taken, too.
+    pub(crate) fn usage(&self) -> Result<Usage, Failure> {
+        let usage: Result<Usage, Error> = match self {
+            Self::Near(pool) => shm::usage(pool),
+            #[cfg(feature = "rdma")]
+            Self::Far(pool) => pool.usage()?,
+        };
+        usage.map_err(|error| Failure::from(error).in_pool(self.path()))
+    }
+
+    /// A client with this process number on this host is known to be dead: its slot is free from now
+    /// on. The kernel lets go of near ones by itself.
+    #[cfg_attr(not(feature = "rdma"), expect(unused_variables, reason = "near slots free themselves"))]
+    pub(crate) fn bury(&self, process: u32) -> Result<(), Failure> {
+        match self {
+            Self::Near(_) => Ok(()),
+            #[cfg(feature = "rdma")]
+            Self::Far(pool) => pool.bury(process),
+        }
+    }
+}
+
+impl From<shm::Error> for Failure {
+    fn from(error: shm::Error) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+#[cfg(not(feature = "rdma"))]
+fn without(name: &str) -> Failure {
+    Failure::Failed(format!("{name}: {NO_RDMA}"))
+}

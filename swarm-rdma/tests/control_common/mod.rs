@@ -1,0 +1,99 @@
+//! Daemons whose memory is made up.
+
+#![allow(dead_code, reason = "each test takes what it needs")]
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use swarm_rdma::control::{
+    Body, Id, Ledger, NodeEntry, PoolAddress, PoolRecord, PoolWishes, Server,
+};
+
+/// Bytes of each node.
+pub const CAPACITY: u64 = 64 << 20;
+
+#[derive(Default)]
+struct Log {
+    fenced: Vec<(usize, u64)>,
+    released: bool,
+}
+
+struct MadeUp(Arc<Mutex<Log>>);
+
+impl Body for MadeUp {
+    fn enlist(&mut self, _: &PoolRecord, _: u8) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn release(&mut self) {
+        self.0.lock().expect("nobody panicked").released = true;
+    }
+
+    fn fence(&mut self, client: usize, incarnation: u64) -> usize {
+        self.0.lock().expect("nobody panicked").fenced.push((client, incarnation));
+        0
+    }
+}
+
+/// A daemon without a device.
+pub struct Daemon {
+    server: Server<MadeUp>,
+    log: Arc<Mutex<Log>>,
+}
+
+impl Daemon {
+    pub fn at(address: SocketAddr) -> Self {
+        Self::named(&address.to_string(), address)
+    }
+
+    pub fn named(name: &str, address: SocketAddr) -> Self {
+        let log = Arc::default();
+        let life = Id::random().expect("there is chance");
+        let entry = NodeEntry { name: name.to_owned(), address, life, capacity: CAPACITY };
+        let server = Server::start(Ledger::new(entry, MadeUp(Arc::clone(&log))));
+        Self { server: server.expect("the port is free"), log }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.server.address()
+    }
+
+    pub fn entry(&self) -> NodeEntry {
+        self.server.ledger().entry().clone()
+    }
+
+    pub fn is_free(&self) -> bool {
+        self.server.ledger().membership().is_none()
+    }
+
+    pub fn fenced(&self) -> Vec<(usize, u64)> {
+        self.log.lock().expect("nobody panicked").fenced.clone()
+    }
+
+    pub fn released(&self) -> bool {
+        self.log.lock().expect("nobody panicked").released
+    }
+}
+
+/// A port of this host that is free, and stays so for a while.
+pub fn free_address() -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("there are ports");
+    listener.local_addr().expect("it listens")
+}
+
+pub fn daemons(count: usize) -> Vec<Daemon> {
+    (0..count).map(|_| Daemon::at(free_address())).collect()
+}
+
+/// A file that lists them.
+pub fn list(daemons: &[Daemon]) -> (PoolAddress, tempfile::TempDir) {
+    let directory = tempfile::tempdir().expect("there is room");
+    let file = directory.path().join("nodes.toml");
+    let addresses: Vec<_> = daemons.iter().map(|daemon| daemon.address().to_string()).collect();
+    std::fs::write(&file, format!("nodes = {addresses:?}\n")).expect("it can be written");
+    (PoolAddress::Static(file), directory)
+}
+
+pub fn wishes() -> PoolWishes {
+    PoolWishes { nodes: 3, capacity: CAPACITY, max_clients: 8 }
+}
