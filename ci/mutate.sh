@@ -6,10 +6,10 @@
 #   SWARM_SCHEDULES=300000 ci/mutate.sh
 #
 # A mutation is a patch in swarm-*/tests/mutations: what it breaks, which checks catch it (`caught
-# by: CRATE TEST`, tried in turn), with how many schedules if the usual ones are too few
-# (`schedules: N`), and the change. It is applied to a scratch copy. A patch that no longer applies
-# or does not build fails, as does one that all its checks survive; so do checks that fail without
-# any mutation.
+# by: CRATE TEST`, tried in turn: the quickest first), with how many schedules if the usual ones are
+# too few (`schedules: N`), and the change. It is applied to a scratch copy. A patch that no longer
+# applies or does not build fails, as does one that all its checks survive; so do checks that fail
+# without any mutation. One worker for each processor, with a copy and a build of its own.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,19 +17,24 @@ usual="${SWARM_SCHEDULES:-20000}"
 # Others choose schedules too, and would change what a run without them shows.
 unset SWARM_SEED SWARM_FIRST SWARM_SURPRISES SWARM_EXPLORED SWARM_ADVERSARIES
 scratch="$(realpath -m "${CARGO_TARGET_DIR:-target}")/mutants"
-tree="$scratch/tree"
+workers=$(nproc)
+workers=$((workers > 4 ? 4 : workers))
 # Longer than this, a check hangs. On a busy machine, a store's schedule takes 20 ms.
 limit=$((600 + usual / 50))
-
-rm -rf "$tree"
-mkdir -p "$tree"
-git ls-files -z --cached --others --exclude-standard | tar --null --ignore-failed-read -cT - | tar -xmC "$tree"
-# (Files are as new as this copy: what an earlier one built of them may be of a mutation.)
-# A repository of its own, or patches would apply to this one.
-git -C "$tree" init --quiet
-export CARGO_TARGET_DIR="$scratch/build" CARGO_INCREMENTAL=0 RUST_BACKTRACE=0
-export RUSTFLAGS="--cap-lints allow"
+# A mutation changes a few lines: what it costs to build them is what counts.
+export CARGO_INCREMENTAL=1 CARGO_PROFILE_PROVE_DEBUG=0 CARGO_PROFILE_PROVE_OPT_LEVEL=1
+export RUST_BACKTRACE=0 RUSTFLAGS="--cap-lints allow"
 unset CARGO_ENCODED_RUSTFLAGS
+
+# A scratch copy in directory $1. Its files are as new as it is: what an earlier one built of them
+# may be of a mutation. It is a repository, or patches would apply to this one.
+copy() {
+    rm -rf "$1"
+    mkdir -p "$1"
+    git ls-files -z --cached --others --exclude-standard \
+        | tar --null --ignore-failed-read -cT - 2> /dev/null | tar -xmC "$1"
+    git -C "$1" init --quiet
+}
 
 # `lib` stands for the unit tests.
 target() { if [[ $1 == lib ]]; then echo --lib; else echo "--test $1"; fi; }
@@ -44,43 +49,26 @@ check() {
 }
 field() { sed -n "/^diff /q; s/^$1: //p" "$2"; }
 
-patches=()
-for patch in swarm-*/tests/mutations/*.patch; do
-    name=$(basename "$patch" .patch)
-    if [[ $# -eq 0 || " $* " == *" $name "* ]]; then
-        patches+=("$PWD/$patch")
-    fi
-done
-if [[ ${#patches[@]} -eq 0 ]]; then
-    echo "there is no mutation of that name" >&2
-    exit 2
-fi
-
-log="$scratch/log"
-began=$SECONDS
-echo "without any mutation, the checks pass:"
-for patch in "${patches[@]}"; do field "caught by" "$patch"; done | sort -u > "$scratch/checks"
-while read -r crate test <&3; do
-    at=$SECONDS
+# Check number $1 passes without any mutation.
+sound() {
+    local crate test at=$SECONDS
+    read -r crate test <<< "${checks[$1]}"
     if ! build "$crate" "$test" > "$log" 2>&1 || ! check "$crate" "$test" "$usual" > "$log" 2>&1; then
         tail -40 "$log"
         echo "FAILED: $crate $test, with no mutation at all" >&2
-        exit 1
+        return 1
     fi
     echo "  $crate $test, $((SECONDS - at)) s"
-done 3< "$scratch/checks"
+}
 
-bad=()
-number=0
-for patch in "${patches[@]}"; do
+# Whether a check notices patch number $1: the first line of its result says how, or why not.
+mutate() {
+    local patch="${patches[$1]}" at=$SECONDS result=survived name schedules crate test status done
     name=$(basename "$patch" .patch)
-    number=$((number + 1))
-    at=$SECONDS
-    result=survived
+    schedules=$(field schedules "$patch")
     if ! git -C "$tree" apply "$patch" 2> "$log"; then
         result="does not apply"
     else
-        schedules=$(field schedules "$patch")
         while read -r crate test <&3; do
             if ! build "$crate" "$test" > "$log" 2>&1; then
                 result="does not build"
@@ -99,14 +87,70 @@ for patch in "${patches[@]}"; do
         done 3< <(field "caught by" "$patch")
         git -C "$tree" apply -R "$patch"
     fi
-    echo "[$number/${#patches[@]}] $name: $result, $((SECONDS - at)) s"
-    if [[ $result != caught* ]]; then
-        bad+=("$name: $result: $(head -1 "$patch")")
+    if [[ $result == caught* ]]; then
+        echo "$name" >> "$scratch/caught"
+    else
+        echo "$name: $result: $(head -1 "$patch")" >> "$scratch/bad"
         cp "$log" "$scratch/$name.log"
     fi
+    done=$(cat "$scratch/caught" "$scratch/bad" | wc -l)
+    echo "[$done/${#patches[@]}] $name: $result, $((SECONDS - at)) s"
+}
+
+# Worker $1 does $2 with every number below $3 that no other worker has taken.
+work() {
+    local number
+    tree="$scratch/tree-$1" log="$scratch/log-$1"
+    export CARGO_TARGET_DIR="$scratch/build-$1"
+    for ((number = 0; number < $3; number++)); do
+        if mkdir "$scratch/taken/$2-$number" 2> /dev/null; then
+            "$2" "$number"
+        fi
+    done
+}
+
+# Has the workers do $1 with every number below $2, and waits for them all.
+share() {
+    local worker failed=0 at=()
+    for ((worker = 0; worker < workers; worker++)); do
+        work "$worker" "$1" "$2" &
+        at+=("$!")
+    done
+    for worker in "${at[@]}"; do
+        wait "$worker" || failed=1
+    done
+    return "$failed"
+}
+
+patches=()
+# The store's take longest: they come first.
+for patch in swarm-kv/tests/mutations/*.patch swarm-core/tests/mutations/*.patch; do
+    name=$(basename "$patch" .patch)
+    if [[ $# -eq 0 || " $* " == *" $name "* ]]; then
+        patches+=("$PWD/$patch")
+    fi
 done
-echo "$((${#patches[@]} - ${#bad[@]})) of ${#patches[@]} mutations caught, in $((SECONDS - began)) s"
-if [[ ${#bad[@]} -gt 0 ]]; then
-    printf 'NOT CAUGHT: %s\n' "${bad[@]}" >&2
+if [[ ${#patches[@]} -eq 0 ]]; then
+    echo "there is no mutation of that name" >&2
+    exit 2
+fi
+readarray -t checks < <(for patch in "${patches[@]}"; do field "caught by" "$patch"; done | sort -ru)
+
+began=$SECONDS
+mkdir -p "$scratch"
+rm -rf "$scratch/taken" "$scratch"/*.log
+mkdir "$scratch/taken"
+: > "$scratch/caught" > "$scratch/bad"
+for ((worker = 0; worker < workers; worker++)); do copy "$scratch/tree-$worker"; done
+echo "without any mutation, the checks pass:"
+share sound "${#checks[@]}"
+share mutate "${#patches[@]}"
+echo "$(wc -l < "$scratch/caught") of ${#patches[@]} mutations caught, in $((SECONDS - began)) s"
+if [[ -s "$scratch/bad" ]]; then
+    sed 's/^/NOT CAUGHT: /' "$scratch/bad" >&2
+    exit 1
+fi
+if [[ $(wc -l < "$scratch/caught") -ne ${#patches[@]} ]]; then
+    echo "FAILED: some mutations were not tried" >&2
     exit 1
 fi
