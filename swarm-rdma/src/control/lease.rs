@@ -140,7 +140,7 @@ impl Keeper {
                 break;
             }
             // What fails is tried again when it is time to.
-            match timeout(PATIENCE, renew(client.clone(), lease)).await {
+            match timeout(PATIENCE, self.renew(client.clone(), lease)).await {
                 Ok(Ok(true)) => self.lost.store(false, Ordering::Relaxed),
                 Ok(Ok(false)) => {
                     let again = self.put(&client, self.claim.again.clone(), &[]);
@@ -164,12 +164,16 @@ impl Keeper {
         let _ = timeout(PATIENCE, client.txn(Txn::new().when([owned]).and_then(last))).await;
         let _ = timeout(PATIENCE, client.lease_revoke(lease)).await;
     }
-}
 
-/// Whether the lease was still there.
-async fn renew(mut client: Client, lease: i64) -> Result<bool, etcd_client::Error> {
-    let (mut keeper, mut replies) = client.lease_keep_alive(lease).await?;
-    keeper.keep_alive().await?;
-    let reply = replies.message().await?;
-    Ok(reply.is_some_and(|reply| reply.ttl() > 0))
+    /// Renews the lease if the key is still there under it; says whether it is. An eviction takes the
+    /// key away and leaves the lease.
+    async fn renew(&self, mut client: Client, lease: i64) -> Result<bool, etcd_client::Error> {
+        let held = client.get(self.claim.key.clone(), None).await?;
+        if held.kvs().first().is_none_or(|held| held.lease() != lease) {
+            return Ok(false);
+        }
+        let (mut keeper, mut replies) = client.lease_keep_alive(lease).await?;
+        keeper.keep_alive().await?;
+        replies.message().await.map(|_| true)
+    }
 }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use swarm_rdma::control::{
-    Body, Id, Ledger, NodeEntry, PoolAddress, PoolRecord, PoolWishes, Server,
+    Body, Holder, Id, Ledger, NodeEntry, PoolAddress, PoolRecord, PoolWishes, Server,
 };
 
 /// Bytes of each node.
@@ -64,6 +64,10 @@ impl Daemon {
 
     pub fn is_free(&self) -> bool {
         self.server.ledger().membership().is_none()
+    }
+
+    pub fn holders(&self) -> Vec<Holder> {
+        self.server.ledger().holders()
     }
 
     pub fn fenced(&self) -> Vec<(usize, u64)> {

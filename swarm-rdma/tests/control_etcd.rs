@@ -1,0 +1,281 @@
+//! The control plane in etcd: a real one, started by each test on loopback. Skips loudly where there
+//! is none (Debian: etcd-server).
+
+mod control_common;
+
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use control_common::{CAPACITY, Daemon, daemons, free_address, wishes};
+use swarm_rdma::control::{Error, Etcd, Id, NodeEntry, Plane, PoolAddress};
+
+/// Longer than a lease.
+const EXPIRY: Duration = Duration::from_secs(12);
+
+/// An etcd, ended with the test.
+struct Server {
+    child: Child,
+    address: SocketAddr,
+    directory: tempfile::TempDir,
+}
+
+impl Server {
+    fn start() -> Option<Self> {
+        let directory = tempfile::tempdir().expect("there is room");
+        let address = free_address();
+        let Some(child) = spawn(&directory, address) else {
+            eprintln!("SKIPPED: there is no etcd here; apt-get install etcd-server");
+            return None;
+        };
+        let server = Self { child, address, directory };
+        server.wait();
+        Some(server)
+    }
+
+    fn members(&self) -> Vec<String> {
+        vec![self.address.to_string()]
+    }
+
+    fn plane(&self) -> Plane {
+        let members = self.members();
+        let address = PoolAddress::Etcd { members, pool: "p".to_owned() };
+        Plane::open(&address).expect("etcd answers")
+    }
+
+    fn etcd(&self) -> Etcd {
+        Etcd::connect(&self.members()).expect("etcd answers")
+    }
+
+    fn wait(&self) {
+        let begun = Instant::now();
+        while Etcd::connect(&self.members()).is_err() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "etcd does not start");
+            sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn stop(&mut self) {
+        self.child.kill().and_then(|()| self.child.wait()).expect("it can be killed");
+    }
+
+    fn restart(&mut self) {
+        self.child = spawn(&self.directory, self.address).expect("it was there");
+        self.wait();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have been stopped.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn spawn(directory: &tempfile::TempDir, address: SocketAddr) -> Option<Child> {
+    let url = format!("http://{address}");
+    let peer = "http://127.0.0.1:0";
+    Command::new("etcd")
+        .args(["--listen-client-urls", &url, "--advertise-client-urls", &url])
+        .args(["--listen-peer-urls", peer, "--log-level", "error"])
+        .arg("--data-dir")
+        .arg(directory.path().join("data"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .ok()
+}
+
+/// Three daemons that etcd knows.
+fn cluster(server: &Server) -> (Vec<Daemon>, Vec<swarm_rdma::control::Registration>) {
+    let daemons = daemons(3);
+    let etcd = server.etcd();
+    let registrations =
+        daemons.iter().map(|daemon| etcd.register(&daemon.entry()).expect("it is new")).collect();
+    (daemons, registrations)
+}
+
+#[test]
+fn a_pool_is_made_found_and_removed() {
+    let Some(server) = Server::start() else { return };
+    let plane = server.plane();
+    assert!(matches!(plane.record(), Err(Error::NoPool { .. })));
+    let error = plane.create(&wishes()).expect_err("there are no nodes").to_string();
+    assert!(error.contains("there are 0"), "{error}");
+    let (daemons, _registrations) = cluster(&server);
+    let record = plane.create(&wishes()).expect("three nodes are free");
+    assert_eq!(server.plane().record().expect("it is there"), record);
+    assert!(matches!(plane.create(&wishes()), Err(Error::Exists { .. })));
+    let seat = plane.attach(&record).expect("all slots are free");
+    assert_eq!(seat.session().client, 0);
+    let second = plane.attach(&record).expect("all others are");
+    assert_eq!(second.session().client, 1);
+    assert!(second.session().incarnation > seat.session().incarnation);
+    assert!(matches!(plane.destroy(false), Err(Error::InUse { clients: 2, .. })));
+    drop(seat);
+    let third = plane.attach(&record).expect("a slot was let go of");
+    assert_eq!(third.session().client, 0);
+    assert!(third.session().incarnation > second.session().incarnation);
+    drop((second, third));
+    plane.destroy(false).expect("nobody uses it");
+    assert!(daemons.iter().all(|daemon| daemon.released()));
+}
+
+#[test]
+fn two_memory_nodes_with_one_name_are_both_named() {
+    let Some(server) = Server::start() else { return };
+    let etcd = server.etcd();
+    let first = Daemon::named("a", free_address());
+    let held = etcd.register(&first.entry()).expect("it is new");
+    let twin = Daemon::named("a", free_address());
+    let error = etcd.register(&twin.entry()).map(|_| ()).expect_err("it is taken").to_string();
+    assert!(error.contains(&first.address().to_string()), "{error}");
+    assert!(error.contains(&twin.address().to_string()), "{error}");
+    drop(held);
+    etcd.register(&twin.entry()).expect("the name is free");
+}
+
+/// A daemon that was killed is started again at once: it waits until the name is free.
+#[test]
+fn a_node_that_starts_again_gets_its_name_when_the_lease_ends() {
+    let Some(server) = Server::start() else { return };
+    let etcd = server.etcd();
+    let address = free_address();
+    let dead = NodeEntry { name: "a".to_owned(), address, life: Id(1), capacity: CAPACITY };
+    let mut held = Some(etcd.register(&dead).expect("it is new"));
+    // Held on to by nobody, as if its process were killed.
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| etcd.register(&Daemon::named("a", address).entry()).map(drop));
+        sleep(Duration::from_secs(1));
+        held.take();
+        waiting.join().expect("nobody panicked").expect("the name is free");
+    });
+}
+
+/// A client's process is stopped: its lease ends, another client gets its slot, and has it fenced
+/// before it begins.
+#[test]
+fn who_takes_over_a_slot_fences_its_former_holder() {
+    let Some(mut server) = Server::start() else { return };
+    let (daemons, _registrations) = cluster(&server);
+    let plane = server.plane();
+    let record = plane.create(&wishes()).expect("three nodes are free");
+    let seat = plane.attach(&record).expect("all slots are free");
+    let session = seat.session();
+    // etcd forgets the lease while the client cannot renew it.
+    revoke_all(&server);
+    let next = server.plane().attach(&record).expect("the slot is free");
+    assert_eq!(next.session().client, session.client);
+    assert!(next.session().incarnation > session.incarnation);
+    let before = (session.client, next.session().incarnation.0 - 1);
+    assert!(daemons.iter().all(|daemon| daemon.fenced().contains(&before)));
+    wait_for("the former holder to hear of it", || seat.is_lost());
+    // It must not take away its successor's slot.
+    drop(seat);
+    let slots: Vec<_> = plane.clients(&record).expect("etcd answers");
+    assert_eq!(slots.len(), 1);
+    assert_eq!(slots[0].incarnation, next.session().incarnation.0);
+    assert_eq!(daemons[0].holders(), slots);
+    server.stop();
+}
+
+/// etcd goes away while a client works, for longer than the lease: the client keeps its slot if
+/// nobody else took it.
+#[test]
+fn a_client_outlives_etcd() {
+    let Some(mut server) = Server::start() else { return };
+    let (_daemons, _registrations) = cluster(&server);
+    let plane = server.plane();
+    let record = plane.create(&wishes()).expect("three nodes are free");
+    let seat = plane.attach(&record).expect("all slots are free");
+    server.stop();
+    let begun = Instant::now();
+    let error = plane.attach(&record).map(|_| ()).expect_err("etcd is gone").to_string();
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    assert!(error.contains("etcd at") && error.contains(&server.address.to_string()), "{error}");
+    sleep(EXPIRY - begun.elapsed().min(EXPIRY));
+    assert!(!seat.is_lost(), "nobody can have taken its slot");
+    server.restart();
+    wait_for("the slot to be held again", || {
+        server.plane().clients(&record).is_ok_and(|clients| {
+            clients.iter().any(|held| held.incarnation == seat.session().incarnation.0)
+        })
+    });
+    sleep(EXPIRY);
+    assert!(!seat.is_lost());
+    let other = server.plane().attach(&record).expect("there are slots");
+    assert_ne!(other.session().client, seat.session().client);
+}
+
+#[test]
+fn etcd_that_is_not_there_is_an_error_within_seconds() {
+    let nobody = free_address();
+    let begun = Instant::now();
+    let error = Etcd::connect(&[nobody.to_string()]).map(|_| ()).expect_err("nobody is there");
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert!(error.to_string().contains(&format!("etcd at {nobody}")), "{error}");
+    // Somebody who accepts and says nothing.
+    let mute = std::net::TcpListener::bind("127.0.0.1:0").expect("there are ports");
+    let address = mute.local_addr().expect("it listens");
+    let begun = Instant::now();
+    assert!(Etcd::connect(&[address.to_string()]).is_err());
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn who_is_evicted_does_not_come_back() {
+    let Some(server) = Server::start() else { return };
+    let (daemons, _registrations) = cluster(&server);
+    let plane = server.plane();
+    let record = plane.create(&wishes()).expect("three nodes are free");
+    let seat = plane.attach(&record).expect("all slots are free");
+    let evicted = plane.evict(&record, 0).expect("all nodes answer");
+    let fenced = (0, seat.session().incarnation.0);
+    assert_eq!((evicted.incarnation, evicted.fenced.len()), (fenced.1, 3));
+    assert!(daemons.iter().all(|daemon| daemon.fenced().contains(&fenced)));
+    assert!(plane.clients(&record).expect("etcd answers").is_empty());
+    wait_for("the evicted client to hear of it", || seat.is_lost());
+    assert_eq!(server.etcd().evictions("p").expect("etcd answers"), [fenced]);
+    let next = plane.attach(&record).expect("all slots are free");
+    assert_eq!(next.session().client, 0);
+    assert!(matches!(plane.evict(&record, 5), Err(Error::NoClient { slot: 5, .. })));
+}
+
+#[test]
+fn what_others_left_in_etcd_is_named() {
+    let Some(server) = Server::start() else { return };
+    put(&server, "/swarm/pools/p/record", "no record");
+    let error = server.plane().record().expect_err("it is none").to_string();
+    assert!(error.contains("/swarm/pools/p/record"), "{error}");
+}
+
+fn put(server: &Server, key: &str, value: &str) {
+    run(async {
+        let mut client = etcd_client::Client::connect(server.members(), None).await?;
+        client.put(key, value, None).await.map(|_| ())
+    });
+}
+
+fn revoke_all(server: &Server) {
+    run(async {
+        let mut client = etcd_client::Client::connect(server.members(), None).await?;
+        let held = client.get("/swarm/pools/p/clients/0000", None).await?;
+        let lease = held.kvs().first().expect("it is held").lease();
+        client.lease_revoke(lease).await.map(|_| ())
+    });
+}
+
+fn run(call: impl Future<Output = Result<(), etcd_client::Error>>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("there is a runtime").block_on(call).expect("etcd answers");
+}
+
+fn wait_for(what: &str, done: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < EXPIRY, "waited in vain for {what}");
+        sleep(Duration::from_millis(50));
+    }
+}
