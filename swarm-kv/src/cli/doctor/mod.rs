@@ -1,8 +1,67 @@
-//! `swarm doctor`.
-use super::args::DoctorArgs;
-use super::outcome::{Answer, Failure};
+//! `swarm doctor`: whether this host is fit for RDMA.
+//!
+//! ```text
+//! finding          what a probe found: ok, warn or bad; what it saw; what to do
+//! devices          devices, ports, links, GIDs: /sys/class/infiniband
+//! host             limits, kernel modules, huge pages, clock: /sys, /proc
+//! reach            etcd and memory nodes
+//! ```
+//!
+//! Every probe reads what the system says of itself and changes nothing. It works without the feature
+//! `rdma`, too, but for asking memory nodes more than whether they listen.
 
-/// Looks.
-pub(crate) fn run(_args: &DoctorArgs, _json: bool) -> Result<Answer, Failure> {
-    Ok(Answer::Yes)
+mod devices;
+mod finding;
+mod host;
+mod reach;
+
+use std::path::Path;
+
+use serde_json::json;
+
+use super::args::DoctorArgs;
+use super::outcome::{Answer, Failure, say};
+use finding::{Finding, Verdict};
+
+/// Looks, and says what is wrong.
+pub(crate) fn run(args: &DoctorArgs, json: bool) -> Result<Answer, Failure> {
+    let root = Path::new("/");
+    let mut findings = vec![host::feature()];
+    findings.extend(devices::probe(root));
+    findings.extend(host::probe(root, args.capacity));
+    findings.extend(reach::probe(args)?);
+    report(&findings, json)?;
+    let bad = findings.iter().any(|finding| finding.verdict == Verdict::Bad);
+    Ok(if bad { Answer::No } else { Answer::Yes })
+}
+
+fn report(findings: &[Finding], json: bool) -> Result<(), Failure> {
+    let count = |verdict| findings.iter().filter(|finding| finding.verdict == verdict).count();
+    let (bad, warnings) = (count(Verdict::Bad), count(Verdict::Warn));
+    if json {
+        let list: Vec<_> = findings
+            .iter()
+            .map(|finding| {
+                json!({
+                    "probe": finding.probe,
+                    "verdict": finding.verdict.name(),
+                    "saw": finding.saw,
+                    "advice": finding.advice,
+                })
+            })
+            .collect();
+        return say(json!({ "findings": list, "bad": bad, "warnings": warnings }));
+    }
+    let wide = findings.iter().map(|finding| finding.probe.len()).max().unwrap_or(0);
+    for Finding { probe, verdict, saw, advice } in findings {
+        say(format_args!("{:<5} {probe:<wide$}  {saw}", verdict.name()))?;
+        if let Some(advice) = advice {
+            say(format_args!("      {:<wide$}  -> {advice}", ""))?;
+        }
+    }
+    say(match (bad, warnings) {
+        (0, 0) => "all is well".to_owned(),
+        (0, _) => format!("nothing is bad, {warnings} could be better"),
+        _ => format!("{bad} bad, {warnings} could be better"),
+    })
 }

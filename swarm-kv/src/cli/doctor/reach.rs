@@ -1,0 +1,156 @@
+//! Whether etcd and the memory nodes can be reached.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+use super::super::args::DoctorArgs;
+use super::super::outcome::Failure;
+use super::finding::Finding;
+
+/// How long whoever is asked may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The most of an answer that is read.
+const MAX_ANSWER: u64 = 64 << 10;
+
+/// Asks whoever the command line names.
+pub(super) fn probe(args: &DoctorArgs) -> Result<Vec<Finding>, Failure> {
+    let mut findings = Vec::new();
+    if let Some(members) = &args.etcd {
+        findings.extend(members.split(',').map(|member| etcd(member.trim())));
+    }
+    let listed = args.static_file.as_deref().map(listed).transpose()?.unwrap_or_default();
+    findings.extend(args.node.iter().copied().chain(listed).map(node));
+    Ok(findings)
+}
+
+/// The nodes that a file lists.
+fn listed(file: &std::path::Path) -> Result<Vec<SocketAddr>, Failure> {
+    #[cfg(feature = "rdma")]
+    return Ok(swarm_kv::rdma::control::Fixed::read(file)?.nodes().to_vec());
+    #[cfg(not(feature = "rdma"))]
+    return Err(Failure::Usage(format!(
+        "reading {} takes RDMA; give the addresses as --node ADDR",
+        file.display()
+    )));
+}
+
+fn etcd(member: &str) -> Finding {
+    let member = member.trim_start_matches("http://").trim_end_matches('/');
+    let member = if member.contains(':') { member.to_owned() } else { format!("{member}:2379") };
+    let probe = format!("etcd {member}");
+    let advice = "start etcd there, or open the way: it listens where --listen-client-urls says";
+    match health(&member) {
+        Ok(answer) if answer.contains("\"health\":\"true\"") => Finding::ok(probe, "healthy"),
+        Ok(answer) if answer.contains("\"health\"") => {
+            Finding::bad(probe, "it has no leader, or no room", "look into its log")
+        }
+        Ok(_) => Finding::bad(probe, "what listens there is no etcd", advice),
+        Err(error) => Finding::bad(probe, error.to_string(), advice),
+    }
+}
+
+fn health(member: &str) -> std::io::Result<String> {
+    let none = || std::io::Error::other("the name has no address");
+    let address = member.to_socket_addrs()?.next().ok_or_else(none)?;
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.write_all(format!("GET /health HTTP/1.0\r\nHost: {member}\r\n\r\n").as_bytes())?;
+    let mut answer = Vec::new();
+    // Who keeps the connection open has answered, too.
+    let _ = stream.take(MAX_ANSWER).read_to_end(&mut answer);
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+#[cfg(not(feature = "rdma"))]
+fn node(address: SocketAddr) -> Finding {
+    let probe = format!("memory node {address}");
+    match TcpStream::connect_timeout(&address, PATIENCE) {
+        Ok(_) => Finding::warn(
+            probe,
+            "something listens there",
+            "ask again with a swarm that is built with RDMA: it connects a queue pair",
+        ),
+        Err(error) => Finding::bad(probe, error.to_string(), "start `swarm memnode` there"),
+    }
+}
+
+/// Asks the daemon who it is, then connects a queue pair as nobody: what refuses that says how far it
+/// came.
+#[cfg(feature = "rdma")]
+fn node(address: SocketAddr) -> Finding {
+    use super::super::far;
+    use super::super::units::show_size;
+    use swarm_kv::rdma::control::admin;
+    use swarm_rdma::{ClientId, ConnectOptions, Endpoint, Fault, PoolId, RdmaFabric};
+
+    let probe = format!("memory node {address}");
+    let status = match admin::who(address) {
+        Ok(status) => status,
+        Err(error) => {
+            return Finding::bad(probe, error.to_string(), "start `swarm memnode` there");
+        }
+    };
+    let pool = status.pool.as_ref();
+    let (name, capacity) = (&status.entry.name, show_size(status.entry.capacity));
+    let whose = pool.map_or("no pool".to_owned(), |pool| format!("pool {}", pool.name));
+    let saw = format!("{name}, {capacity}, of {whose}, {} clients", status.clients.len());
+    // A node takes connections only as what it is in its pool: the last of these.
+    let nodes = vec![Endpoint { address, life: None }; usize::from(status.node) + 1];
+    let id = PoolId(pool.map_or(0, |pool| pool.id.0));
+    let mut options = ConnectOptions::new(id, ClientId::NOBODY, status.entry.capacity / 8);
+    options.device = far::device();
+    let reached = match RdmaFabric::connect(&options, &nodes) {
+        Ok(fabric) => fabric.status().pop().and_then(|node| node.fault),
+        Err(error) => {
+            return Finding::bad(probe, format!("{saw}; {error}"), "see above: this host's device");
+        }
+    };
+    match reached {
+        None | Some(Fault::NoPool { .. }) => {
+            Finding::ok(probe, format!("{saw}; a queue pair works"))
+        }
+        Some(fault) => Finding::bad(
+            probe,
+            format!("{saw}; its daemon answers, but no queue pair connects: {fault}"),
+            "the address must be one of the interfaces of RDMA devices on both sides, and UDP port \
+             4791 (RoCE v2) must be open between them",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::super::finding::Verdict;
+    use super::*;
+
+    fn answering(answer: &'static str) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("there are ports");
+        let address = listener.local_addr().expect("it listens").to_string();
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("somebody comes");
+            let mut asked = [0; 512];
+            stream.read(&mut asked).and_then(|_| stream.write_all(answer.as_bytes()))
+        });
+        address
+    }
+
+    #[test]
+    fn etcd_is_told_from_others_and_from_nobody() {
+        let verdict = |member: &str| etcd(member).verdict;
+        let well = answering("HTTP/1.0 200 OK\r\n\r\n{\"health\":\"true\"}");
+        assert_eq!(verdict(&well), Verdict::Ok);
+        let ill = answering("HTTP/1.0 503 No\r\n\r\n{\"health\":\"false\"}");
+        assert_eq!(verdict(&ill), Verdict::Bad);
+        let other = answering("220 mail\r\n");
+        assert!(etcd(&other).saw.contains("no etcd"), "{:?}", etcd(&other));
+        let nobody = TcpListener::bind("127.0.0.1:0").expect("there are ports");
+        let address = nobody.local_addr().expect("it listens").to_string();
+        drop(nobody);
+        assert_eq!(verdict(&address), Verdict::Bad);
+    }
+}
