@@ -1,17 +1,33 @@
 //! The fabric over verbs.
+//!
+//! A chain is one call to the device: its work requests go out linked, and only the last is
+//! signalled. What it carries and yields lies in one slot of registered memory, which is the device's
+//! until that completion came, whether anybody waits for it or not. Small WRITEs go inline.
+//!
+//! Nothing here takes a lock or allocates while all is well. A connection that is lost fails its
+//! chains; the [`connector`](crate::connector) makes another meanwhile.
 
+use std::cell::{Cell, RefCell};
 use std::future::Future;
-use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::ops::Deref;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use swarm_core::fabric::{Fabric, NodeDown, NodeId, Verb};
 
+use crate::chain::{Asked, plan};
+use crate::connector::{Connector, Doors, Joined, Plan};
 use crate::device::DeviceChoice;
 use crate::error::{Error, Fault};
 use crate::greeting::{ClientId, Life, PoolId};
+use crate::link::Link;
+use crate::memory;
+use crate::tickets::{Ticket, Tickets};
+use crate::verbs::{Channel, CompletionQueue, Domain, Done, Limits, Slot, Slots, status_text};
 
 /// Where a memory node is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,14 +52,22 @@ pub struct ConnectOptions {
     /// Words that each node must have.
     pub words: u64,
     /// How long [`RdmaFabric::connect`] waits for nodes, at most.
-    pub patience: std::time::Duration,
+    pub patience: Duration,
+    /// How long the device waits for a packet's acknowledgment before it sends it again: 4.096 µs
+    /// times 2 to this power.
+    pub ack_timeout: u8,
+    /// How often it sends a packet again before the connection counts as lost; at most 6, as 7 means
+    /// for ever to some devices.
+    pub retries: u8,
 }
 
 impl ConnectOptions {
-    /// Connects `client` to the nodes of `pool`, which have `words` words each.
+    /// Connects `client` to the nodes of `pool`, which have `words` words each. A dead peer is an
+    /// error within about 100 ms.
     pub fn new(pool: PoolId, client: ClientId, words: u64) -> Self {
-        let patience = std::time::Duration::from_secs(2);
-        Self { device: DeviceChoice::default(), pool, client, words, patience }
+        let patience = Duration::from_secs(2);
+        let device = DeviceChoice::default();
+        Self { device, pool, client, words, patience, ack_timeout: 12, retries: 3 }
     }
 }
 
@@ -56,12 +80,18 @@ pub struct Counters {
     pub doorbells: u64,
     /// Work requests posted.
     pub work_requests: u64,
+    /// Work requests that waited for earlier ones.
+    pub fenced: u64,
     /// Completions that were asked for: one for each chain.
     pub signalled: u64,
     /// Memory registrations.
     pub registrations: u64,
     /// Connections made, those that replaced others included.
     pub connections: u64,
+    /// Times that posting had to wait for room.
+    pub full: u64,
+    /// Times that waiting slept.
+    pub sleeps: u64,
 }
 
 /// How a node stands with this client.
@@ -75,10 +105,49 @@ pub struct NodeStatus {
     pub fault: Option<Fault>,
 }
 
+/// Work requests under way at each node.
+const QUEUE: u32 = 512;
+/// Bytes that are posted inline, where the device takes as many.
+const INLINE: u32 = 256;
+/// READs and atomics under way at each node.
+const ASKED: u8 = 16;
+/// How long posting waits for room. Chains under way end sooner, one way or the other.
+const ROOM: Duration = Duration::from_secs(1);
+/// How long tear-down waits for chains under way.
+const DRAIN: Duration = Duration::from_millis(500);
+/// Empty looks at the completion queue before each further one yields the processor.
+const SPINS: u32 = 64;
+/// Empty looks before each further one sleeps until a completion.
+const PATIENT: u32 = 4000;
+/// How long such a sleep is, at most: whoever polls has clocks to look at.
+const NAP: Duration = Duration::from_millis(1);
+
+/// What is known of a slot's chain while it is under way.
+#[derive(Clone, Copy, Default)]
+struct Flight {
+    ticket: u32,
+    words: u32,
+    node: u8,
+    work: u8,
+    asked: Asked,
+    failed: bool,
+}
+
 /// One client's access to the memory nodes of a pool.
-#[derive(Debug)]
+///
+/// `Send`, not `Sync`. A node that does not answer is reconnected in the background. Dropping it
+/// waits until the chains under way have ended.
 pub struct RdmaFabric {
-    nodes: usize,
+    links: Vec<Link>,
+    slots: Slots,
+    flights: RefCell<Vec<Flight>>,
+    tickets: RefCell<Tickets>,
+    queue: Arc<CompletionQueue>,
+    doors: Arc<Doors>,
+    counters: Cell<Counters>,
+    idle: Cell<u32>,
+    spins: u32,
+    connector: Option<JoinHandle<()>>,
 }
 
 impl RdmaFabric {
@@ -87,42 +156,455 @@ impl RdmaFabric {
     ///
     /// # Errors
     /// The options or the device.
-    pub fn connect(_options: &ConnectOptions, _nodes: &[Endpoint]) -> Result<Self, Error> {
-        Err(Error::NoDevice { why: "not looked for".to_owned() })
+    pub fn connect(options: &ConnectOptions, nodes: &[Endpoint]) -> Result<Self, Error> {
+        if !matches!(nodes.len(), 1 | 3 | 5 | 7) {
+            let count = nodes.len();
+            return Err(Error::Options(format!(
+                "a pool has 1, 3, 5 or 7 memory nodes, not {count}"
+            )));
+        }
+        if options.retries > 6 || options.ack_timeout > 31 {
+            let why = "a packet is sent again at most 6 times, and its timeout is at most 31";
+            return Err(Error::Options(why.to_owned()));
+        }
+        let chosen = options.device.resolve()?;
+        let device = chosen.device;
+        let failed = |action| move |source| Error::Device { device: device.name(), action, source };
+        let attributes = device.attributes().map_err(failed("ask what it can do"))?;
+        let domain = Domain::new(device).map_err(failed("make a protection domain"))?;
+        let slots = Slots::register(&domain).map_err(|source| {
+            memory::refused(device, Slots::bytes(), attributes.max_region, source)
+        })?;
+        // If a connection fails, each of its work requests completes, signalled or not.
+        let count = nodes.len() as u32;
+        let room = QUEUE.min(attributes.max_queue).min(attributes.max_completions / count);
+        let queue = CompletionQueue::new(device, room * count)
+            .map_err(failed("make a completion queue"))?;
+        let limits = Limits {
+            queue: room,
+            inline: INLINE,
+            asked: ASKED.min(attributes.max_asked),
+            answered: 0,
+            retries: options.retries,
+        };
+        let plan = Plan {
+            domain,
+            queue: Arc::clone(&queue),
+            region: Arc::clone(slots.region()),
+            from: chosen.from,
+            limits,
+            ack_timeout: options.ack_timeout,
+            pool: options.pool,
+            client: options.client,
+            words: options.words,
+        };
+        let system = |action| move |source| Error::System { action, source };
+        let (doors, woken) = Doors::new(nodes).map_err(system("make a socket pair"))?;
+        let channel = Channel::new().map_err(|source| Error::Manager { source })?;
+        let connector = Connector::new(plan, channel, Arc::clone(&doors), woken, nodes);
+        let connector = thread::Builder::new()
+            .name("swarm-connect".to_owned())
+            .spawn(move || connector.run())
+            .map_err(system("start a thread"))?;
+        doors.wait_settled(options.patience);
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        Ok(Self {
+            links: nodes.iter().map(|node| Link::new(node.address, room)).collect(),
+            flights: RefCell::new(vec![Flight::default(); Slots::COUNT as usize]),
+            tickets: RefCell::new(Tickets::new(Slots::COUNT)),
+            slots,
+            queue,
+            doors,
+            counters: Cell::new(Counters { registrations: 1, ..Counters::default() }),
+            idle: Cell::new(0),
+            // Where processors are few, the answer may need this one.
+            spins: if processors > 2 { SPINS } else { 2 },
+            connector: Some(connector),
+        })
     }
 
     /// How each node stands.
     pub fn status(&self) -> Vec<NodeStatus> {
-        Vec::new()
+        self.doors.status()
     }
 
     /// What this fabric has done so far.
     pub fn counters(&self) -> Counters {
-        Counters::default()
+        self.counters.get()
+    }
+
+    fn count(&self, change: impl FnOnce(&mut Counters)) {
+        let mut counters = self.counters.get();
+        change(&mut counters);
+        self.counters.set(counters);
+    }
+
+    /// Posts, if the node is up and the chain leads nowhere else. `None` if not.
+    #[inline]
+    fn try_post(&self, node: NodeId, chain: &[Verb<'_>]) -> Option<Posted> {
+        let link = self.links.get(node.index())?;
+        let joined = self.joined(node.index(), link)?;
+        if link.asked().any() && chain.iter().any(|verb| !matches!(verb, Verb::Read { .. })) {
+            // What has ended already need not be waited for.
+            self.progress();
+        }
+        let planned = plan(chain, joined.reach(), joined.connection.limits(), link.asked())?;
+        if planned.work.is_empty() {
+            return Some(Posted::Empty);
+        }
+        let class = Slots::class_for(planned.bytes)?;
+        let count = planned.work.len() as u32;
+        if link.room() < count {
+            self.wait_for(|| (link.room() >= count).then_some(()))?;
+        }
+        let mut slot = match self.slots.take(class) {
+            Some(slot) => slot,
+            None => self.make_room(class)?,
+        };
+        if !link.is_up() {
+            // It was lost while this waited for room.
+            self.slots.give(slot);
+            return None;
+        }
+        self.copy_in(&mut slot, chain, planned.words, joined.connection.limits().inline as usize);
+        let ticket = self.tickets.borrow_mut().issue();
+        self.flights.borrow_mut()[slot.index() as usize] = Flight {
+            ticket,
+            words: planned.words as u32,
+            node: node.0,
+            work: count as u8,
+            asked: planned.asked,
+            failed: false,
+        };
+        let fenced = planned.work.iter().filter(|(_, fenced)| *fenced).count() as u64;
+        let work = planned.work.iter().copied();
+        if let Err(error) = joined.connection.post(&self.slots, slot, joined.card.rkey, work) {
+            self.tickets.borrow_mut().close(ticket);
+            self.lose(node.index(), &format!("posting failed: {error}"));
+            return None;
+        }
+        link.posted(count, planned.asked);
+        self.count(|counters| {
+            counters.chains += 1;
+            counters.doorbells += 1;
+            counters.signalled += 1;
+            counters.work_requests += u64::from(count);
+            counters.fenced += fenced;
+        });
+        Some(Posted::Ticket(ticket))
+    }
+
+    /// Copies what is not posted inline to behind the chain's reply.
+    #[inline]
+    fn copy_in(&self, slot: &mut Slot, chain: &[Verb<'_>], words: usize, inline: usize) {
+        let mut at = words * 8;
+        for verb in chain {
+            if let Verb::Write { head, tail, .. } = *verb {
+                let bytes = head.len() * 8 + tail.len().next_multiple_of(8);
+                if bytes > inline {
+                    self.slots.put(slot, at, head, tail);
+                    at += bytes;
+                }
+            }
+        }
+    }
+
+    /// The node's connection, if there is one.
+    #[inline]
+    fn joined(&self, node: usize, link: &Link) -> Option<Arc<Joined>> {
+        if let Some(joined) = link.up() {
+            return Some(joined);
+        }
+        self.rejoin(node, link)
+    }
+
+    #[cold]
+    fn rejoin(&self, node: usize, link: &Link) -> Option<Arc<Joined>> {
+        if link.is_gone() {
+            link.fail();
+        }
+        self.progress();
+        self.retire(node);
+        if !link.is_down() {
+            return None;
+        }
+        link.join(self.doors.take(node)?);
+        self.count(|counters| counters.connections += 1);
+        link.up()
+    }
+
+    /// Gives a failed connection back, once all that was posted has come back.
+    fn retire(&self, node: usize) {
+        if self.links[node].let_go() {
+            self.doors.retire(node);
+        }
+    }
+
+    /// The connection to `node` does not work any more.
+    #[cold]
+    fn lose(&self, node: usize, why: &str) {
+        let link = &self.links[node];
+        if link.fail() {
+            let fault = Fault::Lost { address: link.address(), why: why.to_owned() };
+            self.doors.report(node, fault);
+        }
+    }
+
+    /// Takes completions that are there. Whether there were any.
+    #[inline]
+    fn progress(&self) -> bool {
+        match self.queue.poll(&self.slots, |done| self.complete(done)) {
+            Ok(count) => count > 0,
+            Err(error) => {
+                for node in 0..self.links.len() {
+                    self.lose(node, &format!("polling failed: {error}"));
+                }
+                false
+            }
+        }
+    }
+
+    #[inline]
+    fn complete(&self, done: Done) {
+        let mut flights = self.flights.borrow_mut();
+        let Some(flight) = flights.get_mut(done.index as usize) else { return };
+        let node = usize::from(flight.node);
+        if done.status != 0 {
+            flight.failed = true;
+            self.lose(node, &status_text(done.status));
+        }
+        let Some(slot) = done.slot else { return };
+        let flight = *flight;
+        drop(flights);
+        let link = &self.links[node];
+        link.completed(u32::from(flight.work), flight.asked);
+        let mut tickets = self.tickets.borrow_mut();
+        let ticket = tickets.get(flight.ticket);
+        if matches!(ticket, Ticket::Detached) {
+            tickets.close(flight.ticket);
+            self.slots.give(slot);
+        } else if flight.failed {
+            *ticket = Ticket::Failed;
+            self.slots.give(slot);
+        } else {
+            *ticket = Ticket::Ready(slot, flight.words);
+        }
+        drop(tickets);
+        if flight.failed {
+            self.retire(node);
+        }
+    }
+
+    /// Waits until `ready` yields something; not for ever.
+    #[cold]
+    fn wait_for<T>(&self, ready: impl Fn() -> Option<T>) -> Option<T> {
+        self.count(|counters| counters.full += 1);
+        let deadline = Instant::now() + ROOM;
+        loop {
+            self.progress();
+            if let Some(found) = ready() {
+                return Some(found);
+            }
+            if Instant::now() >= deadline {
+                return None;
+            }
+            thread::yield_now();
+        }
+    }
+
+    /// A slot of a class that has none left: of a reply that nobody has taken yet, which is moved
+    /// elsewhere, or of the next chain that ends.
+    #[cold]
+    fn make_room(&self, class: usize) -> Option<Slot> {
+        self.wait_for(|| {
+            if let Some(slot) = self.slots.take(class) {
+                return Some(slot);
+            }
+            let mut tickets = self.tickets.borrow_mut();
+            let ticket = tickets.ready_in(class)?;
+            match std::mem::replace(ticket, Ticket::Failed) {
+                Ticket::Ready(slot, words) => {
+                    *ticket = Ticket::Moved(self.slots.words(&slot, words as usize).into());
+                    Some(slot)
+                }
+                other => {
+                    *ticket = other;
+                    None
+                }
+            }
+        })
+    }
+
+    /// The reply behind a ticket, if it is there.
+    #[inline]
+    fn redeem(&self, number: u32) -> Option<Result<Reply<'_>, NodeDown>> {
+        let mut tickets = self.tickets.borrow_mut();
+        if matches!(tickets.get(number), Ticket::Pending) {
+            return None;
+        }
+        let ticket = tickets.close(number);
+        drop(tickets);
+        Some(match ticket {
+            // Replies that are kept must not use up the slots: chains need some.
+            Ticket::Ready(slot, words) if self.slots.is_short(slot.class()) => {
+                let moved = self.slots.words(&slot, words as usize).into();
+                self.slots.give(slot);
+                Ok(Reply(Words::Moved(moved)))
+            }
+            Ticket::Ready(slot, words) => {
+                Ok(Reply(Words::Lent { fabric: self, slot: Some(slot), words }))
+            }
+            Ticket::Moved(words) => Ok(Reply(Words::Moved(words))),
+            _ => Err(NodeDown),
+        })
+    }
+
+    /// Nothing came: lets others have the processor, and sleeps once it has been quiet for long.
+    #[inline]
+    fn idle(&self) {
+        let idle = self.idle.get().saturating_add(1);
+        self.idle.set(idle);
+        if idle < self.spins {
+            std::hint::spin_loop();
+        } else if idle < PATIENT {
+            thread::yield_now();
+        } else {
+            self.nap();
+        }
+    }
+
+    #[cold]
+    fn nap(&self) {
+        // What came before the event was asked for brings none, so it is looked for once more.
+        if self.queue.arm().is_ok() && !self.progress() {
+            self.count(|counters| counters.sleeps += 1);
+            // Without the event, it is a nap all the same.
+            let _ = self.queue.sleep(NAP);
+        }
     }
 }
 
-/// What the verbs of a chain yielded.
-#[derive(Debug)]
-pub struct Reply<'f>(PhantomData<&'f RdmaFabric>);
+impl Drop for RdmaFabric {
+    fn drop(&mut self) {
+        let deadline = Instant::now() + DRAIN;
+        while self.links.iter().any(Link::is_busy) && Instant::now() < deadline {
+            if !self.progress() {
+                thread::yield_now();
+            }
+        }
+        self.doors.stop();
+        if let Some(connector) = self.connector.take() {
+            // It panics only if this crate is wrong; there is nothing left to clean up then.
+            let _ = connector.join();
+        }
+    }
+}
+
+impl std::fmt::Debug for RdmaFabric {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RdmaFabric").field("nodes", &self.status()).finish_non_exhaustive()
+    }
+}
+
+enum Posted {
+    Ticket(u32),
+    Empty,
+}
+
+enum Words<'f> {
+    Lent { fabric: &'f RdmaFabric, slot: Option<Slot>, words: u32 },
+    Moved(Box<[u64]>),
+    None,
+}
+
+/// What the verbs of a chain yielded. Dropping it gives the slot back to the fabric.
+pub struct Reply<'f>(Words<'f>);
 
 impl Deref for Reply<'_> {
     type Target = [u64];
 
+    #[inline]
     fn deref(&self) -> &[u64] {
-        &[]
+        match &self.0 {
+            Words::Lent { fabric, slot: Some(slot), words } => {
+                fabric.slots.words(slot, *words as usize)
+            }
+            Words::Moved(words) => words,
+            Words::Lent { slot: None, .. } | Words::None => &[],
+        }
     }
 }
 
-/// A posted chain.
-#[derive(Debug)]
-pub struct Completion<'f>(PhantomData<&'f RdmaFabric>);
+impl Drop for Reply<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Words::Lent { fabric, slot, .. } = &mut self.0
+            && let Some(slot) = slot.take()
+        {
+            fabric.slots.give(slot);
+        }
+    }
+}
+
+impl std::fmt::Debug for Reply<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+/// A posted chain. Dropping it detaches the chain, which still runs.
+pub struct Completion<'f>(State<'f>);
+
+enum State<'f> {
+    Pending { fabric: &'f RdmaFabric, ticket: u32 },
+    Empty,
+    Over,
+}
 
 impl<'f> Future for Completion<'f> {
     type Output = Result<Reply<'f>, NodeDown>;
 
-    fn poll(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<Self::Output> {
-        Poll::Ready(Err(NodeDown))
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let State::Pending { fabric, ticket } = self.0 else {
+            return Poll::Ready(match std::mem::replace(&mut self.0, State::Over) {
+                State::Empty => Ok(Reply(Words::None)),
+                _ => Err(NodeDown),
+            });
+        };
+        let mut redeemed = fabric.redeem(ticket);
+        if redeemed.is_none() && fabric.progress() {
+            redeemed = fabric.redeem(ticket);
+            fabric.idle.set(0);
+        }
+        if let Some(reply) = redeemed {
+            self.0 = State::Over;
+            return Poll::Ready(reply);
+        }
+        fabric.idle();
+        // Nobody wakes tasks here: whoever waits polls.
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+impl Drop for Completion<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let State::Pending { fabric, ticket: number } = self.0 else { return };
+        let mut tickets = fabric.tickets.borrow_mut();
+        let ticket = tickets.get(number);
+        if matches!(ticket, Ticket::Pending) {
+            *ticket = Ticket::Detached;
+        } else if let Ticket::Ready(slot, _) = tickets.close(number) {
+            fabric.slots.give(slot);
+        }
+    }
+}
+
+impl std::fmt::Debug for Completion<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Completion")
     }
 }
 
@@ -130,11 +612,19 @@ impl Fabric for RdmaFabric {
     type Reply<'f> = Reply<'f>;
     type Completion<'f> = Completion<'f>;
 
+    #[inline]
     fn nodes(&self) -> usize {
-        self.nodes
+        self.links.len()
     }
 
-    fn post<'f>(&'f self, _node: NodeId, _chain: &[Verb<'_>]) -> Completion<'f> {
-        Completion(PhantomData)
+    /// Posts the chain. One that reaches outside of the node's memory is not posted, as though the
+    /// node did not answer.
+    #[inline]
+    fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> Completion<'f> {
+        Completion(match self.try_post(node, chain) {
+            Some(Posted::Ticket(ticket)) => State::Pending { fabric: self, ticket },
+            Some(Posted::Empty) => State::Empty,
+            None => State::Over,
+        })
     }
 }

@@ -15,12 +15,18 @@
 //!
 //! The [control plane](control) stands beside these; nothing on the data path knows of it.
 
+mod chain;
+mod connector;
 pub mod control;
 mod device;
 mod error;
 mod fabric;
 mod greeting;
+mod link;
 mod memnode;
+mod memory;
+mod tickets;
+mod verbs;
 
 pub use device::{DeviceChoice, DeviceInfo, GidInfo, GidKind, PortInfo, PortState, devices};
 pub use error::{Error, Fault};

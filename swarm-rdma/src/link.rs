@@ -1,0 +1,139 @@
+//! The way to one node, as the fabric uses it.
+//!
+//! down → up (a connection was handed in) → failing (it does not work any more; nothing is posted) →
+//! down (all that was posted has come back, and the connection was given back).
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::chain::{Asked, Reach};
+use crate::connector::Joined;
+
+/// The way to one node.
+pub(crate) struct Link {
+    address: SocketAddr,
+    joined: RefCell<Option<Arc<Joined>>>,
+    failing: Cell<bool>,
+    /// Work requests that the queue pair takes, when nothing is under way.
+    limit: u32,
+    /// Work requests that it takes now.
+    room: Cell<u32>,
+    /// Chains under way that have READs.
+    reads: Cell<u32>,
+    /// Chains under way that have atomics.
+    atomics: Cell<u32>,
+}
+
+impl Joined {
+    /// Where the node's memory is.
+    #[inline]
+    pub(crate) fn reach(&self) -> Reach {
+        Reach { base: self.card.base, words: self.card.words }
+    }
+}
+
+impl Link {
+    /// No connection yet; one will take `limit` work requests.
+    pub(crate) fn new(address: SocketAddr, limit: u32) -> Self {
+        Self {
+            address,
+            joined: RefCell::new(None),
+            failing: Cell::new(false),
+            limit,
+            room: Cell::new(limit),
+            reads: Cell::new(0),
+            atomics: Cell::new(0),
+        }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The connection, if it works as far as is known.
+    #[inline]
+    pub(crate) fn up(&self) -> Option<Arc<Joined>> {
+        let joined = self.joined.borrow();
+        // No order is needed: whoever sees this late posts to a queue pair that fails it.
+        let works =
+            |joined: &&Arc<Joined>| !self.failing.get() && !joined.gone.load(Ordering::Relaxed);
+        joined.as_ref().filter(works).map(Arc::clone)
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.up().is_some()
+    }
+
+    /// Whether the other end has ended the connection.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.joined.borrow().as_ref().is_some_and(|joined| joined.gone.load(Ordering::Relaxed))
+    }
+
+    /// Whether there is no connection.
+    pub(crate) fn is_down(&self) -> bool {
+        self.joined.borrow().is_none()
+    }
+
+    /// Whether anything is under way.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.room.get() < self.limit
+    }
+
+    /// A connection was handed in.
+    pub(crate) fn join(&self, joined: Arc<Joined>) {
+        self.room.set(self.limit);
+        self.reads.set(0);
+        self.atomics.set(0);
+        self.failing.set(false);
+        *self.joined.borrow_mut() = Some(joined);
+    }
+
+    /// The connection does not work. Whether that is news.
+    pub(crate) fn fail(&self) -> bool {
+        let news = !self.failing.replace(true);
+        if news && let Some(joined) = self.joined.borrow().as_ref() {
+            // What is under way comes back at once, as failed.
+            joined.connection.disconnect();
+        }
+        news
+    }
+
+    /// Gives a failing connection up if nothing is under way. Whether it did.
+    pub(crate) fn let_go(&self) -> bool {
+        if !self.failing.get() || self.is_busy() || self.is_down() {
+            return false;
+        }
+        self.joined.borrow_mut().take();
+        true
+    }
+
+    /// Work requests that may be posted now.
+    #[inline]
+    pub(crate) fn room(&self) -> u32 {
+        self.room.get()
+    }
+
+    /// READs and atomics under way.
+    #[inline]
+    pub(crate) fn asked(&self) -> Asked {
+        Asked { reads: self.reads.get() > 0, atomics: self.atomics.get() > 0 }
+    }
+
+    /// A chain of `work` work requests was posted.
+    #[inline]
+    pub(crate) fn posted(&self, work: u32, asked: Asked) {
+        self.room.set(self.room.get() - work);
+        self.reads.set(self.reads.get() + u32::from(asked.reads));
+        self.atomics.set(self.atomics.get() + u32::from(asked.atomics));
+    }
+
+    /// A chain has ended.
+    #[inline]
+    pub(crate) fn completed(&self, work: u32, asked: Asked) {
+        self.room.set(self.room.get() + work);
+        self.reads.set(self.reads.get() - u32::from(asked.reads));
+        self.atomics.set(self.atomics.get() - u32::from(asked.atomics));
+    }
+}

@@ -1,0 +1,285 @@
+//! Queue pairs with the connection that they belong to.
+
+use std::io;
+use std::mem::{self, MaybeUninit};
+use std::ptr;
+use std::sync::Arc;
+
+use rdma_sys::{
+    ibv_access_flags, ibv_modify_qp, ibv_post_send, ibv_qp_attr, ibv_qp_attr_mask,
+    ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_send_flags, ibv_send_wr, ibv_sge,
+    ibv_wr_opcode, rdma_accept, rdma_conn_param, rdma_connect, rdma_create_qp, rdma_destroy_qp,
+    rdma_disconnect,
+};
+use swarm_core::fabric::MAX_VERBS;
+
+use super::checked;
+use super::domain::{Domain, Region};
+use super::manager::{Id, IdKey};
+use super::queue::{CompletionQueue, LAST};
+use super::slots::{Slot, Slots};
+
+/// What others may do through a queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Access {
+    /// READ, WRITE and CAS.
+    All,
+    /// Nothing.
+    Nothing,
+}
+
+/// How much a queue pair takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Work requests under way.
+    pub(crate) queue: u32,
+    /// Bytes that may be posted inline.
+    pub(crate) inline: u32,
+    /// READs and atomics under way.
+    pub(crate) asked: u8,
+    /// READs and atomics of the other end that are answered at a time.
+    pub(crate) answered: u8,
+    /// Times that a packet is sent again.
+    pub(crate) retries: u8,
+}
+
+/// One work request of a chain.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Work<'a> {
+    /// READs `bytes` bytes at `remote` into the slot, at its byte `at`.
+    Read { remote: u64, at: usize, bytes: usize },
+    /// WRITEs `bytes` bytes of the slot, from its byte `at`, to `remote`.
+    Write { remote: u64, at: usize, bytes: usize },
+    /// WRITEs `head`, then `tail`, the last word filled up with zero bytes, to `remote`; inline.
+    Inline { remote: u64, head: &'a [u64], tail: &'a [u8] },
+    /// Compares-and-swaps the word at `remote`; what was there goes into the slot, at its byte `at`.
+    Cas { remote: u64, at: usize, expect: u64, new: u64 },
+}
+
+/// A queue pair and its connection.
+pub(crate) struct Connection {
+    // Dropped in this order: the identifier, then what its queue pair stood on.
+    id: Id,
+    limits: Limits,
+    _queue: Arc<CompletionQueue>,
+    _region: Arc<Region>,
+    _domain: Arc<Domain>,
+}
+
+/// Pads a value's last word.
+static ZEROS: [u8; 8] = [0; 8];
+
+impl Connection {
+    /// A queue pair for `id`, whose work completes at `queue`. `region` is what either end's work
+    /// requests touch of this process's memory.
+    pub(crate) fn new(
+        id: Id,
+        domain: &Arc<Domain>,
+        queue: &Arc<CompletionQueue>,
+        region: &Arc<Region>,
+        limits: Limits,
+    ) -> io::Result<Self> {
+        if id.device() != Some(domain.device()) {
+            return Err(io::Error::other("the address belongs to another RDMA device"));
+        }
+        // SAFETY: the structure is plain numbers and pointers, for which zeroes are valid.
+        let mut wanted: ibv_qp_init_attr = unsafe { mem::zeroed() };
+        wanted.send_cq = queue.raw();
+        wanted.recv_cq = queue.raw();
+        wanted.qp_type = ibv_qp_type::IBV_QPT_RC;
+        wanted.cap.max_send_wr = limits.queue;
+        wanted.cap.max_recv_wr = 1;
+        wanted.cap.max_send_sge = 3;
+        wanted.cap.max_recv_sge = 1;
+        wanted.cap.max_inline_data = limits.inline;
+        // SAFETY: identifier, domain and queue are alive, and kept so until the queue pair is gone.
+        checked(unsafe { rdma_create_qp(id.raw(), domain.raw(), &raw mut wanted) })?;
+        let limits = Limits { inline: wanted.cap.max_inline_data, ..limits };
+        Ok(Self {
+            id,
+            limits,
+            _queue: Arc::clone(queue),
+            _region: Arc::clone(region),
+            _domain: Arc::clone(domain),
+        })
+    }
+
+    pub(crate) fn key(&self) -> IdKey {
+        self.id.key()
+    }
+
+    /// How much it takes.
+    pub(crate) fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn parameters(&self, private: &[u8]) -> rdma_conn_param {
+        // SAFETY: the structure is plain numbers and a pointer, for which zeroes are valid.
+        let mut parameters: rdma_conn_param = unsafe { mem::zeroed() };
+        parameters.private_data = private.as_ptr().cast();
+        parameters.private_data_len = u8::try_from(private.len()).unwrap_or(u8::MAX);
+        parameters.responder_resources = self.limits.answered;
+        parameters.initiator_depth = self.limits.asked;
+        parameters.retry_count = self.limits.retries;
+        parameters.rnr_retry_count = 7;
+        parameters
+    }
+
+    /// Asks the other end for a connection.
+    pub(crate) fn connect(&self, private: &[u8]) -> io::Result<()> {
+        let mut parameters = self.parameters(private);
+        // SAFETY: the parameters and their private data are copied by the call.
+        checked(unsafe { rdma_connect(self.id.raw(), &raw mut parameters) })
+    }
+
+    /// Accepts the other end's request.
+    pub(crate) fn accept(&self, private: &[u8]) -> io::Result<()> {
+        let mut parameters = self.parameters(private);
+        // SAFETY: the parameters and their private data are copied by the call.
+        checked(unsafe { rdma_accept(self.id.raw(), &raw mut parameters) })
+    }
+
+    /// Ends the connection: all work that is under way comes back, failed.
+    pub(crate) fn disconnect(&self) {
+        // SAFETY: the identifier is there until this is dropped. A failure means that the
+        // connection has ended already, or has never been.
+        unsafe { rdma_disconnect(self.id.raw()) };
+        let _ = self.modify(ibv_qp_attr_mask::IBV_QP_STATE, |attributes| {
+            attributes.qp_state = ibv_qp_state::IBV_QPS_ERR;
+        });
+    }
+
+    /// Says what the other end may do from now on.
+    pub(crate) fn allow(&self, access: Access) -> io::Result<()> {
+        let flags = match access {
+            Access::All => {
+                ibv_access_flags::IBV_ACCESS_REMOTE_READ.0
+                    | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0
+                    | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0
+            }
+            Access::Nothing => 0,
+        };
+        self.modify(ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS, |attributes| {
+            attributes.qp_access_flags = flags;
+        })
+    }
+
+    fn modify(&self, what: ibv_qp_attr_mask, set: impl FnOnce(&mut ibv_qp_attr)) -> io::Result<()> {
+        // SAFETY: the structure is plain numbers, for which zeroes are valid.
+        let mut attributes: ibv_qp_attr = unsafe { mem::zeroed() };
+        set(&mut attributes);
+        // SAFETY: the queue pair is there until this is dropped.
+        checked(unsafe {
+            ibv_modify_qp((*self.id.raw()).qp, &raw mut attributes, what.0 as libc::c_int)
+        })
+    }
+
+    /// Posts a chain with one call; only its last work request is signalled. The slot goes to the
+    /// device and comes back with that completion.
+    ///
+    /// Those of `chain` with `true` wait until all earlier READs and atomics are done.
+    ///
+    /// # Errors
+    /// The device did not take all of it. What it took runs; the slot is lost.
+    #[inline]
+    pub(crate) fn post<'w>(
+        &self,
+        slots: &Slots,
+        slot: Slot,
+        key: u32,
+        chain: impl ExactSizeIterator<Item = (Work<'w>, bool)>,
+    ) -> io::Result<()> {
+        let count = chain.len();
+        assert!((1..=MAX_VERBS).contains(&count), "a chain has 1 to {MAX_VERBS} work requests");
+        let mut requests = [const { MaybeUninit::<ibv_send_wr>::zeroed() }; MAX_VERBS];
+        let mut pieces = [[ibv_sge { addr: 0, length: 0, lkey: 0 }; 3]; MAX_VERBS];
+        let first = requests.as_mut_ptr().cast::<ibv_send_wr>();
+        for (n, (work, fenced)) in chain.enumerate() {
+            let last = n + 1 == count;
+            // SAFETY: the structure is plain numbers, pointers and unions of such, for which zeroes
+            // are valid; `n` is below `count`.
+            let request = unsafe { &mut *first.add(n) };
+            request.wr_id = u64::from(slot.index()) | if last { LAST } else { 0 };
+            // SAFETY: only the requests in front of the last one have a successor in the array.
+            request.next = if last { ptr::null_mut() } else { unsafe { first.add(n + 1) } };
+            let mut flags = if last { ibv_send_flags::IBV_SEND_SIGNALED.0 } else { 0 };
+            if fenced {
+                flags |= ibv_send_flags::IBV_SEND_FENCE.0;
+            }
+            flags |= fill(request, &mut pieces[n], &work, slots, &slot, key);
+            request.send_flags = flags;
+        }
+        // The device has the slot from here on: its token lives on in the work requests' ids.
+        mem::forget(slot);
+        let mut bad = ptr::null_mut();
+        // SAFETY: the requests are linked and initialized, and name memory of the slot, whose token
+        // the device has now and which lies in a region that the queue pair keeps alive, or memory
+        // that is copied inline by this call.
+        checked(unsafe { ibv_post_send((*self.id.raw()).qp, first, &raw mut bad) })
+    }
+}
+
+/// Fills in what is particular to one kind of work. Yields the flags that it needs.
+#[inline]
+fn fill(
+    request: &mut ibv_send_wr,
+    pieces: &mut [ibv_sge; 3],
+    work: &Work<'_>,
+    slots: &Slots,
+    slot: &Slot,
+    key: u32,
+) -> u32 {
+    let piece = |at, bytes: usize| {
+        let (addr, lkey) = slots.reach(slot, at, bytes);
+        ibv_sge { addr, length: bytes as u32, lkey }
+    };
+    request.sg_list = pieces.as_mut_ptr();
+    request.num_sge = 1;
+    match *work {
+        Work::Read { remote, at, bytes } => {
+            request.opcode = ibv_wr_opcode::IBV_WR_RDMA_READ;
+            request.wr.rdma = rdma_sys::rdma_t { remote_addr: remote, rkey: key };
+            pieces[0] = piece(at, bytes);
+        }
+        Work::Write { remote, at, bytes } => {
+            request.opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE;
+            request.wr.rdma = rdma_sys::rdma_t { remote_addr: remote, rkey: key };
+            pieces[0] = piece(at, bytes);
+        }
+        Work::Inline { remote, head, tail } => {
+            request.opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE;
+            request.wr.rdma = rdma_sys::rdma_t { remote_addr: remote, rkey: key };
+            let padding = tail.len().next_multiple_of(8) - tail.len();
+            let sources = [
+                (head.as_ptr() as u64, head.len() * 8),
+                (tail.as_ptr() as u64, tail.len()),
+                (ZEROS.as_ptr() as u64, padding),
+            ];
+            let mut used = 0;
+            for (addr, bytes) in sources.into_iter().filter(|&(_, bytes)| bytes > 0) {
+                pieces[used] = ibv_sge { addr, length: bytes as u32, lkey: 0 };
+                used += 1;
+            }
+            request.num_sge = used as i32;
+            return ibv_send_flags::IBV_SEND_INLINE.0;
+        }
+        Work::Cas { remote, at, expect, new } => {
+            request.opcode = ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP;
+            request.wr.atomic = rdma_sys::atomic_t {
+                remote_addr: remote,
+                compare_add: expect,
+                swap: new,
+                rkey: key,
+            };
+            pieces[0] = piece(at, 8);
+        }
+    }
+    0
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // SAFETY: the queue pair is this value's own, and nobody posts to it any more.
+        unsafe { rdma_destroy_qp(self.id.raw()) };
+    }
+}

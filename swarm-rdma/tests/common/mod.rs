@@ -1,0 +1,98 @@
+//! What the tests share.
+
+use std::future::Future;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use swarm_core::fabric::{Fabric, NodeDown, NodeId, Verb};
+use swarm_rdma::{
+    ClientId, ConnectOptions, Endpoint, MemoryNode, PoolId, RdmaFabric, ServeOptions, devices,
+};
+
+/// The pool that the tests' nodes belong to.
+pub(crate) const POOL: PoolId = PoolId(0x5a5a_0000_1111);
+
+/// An address of this host's RDMA device. `None`, said loudly, if there is no device: the test is
+/// skipped then.
+pub(crate) fn device_address() -> Option<IpAddr> {
+    let devices = match devices() {
+        Ok(devices) => devices,
+        Err(error) => {
+            assert!(std::env::var_os("SWARM_RDMA_REQUIRED").is_none(), "{error}");
+            eprintln!("SKIPPED, run it by ci/rdma.sh: {error}");
+            return None;
+        }
+    };
+    let gids = devices.iter().flat_map(|device| &device.ports).flat_map(|port| &port.gids);
+    gids.filter_map(|gid| gid.address()).find(IpAddr::is_ipv4)
+}
+
+/// Memory nodes of one pool in this process.
+pub(crate) fn serve(at: IpAddr, nodes: usize, bytes: u64) -> Vec<MemoryNode> {
+    (0..nodes)
+        .map(|number| {
+            let options = ServeOptions::new(SocketAddr::new(at, 0), bytes);
+            let node = MemoryNode::serve(&options).expect("a memory node");
+            node.enlist(POOL, NodeId(number as u8));
+            node
+        })
+        .collect()
+}
+
+/// Where the nodes are.
+pub(crate) fn endpoints(nodes: &[MemoryNode]) -> Vec<Endpoint> {
+    nodes.iter().map(|node| Endpoint { address: node.address(), life: Some(node.life()) }).collect()
+}
+
+/// A client in a slot of its own.
+pub(crate) fn client(slot: u32) -> ClientId {
+    ClientId { slot, incarnation: u64::from(slot) + 100 }
+}
+
+/// How `client` connects.
+pub(crate) fn options(client: ClientId) -> ConnectOptions {
+    ConnectOptions::new(POOL, client, 1024)
+}
+
+/// A fabric of a client, all of whose nodes are up.
+pub(crate) fn connect(client: ClientId, nodes: &[Endpoint]) -> RdmaFabric {
+    let fabric = RdmaFabric::connect(&options(client), nodes).expect("a fabric");
+    for status in fabric.status() {
+        assert_eq!(status.fault, None);
+    }
+    fabric
+}
+
+/// Runs a future to its end.
+pub(crate) fn wait<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    let mut cx = Context::from_waker(Waker::noop());
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+            return output;
+        }
+        assert!(Instant::now() < deadline, "a chain does not end");
+    }
+}
+
+/// Posts a chain and waits for what it yields.
+pub(crate) fn post(
+    fabric: &RdmaFabric,
+    node: u8,
+    chain: &[Verb<'_>],
+) -> Result<Vec<u64>, NodeDown> {
+    wait(fabric.post(NodeId(node), chain)).map(|reply| reply.to_vec())
+}
+
+/// Waits until something is so, and says how long that took.
+pub(crate) fn until(what: &str, mut so: impl FnMut() -> bool) -> Duration {
+    let begun = Instant::now();
+    while !so() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "it does not come: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    begun.elapsed()
+}
