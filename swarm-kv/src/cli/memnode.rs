@@ -30,8 +30,9 @@ impl Body for Memory {
         Ok(())
     }
 
-    fn release(&mut self) {
-        self.0.release();
+    fn release(&mut self) -> Result<Id, String> {
+        self.0.release().map_err(|error| error.to_string())?;
+        Ok(Id(self.0.life().0))
     }
 
     fn fence(&mut self, client: usize, incarnation: u64) -> usize {

@@ -26,8 +26,12 @@ pub trait Body: Send {
     /// # Errors
     /// Why it cannot.
     fn enlist(&mut self, record: &PoolRecord, node: u8) -> Result<(), String>;
-    /// The node belongs to no pool any more: all connections end, and its memory is as new.
-    fn release(&mut self);
+    /// The node belongs to no pool any more: all connections end, its memory is as new, and it has a
+    /// new life.
+    ///
+    /// # Errors
+    /// Why it cannot. It belongs to no pool then, either.
+    fn release(&mut self) -> Result<Id, String>;
     /// Takes the access flags off the queue pairs of `client` in all its lives up to `incarnation`,
     /// and refuses these from now on. Says how many connections that were.
     fn fence(&mut self, client: usize, incarnation: u64) -> usize;
@@ -163,7 +167,7 @@ impl<B: Body> Ledger<B> {
     pub fn release(&mut self, pool: Id) -> Result<(), Refusal> {
         self.of(pool)?;
         self.member = None;
-        self.body.release();
+        self.entry.life = self.body.release().map_err(Refusal::Failed)?;
         Ok(())
     }
 
@@ -267,7 +271,9 @@ mod tests {
         fn enlist(&mut self, _: &PoolRecord, _: u8) -> Result<(), String> {
             Ok(())
         }
-        fn release(&mut self) {}
+        fn release(&mut self) -> Result<Id, String> {
+            Ok(Id(8))
+        }
         fn fence(&mut self, client: usize, incarnation: u64) -> usize {
             self.0.push((client, incarnation));
             1
@@ -341,8 +347,7 @@ mod tests {
         ledger.release(pool).expect("it belongs to it");
         let gone = ledger.claim(pool, holder(0, 9));
         assert_eq!(gone, Err(Refusal::OtherPool { pool: None }));
-        ledger.enlist(other.clone(), 0).expect("it is free again");
-        let mut reborn = Ledger::new(NodeEntry { life: Id(8), ..entry }, Log::default());
-        assert!(matches!(reborn.enlist(other, 0), Err(Refusal::Failed(_))), "another life");
+        assert_eq!(ledger.entry().life, Id(8));
+        assert!(matches!(ledger.enlist(other, 0), Err(Refusal::Failed(_))), "another life");
     }
 }

@@ -25,8 +25,9 @@ impl Body for MadeUp {
         Ok(())
     }
 
-    fn release(&mut self) {
+    fn release(&mut self) -> Result<Id, String> {
         self.0.lock().expect("nobody panicked").released = true;
+        Id::random().map_err(|error| error.to_string())
     }
 
     fn fence(&mut self, client: usize, incarnation: u64) -> usize {

@@ -96,13 +96,15 @@ fn node(address: SocketAddr) -> Finding {
     let (name, capacity) = (&status.entry.name, show_size(status.entry.capacity));
     let whose = pool.map_or("no pool".to_owned(), |pool| format!("pool {}", pool.name));
     let saw = format!("{name}, {capacity}, of {whose}, {} clients", status.clients.len());
-    // A node takes connections only as what it is in its pool: the last of these.
-    let nodes = vec![Endpoint { address, life: None }; usize::from(status.node) + 1];
+    // A node takes connections only as what it is in its pool.
+    let number = usize::from(status.node);
+    let count = pool.map_or(1, |pool| pool.nodes.len());
+    let nodes = vec![Endpoint { address, life: None }; count];
     let id = PoolId(pool.map_or(0, |pool| pool.id.0));
     let mut options = ConnectOptions::new(id, ClientId::NOBODY, status.entry.capacity / 8);
     options.device = far::device();
     let reached = match RdmaFabric::connect(&options, &nodes) {
-        Ok(fabric) => fabric.status().pop().and_then(|node| node.fault),
+        Ok(fabric) => fabric.status().into_iter().nth(number).and_then(|node| node.fault),
         Err(error) => {
             return Finding::bad(probe, format!("{saw}; {error}"), "see above: this host's device");
         }

@@ -1,0 +1,175 @@
+#!/usr/bin/env bash
+# Memory nodes, etcd and clients as processes of one host with an RDMA device: everything that the
+# command line does on pools behind RDMA cards, and what happens when nodes, clients and etcd die.
+#
+#   SWARM=…/swarm ci/rdma/cluster.sh [ADDRESS] [STEP...]
+#
+# ADDRESS is the device's (10.99.0.1, as in guest.sh); without steps all of them run: static, torture,
+# nodes, evict, etcd.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+source ci/rdma/lib.sh
+
+address="${1:-10.99.0.1}"
+[[ $# -gt 0 ]] && shift
+steps=" ${*:-static torture nodes evict etcd} "
+wants() { [[ "$steps" == *" $1 "* ]]; }
+capacity=64MiB
+file="$work/nodes.toml"
+pool="rdma:$file"
+nodes=()
+
+start_nodes() {
+    nodes=()
+    for port in 7471 7472 7473; do
+        memnode "node-$port" --listen "$address:$port" --capacity "$capacity" --static "$file"
+        nodes+=("$node")
+    done
+}
+
+stop_nodes() {
+    for process in "${nodes[@]}"; do
+        kill -TERM "$process" 2>/dev/null || true
+        wait "$process" 2>/dev/null || true
+    done
+}
+
+fresh() { # a pool without clients, of nodes that are all there
+    "$SWARM" destroy --force "$pool" > /dev/null 2>&1 || true
+    "$SWARM" create "$pool" --capacity "$capacity" "$@" > /dev/null
+}
+
+echo "nodes = [\"$address:7471\", \"$address:7472\", \"$address:7473\"]" > "$file"
+SWARM_GID_INDEX="${SWARM_GID_INDEX:-}"
+[[ -n "$SWARM_GID_INDEX" ]] || unset SWARM_GID_INDEX
+
+if wants static; then
+    say "no nodes, no pool: errors within seconds that say what to do"
+    says "no nodes" "does not answer" "$(fails 3 "$SWARM" get "$pool" a)"
+    start_nodes
+    says "no pool" "swarm create" "$(fails 3 "$SWARM" get "$pool" a)"
+    says "not listed" "does not list" \
+        "$(fails 2 "$SWARM" memnode --listen "$address:7480" --capacity 64MiB --static "$file")"
+
+    say "the everyday commands"
+    "$SWARM" create "$pool" --capacity "$capacity"
+    says "twice" "is a pool already" "$(fails 3 "$SWARM" create "$pool" --capacity "$capacity")"
+    "$SWARM" put "$pool" greeting hello
+    same get hello "$("$SWARM" get "$pool" greeting)"
+    "$SWARM" insert "$pool" another one
+    fails 1 "$SWARM" insert "$pool" another two > /dev/null
+    "$SWARM" update "$pool" another three
+    same get three "$("$SWARM" get "$pool" another)"
+    "$SWARM" delete "$pool" another
+    fails 1 "$SWARM" get "$pool" another > /dev/null
+    head -c 300000 /dev/urandom | base64 -w 0 > "$work/large"
+    "$SWARM" put "$pool" large - < "$work/large"
+    "$SWARM" get "$pool" large | cmp - "$work/large" || die "a large value is damaged"
+    "$SWARM" delete "$pool" large
+    for number in {1..200}; do printf 'key-%s\tvalue-%s\n' "$number" "$number"; done > "$work/in"
+    "$SWARM" import "$pool" "$work/in"
+    "$SWARM" export "$pool" | grep ^key- | sort > "$work/out"
+    sort "$work/in" | cmp - "$work/out" || die "what was imported is not what was exported"
+    "$SWARM" info "$pool"
+    same "clients that are left" 0 \
+        "$("$SWARM" info "$pool" --json | sed -n 's/.*"clients":\([0-9]*\).*/\1/p')"
+    "$SWARM" doctor --static "$file" || true
+
+    say "bench"
+    "$SWARM" bench "$pool" --keys 500 --ops 4000 --clients 2 --workload b
+    stop_nodes
+    says "a node's report" "memory registrations" "$(cat "$work/node-7471.log")"
+fi
+
+if wants torture; then
+    say "torture: clients are killed"
+    start_nodes
+    fresh --max-clients 64
+    "$SWARM" torture "$pool" --seconds 10 --clients 3 --keys 3 --kill-clients \
+        --history "$work/history"
+    "$SWARM" check "$work/history"
+    stop_nodes
+fi
+
+if wants nodes; then
+    say "torture: a memory node is killed, as are clients"
+    start_nodes
+    fresh --max-clients 64
+    "$SWARM" torture "$pool" --seconds 10 --clients 3 --keys 3 --kill-clients --kill-node \
+        --history "$work/history"
+    "$SWARM" check "$work/history"
+    say "the others go on, also for those who come later"
+    "$SWARM" put "$pool" still there
+    same get there "$("$SWARM" get "$pool" still)"
+    stop_nodes
+fi
+
+if wants evict; then
+    say "an evicted client's write does not land"
+    start_nodes
+    fresh
+    mkfifo "$work/lines"
+    "$SWARM" import "$pool" "$work/lines" > "$work/import.log" 2>&1 &
+    client=$!
+    running+=("$client")
+    exec 7> "$work/lines"
+    printf 'before\tyes\n' >&7
+    waits 20 "the client's first write" "$SWARM" get "$pool" before
+    "$SWARM" info "$pool"
+    "$SWARM" evict "$pool" 0
+    printf 'after\tno\n' >&7
+    exec 7>&-
+    status=0
+    wait "$client" || status=$?
+    same "the evicted client's exit status" 3 "$status"
+    cat "$work/import.log"
+    fails 1 "$SWARM" get "$pool" after > /dev/null
+    same get yes "$("$SWARM" get "$pool" before)"
+    says "nobody there" "has no client 0" "$(fails 3 "$SWARM" evict "$pool" 0)"
+    stop_nodes
+fi
+
+if wants etcd; then
+    say "the same with etcd"
+    members=127.0.0.1:2379
+    named="rdma://$members/pool"
+    begun=$SECONDS
+    says "etcd gone at start" "etcd at" "$(fails 3 "$SWARM" get "$named" a)"
+    ((SECONDS - begun < 10)) || die "that took $((SECONDS - begun)) s"
+    start_etcd "$members"
+    nodes=()
+    for name in a b c; do
+        memnode "$name" --listen "$address:$((7481 + ${#nodes[@]}))" --capacity "$capacity" \
+            --etcd "$members" --name "$name"
+        nodes+=("$node")
+    done
+    twin="$(fails 3 "$SWARM" memnode --listen "$address:7490" --capacity 64MiB --etcd "$members" \
+        --name a)"
+    says "two nodes with one name" "$address:7481" "$twin"
+    says "two nodes with one name" "$address:7490" "$twin"
+    "$SWARM" create "$named" --capacity "$capacity"
+    "$SWARM" put "$named" greeting hello
+    "$SWARM" doctor --etcd "$members" --node "$address:7481" || true
+    say "torture with etcd"
+    "$SWARM" torture "$named" --seconds 5 --clients 3 --keys 3 --kill-clients
+    say "etcd dies; the clients that there are go on"
+    mkfifo "$work/more"
+    "$SWARM" import "$named" "$work/more" > "$work/import.log" 2>&1 &
+    client=$!
+    running+=("$client")
+    exec 8> "$work/more"
+    printf 'before\tyes\n' >&8
+    waits 20 "the client's first write" "$SWARM" get "$named" before
+    kill -KILL "$etcd"
+    sleep 8
+    for number in {1..50}; do printf 'after-%s\tyes\n' "$number"; done >&8
+    sleep 1
+    says "a new client" "etcd at" "$(fails 3 "$SWARM" get "$named" before)"
+    exec 8>&-
+    wait "$client" || die "the client did not go on: $(cat "$work/import.log")"
+    start_etcd "$members"
+    same get yes "$("$SWARM" get "$named" after-50)"
+    "$SWARM" destroy "$named" --force
+    stop_nodes
+fi
+say "all is well"
