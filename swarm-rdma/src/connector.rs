@@ -29,6 +29,9 @@ pub(crate) struct Joined {
     pub(crate) card: NodeCard,
     /// The other end has ended it.
     pub(crate) gone: AtomicBool,
+    /// The fabric is to believe that the node has more memory than it has.
+    #[cfg(test)]
+    pub(crate) pretends: AtomicBool,
 }
 
 /// Where connector and fabric meet, for one node.
@@ -348,7 +351,13 @@ impl Connector {
         else {
             return;
         };
-        let joined = Arc::new(Joined { connection, card, gone: AtomicBool::new(false) });
+        let joined = Arc::new(Joined {
+            connection,
+            card,
+            gone: AtomicBool::new(false),
+            #[cfg(test)]
+            pretends: AtomicBool::new(false),
+        });
         self.nodes[node].endpoint.life = Some(card.life);
         self.nodes[node].pause = FIRST_PAUSE;
         self.nodes[node].stage = Stage::Up(Arc::clone(&joined));

@@ -484,6 +484,17 @@ impl RdmaFabric {
     }
 }
 
+#[cfg(test)]
+impl RdmaFabric {
+    /// Believes that the nodes have more memory than they have.
+    pub(crate) fn pretend_larger(&self) {
+        for link in &self.links {
+            let joined = link.up().expect("the node is up");
+            joined.pretends.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+}
+
 impl Drop for RdmaFabric {
     fn drop(&mut self) {
         let deadline = Instant::now() + DRAIN;

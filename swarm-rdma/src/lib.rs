@@ -10,7 +10,12 @@
 //! | `greeting`        | what clients and nodes say of themselves when they connect           |
 //! | `device`          | devices, ports, GIDs, and choosing among them                        |
 //! | `verbs`           | libibverbs and librdmacm as small safe types: all `unsafe` is there  |
+//! | `memory`          | a node's memory: allocated or mapped, and registered once            |
 //! | `memnode`         | the memory node                                                      |
+//! | `chain`           | from verbs to work requests, and the order that these keep           |
+//! | `tickets`         | where replies wait                                                   |
+//! | `connector`       | the thread that connects, and connects again                         |
+//! | `link`            | the way to one node                                                  |
 //! | `fabric`          | the fabric                                                           |
 //!
 //! The [control plane](control) stands beside these; nothing on the data path knows of it.
@@ -25,6 +30,8 @@ mod greeting;
 mod link;
 mod memnode;
 mod memory;
+#[cfg(test)]
+mod tests;
 mod tickets;
 mod verbs;
 

@@ -30,6 +30,10 @@ impl Joined {
     /// Where the node's memory is.
     #[inline]
     pub(crate) fn reach(&self) -> Reach {
+        #[cfg(test)]
+        if self.pretends.load(Ordering::Relaxed) {
+            return Reach { base: self.card.base, words: u64::MAX / 16 };
+        }
         Reach { base: self.card.base, words: self.card.words }
     }
 }

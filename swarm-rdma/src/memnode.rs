@@ -26,8 +26,8 @@ use crate::error::Error;
 use crate::greeting::{ClientId, Hello, Life, NodeCard, PoolId, Refusal, Unreadable};
 use crate::memory;
 use crate::verbs::{
-    Access, Channel, CompletionQueue, Connection, Domain, Event, EventKind, Id, IdKey, Limits,
-    Region, local_address, wait_readable,
+    Channel, CompletionQueue, Connection, Domain, Event, EventKind, Id, IdKey, Limits, Region,
+    local_address, wait_readable,
 };
 
 /// Where a node's memory comes from.
@@ -219,6 +219,29 @@ impl MemoryNode {
     }
 }
 
+#[cfg(test)]
+impl MemoryNode {
+    /// What peers that misbehave are made of.
+    pub(crate) fn parts(&self) -> (Arc<Domain>, Arc<CompletionQueue>, Arc<Region>) {
+        let Shared { domain, queue, region, .. } = &*self.shared;
+        (Arc::clone(domain), Arc::clone(queue), Arc::clone(region))
+    }
+
+    /// Takes the access flags off all queue pairs.
+    pub(crate) fn forbid(&self) {
+        for joined in self.shared.state().connections.values() {
+            joined.connection.forbid().expect("flags change");
+        }
+    }
+
+    /// Makes all queue pairs deaf, without a word to the other end.
+    pub(crate) fn kill_silently(&self) {
+        for joined in self.shared.state().connections.values() {
+            joined.connection.deafen().expect("states change");
+        }
+    }
+}
+
 impl Drop for MemoryNode {
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::Relaxed);
@@ -252,7 +275,7 @@ impl State {
         for (_, joined) in &ended {
             // Stops the client at once, with an error that says so. Even if it fails, the queue pair
             // is destroyed below.
-            let _ = joined.connection.allow(Access::Nothing);
+            let _ = joined.connection.forbid();
         }
         for (_, joined) in &ended {
             joined.connection.disconnect();

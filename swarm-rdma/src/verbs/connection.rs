@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use rdma_sys::{
-    ibv_access_flags, ibv_modify_qp, ibv_post_send, ibv_qp_attr, ibv_qp_attr_mask,
+    ibv_modify_qp, ibv_post_send, ibv_qp_attr, ibv_qp_attr_mask,
     ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_send_flags, ibv_send_wr, ibv_sge,
     ibv_wr_opcode, rdma_accept, rdma_conn_param, rdma_connect, rdma_create_qp, rdma_destroy_qp,
     rdma_disconnect,
@@ -18,15 +18,6 @@ use super::domain::{Domain, Region};
 use super::manager::{Id, IdKey};
 use super::queue::{CompletionQueue, LAST};
 use super::slots::{Slot, Slots};
-
-/// What others may do through a queue pair.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Access {
-    /// READ, WRITE and CAS.
-    All,
-    /// Nothing.
-    Nothing,
-}
 
 /// How much a queue pair takes.
 #[derive(Clone, Copy, Debug)]
@@ -144,23 +135,20 @@ impl Connection {
         // SAFETY: the identifier is there until this is dropped. A failure means that the
         // connection has ended already, or has never been.
         unsafe { rdma_disconnect(self.id.raw()) };
-        let _ = self.modify(ibv_qp_attr_mask::IBV_QP_STATE, |attributes| {
-            attributes.qp_state = ibv_qp_state::IBV_QPS_ERR;
-        });
+        let _ = self.deafen();
     }
 
-    /// Says what the other end may do from now on.
-    pub(crate) fn allow(&self, access: Access) -> io::Result<()> {
-        let flags = match access {
-            Access::All => {
-                ibv_access_flags::IBV_ACCESS_REMOTE_READ.0
-                    | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0
-                    | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0
-            }
-            Access::Nothing => 0,
-        };
+    /// Takes the access flags off: the other end's work fails from now on, and does nothing.
+    pub(crate) fn forbid(&self) -> io::Result<()> {
         self.modify(ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS, |attributes| {
-            attributes.qp_access_flags = flags;
+            attributes.qp_access_flags = 0;
+        })
+    }
+
+    /// Ends this end of the connection without a word to the other.
+    pub(crate) fn deafen(&self) -> io::Result<()> {
+        self.modify(ibv_qp_attr_mask::IBV_QP_STATE, |attributes| {
+            attributes.qp_state = ibv_qp_state::IBV_QPS_ERR;
         })
     }
 

@@ -151,7 +151,7 @@ impl Event {
             }
         }
         let request = (kind == EventKind::Request).then(|| NonNull::new(raw.id)).flatten();
-        let request = request.map(|raw| Id { raw, channel: Arc::clone(channel) });
+        let request = request.map(|raw| Id { raw, _channel: Arc::clone(channel) });
         let key = IdKey(if request.is_some() { raw.listen_id } else { raw.id } as usize);
         Self { kind, key, request, status: raw.status, private }
     }
@@ -160,7 +160,8 @@ impl Event {
 /// An identifier: a listener, or one end of a connection.
 pub(crate) struct Id {
     raw: NonNull<rdma_cm_id>,
-    channel: Arc<Channel>,
+    /// Where its events arrive; must outlive it.
+    _channel: Arc<Channel>,
 }
 
 // SAFETY: librdmacm's calls on an identifier may be made from any thread.
@@ -182,16 +183,11 @@ impl Id {
             )
         })?;
         let raw = NonNull::new(raw).ok_or_else(io::Error::last_os_error)?;
-        Ok(Self { raw, channel: Arc::clone(channel) })
+        Ok(Self { raw, _channel: Arc::clone(channel) })
     }
 
     pub(crate) fn key(&self) -> IdKey {
         IdKey(self.raw.as_ptr() as usize)
-    }
-
-    /// The channel that its events arrive at.
-    pub(crate) fn channel(&self) -> &Arc<Channel> {
-        &self.channel
     }
 
     pub(super) fn raw(&self) -> *mut rdma_cm_id {

@@ -19,11 +19,11 @@ mod queue;
 mod slots;
 
 pub(crate) use area::Area;
-pub(crate) use connection::{Access, Connection, Limits, Work};
-pub(crate) use device::{Attributes, Device};
+pub(crate) use connection::{Connection, Limits, Work};
+pub(crate) use device::Device;
 pub(crate) use domain::{Domain, Region, Use};
 pub(crate) use manager::{
-    Channel, Event, EventKind, Id, IdKey, Private, local_address, wait_readable,
+    Channel, Event, EventKind, Id, IdKey, local_address, wait_readable,
 };
 pub(crate) use queue::{CompletionQueue, Done, status_text};
 pub(crate) use slots::{Slot, Slots};

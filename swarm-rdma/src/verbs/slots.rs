@@ -44,8 +44,6 @@ pub(crate) struct Slots {
 impl Slots {
     /// How many there are in all.
     pub(crate) const COUNT: u32 = CLASSES[0].1 + CLASSES[1].1 + CLASSES[2].1;
-    /// Bytes of the largest.
-    pub(crate) const LARGEST: usize = CLASSES[2].0 as usize;
 
     /// Bytes of all slots.
     pub(crate) fn bytes() -> u64 {

@@ -1,0 +1,367 @@
+//! Tests that need to reach behind the public interface: peers that misbehave, and completions that
+//! fail. They need a device; `ci/rdma.sh` runs them in a guest.
+
+use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use swarm_core::fabric::{Address, Fabric, NodeDown, NodeId, Verb};
+use swarm_core::geometry::LAYOUT_VERSION;
+
+use crate::greeting::{Hello, Refusal};
+use crate::verbs::{Channel, Connection, Event, EventKind, Id, Limits};
+use crate::{
+    ClientId, ConnectOptions, Endpoint, Fault, Life, MemoryNode, NodeCard, PoolId, RdmaFabric,
+    ServeOptions, devices,
+};
+
+const POOL: PoolId = PoolId(77);
+const ME: ClientId = ClientId { slot: 1, incarnation: 5 };
+const AT: Address = Address(600);
+
+fn device_address() -> Option<IpAddr> {
+    let devices = match devices() {
+        Ok(devices) => devices,
+        Err(error) => {
+            assert!(std::env::var_os("SWARM_RDMA_REQUIRED").is_none(), "{error}");
+            eprintln!("SKIPPED, run it by ci/rdma.sh: {error}");
+            return None;
+        }
+    };
+    let gids = devices.iter().flat_map(|device| &device.ports).flat_map(|port| &port.gids);
+    gids.filter_map(|gid| gid.address()).find(IpAddr::is_ipv4)
+}
+
+fn serve(at: IpAddr) -> MemoryNode {
+    let node = MemoryNode::serve(&ServeOptions::new(SocketAddr::new(at, 0), 1 << 20));
+    let node = node.expect("a memory node");
+    node.enlist(POOL, NodeId(0));
+    node
+}
+
+fn connect(address: SocketAddr) -> RdmaFabric {
+    let options = ConnectOptions::new(POOL, ME, 1024);
+    RdmaFabric::connect(&options, &[Endpoint { address, life: None }]).expect("a fabric")
+}
+
+fn fault(fabric: &RdmaFabric) -> Option<Fault> {
+    fabric.status()[0].fault.clone()
+}
+
+/// Posts a chain; what it yields, and how long that took.
+fn post(fabric: &RdmaFabric, chain: &[Verb<'_>]) -> (Result<Vec<u64>, NodeDown>, Duration) {
+    let begun = Instant::now();
+    let mut posted = pin!(fabric.post(NodeId(0), chain));
+    loop {
+        let mut cx = Context::from_waker(Waker::noop());
+        if let Poll::Ready(reply) = posted.as_mut().poll(&mut cx) {
+            return (reply.map(|reply| reply.to_vec()), begun.elapsed());
+        }
+        assert!(begun.elapsed() < Duration::from_secs(10), "a chain does not end");
+    }
+}
+
+fn read() -> Verb<'static> {
+    Verb::Read { at: AT, words: 1 }
+}
+
+/// Waits until chains reach the node again.
+fn until_up(fabric: &RdmaFabric) -> Duration {
+    let begun = Instant::now();
+    while post(fabric, &[read()]).0.is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(10), "the node does not come back");
+        thread::sleep(Duration::from_millis(1));
+    }
+    begun.elapsed()
+}
+
+/// A peer that answers requests as `answer` says.
+struct Peer {
+    address: SocketAddr,
+    stop: Arc<AtomicBool>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Peer {
+    fn start(at: IpAddr, mut answer: impl FnMut(Event) + Send + 'static) -> Self {
+        let channel = Channel::new().expect("a channel");
+        let listener = Id::new(&channel).expect("an identifier");
+        listener.bind(SocketAddr::new(at, 0)).expect("an address");
+        listener.listen(8).expect("a listener");
+        let address = SocketAddr::new(at, listener.port());
+        let stop = Arc::new(AtomicBool::new(false));
+        let its = Arc::clone(&stop);
+        let thread = thread::spawn(move || {
+            let _listener = listener;
+            while !its.load(std::sync::atomic::Ordering::Relaxed) {
+                match channel.next().expect("the channel works") {
+                    Some(event) => answer(event),
+                    None => thread::sleep(Duration::from_millis(1)),
+                }
+            }
+        });
+        Self { address, stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        self.thread.take().map(thread::JoinHandle::join);
+    }
+}
+
+/// Answers each request by a rejection with these bytes.
+fn rejecting(at: IpAddr, bytes: Vec<u8>) -> Peer {
+    Peer::start(at, move |event| {
+        if let Some(id) = event.request {
+            id.reject(&bytes).expect("a rejection");
+        }
+    })
+}
+
+/// Accepts each request with these bytes, and keeps the connection.
+fn accepting(node: &MemoryNode, at: IpAddr, bytes: Vec<u8>, keep: bool) -> Peer {
+    let (domain, queue, region) = node.parts();
+    let mut kept = Vec::new();
+    Peer::start(at, move |event| {
+        let Some(id) = event.request else { return };
+        let limits = Limits { queue: 1, inline: 0, asked: 0, answered: 16, retries: 0 };
+        let connection =
+            Connection::new(id, &domain, &queue, &region, limits).expect("it connects");
+        connection.accept(&bytes).expect("it accepts");
+        if keep {
+            kept.push(connection);
+        }
+    })
+}
+
+#[test]
+fn refusals_name_the_node_and_what_is_wrong() {
+    let Some(at) = device_address() else { return };
+    let refusals: [(Vec<u8>, fn(SocketAddr) -> Fault); 4] = [
+        (vec![7; 40], |address| Fault::Foreign { address }),
+        (Vec::new(), |address| Fault::Foreign { address }),
+        (Refusal::Version(9).encode()[..Refusal::BYTES].to_vec(), |address| Fault::Version {
+            address,
+            version: 9,
+        }),
+        (Refusal::Exhausted.encode()[..Refusal::BYTES].to_vec(), |address| Fault::Exhausted {
+            address,
+        }),
+    ];
+    for (bytes, expected) in refusals {
+        let peer = rejecting(at, bytes);
+        let found = fault(&connect(peer.address));
+        let expected = expected(peer.address);
+        assert_eq!(found, Some(expected.clone()));
+        assert!(expected.to_string().contains(&peer.address.to_string()), "{expected}");
+    }
+}
+
+#[test]
+fn consent_of_the_wrong_node_is_no_connection() {
+    let Some(at) = device_address() else { return };
+    let node = serve(at);
+    let good = NodeCard {
+        pool: POOL,
+        node: NodeId(0),
+        life: Life(1),
+        layout_version: LAYOUT_VERSION,
+        words: 1 << 17,
+        base: 0,
+        rkey: 0,
+    };
+    let cards: [(NodeCard, fn(&Fault) -> bool); 4] = [
+        (NodeCard { pool: PoolId(1), ..good }, |fault| matches!(fault, Fault::OtherPool { .. })),
+        (NodeCard { node: NodeId(2), ..good }, |fault| matches!(fault, Fault::OtherNode { .. })),
+        (NodeCard { words: 1000, ..good }, |fault| matches!(fault, Fault::Small { .. })),
+        (NodeCard { layout_version: 99, ..good }, |fault| {
+            matches!(fault, Fault::Version { version: 99, .. })
+        }),
+    ];
+    for (card, expected) in cards {
+        let peer = accepting(&node, at, card.encode()[..NodeCard::BYTES].to_vec(), true);
+        let fabric = connect(peer.address);
+        let found = fault(&fabric).expect("there is no connection");
+        assert!(expected(&found), "{found}");
+        assert_eq!(post(&fabric, &[read()]).0, Err(NodeDown));
+    }
+    let peer = accepting(&node, at, b"hello".to_vec(), true);
+    assert_eq!(fault(&connect(peer.address)), Some(Fault::Foreign { address: peer.address }));
+}
+
+#[test]
+fn a_peer_may_be_gone_at_each_stage() {
+    let Some(at) = device_address() else { return };
+    // No route leads there.
+    let nowhere: SocketAddr = "203.0.113.9:7000".parse().expect("an address");
+    assert!(matches!(fault(&connect(nowhere)), Some(Fault::Unreachable { .. })));
+    // Nobody listens there.
+    let silent = SocketAddr::new(at, 9);
+    let found = fault(&connect(silent)).expect("a fault");
+    assert!(found.to_string().contains("no memory node listens there"), "{found}");
+    // It listens and never answers.
+    let mut held = Vec::new();
+    let peer = Peer::start(at, move |event| held.extend(event.request));
+    let begun = Instant::now();
+    let found = fault(&connect(peer.address));
+    assert!(matches!(found, Some(Fault::Unreachable { .. })), "{found:?}");
+    assert!(begun.elapsed() < Duration::from_secs(3), "it gave up after {:?}", begun.elapsed());
+    // It lets go of the request without a word.
+    let peer = Peer::start(at, |event| drop(event.request));
+    assert!(fault(&connect(peer.address)).is_some());
+    // It consents and is gone at once.
+    let node = serve(at);
+    let card = NodeCard {
+        pool: POOL,
+        node: NodeId(0),
+        life: Life(1),
+        layout_version: LAYOUT_VERSION,
+        words: 1 << 17,
+        base: 0,
+        rkey: 0,
+    };
+    let peer = accepting(&node, at, card.encode()[..NodeCard::BYTES].to_vec(), false);
+    let fabric = connect(peer.address);
+    let (reply, took) = post(&fabric, &[read()]);
+    assert_eq!(reply, Err(NodeDown));
+    assert!(took < Duration::from_millis(400), "{took:?}");
+}
+
+#[test]
+fn a_node_greets_strangers_with_a_refusal() {
+    let Some(at) = device_address() else { return };
+    let node = serve(at);
+    let hello = Hello { pool: POOL, node: NodeId(0), client: ME }.encode();
+    let mut later = hello;
+    later[8] = 200;
+    let cases = [
+        (b"GET / HTTP/1.1".to_vec(), Refusal::Foreign),
+        (Vec::new(), Refusal::Foreign),
+        (later[..Hello::BYTES].to_vec(), Refusal::Version(crate::TRANSPORT_VERSION)),
+    ];
+    for (said, expected) in cases {
+        let channel = Channel::new().expect("a channel");
+        let mut id = Some(Id::new(&channel).expect("an identifier"));
+        let resolving = id.as_ref().expect("it is there");
+        resolving.resolve_address(None, node.address(), Duration::from_secs(1)).expect("begun");
+        let mut asking = None;
+        let begun = Instant::now();
+        let refusal = loop {
+            assert!(begun.elapsed() < Duration::from_secs(5), "no answer");
+            let Some(event) = channel.next().expect("the channel works") else { continue };
+            match (event.kind, id.as_ref()) {
+                (EventKind::AddressResolved, Some(id)) => {
+                    id.resolve_route(Duration::from_secs(1)).expect("begun");
+                }
+                (EventKind::RouteResolved, Some(_)) => {
+                    let id = id.take().expect("it is there");
+                    let (domain, queue, region) = node.parts();
+                    let limits = Limits { queue: 4, inline: 0, asked: 1, answered: 1, retries: 1 };
+                    let connection = Connection::new(id, &domain, &queue, &region, limits);
+                    let connection = connection.expect("a queue pair");
+                    connection.connect(&said).expect("asked");
+                    asking = Some(connection);
+                }
+                (EventKind::Rejected, _) => break Refusal::decode(event.private.bytes()),
+                _ => {}
+            }
+        };
+        assert_eq!(refusal, Ok(expected));
+        drop(asking);
+    }
+    assert_eq!(node.report().refused, 3);
+}
+
+/// What a completion's failure looks like from above: the chain's node does not answer, chains
+/// behind it fail, too, and the connection is made anew.
+fn fails_and_recovers(fabric: &RdmaFabric, chain: &[Verb<'_>], says: &str) -> Duration {
+    let behind: Vec<_> = {
+        let failing = fabric.post(NodeId(0), chain);
+        let mut all = vec![failing];
+        all.extend((0..20).map(|_| fabric.post(NodeId(0), &[read()])));
+        all
+    };
+    let begun = Instant::now();
+    let mut took = Duration::ZERO;
+    for (number, completion) in behind.into_iter().enumerate() {
+        let mut completion = pin!(completion);
+        loop {
+            let mut cx = Context::from_waker(Waker::noop());
+            if let Poll::Ready(reply) = completion.as_mut().poll(&mut cx) {
+                assert!(reply.is_err(), "chain {number} is behind a failure");
+                break;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(10), "chain {number} does not end");
+        }
+        if number == 0 {
+            took = begun.elapsed();
+            let found = fault(fabric).expect("a fault").to_string();
+            assert!(found.contains(says), "{found}");
+        }
+    }
+    until_up(fabric);
+    took
+}
+
+#[test]
+fn failed_completions_are_nodes_that_do_not_answer() {
+    let Some(at) = device_address() else { return };
+    let node = serve(at);
+    let fabric = connect(node.address());
+    let write = Verb::Write { at: AT, head: &[9], tail: &[] };
+    post(&fabric, &[write]).0.expect("the node is up");
+
+    // The node's card promises more memory than there is: the device refuses.
+    fabric.pretend_larger();
+    let far = Verb::Read { at: Address(1 << 30), words: 4 };
+    fails_and_recovers(&fabric, &[far], "remote access error");
+    fabric.pretend_larger();
+    let far = Verb::Write { at: Address(1 << 30), head: &[1; 4], tail: &[] };
+    fails_and_recovers(&fabric, &[far], "remote access error");
+    fabric.pretend_larger();
+    let far = Verb::Cas { at: Address(1 << 30), expect: 0, new: 1 };
+    fails_and_recovers(&fabric, &[read(), far, read()], "remote access error");
+
+    // The node has taken the rights away.
+    node.forbid();
+    fails_and_recovers(&fabric, &[write], "remote invalid request error");
+
+    // The node's queue pair is dead, and says nothing.
+    node.kill_silently();
+    let took = fails_and_recovers(&fabric, &[write], "the node does not answer");
+    assert!(took > Duration::from_millis(10), "it was retried: {took:?}");
+    assert!(took < Duration::from_millis(400), "a dead peer took {took:?}");
+
+    assert_eq!(post(&fabric, &[read()]).0, Ok(vec![9]));
+    assert!(fabric.counters().connections >= 6, "{:?}", fabric.counters());
+    assert_eq!(fabric.counters().registrations, 1);
+}
+
+#[test]
+fn slots_come_back_from_connections_that_fail() {
+    let Some(at) = device_address() else { return };
+    let node = serve(at);
+    let fabric = connect(node.address());
+    let payload = vec![3; 64 << 10];
+    for round in 0..12 {
+        for _ in 0..6 {
+            // Of the largest slots there are only four.
+            let large = Verb::Write { at: AT, head: &[], tail: &payload };
+            drop(fabric.post(NodeId(0), &[large, read()]));
+        }
+        node.forbid();
+        while fault(&fabric).is_none() {
+            drop(fabric.post(NodeId(0), &[read()]));
+        }
+        until_up(&fabric);
+        let (reply, _) =
+            post(&fabric, &[Verb::Write { at: AT, head: &[round], tail: &[] }, read()]);
+        assert_eq!(reply, Ok(vec![round]));
+    }
+}
