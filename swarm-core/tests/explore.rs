@@ -16,7 +16,6 @@ const ALL: Bounds = Bounds {
     node_crashes: 0,
     client_crashes: 0,
     schedules: u64::MAX,
-    thin: 1,
 };
 
 async fn value(fabric: &SimFabric) -> u64 {

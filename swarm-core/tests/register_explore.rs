@@ -96,22 +96,25 @@ fn check(sim: &mut Sim, racers: usize, recorder: &Recorder) -> Result<(), String
     })
 }
 
-/// One node crash and one client crash, so many surprises.
-const fn bounds(grain: Grain, surprises: usize) -> Bounds {
-    Bounds {
-        grain,
-        surprises: Some(surprises),
-        node_crashes: 1,
-        client_crashes: 1,
-        schedules: 100_000,
-        thin: 4,
-    }
+const fn bounds(grain: Grain, surprises: usize, crashes: usize) -> Bounds {
+    let (node_crashes, client_crashes) = (crashes, crashes);
+    Bounds { grain, surprises: Some(surprises), node_crashes, client_crashes, schedules: MOST }
 }
 
-fn play(name: &str, racers: &'static [Racer], bounds: Bounds) {
+/// So many schedules of one race are not too many.
+const MOST: u64 = 1_000_000;
+
+/// What is explored of each race: a node crashes and a client dies, anywhere, with a surprise chain by
+/// chain, without one verb by verb; and two surprises, verb by verb.
+const DEPTHS: [Bounds; 3] =
+    [bounds(Grain::Chain, 1, 1), bounds(Grain::Verb, 0, 1), bounds(Grain::Verb, 2, 0)];
+
+fn play(name: &str, racers: &'static [Racer], depths: &[Bounds]) {
     for born in [3, 2] {
         let name = format!("{name}, born at {born}");
-        assert!(explore_or_panic(&name, bounds, || begin(racers, born, 1)).ended > 0);
+        for bounds in depths {
+            explore_or_panic(&name, *bounds, || begin(racers, born, 1));
+        }
     }
 }
 
@@ -119,33 +122,37 @@ fn play(name: &str, racers: &'static [Racer], bounds: Bounds) {
 #[test]
 fn two_writers_and_a_reader() {
     let racers: &[Racer] = &[(50_000, &[Write]), (0, &[Write]), (0, &[Read])];
-    play("two writers and a reader", racers, bounds(Grain::Verb, 2));
+    play("two writers and a reader", racers, &DEPTHS);
 }
 
 #[test]
 fn two_writers_and_two_reads() {
     let racers: &[Racer] = &[(0, &[Write]), (50_000, &[Write]), (0, &[Read, Read])];
-    play("two writers and two reads", racers, bounds(Grain::Chain, 2));
+    play("two writers and two reads", racers, &DEPTHS);
 }
 
 /// A writer's second write is taken as proof that its first is complete.
 #[test]
 fn two_writes_of_one_writer() {
     let racers: &[Racer] = &[(0, &[Write, Write]), (50_000, &[Write]), (0, &[Read])];
-    play("two writes of one writer", racers, bounds(Grain::Chain, 2));
+    play("two writes of one writer", racers, &DEPTHS);
 }
 
 #[test]
 fn a_write_a_delete_and_a_reader() {
     let racers: &[Racer] = &[(0, &[Write]), (0, &[Delete]), (0, &[Read, Read])];
-    play("a write, a delete and a reader", racers, bounds(Grain::Chain, 2));
+    play("a write, a delete and a reader", racers, &DEPTHS);
 }
 
 /// Torn accesses: a value in place and its buffer, read while they are written.
 #[test]
 fn a_writer_and_a_reader_word_by_word() {
     let racers: &[Racer] = &[(0, &[Write]), (0, &[Read])];
-    play("a writer and a reader, word by word", racers, bounds(Grain::Word, 2));
+    play(
+        "a writer and a reader, word by word",
+        racers,
+        &[bounds(Grain::Word, 0, 1), bounds(Grain::Word, 2, 0)],
+    );
 }
 
 /// Beside a writer ahead of it and a reader, a client dies at each await of each operation: a guess

@@ -2,8 +2,8 @@
 //!
 //! A [`Race`] is played again and again from its beginning, each time by another schedule: a depth
 //! first search over the moves that there are at each point. By default who is on goes on; each
-//! time something else is picked instead, and each crash, is a *surprise*, of which [`Bounds`] allow
-//! so many, or any number.
+//! time something else is picked instead is a *surprise*, of which [`Bounds`] allow so many, or any
+//! number. Crashes are no surprises: they have bounds of their own, and happen anywhere.
 //!
 //! A schedule that comes to a state that was met before, with no fewer surprises left then, is cut
 //! off there. That is what makes the search feasible: two steps that do not depend on each other
@@ -75,8 +75,6 @@ pub struct Bounds {
     pub client_crashes: usize,
     /// How many schedules are played at most.
     pub schedules: u64,
-    /// After a first surprise, only one in so many others is played: 1 for all.
-    pub thin: u64,
 }
 
 /// A race at its beginning.
@@ -165,6 +163,14 @@ impl Move {
     }
 }
 
+/// What can happen next.
+struct Moves {
+    /// What is expected, what is a surprise, then crashes.
+    all: Vec<Move>,
+    /// How many of them are not crashes.
+    lively: usize,
+}
+
 /// One schedule while it is played.
 struct Play {
     race: Race,
@@ -190,7 +196,7 @@ impl Play {
     }
 
     /// What can happen next; the first is what is expected.
-    fn moves(&self) -> Vec<Move> {
+    fn moves(&self) -> Moves {
         let (sim, racers) = (&self.race.sim, self.race.racers);
         let (on, at) = self.on;
         let mut moves = Vec::new();
@@ -218,8 +224,9 @@ impl Play {
             }
         }
         moves.extend(wakes);
-        if moves.is_empty() {
-            return moves;
+        let lively = moves.len();
+        if lively == 0 {
+            return Moves { all: moves, lively };
         }
         let up = |node: &NodeId| world.node_state(*node) == NodeState::Up;
         if self.nodes().filter(up).count() + self.bounds.node_crashes > sim.nodes() {
@@ -229,7 +236,7 @@ impl Play {
             let alive = |racer: &usize| !world.is_dead(*racer) && sim.tasks(*racer) > 0;
             moves.extend((0..racers).filter(alive).map(Move::Die));
         }
-        moves
+        Moves { all: moves, lively }
     }
 
     fn make(&mut self, next: Move) {
@@ -305,9 +312,9 @@ impl Play {
 
     /// Finds the move that is to be made.
     fn pick(&self, made: &mut Made) -> Option<Move> {
-        let moves = self.moves();
-        made.of = moves.len();
-        made.made = moves.get(made.choice).copied();
+        let Moves { all, lively } = self.moves();
+        (made.of, made.lively) = (all.len(), lively);
+        made.made = all.get(made.choice).copied();
         made.made
     }
 
@@ -329,7 +336,16 @@ struct Made {
     made: Option<Move>,
     choice: usize,
     of: usize,
+    /// How many are not crashes.
+    lively: usize,
     spent: usize,
+}
+
+impl Made {
+    /// How many surprises it is.
+    fn surprise(&self) -> usize {
+        usize::from((1..self.lively).contains(&self.choice))
+    }
 }
 
 struct Search<B> {
@@ -351,7 +367,7 @@ impl<B: Fn() -> Race> Search<B> {
         let mut play = Play::new((self.begin)(), self.bounds);
         let mut guard = Guard { begin: &self.begin, bounds: self.bounds, made: Vec::new() };
         for at in 0..LONGEST {
-            let spent = script.last().map_or(0, |last| last.spent + last.choice.min(1));
+            let spent = script.last().map_or(0, |last| last.spent + last.surprise());
             if at >= script.len() {
                 let (print, left) = (play.print(), most - spent);
                 if self.met.get(&print).is_some_and(|&before| before >= left) {
@@ -359,7 +375,7 @@ impl<B: Fn() -> Race> Search<B> {
                     return Ok(());
                 }
                 self.met.insert(print, left);
-                script.push(Made { made: None, choice: 0, of: 0, spent });
+                script.push(Made { made: None, choice: 0, of: 0, lively: 0, spent });
             }
             let Some(next) = script[at].made.or_else(|| play.pick(&mut script[at])) else {
                 script.pop();
@@ -380,23 +396,15 @@ impl<B: Fn() -> Race> Search<B> {
     /// False if there is none.
     fn next(&self, script: &mut Vec<Made>) -> bool {
         while let Some(last) = script.pop() {
-            let Made { choice, of, spent, .. } = last;
-            if spent < self.most()
-                && let Some(choice) = (choice + 1..of).find(|&choice| self.wants(script, choice))
-            {
-                script.push(Made { made: None, choice, ..last });
+            let Made { choice, of, lively, spent, .. } = last;
+            // Out of surprises, there are crashes left.
+            let next = if spent < self.most() { choice + 1 } else { lively.max(choice + 1) };
+            if next < of {
+                script.push(Made { made: None, choice: next, ..last });
                 return true;
             }
         }
         false
-    }
-
-    /// Whether a surprise is among those that are played.
-    fn wants(&self, before: &[Made], choice: usize) -> bool {
-        let surprises = before.iter().enumerate().filter(|(_, made)| made.choice > 0);
-        let draw = |hash, (at, made): (usize, &Made)| mix(mix(hash, at as u64), made.choice as u64);
-        let drawn = surprises.clone().fold(mix(before.len() as u64, choice as u64), draw);
-        surprises.count() == 0 || drawn.is_multiple_of(self.bounds.thin)
     }
 }
 
@@ -445,7 +453,7 @@ pub fn explore(bounds: Bounds, begin: impl Fn() -> Race) -> Result<Explored, Fai
     for _ in 0..bounds.schedules {
         search.play(&mut script)?;
         if !search.next(&mut script) {
-            search.explored.all = bounds.thin == 1;
+            search.explored.all = true;
             break;
         }
     }
@@ -455,35 +463,40 @@ pub fn explore(bounds: Bounds, begin: impl Fn() -> Race) -> Result<Explored, Fai
 
 /// [`explore`] for a test: prints what was explored.
 ///
-/// `SWARM_SURPRISES` (a number, or `all`) takes the place of the bound of that name, and then
-/// nothing is thinned out; `SWARM_EXPLORED` that of how many schedules are played at most.
+/// `SWARM_SURPRISES` (a number, or `all`) takes the place of the bound of that name,
+/// `SWARM_EXPLORED` that of how many schedules are played at most.
 ///
 /// # Panics
-/// With the story of the first schedule that goes wrong.
+/// With the story of the first schedule that goes wrong; if these were not all schedules within
+/// bounds, and neither variable asks for others.
 pub fn explore_or_panic(name: &str, bounds: Bounds, begin: impl Fn() -> Race) -> Explored {
     let number = |name: &str, text: &str| -> u64 {
         text.parse().unwrap_or_else(|_| panic!("{name} is a number, not {text:?}"))
     };
-    let mut bounds = bounds;
-    match env::var("SWARM_SURPRISES").as_deref() {
-        Ok("all") => bounds = Bounds { surprises: None, thin: 1, ..bounds },
-        Ok(text) => {
-            let surprises = Some(number("SWARM_SURPRISES", text) as usize);
-            bounds = Bounds { surprises, thin: 1, ..bounds };
-        }
-        Err(_) => {}
-    }
-    if let Ok(text) = env::var("SWARM_EXPLORED") {
-        bounds.schedules = number("SWARM_EXPLORED", &text);
-    }
+    let (surprises, most) = (env::var("SWARM_SURPRISES").ok(), env::var("SWARM_EXPLORED").ok());
+    let usual = surprises.is_none() && most.is_none();
+    let surprises = match surprises.as_deref() {
+        Some("all") => None,
+        Some(text) => Some(number("SWARM_SURPRISES", text) as usize),
+        None => bounds.surprises,
+    };
+    let schedules = most.map_or(bounds.schedules, |text| number("SWARM_EXPLORED", &text));
+    let bounds = Bounds { surprises, schedules, ..bounds };
     match explore(bounds, begin) {
         Ok(explored) => {
             let Explored { ended, cut, states, longest, all } = explored;
-            let all = if all { "all" } else { "some," };
-            let most =
-                bounds.surprises.map_or_else(|| "any".into(), |most| format!("up to {most}"));
-            print!("{name}: {all} {} schedules of {most} surprises, ", ended + cut);
+            let all = if all { "all" } else { "not all," };
+            let of = match bounds.surprises {
+                Some(most) => {
+                    format!("{:?} by {:?}, up to {most} surprises", bounds.grain, bounds.grain)
+                }
+                None => format!("{:?} by {:?}", bounds.grain, bounds.grain),
+            };
+            let (nodes, clients) = (bounds.node_crashes, bounds.client_crashes);
+            print!("{name}: {all} {} schedules ({}, ", ended + cut, of.to_lowercase());
+            print!("{nodes} node crashes, {clients} client crashes), ");
             println!("{ended} to their end; {states} states, {longest} moves at most");
+            assert!(explored.all || !usual, "{name}: there are more schedules within bounds");
             explored
         }
         Err(failure) => panic!("{name}: {failure}"),
