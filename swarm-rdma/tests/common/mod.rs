@@ -1,14 +1,17 @@
 //! What the tests share.
 
+use std::env;
 use std::future::Future;
+use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
+use std::process::{Child, Command, Stdio};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use swarm_core::fabric::{Fabric, NodeDown, NodeId, Verb};
 use swarm_rdma::{
-    ClientId, ConnectOptions, Endpoint, MemoryNode, PoolId, RdmaFabric, ServeOptions, devices,
+    ClientId, ConnectOptions, Endpoint, Life, MemoryNode, PoolId, RdmaFabric, ServeOptions, devices,
 };
 
 /// The pool that the tests' nodes belong to.
@@ -20,7 +23,7 @@ pub(crate) fn device_address() -> Option<IpAddr> {
     let devices = match devices() {
         Ok(devices) => devices,
         Err(error) => {
-            assert!(std::env::var_os("SWARM_RDMA_REQUIRED").is_none(), "{error}");
+            assert!(env::var_os("SWARM_RDMA_REQUIRED").is_none(), "{error}");
             eprintln!("SKIPPED, run it by ci/rdma.sh: {error}");
             return None;
         }
@@ -95,4 +98,60 @@ pub(crate) fn until(what: &str, mut so: impl FnMut() -> bool) -> Duration {
         std::thread::sleep(Duration::from_millis(1));
     }
     begun.elapsed()
+}
+
+/// A memory node in a process of its own.
+pub(crate) struct Running {
+    process: Child,
+    endpoint: Endpoint,
+}
+
+impl Running {
+    /// Starts node `number`, at this port or at any.
+    pub(crate) fn start(number: u8, at: IpAddr, port: u16) -> Self {
+        let mut command = Command::new(env::current_exe().expect("this program"));
+        command.args(["--exact", "child", "--nocapture", "--test-threads=1"]);
+        command.env("SWARM_RDMA_NODE", number.to_string());
+        command.env("SWARM_RDMA_AT", SocketAddr::new(at, port).to_string());
+        let mut process =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a child");
+        let lines = BufReader::new(process.stdout.take().expect("its output"));
+        let said = lines.lines().map_while(Result::ok).find_map(|line| {
+            let at = line.find("says: ")?;
+            Some(line[at + 6..].trim().to_owned())
+        });
+        let said = said.expect("the child says where it is");
+        let (address, life) = said.split_once(' ').expect("two words");
+        let life = u128::from_str_radix(life, 16).expect("a number");
+        let address = address.parse().expect("an address");
+        Self { process, endpoint: Endpoint { address, life: Some(Life(life)) } }
+    }
+
+    /// Which node this process is to be, if it is a child.
+    pub(crate) fn number() -> Option<u8> {
+        env::var("SWARM_RDMA_NODE").ok()?.parse().ok()
+    }
+
+    /// Where it is.
+    pub(crate) fn endpoint(&self) -> Endpoint {
+        self.endpoint
+    }
+
+    /// Kills it.
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().expect("it was running");
+        self.process.wait().expect("it ended");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Tells the parent where this node is.
+pub(crate) fn say(node: &MemoryNode) {
+    println!("says: {} {}", node.address(), node.life());
 }

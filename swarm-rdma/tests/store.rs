@@ -1,0 +1,165 @@
+//! The store over real queue pairs: three memory nodes in processes of their own, two clients.
+
+#[expect(dead_code, reason = "this uses a part of what the tests share")]
+mod common;
+
+use std::env;
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use common::{POOL, Running, client, connect, device_address, say};
+use swarm_core::fabric::NodeId;
+use swarm_core::geometry::Geometry;
+use swarm_core::group::Session;
+use swarm_core::words::Incarnation;
+use swarm_kv::{Blocking, Client, Counters, KindCounters, Options};
+use swarm_rdma::control::WallClock;
+use swarm_rdma::{Endpoint, MemoryNode, RdmaFabric, ServeOptions};
+
+const CAPACITY: u64 = 32 << 20;
+
+type Store<'c> = Blocking<'c, RdmaFabric, WallClock, swarm_core::safe_guess::SafeGuess>;
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("a time").as_nanos() as u64
+}
+
+fn open(slot: u32, nodes: &[Endpoint], created: u64) -> Client<RdmaFabric, WallClock> {
+    let mut geometry = Geometry::new(3, CAPACITY, 8, 11).expect("a geometry");
+    geometry.format.tick_shift = 10;
+    let who = client(slot);
+    let session = Session { client: who.slot as usize, incarnation: Incarnation(who.incarnation) };
+    let clock = WallClock::since(created);
+    Client::new(connect(who, nodes), clock, geometry, session, Options::default())
+}
+
+fn name(key: usize) -> Vec<u8> {
+    format!("key-{key:020}").into_bytes()
+}
+
+fn get(store: &Store<'_>, key: &[u8]) -> Option<Vec<u8>> {
+    store.get(key).expect("a majority answers").map(|value| value.to_vec())
+}
+
+#[test]
+fn what_one_client_does_another_sees() {
+    let Some(at) = device_address() else { return };
+    let nodes: Vec<_> = (0..3).map(|number| Running::start(number, at, 0)).collect();
+    let endpoints: Vec<_> = nodes.iter().map(Running::endpoint).collect();
+    let created = now();
+    let (one, two) = (open(0, &endpoints, created), open(1, &endpoints, created));
+    let (one, two) = (one.blocking(), two.blocking());
+    one.put(b"color", b"green").expect("put");
+    assert_eq!(get(&two, b"color").as_deref(), Some(&b"green"[..]));
+    assert!(two.update(b"color", b"blue").expect("update"));
+    assert_eq!(get(&one, b"color").as_deref(), Some(&b"blue"[..]));
+    assert!(!one.insert(b"color", b"red").expect("insert"), "it is there");
+    assert!(!one.update(b"shape", b"round").expect("update"), "it is not there");
+    for length in [0, 1, 7, 64, 1000, 4096, 70_000, 1 << 20] {
+        let value: Vec<u8> = (0..length).map(|n: usize| (n % 251) as u8).collect();
+        one.put(b"long", &value).expect("put");
+        assert!(get(&two, b"long").as_deref() == Some(&value[..]), "{length} bytes");
+    }
+    one.delete(b"color").expect("delete");
+    assert_eq!(get(&two, b"color"), None);
+    assert_eq!(get(&one, b"color"), None);
+}
+
+/// The counts of the common case: 99 % of gets and updates in one roundtrip while two clients share
+/// the keys, two chains a get, and one doorbell and one signalled completion a chain.
+#[test]
+fn two_clients_share_keys_in_one_roundtrip() {
+    const KEYS: usize = 500;
+    const OPERATIONS: usize = 4000;
+    let Some(at) = device_address() else { return };
+    let nodes: Vec<_> = (0..3).map(|number| Running::start(number, at, 0)).collect();
+    let endpoints: Vec<_> = nodes.iter().map(Running::endpoint).collect();
+    let created = now();
+    let first = open(0, &endpoints, created);
+    for key in 0..KEYS {
+        first.blocking().put(&name(key), &[0; 64]).expect("put");
+    }
+    drop(first);
+    let run = |slot: u32| {
+        let endpoints = endpoints.clone();
+        move || {
+            let client = open(slot, &endpoints, created);
+            let store = client.blocking();
+            for key in 0..KEYS {
+                assert!(get(&store, &name(key)).is_some());
+            }
+            let before = client.counters();
+            let mut state = u64::from(slot) + 1;
+            for n in 0..OPERATIONS {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let key = name((state >> 33) as usize % KEYS);
+                if n % 2 == 0 {
+                    assert!(get(&store, &key).is_some());
+                } else {
+                    assert!(store.update(&key, &[slot as u8; 64]).expect("update"));
+                }
+            }
+            client.counters() - before
+        }
+    };
+    let both = [1, 2].map(|slot| thread::spawn(run(slot)));
+    for counters in both.map(|client| client.join().expect("a client")) {
+        let Counters { get, update, events, .. } = counters;
+        eprintln!(
+            "one roundtrip: gets {:.2} %, updates {:.2} %; verbs {:.2} a get, {:.2} an update; {events:?}",
+            share(get),
+            share(update),
+            get.verbs as f64 / get.operations as f64,
+            update.verbs as f64 / update.operations as f64,
+        );
+        assert!(share(get) >= 99.0 && share(update) >= 99.0);
+    }
+}
+
+fn share(kind: KindCounters) -> f64 {
+    kind.roundtrips[1] as f64 / kind.operations as f64 * 100.0
+}
+
+/// A memory node is killed while a client works; the client goes on, and so do those that come
+/// later.
+#[test]
+fn a_dead_node_costs_a_moment() {
+    let Some(at) = device_address() else { return };
+    let mut nodes: Vec<_> = (0..3).map(|number| Running::start(number, at, 0)).collect();
+    let endpoints: Vec<_> = nodes.iter().map(Running::endpoint).collect();
+    let created = now();
+    let client = open(0, &endpoints, created);
+    let store = client.blocking();
+    for key in 0..200 {
+        store.put(&name(key), &key.to_le_bytes()).expect("put");
+    }
+    nodes[2].kill();
+    let begun = std::time::Instant::now();
+    for key in 0..200 {
+        let value = get(&store, &name(key)).expect("the key is there");
+        assert_eq!(value, key.to_le_bytes());
+        store.put(&name(key), &(key + 1).to_le_bytes()).expect("put");
+    }
+    eprintln!("400 operations with a node killed before them took {:?}", begun.elapsed());
+    let mut options = common::options(common::client(5));
+    options.words = CAPACITY / 8;
+    let fabric = RdmaFabric::connect(&options, &endpoints).expect("a majority is no condition");
+    let faults = fabric.status().iter().filter(|status| status.fault.is_some()).count();
+    assert_eq!(faults, 1);
+    for key in 0..200 {
+        assert_eq!(get(&store, &name(key)).as_deref(), Some(&(key + 1).to_le_bytes()[..]));
+    }
+}
+
+/// Not a test of its own: what the tests' children run.
+#[test]
+fn child() {
+    let Some(number) = Running::number() else { return };
+    let at: SocketAddr = env::var("SWARM_RDMA_AT").expect("an address").parse().expect("one");
+    let node = MemoryNode::serve(&ServeOptions::new(at, CAPACITY)).expect("a memory node");
+    node.enlist(POOL, NodeId(number));
+    say(&node);
+    // Ends when the parent does.
+    let _ = std::io::stdin().read_line(&mut String::new());
+}

@@ -1,0 +1,261 @@
+//! The transport on a real device: what it counts, whom it fences, what it says when something is
+//! wrong.
+
+mod common;
+
+use std::env;
+use std::net::SocketAddr;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use common::{
+    POOL, Running, client, connect, device_address, endpoints, options, post, say, serve, until,
+};
+use swarm_core::fabric::{Address, Fabric, NodeDown, NodeId, Verb};
+use swarm_rdma::{
+    ClientId, DeviceChoice, Endpoint, Error, Fault, MemoryNode, MemorySource, PoolId, RdmaFabric,
+    ServeOptions, devices,
+};
+
+const AT: Address = Address(600);
+
+fn read() -> Verb<'static> {
+    Verb::Read { at: AT, words: 1 }
+}
+
+fn write(word: &[u64; 1]) -> Verb<'_> {
+    Verb::Write { at: AT, head: word, tail: &[] }
+}
+
+#[test]
+fn a_host_without_a_device_says_so_and_what_to_do() {
+    if let Err(error) = devices() {
+        let said = error.to_string();
+        assert!(matches!(error, Error::NoDevice { .. }), "{said}");
+        assert!(said.contains("no RDMA device") && said.contains("modprobe rdma_rxe"), "{said}");
+        let endpoint = Endpoint { address: "127.0.0.1:7000".parse().expect("one"), life: None };
+        let refused = RdmaFabric::connect(&options(client(0)), &[endpoint]);
+        assert!(matches!(refused, Err(Error::NoDevice { .. })));
+        let refused = MemoryNode::serve(&ServeOptions::new(endpoint.address, 1 << 20));
+        assert!(matches!(refused, Err(Error::NoDevice { .. })));
+    }
+}
+
+#[test]
+fn a_choice_of_device_port_or_gid_that_leads_nowhere_is_explained() {
+    let Some(at) = device_address() else { return };
+    let found = devices().expect("there is one");
+    let name = found[0].name.clone();
+    let endpoint = Endpoint { address: SocketAddr::new(at, 9), life: None };
+    let refused = |device: DeviceChoice| {
+        let mut options = options(client(0));
+        options.device = device;
+        let error = RdmaFabric::connect(&options, &[endpoint]).expect_err("it is refused");
+        error.to_string()
+    };
+    let choice = DeviceChoice::default();
+    let said = refused(DeviceChoice { device: Some("mlx5_9".to_owned()), ..choice.clone() });
+    assert!(said.contains("no RDMA device mlx5_9") && said.contains(&name), "{said}");
+    let said = refused(DeviceChoice { port: Some(7), ..choice.clone() });
+    assert!(said.contains("no port 7"), "{said}");
+    let said = refused(DeviceChoice { gid_index: Some(200), ..choice.clone() });
+    assert!(said.contains("GID index 200") && said.contains(&at.to_string()), "{said}");
+    let said = refused(DeviceChoice { gid_index: Some(0), ..choice.clone() });
+    assert!(said.contains("link-local"), "{said}");
+    let mut good = options(client(0));
+    good.device = DeviceChoice { device: Some(name), port: Some(1), gid_index: Some(1) };
+    let nodes = serve(at, 1, 1 << 20);
+    let fabric = RdmaFabric::connect(&good, &endpoints(&nodes)).expect("a good choice");
+    assert_eq!(post(&fabric, 0, &[read()]), Ok(vec![0]));
+}
+
+#[test]
+fn memory_that_is_not_to_be_had_is_an_error_and_no_disaster() {
+    let Some(at) = device_address() else { return };
+    let listen = SocketAddr::new(at, 0);
+    let refused =
+        |options: &ServeOptions| MemoryNode::serve(options).expect_err("it is refused").to_string();
+    let said = refused(&ServeOptions::new(listen, 1 << 40));
+    assert!(said.contains("choose a smaller capacity"), "{said}");
+    let said = refused(&ServeOptions::new(listen, 0));
+    assert!(said.contains("positive multiple of 8"), "{said}");
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    file.as_file().set_len(4096).expect("a length");
+    let mut short = ServeOptions::new(listen, 1 << 20);
+    short.memory = MemorySource::File(file.path().to_owned());
+    let said = refused(&short);
+    assert!(said.contains("4096 bytes long"), "{said}");
+    let said = refused(&ServeOptions::new("203.0.113.1:7000".parse().expect("one"), 1 << 20));
+    assert!(said.contains("203.0.113.1:7000") && said.contains("bind"), "{said}");
+}
+
+#[test]
+fn a_file_can_be_a_node_s_memory() {
+    let Some(at) = device_address() else { return };
+    let file = tempfile::NamedTempFile::new_in("/dev/shm").expect("a file");
+    std::fs::write(file.path(), vec![7; 1 << 20]).expect("its bytes");
+    let mut mapped = ServeOptions::new(SocketAddr::new(at, 0), 1 << 20);
+    mapped.memory = MemorySource::File(file.path().to_owned());
+    let node = MemoryNode::serve(&mapped).expect("a memory node");
+    node.enlist(POOL, NodeId(0));
+    let nodes = [node];
+    let fabric = connect(client(1), &endpoints(&nodes));
+    assert_eq!(post(&fabric, 0, &[read()]), Ok(vec![0]), "what the file held is gone");
+    post(&fabric, 0, &[write(&[0x0102])]).expect("the node is up");
+    let bytes = std::fs::read(file.path()).expect("its bytes");
+    assert_eq!(bytes[600 * 8..600 * 8 + 2], [2, 1]);
+}
+
+/// Runs as a child with little memory to lock, as a user who cannot help it.
+#[test]
+fn refused_memlock_names_the_limit() {
+    let Some(at) = device_address() else { return };
+    if env::var_os("SWARM_RDMA_MEMLOCK").is_some() {
+        let error = MemoryNode::serve(&ServeOptions::new(SocketAddr::new(at, 0), 1 << 20));
+        let error = error.expect_err("1 MiB cannot be locked");
+        assert!(matches!(error, Error::Memlock { limit: 65536, .. }), "{error}");
+        assert!(error.to_string().contains("LimitMEMLOCK=infinity"), "{error}");
+        let endpoint = Endpoint { address: SocketAddr::new(at, 9), life: None };
+        let error = RdmaFabric::connect(&options(client(0)), &[endpoint]);
+        assert!(matches!(error, Err(Error::Memlock { .. })), "{error:?}");
+        return;
+    }
+    let mut command = Command::new("prlimit");
+    command.args(["--memlock=65536", "setpriv", "--reuid=65534", "--regid=65534"]);
+    command.args(["--clear-groups", "--bounding-set=-all"]);
+    command.arg(env::current_exe().expect("this program"));
+    command.args(["--exact", "refused_memlock_names_the_limit", "--nocapture"]);
+    let ended = command.env("SWARM_RDMA_MEMLOCK", "1").output().expect("a child");
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));
+}
+
+#[test]
+fn a_chain_is_one_doorbell_and_one_completion() {
+    let Some(at) = device_address() else { return };
+    let nodes = serve(at, 3, 1 << 20);
+    let fabric = connect(client(1), &endpoints(&nodes));
+    for node in 0..3 {
+        post(&fabric, node, &[read()]).expect("the node is up");
+    }
+    let before = fabric.counters();
+    let swap = Verb::Cas { at: AT, expect: 0, new: 0 };
+    for _ in 0..100 {
+        for node in 0..3 {
+            post(&fabric, node, &[write(&[0]), swap, read()]).expect("the node is up");
+        }
+    }
+    let after = fabric.counters();
+    assert_eq!(after.chains - before.chains, 300);
+    assert_eq!(after.doorbells - before.doorbells, 300);
+    assert_eq!(after.signalled - before.signalled, 300);
+    assert_eq!(after.work_requests - before.work_requests, 900);
+    assert_eq!(after.fenced, before.fenced, "nothing of WRITE, CAS, READ waits");
+    assert_eq!(after.registrations, 1);
+    post(&fabric, 0, &[read(), write(&[1]), swap, write(&[2])]).expect("the node is up");
+    assert_eq!(fabric.counters().fenced - after.fenced, 2, "a WRITE waits for READ and CAS");
+    assert!(nodes.iter().all(|node| node.report().registrations == 1));
+    assert!(nodes.iter().all(|node| node.report().accepted == 1));
+}
+
+#[test]
+fn an_evicted_client_s_write_does_not_land() {
+    let Some(at) = device_address() else { return };
+    let nodes = serve(at, 1, 1 << 20);
+    let endpoints = endpoints(&nodes);
+    let (evicted, other) = (connect(client(1), &endpoints), connect(client(2), &endpoints));
+    post(&evicted, 0, &[write(&[5])]).expect("it is not evicted yet");
+    // Many of its chains are under way when the fence comes.
+    let add = |n| Verb::Cas { at: AT, expect: n, new: n + 1 };
+    let posted: Vec<_> = (5..200).map(|n| evicted.post(NodeId(0), &[add(n)])).collect();
+    assert_eq!(nodes[0].fence(client(1)), 1);
+    let at_fence = post(&other, 0, &[read()]).expect("others go on");
+    for n in at_fence[0]..at_fence[0] + 50 {
+        drop(evicted.post(NodeId(0), &[add(n)]));
+        let lands = post(&evicted, 0, &[write(&[999])]);
+        assert_eq!(lands, Err(NodeDown));
+    }
+    drop(posted);
+    assert_eq!(post(&other, 0, &[read()]), Ok(at_fence), "nothing landed behind the fence");
+    until("it learns why", || {
+        drop(evicted.post(NodeId(0), &[read()]));
+        matches!(evicted.status()[0].fault, Some(Fault::Fenced { .. }))
+    });
+    let said = evicted.status()[0].fault.as_ref().expect("a fault").to_string();
+    assert!(said.contains("client 1") && said.contains("evicted"), "{said}");
+    assert_eq!(nodes[0].fence(client(1)), 0, "again");
+    // Its next life is another client, whom nobody has evicted; earlier ones stay out.
+    let next = ClientId { incarnation: 900, ..client(1) };
+    post(&connect(next, &endpoints), 0, &[write(&[6])]).expect("a new client");
+    let late = RdmaFabric::connect(&options(ClientId { incarnation: 899, ..next }), &endpoints);
+    let late = late.expect("a fabric").status();
+    assert!(matches!(late[0].fault, Some(Fault::Fenced { .. })), "{late:?}");
+    assert_eq!(nodes[0].report().fenced, 1);
+}
+
+#[test]
+fn nodes_of_other_pools_and_numbers_are_refused() {
+    let Some(at) = device_address() else { return };
+    let nodes = serve(at, 1, 1 << 20);
+    let fault = |pool, endpoint, wanted: &str| {
+        let mut options = options(client(3));
+        options.pool = pool;
+        let fabric = RdmaFabric::connect(&options, &[endpoint]).expect("a fabric");
+        assert_eq!(post(&fabric, 0, &[read()]), Err(NodeDown));
+        let said = fabric.status()[0].fault.as_ref().expect("a fault").to_string();
+        assert!(said.contains(wanted) && said.contains(&endpoint.address.to_string()), "{said}");
+    };
+    let endpoint = endpoints(&nodes)[0];
+    fault(PoolId(3), endpoint, "belongs to pool");
+    fault(POOL, Endpoint { life: Some(swarm_rdma::Life(4)), ..endpoint }, "has lost what it held");
+    nodes[0].enlist(POOL, NodeId(2));
+    fault(POOL, endpoint, "is node 2 of its pool, not node 0");
+    nodes[0].release().expect("it is released");
+    fault(POOL, Endpoint { life: None, ..endpoint }, "belongs to no pool");
+}
+
+/// Three nodes as processes; one dies under load.
+#[test]
+fn a_killed_node_is_an_error_in_a_moment_and_never_comes_back_empty() {
+    let Some(at) = device_address() else { return };
+    let mut nodes: Vec<_> = (0..3).map(|number| Running::start(number, at, 0)).collect();
+    let endpoints: Vec<_> = nodes.iter().map(Running::endpoint).collect();
+    let fabric = connect(client(1), &endpoints);
+    for node in 0..3 {
+        post(&fabric, node, &[write(&[7])]).expect("the node is up");
+    }
+    let port = endpoints[1].address.port();
+    nodes[1].kill();
+    let begun = Instant::now();
+    let mut last = Duration::ZERO;
+    while post(&fabric, 1, &[read()]).is_ok() {
+        assert!(begun.elapsed() < Duration::from_secs(2), "a dead node answers");
+        last = begun.elapsed();
+    }
+    let took = begun.elapsed() - last;
+    eprintln!("a killed node was an error after {took:?}");
+    assert!(took < Duration::from_millis(150), "{took:?}");
+    assert_eq!(post(&fabric, 0, &[read()]), Ok(vec![7]), "the others go on");
+    let begun = Instant::now();
+    assert_eq!(post(&fabric, 1, &[read()]), Err(NodeDown));
+    assert!(begun.elapsed() < Duration::from_millis(20), "later chains fail fast");
+    // It starts again, at the same place, with empty memory, and says that it is the same.
+    nodes[1] = Running::start(1, at, port);
+    assert_eq!(nodes[1].endpoint().address, endpoints[1].address);
+    until("it is known to be another", || {
+        drop(fabric.post(NodeId(1), &[read()]));
+        matches!(fabric.status()[1].fault, Some(Fault::Reborn { .. }))
+    });
+    assert_eq!(post(&fabric, 1, &[read()]), Err(NodeDown));
+}
+
+/// Not a test of its own: what the tests' children run.
+#[test]
+fn child() {
+    let Some(number) = Running::number() else { return };
+    let at: SocketAddr = env::var("SWARM_RDMA_AT").expect("an address").parse().expect("one");
+    let node = MemoryNode::serve(&ServeOptions::new(at, 32 << 20)).expect("a memory node");
+    node.enlist(POOL, NodeId(number));
+    say(&node);
+    // Ends when the parent does.
+    let _ = std::io::stdin().read_line(&mut String::new());
+}
