@@ -19,8 +19,7 @@ use swarm_core::words::Incarnation;
 use swarm_kv::{Client, Options, block_on};
 use swarm_rdma::control::WallClock;
 use swarm_rdma::{
-    ClientId, ConnectOptions, Endpoint, MemoryNode, PoolId, RdmaFabric, ServeOptions,
-    devices,
+    ClientId, ConnectOptions, Endpoint, MemoryNode, PoolId, RdmaFabric, ServeOptions, devices,
 };
 
 const KEYS: usize = 2000;

@@ -143,7 +143,8 @@ fn accepting(node: &MemoryNode, at: IpAddr, bytes: Vec<u8>, keep: bool) -> Peer 
 #[test]
 fn refusals_name_the_node_and_what_is_wrong() {
     let Some(at) = device_address() else { return };
-    let refusals: [(Vec<u8>, fn(SocketAddr) -> Fault); 4] = [
+    type Expected = fn(SocketAddr) -> Fault;
+    let refusals: [(Vec<u8>, Expected); 4] = [
         (vec![7; 40], |address| Fault::Foreign { address }),
         (Vec::new(), |address| Fault::Foreign { address }),
         (Refusal::Version(9).encode()[..Refusal::BYTES].to_vec(), |address| Fault::Version {
@@ -176,7 +177,8 @@ fn consent_of_the_wrong_node_is_no_connection() {
         base: 0,
         rkey: 0,
     };
-    let cards: [(NodeCard, fn(&Fault) -> bool); 4] = [
+    type Expected = fn(&Fault) -> bool;
+    let cards: [(NodeCard, Expected); 4] = [
         (NodeCard { pool: PoolId(1), ..good }, |fault| matches!(fault, Fault::OtherPool { .. })),
         (NodeCard { node: NodeId(2), ..good }, |fault| matches!(fault, Fault::OtherNode { .. })),
         (NodeCard { words: 1000, ..good }, |fault| matches!(fault, Fault::Small { .. })),

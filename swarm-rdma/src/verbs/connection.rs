@@ -6,10 +6,9 @@ use std::ptr;
 use std::sync::Arc;
 
 use rdma_sys::{
-    ibv_modify_qp, ibv_post_send, ibv_qp_attr, ibv_qp_attr_mask,
-    ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_send_flags, ibv_send_wr, ibv_sge,
-    ibv_wr_opcode, rdma_accept, rdma_conn_param, rdma_connect, rdma_create_qp, rdma_destroy_qp,
-    rdma_disconnect,
+    ibv_modify_qp, ibv_post_send, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, ibv_qp_state,
+    ibv_qp_type, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode, rdma_accept, rdma_conn_param,
+    rdma_connect, rdma_create_qp, rdma_destroy_qp, rdma_disconnect,
 };
 use swarm_core::fabric::MAX_VERBS;
 
@@ -197,8 +196,8 @@ impl Connection {
             flags |= fill(request, &mut pieces[n], &work, slots, &slot, key);
             request.send_flags = flags;
         }
-        // The device has the slot from here on: its token lives on in the work requests' ids.
-        mem::forget(slot);
+        // The device has the slot from here on: its token ends with this call, and polling the last
+        // work request's completion makes it again.
         let mut bad = ptr::null_mut();
         // SAFETY: the requests are linked and initialized, and name memory of the slot, whose token
         // the device has now and which lies in a region that the queue pair keeps alive, or memory
