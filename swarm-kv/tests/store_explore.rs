@@ -154,19 +154,37 @@ impl Plan {
         })
     }
 
-    fn play(self, name: &str, thin: u64) {
-        let bounds = Bounds {
-            grain: Grain::Chain,
-            surprises: Some(2),
-            node_crashes: 1,
-            client_crashes: 1,
-            schedules: 100_000,
-            thin,
-        };
-        let explored = explore_or_panic(name, bounds, || self.begin(1));
-        assert!(explored.ended > 0);
+    /// Explores the race chain by chain, up to each of these depths.
+    fn play(self, name: &str, depths: &[Depth]) {
+        for &Depth { surprises, node_crashes, client_crashes } in depths {
+            let bounds = Bounds {
+                grain: Grain::Chain,
+                surprises: Some(surprises),
+                node_crashes,
+                client_crashes,
+                schedules: 1_000_000,
+            };
+            explore_or_panic(name, bounds, || self.begin(1));
+        }
     }
 }
+
+/// How many surprises and crashes there are at most.
+#[derive(Clone, Copy)]
+struct Depth {
+    surprises: usize,
+    node_crashes: usize,
+    client_crashes: usize,
+}
+
+const fn depth(surprises: usize, node_crashes: usize, client_crashes: usize) -> Depth {
+    Depth { surprises, node_crashes, client_crashes }
+}
+
+/// A node crashes and a client dies, anywhere; and two surprises.
+const DEPTHS: &[Depth] = &[depth(0, 1, 1), depth(2, 0, 0)];
+/// A split takes so many steps that there are too many places for two things.
+const OF_A_SPLIT: &[Depth] = &[depth(0, 1, 0), depth(0, 0, 1), depth(1, 0, 0)];
 
 const NOTHING: Plan = Plan { racers: &[], there: 0, deleted: 0, fillers: 0, known: false };
 const READS: &[(u64, Call)] = &[(0, Call::Get), (0, Call::Get)];
@@ -175,7 +193,7 @@ const READS: &[(u64, Call)] = &[(0, Call::Get), (0, Call::Get)];
 fn insert_against_insert() {
     let racers: &[&[_]] = &[&[(0, Call::Insert(1))], &[(0, Call::Insert(5))], READS];
     for known in [false, true] {
-        Plan { racers, known, ..NOTHING }.play("insert against insert", 16);
+        Plan { racers, known, ..NOTHING }.play("insert against insert", DEPTHS);
     }
 }
 
@@ -184,14 +202,14 @@ fn insert_against_insert() {
 fn insert_against_insert_over_a_deleted_key() {
     let racers: &[&[_]] = &[&[(0, Call::Insert(1))], &[(0, Call::Put(5))], &[(0, Call::Get)]];
     let plan = Plan { racers, there: 1, deleted: 1, known: true, ..NOTHING };
-    plan.play("insert against insert over a deleted key", 16);
+    plan.play("insert against insert over a deleted key", DEPTHS);
 }
 
 #[test]
 fn delete_against_update() {
     let racers: &[&[_]] = &[&[(0, Call::Delete)], &[(0, Call::Update(5))], READS];
     for known in [false, true] {
-        Plan { racers, there: 1, known, ..NOTHING }.play("delete against update", 16);
+        Plan { racers, there: 1, known, ..NOTHING }.play("delete against update", DEPTHS);
     }
 }
 
@@ -199,7 +217,7 @@ fn delete_against_update() {
 fn delete_against_insert() {
     let racers: &[&[_]] = &[&[(0, Call::Delete)], &[(0, Call::Insert(5))], READS];
     for there in [0, 1] {
-        Plan { racers, there, known: true, ..NOTHING }.play("delete against insert", 16);
+        Plan { racers, there, known: true, ..NOTHING }.play("delete against insert", DEPTHS);
     }
 }
 
@@ -208,7 +226,7 @@ fn delete_against_insert() {
 fn delete_against_insert_over_a_deleted_key() {
     let racers: &[&[_]] = &[&[(0, Call::Delete)], &[(0, Call::Insert(5))], &[(0, Call::Get)]];
     let plan = Plan { racers, there: 1, deleted: 1, known: true, ..NOTHING };
-    plan.play("delete against insert over a deleted key", 16);
+    plan.play("delete against insert over a deleted key", DEPTHS);
 }
 
 #[test]
@@ -216,7 +234,7 @@ fn split_against_insert() {
     let racers: &[&[_]] = &[&[(1, Call::Insert(1))], &[(2, Call::Insert(5))], &[(0, Call::Get)]];
     for known in [false, true] {
         let plan = Plan { racers, there: 1, fillers: 5, known, ..NOTHING };
-        plan.play("split against insert", 400);
+        plan.play("split against insert", OF_A_SPLIT);
     }
 }
 
