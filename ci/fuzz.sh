@@ -27,14 +27,29 @@ if [[ $# -eq 0 ]]; then
 fi
 # No sanitizer: there is next to no unsafe code, and what is looked for are panics and endless loops.
 cargo fuzz build --sanitizer none
-log="$target/fuzz.log"
-for name in "${targets[@]}"; do
-    mkdir -p "fuzz/corpus/$name" "fuzz/seeds/$name"
-    if ! cargo fuzz run --sanitizer none "$name" "fuzz/corpus/$name" "fuzz/seeds/$name" -- \
-        -max_total_time="$seconds" -timeout=10 -max_len=4096 -len_control=10 > "$log" 2>&1; then
-        grep -v "^#" "$log" | tail -60
-        echo "FAILED: fuzzing $name" >&2
-        exit 1
+# One at a time would leave the other processors idle. Each says how it ended in a file of its own.
+logs="$target/fuzz-logs"
+mkdir -p "$logs"
+fuzz() {
+    mkdir -p "fuzz/corpus/$1" "fuzz/seeds/$1"
+    if ! cargo fuzz run --sanitizer none "$1" "fuzz/corpus/$1" "fuzz/seeds/$1" -- \
+        -max_total_time="$seconds" -timeout=10 -max_len=4096 -len_control=10 > "$logs/$1" 2>&1; then
+        grep -v "^#" "$logs/$1" | tail -60
+        echo "FAILED: fuzzing $1" >&2
+        return 1
     fi
-    echo "$name: $(grep "^Done" "$log")"
+    echo "$1: $(grep "^Done" "$logs/$1")"
+}
+running=() failed=0
+for name in "${targets[@]}"; do
+    if [[ ${#running[@]} -eq $(nproc) ]]; then
+        wait "${running[0]}" || failed=1
+        running=("${running[@]:1}")
+    fi
+    fuzz "$name" &
+    running+=("$!")
 done
+for pid in "${running[@]}"; do
+    wait "$pid" || failed=1
+done
+exit "$failed"

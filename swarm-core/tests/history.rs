@@ -250,6 +250,19 @@ fn one_hot_key_with_many_clients() {
     }
 }
 
+/// Few values, written over and over by clients that all overlap: what a read was told may be of many
+/// writes, and only a search tells.
+#[test]
+fn one_hot_key_with_few_values() {
+    for (clients, count, values) in [(16, 20_000, 4), (24, 3000, 4), (64, 3000, 2)] {
+        let mut rng = Rng::with_seed(clients as u64 + values);
+        let history = long_history(&mut rng, clients, count, values);
+        let begin = Instant::now();
+        assert_eq!(check_key(&history, None, BUDGET), Ok(()));
+        println!("{clients} clients, {count} operations, {values} values: {:?}", begin.elapsed());
+    }
+}
+
 /// Wrong answers on a hot key are found, too, and shown in a small window.
 #[test]
 fn one_wrong_answer_on_a_hot_key() {
@@ -280,8 +293,8 @@ fn one_wrong_answer_on_a_hot_key() {
     }
 }
 
-/// The promise: a million operations over a thousand keys in less than two seconds. Without
-/// optimization, and on busy machines, it takes longer.
+/// The promise: a million operations over a thousand keys in less than two seconds. With assertions
+/// and without optimization it takes longer.
 #[test]
 fn a_million_operations_over_a_thousand_keys() {
     let mut rng = Rng::with_seed(3);
@@ -289,11 +302,19 @@ fn a_million_operations_over_a_thousand_keys() {
         (0..1000).flat_map(|key| busy_history(&mut rng, key, 16, 1000)).collect();
     history.sort_by_key(|op| op.called);
     assert!(history.len() >= 1_000_000);
-    let begin = Instant::now();
-    assert_eq!(check(&history, |_| None, BUDGET), Ok(()));
-    println!("{} operations: {:?}", history.len(), begin.elapsed());
-    let patience = if cfg!(debug_assertions) { 60.0 } else { 6.0 };
-    assert!(begin.elapsed().as_secs_f64() < patience);
+    // The quickest of a few: others may have the processor at times.
+    let patience = if cfg!(debug_assertions) { 30.0 } else { 2.0 };
+    let mut quickest = f64::MAX;
+    for _ in 0..5 {
+        let begin = Instant::now();
+        assert_eq!(check(&history, |_| None, BUDGET), Ok(()));
+        println!("{} operations: {:?}", history.len(), begin.elapsed());
+        quickest = quickest.min(begin.elapsed().as_secs_f64());
+        if quickest < patience {
+            return;
+        }
+    }
+    panic!("it takes {quickest} s, and may take {patience} s");
 }
 
 #[test]
