@@ -218,6 +218,12 @@ impl<F: Fabric> Fabric for Counting<F> {
     }
 
     #[inline(always)]
+    fn post_aside(&self, node: NodeId, chain: &[Verb<'_>]) {
+        self.posted(chain);
+        self.inner.post_aside(node, chain);
+    }
+
+    #[inline(always)]
     fn expect(&self, node: NodeId, at: Address, words: usize) {
         self.inner.expect(node, at, words);
     }

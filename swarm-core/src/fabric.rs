@@ -142,6 +142,14 @@ pub trait Fabric {
     /// What the chain refers to is copied before this returns.
     fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> Self::Completion<'f>;
 
+    /// Posts a chain of at most [`MAX_VERBS`] verbs whose reply nobody wants: a step in the
+    /// background. It keeps its place among the chains posted to the node, but where memory is far
+    /// it may wait for the next of them, to go out together with it.
+    #[inline(always)]
+    fn post_aside(&self, node: NodeId, chain: &[Verb<'_>]) {
+        drop(self.post(node, chain));
+    }
+
     /// Says that words of `node` will be READ soon, where memory is near. Has no effect but time.
     #[inline(always)]
     fn expect(&self, _node: NodeId, _at: Address, _words: usize) {}

@@ -133,6 +133,13 @@ impl<F: Fabric, S: Switches> Fabric for Faulty<F, S> {
             SwitchState::Down => FaultyCompletion::Refused,
         }
     }
+
+    #[inline]
+    fn post_aside(&self, node: NodeId, chain: &[Verb<'_>]) {
+        if self.switches.state(node) == SwitchState::Up {
+            self.inner.post_aside(node, chain);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -237,23 +237,43 @@ pub(crate) fn in_place_head(
     [stamp.0, sum, number.0, length as u64]
 }
 
-/// Posts the in-place copy of a verified stamp at the home node, with `and` behind it.
+/// Posts the in-place copy of a verified stamp at the home node.
 #[inline(always)]
 pub(crate) fn post_in_place<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &Register,
     head: &[u64; register::IN_PLACE_WORDS],
     value: &[u8],
-    and: Option<Verb<'_>>,
 ) -> F::Completion<'f> {
-    let home = register.home();
-    let at = register.place.at(home, group.nodes()).plus(register.in_place());
-    let tail = if value.len() <= register.capacity() { value } else { &[] };
-    let copy = Verb::Write { at, head, tail };
+    group.fabric().post(register.home(), &[in_place(group, register, head, value)])
+}
+
+/// Likewise in the background, with `and` behind it.
+#[inline(always)]
+pub(crate) fn put_in_place<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    register: &Register,
+    head: &[u64; register::IN_PLACE_WORDS],
+    value: &[u8],
+    and: Option<Verb<'_>>,
+) {
+    let (home, copy) = (register.home(), in_place(group, register, head, value));
     match and {
-        Some(verb) => group.fabric().post(home, &[copy, verb]),
-        None => group.fabric().post(home, &[copy]),
+        Some(verb) => group.fabric().post_aside(home, &[copy, verb]),
+        None => group.fabric().post_aside(home, &[copy]),
     }
+}
+
+#[inline(always)]
+fn in_place<'a, F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    register: &Register,
+    head: &'a [u64; register::IN_PLACE_WORDS],
+    value: &'a [u8],
+) -> Verb<'a> {
+    let at = register.place.at(register.home(), group.nodes()).plus(register.in_place());
+    let tail = if value.len() <= register.capacity() { value } else { &[] };
+    Verb::Write { at, head, tail }
 }
 
 const _: () = assert!(register::STATE_WORDS == SLOTS + 2);

@@ -76,6 +76,11 @@ impl<F: Fabric, C: Clock> Fabric for Delayed<F, C> {
         let due = (self.roundtrip > 0).then(|| self.clock.now() + self.roundtrip);
         DelayedCompletion { inner: self.inner.post(node, chain), clock: &self.clock, due }
     }
+
+    #[inline]
+    fn post_aside(&self, node: NodeId, chain: &[Verb<'_>]) {
+        self.inner.post_aside(node, chain);
+    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::geometry::MAX_CLIENTS;
 use crate::group::Group;
 use crate::in_n_out::{
     Copy, Fetched, InPlace, Judged, buffer_at, in_place_head, judge, judge_in_place, post_again,
-    post_in_place, post_write,
+    post_write, put_in_place,
 };
 use crate::layout::{SLOTS, buffer, checksum, register};
 use crate::look::{self, Look};
@@ -419,5 +419,5 @@ fn repair_in_place<F: Fabric, C: Clock>(
     let value = fetched.value();
     let sum = checksum(format, format.timestamp(look.max), format.pointer(look.max), value);
     let head = in_place_head(look.max, sum, fetched.header.number, value.len());
-    drop(post_in_place(group, register, &head, value, None));
+    put_in_place(group, register, &head, value, None);
 }

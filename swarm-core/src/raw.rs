@@ -105,7 +105,7 @@ async fn put<F: Fabric, C: Clock>(
     group
         .settle(home, 1, |node, reply| match reply {
             None if node == register.home() => {
-                Next::Post(post_in_place(group, register, &head, value, None))
+                Next::Post(post_in_place(group, register, &head, value))
             }
             Some(_) => Next::Vote,
             None => Next::NoVote,

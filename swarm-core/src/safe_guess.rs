@@ -17,7 +17,7 @@ use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::Fabric;
 use crate::group::{Group, Unfinished};
-use crate::in_n_out::{Copy, in_place_head, post_in_place, raise};
+use crate::in_n_out::{Copy, in_place_head, put_in_place, raise};
 use crate::layout::{BufferHeader, SLOTS, buffer, checksum};
 use crate::look::{self, Looked, Looking};
 use crate::max_register::{self, Want, Writes, fetch};
@@ -316,9 +316,9 @@ fn finish<F: Fabric, C: Clock>(
         let cas = raise(group, node, register, stamp.guessed(), stamp);
         if node == home {
             let head = in_place_head(stamp, sum, write.number, write.value.len());
-            drop(post_in_place(group, register, &head, write.value, Some(cas)));
+            put_in_place(group, register, &head, write.value, Some(cas));
         } else {
-            drop(group.fabric().post(node, &[cas]));
+            group.fabric().post_aside(node, &[cas]);
         }
     }
     for node in voters {
@@ -369,7 +369,7 @@ async fn write_stale<F: Fabric, C: Clock>(
     max_register::write(group, register, writes).await?;
     let sum = checksum(format, fresh, write.buffer, write.value);
     let head = in_place_head(again, sum, write.number, write.value.len());
-    drop(post_in_place(group, register, &head, write.value, None));
+    put_in_place(group, register, &head, write.value, None);
     Ok(Written::Done)
 }
 
@@ -464,10 +464,10 @@ fn confirm<F: Fabric, C: Clock>(
             Some(value) if node == register.home() => {
                 let sum = checksum(format, format.timestamp(stamp), format.pointer(stamp), value);
                 let head = in_place_head(stamp, sum, m.number, value.len());
-                drop(post_in_place(group, register, &head, value, Some(cas)));
+                put_in_place(group, register, &head, value, Some(cas));
             }
             _ => {
-                drop(group.fabric().post(node, &[cas]));
+                group.fabric().post_aside(node, &[cas]);
             }
         }
         register.own.saw(node, stamp);

@@ -7,8 +7,9 @@
 //! back until those are done. WRITE before anything, CAS before CAS, and READ behind anything need
 //! none; these are what the protocols' chains consist of (WRITE, CAS, READ).
 
-use swarm_core::fabric::{Address, MAX_VERBS, Verb};
+use swarm_core::fabric::{Address, Verb};
 
+use crate::rider::MAX_TOGETHER;
 use crate::verbs::{Limits, Work};
 
 /// READs and atomics that a later work request may have to wait for.
@@ -26,7 +27,7 @@ impl Asked {
 
 /// The work of a chain.
 pub(crate) struct Planned<'c> {
-    pub(crate) work: heapless::Vec<(Work<'c>, bool), MAX_VERBS>,
+    pub(crate) work: heapless::Vec<(Work<'c>, bool), MAX_TOGETHER>,
     /// Words that the chain yields; they come first in its slot.
     pub(crate) words: usize,
     /// Bytes that it needs in its slot.

@@ -26,7 +26,7 @@ use crate::error::{Error, Fault};
 use crate::greeting::{ClientId, Life, PoolId};
 use crate::link::Link;
 use crate::memory;
-use crate::tickets::{Ticket, Tickets};
+use crate::tickets::{Extent, Ticket, Tickets};
 use crate::verbs::{Channel, CompletionQueue, Domain, Done, Limits, Slot, Slots, status_text};
 
 /// Where a memory node is.
@@ -126,6 +126,8 @@ const NAP: Duration = Duration::from_millis(1);
 #[derive(Clone, Copy, Default)]
 struct Flight {
     ticket: u32,
+    /// Where the reply begins in the slot, and its length: words.
+    start: u16,
     words: u32,
     node: u8,
     work: u8,
@@ -239,11 +241,35 @@ impl RdmaFabric {
         self.counters.set(counters);
     }
 
-    /// Posts, if the node is up and the chain leads nowhere else. `None` if not.
+    /// Posts, if the node is up and the chain leads nowhere else. `None` if not. A chain that has
+    /// waited for this one goes out in front of it.
     #[inline]
     fn try_post(&self, node: NodeId, chain: &[Verb<'_>]) -> Option<Posted> {
         let link = self.links.get(node.index())?;
         let joined = self.joined(node.index(), link)?;
+        let rider = link.rider().borrow();
+        if rider.is_empty() {
+            drop(rider);
+            return self.post_on(node, link, &joined, chain, 0);
+        }
+        let (together, words) = rider.with(chain);
+        let posted = self.post_on(node, link, &joined, &together, words);
+        drop(together);
+        drop(rider);
+        link.rider().borrow_mut().clear();
+        posted
+    }
+
+    /// Posts `chain`, the first `skipped` words of whose reply nobody wants.
+    #[inline]
+    fn post_on(
+        &self,
+        node: NodeId,
+        link: &Link,
+        joined: &Joined,
+        chain: &[Verb<'_>],
+        skipped: usize,
+    ) -> Option<Posted> {
         if link.asked().any() && chain.iter().any(|verb| !matches!(verb, Verb::Read { .. })) {
             // What has ended already need not be waited for.
             self.progress();
@@ -270,7 +296,8 @@ impl RdmaFabric {
         let ticket = self.tickets.borrow_mut().issue();
         self.flights.borrow_mut()[slot.index() as usize] = Flight {
             ticket,
-            words: planned.words as u32,
+            start: skipped as u16,
+            words: (planned.words - skipped) as u32,
             node: node.0,
             work: count as u8,
             asked: planned.asked,
@@ -292,6 +319,29 @@ impl RdmaFabric {
             counters.fenced += fenced;
         });
         Some(Posted::Ticket(ticket))
+    }
+
+    /// Lets go of a ticket: its chain runs, and nobody waits for it.
+    #[inline]
+    fn detach(&self, number: u32) {
+        let mut tickets = self.tickets.borrow_mut();
+        let ticket = tickets.get(number);
+        if matches!(ticket, Ticket::Pending) {
+            *ticket = Ticket::Detached;
+        } else if let Ticket::Ready(slot, _) = tickets.close(number) {
+            self.slots.give(slot);
+        }
+    }
+
+    /// Posts what waits for a next chain to go out with.
+    pub fn flush(&self) {
+        for (number, link) in self.links.iter().enumerate() {
+            if !link.rider().borrow().is_empty()
+                && let Some(Posted::Ticket(ticket)) = self.try_post(NodeId(number as u8), &[])
+            {
+                self.detach(ticket);
+            }
+        }
     }
 
     /// Copies what is not posted inline to behind the chain's reply.
@@ -387,7 +437,7 @@ impl RdmaFabric {
             *ticket = Ticket::Failed;
             self.slots.give(slot);
         } else {
-            *ticket = Ticket::Ready(slot, flight.words);
+            *ticket = Ticket::Ready(slot, Extent { start: flight.start, words: flight.words });
         }
         drop(tickets);
         if flight.failed {
@@ -423,8 +473,8 @@ impl RdmaFabric {
             let mut tickets = self.tickets.borrow_mut();
             let ticket = tickets.ready_in(class)?;
             match std::mem::replace(ticket, Ticket::Failed) {
-                Ticket::Ready(slot, words) => {
-                    *ticket = Ticket::Moved(self.slots.words(&slot, words as usize).into());
+                Ticket::Ready(slot, extent) => {
+                    *ticket = Ticket::Moved(self.words(&slot, extent).into());
                     Some(slot)
                 }
                 other => {
@@ -433,6 +483,13 @@ impl RdmaFabric {
                 }
             }
         })
+    }
+
+    /// A reply in its slot.
+    #[inline]
+    fn words<'s>(&'s self, slot: &'s Slot, extent: Extent) -> &'s [u64] {
+        let start = usize::from(extent.start);
+        &self.slots.words(slot, start + extent.words as usize)[start..]
     }
 
     /// The reply behind a ticket, if it is there.
@@ -446,13 +503,13 @@ impl RdmaFabric {
         drop(tickets);
         Some(match ticket {
             // Replies that are kept must not use up the slots: chains need some.
-            Ticket::Ready(slot, words) if self.slots.is_short(slot.class()) => {
-                let moved = self.slots.words(&slot, words as usize).into();
+            Ticket::Ready(slot, extent) if self.slots.is_short(slot.class()) => {
+                let moved = self.words(&slot, extent).into();
                 self.slots.give(slot);
                 Ok(Reply(Words::Moved(moved)))
             }
-            Ticket::Ready(slot, words) => {
-                Ok(Reply(Words::Lent { fabric: self, slot: Some(slot), words }))
+            Ticket::Ready(slot, extent) => {
+                Ok(Reply(Words::Lent { fabric: self, slot: Some(slot), extent }))
             }
             Ticket::Moved(words) => Ok(Reply(Words::Moved(words))),
             _ => Err(NodeDown),
@@ -467,6 +524,10 @@ impl RdmaFabric {
         if idle < self.spins {
             std::hint::spin_loop();
         } else if idle < PATIENT {
+            if idle == self.spins {
+                // There is time now for what was left for later.
+                self.flush();
+            }
             thread::yield_now();
         } else {
             self.nap();
@@ -497,6 +558,7 @@ impl RdmaFabric {
 
 impl Drop for RdmaFabric {
     fn drop(&mut self) {
+        self.flush();
         let deadline = Instant::now() + DRAIN;
         while self.links.iter().any(Link::is_busy) && Instant::now() < deadline {
             if !self.progress() {
@@ -523,7 +585,7 @@ enum Posted {
 }
 
 enum Words<'f> {
-    Lent { fabric: &'f RdmaFabric, slot: Option<Slot>, words: u32 },
+    Lent { fabric: &'f RdmaFabric, slot: Option<Slot>, extent: Extent },
     Moved(Box<[u64]>),
     None,
 }
@@ -537,9 +599,7 @@ impl Deref for Reply<'_> {
     #[inline]
     fn deref(&self) -> &[u64] {
         match &self.0 {
-            Words::Lent { fabric, slot: Some(slot), words } => {
-                fabric.slots.words(slot, *words as usize)
-            }
+            Words::Lent { fabric, slot: Some(slot), extent } => fabric.words(slot, *extent),
             Words::Moved(words) => words,
             Words::Lent { slot: None, .. } | Words::None => &[],
         }
@@ -602,13 +662,8 @@ impl<'f> Future for Completion<'f> {
 impl Drop for Completion<'_> {
     #[inline]
     fn drop(&mut self) {
-        let State::Pending { fabric, ticket: number } = self.0 else { return };
-        let mut tickets = fabric.tickets.borrow_mut();
-        let ticket = tickets.get(number);
-        if matches!(ticket, Ticket::Pending) {
-            *ticket = Ticket::Detached;
-        } else if let Ticket::Ready(slot, _) = tickets.close(number) {
-            fabric.slots.give(slot);
+        if let State::Pending { fabric, ticket } = self.0 {
+            fabric.detach(ticket);
         }
     }
 }
@@ -637,5 +692,14 @@ impl Fabric for RdmaFabric {
             Some(Posted::Empty) => State::Empty,
             None => State::Over,
         })
+    }
+
+    /// The chain goes out with the next one to the node, or with [`flush`](RdmaFabric::flush).
+    #[inline]
+    fn post_aside(&self, node: NodeId, chain: &[Verb<'_>]) {
+        let Some(link) = self.links.get(node.index()) else { return };
+        if !link.is_up() || !link.rider().borrow_mut().take(chain) {
+            drop(self.post(node, chain));
+        }
     }
 }

@@ -13,6 +13,7 @@
 //! | `memory`          | a node's memory: allocated or mapped, and registered once            |
 //! | `memnode`         | the memory node                                                      |
 //! | `chain`           | from verbs to work requests, and the order that these keep           |
+//! | `rider`           | chains in the background, which go out with the next ones            |
 //! | `tickets`         | where replies wait                                                   |
 //! | `connector`       | the thread that connects, and connects again                         |
 //! | `link`            | the way to one node                                                  |
@@ -30,6 +31,7 @@ mod greeting;
 mod link;
 mod memnode;
 mod memory;
+mod rider;
 #[cfg(test)]
 mod tests;
 mod tickets;

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 
 use crate::chain::{Asked, Reach};
 use crate::connector::Joined;
+use crate::rider::Rider;
 
 /// The way to one node.
 pub(crate) struct Link {
@@ -20,6 +21,8 @@ pub(crate) struct Link {
     limit: u32,
     /// Work requests that it takes now.
     room: Cell<u32>,
+    /// A chain that waits for the next one.
+    rider: RefCell<Rider>,
     /// Chains under way that have READs.
     reads: Cell<u32>,
     /// Chains under way that have atomics.
@@ -47,6 +50,7 @@ impl Link {
             failing: Cell::new(false),
             limit,
             room: Cell::new(limit),
+            rider: RefCell::new(Rider::new()),
             reads: Cell::new(0),
             atomics: Cell::new(0),
         }
@@ -91,6 +95,8 @@ impl Link {
         self.reads.set(0);
         self.atomics.set(0);
         self.failing.set(false);
+        // What waited for the former connection was lost with it.
+        self.rider.borrow_mut().clear();
         *self.joined.borrow_mut() = Some(joined);
     }
 
@@ -111,6 +117,12 @@ impl Link {
         }
         self.joined.borrow_mut().take();
         true
+    }
+
+    /// The chain that waits for the next one.
+    #[inline]
+    pub(crate) fn rider(&self) -> &RefCell<Rider> {
+        &self.rider
     }
 
     /// Work requests that may be posted now.

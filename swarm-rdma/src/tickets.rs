@@ -5,6 +5,13 @@
 
 use crate::verbs::Slot;
 
+/// Where a reply is in its slot, in words.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extent {
+    pub(crate) start: u16,
+    pub(crate) words: u32,
+}
+
 /// What a ticket stands for.
 pub(crate) enum Ticket {
     /// Nothing: it is free. The next free one.
@@ -13,8 +20,8 @@ pub(crate) enum Ticket {
     Pending,
     /// A chain that is under way and that nobody waits for.
     Detached,
-    /// A reply of so many words, in its slot.
-    Ready(Slot, u32),
+    /// A reply, in its slot.
+    Ready(Slot, Extent),
     /// A reply that had to leave its slot.
     Moved(Box<[u64]>),
     /// The node did not answer.

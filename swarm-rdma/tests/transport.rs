@@ -158,6 +158,39 @@ fn a_chain_is_one_doorbell_and_one_completion() {
 }
 
 #[test]
+fn a_chain_in_the_background_goes_out_with_the_next_one() {
+    let Some(at) = device_address() else { return };
+    let nodes = serve(at, 1, 1 << 20);
+    let endpoints = endpoints(&nodes);
+    let (fabric, other) = (connect(client(1), &endpoints), connect(client(2), &endpoints));
+    let node = NodeId(0);
+    let add = |n| Verb::Cas { at: AT, expect: n, new: n + 1 };
+    assert_eq!(post(&fabric, 0, &[read()]), Ok(vec![0]));
+    let before = fabric.counters();
+    for n in (0..300).step_by(3) {
+        fabric.post_aside(node, &[add(n)]);
+        fabric.post_aside(node, &[add(n + 1), read()]);
+        assert_eq!(post(&fabric, 0, &[read(), add(n + 2)]), Ok(vec![n + 2, n + 2]));
+    }
+    let after = fabric.counters();
+    assert_eq!(after.doorbells - before.doorbells, 100);
+    assert_eq!(after.signalled - before.signalled, 100);
+    assert_eq!(after.work_requests - before.work_requests, 500);
+    // What does not fit goes out at once, behind what waits.
+    let large = [7; 1000];
+    fabric.post_aside(node, &[add(300)]);
+    fabric.post_aside(node, &[Verb::Write { at: AT.plus(1), head: &large, tail: &[] }]);
+    until("it is there", || post(&other, 0, &[read()]) == Ok(vec![301]));
+    fabric.post_aside(node, &[add(301)]);
+    assert_eq!(post(&other, 0, &[read()]), Ok(vec![301]), "it waits");
+    fabric.flush();
+    until("it is flushed", || post(&other, 0, &[read()]) == Ok(vec![302]));
+    fabric.post_aside(node, &[add(302)]);
+    drop(fabric);
+    assert_eq!(post(&other, 0, &[read()]), Ok(vec![303]), "tear-down waits for it");
+}
+
+#[test]
 fn an_evicted_client_s_write_does_not_land() {
     let Some(at) = device_address() else { return };
     let nodes = serve(at, 1, 1 << 20);

@@ -5,30 +5,54 @@
 //! pool, or whose memory is another than the record's, counts as one that does not answer.
 
 use std::net::SocketAddr;
+use std::sync::{Arc, mpsc};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use super::admin::{Reply, Request, Status, ask, who};
 use super::error::Error;
 use super::ledger::Holder;
 use super::record::{NodeEntry, PoolRecord};
 
-/// Asks all of `addresses` at the same time.
-pub(super) fn at_once<T: Send>(
+/// For how long those are waited for who have not answered when enough have.
+const GRACE: Duration = Duration::from_millis(200);
+
+/// Asks all of `addresses` at the same time. Once `enough` have answered well, whoever takes much
+/// longer counts as silent: a host that is dead costs a moment, and not the whole patience.
+pub(super) fn at_once<T: Send + 'static>(
     addresses: &[SocketAddr],
-    question: impl Fn(SocketAddr) -> Result<T, Error> + Sync,
+    enough: usize,
+    question: impl Fn(SocketAddr) -> Result<T, Error> + Send + Sync + 'static,
 ) -> Vec<Result<T, Error>> {
-    let question = &question;
-    thread::scope(|scope| {
-        let asked: Vec<_> = addresses
-            .iter()
-            .map(|&address| (address, scope.spawn(move || question(address))))
-            .collect();
-        let silent = |address| Error::Node { address, why: "asking failed".to_owned() };
-        asked
-            .into_iter()
-            .map(|(address, asked)| asked.join().unwrap_or_else(|_| Err(silent(address))))
-            .collect()
-    })
+    let (question, (told, answers)) = (Arc::new(question), mpsc::channel());
+    for (index, &address) in addresses.iter().enumerate() {
+        let (question, told) = (Arc::clone(&question), told.clone());
+        let asking = thread::Builder::new().name("swarm-ask".to_owned()).spawn(move || {
+            // Nobody may be waiting any more.
+            let _ = told.send((index, question(address)));
+        });
+        // Without a thread for it nobody is asked, and the answer is missed below.
+        drop(asking);
+    }
+    drop(told);
+    let silent = |&address| Err(Error::Node { address, why: "no answer in time".to_owned() });
+    let mut found: Vec<Result<T, Error>> = addresses.iter().map(silent).collect();
+    let (mut well, mut until) = (0, None);
+    for _ in addresses {
+        let answer = match until {
+            None => answers.recv().ok(),
+            Some(until) => answers
+                .recv_timeout(Instant::saturating_duration_since(&until, Instant::now()))
+                .ok(),
+        };
+        let Some((index, answer)) = answer else { break };
+        well += usize::from(answer.is_ok());
+        found[index] = answer;
+        if well >= enough && until.is_none() {
+            until = Some(Instant::now() + GRACE);
+        }
+    }
+    found
 }
 
 /// The daemons of a pool.
@@ -61,7 +85,7 @@ impl<'a> Daemons<'a> {
 
     /// How each daemon is. One that is not the record's is none.
     pub(super) fn statuses(&self) -> Vec<Result<Status, Error>> {
-        let mut statuses = at_once(&self.addresses(), who);
+        let mut statuses = at_once(&self.addresses(), self.record.majority(), who);
         for (status, entry) in statuses.iter_mut().zip(&self.record.nodes) {
             let theirs = status.as_ref().ok().map(|status| {
                 let same_pool = status.pool.as_ref().is_some_and(|pool| pool.id == self.record.id);
@@ -82,7 +106,7 @@ impl<'a> Daemons<'a> {
 
     /// Asks all; an error unless a majority says yes.
     pub(super) fn majority(&self, request: &Request) -> Result<Vec<Result<Reply, Error>>, Error> {
-        let replies = at_once(&self.addresses(), |address| ask(address, request));
+        let replies = self.ask_all(request, self.record.majority());
         self.need_majority(&replies)?;
         Ok(replies)
     }
@@ -101,15 +125,21 @@ impl<'a> Daemons<'a> {
 
     /// Tells all, whether or not they hear it.
     pub(super) fn tell(&self, request: &Request) {
-        drop(at_once(&self.addresses(), |address| ask(address, request)));
+        drop(self.ask_all(request, self.record.majority()));
+    }
+
+    fn ask_all(&self, request: &Request, enough: usize) -> Vec<Result<Reply, Error>> {
+        let request = request.clone();
+        at_once(&self.addresses(), enough, move |address| ask(address, &request))
     }
 
     /// Makes all daemons the pool's, or none.
     pub(super) fn enlist(&self) -> Result<(), Error> {
-        let number = |address| self.addresses().iter().position(|&other| other == address);
-        let replies = at_once(&self.addresses(), |address| {
-            let node = number(address).unwrap_or_default() as u8;
-            ask(address, &Request::Enlist { record: self.record.clone(), node })
+        let (record, addresses) = (self.record.clone(), self.addresses());
+        let replies = at_once(&addresses, addresses.len(), move |address| {
+            let node = record.nodes.iter().position(|node| node.address == address);
+            let node = node.unwrap_or_default() as u8;
+            ask(address, &Request::Enlist { record: record.clone(), node })
         });
         match replies.into_iter().find_map(Result::err) {
             Some(error) => {

@@ -159,7 +159,7 @@ impl Etcd {
         let nodes = self.nodes()?;
         let addresses: Vec<_> = nodes.iter().map(|node| node.address).collect();
         let (mut free, mut others) = (Vec::new(), Vec::new());
-        for (node, status) in nodes.into_iter().zip(at_once(&addresses, who)) {
+        for (node, status) in nodes.into_iter().zip(at_once(&addresses, addresses.len(), who)) {
             let name = &node.name;
             match status {
                 Ok(Status { pool: Some(pool), .. }) => {

@@ -95,7 +95,7 @@ impl Fixed {
     /// # Errors
     /// There is none, or too few daemons answer.
     pub fn record(&self) -> Result<PoolRecord, Error> {
-        let statuses = at_once(&self.nodes, who);
+        let statuses = at_once(&self.nodes, self.nodes.len() / 2 + 1, who);
         let mut records: Vec<(PoolRecord, usize)> = Vec::new();
         for record in statuses.iter().flatten().filter_map(|status| status.pool.as_ref()) {
             match records.iter_mut().find(|(other, _)| other == record) {
@@ -141,7 +141,9 @@ impl Fixed {
         let address = self.address();
         let mut free: Vec<NodeEntry> = Vec::new();
         let mut others = Vec::new();
-        for (status, &address) in at_once(&self.nodes, who).into_iter().zip(&self.nodes) {
+        for (status, &address) in
+            at_once(&self.nodes, self.nodes.len(), who).into_iter().zip(&self.nodes)
+        {
             match status {
                 // The daemon may listen on all addresses; the file says which of them is meant.
                 Ok(Status { pool: None, entry, .. }) => free.push(NodeEntry { address, ..entry }),
@@ -168,7 +170,7 @@ impl Fixed {
     /// # Errors
     /// No daemon answers, or there is no pool.
     pub fn destroy(&self) -> Result<(), Error> {
-        let statuses = at_once(&self.nodes, who);
+        let statuses = at_once(&self.nodes, self.nodes.len(), who);
         let mut pools: Vec<(SocketAddr, Id)> = Vec::new();
         for (status, &address) in statuses.iter().zip(&self.nodes) {
             if let Ok(Status { pool: Some(pool), .. }) = status {

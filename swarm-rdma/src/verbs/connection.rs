@@ -10,13 +10,13 @@ use rdma_sys::{
     ibv_qp_type, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode, rdma_accept, rdma_conn_param,
     rdma_connect, rdma_create_qp, rdma_destroy_qp, rdma_disconnect,
 };
-use swarm_core::fabric::MAX_VERBS;
 
 use super::checked;
 use super::domain::{Domain, Region};
 use super::manager::{Id, IdKey};
 use super::queue::{CompletionQueue, LAST};
 use super::slots::{Slot, Slots};
+use crate::rider::MAX_TOGETHER;
 
 /// How much a queue pair takes.
 #[derive(Clone, Copy, Debug)]
@@ -177,9 +177,12 @@ impl Connection {
         chain: impl ExactSizeIterator<Item = (Work<'w>, bool)>,
     ) -> io::Result<()> {
         let count = chain.len();
-        assert!((1..=MAX_VERBS).contains(&count), "a chain has 1 to {MAX_VERBS} work requests");
-        let mut requests = [const { MaybeUninit::<ibv_send_wr>::zeroed() }; MAX_VERBS];
-        let mut pieces = [[ibv_sge { addr: 0, length: 0, lkey: 0 }; 3]; MAX_VERBS];
+        assert!(
+            (1..=MAX_TOGETHER).contains(&count),
+            "at most {MAX_TOGETHER} work requests go together"
+        );
+        let mut requests = [const { MaybeUninit::<ibv_send_wr>::zeroed() }; MAX_TOGETHER];
+        let mut pieces = [[ibv_sge { addr: 0, length: 0, lkey: 0 }; 3]; MAX_TOGETHER];
         let first = requests.as_mut_ptr().cast::<ibv_send_wr>();
         for (n, (work, fenced)) in chain.enumerate() {
             let last = n + 1 == count;

@@ -1,0 +1,119 @@
+//! A chain in the background that waits for the next chain to its node, to go out with it.
+//!
+//! It saves a doorbell and a completion, and nobody misses it meanwhile: it is what readers who come
+//! sooner would do themselves. There is at most one at each node, so a client that falls silent leaves
+//! little undone.
+
+use heapless::Vec as Short;
+use swarm_core::fabric::{Address, MAX_VERBS, Verb};
+
+/// Words of payload that a rider may have; chains with more are posted at once.
+const WORDS: usize = 512;
+
+/// Verbs of a rider and the chain that it goes out with.
+pub(crate) const MAX_TOGETHER: usize = 2 * MAX_VERBS;
+
+/// A verb, without what it refers to.
+#[derive(Clone, Copy)]
+enum Kept {
+    Read { at: Address, words: usize },
+    Write { at: Address, start: usize, end: usize },
+    Cas { at: Address, expect: u64, new: u64 },
+}
+
+/// The chain, copied.
+pub(crate) struct Rider {
+    verbs: Short<Kept, MAX_VERBS>,
+    words: Vec<u64>,
+}
+
+impl Rider {
+    pub(crate) fn new() -> Self {
+        Self { verbs: Short::new(), words: Vec::with_capacity(WORDS) }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.verbs.is_empty()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.verbs.clear();
+        self.words.clear();
+    }
+
+    /// Takes `chain` on, behind what is there. `false`, and nothing happened, if there is no room.
+    pub(crate) fn take(&mut self, chain: &[Verb<'_>]) -> bool {
+        let length = |verb: &Verb<'_>| match verb {
+            Verb::Write { head, tail, .. } => head.len() + tail.len().div_ceil(8),
+            _ => 0,
+        };
+        let words: usize = chain.iter().map(length).sum();
+        if self.verbs.len() + chain.len() > MAX_VERBS || self.words.len() + words > WORDS {
+            return false;
+        }
+        for verb in chain {
+            let kept = match *verb {
+                Verb::Read { at, words } => Kept::Read { at, words },
+                Verb::Cas { at, expect, new } => Kept::Cas { at, expect, new },
+                Verb::Write { at, head, tail } => {
+                    let start = self.words.len();
+                    self.words.extend_from_slice(head);
+                    let (whole, rest) = tail.as_chunks::<8>();
+                    self.words.extend(whole.iter().map(|bytes| u64::from_le_bytes(*bytes)));
+                    if !rest.is_empty() {
+                        let mut last = [0; 8];
+                        last[..rest.len()].copy_from_slice(rest);
+                        self.words.push(u64::from_le_bytes(last));
+                    }
+                    Kept::Write { at, start, end: self.words.len() }
+                }
+            };
+            // There is room, as was seen above.
+            let _ = self.verbs.push(kept);
+        }
+        true
+    }
+
+    /// This chain with `chain` behind it, and how many words of what they yield are this one's.
+    pub(crate) fn with<'c>(&'c self, chain: &[Verb<'c>]) -> (Short<Verb<'c>, MAX_TOGETHER>, usize) {
+        let verbs = self.verbs.iter().map(|kept| match *kept {
+            Kept::Read { at, words } => Verb::Read { at, words },
+            Kept::Cas { at, expect, new } => Verb::Cas { at, expect, new },
+            Kept::Write { at, start, end } => {
+                Verb::Write { at, head: &self.words[start..end], tail: &[] }
+            }
+        });
+        let mut together = Short::new();
+        // Both have at most half of what there is room for.
+        together.extend(verbs);
+        let words = together.iter().map(Verb::yields).sum();
+        together.extend(chain.iter().copied().take(MAX_VERBS));
+        (together, words)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chains_come_out_as_they_went_in_and_in_order() {
+        let mut rider = Rider::new();
+        let write = Verb::Write { at: Address(8), head: &[1, 2], tail: &[3; 9] };
+        let cas = Verb::Cas { at: Address(4), expect: 5, new: 6 };
+        assert!(rider.take(&[write, cas]) && rider.take(&[cas]));
+        let read = Verb::Read { at: Address(0), words: 3 };
+        let chain = [read];
+        let (together, words) = rider.with(&chain);
+        assert_eq!(words, 2);
+        assert_eq!(together.len(), 4);
+        let Verb::Write { at: Address(8), head, tail: &[] } = together[0] else { panic!("WRITE") };
+        assert_eq!(head, [1, 2, u64::from_le_bytes([3; 8]), 3]);
+        assert!(matches!(together[2], Verb::Cas { at: Address(4), expect: 5, new: 6 }));
+        assert!(matches!(together[3], Verb::Read { words: 3, .. }));
+        drop(together);
+        assert!(!rider.take(&[Verb::Write { at: Address(8), head: &[0; WORDS], tail: &[] }]));
+        rider.clear();
+        assert!(rider.is_empty());
+    }
+}
