@@ -3,6 +3,7 @@
 #
 #   ci/prove.sh [MILLIONS]      random schedules in all, in millions (10: about an hour on two cores)
 #   SWARM_FIRST=N ci/prove.sh   from schedule N on, so that another run plays others
+#   SWARM_REHEARSE=1 ci/prove.sh   every part with next to nothing to do, to see that all of it works
 set -euo pipefail
 cd "$(dirname "$0")/.."
 millions="${1:-10}"
@@ -12,33 +13,44 @@ if ! [[ "$millions" =~ ^[1-9][0-9]*$ ]]; then
 fi
 unset SWARM_SEED
 began=$SECONDS
+parts=()
 # A register's schedule is the cheapest and a store's the dearest.
 register=$((millions * 400000)) cell=$((millions * 500000)) store=$((millions * 100000))
+explored=2000000 explored_store=200000 adversaries=100000 mutated=100000 fuzzed=600 tortured=60
+mutations=()
+if [[ -n "${SWARM_REHEARSE:-}" ]]; then
+    register=400 cell=500 store=20
+    explored=200 explored_store=50 adversaries=5 mutated=1000 fuzzed=1 tortured=2
+    mutations=(cell-promise-minority)
+fi
 
-play() {
-    local crate="$1" test="$2" schedules="$3" at=$SECONDS
-    echo "==> $test, $schedules schedules from ${SWARM_FIRST:-0} on"
-    SWARM_SCHEDULES="$schedules" cargo test --quiet --locked --profile prove \
-        --no-default-features -p "$crate" --test "$test" -- --nocapture
-    echo "<== $test: ok, $((SECONDS - at)) s"
+# Runs a part, named first, and keeps how long it took.
+part() {
+    local name="$1" at=$SECONDS
+    shift
+    echo "==> $name: $*"
+    if ! "$@"; then
+        echo "FAILED: $name, after $((SECONDS - at)) s; passed before: ${parts[*]:-nothing}" >&2
+        exit 1
+    fi
+    echo "<== $name: ok, $((SECONDS - at)) s"
+    parts+=("$name ($((SECONDS - at)) s)")
 }
+checks() { cargo test --quiet --locked --profile prove --no-default-features "$@" -- --nocapture; }
 
-play swarm-core register_sim "$register"
-play swarm-core cell_sim "$cell"
-play swarm-kv store_sim "$store"
-echo "==> every schedule of small races, deeper"
-SWARM_SURPRISES=3 SWARM_EXPLORED=2000000 cargo test --quiet --locked --profile prove -p swarm-core \
-    --test register_explore --test cell_explore -- --nocapture
-SWARM_SURPRISES=2 SWARM_EXPLORED=200000 cargo test --quiet --locked --profile prove \
-    --no-default-features -p swarm-kv --test store_explore -- --nocapture
-echo "==> bounds, against more adversaries"
-SWARM_ADVERSARIES=100000 cargo test --quiet --locked --profile prove -p swarm-core \
-    --test register_bounds -- --nocapture
-echo "==> mutations"
-SWARM_SCHEDULES=100000 ci/mutate.sh
-echo "==> fuzzing"
-ci/fuzz.sh 600
-echo "==> real processes"
-cargo run --release --locked --quiet -- torture --clients 8 --keys 4 --seconds 60 \
-    --kill-clients --kill-node --freeze-node
-echo "all of it passed, in $(((SECONDS - began) / 60)) minutes"
+SWARM_SCHEDULES=$register part "registers, $register schedules from ${SWARM_FIRST:-0} on" \
+    checks -p swarm-core --test register_sim
+SWARM_SCHEDULES=$cell part "cells, $cell schedules" checks -p swarm-core --test cell_sim
+SWARM_SCHEDULES=$store part "the store, $store schedules" checks -p swarm-kv --test store_sim
+SWARM_SURPRISES=2 SWARM_EXPLORED=$explored part "every schedule of small races, deeper" \
+    checks -p swarm-core --test register_explore --test cell_explore
+SWARM_SURPRISES=1 SWARM_EXPLORED=$explored_store part "every schedule of the store's, deeper" \
+    checks -p swarm-kv --test store_explore
+SWARM_ADVERSARIES=$adversaries part "bounds, against $adversaries adversaries" \
+    checks -p swarm-core --test register_bounds
+SWARM_SCHEDULES=$mutated part "mutations" ci/mutate.sh "${mutations[@]}"
+part "fuzzing" ci/fuzz.sh "$fuzzed"
+part "real processes" cargo run --release --locked --quiet -- torture --clients 8 --keys 4 \
+    --seconds "$tortured" --kill-clients --kill-node --freeze-node
+printf '%s\n' "${parts[@]}"
+echo "all ${#parts[@]} parts passed, $((register + cell + store)) random schedules, in $(((SECONDS - began) / 60)) minutes"

@@ -1,5 +1,6 @@
 //! Wait-freedom: how many roundtrips a read, a write and a timestamp lock take at most, whatever
-//! others do meanwhile, and the largest that adversaries got out of them.
+//! others do meanwhile, also when a node and a client die, and the largest that adversaries got out
+//! of them.
 //!
 //! `SWARM_ADVERSARIES` says how many random adversaries to try.
 
@@ -17,14 +18,17 @@ use swarm_core::fabric::{Address, Fabric, NodeId};
 use swarm_core::history::{BUDGET, Recorder, check_key};
 use swarm_core::layout::{SLOTS, buffer};
 use swarm_core::safe_guess::SafeGuess;
-use swarm_core::sim::{Outcome, Policy, Setup, Sim, SimFabric, Step, Trace, WordStep};
+use swarm_core::sim::{Chaos, Outcome, Policy, Setup, Sim, SimFabric, Step, Trace, WordStep};
 use swarm_core::words::{LockMode, LockWord, WriteNumber};
 
 const ALL: [NodeId; 3] = [NodeId(0), NodeId(1), NodeId(2)];
 /// The nodes that everybody turns to first.
 const FIRST: [NodeId; 2] = [NodeId(0), NodeId(1)];
-/// Nanoseconds after which a node is late: never.
+/// Nanoseconds after which a node is late: never; or some time, where one may be dead.
 const NEVER: u64 = u64::MAX / 4;
+const SOON: u64 = 3000;
+/// A round that waited for a node that died is made good by another node: one roundtrip more.
+const WITH_A_DEATH: u32 = 2;
 /// Where the clients' buffers begin, and how far they are apart; words.
 const BUFFERS_AT: u64 = 64 * 8;
 const BUFFER_WORDS: u64 = 16;
@@ -57,8 +61,13 @@ fn born(setup: &Setup) -> Sim {
 }
 
 /// Each client has a slot of its own, if the reader has the one that the register was born in.
-fn client(sim: &Sim, id: usize, slot: usize, recorder: &Recorder) -> Client<SimFabric> {
-    Client::new((sim.fabric(id), sim.clock(id)), (id, slot), place(0), (NEVER, NEVER), recorder)
+fn client(
+    sim: &Sim,
+    (id, slot): (usize, usize),
+    late: u64,
+    recorder: &Recorder,
+) -> Client<SimFabric> {
+    Client::new((sim.fabric(id), sim.clock(id)), (id, slot), place(0), (late, NEVER), recorder)
 }
 
 /// The largest that was seen.
@@ -77,9 +86,19 @@ fn larger(one: &mut Tally, other: Tally) {
 }
 
 /// `writers` clients with clocks that disagree write all the time, one reads; the scheduler holds up
-/// whom it likes, and some queue pairs for as long as anybody else can move.
-fn play(seed: u64, writers: usize, largest: &Rc<RefCell<Largest>>) {
+/// whom it likes, and some queue pairs for as long as anybody else can move. If so, a node dies,
+/// and a client.
+fn play(seed: u64, writers: usize, deaths: bool, largest: &Rc<RefCell<Largest>>) {
     let mut rng = Rng::with_seed(seed ^ 0xb0);
+    let rate = if deaths { 1.0 / rng.u32(50..1000) as f64 } else { 0.0 };
+    let chaos = Chaos {
+        node_crash: rate,
+        client_crash: rate,
+        nodes_away: 1,
+        clients_lost: 1,
+        ..Chaos::NONE
+    };
+    let (late, times) = if deaths { (SOON, WITH_A_DEATH) } else { (NEVER, 1) };
     let policy = match rng.u8(..3) {
         0 => Policy::Priorities { changes: rng.usize(1..20), horizon: 600 * writers as u64 },
         _ => Policy::Weighted { redraw: [0.05, 0.01, 0.002][rng.usize(..3)] },
@@ -92,13 +111,14 @@ fn play(seed: u64, writers: usize, largest: &Rc<RefCell<Largest>>) {
         ..Setup::new(seed, 3, writers + 2)
     };
     let mut sim = born(&setup);
+    sim.set_chaos(chaos);
     sim.start_trace();
     let recorder = Recorder::new();
     let skew = [100, 2000, 50_000][rng.usize(..3)];
     for id in 0..=writers {
         sim.set_clock(id, rng.i64(-skew..=skew), rng.i64(-500_000..=500_000));
         let slot = if id == writers { 0 } else { id + 1 };
-        let (mut client, fabric) = (client(&sim, id, slot, &recorder), sim.fabric(id));
+        let (mut client, fabric) = (client(&sim, (id, slot), late, &recorder), sim.fabric(id));
         let largest = Rc::clone(largest);
         let mut rng = Rng::with_seed(rng.u64(..));
         sim.spawn(id, async move {
@@ -106,13 +126,14 @@ fn play(seed: u64, writers: usize, largest: &Rc<RefCell<Largest>>) {
                 fabric.note(round);
                 if id == writers {
                     let tally = client.read::<SafeGuess>(Polls::ALL).await.expect("it is read");
-                    assert!(tally.roundtrips <= read_bound(writers as u32), "a read: {tally:?}");
+                    let bound = times * read_bound(writers as u32);
+                    assert!(tally.roundtrips <= bound, "a read: {tally:?}");
                     larger(&mut largest.borrow_mut().read, tally);
                 } else {
                     let value = id as u64 * 100 + round + 1;
                     let tally = client.write::<SafeGuess>(value, Polls::ALL).await;
                     let tally = tally.expect("it is written");
-                    assert!(tally.roundtrips <= WRITE_BOUND, "a write: {tally:?}");
+                    assert!(tally.roundtrips <= times * WRITE_BOUND, "a write: {tally:?}");
                     larger(&mut largest.borrow_mut().write, tally);
                 }
             }
@@ -155,19 +176,21 @@ fn lock_tries(trace: &Trace) -> u32 {
 fn random_adversaries() {
     let schedules = std::env::var("SWARM_ADVERSARIES").ok();
     let schedules: u64 = schedules.map_or(500, |text| text.parse().expect("a number"));
-    for writers in 1..SLOTS {
+    for (writers, deaths) in (1..SLOTS).flat_map(|writers| [(writers, false), (writers, true)]) {
         let largest = Rc::<RefCell<Largest>>::default();
         for seed in 0..schedules {
-            play(seed, writers, &largest);
+            play(seed, writers, deaths, &largest);
         }
         let Largest { read, write, lock } = *largest.borrow();
+        let (with, times) = if deaths { (" with deaths", WITH_A_DEATH) } else { ("", 1) };
         println!(
-            "{writers} writers, {schedules} adversaries: a read took {} roundtrips of {} and {} \
-             verbs at most, a write {} of {WRITE_BOUND} and {}, a lock {lock} of {LOCK} CASes",
+            "{writers} writers, {schedules} adversaries{with}: a read took {} roundtrips of {} and \
+             {} verbs at most, a write {} of {} and {}, a lock {lock} of {LOCK} CASes",
             read.roundtrips,
-            read_bound(writers as u32),
+            times * read_bound(writers as u32),
             read.verbs,
             write.roundtrips,
+            times * WRITE_BOUND,
             write.verbs,
         );
     }
@@ -209,7 +232,7 @@ fn climb(writers: usize, used: bool) -> u32 {
     for id in 0..writers {
         ALL.iter().for_each(|&node| sim.set_word(node, lock_of(id), old));
         sim.set_clock(id, id as i64 * 100_000, 0);
-        let mut client = client(&sim, id, id + 1, &recorder);
+        let mut client = client(&sim, (id, id + 1), NEVER, &recorder);
         sim.spawn(id, async move {
             let written = client.write::<SafeGuess>(4 * (id as u64 + 1), Polls::ALL).await;
             written.expect("nodes are up");
@@ -219,7 +242,7 @@ fn climb(writers: usize, used: bool) -> u32 {
     // A guess lands, but for the READ behind it.
     let guess = |sim: &mut Sim, id| FIRST.iter().for_each(|&node| sim.take_verbs(id, node, 2));
     guess(&mut sim, 0);
-    let (mut client, sink) = (client(&sim, reader, 0, &recorder), Rc::clone(&cost));
+    let (mut client, sink) = (client(&sim, (reader, 0), NEVER, &recorder), Rc::clone(&cost));
     sim.spawn(reader, async move {
         *sink.borrow_mut() = Some(client.read::<SafeGuess>(Polls::ALL).await);
     });
