@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use swarm_core::fabric::NodeId;
 
 use crate::error::Fault;
-use crate::fabric::{Endpoint, NodeStatus};
 use crate::greeting::{ClientId, Hello, NodeCard, PoolId, Refusal, Unreadable};
+use crate::options::{Endpoint, NodeStatus};
 use crate::verbs::{
     Channel, CompletionQueue, Connection, Domain, Event, EventKind, Id, IdKey, Limits, Region,
     wait_readable,

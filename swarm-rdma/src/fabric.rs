@@ -8,102 +8,21 @@
 //! chains; the [`connector`](crate::connector) makes another meanwhile.
 
 use std::cell::{Cell, RefCell};
-use std::future::Future;
-use std::net::SocketAddr;
-use std::ops::Deref;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use swarm_core::fabric::{Fabric, NodeDown, NodeId, Verb};
 
 use crate::chain::{Asked, plan};
+use crate::completion::{Completion, Reply, State, Words};
 use crate::connector::{Connector, Doors, Joined, Plan};
-use crate::device::DeviceChoice;
 use crate::error::{Error, Fault};
-use crate::greeting::{ClientId, Life, PoolId};
 use crate::link::Link;
 use crate::memory;
+use crate::options::{ConnectOptions, Counters, Endpoint, NodeStatus};
 use crate::tickets::{Extent, Ticket, Tickets};
 use crate::verbs::{Channel, CompletionQueue, Domain, Done, Limits, Slot, Slots, status_text};
-
-/// Where a memory node is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Endpoint {
-    /// Its address.
-    pub address: SocketAddr,
-    /// The life that the pool knows it by; any, the first time, if this is `None`. A node in
-    /// another life has lost its memory and counts as down.
-    pub life: Option<Life>,
-}
-
-/// How to connect.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct ConnectOptions {
-    /// The device.
-    pub device: DeviceChoice,
-    /// The pool.
-    pub pool: PoolId,
-    /// Who connects.
-    pub client: ClientId,
-    /// Words that each node must have.
-    pub words: u64,
-    /// How long [`RdmaFabric::connect`] waits for nodes, at most.
-    pub patience: Duration,
-    /// How long the device waits for a packet's acknowledgment before it sends it again: 4.096 µs
-    /// times 2 to this power.
-    pub ack_timeout: u8,
-    /// How often it sends a packet again before the connection counts as lost; at most 6, as 7 means
-    /// for ever to some devices.
-    pub retries: u8,
-}
-
-impl ConnectOptions {
-    /// Connects `client` to the nodes of `pool`, which have `words` words each. A dead peer is an
-    /// error within about 100 ms.
-    pub fn new(pool: PoolId, client: ClientId, words: u64) -> Self {
-        let patience = Duration::from_secs(2);
-        let device = DeviceChoice::default();
-        Self { device, pool, client, words, patience, ack_timeout: 12, retries: 3 }
-    }
-}
-
-/// What a fabric has done so far. Plain counts, for tests and reports.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counters {
-    /// Chains posted.
-    pub chains: u64,
-    /// Calls that hand work requests to a device: one for each chain.
-    pub doorbells: u64,
-    /// Work requests posted.
-    pub work_requests: u64,
-    /// Work requests that waited for earlier ones.
-    pub fenced: u64,
-    /// Completions that were asked for: one for each chain.
-    pub signalled: u64,
-    /// Memory registrations.
-    pub registrations: u64,
-    /// Connections made, those that replaced others included.
-    pub connections: u64,
-    /// Times that posting had to wait for room.
-    pub full: u64,
-    /// Times that waiting slept.
-    pub sleeps: u64,
-}
-
-/// How a node stands with this client.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct NodeStatus {
-    /// Its address.
-    pub address: SocketAddr,
-    /// Its life, once met.
-    pub life: Option<Life>,
-    /// Why there is no connection, if there is none.
-    pub fault: Option<Fault>,
-}
 
 /// Work requests under way at each node.
 const QUEUE: u32 = 512;
@@ -304,8 +223,8 @@ impl RdmaFabric {
             failed: false,
         };
         let fenced = planned.work.iter().filter(|(_, fenced)| *fenced).count() as u64;
-        let work = planned.work.iter().copied();
-        if let Err(error) = joined.connection.post(&self.slots, slot, joined.card.rkey, work) {
+        let key = joined.card.rkey;
+        if let Err(error) = joined.connection.post(&self.slots, slot, key, &planned.work) {
             self.tickets.borrow_mut().close(ticket);
             self.lose(node.index(), &format!("posting failed: {error}"));
             return None;
@@ -323,7 +242,7 @@ impl RdmaFabric {
 
     /// Lets go of a ticket: its chain runs, and nobody waits for it.
     #[inline]
-    fn detach(&self, number: u32) {
+    pub(crate) fn detach(&self, number: u32) {
         let mut tickets = self.tickets.borrow_mut();
         let ticket = tickets.get(number);
         if matches!(ticket, Ticket::Pending) {
@@ -402,7 +321,7 @@ impl RdmaFabric {
 
     /// Takes completions that are there. Whether there were any.
     #[inline]
-    fn progress(&self) -> bool {
+    pub(crate) fn progress(&self) -> bool {
         match self.queue.poll(&self.slots, |done| self.complete(done)) {
             Ok(count) => count > 0,
             Err(error) => {
@@ -487,14 +406,14 @@ impl RdmaFabric {
 
     /// A reply in its slot.
     #[inline]
-    fn words<'s>(&'s self, slot: &'s Slot, extent: Extent) -> &'s [u64] {
+    pub(crate) fn words<'s>(&'s self, slot: &'s Slot, extent: Extent) -> &'s [u64] {
         let start = usize::from(extent.start);
         &self.slots.words(slot, start + extent.words as usize)[start..]
     }
 
     /// The reply behind a ticket, if it is there.
     #[inline]
-    fn redeem(&self, number: u32) -> Option<Result<Reply<'_>, NodeDown>> {
+    pub(crate) fn redeem(&self, number: u32) -> Option<Result<Reply<'_>, NodeDown>> {
         let mut tickets = self.tickets.borrow_mut();
         if matches!(tickets.get(number), Ticket::Pending) {
             return None;
@@ -516,9 +435,21 @@ impl RdmaFabric {
         })
     }
 
+    /// Takes the slot of a reply back.
+    #[inline]
+    pub(crate) fn give(&self, slot: Slot) {
+        self.slots.give(slot);
+    }
+
+    /// Something came.
+    #[inline]
+    pub(crate) fn busy(&self) {
+        self.idle.set(0);
+    }
+
     /// Nothing came: lets others have the processor, and sleeps once it has been quiet for long.
     #[inline]
-    fn idle(&self) {
+    pub(crate) fn idle(&self) {
         let idle = self.idle.get().saturating_add(1);
         self.idle.set(idle);
         if idle < self.spins {
@@ -582,96 +513,6 @@ impl std::fmt::Debug for RdmaFabric {
 enum Posted {
     Ticket(u32),
     Empty,
-}
-
-enum Words<'f> {
-    Lent { fabric: &'f RdmaFabric, slot: Option<Slot>, extent: Extent },
-    Moved(Box<[u64]>),
-    None,
-}
-
-/// What the verbs of a chain yielded. Dropping it gives the slot back to the fabric.
-pub struct Reply<'f>(Words<'f>);
-
-impl Deref for Reply<'_> {
-    type Target = [u64];
-
-    #[inline]
-    fn deref(&self) -> &[u64] {
-        match &self.0 {
-            Words::Lent { fabric, slot: Some(slot), extent } => fabric.words(slot, *extent),
-            Words::Moved(words) => words,
-            Words::Lent { slot: None, .. } | Words::None => &[],
-        }
-    }
-}
-
-impl Drop for Reply<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        if let Words::Lent { fabric, slot, .. } = &mut self.0
-            && let Some(slot) = slot.take()
-        {
-            fabric.slots.give(slot);
-        }
-    }
-}
-
-impl std::fmt::Debug for Reply<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.iter()).finish()
-    }
-}
-
-/// A posted chain. Dropping it detaches the chain, which still runs.
-pub struct Completion<'f>(State<'f>);
-
-enum State<'f> {
-    Pending { fabric: &'f RdmaFabric, ticket: u32 },
-    Empty,
-    Over,
-}
-
-impl<'f> Future for Completion<'f> {
-    type Output = Result<Reply<'f>, NodeDown>;
-
-    #[inline]
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let State::Pending { fabric, ticket } = self.0 else {
-            return Poll::Ready(match std::mem::replace(&mut self.0, State::Over) {
-                State::Empty => Ok(Reply(Words::None)),
-                _ => Err(NodeDown),
-            });
-        };
-        let mut redeemed = fabric.redeem(ticket);
-        if redeemed.is_none() && fabric.progress() {
-            redeemed = fabric.redeem(ticket);
-            fabric.idle.set(0);
-        }
-        if let Some(reply) = redeemed {
-            self.0 = State::Over;
-            return Poll::Ready(reply);
-        }
-        fabric.idle();
-        // Nobody wakes tasks here: whoever waits polls.
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    }
-}
-
-impl Drop for Completion<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        if let State::Pending { fabric, ticket } = self.0 {
-            fabric.detach(ticket);
-        }
-    }
-}
-
-impl std::fmt::Debug for Completion<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Completion")
-    }
 }
 
 impl Fabric for RdmaFabric {

@@ -17,11 +17,14 @@
 //! | `tickets`         | where replies wait                                                   |
 //! | `connector`       | the thread that connects, and connects again                         |
 //! | `link`            | the way to one node                                                  |
+//! | `options`         | how to connect, and what a fabric says of itself                     |
+//! | `completion`      | chains on their way, and what they yielded                           |
 //! | `fabric`          | the fabric                                                           |
 //!
 //! The [control plane](control) stands beside these; nothing on the data path knows of it.
 
 mod chain;
+mod completion;
 mod connector;
 pub mod control;
 mod device;
@@ -31,14 +34,17 @@ mod greeting;
 mod link;
 mod memnode;
 mod memory;
+mod options;
 mod rider;
 #[cfg(test)]
 mod tests;
 mod tickets;
 mod verbs;
 
+pub use completion::{Completion, Reply};
 pub use device::{DeviceChoice, DeviceInfo, GidInfo, GidKind, PortInfo, PortState, devices};
 pub use error::{Error, Fault};
-pub use fabric::{Completion, ConnectOptions, Counters, Endpoint, NodeStatus, RdmaFabric, Reply};
+pub use fabric::RdmaFabric;
 pub use greeting::{ClientId, Life, NodeCard, PoolId, TRANSPORT_VERSION};
 pub use memnode::{MemoryNode, MemorySource, NodeReport, ServeOptions};
+pub use options::{ConnectOptions, Counters, Endpoint, NodeStatus};

@@ -56,6 +56,9 @@ pub(crate) struct Connection {
     _domain: Arc<Domain>,
 }
 
+/// What a work request consists of, locally.
+type Pieces = [ibv_sge; 3];
+
 /// Pads a value's last word.
 static ZEROS: [u8; 8] = [0; 8];
 
@@ -169,34 +172,38 @@ impl Connection {
     /// # Errors
     /// The device did not take all of it. What it took runs; the slot is lost.
     #[inline]
-    pub(crate) fn post<'w>(
+    pub(crate) fn post(
         &self,
         slots: &Slots,
         slot: Slot,
         key: u32,
-        chain: impl ExactSizeIterator<Item = (Work<'w>, bool)>,
+        chain: &[(Work<'_>, bool)],
     ) -> io::Result<()> {
         let count = chain.len();
         assert!(
             (1..=MAX_TOGETHER).contains(&count),
             "at most {MAX_TOGETHER} work requests go together"
         );
-        let mut requests = [const { MaybeUninit::<ibv_send_wr>::zeroed() }; MAX_TOGETHER];
-        let mut pieces = [[ibv_sge { addr: 0, length: 0, lkey: 0 }; 3]; MAX_TOGETHER];
+        let mut requests = [const { MaybeUninit::<ibv_send_wr>::uninit() }; MAX_TOGETHER];
+        let mut pieces = [const { MaybeUninit::<Pieces>::uninit() }; MAX_TOGETHER];
         let first = requests.as_mut_ptr().cast::<ibv_send_wr>();
-        for (n, (work, fenced)) in chain.enumerate() {
+        for (n, ((work, fenced), pieces)) in chain.iter().zip(&mut pieces).enumerate() {
             let last = n + 1 == count;
-            // SAFETY: the structure is plain numbers, pointers and unions of such, for which zeroes
-            // are valid; `n` is below `count`.
-            let request = unsafe { &mut *first.add(n) };
+            // SAFETY: `n` is below `count`. The structure is plain numbers, pointers and unions of
+            // such, for which zeroes are valid.
+            let request = unsafe {
+                first.add(n).write(mem::zeroed());
+                &mut *first.add(n)
+            };
+            let pieces = pieces.write([ibv_sge { addr: 0, length: 0, lkey: 0 }; 3]);
             request.wr_id = u64::from(slot.index()) | if last { LAST } else { 0 };
             // SAFETY: only the requests in front of the last one have a successor in the array.
             request.next = if last { ptr::null_mut() } else { unsafe { first.add(n + 1) } };
             let mut flags = if last { ibv_send_flags::IBV_SEND_SIGNALED.0 } else { 0 };
-            if fenced {
+            if *fenced {
                 flags |= ibv_send_flags::IBV_SEND_FENCE.0;
             }
-            flags |= fill(request, &mut pieces[n], &work, slots, &slot, key);
+            flags |= fill(request, pieces, work, slots, &slot, key);
             request.send_flags = flags;
         }
         // The device has the slot from here on: its token ends with this call, and polling the last
@@ -213,7 +220,7 @@ impl Connection {
 #[inline]
 fn fill(
     request: &mut ibv_send_wr,
-    pieces: &mut [ibv_sge; 3],
+    pieces: &mut Pieces,
     work: &Work<'_>,
     slots: &Slots,
     slot: &Slot,

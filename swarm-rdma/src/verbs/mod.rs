@@ -22,9 +22,7 @@ pub(crate) use area::Area;
 pub(crate) use connection::{Connection, Limits, Work};
 pub(crate) use device::Device;
 pub(crate) use domain::{Domain, Region, Use};
-pub(crate) use manager::{
-    Channel, Event, EventKind, Id, IdKey, local_address, wait_readable,
-};
+pub(crate) use manager::{Channel, Event, EventKind, Id, IdKey, local_address, wait_readable};
 pub(crate) use queue::{CompletionQueue, Done, status_text};
 pub(crate) use slots::{Slot, Slots};
 
