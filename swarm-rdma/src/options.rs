@@ -29,7 +29,7 @@ pub struct ConnectOptions {
     pub client: ClientId,
     /// Words that each node must have.
     pub words: u64,
-    /// How long [`RdmaFabric::connect`] waits for nodes, at most.
+    /// How long [`connect`](crate::RdmaFabric::connect) waits for nodes, at most.
     pub patience: Duration,
     /// How long the device waits for a packet's acknowledgment before it sends it again: 4.096 µs
     /// times 2 to this power.

@@ -10,7 +10,7 @@ use swarm_rdma::control::{
 };
 
 /// Bytes of each node.
-pub const CAPACITY: u64 = 64 << 20;
+pub(crate) const CAPACITY: u64 = 64 << 20;
 
 #[derive(Default)]
 struct Log {
@@ -37,17 +37,17 @@ impl Body for MadeUp {
 }
 
 /// A daemon without a device.
-pub struct Daemon {
+pub(crate) struct Daemon {
     server: Server<MadeUp>,
     log: Arc<Mutex<Log>>,
 }
 
 impl Daemon {
-    pub fn at(address: SocketAddr) -> Self {
+    pub(crate) fn at(address: SocketAddr) -> Self {
         Self::named(&address.to_string(), address)
     }
 
-    pub fn named(name: &str, address: SocketAddr) -> Self {
+    pub(crate) fn named(name: &str, address: SocketAddr) -> Self {
         let log = Arc::default();
         let life = Id::random().expect("there is chance");
         let entry = NodeEntry { name: name.to_owned(), address, life, capacity: CAPACITY };
@@ -55,43 +55,43 @@ impl Daemon {
         Self { server: server.expect("the port is free"), log }
     }
 
-    pub fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.server.address()
     }
 
-    pub fn entry(&self) -> NodeEntry {
+    pub(crate) fn entry(&self) -> NodeEntry {
         self.server.ledger().entry().clone()
     }
 
-    pub fn is_free(&self) -> bool {
+    pub(crate) fn is_free(&self) -> bool {
         self.server.ledger().membership().is_none()
     }
 
-    pub fn holders(&self) -> Vec<Holder> {
+    pub(crate) fn holders(&self) -> Vec<Holder> {
         self.server.ledger().holders()
     }
 
-    pub fn fenced(&self) -> Vec<(usize, u64)> {
+    pub(crate) fn fenced(&self) -> Vec<(usize, u64)> {
         self.log.lock().expect("nobody panicked").fenced.clone()
     }
 
-    pub fn released(&self) -> bool {
+    pub(crate) fn released(&self) -> bool {
         self.log.lock().expect("nobody panicked").released
     }
 }
 
 /// A port of this host that is free, and stays so for a while.
-pub fn free_address() -> SocketAddr {
+pub(crate) fn free_address() -> SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("there are ports");
     listener.local_addr().expect("it listens")
 }
 
-pub fn daemons(count: usize) -> Vec<Daemon> {
+pub(crate) fn daemons(count: usize) -> Vec<Daemon> {
     (0..count).map(|_| Daemon::at(free_address())).collect()
 }
 
 /// A file that lists them.
-pub fn list(daemons: &[Daemon]) -> (PoolAddress, tempfile::TempDir) {
+pub(crate) fn list(daemons: &[Daemon]) -> (PoolAddress, tempfile::TempDir) {
     let directory = tempfile::tempdir().expect("there is room");
     let file = directory.path().join("nodes.toml");
     let addresses: Vec<_> = daemons.iter().map(|daemon| daemon.address().to_string()).collect();
@@ -99,6 +99,6 @@ pub fn list(daemons: &[Daemon]) -> (PoolAddress, tempfile::TempDir) {
     (PoolAddress::Static(file), directory)
 }
 
-pub fn wishes() -> PoolWishes {
+pub(crate) fn wishes() -> PoolWishes {
     PoolWishes { nodes: 3, capacity: CAPACITY, max_clients: 8 }
 }
