@@ -85,7 +85,7 @@ if wants torture; then
     say "torture: clients are killed"
     start_nodes
     fresh --max-clients 64
-    "$SWARM" torture "$pool" --seconds 10 --clients 3 --keys 3 --kill-clients \
+    "$SWARM" torture "$pool" --seconds 6 --clients 3 --keys 3 --kill-clients \
         --history "$work/history"
     "$SWARM" check "$work/history"
     stop_nodes
@@ -95,7 +95,7 @@ if wants nodes; then
     say "torture: a memory node is killed, as are clients"
     start_nodes
     fresh --max-clients 64
-    "$SWARM" torture "$pool" --seconds 10 --clients 3 --keys 3 --kill-clients --kill-node \
+    "$SWARM" torture "$pool" --seconds 6 --clients 3 --keys 3 --kill-clients --kill-node \
         --history "$work/history"
     "$SWARM" check "$work/history"
     say "the others go on, also for those who come later"
@@ -122,7 +122,7 @@ if wants evict; then
     status=0
     wait "$client" || status=$?
     same "the evicted client's exit status" 3 "$status"
-    cat "$work/import.log"
+    says "the evicted client" "was evicted" "$(cat "$work/import.log")"
     fails 1 "$SWARM" get "$pool" after > /dev/null
     same get yes "$("$SWARM" get "$pool" before)"
     says "nobody there" "has no client 0" "$(fails 3 "$SWARM" evict "$pool" 0)"

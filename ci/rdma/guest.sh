@@ -19,7 +19,7 @@
 set -euo pipefail
 
 packages=(qemu-system-x86 rdma-core ibverbs-providers libibverbs-dev librdmacm-dev libclang-dev
-    ibverbs-utils iproute2 kmod cpio busybox-static xz-utils)
+    ibverbs-utils iproute2 kmod cpio busybox-static xz-utils protobuf-compiler etcd-server)
 
 if [[ "${1:-}" == --install ]]; then
     missing=()

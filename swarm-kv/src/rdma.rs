@@ -17,7 +17,7 @@ use swarm_rdma::control::{Error as PlaneError, Evicted, Holder, Plane, PoolRecor
 use swarm_rdma::{ClientId, Endpoint, Error as DeviceError, Life, PoolId};
 
 pub use swarm_rdma::control::{PoolAddress, PoolWishes, WallClock};
-pub use swarm_rdma::{ConnectOptions, DeviceChoice, RdmaFabric, control};
+pub use swarm_rdma::{ConnectOptions, DeviceChoice, Fault, NodeStatus, RdmaFabric, control};
 
 use crate::blocking::block_on;
 use crate::client::{self, Options};
@@ -145,6 +145,11 @@ impl<P: Protocol> Client<P> {
     /// The client's slot in the pool.
     pub fn seat(&self) -> &Seat {
         &self.seat
+    }
+
+    /// How the client stands with each node, and why it has no connection where it has none.
+    pub fn nodes(&self) -> Vec<NodeStatus> {
+        self.client.group.fabric().inner().status()
     }
 }
 

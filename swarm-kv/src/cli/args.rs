@@ -177,6 +177,10 @@ pub(crate) struct CreateArgs {
     /// The most clients at a time
     #[arg(long, default_value_t = 64)]
     pub(crate) max_clients: usize,
+    /// Where a memory node's memory lies, once for each node: a file to make, or a DAX device; the
+    /// pool's directory then holds links [default: files in the pool's directory]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) node_path: Vec<PathBuf>,
 }
 
 #[derive(Args, Debug)]

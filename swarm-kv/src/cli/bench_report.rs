@@ -54,15 +54,20 @@ impl<'a> Measured<'a> {
 
     fn table(&self, out: &mut impl Write) -> io::Result<()> {
         let args = self.args;
+        let network = match &args.pool {
+            Some(pool) if pool.as_os_str().as_encoded_bytes().starts_with(b"rdma:") => {
+                "over RDMA".to_owned()
+            }
+            _ => format!("rtt {}", show_ns(args.rtt.as_nanos() as u64)),
+        };
         writeln!(
             out,
-            "{:?}, workload {:?}: {}, {}, {}, rtt {}",
+            "{:?}, workload {:?}: {}, {}, {}, {network}",
             args.system,
             args.workload,
             count(args.clients as u64, "client"),
             count(self.nodes as u64, "memory node"),
             count(args.keys as u64, "key"),
-            show_ns(args.rtt.as_nanos() as u64),
         )?;
         writeln!(
             out,

@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use swarm_core::geometry::Geometry;
+use swarm_core::group::Session;
 use swarm_core::register::Protocol;
 use swarm_kv::rdma::control::{Evicted, Holder, label};
-use swarm_kv::rdma::{self, DeviceChoice, PoolAddress, PoolWishes};
+use swarm_kv::rdma::{self, DeviceChoice, Fault, NodeStatus, PoolAddress, PoolWishes};
 use swarm_kv::{Error, Options, Usage};
 
 use super::args::DeviceArgs;
@@ -41,8 +42,14 @@ pub(crate) struct FarPool {
 
 impl FarPool {
     /// Makes one.
-    pub(crate) fn create(name: &str, wishes: Wishes) -> Result<Self, Failure> {
-        let Wishes { nodes, capacity, max_clients } = wishes;
+    pub(crate) fn create(name: &str, wishes: Wishes<'_>) -> Result<Self, Failure> {
+        let Wishes { nodes, capacity, max_clients, node_paths } = wishes;
+        if !node_paths.is_empty() {
+            return Err(Failure::Usage(format!(
+                "{name}: its memory nodes say themselves where their memory lies (`swarm memnode \
+                 --memory`)"
+            )));
+        }
         let wishes = PoolWishes { nodes, capacity, max_clients };
         let pool = rdma::Pool::create(&address(name)?, &wishes, device())?;
         Ok(Self { pool, path: name.into() })
@@ -117,7 +124,28 @@ impl FarPool {
         options: Options,
         task: T,
     ) -> Result<T::Output, Failure> {
-        task.run(&*rdma::open_plain::<P>(&self.pool, options)?)
+        let client = rdma::open_plain::<P>(&self.pool, options)?;
+        let session = client.seat().session();
+        task.run(&*client).map_err(|failure| self.explain(failure, session, client.nodes()))
+    }
+
+    /// Too few nodes answer `session`: says why.
+    fn explain(&self, failure: Failure, session: Session, nodes: Vec<NodeStatus>) -> Failure {
+        let Failure::Store { error: Error::Replication(_), line } = failure else { return failure };
+        let faults: Vec<Fault> = nodes.into_iter().filter_map(|node| node.fault).collect();
+        if faults.is_empty() {
+            return failure;
+        }
+        let ours = |client: &Holder| client.incarnation == session.incarnation.0;
+        let evicted = self.clients().is_ok_and(|clients| !clients.iter().any(ours));
+        let line = line.map(|line| format!("line {line}: ")).unwrap_or_default();
+        let why = if evicted {
+            "this client was evicted; nothing that it did since takes effect".to_owned()
+        } else {
+            let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
+            format!("too few memory nodes answer: {}", faults.join("; "))
+        };
+        Failure::Failed(format!("{line}{}: {why}", self.path.display()))
     }
 }
 

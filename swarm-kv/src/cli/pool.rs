@@ -2,7 +2,7 @@
 //! *far*, on memory nodes behind RDMA cards. Far pools are there only if this program was built
 //! with the feature `rdma`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use swarm_core::geometry::Geometry;
 pub(crate) use swarm_kv::shm::Pool as NearPool;
@@ -21,10 +21,12 @@ pub(crate) const NO_RDMA: &str = "this swarm was built without RDMA; build it wi
 
 /// What a new pool is to be like.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wishes {
+pub(crate) struct Wishes<'a> {
     pub(crate) nodes: usize,
     pub(crate) capacity: u64,
     pub(crate) max_clients: usize,
+    /// Where a near pool's nodes lie, if not in its directory.
+    pub(crate) node_paths: &'a [PathBuf],
 }
 
 /// A pool.
@@ -41,15 +43,16 @@ fn far_name(path: &Path) -> Option<&str> {
 
 impl Pool {
     /// Makes one.
-    pub(crate) fn create(path: &Path, wishes: Wishes) -> Result<Self, Failure> {
+    pub(crate) fn create(path: &Path, wishes: Wishes<'_>) -> Result<Self, Failure> {
         if let Some(name) = far_name(path) {
             #[cfg(feature = "rdma")]
             return Ok(Self::Far(far::FarPool::create(name, wishes)?));
             #[cfg(not(feature = "rdma"))]
             return Err(without(name));
         }
-        let Wishes { nodes, capacity, max_clients } = wishes;
-        let options = CreateOptions { nodes, capacity, max_clients, node_paths: None };
+        let Wishes { nodes, capacity, max_clients, node_paths } = wishes;
+        let node_paths = (!node_paths.is_empty()).then(|| node_paths.to_vec());
+        let options = CreateOptions { nodes, capacity, max_clients, node_paths };
         Ok(Self::Near(NearPool::create(path, &options)?))
     }
 
@@ -129,7 +132,10 @@ impl Pool {
 
     /// A client with this process number on this host is known to be dead: its slot is free from now
     /// on. The kernel lets go of near ones by itself.
-    #[cfg_attr(not(feature = "rdma"), expect(unused_variables, reason = "near slots free themselves"))]
+    #[cfg_attr(
+        not(feature = "rdma"),
+        expect(unused_variables, reason = "near slots free themselves")
+    )]
     pub(crate) fn bury(&self, process: u32) -> Result<(), Failure> {
         match self {
             Self::Near(_) => Ok(()),

@@ -10,10 +10,17 @@ use super::units::{count, show_size};
 
 /// Makes a pool.
 pub(crate) fn create(args: &CreateArgs, json: bool) -> Result<Answer, Failure> {
-    let &CreateArgs { nodes, capacity, max_clients, .. } = args;
+    let &CreateArgs { nodes, capacity, max_clients, ref node_path, .. } = args;
+    if !node_path.is_empty() && node_path.len() != nodes {
+        return Err(Failure::Usage(format!(
+            "--node-path is given {}, and the pool has {}",
+            count(node_path.len() as u64, "time"),
+            count(nodes as u64, "memory node"),
+        )));
+    }
     swarm_core::geometry::Geometry::new(nodes, capacity, max_clients, 0)
         .map_err(|bad| Failure::Usage(bad.to_string()))?;
-    Pool::create(&args.pool, Wishes { nodes, capacity, max_clients })?;
+    Pool::create(&args.pool, Wishes { nodes, capacity, max_clients, node_paths: node_path })?;
     if json {
         say(json!({
             "pool": args.pool.to_string_lossy(),

@@ -30,6 +30,8 @@ const SMALLEST: u64 = 256 << 20;
 const LARGEST: u64 = 2 << 30;
 /// Bytes that the logs may take for each second.
 const LOG_BYTES_A_SECOND: u64 = 32 << 20;
+/// The same over a network, which takes its time.
+const FAR_LOG_BYTES_A_SECOND: u64 = 4 << 20;
 /// How long after the time is over a client may still take to end.
 const PATIENCE_NS: u64 = 30_000_000_000;
 
@@ -40,7 +42,8 @@ pub(crate) fn run(args: &TortureArgs, json: bool) -> Result<Answer, Failure> {
     let (pool, path, logs): (&Pool, PathBuf, &Path) = match &args.pool {
         Some(path) => {
             opened = open_pool(path)?;
-            directory = TemporaryDirectory::create(args.seconds * LOG_BYTES_A_SECOND)?;
+            let rate = if opened.is_far() { FAR_LOG_BYTES_A_SECOND } else { LOG_BYTES_A_SECOND };
+            directory = TemporaryDirectory::create(args.seconds * rate)?;
             (&opened, path.clone(), directory.path())
         }
         None => {

@@ -20,6 +20,8 @@ use super::store::{Pool, SwitchState};
 
 /// Times between kills of clients, and for which nodes freeze and do not: nanoseconds.
 const KILL_EVERY: std::ops::Range<u64> = 20_000_000..200_000_000;
+/// The same where it takes a client longer to begin: it has queue pairs to connect.
+const KILL_FAR_EVERY: std::ops::Range<u64> = 200_000_000..2_000_000_000;
 const FREEZE_FOR: std::ops::Range<u64> = 1_000_000..150_000_000;
 const THAW_FOR: std::ops::Range<u64> = 5_000_000..150_000_000;
 
@@ -29,6 +31,7 @@ pub(crate) struct Chaos<'p> {
     args: &'p TortureArgs,
     rng: SmallRng,
     nodes: u8,
+    kill_every: std::ops::Range<u64>,
     kill_at: Option<u64>,
     /// When the minority goes for good.
     part_at: Option<u64>,
@@ -67,6 +70,7 @@ impl<'p> Chaos<'p> {
             args,
             rng: SmallRng::seed_from_u64(args.seed),
             nodes,
+            kill_every: if pool.is_far() { KILL_FAR_EVERY } else { KILL_EVERY },
             kill_at: None,
             part_at: None,
             turn_at: None,
@@ -91,7 +95,7 @@ impl<'p> Chaos<'p> {
         if clients == 0 || self.kill_at? > now {
             return None;
         }
-        self.kill_at = Some(now + self.rng.random_range(KILL_EVERY));
+        self.kill_at = Some(now + self.rng.random_range(self.kill_every.clone()));
         Some(self.rng.random_range(0..clients))
     }
 

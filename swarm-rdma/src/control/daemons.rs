@@ -37,13 +37,13 @@ pub(super) fn at_once<T: Send + 'static>(
     drop(told);
     let silent = |&address| Err(Error::Node { address, why: "no answer in time".to_owned() });
     let mut found: Vec<Result<T, Error>> = addresses.iter().map(silent).collect();
-    let (mut well, mut until) = (0, None);
+    let (mut well, mut until) = (0, None::<Instant>);
     for _ in addresses {
         let answer = match until {
             None => answers.recv().ok(),
-            Some(until) => answers
-                .recv_timeout(Instant::saturating_duration_since(&until, Instant::now()))
-                .ok(),
+            Some(until) => {
+                answers.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
+            }
         };
         let Some((index, answer)) = answer else { break };
         well += usize::from(answer.is_ok());
