@@ -212,6 +212,16 @@ impl<F: Fabric> Fabric for Counting<F> {
     }
 
     #[inline(always)]
+    fn posted(&self) -> u64 {
+        self.inner.posted()
+    }
+
+    #[inline(always)]
+    fn oldest_under_way(&self) -> u64 {
+        self.inner.oldest_under_way()
+    }
+
+    #[inline(always)]
     fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> Self::Completion<'f> {
         let depth = self.posted(chain);
         CountedCompletion { inner: self.inner.post(node, chain), counting: self, depth }

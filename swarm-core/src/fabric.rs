@@ -160,4 +160,18 @@ pub trait Fabric {
     fn together<T>(&self, post: impl FnOnce() -> T) -> T {
         post()
     }
+
+    /// How many chains were posted so far. Where memory is near, each is over when `post` returns,
+    /// and none need be counted.
+    #[inline(always)]
+    fn posted(&self) -> u64 {
+        0
+    }
+
+    /// The number of the oldest chain, awaited or not, that may still take effect, or
+    /// [`posted`](Self::posted) if there is none. Chains count from 0.
+    #[inline(always)]
+    fn oldest_under_way(&self) -> u64 {
+        self.posted()
+    }
 }

@@ -125,6 +125,16 @@ impl<F: Fabric, S: Switches> Fabric for Faulty<F, S> {
         self.inner.nodes()
     }
 
+    #[inline(always)]
+    fn posted(&self) -> u64 {
+        self.inner.posted()
+    }
+
+    #[inline(always)]
+    fn oldest_under_way(&self) -> u64 {
+        self.inner.oldest_under_way()
+    }
+
     #[inline]
     fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> Self::Completion<'f> {
         match self.switches.state(node) {

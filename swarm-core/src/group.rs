@@ -48,6 +48,8 @@ pub struct Group<F, C> {
     clock: C,
     format: WordFormat,
     session: Session,
+    /// The stamp slot that this client writes to.
+    slot: usize,
     patience: Cell<Patience>,
     counter: Cell<u64>,
     pub(crate) suspects: Cell<NodeSet>,
@@ -80,6 +82,7 @@ impl<F: Fabric, C: Clock> Group<F, C> {
             clock,
             format,
             session,
+            slot: session.client % SLOTS,
             patience: Cell::new(Patience::default()),
             counter: Cell::new(0),
             suspects: Cell::new(NodeSet::EMPTY),
@@ -129,7 +132,7 @@ impl<F: Fabric, C: Clock> Group<F, C> {
 
     /// The stamp slot that this client writes to.
     pub fn slot(&self) -> usize {
-        self.session.client % SLOTS
+        self.slot
     }
 
     /// How many nodes there are.

@@ -70,6 +70,16 @@ impl<F: Fabric, C: Clock> Fabric for Delayed<F, C> {
         self.inner.nodes()
     }
 
+    #[inline(always)]
+    fn posted(&self) -> u64 {
+        self.inner.posted()
+    }
+
+    #[inline(always)]
+    fn oldest_under_way(&self) -> u64 {
+        self.inner.oldest_under_way()
+    }
+
     #[inline]
     fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> Self::Completion<'f> {
         // The clock first: the roundtrip includes what the fabric behind takes to post.

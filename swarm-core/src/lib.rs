@@ -31,6 +31,7 @@
 //! | [`register`] | | the register as its users see it: [`Protocol`](register::Protocol) |
 //! | [`gather`], [`round`] | | votes until there are enough; chains on their way; late nodes |
 //! | [`group`] | | a replica group as one client sees it: preferred majorities, suspects |
+//! | [`epoch`] | not in it | when memory may be used again |
 //! | [`geometry`], [`layout`] | §4.2 | what lies where in a node; objects, word by word |
 //! | [`words`] | §4.2 | stamps, cell words, locks, write numbers |
 //! | [`error`], [`node_set`], [`clock`] | | failures, sets of nodes, time |
@@ -51,6 +52,7 @@ pub mod clock;
 #[cfg(feature = "sim")]
 pub mod conformance;
 pub mod counting;
+pub mod epoch;
 pub mod error;
 pub mod fabric;
 pub mod faults;

@@ -81,6 +81,18 @@ impl Register {
         self.shape().small_words()
     }
 
+    /// The latest stamp that this client's own slot was seen to hold.
+    #[inline(always)]
+    pub fn own_stamp(&self) -> Stamp {
+        self.own.stamp
+    }
+
+    /// The largest stamp seen, other than a delete's.
+    #[inline(always)]
+    pub fn last_stamp(&self) -> Stamp {
+        self.last
+    }
+
     /// Takes in a stamp that was met.
     pub(crate) fn met(&mut self, stamp: Stamp) {
         self.last = self.last.max(stamp);
@@ -245,14 +257,15 @@ pub trait Protocol {
     /// A write whose first round did not settle it.
     type Unsettled<'f>;
 
-    /// Begins to read the register where memory is near, without taking in what is learnt of it.
+    /// The value, where memory is near and one look at a majority shows it. It only loads, and
+    /// touches the register alone, no buffer.
+    ///
     /// `None` says nothing: the read has to be begun by [`begin_read`](Self::begin_read).
     #[inline(always)]
-    #[expect(clippy::type_complexity, reason = "the same as of `begin_read`")]
     fn near_read<'f, F: Fabric, C: Clock>(
         _group: &'f Group<F, C>,
         _register: &Register,
-    ) -> Option<Begun<Result<Found<'f, F>, Error>, Self::Reading<'f, F, C>>> {
+    ) -> Option<Value<'f, F>> {
         None
     }
 

@@ -54,11 +54,8 @@ impl Protocol for SafeGuess {
     fn near_read<'f, F: Fabric, C: Clock>(
         group: &'f Group<F, C>,
         register: &Register,
-    ) -> Option<Begun<Result<Found<'f, F>, Error>, Reading<'f, F, C>>> {
-        Some(match near::read(group, register)? {
-            Ok(value) => Begun::Done(Ok(Found::Value(value))),
-            Err(look) => Begun::Rest(Reading(Begun::Done(Unread(Ok(look))))),
-        })
+    ) -> Option<Value<'f, F>> {
+        near::read(group, register)
     }
 
     #[inline(always)]

@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 
 use swarm_core::clock::Clock;
 use swarm_core::counting::{Counting, Tally};
+use swarm_core::epoch::{Board, Presence, Visit};
 use swarm_core::fabric::Fabric;
 use swarm_core::geometry::Geometry;
 use swarm_core::group::{Group, Patience, Session};
@@ -22,6 +23,12 @@ use crate::index::Index;
 /// A value, in memory that the client's fabric owns. Dereferences to its bytes.
 pub type Value<'c, F> = register::Value<'c, Counting<F>>;
 
+/// Times that an operation begins again for memory that others' operations still hold: each time
+/// the epoch can move on by one.
+const RECLAIMS: usize = 8;
+/// Nanoseconds between those.
+const RECLAIM_PAUSE: u64 = 100_000;
+
 /// Times that an operation begins again because what it stood on was deleted or changed. Each of
 /// them is another client's success; the deadline usually ends it sooner.
 pub(crate) const TRIES: usize = 10_000;
@@ -34,13 +41,21 @@ pub struct Options {
     pub cached_keys: usize,
     /// Index buckets that it remembers.
     pub cached_buckets: usize,
+    /// Buffers that come back are taken in when there are so many. Fewer keep less memory from use,
+    /// and ask more often what all other clients do.
+    pub reclaimed_at_once: usize,
     /// How long it waits for memory nodes.
     pub patience: Patience,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { cached_keys: 100_000, cached_buckets: 20_000, patience: Patience::default() }
+        Self {
+            cached_keys: 100_000,
+            cached_buckets: 20_000,
+            reclaimed_at_once: 256,
+            patience: Patience::default(),
+        }
     }
 }
 
@@ -56,6 +71,13 @@ impl Options {
     #[must_use]
     pub fn cached_buckets(mut self, buckets: usize) -> Self {
         self.cached_buckets = buckets.max(1);
+        self
+    }
+
+    /// Takes buffers in that come back when there are so many.
+    #[must_use]
+    pub fn reclaimed_at_once(mut self, buffers: usize) -> Self {
+        self.reclaimed_at_once = buffers.max(1);
         self
     }
 
@@ -82,6 +104,8 @@ pub struct Client<F: Fabric, C: Clock, P = SafeGuess> {
     pub(crate) heap: Heap,
     pub(crate) locations: LocationCache,
     pub(crate) writing: RefCell<Vec<u64>>,
+    pub(crate) reclaimed_at_once: usize,
+    pub(crate) presence: Option<Box<Presence<dyn Board + Send>>>,
     counters: RefCell<Counters>,
     last: Cell<Tally>,
     protocol: PhantomData<fn() -> P>,
@@ -107,10 +131,20 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             heap: Heap::new(geometry, session.client),
             locations: LocationCache::new(options.cached_keys, geometry.hash_seed),
             writing: RefCell::new(Vec::with_capacity(64)),
+            reclaimed_at_once: options.reclaimed_at_once,
+            presence: None,
             counters: RefCell::default(),
             last: Cell::default(),
             protocol: PhantomData,
         }
+    }
+
+    /// Uses memory again that this client's writes leave behind, as soon as `board` tells that
+    /// nobody holds it any more. All clients of a pool must be on the same board, or none.
+    #[must_use]
+    pub fn recycling(mut self, board: impl Board + Send + 'static) -> Self {
+        self.presence = Some(Box::new(Presence::new(board)));
+        self
     }
 
     /// The value of `key`, if it is there.
@@ -124,6 +158,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     pub async fn get(&self, key: &[u8]) -> Result<Option<Value<'_, F>>, Error> {
         let fabric = self.group.fabric();
         let others = fabric.begin();
+        if let Some(value) = self.get_now(key) {
+            self.count(|counters| &mut counters.get, fabric.pause(others));
+            return Ok(Some(value));
+        }
+        let _here = self.here();
         let begun = self.begin_get(key);
         let tally = fabric.pause(others);
         let (result, tally) = match begun {
@@ -139,7 +178,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// # Errors
     /// A key or value out of bounds; a full pool; too few memory nodes that answer.
     pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        let put = async {
+        let put = self.with_memory(value, async || {
             let hash = self.check(key, value)?;
             let _turn = self.turn(hash).await;
             for _ in 0..TRIES {
@@ -150,7 +189,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 }
             }
             Err(Error::Contended)
-        };
+        });
         let (result, tally) = self.group.fabric().track(put).await;
         self.count(|counters| &mut counters.put, tally);
         result
@@ -164,11 +203,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// # Errors
     /// A key or value out of bounds; a full pool; too few memory nodes that answer.
     pub async fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
-        let insert = async {
+        let insert = self.with_memory(value, async || {
             let hash = self.check(key, value)?;
             let _turn = self.turn(hash).await;
             self.insert_now(hash, key, value).await
-        };
+        });
         let (result, tally) = self.group.fabric().track(insert).await;
         self.count(|counters| &mut counters.insert, tally);
         result
@@ -183,12 +222,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     #[inline]
     pub async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
         let fabric = self.group.fabric();
+        let here = self.here();
         let others = fabric.begin();
         let begun = self.begin_update(key, value);
         let tally = fabric.pause(others);
         let (result, tally) = match begun {
             Begun::Done(result) => (result, tally),
-            Begun::Rest(update) => fabric.track_on(tally, self.end_update(key, update)).await,
+            Begun::Rest(update) => fabric.track_on(tally, self.end_update(key, update, here)).await,
         };
         self.count(|counters| &mut counters.update, tally);
         result
@@ -202,6 +242,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// A key out of bounds; a full pool; too few memory nodes that answer.
     pub async fn delete(&self, key: &[u8]) -> Result<(), Error> {
         let delete = async {
+            let _here = self.here();
             let hash = self.check(key, &[])?;
             let _turn = self.turn(hash).await;
             self.delete_now(hash, key).await
@@ -229,7 +270,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
     /// What this client's operations cost so far.
     pub fn counters(&self) -> Counters {
-        Counters { events: self.group.events(), ..*self.counters.borrow() }
+        Counters {
+            events: self.group.events(),
+            reclaimed: self.heap.reclaimed(),
+            ..*self.counters.borrow()
+        }
     }
 
     /// What the operation that ended last cost.
@@ -241,6 +286,32 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Changes how long this client waits for memory nodes.
     pub fn set_patience(&self, patience: Patience) {
         self.group.set_patience(patience);
+    }
+
+    /// An operation begins: what others retire from here on stays as it is until this is dropped.
+    #[inline]
+    pub(crate) fn here(&self) -> Here<'_, F, C, P> {
+        Here { visit: self.presence.as_ref().map(|presence| presence.enter()), client: self }
+    }
+
+    /// What `operation` comes to, which needs memory for `value`. Begins it again where there is
+    /// none, as long as memory is coming back: none of it does while the operation is under way.
+    pub(crate) async fn with_memory<T>(
+        &self,
+        value: &[u8],
+        operation: impl AsyncFn() -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        for _ in 0..RECLAIMS {
+            let here = self.here();
+            match operation().await {
+                Err(Error::Full(_)) if self.waits_for_memory(value) => {}
+                told => return told,
+            }
+            drop(here);
+            self.group.pause(RECLAIM_PAUSE).await;
+        }
+        let _here = self.here();
+        operation().await
     }
 
     #[inline]
@@ -264,5 +335,20 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 impl<F: Fabric, C: Clock, P> Drop for Client<F, C, P> {
     fn drop(&mut self) {
         self.heap.detach(&self.group);
+    }
+}
+
+/// An operation under way, as the other clients see it.
+pub(crate) struct Here<'c, F: Fabric, C: Clock, P: Protocol> {
+    client: &'c Client<F, C, P>,
+    visit: Option<Visit>,
+}
+
+impl<F: Fabric, C: Clock, P: Protocol> Drop for Here<'_, F, C, P> {
+    #[inline]
+    fn drop(&mut self) {
+        if let (Some(presence), Some(visit)) = (&self.client.presence, self.visit.take()) {
+            presence.leave(visit, self.client.group.fabric());
+        }
     }
 }

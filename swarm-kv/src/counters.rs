@@ -37,6 +37,8 @@ pub struct Counters {
     pub delete: KindCounters,
     /// What happened beside the common case.
     pub events: Events,
+    /// Buffers that came back and were taken in, to be used again.
+    pub reclaimed: u64,
 }
 
 impl KindCounters {
@@ -79,6 +81,7 @@ impl Sub for Counters {
                 slow: self.events.slow - earlier.events.slow,
                 widened: self.events.widened - earlier.events.widened,
             },
+            reclaimed: self.reclaimed - earlier.reclaimed,
         }
     }
 }

@@ -19,15 +19,18 @@ use swarm_core::fabric::{Address, Fabric, MAX_VERBS, NodeId, Verb};
 use swarm_core::geometry::{Class, Geometry};
 use swarm_core::group::Group;
 use swarm_core::node_set::NodeSet;
-use swarm_core::words::{GRANULE, Pointer};
+use swarm_core::register::Register;
+use swarm_core::words::{GRANULE, Pointer, Stamp};
 
 use crate::error::{Error, Shortage};
 use crate::gate::Gate;
 use claim::map_entry;
 use counter::{raise_counter, read_counters};
+use recycle::Recycler;
 
 mod claim;
 mod counter;
+mod recycle;
 
 /// Objects set aside at first; each time twice as many.
 const FIRST_BATCH: u64 = 8;
@@ -49,6 +52,7 @@ pub(crate) struct Heap {
     seeds: Cell<Option<u64>>,
     /// A heap-map record that was proposed and is as good as new.
     spare: Cell<Option<Pointer>>,
+    recycler: Recycler,
     gate: Gate,
 }
 
@@ -87,6 +91,7 @@ impl Heap {
             map: RefCell::default(),
             seeds: Cell::new(None),
             spare: Cell::new(None),
+            recycler: Recycler::new(geometry),
             gate: Gate::default(),
         }
     }
@@ -162,9 +167,18 @@ impl Heap {
         Ok((self.geometry.first_chunk() + owned) as u64 * self.geometry.chunk_bytes)
     }
 
+    /// A buffer, if one came back or is set aside.
+    ///
+    /// What came back is for buffers alone: a buffer's lock keeps its place and only grows, and would
+    /// be taken for a record's accepted ballot.
+    #[inline]
+    pub(crate) fn take_buffer(&self, kind: Kind) -> Option<Pointer> {
+        self.recycler.take(kind).or_else(|| self.take(kind))
+    }
+
     /// Memory for an object, if such objects are set aside.
     #[inline]
-    pub(crate) fn take(&self, kind: Kind) -> Option<Pointer> {
+    fn take(&self, kind: Kind) -> Option<Pointer> {
         let mut arenas = self.arenas.borrow_mut();
         let arena = arenas.iter_mut().find(|arena| arena.kind == kind)?;
         if arena.next == arena.aside {
@@ -175,7 +189,7 @@ impl Heap {
         Some(self.geometry.object(arena.chunk, kind.class, kind.home, index))
     }
 
-    /// Takes back the object that was handed out last, if no chain has named it.
+    /// Takes back an object that was handed out and that no chain has named.
     pub(crate) fn take_back(&self, kind: Kind, pointer: Pointer) {
         let mut arenas = self.arenas.borrow_mut();
         if let Some(arena) = arenas.iter_mut().find(|arena| arena.kind == kind)
@@ -183,7 +197,45 @@ impl Heap {
             && self.geometry.object(arena.chunk, kind.class, kind.home, last) == pointer
         {
             arena.next = last;
+            return;
         }
+        self.recycler.take_back(kind, pointer);
+    }
+
+    /// A write of `buffer` to `register` is complete, with this client's own slot there at `after`.
+    /// What it had written before under the stamps of `before` comes back in time. `epoch` says
+    /// which one it is.
+    #[inline]
+    pub(crate) fn wrote(
+        &self,
+        register: &Register,
+        buffer: Pointer,
+        before: [Stamp; 2],
+        epoch: impl Fn() -> u64,
+    ) {
+        self.recycler.wrote(register, buffer, register.own_stamp(), before, epoch);
+    }
+
+    /// Takes in what came back by `epoch`, if that is at least so much, and calls `each` with it.
+    /// Yields how much there was.
+    pub(crate) fn reclaim(
+        &self,
+        kind: Kind,
+        epoch: u64,
+        least: usize,
+        each: impl Fn(Pointer),
+    ) -> usize {
+        self.recycler.reclaim(kind, epoch, least, each)
+    }
+
+    /// How many buffers came back so far.
+    pub(crate) fn reclaimed(&self) -> u64 {
+        self.recycler.reclaimed()
+    }
+
+    /// Whether objects of this kind will come back when operations under way are over.
+    pub(crate) fn waits(&self, kind: Kind) -> bool {
+        self.recycler.waits(kind)
     }
 
     #[cold]
@@ -285,6 +337,7 @@ impl Heap {
                         .map_or(FIRST_BATCH, |arena| arena.batch);
                     arenas.retain(|arena| arena.kind != kind);
                     arenas.push(Arena { kind, chunk, next: used, aside: used, limit, batch });
+                    self.recycler.open(chunk, kind);
                     return Ok(true);
                 }
             }

@@ -138,6 +138,16 @@ impl<F: Fabric> Fabric for Onlooker<F> {
         self.inner.nodes()
     }
 
+    #[inline(always)]
+    fn posted(&self) -> u64 {
+        self.inner.posted()
+    }
+
+    #[inline(always)]
+    fn oldest_under_way(&self) -> u64 {
+        self.inner.oldest_under_way()
+    }
+
     fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> Looking<'f, F> {
         let chain: Vec<Kept> = chain.iter().map(Kept::new).collect();
         let looks: Vec<Verb<'_>> = chain.iter().map(Kept::look).collect();

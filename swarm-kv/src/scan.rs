@@ -65,6 +65,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 let Content::Entries { entries, .. } = &located.bucket.content else { continue };
                 for entry in entries {
                     let Some(mut register) = entry.register(&self.geometry) else { continue };
+                    let _here = self.here();
                     let found = P::read(&self.group, &mut register, Check::Identity).await?;
                     let Found::Value(value) = found else { continue };
                     if each(&register, &value).await?.is_break() {

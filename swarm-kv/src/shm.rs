@@ -37,7 +37,7 @@ impl<P: Protocol, F: Fabric> Client<P, F> {
         let attachment = pool.attach()?;
         let session = attachment.session();
         let client = client::Client::new(fabric, pool.clock(), pool.geometry(), session, options);
-        Ok(Self { client, attachment })
+        Ok(Self { client: client.recycling(attachment.board()), attachment })
     }
 
     /// The client's slot in the pool.

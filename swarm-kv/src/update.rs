@@ -5,9 +5,11 @@ use swarm_core::counting::Counting;
 use swarm_core::fabric::Fabric;
 use swarm_core::layout::{buffer, words_for};
 use swarm_core::register::{Begun, Protocol, Register, Write, Written};
+use swarm_core::words::{Pointer, Stamp};
 
-use crate::client::{Client, TRIES};
+use crate::client::{Client, Here, TRIES};
 use crate::error::Error;
+use crate::heap::Kind;
 use crate::turn::Turn;
 
 type CoreResult<T> = Result<T, swarm_core::error::Error>;
@@ -24,6 +26,8 @@ pub(crate) struct Update<'c, 'v, F: Fabric + 'c, C: Clock + 'c, P: Protocol> {
 pub(crate) struct UpdateBegun<'c, 'v, F: Fabric + 'c, C: Clock + 'c, P: Protocol> {
     turn: Turn<'c>,
     register: Register,
+    /// What was met there before.
+    before: [Stamp; 2],
     write: Write<'v>,
     written: WriteBegun<'c, F, C, P>,
 }
@@ -46,9 +50,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let Some(write) = self.new_write_now(value) else { return nothing };
         let mut rest = None;
         let cached = self.locations.work(hash, key, |register| {
+            let before = met(register);
             match P::begin_write(&self.group, register, write) {
-                Begun::Done(Ok(Written::Done)) => {}
-                written => rest = Some(UpdateBegun { turn, register: *register, write, written }),
+                Begun::Done(Ok(Written::Done)) => self.wrote(register, write.buffer, before),
+                written => {
+                    let register = *register;
+                    rest = Some(UpdateBegun { turn, register, before, write, written });
+                }
             }
         });
         if cached.is_none() {
@@ -65,11 +73,16 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         &'c self,
         key: &[u8],
         update: Update<'c, '_, F, C, P>,
+        here: Here<'c, F, C, P>,
     ) -> Result<bool, Error> {
         let Update { hash, value, begun } = update;
-        let Some(UpdateBegun { turn: _turn, mut register, write, written }) = begun else {
-            let _turn = self.turn(hash).await;
-            return Box::pin(self.update_now(hash, key, value)).await;
+        let Some(UpdateBegun { turn: _turn, mut register, before, write, written }) = begun else {
+            drop(here);
+            let whole = self.with_memory(value, async || {
+                let _turn = self.turn(hash).await;
+                self.update_now(hash, key, value).await
+            });
+            return Box::pin(whole).await;
         };
         let written = match written {
             Begun::Done(written) => written,
@@ -82,6 +95,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 }
             }
         };
+        if written == Ok(Written::Done) {
+            self.wrote(&register, write.buffer, before);
+        }
         match self.updated(hash, key, &register, false, written)? {
             Some(done) => Ok(done),
             None => Box::pin(self.update_now(hash, key, value)).await,
@@ -100,7 +116,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 return Ok(false);
             };
             let write = self.new_write(value).await?;
+            let before = met(&register);
             let written = P::write(&self.group, &mut register, write).await;
+            if written == Ok(Written::Done) {
+                self.wrote(&register, write.buffer, before);
+            }
             if let Some(done) = self.updated(hash, key, &register, fresh, written)? {
                 return Ok(done);
             }
@@ -134,9 +154,46 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// A fresh number and a fresh buffer for a write of `value`.
     pub(crate) async fn new_write<'v>(&self, value: &'v [u8]) -> Result<Write<'v>, Error> {
         let kind = self.heap.plain(buffer_words(value));
-        let buffer = self.heap.allocate(&self.group, kind).await?;
+        let buffer = match self.heap.take_buffer(kind) {
+            Some(buffer) => buffer,
+            None => self.more_memory(kind).await?,
+        };
         let number = self.group.number().ok_or(Error::Spent)?;
         Ok(Write { number, buffer, value })
+    }
+
+    /// A write of `buffer` is complete. What it took the place of, of this client's, comes back.
+    #[inline]
+    fn wrote(&self, register: &Register, buffer: Pointer, before: [Stamp; 2]) {
+        if let Some(presence) = &self.presence {
+            self.heap.wrote(register, buffer, before, || presence.board().epoch());
+        }
+    }
+
+    /// Memory, when none is at hand: some that came back, or some that was never used.
+    #[cold]
+    async fn more_memory(&self, kind: Kind) -> Result<Pointer, Error> {
+        let Some(presence) = &self.presence else {
+            return self.heap.allocate(&self.group, kind).await;
+        };
+        presence.settle(self.group.fabric());
+        let board = presence.board();
+        let reclaim = |epoch, least| {
+            self.heap.reclaim(kind, epoch, least, |buffer| board.reclaimed(buffer));
+            self.heap.take_buffer(kind)
+        };
+        if let Some(buffer) = reclaim(board.advance(), self.reclaimed_at_once) {
+            return Ok(buffer);
+        }
+        match self.heap.allocate(&self.group, kind).await {
+            Err(full @ Error::Full(_)) => reclaim(board.epoch(), 1).ok_or(full),
+            told => told,
+        }
+    }
+
+    /// Whether memory for `value` will come back when operations under way are over.
+    pub(crate) fn waits_for_memory(&self, value: &[u8]) -> bool {
+        self.heap.waits(self.heap.plain(buffer_words(value)))
     }
 
     /// The same, if memory is set aside.
@@ -144,9 +201,15 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     fn new_write_now<'v>(&self, value: &'v [u8]) -> Option<Write<'v>> {
         let kind = self.heap.plain(buffer_words(value));
         let number = self.group.number()?;
-        let buffer = self.heap.take(kind)?;
+        let buffer = self.heap.take_buffer(kind)?;
         Some(Write { number, buffer, value })
     }
+}
+
+/// The stamps by which a client may know its own earlier write to a register.
+#[inline]
+fn met(register: &Register) -> [Stamp; 2] {
+    [register.own_stamp(), register.last_stamp()]
 }
 
 /// Words of a buffer for `value`.

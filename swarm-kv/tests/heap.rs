@@ -83,3 +83,49 @@ fn clients_that_claim_at_once_are_not_told_early_that_the_pool_is_full() {
     println!("{stored} values of 1,000 bytes by {CLIENTS} clients in nodes of 32 MiB");
     assert!(stored > 3_000, "{stored}");
 }
+
+/// Before buffers came back, a pool was full, for good, once it had been written to as often as it
+/// had room. Here a few clients write forty times that, sizes mixed, and it goes on.
+#[test]
+fn updates_wear_nothing_out() {
+    let (_dir, pool) = pool(4 << 20);
+    let clients: Vec<_> =
+        (0..4).map(|_| shm::open(&pool, Options::default()).expect("a slot")).collect();
+    let keys: Vec<Vec<u8>> = (0..20).map(|key| format!("key {key}").into_bytes()).collect();
+    let size = |round: usize| [40, 700, 1500, 3000][round % 4];
+    let (mut written, mut round) = (0, 0);
+    while written < 40 * (4 << 20) {
+        let client = clients[round % clients.len()].blocking();
+        let key = &keys[round * 7 % keys.len()];
+        let value = vec![round as u8; size(round / 5)];
+        client.put(key, &value).unwrap_or_else(|error| panic!("after {written} bytes: {error}"));
+        assert_eq!(client.get(key).expect("a get").as_deref(), Some(&value[..]));
+        written += value.len();
+        round += 1;
+    }
+    let reclaimed: u64 = clients.iter().map(|client| client.counters().reclaimed).sum();
+    println!("{round} writes, {reclaimed} buffers came back");
+    assert!(reclaimed > round as u64 / 2, "{reclaimed} of {round}");
+}
+
+/// Memory comes back when the operations end that were under way, and a client that finds none
+/// asks again before it says so.
+#[test]
+fn who_is_in_the_middle_of_something_holds_up_the_others_no_longer_than_that() {
+    let (_dir, pool) = pool(4 << 20);
+    let slow = shm::open_emulated::<SafeGuess>(&pool, Options::default(), 1_000_000_000);
+    let slow = slow.expect("a slot");
+    let quick = shm::open(&pool, Options::default()).expect("a slot");
+    let quick = quick.blocking();
+    quick.put(b"key", &[1; 3000]).expect("a put");
+    let mut cx = Context::from_waker(Waker::noop());
+    {
+        let mut get = Box::pin(slow.get(b"key"));
+        assert!(get.as_mut().poll(&mut cx).is_pending(), "it takes a second");
+        let full = (0..100_000).find_map(|n| quick.put(b"key", &[n as u8; 3000]).err());
+        assert!(matches!(full, Some(Error::Full(_))), "{full:?}");
+    }
+    for n in 0..10_000 {
+        quick.put(b"key", &[n as u8; 3000]).expect("there is memory again");
+    }
+}

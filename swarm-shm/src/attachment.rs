@@ -11,6 +11,7 @@ use std::process;
 use swarm_core::group::Session;
 use swarm_core::words::{Incarnation, WriteNumber};
 
+use crate::board::PoolBoard;
 use crate::control::Control;
 use crate::error::Error;
 use crate::lock;
@@ -54,6 +55,11 @@ impl Attachment {
     /// Who this client is.
     pub fn session(&self) -> Session {
         self.session
+    }
+
+    /// The pool's board, on which this client shows what it has under way.
+    pub fn board(&self) -> PoolBoard {
+        PoolBoard::new(self)
     }
 
     /// The pool.

@@ -7,7 +7,9 @@
 //!         80  destruction     a magic word once it has begun
 //!        128  calibrations    of the clock: 8 words for each of the last boots
 //!        256  client slots    process id of the holder, for display only
-//! byte 12288  end
+//!       1280  epoch           how often it moved on
+//!       1536  board           8 words for each client slot: see `board`
+//! byte 77824  end
 //! ```
 //!
 //! Who holds a client slot is decided by a lock on the bytes of its word and by nothing else.
@@ -34,7 +36,7 @@ pub(crate) const CONTROL: &str = "control";
 /// The name it has until the pool is complete.
 pub(crate) const UNFINISHED: &str = "control.new";
 /// The control file's length, in bytes.
-pub(crate) const CONTROL_BYTES: u64 = 12288;
+pub(crate) const CONTROL_BYTES: u64 = 77824;
 /// First word of the clock's calibrations.
 pub(crate) const CALIBRATIONS: Range<usize> = 128..192;
 
@@ -44,8 +46,14 @@ const DESTRUCTION: usize = 80;
 /// No damage says by chance that the pool is being destroyed.
 const DESTROYED: u64 = u64::from_le_bytes(*b"SWARMend");
 const SLOTS: usize = 256;
+/// The word that counts epochs.
+pub(crate) const EPOCH: usize = 1280;
+const BOARD: usize = 1536;
+/// Each client's words on the board are a cache line of their own: it stores there all the time.
+const BOARD_STRIDE: usize = 8;
 
-const _: () = assert!(SLOTS + MAX_CLIENTS <= CONTROL_BYTES as usize / 8);
+const _: () = assert!(SLOTS + MAX_CLIENTS <= EPOCH && EPOCH < BOARD);
+const _: () = assert!(BOARD + MAX_CLIENTS * BOARD_STRIDE <= CONTROL_BYTES as usize / 8);
 const _: () = assert!(HEADER_WORDS <= INCARNATION && SWITCHES + MAX_NODES <= DESTRUCTION);
 const _: () = assert!(DESTRUCTION < CALIBRATIONS.start);
 
@@ -170,6 +178,12 @@ impl Control {
         }
         Ok(())
     }
+}
+
+/// A client slot's word on the board.
+pub(crate) fn board(slot: usize) -> usize {
+    assert!(slot < MAX_CLIENTS, "there is no client slot {slot}");
+    BOARD + slot * BOARD_STRIDE
 }
 
 /// Opens the control file of the pool at `dir`, whatever it says.

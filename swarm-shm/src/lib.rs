@@ -33,6 +33,7 @@
 //! | `clock`               | the clock that all processes share                               |
 //! | `switch`              | taking nodes away, for tests                                     |
 //! | `create`, `destroy`   | a pool's beginning and end                                       |
+//! | `board`               | who has operations under way                                     |
 //! | `pool`, `attachment`  | an open pool and its clients                                     |
 //! | `fabric`              | the fabric over all this                                         |
 //! | `huge`                | an allocator for programs that want huge pages                   |
@@ -45,6 +46,8 @@ mod sync;
 
 #[cfg(not(loom))]
 mod attachment;
+#[cfg(not(loom))]
+mod board;
 #[cfg(not(loom))]
 mod clock;
 #[cfg(not(loom))]
@@ -79,6 +82,7 @@ mod switch;
 #[cfg(not(loom))]
 pub use self::{
     attachment::Attachment,
+    board::PoolBoard,
     clock::PoolClock,
     error::Error,
     fabric::ShmFabric,

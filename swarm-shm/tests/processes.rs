@@ -9,6 +9,7 @@ use std::io::{Read, Write, stdin};
 
 use common::{Running, pool, post, role, say};
 use swarm_core::clock::Clock;
+use swarm_core::epoch::Board;
 use swarm_core::fabric::{Address, NodeId, Verb};
 use swarm_shm::{Error, OpenOptions, Pool, SwitchState};
 
@@ -24,6 +25,14 @@ fn child() {
         "hold" => {
             let client = pool.attach().expect("a free slot");
             say(client.session().client);
+            wait_for_parent();
+        }
+        "operate" => {
+            let client = pool.attach().expect("a free slot");
+            say(client.board().enter());
+            wait_for_parent();
+            client.board().leave();
+            say("left");
             wait_for_parent();
         }
         "increment" => {
@@ -175,4 +184,34 @@ fn handles_go_where_they_are_needed() {
     moved(&pool.fabric());
     moved(&pool.clock());
     moved(&pool.attach().expect("a free slot"));
+}
+
+/// An operation under way holds up the epoch after the next one, for as long as its process lives
+/// and does not end it: stopped is not dead.
+#[test]
+fn the_epoch_waits_for_operations_of_the_living() {
+    let (_dir, pool) = pool();
+    let mine = pool.attach().expect("a free slot");
+    let board = mine.board();
+    assert_eq!((board.advance(), board.advance()), (2, 3), "nobody does anything");
+    let mut child = Running::start("operate", pool.path());
+    assert_eq!(child.hear(), "3");
+    for _ in 0..10 {
+        assert_eq!(board.advance(), 4);
+    }
+    nudge(&mut child);
+    assert_eq!(child.hear(), "left");
+    assert_eq!((board.advance(), board.advance()), (5, 6));
+
+    let mut other = Running::start("operate", pool.path());
+    assert_eq!(other.hear(), "6");
+    assert_eq!((board.advance(), board.advance()), (7, 7));
+    other.process.kill().expect("SIGKILL");
+    other.process.wait().expect("the child");
+    assert_eq!((board.advance(), board.advance()), (8, 9), "the dead do nothing");
+    // Whoever takes the slot has nothing under way yet.
+    let next = pool.attach().expect("a free slot");
+    assert_eq!(next.session().client, 2, "slot 1 is still held");
+    assert_eq!(next.board().epoch(), 9);
+    assert_eq!((board.advance(), board.advance()), (10, 11));
 }

@@ -1,6 +1,8 @@
 //! A chain's verbs, word by word.
 
+use core::ops::Range;
 use std::boxed::Box;
+use std::collections::BTreeSet;
 use std::vec::Vec;
 
 use fastrand::Rng;
@@ -18,13 +20,32 @@ type Page = Box<[u64; PAGE]>;
 pub(super) struct Memory {
     pages: Vec<Option<Page>>,
     limit: u64,
+    /// Words that are nobody's.
+    forbidden: BTreeSet<u64>,
     /// Sum of a hash for each word that is not zero.
     print: u64,
 }
 
 impl Memory {
     pub(super) fn new(limit: u64) -> Self {
-        Self { pages: Vec::new(), limit, print: 0 }
+        Self { pages: Vec::new(), limit, forbidden: BTreeSet::new(), print: 0 }
+    }
+
+    /// Words that nobody may touch any more, or that are somebody's again.
+    pub(super) fn forbid(&mut self, words: Range<u64>, forbidden: bool) {
+        for word in words {
+            if forbidden {
+                self.forbidden.insert(word);
+            } else {
+                self.forbidden.remove(&word);
+            }
+        }
+    }
+
+    /// A verb that begins at `at` touches a word. (A READ of a value whose length is not known may
+    /// reach into what lies behind it, and makes nothing of that.)
+    fn meet(&self, at: Address) {
+        assert!(!self.forbidden.contains(&at.0), "a verb meets memory that is nobody's: {at:?}");
     }
 
     pub(super) fn get(&self, at: Address) -> u64 {
@@ -187,6 +208,8 @@ impl Chain {
 
     fn touch_left(&mut self, memory: &mut Memory, index: usize, mut log: impl FnMut(WordStep)) {
         let word = self.left.swap_remove(index) as usize;
+        let (Op::Read { at, .. } | Op::Write { at, .. } | Op::Cas { at, .. }) = self.ops[self.verb];
+        memory.meet(at);
         log(match self.ops[self.verb] {
             Op::Read { at, reply, .. } => {
                 let at = at.plus(word);

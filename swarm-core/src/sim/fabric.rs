@@ -1,6 +1,7 @@
 //! A client's view of the simulated world.
 
 use core::future::{Future, poll_fn};
+use core::ops::Range;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use std::cell::RefCell;
@@ -33,6 +34,21 @@ impl SimFabric {
             Poll::Pending
         })
         .await;
+    }
+
+    /// Whether `client` is dead, and nothing that it posted can take effect any more.
+    pub fn is_gone(&self, client: usize) -> bool {
+        let world = self.world.borrow();
+        world.is_dead(client) && world.oldest_under_way(client) == world.posts(client)
+    }
+
+    /// These words are nobody's until this client WRITEs there: a verb that begins with one of
+    /// them before touches memory after its time.
+    ///
+    /// # Panics
+    /// Whoever plays the schedule does, at such a verb.
+    pub fn forbid(&self, words: Range<u64>) {
+        self.world.borrow_mut().forbid(self.client, words);
     }
 
     /// Puts a line into the trace, if there is one.
@@ -78,6 +94,14 @@ impl Fabric for SimFabric {
         self.world.borrow().nodes()
     }
 
+    fn posted(&self) -> u64 {
+        self.world.borrow().posts(self.client)
+    }
+
+    fn oldest_under_way(&self) -> u64 {
+        self.world.borrow().oldest_under_way(self.client)
+    }
+
     fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> SimCompletion<'f> {
         let chain = self.world.borrow_mut().post(self.client, node, chain);
         SimCompletion { fabric: self, chain: Some(chain) }
@@ -97,6 +121,14 @@ impl Fabric for NearFabric {
 
     fn nodes(&self) -> usize {
         self.0.nodes()
+    }
+
+    fn posted(&self) -> u64 {
+        self.0.posted()
+    }
+
+    fn oldest_under_way(&self) -> u64 {
+        self.0.oldest_under_way()
     }
 
     fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> SimCompletion<'f> {

@@ -4,6 +4,7 @@
 //! `finished`, delivered, or free; and a completion future that still exists owns it unless it is
 //! posted as `detached`.
 
+use core::ops::Range;
 use core::task::Poll;
 use std::collections::VecDeque;
 use std::vec::Vec;
@@ -67,6 +68,8 @@ enum Fate {
 struct Entry {
     chain: Chain,
     queue: usize,
+    /// Which of its client's chains it is.
+    number: u64,
     fate: Fate,
 }
 
@@ -99,6 +102,8 @@ pub(super) struct World {
     /// Whether near memory is near without anything in between.
     pub(super) calm: bool,
     pub(super) trace: Option<Trace>,
+    /// Words that are nobody's, and whose they will be next.
+    forbidden: Vec<(usize, Range<u64>)>,
 }
 
 impl World {
@@ -118,6 +123,7 @@ impl World {
             time: 0,
             calm: false,
             trace: None,
+            forbidden: Vec::new(),
         }
     }
 
@@ -140,9 +146,11 @@ impl World {
     pub(super) fn post(&mut self, client: usize, node: NodeId, verbs: &[Verb<'_>]) -> usize {
         assert!(verbs.len() <= MAX_VERBS, "a chain holds at most {MAX_VERBS} verbs");
         assert!(!self.clients[client].dead, "client {client} is dead and posts");
+        self.allow(client, verbs);
         let queue = self.queue(client, node);
-        self.clients[client].posts += 1;
         let id = self.entry(queue);
+        self.entries[id].number = self.clients[client].posts;
+        self.clients[client].posts += 1;
         self.entries[id].chain.load(verbs);
         match self.nodes[node.index()].state {
             NodeState::Up | NodeState::Frozen => {
@@ -302,6 +310,45 @@ impl World {
             let hash = queue.posted.iter().fold(hash, |h, &id| self.entries[id].chain.print(h));
             queue.finished.iter().fold(hash, |h, &id| self.entries[id].chain.print(mix(h, 1)))
         })
+    }
+
+    /// These words are nobody's until the client WRITEs there again: whose verb meets them touches
+    /// memory after its time.
+    pub(super) fn forbid(&mut self, client: usize, words: Range<u64>) {
+        self.nodes.iter_mut().for_each(|node| node.memory.forbid(words.clone(), true));
+        self.forbidden.push((client, words));
+    }
+
+    /// A client's WRITE makes words its own that it was to use again.
+    fn allow(&mut self, client: usize, verbs: &[Verb<'_>]) {
+        let writes = |words: &Range<u64>| {
+            verbs.iter().any(|verb| match *verb {
+                Verb::Write { at, .. } => words.contains(&at.0),
+                _ => false,
+            })
+        };
+        let mut at = 0;
+        while let Some((owner, words)) = self.forbidden.get(at) {
+            if *owner == client && writes(words) {
+                let (_, words) = self.forbidden.swap_remove(at);
+                self.nodes.iter_mut().for_each(|node| node.memory.forbid(words.clone(), false));
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    /// How many chains the client posted.
+    pub(super) fn posts(&self, client: usize) -> u64 {
+        self.clients[client].posts
+    }
+
+    /// The number of the client's oldest chain that is not over.
+    pub(super) fn oldest_under_way(&self, client: usize) -> u64 {
+        let queues = client * self.nodes()..(client + 1) * self.nodes();
+        let oldest = self.queues[queues].iter().filter_map(|queue| queue.posted.front());
+        let numbers = oldest.map(|&id| self.entries[id].number);
+        numbers.min().unwrap_or(self.posts(client))
     }
 
     /// How many chains of `queue` are not over.
@@ -477,7 +524,7 @@ impl World {
             self.entries[id].queue = queue;
             return id;
         }
-        self.entries.push(Entry { chain: Chain::default(), queue, fate: Fate::Free });
+        self.entries.push(Entry { chain: Chain::default(), queue, number: 0, fate: Fate::Free });
         self.entries.len() - 1
     }
 

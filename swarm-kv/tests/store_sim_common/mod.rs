@@ -52,6 +52,14 @@ impl<F: Fabric> Fabric for Line<F> {
         self.inner.nodes()
     }
 
+    fn posted(&self) -> u64 {
+        self.inner.posted()
+    }
+
+    fn oldest_under_way(&self) -> u64 {
+        self.inner.oldest_under_way()
+    }
+
     fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> Self::Completion<'f> {
         Posted((!self.hung_up.get()).then(|| self.inner.post(node, chain)))
     }
@@ -131,7 +139,11 @@ impl<F: Fabric, C: Clock> Story<F, C> {
     ) -> Self {
         let session = Session { client: slot, incarnation: Incarnation(incarnation) };
         let patience = Patience { late_floor: late, late_roundtrips: 4, deadline };
-        let options = Options::default().cached_keys(16).cached_buckets(8).patience(patience);
+        let options = Options::default()
+            .cached_keys(16)
+            .cached_buckets(8)
+            .patience(patience)
+            .reclaimed_at_once(1);
         let client = Client::new(line, clock, geometry, session, options);
         Self { client, recorder: recorder.clone(), id }
     }

@@ -1,0 +1,382 @@
+//! Memory that is used again, under random schedules: a few clients write a few keys so often that
+//! their buffers come back many times, while nodes crash and freeze, connections break, clients die
+//! or drop operations half-way, and clocks disagree. Whoever touched a buffer after its time would
+//! read, or destroy, another write.
+//!
+//! `SWARM_SCHEDULES` says how many schedules to run, `SWARM_FIRST` from which on, `SWARM_SEED`
+//! plays one alone. What fails is shrunk and told.
+
+mod store_sim_common;
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use fastrand::Rng;
+use send_wrapper::SendWrapper;
+use store_sim_common::{GaveUp, Line, Polls, Story};
+use swarm_core::epoch::Board;
+use swarm_core::fabric::Fabric;
+use swarm_core::geometry::Geometry;
+use swarm_core::history::{BUDGET, Call, Recorder, check};
+use swarm_core::layout::buffer;
+use swarm_core::sim::shrink::story;
+use swarm_core::sim::{Chaos, Conduct, Outcome, Policy, Setup, Sim, SimFabric};
+use swarm_core::words::{GRANULE_WORDS, Pointer};
+
+/// Steps of one schedule at most.
+const STEPS: u64 = 5_000_000;
+/// Bytes of each node's memory. The simulator stores what is touched.
+const CAPACITY: u64 = 8 << 20;
+/// Operations are numbered by client, task and round; of each there are fewer than this.
+const CLIENTS: usize = 5;
+const TASKS: usize = 2;
+const ROUNDS: usize = 50;
+
+/// Who has operations under way, and since when.
+#[derive(Default)]
+struct Notes {
+    /// How often the epoch moved on.
+    moves: Cell<u64>,
+    /// Of each seat: whose it is, and since when, or 0.
+    seats: RefCell<Vec<(usize, u64)>>,
+}
+
+/// A board that simulated clients share.
+struct Seat {
+    notes: SendWrapper<Rc<Notes>>,
+    /// Tells who is dead.
+    world: SendWrapper<SimFabric>,
+    seat: usize,
+}
+
+impl Seat {
+    fn new(notes: &Rc<Notes>, world: SimFabric, client: usize) -> Self {
+        let mut seats = notes.seats.borrow_mut();
+        seats.push((client, 0));
+        let (seat, world) = (seats.len() - 1, SendWrapper::new(world));
+        Self { notes: SendWrapper::new(Rc::clone(notes)), world, seat }
+    }
+}
+
+impl Board for Seat {
+    fn enter(&self) -> u64 {
+        self.remain(self.epoch());
+        self.epoch()
+    }
+
+    fn remain(&self, epoch: u64) {
+        self.notes.seats.borrow_mut()[self.seat].1 = epoch;
+    }
+
+    fn leave(&self) {
+        self.remain(0);
+    }
+
+    fn epoch(&self) -> u64 {
+        self.notes.moves.get() + 1
+    }
+
+    fn reclaimed(&self, buffer: Pointer) {
+        let first = buffer.0 * GRANULE_WORDS as u64;
+        self.world.forbid(first..first + buffer::HEADER_WORDS as u64);
+    }
+
+    fn advance(&self) -> u64 {
+        let epoch = self.epoch();
+        let seats = self.notes.seats.borrow();
+        let over = |&(client, since): &(usize, u64)| {
+            since == 0 || since == epoch || self.world.is_gone(client)
+        };
+        if seats.iter().all(over) {
+            self.notes.moves.set(epoch);
+        }
+        self.epoch()
+    }
+}
+
+/// What the clients of one schedule do, and to whom.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    setup: Setup,
+    geometry: Geometry,
+    late: u64,
+    keys: u64,
+    /// Operations of a client at the same time.
+    at_once: usize,
+    rounds: u64,
+    /// Of the operations of the first client, and of the others: gets, puts, inserts, updates,
+    /// deletes.
+    mixes: [[u32; 5]; 2],
+    /// How many operations are dropped half-way.
+    drops: f64,
+    /// Beyond this, clocks do not disagree; nanoseconds.
+    skew: i64,
+    /// How likely a client's processor loads and stores the nodes' memory itself.
+    near: f64,
+}
+
+impl Plan {
+    fn random(seed: u64) -> Self {
+        let mut rng = Rng::with_seed(seed ^ 0x7ec1);
+        let nodes = [3, 3, 3, 3, 5][rng.usize(..5)];
+        let clients = rng.usize(2..=4);
+        let policy = match rng.u8(..4) {
+            0 => Policy::Priorities { changes: rng.usize(1..8), horizon: 6000 * clients as u64 },
+            _ => Policy::Weighted { redraw: [0.02, 0.005, 0.001][rng.usize(..3)] },
+        };
+        let setup = Setup {
+            words: CAPACITY / 8,
+            tear: [0.02, 0.2, 1.0][rng.usize(..3)],
+            prompt: [0.0, 0.2, 0.8, 0.8][rng.usize(..4)],
+            starve: [0.0, 0.0, 0.1, 0.4][rng.usize(..4)],
+            step_time: [1, 10, 60][rng.usize(..3)],
+            policy,
+            // The last client only prepares the store.
+            ..Setup::new(seed, nodes, clients + 1)
+        };
+        let geometry = Geometry::new(nodes, CAPACITY, 16, rng.u64(..)).expect("a small geometry");
+        let any = [[1, 0, 0, 6, 0], [2, 2, 0, 6, 0], [2, 2, 4, 6, 4]][rng.usize(..3)];
+        // Who does little and slowly meets what those have left behind who do much.
+        let mixes = [[any, any], [[0, 0, 0, 1, 0], [8, 1, 0, 1, 0]]][rng.usize(..2)];
+        Self {
+            setup,
+            geometry: Geometry { bucket_bits: 0, ..geometry },
+            late: [300, 3000, 30_000][rng.usize(..3)],
+            keys: [1, 1, 2, 3][rng.usize(..4)],
+            at_once: [1, 1, 2][rng.usize(..3)],
+            rounds: rng.u64(16..ROUNDS as u64),
+            mixes,
+            drops: [0.0, 0.05][rng.usize(..2)],
+            skew: [1, 300, 3000][rng.usize(..3)],
+            near: [0.0, 0.5, 1.0][rng.usize(..3)],
+        }
+    }
+
+    /// What goes wrong once the store is prepared.
+    fn chaos(&self, rng: &mut Rng) -> Chaos {
+        match rng.u8(..5) {
+            0 | 1 => Chaos::NONE,
+            _ => Chaos::random(rng, self.setup.nodes, self.setup.clients - 1, 6000.0),
+        }
+    }
+
+    fn operation(&self, rng: &mut Rng, client: usize, id: u64) -> (u64, Call) {
+        let mix = self.mixes[client.min(1)];
+        let mut draw = rng.u32(..mix.iter().sum::<u32>());
+        let mut kind = 0;
+        while draw >= mix[kind] {
+            draw -= mix[kind];
+            kind += 1;
+        }
+        let call = [Call::Get, Call::Put(id), Call::Insert(id), Call::Update(id), Call::Delete];
+        (rng.u64(..self.keys), call[kind])
+    }
+}
+
+/// What one schedule showed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Shown {
+    steps: u64,
+    operations: u64,
+    /// Buffers that came back.
+    reclaimed: u64,
+}
+
+/// One schedule as it is played.
+struct Stage {
+    plan: Plan,
+    sim: Sim,
+    recorder: Recorder,
+    notes: Rc<Notes>,
+    reclaimed: Rc<Cell<u64>>,
+    hung_up: Rc<Cell<bool>>,
+    /// Clients that are not taken down before all is over, so that a death is no farewell.
+    kept: Vec<Box<dyn Any>>,
+    incarnations: Cell<u64>,
+    breaks: bool,
+    conduct: Conduct,
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        self.hung_up.set(true);
+    }
+}
+
+impl Stage {
+    fn story<F: Fabric>(&self, id: usize, slot: usize, inner: F) -> Story<F> {
+        let incarnation = self.incarnations.replace(self.incarnations.get() + 1);
+        let line = Line { inner, hung_up: Rc::clone(&self.hung_up) };
+        let connection = (line, self.sim.clock(id));
+        let deadline = if self.breaks { 50_000_000 } else { u64::MAX / 4 };
+        let (late, geometry) = (self.plan.late, self.plan.geometry);
+        let who = (id, slot, incarnation);
+        let story = Story::new(connection, geometry, who, (late, deadline), &self.recorder);
+        let seat = Seat::new(&self.notes, self.sim.fabric(id), id);
+        Story { client: story.client.recycling(seat), ..story }
+    }
+
+    fn run(&mut self, what: &str) -> Result<(), String> {
+        match self.sim.run(STEPS) {
+            Outcome::Done => Ok(()),
+            outcome => Err(format!("{outcome:?}: {what} did not end")),
+        }
+    }
+
+    /// Puts in the keys.
+    fn prepare(&mut self) -> Result<(), String> {
+        let id = self.plan.setup.clients - 1;
+        let story = self.story(id, id, self.sim.fabric(id));
+        let keys = self.plan.keys;
+        self.sim.spawn(id, async move {
+            // One word each, so that most later values do not fit in place.
+            for number in 0..keys {
+                story.call(number, Call::Put(952 + 4 * number), None).await.expect("put");
+            }
+        });
+        self.run("preparation")
+    }
+
+    /// A client at work.
+    fn enter<F: Fabric + Clone + 'static>(&mut self, id: usize, fabric: F, rng: &mut Rng) {
+        let plan = self.plan;
+        let may_fail = self.breaks;
+        let story = Rc::new(self.story(id, id, fabric));
+        self.kept.push(Box::new(Rc::clone(&story)));
+        for task in 0..plan.at_once {
+            let (turns, mut rng) = (self.sim.fabric(id), Rng::with_seed(rng.u64(..)));
+            let (story, conduct) = (Rc::clone(&story), self.conduct.clone());
+            let reclaimed = Rc::clone(&self.reclaimed);
+            self.sim.spawn(id, async move {
+                operate(&story, &turns, &mut rng, (plan, &conduct), (task, may_fail)).await;
+                if task == 0 {
+                    reclaimed.set(reclaimed.get() + story.client.counters().reclaimed);
+                }
+            });
+        }
+    }
+
+    /// When all is over, one of those who live looks at every key.
+    fn last_look(&mut self, rng: &mut Rng) -> Result<(), String> {
+        let clients = self.plan.setup.clients;
+        let alive: Vec<usize> = (0..clients).filter(|&id| !self.sim.is_dead(id)).collect();
+        let id = alive[rng.usize(..alive.len())];
+        self.sim.set_chaos(Chaos::NONE);
+        let story = self.story(id, clients, self.sim.fabric(id));
+        let keys = self.plan.keys;
+        self.sim.spawn(id, async move {
+            for number in 0..keys {
+                story.call(number, Call::Get, None).await.expect("the last look");
+            }
+        });
+        self.run("the last look")
+    }
+}
+
+/// What one task of a client does.
+async fn operate<F: Fabric>(
+    story: &Story<F>,
+    turns: &SimFabric,
+    rng: &mut Rng,
+    (plan, conduct): (Plan, &Conduct),
+    (task, may_fail): (usize, bool),
+) {
+    for round in 0..plan.rounds {
+        let polls: Polls = (rng.f64() < plan.drops).then(|| rng.u32(1..40));
+        let value = 1000 * (story.id as u64 + 1) + 100 * task as u64 + round;
+        let (key, call) = plan.operation(rng, story.id, value);
+        if conduct.leaves_out((story.id * TASKS + task) * ROUNDS + round as usize) {
+            continue;
+        }
+        turns.turn().await;
+        turns.note(format_args!("{call:?} of key {key}"));
+        match story.call(key, call, polls).await {
+            Ok(()) | Err(GaveUp::Dropped) => {}
+            Err(gave_up) if may_fail && gave_up.is_no_majority() => {}
+            Err(gave_up) if gave_up.is_full() => {}
+            Err(gave_up) => panic!("client {}: {call:?} of key {key}: {gave_up:?}", story.id),
+        }
+        turns.note("answered");
+    }
+}
+
+/// Plays one schedule. The error says what went wrong.
+fn play(plan: &Plan, conduct: &Conduct) -> Result<Shown, String> {
+    let mut rng = Rng::with_seed(plan.setup.seed);
+    let chaos = plan.chaos(&mut rng);
+    let mut stage = Stage {
+        plan: *plan,
+        sim: Sim::new(&plan.setup),
+        recorder: Recorder::new(),
+        notes: Rc::default(),
+        reclaimed: Rc::default(),
+        hung_up: Rc::default(),
+        kept: Vec::new(),
+        incarnations: Cell::new(1),
+        breaks: chaos.disconnect > 0.0,
+        conduct: conduct.clone(),
+    };
+    let mut result = stage.prepare();
+    stage.sim.follow(conduct);
+    stage.sim.set_chaos(chaos);
+    for id in 0..plan.setup.clients - 1 {
+        stage.sim.set_clock(id, rng.i64(-plan.skew..=plan.skew), 0);
+        if rng.f64() < plan.near {
+            let fabric = stage.sim.near(id);
+            stage.enter(id, fabric, &mut rng);
+        } else {
+            let fabric = stage.sim.fabric(id);
+            stage.enter(id, fabric, &mut rng);
+        }
+    }
+    result = result.and_then(|()| stage.run("the play"));
+    result = result.and_then(|()| stage.last_look(&mut rng));
+    let history = stage.recorder.operations();
+    let shown = Shown {
+        steps: stage.sim.steps(),
+        operations: history.len() as u64,
+        reclaimed: stage.reclaimed.get(),
+    };
+    result
+        .and_then(|()| check(&history, |_| None, BUDGET).map_err(|error| error.to_string()))
+        .map(|()| shown)
+        .map_err(|error| {
+            let history: Vec<_> =
+                history.iter().map(|op| format!("key {}: {op}\n", op.key)).collect();
+            format!("{error}\n{}", history.concat())
+        })
+}
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is a number, not {text:?}")))
+}
+
+#[test]
+fn nobody_meets_a_buffer_after_its_time() {
+    let seeds = match number("SWARM_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => {
+            let first = number("SWARM_FIRST").unwrap_or(0);
+            first..first + number("SWARM_SCHEDULES").unwrap_or(300)
+        }
+    };
+    let mut total = Shown::default();
+    for seed in seeds.clone() {
+        let plan = Plan::random(seed);
+        // Panics inside of the store name no seed: they are caught to say which it was.
+        let Ok(Ok(shown)) = std::panic::catch_unwind(|| play(&plan, &Conduct::free())) else {
+            let operations = CLIENTS * TASKS * ROUNDS;
+            let story = story(operations, |conduct| play(&plan, conduct).map(drop));
+            panic!("seed {seed} (SWARM_SEED={seed} plays it alone): {story}\n{plan:?}");
+        };
+        total.steps += shown.steps;
+        total.operations += shown.operations;
+        total.reclaimed += shown.reclaimed;
+    }
+    println!("{} schedules: {total:?}", seeds.clone().count());
+    // Otherwise nothing was put to the test.
+    let seldom = seeds.count() as u64;
+    assert!(seldom < 100 || total.reclaimed > 2 * seldom, "{total:?}");
+}

@@ -1,0 +1,97 @@
+//! The board in the control file: who has operations under way, and since which epoch.
+//!
+//! A client slot's word there is 0 while its holder does nothing, or else the epoch in which the
+//! oldest of its operations began. The holder alone stores to it, at the beginning and the end of
+//! its operations; who wants to move the epoch on READs them all.
+//!
+//! The full fence behind the exchange at the beginning, and the one in front of those reads, pair:
+//! either whoever moves the epoch on sees that the operation is under way, or the operation sees all
+//! that took effect before, so that it cannot come across what was retired by then.
+
+use swarm_core::epoch::Board;
+
+use crate::attachment::Attachment;
+use crate::control::{self, Control};
+use crate::lock;
+use crate::mapping::Window;
+use crate::pool::Pool;
+use crate::sync::{Ordering, fence, fence_behind_cas};
+
+/// The pool's board, as the client in one slot sees it.
+#[derive(Debug)]
+pub struct PoolBoard {
+    pool: Pool,
+    /// The word that counts epochs, and those behind it.
+    epoch: Window,
+    /// This client's word, and those behind it.
+    own: Window,
+}
+
+impl PoolBoard {
+    /// For the holder of `attachment`.
+    pub(crate) fn new(attachment: &Attachment) -> Self {
+        let pool = attachment.pool().clone();
+        let mapping = pool.control().mapping();
+        let epoch = Window::new(mapping, control::EPOCH);
+        let own = Window::new(mapping, control::board(attachment.session().client));
+        // What a dead holder had under way is over.
+        own.words()[0].store(0, Ordering::Release);
+        Self { pool, epoch, own }
+    }
+
+    /// Whether the slot's holder is dead. The kernel knows.
+    #[cold]
+    fn is_dead(&self, slot: usize) -> bool {
+        let bytes = Control::slot_bytes(slot..slot + 1);
+        lock::is_locked(self.pool.control().file(), bytes).is_ok_and(|locked| !locked)
+    }
+}
+
+impl Board for PoolBoard {
+    #[inline]
+    fn enter(&self) -> u64 {
+        let epoch = self.epoch();
+        let word = &self.own.words()[0];
+        // Release: pairs with the acquire in `advance`, for what this client did before. An exchange
+        // rather than a store, because on x86-64 the fence behind it then costs nothing more.
+        word.swap(epoch, Ordering::Release);
+        fence_behind_cas();
+        epoch
+    }
+
+    fn remain(&self, epoch: u64) {
+        self.own.words()[0].store(epoch, Ordering::Release);
+    }
+
+    #[inline]
+    fn leave(&self) {
+        // Release: pairs with the acquire in `advance`. Whoever uses memory again stores there
+        // behind all that this client did.
+        self.own.words()[0].store(0, Ordering::Release);
+    }
+
+    #[inline]
+    fn epoch(&self) -> u64 {
+        // Acquire: pairs with the release in `advance`, for those who did not look at the others'
+        // words themselves.
+        self.epoch.words()[0].load(Ordering::Acquire) + 1
+    }
+
+    fn advance(&self) -> u64 {
+        let epoch = self.epoch();
+        fence(Ordering::SeqCst);
+        for slot in 0..self.pool.geometry().max_clients {
+            let word = &self.pool.control().mapping().words()[control::board(slot)];
+            let since = word.load(Ordering::Acquire);
+            if since != 0 && since != epoch && !self.is_dead(slot) {
+                return epoch;
+            }
+        }
+        // One step only: another client may have looked, and moved on, meanwhile.
+        let word = &self.epoch.words()[0];
+        match word.compare_exchange(epoch - 1, epoch, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => epoch + 1,
+            Err(now) => now + 1,
+        }
+    }
+}
