@@ -366,3 +366,38 @@ impl Heap {
         Error::Full(Shortage { object, capacity: self.geometry.capacity })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use swarm_core::group::Session;
+    use swarm_core::loopback::Loopback;
+    use swarm_core::words::Incarnation;
+
+    use super::*;
+    use crate::blocking::block_on;
+
+    struct Still;
+
+    impl Clock for Still {
+        fn now(&self) -> u64 {
+            0
+        }
+    }
+
+    /// A buffer's lock lies where a record has its accepted ballot. One that had been locked would
+    /// pass for a record that was accepted already.
+    #[test]
+    fn what_came_back_is_for_buffers_alone() {
+        let geometry = Geometry::new(1, 4 << 20, 2, 1).expect("geometry");
+        let session = Session { client: 0, incarnation: Incarnation(1) };
+        let fabric = Loopback::new(1, 4 << 17);
+        let group = Group::new(fabric, Still, geometry.format, session);
+        let heap = Heap::new(geometry, 0);
+        let kind = heap.plain(16);
+        let first = block_on(heap.allocate(&group, kind)).expect("memory");
+        heap.recycler.take_back(kind, first);
+        let other = block_on(heap.allocate(&group, kind)).expect("memory");
+        assert_ne!(other, first);
+        assert_eq!(heap.take_buffer(kind), Some(first));
+    }
+}
