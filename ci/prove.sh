@@ -42,6 +42,8 @@ SWARM_SCHEDULES=$register part "registers, $register schedules from ${SWARM_FIRS
     checks -p swarm-core --test register_sim
 SWARM_SCHEDULES=$cell part "cells, $cell schedules" checks -p swarm-core --test cell_sim
 SWARM_SCHEDULES=$store part "the store, $store schedules" checks -p swarm-kv --test store_sim
+SWARM_SCHEDULES=$store part "memory that comes back, $store schedules" \
+    checks -p swarm-kv --test recycle_sim
 SWARM_SURPRISES=2 SWARM_EXPLORED=$explored part "every schedule of small races, deeper" \
     checks -p swarm-core --test register_explore --test cell_explore
 SWARM_SURPRISES=1 SWARM_EXPLORED=$explored_store part "every schedule of the store's, deeper" \
@@ -53,4 +55,4 @@ part "fuzzing" ci/fuzz.sh "$fuzzed"
 part "real processes" cargo run --release --locked --quiet -- torture --clients 8 --keys 4 \
     --seconds "$tortured" --kill-clients --kill-node --freeze-node
 printf '%s\n' "${parts[@]}"
-echo "all ${#parts[@]} parts passed, $((register + cell + store)) random schedules, in $(((SECONDS - began) / 60)) minutes"
+echo "all ${#parts[@]} parts passed, $((register + cell + 2 * store)) random schedules, in $(((SECONDS - began) / 60)) minutes"
