@@ -17,7 +17,7 @@ cargo test --quiet --locked -p swarm-rdma
 
 target="$(mktemp -d)"
 trap 'rm -rf "$target"' EXIT
-cargo test --quiet --locked -p swarm-rdma --no-run --message-format=json > "$target/built"
+cargo test --quiet --locked -p swarm-rdma --lib --tests --no-run --message-format=json > "$target/built"
 mapfile -t tests < <(sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' "$target/built" | sort -u)
 [[ ${#tests[@]} -ge 4 ]] || {
     echo "rdma.sh: of swarm-rdma's tests only ${#tests[@]} were built" >&2
@@ -31,7 +31,7 @@ failed=0
 for program in "$@"; do
     case "$program" in */control*) continue ;; esac
     echo "== ${program##*/}"
-    SWARM_RDMA_REQUIRED=1 "$program" --test-threads=1 || failed=1
+    SWARM_RDMA_REQUIRED=1 "$program" --test-threads=1 --color=never || failed=1
 done
 exit "$failed"'
 GUEST_MEMORY=2G GUEST_SECONDS="${RDMA_SECONDS:-240}" GUEST_OUT="$target" \

@@ -124,6 +124,8 @@ impl Doors {
     /// Says why there is no connection to `node`.
     pub(crate) fn report(&self, node: usize, fault: Fault) {
         lock(&self.doors[node].status).fault = Some(fault);
+        // Whoever is about to wait has looked, and waits, or looks after this.
+        drop(lock(&self.settled.0));
         self.settled.1.notify_all();
     }
 
