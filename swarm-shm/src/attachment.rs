@@ -12,7 +12,7 @@ use swarm_core::group::Session;
 use swarm_core::words::{Incarnation, WriteNumber};
 
 use crate::board::PoolBoard;
-use crate::control::Control;
+use crate::control::{self, Control};
 use crate::error::Error;
 use crate::lock;
 use crate::pool::Pool;
@@ -47,6 +47,8 @@ impl Attachment {
             control.check_alive()?;
             let session = Session { client, incarnation: next_incarnation(control)? };
             control.slot(client).store(u64::from(process::id()), Ordering::Relaxed);
+            // What a dead holder had under way is over.
+            control.mapping().words()[control::board(client)].store(0, Ordering::Release);
             return Ok(Self { pool: pool.clone(), session, _lock: file });
         }
         Err(Error::Slots { pool: control.dir().to_path_buf(), limit })
@@ -57,7 +59,7 @@ impl Attachment {
         self.session
     }
 
-    /// The pool's board, on which this client shows what it has under way.
+    /// The pool's board, on which this client shows what it has under way. One for each client.
     pub fn board(&self) -> PoolBoard {
         PoolBoard::new(self)
     }

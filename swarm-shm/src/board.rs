@@ -34,8 +34,6 @@ impl PoolBoard {
         let mapping = pool.control().mapping();
         let epoch = Window::new(mapping, control::EPOCH);
         let own = Window::new(mapping, control::board(attachment.session().client));
-        // What a dead holder had under way is over.
-        own.words()[0].store(0, Ordering::Release);
         Self { pool, epoch, own }
     }
 

@@ -209,7 +209,7 @@ fn the_epoch_waits_for_operations_of_the_living() {
     other.process.kill().expect("SIGKILL");
     other.process.wait().expect("the child");
     assert_eq!((board.advance(), board.advance()), (8, 9), "the dead do nothing");
-    // Whoever takes the slot has nothing under way yet.
+    // Who takes a dead holder's slot has nothing under way yet.
     let next = pool.attach().expect("a free slot");
     assert_eq!(next.session().client, 2, "slot 1 is still held");
     assert_eq!(next.board().epoch(), 9);
