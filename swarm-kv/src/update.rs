@@ -154,7 +154,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// A fresh number and a fresh buffer for a write of `value`.
     pub(crate) async fn new_write<'v>(&self, value: &'v [u8]) -> Result<Write<'v>, Error> {
         let kind = self.heap.plain(buffer_words(value));
-        let buffer = match self.heap.take_buffer(kind) {
+        let buffer = match self.buffer_now(kind) {
             Some(buffer) => buffer,
             None => self.more_memory(kind).await?,
         };
@@ -170,23 +170,28 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         }
     }
 
-    /// Memory, when none is at hand: some that came back, or some that was never used.
+    /// A buffer that is at hand.
+    #[inline]
+    fn buffer_now(&self, kind: Kind) -> Option<Pointer> {
+        let buffer = self.heap.take_buffer(kind);
+        buffer.or_else(|| self.buffer_back(kind, self.reclaimed_at_once))
+    }
+
+    /// A buffer, if at least so many have come back since.
     #[cold]
-    async fn more_memory(&self, kind: Kind) -> Result<Pointer, Error> {
-        let Some(presence) = &self.presence else {
-            return self.heap.allocate(&self.group, kind).await;
-        };
+    fn buffer_back(&self, kind: Kind, least: usize) -> Option<Pointer> {
+        let presence = self.presence.as_ref()?;
         presence.settle(self.group.fabric());
         let board = presence.board();
-        let reclaim = |epoch, least| {
-            self.heap.reclaim(kind, epoch, least, |buffer| board.reclaimed(buffer));
-            self.heap.take_buffer(kind)
-        };
-        if let Some(buffer) = reclaim(board.advance(), self.reclaimed_at_once) {
-            return Ok(buffer);
-        }
+        self.heap.reclaim(kind, board.advance(), least, |buffer| board.reclaimed(buffer));
+        self.heap.take_buffer(kind)
+    }
+
+    /// Memory that was never used, or as little as came back if there is no such.
+    #[cold]
+    async fn more_memory(&self, kind: Kind) -> Result<Pointer, Error> {
         match self.heap.allocate(&self.group, kind).await {
-            Err(full @ Error::Full(_)) => reclaim(board.epoch(), 1).ok_or(full),
+            Err(full @ Error::Full(_)) => self.buffer_back(kind, 1).ok_or(full),
             told => told,
         }
     }
@@ -201,7 +206,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     fn new_write_now<'v>(&self, value: &'v [u8]) -> Option<Write<'v>> {
         let kind = self.heap.plain(buffer_words(value));
         let number = self.group.number()?;
-        let buffer = self.heap.take_buffer(kind)?;
+        let buffer = self.buffer_now(kind)?;
         Some(Write { number, buffer, value })
     }
 }
