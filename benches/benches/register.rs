@@ -94,7 +94,8 @@ impl Bare {
     /// Reads as the store does: in a straight line where that will do.
     #[inline]
     fn read<P: Protocol>(&mut self) -> usize {
-        if let Some(value) = P::near_read(&self.group, &self.register) {
+        let near = P::near_read(&self.group, &self.register);
+        if let Some(Begun::Done(Ok(Found::Value(value)))) = near {
             return black_box(value.len());
         }
         match block_on(P::read(&self.group, &mut self.register, Check::Identity)) {

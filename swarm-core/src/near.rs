@@ -41,12 +41,12 @@ fn expect<F: Fabric, C: Clock>(group: &Group<F, C>, register: &Register, nodes: 
     }
 }
 
-/// One look at a majority: the value, if that shows it.
+/// One look at a majority: the value, or what the rest of the read goes on from.
 #[inline(always)]
 pub(crate) fn read<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &Register,
-) -> Option<Value<'f, F>> {
+) -> Option<Result<Value<'f, F>, Look<F::Reply<'f>>>> {
     if !F::NEAR {
         return None;
     }
@@ -70,7 +70,7 @@ pub(crate) fn read<'f, F: Fabric, C: Clock>(
     })?;
     let (max, holders, missing) = (votes.largest().ok()?, votes.holders, NodeSet::EMPTY);
     let look = Look { max, holders, voters, missing, home: Some(reply), other_key: false };
-    in_place(group, register, look).ok()
+    Some(in_place(group, register, look))
 }
 
 /// Writes a guess. The voters, if a majority took it and shows nothing larger.

@@ -257,15 +257,14 @@ pub trait Protocol {
     /// A write whose first round did not settle it.
     type Unsettled<'f>;
 
-    /// The value, where memory is near and one look at a majority shows it. It only loads, and
-    /// touches the register alone, no buffer.
-    ///
+    /// Begins to read the register where memory is near, without taking in what is learnt of it.
     /// `None` says nothing: the read has to be begun by [`begin_read`](Self::begin_read).
     #[inline(always)]
+    #[expect(clippy::type_complexity, reason = "the same as of `begin_read`")]
     fn near_read<'f, F: Fabric, C: Clock>(
         _group: &'f Group<F, C>,
         _register: &Register,
-    ) -> Option<Value<'f, F>> {
+    ) -> Option<Begun<Result<Found<'f, F>, Error>, Self::Reading<'f, F, C>>> {
         None
     }
 

@@ -54,8 +54,11 @@ impl Protocol for SafeGuess {
     fn near_read<'f, F: Fabric, C: Clock>(
         group: &'f Group<F, C>,
         register: &Register,
-    ) -> Option<Value<'f, F>> {
-        near::read(group, register)
+    ) -> Option<Begun<Result<Found<'f, F>, Error>, Reading<'f, F, C>>> {
+        Some(match near::read(group, register)? {
+            Ok(value) => Begun::Done(Ok(Found::Value(value))),
+            Err(look) => Begun::Rest(Reading(Begun::Done(Unread(Ok(look))))),
+        })
     }
 
     #[inline(always)]

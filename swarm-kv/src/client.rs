@@ -157,12 +157,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     #[inline]
     pub async fn get(&self, key: &[u8]) -> Result<Option<Value<'_, F>>, Error> {
         let fabric = self.group.fabric();
-        let others = fabric.begin();
-        if let Some(value) = self.get_now(key) {
-            self.count(|counters| &mut counters.get, fabric.pause(others));
-            return Ok(Some(value));
-        }
         let _here = self.here();
+        let others = fabric.begin();
         let begun = self.begin_get(key);
         let tally = fabric.pause(others);
         let (result, tally) = match begun {

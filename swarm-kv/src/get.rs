@@ -21,23 +21,22 @@ pub(crate) struct Get<'c, F: Fabric + 'c, C: Clock + 'c, P: Protocol> {
 }
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
-    /// The whole of a get where the key's location is cached, memory is near, and one look shows the
-    /// value. It meets no buffer, so that nobody need know of it.
-    #[inline(always)]
-    pub(crate) fn get_now(&self, key: &[u8]) -> Option<Value<'_, F>> {
-        if !F::NEAR {
-            return None;
-        }
-        let hash = self.check(key, &[]).ok()?;
-        self.locations.look(hash, key, |register| P::near_read(&self.group, register))?
-    }
-
     /// The beginning of a get: all of it where the key's location is cached and memory is near.
+    #[inline]
     pub(crate) fn begin_get(&self, key: &[u8]) -> Begun<GetResult<'_, F>, Get<'_, F, C, P>> {
         let hash = match self.check(key, &[]) {
             Ok(hash) => hash,
             Err(error) => return Begun::Done(Err(error)),
         };
+        let near = |register: &Register| match P::near_read(&self.group, register)? {
+            Begun::Done(Ok(Found::Value(value))) => Some(Ok(value)),
+            begun => Some(Err((*register, begun))),
+        };
+        match self.locations.look(hash, key, near) {
+            Some(Some(Ok(value))) => return Begun::Done(Ok(Some(value))),
+            Some(Some(Err(read))) => return Begun::Rest(Get { hash, read: Some(read) }),
+            _ => {}
+        }
         let Some(mut register) = self.locations.get(hash, key) else {
             return Begun::Rest(Get { hash, read: None });
         };
