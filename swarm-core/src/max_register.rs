@@ -57,9 +57,14 @@ pub(crate) async fn fetch<'f, F: Fabric, C: Clock>(
     };
     let mut wanted = source.into_iter().collect::<NodeSet>();
     loop {
-        for node in wanted.minus(asked) {
+        let more = wanted.minus(asked);
+        for node in more {
             round.add(node, post(node, first));
             asked.insert(node);
+        }
+        if !more.is_empty() {
+            // Late is told once: of those that are asked only now, it is yet to be told.
+            round.watch_again();
         }
         let everyone = NodeSet::all(group.nodes());
         if asked == everyone && round.pending().minus(given_up).is_empty() {

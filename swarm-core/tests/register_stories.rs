@@ -21,6 +21,7 @@ const LATE: u64 = 500;
 
 struct Story {
     sim: Sim,
+    nodes: usize,
     home: u8,
     recorder: Recorder,
 }
@@ -29,16 +30,21 @@ impl Story {
     /// Three nodes, three clients, and a register with its home at node `home` whose birth has
     /// reached the nodes in `born`; it is on its way to the others.
     fn new(home: u8, born: &[NodeId]) -> Self {
-        let mut sim = Sim::new(&Setup { words: 1 << 13, ..Setup::new(1, 3, 4) });
+        Self::of(3, home, born)
+    }
+
+    /// Likewise, of so many nodes.
+    fn of(nodes: usize, home: u8, born: &[NodeId]) -> Self {
+        let mut sim = Sim::new(&Setup { words: 1 << 13, ..Setup::new(1, nodes, 4) });
         let fabric = sim.fabric(CREATOR);
-        for node in ALL {
+        for node in (0..nodes).map(|node| NodeId(node as u8)) {
             use swarm_core::fabric::Fabric;
-            drop(give_birth(&place(home), node, 3, |chain| fabric.post(node, chain)));
+            drop(give_birth(&place(home), node, nodes, |chain| fabric.post(node, chain)));
         }
         for &node in born {
             sim.take_all(CREATOR, node);
         }
-        Self { sim, home, recorder: Recorder::new() }
+        Self { sim, nodes, home, recorder: Recorder::new() }
     }
 
     fn client(&self, id: usize) -> Client<SimFabric> {
@@ -91,7 +97,7 @@ impl Story {
     }
 
     fn slot(&self, id: usize, node: NodeId) -> u64 {
-        self.sim.word(node, place(self.home).at(node, 3).plus(register::SLOTS_AT + id))
+        self.sim.word(node, place(self.home).at(node, self.nodes).plus(register::SLOTS_AT + id))
     }
 }
 
@@ -444,6 +450,31 @@ fn a_damaged_buffer_is_passed_over_and_repaired() {
     assert_eq!(story.answer(1), Some(Answer::Value(Some(102))));
     story.sim.drain();
     assert_eq!(story.sim.word(N0, value), whole);
+}
+
+/// Of five nodes, two die: the only one that has a guess, while a reader fetches its value there, and
+/// one more, when the reader asks all others. No node that answers has the value; the reader must
+/// not wait for the second one to die, but look again, where the guess is gone.
+#[test]
+fn a_value_whose_holder_died_is_not_waited_for_at_another_that_died() {
+    let (p, r) = (1, 2);
+    let five = [N0, N1, N2, NodeId(3), NodeId(4)];
+    let mut story = Story::of(5, 0, &five);
+    story.write(p, &[100]);
+    story.sim.take_verbs(p, N0, 2);
+    assert_ne!(story.slot(p, N0), 0, "the guess is there");
+    for node in five {
+        story.sim.lose_chains(p, node);
+    }
+    story.sim.crash_client(p);
+    story.read(r);
+    story.sim.roundtrip(r, &[N0, N1, N2]);
+    assert_eq!(story.sim.on_their_way(r, N0), 1, "the READ of the value");
+    story.sim.crash_node(N0, true);
+    story.sim.crash_node(N1, true);
+    story.finish(r, &[N2, NodeId(3), NodeId(4)]);
+    assert_eq!(story.answer(1), Some(Answer::Value(Some(FIRST_VALUE))));
+    story.is_linearizable();
 }
 
 /// The stories leave nothing behind that the scheduler would not let end.
