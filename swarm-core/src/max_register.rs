@@ -27,12 +27,15 @@ use crate::words::{Stamp, WriteNumber};
 /// below this write's before its clock is past them.
 const SLOT_TRIES: usize = 2 * (MAX_CLIENTS / SLOTS) + 2;
 
-/// READs of all replicas in one read. Each retry means that every holder of the maximum fell silent
-/// between two rounds.
+/// READs of all replicas in one read. Each retry means that the maximum was of a write that is not
+/// complete, and that all its holders fell silent between two rounds.
 const READ_TRIES: usize = 2 * MAX_NODES;
 
-/// READs the buffer of `stamp`, first where `holders` have it, then anywhere. `None` if no node
-/// that answers has it whole: the read must begin again.
+/// READs the buffer of `stamp`, first where `holders` have it, then anywhere. `None` if a majority
+/// answered without it and the others are late or down, or all are: the read must begin again.
+///
+/// Lateness alone proves nothing: what a majority holds is found at one of any majority that
+/// answers, however slow it is. So only a stamp whose write is not complete is let go.
 ///
 /// One roundtrip where `hint` bytes are the value's length or more and the first holder is well.
 pub(crate) async fn fetch<'f, F: Fabric, C: Clock>(
@@ -49,12 +52,13 @@ pub(crate) async fn fetch<'f, F: Fabric, C: Clock>(
     let mut round = Round::new(group);
     let mut asked = NodeSet::EMPTY;
     let mut bad = NodeSet::EMPTY;
-    let mut given_up = NodeSet::EMPTY;
+    let mut late = NodeSet::EMPTY;
     let source = if holders.contains(register.home()) {
         Some(register.home())
     } else {
         holders.into_iter().next()
     };
+    let everyone = NodeSet::all(group.nodes());
     let mut wanted = source.into_iter().collect::<NodeSet>();
     loop {
         let more = wanted.minus(asked);
@@ -66,8 +70,9 @@ pub(crate) async fn fetch<'f, F: Fabric, C: Clock>(
             // Late is told once: of those that are asked only now, it is yet to be told.
             round.watch_again();
         }
-        let everyone = NodeSet::all(group.nodes());
-        if asked == everyone && round.pending().minus(given_up).is_empty() {
+        let pending = round.pending();
+        let refuted = bad.len() >= group.majority() && pending.minus(late).is_empty();
+        if asked == everyone && (pending.is_empty() || refuted) {
             return Ok(None);
         }
         match round.next().await {
@@ -86,11 +91,11 @@ pub(crate) async fn fetch<'f, F: Fabric, C: Clock>(
             }
             Event::Down(_) | Event::Idle => wanted = everyone,
             Event::Late => {
-                given_up = round.pending();
+                late = round.pending();
                 wanted = everyone;
             }
             Event::Expired => {
-                return Err(Error::NoMajority { answered: bad.len(), needed: 1 });
+                return Err(Error::NoMajority { answered: bad.len(), needed: group.majority() });
             }
         }
     }

@@ -477,6 +477,27 @@ fn a_value_whose_holder_died_is_not_waited_for_at_another_that_died() {
     story.is_linearizable();
 }
 
+/// All nodes are well, but answer a reader that fetches a value later than it calls late. The value
+/// is at all of them: the reader must wait for it, and neither look again and again nor take their
+/// memory for damaged.
+#[test]
+fn a_value_is_waited_for_at_nodes_that_are_merely_late() {
+    let r = 2;
+    let mut story = Story::new(0, &ALL);
+    story.read(r);
+    story.sim.roundtrip(r, &ALL);
+    assert_eq!(story.sim.on_their_way(r, N0), 1, "the READ of the value");
+    // More often than a read begins again.
+    for _ in 0..20 {
+        for _ in 0..4 * LATE / 10 {
+            story.sim.poll_once(r);
+        }
+        story.sim.roundtrip(r, &ALL);
+    }
+    story.finish(r, &ALL);
+    assert_eq!(story.answer(0), Some(Answer::Value(Some(FIRST_VALUE))));
+}
+
 /// The stories leave nothing behind that the scheduler would not let end.
 #[test]
 fn a_story_can_be_left_to_chance() {
