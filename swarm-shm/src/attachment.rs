@@ -2,11 +2,10 @@
 //!
 //! The invariant: a slot has at most one live holder. It is held by a lock on its bytes in the
 //! control file, which the kernel lets go of when the holder dies, so death is a fact here and
-//! never a suspicion. Process ids are shown to people and trusted by nobody: containers have
-//! their own.
+//! never a suspicion. Process ids are shown to people, beside the pid namespace that they are of, and
+//! trusted by nobody: see `holder`.
 
 use std::fs::File;
-use std::process;
 
 use swarm_core::group::Session;
 use swarm_core::words::{Incarnation, WriteNumber};
@@ -14,6 +13,7 @@ use swarm_core::words::{Incarnation, WriteNumber};
 use crate::board::PoolBoard;
 use crate::control::{self, Control};
 use crate::error::Error;
+use crate::holder::Name;
 use crate::lock;
 use crate::pool::Pool;
 use crate::sync::Ordering;
@@ -46,7 +46,7 @@ impl Attachment {
             // nobody destroys it without noticing this client.
             control.check_alive()?;
             let session = Session { client, incarnation: next_incarnation(control)? };
-            control.slot(client).store(u64::from(process::id()), Ordering::Relaxed);
+            control.slot(client).store(Name::own().encode(), Ordering::Relaxed);
             // What a dead holder had under way is over.
             control.mapping().words()[control::board(client)].store(0, Ordering::Release);
             return Ok(Self { pool: pool.clone(), session, _lock: file });

@@ -6,13 +6,14 @@
 //!         72  switches        one for each node: 0 up, 1 frozen, 2 down
 //!         80  destruction     a magic word once it has begun
 //!        128  calibrations    of the clock: 8 words for each of the last boots
-//!        256  client slots    process id of the holder, for display only
+//!        256  client slots    the holder's pid namespace and process id
 //!       1280  epoch           how often it moved on
 //!       1536  board           8 words for each client slot: see `board`
 //! byte 77824  end
 //! ```
 //!
-//! Who holds a client slot is decided by a lock on the bytes of its word and by nothing else.
+//! Who holds a client slot is decided by a lock on the bytes of its word and by nothing else; the word
+//! says where to look for the lock's holder (`holder`).
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -203,6 +203,69 @@ pub enum Error {
         /// The first such file.
         file: PathBuf,
     },
+    /// Nobody is in a client slot.
+    #[error("{}: there is no client {slot} (of {limit} slots); `swarm info` lists those that are \
+             there", pool.display())]
+    NoClient {
+        /// The pool's directory.
+        pool: PathBuf,
+        /// The slot.
+        slot: usize,
+        /// How many slots there are.
+        limit: usize,
+    },
+    /// A process was to end itself.
+    #[error("{}: client {slot} is this process's own; drop it instead", pool.display())]
+    OwnClient {
+        /// The pool's directory.
+        pool: PathBuf,
+        /// The slot.
+        slot: usize,
+    },
+    /// A client's process cannot be seen from here.
+    #[error("{}: client {slot} is process {process} of pid namespace {namespace}, which cannot be \
+             seen from here; evict it in its container, or as root on the host outside of all \
+             containers", pool.display())]
+    Elsewhere {
+        /// The pool's directory.
+        pool: PathBuf,
+        /// The slot.
+        slot: usize,
+        /// What the process calls itself.
+        process: u32,
+        /// The kernel's number for its pid namespace; 0 if it is not known.
+        namespace: u32,
+    },
+    /// A client's process may not be looked at or ended.
+    #[error("{}: client {slot} is process {process}, which this user may not end; do it as the \
+             user that it runs as, or as root", pool.display())]
+    NotAllowed {
+        /// The pool's directory.
+        pool: PathBuf,
+        /// The slot.
+        slot: usize,
+        /// The process.
+        process: u32,
+    },
+    /// A client has not said yet which process it is.
+    #[error("{}: client {slot} is just coming or going; look again", pool.display())]
+    Nameless {
+        /// The pool's directory.
+        pool: PathBuf,
+        /// The slot.
+        slot: usize,
+    },
+    /// A client was killed and is still there.
+    #[error("{}: client {slot}, processes {processes:?}, was sent SIGKILL and still holds its slot; \
+             the kernel ends it when it comes back from the device that it waits for", pool.display())]
+    DoesNotEnd {
+        /// The pool's directory.
+        pool: PathBuf,
+        /// The slot.
+        slot: usize,
+        /// Its processes.
+        processes: Vec<u32>,
+    },
     /// The operating system refused something.
     #[error("{}: cannot {action}: {source}", file.display())]
     Io {

@@ -35,6 +35,7 @@
 //! | `create`, `destroy`   | a pool's beginning and end                                       |
 //! | `board`               | who has operations under way                                     |
 //! | `pool`, `attachment`  | an open pool and its clients                                     |
+//! | `holder`, `census`, `evict` | the processes behind clients: who is there, ending them    |
 //! | `fabric`              | the fabric over all this                                         |
 //! | `huge`                | an allocator for programs that want huge pages                   |
 
@@ -49,6 +50,8 @@ mod attachment;
 #[cfg(not(loom))]
 mod board;
 #[cfg(not(loom))]
+mod census;
+#[cfg(not(loom))]
 mod clock;
 #[cfg(not(loom))]
 mod control;
@@ -59,9 +62,13 @@ mod destroy;
 #[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
+mod evict;
+#[cfg(not(loom))]
 mod fabric;
 #[cfg(not(loom))]
 mod header;
+#[cfg(not(loom))]
+mod holder;
 #[cfg(not(loom))]
 mod huge;
 #[cfg(not(loom))]
@@ -83,6 +90,7 @@ mod switch;
 pub use self::{
     attachment::Attachment,
     board::PoolBoard,
+    census::{Condition, Tenant},
     clock::PoolClock,
     error::Error,
     fabric::ShmFabric,

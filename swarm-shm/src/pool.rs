@@ -13,6 +13,7 @@ use crate::control::Control;
 use crate::error::Error;
 use crate::fabric::ShmFabric;
 use crate::header::Member;
+use crate::holder::Name;
 use crate::mapping::Mapping;
 use crate::switch::NodeSwitch;
 use crate::sync::Ordering;
@@ -146,7 +147,7 @@ impl Pool {
             return None;
         }
         let word = self.inner.control.slot(slot).load(Ordering::Relaxed);
-        u32::try_from(word).ok().filter(|&process| process != 0)
+        Name::decode(word).map(|name| name.process)
     }
 
     /// Access to the nodes for one client.

@@ -7,11 +7,12 @@ mod common;
 
 use std::io::{Read, Write, stdin};
 
-use common::{Running, pool, post, role, say};
+use common::{Running, child_command, pool, post, role, say};
+use rustix::process::{Pid, Signal, kill_process};
 use swarm_core::clock::Clock;
 use swarm_core::epoch::Board;
 use swarm_core::fabric::{Address, NodeId, Verb};
-use swarm_shm::{Error, OpenOptions, Pool, SwitchState};
+use swarm_shm::{Condition, Error, OpenOptions, Pool, SwitchState};
 
 const COUNTER: Address = Address(1024);
 const INCREMENTS: u64 = 50_000;
@@ -35,6 +36,12 @@ fn child() {
             say("left");
             wait_for_parent();
         }
+        "evict" => {
+            let slot = wait_for_parent();
+            say(pool
+                .evict(slot.into())
+                .map_or_else(|error| error.to_string(), |ids| format!("{ids:?}")));
+        }
         "increment" => {
             say("ready");
             wait_for_parent();
@@ -54,10 +61,12 @@ fn child() {
 }
 
 /// Waits for a byte from the parent; if the parent is gone, so is the child.
-fn wait_for_parent() {
-    if !matches!(stdin().read(&mut [0]), Ok(1)) {
+fn wait_for_parent() -> u8 {
+    let mut byte = [0];
+    if !matches!(stdin().read(&mut byte), Ok(1)) {
         std::process::exit(1);
     }
+    byte[0]
 }
 
 fn nudge(child: &mut Running) {
@@ -214,4 +223,105 @@ fn the_epoch_waits_for_operations_of_the_living() {
     assert_eq!(next.session().client, 2, "slot 1 is still held");
     assert_eq!(next.board().epoch(), 9);
     assert_eq!((board.advance(), board.advance()), (10, 11));
+}
+
+fn stop(child: &Running) {
+    kill_process(Pid::from_child(&child.process), Signal::STOP).expect("it is this test's child");
+    let stat = format!("/proc/{}/stat", child.process.id());
+    while !std::fs::read_to_string(&stat).expect("it lives").contains(") T ") {
+        std::thread::yield_now();
+    }
+}
+
+/// A stopped process pins memory for as long as it lives, which may be for ever: nobody could tell who
+/// it was, or do anything about it.
+#[test]
+fn a_stopped_client_is_shown_and_can_be_ended() {
+    let (_dir, pool) = pool();
+    let mine = pool.attach().expect("a free slot");
+    let board = mine.board();
+    let mut child = Running::start("operate", pool.path());
+    assert_eq!(child.hear(), "1");
+    stop(&child);
+    assert_eq!((board.advance(), board.advance(), board.advance()), (2, 2, 2), "it is pinned");
+    let tenants = pool.census();
+    assert_eq!(tenants.len(), 2, "{tenants:?}");
+    let (me, it) = (tenants[0], tenants[1]);
+    assert_eq!((me.process, me.condition, me.since), (std::process::id(), Condition::Alive, None));
+    assert_eq!((it.slot, it.process, it.elsewhere), (1, child.process.id(), false));
+    assert_eq!((it.condition, it.since, pool.epoch()), (Condition::Stopped, Some(1), 2));
+
+    assert_eq!(pool.evict(1).expect("it is this user's"), [child.process.id()]);
+    assert_eq!(pool.live_clients(), [0]);
+    let it = pool.census()[1];
+    assert_eq!((it.slot, it.condition, it.since), (1, Condition::Dead, None));
+    assert_eq!((board.advance(), board.advance()), (3, 4), "nothing is pinned any more");
+    let next = pool.attach().expect("a free slot");
+    assert_eq!(next.session().client, 1);
+    child.process.wait().expect("the child");
+}
+
+#[test]
+fn who_is_not_there_or_is_oneself_is_not_ended() {
+    let (_dir, pool) = pool();
+    let mine = pool.attach().expect("a free slot");
+    assert!(matches!(pool.evict(0), Err(Error::OwnClient { slot: 0, .. })));
+    for slot in [1, 7, 8, usize::MAX] {
+        let error = pool.evict(slot).expect_err("nobody is there");
+        assert!(matches!(error, Error::NoClient { limit: 8, .. }), "{error}");
+    }
+    drop(mine);
+    assert!(matches!(pool.evict(0), Err(Error::NoClient { .. })));
+    assert_eq!(pool.census(), [], "who left is not there");
+    // A dead holder's process id may be another process's by now: this one's, say.
+    let mut child = Running::start("hold", pool.path());
+    assert_eq!(child.hear(), "0");
+    child.process.kill().expect("SIGKILL");
+    child.process.wait().expect("the child");
+    assert!(matches!(pool.evict(0), Err(Error::NoClient { .. })));
+}
+
+/// Starts a child in a pid namespace of its own; none where that is not allowed.
+fn start_inside(role: &str, pool: &Pool, flags: &[&str]) -> Option<Running> {
+    let allowed = std::process::Command::new("unshare").args(["--pid", "--fork", "true"]).status();
+    if !allowed.is_ok_and(|status| status.success()) {
+        println!("SKIPPED: this user may not make pid namespaces");
+        return None;
+    }
+    let child = child_command(role, pool.path());
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--pid", "--fork", "--kill-child"]).args(flags).arg(child.get_program());
+    command.args(child.get_args());
+    let variables = child.get_envs().filter_map(|(name, value)| Some((name, value?)));
+    Some(Running::of(command.envs(variables)))
+}
+
+/// Containers have process ids of their own: the number in the slot's word means another process
+/// outside, or none.
+#[test]
+fn a_client_in_a_container_is_found_from_outside() {
+    let (_dir, pool) = pool();
+    let Some(mut inside) = start_inside("operate", &pool, &["--mount-proc"]) else { return };
+    assert_eq!(inside.hear(), "1");
+    assert_eq!(pool.client_process(0), Some(1), "so it calls itself");
+    let it = pool.census()[0];
+    assert!((!it.elsewhere && it.process > 1) && it.condition == Condition::Alive, "{it:?}");
+    assert_eq!(pool.evict(0).expect("it is seen from here"), [it.process]);
+    assert_eq!(pool.live_clients(), [] as [usize; 0]);
+    inside.process.wait().expect("the child");
+}
+
+/// Not even where a process in there has the holder's id, or the host's `/proc` is seen in there.
+#[test]
+fn a_client_outside_of_a_container_is_not_ended_from_within() {
+    let (_dir, pool) = pool();
+    let _mine = pool.attach().expect("a free slot");
+    for flags in [&["--mount-proc"][..], &[]] {
+        let Some(mut inside) = start_inside("evict", &pool, flags) else { return };
+        inside.process.stdin.as_mut().expect("its input").write_all(&[0]).expect("it listens");
+        let said = inside.hear();
+        assert!(said.contains("of pid namespace") && said.contains("on the host"), "{said}");
+        inside.process.wait().expect("the child");
+    }
+    assert_eq!(pool.live_clients(), [0]);
 }

@@ -82,7 +82,13 @@ pub(crate) struct Running {
 impl Running {
     /// Starts a child.
     pub(crate) fn start(role: &str, pool: &Path) -> Self {
-        let mut process = child_command(role, pool).spawn().expect("a child process");
+        Self::of(&mut child_command(role, pool))
+    }
+
+    /// Starts a child with a command that was made by hand.
+    pub(crate) fn of(command: &mut Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.spawn().expect("a child process");
         let lines = BufReader::new(process.stdout.take().expect("its output"));
         Self { process, lines }
     }
