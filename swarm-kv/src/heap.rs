@@ -26,10 +26,12 @@ use crate::error::{Error, Shortage};
 use crate::gate::Gate;
 use claim::map_entry;
 use counter::{raise_counter, read_counters};
+pub use holdings::Holding;
 use recycle::Recycler;
 
 mod claim;
 mod counter;
+mod holdings;
 mod recycle;
 
 /// Objects set aside at first; each time twice as many.

@@ -66,4 +66,5 @@ pub use blocking::{Blocking, block_on};
 pub use client::{Client, Options, Value};
 pub use counters::{Counters, KindCounters, ROUNDTRIPS};
 pub use error::{Error, Shortage};
+pub use heap::Holding;
 pub use scan::Usage;

@@ -4,11 +4,13 @@ use std::ops::ControlFlow;
 
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
+use swarm_core::layout::{buffer, words_for};
 use swarm_core::register::{Check, Found, Protocol, Register, read_key};
 
-use crate::bucket::Content;
+use crate::bucket::{Content, Entry};
 use crate::client::Client;
 use crate::error::Error;
+use crate::heap::Holding;
 
 /// What a pool holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,6 +20,8 @@ pub struct Usage {
     pub used_bytes: u64,
     /// Keys.
     pub keys: u64,
+    /// Bytes of each node's memory that their registers and values take.
+    pub live_bytes: u64,
 }
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
@@ -45,19 +49,38 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Too few memory nodes that answer.
     pub async fn usage(&self) -> Result<Usage, Error> {
         let used_bytes = self.heap.used(&self.group).await?;
-        let mut keys = 0;
-        self.walk(async |_, _| {
+        let (mut keys, mut live_bytes) = (0, 0);
+        self.walk_entries(async |entry, _, value| {
             keys += 1;
+            let buffer = buffer::HEADER_WORDS + words_for(value.len());
+            live_bytes += self.heap.object_bytes(entry.class) + self.heap.plain_bytes(buffer);
             Ok(ControlFlow::Continue(()))
         })
         .await?;
-        Ok(Usage { used_bytes, keys })
+        Ok(Usage { used_bytes, keys, live_bytes })
+    }
+
+    /// What each client slot holds of the pool's memory. A roundtrip for each chunk that has an
+    /// owner.
+    ///
+    /// # Errors
+    /// Too few memory nodes that answer.
+    pub async fn holdings(&self) -> Result<Vec<Holding>, Error> {
+        self.heap.holdings(&self.group).await
     }
 
     /// Calls `each` with the register of every key and its value until it breaks off.
     async fn walk(
         &self,
         mut each: impl AsyncFnMut(&Register, &[u8]) -> Result<ControlFlow<()>, Error>,
+    ) -> Result<(), Error> {
+        self.walk_entries(async |_, register, value| each(register, value).await).await
+    }
+
+    /// The same, with what the index has of each key.
+    async fn walk_entries(
+        &self,
+        mut each: impl AsyncFnMut(&Entry, &Register, &[u8]) -> Result<ControlFlow<()>, Error>,
     ) -> Result<(), Error> {
         for index in 0..self.geometry.first_buckets() {
             let mut walk = self.index.walk(index);
@@ -68,7 +91,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     let _here = self.here();
                     let found = P::read(&self.group, &mut register, Check::Identity).await?;
                     let Found::Value(value) = found else { continue };
-                    if each(&register, &value).await?.is_break() {
+                    if each(entry, &register, &value).await?.is_break() {
                         return Ok(());
                     }
                 }

@@ -10,10 +10,13 @@ use swarm_core::latency::Delayed;
 use swarm_core::register::Protocol;
 use swarm_core::safe_guess::SafeGuess;
 use swarm_core::words::Incarnation;
-pub use swarm_shm::{Attachment, CreateOptions, Error, OpenOptions, Pool, PoolClock, ShmFabric};
+pub use swarm_shm::{
+    Attachment, Condition, CreateOptions, Error, OpenOptions, Pool, PoolClock, ShmFabric, Tenant,
+};
 
 use crate::blocking::block_on;
 use crate::client::{self, Options};
+use crate::heap::Holding;
 use crate::onlooker::Onlooker;
 use crate::scan::Usage;
 use switches::PoolSwitches;
@@ -77,12 +80,22 @@ pub fn open_path(path: impl AsRef<Path>) -> Result<Client, Error> {
 /// # Errors
 /// Too few memory nodes that answer; damaged memory.
 pub fn usage(pool: &Pool) -> Result<Usage, crate::Error> {
+    block_on(onlooker(pool).usage())
+}
+
+/// Who holds the memory of `pool`. Like [`usage`], and quicker: it does not count keys.
+///
+/// # Errors
+/// Too few memory nodes that answer; damaged memory.
+pub fn holdings(pool: &Pool) -> Result<Vec<Holding>, crate::Error> {
+    block_on(onlooker(pool).holdings())
+}
+
+fn onlooker(pool: &Pool) -> client::Client<Onlooker<ShmFabric>, PoolClock> {
     // Nobody else sees what it does, so it may be anybody.
     let nobody = Session { client: 0, incarnation: Incarnation(0) };
     let (fabric, options) = (Onlooker::new(pool.fabric()), Options::default());
-    let onlooker: client::Client<_, _> =
-        client::Client::new(fabric, pool.clock(), pool.geometry(), nobody, options);
-    block_on(onlooker.usage())
+    client::Client::new(fabric, pool.clock(), pool.geometry(), nobody, options)
 }
 
 /// Opens a client of `pool` that keeps registers by `P`. All clients of one pool must use the

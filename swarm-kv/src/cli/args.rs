@@ -97,7 +97,7 @@ pub(crate) enum Command {
     /// Be a memory node behind an RDMA card, until SIGTERM
     #[command(after_help = MEMNODE_HELP)]
     Memnode(MemnodeArgs),
-    /// End a client of a pool on memory nodes that is gone for good, or is to be
+    /// End a client that is stopped, hangs or is gone for good, or is to be
     #[command(after_help = EVICT_HELP)]
     Evict(EvictArgs),
     /// Look whether this host is fit for RDMA, and say what to do if it is not
@@ -147,11 +147,15 @@ Examples:
   swarm memnode --listen 10.0.0.1:7471 --capacity 4GiB --static nodes.toml
   with nodes.toml:  nodes = [\"10.0.0.1:7471\", \"10.0.0.2:7471\", \"10.0.0.3:7471\"]";
 
-const EVICT_HELP: &str =
-    "The memory nodes fence the client: whatever it posts from then on takes no effect. \
-Its slot is free. A client whose process is known to be dead, or that is silent, is evicted alike.
+const EVICT_HELP: &str = "On a pool of this host the client's process is killed with SIGKILL, be it \
+stopped; what it held is for the slot's next holder. A process in a container is ended from within \
+that container or, by root, from the host.
 
-Example:
+On a pool on memory nodes these fence the client: whatever it posts from then on takes no effect, and \
+its slot is free. A client whose process is known to be dead, or that is silent, is evicted alike.
+
+Examples:
+  swarm info /dev/shm/pool; swarm evict /dev/shm/pool 3
   swarm evict rdma:nodes.toml 3";
 
 /// A pool that is there.

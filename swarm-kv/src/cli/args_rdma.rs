@@ -64,7 +64,7 @@ pub(crate) struct MemnodeArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct EvictArgs {
-    /// The pool: rdma://ETCD/POOL or rdma:FILE
+    /// The pool
     pub(crate) pool: PathBuf,
     /// The client's slot, as `swarm info POOL` lists it
     pub(crate) client: usize,

@@ -1,29 +1,37 @@
 //! `swarm evict`.
 
+use serde_json::json;
+
 use super::args::EvictArgs;
-use super::outcome::{Answer, Failure};
+use super::outcome::{Answer, Failure, say};
 use super::pool::{NearPool, Pool};
 
-/// Ends a client of a far pool, whether or not it knows.
+/// Ends a client, whether or not it knows.
 pub(crate) fn run(args: &EvictArgs, json: bool) -> Result<Answer, Failure> {
-    // Who asks for it says so as JSON; near pools have nothing to say.
-    let _ = json;
     match Pool::open(&args.pool, true)? {
-        Pool::Near(pool) => Err(near(&pool, args.client)),
+        Pool::Near(pool) => near(&pool, args.client, json),
         #[cfg(feature = "rdma")]
         Pool::Far(pool) => far::evict(&pool, args.client, json),
     }
 }
 
-fn near(pool: &NearPool, slot: usize) -> Failure {
-    let path = pool.path().display();
-    Failure::Usage(match pool.client_process(slot) {
-        Some(process) => format!(
-            "{path} is a pool of this host: its client {slot} is process {process}, and ends when \
-             that does"
+/// Ends a client of a pool of this host: its process is killed. Its slot is free then, as the
+/// kernel says.
+fn near(pool: &NearPool, slot: usize, json: bool) -> Result<Answer, Failure> {
+    let processes = pool.evict(slot)?;
+    if json {
+        say(json!({ "client": slot, "processes": processes }))?;
+        return Ok(Answer::Yes);
+    }
+    let ended: Vec<_> = processes.iter().map(u32::to_string).collect();
+    say(match ended.len() {
+        0 => format!("client {slot} has ended by itself; its slot is free"),
+        _ => format!(
+            "evicted client {slot}: process {} is killed, its slot is free",
+            ended.join(", ")
         ),
-        None => format!("{path} has no client {slot}"),
-    })
+    })?;
+    Ok(Answer::Yes)
 }
 
 #[cfg(feature = "rdma")]

@@ -5,7 +5,8 @@
 //! outcome, units, escape  exit status; sizes and durations; lines of key and value
 //! pool, far               pools of this host, and on memory nodes behind RDMA cards
 //! store                   the library, as the commands use it
-//! pools, keys, transfer   create, info, destroy; get, put, …; import, export
+//! pools, info             create, destroy; what is in a pool and who holds its memory
+//! keys, transfer          get, put, …; import, export
 //! memnode, evict          a memory node's daemon; ending clients
 //! doctor                  whether this host is fit for RDMA
 //! temporary, interrupted  pools that go when the command ends, whatever ends it
@@ -37,6 +38,7 @@ mod escape;
 mod evict;
 #[cfg(feature = "rdma")]
 mod far;
+mod info;
 mod interrupted;
 mod job;
 mod keys;
@@ -74,7 +76,7 @@ pub(crate) fn run() -> ExitCode {
     let result = match command {
         Command::Demo => demo::run(json),
         Command::Create(args) => pools::create(&args, json),
-        Command::Info(args) => pools::info(&args, json),
+        Command::Info(args) => info::run(&args, json),
         Command::Destroy(args) => pools::destroy(&args, json),
         Command::Get(args) => keys::get(&args, json),
         Command::Put(args) => keys::put(&args, json),

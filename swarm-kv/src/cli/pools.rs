@@ -1,11 +1,10 @@
-//! `swarm create`, `info` and `destroy`.
+//! `swarm create` and `destroy`.
 
 use serde_json::json;
-use swarm_core::geometry::LAYOUT_VERSION;
 
-use super::args::{CreateArgs, DestroyArgs, PoolArgs};
+use super::args::{CreateArgs, DestroyArgs};
 use super::outcome::{Answer, Failure, say};
-use super::store::{Pool, Usage, Wishes, open_given};
+use super::store::{Pool, Wishes};
 use super::units::{count, show_size};
 
 /// Makes a pool.
@@ -38,49 +37,6 @@ pub(crate) fn create(args: &CreateArgs, json: bool) -> Result<Answer, Failure> {
         ))?;
     }
     Ok(Answer::Yes)
-}
-
-/// Says what a pool is.
-pub(crate) fn info(pool: &PoolArgs, json: bool) -> Result<Answer, Failure> {
-    let pool = open_given(pool)?;
-    let geometry = pool.geometry();
-    let clients = pool.clients()?;
-    let Usage { used_bytes, keys, .. } = pool.usage()?;
-    if json {
-        say(json!({
-            "nodes": geometry.nodes,
-            "capacity_bytes": geometry.capacity,
-            "used_bytes": used_bytes,
-            "keys": keys,
-            "clients": clients,
-            "layout_version": LAYOUT_VERSION,
-        }))?;
-    } else {
-        say(format_args!("memory nodes    {}", geometry.nodes))?;
-        say(format_args!("capacity        {} each", show_size(geometry.capacity)))?;
-        say(format_args!("used            {}", show_size(used_bytes)))?;
-        say(format_args!("keys            {keys}"))?;
-        say(format_args!("clients         {clients}"))?;
-        say(format_args!("layout version  {LAYOUT_VERSION}"))?;
-        #[cfg(feature = "rdma")]
-        if let Pool::Far(pool) = &pool {
-            say_who(pool)?;
-        }
-    }
-    Ok(Answer::Yes)
-}
-
-/// Says which nodes and clients a far pool has: they have names there.
-#[cfg(feature = "rdma")]
-fn say_who(pool: &super::far::FarPool) -> Result<(), Failure> {
-    for (number, node) in pool.nodes().into_iter().enumerate() {
-        say(format_args!("node {number:<11}{node}"))?;
-    }
-    for client in pool.clients()? {
-        let (slot, life) = (client.slot, client.incarnation);
-        say(format_args!("client {slot:<9}{} (incarnation {life})", client.label))?;
-    }
-    Ok(())
 }
 
 /// Removes a pool.

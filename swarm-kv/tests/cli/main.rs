@@ -3,6 +3,7 @@
 mod bench;
 mod common;
 mod demo;
+mod evict;
 mod interrupt;
 mod keys;
 mod kill;

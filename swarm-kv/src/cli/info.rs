@@ -1,0 +1,199 @@
+//! `swarm info`: what a pool is, what is in it, and who holds its memory.
+//!
+//! It takes no client slot and changes nothing, so that it is there when something is wrong.
+
+use serde_json::{Map, Value, json};
+use swarm_core::geometry::LAYOUT_VERSION;
+use swarm_kv::Holding;
+use swarm_kv::shm::{Condition, Tenant, holdings};
+
+use super::args::PoolArgs;
+use super::outcome::{Answer, Failure, say, tell};
+use super::pool::NearPool;
+use super::store::{Pool, Usage, open_given};
+use super::units::{count, show_size};
+
+/// Says what a pool is.
+pub(crate) fn run(args: &PoolArgs, json: bool) -> Result<Answer, Failure> {
+    let pool = open_given(args)?;
+    let Told { mut object, lines } = pool_told(&pool)?;
+    let holders = match &pool {
+        Pool::Near(near) => Some(Holders::look(near)?),
+        #[cfg(feature = "rdma")]
+        Pool::Far(_) => None,
+    };
+    if json {
+        if let Some(holders) = holders {
+            holders.put(&mut object);
+        }
+        say(Value::Object(object))?;
+        return Ok(Answer::Yes);
+    }
+    for (name, told) in lines {
+        say(format_args!("{name:<16}{told}"))?;
+    }
+    if let Some(holders) = holders {
+        holders.say(&args.pool.display().to_string())?;
+    }
+    #[cfg(feature = "rdma")]
+    if let Pool::Far(pool) = &pool {
+        say_who(pool)?;
+    }
+    Ok(Answer::Yes)
+}
+
+/// The same thing for programs and for people.
+struct Told {
+    object: Map<String, Value>,
+    lines: Vec<(&'static str, String)>,
+}
+
+fn pool_told(pool: &Pool) -> Result<Told, Failure> {
+    let geometry = pool.geometry();
+    let clients = pool.clients()?;
+    let Usage { used_bytes, keys, live_bytes, .. } = pool.usage()?;
+    let free_bytes = geometry.capacity.saturating_sub(used_bytes);
+    let object = [
+        ("nodes", json!(geometry.nodes)),
+        ("capacity_bytes", json!(geometry.capacity)),
+        ("used_bytes", json!(used_bytes)),
+        ("free_bytes", json!(free_bytes)),
+        ("live_bytes", json!(live_bytes)),
+        ("keys", json!(keys)),
+        ("clients", json!(clients)),
+        ("max_clients", json!(geometry.max_clients)),
+        ("layout_version", json!(LAYOUT_VERSION)),
+    ];
+    let lines = vec![
+        ("memory nodes", geometry.nodes.to_string()),
+        ("capacity", format!("{} each", show_size(geometry.capacity))),
+        ("used", format!("{}: in chunks that have an owner", show_size(used_bytes))),
+        ("free", show_size(free_bytes)),
+        ("keys", format!("{keys}, which take {}", show_size(live_bytes))),
+        ("clients", format!("{clients}, at most {}", geometry.max_clients)),
+        ("layout version", LAYOUT_VERSION.to_string()),
+    ];
+    let object = object.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    Ok(Told { object, lines })
+}
+
+/// Who holds a near pool's memory.
+struct Holders {
+    epoch: u64,
+    /// Of each slot that is or was held or holds memory: by slot.
+    slots: Vec<(Option<Tenant>, Holding)>,
+}
+
+impl Holders {
+    fn look(pool: &NearPool) -> Result<Self, Failure> {
+        let held = holdings(pool).map_err(|error| Failure::from(error).in_pool(pool.path()))?;
+        // Epochs first: who begins something meanwhile is not behind.
+        let (epoch, tenants) = (pool.epoch(), pool.census());
+        let of = |slot| {
+            let tenant = tenants.iter().find(|tenant| tenant.slot == slot).copied();
+            let holding = held.iter().find(|holding| holding.client == slot).copied();
+            (tenant.is_some() || holding.is_some()).then(|| (tenant, holding.unwrap_or_default()))
+        };
+        Ok(Self { epoch, slots: (0..pool.geometry().max_clients).filter_map(of).collect() })
+    }
+
+    /// How many epochs ago the holder's oldest operation began that is under way.
+    fn behind(&self, tenant: Tenant) -> Option<u64> {
+        Some(self.epoch.saturating_sub(tenant.since?))
+    }
+
+    fn aside_bytes(&self) -> u64 {
+        self.slots.iter().map(|(_, holding)| holding.aside_bytes).sum()
+    }
+
+    /// For programs.
+    fn put(&self, object: &mut Map<String, Value>) {
+        let live = object.get("live_bytes").and_then(Value::as_u64).unwrap_or(0);
+        let aside = self.aside_bytes();
+        object.insert("set_aside_bytes".into(), json!(aside));
+        object.insert("not_live_bytes".into(), json!(aside.saturating_sub(live)));
+        object.insert("epoch".into(), json!(self.epoch));
+        let holder = |&(tenant, holding): &(Option<Tenant>, Holding)| {
+            json!({
+                "client": tenant.map_or(holding.client, |tenant| tenant.slot),
+                "state": state(tenant),
+                "process": tenant.map(|tenant| tenant.process),
+                "elsewhere": tenant.is_some_and(|tenant| tenant.elsewhere),
+                "chunks": holding.chunks,
+                "held_bytes": holding.held_bytes,
+                "set_aside_bytes": holding.aside_bytes,
+                "since_epoch": tenant.and_then(|tenant| tenant.since),
+                "epochs_behind": tenant.and_then(|tenant| self.behind(tenant)),
+            })
+        };
+        object.insert("holders".into(), self.slots.iter().map(holder).collect());
+    }
+
+    /// For people.
+    fn say(&self, pool: &str) -> Result<(), Failure> {
+        say(format_args!("{:<16}{}", "epoch", self.epoch))?;
+        if self.slots.is_empty() {
+            return Ok(());
+        }
+        say(format_args!(
+            "\n{:>6}{:>10}  {:<9}{:>8}{:>12}{:>12}  under way",
+            "client", "process", "state", "chunks", "held", "set aside"
+        ))?;
+        for &(tenant, holding) in &self.slots {
+            let slot = tenant.map_or(holding.client, |tenant| tenant.slot);
+            let process = tenant.map_or("-".to_owned(), |tenant| tenant.process.to_string());
+            let under_way = match tenant.and_then(|tenant| self.behind(tenant)) {
+                None => "-".to_owned(),
+                Some(0) => "since this epoch".to_owned(),
+                Some(epochs) => format!("since {} ago", count(epochs, "epoch")),
+            };
+            say(format_args!(
+                "{slot:>6}{process:>10}  {:<9}{:>8}{:>12}{:>12}  {under_way}",
+                state(tenant),
+                holding.chunks,
+                show_size(holding.held_bytes),
+                show_size(holding.aside_bytes),
+            ))?;
+        }
+        say(format_args!(
+            "\nset aside: objects that were given out, {} in all: those in use, and those that wait \
+             for their next use",
+            show_size(self.aside_bytes())
+        ))?;
+        for tenant in self.slots.iter().filter_map(|(tenant, _)| *tenant) {
+            if tenant.condition == Condition::Stopped && tenant.since.is_some() {
+                let Tenant { slot, process, .. } = tenant;
+                tell(format_args!(
+                    "client {slot}, process {process}, was stopped in the middle of an operation: what \
+                     is replaced meanwhile does not come back until it goes on (kill -CONT {process}) \
+                     or is ended (swarm evict {pool} {slot})"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How a slot's holder is, in a word.
+fn state(tenant: Option<Tenant>) -> &'static str {
+    match tenant {
+        None => "detached",
+        Some(Tenant { condition: Condition::Dead, .. }) => "dead",
+        Some(Tenant { condition: Condition::Stopped, .. }) => "stopped",
+        Some(Tenant { elsewhere: true, .. }) => "elsewhere",
+        Some(_) => "alive",
+    }
+}
+
+/// Says which nodes and clients a far pool has: they have names there.
+#[cfg(feature = "rdma")]
+fn say_who(pool: &super::far::FarPool) -> Result<(), Failure> {
+    for (number, node) in pool.nodes().into_iter().enumerate() {
+        say(format_args!("node {number:<11}{node}"))?;
+    }
+    for client in pool.clients()? {
+        let (slot, life) = (client.slot, client.incarnation);
+        say(format_args!("client {slot:<9}{} (incarnation {life})", client.label))?;
+    }
+    Ok(())
+}
