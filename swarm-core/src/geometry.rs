@@ -15,7 +15,7 @@
 //! that the chunk takes the same room everywhere.
 
 use crate::fabric::{Address, NodeId};
-use crate::layout::{Place, cell, record};
+use crate::layout::{Place, SLOTS, cell, record};
 use crate::words::{GRANULE, GRANULE_WORDS, Pointer, WordFormat};
 
 /// The layout that this version of the code reads and writes.
@@ -143,6 +143,10 @@ pub struct Geometry {
     pub bucket_bits: u32,
     /// How words are split.
     pub format: WordFormat,
+    /// Stamp slots of a register that writers use, of the [`SLOTS`] there are: a client's is its
+    /// number modulo this. With a slot to each writer a CAS succeeds at once; with one slot for all,
+    /// a CAS that succeeds tells what a READ of the slots would.
+    pub slots: usize,
     /// Seed of the hash of keys.
     pub hash_seed: u64,
 }
@@ -157,6 +161,8 @@ pub enum BadGeometry {
     Capacity(u64),
     /// The number of clients is outside 1 to [`MAX_CLIENTS`].
     Clients(usize),
+    /// The number of stamp slots in use is outside 1 to [`SLOTS`].
+    Slots(usize),
     /// The clients' areas would take more than half of the capacity.
     TooSmall {
         /// The capacity, bytes.
@@ -179,6 +185,7 @@ impl core::fmt::Display for BadGeometry {
             Self::Clients(n) => {
                 write!(f, "a pool is made for 1 to {MAX_CLIENTS} clients, not {n}")
             }
+            Self::Slots(n) => write!(f, "writers use 1 to {SLOTS} stamp slots, not {n}"),
             Self::TooSmall { capacity, needed } => write!(
                 f,
                 "more than half of {capacity} bytes a node would go to the clients' areas; \
@@ -215,8 +222,19 @@ impl Geometry {
             chunk_bytes,
             bucket_bits: (capacity / BYTES_PER_BUCKET).ilog2(),
             format: WordFormat { pointer_bits, tick_shift: TICK_SHIFT },
+            slots: SLOTS,
             hash_seed,
         };
+        geometry.check()?;
+        Ok(geometry)
+    }
+
+    /// The same with so many stamp slots in use.
+    ///
+    /// # Errors
+    /// There are not so many, or it is none.
+    pub fn with_slots(self, slots: usize) -> Result<Self, BadGeometry> {
+        let geometry = Self { slots, ..self };
         geometry.check()?;
         Ok(geometry)
     }
@@ -234,6 +252,9 @@ impl Geometry {
         }
         if !(1..=MAX_CLIENTS).contains(&self.max_clients) {
             return Err(BadGeometry::Clients(self.max_clients));
+        }
+        if !(1..=SLOTS).contains(&self.slots) {
+            return Err(BadGeometry::Slots(self.slots));
         }
         let bits = self.format.pointer_bits;
         if !self.chunk_bytes.is_power_of_two()
@@ -492,6 +513,10 @@ mod tests {
         assert_eq!(Geometry::new(2, 256 << 20, 64, 1), Err(BadGeometry::Nodes(2)));
         assert_eq!(Geometry::new(3, 1, 64, 1), Err(BadGeometry::Capacity(1)));
         assert_eq!(Geometry::new(3, 256 << 20, 0, 1), Err(BadGeometry::Clients(0)));
+        let sound = Geometry::new(3, 256 << 20, 64, 1).expect("geometry");
+        assert_eq!(sound.slots, SLOTS);
+        assert_eq!(sound.with_slots(0), Err(BadGeometry::Slots(0)));
+        assert_eq!(sound.with_slots(SLOTS + 1), Err(BadGeometry::Slots(SLOTS + 1)));
         assert!(matches!(
             Geometry::new(3, MIN_CAPACITY, MAX_CLIENTS, 1),
             Err(BadGeometry::TooSmall { .. })

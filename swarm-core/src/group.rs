@@ -48,7 +48,9 @@ pub struct Group<F, C> {
     clock: C,
     format: WordFormat,
     session: Session,
-    /// The stamp slot that this client writes to.
+    /// Stamp slots that the pool's writers use.
+    slots: usize,
+    /// The one that this client writes to.
     slot: usize,
     patience: Cell<Patience>,
     counter: Cell<u64>,
@@ -82,6 +84,7 @@ impl<F: Fabric, C: Clock> Group<F, C> {
             clock,
             format,
             session,
+            slots: SLOTS,
             slot: session.client % SLOTS,
             patience: Cell::new(Patience::default()),
             counter: Cell::new(0),
@@ -91,6 +94,15 @@ impl<F: Fabric, C: Clock> Group<F, C> {
             skew: Cell::new(0),
             events: Cell::default(),
         }
+    }
+
+    /// The same in a pool whose writers use so many [stamp slots](crate::geometry::Geometry::slots).
+    ///
+    /// All clients of a pool have to agree on it.
+    #[must_use]
+    pub fn with_slots(self, slots: usize) -> Self {
+        assert!((1..=SLOTS).contains(&slots), "a register has {SLOTS} slots");
+        Self { slots, slot: self.session.client % slots, ..self }
     }
 
     /// What happened beside the common case.
@@ -133,6 +145,11 @@ impl<F: Fabric, C: Clock> Group<F, C> {
     /// The stamp slot that this client writes to.
     pub fn slot(&self) -> usize {
         self.slot
+    }
+
+    /// How many stamp slots the pool's writers use.
+    pub fn slots(&self) -> usize {
+        self.slots
     }
 
     /// How many nodes there are.

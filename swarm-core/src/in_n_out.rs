@@ -5,6 +5,11 @@
 //! names a buffer only after the buffer was written at that node*, because a chain's verbs take
 //! effect in order, and a slot only grows.
 //!
+//! Where the pool's writers use one slot only, a write's own CAS can be its READ: the other slots are
+//! empty, so a CAS that succeeds proves that the node's maximum was what it expected, and is the
+//! stamp now. It says which register it met as well, if a stamp was expected: that one stood in this
+//! register's slot, and in no other's. See [`tells`].
+//!
 //! A WRITE never touches a slot or a lock: a reader that writes a buffer back would otherwise erase
 //! a lock, and a late image of a newborn register an acknowledged stamp.
 
@@ -101,7 +106,33 @@ pub(crate) fn post_write<'f, F: Fabric, C: Clock>(
     group.fabric().post(node, &[write, raise, read_state(group, node, register)])
 }
 
-/// Posts CAS and READ of a write again, from the word that the slot was found to hold.
+/// Whether a CAS from `own`, if it succeeds, tells what a READ of the slots behind it would: the slot
+/// is the only one, and `own` is a stamp of this register's.
+///
+/// A frozen slot is not raised. Where memory is near, the READ costs next to nothing.
+#[inline(always)]
+pub(crate) fn tells<F: Fabric, C: Clock>(group: &Group<F, C>, own: Stamp) -> bool {
+    !F::NEAR && group.slots() == 1 && own != Stamp::EMPTY && !own.is_frozen()
+}
+
+/// Posts the chain of one write at one node where the CAS [`tells`]: WRITE the buffer, CAS the slot.
+/// The reply is the slot's old word.
+#[inline(always)]
+pub(crate) fn post_write_alone<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    node: NodeId,
+    register: &Register,
+    stamp: Stamp,
+    own: Stamp,
+    copy: Copy<'_>,
+) -> F::Completion<'f> {
+    let at = buffer_at(group.format().pointer(stamp), copy.from);
+    let write = Verb::Write { at, head: copy.head, tail: copy.tail };
+    group.fabric().post(node, &[write, raise(group, node, register, own, stamp)])
+}
+
+/// Posts CAS and READ of a write again, from the word that the slot was found to hold. A frozen
+/// one is left as it is.
 pub(crate) fn post_again<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     node: NodeId,
@@ -109,6 +140,7 @@ pub(crate) fn post_again<'f, F: Fabric, C: Clock>(
     stamp: Stamp,
     own: Stamp,
 ) -> F::Completion<'f> {
+    let stamp = if own.is_frozen() { own } else { stamp };
     let raise = raise(group, node, register, own, stamp);
     group.fabric().post(node, &[raise, read_state(group, node, register)])
 }

@@ -12,9 +12,9 @@ use crate::geometry::MAX_CLIENTS;
 use crate::group::Group;
 use crate::in_n_out::{
     Copy, Fetched, InPlace, Judged, buffer_at, in_place_head, judge, judge_in_place, post_again,
-    post_write, put_in_place,
+    post_write, post_write_alone, put_in_place, tells,
 };
-use crate::layout::{SLOTS, buffer, checksum, register};
+use crate::layout::{buffer, checksum, register};
 use crate::look::{self, Look};
 use crate::node_set::NodeSet;
 use crate::register::{Begun, Check, Register, Value};
@@ -25,7 +25,9 @@ use crate::words::{Stamp, WriteNumber};
 /// CASes of a slot at one node in one write. A CAS fails only when the slot grew, and only a client
 /// that shares the slot makes it grow: each of those can do so twice (guess, verified) with stamps
 /// below this write's before its clock is past them.
-const SLOT_TRIES: usize = 2 * (MAX_CLIENTS / SLOTS) + 2;
+fn slot_tries(slots: usize) -> usize {
+    2 * MAX_CLIENTS.div_ceil(slots) + 2
+}
 
 /// READs of all replicas in one read. Each retry means that the maximum was of a write that is not
 /// complete, and that all its holders fell silent between two rounds.
@@ -125,13 +127,33 @@ pub(crate) struct Writing<'f, F: Fabric + 'f, C> {
 /// What a write takes this client's own slots for.
 struct Slots {
     expect: [Stamp; MAX_NODES],
+    /// Nodes whose chains have no READ: the CAS is to tell.
+    alone: NodeSet,
     tries: usize,
 }
 
 impl Slots {
+    /// The slot at `node` was not as thought but held `old`: from there, with a READ.
+    fn again<'f, F: Fabric, C: Clock>(
+        &mut self,
+        group: &'f Group<F, C>,
+        node: NodeId,
+        register: &Register,
+        stamp: Stamp,
+        old: Stamp,
+    ) -> Next<F::Completion<'f>> {
+        self.tries += 1;
+        group.count_retry();
+        if self.tries > slot_tries(group.slots()) {
+            return Next::NoVote;
+        }
+        self.expect[node.index()] = old;
+        Next::Post(post_again(group, node, register, stamp, old))
+    }
+
     #[inline(always)]
     fn new() -> Self {
-        Self { expect: [Stamp::EMPTY; MAX_NODES], tries: 0 }
+        Self { expect: [Stamp::EMPTY; MAX_NODES], alone: NodeSet::EMPTY, tries: 0 }
     }
 }
 
@@ -167,10 +189,25 @@ impl Votes {
             }
             let own = register.own.at(node);
             slots.expect[node.index()] = own;
+            if tells(group, own) {
+                slots.alone.insert(node);
+                return Next::Post(post_write_alone(group, node, register, stamp, own, copy));
+            }
             return Next::Post(post_write(group, node, register, stamp, own, copy));
         };
         let Some((&old, read)) = reply.split_first() else { return Next::NoVote };
         let expected = slots.expect[node.index()];
+        if slots.alone.contains(node) {
+            if old == expected.0 {
+                // It holds now what the CAS put there.
+                let max = expected.max(stamp);
+                register.own.saw(node, max);
+                self.count(node, max);
+                return Next::Vote;
+            }
+            slots.alone.remove(node);
+            return slots.again(group, node, register, stamp, Stamp(old));
+        }
         let Some(max) = self.read(register, group.slot(), node, read) else {
             return Next::Missing;
         };
@@ -178,13 +215,7 @@ impl Votes {
             self.count(node, max);
             return Next::Vote;
         }
-        slots.tries += 1;
-        group.count_retry();
-        if slots.tries > SLOT_TRIES {
-            return Next::NoVote;
-        }
-        slots.expect[node.index()] = Stamp(old);
-        Next::Post(post_again(group, node, register, stamp, Stamp(old)))
+        slots.again(group, node, register, stamp, Stamp(old))
     }
 
     #[inline(always)]

@@ -109,6 +109,34 @@ fn safe_guess_takes_one_roundtrip_each() {
     }
 }
 
+/// With one stamp slot for all writers, a CAS that succeeds is the READ as well.
+#[test]
+fn a_write_to_the_only_slot_reads_nothing_unless_another_was_there() {
+    let nodes = Loopback::new(3, 1 << 16);
+    let mut register = register(&nodes);
+    let mut others = register;
+    let [a, b] = [0, 1].map(|id| client(&nodes, id, 1000).with_slots(1));
+    let cost = |group: &TestGroup, register: &mut Register, buffer, value: &[u8]| {
+        let number = group.number().expect("numbers last");
+        let write = Write { number, buffer: Pointer(buffer), value };
+        let write = group.fabric().track(SafeGuess::write(group, register, write));
+        let (written, tally) = block_on(write);
+        assert_eq!(written, Ok(Written::Done));
+        (tally.roundtrips, tally.verbs)
+    };
+    // In the background each ends with a CAS at both nodes and the value in place at home: 3 verbs.
+    assert_eq!(cost(&a, &mut register, 100, b"one"), (1, 2 * 3 + 3), "the slot was empty");
+    assert_eq!(cost(&a, &mut register, 101, b"two"), (1, 2 * 2 + 3));
+    assert_eq!(read::<SafeGuess>(&b, &mut others), (Some(b"two".to_vec()), 1));
+    // Others are ahead of what this client remembers.
+    b.advance(1_000_000);
+    assert_eq!(cost(&b, &mut others, 102, b"three"), (1, 2 * 2 + 3));
+    a.advance(2_000_000);
+    assert_eq!(cost(&a, &mut register, 103, b"four"), (2, 2 * 2 + 2 * 2 + 3));
+    assert_eq!(a.events().retries, 2);
+    assert_eq!(read::<SafeGuess>(&b, &mut others), (Some(b"four".to_vec()), 1));
+}
+
 #[test]
 fn a_value_that_does_not_fit_in_place_takes_one_more() {
     let nodes = Loopback::new(3, 1 << 16);

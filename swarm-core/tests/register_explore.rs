@@ -9,6 +9,7 @@ mod register_common;
 use register_common::{Client, FIRST_VALUE, Polls, give_birth, place};
 use swarm_core::fabric::{Fabric, NodeId};
 use swarm_core::history::{BUDGET, Recorder, check_key};
+use swarm_core::layout::SLOTS;
 use swarm_core::safe_guess::SafeGuess;
 use swarm_core::sim::deaths::die_everywhere;
 use swarm_core::sim::explore::{Bounds, Grain, LoneClock, Race, digest, explore_or_panic};
@@ -40,8 +41,17 @@ fn client<C: swarm_core::clock::Clock>(
     Client::new((sim.fabric(id), clock), (id, id), place(HOME), (late, 1 << 50), recorder)
 }
 
-/// The race at its beginning: the register is at all nodes or at the first two.
-fn begin(racers: &'static [Racer], born: usize, seed: u64) -> Race {
+/// The same in a pool that uses so many stamp slots.
+fn with_slots<C: swarm_core::clock::Clock>(
+    client: Client<SimFabric, C>,
+    slots: usize,
+) -> Client<SimFabric, C> {
+    Client { group: client.group.with_slots(slots), ..client }
+}
+
+/// The race at its beginning: the register is at all nodes or at the first two, and `slots` of its
+/// stamp slots are used.
+fn begin(racers: &'static [Racer], (born, slots): (usize, usize), seed: u64) -> Race {
     let count = racers.len();
     let mut sim = Sim::new(&Setup { words: 1 << 13, ..Setup::new(seed, 3, count + 4) });
     let creator = count + 3;
@@ -53,7 +63,8 @@ fn begin(racers: &'static [Racer], born: usize, seed: u64) -> Race {
     let recorder = Recorder::new();
     for (id, &(ahead, acts)) in racers.iter().enumerate() {
         // Nobody is late: who does not answer says so.
-        let mut client = client(&sim, id, LoneClock::new(10_000 + ahead), 1 << 40, &recorder);
+        let client = client(&sim, id, LoneClock::new(10_000 + ahead), 1 << 40, &recorder);
+        let mut client = with_slots(client, slots);
         sim.spawn(id, async move {
             for (index, act) in acts.iter().enumerate() {
                 let value = 100 * (id as u64 + 1) + index as u64;
@@ -67,13 +78,13 @@ fn begin(racers: &'static [Racer], born: usize, seed: u64) -> Race {
         });
     }
     let heard = recorder.clone();
-    let check = move |sim: &mut Sim| check(sim, count, &recorder);
+    let check = move |sim: &mut Sim| check(sim, count, slots, &recorder);
     let digest = move || digest(&heard.operations());
     Race { sim, racers: count, digest: Box::new(digest), check: Box::new(check) }
 }
 
 /// Each majority that lives is read in the end.
-fn check(sim: &mut Sim, racers: usize, recorder: &Recorder) -> Result<(), String> {
+fn check(sim: &mut Sim, racers: usize, slots: usize, recorder: &Recorder) -> Result<(), String> {
     for away in NODES {
         let up = |&n: &NodeId| n != away && !sim.is_away(n);
         let nodes: Vec<_> = NODES.into_iter().filter(up).collect();
@@ -81,7 +92,7 @@ fn check(sim: &mut Sim, racers: usize, recorder: &Recorder) -> Result<(), String
             continue;
         }
         let id = racers + away.index();
-        let mut client = client(sim, id, sim.clock(id), 100, recorder);
+        let mut client = with_slots(client(sim, id, sim.clock(id), 100, recorder), slots);
         sim.spawn(id, async move {
             client.read::<SafeGuess>(Polls::ALL).await.expect("a majority is up");
         });
@@ -110,10 +121,14 @@ const DEPTHS: [Bounds; 3] =
     [bounds(Grain::Chain, 1, 1), bounds(Grain::Verb, 0, 1), bounds(Grain::Verb, 2, 0)];
 
 fn play(name: &str, racers: &'static [Racer], depths: &[Bounds]) {
+    play_with(name, racers, SLOTS, depths);
+}
+
+fn play_with(name: &str, racers: &'static [Racer], slots: usize, depths: &[Bounds]) {
     for born in [3, 2] {
         let name = format!("{name}, born at {born}");
         for bounds in depths {
-            explore_or_panic(&name, *bounds, || begin(racers, born, 1));
+            explore_or_panic(&name, *bounds, || begin(racers, (born, slots), 1));
         }
     }
 }
@@ -129,6 +144,17 @@ fn two_writers_and_a_reader() {
 fn two_writers_and_two_reads() {
     let racers: &[Racer] = &[(0, &[Write]), (50_000, &[Write]), (0, &[Read, Read])];
     play("two writers and two reads", racers, &DEPTHS);
+}
+
+/// With one slot for all, the CAS of a write that knows what the slot held is its READ as well: each
+/// racer's second operation is, or follows, such a write.
+#[test]
+fn two_writers_of_one_slot() {
+    const DEPTHS: [Bounds; 2] = [bounds(Grain::Chain, 1, 1), bounds(Grain::Verb, 2, 0)];
+    let racers: &[Racer] = &[(0, &[Read, Write]), (50_000, &[Write]), (0, &[Read])];
+    play_with("two writers of one slot", racers, 1, &DEPTHS);
+    let racers: &[Racer] = &[(0, &[Write, Write]), (50_000, &[Read, Write])];
+    play_with("two writers of one slot, twice", racers, 1, &DEPTHS[..1]);
 }
 
 /// A writer's second write is taken as proof that its first is complete.
@@ -168,7 +194,7 @@ fn a_client_may_die_anywhere() {
     ];
     for (name, racers) in victims {
         for born in [3, 2] {
-            die_everywhere(name, 0, 25, |seed| begin(racers, born, seed));
+            die_everywhere(name, 0, 25, |seed| begin(racers, (born, SLOTS), seed));
         }
     }
 }

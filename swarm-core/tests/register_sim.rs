@@ -46,8 +46,10 @@ struct Plan {
     skew: i64,
     /// How much faster or slower than others they go at most; microseconds a second.
     drift: i64,
-    /// Whether the clients share one stamp slot.
+    /// Whether the clients share one stamp slot of several.
     shared: bool,
+    /// Stamp slots that the pool uses.
+    slots: usize,
     /// How likely a client's processor loads and stores the nodes' memory itself.
     near: f64,
 }
@@ -88,6 +90,7 @@ impl Plan {
             drift: [0, 1000, 900_000][rng.usize(..3)],
             shared: rng.u8(..6) == 0,
             near: [0.0, 0.0, 0.5, 1.0][rng.usize(..4)],
+            slots: [SLOTS, SLOTS, SLOTS, 2, 1, 1][rng.usize(..6)],
         }
     }
 }
@@ -100,8 +103,10 @@ impl Plan {
         connection: (F, SimClock),
         recorder: &Recorder,
     ) -> Client<F> {
-        let slot = if self.shared { id * SLOTS } else { id };
-        Client::new(connection, (id, slot), place(self.home), self.patience(), recorder)
+        let slot = if self.shared { id * self.slots } else { id };
+        let client =
+            Client::new(connection, (id, slot), place(self.home), self.patience(), recorder);
+        Client { group: client.group.with_slots(self.slots), ..client }
     }
 
     /// When nodes are late, and when a client gives up: never, unless connections break, when a

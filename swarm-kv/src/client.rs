@@ -122,7 +122,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         session: Session,
         options: Options,
     ) -> Self {
-        let group = Group::new(Counting::new(fabric), clock, geometry.format, session);
+        let group = Group::new(Counting::new(fabric), clock, geometry.format, session)
+            .with_slots(geometry.slots);
         group.set_patience(options.patience);
         Self {
             group,

@@ -88,7 +88,7 @@ impl Plan {
             [1, 4, 0, 0, 4, 0],
             [2, 1, 1, 1, 1, 8],
         ][rng.usize(..5)];
-        Self {
+        let plan = Self {
             setup,
             geometry: Geometry { bucket_bits: [0, 0, 1][rng.usize(..3)], ..geometry },
             late: [300, 3000, 30_000][rng.usize(..3)],
@@ -103,7 +103,9 @@ impl Plan {
             skew: [1, 300, 3000][rng.usize(..3)],
             drift: [0, 1000, 900_000][rng.usize(..3)],
             near: [0.0, 0.0, 0.5, 1.0][rng.usize(..4)],
-        }
+        };
+        let slots = [6, 6, 6, 1][rng.usize(..4)];
+        Self { geometry: plan.geometry.with_slots(slots).expect("slots"), ..plan }
     }
 
     /// What goes wrong once the store is prepared.

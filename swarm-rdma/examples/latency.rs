@@ -1,6 +1,7 @@
 //! What gets and updates cost over this host's RDMA device: one client, three memory nodes in this
-//! process, 2,000 keys of 24 bytes with values of 64, chosen by zipf (0.99), 95 % gets. SWARM, DM-ABD
-//! and RAW take turns, so that what else the machine does meets all of them.
+//! process, 2,000 keys of 24 bytes with values of 64, chosen by zipf (0.99), 95 % gets. SWARM,
+//! with all stamp slots in use and with one, DM-ABD and RAW take turns, so that what else the machine
+//! does meets all of them. What each posted for an operation is counted.
 //!
 //!     cargo run --release -p swarm-rdma --example latency [ROUNDS]
 
@@ -12,6 +13,7 @@ use swarm_core::abd::DmAbd as Abd;
 use swarm_core::fabric::NodeId;
 use swarm_core::geometry::Geometry;
 use swarm_core::group::Session;
+use swarm_core::layout::SLOTS;
 use swarm_core::raw::Raw;
 use swarm_core::register::Protocol;
 use swarm_core::safe_guess::SafeGuess;
@@ -28,6 +30,7 @@ const CAPACITY: u64 = 32 << 20;
 
 /// One protocol's store: nodes and a client of their own.
 struct Store<P: Protocol> {
+    name: String,
     client: Client<RdmaFabric, WallClock, P>,
     _nodes: Vec<MemoryNode>,
     gets: Vec<u64>,
@@ -35,7 +38,7 @@ struct Store<P: Protocol> {
 }
 
 impl<P: Protocol> Store<P> {
-    fn new(at: IpAddr, pool: PoolId) -> Result<Self, Box<dyn Error>> {
+    fn new(at: IpAddr, pool: PoolId, slots: usize) -> Result<Self, Box<dyn Error>> {
         let options = ServeOptions::new(SocketAddr::new(at, 0), CAPACITY);
         let nodes: Vec<_> =
             (0..3).map(|_| MemoryNode::serve(&options)).collect::<Result<_, _>>()?;
@@ -47,22 +50,23 @@ impl<P: Protocol> Store<P> {
         let who = ClientId { slot: 0, incarnation: 1 };
         let fabric =
             RdmaFabric::connect(&ConnectOptions::new(pool, who, CAPACITY / 8), &endpoints)?;
-        let mut geometry = Geometry::new(3, CAPACITY, 4, 7)?;
+        let mut geometry = Geometry::new(3, CAPACITY, 4, 7)?.with_slots(slots)?;
         geometry.format.tick_shift = 10;
         let created = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos() as u64;
         let session = Session { client: 0, incarnation: Incarnation(1) };
         let clock = WallClock::since(created);
         let client = Client::new(fabric, clock, geometry, session, Options::default());
-        let store = Self { client, _nodes: nodes, gets: Vec::new(), updates: Vec::new() };
+        let name = if slots < SLOTS { format!("{}/{slots}", P::NAME) } else { P::NAME.to_owned() };
+        let store = Self { name, client, _nodes: nodes, gets: Vec::new(), updates: Vec::new() };
         for key in 0..KEYS {
-            block_on(store.client.insert(&name(key), &[1; 64]))?;
+            block_on(store.client.insert(&key_name(key), &[1; 64]))?;
         }
         Ok(store)
     }
 
     fn turn(&mut self, chance: &mut Chance) -> Result<(), Box<dyn Error>> {
         for _ in 0..OPERATIONS {
-            let key = name(chance.zipf());
+            let key = key_name(chance.zipf());
             let is_get = chance.next() < 0.95;
             let begun = Instant::now();
             if is_get {
@@ -88,7 +92,7 @@ impl<P: Protocol> Store<P> {
         println!(
             "{:8} get {:5.1} µs (p99 {:6.1}), {:.1} % in one roundtrip; \
              update {:5.1} µs (p99 {:6.1}), {:.1} %; widened {}",
-            P::NAME,
+            self.name,
             micros(&mut self.gets, 0.5),
             micros(&mut self.gets, 0.99),
             share(counters.get),
@@ -100,7 +104,7 @@ impl<P: Protocol> Store<P> {
     }
 }
 
-fn name(key: usize) -> Vec<u8> {
+fn key_name(key: usize) -> Vec<u8> {
     format!("{key:024}").into_bytes()
 }
 
@@ -144,16 +148,19 @@ fn main() -> Result<(), Box<dyn Error>> {
         .filter_map(|gid| gid.address())
         .find(IpAddr::is_ipv4)
         .ok_or("no device has an IPv4 address")?;
-    let mut swarm = Store::<SafeGuess>::new(at, PoolId(1))?;
-    let mut abd = Store::<Abd>::new(at, PoolId(2))?;
-    let mut raw = Store::<Raw>::new(at, PoolId(3))?;
+    let mut swarm = Store::<SafeGuess>::new(at, PoolId(1), SLOTS)?;
+    let mut alone = Store::<SafeGuess>::new(at, PoolId(4), 1)?;
+    let mut abd = Store::<Abd>::new(at, PoolId(2), SLOTS)?;
+    let mut raw = Store::<Raw>::new(at, PoolId(3), SLOTS)?;
     let mut chance = Chance::new();
     for _ in 0..rounds {
         swarm.turn(&mut chance)?;
+        alone.turn(&mut chance)?;
         abd.turn(&mut chance)?;
         raw.turn(&mut chance)?;
     }
     swarm.report();
+    alone.report();
     abd.report();
     raw.report();
     Ok(())

@@ -32,7 +32,8 @@ const MODE: u32 = 0o600;
 /// Creates a pool, or leaves nothing behind.
 pub(crate) fn create(dir: &Path, options: &CreateOptions) -> Result<(), Error> {
     let [low, high, hash_seed] = random(dir)?;
-    let geometry = Geometry::new(options.nodes, options.capacity, options.max_clients, hash_seed)?;
+    let geometry = Geometry::new(options.nodes, options.capacity, options.max_clients, hash_seed)?
+        .with_slots(options.slots)?;
     if let Some(paths) = &options.node_paths
         && paths.len() != options.nodes
     {

@@ -6,7 +6,7 @@
 //!  2  pool id           low half, then high half
 //!  4  replica group
 //!  5  node              its number; in the control file 0
-//!  6  nodes
+//!  6  nodes             above, in 32 bits: how many of the stamp slots are not in use
 //!  7  capacity          bytes of each node's memory
 //!  8  client slots
 //!  9  chunk size        bytes
@@ -26,6 +26,7 @@ use std::path::Path;
 
 use swarm_core::fabric::NodeId;
 use swarm_core::geometry::{Geometry, LAYOUT_VERSION};
+use swarm_core::layout::SLOTS;
 use swarm_core::words::WordFormat;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -99,7 +100,7 @@ impl Header {
             (self.pool_id >> 64) as u64,
             u64::from(geometry.group),
             node,
-            geometry.nodes as u64,
+            geometry.nodes as u64 | ((SLOTS - geometry.slots) as u64) << 32,
             geometry.capacity,
             geometry.max_clients as u64,
             geometry.chunk_bytes,
@@ -130,12 +131,13 @@ impl Header {
         let small = |at: usize| u32::try_from(words[at]).map_err(|_| damaged("a number is off"));
         let geometry = Geometry {
             group: small(4)?,
-            nodes: small(6)? as usize,
+            nodes: words[6] as u32 as usize,
             capacity: words[7],
             max_clients: small(8)? as usize,
             chunk_bytes: words[9],
             bucket_bits: small(10)?,
             format: WordFormat { pointer_bits: small(11)?, tick_shift: small(12)? },
+            slots: SLOTS.saturating_sub((words[6] >> 32) as usize),
             hash_seed: words[13],
         };
         geometry.check().map_err(|error| damaged(&error.to_string()))?;
@@ -175,7 +177,9 @@ mod tests {
 
     #[test]
     fn a_header_comes_apart_as_it_went_together() {
-        for header in [header(), header().of(Member::Control)] {
+        let alone = header().geometry.with_slots(1).expect("a geometry");
+        let alone = Header { geometry: alone, ..header() };
+        for header in [header(), header().of(Member::Control), alone] {
             assert_eq!(Header::decode(&header.encode(), Path::new("x")).ok(), Some(header));
         }
     }
@@ -204,6 +208,7 @@ mod tests {
             (5, 256),
             (6, 2),
             (6, u64::MAX),
+            (6, 6 << 32 | 3),
             (7, 0),
             (7, u64::MAX),
             (8, 0),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use swarm_core::fabric::{MAX_NODES, NodeId};
 use swarm_core::geometry::Geometry;
+use swarm_core::layout::SLOTS;
 use swarm_core::node_set::NodeSet;
 
 use crate::attachment::{Attachment, live_clients};
@@ -28,6 +29,8 @@ pub struct CreateOptions {
     pub capacity: u64,
     /// The most clients at a time.
     pub max_clients: usize,
+    /// [Stamp slots in use](Geometry::slots): 6, or fewer.
+    pub slots: usize,
     /// Where the nodes' memory lies, if not in the pool's directory: a path for each node, of a
     /// file to create (on another file system, say) or of a DAX device that is there. The pool's
     /// directory then holds links.
@@ -37,7 +40,8 @@ pub struct CreateOptions {
 impl Default for CreateOptions {
     /// Three nodes of 256 MiB, for 64 clients.
     fn default() -> Self {
-        Self { nodes: 3, capacity: 256 << 20, max_clients: 64, node_paths: None }
+        let (nodes, capacity, max_clients, slots) = (3, 256 << 20, 64, SLOTS);
+        Self { nodes, capacity, max_clients, slots, node_paths: None }
     }
 }
 

@@ -87,7 +87,8 @@ pub(crate) struct Client<F, C = SimClock> {
     pub(crate) recorder: Recorder,
     /// Its number.
     pub(crate) id: usize,
-    buffers: Cell<u64>,
+    /// How many of its buffers are used.
+    pub(crate) buffers: Cell<u64>,
 }
 
 impl<F: Fabric, C: Clock> Client<F, C> {

@@ -181,6 +181,11 @@ pub(crate) struct CreateArgs {
     /// The most clients at a time
     #[arg(long, default_value_t = 64)]
     pub(crate) max_clients: usize,
+    /// Stamp slots of a key that writers use, 1 to 6: with one, a write to a key that one client
+    /// writes costs least on memory nodes behind RDMA cards; a key that several write at a time
+    /// costs them retries
+    #[arg(long, default_value_t = 6)]
+    pub(crate) slots: usize,
     /// Where a memory node's memory lies, once for each node: a file to make, or a DAX device; the
     /// pool's directory then holds links [default: files in the pool's directory]
     #[arg(long, value_name = "PATH")]

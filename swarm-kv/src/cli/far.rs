@@ -43,14 +43,14 @@ pub(crate) struct FarPool {
 impl FarPool {
     /// Makes one.
     pub(crate) fn create(name: &str, wishes: Wishes<'_>) -> Result<Self, Failure> {
-        let Wishes { nodes, capacity, max_clients, node_paths } = wishes;
+        let Wishes { nodes, capacity, max_clients, slots, node_paths } = wishes;
         if !node_paths.is_empty() {
             return Err(Failure::Usage(format!(
                 "{name}: its memory nodes say themselves where their memory lies (`swarm memnode \
                  --memory`)"
             )));
         }
-        let wishes = PoolWishes { nodes, capacity, max_clients };
+        let wishes = PoolWishes { nodes, capacity, max_clients, slots };
         let pool = rdma::Pool::create(&address(name)?, &wishes, device())?;
         Ok(Self { pool, path: name.into() })
     }

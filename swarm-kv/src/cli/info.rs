@@ -62,6 +62,7 @@ fn pool_told(pool: &Pool) -> Result<Told, Failure> {
         ("keys", json!(keys)),
         ("clients", json!(clients)),
         ("max_clients", json!(geometry.max_clients)),
+        ("slots", json!(geometry.slots)),
         ("layout_version", json!(LAYOUT_VERSION)),
     ];
     let lines = vec![
@@ -71,6 +72,7 @@ fn pool_told(pool: &Pool) -> Result<Told, Failure> {
         ("free", show_size(free_bytes)),
         ("keys", format!("{keys}, which take {}", show_size(live_bytes))),
         ("clients", format!("{clients}, at most {}", geometry.max_clients)),
+        ("stamp slots", geometry.slots.to_string()),
         ("layout version", LAYOUT_VERSION.to_string()),
     ];
     let object = object.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();

@@ -25,6 +25,7 @@ pub(crate) struct Wishes<'a> {
     pub(crate) nodes: usize,
     pub(crate) capacity: u64,
     pub(crate) max_clients: usize,
+    pub(crate) slots: usize,
     /// Where a near pool's nodes lie, if not in its directory.
     pub(crate) node_paths: &'a [PathBuf],
 }
@@ -50,9 +51,9 @@ impl Pool {
             #[cfg(not(feature = "rdma"))]
             return Err(without(name));
         }
-        let Wishes { nodes, capacity, max_clients, node_paths } = wishes;
+        let Wishes { nodes, capacity, max_clients, slots, node_paths } = wishes;
         let node_paths = (!node_paths.is_empty()).then(|| node_paths.to_vec());
-        let options = CreateOptions { nodes, capacity, max_clients, node_paths };
+        let options = CreateOptions { nodes, capacity, max_clients, slots, node_paths };
         Ok(Self::Near(NearPool::create(path, &options)?))
     }
 

@@ -9,7 +9,7 @@ use super::units::{count, show_size};
 
 /// Makes a pool.
 pub(crate) fn create(args: &CreateArgs, json: bool) -> Result<Answer, Failure> {
-    let &CreateArgs { nodes, capacity, max_clients, ref node_path, .. } = args;
+    let &CreateArgs { nodes, capacity, max_clients, slots, ref node_path, .. } = args;
     if !node_path.is_empty() && node_path.len() != nodes {
         return Err(Failure::Usage(format!(
             "--node-path is given {}, and the pool has {}",
@@ -18,14 +18,17 @@ pub(crate) fn create(args: &CreateArgs, json: bool) -> Result<Answer, Failure> {
         )));
     }
     swarm_core::geometry::Geometry::new(nodes, capacity, max_clients, 0)
+        .and_then(|geometry| geometry.with_slots(slots))
         .map_err(|bad| Failure::Usage(bad.to_string()))?;
-    Pool::create(&args.pool, Wishes { nodes, capacity, max_clients, node_paths: node_path })?;
+    let wishes = Wishes { nodes, capacity, max_clients, slots, node_paths: node_path };
+    Pool::create(&args.pool, wishes)?;
     if json {
         say(json!({
             "pool": args.pool.to_string_lossy(),
             "nodes": nodes,
             "capacity_bytes": capacity,
             "max_clients": max_clients,
+            "slots": slots,
         }))?;
     } else {
         say(format_args!(

@@ -66,7 +66,7 @@ impl TemporaryPool {
     /// A pool in shared memory or, if that is full, among the temporary files.
     pub(crate) fn create(nodes: usize, capacity: u64, max_clients: usize) -> Result<Self, Failure> {
         let directory = TemporaryDirectory::create(capacity * nodes as u64)?;
-        let options = CreateOptions { nodes, capacity, max_clients, node_paths: None };
+        let options = CreateOptions { nodes, capacity, max_clients, ..CreateOptions::default() };
         let near = NearPool::create(directory.path().join("pool"), &options)?;
         Ok(Self { pool: Pool::Near(near.clone()), near, directory })
     }

@@ -140,7 +140,7 @@ impl Etcd {
             return Err(Error::FewNodes { address, wanted, capacity, free, why });
         }
         let nodes = free.into_iter().take(wanted).collect();
-        let record = PoolRecord::new(pool.to_owned(), nodes, capacity, wishes.max_clients)?;
+        let record = PoolRecord::new(pool.to_owned(), nodes, wishes)?;
         // First in etcd: nodes that are enlisted can be found and released again.
         let put = TxnOp::put(record_key.clone(), self.written(&record_key, &record)?, None);
         if !self.txn(vec![absent(&record_key)], vec![put])? {

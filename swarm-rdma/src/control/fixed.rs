@@ -160,7 +160,7 @@ impl Fixed {
         }
         free.truncate(wanted);
         let name = self.file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let record = PoolRecord::new(name, free, capacity, wishes.max_clients)?;
+        let record = PoolRecord::new(name, free, wishes)?;
         Daemons::of(&record).enlist()?;
         Ok(record)
     }

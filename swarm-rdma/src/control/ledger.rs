@@ -263,6 +263,10 @@ fn check(member: &Membership, client: &Holder) -> Result<(), Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::PoolWishes;
+
+    const WISHES: PoolWishes =
+        PoolWishes { nodes: 1, capacity: 64 << 20, max_clients: 4, slots: 6 };
 
     #[derive(Default)]
     struct Log(Vec<(usize, u64)>);
@@ -290,7 +294,7 @@ mod tests {
         let address = "127.0.0.1:7471".parse().expect("it is an address");
         let entry = NodeEntry { name: "a".into(), address, life, capacity: 64 << 20 };
         let record =
-            PoolRecord::new("a".into(), vec![entry.clone()], 64 << 20, 4).expect("it is sound");
+            PoolRecord::new("a".into(), vec![entry.clone()], &WISHES).expect("it is sound");
         let mut ledger = Ledger::new(entry, Log::default());
         ledger.enlist(record.clone(), 0).expect("it is free");
         (ledger, record.id)
@@ -339,8 +343,7 @@ mod tests {
     fn a_daemon_belongs_to_one_pool_and_never_with_other_memory() {
         let (mut ledger, pool) = ledger();
         let entry = ledger.entry().clone();
-        let other =
-            PoolRecord::new("a".into(), vec![entry.clone()], 64 << 20, 4).expect("it is sound");
+        let other = PoolRecord::new("a".into(), vec![entry.clone()], &WISHES).expect("it is sound");
         let refused = ledger.enlist(other.clone(), 0);
         assert_eq!(refused, Err(Refusal::OtherPool { pool: Some(pool) }));
         assert!(ledger.claim(other.id, holder(0, 1)).is_err());

@@ -56,6 +56,8 @@ pub struct PoolWishes {
     pub capacity: u64,
     /// The most clients at a time.
     pub max_clients: usize,
+    /// [Stamp slots in use](swarm_core::geometry::Geometry::slots): 6, or fewer.
+    pub slots: usize,
 }
 
 /// Who keeps what is known of a pool.

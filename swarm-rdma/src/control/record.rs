@@ -9,8 +9,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use swarm_core::geometry::{BadGeometry, Geometry, LAYOUT_VERSION};
+use swarm_core::layout::SLOTS;
 use swarm_core::words::WordFormat;
 
+use super::PoolWishes;
 use super::error::Error;
 
 /// A tick on a network: 2 to this power nanoseconds, about a microsecond.
@@ -91,6 +93,9 @@ pub struct PoolRecord {
     pub pointer_bits: u32,
     /// A tick is 2 to this power nanoseconds.
     pub tick_shift: u32,
+    /// Stamp slots that writers use.
+    #[serde(default = "all_slots")]
+    pub slots: usize,
     /// Seed of the hash of keys, as hexadecimal digits: TOML's numbers have a sign.
     #[serde(with = "hex")]
     pub hash_seed: u64,
@@ -99,21 +104,18 @@ pub struct PoolRecord {
 }
 
 impl PoolRecord {
-    /// A new pool on `nodes`.
+    /// A new pool on all of `nodes`.
     ///
     /// # Errors
     /// The numbers contradict each other, or a node's memory is too small.
-    pub fn new(
-        name: String,
-        nodes: Vec<NodeEntry>,
-        capacity: u64,
-        max_clients: usize,
-    ) -> Result<Self, Error> {
+    pub fn new(name: String, nodes: Vec<NodeEntry>, wishes: &PoolWishes) -> Result<Self, Error> {
+        let &PoolWishes { capacity, max_clients, slots, .. } = wishes;
         if let Some(small) = nodes.iter().find(|node| node.capacity < capacity) {
             return Err(Error::SmallNode { node: small.clone(), wanted: capacity });
         }
         let hash_seed = Id::random()?.0 as u64;
-        let geometry = Geometry::new(nodes.len(), capacity, max_clients, hash_seed)?;
+        let geometry =
+            Geometry::new(nodes.len(), capacity, max_clients, hash_seed)?.with_slots(slots)?;
         let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Ok(Self {
             id: Id::random()?,
@@ -126,6 +128,7 @@ impl PoolRecord {
             bucket_bits: geometry.bucket_bits,
             pointer_bits: geometry.format.pointer_bits,
             tick_shift: TICK_SHIFT,
+            slots: geometry.slots,
             hash_seed: geometry.hash_seed,
             nodes,
         })
@@ -147,6 +150,7 @@ impl PoolRecord {
             chunk_bytes: self.chunk_bytes,
             bucket_bits: self.bucket_bits,
             format: WordFormat { pointer_bits: self.pointer_bits, tick_shift: self.tick_shift },
+            slots: self.slots,
             hash_seed: self.hash_seed,
         };
         geometry.check()?;
@@ -160,6 +164,11 @@ impl PoolRecord {
     pub fn majority(&self) -> usize {
         self.nodes.len() / 2 + 1
     }
+}
+
+/// What records without it mean.
+fn all_slots() -> usize {
+    SLOTS
 }
 
 mod hex {
@@ -179,6 +188,10 @@ mod hex {
 mod tests {
     use super::*;
 
+    fn wishes(capacity: u64) -> PoolWishes {
+        PoolWishes { nodes: 3, capacity, max_clients: 8, slots: SLOTS }
+    }
+
     fn nodes(count: u16) -> Vec<NodeEntry> {
         (0..count)
             .map(|n| NodeEntry {
@@ -192,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_record_survives_being_written_down() {
-        let record = PoolRecord::new("a".into(), nodes(3), 64 << 20, 8).expect("it is sound");
+        let record = PoolRecord::new("a".into(), nodes(3), &wishes(64 << 20)).expect("it is sound");
         let text = serde_json::to_string(&record).expect("it can be written");
         let read: PoolRecord = serde_json::from_str(&text).expect("it can be read");
         assert_eq!(read, record);
@@ -202,14 +215,14 @@ mod tests {
     #[test]
     fn what_contradicts_itself_is_refused() {
         assert!(matches!(
-            PoolRecord::new("a".into(), nodes(2), 64 << 20, 8),
+            PoolRecord::new("a".into(), nodes(2), &wishes(64 << 20)),
             Err(Error::Geometry(_))
         ));
         assert!(matches!(
-            PoolRecord::new("a".into(), nodes(3), 1 << 30, 8),
+            PoolRecord::new("a".into(), nodes(3), &wishes(1 << 30)),
             Err(Error::SmallNode { .. })
         ));
-        let record = PoolRecord::new("a".into(), nodes(3), 64 << 20, 8).expect("it is sound");
+        let record = PoolRecord::new("a".into(), nodes(3), &wishes(64 << 20)).expect("it is sound");
         let newer = PoolRecord { layout_version: LAYOUT_VERSION + 1, ..record.clone() };
         assert!(matches!(newer.geometry(), Err(Error::Version { .. })));
         let torn = PoolRecord { chunk_bytes: 3, ..record };

@@ -100,5 +100,5 @@ pub(crate) fn list(daemons: &[Daemon]) -> (PoolAddress, tempfile::TempDir) {
 }
 
 pub(crate) fn wishes() -> PoolWishes {
-    PoolWishes { nodes: 3, capacity: CAPACITY, max_clients: 8 }
+    PoolWishes { nodes: 3, capacity: CAPACITY, max_clients: 8, slots: 6 }
 }
