@@ -6,6 +6,8 @@
 //! trusted by nobody: see `holder`.
 
 use std::fs::File;
+use std::thread;
+use std::time::Duration;
 
 use swarm_core::group::Session;
 use swarm_core::words::{Incarnation, WriteNumber};
@@ -17,6 +19,12 @@ use crate::holder::Name;
 use crate::lock;
 use crate::pool::Pool;
 use crate::sync::Ordering;
+
+/// How often the slots are looked through. Those who leave while one is looking may take a slot that
+/// comes later, a process that was killed takes a moment to end, and whoever forks to start a program
+/// holds its slots twice until the program begins.
+const ATTEMPTS: usize = 20;
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// A client slot, held. Dropping it, or the death of the process, lets go of the slot.
 ///
@@ -36,22 +44,32 @@ impl Attachment {
         let control = pool.control();
         let file = control.reopen()?;
         let limit = control.header().geometry.max_clients;
-        for client in 0..limit {
-            let taken = lock::try_lock(&file, Control::slot_bytes(client..client + 1))
-                .map_err(|error| Error::io(control.dir(), "lock a client slot in", error))?;
-            if !taken {
-                continue;
+        for attempt in 0..ATTEMPTS {
+            if attempt > 0 {
+                thread::sleep(PAUSE);
             }
-            // The pool may have been destroyed between the opening and the lock. From here on
-            // nobody destroys it without noticing this client.
-            control.check_alive()?;
-            let session = Session { client, incarnation: next_incarnation(control)? };
-            control.slot(client).store(Name::own().encode(), Ordering::Relaxed);
-            // What a dead holder had under way is over.
-            control.mapping().words()[control::board(client)].store(0, Ordering::Release);
-            return Ok(Self { pool: pool.clone(), session, _lock: file });
+            for client in 0..limit {
+                let taken = lock::try_lock(&file, Control::slot_bytes(client..client + 1))
+                    .map_err(|error| Error::io(control.dir(), "lock a client slot in", error))?;
+                if taken {
+                    return Self::take(pool, client, file);
+                }
+            }
         }
         Err(Error::Slots { pool: control.dir().to_path_buf(), limit })
+    }
+
+    /// Makes a slot this client's, whose lock `file` holds.
+    fn take(pool: &Pool, client: usize, file: File) -> Result<Self, Error> {
+        let control = pool.control();
+        // The pool may have been destroyed between the opening and the lock. From here on nobody
+        // destroys it without noticing this client.
+        control.check_alive()?;
+        let session = Session { client, incarnation: next_incarnation(control)? };
+        control.slot(client).store(Name::own().encode(), Ordering::Relaxed);
+        // What a dead holder had under way is over.
+        control.mapping().words()[control::board(client)].store(0, Ordering::Release);
+        Ok(Self { pool: pool.clone(), session, _lock: file })
     }
 
     /// Who this client is.

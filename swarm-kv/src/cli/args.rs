@@ -26,6 +26,7 @@ const EXAMPLES: &str = "Examples:
   swarm get /dev/shm/pool greeting
   swarm bench --workload b --clients 4      YCSB B on a temporary pool
   swarm torture --kill-clients              is it linearizable while clients are killed?
+  swarm soak --minutes 10                   does anything wear out?
   swarm destroy /dev/shm/pool
 
 Exit status: 0 done, 1 the answer is no (absent, exists), 2 wrong usage, 3 failure.";
@@ -91,6 +92,9 @@ pub(crate) enum Command {
     /// Let clients work on a few hot keys while things fail, and judge what they were told
     #[command(after_help = TORTURE_HELP)]
     Torture(TortureArgs),
+    /// Let clients come, die and go for long, and judge whether anything wears out
+    #[command(after_help = SOAK_HELP)]
+    Soak(SoakArgs),
     /// Judge a history: whether it is linearizable
     #[command(after_help = CHECK_HELP)]
     Check(CheckArgs),
@@ -103,7 +107,7 @@ pub(crate) enum Command {
     /// Look whether this host is fit for RDMA, and say what to do if it is not
     #[command(after_help = "Exit status: 0 nothing is bad, 1 something is.")]
     Doctor(DoctorArgs),
-    /// A client of bench, torture or demo: takes its job on standard input
+    /// A client of bench, torture, soak or demo: takes its job on standard input
     #[command(hide = true)]
     Worker {
         /// The process to end with
@@ -131,6 +135,23 @@ Exit status: 0 linearizable, 1 not, 3 failure.
 Examples:
   swarm torture --clients 8 --kill-clients --freeze-node
   swarm torture --seconds 60 --kill-node --history FILE; swarm check FILE";
+
+const SOAK_HELP: &str = "Client processes do all operations, on values of 64 B to 64 KiB, most of \
+them small, until the time is over and the pool's capacity has been written many times over. At \
+random, clients are killed and leave, and others come. Checked are:
+
+  volume        as much was written as was asked for
+  never full    no write was refused
+  histories     of sixteen hot keys, others every two seconds: linearizable
+  values        of all other keys: whole, whenever they are read
+  memory        in use, each second after the first fifth: grows by at most 5 %
+  get, update   medians of the last minute, or tenth: at most 10 % slower than at first
+
+Exit status: 0 all is well, 1 a check failed, 3 failure.
+
+Examples:
+  swarm soak
+  swarm soak /dev/shm/pool --minutes 60 --clients 8 --json";
 
 const CHECK_HELP: &str = "A line is a JSON object: client, op (get, put, insert, update, delete), \
 key, value (string or null), call_ns, return_ns (null if it never returned), outcome (ok, absent, \
@@ -304,6 +325,54 @@ pub(crate) struct TortureArgs {
     /// Seed of what the clients do and of when things fail
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct SoakArgs {
+    /// The pool's directory; without it a temporary pool is made
+    pub(crate) pool: Option<PathBuf>,
+    /// How long at least [default: 1]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(0..=14_400))]
+    pub(crate) minutes: Option<u64>,
+    /// The same in seconds; with --minutes, so much more
+    #[arg(long, value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    pub(crate) seconds: Option<u64>,
+    /// How often the capacity of a memory node is written at least
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=100_000))]
+    pub(crate) turnover: u64,
+    /// Client processes at a time
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=400))]
+    pub(crate) clients: u32,
+    /// Keys that stay
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) keys: u32,
+    /// Memory nodes of the temporary pool [default: 3]
+    #[arg(long, value_parser = parse_nodes, conflicts_with = "pool")]
+    pub(crate) nodes: Option<usize>,
+    /// Size of each memory node of the temporary pool [default: 64MiB, more for many keys or clients]
+    #[arg(long, value_parser = parse_size, conflicts_with = "pool")]
+    pub(crate) capacity: Option<u64>,
+    /// Seed of what the clients do and of when they are killed
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+}
+
+impl SoakArgs {
+    /// How long, in seconds.
+    pub(crate) fn seconds(&self) -> u64 {
+        match (self.minutes, self.seconds) {
+            (None, None) => 60,
+            (minutes, seconds) => (60 * minutes.unwrap_or(0) + seconds.unwrap_or(0)).max(1),
+        }
+    }
+
+    /// Bytes of each node of a temporary pool: about eight times what the keys take, and for each
+    /// client the chunks that it begins.
+    pub(crate) fn capacity(&self) -> u64 {
+        let keys = u64::from(self.keys) * (16 << 10);
+        let clients = u64::from(self.clients) * (8 << 20);
+        self.capacity.unwrap_or((keys + clients).max(64 << 20).next_multiple_of(1 << 20))
+    }
 }
 
 #[derive(Args, Debug)]

@@ -53,6 +53,15 @@ pub(crate) struct Verdict {
 
 /// Judges a history whose keys are absent at first.
 pub(crate) fn judge(history: &History) -> Result<Verdict, Failure> {
+    let bar = ProgressBar::new(history.operations.len() as u64)
+        .with_style(style("judging {wide_bar} {human_pos}/{human_len} {eta}"));
+    let verdict = judge_quietly(history, |operations| bar.inc(operations))?;
+    bar.finish_and_clear();
+    Ok(verdict)
+}
+
+/// The same; `judged` is told of how many operations that was.
+pub(crate) fn judge_quietly(history: &History, judged: impl Fn(u64)) -> Result<Verdict, Failure> {
     let mut keys = BTreeMap::<u64, Vec<Operation>>::new();
     for op in &history.operations {
         keys.entry(op.key).or_default().push(*op);
@@ -64,8 +73,6 @@ pub(crate) fn judge(history: &History) -> Result<Verdict, Failure> {
         wrong: Vec::new(),
         window: None,
     };
-    let bar = ProgressBar::new(history.operations.len() as u64)
-        .with_style(style("judging {wide_bar} {human_pos}/{human_len} {eta}"));
     for (key, operations) in keys {
         match check_key(&operations, None, BUDGET) {
             Ok(()) => {}
@@ -84,9 +91,8 @@ pub(crate) fn judge(history: &History) -> Result<Verdict, Failure> {
                 )));
             }
         }
-        bar.inc(operations.len() as u64);
+        judged(operations.len() as u64);
     }
-    bar.finish_and_clear();
     Ok(verdict)
 }
 
@@ -99,6 +105,11 @@ impl Verdict {
             Ok(()) | Err(Failure::OutputClosed) => Ok(Answer::No),
             Err(failure) => Err(failure),
         }
+    }
+
+    /// Whether no key is wrong.
+    pub(crate) fn is_good(&self) -> bool {
+        self.wrong.is_empty()
     }
 
     /// For programs.

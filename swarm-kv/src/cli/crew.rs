@@ -33,8 +33,15 @@ pub(crate) enum Shell {
 }
 
 enum Member {
-    Process { child: Child, input: ChildStdin },
-    Thread { orders: Sender<Order> },
+    Process {
+        child: Child,
+        input: ChildStdin,
+    },
+    Thread {
+        orders: Sender<Order>,
+    },
+    /// A process that has ended; nothing is left open of it.
+    Ended,
 }
 
 /// Clients at work. Processes are killed when this is dropped.
@@ -93,6 +100,7 @@ impl Crew {
             let told = match member {
                 Member::Process { input, .. } => input.write_all(line.as_bytes()).is_ok(),
                 Member::Thread { orders } => orders.send(order).is_ok(),
+                Member::Ended => true,
             };
             if !told {
                 return Err(gone(number));
@@ -111,13 +119,23 @@ impl Crew {
     /// Kills a client that is a process with SIGKILL. It has ended when this returns; says which
     /// process it was.
     pub(crate) fn kill(&mut self, number: usize) -> Result<u32, Failure> {
-        match &mut self.members[number] {
-            Member::Process { child, .. } => {
-                child.kill().and_then(|()| child.wait()).map(|_| child.id()).map_err(|error| {
-                    Failure::because(format!("cannot kill client {number}"), error)
-                })
-            }
-            Member::Thread { .. } => unreachable!("only processes can be killed"),
+        let member = std::mem::replace(&mut self.members[number], Member::Ended);
+        let Member::Process { mut child, .. } = member else {
+            unreachable!("only processes can be killed, and once")
+        };
+        child
+            .kill()
+            .and_then(|()| child.wait())
+            .map(|_| child.id())
+            .map_err(|error| Failure::because(format!("cannot kill client {number}"), error))
+    }
+
+    /// Waits for a process that has said all that it will.
+    pub(crate) fn bid_farewell(&mut self, number: usize) {
+        let member = std::mem::replace(&mut self.members[number], Member::Ended);
+        if let Member::Process { mut child, .. } = member {
+            // How it ended does not matter any more.
+            let _ = child.wait();
         }
     }
 }

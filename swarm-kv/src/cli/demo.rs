@@ -114,7 +114,7 @@ fn follow(
                 }
                 at_work -= 1;
             }
-            Some((_, Message::Loaded | Message::Ready)) | None => {}
+            Some((_, Message::Loaded | Message::Ready | Message::Tally(_))) | None => {}
         }
     }
     Ok(reports.into_iter().flatten().collect())

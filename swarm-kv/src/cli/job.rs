@@ -15,6 +15,7 @@ pub(crate) enum Job {
     Bench(BenchJob),
     Demo(DemoJob),
     Torture(TortureJob),
+    Soak(SoakJob),
 }
 
 /// To measure a workload.
@@ -57,6 +58,36 @@ pub(crate) struct TortureJob {
     pub(crate) until_ns: Option<u64>,
 }
 
+/// To work on a few hot keys on record, and on many others, until it is time to leave.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct SoakJob {
+    pub(crate) pool: PathBuf,
+    /// The directory of the logs.
+    pub(crate) logs: PathBuf,
+    /// Tells the keys of this run from others.
+    pub(crate) run: String,
+    pub(crate) client: u32,
+    pub(crate) keys: u32,
+    pub(crate) seed: u64,
+    /// When the first window began, on the clock of [`monotonic_ns`].
+    pub(crate) started_ns: u64,
+    pub(crate) leave_ns: u64,
+}
+
+/// What a client of soak did since it told the last time.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct SoakTally {
+    /// The window that it is in: it is done with all those before.
+    pub(crate) window: u64,
+    pub(crate) operations: u64,
+    /// Bytes of values that were written.
+    pub(crate) bytes: u64,
+    /// Writes that were refused because the pool was full.
+    pub(crate) full: u64,
+    /// Values that were not as they were written.
+    pub(crate) damaged: u64,
+}
+
 /// What all clients are told: the further lines.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) enum Order {
@@ -75,6 +106,8 @@ pub(crate) enum Message {
     Ready,
     /// So many operations were done at a time of [`monotonic_ns`].
     Progress { at_ns: u64, done: u64 },
+    /// What a client of soak did.
+    Tally(SoakTally),
     /// All is done.
     Report(Box<Report>),
     /// It went wrong.

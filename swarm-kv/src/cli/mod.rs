@@ -16,6 +16,7 @@
 //! bench_report            YCSB
 //! demo…                   the store at work while things fail
 //! torture…, nodes         histories of clients under kills and freezes
+//! soak…                   clients that come and go for long, and whether anything wears out
 //! check…                  whether a history is linearizable; histories as files
 //! ```
 
@@ -49,6 +50,11 @@ mod nodes;
 mod outcome;
 mod pool;
 mod pools;
+mod soak;
+mod soak_memory;
+mod soak_report;
+mod soak_windows;
+mod soak_worker;
 mod store;
 mod temporary;
 mod torture;
@@ -87,6 +93,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Export(args) => transfer::export(&args, json),
         Command::Bench(args) => bench::run(&args, json),
         Command::Torture(args) => torture::run(&args, json),
+        Command::Soak(args) => soak::run(&args, json),
         Command::Check(args) => check::run(&args, json),
         #[cfg(feature = "rdma")]
         Command::Memnode(args) => memnode::run(&args, json),

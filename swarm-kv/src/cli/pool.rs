@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use swarm_core::geometry::Geometry;
 pub(crate) use swarm_kv::shm::Pool as NearPool;
 use swarm_kv::shm::{self, CreateOptions, OpenOptions};
-use swarm_kv::{Error, Usage};
+use swarm_kv::{Error, Holding, Usage};
 
 #[cfg(feature = "rdma")]
 use super::far;
@@ -129,6 +129,21 @@ impl Pool {
             Self::Far(pool) => pool.usage()?,
         };
         usage.map_err(|error| Failure::from(error).in_pool(self.path()))
+    }
+
+    /// Bytes of each node in chunks that have an owner, and of these in objects that were set aside.
+    /// Of a far pool, the former twice.
+    pub(crate) fn in_use(&self) -> Result<(u64, u64), Failure> {
+        match self {
+            Self::Near(pool) => {
+                let held = shm::holdings(pool)
+                    .map_err(|error| Failure::from(error).in_pool(self.path()))?;
+                let sum = |bytes: fn(&Holding) -> u64| held.iter().map(bytes).sum();
+                Ok((sum(|holding| holding.held_bytes), sum(|holding| holding.aside_bytes)))
+            }
+            #[cfg(feature = "rdma")]
+            Self::Far(_) => self.usage().map(|usage| (usage.used_bytes, usage.used_bytes)),
+        }
     }
 
     /// A client with this process number on this host is known to be dead: its slot is free from now

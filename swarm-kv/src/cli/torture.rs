@@ -70,7 +70,13 @@ pub(crate) fn run(args: &TortureArgs, json: bool) -> Result<Answer, Failure> {
         take(&mut history, &log_path(logs, client), client)?;
     }
     let widest_gap_ns = widest_gap(&history);
-    let look = LastLook { args, run: &torture.run, client: torture.clients, history: &mut history };
+    let look = LastLook {
+        keys: args.keys,
+        run: &torture.run,
+        client: torture.clients,
+        delete: args.pool.is_some(),
+        history: &mut history,
+    };
     with_emulated::<SafeGuess, _>(pool, args.keys as usize, RTT_NS, look)?;
     drop(chaos);
     for key in 0..args.keys {
@@ -217,12 +223,14 @@ impl<'a> Torture<'a> {
     }
 }
 
-/// Gets every key once all clients have ended, and leaves none.
-struct LastLook<'a> {
-    args: &'a TortureArgs,
-    run: &'a str,
-    client: u32,
-    history: &'a mut History,
+/// Gets every key once all clients have ended.
+pub(crate) struct LastLook<'a> {
+    pub(crate) keys: u32,
+    pub(crate) run: &'a str,
+    pub(crate) client: u32,
+    /// Whether to leave none.
+    pub(crate) delete: bool,
+    pub(crate) history: &'a mut History,
 }
 
 impl Task for LastLook<'_> {
@@ -230,7 +238,7 @@ impl Task for LastLook<'_> {
 
     fn run<S: Store>(self, store: &S) -> Result<(), Failure> {
         let mut room = Vec::new();
-        for key in 0..self.args.keys {
+        for key in 0..self.keys {
             let name_of_key = key_name(self.run, key);
             let called = monotonic_ns();
             let told =
@@ -248,7 +256,7 @@ impl Task for LastLook<'_> {
                 called,
                 answered: Some((at, Told::Value(told))),
             });
-            if self.args.pool.is_some() {
+            if self.delete {
                 match block_on(store.delete(name_of_key.as_bytes())) {
                     // A delete takes a buffer, too: a full pool keeps the keys.
                     Ok(()) | Err(Error::Full { .. }) => {}

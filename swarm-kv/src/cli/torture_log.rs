@@ -30,6 +30,9 @@ const CALL: u64 = 1;
 const ANSWER: u64 = 2;
 const FULL: u64 = 6;
 
+/// Keys from this number on have values of mixed sizes.
+pub(crate) const MIXED: u32 = 1 << 23;
+
 /// A value as it is known in histories.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Tag {
@@ -45,7 +48,7 @@ impl Tag {
         value.extend(self.number.to_le_bytes());
         value.extend(key.to_le_bytes());
         let mut word = u64::from(self.client) << 32 | u64::from(self.number);
-        value.resize(self.length(), 0);
+        value.resize(self.length(key), 0);
         for bytes in value[12..].chunks_mut(8) {
             word = (word ^ u64::from(key)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
             bytes.copy_from_slice(&word.to_le_bytes()[..bytes.len()]);
@@ -53,11 +56,25 @@ impl Tag {
     }
 
     /// Most values are small, as in caches; some are kept out of place, some of those are large.
-    fn length(self) -> usize {
+    fn length(self, key: u32) -> usize {
         match self.number {
+            _ if key >= MIXED => self.mixed_length(),
             number if number.is_multiple_of(256) => 5000,
             number if number.is_multiple_of(16) => 400,
             number => 12 + (number % 40) as usize,
+        }
+    }
+
+    /// 64 B to 64 KiB: four of five are short, one in a hundred is long.
+    fn mixed_length(self) -> usize {
+        let word = u64::from(self.client) << 32 | u64::from(self.number);
+        let dice = word.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16;
+        let (share, place) = (dice % 100, (dice >> 16) as usize);
+        match share {
+            0..80 => 64 + place % 448,
+            80..95 => 512 + place % 3584,
+            95..99 => 4096 + place % 12_288,
+            _ => 16_384 + place % 49_153,
         }
     }
 
@@ -213,6 +230,20 @@ mod tests {
             assert_eq!(Tag::parse(3, &value, &mut room), None);
         }
         assert_eq!(Tag::parse(3, b"", &mut room), None);
+    }
+
+    #[test]
+    fn mixed_sizes_are_mostly_small_and_reach_64_kib() {
+        let mut value = Vec::new();
+        let mut sizes: Vec<usize> = (0..10_000)
+            .map(|number| {
+                Tag { client: 3, number }.fill(MIXED, &mut value);
+                value.len()
+            })
+            .collect();
+        sizes.sort_unstable();
+        assert!(sizes[0] >= 64 && sizes[5000] < 512, "{} {}", sizes[0], sizes[5000]);
+        assert!((60_000..=65_536).contains(&sizes[9999]), "{}", sizes[9999]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A client of torture: one operation after the other on hot keys, until the time is over, the pool
 //! is full, or it is killed.
 
+use std::io;
 use std::thread;
 use std::time::Duration;
 
@@ -18,9 +19,9 @@ use super::worker::Lead;
 /// The roundtrip that is emulated.
 pub(crate) const RTT_NS: u64 = 2_000;
 /// By how much clients are nicer than who leads them.
-const NICE: i32 = 5;
+pub(crate) const NICE: i32 = 5;
 /// A client that is told nothing but errors gives up.
-const MAX_ERRORS: u32 = 50;
+pub(crate) const MAX_ERRORS: u32 = 50;
 
 /// A key's name.
 pub(crate) fn key_name(run: &str, key: u32) -> String {
@@ -49,7 +50,7 @@ impl Task for Torture<'_> {
         let mut log = Log::create(&job.log).map_err(failed)?;
         let names: Vec<_> = (0..job.keys).map(|key| key_name(&job.run, key)).collect();
         let mut rng = SmallRng::seed_from_u64(job.seed ^ u64::from(job.client) << 32);
-        let (mut value, mut room) = (Vec::new(), Vec::new());
+        let mut hand = Hand::new(store);
         let until_ns = match job.until_ns {
             Some(until_ns) => until_ns,
             None => {
@@ -67,19 +68,10 @@ impl Task for Torture<'_> {
                 break;
             }
             let key = rng.random_range(0..job.keys);
-            let op = pick(&mut rng);
-            Tag { client: job.client, number }.fill(key, &mut value);
-            log.call(op, key, number, monotonic_ns()).map_err(failed)?;
-            let called_ns = monotonic_ns();
-            let name = names[key as usize].as_bytes();
-            let result = block_on(carry_out(store, op, name, key, &value, &mut room));
-            now = monotonic_ns();
-            let told = match &result {
-                Ok(told) => *told,
-                Err(Error::Full { .. }) => Told::Full,
-                Err(_) => Told::Unknown,
-            };
-            log.answer(told, called_ns, now).map_err(failed)?;
+            let (op, name) = (pick(&mut rng), names[key as usize].as_bytes());
+            let tag = Tag { client: job.client, number };
+            let result;
+            (result, now) = hand.act_on_record(&mut log, op, name, key, tag).map_err(failed)?;
             match result {
                 Ok(_) => errors = 0,
                 // Another client takes this one's place, or none if the pool is full.
@@ -97,7 +89,7 @@ impl Task for Torture<'_> {
 }
 
 /// All five, with keys that are there about half of the time.
-fn pick(rng: &mut SmallRng) -> Op {
+pub(crate) fn pick(rng: &mut SmallRng) -> Op {
     match rng.random_range(0..100) {
         0..35 => Op::Get,
         35..50 => Op::Put,
@@ -107,22 +99,63 @@ fn pick(rng: &mut SmallRng) -> Op {
     }
 }
 
-async fn carry_out<S: Store>(
-    store: &S,
-    op: Op,
-    name: &[u8],
-    key: u32,
-    value: &[u8],
-    room: &mut Vec<u8>,
-) -> Result<Told, Error> {
-    let done = |done| if done { Told::Done } else { Told::Refused };
-    Ok(match op {
-        Op::Get => store.get(name, |value| read(key, value, room)).await?,
-        Op::Put => done(store.put(name, value).await.map(|()| true)?),
-        Op::Insert => done(store.insert(name, value).await?),
-        Op::Update => done(store.update(name, value).await?),
-        Op::Delete => done(store.delete(name).await.map(|()| true)?),
-    })
+/// What a client does, one operation after the other.
+pub(crate) struct Hand<'s, S> {
+    store: &'s S,
+    value: Vec<u8>,
+    room: Vec<u8>,
+}
+
+impl<'s, S: Store> Hand<'s, S> {
+    pub(crate) fn new(store: &'s S) -> Self {
+        Self { store, value: Vec::new(), room: Vec::new() }
+    }
+
+    /// The bytes of the value that was written last, or would have been.
+    pub(crate) fn length(&self) -> usize {
+        self.value.len()
+    }
+
+    /// Carries out one operation; what it writes is called `tag`.
+    pub(crate) fn act(&mut self, op: Op, name: &[u8], key: u32, tag: Tag) -> Result<Told, Error> {
+        tag.fill(key, &mut self.value);
+        self.carry_out(op, name, key)
+    }
+
+    /// The same, on record. Says also when it was over.
+    pub(crate) fn act_on_record(
+        &mut self,
+        log: &mut Log,
+        op: Op,
+        name: &[u8],
+        key: u32,
+        tag: Tag,
+    ) -> io::Result<(Result<Told, Error>, u64)> {
+        tag.fill(key, &mut self.value);
+        log.call(op, key, tag.number, monotonic_ns())?;
+        let called_ns = monotonic_ns();
+        let result = self.carry_out(op, name, key);
+        let now = monotonic_ns();
+        let told = match &result {
+            Ok(told) => *told,
+            Err(Error::Full { .. }) => Told::Full,
+            Err(_) => Told::Unknown,
+        };
+        log.answer(told, called_ns, now)?;
+        Ok((result, now))
+    }
+
+    fn carry_out(&mut self, op: Op, name: &[u8], key: u32) -> Result<Told, Error> {
+        let done = |done| if done { Told::Done } else { Told::Refused };
+        let (store, value) = (self.store, &self.value);
+        Ok(match op {
+            Op::Get => block_on(store.get(name, |value| read(key, value, &mut self.room)))?,
+            Op::Put => block_on(store.put(name, value)).map(|()| Told::Done)?,
+            Op::Insert => done(block_on(store.insert(name, value))?),
+            Op::Update => done(block_on(store.update(name, value))?),
+            Op::Delete => block_on(store.delete(name)).map(|()| Told::Done)?,
+        })
+    }
 }
 
 /// What a get is told.

@@ -1,4 +1,4 @@
-//! A client of bench or demo: a process that takes its job on standard input, or a thread.
+//! A client of bench, demo, torture or soak: a process that takes its job on standard input, or a thread.
 //!
 //! A process ends with its parent, by the kernel's hand, and a thread with its process.
 
@@ -12,7 +12,7 @@ use super::demo_worker;
 use super::job::{Job, Message, Order, to_line};
 use super::measure;
 use super::outcome::{Answer, Failure};
-use super::torture_worker;
+use super::{soak_worker, torture_worker};
 
 /// The way to whoever leads.
 pub(crate) trait Lead {
@@ -44,6 +44,7 @@ pub(crate) fn work(job: &Job, lead: &dyn Lead) -> Result<(), Failure> {
         Job::Bench(job) => measure::run(job, lead),
         Job::Demo(job) => demo_worker::run(job, lead),
         Job::Torture(job) => torture_worker::run(job, lead),
+        Job::Soak(job) => soak_worker::run(job, lead),
     };
     lead.tell(match result {
         Ok(report) => Message::Report(Box::new(report)),

@@ -8,5 +8,6 @@ mod interrupt;
 mod keys;
 mod kill;
 mod pools;
+mod soak;
 mod torture;
 mod transfer;

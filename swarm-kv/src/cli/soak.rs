@@ -1,0 +1,308 @@
+//! `swarm soak`: clients that come, die and go for a long time, and whether anything wears out.
+//!
+//! Memory is written many times over, in values of all sizes; each window of time has a history that
+//! is judged as soon as it is over. What must not change with time is looked at from the beginning to
+//! the end: the memory in use, and how long operations take.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use super::args::SoakArgs;
+use super::crew::{Crew, Shell, gone};
+use super::job::{Job, Message, SoakJob, SoakTally, monotonic_ns};
+use super::outcome::{Answer, Failure};
+use super::soak_memory::{Memory, Sample};
+use super::soak_report::Brought;
+use super::soak_windows::{Windows, window_at};
+use super::soak_worker::Clear;
+use super::store::{Pool, open_pool, with_client};
+use super::temporary::{TemporaryDirectory, TemporaryPool};
+use super::units::show_size;
+
+/// Bytes that the logs of the windows under way may take.
+const LOG_BYTES: u64 = 256 << 20;
+/// How long clients stay, and times between kills of clients and between one that ended and the
+/// next: nanoseconds.
+const STAY: Range<u64> = 500_000_000..8_000_000_000;
+const KILL_EVERY: Range<u64> = 100_000_000..1_500_000_000;
+const JOIN_AFTER: Range<u64> = 0..200_000_000;
+const SAMPLE_EVERY_NS: u64 = 1_000_000_000;
+/// So much longer than it was meant to take may the volume take.
+const LONGEST: u64 = 20;
+/// After so many refused writes it is clear that the pool is full.
+const ENOUGH_FULL: u64 = 1000;
+/// How long after its time is over a client may still take to end.
+const PATIENCE_NS: u64 = 60_000_000_000;
+
+/// Soaks.
+pub(crate) fn run(args: &SoakArgs, json: bool) -> Result<Answer, Failure> {
+    let (temporary, directory);
+    let opened;
+    let (pool, path, logs): (&Pool, PathBuf, &Path) = match &args.pool {
+        Some(path) => {
+            opened = open_pool(path)?;
+            directory = TemporaryDirectory::create(LOG_BYTES)?;
+            (&opened, path.clone(), directory.path())
+        }
+        None => {
+            let slots = 2 * args.clients as usize + 8;
+            temporary = TemporaryPool::create(args.nodes.unwrap_or(3), args.capacity(), slots)?;
+            (temporary.pool(), temporary.path(), temporary.directory())
+        }
+    };
+    // Keys that nobody else uses, so that they are absent at first.
+    let run = format!("{}-{}", std::process::id(), monotonic_ns());
+    let mut soak = Soak::new(args, pool, path, logs, run)?;
+    let outcome = soak.lead();
+    if args.pool.is_some() {
+        // Whatever else has failed, the pool is somebody's.
+        let windows = soak.disband()?;
+        let cleared = with_client(pool, Clear { run: &soak.run, keys: args.keys, windows });
+        outcome.and(cleared)?;
+    } else {
+        outcome?;
+    }
+    soak.brought().print(json)
+}
+
+/// A client at work.
+struct AtWork {
+    /// The window that it is in.
+    window: u64,
+    leave_ns: u64,
+    /// Whether it has said that it leaves.
+    leaves: bool,
+}
+
+/// A run.
+struct Soak<'a> {
+    args: &'a SoakArgs,
+    pool: &'a Pool,
+    path: PathBuf,
+    logs: &'a Path,
+    run: String,
+    rng: SmallRng,
+    crew: Crew,
+    at_work: HashMap<usize, AtWork>,
+    started_ns: u64,
+    ended_ns: u64,
+    kill_at: u64,
+    join_at: u64,
+    sample_at: u64,
+    clients: u32,
+    kills: u64,
+    left: u64,
+    tally: SoakTally,
+    samples: Vec<Sample>,
+    windows: Windows,
+}
+
+impl<'a> Soak<'a> {
+    fn new(
+        args: &'a SoakArgs,
+        pool: &'a Pool,
+        path: PathBuf,
+        logs: &'a Path,
+        run: String,
+    ) -> Result<Self, Failure> {
+        let now = monotonic_ns();
+        Ok(Self {
+            args,
+            pool,
+            path,
+            logs,
+            run,
+            rng: SmallRng::seed_from_u64(args.seed),
+            crew: Crew::start(Vec::new(), Shell::Process)?,
+            at_work: HashMap::new(),
+            started_ns: now,
+            ended_ns: now,
+            kill_at: now + KILL_EVERY.end,
+            join_at: now,
+            sample_at: now,
+            clients: 0,
+            kills: 0,
+            left: 0,
+            tally: SoakTally::default(),
+            samples: Vec::new(),
+            windows: Windows::default(),
+        })
+    }
+
+    /// Lets clients come and go until there is no more to find out; then all are killed.
+    fn lead(&mut self) -> Result<(), Failure> {
+        let style = ProgressStyle::with_template("{wide_bar} {elapsed}/{msg}");
+        let bar = ProgressBar::new(1000).with_style(style.expect("the template is well-formed"));
+        loop {
+            let now = monotonic_ns();
+            if self.is_over(now) {
+                break;
+            }
+            bar.set_position((self.progress(now) * 1000.0) as u64);
+            bar.set_message(format!("{} s, {}", self.args.seconds(), show_size(self.tally.bytes)));
+            self.join_and_kill(now)?;
+            if let Some((client, _)) =
+                self.at_work.iter().find(|(_, at_work)| now > at_work.leave_ns + PATIENCE_NS)
+            {
+                return Err(Failure::Failed(format!("client {client} does not end")));
+            }
+            if now >= self.sample_at {
+                self.sample(now)?;
+            }
+            self.hear(Duration::from_millis(5))?;
+            self.judge(window_at(self.started_ns, now))?;
+        }
+        self.ended_ns = monotonic_ns();
+        self.disband()?;
+        self.judge(window_at(self.started_ns, monotonic_ns()) + 1)?;
+        bar.finish_and_clear();
+        Ok(())
+    }
+
+    fn volume(&self) -> u64 {
+        self.args.turnover * self.pool.geometry().capacity
+    }
+
+    /// How far it is, from 0 to 1.
+    fn progress(&self, now: u64) -> f64 {
+        let seconds = (now - self.started_ns) as f64 / 1e9;
+        let volume = self.tally.bytes as f64 / self.volume().max(1) as f64;
+        (seconds / self.args.seconds() as f64).min(volume)
+    }
+
+    /// Whether it has been long enough, or is in vain.
+    fn is_over(&self, now: u64) -> bool {
+        let seconds = (now - self.started_ns) / 1_000_000_000;
+        let hopeless = seconds >= LONGEST * self.args.seconds().max(30)
+            || self.tally.full >= ENOUGH_FULL
+            || self.tally.damaged > 0
+            || self.windows.wrong.is_some();
+        hopeless || self.progress(now) >= 1.0
+    }
+
+    fn join_and_kill(&mut self, now: u64) -> Result<(), Failure> {
+        if self.at_work.len() < self.args.clients as usize && now >= self.join_at {
+            // All at first, then one after the other.
+            let all_at_first = self.clients + 1 < self.args.clients;
+            let pause = if all_at_first { 0 } else { self.rng.random_range(JOIN_AFTER) };
+            self.join_at = now + pause;
+            self.join(now)?;
+        }
+        if now >= self.kill_at && !self.at_work.is_empty() {
+            self.kill_at = now + self.rng.random_range(KILL_EVERY);
+            let victim = self.rng.random_range(0..self.at_work.len());
+            if let Some(&client) = self.at_work.keys().nth(victim) {
+                let dead = self.crew.kill(client)?;
+                self.pool.bury(dead)?;
+                self.at_work.remove(&client);
+                self.kills += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn join(&mut self, now: u64) -> Result<(), Failure> {
+        let leave_ns = now + self.rng.random_range(STAY);
+        let job = Job::Soak(SoakJob {
+            pool: self.path.clone(),
+            logs: self.logs.to_owned(),
+            run: self.run.clone(),
+            client: self.clients,
+            keys: self.args.keys,
+            seed: self.args.seed,
+            started_ns: self.started_ns,
+            leave_ns,
+        });
+        self.clients += 1;
+        let client = self.crew.add(&job)?;
+        // It begins no earlier than now.
+        let window = window_at(self.started_ns, now);
+        self.at_work.insert(client, AtWork { window, leave_ns, leaves: false });
+        Ok(())
+    }
+
+    /// Takes a message in, if there is one in time.
+    fn hear(&mut self, patience: Duration) -> Result<(), Failure> {
+        let Some((client, message)) = self.crew.next(patience) else { return Ok(()) };
+        match message {
+            Message::Tally(tally) => {
+                let sum = &mut self.tally;
+                sum.operations += tally.operations;
+                sum.bytes += tally.bytes;
+                sum.full += tally.full;
+                sum.damaged += tally.damaged;
+                if let Some(at_work) = self.at_work.get_mut(&client) {
+                    at_work.window = tally.window;
+                }
+            }
+            Message::Report(_) => {
+                if let Some(at_work) = self.at_work.get_mut(&client) {
+                    at_work.leaves = true;
+                }
+            }
+            Message::Gone => {
+                // Those that were killed are not at work any more.
+                if let Some(at_work) = self.at_work.remove(&client) {
+                    self.crew.bid_farewell(client);
+                    if !at_work.leaves {
+                        return Err(gone(client));
+                    }
+                    self.left += 1;
+                }
+            }
+            Message::Failed(why) => return Err(Failure::Failed(why)),
+            Message::Loaded | Message::Ready | Message::Progress { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn sample(&mut self, now: u64) -> Result<(), Failure> {
+        self.sample_at = now + SAMPLE_EVERY_NS;
+        let at = (now - self.started_ns) as f64 / 1e9;
+        let (used, aside) = self.pool.in_use()?;
+        self.samples.push(Sample { at, used, aside });
+        Ok(())
+    }
+
+    /// Judges the windows before this one that nobody is in any more.
+    fn judge(&mut self, window: u64) -> Result<(), Failure> {
+        let earliest = self.at_work.values().map(|at_work| at_work.window).min();
+        let over = earliest.unwrap_or(window).min(window);
+        while self.windows.judged < over {
+            self.windows.judge(self.pool, self.logs, &self.run, self.clients)?;
+        }
+        Ok(())
+    }
+
+    /// Ends all clients that are still at work. Yields the windows whose keys may be there.
+    fn disband(&mut self) -> Result<Range<u64>, Failure> {
+        for (client, _) in std::mem::take(&mut self.at_work) {
+            let dead = self.crew.kill(client)?;
+            self.pool.bury(dead)?;
+            self.kills += 1;
+        }
+        Ok(self.windows.judged..window_at(self.started_ns, monotonic_ns()) + 1)
+    }
+
+    fn brought(self) -> Brought<'a> {
+        Brought {
+            pool: self.args.pool.as_deref().unwrap_or(Path::new("a temporary pool")),
+            seconds: (self.ended_ns - self.started_ns) as f64 / 1e9,
+            capacity: self.pool.geometry().capacity,
+            turnover: self.args.turnover,
+            tally: self.tally,
+            clients: self.clients,
+            kills: self.kills,
+            left: self.left,
+            samples: self.samples.len(),
+            memory: Memory::of(&self.samples),
+            windows: self.windows,
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Whether the memory that a pool has in use stays flat.
+
+/// Shares of the run that go by before memory is looked at: keys come to be, and slots get the
+/// chunks that they need.
+const WARM_UP: f64 = 0.2;
+/// By so much of its mean may what is in use grow from then on, along the line that fits best.
+pub(crate) const MOST_GROWTH: f64 = 0.05;
+
+/// What was in use at a time, bytes of each node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sample {
+    /// Seconds since the run began.
+    pub(crate) at: f64,
+    /// In chunks that have an owner.
+    pub(crate) used: u64,
+    /// In objects that were set aside.
+    pub(crate) aside: u64,
+}
+
+/// The line that fits a number of samples best.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Trend {
+    /// Bytes at the end.
+    pub(crate) last: u64,
+    /// Bytes a second.
+    pub(crate) slope: f64,
+    /// Growth over the time that was looked at, as a share of the mean.
+    pub(crate) growth: f64,
+}
+
+impl Trend {
+    /// Least squares.
+    fn of(samples: &[(f64, u64)]) -> Option<Self> {
+        let (&(first_at, _), &(last_at, last)) = (samples.first()?, samples.last()?);
+        let count = samples.len() as f64;
+        let mean_at = samples.iter().map(|(at, _)| at).sum::<f64>() / count;
+        let mean = samples.iter().map(|&(_, bytes)| bytes as f64).sum::<f64>() / count;
+        let (mut above, mut below) = (0.0, 0.0);
+        for &(at, bytes) in samples {
+            above += (at - mean_at) * (bytes as f64 - mean);
+            below += (at - mean_at) * (at - mean_at);
+        }
+        if samples.len() < 3 || below <= 0.0 {
+            return None;
+        }
+        let slope = above / below;
+        Some(Self { last, slope, growth: slope * (last_at - first_at) / mean.max(1.0) })
+    }
+
+    pub(crate) fn is_flat(&self) -> bool {
+        self.growth <= MOST_GROWTH
+    }
+}
+
+/// How memory in use developed once the run was warm.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Memory {
+    pub(crate) warm_up_s: f64,
+    pub(crate) used: Trend,
+    pub(crate) aside: Trend,
+}
+
+impl Memory {
+    /// Nothing where there are too few samples to tell.
+    pub(crate) fn of(samples: &[Sample]) -> Option<Self> {
+        let warm_up_s = samples.last()?.at * WARM_UP;
+        let warm = &samples[samples.partition_point(|sample| sample.at < warm_up_s)..];
+        let trend = |bytes: fn(&Sample) -> u64| {
+            Trend::of(&warm.iter().map(|sample| (sample.at, bytes(sample))).collect::<Vec<_>>())
+        };
+        let (used, aside) = (trend(|sample| sample.used)?, trend(|sample| sample.aside)?);
+        Some(Self { warm_up_s, used, aside })
+    }
+
+    pub(crate) fn is_flat(&self) -> bool {
+        self.used.is_flat() && self.aside.is_flat()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples(bytes: impl Fn(f64) -> f64) -> Vec<Sample> {
+        let sample = |at: f64| Sample { at, used: 1 << 20, aside: bytes(at) as u64 };
+        (0..100).map(|second| sample(f64::from(second))).collect()
+    }
+
+    #[test]
+    fn a_leak_is_no_noise() {
+        let noise = |at: f64| 1e6 + 5e4 * (at * 37.0).sin();
+        let flat = Memory::of(&samples(noise)).expect("there are enough");
+        assert!(flat.is_flat() && flat.aside.slope.abs() < 200.0, "{flat:?}");
+        let leak = Memory::of(&samples(|at| noise(at) + 1000.0 * at)).expect("there are enough");
+        assert!(!leak.is_flat() && (leak.aside.slope - 1000.0).abs() < 200.0, "{leak:?}");
+        assert_eq!(leak.used.slope, 0.0);
+    }
+
+    #[test]
+    fn what_grows_at_the_beginning_alone_is_flat() {
+        let grown = Memory::of(&samples(|at| 1e6 + 1e5 * at.min(15.0))).expect("there are enough");
+        assert!(grown.is_flat() && grown.warm_up_s > 15.0, "{grown:?}");
+    }
+
+    #[test]
+    fn too_little_tells_nothing() {
+        assert!(Memory::of(&[]).is_none());
+        assert!(Memory::of(&samples(|_| 1e6)[..3]).is_none());
+    }
+}

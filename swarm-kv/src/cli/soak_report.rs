@@ -1,0 +1,238 @@
+//! What a soak brought, for people and for programs.
+
+use std::path::Path;
+
+use hdrhistogram::Histogram;
+use serde_json::{Map, Value, json};
+
+use super::job::SoakTally;
+use super::outcome::{Answer, Failure, say};
+use super::soak_memory::{MOST_GROWTH, Memory, Trend};
+use super::soak_windows::{WINDOW_NS, Windows};
+use super::units::{count, show_ns, show_rate, show_size};
+
+/// Medians at the end may be slower than at first by so much.
+const SLOWER: f64 = 0.10;
+
+/// All that is worth telling.
+pub(crate) struct Brought<'a> {
+    pub(crate) pool: &'a Path,
+    pub(crate) seconds: f64,
+    pub(crate) capacity: u64,
+    /// How often the capacity was to be written.
+    pub(crate) turnover: u64,
+    pub(crate) tally: SoakTally,
+    pub(crate) clients: u32,
+    pub(crate) kills: u64,
+    pub(crate) left: u64,
+    pub(crate) windows: Windows,
+    pub(crate) samples: usize,
+    pub(crate) memory: Option<Memory>,
+}
+
+/// How long something took at first and at last.
+#[derive(Clone, Copy)]
+struct Pace {
+    first_ns: u64,
+    last_ns: u64,
+}
+
+impl Pace {
+    fn of((first, last): (&Histogram<u64>, &Histogram<u64>)) -> Option<Self> {
+        let median = |times: &Histogram<u64>| times.value_at_quantile(0.5);
+        let enough = !first.is_empty() && !last.is_empty();
+        enough.then(|| Self { first_ns: median(first), last_ns: median(last) })
+    }
+
+    fn change(self) -> f64 {
+        self.last_ns as f64 / self.first_ns.max(1) as f64 - 1.0
+    }
+
+    fn holds(self) -> bool {
+        self.change() <= SLOWER
+    }
+}
+
+/// What is looked at, whether it is good, and what is told of it.
+struct Check {
+    name: &'static str,
+    good: bool,
+    told: String,
+}
+
+impl Brought<'_> {
+    fn times(&self) -> f64 {
+        self.tally.bytes as f64 / self.capacity as f64
+    }
+
+    fn paces(&self) -> [(&'static str, Option<Pace>); 2] {
+        let times = self.windows.first_and_last();
+        let times = times.as_ref();
+        let pace = |pick: fn(&super::soak_windows::Times) -> &Histogram<u64>| {
+            times.and_then(|(first, last)| Pace::of((pick(first), pick(last))))
+        };
+        [("get", pace(|times| &times.gets)), ("update", pace(|times| &times.updates))]
+    }
+
+    fn checks(&self) -> Vec<Check> {
+        let Self { tally, windows, .. } = self;
+        let mut checks = vec![
+            Check {
+                name: "volume",
+                good: self.times() >= self.turnover as f64,
+                told: format!(
+                    "{} written, {:.1} times the capacity (at least {} times)",
+                    show_size(tally.bytes),
+                    self.times(),
+                    self.turnover
+                ),
+            },
+            Check {
+                name: "never full",
+                good: tally.full == 0,
+                told: format!("{} refused because the pool was full", count(tally.full, "write")),
+            },
+            Check {
+                name: "histories",
+                good: windows.wrong.is_none(),
+                told: match &windows.wrong {
+                    None => format!(
+                        "linearizable: {} in {} of {}",
+                        count(windows.operations, "operation"),
+                        count(windows.judged, "window"),
+                        show_ns(WINDOW_NS),
+                    ),
+                    Some((window, ..)) => format!("NOT linearizable: window {window}"),
+                },
+            },
+            Check {
+                name: "values",
+                good: tally.damaged == 0,
+                told: match tally.damaged {
+                    0 => "all that were read are whole".to_owned(),
+                    damaged => format!("{} damaged", count(damaged, "value")),
+                },
+            },
+            self.memory_check(),
+        ];
+        checks.extend(self.paces().map(|(name, pace)| Check {
+            name: if name == "get" { "get median" } else { "update median" },
+            good: pace.is_some_and(Pace::holds),
+            told: pace.map_or("too few to tell".to_owned(), |pace| {
+                format!(
+                    "{} at first, {} at last: {:+.1} % (at most {:.0} %)",
+                    show_ns(pace.first_ns),
+                    show_ns(pace.last_ns),
+                    100.0 * pace.change(),
+                    100.0 * SLOWER
+                )
+            }),
+        }));
+        checks
+    }
+
+    fn memory_check(&self) -> Check {
+        let name = "memory";
+        let Some(memory) = self.memory else {
+            return Check { name, good: false, told: "too few samples to tell".to_owned() };
+        };
+        let trend = |what: &str, Trend { last, slope, growth }: Trend| {
+            let (last, growth) = (show_size(last), 100.0 * growth);
+            format!("{last} {what}, {slope:+.0} B/s, {growth:+.1} %")
+        };
+        let told = format!(
+            "{}; {} (flat is up to {:+.0} %, after the first {:.0} s)",
+            trend("in chunks", memory.used),
+            trend("set aside", memory.aside),
+            100.0 * MOST_GROWTH,
+            memory.warm_up_s
+        );
+        Check { name, good: memory.is_flat(), told }
+    }
+
+    /// Prints it all, and says whether all is good.
+    pub(crate) fn print(&self, json: bool) -> Result<Answer, Failure> {
+        let checks = self.checks();
+        let good = checks.iter().all(|check| check.good);
+        let said = if json { say(self.json(&checks)) } else { self.table(&checks) };
+        match said {
+            Ok(()) | Err(Failure::OutputClosed) if good => Ok(Answer::Yes),
+            Ok(()) | Err(Failure::OutputClosed) => Ok(Answer::No),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    fn table(&self, checks: &[Check]) -> Result<(), Failure> {
+        let operations = self.tally.operations;
+        let rate = show_rate(operations as f64 / self.seconds.max(1e-9));
+        say(format_args!(
+            "{}: {:.1} s, {}, {rate}; {} came, {} were killed, {} left",
+            self.pool.display(),
+            self.seconds,
+            count(operations, "operation"),
+            count(u64::from(self.clients), "client"),
+            self.kills,
+            self.left
+        ))?;
+        if let Some((_, history, verdict)) = &self.windows.wrong {
+            verdict.say(history)?;
+        }
+        for Check { name, good, told } in checks {
+            let good = if *good { "ok" } else { "FAILED" };
+            say(format_args!("  {name:<15}{good:<8}{told}"))?;
+        }
+        Ok(())
+    }
+
+    fn json(&self, checks: &[Check]) -> Value {
+        let Self { tally, windows, .. } = self;
+        let failed: Vec<_> =
+            checks.iter().filter(|check| !check.good).map(|check| check.name).collect();
+        let mut object = Map::new();
+        let mut put = |name: &str, value: Value| object.insert(name.to_owned(), value);
+        put("ok", json!(failed.is_empty()));
+        put("failed", json!(failed));
+        put("seconds", json!(self.seconds));
+        put("operations", json!(tally.operations));
+        put("capacity_bytes", json!(self.capacity));
+        put("written_bytes", json!(tally.bytes));
+        put("times_capacity", json!(self.times()));
+        put("clients", json!(self.clients));
+        put("kills", json!(self.kills));
+        put("left", json!(self.left));
+        put("full", json!(tally.full));
+        put("damaged", json!(tally.damaged));
+        put("linearizable", json!(windows.wrong.is_none()));
+        put("windows", json!(windows.judged));
+        put("checked_operations", json!(windows.operations));
+        let wrong = windows.wrong.as_ref();
+        put("wrong", json!(wrong.map(|(_, history, verdict)| verdict.json(history))));
+        put("memory", self.memory.map_or(Value::Null, |memory| memory_json(memory, self.samples)));
+        for (name, pace) in self.paces() {
+            put(name, pace.map_or(Value::Null, pace_json));
+        }
+        Value::Object(object)
+    }
+}
+
+fn memory_json(memory: Memory, samples: usize) -> Value {
+    let trend = |Trend { last, slope, growth }: Trend| json!({ "bytes": last, "bytes_per_second": slope, "growth": growth });
+    json!({
+        "flat": memory.is_flat(),
+        "most_growth": MOST_GROWTH,
+        "samples": samples,
+        "warm_up_seconds": memory.warm_up_s,
+        "used": trend(memory.used),
+        "set_aside": trend(memory.aside),
+    })
+}
+
+fn pace_json(pace: Pace) -> Value {
+    json!({
+        "first_ns": pace.first_ns,
+        "last_ns": pace.last_ns,
+        "change": pace.change(),
+        "most_change": SLOWER,
+        "ok": pace.holds(),
+    })
+}

@@ -1,0 +1,163 @@
+//! A client of soak: one operation after the other, until it is time to leave or it is killed.
+//!
+//! A part of its operations is on a few hot keys, which are others in each window of time, and on
+//! record; the others are on many keys that stay, whose values are of mixed sizes and are known to be
+//! whole when they are read.
+
+use std::ops::Range;
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use super::check_format::Op;
+use super::demo_worker::TELL_EVERY_NS;
+use super::job::{Message, Report, SoakJob, SoakTally, monotonic_ns};
+use super::outcome::Failure;
+use super::soak_windows::{HOT_KEYS, log_path, run_of, window_at};
+use super::store::{Error, SafeGuess, Store, Task, block_on, open_pool, with_emulated};
+use super::torture_log::{Log, MIXED, Tag, Told};
+use super::torture_worker::{Hand, MAX_ERRORS, NICE, RTT_NS, key_name, pick};
+use super::worker::Lead;
+
+/// One of so many operations is on a hot key.
+const HOT_SHARE: u32 = 3;
+
+/// Does the job.
+pub(crate) fn run(job: &SoakJob, lead: &dyn Lead) -> Result<Report, Failure> {
+    // As in torture.
+    let _ = rustix::process::nice(NICE);
+    let pool = open_pool(&job.pool)?;
+    let keys = (job.keys + 2 * HOT_KEYS) as usize;
+    with_emulated::<SafeGuess, _>(&pool, keys, RTT_NS, Soak { job, lead })
+}
+
+/// The name of a key that stays.
+pub(crate) fn lasting_name(run: &str, key: u32) -> String {
+    key_name(run, MIXED + key)
+}
+
+struct Soak<'a> {
+    job: &'a SoakJob,
+    lead: &'a dyn Lead,
+}
+
+/// The window that a client is in.
+struct Current {
+    number: u64,
+    names: Vec<String>,
+    log: Log,
+}
+
+impl Current {
+    fn open(job: &SoakJob, number: u64) -> Result<Self, Failure> {
+        let log = Log::create(&log_path(&job.logs, number, job.client))
+            .map_err(|error| Failure::because("cannot write the log", error))?;
+        let run = run_of(&job.run, number);
+        Ok(Self { number, names: (0..HOT_KEYS).map(|key| key_name(&run, key)).collect(), log })
+    }
+}
+
+impl Task for Soak<'_> {
+    type Output = Report;
+
+    fn run<S: Store>(self, store: &S) -> Result<Report, Failure> {
+        let job = self.job;
+        let names: Vec<_> = (0..job.keys).map(|key| lasting_name(&job.run, key)).collect();
+        let mut rng = SmallRng::seed_from_u64(job.seed ^ u64::from(job.client) << 32);
+        let mut hand = Hand::new(store);
+        let started_ns = monotonic_ns();
+        let (mut now, mut told_at, mut errors) = (started_ns, started_ns, 0);
+        let mut current = Current::open(job, window_at(job.started_ns, now))?;
+        let mut tally = SoakTally { window: current.number, ..SoakTally::default() };
+        for number in 1..u32::MAX {
+            if now >= job.leave_ns {
+                break;
+            }
+            let window = window_at(job.started_ns, now);
+            if window != current.number {
+                current = Current::open(job, window)?;
+            }
+            if window != tally.window || now - told_at > TELL_EVERY_NS {
+                tally.window = window;
+                told_at = now;
+                self.lead.tell(Message::Tally(std::mem::take(&mut tally)))?;
+                tally.window = window;
+            }
+            let tag = Tag { client: job.client, number };
+            let (op, result);
+            if rng.random_ratio(1, HOT_SHARE) {
+                let key = rng.random_range(0..HOT_KEYS);
+                op = pick(&mut rng);
+                let name = current.names[key as usize].as_bytes();
+                (result, now) = hand
+                    .act_on_record(&mut current.log, op, name, key, tag)
+                    .map_err(|error| Failure::because("cannot write the log", error))?;
+            } else {
+                let key = rng.random_range(0..job.keys);
+                op = pick_lasting(&mut rng);
+                result = hand.act(op, names[key as usize].as_bytes(), MIXED + key, tag);
+                now = monotonic_ns();
+            }
+            count(&mut tally, op, &result, hand.length());
+            match result {
+                Ok(_) => errors = 0,
+                Err(Error::Full { .. }) => {}
+                // Another client takes this one's place.
+                Err(Error::Spent) => break,
+                Err(_) if errors < MAX_ERRORS => errors += 1,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.lead.tell(Message::Tally(tally))?;
+        Ok(Report { started_ns, ended_ns: now, ..Report::default() })
+    }
+}
+
+/// Mostly there, so that it is values that are replaced.
+fn pick_lasting(rng: &mut SmallRng) -> Op {
+    match rng.random_range(0..100) {
+        0..40 => Op::Get,
+        40..75 => Op::Put,
+        75..90 => Op::Update,
+        90..95 => Op::Insert,
+        _ => Op::Delete,
+    }
+}
+
+fn count(tally: &mut SoakTally, op: Op, result: &Result<Told, Error>, length: usize) {
+    tally.operations += 1;
+    match (op, result) {
+        (Op::Get, Ok(Told::Damaged)) => tally.damaged += 1,
+        (Op::Put | Op::Insert | Op::Update, Ok(Told::Done)) => tally.bytes += length as u64,
+        (_, Err(Error::Full { .. })) => tally.full += 1,
+        _ => {}
+    }
+}
+
+/// Leaves no key of this run.
+pub(crate) struct Clear<'a> {
+    pub(crate) run: &'a str,
+    pub(crate) keys: u32,
+    /// The windows that were not judged, and so were not cleared.
+    pub(crate) windows: Range<u64>,
+}
+
+impl Task for Clear<'_> {
+    type Output = ();
+
+    fn run<S: Store>(self, store: &S) -> Result<(), Failure> {
+        let lasting = (0..self.keys).map(|key| lasting_name(self.run, key));
+        let hot = self.windows.flat_map(|window| {
+            let run = run_of(self.run, window);
+            (0..HOT_KEYS).map(move |key| key_name(&run, key))
+        });
+        for name in lasting.chain(hot) {
+            match block_on(store.delete(name.as_bytes())) {
+                // A delete takes a buffer, too: a full pool keeps the keys.
+                Ok(()) | Err(Error::Full { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,119 @@
+//! A full pool is not a broken one.
+
+use swarm_kv::shm::{self, Client, CreateOptions, Pool};
+use swarm_kv::{Error, Options};
+
+const SIZE: usize = 3000;
+/// How often something is tried again that waits for memory to come back.
+const TRIES: usize = 200;
+
+/// A small pool with one client that has put as many values as there was room for.
+fn full() -> (tempfile::TempDir, Pool, Client, usize) {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let options = CreateOptions { capacity: 8 << 20, max_clients: 4, ..CreateOptions::default() };
+    let pool = Pool::create(dir.path().join("pool"), &options).expect("create");
+    let client = shm::open(&pool, Options::default().reclaimed_at_once(1)).expect("a slot");
+    let mut stored = 0;
+    let why = loop {
+        match client.blocking().insert(&key(stored), &value(stored, 0)) {
+            Ok(true) => stored += 1,
+            Ok(false) => panic!("key {stored} is new"),
+            Err(why) => break why,
+        }
+        assert!(stored < 10_000, "there is no room for so much");
+    };
+    assert!(matches!(why, Error::Full(_)), "{why}");
+    assert!(stored > 500, "{stored}");
+    (dir, pool, client, stored)
+}
+
+fn key(number: usize) -> Vec<u8> {
+    format!("key {number}").into_bytes()
+}
+
+fn value(number: usize, round: u8) -> Vec<u8> {
+    let mut value = vec![round; SIZE];
+    value[..8].copy_from_slice(&number.to_le_bytes());
+    value
+}
+
+/// Tries again while memory is still on its way back.
+fn soon<T>(what: &str, tried: impl Fn() -> Result<T, Error>) -> T {
+    for _ in 0..TRIES {
+        match tried() {
+            Err(Error::Full(_)) => std::thread::sleep(std::time::Duration::from_millis(10)),
+            told => return told.unwrap_or_else(|error| panic!("{what}: {error}")),
+        }
+    }
+    panic!("{what}: no memory has come back")
+}
+
+#[test]
+fn what_needs_more_memory_is_refused_and_what_is_there_stays() {
+    let (_dir, pool, client, stored) = full();
+    let store = client.blocking();
+    let other = shm::open(&pool, Options::default()).expect("a slot");
+    for store in [&store, &other.blocking()] {
+        let refused = store.insert(b"one more", &value(0, 1));
+        assert!(matches!(refused, Err(Error::Full(_))), "{refused:?}");
+        let refused = store.update(&key(0), &vec![1; 100_000]);
+        assert!(matches!(refused, Err(Error::Full(_))), "{refused:?}");
+        assert_eq!(store.get(b"one more").expect("a get").as_deref(), None);
+        for number in 0..stored {
+            let read = store.get(&key(number)).expect("a get");
+            assert!(read.as_deref() == Some(&value(number, 0)[..]), "key {number}");
+        }
+    }
+    let Err(Error::Full(shortage)) = store.update(&key(0), &vec![1; 100_000]) else {
+        panic!("it is still full")
+    };
+    assert!(shortage.object > 100_000 && shortage.capacity == 8 << 20, "{shortage:?}");
+    let usage = shm::usage(&pool).expect("usage");
+    assert_eq!(usage.keys, stored as u64);
+    assert!(usage.live_bytes < usage.used_bytes && usage.used_bytes == 8 << 20, "{usage:?}");
+}
+
+/// Values take their predecessors' place.
+#[test]
+#[ignore = "needs the collector"]
+fn updates_in_place_go_on() {
+    let (_dir, pool, client, stored) = full();
+    let other = shm::open(&pool, Options::default().reclaimed_at_once(1)).expect("a slot");
+    for (round, store) in [(1, client.blocking()), (2, other.blocking()), (3, client.blocking())] {
+        for number in 0..stored {
+            let update = || store.update(&key(number), &value(number, round));
+            assert!(soon("an update in place", update), "key {number}");
+        }
+        for number in 0..stored {
+            let read = store.get(&key(number)).expect("a get");
+            assert!(read.as_deref() == Some(&value(number, round)[..]), "key {number}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs the collector"]
+fn there_is_room_again_for_as_much_as_was_deleted() {
+    let (_dir, pool, client, stored) = full();
+    let store = client.blocking();
+    let mut present: Vec<usize> = (0..stored).collect();
+    for round in 0..20_usize {
+        // Some of the oldest and some of the newest.
+        let gone: Vec<usize> = present.extract_if(.., |number| number.is_multiple_of(3)).collect();
+        for &number in &gone {
+            soon("a delete", || store.delete(&key(number)));
+        }
+        // As many as went, but for one in ten: bucket records and sizes take their share.
+        for new in 0..gone.len() * 9 / 10 {
+            let number = (round + 1) * 100_000 + new;
+            let insert = || store.insert(&key(number), &value(number, 0));
+            assert!(soon("an insert", insert), "round {round}: key {number} is new");
+            present.push(number);
+        }
+    }
+    for &number in &present {
+        let read = store.get(&key(number)).expect("a get");
+        assert!(read.as_deref() == Some(&value(number, 0)[..]), "key {number}");
+    }
+    assert_eq!(shm::usage(&pool).expect("usage").keys, present.len() as u64);
+}
