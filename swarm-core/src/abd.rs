@@ -88,9 +88,8 @@ impl Protocol for DmAbd {
     async fn delete<F: Fabric, C: Clock>(
         group: &Group<F, C>,
         register: &mut Register,
-        write: Write<'_>,
     ) -> Result<(), Error> {
-        SafeGuess::delete(group, register, write).await
+        SafeGuess::delete(group, register).await
     }
 }
 

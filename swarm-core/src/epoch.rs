@@ -8,11 +8,15 @@
 //!
 //! Clients say on a [`Board`], which they share, in which epoch the oldest of their operations
 //! began. Being idle is visible there too: who does nothing holds up nobody.
+//!
+//! What clients remember from one operation to the next is no operation's. Of places that they
+//! remember (registers, buckets' records) it takes a new *generation* besides, which they meet when
+//! an operation begins, and then forget.
 
 use core::cell::Cell;
 
 use crate::fabric::Fabric;
-use crate::words::Pointer;
+use crate::layout::Place;
 
 /// Epochs that must begin after something was retired before it is used again.
 pub const GRACE: u64 = 2;
@@ -35,9 +39,20 @@ pub trait Board {
     /// The epoch that it is, no earlier than at the time of the call.
     fn epoch(&self) -> u64;
 
+    /// The generation that it is: how often clients were told to forget what they remember of
+    /// places, counted from 0.
+    ///
+    /// Asked behind [`enter`](Self::enter), or while an operation is under way, it is no earlier
+    /// than that of any call of [`renew`](Self::renew) in an earlier epoch.
+    fn generation(&self) -> u64;
+
+    /// Begins another generation: operations that begin from here on, as others see it, do not go by
+    /// what was remembered before.
+    fn renew(&self);
+
     /// Says that memory is nobody's until this client uses it again. For boards that keep watch over
     /// that.
-    fn reclaimed(&self, _buffer: Pointer) {}
+    fn reclaimed(&self, _memory: &Place) {}
 
     /// Moves on to the next epoch if every operation that is under way began in this one, and says
     /// which one it is now. Clients that are known to be dead do not count.
@@ -192,6 +207,10 @@ mod tests {
         fn epoch(&self) -> u64 {
             self.epoch.get() + 1
         }
+        fn generation(&self) -> u64 {
+            0
+        }
+        fn renew(&self) {}
         fn advance(&self) -> u64 {
             if [0, self.epoch()].contains(&self.since.get()) {
                 self.epoch.set(self.epoch());

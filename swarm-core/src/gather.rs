@@ -169,6 +169,29 @@ impl<'f, F: Fabric, C: Clock> Gathering<'f, F, C> {
 }
 
 impl<F: Fabric, C: Clock> Group<F, C> {
+    /// Posts a chain to every node and hears all of them. One roundtrip.
+    ///
+    /// # Errors
+    /// [`Error::NoMajority`] as soon as a node is late or down: this is for what can be done another
+    /// time.
+    pub async fn everywhere<'f>(
+        &'f self,
+        mut post: impl FnMut(NodeId) -> F::Completion<'f>,
+        mut hear: impl FnMut(NodeId, F::Reply<'f>),
+    ) -> Result<(), Error> {
+        let mut round = Round::new(self);
+        for node in NodeSet::all(self.nodes()) {
+            round.add(node, post(node));
+        }
+        for answered in 0..self.nodes() {
+            let Event::Reply(node, reply) = round.next().await else {
+                return Err(Error::NoMajority { answered, needed: self.nodes() });
+            };
+            hear(node, reply);
+        }
+        Ok(())
+    }
+
     /// Gathers `need` votes, from `first` where those will do.
     ///
     /// # Errors

@@ -131,8 +131,8 @@ pub(crate) fn post_write_alone<'f, F: Fabric, C: Clock>(
     group.fabric().post(node, &[write, raise(group, node, register, own, stamp)])
 }
 
-/// Posts CAS and READ of a write again, from the word that the slot was found to hold. A frozen
-/// one is left as it is.
+/// Posts CAS and READ of a write without its buffer: again, from the word that the slot was found to
+/// hold, or of a delete. A frozen slot is left as it is.
 pub(crate) fn post_again<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     node: NodeId,
@@ -154,6 +154,17 @@ pub(crate) struct Copy<'a> {
     pub(crate) head: &'a [u64],
     /// The value, where it is not in `head`.
     pub(crate) tail: &'a [u8],
+}
+
+impl Copy<'_> {
+    /// Nothing: of a delete, which has no buffer.
+    pub(crate) const NONE: Self = Self { from: buffer::REWRITE, head: &[], tail: &[] };
+
+    /// Whether there is nothing to store.
+    #[inline(always)]
+    pub(crate) fn is_none(&self) -> bool {
+        self.head.is_empty()
+    }
 }
 
 /// A buffer as it was read, from [`buffer::REWRITE`] on, and found good for one stamp.

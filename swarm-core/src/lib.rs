@@ -31,7 +31,7 @@
 //! | [`register`] | | the register as its users see it: [`Protocol`](register::Protocol) |
 //! | [`gather`], [`round`] | | votes until there are enough; chains on their way; late nodes |
 //! | [`group`] | | a replica group as one client sees it: preferred majorities, suspects |
-//! | [`epoch`] | not in it | when memory may be used again |
+//! | [`epoch`], [`survey`] | not in it | when memory may be used again; what is garbage |
 //! | [`geometry`], [`layout`] | §4.2 | what lies where in a node; objects, word by word |
 //! | [`words`] | §4.2 | stamps, cell words, locks, write numbers |
 //! | [`error`], [`node_set`], [`clock`] | | failures, sets of nodes, time |
@@ -77,5 +77,6 @@ pub mod round;
 pub mod safe_guess;
 #[cfg(feature = "sim")]
 pub mod sim;
+pub mod survey;
 pub(crate) mod timestamp_lock;
 pub mod words;

@@ -189,6 +189,9 @@ impl Votes {
             }
             let own = register.own.at(node);
             slots.expect[node.index()] = own;
+            if copy.is_none() {
+                return Next::Post(post_again(group, node, register, stamp, own));
+            }
             if tells(group, own) {
                 slots.alone.insert(node);
                 return Next::Post(post_write_alone(group, node, register, stamp, own, copy));
@@ -399,6 +402,10 @@ pub(crate) async fn read_on<'f, F: Fabric, C: Clock>(
         let stable = holders.len() >= group.majority();
         let wanted = want.value_of(stamp) && !group.format().is_deleted(stamp);
         if stable && !wanted {
+            return Ok(maximum);
+        }
+        if group.format().is_deleted(stamp) {
+            write(group, register, Writes { stamp, copy: Copy::NONE, held: holders }).await?;
             return Ok(maximum);
         }
         let hint = length_hint(group, register, &look);

@@ -15,7 +15,7 @@ use crate::in_n_out::{in_place_head, post_in_place, post_read, state};
 use crate::layout::register;
 use crate::node_set::NodeSet;
 use crate::register::{Begun, Check, Found, Protocol, Register, Value, Write, Written};
-use crate::words::{Pointer, Stamp, StampFlags, WriteNumber};
+use crate::words::{Stamp, WriteNumber};
 
 /// One replica without concurrency control.
 #[derive(Clone, Copy, Debug)]
@@ -85,11 +85,8 @@ impl Protocol for Raw {
     async fn delete<F: Fabric, C: Clock>(
         group: &Group<F, C>,
         register: &mut Register,
-        write: Write<'_>,
     ) -> Result<(), Error> {
-        let format = group.format();
-        let stamp = format.stamp(format.deleted(), Pointer::NULL, StampFlags::VERIFIED);
-        put(group, register, stamp, write.number, &[]).await
+        put(group, register, group.format().deletion(), WriteNumber::default(), &[]).await
     }
 }
 

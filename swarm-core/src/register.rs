@@ -314,11 +314,10 @@ pub trait Protocol {
         unsettled: Self::Unsettled<'f>,
     ) -> impl Future<Output = Result<Written, Error>>;
 
-    /// Deletes the register, for good. The write's value is empty.
+    /// Deletes the register, for good. Takes no memory.
     fn delete<F: Fabric, C: Clock>(
         group: &Group<F, C>,
         register: &mut Register,
-        write: Write<'_>,
     ) -> impl Future<Output = Result<(), Error>>;
 
     /// Reads the register.

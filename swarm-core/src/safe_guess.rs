@@ -191,15 +191,10 @@ impl Protocol for SafeGuess {
     async fn delete<F: Fabric, C: Clock>(
         group: &Group<F, C>,
         register: &mut Register,
-        write: Write<'_>,
     ) -> Result<(), Error> {
-        let format = group.format();
-        let top = format.deleted();
-        let stamp = format.stamp(top, write.buffer, StampFlags::VERIFIED);
-        let sum = checksum(format, top, write.buffer, write.value);
-        let header = header(register, &write, top, sum).encode();
-        let copy = Copy { from: buffer::REWRITE, head: &header, tail: write.value };
-        max_register::write(group, register, Writes { stamp, copy, held: NodeSet::EMPTY }).await?;
+        let stamp = group.format().deletion();
+        let writes = Writes { stamp, copy: Copy::NONE, held: NodeSet::EMPTY };
+        max_register::write(group, register, writes).await?;
         Ok(())
     }
 }

@@ -206,6 +206,11 @@ impl WordFormat {
         self.timestamp(stamp) == self.deleted()
     }
 
+    /// A delete's stamp: everyone's is the same, as it needs no buffer.
+    pub fn deletion(self) -> Stamp {
+        self.stamp(self.deleted(), Pointer::NULL, StampFlags::VERIFIED)
+    }
+
     /// Puts a cell's word together.
     pub fn cell(self, ballot: Ballot, record: Pointer, flags: CellFlags) -> CellWord {
         debug_assert!(ballot <= self.last_ballot() && record.0 >> self.pointer_bits == 0);

@@ -169,9 +169,7 @@ fn a_delete_is_final() {
     let mut other = register;
     let (a, b) = (client(&nodes, 0, 1000), client(&nodes, 1, 1000));
     write::<SafeGuess>(&a, &mut register, 100, b"one");
-    let number = a.number().expect("numbers last");
-    let delete = Write { number, buffer: Pointer(101), value: &[] };
-    block_on(SafeGuess::delete(&a, &mut register, delete)).expect("deleted");
+    block_on(SafeGuess::delete(&a, &mut register)).expect("deleted");
     assert_eq!(write::<SafeGuess>(&b, &mut other, 102, b"two").0, Written::Deleted);
     assert_eq!(write::<SafeGuess>(&a, &mut register, 103, b"two").0, Written::Deleted);
     assert_eq!(read::<SafeGuess>(&b, &mut other), (None, 1));

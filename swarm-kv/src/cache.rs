@@ -2,7 +2,7 @@
 //!
 //! Both caches are bounded and resist scans; losing an entry costs roundtrips only.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::hash::{BuildHasher, Hash, Hasher};
 
 use quick_cache::Equivalent;
@@ -81,18 +81,37 @@ impl BuildHasher for KeyHasher {
 type Entries = Cache<OwnedKey, Register, quick_cache::UnitWeighter, KeyHasher>;
 
 /// Where keys' registers are.
-pub(crate) struct LocationCache(RefCell<Entries>);
+///
+/// All that is remembered was found in one [generation](swarm_core::epoch::Board::generation): what
+/// an operation found that began in an earlier one is not taken in.
+pub(crate) struct LocationCache {
+    entries: RefCell<Entries>,
+    generation: Cell<u64>,
+}
 
 impl LocationCache {
     /// Room for `entries` keys of a pool with this seed.
     pub(crate) fn new(entries: usize, seed: u64) -> Self {
-        Self(RefCell::new(Cache::with(
+        let entries = Cache::with(
             entries,
             entries as u64,
             quick_cache::UnitWeighter,
             KeyHasher { seed, hash: 0 },
             quick_cache::unsync::DefaultLifecycle::default(),
-        )))
+        );
+        Self { entries: RefCell::new(entries), generation: Cell::new(0) }
+    }
+
+    /// The generation that it is, for what is looked up from here on.
+    #[inline]
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.get()
+    }
+
+    /// Another generation: forgets everything.
+    pub(crate) fn renew(&self, generation: u64) {
+        self.generation.set(generation);
+        self.entries.borrow_mut().clear();
     }
 
     #[inline]
@@ -108,7 +127,7 @@ impl LocationCache {
         key: &[u8],
         look: impl FnOnce(&Register) -> T,
     ) -> Option<T> {
-        self.0.borrow().get(&BorrowedKey { hash, key }).map(look)
+        self.entries.borrow().get(&BorrowedKey { hash, key }).map(look)
     }
 
     /// Works on a key's register where it lies.
@@ -119,28 +138,35 @@ impl LocationCache {
         key: &[u8],
         work: impl FnOnce(&mut Register) -> T,
     ) -> Option<T> {
-        let mut entries = self.0.borrow_mut();
+        let mut entries = self.entries.borrow_mut();
         let mut register = entries.get_mut(&BorrowedKey { hash, key })?;
         Some(work(&mut register))
     }
 
-    pub(crate) fn insert(&self, key: &[u8], register: Register) {
-        self.0.borrow_mut().insert(OwnedKey(SmallVec::from_slice(key)), register);
+    /// Takes in where a key's register is, as an operation found it that looked in `generation`.
+    pub(crate) fn insert(&self, key: &[u8], register: Register, generation: u64) {
+        if generation != self.generation.get() {
+            return;
+        }
+        self.entries.borrow_mut().insert(OwnedKey(SmallVec::from_slice(key)), register);
     }
 
     /// Takes in what was learnt of a register that is, or was, in the cache.
     #[inline]
-    pub(crate) fn update(&self, hash: u64, key: &[u8], register: &Register) {
-        let mut entries = self.0.borrow_mut();
+    pub(crate) fn update(&self, hash: u64, key: &[u8], register: &Register, generation: u64) {
+        if generation != self.generation.get() {
+            return;
+        }
+        let mut entries = self.entries.borrow_mut();
         if let Some(mut known) = entries.get_mut(&BorrowedKey { hash, key }) {
             *known = *register;
             return;
         }
         drop(entries);
-        self.insert(key, *register);
+        self.insert(key, *register, generation);
     }
 
     pub(crate) fn remove(&self, hash: u64, key: &[u8]) {
-        self.0.borrow_mut().remove(&BorrowedKey { hash, key });
+        self.entries.borrow_mut().remove(&BorrowedKey { hash, key });
     }
 }

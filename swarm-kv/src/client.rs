@@ -15,6 +15,7 @@ use swarm_core::safe_guess::SafeGuess;
 
 use crate::blocking::Blocking;
 use crate::cache::{LocationCache, hash_key};
+use crate::collect::{Collection, Progress};
 use crate::counters::{Counters, KindCounters};
 use crate::error::Error;
 use crate::heap::Heap;
@@ -23,11 +24,14 @@ use crate::index::Index;
 /// A value, in memory that the client's fabric owns. Dereferences to its bytes.
 pub type Value<'c, F> = register::Value<'c, Counting<F>>;
 
-/// Times that an operation begins again for memory that others' operations still hold: each time
-/// the epoch can move on by one.
-const RECLAIMS: usize = 8;
+/// Collections that one operation waits for. The first takes deleted keys out of the index, the
+/// second brings their registers, the third what those held.
+const COLLECTIONS: usize = 3;
+/// Times that one operation waits for memory that others' operations still hold: each time the
+/// epoch can move on by one.
+const WAITS: usize = 32;
 /// Nanoseconds between those.
-const RECLAIM_PAUSE: u64 = 100_000;
+const PAUSE: u64 = 100_000;
 
 /// Times that an operation begins again because what it stood on was deleted or changed. Each of
 /// them is another client's success; the deadline usually ends it sooner.
@@ -106,6 +110,11 @@ pub struct Client<F: Fabric, C: Clock, P = SafeGuess> {
     pub(crate) writing: RefCell<Vec<u64>>,
     pub(crate) reclaimed_at_once: usize,
     pub(crate) presence: Option<Box<Presence<dyn Board + Send>>>,
+    /// The collection under way, but while a step of it is.
+    pub(crate) collection: Cell<Option<Box<Collection>>>,
+    /// Whether a step of a collection is under way.
+    pub(crate) collecting: Cell<bool>,
+    generation: Cell<u64>,
     counters: RefCell<Counters>,
     last: Cell<Tally>,
     protocol: PhantomData<fn() -> P>,
@@ -134,6 +143,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             writing: RefCell::new(Vec::with_capacity(64)),
             reclaimed_at_once: options.reclaimed_at_once,
             presence: None,
+            collection: Cell::new(None),
+            collecting: Cell::new(false),
+            generation: Cell::new(0),
             counters: RefCell::default(),
             last: Cell::default(),
             protocol: PhantomData,
@@ -145,6 +157,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     #[must_use]
     pub fn recycling(mut self, board: impl Board + Send + 'static) -> Self {
         self.presence = Some(Box::new(Presence::new(board)));
+        drop(self.here());
         self
     }
 
@@ -175,7 +188,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// # Errors
     /// A key or value out of bounds; a full pool; too few memory nodes that answer.
     pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        let put = self.with_memory(value, async || {
+        let put = self.with_memory(async || {
             let hash = self.check(key, value)?;
             let _turn = self.turn(hash).await;
             for _ in 0..TRIES {
@@ -200,7 +213,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// # Errors
     /// A key or value out of bounds; a full pool; too few memory nodes that answer.
     pub async fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
-        let insert = self.with_memory(value, async || {
+        let insert = self.with_memory(async || {
             let hash = self.check(key, value)?;
             let _turn = self.turn(hash).await;
             self.insert_now(hash, key, value).await
@@ -233,10 +246,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
     /// Takes `key` away, whether it is there or not.
     ///
-    /// Two roundtrips where the key's location is cached; one more to look it up.
+    /// Two roundtrips where the key's location is cached; one more to look it up. Takes no memory.
     ///
     /// # Errors
-    /// A key out of bounds; a full pool; too few memory nodes that answer.
+    /// A key out of bounds; too few memory nodes that answer.
     pub async fn delete(&self, key: &[u8]) -> Result<(), Error> {
         let delete = async {
             let _here = self.here();
@@ -269,7 +282,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     pub fn counters(&self) -> Counters {
         Counters {
             events: self.group.events(),
-            reclaimed: self.heap.reclaimed(),
+            reclaimed: self.heap.recycler.reclaimed(),
             ..*self.counters.borrow()
         }
     }
@@ -288,27 +301,118 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// An operation begins: what others retire from here on stays as it is until this is dropped.
     #[inline]
     pub(crate) fn here(&self) -> Here<'_, F, C, P> {
-        Here { visit: self.presence.as_ref().map(|presence| presence.enter()), client: self }
+        let visit = self.presence.as_ref().map(|presence| {
+            let visit = presence.enter();
+            let generation = presence.board().generation();
+            if generation != self.generation.get() {
+                self.forget(generation);
+            }
+            visit
+        });
+        Here { visit, client: self }
     }
 
-    /// What `operation` comes to, which needs memory for `value`. Begins it again where there is
-    /// none, as long as memory is coming back: none of it does while the operation is under way.
+    /// Another generation: what was remembered of places may be used for something else soon.
+    #[cold]
+    fn forget(&self, generation: u64) {
+        self.generation.set(generation);
+        self.locations.renew(generation);
+        self.index.renew(generation);
+    }
+
+    /// What `operation` comes to, which needs memory. Begins it again where there is none, as long as
+    /// memory is coming back: none of it does while the operation is under way.
     pub(crate) async fn with_memory<T>(
         &self,
-        value: &[u8],
         operation: impl AsyncFn() -> Result<T, Error>,
     ) -> Result<T, Error> {
-        for _ in 0..RECLAIMS {
+        let mut search = Search { since: self.group.clock().now(), collections: 0, waits: 0 };
+        loop {
             let here = self.here();
-            match operation().await {
-                Err(Error::Full(_)) if self.waits_for_memory(value) => {}
+            let full = match operation().await {
+                Err(full @ Error::Full(_)) => full,
                 told => return told,
-            }
+            };
             drop(here);
-            self.group.pause(RECLAIM_PAUSE).await;
+            if !self.find_memory(&mut search).await? {
+                return Err(full);
+            }
         }
-        let _here = self.here();
-        operation().await
+    }
+
+    /// Looks for garbage in all that this client's chunks hold, and takes in what can be used again.
+    /// Yields how many objects were found, or nothing if others' operations take too long: then the
+    /// next call goes on.
+    ///
+    /// Clients do so by themselves before they report a full pool; for a program that has nothing
+    /// better to do, so that no operation has to wait for it. Takes a roundtrip for each key of the
+    /// pool and two for each bucket, and some for each of this client's objects of which it does not
+    /// know what they hold. Waits for operations that others have under way, but not for those that
+    /// begin meanwhile.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost, and the next one begins anew or goes on.
+    ///
+    /// # Errors
+    /// Not all memory nodes answer: what one that is dead may still name is not used again.
+    pub async fn collect(&self) -> Result<Option<usize>, Error> {
+        let mut waits = 0;
+        let found = loop {
+            match self.collect_step().await? {
+                Progress::Going => {}
+                Progress::Waiting if waits == WAITS => break None,
+                Progress::Waiting => {
+                    waits += 1;
+                    self.group.pause(PAUSE).await;
+                }
+                Progress::Done(garbage) => break Some(garbage),
+            }
+        };
+        self.memory_back().await?;
+        Ok(found)
+    }
+
+    /// Whether some memory may have come back.
+    #[cold]
+    async fn find_memory(&self, search: &mut Search) -> Result<bool, Error> {
+        let Some(presence) = &self.presence else { return Ok(false) };
+        if self.memory_back().await? > 0 {
+            return Ok(true);
+        }
+        if search.waits < WAITS && self.heap.recycler.waits(presence.board().epoch()) {
+            search.waits += 1;
+            self.group.pause(PAUSE).await;
+            return Ok(true);
+        }
+        if search.collections == COLLECTIONS {
+            return Ok(false);
+        }
+        match self.collect().await {
+            Ok(Some(_)) => {
+                search.collections += 1;
+                search.waits = 0;
+                Ok(true)
+            }
+            Ok(None) => {
+                let waited = self.group.clock().now().saturating_sub(search.since);
+                Ok(waited < self.group.patience().deadline)
+            }
+            Err(Error::Replication(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes in what came back and has to be reset. Yields how much.
+    pub(crate) async fn memory_back(&self) -> Result<usize, Error> {
+        let Some(presence) = &self.presence else { return Ok(0) };
+        presence.settle(self.group.fabric());
+        let board = presence.board();
+        let epoch = board.advance();
+        match self.heap.reset_due(&self.group, epoch, |place| board.reclaimed(place)).await {
+            // A node that does not answer pins what it may still name.
+            Err(Error::Replication(_)) => Ok(0),
+            reset => reset,
+        }
     }
 
     #[inline]
@@ -333,6 +437,14 @@ impl<F: Fabric, C: Clock, P> Drop for Client<F, C, P> {
     fn drop(&mut self) {
         self.heap.detach(&self.group);
     }
+}
+
+/// What was done already to find memory for an operation.
+struct Search {
+    /// When the operation began.
+    since: u64,
+    collections: usize,
+    waits: usize,
 }
 
 /// An operation under way, as the other clients see it.

@@ -2,8 +2,7 @@
 
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
-use swarm_core::layout::buffer;
-use swarm_core::register::{Protocol, Write};
+use swarm_core::register::Protocol;
 
 use crate::client::{Client, TRIES};
 use crate::error::Error;
@@ -27,10 +26,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     continue;
                 }
             }
-            let buffer = self.heap.allocate_anywhere(&self.group, buffer::HEADER_WORDS).await?;
-            let number = self.group.number().ok_or(Error::Spent)?;
-            let write = Write { number, buffer, value: &[] };
-            let deleted = P::delete(&self.group, &mut register, write).await;
+            let deleted = P::delete(&self.group, &mut register).await;
             self.locations.remove(hash, key);
             match deleted {
                 Ok(()) => return Ok(()),

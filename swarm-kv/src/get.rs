@@ -85,7 +85,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let Some(mut register) = entry.register(&self.geometry) else { continue };
             match P::read(&self.group, &mut register, Check::Key(key)).await? {
                 Found::Value(value) => {
-                    self.locations.insert(key, register);
+                    self.locations.insert(key, register, located.generation);
                     return Ok(Some(value));
                 }
                 // It was mapped within this operation, so the key was absent when it was deleted,

@@ -8,8 +8,8 @@
 //! shows a counter past it*. Handing out touches no node; setting aside costs a roundtrip, twice as
 //! many objects each time; a chunk more costs a change of the heap map.
 //!
-//! A client that detaches takes back what it did not hand out; one that dies loses that much until
-//! its chunks are rebuilt.
+//! A client that detaches takes back what it did not hand out. What one that dies had set aside
+//! comes to light like all that nothing names: when the slot's next holder collects.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -32,7 +32,11 @@ use recycle::Recycler;
 mod claim;
 mod counter;
 mod holdings;
+mod ledger;
 mod recycle;
+mod reset;
+
+pub(crate) use ledger::Unnamed;
 
 /// Objects set aside at first; each time twice as many.
 const FIRST_BATCH: u64 = 8;
@@ -54,7 +58,7 @@ pub(crate) struct Heap {
     seeds: Cell<Option<u64>>,
     /// A heap-map record that was proposed and is as good as new.
     spare: Cell<Option<Pointer>>,
-    recycler: Recycler,
+    pub(crate) recycler: Recycler,
     gate: Gate,
 }
 
@@ -121,29 +125,10 @@ impl Heap {
         group: &Group<F, C>,
         kind: Kind,
     ) -> Result<Pointer, Error> {
-        match self.take(kind) {
+        match self.recycler.take_fresh(kind).or_else(|| self.take(kind)) {
             Some(pointer) => Ok(pointer),
             None => Box::pin(self.allocate_slowly(group, kind)).await,
         }
-    }
-
-    /// Memory for an object of at least `words` words that is the same at every node: wherever such
-    /// an object is set aside, be it too large. For small objects that come seldom.
-    pub(crate) async fn allocate_anywhere<F: Fabric, C: Clock>(
-        &self,
-        group: &Group<F, C>,
-        words: usize,
-    ) -> Result<Pointer, Error> {
-        let wanted = self.plain(words);
-        let fits = |kind: Kind| match (kind.class, wanted.class) {
-            (Class::Plain(size), Class::Plain(least)) => size >= least,
-            _ => false,
-        };
-        let best = (self.arenas.borrow().iter())
-            .filter(|arena| fits(arena.kind) && arena.next < arena.aside)
-            .map(|arena| arena.kind)
-            .min_by_key(|kind| kind.class.encode());
-        self.allocate(group, best.unwrap_or(wanted)).await
     }
 
     /// Takes back what was set aside and not handed out, in the background.
@@ -164,6 +149,7 @@ impl Heap {
         &self,
         group: &Group<F, C>,
     ) -> Result<u64, Error> {
+        let _inside = self.gate.enter().await;
         self.read_map(group).await?;
         let owned = self.map.borrow().iter().filter(|entry| **entry != 0).count();
         Ok((self.geometry.first_chunk() + owned) as u64 * self.geometry.chunk_bytes)
@@ -171,11 +157,12 @@ impl Heap {
 
     /// A buffer, if one came back or is set aside.
     ///
-    /// What came back is for buffers alone: a buffer's lock keeps its place and only grows, and would
-    /// be taken for a record's accepted ballot.
+    /// What came back without being reset is for buffers alone: a buffer's lock keeps its place and
+    /// only grows, and would be taken for a record's accepted ballot.
     #[inline]
     pub(crate) fn take_buffer(&self, kind: Kind) -> Option<Pointer> {
-        self.recycler.take(kind).or_else(|| self.take(kind))
+        let back = self.recycler.take(kind).or_else(|| self.recycler.take_fresh(kind));
+        back.or_else(|| self.take(kind))
     }
 
     /// Memory for an object, if such objects are set aside.
@@ -188,7 +175,9 @@ impl Heap {
         }
         let index = arena.next;
         arena.next += 1;
-        Some(self.geometry.object(arena.chunk, kind.class, kind.home, index))
+        let object = self.geometry.object(arena.chunk, kind.class, kind.home, index);
+        self.recycler.handed_out(object);
+        Some(object)
     }
 
     /// Takes back an object that was handed out and that no chain has named.
@@ -199,6 +188,7 @@ impl Heap {
             && self.geometry.object(arena.chunk, kind.class, kind.home, last) == pointer
         {
             arena.next = last;
+            self.recycler.untouched(pointer);
             return;
         }
         self.recycler.take_back(kind, pointer);
@@ -216,28 +206,6 @@ impl Heap {
         epoch: impl Fn() -> u64,
     ) {
         self.recycler.wrote(register, buffer, register.own_stamp(), before, epoch);
-    }
-
-    /// Takes in what came back by `epoch`, if that is at least so much, and calls `each` with it.
-    /// Yields how much there was.
-    pub(crate) fn reclaim(
-        &self,
-        kind: Kind,
-        epoch: u64,
-        least: usize,
-        each: impl Fn(Pointer),
-    ) -> usize {
-        self.recycler.reclaim(kind, epoch, least, each)
-    }
-
-    /// How many buffers came back so far.
-    pub(crate) fn reclaimed(&self) -> u64 {
-        self.recycler.reclaimed()
-    }
-
-    /// Whether objects of this kind will come back when operations under way are over.
-    pub(crate) fn waits(&self, kind: Kind) -> bool {
-        self.recycler.waits(kind)
     }
 
     #[cold]
@@ -339,7 +307,7 @@ impl Heap {
                         .map_or(FIRST_BATCH, |arena| arena.batch);
                     arenas.retain(|arena| arena.kind != kind);
                     arenas.push(Arena { kind, chunk, next: used, aside: used, limit, batch });
-                    self.recycler.open(chunk, kind);
+                    self.recycler.open(chunk, kind, used);
                     return Ok(true);
                 }
             }
@@ -357,6 +325,44 @@ impl Heap {
                 kind.class != Class::Run || self.run_length(&map, chunk) == kind.chunks
             })
             .collect()
+    }
+
+    /// Opens the ledgers of all chunks that are this slot's, for a collection. Yields those chunks.
+    pub(crate) async fn take_stock<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+    ) -> Result<Vec<usize>, Error> {
+        // A claim under way must find the map that goes with its view.
+        let _inside = self.gate.enter().await;
+        self.read_map(group).await?;
+        let own = self.own_chunks();
+        let unknown = own.iter().flat_map(|&(chunk, class, chunks)| {
+            let homes = if let Class::Homed { .. } = class { self.geometry.nodes } else { 1 };
+            let kind = move |home| Kind { class, home: NodeId(home as u8), chunks };
+            (0..homes).map(move |home| (chunk, kind(home)))
+        });
+        let unknown: Vec<(usize, Kind)> =
+            unknown.filter(|(chunk, kind)| !self.recycler.is_open(*chunk, kind.home)).collect();
+        for batch in unknown.chunks(MAX_VERBS) {
+            let counters: Vec<Address> =
+                batch.iter().map(|(chunk, kind)| self.geometry.counter(*chunk, kind.home)).collect();
+            let used = read_counters(group, &counters).await?;
+            for (&(chunk, kind), &used) in batch.iter().zip(&used) {
+                if used > self.geometry.objects(kind.class) {
+                    return Err(DAMAGED);
+                }
+                // Another operation may have opened it meanwhile, and knows better.
+                self.recycler.open(chunk, kind, used);
+            }
+        }
+        Ok(own.into_iter().map(|(chunk, ..)| chunk).collect())
+    }
+
+    /// Whether this is the record kept for the next claim: nothing names it, but it is not garbage.
+    pub(crate) fn is_spare(&self, record: Pointer) -> bool {
+        let spare = self.spare.take();
+        self.spare.set(spare);
+        spare == Some(record)
     }
 
     fn full(&self, kind: Kind) -> Error {

@@ -6,7 +6,7 @@
 //! changes, and a split bucket stays split*, so that a client may remember splits for ever and
 //! never reads the wrong bucket.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
 use heapless::Vec;
@@ -36,8 +36,9 @@ pub(crate) struct Index {
     geometry: Geometry,
     /// Cells that were split, with their children's.
     splits: RefCell<HashMap<Pointer, [Pointer; 2]>>,
-    /// Buckets as last seen.
+    /// Buckets as last seen, in this generation.
     buckets: RefCell<Cache<Pointer, (View, Bucket)>>,
+    generation: Cell<u64>,
 }
 
 /// A bucket with its cell.
@@ -46,11 +47,20 @@ pub(crate) struct Located {
     pub(crate) cell: CellRef,
     pub(crate) view: View,
     pub(crate) bucket: Bucket,
+    /// The generation in which it was looked up, or an earlier one.
+    pub(crate) generation: u64,
 }
 
 impl Index {
     pub(crate) fn new(geometry: Geometry, buckets: usize) -> Self {
-        Self { geometry, splits: RefCell::default(), buckets: RefCell::new(Cache::new(buckets)) }
+        let buckets = RefCell::new(Cache::new(buckets));
+        Self { geometry, splits: RefCell::default(), buckets, generation: Cell::new(0) }
+    }
+
+    /// Another generation: forgets what buckets held. Splits are for ever.
+    pub(crate) fn renew(&self, generation: u64) {
+        self.generation.set(generation);
+        self.buckets.borrow_mut().clear();
     }
 
     /// How to find what was born with a bucket's record.
@@ -92,7 +102,8 @@ impl Index {
             }
             if cached && let Some((view, bucket)) = self.buckets.borrow().get(&place.pointer) {
                 let (view, bucket) = (*view, bucket.clone());
-                return Ok(Located { cell: cell_ref(place), view, bucket });
+                let generation = self.generation.get();
+                return Ok(Located { cell: cell_ref(place), view, bucket, generation });
             }
             let located = self.read(group, place, prefix(hash, depth), depth).await?;
             self.remember(&located);
@@ -111,17 +122,29 @@ impl Index {
         prefix: u64,
         depth: u32,
     ) -> Result<Located, Error> {
-        let cell = cell_ref(place);
+        let (cell, generation) = (cell_ref(place), self.generation.get());
         let committed = cell::read(group, &cell, &self.births()).await?;
+        self.located(cell, generation, &committed, prefix, depth)
+    }
+
+    /// A bucket with its cell, as the committed record says it is.
+    fn located<F: Fabric>(
+        &self,
+        cell: CellRef,
+        generation: u64,
+        committed: &cell::Committed<'_, F>,
+        prefix: u64,
+        depth: u32,
+    ) -> Result<Located, Error> {
         let bucket = if committed.is_empty() {
             Bucket::empty(depth, prefix)
         } else {
-            Bucket::decode(&committed).ok_or(Error::Damaged)?
+            Bucket::decode(committed).ok_or(Error::Damaged)?
         };
         if bucket.depth != depth || bucket.prefix != prefix {
             return Err(Error::Damaged);
         }
-        Ok(Located { cell, view: committed.view, bucket })
+        Ok(Located { cell, view: committed.view, bucket, generation })
     }
 
     /// The first bucket for a hash, and its depth.
@@ -135,6 +158,7 @@ impl Index {
     pub(crate) fn remember(&self, located: &Located) {
         let pointer = located.cell.place.pointer;
         match &located.bucket.content {
+            Content::Entries { .. } if located.generation != self.generation.get() => {}
             Content::Entries { .. } => {
                 let seen = (located.view, located.bucket.clone());
                 self.buckets.borrow_mut().insert(pointer, seen);
@@ -229,17 +253,41 @@ impl Index {
     ) -> Result<Option<Located>, Error> {
         while let Some((place, prefix, depth)) = walk.stack.pop() {
             let located = self.read(group, place, prefix, depth).await?;
-            let Content::Split(children) = &located.bucket.content else {
+            if let Content::Entries { .. } = located.bucket.content {
                 return Ok(Some(located));
-            };
-            self.remember(&located);
-            for (bit, child) in children.iter().enumerate().rev() {
-                let place = child_place(&self.geometry, child.cell).ok_or(Error::Damaged)?;
-                let prefix = prefix | ((bit as u64) << (63 - depth.min(63)));
-                walk.stack.push((place, prefix, depth + 1)).map_err(|_| Error::Damaged)?;
             }
+            self.descend(walk, &located)?;
         }
         Ok(None)
+    }
+
+    /// The next bucket of a walk, split or not, once its cell is quiet. `None` at the end, and an
+    /// error if others go on changing it.
+    pub(crate) async fn quiet_step<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        walk: &mut Walk,
+    ) -> Result<Option<Located>, Error> {
+        let Some((place, prefix, depth)) = walk.stack.pop() else { return Ok(None) };
+        let (cell, generation) = (cell_ref(place), self.generation.get());
+        let quiet = cell::quiet(group, &cell, &self.births()).await?;
+        let committed = quiet.ok_or(Error::Contended)?;
+        let located = self.located(cell, generation, &committed, prefix, depth)?;
+        self.descend(walk, &located)?;
+        Ok(Some(located))
+    }
+
+    /// Goes on with a bucket's children, if it was split.
+    fn descend(&self, walk: &mut Walk, located: &Located) -> Result<(), Error> {
+        let Content::Split(children) = &located.bucket.content else { return Ok(()) };
+        self.remember(located);
+        let Bucket { prefix, depth, .. } = located.bucket;
+        for (bit, child) in children.iter().enumerate().rev() {
+            let place = child_place(&self.geometry, child.cell).ok_or(Error::Damaged)?;
+            let prefix = prefix | ((bit as u64) << (63 - depth.min(63)));
+            walk.stack.push((place, prefix, depth + 1)).map_err(|_| Error::Damaged)?;
+        }
+        Ok(())
     }
 }
 

@@ -63,7 +63,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     stamp,
                     slot,
                 );
-                self.locations.insert(key, register);
+                self.locations.insert(key, register, located.generation);
                 return Ok(true);
             }
             self.index.forget(located.cell.place.pointer);
@@ -82,7 +82,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let Some(mut register) = entry.register(&self.geometry) else { continue };
             match P::read(&self.group, &mut register, Check::Key(key)).await? {
                 Found::Value(_) => {
-                    self.locations.insert(key, register);
+                    self.locations.insert(key, register, located.generation);
                     return Ok(Before::Exists);
                 }
                 Found::Deleted => dead = Some(entry.pointer),
@@ -149,7 +149,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     }
 
     /// Changes a bucket to `bucket`. False if another change came first.
-    async fn change(
+    pub(crate) async fn change(
         &self,
         located: &Located,
         bucket: Bucket,
@@ -164,7 +164,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             cell::propose(&self.group, &located.cell, &located.view, &proposal, &births).await?;
         let Proposed::Committed(view) = proposed else { return Ok(false) };
         if view.record() == record {
-            self.index.remember(&Located { cell: located.cell, view, bucket });
+            self.index.remember(&Located { view, bucket, ..*located });
         } else {
             // Others have built on it. Their record says more than this bucket: to propose this
             // one's entries on it would take theirs away.

@@ -44,6 +44,7 @@ mod blocking;
 mod bucket;
 mod cache;
 mod client;
+mod collect;
 mod counters;
 mod delete;
 mod error;

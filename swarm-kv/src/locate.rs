@@ -40,7 +40,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         for entry in entries(&located, hash, key) {
             let Some(mut register) = entry.register(&self.geometry) else { continue };
             if confirm(&self.group, &mut register, key).await? {
-                self.locations.insert(key, register);
+                self.locations.insert(key, register, located.generation);
                 return Ok(Some((register, true)));
             }
         }

@@ -2,8 +2,8 @@
 
 use swarm_core::clock::Clock;
 use swarm_core::counting::Counting;
-use swarm_core::fabric::Fabric;
-use swarm_core::layout::{buffer, words_for};
+use swarm_core::fabric::{Fabric, NodeId};
+use swarm_core::layout::{Place, buffer, words_for};
 use swarm_core::register::{Begun, Protocol, Register, Write, Written};
 use swarm_core::words::{Pointer, Stamp};
 
@@ -26,6 +26,8 @@ pub(crate) struct Update<'c, 'v, F: Fabric + 'c, C: Clock + 'c, P: Protocol> {
 pub(crate) struct UpdateBegun<'c, 'v, F: Fabric + 'c, C: Clock + 'c, P: Protocol> {
     turn: Turn<'c>,
     register: Register,
+    /// The generation in which it was remembered.
+    generation: u64,
     /// What was met there before.
     before: [Stamp; 2],
     write: Write<'v>,
@@ -54,8 +56,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             match P::begin_write(&self.group, register, write) {
                 Begun::Done(Ok(Written::Done)) => self.wrote(register, write.buffer, before),
                 written => {
-                    let register = *register;
-                    rest = Some(UpdateBegun { turn, register, before, write, written });
+                    let (register, generation) = (*register, self.locations.generation());
+                    rest = Some(UpdateBegun { turn, register, generation, before, write, written });
                 }
             }
         });
@@ -76,14 +78,15 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         here: Here<'c, F, C, P>,
     ) -> Result<bool, Error> {
         let Update { hash, value, begun } = update;
-        let Some(UpdateBegun { turn: _turn, mut register, before, write, written }) = begun else {
+        let Some(begun) = begun else {
             drop(here);
-            let whole = self.with_memory(value, async || {
+            let whole = self.with_memory(async || {
                 let _turn = self.turn(hash).await;
                 self.update_now(hash, key, value).await
             });
             return Box::pin(whole).await;
         };
+        let UpdateBegun { turn: _turn, mut register, generation, before, write, written } = begun;
         let written = match written {
             Begun::Done(written) => written,
             Begun::Rest(writing) => {
@@ -98,7 +101,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         if written == Ok(Written::Done) {
             self.wrote(&register, write.buffer, before);
         }
-        match self.updated(hash, key, &register, false, written)? {
+        match self.updated(hash, key, (&register, generation), false, written)? {
             Some(done) => Ok(done),
             None => Box::pin(self.update_now(hash, key, value)).await,
         }
@@ -112,6 +115,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         value: &[u8],
     ) -> Result<bool, Error> {
         for _ in 0..TRIES {
+            let generation = self.locations.generation();
             let Some((mut register, fresh)) = self.locate(hash, key).await? else {
                 return Ok(false);
             };
@@ -121,7 +125,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             if written == Ok(Written::Done) {
                 self.wrote(&register, write.buffer, before);
             }
-            if let Some(done) = self.updated(hash, key, &register, fresh, written)? {
+            if let Some(done) = self.updated(hash, key, (&register, generation), fresh, written)? {
                 return Ok(done);
             }
         }
@@ -134,13 +138,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         &self,
         hash: u64,
         key: &[u8],
-        register: &Register,
+        (register, generation): (&Register, u64),
         fresh: bool,
         written: Result<Written, swarm_core::error::Error>,
     ) -> Result<Option<bool>, Error> {
         match written {
             Ok(Written::Done) => {
-                self.locations.update(hash, key, register);
+                self.locations.update(hash, key, register, generation);
                 return Ok(Some(true));
             }
             Ok(Written::Deleted) | Err(swarm_core::error::Error::Gone) => {}
@@ -183,7 +187,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let presence = self.presence.as_ref()?;
         presence.settle(self.group.fabric());
         let board = presence.board();
-        self.heap.reclaim(kind, board.advance(), least, |buffer| board.reclaimed(buffer));
+        let recycler = &self.heap.recycler;
+        recycler.reclaim(kind, board.advance(), least, |buffer| {
+            board.reclaimed(&Place::everywhere(buffer, NodeId(0)));
+        });
         self.heap.take_buffer(kind)
     }
 
@@ -194,11 +201,6 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             Err(full @ Error::Full(_)) => self.buffer_back(kind, 1).ok_or(full),
             told => told,
         }
-    }
-
-    /// Whether memory for `value` will come back when operations under way are over.
-    pub(crate) fn waits_for_memory(&self, value: &[u8]) -> bool {
-        self.heap.waits(self.heap.plain(buffer_words(value)))
     }
 
     /// The same, if memory is set aside.

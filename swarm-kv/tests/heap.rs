@@ -129,3 +129,54 @@ fn who_is_in_the_middle_of_something_holds_up_the_others_no_longer_than_that() {
         quick.put(b"key", &[n as u8; 3000]).expect("there is memory again");
     }
 }
+
+/// Registers, records, first buffers and what others' writes took the place of come back as well.
+#[test]
+fn inserts_and_deletes_wear_nothing_out() {
+    let (_dir, pool) = pool(4 << 20);
+    let clients: Vec<_> =
+        (0..3).map(|_| shm::open(&pool, Options::default()).expect("a slot")).collect();
+    let size = |round: usize| [40, 700, 200, 1200][round % 4];
+    let key = |round: usize| format!("key {}", round % 300).into_bytes();
+    let (mut written, mut round) = (0, 0);
+    while written < 20 * (4 << 20) {
+        let client = clients[round % clients.len()].blocking();
+        let value = vec![round as u8; size(round)];
+        let stored = client.put(&key(round), &value);
+        stored.unwrap_or_else(|error| panic!("after {written} bytes in round {round}: {error}"));
+        assert_eq!(client.get(&key(round)).expect("a get").as_deref(), Some(&value[..]));
+        let gone = clients[(round + 1) % clients.len()].blocking();
+        gone.delete(&key(round + 150)).expect("a delete");
+        assert!(gone.get(&key(round + 150)).expect("a get").is_none());
+        written += value.len();
+        round += 1;
+    }
+    let reclaimed: u64 = clients.iter().map(|client| client.counters().reclaimed).sum();
+    println!("{round} rounds, {reclaimed} objects came back");
+}
+
+/// A full pool takes inserts again after deletes, and meanwhile serves all else.
+#[test]
+fn a_full_pool_takes_inserts_again_after_deletes() {
+    let (_dir, pool) = pool(4 << 20);
+    let client = shm::open(&pool, Options::default()).expect("a slot");
+    let client = client.blocking();
+    let key = |n: usize| format!("key {n}").into_bytes();
+    let mut stored = 0;
+    while client.insert(&key(stored), &[stored as u8; 900]).is_ok() {
+        stored += 1;
+    }
+    println!("{stored} keys");
+    for round in 0..3 {
+        for n in 0..stored {
+            assert_eq!(client.get(&key(n)).expect("a get").expect("there").len(), 900);
+        }
+        for n in 0..stored / 2 {
+            client.delete(&key(n)).expect("a delete");
+        }
+        for n in 0..stored / 2 {
+            let again = client.insert(&key(n), &[round; 900]);
+            again.unwrap_or_else(|error| panic!("round {round}, after {n} of {stored}: {error}"));
+        }
+    }
+}

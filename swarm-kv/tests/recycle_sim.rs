@@ -19,10 +19,11 @@ use swarm_core::epoch::Board;
 use swarm_core::fabric::Fabric;
 use swarm_core::geometry::Geometry;
 use swarm_core::history::{BUDGET, Call, Recorder, check};
-use swarm_core::layout::buffer;
+use swarm_core::layout::{Place, buffer, register};
+use swarm_core::node_set::NodeSet;
+use swarm_core::sim::dropped_after;
 use swarm_core::sim::shrink::story;
 use swarm_core::sim::{Chaos, Conduct, Outcome, Policy, Setup, Sim, SimFabric};
-use swarm_core::words::{GRANULE_WORDS, Pointer};
 
 /// Steps of one schedule at most.
 const STEPS: u64 = 5_000_000;
@@ -38,6 +39,10 @@ const ROUNDS: usize = 50;
 struct Notes {
     /// How often the epoch moved on.
     moves: Cell<u64>,
+    /// How often clients were told to forget places.
+    generation: Cell<u64>,
+    /// Tasks of each client that are at work.
+    working: RefCell<[usize; CLIENTS + 1]>,
     /// Of each seat: whose it is, and since when, or 0.
     seats: RefCell<Vec<(usize, u64)>>,
 }
@@ -77,21 +82,52 @@ impl Board for Seat {
         self.notes.moves.get() + 1
     }
 
-    fn reclaimed(&self, buffer: Pointer) {
-        let first = buffer.0 * GRANULE_WORDS as u64;
-        self.world.forbid(first..first + buffer::HEADER_WORDS as u64);
+    fn generation(&self) -> u64 {
+        self.notes.generation.get()
+    }
+
+    fn renew(&self) {
+        self.notes.generation.set(self.generation() + 1);
+    }
+
+    fn reclaimed(&self, memory: &Place) {
+        // Up to a buffer's value, a record's payload; from a register's slots to its header.
+        let words = if memory.stride == 0 { buffer::HEADER_WORDS } else { register::KEY };
+        let at = |node| {
+            let first = memory.at(node, self.world.nodes()).0;
+            (node, first..first + words as u64)
+        };
+        self.world.forbid(NodeSet::all(self.world.nodes()).map(at).collect());
     }
 
     fn advance(&self) -> u64 {
         let epoch = self.epoch();
         let seats = self.notes.seats.borrow();
         let over = |&(client, since): &(usize, u64)| {
-            since == 0 || since == epoch || self.world.is_gone(client)
+            // One that has left is not there to say so once its chains are over.
+            let has_left = self.notes.working.borrow()[client] == 0 && self.world.is_still(client);
+            since == 0 || since == epoch || has_left || self.world.is_gone(client)
         };
         if seats.iter().all(over) {
             self.notes.moves.set(epoch);
         }
         self.epoch()
+    }
+}
+
+/// A task that is at work.
+struct Works(Rc<Notes>, usize);
+
+impl Works {
+    fn new(notes: &Rc<Notes>, client: usize) -> Self {
+        notes.working.borrow_mut()[client] += 1;
+        Self(Rc::clone(notes), client)
+    }
+}
+
+impl Drop for Works {
+    fn drop(&mut self) {
+        self.0.working.borrow_mut()[self.1] -= 1;
     }
 }
 
@@ -110,6 +146,8 @@ struct Plan {
     mixes: [[u32; 5]; 2],
     /// How many operations are dropped half-way.
     drops: f64,
+    /// Of how many operations comes a collection in front.
+    collections: f64,
     /// Beyond this, clocks do not disagree; nanoseconds.
     skew: i64,
     /// How likely a client's processor loads and stores the nodes' memory itself.
@@ -148,6 +186,7 @@ impl Plan {
             rounds: rng.u64(16..ROUNDS as u64),
             mixes,
             drops: [0.0, 0.05][rng.usize(..2)],
+            collections: [0.0, 0.1, 0.3][rng.usize(..3)],
             skew: [1, 300, 3000][rng.usize(..3)],
             near: [0.0, 0.5, 1.0][rng.usize(..3)],
         }
@@ -229,7 +268,9 @@ impl Stage {
         let id = self.plan.setup.clients - 1;
         let story = self.story(id, id, self.sim.fabric(id));
         let keys = self.plan.keys;
+        let works = Works::new(&self.notes, id);
         self.sim.spawn(id, async move {
+            let _works = works;
             // One word each, so that most later values do not fit in place.
             for number in 0..keys {
                 story.call(number, Call::Put(952 + 4 * number), None).await.expect("put");
@@ -248,7 +289,9 @@ impl Stage {
             let (turns, mut rng) = (self.sim.fabric(id), Rng::with_seed(rng.u64(..)));
             let (story, conduct) = (Rc::clone(&story), self.conduct.clone());
             let reclaimed = Rc::clone(&self.reclaimed);
+            let works = Works::new(&self.notes, id);
             self.sim.spawn(id, async move {
+                let _works = works;
                 operate(&story, &turns, &mut rng, (plan, &conduct), (task, may_fail)).await;
                 if task == 0 {
                     reclaimed.set(reclaimed.get() + story.client.counters().reclaimed);
@@ -265,7 +308,9 @@ impl Stage {
         self.sim.set_chaos(Chaos::NONE);
         let story = self.story(id, clients, self.sim.fabric(id));
         let keys = self.plan.keys;
+        let works = Works::new(&self.notes, id);
         self.sim.spawn(id, async move {
+            let _works = works;
             for number in 0..keys {
                 story.call(number, Call::Get, None).await.expect("the last look");
             }
@@ -290,10 +335,16 @@ async fn operate<F: Fabric>(
             continue;
         }
         turns.turn().await;
+        if rng.f64() < plan.collections {
+            turns.note("a collection");
+            // Where a node does not answer, nothing is found.
+            let found = dropped_after(polls.map(|polls| 10 * polls), story.client.collect()).await;
+            turns.note(format_args!("found {found:?}"));
+        }
         turns.note(format_args!("{call:?} of key {key}"));
         match story.call(key, call, polls).await {
             Ok(()) | Err(GaveUp::Dropped) => {}
-            Err(gave_up) if may_fail && gave_up.is_no_majority() => {}
+            Err(gave_up) if may_fail && gave_up.is_late() => {}
             Err(gave_up) if gave_up.is_full() => {}
             Err(gave_up) => panic!("client {}: {call:?} of key {key}: {gave_up:?}", story.id),
         }

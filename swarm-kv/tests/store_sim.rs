@@ -266,7 +266,7 @@ async fn operate<F: Fabric>(
         turns.note(format_args!("{call:?} of key {key}"));
         match story.call(key, call, polls).await {
             Ok(()) | Err(GaveUp::Dropped) => {}
-            Err(gave_up) if may_fail && gave_up.is_no_majority() => {}
+            Err(gave_up) if may_fail && gave_up.is_late() => {}
             // A slot that loses every claim for its first chunk runs out of records to claim with.
             Err(gave_up) if gave_up.is_full() => {}
             Err(gave_up) => panic!("client {}: {call:?} of key {key}: {gave_up:?}", story.id),

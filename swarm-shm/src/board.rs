@@ -17,6 +17,9 @@ use crate::mapping::Window;
 use crate::pool::Pool;
 use crate::sync::{Ordering, fence, fence_behind_cas};
 
+/// The word that counts generations, from the one that counts epochs.
+const GENERATION: usize = 1;
+
 /// The pool's board, as the client in one slot sees it.
 #[derive(Debug)]
 pub struct PoolBoard {
@@ -73,6 +76,19 @@ impl Board for PoolBoard {
         // Acquire: pairs with the release in `advance`, for those who did not look at the others'
         // words themselves.
         self.epoch.words()[0].load(Ordering::Acquire) + 1
+    }
+
+    #[inline]
+    fn generation(&self) -> u64 {
+        // Ordered by the fences of `enter` and `renew`; both words are in one cache line.
+        self.epoch.words()[GENERATION].load(Ordering::Relaxed)
+    }
+
+    fn renew(&self) {
+        self.epoch.words()[GENERATION].fetch_add(1, Ordering::AcqRel);
+        // In front of reading the epoch: who enters in a later one than is read behind this meets
+        // the generation.
+        fence(Ordering::SeqCst);
     }
 
     fn advance(&self) -> u64 {

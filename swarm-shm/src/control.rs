@@ -8,6 +8,7 @@
 //!        128  calibrations    of the clock: 8 words for each of the last boots
 //!        256  client slots    the holder's pid namespace and process id
 //!       1280  epoch           how often it moved on
+//!       1281  generation      how often clients were told to forget places
 //!       1536  board           8 words for each client slot: see `board`
 //! byte 77824  end
 //! ```

@@ -23,6 +23,7 @@ mod classic;
 mod judge;
 mod offer;
 mod propose;
+mod quiet;
 mod read;
 mod record;
 mod view;
@@ -30,6 +31,7 @@ mod view;
 pub use judge::committed;
 pub use offer::{Birth, Births, MAX_BIRTHS, Newborn};
 pub use propose::{Proposal, Proposed, propose};
+pub use quiet::quiet;
 pub use read::{Committed, read};
 pub use view::View;
 

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 use std::boxed::Box;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::vec::Vec;
 
 use fastrand::Rng;
@@ -20,32 +20,34 @@ type Page = Box<[u64; PAGE]>;
 pub(super) struct Memory {
     pages: Vec<Option<Page>>,
     limit: u64,
-    /// Words that are nobody's.
-    forbidden: BTreeSet<u64>,
+    /// Words that are nobody's, and the clients that may use them again.
+    forbidden: BTreeMap<u64, usize>,
     /// Sum of a hash for each word that is not zero.
     print: u64,
 }
 
 impl Memory {
     pub(super) fn new(limit: u64) -> Self {
-        Self { pages: Vec::new(), limit, forbidden: BTreeSet::new(), print: 0 }
+        Self { pages: Vec::new(), limit, forbidden: BTreeMap::new(), print: 0 }
     }
 
-    /// Words that nobody may touch any more, or that are somebody's again.
-    pub(super) fn forbid(&mut self, words: Range<u64>, forbidden: bool) {
+    /// Words that nobody may touch any more but by `next`'s WRITE, or that are somebody's again.
+    pub(super) fn forbid(&mut self, words: Range<u64>, next: Option<usize>) {
         for word in words {
-            if forbidden {
-                self.forbidden.insert(word);
-            } else {
-                self.forbidden.remove(&word);
-            }
+            match next {
+                Some(client) => self.forbidden.insert(word, client),
+                None => self.forbidden.remove(&word),
+            };
         }
     }
 
     /// A verb that begins at `at` touches a word. (A READ of a value whose length is not known may
-    /// reach into what lies behind it, and makes nothing of that.)
-    fn meet(&self, at: Address) {
-        assert!(!self.forbidden.contains(&at.0), "a verb meets memory that is nobody's: {at:?}");
+    /// reach into what lies behind it, and makes nothing of that.) Who is to use memory next may
+    /// look at it.
+    fn meet(&self, at: Address, reader: Option<usize>) {
+        let next = self.forbidden.get(&at.0);
+        let may = next.is_none_or(|next| reader == Some(*next));
+        assert!(may, "a verb meets memory that is nobody's: {at:?}");
     }
 
     pub(super) fn get(&self, at: Address) -> u64 {
@@ -102,6 +104,7 @@ impl Op {
 /// A copy of a posted chain, and how far it has come.
 #[derive(Debug, Default)]
 pub(super) struct Chain {
+    client: usize,
     ops: Vec<Op>,
     payload: Vec<u64>,
     reply: Vec<u64>,
@@ -112,8 +115,9 @@ pub(super) struct Chain {
 }
 
 impl Chain {
-    /// Begins anew as a copy of `verbs`.
-    pub(super) fn load(&mut self, verbs: &[Verb<'_>]) {
+    /// Begins anew as a copy of `verbs` that `client` has posted.
+    pub(super) fn load(&mut self, client: usize, verbs: &[Verb<'_>]) {
+        self.client = client;
         self.ops.clear();
         self.payload.clear();
         self.left.clear();
@@ -209,7 +213,8 @@ impl Chain {
     fn touch_left(&mut self, memory: &mut Memory, index: usize, mut log: impl FnMut(WordStep)) {
         let word = self.left.swap_remove(index) as usize;
         let (Op::Read { at, .. } | Op::Write { at, .. } | Op::Cas { at, .. }) = self.ops[self.verb];
-        memory.meet(at);
+        let reads = matches!(self.ops[self.verb], Op::Read { .. });
+        memory.meet(at, reads.then_some(self.client));
         log(match self.ops[self.verb] {
             Op::Read { at, reply, .. } => {
                 let at = at.plus(word);

@@ -38,16 +38,21 @@ impl SimFabric {
 
     /// Whether `client` is dead, and nothing that it posted can take effect any more.
     pub fn is_gone(&self, client: usize) -> bool {
-        let world = self.world.borrow();
-        world.is_dead(client) && world.oldest_under_way(client) == world.posts(client)
+        self.world.borrow().is_dead(client) && self.is_still(client)
     }
 
-    /// These words are nobody's until this client WRITEs there: a verb that begins with one of
-    /// them before touches memory after its time.
+    /// Whether nothing that `client` has posted can take effect any more.
+    pub fn is_still(&self, client: usize) -> bool {
+        let world = self.world.borrow();
+        world.oldest_under_way(client) == world.posts(client)
+    }
+
+    /// These words are nobody's until this client WRITEs to some of them: a verb that begins with
+    /// one of them before touches memory after its time.
     ///
     /// # Panics
     /// Whoever plays the schedule does, at such a verb.
-    pub fn forbid(&self, words: Range<u64>) {
+    pub fn forbid(&self, words: Vec<(NodeId, Range<u64>)>) {
         self.world.borrow_mut().forbid(self.client, words);
     }
 

@@ -103,7 +103,7 @@ pub(super) struct World {
     pub(super) calm: bool,
     pub(super) trace: Option<Trace>,
     /// Words that are nobody's, and whose they will be next.
-    forbidden: Vec<(usize, Range<u64>)>,
+    forbidden: Vec<(usize, Vec<(NodeId, Range<u64>)>)>,
 }
 
 impl World {
@@ -146,12 +146,12 @@ impl World {
     pub(super) fn post(&mut self, client: usize, node: NodeId, verbs: &[Verb<'_>]) -> usize {
         assert!(verbs.len() <= MAX_VERBS, "a chain holds at most {MAX_VERBS} verbs");
         assert!(!self.clients[client].dead, "client {client} is dead and posts");
-        self.allow(client, verbs);
+        self.allow(client, node, verbs);
         let queue = self.queue(client, node);
         let id = self.entry(queue);
         self.entries[id].number = self.clients[client].posts;
         self.clients[client].posts += 1;
-        self.entries[id].chain.load(verbs);
+        self.entries[id].chain.load(client, verbs);
         match self.nodes[node.index()].state {
             NodeState::Up | NodeState::Frozen => {
                 self.entries[id].fate = Fate::Posted { detached: false };
@@ -312,15 +312,17 @@ impl World {
         })
     }
 
-    /// These words are nobody's until the client WRITEs there again: whose verb meets them touches
-    /// memory after its time.
-    pub(super) fn forbid(&mut self, client: usize, words: Range<u64>) {
-        self.nodes.iter_mut().for_each(|node| node.memory.forbid(words.clone(), true));
+    /// These words of the nodes are nobody's until the client WRITEs to some of them again: whose
+    /// verb meets them touches memory after its time.
+    pub(super) fn forbid(&mut self, client: usize, words: Vec<(NodeId, Range<u64>)>) {
+        for (node, words) in &words {
+            self.nodes[node.index()].memory.forbid(words.clone(), Some(client));
+        }
         self.forbidden.push((client, words));
     }
 
     /// A client's WRITE makes words its own that it was to use again.
-    fn allow(&mut self, client: usize, verbs: &[Verb<'_>]) {
+    fn allow(&mut self, client: usize, node: NodeId, verbs: &[Verb<'_>]) {
         let writes = |words: &Range<u64>| {
             verbs.iter().any(|verb| match *verb {
                 Verb::Write { at, .. } => words.contains(&at.0),
@@ -329,9 +331,10 @@ impl World {
         };
         let mut at = 0;
         while let Some((owner, words)) = self.forbidden.get(at) {
-            if *owner == client && writes(words) {
-                let (_, words) = self.forbidden.swap_remove(at);
-                self.nodes.iter_mut().for_each(|node| node.memory.forbid(words.clone(), false));
+            if *owner == client && words.iter().any(|(of, words)| *of == node && writes(words)) {
+                for (node, words) in self.forbidden.swap_remove(at).1 {
+                    self.nodes[node.index()].memory.forbid(words, None);
+                }
             } else {
                 at += 1;
             }

@@ -165,10 +165,8 @@ impl<F: Fabric, C: Clock> Client<F, C> {
     /// Deletes.
     pub(crate) async fn delete<P: Protocol>(&mut self, polls: Polls) -> Result<Tally, GaveUp> {
         let call = self.recorder.called(self.id, 0, Call::Delete);
-        let number = self.group.number().expect("numbers last");
-        let write = Write { number, buffer: self.fresh(), value: &[] };
         let group = &self.group;
-        let deleted = group.fabric().track(P::delete(group, &mut self.register, write));
+        let deleted = group.fabric().track(P::delete(group, &mut self.register));
         let (deleted, tally) = polls.limit(deleted).await?;
         deleted?;
         self.recorder.answered(call, Answer::Done);

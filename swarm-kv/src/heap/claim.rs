@@ -182,6 +182,34 @@ impl Heap {
         Ok(committed.view)
     }
 
+    /// The map's record, once its cell is quiet.
+    ///
+    /// # Errors
+    /// Not all nodes answer, or others go on changing the map.
+    pub(crate) async fn quiet_record<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+    ) -> Result<Pointer, swarm_core::error::Error> {
+        let map = cell::quiet(group, &self.map_cell(), &NoBirths).await?;
+        Ok(map.ok_or(swarm_core::error::Error::Contended)?.view.record())
+    }
+
+    /// The chunks that are this slot's, by the map at hand: number, class, and how many an object
+    /// takes. Of a run the first.
+    pub(super) fn own_chunks(&self) -> Vec<(usize, Class, usize)> {
+        let map = self.map.borrow();
+        let own = |chunk: usize| {
+            let entry = map[chunk];
+            let class = Class::decode(entry as u16).filter(|_| (entry >> 16) as usize == self.slot)?;
+            match class {
+                Class::RunTail => None,
+                Class::Run => Some((chunk, class, self.run_length(&map, chunk))),
+                class => Some((chunk, class, 1)),
+            }
+        };
+        (0..map.len()).filter_map(own).collect()
+    }
+
     /// Chunks of the run that begins with `chunk`.
     pub(super) fn run_length(&self, map: &[u32], chunk: usize) -> usize {
         let tail = map_entry(self.slot, Class::RunTail);

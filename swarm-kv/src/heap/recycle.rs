@@ -1,84 +1,85 @@
-//! Buffers that come back.
+//! Memory that comes back.
 //!
-//! A client that has written a register again, and knows that the later write is complete, retires
+//! A client that has written a register again, and knows that the later write is complete, *retires*
 //! the buffer of its earlier one: no operation that begins afterwards can come across it, because
 //! every majority shows the later stamp. Once the epoch has moved on [`GRACE`] times nobody holds it
-//! any more either, and it is used again. It all rests on this: *a buffer is retired at most once for
-//! each time that it is handed out*, which the ledger sees to: it says of every buffer of this
-//! client's chunks which register it was written for, and under which timestamp, until it is
-//! retired. A stamp that is met late, of a former life of its buffer, does not agree with that.
+//! any more either, and it is used again. It all rests on this: *an object is retired at most once
+//! for each time that it is handed out*, which the [ledger](super::ledger) sees to: it says of every
+//! buffer which register it was written for, and under which timestamp, until it is retired. A
+//! stamp that is met late, of a former life of its buffer, does not agree with that.
 //!
-//! First buffers, that a bucket's record names as born with it, are never in the ledger: whoever
-//! adopts the record may still copy them. Nor are buffers of writes whose outcome is unknown.
+//! All else comes back through a [collection](crate::collect): first buffers, which a bucket's
+//! record names as born with it, so that whoever adopts the record may still copy them; buffers of
+//! writes whose outcome is unknown, or that others' writes took the place of; records; registers.
+//! Where the control words of such an object matter, they are reset at every node before it is used
+//! again.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
 use swarm_core::epoch::GRACE;
+use swarm_core::fabric::NodeId;
 use swarm_core::geometry::{Class, Geometry};
 use swarm_core::register::Register;
 use swarm_core::words::{Pointer, Stamp};
 
 use super::Kind;
+use super::ledger::{Entry, Ledgers, Unnamed};
 
 /// Retired buffers for which there is room without another allocation.
 const ROOM: usize = 16 << 10;
 
-/// The buffers of this client's writes.
-pub(super) struct Recycler {
+/// A client's objects, and those of them that came back.
+pub(crate) struct Recycler {
     geometry: Geometry,
-    /// Granules in a chunk are 2 to this power.
-    chunk_bits: u32,
-    /// By chunk; of this client's chunks for buffers only.
-    ledgers: RefCell<Vec<Option<Ledger>>>,
+    ledgers: RefCell<Ledgers>,
     shelves: RefCell<Vec<Shelf>>,
     reclaimed: Cell<u64>,
 }
 
-/// What the buffers of one chunk hold.
-struct Ledger {
-    /// Which shelf they come back to.
-    shelf: usize,
-    /// The distance from one buffer to the next, in granules; the first lies one behind the chunk's
-    /// first granule.
-    granules: u32,
-    /// Of each: the timestamp and the register of the complete write that it is for, or 0.
-    holds: Box<[u64]>,
-}
-
-/// Buffers of one kind that came back.
+/// Objects of one kind that came back.
 struct Shelf {
     kind: Kind,
-    /// Retired, and in which epoch; the earliest first.
+    /// Retired buffers, and in which epoch; the earliest first.
     retired: VecDeque<(u64, Pointer)>,
-    /// Nobody holds these any more.
+    /// Nobody holds these buffers any more. Their locks keep their place.
     ready: Vec<Pointer>,
+    /// Retired objects that are to be reset; the earliest first.
+    swept: VecDeque<(u64, Pointer)>,
+    /// As good as memory that was never used.
+    fresh: Vec<Pointer>,
 }
 
 impl Recycler {
     pub(super) fn new(geometry: Geometry) -> Self {
-        let ledgers = (0..geometry.chunks()).map(|_| None).collect();
-        let chunk_bits = geometry.chunk_granules().trailing_zeros();
         let (shelves, reclaimed) = Default::default();
-        Self { geometry, chunk_bits, ledgers: RefCell::new(ledgers), shelves, reclaimed }
+        Self { geometry, ledgers: RefCell::new(Ledgers::new(geometry)), shelves, reclaimed }
     }
 
-    /// From now on objects of this chunk are handed out.
-    pub(super) fn open(&self, chunk: usize, kind: Kind) {
-        let granules = match kind.class {
-            Class::Plain(size) => size.granules(),
-            Class::Run => self.geometry.chunk_granules(),
-            Class::Homed { .. } | Class::RunTail => return,
-        };
+    /// From now on objects of this kind in `chunk` are this client's; `used` were handed out before.
+    pub(super) fn open(&self, chunk: usize, kind: Kind, used: u64) {
+        self.ledgers.borrow_mut().open(chunk, kind, used);
         let mut shelves = self.shelves.borrow_mut();
-        let shelf = shelves.iter().position(|shelf| shelf.kind == kind).unwrap_or(shelves.len());
-        if shelf == shelves.len() {
-            let (retired, ready) = (VecDeque::with_capacity(ROOM), Vec::with_capacity(ROOM));
-            shelves.push(Shelf { kind, retired, ready });
+        if !shelves.iter().any(|shelf| shelf.kind == kind) {
+            shelves.push(Shelf::new(kind));
         }
-        let holds = vec![0; self.geometry.objects(kind.class) as usize].into_boxed_slice();
-        if let Some(ledger) = self.ledgers.borrow_mut().get_mut(chunk) {
-            *ledger = Some(Ledger { shelf, granules: granules as u32, holds });
+    }
+
+    /// Whether the objects of this home in `chunk` are known.
+    pub(super) fn is_open(&self, chunk: usize, home: NodeId) -> bool {
+        self.ledgers.borrow().is_open(chunk, home)
+    }
+
+    /// An object was handed out that was never used.
+    #[inline]
+    pub(super) fn handed_out(&self, object: Pointer) {
+        self.set(object, Entry::OUT);
+    }
+
+    #[inline(always)]
+    fn set(&self, object: Pointer, to: Entry) {
+        if let Some(entry) = self.ledgers.borrow_mut().find(object) {
+            *entry = to;
         }
     }
 
@@ -86,15 +87,34 @@ impl Recycler {
     #[inline]
     pub(super) fn take(&self, kind: Kind) -> Option<Pointer> {
         let mut shelves = self.shelves.borrow_mut();
-        shelves.iter_mut().find(|shelf| shelf.kind == kind)?.ready.pop()
+        let shelf = shelves.iter_mut().find(|shelf| shelf.kind == kind)?;
+        let buffer = shelf.ready.pop()?;
+        self.set(buffer, Entry::OUT);
+        Some(buffer)
+    }
+
+    /// An object that came back and is as good as one that was never used.
+    #[inline]
+    pub(super) fn take_fresh(&self, kind: Kind) -> Option<Pointer> {
+        let mut shelves = self.shelves.borrow_mut();
+        let shelf = shelves.iter_mut().find(|shelf| shelf.kind == kind)?;
+        let object = shelf.fresh.pop()?;
+        self.set(object, Entry::OUT);
+        Some(object)
     }
 
     /// Takes back a buffer that no chain has named.
     pub(super) fn take_back(&self, kind: Kind, buffer: Pointer) {
         let mut shelves = self.shelves.borrow_mut();
         if let Some(shelf) = shelves.iter_mut().find(|shelf| shelf.kind == kind) {
+            self.set(buffer, Entry::IDLE);
             shelf.ready.push(buffer);
         }
+    }
+
+    /// Takes back an object that is next to be handed out again from its chunk.
+    pub(super) fn untouched(&self, object: Pointer) {
+        self.set(object, Entry::IDLE);
     }
 
     /// A write of `buffer` to `register` is complete, whose stamp is `after`. Retires the buffers
@@ -116,8 +136,8 @@ impl Recycler {
         let mut ledgers = self.ledgers.borrow_mut();
         let own = register.place.pointer.0;
         let entry = |stamp| (format.timestamp(stamp).0 << format.pointer_bits) | own;
-        if let Some((_, holds)) = self.find(&mut ledgers, buffer) {
-            *holds = entry(after);
+        if let Some(object) = ledgers.find(buffer) {
+            *object = Entry::holds(entry(after));
         }
         let [latest, largest] = before;
         self.supersede(&mut ledgers, latest, after, entry(latest), &epoch);
@@ -130,7 +150,7 @@ impl Recycler {
     #[inline(always)]
     fn supersede(
         &self,
-        ledgers: &mut [Option<Ledger>],
+        ledgers: &mut Ledgers,
         stamp: Stamp,
         after: Stamp,
         entry: u64,
@@ -141,21 +161,27 @@ impl Recycler {
         if old.is_null() || old == format.pointer(after) || stamp >= after {
             return;
         }
-        let Some((shelf, holds)) = self.find(ledgers, old) else { return };
+        let Some(object) = ledgers.find(old) else { return };
+        let Some(held) = object.held() else { return };
         // The same register, and no earlier than what the buffer holds. A later timestamp is that of
         // the same write's second stamp.
-        let same = (*holds ^ entry) & ((1 << format.pointer_bits) - 1) == 0;
-        if *holds != 0 && same && *holds <= entry {
-            *holds = 0;
-            if let Some(shelf) = self.shelves.borrow_mut().get_mut(shelf) {
-                shelf.retired.push_back((epoch(), old));
+        let same = (held ^ entry) & ((1 << format.pointer_bits) - 1) == 0;
+        if same && held <= entry {
+            *object = Entry::IDLE;
+            if let Some(kind) = ledgers.kind(old) {
+                self.shelf(kind, |shelf| shelf.retired.push_back((epoch(), old)));
             }
         }
     }
 
+    #[inline(always)]
+    fn shelf<T>(&self, kind: Kind, work: impl FnOnce(&mut Shelf) -> T) -> Option<T> {
+        self.shelves.borrow_mut().iter_mut().find(|shelf| shelf.kind == kind).map(work)
+    }
+
     /// Takes in what was retired [`GRACE`] epochs before `epoch`, if those are at least so many, and
     /// calls `each` with it. Yields how many there were.
-    pub(super) fn reclaim(
+    pub(crate) fn reclaim(
         &self,
         kind: Kind,
         epoch: u64,
@@ -176,35 +202,90 @@ impl Recycler {
         over
     }
 
-    /// How many buffers were taken in again so far.
-    pub(super) fn reclaimed(&self) -> u64 {
+    /// How many objects were taken in again so far.
+    pub(crate) fn reclaimed(&self) -> u64 {
         self.reclaimed.get()
     }
 
-    /// Whether buffers of this kind wait for the epoch to move on.
-    pub(super) fn waits(&self, kind: Kind) -> bool {
+    /// Whether objects wait for the epoch to move on from `epoch`.
+    pub(crate) fn waits(&self, epoch: u64) -> bool {
+        let waits = |retired: Option<&(u64, Pointer)>| retired.is_some_and(|r| r.0 + GRACE > epoch);
         let shelves = self.shelves.borrow();
-        shelves.iter().any(|shelf| shelf.kind == kind && !shelf.retired.is_empty())
+        shelves.iter().any(|shelf| waits(shelf.retired.back()) || waits(shelf.swept.back()))
     }
 
-    /// What is known of `buffer`, if it is this client's, and the shelf that it comes back to.
-    #[inline(always)]
-    fn find<'l>(
-        &self,
-        ledgers: &'l mut [Option<Ledger>],
-        buffer: Pointer,
-    ) -> Option<(usize, &'l mut u64)> {
-        let chunk = (buffer.0 >> self.chunk_bits) as usize;
-        let ledger = ledgers.get_mut(chunk)?.as_mut()?;
-        let within = buffer.0 as u32 & ((1 << self.chunk_bits) - 1);
-        let index = within.checked_sub(1)? / ledger.granules;
-        Some((ledger.shelf, ledger.holds.get_mut(index as usize)?))
+    /// A collection begins.
+    pub(crate) fn begin(&self) {
+        self.ledgers.borrow_mut().begin();
+    }
+
+    /// Something may still name this object.
+    pub(crate) fn mark(&self, object: Pointer) {
+        self.ledgers.borrow_mut().mark(object);
+    }
+
+    /// What a collection has found nothing to name in `chunk`.
+    pub(crate) fn unnamed(&self, chunk: usize) -> Vec<Unnamed> {
+        self.ledgers.borrow().unnamed(chunk)
+    }
+
+    /// Retires an object that a collection found to be garbage. It is reset before it comes back,
+    /// unless it holds a complete write of this client's: its next write has a larger number. False
+    /// if it was put to another use since.
+    pub(crate) fn retire(&self, garbage: &Unnamed, epoch: u64) -> bool {
+        let mut ledgers = self.ledgers.borrow_mut();
+        if !ledgers.is_unnamed(garbage.pointer) {
+            return false;
+        }
+        if let Some(entry) = ledgers.find(garbage.pointer) {
+            *entry = Entry::IDLE;
+        }
+        let retired = (epoch, garbage.pointer);
+        self.shelf(garbage.kind, |shelf| match garbage.held {
+            true => shelf.retired.push_back(retired),
+            false => shelf.swept.push_back(retired),
+        });
+        true
+    }
+
+    /// Whether an object is as the collection under way found it, and unmarked.
+    pub(crate) fn is_unnamed(&self, object: Pointer) -> bool {
+        self.ledgers.borrow_mut().is_unnamed(object)
+    }
+
+    /// Objects that are to be reset and that nobody holds any more, all of one kind, at most `most`.
+    pub(super) fn due(&self, epoch: u64, most: usize) -> Option<(Kind, Vec<Pointer>)> {
+        self.shelves.borrow_mut().iter_mut().find_map(|shelf| {
+            let over = shelf.swept.partition_point(|&(retired, _)| retired + GRACE <= epoch);
+            let due: Vec<Pointer> =
+                shelf.swept.drain(..over.min(most)).map(|(_, object)| object).collect();
+            (!due.is_empty()).then_some((shelf.kind, due))
+        })
+    }
+
+    /// Objects that were due go back: they could not be reset.
+    pub(super) fn put_off(&self, kind: Kind, objects: &[Pointer], epoch: u64) {
+        self.shelf(kind, |shelf| shelf.swept.extend(objects.iter().map(|&object| (epoch, object))));
+    }
+
+    /// Objects were reset.
+    pub(super) fn renewed(&self, kind: Kind, objects: &[Pointer]) {
+        self.reclaimed.set(self.reclaimed.get() + objects.len() as u64);
+        self.shelf(kind, |shelf| shelf.fresh.extend(objects));
     }
 }
 
+impl Shelf {
+    fn new(kind: Kind) -> Self {
+        let (swept, fresh) = Default::default();
+        // Buffers come back on the data path, which allocates nothing.
+        let room = if let Class::Homed { .. } = kind.class { 0 } else { ROOM };
+        let (retired, ready) = (VecDeque::with_capacity(room), Vec::with_capacity(room));
+        Self { kind, retired, ready, swept, fresh }
+    }
+}
 #[cfg(test)]
 mod tests {
-    use swarm_core::fabric::NodeId;
     use swarm_core::layout::{Identity, Place, Shape};
     use swarm_core::words::{StampFlags, Timestamp};
 
@@ -222,7 +303,7 @@ mod tests {
             let class = geometry.plain_class(16);
             let kind = Kind { class, home: NodeId(0), chunks: 1 };
             let (recycler, chunk) = (Recycler::new(geometry), geometry.first_chunk());
-            recycler.open(chunk, kind);
+            recycler.open(chunk, kind, 0);
             Self { recycler, kind, chunk }
         }
 

@@ -118,9 +118,14 @@ impl GaveUp {
         matches!(self, Self::Failed(Error::Full(_)))
     }
 
-    /// Whether too few nodes answered.
-    pub(crate) fn is_no_majority(self) -> bool {
-        matches!(self, Self::Failed(Error::Replication(CoreError::NoMajority { .. })))
+    /// Whether too few nodes answered, or others were always faster, before the time was up.
+    pub(crate) fn is_late(self) -> bool {
+        let Self::Failed(error) = self else { return false };
+        matches!(
+            error,
+            Error::Contended
+                | Error::Replication(CoreError::NoMajority { .. } | CoreError::Contended)
+        )
     }
 }
 

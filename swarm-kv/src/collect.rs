@@ -1,0 +1,328 @@
+//! Collecting garbage: what nothing names any more, of this client's own chunks.
+//!
+//! Most buffers come back as soon as their client has written again (see
+//! [`recycle`](crate::heap::recycle)). For all else a client goes over the index, when memory runs
+//! out: whatever a bucket, its record or a register may still name is *marked*, and what is left
+//! unmarked in the client's chunks is retired. It all rests on three things:
+//!
+//! - *Nobody makes a new name for it.* Only the operation for which memory was handed out puts its
+//!   pointer into the world. A collection looks at what was handed out before it began, and goes over
+//!   the index once every operation that was under way then is over.
+//! - *No old name comes back.* Buckets count only once their cells are [quiet](swarm_core::cell::quiet): then no
+//!   record but the one that every node shows can be proposed again. Of a register, what lies below
+//!   the [settled](Survey::settled) stamp is never fetched. Both take an answer of every node.
+//! - *Nobody goes by what was remembered.* Registers and records lie in clients' caches. Before they
+//!   are retired, another generation begins, in which those are forgotten; a buffer is only ever found
+//!   through a register.
+//!
+//! After that the epochs see to operations under way, as for every retired object.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+
+use swarm_core::clock::Clock;
+use swarm_core::epoch::GRACE;
+use swarm_core::fabric::{Fabric, MAX_VERBS, NodeId, Verb};
+use swarm_core::geometry::Class;
+use swarm_core::layout::{BufferHeader, Place, buffer};
+use swarm_core::register::Protocol;
+use swarm_core::survey::{Survey, survey};
+use swarm_core::words::{Pointer, Stamp, StampFlags, Timestamp};
+
+use crate::bucket::{Bucket, Content, Entry, MAX_ENTRIES};
+use crate::client::Client;
+use crate::error::Error;
+use crate::heap::Unnamed;
+use crate::index::{Located, Walk};
+
+/// Buckets that one step goes over.
+const BUCKETS: usize = 64;
+
+/// A collection under way.
+pub(crate) struct Collection {
+    /// The epoch in which it began.
+    began: u64,
+    /// This client's chunks.
+    chunks: Vec<usize>,
+    stage: Stage,
+    /// Objects out of place of which it is not known what they hold, and what they say.
+    unknown: Vec<(Unnamed, Writes)>,
+    /// The registers that those name: the settled stamps of the ones that are mapped.
+    settled: HashMap<Pointer, Option<Stamp>>,
+    garbage: Vec<Unnamed>,
+}
+
+enum Stage {
+    /// For operations that were under way when it began.
+    Waiting,
+    /// What objects say that this client knows nothing of; the next chunk.
+    Reading { next: usize },
+    /// Over the index; the next of the first buckets, and where it is below one.
+    Marking { next: usize, walk: Option<Walk> },
+    /// Over the client's chunks; the next one.
+    Sweeping { next: usize },
+}
+
+/// How far a collection has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Progress {
+    /// It goes on.
+    Going,
+    /// It waits for others' operations.
+    Waiting,
+    /// It is over, and so many objects were retired.
+    Done(usize),
+}
+
+/// A step under way. One that is dropped leaves no collection behind: the next begins anew.
+struct Step<'c>(&'c Cell<bool>);
+
+impl Drop for Step<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
+impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
+    /// One step of the collection under way, or of a new one. A few roundtrips.
+    ///
+    /// # Errors
+    /// Not all nodes answer, or a bucket is changed all the time: the collection is given up, and
+    /// nothing is lost by it.
+    pub(crate) async fn collect_step(&self) -> Result<Progress, Error> {
+        let Some(presence) = &self.presence else { return Ok(Progress::Done(0)) };
+        // One at a time: they share the ledgers' marks.
+        if self.collecting.replace(true) {
+            return Ok(Progress::Waiting);
+        }
+        let _one = Step(&self.collecting);
+        let mut collection = match self.collection.take() {
+            Some(collection) => collection,
+            None => self.begin_collection().await?,
+        };
+        presence.settle(self.group.fabric());
+        let epoch = presence.board().advance();
+        let progress = match &mut collection.stage {
+            Stage::Waiting if epoch < collection.began + GRACE => Progress::Waiting,
+            Stage::Waiting => {
+                collection.stage = Stage::Reading { next: 0 };
+                Progress::Going
+            }
+            Stage::Reading { next } => {
+                match collection.chunks.get(*next) {
+                    Some(&chunk) => {
+                        *next += 1;
+                        self.read_unknown(chunk, &mut collection).await?;
+                    }
+                    None => {
+                        let _here = self.here();
+                        let record = self.heap.quiet_record(&self.group).await?;
+                        self.heap.recycler.mark(record);
+                        collection.stage = Stage::Marking { next: 0, walk: None };
+                    }
+                }
+                Progress::Going
+            }
+            Stage::Marking { next, walk } => {
+                if self.mark_some(next, walk, &mut collection.settled).await? {
+                    collection.stage = Stage::Sweeping { next: 0 };
+                }
+                Progress::Going
+            }
+            Stage::Sweeping { next } => match collection.chunks.get(*next) {
+                Some(&chunk) => {
+                    *next += 1;
+                    collection.garbage.extend(self.sweep(chunk));
+                    Progress::Going
+                }
+                None => return Ok(Progress::Done(self.retire(&collection))),
+            },
+        };
+        self.collection.set(Some(collection));
+        Ok(progress)
+    }
+
+    async fn begin_collection(&self) -> Result<Box<Collection>, Error> {
+        let chunks = self.heap.take_stock(&self.group).await?;
+        self.heap.recycler.begin();
+        let began = self.presence.as_ref().map_or(0, |presence| presence.board().epoch());
+        let (unknown, settled, garbage) = Default::default();
+        let stage = Stage::Waiting;
+        Ok(Box::new(Collection { began, chunks, stage, unknown, settled, garbage }))
+    }
+
+    /// Marks what some buckets name. True at the end of the index.
+    async fn mark_some(
+        &self,
+        next: &mut usize,
+        walk: &mut Option<Walk>,
+        settled: &mut HashMap<Pointer, Option<Stamp>>,
+    ) -> Result<bool, Error> {
+        for _ in 0..BUCKETS {
+            let _here = self.here();
+            let under = match walk {
+                Some(walk) => walk,
+                None if *next == self.geometry.first_buckets() => return Ok(true),
+                None => {
+                    *next += 1;
+                    walk.insert(self.index.walk(*next - 1))
+                }
+            };
+            match self.index.quiet_step(&self.group, under).await? {
+                Some(located) => self.mark(&located, settled).await?,
+                None => *walk = None,
+            }
+        }
+        Ok(false)
+    }
+
+    /// Marks what a quiet bucket names. Takes deleted keys out of it.
+    async fn mark(
+        &self,
+        located: &Located,
+        settled: &mut HashMap<Pointer, Option<Stamp>>,
+    ) -> Result<(), Error> {
+        let recycler = &self.heap.recycler;
+        recycler.mark(located.view.record());
+        match &located.bucket.content {
+            Content::Split(children) => {
+                for child in children {
+                    recycler.mark(child.cell);
+                    recycler.mark(child.record);
+                }
+            }
+            Content::Entries { entries, born } => {
+                if let Some(born) = born {
+                    recycler.mark(born.buffer);
+                }
+                let mut live = heapless::Vec::<Entry, MAX_ENTRIES>::new();
+                for entry in entries {
+                    recycler.mark(entry.pointer);
+                    let Some(register) = entry.register(&self.geometry) else { continue };
+                    let survey = survey(&self.group, &register.place).await?;
+                    for stamp in survey.current() {
+                        recycler.mark(self.geometry.format.pointer(stamp));
+                    }
+                    if let Some(of) = settled.get_mut(&entry.pointer) {
+                        *of = survey.settled().or(Some(Stamp::EMPTY));
+                    }
+                    if !self.is_dead(&survey) {
+                        live.push(*entry).map_err(|_| swarm_core::error::Error::Damaged)?;
+                    }
+                }
+                if live.len() < entries.len() {
+                    self.unmap(located, live).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a register was deleted for good.
+    fn is_dead(&self, survey: &Survey) -> bool {
+        survey.settled().is_some_and(|stamp| self.geometry.format.is_deleted(stamp))
+    }
+
+    /// Leaves only these entries in a bucket. Their registers come to light in the next collection.
+    async fn unmap(
+        &self,
+        located: &Located,
+        live: heapless::Vec<Entry, MAX_ENTRIES>,
+    ) -> Result<(), Error> {
+        let content = Content::Entries { entries: live, born: None };
+        let bucket = Bucket { content, ..located.bucket };
+        match self.change(located, bucket, &[]).await {
+            // There is no memory for its record yet: this collection brings some.
+            Ok(_) | Err(Error::Full(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads what the objects of a chunk say that this client knows nothing of.
+    async fn read_unknown(&self, chunk: usize, collection: &mut Collection) -> Result<(), Error> {
+        let _here = self.here();
+        let mut unknown = self.heap.recycler.unnamed(chunk);
+        unknown.retain(|object| !object.held && !object.is_homed());
+        for objects in unknown.chunks(MAX_VERBS) {
+            for (object, writes) in objects.iter().zip(self.writes_in(objects).await?) {
+                collection.settled.extend(writes.iter().map(|&(register, _)| (register, None)));
+                collection.unknown.push((*object, writes));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is not marked in a chunk, and needs no closer look.
+    fn sweep(&self, chunk: usize) -> Vec<Unnamed> {
+        let mut unnamed = self.heap.recycler.unnamed(chunk);
+        unnamed.retain(|object| object.held || object.is_homed());
+        unnamed
+    }
+
+    /// The writes that these objects were the buffers of, as far as any node tells. None for what
+    /// was a record.
+    async fn writes_in(&self, objects: &[Unnamed]) -> Result<Vec<Writes>, Error> {
+        let nodes = self.group.nodes();
+        let words = buffer::HEADER_WORDS - buffer::REWRITE;
+        let reads: Vec<Verb<'_>> = objects
+            .iter()
+            .map(|object| {
+                let place = Place::everywhere(object.pointer, NodeId(0));
+                Verb::Read { at: place.at(NodeId(0), nodes).plus(buffer::REWRITE), words }
+            })
+            .collect();
+        let mut writes = vec![Writes::new(); objects.len()];
+        let read = |node| self.group.fabric().post(node, &reads);
+        self.group
+            .everywhere(read, |_, reply| {
+                for (writes, header) in writes.iter_mut().zip(reply.chunks(words)) {
+                    let Some(header) = BufferHeader::decode(header) else { continue };
+                    if !header.register.is_null() {
+                        let latest = header.guess.max(header.rewrite);
+                        writes.push((header.register, latest)).expect("room for every node's");
+                    }
+                }
+            })
+            .await?;
+        Ok(writes)
+    }
+
+    /// Whether nobody fetches `object` any more for any of these writes, although their outcome is
+    /// not known: their registers show later stamps that are settled, or are not mapped any more.
+    fn are_over(&self, object: Pointer, writes: &Writes, collection: &Collection) -> bool {
+        let format = self.geometry.format;
+        writes.iter().all(|&(register, timestamp)| {
+            let Some(&Some(settled)) = collection.settled.get(&register) else { return true };
+            timestamp <= format.deleted()
+                && settled > format.stamp(timestamp, object, StampFlags::VERIFIED)
+                && format.pointer(settled) != object
+        })
+    }
+
+    /// Retires the garbage of a collection. Yields how much there is.
+    fn retire(&self, collection: &Collection) -> usize {
+        let Some(presence) = &self.presence else { return 0 };
+        let (board, recycler) = (presence.board(), &self.heap.recycler);
+        let over = |(object, writes): &&(Unnamed, Writes)| {
+            recycler.is_unnamed(object.pointer)
+                && !self.heap.is_spare(object.pointer)
+                && self.are_over(object.pointer, writes, collection)
+        };
+        let unknown = collection.unknown.iter().filter(over).map(|(object, _)| object);
+        let garbage: Vec<&Unnamed> = collection.garbage.iter().chain(unknown).collect();
+        if garbage.iter().any(|object| !object.held) {
+            board.renew();
+        }
+        let epoch = board.epoch();
+        garbage.iter().filter(|object| recycler.retire(object, epoch)).count()
+    }
+}
+
+/// Writes that an object was the buffer of: their registers, and their latest timestamps.
+type Writes = heapless::Vec<(Pointer, Timestamp), { swarm_core::fabric::MAX_NODES }>;
+
+impl Unnamed {
+    fn is_homed(&self) -> bool {
+        matches!(self.class(), Class::Homed { .. })
+    }
+}

@@ -1,0 +1,211 @@
+//! What a client knows of the objects in its chunks.
+//!
+//! Of each object one word: whether it is at hand for the next use, or what it is used for, as far
+//! as that is known. It all rests on this: *an object is handed out only when its entry says that it
+//! is at hand*, whichever way it came to be.
+
+use swarm_core::fabric::NodeId;
+use swarm_core::geometry::{Class, Geometry};
+use swarm_core::node_set::NodeSet;
+use swarm_core::words::Pointer;
+
+use super::Kind;
+
+/// What a ledger says of one object.
+///
+/// 0: it is in use, nobody here knows for what. Otherwise a write that is complete:
+/// `[ timestamp | register ]`, as wide as a stamp without its flags.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Entry(u64);
+
+impl Entry {
+    /// In use for what is not known.
+    pub(super) const OUT: Self = Self(0);
+    /// Not in use: at hand, or on its way there.
+    pub(super) const IDLE: Self = Self(1 << 63);
+    /// Set in entries that a collection looks at; anything that happens to the object clears it.
+    const OLD: u64 = 1 << 62;
+
+    /// It holds this complete write.
+    pub(super) fn holds(write: u64) -> Self {
+        debug_assert!(write != 0 && write < Self::OLD);
+        Self(write)
+    }
+
+    /// The complete write that it holds.
+    #[inline(always)]
+    pub(super) fn held(self) -> Option<u64> {
+        let write = self.0 & !Self::OLD;
+        (write != 0 && write < Self::OLD).then_some(write)
+    }
+
+    fn is_old(self) -> bool {
+        self.0 & (Self::OLD | Self::IDLE.0) == Self::OLD
+    }
+}
+
+/// The objects of one chunk, or of a run.
+pub(super) struct Ledger {
+    class: Class,
+    /// Chunks that an object takes.
+    chunks: usize,
+    /// From one object's pointer to the next one's.
+    stride: u32,
+    /// Objects of each home.
+    objects: u64,
+    /// Homes whose objects are known.
+    homes: NodeSet,
+    entries: Box<[Entry]>,
+    /// A bit for each object, for a collection: something may still name it.
+    marks: Box<[u64]>,
+}
+
+impl Ledger {
+    /// What kind of object number `index` is.
+    fn kind(&self, index: usize) -> Kind {
+        let home = match self.class {
+            Class::Homed { .. } => NodeId((index as u64 / self.objects) as u8),
+            _ => NodeId(0),
+        };
+        Kind { class: self.class, home, chunks: self.chunks }
+    }
+
+    fn is_marked(&self, index: usize) -> bool {
+        self.marks.get(index / 64).is_none_or(|bits| bits >> (index % 64) & 1 != 0)
+    }
+}
+
+/// An object that nothing names, as far as a collection has seen.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unnamed {
+    pub(crate) pointer: Pointer,
+    pub(crate) kind: Kind,
+    /// Whether it holds a complete write of this client.
+    pub(crate) held: bool,
+}
+
+impl Unnamed {
+    /// What kind of object it is.
+    pub(crate) fn class(&self) -> Class {
+        self.kind.class
+    }
+}
+
+/// The ledgers of a client's chunks.
+pub(super) struct Ledgers {
+    geometry: Geometry,
+    /// Granules in a chunk are 2 to this power.
+    chunk_bits: u32,
+    chunks: Box<[Option<Ledger>]>,
+}
+
+impl Ledgers {
+    pub(super) fn new(geometry: Geometry) -> Self {
+        let chunks = (0..geometry.chunks()).map(|_| None).collect();
+        Self { geometry, chunk_bits: geometry.chunk_granules().trailing_zeros(), chunks }
+    }
+
+    /// From now on the objects of this kind in `chunk` are this client's, of which the first `used`
+    /// were handed out by whoever had the chunk before.
+    pub(super) fn open(&mut self, chunk: usize, kind: Kind, used: u64) {
+        let geometry = &self.geometry;
+        let Some(slot) = self.chunks.get_mut(chunk) else { return };
+        let ledger = slot.get_or_insert_with(|| {
+            let homes = if let Class::Homed { .. } = kind.class { geometry.nodes } else { 1 };
+            let stride = match kind.class {
+                Class::Plain(size) => size.granules() as u32,
+                _ => 1,
+            };
+            let objects = geometry.objects(kind.class);
+            let all = objects as usize * homes;
+            Ledger {
+                class: kind.class,
+                chunks: kind.chunks,
+                stride,
+                objects,
+                homes: NodeSet::EMPTY,
+                entries: vec![Entry::IDLE; all].into_boxed_slice(),
+                marks: Box::default(),
+            }
+        });
+        if !ledger.homes.contains(kind.home) {
+            ledger.homes.insert(kind.home);
+            let first = kind.home.index() * ledger.objects as usize;
+            let used = first + used.min(ledger.objects) as usize;
+            ledger.entries[first..used].fill(Entry::OUT);
+        }
+    }
+
+    /// Whether the objects of this home in `chunk` are known.
+    pub(super) fn is_open(&self, chunk: usize, home: NodeId) -> bool {
+        let ledger = self.chunks.get(chunk).and_then(Option::as_ref);
+        ledger.is_some_and(|ledger| ledger.homes.contains(home))
+    }
+
+    /// The entry of an object, if it is this client's.
+    #[inline(always)]
+    pub(super) fn find(&mut self, object: Pointer) -> Option<&mut Entry> {
+        let (ledger, index) = self.locate(object)?;
+        ledger.entries.get_mut(index)
+    }
+
+    /// What kind of object this is, if it is this client's.
+    pub(super) fn kind(&mut self, object: Pointer) -> Option<Kind> {
+        let (ledger, index) = self.locate(object)?;
+        Some(ledger.kind(index))
+    }
+
+    #[inline(always)]
+    fn locate(&mut self, object: Pointer) -> Option<(&mut Ledger, usize)> {
+        let chunk = (object.0 >> self.chunk_bits) as usize;
+        let ledger = self.chunks.get_mut(chunk)?.as_mut()?;
+        let within = object.0 as u32 & ((1 << self.chunk_bits) - 1);
+        let index = within.checked_sub(1)? / ledger.stride;
+        Some((ledger, index as usize))
+    }
+
+    /// A collection begins: it looks at what is in use by now, and nothing is marked.
+    pub(super) fn begin(&mut self) {
+        for ledger in self.chunks.iter_mut().flatten() {
+            for entry in ledger.entries.iter_mut().filter(|entry| **entry != Entry::IDLE) {
+                entry.0 |= Entry::OLD;
+            }
+            ledger.marks = vec![0; ledger.entries.len().div_ceil(64)].into_boxed_slice();
+        }
+    }
+
+    /// Something may still name this object.
+    pub(super) fn mark(&mut self, object: Pointer) {
+        if let Some((ledger, index)) = self.locate(object)
+            && let Some(bits) = ledger.marks.get_mut(index / 64)
+        {
+            *bits |= 1 << (index % 64);
+        }
+    }
+
+    /// What is not marked in `chunk`, of what was in use when the collection began and was not
+    /// touched since.
+    pub(super) fn unnamed(&self, chunk: usize) -> Vec<Unnamed> {
+        let Some(ledger) = self.chunks.get(chunk).and_then(Option::as_ref) else {
+            return Vec::new();
+        };
+        let first = (chunk as u64) * self.geometry.chunk_granules() + 1;
+        let unnamed = |(index, entry): (usize, &Entry)| {
+            let pointer = Pointer(first + index as u64 * u64::from(ledger.stride));
+            let held = entry.held().is_some();
+            (entry.is_old() && !ledger.is_marked(index)).then_some(Unnamed {
+                pointer,
+                kind: ledger.kind(index),
+                held,
+            })
+        };
+        ledger.entries.iter().enumerate().filter_map(unnamed).collect()
+    }
+
+    /// Whether an object is as the collection found it, and not marked.
+    pub(super) fn is_unnamed(&mut self, object: Pointer) -> bool {
+        self.locate(object).is_some_and(|(ledger, index)| {
+            ledger.entries.get(index).is_some_and(|entry| entry.is_old()) && !ledger.is_marked(index)
+        })
+    }
+}
