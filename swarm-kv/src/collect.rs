@@ -58,7 +58,7 @@ enum Stage {
     /// What objects say that this client knows nothing of; the next chunk.
     Reading { next: usize },
     /// Over the index; the next of the first buckets, and where it is below one.
-    Marking { next: usize, walk: Option<Walk> },
+    Marking { next: usize, walk: Option<Box<Walk>> },
     /// Over the client's chunks; the next one.
     Sweeping { next: usize },
 }
@@ -155,7 +155,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     async fn mark_some(
         &self,
         next: &mut usize,
-        walk: &mut Option<Walk>,
+        walk: &mut Option<Box<Walk>>,
         settled: &mut HashMap<Pointer, Option<Stamp>>,
     ) -> Result<bool, Error> {
         for _ in 0..BUCKETS {
@@ -165,7 +165,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 None if *next == self.geometry.first_buckets() => return Ok(true),
                 None => {
                     *next += 1;
-                    walk.insert(self.index.walk(*next - 1))
+                    walk.insert(Box::new(self.index.walk(*next - 1)))
                 }
             };
             match self.index.quiet_step(&self.group, under).await? {

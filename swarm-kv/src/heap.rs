@@ -344,8 +344,10 @@ impl Heap {
         let unknown: Vec<(usize, Kind)> =
             unknown.filter(|(chunk, kind)| !self.recycler.is_open(*chunk, kind.home)).collect();
         for batch in unknown.chunks(MAX_VERBS) {
-            let counters: Vec<Address> =
-                batch.iter().map(|(chunk, kind)| self.geometry.counter(*chunk, kind.home)).collect();
+            let counters: Vec<Address> = batch
+                .iter()
+                .map(|(chunk, kind)| self.geometry.counter(*chunk, kind.home))
+                .collect();
             let used = read_counters(group, &counters).await?;
             for (&(chunk, kind), &used) in batch.iter().zip(&used) {
                 if used > self.geometry.objects(kind.class) {

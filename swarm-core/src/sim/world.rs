@@ -86,6 +86,9 @@ struct Client {
     polls: u64,
 }
 
+/// Words of some nodes.
+pub(super) type Places = Vec<(NodeId, Range<u64>)>;
+
 /// All that clients share.
 #[derive(Debug)]
 pub(super) struct World {
@@ -103,7 +106,7 @@ pub(super) struct World {
     pub(super) calm: bool,
     pub(super) trace: Option<Trace>,
     /// Words that are nobody's, and whose they will be next.
-    forbidden: Vec<(usize, Vec<(NodeId, Range<u64>)>)>,
+    forbidden: Vec<(usize, Places)>,
 }
 
 impl World {
@@ -314,7 +317,7 @@ impl World {
 
     /// These words of the nodes are nobody's until the client WRITEs to some of them again: whose
     /// verb meets them touches memory after its time.
-    pub(super) fn forbid(&mut self, client: usize, words: Vec<(NodeId, Range<u64>)>) {
+    pub(super) fn forbid(&mut self, client: usize, words: Places) {
         for (node, words) in &words {
             self.nodes[node.index()].memory.forbid(words.clone(), Some(client));
         }

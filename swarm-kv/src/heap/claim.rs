@@ -200,7 +200,8 @@ impl Heap {
         let map = self.map.borrow();
         let own = |chunk: usize| {
             let entry = map[chunk];
-            let class = Class::decode(entry as u16).filter(|_| (entry >> 16) as usize == self.slot)?;
+            let class =
+                Class::decode(entry as u16).filter(|_| (entry >> 16) as usize == self.slot)?;
             match class {
                 Class::RunTail => None,
                 Class::Run => Some((chunk, class, self.run_length(&map, chunk))),

@@ -205,7 +205,8 @@ impl Ledgers {
     /// Whether an object is as the collection found it, and not marked.
     pub(super) fn is_unnamed(&mut self, object: Pointer) -> bool {
         self.locate(object).is_some_and(|(ledger, index)| {
-            ledger.entries.get(index).is_some_and(|entry| entry.is_old()) && !ledger.is_marked(index)
+            ledger.entries.get(index).is_some_and(|entry| entry.is_old())
+                && !ledger.is_marked(index)
         })
     }
 }
