@@ -9,7 +9,8 @@
 # by: CRATE TEST`, tried in turn: the quickest first), with how many schedules if the usual ones are
 # too few (`schedules: N`), and the change. It is applied to a scratch copy. A patch that no longer
 # applies or does not build fails, as does one that all its checks survive; so do checks that fail
-# without any mutation. One worker for each processor, with a copy and a build of its own.
+# without any mutation. One worker for each processor, with a copy and a build of its own; all
+# begin with what the first has built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,6 +24,7 @@ workers=$((workers > 4 ? 4 : workers))
 limit=$((600 + usual / 50))
 # A mutation changes a few lines: what it costs to build them is what counts.
 export CARGO_INCREMENTAL=1 CARGO_PROFILE_PROVE_DEBUG=0 CARGO_PROFILE_PROVE_OPT_LEVEL=1
+export CARGO_PROFILE_PROVE_CODEGEN_UNITS=256
 export RUST_BACKTRACE=0 RUSTFLAGS="--cap-lints allow"
 unset CARGO_ENCODED_RUSTFLAGS
 
@@ -38,9 +40,13 @@ copy() {
 
 # `lib` stands for the unit tests.
 target() { if [[ $1 == lib ]]; then echo --lib; else echo "--test $1"; fi; }
-# shellcheck disable=SC2046 # the target is two words
+# Builds tests of crate $1.
 build() {
-    (cd "$tree" && cargo test --quiet --profile prove --no-default-features -p "swarm-$1" $(target "$2") --no-run)
+    local crate="$1" targets=() test
+    shift
+    # shellcheck disable=SC2207 # the target is two words
+    for test; do targets+=($(target "$test")); done
+    (cd "$tree" && cargo test --quiet --profile prove --no-default-features -p "swarm-$crate" "${targets[@]}" --no-run)
 }
 # shellcheck disable=SC2046
 check() {
@@ -99,11 +105,16 @@ mutate() {
     echo "[$done/${#patches[@]}] $name: $result, $((SECONDS - at)) s"
 }
 
+# Worker number $1's copy, and what it builds of it.
+as_worker() {
+    tree="$scratch/tree-$1" log="$scratch/log-$1"
+    export CARGO_TARGET_DIR="$scratch/build-$1"
+}
+
 # Worker $1 does $2 with every number below $3 that no other worker has taken.
 work() {
     local number
-    tree="$scratch/tree-$1" log="$scratch/log-$1"
-    export CARGO_TARGET_DIR="$scratch/build-$1"
+    as_worker "$1"
     for ((number = 0; number < $3; number++)); do
         if mkdir "$scratch/taken/$2-$number" 2> /dev/null; then
             "$2" "$number"
@@ -124,19 +135,27 @@ share() {
     return "$failed"
 }
 
-patches=()
-# The store's take longest: they come first.
-for patch in swarm-kv/tests/mutations/*.patch swarm-core/tests/mutations/*.patch; do
-    name=$(basename "$patch" .patch)
-    if [[ $# -eq 0 || " $* " == *" $name "* ]]; then
-        patches+=("$PWD/$patch")
-    fi
-done
-if [[ ${#patches[@]} -eq 0 ]]; then
-    echo "there is no mutation of that name" >&2
+# The patches of these names, or all: first the store's, which take longest, and of those first
+# what changes the protocols beneath it, since the store is built anew behind each.
+chosen() {
+    local patch name
+    for patch in $(grep -l "^+++ b/swarm-core" swarm-kv/tests/mutations/*.patch) \
+        $(grep -L "^+++ b/swarm-core" swarm-kv/tests/mutations/*.patch) \
+        swarm-core/tests/mutations/*.patch; do
+        name=$(basename "$patch" .patch)
+        if [[ $# -eq 0 || " $* " == *" $name "* ]]; then
+            echo "$PWD/$patch"
+        fi
+    done
+}
+
+readarray -t patches < <(chosen "$@")
+if [[ ${#patches[@]} -eq 0 || $# -gt ${#patches[@]} ]]; then
+    echo "not all of these are mutations in swarm-*/tests/mutations: $*" >&2
     exit 2
 fi
 readarray -t checks < <(for patch in "${patches[@]}"; do field "caught by" "$patch"; done | sort -ru)
+workers=$((workers > ${#patches[@]} ? ${#patches[@]} : workers))
 
 began=$SECONDS
 mkdir -p "$scratch"
@@ -144,6 +163,20 @@ rm -rf "$scratch/taken" "$scratch"/*.log
 mkdir "$scratch/taken"
 : > "$scratch/caught" > "$scratch/bad"
 for ((worker = 0; worker < workers; worker++)); do copy "$scratch/tree-$worker"; done
+(
+    as_worker 0
+    for crate in $(printf '%s\n' "${checks[@]}" | cut -d ' ' -f 1 | uniq); do
+        readarray -t tests < <(printf '%s\n' "${checks[@]}" | sed -n "s/^$crate //p")
+        build "$crate" "${tests[@]}"
+    done
+)
+# What is built incrementally is of use at its own place only.
+for ((worker = 1; worker < workers; worker++)); do
+    rm -rf "$scratch/build-$worker"
+    mkdir "$scratch/build-$worker"
+    tar -cC "$scratch/build-0" --exclude=incremental . | tar -xpC "$scratch/build-$worker"
+done
+echo "built, in $((SECONDS - began)) s"
 echo "without any mutation, the checks pass:"
 share sound "${#checks[@]}"
 share mutate "${#patches[@]}"

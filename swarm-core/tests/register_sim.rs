@@ -8,6 +8,7 @@ mod register_common;
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use fastrand::Rng;
 use register_common::{Client, FIRST_VALUE, GaveUp, Polls, give_birth, place};
@@ -249,6 +250,9 @@ fn number(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name} is a number, not {text:?}")))
 }
 
+/// Whether a schedule failed: then the other protocol's are no longer of interest.
+static FAILED: AtomicBool = AtomicBool::new(false);
+
 /// Plays many schedules; of the first that fails, tells the story.
 fn explore<P: Protocol + 'static>(default: u64) {
     let seeds = match number("SWARM_SEED") {
@@ -260,10 +264,14 @@ fn explore<P: Protocol + 'static>(default: u64) {
     };
     let mut total = Shown::default();
     for seed in seeds.clone() {
+        if FAILED.load(Ordering::Relaxed) {
+            break;
+        }
         let plan = Plan::random(seed);
         // Panics inside of the protocol name no seed: they are caught to say which it was.
         let played = std::panic::catch_unwind(|| play::<P>(&plan, &Conduct::free()));
         let Ok(Ok(shown)) = played else {
+            FAILED.store(true, Ordering::Relaxed);
             let operations = plan.setup.clients * ROUNDS;
             let story = story(operations, |conduct| play::<P>(&plan, conduct).map(drop));
             panic!("{}, seed {seed} (SWARM_SEED={seed} plays it alone): {story}", P::NAME);
