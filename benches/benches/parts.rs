@@ -32,6 +32,9 @@ fn key(number: u64) -> [u8; 24] {
     key
 }
 
+/// The generation that every lookup and insertion is of.
+const GENERATION: u64 = 0;
+
 /// A pool's hash seed.
 const SEED: u64 = 7;
 
@@ -44,7 +47,7 @@ fn cache_lookup(criterion: &mut Criterion) {
             let place = Place::everywhere(Pointer(number + 1), swarm_core::fabric::NodeId(0));
             let identity = Identity { birth: 1, number: WriteNumber(number) };
             let register = Register::new(place, identity, shape);
-            locations.insert(&key(number), register);
+            locations.insert(&key(number), register, GENERATION);
         }
         group.bench_function(BenchmarkId::new("keys", keys), |bencher| {
             let mut number = 0;
