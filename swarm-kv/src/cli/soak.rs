@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -21,8 +21,8 @@ use super::soak_memory::{Memory, Sample};
 use super::soak_report::Brought;
 use super::soak_windows::{Windows, window_at};
 use super::soak_worker::Clear;
-use super::store::{Pool, open_pool, with_client};
-use super::temporary::{TemporaryDirectory, TemporaryPool};
+use super::store::with_client;
+use super::temporary::{Site, TemporaryPool};
 use super::units::show_size;
 
 /// Bytes that the logs of the windows under way may take.
@@ -42,28 +42,22 @@ const PATIENCE_NS: u64 = 60_000_000_000;
 
 /// Soaks.
 pub(crate) fn run(args: &SoakArgs, json: bool) -> Result<Answer, Failure> {
-    let (temporary, directory);
-    let opened;
-    let (pool, path, logs): (&Pool, PathBuf, &Path) = match &args.pool {
-        Some(path) => {
-            opened = open_pool(path)?;
-            directory = TemporaryDirectory::create(LOG_BYTES)?;
-            (&opened, path.clone(), directory.path())
-        }
+    let site = match &args.pool {
+        Some(path) => Site::given(path, |_| LOG_BYTES)?,
         None => {
             let slots = 2 * args.clients as usize + 8;
-            temporary = TemporaryPool::create(args.nodes.unwrap_or(3), args.capacity(), slots)?;
-            (temporary.pool(), temporary.path(), temporary.directory())
+            let nodes = args.nodes.unwrap_or(3);
+            Site::Temporary(TemporaryPool::create(nodes, args.capacity(), slots)?)
         }
     };
     // Keys that nobody else uses, so that they are absent at first.
     let run = format!("{}-{}", std::process::id(), monotonic_ns());
-    let mut soak = Soak::new(args, pool, path, logs, run)?;
+    let mut soak = Soak::new(args, &site, run)?;
     let outcome = soak.lead();
     if args.pool.is_some() {
         // Whatever else has failed, the pool is somebody's.
         let windows = soak.disband()?;
-        let cleared = with_client(pool, Clear { run: &soak.run, keys: args.keys, windows });
+        let cleared = with_client(site.pool(), Clear { run: &soak.run, keys: args.keys, windows });
         outcome.and(cleared)?;
     } else {
         outcome?;
@@ -83,9 +77,7 @@ struct AtWork {
 /// A run.
 struct Soak<'a> {
     args: &'a SoakArgs,
-    pool: &'a Pool,
-    path: PathBuf,
-    logs: &'a Path,
+    site: &'a Site,
     run: String,
     rng: SmallRng,
     crew: Crew,
@@ -104,19 +96,11 @@ struct Soak<'a> {
 }
 
 impl<'a> Soak<'a> {
-    fn new(
-        args: &'a SoakArgs,
-        pool: &'a Pool,
-        path: PathBuf,
-        logs: &'a Path,
-        run: String,
-    ) -> Result<Self, Failure> {
+    fn new(args: &'a SoakArgs, site: &'a Site, run: String) -> Result<Self, Failure> {
         let now = monotonic_ns();
         Ok(Self {
             args,
-            pool,
-            path,
-            logs,
+            site,
             run,
             rng: SmallRng::seed_from_u64(args.seed),
             crew: Crew::start(Vec::new(), Shell::Process)?,
@@ -166,7 +150,7 @@ impl<'a> Soak<'a> {
     }
 
     fn volume(&self) -> u64 {
-        self.args.turnover * self.pool.geometry().capacity
+        self.args.turnover * self.site.pool().geometry().capacity
     }
 
     /// How far it is, from 0 to 1.
@@ -199,7 +183,7 @@ impl<'a> Soak<'a> {
             let victim = self.rng.random_range(0..self.at_work.len());
             if let Some(&client) = self.at_work.keys().nth(victim) {
                 let dead = self.crew.kill(client)?;
-                self.pool.bury(dead)?;
+                self.site.pool().bury(dead)?;
                 self.at_work.remove(&client);
                 self.kills += 1;
             }
@@ -210,8 +194,8 @@ impl<'a> Soak<'a> {
     fn join(&mut self, now: u64) -> Result<(), Failure> {
         let leave_ns = now + self.rng.random_range(STAY);
         let job = Job::Soak(SoakJob {
-            pool: self.path.clone(),
-            logs: self.logs.to_owned(),
+            pool: self.site.path(),
+            logs: self.site.logs().to_owned(),
             run: self.run.clone(),
             client: self.clients,
             keys: self.args.keys,
@@ -265,7 +249,7 @@ impl<'a> Soak<'a> {
     fn sample(&mut self, now: u64) -> Result<(), Failure> {
         self.sample_at = now + SAMPLE_EVERY_NS;
         let at = (now - self.started_ns) as f64 / 1e9;
-        let (used, aside) = self.pool.in_use()?;
+        let (used, aside) = self.site.pool().in_use()?;
         self.samples.push(Sample { at, used, aside });
         Ok(())
     }
@@ -275,7 +259,7 @@ impl<'a> Soak<'a> {
         let earliest = self.at_work.values().map(|at_work| at_work.window).min();
         let over = earliest.unwrap_or(window).min(window);
         while self.windows.judged < over {
-            self.windows.judge(self.pool, self.logs, &self.run, self.clients)?;
+            self.windows.judge(self.site.pool(), self.site.logs(), &self.run, self.clients)?;
         }
         Ok(())
     }
@@ -284,7 +268,7 @@ impl<'a> Soak<'a> {
     fn disband(&mut self) -> Result<Range<u64>, Failure> {
         for (client, _) in std::mem::take(&mut self.at_work) {
             let dead = self.crew.kill(client)?;
-            self.pool.bury(dead)?;
+            self.site.pool().bury(dead)?;
             self.kills += 1;
         }
         Ok(self.windows.judged..window_at(self.started_ns, monotonic_ns()) + 1)
@@ -294,7 +278,7 @@ impl<'a> Soak<'a> {
         Brought {
             pool: self.args.pool.as_deref().unwrap_or(Path::new("a temporary pool")),
             seconds: (self.ended_ns - self.started_ns) as f64 / 1e9,
-            capacity: self.pool.geometry().capacity,
+            capacity: self.site.pool().geometry().capacity,
             turnover: self.args.turnover,
             tally: self.tally,
             clients: self.clients,

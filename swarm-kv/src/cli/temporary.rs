@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use super::interrupted;
 use super::outcome::Failure;
-use super::store::{NearPool, Pool};
+use super::store::{NearPool, Pool, open_pool};
 use super::units::show_size;
 
 /// How the directories' names begin.
@@ -89,6 +89,48 @@ impl TemporaryPool {
     /// Where other files may lie that go at the same time.
     pub(crate) fn directory(&self) -> &Path {
         self.directory.path()
+    }
+}
+
+/// A pool to work on for a while, and a directory for what is written down meanwhile, which goes
+/// when this is dropped.
+pub(crate) enum Site {
+    /// Somebody's pool.
+    Given { pool: Pool, path: PathBuf, logs: TemporaryDirectory },
+    /// One that goes as well.
+    Temporary(TemporaryPool),
+}
+
+impl Site {
+    /// A site on the pool at `path`; `log_bytes` says how much will be written down.
+    pub(crate) fn given(path: &Path, log_bytes: impl Fn(&Pool) -> u64) -> Result<Self, Failure> {
+        let pool = open_pool(path)?;
+        let logs = TemporaryDirectory::create(log_bytes(&pool))?;
+        Ok(Self::Given { pool, path: path.to_owned(), logs })
+    }
+
+    /// The pool.
+    pub(crate) fn pool(&self) -> &Pool {
+        match self {
+            Self::Given { pool, .. } => pool,
+            Self::Temporary(temporary) => temporary.pool(),
+        }
+    }
+
+    /// Where the pool lies, as a command line names it.
+    pub(crate) fn path(&self) -> PathBuf {
+        match self {
+            Self::Given { path, .. } => path.clone(),
+            Self::Temporary(temporary) => temporary.path(),
+        }
+    }
+
+    /// Where to write down what clients do.
+    pub(crate) fn logs(&self) -> &Path {
+        match self {
+            Self::Given { logs, .. } => logs.path(),
+            Self::Temporary(temporary) => temporary.directory(),
+        }
     }
 }
 

@@ -16,8 +16,8 @@ use super::check_format::History;
 use super::crew::{Crew, Shell, gone};
 use super::job::{Job, Message, TortureJob, monotonic_ns};
 use super::outcome::{Answer, Failure};
-use super::store::{Error, Pool, SafeGuess, Store, Task, block_on, open_pool, with_emulated};
-use super::temporary::{TemporaryDirectory, TemporaryPool};
+use super::store::{Error, SafeGuess, Store, Task, block_on, with_emulated};
+use super::temporary::{Site, TemporaryPool};
 use super::torture_chaos::Chaos;
 use super::torture_log::{self, ends_full, name, take};
 use super::torture_report::{Brought, widest_gap};
@@ -37,20 +37,16 @@ const PATIENCE_NS: u64 = 30_000_000_000;
 
 /// Tortures.
 pub(crate) fn run(args: &TortureArgs, json: bool) -> Result<Answer, Failure> {
-    let (temporary, directory);
-    let opened;
-    let (pool, path, logs): (&Pool, PathBuf, &Path) = match &args.pool {
-        Some(path) => {
-            opened = open_pool(path)?;
-            let rate = if opened.is_far() { FAR_LOG_BYTES_A_SECOND } else { LOG_BYTES_A_SECOND };
-            directory = TemporaryDirectory::create(args.seconds * rate)?;
-            (&opened, path.clone(), directory.path())
-        }
+    let site = match &args.pool {
+        Some(path) => Site::given(path, |pool| {
+            let far = pool.is_far();
+            args.seconds * if far { FAR_LOG_BYTES_A_SECOND } else { LOG_BYTES_A_SECOND }
+        })?,
         None => {
             let capacity = (args.seconds * BYTES_A_SECOND).clamp(SMALLEST, LARGEST);
             let slots = 2 * args.clients as usize + 8;
-            temporary = TemporaryPool::create(args.nodes.unwrap_or(3), capacity, slots)?;
-            (temporary.pool(), temporary.path(), temporary.directory())
+            let nodes = args.nodes.unwrap_or(3);
+            Site::Temporary(TemporaryPool::create(nodes, capacity, slots)?)
         }
     };
     // Looked at first, so that no run is in vain.
@@ -61,13 +57,13 @@ pub(crate) fn run(args: &TortureArgs, json: bool) -> Result<Answer, Failure> {
     let file = file.transpose()?;
     // Keys that nobody else uses, so that they are absent at first.
     let run = format!("{}-{}", std::process::id(), monotonic_ns());
-    let mut torture = Torture::new(args, pool, path, logs, run)?;
+    let mut torture = Torture::new(args, &site, run)?;
     let outcome = torture.lead();
     let (mut history, chaos) = (History::default(), torture.chaos);
     let (freezes, nodes_gone) = (chaos.freezes, chaos.gone.clone());
     outcome?;
     for client in 0..torture.clients {
-        take(&mut history, &log_path(logs, client), client)?;
+        take(&mut history, &log_path(site.logs(), client), client)?;
     }
     let widest_gap_ns = widest_gap(&history);
     let look = LastLook {
@@ -77,7 +73,7 @@ pub(crate) fn run(args: &TortureArgs, json: bool) -> Result<Answer, Failure> {
         delete: args.pool.is_some(),
         history: &mut history,
     };
-    with_emulated::<SafeGuess, _>(pool, args.keys as usize, RTT_NS, look)?;
+    with_emulated::<SafeGuess, _>(site.pool(), args.keys as usize, RTT_NS, look)?;
     drop(chaos);
     for key in 0..args.keys {
         history.keys.number(key_name(&torture.run, key));
@@ -108,9 +104,7 @@ fn log_path(logs: &Path, client: u32) -> PathBuf {
 /// A run.
 struct Torture<'a> {
     args: &'a TortureArgs,
-    pool: &'a Pool,
-    path: PathBuf,
-    logs: &'a Path,
+    site: &'a Site,
     run: String,
     chaos: Chaos<'a>,
     started_ns: u64,
@@ -125,21 +119,13 @@ struct Torture<'a> {
 }
 
 impl<'a> Torture<'a> {
-    fn new(
-        args: &'a TortureArgs,
-        pool: &'a Pool,
-        path: PathBuf,
-        logs: &'a Path,
-        run: String,
-    ) -> Result<Self, Failure> {
+    fn new(args: &'a TortureArgs, site: &'a Site, run: String) -> Result<Self, Failure> {
         let started_ns = monotonic_ns();
         Ok(Self {
             args,
-            pool,
-            path,
-            logs,
+            site,
             run,
-            chaos: Chaos::new(pool, args)?,
+            chaos: Chaos::new(site.pool(), args)?,
             started_ns,
             until_ns: started_ns,
             begun: false,
@@ -155,8 +141,8 @@ impl<'a> Torture<'a> {
         let client = self.clients;
         self.clients += 1;
         Job::Torture(TortureJob {
-            pool: self.path.clone(),
-            log: log_path(self.logs, client),
+            pool: self.site.path(),
+            log: log_path(self.site.logs(), client),
             run: self.run.clone(),
             client,
             keys: self.args.keys,
@@ -194,7 +180,7 @@ impl<'a> Torture<'a> {
                 self.chaos.tick(now);
                 if let Some(victim) = self.chaos.victim(now, at_work.len()) {
                     let dead = crew.kill(at_work.swap_remove(victim))?;
-                    self.pool.bury(dead)?;
+                    self.site.pool().bury(dead)?;
                     self.kills += 1;
                     at_work.push(crew.add(&self.job())?);
                 }
@@ -208,7 +194,7 @@ impl<'a> Torture<'a> {
                     let ended = reported.get(&client).ok_or_else(|| gone(client))?;
                     at_work.retain(|&other| other != client);
                     if *ended < self.until_ns && !self.full {
-                        self.full = ends_full(&log_path(self.logs, client as u32));
+                        self.full = ends_full(&log_path(self.site.logs(), client as u32));
                         if !self.full {
                             at_work.push(crew.add(&self.job())?);
                         }
