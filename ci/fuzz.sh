@@ -8,6 +8,17 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds="${1:-15}"
 shift || true
+# Nothing, or no number, would mean for ever.
+if ! [[ "$seconds" =~ ^[1-9][0-9]{0,6}$ ]]; then
+    echo "usage: ci/fuzz.sh [SECONDS [TARGET...]]" >&2
+    exit 2
+fi
+for name; do
+    if [[ ! -f "fuzz/fuzz_targets/$name.rs" ]]; then
+        echo "there is no fuzz/fuzz_targets/$name.rs" >&2
+        exit 2
+    fi
+done
 target="$(realpath -m "${CARGO_TARGET_DIR:-target}")"
 export CARGO_TARGET_DIR="$target/fuzz"
 if ! command -v c++ > /dev/null; then

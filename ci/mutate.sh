@@ -15,6 +15,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 usual="${SWARM_SCHEDULES:-20000}"
+if ! [[ "$usual" =~ ^[1-9][0-9]{0,9}$ ]]; then
+    echo "SWARM_SCHEDULES is a number of schedules, not $usual" >&2
+    exit 2
+fi
 # Others choose schedules too, and would change what a run without them shows.
 unset SWARM_SEED SWARM_FIRST SWARM_SURPRISES SWARM_EXPLORED SWARM_ADVERSARIES
 scratch="$(realpath -m "${CARGO_TARGET_DIR:-target}")/mutants"

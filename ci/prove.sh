@@ -7,11 +7,16 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 millions="${1:-10}"
-if ! [[ "$millions" =~ ^[1-9][0-9]*$ ]]; then
+if [[ $# -gt 1 ]] || ! [[ "$millions" =~ ^[1-9][0-9]{0,5}$ ]]; then
     echo "usage: ci/prove.sh [MILLIONS]" >&2
     exit 2
 fi
-unset SWARM_SEED
+if ! [[ "${SWARM_FIRST:-0}" =~ ^[0-9]{1,18}$ ]]; then
+    echo "SWARM_FIRST is the number of a schedule, not $SWARM_FIRST" >&2
+    exit 2
+fi
+# What each part plays is said here.
+unset SWARM_SEED SWARM_SCHEDULES SWARM_SURPRISES SWARM_EXPLORED SWARM_ADVERSARIES
 began=$SECONDS
 parts=()
 # A register's schedule is the cheapest and a store's the dearest.

@@ -11,7 +11,6 @@
 mod cell_common;
 
 use std::cell::RefCell;
-use std::env;
 use std::rc::Rc;
 
 use fastrand::Rng;
@@ -24,6 +23,7 @@ use swarm_core::cell::{CellRef, Proposal, Proposed, View, propose};
 use swarm_core::error::Error;
 use swarm_core::fabric::NodeId;
 use swarm_core::group::{Group, Patience, Session};
+use swarm_core::sim::seeds::seeds;
 use swarm_core::sim::shrink::story;
 use swarm_core::sim::{
     Chaos, Conduct, Outcome, Policy, Setup, Sim, SimClock, SimFabric, dropped_after,
@@ -363,22 +363,11 @@ fn play(seed: u64, conduct: &Conduct) -> Result<Run, String> {
     Ok(run)
 }
 
-fn variable(name: &str) -> Option<u64> {
-    env::var(name).ok().map(|text| text.parse().expect("a number"))
-}
-
 #[test]
 fn lists_form_one_chain_under_any_schedule() {
-    let seeds = match variable("SWARM_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => {
-            let first = variable("SWARM_FIRST").unwrap_or(0);
-            first..first + variable("SWARM_SCHEDULES").unwrap_or(3000)
-        }
-    };
     let (mut ops, mut told, mut fast, mut errors, mut lost, mut steps) = (0, 0, 0, 0, 0, 0);
     let (mut dropped, mut spared) = (0, 0);
-    for seed in seeds {
+    for seed in seeds(3000) {
         // Panics inside of the protocol name no seed: they are caught to say which it was.
         let Ok(Ok(run)) = std::panic::catch_unwind(|| play(seed, &Conduct::free())) else {
             let story = story(4 * ROUNDS, |conduct| play(seed, conduct).map(drop));

@@ -127,8 +127,7 @@ fn unique_history(rng: &mut Rng) -> Vec<Operation> {
 
 /// How often the tests against brute force run: `SWARM_HISTORY_ROUNDS`, or some seconds long.
 fn rounds(usual: u64) -> u64 {
-    std::env::var("SWARM_HISTORY_ROUNDS")
-        .map_or(usual, |text| text.parse().expect("it is a number"))
+    swarm_core::sim::seeds::at_least_one("SWARM_HISTORY_ROUNDS", usual)
 }
 
 #[test]

@@ -18,6 +18,7 @@ use swarm_core::fabric::{Address, Fabric, NodeId};
 use swarm_core::history::{BUDGET, Recorder, check_key};
 use swarm_core::layout::{SLOTS, buffer};
 use swarm_core::safe_guess::SafeGuess;
+use swarm_core::sim::seeds::at_least_one;
 use swarm_core::sim::{Chaos, Outcome, Policy, Setup, Sim, SimFabric, Step, Trace, WordStep};
 use swarm_core::words::{LockMode, LockWord, WriteNumber};
 
@@ -174,8 +175,7 @@ fn lock_tries(trace: &Trace) -> u32 {
 
 #[test]
 fn random_adversaries() {
-    let schedules = std::env::var("SWARM_ADVERSARIES").ok();
-    let schedules: u64 = schedules.map_or(500, |text| text.parse().expect("a number"));
+    let schedules = at_least_one("SWARM_ADVERSARIES", 500);
     for (writers, deaths) in (1..SLOTS).flat_map(|writers| [(writers, false), (writers, true)]) {
         let largest = Rc::<RefCell<Largest>>::default();
         for seed in 0..schedules {

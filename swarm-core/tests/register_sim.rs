@@ -19,6 +19,7 @@ use swarm_core::history::{BUDGET, Recorder, check_key};
 use swarm_core::layout::SLOTS;
 use swarm_core::register::Protocol;
 use swarm_core::safe_guess::SafeGuess;
+use swarm_core::sim::seeds::seeds;
 use swarm_core::sim::shrink::story;
 use swarm_core::sim::{Chaos, Conduct, Outcome, Policy, Setup, Sim, SimClock, SimFabric};
 
@@ -245,23 +246,12 @@ fn last_read<P: Protocol>(
     }
 }
 
-fn number(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name} is a number, not {text:?}")))
-}
-
 /// Whether a schedule failed: then the other protocol's are no longer of interest.
 static FAILED: AtomicBool = AtomicBool::new(false);
 
 /// Plays many schedules; of the first that fails, tells the story.
 fn explore<P: Protocol + 'static>(default: u64) {
-    let seeds = match number("SWARM_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => {
-            let first = number("SWARM_FIRST").unwrap_or(0);
-            first..first + number("SWARM_SCHEDULES").unwrap_or(default)
-        }
-    };
+    let seeds = seeds(default);
     let mut total = Shown::default();
     for seed in seeds.clone() {
         if FAILED.load(Ordering::Relaxed) {

@@ -22,6 +22,7 @@ use swarm_core::history::{BUDGET, Call, Recorder, check};
 use swarm_core::layout::{Place, buffer, register};
 use swarm_core::node_set::NodeSet;
 use swarm_core::sim::dropped_after;
+use swarm_core::sim::seeds::seeds;
 use swarm_core::sim::shrink::story;
 use swarm_core::sim::{Chaos, Conduct, Outcome, Policy, Setup, Sim, SimFabric};
 
@@ -399,20 +400,9 @@ fn play(plan: &Plan, conduct: &Conduct) -> Result<Shown, String> {
         })
 }
 
-fn number(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name} is a number, not {text:?}")))
-}
-
 #[test]
 fn nobody_meets_a_buffer_after_its_time() {
-    let seeds = match number("SWARM_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => {
-            let first = number("SWARM_FIRST").unwrap_or(0);
-            first..first + number("SWARM_SCHEDULES").unwrap_or(300)
-        }
-    };
+    let seeds = seeds(300);
     let mut total = Shown::default();
     for seed in seeds.clone() {
         let plan = Plan::random(seed);

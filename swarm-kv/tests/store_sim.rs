@@ -16,6 +16,7 @@ use store_sim_common::{GaveUp, Line, Polls, Story};
 use swarm_core::fabric::Fabric;
 use swarm_core::geometry::Geometry;
 use swarm_core::history::{BUDGET, Call, Recorder, check};
+use swarm_core::sim::seeds::seeds;
 use swarm_core::sim::shrink::story;
 use swarm_core::sim::{Chaos, Conduct, Outcome, Policy, Setup, Sim, SimFabric};
 
@@ -320,20 +321,9 @@ fn play(plan: &Plan, conduct: &Conduct) -> Result<Shown, String> {
         })
 }
 
-fn number(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name} is a number, not {text:?}")))
-}
-
 #[test]
 fn the_store_is_linearizable_and_its_operations_end() {
-    let seeds = match number("SWARM_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => {
-            let first = number("SWARM_FIRST").unwrap_or(0);
-            first..first + number("SWARM_SCHEDULES").unwrap_or(400)
-        }
-    };
+    let seeds = seeds(400);
     let mut total = Shown::default();
     for seed in seeds.clone() {
         let plan = Plan::random(seed);

@@ -22,6 +22,7 @@ use std::{env, format, print, println};
 
 use super::chain::mix;
 use super::scheduler::Sim;
+use super::seeds::{at_least_one, number};
 use super::world::NodeState;
 use crate::clock::Clock;
 use crate::fabric::{MAX_NODES, NodeId};
@@ -470,17 +471,14 @@ pub fn explore(bounds: Bounds, begin: impl Fn() -> Race) -> Result<Explored, Fai
 /// With the story of the first schedule that goes wrong; if these were not all schedules within
 /// bounds, and neither variable asks for others.
 pub fn explore_or_panic(name: &str, bounds: Bounds, begin: impl Fn() -> Race) -> Explored {
-    let number = |name: &str, text: &str| -> u64 {
-        text.parse().unwrap_or_else(|_| panic!("{name} is a number, not {text:?}"))
-    };
-    let (surprises, most) = (env::var("SWARM_SURPRISES").ok(), env::var("SWARM_EXPLORED").ok());
-    let usual = surprises.is_none() && most.is_none();
-    let surprises = match surprises.as_deref() {
-        Some("all") => None,
-        Some(text) => Some(number("SWARM_SURPRISES", text) as usize),
+    let (surprises, most) = ("SWARM_SURPRISES", "SWARM_EXPLORED");
+    let usual = env::var_os(surprises).is_none() && env::var_os(most).is_none();
+    let surprises = match env::var_os(surprises) {
+        Some(text) if text == "all" => None,
+        Some(_) => number(surprises).map(|most| most as usize),
         None => bounds.surprises,
     };
-    let schedules = most.map_or(bounds.schedules, |text| number("SWARM_EXPLORED", &text));
+    let schedules = at_least_one(most, bounds.schedules);
     let bounds = Bounds { surprises, schedules, ..bounds };
     match explore(bounds, begin) {
         Ok(explored) => {

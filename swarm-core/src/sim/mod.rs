@@ -18,6 +18,7 @@
 //! | [`deaths`] | a client that dies at every await in turn |
 //! | [`explore`] | every schedule of a small race |
 //! | `script` | what a scheduler decided, to be played again |
+//! | [`seeds`] | how many schedules a test plays, and which |
 //! | [`shrink`] | a run that failed, made so small that it can be read |
 //! | `trace` | what happened, to be printed for a seed that failed |
 //!
@@ -34,6 +35,7 @@ pub mod explore;
 mod fabric;
 mod scheduler;
 mod script;
+pub mod seeds;
 pub mod shrink;
 mod trace;
 mod world;

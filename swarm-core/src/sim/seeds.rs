@@ -1,0 +1,40 @@
+//! What a test plays: so much as is usual, unless the environment says otherwise.
+//!
+//! Invariant: what makes no sense is refused. A check that plays nothing would pass.
+
+use core::ops::Range;
+use std::env;
+
+/// The seeds of the schedules to play: the first `usual`; or `SWARM_SCHEDULES` of them, from
+/// `SWARM_FIRST` on; or `SWARM_SEED` alone.
+///
+/// # Panics
+/// If one of these is not a number, or if there would be none to play.
+pub fn seeds(usual: u64) -> Range<u64> {
+    let (first, count) = match number("SWARM_SEED") {
+        Some(seed) => (seed, 1),
+        None => (number("SWARM_FIRST").unwrap_or(0), at_least_one("SWARM_SCHEDULES", usual)),
+    };
+    let end = first.checked_add(count);
+    first..end.unwrap_or_else(|| panic!("there are no {count} seeds from {first} on"))
+}
+
+/// The number that the environment names so, or the usual one.
+///
+/// # Panics
+/// If it is not a number, or 0.
+pub fn at_least_one(name: &str, usual: u64) -> u64 {
+    let count = number(name).unwrap_or(usual);
+    assert!(count > 0, "{name} is at least 1: nothing would be tried");
+    count
+}
+
+/// The number that the environment names so.
+///
+/// # Panics
+/// If it is there and not a number.
+pub fn number(name: &str) -> Option<u64> {
+    let text = env::var_os(name)?;
+    let number = text.to_str().and_then(|text| text.parse().ok());
+    Some(number.unwrap_or_else(|| panic!("{name} is a number, not {text:?}")))
+}
