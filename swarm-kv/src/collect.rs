@@ -304,9 +304,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let Some(presence) = &self.presence else { return 0 };
         let (board, recycler) = (presence.board(), &self.heap.recycler);
         let over = |(object, writes): &&(Unnamed, Writes)| {
-            recycler.is_unnamed(object.pointer)
-                && !self.heap.is_spare(object.pointer)
-                && self.are_over(object.pointer, writes, collection)
+            recycler.is_unnamed(object.pointer) && self.are_over(object.pointer, writes, collection)
         };
         let unknown = collection.unknown.iter().filter(over).map(|(object, _)| object);
         let garbage: Vec<&Unnamed> = collection.garbage.iter().chain(unknown).collect();

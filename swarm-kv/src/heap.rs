@@ -360,13 +360,6 @@ impl Heap {
         Ok(own.into_iter().map(|(chunk, ..)| chunk).collect())
     }
 
-    /// Whether this is the record kept for the next claim: nothing names it, but it is not garbage.
-    pub(crate) fn is_spare(&self, record: Pointer) -> bool {
-        let spare = self.spare.take();
-        self.spare.set(spare);
-        spare == Some(record)
-    }
-
     fn full(&self, kind: Kind) -> Error {
         let granules = match kind.class {
             Class::Plain(size) | Class::Homed { full: size, .. } => size.granules(),

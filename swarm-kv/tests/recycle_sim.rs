@@ -6,21 +6,20 @@
 //! `SWARM_SCHEDULES` says how many schedules to run, `SWARM_FIRST` from which on, `SWARM_SEED`
 //! plays one alone. What fails is shrunk and told.
 
+#[path = "store_sim_common/board.rs"]
+mod board;
 mod store_sim_common;
 
 use std::any::Any;
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::rc::Rc;
 
+use board::{Notes, Seat, Works};
 use fastrand::Rng;
-use send_wrapper::SendWrapper;
 use store_sim_common::{GaveUp, Line, Polls, Story};
-use swarm_core::epoch::Board;
 use swarm_core::fabric::Fabric;
 use swarm_core::geometry::Geometry;
 use swarm_core::history::{BUDGET, Call, Recorder, check};
-use swarm_core::layout::{Place, buffer, register};
-use swarm_core::node_set::NodeSet;
 use swarm_core::sim::dropped_after;
 use swarm_core::sim::seeds::seeds;
 use swarm_core::sim::shrink::story;
@@ -34,103 +33,6 @@ const CAPACITY: u64 = 8 << 20;
 const CLIENTS: usize = 5;
 const TASKS: usize = 2;
 const ROUNDS: usize = 50;
-
-/// Who has operations under way, and since when.
-#[derive(Default)]
-struct Notes {
-    /// How often the epoch moved on.
-    moves: Cell<u64>,
-    /// How often clients were told to forget places.
-    generation: Cell<u64>,
-    /// Tasks of each client that are at work.
-    working: RefCell<[usize; CLIENTS + 1]>,
-    /// Of each seat: whose it is, and since when, or 0.
-    seats: RefCell<Vec<(usize, u64)>>,
-}
-
-/// A board that simulated clients share.
-struct Seat {
-    notes: SendWrapper<Rc<Notes>>,
-    /// Tells who is dead.
-    world: SendWrapper<SimFabric>,
-    seat: usize,
-}
-
-impl Seat {
-    fn new(notes: &Rc<Notes>, world: SimFabric, client: usize) -> Self {
-        let mut seats = notes.seats.borrow_mut();
-        seats.push((client, 0));
-        let (seat, world) = (seats.len() - 1, SendWrapper::new(world));
-        Self { notes: SendWrapper::new(Rc::clone(notes)), world, seat }
-    }
-}
-
-impl Board for Seat {
-    fn enter(&self) -> u64 {
-        self.remain(self.epoch());
-        self.epoch()
-    }
-
-    fn remain(&self, epoch: u64) {
-        self.notes.seats.borrow_mut()[self.seat].1 = epoch;
-    }
-
-    fn leave(&self) {
-        self.remain(0);
-    }
-
-    fn epoch(&self) -> u64 {
-        self.notes.moves.get() + 1
-    }
-
-    fn generation(&self) -> u64 {
-        self.notes.generation.get()
-    }
-
-    fn renew(&self) {
-        self.notes.generation.set(self.generation() + 1);
-    }
-
-    fn reclaimed(&self, memory: &Place) {
-        // Up to a buffer's value, a record's payload; from a register's slots to its header.
-        let words = if memory.stride == 0 { buffer::HEADER_WORDS } else { register::KEY };
-        let at = |node| {
-            let first = memory.at(node, self.world.nodes()).0;
-            (node, first..first + words as u64)
-        };
-        self.world.forbid(NodeSet::all(self.world.nodes()).map(at).collect());
-    }
-
-    fn advance(&self) -> u64 {
-        let epoch = self.epoch();
-        let seats = self.notes.seats.borrow();
-        let over = |&(client, since): &(usize, u64)| {
-            // One that has left is not there to say so once its chains are over.
-            let has_left = self.notes.working.borrow()[client] == 0 && self.world.is_still(client);
-            since == 0 || since == epoch || has_left || self.world.is_gone(client)
-        };
-        if seats.iter().all(over) {
-            self.notes.moves.set(epoch);
-        }
-        self.epoch()
-    }
-}
-
-/// A task that is at work.
-struct Works(Rc<Notes>, usize);
-
-impl Works {
-    fn new(notes: &Rc<Notes>, client: usize) -> Self {
-        notes.working.borrow_mut()[client] += 1;
-        Self(Rc::clone(notes), client)
-    }
-}
-
-impl Drop for Works {
-    fn drop(&mut self) {
-        self.0.working.borrow_mut()[self.1] -= 1;
-    }
-}
 
 /// What the clients of one schedule do, and to whom.
 #[derive(Clone, Copy, Debug)]
@@ -178,9 +80,11 @@ impl Plan {
         let any = [[1, 0, 0, 6, 0], [2, 2, 0, 6, 0], [2, 2, 4, 6, 4]][rng.usize(..3)];
         // Who does little and slowly meets what those have left behind who do much.
         let mixes = [[any, any], [[0, 0, 0, 1, 0], [8, 1, 0, 1, 0]]][rng.usize(..2)];
+        let geometry = Geometry { bucket_bits: 0, ..geometry };
+        let slots = [6, 6, 6, 1][rng.usize(..4)];
         Self {
             setup,
-            geometry: Geometry { bucket_bits: 0, ..geometry },
+            geometry: geometry.with_slots(slots).expect("slots"),
             late: [300, 3000, 30_000][rng.usize(..3)],
             keys: [1, 1, 2, 3][rng.usize(..4)],
             at_once: [1, 1, 2][rng.usize(..3)],

@@ -15,6 +15,17 @@ impl Sim {
         self.poll_client(client);
     }
 
+    /// Polls one task of a client, by its place among those that the client was given and that are
+    /// not done: it goes on until it waits, and the others do not.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn poll_task(&mut self, client: usize, task: usize) {
+        let own = |&index: &usize| self.tasks[index].client == client;
+        let index = (0..self.tasks.len()).filter(own).nth(task);
+        self.poll(index.expect("the client has no such task"));
+    }
+
     /// The client's next chain to `node` touches these words of the verb under way, in this order,
     /// each counted from the verb's first.
     ///

@@ -52,7 +52,7 @@ impl Heap {
             let record = self.map_record(group).await?;
             let mut map = self.map.borrow().clone();
             if let Err(full) = self.choose(&mut map, kind) {
-                self.spare.set(Some(record));
+                self.keep(record);
                 return Err(full);
             }
             let payload: Vec<u64> = map
@@ -69,7 +69,8 @@ impl Heap {
                     *self.map.borrow_mut() = map;
                     return Ok(());
                 }
-                Proposed::Lost { unused } => self.spare.set(unused.then_some(record)),
+                Proposed::Lost { unused: true } => self.keep(record),
+                Proposed::Lost { unused: false } => {}
             }
             let took = group.clock().now().saturating_sub(begun).clamp(1, LONGEST_CLAIM);
             group.pause(group.dice(attempt as u64) % (took << (attempt + 1).min(6))).await;
@@ -135,6 +136,7 @@ impl Heap {
     /// Memory for a heap-map record: from a chunk for them, or a seed.
     async fn map_record<F: Fabric, C: Clock>(&self, group: &Group<F, C>) -> Result<Pointer, Error> {
         if let Some(pointer) = self.spare.take() {
+            self.recycler.handed_out(pointer);
             return Ok(pointer);
         }
         if let Some(pointer) = self.take_own(group, self.records(), 0).await? {
@@ -155,6 +157,13 @@ impl Heap {
         raise_counter(group, counter, used, used + 1).await?;
         self.seeds.set(Some(used + 1));
         Ok(self.geometry.seed(self.slot, used))
+    }
+
+    /// Keeps a record that no node names, and that is as good as new, for the next claim. Until then
+    /// it is not in use: to a collection it would look like garbage.
+    fn keep(&self, record: Pointer) {
+        self.recycler.untouched(record);
+        self.spare.set(Some(record));
     }
 
     fn map_cell(&self) -> CellRef {

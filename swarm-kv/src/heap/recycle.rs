@@ -70,7 +70,7 @@ impl Recycler {
         self.ledgers.borrow().is_open(chunk, home)
     }
 
-    /// An object was handed out that was never used.
+    /// An object was handed out that is as good as new.
     #[inline]
     pub(super) fn handed_out(&self, object: Pointer) {
         self.set(object, Entry::OUT);
@@ -112,7 +112,7 @@ impl Recycler {
         }
     }
 
-    /// Takes back an object that is next to be handed out again from its chunk.
+    /// An object that was handed out is at hand again, and as good as new.
     pub(super) fn untouched(&self, object: Pointer) {
         self.set(object, Entry::IDLE);
     }
@@ -381,6 +381,21 @@ mod tests {
         bench.wrote(&register(7), Stamp::EMPTY, bench.stamp(30, 0));
         bench.wrote(&register(7), bench.stamp(30, 0), bench.stamp(20, 1));
         assert_eq!(bench.retired(), 0);
+    }
+
+    /// A collection found that nothing names it any more; before it was through, the client wrote its
+    /// register again, and the buffer came back that way. To retire it twice is to use it twice.
+    #[test]
+    fn what_came_back_while_a_collection_was_under_way_is_no_garbage() {
+        let bench = Bench::new();
+        bench.recycler.handed_out(bench.buffer(0));
+        bench.wrote(&register(7), Stamp::EMPTY, bench.stamp(10, 0));
+        bench.recycler.begin();
+        let [unnamed] = bench.recycler.unnamed(bench.chunk)[..] else { panic!("one buffer") };
+        bench.wrote(&register(7), bench.stamp(10, 0), bench.stamp(20, 1));
+        assert_eq!(bench.retired(), 1);
+        assert!(!bench.recycler.retire(&unnamed, 6));
+        assert_eq!(bench.retired(), 1);
     }
 
     #[test]

@@ -1,131 +1,20 @@
 //! Directed schedules of the store, each a story.
 
+#[path = "../store_sim_common/board.rs"]
+mod board;
+mod collect;
+mod play;
 #[expect(dead_code, reason = "what random schedules alone make use of")]
+#[path = "../store_sim_common/mod.rs"]
 mod store_sim_common;
 
-use std::cell::Cell;
-use std::rc::Rc;
-
-use store_sim_common::{Line, Story};
-use swarm_core::clock::Clock;
+use play::{ASTRAY, CREATOR, ENOUGH, LAST, NEXT, NODES, Play, WARM};
 use swarm_core::fabric::{MAX_VERBS, NodeId};
-use swarm_core::geometry::Geometry;
-use swarm_core::history::{Answer, BUDGET, Call, Recorder, check};
+use swarm_core::history::{Answer, BUDGET, Call, check};
 use swarm_core::sim::explore::LoneClock;
-use swarm_core::sim::{Setup, Sim, SimClock, SimFabric};
 
-const NODES: [NodeId; 3] = [NodeId(0), NodeId(1), NodeId(2)];
-/// Bytes of each node's memory. The simulator stores what is touched.
-const CAPACITY: u64 = 8 << 20;
-/// The client whose chains go astray, one that goes on, one that looks, and who was there before.
-const ASTRAY: usize = 0;
-const NEXT: usize = 1;
-const LAST: usize = 2;
-const CREATOR: usize = 3;
-const CLIENTS: usize = 5;
 /// Keys that only fill the bucket have numbers from here on.
 const FILLERS: u64 = 100;
-/// A key with which a client gets memory of its own.
-const WARM: u64 = 200;
-/// More roundtrips than any operation here takes.
-const ENOUGH: usize = 200;
-
-/// Three nodes, and what was told so far.
-struct Play {
-    sim: Sim,
-    recorder: Recorder,
-    hung_up: Rc<Cell<bool>>,
-    stories: Vec<Rc<dyn std::any::Any>>,
-}
-
-impl Drop for Play {
-    /// Nobody takes their leave: some are dead.
-    fn drop(&mut self) {
-        self.hung_up.set(true);
-        self.stories.clear();
-    }
-}
-
-impl Play {
-    fn new() -> Self {
-        let sim = Sim::new(&Setup { words: CAPACITY / 8, ..Setup::new(1, 3, CLIENTS) });
-        let (recorder, hung_up) = (Recorder::new(), Rc::default());
-        Self { sim, recorder, hung_up, stories: Vec::new() }
-    }
-
-    /// A client that is never late to find a node late: who does not answer says so.
-    fn patient(&mut self, id: usize) -> Rc<Story<SimFabric, LoneClock>> {
-        self.client(id, LoneClock::new(10_000), 1 << 40)
-    }
-
-    /// A client that soon turns to other nodes.
-    fn hasty(&mut self, id: usize) -> Rc<Story<SimFabric, SimClock>> {
-        let clock = self.sim.clock(id);
-        self.client(id, clock, 100)
-    }
-
-    /// What operation number `index`, counted from 0, was answered.
-    fn answer(&self, index: usize) -> Option<Answer> {
-        self.recorder.operations()[index].answered.map(|(_, answer)| answer)
-    }
-
-    /// What the last operation was answered.
-    fn last(&self) -> Option<Answer> {
-        self.answer(self.recorder.operations().len() - 1)
-    }
-
-    fn is_linearizable(&self) {
-        let history = self.recorder.operations();
-        if let Err(wrong) = check(&history, |_| None, BUDGET) {
-            let line = |op: &swarm_core::history::Operation| format!("key {}: {op}\n", op.key);
-            panic!("{wrong}\n{}", history.iter().map(line).collect::<String>());
-        }
-    }
-
-    /// A client that finds nodes late after `late` nanoseconds.
-    fn client<C: Clock + 'static>(
-        &mut self,
-        id: usize,
-        clock: C,
-        late: u64,
-    ) -> Rc<Story<SimFabric, C>> {
-        let line = Line { inner: self.sim.fabric(id), hung_up: Rc::clone(&self.hung_up) };
-        let geometry = Geometry::new(3, CAPACITY, 16, 7).expect("a small geometry");
-        let geometry = Geometry { bucket_bits: 0, ..geometry };
-        let patience = (late, 1 << 50);
-        let story =
-            Story::new((line, clock), geometry, (id, id, id as u64 + 1), patience, &self.recorder);
-        let story = Rc::new(story);
-        self.stories.push(Rc::clone(&story) as Rc<dyn std::any::Any>);
-        story
-    }
-
-    /// A client begins these operations. Those of the one whose chains go astray may fail.
-    fn begin<C: Clock + 'static>(
-        &mut self,
-        story: &Rc<Story<SimFabric, C>>,
-        calls: Vec<(u64, Call)>,
-    ) {
-        let story = Rc::clone(story);
-        self.sim.spawn(story.id, async move {
-            for (key, call) in calls {
-                let told = story.call(key, call, None).await;
-                assert!(told.is_ok() || story.id == ASTRAY, "{call:?} of key {key}: {told:?}");
-            }
-        });
-    }
-
-    /// These operations, while nothing happens but at these nodes.
-    fn all<C: Clock + 'static>(
-        &mut self,
-        story: &Rc<Story<SimFabric, C>>,
-        calls: Vec<(u64, Call)>,
-        nodes: &[NodeId],
-    ) {
-        self.begin(story, calls);
-        assert!(self.sim.finish(story.id, nodes), "client {} does not end", story.id);
-    }
-}
 
 /// A client inserts a key into a bucket with so many others. After `fails` roundtrips its chain to
 /// another node than `only` is lost, so that what was to be a fast round becomes a classic one; after

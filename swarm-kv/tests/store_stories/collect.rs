@@ -1,0 +1,375 @@
+//! Stories of collections: what looks like garbage and is not.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use swarm_core::clock::Clock;
+use swarm_core::epoch::GRACE;
+use swarm_core::geometry::{Geometry, MIN_CAPACITY};
+use swarm_core::history::{Answer, Call};
+use swarm_core::layout::{MAX_VALUE, buffer, record};
+use swarm_core::sim::SimFabric;
+use swarm_core::sim::explore::LoneClock;
+use swarm_kv::Error;
+
+use crate::board::Works;
+use crate::play::{ASTRAY, CAPACITY, CREATOR, ENOUGH, LAST, NEXT, NODES, Play, WARM};
+use crate::store_sim_common::{GaveUp, Story};
+
+/// More roundtrips than the longest wait for others takes.
+const LONG: usize = 100_000;
+/// The other key of the client that collects. Its values take the memory that came back.
+const OTHER: u64 = 1;
+
+type Teller<C> = Rc<Story<SimFabric, C>>;
+
+/// What a collection found, once it is over.
+type Found = Rc<Cell<Option<Option<usize>>>>;
+
+impl Play {
+    /// A client begins a collection.
+    fn collect<C: Clock + 'static>(&mut self, story: &Teller<C>) -> Found {
+        let found = Found::default();
+        let (story, told) = (Rc::clone(story), Rc::clone(&found));
+        let works = self.notes.as_ref().map(|notes| Works::new(notes, story.id));
+        self.sim.spawn(story.id, async move {
+            let _works = works;
+            told.set(Some(story.client.collect().await.expect("all nodes answer")));
+        });
+        found
+    }
+
+    /// A client begins a collection, which waits until what was under way is over, and no longer.
+    fn collect_and_wait<C: Clock + 'static>(&mut self, story: &Teller<C>) -> Found {
+        let found = self.collect(story);
+        let notes = self.notes.clone().expect("memory comes back");
+        let began = notes.epoch();
+        for _ in 0..LONG {
+            if notes.epoch() >= began + GRACE {
+                return found;
+            }
+            self.sim.roundtrip(story.id, &NODES);
+        }
+        panic!("it waits for ever");
+    }
+
+    /// What nobody needs comes back to a client.
+    fn get_back<C: Clock + 'static>(&mut self, story: &Teller<C>) {
+        for _ in 0..3 {
+            self.collect(story);
+            assert!(self.sim.finish(story.id, &NODES), "a collection ends");
+        }
+    }
+
+    /// What nobody needs comes back to a client and is used again.
+    fn use_again<C: Clock + 'static>(&mut self, story: &Teller<C>) {
+        self.get_back(story);
+        let values = (0..8).map(|n| (OTHER, Call::Update(903 + 4 * n)));
+        let calls = [(OTHER, Call::Insert(900))].into_iter().chain(values);
+        self.all(story, calls.collect(), &NODES);
+    }
+
+    /// All that these clients have on its way takes effect.
+    fn settle(&mut self, clients: &[usize]) {
+        for &id in clients {
+            NODES.into_iter().for_each(|node| self.sim.take_all(id, node));
+        }
+    }
+
+    /// The client's task of this number goes on, and no other one of its, until `over`.
+    fn task<T>(&mut self, id: usize, task: usize, over: impl Fn(&Self) -> Option<T>) -> T {
+        for _ in 0..LONG {
+            if let Some(over) = over(self) {
+                return over;
+            }
+            for node in NODES {
+                self.sim.take_all(id, node);
+                self.sim.deliver(id, node);
+            }
+            self.sim.poll_task(id, task);
+        }
+        panic!("it does not end");
+    }
+}
+
+/// A writer's guess is at one node; then it dies. Whoever does not hear that node reads what was there
+/// before.
+#[test]
+fn what_lies_below_a_dead_writers_guess_is_no_garbage() {
+    let mut play = Play::recycling(CAPACITY, 6);
+    let client = play.patient(NEXT);
+    let rival = play.client(ASTRAY, LoneClock::new(1_000_000), 1 << 40);
+    play.all(&client, vec![(0, Call::Insert(800)), (0, Call::Update(803))], &NODES);
+    play.all(&rival, vec![(WARM, Call::Insert(808)), (0, Call::Get)], &NODES);
+    play.settle(&[NEXT, ASTRAY]);
+    play.begin(&rival, vec![(0, Call::Update(807))]);
+    play.sim.poll_once(ASTRAY);
+    let only = NODES.into_iter().find(|&node| play.sim.on_their_way(ASTRAY, node) > 0);
+    let only = only.expect("it writes");
+    play.sim.take_all(ASTRAY, only);
+    NODES.into_iter().for_each(|node| play.sim.lose_chains(ASTRAY, node));
+    play.sim.crash_client(ASTRAY);
+    play.use_again(&client);
+    let reader = play.hasty(LAST);
+    let others: Vec<_> = NODES.into_iter().filter(|&node| node != only).collect();
+    play.all(&reader, vec![(0, Call::Get)], &others);
+    assert_eq!(play.last(), Some(Answer::Value(Some(803))));
+    play.is_linearizable();
+}
+
+/// A client's write finds that its guess was stale; all nodes show another's larger stamp, and nothing
+/// leads to its buffer any more. It goes on and makes a new name for it.
+#[test]
+fn what_an_operation_under_way_holds_is_no_garbage() {
+    let mut play = Play::recycling(CAPACITY, 6);
+    let client = play.patient(NEXT);
+    let rival = play.client(ASTRAY, LoneClock::new(1_000_000), 1 << 40);
+    play.all(&client, vec![(0, Call::Insert(800)), (0, Call::Update(803))], &NODES);
+    let calls = vec![(WARM, Call::Insert(808)), (0, Call::Get), (0, Call::Update(807))];
+    play.all(&rival, calls, &NODES);
+    play.settle(&[NEXT, ASTRAY]);
+    play.begin(&client, vec![(0, Call::Update(811))]);
+    play.sim.poll_once(NEXT);
+    play.settle(&[NEXT]);
+    let found = play.collect(&client);
+    play.task(NEXT, 1, |_| found.get());
+    assert!(play.sim.finish(NEXT, &NODES), "the update ends");
+    play.use_again(&client);
+    let reader = play.hasty(LAST);
+    play.all(&reader, vec![(0, Call::Get)], &NODES);
+    assert_eq!(play.last(), Some(Answer::Value(Some(811))));
+    play.is_linearizable();
+}
+
+/// A client's write comes to one node, and was dropped. A reader meets it there; after that another
+/// client's write takes its place, at that node alone. Then no node names the first write's buffer, but
+/// the reader, after `rounds` roundtrips, may bring it to the other nodes, and return its value.
+/// False if the reader was done before.
+fn brings_back(rounds: usize) -> bool {
+    // All writers share a slot.
+    let mut play = Play::recycling(CAPACITY, 1);
+    let (client, reader) = (play.patient(NEXT), play.hasty(LAST));
+    let rival = play.client(ASTRAY, LoneClock::new(1_000_000), 1 << 40);
+    play.all(&client, vec![(0, Call::Insert(800)), (0, Call::Update(803))], &NODES);
+    play.all(&rival, vec![(WARM, Call::Insert(808)), (0, Call::Get)], &NODES);
+    play.all(&reader, vec![(0, Call::Get)], &NODES);
+    play.settle(&[NEXT, LAST, ASTRAY]);
+    let story = Rc::clone(&client);
+    play.sim.spawn(NEXT, async move {
+        assert_eq!(story.call(0, Call::Update(807), Some(1)).await, Err(GaveUp::Dropped));
+    });
+    play.sim.poll_once(NEXT);
+    let (posted, other): (Vec<_>, Vec<_>) =
+        NODES.into_iter().partition(|&node| play.sim.on_their_way(NEXT, node) > 0);
+    let ([only, second], [third]) = (&posted[..], &other[..]) else { panic!("a majority") };
+    let (only, away) = (*only, [*second, *third]);
+    play.sim.take_all(NEXT, only);
+    NODES.into_iter().for_each(|node| play.sim.lose_chains(NEXT, node));
+    play.sim.poll_once(NEXT);
+    assert_eq!(play.sim.tasks(NEXT), 0, "it was dropped");
+    play.collect_and_wait(&client);
+    play.begin(&reader, vec![(0, Call::Get)]);
+    play.sim.poll_once(LAST);
+    (0..rounds).for_each(|_| play.sim.roundtrip(LAST, &[only, away[0]]));
+    if play.sim.tasks(LAST) == 0 {
+        return false;
+    }
+    play.begin(&rival, vec![(0, Call::Update(811))]);
+    play.sim.poll_once(ASTRAY);
+    (0..4).for_each(|_| play.sim.roundtrip(ASTRAY, &[only]));
+    NODES.into_iter().for_each(|node| play.sim.lose_chains(ASTRAY, node));
+    play.sim.crash_client(ASTRAY);
+    assert!(play.sim.finish(NEXT, &NODES), "the collection ends");
+    assert!(play.sim.finish(LAST, &away), "the read ends");
+    play.use_again(&client);
+    let last = play.hasty(CREATOR);
+    play.all(&last, vec![(0, Call::Get)], &away);
+    play.is_linearizable();
+    true
+}
+
+#[test]
+fn what_a_reader_may_bring_back_is_no_garbage() {
+    let over = (0..ENOUGH).find(|&rounds| !brings_back(rounds));
+    assert!(over > Some(1), "it takes some roundtrips");
+}
+
+/// A key has a second value; the first one's buffer came into the world with the bucket's record. A
+/// client changes the bucket and dies half-way, after `rounds` roundtrips. Whoever comes next may have
+/// to propose the record again, with all that came with it. False if the change was over before.
+fn is_proposed_again(rounds: usize) -> bool {
+    let mut play = Play::recycling(CAPACITY, 6);
+    let (client, astray) = (play.patient(NEXT), play.patient(ASTRAY));
+    play.all(&astray, vec![(WARM, Call::Insert(808))], &NODES);
+    play.all(&client, vec![(0, Call::Insert(803)), (0, Call::Update(807))], &NODES);
+    play.settle(&[NEXT, ASTRAY]);
+    play.get_back(&client);
+    play.begin(&astray, vec![(2, Call::Insert(1))]);
+    play.sim.poll_once(ASTRAY);
+    // A fast round would need all nodes.
+    play.sim.disconnect(ASTRAY, NODES[2], false);
+    (0..rounds).for_each(|_| play.sim.roundtrip(ASTRAY, &NODES));
+    if play.sim.tasks(ASTRAY) == 0 {
+        return false;
+    }
+    play.sim.take_all(ASTRAY, NODES[0]);
+    NODES.into_iter().for_each(|node| play.sim.lose_chains(ASTRAY, node));
+    play.sim.crash_client(ASTRAY);
+    let next = play.hasty(LAST);
+    play.all(&next, vec![(0, Call::Get), (2, Call::Get), (2, Call::Put(5))], &NODES[..2]);
+    play.use_again(&client);
+    play.all(&next, vec![(0, Call::Get), (2, Call::Get)], &NODES[..2]);
+    play.is_linearizable();
+    true
+}
+
+#[test]
+fn what_came_with_a_record_is_no_garbage_while_the_record_is_there() {
+    let over = (0..ENOUGH).find(|&rounds| !is_proposed_again(rounds));
+    assert!(over > Some(1), "it takes some roundtrips");
+}
+
+/// While a client looks for a key, after `rounds` roundtrips, the key is deleted and inserted again, and
+/// its old register turns out to be garbage. The client is told to forget places, by another operation
+/// that it begins; what the first one found then must not be remembered. False if that one was over
+/// before.
+fn is_remembered(rounds: usize) -> bool {
+    let mut play = Play::recycling(CAPACITY, 6);
+    let (client, reader, other) = (play.patient(NEXT), play.patient(LAST), play.patient(CREATOR));
+    play.all(&client, vec![(0, Call::Insert(800))], &NODES);
+    play.all(&reader, vec![(WARM, Call::Insert(804))], &NODES);
+    play.all(&other, vec![(WARM + 1, Call::Insert(808))], &NODES);
+    play.settle(&[NEXT, LAST, CREATOR]);
+    play.collect_and_wait(&client);
+    play.begin(&reader, vec![(0, Call::Get)]);
+    play.sim.poll_once(LAST);
+    (0..rounds).for_each(|_| play.sim.roundtrip(LAST, &NODES));
+    if play.sim.tasks(LAST) == 0 {
+        return false;
+    }
+    play.all(&other, vec![(0, Call::Delete), (0, Call::Insert(812))], &NODES);
+    assert!(play.sim.finish(NEXT, &NODES), "the collection ends");
+    play.begin(&reader, vec![(WARM, Call::Get)]);
+    play.task(LAST, 1, |play| (play.sim.tasks(LAST) == 1).then_some(()));
+    assert!(play.sim.finish(LAST, &NODES), "the get ends");
+    play.get_back(&client);
+    // Keys whose registers are as large, and at home where that one was.
+    let keys = || (1..=4).map(|n| 3 * n);
+    play.all(&client, keys().map(|key| (key, Call::Insert(816 + 4 * key))).collect(), &NODES);
+    play.all(&reader, vec![(0, Call::Update(904))], &NODES);
+    play.all(&client, keys().chain([0]).map(|key| (key, Call::Get)).collect(), &NODES);
+    play.is_linearizable();
+    true
+}
+
+#[test]
+fn a_place_that_was_found_in_an_earlier_generation_is_not_remembered() {
+    let over = (0..ENOUGH).find(|&rounds| !is_remembered(rounds));
+    assert!(over > Some(1), "it takes some roundtrips");
+}
+
+/// Bytes of a small pool's nodes.
+const SMALL: u64 = MIN_CAPACITY;
+/// Values that leave no room in it for one more of the largest, but for others.
+const LARGE: [(&str, usize); 3] = [("a", MAX_VALUE), ("b", MAX_VALUE), ("c", 600 << 10)];
+
+fn small_pool() -> Geometry {
+    Geometry::new(3, SMALL, 16, 7).expect("a small geometry")
+}
+
+/// A value whose buffer is as large as a record of the heap map.
+fn as_large_as_a_map() -> Vec<u8> {
+    let words = record::HEADER_WORDS + small_pool().map_payload() - buffer::HEADER_WORDS;
+    vec![7; 8 * words]
+}
+
+impl Play {
+    /// A client begins to put these. Whether there must be room for it.
+    fn put<C: Clock + 'static>(&mut self, story: &Teller<C>, values: &[(&str, Vec<u8>)]) {
+        let (story, values) = (
+            Rc::clone(story),
+            Vec::from_iter(values.iter().cloned().map(|(key, value)| (key.to_owned(), value))),
+        );
+        let works = self.notes.as_ref().map(|notes| Works::new(notes, story.id));
+        self.sim.spawn(story.id, async move {
+            let _works = works;
+            for (key, value) in values {
+                let put = story.client.put(key.as_bytes(), &value).await;
+                let full = matches!(put, Err(Error::Full(_)));
+                assert!(put.is_ok() || full && value.len() == MAX_VALUE, "{key}: {put:?}");
+            }
+        });
+    }
+
+    /// A client puts these.
+    fn has_put<C: Clock + 'static>(&mut self, story: &Teller<C>, values: &[(&str, Vec<u8>)]) {
+        self.put(story, values);
+        assert!(self.sim.finish(story.id, &NODES), "the puts end");
+    }
+}
+
+/// A client's value is too large for the pool. The record that its change of the heap map was to take is
+/// kept for the next one.
+fn keeps_a_record() -> (Play, Teller<LoneClock>) {
+    let mut play = Play::recycling(SMALL, 6);
+    let (client, creator) = (play.patient(NEXT), play.patient(CREATOR));
+    play.has_put(&creator, &LARGE.map(|(key, bytes)| (key, vec![1; bytes])));
+    // From now on it has memory for maps.
+    play.has_put(&client, &[("long", as_large_as_a_map())]);
+    play.settle(&[NEXT, CREATOR]);
+    play.put(&client, &[("d", vec![1; MAX_VALUE])]);
+    (play, client)
+}
+
+/// A value that takes a change of the map, and nothing else that does.
+const OF_ANOTHER_SIZE: (&str, usize) = ("long", 5000);
+
+/// The client has given up, and collected garbage, and uses what it found. What it puts there is not
+/// overwritten when it changes the map after all.
+#[test]
+fn a_record_that_is_kept_for_the_next_claim_is_no_garbage() {
+    let (mut play, client) = keeps_a_record();
+    assert!(play.sim.finish(NEXT, &NODES), "it gives up");
+    play.get_back(&client);
+    let values = ["e", "f", "g", "h"].map(|key| (key, as_large_as_a_map()));
+    play.has_put(&client, &values);
+    let (key, bytes) = OF_ANOTHER_SIZE;
+    play.has_put(&client, &[(key, vec![2; bytes])]);
+    let reader = play.hasty(LAST);
+    play.sim.spawn(LAST, async move {
+        for (key, put) in values {
+            let value = reader.client.get(key.as_bytes()).await.expect("a majority");
+            assert_eq!(value.as_deref(), Some(&put[..]), "{key}");
+        }
+    });
+    assert!(play.sim.finish(LAST, &NODES), "the gets end");
+}
+
+/// While the client looks for garbage, so many roundtrips after so many epochs, it changes the map with
+/// that record. Then the node dies that has the map in place, and another client needs the map.
+fn proposes_what_it_kept(epochs: u64, rounds: usize) {
+    let (mut play, client) = keeps_a_record();
+    let notes = play.notes.clone().expect("memory comes back");
+    let until = notes.epoch() + epochs;
+    while notes.epoch() < until {
+        assert!(play.sim.tasks(NEXT) > 0, "it looks for garbage");
+        play.sim.roundtrip(NEXT, &NODES);
+    }
+    (0..rounds).for_each(|_| play.sim.roundtrip(NEXT, &NODES));
+    let (key, bytes) = OF_ANOTHER_SIZE;
+    play.has_put(&client, &[(key, vec![2; bytes])]);
+    play.get_back(&client);
+    let home = small_pool().map_cell().home;
+    play.sim.crash_node(home, false);
+    let others: Vec<_> = NODES.into_iter().filter(|&node| node != home).collect();
+    let reader = play.hasty(LAST);
+    play.put(&reader, &[("e", vec![3; 100])]);
+    assert!(play.sim.finish(LAST, &others), "the put ends");
+}
+
+#[test]
+fn a_record_that_was_kept_and_is_used_is_no_garbage() {
+    for epochs in 2..6 {
+        (0..16).for_each(|rounds| proposes_what_it_kept(epochs, rounds));
+    }
+}

@@ -1,0 +1,143 @@
+//! Three simulated nodes and clients of the store on them, for stories.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use swarm_core::clock::Clock;
+use swarm_core::fabric::NodeId;
+use swarm_core::geometry::Geometry;
+use swarm_core::history::{Answer, BUDGET, Call, Recorder, check};
+use swarm_core::sim::explore::LoneClock;
+use swarm_core::sim::{Setup, Sim, SimClock, SimFabric};
+
+use crate::board::{Notes, Seat, Works};
+use crate::store_sim_common::{Line, Story};
+
+pub(crate) const NODES: [NodeId; 3] = [NodeId(0), NodeId(1), NodeId(2)];
+/// Bytes of each node's memory. The simulator stores what is touched.
+pub(crate) const CAPACITY: u64 = 8 << 20;
+/// The client whose chains go astray, one that goes on, one that looks, and who was there before.
+pub(crate) const ASTRAY: usize = 0;
+pub(crate) const NEXT: usize = 1;
+pub(crate) const LAST: usize = 2;
+pub(crate) const CREATOR: usize = 3;
+const CLIENTS: usize = 5;
+/// A key with which a client gets memory of its own.
+pub(crate) const WARM: u64 = 200;
+/// More roundtrips than any operation here takes.
+pub(crate) const ENOUGH: usize = 200;
+
+/// Three nodes, and what was told so far.
+pub(crate) struct Play {
+    pub(crate) sim: Sim,
+    pub(crate) recorder: Recorder,
+    hung_up: Rc<Cell<bool>>,
+    stories: Vec<Rc<dyn std::any::Any>>,
+    geometry: Geometry,
+    /// The board that all clients are on, if memory comes back.
+    pub(crate) notes: Option<Rc<Notes>>,
+}
+
+impl Drop for Play {
+    /// Nobody takes their leave: some are dead.
+    fn drop(&mut self) {
+        self.hung_up.set(true);
+        self.stories.clear();
+    }
+}
+
+impl Play {
+    pub(crate) fn new() -> Self {
+        let sim = Sim::new(&Setup { words: CAPACITY / 8, ..Setup::new(1, 3, CLIENTS) });
+        let (recorder, hung_up) = (Recorder::new(), Rc::default());
+        let geometry = Geometry::new(3, CAPACITY, 16, 7).expect("a small geometry");
+        let geometry = Geometry { bucket_bits: 0, ..geometry };
+        Self { sim, recorder, hung_up, stories: Vec::new(), geometry, notes: None }
+    }
+
+    /// The same where memory comes back, in nodes of so many bytes whose registers use so many slots.
+    pub(crate) fn recycling(capacity: u64, slots: usize) -> Self {
+        let geometry = Geometry::new(3, capacity, 16, 7).expect("a small geometry");
+        let geometry = Geometry { bucket_bits: 0, ..geometry }.with_slots(slots).expect("slots");
+        let mut play = Self::new();
+        play.geometry = geometry;
+        play.notes = Some(Rc::default());
+        play
+    }
+
+    /// A client that is never late to find a node late: who does not answer says so.
+    pub(crate) fn patient(&mut self, id: usize) -> Rc<Story<SimFabric, LoneClock>> {
+        self.client(id, LoneClock::new(10_000), 1 << 40)
+    }
+
+    /// A client that soon turns to other nodes.
+    pub(crate) fn hasty(&mut self, id: usize) -> Rc<Story<SimFabric, SimClock>> {
+        let clock = self.sim.clock(id);
+        self.client(id, clock, 100)
+    }
+
+    /// What operation number `index`, counted from 0, was answered.
+    pub(crate) fn answer(&self, index: usize) -> Option<Answer> {
+        self.recorder.operations()[index].answered.map(|(_, answer)| answer)
+    }
+
+    /// What the last operation was answered.
+    pub(crate) fn last(&self) -> Option<Answer> {
+        self.answer(self.recorder.operations().len() - 1)
+    }
+
+    pub(crate) fn is_linearizable(&self) {
+        let history = self.recorder.operations();
+        if let Err(wrong) = check(&history, |_| None, BUDGET) {
+            let line = |op: &swarm_core::history::Operation| format!("key {}: {op}\n", op.key);
+            panic!("{wrong}\n{}", history.iter().map(line).collect::<String>());
+        }
+    }
+
+    /// A client that finds nodes late after `late` nanoseconds.
+    pub(crate) fn client<C: Clock + 'static>(
+        &mut self,
+        id: usize,
+        clock: C,
+        late: u64,
+    ) -> Rc<Story<SimFabric, C>> {
+        let line = Line { inner: self.sim.fabric(id), hung_up: Rc::clone(&self.hung_up) };
+        let (patience, who) = ((late, 1 << 50), (id, id, id as u64 + 1));
+        let mut story = Story::new((line, clock), self.geometry, who, patience, &self.recorder);
+        if let Some(notes) = &self.notes {
+            let seat = Seat::new(notes, self.sim.fabric(id), id);
+            story = Story { client: story.client.recycling(seat), ..story };
+        }
+        let story = Rc::new(story);
+        self.stories.push(Rc::clone(&story) as Rc<dyn std::any::Any>);
+        story
+    }
+
+    /// A client begins these operations. Those of the one whose chains go astray may fail.
+    pub(crate) fn begin<C: Clock + 'static>(
+        &mut self,
+        story: &Rc<Story<SimFabric, C>>,
+        calls: Vec<(u64, Call)>,
+    ) {
+        let story = Rc::clone(story);
+        let works = self.notes.as_ref().map(|notes| Works::new(notes, story.id));
+        self.sim.spawn(story.id, async move {
+            let _works = works;
+            for (key, call) in calls {
+                let told = story.call(key, call, None).await;
+                assert!(told.is_ok() || story.id == ASTRAY, "{call:?} of key {key}: {told:?}");
+            }
+        });
+    }
+
+    /// These operations, while nothing happens but at these nodes.
+    pub(crate) fn all<C: Clock + 'static>(
+        &mut self,
+        story: &Rc<Story<SimFabric, C>>,
+        calls: Vec<(u64, Call)>,
+        nodes: &[NodeId],
+    ) {
+        self.begin(story, calls);
+        assert!(self.sim.finish(story.id, nodes), "client {} does not end", story.id);
+    }
+}
