@@ -1,46 +1,75 @@
 #!/usr/bin/env bash
 # What must hold of swarm-rdma, and of the command line with it: lints, documents, and tests on real
-# queue pairs, in guests that have a Soft-RoCE device. Installs what it needs from Debian packages, as
+# queue pairs, in a guest that has a Soft-RoCE device. Installs what it needs from Debian packages, as
 # root. Not here, as it takes long: ci/rdma/four-guests.sh and ci/rdma/dax.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 ci/rdma/guest.sh --install
 
-lints=(--quiet --locked --all-targets)
-cargo clippy "${lints[@]}" -p swarm-rdma -- -D warnings
-cargo clippy "${lints[@]}" -p swarm-kv --features rdma -- -D warnings
-RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked -p swarm-rdma --no-deps
+scratch="$(mktemp -d)"
+aside=()
+finish() {
+    local status=$? process
+    for process in "${aside[@]}"; do kill "$process" 2> /dev/null || true; done
+    rm -rf "$scratch"
+    exit "$status"
+}
+trap finish EXIT
 
-# On this host, where there may be no device, the rest of the tests runs.
-cargo test --quiet --locked -p swarm-rdma
-
-target="$(mktemp -d)"
-trap 'rm -rf "$target"' EXIT
-cargo test --quiet --locked -p swarm-rdma --lib --tests --no-run --message-format=json > "$target/built"
-mapfile -t tests < <(sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' "$target/built" | sort -u)
+# The tests and the command line share their libraries, built once: with the same features. What is built
+# here alone is built quickly, as it mostly waits.
+quick=(--quiet --locked --config profile.dev.package.swarm-kv.opt-level=0
+    --config profile.dev.package.swarm-rdma.opt-level=0)
+cargo test "${quick[@]}" -p swarm-rdma --lib --tests --no-run --message-format=json > "$scratch/built"
+cargo build "${quick[@]}" -p swarm-kv --features rdma,swarm-core/sim
+mapfile -t tests < <(sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' "$scratch/built" | sort -u)
 [[ ${#tests[@]} -ge 4 ]] || {
     echo "rdma.sh: of swarm-rdma's tests only ${#tests[@]} were built" >&2
     exit 1
 }
+strip -o "$scratch/swarm" "${CARGO_TARGET_DIR:-target}/debug/swarm"
+
+lint() {
+    cargo clippy --quiet --locked --all-targets -p swarm-rdma -p swarm-kv --features swarm-kv/rdma \
+        -- -D warnings
+    RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked -p swarm-rdma --no-deps
+}
+
+# The control plane and etcd have their tests on this host, which wait for leases most of the time.
+# Of the rest those run here that need no device.
+on_host() {
+    local program
+    cd swarm-rdma
+    for program in "${tests[@]}"; do "$program" --color=never; done
+}
+
+# Both while the guest runs. What they say comes at the end.
+(set -e; on_host) > "$scratch/host.log" 2>&1 &
+aside+=("$!")
+(set -e; renice -n 5 "$BASHPID" > /dev/null; lint) > "$scratch/lint.log" 2>&1 &
+aside+=("$!")
 
 # One test at a time: the guest's two processors are emulated, and clients that wait use one each.
-# The control plane and etcd have their tests on the host; in the guest they would be slow.
+# Then everything that the command line does, with nodes, etcd and clients as processes.
 run_all='
-failed=0
 for program in "$@"; do
     case "$program" in */control*) continue ;; esac
     echo "== ${program##*/}"
-    SWARM_RDMA_REQUIRED=1 "$program" --test-threads=1 --color=never || failed=1
+    SWARM_RDMA_REQUIRED=1 "$program" --test-threads=1 --color=never || exit
 done
-exit "$failed"'
-GUEST_MEMORY=2G GUEST_SECONDS="${RDMA_SECONDS:-240}" GUEST_OUT="$target" \
+exec bash ci/rdma/cluster.sh'
+mkdir "$scratch/out"
+SWARM="$scratch/swarm" GUEST_MEMORY=2G GUEST_SECONDS="${RDMA_SECONDS:-500}" GUEST_OUT="$scratch/out" \
     ci/rdma/guest.sh bash -c "$run_all" tests "${tests[@]}"
 
-# Everything that the command line does, with nodes, etcd and clients as processes of one guest.
-cargo build --quiet --locked -p swarm-kv --features rdma
-SWARM="$target/swarm"
-strip -o "$SWARM" "${CARGO_TARGET_DIR:-target}/debug/swarm"
-mkdir "$target/out"
-SWARM="$SWARM" GUEST_MEMORY=1G GUEST_SECONDS="${RDMA_SECONDS:-400}" GUEST_OUT="$target/out" \
-    ci/rdma/guest.sh bash ci/rdma/cluster.sh
+for part in host lint; do
+    status=0
+    wait "${aside[0]}" || status=$?
+    aside=("${aside[@]:1}")
+    [[ "$status" == 0 ]] || {
+        cat "$scratch/$part.log"
+        echo "rdma.sh: $part ended with $status" >&2
+        exit "$status"
+    }
+done

@@ -19,12 +19,30 @@ file="$work/nodes.toml"
 pool="rdma:$file"
 nodes=()
 
+# The first node's memory is this file, if one is named.
 start_nodes() {
+    local memory="${1:-}" port
     nodes=()
     for port in 7471 7472 7473; do
-        memnode "node-$port" --listen "$address:$port" --capacity "$capacity" --static "$file"
+        memnode "node-$port" --listen "$address:$port" --capacity "$capacity" --static "$file" \
+            ${memory:+--memory "$memory"}
+        memory=
         nodes+=("$node")
     done
+}
+
+# A client that stays: an import that goes on reading lines from descriptor 7. Its process number is
+# in `client`.
+# stays POOL
+stays() {
+    rm -f "$work/lines"
+    mkfifo "$work/lines"
+    "$SWARM" import "$1" "$work/lines" > "$work/import.log" 2>&1 &
+    client=$!
+    running+=("$client")
+    exec 7> "$work/lines"
+    printf 'before\tyes\n' >&7
+    waits 20 "the client's first write" "$SWARM" get "$1" before
 }
 
 stop_nodes() {
@@ -33,6 +51,19 @@ stop_nodes() {
         wait "$process" 2>/dev/null || true
     done
 }
+
+# How many queue pairs a node has fenced, as its daemon said last.
+# fenced LOG
+fenced() { sed -n 's/.* \([0-9]*\) fenced.*/\1/p' "$work/$1.log" | tail -n 1 | grep . || echo 0; }
+
+# Nobody reaches what listens on this TCP port of this host any more; queue pairs go on.
+cut_off() {
+    tc qdisc add dev lo clsact
+    tc filter add dev lo egress protocol ip u32 match ip protocol 6 0xff match ip dport "$1" 0xffff \
+        action drop
+}
+
+reconnect() { tc qdisc del dev lo clsact; }
 
 fresh() { # a pool without clients, of nodes that are all there
     "$SWARM" destroy --force "$pool" > /dev/null 2>&1 || true
@@ -46,7 +77,8 @@ SWARM_GID_INDEX="${SWARM_GID_INDEX:-}"
 if wants static; then
     say "no nodes, no pool: errors within seconds that say what to do"
     says "no nodes" "does not answer" "$(fails 3 "$SWARM" get "$pool" a)"
-    start_nodes
+    truncate -s "${capacity%iB}" "$work/memory"
+    start_nodes "$work/memory"
     says "no pool" "swarm create" "$(fails 3 "$SWARM" get "$pool" a)"
     says "not listed" "does not list" \
         "$(fails 2 "$SWARM" memnode --listen "$address:7480" --capacity 64MiB --static "$file")"
@@ -59,6 +91,7 @@ if wants static; then
     "$SWARM" insert "$pool" another one
     fails 1 "$SWARM" insert "$pool" another two > /dev/null
     "$SWARM" update "$pool" another three
+    waits 5 "what is in a node's memory to be in its file" grep -qa three "$work/memory"
     same get three "$("$SWARM" get "$pool" another)"
     "$SWARM" delete "$pool" another
     fails 1 "$SWARM" get "$pool" another > /dev/null
@@ -76,16 +109,16 @@ if wants static; then
     "$SWARM" doctor --static "$file" || true
 
     say "bench"
-    "$SWARM" bench "$pool" --keys 500 --ops 4000 --clients 2 --workload b
+    "$SWARM" bench "$pool" --keys 500 --ops 3000 --clients 2 --workload b
     stop_nodes
     says "a node's report" "memory registrations" "$(cat "$work/node-7471.log")"
 fi
 
 if wants torture; then
-    say "torture: clients are killed"
+    say "torture: clients are killed, memory nodes' daemons stopped; one stamp slot for all writers"
     start_nodes
-    fresh --max-clients 64
-    "$SWARM" torture "$pool" --seconds 6 --clients 3 --keys 3 --kill-clients \
+    fresh --max-clients 64 --slots 1
+    "$SWARM" torture "$pool" --seconds 5 --clients 3 --keys 3 --kill-clients --freeze-node \
         --history "$work/history"
     "$SWARM" check "$work/history"
     stop_nodes
@@ -95,7 +128,7 @@ if wants nodes; then
     say "torture: a memory node is killed, as are clients"
     start_nodes
     fresh --max-clients 64
-    "$SWARM" torture "$pool" --seconds 6 --clients 3 --keys 3 --kill-clients --kill-node \
+    "$SWARM" torture "$pool" --seconds 5 --clients 3 --keys 3 --kill-clients --kill-node \
         --history "$work/history"
     "$SWARM" check "$work/history"
     say "the others go on, also for those who come later"
@@ -108,13 +141,7 @@ if wants evict; then
     say "an evicted client's write does not land"
     start_nodes
     fresh
-    mkfifo "$work/lines"
-    "$SWARM" import "$pool" "$work/lines" > "$work/import.log" 2>&1 &
-    client=$!
-    running+=("$client")
-    exec 7> "$work/lines"
-    printf 'before\tyes\n' >&7
-    waits 20 "the client's first write" "$SWARM" get "$pool" before
+    stays "$pool"
     "$SWARM" info "$pool"
     "$SWARM" evict "$pool" 0
     printf 'after\tno\n' >&7
@@ -135,12 +162,15 @@ if wants etcd; then
     named="rdma://$members/pool"
     begun=$SECONDS
     says "etcd gone at start" "etcd at" "$(fails 3 "$SWARM" get "$named" a)"
-    ((SECONDS - begun < 10)) || die "that took $((SECONDS - begun)) s"
+    says "etcd gone at start" "etcd at" "$(fails 3 "$SWARM" create "$named" --capacity "$capacity")"
+    says "etcd gone at start" "etcd at" "$(fails 3 "$SWARM" memnode --listen "$address:7481" \
+        --capacity 64MiB --etcd "$members" --name a)"
+    ((SECONDS - begun < 30)) || die "that took $((SECONDS - begun)) s"
     start_etcd "$members"
     nodes=()
     for name in a b c; do
         memnode "$name" --listen "$address:$((7481 + ${#nodes[@]}))" --capacity "$capacity" \
-            --etcd "$members" --name "$name"
+            --etcd "$members" --name "$name" --report 1s
         nodes+=("$node")
     done
     twin="$(fails 3 "$SWARM" memnode --listen "$address:7490" --capacity 64MiB --etcd "$members" \
@@ -151,21 +181,30 @@ if wants etcd; then
     "$SWARM" put "$named" greeting hello
     "$SWARM" doctor --etcd "$members" --node "$address:7481" || true
     say "torture with etcd"
-    "$SWARM" torture "$named" --seconds 5 --clients 3 --keys 3 --kill-clients
+    "$SWARM" torture "$named" --seconds 4 --clients 3 --keys 3 --kill-clients
+    say "a daemon that nobody reaches hears of an eviction from etcd"
+    stays "$named"
+    slot="$("$SWARM" info "$named" | sed -n 's/^client *\([0-9][0-9]*\) .*incarnation.*/\1/p' | head -n 1)"
+    before="$(fenced c)"
+    cut_off 7483
+    says "who could not be told" '"missing":["c"]' "$("$SWARM" evict "$named" "$slot" --json)"
+    fences_more() { (($(fenced c) > before)); }
+    waits 10 "the daemon that was cut off to fence the client" fences_more
+    reconnect
+    printf 'after\tno\n' >&7
+    exec 7>&-
+    status=0
+    wait "$client" || status=$?
+    same "the evicted client's exit status" 3 "$status"
+    fails 1 "$SWARM" get "$named" after > /dev/null
     say "etcd dies; the clients that there are go on"
-    mkfifo "$work/more"
-    "$SWARM" import "$named" "$work/more" > "$work/import.log" 2>&1 &
-    client=$!
-    running+=("$client")
-    exec 8> "$work/more"
-    printf 'before\tyes\n' >&8
-    waits 20 "the client's first write" "$SWARM" get "$named" before
+    stays "$named"
     kill -KILL "$etcd"
     sleep 8
-    for number in {1..50}; do printf 'after-%s\tyes\n' "$number"; done >&8
+    for number in {1..50}; do printf 'after-%s\tyes\n' "$number"; done >&7
     sleep 1
     says "a new client" "etcd at" "$(fails 3 "$SWARM" get "$named" before)"
-    exec 8>&-
+    exec 7>&-
     wait "$client" || die "the client did not go on: $(cat "$work/import.log")"
     start_etcd "$members"
     same get yes "$("$SWARM" get "$named" after-50)"

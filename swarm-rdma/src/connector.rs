@@ -129,17 +129,34 @@ impl Doors {
         self.settled.1.notify_all();
     }
 
+    /// The connection to `node` has ended. If it is known why, it stays at that.
+    fn report_lost(&self, node: usize, fault: Fault) {
+        let known = lock(&self.doors[node].status).fault.is_some();
+        if !known {
+            self.report(node, fault);
+        }
+    }
+
     /// How the nodes stand.
     pub(crate) fn status(&self) -> Vec<NodeStatus> {
         self.doors.iter().map(|door| lock(&door.status).clone()).collect()
     }
 
-    /// Waits until each node has been tried, at most so long.
+    /// Waits until each node is up or is known not to be. If those that are up are no majority, it
+    /// waits as well for those that were not reached: the next attempt may succeed, and nothing can
+    /// be done without. Not for longer than `patience`.
     pub(crate) fn wait_settled(&self, patience: Duration) {
         let pending = |(): &mut ()| {
-            self.doors
-                .iter()
-                .any(|door| matches!(lock(&door.status).fault, Some(Fault::NotYet { .. })))
+            let (mut up, mut begun, mut tried) = (0, false, false);
+            for door in &self.doors {
+                match lock(&door.status).fault {
+                    None => up += 1,
+                    Some(Fault::NotYet { .. }) => begun = true,
+                    Some(Fault::Unreachable { .. }) => tried = true,
+                    Some(_) => {}
+                }
+            }
+            begun || tried && up <= self.doors.len() / 2
         };
         let guard = lock(&self.settled.0);
         drop(self.settled.1.wait_timeout_while(guard, patience, pending));
@@ -423,7 +440,7 @@ impl Connector {
                 joined.gone.store(true, Ordering::Relaxed);
                 // What is under way comes back at once rather than after the last retry.
                 joined.connection.disconnect();
-                self.doors.report(node, Fault::Lost { address, why });
+                self.doors.report_lost(node, Fault::Lost { address, why });
                 // A connection that the fabric has not taken yet has no user.
                 if let Some(joined) = self.doors.take(node) {
                     drop(joined);

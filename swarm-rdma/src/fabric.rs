@@ -7,6 +7,8 @@
 //! Nothing here takes a lock or allocates while all is well. A connection that is lost fails its
 //! chains; the [`connector`](crate::connector) makes another meanwhile.
 
+mod waiting;
+
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -14,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use swarm_core::fabric::{Fabric, NodeDown, NodeId, Verb};
 
+use self::waiting::{SPINS, longest};
 use crate::chain::{Asked, plan};
 use crate::completion::{Completion, Reply, State, Words};
 use crate::connector::{Connector, Doors, Joined, Plan};
@@ -30,16 +33,8 @@ const QUEUE: u32 = 512;
 const INLINE: u32 = 256;
 /// READs and atomics under way at each node.
 const ASKED: u8 = 16;
-/// How long posting waits for room. Chains under way end sooner, one way or the other.
-const ROOM: Duration = Duration::from_secs(1);
 /// How long tear-down waits for chains under way.
 const DRAIN: Duration = Duration::from_millis(500);
-/// Empty looks at the completion queue before each further one yields the processor.
-const SPINS: u32 = 64;
-/// Empty looks before each further one sleeps until a completion.
-const PATIENT: u32 = 4000;
-/// How long such a sleep is, at most: whoever polls has clocks to look at.
-const NAP: Duration = Duration::from_millis(1);
 
 /// What is known of a slot's chain while it is under way.
 #[derive(Clone, Copy, Default)]
@@ -68,7 +63,12 @@ pub struct RdmaFabric {
     counters: Cell<Counters>,
     idle: Cell<u32>,
     spins: u32,
+    /// How long a chain may be under way.
+    longest: Duration,
     connector: Option<JoinHandle<()>>,
+    /// What the next completion is to have become, whatever the device says.
+    #[cfg(test)]
+    feigned: Cell<Option<u32>>,
 }
 
 impl RdmaFabric {
@@ -140,7 +140,10 @@ impl RdmaFabric {
             idle: Cell::new(0),
             // Where processors are few, the answer may need this one.
             spins: if processors > 2 { SPINS } else { 2 },
+            longest: longest(options),
             connector: Some(connector),
+            #[cfg(test)]
+            feigned: Cell::new(None),
         })
     }
 
@@ -335,6 +338,8 @@ impl RdmaFabric {
 
     #[inline]
     fn complete(&self, done: Done) {
+        #[cfg(test)]
+        let done = Done { status: self.feigned.take().unwrap_or(done.status), ..done };
         let mut flights = self.flights.borrow_mut();
         let Some(flight) = flights.get_mut(done.index as usize) else { return };
         let node = usize::from(flight.node);
@@ -361,23 +366,6 @@ impl RdmaFabric {
         drop(tickets);
         if flight.failed {
             self.retire(node);
-        }
-    }
-
-    /// Waits until `ready` yields something; not for ever.
-    #[cold]
-    fn wait_for<T>(&self, ready: impl Fn() -> Option<T>) -> Option<T> {
-        self.count(|counters| counters.full += 1);
-        let deadline = Instant::now() + ROOM;
-        loop {
-            self.progress();
-            if let Some(found) = ready() {
-                return Some(found);
-            }
-            if Instant::now() >= deadline {
-                return None;
-            }
-            thread::yield_now();
         }
     }
 
@@ -440,40 +428,6 @@ impl RdmaFabric {
     pub(crate) fn give(&self, slot: Slot) {
         self.slots.give(slot);
     }
-
-    /// Something came.
-    #[inline]
-    pub(crate) fn busy(&self) {
-        self.idle.set(0);
-    }
-
-    /// Nothing came: lets others have the processor, and sleeps once it has been quiet for long.
-    #[inline]
-    pub(crate) fn idle(&self) {
-        let idle = self.idle.get().saturating_add(1);
-        self.idle.set(idle);
-        if idle < self.spins {
-            std::hint::spin_loop();
-        } else if idle < PATIENT {
-            if idle == self.spins {
-                // There is time now for what was left for later.
-                self.flush();
-            }
-            thread::yield_now();
-        } else {
-            self.nap();
-        }
-    }
-
-    #[cold]
-    fn nap(&self) {
-        // What came before the event was asked for brings none, so it is looked for once more.
-        if self.queue.arm().is_ok() && !self.progress() {
-            self.count(|counters| counters.sleeps += 1);
-            // Without the event, it is a nap all the same.
-            let _ = self.queue.sleep(NAP);
-        }
-    }
 }
 
 #[cfg(test)]
@@ -484,6 +438,16 @@ impl RdmaFabric {
             let joined = link.up().expect("the node is up");
             joined.pretends.store(true, std::sync::atomic::Ordering::Relaxed);
         }
+    }
+
+    /// Takes the next completion for one of this status.
+    pub(crate) fn feign(&self, status: u32) {
+        self.feigned.set(Some(status));
+    }
+
+    /// Names a wrong key to its own memory in the next work request that touches it.
+    pub(crate) fn forge_key(&self) {
+        self.slots.forged.set(true);
     }
 }
 

@@ -7,6 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use crate::chain::{Asked, Reach};
 use crate::connector::Joined;
@@ -27,6 +28,9 @@ pub(crate) struct Link {
     reads: Cell<u32>,
     /// Chains under way that have atomics.
     atomics: Cell<u32>,
+    /// Since when something is under way and nothing came, as far as anybody looked.
+    quiet: Cell<Option<Instant>>,
+    nudged: Cell<bool>,
 }
 
 impl Joined {
@@ -53,6 +57,8 @@ impl Link {
             rider: RefCell::new(Rider::new()),
             reads: Cell::new(0),
             atomics: Cell::new(0),
+            quiet: Cell::new(None),
+            nudged: Cell::new(false),
         }
     }
 
@@ -89,12 +95,32 @@ impl Link {
         self.room.get() < self.limit
     }
 
+    /// How long something is under way and nothing came, counted from the first look.
+    pub(crate) fn quiet(&self, now: Instant) -> Option<Duration> {
+        if !self.is_busy() || !self.is_up() {
+            self.quiet.set(None);
+            return None;
+        }
+        let since = self.quiet.get();
+        if since.is_none() {
+            self.quiet.set(Some(now));
+            self.nudged.set(false);
+        }
+        since.map(|since| now.saturating_duration_since(since))
+    }
+
+    /// Whether this is the first time that the node is nudged since it is quiet.
+    pub(crate) fn nudge(&self) -> bool {
+        !self.nudged.replace(true)
+    }
+
     /// A connection was handed in.
     pub(crate) fn join(&self, joined: Arc<Joined>) {
         self.room.set(self.limit);
         self.reads.set(0);
         self.atomics.set(0);
         self.failing.set(false);
+        self.quiet.set(None);
         // What waited for the former connection was lost with it.
         self.rider.borrow_mut().clear();
         *self.joined.borrow_mut() = Some(joined);
@@ -148,6 +174,7 @@ impl Link {
     /// A chain has ended.
     #[inline]
     pub(crate) fn completed(&self, work: u32, asked: Asked) {
+        self.quiet.set(None);
         self.room.set(self.room.get() + work);
         self.reads.set(self.reads.get() - u32::from(asked.reads));
         self.atomics.set(self.atomics.get() - u32::from(asked.atomics));

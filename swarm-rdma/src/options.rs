@@ -70,6 +70,8 @@ pub struct Counters {
     pub full: u64,
     /// Times that waiting slept.
     pub sleeps: u64,
+    /// READs posted to nodes that let it wait for long.
+    pub nudges: u64,
 }
 
 /// How a node stands with this client.

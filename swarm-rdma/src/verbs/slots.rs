@@ -39,6 +39,9 @@ impl Slot {
 pub(crate) struct Slots {
     region: Arc<Region>,
     free: [RefCell<Vec<Slot>>; CLASSES.len()],
+    /// The next work request names a key that is none.
+    #[cfg(test)]
+    pub(crate) forged: std::cell::Cell<bool>,
 }
 
 impl Slots {
@@ -63,7 +66,12 @@ impl Slots {
             let class = class as u8;
             RefCell::new((first..next).rev().map(|index| Slot { index, class }).collect())
         });
-        Ok(Self { region, free })
+        Ok(Self {
+            region,
+            free,
+            #[cfg(test)]
+            forged: std::cell::Cell::default(),
+        })
     }
 
     /// The memory that the slots lie in.
@@ -128,7 +136,10 @@ impl Slots {
     pub(super) fn reach(&self, slot: &Slot, at: usize, bytes: usize) -> (u64, u32) {
         let size = CLASSES[slot.class()].0 as usize;
         assert!(at <= size && bytes <= size - at, "a slot's bytes end with it");
-        (self.start(slot) as u64 + at as u64, self.region.local_key())
+        let key = self.region.local_key();
+        #[cfg(test)]
+        let key = if self.forged.take() { !key } else { key };
+        (self.start(slot) as u64 + at as u64, key)
     }
 
     fn start(&self, slot: &Slot) -> *mut u8 {
