@@ -23,6 +23,11 @@ const OTHER: u64 = 1;
 
 type Teller<C> = Rc<Story<SimFabric, C>>;
 
+/// After this, a client has memory, and knows the key.
+fn warm() -> Vec<(u64, Call)> {
+    vec![(WARM, Call::Insert(808)), (WARM, Call::Update(815)), (0, Call::Get)]
+}
+
 /// What a collection found, once it is over.
 type Found = Rc<Cell<Option<Option<usize>>>>;
 
@@ -64,7 +69,7 @@ impl Play {
     /// What nobody needs comes back to a client and is used again.
     fn use_again<C: Clock + 'static>(&mut self, story: &Teller<C>) {
         self.get_back(story);
-        let values = (0..8).map(|n| (OTHER, Call::Update(903 + 4 * n)));
+        let values = (0..24).map(|n| (OTHER, Call::Update(903 + 4 * n)));
         let calls = [(OTHER, Call::Insert(900))].into_iter().chain(values);
         self.all(story, calls.collect(), &NODES);
     }
@@ -100,7 +105,7 @@ fn what_lies_below_a_dead_writers_guess_is_no_garbage() {
     let client = play.patient(NEXT);
     let rival = play.client(ASTRAY, LoneClock::new(1_000_000), 1 << 40);
     play.all(&client, vec![(0, Call::Insert(800)), (0, Call::Update(803))], &NODES);
-    play.all(&rival, vec![(WARM, Call::Insert(808)), (0, Call::Get)], &NODES);
+    play.all(&rival, warm(), &NODES);
     play.settle(&[NEXT, ASTRAY]);
     play.begin(&rival, vec![(0, Call::Update(807))]);
     play.sim.poll_once(ASTRAY);
@@ -125,8 +130,8 @@ fn what_an_operation_under_way_holds_is_no_garbage() {
     let client = play.patient(NEXT);
     let rival = play.client(ASTRAY, LoneClock::new(1_000_000), 1 << 40);
     play.all(&client, vec![(0, Call::Insert(800)), (0, Call::Update(803))], &NODES);
-    let calls = vec![(WARM, Call::Insert(808)), (0, Call::Get), (0, Call::Update(807))];
-    play.all(&rival, calls, &NODES);
+    play.all(&rival, warm(), &NODES);
+    play.all(&rival, vec![(0, Call::Update(807))], &NODES);
     play.settle(&[NEXT, ASTRAY]);
     play.begin(&client, vec![(0, Call::Update(811))]);
     play.sim.poll_once(NEXT);
@@ -151,7 +156,7 @@ fn brings_back(rounds: usize) -> bool {
     let (client, reader) = (play.patient(NEXT), play.hasty(LAST));
     let rival = play.client(ASTRAY, LoneClock::new(1_000_000), 1 << 40);
     play.all(&client, vec![(0, Call::Insert(800)), (0, Call::Update(803))], &NODES);
-    play.all(&rival, vec![(WARM, Call::Insert(808)), (0, Call::Get)], &NODES);
+    play.all(&rival, warm(), &NODES);
     play.all(&reader, vec![(0, Call::Get)], &NODES);
     play.settle(&[NEXT, LAST, ASTRAY]);
     let story = Rc::clone(&client);
