@@ -336,7 +336,8 @@ impl<'f, F: Fabric, C: Clock> Classic<'f, F, C> {
         if held.is_none() {
             record.bring(&mut chain, node, n);
         }
-        let from = held.unwrap_or_default();
+        // A higher ballot may have raised it between the promise and the READ behind that.
+        let from = held.unwrap_or_default().min(self.ballot);
         // Its accepted ballot is raised before the word names it.
         push(&mut chain, record.raise(from, self.ballot));
         self.steps[node.index()] = Step::Raising(from);
