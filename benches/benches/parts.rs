@@ -42,7 +42,7 @@ fn cache_lookup(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("cache lookup");
     for keys in [1_u64, 100_000] {
         let locations = cache::LocationCache::new(keys as usize, SEED);
-        let shape = Shape { key_length: 24, capacity: 8, predecessor: Pointer::NULL };
+        let shape = Shape { key_length: 24, capacity: 8 };
         for number in 0..keys {
             let place = Place::everywhere(Pointer(number + 1), swarm_core::fabric::NodeId(0));
             let identity = Identity { birth: 1, number: WriteNumber(number) };

@@ -22,7 +22,7 @@ use swarm_kv::shm::{CreateOptions, Pool, PoolClock, ShmFabric};
 const BUFFERS: u64 = 1024;
 const BUFFER_GRANULES: u64 = 2;
 const VALUE: [u8; 64] = [7; 64];
-const SHAPE: Shape = Shape { key_length: 24, capacity: 8, predecessor: Pointer::NULL };
+const SHAPE: Shape = Shape { key_length: 24, capacity: 8 };
 
 /// A pool with nothing in it but one register, in the middle of its heap.
 struct Bare {
@@ -70,7 +70,7 @@ impl Bare {
             checksum: checksum(format, FIRST, self.buffers, &VALUE),
         };
         let key = [b'k'; 24];
-        let words = header(identity, SHAPE, &key);
+        let words = header(identity, &key);
         let nodes = self.group.nodes();
         for node in (0..nodes as u8).map(NodeId) {
             let at = self.register.place.at(node, nodes);

@@ -18,7 +18,7 @@ use crate::max_register::{self, Want, Writes};
 use crate::node_set::NodeSet;
 use crate::register::{Begun, Check, Found, Protocol, Register, Write, Written};
 use crate::safe_guess::SafeGuess;
-use crate::words::{StampFlags, Timestamp};
+use crate::words::{Stamp, StampFlags, Timestamp};
 
 /// ABD over out-of-place writes.
 #[derive(Clone, Copy, Debug)]
@@ -115,17 +115,16 @@ async fn write<F: Fabric, C: Clock>(
 ) -> Result<Written, Error> {
     let format = group.format();
     // Round 1: the largest timestamp.
-    let mut m = look::look(group, register, Check::Identity).await?.max;
+    let m = match largest(group, register).await {
+        Err(Error::Moved) => return Ok(Written::Moved(Stamp::EMPTY)),
+        m => m?,
+    };
     if format.is_deleted(m) {
-        // A delete that a minority holds is not final yet, and may be lost with it.
-        m = max_register::read(group, register, Check::Identity, Want::Stamp).await?.stamp;
-        if format.is_deleted(m) {
-            return Ok(Written::Deleted);
-        }
+        return Ok(Written::Deleted);
     }
     let timestamp = Timestamp(format.timestamp(m).0 + 1);
     if timestamp >= format.deleted() {
-        return Err(Error::Exhausted);
+        return Ok(Written::Moved(Stamp::EMPTY));
     }
     // Round 2: the value above it.
     let stamp = format.stamp(timestamp, write.buffer, StampFlags::VERIFIED);
@@ -140,6 +139,22 @@ async fn write<F: Fabric, C: Clock>(
     let words = header.encode();
     let copy = Copy { from: buffer::REWRITE, head: &words, tail: write.value };
     let writes = Writes { stamp, copy, held: NodeSet::EMPTY };
-    max_register::write(group, register, writes).await?;
-    Ok(Written::Done)
+    match max_register::write(group, register, writes).await {
+        Ok(_) => Ok(Written::Done),
+        Err(Error::Moved) => Ok(Written::Moved(stamp)),
+        Err(error) => Err(error),
+    }
+}
+
+/// The largest stamp of a majority, and if that is a delete's, one that a majority holds: a delete
+/// that a minority holds is not final yet, and may be lost with it.
+async fn largest<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    register: &mut Register,
+) -> Result<Stamp, Error> {
+    let m = look::look(group, register, Check::Identity).await?.max;
+    if !group.format().is_deleted(m) {
+        return Ok(m);
+    }
+    Ok(max_register::read(group, register, Check::Identity, Want::Stamp).await?.stamp)
 }

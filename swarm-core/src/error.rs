@@ -15,10 +15,10 @@ pub enum Error {
         /// How many were needed.
         needed: usize,
     },
-    /// The register's or the cell's timestamps or ballots are used up.
+    /// The cell's ballots are used up.
     Exhausted,
-    /// The register is being moved, which this version does not do.
-    Frozen,
+    /// The register is being moved, or has to be: its key has, or gets, another one.
+    Moved,
     /// Other clients' changes went first until the deadline.
     Contended,
     /// No node shows the object that was looked for: the location is out of date.
@@ -36,12 +36,10 @@ impl fmt::Display for Error {
                  wait longer"
             ),
             Self::Exhausted => f.write_str(
-                "the key's timestamps are used up; delete it and insert it again to go on",
+                "an object has been changed as often as one can be; export the pool's keys and \
+                 import them into a new one",
             ),
-            Self::Frozen => f.write_str(
-                "the key is marked as being moved, which this version never does: a newer version \
-                 uses the memory nodes, or their memory is damaged",
-            ),
+            Self::Moved => f.write_str("the key is being moved; look it up again"),
             Self::Contended => f.write_str(
                 "other clients' changes went first until the deadline; try again, or wait longer",
             ),

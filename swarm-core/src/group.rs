@@ -198,7 +198,7 @@ impl<F: Fabric, C: Clock> Group<F, C> {
     /// A write begins. Unless it is told to be complete, this client goes on as another writer:
     /// its next write must not prove an abandoned one complete.
     #[inline]
-    pub(crate) fn begin_write(&self) -> Unfinished<'_> {
+    pub fn begin_write(&self) -> Unfinished<'_> {
         Unfinished(&self.counter)
     }
 
@@ -256,8 +256,8 @@ impl<F: Fabric, C: Clock> Group<F, C> {
 pub struct Unfinished<'a>(&'a Cell<u64>);
 
 impl Unfinished<'_> {
-    /// The write took effect and is complete.
-    pub(crate) fn complete(self) {
+    /// The write took effect and is complete, or nobody can come across it any more.
+    pub fn complete(self) {
         core::mem::forget(self);
     }
 }

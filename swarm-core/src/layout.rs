@@ -4,9 +4,9 @@
 //! register:  0  stamp slots [6]
 //!            6  birth            nanoseconds since the pool's creation
 //!            7  number           of the write that bore it: birth and number are its identity
-//!            8  shape            [ predecessor's pointer 40 | in-place capacity, words 16 | key length 8 ]
-//!            9  predecessor      number of the register that this one replaced, or 0
-//!           10  origin           the stamp there whose value it began with, or 0
+//!            8  shape            [ predecessor's pointer 40 | its class 16 | key length 8 ]
+//!            9  predecessor      number of the register that this one took the place of, or 0
+//!           10  origin           the last stamp there, whose value it began with, or 0
 //!           11  checksum         of the header's other words and the key
 //!           12  key              bytes, up to a whole word
 //!           ..  in-place copy    at the home node only: stamp, checksum, number, length, value
@@ -34,6 +34,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use zerocopy::IntoBytes;
 
 use crate::fabric::{Address, NodeId};
+use crate::geometry::Class;
 use crate::words::{CellWord, Pointer, Stamp, Timestamp, WordFormat, WriteNumber};
 
 /// The largest value, in bytes.
@@ -221,32 +222,16 @@ impl BufferHeader {
     }
 }
 
-/// A register's header word for key length, capacity and predecessor.
+/// How large a register is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shape {
     /// Length of the key, bytes.
     pub key_length: usize,
     /// Words that the in-place copy has for a value.
     pub capacity: usize,
-    /// The register that this one replaced, or null.
-    pub predecessor: Pointer,
 }
 
 impl Shape {
-    /// As a word.
-    pub fn encode(self) -> u64 {
-        (self.predecessor.0 << 24) | ((self.capacity as u64) << 8) | self.key_length as u64
-    }
-
-    /// From a word.
-    pub fn decode(word: u64) -> Self {
-        Self {
-            key_length: (word & 0xff) as usize,
-            capacity: ((word >> 8) & 0xffff) as usize,
-            predecessor: Pointer(word >> 24),
-        }
-    }
-
     /// Words of the key.
     pub fn key_words(self) -> usize {
         words_for(self.key_length)
@@ -263,21 +248,76 @@ impl Shape {
     }
 }
 
-/// The header of a register that replaces no other.
-pub fn header(identity: Identity, shape: Shape, key: &[u8]) -> [u64; register::HEADER_WORDS] {
-    let words = [identity.birth, identity.number.0, shape.encode(), 0, 0];
-    let [birth, number, shape, predecessor, origin] = words;
-    [birth, number, shape, predecessor, origin, header_checksum(&words, key)]
+/// The register that another one took the place of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Predecessor {
+    /// Where it lies.
+    pub pointer: Pointer,
+    /// Its class.
+    pub class: Class,
+    /// The number of the write that bore it, which no other register has.
+    pub number: WriteNumber,
+    /// Its last stamp: what its successor began with.
+    pub origin: Stamp,
 }
 
-/// The key in a READ of a register's header, if the READ is that register's and whole: a header
-/// that is just being written may show the identity before the key.
+/// What a register's header says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header<'k> {
+    /// Which register it is.
+    pub identity: Identity,
+    /// The register's key.
+    pub key: &'k [u8],
+    /// The register that it took the place of, if any.
+    pub predecessor: Option<Predecessor>,
+}
+
+impl<'k> Header<'k> {
+    /// The words in front of the key.
+    pub fn encode(&self) -> [u64; register::HEADER_WORDS] {
+        let Self { identity: Identity { birth, number }, key, predecessor } = *self;
+        let length = key.len() as u64;
+        let [shape, before, origin] = predecessor.map_or([length, 0, 0], |before| {
+            let class = u64::from(before.class.encode()) << 8;
+            [(before.pointer.0 << 24) | class | length, before.number.0, before.origin.0]
+        });
+        let sum = header_checksum(&[birth, number.0, shape, before, origin], key);
+        [birth, number.0, shape, before, origin, sum]
+    }
+
+    /// From a READ of header and key. `None` if that is not whole: one that is just being written
+    /// may show the identity before the key.
+    pub fn decode(read: &'k [u64]) -> Option<Self> {
+        let (header, key) = read.split_first_chunk::<{ register::HEADER_WORDS }>()?;
+        let &[birth, number, shape, before, origin, sum] = header;
+        let key = bytes(key, key_length(shape))?;
+        if sum != header_checksum(&header[..register::HEADER_WORDS - 1], key) {
+            return None;
+        }
+        let predecessor = Class::decode((shape >> 8) as u16).map(|class| Predecessor {
+            pointer: Pointer(shape >> 24),
+            class,
+            number: WriteNumber(before),
+            origin: Stamp(origin),
+        });
+        let identity = Identity { birth, number: WriteNumber(number) };
+        Some(Self { identity, key, predecessor })
+    }
+}
+
+/// Length of the key, as a header's shape word says.
+pub(crate) fn key_length(shape: u64) -> usize {
+    (shape & 0xff) as usize
+}
+
+/// The header of a register that takes no other's place.
+pub fn header(identity: Identity, key: &[u8]) -> [u64; register::HEADER_WORDS] {
+    Header { identity, key, predecessor: None }.encode()
+}
+
+/// The key in a READ of a register's header, if the READ is that register's and whole.
 pub fn whole_key(read: &[u64], identity: Identity) -> Option<&[u8]> {
-    let (header, key) = read.split_first_chunk::<{ register::HEADER_WORDS }>()?;
-    let &[birth, number, shape, .., sum] = header;
-    let key = bytes(key, Shape::decode(shape).key_length)?;
-    let same = birth == identity.birth && number == identity.number.0;
-    (same && sum == header_checksum(&header[..register::HEADER_WORDS - 1], key)).then_some(key)
+    Header::decode(read).filter(|header| header.identity == identity).map(|header| header.key)
 }
 
 fn header_checksum(words: &[u64], key: &[u8]) -> u64 {
@@ -370,8 +410,18 @@ mod tests {
 
     #[test]
     fn headers_come_apart_as_they_went_together() {
-        let shape = Shape { key_length: 255, capacity: 513, predecessor: Pointer(1 << 39) };
-        assert_eq!(Shape::decode(shape.encode()), shape);
+        let class = Class::decode(0x8764).expect("a class");
+        let (pointer, number) = (Pointer(1 << 39), WriteNumber(u64::MAX >> 2));
+        let predecessor = Predecessor { pointer, class, number, origin: Stamp(9) };
+        let identity = Identity { birth: 4, number: WriteNumber(5) };
+        for predecessor in [None, Some(predecessor)] {
+            let header = Header { identity, key: b"some key", predecessor };
+            let mut read = [0; register::HEADER_WORDS + 1];
+            read[..register::HEADER_WORDS].copy_from_slice(&header.encode());
+            assert_eq!(Header::decode(&read), None);
+            read[register::HEADER_WORDS] = u64::from_le_bytes(*b"some key");
+            assert_eq!(Header::decode(&read), Some(header));
+        }
         let header = BufferHeader {
             rewrite: Timestamp(3),
             number: WriteNumber(9),

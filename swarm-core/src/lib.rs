@@ -22,6 +22,7 @@
 //! | [`cell`] | not in it | replicated compare-and-swap: CASPaxos over words, with fast rounds |
 //! | [`abd`], [`raw`] | §7 | the baselines DM-ABD and RAW, behind the same interface |
 //! | [`safe_guess`] | §3, A–C | the register: guess a timestamp, settle the rare stale guess |
+//! | [`freeze`] | not in it | a register's last value, and which writes are in it, for moves |
 //! | `timestamp_lock` | §3, A | whether a guess is returned by readers or replaced by its writer |
 //! | `near` | | the common case on near memory, in straight lines |
 //! | `max_register` | §3.2 | the reliable max register M over a majority |
@@ -56,6 +57,7 @@ pub mod epoch;
 pub mod error;
 pub mod fabric;
 pub mod faults;
+pub mod freeze;
 pub mod gather;
 pub mod geometry;
 pub mod group;

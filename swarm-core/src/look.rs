@@ -158,8 +158,7 @@ pub(crate) async fn look<'f, F: Fabric, C: Clock>(
 
 fn has_key(read: &[u64], key: &[u8]) -> bool {
     debug_assert!(key.len() <= MAX_KEY);
-    let shape = crate::layout::Shape::decode(read[register::HEADER + 2]);
-    shape.key_length == key.len()
+    crate::layout::key_length(read[register::HEADER + 2]) == key.len()
         && read.get(register::KEY..).and_then(|words| bytes(words, key.len())) == Some(key)
 }
 

@@ -24,14 +24,15 @@ use crate::words::{Stamp, WriteNumber};
 
 /// CASes of a slot at one node in one write. A CAS fails only when the slot grew, and only a client
 /// that shares the slot makes it grow: each of those can do so twice (guess, verified) with stamps
-/// below this write's before its clock is past them.
+/// below this write's before its clock is past them. One that fails more often is not going to end
+/// here: the register has to move.
 fn slot_tries(slots: usize) -> usize {
     2 * MAX_CLIENTS.div_ceil(slots) + 2
 }
 
 /// READs of all replicas in one read. Each retry means that the maximum was of a write that is not
 /// complete, and that all its holders fell silent between two rounds.
-const READ_TRIES: usize = 2 * MAX_NODES;
+pub(crate) const READ_TRIES: usize = 2 * MAX_NODES;
 
 /// READs the buffer of `stamp`, first where `holders` have it, then anywhere. `None` if a majority
 /// answered without it and the others are late or down, or all are: the read must begin again.
@@ -144,9 +145,6 @@ impl Slots {
     ) -> Next<F::Completion<'f>> {
         self.tries += 1;
         group.count_retry();
-        if self.tries > slot_tries(group.slots()) {
-            return Next::NoVote;
-        }
         self.expect[node.index()] = old;
         Next::Post(post_again(group, node, register, stamp, old))
     }
@@ -216,6 +214,10 @@ impl Votes {
         };
         if old == expected.0 || Stamp(old) >= stamp || Stamp(old).is_frozen() {
             self.count(node, max);
+            return Next::Vote;
+        }
+        if slots.tries > slot_tries(group.slots()) {
+            self.give_way();
             return Next::Vote;
         }
         slots.again(group, node, register, stamp, Stamp(old))

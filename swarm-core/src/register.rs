@@ -33,7 +33,7 @@ pub struct Register {
 impl Register {
     /// A register that nothing more is known of.
     pub fn new(place: Place, identity: Identity, shape: Shape) -> Self {
-        let Shape { key_length, capacity, .. } = shape;
+        let Shape { key_length, capacity } = shape;
         debug_assert!(key_length <= MAX_KEY && capacity <= usize::from(u16::MAX));
         Self {
             place,
@@ -68,7 +68,7 @@ impl Register {
     #[inline(always)]
     pub fn shape(&self) -> Shape {
         let (key_length, capacity) = (usize::from(self.key_length), usize::from(self.room));
-        Shape { key_length, capacity, predecessor: Pointer::NULL }
+        Shape { key_length, capacity }
     }
 
     /// Bytes of the longest value that fits in place.
@@ -118,7 +118,8 @@ impl Own {
     #[inline(always)]
     pub(crate) fn saw(&mut self, node: NodeId, stamp: Stamp) {
         if self.stamp.0 != stamp.0 {
-            if stamp < self.stamp {
+            // A frozen word is not kept in mind: a CAS that expects it would thaw the slot.
+            if stamp < self.stamp || stamp.is_frozen() {
                 self.at.remove(node);
                 return;
             }
@@ -214,6 +215,10 @@ pub enum Written {
     Done,
     /// The register is deleted, for good; the write had no effect.
     Deleted,
+    /// The register is being moved, or has to be. Whether the write took effect is for the move to
+    /// tell: see [`stands`](crate::freeze::stands). This is the stamp that it was posted under last,
+    /// [`Stamp::EMPTY`] if under none.
+    Moved(Stamp),
 }
 
 /// One write: its number, its buffer and its value.

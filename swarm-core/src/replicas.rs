@@ -13,7 +13,7 @@ use crate::in_n_out::state;
 use crate::layout::{register, whole_key};
 use crate::node_set::NodeSet;
 use crate::register::Register;
-use crate::words::Stamp;
+use crate::words::{Stamp, StampFlags};
 
 /// Rounds in which replicas are completed that the register has not reached. Each brings it to one
 /// more node, or that node falls silent.
@@ -25,8 +25,8 @@ pub(crate) struct Votes {
     max: Stamp,
     /// Who holds it, verified or not.
     pub(crate) holders: NodeSet,
-    /// Whether a slot is frozen.
-    frozen: bool,
+    /// Whether the register is to be moved: a slot is frozen, or too many share it.
+    moves: bool,
     /// Nodes that answered but do not have the register.
     pub(crate) missing: NodeSet,
 }
@@ -35,7 +35,7 @@ impl Votes {
     #[inline(always)]
     pub(crate) fn new() -> Self {
         let (holders, missing) = (NodeSet::EMPTY, NodeSet::EMPTY);
-        Self { max: Stamp::EMPTY, holders, frozen: false, missing }
+        Self { max: Stamp::EMPTY, holders, moves: false, missing }
     }
 
     /// A replica's maximum, as a READ shows it. A replica without the register's identity is a
@@ -60,7 +60,7 @@ impl Votes {
     /// Counts the vote of `node`, whose maximum is `max`.
     #[inline(always)]
     pub(crate) fn count(&mut self, node: NodeId, max: Stamp) {
-        self.frozen |= max.is_frozen();
+        self.moves |= max.is_frozen();
         if !max.same_write(self.max) {
             if max < self.max {
                 return;
@@ -71,10 +71,25 @@ impl Votes {
         self.holders.insert(node);
     }
 
+    /// Other writers keep this one from its slot: a register of its own makes an end of that.
+    #[cold]
+    pub(crate) fn give_way(&mut self) {
+        self.moves = true;
+    }
+
     /// The largest stamp of those that voted.
+    ///
+    /// # Errors
+    /// [`Error::Moved`] if one of them is frozen: the register may have moved since, and its last
+    /// value is for the move to tell.
     #[inline(always)]
     pub(crate) fn largest(&self) -> Result<Stamp, Error> {
-        if self.frozen { Err(Error::Frozen) } else { Ok(self.max) }
+        if self.moves { Err(Error::Moved) } else { Ok(self.max) }
+    }
+
+    /// The largest stamp of those that voted, all of them frozen.
+    pub(crate) fn last(&self) -> Stamp {
+        Stamp(self.max.0 & !StampFlags::FROZEN.bits())
     }
 }
 

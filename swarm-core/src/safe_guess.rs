@@ -16,6 +16,7 @@ use heapless::Vec;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::Fabric;
+use crate::geometry::MAX_CLIENTS;
 use crate::group::{Group, Unfinished};
 use crate::in_n_out::{Copy, in_place_head, put_in_place, raise};
 use crate::layout::{BufferHeader, SLOTS, buffer, checksum};
@@ -37,6 +38,10 @@ pub const WRITERS: usize = 64;
 pub const READ_BOUND: usize = 2 * WRITERS + 1;
 
 const _: () = assert!(WRITERS >= SLOTS);
+
+/// Ticks in front of the last timestamp in which no write begins: its register moves first. Room
+/// for what is under way then: each client's rewrite goes at most one tick above another's stamp.
+const MARGIN: u64 = 2 * MAX_CLIENTS as u64;
 
 /// Safe-Guess, the protocol of the paper.
 #[derive(Clone, Copy, Debug)]
@@ -118,8 +123,8 @@ impl Protocol for SafeGuess {
     ) -> Begun<Result<Written, Error>, Writing<'f, F, C>> {
         let format = group.format();
         let guess = guess(group, register);
-        if guess >= format.deleted() {
-            return Begun::Done(Err(Error::Exhausted));
+        if guess.0 + MARGIN >= format.deleted().0 {
+            return Begun::Done(Ok(Written::Moved(Stamp::EMPTY)));
         }
         let w = format.stamp(guess, write.buffer, StampFlags::empty());
         let sum = checksum(format, guess, write.buffer, write.value);
@@ -172,8 +177,8 @@ impl Protocol for SafeGuess {
             // Round 1 again, with the register brought to the replicas that lack it.
             let words = guessed.header.encode();
             let writes = first(guessed.w, &words, &write);
-            let wrote = max_register::write(group, register, writes).await?;
-            match guessed.fresh(group, register, &write, Ok(wrote)) {
+            let wrote = max_register::write(group, register, writes).await;
+            match guessed.fresh(group, register, &write, wrote.map_err(Failed::from)) {
                 Begun::Done(written) => return written,
                 Begun::Rest(unsettled) => unsettled.guessed,
             }
@@ -181,8 +186,8 @@ impl Protocol for SafeGuess {
         let Guessed { w, header, unfinished } = guessed;
         let written = write_stale(group, register, w, header, write).await?;
         // A write that was refused is over too, but had no effect: this client's next write must
-        // not prove to a reader that it had.
-        if written == Written::Done {
+        // not prove to a reader that it had. After a move there is no next write to this register.
+        if written != Written::Deleted {
             unfinished.complete();
         }
         Ok(written)
@@ -255,6 +260,10 @@ impl<'f> Guessed<'f> {
                 Begun::Done(Ok(Written::Done))
             }
             Ok(_) => Begun::Rest(Unsettled { guessed: self, reached: true }),
+            Err(Failed { error: Error::Moved, .. }) => {
+                self.unfinished.complete();
+                Begun::Done(Ok(Written::Moved(self.w)))
+            }
             Err(Failed { error, missing }) if missing.is_empty() => Begun::Done(Err(error)),
             Err(_) => Begun::Rest(Unsettled { guessed: self, reached: false }),
         }
@@ -281,6 +290,11 @@ pub const FIRST: Timestamp = Timestamp(1);
 /// The stamp that a register is born with, in its first slot: its value is in `buffer`.
 pub fn first_stamp(format: WordFormat, buffer: Pointer) -> Stamp {
     format.stamp(FIRST, buffer, StampFlags::VERIFIED)
+}
+
+/// The stamp of a register that is born deleted, for a key that was while its register moved.
+pub fn deleted_stamp(format: WordFormat, buffer: Pointer) -> Stamp {
+    format.stamp(format.deleted(), buffer, StampFlags::VERIFIED)
 }
 
 fn header(register: &Register, write: &Write<'_>, guess: Timestamp, sum: u64) -> BufferHeader {
@@ -334,7 +348,11 @@ async fn write_stale<F: Fabric, C: Clock>(
     group.count_slow();
     // Round 2: what we lost to becomes stable. Else a reader that loses its lock to us might find
     // nothing newer, for ever, if that stamp's writer, its only node and we die.
-    let m = max_register::read(group, register, Check::Identity, Want::Stamp).await?.stamp;
+    let read = max_register::read(group, register, Check::Identity, Want::Stamp).await;
+    let m = match read {
+        Err(Error::Moved) => return Ok(Written::Moved(w)),
+        read => read?.stamp,
+    };
     if m.same_write(w) {
         // What we lost to is on no majority's maximum: the guess was the largest after all.
         let voters = NodeSet::all(group.nodes());
@@ -354,14 +372,17 @@ async fn write_stale<F: Fabric, C: Clock>(
     // Round 4: the same buffer under a timestamp above all that came before.
     let fresh = guess(group, register).max(Timestamp(format.timestamp(m).0 + 1));
     if fresh >= format.deleted() {
-        return Err(Error::Exhausted);
+        return Ok(Written::Moved(w));
     }
     let again = format.stamp(fresh, write.buffer, StampFlags::VERIFIED);
     let rewritten = BufferHeader { rewrite: fresh, ..header };
     let words = rewritten.encode();
     let copy = Copy { from: buffer::REWRITE, head: &words, tail: write.value };
     let writes = Writes { stamp: again, copy, held: NodeSet::EMPTY };
-    max_register::write(group, register, writes).await?;
+    match max_register::write(group, register, writes).await {
+        Err(Error::Moved) => return Ok(Written::Moved(again)),
+        wrote => wrote?,
+    };
     let sum = checksum(format, fresh, write.buffer, write.value);
     let head = in_place_head(again, sum, write.number, write.value.len());
     put_in_place(group, register, &head, write.value, None);

@@ -81,6 +81,12 @@ impl Stamp {
         self.0 & StampFlags::FROZEN.bits() != 0
     }
 
+    /// The same stamp in a slot that no writer's CAS may change again.
+    #[must_use]
+    pub fn frozen(self) -> Self {
+        Self(self.0 | StampFlags::FROZEN.bits())
+    }
+
     /// The same write, known to be complete.
     #[must_use]
     pub fn verified(self) -> Self {

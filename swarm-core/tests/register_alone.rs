@@ -19,7 +19,7 @@ use swarm_core::words::{Incarnation, Pointer, WordFormat, WriteNumber};
 
 const FORMAT: WordFormat = WordFormat { pointer_bits: 22, tick_shift: 6 };
 const KEY: &[u8] = b"a key of 24 bytes length";
-const SHAPE: Shape = Shape { key_length: KEY.len(), capacity: 8, predecessor: Pointer::NULL };
+const SHAPE: Shape = Shape { key_length: KEY.len(), capacity: 8 };
 
 /// Every look at it is a microsecond later.
 struct Ticking(Cell<u64>);
@@ -62,7 +62,7 @@ fn register(nodes: &Loopback) -> Register {
     for node in (0..3).map(NodeId) {
         let header = place.at(node, 3).plus(register::HEADER);
         let key = KEY.chunks(8).map(|c| u64::from_le_bytes(c.try_into().expect("eight bytes")));
-        let words = swarm_core::layout::header(identity, SHAPE, KEY);
+        let words = swarm_core::layout::header(identity, KEY);
         for (i, word) in words.into_iter().chain(key).enumerate() {
             nodes.set_word(node, header.plus(i), word);
         }

@@ -2,7 +2,7 @@
 
 mod register_common;
 
-use register_common::{Client, FIRST_VALUE, FORMAT, KEY, Polls, SHAPE, give_birth, place};
+use register_common::{Client, FIRST_VALUE, FORMAT, KEY, Polls, give_birth, place};
 use swarm_core::fabric::{Address, NodeId};
 use swarm_core::history::{Answer, BUDGET, Recorder, check_key};
 use swarm_core::layout::{Identity, buffer, header, register};
@@ -171,7 +171,7 @@ fn another_life_of_the_memory_has_no_vote() {
     let at = place(0).at(N2, 3);
     story.sim.set_word(N2, at.plus(1), !1);
     let other = Identity { birth: 77, number: WriteNumber(3) };
-    let image = header(other, SHAPE, KEY).into_iter().chain([u64::from_le_bytes(*KEY)]);
+    let image = header(other, KEY).into_iter().chain([u64::from_le_bytes(*KEY)]);
     for (word, value) in image.enumerate() {
         story.sim.set_word(N2, at.plus(register::HEADER + word), value);
     }

@@ -3,8 +3,9 @@
 //! ```text
 //! 0      [ kind 8 | depth 8 | entries 8 | born 8 ]     kind 0 = entries, 1 = split
 //! 1      prefix       the hash's leading `depth` bits, left-aligned
-//! 2      born         entries: buffer of the newborn register [ pointer 40 | words 24 ]
-//! 3 …    entries      of four words: hash, [ pointer 40 | class 16 | key length 8 ], number, birth
+//! 2      born         entries: buffer of the newborn register [ pointer 40 | deleted 1 | words 23 ]
+//! 3 …    entries      of four words: hash, [ pointer 40 | class 16 | key length 8 ], number, birth;
+//!                     one that is linked has LINKED in its class
 //!        or children  of two words: cell, [ record 40 | words 24 ]
 //! ```
 //!
@@ -13,13 +14,17 @@
 
 use heapless::Vec;
 use swarm_core::geometry::{BUCKET_PAYLOAD, Class, Geometry};
-use swarm_core::layout::{Identity, Place, Shape, register, words_for};
+use swarm_core::layout::{Identity, Place, Predecessor, Shape, register, words_for};
 use swarm_core::register::Register;
-use swarm_core::words::{GRANULE_WORDS, Pointer, WriteNumber};
+use swarm_core::words::{GRANULE_WORDS, Pointer, Stamp, WriteNumber};
 
 const HEADER_WORDS: usize = 3;
 const ENTRY_WORDS: usize = 4;
 const NONE_BORN: u64 = 0xff;
+/// In an entry's class: the register names a predecessor.
+const LINKED: u16 = 0x4000;
+/// In what was born: the register is deleted from the beginning.
+const BORN_DELETED: u64 = 1 << 23;
 
 /// How many keys a bucket lists.
 pub(crate) const MAX_ENTRIES: usize = (BUCKET_PAYLOAD - HEADER_WORDS) / ENTRY_WORDS;
@@ -37,9 +42,23 @@ pub(crate) struct Entry {
     pub(crate) class: Class,
     pub(crate) key_length: usize,
     pub(crate) identity: Identity,
+    /// Whether the register took another one's place and says whose. Somebody who is stuck there
+    /// may have to find out what became of it.
+    pub(crate) linked: bool,
 }
 
 impl Entry {
+    /// As the one whose place another register takes, which begins with `origin`.
+    pub(crate) fn predecessor(&self, origin: Stamp) -> Predecessor {
+        let Self { pointer, class, identity, .. } = *self;
+        Predecessor { pointer, class, number: identity.number, origin }
+    }
+
+    /// Whether this names that very register.
+    pub(crate) fn names(&self, register: &Register) -> bool {
+        self.pointer == register.place.pointer && self.identity == register.identity
+    }
+
     /// The register that this entry names. `None` if no register can be there: the entry is
     /// damaged.
     pub(crate) fn register(&self, geometry: &Geometry) -> Option<Register> {
@@ -49,17 +68,19 @@ impl Entry {
     }
 
     fn encode(&self) -> [u64; ENTRY_WORDS] {
-        let location =
-            (self.pointer.0 << 24) | (u64::from(self.class.encode()) << 8) | self.key_length as u64;
+        let class = self.class.encode() | if self.linked { LINKED } else { 0 };
+        let location = (self.pointer.0 << 24) | (u64::from(class) << 8) | self.key_length as u64;
         [self.hash, location, self.identity.number.0, self.identity.birth]
     }
 
     fn decode(words: &[u64]) -> Option<Self> {
         let &[hash, location, number, birth] = words else { return None };
+        let class = (location >> 8) as u16;
         Some(Self {
             hash,
             pointer: Pointer(location >> 24),
-            class: Class::decode((location >> 8) as u16)?,
+            class: Class::decode(class & !LINKED)?,
+            linked: class & LINKED != 0,
             key_length: (location & 0xff) as usize,
             identity: Identity { birth, number: WriteNumber(number) },
         })
@@ -76,7 +97,7 @@ pub(crate) fn shape(class: Class, key_length: usize) -> Option<Shape> {
     }
     let full_words = full.granules() as usize * GRANULE_WORDS;
     let capacity = full_words.checked_sub(small_words + register::IN_PLACE_WORDS)?;
-    Some(Shape { key_length, capacity, predecessor: Pointer::NULL })
+    Some(Shape { key_length, capacity })
 }
 
 /// The register that a record brought into the world: what must be at a node before the record is.
@@ -88,6 +109,8 @@ pub(crate) struct Born {
     pub(crate) buffer: Pointer,
     /// Words of that buffer.
     pub(crate) words: usize,
+    /// Whether it is deleted from the beginning.
+    pub(crate) deleted: bool,
 }
 
 /// One child of a split.
@@ -135,7 +158,10 @@ impl Bucket {
                 let entry = born.map_or(NONE_BORN, |born| born.entry as u64);
                 push(depth | ((entries.len() as u64) << 16) | (entry << 24));
                 push(self.prefix);
-                push(born.map_or(0, |born| (born.buffer.0 << 24) | born.words as u64));
+                push(born.map_or(0, |born| {
+                    let deleted = if born.deleted { BORN_DELETED } else { 0 };
+                    (born.buffer.0 << 24) | deleted | born.words as u64
+                }));
                 entries.iter().flat_map(Entry::encode).for_each(push);
             }
             Content::Split(children) => {
@@ -168,7 +194,8 @@ impl Bucket {
                 let born = (entry != NONE_BORN).then_some(Born {
                     entry: entry as usize,
                     buffer: Pointer(born >> 24),
-                    words: (born & 0xff_ffff) as usize,
+                    words: (born & (BORN_DELETED - 1)) as usize,
+                    deleted: born & BORN_DELETED != 0,
                 });
                 if born.is_some_and(|born| born.entry >= count) {
                     return None;
@@ -207,13 +234,14 @@ mod tests {
             class: Geometry::new(3, MIN_CAPACITY, 4, 1).expect("geometry").register_class(16, 30),
             key_length: 24,
             identity: Identity { birth: 5, number: WriteNumber(6) },
+            linked: hash % 2 == 1,
         }
     }
 
     #[test]
     fn buckets_come_apart_as_they_went_together() {
         let entries = (0..MAX_ENTRIES as u64).map(entry).collect();
-        let born = Some(Born { entry: 2, buffer: Pointer(9), words: 14 });
+        let born = Some(Born { entry: 2, buffer: Pointer(9), words: 14, deleted: true });
         let full =
             Bucket { depth: 9, prefix: 3 << 55, content: Content::Entries { entries, born } };
         assert_eq!(full.encode().len(), BUCKET_PAYLOAD);

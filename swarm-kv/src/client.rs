@@ -15,7 +15,7 @@ use swarm_core::safe_guess::SafeGuess;
 
 use crate::blocking::Blocking;
 use crate::cache::{LocationCache, hash_key};
-use crate::collect::{Collection, Progress};
+use crate::collect::{Collection, LineEnds, Progress};
 use crate::counters::{Counters, KindCounters};
 use crate::error::Error;
 use crate::heap::Heap;
@@ -24,9 +24,9 @@ use crate::index::Index;
 /// A value, in memory that the client's fabric owns. Dereferences to its bytes.
 pub type Value<'c, F> = register::Value<'c, Counting<F>>;
 
-/// Collections that one operation waits for. The first takes deleted keys out of the index, the
-/// second brings their registers, the third what those held.
-const COLLECTIONS: usize = 3;
+/// Collections that one operation waits for. The first takes deleted keys out of the index, or the
+/// second those that had moved; the next brings their registers, the last what those held.
+const COLLECTIONS: usize = 4;
 /// Times that one operation waits for memory that others' operations still hold: each time the
 /// epoch can move on by one.
 const WAITS: usize = 32;
@@ -109,11 +109,17 @@ pub struct Client<F: Fabric, C: Clock, P = SafeGuess> {
     pub(crate) locations: LocationCache,
     pub(crate) writing: RefCell<Vec<u64>>,
     pub(crate) reclaimed_at_once: usize,
+    /// Values that outgrow their place and are let be.
+    pub(crate) growths_put_off: Cell<u32>,
+    /// Keys that this client moved.
+    pub(crate) moved: Cell<u64>,
     pub(crate) presence: Option<Box<Presence<dyn Board + Send>>>,
     /// The collection under way, but while a step of it is.
     pub(crate) collection: Cell<Option<Box<Collection>>>,
     /// Whether a step of a collection is under way.
     pub(crate) collecting: Cell<bool>,
+    /// What the last collection met of ended lines.
+    pub(crate) line_ends: RefCell<LineEnds>,
     generation: Cell<u64>,
     counters: RefCell<Counters>,
     last: Cell<Tally>,
@@ -142,9 +148,12 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             locations: LocationCache::new(options.cached_keys, geometry.hash_seed),
             writing: RefCell::new(Vec::with_capacity(64)),
             reclaimed_at_once: options.reclaimed_at_once,
+            growths_put_off: Cell::new(0),
+            moved: Cell::new(0),
             presence: None,
             collection: Cell::new(None),
             collecting: Cell::new(false),
+            line_ends: RefCell::default(),
             generation: Cell::new(0),
             counters: RefCell::default(),
             last: Cell::default(),
@@ -171,13 +180,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     #[inline]
     pub async fn get(&self, key: &[u8]) -> Result<Option<Value<'_, F>>, Error> {
         let fabric = self.group.fabric();
-        let _here = self.here();
+        let here = self.here();
         let others = fabric.begin();
         let begun = self.begin_get(key);
         let tally = fabric.pause(others);
         let (result, tally) = match begun {
             Begun::Done(result) => (result, tally),
-            Begun::Rest(get) => fabric.track_on(tally, self.end_get(key, get)).await,
+            Begun::Rest(get) => fabric.track_on(tally, self.end_get(key, get, here)).await,
         };
         self.count(|counters| &mut counters.get, tally);
         result
@@ -246,17 +255,17 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
     /// Takes `key` away, whether it is there or not.
     ///
-    /// Two roundtrips where the key's location is cached; one more to look it up. Takes no memory.
+    /// Two roundtrips where the key's location is cached; one more to look it up. Takes no memory but
+    /// for a key that is being moved.
     ///
     /// # Errors
     /// A key out of bounds; too few memory nodes that answer.
     pub async fn delete(&self, key: &[u8]) -> Result<(), Error> {
-        let delete = async {
-            let _here = self.here();
+        let delete = self.with_memory(async || {
             let hash = self.check(key, &[])?;
             let _turn = self.turn(hash).await;
             self.delete_now(hash, key).await
-        };
+        });
         let (result, tally) = self.group.fabric().track(delete).await;
         self.count(|counters| &mut counters.delete, tally);
         result
@@ -283,6 +292,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         Counters {
             events: self.group.events(),
             reclaimed: self.heap.recycler.reclaimed(),
+            moved: self.moved.get(),
             ..*self.counters.borrow()
         }
     }

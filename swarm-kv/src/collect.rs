@@ -19,6 +19,7 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::mem::take;
 
 use swarm_core::clock::Clock;
 use swarm_core::epoch::GRACE;
@@ -27,7 +28,7 @@ use swarm_core::geometry::Class;
 use swarm_core::layout::{BufferHeader, Place, buffer};
 use swarm_core::register::Protocol;
 use swarm_core::survey::{Survey, survey};
-use swarm_core::words::{Pointer, Stamp, StampFlags, Timestamp};
+use swarm_core::words::{Pointer, Stamp, StampFlags, Timestamp, WriteNumber};
 
 use crate::bucket::{Bucket, Content, Entry, MAX_ENTRIES};
 use crate::client::Client;
@@ -47,10 +48,22 @@ pub(crate) struct Collection {
     stage: Stage,
     /// Objects out of place of which it is not known what they hold, and what they say.
     unknown: Vec<(Unnamed, Writes)>,
-    /// The registers that those name: the settled stamps of the ones that are mapped.
-    settled: HashMap<Pointer, Option<Stamp>>,
+    found: Found,
     garbage: Vec<Unnamed>,
 }
+
+/// What a collection found out about registers.
+#[derive(Default)]
+struct Found {
+    /// Those that unknown objects name: the settled stamps of the ones that are mapped.
+    settled: HashMap<Pointer, Option<Stamp>>,
+    /// Those that end a line.
+    line_ends: LineEnds,
+}
+
+/// Deleted registers that took another one's place, and the epochs in which a collection first met
+/// them deleted.
+pub(crate) type LineEnds = HashMap<(Pointer, WriteNumber), u64>;
 
 enum Stage {
     /// For operations that were under way when it began.
@@ -124,7 +137,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 Progress::Going
             }
             Stage::Marking { next, walk } => {
-                if self.mark_some(next, walk, &mut collection.settled).await? {
+                if self.mark_some(next, walk, &mut collection.found).await? {
+                    self.line_ends.replace(take(&mut collection.found.line_ends));
                     collection.stage = Stage::Sweeping { next: 0 };
                 }
                 Progress::Going
@@ -146,9 +160,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let chunks = self.heap.take_stock(&self.group).await?;
         self.heap.recycler.begin();
         let began = self.presence.as_ref().map_or(0, |presence| presence.board().epoch());
-        let (unknown, settled, garbage) = Default::default();
+        let (unknown, found, garbage) = Default::default();
         let stage = Stage::Waiting;
-        Ok(Box::new(Collection { began, chunks, stage, unknown, settled, garbage }))
+        Ok(Box::new(Collection { began, chunks, stage, unknown, found, garbage }))
     }
 
     /// Marks what some buckets name. True at the end of the index.
@@ -156,7 +170,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         &self,
         next: &mut usize,
         walk: &mut Option<Box<Walk>>,
-        settled: &mut HashMap<Pointer, Option<Stamp>>,
+        found: &mut Found,
     ) -> Result<bool, Error> {
         for _ in 0..BUCKETS {
             let _here = self.here();
@@ -169,7 +183,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 }
             };
             match self.index.quiet_step(&self.group, under).await? {
-                Some(located) => self.mark(&located, settled).await?,
+                Some(located) => self.mark(&located, found).await?,
                 None => *walk = None,
             }
         }
@@ -177,11 +191,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     }
 
     /// Marks what a quiet bucket names. Takes deleted keys out of it.
-    async fn mark(
-        &self,
-        located: &Located,
-        settled: &mut HashMap<Pointer, Option<Stamp>>,
-    ) -> Result<(), Error> {
+    async fn mark(&self, located: &Located, found: &mut Found) -> Result<(), Error> {
         let recycler = &self.heap.recycler;
         recycler.mark(located.view.record());
         match &located.bucket.content {
@@ -203,10 +213,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     for stamp in survey.current() {
                         recycler.mark(self.geometry.format.pointer(stamp));
                     }
-                    if let Some(of) = settled.get_mut(&entry.pointer) {
+                    if let Some(of) = found.settled.get_mut(&entry.pointer) {
                         *of = survey.settled().or(Some(Stamp::EMPTY));
                     }
-                    if !self.is_dead(&survey) {
+                    if !self.is_dead(&survey) || !self.is_left(entry, found) {
                         live.push(*entry).map_err(|_| swarm_core::error::Error::Damaged)?;
                     }
                 }
@@ -221,6 +231,24 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Whether a register was deleted for good.
     fn is_dead(&self, survey: &Survey) -> bool {
         survey.settled().is_some_and(|stamp| self.geometry.format.is_deleted(stamp))
+    }
+
+    /// Whether nobody has to find his way through a deleted key's entry any more: it is not linked,
+    /// or was met deleted in an epoch whose operations are over.
+    ///
+    /// Who has to was at work before the first register of its line moved, and so before the last
+    /// one, which this entry names, was born and deleted. That it was deleted before this collection
+    /// began is not known, so that to have waited for the operations of then is not enough.
+    fn is_left(&self, entry: &Entry, found: &mut Found) -> bool {
+        let Some(presence) = &self.presence else { return false };
+        if !entry.linked {
+            return true;
+        }
+        let name = (entry.pointer, entry.identity.number);
+        let epoch = presence.board().epoch();
+        let met = self.line_ends.borrow().get(&name).copied().unwrap_or(epoch);
+        found.line_ends.insert(name, met);
+        epoch >= met + GRACE
     }
 
     /// Leaves only these entries in a bucket. Their registers come to light in the next collection.
@@ -245,7 +273,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         unknown.retain(|object| !object.held && !object.is_homed());
         for objects in unknown.chunks(MAX_VERBS) {
             for (object, writes) in objects.iter().zip(self.writes_in(objects).await?) {
-                collection.settled.extend(writes.iter().map(|&(register, _)| (register, None)));
+                collection
+                    .found
+                    .settled
+                    .extend(writes.iter().map(|&(register, _)| (register, None)));
                 collection.unknown.push((*object, writes));
             }
         }
@@ -292,7 +323,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     fn are_over(&self, object: Pointer, writes: &Writes, collection: &Collection) -> bool {
         let format = self.geometry.format;
         writes.iter().all(|&(register, timestamp)| {
-            let Some(&Some(settled)) = collection.settled.get(&register) else { return true };
+            let Some(&Some(settled)) = collection.found.settled.get(&register) else { return true };
             timestamp <= format.deleted()
                 && settled > format.stamp(timestamp, object, StampFlags::VERIFIED)
                 && format.pointer(settled) != object

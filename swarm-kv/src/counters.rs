@@ -39,6 +39,8 @@ pub struct Counters {
     pub events: Events,
     /// Buffers that came back and were taken in, to be used again.
     pub reclaimed: u64,
+    /// Keys that this client moved to a fresh register.
+    pub moved: u64,
 }
 
 impl KindCounters {
@@ -82,6 +84,7 @@ impl Sub for Counters {
                 widened: self.events.widened - earlier.events.widened,
             },
             reclaimed: self.reclaimed - earlier.reclaimed,
+            moved: self.moved - earlier.moved,
         }
     }
 }

@@ -31,6 +31,14 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             match deleted {
                 Ok(()) => return Ok(()),
                 Err(swarm_core::error::Error::Gone) => {}
+                // It is dead if a delete is the last that its successor tells of, and this one's
+                // stamp is lost if not.
+                Err(swarm_core::error::Error::Moved) => {
+                    let origin = self.successors_origin(hash, key, &register, 0).await?;
+                    if self.geometry.format.is_deleted(origin) {
+                        return Ok(());
+                    }
+                }
                 Err(error) => return Err(error.into()),
             }
         }

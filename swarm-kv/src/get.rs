@@ -5,7 +5,7 @@ use swarm_core::counting::Counting;
 use swarm_core::fabric::Fabric;
 use swarm_core::register::{Begun, Check, Found, Protocol, Register};
 
-use crate::client::{Client, Value};
+use crate::client::{Client, Here, TRIES, Value};
 use crate::error::Error;
 use crate::locate::entries;
 
@@ -50,6 +50,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         &'c self,
         key: &[u8],
         get: Get<'c, F, C, P>,
+        here: Here<'c, F, C, P>,
     ) -> GetResult<'c, F> {
         let Get { hash, read } = get;
         if let Some((mut register, begun)) = read {
@@ -59,11 +60,21 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             };
             match found {
                 Ok(Found::Value(value)) => return Ok(Some(value)),
-                Ok(_) | Err(swarm_core::error::Error::Gone) => self.locations.remove(hash, key),
+                Ok(_) | Err(swarm_core::error::Error::Gone | swarm_core::error::Error::Moved) => {
+                    self.locations.remove(hash, key);
+                }
                 Err(error) => return Err(error.into()),
             }
         }
-        Box::pin(self.get_by_index(hash, key)).await
+        match Box::pin(self.get_by_index(hash, key)).await {
+            // The key is on the move, which takes memory.
+            Err(Error::Full(_)) => {
+                drop(here);
+                let again = self.with_memory(async || self.get_by_index(hash, key).await);
+                Box::pin(again).await
+            }
+            told => told,
+        }
     }
 
     #[inline]
@@ -79,21 +90,32 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         }
     }
 
-    async fn get_by_index(&self, hash: u64, key: &[u8]) -> Result<Option<Value<'_, F>>, Error> {
-        let located = self.index.fresh(&self.group, hash).await?;
-        for entry in entries(&located, hash, key) {
-            let Some(mut register) = entry.register(&self.geometry) else { continue };
-            match P::read(&self.group, &mut register, Check::Key(key)).await? {
-                Found::Value(value) => {
-                    self.locations.insert(key, register, located.generation);
-                    return Ok(Some(value));
+    pub(crate) async fn get_by_index(
+        &self,
+        hash: u64,
+        key: &[u8],
+    ) -> Result<Option<Value<'_, F>>, Error> {
+        for _ in 0..TRIES {
+            let located = self.index.fresh(&self.group, hash).await?;
+            let mut moved = None;
+            for entry in entries(&located, hash, key) {
+                let Some(mut register) = entry.register(&self.geometry) else { continue };
+                match P::read(&self.group, &mut register, Check::Key(key)).await {
+                    Ok(Found::Value(value)) => {
+                        self.locations.insert(key, register, located.generation);
+                        return Ok(Some(value));
+                    }
+                    // It was mapped within this operation, so the key was absent when it was
+                    // deleted, or when it was found mapped.
+                    Ok(Found::Deleted) => return Ok(None),
+                    Ok(Found::OtherKey) => {}
+                    Err(swarm_core::error::Error::Moved) => moved = Some(register),
+                    Err(error) => return Err(error.into()),
                 }
-                // It was mapped within this operation, so the key was absent when it was deleted,
-                // or when it was found mapped.
-                Found::Deleted => return Ok(None),
-                Found::OtherKey => {}
             }
+            let Some(register) = moved else { return Ok(None) };
+            self.move_on(hash, &register, 0).await?;
         }
-        Ok(None)
+        Err(Error::Contended)
     }
 }

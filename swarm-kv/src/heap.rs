@@ -180,18 +180,10 @@ impl Heap {
         Some(object)
     }
 
-    /// Takes back an object that was handed out and that no chain has named.
-    pub(crate) fn take_back(&self, kind: Kind, pointer: Pointer) {
-        let mut arenas = self.arenas.borrow_mut();
-        if let Some(arena) = arenas.iter_mut().find(|arena| arena.kind == kind)
-            && let Some(last) = arena.next.checked_sub(1)
-            && self.geometry.object(arena.chunk, kind.class, kind.home, last) == pointer
-        {
-            arena.next = last;
-            self.recycler.untouched(pointer);
-            return;
-        }
-        self.recycler.take_back(kind, pointer);
+    /// Takes back a buffer that was handed out and that no chain has named since. It is for buffers
+    /// again: it may be one that had come back.
+    pub(crate) fn take_back(&self, kind: Kind, buffer: Pointer) {
+        self.recycler.take_back(kind, buffer);
     }
 
     /// A write of `buffer` to `register` is complete, with this client's own slot there at `after`.

@@ -18,7 +18,7 @@ use swarm_core::fabric::{Fabric, NodeId};
 use swarm_core::geometry::{BUCKET_PAYLOAD, Geometry};
 use swarm_core::group::Group;
 use swarm_core::layout::{self, Place, buffer, record, register};
-use swarm_core::safe_guess::first_stamp;
+use swarm_core::safe_guess::{deleted_stamp, first_stamp};
 use swarm_core::words::{Ballot, CellFlags, CellWord, Pointer, WordFormat};
 
 use crate::bucket::{Bucket, Child, Content, MAX_DEPTH, child_place};
@@ -206,7 +206,8 @@ impl Births for BucketBirths<'_> {
                 let everywhere = Place::everywhere(born.buffer, place.home);
                 let words = born.words.saturating_sub(buffer::REWRITE);
                 each(Birth::Copy { place: everywhere, from: buffer::REWRITE, words });
-                let value = first_stamp(self.0.format, born.buffer).0;
+                let stamp = if born.deleted { deleted_stamp } else { first_stamp };
+                let value = stamp(self.0.format, born.buffer).0;
                 each(Birth::Set { place, at: register::SLOTS_AT, value });
             }
             Some(Content::Split(children)) => {

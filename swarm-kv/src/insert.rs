@@ -7,14 +7,11 @@ use heapless::Vec;
 use swarm_core::cell::{self, Proposal, Proposed};
 use swarm_core::clock::Clock;
 use swarm_core::fabric::{Fabric, NodeId};
-use swarm_core::layout::{Identity, MAX_IN_PLACE, Shape, record, words_for};
+use swarm_core::layout::{Identity, MAX_IN_PLACE, Place, Shape, record, words_for};
 use swarm_core::register::{Check, Found, Protocol, Register};
-use swarm_core::safe_guess::first_stamp;
 use swarm_core::words::Pointer;
 
-use crate::bucket::{
-    Born, Bucket, Child, Content, Entry, MAX_DEPTH, MAX_ENTRIES, child_place, shape,
-};
+use crate::bucket::{Bucket, Child, Content, Entry, MAX_DEPTH, MAX_ENTRIES, child_place, shape};
 use crate::client::{Client, TRIES};
 use crate::error::Error;
 use crate::index::{Located, bit};
@@ -26,7 +23,9 @@ enum Before {
     /// The key is there.
     Exists,
     /// The key is not there; the entry to replace, if it was there and is deleted.
-    Absent(Option<Pointer>),
+    Absent(Option<Entry>),
+    /// A register under the hash was on the move, and is no longer.
+    Moved,
 }
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
@@ -37,32 +36,34 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         key: &[u8],
         value: &[u8],
     ) -> Result<bool, Error> {
-        let mut newborn = None;
+        let mut newborn = None::<NewRegister<'_>>;
         let mut located = self.index.cached(&self.group, hash).await?;
         for _ in 0..TRIES {
-            let Before::Absent(dead) = self.before(&located, hash, key).await? else {
-                return Ok(false);
+            let dead = match self.before(&located, hash, key).await? {
+                Before::Exists => return Ok(false),
+                Before::Absent(dead) => dead,
+                Before::Moved => {
+                    located = self.index.fresh(&self.group, hash).await?;
+                    continue;
+                }
             };
             if full(&located.bucket) && dead.is_none() {
                 located = self.make_room(located, hash).await?;
                 continue;
             }
-            // A register that was proposed in vain is known to no one: it is proposed again.
+            // Who is stuck behind the dead one finds out by the link.
+            let link = dead.filter(|dead| dead.linked).map(|dead| dead.predecessor(self.ended()));
+            // A register that was proposed in vain is known to no one: it is proposed again. Not
+            // with another header, over which a late copy of the first one might come.
             let newborn = match &mut newborn {
-                Some(newborn) => newborn,
-                none => none.insert(self.bear(hash, key, value).await?),
+                Some(newborn) if newborn.predecessor == link => newborn,
+                other => {
+                    let fresh = self.bear(hash, key, value).await?;
+                    other.insert(NewRegister { predecessor: link, ..fresh })
+                }
             };
             if self.propose(&located, hash, newborn, dead).await? {
-                let register = newborn.register;
-                let stamp = first_stamp(self.geometry.format, newborn.buffer);
-                let slot = self.group.slot();
-                let register = Register::newborn(
-                    register.place,
-                    register.identity,
-                    register.shape(),
-                    stamp,
-                    slot,
-                );
+                let register = newborn.seen_from(self.geometry.format, self.group.slot());
                 self.locations.insert(key, register, located.generation);
                 return Ok(true);
             }
@@ -80,13 +81,18 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let mut dead = None;
         for entry in entries(located, hash, key) {
             let Some(mut register) = entry.register(&self.geometry) else { continue };
-            match P::read(&self.group, &mut register, Check::Key(key)).await? {
-                Found::Value(_) => {
+            match P::read(&self.group, &mut register, Check::Key(key)).await {
+                Ok(Found::Value(_)) => {
                     self.locations.insert(key, register, located.generation);
                     return Ok(Before::Exists);
                 }
-                Found::Deleted => dead = Some(entry.pointer),
-                Found::OtherKey => {}
+                Ok(Found::Deleted) => dead = Some(*entry),
+                Ok(Found::OtherKey) => {}
+                Err(swarm_core::error::Error::Moved) => {
+                    self.move_on(hash, &register, 0).await?;
+                    return Ok(Before::Moved);
+                }
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(Before::Absent(dead))
@@ -99,21 +105,29 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         key: &'a [u8],
         value: &'a [u8],
     ) -> Result<NewRegister<'a>, Error> {
-        let wanted = Shape {
-            key_length: key.len(),
-            capacity: if value.len() <= MAX_IN_PLACE { words_for(value.len()) } else { 0 },
-            predecessor: Pointer::NULL,
-        };
+        let capacity = if value.len() <= MAX_IN_PLACE { words_for(value.len()) } else { 0 };
+        let (place, shape) = self.room_for_register(hash, key.len(), capacity).await?;
+        let write = self.new_write(value).await?;
+        let identity = Identity { birth: self.group.now(), number: write.number };
+        let (register, buffer) = (Register::new(place, identity, shape), write.buffer);
+        Ok(NewRegister { register, buffer, key, value, deleted: false, predecessor: None })
+    }
+
+    /// Memory for a register with room in place for at least so many words.
+    pub(crate) async fn room_for_register(
+        &self,
+        hash: u64,
+        key_length: usize,
+        capacity: usize,
+    ) -> Result<(Place, Shape), Error> {
+        let wanted = Shape { key_length, capacity };
         let class = self.geometry.register_class(wanted.small_words(), wanted.full_words());
-        let shape = shape(class, key.len()).expect("the class was chosen for the key");
+        let shape = shape(class, key_length).expect("the class was chosen for the key");
         let home = self.home(hash);
         let pointer = self.heap.allocate(&self.group, self.heap.homed(class, home)).await?;
         let place =
             self.geometry.homed_place(pointer, class).ok_or(swarm_core::error::Error::Damaged)?;
-        let write = self.new_write(value).await?;
-        let identity = Identity { birth: self.group.now(), number: write.number };
-        let register = Register::new(place, identity, shape);
-        Ok(NewRegister::new(self.geometry.format, register, write.buffer, key, value))
+        Ok((place, shape))
     }
 
     /// Proposes the bucket with the newborn in it. False if another change came first.
@@ -122,30 +136,19 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         located: &Located,
         hash: u64,
         newborn: &NewRegister<'_>,
-        dead: Option<Pointer>,
+        dead: Option<Entry>,
     ) -> Result<bool, Error> {
-        let register = &newborn.register;
-        let class = self
-            .geometry
-            .register_class(register.shape().small_words(), register.shape().full_words());
-        let entry = Entry {
-            hash,
-            pointer: register.place.pointer,
-            class,
-            key_length: register.shape().key_length,
-            identity: register.identity,
-        };
         let Content::Entries { entries, .. } = &located.bucket.content else { return Ok(false) };
         let mut entries: Vec<Entry, MAX_ENTRIES> =
-            entries.iter().filter(|e| Some(e.pointer) != dead).copied().collect();
-        let born =
-            Born { entry: entries.len(), buffer: newborn.buffer, words: newborn.buffer_words() };
-        if entries.push(entry).is_err() {
+            entries.iter().filter(|e| Some(**e) != dead).copied().collect();
+        let born = newborn.born(entries.len());
+        if entries.push(newborn.entry(&self.geometry, hash)).is_err() {
             return Ok(false);
         }
         let content = Content::Entries { entries, born: Some(born) };
         let bucket = Bucket { content, ..located.bucket };
-        self.change(located, bucket, &newborn.parts()).await
+        let image = newborn.image(self.geometry.format);
+        self.change(located, bucket, &newborn.parts(&image)).await
     }
 
     /// Changes a bucket to `bucket`. False if another change came first.
@@ -188,8 +191,15 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let mut live = Vec::<Entry, MAX_ENTRIES>::new();
         for entry in entries {
             let Some(mut register) = entry.register(&self.geometry) else { continue };
-            let found = P::read(&self.group, &mut register, Check::Identity).await?;
-            if !matches!(found, Found::Deleted) {
+            let found = match P::read(&self.group, &mut register, Check::Identity).await {
+                Err(swarm_core::error::Error::Moved) => {
+                    self.move_on(entry.hash, &register, 0).await?;
+                    return Ok(self.index.fresh(&self.group, hash).await?);
+                }
+                found => found?,
+            };
+            // A writer that is stuck behind a linked one needs it.
+            if !matches!(found, Found::Deleted) || entry.linked {
                 live.push(*entry).expect("no more than there were");
             }
         }

@@ -54,6 +54,7 @@ mod heap;
 mod index;
 mod insert;
 mod locate;
+mod moved;
 mod newborn;
 mod onlooker;
 #[cfg(feature = "rdma")]

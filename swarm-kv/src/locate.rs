@@ -6,7 +6,7 @@ use swarm_core::look::confirm;
 use swarm_core::register::{Protocol, Register};
 
 use crate::bucket::{Bucket, Content, Entry};
-use crate::client::Client;
+use crate::client::{Client, TRIES};
 use crate::error::Error;
 use crate::index::Located;
 
@@ -36,15 +36,25 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         hash: u64,
         key: &[u8],
     ) -> Result<Option<(Register, bool)>, Error> {
-        let located = self.index.fresh(&self.group, hash).await?;
-        for entry in entries(&located, hash, key) {
-            let Some(mut register) = entry.register(&self.geometry) else { continue };
-            if confirm(&self.group, &mut register, key).await? {
-                self.locations.insert(key, register, located.generation);
-                return Ok(Some((register, true)));
+        for _ in 0..TRIES {
+            let located = self.index.fresh(&self.group, hash).await?;
+            let mut moved = None;
+            for entry in entries(&located, hash, key) {
+                let Some(mut register) = entry.register(&self.geometry) else { continue };
+                match confirm(&self.group, &mut register, key).await {
+                    Ok(false) => {}
+                    Ok(true) => {
+                        self.locations.insert(key, register, located.generation);
+                        return Ok(Some((register, true)));
+                    }
+                    Err(swarm_core::error::Error::Moved) => moved = Some(register),
+                    Err(error) => return Err(error.into()),
+                }
             }
+            let Some(register) = moved else { return Ok(None) };
+            self.move_on(hash, &register, 0).await?;
         }
-        Ok(None)
+        Err(Error::Contended)
     }
 }
 
@@ -65,5 +75,5 @@ pub(crate) fn entries<'a>(
 /// Whether a bucket maps a key to this very register.
 pub(crate) fn lists(bucket: &Bucket, register: &Register) -> bool {
     let Content::Entries { entries, .. } = &bucket.content else { return false };
-    entries.iter().any(|e| e.pointer == register.place.pointer && e.identity == register.identity)
+    entries.iter().any(|entry| entry.names(register))
 }

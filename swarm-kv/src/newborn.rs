@@ -3,22 +3,32 @@
 use swarm_core::cell::Newborn;
 use swarm_core::geometry::Geometry;
 use swarm_core::layout::{
-    self, BufferHeader, Place, RecordHeader, buffer, cell_checksum, checksum, record, register,
+    self, BufferHeader, Header, Place, Predecessor, RecordHeader, buffer, cell_checksum, checksum,
+    record, register,
 };
 use swarm_core::register::Register;
-use swarm_core::safe_guess::{FIRST, first_stamp};
+use swarm_core::safe_guess::{deleted_stamp, first_stamp};
 use swarm_core::words::{Pointer, Stamp, Timestamp, WordFormat, WriteNumber};
 use zerocopy::IntoBytes;
 
-use crate::bucket::{Bucket, Payload};
+use crate::bucket::{Born, Bucket, Entry, Payload};
 use crate::index::{FIRST_BALLOT, first_word};
 
 /// A register with its first value, before any node has it.
 pub(crate) struct NewRegister<'a> {
     pub(crate) register: Register,
+    /// Its first buffer.
     pub(crate) buffer: Pointer,
-    key: &'a [u8],
-    value: &'a [u8],
+    pub(crate) key: &'a [u8],
+    pub(crate) value: &'a [u8],
+    /// Whether it is deleted from the beginning.
+    pub(crate) deleted: bool,
+    /// The register whose place it takes.
+    pub(crate) predecessor: Option<Predecessor>,
+}
+
+/// The words of a newborn register that are not key or value.
+pub(crate) struct Image {
     stamp: Stamp,
     header: [u64; register::HEADER_WORDS],
     in_place: [u64; register::IN_PLACE_WORDS],
@@ -26,69 +36,90 @@ pub(crate) struct NewRegister<'a> {
 }
 
 impl<'a> NewRegister<'a> {
-    /// The image of `register` for a first `value` in `buffer`.
-    pub(crate) fn new(
-        format: WordFormat,
-        register: Register,
-        buffer: Pointer,
-        key: &'a [u8],
-        value: &'a [u8],
-    ) -> Self {
+    /// What goes with key and value.
+    pub(crate) fn image(&self, format: WordFormat) -> Image {
+        let Self { register, buffer, key, value, deleted, predecessor } = *self;
         let identity = register.identity;
-        let stamp = first_stamp(format, buffer);
-        let sum = checksum(format, FIRST, buffer, value);
+        let stamp = self.stamp(format);
+        let first = format.timestamp(stamp);
+        let sum = checksum(format, first, buffer, value);
         let buffer_header = BufferHeader {
             rewrite: Timestamp(0),
             number: identity.number,
             register: register.place.pointer,
             length: value.len(),
-            guess: FIRST,
+            guess: first,
             checksum: sum,
         };
-        Self {
-            register,
-            buffer,
-            key,
-            value,
+        // What is in place for a stamp is a value.
+        let in_place = if deleted { Stamp::EMPTY } else { stamp };
+        Image {
             stamp,
-            header: layout::header(identity, register.shape(), key),
-            in_place: [stamp.0, sum, identity.number.0, value.len() as u64],
+            header: Header { identity, key, predecessor }.encode(),
+            in_place: [in_place.0, sum, identity.number.0, value.len() as u64],
             buffer_header: buffer_header.encode(),
         }
     }
 
-    /// Words of the first buffer.
-    pub(crate) fn buffer_words(&self) -> usize {
-        buffer::HEADER_WORDS + layout::words_for(self.value.len())
+    /// Its first stamp.
+    fn stamp(&self, format: WordFormat) -> Stamp {
+        let first = if self.deleted { deleted_stamp } else { first_stamp };
+        first(format, self.buffer)
+    }
+
+    /// How the bucket lists it.
+    pub(crate) fn entry(&self, geometry: &Geometry, hash: u64) -> Entry {
+        let Register { place, identity, .. } = self.register;
+        let shape = self.register.shape();
+        Entry {
+            hash,
+            pointer: place.pointer,
+            class: geometry.register_class(shape.small_words(), shape.full_words()),
+            key_length: shape.key_length,
+            identity,
+            linked: self.predecessor.is_some(),
+        }
+    }
+
+    /// What a record says of its birth, where it is entry number `entry`.
+    pub(crate) fn born(&self, entry: usize) -> Born {
+        let words = buffer::HEADER_WORDS + layout::words_for(self.value.len());
+        Born { entry, buffer: self.buffer, words, deleted: self.deleted }
+    }
+
+    /// As the client with stamp slot `slot` knows it once it is born.
+    pub(crate) fn seen_from(&self, format: WordFormat, slot: usize) -> Register {
+        let Register { place, identity, .. } = self.register;
+        Register::newborn(place, identity, self.register.shape(), self.stamp(format), slot)
     }
 
     /// What the chains write, in order: the register is complete before its first slot shows it.
-    pub(crate) fn parts(&self) -> [Newborn<'_>; 4] {
+    pub(crate) fn parts<'b>(&'b self, image: &'b Image) -> [Newborn<'b>; 4] {
         let place = self.register.place;
         let fits = self.value.len() <= self.register.capacity();
         [
             Newborn::Write {
                 place,
                 from: register::HEADER,
-                head: &self.header,
+                head: &image.header,
                 tail: self.key,
                 home_only: false,
             },
             Newborn::Write {
                 place,
                 from: self.register.shape().small_words(),
-                head: &self.in_place,
+                head: &image.in_place,
                 tail: if fits { self.value } else { &[] },
                 home_only: true,
             },
             Newborn::Write {
                 place: Place::everywhere(self.buffer, place.home),
                 from: buffer::REWRITE,
-                head: &self.buffer_header,
+                head: &image.buffer_header,
                 tail: self.value,
                 home_only: false,
             },
-            Newborn::Set { place, at: register::SLOTS_AT, value: self.stamp.0 },
+            Newborn::Set { place, at: register::SLOTS_AT, value: image.stamp.0 },
         ]
     }
 }

@@ -89,8 +89,17 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 for entry in entries {
                     let Some(mut register) = entry.register(&self.geometry) else { continue };
                     let _here = self.here();
-                    let found = P::read(&self.group, &mut register, Check::Identity).await?;
-                    let Found::Value(value) = found else { continue };
+                    let found = P::read(&self.group, &mut register, Check::Identity).await;
+                    let value = match found {
+                        Err(swarm_core::error::Error::Moved) => {
+                            self.get_moved(entry.hash, &register).await?
+                        }
+                        found => match found? {
+                            Found::Value(value) => Some(value),
+                            _ => None,
+                        },
+                    };
+                    let Some(value) = value else { continue };
                     if each(entry, &register, &value).await?.is_break() {
                         return Ok(());
                     }

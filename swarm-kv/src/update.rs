@@ -10,6 +10,7 @@ use swarm_core::words::{Pointer, Stamp};
 use crate::client::{Client, Here, TRIES};
 use crate::error::Error;
 use crate::heap::Kind;
+use crate::moved::outgrown;
 use crate::turn::Turn;
 
 type CoreResult<T> = Result<T, swarm_core::error::Error>;
@@ -54,7 +55,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let cached = self.locations.work(hash, key, |register| {
             let before = met(register);
             match P::begin_write(&self.group, register, write) {
-                Begun::Done(Ok(Written::Done)) => self.wrote(register, write.buffer, before),
+                Begun::Done(Ok(Written::Done)) if !outgrown(register, value.len()) => {
+                    self.wrote(register, write.buffer, before);
+                }
                 written => {
                     let (register, generation) = (*register, self.locations.generation());
                     rest = Some(UpdateBegun { turn, register, generation, before, write, written });
@@ -98,10 +101,19 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 }
             }
         };
-        if written == Ok(Written::Done) {
-            self.wrote(&register, write.buffer, before);
-        }
-        match self.updated(hash, key, (&register, generation), false, written)? {
+        let place = (&register, generation);
+        let updated = match written {
+            Ok(Written::Done) if !outgrown(&register, value.len()) => {
+                self.wrote(&register, write.buffer, before);
+                self.locations.update(hash, key, &register, generation);
+                return Ok(true);
+            }
+            written => {
+                let updated = self.updated(hash, key, place, (before, false), write, written);
+                Box::pin(updated).await?
+            }
+        };
+        match updated {
             Some(done) => Ok(done),
             None => Box::pin(self.update_now(hash, key, value)).await,
         }
@@ -122,10 +134,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let write = self.new_write(value).await?;
             let before = met(&register);
             let written = P::write(&self.group, &mut register, write).await;
-            if written == Ok(Written::Done) {
-                self.wrote(&register, write.buffer, before);
-            }
-            if let Some(done) = self.updated(hash, key, (&register, generation), fresh, written)? {
+            let place = (&register, generation);
+            let seen = (before, fresh);
+            if let Some(done) = self.updated(hash, key, place, seen, write, written).await? {
                 return Ok(done);
             }
         }
@@ -134,18 +145,27 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
     /// What a write to a register says of the update: whether the key was there, or `None` to look
     /// for it again. `fresh`: the index named the register within this operation.
-    fn updated(
+    async fn updated(
         &self,
         hash: u64,
         key: &[u8],
         (register, generation): (&Register, u64),
-        fresh: bool,
-        written: Result<Written, swarm_core::error::Error>,
+        (before, fresh): ([Stamp; 2], bool),
+        write: Write<'_>,
+        written: CoreResult<Written>,
     ) -> Result<Option<bool>, Error> {
         match written {
             Ok(Written::Done) => {
+                self.wrote(register, write.buffer, before);
                 self.locations.update(hash, key, register, generation);
+                if outgrown(register, write.value.len()) {
+                    self.make_fit(hash, register, write.value).await;
+                }
                 return Ok(Some(true));
+            }
+            Ok(Written::Moved(stamp)) => {
+                let stands = self.stands(hash, key, register, (write, stamp)).await?;
+                return Ok(stands.then_some(true));
             }
             Ok(Written::Deleted) | Err(swarm_core::error::Error::Gone) => {}
             Err(error) => return Err(error.into()),
@@ -201,6 +221,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             Err(full @ Error::Full(_)) => self.buffer_back(kind, 1).ok_or(full),
             told => told,
         }
+    }
+
+    /// The kind of buffer that a value takes.
+    pub(crate) fn buffer_kind(&self, value: &[u8]) -> Kind {
+        self.heap.plain(buffer_words(value))
     }
 
     /// The same, if memory is set aside.

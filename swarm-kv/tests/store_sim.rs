@@ -12,7 +12,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use fastrand::Rng;
-use store_sim_common::{GaveUp, Line, Polls, Story};
+use store_sim_common::{GaveUp, Line, Polls, Story, format};
 use swarm_core::fabric::Fabric;
 use swarm_core::geometry::Geometry;
 use swarm_core::history::{BUDGET, Call, Recorder, check};
@@ -68,7 +68,7 @@ impl Plan {
             0 => Policy::Priorities { changes: rng.usize(1..8), horizon: 2000 * clients as u64 },
             _ => Policy::Weighted { redraw: [0.02, 0.005, 0.001][rng.usize(..3)] },
         };
-        let setup = Setup {
+        let mut setup = Setup {
             words: CAPACITY / 8,
             tear: [0.02, 0.2, 1.0][rng.usize(..3)],
             prompt: [0.0, 0.0, 0.2, 0.8][rng.usize(..4)],
@@ -80,6 +80,8 @@ impl Plan {
         };
         let seed = rng.u64(..);
         let geometry = Geometry::new(nodes, CAPACITY, 16, seed).expect("a small geometry");
+        let format = format(geometry.format, &mut setup);
+        let (short, step) = (format != geometry.format, setup.step_time);
         let fillers = [0, 0, rng.u64(0..=6), 6][rng.usize(..4)];
         let at_once = [1, 1, 2][rng.usize(..3)];
         let mix = [
@@ -91,8 +93,9 @@ impl Plan {
         ][rng.usize(..5)];
         let plan = Self {
             setup,
-            geometry: Geometry { bucket_bits: [0, 0, 1][rng.usize(..3)], ..geometry },
-            late: [300, 3000, 30_000][rng.usize(..3)],
+            geometry: Geometry { bucket_bits: [0, 0, 1][rng.usize(..3)], format, ..geometry },
+            // Whoever finds all nodes late again and again does not come to anything.
+            late: [300, 3000, 30_000][rng.usize(..3)].max(if short { 20 * step } else { 0 }),
             keys: [1, 1, 2, 4][rng.usize(..4)],
             fillers,
             dead: rng.u64(0..=fillers),
@@ -106,7 +109,7 @@ impl Plan {
             near: [0.0, 0.0, 0.5, 1.0][rng.usize(..4)],
         };
         let slots = [6, 6, 6, 1][rng.usize(..4)];
-        Self { geometry: plan.geometry.with_slots(slots).expect("slots"), ..plan }
+        Self { geometry: Geometry { slots, ..plan.geometry }, ..plan }
     }
 
     /// What goes wrong once the store is prepared.
@@ -147,6 +150,7 @@ struct Shown {
     steps: u64,
     operations: u64,
     unanswered: u64,
+    moves: u64,
 }
 
 /// One schedule as it is played.
@@ -158,6 +162,7 @@ struct Stage {
     /// Clients that are not taken down before all is over, so that a death is no farewell.
     kept: Vec<Box<dyn Any>>,
     incarnations: Rc<Cell<u64>>,
+    moves: Rc<Cell<u64>>,
     breaks: bool,
     conduct: Conduct,
 }
@@ -212,10 +217,11 @@ impl Stage {
             let lives: Vec<Story<F>> =
                 (0..plan.lives).map(|_| self.story(id, id, fabric.clone())).collect();
             let (turns, mut rng) = (self.sim.fabric(id), Rng::with_seed(rng.u64(..)));
-            let conduct = self.conduct.clone();
+            let (conduct, moves) = (self.conduct.clone(), Rc::clone(&self.moves));
             self.sim.spawn(id, async move {
                 for (life, story) in lives.into_iter().enumerate() {
                     operate(&story, &turns, &mut rng, (plan, &conduct), (life, may_fail)).await;
+                    moves.set(moves.get() + story.client.counters().moved);
                 }
             });
             return;
@@ -225,8 +231,11 @@ impl Stage {
         for task in 0..plan.at_once {
             let (turns, mut rng) = (self.sim.fabric(id), Rng::with_seed(rng.u64(..)));
             let (story, conduct) = (Rc::clone(&story), self.conduct.clone());
+            let moves = Rc::clone(&self.moves);
             self.sim.spawn(id, async move {
+                let before = story.client.counters().moved;
                 operate(&story, &turns, &mut rng, (plan, &conduct), (task, may_fail)).await;
+                moves.set(moves.get() + story.client.counters().moved - before);
             });
         }
     }
@@ -287,6 +296,7 @@ fn play(plan: &Plan, conduct: &Conduct) -> Result<Shown, String> {
         hung_up: Rc::default(),
         kept: Vec::new(),
         incarnations: Rc::new(Cell::new(1)),
+        moves: Rc::default(),
         breaks: chaos.disconnect > 0.0,
         conduct: conduct.clone(),
     };
@@ -310,6 +320,7 @@ fn play(plan: &Plan, conduct: &Conduct) -> Result<Shown, String> {
         steps: stage.sim.steps(),
         operations: history.len() as u64,
         unanswered: history.iter().filter(|op| op.answered.is_none()).count() as u64,
+        moves: stage.moves.get(),
     };
     result
         .and_then(|()| check(&history, |_| None, BUDGET).map_err(|error| error.to_string()))
@@ -336,6 +347,7 @@ fn the_store_is_linearizable_and_its_operations_end() {
         total.steps += shown.steps;
         total.operations += shown.operations;
         total.unanswered += shown.unanswered;
+        total.moves += shown.moves;
     }
     println!("{} schedules: {total:?}", seeds.count());
 }

@@ -18,7 +18,7 @@ use swarm_core::words::{Incarnation, Pointer, Timestamp, WordFormat, WriteNumber
 /// How words are split.
 pub(crate) const FORMAT: WordFormat = WordFormat { pointer_bits: 22, tick_shift: 6 };
 /// What lies in place: values of up to two words.
-pub(crate) const SHAPE: Shape = Shape { key_length: 8, capacity: 2, predecessor: Pointer::NULL };
+pub(crate) const SHAPE: Shape = Shape { key_length: 8, capacity: 2 };
 /// The register's key.
 pub(crate) const KEY: &[u8; 8] = b"a simkey";
 /// The number of the value that the register is born with.
@@ -68,7 +68,7 @@ pub(crate) fn give_birth<T>(
         guess: FIRST,
         checksum: checksum(FORMAT, FIRST, FIRST_BUFFER, &bytes),
     };
-    let image = swarm_core::layout::header(IDENTITY, SHAPE, KEY);
+    let image = swarm_core::layout::header(IDENTITY, KEY);
     let buffer = Address(FIRST_BUFFER.0 * 8).plus(buffer::REWRITE);
     post(&[
         Verb::Write { at: at.plus(register::HEADER), head: &image, tail: KEY },
@@ -157,6 +157,7 @@ impl<F: Fabric, C: Clock> Client<F, C> {
         let answer = match written? {
             Written::Done => Answer::Done,
             Written::Deleted => Answer::Refused,
+            Written::Moved(_) => panic!("nobody moves it"),
         };
         self.recorder.answered(call, answer);
         Ok(tally)

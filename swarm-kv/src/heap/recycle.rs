@@ -328,7 +328,7 @@ mod tests {
     }
 
     fn register(pointer: u64) -> Register {
-        let shape = Shape { key_length: 3, capacity: 1, predecessor: Pointer::NULL };
+        let shape = Shape { key_length: 3, capacity: 1 };
         let place = Place::everywhere(Pointer(pointer), NodeId(0));
         Register::new(place, Identity::default(), shape)
     }

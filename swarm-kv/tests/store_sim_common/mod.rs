@@ -6,14 +6,15 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use fastrand::Rng;
 use swarm_core::clock::Clock;
 use swarm_core::error::Error as CoreError;
 use swarm_core::fabric::{Fabric, NodeDown, NodeId, Verb};
 use swarm_core::geometry::Geometry;
 use swarm_core::group::{Patience, Session};
 use swarm_core::history::{Answer, Call, Recorder};
-use swarm_core::sim::{SimClock, dropped_after};
-use swarm_core::words::Incarnation;
+use swarm_core::sim::{Setup, SimClock, dropped_after};
+use swarm_core::words::{Incarnation, WordFormat};
 use swarm_kv::{Client, Error, Options};
 
 /// A fabric that can be hung up: then chains lead nowhere.
@@ -85,6 +86,18 @@ fn id_of(bytes: &[u8]) -> u64 {
 pub(crate) fn key(key: u64) -> Vec<u8> {
     // Of different lengths, so that registers are of different classes.
     format!("key {key}{}", ".".repeat((key % 3) as usize * 7)).into_bytes()
+}
+
+/// How words are split: mostly so that a key's timestamps end soon, and it moves.
+pub(crate) fn format(usual: WordFormat, setup: &mut Setup) -> WordFormat {
+    let mut rng = Rng::with_seed(setup.seed ^ 0x3078e);
+    if rng.u8(..4) == 0 {
+        return usual;
+    }
+    // A register lives for some thousand steps, or many operations could not end in one. Cells
+    // need ballots.
+    setup.step_time = [20, 40, 60][rng.usize(..3)];
+    WordFormat { pointer_bits: 62 - 17, tick_shift: 0 }
 }
 
 /// A client of the store, and the book in which its operations are taken down.

@@ -1,0 +1,184 @@
+//! Freezing a register, so that its key can move to another one.
+//!
+//! A move sets the frozen bit of every stamp slot at a majority, by CAS that keeps the stamp. No
+//! writer's CAS lands there afterwards: it expects a word without that bit. The largest of the
+//! stamps so kept is the register's *last*, verified or not, and its value goes along. It all rests
+//! on this: *what was complete had its stamp in slots of a majority before they were frozen*, so
+//! every mover's majority shows it, or a larger one. Who meets a frozen slot returns nothing of what
+//! it has in hand; the index says which mover's stamp counts, and a writer [learns](stands) from it
+//! whether its write took effect.
+//!
+//! Roundtrips: two, one more for each CAS that a writer's came before, one to fetch the value.
+
+use heapless::Vec;
+
+use crate::clock::Clock;
+use crate::error::Error;
+use crate::fabric::{Fabric, MAX_NODES, NodeId, Verb};
+use crate::gather::Next;
+use crate::geometry::MAX_CLIENTS;
+use crate::group::Group;
+use crate::in_n_out::state;
+use crate::layout::{Header, words_for};
+use crate::layout::{Place, Predecessor, SLOTS, register};
+use crate::max_register::{READ_TRIES, fetch};
+use crate::register::{Register, Value, Write};
+use crate::replicas::{COMPLETIONS, Failed, Votes};
+use crate::timestamp_lock::try_lock;
+use crate::words::{LockMode, Stamp, WriteNumber};
+
+/// Rounds at one node until its slots are frozen. One more for each stamp that comes in between:
+/// once one of a node's slots is frozen, a client that shares another posts at most a guess, a
+/// rewrite and what is verified of each before a READ shows it.
+const TRIES: usize = 4 * (MAX_CLIENTS / SLOTS) + 2;
+
+/// What a frozen register held, as far as one majority tells.
+pub struct Last<'f, F: Fabric + 'f> {
+    /// Its last stamp.
+    pub stamp: Stamp,
+    /// Its value; `None` if it is deleted.
+    pub value: Option<Value<'f, F>>,
+}
+
+/// Freezes a majority of the register's replicas.
+///
+/// # Cancel safety
+/// Dropping the future leaves some slots frozen: whoever meets them goes on with the move.
+///
+/// # Errors
+/// [`Error::Gone`] if a majority holds another register there, or nothing; [`Error::NoMajority`].
+pub async fn freeze<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    register: &Register,
+) -> Result<Last<'f, F>, Error> {
+    for _ in 0..READ_TRIES {
+        let votes = freeze_slots(group, register).await?;
+        let stamp = votes.last();
+        if stamp == Stamp::EMPTY {
+            return Err(Error::Gone);
+        }
+        if group.format().is_deleted(stamp) {
+            return Ok(Last { stamp, value: None });
+        }
+        let fetched = fetch(group, register, stamp, votes.holders, register.capacity()).await?;
+        if let Some(fetched) = fetched {
+            return Ok(Last { stamp, value: Some(fetched.into_value()) });
+        }
+        group.count_retry();
+    }
+    Err(Error::Damaged)
+}
+
+/// What a majority's slots hold now that all of them are frozen.
+async fn freeze_slots<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    register: &Register,
+) -> Result<Votes, Error> {
+    let first = group.preferred(register.home());
+    for _ in 0..COMPLETIONS {
+        let mut votes = Votes::new();
+        let mut tries = [0; MAX_NODES];
+        let step = |node: NodeId, reply: Option<F::Reply<'_>>| {
+            let slots = register.place.at(node, group.nodes()).plus(register::SLOTS_AT);
+            let look = Verb::Read { at: slots, words: register::STATE_WORDS };
+            let Some(reply) = reply else { return Next::Post(group.fabric().post(node, &[look])) };
+            let read = &reply[reply.len().saturating_sub(register::STATE_WORDS)..];
+            let Some(max) = state(read, register.identity) else {
+                votes.missing.insert(node);
+                return Next::Missing;
+            };
+            let mut chain = Vec::<Verb<'_>, { SLOTS + 1 }>::new();
+            for (slot, &held) in read.iter().enumerate().take(SLOTS) {
+                if !Stamp(held).is_frozen() {
+                    let freeze = (held, Stamp(held).frozen().0);
+                    let cas = Verb::Cas { at: slots.plus(slot), expect: freeze.0, new: freeze.1 };
+                    chain.push(cas).expect("a verb for each slot");
+                }
+            }
+            // Only now: what a slot held before it was frozen may have grown since.
+            if chain.is_empty() {
+                votes.count(node, max);
+                return Next::Vote;
+            }
+            tries[node.index()] += 1;
+            if tries[node.index()] > TRIES {
+                return Next::NoVote;
+            }
+            chain.push(look).expect("one more than the slots");
+            Next::Post(group.fabric().post(node, &chain))
+        };
+        match group.settle(first, group.majority(), step).await {
+            Ok(_) => return Ok(votes),
+            Err(error) => {
+                let missing = votes.missing;
+                Failed { error, missing }.complete(group, register).await?;
+            }
+        }
+    }
+    Err(Error::NoMajority { answered: 0, needed: group.majority() })
+}
+
+/// Whether a write that met a frozen slot took effect, where `stamp` is what it was posted under
+/// last, and `origin` the stamp that the register's successor began with. If not it never will, and
+/// is to be written again, under another number and in another buffer.
+///
+/// No roundtrip, or one for the lock.
+///
+/// # Errors
+/// [`Error::NoMajority`].
+pub async fn stands<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    register: &Register,
+    write: Write<'_>,
+    (stamp, origin): (Stamp, Stamp),
+) -> Result<bool, Error> {
+    if stamp == Stamp::EMPTY {
+        return Ok(false);
+    }
+    // The very write that the successor began with.
+    if group.format().pointer(origin) == write.buffer {
+        return Ok(true);
+    }
+    // Nobody has returned it, or what it was returned from would be in the origin.
+    if origin < stamp {
+        return Ok(false);
+    }
+    // It came before the origin, with its lock.
+    if stamp.is_verified() {
+        return Ok(true);
+    }
+    // A guess: a reader may have settled that it stands. If not, none will.
+    let lock = try_lock(group, register.home(), write.buffer, write.number, LockMode::Write);
+    Ok(!lock.await?)
+}
+
+/// READs what the header of the register at `place` with this number and a key of this length says
+/// of its predecessor: `Some(None)` if it took no other's place. `None` if that register is no more.
+/// One roundtrip.
+///
+/// # Errors
+/// [`Error::NoMajority`].
+pub async fn predecessor<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    place: &Place,
+    number: WriteNumber,
+    key_length: usize,
+) -> Result<Option<Option<Predecessor>>, Error> {
+    let words = register::HEADER_WORDS + words_for(key_length);
+    let mut found = None;
+    group
+        .settle(group.preferred(place.home), group.majority(), |node, reply| {
+            let Some(reply) = reply else {
+                let at = place.at(node, group.nodes()).plus(register::HEADER);
+                return Next::Post(group.fabric().post(node, &[Verb::Read { at, words }]));
+            };
+            let header =
+                Header::decode(&reply).filter(|it: &Header<'_>| it.identity.number == number);
+            if let Some(header) = header {
+                found = Some(header.predecessor);
+            }
+            Next::Vote
+        })
+        .await?;
+    Ok(found)
+}

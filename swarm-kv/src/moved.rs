@@ -1,0 +1,213 @@
+//! Moving a key to a fresh register: where its timestamps near their end, its values outgrew the
+//! in-place copy, or its slots are contended.
+//!
+//! Whoever wants a key moved, or meets a register that is being moved, freezes it and proposes one
+//! change of the bucket: the entry of the old register becomes that of a newborn, which begins with
+//! the old one's last value and says whose place it took. The cell has one winner; everybody goes
+//! by it, so that it does not matter whose majority showed which last stamp. A key that was deleted
+//! goes on in a register that is deleted from the beginning.
+//!
+//! A writer whose stamp met the freeze walks back from the register that is mapped to the one that
+//! took its own's place, which tells whether the write is in. It all rests on this: *whoever's
+//! operation is under way finds that register*. Registers come and go at one entry, and a linked
+//! one, which has a predecessor, stays listed, deleted or not, until an insert over it takes on the
+//! link. So a register that is not among the forebears of those listed either was deleted for good
+//! before it ever moved, and its entry dropped; or it moved, and its line ended, before the
+//! operation began. A stamp of the operation is not in what it left behind: it came before a
+//! delete, or too late.
+//!
+//! Roundtrips of a move: bucket, key, two for the freeze, value out of place, change.
+
+use swarm_core::clock::Clock;
+use swarm_core::fabric::Fabric;
+use swarm_core::freeze::{freeze, predecessor, stands};
+use swarm_core::layout::{Identity, MAX_IN_PLACE, words_for};
+use swarm_core::register::{Protocol, Register, Write, read_key};
+use swarm_core::safe_guess::deleted_stamp;
+use swarm_core::words::{Pointer, Stamp};
+
+use crate::bucket::{Bucket, Content, Entry};
+use crate::client::{Client, TRIES, Value};
+use crate::error::Error;
+use crate::locate::entries;
+use crate::newborn::NewRegister;
+
+/// Registers that one walk goes back over. Each took the place of another one since the location
+/// was remembered that the operation began at.
+const WALK: usize = 1 << 20;
+/// Values that outgrow their place after one found no memory for a larger one: so many are let be.
+const PUT_OFF: u32 = 256;
+/// As long as the longest value that lies in place.
+static ROOM: [u8; MAX_IN_PLACE] = [0; MAX_IN_PLACE];
+
+impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
+    /// Sees to it that no bucket names `old` any more, where the key of this hash was, and that the
+    /// register which takes its place has room in place for `least` bytes. Yields the stamp that
+    /// that one began with, if it was this client that put it there.
+    pub(crate) async fn move_on(
+        &self,
+        hash: u64,
+        old: &Register,
+        least: usize,
+    ) -> Result<Option<Stamp>, Error> {
+        Box::pin(self.move_on_now(hash, old, least)).await
+    }
+
+    async fn move_on_now(
+        &self,
+        hash: u64,
+        old: &Register,
+        least: usize,
+    ) -> Result<Option<Stamp>, Error> {
+        let located = self.index.fresh(&self.group, hash).await?;
+        let Some(before) = entry_of(&located.bucket, old) else { return Ok(None) };
+        let key = read_key(&self.group, old).await?;
+        self.locations.remove(hash, &key);
+        // Memory first: a register that is frozen and has nowhere to go serves no one.
+        let words = old.shape().capacity.max(words_for(least.min(MAX_IN_PLACE)));
+        let (place, shape) = self.room_for_register(hash, key.len(), words).await?;
+        let mut write = self.new_write(&ROOM[..MAX_IN_PLACE.min(8 * words)]).await?;
+        let last = freeze(&self.group, old).await?;
+        let value = last.value.as_deref().unwrap_or_default();
+        let (reserved, kind) = (self.buffer_kind(write.value), self.buffer_kind(value));
+        if kind != reserved {
+            self.heap.take_back(reserved, write.buffer);
+            write = self.new_write(value).await?;
+        }
+        let identity = Identity { birth: self.group.now(), number: write.number };
+        let newborn = NewRegister {
+            register: Register::new(place, identity, shape),
+            buffer: write.buffer,
+            key: &key,
+            value,
+            deleted: last.value.is_none(),
+            predecessor: Some(before.predecessor(last.stamp)),
+        };
+        let in_its_place = self.put_in_place_of(hash, old, &newborn).await?;
+        Ok(in_its_place.then_some(last.stamp))
+    }
+
+    /// Moves a key on that is not known but for its register, and gets its value.
+    #[cold]
+    pub(crate) async fn get_moved(
+        &self,
+        hash: u64,
+        register: &Register,
+    ) -> Result<Option<Value<'_, F>>, Error> {
+        let key = read_key(&self.group, register).await?;
+        self.move_on(hash, register, 0).await?;
+        Box::pin(self.get_by_index(hash, &key)).await
+    }
+
+    /// Has the bucket name `newborn` where it names `old`. False if it no longer does.
+    async fn put_in_place_of(
+        &self,
+        hash: u64,
+        old: &Register,
+        newborn: &NewRegister<'_>,
+    ) -> Result<bool, Error> {
+        let image = newborn.image(self.geometry.format);
+        for _ in 0..TRIES {
+            let located = self.index.fresh(&self.group, hash).await?;
+            let Content::Entries { entries, .. } = &located.bucket.content else { continue };
+            let Some(at) = entries.iter().position(|entry| entry.names(old)) else {
+                return Ok(false);
+            };
+            let mut entries = entries.clone();
+            entries[at] = newborn.entry(&self.geometry, hash);
+            let content = Content::Entries { entries, born: Some(newborn.born(at)) };
+            let bucket = Bucket { content, ..located.bucket };
+            if self.change(&located, bucket, &newborn.parts(&image)).await? {
+                self.moved.set(self.moved.get() + 1);
+                if !newborn.deleted {
+                    let register = newborn.seen_from(self.geometry.format, self.group.slot());
+                    self.locations.insert(newborn.key, register, located.generation);
+                }
+                return Ok(true);
+            }
+            self.index.forget(located.cell.place.pointer);
+        }
+        Err(Error::Contended)
+    }
+
+    /// A write met its register on the move. Moves it on, with room in place for the value, and
+    /// finds out whether the write, posted under `stamp` last, took effect. If not, it never will.
+    pub(crate) async fn stands(
+        &self,
+        hash: u64,
+        key: &[u8],
+        register: &Register,
+        (write, stamp): (Write<'_>, Stamp),
+    ) -> Result<bool, Error> {
+        // Until nobody can come across the write there, the next one must not prove it complete.
+        let unfinished = self.group.begin_write();
+        let origin = self.successors_origin(hash, key, register, write.value.len()).await?;
+        let stands = stands(&self.group, register, write, (stamp, origin)).await?;
+        unfinished.complete();
+        Ok(stands)
+    }
+
+    /// Moves a key on from `old`, and yields the stamp that its successor began with: a delete's, if
+    /// it has none.
+    pub(crate) async fn successors_origin(
+        &self,
+        hash: u64,
+        key: &[u8],
+        old: &Register,
+        least: usize,
+    ) -> Result<Stamp, Error> {
+        self.locations.remove(hash, key);
+        match self.move_on(hash, old, least).await? {
+            Some(origin) => Ok(origin),
+            None => self.walk_back(hash, key, old).await,
+        }
+    }
+
+    /// Walks from the registers that are listed to the one that took the place of `old`.
+    async fn walk_back(&self, hash: u64, key: &[u8], old: &Register) -> Result<Stamp, Error> {
+        let located = self.index.fresh(&self.group, hash).await?;
+        for entry in entries(&located, hash, key).filter(|entry| entry.linked) {
+            let mut at = (entry.pointer, entry.class, entry.identity.number);
+            for _ in 0..WALK {
+                let (pointer, class, number) = at;
+                let Some(place) = self.geometry.homed_place(pointer, class) else { break };
+                let before = predecessor(&self.group, &place, number, key.len()).await?;
+                let Some(Some(before)) = before else { break };
+                if before.pointer == old.place.pointer && before.number == old.identity.number {
+                    return Ok(before.origin);
+                }
+                at = (before.pointer, before.class, before.number);
+            }
+        }
+        Ok(self.ended())
+    }
+
+    /// The last stamp of a register that was deleted for good.
+    pub(crate) fn ended(&self) -> Stamp {
+        deleted_stamp(self.geometry.format, Pointer::NULL)
+    }
+
+    /// After a write of a value that does not fit in place: moves the key to where it does, so that
+    /// it is read in one roundtrip again. The value is written whatever comes of it.
+    #[cold]
+    pub(crate) async fn make_fit(&self, hash: u64, register: &Register, value: &[u8]) {
+        let put_off = self.growths_put_off.get();
+        if put_off > 0 {
+            self.growths_put_off.set(put_off - 1);
+        } else if self.move_on(hash, register, value.len()).await.is_err() {
+            self.growths_put_off.set(PUT_OFF);
+        }
+    }
+}
+
+/// Whether a value of this length should lie in place and does not fit there.
+#[inline]
+pub(crate) fn outgrown(register: &Register, length: usize) -> bool {
+    length > register.capacity() && length <= MAX_IN_PLACE
+}
+
+/// The entry that names `register`, if one does.
+fn entry_of(bucket: &Bucket, register: &Register) -> Option<Entry> {
+    let Content::Entries { entries, .. } = &bucket.content else { return None };
+    entries.iter().find(|entry| entry.names(register)).copied()
+}

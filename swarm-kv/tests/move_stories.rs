@@ -1,0 +1,348 @@
+//! Directed schedules of keys that move to fresh registers, each a story.
+//!
+//! A client whose clock is far ahead of a register's birth finds the register's timestamps at their
+//! end, and moves its key.
+
+#[expect(dead_code, reason = "what random schedules alone make use of")]
+mod store_sim_common;
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use store_sim_common::{Line, Story};
+use swarm_core::fabric::NodeId;
+use swarm_core::geometry::Geometry;
+use swarm_core::history::{Answer, BUDGET, Call, Recorder, check};
+use swarm_core::sim::explore::LoneClock;
+use swarm_core::sim::{Setup, Sim, SimFabric};
+
+const NODES: [NodeId; 3] = [NodeId(0), NodeId(1), NodeId(2)];
+/// Bytes of each node's memory. The simulator stores what is touched.
+const CAPACITY: u64 = 8 << 20;
+/// One whose operation is stuck, one that looks, and one whose guesses are a little ahead.
+const STUCK: usize = 0;
+const READER: usize = 1;
+const RIVAL: usize = 2;
+/// Two who move what the others write, and the second one what the first does.
+const MOVES: usize = 3;
+const MOVES_AGAIN: usize = 4;
+const CLIENTS: usize = 5;
+/// What clocks show. The timestamps of this pool end 2^51 nanoseconds after a register's birth.
+const CLOCKS: [u64; CLIENTS] = [10_000, 10_000, 1_000_000, 1 << 53, 1 << 55];
+/// Keys that only fill the bucket have numbers from here on.
+const FILLERS: u64 = 100;
+/// A key with which a client gets memory of its own.
+const WARM: u64 = 200;
+/// More roundtrips than any operation here takes.
+const ENOUGH: usize = 300;
+
+/// Who does what to which key.
+type Deed = (usize, u64, Call);
+
+/// Three nodes, five clients, and what was told so far.
+struct Play {
+    sim: Sim,
+    recorder: Recorder,
+    hung_up: Rc<Cell<bool>>,
+    stories: Vec<Rc<Story<SimFabric, LoneClock>>>,
+}
+
+impl Drop for Play {
+    /// Nobody takes their leave: some are dead.
+    fn drop(&mut self) {
+        self.hung_up.set(true);
+    }
+}
+
+impl Play {
+    /// Key 0 is there, and all but the last two know where.
+    fn new() -> Self {
+        let sim = Sim::new(&Setup { words: CAPACITY / 8, ..Setup::new(1, 3, CLIENTS) });
+        let (recorder, hung_up) = (Recorder::new(), Rc::<Cell<bool>>::default());
+        let geometry = Geometry::new(3, CAPACITY, 16, 7).expect("a small geometry");
+        let geometry = Geometry { bucket_bits: 0, ..geometry };
+        let story = |(id, now): (usize, u64)| {
+            let line = Line { inner: sim.fabric(id), hung_up: Rc::clone(&hung_up) };
+            let (who, patience) = ((id, id, id as u64 + 1), (1 << 55, 1 << 60));
+            let connection = (line, LoneClock::new(now));
+            Rc::new(Story::new(connection, geometry, who, patience, &recorder))
+        };
+        let stories = CLOCKS.into_iter().enumerate().map(story).collect();
+        let mut play = Self { sim, recorder, hung_up, stories };
+        for id in 0..CLIENTS {
+            play.all(&[(id, WARM, Call::Insert(801)), (id, WARM, Call::Delete)], &NODES);
+        }
+        play.all(&[(RIVAL, WARM, Call::Insert(801)), (RIVAL, 0, Call::Insert(805))], &NODES);
+        play.all(&[STUCK, READER].map(|id| (id, 0, Call::Get)), &NODES);
+        play
+    }
+
+    /// A client begins an operation.
+    fn begin(&mut self, (id, key, call): Deed) {
+        let story = Rc::clone(&self.stories[id]);
+        self.sim.spawn(id, async move {
+            let told = story.call(key, call, None).await;
+            assert!(told.is_ok(), "client {id}: {call:?} of key {key}: {told:?}");
+        });
+        self.sim.poll_once(id);
+    }
+
+    /// These operations, one after the other, while nothing happens but at these nodes.
+    fn all(&mut self, deeds: &[Deed], nodes: &[NodeId]) {
+        for &deed in deeds {
+            self.begin(deed);
+            assert!(self.sim.finish(deed.0, nodes), "{deed:?} does not end");
+        }
+    }
+
+    /// What the last operation was answered.
+    fn last(&self) -> Option<Answer> {
+        self.recorder.operations().last()?.answered.map(|(_, answer)| answer)
+    }
+
+    /// How often keys moved.
+    fn moves(&self) -> u64 {
+        self.stories.iter().map(|story| story.client.counters().moved).sum()
+    }
+
+    fn is_linearizable(&self, what: impl std::fmt::Debug) {
+        let history = self.recorder.operations();
+        if let Err(wrong) = check(&history, |_| None, BUDGET) {
+            let line = |op: &swarm_core::history::Operation| format!("key {}: {op}\n", op.key);
+            panic!("{what:?}: {wrong}\n{}", history.iter().map(line).collect::<String>());
+        }
+    }
+}
+
+/// A client is stuck in an operation: `rounds` roundtrips are over, and what it posted then has
+/// landed at the nodes of `lands` alone. The others do their deeds, `first` before the client goes
+/// on at all. Then it goes on. False if it was over before.
+fn is_stuck(call: Call, rounds: usize, lands: &[NodeId], first: &[Deed], deeds: &[Deed]) -> bool {
+    let mut play = Play::new();
+    play.begin((STUCK, 0, call));
+    play.all(first, &NODES);
+    (0..rounds).for_each(|_| play.sim.roundtrip(STUCK, &NODES));
+    if play.sim.tasks(STUCK) == 0 {
+        return false;
+    }
+    lands.iter().for_each(|&node| play.sim.take_all(STUCK, node));
+    play.all(deeds, &NODES);
+    assert!(play.sim.finish(STUCK, &NODES), "it does not end");
+    play.all(&[(READER, 0, Call::Get), (MOVES_AGAIN, 0, Call::Get)], &NODES);
+    play.is_linearizable((call, rounds, lands, first, deeds));
+    true
+}
+
+/// Stuck at every roundtrip of every operation, with its chains landed here and there.
+fn stuck_anywhere(deeds: &[Deed]) {
+    let rival: &[Deed] = &[(RIVAL, 0, Call::Update(13))];
+    let lands: [&[NodeId]; 5] = [&[], &NODES[..1], &NODES[1..2], &NODES[..2], &NODES];
+    for call in [Call::Update(1), Call::Put(1), Call::Delete, Call::Insert(1), Call::Get] {
+        for first in [&[], rival] {
+            for lands in lands {
+                let over = (0..ENOUGH).find(|&n| !is_stuck(call, n, lands, first, deeds));
+                assert!(over.expect("it ends") > 0, "it takes some roundtrips");
+            }
+        }
+    }
+}
+
+/// A client's update is stuck, with what it posted in its first round landed at the nodes of `lands`.
+/// Another one moves the key; when that takes so many roundtrips, a reader looks, who may find the
+/// update in what the move took along. Then the others do their deeds, and the update goes on: it
+/// must not be written again. False if the move was over before.
+fn is_stuck_behind(pause: usize, lands: &[NodeId], deeds: &[Deed]) -> bool {
+    let mut play = Play::new();
+    play.begin((STUCK, 0, Call::Update(1)));
+    lands.iter().for_each(|&node| play.sim.take_all(STUCK, node));
+    play.begin(MOVE);
+    (0..pause).for_each(|_| play.sim.roundtrip(MOVES, &NODES));
+    let over = play.sim.tasks(MOVES) == 0;
+    play.all(&[(READER, 0, Call::Get)], &NODES);
+    assert!(play.sim.finish(MOVES, &NODES), "it does not end");
+    play.all(deeds, &NODES);
+    assert!(play.sim.finish(STUCK, &NODES), "it does not end");
+    play.all(&[(READER, 0, Call::Get), (MOVES_AGAIN, 0, Call::Get)], &NODES);
+    play.is_linearizable((pause, lands, deeds));
+    !over
+}
+
+/// Whatever happens behind a move, a write that it took along is not written again.
+fn stuck_behind(deeds: &[Deed]) {
+    for lands in [&NODES[..1], &NODES[1..2], &NODES[..2], &NODES] {
+        let over = (0..ENOUGH).find(|&pause| !is_stuck_behind(pause, lands, deeds));
+        assert!(over.expect("it ends") > 0, "it takes some roundtrips");
+    }
+}
+
+const MOVE: Deed = (MOVES, 0, Call::Update(21));
+const MOVE_AGAIN: Deed = (MOVES_AGAIN, 0, Call::Update(25));
+
+/// A writer whose guess a reader returned finds its register moved. The guess stands, and came
+/// before what the move took along: to write it again would bring it back.
+#[test]
+fn a_guess_that_was_returned_is_not_written_again_after_a_move() {
+    stuck_anywhere(&[(READER, 0, Call::Get), (RIVAL, 0, Call::Update(9)), MOVE]);
+}
+
+/// Nobody returned the guess, and the move took a later write along, or this very one.
+#[test]
+fn a_write_is_in_what_the_move_took_along_or_is_written_again() {
+    stuck_anywhere(&[MOVE]);
+    stuck_anywhere(&[(RIVAL, 0, Call::Update(9)), MOVE]);
+    stuck_anywhere(&[(READER, 0, Call::Get), MOVE, (READER, 0, Call::Get)]);
+}
+
+/// The register that is mapped does not say what became of the one before the last.
+#[test]
+fn a_writer_finds_out_over_two_moves() {
+    stuck_behind(&[]);
+    stuck_behind(&[MOVE_AGAIN]);
+    stuck_anywhere(&[MOVE, MOVE_AGAIN]);
+    stuck_anywhere(&[(READER, 0, Call::Get), (RIVAL, 0, Call::Update(9)), MOVE, MOVE_AGAIN]);
+}
+
+/// Nor does one that was inserted after the key had been deleted, if it were not for its link.
+#[test]
+fn a_writer_finds_out_over_delete_and_insert() {
+    let deleted = (MOVES, 0, Call::Delete);
+    stuck_behind(&[deleted]);
+    stuck_behind(&[deleted, (MOVES, 0, Call::Insert(29))]);
+    stuck_behind(&[deleted, (MOVES, 0, Call::Insert(29)), MOVE_AGAIN]);
+    stuck_anywhere(&[MOVE, deleted]);
+    stuck_anywhere(&[MOVE, deleted, (MOVES, 0, Call::Insert(29))]);
+    stuck_anywhere(&[MOVE, deleted, (MOVES, 0, Call::Insert(29)), MOVE_AGAIN]);
+    let returned = (READER, 0, Call::Get);
+    stuck_anywhere(&[returned, MOVE, deleted, (MOVES, 0, Call::Insert(29)), MOVE_AGAIN]);
+}
+
+/// A bucket that is full drops deleted keys, but none that somebody may be stuck behind.
+#[test]
+fn a_writer_finds_out_when_the_bucket_is_full() {
+    let mut deeds = vec![(READER, 0, Call::Get), MOVE, (MOVES, 0, Call::Delete)];
+    deeds.extend((0..7).map(|n| (MOVES, FILLERS + n, Call::Insert(900 + n))));
+    stuck_anywhere(&deeds);
+    stuck_behind(&deeds[2..]);
+    deeds.push((MOVES, 0, Call::Insert(29)));
+    stuck_anywhere(&deeds);
+    stuck_behind(&deeds[2..]);
+}
+
+/// A client dies while it moves a key: after so many roundtrips, with its chains landed at some nodes.
+/// Whoever comes next goes on, whatever they are up to. False if it was over before.
+fn is_left_half_way(rounds: usize, lands: &[NodeId], next: Call) -> bool {
+    let mut play = Play::new();
+    play.begin(MOVE);
+    (0..rounds).for_each(|_| play.sim.roundtrip(MOVES, &NODES));
+    if play.sim.tasks(MOVES) == 0 {
+        return false;
+    }
+    lands.iter().for_each(|&node| play.sim.take_all(MOVES, node));
+    NODES.into_iter().for_each(|node| play.sim.lose_chains(MOVES, node));
+    play.sim.crash_client(MOVES);
+    play.all(&[(READER, 0, next), (RIVAL, 0, Call::Get), (STUCK, 0, Call::Get)], &NODES);
+    play.is_linearizable((rounds, lands, next));
+    true
+}
+
+#[test]
+fn a_move_that_was_left_half_way_is_gone_on_with() {
+    let next = [Call::Get, Call::Update(9), Call::Put(9), Call::Insert(9), Call::Delete];
+    for call in next {
+        for lands in [&[], &NODES[..1], &NODES[..2], &NODES] {
+            let over = (0..ENOUGH).find(|&rounds| !is_left_half_way(rounds, lands, call));
+            assert!(over.expect("it ends") > 0, "it takes some roundtrips");
+        }
+    }
+}
+
+/// While a client is about to move a key, another one deletes it, and a third one inserts it. What
+/// the mover took along must not come back.
+#[test]
+fn what_was_deleted_while_it_moved_stays_deleted() {
+    let insert = (RIVAL, 0, Call::Insert(29));
+    for then in [&[][..], &[insert]] {
+        for lands in [&[], &NODES[..1], &NODES[..2], &NODES] {
+            let over = (0..ENOUGH).find(|&rounds| {
+                let mut play = Play::new();
+                play.begin(MOVE);
+                (0..rounds).for_each(|_| play.sim.roundtrip(MOVES, &NODES));
+                let over = play.sim.tasks(MOVES) == 0;
+                lands.iter().for_each(|&node| play.sim.take_all(MOVES, node));
+                play.all(&[(RIVAL, 0, Call::Delete), (READER, 0, Call::Get)], &NODES);
+                play.all(then, &NODES);
+                play.all(&[(STUCK, 0, Call::Get)], &NODES);
+                assert!(play.sim.finish(MOVES, &NODES), "it does not end");
+                play.all(&[(READER, 0, Call::Get)], &NODES);
+                play.is_linearizable((rounds, lands, then));
+                over
+            });
+            assert!(over.expect("it ends") > 0, "it takes some roundtrips");
+        }
+    }
+}
+
+/// A delete is at one node when the register is frozen: one mover's majority shows it, and another's
+/// does not. The index decides which of them is right.
+#[test]
+fn two_movers_do_not_both_decide() {
+    for at in NODES {
+        for away in NODES {
+            for away_again in NODES {
+                let mut play = Play::new();
+                play.begin((STUCK, 0, Call::Delete));
+                // It has looked at the index; its stamp lands at one node.
+                play.sim.roundtrip(STUCK, &NODES);
+                play.sim.take_all(STUCK, at);
+                let but = |away: NodeId| NODES.into_iter().filter(move |&node| node != away);
+                play.begin(MOVE);
+                let up: Vec<_> = but(away).collect();
+                for _ in 0..ENOUGH {
+                    play.sim.roundtrip(MOVES, &up);
+                }
+                let up: Vec<_> = but(away_again).collect();
+                play.begin(MOVE_AGAIN);
+                for _ in 0..ENOUGH {
+                    play.sim.roundtrip(MOVES_AGAIN, &up);
+                }
+                play.all(&[(READER, 0, Call::Get)], &NODES);
+                for id in [STUCK, MOVES, MOVES_AGAIN] {
+                    assert!(play.sim.finish(id, &NODES), "it does not end");
+                }
+                play.all(&[(READER, 0, Call::Get), (RIVAL, 0, Call::Get)], &NODES);
+                play.is_linearizable((at, away, away_again));
+            }
+        }
+    }
+}
+
+/// A value that does not fit in place makes its key move to where it does, once.
+#[test]
+fn a_value_that_outgrew_its_place_is_read_in_one_roundtrip_again() {
+    let mut play = Play::new();
+    for id in [7, 11, 15, 7, 13, 15] {
+        play.all(&[(RIVAL, 0, Call::Update(id)), (RIVAL, 0, Call::Get)], &NODES);
+        assert_eq!(play.last(), Some(Answer::Value(Some(id))));
+        assert_eq!(play.stories[RIVAL].client.last().roundtrips, 1, "a get of {id}");
+    }
+    assert_eq!(play.moves(), 1);
+    play.all(&[(READER, 0, Call::Get), (READER, 0, Call::Get)], &NODES);
+    assert_eq!(play.stories[READER].client.last().roundtrips, 1);
+}
+
+/// Timestamps come to their end, and the key lives on: each time in a register that others find.
+#[test]
+fn a_key_outlives_its_timestamps() {
+    let mut play = Play::new();
+    play.all(&[MOVE], &NODES);
+    assert_eq!(play.moves(), 1);
+    play.all(&[(RIVAL, 0, Call::Update(9)), MOVE, (READER, 0, Call::Get)], &NODES);
+    // The register is young by that clock.
+    assert_eq!(play.moves(), 1);
+    play.all(&[MOVE_AGAIN, (RIVAL, 0, Call::Update(9)), (READER, 0, Call::Get)], &NODES);
+    assert_eq!((play.last(), play.moves()), (Some(Answer::Value(Some(9))), 2));
+    play.all(&[(STUCK, 0, Call::Delete), MOVE, (READER, 0, Call::Insert(33))], &NODES);
+    play.all(&[MOVE_AGAIN, (STUCK, 0, Call::Get)], &NODES);
+    assert_eq!((play.last(), play.moves()), (Some(Answer::Value(Some(25))), 3));
+    play.is_linearizable("all");
+}
