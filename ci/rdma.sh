@@ -60,7 +60,7 @@ for program in "$@"; do
 done
 exec bash ci/rdma/cluster.sh'
 mkdir "$scratch/out"
-SWARM="$scratch/swarm" GUEST_MEMORY=2G GUEST_SECONDS="${RDMA_SECONDS:-500}" GUEST_OUT="$scratch/out" \
+SWARM="$scratch/swarm" GUEST_MEMORY=2G GUEST_SECONDS="${RDMA_SECONDS:-1200}" GUEST_OUT="$scratch/out" \
     ci/rdma/guest.sh bash -c "$run_all" tests "${tests[@]}"
 
 for part in host lint; do

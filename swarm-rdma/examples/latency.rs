@@ -89,16 +89,20 @@ impl<P: Protocol> Store<P> {
         let share = |kind: swarm_kv::KindCounters| {
             kind.roundtrips[1] as f64 / kind.operations.max(1) as f64 * 100.0
         };
+        let verbs =
+            |kind: swarm_kv::KindCounters| kind.verbs as f64 / kind.operations.max(1) as f64;
         println!(
-            "{:8} get {:5.1} µs (p99 {:6.1}), {:.1} % in one roundtrip; \
-             update {:5.1} µs (p99 {:6.1}), {:.1} %; widened {}",
+            "{:8} get {:5.1} µs (p99 {:6.1}), {:.1} % in one roundtrip, {:.2} work requests; \
+             update {:5.1} µs (p99 {:6.1}), {:.1} %, {:.2}; widened {}",
             self.name,
             micros(&mut self.gets, 0.5),
             micros(&mut self.gets, 0.99),
             share(counters.get),
+            verbs(counters.get),
             micros(&mut self.updates, 0.5),
             micros(&mut self.updates, 0.99),
             share(counters.update),
+            verbs(counters.update),
             counters.events.widened,
         );
     }

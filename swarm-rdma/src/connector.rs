@@ -53,6 +53,14 @@ pub(crate) struct Doors {
     bell: UnixStream,
 }
 
+/// How many nodes are up, have not been tried to the end, and were not reached.
+#[derive(Default)]
+struct Tally {
+    up: usize,
+    begun: usize,
+    unreached: usize,
+}
+
 /// What the connector needs to connect.
 pub(crate) struct Plan {
     pub(crate) domain: Arc<Domain>,
@@ -72,6 +80,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
 /// How long each attempt may take.
 const ATTEMPT: Duration = Duration::from_secs(1);
+/// How long the rest is waited for when a majority is up.
+const MOMENT: Duration = Duration::from_millis(200);
 /// The connector looks at its doors at least so often.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -142,24 +152,33 @@ impl Doors {
         self.doors.iter().map(|door| lock(&door.status).clone()).collect()
     }
 
-    /// Waits until each node is up or is known not to be. If those that are up are no majority, it
-    /// waits as well for those that were not reached: the next attempt may succeed, and nothing can
-    /// be done without. Not for longer than `patience`.
+    /// Waits until each node is up or is known not to be, at most for `patience`. Once a majority is up
+    /// a host that says nothing costs a moment. Until then those that were not reached are waited for
+    /// as well: the next attempt may succeed, and nothing can be done without.
     pub(crate) fn wait_settled(&self, patience: Duration) {
-        let pending = |(): &mut ()| {
-            let (mut up, mut begun, mut tried) = (0, false, false);
-            for door in &self.doors {
-                match lock(&door.status).fault {
-                    None => up += 1,
-                    Some(Fault::NotYet { .. }) => begun = true,
-                    Some(Fault::Unreachable { .. }) => tried = true,
-                    Some(_) => {}
-                }
-            }
-            begun || tried && up <= self.doors.len() / 2
+        let majority = self.doors.len() / 2 + 1;
+        let too_few = |(): &mut ()| {
+            let Tally { up, begun, unreached } = self.tally();
+            up < majority && begun + unreached > 0
         };
         let guard = lock(&self.settled.0);
-        drop(self.settled.1.wait_timeout_while(guard, patience, pending));
+        let waited = self.settled.1.wait_timeout_while(guard, patience, too_few);
+        let (guard, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let begun = |(): &mut ()| self.tally().begun > 0;
+        drop(self.settled.1.wait_timeout_while(guard, patience.min(MOMENT), begun));
+    }
+
+    fn tally(&self) -> Tally {
+        let mut tally = Tally::default();
+        for door in &self.doors {
+            match lock(&door.status).fault {
+                None => tally.up += 1,
+                Some(Fault::NotYet { .. }) => tally.begun += 1,
+                Some(Fault::Unreachable { .. }) => tally.unreached += 1,
+                Some(_) => {}
+            }
+        }
+        tally
     }
 
     /// Ends the connector.

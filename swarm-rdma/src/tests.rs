@@ -38,9 +38,13 @@ fn device_address() -> Option<IpAddr> {
 }
 
 fn serve(at: IpAddr) -> MemoryNode {
+    serve_as(0, at)
+}
+
+fn serve_as(number: u8, at: IpAddr) -> MemoryNode {
     let node = MemoryNode::serve(&ServeOptions::new(SocketAddr::new(at, 0), 1 << 20));
     let node = node.expect("a memory node");
-    node.enlist(POOL, NodeId(0));
+    node.enlist(POOL, NodeId(number));
     node
 }
 
@@ -234,6 +238,23 @@ fn a_peer_may_be_gone_at_each_stage() {
     let (reply, took) = post(&fabric, &[read()]);
     assert_eq!(reply, Err(NodeDown));
     assert!(took < Duration::from_millis(400), "{took:?}");
+}
+
+#[test]
+fn a_majority_does_not_wait_for_a_silent_host() {
+    let Some(at) = device_address() else { return };
+    let nodes = [0, 1].map(|number| serve_as(number, at));
+    let mut held = Vec::new();
+    let silent = Peer::start(at, move |event| held.extend(event.request));
+    let addresses = [nodes[0].address(), nodes[1].address(), silent.address];
+    let endpoints = addresses.map(|address| Endpoint { address, life: None });
+    let begun = Instant::now();
+    let options = ConnectOptions::new(POOL, ME, 1024);
+    let fabric = RdmaFabric::connect(&options, &endpoints).expect("a fabric");
+    let took = begun.elapsed();
+    let up = fabric.status().iter().filter(|status| status.fault.is_none()).count();
+    assert_eq!(up, 2);
+    assert!(took < Duration::from_millis(700), "{took:?}");
 }
 
 #[test]
