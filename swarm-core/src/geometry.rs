@@ -19,7 +19,7 @@ use crate::layout::{Place, SLOTS, cell, record};
 use crate::words::{GRANULE, GRANULE_WORDS, Pointer, WordFormat};
 
 /// The layout that this version of the code reads and writes.
-pub const LAYOUT_VERSION: u32 = 2;
+pub const LAYOUT_VERSION: u32 = 3;
 /// Bytes at the beginning of a node's memory that belong to the transport.
 pub const HEADER_BYTES: u64 = 4096;
 /// The most chunks that a pool may have.
@@ -163,6 +163,8 @@ pub enum BadGeometry {
     Clients(usize),
     /// The number of stamp slots in use is outside 1 to [`SLOTS`].
     Slots(usize),
+    /// Pointers of so many bits do not do for the capacity, or are too wide.
+    PointerBits(u32),
     /// The clients' areas would take more than half of the capacity.
     TooSmall {
         /// The capacity, bytes.
@@ -186,6 +188,9 @@ impl core::fmt::Display for BadGeometry {
                 write!(f, "a pool is made for 1 to {MAX_CLIENTS} clients, not {n}")
             }
             Self::Slots(n) => write!(f, "writers use 1 to {SLOTS} stamp slots, not {n}"),
+            Self::PointerBits(bits) => {
+                write!(f, "pointers have as many bits as the capacity needs, to 38, not {bits}")
+            }
             Self::TooSmall { capacity, needed } => write!(
                 f,
                 "more than half of {capacity} bytes a node would go to the clients' areas; \
@@ -236,6 +241,18 @@ impl Geometry {
     pub fn with_slots(self, slots: usize) -> Result<Self, BadGeometry> {
         let geometry = Self { slots, ..self };
         geometry.check()?;
+        Ok(geometry)
+    }
+
+    /// The same with pointers of so many bits, at least as many as the capacity needs. What they take
+    /// is timestamps' and ballots': with 38, timestamps end a second after a register's birth. For tests
+    /// of what happens then.
+    ///
+    /// # Errors
+    /// They do not do for the capacity, or are too many.
+    pub fn with_pointer_bits(self, pointer_bits: u32) -> Result<Self, BadGeometry> {
+        let geometry = Self { format: WordFormat { pointer_bits, ..self.format }, ..self };
+        geometry.check().map_err(|_| BadGeometry::PointerBits(pointer_bits))?;
         Ok(geometry)
     }
 
@@ -515,6 +532,10 @@ mod tests {
         assert_eq!(Geometry::new(3, 256 << 20, 0, 1), Err(BadGeometry::Clients(0)));
         let sound = Geometry::new(3, 256 << 20, 64, 1).expect("geometry");
         assert_eq!(sound.slots, SLOTS);
+        assert!(sound.with_pointer_bits(38).is_ok());
+        for bits in [21, 39] {
+            assert_eq!(sound.with_pointer_bits(bits), Err(BadGeometry::PointerBits(bits)));
+        }
         assert_eq!(sound.with_slots(0), Err(BadGeometry::Slots(0)));
         assert_eq!(sound.with_slots(SLOTS + 1), Err(BadGeometry::Slots(SLOTS + 1)));
         assert!(matches!(

@@ -4,7 +4,7 @@
 //! another way than by atomic words.
 
 use std::sync::Barrier;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use swarm_core::history::{Answer, BUDGET, Call, Operation, check};
 use swarm_kv::shm::{self, CreateOptions, Pool};
@@ -13,16 +13,35 @@ use swarm_kv::{Error, Options};
 const THREADS: usize = 4;
 const KEYS: u64 = 3;
 const OPERATIONS: u64 = 3000;
+/// How long keys are written that move every second.
+const MOVING: Duration = Duration::from_secs(4);
+/// Between operations of such a thread: it is to last, not to fill the history.
+const PAUSE: Duration = Duration::from_micros(100);
 
-/// What one thread did: all five operations on a few keys, of which it forgets where they are.
-fn work(pool: &Pool, me: usize, since: Instant, ready: &Barrier) -> Result<Vec<Operation>, Error> {
+/// What a thread did, and how many keys it moved.
+type Told = Result<(Vec<Operation>, u64), Error>;
+
+/// What one thread did: all five operations on a few keys, of which it forgets where they are; or
+/// gets and updates for that long.
+fn work(
+    pool: &Pool,
+    me: usize,
+    (since, lasts): (Instant, Option<Duration>),
+    ready: &Barrier,
+) -> Told {
     let client = shm::open(pool, Options::default().cached_keys(2).cached_buckets(1))
         .expect("there is a slot for each thread");
     let store = client.blocking();
     let mut rng = fastrand::Rng::with_seed(me as u64);
     let mut history = Vec::new();
     ready.wait();
-    for nth in 0..OPERATIONS {
+    for nth in 0.. {
+        match lasts {
+            None if nth == OPERATIONS => break,
+            Some(lasts) if since.elapsed() > lasts => break,
+            None => {}
+            Some(_) => std::thread::sleep(PAUSE),
+        }
         let key = rng.u64(..KEYS);
         let name = [b'a' + key as u8; 9];
         let number = nth * THREADS as u64 + me as u64 + 1;
@@ -30,6 +49,7 @@ fn work(pool: &Pool, me: usize, since: Instant, ready: &Barrier) -> Result<Vec<O
         let call = match rng.u8(..10) {
             0..4 => Call::Get,
             4..6 => Call::Update(number),
+            7..10 if lasts.is_some() => Call::Update(number),
             6 => Call::Put(number),
             7..9 => Call::Insert(number),
             _ => Call::Delete,
@@ -48,26 +68,43 @@ fn work(pool: &Pool, me: usize, since: Instant, ready: &Barrier) -> Result<Vec<O
         let answered = Some((since.elapsed().as_nanos() as u64, answer));
         history.push(Operation { key, client: me, call, called, answered });
     }
-    Ok(history)
+    Ok((history, client.counters().moved))
+}
+
+/// What threads did in a pool like this, and how many keys they moved.
+fn play(options: &CreateOptions, lasts: Option<Duration>) -> (Vec<Operation>, u64) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let pool = &Pool::create(dir.path().join("pool"), options).expect("a pool");
+    let (since, ready) = (Instant::now(), &Barrier::new(THREADS));
+    let told: Vec<Told> = std::thread::scope(|scope| {
+        let spawn = |me| scope.spawn(move || work(pool, me, (since, lasts), ready));
+        let threads: Vec<_> = (0..THREADS).map(spawn).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no thread panics")).collect()
+    });
+    let (mut all, mut moves) = (Vec::new(), 0);
+    for told in told {
+        let (history, moved) = told.expect("all nodes answer, and there is room");
+        all.extend(history);
+        moves += moved;
+    }
+    if let Err(rejected) = check(&all, |_| None, BUDGET) {
+        panic!("{rejected}");
+    }
+    (all, moves)
 }
 
 #[test]
 fn what_threads_are_told_is_linearizable() {
-    let dir = tempfile::tempdir().expect("a directory");
     let options = CreateOptions { nodes: 3, capacity: 64 << 20, ..CreateOptions::default() };
-    let pool = &Pool::create(dir.path().join("pool"), &options).expect("a pool");
-    let (since, ready) = (Instant::now(), &Barrier::new(THREADS));
-    let histories: Vec<_> = std::thread::scope(|scope| {
-        let spawn = |me| scope.spawn(move || work(pool, me, since, ready));
-        let threads: Vec<_> = (0..THREADS).map(spawn).collect();
-        threads.into_iter().map(|thread| thread.join().expect("no thread panics")).collect()
-    });
-    let mut all = Vec::new();
-    for history in histories {
-        all.extend(history.expect("all nodes answer, and there is room"));
-    }
+    let (all, _) = play(&options, None);
     assert_eq!(all.len() as u64, THREADS as u64 * OPERATIONS);
-    if let Err(rejected) = check(&all, |_| None, BUDGET) {
-        panic!("{rejected}");
-    }
+}
+
+/// The timestamps of this pool end a second after a register's birth.
+#[test]
+fn keys_move_every_second_under_those_who_use_them() {
+    let options =
+        CreateOptions { capacity: 64 << 20, pointer_bits: Some(38), ..CreateOptions::default() };
+    let (all, moves) = play(&options, Some(MOVING));
+    assert!(moves >= 3 * KEYS, "{moves} moves in {MOVING:?}, {} operations", all.len());
 }

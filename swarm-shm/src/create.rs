@@ -34,6 +34,10 @@ pub(crate) fn create(dir: &Path, options: &CreateOptions) -> Result<(), Error> {
     let [low, high, hash_seed] = random(dir)?;
     let geometry = Geometry::new(options.nodes, options.capacity, options.max_clients, hash_seed)?
         .with_slots(options.slots)?;
+    let geometry = match options.pointer_bits {
+        Some(bits) => geometry.with_pointer_bits(bits)?,
+        None => geometry,
+    };
     if let Some(paths) = &options.node_paths
         && paths.len() != options.nodes
     {

@@ -31,6 +31,8 @@ pub struct CreateOptions {
     pub max_clients: usize,
     /// [Stamp slots in use](Geometry::slots): 6, or fewer.
     pub slots: usize,
+    /// For tests: [bits of a pointer](Geometry::with_pointer_bits), if not as many as it needs.
+    pub pointer_bits: Option<u32>,
     /// Where the nodes' memory lies, if not in the pool's directory: a path for each node, of a
     /// file to create (on another file system, say) or of a DAX device that is there. The pool's
     /// directory then holds links.
@@ -41,7 +43,7 @@ impl Default for CreateOptions {
     /// Three nodes of 256 MiB, for 64 clients.
     fn default() -> Self {
         let (nodes, capacity, max_clients, slots) = (3, 256 << 20, 64, SLOTS);
-        Self { nodes, capacity, max_clients, slots, node_paths: None }
+        Self { nodes, capacity, max_clients, slots, pointer_bits: None, node_paths: None }
     }
 }
 

@@ -207,6 +207,9 @@ pub(crate) struct CreateArgs {
     /// costs them retries
     #[arg(long, default_value_t = 6)]
     pub(crate) slots: usize,
+    /// Bits of a pointer: with 38, timestamps end and keys move after a second
+    #[arg(long, hide = true)]
+    pub(crate) pointer_bits: Option<u32>,
     /// Where a memory node's memory lies, once for each node: a file to make, or a DAX device; the
     /// pool's directory then holds links [default: files in the pool's directory]
     #[arg(long, value_name = "PATH")]

@@ -43,7 +43,10 @@ pub(crate) struct FarPool {
 impl FarPool {
     /// Makes one.
     pub(crate) fn create(name: &str, wishes: Wishes<'_>) -> Result<Self, Failure> {
-        let Wishes { nodes, capacity, max_clients, slots, node_paths } = wishes;
+        let Wishes { nodes, capacity, max_clients, slots, pointer_bits, node_paths } = wishes;
+        if pointer_bits.is_some() {
+            return Err(Failure::Usage(format!("{name}: its pointers have the bits they need")));
+        }
         if !node_paths.is_empty() {
             return Err(Failure::Usage(format!(
                 "{name}: its memory nodes say themselves where their memory lies (`swarm memnode \

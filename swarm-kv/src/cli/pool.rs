@@ -26,6 +26,8 @@ pub(crate) struct Wishes<'a> {
     pub(crate) capacity: u64,
     pub(crate) max_clients: usize,
     pub(crate) slots: usize,
+    /// For tests: bits of a pointer, if not as many as it needs.
+    pub(crate) pointer_bits: Option<u32>,
     /// Where a near pool's nodes lie, if not in its directory.
     pub(crate) node_paths: &'a [PathBuf],
 }
@@ -51,9 +53,10 @@ impl Pool {
             #[cfg(not(feature = "rdma"))]
             return Err(without(name));
         }
-        let Wishes { nodes, capacity, max_clients, slots, node_paths } = wishes;
+        let Wishes { nodes, capacity, max_clients, slots, pointer_bits, node_paths } = wishes;
         let node_paths = (!node_paths.is_empty()).then(|| node_paths.to_vec());
-        let options = CreateOptions { nodes, capacity, max_clients, slots, node_paths };
+        let options =
+            CreateOptions { nodes, capacity, max_clients, slots, pointer_bits, node_paths };
         Ok(Self::Near(NearPool::create(path, &options)?))
     }
 

@@ -9,7 +9,7 @@ use super::units::{count, show_size};
 
 /// Makes a pool.
 pub(crate) fn create(args: &CreateArgs, json: bool) -> Result<Answer, Failure> {
-    let &CreateArgs { nodes, capacity, max_clients, slots, ref node_path, .. } = args;
+    let &CreateArgs { nodes, capacity, max_clients, slots, pointer_bits, ref node_path, .. } = args;
     if !node_path.is_empty() && node_path.len() != nodes {
         return Err(Failure::Usage(format!(
             "--node-path is given {}, and the pool has {}",
@@ -19,8 +19,10 @@ pub(crate) fn create(args: &CreateArgs, json: bool) -> Result<Answer, Failure> {
     }
     swarm_core::geometry::Geometry::new(nodes, capacity, max_clients, 0)
         .and_then(|geometry| geometry.with_slots(slots))
+        .and_then(|geometry| pointer_bits.map_or(Ok(geometry), |b| geometry.with_pointer_bits(b)))
         .map_err(|bad| Failure::Usage(bad.to_string()))?;
-    let wishes = Wishes { nodes, capacity, max_clients, slots, node_paths: node_path };
+    let node_paths = node_path;
+    let wishes = Wishes { nodes, capacity, max_clients, slots, pointer_bits, node_paths };
     Pool::create(&args.pool, wishes)?;
     if json {
         say(json!({

@@ -114,6 +114,18 @@ fn a_full_pool_ends_it_early_and_says_so() {
     assert!(said["seconds"].as_f64() > Some(0.0), "{said}");
 }
 
+/// Timestamps end a second after a register's birth: all keys move all the time, under clients that die.
+#[test]
+fn keys_that_move_every_second_are_linearizable() {
+    let pool = TestPool::absent();
+    let size = ["--capacity", "64MiB", "--max-clients", "16", "--pointer-bits", "38"];
+    let made = swarm(&[&["create", pool.path()][..], &size].concat()).output();
+    assert!(made.expect("the command line can be run").status.success());
+    let args = ["torture", pool.path(), "--seconds", "4", "--clients", "3", "--kill-clients"];
+    let said = json(&[&args[..], &["--json"]].concat());
+    assert_eq!(said["linearizable"], true, "{said}");
+}
+
 #[test]
 fn doctored_histories_are_not_linearizable() {
     let put = |value, times| line(1, "put", Some(value), times, "ok");
