@@ -394,5 +394,11 @@ mod tests {
         let other = block_on(heap.allocate(&group, kind)).expect("memory");
         assert_ne!(other, first);
         assert_eq!(heap.take_buffer(kind), Some(first));
+        // Nor is one that is taken and not needed, though it is the last that was given out.
+        heap.recycler.take_back(kind, other);
+        assert_eq!(heap.take_buffer(kind), Some(other));
+        heap.take_back(kind, other);
+        let next = block_on(heap.allocate(&group, kind)).expect("memory");
+        assert_ne!(next, other);
     }
 }

@@ -11,10 +11,17 @@
 //! took its own's place, which tells whether the write is in. It all rests on this: *whoever's
 //! operation is under way finds that register*. Registers come and go at one entry, and a linked
 //! one, which has a predecessor, stays listed, deleted or not, until an insert over it takes on the
-//! link. So a register that is not among the forebears of those listed either was deleted for good
+//! link, or a [collection](crate::collect) finds that who was at work when it was met deleted is
+//! done. So a register that is not among the forebears of those listed either was deleted for good
 //! before it ever moved, and its entry dropped; or it moved, and its line ended, before the
 //! operation began. A stamp of the operation is not in what it left behind: it came before a
 //! delete, or too late.
+//!
+//! Registers on the way back are listed nowhere, and a collection takes them for garbage. It does so
+//! after the change that took them out of the bucket, and that came after the operation began: two
+//! epochs later, when their memory is used again, the operation is over. The same goes for buffers
+//! that a frozen register names. Who begins later and remembers the register finds it frozen at a
+//! majority, and takes nothing from there but that.
 //!
 //! Roundtrips of a move: bucket, key, two for the freeze, value out of place, change.
 

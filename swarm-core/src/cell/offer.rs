@@ -148,8 +148,10 @@ impl<'a> Offer<'a> {
         push(chain, Verb::Write { at, head: &self.head, tail: self.payload.as_bytes() });
     }
 
-    /// Raises the record's accepted ballot from `from` to `to`. By CAS, so that it never falls.
+    /// Raises the record's accepted ballot from `from` to `to`, or takes it back to nothing for a
+    /// record that nobody knows. By CAS, so that it never falls.
     pub(super) fn raise(&self, from: Ballot, to: Ballot) -> Verb<'static> {
+        debug_assert!(from <= to || to == Ballot(0), "an accepted ballot never falls");
         Verb::Cas { at: accepted_at(self.pointer), expect: from.0, new: to.0 }
     }
 }

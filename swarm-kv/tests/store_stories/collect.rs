@@ -45,7 +45,7 @@ impl Play {
     }
 
     /// A client begins a collection, which waits until what was under way is over, and no longer.
-    fn collect_and_wait<C: Clock + 'static>(&mut self, story: &Teller<C>) -> Found {
+    pub(crate) fn collect_and_wait<C: Clock + 'static>(&mut self, story: &Teller<C>) -> Found {
         let found = self.collect(story);
         let notes = self.notes.clone().expect("memory comes back");
         let began = notes.epoch();

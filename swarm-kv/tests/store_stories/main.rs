@@ -3,6 +3,7 @@
 #[path = "../store_sim_common/board.rs"]
 mod board;
 mod collect;
+mod moves;
 mod play;
 #[expect(dead_code, reason = "what random schedules alone make use of")]
 #[path = "../store_sim_common/mod.rs"]
