@@ -6,11 +6,11 @@
 #   SWARM_SCHEDULES=300000 ci/mutate.sh
 #
 # A mutation is a patch in swarm-*/tests/mutations: what it breaks, which checks catch it (`caught
-# by: CRATE TEST`, tried in turn: the quickest first), with how many schedules if the usual ones are
-# too few (`schedules: N`), and the change. It is applied to a scratch copy. A patch that no longer
-# applies or does not build fails, as does one that all its checks survive; so do checks that fail
-# without any mutation. One worker for each processor, with a copy and a build of its own; all
-# begin with what the first has built.
+# by: CRATE TEST [NAME]`, tried in turn: the quickest first; NAME stands for one of its tests), with
+# how many schedules if the usual ones are too few (`schedules: N`), and the change. It is applied to
+# a scratch copy. A patch that no longer applies or does not build fails, as does one that all its
+# checks survive; so do checks that fail without any mutation. One worker for each processor, with a
+# copy and a build of its own; all begin with what the first has built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -27,9 +27,9 @@ workers=$((workers > 4 ? 4 : workers))
 # Longer than this, a check hangs. On a busy machine, a store's schedule takes 20 ms.
 limit=$((600 + usual / 50))
 # A mutation changes a few lines: what it costs to build them is what counts.
-export CARGO_INCREMENTAL=1 CARGO_PROFILE_PROVE_DEBUG=0 CARGO_PROFILE_PROVE_OPT_LEVEL=1
-export CARGO_PROFILE_PROVE_CODEGEN_UNITS=256
-export RUST_BACKTRACE=0 RUSTFLAGS="--cap-lints allow"
+export CARGO_INCREMENTAL=1 CARGO_PROFILE_PROVE_DEBUG=0 CARGO_PROFILE_PROVE_CODEGEN_UNITS=256
+# Nobody reads the stories of what is broken on purpose.
+export RUST_BACKTRACE=0 SWARM_SHRINK=0 RUSTFLAGS="--cap-lints allow"
 unset CARGO_ENCODED_RUSTFLAGS
 
 # A scratch copy in directory $1. Its files are as new as it is: what an earlier one built of them
@@ -42,21 +42,22 @@ copy() {
     git -C "$1" init --quiet
 }
 
+# Schedules by the thousand are played by what is optimised; of all else the build costs most.
+level() { if [[ $1 == *_sim ]]; then echo 1; else echo 0; fi; }
 # `lib` stands for the unit tests.
 target() { if [[ $1 == lib ]]; then echo --lib; else echo "--test $1"; fi; }
-# Builds tests of crate $1.
-build() {
-    local crate="$1" targets=() test
-    shift
-    # shellcheck disable=SC2207 # the target is two words
-    for test; do targets+=($(target "$test")); done
-    (cd "$tree" && cargo test --quiet --profile prove --no-default-features -p "swarm-$crate" "${targets[@]}" --no-run)
+# cargo test for crate $1 and its test $2.
+# shellcheck disable=SC2046 # the target is two words
+tests() {
+    local crate="$1" test="$2"
+    shift 2
+    (cd "$tree" && CARGO_PROFILE_PROVE_OPT_LEVEL="$(level "$test")" \
+        ${within:+timeout "$within"} cargo test --quiet --profile prove --no-default-features \
+        -p "swarm-$crate" $(target "$test") "$@")
 }
-# shellcheck disable=SC2046
-check() {
-    (cd "$tree" && SWARM_SCHEDULES="$3" timeout "$limit" \
-        cargo test --quiet --profile prove --no-default-features -p "swarm-$1" $(target "$2"))
-}
+build() { tests "$1" "$2" --no-run; }
+# Runs test $2 of crate $1 with $3 schedules; of its functions only those with $4 in their names.
+check() { SWARM_SCHEDULES="$3" within="$limit" tests "$1" "$2" -- ${4:+"$4"}; }
 # Schedules for crate $1: one of the store's costs as much as many of a register's.
 budget() { if [[ $1 == kv ]]; then echo "$((usual / 5))"; else echo "$usual"; fi; }
 field() { sed -n "/^diff /q; s/^$1: //p" "$2"; }
@@ -75,19 +76,20 @@ sound() {
 
 # Whether a check notices patch number $1: the first line of its result says how, or why not.
 mutate() {
-    local patch="${patches[$1]}" at=$SECONDS result=survived name schedules crate test status most done
+    local patch="${patches[$1]}" at=$SECONDS result=survived name schedules crate test only status most done
     name=$(basename "$patch" .patch)
     schedules=$(field schedules "$patch")
     if ! git -C "$tree" apply "$patch" 2> "$log"; then
         result="does not apply"
     else
-        while read -r crate test <&3; do
+        while read -r crate test only <&3; do
             if ! build "$crate" "$test" > "$log" 2>&1; then
                 result="does not build"
                 break
             fi
             status=0 most=$(budget "$crate")
-            check "$crate" "$test" "$((most > ${schedules:-0} ? most : schedules))" > "$log" 2>&1 || status=$?
+            most=$((most > ${schedules:-0} ? most : schedules))
+            check "$crate" "$test" "$most" "$only" > "$log" 2>&1 || status=$?
             # 101: a test failed. Anything else says nothing of the mutation.
             if [[ $status -eq 101 ]]; then
                 result="caught by $test"
@@ -158,7 +160,8 @@ if [[ ${#patches[@]} -eq 0 || $# -gt ${#patches[@]} ]]; then
     echo "not all of these are mutations in swarm-*/tests/mutations: $*" >&2
     exit 2
 fi
-readarray -t checks < <(for patch in "${patches[@]}"; do field "caught by" "$patch"; done | sort -ru)
+caught_by() { for patch in "${patches[@]}"; do field "caught by" "$patch"; done; }
+readarray -t checks < <(caught_by | cut -d ' ' -f 1,2 | sort -ru)
 workers=$((workers > ${#patches[@]} ? ${#patches[@]} : workers))
 
 began=$SECONDS
@@ -169,9 +172,9 @@ mkdir "$scratch/taken"
 for ((worker = 0; worker < workers; worker++)); do copy "$scratch/tree-$worker"; done
 (
     as_worker 0
-    for crate in $(printf '%s\n' "${checks[@]}" | cut -d ' ' -f 1 | uniq); do
-        readarray -t tests < <(printf '%s\n' "${checks[@]}" | sed -n "s/^$crate //p")
-        build "$crate" "${tests[@]}"
+    for check in "${checks[@]}"; do
+        read -r crate test <<< "$check"
+        build "$crate" "$test"
     done
 )
 # What is built incrementally is of use at its own place only.

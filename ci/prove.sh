@@ -16,7 +16,7 @@ if ! [[ "${SWARM_FIRST:-0}" =~ ^[0-9]{1,18}$ ]]; then
     exit 2
 fi
 # What each part plays is said here.
-unset SWARM_SEED SWARM_SCHEDULES SWARM_SURPRISES SWARM_EXPLORED SWARM_ADVERSARIES
+unset SWARM_SEED SWARM_SCHEDULES SWARM_SURPRISES SWARM_EXPLORED SWARM_ADVERSARIES SWARM_SHRINK
 began=$SECONDS
 parts=()
 # A register's schedule is the cheapest and a store's the dearest.

@@ -17,9 +17,10 @@ use std::thread_local;
 use std::vec::Vec;
 
 use super::script::{Conduct, Decision, Script};
+use super::seeds::number;
 use super::trace::Trace;
 
-/// Runs that shrinking may take.
+/// Runs that shrinking may take, usually.
 const RUNS: usize = 6000;
 
 std::thread_local! {
@@ -160,17 +161,25 @@ impl<P: Fn(&Conduct) -> Result<(), String>> Shrinking<P> {
 ///
 /// `play` plays the run as the [`Conduct`] says: its simulator [follows](super::Sim::follow) it, and
 /// of the run's `operations` those are left out that it leaves out. It must do the same each time.
+///
+/// `SWARM_SHRINK` says how many runs shrinking may take at most; with 0, nothing is shrunk.
+///
+/// # Panics
+/// If that is not a number.
 pub fn story(operations: usize, play: impl Fn(&Conduct) -> Result<(), String>) -> String {
+    let runs = number("SWARM_SHRINK").map_or(RUNS, |runs| runs as usize);
     let tape = Rc::new(RefCell::new(Script::default()));
     let free = Conduct { tape: Some(Rc::clone(&tape)), ..Conduct::default() };
     let Err(error) = attempt(|| play(&free)) else {
         return "the run does not fail when it is played again".into();
     };
+    if runs == 0 {
+        return error;
+    }
     let script = tape.take();
     let length = script.len();
     let kind = kind(&error).into();
-    let mut shrinking =
-        Shrinking { play, kind, left_out: Vec::new(), script, calm: false, runs: RUNS };
+    let mut shrinking = Shrinking { play, kind, left_out: Vec::new(), script, calm: false, runs };
     if !shrinking.fails(&[], shrinking.script.clone()) {
         return format!("{error}\nThe script of this run does not fail; it is not shrunk.");
     }
