@@ -83,7 +83,7 @@ impl Plan {
         // Who does little and slowly meets what those have left behind who do much.
         let mixes = [[any, any], [[0, 0, 0, 1, 0], [8, 1, 0, 1, 0]]][rng.usize(..2)];
         let geometry = Geometry { bucket_bits: 0, ..geometry };
-        let slots = [6, 6, 6, 1][rng.usize(..4)];
+        let slots = [6, 6, 6, 1][Rng::with_seed(seed ^ 0x5107).usize(..4)];
         Self {
             setup,
             geometry: Geometry { slots, format, ..geometry },

@@ -318,15 +318,23 @@ impl Play {
 
 /// A client's value is too large for the pool. The record that its change of the heap map was to take is
 /// kept for the next one.
-fn keeps_a_record() -> (Play, Teller<LoneClock>) {
+fn keeps_a_record(keys: &[&str]) -> (Play, Teller<LoneClock>) {
     let mut play = Play::recycling(SMALL, 6);
     let (client, creator) = (play.patient(NEXT), play.patient(CREATOR));
     play.has_put(&creator, &LARGE.map(|(key, bytes)| (key, vec![1; bytes])));
-    // From now on it has memory for maps.
+    // From now on it has memory for all that it puts here, and for maps.
     play.has_put(&client, &[("long", as_large_as_a_map())]);
+    play.has_put(&client, &as_large_as_maps(keys));
     play.settle(&[NEXT, CREATOR]);
     play.put(&client, &[("d", vec![1; MAX_VALUE])]);
     (play, client)
+}
+
+/// Other keys of the client.
+const KEYS: [&str; 12] = ["e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p"];
+
+fn as_large_as_maps<'k>(keys: &[&'k str]) -> Vec<(&'k str, Vec<u8>)> {
+    keys.iter().map(|&key| (key, as_large_as_a_map())).collect()
 }
 
 /// A value that takes a change of the map, and nothing else that does.
@@ -336,10 +344,10 @@ const OF_ANOTHER_SIZE: (&str, usize) = ("long", 5000);
 /// overwritten when it changes the map after all.
 #[test]
 fn a_record_that_is_kept_for_the_next_claim_is_no_garbage() {
-    let (mut play, client) = keeps_a_record();
+    let (mut play, client) = keeps_a_record(&KEYS);
     assert!(play.sim.finish(NEXT, &NODES), "it gives up");
     play.get_back(&client);
-    let values = ["e", "f", "g", "h"].map(|key| (key, as_large_as_a_map()));
+    let values = as_large_as_maps(&KEYS);
     play.has_put(&client, &values);
     let (key, bytes) = OF_ANOTHER_SIZE;
     play.has_put(&client, &[(key, vec![2; bytes])]);
@@ -356,7 +364,7 @@ fn a_record_that_is_kept_for_the_next_claim_is_no_garbage() {
 /// While the client looks for garbage, so many roundtrips after so many epochs, it changes the map with
 /// that record. Then the node dies that has the map in place, and another client needs the map.
 fn proposes_what_it_kept(epochs: u64, rounds: usize) {
-    let (mut play, client) = keeps_a_record();
+    let (mut play, client) = keeps_a_record(&[]);
     let notes = play.notes.clone().expect("memory comes back");
     let until = notes.epoch() + epochs;
     while notes.epoch() < until {
