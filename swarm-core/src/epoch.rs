@@ -17,6 +17,7 @@ use core::cell::Cell;
 
 use crate::fabric::Fabric;
 use crate::layout::Place;
+use crate::words::Pointer;
 
 /// Epochs that must begin after something was retired before it is used again.
 pub const GRACE: u64 = 2;
@@ -53,6 +54,14 @@ pub trait Board {
     /// Says that memory is nobody's until this client uses it again. For boards that keep watch over
     /// that.
     fn reclaimed(&self, _memory: &Place) {}
+
+    /// Says that whatever was reclaimed in so many granules from `first` on is for another client
+    /// from here on. For boards that keep watch.
+    fn passed_on(&self, _first: Pointer, _granules: u64) {}
+
+    /// Whether the client slot of this number has a holder, as far as one knows. Nothing but who is
+    /// asked for memory first depends on it.
+    fn is_attached(&self, slot: usize) -> bool;
 
     /// Moves on to the next epoch if every operation that is under way began in this one, and says
     /// which one it is now. Clients that are known to be dead do not count.
@@ -211,6 +220,9 @@ mod tests {
             0
         }
         fn renew(&self) {}
+        fn is_attached(&self, _: usize) -> bool {
+            true
+        }
         fn advance(&self) -> u64 {
             if [0, self.epoch()].contains(&self.since.get()) {
                 self.epoch.set(self.epoch());

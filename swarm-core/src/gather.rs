@@ -168,12 +168,16 @@ impl<'f, F: Fabric, C: Clock> Gathering<'f, F, C> {
     }
 }
 
+/// Nanoseconds for which a chain to every node may be late: this client, or a node, may have to wait
+/// for a processor.
+const LONG_LATE: u64 = 20_000_000;
+
 impl<F: Fabric, C: Clock> Group<F, C> {
     /// Posts a chain to every node and hears all of them. One roundtrip.
     ///
     /// # Errors
-    /// [`Error::NoMajority`] as soon as a node is late or down: this is for what can be done another
-    /// time.
+    /// [`Error::NoMajority`] as soon as a node is down, or has been late for long, though far within
+    /// the deadline: this is for what can be done another time.
     pub async fn everywhere<'f>(
         &'f self,
         mut post: impl FnMut(NodeId) -> F::Completion<'f>,
@@ -183,11 +187,17 @@ impl<F: Fabric, C: Clock> Group<F, C> {
         for node in NodeSet::all(self.nodes()) {
             round.add(node, post(node));
         }
-        for answered in 0..self.nodes() {
-            let Event::Reply(node, reply) = round.next().await else {
-                return Err(Error::NoMajority { answered, needed: self.nodes() });
-            };
-            hear(node, reply);
+        let patient_until = self.clock().now() + LONG_LATE;
+        let mut answered = 0;
+        while answered < self.nodes() {
+            match round.next().await {
+                Event::Reply(node, reply) => {
+                    hear(node, reply);
+                    answered += 1;
+                }
+                Event::Late if self.clock().now() < patient_until => round.watch_again(),
+                _ => return Err(Error::NoMajority { answered, needed: self.nodes() }),
+            }
         }
         Ok(())
     }

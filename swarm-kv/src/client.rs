@@ -15,23 +15,15 @@ use swarm_core::safe_guess::SafeGuess;
 
 use crate::blocking::Blocking;
 use crate::cache::{LocationCache, hash_key};
-use crate::collect::{Collection, LineEnds, Progress};
+use crate::collect::{Collection, LineEnds};
 use crate::counters::{Counters, KindCounters};
 use crate::error::Error;
-use crate::heap::Heap;
+use crate::gate::Gate;
+use crate::heap::{Heap, Kind};
 use crate::index::Index;
 
 /// A value, in memory that the client's fabric owns. Dereferences to its bytes.
 pub type Value<'c, F> = register::Value<'c, Counting<F>>;
-
-/// Collections that one operation waits for. The first takes deleted keys out of the index, or the
-/// second those that had moved; the next brings their registers, the last what those held.
-const COLLECTIONS: usize = 4;
-/// Times that one operation waits for memory that others' operations still hold: each time the
-/// epoch can move on by one.
-const WAITS: usize = 32;
-/// Nanoseconds between those.
-const PAUSE: u64 = 100_000;
 
 /// Times that an operation begins again because what it stood on was deleted or changed. Each of
 /// them is another client's success; the deadline usually ends it sooner.
@@ -48,6 +40,9 @@ pub struct Options {
     /// Buffers that come back are taken in when there are so many. Fewer keep less memory from use,
     /// and ask more often what all other clients do.
     pub reclaimed_at_once: usize,
+    /// Nanoseconds at most that it waits at a time for other clients' operations, which hold memory
+    /// that it needs. Their processes may have to wait for a processor.
+    pub memory_wait: u64,
     /// How long it waits for memory nodes.
     pub patience: Patience,
 }
@@ -58,6 +53,7 @@ impl Default for Options {
             cached_keys: 100_000,
             cached_buckets: 20_000,
             reclaimed_at_once: 256,
+            memory_wait: 100_000_000,
             patience: Patience::default(),
         }
     }
@@ -85,6 +81,13 @@ impl Options {
         self
     }
 
+    /// Waits so many nanoseconds at a time for others' operations that hold memory.
+    #[must_use]
+    pub fn memory_wait(mut self, nanoseconds: u64) -> Self {
+        self.memory_wait = nanoseconds;
+        self
+    }
+
     /// Waits so long for memory nodes.
     #[must_use]
     pub fn patience(mut self, patience: Patience) -> Self {
@@ -109,6 +112,7 @@ pub struct Client<F: Fabric, C: Clock, P = SafeGuess> {
     pub(crate) locations: LocationCache,
     pub(crate) writing: RefCell<Vec<u64>>,
     pub(crate) reclaimed_at_once: usize,
+    pub(crate) memory_wait: u64,
     /// Values that outgrow their place and are let be.
     pub(crate) growths_put_off: Cell<u32>,
     /// Keys that this client moved.
@@ -120,6 +124,10 @@ pub struct Client<F: Fabric, C: Clock, P = SafeGuess> {
     pub(crate) collecting: Cell<bool>,
     /// What the last collection met of ended lines.
     pub(crate) line_ends: RefCell<LineEnds>,
+    /// What finds memory goes one at a time.
+    pub(crate) searching: Gate,
+    /// What a search found no memory for, and until when that is believed, nanoseconds.
+    pub(crate) fruitless: Cell<Option<(Kind, u64)>>,
     generation: Cell<u64>,
     counters: RefCell<Counters>,
     last: Cell<Tally>,
@@ -148,12 +156,15 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             locations: LocationCache::new(options.cached_keys, geometry.hash_seed),
             writing: RefCell::new(Vec::with_capacity(64)),
             reclaimed_at_once: options.reclaimed_at_once,
+            memory_wait: options.memory_wait,
             growths_put_off: Cell::new(0),
             moved: Cell::new(0),
             presence: None,
             collection: Cell::new(None),
             collecting: Cell::new(false),
             line_ends: RefCell::default(),
+            searching: Gate::default(),
+            fruitless: Cell::new(None),
             generation: Cell::new(0),
             counters: RefCell::default(),
             last: Cell::default(),
@@ -328,101 +339,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         self.generation.set(generation);
         self.locations.renew(generation);
         self.index.renew(generation);
-    }
-
-    /// What `operation` comes to, which needs memory. Begins it again where there is none, as long as
-    /// memory is coming back: none of it does while the operation is under way.
-    pub(crate) async fn with_memory<T>(
-        &self,
-        operation: impl AsyncFn() -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        let mut search = Search { since: self.group.clock().now(), collections: 0, waits: 0 };
-        loop {
-            let here = self.here();
-            let full = match operation().await {
-                Err(full @ Error::Full(_)) => full,
-                told => return told,
-            };
-            drop(here);
-            if !self.find_memory(&mut search).await? {
-                return Err(full);
-            }
-        }
-    }
-
-    /// Looks for garbage in all that this client's chunks hold, and takes in what can be used again.
-    /// Yields how many objects were found, or nothing if others' operations take too long: then the
-    /// next call goes on.
-    ///
-    /// Clients do so by themselves before they report a full pool; for a program that has nothing
-    /// better to do, so that no operation has to wait for it. Takes a roundtrip for each key of the
-    /// pool and two for each bucket, and some for each of this client's objects of which it does not
-    /// know what they hold. Waits for operations that others have under way, but not for those that
-    /// begin meanwhile.
-    ///
-    /// # Cancel safety
-    /// Nothing is lost, and the next one begins anew or goes on.
-    ///
-    /// # Errors
-    /// Not all memory nodes answer: what one that is dead may still name is not used again.
-    pub async fn collect(&self) -> Result<Option<usize>, Error> {
-        let mut waits = 0;
-        let found = loop {
-            match self.collect_step().await? {
-                Progress::Going => {}
-                Progress::Waiting if waits == WAITS => break None,
-                Progress::Waiting => {
-                    waits += 1;
-                    self.group.pause(PAUSE).await;
-                }
-                Progress::Done(garbage) => break Some(garbage),
-            }
-        };
-        self.memory_back().await?;
-        Ok(found)
-    }
-
-    /// Whether some memory may have come back.
-    #[cold]
-    async fn find_memory(&self, search: &mut Search) -> Result<bool, Error> {
-        let Some(presence) = &self.presence else { return Ok(false) };
-        if self.memory_back().await? > 0 {
-            return Ok(true);
-        }
-        if search.waits < WAITS && self.heap.recycler.waits(presence.board().epoch()) {
-            search.waits += 1;
-            self.group.pause(PAUSE).await;
-            return Ok(true);
-        }
-        if search.collections == COLLECTIONS {
-            return Ok(false);
-        }
-        match self.collect().await {
-            Ok(Some(_)) => {
-                search.collections += 1;
-                search.waits = 0;
-                Ok(true)
-            }
-            Ok(None) => {
-                let waited = self.group.clock().now().saturating_sub(search.since);
-                Ok(waited < self.group.patience().deadline)
-            }
-            Err(Error::Replication(_)) => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Takes in what came back and has to be reset. Yields how much.
-    pub(crate) async fn memory_back(&self) -> Result<usize, Error> {
-        let Some(presence) = &self.presence else { return Ok(0) };
-        presence.settle(self.group.fabric());
-        let board = presence.board();
-        let epoch = board.advance();
-        match self.heap.reset_due(&self.group, epoch, |place| board.reclaimed(place)).await {
-            // A node that does not answer pins what it may still name.
-            Err(Error::Replication(_)) => Ok(0),
-            reset => reset,
-        }
+        self.heap.renew(generation);
     }
 
     #[inline]
@@ -445,16 +362,16 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
 impl<F: Fabric, C: Clock, P> Drop for Client<F, C, P> {
     fn drop(&mut self) {
-        self.heap.detach(&self.group);
+        // What this client thinks is its own is so within an operation alone.
+        let here = self.presence.as_ref().map(|presence| (presence, presence.enter()));
+        let generation = here.as_ref().map_or(0, |(presence, _)| presence.board().generation());
+        if generation == self.generation.get() {
+            self.heap.detach(&self.group);
+        }
+        if let Some((presence, visit)) = here {
+            presence.leave(visit, self.group.fabric());
+        }
     }
-}
-
-/// What was done already to find memory for an operation.
-struct Search {
-    /// When the operation began.
-    since: u64,
-    collections: usize,
-    waits: usize,
 }
 
 /// An operation under way, as the other clients see it.

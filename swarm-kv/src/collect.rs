@@ -46,17 +46,23 @@ pub(crate) struct Collection {
     /// This client's chunks.
     chunks: Vec<usize>,
     stage: Stage,
-    /// Objects out of place of which it is not known what they hold, and what they say.
-    unknown: Vec<(Unnamed, Writes)>,
     found: Found,
+    /// Nothing names it, and it needs no closer look.
     garbage: Vec<Unnamed>,
+    /// Nothing names it, but of its write it was not known what became of it.
+    unknown: Vec<(Unnamed, Writes)>,
+    /// Seeds of this slot that were used before, and the map's record after that.
+    seeds: Vec<Pointer>,
+    map: Pointer,
 }
 
 /// What a collection found out about registers.
 #[derive(Default)]
 struct Found {
-    /// Those that unknown objects name: the settled stamps of the ones that are mapped.
-    settled: HashMap<Pointer, Option<Stamp>>,
+    /// Those that the index names: where they have settled, or an empty stamp.
+    settled: HashMap<Pointer, Stamp>,
+    /// Whether any were taken out of the index.
+    unmapped: bool,
     /// Those that end a line.
     line_ends: LineEnds,
 }
@@ -68,8 +74,6 @@ pub(crate) type LineEnds = HashMap<(Pointer, WriteNumber), u64>;
 enum Stage {
     /// For operations that were under way when it began.
     Waiting,
-    /// What objects say that this client knows nothing of; the next chunk.
-    Reading { next: usize },
     /// Over the index; the next of the first buckets, and where it is below one.
     Marking { next: usize, walk: Option<Box<Walk>> },
     /// Over the client's chunks; the next one.
@@ -83,8 +87,14 @@ pub(crate) enum Progress {
     Going,
     /// It waits for others' operations.
     Waiting,
-    /// It is over, and so many objects were retired.
-    Done(usize),
+    /// It is over.
+    Done {
+        /// So many objects were retired.
+        garbage: usize,
+        /// Whether the next one may find more: keys' entries were taken out of the index, or wait for
+        /// that.
+        more: bool,
+    },
 }
 
 /// A step under way. One that is dropped leaves no collection behind: the next begins anew.
@@ -103,7 +113,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Not all nodes answer, or a bucket is changed all the time: the collection is given up, and
     /// nothing is lost by it.
     pub(crate) async fn collect_step(&self) -> Result<Progress, Error> {
-        let Some(presence) = &self.presence else { return Ok(Progress::Done(0)) };
+        let Some(presence) = &self.presence else {
+            return Ok(Progress::Done { garbage: 0, more: false });
+        };
         // One at a time: they share the ledgers' marks.
         if self.collecting.replace(true) {
             return Ok(Progress::Waiting);
@@ -118,22 +130,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let progress = match &mut collection.stage {
             Stage::Waiting if epoch < collection.began + GRACE => Progress::Waiting,
             Stage::Waiting => {
-                collection.stage = Stage::Reading { next: 0 };
-                Progress::Going
-            }
-            Stage::Reading { next } => {
-                match collection.chunks.get(*next) {
-                    Some(&chunk) => {
-                        *next += 1;
-                        self.read_unknown(chunk, &mut collection).await?;
-                    }
-                    None => {
-                        let _here = self.here();
-                        let record = self.heap.quiet_record(&self.group).await?;
-                        self.heap.recycler.mark(record);
-                        collection.stage = Stage::Marking { next: 0, walk: None };
-                    }
-                }
+                let _here = self.here();
+                let record = self.heap.quiet_record(&self.group).await?;
+                self.heap.recycler.mark(record);
+                collection.map = record;
+                collection.stage = Stage::Marking { next: 0, walk: None };
                 Progress::Going
             }
             Stage::Marking { next, walk } => {
@@ -146,10 +147,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             Stage::Sweeping { next } => match collection.chunks.get(*next) {
                 Some(&chunk) => {
                     *next += 1;
-                    collection.garbage.extend(self.sweep(chunk));
+                    self.sweep(chunk, &mut collection).await?;
                     Progress::Going
                 }
-                None => return Ok(Progress::Done(self.retire(&collection))),
+                None => {
+                    let more = collection.found.unmapped || !self.line_ends.borrow().is_empty();
+                    return Ok(Progress::Done { garbage: self.retire(*collection), more });
+                }
             },
         };
         self.collection.set(Some(collection));
@@ -157,12 +161,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     }
 
     async fn begin_collection(&self) -> Result<Box<Collection>, Error> {
+        let _here = self.here();
         let chunks = self.heap.take_stock(&self.group).await?;
         self.heap.recycler.begin();
         let began = self.presence.as_ref().map_or(0, |presence| presence.board().epoch());
         let (unknown, found, garbage) = Default::default();
-        let stage = Stage::Waiting;
-        Ok(Box::new(Collection { began, chunks, stage, unknown, found, garbage }))
+        let (stage, seeds, map) = (Stage::Waiting, self.heap.used_seeds(), Pointer::NULL);
+        Ok(Box::new(Collection { began, chunks, stage, unknown, found, garbage, seeds, map }))
     }
 
     /// Marks what some buckets name. True at the end of the index.
@@ -190,7 +195,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         Ok(false)
     }
 
-    /// Marks what a quiet bucket names. Takes deleted keys out of it.
+    /// Marks what a quiet bucket names. Takes deleted keys out of it, and a first buffer that was
+    /// written over since.
     async fn mark(&self, located: &Located, found: &mut Found) -> Result<(), Error> {
         let recycler = &self.heap.recycler;
         recycler.mark(located.view.record());
@@ -202,25 +208,29 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 }
             }
             Content::Entries { entries, born } => {
+                let mut live = heapless::Vec::<Entry, MAX_ENTRIES>::new();
+                // The buffer that was born with it, once it is of no more use.
+                let mut spent = None;
                 if let Some(born) = born {
                     recycler.mark(born.buffer);
+                    spent = Some(born.buffer);
                 }
-                let mut live = heapless::Vec::<Entry, MAX_ENTRIES>::new();
                 for entry in entries {
                     recycler.mark(entry.pointer);
                     let Some(register) = entry.register(&self.geometry) else { continue };
                     let survey = survey(&self.group, &register.place).await?;
                     for stamp in survey.current() {
-                        recycler.mark(self.geometry.format.pointer(stamp));
+                        let buffer = self.geometry.format.pointer(stamp);
+                        recycler.mark(buffer);
+                        spent = spent.filter(|born| *born != buffer);
                     }
-                    if let Some(of) = found.settled.get_mut(&entry.pointer) {
-                        *of = survey.settled().or(Some(Stamp::EMPTY));
-                    }
+                    found.settled.insert(entry.pointer, survey.settled().unwrap_or(Stamp::EMPTY));
                     if !self.is_dead(&survey) || !self.is_left(entry, found) {
                         live.push(*entry).map_err(|_| swarm_core::error::Error::Damaged)?;
                     }
                 }
-                if live.len() < entries.len() {
+                if live.len() < entries.len() || spent.is_some() {
+                    found.unmapped = true;
                     self.unmap(located, live).await?;
                 }
             }
@@ -251,7 +261,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         epoch >= met + GRACE
     }
 
-    /// Leaves only these entries in a bucket. Their registers come to light in the next collection.
+    /// Leaves only these entries in a bucket. What it named besides comes to light in the next
+    /// collection.
     async fn unmap(
         &self,
         located: &Located,
@@ -266,28 +277,19 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         }
     }
 
-    /// Reads what the objects of a chunk say that this client knows nothing of.
-    async fn read_unknown(&self, chunk: usize, collection: &mut Collection) -> Result<(), Error> {
+    /// Takes down what is not marked in a chunk, and what it says if this client knows nothing of it.
+    async fn sweep(&self, chunk: usize, collection: &mut Collection) -> Result<(), Error> {
         let _here = self.here();
-        let mut unknown = self.heap.recycler.unnamed(chunk);
-        unknown.retain(|object| !object.held && !object.is_homed());
+        self.heap.know_own(&self.group).await?;
+        let is_known = |object: &Unnamed| object.held || object.is_homed();
+        let (known, unknown): (Vec<_>, Vec<_>) =
+            self.heap.recycler.unnamed(chunk).into_iter().partition(is_known);
+        collection.garbage.extend(known);
         for objects in unknown.chunks(MAX_VERBS) {
-            for (object, writes) in objects.iter().zip(self.writes_in(objects).await?) {
-                collection
-                    .found
-                    .settled
-                    .extend(writes.iter().map(|&(register, _)| (register, None)));
-                collection.unknown.push((*object, writes));
-            }
+            let writes = self.writes_in(objects).await?;
+            collection.unknown.extend(objects.iter().copied().zip(writes));
         }
         Ok(())
-    }
-
-    /// What is not marked in a chunk, and needs no closer look.
-    fn sweep(&self, chunk: usize) -> Vec<Unnamed> {
-        let mut unnamed = self.heap.recycler.unnamed(chunk);
-        unnamed.retain(|object| object.held || object.is_homed());
-        unnamed
     }
 
     /// The writes that these objects were the buffers of, as far as any node tells. None for what
@@ -323,7 +325,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     fn are_over(&self, object: Pointer, writes: &Writes, collection: &Collection) -> bool {
         let format = self.geometry.format;
         writes.iter().all(|&(register, timestamp)| {
-            let Some(&Some(settled)) = collection.found.settled.get(&register) else { return true };
+            let Some(&settled) = collection.found.settled.get(&register) else { return true };
             timestamp <= format.deleted()
                 && settled > format.stamp(timestamp, object, StampFlags::VERIFIED)
                 && format.pointer(settled) != object
@@ -331,11 +333,12 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     }
 
     /// Retires the garbage of a collection. Yields how much there is.
-    fn retire(&self, collection: &Collection) -> usize {
+    fn retire(&self, mut collection: Collection) -> usize {
         let Some(presence) = &self.presence else { return 0 };
         let (board, recycler) = (presence.board(), &self.heap.recycler);
         let over = |(object, writes): &&(Unnamed, Writes)| {
-            recycler.is_unnamed(object.pointer) && self.are_over(object.pointer, writes, collection)
+            recycler.is_unnamed(object.pointer)
+                && self.are_over(object.pointer, writes, &collection)
         };
         let unknown = collection.unknown.iter().filter(over).map(|(object, _)| object);
         let garbage: Vec<&Unnamed> = collection.garbage.iter().chain(unknown).collect();
@@ -343,7 +346,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             board.renew();
         }
         let epoch = board.epoch();
-        garbage.iter().filter(|object| recycler.retire(object, epoch)).count()
+        let retired = garbage.iter().filter(|object| recycler.retire(object, epoch)).count();
+        self.heap.retire_seeds(std::mem::take(&mut collection.seeds), collection.map, epoch);
+        retired
     }
 }
 

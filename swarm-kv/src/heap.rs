@@ -24,7 +24,6 @@ use swarm_core::words::{GRANULE, Pointer, Stamp};
 
 use crate::error::{Error, Shortage};
 use crate::gate::Gate;
-use claim::map_entry;
 use counter::{raise_counter, read_counters};
 pub use holdings::Holding;
 use recycle::Recycler;
@@ -33,10 +32,14 @@ mod claim;
 mod counter;
 mod holdings;
 mod ledger;
+mod map;
 mod recycle;
 mod reset;
+mod seeds;
+mod takeover;
 
 pub(crate) use ledger::Unnamed;
+pub(crate) use map::Unit;
 
 /// Objects set aside at first; each time twice as many.
 const FIRST_BATCH: u64 = 8;
@@ -44,6 +47,10 @@ const FIRST_BATCH: u64 = 8;
 const CLAIM_TRIES: usize = 1000;
 /// A chunk for heap-map records is claimed along when so few of them are left.
 const FEW_RECORDS: u64 = 3;
+/// Of so many chunks one is for values that take others' place.
+const RESERVED: usize = 32;
+/// Buffers of each size that a client keeps for those where chunks are short.
+const FEW_BUFFERS: u64 = 4;
 
 /// What a client has of the heap.
 pub(crate) struct Heap {
@@ -54,12 +61,36 @@ pub(crate) struct Heap {
     known: RefCell<HashSet<(usize, NodeId)>>,
     /// The heap map as last seen.
     map: RefCell<Vec<u32>>,
+    /// The generation that this client is in.
+    generation: Cell<u64>,
+    /// Whether the map was read in this generation: what the client holds is its own.
+    current: Cell<bool>,
     /// Seeds used, once read.
     seeds: Cell<Option<u64>>,
+    /// Seeds that were used and are as good as new.
+    seeds_back: RefCell<Vec<Pointer>>,
+    /// Seeds that no operation comes across that begins after this epoch.
+    seeds_retired: RefCell<Option<(u64, Vec<Pointer>)>>,
+    /// The first chunks of units that were taken over, and the epoch in which everyone was told.
+    taken: RefCell<(u64, Vec<usize>)>,
+    /// What there was no memory for last.
+    wanted: Cell<Option<Kind>>,
+    /// Whether the last claim of a chunk for something more was refused.
+    short: Cell<bool>,
     /// A heap-map record that was proposed and is as good as new.
     spare: Cell<Option<Pointer>>,
     pub(crate) recycler: Recycler,
     gate: Gate,
+}
+
+/// What memory is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Need {
+    /// The store holds more afterwards.
+    More,
+    /// Something takes another's place, so that as much comes back: to be had even where the pool
+    /// is full otherwise.
+    Instead,
 }
 
 /// What kind of object, and for which home.
@@ -95,7 +126,14 @@ impl Heap {
             arenas: RefCell::default(),
             known: RefCell::default(),
             map: RefCell::default(),
+            generation: Cell::new(0),
+            current: Cell::new(false),
             seeds: Cell::new(None),
+            seeds_back: RefCell::default(),
+            seeds_retired: RefCell::default(),
+            taken: RefCell::default(),
+            wanted: Cell::new(None),
+            short: Cell::new(false),
             spare: Cell::new(None),
             recycler: Recycler::new(geometry),
             gate: Gate::default(),
@@ -124,15 +162,69 @@ impl Heap {
         &self,
         group: &Group<F, C>,
         kind: Kind,
+        need: Need,
     ) -> Result<Pointer, Error> {
-        match self.recycler.take_fresh(kind).or_else(|| self.take(kind)) {
+        match self.take_unused(kind, need) {
             Some(pointer) => Ok(pointer),
-            None => Box::pin(self.allocate_slowly(group, kind)).await,
+            None => Box::pin(self.allocate_slowly(group, kind, need)).await,
         }
     }
 
-    /// Takes back what was set aside and not handed out, in the background.
+    /// Another generation: what this client thinks is its own may have been taken over.
+    pub(crate) fn renew(&self, generation: u64) {
+        self.generation.set(generation);
+        self.current.set(false);
+    }
+
+    /// Sees to it that what this client holds is its own, as of the operation that asks.
+    pub(crate) async fn know_own<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+    ) -> Result<(), Error> {
+        if self.current.get() {
+            return Ok(());
+        }
+        let _inside = self.gate.enter().await;
+        self.read_current(group).await
+    }
+
+    /// The same, inside of the gate.
+    async fn read_current<F: Fabric, C: Clock>(&self, group: &Group<F, C>) -> Result<(), Error> {
+        for _ in 0..CLAIM_TRIES {
+            if self.current.get() {
+                return Ok(());
+            }
+            self.read_map(group).await?;
+        }
+        Err(Error::Contended)
+    }
+
+    /// Lets go of what is not this slot's any more, by this map.
+    fn keep_own(&self, map: &[u32]) {
+        let mut own = vec![false; map.len()];
+        for unit in self.own(map) {
+            own[unit.first] = true;
+        }
+        let lost = |chunk: usize| !own.get(chunk).is_some_and(|own| *own);
+        self.known.borrow_mut().retain(|&(chunk, _)| !lost(chunk));
+        self.arenas.borrow_mut().retain(|arena| !lost(arena.chunk));
+        self.recycler.keep(|chunk| !lost(chunk));
+        let spare = self.spare.take().filter(|&spare| {
+            let chunk = self.geometry.chunk_of(spare);
+            chunk < self.geometry.first_chunk() || !lost(chunk)
+        });
+        self.spare.set(spare);
+        // What somebody else had meanwhile is as good as never told.
+        let taken: Vec<usize> = self.taken_units(map).map(|unit| unit.first).collect();
+        self.taken.borrow_mut().1.retain(|first| taken.contains(first));
+    }
+
+    /// Takes back what was set aside and not handed out, in the background. What is this client's
+    /// must be known.
     pub(crate) fn detach<F: Fabric, C: Clock>(&self, group: &Group<F, C>) {
+        if !self.current.get() {
+            return;
+        }
         for arena in self.arenas.borrow_mut().iter_mut().filter(|arena| arena.next < arena.aside) {
             let at = self.geometry.counter(arena.chunk, arena.kind.home);
             for node in NodeSet::all(group.nodes()) {
@@ -160,9 +252,43 @@ impl Heap {
     /// What came back without being reset is for buffers alone: a buffer's lock keeps its place and
     /// only grows, and would be taken for a record's accepted ballot.
     #[inline]
-    pub(crate) fn take_buffer(&self, kind: Kind) -> Option<Pointer> {
-        let back = self.recycler.take(kind).or_else(|| self.recycler.take_fresh(kind));
-        back.or_else(|| self.take(kind))
+    pub(crate) fn take_buffer(&self, kind: Kind, need: Need) -> Option<Pointer> {
+        if !self.current.get() || self.keeps(kind, need) {
+            return None;
+        }
+        self.recycler.take(kind).or_else(|| self.take_unused(kind, need))
+    }
+
+    /// Takes in buffers that were retired, if at least so many may be used again in `epoch`, and calls
+    /// `each` with each.
+    pub(crate) fn reclaim(&self, kind: Kind, epoch: u64, least: usize, each: impl Fn(Pointer)) {
+        if self.current.get() {
+            self.recycler.reclaim(kind, epoch, least, each);
+        }
+    }
+
+    /// Memory for an object that is as good as never used, if such is at hand.
+    #[inline]
+    fn take_unused(&self, kind: Kind, need: Need) -> Option<Pointer> {
+        if !self.current.get() || self.keeps(kind, need) {
+            return None;
+        }
+        self.recycler.take_fresh(kind).or_else(|| self.take(kind))
+    }
+
+    /// Whether the last buffers are kept for something else.
+    #[inline]
+    fn keeps(&self, kind: Kind, need: Need) -> bool {
+        need == Need::More && self.short.get() && self.is_scarce(kind)
+    }
+
+    #[cold]
+    fn is_scarce(&self, kind: Kind) -> bool {
+        let arenas = self.arenas.borrow();
+        let arena = arenas.iter().find(|arena| arena.kind == kind);
+        let unused = arena.map_or(0, |arena| arena.limit - arena.next);
+        let is_buffer = matches!(kind.class, Class::Plain(_));
+        is_buffer && unused + self.recycler.at_hand(kind) as u64 <= FEW_BUFFERS
     }
 
     /// Memory for an object, if such objects are set aside.
@@ -205,16 +331,17 @@ impl Heap {
         &self,
         group: &Group<F, C>,
         kind: Kind,
+        need: Need,
     ) -> Result<Pointer, Error> {
         let _inside = self.gate.enter().await;
         // A chunk more takes a record. Others that are as large must leave some.
         let keep = if kind == self.records() { FEW_RECORDS } else { 0 };
         // Each round gets further: an object, a chunk that is owned already, a chunk more.
         for _ in 0..CLAIM_TRIES {
-            if let Some(pointer) = self.take_own(group, kind, keep).await? {
+            if let Some(pointer) = self.take_own(group, kind, need, keep).await? {
                 return Ok(pointer);
             }
-            self.claim(group, kind).await?;
+            self.claim(group, kind, need).await?;
         }
         Err(Error::Contended)
     }
@@ -225,11 +352,16 @@ impl Heap {
         &self,
         group: &Group<F, C>,
         kind: Kind,
+        need: Need,
         keep: u64,
     ) -> Result<Option<Pointer>, Error> {
         loop {
-            if let Some(pointer) = self.take(kind) {
+            self.read_current(group).await?;
+            if let Some(pointer) = self.take_unused(kind, need) {
                 return Ok(Some(pointer));
+            }
+            if self.keeps(kind, need) && self.unread(kind).is_empty() {
+                return Ok(None);
             }
             if self.set_aside(group, kind, keep).await? {
                 continue;
@@ -273,9 +405,6 @@ impl Heap {
         group: &Group<F, C>,
         kind: Kind,
     ) -> Result<bool, Error> {
-        if self.map.borrow().is_empty() {
-            self.read_map(group).await?;
-        }
         let limit = self.geometry.objects(kind.class);
         loop {
             let mut unread = self.unread(kind);
@@ -297,7 +426,8 @@ impl Heap {
                         .iter()
                         .find(|arena| arena.kind == kind)
                         .map_or(FIRST_BATCH, |arena| arena.batch);
-                    arenas.retain(|arena| arena.kind != kind);
+                    let last = arenas.extract_if(.., |arena| arena.kind == kind);
+                    last.for_each(|arena| self.recycler.renewed(kind, &self.left_over(&arena)));
                     arenas.push(Arena { kind, chunk, next: used, aside: used, limit, batch });
                     self.recycler.open(chunk, kind, used);
                     return Ok(true);
@@ -306,16 +436,19 @@ impl Heap {
         }
     }
 
+    /// Objects of an arena that are set aside and were not handed out.
+    fn left_over(&self, arena: &Arena) -> Vec<Pointer> {
+        let object = |at| self.geometry.object(arena.chunk, arena.kind.class, arena.kind.home, at);
+        (arena.next..arena.aside).map(object).collect()
+    }
+
     /// Chunks of this kind that the slot owns and whose counters were not read yet.
     fn unread(&self, kind: Kind) -> Vec<usize> {
-        let map = self.map.borrow();
         let known = self.known.borrow();
-        let mine = map_entry(self.slot, kind.class);
-        (0..map.len())
-            .filter(|&chunk| map[chunk] == mine && !known.contains(&(chunk, kind.home)))
-            .filter(|&chunk| {
-                kind.class != Class::Run || self.run_length(&map, chunk) == kind.chunks
-            })
+        self.own(&self.map.borrow())
+            .filter(|unit| (unit.class, unit.chunks) == (kind.class, kind.chunks))
+            .map(|unit| unit.first)
+            .filter(|&chunk| !known.contains(&(chunk, kind.home)))
             .collect()
     }
 
@@ -327,11 +460,11 @@ impl Heap {
         // A claim under way must find the map that goes with its view.
         let _inside = self.gate.enter().await;
         self.read_map(group).await?;
-        let own = self.own_chunks();
-        let unknown = own.iter().flat_map(|&(chunk, class, chunks)| {
+        let own: Vec<Unit> = self.own(&self.map.borrow()).collect();
+        let unknown = own.iter().flat_map(|&Unit { first, chunks, class, .. }| {
             let homes = if let Class::Homed { .. } = class { self.geometry.nodes } else { 1 };
             let kind = move |home| Kind { class, home: NodeId(home as u8), chunks };
-            (0..homes).map(move |home| (chunk, kind(home)))
+            (0..homes).map(move |home| (first, kind(home)))
         });
         let unknown: Vec<(usize, Kind)> =
             unknown.filter(|(chunk, kind)| !self.recycler.is_open(*chunk, kind.home)).collect();
@@ -345,14 +478,19 @@ impl Heap {
                 if used > self.geometry.objects(kind.class) {
                     return Err(DAMAGED);
                 }
-                // Another operation may have opened it meanwhile, and knows better.
                 self.recycler.open(chunk, kind, used);
             }
         }
-        Ok(own.into_iter().map(|(chunk, ..)| chunk).collect())
+        Ok(own.into_iter().map(|unit| unit.first).collect())
+    }
+
+    /// What there was no memory for last.
+    pub(crate) fn wanted(&self) -> Option<Kind> {
+        self.wanted.get()
     }
 
     fn full(&self, kind: Kind) -> Error {
+        self.wanted.set(Some(kind));
         let granules = match kind.class {
             Class::Plain(size) | Class::Homed { full: size, .. } => size.granules(),
             Class::Run | Class::RunTail => kind.chunks as u64 * self.geometry.chunk_granules(),
@@ -389,16 +527,16 @@ mod tests {
         let group = Group::new(fabric, Still, geometry.format, session);
         let heap = Heap::new(geometry, 0);
         let kind = heap.plain(16);
-        let first = block_on(heap.allocate(&group, kind)).expect("memory");
+        let first = block_on(heap.allocate(&group, kind, Need::More)).expect("memory");
         heap.recycler.take_back(kind, first);
-        let other = block_on(heap.allocate(&group, kind)).expect("memory");
+        let other = block_on(heap.allocate(&group, kind, Need::More)).expect("memory");
         assert_ne!(other, first);
-        assert_eq!(heap.take_buffer(kind), Some(first));
+        assert_eq!(heap.take_buffer(kind, Need::More), Some(first));
         // Nor is one that is taken and not needed, though it is the last that was given out.
         heap.recycler.take_back(kind, other);
-        assert_eq!(heap.take_buffer(kind), Some(other));
+        assert_eq!(heap.take_buffer(kind, Need::More), Some(other));
         heap.take_back(kind, other);
-        let next = block_on(heap.allocate(&group, kind)).expect("memory");
+        let next = block_on(heap.allocate(&group, kind, Need::More)).expect("memory");
         assert_ne!(next, other);
     }
 }

@@ -14,6 +14,7 @@ use swarm_core::words::Pointer;
 use crate::bucket::{Bucket, Child, Content, Entry, MAX_DEPTH, MAX_ENTRIES, child_place, shape};
 use crate::client::{Client, TRIES};
 use crate::error::Error;
+use crate::heap::Need;
 use crate::index::{Located, bit};
 use crate::locate::entries;
 use crate::newborn::{NewChild, NewRegister};
@@ -106,8 +107,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         value: &'a [u8],
     ) -> Result<NewRegister<'a>, Error> {
         let capacity = if value.len() <= MAX_IN_PLACE { words_for(value.len()) } else { 0 };
-        let (place, shape) = self.room_for_register(hash, key.len(), capacity).await?;
-        let write = self.new_write(value).await?;
+        let (place, shape) = self.room_for_register(hash, key.len(), capacity, Need::More).await?;
+        let write = self.new_write(value, Need::More).await?;
         let identity = Identity { birth: self.group.now(), number: write.number };
         let (register, buffer) = (Register::new(place, identity, shape), write.buffer);
         Ok(NewRegister { register, buffer, key, value, deleted: false, predecessor: None })
@@ -119,12 +120,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         hash: u64,
         key_length: usize,
         capacity: usize,
+        need: Need,
     ) -> Result<(Place, Shape), Error> {
         let wanted = Shape { key_length, capacity };
         let class = self.geometry.register_class(wanted.small_words(), wanted.full_words());
         let shape = shape(class, key_length).expect("the class was chosen for the key");
         let home = self.home(hash);
-        let pointer = self.heap.allocate(&self.group, self.heap.homed(class, home)).await?;
+        let pointer = self.heap.allocate(&self.group, self.heap.homed(class, home), need).await?;
         let place =
             self.geometry.homed_place(pointer, class).ok_or(swarm_core::error::Error::Damaged)?;
         Ok((place, shape))
@@ -176,9 +178,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         Ok(true)
     }
 
+    /// Memory for a bucket's record, which takes the place of the one before.
     async fn record(&self, payload: usize) -> Result<Pointer, Error> {
         let kind = self.heap.plain(record::HEADER_WORDS + payload);
-        self.heap.allocate(&self.group, kind).await
+        self.heap.allocate(&self.group, kind, Need::Instead).await
     }
 
     /// Makes room in a full bucket: drops deleted keys, or splits it. Yields the bucket that now
@@ -230,7 +233,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let bucket = Bucket { depth: depth + 1, prefix, content };
             let home = NodeId(((hash as usize + side) % self.geometry.nodes) as u8);
             let kind = self.heap.homed(self.geometry.bucket_class(), home);
-            let cell = self.heap.allocate(&self.group, kind).await?;
+            let cell = self.heap.allocate(&self.group, kind, Need::More).await?;
             let place =
                 child_place(&self.geometry, cell).ok_or(swarm_core::error::Error::Damaged)?;
             let record = self.record(bucket.encode().len()).await?;

@@ -54,6 +54,7 @@ mod heap;
 mod index;
 mod insert;
 mod locate;
+mod memory;
 mod moved;
 mod newborn;
 mod onlooker;

@@ -36,6 +36,7 @@ use swarm_core::words::{Pointer, Stamp};
 use crate::bucket::{Bucket, Content, Entry};
 use crate::client::{Client, TRIES, Value};
 use crate::error::Error;
+use crate::heap::Need;
 use crate::locate::entries;
 use crate::newborn::NewRegister;
 
@@ -72,14 +73,14 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         self.locations.remove(hash, &key);
         // Memory first: a register that is frozen and has nowhere to go serves no one.
         let words = old.shape().capacity.max(words_for(least.min(MAX_IN_PLACE)));
-        let (place, shape) = self.room_for_register(hash, key.len(), words).await?;
-        let mut write = self.new_write(&ROOM[..MAX_IN_PLACE.min(8 * words)]).await?;
+        let (place, shape) = self.room_for_register(hash, key.len(), words, Need::Instead).await?;
+        let mut write = self.new_write(&ROOM[..MAX_IN_PLACE.min(8 * words)], Need::Instead).await?;
         let last = freeze(&self.group, old).await?;
         let value = last.value.as_deref().unwrap_or_default();
         let (reserved, kind) = (self.buffer_kind(write.value), self.buffer_kind(value));
         if kind != reserved {
             self.heap.take_back(reserved, write.buffer);
-            write = self.new_write(value).await?;
+            write = self.new_write(value, Need::Instead).await?;
         }
         let identity = Identity { birth: self.group.now(), number: write.number };
         let newborn = NewRegister {

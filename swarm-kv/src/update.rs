@@ -9,7 +9,7 @@ use swarm_core::words::{Pointer, Stamp};
 
 use crate::client::{Client, Here, TRIES};
 use crate::error::Error;
-use crate::heap::Kind;
+use crate::heap::{Kind, Need};
 use crate::moved::outgrown;
 use crate::turn::Turn;
 
@@ -131,7 +131,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let Some((mut register, fresh)) = self.locate(hash, key).await? else {
                 return Ok(false);
             };
-            let write = self.new_write(value).await?;
+            let write = self.new_write(value, Need::Instead).await?;
             let before = met(&register);
             let written = P::write(&self.group, &mut register, write).await;
             let place = (&register, generation);
@@ -176,11 +176,15 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     }
 
     /// A fresh number and a fresh buffer for a write of `value`.
-    pub(crate) async fn new_write<'v>(&self, value: &'v [u8]) -> Result<Write<'v>, Error> {
+    pub(crate) async fn new_write<'v>(
+        &self,
+        value: &'v [u8],
+        need: Need,
+    ) -> Result<Write<'v>, Error> {
         let kind = self.heap.plain(buffer_words(value));
-        let buffer = match self.buffer_now(kind) {
+        let buffer = match self.buffer_now(kind, need) {
             Some(buffer) => buffer,
-            None => self.more_memory(kind).await?,
+            None => self.more_memory(kind, need).await?,
         };
         let number = self.group.number().ok_or(Error::Spent)?;
         Ok(Write { number, buffer, value })
@@ -196,29 +200,28 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
     /// A buffer that is at hand.
     #[inline]
-    fn buffer_now(&self, kind: Kind) -> Option<Pointer> {
-        let buffer = self.heap.take_buffer(kind);
-        buffer.or_else(|| self.buffer_back(kind, self.reclaimed_at_once))
+    fn buffer_now(&self, kind: Kind, need: Need) -> Option<Pointer> {
+        let buffer = self.heap.take_buffer(kind, need);
+        buffer.or_else(|| self.buffer_back(kind, need, self.reclaimed_at_once))
     }
 
     /// A buffer, if at least so many have come back since.
     #[cold]
-    fn buffer_back(&self, kind: Kind, least: usize) -> Option<Pointer> {
+    fn buffer_back(&self, kind: Kind, need: Need, least: usize) -> Option<Pointer> {
         let presence = self.presence.as_ref()?;
         presence.settle(self.group.fabric());
         let board = presence.board();
-        let recycler = &self.heap.recycler;
-        recycler.reclaim(kind, board.advance(), least, |buffer| {
+        self.heap.reclaim(kind, board.advance(), least, |buffer| {
             board.reclaimed(&Place::everywhere(buffer, NodeId(0)));
         });
-        self.heap.take_buffer(kind)
+        self.heap.take_buffer(kind, need)
     }
 
     /// Memory that was never used, or as little as came back if there is no such.
     #[cold]
-    async fn more_memory(&self, kind: Kind) -> Result<Pointer, Error> {
-        match self.heap.allocate(&self.group, kind).await {
-            Err(full @ Error::Full(_)) => self.buffer_back(kind, 1).ok_or(full),
+    async fn more_memory(&self, kind: Kind, need: Need) -> Result<Pointer, Error> {
+        match self.heap.allocate(&self.group, kind, need).await {
+            Err(full @ Error::Full(_)) => self.buffer_back(kind, need, 1).ok_or(full),
             told => told,
         }
     }
@@ -233,7 +236,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     fn new_write_now<'v>(&self, value: &'v [u8]) -> Option<Write<'v>> {
         let kind = self.heap.plain(buffer_words(value));
         let number = self.group.number()?;
-        let buffer = self.buffer_now(kind)?;
+        let buffer = self.buffer_now(kind, Need::Instead)?;
         Some(Write { number, buffer, value })
     }
 }

@@ -91,6 +91,10 @@ impl Board for PoolBoard {
         fence(Ordering::SeqCst);
     }
 
+    fn is_attached(&self, slot: usize) -> bool {
+        !self.is_dead(slot)
+    }
+
     fn advance(&self) -> u64 {
         let epoch = self.epoch();
         fence(Ordering::SeqCst);

@@ -41,6 +41,11 @@ impl Memory {
         }
     }
 
+    /// Words that anybody may touch.
+    pub(super) fn permit(&mut self, words: Range<u64>) {
+        self.forbidden.retain(|word, _| !words.contains(word));
+    }
+
     /// A verb that begins at `at` touches a word. (A READ of a value whose length is not known may
     /// reach into what lies behind it, and makes nothing of that.) Who is to use memory next may
     /// look at it.

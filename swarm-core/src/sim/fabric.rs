@@ -56,6 +56,11 @@ impl SimFabric {
         self.world.borrow_mut().forbid(self.client, words);
     }
 
+    /// These words of every node are not watched over any more.
+    pub fn permit(&self, words: Range<u64>) {
+        self.world.borrow_mut().permit(words);
+    }
+
     /// Puts a line into the trace, if there is one.
     pub fn note(&self, text: impl core::fmt::Display) {
         self.world.borrow_mut().log(|| Step::Note(self.client, text.to_string()));

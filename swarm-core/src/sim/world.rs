@@ -324,6 +324,15 @@ impl World {
         self.forbidden.push((client, words));
     }
 
+    /// These words of every node may be touched by anybody again.
+    pub(super) fn permit(&mut self, words: Range<u64>) {
+        for node in &mut self.nodes {
+            node.memory.permit(words.clone());
+        }
+        let elsewhere = |(_, of): &(NodeId, Range<u64>)| !words.contains(&of.start);
+        self.forbidden.retain(|(_, places)| places.iter().all(elsewhere));
+    }
+
     /// A client's WRITE makes words its own that it was to use again.
     fn allow(&mut self, client: usize, node: NodeId, verbs: &[Verb<'_>]) {
         let writes = |words: &Range<u64>| {
@@ -510,6 +519,8 @@ impl World {
             self.time += 1;
         }
         self.rng = others;
+        // Near memory that does not answer has not taken the chain: nobody is there who does it later.
+        self.cut(queue);
         while self.can_deliver(queue) {
             self.deliver_oldest(queue);
         }

@@ -1,11 +1,10 @@
-//! The heap map: whose each chunk is, and how a client makes chunks its own.
+//! Changes of the heap map: how a client makes chunks its own.
 //!
-//! One cell says it for all chunks, two to a word: `[ slot 16 | class 16 ]`, 0 = free. A chunk that
-//! has an owner keeps it. Each change takes a record, and whoever would change the map needs memory
-//! for that first: a slot has a few *seeds* for the time before it owns a chunk for records, and
-//! whatever is claimed afterwards sees to the next ones. A claim that is lost gives its record back
-//! where that can be, so that however many clients come for their first chunks at once, none is
-//! left without.
+//! One cell holds the map of all chunks. Each change takes a record, and whoever would change the map
+//! needs memory for that first: a slot has a few *seeds* for the time before it owns a chunk for
+//! records, and whatever is claimed afterwards sees to the next ones. A change that is lost gives its
+//! record back where that can be, so that however many clients come for their first chunks at once,
+//! none is left without.
 
 use swarm_core::cell::{self, Birth, Births, CellRef, Proposal, Proposed};
 use swarm_core::clock::Clock;
@@ -16,7 +15,8 @@ use swarm_core::layout::record;
 use swarm_core::words::Pointer;
 
 use super::counter::{raise_counter, read_counters};
-use super::{CLAIM_TRIES, DAMAGED, FEW_RECORDS, Heap, Kind};
+use super::map::{Unit, is_sound, units};
+use super::{CLAIM_TRIES, DAMAGED, FEW_RECORDS, Heap, Kind, Need, RESERVED};
 use crate::error::Error;
 
 /// Chunks claimed at once at most.
@@ -37,7 +37,24 @@ impl Heap {
         &self,
         group: &Group<F, C>,
         kind: Kind,
+        need: Need,
     ) -> Result<(), Error> {
+        let is_needed = |_: &[u32]| self.unread(kind).is_empty();
+        let claimed = self.change_map(group, is_needed, |map| self.choose(map, kind, need)).await;
+        if need == Need::More {
+            self.short.set(matches!(claimed, Err(Error::Full(_))));
+        }
+        claimed.map(drop)
+    }
+
+    /// Changes the map by `edit`, if it is needed as the map stands. Yields whether it was. Whoever
+    /// calls this is inside of the gate.
+    pub(super) async fn change_map<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        is_needed: impl Fn(&[u32]) -> bool,
+        edit: impl Fn(&mut [u32]) -> Result<(), Error>,
+    ) -> Result<bool, Error> {
         let cell = self.map_cell();
         let (since, deadline) = (group.clock().now(), group.patience().deadline);
         for attempt in 0..CLAIM_TRIES {
@@ -46,14 +63,14 @@ impl Heap {
                 break;
             }
             let view = self.read_map(group).await?;
-            if !self.unread(kind).is_empty() {
-                return Ok(());
+            let mut map = self.map.borrow().clone();
+            if !is_needed(&map) {
+                return Ok(false);
             }
             let record = self.map_record(group).await?;
-            let mut map = self.map.borrow().clone();
-            if let Err(full) = self.choose(&mut map, kind) {
+            if let Err(error) = edit(&mut map) {
                 self.keep(record);
-                return Err(full);
+                return Err(error);
             }
             let payload: Vec<u64> = map
                 .chunks(2)
@@ -67,7 +84,7 @@ impl Heap {
             match cell::propose(group, &cell, &view, &proposal, &NoBirths).await? {
                 Proposed::Committed(_) => {
                     *self.map.borrow_mut() = map;
-                    return Ok(());
+                    return Ok(true);
                 }
                 Proposed::Lost { unused: true } => self.keep(record),
                 Proposed::Lost { unused: false } => {}
@@ -80,25 +97,22 @@ impl Heap {
 
     /// Marks free chunks in `map` as this slot's: for `kind`, and for heap-map records where those
     /// run out.
-    fn choose(&self, map: &mut [u32], kind: Kind) -> Result<(), Error> {
-        let mine = map_entry(self.slot, kind.class);
-        if kind.class == Class::Run {
-            let start = (self.geometry.first_chunk()..map.len())
-                .find(|&at| {
-                    map.get(at..at + kind.chunks).is_some_and(|run| run.iter().all(|e| *e == 0))
-                })
-                .ok_or(self.full(kind))?;
-            map[start] = mine;
-            map[start + 1..start + kind.chunks].fill(map_entry(self.slot, Class::RunTail));
-        } else {
-            let owned = map.iter().filter(|entry| **entry == mine).count();
-            let wanted = (owned / 4 + 1).min(MAX_CLAIM);
-            for got in 0..wanted {
-                match self.free(map) {
-                    Some(chunk) => map[chunk] = mine,
-                    None if got == 0 => return Err(self.full(kind)),
-                    None => break,
-                }
+    fn choose(&self, map: &mut [u32], kind: Kind, need: Need) -> Result<(), Error> {
+        let owned = self.own(map).filter(|unit| unit.class == kind.class).count();
+        let wanted = if kind.class == Class::Run { 1 } else { (owned / 4 + 1).min(MAX_CLAIM) };
+        let reserve = match need {
+            Need::Instead if kind.class != Class::Run => 0,
+            _ => self.reserve(),
+        };
+        for got in 0..wanted {
+            let left = self.count_free(map);
+            let first = self.free(map, kind.chunks);
+            // More than the first one is for later: nothing from the reserve.
+            let enough = left >= kind.chunks + if got == 0 { reserve } else { self.reserve() };
+            match first.filter(|_| enough) {
+                Some(first) => self.unit(kind, first).enter_into(map),
+                None if got == 0 => return Err(self.full(kind)),
+                None => break,
             }
         }
         // Whatever is claimed takes a record, so whatever is claimed must see to the next ones.
@@ -106,16 +120,38 @@ impl Heap {
         if self.records_left() <= FEW_RECORDS
             && self.unread(records).is_empty()
             && records != kind
-            && let Some(chunk) = self.free(map)
+            && let Some(first) = self.free(map, 1)
         {
-            map[chunk] = map_entry(self.slot, records.class);
+            self.unit(records, first).enter_into(map);
         }
         Ok(())
     }
 
-    /// The first chunk that belongs to nobody.
-    fn free(&self, map: &[u32]) -> Option<usize> {
-        (self.geometry.first_chunk()..map.len()).find(|&chunk| map[chunk] == 0)
+    /// Chunks that only values may have that take others' place.
+    fn reserve(&self) -> usize {
+        ((self.geometry.chunks() - self.geometry.first_chunk()) / RESERVED).max(1)
+    }
+
+    fn count_free(&self, map: &[u32]) -> usize {
+        map[self.geometry.first_chunk()..].iter().filter(|entry| **entry == 0).count()
+    }
+
+    /// The first of so many chunks side by side that belong to nobody.
+    fn free(&self, map: &[u32], chunks: usize) -> Option<usize> {
+        (self.geometry.first_chunk()..map.len())
+            .find(|&at| map.get(at..at + chunks).is_some_and(|run| run.iter().all(|e| *e == 0)))
+    }
+
+    /// Chunks for `kind`, as this slot's.
+    fn unit(&self, kind: Kind, first: usize) -> Unit {
+        let Kind { class, chunks, .. } = kind;
+        Unit { first, chunks, owner: self.slot, class, taken: false }
+    }
+
+    /// The units that this slot may use.
+    pub(super) fn own<'m>(&self, map: &'m [u32]) -> impl Iterator<Item = Unit> + use<'m> {
+        let slot = self.slot;
+        units(map).filter(move |unit| unit.owner == slot && !unit.taken)
     }
 
     /// What heap-map records are.
@@ -128,18 +164,21 @@ impl Heap {
         let records = self.records();
         let arenas = self.arenas.borrow();
         let arena = arenas.iter().find(|arena| arena.kind == records);
+        let back = self.seeds_back.borrow().len() + self.recycler.fresh(records);
         // Seeds that were not counted yet do not count: they may be used up.
         SEED_RECORDS - self.seeds.get().unwrap_or(SEED_RECORDS).min(SEED_RECORDS)
             + arena.map_or(0, |arena| arena.limit - arena.next)
+            + back as u64
     }
 
     /// Memory for a heap-map record: from a chunk for them, or a seed.
     async fn map_record<F: Fabric, C: Clock>(&self, group: &Group<F, C>) -> Result<Pointer, Error> {
-        if let Some(pointer) = self.spare.take() {
+        let spare = self.spare.take().or_else(|| self.seeds_back.borrow_mut().pop());
+        if let Some(pointer) = spare.or_else(|| self.recycler.take_fresh(self.records())) {
             self.recycler.handed_out(pointer);
             return Ok(pointer);
         }
-        if let Some(pointer) = self.take_own(group, self.records(), 0).await? {
+        if let Some(pointer) = self.take_own(group, self.records(), Need::Instead, 0).await? {
             return Ok(pointer);
         }
         let counter = self.geometry.seed_counter(self.slot);
@@ -170,11 +209,12 @@ impl Heap {
         CellRef { place: self.geometry.map_cell(), room: self.geometry.map_payload() }
     }
 
-    /// Reads the map. The view is for a change of it.
+    /// Reads the map. The view is for a change of it. Whoever calls this is inside of the gate.
     pub(super) async fn read_map<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,
     ) -> Result<cell::View, Error> {
+        let generation = self.generation.get();
         let committed = cell::read(group, &self.map_cell(), &NoBirths).await?;
         let mut map = vec![0; self.geometry.chunks()];
         for (pair, word) in map.chunks_mut(2).zip(committed.iter()) {
@@ -183,11 +223,12 @@ impl Heap {
                 *second = (*word >> 32) as u32;
             }
         }
-        let slots = self.geometry.max_clients as u32;
-        if map.iter().any(|&e| e != 0 && (e >> 16 >= slots || Class::decode(e as u16).is_none())) {
+        if !map.iter().all(|&entry| is_sound(entry, self.geometry.max_clients)) {
             return Err(DAMAGED);
         }
+        self.keep_own(&map);
         *self.map.borrow_mut() = map;
+        self.current.set(generation == self.generation.get());
         Ok(committed.view)
     }
 
@@ -202,32 +243,4 @@ impl Heap {
         let map = cell::quiet(group, &self.map_cell(), &NoBirths).await?;
         Ok(map.ok_or(swarm_core::error::Error::Contended)?.view.record())
     }
-
-    /// The chunks that are this slot's, by the map at hand: number, class, and how many an object
-    /// takes. Of a run the first.
-    pub(super) fn own_chunks(&self) -> Vec<(usize, Class, usize)> {
-        let map = self.map.borrow();
-        let own = |chunk: usize| {
-            let entry = map[chunk];
-            let class =
-                Class::decode(entry as u16).filter(|_| (entry >> 16) as usize == self.slot)?;
-            match class {
-                Class::RunTail => None,
-                Class::Run => Some((chunk, class, self.run_length(&map, chunk))),
-                class => Some((chunk, class, 1)),
-            }
-        };
-        (0..map.len()).filter_map(own).collect()
-    }
-
-    /// Chunks of the run that begins with `chunk`.
-    pub(super) fn run_length(&self, map: &[u32], chunk: usize) -> usize {
-        let tail = map_entry(self.slot, Class::RunTail);
-        1 + map[chunk + 1..].iter().take_while(|&&entry| entry == tail).count()
-    }
-}
-
-/// What the heap map says of a chunk: whose it is and what for; 0 = free.
-pub(super) fn map_entry(slot: usize, class: Class) -> u32 {
-    ((slot as u32) << 16) | u32::from(class.encode())
 }

@@ -8,6 +8,7 @@ use swarm_core::words::GRANULE;
 
 use super::Heap;
 use super::counter::read_counters;
+use super::map::{Unit, units};
 use crate::error::Error;
 
 /// What a client slot holds of each node's memory. Chunks stay a slot's whoever holds the slot.
@@ -25,61 +26,35 @@ pub struct Holding {
     pub aside_bytes: u64,
 }
 
-/// What the heap map says of a chunk, and its counters.
-struct Chunk {
-    owner: usize,
-    class: Class,
-    counters: Vec<Address>,
-}
-
 impl Heap {
     /// What each slot holds that holds anything. A roundtrip for each chunk that is owned.
     pub(crate) async fn holdings<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,
     ) -> Result<Vec<Holding>, Error> {
-        self.read_map(group).await?;
-        let chunks: Vec<Chunk> = self.owned();
+        let units: Vec<Unit> = {
+            let _inside = self.gate.enter().await;
+            self.read_map(group).await?;
+            units(&self.map.borrow()).collect()
+        };
         let mut holdings = vec![Holding::default(); self.geometry.max_clients];
-        // Whether the run at hand is set aside, whose chunks follow each other.
-        let mut run = false;
-        for Chunk { owner, class, counters } in chunks {
+        for Unit { first, chunks, owner, class, .. } in units {
+            let counters: Vec<Address> = homes(&self.geometry, class)
+                .map(|home| self.geometry.counter(first, home))
+                .collect();
             debug_assert!(counters.len() <= MAX_VERBS, "a counter for each node at most");
-            let used = if counters.is_empty() {
-                Vec::new()
-            } else {
-                read_counters(group, &counters).await?
-            };
+            let used = read_counters(group, &counters).await?;
             let used: u64 = used.iter().map(|&used| used.min(self.geometry.objects(class))).sum();
-            if class == Class::Run {
-                run = used > 0;
-            }
             let Some(holding) = holdings.get_mut(owner) else { continue };
-            holding.chunks += 1;
-            holding.held_bytes += self.geometry.chunk_bytes;
-            holding.aside_bytes += match class {
-                Class::Run | Class::RunTail => u64::from(run) * self.geometry.chunk_bytes,
-                Class::Plain(_) | Class::Homed { .. } => used * self.object_bytes(class),
-            };
+            holding.chunks += chunks;
+            holding.held_bytes += chunks as u64 * self.geometry.chunk_bytes;
+            holding.aside_bytes += used * chunks as u64 * self.object_bytes(class);
         }
         for (client, holding) in holdings.iter_mut().enumerate() {
             holding.client = client;
         }
         holdings.retain(|holding| holding.chunks > 0);
         Ok(holdings)
-    }
-
-    /// The chunks that have an owner.
-    fn owned(&self) -> Vec<Chunk> {
-        let entries = self.map.borrow();
-        let owned = entries.iter().enumerate().filter(|(_, entry)| **entry != 0);
-        let chunk = |(chunk, &entry): (usize, &u32)| {
-            let class = Class::decode(entry as u16)?;
-            let counters =
-                homes(&self.geometry, class).map(|home| self.geometry.counter(chunk, home));
-            Some(Chunk { owner: (entry >> 16) as usize, class, counters: counters.collect() })
-        };
-        owned.filter_map(chunk).collect()
     }
 
     /// Bytes of a node's memory that an object takes, for those that differ between nodes on average.

@@ -70,6 +70,12 @@ impl Ledger {
         Kind { class: self.class, home, chunks: self.chunks }
     }
 
+    /// Whether the objects of all homes are known.
+    fn is_whole(&self, geometry: &Geometry) -> bool {
+        let homes = if let Class::Homed { .. } = self.class { geometry.nodes } else { 1 };
+        self.homes.len() == homes
+    }
+
     fn is_marked(&self, index: usize) -> bool {
         self.marks.get(index / 64).is_none_or(|bits| bits >> (index % 64) & 1 != 0)
     }
@@ -134,6 +140,21 @@ impl Ledgers {
             let used = first + used.min(ledger.objects) as usize;
             ledger.entries[first..used].fill(Entry::OUT);
         }
+    }
+
+    /// Closes the ledgers of all other chunks.
+    pub(super) fn keep(&mut self, is_own: impl Fn(usize) -> bool) {
+        for (chunk, ledger) in self.chunks.iter_mut().enumerate() {
+            if !is_own(chunk) {
+                *ledger = None;
+            }
+        }
+    }
+
+    /// Whether the objects of this chunk are known, and none is in use.
+    pub(super) fn is_idle(&self, chunk: usize) -> bool {
+        let Some(ledger) = self.chunks.get(chunk).and_then(Option::as_ref) else { return false };
+        ledger.is_whole(&self.geometry) && ledger.entries.iter().all(|entry| *entry == Entry::IDLE)
     }
 
     /// Whether the objects of this home in `chunk` are known.

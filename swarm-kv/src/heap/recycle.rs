@@ -105,11 +105,46 @@ impl Recycler {
 
     /// Takes back a buffer that no chain has named.
     pub(super) fn take_back(&self, kind: Kind, buffer: Pointer) {
-        let mut shelves = self.shelves.borrow_mut();
-        if let Some(shelf) = shelves.iter_mut().find(|shelf| shelf.kind == kind) {
+        if self.is_own(buffer) {
             self.set(buffer, Entry::IDLE);
-            shelf.ready.push(buffer);
+            self.shelf(kind, |shelf| shelf.ready.push(buffer));
         }
+    }
+
+    /// Whether an object is in a chunk that is this client's.
+    fn is_own(&self, object: Pointer) -> bool {
+        self.ledgers.borrow_mut().find(object).is_some()
+    }
+
+    /// Forgets the objects of all chunks but those that are still this client's.
+    pub(super) fn keep(&self, is_own: impl Fn(usize) -> bool) {
+        let chunk_of = |object: &Pointer| self.geometry.chunk_of(*object);
+        self.ledgers.borrow_mut().keep(&is_own);
+        for shelf in self.shelves.borrow_mut().iter_mut() {
+            shelf.retired.retain(|(_, object)| is_own(chunk_of(object)));
+            shelf.ready.retain(|object| is_own(chunk_of(object)));
+            shelf.swept.retain(|(_, object)| is_own(chunk_of(object)));
+            shelf.fresh.retain(|object| is_own(chunk_of(object)));
+        }
+    }
+
+    /// Whether every object of this chunk is at hand, and nobody holds one any more.
+    pub(super) fn is_empty(&self, chunk: usize) -> bool {
+        let waits = |retired: &VecDeque<(u64, Pointer)>| {
+            retired.iter().any(|(_, object)| self.geometry.chunk_of(*object) == chunk)
+        };
+        self.ledgers.borrow().is_idle(chunk)
+            && !self.shelves.borrow().iter().any(|s| waits(&s.retired) || waits(&s.swept))
+    }
+
+    /// How many buffers of this kind came back.
+    pub(super) fn at_hand(&self, kind: Kind) -> usize {
+        self.shelf(kind, |shelf| shelf.ready.len() + shelf.fresh.len()).unwrap_or(0)
+    }
+
+    /// How many objects of this kind came back and are as good as ones that were never used.
+    pub(super) fn fresh(&self, kind: Kind) -> usize {
+        self.shelf(kind, |shelf| shelf.fresh.len()).unwrap_or(0)
     }
 
     /// An object that was handed out is at hand again, and as good as new.
@@ -181,7 +216,7 @@ impl Recycler {
 
     /// Takes in what was retired [`GRACE`] epochs before `epoch`, if those are at least so many, and
     /// calls `each` with it. Yields how many there were.
-    pub(crate) fn reclaim(
+    pub(super) fn reclaim(
         &self,
         kind: Kind,
         epoch: u64,
@@ -265,13 +300,15 @@ impl Recycler {
 
     /// Objects that were due go back: they could not be reset.
     pub(super) fn put_off(&self, kind: Kind, objects: &[Pointer], epoch: u64) {
-        self.shelf(kind, |shelf| shelf.swept.extend(objects.iter().map(|&object| (epoch, object))));
+        let own = objects.iter().filter(|&&object| self.is_own(object));
+        self.shelf(kind, |shelf| shelf.swept.extend(own.map(|&object| (epoch, object))));
     }
 
-    /// Objects were reset.
+    /// Objects were reset. Those whose chunks went to somebody else meanwhile are not for this client.
     pub(super) fn renewed(&self, kind: Kind, objects: &[Pointer]) {
         self.reclaimed.set(self.reclaimed.get() + objects.len() as u64);
-        self.shelf(kind, |shelf| shelf.fresh.extend(objects));
+        let own = objects.iter().filter(|&&object| self.is_own(object));
+        self.shelf(kind, |shelf| shelf.fresh.extend(own));
     }
 }
 

@@ -15,9 +15,41 @@ use swarm_core::words::{GRANULE_WORDS, Pointer};
 use super::{Heap, Kind};
 use crate::error::Error;
 
+/// Objects that are being reset. Where that is given up they are retired again, until the chains are
+/// over that were to reset them.
+struct Due<'h> {
+    heap: &'h Heap,
+    /// What they are, but for seeds.
+    kind: Option<Kind>,
+    objects: Vec<Pointer>,
+    epoch: u64,
+}
+
+impl Due<'_> {
+    fn is_over(mut self) {
+        let objects = std::mem::take(&mut self.objects);
+        match self.kind {
+            Some(kind) => self.heap.recycler.renewed(kind, &objects),
+            None => self.heap.seeds_back.borrow_mut().extend(objects),
+        }
+    }
+}
+
+impl Drop for Due<'_> {
+    fn drop(&mut self) {
+        // An operation that began in this epoch may go on in the next one.
+        let (objects, until) = (std::mem::take(&mut self.objects), self.epoch + 1);
+        match self.kind {
+            _ if objects.is_empty() => {}
+            Some(kind) => self.heap.recycler.put_off(kind, &objects, until),
+            None => *self.heap.seeds_retired.borrow_mut() = Some((until, objects)),
+        }
+    }
+}
+
 impl Heap {
     /// Resets what was retired [`GRACE`](swarm_core::epoch::GRACE) epochs before `epoch`. Yields how
-    /// many objects are at hand now.
+    /// many objects are at hand now. What is this client's must be known.
     ///
     /// # Errors
     /// Not all nodes answer; nothing is lost by it.
@@ -28,16 +60,21 @@ impl Heap {
         each: impl Fn(&Place),
     ) -> Result<usize, Error> {
         let mut reset = 0;
-        while let Some((kind, due)) = self.recycler.due(epoch, MAX_VERBS) {
-            if let Err(error) = self.reset(group, kind, &due).await {
-                self.recycler.put_off(kind, &due, epoch);
-                return Err(error);
-            }
-            reset += due.len();
-            due.iter().filter_map(|&object| self.place(kind, object)).for_each(|p| each(&p));
-            self.recycler.renewed(kind, &due);
+        while let Some(due) = self.due(epoch) {
+            let kind = due.kind.unwrap_or(self.records());
+            self.reset(group, kind, &due.objects).await?;
+            reset += due.objects.len();
+            due.objects.iter().filter_map(|&o| self.place(kind, o)).for_each(|p| each(&p));
+            due.is_over();
         }
         Ok(reset)
+    }
+
+    fn due(&self, epoch: u64) -> Option<Due<'_>> {
+        let objects = self.recycler.due(epoch, MAX_VERBS);
+        let objects = objects.map(|(kind, objects)| (Some(kind), objects));
+        let (kind, objects) = objects.or_else(|| Some((None, self.due_seeds(epoch)?)))?;
+        Some(Due { heap: self, kind, objects, epoch })
     }
 
     /// Sets objects to zeros, as far as what is there could be taken for something. One roundtrip.

@@ -11,6 +11,7 @@ use swarm_core::fabric::Fabric;
 use swarm_core::layout::{Place, buffer, register};
 use swarm_core::node_set::NodeSet;
 use swarm_core::sim::SimFabric;
+use swarm_core::words::{GRANULE_WORDS, Pointer};
 
 /// Who has operations under way, and since when.
 #[derive(Default)]
@@ -19,6 +20,8 @@ pub(crate) struct Notes {
     moves: Cell<u64>,
     /// How often clients were told to forget places.
     generation: Cell<u64>,
+    /// How often chunks went from one client to another, or back to the heap map.
+    passed_on: Cell<u64>,
     /// Tasks of each client that are at work.
     working: RefCell<HashMap<usize, usize>>,
     /// Of each seat: whose it is, and since when, or 0.
@@ -29,6 +32,11 @@ impl Notes {
     /// The epoch that it is.
     pub(crate) fn epoch(&self) -> u64 {
         self.moves.get() + 1
+    }
+
+    /// How often chunks went from one client to another, or back to the heap map.
+    pub(crate) fn passed_on(&self) -> u64 {
+        self.passed_on.get()
     }
 
     fn works(&self, client: usize) -> bool {
@@ -76,6 +84,7 @@ impl Board for Seat {
     }
 
     fn renew(&self) {
+        self.world.note("begins another generation");
         self.notes.generation.set(self.generation() + 1);
     }
 
@@ -86,7 +95,20 @@ impl Board for Seat {
             let first = memory.at(node, self.world.nodes()).0;
             (node, first..first + words as u64)
         };
+        self.world.note(format_args!("has {:?} again", memory.pointer));
         self.world.forbid(NodeSet::all(self.world.nodes()).map(at).collect());
+    }
+
+    fn passed_on(&self, first: Pointer, granules: u64) {
+        let words = GRANULE_WORDS as u64;
+        self.notes.passed_on.set(self.notes.passed_on() + 1);
+        self.world.note(format_args!("passes on {granules} granules from {first:?} on"));
+        self.world.permit(first.0 * words..(first.0 + granules) * words);
+    }
+
+    fn is_attached(&self, slot: usize) -> bool {
+        self.notes.seats.borrow().iter().any(|&(client, _)| client == slot)
+            && !self.world.is_gone(slot)
     }
 
     fn advance(&self) -> u64 {

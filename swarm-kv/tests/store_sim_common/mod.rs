@@ -161,6 +161,7 @@ impl<F: Fabric, C: Clock> Story<F, C> {
             .cached_keys(16)
             .cached_buckets(8)
             .patience(patience)
+            .memory_wait(3_200_000)
             .reclaimed_at_once(1);
         let client = Client::new(line, clock, geometry, session, options);
         Self { client, recorder: recorder.clone(), id }

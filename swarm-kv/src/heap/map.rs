@@ -1,0 +1,101 @@
+//! What the heap map says: whose each chunk is, and what for.
+//!
+//! 32 bits a chunk, `[ taken | slot 15 | class 16 ]`, 0 = free. What goes by the map as a whole is a
+//! *unit*: a chunk, or a run of chunks that hold one object. A unit that is *taken* was another
+//! slot's: it is not used before that one's client has heard of it (see [`takeover`](super::takeover)).
+
+use std::ops::Range;
+
+use swarm_core::geometry::Class;
+
+/// Set where a unit was taken over and is not in use yet.
+const TAKEN: u32 = 1 << 31;
+
+/// A chunk that has an owner, or the chunks of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Unit {
+    /// Its first chunk.
+    pub(crate) first: usize,
+    /// How many chunks it takes.
+    pub(crate) chunks: usize,
+    /// The slot that it belongs to.
+    pub(crate) owner: usize,
+    pub(crate) class: Class,
+    /// Whether it was taken over and is not in use yet.
+    pub(crate) taken: bool,
+}
+
+impl Unit {
+    fn range(&self) -> Range<usize> {
+        self.first..self.first + self.chunks
+    }
+
+    /// Writes the unit into a map.
+    pub(super) fn enter_into(&self, map: &mut [u32]) {
+        map[self.range()].fill(self.entry(Class::RunTail));
+        map[self.first] = self.entry(self.class);
+    }
+
+    /// Leaves the unit's chunks to whoever claims them.
+    pub(super) fn take_out_of(&self, map: &mut [u32]) {
+        map[self.range()].fill(0);
+    }
+
+    fn entry(&self, class: Class) -> u32 {
+        let taken = if self.taken { TAKEN } else { 0 };
+        taken | ((self.owner as u32) << 16) | u32::from(class.encode())
+    }
+}
+
+/// The units that have an owner, in their order.
+pub(super) fn units(map: &[u32]) -> impl Iterator<Item = Unit> {
+    (0..map.len()).filter_map(|first| {
+        let (owner, class, taken) = decode(map[first])?;
+        let tail = Some((owner, Class::RunTail, taken));
+        let chunks = match class {
+            Class::RunTail => return None,
+            Class::Run => 1 + map[first + 1..].iter().take_while(|e| decode(**e) == tail).count(),
+            Class::Plain(_) | Class::Homed { .. } => 1,
+        };
+        Some(Unit { first, chunks, owner, class, taken })
+    })
+}
+
+/// Whether a map's entry makes sense in a pool for so many clients.
+pub(super) fn is_sound(entry: u32, slots: usize) -> bool {
+    entry == 0 || decode(entry).is_some_and(|(owner, ..)| owner < slots)
+}
+
+/// Owner, class, and whether it is taken.
+fn decode(entry: u32) -> Option<(usize, Class, bool)> {
+    let class = Class::decode(entry as u16).filter(|_| entry != 0)?;
+    Some(((entry >> 16) as usize & 0x7fff, class, entry & TAKEN != 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use swarm_core::geometry::Size;
+
+    use super::*;
+
+    #[test]
+    fn what_is_entered_is_read_again() {
+        let unit = |first, chunks, class, taken| Unit { first, chunks, owner: 1023, class, taken };
+        let plain = Class::Plain(Size::for_granules(4));
+        let homed = Class::Homed { small: 1, full: Size::for_granules(4) };
+        let all = [
+            unit(1, 3, Class::Run, false),
+            unit(4, 1, plain, true),
+            unit(5, 2, Class::Run, true),
+            unit(7, 1, Class::Run, true),
+            unit(9, 1, homed, false),
+        ];
+        let mut map = vec![0; 12];
+        all.iter().for_each(|unit| unit.enter_into(&mut map));
+        assert_eq!(units(&map).collect::<Vec<_>>(), all);
+        assert!(map.iter().all(|&entry| is_sound(entry, 1024)));
+        assert!(!map.iter().all(|&entry| is_sound(entry, 1023)));
+        all.iter().for_each(|unit| unit.take_out_of(&mut map));
+        assert_eq!(map, [0; 12]);
+    }
+}

@@ -1,0 +1,221 @@
+//! Chunks that go from one slot to another.
+//!
+//! A chunk stays its slot's, whoever holds the slot, until another client *takes it over*: because the
+//! slot has no holder, or because that one has more than it needs. Nobody has to agree, since one that
+//! does nothing cannot. It all rests on this: *nobody uses a chunk that is not its own by a map that it
+//! read in the generation it is in*. Whoever takes a chunk over says so in the map, begins another
+//! generation, and uses the chunk only two epochs later: by then every operation that began in an
+//! earlier generation is over, and whoever begins one reads the map before it hands anything out.
+//!
+//! Of what a chunk holds its new owner knows nothing: a collection finds out.
+//!
+//! A chunk in which nothing is in use goes back to the map, for whatever size of objects somebody
+//! needs next. It is set to zeros for that, at every node: words that mean something lie elsewhere
+//! there.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use swarm_core::clock::Clock;
+use swarm_core::epoch::{Board, GRACE};
+use swarm_core::fabric::{Address, Fabric, MAX_VERBS, Verb};
+use swarm_core::geometry::Class;
+use swarm_core::group::Group;
+use swarm_core::words::{GRANULE_WORDS, Pointer};
+
+use super::map::{Unit, units};
+use super::{Heap, Kind};
+use crate::error::Error;
+
+/// Words that one WRITE sets to zeros.
+const PIECE: usize = 8192;
+
+impl Heap {
+    /// Takes all units over whose slots have no holder. Yields whether there are any.
+    ///
+    /// # Errors
+    /// Too few nodes that answer; no memory for the map's record.
+    pub(crate) async fn take_vacant<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        board: &(impl Board + ?Sized),
+    ) -> Result<bool, Error> {
+        self.take_over(group, |units| {
+            let vacant = |unit: &&Unit| unit.owner != self.slot && !board.is_attached(unit.owner);
+            units.iter().filter(vacant).copied().collect()
+        })
+        .await
+    }
+
+    /// Takes half of what the client has that has the most: `alike`, of what was missing here last, or
+    /// of all. Yields whether there is any.
+    ///
+    /// # Errors
+    /// Too few nodes that answer; no memory for the map's record.
+    pub(crate) async fn take_share<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        alike: bool,
+    ) -> Result<bool, Error> {
+        let wanted = self.wanted.get().filter(|_| alike);
+        let wanted = wanted.map(|kind| (kind.class, kind.chunks));
+        let fits = |unit: &&Unit| wanted.is_none_or(|wanted| wanted == (unit.class, unit.chunks));
+        self.take_over(group, |units| self.richest(units.iter().filter(fits).copied())).await
+    }
+
+    /// Half of the units of the client that has the most of these.
+    fn richest(&self, units: impl Iterator<Item = Unit>) -> Vec<Unit> {
+        let mut holders = BTreeMap::<usize, Vec<Unit>>::new();
+        for unit in units.filter(|unit| unit.owner != self.slot) {
+            holders.entry(unit.owner).or_default().push(unit);
+        }
+        let mut most = holders.into_values().max_by_key(Vec::len).unwrap_or_default();
+        most.truncate(most.len().div_ceil(2));
+        most
+    }
+
+    async fn take_over<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        choose: impl Fn(&[Unit]) -> Vec<Unit>,
+    ) -> Result<bool, Error> {
+        let _inside = self.gate.enter().await;
+        let chosen = |map: &[u32]| choose(&units(map).collect::<Vec<_>>());
+        let take = |map: &mut [u32]| {
+            for unit in chosen(map) {
+                Unit { owner: self.slot, taken: true, ..unit }.enter_into(map);
+            }
+            Ok(())
+        };
+        self.change_map(group, |map| !chosen(map).is_empty(), take).await
+    }
+
+    /// Tells everyone of what the map at hand shows as taken over by this slot. Whoever held the slot
+    /// before may have died in front of that.
+    pub(crate) fn announce(&self, board: &(impl Board + ?Sized)) {
+        let map = self.map.borrow();
+        let taken: Vec<usize> = self.taken_units(&map).map(|unit| unit.first).collect();
+        let mut known = self.taken.borrow_mut();
+        if taken.iter().any(|first| !known.1.contains(first)) {
+            board.renew();
+            *known = (board.epoch(), taken);
+        }
+    }
+
+    /// Whether units were taken over and are not in use yet.
+    pub(crate) fn is_taking(&self) -> bool {
+        !self.taken.borrow().1.is_empty()
+    }
+
+    /// Makes what was taken over this slot's, once everyone has heard of it. Yields whether anything
+    /// was.
+    ///
+    /// # Errors
+    /// Too few nodes that answer; no memory for the map's record. What was taken over stays so.
+    pub(crate) async fn make_own<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        board: &(impl Board + ?Sized),
+    ) -> Result<bool, Error> {
+        if !self.is_taking() || self.taken.borrow().0 + GRACE > board.epoch() {
+            return Ok(false);
+        }
+        let _inside = self.gate.enter().await;
+        let due = |map: &[u32]| -> Vec<Unit> {
+            let taken = self.taken.borrow();
+            self.taken_units(map).filter(|unit| taken.1.contains(&unit.first)).collect()
+        };
+        let settle = |map: &mut [u32]| {
+            for unit in due(map) {
+                self.pass_on(board, &unit);
+                Unit { taken: false, ..unit }.enter_into(map);
+            }
+            Ok(())
+        };
+        self.change_map(group, |map| !due(map).is_empty(), settle).await
+    }
+
+    /// Leaves chunks in which nothing is in use to whoever needs some. Yields whether there are any.
+    ///
+    /// First as if this slot had taken them over: who is interrupted in the middle leaves them so.
+    ///
+    /// # Errors
+    /// Not all nodes answer; no memory for the map's record. Nothing is lost by it.
+    pub(crate) async fn leave_empty<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        board: &(impl Board + ?Sized),
+    ) -> Result<bool, Error> {
+        let _inside = self.gate.enter().await;
+        // Of what is missing there is none, and records for the map are needed to leave the rest.
+        let keep = [Some(self.records()), self.wanted.get()];
+        let keep = |class: Class| keep.iter().flatten().any(|kind: &Kind| kind.class == class);
+        let empty = |map: &[u32]| -> Vec<Unit> {
+            self.own(map)
+                .filter(|unit| !keep(unit.class) && self.recycler.is_empty(unit.first))
+                .collect()
+        };
+        let left = RefCell::new(Vec::new());
+        let set_apart = |map: &mut [u32]| {
+            *left.borrow_mut() = empty(map);
+            for unit in left.borrow().iter() {
+                self.close(unit);
+                Unit { taken: true, ..*unit }.enter_into(map);
+            }
+            Ok(())
+        };
+        if !self.change_map(group, |map| !empty(map).is_empty(), set_apart).await? {
+            return Ok(false);
+        }
+        for unit in left.borrow().iter() {
+            self.clear(group, unit).await?;
+            self.pass_on(board, unit);
+        }
+        let is_left = |unit: &Unit| left.borrow().iter().any(|left| left.first == unit.first);
+        let apart = |map: &[u32]| -> Vec<Unit> { self.taken_units(map).filter(is_left).collect() };
+        let leave = |map: &mut [u32]| {
+            apart(map).iter().for_each(|unit| unit.take_out_of(map));
+            Ok(())
+        };
+        self.change_map(group, |map| !apart(map).is_empty(), leave).await
+    }
+
+    /// Units that this slot has taken over and may not use yet.
+    pub(super) fn taken_units<'m>(&self, map: &'m [u32]) -> impl Iterator<Item = Unit> + use<'m> {
+        let slot = self.slot;
+        units(map).filter(move |unit| unit.owner == slot && unit.taken)
+    }
+
+    /// Hands nothing out of a unit any more.
+    fn close(&self, unit: &Unit) {
+        self.known.borrow_mut().retain(|&(chunk, _)| chunk != unit.first);
+        self.arenas.borrow_mut().retain(|arena| arena.chunk != unit.first);
+        self.recycler.keep(|chunk| chunk != unit.first);
+    }
+
+    /// Sets all of a unit to zeros, at every node.
+    async fn clear<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        unit: &Unit,
+    ) -> Result<(), Error> {
+        let words = self.geometry.chunk_granules() as usize * GRANULE_WORDS;
+        let zeros = vec![0; words.min(PIECE)];
+        let pieces: Vec<usize> =
+            (unit.first * words..(unit.first + unit.chunks) * words).step_by(zeros.len()).collect();
+        for pieces in pieces.chunks(MAX_VERBS) {
+            let verbs: Vec<Verb<'_>> = pieces
+                .iter()
+                .map(|&at| Verb::Write { at: Address(at as u64), head: &zeros, tail: &[] })
+                .collect();
+            group.everywhere(|node| group.fabric().post(node, &verbs), |_, _| {}).await?;
+        }
+        Ok(())
+    }
+
+    fn pass_on(&self, board: &(impl Board + ?Sized), unit: &Unit) {
+        let granules = self.geometry.chunk_granules();
+        let first = Pointer(unit.first as u64 * granules);
+        board.passed_on(first, unit.chunks as u64 * granules);
+    }
+}

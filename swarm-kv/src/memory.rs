@@ -1,0 +1,219 @@
+//! What a client does when memory runs out.
+//!
+//! Most memory comes back by itself, as clients write (see [`recycle`](crate::heap::recycle)). An
+//! operation that finds none looks for more before it reports a full pool, each place only if those
+//! before had none: what is on its way back; chunks whose slots have no holder; its own chunks, by a
+//! [collection](crate::collect), and those in which nothing is in use any more, for objects of another
+//! size; last, half of what the client has that has the most.
+//!
+//! The operation begins again each time. None of this happens while it is under way: memory comes
+//! back only when operations are over.
+
+use swarm_core::clock::Clock;
+use swarm_core::fabric::Fabric;
+use swarm_core::register::Protocol;
+
+use crate::client::Client;
+use crate::collect::Progress;
+use crate::error::Error;
+
+/// Nanoseconds between looks at whether others' operations are over.
+const PAUSE: u64 = 100_000;
+
+/// Times that a search tries all there is.
+const ROUNDS: usize = 3;
+
+/// What a search tries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    /// Chunks whose slots have no holder.
+    Vacant,
+    /// Garbage. Each time some may come to light that the time before has unmapped.
+    Collect,
+    /// Others' chunks for objects of the same size: a share of those.
+    Alike,
+    /// Chunks in which nothing is in use, for objects of another size.
+    Empty,
+    /// Any chunks of others.
+    Share,
+}
+
+const STEPS: [Step; 8] = {
+    use Step::{Alike, Collect, Empty, Share, Vacant};
+    [Vacant, Collect, Alike, Collect, Empty, Share, Collect, Empty]
+};
+
+/// How far an operation's search for memory has come.
+struct Search {
+    /// When it began.
+    since: u64,
+    /// How many steps were taken.
+    steps: usize,
+    /// Whether they found anything: others may have been quicker to use it.
+    found: bool,
+    /// How often all steps were taken.
+    rounds: usize,
+    /// Until when this one waits for others.
+    wait_until: u64,
+}
+
+impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
+    /// What `operation` comes to, which needs memory. Begins it again where there is none, as long as
+    /// memory is coming back.
+    pub(crate) async fn with_memory<T>(
+        &self,
+        operation: impl AsyncFn() -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let now = self.group.clock().now();
+        let wait_until = now + self.memory_wait;
+        let mut search = Search { since: now, steps: 0, found: false, rounds: 0, wait_until };
+        loop {
+            let here = self.here();
+            let full = match operation().await {
+                Err(full @ Error::Full(_)) => full,
+                told => return told,
+            };
+            drop(here);
+            if !self.find_memory(&mut search).await? {
+                return Err(full);
+            }
+        }
+    }
+
+    /// Looks for garbage in all that this client's chunks hold, and takes in what can be used again.
+    /// Yields how many objects were found, or nothing if others' operations take too long: then the
+    /// next call goes on.
+    ///
+    /// Clients do so by themselves before they report a full pool; for a program that has nothing
+    /// better to do, so that no operation has to wait for it. Takes a roundtrip for each key of the
+    /// pool and two for each bucket, and some for each of this client's objects of which it does not
+    /// know what they hold. Waits for operations that others have under way, but not for those that
+    /// begin meanwhile.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost, and the next one begins anew or goes on.
+    ///
+    /// # Errors
+    /// Not all memory nodes answer: what one that is dead may still name is not used again.
+    pub async fn collect(&self) -> Result<Option<usize>, Error> {
+        let _alone = self.searching.enter().await;
+        let found = self.collect_garbage().await?;
+        self.memory_back().await?;
+        Ok(found.map(|(garbage, _)| garbage))
+    }
+
+    /// How much garbage there was, and whether there may be more next time.
+    async fn collect_garbage(&self) -> Result<Option<(usize, bool)>, Error> {
+        let since = self.group.clock().now();
+        loop {
+            match self.collect_step().await? {
+                Progress::Going => {}
+                Progress::Waiting => {
+                    if self.group.clock().now().saturating_sub(since) > self.memory_wait {
+                        return Ok(None);
+                    }
+                    self.group.pause(PAUSE).await;
+                }
+                Progress::Done { garbage, more } => return Ok(Some((garbage, more))),
+            }
+        }
+    }
+
+    /// Whether some memory may have come back.
+    #[cold]
+    async fn find_memory(&self, search: &mut Search) -> Result<bool, Error> {
+        let Some(presence) = &self.presence else { return Ok(false) };
+        let _alone = self.searching.enter().await;
+        if self.memory_back().await? {
+            return Ok(true);
+        }
+        let now = self.group.clock().now();
+        let wanted = self.heap.wanted();
+        let is_fruitless = |(kind, until)| wanted == Some(kind) && now < until;
+        if search.steps + search.rounds == 0 && self.fruitless.get().is_some_and(is_fruitless) {
+            return Ok(false);
+        }
+        let is_coming = self.heap.recycler.waits(presence.board().epoch()) || self.heap.is_taking();
+        if now < search.wait_until && is_coming {
+            self.group.pause(PAUSE).await;
+            return Ok(true);
+        }
+        loop {
+            let Some(&step) = STEPS.get(search.steps) else {
+                search.rounds += 1;
+                if !std::mem::take(&mut search.found) || search.rounds == ROUNDS {
+                    break;
+                }
+                search.steps = 0;
+                continue;
+            };
+            search.steps += 1;
+            search.wait_until = self.group.clock().now() + self.memory_wait;
+            match self.take_step(step, search).await {
+                Ok(true) => return Ok(true),
+                // Without an answer of every node, and a record for the heap map, there are other
+                // steps.
+                Ok(false) | Err(Error::Replication(_) | Error::Full(_) | Error::Contended) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        // A pool that stays full is searched half of the time at most.
+        let now = self.group.clock().now();
+        self.fruitless.set(wanted.map(|kind| (kind, now + now.saturating_sub(search.since))));
+        Ok(false)
+    }
+
+    /// Whether a step of a search promises memory.
+    async fn take_step(&self, step: Step, search: &mut Search) -> Result<bool, Error> {
+        let Some(presence) = &self.presence else { return Ok(false) };
+        let board = presence.board();
+        match step {
+            Step::Collect => {
+                let (garbage, more) = self.collect_garbage().await?.unwrap_or_default();
+                search.found |= garbage > 0 || more;
+                Ok(garbage > 0)
+            }
+            Step::Vacant => {
+                let _here = self.here();
+                // Whoever had the slot before may have left some half-way.
+                let taken = self.heap.take_vacant(&self.group, board).await?;
+                self.heap.announce(board);
+                Ok(taken || self.heap.is_taking())
+            }
+            Step::Alike | Step::Share => {
+                let _here = self.here();
+                let taken = self.heap.take_share(&self.group, step == Step::Alike).await?;
+                self.heap.announce(board);
+                Ok(taken)
+            }
+            Step::Empty => {
+                let _here = self.here();
+                let left = self.heap.leave_empty(&self.group, board).await?;
+                search.found |= left;
+                Ok(left)
+            }
+        }
+    }
+
+    /// Takes in what came back and has to be reset, and what was taken over. Yields whether there is
+    /// any.
+    async fn memory_back(&self) -> Result<bool, Error> {
+        let Some(presence) = &self.presence else { return Ok(false) };
+        presence.settle(self.group.fabric());
+        let board = presence.board();
+        board.advance();
+        let _here = self.here();
+        let back = async {
+            self.heap.know_own(&self.group).await?;
+            let epoch = board.epoch();
+            let each = |place: &_| board.reclaimed(place);
+            let reset = self.heap.reset_due(&self.group, epoch, each).await? > 0;
+            Ok(self.heap.make_own(&self.group, board).await? || reset)
+        };
+        match back.await {
+            // A node that does not answer pins what it may still name.
+            Err(Error::Replication(_) | Error::Full(_) | Error::Contended) => Ok(false),
+            told => told,
+        }
+    }
+}
