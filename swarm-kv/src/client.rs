@@ -275,7 +275,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let delete = self.with_memory(async || {
             let hash = self.check(key, &[])?;
             let _turn = self.turn(hash).await;
-            self.delete_now(hash, key).await
+            self.delete_now(hash, key).await?;
+            self.fruitless.set(None);
+            Ok(())
         });
         let (result, tally) = self.group.fabric().track(delete).await;
         self.count(|counters| &mut counters.delete, tally);

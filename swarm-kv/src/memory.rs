@@ -20,6 +20,8 @@ use crate::error::Error;
 /// Nanoseconds between looks at whether others' operations are over.
 const PAUSE: u64 = 100_000;
 
+/// Nanoseconds at most for which a search that found nothing is believed: others delete keys.
+const LONGEST_BELIEF: u64 = 10_000_000;
 /// Times that a search tries all there is.
 const ROUNDS: usize = 3;
 
@@ -157,9 +159,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 Err(error) => return Err(error),
             }
         }
-        // A pool that stays full is searched half of the time at most.
+        // A pool that stays full is searched half of the time at most, or once in a while.
         let now = self.group.clock().now();
-        self.fruitless.set(wanted.map(|kind| (kind, now + now.saturating_sub(search.since))));
+        let waits = now.saturating_sub(search.since).min(LONGEST_BELIEF);
+        self.fruitless.set(wanted.map(|kind| (kind, now + waits)));
         Ok(false)
     }
 

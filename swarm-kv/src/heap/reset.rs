@@ -26,7 +26,7 @@ struct Due<'h> {
 }
 
 impl Due<'_> {
-    fn is_over(mut self) {
+    fn done(mut self) {
         let objects = std::mem::take(&mut self.objects);
         match self.kind {
             Some(kind) => self.heap.recycler.renewed(kind, &objects),
@@ -65,7 +65,7 @@ impl Heap {
             self.reset(group, kind, &due.objects).await?;
             reset += due.objects.len();
             due.objects.iter().filter_map(|&o| self.place(kind, o)).for_each(|p| each(&p));
-            due.is_over();
+            due.done();
         }
         Ok(reset)
     }

@@ -167,11 +167,12 @@ impl Heap {
         if !self.change_map(group, |map| !empty(map).is_empty(), set_apart).await? {
             return Ok(false);
         }
-        for unit in left.borrow().iter() {
+        let left = left.into_inner();
+        for unit in &left {
             self.clear(group, unit).await?;
             self.pass_on(board, unit);
         }
-        let is_left = |unit: &Unit| left.borrow().iter().any(|left| left.first == unit.first);
+        let is_left = |unit: &Unit| left.iter().any(|left| left.first == unit.first);
         let apart = |map: &[u32]| -> Vec<Unit> { self.taken_units(map).filter(is_left).collect() };
         let leave = |map: &mut [u32]| {
             apart(map).iter().for_each(|unit| unit.take_out_of(map));
