@@ -70,7 +70,7 @@ impl Play {
     /// What nobody needs comes back to a client and is used again.
     fn use_again<C: Clock + 'static>(&mut self, story: &Teller<C>) {
         self.get_back(story);
-        let values = (0..24).map(|n| (OTHER, Call::Update(903 + 4 * n)));
+        let values = (0..64).map(|n| (OTHER, Call::Update(903 + 4 * n)));
         let calls = [(OTHER, Call::Insert(900))].into_iter().chain(values);
         self.all(story, calls.collect(), &NODES);
     }
