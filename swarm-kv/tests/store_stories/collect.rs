@@ -105,7 +105,9 @@ fn what_lies_below_a_dead_writers_guess_is_no_garbage() {
     let mut play = Play::recycling(CAPACITY, 6);
     let client = play.patient(NEXT);
     let rival = play.client(ASTRAY, LoneClock::new(1_000_000), 1 << 40);
-    play.all(&client, vec![(0, Call::Insert(800)), (0, Call::Update(803))], &NODES);
+    // The first update moves the key, the second is an ordinary one.
+    let calls = [Call::Insert(800), Call::Update(803), Call::Update(811)];
+    play.all(&client, calls.into_iter().map(|call| (0, call)).collect(), &NODES);
     play.all(&rival, warm(), &NODES);
     play.settle(&[NEXT, ASTRAY]);
     play.begin(&rival, vec![(0, Call::Update(807))]);
@@ -119,7 +121,7 @@ fn what_lies_below_a_dead_writers_guess_is_no_garbage() {
     let reader = play.hasty(LAST);
     let others: Vec<_> = NODES.into_iter().filter(|&node| node != only).collect();
     play.all(&reader, vec![(0, Call::Get)], &others);
-    assert_eq!(play.last(), Some(Answer::Value(Some(803))));
+    assert_eq!(play.last(), Some(Answer::Value(Some(811))));
     play.is_linearizable();
 }
 
