@@ -167,14 +167,16 @@ fn a_full_pool_takes_inserts_again_after_deletes() {
         stored += 1;
     }
     println!("{stored} keys");
+    // From then on a few buffers are kept for values that take others' place.
+    let back = stored / 2 - 8;
     for round in 0..3 {
-        for n in 0..stored {
+        for n in (0..back).chain(stored / 2..stored) {
             assert_eq!(client.get(&key(n)).expect("a get").expect("there").len(), 900);
         }
         for n in 0..stored / 2 {
             client.delete(&key(n)).expect("a delete");
         }
-        for n in 0..stored / 2 {
+        for n in 0..back {
             let again = client.insert(&key(n), &[round; 900]);
             again.unwrap_or_else(|error| panic!("round {round}, after {n} of {stored}: {error}"));
         }
