@@ -77,7 +77,8 @@ fn clients_that_claim_at_once_are_not_told_early_that_the_pool_is_full() {
     let ends = fill(&pool, 1000, 20_000);
     for End { stored, why, used } in &ends {
         assert!(matches!(why, Error::Full(_)), "after {stored}: {why}");
-        assert_eq!(*used, pool.geometry().capacity, "after {stored}: {why}");
+        // A share is kept for values that take others' place.
+        assert!(*used >= pool.geometry().capacity / 16 * 15, "{used} after {stored}: {why}");
     }
     let stored: usize = ends.iter().map(|end| end.stored).sum();
     println!("{stored} values of 1,000 bytes by {CLIENTS} clients in nodes of 32 MiB");
