@@ -8,7 +8,7 @@ use swarm_core::history::{Answer, BUDGET, Recorder, check_key};
 use swarm_core::layout::{Identity, buffer, header, register};
 use swarm_core::safe_guess::SafeGuess;
 use swarm_core::sim::{Outcome, Setup, Sim, SimFabric};
-use swarm_core::words::{Pointer, Stamp, WriteNumber};
+use swarm_core::words::{Pointer, Stamp, StampFlags, Timestamp, WriteNumber};
 
 const N0: NodeId = NodeId(0);
 const N1: NodeId = NodeId(1);
@@ -507,4 +507,47 @@ fn a_story_can_be_left_to_chance() {
     story.read(2);
     assert_eq!(story.sim.run(100_000), Outcome::Done);
     story.is_linearizable();
+}
+
+/// A CAS fails at node 1 since another client shares the slot, and before the READ behind it a mover
+/// freezes that. The write is complete at the other nodes; the next one must not thaw the slot.
+#[test]
+fn a_frozen_slot_stays_frozen() {
+    let p = 1;
+    let mut story = Story::new(0, &ALL);
+    story.write(p, &[100, 200, 300]);
+    story.sim.roundtrip(p, &[N0, N1]);
+    assert_eq!(story.answer(0), Some(Answer::Done));
+    // What the first write leaves to do in the background.
+    while story.sim.on_their_way(p, N1) > 1 {
+        story.sim.take_chains(p, N1, 1);
+    }
+    let slot = place(story.home).at(N1, story.nodes).plus(register::SLOTS_AT + p);
+    let held = Stamp(story.sim.word(N1, slot));
+    let later = |ticks| {
+        let timestamp = Timestamp(FORMAT.timestamp(held).0 + ticks);
+        FORMAT.stamp(timestamp, FORMAT.pointer(held), StampFlags::empty())
+    };
+    // Nothing is heard of any node until all three are asked.
+    story.sim.set_clock(p, 1 << 20, 0);
+    while story.sim.on_their_way(p, N2) == 0 {
+        story.sim.poll_once(p);
+    }
+    assert_ne!(held, later(0));
+    story.sim.set_word(N1, slot, later(0).0);
+    story.sim.take_verbs(p, N1, 2);
+    let frozen = later(1 << 12).frozen();
+    story.sim.set_word(N1, slot, frozen.0);
+    story.sim.take_all(p, N1);
+    story.sim.deliver(p, N1);
+    story.sim.poll_once(p);
+    for node in [N0, N2] {
+        story.sim.take_all(p, node);
+        story.sim.deliver(p, node);
+    }
+    story.sim.poll_once(p);
+    assert_eq!(story.answer(1), Some(Answer::Done));
+    assert!(story.sim.on_their_way(p, N1) > 1, "the third write is, too");
+    story.sim.take_all(p, N1);
+    assert_eq!(story.slot(p, N1), frozen.0);
 }

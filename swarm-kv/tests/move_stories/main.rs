@@ -3,7 +3,9 @@
 //! A client whose clock is far ahead of a register's birth finds the register's timestamps at their
 //! end, and moves its key.
 
+mod majorities;
 #[expect(dead_code, reason = "what random schedules alone make use of")]
+#[path = "../store_sim_common/mod.rs"]
 mod store_sim_common;
 
 use std::cell::Cell;
@@ -55,15 +57,20 @@ impl Drop for Play {
 }
 
 impl Play {
-    /// Key 0 is there, and all but the last two know where.
+    /// Key 0 is there, and all but the last two know where. No node is ever late.
     fn new() -> Self {
+        Self::late_after(1 << 55)
+    }
+
+    /// Likewise, and nodes are late after so many nanoseconds.
+    fn late_after(late: u64) -> Self {
         let sim = Sim::new(&Setup { words: CAPACITY / 8, ..Setup::new(1, 3, CLIENTS) });
         let (recorder, hung_up) = (Recorder::new(), Rc::<Cell<bool>>::default());
         let geometry = Geometry::new(3, CAPACITY, 16, 7).expect("a small geometry");
         let geometry = Geometry { bucket_bits: 0, ..geometry };
         let story = |(id, now): (usize, u64)| {
             let line = Line { inner: sim.fabric(id), hung_up: Rc::clone(&hung_up) };
-            let (who, patience) = ((id, id, id as u64 + 1), (1 << 55, 1 << 60));
+            let (who, patience) = ((id, id, id as u64 + 1), (late, 1 << 60));
             let connection = (line, LoneClock::new(now));
             Rc::new(Story::new(connection, geometry, who, patience, &recorder))
         };

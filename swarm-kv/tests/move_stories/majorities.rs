@@ -1,0 +1,155 @@
+//! Moves whose clients reach different majorities.
+
+use swarm_core::fabric::NodeId;
+use swarm_core::history::{Answer, Call};
+
+use super::{ENOUGH, FILLERS, MOVE, MOVES, MOVES_AGAIN, NODES, Play, READER, RIVAL, STUCK};
+
+/// Nanoseconds after which a client asks a third node.
+const LATE: u64 = 2_000;
+
+/// One node, and the other two.
+fn apart() -> impl Iterator<Item = (NodeId, Vec<NodeId>)> {
+    let others = |one| NODES.into_iter().filter(move |&node| node != one).collect();
+    NODES.into_iter().map(move |one| (one, others(one)))
+}
+
+/// So many roundtrips of a client to these nodes, or fewer if its operation ends.
+fn rounds(play: &mut Play, id: usize, most: usize, nodes: &[NodeId]) {
+    (0..most).for_each(|_| play.sim.roundtrip(id, nodes));
+}
+
+/// Plays with more and more roundtrips before the turn, until an operation is over by then.
+fn until_over(mut over: impl FnMut(usize) -> bool) {
+    let over = (0..ENOUGH).find(|&turn| over(turn));
+    assert!(over.expect("it ends") > 0, "it takes some roundtrips");
+}
+
+fn ends(play: &mut Play, id: usize, nodes: &[NodeId]) {
+    assert!(play.sim.finish(id, nodes), "client {id} does not end");
+}
+
+/// Everybody looks, and the histories are judged.
+fn judged(play: &mut Play, what: impl std::fmt::Debug) {
+    play.all(&[READER, RIVAL, STUCK].map(|id| (id, 0, Call::Get)), &NODES);
+    play.is_linearizable(what);
+}
+
+/// A mover has one node's answer, and meanwhile a write is complete at the others: what it takes
+/// along is what a majority shows.
+#[test]
+fn a_move_waits_for_a_majority() {
+    for (one, others) in apart() {
+        until_over(|turn| {
+            let mut play = Play::late_after(LATE);
+            play.begin(MOVE);
+            rounds(&mut play, MOVES, turn, &NODES);
+            let over = play.sim.tasks(MOVES) == 0;
+            rounds(&mut play, MOVES, 3, &[one]);
+            play.all(&[(RIVAL, 0, Call::Update(9))], &others);
+            ends(&mut play, MOVES, &NODES);
+            judged(&mut play, (one, turn));
+            over
+        });
+    }
+}
+
+/// An update that came too late is about to be at a majority under its new timestamp, and is at one
+/// node. A reader finds it there, and then a move freezes the others: what the reader returns must
+/// be what the move takes along.
+#[test]
+fn what_a_reader_returns_is_what_moves() {
+    for (one, others) in apart() {
+        for &second in &others {
+            for looks in 0..4 {
+                until_over(|turn| {
+                    let mut play = Play::late_after(LATE);
+                    play.begin((STUCK, 0, Call::Update(1)));
+                    play.all(&[(RIVAL, 0, Call::Update(13))], &NODES);
+                    rounds(&mut play, STUCK, turn, &NODES);
+                    let over = play.sim.tasks(STUCK) == 0;
+                    play.sim.take_all(STUCK, one);
+                    play.begin((READER, 0, Call::Get));
+                    rounds(&mut play, READER, looks, &[one, second]);
+                    play.all(&[MOVE], &others);
+                    ends(&mut play, READER, &NODES);
+                    play.all(&[(RIVAL, 0, Call::Get)], &NODES);
+                    ends(&mut play, STUCK, &NODES);
+                    judged(&mut play, (one, second, looks, turn));
+                    over
+                });
+            }
+        }
+    }
+}
+
+/// A writer whose update is at one node meets a move, and moves the key on: its own majority shows
+/// the update. But it comes second, and what the first one saw is without.
+#[test]
+fn who_comes_second_goes_by_the_first() {
+    for (one, others) in apart() {
+        until_over(|frozen| {
+            let mut over = false;
+            until_over(|turn| {
+                let mut play = Play::late_after(LATE);
+                play.begin((STUCK, 0, Call::Update(1)));
+                play.sim.take_all(STUCK, one);
+                play.begin(MOVE);
+                rounds(&mut play, MOVES, frozen, &others);
+                over = play.sim.tasks(MOVES) == 0;
+                rounds(&mut play, STUCK, turn, &[one, others[0]]);
+                let second_is_over = play.sim.tasks(STUCK) == 0;
+                // Its own way on, or it would say so: that takes another value along.
+                play.all(&[(MOVES_AGAIN, 0, Call::Get)], &others);
+                ends(&mut play, STUCK, &NODES);
+                play.all(&[(RIVAL, 0, Call::Get)], &NODES);
+                ends(&mut play, MOVES, &NODES);
+                judged(&mut play, (one, frozen, turn));
+                second_is_over
+            });
+            over
+        });
+    }
+}
+
+/// A key was deleted, and who deleted it is dead. Somebody begins to move it, with one node away, and
+/// dies. The next to change the bucket, with a node away too, brings what was proposed to the others,
+/// newborn and all: it is born deleted there as well, whoever looks.
+#[test]
+fn a_deleted_key_that_is_moved_stays_deleted() {
+    for (_, others) in apart() {
+        for (_, looks) in apart() {
+            for lands in [&others[..1], &others[1..], &others[..]] {
+                until_over(|turn| is_deleted(&others, lands, turn, &looks));
+            }
+        }
+    }
+}
+
+/// A mover that reaches `others` alone dies, with its last chains landed at `lands`; the look that
+/// counts is at `looks`. True if the move was over.
+fn is_deleted(others: &[NodeId], lands: &[NodeId], turn: usize, looks: &[NodeId]) -> bool {
+    let mut play = Play::late_after(LATE);
+    play.all(&[(MOVES, 0, Call::Get)], &NODES);
+    play.begin((STUCK, 0, Call::Delete));
+    // It has looked at the index, and is in all slots. The index does not say so yet.
+    rounds(&mut play, STUCK, 2, &NODES);
+    dies(&mut play, STUCK);
+    play.all(&[(READER, 0, Call::Get)], &NODES);
+    assert_eq!(play.last(), Some(Answer::Value(None)));
+    play.begin(MOVE);
+    rounds(&mut play, MOVES, turn, others);
+    let over = play.sim.tasks(MOVES) == 0;
+    lands.iter().for_each(|&node| play.sim.take_all(MOVES, node));
+    dies(&mut play, MOVES);
+    play.all(&[(RIVAL, FILLERS, Call::Insert(5))], others);
+    play.all(&[READER, RIVAL].map(|id| (id, 0, Call::Get)), looks);
+    play.is_linearizable((others, lands, turn, looks));
+    over
+}
+
+/// A client dies, and what it has on its way is lost.
+fn dies(play: &mut Play, id: usize) {
+    NODES.into_iter().for_each(|node| play.sim.lose_chains(id, node));
+    play.sim.crash_client(id);
+}
