@@ -457,7 +457,8 @@ impl Heap {
         &self,
         group: &Group<F, C>,
     ) -> Result<Vec<usize>, Error> {
-        // A claim under way must find the map that goes with its view.
+        // A change under way must not put an older map in this one's place when it is over: somebody
+        // may have taken chunks over since.
         let _inside = self.gate.enter().await;
         self.read_map(group).await?;
         let own: Vec<Unit> = self.own(&self.map.borrow()).collect();
