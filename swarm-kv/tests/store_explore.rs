@@ -1,6 +1,7 @@
 //! Every schedule of a small race in the store, up to a number of surprises: insert against insert,
-//! delete against update, delete against insert, split against insert, each with a reader beside
-//! them, while a node crashes and a client dies.
+//! delete against update, delete against insert, split against insert, moves of a key against each
+//! other, an update and a delete, each with a reader beside them, while a node crashes and a client
+//! dies.
 //!
 //! `SWARM_SURPRISES` and `SWARM_EXPLORED` take the place of the bounds: see
 //! [`explore_or_panic`].
@@ -30,6 +31,13 @@ const WARM: u64 = 200;
 const WARMS: u64 = 5;
 /// As long as what the racers write.
 const WARM_VALUE: u64 = 801;
+/// What clocks show in the beginning.
+const NOW: u64 = 10_000;
+/// By such a clock, the timestamps of a register that is as old as the race are at their end: they
+/// reach 2^51 nanoseconds. Whoever writes it moves its key.
+const LATER: u64 = 1 << 53;
+/// The same for a register that was born [`LATER`].
+const MUCH_LATER: u64 = 1 << 55;
 
 /// What a race is between, and before it.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +52,8 @@ struct Plan {
     fillers: u64,
     /// Whether racers know the bucket.
     known: bool,
+    /// What the clocks of some racers show, from the first one on; those of the others, [`NOW`].
+    clocks: &'static [u64],
 }
 
 /// The clients of a race. Those that are left in the end do not take their leave: they may be dead.
@@ -72,7 +82,7 @@ fn story<C: Clock>(
     (hung_up, recorder): (&Rc<Cell<bool>>, &Recorder),
 ) -> Story<SimFabric, C> {
     let line = Line { inner: sim.fabric(id), hung_up: Rc::clone(hung_up) };
-    Story::new((line, clock), geometry(), (id, id, id as u64 + 1), (late, 1 << 50), recorder)
+    Story::new((line, clock), geometry(), (id, id, id as u64 + 1), (late, 1 << 60), recorder)
 }
 
 /// These operations, one after the other, while nothing else happens.
@@ -99,7 +109,8 @@ impl Plan {
         let (recorder, hung_up) = (Recorder::new(), Rc::<Cell<bool>>::default());
         let book = (&hung_up, &recorder);
         // Nobody is late: who does not answer says so.
-        let lone = |sim: &Sim, id| Rc::new(story(sim, id, LoneClock::new(10_000), 1 << 40, book));
+        let clock = |id| LoneClock::new(self.clocks.get(id).copied().unwrap_or(NOW));
+        let lone = |sim: &Sim, id| Rc::new(story(sim, id, clock(id), 1 << 56, book));
         let racers: Vec<_> = (0..count).map(|id| lone(&sim, id)).collect();
         let creator = lone(&sim, count);
         // Each racer has memory for an insert and a write.
@@ -129,7 +140,13 @@ impl Plan {
             });
         }
         let (heard, cast) = (recorder.clone(), Cast { hung_up, racers });
-        let check = move |sim: &mut Sim| self.check(sim, &cast, &recorder);
+        let check = move |sim: &mut Sim| {
+            self.check(sim, &cast, &recorder)?;
+            // Otherwise nothing was put to the test.
+            let all_are_well = (0..count).all(|id| !sim.is_dead(id));
+            let moved = self.clocks.is_empty() || Self::moves(&cast) > 0;
+            if moved || !all_are_well { Ok(()) } else { Err("no key moves".to_owned()) }
+        };
         let digest = move || digest(&heard.operations());
         Race { sim, racers: count, digest: Box::new(digest), check: Box::new(check) }
     }
@@ -152,6 +169,11 @@ impl Plan {
             let line = |op: &swarm_core::history::Operation| format!("key {}: {op}\n", op.key);
             format!("{wrong}\n{}", history.iter().map(line).collect::<String>())
         })
+    }
+
+    /// How often keys moved.
+    fn moves(cast: &Cast) -> u64 {
+        cast.racers.iter().map(|racer| racer.client.counters().moved).sum()
     }
 
     /// Explores the race chain by chain, up to each of these depths.
@@ -183,10 +205,11 @@ const fn depth(surprises: usize, node_crashes: usize, client_crashes: usize) -> 
 
 /// A node crashes and a client dies, anywhere; and two surprises.
 const DEPTHS: &[Depth] = &[depth(0, 1, 1), depth(2, 0, 0)];
-/// A split takes so many steps that there are too many places for two things.
-const OF_A_SPLIT: &[Depth] = &[depth(0, 1, 0), depth(0, 0, 1), depth(1, 0, 0)];
+/// A split or a move takes so many steps that there are too many places for two things.
+const OF_MANY_STEPS: &[Depth] = &[depth(0, 1, 0), depth(0, 0, 1), depth(1, 0, 0)];
 
-const NOTHING: Plan = Plan { racers: &[], there: 0, deleted: 0, fillers: 0, known: false };
+const NOTHING: Plan =
+    Plan { racers: &[], there: 0, deleted: 0, fillers: 0, known: false, clocks: &[] };
 const READS: &[(u64, Call)] = &[(0, Call::Get), (0, Call::Get)];
 
 #[test]
@@ -234,8 +257,39 @@ fn split_against_insert() {
     let racers: &[&[_]] = &[&[(1, Call::Insert(1))], &[(2, Call::Insert(5))], &[(0, Call::Get)]];
     for known in [false, true] {
         let plan = Plan { racers, there: 1, fillers: 5, known, ..NOTHING };
-        plan.play("split against insert", OF_A_SPLIT);
+        plan.play("split against insert", OF_MANY_STEPS);
     }
+}
+
+/// Who writes by a clock of [`LATER`] moves the key. So does who writes what does not fit in place.
+const MOVE: &[(u64, Call)] = &[(0, Call::Update(21))];
+const MOVED: Plan = Plan { there: 1, known: true, clocks: &[LATER], ..NOTHING };
+
+/// Two move a key from the same register, or the second one moves it on from where the first put it.
+#[test]
+fn move_against_move() {
+    let racers: &[&[_]] = &[MOVE, &[(0, Call::Update(5))], &[(0, Call::Get)]];
+    for clocks in [&[LATER, LATER], &[LATER, MUCH_LATER]] {
+        Plan { racers, clocks, ..MOVED }.play("move against move", OF_MANY_STEPS);
+    }
+}
+
+#[test]
+fn move_against_update() {
+    let racers: &[&[_]] = &[MOVE, &[(0, Call::Update(5))], &[(0, Call::Get)]];
+    Plan { racers, ..MOVED }.play("move against update", OF_MANY_STEPS);
+}
+
+#[test]
+fn move_against_delete() {
+    let racers: &[&[_]] = &[MOVE, &[(0, Call::Delete)], &[(0, Call::Get)]];
+    Plan { racers, ..MOVED }.play("move against delete", OF_MANY_STEPS);
+}
+
+#[test]
+fn move_against_reader() {
+    let racers: &[&[_]] = &[MOVE, READS, READS];
+    Plan { racers, ..MOVED }.play("move against reader", OF_MANY_STEPS);
 }
 
 /// Beside others who put and get, a client dies at each await of each operation, a split among them.
