@@ -6,7 +6,11 @@
 //! `SWARM_SURPRISES` and `SWARM_EXPLORED` take the place of the bounds: see
 //! [`explore_or_panic`].
 
+#[path = "../store_sim_common/board.rs"]
+mod board;
+mod recycle;
 #[expect(dead_code, reason = "what random schedules alone make use of")]
+#[path = "../store_sim_common/mod.rs"]
 mod store_sim_common;
 
 use std::cell::Cell;
@@ -57,12 +61,12 @@ struct Plan {
 }
 
 /// The clients of a race. Those that are left in the end do not take their leave: they may be dead.
-struct Cast {
+struct Cast<C: Clock> {
     hung_up: Rc<Cell<bool>>,
-    racers: Vec<Rc<Story<SimFabric, LoneClock>>>,
+    racers: Vec<Rc<Story<SimFabric, C>>>,
 }
 
-impl Drop for Cast {
+impl<C: Clock> Drop for Cast<C> {
     fn drop(&mut self) {
         self.hung_up.set(true);
         self.racers.clear();
@@ -140,54 +144,71 @@ impl Plan {
             });
         }
         let (heard, cast) = (recorder.clone(), Cast { hung_up, racers });
-        let check = move |sim: &mut Sim| {
-            self.check(sim, &cast, &recorder)?;
-            // Otherwise nothing was put to the test.
-            let all_are_well = (0..count).all(|id| !sim.is_dead(id));
-            let moved = self.clocks.is_empty() || Self::moves(&cast) > 0;
-            if moved || !all_are_well { Ok(()) } else { Err("no key moves".to_owned()) }
-        };
+        let check = move |sim: &mut Sim| self.check(sim, &cast, &recorder);
         let digest = move || digest(&heard.operations());
         Race { sim, racers: count, digest: Box::new(digest), check: Box::new(check) }
     }
 
     /// Each majority that lives is asked for every key in the end.
-    fn check(self, sim: &mut Sim, cast: &Cast, recorder: &Recorder) -> Result<(), String> {
-        let keys = (0..4).chain(FILLERS..FILLERS + self.fillers);
-        let gets: Vec<_> = keys.map(|key| (key, Call::Get)).collect();
-        for away in NODES {
-            let up = |&n: &NodeId| n != away && !sim.is_away(n);
-            let nodes: Vec<_> = NODES.into_iter().filter(up).collect();
-            if nodes.len() >= 2 {
-                let id = self.racers.len() + 1 + away.index();
-                let story = story(sim, id, sim.clock(id), 100, (&cast.hung_up, recorder));
-                do_all(sim, id, Rc::new(story), gets.clone(), &nodes)?;
-            }
+    fn check(
+        self,
+        sim: &mut Sim,
+        cast: &Cast<LoneClock>,
+        recorder: &Recorder,
+    ) -> Result<(), String> {
+        let keys: Vec<u64> = (0..4).chain(FILLERS..FILLERS + self.fillers).collect();
+        judge(sim, cast, recorder, &keys)?;
+        let moved = cast.racers.iter().any(|racer| racer.client.counters().moved > 0);
+        let all_are_well = !(0..self.racers.len()).any(|id| sim.is_dead(id));
+        // Otherwise nothing was put to the test.
+        if self.clocks.is_empty() || moved || !all_are_well {
+            Ok(())
+        } else {
+            Err("no key moved".to_owned())
         }
-        let history = recorder.operations();
-        check(&history, |_| None, BUDGET).map_err(|wrong| {
-            let line = |op: &swarm_core::history::Operation| format!("key {}: {op}\n", op.key);
-            format!("{wrong}\n{}", history.iter().map(line).collect::<String>())
-        })
     }
 
-    /// How often keys moved.
-    fn moves(cast: &Cast) -> u64 {
-        cast.racers.iter().map(|racer| racer.client.counters().moved).sum()
-    }
-
-    /// Explores the race chain by chain, up to each of these depths.
+    /// Explores the race up to each of these depths.
     fn play(self, name: &str, depths: &[Depth]) {
-        for &Depth { surprises, node_crashes, client_crashes } in depths {
-            let bounds = Bounds {
-                grain: Grain::Chain,
-                surprises: Some(surprises),
-                node_crashes,
-                client_crashes,
-                schedules: 1_000_000,
-            };
-            explore_or_panic(name, bounds, || self.begin(1));
+        explore_each(name, depths, || self.begin(1));
+    }
+}
+
+/// Each majority that lives is asked for these keys, and the history is judged.
+fn judge<C: Clock>(
+    sim: &mut Sim,
+    cast: &Cast<C>,
+    recorder: &Recorder,
+    keys: &[u64],
+) -> Result<(), String> {
+    for away in NODES {
+        let up = |&n: &NodeId| n != away && !sim.is_away(n);
+        let nodes: Vec<_> = NODES.into_iter().filter(up).collect();
+        if nodes.len() >= 2 {
+            let id = cast.racers.len() + 1 + away.index();
+            let story = story(sim, id, sim.clock(id), 100, (&cast.hung_up, recorder));
+            let gets = keys.iter().map(|&key| (key, Call::Get)).collect();
+            do_all(sim, id, Rc::new(story), gets, &nodes)?;
         }
+    }
+    let history = recorder.operations();
+    check(&history, |_| None, BUDGET).map_err(|wrong| {
+        let line = |op: &swarm_core::history::Operation| format!("key {}: {op}\n", op.key);
+        format!("{wrong}\n{}", history.iter().map(line).collect::<String>())
+    })
+}
+
+/// Explores a race chain by chain, up to each of these depths.
+fn explore_each(name: &str, depths: &[Depth], begin: impl Fn() -> Race) {
+    for &Depth { surprises, node_crashes, client_crashes } in depths {
+        let bounds = Bounds {
+            grain: Grain::Chain,
+            surprises: Some(surprises),
+            node_crashes,
+            client_crashes,
+            schedules: 1_000_000,
+        };
+        explore_or_panic(name, bounds, &begin);
     }
 }
 

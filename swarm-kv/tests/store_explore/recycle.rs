@@ -1,0 +1,306 @@
+//! Memory that comes back, in every schedule of a small race: a buffer, a register, a bucket's record
+//! are used again while others go by what they remember. Whoever touches memory after its time, as the
+//! [board](crate::board) sees it, fails the race.
+//!
+//! What a client is told by the board is as good as a completion: a state is the same only if all of
+//! that is. See [`Watched`].
+
+use std::cell::{Cell, RefCell};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::rc::Rc;
+
+use send_wrapper::SendWrapper;
+use swarm_core::clock::Clock;
+use swarm_core::epoch::Board;
+use swarm_core::history::{Call, Recorder};
+use swarm_core::layout::Place;
+use swarm_core::sim::explore::{Race, digest};
+use swarm_core::sim::{Setup, Sim, SimFabric};
+use swarm_core::words::Pointer;
+
+use crate::board::{Notes, Seat, Works};
+use crate::store_sim_common::{Line, Story};
+use crate::{CAPACITY, Cast, DEPTHS, Depth, NODES, OF_MANY_STEPS, explore_each, geometry, judge};
+
+/// Nanoseconds that pass when a clock is looked at: so many that nobody waits for long.
+const LOOK: u64 = 10_000;
+
+/// A clock that goes on when its client looks at it, and fast.
+struct Fast(Cell<u64>);
+
+impl Clock for Fast {
+    fn now(&self) -> u64 {
+        self.0.replace(self.0.get() + LOOK)
+    }
+}
+
+type Teller = Rc<Story<SimFabric, Fast>>;
+
+/// What clients said to the board and were told by it.
+#[derive(Default)]
+struct Told {
+    /// Of each client, a hash of all that.
+    hashes: RefCell<Vec<DefaultHasher>>,
+    /// Of each client, since when it has operations under way.
+    since: RefCell<Vec<u64>>,
+    /// How often clients were told to forget places.
+    generation: Cell<u64>,
+}
+
+impl Told {
+    fn print(&self, notes: &Notes) -> u64 {
+        let mut hash = DefaultHasher::new();
+        self.hashes.borrow().iter().for_each(|told| told.finish().hash(&mut hash));
+        (&*self.since.borrow(), self.generation.get(), notes.epoch()).hash(&mut hash);
+        hash.finish()
+    }
+}
+
+/// A client's seat, with a record of what was said.
+struct Watched {
+    seat: Seat,
+    told: SendWrapper<Rc<Told>>,
+    back: SendWrapper<Rc<Back>>,
+    client: usize,
+}
+
+impl Watched {
+    fn tell(&self, what: u8, answer: u64) -> u64 {
+        (what, answer).hash(&mut self.told.hashes.borrow_mut()[self.client]);
+        answer
+    }
+
+    fn is_there(&self, since: u64) {
+        self.told.since.borrow_mut()[self.client] = since;
+    }
+}
+
+impl Board for Watched {
+    fn enter(&self) -> u64 {
+        let epoch = self.seat.enter();
+        self.is_there(epoch);
+        self.tell(0, epoch)
+    }
+
+    fn remain(&self, epoch: u64) {
+        self.seat.remain(epoch);
+        self.is_there(self.tell(1, epoch));
+    }
+
+    fn leave(&self) {
+        self.seat.leave();
+        self.is_there(self.tell(2, 0));
+    }
+
+    fn epoch(&self) -> u64 {
+        self.tell(3, self.seat.epoch())
+    }
+
+    fn generation(&self) -> u64 {
+        self.tell(4, self.seat.generation())
+    }
+
+    fn renew(&self) {
+        self.seat.renew();
+        self.told.generation.set(self.tell(5, self.seat.generation()));
+    }
+
+    fn reclaimed(&self, memory: &Place) {
+        let back = if memory.stride == 0 { &self.back.out_of_place } else { &self.back.homed };
+        back.set(back.get() + 1);
+        self.seat.reclaimed(memory);
+    }
+
+    fn passed_on(&self, first: Pointer, granules: u64) {
+        self.seat.passed_on(first, granules);
+    }
+
+    fn is_attached(&self, slot: usize) -> bool {
+        let attached = self.seat.is_attached(slot);
+        self.tell(6, u64::from(attached)) == 1
+    }
+
+    fn advance(&self) -> u64 {
+        self.tell(7, self.seat.advance())
+    }
+}
+
+/// How often memory came back, in all schedules of a race together.
+#[derive(Default)]
+struct Back {
+    /// Registers and cells.
+    homed: Cell<u64>,
+    /// Buffers and records.
+    out_of_place: Cell<u64>,
+}
+
+/// What a client does.
+#[derive(Clone, Copy, Debug)]
+enum Deed {
+    /// An operation on a key.
+    Call(u64, Call),
+    /// Others look whether the epoch can move on.
+    Tick,
+    /// A collection.
+    Collect,
+}
+
+use Deed::{Collect, Tick};
+
+const fn insert(key: u64, value: u64) -> Deed {
+    Deed::Call(key, Call::Insert(value))
+}
+
+const fn update(value: u64) -> Deed {
+    Deed::Call(0, Call::Update(value))
+}
+
+const GET: Deed = Deed::Call(0, Call::Get);
+const DELETE: Deed = Deed::Call(0, Call::Delete);
+
+/// A race against client 0, whose memory comes back.
+#[derive(Clone, Copy)]
+struct Plan {
+    /// What client 0 does before the others learn where key 0 is.
+    before: &'static [Deed],
+    /// What it does when they know.
+    behind: &'static [Deed],
+    /// What each client does in the race.
+    racers: &'static [&'static [Deed]],
+}
+
+/// The clients of a race and what they share.
+struct Stage {
+    recorder: Recorder,
+    notes: Rc<Notes>,
+    told: Rc<Told>,
+    hung_up: Rc<Cell<bool>>,
+}
+
+impl Stage {
+    fn story(&self, sim: &Sim, id: usize, back: &Rc<Back>) -> Teller {
+        let line = Line { inner: sim.fabric(id), hung_up: Rc::clone(&self.hung_up) };
+        let (who, patience) = ((id, id, id as u64 + 1), (1 << 56, 1 << 60));
+        let connection = (line, Fast(Cell::new(10_000)));
+        let story = Story::new(connection, geometry(), who, patience, &self.recorder);
+        self.told.hashes.borrow_mut().push(DefaultHasher::new());
+        self.told.since.borrow_mut().push(0);
+        let seat = Seat::new(&self.notes, sim.fabric(id), id);
+        let told = SendWrapper::new(Rc::clone(&self.told));
+        let back = SendWrapper::new(Rc::clone(back));
+        let watched = Watched { seat, told, back, client: id };
+        Rc::new(Story { client: story.client.recycling(watched), ..story })
+    }
+
+    fn begin(&self, sim: &mut Sim, story: &Teller, deeds: &'static [Deed]) {
+        let (story, works) = (Rc::clone(story), Works::new(&self.notes, story.id));
+        // One of those who do nothing else looks after the epoch.
+        let seat = Seat::new(&self.notes, sim.fabric(story.id), story.id);
+        sim.spawn(story.id, async move {
+            let _works = works;
+            for &deed in deeds {
+                match deed {
+                    Deed::Call(key, call) => match story.call(key, call, None).await {
+                        Ok(()) => {}
+                        Err(gave_up) => assert!(gave_up.is_full(), "{deed:?}: {gave_up:?}"),
+                    },
+                    Tick => drop(seat.advance()),
+                    // Where a node does not answer, nothing is found.
+                    Collect => drop(story.client.collect().await),
+                }
+            }
+        });
+    }
+
+    fn all(&self, sim: &mut Sim, story: &Teller, deeds: &'static [Deed]) {
+        self.begin(sim, story, deeds);
+        assert!(sim.finish(story.id, &NODES), "client {} does not end", story.id);
+        sim.drain();
+    }
+}
+
+impl Plan {
+    /// The race at its beginning.
+    fn begin(self, back: &Rc<Back>) -> Race {
+        let count = self.racers.len();
+        let mut sim = Sim::new(&Setup { words: CAPACITY / 8, ..Setup::new(1, 3, count + 4) });
+        let (recorder, hung_up) = (Recorder::new(), Rc::<Cell<bool>>::default());
+        let (notes, told) = Default::default();
+        let stage = Stage { recorder: recorder.clone(), notes, told, hung_up: hung_up.clone() };
+        let racers: Vec<_> = (0..count).map(|id| stage.story(&sim, id, back)).collect();
+        stage.all(&mut sim, &racers[0], self.before);
+        for (id, racer) in racers.iter().enumerate().skip(1) {
+            const WARM: [Deed; 3] = [insert(201, 801), insert(204, 805), GET];
+            stage.all(&mut sim, racer, if id == 1 { &WARM } else { &WARM[2..] });
+        }
+        stage.all(&mut sim, &racers[0], self.behind);
+        for (racer, deeds) in racers.iter().zip(self.racers) {
+            stage.begin(&mut sim, racer, deeds);
+        }
+        let cast = Cast { hung_up, racers };
+        let heard = recorder.clone();
+        let check = move |sim: &mut Sim| judge(sim, &cast, &recorder, &[0, 1, 2, 3, 4, 5, 6, 7]);
+        let Stage { notes, told, .. } = stage;
+        let digest = move || digest(&heard.operations()).rotate_left(1) ^ told.print(&notes);
+        Race { sim, racers: count, digest: Box::new(digest), check: Box::new(check) }
+    }
+
+    /// Explores the race up to each of these depths. Yields what came back in all.
+    fn play(self, name: &str, depths: &[Depth]) -> Rc<Back> {
+        let back = Rc::<Back>::default();
+        explore_each(name, depths, || self.begin(&back));
+        back
+    }
+}
+
+/// A client's key has a value, and a buffer is left of those that were set aside.
+const WRITTEN: &[Deed] = &[
+    insert(0, 901),
+    update(905),
+    insert(3, 909),
+    insert(6, 913),
+    insert(9, 917),
+    insert(12, 921),
+    insert(15, 925),
+];
+/// It writes again and again, each time into the buffer that the write before the last one left. Behind
+/// a get, all that a write posted is over.
+const WRITES: &[Deed] = &[update(1), GET, Tick, Tick, update(5), GET, Tick, Tick, update(9)];
+
+const BUFFER: Plan = Plan { before: WRITTEN, behind: &[], racers: &[] };
+
+#[test]
+fn a_buffer_is_used_again_beside_readers() {
+    const RACERS: &[&[Deed]] = &[WRITES, &[GET, GET]];
+    let plan = Plan { racers: RACERS, ..BUFFER };
+    let back = plan.play("a buffer used again, and a reader", DEPTHS);
+    assert!(back.out_of_place.get() > 0, "nothing came back");
+}
+
+#[test]
+fn a_buffer_is_used_again_beside_an_update() {
+    const RACERS: &[&[Deed]] = &[WRITES, &[update(13)], &[GET]];
+    let plan = Plan { racers: RACERS, ..BUFFER };
+    let back = plan.play("a buffer used again, and an update", DEPTHS);
+    assert!(back.out_of_place.get() > 0, "nothing came back");
+}
+
+/// The key is there. Then it is deleted, and its bucket names it no more, but others remember it.
+const DELETED: Plan = Plan { before: &[insert(0, 901)], behind: &[DELETE, Collect], racers: &[] };
+/// What it left behind is found and used again.
+const INSERTS: &[Deed] = &[Collect, Collect, insert(0, 1)];
+
+#[test]
+fn a_register_and_a_record_are_used_again() {
+    const OTHERS: [&[&[Deed]]; 4] = [
+        &[INSERTS, &[GET, GET]],
+        &[INSERTS, &[update(13)]],
+        &[INSERTS, &[DELETE]],
+        &[INSERTS, &[insert(0, 17)]],
+    ];
+    for racers in OTHERS {
+        let name = format!("a register used again, and {:?}", racers[1]);
+        let back = Plan { racers, ..DELETED }.play(&name, OF_MANY_STEPS);
+        assert!(back.homed.get() > 0 && back.out_of_place.get() > 0, "nothing came back");
+    }
+}
