@@ -128,10 +128,12 @@ impl Recycler {
         }
     }
 
-    /// Whether every object of this chunk is at hand, and nobody holds one any more.
-    pub(super) fn is_empty(&self, chunk: usize) -> bool {
+    /// Whether every object of this chunk is at hand, or retired [`GRACE`] epochs before `epoch`: then
+    /// nobody holds one any more. Buffers of a size that this client writes no more stay retired.
+    pub(super) fn is_empty(&self, chunk: usize, epoch: u64) -> bool {
         let waits = |retired: &VecDeque<(u64, Pointer)>| {
-            retired.iter().any(|(_, object)| self.geometry.chunk_of(*object) == chunk)
+            let mut held = retired.iter().filter(|(retired, _)| retired + GRACE > epoch);
+            held.any(|(_, object)| self.geometry.chunk_of(*object) == chunk)
         };
         self.ledgers.borrow().is_idle(chunk)
             && !self.shelves.borrow().iter().any(|s| waits(&s.retired) || waits(&s.swept))

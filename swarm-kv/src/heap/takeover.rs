@@ -150,9 +150,11 @@ impl Heap {
         // Of what is missing there is none, and records for the map are needed to leave the rest.
         let keep = [Some(self.records()), self.wanted.get()];
         let keep = |class: Class| keep.iter().flatten().any(|kind: &Kind| kind.class == class);
+        // Who may still hold what was retired since may still write there.
+        let epoch = board.epoch();
         let empty = |map: &[u32]| -> Vec<Unit> {
             self.own(map)
-                .filter(|unit| !keep(unit.class) && self.recycler.is_empty(unit.first))
+                .filter(|unit| !keep(unit.class) && self.recycler.is_empty(unit.first, epoch))
                 .collect()
         };
         let left = RefCell::new(Vec::new());

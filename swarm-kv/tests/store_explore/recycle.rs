@@ -20,7 +20,7 @@ use swarm_core::words::Pointer;
 
 use crate::board::{Notes, Seat, Works};
 use crate::store_sim_common::{Line, Story};
-use crate::{CAPACITY, Cast, DEPTHS, Depth, NODES, OF_MANY_STEPS, explore_each, geometry, judge};
+use crate::{CAPACITY, Cast, Depth, NODES, OF_MANY_STEPS, depth, explore_each, geometry, judge};
 
 /// Nanoseconds that pass when a clock is looked at: so many that nobody waits for long.
 const LOOK: u64 = 10_000;
@@ -253,19 +253,14 @@ impl Plan {
     }
 }
 
-/// A client's key has a value, and a buffer is left of those that were set aside.
-const WRITTEN: &[Deed] = &[
-    insert(0, 901),
-    update(905),
-    insert(3, 909),
-    insert(6, 913),
-    insert(9, 917),
-    insert(12, 921),
-    insert(15, 925),
-];
-/// It writes again and again, each time into the buffer that the write before the last one left. Behind
-/// a get, all that a write posted is over.
-const WRITES: &[Deed] = &[update(1), GET, Tick, Tick, update(5), GET, Tick, Tick, update(9)];
+/// A client's key has a value, and two buffers are left of those that were set aside.
+const WRITTEN: &[Deed] =
+    &[insert(0, 901), update(905), insert(3, 909), insert(6, 913), insert(9, 917), insert(12, 921)];
+/// It writes again and again: what its first two writes took the place of comes back with the third,
+/// one to be used at once and one for later. Behind a get, all that a write posted is over.
+const WRITES: &[Deed] = &[update(1), update(5), GET, Tick, Tick, update(9), GET, update(17)];
+/// There are few enough places for three things.
+const OF_FEW_STEPS: &[Depth] = &[depth(0, 1, 1), depth(1, 1, 0), depth(2, 0, 0)];
 
 const BUFFER: Plan = Plan { before: WRITTEN, behind: &[], racers: &[] };
 
@@ -273,7 +268,7 @@ const BUFFER: Plan = Plan { before: WRITTEN, behind: &[], racers: &[] };
 fn a_buffer_is_used_again_beside_readers() {
     const RACERS: &[&[Deed]] = &[WRITES, &[GET, GET]];
     let plan = Plan { racers: RACERS, ..BUFFER };
-    let back = plan.play("a buffer used again, and a reader", DEPTHS);
+    let back = plan.play("a buffer used again, and a reader", OF_FEW_STEPS);
     assert!(back.out_of_place.get() > 0, "nothing came back");
 }
 
@@ -281,7 +276,7 @@ fn a_buffer_is_used_again_beside_readers() {
 fn a_buffer_is_used_again_beside_an_update() {
     const RACERS: &[&[Deed]] = &[WRITES, &[update(13)], &[GET]];
     let plan = Plan { racers: RACERS, ..BUFFER };
-    let back = plan.play("a buffer used again, and an update", DEPTHS);
+    let back = plan.play("a buffer used again, and an update", OF_FEW_STEPS);
     assert!(back.out_of_place.get() > 0, "nothing came back");
 }
 

@@ -2,6 +2,7 @@
 
 #[path = "../store_sim_common/board.rs"]
 mod board;
+mod chunks;
 mod collect;
 mod moves;
 mod play;
