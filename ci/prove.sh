@@ -19,8 +19,8 @@ fi
 unset SWARM_SEED SWARM_SCHEDULES SWARM_SURPRISES SWARM_EXPLORED SWARM_ADVERSARIES SWARM_SHRINK
 began=$SECONDS
 parts=()
-# A register's schedule is the cheapest and a store's the dearest.
-register=$((millions * 400000)) cell=$((millions * 500000)) store=$((millions * 100000))
+# A register's schedule is the cheapest and a store's the dearest. Registers have two protocols.
+register=$((millions * 200000)) cell=$((millions * 400000)) store=$((millions * 100000))
 explored=2000000 explored_store=200000 adversaries=100000 mutated=100000 fuzzed=600 tortured=60
 mutations=()
 if [[ -n "${SWARM_REHEARSE:-}" ]]; then
@@ -42,13 +42,27 @@ part() {
     parts+=("$name ($((SECONDS - at)) s)")
 }
 checks() { cargo test --quiet --locked --profile prove --no-default-features "$@" -- --nocapture; }
+# The first $1 schedules of a test, a share of them for each processor.
+schedules() {
+    local all="$1" at="${SWARM_FIRST:-0}" worker share workers running=() failed=0
+    shift
+    checks "$@" --no-run
+    workers=$(nproc)
+    for ((worker = 0; worker < workers; worker++)); do
+        share=$((all / workers + (worker < all % workers)))
+        SWARM_FIRST=$at SWARM_SCHEDULES=$share checks "$@" &
+        running+=("$!")
+        at=$((at + share))
+    done
+    for worker in "${running[@]}"; do wait "$worker" || failed=1; done
+    return "$failed"
+}
 
-SWARM_SCHEDULES=$register part "registers, $register schedules from ${SWARM_FIRST:-0} on" \
-    checks -p swarm-core --test register_sim
-SWARM_SCHEDULES=$cell part "cells, $cell schedules" checks -p swarm-core --test cell_sim
-SWARM_SCHEDULES=$store part "the store, $store schedules" checks -p swarm-kv --test store_sim
-SWARM_SCHEDULES=$store part "memory that comes back, $store schedules" \
-    checks -p swarm-kv --test recycle_sim
+part "registers, twice $register schedules from ${SWARM_FIRST:-0} on" \
+    schedules "$register" -p swarm-core --test register_sim
+part "cells, $cell schedules" schedules "$cell" -p swarm-core --test cell_sim
+part "the store, $store schedules" schedules "$store" -p swarm-kv --test store_sim
+part "memory that comes back, $store schedules" schedules "$store" -p swarm-kv --test recycle_sim
 SWARM_SURPRISES=2 SWARM_EXPLORED=$explored part "every schedule of small races, deeper" \
     checks -p swarm-core --test register_explore --test cell_explore
 SWARM_SURPRISES=1 SWARM_EXPLORED=$explored_store part "every schedule of the store's, deeper" \
@@ -60,4 +74,4 @@ part "fuzzing" ci/fuzz.sh "$fuzzed"
 part "real processes" cargo run --release --locked --quiet -- torture --clients 8 --keys 4 \
     --seconds "$tortured" --kill-clients --kill-node --freeze-node
 printf '%s\n' "${parts[@]}"
-echo "all ${#parts[@]} parts passed, $((register + cell + 2 * store)) random schedules, in $(((SECONDS - began) / 60)) minutes"
+echo "all ${#parts[@]} parts passed, $((2 * register + cell + 2 * store)) random schedules, in $(((SECONDS - began) / 60)) minutes"
