@@ -88,10 +88,11 @@ if wants static; then
     says "twice" "is a pool already" "$(fails 3 "$SWARM" create "$pool" --capacity "$capacity")"
     "$SWARM" put "$pool" greeting hello
     same get hello "$("$SWARM" get "$pool" greeting)"
-    "$SWARM" insert "$pool" another one
+    # An insert goes to all nodes, an update to a majority.
+    "$SWARM" insert "$pool" another one-for-all-nodes
+    waits 5 "what is in a node's memory to be in its file" grep -qa one-for-all-nodes "$work/memory"
     fails 1 "$SWARM" insert "$pool" another two > /dev/null
     "$SWARM" update "$pool" another three
-    waits 5 "what is in a node's memory to be in its file" grep -qa three "$work/memory"
     same get three "$("$SWARM" get "$pool" another)"
     "$SWARM" delete "$pool" another
     fails 1 "$SWARM" get "$pool" another > /dev/null
