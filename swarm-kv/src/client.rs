@@ -19,8 +19,9 @@ use crate::collect::{Collection, LineEnds};
 use crate::counters::{Counters, KindCounters};
 use crate::error::Error;
 use crate::gate::Gate;
-use crate::heap::{Heap, Kind};
+use crate::heap::Heap;
 use crate::index::Index;
+use crate::memory::Fruitless;
 
 /// A value, in memory that the client's fabric owns. Dereferences to its bytes.
 pub type Value<'c, F> = register::Value<'c, Counting<F>>;
@@ -40,7 +41,7 @@ pub struct Options {
     /// Buffers that come back are taken in when there are so many. Fewer keep less memory from use,
     /// and ask more often what all other clients do.
     pub reclaimed_at_once: usize,
-    /// Nanoseconds at most that it waits at a time for other clients' operations, which hold memory
+    /// Nanoseconds at most that an operation waits for other clients' operations, which hold memory
     /// that it needs. Their processes may have to wait for a processor.
     pub memory_wait: u64,
     /// How long it waits for memory nodes.
@@ -53,7 +54,7 @@ impl Default for Options {
             cached_keys: 100_000,
             cached_buckets: 20_000,
             reclaimed_at_once: 256,
-            memory_wait: 100_000_000,
+            memory_wait: 1_000_000_000,
             patience: Patience::default(),
         }
     }
@@ -81,7 +82,7 @@ impl Options {
         self
     }
 
-    /// Waits so many nanoseconds at a time for others' operations that hold memory.
+    /// An operation waits so many nanoseconds at most for others' that hold memory.
     #[must_use]
     pub fn memory_wait(mut self, nanoseconds: u64) -> Self {
         self.memory_wait = nanoseconds;
@@ -127,7 +128,7 @@ pub struct Client<F: Fabric, C: Clock, P = SafeGuess> {
     /// What finds memory goes one at a time.
     pub(crate) searching: Gate,
     /// What a search found no memory for, and until when that is believed, nanoseconds.
-    pub(crate) fruitless: Cell<Option<(Kind, u64)>>,
+    pub(crate) fruitless: Cell<Option<Fruitless>>,
     generation: Cell<u64>,
     counters: RefCell<Counters>,
     last: Cell<Tally>,

@@ -347,8 +347,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         }
         let epoch = board.epoch();
         let retired = garbage.iter().filter(|object| recycler.retire(object, epoch)).count();
-        self.heap.retire_seeds(std::mem::take(&mut collection.seeds), collection.map, epoch);
-        retired
+        let seeds = std::mem::take(&mut collection.seeds);
+        retired + self.heap.retire_seeds(seeds, collection.map, epoch)
     }
 }
 

@@ -15,6 +15,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 
 use swarm_core::clock::Clock;
+use swarm_core::epoch::GRACE;
 use swarm_core::fabric::{Address, Fabric, MAX_VERBS, NodeId, Verb};
 use swarm_core::geometry::{Class, Geometry};
 use swarm_core::group::Group;
@@ -304,6 +305,15 @@ impl Heap {
         let object = self.geometry.object(arena.chunk, kind.class, kind.home, index);
         self.recycler.handed_out(object);
         Some(object)
+    }
+
+    /// Whether something comes back when the epoch moves on from `epoch`: objects, seeds, or what was
+    /// taken over.
+    pub(crate) fn waits(&self, epoch: u64) -> bool {
+        let seeds = self.seeds_retired.borrow();
+        self.recycler.waits(epoch)
+            || seeds.as_ref().is_some_and(|(since, _)| since + GRACE > epoch)
+            || self.is_taking() && self.taken.borrow().0 + GRACE > epoch
     }
 
     /// Takes back a buffer that was handed out and that no chain has named since. It is for buffers

@@ -16,11 +16,13 @@ use swarm_core::register::Protocol;
 use crate::client::Client;
 use crate::collect::Progress;
 use crate::error::Error;
+use crate::heap::Kind;
 
 /// Nanoseconds between looks at whether others' operations are over.
 const PAUSE: u64 = 100_000;
 
-/// Nanoseconds at most for which a search that found nothing is believed: others delete keys.
+/// Nanoseconds at most for which a search that found nothing is believed: others delete keys. One that
+/// waited for others in vain is believed for longer, unless those have gone on since.
 const LONGEST_BELIEF: u64 = 10_000_000;
 /// Times that a search tries all there is.
 const ROUNDS: usize = 3;
@@ -55,8 +57,19 @@ struct Search {
     found: bool,
     /// How often all steps were taken.
     rounds: usize,
-    /// Until when this one waits for others.
+    /// Until when it waits for others.
     wait_until: u64,
+}
+
+/// A search that found nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fruitless {
+    /// What was looked for.
+    kind: Kind,
+    /// Until when it is believed.
+    until: u64,
+    /// The epoch that others held up, if it waited for them in vain.
+    held_up: Option<u64>,
 }
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
@@ -67,7 +80,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         operation: impl AsyncFn() -> Result<T, Error>,
     ) -> Result<T, Error> {
         let now = self.group.clock().now();
-        let wait_until = now + self.memory_wait;
+        let wait_until = now.saturating_add(self.memory_wait);
         let mut search = Search { since: now, steps: 0, found: false, rounds: 0, wait_until };
         loop {
             let here = self.here();
@@ -99,19 +112,20 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Not all memory nodes answer: what one that is dead may still name is not used again.
     pub async fn collect(&self) -> Result<Option<usize>, Error> {
         let _alone = self.searching.enter().await;
-        let found = self.collect_garbage().await?;
+        let wait_until = self.group.clock().now().saturating_add(self.memory_wait);
+        let found = self.collect_garbage(wait_until).await?;
         self.memory_back().await?;
         Ok(found.map(|(garbage, _)| garbage))
     }
 
-    /// How much garbage there was, and whether there may be more next time.
-    async fn collect_garbage(&self) -> Result<Option<(usize, bool)>, Error> {
-        let since = self.group.clock().now();
+    /// How much garbage there was, and whether there may be more next time. Nothing if others'
+    /// operations take longer than that.
+    async fn collect_garbage(&self, wait_until: u64) -> Result<Option<(usize, bool)>, Error> {
         loop {
             match self.collect_step().await? {
                 Progress::Going => {}
                 Progress::Waiting => {
-                    if self.group.clock().now().saturating_sub(since) > self.memory_wait {
+                    if self.group.clock().now() >= wait_until {
                         return Ok(None);
                     }
                     self.group.pause(PAUSE).await;
@@ -130,13 +144,15 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             return Ok(true);
         }
         let now = self.group.clock().now();
-        let wanted = self.heap.wanted();
-        let is_fruitless = |(kind, until)| wanted == Some(kind) && now < until;
-        if search.steps + search.rounds == 0 && self.fruitless.get().is_some_and(is_fruitless) {
+        let (wanted, epoch) = (self.heap.wanted(), presence.board().epoch());
+        let is_believed = |last: Fruitless| {
+            let gone_on = last.held_up.is_some_and(|held_up| held_up != epoch);
+            wanted == Some(last.kind) && now < last.until && !gone_on
+        };
+        if search.steps + search.rounds == 0 && self.fruitless.get().is_some_and(is_believed) {
             return Ok(false);
         }
-        let is_coming = self.heap.recycler.waits(presence.board().epoch()) || self.heap.is_taking();
-        if now < search.wait_until && is_coming {
+        if now < search.wait_until && self.heap.waits(epoch) {
             self.group.pause(PAUSE).await;
             return Ok(true);
         }
@@ -150,7 +166,6 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 continue;
             };
             search.steps += 1;
-            search.wait_until = self.group.clock().now() + self.memory_wait;
             match self.take_step(step, search).await {
                 Ok(true) => return Ok(true),
                 // Without an answer of every node, and a record for the heap map, there are other
@@ -160,9 +175,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             }
         }
         // A pool that stays full is searched half of the time at most, or once in a while.
-        let now = self.group.clock().now();
-        let waits = now.saturating_sub(search.since).min(LONGEST_BELIEF);
-        self.fruitless.set(wanted.map(|kind| (kind, now + waits)));
+        let (now, epoch) = (self.group.clock().now(), presence.board().epoch());
+        let took = now.saturating_sub(search.since);
+        let held_up = (now >= search.wait_until).then_some(epoch);
+        let until = now + if held_up.is_some() { took } else { took.min(LONGEST_BELIEF) };
+        self.fruitless.set(wanted.map(|kind| Fruitless { kind, until, held_up }));
         Ok(false)
     }
 
@@ -172,7 +189,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let board = presence.board();
         match step {
             Step::Collect => {
-                let (garbage, more) = self.collect_garbage().await?.unwrap_or_default();
+                let (garbage, more) =
+                    self.collect_garbage(search.wait_until).await?.unwrap_or_default();
                 search.found |= garbage > 0 || more;
                 Ok(garbage > 0)
             }

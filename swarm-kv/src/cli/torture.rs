@@ -20,7 +20,7 @@ use super::store::{Error, SafeGuess, Store, Task, block_on, with_emulated};
 use super::temporary::{Site, TemporaryPool};
 use super::torture_chaos::Chaos;
 use super::torture_log::{self, ends_full, name, take};
-use super::torture_report::{Brought, widest_gap};
+use super::torture_report::{Brought, slowest, slowest_at, widest_gap};
 use super::torture_worker::{RTT_NS, key_name, read};
 
 /// Bytes of each node of a temporary pool for each second: about twice what two cores write.
@@ -87,7 +87,9 @@ pub(crate) fn run(args: &TortureArgs, json: bool) -> Result<Answer, Failure> {
     let brought = Brought {
         seconds: torture.ended_ns.saturating_sub(torture.started_ns) as f64 / 1e9,
         clients: torture.clients,
-        kills: torture.kills,
+        slowest_ns: slowest(&history.operations),
+        slowest_at_kills_ns: slowest_at(&history.operations, &torture.kills),
+        kills: torture.kills.len() as u64,
         freezes,
         gone: nodes_gone,
         full: torture.full,
@@ -114,7 +116,8 @@ struct Torture<'a> {
     ended_ns: u64,
     /// Clients that were started so far.
     clients: u32,
-    kills: u64,
+    /// When clients were killed.
+    kills: Vec<u64>,
     full: bool,
 }
 
@@ -131,7 +134,7 @@ impl<'a> Torture<'a> {
             begun: false,
             ended_ns: started_ns,
             clients: 0,
-            kills: 0,
+            kills: Vec::new(),
             full: false,
         })
     }
@@ -179,9 +182,9 @@ impl<'a> Torture<'a> {
             if (self.started_ns..self.until_ns).contains(&now) && !self.full {
                 self.chaos.tick(now);
                 if let Some(victim) = self.chaos.victim(now, at_work.len()) {
+                    self.kills.push(monotonic_ns());
                     let dead = crew.kill(at_work.swap_remove(victim))?;
                     self.site.pool().bury(dead)?;
-                    self.kills += 1;
                     at_work.push(crew.add(&self.job())?);
                 }
             }

@@ -1,11 +1,15 @@
 //! What torture brought, for people and for programs.
 
 use serde_json::{Value, json};
+use swarm_core::history::Operation;
 
 use super::check::Verdict;
 use super::check_format::{History, Op, Outcome};
 use super::outcome::{Failure, say};
 use super::units::{show_ns, show_rate};
+
+/// So long a death may be felt.
+const SOON_NS: u64 = 100_000_000;
 
 /// All that is worth telling.
 pub(crate) struct Brought {
@@ -17,6 +21,10 @@ pub(crate) struct Brought {
     /// Whether it ended early because the pool was full.
     pub(crate) full: bool,
     pub(crate) widest_gap_ns: u64,
+    /// The longest that an operation took that was answered.
+    pub(crate) slowest_ns: u64,
+    /// The longest of those that were under way when a client was killed, or soon after.
+    pub(crate) slowest_at_kills_ns: u64,
     pub(crate) verdict: Verdict,
 }
 
@@ -26,6 +34,21 @@ pub(crate) fn widest_gap(history: &History) -> u64 {
         history.operations.iter().filter_map(|op| Some(op.answered?.0)).collect();
     ends.sort_unstable();
     ends.windows(2).map(|two| two[1] - two[0]).max().unwrap_or(0)
+}
+
+/// The longest that one of these took, if it was answered.
+pub(crate) fn slowest<'o>(operations: impl IntoIterator<Item = &'o Operation>) -> u64 {
+    let took = |op: &Operation| Some(op.answered?.0.saturating_sub(op.called));
+    operations.into_iter().filter_map(took).max().unwrap_or(0)
+}
+
+/// The longest of those that were under way within [`SOON_NS`] after one of these moments.
+pub(crate) fn slowest_at(operations: &[Operation], moments: &[u64]) -> u64 {
+    let at_one = |op: &&Operation| {
+        let ended = op.answered.map_or(u64::MAX, |(ended, _)| ended);
+        moments.iter().any(|&at| op.called <= at + SOON_NS && at <= ended)
+    };
+    slowest(operations.iter().filter(at_one))
 }
 
 fn counts(history: &History) -> [[u64; 4]; 5] {
@@ -56,6 +79,8 @@ impl Brought {
         object.insert("freezes".into(), json!(self.freezes));
         object.insert("killed_nodes".into(), json!(self.gone));
         object.insert("widest_gap_ns".into(), json!(self.widest_gap_ns));
+        object.insert("slowest_ns".into(), json!(self.slowest_ns));
+        object.insert("slowest_at_kills_ns".into(), json!(self.slowest_at_kills_ns));
         object.insert("pool_full".into(), json!(self.full));
         Value::Object(object)
     }
@@ -71,6 +96,10 @@ impl Brought {
         let rate = show_rate(history.operations.len() as f64 / self.seconds.max(1e-9));
         say(format_args!("\n  throughput      {rate} for {:.1} s", self.seconds))?;
         say(format_args!("  widest gap      {} without an answer", show_ns(self.widest_gap_ns)))?;
+        let [slowest, at_kills] = [self.slowest_ns, self.slowest_at_kills_ns].map(show_ns);
+        let felt =
+            if self.kills > 0 { format!(", {at_kills} after a kill") } else { String::new() };
+        say(format_args!("  slowest         {slowest}{felt}"))?;
         say(format_args!("  clients         {}, killed {}", self.clients, self.kills))?;
         let gone: Vec<_> = self.gone.iter().map(u8::to_string).collect();
         let gone = if gone.is_empty() { "none".to_owned() } else { gone.join(", ") };

@@ -24,12 +24,20 @@ impl Heap {
         seeds.filter(|seed| !back.contains(seed) && spare != Some(*seed)).collect()
     }
 
-    /// Retires seeds that were used when a collection began and that no map names since.
-    pub(crate) fn retire_seeds(&self, mut seeds: Vec<Pointer>, record: Pointer, epoch: u64) {
+    /// Retires seeds that were used when a collection began and that no map names since. Yields how
+    /// many there are.
+    pub(crate) fn retire_seeds(
+        &self,
+        mut seeds: Vec<Pointer>,
+        record: Pointer,
+        epoch: u64,
+    ) -> usize {
         seeds.retain(|seed| *seed != record);
-        if !seeds.is_empty() {
+        let retired = seeds.len();
+        if retired > 0 {
             *self.seeds_retired.borrow_mut() = Some((epoch, seeds));
         }
+        retired
     }
 
     /// Retired seeds that nobody holds any more.
