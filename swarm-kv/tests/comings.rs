@@ -158,7 +158,7 @@ fn clients_killed_at_any_instruction_leave_their_slots_to_others() {
 /// What clients take along when they die or leave comes back: the second half of them takes no more
 /// memory than the first did.
 #[test]
-#[ignore = "needs the collector"]
+#[ignore = "takes two minutes"]
 fn memory_of_those_who_died_or_left_is_not_lost() {
     let (_dir, pool) = pool(16 << 20);
     open(&pool).blocking().put(b"stays", b"here").expect("a put");

@@ -51,7 +51,7 @@ fn a_pool_that_is_soaked_keeps_what_it_had() {
 
 /// All that it looks for, in a pool that is written fifty times over.
 #[test]
-#[ignore = "needs the collector"]
+#[ignore = "takes a minute"]
 fn nothing_wears_out() {
     let pool = TestPool::absent();
     let made = swarm(&["create", pool.path(), "--capacity", "32MiB", "--max-clients", "16"]);

@@ -1,0 +1,82 @@
+//! A client is killed that held most of a pool. Its memory serves the others soon.
+
+use std::env;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use swarm_kv::shm::{self, CreateOptions, OpenOptions, Pool};
+use swarm_kv::{Error, Options};
+
+/// Tells a re-executed test which pool to fill.
+const POOL: &str = "SWARM_KV_TEST_POOL";
+const SIZE: usize = 3000;
+/// In so much time its memory must be of use again.
+const WANTED: Duration = Duration::from_secs(2);
+
+fn key(number: usize) -> Vec<u8> {
+    format!("key {number}").into_bytes()
+}
+
+/// Not a test by itself: what the client does that is killed.
+#[test]
+fn child() {
+    let Some(path) = env::var_os(POOL) else { return };
+    let pool = Pool::open(path, OpenOptions::default()).expect("the parent's pool");
+    let client = shm::open(&pool, Options::default()).expect("a slot");
+    for number in 0..10_000 {
+        match client.blocking().insert(&key(number), &[1; SIZE]) {
+            Ok(true) => {}
+            Err(Error::Full(_)) => {
+                println!("says: {number}");
+                // It is killed in the middle of something.
+                loop {
+                    drop(client.blocking().update(&key(0), &[2; SIZE]));
+                }
+            }
+            other => panic!("key {number}: {other:?}"),
+        }
+    }
+}
+
+/// Has a child fill the pool, and kills it. Yields how many keys it put.
+fn is_filled_by_one_who_dies(pool: &Path) -> usize {
+    let mut command = Command::new(env::current_exe().expect("the test program"));
+    command.args(["--exact", "child", "--nocapture", "--test-threads=1"]);
+    let mut child = command.env(POOL, pool).stdout(Stdio::piped()).spawn().expect("a child");
+    let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+    let stored = lines.find_map(|line| line.ok()?.split_once("says: ")?.1.parse().ok());
+    std::thread::sleep(Duration::from_millis(5));
+    child.kill().expect("SIGKILL");
+    child.wait().expect("it ends");
+    stored.expect("it fills the pool")
+}
+
+/// What the dead client stored is deleted, and as much stored again, but for a tenth: first its chunks
+/// must become the survivor's, and what is in them known.
+#[test]
+fn memory_of_one_who_was_killed_serves_the_others_soon() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let options = CreateOptions { capacity: 8 << 20, max_clients: 4, ..CreateOptions::default() };
+    let pool = Pool::create(dir.path().join("pool"), &options).expect("create");
+    let survivor = shm::open(&pool, Options::default()).expect("a slot");
+    let stored = is_filled_by_one_who_dies(pool.path());
+    let (since, store) = (Instant::now(), survivor.blocking());
+    assert!(stored > 500, "{stored}");
+    for number in 0..stored {
+        store.delete(&key(number)).expect("a delete");
+    }
+    for number in 0..stored * 9 / 10 {
+        let new = key(10_000 + number);
+        while let Err(error) = store.insert(&new, &[3; SIZE]) {
+            assert!(matches!(error, Error::Full(_)), "{error}");
+            assert!(since.elapsed() < WANTED, "{number} of {stored} after {:?}", since.elapsed());
+        }
+    }
+    let took = since.elapsed();
+    println!(
+        "{stored} values went, and {} came, in {took:?} (wanted: {WANTED:?})",
+        stored * 9 / 10
+    );
+}
