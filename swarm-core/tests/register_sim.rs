@@ -82,7 +82,7 @@ impl Plan {
             // The last client only gives birth to the register.
             ..Setup::new(seed, nodes, clients + 1)
         };
-        Self {
+        let mut plan = Self {
             setup,
             home: rng.u8(..nodes as u8),
             late: [300, 3000, 30_000][rng.usize(..3)],
@@ -93,7 +93,13 @@ impl Plan {
             shared: rng.u8(..6) == 0,
             near: [0.0, 0.0, 0.5, 1.0][rng.usize(..4)],
             slots: [SLOTS, SLOTS, SLOTS, 2, 1, 1][rng.usize(..6)],
+        };
+        // A near chain that a frozen node does not answer is lost, and nobody says so: its operation
+        // could lose a second node if that one came back.
+        if plan.near > 0.0 {
+            plan.setup.chaos.node_thaw = 0.0;
         }
+        plan
     }
 }
 
