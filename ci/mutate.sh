@@ -7,11 +7,11 @@
 #
 # A mutation is a patch in swarm-*/tests/mutations: what it breaks, which checks catch it (`caught
 # by: CRATE TEST [NAME]`, tried in turn: the quickest first; NAME stands for one of its tests), with
-# how many schedules if the usual ones are too few (`schedules: N`), and the change. One that takes more
-# than four times as many as usual is left to runs with a larger budget. It is applied to
-# a scratch copy. A patch that no longer applies or does not build fails, as does one that all its
-# checks survive; so do checks that fail without any mutation. One worker for each processor, with a
-# copy and a build of its own; all begin with what the first has built.
+# how many schedules if the usual ones are too few (`schedules: N`), and the change. One that takes
+# more than four times as many as usual is left to runs with a larger budget. A patch is applied to a
+# scratch copy. One that no longer applies or does not build fails, as does one that all its checks
+# survive; so do checks that fail without any mutation. One worker for each processor, with a copy and
+# a build of its own; all begin with what the first has built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

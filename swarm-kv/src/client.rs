@@ -121,13 +121,11 @@ pub struct Client<F: Fabric, C: Clock, P = SafeGuess> {
     pub(crate) presence: Option<Box<Presence<dyn Board + Send>>>,
     /// The collection under way, but while a step of it is.
     pub(crate) collection: Cell<Option<Box<Collection>>>,
-    /// Whether a step of a collection is under way.
-    pub(crate) collecting: Cell<bool>,
     /// What the last collection met of ended lines.
     pub(crate) line_ends: RefCell<LineEnds>,
-    /// What finds memory goes one at a time.
+    /// One search for memory at a time.
     pub(crate) searching: Gate,
-    /// What a search found no memory for, and until when that is believed, nanoseconds.
+    /// The last search that found nothing.
     pub(crate) fruitless: Cell<Option<Fruitless>>,
     generation: Cell<u64>,
     counters: RefCell<Counters>,
@@ -162,7 +160,6 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             moved: Cell::new(0),
             presence: None,
             collection: Cell::new(None),
-            collecting: Cell::new(false),
             line_ends: RefCell::default(),
             searching: Gate::default(),
             fruitless: Cell::new(None),

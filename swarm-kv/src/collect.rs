@@ -17,7 +17,6 @@
 //!
 //! After that the epochs see to operations under way, as for every retired object.
 
-use std::cell::Cell;
 use std::collections::HashMap;
 use std::mem::take;
 
@@ -97,17 +96,10 @@ pub(crate) enum Progress {
     },
 }
 
-/// A step under way. One that is dropped leaves no collection behind: the next begins anew.
-struct Step<'c>(&'c Cell<bool>);
-
-impl Drop for Step<'_> {
-    fn drop(&mut self) {
-        self.0.set(false);
-    }
-}
-
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
-    /// One step of the collection under way, or of a new one. A few roundtrips.
+    /// One step of the collection under way, or of a new one. A few roundtrips. One that is dropped
+    /// leaves no collection behind: the next begins anew. Whoever calls this searches alone, since
+    /// collections share the ledgers' marks.
     ///
     /// # Errors
     /// Not all nodes answer, or a bucket is changed all the time: the collection is given up, and
@@ -116,11 +108,6 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let Some(presence) = &self.presence else {
             return Ok(Progress::Done { garbage: 0, more: false });
         };
-        // One at a time: they share the ledgers' marks.
-        if self.collecting.replace(true) {
-            return Ok(Progress::Waiting);
-        }
-        let _one = Step(&self.collecting);
         let mut collection = match self.collection.take() {
             Some(collection) => collection,
             None => self.begin_collection().await?,

@@ -25,8 +25,9 @@ use swarm_core::words::{GRANULE, Pointer, Stamp};
 
 use crate::error::{Error, Shortage};
 use crate::gate::Gate;
-use counter::{raise_counter, read_counters};
+use counter::{homes, raise_counter, read_counters};
 pub use holdings::Holding;
+use map::Unit;
 use recycle::Recycler;
 
 mod claim;
@@ -40,7 +41,6 @@ mod seeds;
 mod takeover;
 
 pub(crate) use ledger::Unnamed;
-pub(crate) use map::Unit;
 
 /// Objects set aside at first; each time twice as many.
 const FIRST_BATCH: u64 = 8;
@@ -206,18 +206,23 @@ impl Heap {
         for unit in self.own(map) {
             own[unit.first] = true;
         }
-        let lost = |chunk: usize| !own.get(chunk).is_some_and(|own| *own);
-        self.known.borrow_mut().retain(|&(chunk, _)| !lost(chunk));
-        self.arenas.borrow_mut().retain(|arena| !lost(arena.chunk));
-        self.recycler.keep(|chunk| !lost(chunk));
-        let spare = self.spare.take().filter(|&spare| {
+        let is_own = |chunk: usize| own.get(chunk).is_some_and(|own| *own);
+        self.keep_chunks(is_own);
+        let spare = self.spare.get().filter(|&spare| {
             let chunk = self.geometry.chunk_of(spare);
-            chunk < self.geometry.first_chunk() || !lost(chunk)
+            chunk < self.geometry.first_chunk() || is_own(chunk)
         });
         self.spare.set(spare);
         // What somebody else had meanwhile is as good as never told.
         let taken: Vec<usize> = self.taken_units(map).map(|unit| unit.first).collect();
         self.taken.borrow_mut().1.retain(|first| taken.contains(first));
+    }
+
+    /// Hands nothing out any more of other chunks.
+    fn keep_chunks(&self, is_own: impl Fn(usize) -> bool) {
+        self.known.borrow_mut().retain(|&(chunk, _)| is_own(chunk));
+        self.arenas.borrow_mut().retain(|arena| is_own(arena.chunk));
+        self.recycler.keep(is_own);
     }
 
     /// Takes back what was set aside and not handed out, in the background. What is this client's
@@ -313,13 +318,13 @@ impl Heap {
         let seeds = self.seeds_retired.borrow();
         self.recycler.waits(epoch)
             || seeds.as_ref().is_some_and(|(since, _)| since + GRACE > epoch)
-            || self.is_taking() && self.taken.borrow().0 + GRACE > epoch
+            || self.taking_waits(epoch)
     }
 
     /// Takes back a buffer that was handed out and that no chain has named since. It is for buffers
     /// again: it may be one that had come back.
-    pub(crate) fn take_back(&self, kind: Kind, buffer: Pointer) {
-        self.recycler.take_back(kind, buffer);
+    pub(crate) fn take_back(&self, buffer: Pointer) {
+        self.recycler.take_back(buffer);
     }
 
     /// A write of `buffer` to `register` is complete, with this client's own slot there at `after`.
@@ -473,9 +478,7 @@ impl Heap {
         self.read_map(group).await?;
         let own: Vec<Unit> = self.own(&self.map.borrow()).collect();
         let unknown = own.iter().flat_map(|&Unit { first, chunks, class, .. }| {
-            let homes = if let Class::Homed { .. } = class { self.geometry.nodes } else { 1 };
-            let kind = move |home| Kind { class, home: NodeId(home as u8), chunks };
-            (0..homes).map(move |home| (first, kind(home)))
+            homes(&self.geometry, class).map(move |home| (first, Kind { class, home, chunks }))
         });
         let unknown: Vec<(usize, Kind)> =
             unknown.filter(|(chunk, kind)| !self.recycler.is_open(*chunk, kind.home)).collect();
@@ -539,14 +542,14 @@ mod tests {
         let heap = Heap::new(geometry, 0);
         let kind = heap.plain(16);
         let first = block_on(heap.allocate(&group, kind, Need::More)).expect("memory");
-        heap.recycler.take_back(kind, first);
+        heap.recycler.take_back(first);
         let other = block_on(heap.allocate(&group, kind, Need::More)).expect("memory");
         assert_ne!(other, first);
         assert_eq!(heap.take_buffer(kind, Need::More), Some(first));
         // Nor is one that is taken and not needed, though it is the last that was given out.
-        heap.recycler.take_back(kind, other);
+        heap.recycler.take_back(other);
         assert_eq!(heap.take_buffer(kind, Need::More), Some(other));
-        heap.take_back(kind, other);
+        heap.take_back(other);
         let next = block_on(heap.allocate(&group, kind, Need::More)).expect("memory");
         assert_ne!(next, other);
     }

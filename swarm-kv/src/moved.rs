@@ -77,9 +77,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let mut write = self.new_write(&ROOM[..MAX_IN_PLACE.min(8 * words)], Need::Instead).await?;
         let last = freeze(&self.group, old).await?;
         let value = last.value.as_deref().unwrap_or_default();
-        let (reserved, kind) = (self.buffer_kind(write.value), self.buffer_kind(value));
-        if kind != reserved {
-            self.heap.take_back(reserved, write.buffer);
+        if self.buffer_kind(value) != self.buffer_kind(write.value) {
+            self.heap.take_back(write.buffer);
             write = self.new_write(value, Need::Instead).await?;
         }
         let identity = Identity { birth: self.group.now(), number: write.number };

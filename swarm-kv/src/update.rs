@@ -65,7 +65,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             }
         });
         if cached.is_none() {
-            self.heap.take_back(self.heap.plain(buffer_words(value)), write.buffer);
+            self.heap.take_back(write.buffer);
             return nothing;
         }
         match rest {

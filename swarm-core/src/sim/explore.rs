@@ -16,6 +16,7 @@ use core::cell::Cell;
 use core::fmt;
 use std::boxed::Box;
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::string::String;
 use std::vec::Vec;
 use std::{env, format, print, println};
@@ -32,23 +33,45 @@ use crate::history::{Answer, Operation};
 const LONGEST: usize = 20_000;
 /// Polls of a client that waits for time to pass, after which it counts as one that waits in vain.
 const PATIENCE: usize = 20_000;
-/// Nanoseconds that pass when a [`LoneClock`] is looked at.
+/// Nanoseconds that pass when a [`LoneClock`] is looked at, if nobody says otherwise.
 const LOOK: u64 = 100;
 
 /// A clock that goes on only when its client looks at it.
 #[derive(Debug)]
-pub struct LoneClock(Cell<u64>);
+pub struct LoneClock {
+    now: Cell<u64>,
+    look: u64,
+}
 
 impl LoneClock {
     /// A clock that shows `now` first.
     pub fn new(now: u64) -> Self {
-        Self(Cell::new(now))
+        Self { now: Cell::new(now), look: LOOK }
+    }
+
+    /// So many nanoseconds pass when it is looked at.
+    #[must_use]
+    pub fn with_look(self, look: u64) -> Self {
+        Self { look, ..self }
+    }
+
+    /// So many nanoseconds pass.
+    pub fn pass(&self, nanoseconds: u64) {
+        self.now.set(self.now.get() + nanoseconds);
     }
 }
 
 impl Clock for LoneClock {
     fn now(&self) -> u64 {
-        self.0.replace(self.0.get() + LOOK)
+        let now = self.now.get();
+        self.pass(self.look);
+        now
+    }
+}
+
+impl<C: Clock> Clock for Rc<C> {
+    fn now(&self) -> u64 {
+        (**self).now()
     }
 }
 

@@ -6,10 +6,24 @@
 use swarm_core::clock::Clock;
 use swarm_core::fabric::{Address, Fabric, MAX_NODES, NodeId, Verb};
 use swarm_core::gather::Next;
+use swarm_core::geometry::{Class, Geometry};
 use swarm_core::group::Group;
 use swarm_core::node_set::NodeSet;
 
 use crate::error::Error;
+
+/// The homes that a chunk of this class has counters for.
+pub(super) fn homes(
+    geometry: &Geometry,
+    class: Class,
+) -> impl ExactSizeIterator<Item = NodeId> + use<> {
+    let homes = match class {
+        Class::Homed { .. } => geometry.nodes as u8,
+        Class::Plain(_) | Class::Run => 1,
+        Class::RunTail => 0,
+    };
+    (0..homes).map(NodeId)
+}
 
 /// READs counters: of each the largest that a majority shows. One roundtrip.
 pub(super) async fn read_counters<F: Fabric, C: Clock>(

@@ -1,13 +1,13 @@
 //! Who holds the heap's memory: the heap map and the chunks' counters, added up by client slot.
 
 use swarm_core::clock::Clock;
-use swarm_core::fabric::{Address, Fabric, MAX_VERBS, NodeId};
-use swarm_core::geometry::{Class, Geometry};
+use swarm_core::fabric::{Address, Fabric, MAX_VERBS};
+use swarm_core::geometry::Class;
 use swarm_core::group::Group;
 use swarm_core::words::GRANULE;
 
 use super::Heap;
-use super::counter::read_counters;
+use super::counter::{homes, read_counters};
 use super::map::{Unit, units};
 use crate::error::Error;
 
@@ -75,14 +75,4 @@ impl Heap {
         let kind = self.plain(words);
         self.object_bytes(kind.class) * kind.chunks as u64
     }
-}
-
-/// The homes that a chunk of this class has counters for.
-fn homes(geometry: &Geometry, class: Class) -> impl Iterator<Item = NodeId> {
-    let homes = match class {
-        Class::Homed { .. } => geometry.nodes as u8,
-        Class::Plain(_) | Class::Run => 1,
-        Class::RunTail => 0,
-    };
-    (0..homes).map(NodeId)
 }

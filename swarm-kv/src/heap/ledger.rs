@@ -10,6 +10,7 @@ use swarm_core::node_set::NodeSet;
 use swarm_core::words::Pointer;
 
 use super::Kind;
+use super::counter::homes;
 
 /// What a ledger says of one object.
 ///
@@ -72,8 +73,7 @@ impl Ledger {
 
     /// Whether the objects of all homes are known.
     fn is_whole(&self, geometry: &Geometry) -> bool {
-        let homes = if let Class::Homed { .. } = self.class { geometry.nodes } else { 1 };
-        self.homes.len() == homes
+        self.homes.len() == homes(geometry, self.class).len()
     }
 
     fn is_marked(&self, index: usize) -> bool {
@@ -117,13 +117,12 @@ impl Ledgers {
         let geometry = &self.geometry;
         let Some(slot) = self.chunks.get_mut(chunk) else { return };
         let ledger = slot.get_or_insert_with(|| {
-            let homes = if let Class::Homed { .. } = kind.class { geometry.nodes } else { 1 };
             let stride = match kind.class {
                 Class::Plain(size) => size.granules() as u32,
                 _ => 1,
             };
             let objects = geometry.objects(kind.class);
-            let all = objects as usize * homes;
+            let all = objects as usize * homes(geometry, kind.class).len();
             Ledger {
                 class: kind.class,
                 chunks: kind.chunks,

@@ -13,16 +13,16 @@ const TAKEN: u32 = 1 << 31;
 
 /// A chunk that has an owner, or the chunks of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Unit {
+pub(super) struct Unit {
     /// Its first chunk.
-    pub(crate) first: usize,
+    pub(super) first: usize,
     /// How many chunks it takes.
-    pub(crate) chunks: usize,
+    pub(super) chunks: usize,
     /// The slot that it belongs to.
-    pub(crate) owner: usize,
-    pub(crate) class: Class,
+    pub(super) owner: usize,
+    pub(super) class: Class,
     /// Whether it was taken over and is not in use yet.
-    pub(crate) taken: bool,
+    pub(super) taken: bool,
 }
 
 impl Unit {

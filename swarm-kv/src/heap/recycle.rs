@@ -104,8 +104,9 @@ impl Recycler {
     }
 
     /// Takes back a buffer that no chain has named.
-    pub(super) fn take_back(&self, kind: Kind, buffer: Pointer) {
-        if self.is_own(buffer) {
+    pub(super) fn take_back(&self, buffer: Pointer) {
+        let kind = self.ledgers.borrow_mut().kind(buffer);
+        if let Some(kind) = kind {
             self.set(buffer, Entry::IDLE);
             self.shelf(kind, |shelf| shelf.ready.push(buffer));
         }

@@ -14,8 +14,7 @@ impl Heap {
     /// Seeds that were used and are not at hand; all of them are then known not to be proposed by
     /// this client.
     pub(crate) fn used_seeds(&self) -> Vec<Pointer> {
-        let spare = self.spare.take();
-        self.spare.set(spare);
+        let spare = self.spare.get();
         let back = self.seeds_back.borrow();
         if self.seeds.get() != Some(SEED_RECORDS) || self.seeds_retired.borrow().is_some() {
             return Vec::new();

@@ -107,6 +107,12 @@ impl Heap {
         !self.taken.borrow().1.is_empty()
     }
 
+    /// Whether what was taken over waits for the epoch to move on from `epoch`.
+    pub(super) fn taking_waits(&self, epoch: u64) -> bool {
+        let taken = self.taken.borrow();
+        !taken.1.is_empty() && taken.0 + GRACE > epoch
+    }
+
     /// Makes what was taken over this slot's, once everyone has heard of it. Yields whether anything
     /// was.
     ///
@@ -117,7 +123,7 @@ impl Heap {
         group: &Group<F, C>,
         board: &(impl Board + ?Sized),
     ) -> Result<bool, Error> {
-        if !self.is_taking() || self.taken.borrow().0 + GRACE > board.epoch() {
+        if !self.is_taking() || self.taking_waits(board.epoch()) {
             return Ok(false);
         }
         let _inside = self.gate.enter().await;
@@ -161,7 +167,7 @@ impl Heap {
         let set_apart = |map: &mut [u32]| {
             *left.borrow_mut() = empty(map);
             for unit in left.borrow().iter() {
-                self.close(unit);
+                self.keep_chunks(|chunk| chunk != unit.first);
                 Unit { taken: true, ..*unit }.enter_into(map);
             }
             Ok(())
@@ -187,13 +193,6 @@ impl Heap {
     pub(super) fn taken_units<'m>(&self, map: &'m [u32]) -> impl Iterator<Item = Unit> + use<'m> {
         let slot = self.slot;
         units(map).filter(move |unit| unit.owner == slot && unit.taken)
-    }
-
-    /// Hands nothing out of a unit any more.
-    fn close(&self, unit: &Unit) {
-        self.known.borrow_mut().retain(|&(chunk, _)| chunk != unit.first);
-        self.arenas.borrow_mut().retain(|arena| arena.chunk != unit.first);
-        self.recycler.keep(|chunk| chunk != unit.first);
     }
 
     /// Sets all of a unit to zeros, at every node.

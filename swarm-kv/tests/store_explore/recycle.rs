@@ -10,31 +10,23 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
 use send_wrapper::SendWrapper;
-use swarm_core::clock::Clock;
 use swarm_core::epoch::Board;
 use swarm_core::history::{Call, Recorder};
 use swarm_core::layout::Place;
-use swarm_core::sim::explore::{Race, digest};
+use swarm_core::sim::explore::{LoneClock, Race, digest};
 use swarm_core::sim::{Setup, Sim, SimFabric};
 use swarm_core::words::Pointer;
 
 use crate::board::{Notes, Seat, Works};
 use crate::store_sim_common::{Line, Story};
-use crate::{CAPACITY, Cast, Depth, NODES, OF_MANY_STEPS, depth, explore_each, geometry, judge};
+use crate::{
+    CAPACITY, Cast, Depth, NODES, NOW, OF_MANY_STEPS, depth, explore_each, geometry, judge,
+};
 
 /// Nanoseconds that pass when a clock is looked at: so many that nobody waits for long.
 const LOOK: u64 = 10_000;
 
-/// A clock that goes on when its client looks at it, and fast.
-struct Fast(Cell<u64>);
-
-impl Clock for Fast {
-    fn now(&self) -> u64 {
-        self.0.replace(self.0.get() + LOOK)
-    }
-}
-
-type Teller = Rc<Story<SimFabric, Fast>>;
+type Teller = Rc<Story<SimFabric, LoneClock>>;
 
 /// What clients said to the board and were told by it.
 #[derive(Default)]
@@ -181,7 +173,7 @@ impl Stage {
     fn story(&self, sim: &Sim, id: usize, back: &Rc<Back>) -> Teller {
         let line = Line { inner: sim.fabric(id), hung_up: Rc::clone(&self.hung_up) };
         let (who, patience) = ((id, id, id as u64 + 1), (1 << 56, 1 << 60));
-        let connection = (line, Fast(Cell::new(10_000)));
+        let connection = (line, LoneClock::new(NOW).with_look(LOOK));
         let story = Story::new(connection, geometry(), who, patience, &self.recorder);
         self.told.hashes.borrow_mut().push(DefaultHasher::new());
         self.told.since.borrow_mut().push(0);

@@ -8,10 +8,11 @@ use swarm_core::fabric::NodeId;
 use swarm_core::geometry::MIN_CAPACITY;
 use swarm_core::layout::MAX_VALUE;
 use swarm_core::sim::SimFabric;
+use swarm_core::sim::explore::LoneClock;
 use swarm_kv::Error;
 
 use crate::board::Works;
-use crate::play::{ASTRAY, ENOUGH, LAST, NEXT, NODES, Play};
+use crate::play::{ASTRAY, ENOUGH, LAST, NEXT, NODES, Play, all_but};
 use crate::store_sim_common::Story;
 
 type Teller<C> = Rc<Story<SimFabric, C>>;
@@ -29,15 +30,6 @@ const ANOTHER_SIZE: [u8; 200] = [b'k'; 200];
 const FIRST: usize = 12;
 /// Nanoseconds that pass when a clock is looked at: so many that nobody waits for long.
 const LOOK: u64 = 10_000;
-
-/// A clock that goes on when its client looks at it, and fast.
-struct Fast(Rc<Cell<u64>>);
-
-impl Clock for Fast {
-    fn now(&self) -> u64 {
-        self.0.replace(self.0.get() + LOOK)
-    }
-}
 
 impl Play {
     /// A client puts these values, whose bytes are all the same, as far as there is room for them.
@@ -85,8 +77,8 @@ impl Play {
 /// only ones in which nothing is in use. False if the reader was done before.
 fn is_left(rounds: usize) -> bool {
     let mut play = Play::recycling(MIN_CAPACITY, 6);
-    let time = Rc::new(Cell::new(10_000));
-    let client = play.client(NEXT, Fast(Rc::clone(&time)), 1 << 40);
+    let clock = Rc::new(LoneClock::new(10_000).with_look(LOOK));
+    let client = play.client(NEXT, Rc::clone(&clock), 1 << 40);
     let reader = play.hasty(LAST);
     let (key, length) = (LONG.0.as_bytes(), LONG.1);
     assert_eq!(play.puts(&client, vec![(key, 8, 1), (b"a", 8, 1)]), 2);
@@ -112,11 +104,11 @@ fn is_left(rounds: usize) -> bool {
     if fits == 0 {
         // Later, when the reader is done, the chunks are to be had.
         play.sim.drain();
-        time.set(time.get() + (1 << 30));
+        clock.pass(1 << 30);
         assert_eq!(play.puts(&client, vec![(&ANOTHER_SIZE, 8, 4)]), 1);
     }
     for away in NODES {
-        let others: Vec<_> = NODES.into_iter().filter(|&node| node != away).collect();
+        let others = all_but(away);
         let last = play.hasty(ASTRAY);
         for (key, value) in [(&ANOTHER_SIZE[..], vec![4; 8]), (key, short.clone())] {
             play.demand(&last, key, vec![value]);

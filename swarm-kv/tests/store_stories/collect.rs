@@ -13,7 +13,7 @@ use swarm_core::sim::explore::LoneClock;
 use swarm_kv::Error;
 
 use crate::board::Works;
-use crate::play::{ASTRAY, CAPACITY, CREATOR, ENOUGH, LAST, NEXT, NODES, Play, WARM};
+use crate::play::{ASTRAY, CAPACITY, CREATOR, ENOUGH, LAST, NEXT, NODES, Play, WARM, all_but};
 use crate::store_sim_common::{GaveUp, Story};
 
 /// More roundtrips than the longest wait for others takes.
@@ -119,7 +119,7 @@ fn what_lies_below_a_dead_writers_guess_is_no_garbage() {
     play.sim.crash_client(ASTRAY);
     play.use_again(&client);
     let reader = play.hasty(LAST);
-    let others: Vec<_> = NODES.into_iter().filter(|&node| node != only).collect();
+    let others = all_but(only);
     play.all(&reader, vec![(0, Call::Get)], &others);
     assert_eq!(play.last(), Some(Answer::Value(Some(811))));
     play.is_linearizable();
@@ -359,7 +359,7 @@ fn a_record_that_is_kept_for_the_next_claim_is_no_garbage() {
     // What is in place there is gone.
     let home = small_pool().map_cell().home;
     play.sim.crash_node(home, false);
-    let others: Vec<_> = NODES.into_iter().filter(|&node| node != home).collect();
+    let others = all_but(home);
     let reader = play.hasty(LAST);
     play.sim.spawn(LAST, async move {
         for (key, put) in values {
@@ -386,7 +386,7 @@ fn proposes_what_it_kept(epochs: u64, rounds: usize) {
     play.get_back(&client);
     let home = small_pool().map_cell().home;
     play.sim.crash_node(home, false);
-    let others: Vec<_> = NODES.into_iter().filter(|&node| node != home).collect();
+    let others = all_but(home);
     let reader = play.hasty(LAST);
     play.put(&reader, &[("e", vec![3; 100])]);
     assert!(play.sim.finish(LAST, &others), "the put ends");

@@ -10,7 +10,7 @@ mod play;
 #[path = "../store_sim_common/mod.rs"]
 mod store_sim_common;
 
-use play::{ASTRAY, CREATOR, ENOUGH, LAST, NEXT, NODES, Play, WARM};
+use play::{ASTRAY, CREATOR, ENOUGH, LAST, NEXT, NODES, Play, WARM, all_but};
 use swarm_core::fabric::{MAX_VERBS, NodeId};
 use swarm_core::history::{Answer, BUDGET, Call, check};
 use swarm_core::sim::explore::LoneClock;
@@ -30,7 +30,7 @@ fn lands_at_one_node_only(
     only: NodeId,
     dies: bool,
 ) -> bool {
-    let away: Vec<_> = NODES.into_iter().filter(|&node| node != only).collect();
+    let away = all_but(only);
     let mut play = Play::new();
     let creator = play.client(CREATOR, LoneClock::new(10_000), 1 << 40);
     let fill = (0..others).map(|n| (FILLERS + n, Call::Insert(900 + n)));
@@ -255,7 +255,7 @@ fn a_birth_comes_late(late: NodeId, from: usize, dies: Option<usize>) -> bool {
     /// It has the slot that registers are born in.
     const UPDATES: usize = 0;
     const DIES: usize = 4;
-    let others: Vec<_> = NODES.into_iter().filter(|&node| node != late).collect();
+    let others = all_but(late);
     let [first, last] = others[..] else { panic!("three nodes") };
     let mut play = Play::new();
     let (dying, inserter, updater) = (play.patient(DIES), play.hasty(NEXT), play.hasty(UPDATES));

@@ -27,6 +27,11 @@ pub(crate) const WARM: u64 = 200;
 /// More roundtrips than any operation here takes.
 pub(crate) const ENOUGH: usize = 200;
 
+/// The other nodes.
+pub(crate) fn all_but(away: NodeId) -> Vec<NodeId> {
+    NODES.into_iter().filter(|&node| node != away).collect()
+}
+
 /// Three nodes, and what was told so far.
 pub(crate) struct Play {
     pub(crate) sim: Sim,
