@@ -94,10 +94,8 @@ impl Plan {
             near: [0.0, 0.0, 0.5, 1.0][rng.usize(..4)],
             slots: [SLOTS, SLOTS, SLOTS, 2, 1, 1][rng.usize(..6)],
         };
-        // A near chain that a frozen node does not answer is lost, and nobody says so: its operation
-        // could lose a second node if that one came back.
         if plan.near > 0.0 {
-            plan.setup.chaos.node_thaw = 0.0;
+            plan.setup.chaos = plan.setup.chaos.beside_near();
         }
         plan
     }

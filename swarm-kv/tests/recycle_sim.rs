@@ -107,10 +107,11 @@ impl Plan {
 
     /// What goes wrong once the store is prepared.
     fn chaos(&self, rng: &mut Rng) -> Chaos {
-        match rng.u8(..5) {
+        let chaos = match rng.u8(..5) {
             0 | 1 => Chaos::NONE,
             _ => Chaos::random(rng, self.setup.nodes, self.setup.clients - 1, 6000.0),
-        }
+        };
+        if self.near > 0.0 { chaos.beside_near() } else { chaos }
     }
 
     fn operation(&self, rng: &mut Rng, client: usize, id: u64) -> (u64, Call) {

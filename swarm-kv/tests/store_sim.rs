@@ -115,10 +115,11 @@ impl Plan {
     /// What goes wrong once the store is prepared.
     fn chaos(&self, rng: &mut Rng) -> Chaos {
         let clients = self.setup.clients - 1;
-        match rng.u8(..5) {
+        let chaos = match rng.u8(..5) {
             0 | 1 => Chaos::NONE,
             _ => Chaos::random(rng, self.setup.nodes, clients, 1500.0),
-        }
+        };
+        if self.near > 0.0 { chaos.beside_near() } else { chaos }
     }
 
     fn patience(&self, breaks: bool) -> (u64, u64) {

@@ -54,6 +54,12 @@ impl Chaos {
             clients_lost: clients - 1,
         }
     }
+
+    /// The same, but frozen nodes do not come back. A chain to near memory that a frozen node does not
+    /// answer is lost, and nobody says so: its operation could lose a second node if that one came back.
+    pub fn beside_near(self) -> Self {
+        Self { node_thaw: 0.0, ..self }
+    }
 }
 
 impl Sim {
