@@ -195,6 +195,7 @@ impl<F, T: Future + Unpin> Future for CountedCompletion<'_, F, T> {
 }
 
 impl<F: Fabric> Fabric for Counting<F> {
+    type Board = F::Board;
     type Reply<'f>
         = F::Reply<'f>
     where

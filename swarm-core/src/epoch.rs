@@ -68,6 +68,71 @@ pub trait Board {
     fn advance(&self) -> u64;
 }
 
+#[cfg(any(test, feature = "sim"))]
+impl<B: Board + ?Sized> Board for std::boxed::Box<B> {
+    fn enter(&self) -> u64 {
+        (**self).enter()
+    }
+    fn remain(&self, epoch: u64) {
+        (**self).remain(epoch);
+    }
+    fn leave(&self) {
+        (**self).leave();
+    }
+    fn epoch(&self) -> u64 {
+        (**self).epoch()
+    }
+    fn generation(&self) -> u64 {
+        (**self).generation()
+    }
+    fn renew(&self) {
+        (**self).renew();
+    }
+    fn reclaimed(&self, memory: &Place) {
+        (**self).reclaimed(memory);
+    }
+    fn passed_on(&self, first: Pointer, granules: u64) {
+        (**self).passed_on(first, granules);
+    }
+    fn is_attached(&self, slot: usize) -> bool {
+        (**self).is_attached(slot)
+    }
+    fn advance(&self) -> u64 {
+        (**self).advance()
+    }
+}
+
+/// There is no board.
+#[derive(Debug)]
+pub enum NoBoard {}
+
+impl Board for NoBoard {
+    fn enter(&self) -> u64 {
+        match *self {}
+    }
+    fn remain(&self, _: u64) {
+        match *self {}
+    }
+    fn leave(&self) {
+        match *self {}
+    }
+    fn epoch(&self) -> u64 {
+        match *self {}
+    }
+    fn generation(&self) -> u64 {
+        match *self {}
+    }
+    fn renew(&self) {
+        match *self {}
+    }
+    fn is_attached(&self, _: usize) -> bool {
+        match *self {}
+    }
+    fn advance(&self) -> u64 {
+        match *self {}
+    }
+}
+
 /// Operations that began in one epoch, or in a few that follow each other.
 #[derive(Default, Debug)]
 struct Visits {
@@ -239,6 +304,7 @@ mod tests {
     }
 
     impl Fabric for Far {
+        type Board = NoBoard;
         type Reply<'f> = Vec<u64>;
         type Completion<'f> = Ready<Result<Vec<u64>, NodeDown>>;
 

@@ -12,6 +12,8 @@ use core::fmt;
 use core::future::Future;
 use core::ops::Deref;
 
+use crate::epoch::Board;
+
 /// The most replicas that a group may have.
 pub const MAX_NODES: usize = 7;
 
@@ -121,6 +123,10 @@ impl core::error::Error for NodeDown {}
 /// A fabric is used by one thread at a time. All chains that one fabric posts to one node take
 /// effect in the order in which they were posted.
 pub trait Fabric {
+    /// Where its clients see each other's operations; [`NoBoard`](crate::epoch::NoBoard) where they
+    /// cannot, and memory does not come back.
+    type Board: Board;
+
     /// What the verbs of a chain yielded, one after the other. The words lie in memory that the
     /// fabric owns; dropping the reply gives it back.
     type Reply<'f>: Deref<Target = [u64]>

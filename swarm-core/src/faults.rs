@@ -111,6 +111,7 @@ impl<R, T: Future<Output = Result<R, NodeDown>> + Unpin> Future for FaultyComple
 }
 
 impl<F: Fabric, S: Switches> Fabric for Faulty<F, S> {
+    type Board = F::Board;
     type Reply<'f>
         = F::Reply<'f>
     where

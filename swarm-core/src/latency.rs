@@ -56,6 +56,7 @@ impl<C: Clock, T: Future + Unpin> Future for DelayedCompletion<'_, C, T> {
 }
 
 impl<F: Fabric, C: Clock> Fabric for Delayed<F, C> {
+    type Board = F::Board;
     type Reply<'f>
         = F::Reply<'f>
     where

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::vec;
 use std::vec::Vec;
 
+use crate::epoch::NoBoard;
 use crate::fabric::{Address, Fabric, MAX_VERBS, NodeDown, NodeId, Verb};
 
 /// Memory nodes within this process. Clones are other clients of the same nodes.
@@ -55,6 +56,7 @@ pub(crate) fn image<'a>(head: &'a [u64], tail: &'a [u8]) -> impl Iterator<Item =
 }
 
 impl Fabric for Loopback {
+    type Board = NoBoard;
     type Reply<'f> = Vec<u64>;
     type Completion<'f> = Ready<Result<Vec<u64>, NodeDown>>;
 

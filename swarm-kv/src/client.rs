@@ -118,7 +118,7 @@ pub struct Client<F: Fabric, C: Clock, P = SafeGuess> {
     pub(crate) growths_put_off: Cell<u32>,
     /// Keys that this client moved.
     pub(crate) moved: Cell<u64>,
-    pub(crate) presence: Option<Box<Presence<dyn Board + Send>>>,
+    pub(crate) presence: Option<Presence<F::Board>>,
     /// The collection under way, but while a step of it is.
     pub(crate) collection: Cell<Option<Box<Collection>>>,
     /// What the last collection met of ended lines.
@@ -173,8 +173,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Uses memory again that this client's writes leave behind, as soon as `board` tells that
     /// nobody holds it any more. All clients of a pool must be on the same board, or none.
     #[must_use]
-    pub fn recycling(mut self, board: impl Board + Send + 'static) -> Self {
-        self.presence = Some(Box::new(Presence::new(board)));
+    pub fn recycling(mut self, board: F::Board) -> Self {
+        self.presence = Some(Presence::new(board));
         drop(self.here());
         self
     }

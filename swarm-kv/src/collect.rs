@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use std::mem::take;
 
 use swarm_core::clock::Clock;
-use swarm_core::epoch::GRACE;
+use swarm_core::epoch::{Board, GRACE};
 use swarm_core::fabric::{Fabric, MAX_VERBS, NodeId, Verb};
 use swarm_core::geometry::Class;
 use swarm_core::layout::{BufferHeader, Place, buffer};

@@ -10,6 +10,7 @@
 //! back only when operations are over.
 
 use swarm_core::clock::Clock;
+use swarm_core::epoch::Board;
 use swarm_core::fabric::Fabric;
 use swarm_core::register::Protocol;
 

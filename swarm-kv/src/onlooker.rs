@@ -125,6 +125,7 @@ impl<F: Fabric> Future for Looking<'_, F> {
 }
 
 impl<F: Fabric> Fabric for Onlooker<F> {
+    type Board = F::Board;
     type Reply<'f>
         = Vec<u64>
     where

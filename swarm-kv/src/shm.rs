@@ -11,7 +11,8 @@ use swarm_core::register::Protocol;
 use swarm_core::safe_guess::SafeGuess;
 use swarm_core::words::Incarnation;
 pub use swarm_shm::{
-    Attachment, Condition, CreateOptions, Error, OpenOptions, Pool, PoolClock, ShmFabric, Tenant,
+    Attachment, Condition, CreateOptions, Error, OpenOptions, Pool, PoolBoard, PoolClock,
+    ShmFabric, Tenant,
 };
 
 use crate::blocking::block_on;
@@ -35,7 +36,7 @@ pub struct Client<P: Protocol = SafeGuess, F: Fabric = Plain> {
     attachment: Attachment,
 }
 
-impl<P: Protocol, F: Fabric> Client<P, F> {
+impl<P: Protocol, F: Fabric<Board = PoolBoard>> Client<P, F> {
     fn new(pool: &Pool, options: Options, fabric: F) -> Result<Self, Error> {
         let attachment = pool.attach()?;
         let session = attachment.session();

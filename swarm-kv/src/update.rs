@@ -2,6 +2,7 @@
 
 use swarm_core::clock::Clock;
 use swarm_core::counting::Counting;
+use swarm_core::epoch::Board;
 use swarm_core::fabric::{Fabric, NodeId};
 use swarm_core::layout::{Place, buffer, words_for};
 use swarm_core::register::{Begun, Protocol, Register, Write, Written};

@@ -17,6 +17,7 @@ use std::rc::Rc;
 use board::{Notes, Seat, Works};
 use fastrand::Rng;
 use store_sim_common::{GaveUp, Line, Polls, Story, format};
+use swarm_core::epoch::Board;
 use swarm_core::fabric::Fabric;
 use swarm_core::geometry::Geometry;
 use swarm_core::history::{BUDGET, Call, Recorder, check};
@@ -173,7 +174,12 @@ impl Drop for Stage {
 }
 
 impl Stage {
-    fn story<F: Fabric>(&self, id: usize, slot: usize, inner: F) -> Story<F> {
+    fn story<F: Fabric<Board = Box<dyn Board>>>(
+        &self,
+        id: usize,
+        slot: usize,
+        inner: F,
+    ) -> Story<F> {
         let incarnation = self.incarnations.replace(self.incarnations.get() + 1);
         let line = Line { inner, hung_up: Rc::clone(&self.hung_up) };
         let connection = (line, self.sim.clock(id));
@@ -182,7 +188,7 @@ impl Stage {
         let who = (id, slot, incarnation);
         let story = Story::new(connection, geometry, who, (late, deadline), &self.recorder);
         let seat = Seat::new(&self.notes, self.sim.fabric(id), id);
-        Story { client: story.client.recycling(seat), ..story }
+        Story { client: story.client.recycling(Box::new(seat)), ..story }
     }
 
     fn run(&mut self, what: &str) -> Result<(), String> {
@@ -209,7 +215,12 @@ impl Stage {
     }
 
     /// A client at work.
-    fn enter<F: Fabric + Clone + 'static>(&mut self, id: usize, fabric: F, rng: &mut Rng) {
+    fn enter<F: Fabric<Board = Box<dyn Board>> + Clone + 'static>(
+        &mut self,
+        id: usize,
+        fabric: F,
+        rng: &mut Rng,
+    ) {
         let plan = self.plan;
         let may_fail = self.breaks;
         let story = Rc::new(self.story(id, id, fabric));

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use swarm_core::epoch::NoBoard;
 use swarm_core::fabric::{Fabric, NodeDown, NodeId, Verb};
 
 use self::waiting::{SPINS, longest};
@@ -480,6 +481,7 @@ enum Posted {
 }
 
 impl Fabric for RdmaFabric {
+    type Board = NoBoard;
     type Reply<'f> = Reply<'f>;
     type Completion<'f> = Completion<'f>;
 

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use common::{POOL, Running, client, connect, device_address, say};
+use swarm_core::epoch::NoBoard;
 use swarm_core::fabric::{Fabric, NodeId, Verb};
 use swarm_core::geometry::Geometry;
 use swarm_core::group::Session;
@@ -28,6 +29,7 @@ type Store<'c> = Blocking<'c, Watched, WallClock, SafeGuess>;
 struct Watched(Rc<RdmaFabric>);
 
 impl Fabric for Watched {
+    type Board = NoBoard;
     type Reply<'f> = Reply<'f>;
     type Completion<'f> = Completion<'f>;
 

@@ -5,6 +5,7 @@ use core::future::{Ready, ready};
 
 use swarm_core::fabric::{Address, Fabric, MAX_NODES, NodeDown, NodeId, Verb};
 
+use crate::board::PoolBoard;
 use crate::chain::{FIRST_WORD, prefetch, run};
 use crate::mapping::Window;
 use crate::pool::Pool;
@@ -41,6 +42,7 @@ impl ShmFabric {
 }
 
 impl Fabric for ShmFabric {
+    type Board = PoolBoard;
     type Reply<'f> = Reply<'f>;
     type Completion<'f> = Ready<Result<Reply<'f>, NodeDown>>;
 

@@ -4,6 +4,7 @@ use core::future::{Future, poll_fn};
 use core::ops::Range;
 use core::pin::Pin;
 use core::task::{Context, Poll};
+use std::boxed::Box;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::string::ToString;
@@ -12,6 +13,7 @@ use std::vec::Vec;
 use super::trace::Step;
 use super::world::World;
 use crate::clock::Clock;
+use crate::epoch::Board;
 use crate::fabric::{Fabric, NodeDown, NodeId, Verb};
 
 /// A client's connections to the simulated nodes.
@@ -97,6 +99,7 @@ impl Drop for SimCompletion<'_> {
 }
 
 impl Fabric for SimFabric {
+    type Board = Box<dyn Board>;
     type Reply<'f> = Vec<u64>;
     type Completion<'f> = SimCompletion<'f>;
 
@@ -124,6 +127,7 @@ impl Fabric for SimFabric {
 pub struct NearFabric(pub(super) SimFabric);
 
 impl Fabric for NearFabric {
+    type Board = Box<dyn Board>;
     type Reply<'f> = Vec<u64>;
     type Completion<'f> = SimCompletion<'f>;
 

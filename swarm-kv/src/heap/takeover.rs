@@ -38,7 +38,7 @@ impl Heap {
     pub(crate) async fn take_vacant<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,
-        board: &(impl Board + ?Sized),
+        board: &impl Board,
     ) -> Result<bool, Error> {
         self.take_over(group, |units| {
             let vacant = |unit: &&Unit| unit.owner != self.slot && !board.is_attached(unit.owner);
@@ -92,7 +92,7 @@ impl Heap {
 
     /// Tells everyone of what the map at hand shows as taken over by this slot. Whoever held the slot
     /// before may have died in front of that.
-    pub(crate) fn announce(&self, board: &(impl Board + ?Sized)) {
+    pub(crate) fn announce(&self, board: &impl Board) {
         let map = self.map.borrow();
         let taken: Vec<usize> = self.taken_units(&map).map(|unit| unit.first).collect();
         let mut known = self.taken.borrow_mut();
@@ -121,7 +121,7 @@ impl Heap {
     pub(crate) async fn make_own<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,
-        board: &(impl Board + ?Sized),
+        board: &impl Board,
     ) -> Result<bool, Error> {
         if !self.is_taking() || self.taking_waits(board.epoch()) {
             return Ok(false);
@@ -150,7 +150,7 @@ impl Heap {
     pub(crate) async fn leave_empty<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,
-        board: &(impl Board + ?Sized),
+        board: &impl Board,
     ) -> Result<bool, Error> {
         let _inside = self.gate.enter().await;
         // Of what is missing there is none, and records for the map are needed to leave the rest.
@@ -215,7 +215,7 @@ impl Heap {
         Ok(())
     }
 
-    fn pass_on(&self, board: &(impl Board + ?Sized), unit: &Unit) {
+    fn pass_on(&self, board: &impl Board, unit: &Unit) {
         let granules = self.geometry.chunk_granules();
         let first = Pointer(unit.first as u64 * granules);
         board.passed_on(first, unit.chunks as u64 * granules);

@@ -9,7 +9,6 @@ use std::cell::{Cell, RefCell};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
-use send_wrapper::SendWrapper;
 use swarm_core::epoch::Board;
 use swarm_core::history::{Call, Recorder};
 use swarm_core::layout::Place;
@@ -51,8 +50,8 @@ impl Told {
 /// A client's seat, with a record of what was said.
 struct Watched {
     seat: Seat,
-    told: SendWrapper<Rc<Told>>,
-    back: SendWrapper<Rc<Back>>,
+    told: Rc<Told>,
+    back: Rc<Back>,
     client: usize,
 }
 
@@ -178,10 +177,10 @@ impl Stage {
         self.told.hashes.borrow_mut().push(DefaultHasher::new());
         self.told.since.borrow_mut().push(0);
         let seat = Seat::new(&self.notes, sim.fabric(id), id);
-        let told = SendWrapper::new(Rc::clone(&self.told));
-        let back = SendWrapper::new(Rc::clone(back));
+        let told = Rc::clone(&self.told);
+        let back = Rc::clone(back);
         let watched = Watched { seat, told, back, client: id };
-        Rc::new(Story { client: story.client.recycling(watched), ..story })
+        Rc::new(Story { client: story.client.recycling(Box::new(watched)), ..story })
     }
 
     fn begin(&self, sim: &mut Sim, story: &Teller, deeds: &'static [Deed]) {

@@ -5,7 +5,6 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use send_wrapper::SendWrapper;
 use swarm_core::epoch::Board;
 use swarm_core::fabric::Fabric;
 use swarm_core::layout::{Place, buffer, register};
@@ -46,9 +45,9 @@ impl Notes {
 
 /// A board that simulated clients share.
 pub(crate) struct Seat {
-    notes: SendWrapper<Rc<Notes>>,
+    notes: Rc<Notes>,
     /// Tells who is dead.
-    world: SendWrapper<SimFabric>,
+    world: SimFabric,
     seat: usize,
 }
 
@@ -56,8 +55,8 @@ impl Seat {
     pub(crate) fn new(notes: &Rc<Notes>, world: SimFabric, client: usize) -> Self {
         let mut seats = notes.seats.borrow_mut();
         seats.push((client, 0));
-        let (seat, world) = (seats.len() - 1, SendWrapper::new(world));
-        Self { notes: SendWrapper::new(Rc::clone(notes)), world, seat }
+        let seat = seats.len() - 1;
+        Self { notes: Rc::clone(notes), world, seat }
     }
 }
 

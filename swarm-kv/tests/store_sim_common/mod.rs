@@ -38,6 +38,7 @@ impl<T: Future<Output = Result<R, NodeDown>> + Unpin, R> Future for Posted<T> {
 }
 
 impl<F: Fabric> Fabric for Line<F> {
+    type Board = F::Board;
     type Reply<'f>
         = F::Reply<'f>
     where

@@ -111,7 +111,7 @@ impl Play {
         let mut story = Story::new((line, clock), self.geometry, who, patience, &self.recorder);
         if let Some(notes) = &self.notes {
             let seat = Seat::new(notes, self.sim.fabric(id), id);
-            story = Story { client: story.client.recycling(seat), ..story };
+            story = Story { client: story.client.recycling(Box::new(seat)), ..story };
         }
         let story = Rc::new(story);
         self.stories.push(Rc::clone(&story) as Rc<dyn std::any::Any>);
