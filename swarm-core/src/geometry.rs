@@ -19,7 +19,7 @@ use crate::layout::{Place, SLOTS, cell, record};
 use crate::words::{GRANULE, GRANULE_WORDS, Pointer, WordFormat};
 
 /// The layout that this version of the code reads and writes.
-pub const LAYOUT_VERSION: u32 = 3;
+pub const LAYOUT_VERSION: u32 = 4;
 /// Bytes at the beginning of a node's memory that belong to the transport.
 pub const HEADER_BYTES: u64 = 4096;
 /// The most chunks that a pool may have.
@@ -40,6 +40,12 @@ const BYTES_PER_BUCKET: u64 = 32 << 10;
 const BUCKET_GRANULES: u64 = 4;
 const TICK_SHIFT: u32 = 6;
 
+const SIZE_BITS: u32 = 11;
+const PLAIN: u16 = 0x1000;
+const RUN: u16 = 0x0200;
+const RUN_TAIL: u16 = 0x0201;
+const HOMED: u16 = 0x8000;
+
 /// What a chunk holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Class {
@@ -59,49 +65,60 @@ pub enum Class {
 }
 
 impl Class {
-    /// As 16 bits, never 0.
+    /// As 16 bits, never 0, of which the second is 0.
+    ///
+    /// ```text
+    /// plain   [ 00010 | size 11 ]            run  0x0200, its other chunks  0x0201
+    /// homed   [ 10 | small 3 | size 11 ]
+    /// ```
     pub fn encode(self) -> u16 {
         match self {
-            Self::Plain(size) => 0x0100 | u16::from(size.0),
-            Self::Homed { small, full } => 0x8000 | (u16::from(small) << 8) | u16::from(full.0),
-            Self::Run => 0x0200,
-            Self::RunTail => 0x0201,
+            Self::Plain(size) => PLAIN | size.0,
+            Self::Homed { small, full } => HOMED | (u16::from(small) << SIZE_BITS) | full.0,
+            Self::Run => RUN,
+            Self::RunTail => RUN_TAIL,
         }
     }
 
     /// From 16 bits.
     pub fn decode(code: u16) -> Option<Self> {
-        let size = Size((code & 0xff) as u8);
-        match code >> 8 {
-            0x01 => size.checked().map(Self::Plain),
-            0x02 if code == 0x0200 => Some(Self::Run),
-            0x02 if code == 0x0201 => Some(Self::RunTail),
-            high @ 0x81..=0x87 => {
-                size.checked().map(|full| Self::Homed { small: (high & 7) as u8, full })
+        let size = Size(code % (1 << SIZE_BITS)).checked();
+        let small = (code >> SIZE_BITS) as u8 % 8;
+        match code {
+            RUN => Some(Self::Run),
+            RUN_TAIL => Some(Self::RunTail),
+            _ if code >> SIZE_BITS == PLAIN >> SIZE_BITS => size.map(Self::Plain),
+            _ if code >> 14 == HOMED >> 14 && small > 0 => {
+                size.map(|full| Self::Homed { small, full })
             }
             _ => None,
         }
     }
 }
 
-/// A size class: 1 to 8 granules, then four steps to each doubling.
+/// A size class: 1 to 32 granules, then sixteen steps to each doubling.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
-pub struct Size(u8);
+pub struct Size(u16);
 
 impl Size {
-    const STEPS: u64 = 4;
-    const LAST: u8 = 100;
+    /// Doublings have 2 to this power steps.
+    const STEP_BITS: u64 = 4;
+    /// Classes of one granule more than the one before.
+    const EVEN: u64 = 2 << Self::STEP_BITS;
+    /// 2^26 granules.
+    const LAST: u16 = 367;
 
     /// The smallest class of at least `granules` granules.
     pub fn for_granules(granules: u64) -> Self {
         let granules = granules.max(1);
-        if granules <= 8 {
-            return Self((granules - 1) as u8);
+        if granules <= Self::EVEN {
+            return Self((granules - 1) as u16);
         }
         let doubling = u64::from((granules - 1).ilog2());
-        let step = 1 << (doubling - 2);
+        let step = 1 << (doubling - Self::STEP_BITS);
         let steps = (granules - (1 << doubling)).div_ceil(step);
-        Self((7 + Self::STEPS * (doubling - 3) + steps) as u8)
+        let before = (doubling - Self::STEP_BITS - 1) << Self::STEP_BITS;
+        Self((Self::EVEN - 1 + before + steps) as u16)
     }
 
     /// The smallest class of at least `words` words.
@@ -112,12 +129,10 @@ impl Size {
     /// How many granules.
     pub fn granules(self) -> u64 {
         let index = u64::from(self.0);
-        if index < 8 {
-            return index + 1;
-        }
-        let doubling = (index - 8) / Self::STEPS + 3;
-        let steps = (index - 8) % Self::STEPS + 1;
-        (1 << doubling) + (steps << (doubling - 2))
+        let Some(later) = index.checked_sub(Self::EVEN) else { return index + 1 };
+        let doublings = later >> Self::STEP_BITS;
+        let steps = later % (1 << Self::STEP_BITS) + 1;
+        (Self::EVEN << doublings) + (steps << (doublings + 1))
     }
 
     fn checked(self) -> Option<Self> {
@@ -471,7 +486,8 @@ mod tests {
                 assert!(Size(size.0 - 1).granules() < granules, "{granules}");
             }
         }
-        assert_eq!(Size::for_granules(9).granules(), 10);
+        assert_eq!(Size::for_granules(33).granules(), 34);
+        assert_eq!(Size(Size::LAST).granules(), 1 << 26);
     }
 
     #[test]

@@ -21,6 +21,9 @@ use crate::error::Error;
 
 /// Chunks claimed at once at most.
 const MAX_CLAIM: usize = 8;
+/// For so many chunks of a kind that a client has, it claims one more at a time. What it does not use
+/// nobody does.
+const OWNED_PER_CLAIM: usize = 16;
 /// Nanoseconds of one try at most that the pause after it goes by.
 const LONGEST_CLAIM: u64 = 200_000;
 
@@ -99,7 +102,8 @@ impl Heap {
     /// run out.
     fn choose(&self, map: &mut [u32], kind: Kind, need: Need) -> Result<(), Error> {
         let owned = self.own(map).filter(|unit| unit.class == kind.class).count();
-        let wanted = if kind.class == Class::Run { 1 } else { (owned / 4 + 1).min(MAX_CLAIM) };
+        let wanted =
+            if kind.class == Class::Run { 1 } else { (owned / OWNED_PER_CLAIM + 1).min(MAX_CLAIM) };
         let reserve = match need {
             Need::Instead if kind.class != Class::Run => 0,
             _ => self.reserve(),
