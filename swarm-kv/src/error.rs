@@ -4,8 +4,8 @@ use swarm_core::layout::{MAX_KEY, MAX_VALUE};
 
 /// Why an operation of the store did not end.
 ///
-/// After [`Error::Replication`] and [`Error::Contended`] a write may or may not have taken effect; after all others it has
-/// not.
+/// After [`Error::Replication`], [`Error::Contended`] and [`Error::Unsettled`] a write may or may not have taken effect; after
+/// all others it has not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -22,6 +22,15 @@ pub enum Error {
         .0.capacity, .0.object
     )]
     Full(Shortage),
+    /// A write met its key on the move to other memory, and there is none for that. Whoever uses the
+    /// key next goes on with the move.
+    #[error(
+        "the pool is full, and the key was on the move: none of the {} bytes of each memory node are free \
+         for an object of {} bytes; whether the write took effect is not known: get the key, and \
+         delete others to make room",
+        .0.capacity, .0.object
+    )]
+    Unsettled(Shortage),
     /// A client's write numbers are used up: open another client.
     #[error("this client has written as often as one client can; open another")]
     Spent,

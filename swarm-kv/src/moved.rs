@@ -35,7 +35,7 @@ use swarm_core::words::{Pointer, Stamp};
 
 use crate::bucket::{Bucket, Content, Entry};
 use crate::client::{Client, TRIES, Value};
-use crate::error::Error;
+use crate::error::{Error, Shortage};
 use crate::heap::Need;
 use crate::locate::entries;
 use crate::newborn::NewRegister;
@@ -45,6 +45,9 @@ use crate::newborn::NewRegister;
 const WALK: usize = 1 << 20;
 /// Values that outgrow their place after one found no memory for a larger one: so many are let be.
 const PUT_OFF: u32 = 256;
+/// Looks at a move that somebody else is to end, and nanoseconds between them.
+const LOOKS: usize = 8;
+const PAUSE: u64 = 100_000;
 /// As long as the longest value that lies in place.
 static ROOM: [u8; MAX_IN_PLACE] = [0; MAX_IN_PLACE];
 
@@ -164,10 +167,36 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         least: usize,
     ) -> Result<Stamp, Error> {
         self.locations.remove(hash, key);
-        match self.move_on(hash, old, least).await? {
-            Some(origin) => Ok(origin),
-            None => self.walk_back(hash, key, old).await,
+        match self.move_on(hash, old, least).await {
+            Ok(Some(origin)) => Ok(origin),
+            Ok(None) => self.walk_back(hash, key, old).await,
+            Err(Error::Full(shortage)) => self.moved_by_others(hash, key, old, shortage).await,
+            Err(error) => Err(error),
         }
+    }
+
+    /// The same without memory to move the key: waits a little for whoever else moves it, and had
+    /// memory before he froze the register.
+    ///
+    /// # Errors
+    /// [`Error::Unsettled`]. It is no [`Error::Full`]: the write is in the register's slots, and
+    /// whoever moves the key later may find that it took effect. To begin again would write twice. The
+    /// next operation meets the move before it posts anything.
+    async fn moved_by_others(
+        &self,
+        hash: u64,
+        key: &[u8],
+        old: &Register,
+        shortage: Shortage,
+    ) -> Result<Stamp, Error> {
+        for _ in 0..LOOKS {
+            self.group.pause(PAUSE).await;
+            let located = self.index.fresh(&self.group, hash).await?;
+            if entry_of(&located.bucket, old).is_none() {
+                return self.walk_back(hash, key, old).await;
+            }
+        }
+        Err(Error::Unsettled(shortage))
     }
 
     /// Walks from the registers that are listed to the one that took the place of `old`.

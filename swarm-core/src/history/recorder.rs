@@ -13,7 +13,7 @@ pub struct Recorder(Rc<RefCell<Recorded>>);
 #[derive(Debug, Default)]
 struct Recorded {
     time: u64,
-    operations: Vec<Operation>,
+    operations: Vec<Option<Operation>>,
 }
 
 impl Recorder {
@@ -27,20 +27,28 @@ impl Recorder {
         let mut recorded = self.0.borrow_mut();
         recorded.time += 1;
         let called = recorded.time;
-        recorded.operations.push(Operation { key, client, call, called, answered: None });
+        recorded.operations.push(Some(Operation { key, client, call, called, answered: None }));
         recorded.operations.len() - 1
     }
 
-    /// Operation `number` was answered. One that ended in an error, or never, is left unanswered.
+    /// Operation `number` was answered. One that ended in an error after
+    /// which it may have taken effect, or never, is left unanswered.
     pub fn answered(&self, number: usize, answer: Answer) {
         let mut recorded = self.0.borrow_mut();
         recorded.time += 1;
         let at = recorded.time;
-        recorded.operations[number].answered = Some((at, answer));
+        if let Some(operation) = &mut recorded.operations[number] {
+            operation.answered = Some((at, answer));
+        }
+    }
+
+    /// Operation `number` ended in an error that says that it had no effect: it is none of the history.
+    pub fn struck(&self, number: usize) {
+        self.0.borrow_mut().operations[number] = None;
     }
 
     /// The history so far.
     pub fn operations(&self) -> Vec<Operation> {
-        self.0.borrow().operations.clone()
+        self.0.borrow().operations.iter().flatten().copied().collect()
     }
 }

@@ -129,7 +129,7 @@ impl From<Error> for GaveUp {
 impl GaveUp {
     /// Whether no memory could be had.
     pub(crate) fn is_full(self) -> bool {
-        matches!(self, Self::Failed(Error::Full(_)))
+        matches!(self, Self::Failed(Error::Full(_) | Error::Unsettled(_)))
     }
 
     /// Whether too few nodes answered, or others were always faster, before the time was up.
@@ -172,7 +172,11 @@ impl<F: Fabric, C: Clock> Story<F, C> {
     pub(crate) async fn call(&self, number: u64, call: Call, polls: Polls) -> Result<(), GaveUp> {
         let noted = self.recorder.called(self.id, number, call);
         let asked = dropped_after(polls, self.ask(&key(number), call)).await;
-        let answer = asked.ok_or(GaveUp::Dropped)??;
+        let answer = asked.ok_or(GaveUp::Dropped)?.inspect_err(|error| {
+            if let Error::Full(_) = error {
+                self.recorder.struck(noted);
+            }
+        })?;
         self.recorder.answered(noted, answer);
         Ok(())
     }
