@@ -34,7 +34,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 // It is dead if a delete is the last that its successor tells of, and this one's
                 // stamp is lost if not.
                 Err(swarm_core::error::Error::Moved) => {
-                    let origin = self.successors_origin(hash, key, &register, 0).await?;
+                    let origin = self.successors_origin(hash, key, &register, (0, true)).await?;
                     if self.geometry.format.is_deleted(origin) {
                         return Ok(());
                     }

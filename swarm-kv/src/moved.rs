@@ -151,26 +151,29 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     ) -> Result<bool, Error> {
         // Until nobody can come across the write there, the next one must not prove it complete.
         let unfinished = self.group.begin_write();
-        let origin = self.successors_origin(hash, key, register, write.value.len()).await?;
+        let least = (write.value.len(), stamp != Stamp::EMPTY);
+        let origin = self.successors_origin(hash, key, register, least).await?;
         let stands = stands(&self.group, register, write, (stamp, origin)).await?;
         unfinished.complete();
         Ok(stands)
     }
 
     /// Moves a key on from `old`, and yields the stamp that its successor began with: a delete's, if
-    /// it has none.
+    /// it has none. `posted`: this operation has posted a stamp to `old`.
     pub(crate) async fn successors_origin(
         &self,
         hash: u64,
         key: &[u8],
         old: &Register,
-        least: usize,
+        (least, posted): (usize, bool),
     ) -> Result<Stamp, Error> {
         self.locations.remove(hash, key);
         match self.move_on(hash, old, least).await {
             Ok(Some(origin)) => Ok(origin),
             Ok(None) => self.walk_back(hash, key, old).await,
-            Err(Error::Full(shortage)) => self.moved_by_others(hash, key, old, shortage).await,
+            Err(Error::Full(shortage)) if posted => {
+                self.moved_by_others(hash, key, old, shortage).await
+            }
             Err(error) => Err(error),
         }
     }

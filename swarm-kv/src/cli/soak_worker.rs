@@ -101,7 +101,7 @@ impl Task for Soak<'_> {
             count(&mut tally, op, &result, hand.length());
             match result {
                 Ok(_) => errors = 0,
-                Err(Error::Full { .. }) => {}
+                Err(Error::Full { .. } | Error::Unsettled { .. }) => {}
                 // Another client takes this one's place.
                 Err(Error::Spent) => break,
                 Err(_) if errors < MAX_ERRORS => errors += 1,
@@ -129,7 +129,7 @@ fn count(tally: &mut SoakTally, op: Op, result: &Result<Told, Error>, length: us
     match (op, result) {
         (Op::Get, Ok(Told::Damaged)) => tally.damaged += 1,
         (Op::Put | Op::Insert | Op::Update, Ok(Told::Done)) => tally.bytes += length as u64,
-        (_, Err(Error::Full { .. })) => tally.full += 1,
+        (_, Err(Error::Full { .. } | Error::Unsettled { .. })) => tally.full += 1,
         _ => {}
     }
 }
@@ -154,7 +154,7 @@ impl Task for Clear<'_> {
         for name in lasting.chain(hot) {
             match block_on(store.delete(name.as_bytes())) {
                 // A delete takes a buffer, too: a full pool keeps the keys.
-                Ok(()) | Err(Error::Full { .. }) => {}
+                Ok(()) | Err(Error::Full { .. } | Error::Unsettled { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
         }

@@ -248,7 +248,7 @@ impl Task for LastLook<'_> {
             if self.delete {
                 match block_on(store.delete(name_of_key.as_bytes())) {
                     // A delete takes a buffer, too: a full pool keeps the keys.
-                    Ok(()) | Err(Error::Full { .. }) => {}
+                    Ok(()) | Err(Error::Full { .. } | Error::Unsettled { .. }) => {}
                     Err(error) => return Err(error.into()),
                 }
             }

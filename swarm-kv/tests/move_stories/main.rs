@@ -3,6 +3,7 @@
 //! A client whose clock is far ahead of a register's birth finds the register's timestamps at their
 //! end, and moves its key.
 
+mod full;
 mod majorities;
 #[expect(dead_code, reason = "what random schedules alone make use of")]
 #[path = "../store_sim_common/mod.rs"]
@@ -41,6 +42,12 @@ const ENOUGH: usize = 300;
 /// Who does what to which key.
 type Deed = (usize, u64, Call);
 
+/// One bucket, and memory for whatever happens.
+fn geometry() -> Geometry {
+    let geometry = Geometry::new(3, CAPACITY, 16, 7).expect("a small geometry");
+    Geometry { bucket_bits: 0, ..geometry }
+}
+
 /// Three nodes, five clients, and what was told so far.
 struct Play {
     sim: Sim,
@@ -64,10 +71,19 @@ impl Play {
 
     /// Likewise, and nodes are late after so many nanoseconds.
     fn late_after(late: u64) -> Self {
+        let mut play = Self::of_strangers(late, geometry());
+        for id in 0..CLIENTS {
+            play.warm(id);
+        }
+        play.all(&[(RIVAL, WARM, Call::Insert(801)), (RIVAL, 0, Call::Insert(805))], &NODES);
+        play.all(&[STUCK, READER].map(|id| (id, 0, Call::Get)), &NODES);
+        play
+    }
+
+    /// Clients that have done nothing yet, and a pool with nothing in it.
+    fn of_strangers(late: u64, geometry: Geometry) -> Self {
         let sim = Sim::new(&Setup { words: CAPACITY / 8, ..Setup::new(1, 3, CLIENTS) });
         let (recorder, hung_up) = (Recorder::new(), Rc::<Cell<bool>>::default());
-        let geometry = Geometry::new(3, CAPACITY, 16, 7).expect("a small geometry");
-        let geometry = Geometry { bucket_bits: 0, ..geometry };
         let story = |(id, now): (usize, u64)| {
             let line = Line { inner: sim.fabric(id), hung_up: Rc::clone(&hung_up) };
             let (who, patience) = ((id, id, id as u64 + 1), (late, 1 << 60));
@@ -75,13 +91,12 @@ impl Play {
             Rc::new(Story::new(connection, geometry, who, patience, &recorder))
         };
         let stories = CLOCKS.into_iter().enumerate().map(story).collect();
-        let mut play = Self { sim, recorder, hung_up, stories };
-        for id in 0..CLIENTS {
-            play.all(&[(id, WARM, Call::Insert(801)), (id, WARM, Call::Delete)], &NODES);
-        }
-        play.all(&[(RIVAL, WARM, Call::Insert(801)), (RIVAL, 0, Call::Insert(805))], &NODES);
-        play.all(&[STUCK, READER].map(|id| (id, 0, Call::Get)), &NODES);
-        play
+        Self { sim, recorder, hung_up, stories }
+    }
+
+    /// A client gets memory of its own, for all that a move takes.
+    fn warm(&mut self, id: usize) {
+        self.all(&[(id, WARM, Call::Insert(801)), (id, WARM, Call::Delete)], &NODES);
     }
 
     /// A client begins an operation.
