@@ -220,6 +220,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         });
         let (result, tally) = self.group.fabric().track(put).await;
         self.count(|counters| &mut counters.put, tally);
+        self.tidy().await;
         result
     }
 
@@ -238,6 +239,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         });
         let (result, tally) = self.group.fabric().track(insert).await;
         self.count(|counters| &mut counters.insert, tally);
+        self.tidy().await;
         result
     }
 
@@ -255,10 +257,14 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let begun = self.begin_update(key, value);
         let tally = fabric.pause(others);
         let (result, tally) = match begun {
-            Begun::Done(result) => (result, tally),
+            Begun::Done(result) => {
+                drop(here);
+                (result, tally)
+            }
             Begun::Rest(update) => fabric.track_on(tally, self.end_update(key, update, here)).await,
         };
         self.count(|counters| &mut counters.update, tally);
+        self.tidy().await;
         result
     }
 
@@ -279,6 +285,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         });
         let (result, tally) = self.group.fabric().track(delete).await;
         self.count(|counters| &mut counters.delete, tally);
+        self.tidy().await;
         result
     }
 
@@ -331,6 +338,14 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             visit
         });
         Here { visit, client: self }
+    }
+
+    /// A write is over: looks for garbage a little, if that is due.
+    #[inline]
+    async fn tidy(&self) {
+        if self.heap.has_grown() {
+            Box::pin(self.collect_aside()).await;
+        }
     }
 
     /// Another generation: what was remembered of places may be used for something else soon.

@@ -35,8 +35,9 @@ use crate::error::Error;
 use crate::heap::Unnamed;
 use crate::index::{Located, Walk};
 
-/// Buckets that one step goes over.
-const BUCKETS: usize = 64;
+/// Buckets that one step goes over, and objects of which it READs what they hold, for an operation that
+/// waits for memory.
+pub(crate) const LONG_STEP: usize = 64;
 
 /// A collection under way.
 pub(crate) struct Collection {
@@ -50,9 +51,6 @@ pub(crate) struct Collection {
     garbage: Vec<Unnamed>,
     /// Nothing names it, but of its write it was not known what became of it.
     unknown: Vec<(Unnamed, Writes)>,
-    /// Seeds of this slot that were used before, and the map's record after that.
-    seeds: Vec<Pointer>,
-    map: Pointer,
 }
 
 /// What a collection found out about registers.
@@ -75,8 +73,8 @@ enum Stage {
     Waiting,
     /// Over the index; the next of the first buckets, and where it is below one.
     Marking { next: usize, walk: Option<Box<Walk>> },
-    /// Over the client's chunks; the next one.
-    Sweeping { next: usize },
+    /// Over the client's chunks; the next one, and what is left to READ of the one before.
+    Sweeping { next: usize, unread: Vec<Unnamed> },
 }
 
 /// How far a collection has come.
@@ -97,14 +95,14 @@ pub(crate) enum Progress {
 }
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
-    /// One step of the collection under way, or of a new one. A few roundtrips. One that is dropped
-    /// leaves no collection behind: the next begins anew. Whoever calls this searches alone, since
-    /// collections share the ledgers' marks.
+    /// One step of the collection under way, or of a new one: over `length` buckets or objects. A few
+    /// roundtrips for each. One that is dropped leaves no collection behind: the next begins anew.
+    /// Whoever calls this searches alone, since collections share the ledgers' marks.
     ///
     /// # Errors
     /// Not all nodes answer, or a bucket is changed all the time: the collection is given up, and
     /// nothing is lost by it.
-    pub(crate) async fn collect_step(&self) -> Result<Progress, Error> {
+    pub(crate) async fn collect_step(&self, length: usize) -> Result<Progress, Error> {
         let Some(presence) = &self.presence else {
             return Ok(Progress::Done { garbage: 0, more: false });
         };
@@ -120,21 +118,25 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 let _here = self.here();
                 let record = self.heap.quiet_record(&self.group).await?;
                 self.heap.recycler.mark(record);
-                collection.map = record;
                 collection.stage = Stage::Marking { next: 0, walk: None };
                 Progress::Going
             }
             Stage::Marking { next, walk } => {
-                if self.mark_some(next, walk, &mut collection.found).await? {
+                if self.mark_some((next, walk), &mut collection.found, length).await? {
                     self.line_ends.replace(take(&mut collection.found.line_ends));
-                    collection.stage = Stage::Sweeping { next: 0 };
+                    collection.stage = Stage::Sweeping { next: 0, unread: Vec::new() };
                 }
                 Progress::Going
             }
-            Stage::Sweeping { next } => match collection.chunks.get(*next) {
+            Stage::Sweeping { unread, .. } if !unread.is_empty() => {
+                let objects = unread.split_off(unread.len().saturating_sub(length));
+                self.look_at(objects, &mut collection.unknown).await?;
+                Progress::Going
+            }
+            Stage::Sweeping { next, unread } => match collection.chunks.get(*next) {
                 Some(&chunk) => {
                     *next += 1;
-                    self.sweep(chunk, &mut collection).await?;
+                    *unread = self.sweep(chunk, &mut collection.garbage).await?;
                     Progress::Going
                 }
                 None => {
@@ -153,18 +155,17 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         self.heap.recycler.begin();
         let began = self.presence.as_ref().map_or(0, |presence| presence.board().epoch());
         let (unknown, found, garbage) = Default::default();
-        let (stage, seeds, map) = (Stage::Waiting, self.heap.used_seeds(), Pointer::NULL);
-        Ok(Box::new(Collection { began, chunks, stage, unknown, found, garbage, seeds, map }))
+        Ok(Box::new(Collection { began, chunks, stage: Stage::Waiting, unknown, found, garbage }))
     }
 
-    /// Marks what some buckets name. True at the end of the index.
+    /// Marks what so many buckets name. True at the end of the index.
     async fn mark_some(
         &self,
-        next: &mut usize,
-        walk: &mut Option<Box<Walk>>,
+        (next, walk): (&mut usize, &mut Option<Box<Walk>>),
         found: &mut Found,
+        buckets: usize,
     ) -> Result<bool, Error> {
-        for _ in 0..BUCKETS {
+        for _ in 0..buckets {
             let _here = self.here();
             let under = match walk {
                 Some(walk) => walk,
@@ -264,17 +265,30 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         }
     }
 
-    /// Takes down what is not marked in a chunk, and what it says if this client knows nothing of it.
-    async fn sweep(&self, chunk: usize, collection: &mut Collection) -> Result<(), Error> {
+    /// Takes down what is not marked in a chunk. Yields what this client knows nothing of.
+    async fn sweep(&self, chunk: usize, garbage: &mut Vec<Unnamed>) -> Result<Vec<Unnamed>, Error> {
         let _here = self.here();
         self.heap.know_own(&self.group).await?;
         let is_known = |object: &Unnamed| object.held || object.is_homed();
         let (known, unknown): (Vec<_>, Vec<_>) =
             self.heap.recycler.unnamed(chunk).into_iter().partition(is_known);
-        collection.garbage.extend(known);
-        for objects in unknown.chunks(MAX_VERBS) {
+        garbage.extend(known);
+        Ok(unknown)
+    }
+
+    /// Takes down what these objects say, of those that are this client's still and that nothing
+    /// happened to.
+    async fn look_at(
+        &self,
+        mut objects: Vec<Unnamed>,
+        unknown: &mut Vec<(Unnamed, Writes)>,
+    ) -> Result<(), Error> {
+        let _here = self.here();
+        self.heap.know_own(&self.group).await?;
+        objects.retain(|object| self.heap.recycler.is_unnamed(object.pointer));
+        for objects in objects.chunks(MAX_VERBS) {
             let writes = self.writes_in(objects).await?;
-            collection.unknown.extend(objects.iter().copied().zip(writes));
+            unknown.extend(objects.iter().copied().zip(writes));
         }
         Ok(())
     }
@@ -320,7 +334,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     }
 
     /// Retires the garbage of a collection. Yields how much there is.
-    fn retire(&self, mut collection: Collection) -> usize {
+    fn retire(&self, collection: Collection) -> usize {
         let Some(presence) = &self.presence else { return 0 };
         let (board, recycler) = (presence.board(), &self.heap.recycler);
         let over = |(object, writes): &&(Unnamed, Writes)| {
@@ -333,9 +347,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             board.renew();
         }
         let epoch = board.epoch();
-        let retired = garbage.iter().filter(|object| recycler.retire(object, epoch)).count();
-        let seeds = std::mem::take(&mut collection.seeds);
-        retired + self.heap.retire_seeds(seeds, collection.map, epoch)
+        garbage.iter().filter(|object| recycler.retire(object, epoch)).count()
     }
 }
 

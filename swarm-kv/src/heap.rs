@@ -26,12 +26,14 @@ use swarm_core::words::{GRANULE, Pointer, Stamp};
 use crate::error::{Error, Shortage};
 use crate::gate::Gate;
 use counter::{homes, raise_counter, read_counters};
+use growth::Growth;
 pub use holdings::Holding;
 use map::Unit;
 use recycle::Recycler;
 
 mod claim;
 mod counter;
+mod growth;
 mod holdings;
 mod ledger;
 mod map;
@@ -70,6 +72,8 @@ pub(crate) struct Heap {
     seeds: Cell<Option<u64>>,
     /// Seeds that were used and are as good as new.
     seeds_back: RefCell<Vec<Pointer>>,
+    /// Seeds that are to be retired, and the epoch in which they were all used up.
+    seeds_noted: RefCell<Option<(u64, Vec<Pointer>)>>,
     /// Seeds that no operation comes across that begins after this epoch.
     seeds_retired: RefCell<Option<(u64, Vec<Pointer>)>>,
     /// The first chunks of units that were taken over, and the epoch in which everyone was told.
@@ -78,6 +82,8 @@ pub(crate) struct Heap {
     wanted: Cell<Option<Kind>>,
     /// Whether the last claim of a chunk for something more was refused.
     short: Cell<bool>,
+    /// How much this client's memory grew since its garbage was collected.
+    growth: Growth,
     /// A heap-map record that was proposed and is as good as new.
     spare: Cell<Option<Pointer>>,
     pub(crate) recycler: Recycler,
@@ -131,10 +137,12 @@ impl Heap {
             current: Cell::new(false),
             seeds: Cell::new(None),
             seeds_back: RefCell::default(),
+            seeds_noted: RefCell::default(),
             seeds_retired: RefCell::default(),
             taken: RefCell::default(),
             wanted: Cell::new(None),
             short: Cell::new(false),
+            growth: Growth::default(),
             spare: Cell::new(None),
             recycler: Recycler::new(geometry),
             gate: Gate::default(),
@@ -317,6 +325,7 @@ impl Heap {
     pub(crate) fn waits(&self, epoch: u64) -> bool {
         let seeds = self.seeds_retired.borrow();
         self.recycler.waits(epoch)
+            || self.seeds_noted.borrow().is_some()
             || seeds.as_ref().is_some_and(|(since, _)| since + GRACE > epoch)
             || self.taking_waits(epoch)
     }

@@ -40,6 +40,7 @@
 //! | `shm` | all this on a pool of shared-memory files |
 #![forbid(unsafe_code)]
 
+mod aside;
 mod blocking;
 mod bucket;
 mod cache;

@@ -15,7 +15,7 @@ use swarm_core::fabric::Fabric;
 use swarm_core::register::Protocol;
 
 use crate::client::Client;
-use crate::collect::Progress;
+use crate::collect::{LONG_STEP, Progress};
 use crate::error::Error;
 use crate::heap::Kind;
 
@@ -115,7 +115,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let _alone = self.searching.enter().await;
         let wait_until = self.group.clock().now().saturating_add(self.memory_wait);
         let found = self.collect_garbage(wait_until).await?;
-        self.memory_back().await?;
+        self.memory_back(usize::MAX).await?;
         Ok(found.map(|(garbage, _)| garbage))
     }
 
@@ -123,7 +123,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// operations take longer than that.
     async fn collect_garbage(&self, wait_until: u64) -> Result<Option<(usize, bool)>, Error> {
         loop {
-            match self.collect_step().await? {
+            match self.collect_step(LONG_STEP).await? {
                 Progress::Going => {}
                 Progress::Waiting => {
                     if self.group.clock().now() >= wait_until {
@@ -131,7 +131,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     }
                     self.group.pause(PAUSE).await;
                 }
-                Progress::Done { garbage, more } => return Ok(Some((garbage, more))),
+                Progress::Done { garbage, more } => {
+                    self.heap.is_collected();
+                    return Ok(Some((garbage, more)));
+                }
             }
         }
     }
@@ -141,7 +144,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     async fn find_memory(&self, search: &mut Search) -> Result<bool, Error> {
         let Some(presence) = &self.presence else { return Ok(false) };
         let _alone = self.searching.enter().await;
-        if self.memory_back().await? {
+        if self.memory_back(usize::MAX).await? {
             return Ok(true);
         }
         let now = self.group.clock().now();
@@ -217,9 +220,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         }
     }
 
-    /// Takes in what came back and has to be reset, and what was taken over. Yields whether there is
-    /// any.
-    async fn memory_back(&self) -> Result<bool, Error> {
+    /// Takes in what came back and has to be reset, and what was taken over: at most so many batches of
+    /// the first, of a roundtrip each. Yields whether there is any.
+    pub(crate) async fn memory_back(&self, batches: usize) -> Result<bool, Error> {
         let Some(presence) = &self.presence else { return Ok(false) };
         presence.settle(self.group.fabric());
         let board = presence.board();
@@ -228,8 +231,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let back = async {
             self.heap.know_own(&self.group).await?;
             let epoch = board.epoch();
+            self.heap.recall_seeds(&self.group, epoch).await?;
             let each = |place: &_| board.reclaimed(place);
-            let reset = self.heap.reset_due(&self.group, epoch, each).await? > 0;
+            let reset = self.heap.reset_due(&self.group, (epoch, batches), each).await? > 0;
             Ok(self.heap.make_own(&self.group, board).await? || reset)
         };
         match back.await {

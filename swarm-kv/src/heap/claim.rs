@@ -42,11 +42,14 @@ impl Heap {
         kind: Kind,
         need: Need,
     ) -> Result<(), Error> {
+        self.growth.begins(|| self.count_own());
         let is_needed = |_: &[u32]| self.unread(kind).is_empty();
         let claimed = self.change_map(group, is_needed, |map| self.choose(map, kind, need)).await;
         if need == Need::More {
             self.short.set(matches!(claimed, Err(Error::Full(_))));
         }
+        let free = self.count_free(&self.map.borrow());
+        self.growth.goes_on(self.count_own(), (free, self.geometry.chunks()));
         claimed.map(drop)
     }
 
@@ -156,6 +159,11 @@ impl Heap {
     pub(super) fn own<'m>(&self, map: &'m [u32]) -> impl Iterator<Item = Unit> + use<'m> {
         let slot = self.slot;
         units(map).filter(move |unit| unit.owner == slot && !unit.taken)
+    }
+
+    /// How many units those are, by the map at hand.
+    pub(super) fn count_own(&self) -> usize {
+        self.own(&self.map.borrow()).count()
     }
 
     /// What heap-map records are.

@@ -252,6 +252,11 @@ impl Recycler {
         shelves.iter().any(|shelf| waits(shelf.retired.back()) || waits(shelf.swept.back()))
     }
 
+    /// Whether garbage was found that is to be reset.
+    pub(crate) fn is_to_reset(&self) -> bool {
+        self.shelves.borrow().iter().any(|shelf| !shelf.swept.is_empty())
+    }
+
     /// A collection begins.
     pub(crate) fn begin(&self) {
         self.ledgers.borrow_mut().begin();

@@ -48,19 +48,20 @@ impl Drop for Due<'_> {
 }
 
 impl Heap {
-    /// Resets what was retired [`GRACE`](swarm_core::epoch::GRACE) epochs before `epoch`. Yields how
-    /// many objects are at hand now. What is this client's must be known.
+    /// Resets what was retired [`GRACE`](swarm_core::epoch::GRACE) epochs before `epoch`, in at most so
+    /// many batches. Yields how many objects are at hand now. What is this client's must be known.
     ///
     /// # Errors
     /// Not all nodes answer; nothing is lost by it.
     pub(crate) async fn reset_due<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,
-        epoch: u64,
+        (epoch, batches): (u64, usize),
         each: impl Fn(&Place),
     ) -> Result<usize, Error> {
         let mut reset = 0;
-        while let Some(due) = self.due(epoch) {
+        for _ in 0..batches {
+            let Some(due) = self.due(epoch) else { break };
             let kind = due.kind.unwrap_or(self.records());
             self.reset(group, kind, &due.objects).await?;
             reset += due.objects.len();
