@@ -20,6 +20,7 @@
 use std::collections::HashMap;
 use std::mem::take;
 
+use futures_util::future::try_join_all;
 use swarm_core::clock::Clock;
 use swarm_core::epoch::{Board, GRACE};
 use swarm_core::fabric::{Fabric, MAX_VERBS, NodeId, Verb};
@@ -203,10 +204,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     recycler.mark(born.buffer);
                     spent = Some(born.buffer);
                 }
-                for entry in entries {
-                    recycler.mark(entry.pointer);
-                    let Some(register) = entry.register(&self.geometry) else { continue };
-                    let survey = survey(&self.group, &register.place).await?;
+                entries.iter().for_each(|entry| recycler.mark(entry.pointer));
+                let registers =
+                    entries.iter().filter_map(|it| Some((it, it.register(&self.geometry)?)));
+                let surveys = registers.map(async |(entry, register)| {
+                    survey(&self.group, &register.place).await.map(|survey| (entry, survey))
+                });
+                for (entry, survey) in try_join_all(surveys).await? {
                     for stamp in survey.current() {
                         let buffer = self.geometry.format.pointer(stamp);
                         recycler.mark(buffer);
