@@ -1,65 +1,31 @@
 //! The thread that connects a client to its nodes, and again when a connection is lost.
 //!
-//! It and the fabric meet at a [`Door`] for each node. The invariant: a connection has one user at a
-//! time. The connector hands it in at the door; the fabric has it until all that it posted came
-//! back, then *retires* it, and only then does the connector try to make another.
+//! Each node is idle, resolving, asking, or up. The invariant: at most one attempt at a node is under
+//! way, each ends by a deadline, and no other begins before the connection that came of it was
+//! [retired](Doors::retire). A node that has fenced this client is not asked again.
 
-use std::io::{Read, Write};
+mod verdict;
+
+use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use swarm_core::fabric::NodeId;
 
+use self::verdict::Verdict;
+use crate::doors::{Doors, Joined};
 use crate::error::Fault;
-use crate::greeting::{ClientId, Hello, NodeCard, PoolId, Refusal, Unreadable};
-use crate::options::{Endpoint, NodeStatus};
+use crate::greeting::{ClientId, Hello, PoolId};
+use crate::options::Endpoint;
 use crate::verbs::{
     Channel, CompletionQueue, Connection, Domain, Event, EventKind, Id, IdKey, Limits, Region,
     wait_readable,
 };
-
-/// A connection that works.
-pub(crate) struct Joined {
-    pub(crate) connection: Connection,
-    pub(crate) card: NodeCard,
-    /// The other end has ended it.
-    pub(crate) gone: AtomicBool,
-    /// The fabric is to believe that the node has more memory than it has.
-    #[cfg(test)]
-    pub(crate) pretends: AtomicBool,
-}
-
-/// Where connector and fabric meet, for one node.
-pub(crate) struct Door {
-    /// There is something in `handed`.
-    ready: AtomicBool,
-    handed: Mutex<Option<Arc<Joined>>>,
-    /// The fabric has given up the connection.
-    retired: AtomicBool,
-    status: Mutex<NodeStatus>,
-}
-
-/// All doors of a fabric.
-pub(crate) struct Doors {
-    doors: Vec<Door>,
-    settled: (Mutex<()>, Condvar),
-    stopping: AtomicBool,
-    /// Wakes the connector.
-    bell: UnixStream,
-}
-
-/// How many nodes are up, have not been tried to the end, and were not reached.
-#[derive(Default)]
-struct Tally {
-    up: usize,
-    begun: usize,
-    unreached: usize,
-}
 
 /// What the connector needs to connect.
 pub(crate) struct Plan {
@@ -80,132 +46,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
 /// How long each attempt may take.
 const ATTEMPT: Duration = Duration::from_secs(1);
-/// How long the rest is waited for when a majority is up.
-const MOMENT: Duration = Duration::from_millis(200);
 /// The connector looks at its doors at least so often.
 const TICK: Duration = Duration::from_millis(100);
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is behind these locks is replaced as a whole, so a panic leaves nothing half done.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Doors {
-    /// Doors for `nodes`, and what the connector is woken by.
-    pub(crate) fn new(nodes: &[Endpoint]) -> std::io::Result<(Arc<Self>, UnixStream)> {
-        let (bell, woken) = UnixStream::pair()?;
-        bell.set_nonblocking(true)?;
-        woken.set_nonblocking(true)?;
-        let door = |node: &Endpoint| Door {
-            ready: AtomicBool::new(false),
-            handed: Mutex::new(None),
-            retired: AtomicBool::new(false),
-            status: Mutex::new(NodeStatus {
-                address: node.address,
-                life: node.life,
-                fault: Some(Fault::NotYet { address: node.address }),
-            }),
-        };
-        let doors = nodes.iter().map(door).collect();
-        let settled = (Mutex::new(()), Condvar::new());
-        let doors = Self { doors, settled, stopping: AtomicBool::new(false), bell };
-        Ok((Arc::new(doors), woken))
-    }
-
-    /// A new connection to `node`, if there is one.
-    #[inline]
-    pub(crate) fn take(&self, node: usize) -> Option<Arc<Joined>> {
-        let door = &self.doors[node];
-        // Pairs with the release when it was handed in.
-        if !door.ready.load(Ordering::Acquire) {
-            return None;
-        }
-        door.ready.store(false, Ordering::Relaxed);
-        lock(&door.handed).take()
-    }
-
-    /// The fabric has let go of its connection to `node`.
-    pub(crate) fn retire(&self, node: usize) {
-        // Pairs with the acquire in the connector's round.
-        self.doors[node].retired.store(true, Ordering::Release);
-        self.ring();
-    }
-
-    /// Says why there is no connection to `node`.
-    pub(crate) fn report(&self, node: usize, fault: Fault) {
-        lock(&self.doors[node].status).fault = Some(fault);
-        // Whoever is about to wait has looked, and waits, or looks after this.
-        drop(lock(&self.settled.0));
-        self.settled.1.notify_all();
-    }
-
-    /// The connection to `node` has ended. If it is known why, it stays at that.
-    fn report_lost(&self, node: usize, fault: Fault) {
-        let known = lock(&self.doors[node].status).fault.is_some();
-        if !known {
-            self.report(node, fault);
-        }
-    }
-
-    /// How the nodes stand.
-    pub(crate) fn status(&self) -> Vec<NodeStatus> {
-        self.doors.iter().map(|door| lock(&door.status).clone()).collect()
-    }
-
-    /// Waits until each node is up or is known not to be, at most for `patience`. Once a majority is up
-    /// a host that says nothing costs a moment. Until then those that were not reached are waited for
-    /// as well: the next attempt may succeed, and nothing can be done without.
-    pub(crate) fn wait_settled(&self, patience: Duration) {
-        let majority = self.doors.len() / 2 + 1;
-        let too_few = |(): &mut ()| {
-            let Tally { up, begun, unreached } = self.tally();
-            up < majority && begun + unreached > 0
-        };
-        let guard = lock(&self.settled.0);
-        let waited = self.settled.1.wait_timeout_while(guard, patience, too_few);
-        let (guard, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        let begun = |(): &mut ()| self.tally().begun > 0;
-        drop(self.settled.1.wait_timeout_while(guard, patience.min(MOMENT), begun));
-    }
-
-    fn tally(&self) -> Tally {
-        let mut tally = Tally::default();
-        for door in &self.doors {
-            match lock(&door.status).fault {
-                None => tally.up += 1,
-                Some(Fault::NotYet { .. }) => tally.begun += 1,
-                Some(Fault::Unreachable { .. }) => tally.unreached += 1,
-                Some(_) => {}
-            }
-        }
-        tally
-    }
-
-    /// Ends the connector.
-    pub(crate) fn stop(&self) {
-        self.stopping.store(true, Ordering::Relaxed);
-        self.ring();
-    }
-
-    fn ring(&self) {
-        // A bell that is full has been rung.
-        let _ = (&self.bell).write(&[1]);
-    }
-
-    fn hand_in(&self, node: usize, joined: Arc<Joined>) {
-        let door = &self.doors[node];
-        {
-            let mut status = lock(&door.status);
-            status.life = Some(joined.card.life);
-            status.fault = None;
-        }
-        *lock(&door.handed) = Some(joined);
-        // Pairs with the acquire in `take`.
-        door.ready.store(true, Ordering::Release);
-        drop(lock(&self.settled.0));
-        self.settled.1.notify_all();
-    }
-}
 
 /// How far a node is.
 enum Stage {
@@ -254,7 +96,7 @@ impl Connector {
 
     /// Runs until it is told to stop.
     pub(crate) fn run(mut self) {
-        while !self.doors.stopping.load(Ordering::Relaxed) {
+        while !self.doors.is_stopping() {
             let now = Instant::now();
             for node in 0..self.nodes.len() {
                 self.look_at(node, now);
@@ -287,10 +129,7 @@ impl Connector {
                 let why = "it does not answer".to_owned();
                 self.fail(node, Fault::Unreachable { address, why });
             }
-            // Pairs with the release in `retire`.
-            Stage::Up(_) if self.doors.doors[node].retired.swap(false, Ordering::Acquire) => {
-                self.pause(node);
-            }
+            Stage::Up(_) if self.doors.was_retired(node) => self.pause(node),
             _ => {}
         }
     }
@@ -334,7 +173,7 @@ impl Connector {
             EventKind::RouteResolved => self.ask(node),
             EventKind::Established => self.establish(node, event.private.bytes()),
             EventKind::Rejected => {
-                let fault = self.rejection(node, event.private.bytes(), event.status);
+                let fault = self.judge(node).refusal(event.private.bytes(), event.status);
                 self.fail(node, fault);
             }
             EventKind::Disconnected | EventKind::DeviceRemoved => self.lost(node),
@@ -375,7 +214,7 @@ impl Connector {
     }
 
     fn establish(&mut self, node: usize, said: &[u8]) {
-        let card = match self.accept(node, said) {
+        let card = match self.judge(node).consent(said) {
             Ok(card) => card,
             Err(fault) => {
                 if let Stage::Asking(connection, _) = &self.nodes[node].stage {
@@ -399,55 +238,12 @@ impl Connector {
         self.nodes[node].endpoint.life = Some(card.life);
         self.nodes[node].pause = FIRST_PAUSE;
         self.nodes[node].stage = Stage::Up(Arc::clone(&joined));
-        self.doors.doors[node].retired.store(false, Ordering::Relaxed);
         self.doors.hand_in(node, joined);
     }
 
-    /// Whether the node that took the connection is the right one.
-    fn accept(&self, node: usize, said: &[u8]) -> Result<NodeCard, Fault> {
-        let Endpoint { address, life } = self.nodes[node].endpoint;
-        let card = NodeCard::decode(said).map_err(|unreadable| unread(address, unreadable))?;
-        let (wanted, number) = (self.plan.pool, NodeId(node as u8));
-        if card.pool != wanted {
-            return Err(Fault::OtherPool { address, found: card.pool, wanted });
-        }
-        if card.node != number {
-            return Err(Fault::OtherNode { address, found: card.node, wanted: number });
-        }
-        if let Some(known) = life.filter(|&known| known != card.life) {
-            return Err(Fault::Reborn { address, found: card.life, known });
-        }
-        if card.words < self.plan.words {
-            return Err(Fault::Small { address, found: card.words, needed: self.plan.words });
-        }
-        Ok(card)
-    }
-
-    /// What a node's refusal means.
-    fn rejection(&self, node: usize, said: &[u8], reason: i32) -> Fault {
-        let address = self.nodes[node].endpoint.address;
-        /// Reasons that the connection manager itself gives.
-        const NO_SUCH_SERVICE: i32 = 8;
-        const BY_CONSUMER: i32 = 28;
-        if reason != BY_CONSUMER {
-            let why = match reason {
-                NO_SUCH_SERVICE => "no memory node listens there".to_owned(),
-                _ => format!("the connection manager there refused (reason {reason})"),
-            };
-            return Fault::Unreachable { address, why };
-        }
-        match Refusal::decode(said) {
-            Err(unreadable) => unread(address, unreadable),
-            Ok(Refusal::Foreign) => Fault::Foreign { address },
-            Ok(Refusal::Version(version)) => Fault::Version { address, version },
-            Ok(Refusal::NoPool) => Fault::NoPool { address },
-            Ok(Refusal::Pool(found)) => Fault::OtherPool { address, found, wanted: self.plan.pool },
-            Ok(Refusal::Node(found)) => {
-                Fault::OtherNode { address, found, wanted: NodeId(node as u8) }
-            }
-            Ok(Refusal::Fenced) => Fault::Fenced { address, client: self.plan.client },
-            Ok(Refusal::Exhausted) => Fault::Exhausted { address },
-        }
+    /// Who judges what `node` answers.
+    fn judge(&self, node: usize) -> Verdict<'_> {
+        Verdict { plan: &self.plan, node: NodeId(node as u8), endpoint: self.nodes[node].endpoint }
     }
 
     /// The other end has ended the connection.
@@ -485,11 +281,4 @@ impl Node {
 
 fn unreachable(address: SocketAddr, doing: &str, error: &std::io::Error) -> Fault {
     Fault::Unreachable { address, why: format!("{doing} failed: {error}") }
-}
-
-fn unread(address: SocketAddr, unreadable: Unreadable) -> Fault {
-    match unreadable {
-        Unreadable::Foreign => Fault::Foreign { address },
-        Unreadable::Version(version) => Fault::Version { address, version },
-    }
 }

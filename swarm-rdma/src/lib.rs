@@ -15,6 +15,7 @@
 //! | `chain`           | from verbs to work requests, and the order that these keep           |
 //! | `rider`           | chains in the background, which go out with the next ones            |
 //! | `tickets`         | where replies wait                                                   |
+//! | `doors`           | where the connector and the fabric meet                              |
 //! | `connector`       | the thread that connects, and connects again                         |
 //! | `link`            | the way to one node                                                  |
 //! | `options`         | how to connect, and what a fabric says of itself                     |
@@ -28,6 +29,7 @@ mod completion;
 mod connector;
 pub mod control;
 mod device;
+mod doors;
 mod error;
 mod fabric;
 mod greeting;

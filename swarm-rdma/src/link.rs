@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::chain::{Asked, Reach};
-use crate::connector::Joined;
+use crate::doors::Joined;
 use crate::rider::Rider;
 
 /// The way to one node.
