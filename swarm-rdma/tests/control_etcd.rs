@@ -3,9 +3,11 @@
 
 mod control_common;
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{JoinHandle, sleep, spawn as spawn_thread};
 use std::time::{Duration, Instant};
 
 use control_common::{CAPACITY, Daemon, daemons, free_address, wishes};
@@ -217,11 +219,89 @@ fn etcd_that_is_not_there_is_an_error_within_seconds() {
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     assert!(error.to_string().contains(&format!("etcd at {nobody}")), "{error}");
     // Somebody who accepts and says nothing.
-    let mute = std::net::TcpListener::bind("127.0.0.1:0").expect("there are ports");
+    let mute = TcpListener::bind("127.0.0.1:0").expect("there are ports");
     let address = mute.local_addr().expect("it listens");
     let begun = Instant::now();
     assert!(Etcd::connect(&[address.to_string()]).is_err());
     assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+}
+
+/// A way to etcd that can be cut: connections to `at` go on to `to` until this is dropped.
+struct Way {
+    open: Arc<AtomicBool>,
+    streams: Arc<Mutex<Vec<TcpStream>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Way {
+    fn open(at: SocketAddr, to: SocketAddr) -> Self {
+        let listener = TcpListener::bind(at).expect("the port is free");
+        listener.set_nonblocking(true).expect("it can be");
+        let open = Arc::new(AtomicBool::new(true));
+        let streams = Arc::new(Mutex::new(Vec::new()));
+        let (its, kept) = (Arc::clone(&open), Arc::clone(&streams));
+        let thread = spawn_thread(move || {
+            while its.load(Ordering::Relaxed) {
+                let Ok((near, _)) = listener.accept() else {
+                    sleep(Duration::from_millis(5));
+                    continue;
+                };
+                near.set_nonblocking(false).expect("it can be");
+                let far = TcpStream::connect(to).expect("etcd is there");
+                for (from, to) in [(&near, &far), (&far, &near)] {
+                    let copy = |stream: &TcpStream| stream.try_clone().expect("descriptors");
+                    let (mut from, mut to) = (copy(from), copy(to));
+                    spawn_thread(move || std::io::copy(&mut from, &mut to));
+                }
+                kept.lock().expect("nobody panicked").extend([near, far]);
+            }
+        });
+        Self { open, streams, thread: Some(thread) }
+    }
+}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        self.open.store(false, Ordering::Relaxed);
+        self.thread.take().map(JoinHandle::join);
+        for stream in self.streams.lock().expect("nobody panicked").drain(..) {
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
+    }
+}
+
+/// Once, with one of three members dead, one request in three failed.
+#[test]
+fn a_dead_member_of_etcd_is_passed_over() {
+    let Some(server) = Server::start() else { return };
+    let dead = [free_address(), free_address()].map(|address| address.to_string());
+    let members = [&dead[..], &server.members()].concat();
+    for _ in 0..10 {
+        let etcd = Etcd::connect(&members).expect("one answers");
+        assert!(etcd.nodes().expect("it goes on answering").is_empty());
+    }
+    let _cluster = cluster(&server);
+    let address = PoolAddress::Etcd { members, pool: "p".to_owned() };
+    let plane = Plane::open(&address).expect("one answers");
+    let record = plane.create(&wishes()).expect("three nodes are free");
+    plane.attach(&record).expect("there are slots");
+}
+
+#[test]
+fn a_name_outlives_the_member_by_which_it_was_taken() {
+    let Some(server) = Server::start() else { return };
+    let (first, second) = (free_address(), free_address());
+    let way = Way::open(first, server.address);
+    let members = [first.to_string(), second.to_string()];
+    let mut etcd = Etcd::connect(&members).expect("the first answers");
+    let daemon = &daemons(1)[0];
+    let _name = etcd.register(&daemon.entry()).expect("it is new");
+    let _other = Way::open(second, server.address);
+    drop(way);
+    sleep(EXPIRY);
+    assert_eq!(server.etcd().nodes().expect("etcd answers"), [daemon.entry()]);
+    etcd.turn_elsewhere().expect("the second answers");
+    assert_eq!(etcd.nodes().expect("the second answers"), [daemon.entry()]);
 }
 
 #[test]

@@ -50,6 +50,13 @@ pub(crate) fn run(args: &MemnodeArgs, json: bool) -> Result<Answer, Failure> {
     ctrlc::set_handler(signal)
         .map_err(|error| Failure::because("cannot wait for signals", error))?;
     let name = name(args)?;
+    if args.listen.ip().is_unspecified() {
+        return Err(Failure::Usage(format!(
+            "{} is no address that clients could reach; listen at the one of the RDMA device's \
+             network interface",
+            args.listen
+        )));
+    }
     let registry = args.etcd.as_deref().map(connect).transpose()?;
     let memory = args.memory.clone().map_or(MemorySource::Allocated, MemorySource::File);
     let mut options = ServeOptions::new(args.listen, args.capacity);
@@ -115,7 +122,7 @@ struct Daemon<'a> {
 impl Daemon<'_> {
     /// Carries out evictions that this daemon was not told of as it was cut off.
     fn look(&mut self) {
-        let Some(etcd) = &self.registry else { return };
+        let Some(etcd) = &mut self.registry else { return };
         let pool = self.server.ledger().membership().map(|(pool, _)| (pool.id, pool.name.clone()));
         let Some((id, name)) = pool else { return };
         let evictions = match etcd.evictions(&name) {
@@ -125,6 +132,8 @@ impl Daemon<'_> {
                     tell(format_args!("{error}; the node serves on meanwhile"));
                 }
                 self.silent = true;
+                // If nobody else answers either, this one is asked again.
+                let _ = etcd.turn_elsewhere();
                 return;
             }
         };

@@ -27,6 +27,7 @@ use etcd_client::{
 use serde::de::DeserializeOwned;
 use swarm_core::words::WriteNumber;
 use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::PoolWishes;
@@ -62,14 +63,19 @@ impl Etcd {
     /// It does not answer.
     pub fn connect(members: &[String]) -> Result<Self, Error> {
         let runtime = runtime(members)?;
-        let client = runtime.block_on(async {
-            let client = connect(members).await?;
-            // Connecting says nothing of whether anybody answers.
-            let mut probe = client.clone();
-            within(members, probe.get("/swarm/", None)).await?;
-            Ok::<_, Error>(client)
-        })?;
+        let client = runtime.block_on(connect(members))?;
         Ok(Self { members: members.to_vec(), runtime: Mutex::new(runtime), client })
+    }
+
+    /// Turns to another member, if there are several, as the one turned to does not answer any more.
+    ///
+    /// # Errors
+    /// None of them answers.
+    pub fn turn_elsewhere(&mut self) -> Result<(), Error> {
+        if self.members.len() > 1 {
+            *self = Self::connect(&self.members)?;
+        }
+        Ok(())
     }
 
     /// What a command line calls a pool.
@@ -174,8 +180,8 @@ impl Etcd {
                 Err(error) => others.push(error.to_string()),
             }
         }
-        if free.is_empty() && others.is_empty() {
-            others.push("no `swarm memnode` is registered in etcd".to_owned());
+        if others.is_empty() {
+            others.push("no other `swarm memnode` is registered in etcd".to_owned());
         }
         Ok((free, others))
     }
@@ -361,10 +367,30 @@ pub(super) fn runtime(members: &[String]) -> Result<Runtime, Error> {
     Builder::new_current_thread().enable_all().build().map_err(|error| failed(members, &error))
 }
 
+/// Turns to the member that answers first. One that is given several spreads what it is asked over
+/// all of them, also over those that are dead.
 pub(super) async fn connect(members: &[String]) -> Result<Client, Error> {
-    let options = ConnectOptions::new().with_connect_timeout(PATIENCE).with_timeout(PATIENCE);
-    let urls: Vec<String> = members.iter().map(|member| format!("http://{member}")).collect();
-    within(members, Client::connect(urls, Some(options))).await
+    let mut asked = JoinSet::new();
+    for member in members {
+        let (url, members) = (format!("http://{member}"), members.to_vec());
+        asked.spawn(async move {
+            let options =
+                ConnectOptions::new().with_connect_timeout(PATIENCE).with_timeout(PATIENCE);
+            let mut client = within(&members, Client::connect([url], Some(options))).await?;
+            // Connecting says nothing of whether anybody answers, and whether for a majority.
+            within(&members, client.get("/swarm/", None)).await?;
+            Ok(client)
+        });
+    }
+    let mut why = failed(members, &"no member is named");
+    while let Some(answer) = asked.join_next().await {
+        match answer {
+            Ok(Ok(client)) => return Ok(client),
+            Ok(Err(error)) => why = error,
+            Err(error) => why = failed(members, &error),
+        }
+    }
+    Err(why)
 }
 
 /// An answer of etcd, or what became of it.

@@ -134,12 +134,12 @@ impl Keeper {
         Ok(done.then_some(lease))
     }
 
-    async fn keep(&self, client: Client, mut lease: i64) {
+    async fn keep(&self, mut client: Client, mut lease: i64) {
         loop {
             if timeout(RENEW, self.stop.notified()).await.is_ok() {
                 break;
             }
-            // What fails is tried again when it is time to.
+            // What fails is tried again when it is time to, with another member where there are several.
             match timeout(PATIENCE, self.renew(client.clone(), lease)).await {
                 Ok(Ok(true)) => self.lost.store(false, Ordering::Relaxed),
                 Ok(Ok(false)) => {
@@ -153,11 +153,15 @@ impl Keeper {
                         _ => {}
                     }
                 }
+                _ if self.members.len() > 1 => {
+                    if let Ok(other) = etcd::connect(&self.members).await {
+                        client = other;
+                    }
+                }
                 _ => {}
             }
         }
         // If etcd does not hear it the lease ends by itself.
-        let mut client = client;
         let owned = Compare::lease(self.claim.key.clone(), etcd_client::CompareOp::Equal, lease);
         let mut last = vec![TxnOp::delete(self.claim.key.clone(), None)];
         last.extend_from_slice(&self.claim.after);
