@@ -45,16 +45,23 @@ stays() {
     waits 20 "the client's first write" "$SWARM" get "$1" before
 }
 
+# Told to end, they end well; but for one that a step has killed.
 stop_nodes() {
+    local process status
     for process in "${nodes[@]}"; do
         kill -TERM "$process" 2>/dev/null || true
-        wait "$process" 2>/dev/null || true
+        status=0
+        wait "$process" 2>/dev/null || status=$?
+        [[ "$status" == 0 || "$status" == 137 ]] || die "a memory node ended with $status"
     done
 }
 
 # How many queue pairs a node has fenced, as its daemon said last.
 # fenced LOG
 fenced() { sed -n 's/.* \([0-9]*\) fenced.*/\1/p' "$work/$1.log" | tail -n 1 | grep . || echo 0; }
+
+# How many clients the pool has.
+clients() { "$SWARM" info "$pool" --json | sed -n 's/.*"clients":\([0-9]*\).*/\1/p'; }
 
 # Nobody reaches what listens on this TCP port of this host any more; queue pairs go on.
 cut_off() {
@@ -82,6 +89,12 @@ if wants static; then
     says "no pool" "swarm create" "$(fails 3 "$SWARM" get "$pool" a)"
     says "not listed" "does not list" \
         "$(fails 2 "$SWARM" memnode --listen "$address:7480" --capacity 64MiB --static "$file")"
+    says "twice at one address" "is another \`swarm memnode\` running there" \
+        "$(fails 3 "$SWARM" memnode --listen "$address:7471" --capacity 64MiB --static "$file")"
+    says "listening everywhere" "is no address that clients could reach" "$(fails 2 "$SWARM" memnode \
+        --listen 0.0.0.0:7480 --capacity 64MiB --etcd 127.0.0.1:2379 --name a)"
+    says "a wrong GID" "GID index 77" "$(fails 3 "$SWARM" memnode --gid-index 77 \
+        --listen "$address:7471" --capacity 64MiB --static "$file")"
 
     say "the everyday commands"
     "$SWARM" create "$pool" --capacity "$capacity"
@@ -105,12 +118,20 @@ if wants static; then
     "$SWARM" export "$pool" | grep ^key- | sort > "$work/out"
     sort "$work/in" | cmp - "$work/out" || die "what was imported is not what was exported"
     "$SWARM" info "$pool"
-    same "clients that are left" 0 \
-        "$("$SWARM" info "$pool" --json | sed -n 's/.*"clients":\([0-9]*\).*/\1/p')"
+    same "clients that are left" 0 "$(clients)"
+    says "a wrong GID" "GID index 77" "$(fails 3 "$SWARM" get "$pool" greeting --gid-index 77)"
     "$SWARM" doctor --static "$file" || true
+    bad="$(fails 1 "$SWARM" doctor --gid-index 77 --static /nowhere)"
+    says "the doctor of a wrong GID" "GID index 77" "$bad"
+    says "the doctor of a list that is not there" "/nowhere" "$bad"
+    says "the doctor of the rest" "clock source" "$bad"
 
     say "bench"
     "$SWARM" bench "$pool" --keys 500 --ops 3000 --clients 2 --workload b
+    fresh --max-clients 2
+    says "too many clients" "client slots" \
+        "$(fails 3 "$SWARM" bench "$pool" --clients 3 --keys 10 --ops 100)"
+    same "clients that are left of those" 0 "$(clients)"
     stop_nodes
     says "a node's report" "memory registrations" "$(cat "$work/node-7471.log")"
 fi

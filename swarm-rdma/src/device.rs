@@ -107,6 +107,16 @@ pub fn devices() -> Result<Vec<DeviceInfo>, Error> {
 }
 
 impl DeviceChoice {
+    /// What it comes to on this host, for people: the device, and the address that it connects from.
+    ///
+    /// # Errors
+    /// It leads nowhere.
+    pub fn describe(&self) -> Result<String, Error> {
+        let Chosen { device, from } = self.resolve()?;
+        let name = device.name();
+        Ok(from.map_or(name.clone(), |address| format!("{name}, from {address}")))
+    }
+
     /// The device and the address to use.
     pub(crate) fn resolve(&self) -> Result<Chosen, Error> {
         let all = opened()?;
@@ -168,7 +178,8 @@ impl DeviceChoice {
             };
         };
         let wrong = |why: &str| {
-            let usable: Vec<_> = port.gids.iter().filter(usable).map(GidInfo::to_string).collect();
+            let usable = port.gids.iter().filter(usable).filter(|gid| !gid.is_local());
+            let usable: Vec<_> = usable.map(GidInfo::to_string).collect();
             let why = format!("{why}; usable are {}", usable.join(", "));
             Error::Gid { device: place.clone(), index, why }
         };

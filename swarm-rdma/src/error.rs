@@ -109,9 +109,7 @@ pub enum Error {
         source: io::Error,
     },
     /// An address cannot be listened at or connected from.
-    #[error(
-        "{address}: cannot {action}: {source}; it must be an address of an RDMA device's network interface"
-    )]
+    #[error("{address}: cannot {action}: {source}; {}", address_advice(source))]
     Address {
         /// The address.
         address: SocketAddr,
@@ -131,6 +129,14 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
+}
+
+/// What to do about an address that was refused.
+fn address_advice(refused: &io::Error) -> &'static str {
+    match refused.kind() {
+        io::ErrorKind::AddrInUse => "is another `swarm memnode` running there?",
+        _ => "it must be an address of an RDMA device's network interface",
+    }
 }
 
 /// Why a client has no connection to a node. The node is a missing vote meanwhile.

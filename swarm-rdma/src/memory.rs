@@ -45,9 +45,9 @@ pub(crate) fn refused(device: Device, bytes: u64, limit: u64, source: io::Error)
     let device = device.name();
     // The device pins what it registers: the system counts it as locked.
     if source.raw_os_error() == Some(libc::ENOMEM)
-        && let Some(locked) = locked_limit().filter(|&locked| locked < bytes)
+        && let Some(limit) = locked_limit().filter(|&limit| limit < pinned().saturating_add(bytes))
     {
-        return Error::Memlock { device, bytes, limit: locked };
+        return Error::Memlock { device, bytes, limit };
     }
     Error::Registration { device, bytes, limit, source }
 }
@@ -57,6 +57,14 @@ fn locked_limit() -> Option<u64> {
     let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
     let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
     line.split_whitespace().next()?.parse().ok()
+}
+
+/// Bytes that devices have pinned for this process already, which count as locked.
+fn pinned() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmPin:"));
+    let kibibytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kibibytes.unwrap_or(0) * 1024
 }
 
 fn allocate(bytes: usize) -> Result<Area, Error> {

@@ -424,6 +424,7 @@ fn a_chain_that_the_device_never_ends_is_an_error_all_the_same() {
     let took = fails_and_recovers(&fabric, &[read()], "does not end");
     assert!(took > Duration::from_millis(900) && took < Duration::from_secs(3), "{took:?}");
     assert_eq!(fabric.counters().nudges, 1);
+    assert!(fabric.counters().sleeps > 100, "it slept meanwhile: {:?}", fabric.counters());
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -54,7 +54,14 @@ pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<Answer, Failure> {
     );
     let job = |client| Job::Bench(job(args, path.clone(), first_new, client));
     let jobs = (0..args.clients).map(job).collect();
-    let reports = lead(Crew::start(jobs, shell)?, args.clients, &bar)?;
+    let mut crew = Crew::start(jobs, shell)?;
+    let reports = match lead(&mut crew, args.clients, &bar) {
+        Ok(reports) => reports,
+        Err(failure) => {
+            bury(crew, &path);
+            return Err(failure);
+        }
+    };
     bar.finish_and_clear();
     print(&Measured::new(args, nodes, &reports), json)?;
     Ok(Answer::Yes)
@@ -181,8 +188,19 @@ fn capacity(args: &BenchArgs) -> u64 {
     (base + base / 512 * chunks).next_multiple_of(1 << 20)
 }
 
+/// Ends the clients before their time, and frees the slots that they had in `path`.
+fn bury(crew: Crew, path: &Path) {
+    let dead = crew.disband();
+    // People are told of what failed before.
+    if let Ok(pool) = open_pool(path) {
+        for process in dead {
+            let _ = pool.bury(process);
+        }
+    }
+}
+
 /// Leads the clients through loading, warm-up and the measured phase.
-fn lead(mut crew: Crew, clients: usize, bar: &ProgressBar) -> Result<Vec<Report>, Failure> {
+fn lead(crew: &mut Crew, clients: usize, bar: &ProgressBar) -> Result<Vec<Report>, Failure> {
     bar.set_message("loading");
     crew.gather(|message| matches!(message, Message::Loaded))?;
     bar.set_message("warming up");

@@ -130,6 +130,13 @@ impl Crew {
             .map_err(|error| Failure::because(format!("cannot kill client {number}"), error))
     }
 
+    /// Kills all that are processes and have not ended. Says which these were.
+    pub(crate) fn disband(mut self) -> Vec<u32> {
+        let processes = |number: &usize| matches!(self.members[*number], Member::Process { .. });
+        let left: Vec<usize> = (0..self.members.len()).filter(processes).collect();
+        left.into_iter().filter_map(|number| self.kill(number).ok()).collect()
+    }
+
     /// Waits for a process that has said all that it will.
     pub(crate) fn bid_farewell(&mut self, number: usize) {
         let member = std::mem::replace(&mut self.members[number], Member::Ended);

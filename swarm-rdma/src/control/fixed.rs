@@ -155,6 +155,9 @@ impl Fixed {
         }
         let (wanted, capacity) = (wishes.nodes, wishes.capacity);
         if free.len() < wanted {
+            if others.is_empty() {
+                others.push("the file lists no others".to_owned());
+            }
             let (free, why) = (free.len(), others.join("; "));
             return Err(Error::FewNodes { address, wanted, capacity, free, why });
         }

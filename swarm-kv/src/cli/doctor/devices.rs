@@ -42,6 +42,23 @@ pub(super) fn probe(root: &Path) -> Vec<Finding> {
     findings
 }
 
+/// What the command line's choice of device, port and GID comes to, where there is a device.
+#[cfg(feature = "rdma")]
+pub(super) fn choice(root: &Path) -> Option<Finding> {
+    if names(&root.join("sys/class/infiniband")).is_empty() {
+        return None;
+    }
+    let probe = "device to use";
+    Some(match super::super::far::device().describe() {
+        Ok(chosen) => Finding::ok(probe, chosen),
+        Err(error) => Finding::bad(
+            probe,
+            error.to_string(),
+            "name others by --device, --port and --gid-index, or none of them",
+        ),
+    })
+}
+
 /// Looks at a port: whether it is active, and what else there is to say.
 fn look(root: &Path, device: &str, port: &str, directory: &Path) -> (bool, Vec<Finding>) {
     let probe = format!("{device} port {port}");

@@ -9,8 +9,8 @@ use rustix::process::{Resource, getrlimit};
 use super::super::units::show_size;
 use super::finding::{Finding, line, names};
 
-/// What a client registers, about: its slots for the replies of one queue pair a node.
-const CLIENT_BYTES: u64 = 16 << 20;
+/// What a client locks, at most: slots for its chains, and what its queue pairs consist of.
+const CLIENT_BYTES: u64 = 8 << 20;
 /// The bit of the capability to lock memory beyond the limit.
 const CAP_IPC_LOCK: u32 = 14;
 
@@ -164,6 +164,7 @@ mod tests {
         assert_eq!(judge(None, false), Verdict::Ok);
         assert_eq!(judge(Some(64 << 10), false), Verdict::Bad);
         assert_eq!(judge(Some(64 << 10), true), Verdict::Ok);
+        assert_eq!(judge(Some(8 << 20), false), Verdict::Warn, "enough for a client");
         assert_eq!(judge(Some(256 << 20), false), Verdict::Warn);
         assert_eq!(judge(Some(1 << 30), false), Verdict::Ok);
     }

@@ -28,8 +28,10 @@ pub(crate) fn run(args: &DoctorArgs, json: bool) -> Result<Answer, Failure> {
     let root = Path::new("/");
     let mut findings = vec![host::feature()];
     findings.extend(devices::probe(root));
+    #[cfg(feature = "rdma")]
+    findings.extend(devices::choice(root));
     findings.extend(host::probe(root, args.capacity));
-    findings.extend(reach::probe(args)?);
+    findings.extend(reach::probe(args));
     report(&findings, json)?;
     let bad = findings.iter().any(|finding| finding.verdict == Verdict::Bad);
     Ok(if bad { Answer::No } else { Answer::Yes })

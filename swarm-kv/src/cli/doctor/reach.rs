@@ -2,10 +2,10 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::path::Path;
 use std::time::Duration;
 
 use super::super::args::DoctorArgs;
-use super::super::outcome::Failure;
 use super::finding::Finding;
 
 /// How long whoever is asked may take.
@@ -14,30 +14,43 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const MAX_ANSWER: u64 = 64 << 10;
 
 /// Asks whoever the command line names.
-pub(super) fn probe(args: &DoctorArgs) -> Result<Vec<Finding>, Failure> {
+pub(super) fn probe(args: &DoctorArgs) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Some(members) = &args.etcd {
         findings.extend(members.split(',').map(|member| etcd(member.trim())));
     }
-    let listed = args.static_file.as_deref().map(listed).transpose()?.unwrap_or_default();
+    let listed = match args.static_file.as_deref().map(listed) {
+        Some(Ok(listed)) => listed,
+        Some(Err(finding)) => {
+            findings.push(finding);
+            Vec::new()
+        }
+        None => Vec::new(),
+    };
     findings.extend(args.node.iter().copied().chain(listed).map(node));
-    Ok(findings)
+    findings
 }
 
 /// The nodes that a file lists.
-fn listed(file: &std::path::Path) -> Result<Vec<SocketAddr>, Failure> {
+fn listed(file: &Path) -> Result<Vec<SocketAddr>, Finding> {
+    let probe = "list of memory nodes";
     #[cfg(feature = "rdma")]
-    return Ok(swarm_kv::rdma::control::Fixed::read(file)?.nodes().to_vec());
+    return match swarm_kv::rdma::control::Fixed::read(file) {
+        Ok(fixed) => Ok(fixed.nodes().to_vec()),
+        Err(error) => Err(Finding::bad(probe, error.to_string(), "mend the file, or name another")),
+    };
     #[cfg(not(feature = "rdma"))]
-    return Err(Failure::Usage(format!(
-        "reading {} takes RDMA; give the addresses as --node ADDR",
-        file.display()
-    )));
+    return Err(Finding::bad(
+        probe,
+        format!("reading {} takes RDMA", file.display()),
+        "give the addresses as --node ADDR",
+    ));
 }
 
 fn etcd(member: &str) -> Finding {
     let member = member.trim_start_matches("http://").trim_end_matches('/');
-    let member = if member.contains(':') { member.to_owned() } else { format!("{member}:2379") };
+    let has_port = member.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    let member = if has_port { member.to_owned() } else { format!("{member}:2379") };
     let probe = format!("etcd {member}");
     let advice = "start etcd there, or open the way: it listens where --listen-client-urls says";
     match health(&member) {
@@ -58,8 +71,12 @@ fn health(member: &str) -> std::io::Result<String> {
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.write_all(format!("GET /health HTTP/1.0\r\nHost: {member}\r\n\r\n").as_bytes())?;
     let mut answer = Vec::new();
-    // Who keeps the connection open has answered, too.
-    let _ = stream.take(MAX_ANSWER).read_to_end(&mut answer);
+    // Who keeps the connection open has answered, too, if anything came.
+    let read = stream.take(MAX_ANSWER).read_to_end(&mut answer);
+    if answer.is_empty() && read.is_err() {
+        let why = format!("no answer within {} s", PATIENCE.as_secs());
+        return Err(std::io::Error::other(why));
+    }
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
@@ -150,9 +167,20 @@ mod tests {
         assert_eq!(verdict(&ill), Verdict::Bad);
         let other = answering("220 mail\r\n");
         assert!(etcd(&other).saw.contains("no etcd"), "{:?}", etcd(&other));
+        let mute = TcpListener::bind("127.0.0.1:0").expect("there are ports");
+        let address = mute.local_addr().expect("it listens").to_string();
+        assert!(etcd(&address).saw.contains("no answer within"), "{:?}", etcd(&address));
         let nobody = TcpListener::bind("127.0.0.1:0").expect("there are ports");
         let address = nobody.local_addr().expect("it listens").to_string();
         drop(nobody);
         assert_eq!(verdict(&address), Verdict::Bad);
+        assert_eq!(etcd("[::1]").probe, "etcd [::1]:2379", "an address without a port");
+    }
+
+    #[test]
+    fn a_list_that_cannot_be_read_is_a_finding_and_not_the_end() {
+        let found = listed(Path::new("/nowhere/nodes.toml")).expect_err("it is not there");
+        assert_eq!(found.verdict, Verdict::Bad);
+        assert!(found.saw.contains("/nowhere/nodes.toml"), "{found:?}");
     }
 }
