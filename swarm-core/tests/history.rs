@@ -262,6 +262,42 @@ fn one_hot_key_with_few_values() {
     }
 }
 
+/// Histories that nobody's clients make: thousands of operations that all overlap. The checker may give
+/// up, but soon: what it looks at counts, not how often it goes on.
+#[test]
+fn what_is_made_to_be_hard_takes_moments_too() {
+    let op = |client: usize, call, answer| {
+        let answered = (client < 8000).then_some((1000, answer));
+        Operation { key: 0, client, call, called: 0, answered }
+    };
+    let refused = |client| op(client, Call::Insert(client as u64), Answer::Refused);
+    let mut rng = Rng::with_seed(5);
+    // None is read: a write is as good as another.
+    let mut writes = |client: usize| {
+        let value = client as u64;
+        let calls = [Call::Put(value), Call::Insert(value), Call::Delete, Call::Update(value)];
+        op(client, calls[rng.usize(..4)], Answer::Done)
+    };
+    let unread = (0..4000).map(&mut writes).chain((4000..8000).map(refused)).collect();
+    // Of two values that are read, each is written by thousands whose answers are not known.
+    let known = |client: usize| match client % 3 {
+        0 => op(client, Call::Get, Answer::Value(Some(client as u64 % 2))),
+        1 => op(client, Call::Update(1), Answer::Refused),
+        _ => op(client, Call::Insert(0), Answer::Done),
+    };
+    let unknown = |client: usize| op(client, Call::Put(client as u64 % 2), Answer::Done);
+    let dead: Vec<_> = (0..300).map(known).chain((8000..12_000).map(unknown)).collect();
+    for (history, budget) in [(unread, BUDGET), (dead, BUDGET / 100)] {
+        let begin = Instant::now();
+        let verdict = check_key(&history, None, budget).map_err(|rejected| match rejected {
+            Rejected::Undecided { budget, .. } => budget,
+            Rejected::Violation(window) => panic!("{window}"),
+        });
+        println!("{} operations: {verdict:?}, {:?}", history.len(), begin.elapsed());
+        assert!(begin.elapsed().as_secs() < 20, "{} operations", history.len());
+    }
+}
+
 /// Wrong answers on a hot key are found, too, and shown in a small window.
 #[test]
 fn one_wrong_answer_on_a_hot_key() {

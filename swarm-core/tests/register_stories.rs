@@ -2,10 +2,11 @@
 
 mod register_common;
 
-use register_common::{Client, FIRST_VALUE, FORMAT, KEY, Polls, give_birth, place};
+use register_common::{Client, FIRST_VALUE, FORMAT, KEY, Polls, give_birth, place, value};
 use swarm_core::fabric::{Address, NodeId};
 use swarm_core::history::{Answer, BUDGET, Recorder, check_key};
 use swarm_core::layout::{Identity, buffer, header, register};
+use swarm_core::register::{Protocol, Write, Written};
 use swarm_core::safe_guess::SafeGuess;
 use swarm_core::sim::{Outcome, Setup, Sim, SimFabric};
 use swarm_core::words::{Pointer, Stamp, StampFlags, Timestamp, WriteNumber};
@@ -322,6 +323,22 @@ fn a_write_back_does_not_free_a_lock() {
     story.is_linearizable();
 }
 
+/// A reader settles that a guess stands, and says so where its value is. A slot of the third node, which
+/// the write has not reached, must not name a buffer that is not there.
+#[test]
+fn who_confirms_a_guess_names_no_buffer_that_is_missing() {
+    let (p, r) = (1, 2);
+    let mut story = Story::new(0, &ALL);
+    story.write(p, &[100]);
+    story.sim.take_verbs(p, N0, 2);
+    story.read(r);
+    story.finish(r, &[N0, N1]);
+    assert_eq!(story.answer(1), Some(Answer::Value(Some(100))));
+    ALL.into_iter().for_each(|node| story.sim.take_all(r, node));
+    assert!(Stamp(story.slot(r, N0)).is_verified(), "it is confirmed");
+    assert_eq!(story.slot(r, N2), 0);
+}
+
 /// A write takes its guess back and writes again; then a reader's write-back of the guess lands at a
 /// node that has the rewrite already. If the WRITE touched the word for the rewrite's timestamp, the
 /// buffer there would not be the rewrite's any more, and it would be lost with the other node.
@@ -550,4 +567,24 @@ fn a_frozen_slot_stays_frozen() {
     assert!(story.sim.on_their_way(p, N1) > 1, "the third write is, too");
     story.sim.take_all(p, N1);
     assert_eq!(story.slot(p, N1), frozen.0);
+}
+
+/// A mover has frozen a client's own slots at two nodes, and no others yet. The client's write must not
+/// pass for complete: its stamp is nowhere.
+#[test]
+fn a_write_whose_slots_are_frozen_is_not_done() {
+    let p = 1;
+    let mut story = Story::new(0, &ALL);
+    for node in [N0, N1] {
+        let slot = place(story.home).at(node, story.nodes).plus(register::SLOTS_AT + p);
+        story.sim.set_word(node, slot, Stamp::EMPTY.frozen().0);
+    }
+    let mut client = story.client(p);
+    story.sim.spawn(p, async move {
+        let number = client.group.number().expect("numbers last");
+        let write = Write { number, buffer: client.fresh(), value: &value(100) };
+        let written = SafeGuess::write(&client.group, &mut client.register, write).await;
+        assert!(matches!(written, Ok(Written::Moved(_))), "{written:?}");
+    });
+    story.finish(p, &[N0, N1]);
 }

@@ -54,6 +54,8 @@ struct Left {
     written: u32,
 }
 
+/// To look at so many operations takes about as long as a step.
+const LOOKS: u64 = 64;
 /// No event.
 const END: u32 = u32::MAX;
 
@@ -91,6 +93,8 @@ pub(super) struct Search {
     value: Option<u64>,
     set: u128,
     tried: HashSet<(u128, Option<u64>)>,
+    /// Operations that were looked at so far, to find one that fits.
+    looked: u64,
 }
 
 impl Search {
@@ -127,6 +131,7 @@ impl Search {
             value: initial,
             set: 0,
             tried: HashSet::new(),
+            looked: 0,
             operations,
             known,
         };
@@ -159,7 +164,10 @@ impl Search {
 
     pub(super) fn run(mut self, budget: u64) -> Verdict {
         let mut cursor = self.settle();
-        for _ in 0..budget {
+        for step in 0..budget {
+            if step + self.looked / LOOKS > budget {
+                break;
+            }
             let found = match cursor {
                 Cursor::Event(END) => return Verdict::Linearizable,
                 Cursor::Event(event) if is_call(event) => {
@@ -208,6 +216,7 @@ impl Search {
         // Of those that do the same, the one that was called first will do.
         let (mut filled, mut emptied) = (false, false);
         for unknown in 0..self.placed_unknown.len() {
+            self.looked += 1;
             let op = &self.operations[self.known + unknown];
             if op.called > deadline {
                 return None;
@@ -236,9 +245,10 @@ impl Search {
     }
 
     /// When the first answer is due among the operations that are not in order yet.
-    fn deadline(&self) -> u64 {
+    fn deadline(&mut self) -> u64 {
         let mut event = self.first;
         while event != END && is_call(event) {
+            self.looked += 1;
             event = self.next[event as usize];
         }
         if event == END { u64::MAX } else { self.time(event) }
@@ -248,6 +258,7 @@ impl Search {
     fn settle(&mut self) -> Cursor {
         let mut event = self.first;
         while event != END && is_call(event) {
+            self.looked += 1;
             let operation = event / 2;
             event = self.next[event as usize];
             let op = &self.operations[operation as usize];

@@ -88,7 +88,9 @@ pub(super) struct Sweep {
     writes: u32,
     deletes: u32,
     possible: Vec<Possibility>,
+    /// What was looked at so far: a word of a possibility's bits is a step.
     steps: u64,
+    budget: u64,
 }
 
 impl Sweep {
@@ -100,11 +102,11 @@ impl Sweep {
             (None, true) => State::Present,
             (None, false) => State::Absent,
         };
-        let mut sweep = Self::new(units.units, &events);
+        let mut sweep = Self::new(units.units, &events, budget);
         let bits = vec![0; 2 * sweep.words].into();
         sweep.possible.push(Possibility { state: initial, writes: 0, deletes: 0, bits });
         for (_, event) in events {
-            sweep.steps += sweep.possible.len() as u64;
+            sweep.spend(sweep.possible.len());
             match event {
                 Event::SpareWrite => sweep.writes += 1,
                 Event::SpareDelete => sweep.deletes += 1,
@@ -112,18 +114,19 @@ impl Sweep {
                 Event::Available(unit) => sweep.available(unit),
                 Event::Due(unit) => sweep.due(unit),
             }
+            // What is possible was not found out to the end then.
+            if sweep.is_spent() {
+                return Verdict::Undecided;
+            }
             if sweep.possible.is_empty() {
                 return Verdict::Violated;
-            }
-            if sweep.steps > budget {
-                return Verdict::Undecided;
             }
         }
         Verdict::Linearizable
     }
 
     /// Gives each unit a bit for the time that it is under way.
-    fn new(units: Vec<Unit>, events: &[(u64, Event)]) -> Self {
+    fn new(units: Vec<Unit>, events: &[(u64, Event)], budget: u64) -> Self {
         let mut slots = vec![u32::MAX; units.len()];
         let mut free = Vec::new();
         let mut count = 0;
@@ -153,7 +156,18 @@ impl Sweep {
             deletes: 0,
             possible: Vec::new(),
             steps: 0,
+            budget,
         }
+    }
+
+    /// So many possibilities are looked at.
+    fn spend(&mut self, possibilities: usize) {
+        self.steps += (possibilities * self.words) as u64;
+    }
+
+    /// Whether it is time to give up.
+    fn is_spent(&self) -> bool {
+        self.steps > self.budget
     }
 
     fn called(&mut self, unit: u32) {
@@ -189,6 +203,9 @@ impl Sweep {
     fn due(&mut self, unit: u32) {
         let mut left = Vec::with_capacity(self.possible.len());
         for possibility in std::mem::take(&mut self.possible) {
+            if self.is_spent() {
+                break;
+            }
             if self.units[unit as usize].is_long() {
                 self.begin_at_last(unit, possibility, &mut left);
             } else {
@@ -288,7 +305,10 @@ impl Sweep {
         let mut reached: Vec<Possibility> = Vec::new();
         let mut further = vec![from];
         while let Some(at) = further.pop() {
-            self.steps += 1 + reached.len() as u64;
+            self.spend(1 + reached.len());
+            if self.is_spent() {
+                break;
+            }
             if reached.iter().any(|other| other.beats(&at)) {
                 continue;
             }
@@ -406,7 +426,10 @@ impl Sweep {
         }
         let mut best: Vec<Possibility> = Vec::with_capacity(all.len());
         for at in all {
-            self.steps += best.len() as u64;
+            self.spend(best.len());
+            if self.is_spent() {
+                break;
+            }
             if !best.iter().any(|other| other.beats(&at)) {
                 best.retain(|other| !at.beats(other));
                 best.push(at);

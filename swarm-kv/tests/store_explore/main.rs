@@ -8,6 +8,7 @@
 
 #[path = "../store_sim_common/board.rs"]
 mod board;
+mod midst;
 mod recycle;
 #[expect(dead_code, reason = "what random schedules alone make use of")]
 #[path = "../store_sim_common/mod.rs"]
@@ -16,6 +17,7 @@ mod store_sim_common;
 use std::cell::Cell;
 use std::rc::Rc;
 
+use midst::Midst;
 use store_sim_common::{Line, Story};
 use swarm_core::clock::Clock;
 use swarm_core::fabric::NodeId;
@@ -58,6 +60,8 @@ struct Plan {
     known: bool,
     /// What the clocks of some racers show, from the first one on; those of the others, [`NOW`].
     clocks: &'static [u64],
+    /// What has happened already when the race begins.
+    midst: Midst,
 }
 
 /// The clients of a race. Those that are left in the end do not take their leave: they may be dead.
@@ -143,6 +147,7 @@ impl Plan {
                 }
             });
         }
+        self.midst.play(&mut sim);
         let (heard, cast) = (recorder.clone(), Cast { hung_up, racers });
         let check = move |sim: &mut Sim| self.check(sim, &cast, &recorder);
         let digest = move || digest(&heard.operations());
@@ -229,8 +234,15 @@ const DEPTHS: &[Depth] = &[depth(0, 1, 1), depth(2, 0, 0)];
 /// A split or a move takes so many steps that there are too many places for two things.
 const OF_MANY_STEPS: &[Depth] = &[depth(0, 1, 0), depth(0, 0, 1), depth(1, 0, 0)];
 
-const NOTHING: Plan =
-    Plan { racers: &[], there: 0, deleted: 0, fillers: 0, known: false, clocks: &[] };
+const NOTHING: Plan = Plan {
+    racers: &[],
+    there: 0,
+    deleted: 0,
+    fillers: 0,
+    known: false,
+    clocks: &[],
+    midst: Midst::Nothing,
+};
 const READS: &[(u64, Call)] = &[(0, Call::Get), (0, Call::Get)];
 
 #[test]
