@@ -41,6 +41,7 @@ const _: () = assert!(WRITERS >= SLOTS);
 
 /// Ticks in front of the last timestamp in which no write begins: its register moves first. Room
 /// for what is under way then: each client's rewrite goes at most one tick above another's stamp.
+/// Safety does not rest on it, since a rewrite that comes to the end has its register moved as well.
 const MARGIN: u64 = 2 * MAX_CLIENTS as u64;
 
 /// Safe-Guess, the protocol of the paper.
