@@ -84,6 +84,14 @@ SWARM_GID_INDEX="${SWARM_GID_INDEX:-}"
 if wants static; then
     say "no nodes, no pool: errors within seconds that say what to do"
     says "no nodes" "does not answer" "$(fails 3 "$SWARM" get "$pool" a)"
+    say "memory in huge pages where enough were set aside"
+    set_aside="$(< /proc/sys/vm/nr_hugepages)"
+    echo "$((set_aside + 32))" > /proc/sys/vm/nr_hugepages
+    memnode huge --listen "$address:7471" --capacity "$capacity" --static "$file"
+    says "huge pages" "in huge pages" "$(< "$work/huge.log")"
+    nodes=("$node")
+    stop_nodes
+    echo "$set_aside" > /proc/sys/vm/nr_hugepages
     truncate -s "${capacity%iB}" "$work/memory"
     start_nodes "$work/memory"
     says "no pool" "swarm create" "$(fails 3 "$SWARM" get "$pool" a)"

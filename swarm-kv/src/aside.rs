@@ -18,10 +18,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// An operation is over, and garbage is worth a look.
     #[cold]
     pub(crate) async fn collect_aside(&self) {
-        let _alone = self.searching.enter().await;
-        if !self.heap.has_grown() {
-            return;
-        }
+        // Somebody else's search for memory is not to be waited for.
+        let Some(_alone) = self.searching.try_enter() else { return };
         if self.heap.is_swept() {
             // Without an answer of every node there is nothing to be had.
             let back = self.memory_back(SHORT_STEP).await;

@@ -15,14 +15,20 @@ impl Gate {
     /// Waits until no one is inside.
     pub(crate) async fn enter(&self) -> Inside<'_> {
         poll_fn(|cx| {
-            if self.0.replace(true) {
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
-            }
-            Poll::Ready(())
+            self.try_enter().map_or_else(
+                || {
+                    cx.waker().wake_by_ref();
+                    Poll::Pending
+                },
+                Poll::Ready,
+            )
         })
-        .await;
-        Inside(self)
+        .await
+    }
+
+    /// Enters if no one is inside.
+    pub(crate) fn try_enter(&self) -> Option<Inside<'_>> {
+        (!self.0.replace(true)).then(|| Inside(self))
     }
 }
 

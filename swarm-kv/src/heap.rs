@@ -16,7 +16,7 @@ use std::collections::HashSet;
 
 use swarm_core::clock::Clock;
 use swarm_core::epoch::GRACE;
-use swarm_core::fabric::{Address, Fabric, MAX_VERBS, NodeId, Verb};
+use swarm_core::fabric::{Address, Fabric, MAX_VERBS, NodeId};
 use swarm_core::geometry::{Class, Geometry};
 use swarm_core::group::Group;
 use swarm_core::node_set::NodeSet;
@@ -25,7 +25,7 @@ use swarm_core::words::{GRANULE, Pointer, Stamp};
 
 use crate::error::{Error, Shortage};
 use crate::gate::Gate;
-use counter::{homes, raise_counter, read_counters};
+use counter::{Counter, homes, raise_counter, read_counters};
 use growth::Growth;
 pub use holdings::Holding;
 use map::Unit;
@@ -69,7 +69,7 @@ pub(crate) struct Heap {
     /// Whether the map was read in this generation: what the client holds is its own.
     current: Cell<bool>,
     /// Seeds used, once read.
-    seeds: Cell<Option<u64>>,
+    seeds: Cell<Option<Counter>>,
     /// Seeds that were used and are as good as new.
     seeds_back: RefCell<Vec<Pointer>>,
     /// Seeds that are to be retired, and the epoch in which they were all used up.
@@ -117,6 +117,8 @@ struct Arena {
     next: u64,
     /// Objects up to here are set aside.
     aside: u64,
+    /// The counter that says so.
+    counter: Counter,
     /// Objects in the chunk.
     limit: u64,
     batch: u64,
@@ -242,8 +244,7 @@ impl Heap {
         for arena in self.arenas.borrow_mut().iter_mut().filter(|arena| arena.next < arena.aside) {
             let at = self.geometry.counter(arena.chunk, arena.kind.home);
             for node in NodeSet::all(group.nodes()) {
-                let take_back = Verb::Cas { at, expect: arena.aside, new: arena.next };
-                drop(group.fabric().post(node, &[take_back]));
+                drop(group.fabric().post(node, &[arena.counter.take_back(at, arena.next)]));
             }
             arena.aside = arena.next;
         }
@@ -403,21 +404,22 @@ impl Heap {
         kind: Kind,
         keep: u64,
     ) -> Result<bool, Error> {
-        let (chunk, from, to) = {
+        let (chunk, counter, from, to) = {
             let arenas = self.arenas.borrow();
             let Some(arena) = arenas.iter().find(|arena| arena.kind == kind) else {
                 return Ok(false);
             };
             let end = arena.limit.saturating_sub(keep);
-            (arena.chunk, arena.aside, end.min(arena.aside + arena.batch))
+            (arena.chunk, arena.counter, arena.aside, end.min(arena.aside + arena.batch))
         };
         if from >= to {
             return Ok(false);
         }
-        raise_counter(group, self.geometry.counter(chunk, kind.home), from, to).await?;
+        let at = self.geometry.counter(chunk, kind.home);
+        let counter = raise_counter(group, at, counter, to).await?;
         let mut arenas = self.arenas.borrow_mut();
         if let Some(arena) = arenas.iter_mut().find(|arena| arena.kind == kind) {
-            arena.aside = to;
+            (arena.aside, arena.counter) = (to, counter);
             arena.batch = (arena.batch * 2).min(arena.limit);
         }
         Ok(true)
@@ -439,7 +441,8 @@ impl Heap {
             let counters: Vec<Address> =
                 unread.iter().map(|&chunk| self.geometry.counter(chunk, kind.home)).collect();
             let used = read_counters(group, &counters).await?;
-            for (&chunk, &used) in unread.iter().zip(&used) {
+            for (&chunk, &counter) in unread.iter().zip(&used) {
+                let used = counter.objects();
                 self.known.borrow_mut().insert((chunk, kind.home));
                 if used > limit {
                     return Err(DAMAGED);
@@ -452,7 +455,8 @@ impl Heap {
                         .map_or(FIRST_BATCH, |arena| arena.batch);
                     let last = arenas.extract_if(.., |arena| arena.kind == kind);
                     last.for_each(|arena| self.recycler.renewed(kind, &self.left_over(&arena)));
-                    arenas.push(Arena { kind, chunk, next: used, aside: used, limit, batch });
+                    let (next, aside) = (used, used);
+                    arenas.push(Arena { kind, chunk, next, aside, counter, limit, batch });
                     self.recycler.open(chunk, kind, used);
                     return Ok(true);
                 }
@@ -497,7 +501,8 @@ impl Heap {
                 .map(|(chunk, kind)| self.geometry.counter(*chunk, kind.home))
                 .collect();
             let used = read_counters(group, &counters).await?;
-            for (&(chunk, kind), &used) in batch.iter().zip(&used) {
+            for (&(chunk, kind), counter) in batch.iter().zip(&used) {
+                let used = counter.objects();
                 if used > self.geometry.objects(kind.class) {
                     return Err(DAMAGED);
                 }

@@ -178,7 +178,8 @@ impl Heap {
         let arena = arenas.iter().find(|arena| arena.kind == records);
         let back = self.seeds_back.borrow().len() + self.recycler.fresh(records);
         // Seeds that were not counted yet do not count: they may be used up.
-        SEED_RECORDS - self.seeds.get().unwrap_or(SEED_RECORDS).min(SEED_RECORDS)
+        SEED_RECORDS
+            - self.seeds.get().map_or(SEED_RECORDS, |seeds| seeds.objects().min(SEED_RECORDS))
             + arena.map_or(0, |arena| arena.limit - arena.next)
             + back as u64
     }
@@ -194,19 +195,19 @@ impl Heap {
             return Ok(pointer);
         }
         let counter = self.geometry.seed_counter(self.slot);
-        let used = match self.seeds.get() {
-            Some(used) => used,
+        let seeds = match self.seeds.get() {
+            Some(seeds) => seeds,
             None => read_counters(group, &[counter]).await?[0],
         };
-        self.seeds.set(Some(used));
+        self.seeds.set(Some(seeds));
+        let used = seeds.objects();
         if used > SEED_RECORDS {
             return Err(DAMAGED);
         }
         if used == SEED_RECORDS {
             return Err(self.full(self.records()));
         }
-        raise_counter(group, counter, used, used + 1).await?;
-        self.seeds.set(Some(used + 1));
+        self.seeds.set(Some(raise_counter(group, counter, seeds, used + 1).await?));
         Ok(self.geometry.seed(self.slot, used))
     }
 

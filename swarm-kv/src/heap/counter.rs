@@ -1,7 +1,8 @@
 //! Chunks' counters: how many objects of a chunk are set aside, at every node.
 //!
 //! A counter only grows, but for what its owner takes back on leaving; what counts is the largest
-//! value that a majority shows.
+//! that a majority shows. Beside it every change counts, so that no word comes back: what a former owner
+//! took back, and what arrives late, finds another word than it expects.
 
 use swarm_core::clock::Clock;
 use swarm_core::fabric::{Address, Fabric, MAX_NODES, NodeId, Verb};
@@ -25,19 +26,46 @@ pub(super) fn homes(
     (0..homes).map(NodeId)
 }
 
+/// A counter's word: `[ changes 32 | objects 32 ]`.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Counter(u64);
+
+impl Counter {
+    /// Objects set aside.
+    pub(super) fn objects(self) -> u64 {
+        self.0 & 0xffff_ffff
+    }
+
+    /// Changes of this word.
+    fn changes(self) -> u64 {
+        self.0 >> 32
+    }
+
+    /// The same after one change more than either, with so many objects.
+    fn changed(self, other: Self, objects: u64) -> Self {
+        Self((self.changes().max(other.changes()) + 1) << 32 | objects)
+    }
+
+    /// The change at one node that takes objects back, down to so many.
+    pub(super) fn take_back(self, at: Address, objects: u64) -> Verb<'static> {
+        Verb::Cas { at, expect: self.0, new: self.changed(self, objects).0 }
+    }
+}
+
 /// READs counters: of each the largest that a majority shows. One roundtrip.
 pub(super) async fn read_counters<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     counters: &[Address],
-) -> Result<Vec<u64>, Error> {
+) -> Result<Vec<Counter>, Error> {
     let reads: Vec<Verb<'_>> = counters.iter().map(|&at| Verb::Read { at, words: 1 }).collect();
-    let mut largest = vec![0; counters.len()];
+    let mut largest = vec![Counter::default(); counters.len()];
     let all = NodeSet::all(group.nodes());
     group
         .settle(all, group.majority(), |node, reply| {
             let Some(reply) = reply else { return Next::Post(group.fabric().post(node, &reads)) };
             for (largest, &counter) in largest.iter_mut().zip(reply.iter()) {
-                *largest = counter.max(*largest);
+                let rank = |counter: &Counter| (counter.objects(), counter.changes());
+                *largest = std::cmp::max_by_key(Counter(counter), *largest, rank);
             }
             Next::Vote
         })
@@ -45,29 +73,89 @@ pub(super) async fn read_counters<F: Fabric, C: Clock>(
     Ok(largest)
 }
 
-/// Raises a counter to `to` at a majority. One roundtrip, more where nodes lag.
+/// Raises a counter to so many objects at a majority, and yields its word there. One roundtrip, more
+/// where nodes lag.
 ///
-/// Counters are changed by CAS: a chain of a former owner that arrives late must not lower one.
+/// Counters are changed by CAS, and only a node whose word this changed has a vote, though it showed as
+/// many objects before: a chain of a former owner that arrives late must not lower it.
 pub(super) async fn raise_counter<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     at: Address,
-    from: u64,
+    from: Counter,
     to: u64,
-) -> Result<(), Error> {
+) -> Result<Counter, Error> {
     let mut expect = [from; MAX_NODES];
     let all = NodeSet::all(group.nodes());
-    let cas =
-        |node, expect| Next::Post(group.fabric().post(node, &[Verb::Cas { at, expect, new: to }]));
+    let cas = |node, held: Counter| {
+        let new = held.changed(from, to.max(held.objects()));
+        Next::Post(group.fabric().post(node, &[Verb::Cas { at, expect: held.0, new: new.0 }]))
+    };
     group
         .settle(all, group.majority(), |node: NodeId, reply| {
             let Some(reply) = reply else { return cas(node, from) };
             let Some(&held) = reply.first() else { return Next::NoVote };
-            if held == expect[node.index()] || held >= to {
+            let held = Counter(held);
+            if held == std::mem::replace(&mut expect[node.index()], held) {
                 return Next::Vote;
             }
-            expect[node.index()] = held;
             cas(node, held)
         })
         .await?;
-    Ok(())
+    Ok(from.changed(from, to))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    use swarm_core::group::Session;
+    use swarm_core::sim::{Setup, Sim, SimClock, SimFabric};
+    use swarm_core::words::{Incarnation, WordFormat};
+
+    use super::*;
+
+    const NODES: [NodeId; 3] = [NodeId(0), NodeId(1), NodeId(2)];
+    const AT: Address = Address(1);
+
+    fn group(sim: &Sim, id: usize) -> Rc<Group<SimFabric, SimClock>> {
+        let session = Session { client: 3, incarnation: Incarnation(id as u64 + 1) };
+        let format = WordFormat { pointer_bits: 20, tick_shift: 6 };
+        Rc::new(Group::new(sim.fabric(id), sim.clock(id), format, session))
+    }
+
+    /// A client leaves, and takes back seven objects of eight; one node hears of it late. Who comes next
+    /// has set the same seven aside by then.
+    #[test]
+    fn what_a_former_owner_takes_back_late_lowers_nothing() {
+        let mut sim = Sim::new(&Setup { words: 8, ..Setup::new(1, 3, 3) });
+        let [former, next, last] = [0, 1, 2].map(|id| group(&sim, id));
+        let told = Rc::new(Cell::new(Counter::default()));
+        let (owner, word) = (Rc::clone(&former), Rc::clone(&told));
+        sim.spawn(0, async move {
+            word.set(raise_counter(&owner, AT, Counter::default(), 8).await.expect("set aside"));
+        });
+        assert!(sim.finish(0, &NODES));
+        for node in NODES {
+            sim.take_all(0, node);
+            drop(former.fabric().post(node, &[told.get().take_back(AT, 1)]));
+        }
+        NODES[1..].iter().for_each(|&node| sim.take_all(0, node));
+        let owner = Rc::clone(&next);
+        sim.spawn(1, async move {
+            let counters = read_counters(&owner, &[AT]).await.expect("a majority");
+            assert_eq!(counters[0].objects(), 1);
+            raise_counter(&owner, AT, counters[0], 8).await.expect("set aside");
+        });
+        sim.poll_once(1);
+        sim.roundtrip(1, &NODES[1..]);
+        assert!(sim.finish(1, &NODES[..2]));
+        sim.take_all(0, NODES[0]);
+        let word = Rc::clone(&told);
+        sim.spawn(2, async move {
+            word.set(read_counters(&last, &[AT]).await.expect("a majority")[0]);
+        });
+        assert!(sim.finish(2, &[NODES[0], NODES[2]]));
+        assert_eq!(told.get().objects(), 8, "they would be given out twice");
+    }
 }

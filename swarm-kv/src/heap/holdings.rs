@@ -44,7 +44,8 @@ impl Heap {
                 .collect();
             debug_assert!(counters.len() <= MAX_VERBS, "a counter for each node at most");
             let used = read_counters(group, &counters).await?;
-            let used: u64 = used.iter().map(|&used| used.min(self.geometry.objects(class))).sum();
+            let used: u64 =
+                used.iter().map(|used| used.objects().min(self.geometry.objects(class))).sum();
             let Some(holding) = holdings.get_mut(owner) else { continue };
             holding.chunks += chunks;
             holding.held_bytes += chunks as u64 * self.geometry.chunk_bytes;

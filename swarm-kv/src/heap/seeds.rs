@@ -15,6 +15,7 @@ use swarm_core::group::Group;
 use swarm_core::words::Pointer;
 
 use super::Heap;
+use super::counter::Counter;
 use crate::error::Error;
 
 impl Heap {
@@ -49,7 +50,9 @@ impl Heap {
     fn used_seeds(&self) -> Vec<Pointer> {
         let spare = self.spare.get();
         let back = self.seeds_back.borrow();
-        if self.seeds.get() != Some(SEED_RECORDS) || self.seeds_retired.borrow().is_some() {
+        if self.seeds.get().map(Counter::objects) != Some(SEED_RECORDS)
+            || self.seeds_retired.borrow().is_some()
+        {
             return Vec::new();
         }
         let seeds = (0..SEED_RECORDS).map(|index| self.geometry.seed(self.slot, index));
