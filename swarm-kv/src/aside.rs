@@ -11,8 +11,10 @@ use swarm_core::register::Protocol;
 use crate::client::Client;
 use crate::collect::Progress;
 
-/// Buckets that a step goes over, objects of which it READs what they hold, and batches that it resets.
-const SHORT_STEP: usize = 4;
+/// Buckets that a step goes over, or objects of which it READs what they hold: as many as one chain.
+const SHORT_STEP: usize = MAX_VERBS;
+/// Batches of objects that a step resets.
+const BATCHES: usize = 4;
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// An operation is over, and garbage is worth a look.
@@ -22,13 +24,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let Some(_alone) = self.searching.try_enter() else { return };
         if self.heap.is_swept() {
             // Without an answer of every node there is nothing to be had.
-            let back = self.memory_back(SHORT_STEP).await;
+            let back = self.memory_back(BATCHES).await;
             if back.is_err() || !self.heap.recycler.is_to_reset() {
                 self.heap.is_collected();
             }
             return;
         }
-        match self.collect_step(SHORT_STEP * MAX_VERBS / 4).await {
+        match self.collect_step(SHORT_STEP).await {
             Ok(Progress::Done { .. }) => self.heap.sweep_is_over(),
             Ok(Progress::Going | Progress::Waiting) => {}
             Err(_) => self.heap.is_collected(),
