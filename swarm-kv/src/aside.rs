@@ -2,19 +2,27 @@
 //!
 //! Once memory is scarce and a client has come to more of it, each of its operations that writes takes
 //! a short step of a [collection](crate::collect) when it is over, and then resets a little of what was
-//! found, until that is done. Otherwise one operation would have to do all of it at once.
+//! found, until that is done. Otherwise one operation would have to do all of it at once. Collections
+//! take an answer of every node, and a write must not wait for one that is silent: a step that takes too
+//! long is dropped, and the collection with it, until memory has grown again.
 
+use std::pin::pin;
+
+use futures_util::future::{Either, select};
 use swarm_core::clock::Clock;
 use swarm_core::fabric::{Fabric, MAX_VERBS};
 use swarm_core::register::Protocol;
 
 use crate::client::Client;
 use crate::collect::Progress;
+use crate::error::Error;
 
 /// Buckets that a step goes over, or objects of which it READs what they hold: as many as one chain.
 const SHORT_STEP: usize = MAX_VERBS;
 /// Batches of objects that a step resets.
 const BATCHES: usize = 4;
+/// Nanoseconds that a step takes at most.
+const LONGEST: u64 = 2_000_000;
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// An operation is over, and garbage is worth a look.
@@ -22,18 +30,22 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     pub(crate) async fn collect_aside(&self) {
         // Somebody else's search for memory is not to be waited for.
         let Some(_alone) = self.searching.try_enter() else { return };
+        let (step, late) = (pin!(self.step_aside()), pin!(self.group.pause(LONGEST)));
+        match select(step, late).await {
+            Either::Left((Ok(true), _)) => {}
+            Either::Left((Ok(false) | Err(_), _)) | Either::Right(_) => self.heap.is_collected(),
+        }
+    }
+
+    /// A short step. Yields whether there is more to do.
+    async fn step_aside(&self) -> Result<bool, Error> {
         if self.heap.is_swept() {
-            // Without an answer of every node there is nothing to be had.
-            let back = self.memory_back(BATCHES).await;
-            if back.is_err() || !self.heap.recycler.is_to_reset() {
-                self.heap.is_collected();
-            }
-            return;
+            self.some_memory_back(BATCHES).await?;
+            return Ok(self.heap.recycler.is_to_reset());
         }
-        match self.collect_step(SHORT_STEP).await {
-            Ok(Progress::Done { .. }) => self.heap.sweep_is_over(),
-            Ok(Progress::Going | Progress::Waiting) => {}
-            Err(_) => self.heap.is_collected(),
+        if let Progress::Done { .. } = self.collect_step(SHORT_STEP).await? {
+            self.heap.sweep_is_over();
         }
+        Ok(true)
     }
 }

@@ -115,7 +115,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let _alone = self.searching.enter().await;
         let wait_until = self.group.clock().now().saturating_add(self.memory_wait);
         let found = self.collect_garbage(wait_until).await?;
-        self.memory_back(usize::MAX).await?;
+        self.memory_back().await?;
         Ok(found.map(|(garbage, _)| garbage))
     }
 
@@ -144,7 +144,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     async fn find_memory(&self, search: &mut Search) -> Result<bool, Error> {
         let Some(presence) = &self.presence else { return Ok(false) };
         let _alone = self.searching.enter().await;
-        if self.memory_back(usize::MAX).await? {
+        if self.memory_back().await? {
             return Ok(true);
         }
         let now = self.group.clock().now();
@@ -220,26 +220,31 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         }
     }
 
-    /// Takes in what came back and has to be reset, and what was taken over: at most so many batches of
-    /// the first, of a roundtrip each. Yields whether there is any.
-    pub(crate) async fn memory_back(&self, batches: usize) -> Result<bool, Error> {
+    /// Takes in what came back and has to be reset, and what was taken over. Yields whether there is
+    /// any.
+    async fn memory_back(&self) -> Result<bool, Error> {
+        match self.some_memory_back(usize::MAX).await {
+            // A node that does not answer pins what it may still name.
+            Err(Error::Replication(_) | Error::Full(_) | Error::Contended) => Ok(false),
+            told => told,
+        }
+    }
+
+    /// The same with at most so many batches of what has to be reset, of a roundtrip each.
+    ///
+    /// # Errors
+    /// Not all nodes answer; no memory for the heap map's record. Nothing is lost by it.
+    pub(crate) async fn some_memory_back(&self, batches: usize) -> Result<bool, Error> {
         let Some(presence) = &self.presence else { return Ok(false) };
         presence.settle(self.group.fabric());
         let board = presence.board();
         board.advance();
         let _here = self.here();
-        let back = async {
-            self.heap.know_own(&self.group).await?;
-            let epoch = board.epoch();
-            self.heap.recall_seeds(&self.group, epoch).await?;
-            let each = |place: &_| board.reclaimed(place);
-            let reset = self.heap.reset_due(&self.group, (epoch, batches), each).await? > 0;
-            Ok(self.heap.make_own(&self.group, board).await? || reset)
-        };
-        match back.await {
-            // A node that does not answer pins what it may still name.
-            Err(Error::Replication(_) | Error::Full(_) | Error::Contended) => Ok(false),
-            told => told,
-        }
+        self.heap.know_own(&self.group).await?;
+        let epoch = board.epoch();
+        self.heap.recall_seeds(&self.group, epoch).await?;
+        let each = |place: &_| board.reclaimed(place);
+        let reset = self.heap.reset_due(&self.group, (epoch, batches), each).await? > 0;
+        Ok(self.heap.make_own(&self.group, board).await? || reset)
     }
 }
