@@ -16,13 +16,8 @@ pub struct Loopback(Arc<Mutex<Vec<Vec<u64>>>>);
 impl Loopback {
     /// `nodes` nodes of `words` zeroed words each.
     pub fn new(nodes: usize, words: usize) -> Self {
-        Self(Arc::new(Mutex::new(vec![vec![0; words]; nodes])))
-    }
-
-    /// Other nodes, which hold what these hold now.
-    #[must_use]
-    pub fn copied(&self) -> Self {
-        Self(Arc::new(Mutex::new(self.nodes_mut().clone())))
+        // Each by itself: copies of one would touch every page.
+        Self(Arc::new(Mutex::new((0..nodes).map(|_| vec![0; words]).collect())))
     }
 
     fn nodes_mut(&self) -> MutexGuard<'_, Vec<Vec<u64>>> {

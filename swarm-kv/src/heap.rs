@@ -115,13 +115,18 @@ struct Arena {
     chunk: usize,
     /// The next object to hand out.
     next: u64,
-    /// Objects up to here are set aside.
-    aside: u64,
-    /// The counter that says so.
+    /// The counter: how many objects are set aside.
     counter: Counter,
     /// Objects in the chunk.
     limit: u64,
     batch: u64,
+}
+
+impl Arena {
+    /// Objects up to here are set aside.
+    fn aside(&self) -> u64 {
+        self.counter.objects()
+    }
 }
 
 /// A map or a counter says what none can say.
@@ -241,12 +246,11 @@ impl Heap {
         if !self.current.get() {
             return;
         }
-        for arena in self.arenas.borrow_mut().iter_mut().filter(|arena| arena.next < arena.aside) {
+        for arena in self.arenas.borrow_mut().drain(..).filter(|arena| arena.next < arena.aside()) {
             let at = self.geometry.counter(arena.chunk, arena.kind.home);
             for node in NodeSet::all(group.nodes()) {
                 drop(group.fabric().post(node, &[arena.counter.take_back(at, arena.next)]));
             }
-            arena.aside = arena.next;
         }
     }
 
@@ -311,7 +315,7 @@ impl Heap {
     fn take(&self, kind: Kind) -> Option<Pointer> {
         let mut arenas = self.arenas.borrow_mut();
         let arena = arenas.iter_mut().find(|arena| arena.kind == kind)?;
-        if arena.next == arena.aside {
+        if arena.next == arena.aside() {
             return None;
         }
         let index = arena.next;
@@ -404,22 +408,22 @@ impl Heap {
         kind: Kind,
         keep: u64,
     ) -> Result<bool, Error> {
-        let (chunk, counter, from, to) = {
+        let (chunk, counter, to) = {
             let arenas = self.arenas.borrow();
             let Some(arena) = arenas.iter().find(|arena| arena.kind == kind) else {
                 return Ok(false);
             };
             let end = arena.limit.saturating_sub(keep);
-            (arena.chunk, arena.counter, arena.aside, end.min(arena.aside + arena.batch))
+            (arena.chunk, arena.counter, end.min(arena.aside() + arena.batch))
         };
-        if from >= to {
+        if counter.objects() >= to {
             return Ok(false);
         }
         let at = self.geometry.counter(chunk, kind.home);
         let counter = raise_counter(group, at, counter, to).await?;
         let mut arenas = self.arenas.borrow_mut();
         if let Some(arena) = arenas.iter_mut().find(|arena| arena.kind == kind) {
-            (arena.aside, arena.counter) = (to, counter);
+            arena.counter = counter;
             arena.batch = (arena.batch * 2).min(arena.limit);
         }
         Ok(true)
@@ -455,8 +459,7 @@ impl Heap {
                         .map_or(FIRST_BATCH, |arena| arena.batch);
                     let last = arenas.extract_if(.., |arena| arena.kind == kind);
                     last.for_each(|arena| self.recycler.renewed(kind, &self.left_over(&arena)));
-                    let (next, aside) = (used, used);
-                    arenas.push(Arena { kind, chunk, next, aside, counter, limit, batch });
+                    arenas.push(Arena { kind, chunk, next: used, counter, limit, batch });
                     self.recycler.open(chunk, kind, used);
                     return Ok(true);
                 }
@@ -467,7 +470,7 @@ impl Heap {
     /// Objects of an arena that are set aside and were not handed out.
     fn left_over(&self, arena: &Arena) -> Vec<Pointer> {
         let object = |at| self.geometry.object(arena.chunk, arena.kind.class, arena.kind.home, at);
-        (arena.next..arena.aside).map(object).collect()
+        (arena.next..arena.aside()).map(object).collect()
     }
 
     /// Chunks of this kind that the slot owns and whose counters were not read yet.

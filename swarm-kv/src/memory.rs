@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::heap::Kind;
 
 /// Nanoseconds between looks at whether others' operations are over.
-const PAUSE: u64 = 100_000;
+pub(crate) const PAUSE: u64 = 100_000;
 
 /// Nanoseconds at most for which a search that found nothing is believed: others delete keys. One that
 /// waited for others in vain is believed for longer, unless those have gone on since.

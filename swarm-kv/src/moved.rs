@@ -38,6 +38,7 @@ use crate::client::{Client, TRIES, Value};
 use crate::error::{Error, Shortage};
 use crate::heap::Need;
 use crate::locate::entries;
+use crate::memory::PAUSE;
 use crate::newborn::NewRegister;
 
 /// Registers that one walk goes back over. Each took the place of another one since the location
@@ -45,9 +46,8 @@ use crate::newborn::NewRegister;
 const WALK: usize = 1 << 20;
 /// Values that outgrow their place after one found no memory for a larger one: so many are let be.
 const PUT_OFF: u32 = 256;
-/// Looks at a move that somebody else is to end, and nanoseconds between them.
+/// Looks at a move that somebody else is to end.
 const LOOKS: usize = 8;
-const PAUSE: u64 = 100_000;
 /// As long as the longest value that lies in place.
 static ROOM: [u8; MAX_IN_PLACE] = [0; MAX_IN_PLACE];
 

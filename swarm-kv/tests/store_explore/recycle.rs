@@ -273,6 +273,15 @@ fn a_buffer_is_used_again_beside_an_update() {
     assert!(back.out_of_place.get() > 0, "nothing came back");
 }
 
+impl Plan {
+    /// All schedules, in which a register and a record come back; the second racer is named.
+    fn uses_again(self, what: &str) {
+        let name = format!("{what}, and {:?}", self.racers[1]);
+        let back = self.play(&name, OF_MANY_STEPS);
+        assert!(back.homed.get() > 0 && back.out_of_place.get() > 0, "nothing came back");
+    }
+}
+
 /// The key is there. Then it is deleted, and its bucket names it no more, but others remember it.
 const DELETED: Plan = Plan { before: &[insert(0, 901)], behind: &[DELETE, Collect], racers: &[] };
 /// What it left behind is found and used again.
@@ -287,9 +296,7 @@ fn a_register_and_a_record_are_used_again() {
         &[INSERTS, &[insert(0, 17)]],
     ];
     for racers in OTHERS {
-        let name = format!("a register used again, and {:?}", racers[1]);
-        let back = Plan { racers, ..DELETED }.play(&name, OF_MANY_STEPS);
-        assert!(back.homed.get() > 0 && back.out_of_place.get() > 0, "nothing came back");
+        Plan { racers, ..DELETED }.uses_again("a register used again");
     }
 }
 
@@ -306,8 +313,6 @@ fn what_was_found_is_used_by_nobody_else() {
         &[INSERT, &[insert(0, 17)]],
     ];
     for racers in RACERS {
-        let name = format!("a register that was found, and {:?}", racers[1]);
-        let back = Plan { racers, ..FOUND }.play(&name, OF_MANY_STEPS);
-        assert!(back.homed.get() > 0 && back.out_of_place.get() > 0, "nothing came back");
+        Plan { racers, ..FOUND }.uses_again("a register that was found");
     }
 }
