@@ -46,7 +46,9 @@ fuzz() {
     if ! cargo fuzz run --sanitizer none "$1" "fuzz/corpus/$1" "fuzz/seeds/$1" -- \
         -max_total_time="$seconds" -timeout=10 -max_len=4096 -len_control=10 > "$logs/$1" 2>&1; then
         grep -v "^#" "$logs/$1" | tail -60
-        echo "FAILED: fuzzing $1" >&2
+        grep -a "^Base64" "$logs/$1" || true
+        # What is read first, and perhaps alone.
+        echo "FAILED: fuzzing $1: $(grep -am 1 -A 1 "panicked at" "$logs/$1" | tr '\n' ' ')" >&2
         return 1
     fi
     echo "$1: $(grep "^Done" "$logs/$1")"
@@ -63,4 +65,7 @@ done
 for pid in "${running[@]}"; do
     wait "$pid" || failed=1
 done
+if [[ $failed -ne 0 ]]; then
+    echo "what broke them is in fuzz/artifacts, and above in base 64" >&2
+fi
 exit "$failed"

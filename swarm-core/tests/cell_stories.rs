@@ -477,6 +477,26 @@ fn a_failed_fast_round_does_not_win_by_its_ballot() {
     story.ends_with(N0, &ALL, &[X, Y, 4]);
 }
 
+/// A dead proposer left a fast round's `r` at one node, and that node's memory is damaged: what `r` was
+/// built on is nothing that has a place. Its promise is no ground to choose by.
+#[test]
+fn a_damaged_promise_does_not_count() {
+    let damaged = || {
+        let mut story = Story::new();
+        story.has(N2, R, record(X), 4);
+        story.sim.set_word(N2, Address(record(R).0 * 8 + 1), u64::MAX);
+        story.shows(N2, 4, R, CellFlags::empty());
+        story.shows(N0, 5, X, promise());
+        story
+    };
+    damaged().ends_with(N2, &ALL, &[X]);
+    let mut story = damaged();
+    story.sim.crash_node(N0, false);
+    let (reader, told) = story.read(N1, SHORT);
+    story.finish(reader, &ALL);
+    assert!(matches!(told.take(), Some(Err(Error::NoMajority { .. }))));
+}
+
 /// Two fast rounds from one word have one ballot. `r` has two of three nodes and `y` the third: a
 /// majority is not enough, since who meets nodes 0 and 2 cannot tell the two apart.
 #[test]

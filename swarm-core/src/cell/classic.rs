@@ -297,10 +297,15 @@ impl<'f, F: Fabric, C: Clock> Classic<'f, F, C> {
             let predecessor = Pointer::NULL;
             return self.keep(node, Promise { word, accepted, predecessor, predecessor_accepted });
         };
+        let Some(predecessor) = self.group.format().named(predecessor) else {
+            // Nobody wrote that: the node's memory is damaged, and no ground to choose by.
+            self.steps[node.index()] = Step::Out;
+            return;
+        };
         let promise = Promise {
             word,
             accepted: Ballot(accepted),
-            predecessor: Pointer(predecessor),
+            predecessor,
             predecessor_accepted: Ballot(below.first().copied().unwrap_or(0)),
         };
         if word.is_solid() || promise.predecessor.is_null() || !below.is_empty() {
