@@ -66,7 +66,7 @@ part "memory that comes back, $store schedules" schedules "$store" -p swarm-kv -
 SWARM_SURPRISES=2 SWARM_EXPLORED=$explored part "every schedule of small races, deeper" \
     checks -p swarm-core --test register_explore --test cell_explore
 SWARM_SURPRISES=1 SWARM_EXPLORED=$explored_store part "every schedule of the store's, deeper" \
-    checks -p swarm-kv --test store_explore
+    checks -p swarm-kv-long --test store_explore
 SWARM_ADVERSARIES=$adversaries part "bounds, against $adversaries adversaries" \
     checks -p swarm-core --test register_bounds
 SWARM_SCHEDULES=$mutated part "mutations" ci/mutate.sh "${mutations[@]}"

@@ -17,12 +17,10 @@ finish() {
 }
 trap finish EXIT
 
-# The tests and the command line share their libraries, built once: with the same features. What is built
-# here alone is built quickly, as it mostly waits.
-quick=(--quiet --locked --config profile.dev.package.swarm-kv.opt-level=0
-    --config profile.dev.package.swarm-rdma.opt-level=0)
-cargo test "${quick[@]}" -p swarm-rdma --lib --tests --no-run --message-format=json > "$scratch/built"
-cargo build "${quick[@]}" -p swarm-kv --features rdma,swarm-core/sim
+# The tests and the command line share their libraries, built once: with the same features.
+quiet=(--quiet --locked)
+cargo test "${quiet[@]}" -p swarm-rdma --lib --tests --no-run --message-format=json > "$scratch/built"
+cargo build "${quiet[@]}" -p swarm-kv --features rdma,swarm-core/sim
 mapfile -t tests < <(sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' "$scratch/built" | sort -u)
 [[ ${#tests[@]} -ge 4 ]] || {
     echo "rdma.sh: of swarm-rdma's tests only ${#tests[@]} were built" >&2

@@ -167,12 +167,13 @@ impl Heap {
         }
     }
 
-    /// The kind for objects of a homed class.
+    /// The kind for objects of a homed class, where there are such: others have another home.
     pub(crate) fn homed(&self, class: Class, home: NodeId) -> Kind {
         Kind { class, home, chunks: 1 }
     }
 
-    /// Memory for an object. No roundtrip while objects are set aside.
+    /// Memory for an object, at its kind's home if there is such. No roundtrip while objects are set
+    /// aside.
     #[inline]
     pub(crate) async fn allocate<F: Fabric, C: Clock>(
         &self,
@@ -367,12 +368,21 @@ impl Heap {
         let keep = if kind == self.records() { FEW_RECORDS } else { 0 };
         // Each round gets further: an object, a chunk that is owned already, a chunk more.
         for _ in 0..CLAIM_TRIES {
-            if let Some(pointer) = self.take_own(group, kind, need, keep).await? {
-                return Ok(pointer);
+            for kind in self.homes_for(kind) {
+                if let Some(pointer) = self.take_own(group, kind, need, keep).await? {
+                    return Ok(pointer);
+                }
             }
             self.claim(group, kind, need).await?;
         }
         Err(Error::Contended)
+    }
+
+    /// Where objects of this kind may have their home: first where it is wanted. A chunk has as many for
+    /// each home, and keys do not come so evenly.
+    fn homes_for(&self, kind: Kind) -> impl Iterator<Item = Kind> + use<> {
+        let (first, all) = (kind.home.0, homes(&self.geometry, kind.class).len() as u8);
+        (0..all).map(move |next| Kind { home: NodeId((first + next) % all), ..kind })
     }
 
     /// An object from the chunks that this slot owns already, as far as the map at hand tells. The
@@ -521,7 +531,7 @@ impl Heap {
     }
 
     fn full(&self, kind: Kind) -> Error {
-        self.wanted.set(Some(kind));
+        self.wanted.set(Some(Kind { home: NodeId(0), ..kind }));
         let granules = match kind.class {
             Class::Plain(size) | Class::Homed { full: size, .. } => size.granules(),
             Class::Run | Class::RunTail => kind.chunks as u64 * self.geometry.chunk_granules(),

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::index::Located;
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
-    /// The node that holds the in-place copies of keys with this hash.
+    /// The node that holds the in-place copies of keys with this hash, where there is room for them.
     pub(crate) fn home(&self, hash: u64) -> NodeId {
         NodeId((hash % self.geometry.nodes as u64) as u8)
     }

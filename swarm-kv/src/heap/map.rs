@@ -68,7 +68,10 @@ pub(super) fn is_sound(entry: u32, slots: usize) -> bool {
 
 /// Owner, class, and whether it is taken.
 fn decode(entry: u32) -> Option<(usize, Class, bool)> {
-    let class = Class::decode(entry as u16).filter(|_| entry != 0)?;
+    if entry == 0 {
+        return None;
+    }
+    let class = Class::decode(entry as u16)?;
     Some(((entry >> 16) as usize & 0x7fff, class, entry & TAKEN != 0))
 }
 

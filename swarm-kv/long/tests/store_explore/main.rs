@@ -6,12 +6,12 @@
 //! `SWARM_SURPRISES` and `SWARM_EXPLORED` take the place of the bounds: see
 //! [`explore_or_panic`].
 
-#[path = "../store_sim_common/board.rs"]
+#[path = "../../../tests/store_sim_common/board.rs"]
 mod board;
 mod midst;
 mod recycle;
 #[expect(dead_code, reason = "what random schedules alone make use of")]
-#[path = "../store_sim_common/mod.rs"]
+#[path = "../../../tests/store_sim_common/mod.rs"]
 mod store_sim_common;
 
 use std::cell::Cell;
@@ -21,7 +21,7 @@ use midst::Midst;
 use store_sim_common::{Line, Story};
 use swarm_core::clock::Clock;
 use swarm_core::fabric::NodeId;
-use swarm_core::geometry::Geometry;
+use swarm_core::geometry::{Geometry, MIN_CAPACITY};
 use swarm_core::history::{BUDGET, Call, Recorder, check};
 use swarm_core::sim::deaths::die_everywhere;
 use swarm_core::sim::explore::{Bounds, Grain, LoneClock, Race, digest, explore_or_panic};
@@ -29,7 +29,7 @@ use swarm_core::sim::{Setup, Sim, SimFabric};
 
 const NODES: [NodeId; 3] = [NodeId(0), NodeId(1), NodeId(2)];
 /// Bytes of each node's memory. The simulator stores what is touched.
-const CAPACITY: u64 = 8 << 20;
+const CAPACITY: u64 = MIN_CAPACITY;
 /// Keys that only fill the bucket have numbers from here on.
 const FILLERS: u64 = 100;
 /// Keys with which racers get memory of their own have numbers from here on.
