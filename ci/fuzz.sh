@@ -23,9 +23,7 @@ target="$(realpath -m "${CARGO_TARGET_DIR:-target}")"
 export CARGO_TARGET_DIR="$target/fuzz"
 if ! command -v c++ > /dev/null; then
     # The fuzzing engine is C++.
-    sudo="$([[ $EUID -eq 0 ]] || echo sudo)"
-    $sudo apt-get update --quiet
-    $sudo apt-get install --yes --quiet g++
+    ci/install.sh g++
 fi
 export PATH="$PATH:$target/tools/bin"
 if ! command -v cargo-fuzz > /dev/null; then

@@ -22,14 +22,7 @@ packages=(qemu-system-x86 rdma-core ibverbs-providers libibverbs-dev librdmacm-d
     ibverbs-utils iproute2 kmod cpio busybox-static xz-utils protobuf-compiler etcd-server)
 
 if [[ "${1:-}" == --install ]]; then
-    missing=()
-    for package in "${packages[@]}"; do
-        dpkg -s "$package" >/dev/null 2>&1 || missing+=("$package")
-    done
-    [[ ${#missing[@]} -eq 0 ]] && exit 0
-    apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"
-    exit 0
+    exec "$(dirname "$0")/../install.sh" "${packages[@]}"
 fi
 if [[ $# -eq 0 ]]; then
     sed -n '2,/^set /{/^#/!d;s/^# \{0,1\}//p}' "$0"

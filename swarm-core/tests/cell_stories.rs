@@ -482,7 +482,7 @@ fn a_failed_fast_round_does_not_win_by_its_ballot() {
 #[test]
 fn a_damaged_promise_does_not_count() {
     let damaged = || {
-        let mut story = Story::new();
+        let story = Story::new();
         story.has(N2, R, record(X), 4);
         story.sim.set_word(N2, Address(record(R).0 * 8 + 1), u64::MAX);
         story.shows(N2, 4, R, CellFlags::empty());
