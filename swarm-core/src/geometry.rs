@@ -19,7 +19,7 @@ use crate::layout::{Place, SLOTS, cell, record};
 use crate::words::{GRANULE, GRANULE_WORDS, Pointer, WordFormat};
 
 /// The layout that this version of the code reads and writes.
-pub const LAYOUT_VERSION: u32 = 4;
+pub const LAYOUT_VERSION: u32 = 5;
 /// Bytes at the beginning of a node's memory that belong to the transport.
 pub const HEADER_BYTES: u64 = 4096;
 /// The most chunks that a pool may have.
@@ -96,17 +96,17 @@ impl Class {
     }
 }
 
-/// A size class: 1 to 8 granules, then four steps to each doubling.
+/// A size class: 1 to 32 granules, then sixteen steps to each doubling.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct Size(u16);
 
 impl Size {
     /// Doublings have 2 to this power steps.
-    const STEP_BITS: u64 = 2;
+    const STEP_BITS: u64 = 4;
     /// Classes of one granule more than the one before.
     const EVEN: u64 = 2 << Self::STEP_BITS;
     /// 2^26 granules.
-    const LAST: u16 = 99;
+    const LAST: u16 = 367;
 
     /// The smallest class of at least `granules` granules.
     pub fn for_granules(granules: u64) -> Self {
@@ -486,7 +486,7 @@ mod tests {
                 assert!(Size(size.0 - 1).granules() < granules, "{granules}");
             }
         }
-        assert_eq!(Size::for_granules(9).granules(), 10);
+        assert_eq!(Size::for_granules(33).granules(), 34);
         assert_eq!(Size(Size::LAST).granules(), 1 << 26);
     }
 

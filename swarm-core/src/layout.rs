@@ -410,7 +410,7 @@ mod tests {
 
     #[test]
     fn headers_come_apart_as_they_went_together() {
-        let class = Class::decode(0xb844).expect("a class");
+        let class = Class::decode(0xb964).expect("a class");
         let (pointer, number) = (Pointer(1 << 39), WriteNumber(u64::MAX >> 2));
         let predecessor = Predecessor { pointer, class, number, origin: Stamp(9) };
         let identity = Identity { birth: 4, number: WriteNumber(5) };

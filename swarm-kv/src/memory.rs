@@ -241,8 +241,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         board.advance();
         let _here = self.here();
         self.heap.know_own(&self.group).await?;
+        self.heap.recall_seeds(&self.group, board).await?;
         let epoch = board.epoch();
-        self.heap.recall_seeds(&self.group, epoch).await?;
         let each = |place: &_| board.reclaimed(place);
         let reset = self.heap.reset_due(&self.group, (epoch, batches), each).await? > 0;
         Ok(self.heap.make_own(&self.group, board).await? || reset)

@@ -8,7 +8,7 @@
 //! proposed again; and two epochs after that nobody comes across the others any more.
 
 use swarm_core::clock::Clock;
-use swarm_core::epoch::GRACE;
+use swarm_core::epoch::{Board, GRACE};
 use swarm_core::fabric::Fabric;
 use swarm_core::geometry::SEED_RECORDS;
 use swarm_core::group::Group;
@@ -26,13 +26,15 @@ impl Heap {
     pub(crate) async fn recall_seeds<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,
-        epoch: u64,
+        board: &impl Board,
     ) -> Result<(), Error> {
-        let noted = self.seeds_noted.take();
+        let (epoch, noted) = (board.epoch(), self.seeds_noted.take());
         match noted {
             Some((since, seeds)) if since + GRACE <= epoch => {
                 let record = self.quiet_record(group).await?;
-                self.retire_seeds(seeds, record, epoch);
+                // The epoch may have moved on meanwhile, and who began in the new one may have come across
+                // a seed before the cell was quiet.
+                self.retire_seeds(seeds, record, board.epoch());
             }
             Some(early) => *self.seeds_noted.borrow_mut() = Some(early),
             None if self.wanted.get() != Some(self.records()) => {}
@@ -71,5 +73,74 @@ impl Heap {
     pub(super) fn due_seeds(&self, epoch: u64) -> Option<Vec<Pointer>> {
         let retired = &mut *self.seeds_retired.borrow_mut();
         retired.take_if(|(since, _)| *since + GRACE <= epoch).map(|(_, seeds)| seeds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use swarm_core::geometry::Geometry;
+    use swarm_core::group::Session;
+    use swarm_core::loopback::Loopback;
+    use swarm_core::words::Incarnation;
+
+    use super::super::Need;
+    use super::super::counter::{raise_counter, read_counters};
+    use super::*;
+    use crate::blocking::block_on;
+
+    struct Still;
+
+    impl Clock for Still {
+        fn now(&self) -> u64 {
+            0
+        }
+    }
+
+    /// Each time that somebody looks, it is another epoch.
+    struct Restless(Cell<u64>);
+
+    impl Board for Restless {
+        fn epoch(&self) -> u64 {
+            self.0.replace(self.0.get() + 1)
+        }
+        fn enter(&self) -> u64 {
+            self.epoch()
+        }
+        fn remain(&self, _: u64) {}
+        fn leave(&self) {}
+        fn generation(&self) -> u64 {
+            0
+        }
+        fn renew(&self) {}
+        fn is_attached(&self, _: usize) -> bool {
+            true
+        }
+        fn advance(&self) -> u64 {
+            self.epoch()
+        }
+    }
+
+    /// While a client waits for the map's cell to be quiet, the epoch moves on, and in the new one somebody
+    /// READs a word that names a seed: that one holds the seed as long as who begins in that epoch.
+    #[test]
+    fn seeds_are_retired_in_the_epoch_in_which_the_map_was_quiet() {
+        let geometry = Geometry::new(1, 4 << 20, 2, 1).expect("geometry");
+        let session = Session { client: 0, incarnation: Incarnation(1) };
+        let group = Group::new(Loopback::new(1, 4 << 17), Still, geometry.format, session);
+        let heap = Heap::new(geometry, 0);
+        block_on(heap.allocate(&group, heap.plain(16), Need::More)).expect("memory");
+        let at = geometry.seed_counter(0);
+        let used = block_on(read_counters(&group, &[at])).expect("a node")[0];
+        let all = block_on(raise_counter(&group, at, used, SEED_RECORDS)).expect("a node");
+        heap.seeds.set(Some(all));
+        heap.wanted.set(Some(heap.records()));
+        let board = Restless(Cell::new(5));
+        block_on(heap.recall_seeds(&group, &board)).expect("noted in epoch 5");
+        board.0.set(7);
+        block_on(heap.recall_seeds(&group, &board)).expect("a quiet map");
+        assert_eq!(heap.due_seeds(9), None, "somebody who began in epoch 8 is at work");
+        assert!(heap.due_seeds(10).is_some_and(|seeds| seeds.len() as u64 == SEED_RECORDS - 1));
     }
 }
