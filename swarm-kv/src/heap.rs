@@ -550,7 +550,7 @@ mod tests {
     use super::*;
     use crate::blocking::block_on;
 
-    struct Still;
+    pub(super) struct Still;
 
     impl Clock for Still {
         fn now(&self) -> u64 {
@@ -558,15 +558,19 @@ mod tests {
         }
     }
 
+    /// The heap of the only client of a pool of one node.
+    pub(super) fn alone() -> (Group<Loopback, Still>, Heap) {
+        let geometry = Geometry::new(1, 4 << 20, 2, 1).expect("geometry");
+        let session = Session { client: 0, incarnation: Incarnation(1) };
+        let fabric = Loopback::new(1, 4 << 17);
+        (Group::new(fabric, Still, geometry.format, session), Heap::new(geometry, 0))
+    }
+
     /// A buffer's lock lies where a record has its accepted ballot. One that had been locked would
     /// pass for a record that was accepted already.
     #[test]
     fn what_came_back_is_for_buffers_alone() {
-        let geometry = Geometry::new(1, 4 << 20, 2, 1).expect("geometry");
-        let session = Session { client: 0, incarnation: Incarnation(1) };
-        let fabric = Loopback::new(1, 4 << 17);
-        let group = Group::new(fabric, Still, geometry.format, session);
-        let heap = Heap::new(geometry, 0);
+        let (group, heap) = alone();
         let kind = heap.plain(16);
         let first = block_on(heap.allocate(&group, kind, Need::More)).expect("memory");
         heap.recycler.take_back(first);

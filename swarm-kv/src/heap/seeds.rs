@@ -80,23 +80,11 @@ impl Heap {
 mod tests {
     use std::cell::Cell;
 
-    use swarm_core::geometry::Geometry;
-    use swarm_core::group::Session;
-    use swarm_core::loopback::Loopback;
-    use swarm_core::words::Incarnation;
-
     use super::super::Need;
     use super::super::counter::{raise_counter, read_counters};
+    use super::super::tests::alone;
     use super::*;
     use crate::blocking::block_on;
-
-    struct Still;
-
-    impl Clock for Still {
-        fn now(&self) -> u64 {
-            0
-        }
-    }
 
     /// Each time that somebody looks, it is another epoch.
     struct Restless(Cell<u64>);
@@ -126,12 +114,9 @@ mod tests {
     /// READs a word that names a seed: that one holds the seed as long as who begins in that epoch.
     #[test]
     fn seeds_are_retired_in_the_epoch_in_which_the_map_was_quiet() {
-        let geometry = Geometry::new(1, 4 << 20, 2, 1).expect("geometry");
-        let session = Session { client: 0, incarnation: Incarnation(1) };
-        let group = Group::new(Loopback::new(1, 4 << 17), Still, geometry.format, session);
-        let heap = Heap::new(geometry, 0);
+        let (group, heap) = alone();
         block_on(heap.allocate(&group, heap.plain(16), Need::More)).expect("memory");
-        let at = geometry.seed_counter(0);
+        let at = heap.geometry.seed_counter(0);
         let used = block_on(read_counters(&group, &[at])).expect("a node")[0];
         let all = block_on(raise_counter(&group, at, used, SEED_RECORDS)).expect("a node");
         heap.seeds.set(Some(all));

@@ -273,12 +273,24 @@ fn a_buffer_is_used_again_beside_an_update() {
     assert!(back.out_of_place.get() > 0, "nothing came back");
 }
 
+/// Racers of which the first uses a register and a record again, and the second does something to the
+/// same key.
+type Pair = [&'static [Deed]; 2];
+
+const fn beside_each_other(first: &'static [Deed]) -> [Pair; 4] {
+    const OTHERS: [&[Deed]; 4] = [&[GET, GET], &[update(13)], &[DELETE], &[insert(0, 17)]];
+    let [reader, updater, deleter, inserter] = OTHERS;
+    [[first, reader], [first, updater], [first, deleter], [first, inserter]]
+}
+
 impl Plan {
-    /// All schedules, in which a register and a record come back; the second racer is named.
-    fn uses_again(self, what: &str) {
-        let name = format!("{what}, and {:?}", self.racers[1]);
-        let back = self.play(&name, OF_MANY_STEPS);
-        assert!(back.homed.get() > 0 && back.out_of_place.get() > 0, "nothing came back");
+    /// All schedules of each pair, in which a register and a record come back.
+    fn uses_again(self, what: &str, pairs: &'static [Pair]) {
+        for racers in pairs {
+            let name = format!("{what}, and {:?}", racers[1]);
+            let back = Plan { racers, ..self }.play(&name, OF_MANY_STEPS);
+            assert!(back.homed.get() > 0 && back.out_of_place.get() > 0, "nothing came back");
+        }
     }
 }
 
@@ -289,15 +301,7 @@ const INSERTS: &[Deed] = &[Collect, Collect, insert(0, 1)];
 
 #[test]
 fn a_register_and_a_record_are_used_again() {
-    const OTHERS: [&[&[Deed]]; 4] = [
-        &[INSERTS, &[GET, GET]],
-        &[INSERTS, &[update(13)]],
-        &[INSERTS, &[DELETE]],
-        &[INSERTS, &[insert(0, 17)]],
-    ];
-    for racers in OTHERS {
-        Plan { racers, ..DELETED }.uses_again("a register used again");
-    }
+    DELETED.uses_again("a register used again", &const { beside_each_other(INSERTS) });
 }
 
 /// Likewise, but what it left behind was found before the others begin: they must have forgotten where
@@ -306,13 +310,5 @@ fn a_register_and_a_record_are_used_again() {
 fn what_was_found_is_used_by_nobody_else() {
     const FOUND: Plan = Plan { behind: &[DELETE, Collect, Collect, Collect], ..DELETED };
     const INSERT: &[Deed] = &[insert(0, 1)];
-    const RACERS: [&[&[Deed]]; 4] = [
-        &[INSERT, &[GET, GET]],
-        &[INSERT, &[update(13)]],
-        &[INSERT, &[DELETE]],
-        &[INSERT, &[insert(0, 17)]],
-    ];
-    for racers in RACERS {
-        Plan { racers, ..FOUND }.uses_again("a register that was found");
-    }
+    FOUND.uses_again("a register that was found", &const { beside_each_other(INSERT) });
 }
