@@ -19,7 +19,7 @@
 set -euo pipefail
 
 packages=(qemu-system-x86 rdma-core ibverbs-providers libibverbs-dev librdmacm-dev libclang-dev
-    ibverbs-utils iproute2 kmod cpio busybox-static xz-utils protobuf-compiler etcd-server)
+    ibverbs-utils iproute2 kmod cpio busybox-static xz-utils protobuf-compiler libprotobuf-dev etcd-server)
 
 if [[ "${1:-}" == --install ]]; then
     exec "$(dirname "$0")/../install.sh" "${packages[@]}"
