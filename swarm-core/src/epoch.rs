@@ -37,14 +37,23 @@ pub trait Board {
     /// this.
     fn leave(&self);
 
-    /// The epoch that it is, no earlier than at the time of the call.
+    /// The epoch that it is, no earlier than at the time of the call. Where clients hear of epochs one
+    /// after the other, the one that this client has heard of: there [`latest`](Self::latest) may be
+    /// one more.
     fn epoch(&self) -> u64;
+
+    /// An epoch that nobody is beyond at the time of the call: what is retired now, or told to
+    /// everyone, is so from this one on.
+    fn latest(&self) -> u64 {
+        self.epoch()
+    }
 
     /// The generation that it is: how often clients were told to forget what they remember of
     /// places, counted from 0.
     ///
     /// Asked behind [`enter`](Self::enter), or while an operation is under way, it is no earlier
-    /// than that of any call of [`renew`](Self::renew) in an earlier epoch.
+    /// than that of any call of [`renew`](Self::renew) behind which an earlier epoch was the
+    /// [latest](Self::latest).
     fn generation(&self) -> u64;
 
     /// Begins another generation: operations that begin from here on, as others see it, do not go by
@@ -81,6 +90,9 @@ impl<B: Board + ?Sized> Board for std::boxed::Box<B> {
     }
     fn epoch(&self) -> u64 {
         (**self).epoch()
+    }
+    fn latest(&self) -> u64 {
+        (**self).latest()
     }
     fn generation(&self) -> u64 {
         (**self).generation()

@@ -154,7 +154,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let _here = self.here();
         let chunks = self.heap.take_stock(&self.group).await?;
         self.heap.recycler.begin();
-        let began = self.presence.as_ref().map_or(0, |presence| presence.board().epoch());
+        let began = self.presence.as_ref().map_or(0, |presence| presence.board().latest());
         let (unknown, found, garbage) = Default::default();
         Ok(Box::new(Collection { began, chunks, stage: Stage::Waiting, unknown, found, garbage }))
     }
@@ -247,10 +247,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             return true;
         }
         let name = (entry.pointer, entry.identity.number);
-        let epoch = presence.board().epoch();
-        let met = self.line_ends.borrow().get(&name).copied().unwrap_or(epoch);
+        let board = presence.board();
+        let met = self.line_ends.borrow().get(&name).copied().unwrap_or(board.latest());
         found.line_ends.insert(name, met);
-        epoch >= met + GRACE
+        board.epoch() >= met + GRACE
     }
 
     /// Leaves only these entries in a bucket. What it named besides comes to light in the next
@@ -350,7 +350,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         if garbage.iter().any(|object| !object.held) {
             board.renew();
         }
-        let epoch = board.epoch();
+        let epoch = board.latest();
         garbage.iter().filter(|object| recycler.retire(object, epoch)).count()
     }
 }

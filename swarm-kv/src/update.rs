@@ -195,7 +195,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     #[inline]
     fn wrote(&self, register: &Register, buffer: Pointer, before: [Stamp; 2]) {
         if let Some(presence) = &self.presence {
-            self.heap.wrote(register, buffer, before, || presence.board().epoch());
+            self.heap.wrote(register, buffer, before, || presence.board().latest());
         }
     }
 

@@ -59,6 +59,8 @@ struct Plan {
     skew: i64,
     /// How likely a client's processor loads and stores the nodes' memory itself.
     near: f64,
+    /// Whether clients hear of epochs one after the other.
+    hearsay: bool,
 }
 
 impl Plan {
@@ -103,6 +105,7 @@ impl Plan {
             collections: [0.0, 0.1, 0.3][rng.usize(..3)],
             skew: [1, 300, 3000][rng.usize(..3)],
             near: [0.0, 0.5, 1.0][rng.usize(..3)],
+            hearsay: Rng::with_seed(seed ^ 0x4ea25a1).u8(..3) == 0,
         }
     }
 
@@ -307,7 +310,10 @@ fn play(plan: &Plan, conduct: &Conduct) -> Result<Shown, String> {
         plan: *plan,
         sim: Sim::new(&plan.setup),
         recorder: Recorder::new(),
-        notes: Rc::default(),
+        notes: Rc::new(match plan.hearsay {
+            true => Notes::by_hearsay(Rng::with_seed(plan.setup.seed ^ 0x4ea2)),
+            false => Notes::default(),
+        }),
         reclaimed: Rc::default(),
         moves: Rc::default(),
         hung_up: Rc::default(),

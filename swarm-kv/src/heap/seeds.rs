@@ -34,14 +34,14 @@ impl Heap {
                 let record = self.quiet_record(group).await?;
                 // The epoch may have moved on meanwhile, and who began in the new one may have come across
                 // a seed before the cell was quiet.
-                self.retire_seeds(seeds, record, board.epoch());
+                self.retire_seeds(seeds, record, board.latest());
             }
             Some(early) => *self.seeds_noted.borrow_mut() = Some(early),
             None if self.wanted.get() != Some(self.records()) => {}
             None => {
                 let used = self.used_seeds();
                 if !used.is_empty() {
-                    *self.seeds_noted.borrow_mut() = Some((epoch, used));
+                    *self.seeds_noted.borrow_mut() = Some((board.latest(), used));
                 }
             }
         }

@@ -98,7 +98,7 @@ impl Heap {
         let mut known = self.taken.borrow_mut();
         if taken.iter().any(|first| !known.1.contains(first)) {
             board.renew();
-            *known = (board.epoch(), taken);
+            *known = (board.latest(), taken);
         }
     }
 

@@ -5,6 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use fastrand::Rng;
 use swarm_core::epoch::Board;
 use swarm_core::fabric::Fabric;
 use swarm_core::layout::{Place, buffer, register};
@@ -23,11 +24,37 @@ pub(crate) struct Notes {
     passed_on: Cell<u64>,
     /// Tasks of each client that are at work.
     working: RefCell<HashMap<usize, usize>>,
-    /// Of each seat: whose it is, and since when, or 0.
-    seats: RefCell<Vec<(usize, u64)>>,
+    seats: RefCell<Vec<Chair>>,
+    /// Where clients hear of epochs one after the other: when they do, and how likely, each time that
+    /// one of them looks.
+    hearsay: Option<(RefCell<Rng>, f64)>,
+    /// There, up to which epoch whoever hears of one forgets what it remembers of places.
+    renewed: Cell<u64>,
+}
+
+/// What is known of a seat.
+struct Chair {
+    client: usize,
+    /// Since when it has operations under way, or 0.
+    since: u64,
+    /// The epoch that it has heard of.
+    heard: u64,
+    /// The epoch in which all its operations under way began at the earliest, as it has said.
+    reached: u64,
+    /// How often it was told to forget places.
+    generation: u64,
+    /// Up to which epoch it has asked the others to forget.
+    renewed: u64,
 }
 
 impl Notes {
+    /// A board of which clients hear by messages, as behind RDMA cards.
+    #[allow(dead_code, reason = "some tests share this module only in part")]
+    pub(crate) fn by_hearsay(mut rng: Rng) -> Self {
+        let likely = [0.05, 0.2, 0.5][rng.usize(..3)];
+        Self { hearsay: Some((RefCell::new(rng), likely)), ..Self::default() }
+    }
+
     /// The epoch that it is.
     pub(crate) fn epoch(&self) -> u64 {
         self.moves.get() + 1
@@ -40,6 +67,23 @@ impl Notes {
 
     fn works(&self, client: usize) -> bool {
         self.working.borrow().get(&client).is_some_and(|&tasks| tasks > 0)
+    }
+
+    /// Some say how far they are, and hear of the epoch.
+    fn gossip(&self) {
+        let Some((dice, likely)) = &self.hearsay else { return };
+        for chair in self.seats.borrow_mut().iter_mut() {
+            if dice.borrow_mut().f64() < *likely {
+                if chair.since == 0 || chair.since == chair.heard {
+                    chair.reached = chair.heard;
+                }
+                self.renewed.set(self.renewed.get().max(chair.renewed));
+                if chair.heard < self.epoch() {
+                    chair.heard += 1;
+                    chair.generation += u64::from(self.renewed.get() >= chair.heard);
+                }
+            }
+        }
     }
 }
 
@@ -54,20 +98,30 @@ pub(crate) struct Seat {
 impl Seat {
     pub(crate) fn new(notes: &Rc<Notes>, world: SimFabric, client: usize) -> Self {
         let mut seats = notes.seats.borrow_mut();
-        seats.push((client, 0));
+        let heard = notes.epoch();
+        seats.push(Chair { client, since: 0, heard, reached: 0, generation: 0, renewed: 0 });
         let seat = seats.len() - 1;
         Self { notes: Rc::clone(notes), world, seat }
+    }
+
+    fn hears(&self) -> bool {
+        self.notes.hearsay.is_some()
+    }
+
+    fn chair<T>(&self, work: impl FnOnce(&mut Chair) -> T) -> T {
+        work(&mut self.notes.seats.borrow_mut()[self.seat])
     }
 }
 
 impl Board for Seat {
     fn enter(&self) -> u64 {
+        self.notes.gossip();
         self.remain(self.epoch());
         self.epoch()
     }
 
     fn remain(&self, epoch: u64) {
-        self.notes.seats.borrow_mut()[self.seat].1 = epoch;
+        self.chair(|chair| chair.since = epoch);
     }
 
     fn leave(&self) {
@@ -75,16 +129,25 @@ impl Board for Seat {
     }
 
     fn epoch(&self) -> u64 {
-        self.notes.epoch()
+        if self.hears() { self.chair(|chair| chair.heard) } else { self.notes.epoch() }
+    }
+
+    fn latest(&self) -> u64 {
+        self.epoch() + u64::from(self.hears())
     }
 
     fn generation(&self) -> u64 {
-        self.notes.generation.get()
+        self.notes.generation.get() + self.chair(|chair| chair.generation)
     }
 
     fn renew(&self) {
         self.world.note("begins another generation");
-        self.notes.generation.set(self.generation() + 1);
+        if self.hears() {
+            let until = self.latest() + 1;
+            self.chair(|chair| chair.renewed = until);
+        } else {
+            self.notes.generation.set(self.notes.generation.get() + 1);
+        }
     }
 
     fn reclaimed(&self, memory: &Place) {
@@ -106,19 +169,23 @@ impl Board for Seat {
     }
 
     fn is_attached(&self, slot: usize) -> bool {
-        self.notes.seats.borrow().iter().any(|&(client, _)| client == slot)
+        self.notes.seats.borrow().iter().any(|chair| chair.client == slot)
             && !self.world.is_gone(slot)
     }
 
     fn advance(&self) -> u64 {
-        let epoch = self.epoch();
-        let seats = self.notes.seats.borrow();
-        let over = |&(client, since): &(usize, u64)| {
+        self.notes.gossip();
+        let epoch = self.notes.epoch();
+        let over = |chair: &Chair| {
+            let says_so = match self.notes.hearsay {
+                None => chair.since == 0 || chair.since == epoch,
+                Some(_) => chair.reached == epoch,
+            };
             // One that has left is not there to say so once its chains are over.
-            let has_left = !self.notes.works(client) && self.world.is_still(client);
-            since == 0 || since == epoch || has_left || self.world.is_gone(client)
+            let has_left = !self.notes.works(chair.client) && self.world.is_still(chair.client);
+            says_so || has_left || self.world.is_gone(chair.client)
         };
-        if seats.iter().all(over) {
+        if self.notes.seats.borrow().iter().all(over) {
             self.notes.moves.set(epoch);
         }
         self.epoch()

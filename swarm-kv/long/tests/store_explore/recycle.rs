@@ -87,6 +87,10 @@ impl Board for Watched {
         self.tell(3, self.seat.epoch())
     }
 
+    fn latest(&self) -> u64 {
+        self.tell(8, self.seat.latest())
+    }
+
     fn generation(&self) -> u64 {
         self.tell(4, self.seat.generation())
     }
