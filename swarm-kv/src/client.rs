@@ -179,6 +179,15 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         self
     }
 
+    /// Leaves the board, if all that this client has posted is over once `drain` was called.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn rest(&self, drain: impl FnOnce(&F) -> bool) {
+        drain(self.group.fabric().inner());
+        if let Some(presence) = &self.presence {
+            presence.settle(self.group.fabric());
+        }
+    }
+
     /// The value of `key`, if it is there.
     ///
     /// One roundtrip where the key's location is cached and its value fits in place; one more for a

@@ -147,6 +147,13 @@ impl<P: Protocol> Client<P> {
         &self.seat
     }
 
+    /// For a client that does nothing for a while: posts what its last operation left for the next one
+    /// to take along, and waits until that is over. Until then what others retire is not used again.
+    /// Half a second at most.
+    pub fn rest(&self) {
+        self.client.rest(|fabric| fabric.drain());
+    }
+
     /// How the client stands with each node, and why it has no connection where it has none.
     pub fn nodes(&self) -> Vec<NodeStatus> {
         self.client.group.fabric().inner().status()
@@ -180,7 +187,7 @@ pub fn open_plain<P: Protocol>(pool: &Pool, options: Options) -> Result<Client<P
     let fabric =
         pool.connect(ClientId { slot: session.client as u32, incarnation: session.incarnation.0 })?;
     let client = client::Client::new(fabric, pool.clock(), pool.geometry, session, options);
-    Ok(Client { client, seat })
+    Ok(Client { client: client.recycling(seat.board()), seat })
 }
 
 /// What `pool` holds. Takes no client slot and changes nothing.

@@ -23,19 +23,19 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use swarm_core::epoch::NoBoard;
 use swarm_core::fabric::{Fabric, NodeId, Verb};
 
 use self::posting::Posted;
 use crate::chain::Asked;
 use crate::completion::{Completion, Reply, State};
+use crate::control::FarBoard;
 use crate::doors::Doors;
 use crate::link::Link;
 use crate::options::{Counters, NodeStatus};
 use crate::tickets::Tickets;
 use crate::verbs::{CompletionQueue, Slots};
 
-/// How long tear-down waits for chains under way.
+/// How long to wait for chains under way at most.
 const DRAIN: Duration = Duration::from_millis(500);
 
 /// What is known of a slot's chain while it is under way.
@@ -63,6 +63,8 @@ pub struct RdmaFabric {
     queue: Arc<CompletionQueue>,
     doors: Arc<Doors>,
     counters: Cell<Counters>,
+    /// How many chains were posted, or wait to be.
+    chains: Cell<u64>,
     idle: Cell<u32>,
     spins: u32,
     /// How long a chain may be under way.
@@ -82,6 +84,25 @@ impl RdmaFabric {
     /// What this fabric has done so far.
     pub fn counters(&self) -> Counters {
         self.counters.get()
+    }
+
+    fn next_number(&self) -> u64 {
+        self.chains.replace(self.chains.get() + 1)
+    }
+
+    /// Posts what waits, and waits until all chains have ended; not for ever. Whether they have.
+    pub fn drain(&self) -> bool {
+        self.flush();
+        let deadline = Instant::now() + DRAIN;
+        while self.links.iter().any(Link::is_busy) {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            if !self.progress() {
+                thread::yield_now();
+            }
+        }
+        true
     }
 
     fn count(&self, change: impl FnOnce(&mut Counters)) {
@@ -114,13 +135,7 @@ impl RdmaFabric {
 
 impl Drop for RdmaFabric {
     fn drop(&mut self) {
-        self.flush();
-        let deadline = Instant::now() + DRAIN;
-        while self.links.iter().any(Link::is_busy) && Instant::now() < deadline {
-            if !self.progress() {
-                thread::yield_now();
-            }
-        }
+        self.drain();
         self.doors.stop();
         if let Some(connector) = self.connector.take() {
             // It panics only if this crate is wrong; there is nothing left to clean up then.
@@ -136,7 +151,7 @@ impl std::fmt::Debug for RdmaFabric {
 }
 
 impl Fabric for RdmaFabric {
-    type Board = NoBoard;
+    type Board = FarBoard;
     type Reply<'f> = Reply<'f>;
     type Completion<'f> = Completion<'f>;
 
@@ -149,7 +164,7 @@ impl Fabric for RdmaFabric {
     /// node did not answer.
     #[inline]
     fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> Completion<'f> {
-        Completion(match self.try_post(node, chain) {
+        Completion(match self.try_post(node, chain, self.next_number()) {
             Some(Posted::Ticket(ticket)) => State::Pending { fabric: self, ticket },
             Some(Posted::Empty) => State::Empty,
             None => State::Over,
@@ -160,8 +175,23 @@ impl Fabric for RdmaFabric {
     #[inline]
     fn post_aside(&self, node: NodeId, chain: &[Verb<'_>]) {
         let Some(link) = self.links.get(node.index()) else { return };
-        if !link.is_up() || !link.rider().borrow_mut().take(chain) {
-            drop(self.post(node, chain));
+        if link.is_up() {
+            link.waits(self.next_number());
+            if link.rider().borrow_mut().take(chain) {
+                return;
+            }
         }
+        drop(self.post(node, chain));
+    }
+
+    #[inline]
+    fn posted(&self) -> u64 {
+        self.chains.get()
+    }
+
+    #[inline]
+    fn oldest_under_way(&self) -> u64 {
+        let oldest = self.links.iter().filter_map(Link::oldest).min();
+        oldest.unwrap_or_else(|| self.posted())
     }
 }

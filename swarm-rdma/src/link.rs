@@ -4,6 +4,7 @@
 //! down (all that was posted has come back, and the connection was given back).
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,6 +25,10 @@ pub(crate) struct Link {
     room: Cell<u32>,
     /// A chain that waits for the next one.
     rider: RefCell<Rider>,
+    /// The number of the first chain that is part of it.
+    rider_number: Cell<u64>,
+    /// The numbers of the chains under way, which end in this order.
+    numbers: RefCell<VecDeque<u64>>,
     /// Chains under way that have READs.
     reads: Cell<u32>,
     /// Chains under way that have atomics.
@@ -55,6 +60,8 @@ impl Link {
             limit,
             room: Cell::new(limit),
             rider: RefCell::new(Rider::new()),
+            rider_number: Cell::new(0),
+            numbers: RefCell::new(VecDeque::with_capacity(limit as usize)),
             reads: Cell::new(0),
             atomics: Cell::new(0),
             quiet: Cell::new(None),
@@ -119,6 +126,7 @@ impl Link {
         self.room.set(self.limit);
         self.reads.set(0);
         self.atomics.set(0);
+        self.numbers.borrow_mut().clear();
         self.failing.set(false);
         self.quiet.set(None);
         // What waited for the former connection was lost with it.
@@ -163,9 +171,31 @@ impl Link {
         Asked { reads: self.reads.get() > 0, atomics: self.atomics.get() > 0 }
     }
 
-    /// A chain of `work` work requests was posted.
+    /// The number of the chain that waits for the next one.
+    pub(crate) fn rider_number(&self) -> u64 {
+        self.rider_number.get()
+    }
+
+    /// A chain of this number is about to wait for the next one, with those that wait already.
     #[inline]
-    pub(crate) fn posted(&self, work: u32, asked: Asked) {
+    pub(crate) fn waits(&self, number: u64) {
+        if self.rider.borrow().is_empty() {
+            self.rider_number.set(number);
+        }
+    }
+
+    /// The number of the oldest chain that may still take effect. One that waited for a connection that
+    /// is lost was lost with it; one that was posted there counts until it has come back, behind the end
+    /// of its queue pair.
+    pub(crate) fn oldest(&self) -> Option<u64> {
+        let waiting = (!self.rider.borrow().is_empty() && self.is_up()).then(|| self.rider_number.get());
+        self.numbers.borrow().front().copied().into_iter().chain(waiting).min()
+    }
+
+    /// A chain of `work` work requests was posted under this number.
+    #[inline]
+    pub(crate) fn posted(&self, work: u32, asked: Asked, number: u64) {
+        self.numbers.borrow_mut().push_back(number);
         self.room.set(self.room.get() - work);
         self.reads.set(self.reads.get() + u32::from(asked.reads));
         self.atomics.set(self.atomics.get() + u32::from(asked.atomics));
@@ -175,6 +205,7 @@ impl Link {
     #[inline]
     pub(crate) fn completed(&self, work: u32, asked: Asked) {
         self.quiet.set(None);
+        self.numbers.borrow_mut().pop_front();
         self.room.set(self.room.get() + work);
         self.reads.set(self.reads.get() - u32::from(asked.reads));
         self.atomics.set(self.atomics.get() - u32::from(asked.atomics));

@@ -1,6 +1,7 @@
 //! What is said to a memory node's daemon, and how: one line of JSON, answered by one line, over a
 //! TCP connection to the port number at which it also accepts queue pairs (theirs is a port space of
-//! its own). Only what happens once in a client's life goes this way: no operation ever does.
+//! its own). What happens once in a client's life goes this way, and how far clients are, some times a
+//! second: no operation ever does.
 //!
 //! Nobody is asked who he is, as with RDMA itself: whoever reaches the port may read and write the
 //! node's memory. Keep it within the cluster's own network.
@@ -11,12 +12,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::epochs::{Heard, Said, Standing};
 use super::error::Error;
 use super::ledger::{Holder, Refusal};
 use super::record::{Id, NodeEntry, PoolRecord};
 
 /// The protocol's version; a daemon of another one is refused.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// The longest line, bytes.
 pub const MAX_LINE: u64 = 64 << 10;
 /// How long a daemon may take to accept a connection, and to answer.
@@ -63,6 +65,15 @@ pub enum Request {
         /// What its claim was made with.
         token: Id,
     },
+    /// To take in how far a client is, and to say how far all are.
+    Tell {
+        /// The pool.
+        pool: Id,
+        /// The client.
+        client: Holder,
+        /// What it says.
+        said: Said,
+    },
     /// To fence a client.
     Fence {
         /// The pool.
@@ -87,6 +98,8 @@ pub enum Reply {
         /// How many connections the client had there.
         connections: usize,
     },
+    /// How far all are.
+    Heard(Heard),
     /// Refused.
     Refused {
         /// Why.
@@ -114,6 +127,10 @@ pub struct Status {
     pub highest: u64,
     /// Who holds a client slot.
     pub clients: Vec<Holder>,
+    /// The latest epoch that it has heard of.
+    pub epoch: u64,
+    /// How far these clients are.
+    pub standings: Vec<Standing>,
     /// Its process.
     pub process: Process,
 }
@@ -146,16 +163,53 @@ impl Process {
 /// # Errors
 /// It does not answer, or not in this language; it refuses.
 pub fn ask(address: SocketAddr, request: &Request) -> Result<Reply, Error> {
-    let silent = |why: String| Error::Node { address, why };
-    let line = exchange(address, request).map_err(|error| silent(error.to_string()))?;
-    if line.is_empty() {
-        return Err(silent("it closed the connection".to_owned()));
+    Line::ask(&mut None, address, request)
+}
+
+/// A connection to a daemon, for one question after the other.
+pub(super) struct Line(BufReader<TcpStream>);
+
+impl Line {
+    /// Asks the daemon at `address` by the connection that is there, or by a new one. If anything goes
+    /// wrong there is none any more.
+    pub(super) fn ask(
+        line: &mut Option<Self>,
+        address: SocketAddr,
+        request: &Request,
+    ) -> Result<Reply, Error> {
+        let silent = |why: String| Error::Node { address, why };
+        let mut open = match line.take() {
+            Some(open) => open,
+            None => Self::open(address).map_err(|error| silent(error.to_string()))?,
+        };
+        let answer = open.exchange(request).map_err(|error| silent(error.to_string()))?;
+        if answer.is_empty() {
+            return Err(silent("it closed the connection".to_owned()));
+        }
+        match serde_json::from_str(&answer) {
+            Ok(Reply::Refused { why }) => Err(Error::Refused { address, why: why.to_string() }),
+            Ok(Reply::Bad { why }) => Err(Error::Refused { address, why }),
+            Ok(reply) => {
+                *line = Some(open);
+                Ok(reply)
+            }
+            Err(error) => Err(silent(format!("what listens there is no swarm memnode ({error})"))),
+        }
     }
-    match serde_json::from_str(&line) {
-        Ok(Reply::Refused { why }) => Err(Error::Refused { address, why: why.to_string() }),
-        Ok(Reply::Bad { why }) => Err(Error::Refused { address, why }),
-        Ok(reply) => Ok(reply),
-        Err(error) => Err(silent(format!("what listens there is no swarm memnode ({error})"))),
+
+    fn open(address: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_nodelay(true)?;
+        Ok(Self(BufReader::new(stream)))
+    }
+
+    fn exchange(&mut self, request: &Request) -> io::Result<String> {
+        write_line(self.0.get_mut(), request)?;
+        let mut answer = String::new();
+        self.0.by_ref().take(MAX_LINE).read_line(&mut answer)?;
+        Ok(answer)
     }
 }
 
@@ -174,17 +228,6 @@ pub fn who(address: SocketAddr) -> Result<Status, Error> {
         ))),
         other => Err(foreign(format!("it said {other:?} when asked who it is"))),
     }
-}
-
-fn exchange(address: SocketAddr, request: &Request) -> io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    stream.set_nodelay(true)?;
-    write_line(&mut stream, request)?;
-    let mut line = String::new();
-    BufReader::new(stream.take(MAX_LINE)).read_line(&mut line)?;
-    Ok(line)
 }
 
 /// Writes one line.

@@ -32,7 +32,9 @@ use tokio::time::timeout;
 
 use super::PoolWishes;
 use super::admin::{Request, Status, who};
+use super::board::Undertaker;
 use super::daemons::{Daemons, Evicted, at_once};
+use super::epochs::Standing;
 use super::error::Error;
 use super::lease::{self, Claim, Lease};
 use super::ledger::Holder;
@@ -272,6 +274,29 @@ impl Etcd {
         let Some(incarnation) = held.map(|holder| holder.incarnation).or(last) else {
             return Err(Error::NoClient { address: self.address(pool), slot });
         };
+        self.evict_life(pool, record, (slot, incarnation), label)
+    }
+
+    /// Evicts a client whose lease has ended, when it holds up the epoch.
+    pub(super) fn undertaker(&self, pool: String, record: PoolRecord) -> Undertaker {
+        let members = self.members.clone();
+        Box::new(move |held: &Standing| {
+            // What fails is tried again as long as it is held up.
+            let Ok(etcd) = Self::connect(&members) else { return };
+            let is_it = |it: &Holder| (it.slot, it.incarnation) == (held.slot, held.incarnation);
+            if etcd.clients(&pool).is_ok_and(|clients| !clients.iter().any(is_it)) {
+                drop(etcd.evict_life(&pool, &record, (held.slot, held.incarnation), None));
+            }
+        })
+    }
+
+    fn evict_life(
+        &self,
+        pool: &str,
+        record: &PoolRecord,
+        (slot, incarnation): (usize, u64),
+        label: Option<String>,
+    ) -> Result<Evicted, Error> {
         let evictions = slot_key(pool, "evictions", slot);
         self.txn(Vec::new(), vec![TxnOp::put(evictions, incarnation.to_string(), None)])?;
         let evicted = Daemons::of(record).fence(slot, incarnation, label)?;

@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use swarm_core::words::WriteNumber;
 
+use super::epochs::{Epochs, Heard, Said, Standing};
 use super::error::Error;
 use super::label;
 use super::record::{Id, NodeEntry, PoolRecord};
@@ -98,6 +99,7 @@ struct Membership {
     holders: BTreeMap<usize, Holder>,
     /// For each slot, all incarnations up to this one are fenced.
     fenced: BTreeMap<usize, u64>,
+    epochs: Epochs,
 }
 
 /// What a daemon remembers.
@@ -155,8 +157,8 @@ impl<B: Body> Ledger<B> {
             )));
         }
         self.body.enlist(&record, node).map_err(Refusal::Failed)?;
-        let (holders, fenced) = (BTreeMap::new(), BTreeMap::new());
-        self.member = Some(Membership { record, node, highest: 0, holders, fenced });
+        let (holders, fenced, epochs) = Default::default();
+        self.member = Some(Membership { record, node, highest: 0, holders, fenced, epochs });
         Ok(())
     }
 
@@ -219,10 +221,39 @@ impl<B: Body> Ledger<B> {
     /// The daemon belongs to another pool.
     pub fn leave(&mut self, pool: Id, slot: usize, token: Id) -> Result<(), Refusal> {
         let member = self.of(pool)?;
-        if member.holders.get(&slot).is_some_and(|holder| holder.token == token) {
+        if let Some(holder) = member.holders.get(&slot).filter(|holder| holder.token == token) {
+            member.epochs.leave(slot, holder.incarnation);
             member.holders.remove(&slot);
         }
         Ok(())
+    }
+
+    /// Takes in how far a client is, which is its slot's holder from here on if it was not, and says how
+    /// far all are.
+    ///
+    /// # Errors
+    /// A later life holds the slot, or this one was evicted.
+    pub fn tell(&mut self, pool: Id, client: Holder, said: &Said) -> Result<Heard, Refusal> {
+        let (slot, incarnation) = (client.slot, client.incarnation);
+        let member = self.of(pool)?;
+        if member.epochs.has_left(slot, incarnation) {
+            // It said so before it left, and is heard late.
+            return Err(Refusal::Evicted);
+        }
+        if member.holders.get(&slot) != Some(&client) {
+            self.admit(pool, client)?;
+        }
+        let member = self.of(pool)?;
+        member.epochs.hear(slot, incarnation, said);
+        let clients = member.holders.values().map(|holder| (holder.slot, holder.incarnation));
+        Ok(member.epochs.answer(clients, &member.fenced))
+    }
+
+    /// The latest epoch that it has heard of, and how far each holder of a slot is.
+    pub fn standings(&self) -> (u64, Vec<Standing>) {
+        let Some(member) = &self.member else { return (0, Vec::new()) };
+        let standing = |it: &Holder| member.epochs.standing(it.slot, it.incarnation);
+        (member.epochs.epoch(), member.holders.values().map(standing).collect())
     }
 
     /// Evicts a client in all its lives up to `incarnation`. Says how many connections it had.

@@ -19,12 +19,16 @@
 //! | `fixed` | the control plane without etcd |
 //! | `etcd`, `lease` | the control plane in etcd; keys that go when their holder does |
 //! | `seat` | a client slot, held |
+//! | `epochs` | when memory may be used again: what daemons remember, and what clients make of it |
+//! | `board` | how far a client is, and telling the daemons |
 //! | `clock` | the clock that all hosts share, roughly |
 
 mod address;
 pub mod admin;
+mod board;
 mod clock;
 mod daemons;
+mod epochs;
 mod error;
 mod etcd;
 mod fixed;
@@ -36,9 +40,13 @@ mod server;
 
 use std::net::SocketAddr;
 
+use board::Undertaker;
+
 pub use address::{PoolAddress, parse_members, parse_name};
+pub use board::FarBoard;
 pub use clock::WallClock;
 pub use daemons::Evicted;
+pub use epochs::{Heard, Said, Standing};
 pub use error::Error;
 pub use etcd::{Etcd, Registration};
 pub use fixed::Fixed;
@@ -135,10 +143,17 @@ impl Plane {
     /// # Errors
     /// All are taken, or whoever gives them out does not answer.
     pub fn attach(&self, record: &PoolRecord) -> Result<Seat, Error> {
-        match self {
-            Self::Etcd(etcd, pool) => etcd.attach(pool, record),
-            Self::Fixed(fixed) => Ok(Seat::new(fixed.claim(record)?, record.clone(), None)),
-        }
+        let (mut seat, undertaker): (Seat, Undertaker) = match self {
+            Self::Etcd(etcd, pool) => {
+                (etcd.attach(pool, record)?, etcd.undertaker(pool.clone(), record.clone()))
+            }
+            // Nobody can tell a dead client from a silent one.
+            Self::Fixed(fixed) => {
+                (Seat::new(fixed.claim(record)?, record.clone(), None), Box::new(|_| ()))
+            }
+        };
+        seat.speak(undertaker)?;
+        Ok(seat)
     }
 
     /// How each of the pool's daemons is, in order; what is wrong with those that do not answer, or

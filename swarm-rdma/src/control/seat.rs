@@ -3,6 +3,8 @@
 use swarm_core::group::Session;
 use swarm_core::words::Incarnation;
 
+use super::board::{FarBoard, Keeper, Undertaker};
+use super::error::Error;
 use super::fixed::release;
 use super::lease::Lease;
 use super::ledger::Holder;
@@ -15,11 +17,29 @@ pub struct Seat {
     holder: Holder,
     record: PoolRecord,
     lease: Option<Lease>,
+    keeper: Option<Keeper>,
 }
 
 impl Seat {
     pub(super) fn new(holder: Holder, record: PoolRecord, lease: Option<Lease>) -> Self {
-        Self { holder, record, lease }
+        Self { holder, record, lease, keeper: None }
+    }
+
+    /// Tells the daemons, from here on, how far the client is.
+    ///
+    /// # Errors
+    /// Fewer than a majority answer.
+    pub(super) fn speak(&mut self, undertaker: Undertaker) -> Result<(), Error> {
+        self.keeper = Some(Keeper::start(&self.record, &self.holder, undertaker)?);
+        Ok(())
+    }
+
+    /// The board that the pool's clients share.
+    ///
+    /// # Panics
+    /// Of a seat that [`Plane::attach`](super::Plane::attach) did not give out.
+    pub fn board(&self) -> FarBoard {
+        self.keeper.as_ref().expect("a seat that was given out speaks").board()
     }
 
     /// Who this client is.
@@ -41,6 +61,8 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
+        // Nobody speaks for it any more when it is said that it has left.
+        drop(self.keeper.take());
         // The daemons first: whoever is given the slot next finds nobody to fence.
         release(&self.record, &self.holder);
         drop(self.lease.take());

@@ -1,5 +1,5 @@
-//! A memory node's daemon as the control plane meets it: it answers one question a connection,
-//! from its [`Ledger`]. Nothing here runs for an operation.
+//! A memory node's daemon as the control plane meets it: it answers questions, one after the other on
+//! each connection, from its [`Ledger`]. Nothing here runs for an operation.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,8 +13,8 @@ use super::error::Error;
 use super::ledger::{Body, Ledger, Refusal};
 
 /// Connections that are answered at a time; more wait until others are done.
-const MAX_CONNECTIONS: usize = 64;
-/// How long whoever has connected may take to ask, and to take the answer.
+const MAX_CONNECTIONS: usize = 1024;
+/// How long whoever has connected may take to ask, also again, and to take the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long to wait before looking again whether somebody can be answered.
 const TICK: Duration = Duration::from_millis(5);
@@ -79,7 +79,7 @@ fn lock<B>(ledger: &Mutex<Ledger<B>>) -> MutexGuard<'_, Ledger<B>> {
 fn listen<B: Body + 'static>(
     listener: &TcpListener,
     ledger: &Arc<Mutex<Ledger<B>>>,
-    stopping: &AtomicBool,
+    stopping: &Arc<AtomicBool>,
 ) {
     let busy = Arc::new(AtomicUsize::new(0));
     while !stopping.load(Ordering::Relaxed) {
@@ -92,10 +92,10 @@ fn listen<B: Body + 'static>(
             continue;
         };
         busy.fetch_add(1, Ordering::Relaxed);
-        let (ledger, left) = (Arc::clone(ledger), Arc::clone(&busy));
+        let (ledger, left, stop) = (Arc::clone(ledger), Arc::clone(&busy), Arc::clone(stopping));
         let answered = thread::Builder::new().name("swarm-answer".to_owned()).spawn(move || {
             // Who does not take the answer may ask again.
-            let _ = answer(stream, &ledger);
+            let _ = answer(stream, &ledger, &stop);
             left.fetch_sub(1, Ordering::Relaxed);
         });
         if answered.is_err() {
@@ -104,20 +104,30 @@ fn listen<B: Body + 'static>(
     }
 }
 
-fn answer<B: Body>(mut stream: TcpStream, ledger: &Mutex<Ledger<B>>) -> std::io::Result<()> {
+fn answer<B: Body>(
+    mut stream: TcpStream,
+    ledger: &Mutex<Ledger<B>>,
+    stopping: &AtomicBool,
+) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let mut line = String::new();
-    BufReader::new(stream.try_clone()?.take(MAX_LINE)).read_line(&mut line)?;
-    if line.is_empty() {
-        return Ok(());
+    let mut asked = BufReader::new(stream.try_clone()?);
+    loop {
+        let mut line = String::new();
+        asked.by_ref().take(MAX_LINE).read_line(&mut line)?;
+        if line.is_empty() || stopping.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let reply = match serde_json::from_str(&line) {
+            Ok(request) => act(&mut lock(ledger), request),
+            Err(error) => Reply::Bad { why: format!("it does not understand: {error}") },
+        };
+        write_line(&mut stream, &reply)?;
+        if matches!(reply, Reply::Bad { .. }) {
+            return Ok(());
+        }
     }
-    let reply = match serde_json::from_str(&line) {
-        Ok(request) => act(&mut lock(ledger), request),
-        Err(error) => Reply::Bad { why: format!("it does not understand: {error}") },
-    };
-    write_line(&mut stream, &reply)
 }
 
 fn act<B: Body>(ledger: &mut Ledger<B>, request: Request) -> Reply {
@@ -133,6 +143,8 @@ fn act<B: Body>(ledger: &mut Ledger<B>, request: Request) -> Reply {
             node: ledger.membership().map_or(0, |(_, node)| node),
             highest: ledger.highest(),
             clients: ledger.holders(),
+            epoch: ledger.standings().0,
+            standings: ledger.standings().1,
             process: Process::this(),
         })),
         Request::Enlist { record, node } => done(ledger.enlist(record, node)),
@@ -140,6 +152,10 @@ fn act<B: Body>(ledger: &mut Ledger<B>, request: Request) -> Reply {
         Request::Claim { pool, client } => done(ledger.claim(pool, client)),
         Request::Admit { pool, client } => done(ledger.admit(pool, client)),
         Request::Leave { pool, slot, token } => done(ledger.leave(pool, slot, token)),
+        Request::Tell { pool, client, said } => match ledger.tell(pool, client, &said) {
+            Ok(heard) => Reply::Heard(heard),
+            Err(why) => Reply::Refused { why },
+        },
         Request::Fence { pool, slot, incarnation } => match ledger.fence(pool, slot, incarnation) {
             Ok(connections) => Reply::Fenced { connections },
             Err(why) => Reply::Refused { why },

@@ -91,6 +91,7 @@ impl RdmaFabric {
             queue,
             doors,
             counters: Cell::new(Counters { registrations: 1, ..Counters::default() }),
+            chains: Cell::new(0),
             idle: Cell::new(0),
             // Where processors are few, the answer may need this one.
             spins: if processors > 2 { SPINS } else { 2 },

@@ -23,18 +23,24 @@ pub(super) enum Posted {
 
 impl RdmaFabric {
     /// Posts, if the node is up and the chain leads nowhere else. `None` if not. A chain that has
-    /// waited for this one goes out in front of it.
+    /// waited for this one goes out in front of it, and both under its number.
     #[inline]
-    pub(super) fn try_post(&self, node: NodeId, chain: &[Verb<'_>]) -> Option<Posted> {
+    pub(super) fn try_post(
+        &self,
+        node: NodeId,
+        chain: &[Verb<'_>],
+        number: u64,
+    ) -> Option<Posted> {
         let link = self.links.get(node.index())?;
         let joined = self.joined(node.index(), link)?;
         let rider = link.rider().borrow();
         if rider.is_empty() {
             drop(rider);
-            return self.post_on(node, link, &joined, chain, 0);
+            return self.post_on(node, link, &joined, (chain, number), 0);
         }
         let (together, words) = rider.with(chain);
-        let posted = self.post_on(node, link, &joined, &together, words);
+        let number = link.rider_number();
+        let posted = self.post_on(node, link, &joined, (&together, number), words);
         drop(together);
         drop(rider);
         link.rider().borrow_mut().clear();
@@ -48,7 +54,7 @@ impl RdmaFabric {
         node: NodeId,
         link: &Link,
         joined: &Joined,
-        chain: &[Verb<'_>],
+        (chain, number): (&[Verb<'_>], u64),
         skipped: usize,
     ) -> Option<Posted> {
         if link.asked().any() && chain.iter().any(|verb| !matches!(verb, Verb::Read { .. })) {
@@ -91,7 +97,7 @@ impl RdmaFabric {
             self.lose(node.index(), &format!("posting failed: {error}"));
             return None;
         }
-        link.posted(count, planned.asked);
+        link.posted(count, planned.asked, number);
         self.count(|counters| {
             counters.chains += 1;
             counters.doorbells += 1;
@@ -106,7 +112,7 @@ impl RdmaFabric {
     pub fn flush(&self) {
         for (number, link) in self.links.iter().enumerate() {
             if !link.rider().borrow().is_empty()
-                && let Some(Posted::Ticket(ticket)) = self.try_post(NodeId(number as u8), &[])
+                && let Some(Posted::Ticket(ticket)) = self.try_post(NodeId(number as u8), &[], 0)
             {
                 self.detach(ticket);
             }

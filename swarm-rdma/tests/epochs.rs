@@ -1,0 +1,162 @@
+//! When memory may be used again, by daemons of which only the memory is made up: the epoch goes on and
+//! waits for whom it must, and clients forget places in time.
+
+mod control_common;
+
+use std::time::{Duration, Instant};
+
+use control_common::{Daemon, daemons, list, wishes};
+use swarm_core::epoch::Board;
+use swarm_rdma::control::admin::{Reply, Request, ask};
+use swarm_rdma::control::{FarBoard, Holder, Plane, PoolRecord, Said};
+
+/// A pool's nodes, and how to get at it.
+struct Cluster {
+    daemons: Vec<Daemon>,
+    plane: Plane,
+    record: PoolRecord,
+    _directory: tempfile::TempDir,
+}
+
+impl Cluster {
+    fn new() -> Self {
+        let daemons = daemons(3);
+        let (address, directory) = list(&daemons);
+        let plane = Plane::open(&address).expect("the file can be read");
+        let record = plane.create(&wishes()).expect("three nodes are free");
+        Self { daemons, plane, record, _directory: directory }
+    }
+}
+
+/// Waits until `done`, for ten seconds at most. Whether it came to that.
+fn within_seconds(done: impl Fn() -> bool) -> bool {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while Instant::now() < deadline {
+        if done() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    false
+}
+
+fn goes_on(board: &FarBoard, epochs: u64) -> bool {
+    let until = board.epoch() + epochs;
+    within_seconds(|| board.advance() >= until)
+}
+
+/// Time for many rounds of messages.
+fn some_rounds() {
+    std::thread::sleep(Duration::from_millis(400));
+}
+
+#[test]
+fn the_epoch_goes_on_while_nobody_is_under_way_and_without_a_minority() {
+    let mut cluster = Cluster::new();
+    let seats: Vec<_> =
+        (0..3).map(|_| cluster.plane.attach(&cluster.record).expect("there are slots")).collect();
+    let boards: Vec<_> = seats.iter().map(|seat| seat.board()).collect();
+    assert!(goes_on(&boards[0], 5), "nobody does anything");
+    let now = boards[0].epoch();
+    assert!(within_seconds(|| boards[2].epoch() + 1 >= now), "all hear of it");
+    cluster.daemons.pop();
+    assert!(goes_on(&boards[1], 3), "without a minority");
+    cluster.daemons.pop();
+    some_rounds();
+    let now = boards[1].advance();
+    some_rounds();
+    assert!(boards[1].advance() <= now + 1, "not without a majority");
+}
+
+#[test]
+fn an_operation_under_way_holds_the_epoch_up_until_it_is_over() {
+    let cluster = Cluster::new();
+    let (here, there) = (
+        cluster.plane.attach(&cluster.record).expect("there are slots"),
+        cluster.plane.attach(&cluster.record).expect("there are slots"),
+    );
+    let (here, there) = (here.board(), there.board());
+    assert!(goes_on(&here, 2));
+    let since = here.enter();
+    some_rounds();
+    some_rounds();
+    assert!(there.advance() <= since + 1 && there.latest() <= since + 2, "it began in {since}");
+    here.leave();
+    assert!(goes_on(&there, 4), "it is over");
+}
+
+/// Whoever hears of the epoch behind the latest at the time has forgotten.
+#[test]
+fn whoever_is_beyond_the_latest_epoch_has_forgotten_places() {
+    let cluster = Cluster::new();
+    let (teller, hearer) = (
+        cluster.plane.attach(&cluster.record).expect("there are slots"),
+        cluster.plane.attach(&cluster.record).expect("there are slots"),
+    );
+    let (teller, hearer) = (teller.board(), hearer.board());
+    for round in 0..10 {
+        let before = hearer.generation();
+        teller.renew();
+        let latest = teller.latest();
+        let met = within_seconds(|| {
+            teller.advance();
+            let epoch = hearer.advance();
+            let generation = hearer.generation();
+            assert!(epoch <= latest || generation > before, "{epoch} in round {round}");
+            epoch > latest
+        });
+        assert!(met, "the epoch goes on");
+    }
+}
+
+#[test]
+fn a_client_that_died_holds_the_epoch_up_until_it_is_evicted() {
+    let cluster = Cluster::new();
+    let seat = cluster.plane.attach(&cluster.record).expect("there are slots");
+    let board = seat.board();
+    assert!(goes_on(&board, 2));
+    // It has told all daemons of itself, and falls silent.
+    let slot = 5;
+    let client = Holder::new(slot, 1000).expect("there is chance");
+    let said = Said { epoch: 1, renewed: 0, reached: 0 };
+    let tell = Request::Tell { pool: cluster.record.id, client, said };
+    for daemon in &cluster.daemons {
+        let reply = ask(daemon.address(), &tell).expect("it hears");
+        let Reply::Heard(heard) = reply else { panic!("{reply:?}") };
+        assert!(heard.epoch + 1 >= board.epoch(), "{heard:?} at {board:?}");
+    }
+    assert!(board.is_attached(slot) || within_seconds(|| board.is_attached(slot)));
+    some_rounds();
+    let held = board.advance();
+    some_rounds();
+    assert!(board.advance() <= held + 1, "nobody knows that it is dead");
+    cluster.plane.evict(&cluster.record, slot).expect("a majority answers");
+    assert!(goes_on(&board, 4), "it is gone");
+    assert!(!board.is_attached(slot));
+    let late = ask(cluster.daemons[0].address(), &tell);
+    assert!(late.is_err(), "it does not come back: {late:?}");
+}
+
+#[test]
+fn who_has_left_holds_nothing_up_and_is_not_heard_any_more() {
+    let cluster = Cluster::new();
+    let (stays, leaves) = (
+        cluster.plane.attach(&cluster.record).expect("there are slots"),
+        cluster.plane.attach(&cluster.record).expect("there are slots"),
+    );
+    let slot = leaves.session().client;
+    let last_words = Request::Tell {
+        pool: cluster.record.id,
+        client: cluster.daemons[0].holders()[slot].clone(),
+        said: Said::default(),
+    };
+    leaves.board().enter();
+    drop(leaves);
+    assert!(goes_on(&stays.board(), 4));
+    let late = ask(cluster.daemons[0].address(), &last_words);
+    assert!(late.is_err(), "{late:?}");
+    assert!(cluster.daemons[0].holders().iter().all(|holder| holder.slot != slot));
+    let next = cluster.plane.attach(&cluster.record).expect("its slot is free");
+    assert_eq!(next.session().client, slot);
+    assert!(goes_on(&next.board(), 3));
+}
