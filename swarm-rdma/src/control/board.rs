@@ -20,12 +20,14 @@ use super::error::Error;
 use super::ledger::Holder;
 use super::record::PoolRecord;
 
-/// How often a daemon is told something while memory is wanted or the epoch moves on.
-const OFTEN: Duration = Duration::from_millis(5);
-/// How often else.
-const SELDOM: Duration = Duration::from_millis(50);
-/// For so many rounds after the epoch moved on, or memory was wanted, it is told often.
-const ROUNDS: u64 = 40;
+/// How long to wait at least, between one answer of a daemon and the next question, while memory is wanted
+/// or the epoch moves on: for so many times what the answer took, so that little else is held up by it.
+const SOON: Duration = Duration::from_millis(5);
+const TIMES: u32 = 20;
+/// How long at most, and when nothing happens.
+const LATER: Duration = Duration::from_millis(100);
+/// For so many answers after the epoch moved on, or memory was wanted, the next question comes soon.
+const ROUNDS: u64 = 30;
 /// Who holds the epoch up for so long is looked after.
 const LONG: Duration = Duration::from_secs(2);
 
@@ -54,7 +56,7 @@ struct Shared {
     since: AtomicU64,
     /// Up to which epoch it has asked the others to forget.
     renewed: AtomicU64,
-    /// For how many rounds more the daemons are told often.
+    /// For how many answers more the next question comes soon.
     hurry: AtomicU64,
     stopping: AtomicBool,
     told: Mutex<Told>,
@@ -145,7 +147,10 @@ impl Shared {
                 client: self.client.clone(),
                 said: self.says(),
             };
-            match Line::ask(&mut line, address, &request) {
+            let asked = Instant::now();
+            let answer = Line::ask(&mut line, address, &request);
+            let took = asked.elapsed();
+            match answer {
                 Ok(Reply::Heard(answer)) => {
                     let verdict = self.hears(node, answer);
                     // Nobody waits for more than the first ones.
@@ -158,7 +163,8 @@ impl Shared {
             }
             let hurry = self.hurry.load(Ordering::Relaxed);
             self.hurry.store(hurry.saturating_sub(1), Ordering::Relaxed);
-            thread::park_timeout(if hurry > 0 { OFTEN } else { SELDOM });
+            let soon = (took * TIMES).clamp(SOON, LATER);
+            thread::park_timeout(if hurry > 0 { soon } else { LATER });
         }
     }
 
@@ -303,7 +309,7 @@ impl Board for FarBoard {
         told.answers.iter().flatten().any(|heard| heard.clients.iter().any(|it| it.slot == slot))
     }
 
-    /// It is the daemons' answers that move the epoch on; they are asked more often for a while.
+    /// It is the daemons' answers that move the epoch on; they are asked sooner for a while.
     fn advance(&self) -> u64 {
         self.shared.hurry.store(ROUNDS, Ordering::Relaxed);
         self.epoch()
