@@ -188,7 +188,8 @@ impl Link {
     /// is lost was lost with it; one that was posted there counts until it has come back, behind the end
     /// of its queue pair.
     pub(crate) fn oldest(&self) -> Option<u64> {
-        let waiting = (!self.rider.borrow().is_empty() && self.is_up()).then(|| self.rider_number.get());
+        let waiting =
+            (!self.rider.borrow().is_empty() && self.is_up()).then(|| self.rider_number.get());
         self.numbers.borrow().front().copied().into_iter().chain(waiting).min()
     }
 

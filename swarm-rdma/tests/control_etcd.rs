@@ -11,7 +11,9 @@ use std::thread::{JoinHandle, sleep, spawn as spawn_thread};
 use std::time::{Duration, Instant};
 
 use control_common::{CAPACITY, Daemon, daemons, free_address, wishes};
-use swarm_rdma::control::{Error, Etcd, Id, NodeEntry, Plane, PoolAddress};
+use swarm_core::epoch::Board;
+use swarm_rdma::control::admin::{Request, ask};
+use swarm_rdma::control::{Error, Etcd, Holder, Id, NodeEntry, Plane, PoolAddress, Said};
 
 /// Longer than a lease.
 const EXPIRY: Duration = Duration::from_secs(12);
@@ -358,4 +360,38 @@ fn wait_for(what: &str, done: impl Fn() -> bool) {
         assert!(begun.elapsed() < EXPIRY, "waited in vain for {what}");
         sleep(Duration::from_millis(50));
     }
+}
+
+/// A client that etcd does not know any more holds the epoch up: whoever waits for it has it fenced. One
+/// that etcd knows is let be.
+#[test]
+fn who_is_waited_for_and_has_no_lease_is_evicted() {
+    let Some(server) = Server::start() else { return };
+    let (daemons, _registrations) = cluster(&server);
+    let plane = server.plane();
+    let record = plane.create(&wishes()).expect("three nodes are free");
+    let (waits, lives) = (
+        plane.attach(&record).expect("there are slots"),
+        plane.attach(&record).expect("there are slots"),
+    );
+    let ghost = Holder::new(5, 1000).expect("there is chance");
+    let said = Said { epoch: 1, renewed: 0, reached: 0 };
+    let tell = Request::Tell { pool: record.id, client: ghost, said };
+    for daemon in &daemons {
+        ask(daemon.address(), &tell).expect("it hears");
+    }
+    let (board, begun) = (waits.board(), Instant::now());
+    let until = board.epoch() + 4;
+    while board.advance() < until {
+        assert!(begun.elapsed() < EXPIRY, "{board:?} waits for a ghost");
+        sleep(Duration::from_millis(20));
+    }
+    assert!(daemons.iter().all(|daemon| daemon.fenced().contains(&(5, 1000))));
+    let busy = lives.board();
+    busy.enter();
+    let held = board.epoch() + 1;
+    sleep(Duration::from_secs(5));
+    assert!(board.advance() <= held, "one that lives is waited for");
+    assert_eq!(plane.clients(&record).expect("etcd answers").len(), 2);
+    busy.leave();
 }

@@ -55,6 +55,31 @@ impl Notes {
         Self { hearsay: Some((RefCell::new(rng), likely)), ..Self::default() }
     }
 
+    /// The same, and nobody hears of anything but by [`hears`](Self::hears).
+    #[allow(dead_code, reason = "some tests share this module only in part")]
+    pub(crate) fn by_hand() -> Self {
+        Self { hearsay: Some((RefCell::new(Rng::with_seed(0)), 0.0)), ..Self::default() }
+    }
+
+    /// A client says how far it is, and hears of the epoch.
+    #[allow(dead_code, reason = "some tests share this module only in part")]
+    pub(crate) fn hears(&self, client: usize) {
+        for chair in self.seats.borrow_mut().iter_mut().filter(|chair| chair.client == client) {
+            self.exchange(chair);
+        }
+    }
+
+    fn exchange(&self, chair: &mut Chair) {
+        if chair.since == 0 || chair.since == chair.heard {
+            chair.reached = chair.heard;
+        }
+        self.renewed.set(self.renewed.get().max(chair.renewed));
+        if chair.heard < self.epoch() {
+            chair.heard += 1;
+            chair.generation += u64::from(self.renewed.get() >= chair.heard);
+        }
+    }
+
     /// The epoch that it is.
     pub(crate) fn epoch(&self) -> u64 {
         self.moves.get() + 1
@@ -74,14 +99,7 @@ impl Notes {
         let Some((dice, likely)) = &self.hearsay else { return };
         for chair in self.seats.borrow_mut().iter_mut() {
             if dice.borrow_mut().f64() < *likely {
-                if chair.since == 0 || chair.since == chair.heard {
-                    chair.reached = chair.heard;
-                }
-                self.renewed.set(self.renewed.get().max(chair.renewed));
-                if chair.heard < self.epoch() {
-                    chair.heard += 1;
-                    chair.generation += u64::from(self.renewed.get() >= chair.heard);
-                }
+                self.exchange(chair);
             }
         }
     }

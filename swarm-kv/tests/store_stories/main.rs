@@ -4,6 +4,7 @@
 mod board;
 mod chunks;
 mod collect;
+mod hearsay;
 mod moves;
 mod play;
 #[expect(dead_code, reason = "what random schedules alone make use of")]

@@ -192,7 +192,8 @@ impl Keeper {
         undertaker: Undertaker,
     ) -> Result<Self, Error> {
         let nodes = record.nodes.len();
-        let told = Told { answers: vec![None; nodes], epoch: 1, renewed: 0, reached: 0, held: None };
+        let told =
+            Told { answers: vec![None; nodes], epoch: 1, renewed: 0, reached: 0, held: None };
         let shared = Arc::new(Shared {
             record: record.clone(),
             client: client.clone(),

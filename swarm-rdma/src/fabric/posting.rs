@@ -25,12 +25,7 @@ impl RdmaFabric {
     /// Posts, if the node is up and the chain leads nowhere else. `None` if not. A chain that has
     /// waited for this one goes out in front of it, and both under its number.
     #[inline]
-    pub(super) fn try_post(
-        &self,
-        node: NodeId,
-        chain: &[Verb<'_>],
-        number: u64,
-    ) -> Option<Posted> {
+    pub(super) fn try_post(&self, node: NodeId, chain: &[Verb<'_>], number: u64) -> Option<Posted> {
         let link = self.links.get(node.index())?;
         let joined = self.joined(node.index(), link)?;
         let rider = link.rider().borrow();

@@ -1,0 +1,69 @@
+//! Stories of epochs of which clients hear one after the other, as behind RDMA cards.
+
+use std::rc::Rc;
+
+use swarm_core::epoch::Board;
+use swarm_core::history::{Answer, Call};
+
+use crate::board::{Notes, Seat};
+use crate::play::{ASTRAY, CAPACITY, LAST, NEXT, NODES, Play, WARM};
+
+/// The other key of the client whose memory comes back.
+const OTHER: u64 = 1;
+
+/// A reader has heard of an epoch of which the writer has not. It finds a buffer there, and is slow; the
+/// writer writes again and retires the buffer, in an epoch that is over for others. If it went by that,
+/// it would have the buffer again while the reader is still on its way to it.
+#[test]
+fn what_is_retired_waits_for_those_who_are_an_epoch_ahead() {
+    let mut play = Play::recycling(CAPACITY, 6);
+    let notes = Rc::new(Notes::by_hand());
+    play.notes = Some(Rc::clone(&notes));
+    let (writer, reader) = (play.patient(NEXT), play.patient(ASTRAY));
+    let observer = Seat::new(&notes, play.sim.fabric(LAST), LAST);
+    let calls = [(0, 800), (OTHER, 804), (WARM, 808)].map(|(key, id)| (key, Call::Insert(id)));
+    let grown = [(0, 803), (OTHER, 807), (0, 811)].map(|(key, id)| (key, Call::Update(id)));
+    play.all(&writer, calls.into_iter().chain(grown).collect(), &NODES);
+    play.all(&reader, vec![(0, Call::Get), (WARM, Call::Get)], &NODES);
+    let over = |play: &mut Play| {
+        for client in [NEXT, ASTRAY] {
+            NODES.into_iter().for_each(|node| play.sim.take_all(client, node));
+        }
+        // An operation without chains behind it: nothing of the writer's is under way any more.
+        play.all(&writer, vec![(WARM, Call::Get)], &NODES);
+    };
+    over(&mut play);
+    [NEXT, ASTRAY].into_iter().for_each(|client| notes.hears(client));
+    observer.advance();
+    assert_eq!(notes.epoch(), 2);
+    notes.hears(ASTRAY);
+    // A guess, whose value lies in its buffer alone.
+    play.all(&writer, vec![(0, Call::Update(815))], &NODES);
+    NODES.into_iter().for_each(|node| play.sim.lose_chains(NEXT, node));
+    play.begin(&reader, vec![(0, Call::Get)]);
+    play.sim.poll_once(ASTRAY);
+    play.sim.roundtrip(ASTRAY, &NODES);
+    assert!(NODES.into_iter().any(|node| play.sim.on_their_way(ASTRAY, node) > 0), "to the buffer");
+    play.all(&writer, vec![(0, Call::Update(819))], &NODES);
+    over(&mut play);
+    [NEXT, NEXT, ASTRAY].into_iter().for_each(|client| notes.hears(client));
+    observer.advance();
+    assert_eq!(notes.epoch(), 3);
+    notes.hears(NEXT);
+    let values = || (0..64).map(|n| (OTHER, Call::Update(903 + 4 * n))).collect();
+    play.all(&writer, values(), &NODES);
+    assert_eq!(writer.client.counters().reclaimed, 0, "the reader is on its way to it");
+    assert!(play.sim.finish(ASTRAY, &NODES), "the reader ends");
+    let read = play.recorder.operations();
+    let read = read.iter().rfind(|op| op.client == ASTRAY).expect("it read");
+    assert!(matches!(read.answered, Some((_, Answer::Value(Some(815 | 819))))), "{read}");
+    over(&mut play);
+    for _ in 0..3 {
+        [NEXT, ASTRAY].into_iter().for_each(|client| notes.hears(client));
+        observer.advance();
+    }
+    notes.hears(NEXT);
+    play.all(&writer, values(), &NODES);
+    assert!(writer.client.counters().reclaimed > 0, "it comes back in the end");
+    play.is_linearizable();
+}
