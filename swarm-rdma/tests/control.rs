@@ -9,7 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use control_common::{Daemon, daemons, list, wishes};
-use swarm_rdma::control::{Error, Plane, PoolAddress};
+use swarm_core::geometry::MAX_CLIENTS;
+use swarm_rdma::control::{Error, Holder, Plane, PoolAddress, PoolWishes};
 
 fn plane(daemons: &[Daemon]) -> (Plane, tempfile::TempDir) {
     let (address, directory) = list(daemons);
@@ -124,6 +125,27 @@ fn a_node_that_was_started_again_is_another() {
     assert!(plane.create(&wishes()).is_err(), "one belongs to a pool still");
     plane.destroy(true).expect("what is left of it goes");
     plane.create(&wishes()).expect("three nodes are free");
+}
+
+/// Once a daemon's answer was cut off behind some 400 clients: it passed for something else than a
+/// memory node, nobody got a slot any more, and nobody could be evicted.
+#[test]
+fn a_daemon_names_as_many_clients_as_a_pool_may_have() {
+    let daemons = daemons(1);
+    let (plane, _directory) = plane(&daemons);
+    let wishes = PoolWishes { nodes: 1, max_clients: MAX_CLIENTS, ..wishes() };
+    let record = plane.create(&wishes).expect("the node is free");
+    for slot in 0..MAX_CLIENTS - 1 {
+        let mut client = Holder::new(slot, slot as u64 + 1).expect("there is chance");
+        client.label = format!("{}:4194304", "h".repeat(64));
+        daemons[0].grant(record.id, client);
+    }
+    let last = plane.attach(&record).expect("one slot is free");
+    assert_eq!(last.session().client, MAX_CLIENTS - 1);
+    assert_eq!(plane.clients(&record).expect("the daemon answers").len(), MAX_CLIENTS);
+    assert!(matches!(plane.attach(&record), Err(Error::Slots { .. })));
+    plane.evict(&record, 7).expect("it is fenced");
+    assert_eq!(plane.attach(&record).expect("a slot is free").session().client, 7);
 }
 
 #[test]

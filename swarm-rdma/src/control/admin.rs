@@ -19,8 +19,11 @@ use super::record::{Id, NodeEntry, PoolRecord};
 
 /// The protocol's version; a daemon of another one is refused.
 pub const VERSION: u32 = 2;
-/// The longest line, bytes.
-pub const MAX_LINE: u64 = 64 << 10;
+/// The longest line that a daemon is asked, bytes.
+pub const MAX_REQUEST: u64 = 64 << 10;
+/// The longest that it answers. How it is names all clients of the pool, at most
+/// [`MAX_CLIENTS`](swarm_core::geometry::MAX_CLIENTS), each in less than 256 bytes.
+pub const MAX_REPLY: u64 = 1 << 20;
 /// How long a daemon may take to accept a connection, and to answer.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -208,7 +211,7 @@ impl Line {
     fn exchange(&mut self, request: &Request) -> io::Result<String> {
         write_line(self.0.get_mut(), request)?;
         let mut answer = String::new();
-        self.0.by_ref().take(MAX_LINE).read_line(&mut answer)?;
+        self.0.by_ref().take(MAX_REPLY).read_line(&mut answer)?;
         Ok(answer)
     }
 }

@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::admin::{MAX_LINE, Process, Reply, Request, Status, VERSION, write_line};
+use super::admin::{MAX_REQUEST, Process, Reply, Request, Status, VERSION, write_line};
 use super::error::Error;
 use super::ledger::{Body, Ledger, Refusal};
 
 /// Connections that are answered at a time; more wait until others are done.
-const MAX_CONNECTIONS: usize = 1024;
+const MAX_CONNECTIONS: usize = 2048;
 /// How long whoever has connected may take to ask, also again, and to take the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long to wait before looking again whether somebody can be answered.
@@ -115,7 +115,7 @@ fn answer<B: Body>(
     let mut asked = BufReader::new(stream.try_clone()?);
     loop {
         let mut line = String::new();
-        asked.by_ref().take(MAX_LINE).read_line(&mut line)?;
+        asked.by_ref().take(MAX_REQUEST).read_line(&mut line)?;
         if line.is_empty() || stopping.load(Ordering::Relaxed) {
             return Ok(());
         }

@@ -10,7 +10,7 @@ use swarm_rdma::control::{
 };
 
 /// Bytes of each node.
-pub(crate) const CAPACITY: u64 = 64 << 20;
+pub(crate) const CAPACITY: u64 = 128 << 20;
 
 #[derive(Default)]
 struct Log {
@@ -69,6 +69,11 @@ impl Daemon {
 
     pub(crate) fn holders(&self) -> Vec<Holder> {
         self.server.ledger().holders()
+    }
+
+    /// Grants a client its slot.
+    pub(crate) fn grant(&self, pool: Id, client: Holder) {
+        self.server.ledger().claim(pool, client).expect("the slot is free");
     }
 
     pub(crate) fn fenced(&self) -> Vec<(usize, u64)> {
