@@ -1,6 +1,6 @@
 //! A node's memory: allocated or mapped, and registered once.
 
-use std::fs::OpenOptions;
+use std::fs::{OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -94,6 +94,11 @@ fn map(path: &Path, bytes: usize) -> Result<Area, Error> {
         .write(true)
         .open(path)
         .map_err(|error| wrong(error.to_string()))?;
+    // It is about to be erased.
+    file.try_lock().map_err(|error| match error {
+        TryLockError::WouldBlock => wrong("it is another memory node's already".to_owned()),
+        TryLockError::Error(error) => wrong(format!("it cannot be locked: {error}")),
+    })?;
     let metadata = file.metadata().map_err(|error| wrong(error.to_string()))?;
     // A device has no length of its own; mapping it says whether it is long enough.
     if !metadata.file_type().is_char_device() && metadata.len() < bytes as u64 {
@@ -102,5 +107,5 @@ fn map(path: &Path, bytes: usize) -> Result<Area, Error> {
             "it is {length} bytes long, and {bytes} are needed; lengthen it, or serve less"
         )));
     }
-    Area::file(&file, bytes).map_err(|error| wrong(error.to_string()))
+    Area::file(file, bytes).map_err(|error| wrong(error.to_string()))
 }

@@ -34,6 +34,53 @@ fn a_pool_is_made_found_and_removed() {
     plane.create(&wishes()).expect("the nodes are free again");
 }
 
+/// Once a memory node of 64 GiB, which takes ten seconds to zero, counted as one that does not answer, and
+/// those behind it stayed in the pool.
+#[test]
+fn a_pool_is_removed_however_long_its_memory_takes_to_zero() {
+    let daemons = daemons(3);
+    let (plane, _directory) = plane(&daemons);
+    plane.create(&wishes()).expect("three nodes are free");
+    for daemon in &daemons {
+        daemon.takes(Duration::from_secs(4));
+    }
+    let begun = Instant::now();
+    plane.destroy(false).expect("nobody uses it");
+    assert!(daemons.iter().all(|daemon| daemon.released() && daemon.is_free()));
+    assert!(begun.elapsed() < Duration::from_secs(8), "all at once: {:?}", begun.elapsed());
+}
+
+/// Once `create` looked at the first node that answered alone: with that one free and a pool on others, or
+/// the pool's first node dead, it made a second pool, of which clients then found either.
+#[test]
+fn a_file_has_one_pool_whichever_of_its_nodes_are_there() {
+    let mut daemons = daemons(6);
+    let (all, _directory) = plane(&daemons);
+    let record = all.create(&wishes()).expect("six nodes are free");
+    let address = daemons.remove(0).address();
+    let again = all.create(&wishes());
+    assert!(matches!(again, Err(Error::Exists { id, .. }) if id == record.id), "{again:?}");
+    daemons.insert(0, Daemon::at(address));
+    let again = all.create(&wishes());
+    assert!(matches!(again, Err(Error::Exists { id, .. }) if id == record.id), "{again:?}");
+    assert_eq!(all.record().expect("a majority is in it"), record);
+}
+
+/// Who lists one node of another's pool by mistake does not take it away from there.
+#[test]
+fn a_node_of_another_pool_stays_there() {
+    let mut daemons = daemons(3);
+    let (theirs, _directory) = plane(&daemons);
+    let record = theirs.create(&wishes()).expect("three nodes are free");
+    let mut mixed = self::daemons(2);
+    mixed.push(daemons.remove(0));
+    let (ours, _directory) = plane(&mixed);
+    let error = ours.create(&wishes()).expect_err("one is another's").to_string();
+    assert!(error.contains("there are 2") && error.contains(&record.id.to_string()), "{error}");
+    assert!(matches!(ours.destroy(true), Err(Error::NoPool { .. })));
+    assert_eq!(theirs.record().expect("it is whole").id, record.id);
+}
+
 /// Many clients that begin at once, again and again: no two have a slot at a time, no two ever have
 /// an incarnation, and who begins later has a larger one.
 #[test]

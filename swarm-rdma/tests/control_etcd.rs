@@ -141,6 +141,25 @@ fn two_memory_nodes_with_one_name_are_both_named() {
     etcd.register(&twin.entry()).expect("the name is free");
 }
 
+/// A memory node is stopped for longer than its lease, and another takes its name. Its pool goes by lives and
+/// not by names, but whoever looks for the node by its name would look at the other one.
+#[test]
+fn a_node_whose_name_was_taken_meanwhile_knows() {
+    let Some(server) = Server::start() else { return };
+    let etcd = server.etcd();
+    let first = Daemon::named("a", free_address());
+    let held = etcd.register(&first.entry()).expect("it is new");
+    assert!(!held.is_lost());
+    revoke(&server, "/swarm/nodes/a");
+    let twin = Daemon::named("a", free_address());
+    let taken = etcd.register(&twin.entry()).expect("nobody has it");
+    wait_for("the first to hear of it", || held.is_lost());
+    assert!(!taken.is_lost());
+    drop(taken);
+    wait_for("the first to have it back", || !held.is_lost());
+    assert_eq!(etcd.nodes().expect("etcd answers"), [first.entry()]);
+}
+
 /// A daemon that was killed is started again at once: it waits until the name is free.
 #[test]
 fn a_node_that_starts_again_gets_its_name_when_the_lease_ends() {
@@ -169,7 +188,7 @@ fn who_takes_over_a_slot_fences_its_former_holder() {
     let seat = plane.attach(&record).expect("all slots are free");
     let session = seat.session();
     // etcd forgets the lease while the client cannot renew it.
-    revoke_all(&server);
+    revoke(&server, "/swarm/pools/p/clients/0000");
     let next = server.plane().attach(&record).expect("the slot is free");
     assert_eq!(next.session().client, session.client);
     assert!(next.session().incarnation > session.incarnation);
@@ -340,10 +359,11 @@ fn put(server: &Server, key: &str, value: &str) {
     });
 }
 
-fn revoke_all(server: &Server) {
+/// Ends the lease under which a key is.
+fn revoke(server: &Server, key: &str) {
     run(async {
         let mut client = etcd_client::Client::connect(server.members(), None).await?;
-        let held = client.get("/swarm/pools/p/clients/0000", None).await?;
+        let held = client.get(key, None).await?;
         let lease = held.kvs().first().expect("it is held").lease();
         client.lease_revoke(lease).await.map(|_| ())
     });

@@ -106,8 +106,14 @@ fn a_file_can_be_a_node_s_memory() {
     let fabric = connect(client(1), &endpoints(&nodes));
     assert_eq!(post(&fabric, 0, &[read()]), Ok(vec![0]), "what the file held is gone");
     post(&fabric, 0, &[write(&[0x0102])]).expect("the node is up");
-    let bytes = std::fs::read(file.path()).expect("its bytes");
-    assert_eq!(bytes[600 * 8..600 * 8 + 2], [2, 1]);
+    let bytes = || std::fs::read(file.path()).expect("its bytes");
+    assert_eq!(bytes()[600 * 8..600 * 8 + 2], [2, 1]);
+    // Once a second node that was given the same file erased the first one's memory.
+    let refused = MemoryNode::serve(&mapped).expect_err("it is taken").to_string();
+    assert!(refused.contains("another memory node's"), "{refused}");
+    assert_eq!(bytes()[600 * 8..600 * 8 + 2], [2, 1]);
+    drop((fabric, nodes));
+    MemoryNode::serve(&mapped).expect("it is free again");
 }
 
 /// Runs as a child with little memory to lock, as a user who cannot help it.

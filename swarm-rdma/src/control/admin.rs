@@ -26,6 +26,8 @@ pub const MAX_REQUEST: u64 = 64 << 10;
 pub const MAX_REPLY: u64 = 1 << 20;
 /// How long a daemon may take to accept a connection, and to answer.
 pub const PATIENCE: Duration = Duration::from_secs(2);
+/// How long it may take to forget what is in its memory, of which some gigabytes a second are zeroed.
+const ZEROING: Duration = Duration::from_secs(600);
 
 /// What is asked of a daemon.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -202,13 +204,15 @@ impl Line {
 
     fn open(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         stream.set_nodelay(true)?;
         Ok(Self(BufReader::new(stream)))
     }
 
     fn exchange(&mut self, request: &Request) -> io::Result<String> {
+        let zeroes = matches!(request, Request::Release { .. });
+        let patience = if zeroes { ZEROING } else { PATIENCE };
+        self.0.get_mut().set_read_timeout(Some(patience))?;
         write_line(self.0.get_mut(), request)?;
         let mut answer = String::new();
         self.0.by_ref().take(MAX_REPLY).read_line(&mut answer)?;

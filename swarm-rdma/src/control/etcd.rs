@@ -55,7 +55,15 @@ pub struct Etcd {
 
 /// A memory node's name, held.
 pub struct Registration {
-    _lease: Lease,
+    lease: Lease,
+}
+
+impl Registration {
+    /// Whether another memory node has the name by now: this one's lease ended while it was stopped or
+    /// cut off from etcd.
+    pub fn is_lost(&self) -> bool {
+        self.lease.is_lost()
+    }
 }
 
 impl Etcd {
@@ -103,7 +111,7 @@ impl Etcd {
                 after: Vec::new(),
             };
             if let Some(lease) = Lease::take(&self.members, claim)? {
-                return Ok(Registration { _lease: lease });
+                return Ok(Registration { lease });
             }
             let twin: Option<NodeEntry> = self.read(&key)?;
             if let Some(twin) = twin

@@ -15,6 +15,7 @@
 //! Nobody can tell a dead client from a silent one here: the slot of a client that was killed is
 //! held until `swarm evict` fences it.
 
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -133,6 +134,12 @@ impl Fixed {
         }
     }
 
+    /// Whether a pool is this file's: it may list a few nodes of another's.
+    fn lists(&self, pool: &PoolRecord) -> bool {
+        let listed = pool.nodes.iter().filter(|node| self.nodes.contains(&node.address));
+        listed.count() >= pool.majority()
+    }
+
     /// Makes a pool on the nodes that the file lists.
     ///
     /// # Errors
@@ -147,7 +154,7 @@ impl Fixed {
             match status {
                 // The daemon may listen on all addresses; the file says which of them is meant.
                 Ok(Status { pool: None, entry, .. }) => free.push(NodeEntry { address, ..entry }),
-                Ok(Status { pool: Some(pool), .. }) if others.is_empty() && free.is_empty() => {
+                Ok(Status { pool: Some(pool), .. }) if self.lists(&pool) => {
                     return Err(Error::Exists { address: self.address(), id: pool.id });
                 }
                 other => others.extend(Self::excuse(&other)),
@@ -174,20 +181,24 @@ impl Fixed {
     /// No daemon answers, or there is no pool.
     pub fn destroy(&self) -> Result<(), Error> {
         let statuses = at_once(&self.nodes, self.nodes.len(), who);
-        let mut pools: Vec<(SocketAddr, Id)> = Vec::new();
-        for (status, &address) in statuses.iter().zip(&self.nodes) {
-            if let Ok(Status { pool: Some(pool), .. }) = status {
-                pools.push((address, pool.id));
-            }
-        }
+        let ours = |status: &Result<Status, Error>| {
+            let pool = status.as_ref().ok()?.pool.as_ref()?;
+            self.lists(pool).then_some(pool.id)
+        };
+        let pools: BTreeMap<SocketAddr, Id> = statuses
+            .iter()
+            .zip(&self.nodes)
+            .filter_map(|(status, &address)| Some((address, ours(status)?)))
+            .collect();
         if pools.is_empty() {
             let silent = statuses.into_iter().find_map(Result::err);
             return Err(silent.unwrap_or_else(|| Error::NoPool { address: self.address() }));
         }
-        for (address, pool) in pools {
-            ask(address, &Request::Release { pool })?;
-        }
-        Ok(())
+        let addresses: Vec<SocketAddr> = pools.keys().copied().collect();
+        let released = at_once(&addresses, addresses.len(), move |address| {
+            ask(address, &Request::Release { pool: pools[&address] })
+        });
+        released.into_iter().find_map(Result::err).map_or(Ok(()), Err)
     }
 
     /// Takes the lowest free slot.

@@ -12,6 +12,8 @@ const HUGE: usize = 2 << 20;
 pub(crate) struct Area {
     map: MmapRaw,
     huge: bool,
+    /// What is mapped, if it is a file: a lock on it stays as long.
+    _file: Option<File>,
 }
 
 impl Area {
@@ -20,19 +22,19 @@ impl Area {
         if bytes >= HUGE {
             let whole = bytes.next_multiple_of(HUGE);
             if let Ok(map) = MmapOptions::new().len(whole).huge(Some(21)).map_anon() {
-                return Ok(Self { map: map.into(), huge: true });
+                return Ok(Self { map: map.into(), huge: true, _file: None });
             }
         }
         let map = MmapOptions::new().len(bytes).map_anon()?;
         // Transparent huge pages are as good, where the kernel has some; if not, small ones will do.
         let _ = map.advise(Advice::HugePage);
-        Ok(Self { map: map.into(), huge: false })
+        Ok(Self { map: map.into(), huge: false, _file: None })
     }
 
     /// The first `bytes` bytes of a file or DAX device, shared.
-    pub(crate) fn file(file: &File, bytes: usize) -> io::Result<Self> {
-        let map = MmapOptions::new().len(bytes).map_raw(file)?;
-        Ok(Self { map, huge: false })
+    pub(crate) fn file(file: File, bytes: usize) -> io::Result<Self> {
+        let map = MmapOptions::new().len(bytes).map_raw(&file)?;
+        Ok(Self { map, huge: false, _file: Some(file) })
     }
 
     /// Whether it lies in huge pages that were set aside for such use.

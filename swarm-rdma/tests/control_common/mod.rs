@@ -4,6 +4,8 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
+use std::thread::sleep;
+use std::time::Duration;
 
 use swarm_rdma::control::{
     Body, Holder, Id, Ledger, NodeEntry, PoolAddress, PoolRecord, PoolWishes, Server,
@@ -16,6 +18,7 @@ pub(crate) const CAPACITY: u64 = 128 << 20;
 struct Log {
     fenced: Vec<(usize, u64)>,
     released: bool,
+    zeroing: Duration,
 }
 
 struct MadeUp(Arc<Mutex<Log>>);
@@ -26,6 +29,8 @@ impl Body for MadeUp {
     }
 
     fn release(&mut self) -> Result<Id, String> {
+        let zeroing = self.0.lock().expect("nobody panicked").zeroing;
+        sleep(zeroing);
         self.0.lock().expect("nobody panicked").released = true;
         Id::random().map_err(|error| error.to_string())
     }
@@ -69,6 +74,11 @@ impl Daemon {
 
     pub(crate) fn holders(&self) -> Vec<Holder> {
         self.server.ledger().holders()
+    }
+
+    /// To zero its memory will take so long.
+    pub(crate) fn takes(&self, zeroing: Duration) {
+        self.log.lock().expect("nobody panicked").zeroing = zeroing;
     }
 
     /// Grants a client its slot.
