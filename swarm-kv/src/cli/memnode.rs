@@ -73,7 +73,14 @@ pub(crate) fn run(args: &MemnodeArgs, json: bool) -> Result<Answer, Failure> {
     let registration: Option<Registration> =
         registry.as_ref().map(|etcd| etcd.register(&entry)).transpose()?;
     ready(&entry, &node.report(), json)?;
-    let mut daemon = Daemon { server: &server, registry, known: HashSet::new(), silent: false };
+    let mut daemon = Daemon {
+        server: &server,
+        registry,
+        registration,
+        known: HashSet::new(),
+        silent: false,
+        twin: false,
+    };
     let (mut reported, mut at) = (node.report(), Instant::now());
     while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(LOOK) {
         daemon.look();
@@ -83,7 +90,7 @@ pub(crate) fn run(args: &MemnodeArgs, json: bool) -> Result<Answer, Failure> {
         }
     }
     // Nobody finds it any more, then nobody reaches it.
-    drop(registration);
+    drop(daemon);
     drop(server);
     report(&entry, &node.report(), json);
     Ok(Answer::Yes)
@@ -113,15 +120,32 @@ fn connect(members: &str) -> Result<Etcd, Failure> {
 struct Daemon<'a> {
     server: &'a Server<Memory>,
     registry: Option<Etcd>,
+    registration: Option<Registration>,
     /// Evictions that were carried out.
     known: HashSet<(Id, usize, u64)>,
     /// Whether etcd did not answer when it was last asked.
     silent: bool,
+    /// Whether another memory node had this one's name when that was last looked at.
+    twin: bool,
 }
 
 impl Daemon<'_> {
-    /// Carries out evictions that this daemon was not told of as it was cut off.
+    /// Looks at what may have changed in etcd.
     fn look(&mut self) {
+        let twin = self.registration.as_ref().is_some_and(Registration::is_lost);
+        if twin && !self.twin {
+            tell(format_args!(
+                "another memory node has taken the name {} in etcd, as this one could not renew it; \
+                 this one goes on in its pool, new pools get the other one",
+                self.server.ledger().entry().name
+            ));
+        }
+        self.twin = twin;
+        self.evict();
+    }
+
+    /// Carries out evictions that this daemon was not told of as it was cut off.
+    fn evict(&mut self) {
         let Some(etcd) = &mut self.registry else { return };
         let pool = self.server.ledger().membership().map(|(pool, _)| (pool.id, pool.name.clone()));
         let Some((id, name)) = pool else { return };
