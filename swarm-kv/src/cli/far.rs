@@ -139,16 +139,25 @@ impl FarPool {
         if faults.is_empty() {
             return failure;
         }
-        let ours = |client: &Holder| client.incarnation == session.incarnation.0;
-        let evicted = self.clients().is_ok_and(|clients| !clients.iter().any(ours));
         let line = line.map(|line| format!("line {line}: ")).unwrap_or_default();
-        let why = if evicted {
+        let why = if self.has_evicted(session, &faults) {
             "this client was evicted; nothing that it did since takes effect".to_owned()
         } else {
             let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
             format!("too few memory nodes answer: {}", faults.join("; "))
         };
         Failure::Failed(format!("{line}{}: {why}", self.path.display()))
+    }
+
+    /// Whether `session` was evicted, as its nodes say. Those that have not been asked again since the
+    /// connection was lost say nothing; then it was if it holds no slot any more.
+    fn has_evicted(&self, session: Session, faults: &[Fault]) -> bool {
+        let ours = |client: &Holder| client.incarnation == session.incarnation.0;
+        let fenced = |fault: &Fault| matches!(fault, Fault::Fenced { .. });
+        let lost = |fault: &Fault| matches!(fault, Fault::Lost { .. });
+        faults.iter().any(fenced)
+            || faults.iter().all(lost)
+                && self.clients().is_ok_and(|clients| !clients.iter().any(ours))
     }
 }
 
