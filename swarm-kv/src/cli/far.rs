@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use swarm_core::geometry::Geometry;
 use swarm_core::group::Session;
 use swarm_core::register::Protocol;
-use swarm_kv::rdma::control::{Evicted, Holder, label};
+use swarm_kv::rdma::control::{Evicted, Holder, NodeEntry, label};
 use swarm_kv::rdma::{self, DeviceChoice, Fault, NodeStatus, PoolAddress, PoolWishes};
 use swarm_kv::{Error, Options, Usage};
 
@@ -99,15 +99,10 @@ impl FarPool {
         Ok(())
     }
 
-    /// What people are told of each node.
-    pub(crate) fn nodes(&self) -> Vec<String> {
-        let nodes = self.pool.record().nodes.iter().zip(self.pool.statuses());
-        nodes
-            .map(|(node, status)| match status {
-                Ok(_) => format!("{} at {}", node.name, node.address),
-                Err(error) => format!("{} at {}: {error}", node.name, node.address),
-            })
-            .collect()
+    /// Each node, and what is wrong with it.
+    pub(crate) fn nodes(&self) -> Vec<(NodeEntry, Option<String>)> {
+        let nodes = self.pool.record().nodes.iter().cloned().zip(self.pool.statuses());
+        nodes.map(|(node, status)| (node, status.err().map(|error| error.to_string()))).collect()
     }
 
     /// The process of each node, where that runs on this host.

@@ -26,6 +26,10 @@ pub(crate) fn run(args: &PoolArgs, json: bool) -> Result<Answer, Failure> {
         if let Some(holders) = holders {
             holders.put(&mut object);
         }
+        #[cfg(feature = "rdma")]
+        if let Pool::Far(pool) = &pool {
+            put_who(pool, &mut object)?;
+        }
         say(Value::Object(object))?;
         return Ok(Answer::Yes);
     }
@@ -187,11 +191,30 @@ fn state(tenant: Option<Tenant>) -> &'static str {
     }
 }
 
+/// Which nodes and clients a far pool has, for programs.
+#[cfg(feature = "rdma")]
+fn put_who(pool: &super::far::FarPool, object: &mut Map<String, Value>) -> Result<(), Failure> {
+    let nodes = pool.nodes().into_iter().map(|(node, wrong)| {
+        json!({ "name": node.name, "address": node.address.to_string(), "wrong": wrong })
+    });
+    let holders = pool.clients()?.into_iter().map(|client| {
+        json!({
+            "client": client.slot,
+            "incarnation": client.incarnation,
+            "holder": client.label,
+        })
+    });
+    object.insert("memory_nodes".into(), nodes.collect());
+    object.insert("holders".into(), holders.collect());
+    Ok(())
+}
+
 /// Says which nodes and clients a far pool has: they have names there.
 #[cfg(feature = "rdma")]
 fn say_who(pool: &super::far::FarPool) -> Result<(), Failure> {
-    for (number, node) in pool.nodes().into_iter().enumerate() {
-        say(format_args!("node {number:<11}{node}"))?;
+    for (number, (node, wrong)) in pool.nodes().into_iter().enumerate() {
+        let wrong = wrong.map(|wrong| format!(": {wrong}")).unwrap_or_default();
+        say(format_args!("node {number:<11}{} at {}{wrong}", node.name, node.address))?;
     }
     for client in pool.clients()? {
         let (slot, life) = (client.slot, client.incarnation);

@@ -1,5 +1,6 @@
 //! Whether etcd and the memory nodes can be reached.
 
+use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::path::Path;
@@ -16,19 +17,41 @@ const MAX_ANSWER: u64 = 64 << 10;
 /// Asks whoever the command line names.
 pub(super) fn probe(args: &DoctorArgs) -> Vec<Finding> {
     let mut findings = Vec::new();
+    let mut nodes = args.node.clone();
     if let Some(members) = &args.etcd {
         findings.extend(members.split(',').map(|member| etcd(member.trim())));
-    }
-    let listed = match args.static_file.as_deref().map(listed) {
-        Some(Ok(listed)) => listed,
-        Some(Err(finding)) => {
-            findings.push(finding);
-            Vec::new()
+        #[cfg(feature = "rdma")]
+        match registered(members) {
+            Ok((finding, found)) => {
+                findings.push(finding);
+                nodes.extend(found);
+            }
+            Err(finding) => findings.push(finding),
         }
-        None => Vec::new(),
-    };
-    findings.extend(args.node.iter().copied().chain(listed).map(node));
+    }
+    match args.static_file.as_deref().map(listed) {
+        Some(Ok(listed)) => nodes.extend(listed),
+        Some(Err(finding)) => findings.push(finding),
+        None => {}
+    }
+    let mut asked = HashSet::new();
+    findings.extend(nodes.into_iter().filter(|&address| asked.insert(address)).map(node));
     findings
+}
+
+/// The nodes that etcd knows.
+#[cfg(feature = "rdma")]
+fn registered(members: &str) -> Result<(Finding, Vec<SocketAddr>), Finding> {
+    use swarm_kv::rdma::control::{Etcd, parse_members};
+
+    let probe = "memory nodes in etcd";
+    let bad = |why: String| Finding::bad(probe, why, "see above: etcd's members");
+    let members = parse_members(members).map_err(bad)?;
+    let nodes = Etcd::connect(&members).and_then(|etcd| etcd.nodes());
+    let nodes = nodes.map_err(|error| bad(error.to_string()))?;
+    let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
+    let saw = if names.is_empty() { "none yet".to_owned() } else { names.join(", ") };
+    Ok((Finding::ok(probe, saw), nodes.iter().map(|node| node.address).collect()))
 }
 
 /// The nodes that a file lists.
