@@ -6,7 +6,8 @@ use std::sync::OnceLock;
 use swarm_core::geometry::Geometry;
 use swarm_core::group::Session;
 use swarm_core::register::Protocol;
-use swarm_kv::rdma::control::{Evicted, Holder, NodeEntry, label};
+use swarm_kv::rdma::control::admin::Status;
+use swarm_kv::rdma::control::{Error as PlaneError, Evicted, Holder, NodeEntry, label};
 use swarm_kv::rdma::{self, DeviceChoice, Fault, NodeStatus, PoolAddress, PoolWishes};
 use swarm_kv::{Error, Options, Usage};
 
@@ -99,10 +100,9 @@ impl FarPool {
         Ok(())
     }
 
-    /// Each node, and what is wrong with it.
-    pub(crate) fn nodes(&self) -> Vec<(NodeEntry, Option<String>)> {
-        let nodes = self.pool.record().nodes.iter().cloned().zip(self.pool.statuses());
-        nodes.map(|(node, status)| (node, status.err().map(|error| error.to_string()))).collect()
+    /// How each node is, or what is wrong with it.
+    pub(crate) fn nodes(&self) -> Vec<(NodeEntry, Result<Status, PlaneError>)> {
+        self.pool.record().nodes.iter().cloned().zip(self.pool.statuses()).collect()
     }
 
     /// The process of each node, where that runs on this host.

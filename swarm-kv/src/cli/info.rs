@@ -5,6 +5,10 @@
 use serde_json::{Map, Value, json};
 use swarm_core::geometry::LAYOUT_VERSION;
 use swarm_kv::Holding;
+#[cfg(feature = "rdma")]
+use swarm_kv::rdma::control::admin::Status;
+#[cfg(feature = "rdma")]
+use swarm_kv::rdma::control::{Error as PlaneError, Holder, NodeEntry, Standing};
 use swarm_kv::shm::{Condition, Tenant, holdings};
 
 use super::args::PoolArgs;
@@ -191,10 +195,36 @@ fn state(tenant: Option<Tenant>) -> &'static str {
     }
 }
 
+/// What the nodes' daemons know of the epoch.
+#[cfg(feature = "rdma")]
+struct Epochs {
+    epoch: u64,
+    standings: Vec<Standing>,
+}
+
+#[cfg(feature = "rdma")]
+impl Epochs {
+    fn of(nodes: &[(NodeEntry, Result<Status, PlaneError>)]) -> Self {
+        let told = || nodes.iter().filter_map(|(_, status)| status.as_ref().ok());
+        let epoch = told().map(|status| status.epoch).max().unwrap_or(0);
+        Self { epoch, standings: told().flat_map(|status| status.standings.clone()).collect() }
+    }
+
+    /// How many epochs a client is behind. One is usual: it is told after it happens.
+    fn behind(&self, client: &Holder) -> u64 {
+        let same = |it: &&Standing| (it.slot, it.incarnation) == (client.slot, client.incarnation);
+        let reached = self.standings.iter().filter(same).map(|it| it.reached).max().unwrap_or(0);
+        self.epoch.saturating_sub(reached)
+    }
+}
+
 /// Which nodes and clients a far pool has, for programs.
 #[cfg(feature = "rdma")]
 fn put_who(pool: &super::far::FarPool, object: &mut Map<String, Value>) -> Result<(), Failure> {
-    let nodes = pool.nodes().into_iter().map(|(node, wrong)| {
+    let nodes = pool.nodes();
+    let epochs = Epochs::of(&nodes);
+    let nodes = nodes.into_iter().map(|(node, status)| {
+        let wrong = status.err().map(|error| error.to_string());
         json!({ "name": node.name, "address": node.address.to_string(), "wrong": wrong })
     });
     let holders = pool.clients()?.into_iter().map(|client| {
@@ -202,8 +232,10 @@ fn put_who(pool: &super::far::FarPool, object: &mut Map<String, Value>) -> Resul
             "client": client.slot,
             "incarnation": client.incarnation,
             "holder": client.label,
+            "epochs_behind": epochs.behind(&client),
         })
     });
+    object.insert("epoch".into(), json!(epochs.epoch));
     object.insert("memory_nodes".into(), nodes.collect());
     object.insert("holders".into(), holders.collect());
     Ok(())
@@ -212,13 +244,22 @@ fn put_who(pool: &super::far::FarPool, object: &mut Map<String, Value>) -> Resul
 /// Says which nodes and clients a far pool has: they have names there.
 #[cfg(feature = "rdma")]
 fn say_who(pool: &super::far::FarPool) -> Result<(), Failure> {
-    for (number, (node, wrong)) in pool.nodes().into_iter().enumerate() {
-        let wrong = wrong.map(|wrong| format!(": {wrong}")).unwrap_or_default();
+    let nodes = pool.nodes();
+    let epochs = Epochs::of(&nodes);
+    say(format_args!("{:<16}{}", "epoch", epochs.epoch))?;
+    for (number, (node, status)) in nodes.into_iter().enumerate() {
+        let wrong = status.err().map(|wrong| format!(": {wrong}")).unwrap_or_default();
         say(format_args!("node {number:<11}{} at {}{wrong}", node.name, node.address))?;
     }
     for client in pool.clients()? {
         let (slot, life) = (client.slot, client.incarnation);
-        say(format_args!("client {slot:<9}{} (incarnation {life})", client.label))?;
+        let behind = match epochs.behind(&client) {
+            0 | 1 => String::new(),
+            epochs => {
+                format!(", {} behind: no memory comes back meanwhile", count(epochs, "epoch"))
+            }
+        };
+        say(format_args!("client {slot:<9}{} (incarnation {life}{behind})", client.label))?;
     }
     Ok(())
 }

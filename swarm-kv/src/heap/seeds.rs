@@ -122,10 +122,10 @@ mod tests {
         heap.seeds.set(Some(all));
         heap.wanted.set(Some(heap.records()));
         let board = Restless(Cell::new(5));
-        block_on(heap.recall_seeds(&group, &board)).expect("noted in epoch 5");
-        board.0.set(7);
+        block_on(heap.recall_seeds(&group, &board)).expect("noted in epoch 6");
+        board.0.set(8);
         block_on(heap.recall_seeds(&group, &board)).expect("a quiet map");
-        assert_eq!(heap.due_seeds(9), None, "somebody who began in epoch 8 is at work");
-        assert!(heap.due_seeds(10).is_some_and(|seeds| seeds.len() as u64 == SEED_RECORDS - 1));
+        assert_eq!(heap.due_seeds(10), None, "somebody who began in epoch 9 is at work");
+        assert!(heap.due_seeds(11).is_some_and(|seeds| seeds.len() as u64 == SEED_RECORDS - 1));
     }
 }

@@ -49,20 +49,17 @@ struct Chair {
 
 impl Notes {
     /// A board of which clients hear by messages, as behind RDMA cards.
-    #[allow(dead_code, reason = "some tests share this module only in part")]
     pub(crate) fn by_hearsay(mut rng: Rng) -> Self {
         let likely = [0.05, 0.2, 0.5][rng.usize(..3)];
         Self { hearsay: Some((RefCell::new(rng), likely)), ..Self::default() }
     }
 
     /// The same, and nobody hears of anything but by [`hears`](Self::hears).
-    #[allow(dead_code, reason = "some tests share this module only in part")]
     pub(crate) fn by_hand() -> Self {
         Self { hearsay: Some((RefCell::new(Rng::with_seed(0)), 0.0)), ..Self::default() }
     }
 
     /// A client says how far it is, and hears of the epoch.
-    #[allow(dead_code, reason = "some tests share this module only in part")]
     pub(crate) fn hears(&self, client: usize) {
         for chair in self.seats.borrow_mut().iter_mut().filter(|chair| chair.client == client) {
             self.exchange(chair);

@@ -6,6 +6,7 @@
 //! `SWARM_SURPRISES` and `SWARM_EXPLORED` take the place of the bounds: see
 //! [`explore_or_panic`].
 
+#[expect(dead_code, reason = "clients hear of epochs in several ways, here in one")]
 #[path = "../../../tests/store_sim_common/board.rs"]
 mod board;
 mod midst;
