@@ -75,6 +75,29 @@ struct Told {
 }
 
 impl Shared {
+    /// A client that has not heard of any epoch.
+    fn new(record: &PoolRecord, client: &Holder) -> Self {
+        let answers = vec![None; record.nodes.len()];
+        let told = Told { answers, epoch: 1, renewed: 0, reached: 0, held: None };
+        let (epoch, generation, since, renewed, stopping) = Default::default();
+        Self {
+            record: record.clone(),
+            client: client.clone(),
+            epoch,
+            generation,
+            since,
+            renewed,
+            hurry: AtomicU64::new(ROUNDS),
+            stopping,
+            told: Mutex::new(told),
+        }
+    }
+
+    /// A majority knows of the client, which begins with the latest epoch that those had heard of.
+    fn begin(&self) {
+        self.epoch.store(self.told().epoch, Ordering::Release);
+    }
+
     fn told(&self) -> MutexGuard<'_, Told> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -191,24 +214,11 @@ impl Keeper {
         client: &Holder,
         undertaker: Undertaker,
     ) -> Result<Self, Error> {
-        let nodes = record.nodes.len();
-        let told =
-            Told { answers: vec![None; nodes], epoch: 1, renewed: 0, reached: 0, held: None };
-        let shared = Arc::new(Shared {
-            record: record.clone(),
-            client: client.clone(),
-            epoch: AtomicU64::new(0),
-            generation: AtomicU64::new(0),
-            since: AtomicU64::new(0),
-            renewed: AtomicU64::new(0),
-            hurry: AtomicU64::new(ROUNDS),
-            stopping: AtomicBool::new(false),
-            told: Mutex::new(told),
-        });
+        let shared = Arc::new(Shared::new(record, client));
         let (heard, hears) = mpsc::channel();
         let undertaker = Arc::new(undertaker);
         let mut keeper = Self { shared: Arc::clone(&shared), lines: Vec::new() };
-        for node in 0..nodes {
+        for node in 0..record.nodes.len() {
             let (shared, heard) = (Arc::clone(&shared), heard.clone());
             let undertaker = Arc::clone(&undertaker);
             let line = thread::Builder::new()
@@ -221,8 +231,7 @@ impl Keeper {
         Ok(keeper)
     }
 
-    /// Waits until a majority knows of the client, and begins with the latest epoch that those had heard
-    /// of.
+    /// Waits until a majority knows of the client.
     fn wait_for_majority(&self, hears: &mpsc::Receiver<usize>) -> Result<(), Error> {
         let (nodes, needed) = (self.shared.record.nodes.len(), self.shared.record.majority());
         let deadline = Instant::now() + super::admin::PATIENCE;
@@ -235,8 +244,7 @@ impl Keeper {
             };
             answered.insert(swarm_core::fabric::NodeId(node as u8));
         }
-        let told = self.shared.told();
-        self.shared.epoch.store(told.epoch, Ordering::Release);
+        self.shared.begin();
         Ok(())
     }
 
@@ -322,3 +330,6 @@ impl std::fmt::Debug for FarBoard {
         f.debug_struct("FarBoard").field("epoch", &self.epoch()).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,270 @@
+//! Random schedules of clients and daemons: messages that are late or lost, a daemon that dies, clients that
+//! come, leave, fall silent and are evicted one daemon at a time.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use fastrand::Rng;
+
+use super::*;
+use crate::control::{Body, Id, Ledger, NodeEntry, PoolWishes};
+
+const NODES: usize = 3;
+const SLOTS: usize = 3;
+const SCHEDULES: u64 = 600;
+const STEPS: usize = 2000;
+
+/// Memory that is made up.
+struct Nothing;
+
+impl Body for Nothing {
+    fn enlist(&mut self, _: &PoolRecord, _: u8) -> Result<(), String> {
+        Ok(())
+    }
+    fn release(&mut self) -> Result<Id, String> {
+        Ok(Id(0))
+    }
+    fn fence(&mut self, _: usize, _: u64) -> usize {
+        0
+    }
+}
+
+/// What is on its way.
+enum Message {
+    Tell { client: Holder, node: usize, said: Said },
+    Heard { client: u64, node: usize, heard: Heard },
+    Fence { node: usize, slot: usize, incarnation: u64 },
+}
+
+/// A client.
+struct Actor {
+    board: FarBoard,
+    /// The daemons that have answered so far.
+    answered: Vec<usize>,
+    has_begun: bool,
+    /// Whether it has an operation under way.
+    is_inside: bool,
+    /// Its calls of `renew`: the latest epoch at the time, and each client's generation.
+    renewals: Vec<(u64, HashMap<u64, u64>)>,
+    /// Where it is fenced.
+    fenced: Vec<usize>,
+}
+
+impl Actor {
+    fn client(&self) -> &Holder {
+        &self.board.shared.client
+    }
+}
+
+struct World {
+    rng: Rng,
+    record: PoolRecord,
+    daemons: Vec<Ledger<Nothing>>,
+    dead: Option<usize>,
+    messages: Vec<Message>,
+    /// By incarnation: those that are not gone.
+    actors: HashMap<u64, Actor>,
+    incarnations: u64,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let entry = |number: usize| NodeEntry {
+            name: number.to_string(),
+            address: format!("127.0.0.1:{}", 7000 + number).parse().expect("it is an address"),
+            life: Id(1 + number as u128),
+            capacity: 64 << 20,
+        };
+        let wishes = PoolWishes { nodes: NODES, capacity: 64 << 20, max_clients: SLOTS, slots: 6 };
+        let entries: Vec<_> = (0..NODES).map(entry).collect();
+        let record = PoolRecord::new("a".into(), entries.clone(), &wishes).expect("it is sound");
+        let daemon = |(number, entry): (usize, NodeEntry)| {
+            let mut ledger = Ledger::new(entry, Nothing);
+            ledger.enlist(record.clone(), number as u8).expect("it is free");
+            ledger
+        };
+        let daemons = entries.into_iter().enumerate().map(daemon).collect();
+        let (dead, messages, actors, incarnations) = Default::default();
+        Self { rng: Rng::with_seed(seed), record, daemons, dead, messages, actors, incarnations }
+    }
+
+    fn step(&mut self) {
+        match self.rng.u8(..24) {
+            0 => self.come(),
+            1..6 => self.say(),
+            6..18 if !self.messages.is_empty() => {
+                // Mostly in order.
+                let late = self.rng.u8(..8) == 0;
+                let at = if late { self.rng.usize(..self.messages.len()) } else { 0 };
+                let message = self.messages.remove(at);
+                if self.rng.u8(..16) > 0 {
+                    self.deliver(message);
+                }
+            }
+            18..20 => self.begin_or_end(),
+            20 => self.renew(),
+            21 if self.rng.u8(..8) == 0 => self.leave(),
+            22 if self.rng.u8(..8) == 0 => self.evict(),
+            23 if self.rng.u8(..64) == 0 && self.dead.is_none() => {
+                self.dead = Some(self.rng.usize(..NODES));
+            }
+            _ => {}
+        }
+    }
+
+    fn any(&mut self) -> Option<u64> {
+        let mut there: Vec<u64> = self.actors.keys().copied().collect();
+        there.sort_unstable();
+        self.rng.choice(there)
+    }
+
+    /// Somebody takes a free slot, as in etcd: a majority admits it, and fences who was there before.
+    fn come(&mut self) {
+        let held = |slot| self.actors.values().any(|actor| actor.client().slot == slot);
+        let Some(slot) = (0..SLOTS).find(|&slot| !held(slot)) else { return };
+        self.incarnations += 1;
+        let incarnation = self.incarnations;
+        let token = Id(incarnation.into());
+        let client = Holder { slot, incarnation, token, label: String::new() };
+        let mut nodes: Vec<usize> = (0..NODES).filter(|&node| Some(node) != self.dead).collect();
+        self.rng.shuffle(&mut nodes);
+        for &node in &nodes[..self.record.majority()] {
+            let admitted = self.daemons[node].admit(self.record.id, client.clone());
+            admitted.expect("it is later");
+        }
+        let board = FarBoard { shared: Arc::new(Shared::new(&self.record, &client)) };
+        let (answered, renewals, fenced) = Default::default();
+        let (has_begun, is_inside) = (false, false);
+        let actor = Actor { board, answered, has_begun, is_inside, renewals, fenced };
+        self.actors.insert(incarnation, actor);
+    }
+
+    fn say(&mut self) {
+        let Some(client) = self.any() else { return };
+        let (node, actor) = (self.rng.usize(..NODES), &self.actors[&client]);
+        let (client, said) = (actor.client().clone(), actor.board.shared.says());
+        self.messages.push(Message::Tell { client, node, said });
+    }
+
+    fn begin_or_end(&mut self) {
+        let Some(client) = self.any() else { return };
+        let actor = self.actors.get_mut(&client).expect("it is there");
+        if actor.is_inside {
+            actor.board.leave();
+        } else if actor.has_begun {
+            actor.board.enter();
+        }
+        actor.is_inside = actor.has_begun && !actor.is_inside;
+    }
+
+    fn deliver(&mut self, message: Message) {
+        match message {
+            Message::Tell { node, .. } | Message::Fence { node, .. } if Some(node) == self.dead => {
+            }
+            Message::Tell { client, node, said } => {
+                let incarnation = client.incarnation;
+                if let Ok(heard) = self.daemons[node].tell(self.record.id, client, &said) {
+                    self.messages.push(Message::Heard { client: incarnation, node, heard });
+                }
+            }
+            Message::Fence { node, slot, incarnation } => self.fence(node, slot, incarnation),
+            Message::Heard { client, node, heard } => {
+                let Some(actor) = self.actors.get_mut(&client) else { return };
+                let verdict = actor.board.shared.hears(node, heard);
+                actor.answered.retain(|&other| other != node);
+                actor.answered.push(node);
+                if !actor.has_begun && actor.answered.len() >= self.record.majority() {
+                    actor.board.shared.begin();
+                    actor.has_begun = true;
+                }
+                if let Verdict::Fence(slot, incarnation) = verdict {
+                    self.fence_everywhere(slot, incarnation);
+                }
+            }
+        }
+    }
+
+    fn fence_everywhere(&mut self, slot: usize, incarnation: u64) {
+        let fence = |node| Message::Fence { node, slot, incarnation };
+        self.messages.extend((0..NODES).map(fence));
+    }
+
+    /// Who is fenced by a majority is gone: it may go on as it likes, and nobody minds.
+    fn fence(&mut self, node: usize, slot: usize, incarnation: u64) {
+        self.daemons[node].fence(self.record.id, slot, incarnation).expect("it is the pool's");
+        for actor in self.actors.values_mut() {
+            let client = actor.client();
+            if client.slot == slot && client.incarnation <= incarnation {
+                actor.fenced.retain(|&other| other != node);
+                actor.fenced.push(node);
+            }
+        }
+        let majority = self.record.majority();
+        self.actors.retain(|_, actor| actor.fenced.len() < majority);
+    }
+
+    fn evict(&mut self) {
+        let Some(client) = self.any() else { return };
+        self.fence_everywhere(self.actors[&client].client().slot, client);
+    }
+
+    /// A client leaves; not every daemon hears of it.
+    fn leave(&mut self) {
+        let Some(client) = self.any() else { return };
+        if self.actors[&client].is_inside {
+            return;
+        }
+        let actor = self.actors.remove(&client).expect("it is there");
+        let Holder { slot, token, .. } = *actor.client();
+        for node in 0..NODES {
+            if Some(node) != self.dead && self.rng.u8(..4) > 0 {
+                let left = self.daemons[node].leave(self.record.id, slot, token);
+                left.expect("it is the pool's");
+            }
+        }
+    }
+
+    fn renew(&mut self) {
+        let Some(client) = self.any() else { return };
+        let generations = self.actors.iter().map(|(&it, actor)| (it, actor.board.generation()));
+        let generations = generations.collect();
+        let actor = self.actors.get_mut(&client).expect("it is there");
+        if actor.has_begun {
+            actor.board.renew();
+            actor.renewals.push((actor.board.latest(), generations));
+        }
+    }
+
+    /// Nobody is more than one epoch behind the latest, nor began an operation earlier; and whoever is beyond the latest of a renewal has
+    /// forgotten since.
+    fn check(&self) {
+        let allowed = self.actors.values().map(|actor| actor.board.shared.told().epoch);
+        let latest = allowed.max().unwrap_or(0);
+        for (client, actor) in self.actors.iter().filter(|(_, actor)| actor.has_begun) {
+            assert!(actor.board.latest() >= latest, "client {client} has not heard of {latest}");
+            let since = actor.board.shared.since.load(Ordering::Relaxed);
+            assert!(since == 0 || since + 1 >= latest, "client {client}: since {since}, {latest}");
+            for (asked, before) in self.actors.values().flat_map(|other| &other.renewals) {
+                let forgotten =
+                    before.get(client).is_none_or(|&before| actor.board.generation() > before);
+                assert!(actor.board.epoch() <= *asked || forgotten, "client {client}, {asked}");
+            }
+        }
+    }
+}
+
+#[test]
+fn nobody_is_more_than_one_epoch_behind() {
+    let mut epochs = 0;
+    for seed in 0..SCHEDULES {
+        let mut world = World::new(seed);
+        for step in 0..STEPS {
+            world.step();
+            let checked = catch_unwind(AssertUnwindSafe(|| world.check()));
+            assert!(checked.is_ok(), "schedule {seed}, step {step}");
+        }
+        epochs += world.daemons.iter().map(|daemon| daemon.standings().0).max().unwrap_or(0);
+    }
+    println!("{epochs} epochs in {SCHEDULES} schedules");
+    assert!(epochs > 5 * SCHEDULES, "{epochs}: they go on");
+}
