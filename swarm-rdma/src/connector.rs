@@ -200,7 +200,8 @@ impl Connector {
         };
         let Plan { domain, queue, region, limits, pool, client, .. } = &self.plan;
         let hello = Hello { pool: *pool, node: NodeId(node as u8), client: *client };
-        let asked = Connection::new(id, domain, queue, region, *limits).and_then(|connection| {
+        let made = Connection::new(id, domain, queue, region, *limits).map_err(|(_, why)| why);
+        let asked = made.and_then(|connection| {
             connection.connect(&hello.encode()[..Hello::BYTES])?;
             Ok(connection)
         });

@@ -122,6 +122,11 @@ impl RdmaFabric {
         }
     }
 
+    /// READs and atomics that the device has under way at the first node at most, if that is up.
+    pub(crate) fn asks(&self) -> Option<u8> {
+        Some(self.links[0].up()?.connection.asks())
+    }
+
     /// Takes the next completion for one of this status.
     pub(crate) fn feign(&self, status: u32) {
         self.feigned.set(Some(status));

@@ -82,7 +82,16 @@ impl MemoryNode {
         };
         let words = options.capacity / 8;
         let state = Mutex::new(state);
-        let shared = Arc::new(Shared { domain, region, queue, limits, words, state });
+        let shared = Arc::new(Shared {
+            domain,
+            region,
+            queue,
+            limits,
+            words,
+            state,
+            #[cfg(test)]
+            asked_for: limits.queue.into(),
+        });
         let stopping = Arc::new(AtomicBool::new(false));
         let (its, stop) = (Arc::clone(&shared), Arc::clone(&stopping));
         let thread = thread::Builder::new()
@@ -148,6 +157,11 @@ impl MemoryNode {
     pub(crate) fn parts(&self) -> (Arc<verbs::Domain>, Arc<CompletionQueue>, Arc<verbs::Region>) {
         let Shared { domain, queue, region, .. } = &*self.shared;
         (Arc::clone(domain), Arc::clone(queue), Arc::clone(region))
+    }
+
+    /// The device has no more queue pairs.
+    pub(crate) fn exhaust(&self) {
+        self.shared.asked_for.store(u32::MAX, Ordering::Relaxed);
     }
 
     /// Takes the access flags off all queue pairs.

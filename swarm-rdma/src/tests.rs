@@ -302,6 +302,49 @@ fn a_node_greets_strangers_with_a_refusal() {
     assert_eq!(node.report().refused, 3);
 }
 
+/// Once the reason was lost with the request, and the node passed for something that is no memory node.
+#[test]
+fn a_node_without_queue_pairs_says_so() {
+    let Some(at) = device_address() else { return };
+    let node = serve(at);
+    node.exhaust();
+    let found = fault(&connect(node.address()));
+    assert_eq!(found, Some(Fault::Exhausted { address: node.address() }));
+    assert_eq!(node.report().refused, 1);
+}
+
+/// A client's device goes by what the node answers. Once that was all that the node's device can do, which
+/// may be more than the client's can: then no connection came to be.
+#[test]
+fn no_more_is_under_way_than_was_asked_for() {
+    let Some(at) = device_address() else { return };
+    let node = serve(at);
+    let fabric = connect(node.address());
+    assert_eq!(post(&fabric, &[read()]).0, Ok(vec![0]));
+    assert_eq!(fabric.asks(), Some(16));
+}
+
+/// A device that takes less inline than is wished for made no queue pair at all.
+#[test]
+fn a_device_takes_inline_what_it_can() {
+    let Some(at) = device_address() else { return };
+    let node = serve(at);
+    let (domain, queue, region) = node.parts();
+    let channel = Channel::new().expect("a channel");
+    let id = Id::new(&channel).expect("an identifier");
+    id.resolve_address(None, node.address(), Duration::from_secs(1)).expect("begun");
+    let begun = Instant::now();
+    while id.device().is_none() {
+        drop(channel.next().expect("the channel works"));
+        assert!(begun.elapsed() < Duration::from_secs(5), "no answer");
+    }
+    let wished = 1 << 20;
+    let limits = Limits { queue: 4, inline: wished, asked: 1, answered: 1, retries: 1 };
+    let connection = Connection::new(id, &domain, &queue, &region, limits).expect("a queue pair");
+    let inline = connection.limits().inline;
+    assert!((64..wished).contains(&inline), "{inline}");
+}
+
 /// What a completion's failure looks like from above: the chain's node does not answer, chains
 /// behind it fail, too, and the connection is made anew.
 fn fails_and_recovers(fabric: &RdmaFabric, chain: &[Verb<'_>], says: &str) -> Duration {

@@ -10,6 +10,8 @@
 //! request of a later life fences the earlier lives of its slot.
 
 use std::collections::HashMap;
+#[cfg(test)]
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -36,6 +38,9 @@ pub(super) struct Shared {
     pub(super) limits: Limits,
     pub(super) words: u64,
     pub(super) state: Mutex<State>,
+    /// Work requests that the next queue pairs are to take, so that the device may refuse them.
+    #[cfg(test)]
+    pub(super) asked_for: AtomicU32,
 }
 
 /// What may change while the node serves.
@@ -83,7 +88,7 @@ impl State {
     }
 
     /// Whether a request is taken.
-    fn judge(&self, hello: &[u8]) -> Result<(Hello, PoolId, NodeId), Refusal> {
+    fn judge(&self, hello: &[u8]) -> Result<Hello, Refusal> {
         let hello = Hello::decode(hello).map_err(|unreadable| match unreadable {
             Unreadable::Foreign => Refusal::Foreign,
             Unreadable::Version(_) => Refusal::Version(crate::TRANSPORT_VERSION),
@@ -99,7 +104,7 @@ impl State {
         if fenced.is_some_and(|&up_to| hello.client.incarnation <= up_to) {
             return Err(Refusal::Fenced);
         }
-        Ok((hello, pool, node))
+        Ok(hello)
     }
 }
 
@@ -126,7 +131,7 @@ impl Shared {
         match event.kind {
             EventKind::Request => {
                 if let Some(id) = event.request {
-                    self.consider(id, event.private.bytes());
+                    self.consider(id, event.private.bytes(), event.asks);
                 }
             }
             EventKind::Disconnected | EventKind::DeviceRemoved | EventKind::Failed(_) => {
@@ -139,10 +144,10 @@ impl Shared {
         }
     }
 
-    fn consider(&self, id: Id, hello: &[u8]) {
+    fn consider(&self, id: Id, hello: &[u8], asks: u8) {
         let mut state = self.state();
         let refusal = match state.judge(hello) {
-            Ok((hello, pool, node)) => match self.join(&mut state, id, &hello, pool, node) {
+            Ok(hello) => match self.join(&mut state, id, hello, asks) {
                 Ok(()) => {
                     state.report.accepted += 1;
                     return;
@@ -162,26 +167,21 @@ impl Shared {
     }
 
     /// Takes a connection. Gives the identifier back if that can still be rejected.
-    fn join(
-        &self,
-        state: &mut State,
-        id: Id,
-        hello: &Hello,
-        pool: PoolId,
-        node: NodeId,
-    ) -> Result<(), Option<Id>> {
-        let client = hello.client;
+    fn join(&self, state: &mut State, id: Id, hello: Hello, asks: u8) -> Result<(), Option<Id>> {
+        let Hello { pool, node, client } = hello;
         if client != ClientId::NOBODY {
             state.connections.retain(|_, joined| joined.client != client);
             if let Some(earlier) = client.incarnation.checked_sub(1) {
                 state.fence(ClientId { slot: client.slot, incarnation: earlier });
             }
         }
-        if id.device() != Some(self.domain.device()) {
-            return Err(Some(id));
-        }
-        let connection = Connection::new(id, &self.domain, &self.queue, &self.region, self.limits)
-            .map_err(|_| None)?;
+        // The client's device goes by the number that it is answered, and may take no more than it
+        // asked for.
+        let limits = Limits { answered: self.limits.answered.min(asks), ..self.limits };
+        #[cfg(test)]
+        let limits = Limits { queue: self.asked_for.load(Ordering::Relaxed), ..limits };
+        let connection = Connection::new(id, &self.domain, &self.queue, &self.region, limits)
+            .map_err(|(id, _)| Some(id))?;
         let card = NodeCard {
             pool,
             node,

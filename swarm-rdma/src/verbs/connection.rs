@@ -1,6 +1,7 @@
 //! Queue pairs with the connection that they belong to.
 
 use std::io;
+use std::iter::successors;
 use std::mem::{self, MaybeUninit};
 use std::ptr;
 use std::sync::Arc;
@@ -65,36 +66,54 @@ static ZEROS: [u8; 8] = [0; 8];
 impl Connection {
     /// A queue pair for `id`, whose work completes at `queue`. `region` is what either end's work
     /// requests touch of this process's memory.
+    ///
+    /// # Errors
+    /// The device has no queue pair for it; the identifier comes back.
     pub(crate) fn new(
         id: Id,
         domain: &Arc<Domain>,
         queue: &Arc<CompletionQueue>,
         region: &Arc<Region>,
         limits: Limits,
-    ) -> io::Result<Self> {
+    ) -> Result<Self, (Id, io::Error)> {
         if id.device() != Some(domain.device()) {
-            return Err(io::Error::other("the address belongs to another RDMA device"));
+            let error = io::Error::other("the address belongs to another RDMA device");
+            return Err((id, error));
         }
-        // SAFETY: the structure is plain numbers and pointers, for which zeroes are valid.
-        let mut wanted: ibv_qp_init_attr = unsafe { mem::zeroed() };
-        wanted.send_cq = queue.raw();
-        wanted.recv_cq = queue.raw();
-        wanted.qp_type = ibv_qp_type::IBV_QPT_RC;
-        wanted.cap.max_send_wr = limits.queue;
-        wanted.cap.max_recv_wr = 1;
-        wanted.cap.max_send_sge = 3;
-        wanted.cap.max_recv_sge = 1;
-        wanted.cap.max_inline_data = limits.inline;
-        // SAFETY: identifier, domain and queue are alive, and kept so until the queue pair is gone.
-        checked(unsafe { rdma_create_qp(id.raw(), domain.raw(), &raw mut wanted) })?;
-        let limits = Limits { inline: wanted.cap.max_inline_data, ..limits };
-        Ok(Self {
-            id,
-            limits,
-            _queue: Arc::clone(queue),
-            _region: Arc::clone(region),
-            _domain: Arc::clone(domain),
-        })
+        // Devices do not say how much they take inline, and make no queue pair for more.
+        let halves = successors(Some(limits.inline), |&bytes| (bytes > 0).then_some(bytes / 2));
+        let mut refused = None;
+        for inline in halves {
+            match create(&id, domain, queue, Limits { inline, ..limits }) {
+                Ok(inline) => {
+                    return Ok(Self {
+                        id,
+                        limits: Limits { inline, ..limits },
+                        _queue: Arc::clone(queue),
+                        _region: Arc::clone(region),
+                        _domain: Arc::clone(domain),
+                    });
+                }
+                Err(error) => refused = Some(error),
+            }
+        }
+        Err((id, refused.unwrap_or_else(io::Error::last_os_error)))
+    }
+
+    /// READs and atomics that the device has under way at most.
+    #[cfg(test)]
+    pub(crate) fn asks(&self) -> u8 {
+        let mask = ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC.0 as libc::c_int;
+        // SAFETY: the structures are plain numbers and pointers, for which zeroes are valid.
+        let (mut attributes, mut initial): (ibv_qp_attr, ibv_qp_init_attr) =
+            unsafe { (mem::zeroed(), mem::zeroed()) };
+        // SAFETY: the queue pair is there until this is dropped, and there is room for the answers.
+        let returned = unsafe {
+            let queue_pair = (*self.id.raw()).qp;
+            rdma_sys::ibv_query_qp(queue_pair, &raw mut attributes, mask, &raw mut initial)
+        };
+        checked(returned).expect("the device answers");
+        attributes.max_rd_atomic
     }
 
     pub(crate) fn key(&self) -> IdKey {
@@ -214,6 +233,24 @@ impl Connection {
         // that is copied inline by this call.
         checked(unsafe { ibv_post_send((*self.id.raw()).qp, first, &raw mut bad) })
     }
+}
+
+/// Makes the queue pair. Says how many bytes it takes inline.
+fn create(id: &Id, domain: &Domain, queue: &CompletionQueue, limits: Limits) -> io::Result<u32> {
+    // SAFETY: the structure is plain numbers and pointers, for which zeroes are valid.
+    let mut wanted: ibv_qp_init_attr = unsafe { mem::zeroed() };
+    wanted.send_cq = queue.raw();
+    wanted.recv_cq = queue.raw();
+    wanted.qp_type = ibv_qp_type::IBV_QPT_RC;
+    wanted.cap.max_send_wr = limits.queue;
+    wanted.cap.max_recv_wr = 1;
+    wanted.cap.max_send_sge = 3;
+    wanted.cap.max_recv_sge = 1;
+    wanted.cap.max_inline_data = limits.inline;
+    // SAFETY: identifier, domain and queue are alive, and the connection that is made of them keeps
+    // them so until the queue pair is gone.
+    checked(unsafe { rdma_create_qp(id.raw(), domain.raw(), &raw mut wanted) })?;
+    Ok(wanted.cap.max_inline_data)
 }
 
 /// Fills in what is particular to one kind of work. Yields the flags that it needs.

@@ -19,6 +19,7 @@ use super::checked;
 use super::device::Device;
 
 /// Where events arrive.
+#[derive(Debug)]
 pub(crate) struct Channel(NonNull<rdma_event_channel>);
 
 // SAFETY: librdmacm's calls on a channel may be made from any thread.
@@ -112,6 +113,8 @@ pub(crate) struct Event {
     pub(crate) request: Option<Id>,
     /// An error number or a reason.
     pub(crate) status: i32,
+    /// READs and atomics that a request's client will have under way.
+    pub(crate) asks: u8,
     pub(crate) private: Private,
 }
 
@@ -134,11 +137,13 @@ impl Event {
             _ => EventKind::Other,
         };
         let mut private = Private { bytes: [0; 255], used: 0 };
+        let mut asks = 0;
         let carries =
             matches!(kind, EventKind::Request | EventKind::Established | EventKind::Rejected);
         if carries {
             // SAFETY: these events, of connections, carry the connection's parameters.
             let parameters = unsafe { &raw.param.conn };
+            asks = parameters.responder_resources;
             if !parameters.private_data.is_null() {
                 private.used = parameters.private_data_len;
                 // SAFETY: the private data is that long; a byte's length fits into 255 bytes.
@@ -153,11 +158,12 @@ impl Event {
         let request = (kind == EventKind::Request).then(|| NonNull::new(raw.id)).flatten();
         let request = request.map(|raw| Id { raw, _channel: Arc::clone(channel) });
         let key = IdKey(if request.is_some() { raw.listen_id } else { raw.id } as usize);
-        Self { kind, key, request, status: raw.status, private }
+        Self { kind, key, request, status: raw.status, asks, private }
     }
 }
 
 /// An identifier: a listener, or one end of a connection.
+#[derive(Debug)]
 pub(crate) struct Id {
     raw: NonNull<rdma_cm_id>,
     /// Where its events arrive; must outlive it.
