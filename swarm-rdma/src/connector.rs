@@ -138,7 +138,9 @@ impl Connector {
         let address = self.nodes[node].endpoint.address;
         let resolving = Id::new(&self.channel).and_then(|id| {
             id.set_ack_timeout(self.plan.ack_timeout)?;
-            id.resolve_address(self.plan.from, address, ATTEMPT)?;
+            // One of the other family leads nowhere from there; the routes know a way.
+            let from = self.plan.from.filter(|from| from.is_ipv4() == address.is_ipv4());
+            id.resolve_address(from, address, ATTEMPT)?;
             Ok(id)
         });
         match resolving {

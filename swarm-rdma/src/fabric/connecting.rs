@@ -43,6 +43,13 @@ impl RdmaFabric {
             return Err(Error::Options(why.to_owned()));
         }
         let chosen = options.device.resolve()?;
+        if let (Some(index), Some(from)) = (options.device.gid_index, chosen.from)
+            && let Some(node) = nodes.iter().find(|node| node.address.is_ipv4() != from.is_ipv4())
+        {
+            let (device, address) = (chosen.device.name(), node.address);
+            let why = format!("it is {from}, from which {address} cannot be reached");
+            return Err(Error::Gid { device, index, why });
+        }
         let device = chosen.device;
         let failed = |action| move |source| Error::Device { device: device.name(), action, source };
         let attributes = device.attributes().map_err(failed("ask what it can do"))?;
