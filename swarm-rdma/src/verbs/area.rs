@@ -17,13 +17,14 @@ pub(crate) struct Area {
 }
 
 impl Area {
-    /// Zeroed memory, in huge pages if `bytes` is large and there are enough.
+    /// Zeroed memory, in huge pages if `bytes` nearly fills a number of them and there are enough. What
+    /// does not would lock up to a page more than it says, and clients may lock little.
     pub(crate) fn allocate(bytes: usize) -> io::Result<Self> {
-        if bytes >= HUGE {
-            let whole = bytes.next_multiple_of(HUGE);
-            if let Ok(map) = MmapOptions::new().len(whole).huge(Some(21)).map_anon() {
-                return Ok(Self { map: map.into(), huge: true, _file: None });
-            }
+        let whole = bytes.next_multiple_of(HUGE);
+        if whole - bytes <= bytes / 16
+            && let Ok(map) = MmapOptions::new().len(whole).huge(Some(21)).map_anon()
+        {
+            return Ok(Self { map: map.into(), huge: true, _file: None });
         }
         let map = MmapOptions::new().len(bytes).map_anon()?;
         // Transparent huge pages are as good, where the kernel has some; if not, small ones will do.
