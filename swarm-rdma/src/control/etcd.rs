@@ -7,7 +7,6 @@
 //! /swarm/pools/POOL/slots/SLOT        the last incarnation that had the slot
 //! /swarm/pools/POOL/clients/SLOT      who holds it                               under its lease
 //! /swarm/pools/POOL/evictions/SLOT    the last incarnation evicted from it
-//! /swarm/pools/POOL/epoch             the epoch of reclamation
 //! ```
 //!
 //! A client takes the lowest slot that nobody holds, in one transaction with the next incarnation.
@@ -15,6 +14,7 @@
 //! *admitted* it, which fences whoever held the slot in an earlier life: a client whose lease ended
 //! while it was cut off from etcd, say, which may be alive and may not know.
 
+use std::error::Error as _;
 use std::fmt::Display;
 use std::future::Future;
 use std::sync::Mutex;
@@ -396,6 +396,16 @@ pub(super) fn failed(members: &[String], why: &dyn Display) -> Error {
     Error::Etcd { members: members.join(","), why: why.to_string() }
 }
 
+/// What is at the bottom of an error, as in `Connection refused`: the client quotes all that is above it.
+fn plainly(error: &etcd_client::Error) -> String {
+    let etcd_client::Error::GRpcStatus(status) = error else { return error.to_string() };
+    let Some(mut cause) = status.source() else { return status.message().to_owned() };
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    cause.to_string()
+}
+
 pub(super) fn runtime(members: &[String]) -> Result<Runtime, Error> {
     Builder::new_current_thread().enable_all().build().map_err(|error| failed(members, &error))
 }
@@ -433,7 +443,7 @@ pub(super) async fn within<T>(
 ) -> Result<T, Error> {
     match timeout(PATIENCE, call).await {
         Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(error)) => Err(failed(members, &error)),
+        Ok(Err(error)) => Err(failed(members, &plainly(&error))),
         Err(_) => Err(failed(members, &format_args!("no answer within {} s", PATIENCE.as_secs()))),
     }
 }
