@@ -50,7 +50,14 @@ impl MemoryNode {
             |action| move |source| Error::Address { address: options.listen, action, source };
         listener.bind(options.listen).map_err(wrong("bind to it"))?;
         // An address belongs to one device; the unspecified one to all.
-        let device = listener.device().unwrap_or(chosen.device);
+        let device = match listener.device() {
+            Some(device) => device,
+            None if options.listen.ip().is_unspecified() => chosen.device,
+            None => {
+                let none = std::io::Error::from_raw_os_error(libc::ENODEV);
+                return Err(wrong("serve there")(none));
+            }
+        };
         let asked = options.device != DeviceChoice::default();
         if asked && device != chosen.device {
             return Err(Error::Options(format!(

@@ -91,6 +91,9 @@ fn memory_that_is_not_to_be_had_is_an_error_and_no_disaster() {
     assert!(said.contains("4096 bytes long"), "{said}");
     let said = refused(&ServeOptions::new("203.0.113.1:7000".parse().expect("one"), 1 << 20));
     assert!(said.contains("203.0.113.1:7000") && said.contains("bind"), "{said}");
+    // Once a node that listened where no device is was ready for clients that never came.
+    let said = refused(&ServeOptions::new("127.0.0.1:0".parse().expect("one"), 1 << 20));
+    assert!(said.contains("an address of an RDMA device"), "{said}");
 }
 
 #[test]
