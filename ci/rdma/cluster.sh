@@ -4,15 +4,15 @@
 #
 #   SWARM=…/swarm ci/rdma/cluster.sh [ADDRESS] [STEP...]
 #
-# ADDRESS is the device's (10.99.0.1, as in guest.sh); without steps all of them run: static, torture,
-# nodes, evict, etcd.
+# ADDRESS is the device's (10.99.0.1, as in guest.sh); without steps all of them run: static, lone,
+# torture, nodes, evict, etcd.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 source ci/rdma/lib.sh
 
 address="${1:-10.99.0.1}"
 [[ $# -gt 0 ]] && shift
-steps=" ${*:-static torture nodes evict etcd} "
+steps=" ${*:-static lone torture nodes evict etcd} "
 wants() { [[ "$steps" == *" $1 "* ]]; }
 capacity=64MiB
 file="$work/nodes.toml"
@@ -84,14 +84,6 @@ SWARM_GID_INDEX="${SWARM_GID_INDEX:-}"
 if wants static; then
     say "no nodes, no pool: errors within seconds that say what to do"
     says "no nodes" "does not answer" "$(fails 3 "$SWARM" get "$pool" a)"
-    say "memory in huge pages where enough were set aside"
-    set_aside="$(< /proc/sys/vm/nr_hugepages)"
-    echo "$((set_aside + 32))" > /proc/sys/vm/nr_hugepages
-    memnode huge --listen "$address:7471" --capacity "$capacity" --static "$file"
-    says "huge pages" "in huge pages" "$(< "$work/huge.log")"
-    nodes=("$node")
-    stop_nodes
-    echo "$set_aside" > /proc/sys/vm/nr_hugepages
     truncate -s "${capacity%iB}" "$work/memory"
     start_nodes "$work/memory"
     says "no pool" "swarm create" "$(fails 3 "$SWARM" get "$pool" a)"
@@ -149,6 +141,39 @@ if wants static; then
     says "a node's report" "memory registrations" "$(cat "$work/node-7471.log")"
 fi
 
+if wants lone; then
+    # Once it ended with whoever read its reports, without a word, and its memory was gone.
+    say "a memory node at an IPv6 address, in huge pages, serves on when nobody reads its reports"
+    interface="$(ip -o address show to "$address" | awk '{ print $2; exit }')"
+    ip -6 address add fd99::1/64 dev "$interface" nodad
+    echo 'nodes = ["[fd99::1]:7474"]' > "$work/lone.toml"
+    lone="rdma:$work/lone.toml"
+    set_aside="$(< /proc/sys/vm/nr_hugepages)"
+    echo 40 > /proc/sys/vm/nr_hugepages
+    mkfifo "$work/reports"
+    head -n 1 < "$work/reports" > "$work/lone.log" &
+    "$SWARM" memnode --listen '[fd99::1]:7474' --capacity "$capacity" --static "$work/lone.toml" \
+        --report 1s > "$work/reports" &
+    nodes=("$!")
+    running+=("$!")
+    waits 30 "a memory node" grep -q '^ready' "$work/lone.log"
+    says "huge pages" "in huge pages" "$(< "$work/lone.log")"
+    "$SWARM" create "$lone" --nodes 1 --capacity "$capacity"
+    stays "$lone"
+    # Clients take none: they would lock more than they have to.
+    same "huge pages that are left" 8 "$(sed -n 's/^HugePages_Free: *//p' /proc/meminfo)"
+    printf 'greeting\thello\n' >&7
+    exec 7>&-
+    wait "$client" || die "the client ended with $?: $(cat "$work/import.log")"
+    sleep 3
+    same "what it holds" hello "$("$SWARM" get "$lone" greeting)"
+    says "a GID of the other family" "cannot be reached" \
+        "$(fails 3 "$SWARM" get "$lone" greeting --gid-index 1)"
+    stop_nodes
+    ip -6 address del fd99::1/64 dev "$interface"
+    echo "$set_aside" > /proc/sys/vm/nr_hugepages
+fi
+
 if wants torture; then
     say "torture: clients are killed, memory nodes' daemons stopped; one stamp slot for all writers"
     start_nodes
@@ -169,6 +194,20 @@ if wants nodes; then
     say "the others go on, also for those who come later"
     "$SWARM" put "$pool" still there
     same get there "$("$SWARM" get "$pool" still)"
+    say "without a majority: errors within seconds that name who is missing"
+    stays "$pool"
+    kill -KILL "${nodes[0]}" "${nodes[1]}" 2> /dev/null || true
+    sleep 1
+    begun=$SECONDS
+    printf 'after\tno\n' >&7
+    exec 7>&-
+    status=0
+    wait "$client" || status=$?
+    same "the client's exit status" 3 "$status"
+    says "the client" "too few memory nodes answer: memory node $address:" "$(cat "$work/import.log")"
+    says "a later client" "memory nodes answered, 2 are needed: memory node $address:" \
+        "$(fails 3 "$SWARM" get "$pool" still)"
+    ((SECONDS - begun < 15)) || die "that took $((SECONDS - begun)) s"
     stop_nodes
 fi
 
@@ -178,6 +217,7 @@ if wants evict; then
     fresh
     stays "$pool"
     "$SWARM" info "$pool"
+    says "who is there, for programs" '"holders":[{"client":0,' "$("$SWARM" info "$pool" --json)"
     "$SWARM" evict "$pool" 0
     printf 'after\tno\n' >&7
     exec 7>&-
@@ -214,7 +254,10 @@ if wants etcd; then
     says "two nodes with one name" "$address:7490" "$twin"
     "$SWARM" create "$named" --capacity "$capacity"
     "$SWARM" put "$named" greeting hello
-    "$SWARM" doctor --etcd "$members" --node "$address:7481" || true
+    doctor="$("$SWARM" doctor --etcd "$members" --node "$address:7481" || true)"
+    echo "$doctor"
+    # Those that etcd knows need not be named.
+    same "the nodes that the doctor has asked" 3 "$(grep -c 'a queue pair works' <<< "$doctor")"
     say "torture with etcd"
     "$SWARM" torture "$named" --seconds 4 --clients 3 --keys 3 --kill-clients
     say "a daemon that nobody reaches hears of an eviction from etcd"
