@@ -5,14 +5,14 @@
 #   SWARM=…/swarm ci/rdma/cluster.sh [ADDRESS] [STEP...]
 #
 # ADDRESS is the device's (10.99.0.1, as in guest.sh); without steps all of them run: static, lone,
-# torture, nodes, evict, etcd.
+# torture, nodes, evict, etcd, device.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 source ci/rdma/lib.sh
 
 address="${1:-10.99.0.1}"
 [[ $# -gt 0 ]] && shift
-steps=" ${*:-static lone torture nodes evict etcd} "
+steps=" ${*:-static lone torture nodes evict etcd device} "
 wants() { [[ "$steps" == *" $1 "* ]]; }
 capacity=64MiB
 file="$work/nodes.toml"
@@ -288,5 +288,21 @@ if wants etcd; then
     same get yes "$("$SWARM" get "$named" after-50)"
     "$SWARM" destroy "$named" --force
     stop_nodes
+fi
+
+if wants device; then
+    # Once nobody was told, and the system waited for the daemon for ever.
+    say "a memory node whose device is removed says so, and ends"
+    memnode removed --listen "$address:7471" --capacity "$capacity" --static "$file"
+    interface="$(ip -o address show to "$address" | awk '{ print $2; exit }')"
+    rdma link delete rxe0 &
+    running+=("$!")
+    status=0
+    wait "$node" || status=$?
+    same "the memory node's exit status" 3 "$status"
+    says "the memory node" "its RDMA device was removed" "$(< "$work/removed.log")"
+    wait "${running[-1]}" || die "the device stays"
+    says "a client" "no RDMA device" "$(fails 1 "$SWARM" doctor)"
+    rdma link add rxe0 type rxe netdev "$interface"
 fi
 say "all is well"

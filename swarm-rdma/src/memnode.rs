@@ -86,6 +86,7 @@ impl MemoryNode {
             connections: HashMap::new(),
             fences: HashMap::new(),
             report,
+            removed: false,
         };
         let words = options.capacity / 8;
         let state = Mutex::new(state);
@@ -149,6 +150,11 @@ impl MemoryNode {
     /// they have posted takes effect here any more. Says how many connections that were.
     pub fn fence(&self, client: ClientId) -> usize {
         self.shared.state().fence(client)
+    }
+
+    /// Whether its device was removed: nobody reaches the memory any more, nor will.
+    pub fn is_removed(&self) -> bool {
+        self.shared.state().removed
     }
 
     /// What there is to report.

@@ -51,6 +51,8 @@ pub(super) struct State {
     /// For each client slot, up to which life it is fenced.
     pub(super) fences: HashMap<u32, u64>,
     pub(super) report: NodeReport,
+    /// The device is gone.
+    pub(super) removed: bool,
 }
 
 /// A connection, and whose it is.
@@ -135,7 +137,11 @@ impl Shared {
                 }
             }
             EventKind::Disconnected | EventKind::DeviceRemoved | EventKind::Failed(_) => {
-                let gone = self.state().connections.remove(&event.key);
+                let mut state = self.state();
+                // Of the device all hear, also who listens and has no connection.
+                state.removed |= event.kind == EventKind::DeviceRemoved;
+                let gone = state.connections.remove(&event.key);
+                drop(state);
                 if let Some(joined) = gone {
                     joined.connection.disconnect();
                 }
