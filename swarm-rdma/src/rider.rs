@@ -7,7 +7,8 @@
 use heapless::Vec as Short;
 use swarm_core::fabric::{Address, MAX_VERBS, Verb};
 
-/// Words of payload that a rider may have; chains with more are posted at once.
+/// Words of payload that a rider may have, and that each of its chains may yield; chains with more are
+/// posted at once.
 const WORDS: usize = 512;
 
 /// Verbs of a rider and the chain that it goes out with.
@@ -45,7 +46,7 @@ impl Rider {
     pub(crate) fn take(&mut self, chain: &[Verb<'_>]) -> bool {
         let length = |verb: &Verb<'_>| match verb {
             Verb::Write { head, tail, .. } => head.len() + tail.len().div_ceil(8),
-            _ => 0,
+            _ => verb.yields(),
         };
         let words: usize = chain.iter().map(length).sum();
         if self.verbs.len() + chain.len() > MAX_VERBS || self.words.len() + words > WORDS {
@@ -113,6 +114,8 @@ mod tests {
         assert!(matches!(together[3], Verb::Read { words: 3, .. }));
         drop(together);
         assert!(!rider.take(&[Verb::Write { at: Address(8), head: &[0; WORDS], tail: &[] }]));
+        // Replies to what it goes out with begin behind its own, at a place of 16 bits.
+        assert!(!rider.take(&[Verb::Read { at: Address(0), words: WORDS + 1 }]));
         rider.clear();
         assert!(rider.is_empty());
     }
