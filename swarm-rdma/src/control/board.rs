@@ -6,7 +6,7 @@
 //! mark behind a fence. So either it sees the mark, or the operation begins behind the look, and comes
 //! across nothing that was retired before. What daemons and clients make of that: [`epochs`](super::epochs).
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ const TIMES: u32 = 20;
 /// How long at most, and when nothing happens.
 const LATER: Duration = Duration::from_millis(100);
 /// For so many answers after the epoch moved on, or memory was wanted, the next question comes soon.
-const ROUNDS: u64 = 30;
+const ROUNDS: u32 = 30;
 /// Who holds the epoch up for so long is looked after.
 const LONG: Duration = Duration::from_secs(2);
 
@@ -56,8 +56,10 @@ struct Shared {
     since: AtomicU64,
     /// Up to which epoch it has asked the others to forget.
     renewed: AtomicU64,
-    /// For how many answers more the next question comes soon.
-    hurry: AtomicU64,
+    /// For how many answers more this client wants the epoch to move on.
+    wanted: AtomicU32,
+    /// For how many answers more somebody does, as far as is known: the epoch moved on.
+    moving: AtomicU32,
     stopping: AtomicBool,
     told: Mutex<Told>,
 }
@@ -79,7 +81,7 @@ impl Shared {
     fn new(record: &PoolRecord, client: &Holder) -> Self {
         let answers = vec![None; record.nodes.len()];
         let told = Told { answers, epoch: 1, renewed: 0, reached: 0, held: None };
-        let (epoch, generation, since, renewed, stopping) = Default::default();
+        let (epoch, generation, since, renewed, stopping, wanted) = Default::default();
         Self {
             record: record.clone(),
             client: client.clone(),
@@ -87,7 +89,8 @@ impl Shared {
             generation,
             since,
             renewed,
-            hurry: AtomicU64::new(ROUNDS),
+            wanted,
+            moving: AtomicU32::new(ROUNDS),
             stopping,
             told: Mutex::new(told),
         }
@@ -123,7 +126,8 @@ impl Shared {
         told.renewed = told.renewed.max(heard.renewed);
         told.answers[node] = Some(heard);
         let verdict = judge(told.epoch, &told.answers, self.record.majority());
-        if verdict == Verdict::MoveOn {
+        // While nobody wants memory back nothing need be said.
+        if verdict == Verdict::MoveOn && self.wanted.load(Ordering::Relaxed) > 0 {
             told.epoch += 1;
         }
         told.held = match (&verdict, told.held) {
@@ -146,7 +150,7 @@ impl Shared {
             self.generation.fetch_add(1, Ordering::Release);
         }
         self.epoch.store(told.epoch, Ordering::Release);
-        self.hurry.store(ROUNDS, Ordering::Relaxed);
+        self.moving.store(ROUNDS, Ordering::Relaxed);
     }
 
     /// Who holds the epoch up for long.
@@ -184,10 +188,9 @@ impl Shared {
                 // operations find out.
                 _ => self.told().answers[node] = None,
             }
-            let hurry = self.hurry.load(Ordering::Relaxed);
-            self.hurry.store(hurry.saturating_sub(1), Ordering::Relaxed);
+            let hurried = [&self.wanted, &self.moving].map(count_down);
             let soon = (took * TIMES).clamp(SOON, LATER);
-            thread::park_timeout(if hurry > 0 { soon } else { LATER });
+            thread::park_timeout(if hurried.contains(&true) { soon } else { LATER });
         }
     }
 
@@ -196,12 +199,20 @@ impl Shared {
             let request = Request::Fence { pool: self.record.id, slot, incarnation };
             Daemons::of(&self.record).tell(&request);
         }
-        if let Some(held) = self.long_held()
+        if self.wanted.load(Ordering::Relaxed) > 0
+            && let Some(held) = self.long_held()
             && (held.slot, held.incarnation) != (self.client.slot, self.client.incarnation)
         {
             undertaker(&held);
         }
     }
+}
+
+/// Whether there was anything to count down from. What is lost when two do so at once matters to no one.
+fn count_down(left: &AtomicU32) -> bool {
+    let now = left.load(Ordering::Relaxed);
+    left.store(now.saturating_sub(1), Ordering::Relaxed);
+    now > 0
 }
 
 impl Keeper {
@@ -320,7 +331,7 @@ impl Board for FarBoard {
 
     /// It is the daemons' answers that move the epoch on; they are asked sooner for a while.
     fn advance(&self) -> u64 {
-        self.shared.hurry.store(ROUNDS, Ordering::Relaxed);
+        self.shared.wanted.store(ROUNDS, Ordering::Relaxed);
         self.epoch()
     }
 }

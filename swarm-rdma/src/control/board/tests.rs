@@ -142,6 +142,7 @@ impl World {
     fn say(&mut self) {
         let Some(client) = self.any() else { return };
         let (node, actor) = (self.rng.usize(..NODES), &self.actors[&client]);
+        actor.board.advance();
         let (client, said) = (actor.client().clone(), actor.board.shared.says());
         self.messages.push(Message::Tell { client, node, said });
     }
