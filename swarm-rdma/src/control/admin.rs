@@ -61,6 +61,15 @@ pub enum Request {
         /// The client.
         client: Holder,
     },
+    /// To take a claim back that too few others granted.
+    GiveBack {
+        /// The pool.
+        pool: Id,
+        /// The slot that was claimed.
+        slot: usize,
+        /// What the claim was made with.
+        token: Id,
+    },
     /// To take note that a client has gone.
     Leave {
         /// The pool.

@@ -233,7 +233,8 @@ impl Fixed {
             if grant(record, asked.map(|(address, _)| *address), &client) {
                 return Ok(client);
             }
-            release(record, &client);
+            let Holder { slot, token, .. } = client;
+            daemons.tell(&Request::GiveBack { pool: record.id, slot, token });
             back_off(attempt);
         }
         Err(Error::Busy { address: self.address() })

@@ -215,6 +215,19 @@ impl<B: Body> Ledger<B> {
         Ok(())
     }
 
+    /// A claim is given back that too few other daemons granted. Another client may have got the same
+    /// slot from those, in the same life or an earlier one: nothing is remembered of this one.
+    ///
+    /// # Errors
+    /// The daemon belongs to another pool.
+    pub fn give_back(&mut self, pool: Id, slot: usize, token: Id) -> Result<(), Refusal> {
+        let member = self.of(pool)?;
+        if member.holders.get(&slot).is_some_and(|holder| holder.token == token) {
+            member.holders.remove(&slot);
+        }
+        Ok(())
+    }
+
     /// A client leaves of its own accord.
     ///
     /// # Errors
@@ -343,6 +356,24 @@ mod tests {
         ledger.claim(pool, holder(0, 6)).expect("it is free again");
         ledger.leave(pool, 0, Id(5)).expect("it belongs to the pool");
         assert_eq!(ledger.holders(), [holder(0, 6)], "a former life cannot let go of the slot");
+    }
+
+    /// Two ask for one slot, both in the same life. One is granted it here, fails elsewhere and gives it
+    /// back; the other one has it from the other daemons, and is alive: it was taken for one that left.
+    #[test]
+    fn who_gives_a_claim_back_has_not_left_for_the_one_that_got_the_slot() {
+        let (mut ledger, pool) = ledger();
+        let elsewhere = Holder { token: Id(77), ..holder(0, 5) };
+        ledger.claim(pool, holder(0, 5)).expect("it is free");
+        ledger.give_back(pool, 0, Id(77)).expect("it belongs to the pool");
+        assert_eq!(ledger.holders(), [holder(0, 5)], "another one's");
+        ledger.give_back(pool, 0, Id(5)).expect("it belongs to the pool");
+        assert!(ledger.holders().is_empty());
+        let said = Said { epoch: 3, renewed: 0, reached: 2 };
+        let heard = ledger.tell(pool, elsewhere.clone(), &said).expect("it has its slot");
+        assert_eq!(heard.left, []);
+        assert_eq!(heard.clients, [Standing { slot: 0, incarnation: 5, reached: 2 }]);
+        assert_eq!(ledger.holders(), [elsewhere]);
     }
 
     #[test]

@@ -151,6 +151,7 @@ fn act<B: Body>(ledger: &mut Ledger<B>, request: Request) -> Reply {
         Request::Release { pool } => done(ledger.release(pool)),
         Request::Claim { pool, client } => done(ledger.claim(pool, client)),
         Request::Admit { pool, client } => done(ledger.admit(pool, client)),
+        Request::GiveBack { pool, slot, token } => done(ledger.give_back(pool, slot, token)),
         Request::Leave { pool, slot, token } => done(ledger.leave(pool, slot, token)),
         Request::Tell { pool, client, said } => match ledger.tell(pool, client, &said) {
             Ok(heard) => Reply::Heard(heard),
