@@ -145,18 +145,24 @@ pub(super) fn judge(epoch: u64, answers: &[Option<Heard>], majority: usize) -> V
     let fenced = |slot| answers.iter().filter_map(move |heard| up_to(&heard.fenced, slot));
     let left = |slot| answers.iter().filter_map(move |heard| up_to(&heard.left, slot)).max();
     for &(slot, _) in answers.iter().flat_map(|heard| &heard.fenced) {
-        let most = fenced(slot).max();
-        let everywhere = fenced(slot).filter(|&up_to| Some(up_to) == most).count() == answers.len();
-        if !everywhere && left(slot) < most {
-            return Verdict::Fence(slot, most.unwrap_or(0));
+        let most = fenced(slot).max().unwrap_or(0);
+        if fenced(slot).filter(|&up_to| up_to == most).count() < answers.len() {
+            return Verdict::Fence(slot, most);
         }
     }
     let clients: Vec<&Standing> = answers.iter().flat_map(|heard| &heard.clients).collect();
     for client in &clients {
-        let gone = Some(client.incarnation) <= fenced(client.slot).max().max(left(client.slot));
+        let (life, left) = (Some(client.incarnation), left(client.slot));
+        if life <= fenced(client.slot).max() || life == left {
+            continue;
+        }
+        if life < left {
+            // A later life had the slot, and whether this one has left or was evicted is not known here.
+            return Verdict::Fence(client.slot, client.incarnation);
+        }
         let same = |it: &&&Standing| (it.slot, it.incarnation) == (client.slot, client.incarnation);
         let reached = clients.iter().filter(same).map(|it| it.reached).max().unwrap_or(0);
-        if !gone && reached < epoch {
+        if reached < epoch {
             return Verdict::Held(Standing { reached, ..**client });
         }
     }
@@ -215,6 +221,21 @@ mod tests {
         assert_eq!(judge(5, &[left.clone(), lists, None], 2), Verdict::MoveOn);
         let next = heard(5, &[client(1, 3, 0)]);
         assert_eq!(judge(5, &[left, next, None], 2), Verdict::Held(client(1, 3, 0)));
+    }
+
+    /// A client was evicted, but for one daemon that did not hear of it; the next one in its slot has come and
+    /// left since. That one's word was taken for both, and the former was still at work at that daemon.
+    #[test]
+    fn who_has_left_does_not_speak_for_a_former_life() {
+        let left = vec![(1, 9)];
+        let knows = Heard { epoch: 5, fenced: vec![(1, 8)], left, ..Heard::default() };
+        let lists = heard(5, &[client(1, 8, 3)]);
+        let answers = [Some(knows.clone()), Some(knows.clone()), lists.clone()];
+        assert_eq!(judge(5, &answers, 2), Verdict::Fence(1, 8));
+        let unfenced = Heard { fenced: Vec::new(), ..knows.clone() };
+        assert_eq!(judge(5, &[Some(unfenced), None, lists], 2), Verdict::Fence(1, 8));
+        let fenced = Some(Heard { left: Vec::new(), ..knows.clone() });
+        assert_eq!(judge(5, &[Some(knows), fenced, None], 2), Verdict::MoveOn);
     }
 
     #[test]
