@@ -52,7 +52,8 @@ pub struct Heard {
     pub epoch: u64,
     /// Up to which epoch whoever hears of one forgets what it remembers of places.
     pub renewed: u64,
-    /// The clients that it knows of.
+    /// The clients that have told it of themselves. Who holds a slot there and has not is not at work: a
+    /// claim may have been late, or its client killed.
     pub clients: Vec<Standing>,
     /// Up to which life each slot's clients are fenced there.
     pub fenced: Vec<(usize, u64)>,
@@ -100,10 +101,16 @@ impl Epochs {
         self.epoch
     }
 
+    /// How far a client is, as it has told.
+    fn told(&self, slot: usize, incarnation: u64) -> Option<Standing> {
+        let &(whose, reached) = self.reached.get(&slot)?;
+        (whose == incarnation).then_some(Standing { slot, incarnation, reached })
+    }
+
     /// How far a client is.
     pub(super) fn standing(&self, slot: usize, incarnation: u64) -> Standing {
-        let known = self.reached.get(&slot).filter(|(whose, _)| *whose == incarnation);
-        Standing { slot, incarnation, reached: known.map_or(0, |(_, reached)| *reached) }
+        let nothing = Standing { slot, incarnation, reached: 0 };
+        self.told(slot, incarnation).unwrap_or(nothing)
     }
 
     /// What there is to answer, with these clients and these fences.
@@ -115,7 +122,7 @@ impl Epochs {
         Heard {
             epoch: self.epoch,
             renewed: self.renewed,
-            clients: clients.map(|(slot, incarnation)| self.standing(slot, incarnation)).collect(),
+            clients: clients.filter_map(|(slot, life)| self.told(slot, life)).collect(),
             fenced: fenced.iter().map(|(&slot, &up_to)| (slot, up_to)).collect(),
             left: self.left.iter().map(|(&slot, &up_to)| (slot, up_to)).collect(),
         }
@@ -249,7 +256,12 @@ mod tests {
         epochs.hear(3, 7, &said(5, 5));
         assert_eq!(epochs.standing(3, 8).reached, 0, "another life's word");
         epochs.leave(3, 8);
-        let heard = epochs.answer([(3, 9)].into_iter(), &BTreeMap::from([(3, 7)]));
+        let answer = |epochs: &Epochs| {
+            epochs.answer([(2, 4), (3, 9)].into_iter(), &BTreeMap::from([(3, 7)]))
+        };
+        assert_eq!(answer(&epochs).clients, [], "they hold slots, and have told nothing");
+        epochs.hear(3, 9, &said(5, 0));
+        let heard = answer(&epochs);
         assert_eq!(heard.clients, [client(3, 9, 0)]);
         assert_eq!((heard.fenced, heard.left), (vec![(3, 7)], vec![(3, 8)]));
     }

@@ -227,8 +227,9 @@ impl World {
 
     fn renew(&mut self) {
         let Some(client) = self.any() else { return };
-        let generations = self.actors.iter().map(|(&it, actor)| (it, actor.board.generation()));
-        let generations = generations.collect();
+        // Who has not begun remembers nothing.
+        let begun = self.actors.iter().filter(|(_, actor)| actor.has_begun);
+        let generations = begun.map(|(&it, actor)| (it, actor.board.generation())).collect();
         let actor = self.actors.get_mut(&client).expect("it is there");
         if actor.has_begun {
             actor.board.renew();
