@@ -177,20 +177,25 @@ impl Shared {
             let asked = Instant::now();
             let answer = Line::ask(&mut line, address, &request);
             let took = asked.elapsed();
-            match answer {
+            let answers = match answer {
                 Ok(Reply::Heard(answer)) => {
                     let verdict = self.hears(node, answer);
                     // Nobody waits for more than the first ones.
                     let _ = heard.send(node);
                     self.act(&verdict, undertaker);
+                    true
                 }
                 // It is asked again: it may have been stopped, or this client was evicted, which its
                 // operations find out.
-                _ => self.told().answers[node] = None,
-            }
-            let hurried = [&self.wanted, &self.moving].map(count_down);
+                _ => {
+                    self.told().answers[node] = None;
+                    false
+                }
+            };
+            // Who does not answer is asked by a new connection each time.
+            let hurried = answers & [&self.wanted, &self.moving].map(count_down).contains(&true);
             let soon = (took * TIMES).clamp(SOON, LATER);
-            thread::park_timeout(if hurried.contains(&true) { soon } else { LATER });
+            thread::park_timeout(if hurried { soon } else { LATER });
         }
     }
 

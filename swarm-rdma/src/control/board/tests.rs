@@ -270,3 +270,26 @@ fn nobody_is_more_than_one_epoch_behind() {
     println!("{epochs} epochs in {SCHEDULES} schedules");
     assert!(epochs > 5 * SCHEDULES, "{epochs}: they go on");
 }
+
+/// A daemon that was started again refuses every client; those that wanted memory made hundreds of
+/// connections a second to it.
+#[test]
+fn who_does_not_answer_is_asked_now_and_then() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let mut world = World::new(0);
+    world.record.nodes[0].address = listener.local_addr().expect("it listens");
+    let client = Holder { slot: 0, incarnation: 1, token: Id(1), label: String::new() };
+    let shared = Arc::new(Shared::new(&world.record, &client));
+    shared.wanted.store(u32::MAX, Ordering::Relaxed);
+    let theirs = Arc::clone(&shared);
+    let undertaker: Undertaker = Box::new(|_| ());
+    let line = thread::spawn(move || theirs.talk(0, &mpsc::channel().0, &undertaker));
+    let began = Instant::now();
+    for _ in 0..4 {
+        drop(listener.accept());
+    }
+    assert!(began.elapsed() >= 2 * LATER, "{:?}", began.elapsed());
+    shared.stopping.store(true, Ordering::Relaxed);
+    drop(listener);
+    line.join().expect("it ends");
+}
