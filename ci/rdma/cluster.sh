@@ -128,11 +128,14 @@ if wants static; then
 
     say "bench"
     "$SWARM" bench "$pool" --keys 500 --ops 3000 --clients 2 --workload b
-    say "a pool that is written over again and again"
+    say "a pool that is written over again and again, while another client waits for lines"
     "$SWARM" destroy --force "$pool" > /dev/null
     "$SWARM" create "$pool" --capacity 8MiB
-    "$SWARM" bench "$pool" --keys 200 --value-size 4096 --ops 6000 --clients 2 --workload a
+    stays "$pool"
+    "$SWARM" bench "$pool" --keys 200 --value-size 4096 --ops 5000 --clients 2 --workload a
     "$SWARM" info "$pool"
+    exec 7>&-
+    wait "$client" || die "the client that waited ended with $?: $(cat "$work/import.log")"
     fresh --max-clients 2
     says "too many clients" "client slots" \
         "$(fails 3 "$SWARM" bench "$pool" --clients 3 --keys 10 --ops 100)"

@@ -228,6 +228,10 @@ impl<F: Fabric> Fabric for Counting<F> {
         CountedCompletion { inner: self.inner.post(node, chain), counting: self, depth }
     }
 
+    fn drain(&self) {
+        self.inner.drain();
+    }
+
     #[inline(always)]
     fn post_aside(&self, node: NodeId, chain: &[Verb<'_>]) {
         self.posted(chain);

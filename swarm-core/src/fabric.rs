@@ -156,6 +156,10 @@ pub trait Fabric {
         drop(self.post(node, chain));
     }
 
+    /// Posts what waits for a next chain, and waits until nothing is under way, though not for ever.
+    /// Where memory is near there is nothing to do.
+    fn drain(&self) {}
+
     /// Says that words of `node` will be READ soon, where memory is near. Has no effect but time.
     #[inline(always)]
     fn expect(&self, _node: NodeId, _at: Address, _words: usize) {}

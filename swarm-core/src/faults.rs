@@ -145,6 +145,10 @@ impl<F: Fabric, S: Switches> Fabric for Faulty<F, S> {
         }
     }
 
+    fn drain(&self) {
+        self.inner.drain();
+    }
+
     #[inline]
     fn post_aside(&self, node: NodeId, chain: &[Verb<'_>]) {
         if self.switches.state(node) == SwitchState::Up {

@@ -88,6 +88,10 @@ impl<F: Fabric, C: Clock> Fabric for Delayed<F, C> {
         DelayedCompletion { inner: self.inner.post(node, chain), clock: &self.clock, due }
     }
 
+    fn drain(&self) {
+        self.inner.drain();
+    }
+
     #[inline]
     fn post_aside(&self, node: NodeId, chain: &[Verb<'_>]) {
         self.inner.post_aside(node, chain);

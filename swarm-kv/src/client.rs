@@ -179,10 +179,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         self
     }
 
-    /// Leaves the board, if all that this client has posted is over once `drain` was called.
-    #[cfg(feature = "rdma")]
-    pub(crate) fn rest(&self, drain: impl FnOnce(&F) -> bool) {
-        drain(self.group.fabric().inner());
+    /// For a client that does nothing for a while. Behind RDMA cards the last operations leave chains
+    /// behind that go out with the next ones, and until those are over, what others retire is not used
+    /// again: posts them, and waits until they are, half a second at most. Else it does nothing.
+    pub fn rest(&self) {
+        self.group.fabric().drain();
         if let Some(presence) = &self.presence {
             presence.settle(self.group.fabric());
         }

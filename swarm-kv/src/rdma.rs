@@ -147,13 +147,6 @@ impl<P: Protocol> Client<P> {
         &self.seat
     }
 
-    /// For a client that does nothing for a while: posts what its last operation left for the next one
-    /// to take along, and waits until that is over. Until then what others retire is not used again.
-    /// Half a second at most.
-    pub fn rest(&self) {
-        self.client.rest(|fabric| fabric.drain());
-    }
-
     /// How the client stands with each node, and why it has no connection where it has none.
     pub fn nodes(&self) -> Vec<NodeStatus> {
         self.client.group.fabric().inner().status()

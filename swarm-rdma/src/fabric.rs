@@ -90,21 +90,6 @@ impl RdmaFabric {
         self.chains.replace(self.chains.get() + 1)
     }
 
-    /// Posts what waits, and waits until all chains have ended; not for ever. Whether they have.
-    pub fn drain(&self) -> bool {
-        self.flush();
-        let deadline = Instant::now() + DRAIN;
-        while self.links.iter().any(Link::is_busy) {
-            if Instant::now() >= deadline {
-                return false;
-            }
-            if !self.progress() {
-                thread::yield_now();
-            }
-        }
-        true
-    }
-
     fn count(&self, change: impl FnOnce(&mut Counters)) {
         let mut counters = self.counters.get();
         change(&mut counters);
@@ -187,6 +172,17 @@ impl Fabric for RdmaFabric {
             }
         }
         drop(self.post(node, chain));
+    }
+
+    /// Waits for half a second at most.
+    fn drain(&self) {
+        self.flush();
+        let deadline = Instant::now() + DRAIN;
+        while self.links.iter().any(Link::is_busy) && Instant::now() < deadline {
+            if !self.progress() {
+                thread::yield_now();
+            }
+        }
     }
 
     #[inline]

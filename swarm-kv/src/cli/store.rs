@@ -39,6 +39,8 @@ pub(crate) trait Store {
         each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<(), Error>;
     async fn usage(&self) -> Result<Usage, Error>;
+    /// There will be no operation for a while.
+    fn rest(&self);
     /// What all operations so far cost.
     fn counters(&self) -> Counters;
     /// What the operation that ended last cost.
@@ -79,6 +81,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Store for Client<F, C, P> {
 
     async fn usage(&self) -> Result<Usage, Error> {
         self.usage().await
+    }
+
+    fn rest(&self) {
+        self.rest();
     }
 
     fn counters(&self) -> Counters {

@@ -88,8 +88,12 @@ impl<R: Read> Task for Import<R> {
             }
             batch.keys.insert(next.0.clone());
             batch.pairs.push(next);
-            if batch.pairs.len() == BATCH || !self.input.buffer().contains(&b'\n') {
+            let waits = !self.input.buffer().contains(&b'\n');
+            if batch.pairs.len() == BATCH || waits {
                 stored += batch.put(store, stored)?;
+            }
+            if waits {
+                store.rest();
             }
         }
     }
