@@ -11,7 +11,7 @@ use crate::control::{Body, Id, Ledger, NodeEntry, PoolWishes};
 
 const NODES: usize = 3;
 const SLOTS: usize = 3;
-const SCHEDULES: u64 = 600;
+const SCHEDULES: u64 = 100;
 const STEPS: usize = 2000;
 
 /// Memory that is made up.
