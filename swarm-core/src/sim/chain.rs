@@ -2,7 +2,6 @@
 
 use core::ops::Range;
 use std::boxed::Box;
-use std::collections::BTreeMap;
 use std::vec::Vec;
 
 use fastrand::Rng;
@@ -20,38 +19,39 @@ type Page = Box<[u64; PAGE]>;
 pub(super) struct Memory {
     pages: Vec<Option<Page>>,
     limit: u64,
-    /// Words that are nobody's, and the clients that may use them again.
-    forbidden: BTreeMap<u64, usize>,
+    /// Of each word that is nobody's, the client that may use it again.
+    forbidden: Vec<Option<u8>>,
     /// Sum of a hash for each word that is not zero.
     print: u64,
 }
 
 impl Memory {
     pub(super) fn new(limit: u64) -> Self {
-        Self { pages: Vec::new(), limit, forbidden: BTreeMap::new(), print: 0 }
+        Self { pages: Vec::new(), limit, forbidden: Vec::new(), print: 0 }
     }
 
     /// Words that nobody may touch any more but by `next`'s WRITE, or that are somebody's again.
     pub(super) fn forbid(&mut self, words: Range<u64>, next: Option<usize>) {
-        for word in words {
-            match next {
-                Some(client) => self.forbidden.insert(word, client),
-                None => self.forbidden.remove(&word),
-            };
+        let words = words.start as usize..words.end as usize;
+        if self.forbidden.len() < words.end {
+            self.forbidden.resize(words.end, None);
         }
+        let next = next.map(|client| u8::try_from(client).expect("few clients"));
+        self.forbidden[words].fill(next);
     }
 
     /// Words that anybody may touch.
     pub(super) fn permit(&mut self, words: Range<u64>) {
-        self.forbidden.retain(|word, _| !words.contains(word));
+        let end = self.forbidden.len();
+        self.forbidden[(words.start as usize).min(end)..(words.end as usize).min(end)].fill(None);
     }
 
     /// A verb that begins at `at` touches a word. (A READ of a value whose length is not known may
     /// reach into what lies behind it, and makes nothing of that.) Who is to use memory next may
     /// look at it.
     fn meet(&self, at: Address, reader: Option<usize>) {
-        let next = self.forbidden.get(&at.0);
-        let may = next.is_none_or(|next| reader == Some(*next));
+        let next = self.forbidden.get(at.0 as usize).copied().flatten();
+        let may = next.is_none_or(|next| reader == Some(next.into()));
         assert!(may, "a verb meets memory that is nobody's: {at:?}");
     }
 
