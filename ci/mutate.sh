@@ -45,16 +45,25 @@ copy() {
 
 # Schedules by the thousand are played by what is optimised; of all else the build costs most.
 level() { if [[ $1 == *_sim ]]; then echo 1; else echo 0; fi; }
+# With a mutation the store's schedules fail soon, as a rule: there the build of the store, which is
+# generic, costs most. Without one they are played to their end.
+store=0
 # `lib` stands for the unit tests.
 target() { if [[ $1 == lib ]]; then echo --lib; else echo "--test $1"; fi; }
-# cargo test for crate $1 and its test $2.
+# cargo test for crate $1, optimised as $2 says, of the targets that follow.
+optimised() {
+    local crate="$1" level="$2"
+    shift 2
+    (cd "$tree" && CARGO_PROFILE_PROVE_OPT_LEVEL="$level" \
+        ${within:+timeout "$within"} cargo test --quiet --profile prove --no-default-features \
+        --config "profile.prove.package.swarm-kv.opt-level=$store" -p "swarm-$crate" "$@")
+}
+# The same for test $2 of crate $1.
 # shellcheck disable=SC2046 # the target is two words
 tests() {
     local crate="$1" test="$2"
     shift 2
-    (cd "$tree" && CARGO_PROFILE_PROVE_OPT_LEVEL="$(level "$test")" \
-        ${within:+timeout "$within"} cargo test --quiet --profile prove --no-default-features \
-        -p "swarm-$crate" $(target "$test") "$@")
+    optimised "$crate" "$(level "$test")" $(target "$test") "$@"
 }
 build() { tests "$1" "$2" --no-run; }
 # Runs test $2 of crate $1 with $3 schedules; of its functions only those with $4 in their names.
@@ -65,8 +74,9 @@ field() { sed -n "/^diff /q; s/^$1: //p" "$2"; }
 
 # Check number $1 passes without any mutation.
 sound() {
-    local crate test at=$SECONDS
+    local crate test at=$SECONDS store
     read -r crate test <<< "${checks[$1]}"
+    store=$(level "$test")
     if ! build "$crate" "$test" > "$log" 2>&1 || ! check "$crate" "$test" "$(budget "$crate")" > "$log" 2>&1; then
         tail -40 "$log"
         echo "FAILED: $crate $test, with no mutation at all" >&2
@@ -181,11 +191,17 @@ rm -rf "$scratch/taken" "$scratch"/*.log
 mkdir "$scratch/taken"
 : > "$scratch/caught" > "$scratch/bad"
 for ((worker = 0; worker < workers; worker++)); do copy "$scratch/tree-$worker"; done
+# All that are built alike at once.
 (
     as_worker 0
+    declare -A alike
     for check in "${checks[@]}"; do
         read -r crate test <<< "$check"
-        build "$crate" "$test"
+        alike["$crate $(level "$test")"]+=" $(target "$test")"
+    done
+    for group in "${!alike[@]}"; do
+        # shellcheck disable=SC2086 # both are lists of words
+        optimised $group ${alike[$group]} --no-run
     done
 )
 # What is built incrementally is of use at its own place only.

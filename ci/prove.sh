@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The long version of what .ci/run checks in a few minutes: all schedules, mutations, fuzzing.
 #
-#   ci/prove.sh [MILLIONS]      random schedules in all, in millions (10: two to three hours on two cores)
+#   ci/prove.sh [MILLIONS]      random schedules in all, in millions (10: about an hour and a half on two cores)
 #   SWARM_FIRST=N ci/prove.sh   from schedule N on, so that another run plays others
 #   SWARM_REHEARSE=1 ci/prove.sh   every part with next to nothing to do, to see that all of it works
 set -euo pipefail
@@ -20,8 +20,8 @@ unset SWARM_SEED SWARM_SCHEDULES SWARM_SURPRISES SWARM_EXPLORED SWARM_ADVERSARIE
 began=$SECONDS
 parts=()
 # A register's schedule is the cheapest and a store's the dearest. Registers have two protocols.
-register=$((millions * 200000)) cell=$((millions * 400000)) store=$((millions * 100000))
-explored=2000000 explored_store=200000 adversaries=100000 mutated=100000 fuzzed=600 tortured=60
+register=$((millions * 200000)) cell=$((millions * 440000)) store=$((millions * 80000))
+explored=2000000 explored_store=200000 adversaries=100000 mutated=100000 fuzzed=120 tortured=60
 mutations=()
 if [[ -n "${SWARM_REHEARSE:-}" ]]; then
     register=400 cell=500 store=20

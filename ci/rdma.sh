@@ -2,9 +2,16 @@
 # What must hold of swarm-rdma, and of the command line with it: lints, documents, and tests on real
 # queue pairs, in a guest that has a Soft-RoCE device. Installs what it needs from Debian packages, as
 # root. Not here, as it takes long: ci/rdma/four-guests.sh and ci/rdma/dax.sh.
+#
+#   ci/rdma.sh              all of it
+#   ci/rdma.sh --prepare    only installs and builds what it needs
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+if [[ $# -gt 1 || "${1:---prepare}" != --prepare ]]; then
+    echo "usage: ci/rdma.sh [--prepare]" >&2
+    exit 2
+fi
 ci/rdma/guest.sh --install
 
 scratch="$(mktemp -d)"
@@ -26,6 +33,7 @@ mapfile -t tests < <(sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' "$scratch/buil
     echo "rdma.sh: of swarm-rdma's tests only ${#tests[@]} were built" >&2
     exit 1
 }
+[[ $# -eq 0 ]] || exit 0
 strip -o "$scratch/swarm" "${CARGO_TARGET_DIR:-target}/debug/swarm"
 
 lint() {
