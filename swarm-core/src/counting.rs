@@ -205,7 +205,10 @@ impl<F: Fabric> Fabric for Counting<F> {
     where
         Self: 'f;
 
-    const NEAR: bool = F::NEAR;
+    #[inline(always)]
+    fn is_near(&self) -> bool {
+        self.inner.is_near()
+    }
 
     #[inline]
     fn nodes(&self) -> usize {

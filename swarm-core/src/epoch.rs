@@ -222,7 +222,7 @@ impl<B: Board + ?Sized> Presence<B> {
     pub fn leave<F: Fabric>(&self, Visit(which): Visit, fabric: &F) {
         let group = self.group(which);
         group.count.set(group.count.get() - 1);
-        if !F::NEAR {
+        if !fabric.is_near() {
             group.before.set(fabric.posted());
         }
         self.settle(fabric);
@@ -262,7 +262,7 @@ impl<B: Board + ?Sized> Presence<B> {
 fn is_over<F: Fabric>(group: &Visits, fabric: &F) -> bool {
     group.epoch.get() != 0
         && group.count.get() == 0
-        && (F::NEAR || fabric.oldest_under_way() >= group.before.get())
+        && (fabric.is_near() || fabric.oldest_under_way() >= group.before.get())
 }
 
 #[cfg(test)]

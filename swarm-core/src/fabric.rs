@@ -138,8 +138,12 @@ pub trait Fabric {
     where
         Self: 'f;
 
-    /// Whether memory is near: a chain is done, and its completion ready, when `post` returns.
-    const NEAR: bool = false;
+    /// Whether memory is near: a chain is done, and its completion ready, when `post` returns. It is so
+    /// for all of a fabric's life, or never.
+    #[inline(always)]
+    fn is_near(&self) -> bool {
+        false
+    }
 
     /// How many nodes there are: 1, 3, 5 or 7.
     fn nodes(&self) -> usize;

@@ -112,7 +112,7 @@ pub(crate) fn post_write<'f, F: Fabric, C: Clock>(
 /// A frozen slot is not raised. Where memory is near, the READ costs next to nothing.
 #[inline(always)]
 pub(crate) fn tells<F: Fabric, C: Clock>(group: &Group<F, C>, own: Stamp) -> bool {
-    !F::NEAR && group.slots() == 1 && own != Stamp::EMPTY && !own.is_frozen()
+    !group.fabric().is_near() && group.slots() == 1 && own != Stamp::EMPTY && !own.is_frozen()
 }
 
 /// Posts the chain of one write at one node where the CAS [`tells`]: WRITE the buffer, CAS the slot.

@@ -47,7 +47,7 @@ pub(crate) fn read<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &Register,
 ) -> Option<Result<Value<'f, F>, Look<F::Reply<'f>>>> {
-    if !F::NEAR {
+    if !group.fabric().is_near() {
         return None;
     }
     let home = register.home();
@@ -80,7 +80,7 @@ pub(crate) fn write<F: Fabric, C: Clock>(
     register: &mut Register,
     writes: Writes<'_>,
 ) -> Option<NodeSet> {
-    if !F::NEAR {
+    if !group.fabric().is_near() {
         return None;
     }
     let voters = group.preferred(register.home());

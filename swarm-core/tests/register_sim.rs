@@ -146,13 +146,9 @@ fn play<P: Protocol + 'static>(plan: &Plan, conduct: &Conduct) -> Result<Shown, 
         let near = rng.f64() < plan.near;
         let (clock, turns) = (sim.clock(id), sim.fabric(id));
         let with = (Rng::with_seed(rng.u64(..)), (*plan, conduct.clone()), shown.clone());
-        if near {
-            let client = plan.client(id, (sim.near(id), clock), &recorder);
-            sim.spawn(id, operate::<P, _>(client, turns, with));
-        } else {
-            let client = plan.client(id, (sim.fabric(id), clock), &recorder);
-            sim.spawn(id, operate::<P, _>(client, turns, with));
-        }
+        let fabric = if near { sim.near(id) } else { sim.fabric(id) };
+        let client = plan.client(id, (fabric, clock), &recorder);
+        sim.spawn(id, operate::<P, _>(client, turns, with));
     }
     let mut result = match sim.run(STEPS) {
         Outcome::Done => Ok(()),

@@ -18,8 +18,6 @@ use std::rc::Rc;
 use board::{Notes, Seat, Works};
 use fastrand::Rng;
 use store_sim_common::{GaveUp, Line, Polls, Story, format};
-use swarm_core::epoch::Board;
-use swarm_core::fabric::Fabric;
 use swarm_core::geometry::Geometry;
 use swarm_core::history::{BUDGET, Call, Recorder, check};
 use swarm_core::sim::dropped_after;
@@ -178,15 +176,10 @@ impl Drop for Stage {
 }
 
 impl Stage {
-    fn story<F: Fabric<Board = Box<dyn Board>>>(
-        &self,
-        id: usize,
-        slot: usize,
-        inner: F,
-    ) -> Story<F> {
+    fn story(&self, id: usize, slot: usize, inner: SimFabric) -> Story {
         let incarnation = self.incarnations.replace(self.incarnations.get() + 1);
         let line = Line { inner, hung_up: Rc::clone(&self.hung_up) };
-        let connection = (line, self.sim.clock(id));
+        let connection = (line, Rc::new(self.sim.clock(id)) as _);
         let deadline = if self.breaks { 50_000_000 } else { u64::MAX / 4 };
         let (late, geometry) = (self.plan.late, self.plan.geometry);
         let who = (id, slot, incarnation);
@@ -219,12 +212,7 @@ impl Stage {
     }
 
     /// A client at work.
-    fn enter<F: Fabric<Board = Box<dyn Board>> + Clone + 'static>(
-        &mut self,
-        id: usize,
-        fabric: F,
-        rng: &mut Rng,
-    ) {
+    fn enter(&mut self, id: usize, fabric: SimFabric, rng: &mut Rng) {
         let plan = self.plan;
         let may_fail = self.breaks;
         let story = Rc::new(self.story(id, id, fabric));
@@ -269,8 +257,8 @@ impl Stage {
 }
 
 /// What one task of a client does.
-async fn operate<F: Fabric>(
-    story: &Story<F>,
+async fn operate(
+    story: &Story,
     turns: &SimFabric,
     rng: &mut Rng,
     (plan, conduct): (Plan, &Conduct),
@@ -328,13 +316,9 @@ fn play(plan: &Plan, conduct: &Conduct) -> Result<Shown, String> {
     stage.sim.set_chaos(chaos);
     for id in 0..plan.setup.clients - 1 {
         stage.sim.set_clock(id, rng.i64(-plan.skew..=plan.skew), 0);
-        if rng.f64() < plan.near {
-            let fabric = stage.sim.near(id);
-            stage.enter(id, fabric, &mut rng);
-        } else {
-            let fabric = stage.sim.fabric(id);
-            stage.enter(id, fabric, &mut rng);
-        }
+        let near = rng.f64() < plan.near;
+        let fabric = if near { stage.sim.near(id) } else { stage.sim.fabric(id) };
+        stage.enter(id, fabric, &mut rng);
     }
     result = result.and_then(|()| stage.run("the play"));
     result = result.and_then(|()| stage.last_look(&mut rng));

@@ -13,7 +13,6 @@ use std::rc::Rc;
 
 use fastrand::Rng;
 use store_sim_common::{GaveUp, Line, Polls, Story, format};
-use swarm_core::fabric::Fabric;
 use swarm_core::geometry::Geometry;
 use swarm_core::history::{BUDGET, Call, Recorder, check};
 use swarm_core::sim::seeds::seeds;
@@ -175,10 +174,10 @@ impl Drop for Stage {
 }
 
 impl Stage {
-    fn story<F: Fabric>(&self, id: usize, slot: usize, inner: F) -> Story<F> {
+    fn story(&self, id: usize, slot: usize, inner: SimFabric) -> Story {
         let incarnation = self.incarnations.replace(self.incarnations.get() + 1);
         let line = Line { inner, hung_up: Rc::clone(&self.hung_up) };
-        let connection = (line, self.sim.clock(id));
+        let connection = (line, Rc::new(self.sim.clock(id)) as _);
         let patience = self.plan.patience(self.breaks);
         let plan = &self.plan;
         Story::new(connection, plan.geometry, (id, slot, incarnation), patience, &self.recorder)
@@ -211,11 +210,11 @@ impl Stage {
     }
 
     /// A client at work: `at_once` tasks of one, or one that comes back.
-    fn enter<F: Fabric + Clone + 'static>(&mut self, id: usize, fabric: F, rng: &mut Rng) {
+    fn enter(&mut self, id: usize, fabric: SimFabric, rng: &mut Rng) {
         let plan = self.plan;
         let may_fail = self.breaks;
         if plan.lives > 1 {
-            let lives: Vec<Story<F>> =
+            let lives: Vec<Story> =
                 (0..plan.lives).map(|_| self.story(id, id, fabric.clone())).collect();
             let (turns, mut rng) = (self.sim.fabric(id), Rng::with_seed(rng.u64(..)));
             let (conduct, moves) = (self.conduct.clone(), Rc::clone(&self.moves));
@@ -259,8 +258,8 @@ impl Stage {
 }
 
 /// What one task of a client does.
-async fn operate<F: Fabric>(
-    story: &Story<F>,
+async fn operate(
+    story: &Story,
     turns: &SimFabric,
     rng: &mut Rng,
     (plan, conduct): (Plan, &Conduct),
@@ -306,13 +305,9 @@ fn play(plan: &Plan, conduct: &Conduct) -> Result<Shown, String> {
     stage.sim.set_chaos(chaos);
     for id in 0..plan.setup.clients - 1 {
         stage.sim.set_clock(id, rng.i64(-plan.skew..=plan.skew), rng.i64(-plan.drift..=plan.drift));
-        if rng.f64() < plan.near {
-            let fabric = stage.sim.near(id);
-            stage.enter(id, fabric, &mut rng);
-        } else {
-            let fabric = stage.sim.fabric(id);
-            stage.enter(id, fabric, &mut rng);
-        }
+        let near = rng.f64() < plan.near;
+        let fabric = if near { stage.sim.near(id) } else { stage.sim.fabric(id) };
+        stage.enter(id, fabric, &mut rng);
     }
     result = result.and_then(|()| stage.run("the play"));
     result = result.and_then(|()| stage.last_look(&mut rng));

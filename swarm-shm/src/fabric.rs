@@ -46,7 +46,10 @@ impl Fabric for ShmFabric {
     type Reply<'f> = Reply<'f>;
     type Completion<'f> = Ready<Result<Reply<'f>, NodeDown>>;
 
-    const NEAR: bool = true;
+    #[inline(always)]
+    fn is_near(&self) -> bool {
+        true
+    }
 
     #[inline(always)]
     fn nodes(&self) -> usize {

@@ -69,7 +69,7 @@ impl Clock for LoneClock {
     }
 }
 
-impl<C: Clock> Clock for Rc<C> {
+impl<C: Clock + ?Sized> Clock for Rc<C> {
     fn now(&self) -> u64 {
         (**self).now()
     }

@@ -21,6 +21,9 @@ use crate::fabric::{Fabric, NodeDown, NodeId, Verb};
 pub struct SimFabric {
     pub(super) world: Rc<RefCell<World>>,
     pub(super) client: usize,
+    /// Whether a chain is done when it was posted. Meanwhile chains of other clients go on, word by
+    /// word.
+    pub(super) near: bool,
 }
 
 impl SimFabric {
@@ -103,6 +106,10 @@ impl Fabric for SimFabric {
     type Reply<'f> = Vec<u64>;
     type Completion<'f> = SimCompletion<'f>;
 
+    fn is_near(&self) -> bool {
+        self.near
+    }
+
     fn nodes(&self) -> usize {
         self.world.borrow().nodes()
     }
@@ -116,39 +123,12 @@ impl Fabric for SimFabric {
     }
 
     fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> SimCompletion<'f> {
-        let chain = self.world.borrow_mut().post(self.client, node, chain);
+        let mut world = self.world.borrow_mut();
+        let chain = world.post(self.client, node, chain);
+        if self.near {
+            world.go_on_until_over(self.client, node);
+        }
         SimCompletion { fabric: self, chain: Some(chain) }
-    }
-}
-
-/// The same connections where memory is near: a chain is done when it was posted. Meanwhile chains
-/// of other clients go on, word by word.
-#[derive(Clone, Debug)]
-pub struct NearFabric(pub(super) SimFabric);
-
-impl Fabric for NearFabric {
-    type Board = Box<dyn Board>;
-    type Reply<'f> = Vec<u64>;
-    type Completion<'f> = SimCompletion<'f>;
-
-    const NEAR: bool = true;
-
-    fn nodes(&self) -> usize {
-        self.0.nodes()
-    }
-
-    fn posted(&self) -> u64 {
-        self.0.posted()
-    }
-
-    fn oldest_under_way(&self) -> u64 {
-        self.0.oldest_under_way()
-    }
-
-    fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> SimCompletion<'f> {
-        let posted = self.0.post(node, chain);
-        self.0.world.borrow_mut().go_on_until_over(self.0.client, node);
-        posted
     }
 }
 

@@ -10,7 +10,7 @@
 //! | --- | --- |
 //! | `chain` | verbs, word by word |
 //! | `world` | nodes' memories, chains on their way, completions, time |
-//! | `fabric` | a client's view: [`SimFabric`], [`NearFabric`], [`SimClock`] |
+//! | `fabric` | a client's view: [`SimFabric`], [`SimClock`] |
 //! | `scheduler` | who is next: weighted actors, or priorities with a few changes |
 //! | `chaos` | nodes that crash and freeze, connections that break, clients that die |
 //! | `directed` | stories played step by step |
@@ -42,7 +42,7 @@ mod world;
 
 pub use chaos::Chaos;
 pub use drops::dropped_after;
-pub use fabric::{NearFabric, SimClock, SimCompletion, SimFabric};
+pub use fabric::{SimClock, SimCompletion, SimFabric};
 pub use scheduler::{Outcome, Policy, Setup, Sim};
 pub use script::{Conduct, Script};
 pub use trace::{Step, Trace, WordStep};

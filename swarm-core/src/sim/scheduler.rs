@@ -16,7 +16,7 @@ use std::vec::Vec;
 use fastrand::Rng;
 
 use super::chaos::Chaos;
-use super::fabric::{NearFabric, SimClock, SimFabric};
+use super::fabric::{SimClock, SimFabric};
 use super::script::{Conduct, Decision, Following, Script};
 use super::trace::Trace;
 use super::world::{NodeState, World};
@@ -179,12 +179,12 @@ impl Sim {
 
     /// A client's connections.
     pub fn fabric(&self, client: usize) -> SimFabric {
-        SimFabric { world: Rc::clone(&self.world), client }
+        SimFabric { world: Rc::clone(&self.world), client, near: false }
     }
 
     /// A client's connections, for one whose processor loads and stores the nodes' memory itself.
-    pub fn near(&self, client: usize) -> NearFabric {
-        NearFabric(self.fabric(client))
+    pub fn near(&self, client: usize) -> SimFabric {
+        SimFabric { near: true, ..self.fabric(client) }
     }
 
     /// A client's clock.

@@ -17,7 +17,7 @@ use swarm_core::fabric::NodeId;
 use swarm_core::geometry::Geometry;
 use swarm_core::history::{Answer, BUDGET, Call, Recorder, check};
 use swarm_core::sim::explore::LoneClock;
-use swarm_core::sim::{Setup, Sim, SimFabric};
+use swarm_core::sim::{Setup, Sim};
 
 const NODES: [NodeId; 3] = [NodeId(0), NodeId(1), NodeId(2)];
 /// Bytes of each node's memory. The simulator stores what is touched.
@@ -53,7 +53,7 @@ struct Play {
     sim: Sim,
     recorder: Recorder,
     hung_up: Rc<Cell<bool>>,
-    stories: Vec<Rc<Story<SimFabric, LoneClock>>>,
+    stories: Vec<Rc<Story>>,
 }
 
 impl Drop for Play {
@@ -87,7 +87,7 @@ impl Play {
         let story = |(id, now): (usize, u64)| {
             let line = Line { inner: sim.fabric(id), hung_up: Rc::clone(&hung_up) };
             let (who, patience) = ((id, id, id as u64 + 1), (late, 1 << 60));
-            let connection = (line, LoneClock::new(now));
+            let connection = (line, Rc::new(LoneClock::new(now)) as _);
             Rc::new(Story::new(connection, geometry, who, patience, &recorder))
         };
         let stories = CLOCKS.into_iter().enumerate().map(story).collect();

@@ -8,47 +8,44 @@ use std::task::{Context, Poll};
 
 use fastrand::Rng;
 use swarm_core::clock::Clock;
+use swarm_core::epoch::Board;
 use swarm_core::error::Error as CoreError;
 use swarm_core::fabric::{Fabric, NodeDown, NodeId, Verb};
 use swarm_core::geometry::Geometry;
 use swarm_core::group::{Patience, Session};
 use swarm_core::history::{Answer, Call, Recorder};
-use swarm_core::sim::{Setup, SimClock, dropped_after};
+use swarm_core::sim::{Setup, SimCompletion, SimFabric, dropped_after};
 use swarm_core::words::{Incarnation, WordFormat};
 use swarm_kv::{Client, Error, Options};
 
-/// A fabric that can be hung up: then chains lead nowhere.
+/// A simulated fabric that can be hung up: then chains lead nowhere.
 #[derive(Clone, Debug)]
-pub(crate) struct Line<F> {
+pub(crate) struct Line {
     /// What chains go over.
-    pub(crate) inner: F,
+    pub(crate) inner: SimFabric,
     /// Whether it was hung up.
     pub(crate) hung_up: Rc<Cell<bool>>,
 }
 
 /// A chain, unless its line was hung up.
-pub(crate) struct Posted<T>(Option<T>);
+pub(crate) struct Posted<'f>(Option<SimCompletion<'f>>);
 
-impl<T: Future<Output = Result<R, NodeDown>> + Unpin, R> Future for Posted<T> {
-    type Output = T::Output;
+impl Future for Posted<'_> {
+    type Output = Result<Vec<u64>, NodeDown>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T::Output> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.0.as_mut().map_or(Poll::Pending, |posted| Pin::new(posted).poll(cx))
     }
 }
 
-impl<F: Fabric> Fabric for Line<F> {
-    type Board = F::Board;
-    type Reply<'f>
-        = F::Reply<'f>
-    where
-        F: 'f;
-    type Completion<'f>
-        = Posted<F::Completion<'f>>
-    where
-        F: 'f;
+impl Fabric for Line {
+    type Board = Box<dyn Board>;
+    type Reply<'f> = Vec<u64>;
+    type Completion<'f> = Posted<'f>;
 
-    const NEAR: bool = F::NEAR;
+    fn is_near(&self) -> bool {
+        self.inner.is_near()
+    }
 
     fn nodes(&self) -> usize {
         self.inner.nodes()
@@ -102,9 +99,9 @@ pub(crate) fn format(usual: WordFormat, setup: &mut Setup) -> WordFormat {
 }
 
 /// A client of the store, and the book in which its operations are taken down.
-pub(crate) struct Story<F: Fabric, C: Clock = SimClock> {
-    /// The client.
-    pub(crate) client: Client<Line<F>, C>,
+pub(crate) struct Story {
+    /// The client. Whatever its clock is, it is of one type: a store is built for each.
+    pub(crate) client: Client<Line, Rc<dyn Clock>>,
     /// The book.
     pub(crate) recorder: Recorder,
     /// Its number, for reports.
@@ -146,11 +143,11 @@ impl GaveUp {
 /// How often an operation is polled before it is dropped; `None`: it never is.
 pub(crate) type Polls = Option<u32>;
 
-impl<F: Fabric, C: Clock> Story<F, C> {
+impl Story {
     /// Client number `id`, in this slot and incarnation, which finds nodes late after `late`
     /// nanoseconds, and gives up after `deadline`.
     pub(crate) fn new(
-        (line, clock): (Line<F>, C),
+        (line, clock): (Line, Rc<dyn Clock>),
         geometry: Geometry,
         (id, slot, incarnation): (usize, usize, u64),
         (late, deadline): (u64, u64),

@@ -3,11 +3,9 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use swarm_core::clock::Clock;
 use swarm_core::fabric::NodeId;
 use swarm_core::geometry::MIN_CAPACITY;
 use swarm_core::layout::MAX_VALUE;
-use swarm_core::sim::SimFabric;
 use swarm_core::sim::explore::LoneClock;
 use swarm_kv::Error;
 
@@ -15,7 +13,7 @@ use crate::board::Works;
 use crate::play::{ASTRAY, ENOUGH, LAST, NEXT, NODES, Play, all_but};
 use crate::store_sim_common::Story;
 
-type Teller<C> = Rc<Story<SimFabric, C>>;
+type Teller = Rc<Story>;
 
 /// A value that takes chunks of its own. Who took its words for a stamp would take it for a delete's.
 const LONG: (&str, usize) = ("key", 300 << 10);
@@ -34,11 +32,7 @@ const LOOK: u64 = 10_000;
 impl Play {
     /// A client puts these values, whose bytes are all the same, as far as there is room for them.
     /// Yields how many those were.
-    fn puts<C: Clock + 'static>(
-        &mut self,
-        story: &Teller<C>,
-        values: Vec<(&[u8], usize, u8)>,
-    ) -> usize {
+    fn puts(&mut self, story: &Teller, values: Vec<(&[u8], usize, u8)>) -> usize {
         let done = Rc::<Cell<usize>>::default();
         let (story, told) = (Rc::clone(story), Rc::clone(&done));
         let values: Vec<_> =
@@ -58,7 +52,7 @@ impl Play {
     }
 
     /// A client begins to get a key, and demands this value.
-    fn demand<C: Clock + 'static>(&mut self, story: &Teller<C>, key: &[u8], values: Vec<Vec<u8>>) {
+    fn demand(&mut self, story: &Teller, key: &[u8], values: Vec<Vec<u8>>) {
         let (story, key, id) = (Rc::clone(story), key.to_vec(), story.id);
         let works = self.notes.as_ref().map(|notes| Works::new(notes, story.id));
         self.sim.spawn(id, async move {

@@ -3,12 +3,10 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use swarm_core::clock::Clock;
 use swarm_core::epoch::GRACE;
 use swarm_core::geometry::{Geometry, MIN_CAPACITY};
 use swarm_core::history::{Answer, Call};
 use swarm_core::layout::{MAX_VALUE, buffer, record};
-use swarm_core::sim::SimFabric;
 use swarm_core::sim::explore::LoneClock;
 use swarm_kv::Error;
 
@@ -21,7 +19,7 @@ const LONG: usize = 100_000;
 /// The other key of the client that collects. Its values take the memory that came back.
 const OTHER: u64 = 1;
 
-type Teller<C> = Rc<Story<SimFabric, C>>;
+type Teller = Rc<Story>;
 
 /// After this, a client has memory, and knows the key.
 fn warm() -> Vec<(u64, Call)> {
@@ -33,7 +31,7 @@ type Found = Rc<Cell<Option<Option<usize>>>>;
 
 impl Play {
     /// A client begins a collection.
-    fn collect<C: Clock + 'static>(&mut self, story: &Teller<C>) -> Found {
+    fn collect(&mut self, story: &Teller) -> Found {
         let found = Found::default();
         let (story, told) = (Rc::clone(story), Rc::clone(&found));
         let works = self.notes.as_ref().map(|notes| Works::new(notes, story.id));
@@ -45,7 +43,7 @@ impl Play {
     }
 
     /// A client begins a collection, which waits until what was under way is over, and no longer.
-    pub(crate) fn collect_and_wait<C: Clock + 'static>(&mut self, story: &Teller<C>) -> Found {
+    pub(crate) fn collect_and_wait(&mut self, story: &Teller) -> Found {
         let found = self.collect(story);
         let notes = self.notes.clone().expect("memory comes back");
         let began = notes.epoch();
@@ -59,7 +57,7 @@ impl Play {
     }
 
     /// What nobody needs comes back to a client, once no chain is on its way any more.
-    fn get_back<C: Clock + 'static>(&mut self, story: &Teller<C>) {
+    fn get_back(&mut self, story: &Teller) {
         self.sim.drain();
         for _ in 0..3 {
             self.collect(story);
@@ -68,7 +66,7 @@ impl Play {
     }
 
     /// What nobody needs comes back to a client and is used again.
-    fn use_again<C: Clock + 'static>(&mut self, story: &Teller<C>) {
+    fn use_again(&mut self, story: &Teller) {
         self.get_back(story);
         let values = (0..64).map(|n| (OTHER, Call::Update(903 + 4 * n)));
         let calls = [(OTHER, Call::Insert(900))].into_iter().chain(values);
@@ -295,7 +293,7 @@ fn as_large_as_a_map() -> Vec<u8> {
 
 impl Play {
     /// A client begins to put these. Whether there must be room for it.
-    fn put<C: Clock + 'static>(&mut self, story: &Teller<C>, values: &[(&str, Vec<u8>)]) {
+    fn put(&mut self, story: &Teller, values: &[(&str, Vec<u8>)]) {
         let (story, values) = (
             Rc::clone(story),
             Vec::from_iter(values.iter().cloned().map(|(key, value)| (key.to_owned(), value))),
@@ -312,7 +310,7 @@ impl Play {
     }
 
     /// A client puts these.
-    fn has_put<C: Clock + 'static>(&mut self, story: &Teller<C>, values: &[(&str, Vec<u8>)]) {
+    fn has_put(&mut self, story: &Teller, values: &[(&str, Vec<u8>)]) {
         self.put(story, values);
         assert!(self.sim.finish(story.id, &NODES), "the puts end");
     }
@@ -320,7 +318,7 @@ impl Play {
 
 /// A client's value is too large for the pool. The record that its change of the heap map was to take is
 /// kept for the next one.
-fn keeps_a_record(keys: &[&str]) -> (Play, Teller<LoneClock>) {
+fn keeps_a_record(keys: &[&str]) -> (Play, Teller) {
     let mut play = Play::recycling(SMALL, 6);
     let client = play.patient(NEXT);
     // Nobody else has chunks that it could take over.

@@ -8,7 +8,7 @@ use swarm_core::fabric::NodeId;
 use swarm_core::geometry::Geometry;
 use swarm_core::history::{Answer, BUDGET, Call, Recorder, check};
 use swarm_core::sim::explore::LoneClock;
-use swarm_core::sim::{Setup, Sim, SimClock, SimFabric};
+use swarm_core::sim::{Setup, Sim};
 
 use crate::board::{Notes, Seat, Works};
 use crate::store_sim_common::{Line, Story};
@@ -71,12 +71,12 @@ impl Play {
     }
 
     /// A client that is never late to find a node late: who does not answer says so.
-    pub(crate) fn patient(&mut self, id: usize) -> Rc<Story<SimFabric, LoneClock>> {
+    pub(crate) fn patient(&mut self, id: usize) -> Rc<Story> {
         self.client(id, LoneClock::new(10_000), 1 << 40)
     }
 
     /// A client that soon turns to other nodes.
-    pub(crate) fn hasty(&mut self, id: usize) -> Rc<Story<SimFabric, SimClock>> {
+    pub(crate) fn hasty(&mut self, id: usize) -> Rc<Story> {
         let clock = self.sim.clock(id);
         self.client(id, clock, 100)
     }
@@ -100,15 +100,16 @@ impl Play {
     }
 
     /// A client that finds nodes late after `late` nanoseconds.
-    pub(crate) fn client<C: Clock + 'static>(
+    pub(crate) fn client(
         &mut self,
         id: usize,
-        clock: C,
+        clock: impl Clock + 'static,
         late: u64,
-    ) -> Rc<Story<SimFabric, C>> {
+    ) -> Rc<Story> {
         let line = Line { inner: self.sim.fabric(id), hung_up: Rc::clone(&self.hung_up) };
         let (patience, who) = ((late, 1 << 50), (id, id, id as u64 + 1));
-        let mut story = Story::new((line, clock), self.geometry, who, patience, &self.recorder);
+        let mut story =
+            Story::new((line, Rc::new(clock)), self.geometry, who, patience, &self.recorder);
         if let Some(notes) = &self.notes {
             let seat = Seat::new(notes, self.sim.fabric(id), id);
             story = Story { client: story.client.recycling(Box::new(seat)), ..story };
@@ -119,11 +120,7 @@ impl Play {
     }
 
     /// A client begins these operations. Those of the one whose chains go astray may fail.
-    pub(crate) fn begin<C: Clock + 'static>(
-        &mut self,
-        story: &Rc<Story<SimFabric, C>>,
-        calls: Vec<(u64, Call)>,
-    ) {
+    pub(crate) fn begin(&mut self, story: &Rc<Story>, calls: Vec<(u64, Call)>) {
         let story = Rc::clone(story);
         let works = self.notes.as_ref().map(|notes| Works::new(notes, story.id));
         self.sim.spawn(story.id, async move {
@@ -136,12 +133,7 @@ impl Play {
     }
 
     /// These operations, while nothing happens but at these nodes.
-    pub(crate) fn all<C: Clock + 'static>(
-        &mut self,
-        story: &Rc<Story<SimFabric, C>>,
-        calls: Vec<(u64, Call)>,
-        nodes: &[NodeId],
-    ) {
+    pub(crate) fn all(&mut self, story: &Rc<Story>, calls: Vec<(u64, Call)>, nodes: &[NodeId]) {
         self.begin(story, calls);
         assert!(self.sim.finish(story.id, nodes), "client {} does not end", story.id);
     }

@@ -26,7 +26,7 @@ use swarm_core::geometry::{Geometry, MIN_CAPACITY};
 use swarm_core::history::{BUDGET, Call, Recorder, check};
 use swarm_core::sim::deaths::die_everywhere;
 use swarm_core::sim::explore::{Bounds, Grain, LoneClock, Race, digest, explore_or_panic};
-use swarm_core::sim::{Setup, Sim, SimFabric};
+use swarm_core::sim::{Setup, Sim};
 
 const NODES: [NodeId; 3] = [NodeId(0), NodeId(1), NodeId(2)];
 /// Bytes of each node's memory. The simulator stores what is touched.
@@ -66,12 +66,12 @@ struct Plan {
 }
 
 /// The clients of a race. Those that are left in the end do not take their leave: they may be dead.
-struct Cast<C: Clock> {
+struct Cast {
     hung_up: Rc<Cell<bool>>,
-    racers: Vec<Rc<Story<SimFabric, C>>>,
+    racers: Vec<Rc<Story>>,
 }
 
-impl<C: Clock> Drop for Cast<C> {
+impl Drop for Cast {
     fn drop(&mut self) {
         self.hung_up.set(true);
         self.racers.clear();
@@ -83,22 +83,28 @@ fn geometry() -> Geometry {
     Geometry { bucket_bits: 0, ..geometry }
 }
 
-fn story<C: Clock>(
+fn story(
     sim: &Sim,
     id: usize,
-    clock: C,
+    clock: impl Clock + 'static,
     late: u64,
     (hung_up, recorder): (&Rc<Cell<bool>>, &Recorder),
-) -> Story<SimFabric, C> {
+) -> Story {
     let line = Line { inner: sim.fabric(id), hung_up: Rc::clone(hung_up) };
-    Story::new((line, clock), geometry(), (id, id, id as u64 + 1), (late, 1 << 60), recorder)
+    Story::new(
+        (line, Rc::new(clock)),
+        geometry(),
+        (id, id, id as u64 + 1),
+        (late, 1 << 60),
+        recorder,
+    )
 }
 
 /// These operations, one after the other, while nothing else happens.
-fn do_all<C: Clock + 'static>(
+fn do_all(
     sim: &mut Sim,
     id: usize,
-    story: Rc<Story<SimFabric, C>>,
+    story: Rc<Story>,
     calls: Vec<(u64, Call)>,
     nodes: &[NodeId],
 ) -> Result<(), String> {
@@ -156,12 +162,7 @@ impl Plan {
     }
 
     /// Each majority that lives is asked for every key in the end.
-    fn check(
-        self,
-        sim: &mut Sim,
-        cast: &Cast<LoneClock>,
-        recorder: &Recorder,
-    ) -> Result<(), String> {
+    fn check(self, sim: &mut Sim, cast: &Cast, recorder: &Recorder) -> Result<(), String> {
         let keys: Vec<u64> = (0..4).chain(FILLERS..FILLERS + self.fillers).collect();
         judge(sim, cast, recorder, &keys)?;
         let moved = cast.racers.iter().any(|racer| racer.client.counters().moved > 0);
@@ -181,12 +182,7 @@ impl Plan {
 }
 
 /// Each majority that lives is asked for these keys, and the history is judged.
-fn judge<C: Clock>(
-    sim: &mut Sim,
-    cast: &Cast<C>,
-    recorder: &Recorder,
-    keys: &[u64],
-) -> Result<(), String> {
+fn judge(sim: &mut Sim, cast: &Cast, recorder: &Recorder, keys: &[u64]) -> Result<(), String> {
     for away in NODES {
         let up = |&n: &NodeId| n != away && !sim.is_away(n);
         let nodes: Vec<_> = NODES.into_iter().filter(up).collect();

@@ -13,7 +13,7 @@ use swarm_core::epoch::Board;
 use swarm_core::history::{Call, Recorder};
 use swarm_core::layout::Place;
 use swarm_core::sim::explore::{LoneClock, Race, digest};
-use swarm_core::sim::{Setup, Sim, SimFabric};
+use swarm_core::sim::{Setup, Sim};
 use swarm_core::words::Pointer;
 
 use crate::board::{Notes, Seat, Works};
@@ -25,7 +25,7 @@ use crate::{
 /// Nanoseconds that pass when a clock is looked at: so many that nobody waits for long.
 const LOOK: u64 = 10_000;
 
-type Teller = Rc<Story<SimFabric, LoneClock>>;
+type Teller = Rc<Story>;
 
 /// What clients said to the board and were told by it.
 #[derive(Default)]
@@ -176,7 +176,7 @@ impl Stage {
     fn story(&self, sim: &Sim, id: usize, back: &Rc<Back>) -> Teller {
         let line = Line { inner: sim.fabric(id), hung_up: Rc::clone(&self.hung_up) };
         let (who, patience) = ((id, id, id as u64 + 1), (1 << 56, 1 << 60));
-        let connection = (line, LoneClock::new(NOW).with_look(LOOK));
+        let connection = (line, Rc::new(LoneClock::new(NOW).with_look(LOOK)) as _);
         let story = Story::new(connection, geometry(), who, patience, &self.recorder);
         self.told.hashes.borrow_mut().push(DefaultHasher::new());
         self.told.since.borrow_mut().push(0);
