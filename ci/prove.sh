@@ -21,7 +21,8 @@ began=$SECONDS
 parts=()
 # A register's schedule is the cheapest and a store's the dearest. Registers have two protocols.
 register=$((millions * 200000)) cell=$((millions * 440000)) store=$((millions * 80000))
-explored=2000000 explored_store=200000 adversaries=100000 mutated=100000 fuzzed=120 tortured=60
+explored=$((millions * 50000)) explored_store=$((millions * 2000))
+adversaries=100000 mutated=100000 fuzzed=120 tortured=60
 mutations=()
 if [[ -n "${SWARM_REHEARSE:-}" ]]; then
     register=400 cell=500 store=20
