@@ -176,6 +176,15 @@ chosen() {
     done
 }
 
+# Those that are left to a larger budget are not to rot meanwhile.
+rotten=0
+for patch in swarm-*/tests/mutations/*.patch; do
+    git apply --check "$patch" || {
+        echo "FAILED: $patch does not apply any more" >&2
+        rotten=1
+    }
+done
+[[ $rotten -eq 0 ]] || exit 1
 readarray -t patches < <(chosen "$@")
 if [[ ${#patches[@]} -eq 0 || $# -gt ${#patches[@]} ]]; then
     echo "not all of these are mutations in swarm-*/tests/mutations: $*" >&2
