@@ -103,12 +103,12 @@ impl Plan {
 
 impl Plan {
     /// Client number `id` with these connections and this clock.
-    fn client<F: Fabric>(
+    fn client(
         &self,
         id: usize,
-        connection: (F, SimClock),
+        connection: (SimFabric, SimClock),
         recorder: &Recorder,
-    ) -> Client<F> {
+    ) -> Client<SimFabric> {
         let slot = if self.shared { id * self.slots } else { id };
         let client =
             Client::new(connection, (id, slot), place(self.home), self.patience(), recorder);
@@ -148,7 +148,7 @@ fn play<P: Protocol + 'static>(plan: &Plan, conduct: &Conduct) -> Result<Shown, 
         let with = (Rng::with_seed(rng.u64(..)), (*plan, conduct.clone()), shown.clone());
         let fabric = if near { sim.near(id) } else { sim.fabric(id) };
         let client = plan.client(id, (fabric, clock), &recorder);
-        sim.spawn(id, operate::<P, _>(client, turns, with));
+        sim.spawn(id, operate::<P>(client, turns, with));
     }
     let mut result = match sim.run(STEPS) {
         Outcome::Done => Ok(()),
@@ -191,8 +191,8 @@ fn bear(sim: &mut Sim, plan: &Plan, rng: &mut Rng) {
 }
 
 /// What one client does.
-async fn operate<P: Protocol, F: Fabric>(
-    mut client: Client<F>,
+async fn operate<P: Protocol>(
+    mut client: Client<SimFabric>,
     turns: SimFabric,
     (mut rng, (plan, conduct), shown): (Rng, (Plan, Conduct), Rc<RefCell<Shown>>),
 ) {
