@@ -36,6 +36,11 @@ if [[ $# -eq 0 ]]; then
 fi
 # No sanitizer: there is next to no unsafe code, and what is looked for are panics and endless loops.
 cargo fuzz build --sanitizer none
+# Nothing that a target has is dropped when it ends: its pools go here. In memory, as disks are slow.
+if [[ -w /dev/shm ]]; then export TMPDIR=/dev/shm; fi
+TMPDIR="$(mktemp -d)"
+export TMPDIR
+trap 'rm -rf "$TMPDIR"' EXIT
 # One at a time would leave the other processors idle. Each says how it ended in a file of its own.
 logs="$target/fuzz-logs"
 mkdir -p "$logs"

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use fastrand::Rng;
+use rustix::time::{ClockId, clock_gettime};
 use swarm_core::history::{Answer, BUDGET, Call, Operation, Recorder, Rejected, check, check_key};
 
 /// A map with one key, and what an operation on it is told.
@@ -328,8 +329,14 @@ fn one_wrong_answer_on_a_hot_key() {
     }
 }
 
-/// The promise: a million operations over a thousand keys in less than two seconds. With assertions
-/// and without optimization it takes longer.
+/// Seconds that the processor has worked for this thread: those for which others had it do not count.
+fn processor_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// The promise: a million operations over a thousand keys in less than two seconds; kept with
+/// assertions, and with as little optimization as tests have.
 #[test]
 fn a_million_operations_over_a_thousand_keys() {
     let mut rng = Rng::with_seed(3);
@@ -337,19 +344,18 @@ fn a_million_operations_over_a_thousand_keys() {
         (0..1000).flat_map(|key| busy_history(&mut rng, key, 16, 1000)).collect();
     history.sort_by_key(|op| op.called);
     assert!(history.len() >= 1_000_000);
-    // The quickest of a few: others may have the processor at times.
-    let patience = if cfg!(debug_assertions) { 30.0 } else { 2.0 };
+    // The quickest of a few: others may have the caches at times.
     let mut quickest = f64::MAX;
     for _ in 0..5 {
-        let begin = Instant::now();
+        let begin = processor_seconds();
         assert_eq!(check(&history, |_| None, BUDGET), Ok(()));
-        println!("{} operations: {:?}", history.len(), begin.elapsed());
-        quickest = quickest.min(begin.elapsed().as_secs_f64());
-        if quickest < patience {
+        quickest = quickest.min(processor_seconds() - begin);
+        println!("{} operations: {quickest:.2} s of a processor", history.len());
+        if quickest < 2.0 {
             return;
         }
     }
-    panic!("it takes {quickest} s, and may take {patience} s");
+    panic!("it takes {quickest} s of a processor, and may take two");
 }
 
 #[test]

@@ -105,7 +105,9 @@ pub(crate) enum Command {
     #[command(after_help = EVICT_HELP)]
     Evict(EvictArgs),
     /// Look whether this host is fit for RDMA, and say what to do if it is not
-    #[command(after_help = "Exit status: 0 nothing is bad, 1 something is.")]
+    #[command(
+        after_help = "Exit status: 0 nothing is bad, 1 something is, 2 wrong usage, 3 failure."
+    )]
     Doctor(DoctorArgs),
     /// A client of bench, torture, soak or demo: takes its job on standard input
     #[command(hide = true)]
@@ -130,7 +132,7 @@ const TORTURE_HELP: &str = "Each client is a process that gets, puts, inserts, u
 deletes as fast as it can; every value is written once. Every call is on record before it is made, \
 every answer as soon as it is there, so that what a killed client did is known as far as it can be.
 
-Exit status: 0 linearizable, 1 not, 3 failure.
+Exit status: 0 linearizable, 1 not, 2 wrong usage, 3 failure.
 
 Examples:
   swarm torture --clients 8 --kill-clients --freeze-node
@@ -147,7 +149,7 @@ random, clients are killed and leave, and others come. Checked are:
   memory        in use, each second after the first fifth: grows by at most 5 %
   get, update   medians of the last minute, or tenth: at most 10 % slower than at first
 
-Exit status: 0 all is well, 1 a check failed, 3 failure.
+Exit status: 0 all is well, 1 a check failed, 2 wrong usage, 3 failure.
 
 Examples:
   swarm soak
@@ -155,9 +157,11 @@ Examples:
 
 const CHECK_HELP: &str = "A line is a JSON object: client, op (get, put, insert, update, delete), \
 key, value (string or null), call_ns, return_ns (null if it never returned), outcome (ok, absent, \
-exists, unknown), read (string or null). Times are of one clock. Keys are absent at first.
+exists, unknown), read (string or null). All are there, and no others. Times are of one clock. Keys \
+are absent at first.
 
-Exit status: 0 linearizable; 1 not, with a small window that shows it; 3 unreadable.";
+Exit status: 0 linearizable; 1 not, with a small window that shows it; 2 wrong usage; 3 no verdict: \
+FILE cannot be read, holds no operation or a line that is none, or is too hard to judge.";
 
 const MEMNODE_HELP: &str = "It prints a line that begins with `ready` once clients can come, and runs no \
 code for their operations. When it ends, what it held is lost, and it never passes for the one that \
@@ -316,10 +320,10 @@ pub(crate) struct TortureArgs {
     /// Kill clients with SIGKILL at random moments; others take their places
     #[arg(long)]
     pub(crate) kill_clients: bool,
-    /// Half-way, take a minority of the memory nodes away for good
+    /// Half-way, take a minority of the memory nodes away for good; takes three nodes or more
     #[arg(long)]
     pub(crate) kill_node: bool,
-    /// Stop and thaw memory nodes at random moments
+    /// Stop and thaw a minority of the memory nodes at random moments; takes three nodes or more
     #[arg(long)]
     pub(crate) freeze_node: bool,
     /// Write the history to this file, for `swarm check`

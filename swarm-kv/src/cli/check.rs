@@ -27,6 +27,10 @@ pub(crate) fn run(args: &CheckArgs, json: bool) -> Result<Answer, Failure> {
     bar.set_style(style("reading {wide_bar} {bytes}/{total_bytes} {eta}"));
     let input = BufReader::with_capacity(1 << 16, bar.wrap_read(input));
     let history = History::read(input, &name)?;
+    if history.operations.is_empty() {
+        // Any order of nothing is right. But nobody asks that: a history was lost.
+        return Err(Failure::Failed(format!("{name} holds no operation")));
+    }
     bar.finish_and_clear();
     let verdict = judge(&history)?;
     verdict.answer_once(if json {
@@ -73,6 +77,8 @@ pub(crate) fn judge_quietly(history: &History, judged: impl Fn(u64)) -> Result<V
         wrong: Vec::new(),
         window: None,
     };
+    // Of a key whose history is too hard. One that is wrong is wrong whatever that one is.
+    let mut undecided = None;
     for (key, operations) in keys {
         match check_key(&operations, None, BUDGET) {
             Ok(()) => {}
@@ -84,16 +90,19 @@ pub(crate) fn judge_quietly(history: &History, judged: impl Fn(u64)) -> Result<V
                 }
             }
             Err(Rejected::Undecided { budget, .. }) => {
-                let name = history.keys.name(key);
-                return Err(Failure::Failed(format!(
-                    "key {name:?}: whether its history is linearizable is not clear after \
-                     {budget} steps; take a shorter history, or values that are written once"
-                )));
+                undecided = Some((key, budget));
             }
         }
         judged(operations.len() as u64);
     }
-    Ok(verdict)
+    match undecided {
+        Some((key, budget)) if verdict.is_good() => Err(Failure::Failed(format!(
+            "key {:?}: whether its history is linearizable is not clear after {budget} steps; take a \
+             shorter history, or values that are written once",
+            history.keys.name(key)
+        ))),
+        _ => Ok(verdict),
+    }
 }
 
 impl Verdict {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io::{BufRead, Read, Write};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use swarm_core::history::{Answer, Call, Operation};
 
 use super::outcome::Failure;
@@ -82,17 +82,28 @@ impl Outcome {
     }
 }
 
-/// An operation as a line tells it.
+/// An operation as a line tells it. All fields are there, and no others.
 #[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Line {
     client: u64,
     op: Op,
     key: String,
+    #[serde(deserialize_with = "nullable")]
     value: Option<String>,
     call_ns: u64,
+    #[serde(deserialize_with = "nullable")]
     return_ns: Option<u64>,
     outcome: Outcome,
+    #[serde(deserialize_with = "nullable")]
     read: Option<String>,
+}
+
+/// A field that may be null, and may not be left out: an `Option` alone would take both.
+fn nullable<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    from: D,
+) -> Result<Option<T>, D::Error> {
+    Option::deserialize(from)
 }
 
 /// What stands for the keys and values of a history.
@@ -282,7 +293,12 @@ mod tests {
             ("\u{fffd}", "not an operation"),
             (&GOOD[..40], "not an operation"),
             (&GOOD.replace("get", "cas"), "unknown variant"),
-            (&GOOD.replace("\"key\":\"k\",", ""), "missing field"),
+            (&GOOD.replace("\"key\":\"k\",", ""), "missing field `key`"),
+            // What may be null is there all the same.
+            (&GOOD.replace("\"value\":null,", ""), "missing field `value`"),
+            (&GOOD.replace("\"return_ns\":9,", ""), "missing field `return_ns`"),
+            (&GOOD.replace(",\"read\":\"v\"", ""), "missing field `read`"),
+            (&GOOD.replace("\"read\"", "\"reads\""), "unknown field `reads`"),
             (&GOOD.replace(":9", ":4"), "before it was called"),
             (&GOOD.replace(":9", ":-9"), "not an operation"),
             (&GOOD.replace(":9", ":null"), "never returned"),

@@ -1,7 +1,7 @@
 //! A failing window, as a table and a time-line.
 
 use serde_json::{Value, json};
-use swarm_core::history::{Operation, Window};
+use swarm_core::history::{Answer, Call, Operation, Window};
 
 use super::check_format::{History, Line, Op, Outcome};
 use super::units::show_ns;
@@ -9,7 +9,7 @@ use super::units::show_ns;
 /// The widest time-line.
 const WIDTH: usize = 48;
 /// Longer names are cut.
-const NAME: usize = 20;
+const NAME: usize = 24;
 /// More operations are not shown.
 const MOST: usize = 60;
 
@@ -60,21 +60,27 @@ pub(crate) fn show_window(history: &History, window: &Window) -> String {
 }
 
 fn row(history: &History, op: &Operation) -> [String; 4] {
-    let line = serde_json::to_value(history.line(op)).unwrap_or_default();
-    let text = |field: &str| line[field].as_str().map_or(String::new(), cut);
-    let answer = match (Op::of(op.call), Outcome::of(op)) {
-        (Op::Get, Outcome::Ok) => format!("-> {}", text("read")),
-        (_, outcome) => format!("-> {}", outcome.name()),
+    let written = match op.call {
+        Call::Put(value) | Call::Insert(value) | Call::Update(value) => show(history, value),
+        Call::Get | Call::Delete => String::new(),
     };
-    [format!("client {}", op.client), Op::of(op.call).name().to_owned(), text("value"), answer]
+    let answer = match op.answered {
+        Some((_, Answer::Value(Some(value)))) => show(history, value),
+        _ => Outcome::of(op).name().to_owned(),
+    };
+    let op_name = Op::of(op.call).name().to_owned();
+    [format!("client {}", op.client), op_name, written, format!("-> {answer}")]
 }
 
-fn cut(name: &str) -> String {
-    let name: String = name.chars().map(|c| if c.is_control() { '.' } else { c }).collect();
-    if name.chars().count() <= NAME {
-        return name;
+/// A value such that no two look alike, nor one like an outcome: quoted and escaped, and its number
+/// in the history behind what is too long.
+fn show(history: &History, value: u64) -> String {
+    let name = history.values.name(value);
+    let quoted = |length| format!("{:?}", name.chars().take(length).collect::<String>());
+    if name.chars().nth(NAME).is_none() {
+        return quoted(NAME);
     }
-    name.chars().take(NAME - 1).chain(['…']).collect()
+    format!("{}… (value {value})", quoted(NAME / 2))
 }
 
 /// All calls and returns.
@@ -98,5 +104,33 @@ fn bar(op: &Operation, times: &[u64]) -> String {
         Some(to) if to == from => format!("{}┼", " ".repeat(from)),
         Some(_) => format!("{}├{line}┤", " ".repeat(from)),
         None => format!("{}├{line}╌ ?", " ".repeat(from)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Control characters were dots, and long values were cut to what they may have in common.
+    #[test]
+    fn values_that_differ_look_different() {
+        let long = |end: char| format!("{}{end}", "x".repeat(2 * NAME));
+        let mut names: Vec<String> =
+            [".", "\u{1b}", "\\u{1b}", "", " ", "\"", "\\\"", "…", "\u{200b}"]
+                .map(str::to_owned)
+                .to_vec();
+        names.extend(['1', '2', '\u{1b}'].map(long));
+        let mut history = History::default();
+        let mut shown: Vec<String> = names
+            .iter()
+            .map(|name| {
+                let value = history.values.number(name.clone());
+                show(&history, value)
+            })
+            .collect();
+        assert!(shown.iter().all(|shown| !shown.contains(char::is_control)), "{shown:?}");
+        shown.sort_unstable();
+        shown.dedup();
+        assert_eq!(shown.len(), names.len(), "{shown:?}");
     }
 }

@@ -5,9 +5,10 @@ use std::io::{self, IsTerminal, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 
 use serde_json::{Map, Value, json};
-use swarm_core::layout::{MAX_KEY, MAX_VALUE};
+use swarm_core::layout::MAX_VALUE;
 
 use super::args::{KeyArgs, PoolArgs, ValueArgs};
+use super::limits::{check_key, check_value};
 use super::outcome::{Answer, Failure, say, tell};
 use super::store::{Store, Task, block_on, open_given, with_client};
 
@@ -111,23 +112,6 @@ fn no(json: bool, reason: &str) -> Result<Answer, Failure> {
         tell(format_args!("swarm: {reason}"));
     }
     Ok(Answer::No)
-}
-
-/// Whether a key may be stored.
-pub(crate) fn check_key(key: &[u8]) -> Result<(), String> {
-    match key.len() {
-        0 => Err("the key is empty; give it 1 to 255 bytes".to_owned()),
-        1..=MAX_KEY => Ok(()),
-        long => Err(format!("the key has {long} bytes; give it 1 to {MAX_KEY}")),
-    }
-}
-
-/// Whether a value may be stored.
-pub(crate) fn check_value(value: &[u8]) -> Result<(), String> {
-    if value.len() <= MAX_VALUE {
-        return Ok(());
-    }
-    Err(format!("the value has more than {MAX_VALUE} bytes; split it over several keys"))
 }
 
 /// The value on the command line or, for `-`, on standard input.

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! args                    what the command line takes
-//! outcome, units, escape  exit status; sizes and durations; lines of key and value
+//! outcome, units, limits   exit status; sizes and durations; how long keys and values may be
+//! escape, lines           lines of key and value, and the file that an import reads
 //! pool, far               pools of this host, and on memory nodes behind RDMA cards
 //! store                   the library, as the commands use it
 //! pools, info             create, destroy; what is in a pool and who holds its memory
@@ -43,6 +44,8 @@ mod info;
 mod interrupted;
 mod job;
 mod keys;
+mod limits;
+mod lines;
 mod measure;
 #[cfg(feature = "rdma")]
 mod memnode;

@@ -49,15 +49,16 @@ pub(crate) fn run(args: &TortureArgs, json: bool) -> Result<Answer, Failure> {
             Site::Temporary(TemporaryPool::create(nodes, capacity, slots)?)
         }
     };
-    // Looked at first, so that no run is in vain.
+    // Keys that nobody else uses, so that they are absent at first.
+    let run = format!("{}-{}", std::process::id(), monotonic_ns());
+    let mut torture = Torture::new(args, &site, run)?;
+    // Looked at before the run, so that none is in vain, and behind what may be refused: that is to cost
+    // nobody the history of another run.
     let file = args.history.as_deref().map(|path| {
         let failed = |error| Failure::because(format!("cannot write {}", path.display()), error);
         File::create(path).map_err(failed).map(|file| (path, file))
     });
     let file = file.transpose()?;
-    // Keys that nobody else uses, so that they are absent at first.
-    let run = format!("{}-{}", std::process::id(), monotonic_ns());
-    let mut torture = Torture::new(args, &site, run)?;
     let outcome = torture.lead();
     let (mut history, chaos) = (History::default(), torture.chaos);
     let (freezes, nodes_gone) = (chaos.freezes, chaos.gone.clone());

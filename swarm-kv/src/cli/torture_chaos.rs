@@ -51,7 +51,10 @@ impl<'p> Chaos<'p> {
         let fails = args.kill_node || args.freeze_node;
         if fails && nodes < 3 {
             return Err(Failure::Usage(
-                "a pool of one memory node has no minority that could be taken away".to_owned(),
+                "--kill-node and --freeze-node take a minority of the memory nodes away, and a pool of \
+                 one has none: what is asked of a node while it is stopped is lost, so without others \
+                 to answer each operation would only wait for its time-out; take three nodes or more"
+                    .to_owned(),
             ));
         }
         // Whoever only lets far clients fail need not know where the nodes run.

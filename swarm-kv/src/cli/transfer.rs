@@ -7,16 +7,16 @@
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal, Read, Write};
+use std::io::{self, BufReader, BufWriter, IsTerminal, Read, Write};
 use std::ops::ControlFlow;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
-use swarm_core::layout::{MAX_KEY, MAX_VALUE};
 
 use super::args::{ImportArgs, PoolArgs};
-use super::escape::{format_line, parse_line};
-use super::keys::{check_key, check_value, put_bytes};
+use super::escape::format_line;
+use super::keys::put_bytes;
+use super::lines::{Pair, next_line};
 use super::outcome::{Answer, Failure, say, tell};
 use super::store::{Store, Task, block_on, block_on_all, open_given, with_client};
 use super::units::count;
@@ -25,8 +25,6 @@ use super::units::count;
 const LANES: usize = 16;
 /// Lines of a batch.
 const BATCH: usize = 64;
-/// A line is never longer, every byte escaped; nothing longer is read into memory.
-const MAX_LINE: usize = 2 * (MAX_KEY + MAX_VALUE) + 2;
 
 /// Puts the lines of a file.
 pub(crate) fn import(args: &ImportArgs, json: bool) -> Result<Answer, Failure> {
@@ -62,7 +60,7 @@ struct Import<R> {
 /// Keys and values to put, in any order.
 #[derive(Default)]
 struct Batch {
-    pairs: Vec<(Vec<u8>, Vec<u8>)>,
+    pairs: Vec<Pair>,
     keys: HashSet<Vec<u8>>,
 }
 
@@ -121,27 +119,6 @@ impl Batch {
 
 fn at_line(line: u64, problem: impl std::fmt::Display) -> Failure {
     Failure::Failed(format!("line {line}: {problem} (the lines before it are stored)"))
-}
-
-type Pair = (Vec<u8>, Vec<u8>);
-
-/// The next line's key and value; `None` at the end.
-fn next_line(input: &mut impl BufRead) -> Result<Option<Pair>, String> {
-    let mut line = Vec::new();
-    let limit = MAX_LINE as u64 + 1;
-    input.take(limit).read_until(b'\n', &mut line).map_err(|e| format!("cannot read it: {e}"))?;
-    if line.is_empty() {
-        return Ok(None);
-    }
-    if line.last() == Some(&b'\n') {
-        line.pop();
-    } else if line.len() > MAX_LINE {
-        return Err("it is longer than any key and value".to_owned());
-    }
-    let (key, value) = parse_line(&line).map_err(|bad| bad.to_string())?;
-    check_key(&key)?;
-    check_value(&value)?;
-    Ok(Some((key, value)))
 }
 
 /// Prints all keys and values.

@@ -166,7 +166,6 @@ fn right_histories_are_linearizable() {
     let get = |times, told| line(2, "get", None, times, told);
     let dead = line(1, "put", Some("a"), (1, 0), "unknown");
     for history in [
-        String::new(),
         dead.clone() + &get((2, 3), "absent") + &get((4, 5), "a"),
         dead + &get((2, 3), "absent"),
         line(1, "insert", Some("a"), (1, 5), "ok")
@@ -186,9 +185,84 @@ fn what_is_no_history_is_refused() {
         assert_eq!(status, 3, "{bad}: {said}");
         assert!(said.contains("line 2"), "{bad}: {said}");
     }
+    // A field that was left out is not null: a write that answered in time would be one that never did.
+    for field in ["client", "op", "key", "value", "call_ns", "return_ns", "outcome", "read"] {
+        let mut less: Value = serde_json::from_str(&good).expect("it is JSON");
+        less.as_object_mut().and_then(|line| line.remove(field)).expect("all fields are there");
+        let (status, said) = check(&format!("{good}{less}\n{good}"), &[]);
+        assert_eq!(status, 3, "{field}: {said}");
+        assert!(
+            said.contains("line 2") && said.contains(&format!("missing field `{field}`")),
+            "{said}"
+        );
+    }
     // A line that was cut off.
     let (status, said) = check(&good[..good.len() / 2], &["--json"]);
     assert!(status == 3 && said.contains("line 1"), "{said}");
     let missing = swarm(&["check", "/nowhere/history"]).output();
     assert_eq!(missing.expect("the command line can be run").status.code(), Some(3));
+}
+
+/// A history that was lost is an empty file, and was called linearizable: true of nothing, and of no use.
+#[test]
+fn a_history_that_holds_nothing_is_no_verdict() {
+    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let file = directory.path().join("history");
+    std::fs::write(&file, "").expect("it is writable");
+    let file = file.to_string_lossy();
+    let output = swarm(&["check", &file]).output().expect("the command line can be run");
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(3), "{told}");
+    assert!(told.contains(&format!("{file} holds no operation")), "{told}");
+    let (status, said) = check("\n \n", &["--json"]);
+    assert!(
+        status == 3 && said.contains(r#"{"error":"standard input holds no operation"}"#),
+        "{said}"
+    );
+}
+
+/// In the window that is shown, a control character was a dot, and a value that is called like an outcome was not told from
+/// one.
+#[test]
+fn values_are_shown_as_what_they_are() {
+    for (value, shown) in [("\u{1b}.", "\"\\u{1b}.\""), ("absent", "\"absent\""), ("", "\"\"")] {
+        let read = json!({
+            "client": 2, "op": "get", "key": "k", "value": null, "call_ns": 3, "return_ns": 4,
+            "outcome": "ok", "read": value,
+        });
+        let history = line(1, "put", Some("a"), (1, 2), "ok") + &read.to_string();
+        let (status, said) = check(&history, &[]);
+        assert_eq!(status, 1, "{said}");
+        assert!(said.contains(&format!("-> {shown}  ")), "{said}");
+    }
+}
+
+/// It was said that there is no minority, and not why that would be needed. And whoever was refused had
+/// lost the history of an earlier run.
+#[test]
+fn a_single_node_is_not_taken_away() {
+    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let file = directory.path().join("history");
+    std::fs::write(&file, "of an earlier run").expect("it is writable");
+    for flag in ["--kill-node", "--freeze-node"] {
+        let path = file.to_string_lossy();
+        let args = ["torture", "--nodes", "1", "--seconds", "1", flag, "--history", &path];
+        let output = swarm(&args).output().expect("the command line can be run");
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        assert!(told.contains("time-out") && told.contains("three nodes"), "{told}");
+        assert_eq!(std::fs::read(&file).expect("it is there"), b"of an earlier run");
+    }
+}
+
+#[test]
+fn help_lists_every_exit_status() {
+    for command in ["torture", "check", "soak"] {
+        let output = swarm(&[command, "--help"]).output().expect("the command line can be run");
+        let help = String::from_utf8_lossy(&output.stdout).into_owned();
+        let list = help.split("Exit status:").nth(1).unwrap_or_default();
+        for code in ["0 ", "1 ", "2 wrong usage", "3 "] {
+            assert!(list.contains(code), "{command}, {code}: {help}");
+        }
+    }
 }

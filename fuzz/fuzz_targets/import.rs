@@ -1,0 +1,97 @@
+//! Files to import: what is taken is what the lines say, up to the first that is none; what export
+//! writes of it is read again as the same.
+#![no_main]
+
+use std::io::BufReader;
+
+use arbitrary::Arbitrary;
+use libfuzzer_sys::fuzz_target;
+
+#[path = "../../swarm-kv/src/cli/escape.rs"]
+mod escape;
+#[path = "../../swarm-kv/src/cli/limits.rs"]
+mod limits;
+#[path = "../../swarm-kv/src/cli/lines.rs"]
+mod lines;
+
+use lines::{Pair, next_line};
+
+/// Times that make a value or a line too long, or almost.
+const HUGE: [usize; 4] = [1 << 20, (1 << 20) + 1, (1 << 21) + 511, (1 << 21) + 512];
+
+/// A file, as it is read: with a buffer of so many bytes. One of its bytes may come often.
+#[derive(Arbitrary, Debug)]
+struct Input<'a> {
+    buffer: u8,
+    again: Option<(u16, u8)>,
+    file: &'a [u8],
+}
+
+impl Input<'_> {
+    fn file(&self) -> Vec<u8> {
+        let mut file = self.file.to_vec();
+        if let Some((at, times)) = self.again {
+            let at = usize::from(at) % file.len().max(1);
+            let byte = file.get(at).copied().unwrap_or(b'\t');
+            let times = usize::from(times);
+            let times = times.checked_sub(252).map_or(times, |huge| HUGE[huge]);
+            file.splice(at..at, std::iter::repeat_n(byte, times));
+        }
+        file
+    }
+
+    /// Whether it is so large that a small buffer, and a second look, would take long.
+    fn is_huge(&self) -> bool {
+        matches!(self.again, Some((_, 252..)))
+    }
+
+    fn buffer(&self) -> usize {
+        if self.is_huge() { 1 << 16 } else { 1 + usize::from(self.buffer) }
+    }
+}
+
+/// The pairs up to the end, or to the line that is none; and whether that is the end.
+fn read(file: &[u8], buffer: usize) -> (Vec<Pair>, bool) {
+    let mut input = BufReader::with_capacity(buffer, file);
+    let mut pairs = Vec::new();
+    loop {
+        match next_line(&mut input) {
+            Ok(Some(pair)) => pairs.push(pair),
+            end => return (pairs, end.is_ok()),
+        }
+    }
+}
+
+/// The same, with the whole file at hand.
+fn expected(file: &[u8]) -> (Vec<Pair>, bool) {
+    let mut pairs = Vec::new();
+    for line in file.split_inclusive(|&byte| byte == b'\n') {
+        let line = line.strip_suffix(b"\n").unwrap_or(line);
+        match escape::parse_line(line) {
+            Ok((key, value)) if (1..256).contains(&key.len()) && value.len() <= 1 << 20 => {
+                pairs.push((key, value));
+            }
+            _ => return (pairs, false),
+        }
+    }
+    (pairs, true)
+}
+
+fuzz_target!(|input: Input| {
+    let file = input.file();
+    let told = read(&file, input.buffer());
+    assert!(told == expected(&file), "what the lines say");
+    if input.is_huge() {
+        return;
+    }
+    let (pairs, whole) = told;
+    let (mut written, mut line) = (Vec::new(), Vec::new());
+    for (key, value) in &pairs {
+        escape::format_line(key, value, &mut line);
+        written.extend_from_slice(&line);
+    }
+    assert!(read(&written, 1 << 16) == (pairs, true), "what was written");
+    if whole && file.last().is_none_or(|&byte| byte == b'\n') {
+        assert!(written == file, "there is one way to write it");
+    }
+});
