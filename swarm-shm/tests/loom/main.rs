@@ -1,11 +1,17 @@
 //! The words under the memory model: loom runs the fabric's own chains in every order that the
 //! model allows, reordered and stale loads included.
 //!
+//! Here are the orders that the protocols rest on, each alone, with the loops of In-n-Out and of the lock
+//! repeated in small, so that hardly any model needs a bound. In [`register`], swarm-core's own reads and
+//! writes run on such words.
+//!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test -p swarm-shm --release --test loom
 //! ```
 
 #![cfg(loom)]
+
+mod register;
 
 use std::cell::Cell;
 

@@ -1,0 +1,236 @@
+//! The protocol itself under the memory model: swarm-core's own read and write, over a fabric that runs
+//! chains on loom's words. One node, the smallest register.
+//!
+//! So many words take so many steps that preemptions are bounded, by two or three, and two clients are all.
+//! What takes no preemption has no bound: a load yields any value that the model allows.
+
+use std::cell::Cell;
+use std::future::{Future, Ready, ready};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use loom::thread;
+use swarm_core::clock::Clock;
+use swarm_core::epoch::NoBoard;
+use swarm_core::fabric::{Address, Fabric, NodeDown, NodeId, Verb};
+use swarm_core::group::{Group, Session};
+use swarm_core::layout::{
+    BufferHeader, Identity, Place, Shape, buffer, checksum, header, register,
+};
+use swarm_core::register::{Check, Found, Protocol, Register, Write, Written};
+use swarm_core::safe_guess::{FIRST, SafeGuess, first_stamp};
+use swarm_core::words::{GRANULE_WORDS, Incarnation, Pointer, Timestamp, WordFormat, WriteNumber};
+use swarm_shm::{FIRST_WORD, run};
+
+use super::{Node, explore};
+
+const FORMAT: WordFormat = WordFormat { pointer_bits: 22, tick_shift: 0 };
+const IDENTITY: Identity = Identity { birth: 1, number: WriteNumber(1) };
+/// No key, and one word of room in place.
+const SHAPE: Shape = Shape { key_length: 0, capacity: 1 };
+const REGISTER: Pointer = Pointer(FIRST_WORD / GRANULE_WORDS as u64);
+/// Each client's buffer, then the first value's.
+const BUFFERS: Pointer = Pointer(REGISTER.0 + 3);
+const CLIENTS: u64 = 2;
+const FIRST_BUFFER: Pointer = Pointer(BUFFERS.0 + CLIENTS);
+const WORDS: usize = (FIRST_BUFFER.0 + 1 - REGISTER.0) as usize * GRANULE_WORDS;
+/// The value that the register is born with.
+const BORN: u64 = 7;
+
+/// One client's access to a node.
+struct LoomFabric {
+    node: Node,
+    unfenced: Cell<bool>,
+}
+
+impl Fabric for LoomFabric {
+    type Board = NoBoard;
+    type Reply<'f> = Vec<u64>;
+    type Completion<'f> = Ready<Result<Vec<u64>, NodeDown>>;
+
+    fn is_near(&self) -> bool {
+        true
+    }
+
+    fn nodes(&self) -> usize {
+        1
+    }
+
+    fn post<'f>(&'f self, _: NodeId, chain: &[Verb<'_>]) -> Self::Completion<'f> {
+        let mut reply = vec![0; chain.iter().map(Verb::yields).sum()];
+        ready(run(&self.node.0, chain, &self.unfenced, &mut reply).map(|()| reply))
+    }
+}
+
+/// A clock that stands still.
+struct At(u64);
+
+impl Clock for At {
+    fn now(&self) -> u64 {
+        self.0
+    }
+}
+
+/// What comes of an operation: as its chains are done at once, so is it.
+fn now<T>(operation: impl Future<Output = T>) -> T {
+    match pin!(operation).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(done) => done,
+        Poll::Pending => panic!("it waits for a chain"),
+    }
+}
+
+/// A client of the register.
+struct Client {
+    group: Group<LoomFabric, At>,
+    register: Register,
+}
+
+impl Client {
+    /// Client number `id`, whose clock shows `time`.
+    fn new(node: &Node, id: usize, time: u64) -> Self {
+        let fabric = LoomFabric { node: node.clone(), unfenced: Cell::new(false) };
+        let session = Session { client: id, incarnation: Incarnation(id as u64 + 1) };
+        let place = Place::everywhere(REGISTER, NodeId(0));
+        let group = Group::new(fabric, At(time), FORMAT, session);
+        Self { group, register: Register::new(place, IDENTITY, SHAPE) }
+    }
+
+    fn read(&mut self) -> u64 {
+        let read = SafeGuess::read(&self.group, &mut self.register, Check::Identity);
+        let Ok(Found::Value(value)) = now(read) else { panic!("it has a value") };
+        u64::from_le_bytes(value[..].try_into().expect("one word"))
+    }
+
+    fn write(&mut self, value: u64) {
+        let number = self.group.number().expect("numbers last");
+        let buffer = Pointer(BUFFERS.0 + self.group.session().client as u64);
+        let bytes = value.to_le_bytes();
+        let write = Write { number, buffer, value: &bytes };
+        let written = now(SafeGuess::write(&self.group, &mut self.register, write));
+        assert_eq!(written, Ok(Written::Done));
+    }
+
+    /// Whether an operation of its took more than the common case.
+    fn was_slow(&self) -> bool {
+        self.group.events().slow > 0
+    }
+}
+
+/// A node where the register was born.
+fn born() -> Node {
+    let node = Node::new(WORDS);
+    let bytes = BORN.to_le_bytes();
+    let buffer_header = BufferHeader {
+        rewrite: Timestamp(0),
+        number: IDENTITY.number,
+        register: REGISTER,
+        length: bytes.len(),
+        guess: FIRST,
+        checksum: checksum(FORMAT, FIRST, FIRST_BUFFER, &bytes),
+    };
+    let at = |pointer: Pointer| Address(pointer.0 * GRANULE_WORDS as u64);
+    let stamp = first_stamp(FORMAT, FIRST_BUFFER).0;
+    let chain = [
+        Verb::Write {
+            at: at(REGISTER).plus(register::HEADER),
+            head: &header(IDENTITY, &[]),
+            tail: &[],
+        },
+        Verb::Write {
+            at: at(FIRST_BUFFER).plus(buffer::REWRITE),
+            head: &buffer_header.encode(),
+            tail: &bytes,
+        },
+        Verb::Cas { at: at(REGISTER).plus(register::SLOTS_AT), expect: 0, new: stamp },
+    ];
+    super::Client::default().post::<1>(&node, &chain);
+    node
+}
+
+/// What has happened in some schedule of a model.
+#[derive(Clone, Default)]
+struct Met(std::sync::Arc<AtomicBool>);
+
+impl Met {
+    fn note(&self, happened: bool) {
+        self.0.fetch_or(happened, Ordering::Relaxed);
+    }
+
+    fn at_all(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A read of the guess, of its verification and of the copy in place, while all three are written.
+#[test]
+fn a_write_and_its_copy_in_place_beside_reads() {
+    let (old, new, settled) = (Met::default(), Met::default(), Met::default());
+    let met = [old.clone(), new.clone(), settled.clone()];
+    explore(Some(2), move || {
+        let node = born();
+        let mut writer = Client::new(&node, 0, 100);
+        let writes = thread::spawn(move || writer.write(10));
+        let mut reader = Client::new(&node, 2, 100);
+        let (first, second) = (reader.read(), reader.read());
+        assert!(matches!((first, second), (BORN, BORN | 10) | (10, 10)), "{first}, {second}");
+        old.note(second == BORN);
+        new.note(first == 10);
+        settled.note(reader.was_slow());
+        writes.join().expect("the writer");
+        assert_eq!(Client::new(&node, 3, 100).read(), 10);
+    });
+    assert!(met.iter().all(Met::at_all), "all of that is in the model");
+}
+
+/// A write beside another and a read behind that: the write guesses too low where it comes second. A
+/// guess is locked or written again, copies in place are torn.
+#[test]
+fn a_write_beside_a_write_and_a_read() {
+    for (other, own) in [(100, 200), (200, 100)] {
+        let (rewritten, met) = (Met::default(), Met::default());
+        let both = [rewritten.clone(), met.clone()];
+        explore(Some(2), move || {
+            let node = born();
+            let mut writer = Client::new(&node, 1, other);
+            let writer = thread::spawn(move || {
+                writer.write(20);
+                writer.was_slow()
+            });
+            let mut client = Client::new(&node, 0, own);
+            client.write(10);
+            rewritten.note(client.was_slow());
+            let read = client.read();
+            rewritten.note(writer.join().expect("the writer"));
+            let last = Client::new(&node, 2, 100).read();
+            assert!(read == last || (read, last) == (10, 20), "{read}, then {last}");
+            met.note(read == 20);
+        });
+        assert!(both.iter().all(Met::at_all), "all of that is in the model");
+    }
+}
+
+/// A read of a guess that is stale by the time its writer looks: who returned it has the lock, so it is
+/// not written again above what came behind it.
+#[test]
+fn a_read_and_a_write_beside_a_write() {
+    let (old, new, slow) = (Met::default(), Met::default(), Met::default());
+    let met = [old.clone(), new.clone(), slow.clone()];
+    explore(Some(3), move || {
+        let node = born();
+        let mut writer = Client::new(&node, 1, 100);
+        let writer = thread::spawn(move || {
+            writer.write(20);
+            writer.was_slow()
+        });
+        let mut client = Client::new(&node, 0, 200);
+        let read = client.read();
+        client.write(10);
+        slow.note(writer.join().expect("the writer"));
+        let last = Client::new(&node, 2, 100).read();
+        assert!(matches!((read, last), (BORN, 10 | 20) | (20, 10)), "{read}, then {last}");
+        old.note(read == BORN);
+        new.note(read == 20);
+    });
+    assert!(met.iter().all(Met::at_all), "all of that is in the model");
+}
