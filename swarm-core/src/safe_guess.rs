@@ -8,8 +8,9 @@
 //! write; under its rewrite only if the writer holds the lock.
 //!
 //! Roundtrips: write 1, or 4 after a stale guess; read 1, 2 with the value out of place, 4 when it
-//! meets a write that is under way. Linearization: a write at the CAS that makes it stable at a
-//! majority, under the timestamp that it keeps; a read at the READ (or write-back) of its maximum.
+//! meets a write that is under way. Linearization: a write at the CAS with which a majority first
+//! holds the stamp that it keeps, or a larger one; a read when what it returns takes effect or when
+//! it begins, whichever is later.
 
 use heapless::Vec;
 

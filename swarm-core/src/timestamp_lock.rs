@@ -4,7 +4,7 @@
 //! words, a word that holds a number never holds it in another mode, and two majorities share a
 //! node. The lock word lies in the write's buffer and only grows.
 //!
-//! One roundtrip; two where the buffer serves its second write.
+//! One roundtrip; two where the buffer served an earlier write.
 
 use crate::clock::Clock;
 use crate::error::Error;
@@ -15,9 +15,10 @@ use crate::in_n_out::buffer_at;
 use crate::layout::buffer;
 use crate::words::{LockMode, LockWord, Pointer, WriteNumber};
 
-/// CASes of one lock word at one node: the word is found to hold an earlier write's number, and is
-/// then changed at most once by the other who locks this number.
-const TRIES: u32 = 3;
+/// CASes of one lock word at one node. The word is empty, or holds the number of an earlier write of
+/// the buffer, whose locks were over before the buffer was handed out again: it is found out by one
+/// CAS, and changes once until the next one, by the other who locks this number.
+const TRIES: u32 = 2;
 
 /// Locks write `number`, whose buffer is `pointer`, in `mode`. False if it is, or may be, locked
 /// in the other mode, or the buffer serves a later write.

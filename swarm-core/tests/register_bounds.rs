@@ -1,10 +1,9 @@
 //! Wait-freedom: how many roundtrips a read, a write and a timestamp lock take at most, whatever
-//! others do meanwhile, also when a node and a client die, and the largest that adversaries got out
-//! of them.
+//! others do meanwhile, also when a node and a client die, where slots are shared, buffers served
+//! earlier writes, and the register is deleted; and the largest that adversaries got out of them.
 //!
 //! `SWARM_ADVERSARIES` says how many random adversaries to try.
 
-#[expect(dead_code, reason = "nothing is deleted here")]
 mod register_common;
 
 use std::cell::RefCell;
@@ -12,15 +11,18 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use fastrand::Rng;
-use register_common::{Client, FIRST_VALUE, Polls, give_birth, place};
+use register_common::{Client, FIRST_VALUE, FORMAT, GaveUp, Polls, give_birth, place, value};
 use swarm_core::counting::Tally;
+use swarm_core::error::Error;
 use swarm_core::fabric::{Address, Fabric, NodeId};
+use swarm_core::geometry::MAX_CLIENTS;
 use swarm_core::history::{BUDGET, Recorder, check_key};
-use swarm_core::layout::{SLOTS, buffer};
+use swarm_core::layout::{SLOTS, buffer, register};
+use swarm_core::register::{Protocol, Write, Written};
 use swarm_core::safe_guess::SafeGuess;
 use swarm_core::sim::seeds::at_least_one;
 use swarm_core::sim::{Chaos, Outcome, Policy, Setup, Sim, SimFabric, Step, Trace, WordStep};
-use swarm_core::words::{LockMode, LockWord, WriteNumber};
+use swarm_core::words::{LockMode, LockWord, Pointer, Stamp, StampFlags, Timestamp, WriteNumber};
 
 const ALL: [NodeId; 3] = [NodeId(0), NodeId(1), NodeId(2)];
 /// The nodes that everybody turns to first.
@@ -34,21 +36,32 @@ const WITH_A_DEATH: u32 = 2;
 const BUFFERS_AT: u64 = 64 * 8;
 const BUFFER_WORDS: u64 = 16;
 
-/// Roundtrips of a look, a fetch (and again, for a value longer than thought), a write-back (and
-/// again, where the own slot was not as thought). Clients have slots of their own here.
-const READ_OF_M: u32 = 1 + 2 + 2;
 /// Roundtrips of a lock: its word is empty, or held by an earlier write of the buffer.
 const LOCK: u32 = 2;
 
-/// A read's loop reads M at most 2·writers + 1 times: after each it has seen one more writer, or
-/// one twice; and a lock that is lost leads to a larger stamp.
-fn read_bound(writers: u32) -> u32 {
-    (2 * writers + 1) * (READ_OF_M + LOCK)
+/// Roundtrips of a write to M, and again where the own slot was not as thought. One that shares its
+/// slot with others begins again each time that one of them was first, so often and no more: then it
+/// gives way, and the register has to move.
+fn write_of_m(slots: usize) -> u32 {
+    if slots == SLOTS { 2 } else { 2 * MAX_CLIENTS.div_ceil(slots) as u32 + 4 }
 }
 
-/// A write writes its guess, reads M, locks, and writes again; each of its writes again where its
-/// slot was not as thought. No writer has a part in that.
-const WRITE_BOUND: u32 = 2 + READ_OF_M + LOCK + 2;
+/// Roundtrips of a look, a fetch (and again, for a value longer than thought), a write-back.
+fn read_of_m(slots: usize) -> u32 {
+    1 + 2 + write_of_m(slots)
+}
+
+/// A read's loop reads M at most 2·writers + 1 times: after each it has seen one more writer, or
+/// one twice; and a lock that is lost leads to a larger stamp.
+fn read_bound(writers: u32, slots: usize) -> u32 {
+    (2 * writers + 1) * (read_of_m(slots) + LOCK)
+}
+
+/// A write writes its guess, reads M, locks, and writes again. No writer has a part in that who does
+/// not share its slot.
+fn write_bound(slots: usize) -> u32 {
+    write_of_m(slots) + read_of_m(slots) + LOCK + write_of_m(slots)
+}
 
 fn born(setup: &Setup) -> Sim {
     let mut sim = Sim::new(setup);
@@ -61,14 +74,50 @@ fn born(setup: &Setup) -> Sim {
     sim
 }
 
-/// Each client has a slot of its own, if the reader has the one that the register was born in.
+/// Where all slots are used, each client has one of its own, if the reader has the one that the
+/// register was born in.
 fn client(
     sim: &Sim,
     (id, slot): (usize, usize),
+    slots: usize,
     late: u64,
     recorder: &Recorder,
 ) -> Client<SimFabric> {
-    Client::new((sim.fabric(id), sim.clock(id)), (id, slot), place(0), (late, NEVER), recorder)
+    let connection = (sim.fabric(id), sim.clock(id));
+    let client = Client::new(connection, (id, slot), place(0), (late, NEVER), recorder);
+    Client { group: client.group.with_slots(slots), ..client }
+}
+
+/// What the adversary may make use of, beside the schedule.
+#[derive(Clone, Copy, Debug)]
+struct Arms {
+    /// A node dies, and a client.
+    deaths: bool,
+    /// Stamp slots that are used: the clients share them, or have one each.
+    slots: usize,
+    /// Buffers served earlier writes, whose numbers their lock words hold.
+    used: bool,
+    /// The first writer deletes the register in the end.
+    deletes: bool,
+}
+
+impl Arms {
+    const NONE: Self = Self { deaths: false, slots: SLOTS, used: false, deletes: false };
+
+    /// Some of what there is.
+    fn random(rng: &mut Rng) -> Self {
+        Self {
+            deaths: rng.bool(),
+            slots: [1, 2, SLOTS][rng.usize(..3)],
+            used: rng.bool(),
+            deletes: rng.bool(),
+        }
+    }
+
+    /// By how much a death makes bounds larger.
+    fn times(self) -> u32 {
+        if self.deaths { WITH_A_DEATH } else { 1 }
+    }
 }
 
 /// The largest that was seen.
@@ -76,6 +125,9 @@ fn client(
 struct Largest {
     read: Tally,
     write: Tally,
+    delete: Tally,
+    /// Operations that gave way to others at a slot that they share.
+    gave_way: u32,
     /// CASes of one lock at one node.
     lock: u32,
 }
@@ -87,11 +139,10 @@ fn larger(one: &mut Tally, other: Tally) {
 }
 
 /// `writers` clients with clocks that disagree write all the time, one reads; the scheduler holds up
-/// whom it likes, and some queue pairs for as long as anybody else can move. If so, a node dies,
-/// and a client.
-fn play(seed: u64, writers: usize, deaths: bool, largest: &Rc<RefCell<Largest>>) {
+/// whom it likes, and some queue pairs for as long as anybody else can move.
+fn play(seed: u64, writers: usize, arms: Arms, largest: &Rc<RefCell<Largest>>) {
     let mut rng = Rng::with_seed(seed ^ 0xb0);
-    let rate = if deaths { 1.0 / rng.u32(50..1000) as f64 } else { 0.0 };
+    let rate = if arms.deaths { 1.0 / rng.u32(50..1000) as f64 } else { 0.0 };
     let chaos = Chaos {
         node_crash: rate,
         client_crash: rate,
@@ -99,7 +150,7 @@ fn play(seed: u64, writers: usize, deaths: bool, largest: &Rc<RefCell<Largest>>)
         clients_lost: 1,
         ..Chaos::NONE
     };
-    let (late, times) = if deaths { (SOON, WITH_A_DEATH) } else { (NEVER, 1) };
+    let late = if arms.deaths { SOON } else { NEVER };
     let policy = match rng.u8(..3) {
         0 => Policy::Priorities { changes: rng.usize(1..20), horizon: 600 * writers as u64 },
         _ => Policy::Weighted { redraw: [0.05, 0.01, 0.002][rng.usize(..3)] },
@@ -117,37 +168,68 @@ fn play(seed: u64, writers: usize, deaths: bool, largest: &Rc<RefCell<Largest>>)
     let recorder = Recorder::new();
     let skew = [100, 2000, 50_000][rng.usize(..3)];
     for id in 0..=writers {
+        if arms.used {
+            have_served(&sim, id, &mut rng);
+        }
         sim.set_clock(id, rng.i64(-skew..=skew), rng.i64(-500_000..=500_000));
         let slot = if id == writers { 0 } else { id + 1 };
-        let (mut client, fabric) = (client(&sim, (id, slot), late, &recorder), sim.fabric(id));
-        let largest = Rc::clone(largest);
+        let mut client = client(&sim, (id, slot), arms.slots, late, &recorder);
+        let (fabric, largest) = (sim.fabric(id), Rc::clone(largest));
         let mut rng = Rng::with_seed(rng.u64(..));
         sim.spawn(id, async move {
-            for round in 0..rng.u64(1..=4) {
+            let rounds = rng.u64(1..=4);
+            for round in 0..rounds {
                 fabric.note(round);
-                if id == writers {
-                    let tally = client.read::<SafeGuess>(Polls::ALL).await.expect("it is read");
-                    let bound = times * read_bound(writers as u32);
-                    assert!(tally.roundtrips <= bound, "a read: {tally:?}");
-                    larger(&mut largest.borrow_mut().read, tally);
+                let value = id as u64 * 100 + round + 1;
+                let last = round + 1 == rounds;
+                let done = if id == writers {
+                    client.read::<SafeGuess>(Polls::ALL).await
+                } else if id == 0 && last && arms.deletes {
+                    client.delete::<SafeGuess>(Polls::ALL).await
                 } else {
-                    let value = id as u64 * 100 + round + 1;
-                    let tally = client.write::<SafeGuess>(value, Polls::ALL).await;
-                    let tally = tally.expect("it is written");
-                    assert!(tally.roundtrips <= times * WRITE_BOUND, "a write: {tally:?}");
-                    larger(&mut largest.borrow_mut().write, tally);
-                }
+                    client.write::<SafeGuess>(value, Polls::ALL).await
+                };
+                let mut largest = largest.borrow_mut();
+                let tally = match done {
+                    Err(GaveUp::Failed(Error::Moved)) if arms.slots < SLOTS => {
+                        largest.gave_way += 1;
+                        return;
+                    }
+                    done => done.expect("it ends"),
+                };
+                let (seen, bound) = if id == writers {
+                    (&mut largest.read, read_bound(writers as u32, arms.slots))
+                } else if id == 0 && last && arms.deletes {
+                    (&mut largest.delete, write_of_m(arms.slots))
+                } else {
+                    (&mut largest.write, write_bound(arms.slots))
+                };
+                assert!(tally.roundtrips <= arms.times() * bound, "{tally:?} of {bound}, {arms:?}");
+                larger(seen, tally);
             }
         });
     }
-    assert_eq!(sim.run(2_000_000), Outcome::Done, "seed {seed}");
+    assert_eq!(sim.run(2_000_000), Outcome::Done, "seed {seed}, {arms:?}");
     if let Err(wrong) = check_key(&recorder.operations(), Some(FIRST_VALUE), BUDGET) {
-        panic!("seed {seed}: {wrong}");
+        panic!("seed {seed}, {arms:?}: {wrong}");
     }
     let tries = lock_tries(&sim.take_trace());
-    assert!(tries <= LOCK, "seed {seed}: a lock took {tries} CASes at one node");
+    let most = if arms.used { LOCK } else { 1 };
+    assert!(tries <= most, "seed {seed}, {arms:?}: a lock took {tries} CASes at one node");
     let mut largest = largest.borrow_mut();
     largest.lock = largest.lock.max(tries);
+}
+
+/// The buffers of client `id` served earlier writes, in which not all nodes took part.
+fn have_served(sim: &Sim, id: usize, rng: &mut Rng) {
+    for (index, &node) in (0..4).flat_map(|index| ALL.iter().map(move |node| (index, node))) {
+        let number = WriteNumber(rng.u64(0..3));
+        let mode = if rng.bool() { LockMode::Read } else { LockMode::Write };
+        if number.0 > 0 {
+            let at = lock_of(id).plus(index * BUFFER_WORDS as usize);
+            sim.set_word(node, at, LockWord::new(number, mode).0);
+        }
+    }
 }
 
 /// The most CASes that one lock took at one node, by what happened so far.
@@ -178,22 +260,84 @@ fn random_adversaries() {
     let schedules = at_least_one("SWARM_ADVERSARIES", 500);
     for (writers, deaths) in (1..SLOTS).flat_map(|writers| [(writers, false), (writers, true)]) {
         let largest = Rc::<RefCell<Largest>>::default();
+        let arms = Arms { deaths, ..Arms::NONE };
         for seed in 0..schedules {
-            play(seed, writers, deaths, &largest);
+            play(seed, writers, arms, &largest);
         }
-        let Largest { read, write, lock } = *largest.borrow();
-        let (with, times) = if deaths { (" with deaths", WITH_A_DEATH) } else { ("", 1) };
+        let Largest { read, write, lock, .. } = *largest.borrow();
+        let with = if deaths { " with deaths" } else { "" };
         println!(
             "{writers} writers, {schedules} adversaries{with}: a read took {} roundtrips of {} and \
-             {} verbs at most, a write {} of {} and {}, a lock {lock} of {LOCK} CASes",
+             {} verbs at most, a write {} of {} and {}, a lock {lock} of 1 CAS",
             read.roundtrips,
-            times * read_bound(writers as u32),
+            arms.times() * read_bound(writers as u32, arms.slots),
             read.verbs,
             write.roundtrips,
-            times * WRITE_BOUND,
+            arms.times() * write_bound(arms.slots),
             write.verbs,
         );
     }
+}
+
+/// Slots that are shared, buffers with a history, a delete, deaths: all that there is, or some of it.
+#[test]
+fn random_adversaries_with_everything() {
+    let schedules = at_least_one("SWARM_ADVERSARIES", 500);
+    for (writers, slots) in (1..SLOTS).flat_map(|writers| [1, 2, SLOTS].map(|s| (writers, s))) {
+        let largest = Rc::<RefCell<Largest>>::default();
+        for seed in 0..schedules.div_ceil(2) {
+            let arms = Arms { slots, ..Arms::random(&mut Rng::with_seed(seed)) };
+            play(seed, writers, arms, &largest);
+        }
+        let Largest { read, write, delete, lock, gave_way } = *largest.borrow();
+        println!(
+            "{writers} writers of {slots} slots, with everything: a read took {} roundtrips of {}, a \
+             write {} of {}, a delete {} of {}, a lock {lock} of {LOCK} CASes; {gave_way} gave way",
+            read.roundtrips,
+            WITH_A_DEATH * read_bound(writers as u32, slots),
+            write.roundtrips,
+            WITH_A_DEATH * write_bound(slots),
+            delete.roundtrips,
+            WITH_A_DEATH * write_of_m(slots),
+        );
+    }
+}
+
+/// One that shares the slot, and whose clock is far behind, is first each time: what it writes is below
+/// the stamp that is to go there. A write does not go on like that for ever; the key gets a register of
+/// its own.
+#[test]
+fn an_adversary_in_the_same_slot() {
+    let mut sim = born(&Setup { words: 1 << 13, ..Setup::new(1, 3, 2) });
+    sim.set_clock(0, 1_000_000_000, 0);
+    let recorder = Recorder::new();
+    let mut client = client(&sim, (0, 0), 1, NEVER, &recorder);
+    let cost = Rc::new(RefCell::new(None));
+    let sink = Rc::clone(&cost);
+    sim.spawn(0, async move {
+        let number = client.group.number().expect("numbers last");
+        let write = Write { number, buffer: client.fresh(), value: &value(100) };
+        let group = &client.group;
+        let written = SafeGuess::write(group, &mut client.register, write);
+        *sink.borrow_mut() = Some(group.fabric().track(written).await);
+    });
+    sim.poll_once(0);
+    for stamp in 2..3000 {
+        let behind = FORMAT.stamp(Timestamp(stamp), Pointer(2000), StampFlags::VERIFIED);
+        FIRST.iter().for_each(|&node| sim.set_word(node, slot(node), behind.0));
+        sim.roundtrip(0, &FIRST);
+    }
+    let (written, tally) = cost.take().expect("it ended");
+    let written = written.expect("nodes are up");
+    assert!(matches!(written, Written::Moved(_)), "{written:?}");
+    println!("in the same slot, a write gives way after {} roundtrips", tally.roundtrips);
+    assert!(tally.roundtrips <= write_of_m(1));
+    assert!(Stamp(sim.word(FIRST[0], slot(FIRST[0]))).is_verified(), "it is the other's");
+}
+
+/// The register's first slot.
+fn slot(node: NodeId) -> Address {
+    place(0).at(node, 3).plus(register::SLOTS_AT)
 }
 
 /// One that knows the protocol. Writers are each ahead of the one before. The reader meets the first
@@ -207,7 +351,7 @@ fn a_climbing_adversary() {
         let roundtrips = climb(writers, false);
         println!("{writers} writers climb: a read takes {roundtrips} roundtrips");
         assert_eq!(roundtrips as usize, 4 * writers);
-        assert!(roundtrips <= read_bound(writers as u32));
+        assert!(roundtrips <= read_bound(writers as u32, SLOTS));
     }
 }
 
@@ -218,7 +362,7 @@ fn a_climbing_adversary_in_buffers_that_are_used_again() {
     for writers in 1..SLOTS {
         let roundtrips = climb(writers, true);
         assert_eq!(roundtrips as usize, 5 * writers);
-        assert!(roundtrips <= read_bound(writers as u32));
+        assert!(roundtrips <= read_bound(writers as u32, SLOTS));
     }
 }
 
@@ -232,7 +376,7 @@ fn climb(writers: usize, used: bool) -> u32 {
     for id in 0..writers {
         ALL.iter().for_each(|&node| sim.set_word(node, lock_of(id), old));
         sim.set_clock(id, id as i64 * 100_000, 0);
-        let mut client = client(&sim, (id, id + 1), NEVER, &recorder);
+        let mut client = client(&sim, (id, id + 1), SLOTS, NEVER, &recorder);
         sim.spawn(id, async move {
             let written = client.write::<SafeGuess>(4 * (id as u64 + 1), Polls::ALL).await;
             written.expect("nodes are up");
@@ -242,7 +386,7 @@ fn climb(writers: usize, used: bool) -> u32 {
     // A guess lands, but for the READ behind it.
     let guess = |sim: &mut Sim, id| FIRST.iter().for_each(|&node| sim.take_verbs(id, node, 2));
     guess(&mut sim, 0);
-    let (mut client, sink) = (client(&sim, (reader, 0), NEVER, &recorder), Rc::clone(&cost));
+    let (mut client, sink) = (client(&sim, (reader, 0), SLOTS, NEVER, &recorder), Rc::clone(&cost));
     sim.spawn(reader, async move {
         *sink.borrow_mut() = Some(client.read::<SafeGuess>(Polls::ALL).await);
     });

@@ -136,6 +136,28 @@ fn what_a_write_lost_to_is_stable_before_it_locks() {
     story.is_linearizable();
 }
 
+/// Two writers at once: both raise their slots, and only then does either look at all of them. So
+/// the one that is behind meets the other's stamp, and is not done in one roundtrip.
+#[test]
+fn of_two_writers_one_sees_the_other() {
+    let (p, q) = (1, 2);
+    let mut story = Story::new(0, &ALL);
+    story.sim.set_clock(q, 100_000, 0);
+    story.write(p, &[100]);
+    story.write(q, &[200]);
+    for node in [N0, N1] {
+        // All but the last verb of each chain.
+        story.sim.take_verbs(p, node, 2);
+        story.sim.take_verbs(q, node, 2);
+    }
+    story.sim.roundtrip(q, &[N0, N1]);
+    assert_eq!(story.answer(1), Some(Answer::Done), "nothing is above its guess");
+    story.sim.roundtrip(p, &[N0, N1]);
+    assert_eq!(story.answer(0), None, "it met the other's guess");
+    story.finish(p, &[N0, N1]);
+    story.is_linearizable();
+}
+
 /// The register's birth comes late to a node to which a write came before. It must not erase the
 /// write's stamp, which a majority was to hold; and before it came, that node had no vote.
 #[test]
