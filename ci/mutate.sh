@@ -7,8 +7,9 @@
 #
 # A mutation is a patch in swarm-*/tests/mutations: what it breaks, which checks catch it (`caught
 # by: CRATE TEST [NAME]`, tried in turn: the quickest first; NAME stands for one of its tests), with
-# how many schedules if the usual ones are too few (`schedules: N`), and the change. One that takes
-# more than four times as many as usual is left to runs with a larger budget. A patch is applied to a
+# how many schedules if the usual ones are too few (`schedules: N`), and the change. Each check is the
+# only one that some patch names, or nothing would show that it can fail. A patch that takes more than
+# four times as many schedules as usual is left to runs with a larger budget. It is applied to a
 # scratch copy. One that no longer applies or does not build fails, as does one that all its checks
 # survive; so do checks that fail without any mutation. One worker for each processor, with a copy and
 # a build of its own; all begin with what the first has built.
@@ -44,7 +45,14 @@ copy() {
 }
 
 # Schedules by the thousand are played by what is optimised; of all else the build costs most.
-level() { if [[ $1 == *_sim ]]; then echo 1; else echo 0; fi; }
+# Under loom the words are other types, so it has a build of its own, and a level that no other test of
+# its crate has.
+level() {
+    case $1 in
+        *_sim | cell_explore | register_explore | register_bounds | loom) echo 1 ;;
+        *) echo 0 ;;
+    esac
+}
 # With a mutation the store's schedules fail soon, as a rule: there the build of the store, which is
 # generic, costs most. Without one they are played to their end.
 store=0
@@ -54,6 +62,9 @@ target() { if [[ $1 == lib ]]; then echo --lib; else echo "--test $1"; fi; }
 optimised() {
     local crate="$1" level="$2"
     shift 2
+    if [[ " $* " == *" --test loom "* ]]; then
+        local -x RUSTFLAGS="$RUSTFLAGS --cfg loom" CARGO_TARGET_DIR="$CARGO_TARGET_DIR/loom"
+    fi
     (cd "$tree" && CARGO_PROFILE_PROVE_OPT_LEVEL="$level" \
         ${within:+timeout "$within"} cargo test --quiet --profile prove --no-default-features \
         --config "profile.prove.package.swarm-kv.opt-level=$store" -p "swarm-$crate" "$@")
@@ -66,18 +77,35 @@ tests() {
     optimised "$crate" "$(level "$test")" $(target "$test") "$@"
 }
 build() { tests "$1" "$2" --no-run; }
-# Runs test $2 of crate $1 with $3 schedules; of its functions only those with $4 in their names.
-check() { SWARM_SCHEDULES="$3" within="$limit" tests "$1" "$2" -- ${4:+"$4"}; }
-# Schedules for crate $1: one of the store's costs as much as many of a register's.
-budget() { if [[ $1 == kv ]]; then echo "$((usual / 5))"; else echo "$usual"; fi; }
+# Runs test $2 of crate $1 with $3 schedules; of its functions only those with one of the words that
+# follow in their names, if any do.
+check() { SWARM_SCHEDULES="$3" within="$limit" tests "$1" "$2" -- "${@:4}"; }
+# Schedules for test $2 of crate $1: one of the store's costs as much as many of a register's, and
+# what store_sim is to catch shows in few.
+budget() {
+    case "$1 $2" in
+        "kv store_sim") echo "$((usual / 20))" ;;
+        kv*) echo "$((usual / 5))" ;;
+        *) echo "$usual" ;;
+    esac
+}
 field() { sed -n "/^diff /q; s/^$1: //p" "$2"; }
+
+# The names of the functions of test $2 of crate $1 that are to catch something; none if all are.
+names() {
+    caught_by | awk -v check="$1 $2" \
+        '$1 " " $2 == check { if (NF > 2) names[$3]; else all = 1 }
+        END { if (!all) for (name in names) print name }'
+}
 
 # Check number $1 passes without any mutation.
 sound() {
-    local crate test at=$SECONDS store
+    local crate test only at=$SECONDS store
     read -r crate test <<< "${checks[$1]}"
+    readarray -t only < <(names "$crate" "$test")
     store=$(level "$test")
-    if ! build "$crate" "$test" > "$log" 2>&1 || ! check "$crate" "$test" "$(budget "$crate")" > "$log" 2>&1; then
+    if ! build "$crate" "$test" > "$log" 2>&1 \
+        || ! check "$crate" "$test" "$(budget "$crate" "$test")" "${only[@]}" > "$log" 2>&1; then
         tail -40 "$log"
         echo "FAILED: $crate $test, with no mutation at all" >&2
         return 1
@@ -98,9 +126,9 @@ mutate() {
                 result="does not build"
                 break
             fi
-            status=0 most=$(budget "$crate")
+            status=0 most=$(budget "$crate" "$test")
             most=$((most > ${schedules:-0} ? most : schedules))
-            check "$crate" "$test" "$most" "$only" > "$log" 2>&1 || status=$?
+            check "$crate" "$test" "$most" ${only:+"$only"} > "$log" 2>&1 || status=$?
             # 101: a test failed. Anything else says nothing of the mutation.
             if [[ $status -eq 101 ]]; then
                 result="caught by $test"
@@ -154,10 +182,10 @@ share() {
 
 # Whether so few schedules show what patch $1 breaks that this budget is too small for it.
 is_rare() {
-    local schedules crate
+    local schedules crate test
     schedules=$(field schedules "$1")
-    read -r crate _ < <(field "caught by" "$1")
-    [[ -n "$schedules" ]] && ((schedules > 4 * $(budget "$crate")))
+    read -r crate test _ < <(field "caught by" "$1")
+    [[ -n "$schedules" ]] && ((schedules > 4 * $(budget "$crate" "$test")))
 }
 
 # The patches of these names, or all: first the store's, which take longest, and of those first
@@ -166,7 +194,7 @@ chosen() {
     local patch name
     for patch in $(grep -l "^+++ b/swarm-core" swarm-kv/tests/mutations/*.patch) \
         $(grep -L "^+++ b/swarm-core" swarm-kv/tests/mutations/*.patch) \
-        swarm-core/tests/mutations/*.patch; do
+        swarm-core/tests/mutations/*.patch swarm-shm/tests/mutations/*.patch; do
         name=$(basename "$patch" .patch)
         if [[ $# -eq 0 ]] && is_rare "$patch"; then
             echo "left to a larger budget, or to be named: $name" >&2

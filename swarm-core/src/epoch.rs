@@ -22,6 +22,15 @@ use crate::words::Pointer;
 /// Epochs that must begin after something was retired before it is used again.
 pub const GRACE: u64 = 2;
 
+/// A record whose place in a cell another one took.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Replaced {
+    /// The cell.
+    pub cell: Pointer,
+    /// The record.
+    pub record: Pointer,
+}
+
 /// Where the clients of a pool see each other's operations, as one of them sees it.
 ///
 /// Epochs count from 1.
@@ -72,6 +81,13 @@ pub trait Board {
     /// asked for memory first depends on it.
     fn is_attached(&self, slot: usize) -> bool;
 
+    /// Tells the client in a slot that this one has replaced a record of its. A hint: it may be lost, be
+    /// heard of late or twice, or say what nobody said.
+    fn tell(&self, _slot: usize, _replaced: Replaced) {}
+
+    /// Calls `each` with what others have told the client in this slot since the last call.
+    fn told(&self, _each: &mut dyn FnMut(Replaced)) {}
+
     /// Moves on to the next epoch if every operation that is under way began in this one, and says
     /// which one it is now. Clients that are known to be dead do not count.
     fn advance(&self) -> u64;
@@ -108,6 +124,12 @@ impl<B: Board + ?Sized> Board for std::boxed::Box<B> {
     }
     fn is_attached(&self, slot: usize) -> bool {
         (**self).is_attached(slot)
+    }
+    fn tell(&self, slot: usize, replaced: Replaced) {
+        (**self).tell(slot, replaced);
+    }
+    fn told(&self, each: &mut dyn FnMut(Replaced)) {
+        (**self).told(each);
     }
     fn advance(&self) -> u64 {
         (**self).advance()
@@ -184,6 +206,13 @@ impl<B: Board + ?Sized> Presence<B> {
     /// The board.
     pub fn board(&self) -> &B {
         &self.board
+    }
+
+    /// An epoch that no operation under way began behind: those of a group count as its first.
+    #[inline(always)]
+    pub fn epoch(&self) -> u64 {
+        let [one, other] = &self.groups;
+        one.epoch.get().max(other.epoch.get())
     }
 
     #[inline(always)]

@@ -23,7 +23,7 @@
 //!            1  in-place copy    at the home node only: word, checksum, length (words), payload
 //!
 //! record:    0  accepted         ballot; changed by CAS alone, only ever grows
-//!            1  predecessor      pointer to the record that it builds on, or 0
+//!            1  base             word that named the record that it builds on, solid and accepted
 //!            2  writer           number of the change
 //!            3  length           of the payload, words
 //!            4  checksum
@@ -327,39 +327,35 @@ fn header_checksum(words: &[u64], key: &[u8]) -> u64 {
 /// What a record says in front of its payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordHeader {
-    /// The record that it builds on, or null.
-    pub predecessor: Pointer,
+    /// The word that its proposer took every node to show: it names the record that this one builds
+    /// on.
+    pub base: CellWord,
     /// Number of the change.
     pub writer: WriteNumber,
     /// Words of payload.
     pub length: usize,
-    /// Checksum of predecessor, writer and payload.
+    /// Checksum of base, writer and payload.
     pub checksum: u64,
 }
 
 impl RecordHeader {
     /// The header of a record at `pointer` with this `payload`.
-    pub fn new(
-        pointer: Pointer,
-        predecessor: Pointer,
-        writer: WriteNumber,
-        payload: &[u64],
-    ) -> Self {
+    pub fn new(pointer: Pointer, base: CellWord, writer: WriteNumber, payload: &[u64]) -> Self {
         let length = payload.len();
-        let checksum = record_checksum(pointer, predecessor, writer, payload);
-        Self { predecessor, writer, length, checksum }
+        let checksum = record_checksum(pointer, base, writer, payload);
+        Self { base, writer, length, checksum }
     }
 
     /// The words from [`record::BODY`] to the payload.
     pub fn encode(&self) -> [u64; record::HEADER_WORDS - 1] {
-        [self.predecessor.0, self.writer.0, self.length as u64, self.checksum]
+        [self.base.0, self.writer.0, self.length as u64, self.checksum]
     }
 
     /// Reads the words from [`record::BODY`] on. `None` if there are too few.
     pub fn decode(words: &[u64]) -> Option<Self> {
-        let &[predecessor, writer, length, checksum, ..] = words else { return None };
+        let &[base, writer, length, checksum, ..] = words else { return None };
         Some(Self {
-            predecessor: Pointer(predecessor),
+            base: CellWord(base),
             writer: WriteNumber(writer),
             length: usize::try_from(length).ok()?,
             checksum,
@@ -369,17 +365,12 @@ impl RecordHeader {
     /// Whether this is the header of an undamaged record at `pointer` with this `payload`.
     pub fn agrees(&self, pointer: Pointer, payload: &[u64]) -> bool {
         self.length == payload.len()
-            && self.checksum == record_checksum(pointer, self.predecessor, self.writer, payload)
+            && self.checksum == record_checksum(pointer, self.base, self.writer, payload)
     }
 }
 
-fn record_checksum(
-    pointer: Pointer,
-    predecessor: Pointer,
-    writer: WriteNumber,
-    payload: &[u64],
-) -> u64 {
-    let seed = pointer.0 ^ predecessor.0.rotate_left(32) ^ writer.0.rotate_left(8);
+fn record_checksum(pointer: Pointer, base: CellWord, writer: WriteNumber, payload: &[u64]) -> u64 {
+    let seed = pointer.0 ^ base.0.rotate_left(32) ^ writer.0.rotate_left(8);
     xxh3_64_with_seed(payload.as_bytes(), seed)
 }
 
@@ -431,7 +422,7 @@ mod tests {
             checksum: 7,
         };
         assert_eq!(BufferHeader::decode(&header.encode()), Some(header));
-        let header = RecordHeader::new(Pointer(4), Pointer(3), WriteNumber(8), &[1, 2, 3]);
+        let header = RecordHeader::new(Pointer(4), CellWord(3), WriteNumber(8), &[1, 2, 3]);
         assert_eq!(RecordHeader::decode(&header.encode()), Some(header));
         assert!(header.agrees(Pointer(4), &[1, 2, 3]));
         assert!(!header.agrees(Pointer(5), &[1, 2, 3]));

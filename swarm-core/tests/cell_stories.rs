@@ -446,6 +446,104 @@ fn who_promises_late_joins() {
     assert!(story.is_accepted(N0, R) && story.is_accepted(N2, R));
 }
 
+/// `r` is committed, and at nodes 0 and 1 with what was born with it; their words do not say so. A
+/// client that adopts it has the promises of both, and is about to raise it there. Of node 2, which
+/// has neither `r` nor what was born with it, it has not heard.
+fn before_the_late_promise<T>(
+    begin: impl FnOnce(&mut Story) -> (usize, Told<T>),
+) -> (Story, usize, Told<T>) {
+    let mut story = Story::new();
+    for node in [N0, N1] {
+        story.has(node, R, record(X), 3);
+    }
+    story.shows(N0, 3, R, solid());
+    story.shows(N1, 5, R, promise());
+    let (client, told) = begin(&mut story);
+    let is_promised = |story: &Story, node| story.is_promised(node, 7);
+    story.until(client, &[N0, N1], |story| is_promised(story, N0) && is_promised(story, N1));
+    // The promises arrive, and it fetches the record, but not what was born with it.
+    story.posts(client, N0);
+    assert_eq!(story.sim.on_their_way(client, N1), 0);
+    story.sim.roundtrip(client, &[N0]);
+    story.posts(client, N1);
+    assert!(story.sim.on_their_way(client, N0) == 1 && story.sim.on_their_way(client, N2) > 0);
+    assert!(FORMAT.record(story.shown(N2)) == record(X) && !story.is_born(R, N2));
+    (story, client, told)
+}
+
+/// The client's chains to node 2 take effect, and arrive, until none is on its way.
+fn promises_late(story: &mut Story, client: usize) {
+    while story.sim.on_their_way(client, N2) > 0 {
+        while story.sim.on_their_way(client, N2) > 0 {
+            story.sim.take_verbs(client, N2, 1);
+            let names = FORMAT.record(story.shown(N2)) == record(R);
+            assert!(!names || story.is_born(R, N2), "what was born with r is there before r");
+        }
+        story.sim.deliver(client, N2);
+        story.sim.poll_once(client);
+    }
+}
+
+/// `r` is shown by all who were heard of, so that what was born with it is not READ. Node 2 promises
+/// late and lacks it: it is not to have `r` alone, or the next node's death would take acknowledged data
+/// with it.
+#[test]
+fn who_promises_late_gets_no_record_without_its_newborns() {
+    let read = |gone| {
+        let (mut story, client, told) = before_the_late_promise(|story| story.read(N0, SHORT));
+        promises_late(&mut story, client);
+        story.finish(client, &ALL);
+        assert_eq!(told.take().expect("it is done").expect("all are up"), [X, R]);
+        (story, gone)
+    };
+    // As before, but nobody is late yet: the round need not be begun again.
+    let lose = |gone| {
+        let (mut story, client, told) =
+            before_the_late_promise(|story| story.propose(Y, false, LONG));
+        promises_late(&mut story, client);
+        assert!(story.is_promised(N2, 7));
+        story.finish(client, &[N0, N1]);
+        assert!(matches!(told.take(), Some(Ok(Proposed::Lost { .. }))));
+        assert!(story.is_accepted(N0, R) && story.is_accepted(N1, R) && !story.is_born(R, N2));
+        (story, gone)
+    };
+    for (mut story, gone) in [read(N0), read(N1), lose(N0), lose(N1)] {
+        story.sim.crash_node(gone, false);
+        let left = if gone == N0 { N1 } else { N0 };
+        story.ends_with(N2, &[left, N2], &[X, R]);
+        assert!(story.is_born(R, left) && story.is_born(R, N2), "{gone} is gone");
+        assert!(story.is_accepted(left, R) && story.is_accepted(N2, R), "{gone} is gone");
+    }
+}
+
+/// As before, but one of the first two dies before it accepts. With the other and node 2, which answer,
+/// another ballot comes to an end.
+#[test]
+fn who_promises_late_without_newborns_leaves_it_to_another_ballot() {
+    for (gone, left) in [(N0, N1), (N1, N0)] {
+        for (silent, dies_first) in [(false, false), (false, true), (true, false), (true, true)] {
+            let (mut story, client, told) = before_the_late_promise(|story| story.read(N0, SHORT));
+            let die = |story: &mut Story| {
+                story.sim.crash_node(gone, silent);
+                story.sim.deliver(client, gone);
+                story.sim.poll_once(client);
+            };
+            if dies_first {
+                die(&mut story);
+            }
+            promises_late(&mut story, client);
+            if !dies_first {
+                die(&mut story);
+            }
+            story.finish(client, &ALL);
+            let case = format!("{gone} is gone, silent: {silent}, first: {dies_first}");
+            assert_eq!(told.take().expect("it is done").expect(&case), [X, R], "{case}");
+            assert!(story.is_accepted(left, R) && story.is_accepted(N2, R), "{case}");
+            assert!(story.is_born(R, N2), "{case}");
+        }
+    }
+}
+
 /// A fast round's record under a high ballot was dropped at the one node that had it when another
 /// was committed under a lower one.
 #[test]
@@ -549,6 +647,66 @@ fn the_same_record_at_all_is_committed_whatever_their_words() {
             story.ends_with(up[0], &up, &[X, R]);
         }
     }
+}
+
+/// A fast round's `r` won at all three nodes, so that `x` counts as replaced, and its memory came to
+/// serve another cell. Node 1 was never told that `r` is solid, nor of the change that came after
+/// it. It votes for `x`, by the word that `r` was built on; by what lies at `x` it would win.
+#[test]
+fn what_came_back_for_other_uses_does_not_vote() {
+    let mut story = Story::new();
+    let (first, told) = story.propose(R, true, LONG);
+    story.sim.roundtrip(first, &ALL);
+    let won = told.take();
+    assert!(matches!(won, Some(Ok(Proposed::Committed(_)))));
+    story.sim.take_all(first, N0);
+    story.sim.take_all(first, N2);
+    story.sim.crash_client(first);
+    let at = cell(0);
+    let (second, told) = story.begin(SHORT, move |group| async move {
+        let (mut tokens, view) = list(&group, &at).await?;
+        tokens.push(3);
+        append(&group, &at, &view, 3, number(9, 3), &tokens).await
+    });
+    story.finish(second, &[N0, N2]);
+    assert!(matches!(told.take(), Some(Ok(Proposed::Committed(_)))));
+    story.sim.crash_client(second);
+    for node in ALL {
+        let set = |at, value| story.sim.set_word(node, at, value);
+        plant(X, Pointer::NULL, 100, &[77], set);
+    }
+    assert!(!story.shown(N1).is_solid(), "nobody told node 1");
+    story.ends_with(N1, &[N1, N2], &[X, R, 3]);
+}
+
+/// All nodes have promised a ballot to a rival when a fast round from their words comes to node 2. It
+/// would stand there for the record below as if that were accepted under the rival's ballot, just as
+/// what the rival is about to have accepted by the others.
+#[test]
+fn a_fast_round_starts_from_an_accepted_word() {
+    const BELOW: u64 = 9;
+    let mut story = Story::new();
+    for (node, ballot) in [(N0, 3), (N1, 3), (N2, 1)] {
+        story.has(node, BELOW, record(X), ballot);
+        story.shows(node, ballot, BELOW, solid());
+    }
+    let mut words = [Some(word(3, record(BELOW), solid())); MAX_NODES];
+    words[2] = Some(word(1, record(BELOW), solid()));
+    let view = View::of(FORMAT, 3, &words).expect("it is committed");
+    let (rival, told) = story.begin(LONG, move |group| async move {
+        append(&group, &cell(0), &view, Y, number(0, 1), &[X, BELOW, Y]).await
+    });
+    ALL.iter().for_each(|&node| story.sim.take_all(rival, node));
+    assert!(ALL.iter().all(|&node| story.is_promised(node, 5)));
+    let (first, _) = story.begin(LONG, |group| async move {
+        let view = View::born(FORMAT, 3, word(5, record(BELOW), promise()));
+        append(&group, &cell(0), &view, R, number(1, 1), &[X, BELOW, R]).await
+    });
+    story.sim.take_all(first, N2);
+    story.sim.crash_client(first);
+    story.finish(rival, &[N0, N1]);
+    assert!(matches!(told.take(), Some(Ok(Proposed::Committed(_)))));
+    story.ends_with(N0, &[N0, N2], &[X, BELOW, Y]);
 }
 
 /// A proposer meets `r`, which is at one node and not committed, and goes about to complete it; a

@@ -37,6 +37,24 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         }
     }
 
+    /// An operation is over, and many before it took memory for buckets' records: takes in those that
+    /// were replaced, by this client or others, a few at a time.
+    #[cold]
+    pub(crate) async fn records_aside(&self) {
+        let (Some(presence), Some(_alone)) = (&self.presence, self.searching.try_enter()) else {
+            return;
+        };
+        let look = async {
+            let here = self.here();
+            self.heap.look_for_records(&self.group, presence.board()).await?;
+            drop(here);
+            self.some_memory_back(BATCHES).await
+        };
+        let (look, late) = (pin!(look), pin!(self.group.pause(LONGEST)));
+        let in_vain = !matches!(select(look, late).await, Either::Left((Ok(_), _)));
+        self.heap.has_looked_for_records(in_vain);
+    }
+
     /// A short step. Yields whether there is more to do.
     async fn step_aside(&self) -> Result<bool, Error> {
         if self.heap.is_swept() {

@@ -20,6 +20,7 @@ use swarm_core::words::{GRANULE_WORDS, Pointer, Stamp, WriteNumber};
 
 const HEADER_WORDS: usize = 3;
 const ENTRY_WORDS: usize = 4;
+const CHILD_WORDS: usize = 2;
 const NONE_BORN: u64 = 0xff;
 /// In an entry's class: the register names a predecessor.
 const LINKED: u16 = 0x4000;
@@ -28,6 +29,8 @@ const BORN_DELETED: u64 = 1 << 23;
 
 /// How many keys a bucket lists.
 pub(crate) const MAX_ENTRIES: usize = (BUCKET_PAYLOAD - HEADER_WORDS) / ENTRY_WORDS;
+/// Words of payload in the record of a bucket that was split.
+pub(crate) const SPLIT_PAYLOAD: usize = HEADER_WORDS + 2 * CHILD_WORDS;
 /// Deeper than this, hashes cannot be told apart.
 pub(crate) const MAX_DEPTH: u32 = 64;
 
@@ -248,6 +251,7 @@ mod tests {
         assert_eq!(Bucket::decode(&full.encode()), Some(full));
         let child = Child { cell: Pointer(4), record: Pointer(5), words: 12 };
         let split = Bucket { depth: 64, prefix: 3, content: Content::Split([child, child]) };
+        assert_eq!(split.encode().len(), SPLIT_PAYLOAD);
         assert_eq!(Bucket::decode(&split.encode()), Some(split));
     }
 

@@ -38,7 +38,8 @@ pub struct Options {
     pub cached_keys: usize,
     /// Index buckets that it remembers.
     pub cached_buckets: usize,
-    /// Buffers that come back are taken in when there are so many. Fewer keep less memory from use,
+    /// Buffers that come back are taken in when there are so many; buckets' records are looked for
+    /// when so many were taken, or a few chains' worth. Fewer keep less memory from use,
     /// and ask more often what all other clients do.
     pub reclaimed_at_once: usize,
     /// Nanoseconds at most that an operation waits for other clients' operations, which hold memory
@@ -68,7 +69,8 @@ impl Options {
         self
     }
 
-    /// Remembers so many index buckets. Inserts into those take one roundtrip.
+    /// Remembers so many index buckets. Inserts into those that were seen in this epoch take one
+    /// roundtrip.
     #[must_use]
     pub fn cached_buckets(mut self, buckets: usize) -> Self {
         self.cached_buckets = buckets.max(1);
@@ -237,7 +239,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Adds `key` with `value`. False, and no effect, if it is there already: of two inserts at the
     /// same time one wins, and the other knows.
     ///
-    /// One roundtrip where the key's bucket is cached; one more to read it.
+    /// One roundtrip where the key's bucket was seen in this epoch; one more to read it.
     ///
     /// # Errors
     /// A key or value out of bounds; a full pool; too few memory nodes that answer.
@@ -341,6 +343,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     pub(crate) fn here(&self) -> Here<'_, F, C, P> {
         let visit = self.presence.as_ref().map(|presence| {
             let visit = presence.enter();
+            self.index.enter(presence.epoch());
             let generation = presence.board().generation();
             if generation != self.generation.get() {
                 self.forget(generation);
@@ -355,6 +358,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     async fn tidy(&self) {
         if self.heap.has_grown() {
             Box::pin(self.collect_aside()).await;
+        } else if self.heap.misses_records(self.reclaimed_at_once) {
+            Box::pin(self.records_aside()).await;
         }
     }
 

@@ -191,10 +191,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         recycler.mark(located.view.record());
         match &located.bucket.content {
             Content::Split(children) => {
-                for child in children {
-                    recycler.mark(child.cell);
-                    recycler.mark(child.record);
-                }
+                // Their first records are named here for nodes that the split has not reached.
+                children.iter().for_each(|child| recycler.mark(child.cell));
             }
             Content::Entries { entries, born } => {
                 let mut live = heapless::Vec::<Entry, MAX_ENTRIES>::new();

@@ -30,6 +30,7 @@ use growth::Growth;
 pub use holdings::Holding;
 use map::Unit;
 use recycle::Recycler;
+use replaced::Awaited;
 
 mod claim;
 mod counter;
@@ -38,6 +39,7 @@ mod holdings;
 mod ledger;
 mod map;
 mod recycle;
+mod replaced;
 mod reset;
 mod seeds;
 mod takeover;
@@ -84,6 +86,7 @@ pub(crate) struct Heap {
     short: Cell<bool>,
     /// How much this client's memory grew since its garbage was collected.
     growth: Growth,
+    awaited: Awaited,
     /// A heap-map record that was proposed and is as good as new.
     spare: Cell<Option<Pointer>>,
     pub(crate) recycler: Recycler,
@@ -150,6 +153,7 @@ impl Heap {
             wanted: Cell::new(None),
             short: Cell::new(false),
             growth: Growth::default(),
+            awaited: Awaited::default(),
             spare: Cell::new(None),
             recycler: Recycler::new(geometry),
             gate: Gate::default(),

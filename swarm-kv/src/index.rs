@@ -37,8 +37,10 @@ pub(crate) struct Index {
     /// Cells that were split, with their children's.
     splits: RefCell<HashMap<Pointer, [Pointer; 2]>>,
     /// Buckets as last seen, in this generation.
-    buckets: RefCell<Cache<Pointer, (View, Bucket)>>,
+    buckets: RefCell<Cache<Pointer, Located>>,
     generation: Cell<u64>,
+    /// The epoch in which the latest operation began.
+    epoch: Cell<u64>,
 }
 
 /// A bucket with its cell.
@@ -49,12 +51,23 @@ pub(crate) struct Located {
     pub(crate) bucket: Bucket,
     /// The generation in which it was looked up, or an earlier one.
     pub(crate) generation: u64,
+    /// Likewise the epoch.
+    pub(crate) epoch: u64,
 }
 
 impl Index {
     pub(crate) fn new(geometry: Geometry, buckets: usize) -> Self {
         let buckets = RefCell::new(Cache::new(buckets));
-        Self { geometry, splits: RefCell::default(), buckets, generation: Cell::new(0) }
+        let (generation, epoch) = Default::default();
+        Self { geometry, splits: RefCell::default(), buckets, generation, epoch }
+    }
+
+    /// An operation begins in this epoch, or is under way since. It goes by no bucket that was seen in
+    /// an earlier one: the record may have been replaced and retired then, and is used again when
+    /// operations that began in that epoch are over.
+    #[inline(always)]
+    pub(crate) fn enter(&self, epoch: u64) {
+        self.epoch.set(epoch);
     }
 
     /// Another generation: forgets what buckets held. Splits are for ever.
@@ -68,7 +81,7 @@ impl Index {
         BucketBirths(&self.geometry)
     }
 
-    /// The bucket that covers `hash`, as last seen.
+    /// The bucket that covers `hash`, as last seen in this epoch.
     pub(crate) async fn cached<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,
@@ -100,10 +113,11 @@ impl Index {
                 depth += 1;
                 continue;
             }
-            if cached && let Some((view, bucket)) = self.buckets.borrow().get(&place.pointer) {
-                let (view, bucket) = (*view, bucket.clone());
-                let generation = self.generation.get();
-                return Ok(Located { cell: cell_ref(place), view, bucket, generation });
+            if cached
+                && let Some(seen) = self.buckets.borrow().get(&place.pointer)
+                && seen.epoch == self.epoch.get()
+            {
+                return Ok(Located { generation: self.generation.get(), ..seen.clone() });
             }
             let located = self.read(group, place, prefix(hash, depth), depth).await?;
             self.remember(&located);
@@ -122,16 +136,16 @@ impl Index {
         prefix: u64,
         depth: u32,
     ) -> Result<Located, Error> {
-        let (cell, generation) = (cell_ref(place), self.generation.get());
+        let (cell, since) = (cell_ref(place), (self.generation.get(), self.epoch.get()));
         let committed = cell::read(group, &cell, &self.births()).await?;
-        self.located(cell, generation, &committed, prefix, depth)
+        self.located(cell, since, &committed, prefix, depth)
     }
 
     /// A bucket with its cell, as the committed record says it is.
     fn located<F: Fabric>(
         &self,
         cell: CellRef,
-        generation: u64,
+        (generation, epoch): (u64, u64),
         committed: &cell::Committed<'_, F>,
         prefix: u64,
         depth: u32,
@@ -144,7 +158,7 @@ impl Index {
         if bucket.depth != depth || bucket.prefix != prefix {
             return Err(Error::Damaged);
         }
-        Ok(Located { cell, view: committed.view, bucket, generation })
+        Ok(Located { cell, view: committed.view, bucket, generation, epoch })
     }
 
     /// The first bucket for a hash, and its depth.
@@ -160,8 +174,7 @@ impl Index {
         match &located.bucket.content {
             Content::Entries { .. } if located.generation != self.generation.get() => {}
             Content::Entries { .. } => {
-                let seen = (located.view, located.bucket.clone());
-                self.buckets.borrow_mut().insert(pointer, seen);
+                self.buckets.borrow_mut().insert(pointer, located.clone());
             }
             Content::Split(children) => {
                 self.splits.borrow_mut().insert(pointer, children.map(|child| child.cell));
@@ -270,10 +283,10 @@ impl Index {
         walk: &mut Walk,
     ) -> Result<Option<Located>, Error> {
         let Some((place, prefix, depth)) = walk.stack.pop() else { return Ok(None) };
-        let (cell, generation) = (cell_ref(place), self.generation.get());
+        let (cell, since) = (cell_ref(place), (self.generation.get(), self.epoch.get()));
         let quiet = cell::quiet(group, &cell, &self.births()).await?;
         let committed = quiet.ok_or(Error::Contended)?;
-        let located = self.located(cell, generation, &committed, prefix, depth)?;
+        let located = self.located(cell, since, &committed, prefix, depth)?;
         self.descend(walk, &located)?;
         Ok(Some(located))
     }

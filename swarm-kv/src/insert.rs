@@ -6,12 +6,16 @@
 use heapless::Vec;
 use swarm_core::cell::{self, Proposal, Proposed};
 use swarm_core::clock::Clock;
+use swarm_core::epoch::Replaced;
 use swarm_core::fabric::{Fabric, NodeId};
+use swarm_core::geometry::BUCKET_PAYLOAD;
 use swarm_core::layout::{Identity, MAX_IN_PLACE, Place, Shape, record, words_for};
 use swarm_core::register::{Check, Found, Protocol, Register};
 use swarm_core::words::Pointer;
 
-use crate::bucket::{Bucket, Child, Content, Entry, MAX_DEPTH, MAX_ENTRIES, child_place, shape};
+use crate::bucket::{
+    Bucket, Child, Content, Entry, MAX_DEPTH, MAX_ENTRIES, SPLIT_PAYLOAD, child_place, shape,
+};
 use crate::client::{Client, TRIES};
 use crate::error::Error;
 use crate::heap::Need;
@@ -161,13 +165,14 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         newborns: &[cell::Newborn<'_>],
     ) -> Result<bool, Error> {
         let payload = bucket.encode();
-        let record = self.record(payload.len()).await?;
+        let record = self.record(&bucket.content).await?;
         let change = self.group.number().ok_or(Error::Spent)?;
         let proposal = Proposal { change, record, payload: &payload, newborns, sparing: false };
         let births = self.index.births();
         let proposed =
             cell::propose(&self.group, &located.cell, &located.view, &proposal, &births).await?;
         let Proposed::Committed(view) = proposed else { return Ok(false) };
+        self.has_changed(located, record, &bucket.content);
         if view.record() == record {
             self.index.remember(&Located { view, bucket, ..*located });
         } else {
@@ -178,8 +183,27 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         Ok(true)
     }
 
+    /// A change of this client's is committed: the record that it replaced may come back.
+    fn has_changed(&self, before: &Located, record: Pointer, content: &Content) {
+        let Some(presence) = &self.presence else { return };
+        let cell = before.cell.place.pointer;
+        let replaced = Replaced { cell, record: before.view.record() };
+        self.heap.has_replaced(presence.board(), record, replaced);
+        if let Content::Split(children) = content {
+            self.heap.has_split(cell, record, *children);
+        }
+    }
+
     /// Memory for a bucket's record, which takes the place of the one before.
-    async fn record(&self, payload: usize) -> Result<Pointer, Error> {
+    ///
+    /// All with entries are of one size. Hashes fill buckets evenly, so that at any time most are
+    /// of few sizes, and what came back of the others would be of no use.
+    async fn record(&self, content: &Content) -> Result<Pointer, Error> {
+        self.heap.takes_a_record();
+        let payload = match content {
+            Content::Entries { .. } => BUCKET_PAYLOAD,
+            Content::Split(_) => SPLIT_PAYLOAD,
+        };
         let kind = self.heap.plain(record::HEADER_WORDS + payload);
         self.heap.allocate(&self.group, kind, Need::Instead).await
     }
@@ -236,7 +260,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let cell = self.heap.allocate(&self.group, kind, Need::More).await?;
             let place =
                 child_place(&self.geometry, cell).ok_or(swarm_core::error::Error::Damaged)?;
-            let record = self.record(bucket.encode().len()).await?;
+            let record = self.record(&bucket.content).await?;
             let child = NewChild::new(&self.geometry, place, record, change, &bucket);
             let named = Child { cell, record, words: child.record_words() };
             let pushed = children.push((named, child));

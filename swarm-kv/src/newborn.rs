@@ -8,7 +8,7 @@ use swarm_core::layout::{
 };
 use swarm_core::register::Register;
 use swarm_core::safe_guess::{deleted_stamp, first_stamp};
-use swarm_core::words::{Pointer, Stamp, Timestamp, WordFormat, WriteNumber};
+use swarm_core::words::{CellWord, Pointer, Stamp, Timestamp, WordFormat, WriteNumber};
 use zerocopy::IntoBytes;
 
 use crate::bucket::{Born, Bucket, Entry, Payload};
@@ -145,7 +145,7 @@ impl NewChild {
     ) -> Self {
         let payload = bucket.encode();
         let word = first_word(geometry.format, record);
-        let header = RecordHeader::new(record, Pointer::NULL, change, &payload).encode();
+        let header = RecordHeader::new(record, CellWord(0), change, &payload).encode();
         let in_place = [word.0, cell_checksum(word, &payload), payload.len() as u64];
         Self { place, record, payload, header, in_place, word: word.0 }
     }

@@ -84,11 +84,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     ) -> Result<(), Error> {
         for index in 0..self.geometry.first_buckets() {
             let mut walk = self.index.walk(index);
-            while let Some(located) = self.index.step(&self.group, &mut walk).await? {
+            loop {
+                // A bucket and what it names are there as long as the visit lasts.
+                let _here = self.here();
+                let Some(located) = self.index.step(&self.group, &mut walk).await? else { break };
                 let Content::Entries { entries, .. } = &located.bucket.content else { continue };
                 for entry in entries {
                     let Some(mut register) = entry.register(&self.geometry) else { continue };
-                    let _here = self.here();
                     let found = P::read(&self.group, &mut register, Check::Identity).await;
                     let value = match found {
                         Err(swarm_core::error::Error::Moved) => {

@@ -43,7 +43,9 @@ struct Plan {
     setup: Setup,
     geometry: Geometry,
     late: u64,
+    /// How many keys there are, and how many from the beginning.
     keys: u64,
+    first_keys: u64,
     /// Operations of a client at the same time.
     at_once: usize,
     rounds: u64,
@@ -89,6 +91,10 @@ impl Plan {
         let any = [[1, 0, 0, 6, 0], [2, 2, 0, 6, 0], [2, 2, 4, 6, 4]][rng.usize(..3)];
         // Who does little and slowly meets what those have left behind who do much.
         let mixes = [[any, any], [[0, 0, 0, 1, 0], [8, 1, 0, 1, 0]]][rng.usize(..2)];
+        let few = [1, 1, 2, 3][rng.usize(..4)];
+        // So many that buckets split.
+        let mut other = Rng::with_seed(seed ^ 0x5b117);
+        let keys = if other.u8(..4) == 0 { other.u64(7..14) } else { few };
         let slots = [6, 6, 6, 1][Rng::with_seed(seed ^ 0x5107).usize(..4)];
         let geometry = Geometry { bucket_bits: 0, slots, format, ..geometry };
         Self {
@@ -96,7 +102,8 @@ impl Plan {
             geometry: scarce.map_or(geometry, |chunks| shortage(geometry, chunks)),
             // Whoever finds all nodes late again and again does not come to anything.
             late: [300, 3000, 30_000][rng.usize(..3)].max(if short { 20 * step } else { 0 }),
-            keys: [1, 1, 2, 3][rng.usize(..4)],
+            keys,
+            first_keys: if keys > few { other.u64(few..=keys) } else { few },
             at_once: [1, 1, 2][rng.usize(..3)],
             rounds: rng.u64(16..ROUNDS as u64) / if scarce.is_some() { 2 } else { 1 },
             mixes,
@@ -199,7 +206,7 @@ impl Stage {
     fn prepare(&mut self) -> Result<(), String> {
         let id = self.plan.setup.clients - 1;
         let story = self.story(id, id, self.sim.fabric(id));
-        let keys = self.plan.keys;
+        let keys = self.plan.first_keys;
         let works = Works::new(&self.notes, id);
         self.sim.spawn(id, async move {
             let _works = works;

@@ -8,14 +8,17 @@
 //! either whoever moves the epoch on sees that the operation is under way, or the operation sees all
 //! that took effect before, so that it cannot come across what was retired by then.
 
-use swarm_core::epoch::Board;
+use std::cell::Cell;
+
+use swarm_core::epoch::{Board, Replaced};
 
 use crate::attachment::Attachment;
 use crate::control::{self, Control};
 use crate::lock;
+use crate::mailbox;
 use crate::mapping::Window;
 use crate::pool::Pool;
-use crate::sync::{Ordering, fence, fence_behind_cas};
+use crate::sync::{Ordering, Word, fence, fence_behind_cas};
 
 /// The word that counts generations, from the one that counts epochs.
 const GENERATION: usize = 1;
@@ -28,6 +31,9 @@ pub struct PoolBoard {
     epoch: Window,
     /// This client's word, and those behind it.
     own: Window,
+    slot: usize,
+    /// Notes of its mailbox that it has read.
+    heard: Cell<u64>,
 }
 
 impl PoolBoard {
@@ -36,8 +42,13 @@ impl PoolBoard {
         let pool = attachment.pool().clone();
         let mapping = pool.control().mapping();
         let epoch = Window::new(mapping, control::EPOCH);
-        let own = Window::new(mapping, control::board(attachment.session().client));
-        Self { pool, epoch, own }
+        let slot = attachment.session().client;
+        let own = Window::new(mapping, control::board(slot));
+        Self { pool, epoch, own, slot, heard: Cell::new(0) }
+    }
+
+    fn mailbox(&self, slot: usize) -> &[Word] {
+        &self.pool.control().mapping().words()[control::mailbox(slot)..][..mailbox::WORDS]
     }
 
     /// Whether the slot's holder is dead. The kernel knows.
@@ -93,6 +104,16 @@ impl Board for PoolBoard {
 
     fn is_attached(&self, slot: usize) -> bool {
         !self.is_dead(slot)
+    }
+
+    fn tell(&self, slot: usize, replaced: Replaced) {
+        if slot < self.pool.geometry().max_clients {
+            mailbox::tell(self.mailbox(slot), replaced);
+        }
+    }
+
+    fn told(&self, each: &mut dyn FnMut(Replaced)) {
+        self.heard.set(mailbox::told(self.mailbox(self.slot), self.heard.get(), each));
     }
 
     fn advance(&self) -> u64 {

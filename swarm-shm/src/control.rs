@@ -10,7 +10,7 @@
 //!       1280  epoch           how often it moved on
 //!       1281  generation      how often clients were told to forget places
 //!       1536  board           8 words for each client slot: see `board`
-//! byte 77824  end
+//!       9728  replaced        for each client slot of the pool what others have told it: see `mailbox`
 //! ```
 //!
 //! Who holds a client slot is decided by a lock on the bytes of its word and by nothing else; the word
@@ -29,6 +29,7 @@ use swarm_core::geometry::MAX_CLIENTS;
 use crate::error::Error;
 use crate::header::{HEADER_WORDS, Header, Member};
 use crate::kind::Kind;
+use crate::mailbox;
 use crate::mapping::Mapping;
 use crate::node;
 use crate::sync::Word;
@@ -37,8 +38,6 @@ use crate::sync::Word;
 pub(crate) const CONTROL: &str = "control";
 /// The name it has until the pool is complete.
 pub(crate) const UNFINISHED: &str = "control.new";
-/// The control file's length, in bytes.
-pub(crate) const CONTROL_BYTES: u64 = 77824;
 /// First word of the clock's calibrations.
 pub(crate) const CALIBRATIONS: Range<usize> = 128..192;
 
@@ -55,7 +54,8 @@ const BOARD: usize = 1536;
 const BOARD_STRIDE: usize = 8;
 
 const _: () = assert!(SLOTS + MAX_CLIENTS <= EPOCH && EPOCH < BOARD);
-const _: () = assert!(BOARD + MAX_CLIENTS * BOARD_STRIDE <= CONTROL_BYTES as usize / 8);
+const MAILBOXES: usize = 9728;
+const _: () = assert!(BOARD + MAX_CLIENTS * BOARD_STRIDE <= MAILBOXES);
 const _: () = assert!(HEADER_WORDS <= INCARNATION && SWITCHES + MAX_NODES <= DESTRUCTION);
 const _: () = assert!(DESTRUCTION < CALIBRATIONS.start);
 
@@ -89,17 +89,19 @@ impl Control {
             return Err(Error::Foreign { file: path });
         }
         let found = metadata.len();
-        let length = || Error::Length { file: path.clone(), found, expected: CONTROL_BYTES };
-        // The header first: a later version's file may well have another length.
-        let words = Kind::Regular.header(&file, &path).ok_or_else(length)?;
+        let length = |expected| Error::Length { file: path.clone(), found, expected };
+        // The header first: it says how long the file is.
+        let least = || length(MAILBOXES as u64 * 8);
+        let words = Kind::Regular.header(&file, &path).ok_or_else(least)?;
         let header = Header::decode(&words, &path)?;
         if header.member != Member::Control {
             return Err(Error::Foreign { file: path });
         }
-        if found != CONTROL_BYTES {
-            return Err(length());
+        let bytes = bytes(header.geometry.max_clients);
+        if found != bytes {
+            return Err(length(bytes));
         }
-        let mapping = Mapping::new(&file, &path, CONTROL_BYTES)?;
+        let mapping = Mapping::new(&file, &path, bytes)?;
         Ok(Self { dir: dir.to_path_buf(), file, mapping, header })
     }
 
@@ -186,6 +188,17 @@ impl Control {
 pub(crate) fn board(slot: usize) -> usize {
     assert!(slot < MAX_CLIENTS, "there is no client slot {slot}");
     BOARD + slot * BOARD_STRIDE
+}
+
+/// The length of a pool's control file, in bytes.
+pub(crate) fn bytes(max_clients: usize) -> u64 {
+    8 * (MAILBOXES + max_clients * mailbox::WORDS) as u64
+}
+
+/// The first word of a client slot's mailbox.
+pub(crate) fn mailbox(slot: usize) -> usize {
+    assert!(slot < MAX_CLIENTS, "there is no client slot {slot}");
+    MAILBOXES + slot * mailbox::WORDS
 }
 
 /// Opens the control file of the pool at `dir`, whatever it says.

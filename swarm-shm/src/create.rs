@@ -16,7 +16,7 @@ use swarm_core::fabric::{MAX_NODES, NodeId};
 use swarm_core::geometry::Geometry;
 
 use crate::clock::wall;
-use crate::control::{CONTROL, CONTROL_BYTES, UNFINISHED, open_file};
+use crate::control::{self, CONTROL, UNFINISHED, open_file};
 use crate::error::Error;
 use crate::header::{HEADER_WORDS, Header, Member};
 use crate::kind::Kind;
@@ -109,8 +109,9 @@ impl<'a> Draft<'a> {
     fn fill_control(&self, header: &Header) -> Result<(), Error> {
         let path = self.dir.join(UNFINISHED);
         self.control.set_len(0).map_err(|error| Error::io(&path, "empty", error))?;
-        Kind::Regular.reserve(&self.control, &path, CONTROL_BYTES)?;
-        Mapping::new(&self.control, &path, CONTROL_BYTES)?.store(0, &header.encode());
+        let bytes = control::bytes(header.geometry.max_clients);
+        Kind::Regular.reserve(&self.control, &path, bytes)?;
+        Mapping::new(&self.control, &path, bytes)?.store(0, &header.encode());
         Ok(())
     }
 

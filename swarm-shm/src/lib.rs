@@ -33,7 +33,7 @@
 //! | `clock`               | the clock that all processes share                               |
 //! | `switch`              | taking nodes away, for tests                                     |
 //! | `create`, `destroy`   | a pool's beginning and end                                       |
-//! | `board`               | who has operations under way                                     |
+//! | `board`, `mailbox`    | who has operations under way, and what clients tell each other   |
 //! | `pool`, `attachment`  | an open pool and its clients                                     |
 //! | `holder`, `census`, `evict` | the processes behind clients: who is there, ending them    |
 //! | `fabric`              | the fabric over all this                                         |
@@ -75,6 +75,8 @@ mod huge;
 mod kind;
 #[cfg(not(loom))]
 mod lock;
+#[cfg(not(loom))]
+mod mailbox;
 #[cfg(not(loom))]
 mod mapping;
 #[cfg(not(loom))]

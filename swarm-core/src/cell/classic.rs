@@ -48,8 +48,7 @@ pub(super) async fn classic<'f, F: Fabric, C: Clock>(
     own: Option<&mut Own<'_>>,
     births: &impl Births,
 ) -> Result<Option<Decided<'f, F>>, Error> {
-    let hint = own.as_ref().map(|own| (own.offer.pointer, own.base));
-    let mut round = Classic::new(group, at.place, words.next_classic()?, hint);
+    let mut round = Classic::new(group, at.place, words.next_classic()?);
     // Round 1: promises.
     if !round.prepare(words).await? {
         return Ok(None);
@@ -79,12 +78,18 @@ pub(super) async fn classic<'f, F: Fabric, C: Clock>(
         Err(Error::NoMajority { .. }) => return Ok(None),
         body => body?,
     };
-    let brought = match bring(group, at, body.payload(), births, holders).await {
-        Err(Error::NoMajority { .. }) => return Ok(None),
-        brought => brought?,
+    // Where nobody is known to lack it, what was born with it may be at every node, and its memory
+    // may serve something else by now.
+    let brought = if words.lacking(chosen).minus(holders).is_empty() {
+        None
+    } else {
+        match bring(group, at, body.payload(), births, holders).await {
+            Err(Error::NoMajority { .. }) => return Ok(None),
+            brought => Some(brought?),
+        }
     };
-    let copies = brought.copies();
-    let offer = Offer::adopted(chosen, body.header, body.payload(), &brought.births, copies);
+    let born = brought.as_ref().map(|brought| (&*brought.births, brought.copies()));
+    let offer = Offer::adopted(chosen, body.header, body.payload(), born);
     if !round.accept(words, Some(&offer)).await? {
         return Ok(None);
     }
@@ -99,8 +104,6 @@ enum Step {
     Out,
     /// Is asked to promise; its word is expected to be this.
     Asked(CellWord),
-    /// Has promised; the accepted ballot of its record's predecessor is on its way.
-    Looking(Promise),
     /// Has promised.
     Promised,
     /// The record's accepted ballot is being raised from this.
@@ -115,8 +118,6 @@ struct Classic<'f, F: Fabric + 'f, C> {
     group: &'f Group<F, C>,
     place: Place,
     ballot: Ballot,
-    /// A record, and its predecessor, that need not be looked up.
-    hint: Option<(Pointer, Pointer)>,
     round: Round<'f, F, C>,
     steps: [Step; MAX_NODES],
     promises: [Option<Promise>; MAX_NODES],
@@ -128,17 +129,11 @@ struct Classic<'f, F: Fabric + 'f, C> {
 }
 
 impl<'f, F: Fabric, C: Clock> Classic<'f, F, C> {
-    fn new(
-        group: &'f Group<F, C>,
-        place: Place,
-        ballot: Ballot,
-        hint: Option<(Pointer, Pointer)>,
-    ) -> Self {
+    fn new(group: &'f Group<F, C>, place: Place, ballot: Ballot) -> Self {
         Self {
             group,
             place,
             ballot,
-            hint,
             round: Round::new(group),
             steps: [Step::Out; MAX_NODES],
             promises: [None; MAX_NODES],
@@ -247,20 +242,9 @@ impl<'f, F: Fabric, C: Clock> Classic<'f, F, C> {
         if !pointer.is_null() {
             let words = 1 + record::BODY - record::ACCEPTED;
             push(&mut chain, Verb::Read { at: accepted_at(pointer), words });
-            if let Some(predecessor) = self.known_predecessor(expect) {
-                push(&mut chain, Verb::Read { at: accepted_at(predecessor), words: 1 });
-            }
         }
         self.steps[node.index()] = Step::Asked(expect);
         self.round.add(node, self.group.fabric().post(node, &chain));
-    }
-
-    /// The predecessor of the record that an unsolid `word` names, if it is known without asking
-    /// and has an accepted ballot.
-    fn known_predecessor(&self, word: CellWord) -> Option<Pointer> {
-        let (record, predecessor) = self.hint?;
-        let known = !word.is_solid() && self.group.format().record(word) == record;
-        (known && !predecessor.is_null()).then_some(predecessor)
     }
 
     /// Takes in an answer to `ask`; others are not for it.
@@ -281,10 +265,6 @@ impl<'f, F: Fabric, C: Clock> Classic<'f, F, C> {
                     self.ask(node, words);
                 }
             }
-            Step::Looking(promise) => {
-                let predecessor_accepted = Ballot(reply[0]);
-                self.keep(node, Promise { predecessor_accepted, ..promise });
-            }
             _ => {}
         }
     }
@@ -292,28 +272,17 @@ impl<'f, F: Fabric, C: Clock> Classic<'f, F, C> {
     /// The node has promised; `rest` is what was READ behind that.
     fn promises_now(&mut self, node: NodeId, word: CellWord, rest: &[u64], words: &mut Words) {
         words.expect(node, judge::promised(self.group.format(), word, self.ballot));
-        let &[accepted, predecessor, ref below @ ..] = rest else {
-            let (accepted, predecessor_accepted) = (Ballot(0), Ballot(0));
-            let predecessor = Pointer::NULL;
-            return self.keep(node, Promise { word, accepted, predecessor, predecessor_accepted });
+        let &[accepted, base, ..] = rest else {
+            let (accepted, base) = (Ballot(0), CellWord(0));
+            return self.keep(node, Promise { word, accepted, base });
         };
-        let Some(predecessor) = self.group.format().named(predecessor) else {
+        let (accepted, base) = (Ballot(accepted), CellWord(base));
+        if !word.is_solid() && self.group.format().ballot(base) >= accepted {
             // Nobody wrote that: the node's memory is damaged, and no ground to choose by.
             self.steps[node.index()] = Step::Out;
             return;
-        };
-        let promise = Promise {
-            word,
-            accepted: Ballot(accepted),
-            predecessor,
-            predecessor_accepted: Ballot(below.first().copied().unwrap_or(0)),
-        };
-        if word.is_solid() || promise.predecessor.is_null() || !below.is_empty() {
-            return self.keep(node, promise);
         }
-        self.steps[node.index()] = Step::Looking(promise);
-        let chain = [Verb::Read { at: accepted_at(promise.predecessor), words: 1 }];
-        self.round.add(node, self.group.fabric().post(node, &chain));
+        self.keep(node, Promise { word, accepted, base });
     }
 
     fn keep(&mut self, node: NodeId, promise: Promise) {
@@ -338,8 +307,11 @@ impl<'f, F: Fabric, C: Clock> Classic<'f, F, C> {
         let Some((promise, new)) = self.swap(node, offer) else { return };
         let held = self.promises[node.index()].and_then(|p| p.holds(format, record.pointer));
         let mut chain = Chain::new();
-        if held.is_none() {
-            record.bring(&mut chain, node, n);
+        if held.is_none() && !record.bring(&mut chain, node, n) {
+            // It promised late, and what was born was not asked for. Another ballot does.
+            self.refused.insert(node);
+            self.steps[node.index()] = Step::Out;
+            return;
         }
         // A higher ballot may have raised it between the promise and the READ behind that.
         let from = held.unwrap_or_default().min(self.ballot);

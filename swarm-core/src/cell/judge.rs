@@ -62,10 +62,8 @@ pub(super) struct Promise {
     pub(super) word: CellWord,
     /// The accepted ballot there of the record that the word names.
     pub(super) accepted: Ballot,
-    /// That record's predecessor. Only looked for if the word is not solid.
-    pub(super) predecessor: Pointer,
-    /// The predecessor's accepted ballot there. Only looked for if the word is not solid.
-    pub(super) predecessor_accepted: Ballot,
+    /// The word that the fast round began from which brought that record, if the word is not solid.
+    pub(super) base: CellWord,
 }
 
 impl Promise {
@@ -76,17 +74,20 @@ impl Promise {
         } else {
             // Somebody does not hold this fast round's record, so it was not committed. It must not
             // count by its ballot: the committed record below it may have a smaller one.
-            (self.predecessor_accepted, self.predecessor)
+            // The one below was accepted here under its word's ballot. Its memory is not asked: every
+            // node may have let it go, so that it serves something else.
+            (format.ballot(self.base), format.record(self.base))
         }
     }
 
-    /// Whether `record`, and what was born with it, is in memory there, and its accepted ballot.
+    /// Whether `record`, and what was born with it, is in memory there, and its accepted ballot as far
+    /// as is known.
     pub(super) fn holds(&self, format: WordFormat, record: Pointer) -> Option<Ballot> {
         if format.record(self.word) == record {
             return Some(self.accepted);
         }
-        let below = !self.word.is_solid() && self.predecessor == record;
-        below.then_some(self.predecessor_accepted)
+        let below = !self.word.is_solid() && format.record(self.base) == record;
+        below.then_some(format.ballot(self.base))
     }
 }
 
@@ -148,8 +149,7 @@ mod tests {
         let below = |word, accepted, predecessor, of_predecessor| Promise {
             word,
             accepted: Ballot(accepted),
-            predecessor: Pointer(predecessor),
-            predecessor_accepted: Ballot(of_predecessor),
+            base: self::word(of_predecessor, predecessor, true, true),
         };
         let fast = below(word(8, 5, false, true), 8, 4, 3);
         let lagging = below(word(2, 3, true, true), 2, 0, 0);

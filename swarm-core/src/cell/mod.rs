@@ -8,12 +8,14 @@
 //!
 //! | round | roundtrips | committed when |
 //! | --- | --- | --- |
-//! | [fast](propose), even ballot | 1 | every node's word went from the same solid word to the record |
+//! | [fast](propose), even ballot | 1 | every node's word went from the same accepted word to the record |
 //! | [classic](propose), odd ballot | 2: prepare, accept | a majority's words did |
 //! | [read] | 1, or 2 with the record out of place | words tell; else a classic round |
 //!
-//! Linearization: a change at the CAS that completes its quorum; a read when the last of the words
-//! that tell was READ.
+//! Linearization: a change at the CAS that commits its record, whoever posts it; a read when what it
+//! returns is committed or when it begins, whichever is later. (Not when the last of the words that
+//! tell is READ: at other nodes the next record may be committed by then.) A change that is lost is
+//! a read.
 //!
 //! What is *born* with a record (registers, cells of a split) is in memory at every node in front of
 //! the word that names the record: chains are FIFO, and who brings a record to a node that did not

@@ -5,7 +5,7 @@ use zerocopy::IntoBytes;
 
 use crate::fabric::{Address, MAX_VERBS, NodeId, Verb};
 use crate::layout::{Place, RecordHeader, record};
-use crate::words::{Ballot, Pointer, WriteNumber};
+use crate::words::{Ballot, CellWord, Pointer, WriteNumber};
 
 /// The most objects' parts that may be born with one record: with the record, its accepted ballot
 /// and the cell's word they fill a chain.
@@ -95,6 +95,8 @@ pub(super) enum Born<'a> {
     Here(&'a [Newborn<'a>]),
     /// By another client; the copies' words were READ one behind the other.
     Elsewhere(&'a [Birth], &'a [u64]),
+    /// By another client, and at all nodes that are known to matter.
+    There,
 }
 
 /// A record that is proposed.
@@ -109,27 +111,27 @@ pub(super) struct Offer<'a> {
 }
 
 impl<'a> Offer<'a> {
-    /// A record of one's own, to be built on `predecessor`.
+    /// A record of one's own, to be built on what `base` names.
     pub(super) fn own(
         pointer: Pointer,
-        predecessor: Pointer,
+        base: CellWord,
         writer: WriteNumber,
         payload: &'a [u64],
         newborns: &'a [Newborn<'a>],
     ) -> Self {
-        let head = RecordHeader::new(pointer, predecessor, writer, payload).encode();
+        let head = RecordHeader::new(pointer, base, writer, payload).encode();
         Self { pointer, head, payload, born: Born::Here(newborns), fresh: true }
     }
 
-    /// Another client's record, as it is.
+    /// Another client's record, as it is, with what was born with it, if some node lacks that, and the
+    /// words to copy.
     pub(super) fn adopted(
         pointer: Pointer,
         header: RecordHeader,
         payload: &'a [u64],
-        births: &'a [Birth],
-        copies: &'a [u64],
+        born: Option<(&'a [Birth], &'a [u64])>,
     ) -> Self {
-        let born = Born::Elsewhere(births, copies);
+        let born = born.map_or(Born::There, |(births, copies)| Born::Elsewhere(births, copies));
         Self { pointer, head: header.encode(), payload, born, fresh: false }
     }
 
@@ -138,14 +140,17 @@ impl<'a> Offer<'a> {
         self.payload
     }
 
-    /// Brings what is born, then the record, to a node, but for its control word.
-    pub(super) fn bring<'b>(&'b self, chain: &mut Chain<'b>, node: NodeId, n: usize) {
+    /// Brings what is born, then the record, to a node, but for its control word. False if what is born
+    /// is not at hand.
+    pub(super) fn bring<'b>(&'b self, chain: &mut Chain<'b>, node: NodeId, n: usize) -> bool {
         match self.born {
             Born::Here(newborns) => bring_newborns(newborns, chain, node, n),
             Born::Elsewhere(births, copies) => bring_copies(births, copies, chain, node, n),
+            Born::There => return false,
         }
         let at = accepted_at(self.pointer).plus(record::BODY - record::ACCEPTED);
         push(chain, Verb::Write { at, head: &self.head, tail: self.payload.as_bytes() });
+        true
     }
 
     /// Raises the record's accepted ballot from `from` to `to`, or takes it back to nothing for a

@@ -74,8 +74,11 @@ pub async fn propose<F: Fabric, C: Clock>(
     let (n, base) = (group.nodes(), on.record());
     let mut words = Words::new(group.format(), n, on);
     words.check_room()?;
-    let mut own = Own { base, offer: Offer::own(record, base, change, payload, newborns) };
-    if let Some(word) = on.fast_base(group.format(), n, group.suspects()) {
+    let word = on.fast_base(group.format(), n, group.suspects());
+    // Who finds the record not solid goes by this word; without a fast round nobody does.
+    let below = word.unwrap_or(group.format().cell(Ballot(0), base, CellFlags::empty()));
+    let mut own = Own { base, offer: Offer::own(record, below, change, payload, newborns) };
+    if let Some(word) = word {
         own.offer.fresh = false;
         match fast(group, at, &mut words, word, &own.offer, sparing).await? {
             Fast::Won(view) => return Ok(Proposed::Committed(view)),
@@ -141,7 +144,8 @@ async fn fast<F: Fabric, C: Clock>(
     let mut round = Round::new(group);
     for node in NodeSet::all(n) {
         let mut chain = Chain::new();
-        offer.bring(&mut chain, node, n);
+        let brought = offer.bring(&mut chain, node, n);
+        debug_assert!(brought, "what is born with one's own is at hand");
         push(&mut chain, offer.raise(Ballot(0), ballot));
         let word = at.place.at(node, n).plus(cell::WORD);
         push(&mut chain, Verb::Cas { at: word, expect: base.0, new: new.0 });

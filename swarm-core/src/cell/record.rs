@@ -208,7 +208,7 @@ pub(super) async fn includes<'f, F: Fabric, C: Clock>(
         if header.writer == change {
             return Ok(true);
         }
-        record = header.predecessor;
+        record = group.format().record(header.base);
     }
     Err(Error::Damaged)
 }

@@ -69,10 +69,13 @@ impl View {
     ) -> Option<CellWord> {
         let common = self.common();
         let equal = |node: NodeId| self.words[node.index()] == common;
-        // Never from a word that is not solid: its record may be dropped, and with it every trace of
-        // the committed one below.
         (self.known.holding(equal) == self.known
+            // Not from a word that is not solid, which is about to change.
             && common.is_solid()
+            // Never from one that is promised: whoever finds the round's record not solid takes what
+            // is below for accepted under this word's ballot.
+            && common.is_accepted()
+            // However views come about, that is so. Said again, as the change is built on the record.
             && format.record(common) == self.record
             // It takes every node, so one that is late would only cost time.
             && NodeSet::all(n).intersection(suspects).is_empty())
@@ -137,6 +140,12 @@ impl Words {
     pub(super) fn naming(&self, record: Pointer) -> NodeSet {
         let names = |word: CellWord| self.format.record(word) == record;
         NodeSet::all(self.n).holding(|node| self.seen[node.index()].is_some_and(names))
+    }
+
+    /// Which nodes' word named another record than `record` within this operation.
+    pub(super) fn lacking(&self, record: Pointer) -> NodeSet {
+        let seen = |node: NodeId| self.seen[node.index()].is_some();
+        NodeSet::all(self.n).holding(seen).minus(self.naming(record))
     }
 
     /// Node's word, if it was seen within this operation.

@@ -333,17 +333,21 @@ impl World {
         self.forbidden.retain(|(_, places)| places.iter().all(elsewhere));
     }
 
-    /// A client's WRITE makes words its own that it was to use again.
+    /// A client's WRITE makes words its own that it was to use again, or a CAS of a first word from 0,
+    /// where an object differs between nodes: of a bucket's cell there is no more away from its home.
     fn allow(&mut self, client: usize, node: NodeId, verbs: &[Verb<'_>]) {
-        let writes = |words: &Range<u64>| {
+        let takes = |words: &Range<u64>, homed: bool| {
             verbs.iter().any(|verb| match *verb {
                 Verb::Write { at, .. } => words.contains(&at.0),
+                Verb::Cas { at, expect: 0, .. } => homed && at.0 == words.start,
                 _ => false,
             })
         };
         let mut at = 0;
         while let Some((owner, words)) = self.forbidden.get(at) {
-            if *owner == client && words.iter().any(|(of, words)| *of == node && writes(words)) {
+            let homed = words.iter().any(|(_, of)| of.start != words[0].1.start);
+            let taken = |(of, words): &(NodeId, Range<u64>)| *of == node && takes(words, homed);
+            if *owner == client && words.iter().any(taken) {
                 for (node, words) in self.forbidden.swap_remove(at).1 {
                     self.nodes[node.index()].memory.forbid(words, None);
                 }

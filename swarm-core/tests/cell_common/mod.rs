@@ -137,6 +137,11 @@ pub(crate) fn solid() -> CellFlags {
     CellFlags::SOLID | CellFlags::ACCEPTED
 }
 
+/// The word that named what a planted record builds on.
+fn base(predecessor: Pointer) -> CellWord {
+    if predecessor.is_null() { CellWord(0) } else { word(2, predecessor, solid()) }
+}
+
 /// Puts a whole record into a node's memory, as if it had long been there.
 pub(crate) fn plant(
     index: u64,
@@ -146,7 +151,7 @@ pub(crate) fn plant(
     mut set: impl FnMut(Address, u64),
 ) {
     let at = Place::everywhere(record(index), NodeId(0)).at(NodeId(0), 1);
-    let header = RecordHeader::new(record(index), predecessor, WriteNumber(index), tokens);
+    let header = RecordHeader::new(record(index), base(predecessor), WriteNumber(index), tokens);
     set(at.plus(record::ACCEPTED), accepted);
     let words = header.encode().into_iter().chain(tokens.iter().copied());
     words.enumerate().for_each(|(i, word)| set(at.plus(record::BODY + i), word));

@@ -15,7 +15,8 @@ use super::counter::homes;
 /// What a ledger says of one object.
 ///
 /// 0: it is in use, nobody here knows for what. Otherwise a write that is complete:
-/// `[ timestamp | register ]`, as wide as a stamp without its flags.
+/// `[ timestamp | register ]`, as wide as a stamp without its flags. Or, with the topmost bit, a bucket's
+/// record that is committed: its cell, and whether there may be nodes that lack it, as it came of a split.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Entry(u64);
 
@@ -26,11 +27,40 @@ impl Entry {
     pub(super) const IDLE: Self = Self(1 << 63);
     /// Set in entries that a collection looks at; anything that happens to the object clears it.
     const OLD: u64 = 1 << 62;
+    /// Set in entries of children's first records until every node shows the split.
+    const BORN: u64 = 1 << 61;
 
     /// It holds this complete write.
     pub(super) fn holds(write: u64) -> Self {
         debug_assert!(write != 0 && write < Self::OLD);
         Self(write)
+    }
+
+    /// Whether it is in use for what is not known.
+    pub(super) fn is_out(self) -> bool {
+        self.0 & !Self::OLD == Self::OUT.0
+    }
+
+    /// It is, or was, the record of the bucket at `cell`.
+    pub(super) fn is_in(cell: Pointer) -> Self {
+        debug_assert!(!cell.is_null());
+        Self(Self::IDLE.0 | cell.0)
+    }
+
+    /// It is the first record of the bucket at `cell`, and there may be nodes that lack both.
+    pub(super) fn is_born_in(cell: Pointer) -> Self {
+        Self(Self::is_in(cell).0 | Self::BORN)
+    }
+
+    /// The cell of the bucket whose record it is, or was, if no node may lack it.
+    pub(super) fn cell(self) -> Option<Pointer> {
+        let cell = Pointer(self.0 & (Self::OLD - 1));
+        (self.0 & Self::IDLE.0 != 0 && cell.0 & Self::BORN == 0 && !cell.is_null()).then_some(cell)
+    }
+
+    /// Whether it is the first record of that bucket, and there may be nodes that lack both.
+    pub(super) fn was_born_in(self, cell: Pointer) -> bool {
+        self.0 & !Self::OLD == Self::is_born_in(cell).0
     }
 
     /// The complete write that it holds.
@@ -41,7 +71,7 @@ impl Entry {
     }
 
     fn is_old(self) -> bool {
-        self.0 & (Self::OLD | Self::IDLE.0) == Self::OLD
+        self.0 & Self::OLD != 0
     }
 }
 

@@ -66,6 +66,11 @@ pub(super) fn is_sound(entry: u32, slots: usize) -> bool {
     entry == 0 || decode(entry).is_some_and(|(owner, ..)| owner < slots)
 }
 
+/// The slot that a map's entry says a chunk belongs to.
+pub(super) fn owner(entry: u32) -> Option<usize> {
+    decode(entry).map(|(owner, ..)| owner)
+}
+
 /// Owner, class, and whether it is taken.
 fn decode(entry: u32) -> Option<(usize, Class, bool)> {
     if entry == 0 {

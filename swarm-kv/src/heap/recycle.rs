@@ -155,6 +155,53 @@ impl Recycler {
         self.set(object, Entry::IDLE);
     }
 
+    /// A record of this client's is committed in the bucket at `cell`, unless it was found to be garbage
+    /// before its proposer heard of that.
+    pub(super) fn committed(&self, cell: Pointer, record: Pointer) {
+        self.put(record, Entry::is_in(cell));
+    }
+
+    /// Likewise one that is the first of the bucket at `cell`, which came of a split.
+    pub(super) fn born(&self, cell: Pointer, record: Pointer) {
+        self.put(record, Entry::is_born_in(cell));
+    }
+
+    /// Says what an object is in use for that nothing is known of yet.
+    fn put(&self, object: Pointer, to: Entry) {
+        if let Some(entry) = self.ledgers.borrow_mut().find(object)
+            && entry.is_out()
+        {
+            *entry = to;
+        }
+    }
+
+    /// No node lacks that record any more. If it came back meanwhile, it is something else by now.
+    pub(super) fn reached_all(&self, cell: Pointer, record: Pointer) {
+        if let Some(entry) = self.ledgers.borrow_mut().find(record)
+            && entry.was_born_in(cell)
+        {
+            *entry = Entry::is_in(cell);
+        }
+    }
+
+    /// Whether a record is this client's, and was committed in the bucket at `cell`, and not retired since.
+    pub(super) fn is_in(&self, record: Pointer, cell: Pointer) -> bool {
+        let mut ledgers = self.ledgers.borrow_mut();
+        ledgers.find(record).is_some_and(|entry| entry.cell() == Some(cell))
+    }
+
+    /// Retires a record that was replaced in the bucket at `cell`, if it is still known to be in there.
+    pub(super) fn replaced(&self, record: Pointer, cell: Pointer, epoch: u64) {
+        if !self.is_in(record, cell) {
+            return;
+        }
+        self.set(record, Entry::IDLE);
+        let kind = self.ledgers.borrow_mut().kind(record);
+        if let Some(kind) = kind {
+            self.shelf(kind, |shelf| shelf.swept.push_back((epoch, record)));
+        }
+    }
+
     /// A write of `buffer` to `register` is complete, whose stamp is `after`. Retires the buffers
     /// that the stamps in `before`, met there earlier, name, if they are this client's own.
     #[inline]
@@ -366,6 +413,12 @@ mod tests {
             self.recycler.wrote(register, buffer, after, [before, before], || 5);
         }
 
+        /// An object was replaced in a cell. Yields how many wait to be reset.
+        fn replaced(&self, cell: u64, index: u64) -> usize {
+            self.recycler.replaced(self.buffer(index), Pointer(cell), 5);
+            self.recycler.shelves.borrow()[0].swept.len()
+        }
+
         /// How many buffers are retired.
         fn retired(&self) -> usize {
             self.recycler.shelves.borrow()[0].retired.len()
@@ -418,6 +471,48 @@ mod tests {
         bench.wrote(&register(8), Stamp::EMPTY, old);
         bench.wrote(&register(7), old, bench.stamp(50, 4));
         assert_eq!(bench.retired(), 1);
+    }
+
+    /// A record that was replaced is to be reset, once. What is heard of it late may be of another cell.
+    #[test]
+    fn a_record_comes_back_once_for_each_time_that_it_is_committed() {
+        let bench = Bench::new();
+        let record = bench.buffer(0);
+        for life in 0..2 {
+            bench.recycler.handed_out(record);
+            assert_eq!(bench.replaced(7, 0), life, "what is used for something else");
+            bench.recycler.committed(Pointer(7), record);
+            assert_eq!(bench.replaced(6, 0), life, "in another cell");
+            assert_eq!(bench.replaced(7, 0), life + 1);
+            assert_eq!(bench.replaced(7, 0), life + 1, "heard of twice");
+            // Its proposer goes on only now.
+            bench.recycler.committed(Pointer(7), record);
+            assert_eq!(bench.replaced(7, 0), life + 1, "retired before that");
+        }
+        assert_eq!(bench.recycler.due(6, 9), None);
+        assert_eq!(bench.recycler.due(7, 9), Some((bench.kind, vec![record, record])));
+    }
+
+    /// A split is known to be at all nodes after a collection found a child's first record.
+    #[test]
+    fn what_came_back_is_no_childs_first_record_any_more() {
+        let bench = Bench::new();
+        let (cell, record) = (Pointer(7), bench.buffer(0));
+        bench.recycler.handed_out(record);
+        bench.recycler.born(cell, record);
+        assert_eq!(bench.replaced(7, 0), 0, "some node may lack it");
+        bench.recycler.begin();
+        let garbage = bench.recycler.unnamed(bench.chunk);
+        let garbage = garbage.iter().find(|object| object.pointer == record).expect("unmarked");
+        assert!(bench.recycler.retire(garbage, 5));
+        bench.recycler.reached_all(cell, record);
+        assert_eq!(bench.replaced(7, 0), 1, "it was retired before");
+        bench.recycler.handed_out(record);
+        bench.recycler.reached_all(cell, record);
+        assert_eq!(bench.replaced(7, 0), 1, "it is something else");
+        bench.recycler.born(cell, record);
+        bench.recycler.reached_all(cell, record);
+        assert_eq!(bench.replaced(7, 0), 2);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use fastrand::Rng;
-use swarm_core::epoch::Board;
+use swarm_core::epoch::{Board, Replaced};
 use swarm_core::fabric::Fabric;
 use swarm_core::layout::{Place, buffer, register};
 use swarm_core::node_set::NodeSet;
@@ -28,6 +28,8 @@ pub(crate) struct Notes {
     /// Where clients hear of epochs one after the other: when they do, and how likely, each time that
     /// one of them looks.
     hearsay: Option<(RefCell<Rng>, f64)>,
+    /// What clients were told, and how often it was heard. It is heard again as long as the play lasts.
+    told: RefCell<Vec<(usize, Replaced)>>,
     /// There, up to which epoch whoever hears of one forgets what it remembers of places.
     renewed: Cell<u64>,
 }
@@ -152,6 +154,10 @@ impl Board for Seat {
     }
 
     fn generation(&self) -> u64 {
+        // Who asks too early, while it is not there for others, may be told of none.
+        if self.chair(|chair| chair.since) == 0 {
+            return 0;
+        }
         self.notes.generation.get() + self.chair(|chair| chair.generation)
     }
 
@@ -166,9 +172,14 @@ impl Board for Seat {
     }
 
     fn reclaimed(&self, memory: &Place) {
-        // Up to a buffer's value, a record's payload; from a register's slots to its header.
-        let words = if memory.stride == 0 { buffer::HEADER_WORDS } else { register::KEY };
+        // Up to a buffer's value, a record's payload; a register's slots and identity, and at home the
+        // rest of its header. Away from there a bucket's cell has no more room.
         let at = |node| {
+            let words = match memory.stride {
+                0 => buffer::HEADER_WORDS,
+                _ if node == memory.home => register::KEY,
+                _ => register::STATE_WORDS,
+            };
             let first = memory.at(node, self.world.nodes()).0;
             (node, first..first + words as u64)
         };
@@ -186,6 +197,16 @@ impl Board for Seat {
     fn is_attached(&self, slot: usize) -> bool {
         self.notes.seats.borrow().iter().any(|chair| chair.client == slot)
             && !self.world.is_gone(slot)
+    }
+
+    fn tell(&self, slot: usize, replaced: Replaced) {
+        self.notes.told.borrow_mut().push((slot, replaced));
+    }
+
+    fn told(&self, each: &mut dyn FnMut(Replaced)) {
+        let slot = self.chair(|chair| chair.client);
+        let told = self.notes.told.borrow();
+        told.iter().filter(|(of, _)| *of == slot).for_each(|(_, replaced)| each(*replaced));
     }
 
     fn advance(&self) -> u64 {

@@ -25,7 +25,7 @@ const APART: [NodeId; 2] = [NODES[0], NODES[2]];
 const ANOTHER_SIZE: [u8; 200] = [b'k'; 200];
 
 /// After so many roundtrips a reader has not come to the value yet.
-const FIRST: usize = 12;
+const FIRST: usize = 9;
 /// Nanoseconds that pass when a clock is looked at: so many that nobody waits for long.
 const LOOK: u64 = 10_000;
 

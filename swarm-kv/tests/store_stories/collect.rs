@@ -74,7 +74,7 @@ impl Play {
     }
 
     /// All that these clients have on its way takes effect.
-    fn settle(&mut self, clients: &[usize]) {
+    pub(crate) fn settle(&mut self, clients: &[usize]) {
         for &id in clients {
             NODES.into_iter().for_each(|node| self.sim.take_all(id, node));
         }

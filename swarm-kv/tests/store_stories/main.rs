@@ -5,6 +5,7 @@
 mod board;
 mod chunks;
 mod collect;
+mod epochs;
 mod hearsay;
 mod moves;
 mod play;

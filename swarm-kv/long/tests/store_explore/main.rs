@@ -1,7 +1,7 @@
 //! Every schedule of a small race in the store, up to a number of surprises: insert against insert,
 //! delete against update, delete against insert, split against insert, moves of a key against each
 //! other, an update and a delete, each with a reader beside them, while a node crashes and a client
-//! dies.
+//! dies; for races of many steps, one of the two, or both where the node is gone from the beginning.
 //!
 //! `SWARM_SURPRISES` and `SWARM_EXPLORED` take the place of the bounds: see
 //! [`explore_or_panic`].
@@ -179,6 +179,27 @@ impl Plan {
     fn play(self, name: &str, depths: &[Depth]) {
         explore_each(name, depths, || self.begin(1));
     }
+
+    /// The same for a race of many steps; and a client dies anywhere, where a node is gone from the
+    /// beginning.
+    fn play_many_steps(self, name: &str) {
+        explore_many_steps(name, || self.begin(1));
+        for node in NODES {
+            let begin = || {
+                let mut race = self.begin(1);
+                race.sim.crash_node(node, false);
+                race
+            };
+            explore_each(&format!("{name}, without {node}"), &[depth(0, 0, 1)], begin);
+        }
+    }
+
+    /// Explores the race verb by verb.
+    fn play_verbs(self, name: &str) {
+        for &depth in OF_MANY_STEPS {
+            explore_one(name, Grain::Verb, depth, || self.begin(1));
+        }
+    }
 }
 
 /// Each majority that lives is asked for these keys, and the history is judged.
@@ -202,16 +223,30 @@ fn judge(sim: &mut Sim, cast: &Cast, recorder: &Recorder, keys: &[u64]) -> Resul
 
 /// Explores a race chain by chain, up to each of these depths.
 fn explore_each(name: &str, depths: &[Depth], begin: impl Fn() -> Race) {
-    for &Depth { surprises, node_crashes, client_crashes } in depths {
-        let bounds = Bounds {
-            grain: Grain::Chain,
-            surprises: Some(surprises),
-            node_crashes,
-            client_crashes,
-            schedules: 1_000_000,
-        };
-        explore_or_panic(name, bounds, &begin);
+    for &depth in depths {
+        explore_one(name, Grain::Chain, depth, &begin);
     }
+}
+
+/// The same for a race that takes so many steps that there are too many places for two things. Where
+/// somebody says how many schedules are not too many, so many of those are played as well.
+fn explore_many_steps(name: &str, begin: impl Fn() -> Race) {
+    explore_each(name, OF_MANY_STEPS, &begin);
+    if std::env::var_os("SWARM_EXPLORED").is_some() {
+        explore_each(name, BOTH, &begin);
+    }
+}
+
+fn explore_one(name: &str, grain: Grain, depth: Depth, begin: impl Fn() -> Race) {
+    let Depth { surprises, node_crashes, client_crashes } = depth;
+    let bounds = Bounds {
+        grain,
+        surprises: Some(surprises),
+        node_crashes,
+        client_crashes,
+        schedules: 1_000_000,
+    };
+    explore_or_panic(name, bounds, begin);
 }
 
 /// How many surprises and crashes there are at most.
@@ -228,6 +263,8 @@ const fn depth(surprises: usize, node_crashes: usize, client_crashes: usize) -> 
 
 /// A node crashes and a client dies, anywhere; and two surprises.
 const DEPTHS: &[Depth] = &[depth(0, 1, 1), depth(2, 0, 0)];
+/// A node crashes and a client dies, anywhere.
+const BOTH: &[Depth] = &[depth(0, 1, 1)];
 /// A split or a move takes so many steps that there are too many places for two things.
 const OF_MANY_STEPS: &[Depth] = &[depth(0, 1, 0), depth(0, 0, 1), depth(1, 0, 0)];
 
@@ -264,6 +301,7 @@ fn delete_against_update() {
     for known in [false, true] {
         Plan { racers, there: 1, known, ..NOTHING }.play("delete against update", DEPTHS);
     }
+    Plan { racers, there: 1, known: true, ..NOTHING }.play_verbs("delete against update");
 }
 
 #[test]
@@ -287,8 +325,10 @@ fn split_against_insert() {
     let racers: &[&[_]] = &[&[(1, Call::Insert(1))], &[(2, Call::Insert(5))], &[(0, Call::Get)]];
     for known in [false, true] {
         let plan = Plan { racers, there: 1, fillers: 5, known, ..NOTHING };
-        plan.play("split against insert", OF_MANY_STEPS);
+        plan.play_many_steps("split against insert");
     }
+    let plan = Plan { racers, there: 1, fillers: 5, known: true, ..NOTHING };
+    plan.play_verbs("split against insert");
 }
 
 /// Who writes by a clock of [`LATER`] moves the key. So does who writes what does not fit in place.
@@ -300,26 +340,29 @@ const MOVED: Plan = Plan { there: 1, known: true, clocks: &[LATER], ..NOTHING };
 fn move_against_move() {
     let racers: &[&[_]] = &[MOVE, &[(0, Call::Update(5))], &[(0, Call::Get)]];
     for clocks in [&[LATER, LATER], &[LATER, MUCH_LATER]] {
-        Plan { racers, clocks, ..MOVED }.play("move against move", OF_MANY_STEPS);
+        Plan { racers, clocks, ..MOVED }.play_many_steps("move against move");
     }
 }
 
 #[test]
 fn move_against_update() {
     let racers: &[&[_]] = &[MOVE, &[(0, Call::Update(5))], &[(0, Call::Get)]];
-    Plan { racers, ..MOVED }.play("move against update", OF_MANY_STEPS);
+    Plan { racers, ..MOVED }.play_many_steps("move against update");
 }
 
 #[test]
 fn move_against_delete() {
     let racers: &[&[_]] = &[MOVE, &[(0, Call::Delete)], &[(0, Call::Get)]];
-    Plan { racers, ..MOVED }.play("move against delete", OF_MANY_STEPS);
+    let plan = Plan { racers, ..MOVED };
+    plan.play_many_steps("move against delete");
+    // Of these races it has the fewest places.
+    plan.play("move against delete", BOTH);
 }
 
 #[test]
 fn move_against_reader() {
     let racers: &[&[_]] = &[MOVE, READS, READS];
-    Plan { racers, ..MOVED }.play("move against reader", OF_MANY_STEPS);
+    Plan { racers, ..MOVED }.play_many_steps("move against reader");
 }
 
 /// Beside others who put and get, a client dies at each await of each operation, a split among them.

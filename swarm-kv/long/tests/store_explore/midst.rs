@@ -5,7 +5,7 @@ use swarm_core::fabric::NodeId;
 use swarm_core::history::Call;
 use swarm_core::sim::Sim;
 
-use crate::{LATER, MOVE, MOVED, NODES, NOW, OF_MANY_STEPS, Plan};
+use crate::{LATER, MOVE, MOVED, NODES, NOW, Plan};
 
 /// What has happened already.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +36,6 @@ fn a_move_behind_a_reader_of_half_an_update() {
     for node in NODES {
         let midst = Midst::Half(2, node);
         let plan = Plan { racers, clocks: &[NOW, LATER], midst, ..MOVED };
-        plan.play("a move behind a reader of half an update", OF_MANY_STEPS);
+        plan.play_many_steps("a move behind a reader of half an update");
     }
 }

@@ -19,7 +19,7 @@ use swarm_core::words::Pointer;
 use crate::board::{Notes, Seat, Works};
 use crate::store_sim_common::{Line, Story};
 use crate::{
-    CAPACITY, Cast, Depth, NODES, NOW, OF_MANY_STEPS, depth, explore_each, geometry, judge,
+    CAPACITY, Cast, Depth, NODES, NOW, depth, explore_each, explore_many_steps, geometry, judge,
 };
 
 /// Nanoseconds that pass when a clock is looked at: so many that nobody waits for long.
@@ -97,7 +97,8 @@ impl Board for Watched {
 
     fn renew(&self) {
         self.seat.renew();
-        self.told.generation.set(self.tell(5, self.seat.generation()));
+        self.told.generation.set(self.told.generation.get() + 1);
+        self.tell(5, self.told.generation.get());
     }
 
     fn reclaimed(&self, memory: &Place) {
@@ -246,6 +247,13 @@ impl Plan {
         explore_each(name, depths, || self.begin(&back));
         back
     }
+
+    /// The same for a race of many steps.
+    fn play_many_steps(self, name: &str) -> Rc<Back> {
+        let back = Rc::<Back>::default();
+        explore_many_steps(name, || self.begin(&back));
+        back
+    }
 }
 
 /// A client's key has a value, and three buffers are left of those that were set aside.
@@ -273,7 +281,7 @@ fn a_buffer_is_used_again_beside_readers() {
 fn a_buffer_is_used_again_beside_an_update() {
     const RACERS: &[&[Deed]] = &[WRITES, &[update(13)], &[GET]];
     let plan = Plan { racers: RACERS, ..BUFFER };
-    let back = plan.play("a buffer used again, and an update", OF_MANY_STEPS);
+    let back = plan.play_many_steps("a buffer used again, and an update");
     assert!(back.out_of_place.get() > 0, "nothing came back");
 }
 
@@ -292,7 +300,7 @@ impl Plan {
     fn uses_again(self, what: &str, pairs: &'static [Pair]) {
         for racers in pairs {
             let name = format!("{what}, and {:?}", racers[1]);
-            let back = Plan { racers, ..self }.play(&name, OF_MANY_STEPS);
+            let back = Plan { racers, ..self }.play_many_steps(&name);
             assert!(back.homed.get() > 0 && back.out_of_place.get() > 0, "nothing came back");
         }
     }

@@ -1,0 +1,231 @@
+//! Buckets' records that come back at once.
+//!
+//! Whoever replaces a record tells the client that made it, which looks at the cell: once every node
+//! shows the same word, of another record, nobody who begins from then on comes across the one that was
+//! replaced, and it is retired. What is told is a hint and no more. It may come late, twice or not at
+//! all; what is not found so is left to a [collection](crate::collect).
+//!
+//! A record that is born with a split is named by the split as well, for as long as there may be nodes
+//! that lack both: it is known only once every node shows the split.
+
+use std::cell::{Cell, RefCell};
+
+use futures_util::future::try_join_all;
+use swarm_core::clock::Clock;
+use swarm_core::epoch::{Board, Replaced};
+use swarm_core::fabric::{Fabric, MAX_VERBS, NodeId, Verb};
+use swarm_core::group::Group;
+use swarm_core::layout::{Place, cell};
+use swarm_core::words::{CellWord, Pointer};
+
+use super::Heap;
+use crate::bucket::{Child, child_place};
+use crate::error::Error;
+
+/// Records at most that are taken before those are looked for that come back.
+const AT_ONCE: usize = 64;
+/// Cells at most that wait to be looked at: what others tell in the meantime is not listened to.
+const MOST: usize = 512;
+/// Looks at a cell, which others may be changing at the same time.
+const LOOKS: u8 = 3;
+
+/// What is known of records that come back at once.
+#[derive(Default)]
+pub(super) struct Awaited {
+    /// Records that were taken since those were looked for that come back.
+    taken: Cell<i64>,
+    asked: RefCell<Vec<Asked>>,
+}
+
+/// A question that a cell's words answer.
+#[derive(Clone, Copy)]
+struct Asked {
+    cell: Pointer,
+    record: Pointer,
+    /// The children of the split that the record is. Otherwise the record was replaced.
+    children: Option<[Child; 2]>,
+    looks: u8,
+}
+
+impl Heap {
+    /// Memory is taken for a bucket's record.
+    pub(crate) fn takes_a_record(&self) {
+        self.awaited.taken.set(self.awaited.taken.get() + 1);
+    }
+
+    /// Whether so many buckets' records were taken that it is time to look for those that come back.
+    #[inline]
+    pub(crate) fn misses_records(&self, at_once: usize) -> bool {
+        self.awaited.taken.get() >= at_once.min(AT_ONCE) as i64
+    }
+
+    /// Those were looked for. Where that came to nothing, the next time is further off.
+    pub(crate) fn has_looked_for_records(&self, in_vain: bool) {
+        self.awaited.taken.set(if in_vain { -16 * AT_ONCE as i64 } else { 0 });
+    }
+
+    /// A record of this client's is in a cell, and took the place of another.
+    pub(crate) fn has_replaced(&self, board: &impl Board, by: Pointer, replaced: Replaced) {
+        self.recycler.committed(replaced.cell, by);
+        match self.owner(replaced.record) {
+            Some(slot) if slot == self.slot => self.hears(replaced),
+            Some(slot) => board.tell(slot, replaced),
+            None => {}
+        }
+    }
+
+    /// A record of this client's is a split.
+    pub(crate) fn has_split(&self, cell: Pointer, record: Pointer, children: [Child; 2]) {
+        children.iter().for_each(|child| self.recycler.born(child.cell, child.record));
+        self.ask(Asked { cell, record, children: Some(children), looks: LOOKS });
+    }
+
+    fn hears(&self, Replaced { cell, record }: Replaced) {
+        if self.recycler.is_in(record, cell) {
+            self.ask(Asked { cell, record, children: None, looks: LOOKS });
+        }
+    }
+
+    fn ask(&self, asked: Asked) {
+        let mut waiting = self.awaited.asked.borrow_mut();
+        if waiting.len() < MOST {
+            waiting.push(asked);
+        }
+    }
+
+    /// The slot that an object belongs to, by the map as last seen.
+    fn owner(&self, object: Pointer) -> Option<usize> {
+        super::map::owner(*self.map.borrow().get(self.geometry.chunk_of(object))?)
+    }
+
+    /// Retires what nobody comes across any more of the records that this client knows, or is told, to
+    /// be replaced. One roundtrip. Nobody else may collect this client's garbage meanwhile.
+    ///
+    /// # Errors
+    /// Not all nodes answer; then it is left to a collection.
+    pub(crate) async fn look_for_records<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        board: &impl Board,
+    ) -> Result<(), Error> {
+        board.told(&mut |replaced| self.hears(replaced));
+        let mut asked = self.awaited.asked.take();
+        // In front of the READs: a record that came back since it was asked about may be on its way into
+        // the same cell once more, which what they show would not tell.
+        asked.retain(|a| a.children.is_some() || self.recycler.is_in(a.record, a.cell));
+        let looks = asked.chunks(MAX_VERBS).map(|some| self.shown(group, some));
+        let shown = try_join_all(looks).await?;
+        // Behind the looks: who began before may have come across what they do not show.
+        let epoch = board.latest();
+        for (asked, shown) in asked.iter().zip(shown.iter().flatten()) {
+            self.answer(asked, *shown, epoch);
+        }
+        Ok(())
+    }
+
+    /// The record that every node shows, under the same word, for each cell.
+    async fn shown<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        asked: &[Asked],
+    ) -> Result<Vec<Option<Pointer>>, Error> {
+        let mut words: Vec<Option<CellWord>> = vec![None; asked.len()];
+        let mut same = vec![true; asked.len()];
+        let read = |node| {
+            let look = |asked: &Asked| {
+                let at = self.cell(asked.cell).at(node, group.nodes()).plus(cell::WORD);
+                Verb::Read { at, words: 1 }
+            };
+            let chain: heapless::Vec<Verb<'_>, MAX_VERBS> = asked.iter().map(look).collect();
+            group.fabric().post(node, &chain)
+        };
+        let hear = |_, reply: F::Reply<'_>| {
+            for ((word, same), &read) in words.iter_mut().zip(&mut same).zip(reply.iter()) {
+                *same &= *word.get_or_insert(CellWord(read)) == CellWord(read);
+            }
+        };
+        group.everywhere(read, hear).await?;
+        let format = self.geometry.format;
+        let shown = words.into_iter().zip(same);
+        Ok(shown
+            .map(|(word, same)| word.filter(|_| same).map(|word| format.record(word)))
+            .collect())
+    }
+
+    fn answer(&self, asked: &Asked, shown: Option<Pointer>, epoch: u64) {
+        match (shown, asked.children) {
+            // Born with it, and nobody has to copy them any more.
+            (Some(shown), Some(children)) if shown == asked.record => {
+                for child in children {
+                    self.recycler.reached_all(child.cell, child.record);
+                }
+            }
+            (Some(shown), None) if shown != asked.record => {
+                self.recycler.replaced(asked.record, asked.cell, epoch);
+            }
+            _ if asked.looks > 0 => self.ask(Asked { looks: asked.looks - 1, ..*asked }),
+            _ => {}
+        }
+    }
+
+    /// Where a bucket's cell lies.
+    fn cell(&self, pointer: Pointer) -> Place {
+        child_place(&self.geometry, pointer)
+            .filter(|_| self.geometry.chunk_of(pointer) >= self.geometry.first_chunk())
+            .unwrap_or_else(|| Place::everywhere(pointer, NodeId(0)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Need;
+    use super::super::tests::alone;
+    use super::*;
+    use crate::blocking::block_on;
+
+    /// Behind the looks, the record is committed in the cell once more.
+    struct Meanwhile<'h>(&'h Heap, Replaced);
+
+    impl Board for Meanwhile<'_> {
+        fn epoch(&self) -> u64 {
+            self.0.recycler.handed_out(self.1.record);
+            self.0.recycler.committed(self.1.cell, self.1.record);
+            5
+        }
+        fn enter(&self) -> u64 {
+            5
+        }
+        fn remain(&self, _: u64) {}
+        fn leave(&self) {}
+        fn generation(&self) -> u64 {
+            0
+        }
+        fn renew(&self) {}
+        fn is_attached(&self, _: usize) -> bool {
+            true
+        }
+        fn advance(&self) -> u64 {
+            5
+        }
+    }
+
+    /// A record was asked about, and came back by another way before anybody looked.
+    #[test]
+    fn what_was_asked_of_a_former_life_is_not_answered() {
+        let (group, heap) = alone();
+        let kind = heap.plain(32);
+        let record = block_on(heap.allocate(&group, kind, Need::Instead)).expect("memory");
+        let cell = heap.geometry.bucket_cell(0).pointer;
+        let replaced = Replaced { cell, record };
+        heap.recycler.committed(cell, record);
+        heap.hears(replaced);
+        heap.recycler.replaced(record, cell, 1);
+        assert!(heap.recycler.due(3, 9).is_some(), "it came back");
+        block_on(heap.look_for_records(&group, &Meanwhile(&heap, replaced))).expect("one node");
+        assert_eq!(heap.recycler.due(99, 9), None, "the cell's record is in use");
+        // Asked about in this life it is found: the cell shows no such record.
+        heap.hears(replaced);
+        block_on(heap.look_for_records(&group, &Meanwhile(&heap, replaced))).expect("one node");
+        assert_eq!(heap.recycler.due(99, 9), Some((kind, vec![record])));
+    }
+}

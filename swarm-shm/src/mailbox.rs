@@ -1,0 +1,45 @@
+//! What clients tell each other: which of their records were replaced.
+//!
+//! A ring of notes for each client slot, into which anybody writes. Notes are hints: one that is written
+//! over before it is read, or of which halves of two are read, costs memory at most.
+//!
+//! ```text
+//! word  0  how many notes were begun so far: the next one's place, modulo how many there are
+//!       8  notes: the cell's pointer, the record's
+//! ```
+
+use swarm_core::epoch::Replaced;
+use swarm_core::words::Pointer;
+
+use crate::sync::{Ordering, Word};
+
+/// Notes in a ring: what others tell a client in a few slices of processor time that it does not get.
+const NOTES: usize = 512;
+const NOTE_WORDS: usize = 2;
+const FIRST: usize = 8;
+/// Words that a ring takes.
+pub(crate) const WORDS: usize = FIRST + NOTES * NOTE_WORDS;
+
+fn notes(ring: &[Word]) -> &[[Word; NOTE_WORDS]] {
+    ring[FIRST..].as_chunks().0
+}
+
+/// Writes a note.
+pub(crate) fn tell(ring: &[Word], Replaced { cell, record }: Replaced) {
+    let notes = notes(ring);
+    let note = &notes[ring[0].fetch_add(1, Ordering::Relaxed) as usize % notes.len()];
+    note[0].store(cell.0, Ordering::Relaxed);
+    note[1].store(record.0, Ordering::Relaxed);
+}
+
+/// Reads the notes behind the first `heard`. Yields how many there are in all.
+pub(crate) fn told(ring: &[Word], heard: u64, each: &mut dyn FnMut(Replaced)) -> u64 {
+    let notes = notes(ring);
+    let all = ring[0].load(Ordering::Relaxed);
+    for back in 1..=all.wrapping_sub(heard).min(notes.len() as u64) {
+        let note = &notes[all.wrapping_sub(back) as usize % notes.len()];
+        let [cell, record] = [0, 1].map(|at| Pointer(note[at].load(Ordering::Relaxed)));
+        each(Replaced { cell, record });
+    }
+    all
+}
