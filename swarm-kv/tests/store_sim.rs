@@ -12,7 +12,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use fastrand::Rng;
-use store_sim_common::{GaveUp, Line, Polls, Story, format};
+use store_sim_common::{GaveUp, Line, Polls, Story, format, options};
 use swarm_core::geometry::Geometry;
 use swarm_core::history::{BUDGET, Call, Recorder, check};
 use swarm_core::sim::seeds::seeds;
@@ -180,7 +180,8 @@ impl Stage {
         let connection = (line, Rc::new(self.sim.clock(id)) as _);
         let patience = self.plan.patience(self.breaks);
         let plan = &self.plan;
-        Story::new(connection, plan.geometry, (id, slot, incarnation), patience, &self.recorder)
+        let who = (id, slot, incarnation);
+        Story::new(connection, plan.geometry, who, options(patience), &self.recorder)
     }
 
     fn run(&mut self, what: &str) -> Result<(), String> {

@@ -12,7 +12,7 @@ mod store_sim_common;
 use std::cell::Cell;
 use std::rc::Rc;
 
-use store_sim_common::{Line, Story};
+use store_sim_common::{Line, Story, options};
 use swarm_core::fabric::NodeId;
 use swarm_core::geometry::Geometry;
 use swarm_core::history::{Answer, BUDGET, Call, Recorder, check};
@@ -88,7 +88,7 @@ impl Play {
             let line = Line { inner: sim.fabric(id), hung_up: Rc::clone(&hung_up) };
             let (who, patience) = ((id, id, id as u64 + 1), (late, 1 << 60));
             let connection = (line, Rc::new(LoneClock::new(now)) as _);
-            Rc::new(Story::new(connection, geometry, who, patience, &recorder))
+            Rc::new(Story::new(connection, geometry, who, options(patience), &recorder))
         };
         let stories = CLOCKS.into_iter().enumerate().map(story).collect();
         Self { sim, recorder, hung_up, stories }

@@ -143,24 +143,26 @@ impl GaveUp {
 /// How often an operation is polled before it is dropped; `None`: it never is.
 pub(crate) type Polls = Option<u32>;
 
+/// Of a client that finds nodes late after `late` nanoseconds, and gives up after `deadline`.
+pub(crate) fn options((late, deadline): (u64, u64)) -> Options {
+    Options::default()
+        .cached_keys(16)
+        .cached_buckets(8)
+        .patience(Patience { late_floor: late, late_roundtrips: 4, deadline })
+        .memory_wait(3_200_000)
+        .reclaimed_at_once(1)
+}
+
 impl Story {
-    /// Client number `id`, in this slot and incarnation, which finds nodes late after `late`
-    /// nanoseconds, and gives up after `deadline`.
+    /// Client number `id`, in this slot and incarnation.
     pub(crate) fn new(
         (line, clock): (Line, Rc<dyn Clock>),
         geometry: Geometry,
         (id, slot, incarnation): (usize, usize, u64),
-        (late, deadline): (u64, u64),
+        options: Options,
         recorder: &Recorder,
     ) -> Self {
         let session = Session { client: slot, incarnation: Incarnation(incarnation) };
-        let patience = Patience { late_floor: late, late_roundtrips: 4, deadline };
-        let options = Options::default()
-            .cached_keys(16)
-            .cached_buckets(8)
-            .patience(patience)
-            .memory_wait(3_200_000)
-            .reclaimed_at_once(1);
         let client = Client::new(line, clock, geometry, session, options);
         Self { client, recorder: recorder.clone(), id }
     }

@@ -22,13 +22,15 @@ use swarm_core::sim::explore::LoneClock;
 const FILLERS: u64 = 100;
 
 /// A client inserts a key into a bucket with so many others. After `fails` roundtrips its chain to
-/// another node than `only` is lost, so that what was to be a fast round becomes a classic one; after
-/// `rounds` roundtrips, its chains reach `only` alone. Another client, who hears that node and a
-/// second one, inserts a key too; the first one goes on, or has died; then the one node dies.
+/// another node than `only` is lost, so that what was to be a fast round becomes a classic one; if it
+/// `suspects` that node, it begins with a classic one. After `rounds` roundtrips, its chains reach
+/// `only` alone. Another client, who hears that node and a second one, inserts a key too; the first
+/// one goes on, or has died; then the one node dies.
 /// Whatever was acknowledged is at the two that are left, and what is listed there can be read.
 /// False if the insert was over before its chains went astray.
 fn lands_at_one_node_only(
     others: u64,
+    suspects: bool,
     (fails, rounds): (usize, usize),
     only: NodeId,
     dies: bool,
@@ -42,6 +44,12 @@ fn lands_at_one_node_only(
     // It has memory, and knows the bucket.
     let warm = vec![(WARM, Call::Insert(801)), (WARM, Call::Delete), (WARM, Call::Insert(805))];
     play.all(&astray, warm, &NODES);
+    for key in (FILLERS..FILLERS + others).filter(|_| suspects) {
+        play.begin(&astray, vec![(key, Call::Get)]);
+        play.sim.poll_once(ASTRAY);
+        play.sim.disconnect(ASTRAY, away[1], false);
+        assert!(play.sim.finish(ASTRAY, &NODES), "it does not end");
+    }
     play.begin(&astray, vec![(0, Call::Insert(1))]);
     play.sim.poll_once(ASTRAY);
     for round in 0..rounds {
@@ -71,8 +79,9 @@ fn lands_at_one_node_only(
     play.all(&last, keys.map(|key| (key, Call::Get)).collect(), &away);
     if let Err(wrong) = check(&play.recorder.operations(), |_| None, BUDGET) {
         panic!(
-            "{others} others, a loss after {fails} rounds, after {rounds} only {only}, it {}: {wrong}",
-            if dies { "dies" } else { "goes on" }
+            "{others} others, a loss {}after {fails} rounds, after {rounds} only {only}, it {}: {wrong}",
+            if suspects { "before and " } else { "" },
+            if dies { "dies" } else { "goes on" },
         );
     }
     true
@@ -84,8 +93,9 @@ fn what_is_born_at_one_node_outlives_it() {
     // With the last number, the bucket splits.
     for others in [1, 5] {
         for only in NODES {
-            for dies in [false, true] {
-                let lands = |fails, n| lands_at_one_node_only(others, (fails, n), only, dies);
+            for (dies, suspects) in [(false, false), (false, true), (true, false), (true, true)] {
+                let lands =
+                    |fails, n| lands_at_one_node_only(others, suspects, (fails, n), only, dies);
                 for fails in 0..ENOUGH {
                     let over = (fails..ENOUGH).find(|&rounds| !lands(fails, rounds));
                     if over.expect("it ends") == fails {

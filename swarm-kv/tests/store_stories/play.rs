@@ -11,7 +11,7 @@ use swarm_core::sim::explore::LoneClock;
 use swarm_core::sim::{Setup, Sim};
 
 use crate::board::{Notes, Seat, Works};
-use crate::store_sim_common::{Line, Story};
+use crate::store_sim_common::{Line, Story, options};
 
 pub(crate) const NODES: [NodeId; 3] = [NodeId(0), NodeId(1), NodeId(2)];
 /// Bytes of each node's memory. The simulator stores what is touched.
@@ -108,8 +108,13 @@ impl Play {
     ) -> Rc<Story> {
         let line = Line { inner: self.sim.fabric(id), hung_up: Rc::clone(&self.hung_up) };
         let (patience, who) = ((late, 1 << 50), (id, id, id as u64 + 1));
-        let mut story =
-            Story::new((line, Rc::new(clock)), self.geometry, who, patience, &self.recorder);
+        let mut story = Story::new(
+            (line, Rc::new(clock)),
+            self.geometry,
+            who,
+            options(patience),
+            &self.recorder,
+        );
         if let Some(notes) = &self.notes {
             let seat = Seat::new(notes, self.sim.fabric(id), id);
             story = Story { client: story.client.recycling(Box::new(seat)), ..story };

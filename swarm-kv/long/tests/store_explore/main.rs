@@ -19,7 +19,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use midst::Midst;
-use store_sim_common::{Line, Story};
+use store_sim_common::{Line, Story, options};
 use swarm_core::clock::Clock;
 use swarm_core::fabric::NodeId;
 use swarm_core::geometry::{Geometry, MIN_CAPACITY};
@@ -95,7 +95,7 @@ fn story(
         (line, Rc::new(clock)),
         geometry(),
         (id, id, id as u64 + 1),
-        (late, 1 << 60),
+        options((late, 1 << 60)),
         recorder,
     )
 }

@@ -17,7 +17,7 @@ use swarm_core::sim::{Setup, Sim};
 use swarm_core::words::Pointer;
 
 use crate::board::{Notes, Seat, Works};
-use crate::store_sim_common::{Line, Story};
+use crate::store_sim_common::{Line, Story, options};
 use crate::{
     CAPACITY, Cast, Depth, NODES, NOW, depth, explore_each, explore_many_steps, geometry, judge,
 };
@@ -176,9 +176,10 @@ struct Stage {
 impl Stage {
     fn story(&self, sim: &Sim, id: usize, back: &Rc<Back>) -> Teller {
         let line = Line { inner: sim.fabric(id), hung_up: Rc::clone(&self.hung_up) };
-        let (who, patience) = ((id, id, id as u64 + 1), (1 << 56, 1 << 60));
+        let who = (id, id, id as u64 + 1);
         let connection = (line, Rc::new(LoneClock::new(NOW).with_look(LOOK)) as _);
-        let story = Story::new(connection, geometry(), who, patience, &self.recorder);
+        let story =
+            Story::new(connection, geometry(), who, options((1 << 56, 1 << 60)), &self.recorder);
         self.told.hashes.borrow_mut().push(DefaultHasher::new());
         self.told.since.borrow_mut().push(0);
         let seat = Seat::new(&self.notes, sim.fabric(id), id);
