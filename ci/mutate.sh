@@ -9,10 +9,10 @@
 # by: CRATE TEST [NAME]`, tried in turn: the quickest first; NAME stands for one of its tests), with
 # how many schedules if the usual ones are too few (`schedules: N`), and the change. Each check is the
 # only one that some patch names, or nothing would show that it can fail. A patch that takes more than
-# four times as many schedules as usual, or checks with a build of their own, is left to runs with a larger
-# budget. It is applied to a scratch copy. One that no longer applies or does not build fails, as does one that all its checks
-# survive; so do checks that fail without any mutation. One worker for each processor, with a copy and
-# a build of its own; all begin with what the first has built.
+# four times as many schedules as usual, or checks with a build of their own, is left to runs with a
+# larger budget. It is applied to a scratch copy. One that no longer applies or does not build fails,
+# as does one that all its checks survive; so do checks that fail without any mutation. One worker
+# for each processor, with a copy and a build of its own; all begin with what the first has built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -118,28 +118,25 @@ mutate() {
     local patch="${patches[$1]}" at=$SECONDS result=survived name schedules crate test only status most done
     name=$(basename "$patch" .patch)
     schedules=$(field schedules "$patch")
-    if ! git -C "$tree" apply "$patch" 2> "$log"; then
-        result="does not apply"
-    else
-        while read -r crate test only <&3; do
-            if ! build "$crate" "$test" > "$log" 2>&1; then
-                result="does not build"
-                break
-            fi
-            status=0 most=$(budget "$crate" "$test")
-            most=$((most > ${schedules:-0} ? most : schedules))
-            check "$crate" "$test" "$most" ${only:+"$only"} > "$log" 2>&1 || status=$?
-            # 101: a test failed. Anything else says nothing of the mutation.
-            if [[ $status -eq 101 ]]; then
-                result="caught by $test"
-                break
-            elif [[ $status -ne 0 ]]; then
-                result="no verdict: $test ended with status $status"
-                break
-            fi
-        done 3< <(field "caught by" "$patch")
-        git -C "$tree" apply -R "$patch"
-    fi
+    git -C "$tree" apply "$patch"
+    while read -r crate test only <&3; do
+        if ! build "$crate" "$test" > "$log" 2>&1; then
+            result="does not build"
+            break
+        fi
+        status=0 most=$(budget "$crate" "$test")
+        most=$((most > ${schedules:-0} ? most : schedules))
+        check "$crate" "$test" "$most" ${only:+"$only"} > "$log" 2>&1 || status=$?
+        # 101: a test failed. Anything else says nothing of the mutation.
+        if [[ $status -eq 101 ]]; then
+            result="caught by $test"
+            break
+        elif [[ $status -ne 0 ]]; then
+            result="no verdict: $test ended with status $status"
+            break
+        fi
+    done 3< <(field "caught by" "$patch")
+    git -C "$tree" apply -R "$patch"
     if [[ $result == caught* ]]; then
         echo "$name" >> "$scratch/caught"
     else

@@ -23,7 +23,7 @@
 //!            1  in-place copy    at the home node only: word, checksum, length (words), payload
 //!
 //! record:    0  accepted         ballot; changed by CAS alone, only ever grows
-//!            1  base             word that named the record that it builds on, solid and accepted
+//!            1  base             word that named the record that it builds on
 //!            2  writer           number of the change
 //!            3  length           of the payload, words
 //!            4  checksum
@@ -89,7 +89,7 @@ pub mod cell {
 pub mod record {
     /// The accepted ballot.
     pub const ACCEPTED: usize = 0;
-    /// The rest: predecessor, writer, length, checksum, payload.
+    /// The rest: base, writer, length, checksum, payload.
     pub const BODY: usize = 1;
     /// Words in front of the payload.
     pub const HEADER_WORDS: usize = 5;

@@ -233,11 +233,6 @@ impl WordFormat {
         self.unpack(word.0)
     }
 
-    /// The pointer that has a word of its own. `None` if no pool has such a place.
-    pub fn named(self, word: u64) -> Option<Pointer> {
-        (word >> self.pointer_bits == 0).then_some(Pointer(word))
-    }
-
     /// Nanoseconds as ticks.
     pub fn ticks(self, nanoseconds: u64) -> u64 {
         nanoseconds >> self.tick_shift

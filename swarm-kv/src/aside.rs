@@ -30,10 +30,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     pub(crate) async fn collect_aside(&self) {
         // Somebody else's search for memory is not to be waited for.
         let Some(_alone) = self.searching.try_enter() else { return };
-        let (step, late) = (pin!(self.step_aside()), pin!(self.group.pause(LONGEST)));
-        match select(step, late).await {
-            Either::Left((Ok(true), _)) => {}
-            Either::Left((Ok(false) | Err(_), _)) | Either::Right(_) => self.heap.is_collected(),
+        if self.in_time(self.step_aside()).await != Some(true) {
+            self.heap.is_collected();
         }
     }
 
@@ -50,9 +48,16 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             drop(here);
             self.some_memory_back(BATCHES).await
         };
-        let (look, late) = (pin!(look), pin!(self.group.pause(LONGEST)));
-        let in_vain = !matches!(select(look, late).await, Either::Left((Ok(_), _)));
+        let in_vain = self.in_time(look).await.is_none();
         self.heap.has_looked_for_records(in_vain);
+    }
+
+    /// What a step comes to. `None` if it fails or takes too long; then it is dropped.
+    async fn in_time<T>(&self, step: impl Future<Output = Result<T, Error>>) -> Option<T> {
+        match select(pin!(step), pin!(self.group.pause(LONGEST))).await {
+            Either::Left((told, _)) => told.ok(),
+            Either::Right(_) => None,
+        }
     }
 
     /// A short step. Yields whether there is more to do.

@@ -547,6 +547,7 @@ impl Heap {
 
 #[cfg(test)]
 mod tests {
+    use swarm_core::epoch::Board;
     use swarm_core::group::Session;
     use swarm_core::loopback::Loopback;
     use swarm_core::words::Incarnation;
@@ -559,6 +560,30 @@ mod tests {
     impl Clock for Still {
         fn now(&self) -> u64 {
             0
+        }
+    }
+
+    /// A board on which the epoch is what this says, each time that somebody looks.
+    pub(super) struct Says<F>(pub(super) F);
+
+    impl<F: Fn() -> u64> Board for Says<F> {
+        fn epoch(&self) -> u64 {
+            (self.0)()
+        }
+        fn enter(&self) -> u64 {
+            self.epoch()
+        }
+        fn remain(&self, _: u64) {}
+        fn leave(&self) {}
+        fn generation(&self) -> u64 {
+            0
+        }
+        fn renew(&self) {}
+        fn is_attached(&self, _: usize) -> bool {
+            true
+        }
+        fn advance(&self) -> u64 {
+            self.epoch()
         }
     }
 

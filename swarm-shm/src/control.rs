@@ -52,9 +52,10 @@ pub(crate) const EPOCH: usize = 1280;
 const BOARD: usize = 1536;
 /// Each client's words on the board are a cache line of their own: it stores there all the time.
 const BOARD_STRIDE: usize = 8;
+/// What is behind it is there for the slots that the pool has.
+const MAILBOXES: usize = 9728;
 
 const _: () = assert!(SLOTS + MAX_CLIENTS <= EPOCH && EPOCH < BOARD);
-const MAILBOXES: usize = 9728;
 const _: () = assert!(BOARD + MAX_CLIENTS * BOARD_STRIDE <= MAILBOXES);
 const _: () = assert!(HEADER_WORDS <= INCARNATION && SWITCHES + MAX_NODES <= DESTRUCTION);
 const _: () = assert!(DESTRUCTION < CALIBRATIONS.start);

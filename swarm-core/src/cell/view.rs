@@ -144,8 +144,8 @@ impl Words {
 
     /// Which nodes' word named another record than `record` within this operation.
     pub(super) fn lacking(&self, record: Pointer) -> NodeSet {
-        let seen = |node: NodeId| self.seen[node.index()].is_some();
-        NodeSet::all(self.n).holding(seen).minus(self.naming(record))
+        let lacks = |word: CellWord| self.format.record(word) != record;
+        NodeSet::all(self.n).holding(|node| self.seen[node.index()].is_some_and(lacks))
     }
 
     /// Node's word, if it was seen within this operation.

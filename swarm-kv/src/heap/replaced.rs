@@ -179,35 +179,9 @@ impl Heap {
 #[cfg(test)]
 mod tests {
     use super::super::Need;
-    use super::super::tests::alone;
+    use super::super::tests::{Says, alone};
     use super::*;
     use crate::blocking::block_on;
-
-    /// Behind the looks, the record is committed in the cell once more.
-    struct Meanwhile<'h>(&'h Heap, Replaced);
-
-    impl Board for Meanwhile<'_> {
-        fn epoch(&self) -> u64 {
-            self.0.recycler.handed_out(self.1.record);
-            self.0.recycler.committed(self.1.cell, self.1.record);
-            5
-        }
-        fn enter(&self) -> u64 {
-            5
-        }
-        fn remain(&self, _: u64) {}
-        fn leave(&self) {}
-        fn generation(&self) -> u64 {
-            0
-        }
-        fn renew(&self) {}
-        fn is_attached(&self, _: usize) -> bool {
-            true
-        }
-        fn advance(&self) -> u64 {
-            5
-        }
-    }
 
     /// A record was asked about, and came back by another way before anybody looked.
     #[test]
@@ -221,11 +195,17 @@ mod tests {
         heap.hears(replaced);
         heap.recycler.replaced(record, cell, 1);
         assert!(heap.recycler.due(3, 9).is_some(), "it came back");
-        block_on(heap.look_for_records(&group, &Meanwhile(&heap, replaced))).expect("one node");
+        // Behind the looks, it is committed in the cell once more.
+        let meanwhile = Says(|| {
+            heap.recycler.handed_out(record);
+            heap.recycler.committed(cell, record);
+            5
+        });
+        block_on(heap.look_for_records(&group, &meanwhile)).expect("one node");
         assert_eq!(heap.recycler.due(99, 9), None, "the cell's record is in use");
         // Asked about in this life it is found: the cell shows no such record.
         heap.hears(replaced);
-        block_on(heap.look_for_records(&group, &Meanwhile(&heap, replaced))).expect("one node");
+        block_on(heap.look_for_records(&group, &meanwhile)).expect("one node");
         assert_eq!(heap.recycler.due(99, 9), Some((kind, vec![record])));
     }
 }

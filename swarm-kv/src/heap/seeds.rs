@@ -82,33 +82,9 @@ mod tests {
 
     use super::super::Need;
     use super::super::counter::{raise_counter, read_counters};
-    use super::super::tests::alone;
+    use super::super::tests::{Says, alone};
     use super::*;
     use crate::blocking::block_on;
-
-    /// Each time that somebody looks, it is another epoch.
-    struct Restless(Cell<u64>);
-
-    impl Board for Restless {
-        fn epoch(&self) -> u64 {
-            self.0.replace(self.0.get() + 1)
-        }
-        fn enter(&self) -> u64 {
-            self.epoch()
-        }
-        fn remain(&self, _: u64) {}
-        fn leave(&self) {}
-        fn generation(&self) -> u64 {
-            0
-        }
-        fn renew(&self) {}
-        fn is_attached(&self, _: usize) -> bool {
-            true
-        }
-        fn advance(&self) -> u64 {
-            self.epoch()
-        }
-    }
 
     /// While a client waits for the map's cell to be quiet, the epoch moves on, and in the new one somebody
     /// READs a word that names a seed: that one holds the seed as long as who begins in that epoch.
@@ -121,9 +97,11 @@ mod tests {
         let all = block_on(raise_counter(&group, at, used, SEED_RECORDS)).expect("a node");
         heap.seeds.set(Some(all));
         heap.wanted.set(Some(heap.records()));
-        let board = Restless(Cell::new(5));
+        // Each time that somebody looks, it is another epoch.
+        let epoch = Cell::new(5);
+        let board = Says(|| epoch.replace(epoch.get() + 1));
         block_on(heap.recall_seeds(&group, &board)).expect("noted in epoch 6");
-        board.0.set(8);
+        epoch.set(8);
         block_on(heap.recall_seeds(&group, &board)).expect("a quiet map");
         assert_eq!(heap.due_seeds(10), None, "somebody who began in epoch 9 is at work");
         assert!(heap.due_seeds(11).is_some_and(|seeds| seeds.len() as u64 == SEED_RECORDS - 1));

@@ -6,7 +6,7 @@
 //! writes run on such words.
 //!
 //! ```text
-//! RUSTFLAGS="--cfg loom" cargo test -p swarm-shm --release --test loom
+//! RUSTFLAGS="--cfg loom" cargo test -p swarm-shm --profile prove --test loom
 //! ```
 
 #![cfg(loom)]
