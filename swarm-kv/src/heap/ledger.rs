@@ -81,7 +81,9 @@ pub(super) struct Ledger {
     /// Chunks that an object takes.
     chunks: usize,
     /// From one object's pointer to the next one's.
-    stride: u32,
+    stride: u64,
+    /// The largest word divided by that: objects are found without a division.
+    inverse: u64,
     /// Objects of each home.
     objects: u64,
     /// Homes whose objects are known.
@@ -93,6 +95,7 @@ pub(super) struct Ledger {
 
 impl Ledger {
     /// What kind of object number `index` is.
+    #[inline(always)]
     fn kind(&self, index: usize) -> Kind {
         let home = match self.class {
             Class::Homed { .. } => NodeId((index as u64 / self.objects) as u8),
@@ -104,6 +107,15 @@ impl Ledger {
     /// Whether the objects of all homes are known.
     fn is_whole(&self, geometry: &Geometry) -> bool {
         self.homes.len() == homes(geometry, self.class).len()
+    }
+
+    /// The number of the object that granule `within` of the chunk, counted from 1, belongs to.
+    ///
+    /// That is `(within - 1) / stride`: the product stands for a little less than `within / stride`, by
+    /// `within / 2^64` at most, which is less than `1 / stride`.
+    #[inline(always)]
+    fn index(&self, within: u64) -> usize {
+        ((u128::from(within) * u128::from(self.inverse)) >> 64) as usize
     }
 
     fn is_marked(&self, index: usize) -> bool {
@@ -148,7 +160,7 @@ impl Ledgers {
         let Some(slot) = self.chunks.get_mut(chunk) else { return };
         let ledger = slot.get_or_insert_with(|| {
             let stride = match kind.class {
-                Class::Plain(size) => size.granules() as u32,
+                Class::Plain(size) => size.granules(),
                 _ => 1,
             };
             let objects = geometry.objects(kind.class);
@@ -157,6 +169,7 @@ impl Ledgers {
                 class: kind.class,
                 chunks: kind.chunks,
                 stride,
+                inverse: u64::MAX / stride,
                 objects,
                 homes: NodeSet::EMPTY,
                 entries: vec![Entry::IDLE; all].into_boxed_slice(),
@@ -199,19 +212,21 @@ impl Ledgers {
         ledger.entries.get_mut(index)
     }
 
-    /// What kind of object this is, if it is this client's.
-    pub(super) fn kind(&mut self, object: Pointer) -> Option<Kind> {
+    /// The entry of an object and what kind it is, if it is this client's.
+    #[inline(always)]
+    pub(super) fn look_up(&mut self, object: Pointer) -> Option<(&mut Entry, Kind)> {
         let (ledger, index) = self.locate(object)?;
-        Some(ledger.kind(index))
+        let kind = ledger.kind(index);
+        Some((ledger.entries.get_mut(index)?, kind))
     }
 
     #[inline(always)]
     fn locate(&mut self, object: Pointer) -> Option<(&mut Ledger, usize)> {
         let chunk = (object.0 >> self.chunk_bits) as usize;
         let ledger = self.chunks.get_mut(chunk)?.as_mut()?;
-        let within = object.0 as u32 & ((1 << self.chunk_bits) - 1);
-        let index = within.checked_sub(1)? / ledger.stride;
-        Some((ledger, index as usize))
+        let within = object.0 & ((1 << self.chunk_bits) - 1);
+        let index = ledger.index(within);
+        (within != 0).then_some((ledger, index))
     }
 
     /// A collection begins: it looks at what is in use by now, and nothing is marked.
@@ -241,7 +256,7 @@ impl Ledgers {
         };
         let first = (chunk as u64) * self.geometry.chunk_granules() + 1;
         let unnamed = |(index, entry): (usize, &Entry)| {
-            let pointer = Pointer(first + index as u64 * u64::from(ledger.stride));
+            let pointer = Pointer(first + index as u64 * ledger.stride);
             let held = entry.held().is_some();
             (entry.is_old() && !ledger.is_marked(index)).then_some(Unnamed {
                 pointer,
@@ -258,5 +273,39 @@ impl Ledgers {
             ledger.entries.get(index).is_some_and(|entry| entry.is_old())
                 && !ledger.is_marked(index)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use swarm_core::geometry::Size;
+
+    /// Objects of any size, in the largest chunks that there are.
+    #[test]
+    fn an_object_is_found_by_its_first_granule_and_by_its_last() {
+        const GRANULES: u64 = 1 << 28;
+        for granules in (0..26).flat_map(|bits| (0..32).map(move |step| (32 + step) << bits >> 5)) {
+            let stride = Size::for_granules(granules).granules();
+            let ledger = Ledger {
+                class: Class::Run,
+                chunks: 1,
+                stride,
+                inverse: u64::MAX / stride,
+                objects: 0,
+                homes: NodeSet::EMPTY,
+                entries: Box::default(),
+                marks: Box::default(),
+            };
+            let objects = GRANULES / stride;
+            for index in (0..3).chain(objects.saturating_sub(3)..objects) {
+                assert_eq!(ledger.index(index * stride + 1), index as usize, "{stride}: its first");
+                assert_eq!(
+                    ledger.index((index + 1) * stride),
+                    index as usize,
+                    "{stride}: its last"
+                );
+            }
+        }
     }
 }

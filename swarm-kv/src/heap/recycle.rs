@@ -105,9 +105,8 @@ impl Recycler {
 
     /// Takes back a buffer that no chain has named.
     pub(super) fn take_back(&self, buffer: Pointer) {
-        let kind = self.ledgers.borrow_mut().kind(buffer);
-        if let Some(kind) = kind {
-            self.set(buffer, Entry::IDLE);
+        if let Some((entry, kind)) = self.ledgers.borrow_mut().look_up(buffer) {
+            *entry = Entry::IDLE;
             self.shelf(kind, |shelf| shelf.ready.push(buffer));
         }
     }
@@ -192,12 +191,10 @@ impl Recycler {
 
     /// Retires a record that was replaced in the bucket at `cell`, if it is still known to be in there.
     pub(super) fn replaced(&self, record: Pointer, cell: Pointer, epoch: u64) {
-        if !self.is_in(record, cell) {
-            return;
-        }
-        self.set(record, Entry::IDLE);
-        let kind = self.ledgers.borrow_mut().kind(record);
-        if let Some(kind) = kind {
+        if let Some((entry, kind)) = self.ledgers.borrow_mut().look_up(record)
+            && entry.cell() == Some(cell)
+        {
+            *entry = Entry::IDLE;
             self.shelf(kind, |shelf| shelf.swept.push_back((epoch, record)));
         }
     }
@@ -246,16 +243,14 @@ impl Recycler {
         if old.is_null() || old == format.pointer(after) || stamp >= after {
             return;
         }
-        let Some(object) = ledgers.find(old) else { return };
+        let Some((object, kind)) = ledgers.look_up(old) else { return };
         let Some(held) = object.held() else { return };
         // The same register, and no earlier than what the buffer holds. A later timestamp is that of
         // the same write's second stamp.
         let same = (held ^ entry) & ((1 << format.pointer_bits) - 1) == 0;
         if same && held <= entry {
             *object = Entry::IDLE;
-            if let Some(kind) = ledgers.kind(old) {
-                self.shelf(kind, |shelf| shelf.retired.push_back((epoch(), old)));
-            }
+            self.shelf(kind, |shelf| shelf.retired.push_back((epoch(), old)));
         }
     }
 
