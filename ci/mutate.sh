@@ -53,12 +53,10 @@ level() {
         *) echo 0 ;;
     esac
 }
-# With a mutation the store's schedules fail soon, as a rule: there the build of the store, which is
-# generic, costs most. Without one they are played to their end.
-store=0
 # `lib` stands for the unit tests.
 target() { if [[ $1 == lib ]]; then echo --lib; else echo "--test $1"; fi; }
-# cargo test for crate $1, optimised as $2 says, of the targets that follow.
+# cargo test for crate $1, optimised as $2 says, of the targets that follow. The store never is: it is
+# generic, and with a mutation its schedules fail soon, so that its build costs most.
 optimised() {
     local crate="$1" level="$2"
     shift 2
@@ -67,7 +65,7 @@ optimised() {
     fi
     (cd "$tree" && CARGO_PROFILE_PROVE_OPT_LEVEL="$level" \
         ${within:+timeout "$within"} cargo test --quiet --profile prove --no-default-features \
-        --config "profile.prove.package.swarm-kv.opt-level=$store" -p "swarm-$crate" "$@")
+        --config "profile.prove.package.swarm-kv.opt-level=0" -p "swarm-$crate" "$@")
 }
 # The same for test $2 of crate $1.
 # shellcheck disable=SC2046 # the target is two words
@@ -100,10 +98,9 @@ names() {
 
 # Check number $1 passes without any mutation: a quarter of the schedules, most mutations show in fewer.
 sound() {
-    local crate test only at=$SECONDS store
+    local crate test only at=$SECONDS
     read -r crate test <<< "${checks[$1]}"
     readarray -t only < <(names "$crate" "$test")
-    store=$(level "$test")
     if ! build "$crate" "$test" > "$log" 2>&1 \
         || ! check "$crate" "$test" "$((1 + $(budget "$crate" "$test") / 4))" "${only[@]}" > "$log" 2>&1; then
         tail -40 "$log"

@@ -20,7 +20,9 @@ fn checksums(criterion: &mut Criterion) {
         let value = vec![7_u8; bytes];
         group.throughput(Throughput::Bytes(bytes as u64));
         group.bench_with_input(BenchmarkId::from_parameter(bytes), &value, |bencher, value| {
-            bencher.iter(|| checksum(FORMAT, Timestamp(5), Pointer(9), black_box(value)));
+            bencher.iter(|| {
+                checksum(FORMAT, Timestamp(5), Pointer(9), WriteNumber(1), black_box(value))
+            });
         });
     }
     group.finish();

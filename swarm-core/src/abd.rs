@@ -134,7 +134,7 @@ async fn write<F: Fabric, C: Clock>(
         register: register.place.pointer,
         length: write.value.len(),
         guess: timestamp,
-        checksum: checksum(format, timestamp, write.buffer, write.value),
+        checksum: checksum(format, timestamp, write.buffer, write.number, write.value),
     };
     let words = header.encode();
     let copy = Copy { from: buffer::REWRITE, head: &words, tail: write.value };

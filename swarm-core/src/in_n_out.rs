@@ -252,7 +252,8 @@ pub(crate) fn judge_in_place(
     stamp: Stamp,
     reply: &[u64],
 ) -> InPlace {
-    let Some(&[copied, sum, _, length, ref value @ ..]) = reply.get(register.in_place()..) else {
+    let Some(&[copied, sum, number, length, ref value @ ..]) = reply.get(register.in_place()..)
+    else {
         return InPlace::Bad;
     };
     if copied != stamp.0 {
@@ -262,7 +263,8 @@ pub(crate) fn judge_in_place(
     match crate::layout::bytes(value, length) {
         Some(value) => {
             // Whatever was torn here, a value under another stamp fails: the stamp seeds the sum.
-            let expected = checksum(format, format.timestamp(stamp), format.pointer(stamp), value);
+            let (timestamp, pointer) = (format.timestamp(stamp), format.pointer(stamp));
+            let expected = checksum(format, timestamp, pointer, WriteNumber(number), value);
             if sum == expected { InPlace::Value(length) } else { InPlace::Bad }
         }
         None if length <= crate::layout::MAX_VALUE => InPlace::Length(length),

@@ -146,14 +146,23 @@ pub struct Identity {
     pub number: WriteNumber,
 }
 
-/// The seeded checksum of a buffer or an in-place copy: xxh3 of the value (whose length it takes
-/// in), seeded with pointer and timestamp.
+/// The seeded checksum of a buffer or an in-place copy of write `number`: xxh3 of the value (whose
+/// length it takes in), seeded with pointer, timestamp and number.
 ///
 /// A buffer is seeded with its guess, an in-place copy with its stamp's timestamp. Without the
 /// timestamp, a torn in-place copy could pass off an earlier write's value for a later write that
-/// uses the same buffer again.
-pub fn checksum(format: WordFormat, timestamp: Timestamp, pointer: Pointer, value: &[u8]) -> u64 {
-    let seed = (timestamp.0 << format.pointer_bits) ^ pointer.0;
+/// uses the same buffer again; without the number, who reads a buffer that is half written would lock
+/// the number of the write that it served before.
+pub fn checksum(
+    format: WordFormat,
+    timestamp: Timestamp,
+    pointer: Pointer,
+    number: WriteNumber,
+    value: &[u8],
+) -> u64 {
+    let stamp = (timestamp.0 << format.pointer_bits) ^ pointer.0;
+    // Spread over all bits, or numbers that follow each other would undo stamps that do.
+    let seed = stamp ^ number.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     xxh3_64_with_seed(value, seed)
 }
 
@@ -177,7 +186,7 @@ pub struct BufferHeader {
     pub length: usize,
     /// Timestamp of the guess.
     pub guess: Timestamp,
-    /// Checksum of the value.
+    /// [Checksum](checksum) of the value.
     pub checksum: u64,
 }
 
@@ -206,7 +215,7 @@ impl BufferHeader {
         })
     }
 
-    /// Whether the buffer was written for `stamp` of register `register`, and `value` is whole.
+    /// Whether the buffer was written for `stamp` of register `register`, and header and `value` are whole.
     pub fn agrees(
         &self,
         format: WordFormat,
@@ -218,7 +227,8 @@ impl BufferHeader {
         (timestamp == self.guess || timestamp == self.rewrite)
             && self.register == register
             && self.length == value.len()
-            && self.checksum == checksum(format, self.guess, format.pointer(stamp), value)
+            && self.checksum
+                == checksum(format, self.guess, format.pointer(stamp), self.number, value)
     }
 }
 

@@ -467,7 +467,9 @@ fn repair_in_place<F: Fabric, C: Clock>(
         return;
     }
     let value = fetched.value();
-    let sum = checksum(format, format.timestamp(look.max), format.pointer(look.max), value);
-    let head = in_place_head(look.max, sum, fetched.header.number, value.len());
+    let (timestamp, pointer) = (format.timestamp(look.max), format.pointer(look.max));
+    let number = fetched.header.number;
+    let sum = checksum(format, timestamp, pointer, number, value);
+    let head = in_place_head(look.max, sum, number, value.len());
     put_in_place(group, register, &head, value, None);
 }

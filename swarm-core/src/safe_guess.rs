@@ -129,7 +129,7 @@ impl Protocol for SafeGuess {
             return Begun::Done(Ok(Written::Moved(Stamp::EMPTY)));
         }
         let w = format.stamp(guess, write.buffer, StampFlags::empty());
-        let sum = checksum(format, guess, write.buffer, write.value);
+        let sum = checksum(format, guess, write.buffer, write.number, write.value);
         let header = header(register, &write, guess, sum);
         let words = header.encode();
         let unfinished = group.begin_write();
@@ -385,7 +385,7 @@ async fn write_stale<F: Fabric, C: Clock>(
         Err(Error::Moved) => return Ok(Written::Moved(again)),
         wrote => wrote?,
     };
-    let sum = checksum(format, fresh, write.buffer, write.value);
+    let sum = checksum(format, fresh, write.buffer, write.number, write.value);
     let head = in_place_head(again, sum, write.number, write.value.len());
     put_in_place(group, register, &head, write.value, None);
     Ok(Written::Done)
@@ -480,7 +480,8 @@ fn confirm<F: Fabric, C: Clock>(
         let cas = raise(group, node, register, before.at(node), stamp);
         match &m.value {
             Some(value) if node == register.home() => {
-                let sum = checksum(format, format.timestamp(stamp), format.pointer(stamp), value);
+                let (timestamp, pointer) = (format.timestamp(stamp), format.pointer(stamp));
+                let sum = checksum(format, timestamp, pointer, m.number, value);
                 let head = in_place_head(stamp, sum, m.number, value.len());
                 put_in_place(group, register, &head, value, Some(cas));
             }

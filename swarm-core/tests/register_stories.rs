@@ -439,6 +439,39 @@ fn a_guess_that_was_returned_is_not_written_again() {
     story.is_linearizable();
 }
 
+/// The same, but the reader meets the write's buffer at a node where all of it has landed but its
+/// number: the one that is there is of an earlier write, or of none. A lock for that would not keep the
+/// writer from writing again. Nor may the number be spread by writing the buffer back.
+#[test]
+fn a_torn_number_is_not_locked_for_the_writes_own() {
+    const NUMBER: usize = buffer::NUMBER - buffer::REWRITE;
+    let (q, p, r) = (0, 1, 2);
+    let mut story = Story::new(0, &ALL);
+    story.sim.set_clock(q, 100_000, 0);
+    story.write(p, &[100]);
+    story.sim.take_verbs(p, N0, 2);
+    let words = buffer::HEADER_WORDS - buffer::REWRITE + value(100).len() / 8;
+    let all_but: Vec<usize> = (0..words).filter(|&word| word != NUMBER).collect();
+    story.sim.take_words(p, N1, &all_but);
+    story.read(r);
+    story.sim.roundtrip(r, &[N0, N1]);
+    // The node that has the write is late, so it looks for the buffer elsewhere.
+    for _ in 0..4 * LATE / 10 {
+        story.sim.poll_once(r);
+    }
+    assert_eq!(story.sim.on_their_way(r, N1), 1, "the READ of the buffer");
+    story.sim.roundtrip(r, &[N1]);
+    story.finish(r, &[N0, N1]);
+    assert_eq!(story.answer(1), Some(Answer::Value(Some(100))));
+    story.write(q, &[200]);
+    story.finish(q, &[N0, N1]);
+    story.finish(p, &[N0, N1]);
+    story.read(r);
+    story.finish(r, &[N0, N1]);
+    assert_eq!(story.answer(3), Some(Answer::Value(Some(200))));
+    story.is_linearizable();
+}
+
 /// Two writers guess the same timestamp; their pointers alone tell their stamps apart. The second
 /// one's in-place copy is torn: its stamp is there, checksum and value are still the first one's.
 #[test]
