@@ -14,9 +14,10 @@ use swarm_core::group::Group;
 use swarm_core::layout::record;
 use swarm_core::words::Pointer;
 
+use super::arena::{Arena, FEW_RECORDS};
 use super::counter::{raise_counter, read_counters};
 use super::map::{Unit, is_sound, units};
-use super::{CLAIM_TRIES, DAMAGED, FEW_RECORDS, Heap, Kind, Need, RESERVED};
+use super::{CLAIM_TRIES, DAMAGED, Heap, Kind, Need, RESERVED};
 use crate::error::Error;
 
 /// Chunks claimed at once at most.
@@ -180,7 +181,7 @@ impl Heap {
         // Seeds that were not counted yet do not count: they may be used up.
         SEED_RECORDS
             - self.seeds.get().map_or(SEED_RECORDS, |seeds| seeds.objects().min(SEED_RECORDS))
-            + arena.map_or(0, |arena| arena.limit - arena.next)
+            + arena.map_or(0, Arena::unused)
             + back as u64
     }
 

@@ -1,0 +1,255 @@
+//! Handing out objects that were never used.
+//!
+//! Those of one kind come from an *arena*: a chunk of which so many objects are set aside. Where they
+//! run out, more of the chunk are set aside; then it goes on in another chunk that the slot owns; then
+//! one is [claimed](super::claim).
+
+use swarm_core::clock::Clock;
+use swarm_core::fabric::{Address, Fabric, MAX_VERBS, NodeId};
+use swarm_core::geometry::Class;
+use swarm_core::group::Group;
+use swarm_core::node_set::NodeSet;
+use swarm_core::words::Pointer;
+
+use super::counter::{Counter, homes, raise_counter, read_counters};
+use super::{CLAIM_TRIES, DAMAGED, Heap, Kind, Need};
+use crate::error::Error;
+
+/// Objects set aside at first; each time twice as many.
+const FIRST_BATCH: u64 = 8;
+/// A chunk for heap-map records is claimed along when so few of them are left.
+pub(super) const FEW_RECORDS: u64 = 3;
+/// Buffers of each size that a client keeps for those where chunks are short.
+const FEW_BUFFERS: u64 = 4;
+
+/// A chunk that objects of one kind are handed out from.
+pub(super) struct Arena {
+    pub(super) kind: Kind,
+    pub(super) chunk: usize,
+    /// The next object to hand out.
+    next: u64,
+    /// The counter: how many objects are set aside.
+    counter: Counter,
+    /// Objects in the chunk.
+    limit: u64,
+    batch: u64,
+}
+
+impl Arena {
+    /// Objects up to here are set aside.
+    fn aside(&self) -> u64 {
+        self.counter.objects()
+    }
+
+    /// Objects of the chunk that were not handed out.
+    pub(super) fn unused(&self) -> u64 {
+        self.limit - self.next
+    }
+}
+
+impl Heap {
+    /// Memory for an object, at its kind's home if there is such. No roundtrip while objects are set
+    /// aside.
+    #[inline]
+    pub(crate) async fn allocate<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        kind: Kind,
+        need: Need,
+    ) -> Result<Pointer, Error> {
+        match self.take_unused(kind, need) {
+            Some(pointer) => Ok(pointer),
+            None => Box::pin(self.allocate_slowly(group, kind, need)).await,
+        }
+    }
+
+    /// Memory for an object that is as good as never used, if such is at hand.
+    #[inline]
+    pub(super) fn take_unused(&self, kind: Kind, need: Need) -> Option<Pointer> {
+        if !self.current.get() || self.keeps(kind, need) {
+            return None;
+        }
+        self.recycler.take_fresh(kind).or_else(|| self.take(kind))
+    }
+
+    /// Whether the last buffers are kept for something else.
+    #[inline]
+    pub(super) fn keeps(&self, kind: Kind, need: Need) -> bool {
+        need == Need::More && self.short.get() && self.is_scarce(kind)
+    }
+
+    #[cold]
+    fn is_scarce(&self, kind: Kind) -> bool {
+        let arenas = self.arenas.borrow();
+        let arena = arenas.iter().find(|arena| arena.kind == kind);
+        let unused = arena.map_or(0, Arena::unused);
+        let is_buffer = matches!(kind.class, Class::Plain(_));
+        is_buffer && unused + self.recycler.at_hand(kind) as u64 <= FEW_BUFFERS
+    }
+
+    /// Memory for an object, if such objects are set aside.
+    #[inline]
+    fn take(&self, kind: Kind) -> Option<Pointer> {
+        let mut arenas = self.arenas.borrow_mut();
+        let arena = arenas.iter_mut().find(|arena| arena.kind == kind)?;
+        if arena.next == arena.aside() {
+            return None;
+        }
+        let index = arena.next;
+        arena.next += 1;
+        let object = self.geometry.object(arena.chunk, kind.class, kind.home, index);
+        self.recycler.handed_out(object);
+        Some(object)
+    }
+
+    #[cold]
+    async fn allocate_slowly<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        kind: Kind,
+        need: Need,
+    ) -> Result<Pointer, Error> {
+        let _inside = self.gate.enter().await;
+        // A chunk more takes a record. Others that are as large must leave some.
+        let keep = if kind == self.records() { FEW_RECORDS } else { 0 };
+        // Each round gets further: an object, a chunk that is owned already, a chunk more.
+        for _ in 0..CLAIM_TRIES {
+            for kind in self.homes_for(kind) {
+                if let Some(pointer) = self.take_own(group, kind, need, keep).await? {
+                    return Ok(pointer);
+                }
+            }
+            self.claim(group, kind, need).await?;
+        }
+        Err(Error::Contended)
+    }
+
+    /// Where objects of this kind may have their home: first where it is wanted. A chunk has as many for
+    /// each home, and keys do not come so evenly.
+    fn homes_for(&self, kind: Kind) -> impl Iterator<Item = Kind> + use<> {
+        let (first, all) = (kind.home.0, homes(&self.geometry, kind.class).len() as u8);
+        (0..all).map(move |next| Kind { home: NodeId((first + next) % all), ..kind })
+    }
+
+    /// An object from the chunks that this slot owns already, as far as the map at hand tells. The
+    /// last `keep` objects of a chunk are not set aside.
+    pub(super) async fn take_own<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        kind: Kind,
+        need: Need,
+        keep: u64,
+    ) -> Result<Option<Pointer>, Error> {
+        loop {
+            self.read_current(group).await?;
+            if let Some(pointer) = self.take_unused(kind, need) {
+                return Ok(Some(pointer));
+            }
+            if self.keeps(kind, need) && self.unread(kind).is_empty() {
+                return Ok(None);
+            }
+            if self.set_aside(group, kind, keep).await? {
+                continue;
+            }
+            if !self.open_chunk(group, kind).await? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Sets more objects aside in the chunk at hand. False if it has no more.
+    async fn set_aside<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        kind: Kind,
+        keep: u64,
+    ) -> Result<bool, Error> {
+        let (chunk, counter, to) = {
+            let arenas = self.arenas.borrow();
+            let Some(arena) = arenas.iter().find(|arena| arena.kind == kind) else {
+                return Ok(false);
+            };
+            let end = arena.limit.saturating_sub(keep);
+            (arena.chunk, arena.counter, end.min(arena.aside() + arena.batch))
+        };
+        if counter.objects() >= to {
+            return Ok(false);
+        }
+        let at = self.geometry.counter(chunk, kind.home);
+        let counter = raise_counter(group, at, counter, to).await?;
+        let mut arenas = self.arenas.borrow_mut();
+        if let Some(arena) = arenas.iter_mut().find(|arena| arena.kind == kind) {
+            arena.counter = counter;
+            arena.batch = (arena.batch * 2).min(arena.limit);
+        }
+        Ok(true)
+    }
+
+    /// Goes on in another chunk of this kind that the slot owns. False if there is none with room.
+    async fn open_chunk<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        kind: Kind,
+    ) -> Result<bool, Error> {
+        let limit = self.geometry.objects(kind.class);
+        loop {
+            let mut unread = self.unread(kind);
+            unread.truncate(MAX_VERBS);
+            if unread.is_empty() {
+                return Ok(false);
+            }
+            let counters: Vec<Address> =
+                unread.iter().map(|&chunk| self.geometry.counter(chunk, kind.home)).collect();
+            let used = read_counters(group, &counters).await?;
+            for (&chunk, &counter) in unread.iter().zip(&used) {
+                let used = counter.objects();
+                self.known.borrow_mut().insert((chunk, kind.home));
+                if used > limit {
+                    return Err(DAMAGED);
+                }
+                if used < limit {
+                    let mut arenas = self.arenas.borrow_mut();
+                    let batch = arenas
+                        .iter()
+                        .find(|arena| arena.kind == kind)
+                        .map_or(FIRST_BATCH, |arena| arena.batch);
+                    let last = arenas.extract_if(.., |arena| arena.kind == kind);
+                    last.for_each(|arena| self.recycler.renewed(kind, &self.left_over(&arena)));
+                    arenas.push(Arena { kind, chunk, next: used, counter, limit, batch });
+                    self.recycler.open(chunk, kind, used);
+                    return Ok(true);
+                }
+            }
+        }
+    }
+
+    /// Objects of an arena that are set aside and were not handed out.
+    fn left_over(&self, arena: &Arena) -> Vec<Pointer> {
+        let object = |at| self.geometry.object(arena.chunk, arena.kind.class, arena.kind.home, at);
+        (arena.next..arena.aside()).map(object).collect()
+    }
+
+    /// Chunks of this kind that the slot owns and whose counters were not read yet.
+    pub(super) fn unread(&self, kind: Kind) -> Vec<usize> {
+        let known = self.known.borrow();
+        self.own(&self.map.borrow())
+            .filter(|unit| (unit.class, unit.chunks) == (kind.class, kind.chunks))
+            .map(|unit| unit.first)
+            .filter(|&chunk| !known.contains(&(chunk, kind.home)))
+            .collect()
+    }
+
+    /// Takes back what was set aside and not handed out, in the background. What is this client's
+    /// must be known.
+    pub(crate) fn detach<F: Fabric, C: Clock>(&self, group: &Group<F, C>) {
+        if !self.current.get() {
+            return;
+        }
+        for arena in self.arenas.borrow_mut().drain(..).filter(|arena| arena.next < arena.aside()) {
+            let at = self.geometry.counter(arena.chunk, arena.kind.home);
+            for node in NodeSet::all(group.nodes()) {
+                drop(group.fabric().post(node, &[arena.counter.take_back(at, arena.next)]));
+            }
+        }
+    }
+}
