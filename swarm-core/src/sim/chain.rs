@@ -190,6 +190,11 @@ impl Chain {
         Some(word)
     }
 
+    /// Whether a verb is under way that has touched all its words but one.
+    pub(super) fn has_one_word_left(&self) -> bool {
+        self.left.len() == 1
+    }
+
     /// Whether the verb under way has not touched word number `word` yet.
     pub(super) fn has_left(&mut self, word: u32) -> bool {
         self.begin();

@@ -59,6 +59,10 @@ pub struct Setup {
     /// How likely a queue pair is starved, in both directions, each time weights are drawn: it
     /// moves only when nothing else can happen.
     pub starve: f64,
+    /// How likely a queue pair is starved when its verb has one word left to touch, the one that all
+    /// others may be met without: until weights are drawn anew, it moves only when nothing else can
+    /// happen.
+    pub stall: f64,
     /// Nanoseconds that each step takes.
     pub step_time: u64,
     /// How the scheduler chooses.
@@ -78,6 +82,7 @@ impl Setup {
             tear: 1.0,
             prompt: 0.0,
             starve: 0.0,
+            stall: 0.0,
             step_time: 10,
             policy: Policy::Weighted { redraw: 0.005 },
             chaos: Chaos::NONE,
@@ -132,6 +137,7 @@ pub struct Sim {
     nodes: usize,
     pub(super) step_time: u64,
     starve: f64,
+    stall: f64,
     policy: Policy,
     changes: Vec<u64>,
     pub(super) pauses: u32,
@@ -163,6 +169,7 @@ impl Sim {
             nodes,
             step_time: setup.step_time,
             starve: setup.starve,
+            stall: setup.stall,
             policy: setup.policy,
             changes,
             pauses: 0,
@@ -329,7 +336,14 @@ impl Sim {
         let mut world = self.world.borrow_mut();
         world.time += self.step_time;
         let decision = match actor {
-            Actor::Queue(queue) => Decision::Queue { queue, word: world.step(queue, None) },
+            Actor::Queue(queue) => {
+                let word = world.step(queue, None);
+                if self.stall > 0.0 && world.has_one_word_left(queue) && self.rng.f64() < self.stall
+                {
+                    self.queue_weights[queue] *= STARVED;
+                }
+                Decision::Queue { queue, word }
+            }
             Actor::Delivery(queue) => Decision::Deliver { queue, index: world.deliver_any(queue) },
             Actor::Task(index) => {
                 drop(world);

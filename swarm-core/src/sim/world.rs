@@ -255,6 +255,12 @@ impl World {
         touched
     }
 
+    /// Whether the first chain of `queue` has touched all words of a verb but one.
+    pub(super) fn has_one_word_left(&self, queue: usize) -> bool {
+        let first = self.queues[queue].posted.front();
+        first.is_some_and(|&id| self.entries[id].chain.has_one_word_left())
+    }
+
     /// The first chain of `queue` touches this word, if it can, or what is left of the verb.
     pub(super) fn step_again(&mut self, queue: usize, word: Option<u32>) {
         let id = self.queues[queue].posted[0];
