@@ -12,6 +12,7 @@ use swarm_core::words::{Pointer, Timestamp, WordFormat, WriteNumber};
 #[path = "../../swarm-kv/src/cache.rs"]
 mod cache;
 
+const IDENTITY: Identity = Identity { birth: 0, number: WriteNumber(1) };
 const FORMAT: WordFormat = WordFormat { pointer_bits: 22, tick_shift: 6 };
 
 fn checksums(criterion: &mut Criterion) {
@@ -21,7 +22,14 @@ fn checksums(criterion: &mut Criterion) {
         group.throughput(Throughput::Bytes(bytes as u64));
         group.bench_with_input(BenchmarkId::from_parameter(bytes), &value, |bencher, value| {
             bencher.iter(|| {
-                checksum(FORMAT, Timestamp(5), Pointer(9), WriteNumber(1), black_box(value))
+                checksum(
+                    FORMAT,
+                    IDENTITY,
+                    Timestamp(5),
+                    Pointer(9),
+                    WriteNumber(1),
+                    black_box(value),
+                )
             });
         });
     }

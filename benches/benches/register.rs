@@ -67,7 +67,7 @@ impl Bare {
             register: self.register.place.pointer,
             length: VALUE.len(),
             guess: FIRST,
-            checksum: checksum(format, FIRST, self.buffers, identity.number, &VALUE),
+            checksum: checksum(format, identity, FIRST, self.buffers, identity.number, &VALUE),
         };
         let key = [b'k'; 24];
         let words = header(identity, &key);

@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::fabric::Fabric;
 use crate::group::Group;
 use crate::in_n_out::Copy;
-use crate::layout::{BufferHeader, buffer, checksum};
+use crate::layout::{BufferHeader, checksum};
 use crate::look;
 use crate::max_register::{self, Want, Writes};
 use crate::node_set::NodeSet;
@@ -134,10 +134,17 @@ async fn write<F: Fabric, C: Clock>(
         register: register.place.pointer,
         length: write.value.len(),
         guess: timestamp,
-        checksum: checksum(format, timestamp, write.buffer, write.number, write.value),
+        checksum: checksum(
+            format,
+            register.identity,
+            timestamp,
+            write.buffer,
+            write.number,
+            write.value,
+        ),
     };
     let words = header.encode();
-    let copy = Copy { from: buffer::REWRITE, head: &words, tail: write.value };
+    let copy = Copy::of_guess(&words, write.value);
     let writes = Writes { stamp, copy, held: NodeSet::EMPTY };
     match max_register::write(group, register, writes).await {
         Ok(_) => Ok(Written::Done),

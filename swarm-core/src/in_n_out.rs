@@ -160,6 +160,17 @@ impl Copy<'_> {
     /// Nothing: of a delete, which has no buffer.
     pub(crate) const NONE: Self = Self { from: buffer::REWRITE, head: &[], tail: &[] };
 
+    /// A guess's buffer with this header: all but the word for its rewrite's timestamp. This chain may
+    /// be late, and a reader have brought the rewrite to the node meanwhile.
+    #[inline(always)]
+    pub(crate) fn of_guess<'a>(
+        header: &'a [u64; buffer::HEADER_WORDS - 1],
+        value: &'a [u8],
+    ) -> Copy<'a> {
+        let head = &header[buffer::NUMBER - buffer::REWRITE..];
+        Copy { from: buffer::NUMBER, head, tail: value }
+    }
+
     /// Whether there is nothing to store.
     #[inline(always)]
     pub(crate) fn is_none(&self) -> bool {
@@ -214,7 +225,7 @@ pub(crate) enum Judged<R> {
 /// Judges a READ of the buffer that `stamp` names, from [`buffer::REWRITE`] on.
 pub(crate) fn judge<R: core::ops::Deref<Target = [u64]>>(
     format: WordFormat,
-    register: Pointer,
+    register: &Register,
     stamp: Stamp,
     reply: R,
 ) -> Judged<R> {
@@ -227,7 +238,7 @@ pub(crate) fn judge<R: core::ops::Deref<Target = [u64]>>(
         return Judged::Longer(words);
     };
     let value = crate::layout::bytes(value, header.length).unwrap_or_default();
-    if header.agrees(format, register, stamp, value) {
+    if header.agrees(format, (register.place.pointer, register.identity), stamp, value) {
         Judged::Good(Fetched { reply, header })
     } else {
         Judged::Bad
@@ -264,7 +275,8 @@ pub(crate) fn judge_in_place(
         Some(value) => {
             // Whatever was torn here, a value under another stamp fails: the stamp seeds the sum.
             let (timestamp, pointer) = (format.timestamp(stamp), format.pointer(stamp));
-            let expected = checksum(format, timestamp, pointer, WriteNumber(number), value);
+            let expected =
+                checksum(format, register.identity, timestamp, pointer, WriteNumber(number), value);
             if sum == expected { InPlace::Value(length) } else { InPlace::Bad }
         }
         None if length <= crate::layout::MAX_VALUE => InPlace::Length(length),

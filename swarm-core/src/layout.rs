@@ -12,7 +12,7 @@
 //!           ..  in-place copy    at the home node only: stamp, checksum, number, length, value
 //!
 //! buffer:    0  lock             changed by CAS alone
-//!            1  rewrite          timestamp of the verified rewrite, or 0
+//!            1  rewrite          timestamp of the verified rewrite, sealed with the checksum
 //!            2  number           of the write
 //!            3  length, register [ register's pointer 40 | value's length, bytes 24 ]
 //!            4  guess            timestamp that the write was posted under
@@ -146,23 +146,27 @@ pub struct Identity {
     pub number: WriteNumber,
 }
 
-/// The seeded checksum of a buffer or an in-place copy of write `number`: xxh3 of the value (whose
-/// length it takes in), seeded with pointer, timestamp and number.
+/// The seeded checksum of a buffer or an in-place copy of write `number` to the register of this
+/// identity: xxh3 of the value (whose length it takes in), seeded with pointer, timestamp, number and
+/// the register's.
 ///
 /// A buffer is seeded with its guess, an in-place copy with its stamp's timestamp. Without the
 /// timestamp, a torn in-place copy could pass off an earlier write's value for a later write that
 /// uses the same buffer again; without the number, who reads a buffer that is half written would lock
-/// the number of the write that it served before.
+/// the number of the write that it served before; without the register, an earlier write to another
+/// one, under a timestamp that happens to be the same, would pass for this one's.
 pub fn checksum(
     format: WordFormat,
+    register: Identity,
     timestamp: Timestamp,
     pointer: Pointer,
     number: WriteNumber,
     value: &[u8],
 ) -> u64 {
-    let stamp = (timestamp.0 << format.pointer_bits) ^ pointer.0;
     // Spread over all bits, or numbers that follow each other would undo stamps that do.
-    let seed = stamp ^ number.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let spread = |number: WriteNumber| number.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let stamp = (timestamp.0 << format.pointer_bits) ^ pointer.0;
+    let seed = stamp ^ spread(number) ^ spread(register.number).rotate_left(32);
     xxh3_64_with_seed(value, seed)
 }
 
@@ -176,7 +180,8 @@ pub fn bytes(words: &[u64], length: usize) -> Option<&[u8]> {
 /// What a buffer says of its write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BufferHeader {
-    /// Timestamp of the verified rewrite, or 0.
+    /// Timestamp of the verified rewrite, or 0. None that there can be if the word is of a former life
+    /// of the buffer.
     pub rewrite: Timestamp,
     /// Number of the write.
     pub number: WriteNumber,
@@ -192,9 +197,13 @@ pub struct BufferHeader {
 
 impl BufferHeader {
     /// The words from [`buffer::REWRITE`] to the value.
+    ///
+    /// The rewrite's timestamp is sealed with the checksum: where this word has landed in front of the
+    /// others, those of a former life must not be taken for the rewrite's. (It cannot be part of the
+    /// checksum: who dies in the midst of a rewrite would leave no buffer for the guess.)
     pub fn encode(&self) -> [u64; buffer::HEADER_WORDS - 1] {
         [
-            self.rewrite.0,
+            self.rewrite.0 ^ self.checksum,
             self.number.0,
             (self.register.0 << 24) | self.length as u64,
             self.guess.0,
@@ -206,7 +215,7 @@ impl BufferHeader {
     pub fn decode(words: &[u64]) -> Option<Self> {
         let &[rewrite, number, register, guess, checksum, ..] = words else { return None };
         Some(Self {
-            rewrite: Timestamp(rewrite),
+            rewrite: Timestamp(rewrite ^ checksum),
             number: WriteNumber(number),
             register: Pointer(register >> 24),
             length: (register & 0xff_ffff) as usize,
@@ -215,20 +224,21 @@ impl BufferHeader {
         })
     }
 
-    /// Whether the buffer was written for `stamp` of register `register`, and header and `value` are whole.
+    /// Whether the buffer was written for `stamp` of the register of this identity at `register`, and
+    /// header and `value` are whole.
     pub fn agrees(
         &self,
         format: WordFormat,
-        register: Pointer,
+        (register, identity): (Pointer, Identity),
         stamp: Stamp,
         value: &[u8],
     ) -> bool {
-        let timestamp = format.timestamp(stamp);
+        let (timestamp, pointer) = (format.timestamp(stamp), format.pointer(stamp));
+        let sum = || checksum(format, identity, self.guess, pointer, self.number, value);
         (timestamp == self.guess || timestamp == self.rewrite)
             && self.register == register
             && self.length == value.len()
-            && self.checksum
-                == checksum(format, self.guess, format.pointer(stamp), self.number, value)
+            && self.checksum == sum()
     }
 }
 
@@ -392,6 +402,7 @@ pub fn cell_checksum(word: CellWord, payload: &[u64]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::words::StampFlags;
 
     #[test]
     fn places_away_from_home_are_told_apart_by_ring_distance() {
@@ -437,5 +448,27 @@ mod tests {
         assert!(header.agrees(Pointer(4), &[1, 2, 3]));
         assert!(!header.agrees(Pointer(5), &[1, 2, 3]));
         assert!(!header.agrees(Pointer(4), &[1, 2, 4]));
+    }
+
+    /// Memory is used again, and timestamps of one register say nothing of another's. Where a node has
+    /// what a buffer held before, for a register that lay in the same place, under the same timestamp,
+    /// that is not the write that is looked for.
+    #[test]
+    fn a_buffer_of_another_registers_write_does_not_agree() {
+        let format = WordFormat { pointer_bits: 20, tick_shift: 0 };
+        let (pointer, register) = (Pointer(9), Pointer(40));
+        let stamp = format.stamp(Timestamp(5), pointer, StampFlags::empty());
+        let identity = |number| Identity { birth: 4, number: WriteNumber(number) };
+        let header = |identity| BufferHeader {
+            rewrite: Timestamp(0),
+            number: WriteNumber(8),
+            register,
+            length: 3,
+            guess: Timestamp(5),
+            checksum: checksum(format, identity, Timestamp(5), pointer, WriteNumber(8), b"old"),
+        };
+        let before = header(identity(6));
+        assert!(before.agrees(format, (register, identity(6)), stamp, b"old"));
+        assert!(!before.agrees(format, (register, identity(7)), stamp, b"old"));
     }
 }

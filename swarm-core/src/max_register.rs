@@ -79,19 +79,17 @@ pub(crate) async fn fetch<'f, F: Fabric, C: Clock>(
             return Ok(None);
         }
         match round.next().await {
-            Event::Reply(node, reply) => {
-                match judge(format, register.place.pointer, stamp, reply) {
-                    Judged::Good(fetched) => {
-                        repair(group, stamp, &fetched, bad.intersection(holders));
-                        return Ok(Some(fetched));
-                    }
-                    Judged::Longer(words) => round.add(node, post(node, words)),
-                    Judged::Bad => {
-                        bad.insert(node);
-                        wanted = everyone;
-                    }
+            Event::Reply(node, reply) => match judge(format, register, stamp, reply) {
+                Judged::Good(fetched) => {
+                    repair(group, stamp, &fetched, bad.intersection(holders));
+                    return Ok(Some(fetched));
                 }
-            }
+                Judged::Longer(words) => round.add(node, post(node, words)),
+                Judged::Bad => {
+                    bad.insert(node);
+                    wanted = everyone;
+                }
+            },
             Event::Down(_) | Event::Idle => wanted = everyone,
             Event::Late => {
                 late = round.pending();
@@ -469,7 +467,7 @@ fn repair_in_place<F: Fabric, C: Clock>(
     let value = fetched.value();
     let (timestamp, pointer) = (format.timestamp(look.max), format.pointer(look.max));
     let number = fetched.header.number;
-    let sum = checksum(format, timestamp, pointer, number, value);
+    let sum = checksum(format, register.identity, timestamp, pointer, number, value);
     let head = in_place_head(look.max, sum, number, value.len());
     put_in_place(group, register, &head, value, None);
 }

@@ -129,7 +129,8 @@ impl Protocol for SafeGuess {
             return Begun::Done(Ok(Written::Moved(Stamp::EMPTY)));
         }
         let w = format.stamp(guess, write.buffer, StampFlags::empty());
-        let sum = checksum(format, guess, write.buffer, write.number, write.value);
+        let sum =
+            checksum(format, register.identity, guess, write.buffer, write.number, write.value);
         let header = header(register, &write, guess, sum);
         let words = header.encode();
         let unfinished = group.begin_write();
@@ -272,10 +273,13 @@ impl<'f> Guessed<'f> {
     }
 }
 
-/// The first round of a write: its guess, with the whole buffer.
-fn first<'a>(w: Stamp, words: &'a [u64], write: &Write<'a>) -> Writes<'a> {
-    let copy = Copy { from: buffer::REWRITE, head: words, tail: write.value };
-    Writes { stamp: w, copy, held: NodeSet::EMPTY }
+/// The first round of a write: its guess, with the buffer.
+fn first<'a>(
+    w: Stamp,
+    words: &'a [u64; buffer::HEADER_WORDS - 1],
+    write: &Write<'a>,
+) -> Writes<'a> {
+    Writes { stamp: w, copy: Copy::of_guess(words, write.value), held: NodeSet::EMPTY }
 }
 
 /// A timestamp that is probably larger than any before it.
@@ -385,7 +389,7 @@ async fn write_stale<F: Fabric, C: Clock>(
         Err(Error::Moved) => return Ok(Written::Moved(again)),
         wrote => wrote?,
     };
-    let sum = checksum(format, fresh, write.buffer, write.number, write.value);
+    let sum = checksum(format, register.identity, fresh, write.buffer, write.number, write.value);
     let head = in_place_head(again, sum, write.number, write.value.len());
     put_in_place(group, register, &head, write.value, None);
     Ok(Written::Done)
@@ -481,7 +485,7 @@ fn confirm<F: Fabric, C: Clock>(
         match &m.value {
             Some(value) if node == register.home() => {
                 let (timestamp, pointer) = (format.timestamp(stamp), format.pointer(stamp));
-                let sum = checksum(format, timestamp, pointer, m.number, value);
+                let sum = checksum(format, register.identity, timestamp, pointer, m.number, value);
                 let head = in_place_head(stamp, sum, m.number, value.len());
                 put_in_place(group, register, &head, value, Some(cas));
             }

@@ -300,6 +300,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     async fn writes_in(&self, objects: &[Unnamed]) -> Result<Vec<Writes>, Error> {
         let nodes = self.group.nodes();
         let words = buffer::HEADER_WORDS - buffer::REWRITE;
+        let deleted = self.geometry.format.deleted();
         let reads: Vec<Verb<'_>> = objects
             .iter()
             .map(|object| {
@@ -314,7 +315,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 for (writes, header) in writes.iter_mut().zip(reply.chunks(words)) {
                     let Some(header) = BufferHeader::decode(header) else { continue };
                     if !header.register.is_null() {
-                        let latest = header.guess.max(header.rewrite);
+                        // What is beyond all timestamps is a word of a former life.
+                        let rewrite = Some(header.rewrite).filter(|&rewrite| rewrite < deleted);
+                        let latest = rewrite.map_or(header.guess, |it| it.max(header.guess));
                         writes.push((header.register, latest)).expect("room for every node's");
                     }
                 }

@@ -42,7 +42,7 @@ impl<'a> NewRegister<'a> {
         let identity = register.identity;
         let stamp = self.stamp(format);
         let first = format.timestamp(stamp);
-        let sum = checksum(format, first, buffer, identity.number, value);
+        let sum = checksum(format, identity, first, buffer, identity.number, value);
         let buffer_header = BufferHeader {
             rewrite: Timestamp(0),
             number: identity.number,

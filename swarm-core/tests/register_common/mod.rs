@@ -66,7 +66,7 @@ pub(crate) fn give_birth<T>(
         register: place.pointer,
         length: bytes.len(),
         guess: FIRST,
-        checksum: checksum(FORMAT, FIRST, FIRST_BUFFER, IDENTITY.number, &bytes),
+        checksum: checksum(FORMAT, IDENTITY, FIRST, FIRST_BUFFER, IDENTITY.number, &bytes),
     };
     let image = swarm_core::layout::header(IDENTITY, KEY);
     let buffer = Address(FIRST_BUFFER.0 * 8).plus(buffer::REWRITE);

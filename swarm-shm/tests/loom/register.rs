@@ -127,7 +127,7 @@ fn born() -> Node {
         register: REGISTER,
         length: bytes.len(),
         guess: FIRST,
-        checksum: checksum(FORMAT, FIRST, FIRST_BUFFER, IDENTITY.number, &bytes),
+        checksum: checksum(FORMAT, IDENTITY, FIRST, FIRST_BUFFER, IDENTITY.number, &bytes),
     };
     let at = |pointer: Pointer| Address(pointer.0 * GRANULE_WORDS as u64);
     let stamp = first_stamp(FORMAT, FIRST_BUFFER).0;
