@@ -56,6 +56,7 @@ pub(crate) async fn fetch<'f, F: Fabric, C: Clock>(
     let mut asked = NodeSet::EMPTY;
     let mut bad = NodeSet::EMPTY;
     let mut late = NodeSet::EMPTY;
+    let mut refused = NodeSet::EMPTY;
     let source = if holders.contains(register.home()) {
         Some(register.home())
     } else {
@@ -90,6 +91,12 @@ pub(crate) async fn fetch<'f, F: Fabric, C: Clock>(
                     wanted = everyone;
                 }
             },
+            // More was asked for than the value may have, and so perhaps more than there is memory.
+            Event::Down(node) if hint > 0 && !refused.contains(node) => {
+                refused.insert(node);
+                round.add(node, post(node, buffer::HEADER_WORDS - 1));
+                wanted = everyone;
+            }
             Event::Down(_) | Event::Idle => wanted = everyone,
             Event::Late => {
                 late = round.pending();

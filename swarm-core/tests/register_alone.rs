@@ -15,7 +15,7 @@ use swarm_core::loopback::Loopback;
 use swarm_core::raw::Raw;
 use swarm_core::register::{Check, Found, Protocol, Register, Write, Written};
 use swarm_core::safe_guess::SafeGuess;
-use swarm_core::words::{Incarnation, Pointer, WordFormat, WriteNumber};
+use swarm_core::words::{GRANULE_WORDS, Incarnation, Pointer, WordFormat, WriteNumber};
 
 const FORMAT: WordFormat = WordFormat { pointer_bits: 22, tick_shift: 6 };
 const KEY: &[u8] = b"a key of 24 bytes length";
@@ -215,6 +215,20 @@ fn a_torn_in_place_copy_is_not_returned_and_repaired() {
     assert_eq!(read::<SafeGuess>(&group, &mut register), (expected.clone(), 2));
     assert_eq!(nodes.word(NodeId(1), value), whole);
     assert_eq!(read::<SafeGuess>(&group, &mut register), (expected, 1));
+}
+
+/// The last object of a pool: behind a short value there is less memory than a value may take.
+#[test]
+fn a_value_at_the_end_of_memory_is_read() {
+    let nodes = Loopback::new(3, 1 << 16);
+    let mut register = register(&nodes);
+    let group = client(&nodes, 0, 1000);
+    let last = (1 << 16) / GRANULE_WORDS as u64 - 1;
+    let in_place = register.place.at(NodeId(1), 3).plus(SHAPE.small_words());
+    write::<SafeGuess>(&group, &mut register, last, b"at last");
+    nodes.set_word(NodeId(1), in_place, 0);
+    assert_eq!(read::<SafeGuess>(&group, &mut register).0, Some(b"at last".to_vec()));
+    assert_eq!(read::<DmAbd>(&group, &mut register).0, Some(b"at last".to_vec()));
 }
 
 #[test]
