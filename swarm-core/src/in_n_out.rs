@@ -274,9 +274,7 @@ pub(crate) fn judge_in_place(
     match crate::layout::bytes(value, length) {
         Some(value) => {
             // Whatever was torn here, a value under another stamp fails: the stamp seeds the sum.
-            let (timestamp, pointer) = (format.timestamp(stamp), format.pointer(stamp));
-            let expected =
-                checksum(format, register.identity, timestamp, pointer, WriteNumber(number), value);
+            let expected = in_place_sum(format, register, stamp, WriteNumber(number), value);
             if sum == expected { InPlace::Value(length) } else { InPlace::Bad }
         }
         None if length <= crate::layout::MAX_VALUE => InPlace::Length(length),
@@ -284,8 +282,33 @@ pub(crate) fn judge_in_place(
     }
 }
 
-/// The words in front of the value in an in-place copy of a verified `stamp`.
+/// The checksum of an in-place copy of a verified `stamp`.
+#[inline(always)]
+fn in_place_sum(
+    format: WordFormat,
+    register: &Register,
+    stamp: Stamp,
+    number: WriteNumber,
+    value: &[u8],
+) -> u64 {
+    let (timestamp, pointer) = (format.timestamp(stamp), format.pointer(stamp));
+    checksum(format, register.identity, timestamp, pointer, number, value)
+}
+
+/// The words in front of `value` in an in-place copy of a verified `stamp`.
 pub(crate) fn in_place_head(
+    format: WordFormat,
+    register: &Register,
+    stamp: Stamp,
+    number: WriteNumber,
+    value: &[u8],
+) -> [u64; register::IN_PLACE_WORDS] {
+    let sum = in_place_sum(format, register, stamp, number, value);
+    in_place_head_with(stamp, sum, number, value.len())
+}
+
+/// The same, where the checksum is known: it is the guess's, which the stamp verifies.
+pub(crate) fn in_place_head_with(
     stamp: Stamp,
     sum: u64,
     number: WriteNumber,

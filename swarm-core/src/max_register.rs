@@ -14,7 +14,7 @@ use crate::in_n_out::{
     Copy, Fetched, InPlace, Judged, buffer_at, in_place_head, judge, judge_in_place, post_again,
     post_write, post_write_alone, put_in_place, tells,
 };
-use crate::layout::{buffer, checksum, register};
+use crate::layout::{buffer, register};
 use crate::look::{self, Look};
 use crate::node_set::NodeSet;
 use crate::register::{Begun, Check, Register, Value};
@@ -472,9 +472,6 @@ fn repair_in_place<F: Fabric, C: Clock>(
         return;
     }
     let value = fetched.value();
-    let (timestamp, pointer) = (format.timestamp(look.max), format.pointer(look.max));
-    let number = fetched.header.number;
-    let sum = checksum(format, register.identity, timestamp, pointer, number, value);
-    let head = in_place_head(look.max, sum, number, value.len());
+    let head = in_place_head(format, register, look.max, fetched.header.number, value);
     put_in_place(group, register, &head, value, None);
 }

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::fabric::Fabric;
 use crate::gather::Next;
 use crate::group::Group;
-use crate::in_n_out::{in_place_head, post_in_place, post_read, state};
+use crate::in_n_out::{in_place_head_with, post_in_place, post_read, state};
 use crate::layout::register;
 use crate::node_set::NodeSet;
 use crate::register::{Begun, Check, Found, Protocol, Register, Value, Write, Written};
@@ -98,7 +98,7 @@ async fn put<F: Fabric, C: Clock>(
     value: &[u8],
 ) -> Result<(), Error> {
     let home = NodeSet::ring(register.home(), 1, group.nodes());
-    let head = in_place_head(stamp, 0, number, value.len());
+    let head = in_place_head_with(stamp, 0, number, value.len());
     group
         .settle(home, 1, |node, reply| match reply {
             None if node == register.home() => {

@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::fabric::Fabric;
 use crate::geometry::MAX_CLIENTS;
 use crate::group::{Group, Unfinished};
-use crate::in_n_out::{Copy, in_place_head, put_in_place, raise};
+use crate::in_n_out::{Copy, in_place_head, in_place_head_with, put_in_place, raise};
 use crate::layout::{BufferHeader, SLOTS, buffer, checksum};
 use crate::look::{self, Looked, Looking};
 use crate::max_register::{self, Want, Writes, fetch};
@@ -330,7 +330,7 @@ fn finish<F: Fabric, C: Clock>(
     for node in voters {
         let cas = raise(group, node, register, stamp.guessed(), stamp);
         if node == home {
-            let head = in_place_head(stamp, sum, write.number, write.value.len());
+            let head = in_place_head_with(stamp, sum, write.number, write.value.len());
             put_in_place(group, register, &head, write.value, Some(cas));
         } else {
             group.fabric().post_aside(node, &[cas]);
@@ -389,8 +389,7 @@ async fn write_stale<F: Fabric, C: Clock>(
         Err(Error::Moved) => return Ok(Written::Moved(again)),
         wrote => wrote?,
     };
-    let sum = checksum(format, register.identity, fresh, write.buffer, write.number, write.value);
-    let head = in_place_head(again, sum, write.number, write.value.len());
+    let head = in_place_head(format, register, again, write.number, write.value);
     put_in_place(group, register, &head, write.value, None);
     Ok(Written::Done)
 }
@@ -484,9 +483,7 @@ fn confirm<F: Fabric, C: Clock>(
         let cas = raise(group, node, register, before.at(node), stamp);
         match &m.value {
             Some(value) if node == register.home() => {
-                let (timestamp, pointer) = (format.timestamp(stamp), format.pointer(stamp));
-                let sum = checksum(format, register.identity, timestamp, pointer, m.number, value);
-                let head = in_place_head(stamp, sum, m.number, value.len());
+                let head = in_place_head(format, register, stamp, m.number, value);
                 put_in_place(group, register, &head, value, Some(cas));
             }
             _ => {

@@ -199,9 +199,8 @@ impl Run {
         };
         let tear = if rng.bool() { 0.2 } else { 1.0 };
         let starve = [0.0, 0.0, 0.1, 0.4][rng.usize(..4)];
-        let stall = [0.0, 0.02, 0.2][Rng::with_seed(seed ^ 0x57a11).usize(..3)];
         let setup =
-            Setup { tear, policy, chaos, starve, stall, ..Setup::new(seed, nodes, last + 1) };
+            Setup { tear, policy, chaos, starve, ..Setup::new(seed, nodes, last + 1).stalling() };
         let patience = Patience {
             late_floor: 10u64.pow(rng.u32(2..6)),
             late_roundtrips: rng.u64(1..8),

@@ -76,12 +76,11 @@ impl Plan {
             tear: [0.05, 1.0][rng.usize(..2)],
             prompt: [0.0, 0.0, 0.2, 0.8][rng.usize(..4)],
             starve: [0.0, 0.0, 0.1, 0.4][rng.usize(..4)],
-            stall: [0.0, 0.02, 0.2][Rng::with_seed(seed ^ 0x57a11).usize(..3)],
             step_time: [1, 10, 60][rng.usize(..3)],
             policy,
             chaos,
             // The last client only gives birth to the register.
-            ..Setup::new(seed, nodes, clients + 1)
+            ..Setup::new(seed, nodes, clients + 1).stalling()
         };
         let mut plan = Self {
             setup,

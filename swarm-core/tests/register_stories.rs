@@ -109,6 +109,20 @@ impl Story {
         panic!("client {id} does not write");
     }
 
+    /// The reader `r` returns 100, which is `p`'s guess; `q`'s write with a larger stamp completes; only
+    /// then `p` goes on. What it wrote stays overwritten.
+    fn guess_is_returned_and_overwritten(&mut self, (q, p, r): (usize, usize, usize)) {
+        self.finish(r, &[N0, N1]);
+        assert_eq!(self.answer(1), Some(Answer::Value(Some(100))));
+        self.write(q, &[200]);
+        self.finish(q, &[N0, N1]);
+        self.finish(p, &[N0, N1]);
+        self.read(r);
+        self.finish(r, &[N0, N1]);
+        assert_eq!(self.answer(3), Some(Answer::Value(Some(200))));
+        self.is_linearizable();
+    }
+
     /// A client waits so long that it finds nodes late.
     fn wait(&mut self, id: usize) {
         for _ in 0..4 * LATE / 10 {
@@ -459,15 +473,7 @@ fn a_guess_that_was_returned_is_not_written_again() {
         story.sim.take_verbs(p, node, 2);
     }
     story.read(r);
-    story.finish(r, &[N0, N1]);
-    assert_eq!(story.answer(1), Some(Answer::Value(Some(100))));
-    story.write(q, &[200]);
-    story.finish(q, &[N0, N1]);
-    story.finish(p, &[N0, N1]);
-    story.read(r);
-    story.finish(r, &[N0, N1]);
-    assert_eq!(story.answer(3), Some(Answer::Value(Some(200))));
-    story.is_linearizable();
+    story.guess_is_returned_and_overwritten((q, p, r));
 }
 
 /// The same, but the reader meets the write's buffer at a node where all of it has landed but its
@@ -489,15 +495,7 @@ fn a_torn_number_is_not_locked_for_the_writes_own() {
     story.wait(r);
     assert_eq!(story.sim.on_their_way(r, N1), 1, "the READ of the buffer");
     story.sim.roundtrip(r, &[N1]);
-    story.finish(r, &[N0, N1]);
-    assert_eq!(story.answer(1), Some(Answer::Value(Some(100))));
-    story.write(q, &[200]);
-    story.finish(q, &[N0, N1]);
-    story.finish(p, &[N0, N1]);
-    story.read(r);
-    story.finish(r, &[N0, N1]);
-    assert_eq!(story.answer(3), Some(Answer::Value(Some(200))));
-    story.is_linearizable();
+    story.guess_is_returned_and_overwritten((q, p, r));
 }
 
 /// A buffer serves a second write, which is written again. Of that rewrite, one word has landed at a

@@ -316,8 +316,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     let Some(header) = BufferHeader::decode(header) else { continue };
                     if !header.register.is_null() {
                         // What is beyond all timestamps is a word of a former life.
-                        let rewrite = Some(header.rewrite).filter(|&rewrite| rewrite < deleted);
-                        let latest = rewrite.map_or(header.guess, |it| it.max(header.guess));
+                        let rewritten = header.rewrite < deleted;
+                        let rewrite = if rewritten { header.rewrite } else { header.guess };
+                        let latest = header.guess.max(rewrite);
                         writes.push((header.register, latest)).expect("room for every node's");
                     }
                 }

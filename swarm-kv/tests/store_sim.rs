@@ -72,11 +72,10 @@ impl Plan {
             tear: [0.02, 0.2, 1.0][rng.usize(..3)],
             prompt: [0.0, 0.0, 0.2, 0.8][rng.usize(..4)],
             starve: [0.0, 0.0, 0.1, 0.4][rng.usize(..4)],
-            stall: [0.0, 0.02, 0.2][Rng::with_seed(seed ^ 0x57a11).usize(..3)],
             step_time: [1, 10, 60][rng.usize(..3)],
             policy,
             // The last client only prepares the store.
-            ..Setup::new(seed, nodes, clients + 1)
+            ..Setup::new(seed, nodes, clients + 1).stalling()
         };
         let seed = rng.u64(..);
         let geometry = Geometry::new(nodes, CAPACITY, 16, seed).expect("a small geometry");

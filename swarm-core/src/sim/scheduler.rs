@@ -88,6 +88,14 @@ impl Setup {
             chaos: Chaos::NONE,
         }
     }
+
+    /// The same with verbs that stall, never or more or less often, as the seed says. Nothing else that is
+    /// drawn from the seed depends on it.
+    #[must_use]
+    pub fn stalling(self) -> Self {
+        let mut rng = Rng::with_seed(self.seed ^ 0x57a11);
+        Self { stall: [0.0, 0.02, 0.2][rng.usize(..3)], ..self }
+    }
 }
 
 /// How a run ended.
