@@ -186,17 +186,21 @@ impl Recycler {
     /// Whether a record is this client's, and was committed in the bucket at `cell`, and not retired since.
     pub(super) fn is_in(&self, record: Pointer, cell: Pointer) -> bool {
         let mut ledgers = self.ledgers.borrow_mut();
-        ledgers.find(record).is_some_and(|entry| entry.cell() == Some(cell))
+        let entry = ledgers.find(record).map(|entry| *entry);
+        entry.is_some_and(|entry| entry.cell() == Some(cell) || entry.was_born_in(cell))
     }
 
-    /// Retires a record that was replaced in the bucket at `cell`, if it is still known to be in there.
-    pub(super) fn replaced(&self, record: Pointer, cell: Pointer, epoch: u64) {
-        if let Some((entry, kind)) = self.ledgers.borrow_mut().look_up(record)
-            && entry.cell() == Some(cell)
-        {
-            *entry = Entry::IDLE;
-            self.shelf(kind, |shelf| shelf.swept.push_back((epoch, record)));
+    /// Retires a record that was replaced in the bucket at `cell`, if it is still known to be in there,
+    /// and no node lacks what it was born with. Yields whether it is.
+    pub(super) fn replaced(&self, record: Pointer, cell: Pointer, epoch: u64) -> bool {
+        let mut ledgers = self.ledgers.borrow_mut();
+        let Some((entry, kind)) = ledgers.look_up(record) else { return false };
+        if entry.cell() != Some(cell) {
+            return false;
         }
+        *entry = Entry::IDLE;
+        self.shelf(kind, |shelf| shelf.swept.push_back((epoch, record)));
+        true
     }
 
     /// A write of `buffer` to `register` is complete, whose stamp is `after`. Retires the buffers

@@ -6,7 +6,8 @@
 //! all; what is not found so is left to a [collection](crate::collect).
 //!
 //! A record that is born with a split is named by the split as well, for as long as there may be nodes
-//! that lack both: it is known only once every node shows the split.
+//! that lack both. Most splits make room for a key, whose insert replaces one of the two at once: that
+//! one is asked about from then on, and retired only when every node shows the split.
 
 use std::cell::{Cell, RefCell};
 
@@ -153,18 +154,21 @@ impl Heap {
     }
 
     fn answer(&self, asked: &Asked, shown: Option<Pointer>, epoch: u64) {
-        match (shown, asked.children) {
+        let settled = match (shown, asked.children) {
             // Born with it, and nobody has to copy them any more.
             (Some(shown), Some(children)) if shown == asked.record => {
                 for child in children {
                     self.recycler.reached_all(child.cell, child.record);
                 }
+                true
             }
             (Some(shown), None) if shown != asked.record => {
-                self.recycler.replaced(asked.record, asked.cell, epoch);
+                self.recycler.replaced(asked.record, asked.cell, epoch)
             }
-            _ if asked.looks > 0 => self.ask(Asked { looks: asked.looks - 1, ..*asked }),
-            _ => {}
+            _ => false,
+        };
+        if !settled && asked.looks > 0 {
+            self.ask(Asked { looks: asked.looks - 1, ..*asked });
         }
     }
 
@@ -178,8 +182,11 @@ impl Heap {
 
 #[cfg(test)]
 mod tests {
+    use swarm_core::words::{Ballot, CellFlags};
+
     use super::super::Need;
     use super::super::tests::{Says, alone};
+
     use super::*;
     use crate::blocking::block_on;
 
@@ -207,5 +214,29 @@ mod tests {
         heap.hears(replaced);
         block_on(heap.look_for_records(&group, &meanwhile)).expect("one node");
         assert_eq!(heap.recycler.due(99, 9), Some((kind, vec![record])));
+    }
+
+    /// A split makes room for a key, whose insert replaces the first record of one of the two buckets
+    /// at once. That one comes back too, but not before every node shows the split.
+    #[test]
+    fn a_childs_first_record_comes_back_behind_its_split() {
+        let (group, heap) = alone();
+        let kind = heap.plain(32);
+        let take = || block_on(heap.allocate(&group, kind, Need::Instead)).expect("memory");
+        let [parent, left, right] = [0, 1, 2].map(|at| heap.geometry.bucket_cell(at).pointer);
+        let (split, first, other) = (take(), take(), take());
+        let children =
+            [(left, first), (right, other)].map(|(cell, record)| Child { cell, record, words: 32 });
+        heap.has_split(parent, split, children);
+        heap.hears(Replaced { cell: left, record: first });
+        let look = || block_on(heap.look_for_records(&group, &Says(|| 5))).expect("one node");
+        look();
+        assert_eq!(heap.recycler.due(99, 9), None, "the node lacks the split");
+        let word = group.format().cell(Ballot(1), split, CellFlags::SOLID | CellFlags::ACCEPTED);
+        let at = heap.cell(parent).at(NodeId(0), 1).plus(cell::WORD);
+        let write = Verb::Write { at, head: &[word.0], tail: &[] };
+        block_on(group.fabric().post(NodeId(0), &[write])).expect("the node");
+        look();
+        assert_eq!(heap.recycler.due(99, 9), Some((kind, vec![first])));
     }
 }
