@@ -82,15 +82,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         here: Here<'c, F, C, P>,
     ) -> Result<bool, Error> {
         let Update { hash, value, begun } = update;
-        let Some(begun) = begun else {
+        let Some(UpdateBegun { turn, mut register, generation, before, write, written }) = begun
+        else {
             drop(here);
-            let whole = self.with_memory(async || {
-                let _turn = self.turn(hash).await;
-                self.update_now(hash, key, value).await
-            });
-            return Box::pin(whole).await;
+            return Box::pin(self.update_anew(hash, key, value)).await;
         };
-        let UpdateBegun { turn: _turn, mut register, generation, before, write, written } = begun;
         let written = match written {
             Begun::Done(written) => written,
             Begun::Rest(writing) => {
@@ -111,13 +107,27 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             }
             written => {
                 let updated = self.updated(hash, key, place, (before, false), write, written);
-                Box::pin(updated).await?
+                Box::pin(updated).await
             }
         };
         match updated {
-            Some(done) => Ok(done),
-            None => Box::pin(self.update_now(hash, key, value)).await,
+            Ok(Some(done)) => Ok(done),
+            // Nothing of it is in, and nothing will be.
+            Ok(None) | Err(Error::Full(_)) => {
+                drop((turn, here));
+                Box::pin(self.update_anew(hash, key, value)).await
+            }
+            Err(error) => Err(error),
         }
+    }
+
+    /// An update from its beginning, which looks for memory where there is none.
+    async fn update_anew(&self, hash: u64, key: &[u8], value: &[u8]) -> Result<bool, Error> {
+        let update = async || {
+            let _turn = self.turn(hash).await;
+            self.update_now(hash, key, value).await
+        };
+        self.with_memory(update).await
     }
 
     /// Updates the key, whose turn this write has.

@@ -120,3 +120,20 @@ fn there_is_room_again_for_as_much_as_was_deleted() {
     }
     assert_eq!(shm::usage(&pool).expect("usage").keys, present.len() as u64);
 }
+
+/// An update begins at a register that somebody else has replaced, with the last buffer at hand. It
+/// begins again, and the memory for that is to be looked for like any other.
+#[test]
+fn an_update_that_begins_again_finds_memory() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let options = CreateOptions { capacity: 8 << 20, max_clients: 2, ..CreateOptions::default() };
+    let pool = Pool::create(dir.path().join("pool"), &options).expect("create");
+    let [one, other] = [(); 2].map(|()| shm::open(&pool, Options::default()).expect("a slot"));
+    let (one, other) = (one.blocking(), other.blocking());
+    for round in 0..6000 {
+        other.delete(&key(0)).expect("a delete");
+        other.put(&key(0), &value(round, 0)).expect("a put");
+        let updated = one.update(&key(0), &value(round, 1));
+        assert!(matches!(updated, Ok(true)), "round {round}: {updated:?}");
+    }
+}
