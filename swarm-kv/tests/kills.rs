@@ -1,0 +1,142 @@
+//! One of four clients is killed. The others' operations go on as if nothing had happened.
+
+use std::env;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use swarm_kv::Options;
+use swarm_kv::shm::{self, CreateOptions, OpenOptions, Pool};
+
+/// Tells a re-executed test which pool to work on.
+const POOL: &str = "SWARM_KV_TEST_POOL";
+const CLIENTS: usize = 4;
+const KEYS: u64 = 8;
+/// No operation of a survivor may take longer.
+const WANTED: Duration = Duration::from_millis(10);
+/// So often one of four is killed. The machine itself stands still for longer now and then: once is not
+/// counted.
+const KILLS: usize = 7;
+
+/// The time that this thread was ready to run and another one had its processor: none of the store's.
+struct Waited(Option<File>);
+
+impl Waited {
+    fn new() -> Self {
+        Self(File::open("/proc/thread-self/schedstat").ok())
+    }
+
+    /// All of it so far; nothing on kernels that do not tell.
+    fn so_far(&self) -> Duration {
+        let mut text = [0; 64];
+        let read = self.0.as_ref().and_then(|file| file.read_at(&mut text, 0).ok()).unwrap_or(0);
+        let text = std::str::from_utf8(&text[..read]).unwrap_or("");
+        let nanoseconds = text.split_whitespace().nth(1).and_then(|word| word.parse().ok());
+        Duration::from_nanos(nanoseconds.unwrap_or(0))
+    }
+}
+
+/// Not a test by itself: what each client does until its input ends, or it is killed. A line says that
+/// it has begun, another one the nanoseconds of its longest operation since.
+#[test]
+fn child() {
+    let Some(path) = env::var_os(POOL) else { return };
+    let pool = Pool::open(path, OpenOptions::default()).expect("the parent's pool");
+    let client = shm::open(&pool, Options::default()).expect("a slot");
+    let (store, waited) = (client.blocking(), Waited::new());
+    let end = std::thread::spawn(|| std::io::stdin().read_to_end(&mut Vec::new()));
+    let mut rng = fastrand::Rng::with_seed(u64::from(std::process::id()));
+    let value = [7; 4096];
+    let (mut longest, mut operations) = (Duration::ZERO, 0u64);
+    while !end.is_finished() {
+        let key = rng.u64(..KEYS).to_le_bytes();
+        let value = &value[..[64, 1000, 4096][rng.usize(..3)]];
+        let (before, began) = (waited.so_far(), Instant::now());
+        let told = match rng.u32(..50) {
+            0 => store.delete(&key),
+            1 => store.insert(&key, value).map(drop),
+            2 => store.put(&key, value),
+            3..20 => store.update(&key, value).map(drop),
+            _ => store.get(&key).map(drop),
+        };
+        let (took, elsewhere) = (began.elapsed(), waited.so_far() - before);
+        told.expect("an operation");
+        operations += 1;
+        match operations {
+            // Until then it comes to memory of its own, and meets each page for the first time.
+            0..2000 => {}
+            2000 => println!("\nsays: 0"),
+            _ => longest = longest.max(took.saturating_sub(elsewhere)),
+        }
+    }
+    println!("\nsays: {}", longest.as_nanos());
+}
+
+/// A client in a process of its own.
+struct Client {
+    process: Child,
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Client {
+    fn begins(pool: &Path) -> Self {
+        let mut command = Command::new(env::current_exe().expect("the test program"));
+        command.args(["--exact", "child", "--nocapture", "--test-threads=1"]);
+        command.env(POOL, pool).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.spawn().expect("a child");
+        let (stdin, stdout) = (process.stdin.take(), process.stdout.take().expect("its output"));
+        Self { process, stdin, stdout: BufReader::new(stdout) }
+    }
+
+    /// The number that it says next.
+    fn says(&mut self) -> u64 {
+        let lines = self.stdout.by_ref().lines();
+        let mut said = lines.map_while(Result::ok).filter_map(|line| {
+            line.split_once("says: ").and_then(|(_, number)| number.trim().parse().ok())
+        });
+        said.next().expect("it says something before it ends")
+    }
+
+    /// It ends by itself. Yields how long its longest operation took.
+    fn ends(mut self) -> Duration {
+        drop(self.stdin.take());
+        let longest = Duration::from_nanos(self.says());
+        assert!(self.process.wait().expect("it ends").success());
+        longest
+    }
+}
+
+/// The survivors' longest operation.
+fn longest_around_a_kill(pool: &Path, moment: Duration) -> Duration {
+    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| Client::begins(pool)).collect();
+    for client in &mut clients {
+        client.says();
+    }
+    sleep(moment);
+    let mut victim = clients.swap_remove(0);
+    victim.process.kill().expect("SIGKILL");
+    victim.process.wait().expect("it ends");
+    sleep(Duration::from_millis(150));
+    clients.into_iter().map(Client::ends).max().expect("survivors")
+}
+
+#[test]
+fn the_others_operations_go_on_when_a_client_is_killed() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let options = CreateOptions { capacity: 128 << 20, max_clients: 8, ..CreateOptions::default() };
+    let pool = Pool::create(dir.path().join("pool"), &options).expect("create");
+    let mut longest: Vec<Duration> = (0..KILLS)
+        .map(|kill| {
+            // The middle of an operation, more often than not.
+            longest_around_a_kill(pool.path(), Duration::from_micros(50_000 + 137 * kill as u64))
+        })
+        .collect();
+    longest.sort();
+    println!("the survivors' longest operations: {longest:?} (wanted: {WANTED:?})");
+    assert!(longest[KILLS - 2] <= WANTED, "{longest:?}");
+}
