@@ -19,12 +19,11 @@ use std::collections::BTreeMap;
 use swarm_core::clock::Clock;
 use swarm_core::epoch::{Board, GRACE};
 use swarm_core::fabric::{Address, Fabric, MAX_VERBS, Verb};
-use swarm_core::geometry::Class;
 use swarm_core::group::Group;
 use swarm_core::words::{GRANULE_WORDS, Pointer};
 
+use super::Heap;
 use super::map::{Unit, units};
-use super::{Heap, Kind};
 use crate::error::Error;
 
 /// Words that one WRITE sets to zeros.
@@ -153,15 +152,17 @@ impl Heap {
         board: &impl Board,
     ) -> Result<bool, Error> {
         let _inside = self.gate.enter().await;
-        // Of what is missing there is none, and records for the map are needed to leave the rest.
-        let keep = [Some(self.records()), self.wanted.get()];
-        let keep = |class: Class| keep.iter().flatten().any(|kind: &Kind| kind.class == class);
+        // Of what is missing there is none.
+        let wanted = self.wanted.get().map(|kind| kind.class);
         // Who may still hold what was retired since may still write there.
         let epoch = board.epoch();
         let empty = |map: &[u32]| -> Vec<Unit> {
-            self.own(map)
-                .filter(|unit| !keep(unit.class) && self.recycler.is_empty(unit.first, epoch))
-                .collect()
+            let is_empty = |unit: &Unit| self.recycler.is_empty(unit.first, epoch);
+            let units = self.own(map).filter(|unit| Some(unit.class) != wanted).filter(is_empty);
+            let (records, rest): (Vec<Unit>, Vec<Unit>) =
+                units.partition(|unit| unit.class == self.records().class);
+            // It takes records for the map to leave the rest.
+            rest.into_iter().chain(records.into_iter().skip(1)).collect()
         };
         let left = RefCell::new(Vec::new());
         let set_apart = |map: &mut [u32]| {
@@ -219,5 +220,41 @@ impl Heap {
         let granules = self.geometry.chunk_granules();
         let first = Pointer(unit.first as u64 * granules);
         board.passed_on(first, unit.chunks as u64 * granules);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Need;
+    use super::super::tests::{Says, alone};
+    use crate::blocking::block_on;
+
+    /// Each change of the map takes a record, and each life of a client changes it. Chunks of records that
+    /// came back are for others as well, but for one.
+    #[test]
+    fn chunks_of_map_records_are_left_too() {
+        let (group, heap) = alone();
+        let (kind, board) = (heap.records(), Says(|| 9));
+        let in_a_chunk = heap.geometry.objects(kind.class);
+        for _ in 0..3 * in_a_chunk {
+            block_on(heap.allocate(&group, kind, Need::Instead)).expect("memory");
+        }
+        let chunks: Vec<usize> = heap.own(&heap.map.borrow()).map(|unit| unit.first).collect();
+        assert!(chunks.len() > 3, "{chunks:?}");
+        // All come back but the one that is in use.
+        let used = block_on(heap.quiet_record(&group)).expect("nobody changes it");
+        for (chunk, index) in
+            chunks.iter().flat_map(|chunk| (0..in_a_chunk).map(move |i| (chunk, i)))
+        {
+            let record = heap.geometry.object(*chunk, kind.class, kind.home, index);
+            if record != used {
+                heap.recycler.untouched(record);
+            }
+        }
+        assert_eq!(block_on(heap.leave_empty(&group, &board)), Ok(true));
+        let left = heap.count_own();
+        assert!(left < chunks.len(), "{left} of {}", chunks.len());
+        assert_eq!(block_on(heap.leave_empty(&group, &board)), Ok(false), "the last one is kept");
+        assert_eq!(heap.count_own(), left);
     }
 }
