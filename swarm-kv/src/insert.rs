@@ -199,7 +199,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// All with entries are of one size. Hashes fill buckets evenly, so that at any time most are
     /// of few sizes, and what came back of the others would be of no use.
     async fn record(&self, content: &Content) -> Result<Pointer, Error> {
-        self.heap.takes_a_record();
+        // Without a board none come back.
+        if self.presence.is_some() {
+            self.heap.takes_a_record();
+        }
         let payload = match content {
             Content::Entries { .. } => BUCKET_PAYLOAD,
             Content::Split(_) => SPLIT_PAYLOAD,
