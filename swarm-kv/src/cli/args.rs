@@ -29,7 +29,7 @@ const EXAMPLES: &str = "Examples:
   swarm soak --minutes 10                   does anything wear out?
   swarm destroy /dev/shm/pool
 
-Exit status: 0 done, 1 the answer is no (absent, exists), 2 wrong usage, 3 failure.";
+Exit status: 0 done, 1 the answer is no (absent, exists), 2 wrong usage, 3 failure, 130 interrupted (Ctrl-C).";
 
 /// The command line.
 #[derive(Parser, Debug)]
@@ -132,7 +132,7 @@ const TORTURE_HELP: &str = "Each client is a process that gets, puts, inserts, u
 deletes as fast as it can; every value is written once. Every call is on record before it is made, \
 every answer as soon as it is there, so that what a killed client did is known as far as it can be.
 
-Exit status: 0 linearizable, 1 not, 2 wrong usage, 3 failure.
+Exit status: 0 linearizable, 1 not, 2 wrong usage, 3 failure, 130 interrupted (Ctrl-C).
 
 Examples:
   swarm torture --clients 8 --kill-clients --freeze-node
@@ -149,7 +149,7 @@ random, clients are killed and leave, and others come. Checked are:
   memory        in use, each second after the first fifth: grows by at most 5 %
   get, update   medians of the last minute, or tenth: at most 10 % slower than at first
 
-Exit status: 0 all is well, 1 a check failed, 2 wrong usage, 3 failure.
+Exit status: 0 all is well, 1 a check failed, 2 wrong usage, 3 failure, 130 interrupted (Ctrl-C).
 
 Examples:
   swarm soak

@@ -191,7 +191,7 @@ impl Recycler {
     }
 
     /// Retires a record that was replaced in the bucket at `cell`, if it is still known to be in there,
-    /// and no node lacks what it was born with. Yields whether it is.
+    /// and no node lacks the split that it was born with. Yields whether it is.
     pub(super) fn replaced(&self, record: Pointer, cell: Pointer, epoch: u64) -> bool {
         let mut ledgers = self.ledgers.borrow_mut();
         let Some((entry, kind)) = ledgers.look_up(record) else { return false };
