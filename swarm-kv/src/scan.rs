@@ -50,9 +50,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     pub async fn usage(&self) -> Result<Usage, Error> {
         let used_bytes = self.heap.used(&self.group).await?;
         let (mut keys, mut live_bytes) = (0, 0);
-        self.walk_entries(async |entry, _, value| {
+        self.walk_entries(async |entry, register, value| {
             keys += 1;
-            let buffer = buffer::HEADER_WORDS + words_for(value.len());
+            // One that is on the move and has nowhere to go counts with what there is room for.
+            let length = value.map_or(register.capacity(), <[u8]>::len);
+            let buffer = buffer::HEADER_WORDS + words_for(length);
             live_bytes += self.heap.object_bytes(entry.class) + self.heap.plain_bytes(buffer);
             Ok(ControlFlow::Continue(()))
         })
@@ -74,13 +76,18 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         &self,
         mut each: impl AsyncFnMut(&Register, &[u8]) -> Result<ControlFlow<()>, Error>,
     ) -> Result<(), Error> {
-        self.walk_entries(async |_, register, value| each(register, value).await).await
+        self.walk_entries(async |_, register, value| each(register, value?).await).await
     }
 
-    /// The same, with what the index has of each key.
+    /// The same, with what the index has of each key. Of a key on the move the value is known only if there
+    /// is memory to move it.
     async fn walk_entries(
         &self,
-        mut each: impl AsyncFnMut(&Entry, &Register, &[u8]) -> Result<ControlFlow<()>, Error>,
+        mut each: impl AsyncFnMut(
+            &Entry,
+            &Register,
+            Result<&[u8], Error>,
+        ) -> Result<ControlFlow<()>, Error>,
     ) -> Result<(), Error> {
         for index in 0..self.geometry.first_buckets() {
             let mut walk = self.index.walk(index);
@@ -94,15 +101,20 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     let found = P::read(&self.group, &mut register, Check::Identity).await;
                     let value = match found {
                         Err(swarm_core::error::Error::Moved) => {
-                            self.get_moved(entry.hash, &register).await?
+                            self.get_moved(entry.hash, &register).await
                         }
                         found => match found? {
-                            Found::Value(value) => Some(value),
-                            _ => None,
+                            Found::Value(value) => Ok(Some(value)),
+                            _ => Ok(None),
                         },
                     };
-                    let Some(value) = value else { continue };
-                    if each(entry, &register, &value).await?.is_break() {
+                    let value = match &value {
+                        Ok(None) => continue,
+                        Ok(Some(value)) => Ok(&**value),
+                        Err(Error::Full(shortage)) => Err(Error::Full(*shortage)),
+                        Err(_) => return value.map(drop),
+                    };
+                    if each(entry, &register, value).await?.is_break() {
                         return Ok(());
                     }
                 }
