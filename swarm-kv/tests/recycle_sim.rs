@@ -26,8 +26,9 @@ use swarm_core::sim::shrink::story;
 use swarm_core::sim::{Chaos, Conduct, Outcome, Policy, Setup, Sim, SimFabric};
 use swarm_kv::Error;
 
-/// Steps of one schedule at most.
-const STEPS: u64 = 5_000_000;
+/// Steps of one schedule at most. Where five clients move one key with short timestamps and take the
+/// nodes for late after 50 steps, it may take ten million (seed 51009117).
+const STEPS: u64 = 50_000_000;
 /// Bytes of each node's memory. The simulator stores what is touched.
 const CAPACITY: u64 = 8 << 20;
 /// Bytes of a chunk where memory is short.
