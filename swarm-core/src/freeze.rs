@@ -18,11 +18,12 @@ use crate::fabric::{Fabric, MAX_NODES, NodeId, Verb};
 use crate::gather::Next;
 use crate::geometry::MAX_CLIENTS;
 use crate::group::Group;
-use crate::in_n_out::state;
+use crate::in_n_out::{Fetched, state};
 use crate::layout::{Header, words_for};
 use crate::layout::{Place, Predecessor, SLOTS, register};
 use crate::max_register::{READ_TRIES, fetch};
-use crate::register::{Register, Value, Write};
+use crate::node_set::NodeSet;
+use crate::register::{Found, Register, Value, Write};
 use crate::replicas::{COMPLETIONS, Failed, Votes};
 use crate::timestamp_lock::try_lock;
 use crate::words::{LockMode, Stamp, WriteNumber};
@@ -51,18 +52,60 @@ pub async fn freeze<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &Register,
 ) -> Result<Last<'f, F>, Error> {
+    let (stamp, _, fetched) = freeze_and_fetch(group, register).await?;
+    Ok(Last { stamp, value: fetched.map(Fetched::into_value) })
+}
+
+/// Freezes a majority of the register's replicas, and reads what they hold: for a read that has no memory
+/// to move the key, of a register that the index named within it.
+///
+/// What a majority's frozen slots hold stays there, and every mover's majority shows it or something
+/// larger. So it was the value when the index named the register, or when it was written after that. A
+/// guess is locked, as by every read: else its writer, who finds that the move took a larger stamp along,
+/// would write it again.
+///
+/// `None` where no majority agrees, or where a guess was taken back.
+///
+/// # Cancel safety
+/// As [`freeze`].
+///
+/// # Errors
+/// As [`freeze`].
+pub async fn read_frozen<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    register: &Register,
+) -> Result<Option<Found<'f, F>>, Error> {
+    let (stamp, holders, fetched) = freeze_and_fetch(group, register).await?;
+    if holders.len() < group.majority() {
+        return Ok(None);
+    }
+    let Some(fetched) = fetched else { return Ok(Some(Found::Deleted)) };
+    if !stamp.is_verified() {
+        let (pointer, number) = (group.format().pointer(stamp), fetched.header.number);
+        if !try_lock(group, register.home(), pointer, number, LockMode::Read).await? {
+            return Ok(None);
+        }
+    }
+    Ok(Some(Found::Value(fetched.into_value())))
+}
+
+/// A majority's last stamp, those of it who hold it, and its buffer unless it is a delete's.
+async fn freeze_and_fetch<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    register: &Register,
+) -> Result<(Stamp, NodeSet, Option<Fetched<F::Reply<'f>>>), Error> {
     for _ in 0..READ_TRIES {
         let votes = freeze_slots(group, register).await?;
-        let stamp = votes.last();
+        let (stamp, holders) = (votes.last(), votes.holders);
         if stamp == Stamp::EMPTY {
             return Err(Error::Gone);
         }
         if group.format().is_deleted(stamp) {
-            return Ok(Last { stamp, value: None });
+            return Ok((stamp, holders, None));
         }
-        let fetched = fetch(group, register, stamp, votes.holders, register.capacity()).await?;
-        if let Some(fetched) = fetched {
-            return Ok(Last { stamp, value: Some(fetched.into_value()) });
+        let fetched = fetch(group, register, stamp, holders, register.capacity()).await?;
+        if fetched.is_some() {
+            return Ok((stamp, holders, fetched));
         }
         group.count_retry();
     }

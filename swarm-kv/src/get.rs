@@ -3,7 +3,8 @@
 use swarm_core::clock::Clock;
 use swarm_core::counting::Counting;
 use swarm_core::fabric::Fabric;
-use swarm_core::register::{Begun, Check, Found, Protocol, Register};
+use swarm_core::freeze::read_frozen;
+use swarm_core::register::{Begun, Check, Found, Protocol, Register, read_key};
 
 use crate::client::{Client, Here, TRIES, Value};
 use crate::error::Error;
@@ -114,8 +115,27 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 }
             }
             let Some(register) = moved else { return Ok(None) };
-            self.move_on(hash, &register, 0).await?;
+            match self.move_on(hash, &register, 0).await {
+                Err(full @ Error::Full(_)) => return self.get_frozen(key, &register, full).await,
+                moved => moved?,
+            };
         }
         Err(Error::Contended)
+    }
+    /// What a register holds that the index named within this operation, and that nobody has memory to
+    /// move on.
+    ///
+    /// # Errors
+    /// `full`, where that cannot be told.
+    #[cold]
+    async fn get_frozen(&self, key: &[u8], register: &Register, full: Error) -> GetResult<'_, F> {
+        if *read_key(&self.group, register).await? != *key {
+            return Err(full);
+        }
+        match read_frozen(&self.group, register).await? {
+            Some(Found::Value(value)) => Ok(Some(value)),
+            Some(_) => Ok(None),
+            None => Err(full),
+        }
     }
 }

@@ -10,7 +10,7 @@ use swarm_core::epoch::Replaced;
 use swarm_core::fabric::{Fabric, NodeId};
 use swarm_core::geometry::BUCKET_PAYLOAD;
 use swarm_core::layout::{Identity, MAX_IN_PLACE, Place, Shape, record, words_for};
-use swarm_core::register::{Check, Found, Protocol, Register};
+use swarm_core::register::{Check, Found, Protocol, Register, Write};
 use swarm_core::words::Pointer;
 
 use crate::bucket::{
@@ -111,24 +111,39 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         value: &'a [u8],
     ) -> Result<NewRegister<'a>, Error> {
         let capacity = if value.len() <= MAX_IN_PLACE { words_for(value.len()) } else { 0 };
-        let (place, shape) = self.room_for_register(hash, key.len(), capacity, Need::More).await?;
-        let write = self.new_write(value, Need::More).await?;
+        let wanted = Shape { key_length: key.len(), capacity };
+        let (place, shape, write) = self.room(hash, wanted, value, Need::More).await?;
         let identity = Identity { birth: self.group.now(), number: write.number };
         let (register, buffer) = (Register::new(place, identity, shape), write.buffer);
         Ok(NewRegister { register, buffer, key, value, deleted: false, predecessor: None })
     }
 
-    /// Memory for a register with room in place for at least so many words.
-    pub(crate) async fn room_for_register(
+    /// Memory for a register with room in place for at least so many words, and for a write of `value`.
+    pub(crate) async fn room<'v>(
         &self,
         hash: u64,
-        key_length: usize,
-        capacity: usize,
+        wanted: Shape,
+        value: &'v [u8],
+        need: Need,
+    ) -> Result<(Place, Shape, Write<'v>), Error> {
+        let write = self.new_write(value, need).await?;
+        match self.room_for_register(hash, wanted, need).await {
+            Ok((place, shape)) => Ok((place, shape, write)),
+            Err(error) => {
+                self.heap.take_back(write.buffer);
+                Err(error)
+            }
+        }
+    }
+
+    async fn room_for_register(
+        &self,
+        hash: u64,
+        wanted: Shape,
         need: Need,
     ) -> Result<(Place, Shape), Error> {
-        let wanted = Shape { key_length, capacity };
         let class = self.geometry.register_class(wanted.small_words(), wanted.full_words());
-        let shape = shape(class, key_length).expect("the class was chosen for the key");
+        let shape = shape(class, wanted.key_length).expect("the class was chosen for the key");
         let home = self.home(hash);
         let pointer = self.heap.allocate(&self.group, self.heap.homed(class, home), need).await?;
         let place =

@@ -28,7 +28,7 @@
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
 use swarm_core::freeze::{freeze, predecessor, stands};
-use swarm_core::layout::{Identity, MAX_IN_PLACE, words_for};
+use swarm_core::layout::{Identity, MAX_IN_PLACE, Shape, words_for};
 use swarm_core::register::{Protocol, Register, Write, read_key};
 use swarm_core::safe_guess::deleted_stamp;
 use swarm_core::words::{Pointer, Stamp};
@@ -75,9 +75,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let key = read_key(&self.group, old).await?;
         self.locations.remove(hash, &key);
         // Memory first: a register that is frozen and has nowhere to go serves no one.
-        let words = old.shape().capacity.max(words_for(least.min(MAX_IN_PLACE)));
-        let (place, shape) = self.room_for_register(hash, key.len(), words, Need::Instead).await?;
-        let mut write = self.new_write(&ROOM[..MAX_IN_PLACE.min(8 * words)], Need::Instead).await?;
+        let capacity = old.shape().capacity.max(words_for(least.min(MAX_IN_PLACE)));
+        let wanted = Shape { key_length: key.len(), capacity };
+        let any = &ROOM[..MAX_IN_PLACE.min(8 * capacity)];
+        let (place, shape, mut write) = self.room(hash, wanted, any, Need::Instead).await?;
         let last = freeze(&self.group, old).await?;
         let value = last.value.as_deref().unwrap_or_default();
         if self.buffer_kind(value) != self.buffer_kind(write.value) {
@@ -97,7 +98,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         Ok(in_its_place.then_some(last.stamp))
     }
 
-    /// Moves a key on that is not known but for its register, and gets its value.
+    /// Gets the value of a key that is on the move, and not known but for its register.
     #[cold]
     pub(crate) async fn get_moved(
         &self,
@@ -105,7 +106,6 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         register: &Register,
     ) -> Result<Option<Value<'_, F>>, Error> {
         let key = read_key(&self.group, register).await?;
-        self.move_on(hash, register, 0).await?;
         Box::pin(self.get_by_index(hash, &key)).await
     }
 

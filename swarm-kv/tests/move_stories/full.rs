@@ -1,27 +1,36 @@
 //! A key on the move in a pool that is full.
 
-use std::cell::Cell;
+use std::ops::ControlFlow;
 use std::rc::Rc;
 
 use swarm_core::fabric::NodeId;
 use swarm_core::geometry::Geometry;
-use swarm_core::history::Call;
+use swarm_core::history::{Answer, Call};
 use swarm_kv::Error;
 
-use super::store_sim_common::GaveUp;
-use super::{ENOUGH, MOVE, MOVES, NODES, Play, READER, RIVAL, STUCK, WARM, geometry};
+use super::store_sim_common::{GaveUp, key};
+use super::{
+    ENOUGH, LATE, MOVE, MOVES, MOVES_AGAIN, NODES, Play, READER, RIVAL, STUCK, WARM, apart, dies,
+    ends, geometry, rounds, until_over,
+};
 
 /// Bytes of a chunk.
 const CHUNK: u64 = 4096;
 /// Chunks for clients: few.
 const CHUNKS: u64 = 24;
 
+/// Roundtrips of a read until it is over, or waits for a lock.
+const LOOKS: usize = 6;
+
+/// So often a client looks at the clock until a node is late.
+const TILL_LATE: usize = 40;
+
 /// All memory is somebody's. The client that will be stuck has buffers and nothing else; two
 /// others have what a move takes.
-fn full_pool() -> Play {
+fn full_pool(late: u64) -> Play {
     let small = |capacity| Geometry { chunk_bytes: CHUNK, capacity, max_clients: 8, ..geometry() };
     let before = small(CHUNKS * CHUNK).first_chunk() as u64;
-    let mut play = Play::of_strangers(1 << 55, small((before + CHUNKS) * CHUNK));
+    let mut play = Play::of_strangers(late, small((before + CHUNKS) * CHUNK));
     play.warm(RIVAL);
     play.all(&[(RIVAL, WARM, Call::Insert(801)), (RIVAL, 0, Call::Insert(805))], &NODES);
     play.all(&[(READER, 0, Call::Get), (STUCK, 0, Call::Update(5))], &NODES);
@@ -46,11 +55,8 @@ fn full_pool() -> Play {
 ///
 /// Whether the mover was done, and whether the writer did not know.
 fn is_met_on_the_move(call: Call, one: NodeId, turn: usize) -> (bool, bool) {
-    let mut play = full_pool();
-    let answer = Rc::new(Cell::new(None));
-    let (story, told) = (Rc::clone(&play.stories[STUCK]), Rc::clone(&answer));
-    play.sim.spawn(STUCK, async move { told.set(Some(story.call(0, call, None).await)) });
-    play.sim.poll_once(STUCK);
+    let mut play = full_pool(1 << 55);
+    let answer = play.begin_in_a_full_pool((STUCK, 0, call));
     if call == Call::Delete {
         // It looks at the index first.
         play.sim.roundtrip(STUCK, &NODES);
@@ -85,4 +91,97 @@ fn a_write_that_met_a_move_is_not_begun_again_for_want_of_memory() {
         assert!(over.expect("it ends") > 0, "it takes some roundtrips");
         assert!(unsettled > 0, "{call:?}, {one}: the writer had memory for the move");
     }
+}
+
+/// Whoever moves the key stops after some roundtrips, or dies. A get that has no memory to go on with the
+/// move is answered all the same.
+#[test]
+fn a_key_on_the_move_is_read_where_there_is_no_memory_to_move_it() {
+    for lives in [true, false] {
+        until_over(|turn| {
+            let mut play = full_pool(1 << 55);
+            play.begin(MOVE);
+            rounds(&mut play, MOVES, turn, &NODES);
+            let over = play.sim.tasks(MOVES) == 0;
+            if !lives {
+                dies(&mut play, MOVES);
+            }
+            play.all(&[READER, STUCK, MOVES_AGAIN].map(|id| (id, 0, Call::Get)), &NODES);
+            goes_over_all(&mut play, MOVES_AGAIN);
+            ends(&mut play, MOVES, &NODES);
+            play.all(&[READER, RIVAL, STUCK].map(|id| (id, 0, Call::Get)), &NODES);
+            play.is_linearizable((lives, turn));
+            over
+        });
+    }
+}
+
+/// An export, and `info`, meet every key.
+fn goes_over_all(play: &mut Play, id: usize) {
+    let story = Rc::clone(&play.stories[id]);
+    play.sim.spawn(id, async move {
+        let mut met = Vec::new();
+        let all = story.client.for_each(|key, value| {
+            met.push((key.to_vec(), value.to_vec()));
+            ControlFlow::Continue(())
+        });
+        all.await.expect("an export");
+        assert!(met.iter().any(|(met, _)| *met == key(0)), "{met:?}");
+        let usage = story.client.usage().await.expect("what the pool holds");
+        assert_eq!(usage.keys, met.len() as u64);
+    });
+    ends(play, id, &NODES);
+}
+
+/// Such a get finds a guess, which a reader may have brought to a second node. If it returns it, the
+/// writer must not write it again, though the move took another one along: the guess stands. If one node
+/// alone has it, it is not returned: the move may take along what came before.
+#[test]
+fn a_guess_that_was_read_frozen_is_not_written_again() {
+    let mut returned = 0;
+    for (one, others) in apart() {
+        for [first, second] in [[others[0], others[1]], [others[1], others[0]]] {
+            for (rival, looks) in (0..LOOKS).flat_map(|looks| [(true, looks), (false, looks)]) {
+                until_over(|turn| {
+                    let nodes = [one, first, second];
+                    let (over, read) = is_read_frozen(nodes, rival, looks, turn);
+                    returned += usize::from(read);
+                    over
+                });
+            }
+        }
+    }
+    assert!(returned > 0, "the guess was never returned");
+}
+
+/// Whether the move was over before the get, and whether the get returned the guess.
+fn is_read_frozen(
+    [one, first, second]: [NodeId; 3],
+    rival: bool,
+    looks: usize,
+    turn: usize,
+) -> (bool, bool) {
+    let mut play = full_pool(LATE);
+    play.begin_in_a_full_pool((STUCK, 0, Call::Update(1)));
+    play.sim.take_all(STUCK, first);
+    play.begin_in_a_full_pool((READER, 0, Call::Get));
+    rounds(&mut play, READER, TILL_LATE, &[]);
+    rounds(&mut play, READER, looks, &[first, second]);
+    if rival {
+        play.begin_in_a_full_pool((RIVAL, 0, Call::Update(9)));
+        play.sim.take_all(RIVAL, one);
+    }
+    play.begin(MOVE);
+    rounds(&mut play, MOVES, TILL_LATE, &[]);
+    rounds(&mut play, MOVES, turn, &[one, second]);
+    let over = play.sim.tasks(MOVES) == 0;
+    let told = play.begin_in_a_full_pool((MOVES_AGAIN, 0, Call::Get));
+    ends(&mut play, MOVES_AGAIN, &[first, second]);
+    let read = told.get() == Some(Ok(())) && play.last() == Some(Answer::Value(Some(1)));
+    ends(&mut play, MOVES, &NODES);
+    play.all(&[(MOVES_AGAIN, 0, Call::Get)], &NODES);
+    [STUCK, RIVAL, READER].iter().for_each(|&id| ends(&mut play, id, &NODES));
+    play.all(&[READER, RIVAL].map(|id| (id, 0, Call::Get)), &NODES);
+    play.is_linearizable((one, first, second, rival, looks, turn));
+    (over, read)
 }

@@ -12,7 +12,7 @@ mod store_sim_common;
 use std::cell::Cell;
 use std::rc::Rc;
 
-use store_sim_common::{Line, Story, options};
+use store_sim_common::{GaveUp, Line, Story, options};
 use swarm_core::fabric::NodeId;
 use swarm_core::geometry::Geometry;
 use swarm_core::history::{Answer, BUDGET, Call, Recorder, check};
@@ -38,6 +38,8 @@ const FILLERS: u64 = 100;
 const WARM: u64 = 200;
 /// More roundtrips than any operation here takes.
 const ENOUGH: usize = 300;
+/// Nanoseconds after which a client asks a third node.
+const LATE: u64 = 2_000;
 
 /// Who does what to which key.
 type Deed = (usize, u64, Call);
@@ -109,6 +111,23 @@ impl Play {
         self.sim.poll_once(id);
     }
 
+    /// Likewise, of one that may find no memory, or be told that nobody knows. Yields what it was told.
+    fn begin_in_a_full_pool(
+        &mut self,
+        (id, key, call): Deed,
+    ) -> Rc<Cell<Option<Result<(), GaveUp>>>> {
+        let (story, told) = (Rc::clone(&self.stories[id]), Rc::<Cell<_>>::default());
+        let tell = Rc::clone(&told);
+        self.sim.spawn(id, async move {
+            let answer = story.call(key, call, None).await;
+            let refused = answer.is_err_and(GaveUp::is_full);
+            assert!(answer.is_ok() || refused, "client {id}: {call:?} of key {key}: {answer:?}");
+            tell.set(Some(answer));
+        });
+        self.sim.poll_once(id);
+        told
+    }
+
     /// These operations, one after the other, while nothing happens but at these nodes.
     fn all(&mut self, deeds: &[Deed], nodes: &[NodeId]) {
         for &deed in deeds {
@@ -134,6 +153,33 @@ impl Play {
             panic!("{what:?}: {wrong}\n{}", history.iter().map(line).collect::<String>());
         }
     }
+}
+
+/// One node, and the other two.
+fn apart() -> impl Iterator<Item = (NodeId, Vec<NodeId>)> {
+    let others = |one| NODES.into_iter().filter(move |&node| node != one).collect();
+    NODES.into_iter().map(move |one| (one, others(one)))
+}
+
+/// So many roundtrips of a client to these nodes, or fewer if its operation ends.
+fn rounds(play: &mut Play, id: usize, most: usize, nodes: &[NodeId]) {
+    (0..most).for_each(|_| play.sim.roundtrip(id, nodes));
+}
+
+/// Plays with more and more roundtrips before the turn, until an operation is over by then.
+fn until_over(mut over: impl FnMut(usize) -> bool) {
+    let over = (0..ENOUGH).find(|&turn| over(turn));
+    assert!(over.expect("it ends") > 0, "it takes some roundtrips");
+}
+
+fn ends(play: &mut Play, id: usize, nodes: &[NodeId]) {
+    assert!(play.sim.finish(id, nodes), "client {id} does not end");
+}
+
+/// A client dies, and what it has on its way is lost.
+fn dies(play: &mut Play, id: usize) {
+    NODES.into_iter().for_each(|node| play.sim.lose_chains(id, node));
+    play.sim.crash_client(id);
 }
 
 /// A client is stuck in an operation: `rounds` roundtrips are over, and what it posted then has

@@ -3,31 +3,10 @@
 use swarm_core::fabric::NodeId;
 use swarm_core::history::{Answer, Call};
 
-use super::{ENOUGH, FILLERS, MOVE, MOVES, MOVES_AGAIN, NODES, Play, READER, RIVAL, STUCK};
-
-/// Nanoseconds after which a client asks a third node.
-const LATE: u64 = 2_000;
-
-/// One node, and the other two.
-fn apart() -> impl Iterator<Item = (NodeId, Vec<NodeId>)> {
-    let others = |one| NODES.into_iter().filter(move |&node| node != one).collect();
-    NODES.into_iter().map(move |one| (one, others(one)))
-}
-
-/// So many roundtrips of a client to these nodes, or fewer if its operation ends.
-fn rounds(play: &mut Play, id: usize, most: usize, nodes: &[NodeId]) {
-    (0..most).for_each(|_| play.sim.roundtrip(id, nodes));
-}
-
-/// Plays with more and more roundtrips before the turn, until an operation is over by then.
-fn until_over(mut over: impl FnMut(usize) -> bool) {
-    let over = (0..ENOUGH).find(|&turn| over(turn));
-    assert!(over.expect("it ends") > 0, "it takes some roundtrips");
-}
-
-fn ends(play: &mut Play, id: usize, nodes: &[NodeId]) {
-    assert!(play.sim.finish(id, nodes), "client {id} does not end");
-}
+use super::{
+    FILLERS, LATE, MOVE, MOVES, MOVES_AGAIN, NODES, Play, READER, RIVAL, STUCK, apart, dies, ends,
+    rounds, until_over,
+};
 
 /// Everybody looks, and the histories are judged.
 fn judged(play: &mut Play, what: impl std::fmt::Debug) {
@@ -146,10 +125,4 @@ fn is_deleted(others: &[NodeId], lands: &[NodeId], turn: usize, looks: &[NodeId]
     play.all(&[READER, RIVAL].map(|id| (id, 0, Call::Get)), looks);
     play.is_linearizable((others, lands, turn, looks));
     over
-}
-
-/// A client dies, and what it has on its way is lost.
-fn dies(play: &mut Play, id: usize) {
-    NODES.into_iter().for_each(|node| play.sim.lose_chains(id, node));
-    play.sim.crash_client(id);
 }
