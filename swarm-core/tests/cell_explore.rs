@@ -39,8 +39,6 @@ enum Told {
     Committed,
     Lost,
     List(Vec<u64>),
-    /// Nothing it can rely on.
-    Error,
 }
 
 /// Who began, and who was told what, in this order.
@@ -90,14 +88,14 @@ impl Rivals {
         sim.spawn(client, async move {
             events.borrow_mut().push(Event::Began(client));
             let told = if client >= self.proposers {
-                list(&group, &cell(0)).await.map_or(Told::Error, |(tokens, _)| Told::List(tokens))
+                Told::List(list(&group, &cell(0)).await.expect("a majority answers").0)
             } else {
                 let view = View::of(FORMAT, 3, &words).expect("a majority agrees");
                 let change = number(client, 1);
-                match append(&group, &cell(0), &view, token, change, &[0, token]).await {
-                    Ok(Proposed::Committed(_)) => Told::Committed,
-                    Ok(Proposed::Lost { .. }) => Told::Lost,
-                    Err(_) => Told::Error,
+                let proposed = append(&group, &cell(0), &view, token, change, &[0, token]).await;
+                match proposed.expect("a majority answers") {
+                    Proposed::Committed(_) => Told::Committed,
+                    Proposed::Lost { .. } => Told::Lost,
                 }
             };
             events.borrow_mut().push(Event::Ended(client, told));
