@@ -34,6 +34,7 @@
 //! | `switch`              | taking nodes away, for tests                                     |
 //! | `create`, `destroy`   | a pool's beginning and end                                       |
 //! | `board`, `mailbox`    | who has operations under way, and what clients tell each other   |
+//! | `epochs`              | the board's words: the order in which they are touched           |
 //! | `pool`, `attachment`  | an open pool and its clients                                     |
 //! | `holder`, `census`, `evict` | the processes behind clients: who is there, ending them    |
 //! | `fabric`              | the fabric over all this                                         |
@@ -42,6 +43,8 @@
 // Loom explores chains over words of its own; files and mappings have no place there.
 #[cfg_attr(not(loom), expect(unreachable_pub, reason = "public for loom's tests alone"))]
 mod chain;
+#[cfg_attr(not(loom), expect(unreachable_pub, reason = "public for loom's tests alone"))]
+mod epochs;
 #[cfg_attr(not(loom), expect(unreachable_pub, reason = "public for loom's tests alone"))]
 mod sync;
 
@@ -103,6 +106,7 @@ pub use self::{
 #[cfg(loom)]
 pub use self::{
     chain::{FIRST_WORD, run},
+    epochs::{advance, enter, epoch, generation, leave, remain, renew},
     sync::Word,
 };
 #[cfg(not(loom))]

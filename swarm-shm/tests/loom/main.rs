@@ -11,6 +11,7 @@
 
 #![cfg(loom)]
 
+mod epochs;
 mod register;
 
 use std::cell::Cell;

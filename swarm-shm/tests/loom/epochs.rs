@@ -1,0 +1,125 @@
+//! The epoch's words: what an operation comes across is not used again before it is over.
+
+use loom::sync::Arc;
+use loom::thread;
+use swarm_core::epoch::GRACE;
+use swarm_shm::{Word, advance, enter, epoch, generation, leave, renew};
+
+use super::{Client, Node, cas, explore, read, write};
+
+/// The words of a control file: the epoch, the generation, and one for each of two clients.
+struct Control {
+    epoch: Word,
+    generation: Word,
+    clients: [Word; 2],
+}
+
+impl Control {
+    fn new() -> Arc<Self> {
+        let [epoch, generation, first, second] = [0; 4].map(Word::new);
+        Arc::new(Self { epoch, generation, clients: [first, second] })
+    }
+
+    fn advance(&self, times: u64) {
+        for _ in 0..times {
+            advance(&self.epoch, self.clients.iter(), |_| false);
+        }
+    }
+}
+
+/// A node's words: one that names an object or is 0, and the object.
+const NAME: u64 = 0;
+const OBJECT: u64 = 1;
+/// What the object is set to before it is used for something else.
+const USED_AGAIN: u64 = 9;
+
+/// An operation that goes by the name to the object.
+fn look(client: &Client, node: &Node, control: &Control) {
+    enter(&control.epoch, &control.clients[1]);
+    let [name] = client.post(node, &[read(NAME, 1)]);
+    if name != 0 {
+        let [object] = client.post(node, &[read(OBJECT, 1)]);
+        assert_ne!(object, USED_AGAIN, "it is used again under an operation that found it");
+    }
+    leave(&control.clients[1]);
+}
+
+/// A client takes the only name of an object away and retires it. Yields in which epoch.
+fn retire(client: &Client, node: &Node, control: &Control) -> u64 {
+    enter(&control.epoch, &control.clients[0]);
+    let [found] = client.post(node, &[cas(NAME, 1, 0)]);
+    assert_eq!(found, 1, "nobody else changes the name");
+    leave(&control.clients[0]);
+    epoch(&control.epoch)
+}
+
+/// The object is used again, if that was [`GRACE`] epochs ago.
+fn use_again(client: &Client, node: &Node, control: &Control, retired: u64) {
+    if epoch(&control.epoch) >= retired + GRACE {
+        let [] = client.post(node, &[write(OBJECT, &[USED_AGAIN])]);
+    }
+}
+
+fn named() -> (Node, Arc<Control>) {
+    let node = Node::new(2);
+    let [_] = Client::default().post(&node, &[cas(NAME, 0, 1)]);
+    (node, Control::new())
+}
+
+/// Two operations, one after the other: the second may begin in another epoch.
+#[test]
+fn what_an_operation_found_is_not_used_again_under_it() {
+    explore(Some(3), || {
+        let (node, control) = named();
+        let (theirs, words) = (node.clone(), Arc::clone(&control));
+        let other = thread::spawn(move || {
+            let client = Client::default();
+            let retired = retire(&client, &theirs, &words);
+            words.advance(GRACE);
+            use_again(&client, &theirs, &words, retired);
+        });
+        let client = Client::default();
+        look(&client, &node, &control);
+        look(&client, &node, &control);
+        other.join().expect("the other client");
+    });
+}
+
+/// A third client moves the epoch on, which has seen nothing of either.
+#[test]
+fn nor_if_somebody_else_moves_the_epoch_on() {
+    explore(Some(3), || {
+        let (node, control) = named();
+        let (theirs, words) = (node.clone(), Arc::clone(&control));
+        let other = thread::spawn(move || {
+            let client = Client::default();
+            let retired = retire(&client, &theirs, &words);
+            use_again(&client, &theirs, &words, retired);
+        });
+        let words = Arc::clone(&control);
+        let third = thread::spawn(move || words.advance(GRACE));
+        look(&Client::default(), &node, &control);
+        other.join().expect("the other client");
+        third.join().expect("the third client");
+    });
+}
+
+/// Who begins in a later epoch than was read behind another generation's beginning meets that one.
+#[test]
+fn who_begins_later_meets_the_generation() {
+    explore(None, || {
+        let control = Control::new();
+        let words = Arc::clone(&control);
+        let other = thread::spawn(move || {
+            words.advance(1);
+            let began = enter(&words.epoch, &words.clients[1]);
+            let met = generation(&words.generation);
+            leave(&words.clients[1]);
+            (began, met)
+        });
+        renew(&control.generation);
+        let announced = epoch(&control.epoch);
+        let (began, met) = other.join().expect("the other client");
+        assert!(began <= announced || met == 1, "it began in {began}, after {announced}");
+    });
+}
