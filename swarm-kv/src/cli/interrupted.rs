@@ -1,39 +1,41 @@
-//! What is put right when a signal ends the command: temporary directories go, and memory nodes
-//! that were taken away come back.
+//! What is put right when a signal ends the command: temporary files and directories go, and memory
+//! nodes that were taken away come back.
 //!
 //! The invariant: whatever is to be put right is on record here from before it is done until after
-//! it is undone, and nothing is done any more once a signal has been seen.
+//! it is undone, and nothing is taken away any more once a signal has been seen.
+//!
+//! A command may ask for time to end by itself, to save what it has.
 
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::nodes::Switch;
 use super::store::SwitchState;
 
 /// How often a directory is removed in which clients, who end a little later, still make files.
 const ATTEMPTS: usize = 200;
+/// How long a command that ends by itself may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Signals within this time are one: `timeout` sends its own to the process and to its group.
+const ONE_SIGNAL: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 struct Record {
-    directories: Vec<PathBuf>,
+    /// Files and directories.
+    paths: Vec<PathBuf>,
     switches: Vec<Switch>,
+    ends_by_itself: bool,
+    /// When the first signal came.
+    seen: Option<Instant>,
 }
 
 static RECORD: LazyLock<Mutex<Record>> = LazyLock::new(|| {
     // A second handler cannot come to be, and without one only what it puts right is missing.
-    let _ = ctrlc::set_handler(|| {
-        // Held until the process has ended, so that no switch is turned any more.
-        let mut record = record();
-        for switch in record.switches.drain(..) {
-            switch.set(SwitchState::Up);
-        }
-        record.directories.drain(..).for_each(|directory| remove(&directory));
-        std::process::exit(130);
-    });
+    let _ = ctrlc::set_handler(signal);
     Mutex::default()
 });
 
@@ -41,31 +43,80 @@ fn record() -> MutexGuard<'static, Record> {
     RECORD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A directory that is to go.
-pub(crate) fn made(directory: &Path) {
-    record().directories.push(directory.to_owned());
+/// What a signal does.
+fn signal() {
+    let mut record = record();
+    for switch in record.switches.drain(..) {
+        switch.set(SwitchState::Up);
+    }
+    match record.seen {
+        None if record.ends_by_itself => {
+            record.seen = Some(Instant::now());
+            thread::spawn(|| {
+                thread::sleep(PATIENCE);
+                end(self::record());
+            });
+        }
+        Some(at) if at.elapsed() < ONE_SIGNAL => {}
+        _ => end(record),
+    }
 }
 
-/// A directory that has gone, or goes by other means.
-pub(crate) fn removed(directory: &Path) {
-    record().directories.retain(|other| other != directory);
+/// Ends the process. The record is held until that has ended, so that nothing comes to be any more.
+fn end(mut record: MutexGuard<'_, Record>) -> ! {
+    record.paths.drain(..).for_each(|path| remove(&path));
+    std::process::exit(130)
+}
+
+/// From now on a signal lets the command end by itself: it looks for [`seen`]. If that takes too long,
+/// or a second signal does not wait for it, it is ended.
+pub(crate) fn ends_by_itself() {
+    record().ends_by_itself = true;
+}
+
+/// From now on a signal ends it at once, also one that was not seen until now.
+pub(crate) fn ends_at_once() {
+    let mut record = record();
+    record.ends_by_itself = false;
+    if record.seen.is_some() {
+        end(record);
+    }
+}
+
+/// Whether there was a signal.
+pub(crate) fn seen() -> bool {
+    record().seen.is_some()
+}
+
+/// A file or directory that is to go.
+pub(crate) fn made(path: &Path) {
+    record().paths.push(path.to_owned());
+}
+
+/// One that has gone, or goes by other means.
+pub(crate) fn removed(path: &Path) {
+    record().paths.retain(|other| other != path);
 }
 
 /// Turns a switch that is to be up in the end.
 pub(crate) fn turn(switch: &Switch, state: SwitchState) {
     let mut record = record();
     if state != SwitchState::Up {
+        if record.seen.is_some() {
+            return;
+        }
         record.switches.push(switch.clone());
     }
     switch.set(state);
 }
 
-/// Removes a directory, even while others make files in it.
-fn remove(directory: &Path) {
+/// Removes a file, or a directory even while others make files in it.
+fn remove(path: &Path) {
     for _ in 0..ATTEMPTS {
-        match fs::remove_dir_all(directory) {
+        let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+        match removed {
             Ok(()) => return,
-            Err(error) if error.kind() == ErrorKind::NotFound && !directory.exists() => return,
+            Err(error) if error.kind() == ErrorKind::NotFound && !path.exists() => return,
             Err(_) => thread::sleep(Duration::from_millis(1)),
         }
     }

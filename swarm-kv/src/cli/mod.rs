@@ -62,6 +62,7 @@ mod store;
 mod temporary;
 mod torture;
 mod torture_chaos;
+mod torture_file;
 mod torture_log;
 mod torture_report;
 mod torture_worker;

@@ -31,6 +31,8 @@ pub(crate) enum Failure {
         /// The line, counted from 1.
         line: Option<u64>,
     },
+    /// A signal ended it; what is told of that.
+    Interrupted(String),
     /// Nobody reads the output any more, as in `swarm export POOL | head`.
     OutputClosed,
 }
@@ -56,7 +58,9 @@ impl Failure {
     /// What is told of it; `None` if nobody is there to be told.
     pub(crate) fn message(self) -> Option<String> {
         match self {
-            Self::Usage(message) | Self::Failed(message) => Some(message),
+            Self::Usage(message) | Self::Failed(message) | Self::Interrupted(message) => {
+                Some(message)
+            }
             Self::Store { error, .. } => Some(error.to_string()),
             Self::OutputClosed => None,
         }
@@ -72,14 +76,18 @@ impl Failure {
     }
 }
 
-/// Tells the user and the shell how it went: 0 done, 1 no, 2 usage, 3 failure.
+/// Tells the user and the shell how it went: 0 done, 1 no, 2 usage, 3 failure, 130 interrupted.
 pub(crate) fn report(result: Result<Answer, Failure>, json: bool) -> ExitCode {
     let failure = match result {
         Ok(Answer::Yes) => return ExitCode::SUCCESS,
         Ok(Answer::No) => return ExitCode::from(1),
         Err(failure) => failure,
     };
-    let code = if matches!(failure, Failure::Usage(_)) { 2 } else { 3 };
+    let code = match failure {
+        Failure::Usage(_) => 2,
+        Failure::Interrupted(_) => 130,
+        _ => 3,
+    };
     let Some(message) = failure.message() else { return ExitCode::SUCCESS };
     tell(format_args!("swarm: {message}"));
     if json {

@@ -2,8 +2,6 @@
 //! linearizable.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,11 +12,13 @@ use super::args::TortureArgs;
 use super::check::judge;
 use super::check_format::History;
 use super::crew::{Crew, Shell, gone};
+use super::interrupted;
 use super::job::{Job, Message, TortureJob, monotonic_ns};
-use super::outcome::{Answer, Failure};
+use super::outcome::{Answer, Failure, tell};
 use super::store::{Error, SafeGuess, Store, Task, block_on, with_emulated};
 use super::temporary::{Site, TemporaryPool};
 use super::torture_chaos::Chaos;
+use super::torture_file::HistoryFile;
 use super::torture_log::{self, ends_full, name, take};
 use super::torture_report::{Brought, slowest, slowest_at, widest_gap};
 use super::torture_worker::{RTT_NS, key_name, read};
@@ -52,38 +52,26 @@ pub(crate) fn run(args: &TortureArgs, json: bool) -> Result<Answer, Failure> {
     // Keys that nobody else uses, so that they are absent at first.
     let run = format!("{}-{}", std::process::id(), monotonic_ns());
     let mut torture = Torture::new(args, &site, run)?;
-    // Looked at before the run, so that none is in vain, and behind what may be refused: that is to cost
-    // nobody the history of another run.
-    let file = args.history.as_deref().map(|path| {
-        let failed = |error| Failure::because(format!("cannot write {}", path.display()), error);
-        File::create(path).map_err(failed).map(|file| (path, file))
-    });
-    let file = file.transpose()?;
+    // Looked at before the run, so that none is in vain, and behind what may be refused.
+    let file = args.history.as_deref().map(HistoryFile::create).transpose()?;
+    interrupted::ends_by_itself();
+    let mut history = History::default();
     let outcome = torture.lead();
-    let (mut history, chaos) = (History::default(), torture.chaos);
-    let (freezes, nodes_gone) = (chaos.freezes, chaos.gone.clone());
-    outcome?;
-    for client in 0..torture.clients {
-        take(&mut history, &log_path(site.logs(), client), client)?;
-    }
+    let outcome = outcome.and(torture.take_logs(&mut history));
     let widest_gap_ns = widest_gap(&history);
-    let look = LastLook {
-        keys: args.keys,
-        run: &torture.run,
-        client: torture.clients,
-        delete: args.pool.is_some(),
-        history: &mut history,
-    };
-    with_emulated::<SafeGuess, _>(site.pool(), args.keys as usize, RTT_NS, look)?;
-    drop(chaos);
+    let outcome = outcome.and_then(|()| torture.look(&mut history));
     for key in 0..args.keys {
         history.keys.number(key_name(&torture.run, key));
     }
     history.operations.sort_by_key(|op| op.called);
-    if let Some((path, file)) = file {
-        history
-            .write(BufWriter::new(file))
-            .map_err(|error| Failure::because(format!("cannot write {}", path.display()), error))?;
+    if let Err(failure) = outcome {
+        return Err(torture.salvage(&history, file, failure));
+    }
+    interrupted::ends_at_once();
+    let (freezes, gone) = (torture.chaos.freezes, torture.chaos.gone.clone());
+    drop(torture.chaos);
+    if let Some(file) = file {
+        file.write(&history)?;
     }
     let brought = Brought {
         seconds: torture.ended_ns.saturating_sub(torture.started_ns) as f64 / 1e9,
@@ -92,7 +80,7 @@ pub(crate) fn run(args: &TortureArgs, json: bool) -> Result<Answer, Failure> {
         slowest_at_kills_ns: slowest_at(&history.operations, &torture.kills),
         kills: torture.kills.len() as u64,
         freezes,
-        gone: nodes_gone,
+        gone,
         full: torture.full,
         widest_gap_ns,
         verdict: judge(&history)?,
@@ -156,15 +144,26 @@ impl<'a> Torture<'a> {
         })
     }
 
-    /// Lets the clients work until the time is over and all have ended.
+    /// Lets the clients work until the time is over. All have ended when this returns.
     fn lead(&mut self) -> Result<(), Failure> {
+        let jobs = (0..self.args.clients).map(|_| self.job()).collect();
+        let mut crew = Crew::start(jobs, Shell::Process)?;
+        let outcome = self.supervise(&mut crew);
+        if outcome.is_err() {
+            for dead in crew.disband() {
+                // Whoever needs its slot is told if there is none.
+                let _ = self.site.pool().bury(dead);
+            }
+        }
+        outcome
+    }
+
+    fn supervise(&mut self, crew: &mut Crew) -> Result<(), Failure> {
         let template = "{wide_bar} {elapsed}/{msg} s";
         let style = ProgressStyle::with_template(template).expect("the template is well-formed");
         let bar = ProgressBar::new(self.args.seconds * 1000)
             .with_style(style)
             .with_message(self.args.seconds.to_string());
-        let jobs = (0..self.args.clients).map(|_| self.job()).collect();
-        let mut crew = Crew::start(jobs, Shell::Process)?;
         crew.gather(|message| matches!(message, Message::Ready))?;
         self.started_ns = crew.go()?;
         self.until_ns = self.started_ns + self.args.seconds * 1_000_000_000;
@@ -176,6 +175,10 @@ impl<'a> Torture<'a> {
         while !at_work.is_empty() {
             let now = monotonic_ns();
             bar.set_position(now.saturating_sub(self.started_ns) / 1_000_000);
+            if interrupted::seen() {
+                tell("swarm: ending; a second signal ends it at once");
+                return Err(was_interrupted());
+            }
             if now > self.until_ns + PATIENCE_NS {
                 let client = at_work[0];
                 return Err(Failure::Failed(format!("client {client} does not end")));
@@ -211,6 +214,44 @@ impl<'a> Torture<'a> {
         bar.finish_and_clear();
         Ok(())
     }
+    /// What all clients did, as far as it can be read.
+    fn take_logs(&self, history: &mut History) -> Result<(), Failure> {
+        let mut outcome = Ok(());
+        for client in 0..self.clients {
+            outcome = outcome.and(take(history, &log_path(self.site.logs(), client), client));
+        }
+        outcome
+    }
+
+    /// Gets all keys, and leaves none in somebody's pool.
+    fn look(&self, history: &mut History) -> Result<(), Failure> {
+        let look = LastLook {
+            keys: self.args.keys,
+            run: &self.run,
+            client: self.clients,
+            delete: self.args.pool.is_some(),
+            history,
+        };
+        with_emulated::<SafeGuess, _>(self.site.pool(), self.args.keys as usize, RTT_NS, look)?;
+        if interrupted::seen() { Err(was_interrupted()) } else { Ok(()) }
+    }
+
+    /// Saves the history of a run that failed, which is worth most then. Yields the failure.
+    fn salvage(&self, history: &History, file: Option<HistoryFile>, failure: Failure) -> Failure {
+        if let Some(file) = file.filter(|_| !history.operations.is_empty()) {
+            let path = file.path().display().to_string();
+            match file.write(history).map_err(Failure::message) {
+                Ok(()) => tell(format_args!("swarm: the history so far is in {path}")),
+                Err(why) => why.into_iter().for_each(|why| tell(format_args!("swarm: {why}"))),
+            }
+        }
+        // Clients in the same terminal end by the same signal, and may be missed before it is seen.
+        if interrupted::seen() { was_interrupted() } else { failure }
+    }
+}
+
+fn was_interrupted() -> Failure {
+    Failure::Interrupted("interrupted".to_owned())
 }
 
 /// Gets every key once all clients have ended.

@@ -8,6 +8,7 @@ mod interrupt;
 mod keys;
 mod kill;
 mod pools;
+mod salvage;
 mod soak;
 mod torture;
 mod transfer;
