@@ -130,7 +130,8 @@ Examples:
 
 const TORTURE_HELP: &str = "Each client is a process that gets, puts, inserts, updates and \
 deletes as fast as it can; every value is written once. Every call is on record before it is made, \
-every answer as soon as it is there, so that what a killed client did is known as far as it can be.
+every answer as soon as it is there, so that what a killed client did is known as far as it can be. \
+A run that fails or is interrupted saves its history, too, and takes its keys out of the pool.
 
 Exit status: 0 linearizable, 1 not, 2 wrong usage, 3 failure, 130 interrupted (Ctrl-C).
 

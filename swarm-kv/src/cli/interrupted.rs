@@ -14,6 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::nodes::Switch;
+use super::outcome::tell;
 use super::store::SwitchState;
 
 /// How often a directory is removed in which clients, who end a little later, still make files.
@@ -29,6 +30,8 @@ struct Record {
     paths: Vec<PathBuf>,
     switches: Vec<Switch>,
     ends_by_itself: bool,
+    /// What is told if a command did not end by itself in time.
+    last_words: Option<String>,
     /// When the first signal came.
     seen: Option<Instant>,
 }
@@ -64,20 +67,24 @@ fn signal() {
 
 /// Ends the process. The record is held until that has ended, so that nothing comes to be any more.
 fn end(mut record: MutexGuard<'_, Record>) -> ! {
+    record.last_words.take().into_iter().for_each(tell);
     record.paths.drain(..).for_each(|path| remove(&path));
     std::process::exit(130)
 }
 
-/// From now on a signal lets the command end by itself: it looks for [`seen`]. If that takes too long,
-/// or a second signal does not wait for it, it is ended.
-pub(crate) fn ends_by_itself() {
-    record().ends_by_itself = true;
+/// From now on a signal lets the command end by itself: it looks for [`seen`]. `last_words` are told
+/// if that takes too long, or a second signal does not wait for it.
+pub(crate) fn ends_by_itself(last_words: Option<String>) {
+    let mut record = record();
+    record.ends_by_itself = true;
+    record.last_words = last_words;
 }
 
 /// From now on a signal ends it at once, also one that was not seen until now.
 pub(crate) fn ends_at_once() {
     let mut record = record();
     record.ends_by_itself = false;
+    record.last_words = None;
     if record.seen.is_some() {
         end(record);
     }

@@ -63,6 +63,7 @@ mod temporary;
 mod torture;
 mod torture_chaos;
 mod torture_file;
+mod torture_keys;
 mod torture_log;
 mod torture_report;
 mod torture_worker;

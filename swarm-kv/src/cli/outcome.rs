@@ -55,6 +55,17 @@ impl Failure {
         })
     }
 
+    /// The same, and what else there is to know.
+    pub(crate) fn and(self, more: &str) -> Self {
+        match self {
+            Self::Usage(message) => Self::Usage(format!("{message} ({more})")),
+            Self::Failed(message) => Self::Failed(format!("{message} ({more})")),
+            Self::Interrupted(message) => Self::Interrupted(format!("{message} ({more})")),
+            Self::Store { error, .. } => Self::Failed(format!("{error} ({more})")),
+            Self::OutputClosed => Self::OutputClosed,
+        }
+    }
+
     /// What is told of it; `None` if nobody is there to be told.
     pub(crate) fn message(self) -> Option<String> {
         match self {

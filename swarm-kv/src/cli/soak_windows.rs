@@ -16,7 +16,7 @@ use super::check_format::History;
 use super::job::new_histogram;
 use super::outcome::Failure;
 use super::store::{Pool, SafeGuess, with_emulated};
-use super::torture::LastLook;
+use super::torture_keys::LastLook;
 use super::torture_log::take;
 use super::torture_worker::{RTT_NS, key_name};
 

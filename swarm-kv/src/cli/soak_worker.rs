@@ -14,7 +14,8 @@ use super::demo_worker::TELL_EVERY_NS;
 use super::job::{Message, Report, SoakJob, SoakTally, monotonic_ns};
 use super::outcome::Failure;
 use super::soak_windows::{HOT_KEYS, log_path, run_of, window_at};
-use super::store::{Error, SafeGuess, Store, Task, block_on, open_pool, with_emulated};
+use super::store::{Error, SafeGuess, Store, Task, open_pool, with_emulated};
+use super::torture_keys::is_deleted;
 use super::torture_log::{Log, MIXED, Tag, Told};
 use super::torture_worker::{Hand, MAX_ERRORS, NICE, RTT_NS, key_name, pick};
 use super::worker::Lead;
@@ -152,11 +153,8 @@ impl Task for Clear<'_> {
             (0..HOT_KEYS).map(move |key| key_name(&run, key))
         });
         for name in lasting.chain(hot) {
-            match block_on(store.delete(name.as_bytes())) {
-                // A delete takes a buffer, too: a full pool keeps the keys.
-                Ok(()) | Err(Error::Full { .. } | Error::Unsettled { .. }) => {}
-                Err(error) => return Err(error.into()),
-            }
+            // A full pool keeps it.
+            is_deleted(store, &name)?;
         }
         Ok(())
     }

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use swarm_core::history::{Answer as Told, Call, Operation};
 
 use super::args::TortureArgs;
 use super::check::judge;
@@ -15,13 +14,14 @@ use super::crew::{Crew, Shell, gone};
 use super::interrupted;
 use super::job::{Job, Message, TortureJob, monotonic_ns};
 use super::outcome::{Answer, Failure, tell};
-use super::store::{Error, SafeGuess, Store, Task, block_on, with_emulated};
+use super::store::{SafeGuess, with_client, with_emulated};
 use super::temporary::{Site, TemporaryPool};
 use super::torture_chaos::Chaos;
 use super::torture_file::HistoryFile;
-use super::torture_log::{self, ends_full, name, take};
+use super::torture_keys::{Clear, LastLook, left_in};
+use super::torture_log::{ends_full, take};
 use super::torture_report::{Brought, slowest, slowest_at, widest_gap};
-use super::torture_worker::{RTT_NS, key_name, read};
+use super::torture_worker::{RTT_NS, key_name};
 
 /// Bytes of each node of a temporary pool for each second: about twice what two cores write.
 const BYTES_A_SECOND: u64 = 64 << 20;
@@ -54,7 +54,9 @@ pub(crate) fn run(args: &TortureArgs, json: bool) -> Result<Answer, Failure> {
     let mut torture = Torture::new(args, &site, run)?;
     // Looked at before the run, so that none is in vain, and behind what may be refused.
     let file = args.history.as_deref().map(HistoryFile::create).transpose()?;
-    interrupted::ends_by_itself();
+    interrupted::ends_by_itself(
+        args.pool.is_some().then(|| format!("swarm: interrupted ({})", torture.keys_left())),
+    );
     let mut history = History::default();
     let outcome = torture.lead();
     let outcome = outcome.and(torture.take_logs(&mut history));
@@ -232,12 +234,23 @@ impl<'a> Torture<'a> {
             delete: self.args.pool.is_some(),
             history,
         };
-        with_emulated::<SafeGuess, _>(self.site.pool(), self.args.keys as usize, RTT_NS, look)?;
+        let left =
+            with_emulated::<SafeGuess, _>(self.site.pool(), self.args.keys as usize, RTT_NS, look)?;
+        if left > 0 {
+            tell(format_args!("swarm: the pool is full: {}", self.keys_left()));
+        }
         if interrupted::seen() { Err(was_interrupted()) } else { Ok(()) }
     }
 
-    /// Saves the history of a run that failed, which is worth most then. Yields the failure.
-    fn salvage(&self, history: &History, file: Option<HistoryFile>, failure: Failure) -> Failure {
+    /// Saves the history of a run that failed, which is worth most then, and takes the keys out of
+    /// somebody's pool. Yields the failure, and what is left to do.
+    fn salvage(
+        &mut self,
+        history: &History,
+        file: Option<HistoryFile>,
+        failure: Failure,
+    ) -> Failure {
+        // First: what follows asks the pool, which may be what failed.
         if let Some(file) = file.filter(|_| !history.operations.is_empty()) {
             let path = file.path().display().to_string();
             match file.write(history).map_err(Failure::message) {
@@ -245,56 +258,30 @@ impl<'a> Torture<'a> {
                 Err(why) => why.into_iter().for_each(|why| tell(format_args!("swarm: {why}"))),
             }
         }
+        let more = if self.args.pool.is_some() { self.clear() } else { None };
         // Clients in the same terminal end by the same signal, and may be missed before it is seen.
-        if interrupted::seen() { was_interrupted() } else { failure }
+        let failure = if interrupted::seen() { was_interrupted() } else { failure };
+        more.into_iter().fold(failure, |failure, more| failure.and(&more))
+    }
+
+    /// Deletes the keys. Says so if some stay.
+    fn clear(&mut self) -> Option<String> {
+        self.chaos.give_back();
+        match with_client(self.site.pool(), Clear { keys: self.args.keys, run: &self.run }) {
+            Ok(0) => None,
+            Ok(_) => Some(format!("the pool is full: {}", self.keys_left())),
+            Err(failure) => {
+                let why = failure.message().unwrap_or_default();
+                Some(format!("its keys could not be deleted: {why}; {}", self.keys_left()))
+            }
+        }
+    }
+
+    fn keys_left(&self) -> String {
+        left_in(&self.site.path(), &self.run)
     }
 }
 
 fn was_interrupted() -> Failure {
     Failure::Interrupted("interrupted".to_owned())
-}
-
-/// Gets every key once all clients have ended.
-pub(crate) struct LastLook<'a> {
-    pub(crate) keys: u32,
-    pub(crate) run: &'a str,
-    pub(crate) client: u32,
-    /// Whether to leave none.
-    pub(crate) delete: bool,
-    pub(crate) history: &'a mut History,
-}
-
-impl Task for LastLook<'_> {
-    type Output = ();
-
-    fn run<S: Store>(self, store: &S) -> Result<(), Failure> {
-        let mut room = Vec::new();
-        for key in 0..self.keys {
-            let name_of_key = key_name(self.run, key);
-            let called = monotonic_ns();
-            let told =
-                block_on(store.get(name_of_key.as_bytes(), |value| read(key, value, &mut room)))?;
-            let at = monotonic_ns();
-            let told = match told {
-                torture_log::Told::Value(tag) => Some(name(self.history, tag)),
-                torture_log::Told::Damaged => Some(self.history.values.number("damaged".into())),
-                _ => None,
-            };
-            self.history.operations.push(Operation {
-                key: u64::from(key),
-                client: self.client as usize,
-                call: Call::Get,
-                called,
-                answered: Some((at, Told::Value(told))),
-            });
-            if self.delete {
-                match block_on(store.delete(name_of_key.as_bytes())) {
-                    // A delete takes a buffer, too: a full pool keeps the keys.
-                    Ok(()) | Err(Error::Full { .. } | Error::Unsettled { .. }) => {}
-                    Err(error) => return Err(error.into()),
-                }
-            }
-        }
-        Ok(())
-    }
 }

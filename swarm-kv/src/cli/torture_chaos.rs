@@ -146,18 +146,23 @@ impl<'p> Chaos<'p> {
         }
     }
 
+    /// The pool gets its nodes back.
+    pub(crate) fn give_back(&mut self) {
+        self.thaw();
+        for &node in &self.gone {
+            self.switch(node, SwitchState::Up);
+        }
+    }
+
     fn switch(&self, node: u8, state: SwitchState) {
         interrupted::turn(&self.switches[usize::from(node)], state);
     }
 }
 
 impl Drop for Chaos<'_> {
-    /// The pool may be somebody's: it gets its nodes back.
+    /// The pool may be somebody's.
     fn drop(&mut self) {
-        self.thaw();
-        for &node in &self.gone {
-            self.switch(node, SwitchState::Up);
-        }
+        self.give_back();
     }
 }
 

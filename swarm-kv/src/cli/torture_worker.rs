@@ -1,6 +1,7 @@
 //! A client of torture: one operation after the other on hot keys, until the time is over, the pool
 //! is full, or it is killed.
 
+use std::fmt::Display;
 use std::io;
 use std::thread;
 use std::time::Duration;
@@ -24,7 +25,7 @@ pub(crate) const NICE: i32 = 5;
 pub(crate) const MAX_ERRORS: u32 = 50;
 
 /// A key's name.
-pub(crate) fn key_name(run: &str, key: u32) -> String {
+pub(crate) fn key_name(run: &str, key: impl Display) -> String {
     format!("torture-{run}-{key}")
 }
 

@@ -1,4 +1,4 @@
-//! Torture that fails or is interrupted saves its history.
+//! Torture that fails or is interrupted saves its history, and takes its keys with it.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
@@ -142,4 +142,43 @@ fn a_link_is_followed_and_a_pipe_is_written_to() {
     let again = check.wait_with_output().expect("it ends").stdout;
     let again: serde_json::Value = serde_json::from_slice(&again).expect("it is JSON");
     assert_eq!(again["operations"], said["operations"]);
+}
+
+/// They had stayed in somebody's pool, and nobody was told.
+#[test]
+fn no_key_of_a_run_that_did_not_end_well_stays() {
+    let pool = TestPool::create();
+    assert_eq!(pool.status("put", &["mine", "value"]), 0);
+    let torture = start(&pool, None);
+    wait_for_records(&torture);
+    end_by_a_kill(torture);
+    assert_eq!(pool.output("export", &[]), b"mine\tvalue\n");
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let torture = start(&pool, None);
+        wait_for_records(&torture);
+        kill_process(Pid::from_child(&torture), signal).expect("it runs");
+        let output = torture.wait_with_output().expect("it ends");
+        assert_eq!(output.status.code(), Some(130));
+        assert_eq!(pool.output("export", &[]), b"mine\tvalue\n");
+    }
+}
+
+/// The pool is out of reach while torture ends: it says which keys stay, and how they are removed.
+#[test]
+fn keys_that_cannot_be_deleted_are_told() {
+    let pool = TestPool::create();
+    assert_eq!(pool.status("put", &["mine", "value"]), 0);
+    let torture = start(&pool, None);
+    wait_for_records(&torture);
+    fs::rename(pool.path(), pool.file("away")).expect("it is ours");
+    let (_, told) = end_by_a_kill(torture);
+    fs::rename(pool.file("away"), pool.path()).expect("it is ours");
+    assert!(told.contains("keys that begin with torture-"), "{told}");
+    assert_ne!(pool.output("export", &[]), b"mine\tvalue\n");
+    let command = told.split('`').nth(1).expect("it is said how");
+    let swarm = Path::new(env!("CARGO_BIN_EXE_swarm")).parent().expect("it is in a directory");
+    let path = format!("{}:{}", swarm.display(), std::env::var("PATH").unwrap_or_default());
+    let removed = Command::new("sh").args(["-c", command]).env("PATH", path).status();
+    assert!(removed.expect("there is a shell").success(), "{command}");
+    assert_eq!(pool.output("export", &[]), b"mine\tvalue\n");
 }

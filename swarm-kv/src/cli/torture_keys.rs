@@ -1,0 +1,92 @@
+//! The keys of torture after the run: what they hold, and that none stays in somebody's pool.
+
+use std::path::Path;
+
+use swarm_core::history::{Answer as Told, Call, Operation};
+
+use super::check_format::History;
+use super::job::monotonic_ns;
+use super::outcome::Failure;
+use super::store::{Error, Store, Task, block_on};
+use super::torture_log::{self, name};
+use super::torture_worker::{key_name, read};
+
+/// Gets every key once all clients have ended. Yields how many stay that were to go.
+pub(crate) struct LastLook<'a> {
+    pub(crate) keys: u32,
+    pub(crate) run: &'a str,
+    pub(crate) client: u32,
+    /// Whether to leave none.
+    pub(crate) delete: bool,
+    pub(crate) history: &'a mut History,
+}
+
+impl Task for LastLook<'_> {
+    type Output = u32;
+
+    fn run<S: Store>(self, store: &S) -> Result<u32, Failure> {
+        let mut room = Vec::new();
+        let mut left = 0;
+        for key in 0..self.keys {
+            let name_of_key = key_name(self.run, key);
+            let called = monotonic_ns();
+            let told =
+                block_on(store.get(name_of_key.as_bytes(), |value| read(key, value, &mut room)))?;
+            let at = monotonic_ns();
+            let told = match told {
+                torture_log::Told::Value(tag) => Some(name(self.history, tag)),
+                torture_log::Told::Damaged => Some(self.history.values.number("damaged".into())),
+                _ => None,
+            };
+            self.history.operations.push(Operation {
+                key: u64::from(key),
+                client: self.client as usize,
+                call: Call::Get,
+                called,
+                answered: Some((at, Told::Value(told))),
+            });
+            if self.delete && !is_deleted(store, &name_of_key)? {
+                left += 1;
+            }
+        }
+        Ok(left)
+    }
+}
+
+/// Deletes every key. Yields how many stay.
+pub(crate) struct Clear<'a> {
+    pub(crate) keys: u32,
+    pub(crate) run: &'a str,
+}
+
+impl Task for Clear<'_> {
+    type Output = u32;
+
+    fn run<S: Store>(self, store: &S) -> Result<u32, Failure> {
+        let mut left = 0;
+        for key in 0..self.keys {
+            if !is_deleted(store, &key_name(self.run, key))? {
+                left += 1;
+            }
+        }
+        Ok(left)
+    }
+}
+
+/// Deletes a key. A delete takes a buffer, too: a full pool keeps the key.
+pub(crate) fn is_deleted<S: Store>(store: &S, key: &str) -> Result<bool, Error> {
+    match block_on(store.delete(key.as_bytes())) {
+        Ok(()) => Ok(true),
+        Err(Error::Full { .. } | Error::Unsettled { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// What is said of keys that stay in somebody's pool.
+pub(crate) fn left_in(pool: &Path, run: &str) -> String {
+    let (pool, prefix) = (pool.display(), key_name(run, ""));
+    format!(
+        "keys that begin with {prefix} may still be in {pool}; remove them with \
+         `swarm export '{pool}' | grep -ao '^{prefix}[0-9]*' | xargs -rn 1 swarm delete '{pool}'`"
+    )
+}
