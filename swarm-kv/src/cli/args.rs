@@ -157,9 +157,9 @@ Examples:
   swarm soak /dev/shm/pool --minutes 60 --clients 8 --json";
 
 const CHECK_HELP: &str = "A line is a JSON object: client, op (get, put, insert, update, delete), \
-key, value (string or null), call_ns, return_ns (null if it never returned), outcome (ok, absent, \
-exists, unknown), read (string or null). All are there, and no others. Times are of one clock. Keys \
-are absent at first.
+key, value (string; null of get and delete), call_ns, return_ns (null if it never returned), outcome \
+(ok, absent, exists, unknown), read (string of a get that is ok, else null). All are there, and no \
+others. Times are of one clock. Keys are absent at first.
 
 Exit status: 0 linearizable; 1 not, with a small window that shows it; 2 wrong usage; 3 no verdict: \
 FILE cannot be read, holds no operation or a line that is none, or is too hard to judge.";

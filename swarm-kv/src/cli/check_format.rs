@@ -201,8 +201,11 @@ impl History {
     fn take(&mut self, line: Line) -> Result<(), String> {
         let Line { client, op, key, value, call_ns, return_ns, outcome, read } = line;
         let client = usize::try_from(client).map_err(|_| "client is too large a number")?;
+        if value.is_some() && matches!(op, Op::Get | Op::Delete) {
+            return Err(format!("{} has a value, and writes none", op.name()));
+        }
         let answer = match (op, outcome, read) {
-            (_, Outcome::Unknown, _) => None,
+            (_, Outcome::Unknown, None) => None,
             (Op::Get, Outcome::Ok, Some(read)) => Some(Answer::Value(Some(self.value(read)))),
             (Op::Get, Outcome::Ok, None) => {
                 return Err("a get that is ok tells what it read; of no key it is absent".into());
@@ -304,6 +307,17 @@ mod tests {
             (&GOOD.replace(":9", ":null"), "never returned"),
             (&GOOD.replace("\"v\"", "null"), "what it read"),
             (&GOOD.replace("\"ok\"", "\"exists\""), "only a get"),
+            (&GOOD.replace("\"ok\"", "\"absent\""), "only a get"),
+            (&GOOD.replace("\"ok\"", "\"unknown\""), "only a get"),
+            (&GOOD.replace("get", "put").replace("ok", "unknown"), "only a get"),
+            (&GOOD.replace("\"value\":null", "\"value\":\"w\""), "get has a value"),
+            (
+                &GOOD
+                    .replace("get", "delete")
+                    .replace("\"value\":null", "\"value\":\"w\"")
+                    .replace("\"v\"", "null"),
+                "delete has a value",
+            ),
             (&GOOD.replace("get", "put"), "only a get"),
             (&GOOD.replace("get", "put").replace("\"v\"", "null"), "has no value"),
             (

@@ -203,6 +203,34 @@ fn what_is_no_history_is_refused() {
     assert_eq!(missing.expect("the command line can be run").status.code(), Some(3));
 }
 
+/// Fields that contradict the rest of their line were passed over, and with them what had gone wrong where
+/// it was written.
+#[test]
+fn fields_that_contradict_the_others_are_refused() {
+    let good = line(1, "put", Some("a"), (1, 2), "ok");
+    let with_read = |line: String| {
+        let mut line: Value = serde_json::from_str(&line).expect("it is JSON");
+        line["read"] = json!("a");
+        format!("{line}\n")
+    };
+    for (bad, why) in [
+        (line(1, "get", Some("a"), (3, 4), "a"), "get has a value"),
+        (line(1, "get", Some("a"), (3, 4), "absent"), "get has a value"),
+        (line(1, "get", Some("a"), (3, 4), "unknown"), "get has a value"),
+        (line(1, "delete", Some("a"), (3, 4), "ok"), "delete has a value"),
+        (line(1, "delete", Some("a"), (3, 4), "unknown"), "delete has a value"),
+        (line(1, "put", Some("b"), (3, 4), "a"), "only a get that is ok reads"),
+        (with_read(line(1, "insert", Some("b"), (3, 4), "exists")), "only a get that is ok reads"),
+        (with_read(line(1, "get", None, (3, 4), "absent")), "only a get that is ok reads"),
+        (with_read(line(1, "get", None, (3, 4), "unknown")), "only a get that is ok reads"),
+        (with_read(line(1, "put", Some("b"), (3, 4), "unknown")), "only a get that is ok reads"),
+    ] {
+        let (status, said) = check(&format!("{good}{bad}{good}"), &[]);
+        assert_eq!(status, 3, "{bad}: {said}");
+        assert!(said.contains("line 2") && said.contains(why), "{bad}: {said}");
+    }
+}
+
 /// A history that was lost is an empty file, and was called linearizable: true of nothing, and of no use.
 #[test]
 fn a_history_that_holds_nothing_is_no_verdict() {
