@@ -102,8 +102,12 @@ impl Brought {
         say(format_args!("  slowest         {slowest}{felt}"))?;
         say(format_args!("  clients         {}, killed {}", self.clients, self.kills))?;
         let gone: Vec<_> = self.gone.iter().map(u8::to_string).collect();
-        let gone = if gone.is_empty() { "none".to_owned() } else { gone.join(", ") };
-        say(format_args!("  nodes           freezes {}, gone for good {gone}", self.freezes))?;
+        let gone = match gone.as_slice() {
+            [] => "none".to_owned(),
+            [node] => format!("node {node}"),
+            nodes => format!("nodes {}", nodes.join(", ")),
+        };
+        say(format_args!("  nodes           freezes {}, gone for good: {gone}", self.freezes))?;
         if self.full {
             say("  the pool was full before the time was over; what was done until then counts")?;
         }

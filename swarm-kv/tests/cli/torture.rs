@@ -78,6 +78,19 @@ fn doctored(file: &Path) {
     assert!(said["window"]["operations"].as_array().map(Vec::len) < Some(40), "{said}");
 }
 
+/// It read `gone for good 2`: two of them, or the third?
+#[test]
+fn a_node_that_is_gone_is_called_by_its_number() {
+    let args = ["torture", "--seconds", "1", "--clients", "1", "--kill-node", "--seed", "7"];
+    let output = swarm(&args).output().expect("the command line can be run");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let node = said.split("gone for good: node ").nth(1).and_then(|rest| rest.lines().next());
+    assert!(["0", "1", "2"].map(Some).contains(&node), "{said}");
+    let output = swarm(&args[..5]).output().expect("the command line can be run");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("gone for good: none\n"), "{said}");
+}
+
 #[test]
 fn a_pool_that_is_there_is_left_as_it_was() {
     let pool = TestPool::create();
