@@ -175,12 +175,13 @@ share() {
 }
 
 # Whether so few schedules show what patch $1 breaks that this budget is too small for it, or its checks
-# take a build of their own, which costs as much as twenty other patches.
+# take a build of their own, which costs as much as twenty other patches, or libraries that are not there.
 is_rare() {
     local schedules crate test
     schedules=$(field schedules "$1")
     read -r crate test _ < <(field "caught by" "$1")
-    [[ $crate == shm || $crate == kv-long ]] && ((usual <= 20000)) && return
+    [[ $crate == shm || $crate == rdma || $crate == kv-long ]] && ((usual <= 20000)) && return
+    [[ $crate == rdma ]] && ! pkg-config --exists libibverbs librdmacm && return
     [[ -n "$schedules" ]] && ((schedules > 4 * $(budget "$crate" "$test")))
 }
 
@@ -190,7 +191,7 @@ chosen() {
     local patch name
     for patch in $(grep -l "^+++ b/swarm-core" swarm-kv/tests/mutations/*.patch) \
         $(grep -L "^+++ b/swarm-core" swarm-kv/tests/mutations/*.patch) \
-        swarm-core/tests/mutations/*.patch swarm-shm/tests/mutations/*.patch; do
+        swarm-{core,shm,rdma}/tests/mutations/*.patch; do
         name=$(basename "$patch" .patch)
         if [[ $# -eq 0 ]] && is_rare "$patch"; then
             echo "left to a larger budget, or to be named: $name" >&2
