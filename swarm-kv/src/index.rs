@@ -307,7 +307,54 @@ impl Index {
 
 #[cfg(test)]
 mod tests {
+    use swarm_core::clock::Clock;
+    use swarm_core::fabric::NodeId;
+    use swarm_core::group::Session;
+    use swarm_core::loopback::Loopback;
+    use swarm_core::words::Incarnation;
+
     use super::*;
+    use crate::blocking::block_on;
+    use crate::client::{Client, Options};
+
+    struct Still;
+
+    impl Clock for Still {
+        fn now(&self) -> u64 {
+            0
+        }
+    }
+
+    /// Words of a bucket's cell.
+    const WORDS: usize = 32;
+
+    /// A bucket that was copied to another's place is whole, and not that one: what it does not list may be
+    /// there all the same.
+    #[test]
+    fn a_bucket_in_anothers_place_is_damaged() {
+        let geometry = Geometry::new(1, 4 << 20, 2, 1).expect("geometry");
+        let nodes = Loopback::new(1, 4 << 17);
+        let client = |slot: usize| {
+            let session = Session { client: slot, incarnation: Incarnation(slot as u64 + 1) };
+            Client::<_, _>::new(nodes.clone(), Still, geometry, session, Options::default())
+        };
+        let (writer, reader) = (client(0), client(1));
+        let at = |key: &[u8]| {
+            let hash = writer.check(key, &[]).expect("a key");
+            writer.index.root(hash).0.at(NodeId(0), 1)
+        };
+        let others = (0..100_u8).map(|number| [number]);
+        let (key, other) = (*b"key", others.into_iter().find(|other| at(other) != at(b"key")));
+        let other = other.expect("there are many buckets");
+        assert_eq!(block_on(writer.insert(&key, b"value")), Ok(true));
+        assert!(block_on(reader.get(&other)).expect("an empty bucket").is_none());
+        for word in 0..WORDS {
+            let copy = nodes.word(NodeId(0), at(&key).plus(word));
+            nodes.set_word(NodeId(0), at(&other).plus(word), copy);
+        }
+        let told = block_on(reader.get(&other)).map(drop);
+        assert_eq!(told, Err(Error::Damaged.into()));
+    }
 
     #[test]
     fn bits_and_prefixes_of_a_hash() {
