@@ -73,8 +73,10 @@ fn a_stopped_client_is_shown_with_what_it_holds_up_and_can_be_evicted() {
     let client = shm::open(&pool, shm_options()).expect("a slot");
     let client = client.blocking();
     client.put(b"key", b"value").expect("a put");
-    let _at_work = AtWork::start(&made);
+    let at_work = AtWork::start(&made);
     let stopped = stop_at_work(&pool);
+    // Or it would take the slot to clear up behind its client.
+    signal(at_work.0.id(), Signal::STOP);
     let since = stopped.since.expect("it is in the middle of something");
     for round in 0..1000_u64 {
         client.put(b"key", &round.to_le_bytes()).expect("there is memory");
