@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The long version of what .ci/run checks in a few minutes: all schedules, mutations, fuzzing.
 #
-#   ci/prove.sh [MILLIONS]      random schedules in all, in millions (10: about an hour and a half on two cores)
+#   ci/prove.sh [MILLIONS]      random schedules in all, in millions (10: about two hours on two cores)
 #   SWARM_FIRST=N ci/prove.sh   from schedule N on, so that another run plays others
 #   SWARM_REHEARSE=1 ci/prove.sh   every part with next to nothing to do, to see that all of it works
 set -euo pipefail

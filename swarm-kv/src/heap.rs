@@ -316,7 +316,7 @@ impl Heap {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use swarm_core::epoch::Board;
     use swarm_core::group::Session;
     use swarm_core::loopback::Loopback;
@@ -325,7 +325,7 @@ mod tests {
     use super::*;
     use crate::blocking::block_on;
 
-    pub(super) struct Still;
+    pub(crate) struct Still;
 
     impl Clock for Still {
         fn now(&self) -> u64 {

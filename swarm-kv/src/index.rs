@@ -307,26 +307,15 @@ impl Index {
 
 #[cfg(test)]
 mod tests {
-    use swarm_core::clock::Clock;
     use swarm_core::fabric::NodeId;
     use swarm_core::group::Session;
     use swarm_core::loopback::Loopback;
-    use swarm_core::words::Incarnation;
+    use swarm_core::words::{GRANULE_WORDS, Incarnation};
 
     use super::*;
     use crate::blocking::block_on;
     use crate::client::{Client, Options};
-
-    struct Still;
-
-    impl Clock for Still {
-        fn now(&self) -> u64 {
-            0
-        }
-    }
-
-    /// Words of a bucket's cell.
-    const WORDS: usize = 32;
+    use crate::heap::tests::Still;
 
     /// A bucket that was copied to another's place is whole, and not that one: what it does not list may be
     /// there all the same.
@@ -348,7 +337,8 @@ mod tests {
         let other = other.expect("there are many buckets");
         assert_eq!(block_on(writer.insert(&key, b"value")), Ok(true));
         assert!(block_on(reader.get(&other)).expect("an empty bucket").is_none());
-        for word in 0..WORDS {
+        let [first, second] = [0, 1].map(|index| geometry.bucket_cell(index).pointer.0);
+        for word in 0..(second - first) as usize * GRANULE_WORDS {
             let copy = nodes.word(NodeId(0), at(&key).plus(word));
             nodes.set_word(NodeId(0), at(&other).plus(word), copy);
         }

@@ -15,7 +15,7 @@ use super::job::{Message, Report, SoakJob, SoakTally, monotonic_ns};
 use super::outcome::Failure;
 use super::soak_windows::{HOT_KEYS, log_path, run_of, window_at};
 use super::store::{Error, SafeGuess, Store, Task, open_pool, with_emulated};
-use super::torture_keys::is_deleted;
+use super::torture_keys::try_delete;
 use super::torture_log::{Log, MIXED, Tag, Told};
 use super::torture_worker::{Hand, MAX_ERRORS, NICE, RTT_NS, key_name, pick};
 use super::worker::Lead;
@@ -154,7 +154,7 @@ impl Task for Clear<'_> {
         });
         for name in lasting.chain(hot) {
             // A full pool keeps it.
-            is_deleted(store, &name)?;
+            try_delete(store, &name)?;
         }
         Ok(())
     }

@@ -216,6 +216,7 @@ impl<'a> Torture<'a> {
         bar.finish_and_clear();
         Ok(())
     }
+
     /// What all clients did, as far as it can be read.
     fn take_logs(&self, history: &mut History) -> Result<(), Failure> {
         let mut outcome = Ok(());

@@ -45,7 +45,7 @@ impl Task for LastLook<'_> {
                 called,
                 answered: Some((at, Told::Value(told))),
             });
-            if self.delete && !is_deleted(store, &name_of_key)? {
+            if self.delete && !try_delete(store, &name_of_key)? {
                 left += 1;
             }
         }
@@ -65,7 +65,7 @@ impl Task for Clear<'_> {
     fn run<S: Store>(self, store: &S) -> Result<u32, Failure> {
         let mut left = 0;
         for key in 0..self.keys {
-            if !is_deleted(store, &key_name(self.run, key))? {
+            if !try_delete(store, &key_name(self.run, key))? {
                 left += 1;
             }
         }
@@ -73,8 +73,8 @@ impl Task for Clear<'_> {
     }
 }
 
-/// Deletes a key. A delete takes a buffer, too: a full pool keeps the key.
-pub(crate) fn is_deleted<S: Store>(store: &S, key: &str) -> Result<bool, Error> {
+/// Deletes a key. False if it stays: a delete takes a buffer, too, and a full pool has none.
+pub(crate) fn try_delete<S: Store>(store: &S, key: &str) -> Result<bool, Error> {
     match block_on(store.delete(key.as_bytes())) {
         Ok(()) => Ok(true),
         Err(Error::Full { .. } | Error::Unsettled { .. }) => Ok(false),

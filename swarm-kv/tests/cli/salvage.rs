@@ -65,6 +65,14 @@ fn beside(pool: &TestPool) -> Vec<String> {
     names.filter(|name| name.contains("history")).collect()
 }
 
+/// The history is whole, and lies where it was to.
+fn is_saved(pool: &TestPool, file: &Path) {
+    let said = json(&["check", &file.to_string_lossy(), "--json"]);
+    assert_eq!(said["linearizable"], true, "{said}");
+    assert!(said["operations"].as_u64() > Some(1000), "{said}");
+    assert_eq!(beside(pool), ["history"]);
+}
+
 /// What was logged until then is the evidence of what went wrong: it had gone with the logs, and left an
 /// empty file.
 #[test]
@@ -77,10 +85,7 @@ fn the_history_of_a_run_that_failed_is_saved() {
     assert_eq!(fs::read(&file).expect("it is there"), EARLIER);
     let (_, told) = end_by_a_kill(torture);
     assert!(told.contains("the history so far is in"), "{told}");
-    let said = json(&["check", &file.to_string_lossy(), "--json"]);
-    assert_eq!(said["linearizable"], true, "{said}");
-    assert!(said["operations"].as_u64() > Some(1000), "{said}");
-    assert_eq!(beside(&pool), ["history"]);
+    is_saved(&pool, &file);
 }
 
 #[test]
@@ -94,10 +99,7 @@ fn the_history_of_a_run_that_was_interrupted_is_saved() {
         kill_process(Pid::from_child(&torture), signal).expect("it runs");
         let output = torture.wait_with_output().expect("it ends");
         assert_eq!(output.status.code(), Some(130));
-        let said = json(&["check", &file.to_string_lossy(), "--json"]);
-        assert_eq!(said["linearizable"], true, "{said}");
-        assert!(said["operations"].as_u64() > Some(1000), "{said}");
-        assert_eq!(beside(&pool), ["history"]);
+        is_saved(&pool, &file);
     }
 }
 

@@ -10,8 +10,8 @@ use swarm_kv::Error;
 
 use super::store_sim_common::{GaveUp, key};
 use super::{
-    ENOUGH, LATE, MOVE, MOVES, MOVES_AGAIN, NODES, Play, READER, RIVAL, STUCK, WARM, apart, dies,
-    ends, geometry, rounds, until_over,
+    LATE, MOVE, MOVES, MOVES_AGAIN, NODES, Play, READER, RIVAL, STUCK, WARM, apart, dies, ends,
+    geometry, rounds, until_over,
 };
 
 /// Bytes of a chunk.
@@ -64,15 +64,15 @@ fn is_met_on_the_move(call: Call, one: NodeId, turn: usize) -> (bool, bool) {
     play.sim.take_all(STUCK, one);
     play.all(&[(READER, 0, Call::Get), (RIVAL, 0, Call::Update(9))], &NODES);
     play.begin(MOVE);
-    (0..turn).for_each(|_| play.sim.roundtrip(MOVES, &NODES));
+    rounds(&mut play, MOVES, turn, &NODES);
     let over = play.sim.tasks(MOVES) == 0;
-    assert!(play.sim.finish(STUCK, &NODES), "it does not end");
+    ends(&mut play, STUCK, &NODES);
     let unsettled = match answer.get() {
         Some(Ok(())) => false,
         Some(Err(GaveUp::Failed(Error::Unsettled(_)))) => true,
         told => panic!("{told:?}"),
     };
-    assert!(play.sim.finish(MOVES, &NODES), "it does not end");
+    ends(&mut play, MOVES, &NODES);
     play.all(&[READER, RIVAL, STUCK].map(|id| (id, 0, Call::Get)), &NODES);
     play.is_linearizable((call, one, turn));
     (over, unsettled)
@@ -83,12 +83,11 @@ fn a_write_that_met_a_move_is_not_begun_again_for_want_of_memory() {
     let cases = [Call::Update(1), Call::Delete].map(|call| NODES.map(|node| (call, node)));
     for (call, one) in cases.into_iter().flatten() {
         let mut unsettled = 0;
-        let over = (0..ENOUGH).find(|&turn| {
+        until_over(|turn| {
             let (over, unknown) = is_met_on_the_move(call, one, turn);
             unsettled += usize::from(unknown);
             over
         });
-        assert!(over.expect("it ends") > 0, "it takes some roundtrips");
         assert!(unsettled > 0, "{call:?}, {one}: the writer had memory for the move");
     }
 }

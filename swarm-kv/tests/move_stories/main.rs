@@ -182,22 +182,22 @@ fn dies(play: &mut Play, id: usize) {
     play.sim.crash_client(id);
 }
 
-/// A client is stuck in an operation: `rounds` roundtrips are over, and what it posted then has
+/// A client is stuck in an operation: `turn` roundtrips are over, and what it posted then has
 /// landed at the nodes of `lands` alone. The others do their deeds, `first` before the client goes
 /// on at all. Then it goes on. False if it was over before.
-fn is_stuck(call: Call, rounds: usize, lands: &[NodeId], first: &[Deed], deeds: &[Deed]) -> bool {
+fn is_stuck(call: Call, turn: usize, lands: &[NodeId], first: &[Deed], deeds: &[Deed]) -> bool {
     let mut play = Play::new();
     play.begin((STUCK, 0, call));
     play.all(first, &NODES);
-    (0..rounds).for_each(|_| play.sim.roundtrip(STUCK, &NODES));
+    rounds(&mut play, STUCK, turn, &NODES);
     if play.sim.tasks(STUCK) == 0 {
         return false;
     }
     lands.iter().for_each(|&node| play.sim.take_all(STUCK, node));
     play.all(deeds, &NODES);
-    assert!(play.sim.finish(STUCK, &NODES), "it does not end");
+    ends(&mut play, STUCK, &NODES);
     play.all(&[(READER, 0, Call::Get), (MOVES_AGAIN, 0, Call::Get)], &NODES);
-    play.is_linearizable((call, rounds, lands, first, deeds));
+    play.is_linearizable((call, turn, lands, first, deeds));
     true
 }
 
@@ -208,8 +208,7 @@ fn stuck_anywhere(deeds: &[Deed]) {
     for call in [Call::Update(1), Call::Put(1), Call::Delete, Call::Insert(1), Call::Get] {
         for first in [&[], rival] {
             for lands in lands {
-                let over = (0..ENOUGH).find(|&n| !is_stuck(call, n, lands, first, deeds));
-                assert!(over.expect("it ends") > 0, "it takes some roundtrips");
+                until_over(|n| !is_stuck(call, n, lands, first, deeds));
             }
         }
     }
@@ -224,12 +223,12 @@ fn is_stuck_behind(pause: usize, lands: &[NodeId], deeds: &[Deed]) -> bool {
     play.begin((STUCK, 0, Call::Update(1)));
     lands.iter().for_each(|&node| play.sim.take_all(STUCK, node));
     play.begin(MOVE);
-    (0..pause).for_each(|_| play.sim.roundtrip(MOVES, &NODES));
+    rounds(&mut play, MOVES, pause, &NODES);
     let over = play.sim.tasks(MOVES) == 0;
     play.all(&[(READER, 0, Call::Get)], &NODES);
-    assert!(play.sim.finish(MOVES, &NODES), "it does not end");
+    ends(&mut play, MOVES, &NODES);
     play.all(deeds, &NODES);
-    assert!(play.sim.finish(STUCK, &NODES), "it does not end");
+    ends(&mut play, STUCK, &NODES);
     play.all(&[(READER, 0, Call::Get), (MOVES_AGAIN, 0, Call::Get)], &NODES);
     play.is_linearizable((pause, lands, deeds));
     !over
@@ -238,8 +237,7 @@ fn is_stuck_behind(pause: usize, lands: &[NodeId], deeds: &[Deed]) -> bool {
 /// Whatever happens behind a move, a write that it took along is not written again.
 fn stuck_behind(deeds: &[Deed]) {
     for lands in [&NODES[..1], &NODES[1..2], &NODES[..2], &NODES] {
-        let over = (0..ENOUGH).find(|&pause| !is_stuck_behind(pause, lands, deeds));
-        assert!(over.expect("it ends") > 0, "it takes some roundtrips");
+        until_over(|pause| !is_stuck_behind(pause, lands, deeds));
     }
 }
 
@@ -298,18 +296,17 @@ fn a_writer_finds_out_when_the_bucket_is_full() {
 
 /// A client dies while it moves a key: after so many roundtrips, with its chains landed at some nodes.
 /// Whoever comes next goes on, whatever they are up to. False if it was over before.
-fn is_left_half_way(rounds: usize, lands: &[NodeId], next: Call) -> bool {
+fn is_left_half_way(turn: usize, lands: &[NodeId], next: Call) -> bool {
     let mut play = Play::new();
     play.begin(MOVE);
-    (0..rounds).for_each(|_| play.sim.roundtrip(MOVES, &NODES));
+    rounds(&mut play, MOVES, turn, &NODES);
     if play.sim.tasks(MOVES) == 0 {
         return false;
     }
     lands.iter().for_each(|&node| play.sim.take_all(MOVES, node));
-    NODES.into_iter().for_each(|node| play.sim.lose_chains(MOVES, node));
-    play.sim.crash_client(MOVES);
+    dies(&mut play, MOVES);
     play.all(&[(READER, 0, next), (RIVAL, 0, Call::Get), (STUCK, 0, Call::Get)], &NODES);
-    play.is_linearizable((rounds, lands, next));
+    play.is_linearizable((turn, lands, next));
     true
 }
 
@@ -318,8 +315,7 @@ fn a_move_that_was_left_half_way_is_gone_on_with() {
     let next = [Call::Get, Call::Update(9), Call::Put(9), Call::Insert(9), Call::Delete];
     for call in next {
         for lands in [&[], &NODES[..1], &NODES[..2], &NODES] {
-            let over = (0..ENOUGH).find(|&rounds| !is_left_half_way(rounds, lands, call));
-            assert!(over.expect("it ends") > 0, "it takes some roundtrips");
+            until_over(|turn| !is_left_half_way(turn, lands, call));
         }
     }
 }
@@ -331,21 +327,20 @@ fn what_was_deleted_while_it_moved_stays_deleted() {
     let insert = (RIVAL, 0, Call::Insert(29));
     for then in [&[][..], &[insert]] {
         for lands in [&[], &NODES[..1], &NODES[..2], &NODES] {
-            let over = (0..ENOUGH).find(|&rounds| {
+            until_over(|turn| {
                 let mut play = Play::new();
                 play.begin(MOVE);
-                (0..rounds).for_each(|_| play.sim.roundtrip(MOVES, &NODES));
+                rounds(&mut play, MOVES, turn, &NODES);
                 let over = play.sim.tasks(MOVES) == 0;
                 lands.iter().for_each(|&node| play.sim.take_all(MOVES, node));
                 play.all(&[(RIVAL, 0, Call::Delete), (READER, 0, Call::Get)], &NODES);
                 play.all(then, &NODES);
                 play.all(&[(STUCK, 0, Call::Get)], &NODES);
-                assert!(play.sim.finish(MOVES, &NODES), "it does not end");
+                ends(&mut play, MOVES, &NODES);
                 play.all(&[(READER, 0, Call::Get)], &NODES);
-                play.is_linearizable((rounds, lands, then));
+                play.is_linearizable((turn, lands, then));
                 over
             });
-            assert!(over.expect("it ends") > 0, "it takes some roundtrips");
         }
     }
 }
@@ -375,7 +370,7 @@ fn two_movers_do_not_both_decide() {
                 }
                 play.all(&[(READER, 0, Call::Get)], &NODES);
                 for id in [STUCK, MOVES, MOVES_AGAIN] {
-                    assert!(play.sim.finish(id, &NODES), "it does not end");
+                    ends(&mut play, id, &NODES);
                 }
                 play.all(&[(READER, 0, Call::Get), (RIVAL, 0, Call::Get)], &NODES);
                 play.is_linearizable((at, away, away_again));

@@ -44,17 +44,16 @@ fn look(client: &Client, node: &Node, control: &Control) {
     leave(&control.clients[1]);
 }
 
-/// A client takes the only name of an object away and retires it. Yields in which epoch.
-fn retire(client: &Client, node: &Node, control: &Control) -> u64 {
+/// A client takes the only name of an object away and retires it, moves the epoch on so many times, and
+/// uses the object again if [`GRACE`] epochs have begun since.
+fn use_again(node: &Node, control: &Control, moves: u64) {
+    let client = Client::default();
     enter(&control.epoch, &control.clients[0]);
     let [found] = client.post(node, &[cas(NAME, 1, 0)]);
     assert_eq!(found, 1, "nobody else changes the name");
     leave(&control.clients[0]);
-    epoch(&control.epoch)
-}
-
-/// The object is used again, if that was [`GRACE`] epochs ago.
-fn use_again(client: &Client, node: &Node, control: &Control, retired: u64) {
+    let retired = epoch(&control.epoch);
+    control.advance(moves);
     if epoch(&control.epoch) >= retired + GRACE {
         let [] = client.post(node, &[write(OBJECT, &[USED_AGAIN])]);
     }
@@ -72,12 +71,7 @@ fn what_an_operation_found_is_not_used_again_under_it() {
     explore(Some(3), || {
         let (node, control) = named();
         let (theirs, words) = (node.clone(), Arc::clone(&control));
-        let other = thread::spawn(move || {
-            let client = Client::default();
-            let retired = retire(&client, &theirs, &words);
-            words.advance(GRACE);
-            use_again(&client, &theirs, &words, retired);
-        });
+        let other = thread::spawn(move || use_again(&theirs, &words, GRACE));
         let client = Client::default();
         look(&client, &node, &control);
         look(&client, &node, &control);
@@ -91,11 +85,7 @@ fn nor_if_somebody_else_moves_the_epoch_on() {
     explore(Some(3), || {
         let (node, control) = named();
         let (theirs, words) = (node.clone(), Arc::clone(&control));
-        let other = thread::spawn(move || {
-            let client = Client::default();
-            let retired = retire(&client, &theirs, &words);
-            use_again(&client, &theirs, &words, retired);
-        });
+        let other = thread::spawn(move || use_again(&theirs, &words, 0));
         let words = Arc::clone(&control);
         let third = thread::spawn(move || words.advance(GRACE));
         look(&Client::default(), &node, &control);
