@@ -144,8 +144,8 @@ async fn write<F: Fabric, C: Clock>(
         ),
     };
     let words = header.encode();
-    let copy = Copy::of_guess(&words, write.value);
-    let writes = Writes { stamp, copy, held: NodeSet::EMPTY };
+    let copy = Copy::of_guess(group.site(register, stamp), &words, write.value);
+    let writes = Writes { stamp, copy: Some(copy), held: NodeSet::EMPTY };
     match max_register::write(group, register, writes).await {
         Ok(_) => Ok(Written::Done),
         Err(Error::Moved) => Ok(Written::Moved(stamp)),

@@ -15,20 +15,49 @@
 
 use core::cell::Cell;
 
+use crate::buffers::Site;
 use crate::fabric::Fabric;
-use crate::layout::Place;
-use crate::words::Pointer;
+use crate::words::{Pointer, Stamp};
 
 /// Epochs that must begin after something was retired before it is used again.
 pub const GRACE: u64 = 2;
 
-/// A record whose place in a cell another one took.
+/// What took another's place, as clients tell each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Replaced {
-    /// The cell.
-    pub cell: Pointer,
-    /// The record.
-    pub record: Pointer,
+pub enum Replaced {
+    /// A record made room for another one.
+    Record {
+        /// In this cell.
+        cell: Pointer,
+        /// Which one.
+        record: Pointer,
+    },
+    /// A write was followed by another one.
+    Write {
+        /// To the key of this hash.
+        hash: u64,
+        /// Its stamp, which names its buffer.
+        stamp: Stamp,
+    },
+}
+
+impl Replaced {
+    /// As two words. Halves of two notes make a third one, which is no worse than one that comes late.
+    pub fn encode(self) -> [u64; 2] {
+        match self {
+            Self::Record { cell, record } => [cell.0, record.0 << 1],
+            Self::Write { hash, stamp } => [hash, stamp.frozen().0],
+        }
+    }
+
+    /// From two words.
+    pub fn decode([first, second]: [u64; 2]) -> Self {
+        let stamp = Stamp(second);
+        if stamp.is_frozen() {
+            return Self::Write { hash: first, stamp: Stamp(second & !1) };
+        }
+        Self::Record { cell: Pointer(first), record: Pointer(second >> 1) }
+    }
 }
 
 /// Where the clients of a pool see each other's operations, as one of them sees it.
@@ -69,9 +98,14 @@ pub trait Board {
     /// what was remembered before.
     fn renew(&self);
 
-    /// Says that memory is nobody's until this client uses it again. For boards that keep watch over
-    /// that.
-    fn reclaimed(&self, _memory: &Place) {}
+    /// Whether this board keeps watch over memory that comes back.
+    fn keeps_watch(&self) -> bool {
+        false
+    }
+
+    /// Says that memory is nobody's until this client uses it again. For boards that [keep
+    /// watch](Self::keeps_watch) over that.
+    fn reclaimed(&self, _memory: &Site) {}
 
     /// Says that whatever was reclaimed in so many granules from `first` on is for another client
     /// from here on. For boards that keep watch.
@@ -81,7 +115,7 @@ pub trait Board {
     /// asked for memory first depends on it.
     fn is_attached(&self, slot: usize) -> bool;
 
-    /// Tells the client in a slot that this one has replaced a record of its. A hint: it may be lost, be
+    /// Tells the client in a slot that this one has replaced a record or a write of its. A hint: it may be lost, be
     /// heard of late or twice, or say what nobody said.
     fn tell(&self, _slot: usize, _replaced: Replaced) {}
 
@@ -116,7 +150,10 @@ impl<B: Board + ?Sized> Board for std::boxed::Box<B> {
     fn renew(&self) {
         (**self).renew();
     }
-    fn reclaimed(&self, memory: &Place) {
+    fn keeps_watch(&self) -> bool {
+        (**self).keeps_watch()
+    }
+    fn reclaimed(&self, memory: &Site) {
         (**self).reclaimed(memory);
     }
     fn passed_on(&self, first: Pointer, granules: u64) {

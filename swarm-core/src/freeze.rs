@@ -21,11 +21,12 @@ use crate::group::Group;
 use crate::in_n_out::{Fetched, state};
 use crate::layout::{Header, words_for};
 use crate::layout::{Place, Predecessor, SLOTS, register};
+use crate::look::look;
 use crate::max_register::{READ_TRIES, fetch};
 use crate::node_set::NodeSet;
-use crate::register::{Found, Register, Value, Write};
+use crate::register::{Check, Found, Register, Value, Write};
 use crate::replicas::{COMPLETIONS, Failed, Votes};
-use crate::timestamp_lock::try_lock;
+use crate::timestamp_lock::{try_lock, try_lock_to_read};
 use crate::words::{LockMode, Stamp, WriteNumber};
 
 /// Rounds at one node until its slots are frozen. One more for each stamp that comes in between:
@@ -56,15 +57,16 @@ pub async fn freeze<'f, F: Fabric, C: Clock>(
     Ok(Last { stamp, value: fetched.map(Fetched::into_value) })
 }
 
-/// Freezes a majority of the register's replicas, and reads what they hold: for a read that has no memory
-/// to move the key, of a register that the index named within it.
+/// Freezes a majority of the register's replicas, one of which is frozen already, and reads what they hold:
+/// for a read that has no memory to move the key, of a register that the index named within it.
 ///
 /// What a majority's frozen slots hold stays there, and every mover's majority shows it or something
 /// larger. So it was the value when the index named the register, or when it was written after that. A
 /// guess is locked, as by every read: else its writer, who finds that the move took a larger stamp along,
 /// would write it again.
 ///
-/// `None` where no majority agrees, or where a guess was taken back.
+/// `None` where no majority agrees, or where a guess was taken back; or where nodes are silent that hold a
+/// guess's buffer: to freeze for that what has nowhere to go would help no one.
 ///
 /// # Cancel safety
 /// As [`freeze`].
@@ -75,15 +77,21 @@ pub async fn read_frozen<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &Register,
 ) -> Result<Option<Found<'f, F>>, Error> {
+    match look(group, &mut { *register }, Check::Identity).await {
+        Err(Error::Moved) => {}
+        looked => return looked.map(|_| None),
+    }
     let (stamp, holders, fetched) = freeze_and_fetch(group, register).await?;
     if holders.len() < group.majority() {
         return Ok(None);
     }
     let Some(fetched) = fetched else { return Ok(Some(Found::Deleted)) };
     if !stamp.is_verified() {
-        let (pointer, number) = (group.format().pointer(stamp), fetched.header.number);
-        if !try_lock(group, register.home(), pointer, number, LockMode::Read).await? {
-            return Ok(None);
+        let (site, number) = (group.site(register, stamp), fetched.header.number);
+        match try_lock_to_read(group, register.home(), &site, number).await {
+            Ok(true) => {}
+            Ok(false) | Err(Error::Moved) => return Ok(None),
+            Err(error) => return Err(error),
         }
     }
     Ok(Some(Found::Value(fetched.into_value())))
@@ -191,7 +199,8 @@ pub async fn stands<F: Fabric, C: Clock>(
         return Ok(true);
     }
     // A guess: a reader may have settled that it stands. If not, none will.
-    let lock = try_lock(group, register.home(), write.buffer, write.number, LockMode::Write);
+    let site = group.site(register, stamp);
+    let lock = try_lock(group, register.home(), &site, write.number, LockMode::Write);
     Ok(!lock.await?)
 }
 

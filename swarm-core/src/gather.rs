@@ -35,6 +35,10 @@ pub enum Next<Completion> {
 pub struct Gathering<'f, F: Fabric + 'f, C> {
     group: &'f Group<F, C>,
     round: Round<'f, F, C>,
+    /// The nodes that may vote.
+    among: NodeSet,
+    /// Whether another way is left, long as it is, where those are late.
+    another_way: bool,
     need: usize,
     begun: NodeSet,
     votes: NodeSet,
@@ -43,12 +47,14 @@ pub struct Gathering<'f, F: Fabric + 'f, C> {
 }
 
 impl<'f, F: Fabric, C: Clock> Gathering<'f, F, C> {
-    /// Nothing posted yet; `need` nodes have to vote.
+    /// Nothing posted yet; `need` nodes of `among` have to vote.
     #[inline(always)]
-    pub fn new(group: &'f Group<F, C>, need: usize) -> Self {
+    pub fn new(group: &'f Group<F, C>, among: NodeSet, need: usize) -> Self {
         Self {
             group,
             round: Round::new(group),
+            among,
+            another_way: false,
             need,
             begun: NodeSet::EMPTY,
             votes: NodeSet::EMPTY,
@@ -57,7 +63,29 @@ impl<'f, F: Fabric, C: Clock> Gathering<'f, F, C> {
         }
     }
 
-    /// Posts to `first` and takes what is there, without waiting. The voters, if they are enough.
+    /// Gives up on nodes that are late time and again: the caller has another way that does without them.
+    #[inline(always)]
+    pub(crate) fn or_else(self, another_way: bool) -> Self {
+        Self { another_way, ..self }
+    }
+
+    /// Gathers the votes, from `first` where those will do.
+    ///
+    /// # Errors
+    /// As for [`wait`](Self::wait).
+    pub(crate) async fn settle(
+        mut self,
+        first: NodeSet,
+        mut step: impl FnMut(NodeId, Option<F::Reply<'f>>) -> Next<F::Completion<'f>>,
+    ) -> Result<NodeSet, Error> {
+        match self.at_once(first, &mut step) {
+            Some(votes) => Ok(votes),
+            None => self.wait(step).await,
+        }
+    }
+
+    /// Posts to `first`, if those may vote and are enough, or else to all who may vote, and takes what is
+    /// there, without waiting. The voters, if they are enough.
     #[inline(always)]
     pub fn at_once(
         &mut self,
@@ -65,6 +93,8 @@ impl<'f, F: Fabric, C: Clock> Gathering<'f, F, C> {
         mut step: impl FnMut(NodeId, Option<F::Reply<'f>>) -> Next<F::Completion<'f>>,
     ) -> Option<NodeSet> {
         let mut near = [const { None }; MAX_NODES];
+        let fitting = first.intersection(self.among);
+        let first = if fitting.len() < self.need { self.among } else { fitting };
         self.begun = first;
         self.group.fabric().together(|| {
             let mut cx = Context::from_waker(Waker::noop());
@@ -91,14 +121,15 @@ impl<'f, F: Fabric, C: Clock> Gathering<'f, F, C> {
     /// Waits for votes. Yields who voted; nodes that have not answered by then go on by themselves.
     ///
     /// # Errors
-    /// [`Error::NoMajority`] once too few can still vote, or at the deadline; sooner, when a node
-    /// is [missing](Next::Missing) and all others that did not vote are late.
+    /// [`Error::NoMajority`] once too few can still vote, or at the deadline; sooner, when all that did
+    /// not vote are late and another way is left, as where a node is [missing](Next::Missing).
     pub async fn wait(
         mut self,
         mut step: impl FnMut(NodeId, Option<F::Reply<'f>>) -> Next<F::Completion<'f>>,
     ) -> Result<NodeSet, Error> {
-        let everyone = NodeSet::all(self.group.nodes());
+        let everyone = self.among;
         let mut late = NodeSet::EMPTY;
+        let mut lateness = 0;
         let mut widen = !self.without.is_empty();
         loop {
             if widen {
@@ -109,7 +140,8 @@ impl<'f, F: Fabric, C: Clock> Gathering<'f, F, C> {
                 return Ok(self.votes);
             }
             let waited_for = self.round.pending().minus(late);
-            if !self.missing.is_empty() && self.begun == everyone && waited_for.is_empty() {
+            let given_up = self.begun == everyone && waited_for.is_empty();
+            if given_up && (self.another_way || !self.missing.is_empty()) {
                 return Err(self.too_few());
             }
             match self.round.next().await {
@@ -119,10 +151,14 @@ impl<'f, F: Fabric, C: Clock> Gathering<'f, F, C> {
                 }
                 Event::Down(_) => widen = true,
                 Event::Late => {
-                    late = self.round.pending();
                     widen = true;
-                    if self.begun != everyone {
+                    lateness += 1;
+                    let patient = self.another_way && lateness < LATE_TIMES;
+                    if self.begun != everyone || patient {
                         self.round.watch_again();
+                    }
+                    if !patient {
+                        late = self.round.pending();
                     }
                 }
                 Event::Idle if self.begun != everyone => widen = true,
@@ -168,6 +204,10 @@ impl<'f, F: Fabric, C: Clock> Gathering<'f, F, C> {
     }
 }
 
+/// Times that a node has to be late before an operation looks for the way that does without it, where that
+/// one is long.
+const LATE_TIMES: u32 = 4;
+
 /// Nanoseconds for which a chain to every node may be late: this client, or a node, may have to wait
 /// for a processor.
 const LONG_LATE: u64 = 20_000_000;
@@ -180,23 +220,36 @@ impl<F: Fabric, C: Clock> Group<F, C> {
     /// the deadline: this is for what can be done another time.
     pub async fn everywhere<'f>(
         &'f self,
+        post: impl FnMut(NodeId) -> F::Completion<'f>,
+        hear: impl FnMut(NodeId, F::Reply<'f>),
+    ) -> Result<(), Error> {
+        self.at_all_of(NodeSet::all(self.nodes()), post, hear).await
+    }
+
+    /// The same for these nodes.
+    ///
+    /// # Errors
+    /// As [`everywhere`](Self::everywhere).
+    pub async fn at_all_of<'f>(
+        &'f self,
+        nodes: NodeSet,
         mut post: impl FnMut(NodeId) -> F::Completion<'f>,
         mut hear: impl FnMut(NodeId, F::Reply<'f>),
     ) -> Result<(), Error> {
         let mut round = Round::new(self);
-        for node in NodeSet::all(self.nodes()) {
+        for node in nodes {
             round.add(node, post(node));
         }
         let patient_until = self.clock().now() + LONG_LATE;
         let mut answered = 0;
-        while answered < self.nodes() {
+        while answered < nodes.len() {
             match round.next().await {
                 Event::Reply(node, reply) => {
                     hear(node, reply);
                     answered += 1;
                 }
                 Event::Late if self.clock().now() < patient_until => round.watch_again(),
-                _ => return Err(Error::NoMajority { answered, needed: self.nodes() }),
+                _ => return Err(Error::NoMajority { answered, needed: nodes.len() }),
             }
         }
         Ok(())
@@ -210,12 +263,8 @@ impl<F: Fabric, C: Clock> Group<F, C> {
         &'f self,
         first: NodeSet,
         need: usize,
-        mut step: impl FnMut(NodeId, Option<F::Reply<'f>>) -> Next<F::Completion<'f>>,
+        step: impl FnMut(NodeId, Option<F::Reply<'f>>) -> Next<F::Completion<'f>>,
     ) -> Result<NodeSet, Error> {
-        let mut gathering = Gathering::new(self, need);
-        match gathering.at_once(first, &mut step) {
-            Some(votes) => Ok(votes),
-            None => gathering.wait(step).await,
-        }
+        Gathering::new(self, NodeSet::all(self.nodes()), need).settle(first, step).await
     }
 }

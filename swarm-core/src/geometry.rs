@@ -14,12 +14,13 @@
 //! objects whose home it is in full, and behind them the small replicas of the others' objects, so
 //! that the chunk takes the same room everywhere.
 
+use crate::buffers::Buffers;
 use crate::fabric::{Address, NodeId};
-use crate::layout::{Place, SLOTS, cell, record};
+use crate::layout::{MAX_IN_PLACE, Place, SLOTS, buffer, cell, record, words_for};
 use crate::words::{GRANULE, GRANULE_WORDS, Pointer, WordFormat};
 
 /// The layout that this version of the code reads and writes.
-pub const LAYOUT_VERSION: u32 = 9;
+pub const LAYOUT_VERSION: u32 = 10;
 /// Bytes at the beginning of a node's memory that belong to the transport.
 pub const HEADER_BYTES: u64 = 4096;
 /// The most chunks that a pool may have.
@@ -36,12 +37,16 @@ pub const BUCKET_PAYLOAD: usize = 27;
 pub const SEED_RECORDS: u64 = 8;
 
 const MIN_CHUNK: u64 = 64 << 10;
+/// What [`MAX_CAPACITY`] comes to.
+const MAX_CHUNK: u64 = MAX_CAPACITY / MAX_CHUNKS as u64;
 const BYTES_PER_BUCKET: u64 = 32 << 10;
 const BUCKET_GRANULES: u64 = 4;
 const TICK_SHIFT: u32 = 6;
 
 const SIZE_BITS: u32 = 11;
 const PLAIN: u16 = 0x1000;
+const LEAN: u16 = 0x1800;
+const WIDE: u16 = 0x0800;
 const RUN: u16 = 0x0200;
 const RUN_TAIL: u16 = 0x0201;
 const HOMED: u16 = 0x8000;
@@ -51,6 +56,10 @@ const HOMED: u16 = 0x8000;
 pub enum Class {
     /// Objects of one size, the same at every node.
     Plain(Size),
+    /// Buffers, each at all nodes but one.
+    Lean(Size),
+    /// Buffers that all nodes hold, of an even number of granules.
+    Wide(Size),
     /// Objects of which each has a home node, where it is larger.
     Homed {
         /// Granules away from home: 1 to 7.
@@ -69,11 +78,15 @@ impl Class {
     ///
     /// ```text
     /// plain   [ 00010 | size 11 ]            run  0x0200, its other chunks  0x0201
+    /// lean    [ 00011 | size 11 ]
+    /// wide    [ 00001 | size 11 ]
     /// homed   [ 10 | small 3 | size 11 ]
     /// ```
     pub fn encode(self) -> u16 {
         match self {
             Self::Plain(size) => PLAIN | size.0,
+            Self::Lean(size) => LEAN | size.0,
+            Self::Wide(size) => WIDE | size.0,
             Self::Homed { small, full } => HOMED | (u16::from(small) << SIZE_BITS) | full.0,
             Self::Run => RUN,
             Self::RunTail => RUN_TAIL,
@@ -88,6 +101,8 @@ impl Class {
             RUN => Some(Self::Run),
             RUN_TAIL => Some(Self::RunTail),
             _ if code >> SIZE_BITS == PLAIN >> SIZE_BITS => size.map(Self::Plain),
+            _ if code >> SIZE_BITS == LEAN >> SIZE_BITS => size.map(Self::Lean),
+            _ if code >> SIZE_BITS == WIDE >> SIZE_BITS => size.map(Self::Wide),
             _ if code >> 14 == HOMED >> 14 && small > 0 => {
                 size.map(|full| Self::Homed { small, full })
             }
@@ -204,7 +219,7 @@ impl core::fmt::Display for BadGeometry {
             }
             Self::Slots(n) => write!(f, "writers use 1 to {SLOTS} stamp slots, not {n}"),
             Self::PointerBits(bits) => {
-                write!(f, "pointers have as many bits as the capacity needs, to 38, not {bits}")
+                write!(f, "pointers have as many bits as the capacity needs, to 39, not {bits}")
             }
             Self::TooSmall { capacity, needed } => write!(
                 f,
@@ -233,7 +248,7 @@ impl Geometry {
             return Err(BadGeometry::Capacity(capacity));
         }
         let chunk_bytes = capacity.div_ceil(MAX_CHUNKS as u64).next_power_of_two().max(MIN_CHUNK);
-        let pointer_bits = (capacity / GRANULE as u64).next_power_of_two().ilog2();
+        let pointer_bits = granule_bits(capacity) + u32::from(nodes >= 3);
         let geometry = Self {
             group: 0,
             nodes,
@@ -290,10 +305,10 @@ impl Geometry {
         }
         let bits = self.format.pointer_bits;
         if !self.chunk_bytes.is_power_of_two()
-            || self.chunk_bytes < MIN_CHUNK
+            || !(MIN_CHUNK..=MAX_CHUNK).contains(&self.chunk_bytes)
             || self.capacity / self.chunk_bytes > MAX_CHUNKS as u64
-            || !(16..=38).contains(&bits)
-            || (self.capacity / GRANULE as u64) > 1 << bits
+            || !(16..=39).contains(&bits)
+            || granule_bits(self.capacity) + u32::from(self.nodes >= 3) > bits
             || self.format.tick_shift > 20
             || self.bucket_bits > 30
         {
@@ -375,6 +390,29 @@ impl Geometry {
         }
     }
 
+    /// Which nodes hold a buffer, and where.
+    pub fn buffers(&self) -> Buffers {
+        let chunk_bits = self.chunk_granules().trailing_zeros();
+        Buffers::in_chunks(self.nodes, chunk_bits, granule_bits(self.capacity))
+    }
+
+    /// The class for buffers of values of `length` bytes. `lean`: one node can do without, if the value is not
+    /// longer than what lies in place.
+    pub fn buffer_class(&self, length: usize, lean: bool) -> Class {
+        let words = buffer::HEADER_WORDS + words_for(length);
+        let Some(part) = self.buffers().part() else { return self.plain_class(words) };
+        let size = Size::for_words(words);
+        if lean && length <= MAX_IN_PLACE && size.granules() <= part {
+            return Class::Lean(size);
+        }
+        let size = Size::for_granules(size.granules().next_multiple_of(2));
+        if size.granules() <= (self.chunk_granules() - 1) / 2 {
+            Class::Wide(size)
+        } else {
+            Class::Run
+        }
+    }
+
     /// How many chunks a run for an object of `words` words takes.
     pub fn run_chunks(&self, words: usize) -> usize {
         ((words as u64).div_ceil(GRANULE_WORDS as u64) + 1).div_ceil(self.chunk_granules()) as usize
@@ -384,7 +422,8 @@ impl Geometry {
     pub fn objects(&self, class: Class) -> u64 {
         let room = self.chunk_granules() - 1;
         match class {
-            Class::Plain(size) => room / size.granules(),
+            Class::Plain(size) | Class::Wide(size) => room / size.granules(),
+            Class::Lean(size) => self.buffers().part().map_or(0, |part| part / size.granules()),
             Class::Homed { small, full } => {
                 room / (full.granules() + (self.nodes as u64 - 1) * u64::from(small))
             }
@@ -393,19 +432,30 @@ impl Geometry {
         }
     }
 
-    /// The pointer of object `index` of `home` in `chunk`. Classes without homes have home 0.
+    /// The pointer of object `index` of `home` in `chunk`: of a lean buffer, of those that are not there.
+    /// Other classes without homes have home 0.
     pub fn object(&self, chunk: usize, class: Class, home: NodeId, index: u64) -> Pointer {
         let first = chunk as u64 * self.chunk_granules() + 1;
         match class {
             Class::Plain(size) => Pointer(first + index * size.granules()),
             Class::Homed { .. } => Pointer(first + u64::from(home.0) * self.objects(class) + index),
-            Class::Run | Class::RunTail => Pointer(first),
+            Class::Lean(size) => {
+                let without = self.buffers().without(home, chunk, index * size.granules());
+                without.unwrap_or(Pointer::NULL)
+            }
+            Class::Wide(size) => {
+                let all = self.buffers().with_all(chunk, index * size.granules());
+                all.unwrap_or(Pointer::NULL)
+            }
+            Class::Run | Class::RunTail => {
+                self.buffers().with_all(chunk, 0).unwrap_or(Pointer(first))
+            }
         }
     }
 
     /// The chunk that an object lies in.
     pub fn chunk_of(&self, pointer: Pointer) -> usize {
-        (pointer.0 / self.chunk_granules()) as usize
+        self.buffers().chunk(pointer, self.chunk_granules().trailing_zeros())
     }
 
     /// The counter word of `chunk` for `home`.
@@ -466,6 +516,11 @@ impl Geometry {
     fn heap_start(&self) -> u64 {
         self.buckets_start() + self.first_buckets() as u64 * BUCKET_GRANULES
     }
+}
+
+/// Bits of the number of a granule.
+fn granule_bits(capacity: u64) -> u32 {
+    (capacity / GRANULE as u64).next_power_of_two().ilog2()
 }
 
 fn granules(words: usize) -> u64 {
@@ -537,7 +592,7 @@ mod tests {
     #[test]
     fn a_default_pool_spends_little_on_itself() {
         let geometry = Geometry::new(3, 256 << 20, 64, 1).expect("geometry");
-        assert_eq!(geometry.format.pointer_bits, 22);
+        assert_eq!(geometry.format.pointer_bits, 23);
         assert!(geometry.first_chunk() < geometry.chunks() / 40);
     }
 
@@ -549,7 +604,7 @@ mod tests {
         let sound = Geometry::new(3, 256 << 20, 64, 1).expect("geometry");
         assert_eq!(sound.slots, SLOTS);
         assert!(sound.with_pointer_bits(38).is_ok());
-        for bits in [21, 39] {
+        for bits in [22, 40] {
             assert_eq!(sound.with_pointer_bits(bits), Err(BadGeometry::PointerBits(bits)));
         }
         assert_eq!(sound.with_slots(0), Err(BadGeometry::Slots(0)));

@@ -10,6 +10,7 @@ use core::task::Poll;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 use zerocopy::IntoBytes;
 
+use crate::buffers::Buffers;
 use crate::clock::Clock;
 use crate::fabric::{Fabric, NodeId};
 use crate::layout::SLOTS;
@@ -52,6 +53,8 @@ pub struct Group<F, C> {
     slots: usize,
     /// The one that this client writes to.
     slot: usize,
+    /// Which nodes hold which buffers.
+    buffers: Buffers,
     patience: Cell<Patience>,
     counter: Cell<u64>,
     pub(crate) suspects: Cell<NodeSet>,
@@ -79,6 +82,7 @@ impl<F: Fabric, C: Clock> Group<F, C> {
     /// The group behind `fabric`, used by `session`.
     pub fn new(fabric: F, clock: C, format: WordFormat, session: Session) -> Self {
         assert!(matches!(fabric.nodes(), 1 | 3 | 5 | 7), "a group has 1, 3, 5 or 7 nodes");
+        let buffers = Buffers::everywhere(fabric.nodes());
         Self {
             fabric,
             clock,
@@ -86,6 +90,7 @@ impl<F: Fabric, C: Clock> Group<F, C> {
             session,
             slots: SLOTS,
             slot: session.client % SLOTS,
+            buffers,
             patience: Cell::new(Patience::default()),
             counter: Cell::new(0),
             suspects: Cell::new(NodeSet::EMPTY),
@@ -103,6 +108,20 @@ impl<F: Fabric, C: Clock> Group<F, C> {
     pub fn with_slots(self, slots: usize) -> Self {
         assert!((1..=SLOTS).contains(&slots), "a register has {SLOTS} slots");
         Self { slots, slot: self.session.client % slots, ..self }
+    }
+
+    /// The same in a pool whose nodes hold [so many](crate::geometry::Geometry::buffers) of the buffers.
+    ///
+    /// All clients of a pool have to agree on it.
+    #[must_use]
+    pub fn with_buffers(self, buffers: Buffers) -> Self {
+        Self { buffers, ..self }
+    }
+
+    /// Which nodes hold which buffers.
+    #[inline]
+    pub fn buffers(&self) -> &Buffers {
+        &self.buffers
     }
 
     /// What happened beside the common case.

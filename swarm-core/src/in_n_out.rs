@@ -13,12 +13,13 @@
 //! A WRITE never touches a slot or a lock: a reader that writes a buffer back would otherwise erase
 //! a lock, and a late image of a newborn register an acknowledged stamp.
 
+use crate::buffers::Site;
 use crate::clock::Clock;
-use crate::fabric::{Address, Fabric, NodeId, Verb};
+use crate::fabric::{Fabric, NodeId, Verb};
 use crate::group::Group;
-use crate::layout::{BufferHeader, Identity, Place, SLOTS, buffer, checksum, register};
+use crate::layout::{BufferHeader, Identity, SLOTS, buffer, register};
 use crate::register::{Check, Register, Value};
-use crate::words::{Pointer, Stamp, WordFormat, WriteNumber};
+use crate::words::{Stamp, WordFormat};
 
 /// The largest of a replica's slots.
 #[inline(always)]
@@ -32,6 +33,15 @@ pub(crate) fn largest(slots: &[u64]) -> Stamp {
     Stamp(max | frozen)
 }
 
+/// The largest of a replica's slots but one.
+#[inline(always)]
+pub(crate) fn largest_of_others(slots: &[u64], own: usize) -> Stamp {
+    let Some(slots) = slots.first_chunk::<SLOTS>() else { return Stamp::EMPTY };
+    let mut others = *slots;
+    others[own % SLOTS] = 0;
+    Stamp(largest(&others).0 & !1)
+}
+
 /// What a replica's slots and identity say, in a READ that begins with the slots.
 #[inline(always)]
 pub(crate) fn state(reply: &[u64], identity: Identity) -> Option<Stamp> {
@@ -39,11 +49,6 @@ pub(crate) fn state(reply: &[u64], identity: Identity) -> Option<Stamp> {
     let [slots @ .., birth, number] = words;
     let same = *birth == identity.birth && *number == identity.number.0;
     same.then(|| largest(slots))
-}
-
-/// The node's buffer that `pointer` names.
-pub(crate) fn buffer_at(pointer: Pointer, word: usize) -> Address {
-    Place::everywhere(pointer, NodeId(0)).at(NodeId(0), 1).plus(word)
 }
 
 /// Posts the READ of one replica: everything at home, slots and identity elsewhere.
@@ -89,8 +94,8 @@ fn read_state<F: Fabric, C: Clock>(
     Verb::Read { at, words: register::STATE_WORDS }
 }
 
-/// Posts the chain of one write at one node: WRITE the buffer, CAS one's own slot, READ the slots.
-/// The reply is the slot's old word and the READ.
+/// Posts the chain of one write at one node, which holds the buffer: WRITE the buffer, CAS one's own slot,
+/// READ the slots. The reply is the slot's old word and the READ.
 #[inline(always)]
 pub(crate) fn post_write<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
@@ -98,10 +103,9 @@ pub(crate) fn post_write<'f, F: Fabric, C: Clock>(
     register: &Register,
     stamp: Stamp,
     own: Stamp,
-    copy: Copy<'_>,
+    copy: &Copy<'_>,
 ) -> F::Completion<'f> {
-    let at = buffer_at(group.format().pointer(stamp), copy.from);
-    let write = Verb::Write { at, head: copy.head, tail: copy.tail };
+    let write = copy.write(node, group.nodes());
     let raise = raise(group, node, register, own, stamp);
     group.fabric().post(node, &[write, raise, read_state(group, node, register)])
 }
@@ -124,10 +128,9 @@ pub(crate) fn post_write_alone<'f, F: Fabric, C: Clock>(
     register: &Register,
     stamp: Stamp,
     own: Stamp,
-    copy: Copy<'_>,
+    copy: &Copy<'_>,
 ) -> F::Completion<'f> {
-    let at = buffer_at(group.format().pointer(stamp), copy.from);
-    let write = Verb::Write { at, head: copy.head, tail: copy.tail };
+    let write = copy.write(node, group.nodes());
     group.fabric().post(node, &[write, raise(group, node, register, own, stamp)])
 }
 
@@ -148,6 +151,8 @@ pub(crate) fn post_again<'f, F: Fabric, C: Clock>(
 /// The part of a buffer that a write stores.
 #[derive(Clone, Copy)]
 pub(crate) struct Copy<'a> {
+    /// Which nodes hold the buffer, and where.
+    pub(crate) site: Site,
     /// First word, counted from the buffer's beginning; never the lock.
     pub(crate) from: usize,
     /// Header words, or the whole rest.
@@ -157,24 +162,24 @@ pub(crate) struct Copy<'a> {
 }
 
 impl Copy<'_> {
-    /// Nothing: of a delete, which has no buffer.
-    pub(crate) const NONE: Self = Self { from: buffer::REWRITE, head: &[], tail: &[] };
-
     /// A guess's buffer with this header: all but the word for its rewrite's timestamp. This chain may
     /// be late, and a reader have brought the rewrite to the node meanwhile.
     #[inline(always)]
     pub(crate) fn of_guess<'a>(
+        site: Site,
         header: &'a [u64; buffer::HEADER_WORDS - 1],
         value: &'a [u8],
     ) -> Copy<'a> {
         let head = &header[buffer::NUMBER - buffer::REWRITE..];
-        Copy { from: buffer::NUMBER, head, tail: value }
+        Copy { site, from: buffer::NUMBER, head, tail: value }
     }
 
-    /// Whether there is nothing to store.
+    /// The verb that stores it at `node`, of `n`.
     #[inline(always)]
-    pub(crate) fn is_none(&self) -> bool {
-        self.head.is_empty()
+    pub(crate) fn write(&self, node: NodeId, n: usize) -> Verb<'_> {
+        debug_assert!(self.site.holders.contains(node), "other memory lies there");
+        let at = self.site.place.at(node, n).plus(self.from);
+        Verb::Write { at, head: self.head, tail: self.tail }
     }
 }
 
@@ -192,11 +197,11 @@ impl<R: core::ops::Deref<Target = [u64]>> Fetched<R> {
     ///
     /// The word for the rewrite's timestamp is left alone unless `stamp` is the rewrite: it may have
     /// been written since this buffer was read, and must not be erased.
-    pub(crate) fn copy(&self, format: WordFormat, stamp: Stamp) -> Copy<'_> {
+    pub(crate) fn copy(&self, format: WordFormat, site: Site, stamp: Stamp) -> Copy<'_> {
         let rewrite = format.timestamp(stamp) != self.header.guess;
         let from = if rewrite { buffer::REWRITE } else { buffer::NUMBER };
         let end = Self::VALUE + self.header.length.div_ceil(8);
-        Copy { from, head: &self.reply[from - buffer::REWRITE..end], tail: &[] }
+        Copy { site, from, head: &self.reply[from - buffer::REWRITE..end], tail: &[] }
     }
 
     /// The value.
@@ -238,7 +243,7 @@ pub(crate) fn judge<R: core::ops::Deref<Target = [u64]>>(
         return Judged::Longer(words);
     };
     let value = crate::layout::bytes(value, header.length).unwrap_or_default();
-    if header.agrees(format, (register.place.pointer, register.identity), stamp, value) {
+    if header.agrees(format, register.name(), stamp, value) {
         Judged::Good(Fetched { reply, header })
     } else {
         Judged::Bad
@@ -263,58 +268,32 @@ pub(crate) fn judge_in_place(
     stamp: Stamp,
     reply: &[u64],
 ) -> InPlace {
-    let Some(&[copied, sum, number, length, ref value @ ..]) = reply.get(register.in_place()..)
+    let Some((&copied, image)) = reply.get(register.in_place()..).and_then(<[u64]>::split_first)
     else {
         return InPlace::Bad;
     };
-    if copied != stamp.0 {
+    let Some(header) = BufferHeader::decode(image).filter(|_| copied == stamp.0) else {
         return InPlace::Bad;
-    }
-    let length = usize::try_from(length).unwrap_or(usize::MAX);
-    match crate::layout::bytes(value, length) {
-        Some(value) => {
-            // Whatever was torn here, a value under another stamp fails: the stamp seeds the sum.
-            let expected = in_place_sum(format, register, stamp, WriteNumber(number), value);
-            if sum == expected { InPlace::Value(length) } else { InPlace::Bad }
+    };
+    let value = image.get(buffer::HEADER_WORDS - 1..).unwrap_or_default();
+    match crate::layout::bytes(value, header.length) {
+        // Whatever was torn here, a value under another stamp fails.
+        Some(value) if header.agrees(format, register.name(), stamp, value) => {
+            InPlace::Value(header.length)
         }
-        None if length <= crate::layout::MAX_VALUE => InPlace::Length(length),
-        None => InPlace::Bad,
+        None if header.length <= crate::layout::MAX_VALUE => InPlace::Length(header.length),
+        _ => InPlace::Bad,
     }
 }
 
-/// The checksum of an in-place copy of a verified `stamp`.
+/// The words in front of the value in the in-place copy of a verified `stamp`, whose buffer has this header.
 #[inline(always)]
-fn in_place_sum(
-    format: WordFormat,
-    register: &Register,
-    stamp: Stamp,
-    number: WriteNumber,
-    value: &[u8],
-) -> u64 {
-    let (timestamp, pointer) = (format.timestamp(stamp), format.pointer(stamp));
-    checksum(format, register.identity, timestamp, pointer, number, value)
-}
-
-/// The words in front of `value` in an in-place copy of a verified `stamp`.
 pub(crate) fn in_place_head(
-    format: WordFormat,
-    register: &Register,
     stamp: Stamp,
-    number: WriteNumber,
-    value: &[u8],
+    header: &BufferHeader,
 ) -> [u64; register::IN_PLACE_WORDS] {
-    let sum = in_place_sum(format, register, stamp, number, value);
-    in_place_head_with(stamp, sum, number, value.len())
-}
-
-/// The same, where the checksum is known: it is the guess's, which the stamp verifies.
-pub(crate) fn in_place_head_with(
-    stamp: Stamp,
-    sum: u64,
-    number: WriteNumber,
-    length: usize,
-) -> [u64; register::IN_PLACE_WORDS] {
-    [stamp.0, sum, number.0, length as u64]
+    let [rewrite, number, register, guess, checksum] = header.encode();
+    [stamp.0, rewrite, number, register, guess, checksum]
 }
 
 /// Posts the in-place copy of a verified stamp at the home node.

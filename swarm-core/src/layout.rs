@@ -9,7 +9,7 @@
 //!           10  origin           the last stamp there, whose value it began with, or 0
 //!           11  checksum         of the header's other words and the key
 //!           12  key              bytes, up to a whole word
-//!           ..  in-place copy    at the home node only: stamp, checksum, number, length, value
+//!           ..  in-place copy    at the home node only: a buffer's image with the stamp in the lock's place
 //!
 //! buffer:    0  lock             changed by CAS alone
 //!            1  rewrite          timestamp of the verified rewrite, sealed with the checksum
@@ -60,7 +60,7 @@ pub mod register {
     /// The key.
     pub const KEY: usize = HEADER + HEADER_WORDS;
     /// Words in front of the value in the in-place copy.
-    pub const IN_PLACE_WORDS: usize = 4;
+    pub const IN_PLACE_WORDS: usize = super::buffer::HEADER_WORDS;
 }
 
 /// Offsets within a buffer, in words.
@@ -146,13 +146,12 @@ pub struct Identity {
     pub number: WriteNumber,
 }
 
-/// The seeded checksum of a buffer or an in-place copy of write `number` to the register of this
-/// identity: xxh3 of the value (whose length it takes in), seeded with pointer, timestamp, number and
-/// the register's.
+/// The seeded checksum of a buffer of write `number` to the register of this identity: xxh3 of the
+/// value (whose length it takes in), seeded with pointer, the guess's timestamp, number and the
+/// register's.
 ///
-/// A buffer is seeded with its guess, an in-place copy with its stamp's timestamp. Without the
-/// timestamp, a torn in-place copy could pass off an earlier write's value for a later write that
-/// uses the same buffer again; without the number, who reads a buffer that is half written would lock
+/// Without the timestamp, a torn in-place copy could pass off an earlier write's value for a later
+/// write that uses the same buffer again; without the number, who reads a buffer that is half written would lock
 /// the number of the write that it served before; without the register, an earlier write to another
 /// one, under a timestamp that happens to be the same, would pass for this one's.
 pub fn checksum(
@@ -178,7 +177,7 @@ pub fn bytes(words: &[u64], length: usize) -> Option<&[u8]> {
 }
 
 /// What a buffer says of its write.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct BufferHeader {
     /// Timestamp of the verified rewrite, or 0. None that there can be if the word is of a former life
     /// of the buffer.
@@ -196,6 +195,12 @@ pub struct BufferHeader {
 }
 
 impl BufferHeader {
+    /// Whether `timestamp` is that of the write's verified rewrite: it is never taken back.
+    #[inline]
+    pub fn is_rewrite(&self, timestamp: Timestamp) -> bool {
+        self.rewrite == timestamp && self.guess != timestamp
+    }
+
     /// The words from [`buffer::REWRITE`] to the value.
     ///
     /// The rewrite's timestamp is sealed with the checksum: where this word has landed in front of the

@@ -33,6 +33,7 @@
 //! | [`gather`], [`round`] | | votes until there are enough; chains on their way; late nodes |
 //! | [`group`] | | a replica group as one client sees it: preferred majorities, suspects |
 //! | [`epoch`], [`survey`] | not in it | when memory may be used again; what is garbage |
+//! | [`buffers`] | not in it | which nodes hold a buffer, and where |
 //! | [`geometry`], [`layout`] | §4.2 | what lies where in a node; objects, word by word |
 //! | [`words`] | §4.2 | stamps, cell words, locks, write numbers |
 //! | [`error`], [`node_set`], [`clock`] | | failures, sets of nodes, time |
@@ -48,6 +49,7 @@
 extern crate std;
 
 pub mod abd;
+pub mod buffers;
 pub mod cell;
 pub mod clock;
 #[cfg(feature = "sim")]

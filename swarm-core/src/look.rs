@@ -105,7 +105,7 @@ pub(crate) fn begin<'f, F: Fabric, C: Clock>(
     register: &mut Register,
     check: Check<'_>,
 ) -> Begun<Looked<'f, F>, Looking<'f, F, C>> {
-    let mut gathering = Gathering::new(group, group.majority());
+    let mut gathering = Gathering::new(group, NodeSet::all(group.nodes()), group.majority());
     let mut seen = Seen::new(check);
     let first = group.preferred(register.home());
     let step = |node, reply| seen.step(group, register, check, node, reply);

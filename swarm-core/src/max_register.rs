@@ -1,9 +1,13 @@
 //! The reliable max register M (§3.2): a register's stamps over a majority of its replicas.
 //!
-//! `write(x)` ends when a majority holds a stamp of at least x; `read` returns the largest stamp of
-//! a majority after making sure that a majority holds it. Any two majorities share a node, so a
-//! read that follows a write or a read sees at least as large a stamp.
+//! `write(x)` ends when so many of the nodes that [hold](crate::buffers) its buffer as are a majority hold a
+//! stamp of at least x; `read` returns the largest stamp of a majority after making sure that so many hold
+//! it. Any two majorities share a node, so a read that follows a write or a read sees at least as large a
+//! stamp. A *verified* stamp is one that so many hold: it was written as a guess, or as a rewrite, before.
+//! Where nodes fall silent that hold a buffer, others do not take their place: the register
+//! [moves](Error::Moved).
 
+use crate::buffers::Site;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::{Fabric, MAX_NODES, NodeId, Verb};
@@ -11,16 +15,16 @@ use crate::gather::{Gathering, Next};
 use crate::geometry::MAX_CLIENTS;
 use crate::group::Group;
 use crate::in_n_out::{
-    Copy, Fetched, InPlace, Judged, buffer_at, in_place_head, judge, judge_in_place, post_again,
-    post_write, post_write_alone, put_in_place, tells,
+    Copy, Fetched, InPlace, Judged, in_place_head, judge, judge_in_place, largest_of_others,
+    post_again, post_write, post_write_alone, put_in_place, tells,
 };
-use crate::layout::{buffer, register};
+use crate::layout::{BufferHeader, Place, buffer, register};
 use crate::look::{self, Look};
 use crate::node_set::NodeSet;
 use crate::register::{Begun, Check, Register, Value};
 use crate::replicas::{COMPLETIONS, Failed, Votes};
 use crate::round::{Event, Round};
-use crate::words::{Stamp, WriteNumber};
+use crate::words::{Stamp, WordFormat};
 
 /// CASes of a slot at one node in one write. A CAS fails only when the slot grew, and only a client
 /// that shares the slot makes it grow: each of those can do so twice (guess, verified) with stamps
@@ -34,8 +38,9 @@ fn slot_tries(slots: usize) -> usize {
 /// complete, and that all its holders fell silent between two rounds.
 pub(crate) const READ_TRIES: usize = 2 * MAX_NODES;
 
-/// READs the buffer of `stamp`, first where `holders` have it, then anywhere. `None` if a majority
-/// answered without it and the others are late or down, or all are: the read must begin again.
+/// READs the buffer of `stamp`, first where `holders` have it, then at all nodes that may. `None` if too
+/// many of those answered without it and the others are late or down, or all are: the read must begin
+/// again.
 ///
 /// Lateness alone proves nothing: what a majority holds is found at one of any majority that
 /// answers, however slow it is. So only a stamp whose write is not complete is let go.
@@ -49,9 +54,13 @@ pub(crate) async fn fetch<'f, F: Fabric, C: Clock>(
     hint: usize,
 ) -> Result<Option<Fetched<F::Reply<'f>>>, Error> {
     let format = group.format();
-    let at = buffer_at(format.pointer(stamp), buffer::REWRITE);
+    let Site { place, holders: everyone } = group.site(register, stamp);
+    let holders = holders.intersection(everyone);
     let first = buffer::HEADER_WORDS - 1 + hint.div_ceil(8);
-    let post = |node, words| group.fabric().post(node, &[Verb::Read { at, words }]);
+    let post = |node, words| {
+        let at = place.at(node, group.nodes()).plus(buffer::REWRITE);
+        group.fabric().post(node, &[Verb::Read { at, words }])
+    };
     let mut round = Round::new(group);
     let mut asked = NodeSet::EMPTY;
     let mut bad = NodeSet::EMPTY;
@@ -62,7 +71,6 @@ pub(crate) async fn fetch<'f, F: Fabric, C: Clock>(
     } else {
         holders.into_iter().next()
     };
-    let everyone = NodeSet::all(group.nodes());
     let mut wanted = source.into_iter().collect::<NodeSet>();
     loop {
         let more = wanted.minus(asked);
@@ -75,18 +83,22 @@ pub(crate) async fn fetch<'f, F: Fabric, C: Clock>(
             round.watch_again();
         }
         let pending = round.pending();
-        let refuted = bad.len() >= group.majority() && pending.minus(late).is_empty();
+        let refuted = everyone.len() - bad.len() < group.majority();
+        let refuted = refuted && pending.minus(late).is_empty();
         if asked == everyone && (pending.is_empty() || refuted) {
             return Ok(None);
         }
         match round.next().await {
             Event::Reply(node, reply) => match judge(format, register, stamp, reply) {
                 Judged::Good(fetched) => {
-                    repair(group, stamp, &fetched, bad.intersection(holders));
+                    let site = Site { place, holders: bad.intersection(holders) };
+                    repair(group, stamp, &fetched, site);
                     return Ok(Some(fetched));
                 }
-                Judged::Longer(words) => round.add(node, post(node, words)),
-                Judged::Bad => {
+                Judged::Longer(words) if !is_in_place(register, &place, node) => {
+                    round.add(node, post(node, words));
+                }
+                Judged::Longer(_) | Judged::Bad => {
                     bad.insert(node);
                     wanted = everyone;
                 }
@@ -109,17 +121,23 @@ pub(crate) async fn fetch<'f, F: Fabric, C: Clock>(
     }
 }
 
+/// Whether a buffer at `place` is the register's in-place copy at this node: a longer value is not its own.
+fn is_in_place(register: &Register, place: &Place, node: NodeId) -> bool {
+    node == register.home()
+        && place.home == node
+        && place.at_home == register.place.at_home + register.in_place() as u64
+}
+
 /// Writes a buffer back to holders of its stamp whose copy was found damaged.
 fn repair<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     stamp: Stamp,
     fetched: &Fetched<F::Reply<'_>>,
-    bad: NodeSet,
+    bad: Site,
 ) {
-    for node in bad {
-        let copy = fetched.copy(group.format(), stamp);
-        let at = buffer_at(group.format().pointer(stamp), copy.from);
-        drop(group.fabric().post(node, &[Verb::Write { at, head: copy.head, tail: copy.tail }]));
+    let copy = fetched.copy(group.format(), bad, stamp);
+    for node in bad.holders {
+        drop(group.fabric().post(node, &[copy.write(node, group.nodes())]));
     }
 }
 
@@ -136,6 +154,8 @@ struct Slots {
     /// Nodes whose chains have no READ: the CAS is to tell.
     alone: NodeSet,
     tries: usize,
+    /// The largest stamp in others'.
+    followed: Stamp,
 }
 
 impl Slots {
@@ -156,7 +176,8 @@ impl Slots {
 
     #[inline(always)]
     fn new() -> Self {
-        Self { expect: [Stamp::EMPTY; MAX_NODES], alone: NodeSet::EMPTY, tries: 0 }
+        let (alone, followed) = (NodeSet::EMPTY, Stamp::EMPTY);
+        Self { expect: [Stamp::EMPTY; MAX_NODES], alone, tries: 0, followed }
     }
 }
 
@@ -169,8 +190,17 @@ pub(crate) type Wrote = Result<(NodeSet, Stamp), Failed>;
 #[derive(Clone, Copy)]
 pub(crate) struct Writes<'a> {
     pub(crate) stamp: Stamp,
-    pub(crate) copy: Copy<'a>,
+    /// `None` of a delete, which has no buffer.
+    pub(crate) copy: Option<Copy<'a>>,
     pub(crate) held: NodeSet,
+}
+
+impl Writes<'_> {
+    /// The nodes that may hold the stamp, of `n`.
+    #[inline(always)]
+    fn among(&self, n: usize) -> NodeSet {
+        self.copy.as_ref().map_or(NodeSet::all(n), |copy| copy.site.holders)
+    }
 }
 
 impl Votes {
@@ -192,9 +222,9 @@ impl Votes {
             }
             let own = register.own.at(node);
             slots.expect[node.index()] = own;
-            if copy.is_none() {
+            let Some(copy) = &copy else {
                 return Next::Post(post_again(group, node, register, stamp, own));
-            }
+            };
             if tells(group, own) {
                 slots.alone.insert(node);
                 return Next::Post(post_write_alone(group, node, register, stamp, own, copy));
@@ -217,6 +247,7 @@ impl Votes {
         let Some(max) = self.read(register, group.slot(), node, read) else {
             return Next::Missing;
         };
+        slots.followed = slots.followed.max(largest_of_others(read, group.slot()));
         if old == expected.0 || Stamp(old) >= stamp || Stamp(old).is_frozen() {
             self.count(node, max);
             return Next::Vote;
@@ -233,9 +264,11 @@ impl Votes {
         &self,
         group: &Group<F, C>,
         register: &mut Register,
+        slots: &Slots,
         voters: NodeSet,
     ) -> Wrote {
         let max = self.largest().map_err(Failed::from)?;
+        register.followed = slots.followed;
         if !group.format().is_deleted(max) {
             register.met(max);
         }
@@ -250,12 +283,14 @@ pub(crate) fn begin_write<'f, F: Fabric, C: Clock>(
     register: &mut Register,
     writes: Writes<'_>,
 ) -> Begun<Wrote, Writing<'f, F, C>> {
-    let mut gathering = Gathering::new(group, group.majority());
+    let (among, everyone) = (writes.among(group.nodes()), NodeSet::all(group.nodes()));
+    let gathering = Gathering::new(group, among, group.majority());
+    let mut gathering = gathering.or_else(among != everyone);
     let (mut votes, mut slots) = (Votes::new(), Slots::new());
     let first = group.preferred(register.home());
     let step = |node, reply| votes.step(&mut slots, group, register, writes, (node, reply));
     match gathering.at_once(first, step) {
-        Some(voters) => Begun::Done(votes.conclude(group, register, voters)),
+        Some(voters) => Begun::Done(votes.conclude(group, register, &slots, voters)),
         None => Begun::Rest(Writing { gathering, votes, slots }),
     }
 }
@@ -269,9 +304,14 @@ impl<'f, F: Fabric, C: Clock> Writing<'f, F, C> {
         writes: Writes<'_>,
     ) -> Wrote {
         let Self { gathering, mut votes, mut slots } = self;
+        let everyone = NodeSet::all(group.nodes());
         let step = |node, reply| votes.step(&mut slots, group, register, writes, (node, reply));
         match gathering.wait(step).await {
-            Ok(voters) => votes.conclude(group, register, voters),
+            Ok(voters) => votes.conclude(group, register, &slots, voters),
+            // Others may be well, but do not hold the buffer.
+            Err(_) if votes.missing.is_empty() && writes.among(group.nodes()) != everyone => {
+                Err(Failed::from(Error::Moved))
+            }
             Err(error) => Err(Failed { error, missing: votes.missing }),
         }
     }
@@ -305,12 +345,19 @@ pub(crate) struct Maximum<'f, F: Fabric + 'f> {
     pub(crate) stamp: Stamp,
     /// `None` for a delete, and where it was not wanted.
     pub(crate) value: Option<Value<'f, F>>,
-    /// Number of the write, where the value was fetched from the buffer.
-    pub(crate) number: WriteNumber,
+    /// What the buffer says, where it was fetched.
+    pub(crate) header: BufferHeader,
     /// Nodes whose maximum it was at the last look.
     pub(crate) holders: NodeSet,
     /// The key in the register is another.
     pub(crate) other_key: bool,
+}
+
+impl<F: Fabric> Maximum<'_, F> {
+    /// Whether its writer takes it back no more: it is verified, or a rewrite.
+    pub(crate) fn is_settled(&self, format: WordFormat) -> bool {
+        self.stamp.is_verified() || self.header.is_rewrite(format.timestamp(self.stamp))
+    }
 }
 
 /// What [`read`] is to bring.
@@ -351,9 +398,8 @@ pub(crate) async fn read<'f, F: Fabric, C: Clock>(
     let look = if matches!(want, Want::Value | Want::Unless(_)) && want.value_of(stamp) {
         match in_place(group, register, look) {
             Ok(value) => {
-                let number = WriteNumber::default();
-                let value = Some(value);
-                return Ok(Maximum { stamp, value, number, holders, other_key: false });
+                let (value, header) = (Some(value), BufferHeader::default());
+                return Ok(Maximum { stamp, value, header, holders, other_key: false });
             }
             Err(look) => look,
         }
@@ -363,17 +409,14 @@ pub(crate) async fn read<'f, F: Fabric, C: Clock>(
     read_on(group, register, check, want, look).await
 }
 
-/// The value, if the look shows it: it is in place, and a majority holds its verified stamp.
+/// The value, if the look shows it: it is in place, and its stamp verified, so that a majority holds it.
 #[inline(always)]
 pub(crate) fn in_place<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &Register,
     look: Look<F::Reply<'f>>,
 ) -> Result<Value<'f, F>, Look<F::Reply<'f>>> {
-    let shows = look.max.is_verified()
-        && look.holders.len() >= group.majority()
-        && look.missing.is_empty()
-        && !look.other_key;
+    let shows = look.max.is_verified() && look.missing.is_empty() && !look.other_key;
     if !shows {
         return Err(look);
     }
@@ -399,20 +442,23 @@ pub(crate) async fn read_on<'f, F: Fabric, C: Clock>(
     for _ in 0..READ_TRIES {
         let Look { max: stamp, holders, other_key, .. } = look;
         let mut maximum =
-            Maximum { stamp, value: None, number: WriteNumber::default(), holders, other_key };
+            Maximum { stamp, value: None, header: BufferHeader::default(), holders, other_key };
         if other_key {
             return Ok(maximum);
         }
         if stamp == Stamp::EMPTY {
             return Err(Error::Gone);
         }
-        let stable = holders.len() >= group.majority();
-        let wanted = want.value_of(stamp) && !group.format().is_deleted(stamp);
+        // A delete's stamp is verified from the beginning, and so are all of the classic register.
+        let deleted = group.format().is_deleted(stamp);
+        let told = stamp.is_verified() && !deleted && want != Want::OutOfPlace;
+        let stable = told || holders.len() >= group.majority();
+        let wanted = want.value_of(stamp) && !deleted;
         if stable && !wanted {
             return Ok(maximum);
         }
-        if group.format().is_deleted(stamp) {
-            write(group, register, Writes { stamp, copy: Copy::NONE, held: holders }).await?;
+        if deleted {
+            write(group, register, Writes { stamp, copy: None, held: holders }).await?;
             return Ok(maximum);
         }
         let hint = length_hint(group, register, &look);
@@ -422,7 +468,7 @@ pub(crate) async fn read_on<'f, F: Fabric, C: Clock>(
             } else if stamp.is_verified() && look.voters.contains(register.home()) {
                 repair_in_place(group, register, &look, &fetched);
             }
-            maximum.number = fetched.header.number;
+            maximum.header = fetched.header;
             maximum.value = wanted.then(|| fetched.into_value());
             return Ok(maximum);
         }
@@ -454,8 +500,8 @@ async fn write_back<F: Fabric, C: Clock>(
     holders: NodeSet,
     fetched: &Fetched<F::Reply<'_>>,
 ) -> Result<(), Error> {
-    let copy = fetched.copy(group.format(), stamp);
-    write(group, register, Writes { stamp, copy, held: holders }).await?;
+    let copy = fetched.copy(group.format(), group.site(register, stamp), stamp);
+    write(group, register, Writes { stamp, copy: Some(copy), held: holders }).await?;
     Ok(())
 }
 
@@ -472,6 +518,6 @@ fn repair_in_place<F: Fabric, C: Clock>(
         return;
     }
     let value = fetched.value();
-    let head = in_place_head(format, register, look.max, fetched.header.number, value);
+    let head = in_place_head(look.max, &fetched.header);
     put_in_place(group, register, &head, value, None);
 }

@@ -14,7 +14,7 @@ use core::task::{Context, Poll, Waker};
 use crate::clock::Clock;
 use crate::fabric::Fabric;
 use crate::group::Group;
-use crate::in_n_out::{post_read, post_write, state};
+use crate::in_n_out::{largest_of_others, post_read, post_write, state};
 use crate::layout::register;
 use crate::look::Look;
 use crate::max_register::{Writes, in_place};
@@ -83,20 +83,28 @@ pub(crate) fn write<F: Fabric, C: Clock>(
     if !group.fabric().is_near() {
         return None;
     }
-    let voters = group.preferred(register.home());
+    let copy = writes.copy.as_ref()?;
+    let voters = group.preferred(register.home()).intersection(copy.site.holders);
+    if voters.len() < group.majority() {
+        return None;
+    }
     expect(group, register, voters);
-    let (before, mut fresh) = (register.own, true);
+    let (before, mut fresh, mut followed) = (register.own, true, Stamp::EMPTY);
     group.fabric().together(|| {
         for node in voters {
             let expected = before.at(node);
-            let reply =
-                now::<F>(post_write(group, node, register, writes.stamp, expected, writes.copy))?;
+            let reply = now::<F>(post_write(group, node, register, writes.stamp, expected, copy))?;
             let (&old, slots) = reply.split_first()?;
             let max = state(slots, register.identity)?;
             register.own.saw(node, Stamp(*slots.get(group.slot())?));
             fresh &= old == expected.0 && max.0 == writes.stamp.0;
+            // What is at one node alone is told by who completes it.
+            if node == register.home() {
+                followed = largest_of_others(slots, group.slot());
+            }
         }
         Some(())
     })?;
+    register.followed = followed;
     fresh.then_some(voters)
 }

@@ -11,8 +11,8 @@ use crate::error::Error;
 use crate::fabric::Fabric;
 use crate::gather::Next;
 use crate::group::Group;
-use crate::in_n_out::{in_place_head_with, post_in_place, post_read, state};
-use crate::layout::register;
+use crate::in_n_out::{in_place_head, post_in_place, post_read, state};
+use crate::layout::{BufferHeader, register};
 use crate::node_set::NodeSet;
 use crate::register::{Begun, Check, Found, Protocol, Register, Value, Write, Written};
 use crate::words::{Stamp, WriteNumber};
@@ -98,7 +98,8 @@ async fn put<F: Fabric, C: Clock>(
     value: &[u8],
 ) -> Result<(), Error> {
     let home = NodeSet::ring(register.home(), 1, group.nodes());
-    let head = in_place_head_with(stamp, 0, number, value.len());
+    let header = BufferHeader { number, length: value.len(), ..BufferHeader::default() };
+    let head = in_place_head(stamp, &header);
     group
         .settle(home, 1, |node, reply| match reply {
             None if node == register.home() => {
@@ -131,13 +132,13 @@ async fn read<'f, F: Fabric, C: Clock>(
         })
         .await?;
     let reply = read.ok_or(Error::Gone)?;
-    let Some(&[stamp, _, _, length, ..]) = reply.get(register.in_place()..) else {
-        return Err(Error::Damaged);
-    };
+    let copy = reply.get(register.in_place()..).and_then(<[u64]>::split_first);
+    let Some((&stamp, image)) = copy else { return Err(Error::Damaged) };
+    let header = BufferHeader::decode(image).ok_or(Error::Damaged)?;
     if group.format().is_deleted(Stamp(stamp)) {
         return Ok(Found::Deleted);
     }
-    let length = usize::try_from(length).unwrap_or(usize::MAX).min(register.capacity());
+    let length = header.length.min(register.capacity());
     let start = register.in_place() + register::IN_PLACE_WORDS;
     Ok(Found::Value(Value { reply, start, length }))
 }

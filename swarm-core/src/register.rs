@@ -28,6 +28,8 @@ pub struct Register {
     pub(crate) own: Own,
     /// The largest stamp seen, other than a delete's.
     pub(crate) last: Stamp,
+    /// The largest stamp of others that the last write was seen to follow.
+    pub(crate) followed: Stamp,
 }
 
 impl Register {
@@ -42,6 +44,7 @@ impl Register {
             room: capacity as u16,
             own: Own::default(),
             last: Stamp::EMPTY,
+            followed: Stamp::EMPTY,
         }
     }
 
@@ -71,6 +74,12 @@ impl Register {
         Shape { key_length, capacity }
     }
 
+    /// By what its buffers tell that they are its own.
+    #[inline(always)]
+    pub(crate) fn name(&self) -> (Pointer, Identity) {
+        (self.place.pointer, self.identity)
+    }
+
     /// Bytes of the longest value that fits in place.
     pub fn capacity(&self) -> usize {
         usize::from(self.room) * 8
@@ -91,6 +100,12 @@ impl Register {
     #[inline(always)]
     pub fn last_stamp(&self) -> Stamp {
         self.last
+    }
+
+    /// The largest stamp of others that this client's last write was seen to follow, or an empty one.
+    #[inline(always)]
+    pub fn followed(&self) -> Stamp {
+        self.followed
     }
 
     /// Takes in a stamp that was met.

@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::fabric::Fabric;
 use crate::geometry::MAX_CLIENTS;
 use crate::group::{Group, Unfinished};
-use crate::in_n_out::{Copy, in_place_head, in_place_head_with, put_in_place, raise};
+use crate::in_n_out::{Copy, in_place_head, put_in_place, raise};
 use crate::layout::{BufferHeader, SLOTS, buffer, checksum};
 use crate::look::{self, Looked, Looking};
 use crate::max_register::{self, Want, Writes, fetch};
@@ -27,7 +27,7 @@ use crate::near;
 use crate::node_set::NodeSet;
 use crate::register::{Begun, Check, Found, Protocol, Register, Value, Write, Written};
 use crate::replicas::Failed;
-use crate::timestamp_lock::try_lock;
+use crate::timestamp_lock::{try_lock, try_lock_to_read};
 use crate::words::{LockMode, Pointer, Stamp, StampFlags, Timestamp, WordFormat, Writer};
 
 /// Writers of one register at a time among which a read is wait-free: it keeps in mind what it
@@ -111,8 +111,11 @@ impl Protocol for SafeGuess {
             Err(Failed { error, missing }) if missing.is_empty() => return Err(error),
             _ => max_register::read(group, register, check, Want::Value).await?,
         };
-        if m.stamp.is_verified() || m.other_key {
-            return Ok(found(group, m.stamp, m.value, m.other_key));
+        if m.other_key {
+            return Ok(Found::OtherKey);
+        }
+        if m.is_settled(group.format()) {
+            return Ok(settled(group, register, m));
         }
         read_guessed(group, register, m).await
     }
@@ -135,9 +138,9 @@ impl Protocol for SafeGuess {
         let words = header.encode();
         let unfinished = group.begin_write();
         // Round 1: the guess goes out; its chains READ what it has to stand against.
-        let writes = first(w, &words, &write);
+        let writes = first(group, register, w, &words, &write);
         if let Some(voters) = near::write(group, register, writes) {
-            finish(group, register, voters, w.verified(), &write, sum);
+            finish(group, register, voters, w.verified(), (&header, write.value));
             unfinished.complete();
             return Begun::Done(Ok(Written::Done));
         }
@@ -162,7 +165,8 @@ impl Protocol for SafeGuess {
             Begun::Done(unsettled) => Begun::Rest(unsettled),
             Begun::Rest((guessed, round)) => {
                 let words = guessed.header.encode();
-                let wrote = round.end(group, register, first(guessed.w, &words, &write)).await;
+                let writes = first(group, register, guessed.w, &words, &write);
+                let wrote = round.end(group, register, writes).await;
                 guessed.fresh(group, register, &write, wrote)
             }
         }
@@ -179,7 +183,7 @@ impl Protocol for SafeGuess {
         } else {
             // Round 1 again, with the register brought to the replicas that lack it.
             let words = guessed.header.encode();
-            let writes = first(guessed.w, &words, &write);
+            let writes = first(group, register, guessed.w, &words, &write);
             let wrote = max_register::write(group, register, writes).await;
             match guessed.fresh(group, register, &write, wrote.map_err(Failed::from)) {
                 Begun::Done(written) => return written,
@@ -201,7 +205,7 @@ impl Protocol for SafeGuess {
         register: &mut Register,
     ) -> Result<(), Error> {
         let stamp = group.format().deletion();
-        let writes = Writes { stamp, copy: Copy::NONE, held: NodeSet::EMPTY };
+        let writes = Writes { stamp, copy: None, held: NodeSet::EMPTY };
         max_register::write(group, register, writes).await?;
         Ok(())
     }
@@ -258,7 +262,8 @@ impl<'f> Guessed<'f> {
     ) -> Begun<Result<Written, Error>, Unsettled<'f>> {
         match wrote {
             Ok((voters, m)) if m.same_write(self.w) => {
-                finish(group, register, voters, self.w.verified(), write, self.header.checksum);
+                let stamp = self.w.verified();
+                finish(group, register, voters, stamp, (&self.header, write.value));
                 self.unfinished.complete();
                 Begun::Done(Ok(Written::Done))
             }
@@ -274,12 +279,16 @@ impl<'f> Guessed<'f> {
 }
 
 /// The first round of a write: its guess, with the buffer.
-fn first<'a>(
+#[inline(always)]
+fn first<'a, F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    register: &Register,
     w: Stamp,
     words: &'a [u64; buffer::HEADER_WORDS - 1],
     write: &Write<'a>,
 ) -> Writes<'a> {
-    Writes { stamp: w, copy: Copy::of_guess(words, write.value), held: NodeSet::EMPTY }
+    let copy = Copy::of_guess(group.site(register, w), words, write.value);
+    Writes { stamp: w, copy: Some(copy), held: NodeSet::EMPTY }
 }
 
 /// A timestamp that is probably larger than any before it.
@@ -322,16 +331,15 @@ fn finish<F: Fabric, C: Clock>(
     register: &mut Register,
     voters: NodeSet,
     stamp: Stamp,
-    write: &Write<'_>,
-    sum: u64,
+    (header, value): (&BufferHeader, &[u8]),
 ) {
     let home = register.home();
     let voters = voters.holding(|node| register.own.at(node).same_write(stamp));
     for node in voters {
         let cas = raise(group, node, register, stamp.guessed(), stamp);
         if node == home {
-            let head = in_place_head_with(stamp, sum, write.number, write.value.len());
-            put_in_place(group, register, &head, write.value, Some(cas));
+            let head = in_place_head(stamp, header);
+            put_in_place(group, register, &head, value, Some(cas));
         } else {
             group.fabric().post_aside(node, &[cas]);
         }
@@ -362,12 +370,13 @@ async fn write_stale<F: Fabric, C: Clock>(
     if m.same_write(w) {
         // What we lost to is on no majority's maximum: the guess was the largest after all.
         let voters = NodeSet::all(group.nodes());
-        finish(group, register, voters, w.verified(), &write, header.checksum);
+        finish(group, register, voters, w.verified(), (&header, write.value));
         return Ok(Written::Done);
     }
     advance_clock(group, register, m);
     // Round 3: unless a reader has settled that the guess stands.
-    let lock = try_lock(group, register.home(), write.buffer, write.number, LockMode::Write);
+    let site = group.site(register, w);
+    let lock = try_lock(group, register.home(), &site, write.number, LockMode::Write);
     let locked = lock.await?;
     if format.is_deleted(m) {
         return Ok(if locked { Written::Deleted } else { Written::Done });
@@ -375,22 +384,23 @@ async fn write_stale<F: Fabric, C: Clock>(
     if !locked {
         return Ok(Written::Done);
     }
-    // Round 4: the same buffer under a timestamp above all that came before.
+    // Round 4: the same buffer under a timestamp above all that came before. Not as verified: it is when
+    // so many have it.
     let fresh = guess(group, register).max(Timestamp(format.timestamp(m).0 + 1));
     if fresh >= format.deleted() {
         return Ok(Written::Moved(w));
     }
-    let again = format.stamp(fresh, write.buffer, StampFlags::VERIFIED);
+    let again = format.stamp(fresh, write.buffer, StampFlags::empty());
     let rewritten = BufferHeader { rewrite: fresh, ..header };
     let words = rewritten.encode();
-    let copy = Copy { from: buffer::REWRITE, head: &words, tail: write.value };
-    let writes = Writes { stamp: again, copy, held: NodeSet::EMPTY };
-    match max_register::write(group, register, writes).await {
+    let copy = Copy { site, from: buffer::REWRITE, head: &words, tail: write.value };
+    let writes = Writes { stamp: again, copy: Some(copy), held: NodeSet::EMPTY };
+    let again = again.verified();
+    let (voters, _) = match max_register::write(group, register, writes).await {
         Err(Error::Moved) => return Ok(Written::Moved(again)),
         wrote => wrote?,
     };
-    let head = in_place_head(format, register, again, write.number, write.value);
-    put_in_place(group, register, &head, write.value, None);
+    finish(group, register, voters, again, (&rewritten, write.value));
     Ok(Written::Done)
 }
 
@@ -408,13 +418,23 @@ fn found<'f, F: Fabric, C: Clock>(
     group: &Group<F, C>,
     stamp: Stamp,
     value: Option<Value<'f, F>>,
-    other_key: bool,
 ) -> Found<'f, F> {
     match value {
-        _ if other_key => Found::OtherKey,
         Some(value) if !group.format().is_deleted(stamp) => Found::Value(value),
         _ => Found::Deleted,
     }
+}
+
+/// A maximum that its writer does not take back. A rewrite whose writer may be dead is said to be complete.
+fn settled<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    register: &mut Register,
+    m: max_register::Maximum<'f, F>,
+) -> Found<'f, F> {
+    if !m.stamp.is_verified() {
+        confirm(group, register, &m);
+    }
+    found(group, m.stamp, m.value)
 }
 
 /// The rest of a read that met a guess `m` that is not known to be complete.
@@ -426,15 +446,15 @@ async fn read_guessed<'f, F: Fabric, C: Clock>(
     group.count_slow();
     let mut seen = Vec::<(Writer, Stamp), WRITERS>::new();
     for _ in 0..READ_BOUND {
-        let writer = m.number.writer();
+        let writer = m.header.number.writer();
         match seen.iter().find(|(other, _)| *other == writer) {
             // Seen twice: the guess stands if its writer has not taken it back.
             Some((_, before)) if before.same_write(m.stamp) => {
-                let pointer = group.format().pointer(m.stamp);
-                let home = register.home();
-                if try_lock(group, home, pointer, m.number, LockMode::Read).await? {
+                let (site, home) = (group.site(register, m.stamp), register.home());
+                let number = m.header.number;
+                if try_lock_to_read(group, home, &site, number).await? {
                     confirm(group, register, &m);
-                    return Ok(found(group, m.stamp, m.value, false));
+                    return Ok(found(group, m.stamp, m.value));
                 }
             }
             // A client writes a register once at a time: its earlier write is complete.
@@ -453,8 +473,8 @@ async fn read_guessed<'f, F: Fabric, C: Clock>(
         } else {
             m = next;
         }
-        if m.stamp.is_verified() {
-            return Ok(found(group, m.stamp, m.value, false));
+        if m.is_settled(group.format()) {
+            return Ok(settled(group, register, m));
         }
     }
     Err(Error::Damaged)
@@ -476,14 +496,13 @@ fn confirm<F: Fabric, C: Clock>(
     m: &max_register::Maximum<'_, F>,
 ) {
     let stamp = m.stamp.verified();
-    let format = group.format();
     // Only where the buffer is: a slot names no buffer that was not written at its node.
     let before = register.own;
     for node in m.holders.holding(|node| before.at(node) < stamp) {
         let cas = raise(group, node, register, before.at(node), stamp);
         match &m.value {
             Some(value) if node == register.home() => {
-                let head = in_place_head(format, register, stamp, m.number, value);
+                let head = in_place_head(stamp, &m.header);
                 put_in_place(group, register, &head, value, Some(cas));
             }
             _ => {

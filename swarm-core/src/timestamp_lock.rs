@@ -1,31 +1,51 @@
 //! The timestamp lock (§3, appendix A): decides once whether a guess is returned or replaced.
 //!
-//! For one write number, READ and WRITE locks exclude each other: each needs a majority of lock
-//! words, a word that holds a number never holds it in another mode, and two majorities share a
-//! node. The lock word lies in the write's buffer and only grows.
+//! For one write number, READ and WRITE locks exclude each other: a word that holds a number never holds
+//! it in another mode, and a READ lock takes as many words as a write takes nodes, a majority of all, a
+//! WRITE lock as many as share one with those. (Of three nodes of which two hold a buffer, that is one: a
+//! writer can always take back what it cannot complete.) The lock word lies in the write's buffer, at the
+//! nodes that hold it, and only grows.
 //!
 //! One roundtrip; two where the buffer served an earlier write.
 
+use crate::buffers::Site;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::{Fabric, MAX_NODES, NodeId, Verb};
-use crate::gather::Next;
+use crate::gather::{Gathering, Next};
 use crate::group::Group;
-use crate::in_n_out::buffer_at;
 use crate::layout::buffer;
-use crate::words::{LockMode, LockWord, Pointer, WriteNumber};
+use crate::node_set::NodeSet;
+use crate::words::{LockMode, LockWord, WriteNumber};
 
 /// CASes of one lock word at one node. The word is empty, or holds the number of an earlier write of
 /// the buffer, whose locks were over before the buffer was handed out again: it is found out by one
 /// CAS, and changes once until the next one, by the other who locks this number.
 const TRIES: u32 = 2;
 
-/// Locks write `number`, whose buffer is `pointer`, in `mode`. False if it is, or may be, locked
+/// Locks write `number`, whose buffer is at `site`, for one who has read it.
+///
+/// # Errors
+/// As [`try_lock`], and [`Error::Moved`] where nodes that have the lock are silent, and others would not
+/// do.
+pub(crate) async fn try_lock_to_read<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    home: NodeId,
+    site: &Site,
+    number: WriteNumber,
+) -> Result<bool, Error> {
+    match try_lock(group, home, site, number, LockMode::Read).await {
+        Err(_) if site.holders != NodeSet::all(group.nodes()) => Err(Error::Moved),
+        locked => locked,
+    }
+}
+
+/// Locks write `number`, whose buffer is at `site`, in `mode`. False if it is, or may be, locked
 /// in the other mode, or the buffer serves a later write.
 pub(crate) async fn try_lock<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     home: NodeId,
-    pointer: Pointer,
+    site: &Site,
     number: WriteNumber,
     mode: LockMode,
 ) -> Result<bool, Error> {
@@ -33,10 +53,21 @@ pub(crate) async fn try_lock<F: Fabric, C: Clock>(
     let mut settled = [LockWord::default(); MAX_NODES];
     let mut expect = [0; MAX_NODES];
     let mut tries = [0; MAX_NODES];
-    let at = buffer_at(pointer, buffer::LOCK);
-    let post = |node, expect| group.fabric().post(node, &[Verb::Cas { at, expect, new: mine.0 }]);
-    let votes = group
-        .settle(group.preferred(home), group.majority(), |node, reply| {
+    let post = |node, expect| {
+        let at = site.place.at(node, group.nodes()).plus(buffer::LOCK);
+        group.fabric().post(node, &[Verb::Cas { at, expect, new: mine.0 }])
+    };
+    let (to_read, among) = (group.majority(), site.holders);
+    let gathering = match mode {
+        LockMode::Read => {
+            let another_way = among != NodeSet::all(group.nodes());
+            Gathering::new(group, among, to_read).or_else(another_way)
+        }
+        // Where those do not answer, no majority does.
+        LockMode::Write => Gathering::new(group, among, among.len() + 1 - to_read),
+    };
+    let votes = gathering
+        .settle(group.preferred(home), |node, reply| {
             let Some(reply) = reply else { return Next::Post(post(node, 0)) };
             let Some(&held) = reply.first() else { return Next::NoVote };
             let i = node.index();

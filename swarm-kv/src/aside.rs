@@ -44,7 +44,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         };
         let look = async {
             let here = self.here();
-            self.heap.look_for_records(&self.group, presence.board()).await?;
+            let remembered = |hash| Some(self.locations.by_hash(hash)?.place);
+            self.heap.look_for_records(&self.group, presence.board(), remembered).await?;
             drop(here);
             self.some_memory_back(BATCHES).await
         };

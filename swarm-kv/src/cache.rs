@@ -43,6 +43,24 @@ impl Equivalent<OwnedKey> for BorrowedKey<'_> {
     }
 }
 
+/// Any key of this hash.
+struct AnyOf {
+    hash: u64,
+    seed: u64,
+}
+
+impl Hash for AnyOf {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+impl Equivalent<OwnedKey> for AnyOf {
+    fn equivalent(&self, other: &OwnedKey) -> bool {
+        hash_key(&other.0, self.seed) == self.hash
+    }
+}
+
 /// A key's hash, in a pool with this seed.
 #[inline]
 pub(crate) fn hash_key(key: &[u8], seed: u64) -> u64 {
@@ -87,6 +105,7 @@ type Entries = Cache<OwnedKey, Register, quick_cache::UnitWeighter, KeyHasher>;
 pub(crate) struct LocationCache {
     entries: RefCell<Entries>,
     generation: Cell<u64>,
+    seed: u64,
 }
 
 impl LocationCache {
@@ -99,7 +118,7 @@ impl LocationCache {
             KeyHasher { seed, hash: 0 },
             quick_cache::unsync::DefaultLifecycle::default(),
         );
-        Self { entries: RefCell::new(entries), generation: Cell::new(0) }
+        Self { entries: RefCell::new(entries), generation: Cell::new(0), seed }
     }
 
     /// The generation that it is, for what is looked up from here on.
@@ -117,6 +136,11 @@ impl LocationCache {
     #[inline]
     pub(crate) fn get(&self, hash: u64, key: &[u8]) -> Option<Register> {
         self.look(hash, key, |register| *register)
+    }
+
+    /// Where the register of a key of this hash is.
+    pub(crate) fn by_hash(&self, hash: u64) -> Option<Register> {
+        self.entries.borrow().get(&AnyOf { hash, seed: self.seed }).copied()
     }
 
     /// Looks at a key's register where it lies.

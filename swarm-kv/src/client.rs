@@ -147,7 +147,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         options: Options,
     ) -> Self {
         let group = Group::new(Counting::new(fabric), clock, geometry.format, session)
-            .with_slots(geometry.slots);
+            .with_slots(geometry.slots)
+            .with_buffers(geometry.buffers());
         group.set_patience(options.patience);
         Self {
             group,

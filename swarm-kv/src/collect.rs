@@ -21,11 +21,13 @@ use std::collections::HashMap;
 use std::mem::take;
 
 use futures_util::future::try_join_all;
+use swarm_core::buffers::Site;
 use swarm_core::clock::Clock;
 use swarm_core::epoch::{Board, GRACE};
-use swarm_core::fabric::{Fabric, MAX_VERBS, NodeId, Verb};
+use swarm_core::fabric::{Fabric, MAX_VERBS, Verb};
 use swarm_core::geometry::Class;
-use swarm_core::layout::{BufferHeader, Place, buffer};
+use swarm_core::layout::{BufferHeader, buffer};
+use swarm_core::node_set::NodeSet;
 use swarm_core::register::Protocol;
 use swarm_core::survey::{Survey, survey};
 use swarm_core::words::{Pointer, Stamp, StampFlags, Timestamp, WriteNumber};
@@ -301,18 +303,24 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let nodes = self.group.nodes();
         let words = buffer::HEADER_WORDS - buffer::REWRITE;
         let deleted = self.geometry.format.deleted();
-        let reads: Vec<Verb<'_>> = objects
-            .iter()
-            .map(|object| {
-                let place = Place::everywhere(object.pointer, NodeId(0));
-                Verb::Read { at: place.at(NodeId(0), nodes).plus(buffer::REWRITE), words }
-            })
-            .collect();
+        let site = |object: &Unnamed| self.heap.site(object.kind, object.pointer);
+        let sites: Vec<Site> = objects.iter().filter_map(site).collect();
         let mut writes = vec![Writes::new(); objects.len()];
-        let read = |node| self.group.fabric().post(node, &reads);
+        let read = |node| {
+            let held = sites.iter().filter(|site| site.holders.contains(node));
+            let look = |site: &Site| Verb::Read {
+                at: site.place.at(node, nodes).plus(buffer::REWRITE),
+                words,
+            };
+            let reads: Vec<Verb<'_>> = held.map(look).collect();
+            self.group.fabric().post(node, &reads)
+        };
+        let all = sites.iter().fold(NodeSet::EMPTY, |all, site| all.union(site.holders));
         self.group
-            .everywhere(read, |_, reply| {
-                for (writes, header) in writes.iter_mut().zip(reply.chunks(words)) {
+            .at_all_of(all, read, |node, reply| {
+                let held = writes.iter_mut().zip(&sites);
+                let held = held.filter(|(_, site)| site.holders.contains(node));
+                for ((writes, _), header) in held.zip(reply.chunks(words)) {
                     let Some(header) = BufferHeader::decode(header) else { continue };
                     if !header.register.is_null() {
                         // What is beyond all timestamps is a word of a former life.

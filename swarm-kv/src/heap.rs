@@ -14,11 +14,14 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 
+use swarm_core::buffers::Site;
 use swarm_core::clock::Clock;
 use swarm_core::epoch::GRACE;
 use swarm_core::fabric::{Address, Fabric, MAX_VERBS, NodeId};
 use swarm_core::geometry::{Class, Geometry};
 use swarm_core::group::Group;
+use swarm_core::layout::{Place, buffer, words_for};
+use swarm_core::node_set::NodeSet;
 use swarm_core::register::Register;
 use swarm_core::words::{GRANULE, Pointer, Stamp};
 
@@ -82,6 +85,8 @@ pub(crate) struct Heap {
     /// How much this client's memory grew since its garbage was collected.
     growth: Growth,
     awaited: Awaited,
+    /// The class of the last buffer, and what it was for.
+    class_of_last: Cell<((usize, bool), Class)>,
     /// A heap-map record that was proposed and is as good as new.
     spare: Cell<Option<Pointer>>,
     pub(crate) recycler: Recycler,
@@ -98,7 +103,7 @@ pub(crate) enum Need {
     Instead,
 }
 
-/// What kind of object, and for which home.
+/// What kind of object, and for which home; of a lean buffer, the node that does without.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Kind {
     class: Class,
@@ -129,6 +134,7 @@ impl Heap {
             short: Cell::new(false),
             growth: Growth::default(),
             awaited: Awaited::default(),
+            class_of_last: Cell::new(((usize::MAX, false), Class::RunTail)),
             spare: Cell::new(None),
             recycler: Recycler::new(geometry),
             gate: Gate::default(),
@@ -143,6 +149,50 @@ impl Heap {
                 Kind { class: Class::Run, home: NodeId(0), chunks }
             }
             class => Kind { class, home: NodeId(0), chunks: 1 },
+        }
+    }
+
+    /// The kind for a buffer of a value of `length` bytes, which `absent` does without, if one does.
+    pub(crate) fn buffer(&self, length: usize, absent: Option<NodeId>) -> Kind {
+        self.of_buffer(length, absent.unwrap_or(NodeId(0)), absent.is_some())
+    }
+
+    /// The kind for the first buffer of a register with this home, where its value lies in place or does
+    /// not.
+    pub(crate) fn first_buffer(&self, length: usize, home: NodeId, in_place: bool) -> Kind {
+        self.of_buffer(length, home, in_place)
+    }
+
+    #[inline]
+    fn of_buffer(&self, length: usize, absent: NodeId, lean: bool) -> Kind {
+        let (of, class) = self.class_of_last.get();
+        if of == (length, lean)
+            && let Class::Lean(_) = class
+        {
+            return Kind { class, home: absent, chunks: 1 };
+        }
+        let class = self.geometry.buffer_class(length, lean);
+        self.class_of_last.set(((length, lean), class));
+        match class {
+            Class::Run => {
+                let chunks = self.geometry.run_chunks(buffer::HEADER_WORDS + words_for(length));
+                Kind { class: Class::Run, home: NodeId(0), chunks }
+            }
+            class @ Class::Lean(_) => Kind { class, home: absent, chunks: 1 },
+            class => Kind { class, home: NodeId(0), chunks: 1 },
+        }
+    }
+
+    /// Which nodes have an object, and where. `None` if no object of this kind can have this pointer.
+    pub(crate) fn site(&self, kind: Kind, object: Pointer) -> Option<Site> {
+        let holders = NodeSet::all(self.geometry.nodes);
+        match kind.class {
+            Class::Homed { .. } => {
+                let place = self.geometry.homed_place(object, kind.class)?;
+                Some(Site { place, holders })
+            }
+            Class::Plain(_) => Some(Site { place: Place::everywhere(object, kind.home), holders }),
+            _ => Some(self.geometry.buffers().site(object)),
         }
     }
 
@@ -307,7 +357,8 @@ impl Heap {
     fn full(&self, kind: Kind) -> Error {
         self.wanted.set(Some(Kind { home: NodeId(0), ..kind }));
         let granules = match kind.class {
-            Class::Plain(size) | Class::Homed { full: size, .. } => size.granules(),
+            Class::Plain(size) | Class::Lean(size) | Class::Wide(size) => size.granules(),
+            Class::Homed { full, .. } => full.granules(),
             Class::Run | Class::RunTail => kind.chunks as u64 * self.geometry.chunk_granules(),
         };
         let object = granules * GRANULE as u64;

@@ -216,9 +216,13 @@ impl Births for BucketBirths<'_> {
                 let (place, words) = (newborn.place, newborn.shape().key_words());
                 let words = register::HEADER_WORDS + words;
                 each(Birth::Copy { place, from: register::HEADER, words });
-                let everywhere = Place::everywhere(born.buffer, place.home);
+                let first =
+                    self.0.buffers().first_site(born.buffer, &place, newborn.shape().small_words());
                 let words = born.words.saturating_sub(buffer::REWRITE);
-                each(Birth::Copy { place: everywhere, from: buffer::REWRITE, words });
+                // All nodes have it, the home in place. If the record says otherwise, it is damaged.
+                if first.holders.len() == self.0.nodes {
+                    each(Birth::Copy { place: first.place, from: buffer::REWRITE, words });
+                }
                 let stamp = if born.deleted { deleted_stamp } else { first_stamp };
                 let value = stamp(self.0.format, born.buffer).0;
                 each(Birth::Set { place, at: register::SLOTS_AT, value });

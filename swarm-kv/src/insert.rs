@@ -6,9 +6,8 @@
 use heapless::Vec;
 use swarm_core::cell::{self, Proposal, Proposed};
 use swarm_core::clock::Clock;
-use swarm_core::epoch::Replaced;
 use swarm_core::fabric::{Fabric, NodeId};
-use swarm_core::geometry::BUCKET_PAYLOAD;
+use swarm_core::geometry::{BUCKET_PAYLOAD, Class};
 use swarm_core::layout::{Identity, MAX_IN_PLACE, Place, Shape, record, words_for};
 use swarm_core::register::{Check, Found, Protocol, Register, Write};
 use swarm_core::words::Pointer;
@@ -18,7 +17,7 @@ use crate::bucket::{
 };
 use crate::client::{Client, TRIES};
 use crate::error::Error;
-use crate::heap::Need;
+use crate::heap::{Kind, Need};
 use crate::index::{Located, bit};
 use crate::locate::entries;
 use crate::newborn::{NewChild, NewRegister};
@@ -126,9 +125,32 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         value: &'v [u8],
         need: Need,
     ) -> Result<(Place, Shape, Write<'v>), Error> {
-        let write = self.new_write(value, need).await?;
-        match self.room_for_register(hash, wanted, need).await {
-            Ok((place, shape)) => Ok((place, shape, write)),
+        let (n, first) = (self.geometry.nodes, self.home(hash).index());
+        let mut told = None;
+        // Where there is no room at its home, another one is.
+        for home in (0..n).map(|step| NodeId(((first + step) % n) as u8)) {
+            match self.room_at(home, wanted, value, need).await {
+                Err(Error::Full(shortage)) => _ = told.get_or_insert(Error::Full(shortage)),
+                room => return room,
+            }
+        }
+        Err(told.unwrap_or(Error::Contended))
+    }
+
+    /// The same for a register with this home. Its buffer first: a register is not given back.
+    async fn room_at<'v>(
+        &self,
+        home: NodeId,
+        wanted: Shape,
+        value: &'v [u8],
+        need: Need,
+    ) -> Result<(Place, Shape, Write<'v>), Error> {
+        let class = self.geometry.register_class(wanted.small_words(), wanted.full_words());
+        let shape = shape(class, wanted.key_length).expect("the class was chosen for the key");
+        let kind = self.first_buffer(home, shape, value);
+        let write = self.new_write(kind, value, need, false).await?;
+        match self.room_for_register(self.heap.homed(class, home), class, need).await {
+            Ok(place) => Ok((place, shape, write)),
             Err(error) => {
                 self.heap.take_back(write.buffer);
                 Err(error)
@@ -136,19 +158,21 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         }
     }
 
+    /// The kind of the first buffer of a register of this home and shape that begins with `value`.
+    pub(crate) fn first_buffer(&self, home: NodeId, shape: Shape, value: &[u8]) -> Kind {
+        self.heap.first_buffer(value.len(), home, value.len() <= 8 * shape.capacity)
+    }
+
     async fn room_for_register(
         &self,
-        hash: u64,
-        wanted: Shape,
+        kind: Kind,
+        class: Class,
         need: Need,
-    ) -> Result<(Place, Shape), Error> {
-        let class = self.geometry.register_class(wanted.small_words(), wanted.full_words());
-        let shape = shape(class, wanted.key_length).expect("the class was chosen for the key");
-        let home = self.home(hash);
-        let pointer = self.heap.allocate(&self.group, self.heap.homed(class, home), need).await?;
+    ) -> Result<Place, Error> {
+        let pointer = self.heap.allocate_there(&self.group, kind, need).await?;
         let place =
             self.geometry.homed_place(pointer, class).ok_or(swarm_core::error::Error::Damaged)?;
-        Ok((place, shape))
+        Ok(place)
     }
 
     /// Proposes the bucket with the newborn in it. False if another change came first.
@@ -169,7 +193,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let content = Content::Entries { entries, born: Some(born) };
         let bucket = Bucket { content, ..located.bucket };
         let image = newborn.image(self.geometry.format);
-        self.change(located, bucket, &newborn.parts(&image)).await
+        self.change(located, bucket, &newborn.parts(&image, self.group.buffers())).await
     }
 
     /// Changes a bucket to `bucket`. False if another change came first.
@@ -202,10 +226,14 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     fn has_changed(&self, before: &Located, record: Pointer, content: &Content) {
         let Some(presence) = &self.presence else { return };
         let cell = before.cell.place.pointer;
-        let replaced = Replaced { cell, record: before.view.record() };
-        self.heap.has_replaced(presence.board(), record, replaced);
-        if let Content::Split(children) = content {
-            self.heap.has_split(cell, record, *children);
+        self.heap.has_replaced(presence.board(), cell, (before.view.record(), record));
+        match content {
+            Content::Split(children) => self.heap.has_split(cell, record, *children),
+            Content::Entries { entries, born } => {
+                let born = born.as_ref().filter(|born| !born.deleted);
+                let first = born.map(|born| (entries[born.entry].pointer, born.buffer));
+                self.heap.has_borne(record, first);
+            }
         }
     }
 

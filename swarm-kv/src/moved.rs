@@ -81,9 +81,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let (place, shape, mut write) = self.room(hash, wanted, any, Need::Instead).await?;
         let last = freeze(&self.group, old).await?;
         let value = last.value.as_deref().unwrap_or_default();
-        if self.buffer_kind(value) != self.buffer_kind(write.value) {
+        let kind = self.first_buffer(place.home, shape, value);
+        if kind != self.first_buffer(place.home, shape, write.value) {
             self.heap.take_back(write.buffer);
-            write = self.new_write(value, Need::Instead).await?;
+            write = self.new_write(kind, value, Need::Instead, false).await?;
         }
         let identity = Identity { birth: self.group.now(), number: write.number };
         let newborn = NewRegister {
@@ -127,7 +128,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             entries[at] = newborn.entry(&self.geometry, hash);
             let content = Content::Entries { entries, born: Some(newborn.born(at)) };
             let bucket = Bucket { content, ..located.bucket };
-            if self.change(&located, bucket, &newborn.parts(&image)).await? {
+            let parts = newborn.parts(&image, self.group.buffers());
+            if self.change(&located, bucket, &parts).await? {
                 self.moved.set(self.moved.get() + 1);
                 if !newborn.deleted {
                     let register = newborn.seen_from(self.geometry.format, self.group.slot());

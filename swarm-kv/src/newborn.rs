@@ -1,5 +1,6 @@
 //! What an insert or a split brings into the world, as the parts that its chains write.
 
+use swarm_core::buffers::Buffers;
 use swarm_core::cell::Newborn;
 use swarm_core::geometry::Geometry;
 use swarm_core::layout::{
@@ -53,11 +54,13 @@ impl<'a> NewRegister<'a> {
         };
         // What is in place for a stamp is a value.
         let in_place = if deleted { Stamp::EMPTY } else { stamp };
+        let buffer_header = buffer_header.encode();
+        let [rewrite, number, register, guess, sum] = buffer_header;
         Image {
             stamp,
             header: Header { identity, key, predecessor }.encode(),
-            in_place: [in_place.0, sum, identity.number.0, value.len() as u64],
-            buffer_header: buffer_header.encode(),
+            in_place: [in_place.0, rewrite, number, register, guess, sum],
+            buffer_header,
         }
     }
 
@@ -94,9 +97,17 @@ impl<'a> NewRegister<'a> {
     }
 
     /// What the chains write, in order: the register is complete before its first slot shows it.
-    pub(crate) fn parts<'b>(&'b self, image: &'b Image) -> [Newborn<'b>; 4] {
+    /// The home has the first buffer in place, if that lies nowhere else there.
+    pub(crate) fn parts<'b>(&'b self, image: &'b Image, buffers: &Buffers) -> [Newborn<'b>; 4] {
         let place = self.register.place;
-        let fits = self.value.len() <= self.register.capacity();
+        let in_place_at = self.register.shape().small_words();
+        let first = buffers.first_site(self.buffer, &place, in_place_at).place;
+        let only_in_place = buffers.absent(self.buffer) == Some(place.home);
+        let (head, tail): (&[u64], &[u8]) = match self.value.len() <= self.register.capacity() {
+            _ if only_in_place => (&image.in_place[..1], &[]),
+            true => (&image.in_place, self.value),
+            false => (&image.in_place, &[]),
+        };
         [
             Newborn::Write {
                 place,
@@ -105,15 +116,9 @@ impl<'a> NewRegister<'a> {
                 tail: self.key,
                 home_only: false,
             },
+            Newborn::Write { place, from: in_place_at, head, tail, home_only: true },
             Newborn::Write {
-                place,
-                from: self.register.shape().small_words(),
-                head: &image.in_place,
-                tail: if fits { self.value } else { &[] },
-                home_only: true,
-            },
-            Newborn::Write {
-                place: Place::everywhere(self.buffer, place.home),
+                place: first,
                 from: buffer::REWRITE,
                 head: &image.buffer_header,
                 tail: self.value,

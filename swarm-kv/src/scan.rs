@@ -4,7 +4,6 @@ use std::ops::ControlFlow;
 
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
-use swarm_core::layout::{buffer, words_for};
 use swarm_core::register::{Check, Found, Protocol, Register, read_key};
 
 use crate::bucket::{Content, Entry};
@@ -54,8 +53,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             keys += 1;
             // One that is on the move and has nowhere to go counts with what there is room for.
             let length = value.map_or(register.capacity(), <[u8]>::len);
-            let buffer = buffer::HEADER_WORDS + words_for(length);
-            live_bytes += self.heap.object_bytes(entry.class) + self.heap.plain_bytes(buffer);
+            live_bytes += self.heap.object_bytes(entry.class) + self.heap.buffer_bytes(length);
             Ok(ControlFlow::Continue(()))
         })
         .await?;

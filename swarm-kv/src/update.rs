@@ -3,8 +3,8 @@
 use swarm_core::clock::Clock;
 use swarm_core::counting::Counting;
 use swarm_core::epoch::Board;
-use swarm_core::fabric::{Fabric, NodeId};
-use swarm_core::layout::{Place, buffer, words_for};
+use swarm_core::fabric::Fabric;
+use swarm_core::node_set::NodeSet;
 use swarm_core::register::{Begun, Protocol, Register, Write, Written};
 use swarm_core::words::{Pointer, Stamp};
 
@@ -51,22 +51,22 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         };
         let nothing = Begun::Rest(Update { hash, value, begun: None });
         let Some(turn) = self.turn_now(hash) else { return nothing };
-        let Some(write) = self.new_write_now(value) else { return nothing };
         let mut rest = None;
         let cached = self.locations.work(hash, key, |register| {
+            let write = self.new_write_now(register, value)?;
             let before = met(register);
             match P::begin_write(&self.group, register, write) {
                 Begun::Done(Ok(Written::Done)) if !outgrown(register, value.len()) => {
-                    self.wrote(register, write.buffer, before);
+                    self.wrote(hash, register, write.buffer, before);
                 }
                 written => {
                     let (register, generation) = (*register, self.locations.generation());
                     rest = Some(UpdateBegun { turn, register, generation, before, write, written });
                 }
             }
+            Some(())
         });
-        if cached.is_none() {
-            self.heap.take_back(write.buffer);
+        if cached.flatten().is_none() {
             return nothing;
         }
         match rest {
@@ -101,7 +101,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let place = (&register, generation);
         let updated = match written {
             Ok(Written::Done) if !outgrown(&register, value.len()) => {
-                self.wrote(&register, write.buffer, before);
+                self.wrote(hash, &register, write.buffer, before);
                 self.locations.update(hash, key, &register, generation);
                 return Ok(true);
             }
@@ -142,7 +142,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let Some((mut register, fresh)) = self.locate(hash, key).await? else {
                 return Ok(false);
             };
-            let write = self.new_write(value, Need::Instead).await?;
+            let kind = self.buffer(&register, value);
+            let write = self.new_write(kind, value, Need::Instead, true).await?;
             let before = met(&register);
             let written = P::write(&self.group, &mut register, write).await;
             let place = (&register, generation);
@@ -167,7 +168,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     ) -> Result<Option<bool>, Error> {
         match written {
             Ok(Written::Done) => {
-                self.wrote(register, write.buffer, before);
+                self.wrote(hash, register, write.buffer, before);
                 self.locations.update(hash, key, register, generation);
                 if outgrown(register, write.value.len()) {
                     self.make_fit(hash, register, write.value).await;
@@ -186,16 +187,30 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         Ok((fresh && written == Ok(Written::Deleted)).then_some(false))
     }
 
-    /// A fresh number and a fresh buffer for a write of `value`.
+    /// A fresh number and a fresh buffer of this kind for a write of `value`; `elsewhere`: or one that
+    /// another node does without, though none that a silent node has to hold.
     pub(crate) async fn new_write<'v>(
         &self,
+        kind: Kind,
         value: &'v [u8],
         need: Need,
+        elsewhere: bool,
     ) -> Result<Write<'v>, Error> {
-        let kind = self.heap.plain(buffer_words(value));
-        let buffer = match self.buffer_now(kind, need) {
+        // One that a silent node does without will do as well as one that all nodes hold.
+        let suspects = if elsewhere { self.group.suspects() } else { NodeSet::EMPTY };
+        let lean = |silent| self.heap.buffer(value.len(), Some(silent));
+        let at_hand = self.buffer_now(kind, need);
+        let at_hand =
+            at_hand.or_else(|| suspects.map(lean).find_map(|kind| self.buffer_now(kind, need)));
+        let buffer = match at_hand {
             Some(buffer) => buffer,
-            None => self.more_memory(kind, need).await?,
+            None => match self.more_memory(kind, need, elsewhere && suspects.is_empty()).await {
+                Err(Error::Full(shortage)) if !suspects.is_empty() => self
+                    .without_silent(suspects.map(lean), need)
+                    .await
+                    .ok_or(Error::Full(shortage))?,
+                told => told?,
+            },
         };
         let number = self.group.number().ok_or(Error::Spent)?;
         Ok(Write { number, buffer, value })
@@ -203,10 +218,27 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
     /// A write of `buffer` is complete. What it took the place of, of this client's, comes back.
     #[inline]
-    fn wrote(&self, register: &Register, buffer: Pointer, before: [Stamp; 2]) {
+    fn wrote(&self, hash: u64, register: &Register, buffer: Pointer, before: [Stamp; 2]) {
         if let Some(presence) = &self.presence {
             self.heap.wrote(register, buffer, before, || presence.board().latest());
+            let followed = (register.followed(), before[0]);
+            self.heap.has_followed(presence.board(), hash, followed);
         }
+    }
+
+    /// A buffer of one of these kinds, which silent nodes do without.
+    #[cold]
+    async fn without_silent(
+        &self,
+        kinds: impl Iterator<Item = Kind>,
+        need: Need,
+    ) -> Option<Pointer> {
+        for kind in kinds {
+            if let Ok(buffer) = self.more_memory(kind, need, false).await {
+                return Some(buffer);
+            }
+        }
+        None
     }
 
     /// A buffer that is at hand.
@@ -222,33 +254,50 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let presence = self.presence.as_ref()?;
         presence.settle(self.group.fabric());
         let board = presence.board();
+        let watched = board.keeps_watch();
         self.heap.reclaim(kind, board.advance(), least, |buffer| {
-            board.reclaimed(&Place::everywhere(buffer, NodeId(0)));
+            if watched && let Some(site) = self.heap.site(kind, buffer) {
+                board.reclaimed(&site);
+            }
         });
         self.heap.take_buffer(kind, need)
     }
 
     /// Memory that was never used, or as little as came back if there is no such.
     #[cold]
-    async fn more_memory(&self, kind: Kind, need: Need) -> Result<Pointer, Error> {
-        match self.heap.allocate(&self.group, kind, need).await {
-            Err(full @ Error::Full(_)) => self.buffer_back(kind, need, 1).ok_or(full),
-            told => told,
+    async fn more_memory(&self, kind: Kind, need: Need, elsewhere: bool) -> Result<Pointer, Error> {
+        let allocated = self.heap.allocate_there(&self.group, kind, need).await;
+        let Err(full @ Error::Full(_)) = allocated else { return allocated };
+        if let Some(buffer) = self.buffer_back(kind, need, 1) {
+            return Ok(buffer);
+        }
+        if !elsewhere {
+            return Err(full);
+        }
+        let mut others = self.heap.homes_for(kind).skip(1);
+        match others.find_map(|kind| self.buffer_back(kind, need, 1)) {
+            Some(buffer) => Ok(buffer),
+            None => self.heap.allocate(&self.group, kind, need).await,
         }
     }
 
-    /// The kind of buffer that a value takes.
-    pub(crate) fn buffer_kind(&self, value: &[u8]) -> Kind {
-        self.heap.plain(buffer_words(value))
+    /// The kind of buffer for a write of `value` to a register.
+    #[inline]
+    fn buffer(&self, register: &Register, value: &[u8]) -> Kind {
+        self.heap.buffer(value.len(), self.group.left_out(register.home()))
     }
 
-    /// The same, if memory is set aside.
+    /// A fresh number and a fresh buffer, if memory is set aside.
     #[inline]
-    fn new_write_now<'v>(&self, value: &'v [u8]) -> Option<Write<'v>> {
-        let kind = self.heap.plain(buffer_words(value));
-        let number = self.group.number()?;
-        let buffer = self.buffer_now(kind, Need::Instead)?;
-        Some(Write { number, buffer, value })
+    fn new_write_now<'v>(&self, register: &Register, value: &'v [u8]) -> Option<Write<'v>> {
+        let buffer = self.buffer_now(self.buffer(register, value), Need::Instead)?;
+        match self.group.number() {
+            Some(number) => Some(Write { number, buffer, value }),
+            None => {
+                self.heap.take_back(buffer);
+                None
+            }
+        }
     }
 }
 
@@ -256,9 +305,4 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 #[inline]
 fn met(register: &Register) -> [Stamp; 2] {
     [register.own_stamp(), register.last_stamp()]
-}
-
-/// Words of a buffer for `value`.
-fn buffer_words(value: &[u8]) -> usize {
-    buffer::HEADER_WORDS + words_for(value.len())
 }

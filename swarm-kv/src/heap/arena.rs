@@ -5,7 +5,7 @@
 //! one is [claimed](super::claim).
 
 use swarm_core::clock::Clock;
-use swarm_core::fabric::{Address, Fabric, MAX_VERBS, NodeId};
+use swarm_core::fabric::{Address, Fabric, MAX_NODES, MAX_VERBS, NodeId};
 use swarm_core::geometry::Class;
 use swarm_core::group::Group;
 use swarm_core::node_set::NodeSet;
@@ -59,7 +59,21 @@ impl Heap {
     ) -> Result<Pointer, Error> {
         match self.take_unused(kind, need) {
             Some(pointer) => Ok(pointer),
-            None => Box::pin(self.allocate_slowly(group, kind, need)).await,
+            None => Box::pin(self.allocate_slowly(group, kind, need, true)).await,
+        }
+    }
+
+    /// The same, at no other home, or without no other node.
+    #[inline]
+    pub(crate) async fn allocate_there<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        kind: Kind,
+        need: Need,
+    ) -> Result<Pointer, Error> {
+        match self.take_unused(kind, need) {
+            Some(pointer) => Ok(pointer),
+            None => Box::pin(self.allocate_slowly(group, kind, need, false)).await,
         }
     }
 
@@ -83,7 +97,7 @@ impl Heap {
         let arenas = self.arenas.borrow();
         let arena = arenas.iter().find(|arena| arena.kind == kind);
         let unused = arena.map_or(0, Arena::unused);
-        let is_buffer = matches!(kind.class, Class::Plain(_));
+        let is_buffer = matches!(kind.class, Class::Plain(_) | Class::Lean(_) | Class::Wide(_));
         is_buffer && unused + self.recycler.at_hand(kind) as u64 <= FEW_BUFFERS
     }
 
@@ -108,13 +122,14 @@ impl Heap {
         group: &Group<F, C>,
         kind: Kind,
         need: Need,
+        elsewhere: bool,
     ) -> Result<Pointer, Error> {
         let _inside = self.gate.enter().await;
         // A chunk more takes a record. Others that are as large must leave some.
         let keep = if kind == self.records() { FEW_RECORDS } else { 0 };
         // Each round gets further: an object, a chunk that is owned already, a chunk more.
         for _ in 0..CLAIM_TRIES {
-            for kind in self.homes_for(kind) {
+            for kind in self.homes_for(kind).take(if elsewhere { MAX_NODES } else { 1 }) {
                 if let Some(pointer) = self.take_own(group, kind, need, keep).await? {
                     return Ok(pointer);
                 }
@@ -125,10 +140,15 @@ impl Heap {
     }
 
     /// Where objects of this kind may have their home: first where it is wanted. A chunk has as many for
-    /// each home, and keys do not come so evenly.
-    fn homes_for(&self, kind: Kind) -> impl Iterator<Item = Kind> + use<> {
+    /// each home, and keys do not come so evenly. The node that a buffer does without is a register's home
+    /// last.
+    pub(crate) fn homes_for(&self, kind: Kind) -> impl Iterator<Item = Kind> + use<> {
         let (first, all) = (kind.home.0, homes(&self.geometry, kind.class).len() as u8);
-        (0..all).map(move |next| Kind { home: NodeId((first + next) % all), ..kind })
+        let back = matches!(kind.class, Class::Lean(_));
+        (0..all).map(move |step| {
+            let step = if back { all - step } else { step };
+            Kind { home: NodeId((first + step) % all), ..kind }
+        })
     }
 
     /// An object from the chunks that this slot owns already, as far as the map at hand tells. The

@@ -13,14 +13,14 @@ use swarm_core::node_set::NodeSet;
 
 use crate::error::Error;
 
-/// The homes that a chunk of this class has counters for.
+/// The homes that a chunk of this class has counters for, or the nodes that buffers in it do without.
 pub(super) fn homes(
     geometry: &Geometry,
     class: Class,
 ) -> impl ExactSizeIterator<Item = NodeId> + use<> {
     let homes = match class {
-        Class::Homed { .. } => geometry.nodes as u8,
-        Class::Plain(_) | Class::Run => 1,
+        Class::Homed { .. } | Class::Lean(_) => geometry.nodes as u8,
+        Class::Plain(_) | Class::Wide(_) | Class::Run => 1,
         Class::RunTail => 0,
     };
     (0..homes).map(NodeId)

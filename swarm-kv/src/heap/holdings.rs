@@ -1,7 +1,7 @@
 //! Who holds the heap's memory: the heap map and the chunks' counters, added up by client slot.
 
 use swarm_core::clock::Clock;
-use swarm_core::fabric::{Address, Fabric, MAX_VERBS};
+use swarm_core::fabric::{Address, Fabric, MAX_VERBS, NodeId};
 use swarm_core::geometry::Class;
 use swarm_core::group::Group;
 use swarm_core::words::GRANULE;
@@ -63,7 +63,8 @@ impl Heap {
         let nodes = self.geometry.nodes as u64;
         GRANULE as u64
             * match class {
-                Class::Plain(size) => size.granules(),
+                Class::Plain(size) | Class::Wide(size) => size.granules(),
+                Class::Lean(size) => (size.granules() * (nodes - 1)).div_ceil(nodes),
                 Class::Homed { small, full } => {
                     (full.granules() + (nodes - 1) * u64::from(small)).div_ceil(nodes)
                 }
@@ -71,9 +72,9 @@ impl Heap {
             }
     }
 
-    /// Bytes of a node's memory that an object of `words` words takes that is the same at every node.
-    pub(crate) fn plain_bytes(&self, words: usize) -> u64 {
-        let kind = self.plain(words);
+    /// Bytes of a node's memory that a buffer of a value of `length` bytes takes, likewise.
+    pub(crate) fn buffer_bytes(&self, length: usize) -> u64 {
+        let kind = self.buffer(length, Some(NodeId(0)));
         self.object_bytes(kind.class) * kind.chunks as u64
     }
 }

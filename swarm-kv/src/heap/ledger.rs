@@ -4,6 +4,7 @@
 //! as that is known. It all rests on this: *an object is handed out only when its entry says that it
 //! is at hand*, whichever way it came to be.
 
+use swarm_core::buffers::Buffers;
 use swarm_core::fabric::NodeId;
 use swarm_core::geometry::{Class, Geometry};
 use swarm_core::node_set::NodeSet;
@@ -80,9 +81,7 @@ pub(super) struct Ledger {
     class: Class,
     /// Chunks that an object takes.
     chunks: usize,
-    /// From one object's pointer to the next one's.
-    stride: u64,
-    /// The largest word divided by that: objects are found without a division.
+    /// The largest word divided by an object's granules: objects are found without a division.
     inverse: u64,
     /// Objects of each home.
     objects: u64,
@@ -98,7 +97,7 @@ impl Ledger {
     #[inline(always)]
     fn kind(&self, index: usize) -> Kind {
         let home = match self.class {
-            Class::Homed { .. } => NodeId((index as u64 / self.objects) as u8),
+            Class::Homed { .. } | Class::Lean(_) => NodeId((index as u64 / self.objects) as u8),
             _ => NodeId(0),
         };
         Kind { class: self.class, home, chunks: self.chunks }
@@ -144,13 +143,15 @@ pub(super) struct Ledgers {
     geometry: Geometry,
     /// Granules in a chunk are 2 to this power.
     chunk_bits: u32,
+    buffers: Buffers,
     chunks: Box<[Option<Ledger>]>,
 }
 
 impl Ledgers {
     pub(super) fn new(geometry: Geometry) -> Self {
         let chunks = (0..geometry.chunks()).map(|_| None).collect();
-        Self { geometry, chunk_bits: geometry.chunk_granules().trailing_zeros(), chunks }
+        let chunk_bits = geometry.chunk_granules().trailing_zeros();
+        Self { geometry, chunk_bits, buffers: geometry.buffers(), chunks }
     }
 
     /// From now on the objects of this kind in `chunk` are this client's, of which the first `used`
@@ -160,7 +161,7 @@ impl Ledgers {
         let Some(slot) = self.chunks.get_mut(chunk) else { return };
         let ledger = slot.get_or_insert_with(|| {
             let stride = match kind.class {
-                Class::Plain(size) => size.granules(),
+                Class::Plain(size) | Class::Lean(size) | Class::Wide(size) => size.granules(),
                 _ => 1,
             };
             let objects = geometry.objects(kind.class);
@@ -168,7 +169,6 @@ impl Ledgers {
             Ledger {
                 class: kind.class,
                 chunks: kind.chunks,
-                stride,
                 inverse: u64::MAX / stride,
                 objects,
                 homes: NodeSet::EMPTY,
@@ -222,11 +222,17 @@ impl Ledgers {
 
     #[inline(always)]
     fn locate(&mut self, object: Pointer) -> Option<(&mut Ledger, usize)> {
-        let chunk = (object.0 >> self.chunk_bits) as usize;
+        let chunk = self.buffers.chunk(object, self.chunk_bits);
         let ledger = self.chunks.get_mut(chunk)?.as_mut()?;
-        let within = object.0 & ((1 << self.chunk_bits) - 1);
-        let index = ledger.index(within);
-        (within != 0).then_some((ledger, index))
+        if let Class::Plain(_) | Class::Homed { .. } = ledger.class {
+            let within = object.0 & ((1 << self.chunk_bits) - 1);
+            let index = ledger.index(within);
+            return (within != 0).then_some((ledger, index));
+        }
+        let (absent, within) = self.buffers.within(object);
+        let index = ledger.index(within + 1);
+        let first = absent.map_or(0, |absent| absent.index() * ledger.objects as usize);
+        (index < ledger.objects as usize).then_some((ledger, first + index))
     }
 
     /// A collection begins: it looks at what is in use by now, and nothing is marked.
@@ -254,15 +260,11 @@ impl Ledgers {
         let Some(ledger) = self.chunks.get(chunk).and_then(Option::as_ref) else {
             return Vec::new();
         };
-        let first = (chunk as u64) * self.geometry.chunk_granules() + 1;
         let unnamed = |(index, entry): (usize, &Entry)| {
-            let pointer = Pointer(first + index as u64 * ledger.stride);
-            let held = entry.held().is_some();
-            (entry.is_old() && !ledger.is_marked(index)).then_some(Unnamed {
-                pointer,
-                kind: ledger.kind(index),
-                held,
-            })
+            let (kind, held) = (ledger.kind(index), entry.held().is_some());
+            let within = index as u64 - u64::from(kind.home.0) * ledger.objects;
+            let pointer = self.geometry.object(chunk, kind.class, kind.home, within);
+            (entry.is_old() && !ledger.is_marked(index)).then_some(Unnamed { pointer, kind, held })
         };
         ledger.entries.iter().enumerate().filter_map(unnamed).collect()
     }
@@ -290,7 +292,6 @@ mod tests {
             let ledger = Ledger {
                 class: Class::Run,
                 chunks: 1,
-                stride,
                 inverse: u64::MAX / stride,
                 objects: 0,
                 homes: NodeSet::EMPTY,

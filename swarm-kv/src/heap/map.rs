@@ -55,7 +55,7 @@ pub(super) fn units(map: &[u32]) -> impl Iterator<Item = Unit> {
         let chunks = match class {
             Class::RunTail => return None,
             Class::Run => 1 + map[first + 1..].iter().take_while(|e| decode(**e) == tail).count(),
-            Class::Plain(_) | Class::Homed { .. } => 1,
+            Class::Plain(_) | Class::Lean(_) | Class::Wide(_) | Class::Homed { .. } => 1,
         };
         Some(Unit { first, chunks, owner, class, taken })
     })

@@ -8,8 +8,10 @@
 //! buffer which register it was written for, and under which timestamp, until it is retired. A
 //! stamp that is met late, of a former life of its buffer, does not agree with that.
 //!
-//! All else comes back through a [collection](crate::collect): first buffers, which a bucket's
-//! record names as born with it, so that whoever adopts the record may still copy them; buffers of
+//! The same goes for first buffers once the bucket's record that names them as born with it has come back.
+//! Until then whoever adopts that one may copy them.
+//!
+//! All else comes back through a [collection](crate::collect): such first buffers; buffers of
 //! writes whose outcome is unknown, or that others' writes took the place of; records; registers.
 //! Where the control words of such an object matter, they are reset at every node before it is used
 //! again.
@@ -21,6 +23,7 @@ use swarm_core::epoch::GRACE;
 use swarm_core::fabric::NodeId;
 use swarm_core::geometry::{Class, Geometry};
 use swarm_core::register::Register;
+use swarm_core::safe_guess::FIRST;
 use swarm_core::words::{Pointer, Stamp};
 
 use super::Kind;
@@ -229,6 +232,44 @@ impl Recycler {
         self.supersede(&mut ledgers, latest, after, entry(latest), &epoch);
         if largest.0 != latest.0 {
             self.supersede(&mut ledgers, largest, after, entry(largest), &epoch);
+        }
+    }
+
+    /// The register to which the buffer that `stamp` names holds a write of that timestamp, if it is this
+    /// client's.
+    pub(super) fn held_at(&self, stamp: Stamp) -> Option<Pointer> {
+        let format = self.geometry.format;
+        let write = self.ledgers.borrow_mut().find(format.pointer(stamp))?.held()?;
+        let register = Pointer(write & ((1 << format.pointer_bits) - 1));
+        (write >> format.pointer_bits == format.timestamp(stamp).0).then_some(register)
+    }
+
+    /// A majority of the register's replicas are no less than the verified stamp `settled`. Retires the
+    /// buffer of the write of `stamp` to it if that is past it, and the buffer still [holds](Self::held_at) it.
+    pub(super) fn followed(&self, register: Pointer, (stamp, settled): (Stamp, Stamp), epoch: u64) {
+        let buffer = self.geometry.format.pointer(stamp);
+        let past = settled > stamp.verified() && self.geometry.format.pointer(settled) != buffer;
+        if !past || self.held_at(stamp) != Some(register) {
+            return;
+        }
+        if let Some((object, kind)) = self.ledgers.borrow_mut().look_up(buffer) {
+            *object = Entry::IDLE;
+            self.shelf(kind, |shelf| shelf.retired.push_back((epoch, buffer)));
+        }
+    }
+
+    /// The first value of a register that was born with a record of this client's is in `buffer`.
+    pub(super) fn first(&self, register: Pointer, buffer: Pointer) {
+        self.put(buffer, Entry::is_born_in(register));
+    }
+
+    /// Nobody brings it to any node any more: it holds a write like any other.
+    pub(super) fn first_is_everywhere(&self, register: Pointer, buffer: Pointer) {
+        if let Some(entry) = self.ledgers.borrow_mut().find(buffer)
+            && entry.was_born_in(register)
+        {
+            let written = (FIRST.0 << self.geometry.format.pointer_bits) | register.0;
+            *entry = Entry::holds(written);
         }
     }
 
@@ -547,5 +588,44 @@ mod tests {
             bench.wrote(&register(7), stamp, bench.stamp(20, 1));
         }
         assert_eq!(bench.retired(), 0);
+    }
+
+    /// Somebody says that he wrote behind this client. He may mean a former life of the buffer, or be
+    /// wrong.
+    #[test]
+    fn a_write_that_another_followed_comes_back_once_a_majority_is_past_it() {
+        let bench = Bench::new();
+        let (own, later) = (bench.stamp(10, 0), bench.stamp(20, 1).verified());
+        bench.wrote(&register(7), Stamp::EMPTY, own);
+        let followed = |register, stamp, settled| {
+            bench.recycler.followed(Pointer(register), (stamp, settled), 5);
+            bench.retired()
+        };
+        assert_eq!(followed(8, own, later), 0, "another register");
+        assert_eq!(followed(7, bench.stamp(9, 0), later), 0, "an earlier write");
+        assert_eq!(followed(7, own, own.verified()), 0, "it is the last");
+        assert_eq!(followed(7, own, bench.stamp(15, 0).verified()), 0, "so is its second stamp");
+        assert_eq!(followed(7, own, bench.stamp(9, 1).verified()), 0, "what came before");
+        assert_eq!(followed(7, own, later), 1);
+        assert_eq!(followed(7, own, later), 1, "it is told twice");
+    }
+
+    /// As long as somebody may write a first buffer as it was at first, it is not used for something else.
+    #[test]
+    fn a_first_buffer_comes_back_behind_the_record_that_it_was_born_with() {
+        let bench = Bench::new();
+        let first = |index| bench.stamp(FIRST.0, index).verified();
+        for index in [0, 1] {
+            bench.recycler.handed_out(bench.buffer(index));
+            bench.recycler.first(Pointer(7), bench.buffer(index));
+        }
+        bench.wrote(&register(7), first(0), bench.stamp(10, 2));
+        assert_eq!(bench.retired(), 0, "nodes may lack the record");
+        bench.recycler.first_is_everywhere(Pointer(8), bench.buffer(1));
+        bench.wrote(&register(7), first(1), bench.stamp(20, 3));
+        assert_eq!(bench.retired(), 0, "that was another register's");
+        bench.recycler.first_is_everywhere(Pointer(7), bench.buffer(1));
+        bench.wrote(&register(7), first(1), bench.stamp(30, 4));
+        assert_eq!(bench.retired(), 1);
     }
 }

@@ -1,15 +1,19 @@
-//! Buckets' records that come back at once.
+//! Buckets' records, and writes that others followed, that come back at once.
 //!
 //! Whoever replaces a record tells the client that made it, which looks at the cell: once every node
 //! shows the same word, of another record, nobody who begins from then on comes across the one that was
 //! replaced, and it is retired. What is told is a hint and no more. It may come late, twice or not at
 //! all; what is not found so is left to a [collection](crate::collect).
 //!
+//! Who writes a register behind another client's write tells that one likewise. It looks at the
+//! register: once a majority is past its write, by a verified stamp, nobody comes across its buffer.
+//!
 //! A record that is born with a split is named by the split as well, for as long as there may be nodes
 //! that lack both. Most splits make room for a key, whose insert replaces one of the two at once: that
 //! one is asked about from then on, and retired only when every node shows the split.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 
 use futures_util::future::try_join_all;
 use swarm_core::clock::Clock;
@@ -17,7 +21,8 @@ use swarm_core::epoch::{Board, Replaced};
 use swarm_core::fabric::{Fabric, MAX_VERBS, NodeId, Verb};
 use swarm_core::group::Group;
 use swarm_core::layout::{Place, cell};
-use swarm_core::words::{CellWord, Pointer};
+use swarm_core::survey::survey;
+use swarm_core::words::{CellWord, Pointer, Stamp};
 
 use super::Heap;
 use crate::bucket::{Child, child_place};
@@ -36,6 +41,9 @@ pub(super) struct Awaited {
     /// Records that were taken since those were looked for that come back.
     taken: Cell<i64>,
     asked: RefCell<Vec<Asked>>,
+    followed: RefCell<Vec<Followed>>,
+    /// Registers that were born with this client's records, and their first buffers.
+    borne: RefCell<HashMap<Pointer, (Pointer, Pointer)>>,
 }
 
 /// A question that a cell's words answer.
@@ -46,6 +54,14 @@ struct Asked {
     /// The children of the split that the record is. Otherwise the record was replaced.
     children: Option<[Child; 2]>,
     looks: u8,
+}
+
+/// A write of this client's that another one is said to have followed.
+#[derive(Clone, Copy)]
+struct Followed {
+    /// The key's hash.
+    hash: u64,
+    stamp: Stamp,
 }
 
 impl Heap {
@@ -66,12 +82,53 @@ impl Heap {
     }
 
     /// A record of this client's is in a cell, and took the place of another.
-    pub(crate) fn has_replaced(&self, board: &impl Board, by: Pointer, replaced: Replaced) {
-        self.recycler.committed(replaced.cell, by);
-        match self.owner(replaced.record) {
+    pub(crate) fn has_replaced(
+        &self,
+        board: &impl Board,
+        cell: Pointer,
+        (record, by): (Pointer, Pointer),
+    ) {
+        self.recycler.committed(cell, by);
+        self.tell(board, record, Replaced::Record { cell, record });
+    }
+
+    /// A write of this client's to a register is complete, behind its own at `before`, and follows another
+    /// client's.
+    #[inline]
+    pub(crate) fn has_followed(
+        &self,
+        board: &impl Board,
+        hash: u64,
+        (stamp, before): (Stamp, Stamp),
+    ) {
+        if !stamp.same_write(before) && stamp > before {
+            self.takes_a_record();
+            let buffer = self.geometry.format.pointer(stamp);
+            self.tell(board, buffer, Replaced::Write { hash, stamp });
+        }
+    }
+
+    /// Tells the owner of an object.
+    fn tell(&self, board: &impl Board, object: Pointer, replaced: Replaced) {
+        match self.owner(object) {
             Some(slot) if slot == self.slot => self.hears(replaced),
             Some(slot) => board.tell(slot, replaced),
             None => {}
+        }
+    }
+
+    /// A record of this client's bore a register with this first buffer, or none.
+    ///
+    /// Where nodes lack the record, or take the next one for its own, somebody may write the buffer there as it
+    /// was at first. So it comes back like others only when the record does.
+    pub(crate) fn has_borne(&self, record: Pointer, first: Option<(Pointer, Pointer)>) {
+        let mut borne = self.awaited.borne.borrow_mut();
+        match first {
+            Some((register, buffer)) => {
+                self.recycler.first(register, buffer);
+                borne.insert(record, (register, buffer));
+            }
+            None => _ = borne.remove(&record),
         }
     }
 
@@ -81,9 +138,18 @@ impl Heap {
         self.ask(Asked { cell, record, children: Some(children), looks: LOOKS });
     }
 
-    fn hears(&self, Replaced { cell, record }: Replaced) {
-        if self.recycler.is_in(record, cell) {
-            self.ask(Asked { cell, record, children: None, looks: LOOKS });
+    fn hears(&self, replaced: Replaced) {
+        match replaced {
+            Replaced::Record { cell, record } if self.recycler.is_in(record, cell) => {
+                self.ask(Asked { cell, record, children: None, looks: LOOKS });
+            }
+            Replaced::Write { hash, stamp } if self.recycler.held_at(stamp).is_some() => {
+                let mut followed = self.awaited.followed.borrow_mut();
+                if followed.len() < MOST {
+                    followed.push(Followed { hash, stamp });
+                }
+            }
+            _ => {}
         }
     }
 
@@ -108,6 +174,7 @@ impl Heap {
         &self,
         group: &Group<F, C>,
         board: &impl Board,
+        remembered: impl Fn(u64) -> Option<Place>,
     ) -> Result<(), Error> {
         board.told(&mut |replaced| self.hears(replaced));
         let mut asked = self.awaited.asked.take();
@@ -120,6 +187,31 @@ impl Heap {
         let epoch = board.latest();
         for (asked, shown) in asked.iter().zip(shown.iter().flatten()) {
             self.answer(asked, *shown, epoch);
+        }
+        self.look_for_writes(group, board, remembered).await
+    }
+
+    /// The same for writes that others followed, as far as their registers are remembered: where one was
+    /// once, something else may be by now. One roundtrip.
+    async fn look_for_writes<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        board: &impl Board,
+        remembered: impl Fn(u64) -> Option<Place>,
+    ) -> Result<(), Error> {
+        let followed = self.awaited.followed.take();
+        let places = followed.iter().filter_map(|it| Some((remembered(it.hash)?, it.stamp)));
+        let places: Vec<(Place, Stamp)> = places
+            .filter(|(place, stamp)| self.recycler.held_at(*stamp) == Some(place.pointer))
+            .collect();
+        let looks = places.iter().map(|(place, _)| survey(group, place));
+        let shown = try_join_all(looks).await?;
+        // Behind the looks, as of records.
+        let epoch = board.latest();
+        for ((place, stamp), shown) in places.iter().zip(&shown) {
+            if let Some(settled) = shown.settled() {
+                self.recycler.followed(place.pointer, (*stamp, settled), epoch);
+            }
         }
         Ok(())
     }
@@ -163,7 +255,12 @@ impl Heap {
                 true
             }
             (Some(shown), None) if shown != asked.record => {
-                self.recycler.replaced(asked.record, asked.cell, epoch)
+                let replaced = self.recycler.replaced(asked.record, asked.cell, epoch);
+                let borne = self.awaited.borne.borrow_mut().remove(&asked.record);
+                if let Some((register, buffer)) = borne.filter(|_| replaced) {
+                    self.recycler.first_is_everywhere(register, buffer);
+                }
+                replaced
             }
             _ => false,
         };
@@ -197,7 +294,7 @@ mod tests {
         let kind = heap.plain(32);
         let record = block_on(heap.allocate(&group, kind, Need::Instead)).expect("memory");
         let cell = heap.geometry.bucket_cell(0).pointer;
-        let replaced = Replaced { cell, record };
+        let replaced = Replaced::Record { cell, record };
         heap.recycler.committed(cell, record);
         heap.hears(replaced);
         heap.recycler.replaced(record, cell, 1);
@@ -208,11 +305,12 @@ mod tests {
             heap.recycler.committed(cell, record);
             5
         });
-        block_on(heap.look_for_records(&group, &meanwhile)).expect("one node");
+        let look = || block_on(heap.look_for_records(&group, &meanwhile, |_| None));
+        look().expect("one node");
         assert_eq!(heap.recycler.due(99, 9), None, "the cell's record is in use");
         // Asked about in this life it is found: the cell shows no such record.
         heap.hears(replaced);
-        block_on(heap.look_for_records(&group, &meanwhile)).expect("one node");
+        look().expect("one node");
         assert_eq!(heap.recycler.due(99, 9), Some((kind, vec![record])));
     }
 
@@ -228,8 +326,11 @@ mod tests {
         let children =
             [(left, first), (right, other)].map(|(cell, record)| Child { cell, record, words: 32 });
         heap.has_split(parent, split, children);
-        heap.hears(Replaced { cell: left, record: first });
-        let look = || block_on(heap.look_for_records(&group, &Says(|| 5))).expect("one node");
+        heap.hears(Replaced::Record { cell: left, record: first });
+        let look = || {
+            let looked = heap.look_for_records(&group, &Says(|| 5), |_| None);
+            block_on(looked).expect("one node");
+        };
         look();
         assert_eq!(heap.recycler.due(99, 9), None, "the node lacks the split");
         let word = group.format().cell(Ballot(1), split, CellFlags::SOLID | CellFlags::ACCEPTED);

@@ -5,11 +5,13 @@
 //! is set to zeros at *every* node, and is at hand only once all of them have answered. Nobody else
 //! knows of it by then, so that control words may be written for once.
 
+use swarm_core::buffers::Site;
 use swarm_core::clock::Clock;
 use swarm_core::fabric::{Fabric, MAX_VERBS, NodeId, Verb};
 use swarm_core::geometry::Class;
 use swarm_core::group::Group;
-use swarm_core::layout::{Place, buffer};
+use swarm_core::layout::buffer;
+use swarm_core::node_set::NodeSet;
 use swarm_core::words::{GRANULE_WORDS, Pointer};
 
 use super::{Heap, Kind};
@@ -57,7 +59,7 @@ impl Heap {
         &self,
         group: &Group<F, C>,
         (epoch, batches): (u64, usize),
-        each: impl Fn(&Place),
+        each: impl Fn(&Site),
     ) -> Result<usize, Error> {
         let mut reset = 0;
         for _ in 0..batches {
@@ -65,7 +67,7 @@ impl Heap {
             let kind = due.kind.unwrap_or(self.records());
             self.reset(group, kind, &due.objects).await?;
             reset += due.objects.len();
-            due.objects.iter().filter_map(|&o| self.place(kind, o)).for_each(|p| each(&p));
+            due.objects.iter().filter_map(|&o| self.site(kind, o)).for_each(|site| each(&site));
             due.done();
         }
         Ok(reset)
@@ -89,8 +91,8 @@ impl Heap {
         let zeros = vec![0; self.words_to_reset(kind, true)];
         let write = |&object: &Pointer, node: NodeId| {
             let words = self.words_to_reset(kind, node == kind.home);
-            self.place(kind, object).map(|place| Verb::Write {
-                at: place.at(node, nodes),
+            self.site(kind, object).map(|site| Verb::Write {
+                at: site.place.at(node, nodes),
                 head: &zeros[..words],
                 tail: &[],
             })
@@ -100,15 +102,9 @@ impl Heap {
                 objects.iter().filter_map(|object| write(object, node)).collect();
             group.fabric().post(node, &verbs)
         };
-        group.everywhere(post, |_, _| {}).await?;
+        let holders = self.site(kind, objects[0]).map_or(NodeSet::EMPTY, |site| site.holders);
+        group.at_all_of(holders, post, |_, _| {}).await?;
         Ok(())
-    }
-
-    fn place(&self, kind: Kind, object: Pointer) -> Option<Place> {
-        match kind.class {
-            Class::Homed { .. } => self.geometry.homed_place(object, kind.class),
-            _ => Some(Place::everywhere(object, kind.home)),
-        }
     }
 
     /// All of a register or a cell; of what lies out of place the words in front.

@@ -163,6 +163,15 @@ fn is_read_frozen(
     turn: usize,
 ) -> (bool, bool) {
     let mut play = full_pool(LATE);
+    if rival {
+        // Its buffer is to leave out another node than the guess's: one that it found late.
+        NODES.into_iter().for_each(|node| play.sim.take_all(STUCK, node));
+        for (key, call) in [(0, Call::Get), (WARM, Call::Update(13))] {
+            let told = play.begin_in_a_full_pool((RIVAL, key, call));
+            ends(&mut play, RIVAL, &[one, second]);
+            assert_eq!(told.get(), Some(Ok(())));
+        }
+    }
     play.begin_in_a_full_pool((STUCK, 0, Call::Update(1)));
     play.sim.take_all(STUCK, first);
     play.begin_in_a_full_pool((READER, 0, Call::Get));

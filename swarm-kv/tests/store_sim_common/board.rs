@@ -6,10 +6,10 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use fastrand::Rng;
+use swarm_core::buffers::Site;
 use swarm_core::epoch::{Board, Replaced};
 use swarm_core::fabric::Fabric;
-use swarm_core::layout::{Place, buffer, register};
-use swarm_core::node_set::NodeSet;
+use swarm_core::layout::{buffer, register};
 use swarm_core::sim::SimFabric;
 use swarm_core::words::{GRANULE_WORDS, Pointer};
 
@@ -171,20 +171,24 @@ impl Board for Seat {
         }
     }
 
-    fn reclaimed(&self, memory: &Place) {
+    fn keeps_watch(&self) -> bool {
+        true
+    }
+
+    fn reclaimed(&self, memory: &Site) {
         // Up to a buffer's value, a record's payload; a register's slots and identity, and at home the
         // rest of its header. Away from there a bucket's cell has no more room.
         let at = |node| {
-            let words = match memory.stride {
-                0 => buffer::HEADER_WORDS,
-                _ if node == memory.home => register::KEY,
+            let words = match memory.place.home {
+                _ if memory.is_alike() => buffer::HEADER_WORDS,
+                home if node == home => register::KEY,
                 _ => register::STATE_WORDS,
             };
-            let first = memory.at(node, self.world.nodes()).0;
+            let first = memory.place.at(node, self.world.nodes()).0;
             (node, first..first + words as u64)
         };
-        self.world.note(format_args!("has {:?} again", memory.pointer));
-        self.world.forbid(NodeSet::all(self.world.nodes()).map(at).collect());
+        self.world.note(format_args!("has {:?} again", memory.place.pointer));
+        self.world.forbid(memory.holders.map(at).collect());
     }
 
     fn passed_on(&self, first: Pointer, granules: u64) {

@@ -9,9 +9,9 @@ use std::cell::{Cell, RefCell};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
+use swarm_core::buffers::Site;
 use swarm_core::epoch::Board;
 use swarm_core::history::{Call, Recorder};
-use swarm_core::layout::Place;
 use swarm_core::sim::explore::{LoneClock, Race, digest};
 use swarm_core::sim::{Setup, Sim};
 use swarm_core::words::Pointer;
@@ -101,8 +101,12 @@ impl Board for Watched {
         self.tell(5, self.told.generation.get());
     }
 
-    fn reclaimed(&self, memory: &Place) {
-        let back = if memory.stride == 0 { &self.back.out_of_place } else { &self.back.homed };
+    fn keeps_watch(&self) -> bool {
+        true
+    }
+
+    fn reclaimed(&self, memory: &Site) {
+        let back = if memory.is_alike() { &self.back.out_of_place } else { &self.back.homed };
         back.set(back.get() + 1);
         self.seat.reclaimed(memory);
     }

@@ -1,0 +1,67 @@
+//! A pool of which a node is silent for good. Buffers that it would have to hold are of no use.
+
+use swarm_core::fabric::NodeId;
+use swarm_core::safe_guess::SafeGuess;
+use swarm_kv::shm::{self, CreateOptions, Pool};
+use swarm_kv::{Error, Options};
+use swarm_shm::SwitchState;
+
+const SIZE: usize = 1024;
+const ROUNDTRIP: u64 = 1000;
+
+fn key(number: usize) -> Vec<u8> {
+    format!("key {number}").into_bytes()
+}
+
+fn value(number: usize, round: u8) -> Vec<u8> {
+    let mut value = vec![round; SIZE];
+    value[..8].copy_from_slice(&number.to_le_bytes());
+    value
+}
+
+/// Updates that are refused, each after a search for memory, until it is known that some are.
+const ENOUGH: usize = 50;
+
+/// So many keys, each updated so many times with node 1 down. Of updates, how many were refused.
+fn refused(keys: usize, times: u8) -> usize {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let options = CreateOptions { capacity: 8 << 20, max_clients: 4, ..CreateOptions::default() };
+    let pool = Pool::create(dir.path().join("pool"), &options).expect("create");
+    let options = Options::default().reclaimed_at_once(1).memory_wait(1_000_000);
+    let client = shm::open_emulated::<SafeGuess>(&pool, options, ROUNDTRIP).expect("a slot");
+    let store = client.blocking();
+    for number in 0..keys {
+        assert_eq!(store.insert(&key(number), &value(number, 0)), Ok(true));
+    }
+    pool.switch(NodeId(1)).set(SwitchState::Down);
+    let (mut refused, mut rounds) = (0, vec![0; keys]);
+    for round in 1..=times {
+        for (number, written) in rounds.iter_mut().enumerate() {
+            match store.update(&key(number), &value(number, round)) {
+                Ok(true) => *written = round,
+                Err(Error::Full(_)) => refused += 1,
+                told => panic!("update {round} of key {number} of {keys}: {told:?}"),
+            }
+            if refused == ENOUGH {
+                break;
+            }
+        }
+        for (number, &round) in rounds.iter().enumerate() {
+            let read = store.get(&key(number)).expect("a get").expect("the key is there");
+            assert_eq!(read[..], value(number, round), "key {number} of {keys}");
+        }
+    }
+    refused
+}
+
+/// What is updated while a node is silent takes other buffers, as if there were so many keys more.
+#[test]
+fn a_pool_that_is_not_half_full_is_written_on_with_a_node_less() {
+    assert_eq!(refused(2000, 3), 0);
+}
+
+#[test]
+fn a_pool_that_is_nearly_full_is_read_on_with_a_node_less() {
+    let refused = refused(4800, 1);
+    assert!(refused > 0, "it is not nearly full");
+}
