@@ -39,18 +39,36 @@ pub(crate) fn run(job: &BenchJob, lead: &dyn Lead) -> Result<Report, Failure> {
     let pool = open_pool(Path::new(&job.pool))?;
     // First touches of pages are the kernel's work, not the store's.
     pool.populate();
-    // Loading is not measured and need not wait.
-    with_system(&pool, job.system, keys_then, 0, Load { job, keys })?;
-    lead.tell(Message::Loaded)?;
-    lead.wait()?;
+    let load = Load { job, keys, lead };
     let measure = Measure { job, keys, ops: &ops, lead, far: pool.is_far() };
+    if job.rtt_ns == 0 {
+        return with_system(&pool, job.system, keys_then, 0, Both { load, measure });
+    }
+    // Loading is not measured and need not wait.
+    with_system(&pool, job.system, keys_then, 0, load)?;
     with_system(&pool, job.system, keys_then, job.rtt_ns, measure)
+}
+
+/// One client that loads and is measured.
+struct Both<'a> {
+    load: Load<'a>,
+    measure: Measure<'a>,
+}
+
+impl Task for Both<'_> {
+    type Output = Report;
+
+    fn run<S: Store>(self, store: &S) -> Result<Report, Failure> {
+        self.load.run(store)?;
+        self.measure.run(store)
+    }
 }
 
 /// Inserts this client's share of the keys, without any delay.
 struct Load<'a> {
     job: &'a BenchJob,
     keys: &'a Keys,
+    lead: &'a dyn Lead,
 }
 
 impl Task for Load<'_> {
@@ -66,6 +84,8 @@ impl Task for Load<'_> {
             }
             Ok::<(), Error>(())
         })?;
+        self.lead.tell(Message::Loaded)?;
+        self.lead.wait()?;
         Ok(())
     }
 }
