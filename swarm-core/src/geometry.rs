@@ -24,7 +24,7 @@ pub const LAYOUT_VERSION: u32 = 10;
 /// Bytes at the beginning of a node's memory that belong to the transport.
 pub const HEADER_BYTES: u64 = 4096;
 /// The most chunks that a pool may have.
-pub const MAX_CHUNKS: usize = 1024;
+pub const MAX_CHUNKS: usize = 2048;
 /// The most clients that a pool may be made for.
 pub const MAX_CLIENTS: usize = 1024;
 /// The smallest capacity of a node, in bytes.
@@ -249,7 +249,7 @@ impl Geometry {
         }
         let chunk_bytes = capacity.div_ceil(MAX_CHUNKS as u64).next_power_of_two().max(MIN_CHUNK);
         let pointer_bits = granule_bits(capacity) + u32::from(nodes >= 3);
-        let geometry = Self {
+        let with = |chunk_bytes| Self {
             group: 0,
             nodes,
             capacity,
@@ -260,6 +260,10 @@ impl Geometry {
             slots: SLOTS,
             hash_seed,
         };
+        let (many, fewer) = (with(chunk_bytes), with(2 * chunk_bytes));
+        // Each client's area holds records of the heap map: with half as many chunks they are half as long.
+        let crowded = many.check().is_err() && many.chunks() > MAX_CHUNKS / 2;
+        let geometry = if crowded { fewer } else { many };
         geometry.check()?;
         Ok(geometry)
     }

@@ -24,7 +24,7 @@ use crate::error::Error;
 const MAX_CLAIM: usize = 8;
 /// For so many chunks of a kind that a client has, it claims one more at a time. What it does not use
 /// nobody does.
-const OWNED_PER_CLAIM: usize = 16;
+const OWNED_PER_CLAIM: usize = 64;
 /// Nanoseconds of one try at most that the pause after it goes by.
 const LONGEST_CLAIM: u64 = 200_000;
 

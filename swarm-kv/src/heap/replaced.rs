@@ -199,7 +199,12 @@ impl Heap {
         board: &impl Board,
         remembered: impl Fn(u64) -> Option<Place>,
     ) -> Result<(), Error> {
-        let followed = self.awaited.followed.take();
+        // A few at a time, the latest first: somebody waits.
+        let followed = {
+            let mut followed = self.awaited.followed.borrow_mut();
+            let rest = followed.len().saturating_sub(AT_ONCE);
+            followed.split_off(rest)
+        };
         let places = followed.iter().filter_map(|it| Some((remembered(it.hash)?, it.stamp)));
         let places: Vec<(Place, Stamp)> = places
             .filter(|(place, stamp)| self.recycler.held_at(*stamp) == Some(place.pointer))
