@@ -112,6 +112,13 @@ pub(crate) struct Kind {
     chunks: usize,
 }
 
+impl Kind {
+    /// The same for another home.
+    fn at(self, home: NodeId) -> Self {
+        Self { home, ..self }
+    }
+}
+
 /// A map or a counter says what none can say.
 const DAMAGED: Error = Error::Replication(swarm_core::error::Error::Damaged);
 

@@ -2,7 +2,8 @@
 //!
 //! Those of one kind come from an *arena*: a chunk of which so many objects are set aside. Where they
 //! run out, more of the chunk are set aside; then it goes on in another chunk that the slot owns; then
-//! one is [claimed](super::claim).
+//! one is [claimed](super::claim). Objects of a class for other homes run out at about the same time, so
+//! what is done for one home is done for those along with it, in the same roundtrip.
 
 use swarm_core::clock::Clock;
 use swarm_core::fabric::{Address, Fabric, MAX_NODES, MAX_VERBS, NodeId};
@@ -11,7 +12,7 @@ use swarm_core::group::Group;
 use swarm_core::node_set::NodeSet;
 use swarm_core::words::Pointer;
 
-use super::counter::{Counter, homes, raise_counter, read_counters};
+use super::counter::{Counter, Raise, homes, raise_counters, read_counters};
 use super::{CLAIM_TRIES, DAMAGED, Heap, Kind, Need};
 use crate::error::Error;
 
@@ -39,6 +40,16 @@ impl Arena {
     /// Objects up to here are set aside.
     fn aside(&self) -> u64 {
         self.counter.objects()
+    }
+
+    /// So many more are set aside next, if the last `keep` of the chunk never are.
+    fn more(&self, keep: u64) -> u64 {
+        self.batch.min(self.limit.saturating_sub(keep).saturating_sub(self.aside()))
+    }
+
+    /// Whether half of what was set aside last is handed out.
+    fn runs_out(&self) -> bool {
+        self.aside() - self.next <= self.batch / 4
     }
 
     /// Objects of the chunk that were not handed out.
@@ -184,63 +195,86 @@ impl Heap {
         kind: Kind,
         keep: u64,
     ) -> Result<bool, Error> {
-        let (chunk, counter, to) = {
-            let arenas = self.arenas.borrow();
-            let Some(arena) = arenas.iter().find(|arena| arena.kind == kind) else {
-                return Ok(false);
-            };
-            let end = arena.limit.saturating_sub(keep);
-            (arena.chunk, arena.counter, end.min(arena.aside() + arena.batch))
+        let due = |arena: &&Arena| {
+            arena.kind == kind || arena.kind.at(kind.home) == kind && arena.runs_out()
         };
-        if counter.objects() >= to {
+        let (kinds, raises): (Vec<Kind>, Vec<Raise>) = (self.arenas.borrow().iter())
+            .filter(due)
+            .filter(|arena| arena.more(keep) > 0)
+            .map(|arena| {
+                let at = self.geometry.counter(arena.chunk, arena.kind.home);
+                let to = arena.aside() + arena.more(keep);
+                (arena.kind, Raise { at, from: arena.counter, to })
+            })
+            .unzip();
+        if !kinds.contains(&kind) {
             return Ok(false);
         }
-        let at = self.geometry.counter(chunk, kind.home);
-        let counter = raise_counter(group, at, counter, to).await?;
-        let mut arenas = self.arenas.borrow_mut();
-        if let Some(arena) = arenas.iter_mut().find(|arena| arena.kind == kind) {
-            arena.counter = counter;
-            arena.batch = (arena.batch * 2).min(arena.limit);
+        raise_counters(group, &raises).await?;
+        for arena in self.arenas.borrow_mut().iter_mut() {
+            if let Some(at) = kinds.iter().position(|kind| *kind == arena.kind) {
+                arena.counter = raises[at].raised();
+                arena.batch = (arena.batch * 2).min(arena.limit);
+            }
         }
         Ok(true)
     }
 
-    /// Goes on in another chunk of this kind that the slot owns. False if there is none with room.
+    /// Goes on in another chunk of this kind that the slot owns, for all homes that want one. False if
+    /// there is none with room.
     async fn open_chunk<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,
         kind: Kind,
     ) -> Result<bool, Error> {
-        let limit = self.geometry.objects(kind.class);
-        loop {
+        let mut closed: Vec<Kind> =
+            self.homes_for(kind).filter(|&other| other == kind || !self.has_more(other)).collect();
+        while closed.contains(&kind) {
             let mut unread = self.unread(kind);
-            unread.truncate(MAX_VERBS);
+            unread.truncate(MAX_VERBS / closed.len());
             if unread.is_empty() {
                 return Ok(false);
             }
+            let wanted: Vec<(usize, Kind)> =
+                unread.iter().flat_map(|&chunk| closed.iter().map(move |&k| (chunk, k))).collect();
             let counters: Vec<Address> =
-                unread.iter().map(|&chunk| self.geometry.counter(chunk, kind.home)).collect();
-            let used = read_counters(group, &counters).await?;
-            for (&chunk, &counter) in unread.iter().zip(&used) {
-                let used = counter.objects();
-                self.known.borrow_mut().insert((chunk, kind.home));
-                if used > limit {
-                    return Err(DAMAGED);
-                }
-                if used < limit {
-                    let mut arenas = self.arenas.borrow_mut();
-                    let batch = arenas
-                        .iter()
-                        .find(|arena| arena.kind == kind)
-                        .map_or(FIRST_BATCH, |arena| arena.batch);
-                    let last = arenas.extract_if(.., |arena| arena.kind == kind);
-                    last.for_each(|arena| self.recycler.renewed(kind, &self.left_over(&arena)));
-                    arenas.push(Arena { kind, chunk, next: used, counter, limit, batch });
-                    self.recycler.open(chunk, kind, used);
-                    return Ok(true);
+                wanted.iter().map(|&(chunk, k)| self.geometry.counter(chunk, k.home)).collect();
+            let read = read_counters(group, &counters).await?;
+            for (&(chunk, kind), &counter) in wanted.iter().zip(&read) {
+                let is_closed = closed.contains(&kind);
+                if is_closed && self.open_arena(chunk, kind, counter)? {
+                    closed.retain(|&other| other != kind);
                 }
             }
         }
+        Ok(true)
+    }
+
+    /// Goes on in this chunk, whose counter shows this. False if it has no room, or was looked at before.
+    fn open_arena(&self, chunk: usize, kind: Kind, counter: Counter) -> Result<bool, Error> {
+        let (limit, next) = (self.geometry.objects(kind.class), counter.objects());
+        let is_new = self.known.borrow_mut().insert((chunk, kind.home));
+        if next > limit {
+            return Err(DAMAGED);
+        }
+        if !is_new || next == limit {
+            return Ok(false);
+        }
+        let mut arenas = self.arenas.borrow_mut();
+        let last = arenas.iter().position(|arena| arena.kind == kind);
+        let last = last.map(|at| arenas.swap_remove(at));
+        if let Some(last) = &last {
+            self.recycler.renewed(kind, &self.left_over(last));
+        }
+        let batch = last.map_or(FIRST_BATCH, |arena| arena.batch);
+        arenas.push(Arena { kind, chunk, next, counter, limit, batch });
+        self.recycler.open(chunk, kind, next);
+        Ok(true)
+    }
+
+    /// Whether the chunk at hand has objects of this kind that were not handed out.
+    fn has_more(&self, kind: Kind) -> bool {
+        self.arenas.borrow().iter().any(|arena| arena.kind == kind && arena.unused() > 0)
     }
 
     /// Objects of an arena that are set aside and were not handed out.

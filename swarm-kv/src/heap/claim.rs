@@ -15,7 +15,7 @@ use swarm_core::layout::record;
 use swarm_core::words::Pointer;
 
 use super::arena::{Arena, FEW_RECORDS};
-use super::counter::{raise_counter, read_counters};
+use super::counter::{Raise, raise_counters, read_counters};
 use super::map::{Unit, is_sound, units};
 use super::{CLAIM_TRIES, DAMAGED, Heap, Kind, Need, RESERVED};
 use crate::error::Error;
@@ -208,7 +208,9 @@ impl Heap {
         if used == SEED_RECORDS {
             return Err(self.full(self.records()));
         }
-        self.seeds.set(Some(raise_counter(group, counter, seeds, used + 1).await?));
+        let raise = Raise { at: counter, from: seeds, to: used + 1 };
+        raise_counters(group, &[raise]).await?;
+        self.seeds.set(Some(raise.raised()));
         Ok(self.geometry.seed(self.slot, used))
     }
 

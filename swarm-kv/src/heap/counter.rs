@@ -5,7 +5,7 @@
 //! took back, and what arrives late, finds another word than it expects.
 
 use swarm_core::clock::Clock;
-use swarm_core::fabric::{Address, Fabric, MAX_NODES, NodeId, Verb};
+use swarm_core::fabric::{Address, Fabric, NodeId, Verb};
 use swarm_core::gather::Next;
 use swarm_core::geometry::{Class, Geometry};
 use swarm_core::group::Group;
@@ -73,35 +73,68 @@ pub(super) async fn read_counters<F: Fabric, C: Clock>(
     Ok(largest)
 }
 
-/// Raises a counter to so many objects at a majority, and yields its word there. One roundtrip, more
-/// where nodes lag.
+/// A counter that is to show so many objects.
+#[derive(Clone, Copy)]
+pub(super) struct Raise {
+    pub(super) at: Address,
+    /// Its word as last seen.
+    pub(super) from: Counter,
+    /// So many objects are set aside then.
+    pub(super) to: u64,
+}
+
+impl Raise {
+    /// Its word then, where no node lagged.
+    pub(super) fn raised(&self) -> Counter {
+        self.over(self.from)
+    }
+
+    /// What takes the place of the word `held`.
+    fn over(&self, held: Counter) -> Counter {
+        held.changed(self.from, self.to.max(held.objects()))
+    }
+
+    fn cas(&self, held: Counter) -> Verb<'static> {
+        Verb::Cas { at: self.at, expect: held.0, new: self.over(held).0 }
+    }
+}
+
+/// Raises counters at a majority. One roundtrip, more where nodes lag.
 ///
-/// Counters are changed by CAS, and only a node whose word this changed has a vote, though it showed as
-/// many objects before: a chain of a former owner that arrives late must not lower it.
-pub(super) async fn raise_counter<F: Fabric, C: Clock>(
+/// Counters are changed by CAS, and only a node whose words this changed has a vote, though they showed
+/// as many objects before: a chain of a former owner that arrives late must not lower them. Where one
+/// word was another than expected, all are changed again: to a word that was changed already, that does
+/// no harm.
+pub(super) async fn raise_counters<F: Fabric, C: Clock>(
     group: &Group<F, C>,
-    at: Address,
-    from: Counter,
-    to: u64,
-) -> Result<Counter, Error> {
-    let mut expect = [from; MAX_NODES];
+    raises: &[Raise],
+) -> Result<(), Error> {
+    let froms: Vec<Counter> = raises.iter().map(|raise| raise.from).collect();
+    let mut words = vec![froms; group.nodes()];
     let all = NodeSet::all(group.nodes());
-    let cas = |node, held: Counter| {
-        let new = held.changed(from, to.max(held.objects()));
-        Next::Post(group.fabric().post(node, &[Verb::Cas { at, expect: held.0, new: new.0 }]))
+    let cas = |node, words: &[Counter]| {
+        let chain: Vec<Verb<'_>> =
+            raises.iter().zip(words).map(|(raise, &held)| raise.cas(held)).collect();
+        Next::Post(group.fabric().post(node, &chain))
     };
     group
         .settle(all, group.majority(), |node: NodeId, reply| {
-            let Some(reply) = reply else { return cas(node, from) };
-            let Some(&held) = reply.first() else { return Next::NoVote };
-            let held = Counter(held);
-            if held == std::mem::replace(&mut expect[node.index()], held) {
-                return Next::Vote;
+            let words = &mut words[node.index()];
+            let Some(reply) = reply else { return cas(node, words) };
+            if reply.len() < raises.len() {
+                return Next::NoVote;
             }
-            cas(node, held)
+            let mut changed = true;
+            for ((raise, word), &held) in raises.iter().zip(words.iter_mut()).zip(reply.iter()) {
+                let held = Counter(held);
+                let swapped = held == *word;
+                *word = if swapped { raise.over(held) } else { held };
+                changed &= swapped;
+            }
+            if changed { Next::Vote } else { cas(node, words) }
         })
         .await?;
-    Ok(from.changed(from, to))
+    Ok(())
 }
 
 #[cfg(test)]
@@ -117,6 +150,7 @@ mod tests {
 
     const NODES: [NodeId; 3] = [NodeId(0), NodeId(1), NodeId(2)];
     const AT: Address = Address(1);
+    const EIGHT: Raise = Raise { at: AT, from: Counter(0), to: 8 };
 
     fn group(sim: &Sim, id: usize) -> Rc<Group<SimFabric, SimClock>> {
         let session = Session { client: 3, incarnation: Incarnation(id as u64 + 1) };
@@ -133,7 +167,8 @@ mod tests {
         let told = Rc::new(Cell::new(Counter::default()));
         let (owner, word) = (Rc::clone(&former), Rc::clone(&told));
         sim.spawn(0, async move {
-            word.set(raise_counter(&owner, AT, Counter::default(), 8).await.expect("set aside"));
+            raise_counters(&owner, &[EIGHT]).await.expect("set aside");
+            word.set(EIGHT.raised());
         });
         assert!(sim.finish(0, &NODES));
         for node in NODES {
@@ -145,7 +180,8 @@ mod tests {
         sim.spawn(1, async move {
             let counters = read_counters(&owner, &[AT]).await.expect("a majority");
             assert_eq!(counters[0].objects(), 1);
-            raise_counter(&owner, AT, counters[0], 8).await.expect("set aside");
+            let again = Raise { from: counters[0], ..EIGHT };
+            raise_counters(&owner, &[again]).await.expect("set aside");
         });
         sim.poll_once(1);
         sim.roundtrip(1, &NODES[1..]);

@@ -81,7 +81,7 @@ mod tests {
     use std::cell::Cell;
 
     use super::super::Need;
-    use super::super::counter::{raise_counter, read_counters};
+    use super::super::counter::{Raise, raise_counters, read_counters};
     use super::super::tests::{Says, alone};
     use super::*;
     use crate::blocking::block_on;
@@ -94,8 +94,9 @@ mod tests {
         block_on(heap.allocate(&group, heap.plain(16), Need::More)).expect("memory");
         let at = heap.geometry.seed_counter(0);
         let used = block_on(read_counters(&group, &[at])).expect("a node")[0];
-        let all = block_on(raise_counter(&group, at, used, SEED_RECORDS)).expect("a node");
-        heap.seeds.set(Some(all));
+        let all = Raise { at, from: used, to: SEED_RECORDS };
+        block_on(raise_counters(&group, &[all])).expect("a node");
+        heap.seeds.set(Some(all.raised()));
         heap.wanted.set(Some(heap.records()));
         // Each time that somebody looks, it is another epoch.
         let epoch = Cell::new(5);
