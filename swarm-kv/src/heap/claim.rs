@@ -260,3 +260,27 @@ impl Heap {
         Ok(map.ok_or(swarm_core::error::Error::Contended)?.view.record())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::alone;
+    use super::*;
+    use crate::blocking::block_on;
+
+    /// Nothing names it, and it is no garbage: it would be handed out beside the claim that takes it.
+    #[test]
+    fn a_record_that_is_kept_for_the_next_claim_is_no_garbage() {
+        let (group, heap) = alone();
+        let records = heap.records();
+        let allocate = || block_on(heap.allocate(&group, records, Need::More)).expect("memory");
+        let (kept, lost) = (allocate(), allocate());
+        heap.keep(kept);
+        let chunk = heap.geometry.chunk_of(kept);
+        heap.recycler.begin();
+        let garbage = heap.recycler.unnamed(chunk);
+        let is_garbage = |record| garbage.iter().any(|unnamed| unnamed.pointer == record);
+        assert!(is_garbage(lost));
+        assert!(!is_garbage(kept));
+        assert_eq!(block_on(heap.map_record(&group)).ok(), Some(kept));
+    }
+}
