@@ -16,9 +16,10 @@ use crate::store_sim_common::{GaveUp, Story};
 
 /// More roundtrips than the longest wait for others takes.
 const LONG: usize = 100_000;
-/// Other keys of the client that collects, at home at each node: buffers for each leave out another one.
+/// Other keys of the client that collects: so many that each node is some's home, as what is written for
+/// those leaves out another node each; so few that no bucket is split, which reads the keys that were there.
 /// Their values take the memory that came back.
-const OTHERS: [u64; 3] = [10, 11, 12];
+const OTHERS: std::ops::Range<u64> = 10..14;
 
 type Teller = Rc<Story>;
 
@@ -99,10 +100,9 @@ impl Play {
     }
 }
 
-/// A writer's guess is at one node; then it dies. Whoever does not hear that node reads what was there
-/// before.
-#[test]
-fn what_lies_below_a_dead_writers_guess_is_no_garbage() {
+/// A writer's guess is at one node, the first or the last that it posts to; then it dies. Whoever does
+/// not hear that node reads what was there before.
+fn lies_below_a_guess(last: bool) {
     let mut play = Play::recycling(CAPACITY, 6);
     let client = play.patient(NEXT);
     let rival = play.client(ASTRAY, LoneClock::new(1_000_000), 1 << 40);
@@ -113,8 +113,8 @@ fn what_lies_below_a_dead_writers_guess_is_no_garbage() {
     play.settle(&[NEXT, ASTRAY]);
     play.begin(&rival, vec![(0, Call::Update(807))]);
     play.sim.poll_once(ASTRAY);
-    let only = NODES.into_iter().find(|&node| play.sim.on_their_way(ASTRAY, node) > 0);
-    let only = only.expect("it writes");
+    let mut posted = NODES.into_iter().filter(|&node| play.sim.on_their_way(ASTRAY, node) > 0);
+    let only = if last { posted.next_back() } else { posted.next() }.expect("it writes");
     play.sim.take_all(ASTRAY, only);
     NODES.into_iter().for_each(|node| play.sim.lose_chains(ASTRAY, node));
     play.sim.crash_client(ASTRAY);
@@ -124,6 +124,11 @@ fn what_lies_below_a_dead_writers_guess_is_no_garbage() {
     play.all(&reader, vec![(0, Call::Get)], &others);
     assert_eq!(play.last(), Some(Answer::Value(Some(811))));
     play.is_linearizable();
+}
+
+#[test]
+fn what_lies_below_a_dead_writers_guess_is_no_garbage() {
+    [false, true].into_iter().for_each(lies_below_a_guess);
 }
 
 /// A client's write finds that its guess was stale; all nodes show another's larger stamp, and nothing
@@ -152,9 +157,9 @@ fn what_an_operation_under_way_holds_is_no_garbage() {
 
 /// A client's write comes to one node, and was dropped. A reader meets it there; after that another
 /// client's write takes its place, at that node alone. Then no node names the first write's buffer, but
-/// the reader, after `rounds` roundtrips, may bring it to the other nodes, and return its value.
-/// False if the reader was done before.
-fn brings_back(rounds: usize) -> bool {
+/// the reader, after `rounds` roundtrips, may bring it to the other nodes, and return its value; or it
+/// brings it to one and dies `more` roundtrips later. False if the reader was done before.
+fn brings_back(rounds: usize, more: Option<usize>) -> bool {
     // All writers share a slot.
     let mut play = Play::recycling(CAPACITY, 1);
     let (client, reader) = (play.patient(NEXT), play.hasty(LAST));
@@ -189,7 +194,13 @@ fn brings_back(rounds: usize) -> bool {
     NODES.into_iter().for_each(|node| play.sim.lose_chains(ASTRAY, node));
     play.sim.crash_client(ASTRAY);
     assert!(play.sim.finish(NEXT, &NODES), "the collection ends");
-    assert!(play.sim.finish(LAST, &away), "the read ends");
+    if let Some(more) = more {
+        (0..more).for_each(|_| play.sim.roundtrip(LAST, &away[..1]));
+        NODES.into_iter().for_each(|node| play.sim.lose_chains(LAST, node));
+        play.sim.crash_client(LAST);
+    } else {
+        assert!(play.sim.finish(LAST, &away), "the read ends");
+    }
     play.use_again(&client);
     let last = play.hasty(CREATOR);
     play.all(&last, vec![(0, Call::Get)], &away);
@@ -199,8 +210,10 @@ fn brings_back(rounds: usize) -> bool {
 
 #[test]
 fn what_a_reader_may_bring_back_is_no_garbage() {
-    let over = (0..ENOUGH).find(|&rounds| !brings_back(rounds));
-    assert!(over > Some(1), "it takes some roundtrips");
+    for more in [None, Some(1), Some(2), Some(3)] {
+        let over = (0..ENOUGH).find(|&rounds| !brings_back(rounds, more));
+        assert!(over > Some(1), "it takes some roundtrips");
+    }
 }
 
 /// A key has a second value; the first one's buffer came into the world with the bucket's record. A
