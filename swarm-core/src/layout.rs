@@ -71,6 +71,8 @@ pub mod buffer {
     pub const REWRITE: usize = 1;
     /// Number of the write: the first word that all who write the buffer agree on.
     pub const NUMBER: usize = 2;
+    /// Timestamp of the guess.
+    pub const GUESS: usize = 4;
     /// Words in front of the value.
     pub const HEADER_WORDS: usize = 6;
 }
