@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use fastrand::Rng;
-use register_common::{Client, FIRST_VALUE, FORMAT, GaveUp, Polls, give_birth, place, value};
+use register_common::{Client, FIRST_VALUE, FORMAT, GaveUp, Held, Polls, give_birth, place, value};
 use swarm_core::counting::Tally;
 use swarm_core::error::Error;
 use swarm_core::fabric::{Address, Fabric, NodeId};
@@ -32,9 +32,10 @@ const NEVER: u64 = u64::MAX / 4;
 const SOON: u64 = 3000;
 /// A round that waited for a node that died is made good by another node: one roundtrip more.
 const WITH_A_DEATH: u32 = 2;
-/// Where the clients' buffers begin, and how far they are apart; words.
+/// Each client has a slot of its own, and all nodes hold buffers.
+const OWN_SLOTS: (usize, Held) = (SLOTS, Held::Everywhere);
+/// Where the clients' buffers begin; words.
 const BUFFERS_AT: u64 = 64 * 8;
-const BUFFER_WORDS: u64 = 16;
 
 /// Roundtrips of a lock: its word is empty, or held by an earlier write of the buffer.
 const LOCK: u32 = 2;
@@ -63,12 +64,13 @@ fn write_bound(slots: usize) -> u32 {
     write_of_m(slots) + read_of_m(slots) + LOCK + write_of_m(slots)
 }
 
-fn born(setup: &Setup) -> Sim {
+fn born(setup: &Setup, held: Held) -> Sim {
     let mut sim = Sim::new(setup);
     let creator = setup.clients - 1;
     let fabric = sim.fabric(creator);
     for node in ALL {
-        drop(give_birth(&place(0), node, 3, |chain| fabric.post(node, chain)));
+        let place = (&place(0), held);
+        drop(give_birth(place, node, 3, |chain| fabric.post(node, chain)));
         sim.take_all(creator, node);
     }
     sim
@@ -79,13 +81,12 @@ fn born(setup: &Setup) -> Sim {
 fn client(
     sim: &Sim,
     (id, slot): (usize, usize),
-    slots: usize,
+    (slots, held): (usize, Held),
     late: u64,
     recorder: &Recorder,
 ) -> Client<SimFabric> {
     let connection = (sim.fabric(id), sim.clock(id));
-    let client = Client::new(connection, (id, slot), place(0), (late, NEVER), recorder);
-    Client { group: client.group.with_slots(slots), ..client }
+    Client::new(connection, (id, slot), place(0), (late, NEVER), recorder).of(slots, held)
 }
 
 /// What the adversary may make use of, beside the schedule.
@@ -99,10 +100,13 @@ struct Arms {
     used: bool,
     /// The first writer deletes the register in the end.
     deletes: bool,
+    /// Which nodes hold buffers.
+    held: Held,
 }
 
 impl Arms {
-    const NONE: Self = Self { deaths: false, slots: SLOTS, used: false, deletes: false };
+    const NONE: Self =
+        Self { deaths: false, slots: SLOTS, used: false, deletes: false, held: Held::Everywhere };
 
     /// Some of what there is.
     fn random(rng: &mut Rng) -> Self {
@@ -111,7 +115,14 @@ impl Arms {
             slots: [1, 2, SLOTS][rng.usize(..3)],
             used: rng.bool(),
             deletes: rng.bool(),
+            held: [Held::Everywhere, Held::Lean][rng.usize(..2)],
         }
+    }
+
+    /// Whether an operation may find that the key has to move: it gave way at a slot, or a write is
+    /// incomplete at a dead node that is to hold its buffer.
+    fn moves(self) -> bool {
+        self.slots < SLOTS || self.deaths && self.held == Held::Lean
     }
 
     /// By how much a death makes bounds larger.
@@ -162,18 +173,18 @@ fn play(seed: u64, writers: usize, arms: Arms, largest: &Rc<RefCell<Largest>>) {
         policy,
         ..Setup::new(seed, 3, writers + 2)
     };
-    let mut sim = born(&setup);
+    let mut sim = born(&setup, arms.held);
     sim.set_chaos(chaos);
     sim.start_trace();
     let recorder = Recorder::new();
     let skew = [100, 2000, 50_000][rng.usize(..3)];
     for id in 0..=writers {
-        if arms.used {
-            have_served(&sim, id, &mut rng);
-        }
         sim.set_clock(id, rng.i64(-skew..=skew), rng.i64(-500_000..=500_000));
         let slot = if id == writers { 0 } else { id + 1 };
-        let mut client = client(&sim, (id, slot), arms.slots, late, &recorder);
+        let mut client = client(&sim, (id, slot), (arms.slots, arms.held), late, &recorder);
+        if arms.used {
+            have_served(&sim, &client, &mut rng);
+        }
         let largest = Rc::clone(largest);
         let mut rng = Rng::with_seed(rng.u64(..));
         sim.spawn(id, async move {
@@ -190,7 +201,7 @@ fn play(seed: u64, writers: usize, arms: Arms, largest: &Rc<RefCell<Largest>>) {
                 };
                 let mut largest = largest.borrow_mut();
                 let tally = match done {
-                    Err(GaveUp::Failed(Error::Moved)) if arms.slots < SLOTS => {
+                    Err(GaveUp::Failed(Error::Moved)) if arms.moves() => {
                         largest.gave_way += 1;
                         return;
                     }
@@ -209,6 +220,7 @@ fn play(seed: u64, writers: usize, arms: Arms, largest: &Rc<RefCell<Largest>>) {
         });
     }
     assert_eq!(sim.run(2_000_000), Outcome::Done, "seed {seed}, {arms:?}");
+    last_read(&mut sim, arms, &recorder);
     if let Err(wrong) = check_key(&recorder.operations(), Some(FIRST_VALUE), BUDGET) {
         panic!("seed {seed}, {arms:?}: {wrong}");
     }
@@ -219,26 +231,40 @@ fn play(seed: u64, writers: usize, arms: Arms, largest: &Rc<RefCell<Largest>>) {
     largest.lock = largest.lock.max(tries);
 }
 
-/// The buffers of client `id` served earlier writes, in which not all nodes took part.
-fn have_served(sim: &Sim, id: usize, rng: &mut Rng) {
-    for (index, &node) in (0..4).flat_map(|index| ALL.iter().map(move |node| (index, node))) {
-        let number = WriteNumber(rng.u64(0..3));
-        let mode = if rng.bool() { LockMode::Read } else { LockMode::Write };
-        if number.0 > 0 {
-            let at = lock_of(id).plus(index * BUFFER_WORDS as usize);
-            sim.set_word(node, at, LockWord::new(number, mode).0);
+/// When all is over, one who lives reads what was acknowledged.
+fn last_read(sim: &mut Sim, arms: Arms, recorder: &Recorder) {
+    sim.set_chaos(Chaos::NONE);
+    let id = (0..sim.clients()).find(|&id| !sim.is_dead(id)).expect("one lives");
+    let mut client = client(sim, (id, 0), (arms.slots, arms.held), SOON, recorder);
+    sim.spawn(id, async move {
+        client.read_or_freeze::<SafeGuess>().await;
+    });
+    assert_eq!(sim.run(2_000_000), Outcome::Done, "the last read, {arms:?}");
+}
+
+/// The client's buffers served earlier writes, in which not all nodes took part.
+fn have_served(sim: &Sim, client: &Client<SimFabric>, rng: &mut Rng) {
+    for index in 0..4 {
+        let site = client.group.buffers().site(client.buffer(index));
+        for node in ALL.into_iter().filter(|&node| site.holders.contains(node)) {
+            let number = WriteNumber(rng.u64(0..3));
+            let mode = if rng.bool() { LockMode::Read } else { LockMode::Write };
+            if number.0 > 0 {
+                let lock = site.place.at(node, ALL.len()).plus(buffer::LOCK);
+                sim.set_word(node, lock, LockWord::new(number, mode).0);
+            }
         }
     }
 }
 
-/// The most CASes that one lock took at one node, by what happened. A lock's first CAS expects an empty
+/// The most CASes that one lock took at one node, by what happened: behind the register, nothing else is
+/// changed by CAS. A lock's first CAS expects an empty
 /// word, and what is posted to a node happens there in order: but perhaps late, when its lock is over.
 fn lock_tries(trace: &Trace) -> u32 {
     let (mut tries, mut most) = (BTreeMap::<_, u32>::new(), 0);
     for step in &trace.0 {
         if let Step::Word(client, node, WordStep::Cas { at, expect, new, .. }) = *step
             && at.0 >= BUFFERS_AT
-            && (at.0 - BUFFERS_AT) % BUFFER_WORDS == buffer::LOCK as u64
         {
             let tried = tries.entry((client, node, at, LockWord(new).number().0)).or_default();
             *tried = if expect == 0 { 1 } else { *tried + 1 };
@@ -301,10 +327,10 @@ fn random_adversaries_with_everything() {
 /// its own.
 #[test]
 fn an_adversary_in_the_same_slot() {
-    let mut sim = born(&Setup { words: 1 << 13, ..Setup::new(1, 3, 2) });
+    let mut sim = born(&Setup { words: 1 << 13, ..Setup::new(1, 3, 2) }, Held::Everywhere);
     sim.set_clock(0, 1_000_000_000, 0);
     let recorder = Recorder::new();
-    let mut client = client(&sim, (0, 0), 1, NEVER, &recorder);
+    let mut client = client(&sim, (0, 0), (1, Held::Everywhere), NEVER, &recorder);
     let cost = Rc::new(RefCell::new(None));
     let sink = Rc::clone(&cost);
     sim.spawn(0, async move {
@@ -362,14 +388,15 @@ fn a_climbing_adversary_in_buffers_that_are_used_again() {
 /// Roundtrips of a read while so many writers climb.
 fn climb(writers: usize, used: bool) -> u32 {
     let reader = writers;
-    let mut sim = born(&Setup { words: 1 << 13, ..Setup::new(1, 3, writers + 2) });
+    let setup = Setup { words: 1 << 13, ..Setup::new(1, 3, writers + 2) };
+    let mut sim = born(&setup, Held::Everywhere);
     sim.start_trace();
     let (recorder, cost) = (Recorder::new(), Rc::new(RefCell::new(None)));
     let old = LockWord::new(WriteNumber(1), LockMode::Write).0 * u64::from(used);
     for id in 0..writers {
         ALL.iter().for_each(|&node| sim.set_word(node, lock_of(id), old));
         sim.set_clock(id, id as i64 * 100_000, 0);
-        let mut client = client(&sim, (id, id + 1), SLOTS, NEVER, &recorder);
+        let mut client = client(&sim, (id, id + 1), OWN_SLOTS, NEVER, &recorder);
         sim.spawn(id, async move {
             let written = client.write::<SafeGuess>(4 * (id as u64 + 1), Polls::ALL).await;
             written.expect("nodes are up");
@@ -379,7 +406,8 @@ fn climb(writers: usize, used: bool) -> u32 {
     // A guess lands, but for the READ behind it.
     let guess = |sim: &mut Sim, id| FIRST.iter().for_each(|&node| sim.take_verbs(id, node, 2));
     guess(&mut sim, 0);
-    let (mut client, sink) = (client(&sim, (reader, 0), SLOTS, NEVER, &recorder), Rc::clone(&cost));
+    let (mut client, sink) =
+        (client(&sim, (reader, 0), OWN_SLOTS, NEVER, &recorder), Rc::clone(&cost));
     sim.spawn(reader, async move {
         *sink.borrow_mut() = Some(client.read::<SafeGuess>(Polls::ALL).await);
     });

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fastrand::Rng;
-use register_common::{Client, FIRST_VALUE, GaveUp, Polls, give_birth, place};
+use register_common::{Client, FIRST_VALUE, GaveUp, Held, Polls, give_birth, place};
 use swarm_core::abd::DmAbd;
 use swarm_core::error::Error;
 use swarm_core::fabric::{Fabric, NodeId};
@@ -54,6 +54,7 @@ struct Plan {
     slots: usize,
     /// How likely a client's processor loads and stores the nodes' memory itself.
     near: f64,
+    held: Held,
 }
 
 impl Plan {
@@ -93,6 +94,7 @@ impl Plan {
             shared: rng.u8(..6) == 0,
             near: [0.0, 0.0, 0.5, 1.0][rng.usize(..4)],
             slots: [SLOTS, SLOTS, SLOTS, 2, 1, 1][rng.usize(..6)],
+            held: [Held::Everywhere, Held::Lean][rng.usize(..2)],
         };
         if plan.near > 0.0 {
             plan.setup.chaos = plan.setup.chaos.beside_near();
@@ -112,7 +114,7 @@ impl Plan {
         let slot = if self.shared { id * self.slots } else { id };
         let client =
             Client::new(connection, (id, slot), place(self.home), self.patience(), recorder);
-        Client { group: client.group.with_slots(self.slots), ..client }
+        client.of(self.slots, self.held)
     }
 
     /// When nodes are late, and when a client gives up: never, unless connections break, when a
@@ -130,6 +132,7 @@ struct Shown {
     operations: u64,
     unanswered: u64,
     roundtrips: u32,
+    moved: u64,
 }
 
 /// Plays one schedule. The error says what went wrong.
@@ -179,9 +182,10 @@ fn bear(sim: &mut Sim, plan: &Plan, rng: &mut Rng) {
     let fabric = sim.fabric(creator);
     let all = rng.u8(..3) > 0;
     let first = rng.usize(..nodes);
+    let place = place(plan.home);
     for step in 0..nodes {
         let node = NodeId(((first + step) % nodes) as u8);
-        drop(give_birth(&place(plan.home), node, nodes, |chain| fabric.post(node, chain)));
+        drop(give_birth((&place, plan.held), node, nodes, |chain| fabric.post(node, chain)));
         if all || step <= nodes / 2 {
             sim.take_all(creator, node);
         } else if rng.bool() {
@@ -218,6 +222,10 @@ async fn operate<P: Protocol>(
                 shown.roundtrips = shown.roundtrips.max(tally.roundtrips);
             }
             Err(GaveUp::Dropped) => {}
+            // It is incomplete at a holder that is silent.
+            Err(GaveUp::Failed(Error::Moved)) if plan.held == Held::Lean => {
+                shown.borrow_mut().moved += 1
+            }
             // Two connections broke in one round.
             Err(GaveUp::Failed(Error::NoMajority { .. })) if plan.setup.chaos.disconnect > 0.0 => {}
             Err(GaveUp::Failed(error)) => panic!("client {id}: {error}"),
@@ -237,8 +245,7 @@ fn last_read<P: Protocol>(
     sim.set_chaos(Chaos::NONE);
     let mut client = plan.client(id, (sim.fabric(id), sim.clock(id)), recorder);
     sim.spawn(id, async move {
-        let read = client.read::<P>(Polls::ALL).await;
-        read.unwrap_or_else(|error| panic!("the last read: {error:?}"));
+        client.read_or_freeze::<P>().await;
     });
     match sim.run(STEPS) {
         Outcome::Done => Ok(()),
@@ -270,6 +277,7 @@ fn explore<P: Protocol + 'static>(default: u64) {
         total.operations += shown.operations;
         total.unanswered += shown.unanswered;
         total.roundtrips = total.roundtrips.max(shown.roundtrips);
+        total.moved += shown.moved;
     }
     println!("{}: {} schedules: {total:?}", P::NAME, seeds.count());
 }

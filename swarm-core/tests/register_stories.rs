@@ -2,10 +2,13 @@
 
 mod register_common;
 
-use register_common::{Client, FIRST_VALUE, FORMAT, KEY, Polls, give_birth, place, value};
+use std::cell::Cell;
+use std::rc::Rc;
+
+use register_common::{Client, FIRST_VALUE, FORMAT, Held, KEY, Polls, give_birth, place, value};
 use swarm_core::fabric::{Address, NodeId};
 use swarm_core::history::{Answer, BUDGET, Recorder, check_key};
-use swarm_core::layout::{Identity, buffer, header, register};
+use swarm_core::layout::{Identity, SLOTS, buffer, header, register};
 use swarm_core::register::{Protocol, Write, Written};
 use swarm_core::safe_guess::SafeGuess;
 use swarm_core::sim::{Outcome, Setup, Sim, SimFabric};
@@ -24,6 +27,7 @@ struct Story {
     sim: Sim,
     nodes: usize,
     home: u8,
+    held: Held,
     recorder: Recorder,
 }
 
@@ -31,26 +35,34 @@ impl Story {
     /// Three nodes, three clients, and a register with its home at node `home` whose birth has
     /// reached the nodes in `born`; it is on its way to the others.
     fn new(home: u8, born: &[NodeId]) -> Self {
-        Self::of(3, home, born)
+        Self::of(3, (home, Held::Everywhere), born)
+    }
+
+    /// Likewise, where each buffer leaves out a node.
+    fn lean(home: u8) -> Self {
+        Self::of(3, (home, Held::Lean), &ALL)
     }
 
     /// Likewise, of so many nodes.
-    fn of(nodes: usize, home: u8, born: &[NodeId]) -> Self {
+    fn of(nodes: usize, (home, held): (u8, Held), born: &[NodeId]) -> Self {
         let mut sim = Sim::new(&Setup { words: 1 << 13, ..Setup::new(1, nodes, 4) });
         let fabric = sim.fabric(CREATOR);
         for node in (0..nodes).map(|node| NodeId(node as u8)) {
             use swarm_core::fabric::Fabric;
-            drop(give_birth(&place(home), node, nodes, |chain| fabric.post(node, chain)));
+            let place = (&place(home), held);
+            drop(give_birth(place, node, nodes, |chain| fabric.post(node, chain)));
         }
         for &node in born {
             sim.take_all(CREATOR, node);
         }
-        Self { sim, nodes, home, recorder: Recorder::new() }
+        Self { sim, nodes, home, held, recorder: Recorder::new() }
     }
 
     fn client(&self, id: usize) -> Client<SimFabric> {
         let connection = (self.sim.fabric(id), self.sim.clock(id));
-        Client::new(connection, (id, id), place(self.home), (LATE, u64::MAX / 4), &self.recorder)
+        let patience = (LATE, u64::MAX / 4);
+        let client = Client::new(connection, (id, id), place(self.home), patience, &self.recorder);
+        client.of(SLOTS, self.held)
     }
 
     /// A client begins to write these values, one after the other. It is polled once.
@@ -70,6 +82,17 @@ impl Story {
             client.read::<SafeGuess>(Polls::ALL).await.expect("a read ends well");
         });
         self.sim.poll_once(id);
+    }
+
+    /// A client begins to read, and freezes the register if the key has to move. Yields whether it did.
+    fn read_or_freeze(&mut self, id: usize) -> Rc<Cell<Option<bool>>> {
+        let (mut client, froze) = (self.client(id), Rc::<Cell<_>>::default());
+        let told = Rc::clone(&froze);
+        self.sim.spawn(id, async move {
+            told.set(Some(client.read_or_freeze::<SafeGuess>().await));
+        });
+        self.sim.poll_once(id);
+        froze
     }
 
     fn delete(&mut self, id: usize) {
@@ -633,7 +656,7 @@ fn a_damaged_buffer_is_passed_over_and_repaired() {
 fn a_value_whose_holder_died_is_not_waited_for_at_another_that_died() {
     let (p, r) = (1, 2);
     let five = [N0, N1, N2, NodeId(3), NodeId(4)];
-    let mut story = Story::of(5, 0, &five);
+    let mut story = Story::of(5, (0, Held::Everywhere), &five);
     story.write(p, &[100]);
     story.sim.take_verbs(p, N0, 2);
     assert_ne!(story.slot(p, N0), 0, "the guess is there");
@@ -742,4 +765,69 @@ fn a_write_whose_slots_are_frozen_is_not_done() {
         assert!(matches!(written, Ok(Written::Moved(_))), "{written:?}");
     });
     story.finish(p, &[N0, N1]);
+}
+
+/// The home, whoever comes next, and the node that buffers leave out, of a register with its home there.
+fn ranks(home: u8) -> [NodeId; 3] {
+    [0, 1, 2].map(|rank| NodeId((home + rank) % 3))
+}
+
+/// A complete write is at both nodes that hold its buffer: one of them is in every majority, and nothing
+/// has to be brought anywhere.
+#[test]
+fn a_complete_write_without_one_node_is_read_at_every_majority() {
+    for home in 0..3 {
+        let mut story = Story::lean(home);
+        let [first, second, without] = ranks(home);
+        story.write(1, &[100, 101]);
+        story.finish(1, &[first, second]);
+        for majority in [[first, second], [first, without], [second, without]] {
+            let froze = story.read_or_freeze(2);
+            story.finish(2, &majority);
+            assert_eq!(froze.get(), Some(false), "{majority:?}");
+        }
+        let answers = (2..5).map(|index| story.answer(index));
+        answers.for_each(|answer| assert_eq!(answer, Some(Answer::Value(Some(101)))));
+    }
+}
+
+/// A guess is at one of the two nodes that hold its buffer, and its writer is gone. Who does not hear the
+/// other one cannot complete it, nor can he tell whether somebody has returned it: the key moves, with the
+/// guess.
+#[test]
+fn a_guess_at_one_holder_moves_where_the_other_is_silent() {
+    for (home, rank) in [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)] {
+        let mut story = Story::lean(home);
+        let (holder, without) = (ranks(home)[rank], ranks(home)[2]);
+        story.write(1, &[100]);
+        story.sim.take_all(1, holder);
+        ALL.into_iter().for_each(|node| story.sim.lose_chains(1, node));
+        story.sim.crash_client(1);
+        let froze = story.read_or_freeze(2);
+        story.finish(2, &[holder, without]);
+        assert_eq!(froze.get(), Some(true));
+        assert_eq!(story.answer(2), Some(Answer::Value(Some(100))));
+        story.is_linearizable();
+    }
+}
+
+/// The node that does without a buffer never shows its stamp: nothing is written there, not even by who
+/// brings a guess to the other holder.
+#[test]
+fn the_node_that_does_without_shows_no_stamp() {
+    for home in 0..3 {
+        let mut story = Story::lean(home);
+        let [first, second, without] = ranks(home);
+        story.write(1, &[100]);
+        story.sim.take_all(1, first);
+        ALL.into_iter().for_each(|node| story.sim.lose_chains(1, node));
+        story.sim.crash_client(1);
+        let froze = story.read_or_freeze(2);
+        story.finish(2, &ALL);
+        assert_eq!((froze.get(), story.answer(1)), (Some(false), Some(Answer::Value(Some(100)))));
+        let born = story.slot(CREATOR, without);
+        let shows = |story: &Story, node| [1, 2].into_iter().any(|id| story.slot(id, node) > born);
+        assert_eq!([first, second, without].map(|node| shows(&story, node)), [true, true, false]);
+        story.is_linearizable();
+    }
 }

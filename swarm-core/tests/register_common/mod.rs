@@ -3,10 +3,13 @@
 use std::cell::Cell;
 use std::future::Future;
 
+use swarm_core::buffers::Buffers;
 use swarm_core::clock::Clock;
 use swarm_core::counting::{Counting, Tally};
 use swarm_core::error::Error;
-use swarm_core::fabric::{Address, Fabric, NodeId, Verb};
+use swarm_core::fabric::{Fabric, NodeId, Verb};
+use swarm_core::freeze::freeze;
+use swarm_core::geometry::{Geometry, MIN_CAPACITY};
 use swarm_core::group::{Group, Patience, Session};
 use swarm_core::history::{Answer, Call, Recorder};
 use swarm_core::layout::{BufferHeader, Identity, Place, Shape, buffer, checksum, register};
@@ -24,9 +27,15 @@ pub(crate) const KEY: &[u8; 8] = b"a simkey";
 /// The number of the value that the register is born with.
 pub(crate) const FIRST_VALUE: u64 = 1_000_000;
 
-const BUFFERS: u64 = 64;
+/// Granules of a buffer, and of a client's buffers: more where all nodes hold them at the same place.
 const BUFFER_GRANULES: u64 = 2;
-const FIRST_BUFFER: Pointer = Pointer(60);
+const ALL_BUFFERS: u64 = 64;
+const LEAN_BUFFERS: u64 = 16;
+/// Granules from a chunk's beginning to the first buffer, to the clients', and to those that all nodes hold
+/// where others are lean.
+const FIRST_AT: u64 = 60;
+const CLIENTS_AT: u64 = 64;
+const WIDE_AT: u64 = 160;
 const IDENTITY: Identity = Identity { birth: 500, number: WriteNumber(7) };
 
 /// The register's place, with its home at this node.
@@ -50,15 +59,36 @@ pub(crate) fn id_of(bytes: &[u8]) -> u64 {
     id
 }
 
-/// What the chains of the register's birth do at one node: header, buffer, first slot.
+/// Which nodes hold a buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Held {
+    /// All of them.
+    Everywhere,
+    /// All but one, as the store has it.
+    Lean,
+}
+
+impl Held {
+    fn buffers(self, nodes: usize) -> Buffers {
+        match self {
+            Self::Everywhere => Buffers::everywhere(nodes),
+            Self::Lean => Geometry::new(nodes, MIN_CAPACITY, 2, 1).expect("a geometry").buffers(),
+        }
+    }
+}
+
+/// What the chains of the register's birth do at one node: header, buffer, first slot; at a home that does
+/// without the buffer, its copy in place.
 pub(crate) fn give_birth<T>(
-    place: &Place,
+    (place, held): (&Place, Held),
     node: NodeId,
     nodes: usize,
     post: impl Fn(&[Verb<'_>]) -> T,
 ) -> T {
     let at = place.at(node, nodes);
-    let stamp = first_stamp(FORMAT, FIRST_BUFFER);
+    let buffers = held.buffers(nodes);
+    let first = buffers.without(place.home, 0, FIRST_AT).unwrap_or(Pointer(FIRST_AT));
+    let stamp = first_stamp(FORMAT, first);
     let bytes = value(FIRST_VALUE);
     let header = BufferHeader {
         rewrite: Timestamp(0),
@@ -66,15 +96,22 @@ pub(crate) fn give_birth<T>(
         register: place.pointer,
         length: bytes.len(),
         guess: FIRST,
-        checksum: checksum(FORMAT, IDENTITY, FIRST, FIRST_BUFFER, IDENTITY.number, &bytes),
+        checksum: checksum(FORMAT, IDENTITY, FIRST, first, IDENTITY.number, &bytes),
     };
     let image = swarm_core::layout::header(IDENTITY, KEY);
-    let buffer = Address(FIRST_BUFFER.0 * 8).plus(buffer::REWRITE);
-    post(&[
+    let site = buffers.first_site(first, place, SHAPE.small_words());
+    let buffer = site.place.at(node, nodes);
+    let stamped = [stamp.0];
+    let in_place = Verb::Write { at: buffer.plus(buffer::LOCK), head: &stamped, tail: &[] };
+    let in_place = (held == Held::Lean && node == place.home).then_some(in_place);
+    let header = header.encode();
+    let mut chain = vec![
         Verb::Write { at: at.plus(register::HEADER), head: &image, tail: KEY },
-        Verb::Write { at: buffer, head: &header.encode(), tail: &bytes },
-        Verb::Cas { at: at.plus(register::SLOTS_AT), expect: 0, new: stamp.0 },
-    ])
+        Verb::Write { at: buffer.plus(buffer::REWRITE), head: &header, tail: &bytes },
+    ];
+    chain.extend(in_place);
+    chain.push(Verb::Cas { at: at.plus(register::SLOTS_AT), expect: 0, new: stamp.0 });
+    post(&chain)
 }
 
 /// A client of the register.
@@ -89,6 +126,7 @@ pub(crate) struct Client<F, C = SimClock> {
     pub(crate) id: usize,
     /// How many of its buffers are used.
     pub(crate) buffers: Cell<u64>,
+    held: Held,
 }
 
 impl<F: Fabric, C: Clock> Client<F, C> {
@@ -105,14 +143,59 @@ impl<F: Fabric, C: Clock> Client<F, C> {
         let group = Group::new(Counting::new(fabric), clock, FORMAT, session);
         group.set_patience(Patience { late_floor: late, late_roundtrips: 4, deadline });
         let register = Register::new(place, IDENTITY, SHAPE);
-        Self { group, register, recorder: recorder.clone(), id, buffers: Cell::new(0) }
+        let (buffers, held) = (Cell::new(0), Held::Everywhere);
+        Self { group, register, recorder: recorder.clone(), id, buffers, held }
     }
 
+    /// The same in a pool that uses so many stamp slots, and whose buffers are held so.
+    pub(crate) fn of(self, slots: usize, held: Held) -> Self {
+        let buffers = held.buffers(self.group.nodes());
+        Self { group: self.group.with_slots(slots).with_buffers(buffers), held, ..self }
+    }
+
+    /// Whether there are nodes that do without a buffer: what is incomplete at a silent node that is to hold
+    /// it has the key move.
+    pub(crate) fn is_lean(&self) -> bool {
+        self.held == Held::Lean
+    }
+
+    /// Memory for another write.
     pub(crate) fn fresh(&self) -> Pointer {
-        let index = self.buffers.replace(self.buffers.get() + 1);
-        assert!(index < BUFFERS / BUFFER_GRANULES, "a client writes fewer times");
-        let base = 64 + self.id as u64 * BUFFERS;
-        Pointer(base + index * BUFFER_GRANULES)
+        self.buffer(self.buffers.replace(self.buffers.get() + 1))
+    }
+
+    /// Its buffer of this number, as long as no node is silent.
+    pub(crate) fn buffer(&self, index: u64) -> Pointer {
+        let granules = if self.held == Held::Lean { LEAN_BUFFERS } else { ALL_BUFFERS };
+        assert!(index < granules / BUFFER_GRANULES, "a client writes fewer times");
+        let within = self.id as u64 * granules + index * BUFFER_GRANULES;
+        let buffers = self.group.buffers();
+        let lean = match self.group.left_out(self.register.home()) {
+            None => buffers.with_all(0, WIDE_AT + within),
+            // Where memory is short, it is what another node does without.
+            Some(_) if (self.id as u64 + index) % 4 == 3 => {
+                let another = (self.id as u64 + index / 4) % self.group.nodes() as u64;
+                buffers.without(NodeId(another as u8), 0, CLIENTS_AT + within)
+            }
+            Some(absent) => buffers.without(absent, 0, CLIENTS_AT + within),
+        };
+        lean.unwrap_or(Pointer(CLIENTS_AT + within))
+    }
+
+    /// Reads, and freezes the register if its key has to move: then its last value is what the next one
+    /// begins with. Yields whether that was so.
+    pub(crate) async fn read_or_freeze<P: Protocol>(&mut self) -> bool {
+        match self.read::<P>(Polls::ALL).await {
+            Err(GaveUp::Failed(Error::Moved)) if self.is_lean() => {}
+            read => {
+                read.unwrap_or_else(|error| panic!("the last read: {error:?}"));
+                return false;
+            }
+        }
+        let call = self.recorder.called(self.id, 0, Call::Get);
+        let last = freeze(&self.group, &self.register).await.expect("a majority is up");
+        self.recorder.answered(call, Answer::Value(last.value.map(|value| id_of(&value))));
+        true
     }
 
     /// Reads. `None` in the answer's place if it ended in an error or was given up after `polls`.
@@ -157,7 +240,11 @@ impl<F: Fabric, C: Clock> Client<F, C> {
         let answer = match written? {
             Written::Done => Answer::Done,
             Written::Deleted => Answer::Refused,
-            Written::Moved(_) => panic!("nobody moves it"),
+            // The next write must not prove this one complete.
+            Written::Moved(_) => {
+                drop(self.group.begin_write());
+                return Err(Error::Moved.into());
+            }
         };
         self.recorder.answered(call, answer);
         Ok(tally)

@@ -292,6 +292,21 @@ fn a_place_that_was_found_in_an_earlier_generation_is_not_remembered() {
     assert!(over > Some(0), "it takes some roundtrips");
 }
 
+/// Buckets were split before the client looked for garbage; more are split with what it found.
+#[test]
+fn what_a_split_names_is_no_garbage() {
+    let mut play = Play::recycling(CAPACITY, 6);
+    let (client, reader) = (play.patient(NEXT), play.hasty(LAST));
+    let inserts = |keys: std::ops::Range<u64>| keys.map(|key| (key, Call::Insert(800 + 4 * key)));
+    play.all(&client, inserts(0..16).collect(), &NODES);
+    play.get_back(&client);
+    play.all(&client, inserts(16..64).collect(), &NODES);
+    for away in NODES {
+        play.all(&reader, (0..64).map(|key| (key, Call::Get)).collect(), &all_but(away));
+    }
+    play.is_linearizable();
+}
+
 /// Bytes of a small pool's nodes.
 const SMALL: u64 = MIN_CAPACITY;
 /// Values that leave no room in it for one more of the largest, but for others.
