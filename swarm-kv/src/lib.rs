@@ -34,6 +34,7 @@
 //! | `index` | extendible hashing over cells |
 //! | `client` | a client and its operations |
 //! | `turn`, `locate` | one write of a key at a time; where a key is |
+//! | `buffer` | a buffer for a write |
 //! | `get`, `update`, `delete`, `insert`, `scan` | how the operations run |
 //! | `onlooker` | a fabric that never changes anything, for those who only count |
 //! | `rdma` | all this on memory nodes behind RDMA cards; with the feature of that name |
@@ -43,6 +44,7 @@
 mod aside;
 mod blocking;
 mod bucket;
+mod buffer;
 mod cache;
 mod client;
 mod collect;

@@ -4,13 +4,12 @@ use swarm_core::clock::Clock;
 use swarm_core::counting::Counting;
 use swarm_core::epoch::Board;
 use swarm_core::fabric::Fabric;
-use swarm_core::node_set::NodeSet;
 use swarm_core::register::{Begun, Protocol, Register, Write, Written};
 use swarm_core::words::{Pointer, Stamp};
 
 use crate::client::{Client, Here, TRIES};
 use crate::error::Error;
-use crate::heap::{Kind, Need};
+use crate::heap::Need;
 use crate::moved::outgrown;
 use crate::turn::Turn;
 
@@ -187,35 +186,6 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         Ok((fresh && written == Ok(Written::Deleted)).then_some(false))
     }
 
-    /// A fresh number and a fresh buffer of this kind for a write of `value`; `elsewhere`: or one that
-    /// another node does without, though none that a silent node has to hold.
-    pub(crate) async fn new_write<'v>(
-        &self,
-        kind: Kind,
-        value: &'v [u8],
-        need: Need,
-        elsewhere: bool,
-    ) -> Result<Write<'v>, Error> {
-        // One that a silent node does without will do as well as one that all nodes hold.
-        let suspects = if elsewhere { self.group.suspects() } else { NodeSet::EMPTY };
-        let lean = |silent| self.heap.buffer(value.len(), Some(silent));
-        let at_hand = self.buffer_now(kind, need);
-        let at_hand =
-            at_hand.or_else(|| suspects.map(lean).find_map(|kind| self.buffer_now(kind, need)));
-        let buffer = match at_hand {
-            Some(buffer) => buffer,
-            None => match self.more_memory(kind, need, elsewhere && suspects.is_empty()).await {
-                Err(Error::Full(shortage)) if !suspects.is_empty() => self
-                    .without_silent(suspects.map(lean), need)
-                    .await
-                    .ok_or(Error::Full(shortage))?,
-                told => told?,
-            },
-        };
-        let number = self.group.number().ok_or(Error::Spent)?;
-        Ok(Write { number, buffer, value })
-    }
-
     /// A write of `buffer` is complete. What it took the place of, of this client's, comes back.
     #[inline]
     fn wrote(&self, hash: u64, register: &Register, buffer: Pointer, before: [Stamp; 2]) {
@@ -223,80 +193,6 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             self.heap.wrote(register, buffer, before, || presence.board().latest());
             let followed = (register.followed(), before[0]);
             self.heap.has_followed(presence.board(), hash, followed);
-        }
-    }
-
-    /// A buffer of one of these kinds, which silent nodes do without.
-    #[cold]
-    async fn without_silent(
-        &self,
-        kinds: impl Iterator<Item = Kind>,
-        need: Need,
-    ) -> Option<Pointer> {
-        for kind in kinds {
-            if let Ok(buffer) = self.more_memory(kind, need, false).await {
-                return Some(buffer);
-            }
-        }
-        None
-    }
-
-    /// A buffer that is at hand.
-    #[inline]
-    fn buffer_now(&self, kind: Kind, need: Need) -> Option<Pointer> {
-        let buffer = self.heap.take_buffer(kind, need);
-        buffer.or_else(|| self.buffer_back(kind, need, self.reclaimed_at_once))
-    }
-
-    /// A buffer, if at least so many have come back since.
-    #[cold]
-    fn buffer_back(&self, kind: Kind, need: Need, least: usize) -> Option<Pointer> {
-        let presence = self.presence.as_ref()?;
-        presence.settle(self.group.fabric());
-        let board = presence.board();
-        let watched = board.keeps_watch();
-        self.heap.reclaim(kind, board.advance(), least, |buffer| {
-            if watched && let Some(site) = self.heap.site(kind, buffer) {
-                board.reclaimed(&site);
-            }
-        });
-        self.heap.take_buffer(kind, need)
-    }
-
-    /// Memory that was never used, or as little as came back if there is no such.
-    #[cold]
-    async fn more_memory(&self, kind: Kind, need: Need, elsewhere: bool) -> Result<Pointer, Error> {
-        let allocated = self.heap.allocate_there(&self.group, kind, need).await;
-        let Err(full @ Error::Full(_)) = allocated else { return allocated };
-        if let Some(buffer) = self.buffer_back(kind, need, 1) {
-            return Ok(buffer);
-        }
-        if !elsewhere {
-            return Err(full);
-        }
-        let mut others = self.heap.homes_for(kind).skip(1);
-        match others.find_map(|kind| self.buffer_back(kind, need, 1)) {
-            Some(buffer) => Ok(buffer),
-            None => self.heap.allocate(&self.group, kind, need).await,
-        }
-    }
-
-    /// The kind of buffer for a write of `value` to a register.
-    #[inline]
-    fn buffer(&self, register: &Register, value: &[u8]) -> Kind {
-        self.heap.buffer(value.len(), self.group.left_out(register.home()))
-    }
-
-    /// A fresh number and a fresh buffer, if memory is set aside.
-    #[inline]
-    fn new_write_now<'v>(&self, register: &Register, value: &'v [u8]) -> Option<Write<'v>> {
-        let buffer = self.buffer_now(self.buffer(register, value), Need::Instead)?;
-        match self.group.number() {
-            Some(number) => Some(Write { number, buffer, value }),
-            None => {
-                self.heap.take_back(buffer);
-                None
-            }
         }
     }
 }
