@@ -46,6 +46,7 @@ mod recycle;
 mod replaced;
 mod reset;
 mod seeds;
+mod shelf;
 mod takeover;
 
 pub(crate) use ledger::Unnamed;

@@ -2,7 +2,7 @@
 //!
 //! A client that has written a register again, and knows that the later write is complete, *retires*
 //! the buffer of its earlier one: no operation that begins afterwards can come across it, because
-//! every majority shows the later stamp. Once the epoch has moved on [`GRACE`] times nobody holds it
+//! every majority shows the later stamp. Once the epoch has moved on a [few times](super::shelf) nobody holds it
 //! any more either, and it is used again. It all rests on this: *an object is retired at most once
 //! for each time that it is handed out*, which the [ledger](super::ledger) sees to: it says of every
 //! buffer which register it was written for, and under which timestamp, until it is retired. A
@@ -17,20 +17,16 @@
 //! again.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 
-use swarm_core::epoch::GRACE;
 use swarm_core::fabric::NodeId;
-use swarm_core::geometry::{Class, Geometry};
+use swarm_core::geometry::Geometry;
 use swarm_core::register::Register;
 use swarm_core::safe_guess::FIRST;
 use swarm_core::words::{Pointer, Stamp};
 
 use super::Kind;
 use super::ledger::{Entry, Ledgers, Unnamed};
-
-/// Retired buffers for which there is room without another allocation.
-const ROOM: usize = 16 << 10;
+use super::shelf::Shelf;
 
 /// A client's objects, and those of them that came back.
 pub(crate) struct Recycler {
@@ -38,19 +34,6 @@ pub(crate) struct Recycler {
     ledgers: RefCell<Ledgers>,
     shelves: RefCell<Vec<Shelf>>,
     reclaimed: Cell<u64>,
-}
-
-/// Objects of one kind that came back.
-struct Shelf {
-    kind: Kind,
-    /// Retired buffers, and in which epoch; the earliest first.
-    retired: VecDeque<(u64, Pointer)>,
-    /// Nobody holds these buffers any more. Their locks keep their place.
-    ready: Vec<Pointer>,
-    /// Retired objects that are to be reset; the earliest first.
-    swept: VecDeque<(u64, Pointer)>,
-    /// As good as memory that was never used.
-    fresh: Vec<Pointer>,
 }
 
 impl Recycler {
@@ -89,9 +72,7 @@ impl Recycler {
     /// A buffer that came back.
     #[inline]
     pub(super) fn take(&self, kind: Kind) -> Option<Pointer> {
-        let mut shelves = self.shelves.borrow_mut();
-        let shelf = shelves.iter_mut().find(|shelf| shelf.kind == kind)?;
-        let buffer = shelf.ready.pop()?;
+        let buffer = self.shelf(kind, |shelf| shelf.ready.pop())??;
         self.set(buffer, Entry::OUT);
         Some(buffer)
     }
@@ -99,9 +80,7 @@ impl Recycler {
     /// An object that came back and is as good as one that was never used.
     #[inline]
     pub(super) fn take_fresh(&self, kind: Kind) -> Option<Pointer> {
-        let mut shelves = self.shelves.borrow_mut();
-        let shelf = shelves.iter_mut().find(|shelf| shelf.kind == kind)?;
-        let object = shelf.fresh.pop()?;
+        let object = self.shelf(kind, |shelf| shelf.fresh.pop())??;
         self.set(object, Entry::OUT);
         Some(object)
     }
@@ -121,25 +100,17 @@ impl Recycler {
 
     /// Forgets the objects of all chunks but those that are still this client's.
     pub(super) fn keep(&self, is_own: impl Fn(usize) -> bool) {
-        let chunk_of = |object: &Pointer| self.geometry.chunk_of(*object);
         self.ledgers.borrow_mut().keep(&is_own);
-        for shelf in self.shelves.borrow_mut().iter_mut() {
-            shelf.retired.retain(|(_, object)| is_own(chunk_of(object)));
-            shelf.ready.retain(|object| is_own(chunk_of(object)));
-            shelf.swept.retain(|(_, object)| is_own(chunk_of(object)));
-            shelf.fresh.retain(|object| is_own(chunk_of(object)));
-        }
+        let is_own = |object| is_own(self.geometry.chunk_of(object));
+        self.shelves.borrow_mut().iter_mut().for_each(|shelf| shelf.keep(is_own));
     }
 
-    /// Whether every object of this chunk is at hand, or retired [`GRACE`] epochs before `epoch`: then
-    /// nobody holds one any more. Buffers of a size that this client writes no more stay retired.
+    /// Whether every object of this chunk is at hand, or was retired so long before `epoch` that nobody
+    /// holds it any more. Buffers of a size that this client writes no more stay retired.
     pub(super) fn is_empty(&self, chunk: usize, epoch: u64) -> bool {
-        let waits = |retired: &VecDeque<(u64, Pointer)>| {
-            let mut held = retired.iter().filter(|(retired, _)| retired + GRACE > epoch);
-            held.any(|(_, object)| self.geometry.chunk_of(*object) == chunk)
-        };
+        let within = |object| self.geometry.chunk_of(object) == chunk;
         self.ledgers.borrow().is_idle(chunk)
-            && !self.shelves.borrow().iter().any(|s| waits(&s.retired) || waits(&s.swept))
+            && !self.shelves.borrow().iter().any(|shelf| shelf.held(epoch).any(within))
     }
 
     /// How many buffers of this kind came back.
@@ -304,8 +275,8 @@ impl Recycler {
         self.shelves.borrow_mut().iter_mut().find(|shelf| shelf.kind == kind).map(work)
     }
 
-    /// Takes in what was retired [`GRACE`] epochs before `epoch`, if those are at least so many, and
-    /// calls `each` with it. Yields how many there were.
+    /// Takes in buffers that nobody holds any more in `epoch`, if those are at least so many, and calls
+    /// `each` with each. Yields how many there were.
     pub(super) fn reclaim(
         &self,
         kind: Kind,
@@ -313,17 +284,8 @@ impl Recycler {
         least: usize,
         each: impl Fn(Pointer),
     ) -> usize {
-        let mut shelves = self.shelves.borrow_mut();
-        let Some(shelf) = shelves.iter_mut().find(|shelf| shelf.kind == kind) else { return 0 };
-        let over = shelf.retired.partition_point(|&(retired, _)| retired + GRACE <= epoch);
-        if over < least {
-            return 0;
-        }
+        let over = self.shelf(kind, |shelf| shelf.reclaim(epoch, least, each)).unwrap_or(0);
         self.reclaimed.set(self.reclaimed.get() + over as u64);
-        for (_, buffer) in shelf.retired.drain(..over) {
-            each(buffer);
-            shelf.ready.push(buffer);
-        }
         over
     }
 
@@ -334,9 +296,7 @@ impl Recycler {
 
     /// Whether objects wait for the epoch to move on from `epoch`.
     pub(crate) fn waits(&self, epoch: u64) -> bool {
-        let waits = |retired: Option<&(u64, Pointer)>| retired.is_some_and(|r| r.0 + GRACE > epoch);
-        let shelves = self.shelves.borrow();
-        shelves.iter().any(|shelf| waits(shelf.retired.back()) || waits(shelf.swept.back()))
+        self.shelves.borrow().iter().any(|shelf| shelf.waits(epoch))
     }
 
     /// Whether garbage was found that is to be reset.
@@ -386,9 +346,7 @@ impl Recycler {
     /// Objects that are to be reset and that nobody holds any more, all of one kind, at most `most`.
     pub(super) fn due(&self, epoch: u64, most: usize) -> Option<(Kind, Vec<Pointer>)> {
         self.shelves.borrow_mut().iter_mut().find_map(|shelf| {
-            let over = shelf.swept.partition_point(|&(retired, _)| retired + GRACE <= epoch);
-            let due: Vec<Pointer> =
-                shelf.swept.drain(..over.min(most)).map(|(_, object)| object).collect();
+            let due = shelf.due(epoch, most);
             (!due.is_empty()).then_some((shelf.kind, due))
         })
     }
@@ -407,15 +365,6 @@ impl Recycler {
     }
 }
 
-impl Shelf {
-    fn new(kind: Kind) -> Self {
-        let (swept, fresh) = Default::default();
-        // Buffers come back on the data path, which allocates nothing.
-        let room = if let Class::Homed { .. } = kind.class { 0 } else { ROOM };
-        let (retired, ready) = (VecDeque::with_capacity(room), Vec::with_capacity(room));
-        Self { kind, retired, ready, swept, fresh }
-    }
-}
 #[cfg(test)]
 mod tests {
     use swarm_core::layout::{Identity, Place, Shape};

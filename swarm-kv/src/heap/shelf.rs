@@ -1,0 +1,88 @@
+//! Objects of one kind that came back, and when they may be used again.
+//!
+//! What is retired in one epoch nobody holds any more when the epoch has moved on [`GRACE`] times. Buffers
+//! are used again as they are: their next write has a larger number. All else is reset first.
+
+use std::collections::VecDeque;
+
+use swarm_core::epoch::GRACE;
+use swarm_core::geometry::Class;
+use swarm_core::words::Pointer;
+
+use super::Kind;
+
+/// Retired buffers for which there is room without another allocation.
+const ROOM: usize = 16 << 10;
+
+/// Objects of one kind that came back.
+pub(super) struct Shelf {
+    pub(super) kind: Kind,
+    /// Retired buffers, and in which epoch; the earliest first.
+    pub(super) retired: VecDeque<(u64, Pointer)>,
+    /// Nobody holds these buffers any more. Their locks keep their place.
+    pub(super) ready: Vec<Pointer>,
+    /// Retired objects that are to be reset; the earliest first.
+    pub(super) swept: VecDeque<(u64, Pointer)>,
+    /// As good as memory that was never used.
+    pub(super) fresh: Vec<Pointer>,
+}
+
+impl Shelf {
+    pub(super) fn new(kind: Kind) -> Self {
+        let (swept, fresh) = Default::default();
+        // Buffers come back on the data path, which allocates nothing.
+        let room = if let Class::Homed { .. } = kind.class { 0 } else { ROOM };
+        let (retired, ready) = (VecDeque::with_capacity(room), Vec::with_capacity(room));
+        Self { kind, retired, ready, swept, fresh }
+    }
+
+    /// Takes in the buffers that nobody holds any more in `epoch`, if those are at least so many, and calls
+    /// `each` with each. Yields how many there were.
+    pub(super) fn reclaim(&mut self, epoch: u64, least: usize, each: impl Fn(Pointer)) -> usize {
+        let over = are_over(&self.retired, epoch);
+        if over < least {
+            return 0;
+        }
+        for (_, buffer) in self.retired.drain(..over) {
+            each(buffer);
+            self.ready.push(buffer);
+        }
+        over
+    }
+
+    /// Takes out what is to be reset and nobody holds any more in `epoch`, at most `most`.
+    pub(super) fn due(&mut self, epoch: u64, most: usize) -> Vec<Pointer> {
+        let over = are_over(&self.swept, epoch).min(most);
+        self.swept.drain(..over).map(|(_, object)| object).collect()
+    }
+
+    /// Whether something comes back when the epoch moves on from `epoch`.
+    pub(super) fn waits(&self, epoch: u64) -> bool {
+        let last = [self.retired.back(), self.swept.back()];
+        last.into_iter().flatten().any(|&(retired, _)| !is_over(retired, epoch))
+    }
+
+    /// Retired objects that somebody may still hold in `epoch`.
+    pub(super) fn held(&self, epoch: u64) -> impl Iterator<Item = Pointer> {
+        let held = move |&&(retired, _): &&(u64, Pointer)| !is_over(retired, epoch);
+        self.retired.iter().chain(&self.swept).filter(held).map(|&(_, object)| object)
+    }
+
+    /// Keeps these objects only.
+    pub(super) fn keep(&mut self, is_own: impl Fn(Pointer) -> bool) {
+        self.retired.retain(|&(_, object)| is_own(object));
+        self.ready.retain(|&object| is_own(object));
+        self.swept.retain(|&(_, object)| is_own(object));
+        self.fresh.retain(|&object| is_own(object));
+    }
+}
+
+/// How many of these, the earliest, nobody holds any more in `epoch`.
+fn are_over(retired: &VecDeque<(u64, Pointer)>, epoch: u64) -> usize {
+    retired.partition_point(|&(retired, _)| is_over(retired, epoch))
+}
+
+/// Whether nobody holds in `epoch` what was `retired` then.
+fn is_over(retired: u64, epoch: u64) -> bool {
+    retired + GRACE <= epoch
+}
