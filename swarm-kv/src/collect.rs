@@ -361,6 +361,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             board.renew();
         }
         let epoch = board.latest();
+        garbage.iter().for_each(|object| self.heap.bears_no_more(object.pointer));
         garbage.iter().filter(|object| recycler.retire(object, epoch)).count()
     }
 }

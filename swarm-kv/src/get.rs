@@ -8,6 +8,7 @@ use swarm_core::register::{Begun, Check, Found, Protocol, Register, read_key};
 
 use crate::client::{Client, Here, TRIES, Value};
 use crate::error::Error;
+use crate::heap::Need;
 use crate::locate::entries;
 
 type CoreResult<T> = Result<T, swarm_core::error::Error>;
@@ -115,7 +116,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 }
             }
             let Some(register) = moved else { return Ok(None) };
-            match self.move_on(hash, &register, 0).await {
+            match self.move_on(hash, &register, 0, Need::Move).await {
                 Err(full @ Error::Full(_)) => return self.get_frozen(key, &register, full).await,
                 moved => moved?,
             };

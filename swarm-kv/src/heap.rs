@@ -102,6 +102,9 @@ pub(crate) enum Need {
     /// Something takes another's place, so that as much comes back: to be had even where the pool
     /// is full otherwise.
     Instead,
+    /// A key has to move, or its bucket to change, before anybody gets any further: to be had as long as
+    /// there is any.
+    Move,
 }
 
 /// What kind of object, and for which home; of a lean buffer, the node that does without.
@@ -260,7 +263,8 @@ impl Heap {
     fn keep_chunks(&self, is_own: impl Fn(usize) -> bool) {
         self.known.borrow_mut().retain(|&(chunk, _)| is_own(chunk));
         self.arenas.borrow_mut().retain(|arena| is_own(arena.chunk));
-        self.recycler.keep(is_own);
+        self.recycler.keep(&is_own);
+        self.awaited.keep(|record| is_own(self.geometry.chunk_of(record)));
     }
 
     /// Bytes of each node's memory that are not free: what the pool needs for itself, and chunks

@@ -93,7 +93,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 Ok(Found::Deleted) => dead = Some(*entry),
                 Ok(Found::OtherKey) => {}
                 Err(swarm_core::error::Error::Moved) => {
-                    self.move_on(hash, &register, 0).await?;
+                    self.move_on(hash, &register, 0, Need::Move).await?;
                     return Ok(Before::Moved);
                 }
                 Err(error) => return Err(error.into()),
@@ -251,7 +251,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             Content::Split(_) => SPLIT_PAYLOAD,
         };
         let kind = self.heap.plain(record::HEADER_WORDS + payload);
-        self.heap.allocate(&self.group, kind, Need::Instead).await
+        self.heap.allocate(&self.group, kind, Need::Move).await
     }
 
     /// Makes room in a full bucket: drops deleted keys, or splits it. Yields the bucket that now
@@ -266,7 +266,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let Some(mut register) = entry.register(&self.geometry) else { continue };
             let found = match P::read(&self.group, &mut register, Check::Identity).await {
                 Err(swarm_core::error::Error::Moved) => {
-                    self.move_on(entry.hash, &register, 0).await?;
+                    self.move_on(entry.hash, &register, 0, Need::Move).await?;
                     return Ok(self.index.fresh(&self.group, hash).await?);
                 }
                 found => found?,
@@ -303,7 +303,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let bucket = Bucket { depth: depth + 1, prefix, content };
             let home = NodeId(((hash as usize + side) % self.geometry.nodes) as u8);
             let kind = self.heap.homed(self.geometry.bucket_class(), home);
-            let cell = self.heap.allocate(&self.group, kind, Need::More).await?;
+            // The key that it makes room for has found its memory already, and waits for this alone.
+            let cell = self.heap.allocate(&self.group, kind, Need::Instead).await?;
             let place =
                 child_place(&self.geometry, cell).ok_or(swarm_core::error::Error::Damaged)?;
             let record = self.record(&bucket.content).await?;

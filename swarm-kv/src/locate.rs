@@ -8,6 +8,7 @@ use swarm_core::register::{Protocol, Register};
 use crate::bucket::{Bucket, Content, Entry};
 use crate::client::{Client, TRIES};
 use crate::error::Error;
+use crate::heap::Need;
 use crate::index::Located;
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
@@ -52,7 +53,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 }
             }
             let Some(register) = moved else { return Ok(None) };
-            self.move_on(hash, &register, 0).await?;
+            self.move_on(hash, &register, 0, Need::Move).await?;
         }
         Err(Error::Contended)
     }

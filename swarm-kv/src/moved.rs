@@ -60,8 +60,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         hash: u64,
         old: &Register,
         least: usize,
+        need: Need,
     ) -> Result<Option<Stamp>, Error> {
-        Box::pin(self.move_on_now(hash, old, least)).await
+        Box::pin(self.move_on_now(hash, old, least, need)).await
     }
 
     async fn move_on_now(
@@ -69,6 +70,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         hash: u64,
         old: &Register,
         least: usize,
+        need: Need,
     ) -> Result<Option<Stamp>, Error> {
         let located = self.index.fresh(&self.group, hash).await?;
         let Some(before) = entry_of(&located.bucket, old) else { return Ok(None) };
@@ -78,13 +80,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let capacity = old.shape().capacity.max(words_for(least.min(MAX_IN_PLACE)));
         let wanted = Shape { key_length: key.len(), capacity };
         let any = &ROOM[..MAX_IN_PLACE.min(8 * capacity)];
-        let (place, shape, mut write) = self.room(hash, wanted, any, Need::Instead).await?;
+        let (place, shape, mut write) = self.room(hash, wanted, any, need).await?;
         let last = freeze(&self.group, old).await?;
         let value = last.value.as_deref().unwrap_or_default();
         let kind = self.first_buffer(place.home, shape, value);
         if kind != self.first_buffer(place.home, shape, write.value) {
             self.heap.take_back(write.buffer);
-            write = self.new_write(kind, value, Need::Instead, false).await?;
+            write = self.new_write(kind, value, need, false).await?;
         }
         let identity = Identity { birth: self.group.now(), number: write.number };
         let newborn = NewRegister {
@@ -170,7 +172,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         (least, posted): (usize, bool),
     ) -> Result<Stamp, Error> {
         self.locations.remove(hash, key);
-        match self.move_on(hash, old, least).await {
+        match self.move_on(hash, old, least, Need::Move).await {
             Ok(Some(origin)) => Ok(origin),
             Ok(None) => self.walk_back(hash, key, old).await,
             Err(Error::Full(shortage)) if posted => {
@@ -235,7 +237,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let put_off = self.growths_put_off.get();
         if put_off > 0 {
             self.growths_put_off.set(put_off - 1);
-        } else if self.move_on(hash, register, value.len()).await.is_err() {
+        } else if self.move_on(hash, register, value.len(), Need::Instead).await.is_err() {
             self.growths_put_off.set(PUT_OFF);
         }
     }

@@ -121,6 +121,26 @@ fn there_is_room_again_for_as_much_as_was_deleted() {
     assert_eq!(shm::usage(&pool).expect("usage").keys, present.len() as u64);
 }
 
+/// Each of those comes with nothing, and leaves again. What they split takes memory of another kind than
+/// what was deleted leaves behind.
+#[test]
+fn clients_that_are_new_find_room_after_deletes() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let options = CreateOptions { capacity: 8 << 20, ..CreateOptions::default() };
+    let pool = Pool::create(dir.path().join("pool"), &options).expect("create");
+    let attach = || shm::open(&pool, Options::default()).expect("a slot");
+    let stored = fill(&attach(), 0);
+    let deleted = (0..stored).step_by(10);
+    for number in deleted.clone() {
+        soon("a delete", || attach().blocking().delete(&key(number)));
+    }
+    let room = deleted.count() * 3 / 4;
+    for new in 0..room {
+        let inserted = attach().blocking().insert(&key(100_000 + new), &value(new, 0));
+        assert_eq!(inserted, Ok(true), "number {new} of {room}");
+    }
+}
+
 /// An update begins at a register that somebody else has replaced, with the last buffer at hand. It
 /// begins again, and the memory for that is to be looked for like any other.
 #[test]

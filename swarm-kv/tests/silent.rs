@@ -2,7 +2,7 @@
 
 use swarm_core::fabric::NodeId;
 use swarm_core::safe_guess::SafeGuess;
-use swarm_kv::shm::{self, CreateOptions, Pool};
+use swarm_kv::shm::{self, Client, CreateOptions, Emulated, Pool};
 use swarm_kv::{Error, Options};
 use swarm_shm::SwitchState;
 
@@ -22,13 +22,22 @@ fn value(number: usize, round: u8) -> Vec<u8> {
 /// Updates that are refused, each after a search for memory, until it is known that some are.
 const ENOUGH: usize = 50;
 
-/// So many keys, each updated so many times with node 1 down. Of updates, how many were refused.
-fn refused(keys: usize, times: u8) -> usize {
+fn small_pool() -> (tempfile::TempDir, Pool) {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let options = CreateOptions { capacity: 8 << 20, max_clients: 4, ..CreateOptions::default() };
     let pool = Pool::create(dir.path().join("pool"), &options).expect("create");
+    (dir, pool)
+}
+
+fn attach(pool: &Pool) -> Client<SafeGuess, Emulated> {
     let options = Options::default().reclaimed_at_once(1).memory_wait(1_000_000);
-    let client = shm::open_emulated::<SafeGuess>(&pool, options, ROUNDTRIP).expect("a slot");
+    shm::open_emulated::<SafeGuess>(pool, options, ROUNDTRIP).expect("a slot")
+}
+
+/// So many keys, each updated so many times with node 1 down. Of updates, how many were refused.
+fn refused(keys: usize, times: u8) -> usize {
+    let (_dir, pool) = small_pool();
+    let client = attach(&pool);
     let store = client.blocking();
     for number in 0..keys {
         assert_eq!(store.insert(&key(number), &value(number, 0)), Ok(true));
@@ -64,4 +73,36 @@ fn a_pool_that_is_not_half_full_is_written_on_with_a_node_less() {
 fn a_pool_that_is_nearly_full_is_read_on_with_a_node_less() {
     let refused = refused(4800, 1);
     assert!(refused > 0, "it is not nearly full");
+}
+
+/// A full pool, whose reserve went to values that grow, loses a node in the midst of updates: what was
+/// under way there cannot be completed, and its key has to move before it can be read.
+#[test]
+fn a_full_pool_is_read_on_when_a_node_falls_silent() {
+    let (_dir, pool) = small_pool();
+    let client = attach(&pool);
+    let store = client.blocking();
+    let keys = (0..)
+        .find(|&number| store.insert(&key(number), &value(number, 0)) != Ok(true))
+        .expect("it is full in the end");
+    let grown = [1; 2 * SIZE];
+    let latest = (keys / 2..keys).rev();
+    let refused = latest.filter(|&number| store.update(&key(number), &grown).is_err());
+    assert_eq!(refused.take(ENOUGH).count(), ENOUGH);
+    for (number, round) in (0..4 * ENOUGH).flat_map(|number| [(number, 1), (number, 2)]) {
+        assert_eq!(store.update(&key(number), &value(number, round)), Ok(true));
+    }
+    pool.switch(NodeId(1)).set(SwitchState::Down);
+    for number in 0..ENOUGH {
+        let updated = store.update(&key(number), &value(number, 3));
+        let refused = matches!(updated, Err(Error::Full(_) | Error::Unsettled(_)));
+        assert!(updated == Ok(true) || refused, "key {number}: {updated:?}");
+    }
+    let fresh = attach(&pool);
+    for number in 0..keys {
+        for store in [&store, &fresh.blocking()] {
+            let read = store.get(&key(number));
+            assert!(read.is_ok_and(|value| value.is_some()), "key {number} of {keys}");
+        }
+    }
 }

@@ -41,7 +41,8 @@ pub(crate) fn run(args: &PoolArgs, json: bool) -> Result<Answer, Failure> {
         say(format_args!("{name:<16}{told}"))?;
     }
     if let Some(holders) = holders {
-        holders.say(&args.pool.display().to_string())?;
+        let live = object.get("live_bytes").and_then(Value::as_u64).unwrap_or(0);
+        holders.say(&args.pool.display().to_string(), live)?;
     }
     #[cfg(feature = "rdma")]
     if let Pool::Far(pool) = &pool {
@@ -140,7 +141,8 @@ impl Holders {
     }
 
     /// For people.
-    fn say(&self, pool: &str) -> Result<(), Failure> {
+    fn say(&self, pool: &str, live: u64) -> Result<(), Failure> {
+        let aside = self.aside_bytes();
         say(format_args!("{:<16}{}", "epoch", self.epoch))?;
         if self.slots.is_empty() {
             return Ok(());
@@ -166,9 +168,11 @@ impl Holders {
             ))?;
         }
         say(format_args!(
-            "\nset aside: objects that were given out, {} in all: those in use, and those that wait \
-             for their next use",
-            show_size(self.aside_bytes())
+            "\nset aside: objects that were given out, {} in all: {} in use, {} garbage or waiting for \
+             their next use",
+            show_size(aside),
+            show_size(live.min(aside)),
+            show_size(aside.saturating_sub(live)),
         ))?;
         for tenant in self.slots.iter().filter_map(|(tenant, _)| *tenant) {
             if tenant.condition == Condition::Stopped && tenant.since.is_some() {

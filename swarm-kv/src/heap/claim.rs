@@ -109,7 +109,8 @@ impl Heap {
         let wanted =
             if kind.class == Class::Run { 1 } else { (owned / OWNED_PER_CLAIM + 1).min(MAX_CLAIM) };
         let reserve = match need {
-            Need::Instead if kind.class != Class::Run => 0,
+            Need::Instead if kind.class != Class::Run => self.reserve() / 2,
+            Need::Move => 0,
             _ => self.reserve(),
         };
         for got in 0..wanted {
@@ -135,7 +136,7 @@ impl Heap {
         Ok(())
     }
 
-    /// Chunks that only values may have that take others' place.
+    /// Chunks that only values may have that take others' place, the last half only keys that move.
     fn reserve(&self) -> usize {
         ((self.geometry.chunks() - self.geometry.first_chunk()) / RESERVED).max(1)
     }

@@ -61,15 +61,13 @@ impl Heap {
     /// Bytes of a node's memory that an object takes, for those that differ between nodes on average.
     pub(crate) fn object_bytes(&self, class: Class) -> u64 {
         let nodes = self.geometry.nodes as u64;
-        GRANULE as u64
-            * match class {
-                Class::Plain(size) | Class::Wide(size) => size.granules(),
-                Class::Lean(size) => (size.granules() * (nodes - 1)).div_ceil(nodes),
-                Class::Homed { small, full } => {
-                    (full.granules() + (nodes - 1) * u64::from(small)).div_ceil(nodes)
-                }
-                Class::Run | Class::RunTail => self.geometry.chunk_granules(),
-            }
+        let at_all_nodes = match class {
+            Class::Plain(size) | Class::Wide(size) => nodes * size.granules(),
+            Class::Lean(size) => (nodes - 1) * size.granules(),
+            Class::Homed { small, full } => full.granules() + (nodes - 1) * u64::from(small),
+            Class::Run | Class::RunTail => nodes * self.geometry.chunk_granules(),
+        };
+        GRANULE as u64 * at_all_nodes / nodes
     }
 
     /// Bytes of a node's memory that a buffer of a value of `length` bytes takes, likewise.

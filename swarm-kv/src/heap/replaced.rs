@@ -46,6 +46,13 @@ pub(super) struct Awaited {
     borne: RefCell<HashMap<Pointer, (Pointer, Pointer)>>,
 }
 
+impl Awaited {
+    /// Forgets what other records bore.
+    pub(super) fn keep(&self, is_own: impl Fn(Pointer) -> bool) {
+        self.borne.borrow_mut().retain(|&record, _| is_own(record));
+    }
+}
+
 /// A question that a cell's words answer.
 #[derive(Clone, Copy)]
 struct Asked {
@@ -132,9 +139,17 @@ impl Heap {
         }
     }
 
+    /// A collection took this record of this client's: what it is used for next bears something else.
+    pub(crate) fn bears_no_more(&self, record: Pointer) {
+        self.awaited.borne.borrow_mut().remove(&record);
+    }
+
     /// A record of this client's is a split.
     pub(crate) fn has_split(&self, cell: Pointer, record: Pointer, children: [Child; 2]) {
-        children.iter().for_each(|child| self.recycler.born(child.cell, child.record));
+        for child in &children {
+            self.bears_no_more(child.record);
+            self.recycler.born(child.cell, child.record);
+        }
         self.ask(Asked { cell, record, children: Some(children), looks: LOOKS });
     }
 
@@ -317,6 +332,29 @@ mod tests {
         heap.hears(replaced);
         look().expect("one node");
         assert_eq!(heap.recycler.due(99, 9), Some((kind, vec![record])));
+    }
+
+    /// A collection took a record that had borne a register with its first buffer. What the record's memory is
+    /// used for next says nothing of those, should they be born again with another.
+    #[test]
+    fn what_a_collection_took_bears_nothing() {
+        let (group, heap) = alone();
+        let kind = heap.plain(32);
+        let take = || block_on(heap.allocate(&group, kind, Need::Instead)).expect("memory");
+        let (record, other, buffer) = (take(), take(), take());
+        let register = heap.geometry.bucket_cell(0).pointer;
+        for born_with in [record, other] {
+            heap.has_borne(born_with, Some((register, buffer)));
+        }
+        heap.bears_no_more(record);
+        let bears = |record| heap.awaited.borne.borrow().contains_key(&record);
+        assert_eq!([record, other].map(bears), [false, true]);
+        heap.has_split(
+            register,
+            take(),
+            [other, take()].map(|record| Child { cell: register, record, words: 32 }),
+        );
+        assert!(!bears(other), "it is a bucket's first record");
     }
 
     /// A split makes room for a key, whose insert replaces the first record of one of the two buckets
