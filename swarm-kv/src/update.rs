@@ -9,7 +9,6 @@ use swarm_core::words::{Pointer, Stamp};
 
 use crate::client::{Client, Here, TRIES};
 use crate::error::Error;
-use crate::heap::Need;
 use crate::moved::outgrown;
 use crate::turn::Turn;
 
@@ -142,7 +141,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 return Ok(false);
             };
             let kind = self.buffer(&register, value);
-            let write = self.new_write(kind, value, Need::Instead, true).await?;
+            let before = self.geometry.format.pointer(register.last_stamp());
+            let need = self.heap.need_instead_of(before, kind);
+            let write = self.new_write(kind, value, need, true).await?;
             let before = met(&register);
             let written = P::write(&self.group, &mut register, write).await;
             let place = (&register, generation);

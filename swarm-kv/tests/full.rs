@@ -141,6 +141,32 @@ fn clients_that_are_new_find_room_after_deletes() {
     }
 }
 
+/// Values that take a chunk each take their predecessors' place as well, whoever writes them.
+#[test]
+fn updates_in_place_of_long_values_go_on() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let options = CreateOptions { capacity: 16 << 20, ..CreateOptions::default() };
+    let pool = Pool::create(dir.path().join("pool"), &options).expect("create");
+    let attach = || shm::open(&pool, Options::default().reclaimed_at_once(1)).expect("a slot");
+    let client = attach();
+    let long = |number: usize, round: u8| [value(number, round), vec![round; 40_000]].concat();
+    let insert =
+        |&number: &usize| client.blocking().insert(&key(number), &long(number, 0)).is_err();
+    let stored = (0..).find(insert).expect("it is full in the end");
+    for number in 0..stored {
+        let update = || client.blocking().update(&key(number), &long(number, 1));
+        assert!(soon("an update", update), "key {number} of {stored}");
+        let update = || attach().blocking().update(&key(number), &long(number, 2));
+        assert!(soon("another's", update), "key {number} of {stored}");
+    }
+    let grown = client.blocking().update(&key(0), &vec![3; 100_000]);
+    assert!(matches!(grown, Err(Error::Full(_))), "{grown:?}");
+    for number in 0..stored {
+        let read = client.blocking().get(&key(number)).expect("a get");
+        assert!(read.as_deref() == Some(&long(number, 2)[..]), "key {number} of {stored}");
+    }
+}
+
 /// An update begins at a register that somebody else has replaced, with the last buffer at hand. It
 /// begins again, and the memory for that is to be looked for like any other.
 #[test]

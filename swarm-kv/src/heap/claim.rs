@@ -109,9 +109,9 @@ impl Heap {
         let wanted =
             if kind.class == Class::Run { 1 } else { (owned / OWNED_PER_CLAIM + 1).min(MAX_CLAIM) };
         let reserve = match need {
-            Need::Instead if kind.class != Class::Run => self.reserve() / 2,
+            Need::More => self.reserve(),
+            Need::Instead => self.reserve() / 2,
             Need::Move => 0,
-            _ => self.reserve(),
         };
         for got in 0..wanted {
             let left = self.count_free(map);
@@ -134,6 +134,19 @@ impl Heap {
             self.unit(records, first).enter_into(map);
         }
         Ok(())
+    }
+
+    /// What a value needs that takes the place of the one in `buffer`. One that takes chunks of its own, and more
+    /// of them by the map as last seen, takes more of the pool: a few of those would leave nothing to others.
+    pub(crate) fn need_instead_of(&self, buffer: Pointer, kind: Kind) -> Need {
+        let chunk = self.geometry.chunk_of(buffer);
+        let as_long = |unit: Unit| {
+            (unit.first, unit.class) == (chunk, Class::Run) && unit.chunks >= kind.chunks
+        };
+        match kind.class {
+            Class::Run if !units(&self.map.borrow()).any(as_long) => Need::More,
+            _ => Need::Instead,
+        }
     }
 
     /// Chunks that only values may have that take others' place, the last half only keys that move.
