@@ -9,7 +9,6 @@ use std::iter::once;
 use swarm_core::clock::Clock;
 use swarm_core::epoch::Board;
 use swarm_core::fabric::{Fabric, MAX_NODES};
-use swarm_core::node_set::NodeSet;
 use swarm_core::register::{Protocol, Register, Write};
 use swarm_core::words::Pointer;
 
@@ -68,7 +67,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// hold: those that it does without.
     fn others(&self, kind: Kind, length: usize) -> Others {
         let suspects = self.group.suspects();
-        if suspects == NodeSet::EMPTY {
+        if suspects.is_empty() {
             return self.heap.homes_for(kind).skip(1).collect();
         }
         suspects.map(|silent| self.heap.buffer(length, Some(silent))).collect()

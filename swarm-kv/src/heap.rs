@@ -155,12 +155,15 @@ impl Heap {
     /// The kind for objects of `words` words that are the same at every node.
     pub(crate) fn plain(&self, words: usize) -> Kind {
         match self.geometry.plain_class(words) {
-            Class::Run => {
-                let chunks = self.geometry.run_chunks(words);
-                Kind { class: Class::Run, home: NodeId(0), chunks }
-            }
+            Class::Run => self.run(words),
             class => Kind { class, home: NodeId(0), chunks: 1 },
         }
+    }
+
+    /// The kind for what takes chunks of its own.
+    fn run(&self, words: usize) -> Kind {
+        let chunks = self.geometry.run_chunks(words);
+        Kind { class: Class::Run, home: NodeId(0), chunks }
     }
 
     /// The kind for a buffer of a value of `length` bytes, which `absent` does without, if one does.
@@ -185,10 +188,7 @@ impl Heap {
         let class = self.geometry.buffer_class(length, lean);
         self.class_of_last.set(((length, lean), class));
         match class {
-            Class::Run => {
-                let chunks = self.geometry.run_chunks(buffer::HEADER_WORDS + words_for(length));
-                Kind { class: Class::Run, home: NodeId(0), chunks }
-            }
+            Class::Run => self.run(buffer::HEADER_WORDS + words_for(length)),
             class @ Class::Lean(_) => Kind { class, home: absent, chunks: 1 },
             class => Kind { class, home: NodeId(0), chunks: 1 },
         }

@@ -41,8 +41,7 @@ pub(crate) fn run(args: &PoolArgs, json: bool) -> Result<Answer, Failure> {
         say(format_args!("{name:<16}{told}"))?;
     }
     if let Some(holders) = holders {
-        let live = object.get("live_bytes").and_then(Value::as_u64).unwrap_or(0);
-        holders.say(&args.pool.display().to_string(), live)?;
+        holders.say(&args.pool.display().to_string(), live_bytes(&object))?;
     }
     #[cfg(feature = "rdma")]
     if let Pool::Far(pool) = &pool {
@@ -119,7 +118,7 @@ impl Holders {
 
     /// For programs.
     fn put(&self, object: &mut Map<String, Value>) {
-        let live = object.get("live_bytes").and_then(Value::as_u64).unwrap_or(0);
+        let live = live_bytes(object);
         let aside = self.aside_bytes();
         object.insert("set_aside_bytes".into(), json!(aside));
         object.insert("not_live_bytes".into(), json!(aside.saturating_sub(live)));
@@ -186,6 +185,11 @@ impl Holders {
         }
         Ok(())
     }
+}
+
+/// What keys take, by what was told of the pool.
+fn live_bytes(object: &Map<String, Value>) -> u64 {
+    object.get("live_bytes").and_then(Value::as_u64).unwrap_or(0)
 }
 
 /// How a slot's holder is, in a word.

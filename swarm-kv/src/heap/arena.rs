@@ -68,13 +68,10 @@ impl Heap {
         kind: Kind,
         need: Need,
     ) -> Result<Pointer, Error> {
-        match self.take_unused(kind, need) {
-            Some(pointer) => Ok(pointer),
-            None => Box::pin(self.allocate_slowly(group, kind, need, true)).await,
-        }
+        self.allocate_at(group, kind, need, true).await
     }
 
-    /// The same, at no other home, or without no other node.
+    /// The same, at this home only; of a lean buffer, what this node and no other does without.
     #[inline]
     pub(crate) async fn allocate_there<F: Fabric, C: Clock>(
         &self,
@@ -82,9 +79,20 @@ impl Heap {
         kind: Kind,
         need: Need,
     ) -> Result<Pointer, Error> {
+        self.allocate_at(group, kind, need, false).await
+    }
+
+    #[inline]
+    async fn allocate_at<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        kind: Kind,
+        need: Need,
+        elsewhere: bool,
+    ) -> Result<Pointer, Error> {
         match self.take_unused(kind, need) {
             Some(pointer) => Ok(pointer),
-            None => Box::pin(self.allocate_slowly(group, kind, need, false)).await,
+            None => Box::pin(self.allocate_slowly(group, kind, need, elsewhere)).await,
         }
     }
 

@@ -129,17 +129,16 @@ impl Heap {
     /// Where nodes lack the record, or take the next one for its own, somebody may write the buffer there as it
     /// was at first. So it comes back like others only when the record does.
     pub(crate) fn has_borne(&self, record: Pointer, first: Option<(Pointer, Pointer)>) {
-        let mut borne = self.awaited.borne.borrow_mut();
         match first {
             Some((register, buffer)) => {
                 self.recycler.first(register, buffer);
-                borne.insert(record, (register, buffer));
+                self.awaited.borne.borrow_mut().insert(record, (register, buffer));
             }
-            None => _ = borne.remove(&record),
+            None => self.bears_no_more(record),
         }
     }
 
-    /// A collection took this record of this client's: what it is used for next bears something else.
+    /// This record of this client's is used for something else, or is about to be, as a collection took it.
     pub(crate) fn bears_no_more(&self, record: Pointer) {
         self.awaited.borne.borrow_mut().remove(&record);
     }
