@@ -293,8 +293,13 @@ impl Heap {
 
     /// Chunks of this kind that the slot owns and whose counters were not read yet.
     pub(super) fn unread(&self, kind: Kind) -> Vec<usize> {
+        self.unread_in(&self.map.borrow(), kind)
+    }
+
+    /// The same, by this map.
+    pub(super) fn unread_in(&self, map: &[u32], kind: Kind) -> Vec<usize> {
         let known = self.known.borrow();
-        self.own(&self.map.borrow())
+        self.own(map)
             .filter(|unit| (unit.class, unit.chunks) == (kind.class, kind.chunks))
             .map(|unit| unit.first)
             .filter(|&chunk| !known.contains(&(chunk, kind.home)))

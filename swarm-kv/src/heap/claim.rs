@@ -79,6 +79,7 @@ impl Heap {
                 self.keep(record);
                 return Err(error);
             }
+            self.see_to_records(&mut map);
             let payload: Vec<u64> = map
                 .chunks(2)
                 .map(|pair| u64::from(pair[0]) | (u64::from(*pair.get(1).unwrap_or(&0)) << 32))
@@ -102,8 +103,7 @@ impl Heap {
         Err(Error::Contended)
     }
 
-    /// Marks free chunks in `map` as this slot's: for `kind`, and for heap-map records where those
-    /// run out.
+    /// Marks free chunks in `map` as this slot's, for `kind`.
     fn choose(&self, map: &mut [u32], kind: Kind, need: Need) -> Result<(), Error> {
         let owned = self.own(map).filter(|unit| unit.class == kind.class).count();
         let wanted =
@@ -124,16 +124,19 @@ impl Heap {
                 None => break,
             }
         }
-        // Whatever is claimed takes a record, so whatever is claimed must see to the next ones.
+        Ok(())
+    }
+
+    /// Marks a free chunk in `map` as this slot's, for heap-map records, where those run out: whatever
+    /// changes the map takes one, so whatever changes it must see to the next ones.
+    fn see_to_records(&self, map: &mut [u32]) {
         let records = self.records();
         if self.records_left() <= FEW_RECORDS
-            && self.unread(records).is_empty()
-            && records != kind
+            && self.unread_in(map, records).is_empty()
             && let Some(first) = self.free(map, 1)
         {
             self.unit(records, first).enter_into(map);
         }
-        Ok(())
     }
 
     /// What a value needs that takes the place of the one in `buffer`. One that takes chunks of its own, and more
@@ -159,13 +162,13 @@ impl Heap {
     }
 
     /// The first of so many chunks side by side that belong to nobody.
-    fn free(&self, map: &[u32], chunks: usize) -> Option<usize> {
+    pub(super) fn free(&self, map: &[u32], chunks: usize) -> Option<usize> {
         (self.geometry.first_chunk()..map.len())
             .find(|&at| map.get(at..at + chunks).is_some_and(|run| run.iter().all(|e| *e == 0)))
     }
 
     /// Chunks for `kind`, as this slot's.
-    fn unit(&self, kind: Kind, first: usize) -> Unit {
+    pub(super) fn unit(&self, kind: Kind, first: usize) -> Unit {
         let Kind { class, chunks, .. } = kind;
         Unit { first, chunks, owner: self.slot, class, taken: false }
     }
@@ -280,6 +283,16 @@ mod tests {
     use super::super::tests::alone;
     use super::*;
     use crate::blocking::block_on;
+
+    /// Chunks that are taken over and given up take records as well as those that are claimed.
+    #[test]
+    fn whatever_changes_the_map_sees_to_the_next_records() {
+        let (group, heap) = alone();
+        for change in 0..4 * SEED_RECORDS {
+            let changed = block_on(heap.change_map(&group, |_| true, |_| Ok(())));
+            assert_eq!(changed, Ok(true), "change {change}");
+        }
+    }
 
     /// Nothing names it, and it is no garbage: it would be handed out beside the claim that takes it.
     #[test]

@@ -140,7 +140,8 @@ impl Heap {
         self.change_map(group, |map| !due(map).is_empty(), settle).await
     }
 
-    /// Leaves chunks in which nothing is in use to whoever needs some. Yields whether there are any.
+    /// Leaves chunks in which nothing is in use to whoever needs some, this client before all others for
+    /// what was missing here last. Yields whether there are any.
     ///
     /// First as if this slot had taken them over: who is interrupted in the middle leaves them so.
     ///
@@ -152,13 +153,14 @@ impl Heap {
         board: &impl Board,
     ) -> Result<bool, Error> {
         let _inside = self.gate.enter().await;
+        let wanted = self.wanted.get();
         // Of what is missing there is none.
-        let wanted = self.wanted.get().map(|kind| kind.class);
+        let missing = wanted.map(|kind| kind.class);
         // Who may still hold what was retired since may still write there.
         let epoch = board.epoch();
         let empty = |map: &[u32]| -> Vec<Unit> {
             let is_empty = |unit: &Unit| self.recycler.is_empty(unit.first, epoch);
-            let units = self.own(map).filter(|unit| Some(unit.class) != wanted).filter(is_empty);
+            let units = self.own(map).filter(|unit| Some(unit.class) != missing).filter(is_empty);
             let (records, rest): (Vec<Unit>, Vec<Unit>) =
                 units.partition(|unit| unit.class == self.records().class);
             // It takes records for the map to leave the rest.
@@ -184,7 +186,15 @@ impl Heap {
         let is_left = |unit: &Unit| left.iter().any(|left| left.first == unit.first);
         let apart = |map: &[u32]| -> Vec<Unit> { self.taken_units(map).filter(is_left).collect() };
         let leave = |map: &mut [u32]| {
-            apart(map).iter().for_each(|unit| unit.take_out_of(map));
+            let apart = apart(map);
+            apart.iter().for_each(|unit| unit.take_out_of(map));
+            let left: usize = apart.iter().map(|unit| unit.chunks).sum();
+            // No less is free than before, so that it takes nothing from the reserve.
+            if let Some(kind) = wanted.filter(|kind| kind.chunks <= left)
+                && let Some(first) = self.free(map, kind.chunks)
+            {
+                self.unit(kind, first).enter_into(map);
+            }
             Ok(())
         };
         self.change_map(group, |map| !apart(map).is_empty(), leave).await
@@ -228,6 +238,23 @@ mod tests {
     use super::super::Need;
     use super::super::tests::{Says, alone};
     use crate::blocking::block_on;
+    use crate::error::Error;
+
+    /// Where the reserve is used up, one chunk that comes to be free is none yet for what the store would
+    /// hold more. Whoever gives it up gets it all the same: others would take what it has found, and it
+    /// would go on looking.
+    #[test]
+    fn who_leaves_a_chunk_is_served_first() {
+        let (group, heap) = alone();
+        let (kind, other, board) = (heap.plain(100), heap.plain(16), Says(|| 9));
+        let allocate = |kind, need| block_on(heap.allocate(&group, kind, need));
+        let idle = allocate(other, Need::More).expect("memory");
+        while allocate(kind, Need::Move).is_ok() {}
+        heap.recycler.untouched(idle);
+        assert!(matches!(allocate(kind, Need::More), Err(Error::Full(_))));
+        assert_eq!(block_on(heap.leave_empty(&group, &board)), Ok(true));
+        assert!(allocate(kind, Need::More).is_ok());
+    }
 
     /// Each change of the map takes a record, and each life of a client changes it. Chunks of records that
     /// came back are for others as well, but for one.
