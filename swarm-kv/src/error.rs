@@ -17,18 +17,19 @@ pub enum Error {
     Value(usize),
     /// No memory is left.
     #[error(
-        "the pool is full: none of the {} bytes of each memory node are free for an object of {} \
-         bytes; make a pool of a larger capacity and move the data there with export and import",
-        .0.capacity, .0.object
+        "the pool is full: no room for an object of {} bytes in the {} bytes of each memory node; \
+         delete keys, which makes room while every memory node answers, or move the data to a larger \
+         pool with export and import",
+        .0.object, .0.capacity
     )]
     Full(Shortage),
     /// A write met its key on the move to other memory, and there is none for that. Whoever uses the
     /// key next goes on with the move.
     #[error(
-        "the pool is full, and the key was on the move: none of the {} bytes of each memory node are free \
-         for an object of {} bytes; whether the write took effect is not known: get the key, and \
-         delete others to make room",
-        .0.capacity, .0.object
+        "the pool is full, and the key was on the move: no room for an object of {} bytes in the {} bytes \
+         of each memory node; whether the write took effect is not known: get the key, and delete \
+         others, which makes room while every memory node answers",
+        .0.object, .0.capacity
     )]
     Unsettled(Shortage),
     /// A client's write numbers are used up: open another client.

@@ -25,8 +25,7 @@ pub(crate) const PAUSE: u64 = 100_000;
 /// Nanoseconds at most for which a search that found nothing is believed: others delete keys. One that
 /// waited for others in vain is believed for longer, unless those have gone on since.
 const LONGEST_BELIEF: u64 = 10_000_000;
-/// Times at least that a search tries all there is, if it finds something each time. Others may be quicker to
-/// use what it finds: it goes on then as long as it would wait for them.
+/// Times that a search tries all there is.
 const ROUNDS: usize = 3;
 
 /// What a search tries.
@@ -164,8 +163,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         loop {
             let Some(&step) = STEPS.get(search.steps) else {
                 search.rounds += 1;
-                let is_late = self.group.clock().now() >= search.wait_until;
-                if !std::mem::take(&mut search.found) || search.rounds >= ROUNDS && is_late {
+                if !std::mem::take(&mut search.found) || search.rounds == ROUNDS {
                     break;
                 }
                 search.steps = 0;

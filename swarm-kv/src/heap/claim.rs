@@ -2,7 +2,7 @@
 //!
 //! One cell holds the map of all chunks. Each change takes a record, and whoever would change the map
 //! needs memory for that first: a slot has a few *seeds* for the time before it owns a chunk for
-//! records, and whatever is claimed afterwards sees to the next ones. A change that is lost gives its
+//! records, and each change afterwards sees to the next ones. A change that is lost gives its
 //! record back where that can be, so that however many clients come for their first chunks at once,
 //! none is left without.
 
@@ -131,10 +131,14 @@ impl Heap {
     /// changes the map takes one, so whatever changes it must see to the next ones.
     fn see_to_records(&self, map: &mut [u32]) {
         let records = self.records();
-        if self.records_left() <= FEW_RECORDS
-            && self.unread_in(map, records).is_empty()
-            && let Some(first) = self.free(map, 1)
-        {
+        // As long as there is another one, the last half of the reserve is for keys that move.
+        let few = if self.count_free(map) > self.reserve() / 2 { FEW_RECORDS } else { 1 };
+        // In chunks that were taken over there may be no room.
+        let is_due = match self.records_left() {
+            0 => true,
+            left => left <= few && self.unread_in(map, records).is_empty(),
+        };
+        if is_due && let Some(first) = self.free(map, 1) {
             self.unit(records, first).enter_into(map);
         }
     }
@@ -290,6 +294,33 @@ mod tests {
         let (group, heap) = alone();
         for change in 0..4 * SEED_RECORDS {
             let changed = block_on(heap.change_map(&group, |_| true, |_| Ok(())));
+            assert_eq!(changed, Ok(true), "change {change}");
+        }
+    }
+
+    /// One that was taken over may have none left, which shows only when it is opened.
+    #[test]
+    fn a_chunk_without_records_is_not_counted_on() {
+        let (group, heap) = alone();
+        let (records, chunk) = (heap.records(), heap.geometry.chunks() - 1);
+        let in_a_chunk = heap.geometry.objects(records.class);
+        let use_up = |at, to| {
+            let from = block_on(read_counters(&group, &[at])).expect("a node")[0];
+            let raise = Raise { at, from, to };
+            block_on(raise_counters(&group, &[raise])).expect("a node");
+            raise.raised()
+        };
+        use_up(heap.geometry.counter(chunk, records.home), in_a_chunk);
+        block_on(heap.allocate(&group, records, Need::More)).expect("memory");
+        heap.seeds.set(Some(use_up(heap.geometry.seed_counter(0), SEED_RECORDS)));
+        for change in 0..2 * in_a_chunk {
+            let take_over = |map: &mut [u32]| {
+                if heap.records_left() == FEW_RECORDS {
+                    heap.unit(records, chunk).enter_into(map);
+                }
+                Ok(())
+            };
+            let changed = block_on(heap.change_map(&group, |_| true, take_over));
             assert_eq!(changed, Ok(true), "change {change}");
         }
     }

@@ -155,20 +155,27 @@ impl Heap {
         let _inside = self.gate.enter().await;
         let wanted = self.wanted.get();
         // Of what is missing there is none.
-        let missing = wanted.map(|kind| kind.class);
+        let missing = wanted.map(|kind| (kind.class, kind.chunks));
         // Who may still hold what was retired since may still write there.
         let epoch = board.epoch();
+        let left = RefCell::new(Vec::<Unit>::new());
         let empty = |map: &[u32]| -> Vec<Unit> {
-            let is_empty = |unit: &Unit| self.recycler.is_empty(unit.first, epoch);
-            let units = self.own(map).filter(|unit| Some(unit.class) != missing).filter(is_empty);
+            // Of what it was about to leave when somebody else changed the map it knows nothing any more.
+            let forgotten = |unit: &Unit| left.borrow().iter().any(|left| left.first == unit.first);
+            let is_empty =
+                |unit: &Unit| forgotten(unit) || self.recycler.is_empty(unit.first, epoch);
+            let units = self
+                .own(map)
+                .filter(|unit| Some((unit.class, unit.chunks)) != missing)
+                .filter(is_empty);
             let (records, rest): (Vec<Unit>, Vec<Unit>) =
                 units.partition(|unit| unit.class == self.records().class);
             // It takes records for the map to leave the rest.
             rest.into_iter().chain(records.into_iter().skip(1)).collect()
         };
-        let left = RefCell::new(Vec::new());
         let set_apart = |map: &mut [u32]| {
-            *left.borrow_mut() = empty(map);
+            let units = empty(map);
+            left.replace(units);
             for unit in left.borrow().iter() {
                 self.keep_chunks(|chunk| chunk != unit.first);
                 Unit { taken: true, ..*unit }.enter_into(map);
@@ -189,15 +196,22 @@ impl Heap {
             let apart = apart(map);
             apart.iter().for_each(|unit| unit.take_out_of(map));
             let left: usize = apart.iter().map(|unit| unit.chunks).sum();
-            // No less is free than before, so that it takes nothing from the reserve.
-            if let Some(kind) = wanted.filter(|kind| kind.chunks <= left)
+            // What is missing takes no more than that, and so nothing of the reserve.
+            if let Some(kind) = wanted
+                && kind.chunks <= left
+                && self.unread_in(map, kind).is_empty()
                 && let Some(first) = self.free(map, kind.chunks)
             {
                 self.unit(kind, first).enter_into(map);
             }
             Ok(())
         };
-        self.change_map(group, |map| !apart(map).is_empty(), leave).await
+        let is_left = self.change_map(group, |map| !apart(map).is_empty(), leave).await?;
+        if wanted.is_some_and(|kind| !self.unread(kind).is_empty()) {
+            // As if it had claimed that.
+            self.short.set(false);
+        }
+        Ok(is_left)
     }
 
     /// Units that this slot has taken over and may not use yet.
@@ -241,19 +255,22 @@ mod tests {
     use crate::error::Error;
 
     /// Where the reserve is used up, one chunk that comes to be free is none yet for what the store would
-    /// hold more. Whoever gives it up gets it all the same: others would take what it has found, and it
-    /// would go on looking.
+    /// hold more. Who gives it up gets it all the same: a search would go on otherwise until it has filled
+    /// the reserve.
     #[test]
     fn who_leaves_a_chunk_is_served_first() {
-        let (group, heap) = alone();
-        let (kind, other, board) = (heap.plain(100), heap.plain(16), Says(|| 9));
-        let allocate = |kind, need| block_on(heap.allocate(&group, kind, need));
-        let idle = allocate(other, Need::More).expect("memory");
-        while allocate(kind, Need::Move).is_ok() {}
-        heap.recycler.untouched(idle);
-        assert!(matches!(allocate(kind, Need::More), Err(Error::Full(_))));
-        assert_eq!(block_on(heap.leave_empty(&group, &board)), Ok(true));
-        assert!(allocate(kind, Need::More).is_ok());
+        // Of the longer ones a chunk has so few that they would be kept for updates.
+        for words in [100, 2500] {
+            let (group, heap) = alone();
+            let (kind, other, board) = (heap.plain(words), heap.plain(16), Says(|| 9));
+            let allocate = |kind, need| block_on(heap.allocate(&group, kind, need));
+            let idle = allocate(other, Need::More).expect("memory");
+            while allocate(kind, Need::Move).is_ok() {}
+            heap.recycler.untouched(idle);
+            assert!(matches!(allocate(kind, Need::More), Err(Error::Full(_))), "{words} words");
+            assert_eq!(block_on(heap.leave_empty(&group, &board)), Ok(true), "{words} words");
+            assert!(allocate(kind, Need::More).is_ok(), "{words} words");
+        }
     }
 
     /// Each change of the map takes a record, and each life of a client changes it. Chunks of records that
