@@ -16,6 +16,9 @@ use crate::client::Client;
 use crate::error::Error;
 use crate::heap::{Kind, Need};
 
+/// Words of a buffer that are asked for ahead: what follows the processor fetches along.
+const EXPECTED: usize = 16;
+
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// The kind of buffer for a write of `value` to a register.
     #[inline]
@@ -30,13 +33,27 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         register: &Register,
         value: &'v [u8],
     ) -> Option<Write<'v>> {
-        let buffer = self.buffer_now(self.buffer(register, value), Need::Instead)?;
+        let kind = self.buffer(register, value);
+        let buffer = self.buffer_now(kind, Need::Instead)?;
+        self.expect_next(kind);
         match self.group.number() {
             Some(number) => Some(Write { number, buffer, value }),
             None => {
                 self.heap.take_back(buffer);
                 None
             }
+        }
+    }
+
+    /// Asks for the memory of the buffer that comes next of those that came back. It is in nobody's cache any more,
+    /// and lies nowhere near this one, unlike the next of those that were never used.
+    #[inline]
+    fn expect_next(&self, kind: Kind) {
+        let Some(next) = self.heap.next_buffer(kind) else { return };
+        let site = self.group.buffers().site(next);
+        for node in site.holders {
+            let at = site.place.at(node, self.group.nodes());
+            self.group.fabric().expect(node, at, EXPECTED);
         }
     }
 

@@ -291,6 +291,12 @@ impl Heap {
         self.recycler.take(kind).or_else(|| self.take_unused(kind, need))
     }
 
+    /// The buffer that comes next of those that came back.
+    #[inline]
+    pub(crate) fn next_buffer(&self, kind: Kind) -> Option<Pointer> {
+        self.recycler.next(kind)
+    }
+
     /// Takes in buffers that were retired, if at least so many may be used again in `epoch`, and calls
     /// `each` with each.
     pub(crate) fn reclaim(&self, kind: Kind, epoch: u64, least: usize, each: impl Fn(Pointer)) {

@@ -77,6 +77,12 @@ impl Recycler {
         Some(buffer)
     }
 
+    /// The buffer that is taken next of those that came back.
+    #[inline]
+    pub(super) fn next(&self, kind: Kind) -> Option<Pointer> {
+        self.shelf(kind, |shelf| shelf.ready.last().copied())?
+    }
+
     /// An object that came back and is as good as one that was never used.
     #[inline]
     pub(super) fn take_fresh(&self, kind: Kind) -> Option<Pointer> {
