@@ -49,7 +49,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// and lies nowhere near this one, unlike the next of those that were never used.
     #[inline]
     fn expect_next(&self, kind: Kind) {
-        let Some(next) = self.heap.next_buffer(kind) else { return };
+        let Some(next) = self.heap.recycler.next(kind) else { return };
         let site = self.group.buffers().site(next);
         for node in site.holders {
             let at = site.place.at(node, self.group.nodes());

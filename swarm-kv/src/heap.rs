@@ -291,12 +291,6 @@ impl Heap {
         self.recycler.take(kind).or_else(|| self.take_unused(kind, need))
     }
 
-    /// The buffer that comes next of those that came back.
-    #[inline]
-    pub(crate) fn next_buffer(&self, kind: Kind) -> Option<Pointer> {
-        self.recycler.next(kind)
-    }
-
     /// Takes in buffers that were retired, if at least so many may be used again in `epoch`, and calls
     /// `each` with each.
     pub(crate) fn reclaim(&self, kind: Kind, epoch: u64, least: usize, each: impl Fn(Pointer)) {
@@ -391,6 +385,7 @@ pub(crate) mod tests {
     use swarm_core::loopback::Loopback;
     use swarm_core::words::Incarnation;
 
+    use super::counter::{Raise, raise_counters};
     use super::*;
     use crate::blocking::block_on;
 
@@ -432,6 +427,14 @@ pub(crate) mod tests {
         let session = Session { client: 0, incarnation: Incarnation(1) };
         let fabric = Loopback::new(1, 4 << 17);
         (Group::new(fabric, Still, geometry.format, session), Heap::new(geometry, 0))
+    }
+
+    /// Raises the counter at `at` to `to`.
+    pub(super) fn raise(group: &Group<Loopback, Still>, at: Address, to: u64) -> Counter {
+        let from = block_on(read_counters(group, &[at])).expect("a node")[0];
+        let raise = Raise { at, from, to };
+        block_on(raise_counters(group, &[raise])).expect("a node");
+        raise.raised()
     }
 
     /// A buffer's lock lies where a record has its accepted ballot. One that had been locked would

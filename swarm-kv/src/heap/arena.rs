@@ -300,7 +300,7 @@ impl Heap {
     pub(super) fn unread_in(&self, map: &[u32], kind: Kind) -> Vec<usize> {
         let known = self.known.borrow();
         self.own(map)
-            .filter(|unit| (unit.class, unit.chunks) == (kind.class, kind.chunks))
+            .filter(|unit| unit.is_for(kind))
             .map(|unit| unit.first)
             .filter(|&chunk| !known.contains(&(chunk, kind.home)))
             .collect()

@@ -127,6 +127,17 @@ impl Heap {
         Ok(())
     }
 
+    /// Marks free chunks in `map` as this slot's, for `kind`, unless it has such, where as many as were just
+    /// `left` will do: so this takes nothing of the reserve.
+    pub(super) fn choose_of(&self, map: &mut [u32], kind: Kind, left: usize) {
+        if kind.chunks <= left
+            && self.unread_in(map, kind).is_empty()
+            && let Some(first) = self.free(map, kind.chunks)
+        {
+            self.unit(kind, first).enter_into(map);
+        }
+    }
+
     /// Marks a free chunk in `map` as this slot's, for heap-map records, where those run out: whatever
     /// changes the map takes one, so whatever changes it must see to the next ones.
     fn see_to_records(&self, map: &mut [u32]) {
@@ -166,13 +177,13 @@ impl Heap {
     }
 
     /// The first of so many chunks side by side that belong to nobody.
-    pub(super) fn free(&self, map: &[u32], chunks: usize) -> Option<usize> {
+    fn free(&self, map: &[u32], chunks: usize) -> Option<usize> {
         (self.geometry.first_chunk()..map.len())
             .find(|&at| map.get(at..at + chunks).is_some_and(|run| run.iter().all(|e| *e == 0)))
     }
 
     /// Chunks for `kind`, as this slot's.
-    pub(super) fn unit(&self, kind: Kind, first: usize) -> Unit {
+    fn unit(&self, kind: Kind, first: usize) -> Unit {
         let Kind { class, chunks, .. } = kind;
         Unit { first, chunks, owner: self.slot, class, taken: false }
     }
@@ -284,7 +295,7 @@ impl Heap {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::alone;
+    use super::super::tests::{alone, raise};
     use super::*;
     use crate::blocking::block_on;
 
@@ -304,15 +315,9 @@ mod tests {
         let (group, heap) = alone();
         let (records, chunk) = (heap.records(), heap.geometry.chunks() - 1);
         let in_a_chunk = heap.geometry.objects(records.class);
-        let use_up = |at, to| {
-            let from = block_on(read_counters(&group, &[at])).expect("a node")[0];
-            let raise = Raise { at, from, to };
-            block_on(raise_counters(&group, &[raise])).expect("a node");
-            raise.raised()
-        };
-        use_up(heap.geometry.counter(chunk, records.home), in_a_chunk);
+        raise(&group, heap.geometry.counter(chunk, records.home), in_a_chunk);
         block_on(heap.allocate(&group, records, Need::More)).expect("memory");
-        heap.seeds.set(Some(use_up(heap.geometry.seed_counter(0), SEED_RECORDS)));
+        heap.seeds.set(Some(raise(&group, heap.geometry.seed_counter(0), SEED_RECORDS)));
         for change in 0..2 * in_a_chunk {
             let take_over = |map: &mut [u32]| {
                 if heap.records_left() == FEW_RECORDS {

@@ -8,6 +8,8 @@ use std::ops::Range;
 
 use swarm_core::geometry::Class;
 
+use super::Kind;
+
 /// Set where a unit was taken over and is not in use yet.
 const TAKEN: u32 = 1 << 31;
 
@@ -28,6 +30,11 @@ pub(super) struct Unit {
 impl Unit {
     fn range(&self) -> Range<usize> {
         self.first..self.first + self.chunks
+    }
+
+    /// Whether it is for objects of this kind.
+    pub(super) fn is_for(&self, kind: Kind) -> bool {
+        (self.class, self.chunks) == (kind.class, kind.chunks)
     }
 
     /// Writes the unit into a map.

@@ -79,7 +79,7 @@ impl Recycler {
 
     /// The buffer that is taken next of those that came back.
     #[inline]
-    pub(super) fn next(&self, kind: Kind) -> Option<Pointer> {
+    pub(crate) fn next(&self, kind: Kind) -> Option<Pointer> {
         self.shelf(kind, |shelf| shelf.ready.last().copied())?
     }
 

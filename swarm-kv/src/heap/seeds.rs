@@ -81,8 +81,7 @@ mod tests {
     use std::cell::Cell;
 
     use super::super::Need;
-    use super::super::counter::{Raise, raise_counters, read_counters};
-    use super::super::tests::{Says, alone};
+    use super::super::tests::{Says, alone, raise};
     use super::*;
     use crate::blocking::block_on;
 
@@ -92,11 +91,7 @@ mod tests {
     fn seeds_are_retired_in_the_epoch_in_which_the_map_was_quiet() {
         let (group, heap) = alone();
         block_on(heap.allocate(&group, heap.plain(16), Need::More)).expect("memory");
-        let at = heap.geometry.seed_counter(0);
-        let used = block_on(read_counters(&group, &[at])).expect("a node")[0];
-        let all = Raise { at, from: used, to: SEED_RECORDS };
-        block_on(raise_counters(&group, &[all])).expect("a node");
-        heap.seeds.set(Some(all.raised()));
+        heap.seeds.set(Some(raise(&group, heap.geometry.seed_counter(0), SEED_RECORDS)));
         heap.wanted.set(Some(heap.records()));
         // Each time that somebody looks, it is another epoch.
         let epoch = Cell::new(5);

@@ -57,8 +57,7 @@ impl Heap {
         alike: bool,
     ) -> Result<bool, Error> {
         let wanted = self.wanted.get().filter(|_| alike);
-        let wanted = wanted.map(|kind| (kind.class, kind.chunks));
-        let fits = |unit: &&Unit| wanted.is_none_or(|wanted| wanted == (unit.class, unit.chunks));
+        let fits = |unit: &&Unit| wanted.is_none_or(|kind| unit.is_for(kind));
         self.take_over(group, |units| self.richest(units.iter().filter(fits).copied())).await
     }
 
@@ -154,8 +153,6 @@ impl Heap {
     ) -> Result<bool, Error> {
         let _inside = self.gate.enter().await;
         let wanted = self.wanted.get();
-        // Of what is missing there is none.
-        let missing = wanted.map(|kind| (kind.class, kind.chunks));
         // Who may still hold what was retired since may still write there.
         let epoch = board.epoch();
         let left = RefCell::new(Vec::<Unit>::new());
@@ -164,10 +161,9 @@ impl Heap {
             let forgotten = |unit: &Unit| left.borrow().iter().any(|left| left.first == unit.first);
             let is_empty =
                 |unit: &Unit| forgotten(unit) || self.recycler.is_empty(unit.first, epoch);
-            let units = self
-                .own(map)
-                .filter(|unit| Some((unit.class, unit.chunks)) != missing)
-                .filter(is_empty);
+            // Of what is missing there is none.
+            let other = |unit: &Unit| !wanted.is_some_and(|kind| unit.is_for(kind));
+            let units = self.own(map).filter(other).filter(is_empty);
             let (records, rest): (Vec<Unit>, Vec<Unit>) =
                 units.partition(|unit| unit.class == self.records().class);
             // It takes records for the map to leave the rest.
@@ -195,23 +191,17 @@ impl Heap {
         let leave = |map: &mut [u32]| {
             let apart = apart(map);
             apart.iter().for_each(|unit| unit.take_out_of(map));
-            let left: usize = apart.iter().map(|unit| unit.chunks).sum();
-            // What is missing takes no more than that, and so nothing of the reserve.
-            if let Some(kind) = wanted
-                && kind.chunks <= left
-                && self.unread_in(map, kind).is_empty()
-                && let Some(first) = self.free(map, kind.chunks)
-            {
-                self.unit(kind, first).enter_into(map);
+            if let Some(kind) = wanted {
+                self.choose_of(map, kind, apart.iter().map(|unit| unit.chunks).sum());
             }
             Ok(())
         };
-        let is_left = self.change_map(group, |map| !apart(map).is_empty(), leave).await?;
+        let are_left = self.change_map(group, |map| !apart(map).is_empty(), leave).await?;
         if wanted.is_some_and(|kind| !self.unread(kind).is_empty()) {
             // As if it had claimed that.
             self.short.set(false);
         }
-        Ok(is_left)
+        Ok(are_left)
     }
 
     /// Units that this slot has taken over and may not use yet.
