@@ -263,24 +263,19 @@ impl Index {
         Walk { stack }
     }
 
-    /// The next bucket of a walk.
+    /// The next bucket of a walk, split or not.
     pub(crate) async fn step<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,
         walk: &mut Walk,
     ) -> Result<Option<Located>, Error> {
-        while let Some((place, prefix, depth)) = walk.stack.pop() {
-            let located = self.read(group, place, prefix, depth).await?;
-            if let Content::Entries { .. } = located.bucket.content {
-                return Ok(Some(located));
-            }
-            self.descend(walk, &located)?;
-        }
-        Ok(None)
+        let Some((place, prefix, depth)) = walk.stack.pop() else { return Ok(None) };
+        let located = self.read(group, place, prefix, depth).await?;
+        self.descend(walk, &located)?;
+        Ok(Some(located))
     }
 
-    /// The next bucket of a walk, split or not, once its cell is quiet. `None` at the end, and an
-    /// error if others go on changing it.
+    /// The same once its cell is quiet, and an error if others go on changing it.
     pub(crate) async fn quiet_step<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,

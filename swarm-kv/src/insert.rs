@@ -246,12 +246,16 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         if self.presence.is_some() {
             self.heap.takes_a_record();
         }
+        self.heap.allocate(&self.group, self.record_kind(content), Need::Move).await
+    }
+
+    /// What a bucket's record is.
+    pub(crate) fn record_kind(&self, content: &Content) -> Kind {
         let payload = match content {
             Content::Entries { .. } => BUCKET_PAYLOAD,
             Content::Split(_) => SPLIT_PAYLOAD,
         };
-        let kind = self.heap.plain(record::HEADER_WORDS + payload);
-        self.heap.allocate(&self.group, kind, Need::Move).await
+        self.heap.plain(record::HEADER_WORDS + payload)
     }
 
     /// Makes room in a full bucket: drops deleted keys, or splits it. Yields the bucket that now

@@ -10,6 +10,7 @@ use crate::bucket::{Content, Entry};
 use crate::client::Client;
 use crate::error::Error;
 use crate::heap::Holding;
+use crate::index::Located;
 
 /// What a pool holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,6 +22,8 @@ pub struct Usage {
     pub keys: u64,
     /// Bytes of each node's memory that their registers and values take.
     pub live_bytes: u64,
+    /// Bytes of each node's memory that the index of them takes.
+    pub index_bytes: u64,
 }
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
@@ -48,16 +51,32 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Too few memory nodes that answer.
     pub async fn usage(&self) -> Result<Usage, Error> {
         let used_bytes = self.heap.used(&self.group).await?;
-        let (mut keys, mut live_bytes) = (0, 0);
-        self.walk_entries(async |entry, register, value| {
-            keys += 1;
-            // One that is on the move and has nowhere to go counts with what there is room for.
-            let length = value.map_or(register.capacity(), <[u8]>::len);
-            live_bytes += self.heap.object_bytes(entry.class) + self.heap.buffer_bytes(length);
-            Ok(ControlFlow::Continue(()))
+        let (mut keys, mut live_bytes, mut index_bytes) = (0, 0, 0);
+        self.walk_buckets(async |located| {
+            index_bytes += self.bucket_bytes(located);
+            self.entries_of(located, async |entry, register, value| {
+                keys += 1;
+                // One that is on the move and has nowhere to go counts with what there is room for.
+                let length = value.map_or(register.capacity(), <[u8]>::len);
+                live_bytes += self.heap.object_bytes(entry.class) + self.heap.buffer_bytes(length);
+                Ok(ControlFlow::Continue(()))
+            })
+            .await
         })
         .await?;
-        Ok(Usage { used_bytes, keys, live_bytes })
+        Ok(Usage { used_bytes, keys, live_bytes, index_bytes })
+    }
+
+    /// Bytes of a node's memory that a bucket takes of the heap: the first ones have their cells, and
+    /// those that are empty still have no record, elsewhere.
+    fn bucket_bytes(&self, located: &Located) -> u64 {
+        let (cell, record) = (located.cell.place, located.view.record());
+        let cell_kind = self.heap.homed(self.geometry.bucket_class(), cell.home);
+        [(cell.pointer, cell_kind), (record, self.record_kind(&located.bucket.content))]
+            .into_iter()
+            .filter(|(object, _)| self.geometry.chunk_of(*object) >= self.geometry.first_chunk())
+            .map(|(_, kind)| self.heap.bytes(kind))
+            .sum()
     }
 
     /// What each client slot holds of the pool's memory. A roundtrip for each chunk that has an
@@ -74,18 +93,16 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         &self,
         mut each: impl AsyncFnMut(&Register, &[u8]) -> Result<ControlFlow<()>, Error>,
     ) -> Result<(), Error> {
-        self.walk_entries(async |_, register, value| each(register, value?).await).await
+        self.walk_buckets(async |located| {
+            self.entries_of(located, async |_, register, value| each(register, value?).await).await
+        })
+        .await
     }
 
-    /// The same, with what the index has of each key. Of a key on the move the value is known only if there
-    /// is memory to move it.
-    async fn walk_entries(
+    /// Calls `each` with every bucket, split or not, until it breaks off.
+    async fn walk_buckets(
         &self,
-        mut each: impl AsyncFnMut(
-            &Entry,
-            &Register,
-            Result<&[u8], Error>,
-        ) -> Result<ControlFlow<()>, Error>,
+        mut each: impl AsyncFnMut(&Located) -> Result<ControlFlow<()>, Error>,
     ) -> Result<(), Error> {
         for index in 0..self.geometry.first_buckets() {
             let mut walk = self.index.walk(index);
@@ -93,31 +110,48 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 // A bucket and what it names are there as long as the visit lasts.
                 let _here = self.here();
                 let Some(located) = self.index.step(&self.group, &mut walk).await? else { break };
-                let Content::Entries { entries, .. } = &located.bucket.content else { continue };
-                for entry in entries {
-                    let Some(mut register) = entry.register(&self.geometry) else { continue };
-                    let found = P::read(&self.group, &mut register, Check::Identity).await;
-                    let value = match found {
-                        Err(swarm_core::error::Error::Moved) => {
-                            self.get_moved(entry.hash, &register).await
-                        }
-                        found => match found? {
-                            Found::Value(value) => Ok(Some(value)),
-                            _ => Ok(None),
-                        },
-                    };
-                    let value = match &value {
-                        Ok(None) => continue,
-                        Ok(Some(value)) => Ok(&**value),
-                        Err(Error::Full(shortage)) => Err(Error::Full(*shortage)),
-                        Err(_) => return value.map(drop),
-                    };
-                    if each(entry, &register, value).await?.is_break() {
-                        return Ok(());
-                    }
+                if each(&located).await?.is_break() {
+                    return Ok(());
                 }
             }
         }
         Ok(())
+    }
+
+    /// Calls `each` with what a bucket has of each of its keys, the register and the value. Of a key on the
+    /// move the value is known only if there is memory to move it.
+    async fn entries_of(
+        &self,
+        located: &Located,
+        mut each: impl AsyncFnMut(
+            &Entry,
+            &Register,
+            Result<&[u8], Error>,
+        ) -> Result<ControlFlow<()>, Error>,
+    ) -> Result<ControlFlow<()>, Error> {
+        let Content::Entries { entries, .. } = &located.bucket.content else {
+            return Ok(ControlFlow::Continue(()));
+        };
+        for entry in entries {
+            let Some(mut register) = entry.register(&self.geometry) else { continue };
+            let found = P::read(&self.group, &mut register, Check::Identity).await;
+            let value = match found {
+                Err(swarm_core::error::Error::Moved) => self.get_moved(entry.hash, &register).await,
+                found => match found? {
+                    Found::Value(value) => Ok(Some(value)),
+                    _ => Ok(None),
+                },
+            };
+            let value = match &value {
+                Ok(None) => continue,
+                Ok(Some(value)) => Ok(&**value),
+                Err(Error::Full(shortage)) => Err(Error::Full(*shortage)),
+                Err(_) => return value.map(|_| ControlFlow::Break(())),
+            };
+            if each(entry, &register, value).await?.is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
     }
 }

@@ -41,7 +41,7 @@ pub(crate) fn run(args: &PoolArgs, json: bool) -> Result<Answer, Failure> {
         say(format_args!("{name:<16}{told}"))?;
     }
     if let Some(holders) = holders {
-        holders.say(&args.pool.display().to_string(), live_bytes(&object))?;
+        holders.say(&args.pool.display().to_string(), &object)?;
     }
     #[cfg(feature = "rdma")]
     if let Pool::Far(pool) = &pool {
@@ -59,7 +59,7 @@ struct Told {
 fn pool_told(pool: &Pool) -> Result<Told, Failure> {
     let geometry = pool.geometry();
     let clients = pool.clients()?;
-    let Usage { used_bytes, keys, live_bytes, .. } = pool.usage()?;
+    let Usage { used_bytes, keys, live_bytes, index_bytes, .. } = pool.usage()?;
     let free_bytes = geometry.capacity.saturating_sub(used_bytes);
     let object = [
         ("nodes", json!(geometry.nodes)),
@@ -67,6 +67,7 @@ fn pool_told(pool: &Pool) -> Result<Told, Failure> {
         ("used_bytes", json!(used_bytes)),
         ("free_bytes", json!(free_bytes)),
         ("live_bytes", json!(live_bytes)),
+        ("index_bytes", json!(index_bytes)),
         ("keys", json!(keys)),
         ("clients", json!(clients)),
         ("max_clients", json!(geometry.max_clients)),
@@ -79,6 +80,7 @@ fn pool_told(pool: &Pool) -> Result<Told, Failure> {
         ("used", format!("{}: in chunks that have an owner", show_size(used_bytes))),
         ("free", show_size(free_bytes)),
         ("keys", format!("{keys}, which take {}", show_size(live_bytes))),
+        ("index", show_size(index_bytes)),
         ("clients", format!("{clients}, at most {}", geometry.max_clients)),
         ("stamp slots", geometry.slots.to_string()),
         ("layout version", LAYOUT_VERSION.to_string()),
@@ -118,10 +120,9 @@ impl Holders {
 
     /// For programs.
     fn put(&self, object: &mut Map<String, Value>) {
-        let live = live_bytes(object);
         let aside = self.aside_bytes();
         object.insert("set_aside_bytes".into(), json!(aside));
-        object.insert("not_live_bytes".into(), json!(aside.saturating_sub(live)));
+        object.insert("not_live_bytes".into(), json!(not_live(aside, object)));
         object.insert("epoch".into(), json!(self.epoch));
         let holder = |&(tenant, holding): &(Option<Tenant>, Holding)| {
             json!({
@@ -140,7 +141,7 @@ impl Holders {
     }
 
     /// For people.
-    fn say(&self, pool: &str, live: u64) -> Result<(), Failure> {
+    fn say(&self, pool: &str, object: &Map<String, Value>) -> Result<(), Failure> {
         let aside = self.aside_bytes();
         say(format_args!("{:<16}{}", "epoch", self.epoch))?;
         if self.slots.is_empty() {
@@ -166,12 +167,13 @@ impl Holders {
                 show_size(holding.aside_bytes),
             ))?;
         }
+        let not_live = not_live(aside, object);
         say(format_args!(
             "\nset aside: objects that were given out, {} in all: {} in use, {} garbage or waiting for \
              their next use",
             show_size(aside),
-            show_size(live.min(aside)),
-            show_size(aside.saturating_sub(live)),
+            show_size(aside - not_live),
+            show_size(not_live),
         ))?;
         for tenant in self.slots.iter().filter_map(|(tenant, _)| *tenant) {
             if tenant.condition == Condition::Stopped && tenant.since.is_some() {
@@ -187,9 +189,10 @@ impl Holders {
     }
 }
 
-/// What keys take, by what was told of the pool.
-fn live_bytes(object: &Map<String, Value>) -> u64 {
-    object.get("live_bytes").and_then(Value::as_u64).unwrap_or(0)
+/// Of what is set aside, bytes that neither keys nor the index take, by what was told of the pool.
+fn not_live(aside: u64, told: &Map<String, Value>) -> u64 {
+    let live = ["live_bytes", "index_bytes"].map(|name| told.get(name).and_then(Value::as_u64));
+    aside.saturating_sub(live.iter().flatten().sum())
 }
 
 /// How a slot's holder is, in a word.

@@ -6,9 +6,9 @@ use swarm_core::geometry::Class;
 use swarm_core::group::Group;
 use swarm_core::words::GRANULE;
 
-use super::Heap;
 use super::counter::{homes, read_counters};
 use super::map::{Unit, units};
+use super::{Heap, Kind};
 use crate::error::Error;
 
 /// What a client slot holds of each node's memory. Chunks stay a slot's whoever holds the slot.
@@ -72,7 +72,11 @@ impl Heap {
 
     /// Bytes of a node's memory that a buffer of a value of `length` bytes takes, likewise.
     pub(crate) fn buffer_bytes(&self, length: usize) -> u64 {
-        let kind = self.buffer(length, Some(NodeId(0)));
+        self.bytes(self.buffer(length, Some(NodeId(0))))
+    }
+
+    /// Bytes of a node's memory that an object of this kind takes, likewise.
+    pub(crate) fn bytes(&self, kind: Kind) -> u64 {
         self.object_bytes(kind.class) * kind.chunks as u64
     }
 }
