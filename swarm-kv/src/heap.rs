@@ -80,7 +80,7 @@ pub(crate) struct Heap {
     /// The first chunks of units that were taken over, and the epoch in which everyone was told.
     taken: RefCell<(u64, Vec<usize>)>,
     /// What there was no memory for last.
-    wanted: Cell<Option<Kind>>,
+    wanted: Cell<Option<(Kind, Need)>>,
     /// Whether the last claim of a chunk for something more was refused.
     short: Cell<bool>,
     /// How much this client's memory grew since its garbage was collected.
@@ -362,12 +362,12 @@ impl Heap {
     }
 
     /// What there was no memory for last.
-    pub(crate) fn wanted(&self) -> Option<Kind> {
+    pub(crate) fn wanted(&self) -> Option<(Kind, Need)> {
         self.wanted.get()
     }
 
-    fn full(&self, kind: Kind) -> Error {
-        self.wanted.set(Some(Kind { home: NodeId(0), ..kind }));
+    fn full(&self, kind: Kind, need: Need) -> Error {
+        self.wanted.set(Some((kind.at(NodeId(0)), need)));
         let granules = match kind.class {
             Class::Plain(size) | Class::Lean(size) | Class::Wide(size) => size.granules(),
             Class::Homed { full, .. } => full.granules(),

@@ -17,7 +17,7 @@ use swarm_core::register::Protocol;
 use crate::client::Client;
 use crate::collect::{LONG_STEP, Progress};
 use crate::error::Error;
-use crate::heap::Kind;
+use crate::heap::{Kind, Need};
 
 /// Nanoseconds between looks at whether others' operations are over.
 pub(crate) const PAUSE: u64 = 100_000;
@@ -60,13 +60,25 @@ struct Search {
     rounds: usize,
     /// Until when it waits for others.
     wait_until: u64,
+    /// Whether it waited for others in vain.
+    in_vain: bool,
+    /// Whether a collection found nothing, and no chunk has become this client's since: the next one
+    /// would find nothing either, but for what others do meanwhile.
+    bare: bool,
+}
+
+impl Search {
+    fn new(since: u64, wait_until: u64) -> Self {
+        let (steps, found, rounds, in_vain, bare) = Default::default();
+        Self { since, steps, found, rounds, wait_until, in_vain, bare }
+    }
 }
 
 /// A search that found nothing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fruitless {
     /// What was looked for.
-    kind: Kind,
+    wanted: (Kind, Need),
     /// Until when it is believed.
     until: u64,
     /// The epoch that others held up, if it waited for them in vain.
@@ -82,7 +94,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     ) -> Result<T, Error> {
         let now = self.group.clock().now();
         let wait_until = now.saturating_add(self.memory_wait);
-        let mut search = Search { since: now, steps: 0, found: false, rounds: 0, wait_until };
+        let mut search = Search::new(now, wait_until);
         loop {
             let here = self.here();
             let full = match operation().await {
@@ -151,7 +163,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let (wanted, epoch) = (self.heap.wanted(), presence.board().epoch());
         let is_believed = |last: Fruitless| {
             let gone_on = last.held_up.is_some_and(|held_up| held_up != epoch);
-            wanted == Some(last.kind) && now < last.until && !gone_on
+            wanted == Some(last.wanted) && now < last.until && !gone_on
         };
         if search.steps + search.rounds == 0 && self.fruitless.get().is_some_and(is_believed) {
             return Ok(false);
@@ -171,7 +183,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             };
             search.steps += 1;
             match self.take_step(step, search).await {
-                Ok(true) => return Ok(true),
+                Ok(true) => {
+                    search.bare = false;
+                    return Ok(true);
+                }
                 // Without an answer of every node, and a record for the heap map, there are other
                 // steps.
                 Ok(false) | Err(Error::Replication(_) | Error::Full(_) | Error::Contended) => {}
@@ -181,9 +196,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         // A pool that stays full is searched half of the time at most, or once in a while.
         let (now, epoch) = (self.group.clock().now(), presence.board().epoch());
         let took = now.saturating_sub(search.since);
-        let held_up = (now >= search.wait_until).then_some(epoch);
+        let held_up = search.in_vain.then_some(epoch);
         let until = now + if held_up.is_some() { took } else { took.min(LONGEST_BELIEF) };
-        self.fruitless.set(wanted.map(|kind| Fruitless { kind, until, held_up }));
+        self.fruitless.set(wanted.map(|wanted| Fruitless { wanted, until, held_up }));
         Ok(false)
     }
 
@@ -192,10 +207,14 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let Some(presence) = &self.presence else { return Ok(false) };
         let board = presence.board();
         match step {
+            Step::Collect if search.bare => Ok(false),
             Step::Collect => {
-                let (garbage, more) =
-                    self.collect_garbage(search.wait_until).await?.unwrap_or_default();
+                let Some((garbage, more)) = self.collect_garbage(search.wait_until).await? else {
+                    search.in_vain = true;
+                    return Ok(false);
+                };
                 search.found |= garbage > 0 || more;
+                search.bare = garbage == 0 && !more;
                 Ok(garbage > 0)
             }
             Step::Vacant => {

@@ -141,18 +141,27 @@ fn clients_that_are_new_find_room_after_deletes() {
     }
 }
 
-/// Values that take a chunk each take their predecessors' place as well, whoever writes them.
-#[test]
-fn updates_in_place_of_long_values_go_on() {
+/// A pool that is full of values that take a chunk each, and how many.
+fn full_of_long() -> (tempfile::TempDir, Pool, Client, usize) {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let options = CreateOptions { capacity: 16 << 20, ..CreateOptions::default() };
     let pool = Pool::create(dir.path().join("pool"), &options).expect("create");
-    let attach = || shm::open(&pool, Options::default().reclaimed_at_once(1)).expect("a slot");
-    let client = attach();
-    let long = |number: usize, round: u8| [value(number, round), vec![round; 40_000]].concat();
+    let client = shm::open(&pool, Options::default().reclaimed_at_once(1)).expect("a slot");
     let insert =
         |&number: &usize| client.blocking().insert(&key(number), &long(number, 0)).is_err();
     let stored = (0..).find(insert).expect("it is full in the end");
+    (dir, pool, client, stored)
+}
+
+fn long(number: usize, round: u8) -> Vec<u8> {
+    [value(number, round), vec![round; 40_000]].concat()
+}
+
+/// Values that take a chunk each take their predecessors' place as well, whoever writes them.
+#[test]
+fn updates_in_place_of_long_values_go_on() {
+    let (_dir, pool, client, stored) = full_of_long();
+    let attach = || shm::open(&pool, Options::default().reclaimed_at_once(1)).expect("a slot");
     for number in 0..stored {
         let update = || client.blocking().update(&key(number), &long(number, 1));
         assert!(soon("an update", update), "key {number} of {stored}");
@@ -165,6 +174,28 @@ fn updates_in_place_of_long_values_go_on() {
         let read = client.blocking().get(&key(number)).expect("a get");
         assert!(read.as_deref() == Some(&long(number, 2)[..]), "key {number} of {stored}");
     }
+}
+
+/// What an update in place takes of the reserve comes back to it, and is not for inserts that are tried in
+/// between. Otherwise a few of them would end the updates, for good.
+#[test]
+fn inserts_take_nothing_from_updates_in_place() {
+    let (_dir, _pool, client, stored) = full_of_long();
+    let store = client.blocking();
+    let mut inserted = 0;
+    for number in (0..stored).step_by(4) {
+        let update = || store.update(&key(number), &long(number, 1));
+        assert!(soon("an update", update), "key {number} of {stored}, {inserted} inserted");
+        // Behind a delete no earlier search is believed.
+        store.delete(b"is not there").expect("a delete");
+        let new = 10_000 + number;
+        match store.insert(&key(new), &long(new, 1)) {
+            Ok(true) => inserted += 1,
+            Err(Error::Full(_)) => {}
+            told => panic!("{told:?}"),
+        }
+    }
+    println!("{inserted} inserted in a pool that was full of {stored}");
 }
 
 /// An update begins at a register that somebody else has replaced, with the last buffer at hand. It

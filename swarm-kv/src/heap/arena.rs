@@ -108,11 +108,14 @@ impl Heap {
     /// Whether the last buffers are kept for something else.
     #[inline]
     pub(super) fn keeps(&self, kind: Kind, need: Need) -> bool {
-        need == Need::More && self.short.get() && self.is_scarce(kind)
+        need == Need::More && (self.short.get() || kind.class == Class::Run) && self.is_scarce(kind)
     }
 
     #[cold]
     fn is_scarce(&self, kind: Kind) -> bool {
+        if kind.class == Class::Run {
+            return self.lacks_reserve(kind);
+        }
         let arenas = self.arenas.borrow();
         let arena = arenas.iter().find(|arena| arena.kind == kind);
         let unused = arena.map_or(0, Arena::unused);

@@ -108,29 +108,32 @@ impl Heap {
         let owned = self.own(map).filter(|unit| unit.class == kind.class).count();
         let wanted =
             if kind.class == Class::Run { 1 } else { (owned / OWNED_PER_CLAIM + 1).min(MAX_CLAIM) };
-        let reserve = match need {
-            Need::More => self.reserve(),
-            Need::Instead => self.reserve() / 2,
-            Need::Move => 0,
-        };
         for got in 0..wanted {
             let left = self.count_free(map);
             let first = self.free(map, kind.chunks);
             // More than the first one is for later: nothing from the reserve.
-            let enough = left >= kind.chunks + if got == 0 { reserve } else { self.reserve() };
+            let kept = self.kept_from(if got == 0 { need } else { Need::More });
+            let enough = left >= kind.chunks + kept;
             match first.filter(|_| enough) {
                 Some(first) => self.unit(kind, first).enter_into(map),
-                None if got == 0 => return Err(self.full(kind)),
+                None if got == 0 => return Err(self.full(kind, need)),
                 None => break,
             }
         }
         Ok(())
     }
 
-    /// Marks free chunks in `map` as this slot's, for `kind`, unless it has such, where as many as were just
-    /// `left` will do: so this takes nothing of the reserve.
-    pub(super) fn choose_of(&self, map: &mut [u32], kind: Kind, left: usize) {
-        if kind.chunks <= left
+    /// Marks free chunks in `map` as this slot's, for what was missing here, unless it has such, where as
+    /// many as were just `left` will do: so this takes nothing of the reserve.
+    ///
+    /// Runs are left by values that others took the place of, with chunks of the reserve, and come back to it
+    /// only so: were they for what the store holds more, the next of those values would find none.
+    pub(super) fn choose_of(&self, map: &mut [u32], (kind, need): (Kind, Need), left: &[Unit]) {
+        let is_for_it = |unit: &&Unit| need != Need::More || unit.class != Class::Run;
+        let left: usize = left.iter().filter(is_for_it).map(|unit| unit.chunks).sum();
+        let is_there =
+            kind.chunks <= left || self.count_free(map) >= kind.chunks + self.kept_from(need);
+        if is_there
             && self.unread_in(map, kind).is_empty()
             && let Some(first) = self.free(map, kind.chunks)
         {
@@ -165,6 +168,22 @@ impl Heap {
             Class::Run if !units(&self.map.borrow()).any(as_long) => Need::More,
             _ => Need::Instead,
         }
+    }
+
+    /// Chunks that stay free behind a claim for this.
+    fn kept_from(&self, need: Need) -> usize {
+        match need {
+            Need::More => self.reserve(),
+            Need::Instead => self.reserve() / 2,
+            Need::Move => 0,
+        }
+    }
+
+    /// Whether the reserve lacks some, by the map as last seen, even with runs of this kind that came back:
+    /// they are as good as free chunks to values that take others' place.
+    pub(super) fn lacks_reserve(&self, run: Kind) -> bool {
+        let free = self.count_free(&self.map.borrow()) + self.recycler.at_hand(run) * run.chunks;
+        free < run.chunks + self.reserve()
     }
 
     /// Chunks that only values may have that take others' place, the last half only keys that move.
@@ -238,7 +257,7 @@ impl Heap {
             return Err(DAMAGED);
         }
         if used == SEED_RECORDS {
-            return Err(self.full(self.records()));
+            return Err(self.full(self.records(), Need::Instead));
         }
         let raise = Raise { at: counter, from: seeds, to: used + 1 };
         raise_counters(group, &[raise]).await?;

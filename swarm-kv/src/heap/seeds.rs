@@ -37,7 +37,7 @@ impl Heap {
                 self.retire_seeds(seeds, record, board.latest());
             }
             Some(early) => *self.seeds_noted.borrow_mut() = Some(early),
-            None if self.wanted.get() != Some(self.records()) => {}
+            None if self.wanted.get().is_none_or(|(kind, _)| kind != self.records()) => {}
             None => {
                 let used = self.used_seeds();
                 if !used.is_empty() {
@@ -92,7 +92,7 @@ mod tests {
         let (group, heap) = alone();
         block_on(heap.allocate(&group, heap.plain(16), Need::More)).expect("memory");
         heap.seeds.set(Some(raise(&group, heap.geometry.seed_counter(0), SEED_RECORDS)));
-        heap.wanted.set(Some(heap.records()));
+        heap.wanted.set(Some((heap.records(), Need::Instead)));
         // Each time that somebody looks, it is another epoch.
         let epoch = Cell::new(5);
         let board = Says(|| epoch.replace(epoch.get() + 1));

@@ -22,8 +22,8 @@ use swarm_core::fabric::{Address, Fabric, MAX_VERBS, Verb};
 use swarm_core::group::Group;
 use swarm_core::words::{GRANULE_WORDS, Pointer};
 
-use super::Heap;
 use super::map::{Unit, units};
+use super::{Heap, Need};
 use crate::error::Error;
 
 /// Words that one WRITE sets to zeros.
@@ -57,7 +57,7 @@ impl Heap {
         alike: bool,
     ) -> Result<bool, Error> {
         let wanted = self.wanted.get().filter(|_| alike);
-        let fits = |unit: &&Unit| wanted.is_none_or(|kind| unit.is_for(kind));
+        let fits = |unit: &&Unit| wanted.is_none_or(|(kind, _)| unit.is_for(kind));
         self.take_over(group, |units| self.richest(units.iter().filter(fits).copied())).await
     }
 
@@ -162,7 +162,7 @@ impl Heap {
             let is_empty =
                 |unit: &Unit| forgotten(unit) || self.recycler.is_empty(unit.first, epoch);
             // Of what is missing there is none.
-            let other = |unit: &Unit| !wanted.is_some_and(|kind| unit.is_for(kind));
+            let other = |unit: &Unit| !wanted.is_some_and(|(kind, _)| unit.is_for(kind));
             let units = self.own(map).filter(other).filter(is_empty);
             let (records, rest): (Vec<Unit>, Vec<Unit>) =
                 units.partition(|unit| unit.class == self.records().class);
@@ -191,13 +191,13 @@ impl Heap {
         let leave = |map: &mut [u32]| {
             let apart = apart(map);
             apart.iter().for_each(|unit| unit.take_out_of(map));
-            if let Some(kind) = wanted {
-                self.choose_of(map, kind, apart.iter().map(|unit| unit.chunks).sum());
+            if let Some(wanted) = wanted {
+                self.choose_of(map, wanted, &apart);
             }
             Ok(())
         };
         let are_left = self.change_map(group, |map| !apart(map).is_empty(), leave).await?;
-        if wanted.is_some_and(|kind| !self.unread(kind).is_empty()) {
+        if wanted.is_some_and(|(kind, need)| need == Need::More && !self.unread(kind).is_empty()) {
             // As if it had claimed that.
             self.short.set(false);
         }
