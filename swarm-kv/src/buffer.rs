@@ -34,7 +34,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         value: &'v [u8],
     ) -> Option<Write<'v>> {
         let kind = self.buffer(register, value);
-        let buffer = self.buffer_now(kind, Need::Instead)?;
+        let before = self.geometry.format.pointer(register.last_stamp());
+        let buffer = self.buffer_now(kind, self.heap.need_instead_of(before, kind))?;
         self.expect_next(kind);
         match self.group.number() {
             Some(number) => Some(Write { number, buffer, value }),

@@ -247,7 +247,7 @@ impl BucketBirths<'_> {
     }
 }
 
-/// All buckets below the first one numbered `index` that hold entries, one after the other.
+/// All buckets below one of the first ones, split or not, one after the other.
 pub(crate) struct Walk {
     stack: Vec<(Place, u64, u32), { 2 * MAX_DEPTH as usize }>,
 }

@@ -60,18 +60,6 @@ struct Search {
     rounds: usize,
     /// Until when it waits for others.
     wait_until: u64,
-    /// Whether it waited for others in vain.
-    in_vain: bool,
-    /// Whether a collection found nothing, and no chunk has become this client's since: the next one
-    /// would find nothing either, but for what others do meanwhile.
-    bare: bool,
-}
-
-impl Search {
-    fn new(since: u64, wait_until: u64) -> Self {
-        let (steps, found, rounds, in_vain, bare) = Default::default();
-        Self { since, steps, found, rounds, wait_until, in_vain, bare }
-    }
 }
 
 /// A search that found nothing.
@@ -94,7 +82,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     ) -> Result<T, Error> {
         let now = self.group.clock().now();
         let wait_until = now.saturating_add(self.memory_wait);
-        let mut search = Search::new(now, wait_until);
+        let mut search = Search { since: now, steps: 0, found: false, rounds: 0, wait_until };
         loop {
             let here = self.here();
             let full = match operation().await {
@@ -183,10 +171,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             };
             search.steps += 1;
             match self.take_step(step, search).await {
-                Ok(true) => {
-                    search.bare = false;
-                    return Ok(true);
-                }
+                Ok(true) => return Ok(true),
                 // Without an answer of every node, and a record for the heap map, there are other
                 // steps.
                 Ok(false) | Err(Error::Replication(_) | Error::Full(_) | Error::Contended) => {}
@@ -196,7 +181,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         // A pool that stays full is searched half of the time at most, or once in a while.
         let (now, epoch) = (self.group.clock().now(), presence.board().epoch());
         let took = now.saturating_sub(search.since);
-        let held_up = search.in_vain.then_some(epoch);
+        let held_up = (now >= search.wait_until).then_some(epoch);
         let until = now + if held_up.is_some() { took } else { took.min(LONGEST_BELIEF) };
         self.fruitless.set(wanted.map(|wanted| Fruitless { wanted, until, held_up }));
         Ok(false)
@@ -207,14 +192,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let Some(presence) = &self.presence else { return Ok(false) };
         let board = presence.board();
         match step {
-            Step::Collect if search.bare => Ok(false),
             Step::Collect => {
-                let Some((garbage, more)) = self.collect_garbage(search.wait_until).await? else {
-                    search.in_vain = true;
-                    return Ok(false);
-                };
+                let (garbage, more) =
+                    self.collect_garbage(search.wait_until).await?.unwrap_or_default();
                 search.found |= garbage > 0 || more;
-                search.bare = garbage == 0 && !more;
                 Ok(garbage > 0)
             }
             Step::Vacant => {

@@ -22,7 +22,8 @@ pub struct Usage {
     pub keys: u64,
     /// Bytes of each node's memory that their registers and values take.
     pub live_bytes: u64,
-    /// Bytes of each node's memory that the index of them takes.
+    /// Bytes of each node's memory that the index of them takes, but for the first buckets' cells, which
+    /// every pool has.
     pub index_bytes: u64,
 }
 

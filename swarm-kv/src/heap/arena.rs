@@ -21,7 +21,7 @@ const FIRST_BATCH: u64 = 8;
 /// A chunk for heap-map records is claimed along when so few of them are left.
 pub(super) const FEW_RECORDS: u64 = 3;
 /// Buffers of each size that a client keeps for those where chunks are short.
-const FEW_BUFFERS: u64 = 4;
+const FEW_BUFFERS: usize = 4;
 
 /// A chunk that objects of one kind are handed out from.
 pub(super) struct Arena {
@@ -116,11 +116,15 @@ impl Heap {
         if kind.class == Class::Run {
             return self.lacks_reserve(kind);
         }
+        let is_buffer = matches!(kind.class, Class::Plain(_) | Class::Lean(_) | Class::Wide(_));
+        is_buffer && self.unused(kind) + self.recycler.at_hand(kind) <= FEW_BUFFERS
+    }
+
+    /// How many objects of this kind the chunk at hand has that were not handed out.
+    pub(super) fn unused(&self, kind: Kind) -> usize {
         let arenas = self.arenas.borrow();
         let arena = arenas.iter().find(|arena| arena.kind == kind);
-        let unused = arena.map_or(0, Arena::unused);
-        let is_buffer = matches!(kind.class, Class::Plain(_) | Class::Lean(_) | Class::Wide(_));
-        is_buffer && unused + self.recycler.at_hand(kind) as u64 <= FEW_BUFFERS
+        arena.map_or(0, Arena::unused) as usize
     }
 
     /// Memory for an object, if such objects are set aside.

@@ -127,9 +127,11 @@ impl Heap {
     /// many as were just `left` will do: so this takes nothing of the reserve.
     ///
     /// Runs are left by values that others took the place of, with chunks of the reserve, and come back to it
-    /// only so: were they for what the store holds more, the next of those values would find none.
+    /// only so: were they for what the store holds more, the next of those values would find none. Nor is a
+    /// run for that which takes more than a claim would.
     pub(super) fn choose_of(&self, map: &mut [u32], (kind, need): (Kind, Need), left: &[Unit]) {
-        let is_for_it = |unit: &&Unit| need != Need::More || unit.class != Class::Run;
+        let is_for_it =
+            |unit: &&Unit| need != Need::More || ![unit.class, kind.class].contains(&Class::Run);
         let left: usize = left.iter().filter(is_for_it).map(|unit| unit.chunks).sum();
         let is_there =
             kind.chunks <= left || self.count_free(map) >= kind.chunks + self.kept_from(need);
@@ -159,6 +161,7 @@ impl Heap {
 
     /// What a value needs that takes the place of the one in `buffer`. One that takes chunks of its own, and more
     /// of them by the map as last seen, takes more of the pool: a few of those would leave nothing to others.
+    #[inline]
     pub(crate) fn need_instead_of(&self, buffer: Pointer, kind: Kind) -> Need {
         let chunk = self.geometry.chunk_of(buffer);
         let as_long = |unit: Unit| {
@@ -179,10 +182,11 @@ impl Heap {
         }
     }
 
-    /// Whether the reserve lacks some, by the map as last seen, even with runs of this kind that came back:
-    /// they are as good as free chunks to values that take others' place.
+    /// Whether the reserve lacks some, by the map as last seen, even with the runs of this kind that are at
+    /// hand: they are as good as free chunks to values that take others' place.
     pub(super) fn lacks_reserve(&self, run: Kind) -> bool {
-        let free = self.count_free(&self.map.borrow()) + self.recycler.at_hand(run) * run.chunks;
+        let at_hand = self.unused(run) + self.recycler.at_hand(run);
+        let free = self.count_free(&self.map.borrow()) + at_hand * run.chunks;
         free < run.chunks + self.reserve()
     }
 

@@ -245,7 +245,7 @@ mod tests {
     use crate::error::Error;
 
     /// Where the reserve is used up, one chunk that comes to be free is none yet for what the store would
-    /// hold more. Who gives it up gets it all the same: a search would go on otherwise until it has filled
+    /// hold more. Who gives it up gets it all the same, runs apart: a search would go on otherwise until it has filled
     /// the reserve.
     #[test]
     fn who_leaves_a_chunk_is_served_first() {
