@@ -67,7 +67,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             self.some_memory_back(BATCHES).await?;
             return Ok(self.heap.recycler.is_to_reset());
         }
-        if let Progress::Done { .. } = self.collect_step(SHORT_STEP).await? {
+        if let Progress::Done(_) = self.collect_step(SHORT_STEP).await? {
             self.heap.sweep_is_over();
         }
         Ok(true)

@@ -35,7 +35,7 @@ use swarm_core::words::{Pointer, Stamp, StampFlags, Timestamp, WriteNumber};
 use crate::bucket::{Bucket, Content, Entry, MAX_ENTRIES};
 use crate::client::Client;
 use crate::error::Error;
-use crate::heap::Unnamed;
+use crate::heap::{Need, Unnamed};
 use crate::index::{Located, Walk};
 
 /// Buckets that one step goes over, and objects of which it READs what they hold, for an operation that
@@ -63,6 +63,8 @@ struct Found {
     settled: HashMap<Pointer, Stamp>,
     /// Whether any were taken out of the index.
     unmapped: bool,
+    /// Whether there was no memory for the record of a bucket.
+    lacked_records: bool,
     /// Those that end a line.
     line_ends: LineEnds,
 }
@@ -88,13 +90,19 @@ pub(crate) enum Progress {
     /// It waits for others' operations.
     Waiting,
     /// It is over.
-    Done {
-        /// So many objects were retired.
-        garbage: usize,
-        /// Whether the next one may find more: keys' entries were taken out of the index, or wait for
-        /// that.
-        more: bool,
-    },
+    Done(Collected),
+}
+
+/// What a collection came to.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Collected {
+    /// So many objects were retired.
+    pub(crate) garbage: usize,
+    /// Whether the next one may find more: keys' entries were taken out of the index, or wait for
+    /// that.
+    pub(crate) more: bool,
+    /// Whether a bucket still names what it need not, as there was no memory for its next record.
+    pub(crate) lacked_records: bool,
 }
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
@@ -107,7 +115,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// nothing is lost by it.
     pub(crate) async fn collect_step(&self, length: usize) -> Result<Progress, Error> {
         let Some(presence) = &self.presence else {
-            return Ok(Progress::Done { garbage: 0, more: false });
+            return Ok(Progress::Done(Collected::default()));
         };
         let mut collection = match self.collection.take() {
             Some(collection) => collection,
@@ -126,6 +134,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             }
             Stage::Marking { next, walk } => {
                 if self.mark_some((next, walk), &mut collection.found, length).await? {
+                    self.heap.recycler.all_marked();
                     self.line_ends.replace(take(&mut collection.found.line_ends));
                     collection.stage = Stage::Sweeping { next: 0, unread: Vec::new() };
                 }
@@ -144,7 +153,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 }
                 None => {
                     let more = collection.found.unmapped || !self.line_ends.borrow().is_empty();
-                    return Ok(Progress::Done { garbage: self.retire(*collection), more });
+                    let lacked_records = collection.found.lacked_records;
+                    let garbage = self.retire(*collection);
+                    return Ok(Progress::Done(Collected { garbage, more, lacked_records }));
                 }
             },
         };
@@ -211,10 +222,15 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     survey(&self.group, &register.place).await.map(|survey| (entry, survey))
                 });
                 for (entry, survey) in try_join_all(surveys).await? {
-                    for stamp in survey.current() {
-                        let buffer = self.geometry.format.pointer(stamp);
-                        recycler.mark(buffer);
-                        spent = spent.filter(|born| *born != buffer);
+                    let mut buffers: Vec<Pointer> =
+                        survey.current().map(|stamp| self.geometry.format.pointer(stamp)).collect();
+                    buffers.sort_unstable();
+                    buffers.dedup();
+                    for buffer in buffers {
+                        match born {
+                            Some(born) if born.buffer == buffer => spent = None,
+                            _ => recycler.mark(buffer),
+                        }
                     }
                     found.settled.insert(entry.pointer, survey.settled().unwrap_or(Stamp::EMPTY));
                     if !self.is_dead(&survey) || !self.is_left(entry, found) {
@@ -222,8 +238,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     }
                 }
                 if live.len() < entries.len() || spent.is_some() {
+                    // A key that is gone gives more back than its record takes.
+                    let need = if live.len() < entries.len() { Need::Move } else { Need::Instead };
                     found.unmapped = true;
-                    self.unmap(located, live).await?;
+                    found.lacked_records |= !self.unmap(located, live, need).await?;
                 }
             }
         }
@@ -254,17 +272,18 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     }
 
     /// Leaves only these entries in a bucket. What it named besides comes to light in the next
-    /// collection.
+    /// collection. False if there is no memory for its record yet: this collection brings some.
     async fn unmap(
         &self,
         located: &Located,
         live: heapless::Vec<Entry, MAX_ENTRIES>,
-    ) -> Result<(), Error> {
+        need: Need,
+    ) -> Result<bool, Error> {
         let content = Content::Entries { entries: live, born: None };
         let bucket = Bucket { content, ..located.bucket };
-        match self.change(located, bucket, &[]).await {
-            // There is no memory for its record yet: this collection brings some.
-            Ok(_) | Err(Error::Full(_)) => Ok(()),
+        match self.change(located, bucket, &[], need).await {
+            Ok(_) => Ok(true),
+            Err(Error::Full(_)) => Ok(false),
             Err(error) => Err(error),
         }
     }

@@ -40,12 +40,15 @@ mod claim;
 mod counter;
 mod growth;
 mod holdings;
+mod leave;
 mod ledger;
 mod map;
 mod recycle;
 mod replaced;
+mod reserve;
 mod reset;
 mod seeds;
+mod share;
 mod shelf;
 mod takeover;
 
@@ -53,8 +56,6 @@ pub(crate) use ledger::Unnamed;
 
 /// Changes of the heap map that one claim tries. Each lost one is another client's success.
 const CLAIM_TRIES: usize = 1000;
-/// Of so many chunks one is for values that take others' place.
-const RESERVED: usize = 32;
 
 /// What a client has of the heap.
 pub(crate) struct Heap {
@@ -79,10 +80,10 @@ pub(crate) struct Heap {
     seeds_retired: RefCell<Option<(u64, Vec<Pointer>)>>,
     /// The first chunks of units that were taken over, and the epoch in which everyone was told.
     taken: RefCell<(u64, Vec<usize>)>,
+    /// Whether all that is free is kept back, by that map.
+    tight: Cell<bool>,
     /// What there was no memory for last.
     wanted: Cell<Option<(Kind, Need)>>,
-    /// Whether the last claim of a chunk for something more was refused.
-    short: Cell<bool>,
     /// How much this client's memory grew since its garbage was collected.
     growth: Growth,
     awaited: Awaited,
@@ -141,8 +142,8 @@ impl Heap {
             seeds_noted: RefCell::default(),
             seeds_retired: RefCell::default(),
             taken: RefCell::default(),
+            tight: Cell::new(false),
             wanted: Cell::new(None),
-            short: Cell::new(false),
             growth: Growth::default(),
             awaited: Awaited::default(),
             class_of_last: Cell::new(((usize::MAX, false), Class::RunTail)),
@@ -288,7 +289,12 @@ impl Heap {
         if !self.current.get() || self.keeps(kind, need) {
             return None;
         }
-        self.recycler.take(kind).or_else(|| self.take_unused(kind, need))
+        self.recycler.take(kind).or_else(|| self.take_new(kind))
+    }
+
+    /// Takes back what was handed out as good as never used, and of which no node has a word.
+    pub(crate) fn take_back_unused(&self, object: Pointer) {
+        self.recycler.take_back_unused(object);
     }
 
     /// Takes in buffers that were retired, if at least so many may be used again in `epoch`, and calls

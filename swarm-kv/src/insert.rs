@@ -59,14 +59,19 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let link = dead.filter(|dead| dead.linked).map(|dead| dead.predecessor(self.ended()));
             // A register that was proposed in vain is known to no one: it is proposed again. Not
             // with another header, over which a late copy of the first one might come.
-            let newborn = match &mut newborn {
-                Some(newborn) if newborn.predecessor == link => newborn,
+            let (newborn, is_new) = match &mut newborn {
+                Some(newborn) if newborn.predecessor == link => (newborn, false),
                 other => {
                     let fresh = self.bear(hash, key, value).await?;
-                    other.insert(NewRegister { predecessor: link, ..fresh })
+                    (other.insert(NewRegister { predecessor: link, ..fresh }), true)
                 }
             };
-            if self.propose(&located, hash, newborn, dead).await? {
+            let proposed = self.propose(&located, hash, newborn, dead).await;
+            if is_new && matches!(proposed, Err(Error::Full(_))) {
+                self.heap.take_back(newborn.buffer);
+                self.heap.take_back_unused(newborn.register.place.pointer);
+            }
+            if proposed? {
                 let register = newborn.seen_from(self.geometry.format, self.group.slot());
                 self.locations.insert(key, register, located.generation);
                 return Ok(true);
@@ -137,7 +142,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         Err(told.unwrap_or(Error::Contended))
     }
 
-    /// The same for a register with this home. Its buffer first: a register is not given back.
+    /// The same for a register with this home. Its buffer first, which is as quickly given back.
     async fn room_at<'v>(
         &self,
         home: NodeId,
@@ -193,18 +198,21 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let content = Content::Entries { entries, born: Some(born) };
         let bucket = Bucket { content, ..located.bucket };
         let image = newborn.image(self.geometry.format);
-        self.change(located, bucket, &newborn.parts(&image, self.group.buffers())).await
+        let parts = newborn.parts(&image, self.group.buffers());
+        self.change(located, bucket, &parts, Need::Instead).await
     }
 
-    /// Changes a bucket to `bucket`. False if another change came first.
+    /// Changes a bucket to `bucket`. False if another change came first. Where there is no memory for its
+    /// record, no node has heard of it.
     pub(crate) async fn change(
         &self,
         located: &Located,
         bucket: Bucket,
         newborns: &[cell::Newborn<'_>],
+        need: Need,
     ) -> Result<bool, Error> {
         let payload = bucket.encode();
-        let record = self.record(&bucket.content).await?;
+        let record = self.record(&bucket.content, need).await?;
         let change = self.group.number().ok_or(Error::Spent)?;
         let proposal = Proposal { change, record, payload: &payload, newborns, sparing: false };
         let births = self.index.births();
@@ -241,21 +249,25 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     ///
     /// All with entries are of one size. Hashes fill buckets evenly, so that at any time most are
     /// of few sizes, and what came back of the others would be of no use.
-    async fn record(&self, content: &Content) -> Result<Pointer, Error> {
+    async fn record(&self, content: &Content, need: Need) -> Result<Pointer, Error> {
         // Without a board none come back.
         if self.presence.is_some() {
             self.heap.takes_a_record();
         }
-        self.heap.allocate(&self.group, self.record_kind(content), Need::Move).await
+        self.heap.allocate(&self.group, self.record_kind(content), need).await
     }
 
     /// What a bucket's record is.
     pub(crate) fn record_kind(&self, content: &Content) -> Kind {
-        let payload = match content {
-            Content::Entries { .. } => BUCKET_PAYLOAD,
-            Content::Split(_) => SPLIT_PAYLOAD,
-        };
-        self.heap.plain(record::HEADER_WORDS + payload)
+        match content {
+            Content::Entries { .. } => self.entries_record_kind(),
+            Content::Split(_) => self.heap.plain(record::HEADER_WORDS + SPLIT_PAYLOAD),
+        }
+    }
+
+    /// What the record of a bucket with entries is.
+    pub(crate) fn entries_record_kind(&self) -> Kind {
+        self.heap.plain(record::HEADER_WORDS + BUCKET_PAYLOAD)
     }
 
     /// Makes room in a full bucket: drops deleted keys, or splits it. Yields the bucket that now
@@ -283,7 +295,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         if live.len() < entries.len() {
             let content = Content::Entries { entries: live, born: None };
             let bucket = Bucket { content, ..located.bucket };
-            self.change(&located, bucket, &[]).await?;
+            self.change(&located, bucket, &[], Need::Instead).await?;
         } else {
             self.split(&located, hash).await?;
         }
@@ -293,6 +305,22 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
     /// Splits a bucket in two. Whether this change or another came first shows when it is read.
     async fn split(&self, located: &Located, hash: u64) -> Result<(), Error> {
+        let mut taken = Vec::new();
+        let split = self.split_with(located, hash, &mut taken).await;
+        if let Err(Error::Full(_)) = split {
+            // No node has heard of it.
+            taken.into_iter().for_each(|object| self.heap.take_back_unused(object));
+        }
+        split
+    }
+
+    /// The same; `taken`: its children's cells and records.
+    async fn split_with(
+        &self,
+        located: &Located,
+        hash: u64,
+        taken: &mut Vec<Pointer, 4>,
+    ) -> Result<(), Error> {
         let Content::Entries { entries, .. } = &located.bucket.content else { return Ok(()) };
         let depth = located.bucket.depth;
         if depth == MAX_DEPTH {
@@ -309,9 +337,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let kind = self.heap.homed(self.geometry.bucket_class(), home);
             // The key that it makes room for has found its memory already, and waits for this alone.
             let cell = self.heap.allocate(&self.group, kind, Need::Instead).await?;
+            taken.push(cell).expect("two children");
             let place =
                 child_place(&self.geometry, cell).ok_or(swarm_core::error::Error::Damaged)?;
-            let record = self.record(&bucket.content).await?;
+            let record = self.record(&bucket.content, Need::Instead).await?;
+            taken.push(record).expect("two children");
             let child = NewChild::new(&self.geometry, place, record, change, &bucket);
             let named = Child { cell, record, words: child.record_words() };
             let pushed = children.push((named, child));
@@ -321,7 +351,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             children.iter().flat_map(|(_, child)| child.parts()).collect();
         let named = [children[0].0, children[1].0];
         let bucket = Bucket { content: Content::Split(named), ..located.bucket };
-        self.change(located, bucket, &parts).await?;
+        self.change(located, bucket, &parts, Need::Instead).await?;
         Ok(())
     }
 }

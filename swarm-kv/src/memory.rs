@@ -3,8 +3,8 @@
 //! Most memory comes back by itself, as clients write (see [`recycle`](crate::heap::recycle)). An
 //! operation that finds none looks for more before it reports a full pool, each place only if those
 //! before had none: what is on its way back; chunks whose slots have no holder; its own chunks, by a
-//! [collection](crate::collect), and those in which nothing is in use any more, for objects of another
-//! size; last, half of what the client has that has the most.
+//! [collection](crate::collect), and others' with room for objects of that size; those of its own in which
+//! nothing is in use any more, for objects of another size; last, such of others.
 //!
 //! The operation begins again each time. None of this happens while it is under way: memory comes
 //! back only when operations are over.
@@ -15,7 +15,7 @@ use swarm_core::fabric::Fabric;
 use swarm_core::register::Protocol;
 
 use crate::client::Client;
-use crate::collect::{LONG_STEP, Progress};
+use crate::collect::{Collected, LONG_STEP, Progress};
 use crate::error::Error;
 use crate::heap::{Kind, Need};
 
@@ -35,11 +35,11 @@ enum Step {
     Vacant,
     /// Garbage. Each time some may come to light that the time before has unmapped.
     Collect,
-    /// Others' chunks for objects of the same size: a share of those.
+    /// Others' chunks with room for such objects, or for the records that the last collection lacked.
     Alike,
     /// Chunks in which nothing is in use, for objects of another size.
     Empty,
-    /// Any chunks of others.
+    /// Others' chunks for other objects in which nothing is named.
     Share,
 }
 
@@ -60,6 +60,10 @@ struct Search {
     rounds: usize,
     /// Until when it waits for others.
     wait_until: u64,
+    /// What is looked for.
+    wanted: Option<(Kind, Need)>,
+    /// Whether the last collection lacked memory for buckets' records.
+    lacked_records: bool,
 }
 
 /// A search that found nothing.
@@ -82,7 +86,15 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     ) -> Result<T, Error> {
         let now = self.group.clock().now();
         let wait_until = now.saturating_add(self.memory_wait);
-        let mut search = Search { since: now, steps: 0, found: false, rounds: 0, wait_until };
+        let mut search = Search {
+            since: now,
+            steps: 0,
+            found: false,
+            rounds: 0,
+            wait_until,
+            wanted: None,
+            lacked_records: false,
+        };
         loop {
             let here = self.here();
             let full = match operation().await {
@@ -116,12 +128,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let wait_until = self.group.clock().now().saturating_add(self.memory_wait);
         let found = self.collect_garbage(wait_until).await?;
         self.memory_back().await?;
-        Ok(found.map(|(garbage, _)| garbage))
+        Ok(found.map(|found| found.garbage))
     }
 
-    /// How much garbage there was, and whether there may be more next time. Nothing if others'
-    /// operations take longer than that.
-    async fn collect_garbage(&self, wait_until: u64) -> Result<Option<(usize, bool)>, Error> {
+    /// What there was. Nothing if others' operations take longer than that.
+    async fn collect_garbage(&self, wait_until: u64) -> Result<Option<Collected>, Error> {
         loop {
             match self.collect_step(LONG_STEP).await? {
                 Progress::Going => {}
@@ -131,9 +142,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     }
                     self.group.pause(PAUSE).await;
                 }
-                Progress::Done { garbage, more } => {
+                Progress::Done(collected) => {
                     self.heap.is_collected();
-                    return Ok(Some((garbage, more)));
+                    return Ok(Some(collected));
                 }
             }
         }
@@ -143,12 +154,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     #[cold]
     async fn find_memory(&self, search: &mut Search) -> Result<bool, Error> {
         let Some(presence) = &self.presence else { return Ok(false) };
+        search.wanted = self.heap.wanted();
         let _alone = self.searching.enter().await;
         if self.memory_back().await? {
             return Ok(true);
         }
         let now = self.group.clock().now();
-        let (wanted, epoch) = (self.heap.wanted(), presence.board().epoch());
+        let (wanted, epoch) = (search.wanted, presence.board().epoch());
         let is_believed = |last: Fruitless| {
             let gone_on = last.held_up.is_some_and(|held_up| held_up != epoch);
             wanted == Some(last.wanted) && now < last.until && !gone_on
@@ -172,6 +184,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             search.steps += 1;
             match self.take_step(step, search).await {
                 Ok(true) => return Ok(true),
+                Err(Error::Full(_)) if self.awaits_records(search).await? => {
+                    search.steps -= 1;
+                    return Ok(true);
+                }
                 // Without an answer of every node, and a record for the heap map, there are other
                 // steps.
                 Ok(false) | Err(Error::Replication(_) | Error::Full(_) | Error::Contended) => {}
@@ -187,16 +203,34 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         Ok(false)
     }
 
+    /// Whether records for the heap map are on their way back, which a step lacked.
+    async fn awaits_records(&self, search: &Search) -> Result<bool, Error> {
+        let Some(presence) = &self.presence else { return Ok(false) };
+        if self.group.clock().now() >= search.wait_until {
+            return Ok(false);
+        }
+        if self.memory_back().await? {
+            return Ok(true);
+        }
+        let waits = self.heap.waits(presence.board().epoch());
+        if waits {
+            self.group.pause(PAUSE).await;
+        }
+        Ok(waits)
+    }
+
     /// Whether a step of a search promises memory.
     async fn take_step(&self, step: Step, search: &mut Search) -> Result<bool, Error> {
-        let Some(presence) = &self.presence else { return Ok(false) };
+        let (Some(presence), Some(wanted)) = (&self.presence, search.wanted) else {
+            return Ok(false);
+        };
         let board = presence.board();
         match step {
             Step::Collect => {
-                let (garbage, more) =
-                    self.collect_garbage(search.wait_until).await?.unwrap_or_default();
-                search.found |= garbage > 0 || more;
-                Ok(garbage > 0)
+                let collected = self.collect_garbage(search.wait_until).await?.unwrap_or_default();
+                search.found |= collected.garbage > 0 || collected.more;
+                search.lacked_records = collected.lacked_records;
+                Ok(collected.garbage > 0)
             }
             Step::Vacant => {
                 let _here = self.here();
@@ -205,15 +239,25 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 self.heap.announce(board);
                 Ok(taken || self.heap.is_taking())
             }
-            Step::Alike | Step::Share => {
+            Step::Alike => {
                 let _here = self.here();
-                let taken = self.heap.take_share(&self.group, step == Step::Alike).await?;
+                let mut taken = self.heap.take_room(&self.group, wanted.0).await?;
+                if !taken && search.lacked_records {
+                    taken = self.heap.take_room(&self.group, self.entries_record_kind()).await?;
+                    search.found |= taken;
+                }
+                self.heap.announce(board);
+                Ok(taken)
+            }
+            Step::Share => {
+                let _here = self.here();
+                let taken = self.heap.take_unnamed(&self.group, wanted.0).await?;
                 self.heap.announce(board);
                 Ok(taken)
             }
             Step::Empty => {
                 let _here = self.here();
-                let left = self.heap.leave_empty(&self.group, board).await?;
+                let left = self.heap.leave_empty(&self.group, board, wanted).await?;
                 search.found |= left;
                 Ok(left)
             }

@@ -86,7 +86,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let kind = self.first_buffer(place.home, shape, value);
         if kind != self.first_buffer(place.home, shape, write.value) {
             self.heap.take_back(write.buffer);
-            write = self.new_write(kind, value, need, false).await?;
+            // It is frozen: it must not stay so for want of memory.
+            write = self.new_write(kind, value, Need::Move, false).await?;
         }
         let identity = Identity { birth: self.group.now(), number: write.number };
         let newborn = NewRegister {
@@ -131,7 +132,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let content = Content::Entries { entries, born: Some(newborn.born(at)) };
             let bucket = Bucket { content, ..located.bucket };
             let parts = newborn.parts(&image, self.group.buffers());
-            if self.change(&located, bucket, &parts).await? {
+            if self.change(&located, bucket, &parts, Need::Move).await? {
                 self.moved.set(self.moved.get() + 1);
                 if !newborn.deleted {
                     let register = newborn.seen_from(self.geometry.format, self.group.slot());
@@ -237,7 +238,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let put_off = self.growths_put_off.get();
         if put_off > 0 {
             self.growths_put_off.set(put_off - 1);
-        } else if self.move_on(hash, register, value.len(), Need::Instead).await.is_err() {
+        } else if self.move_on(hash, register, value.len(), Need::More).await.is_err() {
             self.growths_put_off.set(PUT_OFF);
         }
     }

@@ -9,6 +9,7 @@ use swarm_core::words::{Pointer, Stamp};
 
 use crate::client::{Client, Here, TRIES};
 use crate::error::Error;
+use crate::heap::Need;
 use crate::moved::outgrown;
 use crate::turn::Turn;
 
@@ -143,7 +144,21 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let kind = self.buffer(&register, value);
             let before = self.geometry.format.pointer(register.last_stamp());
             let need = self.heap.need_instead_of(before, kind);
-            let write = self.new_write(kind, value, need, true).await?;
+            if need == Need::More && !fresh {
+                // What was seen last may be long ago, and something else by now.
+                self.locations.remove(hash, key);
+                continue;
+            }
+            let write = match self.new_write(kind, value, need, true).await {
+                // The map is as of now.
+                Err(Error::Full(_))
+                    if need == Need::More
+                        && self.heap.need_instead_of(before, kind) == Need::Instead =>
+                {
+                    continue;
+                }
+                told => told?,
+            };
             let before = met(&register);
             let written = P::write(&self.group, &mut register, write).await;
             let place = (&register, generation);

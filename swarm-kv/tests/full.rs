@@ -42,7 +42,7 @@ fn value(number: usize, round: u8) -> Vec<u8> {
 }
 
 /// Tries again while memory is still on its way back.
-fn soon<T>(what: &str, tried: impl Fn() -> Result<T, Error>) -> T {
+fn soon<T>(what: &str, mut tried: impl FnMut() -> Result<T, Error>) -> T {
     for _ in 0..TRIES {
         match tried() {
             Err(Error::Full(_)) => std::thread::sleep(std::time::Duration::from_millis(10)),
@@ -213,4 +213,165 @@ fn an_update_that_begins_again_finds_memory() {
         let updated = one.update(&key(0), &value(round, 1));
         assert!(matches!(updated, Ok(true)), "round {round}: {updated:?}");
     }
+}
+
+/// Of four sizes, one of which takes a chunk for itself and one two.
+fn mixed(number: usize, round: u8) -> Vec<u8> {
+    let more = [0, 0, 12_000, 40_000, 90_000][number % 5];
+    [value(number, round), vec![round; more]].concat()
+}
+
+/// Clients take turns at keys whose values lie in any one's chunks, and go on trying to insert.
+#[test]
+fn updates_in_place_of_all_sizes_go_on_whoever_writes() {
+    const ROUNDS: u8 = 3;
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let options = CreateOptions { capacity: 16 << 20, ..CreateOptions::default() };
+    let pool = Pool::create(dir.path().join("pool"), &options).expect("create");
+    let attach = || shm::open(&pool, Options::default().reclaimed_at_once(1)).expect("a slot");
+    let clients: Vec<Client> = (0..8).map(|_| attach()).collect();
+    let insert = |store: &Client, number| store.blocking().insert(&key(number), &mixed(number, 0));
+    let stored = (0..).find(|&number| insert(&clients[0], number).is_err());
+    let stored = stored.expect("it is full in the end");
+    let mut random = fastrand::Rng::with_seed(5);
+    let (mut tries, mut inserted) = (0, 0);
+    for round in 1..=ROUNDS {
+        for number in 0..stored {
+            let client = random.choice(&clients).expect("some");
+            let update = || {
+                tries += 1;
+                client.blocking().update(&key(number), &mixed(number, round))
+            };
+            assert!(soon("an update", update), "round {round}, key {number} of {stored}");
+            if number % 7 == 0 {
+                inserted +=
+                    usize::from(insert(client, usize::from(round) * 10_000 + number).is_ok());
+            }
+        }
+    }
+    for number in 0..stored {
+        let read = random.choice(&clients).expect("some").blocking().get(&key(number));
+        let read = read.expect("a get");
+        assert!(read.as_deref() == Some(&mixed(number, ROUNDS)[..]), "key {number} of {stored}");
+    }
+    println!("{tries} tries, {inserted} inserted in a pool that was full of {stored}");
+    assert!(tries <= usize::from(ROUNDS) * stored * 51 / 50, "{tries} tries");
+}
+
+/// One more chunk than the reserve of a pool of that size would have.
+#[test]
+fn updates_in_place_of_the_longest_values_go_on() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let options = CreateOptions { capacity: 16 << 20, ..CreateOptions::default() };
+    let pool = Pool::create(dir.path().join("pool"), &options).expect("create");
+    let attach = || shm::open(&pool, Options::default().reclaimed_at_once(1)).expect("a slot");
+    let (client, other) = (attach(), attach());
+    let longest = |number, round| [value(number, round), vec![round; (1 << 20) - SIZE]].concat();
+    let insert =
+        |&number: &usize| client.blocking().insert(&key(number), &longest(number, 0)).is_err();
+    let long = (0..).find(insert).expect("it is full in the end");
+    let stored = fill(&other, long);
+    for (round, store) in [(1, client.blocking()), (2, other.blocking()), (3, client.blocking())] {
+        for number in (0..stored).filter(|number| number % 10 == 0 || *number < long) {
+            let new = if number < long { longest(number, round) } else { value(number, round) };
+            let update = || store.update(&key(number), &new);
+            assert!(soon("an update", update), "round {round}, key {number} of {stored}");
+        }
+    }
+    let inserted = client.blocking().insert(&key(stored), &longest(stored, 0));
+    assert!(matches!(inserted, Err(Error::Full(_))), "{inserted:?} after {long}, {stored}");
+}
+
+/// Values that grow are refused in the end. As many as have grown take each other's place then.
+#[test]
+fn updates_in_place_go_on_of_values_that_grew() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let options = CreateOptions { capacity: 8 << 20, ..CreateOptions::default() };
+    let pool = Pool::create(dir.path().join("pool"), &options).expect("create");
+    let attach = || shm::open(&pool, Options::default().reclaimed_at_once(1)).expect("a slot");
+    let (client, other) = (attach(), attach());
+    let insert = |&number: &usize| client.blocking().insert(&key(number), &[0; 600]).is_err();
+    let stored = (0..).find(insert).expect("it is full in the end");
+    let grow = |&number: &usize| client.blocking().update(&key(number), &value(number, 0)).is_err();
+    let grown = (0..stored).find(grow).expect("no more grow in the end");
+    for (round, store) in [(1, client.blocking()), (2, other.blocking()), (3, client.blocking())] {
+        for number in 0..grown.max(100) {
+            let new = if number < grown { value(number, round) } else { vec![round; 600] };
+            let update = || store.update(&key(number), &new);
+            assert!(soon("an update", update), "round {round}, key {number} of {grown}");
+        }
+    }
+}
+
+/// A pool that was filled with one size after the other, so that all chunks of the first ones are full.
+#[test]
+fn updates_in_place_go_on_of_each_size_that_was_ever_written() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let options = CreateOptions { capacity: 8 << 20, ..CreateOptions::default() };
+    let pool = Pool::create(dir.path().join("pool"), &options).expect("create");
+    let attach = || shm::open(&pool, Options::default().reclaimed_at_once(1)).expect("a slot");
+    let (client, other) = (attach(), attach());
+    let sizes = (0..24).map(|step| (60.0 * 1.3_f64.powi(step)) as usize);
+    let of_all = sizes.flat_map(|size| std::iter::repeat_n(size, 200_000 / (size + 400)));
+    let mut present = Vec::new();
+    for size in of_all.chain(std::iter::repeat(400)) {
+        match client.blocking().insert(&key(present.len()), &vec![0; size]) {
+            Ok(_) => present.push(size),
+            Err(Error::Full(_)) => break,
+            Err(why) => panic!("{size} bytes: {why}"),
+        }
+    }
+    assert_eq!(present.last(), Some(&400), "all sizes are there");
+    for (round, store) in [(1, client.blocking()), (2, other.blocking()), (3, client.blocking())] {
+        for (number, &size) in present.iter().enumerate() {
+            let update = || store.update(&key(number), &vec![round; size]);
+            assert!(soon("an update", update), "round {round}, key {number} of {size} bytes");
+        }
+    }
+}
+
+/// Chunks in which nothing is in use are for any size, though the buffers in them wait for their next use.
+#[test]
+fn what_was_of_one_size_is_for_another() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let options = CreateOptions { capacity: 8 << 20, ..CreateOptions::default() };
+    let pool = Pool::create(dir.path().join("pool"), &options).expect("create");
+    let client = shm::open(&pool, Options::default()).expect("a slot");
+    let store = client.blocking();
+    let medium = |number| [value(number, 0), vec![0; 9000]].concat();
+    let insert = |&number: &usize| store.insert(&key(number), &medium(number)).is_err();
+    let stored = (0..).find(insert).expect("it is full in the end");
+    for number in 0..stored {
+        assert!(soon("an update", || store.update(&key(number), &medium(number))), "key {number}");
+    }
+    for number in 1..stored {
+        assert!(soon("an update", || store.update(&key(number), &[1; 100])), "key {number}");
+    }
+    let room = (0..).find(|&number| store.insert(&key(stored + number), &long(number, 0)).is_err());
+    // A long one takes a chunk, and there were four of the others in one.
+    assert!(room > Some(stored / 6), "{room:?} where {stored} were");
+}
+
+/// Clients that have deleted what they wrote leave their chunks to others, though they are still there.
+#[test]
+fn clients_that_do_nothing_keep_little() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let options = CreateOptions { capacity: 8 << 20, ..CreateOptions::default() };
+    let pool = Pool::create(dir.path().join("pool"), &options).expect("create");
+    let attach = || shm::open(&pool, Options::default()).expect("a slot");
+    let idle: Vec<Client> = (0..24).map(|_| attach()).collect();
+    for (number, client) in idle.iter().enumerate() {
+        let store = client.blocking();
+        for size in [10, 1000] {
+            match store.insert(&key(number), &vec![1; size]) {
+                Ok(_) => store.delete(&key(number)).map(drop).expect("a delete"),
+                Err(why) => assert!(matches!(why, Error::Full(_)), "{why}"),
+            }
+        }
+    }
+    let client = attach();
+    let insert =
+        |&number: &usize| client.blocking().insert(&key(number), &long(number, 0)).is_err();
+    let room = (0..).find(insert);
+    assert!(room > Some(64), "{room:?} of 120 chunks");
 }

@@ -20,8 +20,6 @@ use crate::error::Error;
 const FIRST_BATCH: u64 = 8;
 /// A chunk for heap-map records is claimed along when so few of them are left.
 pub(super) const FEW_RECORDS: u64 = 3;
-/// Buffers of each size that a client keeps for those where chunks are short.
-const FEW_BUFFERS: usize = 4;
 
 /// A chunk that objects of one kind are handed out from.
 pub(super) struct Arena {
@@ -102,22 +100,12 @@ impl Heap {
         if !self.current.get() || self.keeps(kind, need) {
             return None;
         }
-        self.recycler.take_fresh(kind).or_else(|| self.take(kind))
+        self.take_new(kind)
     }
 
-    /// Whether the last buffers are kept for something else.
     #[inline]
-    pub(super) fn keeps(&self, kind: Kind, need: Need) -> bool {
-        need == Need::More && (self.short.get() || kind.class == Class::Run) && self.is_scarce(kind)
-    }
-
-    #[cold]
-    fn is_scarce(&self, kind: Kind) -> bool {
-        if kind.class == Class::Run {
-            return self.lacks_reserve(kind);
-        }
-        let is_buffer = matches!(kind.class, Class::Plain(_) | Class::Lean(_) | Class::Wide(_));
-        is_buffer && self.unused(kind) + self.recycler.at_hand(kind) <= FEW_BUFFERS
+    pub(super) fn take_new(&self, kind: Kind) -> Option<Pointer> {
+        self.recycler.take_fresh(kind).or_else(|| self.take(kind))
     }
 
     /// How many objects of this kind the chunk at hand has that were not handed out.

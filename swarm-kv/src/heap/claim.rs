@@ -17,7 +17,7 @@ use swarm_core::words::Pointer;
 use super::arena::{Arena, FEW_RECORDS};
 use super::counter::{Raise, raise_counters, read_counters};
 use super::map::{Unit, is_sound, units};
-use super::{CLAIM_TRIES, DAMAGED, Heap, Kind, Need, RESERVED};
+use super::{CLAIM_TRIES, DAMAGED, Heap, Kind, Need};
 use crate::error::Error;
 
 /// Chunks claimed at once at most.
@@ -45,10 +45,8 @@ impl Heap {
     ) -> Result<(), Error> {
         self.growth.begins(|| self.count_own());
         let is_needed = |_: &[u32]| self.unread(kind).is_empty();
-        let claimed = self.change_map(group, is_needed, |map| self.choose(map, kind, need)).await;
-        if need == Need::More {
-            self.short.set(matches!(claimed, Err(Error::Full(_))));
-        }
+        let claimed =
+            self.change_map(group, need, is_needed, |map| self.choose(map, kind, need)).await;
         let free = self.count_free(&self.map.borrow());
         self.growth.goes_on(self.count_own(), (free, self.geometry.chunks()));
         claimed.map(drop)
@@ -59,6 +57,7 @@ impl Heap {
     pub(super) async fn change_map<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,
+        need: Need,
         is_needed: impl Fn(&[u32]) -> bool,
         edit: impl Fn(&mut [u32]) -> Result<(), Error>,
     ) -> Result<bool, Error> {
@@ -79,7 +78,7 @@ impl Heap {
                 self.keep(record);
                 return Err(error);
             }
-            self.see_to_records(&mut map);
+            self.see_to_records(&mut map, need);
             let payload: Vec<u64> = map
                 .chunks(2)
                 .map(|pair| u64::from(pair[0]) | (u64::from(*pair.get(1).unwrap_or(&0)) << 32))
@@ -91,7 +90,7 @@ impl Heap {
             // come for their first chunks at the same time.
             match cell::propose(group, &cell, &view, &proposal, &NoBirths).await? {
                 Proposed::Committed(_) => {
-                    *self.map.borrow_mut() = map;
+                    self.see(map);
                     return Ok(true);
                 }
                 Proposed::Lost { unused: true } => self.keep(record),
@@ -112,7 +111,7 @@ impl Heap {
             let left = self.count_free(map);
             let first = self.free(map, kind.chunks);
             // More than the first one is for later: nothing from the reserve.
-            let kept = self.kept_from(if got == 0 { need } else { Need::More });
+            let kept = self.kept_from(map, kind, if got == 0 { need } else { Need::More });
             let enough = left >= kind.chunks + kept;
             match first.filter(|_| enough) {
                 Some(first) => self.unit(kind, first).enter_into(map),
@@ -123,18 +122,14 @@ impl Heap {
         Ok(())
     }
 
-    /// Marks free chunks in `map` as this slot's, for what was missing here, unless it has such, where as
-    /// many as were just `left` will do: so this takes nothing of the reserve.
-    ///
-    /// Runs are left by values that others took the place of, with chunks of the reserve, and come back to it
-    /// only so: were they for what the store holds more, the next of those values would find none. Nor is a
-    /// run for that which takes more than a claim would.
-    pub(super) fn choose_of(&self, map: &mut [u32], (kind, need): (Kind, Need), left: &[Unit]) {
-        let is_for_it =
-            |unit: &&Unit| need != Need::More || ![unit.class, kind.class].contains(&Class::Run);
-        let left: usize = left.iter().filter(is_for_it).map(|unit| unit.chunks).sum();
-        let is_there =
-            kind.chunks <= left || self.count_free(map) >= kind.chunks + self.kept_from(need);
+    /// Marks free chunks in `map` as this slot's, for what was missing here, unless it has such. As many as
+    /// were just `left` by units that may be for that will do: this takes nothing of the reserve.
+    pub(super) fn choose_of(&self, map: &mut [u32], wanted: (Kind, Need), left: &[Unit]) {
+        let (kind, need) = wanted;
+        let may_pass = |unit: &&Unit| self.may_pass(unit, wanted);
+        let left: usize = left.iter().filter(may_pass).map(|unit| unit.chunks).sum();
+        let is_there = kind.chunks <= left
+            || self.count_free(map) >= kind.chunks + self.kept_from(map, kind, need);
         if is_there
             && self.unread_in(map, kind).is_empty()
             && let Some(first) = self.free(map, kind.chunks)
@@ -144,65 +139,40 @@ impl Heap {
     }
 
     /// Marks a free chunk in `map` as this slot's, for heap-map records, where those run out: whatever
-    /// changes the map takes one, so whatever changes it must see to the next ones.
-    fn see_to_records(&self, map: &mut [u32]) {
+    /// changes the map takes one, so whatever changes it must see to the next ones. Where the reserve is
+    /// for others, seeds [come back](super::seeds) one change after the other.
+    fn see_to_records(&self, map: &mut [u32], need: Need) {
         let records = self.records();
-        // As long as there is another one, the last half of the reserve is for keys that move.
-        let few = if self.count_free(map) > self.reserve() / 2 { FEW_RECORDS } else { 1 };
+        let spare = self.count_free(map) > self.kept_from(map, records, need);
         // In chunks that were taken over there may be no room.
         let is_due = match self.records_left() {
             0 => true,
-            left => left <= few && self.unread_in(map, records).is_empty(),
+            left => {
+                let few = left <= FEW_RECORDS && self.unread_in(map, records).is_empty();
+                few && need != Need::Move
+            }
         };
-        if is_due && let Some(first) = self.free(map, 1) {
+        if is_due
+            && spare
+            && let Some(first) = self.free(map, 1)
+        {
             self.unit(records, first).enter_into(map);
         }
     }
 
-    /// What a value needs that takes the place of the one in `buffer`. One that takes chunks of its own, and more
-    /// of them by the map as last seen, takes more of the pool: a few of those would leave nothing to others.
-    #[inline]
-    pub(crate) fn need_instead_of(&self, buffer: Pointer, kind: Kind) -> Need {
-        let chunk = self.geometry.chunk_of(buffer);
-        let as_long = |unit: Unit| {
-            (unit.first, unit.class) == (chunk, Class::Run) && unit.chunks >= kind.chunks
-        };
-        match kind.class {
-            Class::Run if !units(&self.map.borrow()).any(as_long) => Need::More,
-            _ => Need::Instead,
-        }
-    }
-
-    /// Chunks that stay free behind a claim for this.
-    fn kept_from(&self, need: Need) -> usize {
-        match need {
-            Need::More => self.reserve(),
-            Need::Instead => self.reserve() / 2,
-            Need::Move => 0,
-        }
-    }
-
-    /// Whether the reserve lacks some, by the map as last seen, even with the runs of this kind that are at
-    /// hand: they are as good as free chunks to values that take others' place.
-    pub(super) fn lacks_reserve(&self, run: Kind) -> bool {
-        let at_hand = self.unused(run) + self.recycler.at_hand(run);
-        let free = self.count_free(&self.map.borrow()) + at_hand * run.chunks;
-        free < run.chunks + self.reserve()
-    }
-
-    /// Chunks that only values may have that take others' place, the last half only keys that move.
-    fn reserve(&self) -> usize {
-        ((self.geometry.chunks() - self.geometry.first_chunk()) / RESERVED).max(1)
-    }
-
-    fn count_free(&self, map: &[u32]) -> usize {
+    pub(super) fn count_free(&self, map: &[u32]) -> usize {
         map[self.geometry.first_chunk()..].iter().filter(|entry| **entry == 0).count()
     }
 
-    /// The first of so many chunks side by side that belong to nobody.
+    /// The first of so many chunks side by side that belong to nobody, where the fewest lie side by side:
+    /// longer runs need the others.
     fn free(&self, map: &[u32], chunks: usize) -> Option<usize> {
-        (self.geometry.first_chunk()..map.len())
-            .find(|&at| map.get(at..at + chunks).is_some_and(|run| run.iter().all(|e| *e == 0)))
+        let mut at = self.geometry.first_chunk();
+        let gaps = map[at..].chunk_by(|a, b| (*a == 0) == (*b == 0)).map(|some| {
+            at += some.len();
+            (some.len(), at - some.len())
+        });
+        gaps.filter(|&(length, at)| length >= chunks && map[at] == 0).min().map(|(_, at)| at)
     }
 
     /// Chunks for `kind`, as this slot's.
@@ -298,7 +268,7 @@ impl Heap {
             return Err(DAMAGED);
         }
         self.keep_own(&map);
-        *self.map.borrow_mut() = map;
+        self.see(map);
         self.current.set(generation == self.generation.get());
         Ok(committed.view)
     }
@@ -327,7 +297,7 @@ mod tests {
     fn whatever_changes_the_map_sees_to_the_next_records() {
         let (group, heap) = alone();
         for change in 0..4 * SEED_RECORDS {
-            let changed = block_on(heap.change_map(&group, |_| true, |_| Ok(())));
+            let changed = block_on(heap.change_map(&group, Need::Instead, |_| true, |_| Ok(())));
             assert_eq!(changed, Ok(true), "change {change}");
         }
     }
@@ -348,7 +318,7 @@ mod tests {
                 }
                 Ok(())
             };
-            let changed = block_on(heap.change_map(&group, |_| true, take_over));
+            let changed = block_on(heap.change_map(&group, Need::Instead, |_| true, take_over));
             assert_eq!(changed, Ok(true), "change {change}");
         }
     }

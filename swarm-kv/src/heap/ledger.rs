@@ -4,6 +4,8 @@
 //! as that is known. It all rests on this: *an object is handed out only when its entry says that it
 //! is at hand*, whichever way it came to be.
 
+use std::mem::take;
+
 use swarm_core::buffers::Buffers;
 use swarm_core::fabric::NodeId;
 use swarm_core::geometry::{Class, Geometry};
@@ -145,13 +147,18 @@ pub(super) struct Ledgers {
     chunk_bits: u32,
     buffers: Buffers,
     chunks: Box<[Option<Ledger>]>,
+    /// How often a collection that goes over the index met the name of an object in each chunk of others'.
+    counts: Vec<u32>,
+    /// The same of the last one that is over it.
+    named: Vec<u32>,
 }
 
 impl Ledgers {
     pub(super) fn new(geometry: Geometry) -> Self {
         let chunks = (0..geometry.chunks()).map(|_| None).collect();
         let chunk_bits = geometry.chunk_granules().trailing_zeros();
-        Self { geometry, chunk_bits, buffers: geometry.buffers(), chunks }
+        let (counts, named) = Default::default();
+        Self { geometry, chunk_bits, buffers: geometry.buffers(), chunks, counts, named }
     }
 
     /// From now on the objects of this kind in `chunk` are this client's, of which the first `used`
@@ -187,8 +194,11 @@ impl Ledgers {
     /// Closes the ledgers of all other chunks.
     pub(super) fn keep(&mut self, is_own: impl Fn(usize) -> bool) {
         for (chunk, ledger) in self.chunks.iter_mut().enumerate() {
-            if !is_own(chunk) {
-                *ledger = None;
+            if !is_own(chunk) && ledger.take().is_some() {
+                // What is named there was not counted.
+                for counts in [&mut self.counts, &mut self.named] {
+                    counts.get_mut(chunk).into_iter().for_each(|count| *count = u32::MAX);
+                }
             }
         }
     }
@@ -243,15 +253,28 @@ impl Ledgers {
             }
             ledger.marks = vec![0; ledger.entries.len().div_ceil(64)].into_boxed_slice();
         }
+        self.counts = vec![0; self.chunks.len()];
     }
 
-    /// Something may still name this object.
+    /// Something may still name this object. Each is told of once.
     pub(super) fn mark(&mut self, object: Pointer) {
-        if let Some((ledger, index)) = self.locate(object)
-            && let Some(bits) = ledger.marks.get_mut(index / 64)
-        {
-            *bits |= 1 << (index % 64);
+        if let Some((ledger, index)) = self.locate(object) {
+            if let Some(bits) = ledger.marks.get_mut(index / 64) {
+                *bits |= 1 << (index % 64);
+            }
+        } else if let Some(count) = self.counts.get_mut(self.geometry.chunk_of(object)) {
+            *count = count.saturating_add(1);
         }
+    }
+
+    /// All that is named was told of.
+    pub(super) fn all_marked(&mut self) {
+        self.named = take(&mut self.counts);
+    }
+
+    /// How many objects of others' `chunk` the index names, if it was gone over since a collection began.
+    pub(super) fn named(&self, chunk: usize) -> Option<u64> {
+        self.named.get(chunk).map(|&named| u64::from(named))
     }
 
     /// What is not marked in `chunk`, of what was in use when the collection began and was not

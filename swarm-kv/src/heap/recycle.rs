@@ -99,6 +99,14 @@ impl Recycler {
         }
     }
 
+    /// Takes back an object that is as good as new still.
+    pub(super) fn take_back_unused(&self, object: Pointer) {
+        if let Some((entry, kind)) = self.ledgers.borrow_mut().look_up(object) {
+            *entry = Entry::IDLE;
+            self.shelf(kind, |shelf| shelf.fresh.push(object));
+        }
+    }
+
     /// Whether an object is in a chunk that is this client's.
     fn is_own(&self, object: Pointer) -> bool {
         self.ledgers.borrow_mut().find(object).is_some()
@@ -318,6 +326,16 @@ impl Recycler {
     /// Something may still name this object.
     pub(crate) fn mark(&self, object: Pointer) {
         self.ledgers.borrow_mut().mark(object);
+    }
+
+    /// The collection has met all that is named.
+    pub(crate) fn all_marked(&self) {
+        self.ledgers.borrow_mut().all_marked();
+    }
+
+    /// How many objects of another client's `chunk` are named, as far as a collection has seen.
+    pub(super) fn named(&self, chunk: usize) -> Option<u64> {
+        self.ledgers.borrow().named(chunk)
     }
 
     /// What a collection has found nothing to name in `chunk`.

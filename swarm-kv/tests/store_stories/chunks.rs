@@ -5,7 +5,6 @@ use std::rc::Rc;
 
 use swarm_core::fabric::NodeId;
 use swarm_core::geometry::MIN_CAPACITY;
-use swarm_core::layout::MAX_VALUE;
 use swarm_core::sim::explore::LoneClock;
 use swarm_kv::Error;
 
@@ -17,8 +16,8 @@ type Teller = Rc<Story>;
 
 /// A value that takes chunks of its own. Who took its words for a stamp would take it for a delete's.
 const LONG: (&str, usize) = ("key", 300 << 10);
-/// So many values that take a chunk each fill the pool.
-const SHORTER: usize = 1;
+/// So many values that take a chunk each fill the pool but for what is kept for updates.
+const SHORTER: usize = 45;
 /// Its register's majority is the first two nodes. A reader reaches one of them, and the third.
 const APART: [NodeId; 2] = [NODES[0], NODES[2]];
 /// A register for such a key takes a chunk that nobody has.
@@ -81,11 +80,9 @@ fn is_left(rounds: usize) -> bool {
     play.sim.drain();
     assert_eq!(play.puts(&client, vec![(key, length, 0xff)]), 1);
     // Nobody looks for memory yet: all of this fits, and after it nothing else does.
-    let names: Vec<String> = (0..3 + SHORTER).map(|n| format!("{n}")).collect();
-    let length_of = |n| if n < 3 { MAX_VALUE } else { 40 << 10 };
-    let fill = names.iter().enumerate().map(|(n, name)| (name.as_bytes(), length_of(n), 2));
-    let fits = play.puts(&client, fill.collect());
-    assert_eq!(fits, 3 + SHORTER);
+    let names: Vec<String> = (0..SHORTER).map(|n| format!("{n}")).collect();
+    let fits = play.puts(&client, names.iter().map(|n| (n.as_bytes(), 40 << 10, 2)).collect());
+    assert_eq!(fits, SHORTER);
     let (long, short) = (vec![0xff; length], vec![3; 8]);
     play.demand(&reader, key, vec![long, short.clone()]);
     (0..rounds).for_each(|_| play.sim.roundtrip(LAST, &APART));

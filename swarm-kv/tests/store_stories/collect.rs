@@ -310,7 +310,7 @@ fn what_a_split_names_is_no_garbage() {
 /// Bytes of a small pool's nodes.
 const SMALL: u64 = MIN_CAPACITY;
 /// Values that leave no room in it for one more of the largest, but for others.
-const LARGE: [(&str, usize); 3] = [("a", MAX_VALUE), ("b", MAX_VALUE), ("c", 600 << 10)];
+const LARGE: [(&str, usize); 3] = [("a", MAX_VALUE), ("b", MAX_VALUE), ("c", 100 << 10)];
 
 fn small_pool() -> Geometry {
     Geometry::new(3, SMALL, 16, 7).expect("a small geometry")

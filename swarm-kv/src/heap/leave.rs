@@ -1,0 +1,237 @@
+//! Chunks in which nothing is in use.
+//!
+//! They go back to the map, for whatever size of objects somebody needs next. They are set to zeros for that,
+//! at every node: words that mean something lie elsewhere there.
+
+use std::cell::RefCell;
+
+use swarm_core::clock::Clock;
+use swarm_core::epoch::Board;
+use swarm_core::fabric::{Address, Fabric, MAX_VERBS, Verb};
+use swarm_core::geometry::Class;
+use swarm_core::group::Group;
+use swarm_core::words::GRANULE_WORDS;
+
+use super::counter::homes;
+use super::map::Unit;
+use super::{Heap, Kind, Need};
+use crate::error::Error;
+
+/// Words that one WRITE sets to zeros.
+const PIECE: usize = 8192;
+
+impl Heap {
+    /// Leaves chunks in which nothing is in use to whoever needs some, this client before all others for
+    /// what is `wanted`. Yields whether there are any.
+    ///
+    /// First as if this slot had taken them over: who is interrupted in the middle leaves them so.
+    ///
+    /// # Errors
+    /// Not all nodes answer; no memory for the map's record. Nothing is lost by it.
+    pub(crate) async fn leave_empty<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        board: &impl Board,
+        wanted: (Kind, Need),
+    ) -> Result<bool, Error> {
+        if !group.suspects().is_empty() {
+            // It takes an answer of every node, and without one what is at hand there would be lost.
+            return Ok(false);
+        }
+        let _inside = self.gate.enter().await;
+        // Who may still hold what was retired since may still write there.
+        let epoch = board.epoch();
+        let left = RefCell::new(Vec::<Unit>::new());
+        let empty = |map: &[u32]| -> Vec<Unit> {
+            // Of what it was about to leave when somebody else changed the map it knows nothing any more.
+            let is_forgotten =
+                |unit: &Unit| left.borrow().iter().any(|left| left.first == unit.first);
+            let (forgotten, known): (Vec<Unit>, Vec<Unit>) = self.own(map).partition(is_forgotten);
+            // Of what is missing there is none.
+            let is_empty =
+                |unit: &Unit| !unit.is_for(wanted.0) && self.recycler.is_empty(unit.first, epoch);
+            let empty: Vec<Unit> = known.iter().copied().filter(is_empty).collect();
+            forgotten.into_iter().chain(self.spare(&known, &empty)).collect()
+        };
+        let set_apart = |map: &mut [u32]| {
+            let units = empty(map);
+            left.replace(units);
+            for unit in left.borrow().iter() {
+                self.keep_chunks(|chunk| chunk != unit.first);
+                Unit { taken: true, ..*unit }.enter_into(map);
+            }
+            Ok(())
+        };
+        if !self.change_map(group, Need::Instead, |map| !empty(map).is_empty(), set_apart).await? {
+            return Ok(false);
+        }
+        let left = left.into_inner();
+        for unit in &left {
+            self.clear(group, unit).await?;
+            self.pass_on(board, unit);
+        }
+        let is_left = |unit: &Unit| left.iter().any(|left| left.first == unit.first);
+        let apart = |map: &[u32]| -> Vec<Unit> { self.taken_units(map).filter(is_left).collect() };
+        let leave = |map: &mut [u32]| {
+            let apart = apart(map);
+            apart.iter().for_each(|unit| unit.take_out_of(map));
+            self.choose_of(map, wanted, &apart);
+            Ok(())
+        };
+        self.change_map(group, Need::Instead, |map| !apart(map).is_empty(), leave).await
+    }
+
+    /// Those of the `empty` ones of these units that are not kept: the last one for heap-map records, since it
+    /// takes some to leave the rest, and of a class that is in use the last one if it has the
+    /// [few](Self::few) buffers that are kept.
+    fn spare(&self, units: &[Unit], empty: &[Unit]) -> Vec<Unit> {
+        let count = |units: &[Unit], class| units.iter().filter(|unit| unit.class == class).count();
+        let is_spare = |&(at, unit): &(usize, &Unit)| {
+            let (class, gone) = (unit.class, count(&empty[..=at], unit.class));
+            let all = count(empty, class);
+            match class {
+                Class::Run => true,
+                _ if class == self.records().class => gone < all,
+                _ => gone < all || all == count(units, class) || self.leaves_few(class),
+            }
+        };
+        empty.iter().enumerate().filter(is_spare).map(|(_, unit)| *unit).collect()
+    }
+
+    /// Whether enough buffers of this class are at hand without those of one chunk.
+    fn leaves_few(&self, class: Class) -> bool {
+        let gone = self.geometry.objects(class) as usize;
+        homes(&self.geometry, class).map(|home| self.homed(class, home)).all(|kind| {
+            let few = self.few(kind);
+            few == 0 || self.unused(kind) + self.recycler.at_hand(kind) >= few + gone
+        })
+    }
+
+    /// Sets all of a unit to zeros, at every node: its counters when there is nothing else left. Otherwise what is
+    /// behind them would pass for never used, if it comes to no more.
+    async fn clear<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        unit: &Unit,
+    ) -> Result<(), Error> {
+        let words = self.geometry.chunk_granules() as usize * GRANULE_WORDS;
+        let (counters, end) = (unit.first * words, (unit.first + unit.chunks) * words);
+        let zeros = vec![0; words.min(PIECE)];
+        let pieces: Vec<usize> = (counters + GRANULE_WORDS..end).step_by(zeros.len()).collect();
+        let set = |at| Verb::Write {
+            at: Address(at as u64),
+            head: &zeros[..zeros.len().min(end - at)],
+            tail: &[],
+        };
+        for pieces in pieces.chunks(MAX_VERBS) {
+            let verbs: Vec<Verb<'_>> = pieces.iter().map(|&at| set(at)).collect();
+            group.everywhere(|node| group.fabric().post(node, &verbs), |_, _| {}).await?;
+        }
+        let at = Address(counters as u64);
+        let last = [Verb::Write { at, head: &zeros[..GRANULE_WORDS], tail: &[] }];
+        group.everywhere(|node| group.fabric().post(node, &last), |_, _| {}).await?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use swarm_core::fabric::NodeId;
+    use swarm_core::group::Session;
+    use swarm_core::loopback::Loopback;
+    use swarm_core::words::Incarnation;
+
+    use super::super::tests::{Says, Still, alone};
+    use super::*;
+    use crate::blocking::block_on;
+
+    /// Where the reserve is used up, one chunk that comes to be free is none yet for what the store would
+    /// hold more. Who gives it up gets it all the same, runs apart: a search would go on otherwise until it has filled
+    /// the reserve.
+    #[test]
+    fn who_leaves_a_chunk_is_served_first() {
+        // Of the longer ones a chunk has so few that they would be kept for updates.
+        for words in [100, 2500] {
+            let (group, heap) = alone();
+            let (kind, other, board) = (heap.plain(words), heap.plain(16), Says(|| 9));
+            let wanted = (kind, Need::More);
+            let allocate = |kind, need| block_on(heap.allocate(&group, kind, need));
+            let idle = allocate(other, Need::More).expect("memory");
+            while allocate(kind, Need::Move).is_ok() {}
+            heap.recycler.untouched(idle);
+            assert!(matches!(allocate(kind, Need::More), Err(Error::Full(_))), "{words} words");
+            assert_eq!(
+                block_on(heap.leave_empty(&group, &board, wanted)),
+                Ok(true),
+                "{words} words"
+            );
+            assert!(allocate(kind, Need::More).is_ok(), "{words} words");
+        }
+    }
+
+    /// Who is interrupted leaves a unit whose objects count as used still, as there are words of theirs in it.
+    #[test]
+    fn a_units_counters_are_the_last_that_is_set_to_zeros() {
+        let (_, heap) = alone();
+        let (words, first) = (heap.geometry.chunk_granules() * 8, heap.geometry.chunks() - 2);
+        // The node ends in the middle of the unit.
+        let nodes = Loopback::new(1, (first + 1) * words as usize + words as usize / 2);
+        let counters = Address(first as u64 * words);
+        nodes.set_word(NodeId(0), counters, 7);
+        let session = Session { client: 0, incarnation: Incarnation(1) };
+        let group = Group::new(nodes.clone(), Still, heap.geometry.format, session);
+        let unit = Unit { first, chunks: 2, owner: 0, class: Class::Run, taken: true };
+        assert!(block_on(heap.clear(&group, &unit)).is_err());
+        assert_eq!(nodes.word(NodeId(0), counters), 7);
+    }
+
+    /// Long values give back to the reserve what they took of it. Small objects would keep that.
+    #[test]
+    fn what_a_long_value_leaves_is_for_long_ones() {
+        let (group, heap) = alone();
+        let (small, long, board) = (heap.plain(16), heap.plain(8000), Says(|| 9));
+        let allocate = |kind| block_on(heap.allocate(&group, kind, Need::Instead));
+        while allocate(small).is_ok() {}
+        let value = allocate(long).expect("there is as much for long ones");
+        heap.recycler.untouched(value);
+        let left = block_on(heap.leave_empty(&group, &board, (small, Need::Instead)));
+        assert_eq!(left, Ok(true));
+        assert!(matches!(allocate(small), Err(Error::Full(_))));
+        assert!(allocate(long).is_ok());
+    }
+
+    /// Each change of the map takes a record, and each life of a client changes it. Chunks of records that
+    /// came back are for others as well, but for one.
+    #[test]
+    fn chunks_of_map_records_are_left_too() {
+        let (group, heap) = alone();
+        let (kind, board) = (heap.records(), Says(|| 9));
+        // There is not that much.
+        let wanted = (heap.plain(1 << 30), Need::More);
+        let in_a_chunk = heap.geometry.objects(kind.class);
+        for _ in 0..3 * in_a_chunk {
+            block_on(heap.allocate(&group, kind, Need::Instead)).expect("memory");
+        }
+        let chunks: Vec<usize> = heap.own(&heap.map.borrow()).map(|unit| unit.first).collect();
+        assert!(chunks.len() > 3, "{chunks:?}");
+        // All come back but the one that is in use.
+        let used = block_on(heap.quiet_record(&group)).expect("nobody changes it");
+        for (chunk, index) in
+            chunks.iter().flat_map(|chunk| (0..in_a_chunk).map(move |i| (chunk, i)))
+        {
+            let record = heap.geometry.object(*chunk, kind.class, kind.home, index);
+            if record != used {
+                heap.recycler.untouched(record);
+            }
+        }
+        assert_eq!(block_on(heap.leave_empty(&group, &board, wanted)), Ok(true));
+        let left = heap.count_own();
+        assert!(left < chunks.len(), "{left} of {}", chunks.len());
+        assert_eq!(
+            block_on(heap.leave_empty(&group, &board, wanted)),
+            Ok(false),
+            "the last one is kept"
+        );
+        assert_eq!(heap.count_own(), left);
+    }
+}

@@ -1,0 +1,124 @@
+//! What a full pool keeps back, and for what.
+//!
+//! A pool that is full for inserts still serves updates in place and keys that have to move. Each takes memory
+//! before it gives some back, at every client that writes. So inserts leave some chunks, the *reserve*. Small
+//! objects that take others' place may have half of it; values with chunks of their own a quarter more, or as much
+//! more as the longest takes; and keys that move all of it. Nobody uses up what is left for those behind him.
+//!
+//! Small objects share chunks, and one that was taken from the reserve seldom comes back to it. But what is
+//! given back is of use to the next object of its size, whichever client has it (see [`share`](super::share)).
+//! It all rests on this: *of every size that is in use a few buffers are kept from inserts*, by each client that
+//! makes some. Values with chunks of their own give those back as a whole: they count as free, and inserts have
+//! them only where the reserve is whole without them.
+
+use swarm_core::geometry::{Class, Size};
+use swarm_core::words::Pointer;
+
+use super::map::{Unit, units};
+use super::{Heap, Kind, Need};
+
+/// Of so many chunks one is kept back.
+const PART: usize = 32;
+/// So many are kept back at least where that is no more than one in [`SMALL_PART`]: each client that writes
+/// takes a few, however small the pool is.
+const LEAST: usize = 16;
+const SMALL_PART: usize = 16;
+/// Buffers of each kind that a client keeps at most for values that take others' place.
+const FEW_BUFFERS: usize = 4;
+
+impl Heap {
+    /// Chunks that stay free in `map` behind a claim of such an object for this.
+    pub(super) fn kept_from(&self, map: &[u32], kind: Kind, need: Need) -> usize {
+        let all = self.geometry.chunks() - self.geometry.first_chunk();
+        let reserve = (all / PART).max(LEAST.min(all / SMALL_PART)).max(1);
+        let runs = units(map).filter(|unit| unit.class == Class::Run).map(|run| run.chunks);
+        let longest = runs.fold(kind.chunks, usize::max);
+        let (small, moves) = (reserve / 2, (reserve / 2).div_ceil(2));
+        let long = reserve.saturating_sub(small + moves).max(longest);
+        match need {
+            Need::More => small + long + moves,
+            Need::Instead if kind.class == Class::Run => moves,
+            Need::Instead => long + moves,
+            Need::Move => 0,
+        }
+    }
+
+    /// Whether units of this class, which come to be free, may be for such an object: not at the cost of
+    /// what they come back to.
+    pub(super) fn may_pass(&self, unit: &Unit, (kind, need): (Kind, Need)) -> bool {
+        let [from_run, to_run] = [unit.class, kind.class].map(|class| class == Class::Run);
+        match need {
+            Need::More => !from_run && !to_run,
+            Need::Instead => !from_run || to_run,
+            Need::Move => true,
+        }
+    }
+
+    /// The map as last seen. Says whether all that is free is kept back.
+    pub(super) fn see(&self, map: Vec<u32>) {
+        let any = self.records();
+        self.tight.set(self.count_free(&map) <= self.kept_from(&map, any, Need::More));
+        *self.map.borrow_mut() = map;
+    }
+
+    /// What a value needs that takes the place of the one in `buffer`. Where all that is free is kept back, a longer one
+    /// takes more of the pool: a few of those would leave nothing to others.
+    #[inline]
+    pub(crate) fn need_instead_of(&self, buffer: Pointer, kind: Kind) -> Need {
+        // Of those with chunks of their own one is much already.
+        let is_asked = self.tight.get() || kind.class == Class::Run;
+        if is_asked && !buffer.is_null() && self.grows(buffer, kind) {
+            Need::More
+        } else {
+            Need::Instead
+        }
+    }
+
+    /// Whether such an object is larger than the one at `buffer`, by the map as last seen.
+    #[cold]
+    fn grows(&self, buffer: Pointer, kind: Kind) -> bool {
+        let chunk = self.geometry.chunk_of(buffer);
+        let before = units(&self.map.borrow()).find(|unit| unit.first == chunk);
+        let of = |class, chunks| match class {
+            // Of the same value, where all nodes have it.
+            Class::Lean(size) => Size::for_granules(size.granules().next_multiple_of(2)).granules(),
+            Class::Plain(size) | Class::Wide(size) => size.granules(),
+            _ => chunks as u64 * self.geometry.chunk_granules(),
+        };
+        before.is_none_or(|unit| of(kind.class, kind.chunks) > of(unit.class, unit.chunks))
+    }
+
+    /// Whether what is at hand is kept for something else.
+    #[inline]
+    pub(super) fn keeps(&self, kind: Kind, need: Need) -> bool {
+        need == Need::More && self.is_scarce(kind)
+    }
+
+    fn is_scarce(&self, kind: Kind) -> bool {
+        let few = self.few(kind);
+        match kind.class {
+            Class::Run => self.lacks_reserve(kind),
+            _ => few > 0 && self.unused(kind) + self.recycler.at_hand(kind) <= few,
+        }
+    }
+
+    /// So many buffers of a kind are kept for values that take others' place; not all that a chunk has.
+    pub(super) fn few(&self, kind: Kind) -> usize {
+        let in_a_chunk = self.geometry.objects(kind.class) as usize;
+        match kind.class {
+            Class::Plain(_) | Class::Lean(_) | Class::Wide(_) => {
+                FEW_BUFFERS.min(in_a_chunk.div_ceil(4)).min(in_a_chunk.saturating_sub(1))
+            }
+            Class::Homed { .. } | Class::Run | Class::RunTail => 0,
+        }
+    }
+
+    /// Whether the reserve lacks some, by the map as last seen, even with the runs of this kind that are at
+    /// hand.
+    fn lacks_reserve(&self, run: Kind) -> bool {
+        let map = self.map.borrow();
+        let at_hand = self.unused(run) + self.recycler.at_hand(run);
+        let free = self.count_free(&map) + at_hand * run.chunks;
+        free < run.chunks + self.kept_from(&map, run, Need::More)
+    }
+}

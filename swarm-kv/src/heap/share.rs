@@ -1,0 +1,116 @@
+//! Which chunks a client takes of others, who are there and use them.
+//!
+//! What others can spare shows once a [collection](crate::collect) has gone over the index: the objects in
+//! their chunks that nothing names. Who has them may be about to use them, and looks for others then. So a
+//! share is half of what there is, and the last chunk in which nothing is named stays if its class is in use, or if
+//! it has the map's records: who has it would take another one at once.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use swarm_core::clock::Clock;
+use swarm_core::fabric::Fabric;
+use swarm_core::geometry::Class;
+use swarm_core::group::Group;
+
+use super::counter::homes;
+use super::map::Unit;
+use super::{Heap, Kind};
+use crate::error::Error;
+
+impl Heap {
+    /// Takes half of the room for such objects that the client has that has the most. Yields whether there is
+    /// any.
+    ///
+    /// # Errors
+    /// Too few nodes that answer; no memory for the map's record.
+    pub(crate) async fn take_room<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        kind: Kind,
+    ) -> Result<bool, Error> {
+        self.take_over(group, |units| {
+            let units = self.others(units).filter(|unit| unit.is_for(kind));
+            half(units.map(|unit| (self.room(unit), *unit)).filter(|(room, _)| *room > 0))
+        })
+        .await
+    }
+
+    /// Takes half of the units for other objects than such in which nothing is named, of the client that has
+    /// the most of those. Yields whether there are any.
+    ///
+    /// # Errors
+    /// Too few nodes that answer; no memory for the map's record.
+    pub(crate) async fn take_unnamed<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        kind: Kind,
+    ) -> Result<bool, Error> {
+        self.take_over(group, |units| {
+            let class = |unit: &Unit| (unit.owner, unit.class.encode());
+            let (unnamed, named): (Vec<&Unit>, Vec<&Unit>) =
+                self.others(units).partition(|unit| self.named(unit) == 0);
+            // Of these classes the first one stays.
+            let small = named.into_iter().filter(|unit| unit.class != Class::Run);
+            let mut in_use: BTreeSet<_> = small.map(class).collect();
+            let records = self.records().class.encode();
+            in_use.extend(unnamed.iter().map(|unit| (unit.owner, records)));
+            let unnamed = unnamed.into_iter().filter(|unit| !in_use.remove(&class(unit)));
+            half(unnamed.filter(|unit| !unit.is_for(kind)).map(|unit| (1, *unit)))
+        })
+        .await
+    }
+
+    /// Others' units, but for those that are on their way to somebody.
+    fn others<'u>(&self, units: &'u [Unit]) -> impl Iterator<Item = &'u Unit> + use<'u> {
+        let slot = self.slot;
+        units.iter().filter(move |unit| unit.owner != slot && !unit.taken)
+    }
+
+    /// So many objects of a unit nothing names.
+    fn room(&self, unit: &Unit) -> u64 {
+        let homes = homes(&self.geometry, unit.class).len() as u64;
+        (self.geometry.objects(unit.class) * homes).saturating_sub(self.named(unit))
+    }
+
+    /// So many were named when a collection last got to the end: none before.
+    fn named(&self, unit: &Unit) -> u64 {
+        self.recycler.named(unit.first).unwrap_or(0)
+    }
+}
+
+/// Units with half of the room that the client has that has the most of it, and the roomiest of those.
+fn half(units: impl Iterator<Item = (u64, Unit)>) -> Vec<Unit> {
+    let mut holders = BTreeMap::<usize, Vec<(u64, Unit)>>::new();
+    for (room, unit) in units {
+        holders.entry(unit.owner).or_default().push((room, unit));
+    }
+    let all = |units: &[(u64, Unit)]| units.iter().map(|(room, _)| room).sum::<u64>();
+    let mut most = holders.into_values().max_by_key(|units| all(units)).unwrap_or_default();
+    most.sort_by_key(|&(room, _)| Reverse(room));
+    let (wanted, mut got) = (all(&most).div_ceil(2), 0);
+    let is_needed = |&(room, _): &(u64, Unit)| {
+        let needed = got < wanted;
+        got += room;
+        needed
+    };
+    most.into_iter().take_while(is_needed).map(|(_, unit)| unit).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_of_the_room_of_who_has_the_most() {
+        let unit = |first, owner| Unit { first, chunks: 1, owner, class: Class::Run, taken: false };
+        let firsts = |all: &[(u64, usize, usize)]| -> Vec<usize> {
+            let units = all.iter().map(|&(room, first, owner)| (room, unit(first, owner)));
+            half(units).into_iter().map(|unit| unit.first).collect()
+        };
+        assert!(firsts(&[]).is_empty());
+        assert_eq!(firsts(&[(1, 7, 3)]), [7], "the last one as well");
+        assert_eq!(firsts(&[(3, 1, 0), (1, 2, 1), (1, 3, 1), (9, 4, 1), (8, 5, 1)]), [4, 5]);
+        assert_eq!(firsts(&[(1, 1, 0), (1, 2, 0), (1, 3, 0)]), [1, 2]);
+    }
+}
