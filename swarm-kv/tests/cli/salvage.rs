@@ -11,10 +11,10 @@ use crate::common::{TestPool, json, temporary_pools, wait_until};
 
 const EARLIER: &[u8] = b"of an earlier run";
 
-/// Torture on a pool, for long.
+/// Torture on a pool, for long, of so many keys that some are there at any time.
 fn start(pool: &TestPool, history: Option<&Path>) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_swarm"));
-    command.args(["torture", pool.path(), "--clients", "2", "--seconds", "60"]);
+    command.args(["torture", pool.path(), "--clients", "2", "--keys", "16", "--seconds", "60"]);
     if let Some(history) = history {
         command.arg("--history").arg(history);
     }
