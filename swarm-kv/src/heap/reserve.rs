@@ -122,3 +122,27 @@ impl Heap {
         free < run.chunks + self.kept_from(&map, run, Need::More)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::alone;
+    use super::*;
+    use crate::blocking::block_on;
+
+    /// Whatever is there is used up by those in front, and still there is something for who comes behind.
+    #[test]
+    fn nobody_uses_up_what_is_for_those_behind() {
+        let (group, heap) = alone();
+        let (small, long) = (heap.plain(16), heap.plain(8000));
+        let allocate = |kind, need| block_on(heap.allocate(&group, kind, need)).is_ok();
+        for (kind, need) in [
+            (small, Need::More),
+            (small, Need::Instead),
+            (long, Need::Instead),
+            (heap.plain(100), Need::Move),
+        ] {
+            assert!(allocate(kind, need), "{kind:?}, {need:?}");
+            while allocate(kind, need) {}
+        }
+    }
+}
