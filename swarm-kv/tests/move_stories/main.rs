@@ -398,6 +398,42 @@ fn a_value_that_outgrew_its_place_is_read_in_one_roundtrip_again() {
     assert_eq!(play.stories[READER].client.last().roundtrips, 1);
 }
 
+/// A value grows, and its writer is stuck after so many roundtrips: maybe before it makes room for it
+/// in place. Another client moves the key, with no more room than the register had, and inserts keys
+/// whose registers lie behind the one that it moves the key to. Whether the write and the move were
+/// over before.
+fn lies_before_others(stuck: usize, pause: usize) -> [bool; 2] {
+    let mut play = Play::new();
+    // Of words that would pass for a delete's stamp.
+    play.begin((STUCK, 0, Call::Update(u64::MAX)));
+    rounds(&mut play, STUCK, stuck, &NODES);
+    play.begin(MOVE);
+    rounds(&mut play, MOVES, pause, &NODES);
+    let over = [STUCK, MOVES].map(|id| play.sim.tasks(id) == 0);
+    // Of one length, so that some are of the moved one's class, and have its home.
+    let others = [3, 6, 9, 12];
+    others.into_iter().for_each(|key| play.begin((MOVES, key, Call::Insert(809))));
+    ends(&mut play, MOVES, &NODES);
+    for key in others.into_iter().chain([0]) {
+        play.all(&[(READER, key, Call::Get)], &NODES);
+    }
+    ends(&mut play, STUCK, &NODES);
+    play.is_linearizable((stuck, pause));
+    over
+}
+
+#[test]
+fn a_value_that_does_not_fit_in_place_lies_elsewhere() {
+    until_over(|stuck| {
+        let [mut written, mut moved] = [false; 2];
+        until_over(|pause| {
+            [written, moved] = lies_before_others(stuck, pause);
+            moved
+        });
+        written
+    });
+}
+
 /// Timestamps come to their end, and the key lives on: each time in a register that others find.
 #[test]
 fn a_key_outlives_its_timestamps() {
