@@ -17,7 +17,7 @@ use core::cell::Cell;
 
 use crate::buffers::Site;
 use crate::fabric::Fabric;
-use crate::words::{Pointer, Stamp};
+use crate::words::{Incarnation, Pointer, Stamp};
 
 /// Epochs that must begin after something was retired before it is used again.
 pub const GRACE: u64 = 2;
@@ -122,6 +122,12 @@ pub trait Board {
     /// Calls `each` with what others have told the client in this slot since the last call.
     fn told(&self, _each: &mut dyn FnMut(Replaced)) {}
 
+    /// An incarnation that nobody had, larger than all that were given out before: for a client that goes on
+    /// to write when its numbers are used up. `None` if there is none now: it may be asked again.
+    fn incarnation(&self) -> Option<Incarnation> {
+        None
+    }
+
     /// Moves on to the next epoch if every operation that is under way began in this one, and says
     /// which one it is now. Clients that are known to be dead do not count.
     fn advance(&self) -> u64;
@@ -167,6 +173,9 @@ impl<B: Board + ?Sized> Board for std::boxed::Box<B> {
     }
     fn told(&self, each: &mut dyn FnMut(Replaced)) {
         (**self).told(each);
+    }
+    fn incarnation(&self) -> Option<Incarnation> {
+        (**self).incarnation()
     }
     fn advance(&self) -> u64 {
         (**self).advance()

@@ -56,6 +56,9 @@ pub struct Group<F, C> {
     /// Which nodes hold which buffers.
     buffers: Buffers,
     patience: Cell<Patience>,
+    /// Under which incarnation it takes numbers, and under which next.
+    incarnation: Cell<Incarnation>,
+    set_aside: Cell<Option<Incarnation>>,
     counter: Cell<u64>,
     pub(crate) suspects: Cell<NodeSet>,
     avoided: Cell<u32>,
@@ -92,6 +95,8 @@ impl<F: Fabric, C: Clock> Group<F, C> {
             slot: session.client % SLOTS,
             buffers,
             patience: Cell::new(Patience::default()),
+            incarnation: Cell::new(session.incarnation),
+            set_aside: Cell::new(None),
             counter: Cell::new(0),
             suspects: Cell::new(NodeSet::EMPTY),
             avoided: Cell::new(0),
@@ -203,15 +208,38 @@ impl<F: Fabric, C: Clock> Group<F, C> {
         self.suspects.set(suspects);
     }
 
-    /// A fresh write number; `None` when this incarnation has used up its numbers.
+    /// A fresh write number; `None` when they are used up, and none are [set aside](Self::set_aside).
     #[inline]
     pub fn number(&self) -> Option<WriteNumber> {
         let counter = self.counter.get() + 1;
         if counter > WriteNumber::LAST_COUNTER {
-            return None;
+            return self.number_of_those_set_aside();
         }
         self.counter.set(counter);
-        Some(WriteNumber::new(self.session.incarnation, counter))
+        Some(WriteNumber::new(self.incarnation.get(), counter))
+    }
+
+    /// Goes on under the incarnation that was set aside. Whoever has a write under way keeps its number; as
+    /// no later one is of the same writer, nothing proves it complete.
+    #[cold]
+    fn number_of_those_set_aside(&self) -> Option<WriteNumber> {
+        let incarnation = self.set_aside.take()?;
+        self.incarnation.set(incarnation);
+        self.counter.set(1);
+        Some(WriteNumber::new(incarnation, 1))
+    }
+
+    /// Whether most numbers are used up, and none are set aside.
+    #[inline]
+    pub fn lacks_numbers(&self) -> bool {
+        self.counter.get() > WriteNumber::LAST_COUNTER / 2 && self.set_aside.get().is_none()
+    }
+
+    /// Has this client go on under `incarnation` when its numbers are used up: one that nobody had, and
+    /// larger than all that were given out when this client's present one was, as numbers have to grow.
+    pub fn set_aside(&self, incarnation: Incarnation) {
+        debug_assert!(incarnation > self.incarnation.get(), "numbers grow");
+        self.set_aside.set(Some(incarnation));
     }
 
     /// A write begins. Unless it is told to be complete, this client goes on as another writer:

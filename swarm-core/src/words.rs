@@ -252,7 +252,7 @@ impl WordFormat {
     }
 }
 
-/// One life of a client: given out once, growing.
+/// One life of a client, or as many write numbers more for it: given out once, growing.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
 pub struct Incarnation(pub u64);
 
@@ -265,18 +265,20 @@ pub struct Writer(u64);
 
 /// A write's number: unique in the pool, growing for ever within a buffer. 62 bits.
 ///
-/// `[ incarnation: 28 bits | abandoned writes: 17 bits | counter: 17 bits ]`; a counter that
-/// overflows makes another writer, which is harmless.
+/// `[ incarnation: 36 bits | abandoned writes: 13 bits | counter: 13 bits ]`; a counter that
+/// overflows makes another writer, which is harmless. A client whose numbers are used up goes on
+/// under another incarnation ([`Group::set_aside`](crate::group::Group::set_aside)): there are so
+/// many that a pool which is opened a thousand times a second has enough for two years.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
 pub struct WriteNumber(pub u64);
 
 impl WriteNumber {
-    const COUNTER_BITS: u32 = 34;
-    const WRITER_BITS: u32 = 17;
+    const COUNTER_BITS: u32 = 26;
+    const WRITER_BITS: u32 = 13;
     /// The largest counter.
     pub const LAST_COUNTER: u64 = (1 << Self::COUNTER_BITS) - 1;
     /// The largest incarnation.
-    pub const LAST_INCARNATION: Incarnation = Incarnation((1 << 28) - 1);
+    pub const LAST_INCARNATION: Incarnation = Incarnation((1 << 36) - 1);
 
     /// Puts a write number together.
     pub fn new(incarnation: Incarnation, counter: u64) -> Self {

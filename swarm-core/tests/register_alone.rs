@@ -241,3 +241,37 @@ fn the_baselines_take_what_the_paper_says() {
     assert_eq!(write::<Raw>(&group, &mut register, 101, b"raw"), (Written::Done, 1));
     assert_eq!(read::<Raw>(&group, &mut register), (Some(b"raw".to_vec()), 1));
 }
+
+/// Numbers grow, and none is given out twice, also where they are used up and others are set aside.
+#[test]
+fn numbers_go_on_under_another_incarnation() {
+    let group = client(&Loopback::new(3, 64), 0, 0);
+    let first = group.number().expect("numbers last");
+    // Each abandoned write uses up the numbers of one writer.
+    while !group.lacks_numbers() {
+        drop(group.begin_write());
+    }
+    let last = group.number().expect("half of them are left");
+    group.set_aside(Incarnation(9));
+    assert!(!group.lacks_numbers(), "there are others");
+    let under_way = group.begin_write();
+    let mut before = last;
+    while before.incarnation() != Incarnation(9) {
+        drop(group.begin_write());
+        let number = group.number().expect("others follow");
+        assert!(before < number && before.writer() < number.writer(), "{before:?}, {number:?}");
+        before = number;
+    }
+    // One that began under the former incarnation is abandoned under this one.
+    drop(under_way);
+    let number = group.number().expect("numbers last");
+    assert!(before.writer() < number.writer(), "{before:?}, {number:?}");
+    assert_eq!(
+        (first.incarnation(), group.session().incarnation),
+        (Incarnation(1), Incarnation(1))
+    );
+    while group.number().is_some() {
+        drop(group.begin_write());
+    }
+    assert!(group.lacks_numbers());
+}

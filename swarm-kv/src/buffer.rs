@@ -77,8 +77,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             Some(buffer) => buffer,
             None => self.more_memory(kinds(), need).await?,
         };
-        let number = self.group.number().ok_or(Error::Spent)?;
-        Ok(Write { number, buffer, value })
+        match self.group.number() {
+            Some(number) => Ok(Write { number, buffer, value }),
+            None => {
+                self.heap.take_back(buffer);
+                Err(Error::Spent)
+            }
+        }
     }
 
     /// Other kinds of buffer that will do for a value of this length, though none that a silent node has to

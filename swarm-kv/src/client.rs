@@ -354,13 +354,25 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         Here { visit, client: self }
     }
 
-    /// A write is over: looks for garbage a little, if that is due.
+    /// A write is over: looks for garbage a little, and for write numbers, if that is due.
     #[inline]
     async fn tidy(&self) {
+        if self.group.lacks_numbers() {
+            self.look_for_numbers();
+        }
         if self.heap.has_grown() {
             Box::pin(self.collect_aside()).await;
         } else if self.heap.misses_records(self.reclaimed_at_once) {
             Box::pin(self.records_aside()).await;
+        }
+    }
+
+    /// Sets numbers aside for when those that there are will be used up.
+    #[cold]
+    fn look_for_numbers(&self) {
+        let board = self.presence.as_ref().map(Presence::board);
+        if let Some(incarnation) = board.and_then(Board::incarnation) {
+            self.group.set_aside(incarnation);
         }
     }
 

@@ -32,8 +32,12 @@ pub enum Error {
         .0.object, .0.capacity
     )]
     Unsettled(Shortage),
-    /// A client's write numbers are used up: open another client.
-    #[error("this client has written as often as one client can; open another")]
+    /// A client's write numbers are used up, and for a long time nobody has given it others: no daemon
+    /// answers, or it is on no board.
+    #[error(
+        "this client's write numbers are used up, and whoever gives out more does not answer; bring the \
+         pool's daemons or etcd back, or open another client"
+    )]
     Spent,
     /// Other clients' changes got in the way too often.
     #[error("other clients changed the same key or bucket again and again; try again")]

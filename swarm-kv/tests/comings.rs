@@ -128,6 +128,27 @@ fn more_clients_come_and_go_than_there_are_slots() {
     check_deserted(&pool, 4 * COMINGS);
 }
 
+/// A client's writes that meet a delete count as abandoned, and use up its numbers soon. It goes on under
+/// another incarnation, whose numbers are larger, as often as it takes.
+#[test]
+fn a_client_whose_numbers_are_used_up_is_given_others() {
+    /// Abandoned writes for which one incarnation has numbers.
+    const ABANDONED: u64 = 1 << 13;
+    const TIMES: u64 = 2;
+    let (_dir, pool) = pool(4 << 20);
+    let (writer, other) = (open(&pool), open(&pool));
+    let first = pool.attach().expect("a slot").session().incarnation.0;
+    for round in 0..TIMES * ABANDONED {
+        writer.blocking().put(b"key", &round.to_le_bytes()).expect("a put");
+        other.blocking().delete(b"key").expect("a delete");
+        assert!(other.blocking().get(b"key").expect("a get").is_none(), "{round}");
+    }
+    writer.blocking().put(b"key", b"last").expect("a put");
+    assert_eq!(other.blocking().get(b"key").expect("a get").as_deref(), Some(&b"last"[..]));
+    let last = pool.attach().expect("a slot").session().incarnation.0;
+    assert!(last > first + TIMES, "it wrote under {} incarnations", last - first);
+}
+
 /// Lets children come, and kills each at a random moment. Yields how many were killed.
 fn let_children_be_killed(pool: &Pool, children: usize, seed: u64) -> usize {
     let mut dice = fastrand::Rng::with_seed(seed);

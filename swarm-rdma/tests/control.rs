@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use control_common::{Daemon, daemons, list, wishes};
+use control_common::{Daemon, daemons, gives_more_incarnations, list, wishes};
 use swarm_core::geometry::MAX_CLIENTS;
 use swarm_rdma::control::{Error, Holder, Plane, PoolAddress, PoolWishes};
 
@@ -114,6 +114,16 @@ fn slots_and_incarnations_belong_to_one_client() {
     assert_eq!(given.lock().expect("nobody panicked").len(), 60);
     let seat = plane.attach(&record).expect("all slots are free");
     assert_eq!(seat.session().client, 0, "the lowest");
+}
+
+/// With a node gone as well.
+#[test]
+fn clients_that_live_long_are_given_more_incarnations() {
+    let mut daemons = daemons(3);
+    let (plane, _directory) = plane(&daemons);
+    let record = plane.create(&wishes()).expect("three nodes are free");
+    drop(daemons.remove(1));
+    gives_more_incarnations(&plane, &record);
 }
 
 #[test]

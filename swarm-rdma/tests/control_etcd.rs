@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, sleep, spawn as spawn_thread};
 use std::time::{Duration, Instant};
 
-use control_common::{CAPACITY, Daemon, daemons, free_address, wishes};
+use control_common::{CAPACITY, Daemon, daemons, free_address, gives_more_incarnations, wishes};
 use swarm_core::epoch::Board;
 use swarm_rdma::control::admin::{Request, ask};
 use swarm_rdma::control::{Error, Etcd, Holder, Id, NodeEntry, Plane, PoolAddress, Said};
@@ -125,6 +125,15 @@ fn a_pool_is_made_found_and_removed() {
     drop((second, third));
     plane.destroy(false).expect("nobody uses it");
     assert!(daemons.iter().all(|daemon| daemon.released()));
+}
+
+#[test]
+fn clients_that_live_long_are_given_more_incarnations() {
+    let Some(server) = Server::start() else { return };
+    let plane = server.plane();
+    let (_daemons, _registrations) = cluster(&server);
+    let record = plane.create(&wishes()).expect("three nodes are free");
+    gives_more_incarnations(&plane, &record);
 }
 
 #[test]

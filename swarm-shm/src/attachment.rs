@@ -95,7 +95,7 @@ impl Drop for Attachment {
 }
 
 /// An incarnation that nobody had. Relaxed: the word alone decides.
-fn next_incarnation(control: &Control) -> Result<Incarnation, Error> {
+pub(crate) fn next_incarnation(control: &Control) -> Result<Incarnation, Error> {
     let next = |last: u64| (last < WriteNumber::LAST_INCARNATION.0).then(|| last + 1);
     control
         .incarnation()

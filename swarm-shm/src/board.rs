@@ -4,8 +4,9 @@
 use std::cell::Cell;
 
 use swarm_core::epoch::{Board, Replaced};
+use swarm_core::words::Incarnation;
 
-use crate::attachment::Attachment;
+use crate::attachment::{Attachment, next_incarnation};
 use crate::control::{self, Control};
 use crate::epochs;
 use crate::lock;
@@ -94,6 +95,10 @@ impl Board for PoolBoard {
 
     fn told(&self, each: &mut dyn FnMut(Replaced)) {
         self.heard.set(mailbox::told(self.mailbox(self.slot), self.heard.get(), each));
+    }
+
+    fn incarnation(&self) -> Option<Incarnation> {
+        next_incarnation(self.pool.control()).ok()
     }
 
     fn advance(&self) -> u64 {

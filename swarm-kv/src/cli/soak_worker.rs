@@ -103,8 +103,6 @@ impl Task for Soak<'_> {
             match result {
                 Ok(_) => errors = 0,
                 Err(Error::Full { .. } | Error::Unsettled { .. }) => {}
-                // Another client takes this one's place.
-                Err(Error::Spent) => break,
                 Err(_) if errors < MAX_ERRORS => errors += 1,
                 Err(error) => return Err(error.into()),
             }

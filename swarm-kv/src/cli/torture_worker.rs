@@ -76,7 +76,7 @@ impl Task for Torture<'_> {
             match result {
                 Ok(_) => errors = 0,
                 // Another client takes this one's place, or none if the pool is full.
-                Err(Error::Full { .. } | Error::Spent) => break,
+                Err(Error::Full { .. }) => break,
                 Err(_) if errors < MAX_ERRORS => errors += 1,
                 Err(error) => return Err(error.into()),
             }

@@ -8,6 +8,7 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::ops::Range;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -18,7 +19,7 @@ use super::ledger::{Holder, Refusal};
 use super::record::{Id, NodeEntry, PoolRecord};
 
 /// The protocol's version; a daemon of another one is refused.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// The longest line that a daemon is asked, bytes.
 pub const MAX_REQUEST: u64 = 64 << 10;
 /// The longest that it answers. How it is names all clients of the pool, at most
@@ -53,6 +54,13 @@ pub enum Request {
         pool: Id,
         /// The client.
         client: Holder,
+    },
+    /// To give out incarnations that nobody had, for a client that lives on under them.
+    Draw {
+        /// The pool.
+        pool: Id,
+        /// The incarnations.
+        drawn: Range<u64>,
     },
     /// To take note of a client that got its slot in etcd.
     Admit {

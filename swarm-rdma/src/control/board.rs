@@ -12,12 +12,14 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use swarm_core::epoch::Board;
+use swarm_core::words::Incarnation;
 
 use super::admin::{Line, Reply, Request};
 use super::daemons::Daemons;
 use super::epochs::{Heard, Said, Standing, Verdict, judge};
 use super::error::Error;
 use super::ledger::Holder;
+use super::numbers::{Drawer, Numbers};
 use super::record::PoolRecord;
 
 /// How long to wait at least, between one answer of a daemon and the next question, while memory is wanted
@@ -62,6 +64,8 @@ struct Shared {
     moving: AtomicU32,
     stopping: AtomicBool,
     told: Mutex<Told>,
+    /// Incarnations that it may go on under.
+    numbers: Numbers,
 }
 
 /// What the daemons said.
@@ -93,6 +97,7 @@ impl Shared {
             moving: AtomicU32::new(ROUNDS),
             stopping,
             told: Mutex::new(told),
+            numbers: Numbers::default(),
         }
     }
 
@@ -229,6 +234,7 @@ impl Keeper {
         record: &PoolRecord,
         client: &Holder,
         undertaker: Undertaker,
+        drawer: Drawer,
     ) -> Result<Self, Error> {
         let shared = Arc::new(Shared::new(record, client));
         let (heard, hears) = mpsc::channel();
@@ -242,6 +248,11 @@ impl Keeper {
                 .spawn(move || shared.talk(node, &heard, &undertaker));
             keeper.lines.extend(line);
         }
+        let theirs = Arc::clone(&shared);
+        let draws = thread::Builder::new()
+            .name("swarm-numbers".to_owned())
+            .spawn(move || theirs.numbers.keep(&drawer, &theirs.stopping));
+        keeper.lines.extend(draws);
         drop(heard);
         keeper.wait_for_majority(&hears)?;
         Ok(keeper)
@@ -332,6 +343,10 @@ impl Board for FarBoard {
     fn is_attached(&self, slot: usize) -> bool {
         let told = self.shared.told();
         told.answers.iter().flatten().any(|heard| heard.clients.iter().any(|it| it.slot == slot))
+    }
+
+    fn incarnation(&self) -> Option<Incarnation> {
+        self.shared.numbers.take()
     }
 
     /// It is the daemons' answers that move the epoch on; they are asked sooner for a while.

@@ -17,6 +17,7 @@
 use std::error::Error as _;
 use std::fmt::Display;
 use std::future::Future;
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
@@ -38,6 +39,7 @@ use super::epochs::Standing;
 use super::error::Error;
 use super::lease::{self, Claim, Lease};
 use super::ledger::Holder;
+use super::numbers::{BLOCK, Drawer};
 use super::record::{NodeEntry, PoolRecord};
 use super::seat::Seat;
 
@@ -232,6 +234,28 @@ impl Etcd {
         Err(Error::Busy { address: self.address(pool) })
     }
 
+    /// How a client of the pool draws incarnations.
+    pub(super) fn drawer(&self, pool: String) -> Drawer {
+        let members = self.members.clone();
+        Box::new(move || Self::connect(&members)?.draw(&pool))
+    }
+
+    fn draw(&self, pool: &str) -> Result<Range<u64>, Error> {
+        for _ in 0..TRIES {
+            let (last, revision) = self.last_incarnation(pool)?;
+            let end = last + BLOCK;
+            if end > WriteNumber::LAST_INCARNATION.0 {
+                return Err(Error::Incarnations { address: self.address(pool) });
+            }
+            let same = incarnations_are_of(pool, revision);
+            let put = TxnOp::put(key(pool, "incarnation"), end.to_string(), None);
+            if self.txn(vec![same], vec![put])? {
+                return Ok(last + 1..end + 1);
+            }
+        }
+        Err(Error::Busy { address: self.address(pool) })
+    }
+
     fn claim(&self, pool: &str, holder: &Holder, revision: i64) -> Result<Claim, Error> {
         let (slots, clients) = (slot_key(pool, "slots", holder.slot), "clients");
         let incarnation = holder.incarnation.to_string();
@@ -240,11 +264,7 @@ impl Etcd {
         Ok(Claim {
             value: self.written(&key_of_client, holder)?,
             key: key_of_client,
-            first: vec![Compare::mod_revision(
-                key(pool, "incarnation"),
-                CompareOp::Equal,
-                revision,
-            )],
+            first: vec![incarnations_are_of(pool, revision)],
             beside: vec![
                 TxnOp::put(key(pool, "incarnation"), incarnation.clone(), None),
                 TxnOp::put(slots.clone(), incarnation, None),
@@ -385,6 +405,11 @@ fn key(pool: &str, what: &str) -> String {
 
 fn slot_key(pool: &str, what: &str, slot: usize) -> String {
     format!("/swarm/pools/{pool}/{what}/{slot:04}")
+}
+
+/// That no incarnation was given out since.
+fn incarnations_are_of(pool: &str, revision: i64) -> Compare {
+    Compare::mod_revision(key(pool, "incarnation"), CompareOp::Equal, revision)
 }
 
 /// That a key is not there.

@@ -29,6 +29,7 @@ use super::admin::{Request, Status, ask, who};
 use super::daemons::{Daemons, Evicted, at_once, holders};
 use super::error::Error;
 use super::ledger::Holder;
+use super::numbers::{BLOCK, Drawer};
 use super::record::{Id, NodeEntry, PoolRecord};
 
 /// How often a claim is tried that others thwart.
@@ -238,6 +239,28 @@ impl Fixed {
             back_off(attempt);
         }
         Err(Error::Busy { address: self.address() })
+    }
+
+    /// How a client of the pool draws incarnations: above all that a majority was told of, and granted by a
+    /// majority, as in a claim.
+    pub(super) fn drawer(&self, record: PoolRecord) -> Drawer {
+        let address = self.address();
+        Box::new(move || {
+            let daemons = Daemons::of(&record);
+            for attempt in 0..CLAIM_TRIES {
+                let statuses = daemons.statuses();
+                daemons.need_majority(&statuses)?;
+                let highest = statuses.iter().flatten().map(|status| status.highest).max();
+                let first = highest.unwrap_or(0) + 1;
+                let drawn = first..first + BLOCK;
+                let request = Request::Draw { pool: record.id, drawn: drawn.clone() };
+                if daemons.majority(&request).is_ok() {
+                    return Ok(drawn);
+                }
+                back_off(attempt);
+            }
+            Err(Error::Busy { address: address.clone() })
+        })
     }
 
     /// Who holds a slot: whoever does so at a majority, and whoever was killed while claiming one.

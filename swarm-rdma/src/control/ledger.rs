@@ -11,6 +11,7 @@
 //! so serves none.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use swarm_core::words::WriteNumber;
@@ -191,6 +192,23 @@ impl<B: Body> Ledger<B> {
         Ok(())
     }
 
+    /// Gives out so many incarnations that nobody had, for clients that live on under them.
+    ///
+    /// # Errors
+    /// They are not new, or there are no such.
+    pub fn draw(&mut self, pool: Id, drawn: &Range<u64>) -> Result<(), Refusal> {
+        let member = self.of(pool)?;
+        let incarnations = 1..=WriteNumber::LAST_INCARNATION.0;
+        if drawn.is_empty() || !incarnations.contains(&(drawn.end - 1)) {
+            return Err(Refusal::Bounds);
+        }
+        if drawn.start <= member.highest {
+            return Err(Refusal::Stale { highest: member.highest });
+        }
+        member.highest = drawn.end - 1;
+        Ok(())
+    }
+
     /// Takes note of a client that got its slot elsewhere (in etcd), and fences whoever held it in
     /// an earlier life.
     ///
@@ -356,6 +374,21 @@ mod tests {
         ledger.claim(pool, holder(0, 6)).expect("it is free again");
         ledger.leave(pool, 0, Id(5)).expect("it belongs to the pool");
         assert_eq!(ledger.holders(), [holder(0, 6)], "a former life cannot let go of the slot");
+    }
+
+    #[test]
+    fn what_is_drawn_is_nobody_elses() {
+        let (mut ledger, pool) = ledger();
+        ledger.claim(pool, holder(0, 5)).expect("it is free");
+        assert_eq!(ledger.draw(pool, &(5..9)), Err(Refusal::Stale { highest: 5 }));
+        ledger.draw(pool, &(6..9)).expect("they are new");
+        assert_eq!(ledger.draw(pool, &(8..12)), Err(Refusal::Stale { highest: 8 }));
+        assert_eq!(ledger.claim(pool, holder(1, 8)), Err(Refusal::Stale { highest: 8 }));
+        ledger.claim(pool, holder(1, 9)).expect("it is new");
+        let last = WriteNumber::LAST_INCARNATION.0;
+        assert_eq!(ledger.draw(pool, &(last..last + 2)), Err(Refusal::Bounds));
+        assert_eq!(ledger.draw(pool, &(20..20)), Err(Refusal::Bounds));
+        ledger.draw(pool, &(last..last + 1)).expect("it is the last one");
     }
 
     /// Two ask for one slot, both in the same life. One is granted it here, fails elsewhere and gives it

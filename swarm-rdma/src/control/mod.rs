@@ -21,6 +21,7 @@
 //! | `seat` | a client slot, held |
 //! | `epochs` | when memory may be used again: what daemons remember, and what clients make of it |
 //! | `board` | how far a client is, and telling the daemons |
+//! | `numbers` | incarnations set aside for when a client's write numbers are used up |
 //! | `clock` | the clock that all hosts share, roughly |
 
 mod address;
@@ -34,6 +35,7 @@ mod etcd;
 mod fixed;
 mod lease;
 mod ledger;
+mod numbers;
 mod record;
 mod seat;
 mod server;
@@ -41,6 +43,7 @@ mod server;
 use std::net::SocketAddr;
 
 use board::Undertaker;
+use numbers::Drawer;
 
 pub use address::{PoolAddress, parse_members, parse_name};
 pub use board::FarBoard;
@@ -143,16 +146,20 @@ impl Plane {
     /// # Errors
     /// All are taken, or whoever gives them out does not answer.
     pub fn attach(&self, record: &PoolRecord) -> Result<Seat, Error> {
-        let (mut seat, undertaker): (Seat, Undertaker) = match self {
-            Self::Etcd(etcd, pool) => {
-                (etcd.attach(pool, record)?, etcd.undertaker(pool.clone(), record.clone()))
-            }
+        let (mut seat, undertaker, drawer): (Seat, Undertaker, Drawer) = match self {
+            Self::Etcd(etcd, pool) => (
+                etcd.attach(pool, record)?,
+                etcd.undertaker(pool.clone(), record.clone()),
+                etcd.drawer(pool.clone()),
+            ),
             // Nobody can tell a dead client from a silent one.
-            Self::Fixed(fixed) => {
-                (Seat::new(fixed.claim(record)?, record.clone(), None), Box::new(|_| ()))
-            }
+            Self::Fixed(fixed) => (
+                Seat::new(fixed.claim(record)?, record.clone(), None),
+                Box::new(|_| ()),
+                fixed.drawer(record.clone()),
+            ),
         };
-        seat.speak(undertaker)?;
+        seat.speak(undertaker, drawer)?;
         Ok(seat)
     }
 

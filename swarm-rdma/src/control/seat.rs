@@ -8,6 +8,7 @@ use super::error::Error;
 use super::fixed::release;
 use super::lease::Lease;
 use super::ledger::Holder;
+use super::numbers::Drawer;
 use super::record::PoolRecord;
 
 /// A client slot. Dropping it lets go of the slot: drop whatever posts under it first, and wait for
@@ -25,12 +26,12 @@ impl Seat {
         Self { holder, record, lease, keeper: None }
     }
 
-    /// Tells the daemons, from here on, how far the client is.
+    /// Tells the daemons, from here on, how far the client is, and draws more incarnations if it lives long.
     ///
     /// # Errors
     /// Fewer than a majority answer.
-    pub(super) fn speak(&mut self, undertaker: Undertaker) -> Result<(), Error> {
-        self.keeper = Some(Keeper::start(&self.record, &self.holder, undertaker)?);
+    pub(super) fn speak(&mut self, undertaker: Undertaker, drawer: Drawer) -> Result<(), Error> {
+        self.keeper = Some(Keeper::start(&self.record, &self.holder, undertaker, drawer)?);
         Ok(())
     }
 

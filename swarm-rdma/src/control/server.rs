@@ -150,6 +150,7 @@ fn act<B: Body>(ledger: &mut Ledger<B>, request: Request) -> Reply {
         Request::Enlist { record, node } => done(ledger.enlist(record, node)),
         Request::Release { pool } => done(ledger.release(pool)),
         Request::Claim { pool, client } => done(ledger.claim(pool, client)),
+        Request::Draw { pool, drawn } => done(ledger.draw(pool, &drawn)),
         Request::Admit { pool, client } => done(ledger.admit(pool, client)),
         Request::GiveBack { pool, slot, token } => done(ledger.give_back(pool, slot, token)),
         Request::Leave { pool, slot, token } => done(ledger.leave(pool, slot, token)),

@@ -2,13 +2,15 @@
 
 #![allow(dead_code, reason = "each test takes what it needs")]
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use swarm_core::epoch::Board;
 use swarm_rdma::control::{
-    Body, Holder, Id, Ledger, NodeEntry, PoolAddress, PoolRecord, PoolWishes, Server,
+    Body, Holder, Id, Ledger, NodeEntry, Plane, PoolAddress, PoolRecord, PoolWishes, Server,
 };
 
 /// Bytes of each node.
@@ -116,4 +118,30 @@ pub(crate) fn list(daemons: &[Daemon]) -> (PoolAddress, tempfile::TempDir) {
 
 pub(crate) fn wishes() -> PoolWishes {
     PoolWishes { nodes: 3, capacity: CAPACITY, max_clients: 8, slots: 6 }
+}
+
+/// Clients that live long are given incarnations to go on under, larger and larger ones that nobody else has;
+/// and who comes later has a larger one than all.
+pub(crate) fn gives_more_incarnations(plane: &Plane, record: &PoolRecord) {
+    let seats: Vec<_> = (0..4).map(|_| plane.attach(record).expect("there are slots")).collect();
+    let mut given: BTreeSet<_> = seats.iter().map(|seat| seat.session().incarnation).collect();
+    assert!(seats[0].board().incarnation().is_none(), "it is young");
+    let deadline = Instant::now() + Duration::from_secs(30);
+    for seat in &seats {
+        let (board, mut before) = (seat.board(), seat.session().incarnation);
+        // More than are drawn at a time.
+        for _ in 0..100 {
+            let next = loop {
+                assert!(Instant::now() < deadline, "none are given out");
+                match board.incarnation() {
+                    Some(next) => break next,
+                    None => sleep(Duration::from_millis(10)),
+                }
+            };
+            assert!(next > before && given.insert(next), "{next:?} after {before:?}");
+            before = next;
+        }
+    }
+    let later = plane.attach(record).expect("there are slots").session().incarnation;
+    assert!(given.iter().all(|&it| it < later), "{later:?}");
 }
