@@ -237,7 +237,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                         live.push(*entry).map_err(|_| swarm_core::error::Error::Damaged)?;
                     }
                 }
-                if live.len() < entries.len() || spent.is_some() {
+                // A worn cell's last changes are for whoever sends its keys on.
+                if (live.len() < entries.len() || spent.is_some()) && !self.is_worn(located) {
                     // A key that is gone gives more back than its record takes.
                     let need = if live.len() < entries.len() { Need::Move } else { Need::Instead };
                     found.unmapped = true;

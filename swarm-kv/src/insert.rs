@@ -51,6 +51,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     continue;
                 }
             };
+            if self.is_worn(&located) {
+                located = self.in_young_cells(located, hash).await?;
+                continue;
+            }
             if full(&located.bucket) && dead.is_none() {
                 located = self.make_room(located, hash).await?;
                 continue;
@@ -301,6 +305,33 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         }
         self.index.forget(located.cell.place.pointer);
         Ok(self.index.fresh(&self.group, hash).await?)
+    }
+
+    /// Whether a bucket's cell is near the end of its ballots. A bucket that cannot be split takes changes to the end.
+    #[inline]
+    pub(crate) fn is_worn(&self, located: &Located) -> bool {
+        located.view.is_worn(self.geometry.format) && located.bucket.depth < MAX_DEPTH
+    }
+
+    /// Has the keys of a worn bucket go on in two cells that are young. Yields the bucket that now covers
+    /// the hash.
+    #[cold]
+    async fn in_young_cells(&self, located: Located, hash: u64) -> Result<Located, Error> {
+        self.split(&located, hash).await?;
+        self.index.forget(located.cell.place.pointer);
+        Ok(self.index.fresh(&self.group, hash).await?)
+    }
+
+    /// The bucket that covers `hash`, as it is now, in a cell that can be changed.
+    pub(crate) async fn fresh_to_change(&self, hash: u64) -> Result<Located, Error> {
+        let mut located = self.index.fresh(&self.group, hash).await?;
+        for _ in 0..TRIES {
+            if !self.is_worn(&located) {
+                return Ok(located);
+            }
+            located = Box::pin(self.in_young_cells(located, hash)).await?;
+        }
+        Err(Error::Contended)
     }
 
     /// Splits a bucket in two. Whether this change or another came first shows when it is read.

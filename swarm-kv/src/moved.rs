@@ -72,11 +72,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         least: usize,
         need: Need,
     ) -> Result<Option<Stamp>, Error> {
-        let located = self.index.fresh(&self.group, hash).await?;
+        // Memory first, and ballots: a register that is frozen and has nowhere to go serves no one.
+        let located = self.fresh_to_change(hash).await?;
         let Some(before) = entry_of(&located.bucket, old) else { return Ok(None) };
         let key = read_key(&self.group, old).await?;
         self.locations.remove(hash, &key);
-        // Memory first: a register that is frozen and has nowhere to go serves no one.
         let capacity = old.shape().capacity.max(words_for(least.min(MAX_IN_PLACE)));
         let wanted = Shape { key_length: key.len(), capacity };
         let any = &ROOM[..MAX_IN_PLACE.min(8 * capacity)];
@@ -122,7 +122,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     ) -> Result<bool, Error> {
         let image = newborn.image(self.geometry.format);
         for _ in 0..TRIES {
-            let located = self.index.fresh(&self.group, hash).await?;
+            let located = self.fresh_to_change(hash).await?;
             let Content::Entries { entries, .. } = &located.bucket.content else { continue };
             let Some(at) = entries.iter().position(|entry| entry.names(old)) else {
                 return Ok(false);

@@ -7,8 +7,9 @@ use crate::words::{Ballot, CellWord, Pointer, WordFormat};
 
 use super::judge::{classic_after, committed, settled};
 
-/// Ballots at the end that only reads use, so that a cell that takes no more changes can be read.
-const RESERVE: u64 = 1 << 16;
+/// Of the ballots, one in so many, at the end, is for reads alone, so that a cell that takes no more changes
+/// can be read.
+const RESERVE: u64 = 8;
 
 /// What a client knows of a cell: a record that is committed, and each node's word as last seen.
 ///
@@ -38,6 +39,15 @@ impl View {
             }
         }
         Some(view)
+    }
+
+    /// Whether few ballots are left for changes, as many as only reads will have behind them: it is time for
+    /// the last one, that sends on to other cells.
+    #[inline]
+    pub fn is_worn(&self, format: WordFormat) -> bool {
+        let last = format.last_ballot().0;
+        let few = last - 2 * (last / RESERVE);
+        !self.known.holding(|node| format.ballot(self.words[node.index()]).0 > few).is_empty()
     }
 
     /// The committed record; null if the cell is vacant.
@@ -181,7 +191,8 @@ impl Words {
 
     /// Whether there are ballots left for changes.
     pub(super) fn check_room(&self) -> Result<(), Error> {
-        if self.top.0 + RESERVE > self.format.last_ballot().0 {
+        let last = self.format.last_ballot().0;
+        if self.top.0 > last - last / RESERVE {
             return Err(Error::Exhausted);
         }
         Ok(())

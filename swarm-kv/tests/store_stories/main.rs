@@ -12,6 +12,7 @@ mod play;
 #[expect(dead_code, reason = "what random schedules alone make use of")]
 #[path = "../store_sim_common/mod.rs"]
 mod store_sim_common;
+mod worn;
 
 use play::{ASTRAY, CREATOR, ENOUGH, LAST, NEXT, NODES, Play, WARM, all_but};
 use swarm_core::fabric::{MAX_VERBS, NodeId};

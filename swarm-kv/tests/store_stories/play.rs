@@ -38,7 +38,7 @@ pub(crate) struct Play {
     pub(crate) recorder: Recorder,
     hung_up: Rc<Cell<bool>>,
     stories: Vec<Rc<dyn std::any::Any>>,
-    geometry: Geometry,
+    pub(crate) geometry: Geometry,
     /// The board that all clients are on, if memory comes back.
     pub(crate) notes: Option<Rc<Notes>>,
 }
