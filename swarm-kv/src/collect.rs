@@ -25,14 +25,14 @@ use swarm_core::buffers::Site;
 use swarm_core::clock::Clock;
 use swarm_core::epoch::{Board, GRACE};
 use swarm_core::fabric::{Fabric, MAX_VERBS, Verb};
-use swarm_core::geometry::Class;
-use swarm_core::layout::{BufferHeader, buffer};
+use swarm_core::geometry::{BUCKET_PAYLOAD, Class};
+use swarm_core::layout::{BufferHeader, Place, buffer, cell, register};
 use swarm_core::node_set::NodeSet;
 use swarm_core::register::Protocol;
 use swarm_core::survey::{Survey, survey};
 use swarm_core::words::{Pointer, Stamp, StampFlags, Timestamp, WriteNumber};
 
-use crate::bucket::{Bucket, Content, Entry, MAX_ENTRIES};
+use crate::bucket::{Bucket, Content, Entry, MAX_ENTRIES, child_place};
 use crate::client::Client;
 use crate::error::Error;
 use crate::heap::{Need, Unnamed};
@@ -186,6 +186,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 None if *next == self.geometry.first_buckets() => return Ok(true),
                 None => {
                     *next += 1;
+                    if *next < self.geometry.first_buckets() {
+                        self.expect_bucket(&self.geometry.bucket_cell(*next));
+                    }
                     walk.insert(Box::new(self.index.walk(*next - 1)))
                 }
             };
@@ -197,6 +200,20 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         Ok(false)
     }
 
+    /// Asks for a bucket's cell, which comes next or soon.
+    fn expect_bucket(&self, cell: &Place) {
+        self.expect_everywhere(cell, cell::IN_PLACE + cell::IN_PLACE_WORDS + BUCKET_PAYLOAD);
+    }
+
+    /// Asks every node for words that are READ soon. Where memory is near, a collection does little else than
+    /// to wait for words that are in nobody's cache.
+    fn expect_everywhere(&self, place: &Place, words: usize) {
+        let nodes = self.group.nodes();
+        for node in NodeSet::all(nodes) {
+            self.group.fabric().expect(node, place.at(node, nodes), words);
+        }
+    }
+
     /// Marks what a quiet bucket names. Takes deleted keys out of it, and a first buffer that was
     /// written over since.
     async fn mark(&self, located: &Located, found: &mut Found) -> Result<(), Error> {
@@ -205,6 +222,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         match &located.bucket.content {
             Content::Split(children) => {
                 // Their first records are named here for nodes that the split has not reached.
+                let cells = children.iter().filter_map(|it| child_place(&self.geometry, it.cell));
+                cells.for_each(|cell| self.expect_bucket(&cell));
                 children.iter().for_each(|child| recycler.mark(child.cell));
             }
             Content::Entries { entries, born } => {
@@ -215,10 +234,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     recycler.mark(born.buffer);
                     spent = Some(born.buffer);
                 }
-                entries.iter().for_each(|entry| recycler.mark(entry.pointer));
                 let registers =
-                    entries.iter().filter_map(|it| Some((it, it.register(&self.geometry)?)));
-                let surveys = registers.map(async |(entry, register)| {
+                    || entries.iter().filter_map(|it| Some((it, it.register(&self.geometry)?)));
+                for (_, register) in registers() {
+                    self.expect_everywhere(&register.place, register::STATE_WORDS);
+                }
+                entries.iter().for_each(|entry| recycler.mark(entry.pointer));
+                let surveys = registers().map(async |(entry, register)| {
                     survey(&self.group, &register.place).await.map(|survey| (entry, survey))
                 });
                 for (entry, survey) in try_join_all(surveys).await? {
