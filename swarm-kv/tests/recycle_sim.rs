@@ -1,7 +1,8 @@
 //! Memory that is used again, under random schedules: a few clients write a few keys so often that
 //! their buffers come back many times, while nodes crash and freeze, connections break, clients die
 //! or drop operations half-way, and clocks disagree. Whoever touched a buffer after its time would
-//! read, or destroy, another write.
+//! read, or destroy, another write. A client that died may have an heir: another one in its slot, as soon as
+//! nothing of it is on its way any more.
 //!
 //! `SWARM_SCHEDULES` says how many schedules to run, `SWARM_FIRST` from which on, `SWARM_SEED`
 //! plays one alone. What fails is shrunk and told.
@@ -19,7 +20,7 @@ use board::{Notes, Seat, Works};
 use fastrand::Rng;
 use store_sim_common::{GaveUp, Line, Polls, Story, format, options};
 use swarm_core::geometry::Geometry;
-use swarm_core::history::{BUDGET, Call, Recorder, check};
+use swarm_core::history::{BUDGET, Call, Operation, Recorder, check};
 use swarm_core::sim::dropped_after;
 use swarm_core::sim::seeds::seeds;
 use swarm_core::sim::shrink::story;
@@ -37,6 +38,12 @@ const SMALL_CHUNK: u64 = 4 << 10;
 const CLIENTS: usize = 5;
 const TASKS: usize = 2;
 const ROUNDS: usize = 50;
+/// Clients that enter the slots of those that died, at most; they have the last numbers.
+const HEIRS: usize = 2;
+/// How often a client dies where some have heirs, for each step.
+const DEATHS: f64 = 0.0005;
+/// Steps after which somebody looks who died.
+const WATCH: u64 = 500;
 
 /// What the clients of one schedule do, and to whom.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +72,8 @@ struct Plan {
     hearsay: bool,
     /// As many buckets' records are asked about at once.
     reclaimed_at_once: usize,
+    /// How many of those that die have an heir.
+    heirs: usize,
 }
 
 impl Plan {
@@ -100,7 +109,7 @@ impl Plan {
         let keys = if other.u8(..4) == 0 { other.u64(7..14) } else { few };
         let slots = [6, 6, 6, 1][Rng::with_seed(seed ^ 0x5107).usize(..4)];
         let geometry = Geometry { bucket_bits: 0, slots, format, ..geometry };
-        Self {
+        let plan = Self {
             setup,
             geometry: scarce.map_or(geometry, |chunks| shortage(geometry, chunks)),
             // Whoever finds all nodes late again and again does not come to anything.
@@ -116,20 +125,41 @@ impl Plan {
             near: [0.0, 0.5, 1.0][rng.usize(..3)],
             hearsay: Rng::with_seed(seed ^ 0x4ea25a1).u8(..3) == 0,
             reclaimed_at_once: [1, 4, 16][Rng::with_seed(seed ^ 0xa7_09ce).usize(..3)],
-        }
+            heirs: 0,
+        };
+        plan.with_heirs(&mut Rng::with_seed(seed ^ 0x4e125))
     }
 
-    /// What goes wrong once the store is prepared.
-    fn chaos(&self, rng: &mut Rng) -> Chaos {
+    /// The same, or one where clients die soon and some have heirs.
+    fn with_heirs(self, rng: &mut Rng) -> Self {
+        let heirs = if rng.u8(..6) == 0 { rng.usize(1..=HEIRS) } else { 0 };
+        let setup = Setup { clients: self.setup.clients + heirs, ..self.setup };
+        Self { setup, heirs, ..self }
+    }
+
+    /// Clients that are at work from the beginning. Behind them comes the one that prepares the store.
+    fn workers(&self) -> usize {
+        self.setup.clients - 1 - self.heirs
+    }
+
+    /// What goes wrong once the store is prepared, and the dice for all that follows.
+    fn chaos(&self) -> (Rng, Chaos) {
+        let mut rng = Rng::with_seed(self.setup.seed);
         let chaos = match rng.u8(..5) {
             0 | 1 => Chaos::NONE,
-            _ => Chaos::random(rng, self.setup.nodes, self.setup.clients - 1, 6000.0),
+            _ => Chaos::random(&mut rng, self.setup.nodes, self.workers(), 6000.0),
         };
-        if self.near > 0.0 { chaos.beside_near() } else { chaos }
+        let chaos = if self.near > 0.0 { chaos.beside_near() } else { chaos };
+        let deaths = Chaos {
+            client_crash: chaos.client_crash.max(DEATHS),
+            clients_lost: self.workers() - 1,
+            ..chaos
+        };
+        (rng, if self.heirs > 0 { deaths } else { chaos })
     }
 
-    fn operation(&self, rng: &mut Rng, client: usize, id: u64) -> (u64, Call) {
-        let mix = self.mixes[client.min(1)];
+    fn operation(&self, rng: &mut Rng, slot: usize, id: u64) -> (u64, Call) {
+        let mix = self.mixes[slot.min(1)];
         let mut draw = rng.u32(..mix.iter().sum::<u32>());
         let mut kind = 0;
         while draw >= mix[kind] {
@@ -162,6 +192,9 @@ struct Shown {
     moves: u64,
     /// Chunks that others used afterwards.
     passed_on: u64,
+    /// Heirs, and what they were answered.
+    heirs: u64,
+    inherited: u64,
 }
 
 /// One schedule as it is played.
@@ -176,6 +209,8 @@ struct Stage {
     /// Clients that are not taken down before all is over, so that a death is no farewell.
     kept: Vec<Box<dyn Any>>,
     incarnations: Cell<u64>,
+    /// Slots whose holders died and have an heir.
+    inherited: Vec<usize>,
     breaks: bool,
     conduct: Conduct,
 }
@@ -196,7 +231,7 @@ impl Stage {
         let who = (id, slot, incarnation);
         let options = options((late, deadline)).reclaimed_at_once(self.plan.reclaimed_at_once);
         let story = Story::new(connection, geometry, who, options, &self.recorder);
-        let seat = Seat::new(&self.notes, self.sim.fabric(id), id);
+        let seat = Seat::in_slot(slot, &self.notes, self.sim.fabric(id), id);
         Story { client: story.client.recycling(Box::new(seat)), ..story }
     }
 
@@ -207,9 +242,38 @@ impl Stage {
         }
     }
 
+    /// All that the clients do, and the heirs of those that die.
+    fn run_with_heirs(&mut self, rng: &mut Rng) -> Result<(), String> {
+        for _ in 0..STEPS / WATCH {
+            match self.sim.run(if self.plan.heirs > 0 { WATCH } else { STEPS }) {
+                Outcome::Limit if self.plan.heirs > 0 => self.inherit(rng),
+                Outcome::Done => return Ok(()),
+                outcome => return Err(format!("{outcome:?}: the play did not end")),
+            }
+        }
+        Err("the play did not end".to_owned())
+    }
+
+    /// Who died and has nothing on its way any more has an heir, as far as there are any. By then its
+    /// connections are fenced off, or its process has left nothing that could go on.
+    fn inherit(&mut self, rng: &mut Rng) {
+        for slot in 0..self.plan.workers() {
+            let is_heirless = !self.inherited.contains(&slot);
+            if is_heirless
+                && self.inherited.len() < self.plan.heirs
+                && self.sim.fabric(slot).is_gone(slot)
+            {
+                let id = self.plan.workers() + 1 + self.inherited.len();
+                self.inherited.push(slot);
+                self.sim.fabric(id).inherit(slot);
+                self.enter(id, slot, rng);
+            }
+        }
+    }
+
     /// Puts in the keys.
     fn prepare(&mut self) -> Result<(), String> {
-        let id = self.plan.setup.clients - 1;
+        let id = self.plan.workers();
         let story = self.story(id, id, self.sim.fabric(id));
         let keys = self.plan.first_keys;
         let works = Works::new(&self.notes, id);
@@ -227,11 +291,14 @@ impl Stage {
         self.run("preparation")
     }
 
-    /// A client at work.
-    fn enter(&mut self, id: usize, fabric: SimFabric, rng: &mut Rng) {
+    /// A client at work, in this slot.
+    fn enter(&mut self, id: usize, slot: usize, rng: &mut Rng) {
         let plan = self.plan;
         let may_fail = self.breaks;
-        let story = Rc::new(self.story(id, id, fabric));
+        self.sim.set_clock(id, rng.i64(-plan.skew..=plan.skew), 0);
+        let near = rng.f64() < plan.near;
+        let fabric = if near { self.sim.near(id) } else { self.sim.fabric(id) };
+        let story = Rc::new(self.story(id, slot, fabric));
         self.kept.push(Box::new(Rc::clone(&story)));
         for task in 0..plan.at_once {
             let (turns, mut rng) = (self.sim.fabric(id), Rng::with_seed(rng.u64(..)));
@@ -240,7 +307,7 @@ impl Stage {
             let works = Works::new(&self.notes, id);
             self.sim.spawn(id, async move {
                 let _works = works;
-                operate(&story, &turns, &mut rng, (plan, &conduct), (task, may_fail)).await;
+                operate(&story, &turns, &mut rng, (plan, &conduct), (slot, task, may_fail)).await;
                 if task == 0 {
                     reclaimed.set(reclaimed.get() + story.client.counters().reclaimed);
                     moves.set(moves.get() + story.client.counters().moved);
@@ -251,7 +318,8 @@ impl Stage {
 
     /// When all is over, one of those who live looks at every key.
     fn last_look(&mut self, rng: &mut Rng) -> Result<(), String> {
-        let clients = self.plan.setup.clients;
+        // The slot behind the last one that somebody had.
+        let clients = self.plan.workers() + 1;
         let alive: Vec<usize> = (0..clients).filter(|&id| !self.sim.is_dead(id)).collect();
         let id = alive[rng.usize(..alive.len())];
         self.sim.set_chaos(Chaos::NONE);
@@ -278,12 +346,12 @@ async fn operate(
     turns: &SimFabric,
     rng: &mut Rng,
     (plan, conduct): (Plan, &Conduct),
-    (task, may_fail): (usize, bool),
+    (slot, task, may_fail): (usize, usize, bool),
 ) {
     for round in 0..plan.rounds {
         let polls: Polls = (rng.f64() < plan.drops).then(|| rng.u32(1..40));
         let value = 1000 * (story.id as u64 + 1) + 100 * task as u64 + round;
-        let (key, call) = plan.operation(rng, story.id, value);
+        let (key, call) = plan.operation(rng, slot, value);
         if conduct.leaves_out((story.id * TASKS + task) * ROUNDS + round as usize) {
             continue;
         }
@@ -309,8 +377,7 @@ async fn operate(
 
 /// Plays one schedule. The error says what went wrong.
 fn play(plan: &Plan, conduct: &Conduct) -> Result<Shown, String> {
-    let mut rng = Rng::with_seed(plan.setup.seed);
-    let chaos = plan.chaos(&mut rng);
+    let (mut rng, chaos) = plan.chaos();
     let mut stage = Stage {
         plan: *plan,
         sim: Sim::new(&plan.setup),
@@ -324,27 +391,26 @@ fn play(plan: &Plan, conduct: &Conduct) -> Result<Shown, String> {
         hung_up: Rc::default(),
         kept: Vec::new(),
         incarnations: Cell::new(1),
+        inherited: Vec::new(),
         breaks: chaos.disconnect > 0.0,
         conduct: conduct.clone(),
     };
     let mut result = stage.prepare();
     stage.sim.follow(conduct);
     stage.sim.set_chaos(chaos);
-    for id in 0..plan.setup.clients - 1 {
-        stage.sim.set_clock(id, rng.i64(-plan.skew..=plan.skew), 0);
-        let near = rng.f64() < plan.near;
-        let fabric = if near { stage.sim.near(id) } else { stage.sim.fabric(id) };
-        stage.enter(id, fabric, &mut rng);
-    }
-    result = result.and_then(|()| stage.run("the play"));
+    (0..plan.workers()).for_each(|id| stage.enter(id, id, &mut rng));
+    result = result.and_then(|()| stage.run_with_heirs(&mut rng));
     result = result.and_then(|()| stage.last_look(&mut rng));
     let history = stage.recorder.operations();
+    let of_heir = |op: &&Operation| op.client > plan.workers() && op.answered.is_some();
     let shown = Shown {
         steps: stage.sim.steps(),
         operations: history.len() as u64,
         reclaimed: stage.reclaimed.get(),
         moves: stage.moves.get(),
         passed_on: stage.notes.passed_on(),
+        heirs: stage.inherited.len() as u64,
+        inherited: history.iter().filter(of_heir).count() as u64,
     };
     result
         .and_then(|()| check(&history, |_| None, BUDGET).map_err(|error| error.to_string()))
@@ -364,7 +430,7 @@ fn nobody_meets_a_buffer_after_its_time() {
         let plan = Plan::random(seed);
         // Panics inside of the store name no seed: they are caught to say which it was.
         let Ok(Ok(shown)) = std::panic::catch_unwind(|| play(&plan, &Conduct::free())) else {
-            let operations = CLIENTS * TASKS * ROUNDS;
+            let operations = (CLIENTS + HEIRS) * TASKS * ROUNDS;
             let story = story(operations, |conduct| play(&plan, conduct).map(drop));
             panic!("seed {seed} (SWARM_SEED={seed} plays it alone): {story}\n{plan:?}");
         };
@@ -373,6 +439,8 @@ fn nobody_meets_a_buffer_after_its_time() {
         total.reclaimed += shown.reclaimed;
         total.moves += shown.moves;
         total.passed_on += shown.passed_on;
+        total.heirs += shown.heirs;
+        total.inherited += shown.inherited;
     }
     println!("{} schedules: {total:?}", seeds.clone().count());
     // Otherwise nothing was put to the test.

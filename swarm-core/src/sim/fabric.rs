@@ -66,6 +66,11 @@ impl SimFabric {
         self.world.borrow_mut().permit(words);
     }
 
+    /// Words that were nobody's until `dead` WRITEs to them are nobody's until this client does.
+    pub fn inherit(&self, dead: usize) {
+        self.world.borrow_mut().bequeath(dead, self.client);
+    }
+
     /// Puts a line into the trace, if there is one.
     pub fn note(&self, text: impl core::fmt::Display) {
         self.world.borrow_mut().log(|| Step::Note(self.client, text.to_string()));

@@ -339,6 +339,16 @@ impl World {
         self.forbidden.retain(|(_, places)| places.iter().all(elsewhere));
     }
 
+    /// What one client was to use next is another's to use.
+    pub(super) fn bequeath(&mut self, from: usize, to: usize) {
+        for (owner, places) in self.forbidden.iter_mut().filter(|(owner, _)| *owner == from) {
+            *owner = to;
+            for (node, words) in places {
+                self.nodes[node.index()].memory.forbid(words.clone(), Some(to));
+            }
+        }
+    }
+
     /// A client's WRITE makes words its own that it was to use again, or a CAS of a first word from 0,
     /// where an object differs between nodes: of a bucket's cell there is no more away from its home.
     fn allow(&mut self, client: usize, node: NodeId, verbs: &[Verb<'_>]) {

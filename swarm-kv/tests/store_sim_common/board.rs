@@ -37,6 +37,7 @@ pub(crate) struct Notes {
 /// What is known of a seat.
 struct Chair {
     client: usize,
+    slot: usize,
     /// Since when it has operations under way, or 0.
     since: u64,
     /// The epoch that it has heard of.
@@ -114,9 +115,14 @@ pub(crate) struct Seat {
 
 impl Seat {
     pub(crate) fn new(notes: &Rc<Notes>, world: SimFabric, client: usize) -> Self {
+        Self::in_slot(client, notes, world, client)
+    }
+
+    /// The same in another slot than the one of the client's number.
+    pub(crate) fn in_slot(slot: usize, notes: &Rc<Notes>, world: SimFabric, client: usize) -> Self {
         let mut seats = notes.seats.borrow_mut();
         let heard = notes.epoch();
-        seats.push(Chair { client, since: 0, heard, reached: 0, generation: 0, renewed: 0 });
+        seats.push(Chair { client, slot, since: 0, heard, reached: 0, generation: 0, renewed: 0 });
         let seat = seats.len() - 1;
         Self { notes: Rc::clone(notes), world, seat }
     }
@@ -199,8 +205,8 @@ impl Board for Seat {
     }
 
     fn is_attached(&self, slot: usize) -> bool {
-        self.notes.seats.borrow().iter().any(|chair| chair.client == slot)
-            && !self.world.is_gone(slot)
+        let holds = |chair: &Chair| chair.slot == slot && !self.world.is_gone(chair.client);
+        self.notes.seats.borrow().iter().any(holds)
     }
 
     fn tell(&self, slot: usize, replaced: Replaced) {
@@ -208,7 +214,7 @@ impl Board for Seat {
     }
 
     fn told(&self, each: &mut dyn FnMut(Replaced)) {
-        let slot = self.chair(|chair| chair.client);
+        let slot = self.chair(|chair| chair.slot);
         let told = self.notes.told.borrow();
         told.iter().filter(|(of, _)| *of == slot).for_each(|(_, replaced)| each(*replaced));
     }

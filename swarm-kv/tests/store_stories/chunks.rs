@@ -25,6 +25,8 @@ const ANOTHER_SIZE: [u8; 200] = [b'k'; 200];
 
 /// After so many roundtrips a reader has not come to the value yet.
 const FIRST: usize = 9;
+/// After so many, a client that needs a chunk has not come to leave any.
+const SEARCHES: usize = 45;
 /// Nanoseconds that pass when a clock is looked at: so many that nobody waits for long.
 const LOOK: u64 = 10_000;
 
@@ -32,6 +34,13 @@ impl Play {
     /// A client puts these values, whose bytes are all the same, as far as there is room for them.
     /// Yields how many those were.
     fn puts(&mut self, story: &Teller, values: Vec<(&[u8], usize, u8)>) -> usize {
+        let done = self.begin_puts(story, values);
+        assert!(self.sim.finish(story.id, &NODES), "the puts end");
+        done.get()
+    }
+
+    /// The same, as far as it comes without an answer.
+    fn begin_puts(&mut self, story: &Teller, values: Vec<(&[u8], usize, u8)>) -> Rc<Cell<usize>> {
         let done = Rc::<Cell<usize>>::default();
         let (story, told) = (Rc::clone(story), Rc::clone(&done));
         let values: Vec<_> =
@@ -46,8 +55,18 @@ impl Play {
                 }
             }
         });
-        assert!(self.sim.finish(id, &NODES), "the puts end");
-        done.get()
+        self.sim.poll_once(id);
+        done
+    }
+
+    /// A client's value takes chunks of its own, and others fill the pool, before anybody looks for memory:
+    /// all of this fits, and after it nothing else does.
+    fn fills(&mut self, story: &Teller) {
+        let (key, length) = LONG;
+        assert_eq!(self.puts(story, vec![(key.as_bytes(), length, 0xff)]), 1);
+        let names: Vec<String> = (0..SHORTER).map(|n| format!("{n}")).collect();
+        let values = names.iter().map(|name| (name.as_bytes(), 40 << 10, 2)).collect();
+        assert_eq!(self.puts(story, values), SHORTER);
     }
 
     /// A client begins to get a key, and demands this value.
@@ -78,11 +97,7 @@ fn is_left(rounds: usize) -> bool {
     play.demand(&reader, key, vec![vec![1; 8]]);
     assert!(play.sim.finish(LAST, &NODES), "the get ends");
     play.sim.drain();
-    assert_eq!(play.puts(&client, vec![(key, length, 0xff)]), 1);
-    // Nobody looks for memory yet: all of this fits, and after it nothing else does.
-    let names: Vec<String> = (0..SHORTER).map(|n| format!("{n}")).collect();
-    let fits = play.puts(&client, names.iter().map(|n| (n.as_bytes(), 40 << 10, 2)).collect());
-    assert_eq!(fits, SHORTER);
+    play.fills(&client);
     let (long, short) = (vec![0xff; length], vec![3; 8]);
     play.demand(&reader, key, vec![long, short.clone()]);
     (0..rounds).for_each(|_| play.sim.roundtrip(LAST, &APART));
@@ -113,4 +128,44 @@ fn chunks_are_kept_while_somebody_may_write_what_lay_there() {
     // Before that it looks for the key.
     let over = (FIRST..ENOUGH).find(|&rounds| !is_left(rounds));
     assert!(over > Some(FIRST), "it takes some roundtrips");
+}
+
+/// A long value is gone, and a client needs a chunk for something else. It is about to leave those that the
+/// value lay in; after `rounds` roundtrips, one connection breaks, and with it is lost what was on its way.
+/// That node has the long value's words still, which look like a delete's stamp. What is put there later
+/// can be read all the same, whichever nodes answer. False if the client was done before.
+fn is_cleared(rounds: usize, away: NodeId) -> bool {
+    let mut play = Play::recycling(MIN_CAPACITY, 6);
+    let clock = Rc::new(LoneClock::new(10_000).with_look(LOOK));
+    let client = play.client(NEXT, Rc::clone(&clock), 1 << 40);
+    play.fills(&client);
+    let key = LONG.0.as_bytes();
+    assert_eq!(play.puts(&client, vec![(key, 8, 3)]), 1);
+    play.sim.drain();
+    play.begin_puts(&client, vec![(&ANOTHER_SIZE, 8, 4)]);
+    (0..rounds).for_each(|_| play.sim.roundtrip(NEXT, &NODES));
+    if play.sim.tasks(NEXT) == 0 {
+        return false;
+    }
+    play.sim.disconnect(NEXT, away, false);
+    assert!(play.sim.finish(NEXT, &NODES), "the put ends");
+    play.sim.drain();
+    clock.pass(1 << 30);
+    let others: Vec<[u8; 200]> = (0..4).map(|n| [b'l' + n; 200]).collect();
+    let keys: Vec<&[u8]> = others.iter().chain([&ANOTHER_SIZE]).map(|key| &key[..]).collect();
+    assert_eq!(play.puts(&client, keys.iter().map(|&key| (key, 8, 4)).collect()), keys.len());
+    for away in NODES {
+        let last = play.hasty(ASTRAY);
+        for &key in &keys {
+            play.demand(&last, key, vec![vec![4; 8]]);
+            assert!(play.sim.finish(ASTRAY, &all_but(away)), "the get ends");
+        }
+    }
+    true
+}
+
+#[test]
+fn chunks_are_not_left_with_words_of_theirs_at_a_node() {
+    let over = (SEARCHES..ENOUGH).find(|&rounds| !is_cleared(rounds, NODES[2]));
+    assert!(over > Some(SEARCHES), "it takes some roundtrips");
 }
