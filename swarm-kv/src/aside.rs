@@ -1,4 +1,4 @@
-//! Collecting garbage aside, before memory runs out.
+//! Collecting garbage aside, before memory runs out, and taking over what the dead held.
 //!
 //! Once memory is scarce and a client has come to more of it, each of its operations that writes takes
 //! a short step of a [collection](crate::collect) when it is over, and then resets a little of what was
@@ -67,9 +67,32 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             self.some_memory_back(BATCHES).await?;
             return Ok(self.heap.recycler.is_to_reset());
         }
+        if !self.is_collecting() {
+            self.vacant_aside().await?;
+            // What was taken over comes first, so that the collection finds out what is in it.
+            if self.heap.is_taking() || !self.heap.is_collection_due() {
+                return Ok(true);
+            }
+        }
         if let Progress::Done(_) = self.collect_step(SHORT_STEP).await? {
             self.heap.sweep_is_over();
         }
         Ok(true)
+    }
+
+    /// Takes over some of what clients that are gone held, or goes on with that: to wait until an operation finds no
+    /// memory would have that one do it all.
+    async fn vacant_aside(&self) -> Result<(), Error> {
+        let Some(presence) = &self.presence else { return Ok(()) };
+        if self.heap.is_taking() {
+            self.some_memory_back(BATCHES).await?;
+        } else if self.heap.looks_for_vacant() {
+            let _here = self.here();
+            if self.heap.take_half_of_vacant(&self.group, presence.board()).await? {
+                self.heap.announce(presence.board());
+                self.heap.has_taken_vacant();
+            }
+        }
+        Ok(())
     }
 }

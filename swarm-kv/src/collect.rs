@@ -163,6 +163,14 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         Ok(progress)
     }
 
+    /// Whether a collection is under way.
+    pub(crate) fn is_collecting(&self) -> bool {
+        let collection = self.collection.take();
+        let is = collection.is_some();
+        self.collection.set(collection);
+        is
+    }
+
     async fn begin_collection(&self) -> Result<Box<Collection>, Error> {
         let _here = self.here();
         let chunks = self.heap.take_stock(&self.group).await?;

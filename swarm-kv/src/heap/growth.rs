@@ -1,7 +1,8 @@
 //! When it is time to look for garbage, before memory runs out.
 //!
 //! A collection goes over the whole index, whatever comes of it, so it is put off as long as most of
-//! the pool is free, and then until a part of what the client has came to it since the last one.
+//! the pool is free, and then until a part of what the client has came to it since the last one, or is to be
+//! had from clients that are gone.
 
 use std::cell::Cell;
 
@@ -21,6 +22,8 @@ pub(super) struct Growth {
     before: Cell<Option<usize>>,
     /// Whether a collection is due, or under way.
     due: Cell<bool>,
+    /// Whether it came to more since it looked for what clients that are gone held.
+    looks: Cell<bool>,
     /// Whether it has found all there is, which is to be reset.
     swept: Cell<bool>,
 }
@@ -35,18 +38,42 @@ impl Growth {
 
     /// The client has so many chunks now, and so many of so many are nobody's.
     pub(super) fn goes_on(&self, chunks: usize, (free, all): (usize, usize)) {
+        if free >= all / SCARCE {
+            return;
+        }
+        self.looks.set(true);
         let before = self.before.get().unwrap_or(chunks);
-        if free < all / SCARCE && chunks >= before + LEAST.max(before / PART) {
+        if chunks >= before + worth_a_collection(before) {
             self.due.set(true);
         }
     }
 }
 
+/// So many chunks are, for a client that has so many.
+pub(super) fn worth_a_collection(own: usize) -> usize {
+    LEAST.max(own / PART)
+}
+
 impl Heap {
-    /// Whether garbage is worth a look.
+    /// Whether garbage, or what others left behind, is worth a look.
     #[inline]
     pub(crate) fn has_grown(&self) -> bool {
+        self.growth.due.get() || self.growth.looks.get()
+    }
+
+    /// Whether garbage is.
+    pub(crate) fn is_collection_due(&self) -> bool {
         self.growth.due.get()
+    }
+
+    /// Whether it is time to look for what others left behind. Not again before it has come to more.
+    pub(crate) fn looks_for_vacant(&self) -> bool {
+        self.growth.looks.take()
+    }
+
+    /// It took such over, of which only a collection tells what is in use.
+    pub(crate) fn has_taken_vacant(&self) {
+        self.growth.due.set(true);
     }
 
     /// Whether its garbage was found, and is to be reset.
@@ -63,6 +90,7 @@ impl Heap {
     pub(crate) fn is_collected(&self) {
         self.growth.before.set(Some(self.count_own()));
         self.growth.due.set(false);
+        self.growth.looks.set(false);
         self.growth.swept.set(false);
     }
 }

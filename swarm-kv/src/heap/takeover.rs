@@ -9,12 +9,15 @@
 //!
 //! Of what a chunk holds its new owner knows nothing: a collection finds out.
 
+use std::collections::BTreeMap;
+
 use swarm_core::clock::Clock;
 use swarm_core::epoch::{Board, GRACE};
 use swarm_core::fabric::Fabric;
 use swarm_core::group::Group;
 use swarm_core::words::Pointer;
 
+use super::growth::worth_a_collection;
 use super::map::{Unit, units};
 use super::{Heap, Need};
 use crate::error::Error;
@@ -29,11 +32,41 @@ impl Heap {
         group: &Group<F, C>,
         board: &impl Board,
     ) -> Result<bool, Error> {
-        self.take_over(group, |units| {
-            let vacant = |unit: &&Unit| unit.owner != self.slot && !board.is_attached(unit.owner);
-            units.iter().filter(vacant).copied().collect()
-        })
-        .await
+        self.take_over(group, |units| self.vacant(units, board)).await
+    }
+
+    /// Takes half of them over, if that is worth a collection: others who are there may want some as well. Yields
+    /// whether it did.
+    ///
+    /// # Errors
+    /// Too few nodes that answer; no memory for the map's record.
+    pub(crate) async fn take_half_of_vacant<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        board: &impl Board,
+    ) -> Result<bool, Error> {
+        let least = worth_a_collection(self.count_own());
+        let half = |units: &[Unit]| {
+            let mut vacant = self.vacant(units, board);
+            vacant.truncate(vacant.len().div_ceil(2));
+            let chunks: usize = vacant.iter().map(|unit| unit.chunks).sum();
+            if chunks < least { Vec::new() } else { vacant }
+        };
+        // Nobody is asked for the map while the one at hand shows nothing of the kind.
+        let at_hand: Vec<Unit> = units(&self.map.borrow()).collect();
+        if half(&at_hand).is_empty() {
+            return Ok(false);
+        }
+        self.take_over(group, half).await
+    }
+
+    /// Units whose slots have no holder.
+    fn vacant(&self, units: &[Unit], board: &impl Board) -> Vec<Unit> {
+        let mut attached = BTreeMap::new();
+        let mut is_attached =
+            |slot| *attached.entry(slot).or_insert_with(|| board.is_attached(slot));
+        let others = units.iter().filter(|unit| unit.owner != self.slot);
+        others.filter(|unit| !is_attached(unit.owner)).copied().collect()
     }
 
     /// Takes the units over that this chooses of all. Yields whether there are any.
