@@ -600,6 +600,23 @@ mod tests {
         assert!(geometry.first_chunk() < geometry.chunks() / 40);
     }
 
+    /// What ARCHITECTURE.md says of how long timestamps last, (m).
+    #[test]
+    fn timestamps_end_sooner_in_a_larger_pool() {
+        let lasts = |nodes, capacity| {
+            let format = Geometry::new(nodes, capacity, 64, 1).expect("geometry").format;
+            let seconds = format.nanoseconds(format.deleted()) as f64 / 1e9;
+            (format.pointer_bits, seconds.round() as u64)
+        };
+        assert_eq!(lasts(3, 256 << 20), (23, 35_184));
+        assert_eq!(lasts(1, 256 << 20), (22, 70_369));
+        assert_eq!(lasts(3, 3 << 30), (27, 2_199));
+        assert_eq!(lasts(3, 64 << 30), (31, 137));
+        assert_eq!(lasts(3, 1 << 40), (35, 9));
+        // The largest there can be.
+        assert_eq!(lasts(7, MAX_CAPACITY), (39, 1));
+    }
+
     #[test]
     fn numbers_out_of_bounds_are_refused() {
         assert_eq!(Geometry::new(2, 256 << 20, 64, 1), Err(BadGeometry::Nodes(2)));

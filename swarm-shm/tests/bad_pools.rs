@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 
-use common::{child_command, directory, names, pool, role, small};
+use common::{child_command, directory, names, not_permitted, pool, role, small};
 use swarm_core::clock::Clock;
 use swarm_core::fabric::NodeId;
 use swarm_core::geometry::LAYOUT_VERSION;
@@ -264,7 +264,7 @@ fn no_permission() {
         // Root may do anything; somebody else has to try.
         let child = child_command("open", &path).uid(65534).gid(65534).output();
         let Ok(output) = child else {
-            println!("SKIPPED no_permission: cannot run the test program as another user");
+            not_permitted("no_permission", "the test program cannot be run as another user here");
             return;
         };
         let said = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -9,7 +9,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Running, directory, names, pool, post, role, say, small};
+use common::{Running, directory, names, not_permitted, pool, post, role, say, skipped, small};
 use swarm_core::fabric::{Address, NodeId, Verb};
 use swarm_core::geometry::{BadGeometry, Geometry};
 use swarm_shm::{CreateOptions, Error, OpenOptions, Pool};
@@ -130,7 +130,7 @@ impl Drop for Mount {
 #[test]
 fn a_full_file_system_is_an_error_at_once_and_leaves_nothing_behind() {
     let Some(mount) = Mount::new("tmpfs", "size=10m") else {
-        println!("SKIPPED a_full_file_system: cannot mount a tmpfs here");
+        not_permitted("a_full_file_system", "cannot mount a tmpfs here, which takes root's rights");
         return;
     };
     let path = mount.0.path().join("pool");
@@ -146,7 +146,7 @@ fn a_full_file_system_is_an_error_at_once_and_leaves_nothing_behind() {
 #[test]
 fn huge_pages() {
     let Some(mount) = Mount::new("hugetlbfs", "pagesize=2M,min_size=8M") else {
-        println!("SKIPPED huge_pages: cannot mount hugetlbfs with 8 MiB of huge pages here");
+        skipped("huge_pages", "cannot mount hugetlbfs with 8 MiB of huge pages here");
         return;
     };
     let dir = directory();

@@ -7,7 +7,7 @@ mod common;
 
 use std::io::{Read, Write, stdin};
 
-use common::{Running, child_command, pool, post, role, say};
+use common::{Running, child_command, not_permitted, pool, post, role, say};
 use rustix::process::{Pid, Signal, kill_process};
 use swarm_core::clock::Clock;
 use swarm_core::epoch::Board;
@@ -296,7 +296,8 @@ fn who_is_not_there_or_is_oneself_is_not_ended() {
 fn start_inside(role: &str, pool: &Pool, flags: &[&str]) -> Option<Running> {
     let allowed = std::process::Command::new("unshare").args(["--pid", "--fork", "true"]).status();
     if !allowed.is_ok_and(|status| status.success()) {
-        println!("SKIPPED: this user may not make pid namespaces");
+        let why = "cannot make a pid namespace here, which takes root's rights and util-linux";
+        not_permitted("containers", why);
         return None;
     }
     let child = child_command(role, pool.path());

@@ -221,7 +221,8 @@ fn lead(crew: &mut Crew, clients: usize, bar: &ProgressBar) -> Result<Vec<Report
             Some((_, Message::Failed(why))) => return Err(Failure::Failed(why)),
             Some((client, Message::Gone)) if reports[client].is_none() => return Err(gone(client)),
             Some((_, Message::Gone)) => at_work -= 1,
-            Some((_, Message::Loaded | Message::Ready | Message::Tally(_))) => {}
+            Some((_, Message::Loaded | Message::Ready | Message::Moved(_) | Message::Tally(_))) => {
+            }
             None => break,
         }
     }

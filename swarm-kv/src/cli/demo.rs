@@ -114,7 +114,8 @@ fn follow(
                 }
                 at_work -= 1;
             }
-            Some((_, Message::Loaded | Message::Ready | Message::Tally(_))) | None => {}
+            Some((_, Message::Loaded | Message::Ready | Message::Moved(_) | Message::Tally(_)))
+            | None => {}
         }
     }
     Ok(reports.into_iter().flatten().collect())

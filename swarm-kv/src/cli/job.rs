@@ -106,6 +106,8 @@ pub(crate) enum Message {
     Ready,
     /// So many operations were done at a time of [`monotonic_ns`].
     Progress { at_ns: u64, done: u64 },
+    /// A client of torture moved so many keys since it told the last time.
+    Moved(u64),
     /// What a client of soak did.
     Tally(SoakTally),
     /// All is done.

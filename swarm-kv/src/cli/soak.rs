@@ -241,7 +241,7 @@ impl<'a> Soak<'a> {
                 }
             }
             Message::Failed(why) => return Err(Failure::Failed(why)),
-            Message::Loaded | Message::Ready | Message::Progress { .. } => {}
+            Message::Loaded | Message::Ready | Message::Progress { .. } | Message::Moved(_) => {}
         }
         Ok(())
     }

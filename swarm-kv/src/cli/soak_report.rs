@@ -113,8 +113,8 @@ impl Brought<'_> {
                     damaged => format!("{} damaged", count(damaged, "value")),
                 },
             },
-            self.memory_check(),
         ];
+        checks.extend(self.memory_checks());
         checks.extend(self.paces().map(|(name, pace)| Check {
             name: if name == "get" { "get median" } else { "update median" },
             good: pace.is_some_and(Pace::holds),
@@ -131,23 +131,26 @@ impl Brought<'_> {
         checks
     }
 
-    fn memory_check(&self) -> Check {
-        let name = "memory";
-        let Some(memory) = self.memory else {
-            return Check { name, good: false, told: "too few samples to tell".to_owned() };
+    /// What is set aside has a check of its own: in a small pool the chunks are soon all somebody's, and
+    /// go on filling up.
+    fn memory_checks(&self) -> [Check; 2] {
+        let check = |name, what, trend: fn(Memory) -> Trend| {
+            let told = self.memory.map(|memory| {
+                let (Trend { last, slope, growth }, warm_up_s) = (trend(memory), memory.warm_up_s);
+                let (last, growth, most) = (show_size(last), 100.0 * growth, 100.0 * MOST_GROWTH);
+                let flat = format!("flat is up to {most:+.0} %, after the first {warm_up_s:.0} s");
+                format!("{last} {what}, {slope:+.0} B/s, {growth:+.1} % ({flat})")
+            });
+            Check {
+                name,
+                good: self.memory.is_some_and(|memory| trend(memory).is_flat()),
+                told: told.unwrap_or("too few samples to tell".to_owned()),
+            }
         };
-        let trend = |what: &str, Trend { last, slope, growth }: Trend| {
-            let (last, growth) = (show_size(last), 100.0 * growth);
-            format!("{last} {what}, {slope:+.0} B/s, {growth:+.1} %")
-        };
-        let told = format!(
-            "{}; {} (flat is up to {:+.0} %, after the first {:.0} s)",
-            trend("in chunks", memory.used),
-            trend("set aside", memory.aside),
-            100.0 * MOST_GROWTH,
-            memory.warm_up_s
-        );
-        Check { name, good: memory.is_flat(), told }
+        [
+            check("memory", "in chunks", |memory| memory.used),
+            check("set aside", "in objects", |memory| memory.aside),
+        ]
     }
 
     /// Prints it all, and says whether all is good.

@@ -83,6 +83,7 @@ pub(crate) fn run(args: &TortureArgs, json: bool) -> Result<Answer, Failure> {
         kills: torture.kills.len() as u64,
         freezes,
         gone,
+        moved: torture.moved,
         full: torture.full,
         widest_gap_ns,
         verdict: judge(&history)?,
@@ -109,6 +110,8 @@ struct Torture<'a> {
     clients: u32,
     /// When clients were killed.
     kills: Vec<u64>,
+    /// Keys that the clients say they have moved.
+    moved: u64,
     full: bool,
 }
 
@@ -126,6 +129,7 @@ impl<'a> Torture<'a> {
             ended_ns: started_ns,
             clients: 0,
             kills: Vec::new(),
+            moved: 0,
             full: false,
         })
     }
@@ -209,6 +213,7 @@ impl<'a> Torture<'a> {
                         }
                     }
                 }
+                Some((_, Message::Moved(keys))) => self.moved += keys,
                 Some((_, Message::Failed(why))) => return Err(Failure::Failed(why)),
                 _ => {}
             }

@@ -6,7 +6,7 @@ use swarm_core::history::Operation;
 use super::check::Verdict;
 use super::check_format::{History, Op, Outcome};
 use super::outcome::{Failure, say};
-use super::units::{show_ns, show_rate};
+use super::units::{count, show_ns, show_rate};
 
 /// So long a death may be felt.
 const SOON_NS: u64 = 100_000_000;
@@ -18,6 +18,9 @@ pub(crate) struct Brought {
     pub(crate) kills: u64,
     pub(crate) freezes: u64,
     pub(crate) gone: Vec<u8>,
+    /// Keys that were moved to fresh registers: at least so many, as a client that is killed takes
+    /// along what it did not tell yet.
+    pub(crate) moved: u64,
     /// Whether it ended early because the pool was full.
     pub(crate) full: bool,
     pub(crate) widest_gap_ns: u64,
@@ -78,6 +81,7 @@ impl Brought {
         object.insert("kills".into(), json!(self.kills));
         object.insert("freezes".into(), json!(self.freezes));
         object.insert("killed_nodes".into(), json!(self.gone));
+        object.insert("moved".into(), json!(self.moved));
         object.insert("widest_gap_ns".into(), json!(self.widest_gap_ns));
         object.insert("slowest_ns".into(), json!(self.slowest_ns));
         object.insert("slowest_at_kills_ns".into(), json!(self.slowest_at_kills_ns));
@@ -108,6 +112,7 @@ impl Brought {
             nodes => format!("nodes {}", nodes.join(", ")),
         };
         say(format_args!("  nodes           freezes {}, gone for good: {gone}", self.freezes))?;
+        say(format_args!("  moved           {} at least", count(self.moved, "key")))?;
         if self.full {
             say("  the pool was full before the time was over; what was done until then counts")?;
         }

@@ -64,6 +64,7 @@ impl Task for Torture<'_> {
         };
         let started_ns = monotonic_ns();
         let (mut now, mut told_at, mut errors) = (started_ns, started_ns, 0);
+        let mut moves = Moves::default();
         for number in 1..u32::MAX {
             if now >= until_ns {
                 break;
@@ -82,10 +83,25 @@ impl Task for Torture<'_> {
             }
             if now - told_at > TELL_EVERY_NS {
                 told_at = now;
-                self.lead.tell(Message::Progress { at_ns: now, done: u64::from(number) })?;
+                moves.tell(store, self.lead)?;
             }
         }
+        moves.tell(store, self.lead)?;
         Ok(Report { started_ns, ended_ns: now, ..Report::default() })
+    }
+}
+
+/// Keys that a client has moved. What it moved since it told the last time is lost when it is killed.
+#[derive(Default)]
+struct Moves {
+    told: u64,
+}
+
+impl Moves {
+    /// Tells how many there were since the last time.
+    fn tell<S: Store>(&mut self, store: &S, lead: &dyn Lead) -> Result<(), Failure> {
+        let moved = store.counters().moved;
+        lead.tell(Message::Moved(moved - std::mem::replace(&mut self.told, moved)))
     }
 }
 

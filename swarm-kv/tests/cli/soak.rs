@@ -41,7 +41,8 @@ fn a_pool_that_is_soaked_keeps_what_it_had() {
     let short = ["--seconds", "1", "--turnover", "0", "--keys", "50", "--clients", "2"];
     let output = swarm(&[&["soak", pool.path()], &short[..]].concat()).output().expect("it runs");
     let said = String::from_utf8_lossy(&output.stdout);
-    for line in ["volume", "never full", "histories", "values", "memory", "get median"] {
+    for line in ["volume", "never full", "histories", "values", "memory", "set aside", "get median"]
+    {
         assert!(said.contains(&format!("\n  {line}")), "{line}: {said}");
     }
     let left = pool.output("export", &[]);
@@ -49,21 +50,23 @@ fn a_pool_that_is_soaked_keeps_what_it_had() {
     assert_eq!(temporary_pools(std::process::id()), Vec::<std::path::PathBuf>::new());
 }
 
-/// All that it looks for, in a pool that is written fifty times over.
+/// All that it looks for, in a pool that is written fifty times over. `ci/soak.sh` looks for what a busy
+/// machine cannot change.
 #[test]
-#[ignore = "takes a minute"]
+#[ignore = "takes minutes, and a machine that does nothing else"]
 fn nothing_wears_out() {
     let pool = TestPool::absent();
     let made = swarm(&["create", pool.path(), "--capacity", "32MiB", "--max-clients", "16"]);
     { made }.assert().success();
-    let (_, said) = soak(&[pool.path(), "--seconds", "30", "--clients", "3", "--keys", "300"]);
-    let failed = said["failed"].as_array().expect("a list");
+    let (status, said) = soak(&[pool.path(), "--seconds", "30", "--clients", "3", "--keys", "300"]);
     for kind in ["get", "update"] {
         assert!(said[kind]["first_ns"].as_u64() > Some(0), "{said}");
+        assert_eq!(said[kind]["ok"], true, "{said}");
     }
-    for check in ["volume", "never full", "histories", "values", "memory"] {
-        assert!(!failed.contains(&check.into()), "{said}");
-    }
+    // A pool this small has more set aside as its chunks fill up.
+    let failed = said["failed"].as_array().expect("a list");
+    assert!(failed.iter().all(|check| check == "set aside"), "{said}");
+    assert_eq!(status, i32::from(!failed.is_empty()), "{said}");
 }
 
 #[test]

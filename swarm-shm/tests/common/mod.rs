@@ -3,7 +3,7 @@
 use std::env;
 use std::fs;
 use std::future::Future;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -49,6 +49,20 @@ pub(crate) fn post(
         Poll::Ready(reply) => reply.map(|reply| reply.to_vec()),
         Poll::Pending => panic!("chains on mapped memory are complete at once"),
     }
+}
+
+/// Says that a test is skipped, and why.
+pub(crate) fn skipped(test: &str, why: &str) {
+    // Not by `println`, of which nothing is seen where a test passes.
+    let _ = writeln!(std::io::stderr(), "SKIPPED {test}: {why}");
+}
+
+/// The same where it takes rights that this user or container does not have. A failure where all tests
+/// are to be run, as in `.ci/run`.
+pub(crate) fn not_permitted(test: &str, why: &str) {
+    let required = env::var_os("SWARM_RIGHTS_REQUIRED").is_some();
+    assert!(!required, "{test}: {why}. With SWARM_RIGHTS_REQUIRED set it must not be skipped");
+    skipped(test, why);
 }
 
 /// The names in a directory, in order.

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# A small pool is written fifty times over while clients die, leave and come. What must hold on every
+# machine is looked at here; medians, and what is set aside while chunks fill up, are only told:
+# `cargo test --release -p swarm-kv --test cli -- --ignored nothing_wears_out` looks at the former.
+#
+#   ci/soak.sh [SEED]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# Two clients of few keys write most: what more of them have in use is collected more often.
+status=0
+said=$(cargo run --release --locked --quiet -- soak --seed "${1:-1}" --seconds 10 --turnover 50 \
+    --capacity 16MiB --clients 2 --keys 20) || status=$?
+echo "$said"
+# 1 is for any check that fails, and those below are looked at one by one.
+if ((status > 1)); then
+    echo "soak.sh: it ended with $status" >&2
+    exit "$status"
+fi
+for check in volume "never full" histories values memory; do
+    grep -q "^  $check  *ok " <<< "$said" || {
+        echo "soak.sh: not ok: $check" >&2
+        exit 1
+    }
+done
+[[ "$said" =~ ([0-9]+)\ clients\ came,\ ([0-9]+)\ were\ killed ]] || {
+    echo "soak.sh: it does not say who came and was killed" >&2
+    exit 1
+}
+# Two are there at the beginning, and two are killed at the end.
+if ((BASH_REMATCH[1] < 2 + 5 || BASH_REMATCH[2] < 2 + 5)); then
+    echo "soak.sh: hardly any client came and was killed" >&2
+    exit 1
+fi
