@@ -143,7 +143,7 @@ fn a_client_whose_numbers_are_used_up_is_given_others() {
     /// Abandoned writes for which one incarnation has numbers.
     const ABANDONED: u64 = 1 << 13;
     const TIMES: u64 = 2;
-    let (_dir, pool) = pool(4 << 20);
+    let (_alone, _dir, pool) = pool(4 << 20);
     let (writer, other) = (open(&pool), open(&pool));
     let first = pool.attach().expect("a slot").session().incarnation.0;
     for round in 0..TIMES * ABANDONED {

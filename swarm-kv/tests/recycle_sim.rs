@@ -448,4 +448,5 @@ fn nobody_meets_a_buffer_after_its_time() {
     let tested = total.reclaimed > 2 * seldom && total.moves > seldom / 2;
     assert!(seldom < 100 || tested, "{total:?}");
     assert!(seldom < 100 || total.passed_on > seldom, "{total:?}");
+    assert!(seldom < 100 || total.inherited > seldom / 10, "{total:?}");
 }
