@@ -235,11 +235,12 @@ impl<F: Fabric, C: Clock> Group<F, C> {
         self.counter.get() > WriteNumber::LAST_COUNTER / 2 && self.set_aside.get().is_none()
     }
 
-    /// Has this client go on under `incarnation` when its numbers are used up: one that nobody had, and
-    /// larger than all that were given out when this client's present one was, as numbers have to grow.
+    /// Has this client go on under `incarnation` when its numbers are used up: one that nobody had. As numbers have
+    /// to grow, it is none that is not larger than the present one.
     pub fn set_aside(&self, incarnation: Incarnation) {
-        debug_assert!(incarnation > self.incarnation.get(), "numbers grow");
-        self.set_aside.set(Some(incarnation));
+        if incarnation > self.incarnation.get() {
+            self.set_aside.set(Some(incarnation));
+        }
     }
 
     /// A write begins. Unless it is told to be complete, this client goes on as another writer:

@@ -30,8 +30,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     pub(crate) async fn collect_aside(&self) {
         // Somebody else's search for memory is not to be waited for.
         let Some(_alone) = self.searching.try_enter() else { return };
-        if self.in_time(self.step_aside()).await != Some(true) {
-            self.heap.is_collected();
+        match self.in_time(self.step_aside()).await {
+            Some(true) => {}
+            Some(false) => self.heap.is_collected(),
+            None => {
+                self.heap.is_collected();
+                self.heap.has_looked();
+            }
         }
     }
 
@@ -83,15 +88,20 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Takes over some of what clients that are gone held, or goes on with that: to wait until an operation finds no
     /// memory would have that one do it all.
     async fn vacant_aside(&self) -> Result<(), Error> {
-        let Some(presence) = &self.presence else { return Ok(()) };
         if self.heap.is_taking() {
+            self.heap.takes_vacant();
             self.some_memory_back(BATCHES).await?;
         } else if self.heap.looks_for_vacant() {
-            let _here = self.here();
-            if self.heap.take_half_of_vacant(&self.group, presence.board()).await? {
+            if let Some(presence) = &self.presence {
+                let _here = self.here();
+                self.heap.take_half_of_vacant(&self.group, presence.board()).await?;
+                // Also of what was left half-way, by a look that was dropped or whoever had the slot before.
                 self.heap.announce(presence.board());
-                self.heap.has_taken_vacant();
             }
+            if self.heap.is_taking() {
+                self.heap.takes_vacant();
+            }
+            self.heap.has_looked();
         }
         Ok(())
     }

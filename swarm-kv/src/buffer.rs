@@ -77,11 +77,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             Some(buffer) => buffer,
             None => self.more_memory(kinds(), need).await?,
         };
-        match self.group.number() {
-            Some(number) => Ok(Write { number, buffer, value }),
-            None => {
+        match self.number() {
+            Ok(number) => Ok(Write { number, buffer, value }),
+            Err(spent) => {
                 self.heap.take_back(buffer);
-                Err(Error::Spent)
+                Err(spent)
             }
         }
     }

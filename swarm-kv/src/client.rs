@@ -12,6 +12,7 @@ use swarm_core::group::{Group, Patience, Session};
 use swarm_core::layout::{MAX_KEY, MAX_VALUE};
 use swarm_core::register::{self, Begun, Protocol};
 use swarm_core::safe_guess::SafeGuess;
+use swarm_core::words::WriteNumber;
 
 use crate::blocking::Blocking;
 use crate::cache::{LocationCache, hash_key};
@@ -365,6 +366,19 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         } else if self.heap.misses_records(self.reclaimed_at_once) {
             Box::pin(self.records_aside()).await;
         }
+    }
+
+    /// A fresh write number.
+    ///
+    /// # Errors
+    /// [`Error::Spent`] if there is none, and nobody gives any out.
+    pub(crate) fn number(&self) -> Result<WriteNumber, Error> {
+        let number = self.group.number().or_else(|| {
+            // Not even its last operations came to an end.
+            self.look_for_numbers();
+            self.group.number()
+        });
+        number.ok_or(Error::Spent)
     }
 
     /// Sets numbers aside for when those that there are will be used up.

@@ -71,7 +71,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 }
             };
             let proposed = self.propose(&located, hash, newborn, dead).await;
-            if is_new && matches!(proposed, Err(Error::Full(_))) {
+            if is_new && matches!(proposed, Err(Error::Full(_) | Error::Spent)) {
                 self.heap.take_back(newborn.buffer);
                 self.heap.take_back_unused(newborn.register.place.pointer);
             }
@@ -207,7 +207,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     }
 
     /// Changes a bucket to `bucket`. False if another change came first. Where there is no memory for its
-    /// record, no node has heard of it.
+    /// record, or no number, no node has heard of it.
     pub(crate) async fn change(
         &self,
         located: &Located,
@@ -216,8 +216,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         need: Need,
     ) -> Result<bool, Error> {
         let payload = bucket.encode();
+        let change = self.number()?;
         let record = self.record(&bucket.content, need).await?;
-        let change = self.group.number().ok_or(Error::Spent)?;
         let proposal = Proposal { change, record, payload: &payload, newborns, sparing: false };
         let births = self.index.births();
         let proposed =
@@ -338,7 +338,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     async fn split(&self, located: &Located, hash: u64) -> Result<(), Error> {
         let mut taken = Vec::new();
         let split = self.split_with(located, hash, &mut taken).await;
-        if let Err(Error::Full(_)) = split {
+        if let Err(Error::Full(_) | Error::Spent) = split {
             // No node has heard of it.
             taken.into_iter().for_each(|object| self.heap.take_back_unused(object));
         }
@@ -357,7 +357,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         if depth == MAX_DEPTH {
             return Err(Error::Crowded);
         }
-        let change = self.group.number().ok_or(Error::Spent)?;
+        let change = self.number()?;
         let mut children = Vec::<(Child, NewChild), 2>::new();
         for side in 0..2 {
             let prefix = located.bucket.prefix | ((side as u64) << (63 - depth));

@@ -285,10 +285,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         board.advance();
         let _here = self.here();
         self.heap.know_own(&self.group).await?;
-        self.heap.recall_seeds(&self.group, board).await?;
+        let recalled = self.heap.recall_seeds(&self.group, board).await;
         let epoch = board.epoch();
         let each = |place: &_| board.reclaimed(place);
-        let reset = self.heap.reset_due(&self.group, (epoch, batches), each).await? > 0;
-        Ok(self.heap.make_own(&self.group, board).await? || reset)
+        let reset = self.heap.reset_due(&self.group, (epoch, batches), each).await;
+        // What was taken over is this client's also where a node is silent, of which a reset needs an answer.
+        let own = self.heap.make_own(&self.group, board).await?;
+        recalled?;
+        Ok(reset? > 0 || own)
     }
 }

@@ -122,7 +122,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     ) -> Result<bool, Error> {
         let image = newborn.image(self.geometry.format);
         for _ in 0..TRIES {
-            let located = self.fresh_to_change(hash).await?;
+            // Its ballots were seen to before `old` was frozen.
+            let located = self.index.fresh(&self.group, hash).await?;
             let Content::Entries { entries, .. } = &located.bucket.content else { continue };
             let Some(at) = entries.iter().position(|entry| entry.names(old)) else {
                 return Ok(false);

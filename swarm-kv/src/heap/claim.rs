@@ -73,6 +73,7 @@ impl Heap {
             if !is_needed(&map) {
                 return Ok(false);
             }
+            let change = group.number().ok_or(Error::Spent)?;
             let record = self.map_record(group).await?;
             if let Err(error) = edit(&mut map) {
                 self.keep(record);
@@ -83,7 +84,6 @@ impl Heap {
                 .chunks(2)
                 .map(|pair| u64::from(pair[0]) | (u64::from(*pair.get(1).unwrap_or(&0)) << 32))
                 .collect();
-            let change = group.number().ok_or(Error::Spent)?;
             let proposal =
                 Proposal { change, record, payload: &payload, newborns: &[], sparing: true };
             // Records are dear: a slot has few before it owns a chunk for them, and many clients may

@@ -66,13 +66,18 @@ impl Heap {
         self.growth.due.get()
     }
 
-    /// Whether it is time to look for what others left behind. Not again before it has come to more.
+    /// Whether it is time to look for what others left behind.
     pub(crate) fn looks_for_vacant(&self) -> bool {
-        self.growth.looks.take()
+        self.growth.looks.get()
     }
 
-    /// It took such over, of which only a collection tells what is in use.
-    pub(crate) fn has_taken_vacant(&self) {
+    /// It has looked, or could not: not again before it has come to more.
+    pub(crate) fn has_looked(&self) {
+        self.growth.looks.set(false);
+    }
+
+    /// It takes such over, of which only a collection tells what is in use.
+    pub(crate) fn takes_vacant(&self) {
         self.growth.due.set(true);
     }
 
@@ -90,7 +95,6 @@ impl Heap {
     pub(crate) fn is_collected(&self) {
         self.growth.before.set(Some(self.count_own()));
         self.growth.due.set(false);
-        self.growth.looks.set(false);
         self.growth.swept.set(false);
     }
 }

@@ -342,7 +342,10 @@ impl Board for FarBoard {
 
     fn is_attached(&self, slot: usize) -> bool {
         let told = self.shared.told();
-        told.answers.iter().flatten().any(|heard| heard.clients.iter().any(|it| it.slot == slot))
+        let heard = || told.answers.iter().flatten();
+        // Who has been told by too few knows nothing.
+        heard().count() < self.shared.record.majority()
+            || heard().any(|heard| heard.clients.iter().any(|it| it.slot == slot))
     }
 
     fn incarnation(&self) -> Option<Incarnation> {

@@ -39,7 +39,7 @@ use super::epochs::Standing;
 use super::error::Error;
 use super::lease::{self, Claim, Lease};
 use super::ledger::Holder;
-use super::numbers::{BLOCK, Drawer};
+use super::numbers::{BLOCK, DRAW_TRIES, Drawer};
 use super::record::{NodeEntry, PoolRecord};
 use super::seat::Seat;
 
@@ -241,15 +241,17 @@ impl Etcd {
     }
 
     fn draw(&self, pool: &str) -> Result<Range<u64>, Error> {
-        for _ in 0..TRIES {
+        for _ in 0..DRAW_TRIES {
             let (last, revision) = self.last_incarnation(pool)?;
             let end = last + BLOCK;
             if end > WriteNumber::LAST_INCARNATION.0 {
                 return Err(Error::Incarnations { address: self.address(pool) });
             }
             let same = incarnations_are_of(pool, revision);
+            // Of a pool that is gone nothing is left behind.
+            let is_there = Compare::create_revision(key(pool, "record"), CompareOp::NotEqual, 0);
             let put = TxnOp::put(key(pool, "incarnation"), end.to_string(), None);
-            if self.txn(vec![same], vec![put])? {
+            if self.txn(vec![same, is_there], vec![put])? {
                 return Ok(last + 1..end + 1);
             }
         }

@@ -29,7 +29,7 @@ use super::admin::{Request, Status, ask, who};
 use super::daemons::{Daemons, Evicted, at_once, holders};
 use super::error::Error;
 use super::ledger::Holder;
-use super::numbers::{BLOCK, Drawer};
+use super::numbers::{BLOCK, DRAW_TRIES, Drawer};
 use super::record::{Id, NodeEntry, PoolRecord};
 
 /// How often a claim is tried that others thwart.
@@ -246,20 +246,24 @@ impl Fixed {
     pub(super) fn drawer(&self, record: PoolRecord) -> Drawer {
         let address = self.address();
         Box::new(move || {
+            let address = address.clone();
             let daemons = Daemons::of(&record);
-            for attempt in 0..CLAIM_TRIES {
+            for attempt in 0..DRAW_TRIES {
                 let statuses = daemons.statuses();
                 daemons.need_majority(&statuses)?;
                 let highest = statuses.iter().flatten().map(|status| status.highest).max();
                 let first = highest.unwrap_or(0) + 1;
                 let drawn = first..first + BLOCK;
+                if drawn.end > WriteNumber::LAST_INCARNATION.0 {
+                    return Err(Error::Incarnations { address });
+                }
                 let request = Request::Draw { pool: record.id, drawn: drawn.clone() };
                 if daemons.majority(&request).is_ok() {
                     return Ok(drawn);
                 }
                 back_off(attempt);
             }
-            Err(Error::Busy { address: address.clone() })
+            Err(Error::Busy { address })
         })
     }
 

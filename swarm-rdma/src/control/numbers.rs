@@ -1,14 +1,14 @@
 //! Incarnations that a client sets aside while it lives: when its write numbers are used up it goes on
 //! under the next.
 //!
-//! They are drawn a [`BLOCK`] at a time, by a thread, long before they are needed: a client writes on for
-//! hours where nobody gives any out. Most clients do not live long enough to draw any.
+//! They are drawn a [`BLOCK`] at a time, by a thread, once a client has used half of its first one's numbers, and
+//! whenever few are left: so it writes on for hours where nobody gives any out. Most clients draw none.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{self, Thread};
 use std::time::Duration;
 
 use swarm_core::words::Incarnation;
@@ -18,39 +18,55 @@ use super::error::Error;
 /// So many incarnations are drawn at a time: a client that writes a hundred thousand times a second uses
 /// one up in ten minutes.
 pub(super) const BLOCK: u64 = 64;
-/// A client that lives for so long draws its first, and looks so often whether there are enough.
-const NOW_AND_THEN: Duration = Duration::from_secs(2);
+/// How often a drawer tries what others thwart, before it is asked again.
+pub(super) const DRAW_TRIES: u64 = 8;
+/// After a failure the next try waits for so long.
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// Draws a block of incarnations that nobody had.
 pub(super) type Drawer = Box<dyn Fn() -> Result<Range<u64>, Error> + Send>;
 
 /// What was drawn and is left.
 #[derive(Default)]
-pub(super) struct Numbers(Mutex<VecDeque<u64>>);
+pub(super) struct Numbers {
+    left: Mutex<VecDeque<u64>>,
+    /// Whether there are few.
+    wanted: AtomicBool,
+    /// Who draws.
+    thread: OnceLock<Thread>,
+}
 
 impl Numbers {
     fn left(&self) -> MutexGuard<'_, VecDeque<u64>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The next one. Never waits: the thread that draws holds the lock for a few instructions, and the client
     /// asks again soon.
     pub(super) fn take(&self) -> Option<Incarnation> {
-        let mut left = self.0.try_lock().ok()?;
-        left.pop_front().map(Incarnation)
+        let mut left = self.left.try_lock().ok()?;
+        let next = left.pop_front().map(Incarnation);
+        if (left.len() as u64) < BLOCK / 2 {
+            self.wanted.store(true, Ordering::Release);
+            self.thread.get().map(Thread::unpark);
+        }
+        next
     }
 
-    /// Sees to it that there are enough, until it is told to stop.
+    /// Draws as they are wanted, until it is told to stop and unparked.
     pub(super) fn keep(&self, drawer: &Drawer, stopping: &AtomicBool) {
-        loop {
-            thread::park_timeout(NOW_AND_THEN);
-            if stopping.load(Ordering::Relaxed) {
-                return;
+        self.thread.get_or_init(thread::current);
+        while !stopping.load(Ordering::Relaxed) {
+            if !self.wanted.swap(false, Ordering::Acquire) {
+                thread::park();
+                continue;
             }
-            let few = (self.left().len() as u64) < BLOCK / 2;
-            // What fails is tried again.
-            if few && let Ok(drawn) = drawer() {
-                self.left().extend(drawn);
+            match drawer() {
+                Ok(drawn) => self.left().extend(drawn),
+                Err(_) => {
+                    self.wanted.store(true, Ordering::Release);
+                    thread::park_timeout(PAUSE);
+                }
             }
         }
     }

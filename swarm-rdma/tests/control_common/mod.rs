@@ -125,7 +125,7 @@ pub(crate) fn wishes() -> PoolWishes {
 pub(crate) fn gives_more_incarnations(plane: &Plane, record: &PoolRecord) {
     let seats: Vec<_> = (0..4).map(|_| plane.attach(record).expect("there are slots")).collect();
     let mut given: BTreeSet<_> = seats.iter().map(|seat| seat.session().incarnation).collect();
-    assert!(seats[0].board().incarnation().is_none(), "it is young");
+    assert!(seats[0].board().incarnation().is_none(), "none were asked for");
     let deadline = Instant::now() + Duration::from_secs(30);
     for seat in &seats {
         let (board, mut before) = (seat.board(), seat.session().incarnation);
