@@ -46,8 +46,8 @@ impl Numbers {
     pub(super) fn take(&self) -> Option<Incarnation> {
         let mut left = self.left.try_lock().ok()?;
         let next = left.pop_front().map(Incarnation);
-        if (left.len() as u64) < BLOCK / 2 {
-            self.wanted.store(true, Ordering::Release);
+        // Woken once: after a failure it waits, however often it is asked.
+        if (left.len() as u64) < BLOCK / 2 && !self.wanted.swap(true, Ordering::AcqRel) {
             self.thread.get().map(Thread::unpark);
         }
         next
@@ -57,16 +57,14 @@ impl Numbers {
     pub(super) fn keep(&self, drawer: &Drawer, stopping: &AtomicBool) {
         self.thread.get_or_init(thread::current);
         while !stopping.load(Ordering::Relaxed) {
-            if !self.wanted.swap(false, Ordering::Acquire) {
+            if !self.wanted.load(Ordering::Acquire) {
                 thread::park();
-                continue;
-            }
-            match drawer() {
-                Ok(drawn) => self.left().extend(drawn),
-                Err(_) => {
-                    self.wanted.store(true, Ordering::Release);
-                    thread::park_timeout(PAUSE);
-                }
+            } else if let Ok(drawn) = drawer() {
+                self.left().extend(drawn);
+                // What was asked for meanwhile is there now.
+                self.wanted.store(false, Ordering::Release);
+            } else {
+                thread::park_timeout(PAUSE);
             }
         }
     }
