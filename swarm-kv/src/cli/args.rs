@@ -147,7 +147,9 @@ random, clients are killed and leave, and others come. Checked are:
   never full    no write was refused
   histories     of sixteen hot keys, others every two seconds: linearizable
   values        of all other keys: whole, whenever they are read
-  memory        in use, each second after the first fifth: grows by at most 5 %
+  memory        in chunks, each second after the first fifth: grows by at most 5 %
+  set aside     objects in chunks: likewise, by the lower end of a 99 % confidence interval, as
+                clients that die make it go up and down
   get, update   medians of the last minute, or tenth: at most 10 % slower than at first
 
 Exit status: 0 all is well, 1 a check failed, 2 wrong usage, 3 failure, 130 interrupted (Ctrl-C).

@@ -8,6 +8,12 @@ pub(crate) const MOST_GROWTH: f64 = 0.05;
 
 /// Samples of which any two are compared: of more, every second or third will do, and so on.
 const MOST_SAMPLES: usize = 500;
+/// Parts of the run whose medians hardly depend on each other: a client stays for no longer than one of a run of
+/// two minutes. Of fewer than so many parts an interval says nothing.
+const PARTS: usize = 10;
+const FEWEST_PARTS: usize = 6;
+/// The standard normal distribution's quantile of 99 in 100.
+const CONFIDENT: f64 = 2.326;
 
 /// What was in use at a time, bytes of each node.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +37,9 @@ pub(crate) struct Trend {
     pub(crate) slope: f64,
     /// Growth over the time that was looked at, as a share of the mean.
     pub(crate) growth: f64,
+    /// The lower end of what that may be: of its one-sided confidence interval of 99 % (Sen 1968), by the medians of
+    /// [`PARTS`] of the run. Samples that follow each other are no evidence of their own.
+    pub(crate) at_least: f64,
 }
 
 impl Trend {
@@ -41,25 +50,57 @@ impl Trend {
         }
         let mean =
             samples.iter().map(|&(_, bytes)| bytes as f64).sum::<f64>() / samples.len() as f64;
-        let slope = median_slope(samples);
-        Some(Self { last, slope, growth: slope * (last_at - first_at) / mean.max(1.0) })
+        let growth = |slope| slope * (last_at - first_at) / mean.max(1.0);
+        let slope = median(&slopes(samples.iter().step_by(samples.len().div_ceil(MOST_SAMPLES))));
+        let parts = PARTS.min(samples.len());
+        let part = |at| middle(&samples[at * samples.len() / parts..][..samples.len() / parts]);
+        let medians: Vec<_> = (0..parts).map(part).collect();
+        let few = parts < FEWEST_PARTS;
+        let least = if few { slope } else { lower_end(&slopes(medians.iter()), parts) };
+        Some(Self { last, slope, growth: growth(slope), at_least: growth(least) })
     }
 
     pub(crate) fn is_flat(self) -> bool {
         self.growth <= MOST_GROWTH
     }
+
+    /// Whether it is not shown to be anything else.
+    pub(crate) fn may_be_flat(self) -> bool {
+        self.at_least <= MOST_GROWTH
+    }
 }
 
-/// The median of the slopes between any two of at most [`MOST_SAMPLES`].
-fn median_slope(samples: &[(f64, u64)]) -> f64 {
-    let some: Vec<_> = samples.iter().step_by(samples.len().div_ceil(MOST_SAMPLES)).collect();
+/// The slopes between any two samples, in order of size.
+fn slopes<'s>(samples: impl Iterator<Item = &'s (f64, u64)>) -> Vec<f64> {
+    let samples: Vec<_> = samples.collect();
     let mut slopes = Vec::new();
-    for (at, (from, before)) in some.iter().enumerate() {
+    for (at, (from, before)) in samples.iter().enumerate() {
         let slope = |&&(to, after): &&(f64, u64)| (after as f64 - *before as f64) / (to - from);
-        slopes.extend(some[at + 1..].iter().map(slope));
+        slopes.extend(samples[at + 1..].iter().map(slope));
     }
     slopes.sort_by(f64::total_cmp);
-    slopes[slopes.len() / 2]
+    slopes
+}
+
+fn median(sorted: &[f64]) -> f64 {
+    sorted[sorted.len() / 2]
+}
+
+/// The middle of these samples' time, and the median of what they say.
+fn middle(samples: &[(f64, u64)]) -> (f64, u64) {
+    let mut bytes: Vec<u64> = samples.iter().map(|&(_, bytes)| bytes).collect();
+    bytes.sort_unstable();
+    let (first, last) = (samples[0].0, samples[samples.len() - 1].0);
+    (f64::midpoint(first, last), bytes[bytes.len() / 2])
+}
+
+/// The lower end of the median's confidence interval, of all slopes between so many samples: the variance is that
+/// of Kendall's count of concordant pairs.
+fn lower_end(slopes: &[f64], samples: usize) -> f64 {
+    let of = samples as f64;
+    let deviation = (of * (of - 1.0) * (2.0 * of + 5.0) / 18.0).sqrt();
+    let rank = (slopes.len() as f64 - CONFIDENT * deviation) / 2.0;
+    slopes[rank.max(0.0) as usize]
 }
 
 /// How memory in use developed once the run was warm.
@@ -82,8 +123,10 @@ impl Memory {
         Some(Self { warm_up_s, used, aside })
     }
 
+    /// What is set aside goes up and down by a tenth as clients die, and for longer than the time between samples:
+    /// of a healthy pool the slope over two minutes is anything up to a tenth as well.
     pub(crate) fn is_flat(&self) -> bool {
-        self.used.is_flat() && self.aside.is_flat()
+        self.used.is_flat() && self.aside.may_be_flat()
     }
 }
 
@@ -102,8 +145,24 @@ mod tests {
         let flat = Memory::of(&samples(noise)).expect("there are enough");
         assert!(flat.is_flat() && flat.aside.slope.abs() < 200.0, "{flat:?}");
         let leak = Memory::of(&samples(|at| noise(at) + 1000.0 * at)).expect("there are enough");
-        assert!(!leak.is_flat() && (leak.aside.slope - 1000.0).abs() < 200.0, "{leak:?}");
+        assert!(
+            !leak.is_flat() && !leak.aside.is_flat() && (leak.aside.slope - 1000.0).abs() < 200.0,
+            "{leak:?}"
+        );
         assert_eq!(leak.used.slope, 0.0);
+    }
+
+    /// What is up for a while and down for a while goes somewhere in the end, and proves nothing. A leak of a quarter on
+    /// top of it does.
+    #[test]
+    fn what_comes_and_goes_for_long_is_no_leak() {
+        for phase in 0..8 {
+            let tide = |at: f64| 1e6 + 5e4 * (at / 9.0 + f64::from(phase)).sin();
+            let flat = Memory::of(&samples(tide)).expect("there are enough");
+            assert!(flat.is_flat(), "{flat:?}");
+            let leak = Memory::of(&samples(|at| tide(at) + 4e3 * at)).expect("there are enough");
+            assert!(!leak.is_flat(), "{leak:?}");
+        }
     }
 
     /// By the line that fits best it grew by four tenths.

@@ -131,25 +131,35 @@ impl Brought<'_> {
         checks
     }
 
-    /// What is set aside has a check of its own: in a small pool the chunks are soon all somebody's, and
-    /// go on filling up.
+    /// What is set aside has a check of its own: in a small pool the chunks are soon all somebody's.
     fn memory_checks(&self) -> [Check; 2] {
-        let check = |name, what, trend: fn(Memory) -> Trend| {
+        let most = 100.0 * MOST_GROWTH;
+        let check = |name, what, good: fn(Memory) -> bool, told: fn(Memory) -> (Trend, String)| {
             let told = self.memory.map(|memory| {
-                let (Trend { last, slope, growth }, warm_up_s) = (trend(memory), memory.warm_up_s);
-                let (last, growth, most) = (show_size(last), 100.0 * growth, 100.0 * MOST_GROWTH);
-                let flat = format!("flat is up to {most:+.0} %, after the first {warm_up_s:.0} s");
-                format!("{last} {what}, {slope:+.0} B/s, {growth:+.1} % ({flat})")
+                let (Trend { last, slope, growth, .. }, besides) = told(memory);
+                let (last, growth) = (show_size(last), 100.0 * growth);
+                let warm_up_s = memory.warm_up_s;
+                format!(
+                    "{last} {what}, {slope:+.0} B/s, {growth:+.1} %{besides} (flat is up to {most:+.0} %, after the first {warm_up_s:.0} s)"
+                )
             });
             Check {
                 name,
-                good: self.memory.is_some_and(|memory| trend(memory).is_flat()),
+                good: self.memory.is_some_and(good),
                 told: told.unwrap_or("too few samples to tell".to_owned()),
             }
         };
         [
-            check("memory", "in chunks", |memory| memory.used),
-            check("set aside", "in objects", |memory| memory.aside),
+            check("memory", "in chunks", |it| it.used.is_flat(), |it| (it.used, String::new())),
+            check(
+                "set aside",
+                "in objects",
+                |it| it.aside.may_be_flat(),
+                |it| {
+                    let sure = 100.0 * it.aside.at_least;
+                    (it.aside, format!(", or {sure:+.1} % where that is chance"))
+                },
+            ),
         ]
     }
 
@@ -219,7 +229,7 @@ impl Brought<'_> {
 }
 
 fn memory_json(memory: Memory, samples: usize) -> Value {
-    let trend = |Trend { last, slope, growth }: Trend| json!({ "bytes": last, "bytes_per_second": slope, "growth": growth });
+    let trend = |Trend { last, slope, growth, at_least }: Trend| json!({ "bytes": last, "bytes_per_second": slope, "growth": growth, "growth_lower_end": at_least });
     json!({
         "flat": memory.is_flat(),
         "most_growth": MOST_GROWTH,

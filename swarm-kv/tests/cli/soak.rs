@@ -63,10 +63,7 @@ fn nothing_wears_out() {
         assert!(said[kind]["first_ns"].as_u64() > Some(0), "{said}");
         assert_eq!(said[kind]["ok"], true, "{said}");
     }
-    // A pool this small has more set aside as its chunks fill up.
-    let failed = said["failed"].as_array().expect("a list");
-    assert!(failed.iter().all(|check| check == "set aside"), "{said}");
-    assert_eq!(status, i32::from(!failed.is_empty()), "{said}");
+    assert_eq!(status, 0, "{said}");
 }
 
 #[test]
