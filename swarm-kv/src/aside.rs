@@ -1,10 +1,11 @@
 //! Collecting garbage aside, before memory runs out, and taking over what the dead held.
 //!
-//! Once memory is scarce and a client has come to more of it, each of its operations that writes takes
-//! a short step of a [collection](crate::collect) when it is over, and then resets a little of what was
-//! found, until that is done. Otherwise one operation would have to do all of it at once. Collections
+//! Once memory is scarce and a client has come to [more of it, or runs short](crate::heap), each of its operations that
+//! writes takes a short step of a [collection](crate::collect) when it is over, and then resets a little of what was
+//! found, until that is done. Otherwise one operation would have to do all of it at once. Where all that is free
+//! is kept back, it takes as many steps as a millisecond has room for. Collections
 //! take an answer of every node, and a write must not wait for one that is silent: a step that takes too
-//! long is dropped, and the collection with it, until memory has grown again.
+//! long is dropped, and the collection with it, until memory has grown again or some time has gone by.
 
 use std::pin::pin;
 
@@ -23,6 +24,18 @@ const SHORT_STEP: usize = MAX_VERBS;
 const BATCHES: usize = 4;
 /// Nanoseconds that a step takes at most.
 const LONGEST: u64 = 2_000_000;
+/// Nanoseconds for which one step follows the other where all that is free is kept back: with a step for each
+/// write, what there is would be used up before a collection is through.
+const URGENT: u64 = 1_000_000;
+
+/// How far it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Aside {
+    Going,
+    /// For others' operations.
+    Waiting,
+    Done,
+}
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// An operation is over, and garbage is worth a look.
@@ -30,12 +43,14 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     pub(crate) async fn collect_aside(&self) {
         // Somebody else's search for memory is not to be waited for.
         let Some(_alone) = self.searching.try_enter() else { return };
-        match self.in_time(self.step_aside()).await {
-            Some(true) => {}
-            Some(false) => self.heap.is_collected(),
-            None => {
-                self.heap.is_collected();
-                self.heap.has_looked();
+        let now = || self.group.clock().now();
+        let until = now().saturating_add(URGENT);
+        loop {
+            match self.in_time(self.step_aside()).await {
+                Some(Aside::Going) if self.heap.is_tight() && now() < until => {}
+                Some(Aside::Going | Aside::Waiting) => return,
+                Some(Aside::Done) => return self.heap.is_collected(now()),
+                None => return self.heap.gives_up(now()),
             }
         }
     }
@@ -66,23 +81,29 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         }
     }
 
-    /// A short step. Yields whether there is more to do.
-    async fn step_aside(&self) -> Result<bool, Error> {
+    /// A short step.
+    async fn step_aside(&self) -> Result<Aside, Error> {
         if self.heap.is_swept() {
-            self.some_memory_back(BATCHES).await?;
-            return Ok(self.heap.recycler.is_to_reset());
+            let any = self.some_memory_back(BATCHES).await?;
+            return Ok(match self.heap.recycler.is_to_reset() {
+                true if any => Aside::Going,
+                true => Aside::Waiting,
+                false => Aside::Done,
+            });
         }
         if !self.is_collecting() {
             self.vacant_aside().await?;
             // What was taken over comes first, so that the collection finds out what is in it.
             if self.heap.is_taking() || !self.heap.is_collection_due() {
-                return Ok(true);
+                return Ok(Aside::Waiting);
             }
         }
-        if let Progress::Done(_) = self.collect_step(SHORT_STEP).await? {
-            self.heap.sweep_is_over();
+        match self.collect_step(SHORT_STEP).await? {
+            Progress::Going => return Ok(Aside::Going),
+            Progress::Waiting => return Ok(Aside::Waiting),
+            Progress::Done(_) => self.heap.sweep_is_over(),
         }
-        Ok(true)
+        Ok(Aside::Going)
     }
 
     /// Takes over some of what clients that are gone held, or goes on with that: to wait until an operation finds no

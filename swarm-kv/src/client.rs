@@ -361,10 +361,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         if self.group.lacks_numbers() {
             self.look_for_numbers();
         }
-        if self.heap.has_grown() {
-            Box::pin(self.collect_aside()).await;
-        } else if self.heap.misses_records(self.reclaimed_at_once) {
+        if self.heap.misses_records(self.reclaimed_at_once) {
             Box::pin(self.records_aside()).await;
+        }
+        if self.heap.has_grown(|| self.group.clock().now()) {
+            Box::pin(self.collect_aside()).await;
         }
     }
 

@@ -174,7 +174,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     async fn begin_collection(&self) -> Result<Box<Collection>, Error> {
         let _here = self.here();
         let chunks = self.heap.take_stock(&self.group).await?;
-        self.heap.recycler.begin();
+        self.heap.begins_to_collect(self.group.clock().now());
         let began = self.presence.as_ref().map_or(0, |presence| presence.board().latest());
         let (unknown, found, garbage) = Default::default();
         Ok(Box::new(Collection { began, chunks, stage: Stage::Waiting, unknown, found, garbage }))

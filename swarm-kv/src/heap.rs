@@ -374,6 +374,7 @@ impl Heap {
 
     fn full(&self, kind: Kind, need: Need) -> Error {
         self.wanted.set(Some((kind.at(NodeId(0)), need)));
+        self.is_refused();
         let granules = match kind.class {
             Class::Plain(size) | Class::Lean(size) | Class::Wide(size) => size.granules(),
             Class::Homed { full, .. } => full.granules(),

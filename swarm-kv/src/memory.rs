@@ -143,7 +143,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     self.group.pause(PAUSE).await;
                 }
                 Progress::Done(collected) => {
-                    self.heap.is_collected();
+                    self.heap.is_collected(self.group.clock().now());
                     return Ok(Some(collected));
                 }
             }

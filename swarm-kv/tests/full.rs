@@ -95,6 +95,42 @@ fn updates_in_place_go_on() {
     }
 }
 
+/// What clients write over each other's values leaves garbage to those, which only a look at all keys finds. The
+/// operations of a client that runs short take their share of that look, so that hardly ever one has to do all of it.
+/// What they do so, aside, is not counted.
+#[test]
+fn hardly_any_update_alone_looks_for_all_garbage() {
+    /// Most of what there is room for.
+    const VALUES: usize = 5000;
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let options = CreateOptions { capacity: 8 << 20, max_clients: 4, ..CreateOptions::default() };
+    let pool = Pool::create(dir.path().join("pool"), &options).expect("create");
+    let clients = [(); 2].map(|()| shm::open(&pool, Options::default()).expect("a slot"));
+    for number in 0..VALUES {
+        assert!(clients[number % 2].blocking().insert(&key(number), &[7; 500]).expect("room"));
+    }
+    // No chunk is left to anybody.
+    for number in VALUES.. {
+        match clients[0].blocking().insert(&key(number), &[7; 60_000]) {
+            Err(Error::Full(_)) => break,
+            told => assert!(told.expect("an insert")),
+        }
+    }
+    for number in 0..VALUES / 5 {
+        soon("a delete", || clients[number % 2].blocking().delete(&key(number)));
+    }
+    let (mut rng, mut long) = (fastrand::Rng::with_seed(1), 0);
+    for turn in 0..16 * VALUES {
+        // So many in turn that not all that one writes over comes to the other's ears.
+        let (client, number) = (&clients[turn / 2000 % 2], rng.usize(VALUES / 5..VALUES));
+        let before = client.counters().update.verbs;
+        soon("an update", || client.blocking().update(&key(number), &[8; 500]));
+        long += usize::from(client.counters().update.verbs - before > VALUES as u64);
+    }
+    println!("{long} updates looked at all keys");
+    assert!(long <= 3, "{long}");
+}
+
 #[test]
 fn there_is_room_again_for_as_much_as_was_deleted() {
     let (_dir, pool, client, stored) = full();

@@ -2,9 +2,11 @@
 //!
 //! A collection goes over the whole index, whatever comes of it, so it is put off as long as most of
 //! the pool is free, and then until a part of what the client has came to it since the last one, or is to be
-//! had from clients that are gone.
+//! had from clients that are gone. Where all that is free is kept back, it is time when most of what the last one
+//! brought is used up, or, some time after the last one, when an operation found no chunk.
 
 use std::cell::Cell;
+use std::ops::RangeInclusive;
 
 use super::Heap;
 
@@ -14,6 +16,10 @@ const LEAST: usize = 4;
 const PART: usize = 8;
 /// Memory is scarce when less than one chunk in so many is free.
 const SCARCE: usize = 4;
+/// So many times as long as a collection took the next one is put off, where it promises little.
+const REST: u64 = 20;
+/// Nanoseconds that it counts as at least, and at most: it may have stood still because nobody wrote.
+const TOOK: RangeInclusive<u64> = 2_000_000..=500_000_000;
 
 /// How much a client's memory grew.
 #[derive(Default)]
@@ -26,6 +32,14 @@ pub(super) struct Growth {
     looks: Cell<bool>,
     /// Whether it has found all there is, which is to be reset.
     swept: Cell<bool>,
+    /// When the collection under way began.
+    began: Cell<Option<u64>>,
+    /// Until when the next one promises little.
+    rests_until: Cell<u64>,
+    /// Whether the last one was given up.
+    failed: Cell<bool>,
+    /// Whether no chunk was to be had since.
+    refused: Cell<bool>,
 }
 
 impl Growth {
@@ -57,8 +71,26 @@ pub(super) fn worth_a_collection(own: usize) -> usize {
 impl Heap {
     /// Whether garbage, or what others left behind, is worth a look.
     #[inline]
-    pub(crate) fn has_grown(&self) -> bool {
+    pub(crate) fn has_grown(&self, now: impl Fn() -> u64) -> bool {
+        if self.is_tight() && !self.growth.due.get() && self.runs_short(now()) {
+            self.growth.due.set(true);
+            self.growth.looks.set(true);
+        }
         self.growth.due.get() || self.growth.looks.get()
+    }
+
+    /// Whether it is time to look for more before nothing is left.
+    #[cold]
+    fn runs_short(&self, now: u64) -> bool {
+        let Growth { rests_until, failed, refused, .. } = &self.growth;
+        let rested = now >= rests_until.get();
+        rested && refused.get()
+            || (rested || !failed.get()) && self.recycler.is_used_up(|kind| self.unused(kind))
+    }
+
+    /// No chunk is to be had.
+    pub(super) fn is_refused(&self) {
+        self.growth.refused.set(true);
     }
 
     /// Whether garbage is.
@@ -91,10 +123,34 @@ impl Heap {
         self.growth.swept.set(true);
     }
 
+    /// A collection begins.
+    pub(crate) fn begins_to_collect(&self, now: u64) {
+        self.growth.began.set(Some(now));
+        self.recycler.begin();
+    }
+
     /// Its garbage was collected.
-    pub(crate) fn is_collected(&self) {
+    pub(crate) fn is_collected(&self, now: u64) {
+        self.recycler.is_collected(|kind| self.unused(kind));
+        self.growth.swept.set(false);
+        self.growth.refused.set(false);
+        self.is_over(now, false);
+    }
+
+    /// A step of that, or of taking over, came to nothing: some node is silent, or others were quicker too often. What was found
+    /// already is reset by the next one.
+    pub(crate) fn gives_up(&self, now: u64) {
+        self.growth.swept.set(self.is_swept() && self.recycler.is_to_reset());
+        self.growth.looks.set(false);
+        self.is_over(now, true);
+    }
+
+    fn is_over(&self, now: u64, failed: bool) {
+        let began = self.growth.began.take().unwrap_or(now);
+        let took = now.saturating_sub(began).clamp(*TOOK.start(), *TOOK.end());
+        self.growth.rests_until.set(now.saturating_add(took * REST));
+        self.growth.failed.set(failed);
         self.growth.before.set(Some(self.count_own()));
         self.growth.due.set(false);
-        self.growth.swept.set(false);
     }
 }

@@ -45,9 +45,11 @@ impl Recycler {
     /// From now on objects of this kind in `chunk` are this client's; `used` were handed out before.
     pub(super) fn open(&self, chunk: usize, kind: Kind, used: u64) {
         self.ledgers.borrow_mut().open(chunk, kind, used);
-        let mut shelves = self.shelves.borrow_mut();
-        if !shelves.iter().any(|shelf| shelf.kind == kind) {
-            shelves.push(Shelf::new(kind));
+        let more = self.geometry.objects(kind.class).saturating_sub(used) as usize;
+        if self.shelf(kind, |shelf| shelf.comes_to(more)).is_none() {
+            let mut shelf = Shelf::new(kind);
+            shelf.comes_to(more);
+            self.shelves.borrow_mut().push(shelf);
         }
     }
 
@@ -135,6 +137,16 @@ impl Recycler {
     /// How many objects of this kind came back and are as good as ones that were never used.
     pub(super) fn fresh(&self, kind: Kind) -> usize {
         self.shelf(kind, |shelf| shelf.fresh.len()).unwrap_or(0)
+    }
+
+    /// Garbage was collected; of each kind the chunk at hand has so many `unused`.
+    pub(super) fn is_collected(&self, unused: impl Fn(Kind) -> usize) {
+        self.shelves.borrow_mut().iter_mut().for_each(|it| it.is_collected(unused(it.kind)));
+    }
+
+    /// Whether most of what a collection left of any kind, and of what came in chunks since, is used up.
+    pub(super) fn is_used_up(&self, unused: impl Fn(Kind) -> usize) -> bool {
+        self.shelves.borrow().iter().any(|shelf| shelf.is_used_up(unused(shelf.kind)))
     }
 
     /// An object that was handed out is at hand again, and as good as new.

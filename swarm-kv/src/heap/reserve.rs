@@ -61,12 +61,18 @@ impl Heap {
         *self.map.borrow_mut() = map;
     }
 
+    /// Whether all that is free is kept back, by the map as last seen.
+    #[inline]
+    pub(crate) fn is_tight(&self) -> bool {
+        self.tight.get()
+    }
+
     /// What a value needs that takes the place of the one in `buffer`. Where all that is free is kept back, a longer one
     /// takes more of the pool: a few of those would leave nothing to others.
     #[inline]
     pub(crate) fn need_instead_of(&self, buffer: Pointer, kind: Kind) -> Need {
         // Of those with chunks of their own one is much already.
-        let is_asked = self.tight.get() || kind.class == Class::Run;
+        let is_asked = self.is_tight() || kind.class == Class::Run;
         if is_asked && !buffer.is_null() && self.grows(buffer, kind) {
             Need::More
         } else {

@@ -14,6 +14,9 @@ use super::Kind;
 /// Retired buffers for which there is room without another allocation.
 const ROOM: usize = 16 << 10;
 
+/// For fewer objects than these a collection is not worth it.
+const MUCH: usize = 64;
+
 /// Objects of one kind that came back.
 pub(super) struct Shelf {
     pub(super) kind: Kind,
@@ -25,6 +28,8 @@ pub(super) struct Shelf {
     pub(super) swept: VecDeque<(u64, Pointer)>,
     /// As good as memory that was never used.
     pub(super) fresh: Vec<Pointer>,
+    /// How many there were when garbage was collected last, and came in chunks since.
+    had: usize,
 }
 
 impl Shelf {
@@ -33,7 +38,27 @@ impl Shelf {
         // Buffers come back on the data path, which allocates nothing.
         let room = if let Class::Homed { .. } = kind.class { 0 } else { ROOM };
         let (retired, ready) = (VecDeque::with_capacity(room), Vec::with_capacity(room));
-        Self { kind, retired, ready, swept, fresh }
+        Self { kind, retired, ready, swept, fresh, had: 0 }
+    }
+
+    fn len(&self) -> usize {
+        self.retired.len() + self.ready.len() + self.swept.len() + self.fresh.len()
+    }
+
+    /// There is another chunk, with so many of them.
+    pub(super) fn comes_to(&mut self, more: usize) {
+        self.had += more;
+    }
+
+    /// Garbage was collected; besides, the chunk at hand has so many.
+    pub(super) fn is_collected(&mut self, unused: usize) {
+        self.had = self.len() + unused;
+    }
+
+    /// Whether most of what there was is used up. What has chunks of its own gives those back by itself.
+    pub(super) fn is_used_up(&self, unused: usize) -> bool {
+        let left = self.len() + unused;
+        left <= self.had / 4 && left + MUCH <= self.had && self.kind.class != Class::Run
     }
 
     /// Takes in the buffers that nobody holds any more in `epoch`, if those are at least so many, and calls
