@@ -44,12 +44,15 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         // Somebody else's search for memory is not to be waited for.
         let Some(_alone) = self.searching.try_enter() else { return };
         let now = || self.group.clock().now();
-        let until = now().saturating_add(URGENT);
+        let since = now();
+        let is_urgent = || self.heap.is_tight() && now().wrapping_sub(since) < URGENT;
         loop {
             match self.in_time(self.step_aside()).await {
-                Some(Aside::Going) if self.heap.is_tight() && now() < until => {}
+                Some(Aside::Going) if is_urgent() => {}
                 Some(Aside::Going | Aside::Waiting) => return,
                 Some(Aside::Done) => return self.heap.is_collected(now()),
+                // A collection that is due is due still.
+                None if self.heap.looks_for_vacant() => return self.heap.has_looked(),
                 None => return self.heap.gives_up(now()),
             }
         }

@@ -361,7 +361,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         if self.group.lacks_numbers() {
             self.look_for_numbers();
         }
-        if self.heap.misses_records(self.reclaimed_at_once) {
+        // What is to be reset is not made more of meanwhile, or it would never be done.
+        if self.heap.misses_records(self.reclaimed_at_once) && !self.heap.is_swept() {
             Box::pin(self.records_aside()).await;
         }
         if self.heap.has_grown(|| self.group.clock().now()) {

@@ -149,7 +149,7 @@ random, clients are killed and leave, and others come. Checked are:
   values        of all other keys: whole, whenever they are read
   memory        in chunks, each second after the first fifth: grows by at most 5 %
   set aside     objects in chunks: likewise, by the lower end of a 99 % confidence interval, as
-                clients that die make it go up and down
+                clients that die make it go up and down; of a run over a minute
   get, update   medians of the last minute, or tenth: at most 10 % slower than at first
 
 Exit status: 0 all is well, 1 a check failed, 2 wrong usage, 3 failure, 130 interrupted (Ctrl-C).

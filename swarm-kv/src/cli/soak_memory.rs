@@ -8,9 +8,10 @@ pub(crate) const MOST_GROWTH: f64 = 0.05;
 
 /// Samples of which any two are compared: of more, every second or third will do, and so on.
 const MOST_SAMPLES: usize = 500;
-/// Parts of the run whose medians hardly depend on each other: a client stays for no longer than one of a run of
-/// two minutes. Of fewer than so many parts an interval says nothing.
+/// Parts of the run whose medians hardly depend on each other: no client stays for longer than so many seconds. Of
+/// fewer than so many parts an interval says little.
 const PARTS: usize = 10;
+const PART_S: f64 = 8.0;
 const FEWEST_PARTS: usize = 6;
 /// The standard normal distribution's quantile of 99 in 100.
 const CONFIDENT: f64 = 2.326;
@@ -39,7 +40,8 @@ pub(crate) struct Trend {
     pub(crate) growth: f64,
     /// The lower end of what that may be: of its one-sided confidence interval of 99 % (Sen 1968), by the medians of
     /// [`PARTS`] of the run. Samples that follow each other are no evidence of their own.
-    pub(crate) at_least: f64,
+    /// Nothing of a run that is too short for that.
+    pub(crate) at_least: Option<f64>,
 }
 
 impl Trend {
@@ -52,12 +54,12 @@ impl Trend {
             samples.iter().map(|&(_, bytes)| bytes as f64).sum::<f64>() / samples.len() as f64;
         let growth = |slope| slope * (last_at - first_at) / mean.max(1.0);
         let slope = median(&slopes(samples.iter().step_by(samples.len().div_ceil(MOST_SAMPLES))));
-        let parts = PARTS.min(samples.len());
+        let parts = PARTS.min(((last_at - first_at) / PART_S) as usize).min(samples.len());
         let part = |at| middle(&samples[at * samples.len() / parts..][..samples.len() / parts]);
         let medians: Vec<_> = (0..parts).map(part).collect();
-        let few = parts < FEWEST_PARTS;
-        let least = if few { slope } else { lower_end(&slopes(medians.iter()), parts) };
-        Some(Self { last, slope, growth: growth(slope), at_least: growth(least) })
+        let at_least =
+            (parts >= FEWEST_PARTS).then(|| growth(lower_end(&slopes(medians.iter()), parts)));
+        Some(Self { last, slope, growth: growth(slope), at_least })
     }
 
     pub(crate) fn is_flat(self) -> bool {
@@ -66,7 +68,7 @@ impl Trend {
 
     /// Whether it is not shown to be anything else.
     pub(crate) fn may_be_flat(self) -> bool {
-        self.at_least <= MOST_GROWTH
+        self.at_least.is_none_or(|at_least| at_least <= MOST_GROWTH)
     }
 }
 
@@ -152,7 +154,7 @@ mod tests {
         assert_eq!(leak.used.slope, 0.0);
     }
 
-    /// What is up for a while and down for a while goes somewhere in the end, and proves nothing. A leak of a quarter on
+    /// What is up for a while and down for a while goes somewhere in the end, and proves nothing. A leak of two fifths on
     /// top of it does.
     #[test]
     fn what_comes_and_goes_for_long_is_no_leak() {
@@ -160,7 +162,7 @@ mod tests {
             let tide = |at: f64| 1e6 + 5e4 * (at / 9.0 + f64::from(phase)).sin();
             let flat = Memory::of(&samples(tide)).expect("there are enough");
             assert!(flat.is_flat(), "{flat:?}");
-            let leak = Memory::of(&samples(|at| tide(at) + 4e3 * at)).expect("there are enough");
+            let leak = Memory::of(&samples(|at| tide(at) + 6e3 * at)).expect("there are enough");
             assert!(!leak.is_flat(), "{leak:?}");
         }
     }

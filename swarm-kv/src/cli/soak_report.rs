@@ -156,8 +156,11 @@ impl Brought<'_> {
                 "in objects",
                 |it| it.aside.may_be_flat(),
                 |it| {
-                    let sure = 100.0 * it.aside.at_least;
-                    (it.aside, format!(", or {sure:+.1} % where that is chance"))
+                    let besides = match it.aside.at_least {
+                        Some(sure) => format!(", or {:+.1} % if that is chance", 100.0 * sure),
+                        None => ", of too short a run to tell".to_owned(),
+                    };
+                    (it.aside, besides)
                 },
             ),
         ]

@@ -34,8 +34,8 @@ pub(super) struct Growth {
     swept: Cell<bool>,
     /// When the collection under way began.
     began: Cell<Option<u64>>,
-    /// Until when the next one promises little.
-    rests_until: Cell<u64>,
+    /// Since when, and for how many nanoseconds, the next one promises little.
+    rests: Cell<(u64, u64)>,
     /// Whether the last one was given up.
     failed: Cell<bool>,
     /// Whether no chunk was to be had since.
@@ -82,8 +82,10 @@ impl Heap {
     /// Whether it is time to look for more before nothing is left.
     #[cold]
     fn runs_short(&self, now: u64) -> bool {
-        let Growth { rests_until, failed, refused, .. } = &self.growth;
-        let rested = now >= rests_until.get();
+        let Growth { rests, failed, refused, .. } = &self.growth;
+        let (since, rest) = rests.get();
+        // A clock that was set back has done so.
+        let rested = now.wrapping_sub(since) >= rest;
         rested && refused.get()
             || (rested || !failed.get()) && self.recycler.is_used_up(|kind| self.unused(kind))
     }
@@ -137,18 +139,18 @@ impl Heap {
         self.is_over(now, false);
     }
 
-    /// A step of that, or of taking over, came to nothing: some node is silent, or others were quicker too often. What was found
-    /// already is reset by the next one.
+    /// A step of that came to nothing: some node is silent, or others were quicker too often. What was found already is
+    /// reset along with what the next one finds.
     pub(crate) fn gives_up(&self, now: u64) {
-        self.growth.swept.set(self.is_swept() && self.recycler.is_to_reset());
-        self.growth.looks.set(false);
+        self.growth.swept.set(false);
         self.is_over(now, true);
     }
 
     fn is_over(&self, now: u64, failed: bool) {
         let began = self.growth.began.take().unwrap_or(now);
-        let took = now.saturating_sub(began).clamp(*TOOK.start(), *TOOK.end());
-        self.growth.rests_until.set(now.saturating_add(took * REST));
+        let took = if failed { 0 } else { now.saturating_sub(began) };
+        let rest = took.clamp(*TOOK.start(), *TOOK.end()) * REST;
+        self.growth.rests.set((now, rest));
         self.growth.failed.set(failed);
         self.growth.before.set(Some(self.count_own()));
         self.growth.due.set(false);

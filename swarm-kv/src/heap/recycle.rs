@@ -146,7 +146,7 @@ impl Recycler {
 
     /// Whether most of what a collection left of any kind, and of what came in chunks since, is used up.
     pub(super) fn is_used_up(&self, unused: impl Fn(Kind) -> usize) -> bool {
-        self.shelves.borrow().iter().any(|shelf| shelf.is_used_up(unused(shelf.kind)))
+        self.shelves.borrow().iter().any(|shelf| shelf.is_used_up(&unused))
     }
 
     /// An object that was handed out is at hand again, and as good as new.

@@ -56,9 +56,11 @@ impl Shelf {
     }
 
     /// Whether most of what there was is used up. What has chunks of its own gives those back by itself.
-    pub(super) fn is_used_up(&self, unused: usize) -> bool {
-        let left = self.len() + unused;
-        left <= self.had / 4 && left + MUCH <= self.had && self.kind.class != Class::Run
+    pub(super) fn is_used_up(&self, unused: impl Fn(Kind) -> usize) -> bool {
+        let is_little = |left| left <= self.had / 4 && left + MUCH <= self.had;
+        self.kind.class != Class::Run
+            && is_little(self.len())
+            && is_little(self.len() + unused(self.kind))
     }
 
     /// Takes in the buffers that nobody holds any more in `epoch`, if those are at least so many, and calls
@@ -95,10 +97,12 @@ impl Shelf {
 
     /// Keeps these objects only.
     pub(super) fn keep(&mut self, is_own: impl Fn(Pointer) -> bool) {
+        let before = self.len();
         self.retired.retain(|&(_, object)| is_own(object));
         self.ready.retain(|&object| is_own(object));
         self.swept.retain(|&(_, object)| is_own(object));
         self.fresh.retain(|&object| is_own(object));
+        self.had = self.had.saturating_sub(before - self.len());
     }
 }
 
