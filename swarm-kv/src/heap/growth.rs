@@ -16,6 +16,8 @@ const LEAST: usize = 4;
 const PART: usize = 8;
 /// Memory is scarce when less than one chunk in so many is free.
 const SCARCE: usize = 4;
+/// Once in so many writes a client looks whether it runs short, at each kind of object that it has.
+const WRITES: u32 = 16;
 /// So many times as long as a collection took the next one is put off, where it promises little.
 const REST: u64 = 20;
 /// Nanoseconds that it counts as at least, and at most: it may have stood still because nobody wrote.
@@ -40,6 +42,8 @@ pub(super) struct Growth {
     failed: Cell<bool>,
     /// Whether no chunk was to be had since.
     refused: Cell<bool>,
+    /// Writes that were over while all that is free is kept back.
+    writes: Cell<u32>,
 }
 
 impl Growth {
@@ -48,6 +52,12 @@ impl Growth {
         if self.before.get().is_none() {
             self.before.set(Some(chunks()));
         }
+    }
+
+    /// Whether no collection is due, and some writes were over since this was asked.
+    fn is_time_to_look(&self) -> bool {
+        self.writes.set(self.writes.get().wrapping_add(1));
+        self.writes.get().is_multiple_of(WRITES) && !self.due.get()
     }
 
     /// The client has so many chunks now, and so many of so many are nobody's.
@@ -72,7 +82,7 @@ impl Heap {
     /// Whether garbage, or what others left behind, is worth a look.
     #[inline]
     pub(crate) fn has_grown(&self, now: impl Fn() -> u64) -> bool {
-        if self.is_tight() && !self.growth.due.get() && self.runs_short(now()) {
+        if self.is_tight() && self.growth.is_time_to_look() && self.runs_short(now()) {
             self.growth.due.set(true);
             self.growth.looks.set(true);
         }
