@@ -147,9 +147,10 @@ random, clients are killed and leave, and others come. Checked are:
   never full    no write was refused
   histories     of sixteen hot keys, others every two seconds: linearizable
   values        of all other keys: whole, whenever they are read
-  memory        in chunks, each second after the first fifth: grows by at most 5 %
-  set aside     objects in chunks: likewise, by the lower end of a 99 % confidence interval, as
-                clients that die make it go up and down; of a run over a minute
+  memory        in chunks, after the first fifth of the run: grows by at most 5 %, by the lower
+                end of a 99.9 % confidence interval, as clients that die make it go up and
+                down; of a run that wrote the capacity over 23 times
+  set aside     objects in chunks: likewise
   get, update   medians of the last minute, or tenth: at most 10 % slower than at first
 
 Exit status: 0 all is well, 1 a check failed, 2 wrong usage, 3 failure, 130 interrupted (Ctrl-C).

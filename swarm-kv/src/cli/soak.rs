@@ -32,7 +32,7 @@ const LOG_BYTES: u64 = 256 << 20;
 const STAY: Range<u64> = 500_000_000..8_000_000_000;
 const KILL_EVERY: Range<u64> = 100_000_000..1_500_000_000;
 const JOIN_AFTER: Range<u64> = 0..200_000_000;
-const SAMPLE_EVERY_NS: u64 = 1_000_000_000;
+const SAMPLE_EVERY_NS: u64 = 200_000_000;
 /// So much longer than it was meant to take may the volume take.
 const LONGEST: u64 = 20;
 /// After so many refused writes it is clear that the pool is full.
@@ -275,17 +275,20 @@ impl<'a> Soak<'a> {
     }
 
     fn brought(self) -> Brought<'a> {
+        let capacity = self.site.pool().geometry().capacity;
+        let times = self.tally.bytes as f64 / capacity as f64;
         Brought {
             pool: self.args.pool.as_deref().unwrap_or(Path::new("a temporary pool")),
             seconds: (self.ended_ns - self.started_ns) as f64 / 1e9,
-            capacity: self.site.pool().geometry().capacity,
+            capacity,
+            times,
             turnover: self.args.turnover,
             tally: self.tally,
             clients: self.clients,
             kills: self.kills,
             left: self.left,
             samples: self.samples.len(),
-            memory: Memory::of(&self.samples),
+            memory: Memory::of(&self.samples, times),
             windows: self.windows,
         }
     }

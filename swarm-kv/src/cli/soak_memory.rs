@@ -8,13 +8,14 @@ pub(crate) const MOST_GROWTH: f64 = 0.05;
 
 /// Samples of which any two are compared: of more, every second or third will do, and so on.
 const MOST_SAMPLES: usize = 500;
-/// Parts of the run whose medians hardly depend on each other: no client stays for longer than so many seconds. Of
-/// fewer than so many parts an interval says little.
+/// Parts of the run whose medians hardly depend on each other: in each the pool is written over so many times, and all
+/// that clients which died left behind was used again. Of fewer than so many parts an interval says little.
 const PARTS: usize = 10;
-const PART_S: f64 = 8.0;
+const TIMES: f64 = 3.0;
 const FEWEST_PARTS: usize = 6;
-/// The standard normal distribution's quantile of 99 in 100.
-const CONFIDENT: f64 = 2.326;
+/// The standard normal distribution's quantile of 999 in 1000: whoever looks at each change must not be told of a
+/// leak by chance.
+const CONFIDENT: f64 = 3.09;
 
 /// What was in use at a time, bytes of each node.
 #[derive(Clone, Copy, Debug)]
@@ -38,14 +39,15 @@ pub(crate) struct Trend {
     pub(crate) slope: f64,
     /// Growth over the time that was looked at, as a share of the mean.
     pub(crate) growth: f64,
-    /// The lower end of what that may be: of its one-sided confidence interval of 99 % (Sen 1968), by the medians of
+    /// The lower end of what that may be: of its one-sided confidence interval of 99.9 % (Sen 1968), by the medians of
     /// [`PARTS`] of the run. Samples that follow each other are no evidence of their own.
     /// Nothing of a run that is too short for that.
     pub(crate) at_least: Option<f64>,
 }
 
 impl Trend {
-    fn of(samples: &[(f64, u64)]) -> Option<Self> {
+    /// Of samples in whose time the capacity was written so many times.
+    fn of(samples: &[(f64, u64)], times: f64) -> Option<Self> {
         let (&(first_at, _), &(last_at, last)) = (samples.first()?, samples.last()?);
         if samples.len() < 3 {
             return None;
@@ -54,7 +56,7 @@ impl Trend {
             samples.iter().map(|&(_, bytes)| bytes as f64).sum::<f64>() / samples.len() as f64;
         let growth = |slope| slope * (last_at - first_at) / mean.max(1.0);
         let slope = median(&slopes(samples.iter().step_by(samples.len().div_ceil(MOST_SAMPLES))));
-        let parts = PARTS.min(((last_at - first_at) / PART_S) as usize).min(samples.len());
+        let parts = PARTS.min((times / TIMES) as usize).min(samples.len());
         let part = |at| middle(&samples[at * samples.len() / parts..][..samples.len() / parts]);
         let medians: Vec<_> = (0..parts).map(part).collect();
         let at_least =
@@ -62,12 +64,9 @@ impl Trend {
         Some(Self { last, slope, growth: growth(slope), at_least })
     }
 
+    /// Whether it is not shown to be anything else. In a small pool either number goes up and down by a tenth or more as
+    /// clients die, and so does the slope of a healthy one.
     pub(crate) fn is_flat(self) -> bool {
-        self.growth <= MOST_GROWTH
-    }
-
-    /// Whether it is not shown to be anything else.
-    pub(crate) fn may_be_flat(self) -> bool {
         self.at_least.is_none_or(|at_least| at_least <= MOST_GROWTH)
     }
 }
@@ -114,21 +113,20 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Nothing where there are too few samples to tell.
-    pub(crate) fn of(samples: &[Sample]) -> Option<Self> {
+    /// Of a run that wrote the capacity so many times. Nothing where there are too few samples to tell.
+    pub(crate) fn of(samples: &[Sample], times: f64) -> Option<Self> {
         let warm_up_s = samples.last()?.at * WARM_UP;
         let warm = &samples[samples.partition_point(|sample| sample.at < warm_up_s)..];
         let trend = |bytes: fn(&Sample) -> u64| {
-            Trend::of(&warm.iter().map(|sample| (sample.at, bytes(sample))).collect::<Vec<_>>())
+            let warm: Vec<_> = warm.iter().map(|sample| (sample.at, bytes(sample))).collect();
+            Trend::of(&warm, times * (1.0 - WARM_UP))
         };
         let (used, aside) = (trend(|sample| sample.used)?, trend(|sample| sample.aside)?);
         Some(Self { warm_up_s, used, aside })
     }
 
-    /// What is set aside goes up and down by a tenth as clients die, and for longer than the time between samples:
-    /// of a healthy pool the slope over two minutes is anything up to a tenth as well.
     pub(crate) fn is_flat(&self) -> bool {
-        self.used.is_flat() && self.aside.may_be_flat()
+        self.used.is_flat() && self.aside.is_flat()
     }
 }
 
@@ -141,14 +139,19 @@ mod tests {
         (0..100).map(|second| sample(f64::from(second))).collect()
     }
 
+    /// Of a run long enough to tell.
+    fn memory(samples: &[Sample]) -> Memory {
+        Memory::of(samples, 50.0).expect("there are enough")
+    }
+
     #[test]
     fn a_leak_is_no_noise() {
         let noise = |at: f64| 1e6 + 5e4 * (at * 37.0).sin();
-        let flat = Memory::of(&samples(noise)).expect("there are enough");
+        let flat = memory(&samples(noise));
         assert!(flat.is_flat() && flat.aside.slope.abs() < 200.0, "{flat:?}");
-        let leak = Memory::of(&samples(|at| noise(at) + 1000.0 * at)).expect("there are enough");
+        let leak = memory(&samples(|at| noise(at) + 2000.0 * at));
         assert!(
-            !leak.is_flat() && !leak.aside.is_flat() && (leak.aside.slope - 1000.0).abs() < 200.0,
+            !leak.is_flat() && !leak.aside.is_flat() && (leak.aside.slope - 2000.0).abs() < 200.0,
             "{leak:?}"
         );
         assert_eq!(leak.used.slope, 0.0);
@@ -160,9 +163,9 @@ mod tests {
     fn what_comes_and_goes_for_long_is_no_leak() {
         for phase in 0..8 {
             let tide = |at: f64| 1e6 + 5e4 * (at / 9.0 + f64::from(phase)).sin();
-            let flat = Memory::of(&samples(tide)).expect("there are enough");
+            let flat = memory(&samples(tide));
             assert!(flat.is_flat(), "{flat:?}");
-            let leak = Memory::of(&samples(|at| tide(at) + 6e3 * at)).expect("there are enough");
+            let leak = memory(&samples(|at| tide(at) + 6e3 * at));
             assert!(!leak.is_flat(), "{leak:?}");
         }
     }
@@ -171,19 +174,19 @@ mod tests {
     #[test]
     fn a_dip_is_no_trend() {
         let dips = |at: f64| if (20.0..30.0).contains(&at) { 4e5 } else { 1e6 };
-        let memory = Memory::of(&samples(dips)).expect("there are enough");
+        let memory = memory(&samples(dips));
         assert_eq!(memory.aside.growth, 0.0, "{memory:?}");
     }
 
     #[test]
     fn what_grows_at_the_beginning_alone_is_flat() {
-        let grown = Memory::of(&samples(|at| 1e6 + 1e5 * at.min(15.0))).expect("there are enough");
+        let grown = memory(&samples(|at| 1e6 + 1e5 * at.min(15.0)));
         assert!(grown.is_flat() && grown.warm_up_s > 15.0, "{grown:?}");
     }
 
     #[test]
     fn too_little_tells_nothing() {
-        assert!(Memory::of(&[]).is_none());
-        assert!(Memory::of(&samples(|_| 1e6)[..3]).is_none());
+        assert!(Memory::of(&[], 50.0).is_none());
+        assert!(Memory::of(&samples(|_| 1e6)[..3], 50.0).is_none());
     }
 }

@@ -19,7 +19,9 @@ pub(crate) struct Brought<'a> {
     pub(crate) pool: &'a Path,
     pub(crate) seconds: f64,
     pub(crate) capacity: u64,
-    /// How often the capacity was to be written.
+    /// How often it was written.
+    pub(crate) times: f64,
+    /// How often it was to be.
     pub(crate) turnover: u64,
     pub(crate) tally: SoakTally,
     pub(crate) clients: u32,
@@ -61,10 +63,6 @@ struct Check {
 }
 
 impl Brought<'_> {
-    fn times(&self) -> f64 {
-        self.tally.bytes as f64 / self.capacity as f64
-    }
-
     fn paces(&self) -> [(&'static str, Option<Pace>); 2] {
         let times = self.windows.first_and_last();
         let times = times.as_ref();
@@ -79,11 +77,11 @@ impl Brought<'_> {
         let mut checks = vec![
             Check {
                 name: "volume",
-                good: self.times() >= self.turnover as f64,
+                good: self.times >= self.turnover as f64,
                 told: format!(
                     "{} written, {:.1} times the capacity (at least {} times)",
                     show_size(tally.bytes),
-                    self.times(),
+                    self.times,
                     self.turnover
                 ),
             },
@@ -133,36 +131,21 @@ impl Brought<'_> {
 
     /// What is set aside has a check of its own: in a small pool the chunks are soon all somebody's.
     fn memory_checks(&self) -> [Check; 2] {
-        let most = 100.0 * MOST_GROWTH;
-        let check = |name, what, good: fn(Memory) -> bool, told: fn(Memory) -> (Trend, String)| {
-            let told = self.memory.map(|memory| {
-                let (Trend { last, slope, growth, .. }, besides) = told(memory);
-                let (last, growth) = (show_size(last), 100.0 * growth);
-                let warm_up_s = memory.warm_up_s;
+        let check = |name, what, pick: fn(Memory) -> Trend| Check {
+            name,
+            good: self.memory.is_some_and(|memory| pick(memory).is_flat()),
+            told: self.memory.map_or("too few samples to tell".to_owned(), |memory| {
                 format!(
-                    "{last} {what}, {slope:+.0} B/s, {growth:+.1} %{besides} (flat is up to {most:+.0} %, after the first {warm_up_s:.0} s)"
+                    "{} (flat is up to {:+.0} %, after the first {:.0} s)",
+                    show_trend(pick(memory), what),
+                    100.0 * MOST_GROWTH,
+                    memory.warm_up_s
                 )
-            });
-            Check {
-                name,
-                good: self.memory.is_some_and(good),
-                told: told.unwrap_or("too few samples to tell".to_owned()),
-            }
+            }),
         };
         [
-            check("memory", "in chunks", |it| it.used.is_flat(), |it| (it.used, String::new())),
-            check(
-                "set aside",
-                "in objects",
-                |it| it.aside.may_be_flat(),
-                |it| {
-                    let besides = match it.aside.at_least {
-                        Some(sure) => format!(", or {:+.1} % if that is chance", 100.0 * sure),
-                        None => ", of too short a run to tell".to_owned(),
-                    };
-                    (it.aside, besides)
-                },
-            ),
+            check("memory", "in chunks", |memory| memory.used),
+            check("set aside", "in objects", |memory| memory.aside),
         ]
     }
 
@@ -212,7 +195,7 @@ impl Brought<'_> {
         put("operations", json!(tally.operations));
         put("capacity_bytes", json!(self.capacity));
         put("written_bytes", json!(tally.bytes));
-        put("times_capacity", json!(self.times()));
+        put("times_capacity", json!(self.times));
         put("clients", json!(self.clients));
         put("kills", json!(self.kills));
         put("left", json!(self.left));
@@ -229,6 +212,15 @@ impl Brought<'_> {
         }
         Value::Object(object)
     }
+}
+
+fn show_trend(Trend { last, slope, growth, at_least }: Trend, what: &str) -> String {
+    let at_least = match at_least {
+        Some(at_least) => format!("at least {:+.1} % but for chance", 100.0 * at_least),
+        None => "too short a run to tell".to_owned(),
+    };
+    let (last, growth) = (show_size(last), 100.0 * growth);
+    format!("{last} {what}, {slope:+.0} B/s, {growth:+.1} %, {at_least}")
 }
 
 fn memory_json(memory: Memory, samples: usize) -> Value {
