@@ -13,6 +13,9 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Keys up to this long lie in the cache's own entries.
 const INLINE_KEY: usize = 24;
+/// Keys for which there is room from the beginning: to make more of it takes one operation milliseconds. Of this
+/// memory hardly more is touched than keys use: two bytes for each that there is room for.
+const ROOM: usize = 1 << 20;
 
 /// A key that is remembered. Its hash is not: it takes room in every entry, and is asked for only
 /// where entries move.
@@ -111,13 +114,15 @@ pub(crate) struct LocationCache {
 impl LocationCache {
     /// Room for `entries` keys of a pool with this seed.
     pub(crate) fn new(entries: usize, seed: u64) -> Self {
-        let entries = Cache::with(
+        let room = entries.min(ROOM);
+        let mut entries = Cache::with(
             entries,
             entries as u64,
             quick_cache::UnitWeighter,
             KeyHasher { seed, hash: 0 },
             quick_cache::unsync::DefaultLifecycle::default(),
         );
+        entries.reserve(room);
         Self { entries: RefCell::new(entries), generation: Cell::new(0), seed }
     }
 

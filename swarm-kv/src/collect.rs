@@ -41,6 +41,11 @@ use crate::index::{Located, Walk};
 /// Buckets that one step goes over, and objects of which it READs what they hold, for an operation that
 /// waits for memory.
 pub(crate) const LONG_STEP: usize = 64;
+/// Objects that one step retires: of a large pool there may be very many.
+const RETIRED: usize = 4096;
+/// Registers for which there is room from the beginning: to make more of it while there are many takes a step
+/// milliseconds.
+const REGISTERS: u64 = 1 << 22;
 
 /// A collection under way.
 pub(crate) struct Collection {
@@ -50,10 +55,8 @@ pub(crate) struct Collection {
     chunks: Vec<usize>,
     stage: Stage,
     found: Found,
-    /// Nothing names it, and it needs no closer look.
+    /// Nothing names it, and nobody fetches it any more.
     garbage: Vec<Unnamed>,
-    /// Nothing names it, but of its write it was not known what became of it.
-    unknown: Vec<(Unnamed, Writes)>,
 }
 
 /// What a collection found out about registers.
@@ -80,6 +83,8 @@ enum Stage {
     Marking { next: usize, walk: Option<Box<Walk>> },
     /// Over the client's chunks; the next one, and what is left to READ of the one before.
     Sweeping { next: usize, unread: Vec<Unnamed> },
+    /// Over the garbage, of which so many were retired.
+    Retiring { retired: usize },
 }
 
 /// How far a collection has come.
@@ -106,9 +111,10 @@ pub(crate) struct Collected {
 }
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
-    /// One step of the collection under way, or of a new one: over `length` buckets or objects. A few
-    /// roundtrips for each. One that is dropped leaves no collection behind: the next begins anew.
-    /// Whoever calls this searches alone, since collections share the ledgers' marks.
+    /// One step of the collection under way, or of a new one: over `length` buckets or objects, with a few
+    /// roundtrips for each, or over some thousand objects that it retires, with none. One that is dropped leaves no
+    /// collection behind: the next begins anew. Whoever calls this searches alone, since collections share the
+    /// ledgers' marks.
     ///
     /// # Errors
     /// Not all nodes answer, or a bucket is changed all the time: the collection is given up, and
@@ -142,7 +148,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             }
             Stage::Sweeping { unread, .. } if !unread.is_empty() => {
                 let objects = unread.split_off(unread.len().saturating_sub(length));
-                self.look_at(objects, &mut collection.unknown).await?;
+                self.look_at(objects, &collection.found, &mut collection.garbage).await?;
                 Progress::Going
             }
             Stage::Sweeping { next, unread } => match collection.chunks.get(*next) {
@@ -152,12 +158,24 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     Progress::Going
                 }
                 None => {
-                    let more = collection.found.unmapped || !self.line_ends.borrow().is_empty();
-                    let lacked_records = collection.found.lacked_records;
-                    let garbage = self.retire(*collection);
-                    return Ok(Progress::Done(Collected { garbage, more, lacked_records }));
+                    if collection.garbage.iter().any(|object| !object.held) {
+                        presence.board().renew();
+                    }
+                    collection.stage = Stage::Retiring { retired: 0 };
+                    Progress::Going
                 }
             },
+            Stage::Retiring { retired } if collection.garbage.is_empty() => {
+                let more = collection.found.unmapped || !self.line_ends.borrow().is_empty();
+                let lacked_records = collection.found.lacked_records;
+                let garbage = *retired;
+                return Ok(Progress::Done(Collected { garbage, more, lacked_records }));
+            }
+            Stage::Retiring { retired } => {
+                let left = collection.garbage.len().saturating_sub(RETIRED);
+                *retired += self.retire(&collection.garbage.split_off(left), presence.board());
+                Progress::Going
+            }
         };
         self.collection.set(Some(collection));
         Ok(progress)
@@ -176,8 +194,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let chunks = self.heap.take_stock(&self.group).await?;
         self.heap.begins_to_collect(self.group.clock().now());
         let began = self.presence.as_ref().map_or(0, |presence| presence.board().latest());
-        let (unknown, found, garbage) = Default::default();
-        Ok(Box::new(Collection { began, chunks, stage: Stage::Waiting, unknown, found, garbage }))
+        let settled = HashMap::with_capacity(self.heap.most_registers().min(REGISTERS) as usize);
+        let (found, garbage) = (Found { settled, ..Found::default() }, Vec::new());
+        Ok(Box::new(Collection { began, chunks, stage: Stage::Waiting, found, garbage }))
     }
 
     /// Marks what so many buckets name. True at the end of the index.
@@ -330,19 +349,22 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         Ok(unknown)
     }
 
-    /// Takes down what these objects say, of those that are this client's still and that nothing
-    /// happened to.
+    /// Takes down those of these objects whose writes nobody fetches any more, of which it was not known what
+    /// became of them; of those that are this client's still and that nothing happened to.
     async fn look_at(
         &self,
         mut objects: Vec<Unnamed>,
-        unknown: &mut Vec<(Unnamed, Writes)>,
+        found: &Found,
+        garbage: &mut Vec<Unnamed>,
     ) -> Result<(), Error> {
         let _here = self.here();
         self.heap.know_own(&self.group).await?;
         objects.retain(|object| self.heap.recycler.is_unnamed(object.pointer));
         for objects in objects.chunks(MAX_VERBS) {
             let writes = self.writes_in(objects).await?;
-            unknown.extend(objects.iter().copied().zip(writes));
+            let with_writes = objects.iter().zip(&writes);
+            let over = with_writes.filter(|(object, it)| self.are_over(object.pointer, it, found));
+            garbage.extend(over.map(|(object, _)| *object));
         }
         Ok(())
     }
@@ -387,32 +409,22 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
     /// Whether nobody fetches `object` any more for any of these writes, although their outcome is
     /// not known: their registers show later stamps that are settled, or are not mapped any more.
-    fn are_over(&self, object: Pointer, writes: &Writes, collection: &Collection) -> bool {
+    fn are_over(&self, object: Pointer, writes: &Writes, found: &Found) -> bool {
         let format = self.geometry.format;
         writes.iter().all(|&(register, timestamp)| {
-            let Some(&settled) = collection.found.settled.get(&register) else { return true };
+            let Some(&settled) = found.settled.get(&register) else { return true };
             timestamp <= format.deleted()
                 && settled > format.stamp(timestamp, object, StampFlags::VERIFIED)
                 && format.pointer(settled) != object
         })
     }
 
-    /// Retires the garbage of a collection. Yields how much there is.
-    fn retire(&self, collection: Collection) -> usize {
-        let Some(presence) = &self.presence else { return 0 };
-        let (board, recycler) = (presence.board(), &self.heap.recycler);
-        let over = |(object, writes): &&(Unnamed, Writes)| {
-            recycler.is_unnamed(object.pointer)
-                && self.are_over(object.pointer, writes, &collection)
-        };
-        let unknown = collection.unknown.iter().filter(over).map(|(object, _)| object);
-        let garbage: Vec<&Unnamed> = collection.garbage.iter().chain(unknown).collect();
-        if garbage.iter().any(|object| !object.held) {
-            board.renew();
-        }
+    /// Retires garbage, once another generation has begun where somebody may remember some. Yields how much of it
+    /// nothing happened to.
+    fn retire(&self, garbage: &[Unnamed], board: &impl Board) -> usize {
         let epoch = board.latest();
-        garbage.iter().for_each(|object| self.heap.bears_no_more(object.pointer));
-        garbage.iter().filter(|object| recycler.retire(object, epoch)).count()
+        let retired = garbage.iter().filter(|object| self.heap.recycler.retire(object, epoch));
+        retired.inspect(|object| self.heap.bears_no_more(object.pointer)).count()
     }
 }
 

@@ -31,7 +31,7 @@ use arena::Arena;
 use counter::{Counter, homes, read_counters};
 use growth::Growth;
 pub use holdings::Holding;
-use map::Unit;
+use map::{Unit, units};
 use recycle::Recycler;
 use replaced::Awaited;
 
@@ -365,6 +365,18 @@ impl Heap {
             }
         }
         Ok(own.into_iter().map(|unit| unit.first).collect())
+    }
+
+    /// So many registers have room in all chunks that are for some, by the map at hand.
+    pub(crate) fn most_registers(&self) -> u64 {
+        let map = self.map.borrow();
+        let registers = units(&map).filter(|unit| matches!(unit.class, Class::Homed { .. }));
+        registers.map(|unit| self.objects(&unit)).sum()
+    }
+
+    /// So many objects a unit has room for, of all homes.
+    fn objects(&self, unit: &Unit) -> u64 {
+        self.geometry.objects(unit.class) * homes(&self.geometry, unit.class).len() as u64
     }
 
     /// What there was no memory for last.

@@ -12,7 +12,7 @@ const MOST_SAMPLES: usize = 500;
 /// that clients which died left behind was used again. Of fewer than so many parts an interval says little.
 const PARTS: usize = 10;
 const TIMES: f64 = 3.0;
-const FEWEST_PARTS: usize = 6;
+const FEWEST_PARTS: usize = 7;
 /// The standard normal distribution's quantile of 999 in 1000: whoever looks at each change must not be told of a
 /// leak by chance.
 const CONFIDENT: f64 = 3.09;

@@ -13,7 +13,6 @@ use swarm_core::fabric::Fabric;
 use swarm_core::geometry::Class;
 use swarm_core::group::Group;
 
-use super::counter::homes;
 use super::map::Unit;
 use super::{Heap, Kind};
 use crate::error::Error;
@@ -69,8 +68,7 @@ impl Heap {
 
     /// So many objects of a unit nothing names.
     fn room(&self, unit: &Unit) -> u64 {
-        let homes = homes(&self.geometry, unit.class).len() as u64;
-        (self.geometry.objects(unit.class) * homes).saturating_sub(self.named(unit))
+        self.objects(unit).saturating_sub(self.named(unit))
     }
 
     /// So many were named when a collection last got to the end: none before.

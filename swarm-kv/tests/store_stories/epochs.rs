@@ -113,7 +113,7 @@ const FULL: u64 = 6;
 /// A client splits a bucket; one node is not heard for `rounds` roundtrips. Longer than the split takes:
 /// then it is not known to be everywhere. Another client replaces the children's first records, and
 /// they are collected as garbage. Only then is the split known to be everywhere; that the records were
-/// replaced is heard after that.
+/// replaced is heard after that, before any of them is taken again.
 fn hears_late_of_a_childs_first_record(rounds: usize) {
     let mut play = Play::recycling(CAPACITY, 6);
     let (client, other) = (play.hasty(NEXT), play.patient(LAST));
@@ -128,6 +128,12 @@ fn hears_late_of_a_childs_first_record(rounds: usize) {
     play.settle(&[NEXT, LAST]);
     collects(&mut play, &client, 1);
     assert!(play.sim.finish(NEXT, &NODES), "the collection ends");
+    for n in 0..4 {
+        // Who writes behind another looks at those that were replaced, and takes none.
+        play.all(&other, vec![(0, Call::Update(1204 + 8 * n))], &NODES);
+        play.all(&client, vec![(0, Call::Update(1208 + 8 * n))], &NODES);
+        play.settle(&[NEXT, LAST]);
+    }
     for n in 0..8 {
         // Each takes a record, and then looks at those that were replaced.
         let again = vec![(FULL, Call::Delete), (FULL, Call::Insert(1004 + 4 * n))];
