@@ -194,7 +194,7 @@ impl Scene {
         if self.keys > FEW {
             let held = shm::holdings(pool).expect("holdings");
             let held: u64 = held.iter().map(|holding| holding.held_bytes).sum();
-            assert!(held > self.capacity / 16 * 15, "{held} of {}", self.capacity);
+            assert!(held > self.capacity / 8 * 7, "{held} of {}", self.capacity);
         }
         let mut victim = clients.swap_remove(0);
         victim.process.kill().expect("SIGKILL");
