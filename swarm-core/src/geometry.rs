@@ -4,7 +4,7 @@
 //! 4 KiB            the transport's own header; never touched by the protocols
 //! heap map         one cell whose record says who owns each chunk and for what
 //! seeds            per client slot: room for the records by which it gets its first chunk
-//! buckets          the index's first buckets, one cell each
+//! buckets          the index's first buckets, one cell each, in sets of one for each home
 //! chunk, chunk, …  the heap
 //! ```
 //!
@@ -20,7 +20,7 @@ use crate::layout::{MAX_IN_PLACE, Place, SLOTS, buffer, cell, record, words_for}
 use crate::words::{GRANULE, GRANULE_WORDS, Pointer, WordFormat};
 
 /// The layout that this version of the code reads and writes.
-pub const LAYOUT_VERSION: u32 = 10;
+pub const LAYOUT_VERSION: u32 = 11;
 /// Bytes at the beginning of a node's memory that belong to the transport.
 pub const HEADER_BYTES: u64 = 4096;
 /// The most chunks that a pool may have.
@@ -31,8 +31,9 @@ pub const MAX_CLIENTS: usize = 1024;
 pub const MIN_CAPACITY: u64 = 4 << 20;
 /// The largest capacity of a node, in bytes.
 pub const MAX_CAPACITY: u64 = 1 << 44;
-/// Words of payload in a bucket's record at most.
-pub const BUCKET_PAYLOAD: usize = 27;
+/// Words of payload in a bucket's record at most, and where nothing else is asked for: with its header it
+/// fills eight granules.
+pub const BUCKET_PAYLOAD: usize = 59;
 /// Heap-map records that a slot may propose before it owns a chunk.
 pub const SEED_RECORDS: u64 = 8;
 
@@ -40,7 +41,8 @@ const MIN_CHUNK: u64 = 64 << 10;
 /// What [`MAX_CAPACITY`] comes to.
 const MAX_CHUNK: u64 = MAX_CAPACITY / MAX_CHUNKS as u64;
 const BYTES_PER_BUCKET: u64 = 32 << 10;
-const BUCKET_GRANULES: u64 = 4;
+/// Room to say that a bucket was split.
+const MIN_BUCKET_PAYLOAD: usize = 8;
 const TICK_SHIFT: u32 = 6;
 
 const SIZE_BITS: u32 = 11;
@@ -171,6 +173,8 @@ pub struct Geometry {
     pub chunk_bytes: u64,
     /// The index begins with 2 to this power buckets.
     pub bucket_bits: u32,
+    /// Words of payload in a bucket's record, at most [`BUCKET_PAYLOAD`]. Small buckets split sooner.
+    pub bucket_payload: usize,
     /// How words are split.
     pub format: WordFormat,
     /// Stamp slots of a register that writers use, of the [`SLOTS`] there are: a client's is its
@@ -256,6 +260,7 @@ impl Geometry {
             max_clients,
             chunk_bytes,
             bucket_bits: (capacity / BYTES_PER_BUCKET).ilog2(),
+            bucket_payload: BUCKET_PAYLOAD,
             format: WordFormat { pointer_bits, tick_shift: TICK_SHIFT },
             slots: SLOTS,
             hash_seed,
@@ -315,6 +320,7 @@ impl Geometry {
             || granule_bits(self.capacity) + u32::from(self.nodes >= 3) > bits
             || self.format.tick_shift > 20
             || self.bucket_bits > 30
+            || !(MIN_BUCKET_PAYLOAD..=BUCKET_PAYLOAD).contains(&self.bucket_payload)
         {
             return Err(BadGeometry::Inconsistent);
         }
@@ -358,8 +364,29 @@ impl Geometry {
 
     /// Where first bucket number `index` lies.
     pub fn bucket_cell(&self, index: usize) -> Place {
-        let pointer = Pointer(self.buckets_start() + index as u64 * BUCKET_GRANULES);
-        Place::everywhere(pointer, NodeId((index % self.nodes) as u8))
+        let (set, home) = (index / self.nodes, index % self.nodes);
+        let first = self.buckets_start() + set as u64 * self.bucket_set_granules();
+        let words = GRANULE_WORDS as u64;
+        Place {
+            pointer: Pointer(first + home as u64),
+            home: NodeId(home as u8),
+            at_home: first * words,
+            elsewhere: (first + self.bucket_granules()) * words,
+            stride: GRANULE_WORDS as u32,
+        }
+    }
+
+    /// Where the cell of the bucket with this pointer lies, one of the first or one that a split bore. `None` if
+    /// none can be there.
+    pub fn bucket_place(&self, cell: Pointer) -> Option<Place> {
+        let first = cell.0.checked_sub(self.buckets_start())?;
+        if cell.0 >= self.heap_start() {
+            return self.homed_place(cell, self.bucket_class());
+        }
+        let (set, home) = (first / self.bucket_set_granules(), first % self.bucket_set_granules());
+        let index = set as usize * self.nodes + home as usize;
+        let is_one = home < self.nodes as u64 && index < self.first_buckets();
+        is_one.then(|| self.bucket_cell(index))
     }
 
     /// The counter word of a client slot's seeds: how many it has used.
@@ -380,7 +407,7 @@ impl Geometry {
 
     /// The class for a bucket's cell that is born by a split.
     pub fn bucket_class(&self) -> Class {
-        Class::Homed { small: 1, full: Size::for_granules(BUCKET_GRANULES) }
+        Class::Homed { small: 1, full: Size::for_granules(self.bucket_granules()) }
     }
 
     /// The class for objects of `words` words that are the same at every node, or [`Class::Run`]
@@ -426,7 +453,12 @@ impl Geometry {
     pub fn objects(&self, class: Class) -> u64 {
         let room = self.chunk_granules() - 1;
         match class {
-            Class::Plain(size) | Class::Wide(size) => room / size.granules(),
+            // Who READs a bucket's record does not know how long it is, and must find so many words.
+            Class::Plain(size) => {
+                let last = size.granules().max(self.bucket_record_granules());
+                room.checked_sub(last).map_or(0, |before| before / size.granules() + 1)
+            }
+            Class::Wide(size) => room / size.granules(),
             Class::Lean(size) => self.buffers().part().map_or(0, |part| part / size.granules()),
             Class::Homed { small, full } => {
                 room / (full.granules() + (self.nodes as u64 - 1) * u64::from(small))
@@ -500,6 +532,20 @@ impl Geometry {
         })
     }
 
+    /// Granules of a bucket's cell at its home; elsewhere it takes one.
+    fn bucket_granules(&self) -> u64 {
+        granules(cell::IN_PLACE + cell::IN_PLACE_WORDS + self.bucket_payload)
+    }
+
+    fn bucket_record_granules(&self) -> u64 {
+        granules(record::HEADER_WORDS + self.bucket_payload)
+    }
+
+    /// Granules that the first buckets with one home each take at each node.
+    fn bucket_set_granules(&self) -> u64 {
+        self.bucket_granules() + self.nodes as u64 - 1
+    }
+
     fn map_cell_granules(&self) -> u64 {
         granules(cell::IN_PLACE + cell::IN_PLACE_WORDS + self.map_payload())
     }
@@ -518,7 +564,8 @@ impl Geometry {
     }
 
     fn heap_start(&self) -> u64 {
-        self.buckets_start() + self.first_buckets() as u64 * BUCKET_GRANULES
+        let sets = self.first_buckets().div_ceil(self.nodes) as u64;
+        self.buckets_start() + sets * self.bucket_set_granules()
     }
 }
 
@@ -590,6 +637,44 @@ mod tests {
             }
             let spans: std::vec::Vec<_> = taken.into_iter().collect();
             assert!(spans.windows(2).all(|pair| pair[0].1 <= pair[1].0));
+        }
+    }
+
+    /// First buckets fill their sets: at each node, one is there in full and the others with their words.
+    #[test]
+    fn first_buckets_do_not_overlap() {
+        for nodes in [1, 3, 5, 7] {
+            let geometry = Geometry::new(nodes, MIN_CAPACITY, 4, 1).expect("geometry");
+            for node in (0..nodes as u8).map(NodeId) {
+                let mut taken = BTreeMap::new();
+                for place in (0..geometry.first_buckets()).map(|index| geometry.bucket_cell(index))
+                {
+                    assert_eq!(geometry.bucket_place(place.pointer), Some(place));
+                    let at = place.at(node, nodes).0;
+                    let copy = cell::IN_PLACE_WORDS + geometry.bucket_payload;
+                    let words = cell::IN_PLACE + if node == place.home { copy } else { 0 };
+                    assert_eq!(taken.insert(at, at + words as u64), None);
+                }
+                let spans: std::vec::Vec<_> = taken.into_iter().collect();
+                assert!(spans.windows(2).all(|pair| pair[0].1 <= pair[1].0));
+                assert!(spans[0].0 >= geometry.seed_start(geometry.max_clients) * 8);
+                assert!(spans[spans.len() - 1].1 <= geometry.heap_start() * 8);
+            }
+        }
+    }
+
+    /// Who READs a bucket's record asks for as many words as the longest one has, and a node gives none at
+    /// all where some lie beyond its memory. The record of a split is short, and was the last thing in some pools.
+    #[test]
+    fn a_read_of_any_record_stays_within_the_pool() {
+        let geometry = Geometry::new(3, MIN_CAPACITY, 4, 1).expect("geometry");
+        let words = record::HEADER_WORDS + geometry.bucket_payload;
+        let chunk = geometry.chunks() - 1;
+        for granules in 1..=geometry.chunk_granules() / 2 {
+            let class = Class::Plain(Size::for_granules(granules));
+            let last = geometry.objects(class).checked_sub(1).expect("a chunk has an object");
+            let last = geometry.object(chunk, class, NodeId(0), last);
+            assert!(geometry.contains(last, words), "{granules}");
         }
     }
 

@@ -17,11 +17,14 @@ use swarm_core::register::Protocol;
 use crate::client::Client;
 use crate::collect::Progress;
 use crate::error::Error;
+use crate::heap::RECORDS_AT_ONCE;
 
 /// Buckets that a step goes over, or objects of which it READs what they hold: as many as one chain.
 const SHORT_STEP: usize = MAX_VERBS;
 /// Batches of objects that a step resets.
 const BATCHES: usize = 4;
+/// Batches that a look for records resets: more than come back meanwhile, or what waits would be ever more.
+const RECORD_BATCHES: usize = RECORDS_AT_ONCE.div_ceil(MAX_VERBS) + 2;
 /// Nanoseconds that a step takes at most.
 const LONGEST: u64 = 2_000_000;
 /// Nanoseconds for which one step follows the other where all that is free is kept back: with a step for each
@@ -70,7 +73,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let remembered = |hash| Some(self.locations.by_hash(hash)?.place);
             self.heap.look_for_records(&self.group, presence.board(), remembered).await?;
             drop(here);
-            self.some_memory_back(BATCHES).await
+            self.some_memory_back(RECORD_BATCHES).await
         };
         let in_vain = self.in_time(look).await.is_none();
         self.heap.has_looked_for_records(in_vain);

@@ -14,7 +14,7 @@
 
 use heapless::Vec;
 use swarm_core::geometry::{BUCKET_PAYLOAD, Class, Geometry};
-use swarm_core::layout::{Identity, Place, Predecessor, Shape, register, words_for};
+use swarm_core::layout::{Identity, Predecessor, Shape, register, words_for};
 use swarm_core::register::Register;
 use swarm_core::words::{GRANULE_WORDS, Pointer, Stamp, WriteNumber};
 
@@ -27,7 +27,7 @@ const LINKED: u16 = 0x4000;
 /// In what was born: the register is deleted from the beginning.
 const BORN_DELETED: u64 = 1 << 23;
 
-/// How many keys a bucket lists.
+/// How many keys a bucket lists in any pool.
 pub(crate) const MAX_ENTRIES: usize = (BUCKET_PAYLOAD - HEADER_WORDS) / ENTRY_WORDS;
 /// Words of payload in the record of a bucket that was split.
 pub(crate) const SPLIT_PAYLOAD: usize = HEADER_WORDS + 2 * CHILD_WORDS;
@@ -151,6 +151,12 @@ impl Bucket {
         Self { depth, prefix, content: Content::Entries { entries: Vec::new(), born: None } }
     }
 
+    /// Whether it lists as many keys as a bucket of this pool may.
+    pub(crate) fn is_full(&self, geometry: &Geometry) -> bool {
+        let most = (geometry.bucket_payload - HEADER_WORDS) / ENTRY_WORDS;
+        matches!(&self.content, Content::Entries { entries, .. } if entries.len() >= most)
+    }
+
     /// The words of the payload.
     pub(crate) fn encode(&self) -> Payload {
         let mut words = Payload::new();
@@ -220,11 +226,6 @@ impl Bucket {
     }
 }
 
-/// Where the cell of a bucket that was born by a split lies. `None` if none can be there.
-pub(crate) fn child_place(geometry: &Geometry, cell: Pointer) -> Option<Place> {
-    geometry.homed_place(cell, geometry.bucket_class())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -260,7 +261,8 @@ mod tests {
         assert_eq!(Bucket::decode(&[]), None);
         assert_eq!(Bucket::decode(&[2, 0, 0]), None);
         assert_eq!(Bucket::decode(&[5 << 16 | 0xff << 24, 0, 0]), None);
-        assert_eq!(Bucket::decode(&[7 << 16 | 0xff << 24; 40]), None);
+        let many = (MAX_ENTRIES as u64 + 1) << 16;
+        assert_eq!(Bucket::decode(&[many | 0xff << 24; 80]), None);
         let mut payload = Bucket::empty(1, 0).encode();
         payload[0] = 65 << 8 | 0xff << 24;
         assert_eq!(Bucket::decode(&payload), None);

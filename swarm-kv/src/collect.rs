@@ -25,14 +25,14 @@ use swarm_core::buffers::Site;
 use swarm_core::clock::Clock;
 use swarm_core::epoch::{Board, GRACE};
 use swarm_core::fabric::{Fabric, MAX_VERBS, Verb};
-use swarm_core::geometry::{BUCKET_PAYLOAD, Class};
+use swarm_core::geometry::Class;
 use swarm_core::layout::{BufferHeader, Place, buffer, cell, register};
 use swarm_core::node_set::NodeSet;
 use swarm_core::register::Protocol;
 use swarm_core::survey::{Survey, survey};
 use swarm_core::words::{Pointer, Stamp, StampFlags, Timestamp, WriteNumber};
 
-use crate::bucket::{Bucket, Content, Entry, MAX_ENTRIES, child_place};
+use crate::bucket::{Bucket, Content, Entry, MAX_ENTRIES};
 use crate::client::Client;
 use crate::error::Error;
 use crate::heap::{Need, Unnamed};
@@ -229,7 +229,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
     /// Asks for a bucket's cell, which comes next or soon.
     fn expect_bucket(&self, cell: &Place) {
-        self.expect_everywhere(cell, cell::IN_PLACE + cell::IN_PLACE_WORDS + BUCKET_PAYLOAD);
+        let payload = self.geometry.bucket_payload;
+        self.expect_everywhere(cell, cell::IN_PLACE + cell::IN_PLACE_WORDS + payload);
     }
 
     /// Asks every node for words that are READ soon. Where memory is near, a collection does little else than
@@ -249,7 +250,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         match &located.bucket.content {
             Content::Split(children) => {
                 // Their first records are named here for nodes that the split has not reached.
-                let cells = children.iter().filter_map(|it| child_place(&self.geometry, it.cell));
+                let cells = children.iter().filter_map(|it| self.geometry.bucket_place(it.cell));
                 cells.for_each(|cell| self.expect_bucket(&cell));
                 children.iter().for_each(|child| recycler.mark(child.cell));
             }

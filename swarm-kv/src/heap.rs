@@ -33,6 +33,7 @@ use growth::Growth;
 pub use holdings::Holding;
 use map::{Unit, units};
 use recycle::Recycler;
+pub(crate) use replaced::AT_ONCE as RECORDS_AT_ONCE;
 use replaced::Awaited;
 
 mod arena;

@@ -15,13 +15,13 @@ use swarm_core::cell::{self, Birth, Births, CellRef, View};
 use swarm_core::clock::Clock;
 use swarm_core::error::Error;
 use swarm_core::fabric::{Fabric, NodeId};
-use swarm_core::geometry::{BUCKET_PAYLOAD, Geometry};
+use swarm_core::geometry::Geometry;
 use swarm_core::group::Group;
 use swarm_core::layout::{self, Place, buffer, record, register};
 use swarm_core::safe_guess::{deleted_stamp, first_stamp};
 use swarm_core::words::{Ballot, CellFlags, CellWord, Pointer, WordFormat};
 
-use crate::bucket::{Bucket, Child, Content, MAX_DEPTH, child_place};
+use crate::bucket::{Bucket, Child, Content, MAX_DEPTH};
 
 /// The ballot of a record that a cell is born with.
 pub(crate) const FIRST_BALLOT: Ballot = Ballot(2);
@@ -109,7 +109,7 @@ impl Index {
         while depth <= MAX_DEPTH {
             if let Some(children) = self.splits.borrow().get(&place.pointer) {
                 let child = children[bit(hash, depth)];
-                place = child_place(&self.geometry, child).ok_or(Error::Damaged)?;
+                place = self.geometry.bucket_place(child).ok_or(Error::Damaged)?;
                 depth += 1;
                 continue;
             }
@@ -136,7 +136,7 @@ impl Index {
         prefix: u64,
         depth: u32,
     ) -> Result<Located, Error> {
-        let (cell, since) = (cell_ref(place), (self.generation.get(), self.epoch.get()));
+        let (cell, since) = (self.cell(place), (self.generation.get(), self.epoch.get()));
         let committed = cell::read(group, &cell, &self.births()).await?;
         self.located(cell, since, &committed, prefix, depth)
     }
@@ -168,6 +168,11 @@ impl Index {
         (self.geometry.bucket_cell(index as usize), bits)
     }
 
+    /// The cell of a bucket at `place`.
+    fn cell(&self, place: Place) -> CellRef {
+        CellRef { place, room: self.geometry.bucket_payload }
+    }
+
     /// Takes in what a bucket holds.
     pub(crate) fn remember(&self, located: &Located) {
         let pointer = located.cell.place.pointer;
@@ -187,11 +192,6 @@ impl Index {
     pub(crate) fn forget(&self, cell: Pointer) {
         self.buckets.borrow_mut().remove(&cell);
     }
-}
-
-/// The cell of a bucket at `place`.
-pub(crate) fn cell_ref(place: Place) -> CellRef {
-    CellRef { place, room: BUCKET_PAYLOAD }
 }
 
 /// Which child of a bucket of this depth covers `hash`.
@@ -237,7 +237,7 @@ impl Births for BucketBirths<'_> {
 
 impl BucketBirths<'_> {
     fn child(&self, child: &Child, each: &mut dyn FnMut(Birth)) {
-        let Some(place) = child_place(self.0, child.cell) else { return };
+        let Some(place) = self.0.bucket_place(child.cell) else { return };
         let everywhere = Place::everywhere(child.record, NodeId(0));
         let words = child.words.saturating_sub(record::BODY);
         each(Birth::Copy { place: everywhere, from: record::BODY, words });
@@ -282,7 +282,7 @@ impl Index {
         walk: &mut Walk,
     ) -> Result<Option<Located>, Error> {
         let Some((place, prefix, depth)) = walk.stack.pop() else { return Ok(None) };
-        let (cell, since) = (cell_ref(place), (self.generation.get(), self.epoch.get()));
+        let (cell, since) = (self.cell(place), (self.generation.get(), self.epoch.get()));
         let quiet = cell::quiet(group, &cell, &self.births()).await?;
         let committed = quiet.ok_or(Error::Contended)?;
         let located = self.located(cell, since, &committed, prefix, depth)?;
@@ -296,7 +296,7 @@ impl Index {
         self.remember(located);
         let Bucket { prefix, depth, .. } = located.bucket;
         for (bit, child) in children.iter().enumerate().rev() {
-            let place = child_place(&self.geometry, child.cell).ok_or(Error::Damaged)?;
+            let place = self.geometry.bucket_place(child.cell).ok_or(Error::Damaged)?;
             let prefix = prefix | ((bit as u64) << (63 - depth.min(63)));
             walk.stack.push((place, prefix, depth + 1)).map_err(|_| Error::Damaged)?;
         }

@@ -7,14 +7,12 @@ use heapless::Vec;
 use swarm_core::cell::{self, Proposal, Proposed};
 use swarm_core::clock::Clock;
 use swarm_core::fabric::{Fabric, NodeId};
-use swarm_core::geometry::{BUCKET_PAYLOAD, Class};
+use swarm_core::geometry::Class;
 use swarm_core::layout::{Identity, MAX_IN_PLACE, Place, Shape, record, words_for};
 use swarm_core::register::{Check, Found, Protocol, Register, Write};
 use swarm_core::words::Pointer;
 
-use crate::bucket::{
-    Bucket, Child, Content, Entry, MAX_DEPTH, MAX_ENTRIES, SPLIT_PAYLOAD, child_place, shape,
-};
+use crate::bucket::{Bucket, Child, Content, Entry, MAX_DEPTH, MAX_ENTRIES, SPLIT_PAYLOAD, shape};
 use crate::client::{Client, TRIES};
 use crate::error::Error;
 use crate::heap::{Kind, Need};
@@ -55,7 +53,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 located = self.in_young_cells(located, hash).await?;
                 continue;
             }
-            if full(&located.bucket) && dead.is_none() {
+            if dead.is_none() && located.bucket.is_full(&self.geometry) {
                 located = self.make_room(located, hash).await?;
                 continue;
             }
@@ -271,7 +269,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
     /// What the record of a bucket with entries is.
     pub(crate) fn entries_record_kind(&self) -> Kind {
-        self.heap.plain(record::HEADER_WORDS + BUCKET_PAYLOAD)
+        self.heap.plain(record::HEADER_WORDS + self.geometry.bucket_payload)
     }
 
     /// Makes room in a full bucket: drops deleted keys, or splits it. Yields the bucket that now
@@ -370,7 +368,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let cell = self.heap.allocate(&self.group, kind, Need::Instead).await?;
             taken.push(cell).expect("two children");
             let place =
-                child_place(&self.geometry, cell).ok_or(swarm_core::error::Error::Damaged)?;
+                self.geometry.bucket_place(cell).ok_or(swarm_core::error::Error::Damaged)?;
             let record = self.record(&bucket.content, Need::Instead).await?;
             taken.push(record).expect("two children");
             let child = NewChild::new(&self.geometry, place, record, change, &bucket);
@@ -385,8 +383,4 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         self.change(located, bucket, &parts, Need::Instead).await?;
         Ok(())
     }
-}
-
-fn full(bucket: &Bucket) -> bool {
-    matches!(&bucket.content, Content::Entries { entries, .. } if entries.is_full())
 }

@@ -27,6 +27,8 @@ const CAPACITY: u64 = 8 << 20;
 const CLIENTS: usize = 5;
 const TASKS: usize = 2;
 const ROUNDS: usize = 8;
+/// Words of a bucket's record: six keys.
+const BUCKET: usize = 27;
 /// Keys that only fill the bucket have numbers from here on.
 const FILLERS: u64 = 100;
 
@@ -92,7 +94,12 @@ impl Plan {
         ][rng.usize(..5)];
         let plan = Self {
             setup,
-            geometry: Geometry { bucket_bits: [0, 0, 1][rng.usize(..3)], format, ..geometry },
+            geometry: Geometry {
+                bucket_bits: [0, 0, 1][rng.usize(..3)],
+                bucket_payload: BUCKET,
+                format,
+                ..geometry
+            },
             // Whoever finds all nodes late again and again does not come to anything.
             late: [300, 3000, 30_000][rng.usize(..3)].max(if short { 20 * step } else { 0 }),
             keys: [1, 1, 2, 4][rng.usize(..4)],

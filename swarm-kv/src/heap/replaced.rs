@@ -18,18 +18,18 @@ use std::collections::HashMap;
 use futures_util::future::try_join_all;
 use swarm_core::clock::Clock;
 use swarm_core::epoch::{Board, Replaced};
-use swarm_core::fabric::{Fabric, MAX_VERBS, NodeId, Verb};
+use swarm_core::fabric::{Fabric, MAX_VERBS, Verb};
 use swarm_core::group::Group;
 use swarm_core::layout::{Place, cell};
 use swarm_core::survey::survey;
 use swarm_core::words::{CellWord, Pointer, Stamp};
 
 use super::Heap;
-use crate::bucket::{Child, child_place};
+use crate::bucket::Child;
 use crate::error::Error;
 
-/// Records at most that are taken before those are looked for that come back.
-const AT_ONCE: usize = 64;
+/// Records at most that are taken before those are looked for that come back. As many may come back then.
+pub(crate) const AT_ONCE: usize = 64;
 /// Cells at most that wait to be looked at: what others tell in the meantime is not listened to.
 const MOST: usize = 512;
 /// Looks at a cell, which others may be changing at the same time.
@@ -56,7 +56,7 @@ impl Awaited {
 /// A question that a cell's words answer.
 #[derive(Clone, Copy)]
 struct Asked {
-    cell: Pointer,
+    cell: Place,
     record: Pointer,
     /// The children of the split that the record is. Otherwise the record was replaced.
     children: Option<[Child; 2]>,
@@ -149,13 +149,13 @@ impl Heap {
             self.bears_no_more(child.record);
             self.recycler.born(child.cell, child.record);
         }
-        self.ask(Asked { cell, record, children: Some(children), looks: LOOKS });
+        self.ask(cell, record, Some(children));
     }
 
     fn hears(&self, replaced: Replaced) {
         match replaced {
             Replaced::Record { cell, record } if self.recycler.is_in(record, cell) => {
-                self.ask(Asked { cell, record, children: None, looks: LOOKS });
+                self.ask(cell, record, None);
             }
             Replaced::Write { hash, stamp } if self.recycler.held_at(stamp).is_some() => {
                 let mut followed = self.awaited.followed.borrow_mut();
@@ -167,7 +167,13 @@ impl Heap {
         }
     }
 
-    fn ask(&self, asked: Asked) {
+    fn ask(&self, cell: Pointer, record: Pointer, children: Option<[Child; 2]>) {
+        if let Some(cell) = self.geometry.bucket_place(cell) {
+            self.look_later(Asked { cell, record, children, looks: LOOKS });
+        }
+    }
+
+    fn look_later(&self, asked: Asked) {
         let mut waiting = self.awaited.asked.borrow_mut();
         if waiting.len() < MOST {
             waiting.push(asked);
@@ -194,7 +200,7 @@ impl Heap {
         let mut asked = self.awaited.asked.take();
         // In front of the READs: a record that came back since it was asked about may be on its way into
         // the same cell once more, which what they show would not tell.
-        asked.retain(|a| a.children.is_some() || self.recycler.is_in(a.record, a.cell));
+        asked.retain(|a| a.children.is_some() || self.recycler.is_in(a.record, a.cell.pointer));
         let looks = asked.chunks(MAX_VERBS).map(|some| self.shown(group, some));
         let shown = try_join_all(looks).await?;
         // Behind the looks: who began before may have come across what they do not show.
@@ -245,7 +251,7 @@ impl Heap {
         let mut same = vec![true; asked.len()];
         let read = |node| {
             let look = |asked: &Asked| {
-                let at = self.cell(asked.cell).at(node, group.nodes()).plus(cell::WORD);
+                let at = asked.cell.at(node, group.nodes()).plus(cell::WORD);
                 Verb::Read { at, words: 1 }
             };
             let chain: heapless::Vec<Verb<'_>, MAX_VERBS> = asked.iter().map(look).collect();
@@ -274,7 +280,7 @@ impl Heap {
                 true
             }
             (Some(shown), None) if shown != asked.record => {
-                let replaced = self.recycler.replaced(asked.record, asked.cell, epoch);
+                let replaced = self.recycler.replaced(asked.record, asked.cell.pointer, epoch);
                 let borne = self.awaited.borne.borrow_mut().remove(&asked.record);
                 if let Some((register, buffer)) = borne.filter(|_| replaced) {
                     self.recycler.first_is_everywhere(register, buffer);
@@ -284,20 +290,14 @@ impl Heap {
             _ => false,
         };
         if !settled && asked.looks > 0 {
-            self.ask(Asked { looks: asked.looks - 1, ..*asked });
+            self.look_later(Asked { looks: asked.looks - 1, ..*asked });
         }
-    }
-
-    /// Where a bucket's cell lies.
-    fn cell(&self, pointer: Pointer) -> Place {
-        child_place(&self.geometry, pointer)
-            .filter(|_| self.geometry.chunk_of(pointer) >= self.geometry.first_chunk())
-            .unwrap_or_else(|| Place::everywhere(pointer, NodeId(0)))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use swarm_core::fabric::NodeId;
     use swarm_core::words::{Ballot, CellFlags};
 
     use super::super::Need;
@@ -363,7 +363,8 @@ mod tests {
         let (group, heap) = alone();
         let kind = heap.plain(32);
         let take = || block_on(heap.allocate(&group, kind, Need::Instead)).expect("memory");
-        let [parent, left, right] = [0, 1, 2].map(|at| heap.geometry.bucket_cell(at).pointer);
+        let cells = [0, 1, 2].map(|at| heap.geometry.bucket_cell(at));
+        let [parent, left, right] = cells.map(|cell| cell.pointer);
         let (split, first, other) = (take(), take(), take());
         let children =
             [(left, first), (right, other)].map(|(cell, record)| Child { cell, record, words: 32 });
@@ -376,7 +377,7 @@ mod tests {
         look();
         assert_eq!(heap.recycler.due(99, 9), None, "the node lacks the split");
         let word = group.format().cell(Ballot(1), split, CellFlags::SOLID | CellFlags::ACCEPTED);
-        let at = heap.cell(parent).at(NodeId(0), 1).plus(cell::WORD);
+        let at = cells[0].at(NodeId(0), 1).plus(cell::WORD);
         let write = Verb::Write { at, head: &[word.0], tail: &[] };
         block_on(group.fabric().post(NodeId(0), &[write])).expect("the node");
         look();

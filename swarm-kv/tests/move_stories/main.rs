@@ -44,10 +44,10 @@ const LATE: u64 = 2_000;
 /// Who does what to which key.
 type Deed = (usize, u64, Call);
 
-/// One bucket, and memory for whatever happens.
+/// One bucket, of six keys at most, and memory for whatever happens.
 fn geometry() -> Geometry {
     let geometry = Geometry::new(3, CAPACITY, 16, 7).expect("a small geometry");
-    Geometry { bucket_bits: 0, ..geometry }
+    Geometry { bucket_bits: 0, bucket_payload: 27, ..geometry }
 }
 
 /// Three nodes, five clients, and what was told so far.

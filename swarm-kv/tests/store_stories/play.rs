@@ -32,6 +32,12 @@ pub(crate) fn all_but(away: NodeId) -> Vec<NodeId> {
     NODES.into_iter().filter(|&node| node != away).collect()
 }
 
+/// One bucket, of six keys at most.
+fn geometry(capacity: u64) -> Geometry {
+    let geometry = Geometry::new(3, capacity, 16, 7).expect("a small geometry");
+    Geometry { bucket_bits: 0, bucket_payload: 27, ..geometry }
+}
+
 /// Three nodes, and what was told so far.
 pub(crate) struct Play {
     pub(crate) sim: Sim,
@@ -55,15 +61,13 @@ impl Play {
     pub(crate) fn new() -> Self {
         let sim = Sim::new(&Setup { words: CAPACITY / 8, ..Setup::new(1, 3, CLIENTS) });
         let (recorder, hung_up) = (Recorder::new(), Rc::default());
-        let geometry = Geometry::new(3, CAPACITY, 16, 7).expect("a small geometry");
-        let geometry = Geometry { bucket_bits: 0, ..geometry };
+        let geometry = geometry(CAPACITY);
         Self { sim, recorder, hung_up, stories: Vec::new(), geometry, notes: None }
     }
 
     /// The same where memory comes back, in nodes of so many bytes whose registers use so many slots.
     pub(crate) fn recycling(capacity: u64, slots: usize) -> Self {
-        let geometry = Geometry::new(3, capacity, 16, 7).expect("a small geometry");
-        let geometry = Geometry { bucket_bits: 0, ..geometry }.with_slots(slots).expect("slots");
+        let geometry = geometry(capacity).with_slots(slots).expect("slots");
         let mut play = Self::new();
         play.geometry = geometry;
         play.notes = Some(Rc::default());

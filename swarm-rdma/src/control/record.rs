@@ -89,6 +89,8 @@ pub struct PoolRecord {
     pub chunk_bytes: u64,
     /// The index begins with 2 to this power buckets.
     pub bucket_bits: u32,
+    /// Words of payload in a bucket's record.
+    pub bucket_payload: usize,
     /// Bits of a pointer.
     pub pointer_bits: u32,
     /// A tick is 2 to this power nanoseconds.
@@ -126,6 +128,7 @@ impl PoolRecord {
             max_clients: geometry.max_clients,
             chunk_bytes: geometry.chunk_bytes,
             bucket_bits: geometry.bucket_bits,
+            bucket_payload: geometry.bucket_payload,
             pointer_bits: geometry.format.pointer_bits,
             tick_shift: TICK_SHIFT,
             slots: geometry.slots,
@@ -149,6 +152,7 @@ impl PoolRecord {
             max_clients: self.max_clients,
             chunk_bytes: self.chunk_bytes,
             bucket_bits: self.bucket_bits,
+            bucket_payload: self.bucket_payload,
             format: WordFormat { pointer_bits: self.pointer_bits, tick_shift: self.tick_shift },
             slots: self.slots,
             hash_seed: self.hash_seed,

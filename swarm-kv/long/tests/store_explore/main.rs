@@ -78,9 +78,10 @@ impl Drop for Cast {
     }
 }
 
+/// One bucket, of six keys at most.
 fn geometry() -> Geometry {
     let geometry = Geometry::new(3, CAPACITY, 16, 7).expect("a small geometry");
-    Geometry { bucket_bits: 0, ..geometry }
+    Geometry { bucket_bits: 0, bucket_payload: 27, ..geometry }
 }
 
 fn story(
