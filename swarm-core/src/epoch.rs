@@ -9,9 +9,11 @@
 //! Clients say on a [`Board`], which they share, in which epoch the oldest of their operations
 //! began. Being idle is visible there too: who does nothing holds up nobody.
 //!
-//! What clients remember from one operation to the next is no operation's. Of places that they
-//! remember (registers, buckets' records) it takes a new *generation* besides, which they meet when
-//! an operation begins, and then forget.
+//! What clients remember from one operation to the next is no operation's. Of registers' places it takes a
+//! new *generation* besides, which they meet when an operation begins, and then forget. A bucket's record
+//! goes by the epoch alone: an operation may use one that was seen in the epoch that it is *behind* the
+//! operation's mark on the board. That one has not moved on twice since, and does not as long as the mark is
+//! there. An epoch that was read in front of the mark may be long over by then.
 
 use core::cell::Cell;
 
@@ -64,8 +66,9 @@ impl Replaced {
 ///
 /// Epochs count from 1.
 pub trait Board {
-    /// Says that this client has operations under way from here on, and the epoch that it is. The
-    /// verbs that follow must not take effect in front of this, as others see it.
+    /// Says that this client has operations under way from here on, and yields since which epoch. The
+    /// verbs that follow must not take effect in front of this, as others see it. Nothing was held up before
+    /// it, so that [`epoch`](Self::epoch), asked behind it, may be later by any number.
     fn enter(&self) -> u64;
 
     /// Says that this client's oldest operation began in `epoch`.
@@ -252,13 +255,6 @@ impl<B: Board + ?Sized> Presence<B> {
     /// The board.
     pub fn board(&self) -> &B {
         &self.board
-    }
-
-    /// An epoch that no operation under way began behind: those of a group count as its first.
-    #[inline(always)]
-    pub fn epoch(&self) -> u64 {
-        let [one, other] = &self.groups;
-        one.epoch.get().max(other.epoch.get())
     }
 
     #[inline(always)]

@@ -345,7 +345,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     pub(crate) fn here(&self) -> Here<'_, F, C, P> {
         let visit = self.presence.as_ref().map(|presence| {
             let visit = presence.enter();
-            self.index.enter(presence.epoch());
+            // Behind the mark: whoever was held up in front of it has an old epoch there.
+            self.index.enter(presence.board().epoch());
             let generation = presence.board().generation();
             if generation != self.generation.get() {
                 self.forget(generation);

@@ -62,7 +62,7 @@ impl Index {
         Self { geometry, splits: RefCell::default(), buckets, generation, epoch }
     }
 
-    /// An operation begins in this epoch, or is under way since. It goes by no bucket that was seen in
+    /// An operation begins, and this is the epoch once that is on the board. It goes by no bucket that was seen in
     /// an earlier one: the record may have been replaced and retired then, and is used again when
     /// operations that began in that epoch are over.
     #[inline(always)]

@@ -161,6 +161,17 @@ impl Plan {
         (rng, if self.heirs > 0 { deaths } else { chaos })
     }
 
+    /// The board of all clients.
+    fn board(&self) -> Rc<Notes> {
+        let seed = self.setup.seed;
+        let notes = match self.hearsay {
+            true => Notes::by_hearsay(Rng::with_seed(seed ^ 0x4ea2)),
+            false => Notes::default(),
+        };
+        let mut late = Rng::with_seed(seed ^ 0x1a7e);
+        Rc::new(if late.bool() { notes.with_late_ones(late) } else { notes })
+    }
+
     fn operation(&self, rng: &mut Rng, slot: usize, id: u64) -> (u64, Call) {
         let mix = self.mixes[slot.min(1)];
         let mut draw = rng.u32(..mix.iter().sum::<u32>());
@@ -385,10 +396,7 @@ fn play(plan: &Plan, conduct: &Conduct) -> Result<Shown, String> {
         plan: *plan,
         sim: Sim::new(&plan.setup),
         recorder: Recorder::new(),
-        notes: Rc::new(match plan.hearsay {
-            true => Notes::by_hearsay(Rng::with_seed(plan.setup.seed ^ 0x4ea2)),
-            false => Notes::default(),
-        }),
+        notes: plan.board(),
         reclaimed: Rc::default(),
         moves: Rc::default(),
         hung_up: Rc::default(),

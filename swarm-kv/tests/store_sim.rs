@@ -20,7 +20,7 @@ use swarm_core::sim::shrink::story;
 use swarm_core::sim::{Chaos, Conduct, Outcome, Policy, Setup, Sim, SimFabric};
 
 /// Steps of one schedule at most.
-const STEPS: u64 = 5_000_000;
+const STEPS: u64 = 50_000_000;
 /// Bytes of each node's memory. The simulator stores what is touched.
 const CAPACITY: u64 = 8 << 20;
 /// Operations are numbered by client, task and round; of each there are fewer than this.

@@ -30,6 +30,9 @@ pub(crate) struct Notes {
     hearsay: Option<(RefCell<Rng>, f64)>,
     /// What clients were told, and how often it was heard. It is heard again as long as the play lasts.
     told: RefCell<Vec<(usize, Replaced)>>,
+    /// Whose clients are held up at times between their look at the epoch and their mark on the board: all that
+    /// happened since they had nothing under way happened in between.
+    late: Option<RefCell<Rng>>,
     /// There, up to which epoch whoever hears of one forgets what it remembers of places.
     renewed: Cell<u64>,
 }
@@ -48,6 +51,8 @@ struct Chair {
     generation: u64,
     /// Up to which epoch it has asked the others to forget.
     renewed: u64,
+    /// The epoch that it was when it had nothing under way any more.
+    left: u64,
 }
 
 impl Notes {
@@ -60,6 +65,11 @@ impl Notes {
     /// The same, and nobody hears of anything but by [`hears`](Self::hears).
     pub(crate) fn by_hand() -> Self {
         Self { hearsay: Some((RefCell::new(Rng::with_seed(0)), 0.0)), ..Self::default() }
+    }
+
+    /// This board, where clients are held up as they begin.
+    pub(crate) fn with_late_ones(self, rng: Rng) -> Self {
+        Self { late: Some(RefCell::new(rng)), ..self }
     }
 
     /// A client says how far it is, and hears of the epoch.
@@ -122,7 +132,9 @@ impl Seat {
     pub(crate) fn in_slot(slot: usize, notes: &Rc<Notes>, world: SimFabric, client: usize) -> Self {
         let mut seats = notes.seats.borrow_mut();
         let heard = notes.epoch();
-        seats.push(Chair { client, slot, since: 0, heard, reached: 0, generation: 0, renewed: 0 });
+        let (since, reached, generation, renewed) = Default::default();
+        let left = heard;
+        seats.push(Chair { client, slot, since, heard, reached, generation, renewed, left });
         let seat = seats.len() - 1;
         Self { notes: Rc::clone(notes), world, seat }
     }
@@ -139,8 +151,10 @@ impl Seat {
 impl Board for Seat {
     fn enter(&self) -> u64 {
         self.notes.gossip();
-        self.remain(self.epoch());
-        self.epoch()
+        let is_late = self.notes.late.as_ref().is_some_and(|dice| dice.borrow_mut().u8(..4) == 0);
+        let seen = if is_late { self.chair(|chair| chair.left) } else { self.epoch() };
+        self.remain(seen);
+        seen
     }
 
     fn remain(&self, epoch: u64) {
@@ -149,6 +163,8 @@ impl Board for Seat {
 
     fn leave(&self) {
         self.remain(0);
+        let left = self.epoch();
+        self.chair(|chair| chair.left = left);
     }
 
     fn epoch(&self) -> u64 {
