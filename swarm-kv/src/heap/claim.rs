@@ -240,9 +240,11 @@ impl Heap {
     }
 
     /// Keeps a record that no node names, and that is as good as new, for the next claim. Until then
-    /// it is not in use: to a collection it would look like garbage.
+    /// it is not in use: to a collection it would look like garbage, and so would a seed to who looks for
+    /// those that come back.
     fn keep(&self, record: Pointer) {
         self.recycler.untouched(record);
+        self.notes_not(record);
         self.spare.set(Some(record));
     }
 

@@ -61,6 +61,14 @@ impl Heap {
         seeds.filter(|seed| !back.contains(seed) && spare != Some(*seed)).collect()
     }
 
+    /// A record is kept for the next claim. Whoever had it in hand when seeds were noted was at work then, and
+    /// so is over, or has kept it, before noted ones are retired.
+    pub(super) fn notes_not(&self, record: Pointer) {
+        if let Some((_, seeds)) = &mut *self.seeds_noted.borrow_mut() {
+            seeds.retain(|seed| *seed != record);
+        }
+    }
+
     /// Retires noted seeds but for the map's record.
     fn retire_seeds(&self, mut seeds: Vec<Pointer>, record: Pointer, epoch: u64) {
         seeds.retain(|seed| *seed != record);
@@ -101,5 +109,44 @@ mod tests {
         block_on(heap.recall_seeds(&group, &board)).expect("a quiet map");
         assert_eq!(heap.due_seeds(10), None, "somebody who began in epoch 9 is at work");
         assert!(heap.due_seeds(11).is_some_and(|seeds| seeds.len() as u64 == SEED_RECORDS - 1));
+    }
+
+    /// Two operations of one client at a time. One is about to change the map, with a seed in hand, when the
+    /// other, which looks for memory, notes the seeds that are in use. The change is lost, and the seed is kept
+    /// for the next one.
+    #[test]
+    fn a_seed_that_was_kept_meanwhile_is_not_taken_from_who_uses_it() {
+        let (group, heap) = alone();
+        block_on(heap.allocate(&group, heap.plain(16), Need::More)).expect("memory");
+        heap.seeds.set(Some(raise(&group, heap.geometry.seed_counter(0), SEED_RECORDS)));
+        heap.wanted.set(Some((heap.records(), Need::Instead)));
+        let epoch = Cell::new(5);
+        let board = Says(|| epoch.get());
+        // Seeds come back, as there was no record for the map.
+        block_on(heap.recall_seeds(&group, &board)).expect("noted in epoch 5");
+        epoch.set(7);
+        block_on(heap.recall_seeds(&group, &board)).expect("retired in epoch 7");
+        epoch.set(9);
+        block_on(heap.reset_due(&group, (9, 9), |_| {})).expect("one node");
+        while heap.seeds_back.borrow().len() > 1 {
+            let change = heap.change_map(&group, Need::Instead, |_| true, |_| Ok(()));
+            assert_eq!(block_on(change), Ok(true));
+        }
+        // While the first operation has a seed in hand, the second one looks for memory.
+        let full = |_: &mut [u32]| {
+            block_on(heap.recall_seeds(&group, &board)).expect("noted in epoch 9");
+            Err(heap.full(heap.plain(16), Need::More))
+        };
+        let change = block_on(heap.change_map(&group, Need::Instead, |_| true, full));
+        assert!(matches!(change, Err(Error::Full(_))), "{change:?}: the record is kept");
+        let kept = heap.spare.get().expect("kept");
+        // Two epochs later.
+        epoch.set(11);
+        block_on(heap.recall_seeds(&group, &board)).expect("retired in epoch 11");
+        let change = heap.change_map(&group, Need::Instead, |_| true, |_| Ok(()));
+        assert_eq!(block_on(change), Ok(true));
+        assert_eq!(block_on(heap.quiet_record(&group)), Ok(kept));
+        let due = heap.due_seeds(13).unwrap_or_default();
+        assert!(!due.contains(&kept), "{due:?}: {kept:?} is the map's");
     }
 }
