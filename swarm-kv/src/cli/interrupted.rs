@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::nodes::Switch;
-use super::outcome::tell;
+use super::outcome::{Failure, tell};
 use super::store::SwitchState;
 
 /// How often a directory is removed in which clients, who end a little later, still make files.
@@ -44,6 +44,11 @@ static RECORD: LazyLock<Mutex<Record>> = LazyLock::new(|| {
 
 fn record() -> MutexGuard<'static, Record> {
     RECORD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a command that a signal ended comes to.
+pub(crate) fn failure() -> Failure {
+    Failure::Interrupted("interrupted".to_owned())
 }
 
 /// What a signal does.

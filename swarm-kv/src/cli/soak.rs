@@ -15,8 +15,9 @@ use rand::{RngExt, SeedableRng};
 
 use super::args::SoakArgs;
 use super::crew::{Crew, Shell, gone};
+use super::interrupted;
 use super::job::{Job, Message, SoakJob, SoakTally, monotonic_ns};
-use super::outcome::{Answer, Failure};
+use super::outcome::{Answer, Failure, tell};
 use super::soak_memory::{Memory, Sample};
 use super::soak_report::Brought;
 use super::soak_windows::{Windows, window_at};
@@ -53,7 +54,16 @@ pub(crate) fn run(args: &SoakArgs, json: bool) -> Result<Answer, Failure> {
     // Keys that nobody else uses, so that they are absent at first.
     let run = format!("{}-{}", std::process::id(), monotonic_ns());
     let mut soak = Soak::new(args, &site, run)?;
+    if args.pool.is_some() {
+        let pool = soak.site.path();
+        let left =
+            format!("swarm: interrupted; keys of this run may still be in {}", pool.display());
+        interrupted::ends_by_itself(Some(left));
+    }
     let outcome = soak.lead();
+    // Clients in the same terminal end by the same signal, and may be missed before it is seen.
+    let outcome =
+        outcome.map_err(|why| if interrupted::seen() { interrupted::failure() } else { why });
     if args.pool.is_some() {
         // Whatever else has failed, the pool is somebody's.
         let windows = soak.disband()?;
@@ -127,6 +137,10 @@ impl<'a> Soak<'a> {
             let now = monotonic_ns();
             if self.is_over(now) {
                 break;
+            }
+            if interrupted::seen() {
+                tell("swarm: ending; a second signal ends it at once");
+                return Err(interrupted::failure());
             }
             bar.set_position((self.progress(now) * 1000.0) as u64);
             bar.set_message(format!("{} s, {}", self.args.seconds(), show_size(self.tally.bytes)));

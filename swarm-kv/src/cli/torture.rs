@@ -183,7 +183,7 @@ impl<'a> Torture<'a> {
             bar.set_position(now.saturating_sub(self.started_ns) / 1_000_000);
             if interrupted::seen() {
                 tell("swarm: ending; a second signal ends it at once");
-                return Err(was_interrupted());
+                return Err(interrupted::failure());
             }
             if now > self.until_ns + PATIENCE_NS {
                 let client = at_work[0];
@@ -245,7 +245,7 @@ impl<'a> Torture<'a> {
         if left > 0 {
             tell(format_args!("swarm: the pool is full: {}", self.keys_left()));
         }
-        if interrupted::seen() { Err(was_interrupted()) } else { Ok(()) }
+        if interrupted::seen() { Err(interrupted::failure()) } else { Ok(()) }
     }
 
     /// Saves the history of a run that failed, which is worth most then, and takes the keys out of
@@ -266,7 +266,7 @@ impl<'a> Torture<'a> {
         }
         let more = if self.args.pool.is_some() { self.clear() } else { None };
         // Clients in the same terminal end by the same signal, and may be missed before it is seen.
-        let failure = if interrupted::seen() { was_interrupted() } else { failure };
+        let failure = if interrupted::seen() { interrupted::failure() } else { failure };
         more.into_iter().fold(failure, |failure, more| failure.and(&more))
     }
 
@@ -286,8 +286,4 @@ impl<'a> Torture<'a> {
     fn keys_left(&self) -> String {
         left_in(&self.site.path(), &self.run)
     }
-}
-
-fn was_interrupted() -> Failure {
-    Failure::Interrupted("interrupted".to_owned())
 }
