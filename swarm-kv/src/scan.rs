@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
 use swarm_core::register::{Check, Found, Protocol, Register, read_key};
+use swarm_core::words::Pointer;
 
 use crate::bucket::{Content, Entry};
 use crate::client::Client;
@@ -51,15 +52,51 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// # Errors
     /// Too few memory nodes that answer.
     pub async fn usage(&self) -> Result<Usage, Error> {
+        self.count_all(|_, _| {}).await
+    }
+
+    /// The same, and who holds how much of it, in use or not.
+    ///
+    /// # Errors
+    /// Too few memory nodes that answer.
+    pub async fn accounts(&self) -> Result<(Usage, Vec<Holding>), Error> {
+        let mut live = vec![0; self.geometry.max_clients];
+        let usage = self
+            .count_all(|object, bytes| {
+                if let Some(live) = self.heap.owner(object).and_then(|slot| live.get_mut(slot)) {
+                    *live += bytes;
+                }
+            })
+            .await?;
+        let mut holdings = self.heap.holdings(&self.group).await?;
+        for holding in &mut holdings {
+            holding.live_bytes = Some(live[holding.client].min(holding.aside_bytes));
+        }
+        Ok((usage, holdings))
+    }
+
+    /// Calls `each` with all objects that keys and the index take, and their bytes.
+    async fn count_all(&self, mut each: impl FnMut(Pointer, u64)) -> Result<Usage, Error> {
         let used_bytes = self.heap.used(&self.group).await?;
         let (mut keys, mut live_bytes, mut index_bytes) = (0, 0, 0);
         self.walk_buckets(async |located| {
-            index_bytes += self.bucket_bytes(located);
+            for (object, bytes) in self.bucket_objects(located) {
+                index_bytes += bytes;
+                each(object, bytes);
+            }
             self.entries_of(located, async |entry, register, value| {
                 keys += 1;
                 // One that is on the move and has nowhere to go counts with what there is room for.
                 let length = value.map_or(register.capacity(), <[u8]>::len);
-                live_bytes += self.heap.object_bytes(entry.class) + self.heap.buffer_bytes(length);
+                let buffer = self.geometry.format.pointer(register.last_stamp());
+                let taken = [
+                    (entry.pointer, self.heap.object_bytes(entry.class)),
+                    (buffer, self.heap.buffer_bytes(length)),
+                ];
+                for (object, bytes) in taken {
+                    live_bytes += bytes;
+                    each(object, bytes);
+                }
                 Ok(ControlFlow::Continue(()))
             })
             .await
@@ -68,16 +105,23 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         Ok(Usage { used_bytes, keys, live_bytes, index_bytes })
     }
 
-    /// Bytes of a node's memory that a bucket takes of the heap: the first ones have their cells, and
-    /// those that are empty still have no record, elsewhere.
-    fn bucket_bytes(&self, located: &Located) -> u64 {
+    /// What a bucket takes of the heap, and the bytes of that: the first ones have their cells, and those
+    /// that are empty still have no record, elsewhere.
+    fn bucket_objects(
+        &self,
+        located: &Located,
+    ) -> impl Iterator<Item = (Pointer, u64)> + use<F, C, P> {
         let (cell, record) = (located.cell.place, located.view.record());
         let cell_kind = self.heap.homed(self.geometry.bucket_class(), cell.home);
-        [(cell.pointer, cell_kind), (record, self.record_kind(&located.bucket.content))]
+        let first = self.geometry.first_chunk();
+        let taken =
+            [(cell.pointer, cell_kind), (record, self.record_kind(&located.bucket.content))].map(
+                |(object, kind)| (object, self.geometry.chunk_of(object), self.heap.bytes(kind)),
+            );
+        taken
             .into_iter()
-            .filter(|(object, _)| self.geometry.chunk_of(*object) >= self.geometry.first_chunk())
-            .map(|(_, kind)| self.heap.bytes(kind))
-            .sum()
+            .filter(move |(_, chunk, _)| *chunk >= first)
+            .map(|(object, _, bytes)| (object, bytes))
     }
 
     /// What each client slot holds of the pool's memory. A roundtrip for each chunk that has an

@@ -92,6 +92,14 @@ pub fn holdings(pool: &Pool) -> Result<Vec<Holding>, crate::Error> {
     block_on(onlooker(pool).holdings())
 }
 
+/// Both at once, as of about the same moment, and how much of what each holds is in use. As quick as [`usage`].
+///
+/// # Errors
+/// Too few memory nodes that answer; damaged memory.
+pub fn accounts(pool: &Pool) -> Result<(Usage, Vec<Holding>), crate::Error> {
+    block_on(onlooker(pool).accounts())
+}
+
 fn onlooker(pool: &Pool) -> client::Client<Onlooker<ShmFabric>, PoolClock> {
     // Nobody else sees what it does, so it may be anybody.
     let nobody = Session { client: 0, incarnation: Incarnation(0) };

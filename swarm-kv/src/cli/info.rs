@@ -9,7 +9,7 @@ use swarm_kv::Holding;
 use swarm_kv::rdma::control::admin::Status;
 #[cfg(feature = "rdma")]
 use swarm_kv::rdma::control::{Error as PlaneError, Holder, NodeEntry, Standing};
-use swarm_kv::shm::{Condition, Tenant, holdings};
+use swarm_kv::shm::{Condition, Tenant, accounts};
 
 use super::args::PoolArgs;
 use super::outcome::{Answer, Failure, say, tell};
@@ -98,7 +98,8 @@ struct Holders {
 
 impl Holders {
     fn look(pool: &NearPool) -> Result<Self, Failure> {
-        let held = holdings(pool).map_err(|error| Failure::from(error).in_pool(pool.path()))?;
+        let (_, held) =
+            accounts(pool).map_err(|error| Failure::from(error).in_pool(pool.path()))?;
         // Epochs first: who begins something meanwhile is not behind.
         let (epoch, tenants) = (pool.epoch(), pool.census());
         let of = |slot| {
@@ -133,6 +134,8 @@ impl Holders {
                 "chunks": holding.chunks,
                 "held_bytes": holding.held_bytes,
                 "set_aside_bytes": holding.aside_bytes,
+                "live_bytes": holding.live_bytes,
+                "not_live_bytes": garbage(holding),
                 "since_epoch": tenant.and_then(|tenant| tenant.since),
                 "epochs_behind": tenant.and_then(|tenant| self.behind(tenant)),
             })
@@ -148,8 +151,8 @@ impl Holders {
             return Ok(());
         }
         say(format_args!(
-            "\n{:>6}{:>10}  {:<9}{:>8}{:>12}{:>12}  under way",
-            "client", "process", "state", "chunks", "held", "set aside"
+            "\n{:>6}{:>10}  {:<9}{:>8}{:>12}{:>12}{:>12}  under way",
+            "client", "process", "state", "chunks", "held", "set aside", "garbage"
         ))?;
         for &(tenant, holding) in &self.slots {
             let slot = tenant.map_or(holding.client, |tenant| tenant.slot);
@@ -160,11 +163,12 @@ impl Holders {
                 Some(epochs) => format!("since {} ago", count(epochs, "epoch")),
             };
             say(format_args!(
-                "{slot:>6}{process:>10}  {:<9}{:>8}{:>12}{:>12}  {under_way}",
+                "{slot:>6}{process:>10}  {:<9}{:>8}{:>12}{:>12}{:>12}  {under_way}",
                 state(tenant),
                 holding.chunks,
                 show_size(holding.held_bytes),
                 show_size(holding.aside_bytes),
+                show_size(garbage(holding)),
             ))?;
         }
         let not_live = not_live(aside, object);
@@ -187,6 +191,11 @@ impl Holders {
         }
         Ok(())
     }
+}
+
+/// Of what a holder has set aside, bytes that are garbage or wait for their next use.
+fn garbage(holding: Holding) -> u64 {
+    holding.aside_bytes.saturating_sub(holding.live_bytes.unwrap_or(0))
 }
 
 /// Of what is set aside, bytes that neither keys nor the index take, by what was told of the pool.

@@ -24,6 +24,9 @@ pub struct Holding {
     /// Bytes of objects in them that were set aside, for use or used: values, garbage, and what
     /// came back and waits for its next use. The rest of the chunks was never used.
     pub aside_bytes: u64,
+    /// Bytes of those that keys and the index take, where that was counted (`Client::accounts`): the rest
+    /// is garbage, or waits for its next use.
+    pub live_bytes: Option<u64>,
 }
 
 impl Heap {

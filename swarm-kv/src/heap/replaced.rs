@@ -181,7 +181,7 @@ impl Heap {
     }
 
     /// The slot that an object belongs to, by the map as last seen.
-    fn owner(&self, object: Pointer) -> Option<usize> {
+    pub(crate) fn owner(&self, object: Pointer) -> Option<usize> {
         super::map::owner(*self.map.borrow().get(self.geometry.chunk_of(object))?)
     }
 
