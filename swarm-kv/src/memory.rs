@@ -4,7 +4,8 @@
 //! operation that finds none looks for more before it reports a full pool, each place only if those
 //! before had none: what is on its way back; chunks whose slots have no holder; its own chunks, by a
 //! [collection](crate::collect), and others' with room for objects of that size; those of its own in which
-//! nothing is in use any more, for objects of another size; last, such of others.
+//! nothing is in use any more, for objects of another size; such of others; last, what others took over and do
+//! not use.
 //!
 //! The operation begins again each time. None of this happens while it is under way: memory comes
 //! back only when operations are over.
@@ -41,11 +42,13 @@ enum Step {
     Empty,
     /// Others' chunks for other objects in which nothing is named.
     Share,
+    /// What others took over and have not made their own: they may be idle, or have died in between.
+    Stranded,
 }
 
-const STEPS: [Step; 8] = {
-    use Step::{Alike, Collect, Empty, Share, Vacant};
-    [Vacant, Collect, Alike, Collect, Empty, Share, Collect, Empty]
+const STEPS: [Step; 9] = {
+    use Step::{Alike, Collect, Empty, Share, Stranded, Vacant};
+    [Vacant, Collect, Alike, Collect, Empty, Share, Collect, Empty, Stranded]
 };
 
 /// How far an operation's search for memory has come.
@@ -140,7 +143,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     if self.group.clock().now() >= wait_until {
                         return Ok(None);
                     }
-                    self.group.pause(PAUSE).await;
+                    self.give_way().await;
                 }
                 Progress::Done(collected) => {
                     self.heap.is_collected(self.group.clock().now());
@@ -169,7 +172,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             return Ok(false);
         }
         if now < search.wait_until && self.heap.waits(epoch) {
-            self.group.pause(PAUSE).await;
+            self.give_way().await;
             return Ok(true);
         }
         loop {
@@ -203,6 +206,15 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         Ok(false)
     }
 
+    /// Lets some time pass for others' operations. Whoever is in the middle of one may need this very processor: where
+    /// there are more clients than processors, to go on looking would keep it from him until his turn comes.
+    async fn give_way(&self) {
+        if self.group.fabric().is_near() {
+            std::thread::yield_now();
+        }
+        self.group.pause(PAUSE).await;
+    }
+
     /// Whether records for the heap map are on their way back, which a step lacked.
     async fn awaits_records(&self, search: &Search) -> Result<bool, Error> {
         let Some(presence) = &self.presence else { return Ok(false) };
@@ -214,7 +226,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         }
         let waits = self.heap.waits(presence.board().epoch());
         if waits {
-            self.group.pause(PAUSE).await;
+            self.give_way().await;
         }
         Ok(waits)
     }
@@ -252,6 +264,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             Step::Share => {
                 let _here = self.here();
                 let taken = self.heap.take_unnamed(&self.group, wanted.0).await?;
+                self.heap.announce(board);
+                Ok(taken)
+            }
+            Step::Stranded => {
+                let _here = self.here();
+                let taken = self.heap.take_stranded(&self.group).await?;
+                search.found |= taken;
                 self.heap.announce(board);
                 Ok(taken)
             }

@@ -1,4 +1,6 @@
 //! One of four clients is killed. The others' operations go on as if nothing had happened.
+//!
+//! How long they take is a matter of optimized code, as it is used: CI has a step for it.
 
 use std::env;
 use std::fs::File;
@@ -211,6 +213,7 @@ fn scratch() -> tempfile::TempDir {
 }
 
 #[test]
+#[ignore = "times of optimized code: cargo test --profile prove -p swarm-kv --test kills -- --ignored the_others"]
 fn the_others_operations_go_on_when_a_client_is_killed() {
     let dir = scratch();
     let after = Duration::from_millis(150);
@@ -229,7 +232,7 @@ fn the_others_operations_go_on_when_a_client_is_killed() {
 
 /// Where hardly anything is left but what the dead one held.
 #[test]
-#[ignore = "about a minute, of optimized code: cargo test --release -p swarm-kv --test kills -- --ignored"]
+#[ignore = "about a minute, of optimized code: cargo test --release -p swarm-kv --test kills -- --ignored so_they"]
 fn so_they_do_in_a_pool_that_is_nearly_full() {
     let mut longest: Vec<Duration> = (0..3)
         .map(|_| {

@@ -43,7 +43,6 @@ impl Heap {
         kind: Kind,
         need: Need,
     ) -> Result<(), Error> {
-        self.growth.begins(|| self.count_own());
         let is_needed = |_: &[u32]| self.unread(kind).is_empty();
         let claimed =
             self.change_map(group, need, is_needed, |map| self.choose(map, kind, need)).await;

@@ -26,8 +26,9 @@ const TOOK: RangeInclusive<u64> = 2_000_000..=500_000_000;
 /// How much a client's memory grew.
 #[derive(Default)]
 pub(super) struct Growth {
-    /// Chunks that it had when its garbage was collected last, or when it claimed its first.
-    before: Cell<Option<usize>>,
+    /// Chunks that it had when its garbage was collected last. None at first: what is in those that whoever had the slot
+    /// before left behind only a collection tells.
+    before: Cell<usize>,
     /// Whether a collection is due, or under way.
     due: Cell<bool>,
     /// Whether it came to more since it looked for what clients that are gone held.
@@ -47,13 +48,6 @@ pub(super) struct Growth {
 }
 
 impl Growth {
-    /// Somebody claims memory.
-    pub(super) fn begins(&self, chunks: impl Fn() -> usize) {
-        if self.before.get().is_none() {
-            self.before.set(Some(chunks()));
-        }
-    }
-
     /// Whether no collection is due, and some writes were over since this was asked.
     fn is_time_to_look(&self) -> bool {
         self.writes.set(self.writes.get().wrapping_add(1));
@@ -66,7 +60,7 @@ impl Growth {
             return;
         }
         self.looks.set(true);
-        let before = self.before.get().unwrap_or(chunks);
+        let before = self.before.get();
         if chunks >= before + worth_a_collection(before) {
             self.due.set(true);
         }
@@ -162,7 +156,7 @@ impl Heap {
         let rest = took.clamp(*TOOK.start(), *TOOK.end()) * REST;
         self.growth.rests.set((now, rest));
         self.growth.failed.set(failed);
-        self.growth.before.set(Some(self.count_own()));
+        self.growth.before.set(self.count_own());
         self.growth.due.set(false);
     }
 }

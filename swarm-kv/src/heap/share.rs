@@ -60,6 +60,24 @@ impl Heap {
         .await
     }
 
+    /// Takes half of the units that somebody has taken over and not made its own, of who has the most of
+    /// those. One that is idle by now never does, nor one whose slot's former holder died in between. Whoever
+    /// is about to finds that they are not its own, and whoever used them before it is waited for once more.
+    /// Yields whether there are any.
+    ///
+    /// # Errors
+    /// Too few nodes that answer; no memory for the map's record.
+    pub(crate) async fn take_stranded<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+    ) -> Result<bool, Error> {
+        self.take_over(group, |units| {
+            let stranded = units.iter().filter(|unit| unit.owner != self.slot && unit.taken);
+            half(stranded.map(|unit| (1, *unit)))
+        })
+        .await
+    }
+
     /// Others' units, but for those that are on their way to somebody.
     fn others<'u>(&self, units: &'u [Unit]) -> impl Iterator<Item = &'u Unit> + use<'u> {
         let slot = self.slot;
@@ -97,7 +115,43 @@ fn half(units: impl Iterator<Item = (u64, Unit)>) -> Vec<Unit> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
+    use super::super::Need;
+    use super::super::tests::{Says, alone};
     use super::*;
+    use crate::blocking::block_on;
+
+    /// Whoever took units over may do nothing any more, or die and have an heir who knows nothing of it. Others
+    /// have them all the same, and nobody has them twice.
+    #[test]
+    fn what_somebody_took_over_and_never_used_is_to_be_had() {
+        let (group, client) = alone();
+        let kind = client.plain(16);
+        block_on(client.allocate(&group, kind, Need::More)).expect("memory");
+        let epoch = Cell::new(5);
+        let board = Says(|| epoch.get());
+        let idle = Heap::new(client.geometry, 1);
+        assert_eq!(block_on(idle.take_over(&group, <[Unit]>::to_vec)), Ok(true));
+        idle.announce(&board);
+        assert_eq!(block_on(client.take_room(&group, kind)), Ok(false), "it is on its way");
+        assert_eq!(block_on(client.take_stranded(&group)), Ok(true));
+        client.announce(&board);
+        assert_eq!(
+            block_on(client.make_own(&group, &board)),
+            Ok(false),
+            "somebody may be at work in it"
+        );
+        epoch.set(7);
+        assert_eq!(block_on(client.make_own(&group, &board)), Ok(true));
+        let own = |heap: &Heap| -> Vec<usize> {
+            block_on(heap.used(&group)).expect("a node");
+            heap.own(&heap.map.borrow()).map(|unit| unit.first).collect()
+        };
+        let taken = own(&client);
+        let _ = block_on(idle.make_own(&group, &board));
+        assert!(!taken.is_empty() && own(&idle).iter().all(|first| !taken.contains(first)));
+    }
 
     #[test]
     fn half_of_the_room_of_who_has_the_most() {
