@@ -9,7 +9,7 @@ use swarm_kv::Holding;
 use swarm_kv::rdma::control::admin::Status;
 #[cfg(feature = "rdma")]
 use swarm_kv::rdma::control::{Error as PlaneError, Holder, NodeEntry, Standing};
-use swarm_kv::shm::{Condition, Tenant, accounts};
+use swarm_kv::shm::{Condition, Tenant};
 
 use super::args::PoolArgs;
 use super::outcome::{Answer, Failure, say, tell};
@@ -20,15 +20,16 @@ use super::units::{count, show_size};
 /// Says what a pool is.
 pub(crate) fn run(args: &PoolArgs, json: bool) -> Result<Answer, Failure> {
     let pool = open_given(args)?;
-    let Told { mut object, lines } = pool_told(&pool)?;
+    let (usage, held) = pool.accounts()?;
     let holders = match &pool {
-        Pool::Near(near) => Some(Holders::look(near)?),
+        Pool::Near(near) => held.map(|held| Holders::new(near, &held)),
         #[cfg(feature = "rdma")]
         Pool::Far(_) => None,
     };
+    let Told { mut object, lines } = pool_told(&pool, usage)?;
     if json {
         if let Some(holders) = holders {
-            holders.put(&mut object);
+            holders.put(usage, &mut object);
         }
         #[cfg(feature = "rdma")]
         if let Pool::Far(pool) = &pool {
@@ -41,7 +42,7 @@ pub(crate) fn run(args: &PoolArgs, json: bool) -> Result<Answer, Failure> {
         say(format_args!("{name:<16}{told}"))?;
     }
     if let Some(holders) = holders {
-        holders.say(&args.pool.display().to_string(), &object)?;
+        holders.say(&args.pool.display().to_string(), usage)?;
     }
     #[cfg(feature = "rdma")]
     if let Pool::Far(pool) = &pool {
@@ -56,10 +57,10 @@ struct Told {
     lines: Vec<(&'static str, String)>,
 }
 
-fn pool_told(pool: &Pool) -> Result<Told, Failure> {
+fn pool_told(pool: &Pool, usage: Usage) -> Result<Told, Failure> {
     let geometry = pool.geometry();
     let clients = pool.clients()?;
-    let Usage { used_bytes, keys, live_bytes, index_bytes, .. } = pool.usage()?;
+    let Usage { used_bytes, keys, live_bytes, index_bytes, .. } = usage;
     let free_bytes = geometry.capacity.saturating_sub(used_bytes);
     let object = [
         ("nodes", json!(geometry.nodes)),
@@ -97,9 +98,7 @@ struct Holders {
 }
 
 impl Holders {
-    fn look(pool: &NearPool) -> Result<Self, Failure> {
-        let (_, held) =
-            accounts(pool).map_err(|error| Failure::from(error).in_pool(pool.path()))?;
+    fn new(pool: &NearPool, held: &[Holding]) -> Self {
         // Epochs first: who begins something meanwhile is not behind.
         let (epoch, tenants) = (pool.epoch(), pool.census());
         let of = |slot| {
@@ -107,7 +106,7 @@ impl Holders {
             let holding = held.iter().find(|holding| holding.client == slot).copied();
             (tenant.is_some() || holding.is_some()).then(|| (tenant, holding.unwrap_or_default()))
         };
-        Ok(Self { epoch, slots: (0..pool.geometry().max_clients).filter_map(of).collect() })
+        Self { epoch, slots: (0..pool.geometry().max_clients).filter_map(of).collect() }
     }
 
     /// How many epochs ago the holder's oldest operation began that is under way.
@@ -119,11 +118,15 @@ impl Holders {
         self.slots.iter().map(|(_, holding)| holding.aside_bytes).sum()
     }
 
+    /// Of what is set aside, bytes that neither keys nor the index take.
+    fn not_live(&self, usage: Usage) -> u64 {
+        self.aside_bytes().saturating_sub(usage.live_bytes + usage.index_bytes)
+    }
+
     /// For programs.
-    fn put(&self, object: &mut Map<String, Value>) {
-        let aside = self.aside_bytes();
-        object.insert("set_aside_bytes".into(), json!(aside));
-        object.insert("not_live_bytes".into(), json!(not_live(aside, object)));
+    fn put(&self, usage: Usage, object: &mut Map<String, Value>) {
+        object.insert("set_aside_bytes".into(), json!(self.aside_bytes()));
+        object.insert("not_live_bytes".into(), json!(self.not_live(usage)));
         object.insert("epoch".into(), json!(self.epoch));
         let holder = |&(tenant, holding): &(Option<Tenant>, Holding)| {
             json!({
@@ -144,8 +147,7 @@ impl Holders {
     }
 
     /// For people.
-    fn say(&self, pool: &str, object: &Map<String, Value>) -> Result<(), Failure> {
-        let aside = self.aside_bytes();
+    fn say(&self, pool: &str, usage: Usage) -> Result<(), Failure> {
         say(format_args!("{:<16}{}", "epoch", self.epoch))?;
         if self.slots.is_empty() {
             return Ok(());
@@ -171,7 +173,7 @@ impl Holders {
                 show_size(garbage(holding)),
             ))?;
         }
-        let not_live = not_live(aside, object);
+        let (aside, not_live) = (self.aside_bytes(), self.not_live(usage));
         say(format_args!(
             "\nset aside: objects that were given out, {} in all: {} in use, {} garbage or waiting for \
              their next use",
@@ -196,12 +198,6 @@ impl Holders {
 /// Of what a holder has set aside, bytes that are garbage or wait for their next use.
 fn garbage(holding: Holding) -> u64 {
     holding.aside_bytes.saturating_sub(holding.live_bytes.unwrap_or(0))
-}
-
-/// Of what is set aside, bytes that neither keys nor the index take, by what was told of the pool.
-fn not_live(aside: u64, told: &Map<String, Value>) -> u64 {
-    let live = ["live_bytes", "index_bytes"].map(|name| told.get(name).and_then(Value::as_u64));
-    aside.saturating_sub(live.iter().flatten().sum())
 }
 
 /// How a slot's holder is, in a word.

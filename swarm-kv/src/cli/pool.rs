@@ -123,15 +123,15 @@ impl Pool {
         }
     }
 
-    /// What it holds. Takes no client slot: what is wrong with a pool is asked when all slots are
-    /// taken, too.
-    pub(crate) fn usage(&self) -> Result<Usage, Failure> {
-        let usage: Result<Usage, Error> = match self {
-            Self::Near(pool) => shm::usage(pool),
+    /// What it holds, and of a near pool what each client slot does. Takes no client slot: what is wrong with a
+    /// pool is asked when all slots are taken, too.
+    pub(crate) fn accounts(&self) -> Result<(Usage, Option<Vec<Holding>>), Failure> {
+        let accounts: Result<_, Error> = match self {
+            Self::Near(pool) => shm::accounts(pool).map(|(usage, held)| (usage, Some(held))),
             #[cfg(feature = "rdma")]
-            Self::Far(pool) => pool.usage()?,
+            Self::Far(pool) => pool.usage()?.map(|usage| (usage, None)),
         };
-        usage.map_err(|error| Failure::from(error).in_pool(self.path()))
+        accounts.map_err(|error| Failure::from(error).in_pool(self.path()))
     }
 
     /// Bytes of each node in chunks that have an owner, and of these in objects that were set aside.
@@ -145,7 +145,7 @@ impl Pool {
                 Ok((sum(|holding| holding.held_bytes), sum(|holding| holding.aside_bytes)))
             }
             #[cfg(feature = "rdma")]
-            Self::Far(_) => self.usage().map(|usage| (usage.used_bytes, usage.used_bytes)),
+            Self::Far(_) => self.accounts().map(|(usage, _)| (usage.used_bytes, usage.used_bytes)),
         }
     }
 

@@ -128,6 +128,7 @@ fn who_holds_memory_is_told_also_when_nobody_is_there() {
     let live = number("live_bytes") + number("index_bytes");
     assert!(number("index_bytes") > 0 && number("set_aside_bytes") >= live, "{info}");
     assert_eq!(number("set_aside_bytes") - live, number("not_live_bytes"));
+    assert_eq!(it["not_live_bytes"], info["not_live_bytes"], "nobody else holds any");
     assert!(it["held_bytes"].as_u64() >= it["set_aside_bytes"].as_u64(), "{info}");
     assert_eq!(number("used_bytes") + number("free_bytes"), number("capacity_bytes"));
     let said = String::from_utf8_lossy(&made.output("info", &[])).into_owned();

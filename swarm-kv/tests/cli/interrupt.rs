@@ -61,6 +61,19 @@ fn interrupted_torture_gives_the_nodes_back() {
     }
 }
 
+/// ^C had left some hundred keys in a pool that is somebody's, and did not say so.
+#[test]
+fn an_interrupted_soak_takes_its_keys_with_it() {
+    let made = TestPool::create();
+    assert_eq!(made.status("put", &["theirs", "stays"]), 0);
+    let keys = || json(&["info", made.path(), "--json"])["keys"].as_u64();
+    let mut child = start(&["soak", made.path(), "--seconds", "60", "--clients", "2"]);
+    wait_until("its clients have keys", || keys() > Some(10));
+    kill_process(Pid::from_child(&child), Signal::INT).expect("it runs");
+    assert_eq!(child.wait().expect("it ends").code(), Some(130));
+    assert_eq!(made.output("export", &[]), b"theirs\tstays\n");
+}
+
 /// What SIGKILL leaves is put right by the next one: with two nodes of three away, nothing would go
 /// on.
 #[test]
