@@ -342,4 +342,14 @@ impl<F: Fabric, C: Clock> Group<F, C> {
         let mean = self.roundtrip.get();
         self.roundtrip.set(if mean == 0 { sample } else { mean - mean / 8 + sample / 8 });
     }
+
+    /// All nodes that were asked were late, and one of them was the first to answer: roundtrips take longer than
+    /// the mean says, which doubles, as long as that is so. No more at once: the nodes, or this client, may have stood
+    /// still for a moment.
+    #[cold]
+    pub(crate) fn was_impatient(&self) {
+        let Patience { late_floor, late_roundtrips, .. } = self.patience.get();
+        let least = late_floor / late_roundtrips.max(1);
+        self.roundtrip.set(self.roundtrip.get().max(least).saturating_mul(2));
+    }
 }

@@ -34,6 +34,8 @@ pub struct Round<'f, F: Fabric + 'f, C> {
     since: Option<u64>,
     late: bool,
     told: bool,
+    /// Whether any node has answered.
+    heard: bool,
 }
 
 impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
@@ -47,6 +49,7 @@ impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
             since: None,
             late: false,
             told: false,
+            heard: false,
         }
     }
 
@@ -108,9 +111,13 @@ impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
                     self.group.measured(since);
                 }
                 if suspects.contains(node) {
+                    if self.late && !self.heard {
+                        self.group.was_impatient();
+                    }
                     suspects.remove(node);
                     self.group.suspects.set(suspects);
                 }
+                self.heard = true;
                 Event::Reply(node, reply)
             }
             Err(_) => {
@@ -167,5 +174,68 @@ impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
             Poll::Pending
         })
         .await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::cell::Cell;
+    use core::pin::pin;
+    use core::task::Waker;
+
+    use super::*;
+    use crate::fabric::{Address, Verb};
+    use crate::group::{Patience, Session};
+    use crate::latency::Delayed;
+    use crate::loopback::Loopback;
+    use crate::words::{Incarnation, WordFormat};
+
+    /// Goes on whenever somebody looks.
+    struct Steps(Cell<u64>);
+
+    impl Clock for Steps {
+        fn now(&self) -> u64 {
+            self.0.replace(self.0.get() + 100)
+        }
+    }
+
+    /// Who answered first of all nodes, if any did before they were late.
+    fn first<C: Clock>(group: &Group<Delayed<Loopback, &C>, &C>) -> Option<NodeId> {
+        let mut round = Round::new(group);
+        for node in NodeSet::all(group.nodes()) {
+            round.add(node, group.fabric().post(node, &[Verb::Read { at: Address(0), words: 1 }]));
+        }
+        let mut next = || {
+            let mut cx = Context::from_waker(Waker::noop());
+            (0..1_000_000).find_map(|_| match pin!(round.next()).poll(&mut cx) {
+                Poll::Ready(event) => Some(event),
+                Poll::Pending => None,
+            })
+        };
+        match next() {
+            Some(Event::Reply(node, _)) => Some(node),
+            Some(Event::Late) => {
+                assert!(matches!(next(), Some(Event::Reply(..))), "one answers in the end");
+                None
+            }
+            _ => panic!("the nodes are there"),
+        }
+    }
+
+    /// Nodes that are further away than a client thinks at first would be late each time: its operations would
+    /// go to all of them, and do without what they wait for a while for.
+    #[test]
+    fn a_client_learns_how_long_a_roundtrip_takes() {
+        for roundtrip in [1_000, 60_000, 1_000_000, 20_000_000] {
+            let clock = Steps(Cell::new(0));
+            let nodes = Delayed::new(Loopback::new(3, 8), &clock, roundtrip);
+            let session = Session { client: 0, incarnation: Incarnation(1) };
+            let format = WordFormat { pointer_bits: 22, tick_shift: 6 };
+            let group = Group::new(nodes, &clock, format, session);
+            group.set_patience(Patience { deadline: 1 << 40, ..Patience::default() });
+            let late = (0..100).take_while(|_| first(&group).is_none()).count();
+            assert!(late <= 12, "{roundtrip} ns: late {late} times");
+            assert!((0..20).all(|_| first(&group).is_some()), "{roundtrip} ns: late again");
+        }
     }
 }
