@@ -53,7 +53,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             match self.in_time(self.step_aside()).await {
                 Some(Aside::Going) if is_urgent() => {}
                 Some(Aside::Going | Aside::Waiting) => return,
-                Some(Aside::Done) => return self.heap.is_collected(now()),
+                Some(Aside::Done) => {
+                    self.heap.is_collected(now());
+                    let _: Option<()> = self.in_time(self.fill_reserve()).await;
+                    return;
+                }
                 // A collection that is due is due still.
                 None if self.heap.looks_for_vacant() => return self.heap.has_looked(),
                 None => return self.heap.gives_up(now()),
@@ -65,18 +69,25 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// were replaced, by this client or others, a few at a time.
     #[cold]
     pub(crate) async fn records_aside(&self) {
-        let (Some(presence), Some(_alone)) = (&self.presence, self.searching.try_enter()) else {
-            return;
-        };
+        let Some(_alone) = self.searching.try_enter() else { return };
         let look = async {
-            let here = self.here();
-            let remembered = |hash| Some(self.locations.by_hash(hash)?.place);
-            self.heap.look_for_records(&self.group, presence.board(), remembered).await?;
-            drop(here);
+            self.look_for_records().await?;
             self.some_memory_back(RECORD_BATCHES).await
         };
         let in_vain = self.in_time(look).await.is_none();
         self.heap.has_looked_for_records(in_vain);
+    }
+
+    /// Retires records of this client's that were replaced, and buffers of writes that others followed, as far as it
+    /// was told.
+    ///
+    /// # Errors
+    /// Not all nodes answer; then it is left to a collection.
+    pub(crate) async fn look_for_records(&self) -> Result<(), Error> {
+        let Some(presence) = &self.presence else { return Ok(()) };
+        let _here = self.here();
+        let remembered = |hash| Some(self.locations.by_hash(hash)?.place);
+        self.heap.look_for_records(&self.group, presence.board(), remembered).await
     }
 
     /// What a step comes to. `None` if it fails or takes too long; then it is dropped.
@@ -110,6 +121,17 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             Progress::Done(_) => self.heap.sweep_is_over(),
         }
         Ok(Aside::Going)
+    }
+
+    /// What a collection has emptied is for the reserve first, where inserts of others' or this client's have used it
+    /// up: whatever is handed out of it again leaves a chunk that is not empty.
+    async fn fill_reserve(&self) -> Result<(), Error> {
+        let Some(presence) = &self.presence else { return Ok(()) };
+        if self.heap.is_tight() {
+            let _here = self.here();
+            self.heap.leave_empty(&self.group, presence.board(), None).await?;
+        }
+        Ok(())
     }
 
     /// Takes over some of what clients that are gone held, or goes on with that: to wait until an operation finds no

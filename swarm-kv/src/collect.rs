@@ -289,8 +289,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 }
                 // A worn cell's last changes are for whoever sends its keys on.
                 if (live.len() < entries.len() || spent.is_some()) && !self.is_worn(located) {
-                    // A key that is gone gives more back than its record takes.
-                    let need = if live.len() < entries.len() { Need::Move } else { Need::Instead };
+                    // A key that is gone gives more back than its record takes, but records that are on their way back
+                    // do for all buckets, one after the other. Chunks that are taken for as many at once stay so.
+                    let need = match self.heap.expects(self.entries_record_kind()) {
+                        true => Need::More,
+                        false if live.len() < entries.len() => Need::Move,
+                        false => Need::Instead,
+                    };
                     found.unmapped = true;
                     found.lacked_records |= !self.unmap(located, live, need).await?;
                 }

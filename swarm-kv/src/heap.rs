@@ -316,6 +316,11 @@ impl Heap {
             || self.taking_waits(epoch)
     }
 
+    /// Whether more objects of this kind are at hand or on their way back than are [kept](Self::few) from inserts.
+    pub(crate) fn expects(&self, kind: Kind) -> bool {
+        self.unused(kind) + self.recycler.came_back(kind) > self.few(kind) || self.awaited.are_any()
+    }
+
     /// Takes back a buffer that was handed out and that no chain has named since. It is for buffers
     /// again: it may be one that had come back.
     pub(crate) fn take_back(&self, buffer: Pointer) {

@@ -242,6 +242,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 let collected = self.collect_garbage(search.wait_until).await?.unwrap_or_default();
                 search.found |= collected.garbage > 0 || collected.more;
                 search.lacked_records = collected.lacked_records;
+                if collected.lacked_records {
+                    // It may wait for those that its own changes of buckets replaced.
+                    self.look_for_records().await?;
+                }
                 Ok(collected.garbage > 0)
             }
             Step::Vacant => {
@@ -276,7 +280,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             }
             Step::Empty => {
                 let _here = self.here();
-                let left = self.heap.leave_empty(&self.group, board, wanted).await?;
+                let left = self.heap.leave_empty(&self.group, board, Some(wanted)).await?;
                 search.found |= left;
                 Ok(left)
             }

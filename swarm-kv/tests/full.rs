@@ -175,6 +175,26 @@ fn clients_that_are_new_find_room_after_deletes() {
     }
 }
 
+/// Small values take memory of many kinds, of which what one leaves is of no use to the other. As many as there were fit
+/// again all the same, but for what the index grew by.
+#[test]
+fn a_pool_is_filled_and_emptied_many_times() {
+    let (_dir, pool) = empty(4 << 20);
+    let client = shm::open(&pool, Options::default()).expect("a slot");
+    let store = client.blocking();
+    let key = |round: usize, number: usize| key(round * 100_000 + number);
+    let mut first = None;
+    for round in 0..5 {
+        let insert = |&number: &usize| store.insert(&key(round, number), &[7; 64]).is_err();
+        let stored = (0..).find(insert).expect("it is full in the end");
+        let first = *first.get_or_insert(stored);
+        assert!(stored >= first * 8 / 10, "round {round}: {stored} keys where {first} were");
+        for number in 0..stored {
+            soon("a delete", || store.delete(&key(round, number)));
+        }
+    }
+}
+
 /// A pool of so many bytes a node.
 fn empty(capacity: u64) -> (tempfile::TempDir, Pool) {
     let dir = tempfile::tempdir().expect("a temporary directory");

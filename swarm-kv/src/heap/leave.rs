@@ -19,10 +19,12 @@ use crate::error::Error;
 
 /// Words that one WRITE sets to zeros.
 const PIECE: usize = 8192;
+/// Bytes of the chunks that are left for the reserve at once: an operation does that besides its own work.
+const AT_ONCE: u64 = 1 << 20;
 
 impl Heap {
     /// Leaves chunks in which nothing is in use to whoever needs some, this client before all others for
-    /// what is `wanted`. Yields whether there are any.
+    /// what is `wanted`. If nothing is, some that the [reserve](super::reserve) lacks. Yields whether there are any.
     ///
     /// First as if this slot had taken them over: who is interrupted in the middle leaves them so.
     ///
@@ -32,7 +34,7 @@ impl Heap {
         &self,
         group: &Group<F, C>,
         board: &impl Board,
-        wanted: (Kind, Need),
+        wanted: Option<(Kind, Need)>,
     ) -> Result<bool, Error> {
         if !group.suspects().is_empty() {
             // It takes an answer of every node, and without one what is at hand there would be lost.
@@ -48,10 +50,13 @@ impl Heap {
                 |unit: &Unit| left.borrow().iter().any(|left| left.first == unit.first);
             let (forgotten, known): (Vec<Unit>, Vec<Unit>) = self.own(map).partition(is_forgotten);
             // Of what is missing there is none.
+            let is_missing = |unit: &Unit| wanted.is_some_and(|(kind, _)| unit.is_for(kind));
             let is_empty =
-                |unit: &Unit| !unit.is_for(wanted.0) && self.recycler.is_empty(unit.first, epoch);
+                |unit: &Unit| !is_missing(unit) && self.recycler.is_empty(unit.first, epoch);
             let empty: Vec<Unit> = known.iter().copied().filter(is_empty).collect();
-            forgotten.into_iter().chain(self.spare(&known, &empty)).collect()
+            let at_once = (AT_ONCE / self.geometry.chunk_bytes) as usize;
+            let most = if wanted.is_some() { usize::MAX } else { self.lacks(map).min(at_once) };
+            forgotten.into_iter().chain(self.spare(&known, &empty).into_iter().take(most)).collect()
         };
         let set_apart = |map: &mut [u32]| {
             let units = empty(map);
@@ -75,7 +80,9 @@ impl Heap {
         let leave = |map: &mut [u32]| {
             let apart = apart(map);
             apart.iter().for_each(|unit| unit.take_out_of(map));
-            self.choose_of(map, wanted, &apart);
+            if let Some(wanted) = wanted {
+                self.choose_of(map, wanted, &apart);
+            }
             Ok(())
         };
         self.change_map(group, Need::Instead, |map| !apart(map).is_empty(), leave).await
@@ -161,7 +168,7 @@ mod tests {
             heap.recycler.untouched(idle);
             assert!(matches!(allocate(kind, Need::More), Err(Error::Full(_))), "{words} words");
             assert_eq!(
-                block_on(heap.leave_empty(&group, &board, wanted)),
+                block_on(heap.leave_empty(&group, &board, Some(wanted))),
                 Ok(true),
                 "{words} words"
             );
@@ -194,7 +201,7 @@ mod tests {
         while allocate(small).is_ok() {}
         let value = allocate(long).expect("there is as much for long ones");
         heap.recycler.untouched(value);
-        let left = block_on(heap.leave_empty(&group, &board, (small, Need::Instead)));
+        let left = block_on(heap.leave_empty(&group, &board, Some((small, Need::Instead))));
         assert_eq!(left, Ok(true));
         assert!(matches!(allocate(small), Err(Error::Full(_))));
         assert!(allocate(long).is_ok());
@@ -224,11 +231,11 @@ mod tests {
                 heap.recycler.untouched(record);
             }
         }
-        assert_eq!(block_on(heap.leave_empty(&group, &board, wanted)), Ok(true));
+        assert_eq!(block_on(heap.leave_empty(&group, &board, Some(wanted))), Ok(true));
         let left = heap.count_own();
         assert!(left < chunks.len(), "{left} of {}", chunks.len());
         assert_eq!(
-            block_on(heap.leave_empty(&group, &board, wanted)),
+            block_on(heap.leave_empty(&group, &board, Some(wanted))),
             Ok(false),
             "the last one is kept"
         );

@@ -88,7 +88,7 @@ impl Recycler {
     /// An object that came back and is as good as one that was never used.
     #[inline]
     pub(super) fn take_fresh(&self, kind: Kind) -> Option<Pointer> {
-        let object = self.shelf(kind, |shelf| shelf.fresh.pop())??;
+        let object = self.shelf(kind, Shelf::take_fresh)??;
         self.set(object, Entry::OUT);
         Some(object)
     }
@@ -105,7 +105,7 @@ impl Recycler {
     pub(super) fn take_back_unused(&self, object: Pointer) {
         if let Some((entry, kind)) = self.ledgers.borrow_mut().look_up(object) {
             *entry = Entry::IDLE;
-            self.shelf(kind, |shelf| shelf.fresh.push(object));
+            self.shelf(kind, |shelf| shelf.renewed([object].into_iter()));
         }
     }
 
@@ -129,14 +129,19 @@ impl Recycler {
             && !self.shelves.borrow().iter().any(|shelf| shelf.held(epoch).any(within))
     }
 
+    /// How many objects of this kind are at hand, or on their way there.
+    pub(super) fn came_back(&self, kind: Kind) -> usize {
+        self.shelf(kind, |shelf| shelf.len()).unwrap_or(0)
+    }
+
     /// How many buffers of this kind came back.
     pub(super) fn at_hand(&self, kind: Kind) -> usize {
-        self.shelf(kind, |shelf| shelf.ready.len() + shelf.fresh.len()).unwrap_or(0)
+        self.shelf(kind, |shelf| shelf.at_hand()).unwrap_or(0)
     }
 
     /// How many objects of this kind came back and are as good as ones that were never used.
     pub(super) fn fresh(&self, kind: Kind) -> usize {
-        self.shelf(kind, |shelf| shelf.fresh.len()).unwrap_or(0)
+        self.shelf(kind, |shelf| shelf.fresh()).unwrap_or(0)
     }
 
     /// Garbage was collected; of each kind the chunk at hand has so many `unused`.
@@ -397,7 +402,7 @@ impl Recycler {
     pub(super) fn renewed(&self, kind: Kind, objects: &[Pointer]) {
         self.reclaimed.set(self.reclaimed.get() + objects.len() as u64);
         let own = objects.iter().filter(|&&object| self.is_own(object));
-        self.shelf(kind, |shelf| shelf.fresh.extend(own));
+        self.shelf(kind, |shelf| shelf.renewed(own.copied()));
     }
 }
 

@@ -47,6 +47,11 @@ pub(super) struct Awaited {
 }
 
 impl Awaited {
+    /// Whether records are asked about, which may be about to come back.
+    pub(super) fn are_any(&self) -> bool {
+        !self.asked.borrow().is_empty()
+    }
+
     /// Forgets what other records bore.
     pub(super) fn keep(&self, is_own: impl Fn(Pointer) -> bool) {
         self.borne.borrow_mut().retain(|&record, _| is_own(record));

@@ -3,7 +3,8 @@
 //! What is retired in one epoch nobody holds any more when the epoch has moved on [`GRACE`] times. Buffers
 //! are used again as they are: their next write has a larger number. All else is reset first.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 
 use swarm_core::epoch::GRACE;
 use swarm_core::geometry::Class;
@@ -26,8 +27,9 @@ pub(super) struct Shelf {
     pub(super) ready: Vec<Pointer>,
     /// Retired objects that are to be reset; the earliest first.
     pub(super) swept: VecDeque<(u64, Pointer)>,
-    /// As good as memory that was never used.
-    pub(super) fresh: Vec<Pointer>,
+    /// As good as memory that was never used. The first one in memory is used first: what is in use comes to lie close
+    /// together, and chunks behind it to be [empty](super::leave).
+    fresh: BinaryHeap<Reverse<Pointer>>,
     /// How many there were when garbage was collected last, and came in chunks since.
     had: usize,
 }
@@ -41,7 +43,8 @@ impl Shelf {
         Self { kind, retired, ready, swept, fresh, had: 0 }
     }
 
-    fn len(&self) -> usize {
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
         self.retired.len() + self.ready.len() + self.swept.len() + self.fresh.len()
     }
 
@@ -61,6 +64,26 @@ impl Shelf {
         self.kind.class != Class::Run
             && is_little(self.len())
             && is_little(self.len() + unused(self.kind))
+    }
+
+    /// How many are at hand.
+    pub(super) fn at_hand(&self) -> usize {
+        self.ready.len() + self.fresh.len()
+    }
+
+    /// How many of those are as good as never used.
+    pub(super) fn fresh(&self) -> usize {
+        self.fresh.len()
+    }
+
+    /// One of those.
+    pub(super) fn take_fresh(&mut self) -> Option<Pointer> {
+        self.fresh.pop().map(|Reverse(object)| object)
+    }
+
+    /// Takes in some that are as good as never used.
+    pub(super) fn renewed(&mut self, objects: impl Iterator<Item = Pointer>) {
+        self.fresh.extend(objects.map(Reverse));
     }
 
     /// Takes in the buffers that nobody holds any more in `epoch`, if those are at least so many, and calls
@@ -101,7 +124,7 @@ impl Shelf {
         self.retired.retain(|&(_, object)| is_own(object));
         self.ready.retain(|&object| is_own(object));
         self.swept.retain(|&(_, object)| is_own(object));
-        self.fresh.retain(|&object| is_own(object));
+        self.fresh.retain(|&Reverse(object)| is_own(object));
         self.had = self.had.saturating_sub(before - self.len());
     }
 }
