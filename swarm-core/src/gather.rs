@@ -131,6 +131,7 @@ impl<'f, F: Fabric, C: Clock> Gathering<'f, F, C> {
         let mut late = NodeSet::EMPTY;
         let mut lateness = 0;
         let mut widen = !self.without.is_empty();
+        self.round.heard = !self.votes.is_empty();
         loop {
             if widen {
                 self.begin(everyone, &mut step);

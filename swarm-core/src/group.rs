@@ -348,8 +348,13 @@ impl<F: Fabric, C: Clock> Group<F, C> {
     /// still for a moment.
     #[cold]
     pub(crate) fn was_impatient(&self) {
-        let Patience { late_floor, late_roundtrips, .. } = self.patience.get();
-        let least = late_floor / late_roundtrips.max(1);
-        self.roundtrip.set(self.roundtrip.get().max(least).saturating_mul(2));
+        let Patience { late_floor, late_roundtrips: times, deadline } = self.patience.get();
+        // Nobody is to be late only when it is too late.
+        if let (Some(least), Some(most)) =
+            (late_floor.checked_div(times), deadline.checked_div(times))
+        {
+            let mean = self.roundtrip.get();
+            self.roundtrip.set(mean.max((2 * mean.max(least).max(1)).min(most / 2)));
+        }
     }
 }

@@ -35,7 +35,9 @@ pub struct Round<'f, F: Fabric + 'f, C> {
     late: bool,
     told: bool,
     /// Whether any node has answered.
-    heard: bool,
+    pub(crate) heard: bool,
+    /// Nodes that were late before any had answered.
+    overdue: NodeSet,
 }
 
 impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
@@ -50,6 +52,7 @@ impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
             late: false,
             told: false,
             heard: false,
+            overdue: NodeSet::EMPTY,
         }
     }
 
@@ -111,7 +114,7 @@ impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
                     self.group.measured(since);
                 }
                 if suspects.contains(node) {
-                    if self.late && !self.heard {
+                    if !self.heard && self.overdue.contains(node) {
                         self.group.was_impatient();
                     }
                     suspects.remove(node);
@@ -136,12 +139,14 @@ impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
         if waited >= patience.deadline {
             return Poll::Ready(Event::Expired);
         }
-        let late = patience.late_floor.max(patience.late_roundtrips * group.roundtrip.get());
+        let late = patience.late_roundtrips.saturating_mul(group.roundtrip.get());
+        let late = patience.late_floor.max(late);
         if !self.told && waited >= late {
             self.told = true;
             if !core::mem::replace(&mut self.late, true) {
                 let events = group.events.get();
                 group.events.set(Events { widened: events.widened + 1, ..events });
+                self.overdue = self.pending;
             }
             group.suspects.set(group.suspects.get().union(self.pending));
             return Poll::Ready(Event::Late);

@@ -24,7 +24,7 @@ const SHORT_STEP: usize = MAX_VERBS;
 /// Batches of objects that a step resets.
 const BATCHES: usize = 4;
 /// Batches that a look for records resets: more than come back meanwhile, or what waits would be ever more.
-const RECORD_BATCHES: usize = RECORDS_AT_ONCE.div_ceil(MAX_VERBS) + 2;
+pub(crate) const RECORD_BATCHES: usize = RECORDS_AT_ONCE.div_ceil(MAX_VERBS) + 2;
 /// Nanoseconds that a step takes at most.
 const LONGEST: u64 = 2_000_000;
 /// Nanoseconds for which one step follows the other where all that is free is kept back: with a step for each
@@ -127,7 +127,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// up: whatever is handed out of it again leaves a chunk that is not empty.
     async fn fill_reserve(&self) -> Result<(), Error> {
         let Some(presence) = &self.presence else { return Ok(()) };
-        if self.heap.is_tight() {
+        // Where that takes roundtrips, what is given up in the middle has to be collected again.
+        if self.heap.is_tight() && self.group.fabric().is_near() {
             let _here = self.here();
             self.heap.leave_empty(&self.group, presence.board(), None).await?;
         }

@@ -289,13 +289,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 }
                 // A worn cell's last changes are for whoever sends its keys on.
                 if (live.len() < entries.len() || spent.is_some()) && !self.is_worn(located) {
-                    // A key that is gone gives more back than its record takes, but records that are on their way back
-                    // do for all buckets, one after the other. Chunks that are taken for as many at once stay so.
-                    let need = match self.heap.expects(self.entries_record_kind()) {
-                        true => Need::More,
-                        false if live.len() < entries.len() => Need::Move,
-                        false => Need::Instead,
-                    };
+                    // A key that is gone gives more back than its record takes.
+                    let need = if live.len() < entries.len() { Need::Move } else { Need::Instead };
                     found.unmapped = true;
                     found.lacked_records |= !self.unmap(located, live, need).await?;
                 }
@@ -329,12 +324,18 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
     /// Leaves only these entries in a bucket. What it named besides comes to light in the next
     /// collection. False if there is no memory for its record yet: this collection brings some.
+    ///
+    /// Where all that is free is kept back, a few records do for all buckets, one after the other: chunks that were
+    /// taken for all at once would stay with them.
     async fn unmap(
         &self,
         located: &Located,
         live: heapless::Vec<Entry, MAX_ENTRIES>,
         need: Need,
     ) -> Result<bool, Error> {
+        if self.heap.awaits_records() {
+            return Ok(false);
+        }
         let content = Content::Entries { entries: live, born: None };
         let bucket = Bucket { content, ..located.bucket };
         match self.change(located, bucket, &[], need).await {

@@ -316,9 +316,13 @@ impl Heap {
             || self.taking_waits(epoch)
     }
 
-    /// Whether more objects of this kind are at hand or on their way back than are [kept](Self::few) from inserts.
-    pub(crate) fn expects(&self, kind: Kind) -> bool {
-        self.unused(kind) + self.recycler.came_back(kind) > self.few(kind) || self.awaited.are_any()
+    /// Whether buckets' records are on their way back, where all that is free is kept back and none is at hand but
+    /// the [few](Self::few) that are as well.
+    pub(crate) fn awaits_records(&self) -> bool {
+        let records = self.entries_records();
+        self.is_tight()
+            && self.unused(records) + self.recycler.fresh(records) <= self.few(records)
+            && (self.recycler.to_reset(records) > 0 || self.awaited.are_any())
     }
 
     /// Takes back a buffer that was handed out and that no chain has named since. It is for buffers

@@ -262,14 +262,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// What a bucket's record is.
     pub(crate) fn record_kind(&self, content: &Content) -> Kind {
         match content {
-            Content::Entries { .. } => self.entries_record_kind(),
+            Content::Entries { .. } => self.heap.entries_records(),
             Content::Split(_) => self.heap.plain(record::HEADER_WORDS + SPLIT_PAYLOAD),
         }
-    }
-
-    /// What the record of a bucket with entries is.
-    pub(crate) fn entries_record_kind(&self) -> Kind {
-        self.heap.plain(record::HEADER_WORDS + self.geometry.bucket_payload)
     }
 
     /// Makes room in a full bucket: drops deleted keys, or splits it. Yields the bucket that now

@@ -15,6 +15,7 @@ use swarm_core::epoch::Board;
 use swarm_core::fabric::Fabric;
 use swarm_core::register::Protocol;
 
+use crate::aside::RECORD_BATCHES;
 use crate::client::Client;
 use crate::collect::{Collected, LONG_STEP, Progress};
 use crate::error::Error;
@@ -138,6 +139,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     async fn collect_garbage(&self, wait_until: u64) -> Result<Option<Collected>, Error> {
         loop {
             match self.collect_step(LONG_STEP).await? {
+                Progress::Going if self.heap.awaits_records() => {
+                    self.look_for_records().await?;
+                    self.some_memory_back(RECORD_BATCHES).await?;
+                }
                 Progress::Going => {}
                 Progress::Waiting => {
                     if self.group.clock().now() >= wait_until {
@@ -243,8 +248,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 search.found |= collected.garbage > 0 || collected.more;
                 search.lacked_records = collected.lacked_records;
                 if collected.lacked_records {
-                    // It may wait for those that its own changes of buckets replaced.
                     self.look_for_records().await?;
+                    self.memory_back().await?;
                 }
                 Ok(collected.garbage > 0)
             }
@@ -259,7 +264,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 let _here = self.here();
                 let mut taken = self.heap.take_room(&self.group, wanted.0).await?;
                 if !taken && search.lacked_records {
-                    taken = self.heap.take_room(&self.group, self.entries_record_kind()).await?;
+                    taken = self.heap.take_room(&self.group, self.heap.entries_records()).await?;
                     search.found |= taken;
                 }
                 self.heap.announce(board);

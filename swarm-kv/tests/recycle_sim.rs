@@ -18,7 +18,7 @@ use std::rc::Rc;
 
 use board::{Notes, Seat, Works};
 use fastrand::Rng;
-use store_sim_common::{GaveUp, Line, Polls, Story, format, options};
+use store_sim_common::{GaveUp, Line, Polls, Story, format, of_six_keys, options};
 use swarm_core::geometry::Geometry;
 use swarm_core::history::{BUDGET, Call, Operation, Recorder, check};
 use swarm_core::sim::dropped_after;
@@ -34,8 +34,6 @@ const STEPS: u64 = 50_000_000;
 const CAPACITY: u64 = 8 << 20;
 /// Bytes of a chunk where memory is short.
 const SMALL_CHUNK: u64 = 4 << 10;
-/// Words of a bucket's record: six keys.
-const BUCKET: usize = 27;
 /// Operations are numbered by client, task and round; of each there are fewer than this.
 const CLIENTS: usize = 5;
 const TASKS: usize = 2;
@@ -110,8 +108,7 @@ impl Plan {
         let mut other = Rng::with_seed(seed ^ 0x5b117);
         let keys = if other.u8(..4) == 0 { other.u64(7..14) } else { few };
         let slots = [6, 6, 6, 1][Rng::with_seed(seed ^ 0x5107).usize(..4)];
-        let geometry =
-            Geometry { bucket_bits: 0, bucket_payload: BUCKET, slots, format, ..geometry };
+        let geometry = Geometry { bucket_bits: 0, slots, format, ..of_six_keys(geometry) };
         let plan = Self {
             setup,
             geometry: scarce.map_or(geometry, |chunks| shortage(geometry, chunks)),

@@ -12,7 +12,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use fastrand::Rng;
-use store_sim_common::{GaveUp, Line, Polls, Story, format, options};
+use store_sim_common::{GaveUp, Line, Polls, Story, format, of_six_keys, options};
 use swarm_core::geometry::Geometry;
 use swarm_core::history::{BUDGET, Call, Recorder, check};
 use swarm_core::sim::seeds::seeds;
@@ -27,8 +27,6 @@ const CAPACITY: u64 = 8 << 20;
 const CLIENTS: usize = 5;
 const TASKS: usize = 2;
 const ROUNDS: usize = 8;
-/// Words of a bucket's record: six keys.
-const BUCKET: usize = 27;
 /// Keys that only fill the bucket have numbers from here on.
 const FILLERS: u64 = 100;
 
@@ -96,9 +94,8 @@ impl Plan {
             setup,
             geometry: Geometry {
                 bucket_bits: [0, 0, 1][rng.usize(..3)],
-                bucket_payload: BUCKET,
                 format,
-                ..geometry
+                ..of_six_keys(geometry)
             },
             // Whoever finds all nodes late again and again does not come to anything.
             late: [300, 3000, 30_000][rng.usize(..3)].max(if short { 20 * step } else { 0 }),

@@ -177,8 +177,8 @@ Examples:
   with nodes.toml:  nodes = [\"10.0.0.1:7471\", \"10.0.0.2:7471\", \"10.0.0.3:7471\"]";
 
 const EVICT_HELP: &str = "On a pool of this host the client's process is killed with SIGKILL, be it \
-stopped; what it held is for the slot's next holder. A process in a container is ended from within \
-that container or, by root, from the host.
+stopped, and with it all clients that it has; what they held is for their slots' next holders. A \
+process in a container is ended from within that container or, by root, from the host.
 
 On a pool on memory nodes these fence the client: whatever it posts from then on takes no effect, and \
 its slot is free. A client whose process is known to be dead, or that is silent, is evicted alike.

@@ -51,6 +51,14 @@ pub(crate) fn run(args: &SoakArgs, json: bool) -> Result<Answer, Failure> {
             Site::Temporary(TemporaryPool::create(nodes, args.capacity(), slots)?)
         }
     };
+    let (slots, clients) = (site.pool().geometry().max_clients, args.clients as usize);
+    if slots <= clients {
+        return Err(Failure::Usage(format!(
+            "{} is for {slots} clients at most, and a soak with {clients} takes one more, which judges: say fewer with \
+             --clients",
+            site.path().display()
+        )));
+    }
     // Keys that nobody else uses, so that they are absent at first.
     let run = format!("{}-{}", std::process::id(), monotonic_ns());
     let mut soak = Soak::new(args, &site, run)?;

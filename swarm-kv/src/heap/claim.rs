@@ -196,6 +196,11 @@ impl Heap {
         self.plain(record::HEADER_WORDS + self.geometry.map_payload())
     }
 
+    /// What the records of buckets with entries are.
+    pub(crate) fn entries_records(&self) -> Kind {
+        self.plain(record::HEADER_WORDS + self.geometry.bucket_payload)
+    }
+
     /// How many heap-map records this slot can still propose without another chunk.
     fn records_left(&self) -> u64 {
         let records = self.records();

@@ -4,6 +4,7 @@
 //! at every node: words that mean something lie elsewhere there.
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 
 use swarm_core::clock::Clock;
 use swarm_core::epoch::Board;
@@ -36,8 +37,9 @@ impl Heap {
         board: &impl Board,
         wanted: Option<(Kind, Need)>,
     ) -> Result<bool, Error> {
-        if !group.suspects().is_empty() {
-            // It takes an answer of every node, and without one what is at hand there would be lost.
+        let most = self.most_to_leave(&self.map.borrow(), wanted);
+        // It takes an answer of every node, and without one what is at hand there would be lost.
+        if most == 0 || !group.suspects().is_empty() {
             return Ok(false);
         }
         let _inside = self.gate.enter().await;
@@ -49,22 +51,24 @@ impl Heap {
             let is_forgotten =
                 |unit: &Unit| left.borrow().iter().any(|left| left.first == unit.first);
             let (forgotten, known): (Vec<Unit>, Vec<Unit>) = self.own(map).partition(is_forgotten);
-            // Of what is missing there is none.
-            let is_missing = |unit: &Unit| wanted.is_some_and(|(kind, _)| unit.is_for(kind));
-            let is_empty =
-                |unit: &Unit| !is_missing(unit) && self.recycler.is_empty(unit.first, epoch);
-            let empty: Vec<Unit> = known.iter().copied().filter(is_empty).collect();
-            let at_once = (AT_ONCE / self.geometry.chunk_bytes) as usize;
-            let most = if wanted.is_some() { usize::MAX } else { self.lacks(map).min(at_once) };
-            forgotten.into_iter().chain(self.spare(&known, &empty).into_iter().take(most)).collect()
+            let most = self.most_to_leave(map, wanted);
+            let held = self.recycler.held(epoch);
+            let is_empty = |unit: &Unit| {
+                self.may_leave(unit, wanted) && self.recycler.is_empty(unit.first, &held)
+            };
+            // One more, as the last one may be kept.
+            let empty = known.iter().copied().filter(is_empty).take(most.saturating_add(1));
+            let spare = self.spare(&known, &empty.collect::<Vec<_>>());
+            forgotten.into_iter().chain(spare.into_iter().take(most)).collect()
         };
         let set_apart = |map: &mut [u32]| {
             let units = empty(map);
-            left.replace(units);
-            for unit in left.borrow().iter() {
-                self.keep_chunks(|chunk| chunk != unit.first);
+            let firsts: HashSet<usize> = units.iter().map(|unit| unit.first).collect();
+            self.keep_chunks(|chunk| !firsts.contains(&chunk));
+            for unit in &units {
                 Unit { taken: true, ..*unit }.enter_into(map);
             }
+            left.replace(units);
             Ok(())
         };
         if !self.change_map(group, Need::Instead, |map| !empty(map).is_empty(), set_apart).await? {
@@ -86,6 +90,21 @@ impl Heap {
             Ok(())
         };
         self.change_map(group, Need::Instead, |map| !apart(map).is_empty(), leave).await
+    }
+
+    /// So many chunks are left at most.
+    fn most_to_leave(&self, map: &[u32], wanted: Option<(Kind, Need)>) -> usize {
+        let at_once = (AT_ONCE / self.geometry.chunk_bytes) as usize;
+        if wanted.is_some() { usize::MAX } else { self.lacks(map).min(at_once) }
+    }
+
+    /// Whether a unit is left if nothing in it is in use. Of what is missing there is none; what has chunks of its own
+    /// counts as free already, and the records of buckets come back one after the other.
+    fn may_leave(&self, unit: &Unit, wanted: Option<(Kind, Need)>) -> bool {
+        match wanted {
+            Some((kind, _)) => !unit.is_for(kind),
+            None => unit.class != Class::Run && !unit.is_for(self.entries_records()),
+        }
     }
 
     /// Those of the `empty` ones of these units that are not kept: the last one for heap-map records, since it

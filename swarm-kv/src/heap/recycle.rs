@@ -17,6 +17,7 @@
 //! again.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 
 use swarm_core::fabric::NodeId;
 use swarm_core::geometry::Geometry;
@@ -121,17 +122,23 @@ impl Recycler {
         self.shelves.borrow_mut().iter_mut().for_each(|shelf| shelf.keep(is_own));
     }
 
-    /// Whether every object of this chunk is at hand, or was retired so long before `epoch` that nobody
-    /// holds it any more. Buffers of a size that this client writes no more stay retired.
-    pub(super) fn is_empty(&self, chunk: usize, epoch: u64) -> bool {
-        let within = |object| self.geometry.chunk_of(object) == chunk;
-        self.ledgers.borrow().is_idle(chunk)
-            && !self.shelves.borrow().iter().any(|shelf| shelf.held(epoch).any(within))
+    /// Chunks with objects that were retired and that somebody may still hold in `epoch`.
+    pub(super) fn held(&self, epoch: u64) -> HashSet<usize> {
+        let shelves = self.shelves.borrow();
+        let held = shelves.iter().flat_map(|shelf| shelf.held(epoch));
+        held.map(|object| self.geometry.chunk_of(object)).collect()
     }
 
-    /// How many objects of this kind are at hand, or on their way there.
-    pub(super) fn came_back(&self, kind: Kind) -> usize {
-        self.shelf(kind, |shelf| shelf.len()).unwrap_or(0)
+    /// Whether every object of this chunk is at hand, or was retired so long ago that nobody holds it any more: the
+    /// chunk is none of those that are [held](Self::held). Buffers of a size that this client writes no more stay
+    /// retired.
+    pub(super) fn is_empty(&self, chunk: usize, held: &HashSet<usize>) -> bool {
+        self.ledgers.borrow().is_idle(chunk) && !held.contains(&chunk)
+    }
+
+    /// How many objects of this kind are to be reset.
+    pub(super) fn to_reset(&self, kind: Kind) -> usize {
+        self.shelf(kind, |shelf| shelf.to_reset()).unwrap_or(0)
     }
 
     /// How many buffers of this kind came back.
@@ -204,7 +211,7 @@ impl Recycler {
             return false;
         }
         *entry = Entry::IDLE;
-        self.shelf(kind, |shelf| shelf.swept.push_back((epoch, record)));
+        self.shelf(kind, |shelf| shelf.sweep(epoch, record));
         true
     }
 
@@ -371,10 +378,9 @@ impl Recycler {
         if let Some(entry) = ledgers.find(garbage.pointer) {
             *entry = Entry::IDLE;
         }
-        let retired = (epoch, garbage.pointer);
         self.shelf(garbage.kind, |shelf| match garbage.held {
-            true => shelf.retired.push_back(retired),
-            false => shelf.swept.push_back(retired),
+            true => shelf.retired.push_back((epoch, garbage.pointer)),
+            false => shelf.sweep(epoch, garbage.pointer),
         });
         true
     }
@@ -395,7 +401,7 @@ impl Recycler {
     /// Objects that were due go back: they could not be reset.
     pub(super) fn put_off(&self, kind: Kind, objects: &[Pointer], epoch: u64) {
         let own = objects.iter().filter(|&&object| self.is_own(object));
-        self.shelf(kind, |shelf| shelf.swept.extend(own.map(|&object| (epoch, object))));
+        self.shelf(kind, |shelf| own.for_each(|&object| shelf.sweep(epoch, object)));
     }
 
     /// Objects were reset. Those whose chunks went to somebody else meanwhile are not for this client.

@@ -47,9 +47,9 @@ pub(super) struct Awaited {
 }
 
 impl Awaited {
-    /// Whether records are asked about, which may be about to come back.
+    /// Whether records that were replaced are asked about: they may be about to come back.
     pub(super) fn are_any(&self) -> bool {
-        !self.asked.borrow().is_empty()
+        self.asked.borrow().iter().any(|asked| asked.children.is_none())
     }
 
     /// Forgets what other records bore.

@@ -43,8 +43,7 @@ impl Shelf {
         Self { kind, retired, ready, swept, fresh, had: 0 }
     }
 
-    /// How many there are.
-    pub(super) fn len(&self) -> usize {
+    fn len(&self) -> usize {
         self.retired.len() + self.ready.len() + self.swept.len() + self.fresh.len()
     }
 
@@ -64,6 +63,17 @@ impl Shelf {
         self.kind.class != Class::Run
             && is_little(self.len())
             && is_little(self.len() + unused(self.kind))
+    }
+
+    /// Takes in an object that is to be reset, retired in this epoch, or no earlier than the last one before.
+    pub(super) fn sweep(&mut self, epoch: u64, object: Pointer) {
+        let last = self.swept.back().map_or(0, |&(retired, _)| retired);
+        self.swept.push_back((epoch.max(last), object));
+    }
+
+    /// How many are to be reset.
+    pub(super) fn to_reset(&self) -> usize {
+        self.swept.len()
     }
 
     /// How many are at hand.
@@ -114,8 +124,9 @@ impl Shelf {
 
     /// Retired objects that somebody may still hold in `epoch`.
     pub(super) fn held(&self, epoch: u64) -> impl Iterator<Item = Pointer> {
-        let held = move |&&(retired, _): &&(u64, Pointer)| !is_over(retired, epoch);
-        self.retired.iter().chain(&self.swept).filter(held).map(|&(_, object)| object)
+        let held = move |all: &VecDeque<(u64, Pointer)>| are_over(all, epoch);
+        let retired = self.retired.range(held(&self.retired)..);
+        retired.chain(self.swept.range(held(&self.swept)..)).map(|&(_, object)| object)
     }
 
     /// Keeps these objects only.

@@ -78,4 +78,7 @@ fn what_cannot_be_is_wrong_usage() {
         swarm(&[&["soak"], bad].concat()).assert().code(2);
     }
     swarm(&["soak", "/nowhere/pool", "--seconds", "1"]).assert().code(3);
+    // Eight clients at most: none would be left to judge.
+    let pool = TestPool::create();
+    assert_eq!(pool.status("soak", &["--seconds", "1", "--clients", "8"]), 2);
 }

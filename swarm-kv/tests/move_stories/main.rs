@@ -12,7 +12,7 @@ mod store_sim_common;
 use std::cell::Cell;
 use std::rc::Rc;
 
-use store_sim_common::{GaveUp, Line, Story, options};
+use store_sim_common::{GaveUp, Line, Story, of_six_keys, options};
 use swarm_core::fabric::NodeId;
 use swarm_core::geometry::Geometry;
 use swarm_core::history::{Answer, BUDGET, Call, Recorder, check};
@@ -47,7 +47,7 @@ type Deed = (usize, u64, Call);
 /// One bucket, of six keys at most, and memory for whatever happens.
 fn geometry() -> Geometry {
     let geometry = Geometry::new(3, CAPACITY, 16, 7).expect("a small geometry");
-    Geometry { bucket_bits: 0, bucket_payload: 27, ..geometry }
+    Geometry { bucket_bits: 0, ..of_six_keys(geometry) }
 }
 
 /// Three nodes, five clients, and what was told so far.

@@ -18,6 +18,11 @@ use swarm_core::sim::{Setup, SimCompletion, SimFabric, dropped_after};
 use swarm_core::words::{Incarnation, WordFormat};
 use swarm_kv::{Client, Error, Options};
 
+/// The same with buckets of six keys at most: a schedule has few.
+pub(crate) fn of_six_keys(geometry: Geometry) -> Geometry {
+    Geometry { bucket_payload: 27, ..geometry }
+}
+
 /// A simulated fabric that can be hung up: then chains lead nowhere.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {

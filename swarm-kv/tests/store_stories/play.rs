@@ -11,7 +11,7 @@ use swarm_core::sim::explore::LoneClock;
 use swarm_core::sim::{Setup, Sim};
 
 use crate::board::{Notes, Seat, Works};
-use crate::store_sim_common::{Line, Story, options};
+use crate::store_sim_common::{Line, Story, of_six_keys, options};
 
 pub(crate) const NODES: [NodeId; 3] = [NodeId(0), NodeId(1), NodeId(2)];
 /// Bytes of each node's memory. The simulator stores what is touched.
@@ -35,7 +35,7 @@ pub(crate) fn all_but(away: NodeId) -> Vec<NodeId> {
 /// One bucket, of six keys at most.
 fn geometry(capacity: u64) -> Geometry {
     let geometry = Geometry::new(3, capacity, 16, 7).expect("a small geometry");
-    Geometry { bucket_bits: 0, bucket_payload: 27, ..geometry }
+    Geometry { bucket_bits: 0, ..of_six_keys(geometry) }
 }
 
 /// Three nodes, and what was told so far.

@@ -19,7 +19,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use midst::Midst;
-use store_sim_common::{Line, Story, options};
+use store_sim_common::{Line, Story, of_six_keys, options};
 use swarm_core::clock::Clock;
 use swarm_core::fabric::NodeId;
 use swarm_core::geometry::{Geometry, MIN_CAPACITY};
@@ -81,7 +81,7 @@ impl Drop for Cast {
 /// One bucket, of six keys at most.
 fn geometry() -> Geometry {
     let geometry = Geometry::new(3, CAPACITY, 16, 7).expect("a small geometry");
-    Geometry { bucket_bits: 0, bucket_payload: 27, ..geometry }
+    Geometry { bucket_bits: 0, ..of_six_keys(geometry) }
 }
 
 fn story(
