@@ -126,6 +126,8 @@ pub struct Client<F: Fabric, C: Clock, P = SafeGuess> {
     pub(crate) collection: Cell<Option<Box<Collection>>>,
     /// What the last collection met of ended lines.
     pub(crate) line_ends: RefCell<LineEnds>,
+    /// How many registers the last collection met, if there was one.
+    pub(crate) registers_met: Cell<Option<usize>>,
     /// One search for memory at a time.
     pub(crate) searching: Gate,
     /// The last search that found nothing.
@@ -165,6 +167,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             presence: None,
             collection: Cell::new(None),
             line_ends: RefCell::default(),
+            registers_met: Cell::new(None),
             searching: Gate::default(),
             fruitless: Cell::new(None),
             generation: Cell::new(0),

@@ -79,8 +79,9 @@ pub(crate) type LineEnds = HashMap<(Pointer, WriteNumber), u64>;
 enum Stage {
     /// For operations that were under way when it began.
     Waiting,
-    /// Over the index; the next of the first buckets, and where it is below one.
-    Marking { next: usize, walk: Option<Box<Walk>> },
+    /// Over the index; the next of the first buckets, where it is below one, and whether that was vacant: so may be those
+    /// behind it.
+    Marking { next: usize, walk: Option<Box<Walk>>, sparse: bool },
     /// Over the client's chunks; the next one, and what is left to READ of the one before.
     Sweeping { next: usize, unread: Vec<Unnamed> },
     /// Over the garbage, of which so many were retired.
@@ -135,12 +136,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 let _here = self.here();
                 let record = self.heap.quiet_record(&self.group).await?;
                 self.heap.recycler.mark(record);
-                collection.stage = Stage::Marking { next: 0, walk: None };
+                collection.stage = Stage::Marking { next: 0, walk: None, sparse: false };
                 Progress::Going
             }
-            Stage::Marking { next, walk } => {
-                if self.mark_some((next, walk), &mut collection.found, length).await? {
+            Stage::Marking { next, walk, sparse } => {
+                if self.mark_some((next, walk, sparse), &mut collection.found, length).await? {
                     self.heap.recycler.all_marked();
+                    self.registers_met.set(Some(collection.found.settled.len()));
                     self.line_ends.replace(take(&mut collection.found.line_ends));
                     collection.stage = Stage::Sweeping { next: 0, unread: Vec::new() };
                 }
@@ -194,7 +196,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let chunks = self.heap.take_stock(&self.group).await?;
         self.heap.begins_to_collect(self.group.clock().now());
         let began = self.presence.as_ref().map_or(0, |presence| presence.board().latest());
-        let settled = HashMap::with_capacity(self.heap.most_registers().min(REGISTERS) as usize);
+        let registers = self.heap.most_registers().min(REGISTERS) as usize;
+        // Where there are few keys, most have come and gone.
+        let expected = self.registers_met.get().map_or(registers, |met| 2 * met + LONG_STEP);
+        let settled = HashMap::with_capacity(registers.min(expected));
         let (found, garbage) = (Found { settled, ..Found::default() }, Vec::new());
         Ok(Box::new(Collection { began, chunks, stage: Stage::Waiting, found, garbage }))
     }
@@ -202,7 +207,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Marks what so many buckets name. True at the end of the index.
     async fn mark_some(
         &self,
-        (next, walk): (&mut usize, &mut Option<Box<Walk>>),
+        (next, walk, sparse): (&mut usize, &mut Option<Box<Walk>>, &mut bool),
         found: &mut Found,
         buckets: usize,
     ) -> Result<bool, Error> {
@@ -211,6 +216,12 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let under = match walk {
                 Some(walk) => walk,
                 None if *next == self.geometry.first_buckets() => return Ok(true),
+                None if *sparse => {
+                    let vacant = self.index.vacant(&self.group, *next).await?;
+                    *next += vacant;
+                    *sparse = vacant > 0;
+                    continue;
+                }
                 None => {
                     *next += 1;
                     if *next < self.geometry.first_buckets() {
@@ -220,7 +231,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 }
             };
             match self.index.quiet_step(&self.group, under).await? {
-                Some(located) => self.mark(&located, found).await?,
+                Some(located) => {
+                    *sparse = located.view.record().is_null();
+                    self.mark(&located, found).await?;
+                }
                 None => *walk = None,
             }
         }

@@ -14,7 +14,7 @@ use quick_cache::unsync::Cache;
 use swarm_core::cell::{self, Birth, Births, CellRef, View};
 use swarm_core::clock::Clock;
 use swarm_core::error::Error;
-use swarm_core::fabric::{Fabric, NodeId};
+use swarm_core::fabric::{Fabric, MAX_VERBS, NodeId, Verb};
 use swarm_core::geometry::Geometry;
 use swarm_core::group::Group;
 use swarm_core::layout::{self, Place, buffer, record, register};
@@ -290,6 +290,31 @@ impl Index {
         Ok(Some(located))
     }
 
+    /// How many of the first buckets from number `index` on are vacant at every node, one behind the other, as far as one
+    /// chain tells: they are quiet, and nothing is named there. One roundtrip.
+    pub(crate) async fn vacant<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        index: usize,
+    ) -> Result<usize, Error> {
+        let buckets = (index..self.geometry.first_buckets()).take(MAX_VERBS);
+        let cells: Vec<Place, MAX_VERBS> =
+            buckets.map(|index| self.geometry.bucket_cell(index)).collect();
+        let read = |node| {
+            let word = |cell: &Place| cell.at(node, group.nodes()).plus(layout::cell::WORD);
+            let chain: Vec<Verb<'_>, MAX_VERBS> =
+                cells.iter().map(|cell| Verb::Read { at: word(cell), words: 1 }).collect();
+            group.fabric().post(node, &chain)
+        };
+        let mut vacant = cells.len();
+        let hear = |_, reply: F::Reply<'_>| {
+            let named = reply.iter().position(|&word| CellWord(word) != CellWord(0));
+            vacant = vacant.min(named.unwrap_or(cells.len()));
+        };
+        group.everywhere(read, hear).await?;
+        Ok(vacant)
+    }
+
     /// Goes on with a bucket's children, if it was split.
     fn descend(&self, walk: &mut Walk, located: &Located) -> Result<(), Error> {
         let Content::Split(children) = &located.bucket.content else { return Ok(()) };
@@ -343,6 +368,26 @@ mod tests {
         }
         let told = block_on(reader.get(&other)).map(drop);
         assert_eq!(told, Err(Error::Damaged.into()));
+    }
+
+    /// One that a single node names something in is gone over like any other, whichever node that is.
+    #[test]
+    fn first_buckets_are_vacant_if_they_are_at_every_node() {
+        for node in (0..3).map(NodeId) {
+            let geometry = Geometry::new(3, 4 << 20, 2, 1).expect("geometry");
+            let nodes = Loopback::new(3, 4 << 17);
+            let session = Session { client: 0, incarnation: Incarnation(1) };
+            let client: Client<_, _> =
+                Client::new(nodes.clone(), Still, geometry, session, Options::default());
+            let vacant = |index| block_on(client.index.vacant(&client.group, index));
+            let all = geometry.first_buckets();
+            assert!(all > 2 * MAX_VERBS);
+            assert_eq!(vacant(0), Ok(MAX_VERBS));
+            assert_eq!(vacant(all - 2), Ok(2));
+            let cell = geometry.bucket_cell(5).at(node, 3).plus(layout::cell::WORD);
+            nodes.set_word(node, cell, 1 << 40);
+            assert_eq!((vacant(0), vacant(5), vacant(6)), (Ok(5), Ok(0), Ok(MAX_VERBS)));
+        }
     }
 
     #[test]
