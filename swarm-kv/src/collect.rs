@@ -126,7 +126,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         };
         let mut collection = match self.collection.take() {
             Some(collection) => collection,
-            None => self.begin_collection().await?,
+            None => match self.begin_collection().await? {
+                Some(collection) => collection,
+                None => return Ok(Progress::Going),
+            },
         };
         presence.settle(self.group.fabric());
         let epoch = presence.board().advance();
@@ -191,9 +194,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         is
     }
 
-    async fn begin_collection(&self) -> Result<Box<Collection>, Error> {
+    /// Nothing as long as not all that this client has is known.
+    async fn begin_collection(&self) -> Result<Option<Box<Collection>>, Error> {
         let _here = self.here();
-        let chunks = self.heap.take_stock(&self.group).await?;
+        let Some(chunks) = self.heap.take_stock(&self.group).await? else { return Ok(None) };
         self.heap.begins_to_collect(self.group.clock().now());
         let began = self.presence.as_ref().map_or(0, |presence| presence.board().latest());
         let registers = self.heap.most_registers().min(REGISTERS) as usize;
@@ -201,7 +205,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let expected = self.registers_met.get().map_or(registers, |met| 2 * met + LONG_STEP);
         let settled = HashMap::with_capacity(registers.min(expected));
         let (found, garbage) = (Found { settled, ..Found::default() }, Vec::new());
-        Ok(Box::new(Collection { began, chunks, stage: Stage::Waiting, found, garbage }))
+        Ok(Some(Box::new(Collection { began, chunks, stage: Stage::Waiting, found, garbage })))
     }
 
     /// Marks what so many buckets name. True at the end of the index.

@@ -55,6 +55,9 @@ mod takeover;
 
 pub(crate) use ledger::Unnamed;
 
+/// Ledgers of one home in a chunk that are opened at a time.
+const OPENED_AT_ONCE: usize = 8 * MAX_VERBS;
+
 /// Changes of the heap map that one claim tries. Each lost one is another client's success.
 const CLAIM_TRIES: usize = 1000;
 
@@ -345,11 +348,12 @@ impl Heap {
         self.recycler.wrote(register, buffer, register.own_stamp(), before, epoch);
     }
 
-    /// Opens the ledgers of all chunks that are this slot's, for a collection. Yields those chunks.
+    /// Opens the ledgers of all chunks that are this slot's, for a collection: some at a time, as who is dead may have
+    /// left very many. Yields those chunks, or nothing as long as there are more to open.
     pub(crate) async fn take_stock<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,
-    ) -> Result<Vec<usize>, Error> {
+    ) -> Result<Option<Vec<usize>>, Error> {
         // A change under way must not put an older map in this one's place when it is over: somebody
         // may have taken chunks over since.
         let _inside = self.gate.enter().await;
@@ -358,8 +362,10 @@ impl Heap {
         let unknown = own.iter().flat_map(|&Unit { first, chunks, class, .. }| {
             homes(&self.geometry, class).map(move |home| (first, Kind { class, home, chunks }))
         });
-        let unknown: Vec<(usize, Kind)> =
+        let mut unknown: Vec<(usize, Kind)> =
             unknown.filter(|(chunk, kind)| !self.recycler.is_open(*chunk, kind.home)).collect();
+        let are_more = unknown.len() > OPENED_AT_ONCE;
+        unknown.truncate(OPENED_AT_ONCE);
         for batch in unknown.chunks(MAX_VERBS) {
             let counters: Vec<Address> = batch
                 .iter()
@@ -374,7 +380,7 @@ impl Heap {
                 self.recycler.open(chunk, kind, used);
             }
         }
-        Ok(own.into_iter().map(|unit| unit.first).collect())
+        Ok((!are_more).then(|| own.into_iter().map(|unit| unit.first).collect()))
     }
 
     /// So many registers have room in all chunks that are for some, by the map at hand.
