@@ -53,11 +53,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             match self.in_time(self.step_aside()).await {
                 Some(Aside::Going) if is_urgent() => {}
                 Some(Aside::Going | Aside::Waiting) => return,
-                Some(Aside::Done) => {
-                    self.heap.is_collected(now());
-                    let _: Option<()> = self.in_time(self.fill_reserve()).await;
-                    return;
-                }
+                Some(Aside::Done) => return self.heap.is_collected(now()),
                 // A collection that is due is due still.
                 None if self.heap.looks_for_vacant() => return self.heap.has_looked(),
                 None => return self.heap.gives_up(now()),
@@ -121,18 +117,6 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             Progress::Done(_) => self.heap.sweep_is_over(),
         }
         Ok(Aside::Going)
-    }
-
-    /// What a collection has emptied is for the reserve first, where inserts of others' or this client's have used it
-    /// up: whatever is handed out of it again leaves a chunk that is not empty.
-    async fn fill_reserve(&self) -> Result<(), Error> {
-        let Some(presence) = &self.presence else { return Ok(()) };
-        // Where that takes roundtrips, what is given up in the middle has to be collected again.
-        if self.heap.is_tight() && self.group.fabric().is_near() {
-            let _here = self.here();
-            self.heap.leave_empty(&self.group, presence.board(), None).await?;
-        }
-        Ok(())
     }
 
     /// Takes over some of what clients that are gone held, or goes on with that: to wait until an operation finds no

@@ -285,7 +285,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             }
             Step::Empty => {
                 let _here = self.here();
-                let left = self.heap.leave_empty(&self.group, board, Some(wanted)).await?;
+                let left = self.heap.leave_empty(&self.group, board, wanted).await?;
                 search.found |= left;
                 Ok(left)
             }

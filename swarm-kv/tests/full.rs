@@ -184,7 +184,7 @@ fn a_pool_is_filled_and_emptied_many_times() {
     let store = client.blocking();
     let key = |round: usize, number: usize| key(round * 100_000 + number);
     let mut first = None;
-    for round in 0..4 {
+    for round in 0..3 {
         let insert = |&number: &usize| match store.insert(&key(round, number), &[7; 64]) {
             Ok(_) => false,
             Err(Error::Full(_)) => true,
@@ -192,7 +192,7 @@ fn a_pool_is_filled_and_emptied_many_times() {
         };
         let stored = (0..).find(insert).expect("it is full in the end");
         let first = *first.get_or_insert(stored);
-        assert!(stored >= first * 7 / 10, "round {round}: {stored} keys where {first} were");
+        assert!(stored >= first * 8 / 10, "round {round}: {stored} keys where {first} were");
         for number in 0..stored {
             soon("a delete", || store.delete(&key(round, number)));
         }

@@ -169,9 +169,8 @@ fn a_full_pool_takes_inserts_again_after_deletes() {
     }
     println!("{stored} keys");
     // Only once no chunk was left the last buffers began to be kept for values that take others' place:
-    // four of those that do without a node, of each. And what splits took of the reserve comes back to that first, which
-    // is a sixteenth of so small a pool.
-    let back = stored / 2 - 4 * pool.geometry().nodes - stored / 16;
+    // four of those that do without a node, of each.
+    let back = stored / 2 - 4 * pool.geometry().nodes;
     for round in 0..3 {
         for n in (0..back).chain(stored / 2..stored) {
             assert_eq!(client.get(&key(n)).expect("a get").expect("there").len(), 900);

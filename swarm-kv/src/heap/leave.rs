@@ -20,12 +20,10 @@ use crate::error::Error;
 
 /// Words that one WRITE sets to zeros.
 const PIECE: usize = 8192;
-/// Bytes of the chunks that are left for the reserve at once: an operation does that besides its own work.
-const AT_ONCE: u64 = 1 << 20;
 
 impl Heap {
     /// Leaves chunks in which nothing is in use to whoever needs some, this client before all others for
-    /// what is `wanted`. If nothing is, some that the [reserve](super::reserve) lacks. Yields whether there are any.
+    /// what is `wanted`. Yields whether there are any.
     ///
     /// First as if this slot had taken them over: who is interrupted in the middle leaves them so.
     ///
@@ -35,11 +33,10 @@ impl Heap {
         &self,
         group: &Group<F, C>,
         board: &impl Board,
-        wanted: Option<(Kind, Need)>,
+        wanted: (Kind, Need),
     ) -> Result<bool, Error> {
-        let most = self.most_to_leave(&self.map.borrow(), wanted);
-        // It takes an answer of every node, and without one what is at hand there would be lost.
-        if most == 0 || !group.suspects().is_empty() {
+        if !group.suspects().is_empty() {
+            // It takes an answer of every node, and without one what is at hand there would be lost.
             return Ok(false);
         }
         let _inside = self.gate.enter().await;
@@ -51,15 +48,12 @@ impl Heap {
             let is_forgotten =
                 |unit: &Unit| left.borrow().iter().any(|left| left.first == unit.first);
             let (forgotten, known): (Vec<Unit>, Vec<Unit>) = self.own(map).partition(is_forgotten);
-            let most = self.most_to_leave(map, wanted);
             let held = self.recycler.held(epoch);
-            let is_empty = |unit: &Unit| {
-                self.may_leave(unit, wanted) && self.recycler.is_empty(unit.first, &held)
-            };
-            // One more, as the last one may be kept.
-            let empty = known.iter().copied().filter(is_empty).take(most.saturating_add(1));
-            let spare = self.spare(&known, &empty.collect::<Vec<_>>());
-            forgotten.into_iter().chain(spare.into_iter().take(most)).collect()
+            // Of what is missing there is none.
+            let is_empty =
+                |unit: &Unit| !unit.is_for(wanted.0) && self.recycler.is_empty(unit.first, &held);
+            let empty: Vec<Unit> = known.iter().copied().filter(is_empty).collect();
+            forgotten.into_iter().chain(self.spare(&known, &empty)).collect()
         };
         let set_apart = |map: &mut [u32]| {
             let units = empty(map);
@@ -84,27 +78,10 @@ impl Heap {
         let leave = |map: &mut [u32]| {
             let apart = apart(map);
             apart.iter().for_each(|unit| unit.take_out_of(map));
-            if let Some(wanted) = wanted {
-                self.choose_of(map, wanted, &apart);
-            }
+            self.choose_of(map, wanted, &apart);
             Ok(())
         };
         self.change_map(group, Need::Instead, |map| !apart(map).is_empty(), leave).await
-    }
-
-    /// So many chunks are left at most.
-    fn most_to_leave(&self, map: &[u32], wanted: Option<(Kind, Need)>) -> usize {
-        let at_once = (AT_ONCE / self.geometry.chunk_bytes) as usize;
-        if wanted.is_some() { usize::MAX } else { self.lacks(map).min(at_once) }
-    }
-
-    /// Whether a unit is left if nothing in it is in use. Of what is missing there is none; what has chunks of its own
-    /// counts as free already, and the records of buckets come back one after the other.
-    fn may_leave(&self, unit: &Unit, wanted: Option<(Kind, Need)>) -> bool {
-        match wanted {
-            Some((kind, _)) => !unit.is_for(kind),
-            None => unit.class != Class::Run && !unit.is_for(self.entries_records()),
-        }
     }
 
     /// Those of the `empty` ones of these units that are not kept: the last one for heap-map records, since it
@@ -187,7 +164,7 @@ mod tests {
             heap.recycler.untouched(idle);
             assert!(matches!(allocate(kind, Need::More), Err(Error::Full(_))), "{words} words");
             assert_eq!(
-                block_on(heap.leave_empty(&group, &board, Some(wanted))),
+                block_on(heap.leave_empty(&group, &board, wanted)),
                 Ok(true),
                 "{words} words"
             );
@@ -220,7 +197,7 @@ mod tests {
         while allocate(small).is_ok() {}
         let value = allocate(long).expect("there is as much for long ones");
         heap.recycler.untouched(value);
-        let left = block_on(heap.leave_empty(&group, &board, Some((small, Need::Instead))));
+        let left = block_on(heap.leave_empty(&group, &board, (small, Need::Instead)));
         assert_eq!(left, Ok(true));
         assert!(matches!(allocate(small), Err(Error::Full(_))));
         assert!(allocate(long).is_ok());
@@ -250,11 +227,11 @@ mod tests {
                 heap.recycler.untouched(record);
             }
         }
-        assert_eq!(block_on(heap.leave_empty(&group, &board, Some(wanted))), Ok(true));
+        assert_eq!(block_on(heap.leave_empty(&group, &board, wanted)), Ok(true));
         let left = heap.count_own();
         assert!(left < chunks.len(), "{left} of {}", chunks.len());
         assert_eq!(
-            block_on(heap.leave_empty(&group, &board, Some(wanted))),
+            block_on(heap.leave_empty(&group, &board, wanted)),
             Ok(false),
             "the last one is kept"
         );

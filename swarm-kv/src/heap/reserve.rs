@@ -43,11 +43,6 @@ impl Heap {
         }
     }
 
-    /// So many chunks are missing in `map` of all that inserts leave.
-    pub(super) fn lacks(&self, map: &[u32]) -> usize {
-        self.kept_from(map, self.records(), Need::More).saturating_sub(self.count_free(map))
-    }
-
     /// Whether units of this class, which come to be free, may be for such an object: not at the cost of
     /// what they come back to.
     pub(super) fn may_pass(&self, unit: &Unit, (kind, need): (Kind, Need)) -> bool {
