@@ -19,8 +19,9 @@ const CHUNK: u64 = 4096;
 /// Chunks for clients: few.
 const CHUNKS: u64 = 24;
 
-/// Roundtrips of a read that has met a guess: it has fetched it, or brought it to a second node.
-const LOOKS: [usize; 2] = [1, 3];
+/// Roundtrips of a read that has met a guess: it has fetched it; or it has heard out who was late, and brought it
+/// to a second node.
+const LOOKS: [usize; 2] = [1, 8];
 
 /// So often a client looks at the clock until a node is late.
 const TILL_LATE: usize = 40;

@@ -109,6 +109,8 @@ fn what_is_remembered_of_a_place_is_forgotten_or_waited_for() {
 
 /// Keys that fill the only bucket.
 const FULL: u64 = 6;
+/// A key that goes to another child than that one.
+const ELSEWHERE: u64 = 10;
 
 /// A client splits a bucket; one node is not heard for `rounds` roundtrips. Longer than the split takes:
 /// then it is not known to be everywhere. Another client replaces the children's first records, and
@@ -124,7 +126,8 @@ fn hears_late_of_a_childs_first_record(rounds: usize) {
     play.sim.poll_once(NEXT);
     (0..rounds).for_each(|_| play.sim.roundtrip(NEXT, &NODES[..2]));
     assert!(play.sim.finish(NEXT, &NODES), "the insert ends");
-    play.all(&other, (10..14).map(|n| (n, Call::Insert(800 + 4 * n))).collect(), &NODES);
+    let more = ELSEWHERE..ELSEWHERE + 4;
+    play.all(&other, more.map(|n| (n, Call::Insert(800 + 4 * n))).collect(), &NODES);
     play.settle(&[NEXT, LAST]);
     collects(&mut play, &client, 1);
     assert!(play.sim.finish(NEXT, &NODES), "the collection ends");
@@ -134,19 +137,25 @@ fn hears_late_of_a_childs_first_record(rounds: usize) {
         play.all(&client, vec![(0, Call::Update(1208 + 8 * n))], &NODES);
         play.settle(&[NEXT, LAST]);
     }
+    // While somebody is under way nothing comes back, so that all that has is used: by both children in turn, as
+    // a record that is in use for both is not what one of them last was.
+    play.begin(&other, vec![(0, Call::Get)]);
+    play.sim.poll_once(LAST);
     for n in 0..8 {
         // Each takes a record, and then looks at those that were replaced.
-        let again = vec![(FULL, Call::Delete), (FULL, Call::Insert(1004 + 4 * n))];
+        let key = if n % 2 == 0 { FULL } else { ELSEWHERE };
+        let again = vec![(key, Call::Delete), (key, Call::Insert(1004 + 4 * n))];
         play.all(&client, again, &NODES);
         play.settle(&[NEXT]);
         for away in NODES {
             // What is in place is at one node; without that the record itself is read.
             let reader = play.hasty(CREATOR);
-            let keys = (0..FULL - 1).chain([WARM, FULL]);
+            let keys = (0..FULL - 1).chain([WARM, FULL, ELSEWHERE]);
             play.all(&reader, keys.map(|key| (key, Call::Get)).collect(), &all_but(away));
             play.settle(&[CREATOR]);
         }
     }
+    assert!(play.sim.finish(LAST, &NODES), "the get ends");
     play.is_linearizable();
 }
 
