@@ -172,6 +172,21 @@ fn rounds(play: &mut Play, id: usize, most: usize, nodes: &[NodeId]) {
     (0..most).for_each(|_| play.sim.roundtrip(id, nodes));
 }
 
+/// So many roundtrips of a client to these nodes that bring it an answer, or fewer if its operation ends; and those
+/// after each in which it only waits for others to be late, until it asks one of them again.
+fn answers(play: &mut Play, id: usize, most: usize, nodes: &[NodeId]) {
+    for _ in 0..most {
+        play.sim.roundtrip(id, nodes);
+        let waits = |play: &Play| nodes.iter().all(|&node| play.sim.on_their_way(id, node) == 0);
+        for _ in 0..ENOUGH {
+            if play.sim.tasks(id) == 0 || !waits(play) {
+                break;
+            }
+            play.sim.roundtrip(id, nodes);
+        }
+    }
+}
+
 /// Plays with more and more roundtrips before the turn, until an operation is over by then.
 fn until_over(mut over: impl FnMut(usize) -> bool) {
     let over = (0..ENOUGH).find(|&turn| over(turn));

@@ -4,8 +4,8 @@ use swarm_core::fabric::NodeId;
 use swarm_core::history::{Answer, Call};
 
 use super::{
-    FILLERS, LATE, MOVE, MOVES, MOVES_AGAIN, NODES, Play, READER, RIVAL, STUCK, apart, dies, ends,
-    rounds, until_over,
+    FILLERS, LATE, MOVE, MOVES, MOVES_AGAIN, NODES, Play, READER, RIVAL, STUCK, answers, apart,
+    dies, ends, rounds, until_over,
 };
 
 /// Everybody looks, and the histories are judged.
@@ -74,9 +74,9 @@ fn who_comes_second_goes_by_the_first() {
                 play.begin((STUCK, 0, Call::Update(1)));
                 play.sim.take_all(STUCK, one);
                 play.begin(MOVE);
-                rounds(&mut play, MOVES, frozen, &others);
+                answers(&mut play, MOVES, frozen, &others);
                 over = play.sim.tasks(MOVES) == 0;
-                rounds(&mut play, STUCK, turn, &[one, others[0]]);
+                answers(&mut play, STUCK, turn, &[one, others[0]]);
                 let second_is_over = play.sim.tasks(STUCK) == 0;
                 // Its own way on, or it would say so: that takes another value along.
                 play.all(&[(MOVES_AGAIN, 0, Call::Get)], &others);
