@@ -336,16 +336,26 @@ impl<F: Fabric, C: Clock> Group<F, C> {
         .await;
     }
 
-    /// Takes in a roundtrip that began at `since`: a mean that follows slowly.
+    /// Takes in a roundtrip that began at `since`: a mean that follows slowly. What would have been late if anybody had
+    /// looked meanwhile is not measured: this client stood still.
     pub(crate) fn measured(&self, since: u64) {
         let sample = self.clock.now().saturating_sub(since);
+        if sample >= self.late_after() {
+            return self.was_impatient();
+        }
         let mean = self.roundtrip.get();
         self.roundtrip.set(if mean == 0 { sample } else { mean - mean / 8 + sample / 8 });
     }
 
+    /// Nanoseconds after which a node is late.
+    pub(crate) fn late_after(&self) -> u64 {
+        let Patience { late_floor, late_roundtrips, .. } = self.patience.get();
+        late_floor.max(late_roundtrips.saturating_mul(self.roundtrip.get()))
+    }
+
     /// All nodes that were asked were late, and one of them was the first to answer: roundtrips take longer than
-    /// the mean says, which doubles, as long as that is so. No more at once: the nodes, or this client, may have stood
-    /// still for a moment.
+    /// the mean says, which doubles, as long as that is so. No more at once for each operation under way: the nodes, or
+    /// this client, may have stood still for a moment.
     #[cold]
     pub(crate) fn was_impatient(&self) {
         let Patience { late_floor, late_roundtrips: times, deadline } = self.patience.get();

@@ -135,13 +135,10 @@ impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
         let group = self.group;
         let now = group.clock().now();
         let waited = now.saturating_sub(*self.since.get_or_insert(now));
-        let patience = group.patience();
-        if waited >= patience.deadline {
+        if waited >= group.patience().deadline {
             return Poll::Ready(Event::Expired);
         }
-        let late = patience.late_roundtrips.saturating_mul(group.roundtrip.get());
-        let late = patience.late_floor.max(late);
-        if !self.told && waited >= late {
+        if !self.told && waited >= group.late_after() {
             self.told = true;
             if !core::mem::replace(&mut self.late, true) {
                 let events = group.events.get();
@@ -224,6 +221,28 @@ mod tests {
                 None
             }
             _ => panic!("the nodes are there"),
+        }
+    }
+
+    /// A client that was stopped for seconds would wait as long for a node that is dead, and so until its deadline.
+    #[test]
+    fn a_client_that_stood_still_is_no_more_patient_for_it() {
+        let clock = Steps(Cell::new(0));
+        let nodes = Delayed::new(Loopback::new(3, 8), &clock, 1_000);
+        let session = Session { client: 0, incarnation: Incarnation(1) };
+        let format = WordFormat { pointer_bits: 22, tick_shift: 6 };
+        let group = Group::new(nodes, &clock, format, session);
+        for _ in 0..4 {
+            let before = group.late_after();
+            let mut round = Round::new(&group);
+            let chain = group.fabric().post(NodeId(0), &[Verb::Read { at: Address(0), words: 1 }]);
+            round.add(NodeId(0), chain);
+            let mut cx = Context::from_waker(Waker::noop());
+            assert!(pin!(round.next()).poll(&mut cx).is_pending());
+            clock.0.set(clock.0.get() + 10_000_000_000);
+            let told = pin!(round.next()).poll(&mut cx);
+            assert!(matches!(told, Poll::Ready(Event::Reply(..))), "its answer was there in time");
+            assert!(group.late_after() <= 2 * before, "{} ns", group.late_after());
         }
     }
 

@@ -112,7 +112,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             }
         }
         match self.collect_step(SHORT_STEP).await? {
-            Progress::Going => return Ok(Aside::Going),
+            Progress::Going => {
+                self.records_back().await?;
+                return Ok(Aside::Going);
+            }
             Progress::Waiting => return Ok(Aside::Waiting),
             Progress::Done(_) => self.heap.sweep_is_over(),
         }

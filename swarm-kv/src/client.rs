@@ -126,7 +126,7 @@ pub struct Client<F: Fabric, C: Clock, P = SafeGuess> {
     pub(crate) collection: Cell<Option<Box<Collection>>>,
     /// What the last collection met of ended lines.
     pub(crate) line_ends: RefCell<LineEnds>,
-    /// How many registers the last collection met, if there was one.
+    /// How many registers a collection met at most, if there was one.
     pub(crate) registers_met: Cell<Option<usize>>,
     /// One search for memory at a time.
     pub(crate) searching: Gate,

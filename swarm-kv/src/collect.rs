@@ -43,8 +43,8 @@ use crate::index::{Located, Walk};
 pub(crate) const LONG_STEP: usize = 64;
 /// Objects that one step retires: of a large pool there may be very many.
 const RETIRED: usize = 4096;
-/// Registers for which there is room from the beginning: to make more of it while there are many takes a step
-/// milliseconds.
+/// Registers for which there is room from the beginning, if so many may be met: to make more of it while there are many
+/// takes a step milliseconds.
 const REGISTERS: u64 = 1 << 22;
 
 /// A collection under way.
@@ -66,7 +66,7 @@ struct Found {
     settled: HashMap<Pointer, Stamp>,
     /// Whether any were taken out of the index.
     unmapped: bool,
-    /// Whether there was no memory for the record of a bucket.
+    /// Whether there was no memory for the record of a bucket, or it was on its way back.
     lacked_records: bool,
     /// Those that end a line.
     line_ends: LineEnds,
@@ -107,7 +107,8 @@ pub(crate) struct Collected {
     /// Whether the next one may find more: keys' entries were taken out of the index, or wait for
     /// that.
     pub(crate) more: bool,
-    /// Whether a bucket still names what it need not, as there was no memory for its next record.
+    /// Whether a bucket still names what it need not, as there was no memory for its next record, or only such as
+    /// was on its way back.
     pub(crate) lacked_records: bool,
 }
 
@@ -145,7 +146,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             Stage::Marking { next, walk, sparse } => {
                 if self.mark_some((next, walk, sparse), &mut collection.found, length).await? {
                     self.heap.recycler.all_marked();
-                    self.registers_met.set(Some(collection.found.settled.len()));
+                    let met = self.registers_met.get().unwrap_or(0);
+                    self.registers_met.set(Some(met.max(collection.found.settled.len())));
                     self.line_ends.replace(take(&mut collection.found.line_ends));
                     collection.stage = Stage::Sweeping { next: 0, unread: Vec::new() };
                 }
@@ -223,7 +225,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 None if *sparse => {
                     let vacant = self.index.vacant(&self.group, *next).await?;
                     *next += vacant;
-                    *sparse = vacant > 0;
+                    *sparse = vacant == MAX_VERBS;
                     continue;
                 }
                 None => {
@@ -341,10 +343,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     }
 
     /// Leaves only these entries in a bucket. What it named besides comes to light in the next
-    /// collection. False if there is no memory for its record yet: this collection brings some.
+    /// collection. False if there is no memory for its record yet: this collection brings some, and the next one comes
+    /// by again.
     ///
-    /// Where all that is free is kept back, a few records do for all buckets, one after the other: chunks that were
-    /// taken for all at once would stay with them.
+    /// Where all that is free is kept back, a few records do for all buckets, one after the other, and come back
+    /// [between the steps](Self::records_back): chunks that were taken for all at once would stay with them.
     async fn unmap(
         &self,
         located: &Located,

@@ -319,13 +319,19 @@ impl Heap {
             || self.taking_waits(epoch)
     }
 
-    /// Whether buckets' records are on their way back, where all that is free is kept back and none is at hand but
-    /// the [few](Self::few) that are as well.
+    /// Whether buckets' records are on their way back, where all that is free is kept back and [few](Self::has_few_records)
+    /// are at hand.
     pub(crate) fn awaits_records(&self) -> bool {
-        let records = self.entries_records();
         self.is_tight()
-            && self.unused(records) + self.recycler.fresh(records) <= self.few(records)
-            && (self.recycler.to_reset(records) > 0 || self.awaited.are_any())
+            && (self.recycler.to_reset(self.entries_records()) > 0 || self.awaited.are_any())
+            && self.has_few_records()
+    }
+
+    /// Whether no buckets' records are at hand but the [few](Self::few) that are kept back.
+    pub(crate) fn has_few_records(&self) -> bool {
+        let records = self.entries_records();
+        self.unused(records) + self.recycler.fresh(records) <= self.few(records)
+            && self.unread(records).is_empty()
     }
 
     /// Takes back a buffer that was handed out and that no chain has named since. It is for buffers

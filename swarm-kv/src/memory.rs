@@ -139,11 +139,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     async fn collect_garbage(&self, wait_until: u64) -> Result<Option<Collected>, Error> {
         loop {
             match self.collect_step(LONG_STEP).await? {
-                Progress::Going if self.heap.awaits_records() => {
-                    self.look_for_records().await?;
-                    self.some_memory_back(RECORD_BATCHES).await?;
-                }
-                Progress::Going => {}
+                Progress::Going => self.records_back().await?,
                 Progress::Waiting => {
                     if self.group.clock().now() >= wait_until {
                         return Ok(None);
@@ -192,7 +188,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             search.steps += 1;
             match self.take_step(step, search).await {
                 Ok(true) => return Ok(true),
-                Err(Error::Full(_)) if self.awaits_records(search).await? => {
+                Err(Error::Full(_)) if self.awaits_map_records(search).await? => {
                     search.steps -= 1;
                     return Ok(true);
                 }
@@ -221,7 +217,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     }
 
     /// Whether records for the heap map are on their way back, which a step lacked.
-    async fn awaits_records(&self, search: &Search) -> Result<bool, Error> {
+    async fn awaits_map_records(&self, search: &Search) -> Result<bool, Error> {
         let Some(presence) = &self.presence else { return Ok(false) };
         if self.group.clock().now() >= search.wait_until {
             return Ok(false);
@@ -244,14 +240,14 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let board = presence.board();
         match step {
             Step::Collect => {
+                let before = self.heap.recycler.reclaimed();
                 let collected = self.collect_garbage(search.wait_until).await?.unwrap_or_default();
                 search.found |= collected.garbage > 0 || collected.more;
                 search.lacked_records = collected.lacked_records;
-                if collected.lacked_records {
-                    self.look_for_records().await?;
-                    self.memory_back().await?;
-                }
-                Ok(collected.garbage > 0)
+                self.records_back().await?;
+                // What came back by itself meanwhile was none of its garbage.
+                let came_back = self.heap.recycler.reclaimed() > before;
+                Ok(collected.garbage > 0 || came_back || self.heap.waits(board.epoch()))
             }
             Step::Vacant => {
                 let _here = self.here();
@@ -263,7 +259,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             Step::Alike => {
                 let _here = self.here();
                 let mut taken = self.heap.take_room(&self.group, wanted.0).await?;
-                if !taken && search.lacked_records {
+                if !taken && search.lacked_records && self.heap.has_few_records() {
                     taken = self.heap.take_room(&self.group, self.heap.entries_records()).await?;
                     search.found |= taken;
                 }
@@ -295,11 +291,20 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Takes in what came back and has to be reset, and what was taken over. Yields whether there is
     /// any.
     async fn memory_back(&self) -> Result<bool, Error> {
-        match self.some_memory_back(usize::MAX).await {
-            // A node that does not answer pins what it may still name.
-            Err(Error::Replication(_) | Error::Full(_) | Error::Contended) => Ok(false),
-            told => told,
+        or_none(self.some_memory_back(usize::MAX).await)
+    }
+
+    /// Takes in records of buckets that come back, where [few](crate::heap::Heap::awaits_records) must do for all
+    /// buckets, one after the other: between the steps of a collection, which takes some.
+    pub(crate) async fn records_back(&self) -> Result<(), Error> {
+        if !self.heap.awaits_records() {
+            return Ok(());
         }
+        let back = async {
+            self.look_for_records().await?;
+            self.some_memory_back(RECORD_BATCHES).await
+        };
+        or_none(back.await).map(drop)
     }
 
     /// The same with at most so many batches of what has to be reset, of a roundtrip each.
@@ -321,5 +326,14 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let own = self.heap.make_own(&self.group, board).await?;
         recalled?;
         Ok(reset? > 0 || own)
+    }
+}
+
+/// Whether memory came back; none where a node does not answer, as that pins what it may still name, or where the heap
+/// map cannot be changed.
+fn or_none(back: Result<bool, Error>) -> Result<bool, Error> {
+    match back {
+        Err(Error::Replication(_) | Error::Full(_) | Error::Contended) => Ok(false),
+        told => told,
     }
 }
