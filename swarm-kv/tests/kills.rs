@@ -213,7 +213,7 @@ fn scratch() -> tempfile::TempDir {
 }
 
 #[test]
-#[ignore = "times of optimized code: cargo test --profile prove -p swarm-kv --test kills -- --ignored the_others"]
+#[ignore = "times of optimized code: cargo test --release -p swarm-kv --test kills -- --ignored the_others"]
 fn the_others_operations_go_on_when_a_client_is_killed() {
     let dir = scratch();
     let after = Duration::from_millis(150);

@@ -273,7 +273,6 @@ impl Heap {
         if !map.iter().all(|&entry| is_sound(entry, self.geometry.max_clients)) {
             return Err(DAMAGED);
         }
-        self.keep_own(&map);
         self.see(map);
         self.current.set(generation == self.generation.get());
         Ok(committed.view)

@@ -54,8 +54,15 @@ impl Heap {
         }
     }
 
-    /// The map as last seen. Says whether all that is free is kept back.
+    /// The map as it stands: lets go of what is not this slot's any more by it, and says whether all that is free is
+    /// kept back. That goes over all chunks and all that the client has of them, so not for a map that is the same as
+    /// the last one: what came to this client since came from its own chunks by that, and none of them was somebody
+    /// else's in between, as only this slot makes a chunk its own.
     pub(super) fn see(&self, map: Vec<u32>) {
+        if *self.map.borrow() == map {
+            return;
+        }
+        self.keep_own(&map);
         let any = self.records();
         self.tight.set(self.count_free(&map) <= self.kept_from(&map, any, Need::More));
         *self.map.borrow_mut() = map;
