@@ -499,6 +499,38 @@ fn a_guess_that_was_returned_is_not_written_again() {
     story.guess_is_returned_and_overwritten((q, p, r));
 }
 
+/// Likewise, but the reader's lock reaches one node only of those that it is for, and the writer hears of others
+/// than that one. A READ lock of fewer than a majority would leave it enough for a WRITE lock.
+#[test]
+fn a_guess_is_locked_to_be_returned_at_a_majority() {
+    let (q, p, r) = (0, 1, 2);
+    let mut story = Story::new(0, &ALL);
+    story.sim.set_clock(q, 100_000, 0);
+    story.write(p, &[100]);
+    for node in [N0, N1] {
+        story.sim.take_verbs(p, node, 2);
+    }
+    story.read(r);
+    // Twice it looks for the guess, and once for its buffer.
+    for _ in 0..3 {
+        story.sim.roundtrip(r, &[N0, N1]);
+    }
+    let lock = Address(story.client(p).fresh().0 * 8).plus(buffer::LOCK);
+    assert!(ALL.iter().all(|&node| story.sim.word(node, lock) == 0));
+    story.sim.roundtrip(r, &[N0]);
+    assert!(story.sim.word(N0, lock) != 0 && story.sim.word(N1, lock) == 0);
+    story.finish(r, &[N0, N2]);
+    assert_eq!(story.answer(1), Some(Answer::Value(Some(100))));
+    story.write(q, &[200]);
+    story.finish(q, &[N0, N1]);
+    story.wait(p);
+    story.finish(p, &[N1, N2]);
+    story.read(r);
+    story.finish(r, &[N1, N2]);
+    assert_eq!(story.answer(3), Some(Answer::Value(Some(200))));
+    story.is_linearizable();
+}
+
 /// The same, but the reader meets the write's buffer at a node where all of it has landed but its
 /// number: the one that is there is of an earlier write, or of none. A lock for that would not keep the
 /// writer from writing again. Nor may the number be spread by writing the buffer back.
