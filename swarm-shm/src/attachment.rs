@@ -7,7 +7,6 @@
 
 use std::fs::File;
 use std::thread;
-use std::time::Duration;
 
 use swarm_core::group::Session;
 use swarm_core::words::{Incarnation, WriteNumber};
@@ -19,12 +18,6 @@ use crate::holder::Name;
 use crate::lock;
 use crate::pool::Pool;
 use crate::sync::Ordering;
-
-/// How often the slots are looked through. Those who leave while one is looking may take a slot that
-/// comes later, a process that was killed takes a moment to end, and whoever forks to start a program
-/// holds its slots twice until the program begins.
-const ATTEMPTS: usize = 20;
-const PAUSE: Duration = Duration::from_millis(1);
 
 /// A client slot, held. Dropping it, or the death of the process, lets go of the slot.
 ///
@@ -44,9 +37,10 @@ impl Attachment {
         let control = pool.control();
         let file = control.reopen()?;
         let limit = control.header().geometry.max_clients;
-        for attempt in 0..ATTEMPTS {
+        // Those who leave while one is looking may take a slot that comes later.
+        for attempt in 0..lock::ATTEMPTS {
             if attempt > 0 {
-                thread::sleep(PAUSE);
+                thread::sleep(lock::PAUSE);
             }
             for client in 0..limit {
                 let taken = lock::try_lock(&file, Control::slot_bytes(client..client + 1))

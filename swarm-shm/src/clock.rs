@@ -16,7 +16,7 @@ use swarm_core::clock::Clock;
 use crate::control::{CALIBRATIONS, Control};
 use crate::error::Error;
 use crate::header::sum;
-use crate::lock;
+use crate::lock::{self, Held};
 
 /// For how long the counter is watched to learn its speed.
 const WATCH: Duration = Duration::from_millis(15);
@@ -77,14 +77,13 @@ impl PoolClock {
         if let Some(clock) = known() {
             return Ok(clock);
         }
-        // The lock goes with the opening when this returns, or with the process.
         let file = control.reopen()?;
-        let locked = wait_for_lock(control, &file)?;
+        let held = wait_for_lock(control, &file)?;
         if let Some(clock) = known() {
             return Ok(clock);
         }
         let clock = Self::measure(created);
-        if locked {
+        if held.is_some() {
             let oldest = entries().min_by_key(|&at| control.mapping().load::<ENTRY_WORDS>(at)[4]);
             clock.store(control, oldest.expect("the control file has room for boots"), boot);
         }
@@ -163,14 +162,14 @@ fn entries() -> impl Iterator<Item = usize> {
     CALIBRATIONS.step_by(ENTRY_STRIDE)
 }
 
-/// Waits a while for the lock that the measuring process holds. `false` if that took too long.
-fn wait_for_lock(control: &Control, file: &File) -> Result<bool, Error> {
+/// Waits a while for the lock that the measuring process holds. `None` if that took too long.
+fn wait_for_lock<'a>(control: &Control, file: &'a File) -> Result<Option<Held<'a>>, Error> {
     let begun = Instant::now();
     loop {
-        let locked = lock::try_lock(file, Control::calibration_bytes())
+        let held = lock::hold(file, Control::calibration_bytes())
             .map_err(|error| Error::io(control.dir(), "lock the control file in", error))?;
-        if locked || begun.elapsed() >= WAIT {
-            return Ok(locked);
+        if held.is_some() || begun.elapsed() >= WAIT {
+            return Ok(held);
         }
         sleep(Duration::from_millis(1));
     }

@@ -38,8 +38,8 @@ pub(crate) fn destroy(dir: &Path, force: bool) -> Result<(), Error> {
     let checked = if force { None } else { Some(Control::load(dir).map_err(not_destroyed)?) };
     // Holding every slot keeps new clients out. With force they are as lost as the others.
     let all = Control::slot_bytes(0..MAX_CLIENTS);
-    let alone = lock::try_lock(&control, all).map_err(|e| Error::io(&path, "lock", e))?;
-    if !alone && !force {
+    let alone = lock::hold_soon(&control, all).map_err(|e| Error::io(&path, "lock", e))?;
+    if alone.is_none() && !force {
         let clients = live_clients(&control, MAX_CLIENTS);
         return Err(Error::InUse { pool: dir.to_path_buf(), clients });
     }

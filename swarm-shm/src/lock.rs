@@ -3,12 +3,50 @@
 //! Such a lock belongs to one opening of the file, not to a process: two openings in one process
 //! exclude each other, and the kernel lets go of the lock when the last descriptor of the opening
 //! is closed, however the process ended. A descriptor that a `fork` copied counts as well, until
-//! the child ends or calls `exec`.
+//! the child ends or calls `exec`: a lock that is to end before the process does is let go of by its
+//! holder ([`Held`]), and whoever is refused one tries again for a while.
 
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::thread;
+use std::time::Duration;
+
+/// How often a lock is tried: a process that was killed takes a moment to end, and whoever forks to
+/// start a program holds its locks twice until the program begins.
+pub(crate) const ATTEMPTS: usize = 50;
+pub(crate) const PAUSE: Duration = Duration::from_millis(1);
+
+/// A lock that ends with this value, whatever a `fork` copied meanwhile.
+#[derive(Debug)]
+pub(crate) struct Held<'a> {
+    file: &'a File,
+    bytes: Range<u64>,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        // If it fails, the lock ends with the opening.
+        drop(call(self.file, libc::F_OFD_SETLK, libc::F_UNLCK, self.bytes.clone()));
+    }
+}
+
+/// Takes an exclusive lock on `bytes` until it is dropped. `None` if another opening holds one.
+pub(crate) fn hold(file: &File, bytes: Range<u64>) -> io::Result<Option<Held<'_>>> {
+    Ok(try_lock(file, bytes.clone())?.then(|| Held { file, bytes }))
+}
+
+/// The same, tried for a while before it is given up.
+pub(crate) fn hold_soon(file: &File, bytes: Range<u64>) -> io::Result<Option<Held<'_>>> {
+    for _ in 1..ATTEMPTS {
+        if let Some(held) = hold(file, bytes.clone())? {
+            return Ok(Some(held));
+        }
+        thread::sleep(PAUSE);
+    }
+    hold(file, bytes)
+}
 
 /// Takes an exclusive lock on `bytes`, for as long as this opening of `file` lives. `false` if
 /// another opening holds one.

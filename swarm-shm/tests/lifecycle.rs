@@ -8,6 +8,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{Running, directory, names, not_permitted, pool, post, role, say, skipped, small};
 use swarm_core::fabric::{Address, NodeId, Verb};
@@ -271,6 +272,37 @@ fn a_damaged_pool_is_left_as_it_was_without_force() {
         Pool::destroy(&path, false).expect("destroyed");
         assert!(!path.exists());
     }
+}
+
+/// Between `fork` and `exec` a child holds copies of all descriptors, and with them their locks: those
+/// of an attempt that has failed, and of a client that has left, made a pool in use that nobody used.
+#[test]
+fn who_starts_programs_meanwhile_does_not_keep_a_pool_in_use() {
+    let (_dir, pool) = pool();
+    let path = pool.path().to_path_buf();
+    let node = path.join("node-2");
+    let whole = fs::read(&node).expect("a node");
+    fs::write(&node, "not a node").expect("written");
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                assert!(Command::new("true").status().expect("it is there").success());
+            }
+        });
+        for _ in 0..300 {
+            drop(pool.attach().expect("a slot"));
+            let error = Pool::destroy(&path, false).err();
+            if !matches!(error, Some(Error::NotDestroyed { .. })) {
+                done.store(true, Ordering::Relaxed);
+                panic!("{error:?}");
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    fs::write(&node, whole).expect("written");
+    drop(pool);
+    Pool::destroy(&path, false).expect("destroyed");
 }
 
 /// What a destroyer leaves that is killed half-way looked like a pool that had lost its nodes.

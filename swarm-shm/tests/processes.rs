@@ -127,7 +127,8 @@ fn a_killed_holders_slot_is_free_at_once() {
 
     child.process.kill().expect("SIGKILL");
     child.process.wait().expect("the child");
-    assert_eq!(pool.live_clients(), [0]);
+    // A child that another test starts shares the lock of slot 2 until it calls `exec`.
+    until(|| pool.live_clients() == [0]);
     let next = pool.attach().expect("a free slot");
     assert_eq!(next.session().client, 1);
     assert!(next.session().incarnation > first.session().incarnation);
