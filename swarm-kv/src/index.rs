@@ -370,6 +370,28 @@ mod tests {
         assert_eq!(told, Err(Error::Damaged.into()));
     }
 
+    /// Its record may be in use again by then.
+    #[test]
+    fn a_bucket_that_was_seen_in_an_earlier_epoch_is_not_gone_by() {
+        let geometry = Geometry::new(1, 4 << 20, 2, 1).expect("geometry");
+        let nodes = Loopback::new(1, 4 << 17);
+        let client = |slot: usize| {
+            let session = Session { client: slot, incarnation: Incarnation(slot as u64 + 1) };
+            Client::<_, _>::new(nodes.clone(), Still, geometry, session, Options::default())
+        };
+        let (writer, reader) = (client(0), client(1));
+        let hash = reader.check(b"key", &[]).expect("a key");
+        let cached = |epoch| {
+            reader.index.enter(epoch);
+            let located = block_on(reader.index.cached(&reader.group, hash)).expect("a node");
+            located.view.record()
+        };
+        assert!(cached(4).is_null());
+        assert_eq!(block_on(writer.insert(b"key", b"value")), Ok(true));
+        assert!(cached(4).is_null(), "as last seen");
+        assert!(!cached(5).is_null());
+    }
+
     /// One that a single node names something in is gone over like any other, whichever node that is.
     #[test]
     fn first_buckets_are_vacant_if_they_are_at_every_node() {

@@ -237,4 +237,19 @@ mod tests {
         );
         assert_eq!(heap.count_own(), left);
     }
+
+    /// Of a size that is in use the last chunk with buffers for updates stays; of one that is not, none does.
+    #[test]
+    fn a_chunk_with_the_last_buffers_of_a_size_is_kept() {
+        let (_, heap) = alone();
+        let class = heap.plain(16).class;
+        let unit = |first| Unit { first, chunks: 1, owner: 0, class, taken: false };
+        let [first, second, third] = [4, 5, 6].map(unit);
+        let spare = |units: &[Unit], empty: &[Unit]| -> Vec<usize> {
+            heap.spare(units, empty).into_iter().map(|unit| unit.first).collect()
+        };
+        assert!(spare(&[first, second], &[second]).is_empty());
+        assert_eq!(spare(&[first, second, third], &[second, third]), [5]);
+        assert_eq!(spare(&[first, second], &[first, second]), [4, 5]);
+    }
 }

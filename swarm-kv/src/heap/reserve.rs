@@ -158,4 +158,35 @@ mod tests {
             while allocate(kind, need) {}
         }
     }
+
+    /// Inserts would have the last buffer of a size otherwise, and no value of it could be replaced any more.
+    #[test]
+    fn inserts_leave_the_last_buffers_of_a_size() {
+        let (group, heap) = alone();
+        let (kind, other) = (heap.plain(16), heap.plain(100));
+        let allocate = |kind, need| block_on(heap.allocate(&group, kind, need)).is_ok();
+        assert!(allocate(kind, Need::More));
+        while allocate(other, Need::Move) {}
+        while allocate(kind, Need::More) {}
+        let left = (0..).take_while(|_| allocate(kind, Need::Instead)).count();
+        assert_eq!((heap.few(kind), left), (4, 4));
+    }
+
+    #[test]
+    fn where_room_is_tight_a_longer_value_takes_more() {
+        let (group, heap) = alone();
+        let (kind, longer) = (heap.plain(16), heap.plain(100));
+        let run = |words| heap.plain(words);
+        let allocate = |kind, need| block_on(heap.allocate(&group, kind, need));
+        let value = allocate(kind, Need::More).expect("memory");
+        let long = allocate(run(8000), Need::More).expect("memory");
+        assert_eq!(heap.need_instead_of(value, longer), Need::Instead, "there is room");
+        assert_eq!(heap.need_instead_of(long, run(8000)), Need::Instead);
+        assert_eq!(heap.need_instead_of(long, run(16_000)), Need::More, "chunks of their own");
+        while allocate(longer, Need::Move).is_ok() {}
+        assert!(heap.is_tight());
+        assert_eq!(heap.need_instead_of(value, kind), Need::Instead);
+        assert_eq!(heap.need_instead_of(value, longer), Need::More);
+        assert_eq!(heap.need_instead_of(Pointer::NULL, longer), Need::Instead, "nothing is there");
+    }
 }

@@ -117,6 +117,8 @@ fn half(units: impl Iterator<Item = (u64, Unit)>) -> Vec<Unit> {
 mod tests {
     use std::cell::Cell;
 
+    use swarm_core::words::Pointer;
+
     use super::super::Need;
     use super::super::tests::{Says, alone};
     use super::*;
@@ -164,5 +166,35 @@ mod tests {
         assert_eq!(firsts(&[(1, 7, 3)]), [7], "the last one as well");
         assert_eq!(firsts(&[(3, 1, 0), (1, 2, 1), (1, 3, 1), (9, 4, 1), (8, 5, 1)]), [4, 5]);
         assert_eq!(firsts(&[(1, 1, 0), (1, 2, 0), (1, 3, 0)]), [1, 2]);
+    }
+
+    /// Chunks in which all is in use would change hands for nothing.
+    #[test]
+    fn of_chunks_in_which_all_is_named_there_is_no_share() {
+        let (group, holder) = alone();
+        let client = Heap::new(holder.geometry, 1);
+        let kind = holder.plain(16);
+        let objects = holder.geometry.objects(kind.class);
+        let chunks = || -> Vec<usize> {
+            block_on(holder.used(&group)).expect("a node");
+            holder.own(&holder.map.borrow()).map(|unit| unit.first).collect()
+        };
+        let values: Vec<Pointer> = (0..2 * objects)
+            .map(|_| block_on(holder.allocate(&group, kind, Need::Instead)).expect("memory"))
+            .collect();
+        block_on(client.used(&group)).expect("a node");
+        let collect = |named: &[Pointer]| {
+            client.recycler.begin();
+            named.iter().for_each(|&value| client.recycler.mark(value));
+            client.recycler.all_marked();
+        };
+        collect(&values);
+        assert_eq!(block_on(client.take_room(&group, kind)), Ok(false));
+        let (gone, before) = (holder.geometry.chunk_of(values[0]), chunks());
+        collect(&values[1..]);
+        assert_eq!(block_on(client.take_room(&group, kind)), Ok(true));
+        let kept: Vec<usize> = before.into_iter().filter(|&chunk| chunk != gone).collect();
+        assert_eq!(chunks(), kept);
+        assert!(!kept.is_empty());
     }
 }
