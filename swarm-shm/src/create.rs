@@ -229,7 +229,7 @@ fn make(path: &Path) -> Result<(File, bool), Error> {
 }
 
 /// Whether `path` leads to `file`.
-fn is_at(file: &File, path: &Path) -> bool {
+pub(crate) fn is_at(file: &File, path: &Path) -> bool {
     let there = fs::metadata(path).map(|found| (found.dev(), found.ino()));
     let ours = file.metadata().map(|found| (found.dev(), found.ino()));
     matches!((there, ours), (Ok(there), Ok(ours)) if there == ours)

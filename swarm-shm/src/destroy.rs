@@ -18,6 +18,7 @@ use swarm_core::node_set::NodeSet;
 
 use crate::attachment::live_clients;
 use crate::control::{CONTROL, Control, is_marked, mark_destruction, open_control};
+use crate::create::is_at;
 use crate::error::Error;
 use crate::header::{HEADER_WORDS, Header, Member};
 use crate::kind::Kind;
@@ -43,6 +44,11 @@ pub(crate) fn destroy(dir: &Path, force: bool) -> Result<(), Error> {
         let clients = live_clients(&control, MAX_CLIENTS);
         return Err(Error::InUse { pool: dir.to_path_buf(), clients });
     }
+    // Whoever held the locks before may have destroyed it. Without force nobody can from here on, nor is
+    // another pool made where a control file is.
+    if !is_at(&control, &path) {
+        return Err(Error::NoPool { pool: dir.to_path_buf() });
+    }
     let nodes = match &checked {
         Some(checked) => {
             check_nodes(dir, checked).map_err(not_destroyed)?;
@@ -60,6 +66,10 @@ pub(crate) fn destroy(dir: &Path, force: bool) -> Result<(), Error> {
             drop(mark_destruction(&control, false));
         }
     })?;
+    // With force somebody else may have been quicker, and another pool be there by now.
+    if !is_at(&control, &path) {
+        return Err(Error::NoPool { pool: dir.to_path_buf() });
+    }
     fs::remove_file(&path).map_err(|error| Error::io(&path, "remove", error))?;
     // Fails if something else is in there, which then is not the pool's to remove.
     drop(fs::remove_dir(dir));
@@ -109,5 +119,9 @@ fn present(dir: &Path) -> NodeSet {
 }
 
 fn not_destroyed(why: Error) -> Error {
-    Error::NotDestroyed { why: Box::new(why) }
+    match why {
+        // Somebody else has destroyed it meanwhile.
+        Error::NoPool { .. } => why,
+        why => Error::NotDestroyed { why: Box::new(why) },
+    }
 }

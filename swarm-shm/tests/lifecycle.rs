@@ -305,6 +305,26 @@ fn who_starts_programs_meanwhile_does_not_keep_a_pool_in_use() {
     Pool::destroy(&path, false).expect("destroyed");
 }
 
+/// Those who waited for the first were told that a file is not there.
+#[test]
+fn of_racing_destroyers_one_wins() {
+    for _ in 0..20 {
+        let (_dir, pool) = pool();
+        let path = pool.path().to_path_buf();
+        drop(pool);
+        let done: Vec<_> = std::thread::scope(|scope| {
+            let begun: Vec<_> =
+                (0..3).map(|_| scope.spawn(|| Pool::destroy(&path, false))).collect();
+            begun.into_iter().map(|it| it.join().expect("no panic")).collect()
+        });
+        let won = done.iter().filter(|it| it.is_ok()).count();
+        // Where the first takes long, the others do not wait for it to the end.
+        let is_told =
+            |it: &&Result<(), Error>| matches!(it, Err(Error::NoPool { .. } | Error::InUse { .. }));
+        assert_eq!((won, done.iter().filter(is_told).count()), (1, 2), "{done:?}");
+    }
+}
+
 /// What a destroyer leaves that is killed half-way looked like a pool that had lost its nodes.
 #[test]
 fn a_half_destroyed_pool_says_so_and_can_be_destroyed_again() {
