@@ -44,9 +44,15 @@ impl Heap {
         let epoch = board.epoch();
         let left = RefCell::new(Vec::<Unit>::new());
         let empty = |map: &[u32]| -> Vec<Unit> {
-            // Of what it was about to leave when somebody else changed the map it knows nothing any more.
-            let is_forgotten =
-                |unit: &Unit| left.borrow().iter().any(|left| left.first == unit.first);
+            // Of what it was about to leave when somebody else changed the map it knows nothing any more; but
+            // for what it took up again meanwhile, of which this change's own record may be.
+            let is_open = |unit: &Unit| {
+                let mut homes = homes(&self.geometry, unit.class);
+                homes.any(|home| self.recycler.is_open(unit.first, home))
+            };
+            let is_forgotten = |unit: &Unit| {
+                left.borrow().iter().any(|left| left.first == unit.first) && !is_open(unit)
+            };
             let (forgotten, known): (Vec<Unit>, Vec<Unit>) = self.own(map).partition(is_forgotten);
             let held = self.recycler.held(epoch);
             // Of what is missing there is none.
