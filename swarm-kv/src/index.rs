@@ -341,17 +341,22 @@ mod tests {
     use crate::client::{Client, Options};
     use crate::heap::tests::Still;
 
+    fn pool(nodes: usize) -> (Geometry, Loopback) {
+        let geometry = Geometry::new(nodes, 4 << 20, 2, 1).expect("geometry");
+        (geometry, Loopback::new(nodes, 4 << 17))
+    }
+
+    fn client(nodes: &Loopback, geometry: Geometry, slot: usize) -> Client<Loopback, Still> {
+        let session = Session { client: slot, incarnation: Incarnation(slot as u64 + 1) };
+        Client::new(nodes.clone(), Still, geometry, session, Options::default())
+    }
+
     /// A bucket that was copied to another's place is whole, and not that one: what it does not list may be
     /// there all the same.
     #[test]
     fn a_bucket_in_anothers_place_is_damaged() {
-        let geometry = Geometry::new(1, 4 << 20, 2, 1).expect("geometry");
-        let nodes = Loopback::new(1, 4 << 17);
-        let client = |slot: usize| {
-            let session = Session { client: slot, incarnation: Incarnation(slot as u64 + 1) };
-            Client::<_, _>::new(nodes.clone(), Still, geometry, session, Options::default())
-        };
-        let (writer, reader) = (client(0), client(1));
+        let (geometry, nodes) = pool(1);
+        let [writer, reader] = [0, 1].map(|slot| client(&nodes, geometry, slot));
         let at = |key: &[u8]| {
             let hash = writer.check(key, &[]).expect("a key");
             writer.index.root(hash).0.at(NodeId(0), 1)
@@ -373,13 +378,8 @@ mod tests {
     /// Its record may be in use again by then.
     #[test]
     fn a_bucket_that_was_seen_in_an_earlier_epoch_is_not_gone_by() {
-        let geometry = Geometry::new(1, 4 << 20, 2, 1).expect("geometry");
-        let nodes = Loopback::new(1, 4 << 17);
-        let client = |slot: usize| {
-            let session = Session { client: slot, incarnation: Incarnation(slot as u64 + 1) };
-            Client::<_, _>::new(nodes.clone(), Still, geometry, session, Options::default())
-        };
-        let (writer, reader) = (client(0), client(1));
+        let (geometry, nodes) = pool(1);
+        let [writer, reader] = [0, 1].map(|slot| client(&nodes, geometry, slot));
         let hash = reader.check(b"key", &[]).expect("a key");
         let cached = |epoch| {
             reader.index.enter(epoch);
@@ -396,11 +396,8 @@ mod tests {
     #[test]
     fn first_buckets_are_vacant_if_they_are_at_every_node() {
         for node in (0..3).map(NodeId) {
-            let geometry = Geometry::new(3, 4 << 20, 2, 1).expect("geometry");
-            let nodes = Loopback::new(3, 4 << 17);
-            let session = Session { client: 0, incarnation: Incarnation(1) };
-            let client: Client<_, _> =
-                Client::new(nodes.clone(), Still, geometry, session, Options::default());
+            let (geometry, nodes) = pool(3);
+            let client = client(&nodes, geometry, 0);
             let vacant = |index| block_on(client.index.vacant(&client.group, index));
             let all = geometry.first_buckets();
             assert!(all > 2 * MAX_VERBS);

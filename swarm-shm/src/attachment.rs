@@ -6,7 +6,8 @@
 //! trusted by nobody: see `holder`.
 
 use std::fs::File;
-use std::thread;
+use std::thread::sleep;
+use std::time::Instant;
 
 use swarm_core::group::Session;
 use swarm_core::words::{Incarnation, WriteNumber};
@@ -37,11 +38,8 @@ impl Attachment {
         let control = pool.control();
         let file = control.reopen()?;
         let limit = control.header().geometry.max_clients;
-        // Those who leave while one is looking may take a slot that comes later.
-        for attempt in 0..lock::ATTEMPTS {
-            if attempt > 0 {
-                thread::sleep(lock::PAUSE);
-            }
+        let begun = Instant::now();
+        loop {
             for client in 0..limit {
                 let taken = lock::try_lock(&file, Control::slot_bytes(client..client + 1))
                     .map_err(|error| Error::io(control.dir(), "lock a client slot in", error))?;
@@ -49,8 +47,12 @@ impl Attachment {
                     return Self::take(pool, client, file);
                 }
             }
+            // Those who leave while one is looking may take a slot that comes later.
+            if begun.elapsed() >= lock::PATIENCE {
+                return Err(Error::Slots { pool: control.dir().to_path_buf(), limit });
+            }
+            sleep(lock::PAUSE);
         }
-        Err(Error::Slots { pool: control.dir().to_path_buf(), limit })
     }
 
     /// Makes a slot this client's, whose lock `file` holds.

@@ -6,9 +6,9 @@
 //! for the others. A line carries a checksum, so that reading it takes no lock. Nothing but speed
 //! depends on it.
 
-use std::fs::{self, File};
+use std::fs;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 use swarm_core::clock::Clock;
@@ -16,7 +16,7 @@ use swarm_core::clock::Clock;
 use crate::control::{CALIBRATIONS, Control};
 use crate::error::Error;
 use crate::header::sum;
-use crate::lock::{self, Held};
+use crate::lock;
 
 /// For how long the counter is watched to learn its speed.
 const WATCH: Duration = Duration::from_millis(15);
@@ -78,7 +78,8 @@ impl PoolClock {
             return Ok(clock);
         }
         let file = control.reopen()?;
-        let held = wait_for_lock(control, &file)?;
+        let held = lock::hold_within(&file, Control::calibration_bytes(), WAIT)
+            .map_err(|error| Error::io(control.dir(), "lock the control file in", error))?;
         if let Some(clock) = known() {
             return Ok(clock);
         }
@@ -160,19 +161,6 @@ impl Source {
 /// First words of the control file's calibrations.
 fn entries() -> impl Iterator<Item = usize> {
     CALIBRATIONS.step_by(ENTRY_STRIDE)
-}
-
-/// Waits a while for the lock that the measuring process holds. `None` if that took too long.
-fn wait_for_lock<'a>(control: &Control, file: &'a File) -> Result<Option<Held<'a>>, Error> {
-    let begun = Instant::now();
-    loop {
-        let held = lock::hold(file, Control::calibration_bytes())
-            .map_err(|error| Error::io(control.dir(), "lock the control file in", error))?;
-        if held.is_some() || begun.elapsed() >= WAIT {
-            return Ok(held);
-        }
-        sleep(Duration::from_millis(1));
-    }
 }
 
 /// Wall-clock nanoseconds since 1970.

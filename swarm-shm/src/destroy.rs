@@ -9,7 +9,7 @@
 //! few nodes looks like a pool that lost them, whose owner is told to bring them back. So it is
 //! marked before the first node goes: from then on the pool calls itself half destroyed.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::Path;
 
 use swarm_core::fabric::{MAX_NODES, NodeId};
@@ -39,16 +39,15 @@ pub(crate) fn destroy(dir: &Path, force: bool) -> Result<(), Error> {
     let checked = if force { None } else { Some(Control::load(dir).map_err(not_destroyed)?) };
     // Holding every slot keeps new clients out. With force they are as lost as the others.
     let all = Control::slot_bytes(0..MAX_CLIENTS);
-    let alone = lock::hold_soon(&control, all).map_err(|e| Error::io(&path, "lock", e))?;
+    let alone = lock::hold_within(&control, all, lock::PATIENCE)
+        .map_err(|error| Error::io(&path, "lock", error))?;
     if alone.is_none() && !force {
         let clients = live_clients(&control, MAX_CLIENTS);
         return Err(Error::InUse { pool: dir.to_path_buf(), clients });
     }
     // Whoever held the locks before may have destroyed it. Without force nobody can from here on, nor is
     // another pool made where a control file is.
-    if !is_at(&control, &path) {
-        return Err(Error::NoPool { pool: dir.to_path_buf() });
-    }
+    check_still_there(dir, &control)?;
     let nodes = match &checked {
         Some(checked) => {
             check_nodes(dir, checked).map_err(not_destroyed)?;
@@ -67,13 +66,17 @@ pub(crate) fn destroy(dir: &Path, force: bool) -> Result<(), Error> {
         }
     })?;
     // With force somebody else may have been quicker, and another pool be there by now.
-    if !is_at(&control, &path) {
-        return Err(Error::NoPool { pool: dir.to_path_buf() });
-    }
+    check_still_there(dir, &control)?;
     fs::remove_file(&path).map_err(|error| Error::io(&path, "remove", error))?;
     // Fails if something else is in there, which then is not the pool's to remove.
     drop(fs::remove_dir(dir));
     left.map_or(Ok(()), |file| Err(Error::LeftOver { file: node::path(dir, file) }))
+}
+
+/// Verifies that `control` is the control file in `dir` still: another pool may have come in its place.
+fn check_still_there(dir: &Path, control: &File) -> Result<(), Error> {
+    let is_there = is_at(control, &dir.join(CONTROL));
+    is_there.then_some(()).ok_or_else(|| Error::NoPool { pool: dir.to_path_buf() })
 }
 
 /// Verifies that the node files that are there are the pool's and undamaged. Some may be missing:

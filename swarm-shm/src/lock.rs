@@ -10,12 +10,13 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::thread;
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
-/// How often a lock is tried: a process that was killed takes a moment to end, and whoever forks to
+/// For how long a lock is tried: a process that was killed takes a moment to end, and whoever forks to
 /// start a program holds its locks twice until the program begins.
-pub(crate) const ATTEMPTS: usize = 50;
+pub(crate) const PATIENCE: Duration = Duration::from_millis(50);
+/// How long who is refused a lock waits before the next attempt.
 pub(crate) const PAUSE: Duration = Duration::from_millis(1);
 
 /// A lock that ends with this value, whatever a `fork` copied meanwhile.
@@ -33,19 +34,24 @@ impl Drop for Held<'_> {
 }
 
 /// Takes an exclusive lock on `bytes` until it is dropped. `None` if another opening holds one.
-pub(crate) fn hold(file: &File, bytes: Range<u64>) -> io::Result<Option<Held<'_>>> {
+fn hold(file: &File, bytes: Range<u64>) -> io::Result<Option<Held<'_>>> {
     Ok(try_lock(file, bytes.clone())?.then(|| Held { file, bytes }))
 }
 
-/// The same, tried for a while before it is given up.
-pub(crate) fn hold_soon(file: &File, bytes: Range<u64>) -> io::Result<Option<Held<'_>>> {
-    for _ in 1..ATTEMPTS {
-        if let Some(held) = hold(file, bytes.clone())? {
-            return Ok(Some(held));
+/// The same, tried for so long before it is given up.
+pub(crate) fn hold_within(
+    file: &File,
+    bytes: Range<u64>,
+    patience: Duration,
+) -> io::Result<Option<Held<'_>>> {
+    let begun = Instant::now();
+    loop {
+        let held = hold(file, bytes.clone())?;
+        if held.is_some() || begun.elapsed() >= patience {
+            return Ok(held);
         }
-        thread::sleep(PAUSE);
+        sleep(PAUSE);
     }
-    hold(file, bytes)
 }
 
 /// Takes an exclusive lock on `bytes`, for as long as this opening of `file` lives. `false` if

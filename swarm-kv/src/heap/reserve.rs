@@ -176,13 +176,13 @@ mod tests {
     fn where_room_is_tight_a_longer_value_takes_more() {
         let (group, heap) = alone();
         let (kind, longer) = (heap.plain(16), heap.plain(100));
-        let run = |words| heap.plain(words);
+        let (run, longer_run) = (heap.plain(8000), heap.plain(16_000));
         let allocate = |kind, need| block_on(heap.allocate(&group, kind, need));
         let value = allocate(kind, Need::More).expect("memory");
-        let long = allocate(run(8000), Need::More).expect("memory");
+        let long = allocate(run, Need::More).expect("memory");
         assert_eq!(heap.need_instead_of(value, longer), Need::Instead, "there is room");
-        assert_eq!(heap.need_instead_of(long, run(8000)), Need::Instead);
-        assert_eq!(heap.need_instead_of(long, run(16_000)), Need::More, "chunks of their own");
+        assert_eq!(heap.need_instead_of(long, run), Need::Instead);
+        assert_eq!(heap.need_instead_of(long, longer_run), Need::More, "chunks of their own");
         while allocate(longer, Need::Move).is_ok() {}
         assert!(heap.is_tight());
         assert_eq!(heap.need_instead_of(value, kind), Need::Instead);

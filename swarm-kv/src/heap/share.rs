@@ -117,12 +117,19 @@ fn half(units: impl Iterator<Item = (u64, Unit)>) -> Vec<Unit> {
 mod tests {
     use std::cell::Cell;
 
+    use swarm_core::loopback::Loopback;
     use swarm_core::words::Pointer;
 
     use super::super::Need;
-    use super::super::tests::{Says, alone};
+    use super::super::tests::{Says, Still, alone};
     use super::*;
     use crate::blocking::block_on;
+
+    /// The chunks that the heap has by the map as it is now.
+    fn own(heap: &Heap, group: &Group<Loopback, Still>) -> Vec<usize> {
+        block_on(heap.used(group)).expect("a node");
+        heap.own(&heap.map.borrow()).map(|unit| unit.first).collect()
+    }
 
     /// Whoever took units over may do nothing any more, or die and have an heir who knows nothing of it. Others
     /// have them all the same, and nobody has them twice.
@@ -146,13 +153,9 @@ mod tests {
         );
         epoch.set(7);
         assert_eq!(block_on(client.make_own(&group, &board)), Ok(true));
-        let own = |heap: &Heap| -> Vec<usize> {
-            block_on(heap.used(&group)).expect("a node");
-            heap.own(&heap.map.borrow()).map(|unit| unit.first).collect()
-        };
-        let taken = own(&client);
+        let taken = own(&client, &group);
         let _ = block_on(idle.make_own(&group, &board));
-        assert!(!taken.is_empty() && own(&idle).iter().all(|first| !taken.contains(first)));
+        assert!(!taken.is_empty() && own(&idle, &group).iter().all(|first| !taken.contains(first)));
     }
 
     #[test]
@@ -175,10 +178,6 @@ mod tests {
         let client = Heap::new(holder.geometry, 1);
         let kind = holder.plain(16);
         let objects = holder.geometry.objects(kind.class);
-        let chunks = || -> Vec<usize> {
-            block_on(holder.used(&group)).expect("a node");
-            holder.own(&holder.map.borrow()).map(|unit| unit.first).collect()
-        };
         let values: Vec<Pointer> = (0..2 * objects)
             .map(|_| block_on(holder.allocate(&group, kind, Need::Instead)).expect("memory"))
             .collect();
@@ -190,11 +189,11 @@ mod tests {
         };
         collect(&values);
         assert_eq!(block_on(client.take_room(&group, kind)), Ok(false));
-        let (gone, before) = (holder.geometry.chunk_of(values[0]), chunks());
+        let (gone, before) = (holder.geometry.chunk_of(values[0]), own(&holder, &group));
         collect(&values[1..]);
         assert_eq!(block_on(client.take_room(&group, kind)), Ok(true));
         let kept: Vec<usize> = before.into_iter().filter(|&chunk| chunk != gone).collect();
-        assert_eq!(chunks(), kept);
+        assert_eq!(own(&holder, &group), kept);
         assert!(!kept.is_empty());
     }
 }
