@@ -43,8 +43,9 @@ pub struct Options {
     /// when so many were taken, or a few chains' worth. Fewer keep less memory from use,
     /// and ask more often what all other clients do.
     pub reclaimed_at_once: usize,
-    /// Nanoseconds at most that an operation waits for other clients' operations, which hold memory
-    /// that it needs. Their processes may have to wait for a processor.
+    /// Nanoseconds for which an operation waits for other clients that do nothing, while they hold back memory
+    /// that it needs. Time in which this client had no processor does not count: on a busy machine they may have
+    /// none either. It takes longer as long as they go on, eight times as long at most.
     pub memory_wait: u64,
     /// How long it waits for memory nodes.
     pub patience: Patience,
@@ -85,7 +86,8 @@ impl Options {
         self
     }
 
-    /// An operation waits so many nanoseconds at most for others' that hold memory.
+    /// An operation waits so many nanoseconds for others that hold memory and do nothing: see
+    /// [`memory_wait`](Self::memory_wait).
     #[must_use]
     pub fn memory_wait(mut self, nanoseconds: u64) -> Self {
         self.memory_wait = nanoseconds;

@@ -65,6 +65,7 @@ mod onlooker;
 pub mod rdma;
 mod scan;
 pub mod shm;
+mod stall;
 mod turn;
 mod update;
 

@@ -20,6 +20,7 @@ use crate::client::Client;
 use crate::collect::{Collected, LONG_STEP, Progress};
 use crate::error::Error;
 use crate::heap::{Kind, Need};
+use crate::stall::Stall;
 
 /// Nanoseconds between looks at whether others' operations are over.
 pub(crate) const PAUSE: u64 = 100_000;
@@ -62,8 +63,8 @@ struct Search {
     found: bool,
     /// How often all steps were taken.
     rounds: usize,
-    /// Until when it waits for others.
-    wait_until: u64,
+    /// How long it waits for others.
+    stall: Stall,
     /// What is looked for.
     wanted: Option<(Kind, Need)>,
     /// Whether the last collection lacked memory for buckets' records.
@@ -89,13 +90,12 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         operation: impl AsyncFn() -> Result<T, Error>,
     ) -> Result<T, Error> {
         let now = self.group.clock().now();
-        let wait_until = now.saturating_add(self.memory_wait);
         let mut search = Search {
             since: now,
             steps: 0,
             found: false,
             rounds: 0,
-            wait_until,
+            stall: self.stall(now),
             wanted: None,
             lacked_records: false,
         };
@@ -129,22 +129,21 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Not all memory nodes answer: what one that is dead may still name is not used again.
     pub async fn collect(&self) -> Result<Option<usize>, Error> {
         let _alone = self.searching.enter().await;
-        let wait_until = self.group.clock().now().saturating_add(self.memory_wait);
-        let found = self.collect_garbage(wait_until).await?;
+        let mut stall = self.stall(self.group.clock().now());
+        let found = self.collect_garbage(&mut stall).await?;
         self.memory_back().await?;
         Ok(found.map(|found| found.garbage))
     }
 
-    /// What there was. Nothing if others' operations take longer than that.
-    async fn collect_garbage(&self, wait_until: u64) -> Result<Option<Collected>, Error> {
+    /// What there was. Nothing if others stand still for longer than that.
+    async fn collect_garbage(&self, stall: &mut Stall) -> Result<Option<Collected>, Error> {
         loop {
             match self.collect_step(LONG_STEP).await? {
                 Progress::Going => self.records_back().await?,
                 Progress::Waiting => {
-                    if self.group.clock().now() >= wait_until {
+                    if !self.give_way(stall).await {
                         return Ok(None);
                     }
-                    self.give_way().await;
                 }
                 Progress::Done(collected) => {
                     self.heap.is_collected(self.group.clock().now());
@@ -172,8 +171,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         if search.steps + search.rounds == 0 && self.fruitless.get().is_some_and(is_believed) {
             return Ok(false);
         }
-        if now < search.wait_until && self.heap.waits(epoch) {
-            self.give_way().await;
+        if self.heap.waits(epoch) && self.give_way(&mut search.stall).await {
             return Ok(true);
         }
         loop {
@@ -201,35 +199,41 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         // A pool that stays full is searched half of the time at most, or once in a while.
         let (now, epoch) = (self.group.clock().now(), presence.board().epoch());
         let took = now.saturating_sub(search.since);
-        let held_up = (now >= search.wait_until).then_some(epoch);
+        let held_up = search.stall.is_over().then_some(epoch);
         let until = now + if held_up.is_some() { took } else { took.min(LONGEST_BELIEF) };
         self.fruitless.set(wanted.map(|wanted| Fruitless { wanted, until, held_up }));
         Ok(false)
     }
 
-    /// Lets some time pass for others' operations. Whoever is in the middle of one may need this very processor: where
-    /// there are more clients than processors, to go on looking would keep it from him until his turn comes.
-    async fn give_way(&self) {
-        if self.group.fabric().is_near() {
-            std::thread::yield_now();
+    /// A wait for others that begins now.
+    fn stall(&self, now: u64) -> Stall {
+        let epoch = self.presence.as_ref().map_or(0, |presence| presence.board().epoch());
+        Stall::new(self.memory_wait, now, epoch)
+    }
+
+    /// Lets some time pass for others' operations, unless they have stood still for too long; whether it did. Whoever
+    /// is in the middle of one may need this very processor: where there are more clients than processors, to go on
+    /// looking would keep it from him until his turn comes.
+    async fn give_way(&self, stall: &mut Stall) -> bool {
+        let epoch = self.presence.as_ref().map_or(0, |presence| presence.board().epoch());
+        if !stall.goes_on(self.group.clock().now(), epoch) {
+            return false;
         }
+        std::thread::yield_now();
         self.group.pause(PAUSE).await;
+        true
     }
 
     /// Whether records for the heap map are on their way back, which a step lacked.
-    async fn awaits_map_records(&self, search: &Search) -> Result<bool, Error> {
+    async fn awaits_map_records(&self, search: &mut Search) -> Result<bool, Error> {
         let Some(presence) = &self.presence else { return Ok(false) };
-        if self.group.clock().now() >= search.wait_until {
+        if search.stall.is_over() {
             return Ok(false);
         }
         if self.memory_back().await? {
             return Ok(true);
         }
-        let waits = self.heap.waits(presence.board().epoch());
-        if waits {
-            self.give_way().await;
-        }
-        Ok(waits)
+        Ok(self.heap.waits(presence.board().epoch()) && self.give_way(&mut search.stall).await)
     }
 
     /// Whether a step of a search promises memory.
@@ -241,7 +245,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         match step {
             Step::Collect => {
                 let before = self.heap.recycler.reclaimed();
-                let collected = self.collect_garbage(search.wait_until).await?.unwrap_or_default();
+                let collected = self.collect_garbage(&mut search.stall).await?.unwrap_or_default();
                 search.found |= collected.garbage > 0 || collected.more;
                 search.lacked_records = collected.lacked_records;
                 self.records_back().await?;
