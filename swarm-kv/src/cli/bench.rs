@@ -10,11 +10,12 @@ use swarm_core::layout::{MAX_IN_PLACE, MAX_KEY, MAX_VALUE};
 
 use super::args::BenchArgs;
 use super::bench_report::{Measured, print};
+use super::busy::Watch;
 use super::crew::{Crew, Shell, gone};
 use super::distribution::Distribution;
 use super::job::{BenchJob, Job, Message, Order, Report};
 use super::outcome::{Answer, Failure};
-use super::store::{Store, Task, block_on, open_pool, with_system};
+use super::store::{InBox, Store, Task, block_on, open_pool, with_system};
 use super::temporary::TemporaryPool;
 use super::workload::{Keys, Kind, Mix, Op, Plan, System};
 
@@ -35,7 +36,7 @@ pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<Answer, Failure> {
                 ));
             }
             if inserts(args) > 0 {
-                let there = with_system(&pool, args.system, 1, 0, FirstFree(args.key_size))?;
+                let there = with_system(&pool, args.system, 1, 0, InBox(FirstFree(args.key_size)))?;
                 first_new = first_new.max(there);
                 check(args, first_new).map_err(Failure::Usage)?;
             }
@@ -54,6 +55,7 @@ pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<Answer, Failure> {
     );
     let job = |client| Job::Bench(job(args, path.clone(), first_new, client));
     let jobs = (0..args.clients).map(job).collect();
+    let watch = Watch::begin();
     let mut crew = Crew::start(jobs, shell)?;
     let reports = match lead(&mut crew, args.clients, &bar) {
         Ok(reports) => reports,
@@ -63,7 +65,8 @@ pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<Answer, Failure> {
         }
     };
     bar.finish_and_clear();
-    print(&Measured::new(args, nodes, &reports), json)?;
+    drop(crew);
+    print(&Measured::new(args, nodes, &reports, watch.end()), json)?;
     Ok(Answer::Yes)
 }
 

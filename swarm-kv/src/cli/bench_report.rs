@@ -7,6 +7,7 @@ use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};
 
 use super::args::BenchArgs;
+use super::busy::Busy;
 use super::job::{KindReport, Report};
 use super::outcome::Failure;
 use super::units::{count, show_ns, show_rate};
@@ -17,16 +18,22 @@ pub(crate) struct Measured<'a> {
     args: &'a BenchArgs,
     nodes: usize,
     seconds: f64,
+    busy: Option<Busy>,
     kinds: BTreeMap<Kind, KindReport>,
 }
 
 impl<'a> Measured<'a> {
     /// Adds the clients up. The time is from the first one's start to the last one's end.
-    pub(crate) fn new(args: &'a BenchArgs, nodes: usize, reports: &[Report]) -> Self {
+    pub(crate) fn new(
+        args: &'a BenchArgs,
+        nodes: usize,
+        reports: &[Report],
+        busy: Option<Busy>,
+    ) -> Self {
         let started = reports.iter().map(|report| report.started_ns).min().unwrap_or(0);
         let ended = reports.iter().map(|report| report.ended_ns).max().unwrap_or(0);
         let seconds = ended.saturating_sub(started).max(1) as f64 / 1e9;
-        Self { args, nodes, seconds, kinds: merge(reports) }
+        Self { args, nodes, seconds, busy, kinds: merge(reports) }
     }
 
     fn ops(&self) -> u64 {
@@ -49,6 +56,7 @@ impl<'a> Measured<'a> {
         for (kind, report) in &self.kinds {
             object.insert(kind.name().into(), kind_json(report));
         }
+        object.insert("machine".into(), self.busy.map_or(Value::Null, Busy::json));
         Value::Object(object)
     }
 
@@ -95,7 +103,7 @@ impl<'a> Measured<'a> {
                 100.0 * report.one_roundtrip(),
             )?;
         }
-        Ok(())
+        self.busy.and_then(Busy::said).map_or(Ok(()), |busy| writeln!(out, "\n{busy}"))
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use swarm_core::fabric::NodeId;
 
 use super::bench_report::merge;
+use super::busy::Watch;
 use super::crew::{Crew, Shell, gone};
 use super::demo_live::Live;
 use super::demo_report::{Told, print, widest_gap};
@@ -16,7 +17,7 @@ use super::demo_verdict::{LOADER, Log, Tag, judge};
 use super::demo_worker::key_name;
 use super::job::{DemoJob, Job, Message, Report, monotonic_ns};
 use super::outcome::{Answer, Failure, tell};
-use super::store::{SafeGuess, Store, SwitchState, Task, block_on, with_client, with_emulated};
+use super::store::{Store, SwitchState, Task, block_on, with_client, with_emulated};
 use super::temporary::TemporaryPool;
 
 const NODES: usize = 3;
@@ -43,13 +44,16 @@ pub(crate) fn run(json: bool) -> Result<Answer, Failure> {
     let jobs = (0..CLIENTS).map(|client| job(temporary.path(), log(client), client)).collect();
     let mut crew = Crew::start(jobs, Shell::Process)?;
     crew.gather(|message| matches!(message, Message::Ready))?;
+    let watch = Watch::begin();
     let started_ns = crew.go()?;
     let mut live = Live::new(CLIENTS, SECONDS, started_ns);
     let fail = || temporary.near().switch(NodeId(FROZEN_NODE)).set(SwitchState::Frozen);
     let reports = follow(&mut crew, &mut live, started_ns, fail)?;
     live.end();
+    drop(crew);
+    let busy = watch.end();
 
-    let found = with_emulated::<SafeGuess, _>(temporary.pool(), KEYS as usize, 0, Find)?;
+    let found = with_emulated(temporary.pool(), KEYS as usize, 0, Find)?;
     let logs = (0..CLIENTS).map(|client| Log::read(&log(client))).collect::<Result<Vec<_>, _>>()?;
     let kinds = merge(&reports);
     let survivors: u64 = kinds.values().map(|kind| kind.count).sum();
@@ -64,6 +68,7 @@ pub(crate) fn run(json: bool) -> Result<Answer, Failure> {
         widest_gap_ns: widest_gap(&reports),
         frozen_node: FROZEN_NODE,
         killed_client: KILLED_CLIENT,
+        busy,
         verdict: judge(&found, &logs, Some(KILLED_CLIENT)),
     };
     print(&told, json)?;

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use serde_json::{Map, Value, json};
 
+use super::busy::Busy;
 use super::demo_verdict::Verdict;
 use super::demo_worker::GAP_FLOOR_NS;
 use super::job::{KindReport, Report};
@@ -26,6 +27,7 @@ pub(crate) struct Told {
     pub(crate) widest_gap_ns: u64,
     pub(crate) frozen_node: u8,
     pub(crate) killed_client: usize,
+    pub(crate) busy: Option<Busy>,
     pub(crate) verdict: Verdict,
 }
 
@@ -93,6 +95,7 @@ impl Told {
         object.insert("frozen_node".into(), json!(self.frozen_node));
         object.insert("killed_client".into(), json!(self.killed_client));
         object.insert("operations_per_100ms".into(), json!(self.steps));
+        object.insert("machine".into(), self.busy.map_or(Value::Null, Busy::json));
         Value::Object(object)
     }
 
@@ -134,7 +137,11 @@ impl Told {
                 100.0 * report.one_roundtrip(),
             )?;
         }
-        writeln!(out, "  (of the clients that were not killed)\n")?;
+        writeln!(out, "  (of the clients that were not killed)")?;
+        if let Some(busy) = self.busy.and_then(Busy::said) {
+            writeln!(out, "  {busy}")?;
+        }
+        writeln!(out)?;
         self.verdict(out)
     }
 

@@ -9,7 +9,7 @@ use super::distribution::{Distribution, Picker};
 use super::job::{DemoJob, KindReport, Message, Order, Report, monotonic_ns, new_histogram};
 use super::measure::describe;
 use super::outcome::Failure;
-use super::store::{Error, SafeGuess, Store, Task, block_on, open_pool, with_emulated};
+use super::store::{Error, Store, Task, block_on, open_pool, with_emulated};
 use super::worker::Lead;
 use super::workload::{Kind, Mix};
 
@@ -23,7 +23,7 @@ const MAX_GAPS: usize = 1 << 17;
 /// Does the job.
 pub(crate) fn run(job: &DemoJob, lead: &dyn Lead) -> Result<Report, Failure> {
     let pool = open_pool(&job.pool)?;
-    with_emulated::<SafeGuess, _>(&pool, job.keys as usize, job.rtt_ns, Demo { job, lead })
+    with_emulated(&pool, job.keys as usize, job.rtt_ns, Demo { job, lead })
 }
 
 /// A key's name.

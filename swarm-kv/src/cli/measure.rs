@@ -18,7 +18,7 @@ use super::job::{
 };
 use super::outcome::Failure;
 use super::store::{
-    Counters, Error, KindCounters, Store, Task, block_on_all, open_pool, with_system,
+    Counters, Error, InBox, KindCounters, Store, Task, block_on_all, open_pool, with_system,
 };
 use super::worker::Lead;
 use super::workload::{Keys, Kind, Op};
@@ -42,16 +42,16 @@ pub(crate) fn run(job: &BenchJob, lead: &dyn Lead) -> Result<Report, Failure> {
     let load = Load { job, keys, lead };
     let measure = Measure { job, keys, ops: &ops, lead, far: pool.is_far() };
     if job.rtt_ns == 0 {
-        return with_system(&pool, job.system, keys_then, 0, Both { load, measure });
+        return with_system(&pool, job.system, keys_then, 0, Both { load: InBox(load), measure });
     }
     // Loading is not measured and need not wait.
-    with_system(&pool, job.system, keys_then, 0, load)?;
+    with_system(&pool, job.system, keys_then, 0, InBox(load))?;
     with_system(&pool, job.system, keys_then, job.rtt_ns, measure)
 }
 
 /// One client that loads and is measured.
 struct Both<'a> {
-    load: Load<'a>,
+    load: InBox<Load<'a>>,
     measure: Measure<'a>,
 }
 

@@ -10,6 +10,7 @@
 //! keys, transfer          get, put, …; import, export
 //! memnode, evict          a memory node's daemon; ending clients
 //! doctor                  whether this host is fit for RDMA
+//! busy                    whether the machine did other things meanwhile
 //! temporary, interrupted  pools that go when the command ends, whatever ends it
 //! job, crew, worker       clients in processes or threads, and how they are led
 //! distribution, workload,
@@ -25,6 +26,7 @@ mod args;
 mod args_rdma;
 mod bench;
 mod bench_report;
+mod busy;
 mod check;
 mod check_format;
 mod check_report;

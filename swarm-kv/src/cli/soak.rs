@@ -14,6 +14,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use super::args::SoakArgs;
+use super::busy::Watch;
 use super::crew::{Crew, Shell, gone};
 use super::interrupted;
 use super::job::{Job, Message, SoakJob, SoakTally, monotonic_ns};
@@ -110,6 +111,7 @@ struct Soak<'a> {
     left: u64,
     tally: SoakTally,
     samples: Vec<Sample>,
+    watch: Watch,
     windows: Windows,
 }
 
@@ -133,6 +135,7 @@ impl<'a> Soak<'a> {
             left: 0,
             tally: SoakTally::default(),
             samples: Vec::new(),
+            watch: Watch::begin(),
             windows: Windows::default(),
         })
     }
@@ -311,6 +314,7 @@ impl<'a> Soak<'a> {
             left: self.left,
             samples: self.samples.len(),
             memory: Memory::of(&self.samples, times),
+            busy: self.watch.end(),
             windows: self.windows,
         }
     }

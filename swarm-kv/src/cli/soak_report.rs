@@ -5,6 +5,7 @@ use std::path::Path;
 use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};
 
+use super::busy::Busy;
 use super::job::SoakTally;
 use super::outcome::{Answer, Failure, say};
 use super::soak_memory::{MOST_GROWTH, Memory, Trend};
@@ -30,6 +31,7 @@ pub(crate) struct Brought<'a> {
     pub(crate) windows: Windows,
     pub(crate) samples: usize,
     pub(crate) memory: Option<Memory>,
+    pub(crate) busy: Option<Busy>,
 }
 
 /// How long something took at first and at last.
@@ -55,10 +57,35 @@ impl Pace {
     }
 }
 
-/// What is looked at, whether it is good, and what is told of it.
+/// What came of a check.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Good,
+    Failed,
+    /// The machine was busy, and what it does to times is not the store's.
+    Open,
+}
+
+impl Outcome {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Good => "ok",
+            Self::Failed => "FAILED",
+            Self::Open => "open",
+        }
+    }
+}
+
+impl From<bool> for Outcome {
+    fn from(good: bool) -> Self {
+        if good { Self::Good } else { Self::Failed }
+    }
+}
+
+/// What is looked at, what came of it, and what is told of it.
 struct Check {
     name: &'static str,
-    good: bool,
+    result: Outcome,
     told: String,
 }
 
@@ -77,7 +104,7 @@ impl Brought<'_> {
         let mut checks = vec![
             Check {
                 name: "volume",
-                good: self.times >= self.turnover as f64,
+                result: (self.times >= self.turnover as f64).into(),
                 told: format!(
                     "{} written, {:.1} times the capacity (at least {} times)",
                     show_size(tally.bytes),
@@ -87,12 +114,12 @@ impl Brought<'_> {
             },
             Check {
                 name: "never full",
-                good: tally.full == 0,
+                result: (tally.full == 0).into(),
                 told: format!("{} refused because the pool was full", count(tally.full, "write")),
             },
             Check {
                 name: "histories",
-                good: windows.wrong.is_none(),
+                result: windows.wrong.is_none().into(),
                 told: match &windows.wrong {
                     None => format!(
                         "linearizable: {} in {} of {}",
@@ -105,7 +132,7 @@ impl Brought<'_> {
             },
             Check {
                 name: "values",
-                good: tally.damaged == 0,
+                result: (tally.damaged == 0).into(),
                 told: match tally.damaged {
                     0 => "all that were read are whole".to_owned(),
                     damaged => format!("{} damaged", count(damaged, "value")),
@@ -115,7 +142,7 @@ impl Brought<'_> {
         checks.extend(self.memory_checks());
         checks.extend(self.paces().map(|(name, pace)| Check {
             name: if name == "get" { "get median" } else { "update median" },
-            good: pace.is_some_and(Pace::holds),
+            result: self.of_times(pace.is_some_and(Pace::holds)),
             told: pace.map_or("too few to tell".to_owned(), |pace| {
                 format!(
                     "{} at first, {} at last: {:+.1} % (at most {:.0} %)",
@@ -129,11 +156,16 @@ impl Brought<'_> {
         checks
     }
 
+    /// What came of a check of times.
+    fn of_times(&self, good: bool) -> Outcome {
+        if self.busy.is_some_and(Busy::is_busy) { Outcome::Open } else { good.into() }
+    }
+
     /// What is set aside has a check of its own: in a small pool the chunks are soon all somebody's.
     fn memory_checks(&self) -> [Check; 2] {
         let check = |name, what, pick: fn(Memory) -> Trend| Check {
             name,
-            good: self.memory.is_some_and(|memory| pick(memory).is_flat()),
+            result: self.memory.is_some_and(|memory| pick(memory).is_flat()).into(),
             told: self.memory.map_or("too few samples to tell".to_owned(), |memory| {
                 format!(
                     "{} (flat is up to {:+.0} %, after the first {:.0} s)",
@@ -152,7 +184,7 @@ impl Brought<'_> {
     /// Prints it all, and says whether all is good.
     pub(crate) fn print(&self, json: bool) -> Result<Answer, Failure> {
         let checks = self.checks();
-        let good = checks.iter().all(|check| check.good);
+        let good = checks.iter().all(|check| check.result != Outcome::Failed);
         let said = if json { say(self.json(&checks)) } else { self.table(&checks) };
         match said {
             Ok(()) | Err(Failure::OutputClosed) if good => Ok(Answer::Yes),
@@ -176,21 +208,25 @@ impl Brought<'_> {
         if let Some((_, history, verdict)) = &self.windows.wrong {
             verdict.say(history)?;
         }
-        for Check { name, good, told } in checks {
-            let good = if *good { "ok" } else { "FAILED" };
-            say(format_args!("  {name:<15}{good:<8}{told}"))?;
+        for Check { name, result, told } in checks {
+            say(format_args!("  {name:<15}{:<8}{told}", result.name()))?;
         }
-        Ok(())
+        self.busy.and_then(Busy::said).map_or(Ok(()), |busy| say(format_args!("  {busy}")))
     }
 
     fn json(&self, checks: &[Check]) -> Value {
         let Self { tally, windows, .. } = self;
-        let failed: Vec<_> =
-            checks.iter().filter(|check| !check.good).map(|check| check.name).collect();
+        let with = |result| {
+            let checks = checks.iter().filter(move |check| check.result == result);
+            checks.map(|check| check.name).collect::<Vec<_>>()
+        };
+        let failed = with(Outcome::Failed);
         let mut object = Map::new();
         let mut put = |name: &str, value: Value| object.insert(name.to_owned(), value);
         put("ok", json!(failed.is_empty()));
         put("failed", json!(failed));
+        put("open", json!(with(Outcome::Open)));
+        put("machine", self.busy.map_or(Value::Null, Busy::json));
         put("seconds", json!(self.seconds));
         put("operations", json!(tally.operations));
         put("capacity_bytes", json!(self.capacity));

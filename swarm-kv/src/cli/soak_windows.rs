@@ -15,7 +15,7 @@ use super::check::{Verdict, judge_quietly};
 use super::check_format::History;
 use super::job::new_histogram;
 use super::outcome::Failure;
-use super::store::{Pool, SafeGuess, with_emulated};
+use super::store::{Pool, with_emulated};
 use super::torture_keys::LastLook;
 use super::torture_log::take;
 use super::torture_worker::{RTT_NS, key_name};
@@ -124,7 +124,7 @@ impl Windows {
             delete: true,
             history: &mut history,
         };
-        with_emulated::<SafeGuess, _>(pool, HOT_KEYS as usize, RTT_NS, look)?;
+        with_emulated(pool, HOT_KEYS as usize, RTT_NS, look)?;
         history.operations.sort_by_key(|op| op.called);
         self.operations += history.operations.len() as u64;
         let verdict = judge_quietly(&history, |_| {})?;

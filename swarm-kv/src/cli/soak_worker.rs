@@ -14,7 +14,7 @@ use super::demo_worker::TELL_EVERY_NS;
 use super::job::{Message, Report, SoakJob, SoakTally, monotonic_ns};
 use super::outcome::Failure;
 use super::soak_windows::{HOT_KEYS, log_path, run_of, window_at};
-use super::store::{Error, SafeGuess, Store, Task, open_pool, with_emulated};
+use super::store::{Error, Store, Task, open_pool, with_emulated};
 use super::torture_keys::try_delete;
 use super::torture_log::{Log, MIXED, Tag, Told};
 use super::torture_worker::{Hand, MAX_ERRORS, NICE, RTT_NS, key_name, pick};
@@ -29,7 +29,7 @@ pub(crate) fn run(job: &SoakJob, lead: &dyn Lead) -> Result<Report, Failure> {
     let _ = rustix::process::nice(NICE);
     let pool = open_pool(&job.pool)?;
     let keys = (job.keys + 2 * HOT_KEYS) as usize;
-    with_emulated::<SafeGuess, _>(&pool, keys, RTT_NS, Soak { job, lead })
+    with_emulated(&pool, keys, RTT_NS, Soak { job, lead })
 }
 
 /// The name of a key that stays.

@@ -8,13 +8,14 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::args::TortureArgs;
+use super::busy::Watch;
 use super::check::judge;
 use super::check_format::History;
 use super::crew::{Crew, Shell, gone};
 use super::interrupted;
 use super::job::{Job, Message, TortureJob, monotonic_ns};
 use super::outcome::{Answer, Failure, tell};
-use super::store::{SafeGuess, with_client, with_emulated};
+use super::store::{with_client, with_emulated};
 use super::temporary::{Site, TemporaryPool};
 use super::torture_chaos::Chaos;
 use super::torture_file::HistoryFile;
@@ -51,6 +52,7 @@ pub(crate) fn run(args: &TortureArgs, json: bool) -> Result<Answer, Failure> {
     };
     // Keys that nobody else uses, so that they are absent at first.
     let run = format!("{}-{}", std::process::id(), monotonic_ns());
+    let watch = Watch::begin();
     let mut torture = Torture::new(args, &site, run)?;
     // Looked at before the run, so that none is in vain, and behind what may be refused.
     let file = args.history.as_deref().map(HistoryFile::create).transpose()?;
@@ -86,6 +88,7 @@ pub(crate) fn run(args: &TortureArgs, json: bool) -> Result<Answer, Failure> {
         moved: torture.moved,
         full: torture.full,
         widest_gap_ns,
+        busy: watch.end(),
         verdict: judge(&history)?,
     };
     brought.verdict.answer_once(brought.print(&history, json))
@@ -240,8 +243,7 @@ impl<'a> Torture<'a> {
             delete: self.args.pool.is_some(),
             history,
         };
-        let left =
-            with_emulated::<SafeGuess, _>(self.site.pool(), self.args.keys as usize, RTT_NS, look)?;
+        let left = with_emulated(self.site.pool(), self.args.keys as usize, RTT_NS, look)?;
         if left > 0 {
             tell(format_args!("swarm: the pool is full: {}", self.keys_left()));
         }

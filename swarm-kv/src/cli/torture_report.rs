@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use swarm_core::history::Operation;
 
+use super::busy::Busy;
 use super::check::Verdict;
 use super::check_format::{History, Op, Outcome};
 use super::outcome::{Failure, say};
@@ -28,6 +29,7 @@ pub(crate) struct Brought {
     pub(crate) slowest_ns: u64,
     /// The longest of those that were under way when a client was killed, or soon after.
     pub(crate) slowest_at_kills_ns: u64,
+    pub(crate) busy: Option<Busy>,
     pub(crate) verdict: Verdict,
 }
 
@@ -86,6 +88,7 @@ impl Brought {
         object.insert("slowest_ns".into(), json!(self.slowest_ns));
         object.insert("slowest_at_kills_ns".into(), json!(self.slowest_at_kills_ns));
         object.insert("pool_full".into(), json!(self.full));
+        object.insert("machine".into(), self.busy.map_or(Value::Null, Busy::json));
         Value::Object(object)
     }
 
@@ -115,6 +118,9 @@ impl Brought {
         say(format_args!("  moved           {} at least", count(self.moved, "key")))?;
         if self.full {
             say("  the pool was full before the time was over; what was done until then counts")?;
+        }
+        if let Some(busy) = self.busy.and_then(Busy::said) {
+            say(format_args!("  {busy}"))?;
         }
         say("")?;
         self.verdict.say(history)

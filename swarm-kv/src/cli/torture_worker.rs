@@ -13,7 +13,7 @@ use super::check_format::Op;
 use super::demo_worker::TELL_EVERY_NS;
 use super::job::{Message, Order, Report, TortureJob, monotonic_ns};
 use super::outcome::Failure;
-use super::store::{Error, SafeGuess, Store, Task, block_on, open_pool, with_emulated};
+use super::store::{Error, Store, Task, block_on, open_pool, with_emulated};
 use super::torture_log::{Log, Tag, Told};
 use super::worker::Lead;
 
@@ -34,7 +34,7 @@ pub(crate) fn run(job: &TortureJob, lead: &dyn Lead) -> Result<Report, Failure> 
     // Clients that are many take all of the processors; who leads them must get a word in.
     let _ = rustix::process::nice(NICE);
     let pool = open_pool(&job.pool)?;
-    with_emulated::<SafeGuess, _>(&pool, job.keys as usize, RTT_NS, Torture { job, lead })
+    with_emulated(&pool, job.keys as usize, RTT_NS, Torture { job, lead })
 }
 
 struct Torture<'a> {
