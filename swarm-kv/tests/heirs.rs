@@ -1,11 +1,14 @@
 //! A client is killed that held most of a pool. Its memory serves the others soon.
 
+mod common;
+
 use std::env;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use common::own_time;
 use swarm_kv::shm::{self, CreateOptions, OpenOptions, Pool};
 use swarm_kv::{Error, Options};
 
@@ -13,7 +16,8 @@ use swarm_kv::{Error, Options};
 const POOL: &str = "SWARM_KV_TEST_POOL";
 const VALUES: &str = "SWARM_KV_TEST_VALUES";
 const SIZE: usize = 3000;
-/// In so much time its memory must be of use again.
+/// In so much of the survivor's processor time its memory must be of use again: what others have of a busy machine
+/// does not count.
 const WANTED: Duration = Duration::from_secs(2);
 
 fn key(number: usize) -> Vec<u8> {
@@ -63,7 +67,7 @@ fn memory_of_one_who_was_killed_serves_the_others_soon() {
     let pool = Pool::create(dir.path().join("pool"), &options).expect("create");
     let survivor = shm::open(&pool, Options::default()).expect("a slot");
     let stored = is_filled_by_one_who_dies(pool.path(), usize::MAX);
-    let (since, store) = (Instant::now(), survivor.blocking());
+    let (since, store) = (own_time(), survivor.blocking());
     assert!(stored > 500, "{stored}");
     for number in 0..stored {
         store.delete(&key(number)).expect("a delete");
@@ -72,10 +76,11 @@ fn memory_of_one_who_was_killed_serves_the_others_soon() {
         let new = key(10_000 + number);
         while let Err(error) = store.insert(&new, &[3; SIZE]) {
             assert!(matches!(error, Error::Full(_)), "{error}");
-            assert!(since.elapsed() < WANTED, "{number} of {stored} after {:?}", since.elapsed());
+            let took = own_time() - since;
+            assert!(took < WANTED, "{number} of {stored} after {took:?}");
         }
     }
-    let took = since.elapsed();
+    let took = own_time() - since;
     println!(
         "{stored} values went, and {} came, in {took:?} (wanted: {WANTED:?})",
         stored * 9 / 10

@@ -2,17 +2,18 @@
 //!
 //! How long they take is a matter of optimized code, as it is used: CI has a step for it.
 
+mod common;
+
 use std::env;
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use common::own_time;
 use swarm_kv::Options;
 use swarm_kv::shm::{self, CreateOptions, OpenOptions, Pool};
 
@@ -25,61 +26,15 @@ const CLIENTS: usize = 4;
 /// With more keys than these a pool is nearly full, and what is written is of one size: nothing else is
 /// promised there.
 const FEW: u64 = 8;
-/// No operation of a survivor may take longer.
+/// No operation of a survivor may take more processor time.
 const WANTED: Duration = Duration::from_millis(10);
-/// So often one of four is killed. The machine itself stands still for longer now and then: once is not
-/// counted.
+/// So often one of four is killed. Interrupts count as the operation's that they meet: once is not counted.
 const KILLS: usize = 7;
 
 /// Says to a child that its input has ended.
 static END: AtomicBool = AtomicBool::new(false);
 /// An operation that has not ended by then never will.
 const HANGS: Duration = Duration::from_secs(20);
-
-/// The time that this thread was ready to run and another one had its processor: none of the store's.
-struct Waited(Option<File>);
-
-impl Waited {
-    fn new() -> Self {
-        Self(File::open("/proc/thread-self/schedstat").ok())
-    }
-
-    /// All of it so far; nothing on kernels that do not tell.
-    fn so_far(&self) -> Duration {
-        let mut text = [0; 64];
-        let read = self.0.as_ref().and_then(|file| file.read_at(&mut text, 0).ok()).unwrap_or(0);
-        let text = std::str::from_utf8(&text[..read]).unwrap_or("");
-        let nanoseconds = text.split_whitespace().nth(1).and_then(|word| word.parse().ok());
-        Duration::from_nanos(nanoseconds.unwrap_or(0))
-    }
-}
-
-/// A look at the clock, and at the time waited.
-struct Look {
-    at: Instant,
-    waited: Duration,
-    /// How long the look at the time waited took: what was waited meanwhile was waited outside.
-    took: Duration,
-}
-
-impl Look {
-    /// Before an operation.
-    fn before(waited: &Waited) -> Self {
-        let began = Instant::now();
-        let waited = waited.so_far();
-        let at = Instant::now();
-        Self { at, waited, took: at - began }
-    }
-
-    /// How long the operation has taken at most that began then, but for the time that others had the
-    /// processor meanwhile.
-    fn elapsed(&self, waited: &Waited) -> Duration {
-        let ended = Instant::now();
-        let waited = waited.so_far() - self.waited;
-        let outside = self.took + ended.elapsed();
-        (ended - self.at).saturating_sub(waited.saturating_sub(outside))
-    }
-}
 
 /// Not a test by itself: what each client does until its input ends, or it is killed. A line says that
 /// it has begun, another one the nanoseconds of its longest operation since.
@@ -88,7 +43,7 @@ fn child() {
     let Some(path) = env::var_os(POOL) else { return };
     let pool = Pool::open(path, OpenOptions::default()).expect("the parent's pool");
     let client = shm::open(&pool, Options::default()).expect("a slot");
-    let (store, waited) = (client.blocking(), Waited::new());
+    let store = client.blocking();
     std::thread::spawn(|| {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         END.store(true, Ordering::Relaxed);
@@ -111,7 +66,7 @@ fn child() {
             _ => ([1000; 3], rng.u32(3..37)),
         };
         let value = &value[..lengths[rng.usize(..3)]];
-        let before = Look::before(&waited);
+        let before = own_time();
         let told = match choice {
             0 => store.delete(&key),
             1 => store.insert(&key, value).map(drop),
@@ -119,7 +74,7 @@ fn child() {
             3..20 => store.update(&key, value).map(drop),
             _ => store.get(&key).map(drop),
         };
-        let took = before.elapsed(&waited);
+        let took = own_time() - before;
         told.expect("an operation");
         operations += 1;
         match operations {

@@ -4,6 +4,7 @@
 //! another way than by atomic words.
 
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use swarm_core::history::{Answer, BUDGET, Call, Operation, check};
@@ -13,20 +14,23 @@ use swarm_kv::{Error, Options};
 const THREADS: usize = 4;
 const KEYS: u64 = 3;
 const OPERATIONS: u64 = 3000;
-/// How long keys are written that move every second.
-const MOVING: Duration = Duration::from_secs(4);
+/// Keys that move every second are written until there were so many moves.
+const MOVES: u64 = 3 * KEYS;
+/// They do not move if there were not by then.
+const HANGS: Duration = Duration::from_secs(120);
 /// Between operations of such a thread: it is to last, not to fill the history.
 const PAUSE: Duration = Duration::from_micros(100);
 
-/// What a thread did, and how many keys it moved.
-type Told = Result<(Vec<Operation>, u64), Error>;
+/// What a thread did.
+type Told = Result<Vec<Operation>, Error>;
 
 /// What one thread did: all five operations on a few keys, of which it forgets where they are; or
-/// gets and updates for that long.
+/// gets and updates until there were that many moves of keys.
 fn work(
     pool: &Pool,
     me: usize,
-    (since, lasts): (Instant, Option<Duration>),
+    since: Instant,
+    (moves, wanted): (&AtomicU64, Option<u64>),
     ready: &Barrier,
 ) -> Told {
     let client = shm::open(pool, Options::default().cached_keys(2).cached_buckets(1))
@@ -35,10 +39,13 @@ fn work(
     let mut rng = fastrand::Rng::with_seed(me as u64);
     let mut history = Vec::new();
     ready.wait();
+    let mut moved = 0;
     for nth in 0.. {
-        match lasts {
+        let moved_before = std::mem::replace(&mut moved, client.counters().moved);
+        let so_far = moves.fetch_add(moved - moved_before, Ordering::Relaxed);
+        match wanted {
             None if nth == OPERATIONS => break,
-            Some(lasts) if since.elapsed() > lasts => break,
+            Some(wanted) if so_far >= wanted || since.elapsed() > HANGS => break,
             None => {}
             Some(_) => std::thread::sleep(PAUSE),
         }
@@ -49,7 +56,7 @@ fn work(
         let call = match rng.u8(..10) {
             0..4 => Call::Get,
             4..6 => Call::Update(number),
-            7..10 if lasts.is_some() => Call::Update(number),
+            7..10 if wanted.is_some() => Call::Update(number),
             6 => Call::Put(number),
             7..9 => Call::Insert(number),
             _ => Call::Delete,
@@ -68,29 +75,28 @@ fn work(
         let answered = Some((since.elapsed().as_nanos() as u64, answer));
         history.push(Operation { key, client: me, call, called, answered });
     }
-    Ok((history, client.counters().moved))
+    Ok(history)
 }
 
 /// What threads did in a pool like this, and how many keys they moved.
-fn play(options: &CreateOptions, lasts: Option<Duration>) -> (Vec<Operation>, u64) {
+fn play(options: &CreateOptions, wanted: Option<u64>) -> (Vec<Operation>, u64) {
     let dir = tempfile::tempdir().expect("a directory");
     let pool = &Pool::create(dir.path().join("pool"), options).expect("a pool");
     let (since, ready) = (Instant::now(), &Barrier::new(THREADS));
+    let moves = &AtomicU64::new(0);
     let told: Vec<Told> = std::thread::scope(|scope| {
-        let spawn = |me| scope.spawn(move || work(pool, me, (since, lasts), ready));
+        let spawn = |me| scope.spawn(move || work(pool, me, since, (moves, wanted), ready));
         let threads: Vec<_> = (0..THREADS).map(spawn).collect();
         threads.into_iter().map(|thread| thread.join().expect("no thread panics")).collect()
     });
-    let (mut all, mut moves) = (Vec::new(), 0);
+    let mut all = Vec::new();
     for told in told {
-        let (history, moved) = told.expect("all nodes answer, and there is room");
-        all.extend(history);
-        moves += moved;
+        all.extend(told.expect("all nodes answer, and there is room"));
     }
     if let Err(rejected) = check(&all, |_| None, BUDGET) {
         panic!("{rejected}");
     }
-    (all, moves)
+    (all, moves.load(Ordering::Relaxed))
 }
 
 #[test]
@@ -105,6 +111,6 @@ fn what_threads_are_told_is_linearizable() {
 fn keys_move_every_second_under_those_who_use_them() {
     let options =
         CreateOptions { capacity: 64 << 20, pointer_bits: Some(38), ..CreateOptions::default() };
-    let (all, moves) = play(&options, Some(MOVING));
-    assert!(moves >= 3 * KEYS, "{moves} moves in {MOVING:?}, {} operations", all.len());
+    let (all, moves) = play(&options, Some(MOVES));
+    assert!(moves >= MOVES, "{moves} moves in {HANGS:?}, {} operations", all.len());
 }

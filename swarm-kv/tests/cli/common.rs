@@ -81,11 +81,14 @@ pub(crate) fn temporary_pools(process: u32) -> Vec<PathBuf> {
         .collect()
 }
 
+/// What has not come about by then never will, however busy the machine is.
+const HANGS: Duration = Duration::from_secs(120);
+
 /// Waits for something that is to come about soon.
 pub(crate) fn wait_until(what: &str, holds: impl Fn() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < Duration::from_secs(10), "in ten seconds it was not so: {what}");
+        assert!(start.elapsed() < HANGS, "in {HANGS:?} it was not so: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
