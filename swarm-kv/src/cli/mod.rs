@@ -5,7 +5,7 @@
 //! outcome, units, limits   exit status; sizes and durations; how long keys and values may be
 //! escape, lines           lines of key and value, and the file that an import reads
 //! pool, far               pools of this host, and on memory nodes behind RDMA cards
-//! store                   the library, as the commands use it
+//! store, system           the library, as the commands use it; the systems that are measured
 //! pools, info             create, destroy; what is in a pool and who holds its memory
 //! keys, transfer          get, put, …; import, export
 //! memnode, evict          a memory node's daemon; ending clients
@@ -61,6 +61,7 @@ mod soak_report;
 mod soak_windows;
 mod soak_worker;
 mod store;
+mod system;
 mod temporary;
 mod torture;
 mod torture_chaos;

@@ -10,11 +10,9 @@ use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use swarm_core::abd::DmAbd;
 use swarm_core::clock::Clock;
 use swarm_core::counting::Tally;
 use swarm_core::fabric::Fabric;
-use swarm_core::raw::Raw;
 use swarm_core::register::Protocol;
 use swarm_core::safe_guess::SafeGuess;
 use swarm_kv::Options;
@@ -25,6 +23,7 @@ pub(crate) use swarm_shm::SwitchState;
 use super::args::PoolArgs;
 use super::outcome::Failure;
 pub(crate) use super::pool::{NearPool, Pool, Wishes};
+use super::system::{Chosen, choose};
 use super::workload::System;
 
 /// A client of a pool.
@@ -274,21 +273,28 @@ pub(crate) fn with_emulated<T: Task>(
     rtt_ns: u64,
     task: T,
 ) -> Result<T::Output, Failure> {
-    with_emulated_direct::<SafeGuess, _>(pool, keys, rtt_ns, InBox(task))
+    with_emulated_direct(pool, keys, rtt_ns, System::Swarm, InBox(task))
 }
 
-fn with_emulated_direct<P: Protocol, T: Task>(
+/// The same, of any system and not boxed.
+fn with_emulated_direct<T: Task>(
     pool: &Pool,
     keys: usize,
     rtt_ns: u64,
+    system: System,
     task: T,
 ) -> Result<T::Output, Failure> {
+    choose(system);
     match pool {
         Pool::Near(near) => task
-            .run(&*shm::open_emulated::<P>(near, remembering(keys).memory_wait(WAIT_NS), rtt_ns)?)
+            .run(&*shm::open_emulated::<Chosen>(
+                near,
+                remembering(keys).memory_wait(WAIT_NS),
+                rtt_ns,
+            )?)
             .map_err(|failure| failure.in_pool(pool.path())),
         #[cfg(feature = "rdma")]
-        Pool::Far(_) => with_plain::<P, T>(pool, keys, task),
+        Pool::Far(_) => with_plain::<Chosen, T>(pool, keys, task),
     }
 }
 
@@ -304,9 +310,7 @@ pub(crate) fn with_system<T: Task>(
 ) -> Result<T::Output, Failure> {
     match system {
         System::Swarm if rtt_ns == 0 => with_plain::<SafeGuess, T>(pool, keys, task),
-        System::Swarm => with_emulated_direct::<SafeGuess, T>(pool, keys, rtt_ns, task),
-        System::DmAbd => with_emulated_direct::<DmAbd, T>(pool, keys, rtt_ns, task),
-        System::Raw => with_emulated_direct::<Raw, T>(pool, keys, rtt_ns, task),
+        system => with_emulated_direct(pool, keys, rtt_ns, system, task),
     }
 }
 
