@@ -18,7 +18,7 @@ use swarm_core::clock::Clock;
 use swarm_core::fabric::{MAX_NODES, NodeId};
 use swarm_core::group::{Group, Patience, Session};
 use swarm_core::sim::deaths::die_everywhere;
-use swarm_core::sim::explore::{Bounds, Grain, LoneClock, Race, explore_or_panic};
+use swarm_core::sim::explore::{Bounds, Grain, LoneClock, Race, chosen, explore_or_panic};
 use swarm_core::sim::{Setup, Sim, SimFabric};
 use swarm_core::words::{Incarnation, Pointer};
 
@@ -197,8 +197,8 @@ const DEPTHS: [Bounds; 3] =
     [bounds(Grain::Chain, 1, 1), bounds(Grain::Verb, 0, 1), bounds(Grain::Verb, 2, 0)];
 
 fn play(name: &str, rivals: Rivals) {
-    for bounds in DEPTHS {
-        explore_or_panic(name, bounds, || rivals.begin(1));
+    for bounds in chosen(name, &DEPTHS) {
+        explore_or_panic(name, *bounds, || rivals.begin(1));
     }
 }
 

@@ -16,7 +16,7 @@ use swarm_core::history::{BUDGET, Recorder, check_key};
 use swarm_core::layout::SLOTS;
 use swarm_core::safe_guess::SafeGuess;
 use swarm_core::sim::deaths::die_everywhere;
-use swarm_core::sim::explore::{Bounds, Grain, LoneClock, Race, digest, explore_or_panic};
+use swarm_core::sim::explore::{Bounds, Grain, LoneClock, Race, chosen, digest, explore_or_panic};
 use swarm_core::sim::{Setup, Sim, SimFabric};
 
 const NODES: [NodeId; 3] = [NodeId(0), NodeId(1), NodeId(2)];
@@ -144,7 +144,7 @@ fn play(name: &str, racers: &'static [Racer], depths: &[Bounds]) {
 fn play_with(name: &str, racers: &'static [Racer], slots: usize, depths: &[Bounds]) {
     for (born, held) in BIRTHS {
         let name = format!("{name}, born at {born}, held {held:?}");
-        for bounds in depths {
+        for bounds in chosen(&name, depths) {
             explore_or_panic(&name, *bounds, || begin(racers, Birth { born, slots, held }, 1));
         }
     }

@@ -23,7 +23,7 @@ use std::{env, format, print, println};
 
 use super::chain::mix;
 use super::scheduler::Sim;
-use super::seeds::{at_least_one, number};
+use super::seeds::{at_least_one, is_deep, number};
 use super::world::NodeState;
 use crate::clock::Clock;
 use crate::fabric::{MAX_NODES, NodeId};
@@ -483,6 +483,14 @@ pub fn explore(bounds: Bounds, begin: impl Fn() -> Race) -> Result<Explored, Fai
     }
     search.explored.states = search.met.len() as u64;
     Ok(search.explored)
+}
+
+/// Those of `bounds` within which the race of this name is explored this time: where nodes and clients crash and somebody
+/// is surprised as well there are most schedules by far, and not all races [are explored so deep](is_deep).
+pub fn chosen<'b>(race: &str, bounds: &'b [Bounds]) -> impl Iterator<Item = &'b Bounds> {
+    let deep = is_deep(race);
+    let crashes = |bounds: &Bounds| bounds.node_crashes + bounds.client_crashes > 0;
+    bounds.iter().filter(move |bounds| deep || bounds.surprises == Some(0) || !crashes(bounds))
 }
 
 /// [`explore`] for a test: prints what was explored.

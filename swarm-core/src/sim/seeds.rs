@@ -5,6 +5,8 @@
 use core::ops::Range;
 use std::env;
 
+use xxhash_rust::xxh3::xxh3_64;
+
 /// The seeds of the schedules to play: the first `usual`; or `SWARM_SCHEDULES` of them, from
 /// `SWARM_FIRST` on; or `SWARM_SEED` alone.
 ///
@@ -37,4 +39,34 @@ pub fn number(name: &str) -> Option<u64> {
     let text = env::var_os(name)?;
     let number = text.to_str().and_then(|text| text.parse().ok());
     Some(number.unwrap_or_else(|| panic!("{name} is a number, not {text:?}")))
+}
+
+/// Races of which one is explored [deep](is_deep) where a number chooses.
+const ONE_IN: u64 = 8;
+
+/// Whether the race of this name is explored as deep as its bounds allow, which takes minutes for all of them:
+/// `SWARM_DEEP` is `all`, or a number that chooses one race in eight, each number others.
+///
+/// # Panics
+/// If it is something else.
+pub fn is_deep(race: &str) -> bool {
+    let all = env::var_os("SWARM_DEEP").is_some_and(|text| text == "all");
+    all || number("SWARM_DEEP").is_some_and(|chosen| is_chosen(race, chosen))
+}
+
+fn is_chosen(race: &str, number: u64) -> bool {
+    xxh3_64(race.as_bytes()).wrapping_add(number) % ONE_IN == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_race_is_chosen_by_one_number_in_eight() {
+        for race in ["move against move", "two proposers", ""] {
+            let chosen = |from: u64| (from..from + ONE_IN).filter(|&n| is_chosen(race, n)).count();
+            assert_eq!((chosen(0), chosen(1_000_003)), (1, 1), "{race}");
+        }
+    }
 }

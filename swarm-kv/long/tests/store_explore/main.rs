@@ -3,8 +3,8 @@
 //! other, an update and a delete, each with a reader beside them, while a node crashes and a client
 //! dies; for races of many steps, one of the two, or both where the node is gone from the beginning.
 //!
-//! `SWARM_SURPRISES` and `SWARM_EXPLORED` take the place of the bounds: see
-//! [`explore_or_panic`].
+//! `SWARM_DEEP` says which races are explored as deep as that, of the others only one thing goes wrong; see
+//! [`is_deep`]. `SWARM_SURPRISES` and `SWARM_EXPLORED` take the place of the bounds: see [`explore_or_panic`].
 
 #[expect(dead_code, reason = "clients hear of epochs in several ways, here in one")]
 #[path = "../../../tests/store_sim_common/board.rs"]
@@ -26,6 +26,7 @@ use swarm_core::geometry::{Geometry, MIN_CAPACITY};
 use swarm_core::history::{BUDGET, Call, Recorder, check};
 use swarm_core::sim::deaths::die_everywhere;
 use swarm_core::sim::explore::{Bounds, Grain, LoneClock, Race, digest, explore_or_panic};
+use swarm_core::sim::seeds::is_deep;
 use swarm_core::sim::{Setup, Sim};
 
 const NODES: [NodeId; 3] = [NodeId(0), NodeId(1), NodeId(2)];
@@ -185,7 +186,7 @@ impl Plan {
     /// beginning.
     fn play_many_steps(self, name: &str) {
         explore_many_steps(name, || self.begin(1));
-        for node in NODES {
+        for node in NODES.into_iter().filter(|_| is_deep(name)) {
             let begin = || {
                 let mut race = self.begin(1);
                 race.sim.crash_node(node, false);
@@ -222,8 +223,11 @@ fn judge(sim: &mut Sim, cast: &Cast, recorder: &Recorder, keys: &[u64]) -> Resul
     })
 }
 
-/// Explores a race chain by chain, up to each of these depths.
+/// Explores a race chain by chain, up to each of these depths; where it is not its turn to be explored deep, up to one
+/// thing that goes wrong.
 fn explore_each(name: &str, depths: &[Depth], begin: impl Fn() -> Race) {
+    let deep = depths.iter().any(|depth| depth.things() > 1);
+    let depths = if deep && !is_deep(name) { OF_MANY_STEPS } else { depths };
     for &depth in depths {
         explore_one(name, Grain::Chain, depth, &begin);
     }
@@ -256,6 +260,13 @@ struct Depth {
     surprises: usize,
     node_crashes: usize,
     client_crashes: usize,
+}
+
+impl Depth {
+    /// How many things go wrong at most.
+    fn things(self) -> usize {
+        self.surprises + self.node_crashes + self.client_crashes
+    }
 }
 
 const fn depth(surprises: usize, node_crashes: usize, client_crashes: usize) -> Depth {
