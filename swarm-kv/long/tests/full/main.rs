@@ -1,5 +1,7 @@
 //! A full pool is not a broken one.
 
+mod heap;
+
 use swarm_kv::shm::{self, Client, CreateOptions, Pool};
 use swarm_kv::{Error, Options};
 
