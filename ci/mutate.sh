@@ -3,8 +3,9 @@
 #
 #   ci/mutate.sh                    every mutation, with a short budget
 #   ci/mutate.sh NAME...            only these
-#   ci/mutate.sh --tested           every mutation, where all tests have just passed: the checks
-#                                   need not show once more that they do without any
+#   ci/mutate.sh --lot N            one mutation in eight, each number others
+#   ci/mutate.sh [--lot N] --tested   the same, where all tests have just passed: the checks need not
+#                                   show once more that they do without any
 #   SWARM_SCHEDULES=300000 ci/mutate.sh
 #
 # A mutation is a patch in swarm-*/tests/mutations: what it breaks, which checks catch it (`caught
@@ -18,6 +19,15 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+lot=
+if [[ "${1:-}" == --lot ]]; then
+    lot="${2:-}"
+    if ! [[ "$lot" =~ ^(0|[1-9][0-9]{0,9})$ ]]; then
+        echo "usage: ci/mutate.sh [--lot NUMBER] [--tested] [NAME...]" >&2
+        exit 2
+    fi
+    shift 2
+fi
 tested=
 if [[ "${1:-}" == --tested ]]; then
     tested=yes
@@ -30,6 +40,8 @@ if ! [[ "$usual" =~ ^[1-9][0-9]{0,9}$ ]]; then
 fi
 # Others choose schedules too, and would change what a run without them shows.
 unset SWARM_SEED SWARM_FIRST SWARM_SURPRISES SWARM_EXPLORED SWARM_ADVERSARIES
+# What only deep races show is to be shown.
+export SWARM_DEEP=all
 scratch="$(realpath -m "${CARGO_TARGET_DIR:-target}")/mutants"
 workers=$(nproc)
 workers=$((workers > 4 ? 4 : workers))
@@ -187,9 +199,16 @@ is_rare() {
     local schedules crate test
     schedules=$(field schedules "$1")
     read -r crate test _ < <(field "caught by" "$1")
-    [[ $crate == shm || $crate == rdma || $crate == kv-long ]] && ((usual <= 20000)) && return
+    [[ $crate == shm || $crate == rdma || $test == store_explore ]] && ((usual <= 20000)) && return
     [[ $crate == rdma ]] && ! pkg-config --exists libibverbs librdmacm && return
     [[ -n "$schedules" ]] && ((schedules > 4 * $(budget "$crate" "$test")))
+}
+
+# Whether it is this mutation's turn.
+is_in_lot() {
+    local sum
+    read -r sum _ < <(cksum <<< "$1")
+    (((sum + lot) % 8 == 0))
 }
 
 # The patches of these names, or all: first the store's, which take longest, and of those first
@@ -200,7 +219,9 @@ chosen() {
         $(grep -L "^+++ b/swarm-core" swarm-kv/tests/mutations/*.patch) \
         swarm-{core,shm,rdma}/tests/mutations/*.patch; do
         name=$(basename "$patch" .patch)
-        if [[ $# -eq 0 ]] && is_rare "$patch"; then
+        if [[ $# -eq 0 && -n $lot ]] && ! is_in_lot "$name"; then
+            continue
+        elif [[ $# -eq 0 ]] && is_rare "$patch"; then
             echo "left to a larger budget, or to be named: $name" >&2
         elif [[ $# -eq 0 || " $* " == *" $name "* ]]; then
             echo "$PWD/$patch"

@@ -17,6 +17,7 @@ if ! [[ "${SWARM_FIRST:-0}" =~ ^[0-9]{1,18}$ ]]; then
 fi
 # What each part plays is said here.
 unset SWARM_SEED SWARM_SCHEDULES SWARM_SURPRISES SWARM_EXPLORED SWARM_ADVERSARIES SWARM_SHRINK
+export SWARM_DEEP=all
 began=$SECONDS
 parts=()
 # A register's schedule is the cheapest and a store's the dearest. Registers have two protocols.

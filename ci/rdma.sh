@@ -4,14 +4,21 @@
 # root. Not here, as it takes long: ci/rdma/four-guests.sh and ci/rdma/dax.sh.
 #
 #   ci/rdma.sh              all of it
+#   ci/rdma.sh --slice N    in the guest one test program, each number another one, and no command line
 #   ci/rdma.sh --prepare    only installs and builds what it needs
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-if [[ $# -gt 1 || "${1:---prepare}" != --prepare ]]; then
-    echo "usage: ci/rdma.sh [--prepare]" >&2
+case "${1:-}" in
+    '' | --prepare) [[ $# -le 1 ]] ;;
+    --slice) [[ $# -eq 2 && "$2" =~ ^(0|[1-9][0-9]{0,9})$ ]] ;;
+    *) false ;;
+esac || {
+    echo "usage: ci/rdma.sh [--prepare | --slice NUMBER]" >&2
     exit 2
-fi
+}
+slice=
+[[ "${1:-}" != --slice ]] || slice="$2"
 ci/rdma/guest.sh --install
 
 scratch="$(mktemp -d)"
@@ -27,14 +34,20 @@ trap finish EXIT
 # The tests and the command line share their libraries, built once: with the same features.
 quiet=(--quiet --locked)
 cargo test "${quiet[@]}" -p swarm-rdma --lib --tests --no-run --message-format=json > "$scratch/built"
-cargo build "${quiet[@]}" -p swarm-kv --features rdma,swarm-core/sim
+[[ -n "$slice" ]] || cargo build "${quiet[@]}" -p swarm-kv --features rdma,swarm-core/sim
 mapfile -t tests < <(sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' "$scratch/built" | sort -u)
 [[ ${#tests[@]} -ge 4 ]] || {
     echo "rdma.sh: of swarm-rdma's tests only ${#tests[@]} were built" >&2
     exit 1
 }
-[[ $# -eq 0 ]] || exit 0
-strip -o "$scratch/swarm" "${CARGO_TARGET_DIR:-target}/debug/swarm"
+[[ "${1:-}" != --prepare ]] || exit 0
+# Of those that run in the guest, the one whose turn it is.
+guests=()
+for program in "${tests[@]}"; do
+    case "$program" in */control*) ;; *) guests+=("$program") ;; esac
+done
+[[ -z "$slice" ]] || guests=("${guests[slice % ${#guests[@]}]}")
+[[ -n "$slice" ]] || strip -o "$scratch/swarm" "${CARGO_TARGET_DIR:-target}/debug/swarm"
 
 lint() {
     cargo clippy --quiet --locked --all-targets -p swarm-rdma -p swarm-kv --features swarm-kv/rdma \
@@ -60,14 +73,13 @@ aside+=("$!")
 # Then everything that the command line does, with nodes, etcd and clients as processes.
 run_all='
 for program in "$@"; do
-    case "$program" in */control*) continue ;; esac
     echo "== ${program##*/}"
     SWARM_RDMA_REQUIRED=1 "$program" --test-threads=1 --color=never || exit
 done
-exec bash ci/rdma/cluster.sh'
+[[ ! -x "$SWARM" ]] || exec bash ci/rdma/cluster.sh'
 mkdir "$scratch/out"
 SWARM="$scratch/swarm" GUEST_MEMORY=2G GUEST_SECONDS="${RDMA_SECONDS:-1200}" GUEST_OUT="$scratch/out" \
-    ci/rdma/guest.sh bash -c "$run_all" tests "${tests[@]}"
+    ci/rdma/guest.sh bash -c "$run_all" tests "${guests[@]}"
 
 for part in host lint; do
     status=0

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# All of what .ci/run has a slice of: every race as deep as it goes, every mutation, everything that runs in guests,
+# long soaks. Takes one to two hours on two processors; meant to run at low priority beside other work
+# (nice -n 19 ci/full.sh). Its last lines are what docs/CORRECTNESS.md has of its last run.
+#
+#   ci/full.sh             all steps
+#   ci/full.sh STEP...     only these, by the first word of their names
+cd "$(dirname "$0")/.." || exit
+source ci/steps.sh
+
+step "test (with all races explored as deep as they go)" env SWARM_RIGHTS_REQUIRED=1 SWARM_DEEP=all cargo test --locked
+step "claims (a pool that is filled up by 64 clients at once)" \
+    cargo test --quiet --locked -p swarm-kv-long --test full -- --ignored at_once_fill
+step "schedules (random ones)" schedules 1000 5000 300
+step "kills (what a client that is killed costs the others, in a pool that is nearly full as well)" kills
+step "soak (everything that may wear out)" \
+    cargo test --quiet --locked --release -p swarm-kv --test cli -- --ignored nothing_wears_out
+step "threads (multi-threaded tests under the thread sanitizer)" ci/threads.sh
+step "mutations (the checks notice each safety line that is missing)" ci/mutate.sh
+step "fuzz (damaged files, hostile nodes, bad formats)" ci/fuzz.sh 60
+step "rdma (the transport, the store and the command line on real queue pairs, in a guest)" ci/rdma.sh
+echo "| $(git rev-parse --short HEAD) | $(date -u +%F) | $passed steps | $SECONDS s |"

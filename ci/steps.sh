@@ -1,0 +1,115 @@
+# What .ci/run and ci/full.sh share: steps that say how long they took, and what each of them runs. To be sourced, in
+# the project's root, by a script that lists its steps; its arguments choose some of them by the first word of their
+# names.
+set -euo pipefail
+
+export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0
+# Flags from outside would be another build than the one that is promised.
+unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS
+# Likewise, what is tried is what the steps say.
+unset SWARM_SEED SWARM_FIRST SWARM_SCHEDULES SWARM_SURPRISES SWARM_EXPLORED SWARM_ADVERSARIES
+unset SWARM_HISTORY_ROUNDS SWARM_KILL_CALLS SWARM_SHRINK SWARM_DEEP
+target="${CARGO_TARGET_DIR:-target}"
+script="$0"
+wanted=" $* "
+passed=0
+
+for name; do
+    if ! grep -q "^step \"$name[ \"]" "$script"; then
+        echo "there is no step of that name: $name" >&2
+        exit 2
+    fi
+done
+
+scratch="$(mktemp -d)"
+declare -A begun
+finish() {
+    local process
+    for process in "${begun[@]}"; do kill -- "-$process" 2> /dev/null || true; done
+    rm -rf "$scratch"
+}
+trap finish EXIT
+
+# Puts into `spent` the seconds of processor time that all which has ended took.
+processor() {
+    times > "$scratch/times"
+    spent=$(awk -F '[ms ]+' 'NR == 2 { print int($1 * 60 + $2 + $3 * 60 + $4) }' "$scratch/times")
+}
+
+is_wanted() { [[ "$wanted" == "  " || "$wanted" == *" ${1%% *} "* ]]; }
+
+step() {
+    local name="$1" began=$SECONDS before spent
+    shift
+    is_wanted "$name" || return 0
+    processor
+    before=$spent
+    echo "==> $name: $*"
+    if ! "$@"; then
+        echo "FAILED: $name, after $((SECONDS - began)) s: $*" >&2
+        exit 1
+    fi
+    processor
+    echo "<== $name: ok, $((SECONDS - began)) s, of processors $((spent - before)) s"
+    passed=$((passed + 1))
+}
+
+# Begins what a later step of this name takes up by `joined`, beside the steps before that, which
+# leave a processor idle at times.
+begin() {
+    local name="$1"
+    shift
+    is_wanted "$name" || return 0
+    # In a process group of its own, to be ended as a whole.
+    set -m
+    nice -n 10 "$@" > "$scratch/$name" 2>&1 &
+    begun[$name]=$!
+    set +m
+}
+joined() {
+    local status=0
+    wait "${begun[$1]}" || status=$?
+    unset "begun[$1]"
+    cat "$scratch/$1"
+    return "$status"
+}
+
+# A number that the commit decides: each commit has another slice of what is too much for all.
+lot() {
+    local commit
+    commit=$(git rev-parse --verify --quiet HEAD) || commit=0
+    echo $((16#${commit:0:7}))
+}
+
+docs() { RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked --no-deps; }
+
+# Under loom the words are other types, so it has a build of its own.
+loom() {
+    RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$target/loom" \
+        cargo test --quiet --locked --profile prove -p swarm-shm --test loom
+}
+
+demo() {
+    local said
+    said=$(cargo run --release --locked --quiet -- demo --json) || return
+    echo "$said"
+    [[ "$said" == *'"ok":true'* ]]
+}
+
+# Times are of code as it is used: with the assertions of the other builds it takes twice as long.
+# Without the command line half of that need not be built.
+kills() {
+    cargo test --quiet --locked --release --no-default-features -p swarm-kv --test kills \
+        -- --ignored --nocapture "$@"
+}
+
+# Random schedules of all simulators, so many as follow, from number $1 on. A failure names its seed, and the command
+# that plays it again.
+schedules() {
+    local first="$1" registers="$2" stores="$3"
+    echo "schedules from $first on: $registers of registers and cells, $stores of stores"
+    SWARM_FIRST=$first SWARM_SCHEDULES=$registers \
+        cargo test --quiet --locked -p swarm-core --test register_sim --test cell_sim
+    SWARM_FIRST=$first SWARM_SCHEDULES=$stores \
+        cargo test --quiet --locked -p swarm-kv --test store_sim --test recycle_sim
+}
