@@ -19,7 +19,8 @@ pub enum Error {
     Exhausted,
     /// The register is being moved, or has to be: its key has, or gets, another one.
     Moved,
-    /// Other clients' changes went first until the deadline.
+    /// Other clients' changes went first until the deadline, or there were more of them than an operation can
+    /// keep track of. What becomes of a change is open.
     Contended,
     /// No node shows the object that was looked for: the location is out of date.
     Gone,
@@ -41,7 +42,8 @@ impl fmt::Display for Error {
             ),
             Self::Moved => f.write_str("the key is being moved; look it up again"),
             Self::Contended => f.write_str(
-                "other clients' changes went first until the deadline; try again, or wait longer",
+                "other clients' changes went first for too long; a change that this ends may or may not \
+                 have taken effect: see what is there, and try again, or wait longer",
             ),
             Self::Gone => f.write_str("the object is no longer where it was"),
             Self::Damaged => f.write_str(

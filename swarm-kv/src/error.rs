@@ -40,7 +40,10 @@ pub enum Error {
     )]
     Spent,
     /// Other clients' changes got in the way too often.
-    #[error("other clients changed the same key or bucket again and again; try again")]
+    #[error(
+        "other clients changed the same key or bucket again and again; whether a write took effect is not known: \
+         get the key, and try again"
+    )]
     Contended,
     /// Too many keys with one hash.
     #[error("more keys share one hash than a bucket holds")]

@@ -26,6 +26,8 @@ pub(super) struct Own<'a> {
     pub(super) base: Pointer,
     /// The record.
     pub(super) offer: Offer<'a>,
+    /// Whether a ballot may choose it, or may have.
+    pub(super) open: bool,
 }
 
 /// What a classic round committed.
@@ -60,7 +62,9 @@ pub(super) async fn classic<'f, F: Fabric, C: Clock>(
         // Only on a committed record comes one's own: built on one that merely may be, it would be
         // acknowledged while what was born with that one is at a single node.
         if chosen == own.base || chosen == own.offer.pointer {
-            // Round 2, and a third if the record was proposed before.
+            // Round 2, and a third if the record was proposed before. One node that accepts it is enough for
+            // a ballot to choose it.
+            own.open = true;
             let accepted = round.accept(words, Some(&own.offer)).await;
             own.offer.fresh = false;
             let view = accepted?.then(|| round.decided(at, words, Some(&own.offer)));

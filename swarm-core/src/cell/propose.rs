@@ -12,7 +12,7 @@ use crate::words::{Ballot, CellFlags, CellWord, Pointer, WriteNumber};
 use super::classic::{Own, classic};
 use super::judge::fast_after;
 use super::offer::{Births, Chain, MAX_BIRTHS, Newborn, Offer, push};
-use super::record::includes;
+use super::record::{Way, includes};
 use super::view::{View, Words};
 use super::{ATTEMPTS, CellRef, back_off, in_place, in_place_head, ready};
 
@@ -58,6 +58,9 @@ pub enum Proposed {
 /// # Errors
 /// [`Error::NoMajority`] or [`Error::Contended`]: the change may or may not take effect.
 /// [`Error::Exhausted`] before anything was posted. [`Error::Damaged`].
+/// Of a client that was held up while others changed the cell: [`Proposed::Lost`] or
+/// [`Proposed::Committed`], as the records since tell, and [`Error::Contended`] if to go over them takes
+/// as long again as an operation may.
 ///
 /// # Panics
 /// If the payload has no room in the cell's records, or there are too many newborns.
@@ -77,7 +80,8 @@ pub async fn propose<F: Fabric, C: Clock>(
     let word = on.fast_base(group.format(), n, group.suspects());
     // Who finds the record not solid goes by this word; without a fast round nobody does.
     let below = word.unwrap_or(group.format().cell(Ballot(0), base, CellFlags::empty()));
-    let mut own = Own { base, offer: Offer::own(record, below, change, payload, newborns) };
+    let offer = Offer::own(record, below, change, payload, newborns);
+    let mut own = Own { base, offer, open: false };
     if let Some(word) = word {
         own.offer.fresh = false;
         match fast(group, at, &mut words, word, &own.offer, sparing).await? {
@@ -85,7 +89,8 @@ pub async fn propose<F: Fabric, C: Clock>(
             Fast::Unnamed(ballot) if sparing => {
                 own.offer.fresh = unraise(group, &own.offer, ballot).await;
             }
-            Fast::Unnamed(_) | Fast::Lost => {}
+            Fast::Unnamed(_) | Fast::Refused => {}
+            Fast::Open => own.open = true,
         }
     }
     group.count_slow();
@@ -106,10 +111,11 @@ pub async fn propose<F: Fabric, C: Clock>(
             },
         };
         // Applied once: an own record may have been adopted and built upon before it was missed.
-        // Committed records form one chain, so one that is not in this part of it never will be.
-        let body = body.as_ref();
-        let mine =
-            committed == record || includes(group, at, committed, body, base, change).await?;
+        // Committed records form one chain, so one that is not in this part of it never will be. What no
+        // ballot ever chooses need not be looked for, however much of a chain there is by now.
+        let way = Way { from: committed, to: base, top: words.top() };
+        let mine = committed == record
+            || own.open && includes(group, at, way, body.as_ref(), change).await?;
         // What is still fresh has not been offered to any node since.
         let unused = own.offer.fresh;
         return Ok(if mine { Proposed::Committed(view) } else { Proposed::Lost { unused } });
@@ -123,9 +129,13 @@ enum Fast {
     Won(View),
     /// No node's did, or ever will: nobody has heard of the record, whose accepted ballot is this.
     Unnamed(Ballot),
+    /// At a majority it did not, and never will: no ballot chooses the record, unless a later round of its
+    /// proposer has it accepted. A ballot chooses what all of a majority name, or what is solid; nobody but that
+    /// proposer brings the record to a node or makes it solid before a ballot has chosen it.
+    Refused,
     /// Not every node's did, as far as is known. The record may be in all the same, by others'
     /// doing.
-    Lost,
+    Open,
 }
 
 /// A fast round from `base`, which every node is expected to show. If `sparing`, waits for all
@@ -184,7 +194,8 @@ async fn fast<F: Fabric, C: Clock>(
                 }
             }
             Some(Event::Down(_) | Event::Late) => (failed, sparing) = (true, false),
-            _ if enough => return Ok(Fast::Lost),
+            _ if enough && missed.len() >= group.majority() => return Ok(Fast::Refused),
+            _ if enough => return Ok(Fast::Open),
             _ => {
                 let (answered, needed) = (words.answered(), group.majority());
                 return Err(Error::NoMajority { answered, needed });

@@ -9,13 +9,10 @@ use crate::gather::Next;
 use crate::group::Group;
 use crate::layout::{RecordHeader, record};
 use crate::node_set::NodeSet;
-use crate::words::{Pointer, WriteNumber};
+use crate::words::{Ballot, Pointer, WriteNumber};
 
 use super::CellRef;
 use super::offer::{Birth, Births, Chain, MAX_BIRTHS, accepted_at, push};
-
-/// Records that a proposer walks back at most: changes by others within one operation of its own.
-const WALK: usize = 4096;
 
 /// A record that is whole. Holds the fabric's reply.
 pub(super) struct Body<'f, F: Fabric + 'f> {
@@ -35,6 +32,11 @@ impl<'f, F: Fabric> Body<'f, F> {
         let payload = reply.get(record::HEADER_WORDS..record::HEADER_WORDS + header.length)?;
         header.agrees(pointer, payload).then_some(())?;
         Some(Self { reply, header })
+    }
+
+    /// Under which ballot it was accepted there.
+    fn accepted(&self) -> Ballot {
+        Ballot(self.reply[record::ACCEPTED])
     }
 
     /// What the record says.
@@ -173,40 +175,65 @@ pub(super) async fn bring<'f, F: Fabric, C: Clock>(
     Ok(Brought { births: all, copies })
 }
 
-/// Whether a record of `change` lies between the committed `record` (whose content may be at hand)
-/// and `base`, a committed one before it.
+/// The way back along committed records.
 ///
-/// Both ends must be committed: a record that was not may have been built in memory that a record
-/// of another life names.
+/// Both ends must be committed: a record that was not may have been built in memory that a record of
+/// another life names.
+pub(super) struct Way {
+    /// Where it begins.
+    pub(super) from: Pointer,
+    /// Where it ends, before its beginning was built.
+    pub(super) to: Pointer,
+    /// No smaller than the ballot under which its beginning was committed.
+    pub(super) top: Ballot,
+}
+
+/// Whether a record of `change` lies on the way; `body`: its beginning, if that is at hand. A roundtrip for each
+/// record since.
+///
+/// It is as long as others made it while this client was held up, so that its bounds are the ballots and
+/// the deadline. Each record was committed under a ballot of its own, smaller than that of the one built on it:
+/// whoever built that knew it to be committed, and from then on no ballot chooses one before it (C2). So no
+/// ballot under which a record was accepted anywhere reaches the smallest under which the next one was
+/// committed, and behind `n` records there are `n` ballots fewer. Where there are not, the records lead
+/// round in a circle, or somewhere else.
 ///
 /// # Errors
-/// [`Error::Damaged`] if the records do not lead to `base`.
+/// [`Error::Damaged`] if the records do not lead to its end, [`Error::Contended`] if they have not until the
+/// deadline; those of [`fetch`].
 pub(super) async fn includes<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     at: &CellRef,
-    record: Pointer,
+    Way { from: mut record, to, top }: Way,
     body: Option<&Body<'f, F>>,
-    base: Pointer,
     change: WriteNumber,
 ) -> Result<bool, Error> {
-    let mut record = record;
-    let mut at_hand = body.map(|body| body.header);
-    for _ in 0..WALK {
-        if record == base {
+    let (since, deadline) = (group.clock().now(), group.patience().deadline);
+    let mut at_hand = body.map(|body| (body.header, body.accepted()));
+    for passed in 0..=top.0 {
+        if record == to {
             return Ok(false);
         }
         if record.is_null() {
-            return Err(Error::Damaged);
+            break;
         }
-        let header = match at_hand.take() {
-            Some(header) => header,
+        let (header, accepted) = match at_hand.take() {
+            Some(body) => body,
             None => {
                 let everyone = (NodeSet::all(group.nodes()), WhenLate::Wait);
-                fetch(group, at, record, everyone).await?.header
+                let body = fetch(group, at, record, everyone).await?;
+                (body.header, body.accepted())
             }
         };
         if header.writer == change {
             return Ok(true);
+        }
+        // (The first may be under way to a larger ballot still.)
+        if passed > 0 && accepted.0.saturating_add(passed) > top.0 {
+            break;
+        }
+        if group.clock().now().saturating_sub(since) >= deadline {
+            return Err(Error::Contended);
         }
         record = group.format().record(header.base);
     }

@@ -173,6 +173,11 @@ impl Words {
         committed(self.format, self.n, &self.seen)
     }
 
+    /// No smaller than any ballot that this operation met.
+    pub(super) fn top(&self) -> Ballot {
+        self.top
+    }
+
     /// The view with `record` committed.
     pub(super) fn view(&self, record: Pointer) -> View {
         View { record, words: self.guess, known: self.known }

@@ -1,0 +1,225 @@
+//! A proposer that is held up (SIGSTOP, a virtual machine that is paused) while others change its cell thousands of
+//! times. What became of its change is told as far as it can be known; nobody is told that memory is damaged where
+//! none is.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use swarm_core::cell::{CellRef, Proposal, Proposed, View, propose, read};
+use swarm_core::clock::Clock;
+use swarm_core::epoch::NoBoard;
+use swarm_core::error::Error;
+use swarm_core::fabric::{Address, Fabric, NodeDown, NodeId, Verb};
+use swarm_core::group::{Group, Patience, Session};
+use swarm_core::layout::{Place, RecordHeader, record};
+use swarm_core::loopback::Loopback;
+use swarm_core::words::{Ballot, CellFlags, Incarnation, Pointer, WordFormat, WriteNumber};
+
+const FORMAT: WordFormat = WordFormat { pointer_bits: 22, tick_shift: 6 };
+/// More than would fit into any table that a proposer might have of them.
+const CHANGES: u64 = 4200;
+/// Records are where their number says, a granule each: accepted ballot, header, two words.
+const RECORDS_AT: u64 = 8;
+/// The record of who is stopped.
+const OWN: u64 = CHANGES + 10;
+const N2: NodeId = NodeId(2);
+
+/// Goes on whenever somebody looks.
+struct Ticking(Cell<u64>);
+
+impl Clock for Ticking {
+    fn now(&self) -> u64 {
+        self.0.replace(self.0.get() + 100)
+    }
+}
+
+/// Nodes of which one may be away, and a client that is stopped in front of one of its chains.
+#[derive(Clone)]
+struct Nodes {
+    inner: Loopback,
+    away: Rc<Cell<Option<NodeId>>>,
+    /// In front of its first chain to this node.
+    stop: Rc<RefCell<Option<Stop>>>,
+}
+
+type Stop = (NodeId, Box<dyn FnOnce()>);
+
+struct Done(Option<Vec<u64>>);
+
+impl Future for Done {
+    type Output = Result<Vec<u64>, NodeDown>;
+
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+        Poll::Ready(self.0.take().ok_or(NodeDown))
+    }
+}
+
+impl Fabric for Nodes {
+    type Board = NoBoard;
+    type Reply<'f> = Vec<u64>;
+    type Completion<'f> = Done;
+
+    fn nodes(&self) -> usize {
+        3
+    }
+
+    fn post(&self, node: NodeId, chain: &[Verb<'_>]) -> Done {
+        let here = self.stop.borrow_mut().take_if(|(at, _)| *at == node);
+        if let Some((_, meanwhile)) = here {
+            meanwhile();
+        }
+        if self.away.get() == Some(node) {
+            return Done(None);
+        }
+        let mut posted = self.inner.post(node, chain);
+        match Pin::new(&mut posted).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(reply)) => Done(Some(reply)),
+            _ => Done(None),
+        }
+    }
+}
+
+type Client = Group<Nodes, Ticking>;
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let mut cx = Context::from_waker(Waker::noop());
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+            return output;
+        }
+    }
+}
+
+fn at() -> CellRef {
+    CellRef { place: Place::everywhere(Pointer(1), NodeId(0)), room: 2 }
+}
+
+fn record_at(nth: u64) -> Pointer {
+    Pointer(RECORDS_AT + nth)
+}
+
+fn change(client: &Client, on: &View, nth: u64) -> Result<Proposed, Error> {
+    let change = WriteNumber::new(client.session().incarnation, nth + 1);
+    let (record, payload) = (record_at(nth), &[nth, nth]);
+    let proposal = Proposal { change, record, payload, newborns: &[], sparing: false };
+    block_on(propose(client, &at(), on, &proposal, &()))
+}
+
+fn view(client: &Client) -> View {
+    block_on(read(client, &at(), &())).expect("a majority is there").view
+}
+
+/// Changes the cell as often.
+fn change_often(client: &Client, numbers: impl Iterator<Item = u64>) {
+    let mut on = view(client);
+    for nth in numbers {
+        match change(client, &on, nth) {
+            Ok(Proposed::Committed(next)) => on = next,
+            told => panic!("nobody else is there: {told:?}"),
+        }
+    }
+}
+
+struct Story {
+    nodes: Nodes,
+    stopped: Client,
+    busy: Rc<Client>,
+    /// What the stopped one knew of the cell.
+    stale: View,
+}
+
+impl Story {
+    fn new() -> Self {
+        let inner = Loopback::new(3, (RECORDS_AT + OWN + 1) as usize * 8);
+        let away = Rc::new(Cell::new(None));
+        let client = |client: usize, stop: &Rc<RefCell<_>>| {
+            let nodes =
+                Nodes { inner: inner.clone(), away: Rc::clone(&away), stop: Rc::clone(stop) };
+            let session = Session { client, incarnation: Incarnation(client as u64 + 1) };
+            Group::new(nodes, Ticking(Cell::new(0)), FORMAT, session)
+        };
+        let stop = Rc::default();
+        let (stopped, busy) = (client(0, &stop), Rc::new(client(1, &Rc::default())));
+        change_often(&busy, 0..1);
+        let stale = view(&stopped);
+        let nodes = Nodes { inner, away, stop };
+        Self { nodes, stopped, busy, stale }
+    }
+
+    /// The client proposes, and is stopped in front of its first chain to node 2: at the other two its
+    /// record is.
+    fn stopped_half_way(
+        &self,
+        meanwhile: impl FnOnce(&Nodes, &Client) + 'static,
+    ) -> Result<Proposed, Error> {
+        let (busy, nodes) = (Rc::clone(&self.busy), self.nodes.clone());
+        *self.nodes.stop.borrow_mut() = Some((N2, Box::new(move || meanwhile(&nodes, &busy))));
+        let told = change(&self.stopped, &self.stale, OWN);
+        assert!(self.nodes.stop.borrow().is_none(), "it was stopped");
+        told
+    }
+}
+
+#[test]
+fn who_was_stopped_before_it_proposed_has_lost() {
+    let story = Story::new();
+    change_often(&story.busy, 1..CHANGES);
+    let told = change(&story.stopped, &story.stale, OWN);
+    assert!(matches!(told, Ok(Proposed::Lost { .. })), "{told:?}");
+}
+
+/// Two nodes took its record, and a ballot may have chosen it: only the records since tell that none did.
+#[test]
+fn who_was_stopped_half_way_finds_out_that_it_has_lost() {
+    let story = Story::new();
+    let told = story.stopped_half_way(|_, busy| change_often(busy, 1..CHANGES));
+    assert!(matches!(told, Ok(Proposed::Lost { .. })), "{told:?}");
+}
+
+/// Others completed it, and went on from it.
+#[test]
+fn who_was_stopped_half_way_finds_out_that_it_has_won() {
+    let story = Story::new();
+    let told = story.stopped_half_way(|nodes, busy| {
+        nodes.away.set(Some(N2));
+        let on = block_on(read(busy, &at(), &())).expect("two are there").view;
+        assert_eq!(on.record(), record_at(OWN), "both others have it");
+        nodes.away.set(None);
+        change_often(busy, 1..CHANGES);
+    });
+    assert!(matches!(told, Ok(Proposed::Committed(_))), "{told:?}");
+}
+
+/// The way back takes longer than an operation may: what became of it stays open.
+#[test]
+fn who_cannot_find_out_in_time_is_told_that_it_is_open() {
+    let story = Story::new();
+    story.stopped.set_patience(Patience { deadline: 50 * CHANGES, ..Patience::default() });
+    let told = story.stopped_half_way(|_, busy| change_often(busy, 1..CHANGES));
+    assert!(matches!(told, Err(Error::Contended)), "{told:?}");
+}
+
+/// A record's memory is damaged, so that it agrees with itself and names a later one. There are fewer ballots than
+/// records on that way, however much time there is.
+#[test]
+fn records_that_lead_round_in_a_circle_are_damaged() {
+    let story = Story::new();
+    story.stopped.set_patience(Patience { deadline: u64::MAX, ..Patience::default() });
+    let told = story.stopped_half_way(|nodes, busy| {
+        change_often(busy, 1..100);
+        let later = FORMAT.cell(Ballot(1000), record_at(90), CellFlags::all());
+        let writer = WriteNumber::new(Incarnation(2), 51);
+        let header = RecordHeader::new(record_at(50), later, writer, &[50, 50]).encode();
+        for node in (0..3).map(NodeId) {
+            let body = Address(record_at(50).0 * 8).plus(record::BODY);
+            (0..)
+                .zip(&header)
+                .for_each(|(i, word)| nodes.inner.set_word(node, body.plus(i), *word));
+        }
+    });
+    assert!(matches!(told, Err(Error::Damaged)), "{told:?}");
+}
