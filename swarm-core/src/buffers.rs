@@ -23,7 +23,7 @@
 //! that all nodes hold, each at the same place.
 
 use crate::clock::Clock;
-use crate::fabric::{Fabric, NodeId};
+use crate::fabric::{Address, Fabric, NodeId};
 use crate::group::Group;
 use crate::layout::Place;
 use crate::node_set::NodeSet;
@@ -57,6 +57,8 @@ impl Site {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Buffers {
     nodes: usize,
+    /// Where each node's memory ends, in words, if that is known.
+    end: u64,
     /// `None`: every node holds every buffer.
     parts: Option<Parts>,
 }
@@ -87,7 +89,18 @@ struct Located {
 impl Buffers {
     /// Every node holds every buffer: where nothing is known of chunks.
     pub fn everywhere(nodes: usize) -> Self {
-        Self { nodes, parts: None }
+        Self { nodes, end: u64::MAX, parts: None }
+    }
+
+    /// The same in nodes of so many words.
+    pub(crate) fn in_words(self, words: u64) -> Self {
+        Self { end: words, ..self }
+    }
+
+    /// Whether a node can have an object of so many words there. A pointer that leads elsewhere is one that
+    /// nobody wrote.
+    pub(crate) fn has_room_at(&self, at: Address, words: usize) -> bool {
+        at.0.saturating_add(words as u64) <= self.end
     }
 
     /// In chunks of 2 to the power of `chunk_bits` granules, with pointers to fewer than 2 to the power of
@@ -99,7 +112,8 @@ impl Buffers {
         let length = ((1_u64 << chunk_bits) - 1) / (nodes as u64 - 1);
         let (span, inverse) = (length * (nodes as u64 - 1), u64::MAX / length);
         let (length, span) = (length as u32, span as u32);
-        Self { nodes, parts: Some(Parts { chunk_bits, length, span, inverse, more }) }
+        let parts = Some(Parts { chunk_bits, length, span, inverse, more });
+        Self { parts, ..Self::everywhere(nodes) }
     }
 
     /// Granules of a chunk that buffers without one node can take; `None` if there are no such.

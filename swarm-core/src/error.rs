@@ -47,8 +47,8 @@ impl fmt::Display for Error {
             ),
             Self::Gone => f.write_str("the object is no longer where it was"),
             Self::Damaged => f.write_str(
-                "what the memory nodes hold makes no sense: their memory is damaged; end all \
-                 clients and bring back an undamaged copy of it",
+                "what the memory nodes hold contradicts the protocol: their memory is damaged; end all \
+                 clients, export what can still be read, and import it into a new pool",
             ),
         }
     }

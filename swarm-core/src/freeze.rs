@@ -22,7 +22,7 @@ use crate::in_n_out::{Fetched, state};
 use crate::layout::{Header, words_for};
 use crate::layout::{Place, Predecessor, SLOTS, register};
 use crate::look::look;
-use crate::max_register::{READ_TRIES, fetch};
+use crate::max_register::{READ_TRIES, Without, fetch};
 use crate::node_set::NodeSet;
 use crate::register::{Check, Found, Register, Value, Write};
 use crate::replicas::{COMPLETIONS, Failed, Votes};
@@ -48,7 +48,8 @@ pub struct Last<'f, F: Fabric + 'f> {
 /// Dropping the future leaves some slots frozen: whoever meets them goes on with the move.
 ///
 /// # Errors
-/// [`Error::Gone`] if a majority holds another register there, or nothing; [`Error::NoMajority`].
+/// [`Error::Gone`] if a majority holds another register there, or nothing; [`Error::NoMajority`];
+/// [`Error::Contended`] if nodes that have its last value fall silent time and again; [`Error::Damaged`].
 pub async fn freeze<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &Register,
@@ -102,22 +103,26 @@ async fn freeze_and_fetch<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &Register,
 ) -> Result<(Stamp, NodeSet, Option<Fetched<F::Reply<'f>>>), Error> {
+    let mut without = Without::NOBODY;
     for _ in 0..READ_TRIES {
         let votes = freeze_slots(group, register).await?;
         let (stamp, holders) = (votes.last(), votes.holders);
+        if without.proves_damage(stamp, holders) {
+            return Err(Error::Damaged);
+        }
         if stamp == Stamp::EMPTY {
             return Err(Error::Gone);
         }
         if group.format().is_deleted(stamp) {
             return Ok((stamp, holders, None));
         }
-        let fetched = fetch(group, register, stamp, holders, register.capacity()).await?;
-        if fetched.is_some() {
-            return Ok((stamp, holders, fetched));
+        match fetch(group, register, stamp, holders, register.capacity()).await? {
+            Ok(fetched) => return Ok((stamp, holders, Some(fetched))),
+            Err(by) => without = by,
         }
         group.count_retry();
     }
-    Err(Error::Damaged)
+    Err(Error::Contended)
 }
 
 /// What a majority's slots hold now that all of them are frozen.

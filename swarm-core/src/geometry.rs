@@ -424,7 +424,8 @@ impl Geometry {
     /// Which nodes hold a buffer, and where.
     pub fn buffers(&self) -> Buffers {
         let chunk_bits = self.chunk_granules().trailing_zeros();
-        Buffers::in_chunks(self.nodes, chunk_bits, granule_bits(self.capacity))
+        let buffers = Buffers::in_chunks(self.nodes, chunk_bits, granule_bits(self.capacity));
+        buffers.in_words(self.capacity / 8)
     }
 
     /// The class for buffers of values of `length` bytes. `lean`: one node can do without, if the value is not

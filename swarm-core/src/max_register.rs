@@ -35,12 +35,32 @@ fn slot_tries(slots: usize) -> usize {
 }
 
 /// READs of all replicas in one read. Each retry means that the maximum was of a write that is not
-/// complete, and that all its holders fell silent between two rounds.
+/// complete, and that all its holders fell silent between two rounds. Nodes that do so time and again keep a read
+/// from its end.
 pub(crate) const READ_TRIES: usize = 2 * MAX_NODES;
 
-/// READs the buffer of `stamp`, first where `holders` have it, then at all nodes that may. `None` if too
-/// many of those answered without it and the others are late or down, or all are: the read must begin
-/// again.
+/// Who answered without the buffer that a stamp names.
+#[derive(Clone, Copy)]
+pub(crate) struct Without {
+    stamp: Stamp,
+    nodes: NodeSet,
+}
+
+impl Without {
+    /// Nobody has.
+    pub(crate) const NOBODY: Self = Self { stamp: Stamp::EMPTY, nodes: NodeSet::EMPTY };
+
+    /// Whether memory is damaged, as `holders` are found to show `stamp` as the largest of a majority both before
+    /// that answer and behind it: a slot names a buffer only after that was written at its node, and what it names
+    /// is not used for anything else before a majority shows a later stamp.
+    pub(crate) fn proves_damage(self, stamp: Stamp, holders: NodeSet) -> bool {
+        stamp.same_write(self.stamp) && !self.nodes.intersection(holders).is_empty()
+    }
+}
+
+/// READs the buffer of `stamp`, first where `holders` have it, then at all nodes that may. If too
+/// many of those answered without it and the others are late or down, or all are, the read must begin
+/// again: yields which of the holders that were.
 ///
 /// Lateness alone proves nothing: what a majority holds is found at one of any majority that
 /// answers, however slow it is. So only a stamp whose write is not complete is let go.
@@ -52,14 +72,16 @@ pub(crate) async fn fetch<'f, F: Fabric, C: Clock>(
     stamp: Stamp,
     holders: NodeSet,
     hint: usize,
-) -> Result<Option<Fetched<F::Reply<'f>>>, Error> {
+) -> Result<Result<Fetched<F::Reply<'f>>, Without>, Error> {
     let format = group.format();
     let Site { place, holders: everyone } = group.site(register, stamp);
     let holders = holders.intersection(everyone);
     let first = buffer::HEADER_WORDS - 1 + hint.div_ceil(8);
-    let post = |node, words| {
-        let at = place.at(node, group.nodes()).plus(buffer::REWRITE);
-        group.fabric().post(node, &[Verb::Read { at, words }])
+    let at = |node| place.at(node, group.nodes()).plus(buffer::REWRITE);
+    let post = |node, words| group.fabric().post(node, &[Verb::Read { at: at(node), words }]);
+    let can_be = |node, words| {
+        is_in_place(register, &place, node)
+            || !place.pointer.is_null() && group.buffers().has_room_at(at(node), words)
     };
     let mut round = Round::new(group);
     let mut asked = NodeSet::EMPTY;
@@ -75,8 +97,13 @@ pub(crate) async fn fetch<'f, F: Fabric, C: Clock>(
     loop {
         let more = wanted.minus(asked);
         for node in more {
-            round.add(node, post(node, first));
             asked.insert(node);
+            if can_be(node, buffer::HEADER_WORDS - 1) {
+                round.add(node, post(node, first));
+            } else {
+                bad.insert(node);
+                wanted = everyone;
+            }
         }
         if !more.is_empty() {
             // Late is told once: of those that are asked only now, it is yet to be told.
@@ -86,16 +113,18 @@ pub(crate) async fn fetch<'f, F: Fabric, C: Clock>(
         let refuted = everyone.len() - bad.len() < group.majority();
         let refuted = refuted && pending.minus(late).is_empty();
         if asked == everyone && (pending.is_empty() || refuted) {
-            return Ok(None);
+            return Ok(Err(Without { stamp, nodes: bad.intersection(holders) }));
         }
         match round.next().await {
             Event::Reply(node, reply) => match judge(format, register, stamp, reply) {
                 Judged::Good(fetched) => {
                     let site = Site { place, holders: bad.intersection(holders) };
                     repair(group, stamp, &fetched, site);
-                    return Ok(Some(fetched));
+                    return Ok(Ok(fetched));
                 }
-                Judged::Longer(words) if !is_in_place(register, &place, node) => {
+                Judged::Longer(words)
+                    if !is_in_place(register, &place, node) && can_be(node, words) =>
+                {
                     round.add(node, post(node, words));
                 }
                 Judged::Longer(_) | Judged::Bad => {
@@ -439,8 +468,12 @@ pub(crate) async fn read_on<'f, F: Fabric, C: Clock>(
     want: Want,
     mut look: Look<F::Reply<'f>>,
 ) -> Result<Maximum<'f, F>, Error> {
+    let mut without = Without::NOBODY;
     for _ in 0..READ_TRIES {
         let Look { max: stamp, holders, other_key, .. } = look;
+        if without.proves_damage(stamp, holders) {
+            return Err(Error::Damaged);
+        }
         let mut maximum =
             Maximum { stamp, value: None, header: BufferHeader::default(), holders, other_key };
         if other_key {
@@ -462,20 +495,25 @@ pub(crate) async fn read_on<'f, F: Fabric, C: Clock>(
             return Ok(maximum);
         }
         let hint = length_hint(group, register, &look);
-        if let Some(fetched) = fetch(group, register, stamp, holders, hint).await? {
-            if !stable {
-                write_back(group, register, stamp, holders, &fetched).await?;
-            } else if stamp.is_verified() && look.voters.contains(register.home()) {
-                repair_in_place(group, register, &look, &fetched);
+        let fetched = match fetch(group, register, stamp, holders, hint).await? {
+            Ok(fetched) => fetched,
+            Err(by) => {
+                without = by;
+                group.count_retry();
+                look = look::look(group, register, check).await?;
+                continue;
             }
-            maximum.header = fetched.header;
-            maximum.value = wanted.then(|| fetched.into_value());
-            return Ok(maximum);
+        };
+        if !stable {
+            write_back(group, register, stamp, holders, &fetched).await?;
+        } else if stamp.is_verified() && look.voters.contains(register.home()) {
+            repair_in_place(group, register, &look, &fetched);
         }
-        group.count_retry();
-        look = look::look(group, register, check).await?;
+        maximum.header = fetched.header;
+        maximum.value = wanted.then(|| fetched.into_value());
+        return Ok(maximum);
     }
-    Err(Error::Damaged)
+    Err(Error::Contended)
 }
 
 /// How long the value probably is: what the in-place copy says, or what fits there.

@@ -31,7 +31,7 @@ use crate::timestamp_lock::{try_lock, try_lock_to_read};
 use crate::words::{LockMode, Pointer, Stamp, StampFlags, Timestamp, WordFormat, Writer};
 
 /// Writers of one register at a time among which a read is wait-free: it keeps in mind what it
-/// saw of so many.
+/// saw of so many. (A client that abandons a write goes on as another writer.)
 pub const WRITERS: usize = 64;
 
 /// Rounds of a read: after two READs for each writer, one of them was seen with two stamps or twice
@@ -447,6 +447,7 @@ async fn read_guessed<'f, F: Fabric, C: Clock>(
     let mut seen = Vec::<(Writer, Stamp), WRITERS>::new();
     for _ in 0..READ_BOUND {
         let writer = m.header.number.writer();
+        let mut is_lost = false;
         match seen.iter().find(|(other, _)| *other == writer) {
             // Seen twice: the guess stands if its writer has not taken it back.
             Some((_, before)) if before.same_write(m.stamp) => {
@@ -456,11 +457,12 @@ async fn read_guessed<'f, F: Fabric, C: Clock>(
                     confirm(group, register, &m);
                     return Ok(found(group, m.stamp, m.value));
                 }
+                is_lost = true;
             }
             // A client writes a register once at a time: its earlier write is complete.
             Some(&(_, before)) => {
                 let earlier = fetch(group, register, before, NodeSet::EMPTY, register.capacity());
-                if let Some(earlier) = earlier.await? {
+                if let Ok(earlier) = earlier.await? {
                     return Ok(Found::Value(earlier.into_value()));
                 }
             }
@@ -468,16 +470,19 @@ async fn read_guessed<'f, F: Fabric, C: Clock>(
         }
         let next =
             max_register::read(group, register, Check::Identity, Want::Unless(m.stamp)).await?;
-        if next.stamp.same_write(m.stamp) {
-            m.stamp = next.stamp;
-        } else {
+        if !next.stamp.same_write(m.stamp) {
             m = next;
+        } else if is_lost {
+            // Who locks a guess to replace it has made something larger stable before, or moved the key.
+            return Err(Error::Damaged);
+        } else {
+            m.stamp = next.stamp;
         }
         if m.is_settled(group.format()) {
             return Ok(settled(group, register, m));
         }
     }
-    Err(Error::Damaged)
+    Err(Error::Contended)
 }
 
 fn remember(seen: &mut Vec<(Writer, Stamp), WRITERS>, writer: Writer, stamp: Stamp) {
