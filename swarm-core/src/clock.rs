@@ -1,5 +1,7 @@
 //! Time, as the protocols see it.
 
+use core::cell::Cell;
+
 /// Wall-clock time. Only speed depends on it: guesses that are fresh need one roundtrip, and late
 /// nodes are noticed in time. Safety does not.
 pub trait Clock {
@@ -11,5 +13,64 @@ pub trait Clock {
 impl<C: Clock> Clock for &C {
     fn now(&self) -> u64 {
         (**self).now()
+    }
+}
+
+/// Time to wait by, which goes on with a clock, and without it.
+///
+/// It all rests on this: *each look takes a nanosecond at least*. So this time is never later than it is where
+/// the clock behind it stands or is set back, and every wait by it ends after as many looks as it has nanoseconds.
+#[derive(Clone, Debug)]
+pub struct Ticking<C> {
+    clock: C,
+    /// What the clock said last.
+    said: Cell<u64>,
+    time: Cell<u64>,
+}
+
+impl<C: Clock> Ticking<C> {
+    /// Time by `clock`.
+    pub fn new(clock: C) -> Self {
+        Self { clock, said: Cell::new(0), time: Cell::new(0) }
+    }
+
+    /// What the clock itself says.
+    #[inline]
+    pub fn said(&self) -> u64 {
+        self.clock.now()
+    }
+}
+
+impl<C: Clock> Clock for Ticking<C> {
+    fn now(&self) -> u64 {
+        let now = self.clock.now();
+        let passed = now.saturating_sub(self.said.replace(now)).max(1);
+        self.time.set(self.time.get().saturating_add(passed));
+        self.time.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_goes_on_with_the_clock_and_without_it() {
+        let hand = Cell::new(1_000_u64);
+        struct Hand<'a>(&'a Cell<u64>);
+        impl Clock for Hand<'_> {
+            fn now(&self) -> u64 {
+                self.0.get()
+            }
+        }
+        let time = Ticking::new(Hand(&hand));
+        assert_eq!([time.now(), time.now(), time.now()], [1_000, 1_001, 1_002]);
+        hand.set(1_500);
+        assert_eq!([time.now(), time.now()], [1_502, 1_503], "as much as the clock");
+        hand.set(7);
+        assert_eq!([time.now(), time.now()], [1_504, 1_505], "it was set back");
+        hand.set(107);
+        assert_eq!(time.now(), 1_605);
+        assert_eq!(time.said(), 107);
     }
 }

@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use zerocopy::IntoBytes;
 
 use crate::buffers::Buffers;
-use crate::clock::Clock;
+use crate::clock::{Clock, Ticking};
 use crate::fabric::{Fabric, NodeId};
 use crate::layout::SLOTS;
 use crate::node_set::NodeSet;
@@ -46,7 +46,7 @@ pub struct Session {
 /// A replica group as one client sees it.
 pub struct Group<F, C> {
     fabric: F,
-    clock: C,
+    clock: Ticking<C>,
     format: WordFormat,
     session: Session,
     /// Stamp slots that the pool's writers use.
@@ -88,7 +88,7 @@ impl<F: Fabric, C: Clock> Group<F, C> {
         let buffers = Buffers::everywhere(fabric.nodes());
         Self {
             fabric,
-            clock,
+            clock: Ticking::new(clock),
             format,
             session,
             slots: SLOTS,
@@ -151,8 +151,8 @@ impl<F: Fabric, C: Clock> Group<F, C> {
         &self.fabric
     }
 
-    /// The clock.
-    pub fn clock(&self) -> &C {
+    /// The time that waits go by, which never stands. It is no time to take stamps from: that is [`now`](Self::now).
+    pub fn clock(&self) -> &Ticking<C> {
         &self.clock
     }
 
@@ -235,6 +235,12 @@ impl<F: Fabric, C: Clock> Group<F, C> {
         self.counter.get() > WriteNumber::LAST_COUNTER / 2 && self.set_aside.get().is_none()
     }
 
+    /// Whether there is another number, of those set aside or not.
+    #[inline]
+    pub fn has_numbers(&self) -> bool {
+        self.counter.get() < WriteNumber::LAST_COUNTER || self.set_aside.get().is_some()
+    }
+
     /// Has this client go on under `incarnation` when its numbers are used up: one that nobody had. As numbers have
     /// to grow, it is none that is not larger than the present one.
     pub fn set_aside(&self, incarnation: Incarnation) {
@@ -253,7 +259,7 @@ impl<F: Fabric, C: Clock> Group<F, C> {
     /// Wall-clock nanoseconds since the pool's creation, moved forward when guesses proved stale.
     #[inline]
     pub fn now(&self) -> u64 {
-        self.clock.now() + self.skew.get()
+        self.clock.said() + self.skew.get()
     }
 
     /// Moves the clock forward by `behind` nanoseconds: a guess proved stale by that much.
@@ -323,9 +329,10 @@ impl<F: Fabric, C: Clock> Group<F, C> {
         xxh3_64_with_seed(seed.as_bytes(), attempt)
     }
 
-    /// Lets time pass: how duelling proposers get out of each other's way.
+    /// Lets time pass: how duelling proposers get out of each other's way. Where the clock stands, it ends after as
+    /// many looks as it has nanoseconds.
     pub async fn pause(&self, nanoseconds: u64) {
-        let until = self.clock.now() + nanoseconds;
+        let until = self.clock.now().saturating_add(nanoseconds);
         poll_fn(|cx| {
             if self.clock.now() >= until {
                 return Poll::Ready(());
@@ -366,5 +373,80 @@ impl<F: Fabric, C: Clock> Group<F, C> {
             let mean = self.roundtrip.get();
             self.roundtrip.set(mean.max((2 * mean.max(least).max(1)).min(most / 2)));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::pin::pin;
+    use core::task::{Context, Waker};
+
+    use heapless::Vec;
+
+    use super::*;
+    use crate::fabric::{Address, Verb};
+    use crate::latency::Delayed;
+    use crate::loopback::Loopback;
+    use crate::round::{Event, Round};
+
+    const FORMAT: WordFormat = WordFormat { pointer_bits: 22, tick_shift: 6 };
+
+    fn group<F: Fabric, C: Clock>(nodes: F, clock: C) -> Group<F, C> {
+        let session = Session { client: 0, incarnation: Incarnation(1) };
+        Group::new(nodes, clock, FORMAT, session)
+    }
+
+    struct Stands;
+
+    impl Clock for Stands {
+        fn now(&self) -> u64 {
+            77
+        }
+    }
+
+    #[test]
+    fn a_pause_ends_though_the_clock_stands() {
+        let group = group(Loopback::new(3, 8), Stands);
+        let mut cx = Context::from_waker(Waker::noop());
+        for nanoseconds in [0, 1, 1_000, 100_000] {
+            let mut pause = pin!(group.pause(nanoseconds));
+            let looks = (0..=nanoseconds).take_while(|_| pause.as_mut().poll(&mut cx).is_pending());
+            assert!(looks.count() as u64 <= nanoseconds, "{nanoseconds} ns");
+        }
+    }
+
+    /// Nodes that do not answer are late, and then given up, though the clock stands.
+    #[test]
+    fn a_round_ends_though_the_clock_stands() {
+        // It says when replies are due.
+        let never = Cell::new(0_u64);
+        struct Never<'a>(&'a Cell<u64>);
+        impl Clock for Never<'_> {
+            fn now(&self) -> u64 {
+                self.0.get()
+            }
+        }
+        let group = group(Delayed::new(Loopback::new(3, 8), Never(&never), 1), Stands);
+        let patience = Patience { late_floor: 1_000, late_roundtrips: 8, deadline: 100_000 };
+        group.set_patience(patience);
+        let mut round = Round::new(&group);
+        round.add(
+            NodeId(1),
+            group.fabric().post(NodeId(1), &[Verb::Read { at: Address(0), words: 1 }]),
+        );
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut told = Vec::<&str, 2>::new();
+        for _ in 0..=2 * patience.deadline {
+            match pin!(round.next()).poll(&mut cx) {
+                Poll::Pending => {}
+                Poll::Ready(Event::Late) => told.push("late").expect("once"),
+                Poll::Ready(Event::Expired) => {
+                    told.push("expired").expect("once");
+                    break;
+                }
+                Poll::Ready(_) => panic!("nobody answers"),
+            }
+        }
+        assert_eq!(told, ["late", "expired"]);
     }
 }

@@ -160,7 +160,7 @@ impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
         if self.pending.intersection(suspects).is_empty() {
             return;
         }
-        let until = group.clock().now() + group.roundtrip.get() / 2;
+        let until = group.clock().now().saturating_add(group.roundtrip.get() / 2);
         poll_fn(|cx| {
             for node in self.pending.intersection(suspects) {
                 let chain = self.chains[node.index()].as_mut().expect("pending nodes have chains");
