@@ -63,6 +63,8 @@ pub struct Group<F, C> {
     pub(crate) suspects: Cell<NodeSet>,
     avoided: Cell<u32>,
     pub(crate) roundtrip: Cell<u64>,
+    /// When a roundtrip was last found to take longer than anybody would have waited.
+    stood: Cell<u64>,
     skew: Cell<u64>,
     pub(crate) events: Cell<Events>,
 }
@@ -101,6 +103,7 @@ impl<F: Fabric, C: Clock> Group<F, C> {
             suspects: Cell::new(NodeSet::EMPTY),
             avoided: Cell::new(0),
             roundtrip: Cell::new(0),
+            stood: Cell::new(0),
             skew: Cell::new(0),
             events: Cell::default(),
         }
@@ -344,10 +347,16 @@ impl<F: Fabric, C: Clock> Group<F, C> {
     }
 
     /// Takes in a roundtrip that began at `since`: a mean that follows slowly. What would have been late if anybody had
-    /// looked meanwhile is not measured: this client stood still.
+    /// looked meanwhile is not measured: this client stood still. Once it has found that out, it knows it of all
+    /// roundtrips that began before: their replies lay ready together.
     pub(crate) fn measured(&self, since: u64) {
-        let sample = self.clock.now().saturating_sub(since);
+        if since < self.stood.get() {
+            return;
+        }
+        let now = self.clock.now();
+        let sample = now.saturating_sub(since);
         if sample >= self.late_after() {
+            self.stood.set(now);
             return self.was_impatient();
         }
         let mean = self.roundtrip.get();
@@ -448,5 +457,41 @@ mod tests {
             }
         }
         assert_eq!(told, ["late", "expired"]);
+    }
+
+    struct Hand(Cell<u64>);
+
+    impl Clock for Hand {
+        fn now(&self) -> u64 {
+            self.0.replace(self.0.get() + 100)
+        }
+    }
+
+    /// A client that was stopped while replies were under way, of one operation or of several, waits twice as long
+    /// for it and no longer.
+    #[test]
+    fn replies_that_lie_ready_after_a_pause_count_once() {
+        let clock = Hand(Cell::new(0));
+        let group = group(Delayed::new(Loopback::new(3, 8), &clock, 1_000), &clock);
+        let mut cx = Context::from_waker(Waker::noop());
+        for _ in 0..4 {
+            let before = group.late_after();
+            let mut rounds = [(); 4].map(|()| Round::new(&group));
+            for round in &mut rounds {
+                for node in NodeSet::all(3) {
+                    let chain = [Verb::Read { at: Address(0), words: 1 }];
+                    round.add(node, group.fabric().post(node, &chain));
+                }
+                assert!(pin!(round.next()).poll(&mut cx).is_pending());
+            }
+            clock.0.set(clock.0.get() + 10_000_000_000);
+            for round in &mut rounds {
+                for _ in 0..3 {
+                    let told = pin!(round.next()).poll(&mut cx);
+                    assert!(matches!(told, Poll::Ready(Event::Reply(..))), "all are there in time");
+                }
+            }
+            assert!(group.late_after() <= 2 * before, "{before}, then {}", group.late_after());
+        }
     }
 }
