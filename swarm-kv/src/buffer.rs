@@ -128,7 +128,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     ) -> Result<Pointer, Error> {
         let mut refused = None;
         for kind in kinds {
-            match self.heap.allocate_there(&self.group, kind, need).await {
+            match self.allocate_there(kind, need).await {
                 Err(Error::Full(full)) => refused = refused.or(Some(full)),
                 told => return told,
             }

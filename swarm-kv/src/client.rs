@@ -12,7 +12,7 @@ use swarm_core::group::{Group, Patience, Session};
 use swarm_core::layout::{MAX_KEY, MAX_VALUE};
 use swarm_core::register::{self, Begun, Protocol};
 use swarm_core::safe_guess::SafeGuess;
-use swarm_core::words::WriteNumber;
+use swarm_core::words::{Pointer, WriteNumber};
 
 use crate::blocking::Blocking;
 use crate::cache::{LocationCache, hash_key};
@@ -20,7 +20,7 @@ use crate::collect::{Collection, LineEnds};
 use crate::counters::{Counters, KindCounters};
 use crate::error::Error;
 use crate::gate::Gate;
-use crate::heap::Heap;
+use crate::heap::{Heap, Kind, Need};
 use crate::index::Index;
 use crate::memory::Fruitless;
 
@@ -381,12 +381,43 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// # Errors
     /// [`Error::Spent`] if there is none, and nobody gives any out.
     pub(crate) fn number(&self) -> Result<WriteNumber, Error> {
-        let number = self.group.number().or_else(|| {
-            // Not even its last operations came to an end.
+        // Where there are none, not even its last operations came to an end.
+        let found = || self.finds_numbers().then(|| self.group.number()).flatten();
+        self.group.number().or_else(found).ok_or(Error::Spent)
+    }
+
+    /// What `change` of the heap map comes to, if it finds numbers for that, or the board gives some out.
+    ///
+    /// The map's changes take theirs in front of all that they post, so that one that finds none can begin again.
+    pub(crate) async fn with_numbers<T>(
+        &self,
+        change: impl AsyncFn() -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        loop {
+            match change().await {
+                Err(Error::Spent) if self.finds_numbers() => {}
+                told => return told,
+            }
+        }
+    }
+
+    /// Whether there are numbers, or the board gives some out.
+    #[cold]
+    pub(crate) fn finds_numbers(&self) -> bool {
+        if !self.group.has_numbers() {
             self.look_for_numbers();
-            self.group.number()
-        });
-        number.ok_or(Error::Spent)
+        }
+        self.group.has_numbers()
+    }
+
+    /// Memory for an object of this kind, as [`Heap::allocate`] finds it.
+    pub(crate) async fn allocate(&self, kind: Kind, need: Need) -> Result<Pointer, Error> {
+        self.with_numbers(async || self.heap.allocate(&self.group, kind, need).await).await
+    }
+
+    /// Memory for an object of this kind, as [`Heap::allocate_there`] finds it.
+    pub(crate) async fn allocate_there(&self, kind: Kind, need: Need) -> Result<Pointer, Error> {
+        self.with_numbers(async || self.heap.allocate_there(&self.group, kind, need).await).await
     }
 
     /// Sets numbers aside for when those that there are will be used up.
@@ -451,5 +482,44 @@ impl<F: Fabric, C: Clock, P: Protocol> Drop for Here<'_, F, C, P> {
         if let (Some(presence), Some(visit)) = (&self.client.presence, self.visit.take()) {
             presence.leave(visit, self.client.group.fabric());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use swarm_core::loopback::Loopback;
+    use swarm_core::words::Incarnation;
+
+    use super::*;
+    use crate::heap::tests::Still;
+    use crate::shm::{self, CreateOptions, Pool};
+
+    /// Uses up all numbers that a client has.
+    fn spend<F: Fabric, C: Clock, P: Protocol>(client: &Client<F, C, P>) {
+        while client.group.has_numbers() {
+            drop(client.group.begin_write());
+        }
+    }
+
+    /// The first thing that an insert needs is a chunk, and a change of the heap map takes a number as well.
+    #[test]
+    fn who_claims_memory_looks_for_numbers_too() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let options = CreateOptions { capacity: 4 << 20, ..CreateOptions::default() };
+        let pool = Pool::create(dir.path().join("pool"), &options).expect("a pool");
+        let client = shm::open(&pool, Options::default()).expect("a client");
+        spend(&client);
+        assert_eq!(client.blocking().put(b"key", b"value"), Ok(()));
+        assert!(client.group.has_numbers());
+    }
+
+    #[test]
+    fn where_nobody_gives_numbers_out_they_are_spent() {
+        let geometry = Geometry::new(3, 4 << 20, 4, 1).expect("geometry");
+        let session = Session { client: 0, incarnation: Incarnation(1) };
+        let nodes = Loopback::new(3, 4 << 17);
+        let client: Client<_, _> = Client::new(nodes, Still, geometry, session, Options::default());
+        spend(&client);
+        assert_eq!(client.blocking().put(b"key", b"value"), Err(Error::Spent));
     }
 }

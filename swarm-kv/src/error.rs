@@ -4,8 +4,8 @@ use swarm_core::layout::{MAX_KEY, MAX_VALUE};
 
 /// Why an operation of the store did not end.
 ///
-/// After [`Error::Replication`], [`Error::Contended`] and [`Error::Unsettled`] a write may or may not have taken effect; after
-/// all others it has not.
+/// After [`Error::Replication`], [`Error::Contended`], [`Error::Unsettled`] and [`Error::UnsettledSpent`] a write may or
+/// may not have taken effect; after all others it has not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -39,6 +39,14 @@ pub enum Error {
          pool's daemons or etcd back, or open another client"
     )]
     Spent,
+    /// A write met its key on the move to other memory, and for what that takes this client's write numbers are used
+    /// up, as in [`Error::Spent`]. Whoever uses the key next goes on with the move.
+    #[error(
+        "this client's write numbers are used up, and whoever gives out more does not answer; the key was on the \
+         move: whether the write took effect is not known: get the key, and bring the pool's daemons or etcd \
+         back, or open another client"
+    )]
+    UnsettledSpent,
     /// Other clients' changes got in the way too often.
     #[error(
         "other clients changed the same key or bucket again and again; whether a write took effect is not known: \

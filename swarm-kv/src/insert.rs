@@ -176,7 +176,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         class: Class,
         need: Need,
     ) -> Result<Place, Error> {
-        let pointer = self.heap.allocate_there(&self.group, kind, need).await?;
+        let pointer = self.allocate_there(kind, need).await?;
         let place =
             self.geometry.homed_place(pointer, class).ok_or(swarm_core::error::Error::Damaged)?;
         Ok(place)
@@ -256,7 +256,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         if self.presence.is_some() {
             self.heap.takes_a_record();
         }
-        self.heap.allocate(&self.group, self.record_kind(content), need).await
+        self.allocate(self.record_kind(content), need).await
     }
 
     /// What a bucket's record is.
@@ -360,7 +360,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let home = NodeId(((hash as usize + side) % self.geometry.nodes) as u8);
             let kind = self.heap.homed(self.geometry.bucket_class(), home);
             // The key that it makes room for has found its memory already, and waits for this alone.
-            let cell = self.heap.allocate(&self.group, kind, Need::Instead).await?;
+            let cell = self.allocate(kind, Need::Instead).await?;
             taken.push(cell).expect("two children");
             let place =
                 self.geometry.bucket_place(cell).ok_or(swarm_core::error::Error::Damaged)?;

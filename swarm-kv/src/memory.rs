@@ -190,6 +190,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     search.steps -= 1;
                     return Ok(true);
                 }
+                // It takes changes of the heap map.
+                Err(Error::Spent) if self.finds_numbers() => search.steps -= 1,
                 // Without an answer of every node, and a record for the heap map, there are other
                 // steps.
                 Ok(false) | Err(Error::Replication(_) | Error::Full(_) | Error::Contended) => {}
@@ -327,7 +329,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let each = |place: &_| board.reclaimed(place);
         let reset = self.heap.reset_due(&self.group, (epoch, batches), each).await;
         // What was taken over is this client's also where a node is silent, of which a reset needs an answer.
-        let own = self.heap.make_own(&self.group, board).await?;
+        let own = self.with_numbers(async || self.heap.make_own(&self.group, board).await).await?;
         recalled?;
         Ok(reset? > 0 || own)
     }

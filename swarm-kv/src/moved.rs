@@ -35,7 +35,7 @@ use swarm_core::words::{Pointer, Stamp};
 
 use crate::bucket::{Bucket, Content, Entry};
 use crate::client::{Client, TRIES, Value};
-use crate::error::{Error, Shortage};
+use crate::error::Error;
 use crate::heap::Need;
 use crate::locate::entries;
 use crate::memory::PAUSE;
@@ -178,17 +178,20 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             Ok(Some(origin)) => Ok(origin),
             Ok(None) => self.walk_back(hash, key, old).await,
             Err(Error::Full(shortage)) if posted => {
-                self.moved_by_others(hash, key, old, shortage).await
+                self.moved_by_others(hash, key, old, Error::Unsettled(shortage)).await
+            }
+            Err(Error::Spent) if posted => {
+                self.moved_by_others(hash, key, old, Error::UnsettledSpent).await
             }
             Err(error) => Err(error),
         }
     }
 
-    /// The same without memory to move the key: waits a little for whoever else moves it, and had
-    /// memory before he froze the register.
+    /// The same without memory to move the key, or numbers: waits a little for whoever else moves it, and had
+    /// both before he froze the register.
     ///
     /// # Errors
-    /// [`Error::Unsettled`]. It is no [`Error::Full`]: the write is in the register's slots, and
+    /// `unsettled`. It is no [`Error::Full`], nor [`Error::Spent`]: the write is in the register's slots, and
     /// whoever moves the key later may find that it took effect. To begin again would write twice. The
     /// next operation meets the move before it posts anything.
     async fn moved_by_others(
@@ -196,7 +199,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         hash: u64,
         key: &[u8],
         old: &Register,
-        shortage: Shortage,
+        unsettled: Error,
     ) -> Result<Stamp, Error> {
         for _ in 0..LOOKS {
             self.group.pause(PAUSE).await;
@@ -205,7 +208,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 return self.walk_back(hash, key, old).await;
             }
         }
-        Err(Error::Unsettled(shortage))
+        Err(unsettled)
     }
 
     /// Walks from the registers that are listed to the one that took the place of `old`.
@@ -255,4 +258,51 @@ pub(crate) fn outgrown(register: &Register, length: usize) -> bool {
 fn entry_of(bucket: &Bucket, register: &Register) -> Option<Entry> {
     let Content::Entries { entries, .. } = &bucket.content else { return None };
     entries.iter().find(|entry| entry.names(register)).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use swarm_core::fabric::NodeId;
+    use swarm_core::geometry::Geometry;
+    use swarm_core::group::Session;
+    use swarm_core::layout::SLOTS;
+    use swarm_core::loopback::Loopback;
+    use swarm_core::words::{Incarnation, WriteNumber};
+
+    use super::*;
+    use crate::blocking::block_on;
+    use crate::client::Options;
+    use crate::heap::tests::Still;
+
+    /// Whoever moves the key has frozen one node, and died. The update lands at another one and meets the move there.
+    #[test]
+    fn a_write_that_met_a_move_is_not_denied_when_numbers_are_spent() {
+        let geometry = Geometry::new(3, 4 << 20, 4, 1).expect("geometry");
+        let nodes = Loopback::new(3, 4 << 17);
+        let client = |client| {
+            let session = Session { client, incarnation: Incarnation(client as u64 + 1) };
+            let (nodes, options) = (nodes.clone(), Options::default());
+            Client::<_, _>::new(nodes, Still, geometry, session, options)
+        };
+        let (writer, other): (Client<Loopback, Still>, Client<Loopback, Still>) =
+            (client(0), client(1));
+        assert_eq!(block_on(writer.insert(b"key", b"before")), Ok(true));
+        assert_eq!(block_on(writer.update(b"key", b"again")), Ok(true));
+        block_on(other.put(b"another", b"so that it has memory")).expect("room");
+        let hash = writer.check(b"key", &[]).expect("a key");
+        let register = writer.locations.get(hash, b"key").expect("it was written");
+        let frozen = NodeId((register.home().0 + 1) % 3);
+        for slot in 0..SLOTS {
+            let at = register.place.at(frozen, 3).plus(slot);
+            nodes.set_word(frozen, at, nodes.word(frozen, at) | 1);
+        }
+        // One number is left.
+        (0..8191).for_each(|_| drop(writer.group.begin_write()));
+        let last = WriteNumber::new(Incarnation(1), WriteNumber::LAST_COUNTER - 1);
+        while writer.group.number().expect("there are more") < last {}
+        let told = block_on(writer.update(b"key", b"after"));
+        // Somebody else goes on with the move.
+        let found = block_on(other.get(b"key")).expect("a majority").expect("it is there").to_vec();
+        assert_eq!((told, &*found), (Err(Error::UnsettledSpent), &b"after"[..]));
+    }
 }

@@ -379,7 +379,7 @@ async fn operate(
             Err(gave_up) if may_fail && gave_up.is_late() => {}
             Err(gave_up) if gave_up.is_full() => {}
             // Where timestamps are short, so are numbers, and who looks for memory uses them up.
-            Err(GaveUp::Failed(Error::Spent)) => return,
+            Err(GaveUp::Failed(Error::Spent | Error::UnsettledSpent)) => return,
             Err(gave_up) => panic!("client {}: {call:?} of key {key}: {gave_up:?}", story.id),
         }
         turns.note("answered");

@@ -177,7 +177,7 @@ impl Story {
         let noted = self.recorder.called(self.id, number, call);
         let asked = dropped_after(polls, self.ask(&key(number), call)).await;
         let answer = asked.ok_or(GaveUp::Dropped)?.inspect_err(|error| {
-            if let Error::Full(_) = error {
+            if let Error::Full(_) | Error::Spent = error {
                 self.recorder.struck(noted);
             }
         })?;
