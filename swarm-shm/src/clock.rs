@@ -5,7 +5,14 @@
 //! finds no line for this boot in the control file measures one, under a lock, and leaves it there
 //! for the others. A line carries a checksum, so that reading it takes no lock. Nothing but speed
 //! depends on it.
+//!
+//! The counter is trusted as far as the kernel trusts it, which has it for its own clock if it does, and
+//! as far as two measurements agree. Otherwise the system's monotonic clock takes its place. A counter
+//! that is found below where the line begins was set back, as by a suspend: whoever opens the pool then
+//! measures anew, and whoever has it open goes on by the monotonic clock.
 
+use std::cell::Cell;
+use std::fmt;
 use std::fs;
 use std::thread::sleep;
 use std::time::Duration;
@@ -18,8 +25,10 @@ use crate::error::Error;
 use crate::header::sum;
 use crate::lock;
 
-/// For how long the counter is watched to learn its speed.
-const WATCH: Duration = Duration::from_millis(15);
+/// For how long the counter is watched to learn its speed, twice.
+const WATCH: Duration = Duration::from_millis(8);
+/// How often, if what is seen cannot be.
+const TRIES: usize = 3;
 /// How long to wait for another process that measures. If that was stopped half-way, this one goes
 /// by a line of its own.
 const WAIT: Duration = Duration::from_millis(500);
@@ -31,24 +40,37 @@ const ENTRY_STRIDE: usize = 8;
 const SHIFT: u32 = 32;
 /// No counter is slower than a tick in this many nanoseconds.
 const SLOWEST: u64 = 1000;
+/// None has more ticks in a nanosecond.
+const FASTEST: u64 = 100;
+/// The multiplier of a clock that ticks once a nanosecond.
+const NANOSECONDS: u64 = 1 << SHIFT;
 
-/// What ticks.
+/// What a pool's clock goes by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Source {
+pub enum ClockSource {
     /// The processor's time-stamp counter.
     Counter = 1,
-    /// The system's monotonic clock, in nanoseconds.
+    /// The system's monotonic clock, in nanoseconds: where the counter is not to be trusted.
     Monotonic = 2,
     /// The system's wall clock, in nanoseconds: where the kernel does not tell one boot from
     /// another.
     Wall = 3,
 }
 
-/// The pool's clock. Costs one reading of the time-stamp counter where that runs at a constant
-/// speed, and one of the system's monotonic clock elsewhere.
-#[derive(Clone, Copy, Debug)]
-pub struct PoolClock {
-    source: Source,
+impl fmt::Display for ClockSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Counter => "time-stamp counter",
+            Self::Monotonic => "monotonic clock",
+            Self::Wall => "wall clock",
+        })
+    }
+}
+
+/// A straight line through the readings of a source.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Line {
+    source: ClockSource,
     /// Reading of the source at a moment.
     ticks: u64,
     /// Nanoseconds since the pool's creation at that moment.
@@ -56,54 +78,101 @@ pub struct PoolClock {
     multiplier: u64,
 }
 
+/// The pool's clock. Costs one reading of the time-stamp counter where that runs at a constant
+/// speed, and one of the system's monotonic clock elsewhere.
+#[derive(Clone, Debug)]
+pub struct PoolClock {
+    line: Cell<Line>,
+    /// Wall-clock nanoseconds since 1970.
+    created: u64,
+}
+
 impl Clock for PoolClock {
     #[inline]
     fn now(&self) -> u64 {
-        let ticks = self.source.read().saturating_sub(self.ticks);
-        let elapsed = (u128::from(ticks) * u128::from(self.multiplier)) >> SHIFT;
-        self.nanoseconds.wrapping_add(elapsed as u64)
+        let line = self.line.get();
+        match line.source.read().checked_sub(line.ticks) {
+            Some(ticks) => line.behind(ticks),
+            None => self.go_on(),
+        }
     }
 }
 
 impl PoolClock {
-    /// The clock of the pool behind `control`, by the line that this boot's processes share.
+    pub(crate) fn new(line: Line, created: u64) -> Self {
+        Self { line: Cell::new(line), created }
+    }
+
+    /// What it goes by.
+    pub fn source(&self) -> ClockSource {
+        self.line.get().source
+    }
+
+    /// The source was set back.
+    #[cold]
+    fn go_on(&self) -> u64 {
+        let line = Line::monotonic(&Host, self.created);
+        self.line.set(line);
+        line.nanoseconds
+    }
+}
+
+impl Line {
+    /// The line of the pool behind `control` that this boot's processes share.
     pub(crate) fn of(control: &Control) -> Result<Self, Error> {
         let created = control.header().created;
         let Some(boot) = boot_id() else {
-            let (source, multiplier) = (Source::Wall, 1 << SHIFT);
+            let (source, multiplier) = (ClockSource::Wall, NANOSECONDS);
             return Ok(Self { source, ticks: created, nanoseconds: 0, multiplier });
         };
-        let known = || entries().find_map(|at| Self::load(control, at, boot));
-        if let Some(clock) = known() {
-            return Ok(clock);
+        let known = || entries().find_map(|at| Self::load(control, at, boot, &Host));
+        if let Some(line) = known() {
+            return Ok(line);
         }
         let file = control.reopen()?;
         let held = lock::hold_within(&file, Control::calibration_bytes(), WAIT)
             .map_err(|error| Error::io(control.dir(), "lock the control file in", error))?;
-        if let Some(clock) = known() {
-            return Ok(clock);
+        if let Some(line) = known() {
+            return Ok(line);
         }
-        let clock = Self::measure(created);
+        let line = Self::measure(&Host, created);
         if held.is_some() {
-            let oldest = entries().min_by_key(|&at| control.mapping().load::<ENTRY_WORDS>(at)[4]);
-            clock.store(control, oldest.expect("the control file has room for boots"), boot);
+            line.store(control, place(control, boot), boot);
         }
-        Ok(clock)
+        Ok(line)
     }
 
-    fn load(control: &Control, at: usize, boot: u128) -> Option<Self> {
+    /// Nanoseconds since the pool's creation, so many ticks behind the moment of the line.
+    #[inline]
+    fn behind(&self, ticks: u64) -> u64 {
+        let elapsed = (u128::from(ticks) * u128::from(self.multiplier)) >> SHIFT;
+        self.nanoseconds.wrapping_add(elapsed as u64)
+    }
+
+    fn load(control: &Control, at: usize, boot: u128, host: &impl Readings) -> Option<Self> {
         let words = control.mapping().load::<ENTRY_WORDS>(at);
         let [low, high, source, ticks, nanoseconds, multiplier, checksum] = words;
         let source = match source {
-            1 => Source::Counter,
-            2 => Source::Monotonic,
+            1 => ClockSource::Counter,
+            2 => ClockSource::Monotonic,
             _ => return None,
         };
         let whole = checksum == sum(&words[..ENTRY_WORDS - 1]);
-        let plausible = (1..=SLOWEST << SHIFT).contains(&multiplier);
         let known = u128::from(low) | (u128::from(high) << 64);
-        let clock = Self { source, ticks, nanoseconds, multiplier };
-        (known == boot && whole && plausible).then_some(clock)
+        let line = Self { source, ticks, nanoseconds, multiplier };
+        (known == boot && whole && line.holds(host)).then_some(line)
+    }
+
+    /// Whether it can be gone by now.
+    fn holds(&self, host: &impl Readings) -> bool {
+        match self.source {
+            ClockSource::Counter => {
+                is_plausible(self.multiplier)
+                    && host.trusts_counter()
+                    && host.counter() >= self.ticks
+            }
+            _ => self.multiplier == NANOSECONDS && host.system(ClockId::Monotonic) >= self.ticks,
+        }
     }
 
     /// Stores the line for others. Who reads half of it notices by the checksum.
@@ -115,24 +184,85 @@ impl PoolClock {
         control.mapping().store(at + line.len(), &[sum(&line)]);
     }
 
-    fn measure(created: u64) -> Self {
-        let source = if has_steady_counter() { Source::Counter } else { Source::Monotonic };
-        let multiplier = if source == Source::Counter {
-            let (ticks, nanoseconds) = source.sample(ClockId::Monotonic);
-            sleep(WATCH);
-            let (later_ticks, later_nanoseconds) = source.sample(ClockId::Monotonic);
-            let ticks = u128::from(later_ticks.saturating_sub(ticks).max(1));
-            let elapsed = u128::from(later_nanoseconds - nanoseconds);
-            u64::try_from((elapsed << SHIFT) / ticks).unwrap_or(1 << SHIFT)
-        } else {
-            1 << SHIFT
-        };
-        let (ticks, wall) = source.sample(ClockId::Realtime);
-        Self { source, ticks, nanoseconds: wall.saturating_sub(created), multiplier }
+    /// A line through the counter, or through the monotonic clock where the counter is nothing to go by.
+    fn measure(host: &impl Readings, created: u64) -> Self {
+        let counter = || (0..TRIES).find_map(|_| Self::counter(host, created));
+        let counter = host.trusts_counter().then(counter).flatten();
+        counter.unwrap_or_else(|| Self::monotonic(host, created))
+    }
+
+    /// A line through the counter, if that runs at one plausible speed while it is watched.
+    fn counter(host: &impl Readings, created: u64) -> Option<Self> {
+        let now = || sample(|| host.counter(), || host.system(ClockId::Monotonic));
+        let first = now();
+        host.watch();
+        let middle = now();
+        host.watch();
+        let last = now();
+        let (one, other) = (speed(first, middle)?, speed(middle, last)?);
+        let multiplier = speed(first, last)?;
+        if one.abs_diff(other) > multiplier / 8 {
+            return None;
+        }
+        let (ticks, wall) = sample(|| host.counter(), || host.system(ClockId::Realtime));
+        let nanoseconds = wall.saturating_sub(created);
+        let line = Self { source: ClockSource::Counter, ticks, nanoseconds, multiplier };
+        (ticks >= last.0 && line.holds(host)).then_some(line)
+    }
+
+    fn monotonic(host: &impl Readings, created: u64) -> Self {
+        let wall = || host.system(ClockId::Realtime);
+        let (ticks, wall) = sample(|| host.system(ClockId::Monotonic), wall);
+        let nanoseconds = wall.saturating_sub(created);
+        let (source, multiplier) = (ClockSource::Monotonic, NANOSECONDS);
+        Self { source, ticks, nanoseconds, multiplier }
     }
 }
 
-impl Source {
+/// The multiplier of a counter that was watched between two samples, if that can be one.
+fn speed(before: (u64, u64), after: (u64, u64)) -> Option<u64> {
+    let (ticks, elapsed) = (after.0.checked_sub(before.0)?, after.1.checked_sub(before.1)?);
+    let multiplier = (u128::from(elapsed) << SHIFT).checked_div(u128::from(ticks))?;
+    u64::try_from(multiplier).ok().filter(|&multiplier| is_plausible(multiplier))
+}
+
+/// Whether a counter may have this multiplier.
+fn is_plausible(multiplier: u64) -> bool {
+    (NANOSECONDS / FASTEST..=SLOWEST << SHIFT).contains(&multiplier)
+}
+
+/// What a line is measured by. Tests have other machines.
+trait Readings {
+    /// Whether the counter runs at a constant speed, whatever the processor's frequency and state, and the
+    /// kernel has found nothing wrong with it.
+    fn trusts_counter(&self) -> bool;
+    fn counter(&self) -> u64;
+    fn system(&self, clock: ClockId) -> u64;
+    /// Lets some time pass.
+    fn watch(&self);
+}
+
+struct Host;
+
+impl Readings for Host {
+    fn trusts_counter(&self) -> bool {
+        has_steady_counter() && is_kernels_clock()
+    }
+
+    fn counter(&self) -> u64 {
+        counter()
+    }
+
+    fn system(&self, clock: ClockId) -> u64 {
+        system(clock)
+    }
+
+    fn watch(&self) {
+        sleep(WATCH);
+    }
+}
+
+impl ClockSource {
     #[inline]
     fn read(self) -> u64 {
         match self {
@@ -141,26 +271,35 @@ impl Source {
             Self::Wall => system(ClockId::Realtime),
         }
     }
+}
 
-    /// A reading of this source and one of `clock`, of about the same moment: the closest of a
-    /// few, as the process may be held up between any two readings.
-    fn sample(self, clock: ClockId) -> (u64, u64) {
-        (0..16)
-            .map(|_| {
-                let before = self.read();
-                let time = system(clock);
-                let after = self.read();
-                (after.saturating_sub(before), before + after.saturating_sub(before) / 2, time)
-            })
-            .min_by_key(|&(gap, ..)| gap)
-            .map(|(_, ticks, time)| (ticks, time))
-            .expect("a few samples")
-    }
+/// A reading of a source and one of a clock, of about the same moment: the closest of a
+/// few, as the process may be held up between any two readings.
+fn sample(source: impl Fn() -> u64, clock: impl Fn() -> u64) -> (u64, u64) {
+    (0..16)
+        .map(|_| {
+            let before = source();
+            let time = clock();
+            let after = source();
+            let gap = after.saturating_sub(before);
+            (gap, before.saturating_add(gap / 2), time)
+        })
+        .min_by_key(|&(gap, ..)| gap)
+        .map(|(_, ticks, time)| (ticks, time))
+        .expect("a few samples")
 }
 
 /// First words of the control file's calibrations.
 fn entries() -> impl Iterator<Item = usize> {
     CALIBRATIONS.step_by(ENTRY_STRIDE)
+}
+
+/// Where this boot's line is to be: in the place of one that does not hold any more, or of the oldest.
+fn place(control: &Control, boot: u128) -> usize {
+    let words = |at| control.mapping().load::<ENTRY_WORDS>(at);
+    let this_boots = |&at: &usize| words(at)[..2] == [boot as u64, (boot >> 64) as u64];
+    let oldest = || entries().min_by_key(|&at| words(at)[4]);
+    entries().find(this_boots).or_else(oldest).expect("the control file has room for boots")
 }
 
 /// Wall-clock nanoseconds since 1970.
@@ -192,6 +331,13 @@ fn counter() -> u64 {
     system(ClockId::Monotonic)
 }
 
+/// Whether the kernel goes by the counter itself. It watches it, and goes by another clock once it finds it
+/// unsteady, or set differently on different processors. Where it says nothing, that is a no.
+fn is_kernels_clock() -> bool {
+    let current = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+    fs::read_to_string(current).is_ok_and(|name| name.trim() == "tsc")
+}
+
 /// Whether the counter runs at a constant speed, whatever the processor's frequency and state.
 #[cfg(target_arch = "x86_64")]
 fn has_steady_counter() -> bool {
@@ -203,4 +349,121 @@ fn has_steady_counter() -> bool {
 #[cfg(not(target_arch = "x86_64"))]
 fn has_steady_counter() -> bool {
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    /// A machine whose time goes on with each reading, and whose counter reads so at its `n`th microsecond.
+    struct Machine<N> {
+        time: Cell<u64>,
+        counter: N,
+        is_trusted: bool,
+    }
+
+    impl<N: Fn(u64) -> u64> Machine<N> {
+        fn new(counter: N) -> Self {
+            Self { time: Cell::new(1_000), counter, is_trusted: true }
+        }
+
+        fn step(&self, microseconds: u64) -> u64 {
+            self.time.set(self.time.get() + microseconds);
+            self.time.get()
+        }
+    }
+
+    impl<N: Fn(u64) -> u64> Readings for Machine<N> {
+        fn trusts_counter(&self) -> bool {
+            self.is_trusted
+        }
+
+        fn counter(&self) -> u64 {
+            (self.counter)(self.step(1))
+        }
+
+        fn system(&self, _: ClockId) -> u64 {
+            self.step(1) * 1_000
+        }
+
+        fn watch(&self) {
+            self.step(8_000);
+        }
+    }
+
+    /// The source of the line that is measured, which can be stored and gone by.
+    fn measured(machine: &Machine<impl Fn(u64) -> u64>) -> ClockSource {
+        let line = Line::measure(machine, 7);
+        assert!(line.holds(machine), "nobody else would go by {line:?}");
+        line.source
+    }
+
+    #[test]
+    fn a_steady_counter_is_gone_by() {
+        for rate in [1, 24, 1_000, 3_000, 5_500] {
+            let machine = Machine::new(|time| time * rate);
+            let line = Line::measure(&machine, 7);
+            assert_eq!(line.source, ClockSource::Counter, "{rate} ticks a microsecond");
+            let error = line.behind(1_000_000 * rate).abs_diff(line.nanoseconds + 1_000_000_000);
+            assert!(error < 1_000_000, "{rate} ticks a microsecond: off by {error} ns in a second");
+        }
+    }
+
+    /// It was set back, stands, runs wild, or stops being what it was.
+    #[test]
+    fn what_cannot_be_is_not_gone_by() {
+        let counters: [(&str, fn(u64) -> u64); 6] = [
+            ("stands", |_| 77),
+            ("runs back", |time| 1 << 40 | (1_000_000 - time)),
+            ("has hardly ticked", |time| time / 1_000_000),
+            ("runs wild", |time| time.pow(4)),
+            ("is too fast", |time| time << 40),
+            ("gets slower and slower", |time| (1 << 40) - (1 << 40) / time),
+        ];
+        for (what, counter) in counters {
+            assert_eq!(measured(&Machine::new(counter)), ClockSource::Monotonic, "{what}");
+        }
+    }
+
+    #[test]
+    fn one_wild_reading_is_measured_again() {
+        let jump = |time: u64| if time < 12_000 { time * 2_000 } else { (1 << 50) + time * 2_000 };
+        assert_eq!(measured(&Machine::new(jump)), ClockSource::Counter);
+        let reset = |time: u64| if time < 12_000 { (1 << 50) + time } else { time * 2_000 };
+        assert_eq!(measured(&Machine::new(reset)), ClockSource::Counter);
+    }
+
+    #[test]
+    fn what_the_kernel_does_not_trust_is_not_gone_by() {
+        let machine = Machine { is_trusted: false, ..Machine::new(|time| time * 2_000) };
+        assert_eq!(measured(&machine), ClockSource::Monotonic);
+        // A line that somebody left before the kernel changed its mind.
+        let line = Line::measure(&Machine::new(|time| time * 2_000), 7);
+        assert!(!line.holds(&machine));
+    }
+
+    #[test]
+    fn a_counter_below_the_line_is_measured_anew() {
+        let line = Line::measure(&Machine::new(|time| (1 << 50) + time * 2_000), 7);
+        assert_eq!(line.source, ClockSource::Counter);
+        assert!(!line.holds(&Machine::new(|time| time * 2_000)));
+    }
+
+    /// A client that has the pool open goes on, and its time as well.
+    #[test]
+    fn a_clock_whose_counter_was_set_back_goes_on() {
+        let created = wall() - 5_000_000_000;
+        for source in [ClockSource::Counter, ClockSource::Monotonic, ClockSource::Wall] {
+            let line = Line { source, ticks: u64::MAX, nanoseconds: 77, multiplier: NANOSECONDS };
+            let clock = PoolClock::new(line, created);
+            let (begun, before) = (Instant::now(), clock.now());
+            assert!((5_000_000_000..500_000_000_000).contains(&before), "{before}");
+            sleep(Duration::from_millis(2));
+            assert_eq!(clock.source(), ClockSource::Monotonic);
+            let (passed, after) = (begun.elapsed().as_nanos() as u64, clock.now());
+            assert!(after >= before + 2_000_000 && after - before < passed + 1_000_000_000);
+        }
+    }
 }

@@ -96,7 +96,7 @@ pub use self::{
     attachment::Attachment,
     board::PoolBoard,
     census::{Condition, Tenant},
-    clock::PoolClock,
+    clock::{ClockSource, PoolClock},
     error::Error,
     fabric::ShmFabric,
     pool::{CreateOptions, OpenOptions, Pool},

@@ -9,7 +9,7 @@ use swarm_core::layout::SLOTS;
 use swarm_core::node_set::NodeSet;
 
 use crate::attachment::{Attachment, live_clients};
-use crate::clock::PoolClock;
+use crate::clock::{Line, PoolClock};
 use crate::control::Control;
 use crate::error::Error;
 use crate::fabric::ShmFabric;
@@ -68,7 +68,7 @@ struct Inner {
     control: Control,
     nodes: [Option<Arc<Mapping>>; MAX_NODES],
     missing: NodeSet,
-    clock: PoolClock,
+    clock: Line,
 }
 
 impl Pool {
@@ -94,7 +94,7 @@ impl Pool {
         let dir = path::absolute(dir).map_err(|error| Error::io(dir, "find", error))?;
         let control = Control::open(&dir)?;
         let (nodes, missing) = map_nodes(&control, options)?;
-        let clock = PoolClock::of(&control)?;
+        let clock = Line::of(&control)?;
         Ok(Self { inner: Arc::new(Inner { control, nodes, missing, clock }) })
     }
 
@@ -170,9 +170,9 @@ impl Pool {
         }
     }
 
-    /// The clock that all processes share.
+    /// The clock that all processes share, for one client.
     pub fn clock(&self) -> PoolClock {
-        self.inner.clock
+        PoolClock::new(self.inner.clock, self.created())
     }
 
     /// The switch by which `node`, one of the pool's, is made to fail.

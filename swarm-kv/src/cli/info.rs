@@ -9,6 +9,8 @@ use swarm_kv::Holding;
 use swarm_kv::rdma::control::admin::Status;
 #[cfg(feature = "rdma")]
 use swarm_kv::rdma::control::{Error as PlaneError, Holder, NodeEntry, Standing};
+#[cfg(feature = "rdma")]
+use swarm_kv::shm::ClockSource;
 use swarm_kv::shm::{Condition, Tenant};
 
 use super::args::PoolArgs;
@@ -61,6 +63,11 @@ fn pool_told(pool: &Pool, usage: Usage) -> Result<Told, Failure> {
     let geometry = pool.geometry();
     let clients = pool.clients()?;
     let Usage { used_bytes, keys, live_bytes, index_bytes, .. } = usage;
+    let clock = match pool {
+        Pool::Near(near) => near.clock().source(),
+        #[cfg(feature = "rdma")]
+        Pool::Far(_) => ClockSource::Wall,
+    };
     let free_bytes = geometry.capacity.saturating_sub(used_bytes);
     let object = [
         ("nodes", json!(geometry.nodes)),
@@ -73,6 +80,7 @@ fn pool_told(pool: &Pool, usage: Usage) -> Result<Told, Failure> {
         ("clients", json!(clients)),
         ("max_clients", json!(geometry.max_clients)),
         ("slots", json!(geometry.slots)),
+        ("clock", json!(clock.to_string())),
         ("layout_version", json!(LAYOUT_VERSION)),
     ];
     let lines = vec![
@@ -84,6 +92,7 @@ fn pool_told(pool: &Pool, usage: Usage) -> Result<Told, Failure> {
         ("index", show_size(index_bytes)),
         ("clients", format!("{clients}, at most {}", geometry.max_clients)),
         ("stamp slots", geometry.slots.to_string()),
+        ("clock", clock.to_string()),
         ("layout version", LAYOUT_VERSION.to_string()),
     ];
     let object = object.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();

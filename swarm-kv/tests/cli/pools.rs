@@ -18,7 +18,10 @@ fn a_pool_is_made_described_and_removed() {
     assert_eq!(info["clients"], 0);
     assert!(info["used_bytes"].as_u64() > Some(0));
     assert!(info["layout_version"].as_u64() > Some(0));
-    assert_eq!(pool.status("info", &[]), 0);
+    let clock = info["clock"].as_str().expect("what it goes by");
+    assert!(["time-stamp counter", "monotonic clock", "wall clock"].contains(&clock), "{clock}");
+    let text = String::from_utf8(pool.output("info", &[])).expect("text");
+    assert!(text.lines().any(|line| line == format!("{:<16}{clock}", "clock")), "{text}");
     assert_eq!(pool.status("destroy", &[]), 0);
     assert_eq!(pool.status("info", &[]), 3);
     assert_eq!(pool.status("destroy", &[]), 3);
