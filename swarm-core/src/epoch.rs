@@ -71,6 +71,12 @@ pub trait Board {
     /// it, so that [`epoch`](Self::epoch), asked behind it, may be later by any number.
     fn enter(&self) -> u64;
 
+    /// An operation begins beside others of this client that began in an earlier epoch and hold that up. Yields the epoch
+    /// in which it does. The verbs that follow must not take effect in front of this.
+    fn enter_beside(&self) -> u64 {
+        self.epoch()
+    }
+
     /// Says that this client's oldest operation began in `epoch`.
     fn remain(&self, epoch: u64);
 
@@ -140,6 +146,9 @@ pub trait Board {
 impl<B: Board + ?Sized> Board for std::boxed::Box<B> {
     fn enter(&self) -> u64 {
         (**self).enter()
+    }
+    fn enter_beside(&self) -> u64 {
+        (**self).enter_beside()
     }
     fn remain(&self, epoch: u64) {
         (**self).remain(epoch);
@@ -282,7 +291,7 @@ impl<B: Board + ?Sized> Presence<B> {
         let group = self.group(which);
         // The group's first epoch stands for it: an earlier one only waits for longer.
         if group.epoch.get() == 0 {
-            group.epoch.set(epoch);
+            group.epoch.set(self.board.enter_beside());
         }
         group.count.set(group.count.get() + 1);
         Visit(which)

@@ -60,6 +60,11 @@ impl Board for PoolBoard {
         epochs::enter(&self.epoch.words()[0], &self.own.words()[0])
     }
 
+    #[inline]
+    fn enter_beside(&self) -> u64 {
+        epochs::enter_beside(&self.epoch.words()[0])
+    }
+
     fn remain(&self, epoch: u64) {
         epochs::remain(&self.own.words()[0], epoch);
     }

@@ -106,7 +106,7 @@ pub use self::{
 #[cfg(loom)]
 pub use self::{
     chain::{FIRST_WORD, run},
-    epochs::{advance, enter, epoch, generation, leave, remain, renew},
+    epochs::{advance, enter, enter_beside, epoch, generation, leave, remain, renew},
     sync::Word,
 };
 #[cfg(not(loom))]

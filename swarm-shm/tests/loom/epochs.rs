@@ -3,7 +3,7 @@
 use loom::sync::Arc;
 use loom::thread;
 use swarm_core::epoch::GRACE;
-use swarm_shm::{Word, advance, enter, epoch, generation, leave, renew};
+use swarm_shm::{Word, advance, enter, enter_beside, epoch, generation, leave, remain, renew};
 
 use super::{Client, Node, cas, explore, read, write};
 
@@ -36,12 +36,16 @@ const USED_AGAIN: u64 = 9;
 /// An operation that goes by the name to the object.
 fn look(client: &Client, node: &Node, control: &Control) {
     enter(&control.epoch, &control.clients[1]);
+    find(client, node);
+    leave(&control.clients[1]);
+}
+
+fn find(client: &Client, node: &Node) {
     let [name] = client.post(node, &[read(NAME, 1)]);
     if name != 0 {
         let [object] = client.post(node, &[read(OBJECT, 1)]);
         assert_ne!(object, USED_AGAIN, "it is used again under an operation that found it");
     }
-    leave(&control.clients[1]);
 }
 
 /// A client takes the only name of an object away and retires it, moves the epoch on so many times, and
@@ -91,6 +95,27 @@ fn nor_if_somebody_else_moves_the_epoch_on() {
         look(&Client::default(), &node, &control);
         other.join().expect("the other client");
         third.join().expect("the third client");
+    });
+}
+
+/// An operation begins beside an older one of its client, in a later epoch, and goes on when that one is over.
+#[test]
+fn nor_under_one_that_began_beside_an_older_one() {
+    explore(Some(3), || {
+        let (node, control) = named();
+        let own = &control.clients[1];
+        let first = enter(&control.epoch, own);
+        let (theirs, words) = (node.clone(), Arc::clone(&control));
+        let other = thread::spawn(move || use_again(&theirs, &words, 1));
+        let words = Arc::clone(&control);
+        thread::spawn(move || words.advance(1)).join().expect("the third client");
+        let second = enter_beside(&control.epoch);
+        if second != first {
+            remain(own, second);
+        }
+        find(&Client::default(), &node);
+        leave(own);
+        other.join().expect("the other client");
     });
 }
 
