@@ -210,6 +210,11 @@ impl<F: Fabric> Fabric for Counting<F> {
         self.inner.is_near()
     }
 
+    #[inline(always)]
+    fn is_forked(&self) -> bool {
+        self.inner.is_forked()
+    }
+
     #[inline]
     fn nodes(&self) -> usize {
         self.inner.nodes()

@@ -145,6 +145,13 @@ pub trait Fabric {
         false
     }
 
+    /// Whether this process is a copy that a `fork` made of the one in which the fabric was made: what is
+    /// posted here would be that one's.
+    #[inline(always)]
+    fn is_forked(&self) -> bool {
+        false
+    }
+
     /// How many nodes there are: 1, 3, 5 or 7.
     fn nodes(&self) -> usize;
 

@@ -145,6 +145,11 @@ impl<F: Fabric, S: Switches> Fabric for Faulty<F, S> {
         }
     }
 
+    #[inline(always)]
+    fn is_forked(&self) -> bool {
+        self.inner.is_forked()
+    }
+
     fn drain(&self) {
         self.inner.drain();
     }

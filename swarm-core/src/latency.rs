@@ -88,6 +88,11 @@ impl<F: Fabric, C: Clock> Fabric for Delayed<F, C> {
         DelayedCompletion { inner: self.inner.post(node, chain), clock: &self.clock, due }
     }
 
+    #[inline(always)]
+    fn is_forked(&self) -> bool {
+        self.inner.is_forked()
+    }
+
     fn drain(&self) {
         self.inner.drain();
     }

@@ -88,7 +88,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
     /// What a step comes to. `None` if it fails or takes too long; then it is dropped.
     async fn in_time<T>(&self, step: impl Future<Output = Result<T, Error>>) -> Option<T> {
-        match select(pin!(step), pin!(self.group.pause(LONGEST))).await {
+        match select(pin!(self.in_own_process(step)), pin!(self.group.pause(LONGEST))).await {
             Either::Left((told, _)) => told.ok(),
             Either::Right(_) => None,
         }

@@ -107,6 +107,13 @@ impl Options {
 /// `Send`, not `Sync`: open one for each thread. Several operations may be in flight at a time;
 /// writes of one key queue behind each other. All operations are linearizable.
 ///
+/// # Forks
+/// A client is the process's that opened it. In a child that this forks, each operation ends in
+/// [`Error::Forked`], also one that was begun before and is polled there, and dropping the client, its
+/// operations and values changes nothing that is shared. The parent goes on as though nothing had been, and the
+/// child may open a client of its own. (A `fork` out of a signal handler that interrupted an operation leaves
+/// the child in the middle of a poll: it must `exec` or `_exit` in the handler.)
+///
 /// # Cancel safety
 /// Dropping an operation's future before it ends equals a crash of the client at that point: a
 /// write may or may not take effect, and nothing else is harmed.
@@ -192,6 +199,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// behind that go out with the next ones, and until those are over, what others retire is not used
     /// again: posts them, and waits until they are, half a second at most. Else it does nothing.
     pub fn rest(&self) {
+        if self.is_forked() {
+            return;
+        }
         self.group.fabric().drain();
         if let Some(presence) = &self.presence {
             presence.settle(self.group.fabric());
@@ -208,13 +218,22 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     #[inline]
     pub async fn get(&self, key: &[u8]) -> Result<Option<Value<'_, F>>, Error> {
         let fabric = self.group.fabric();
+        if self.is_forked() {
+            return Err(Error::Forked);
+        }
         let here = self.here();
         let others = fabric.begin();
         let begun = self.begin_get(key);
         let tally = fabric.pause(others);
         let (result, tally) = match begun {
-            Begun::Done(result) => (result, tally),
-            Begun::Rest(get) => fabric.track_on(tally, self.end_get(key, get, here)).await,
+            Begun::Done(result) => {
+                here.end();
+                (result, tally)
+            }
+            Begun::Rest(get) => {
+                let rest = self.in_own_process(self.end_get(key, get, here));
+                fabric.track_on(tally, rest).await
+            }
         };
         self.count(|counters| &mut counters.get, tally);
         result
@@ -237,7 +256,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             }
             Err(Error::Contended)
         });
-        let (result, tally) = self.group.fabric().track(put).await;
+        let (result, tally) = self.group.fabric().track(self.in_own_process(put)).await;
         self.count(|counters| &mut counters.put, tally);
         self.tidy().await;
         result
@@ -256,7 +275,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let _turn = self.turn(hash).await;
             self.insert_now(hash, key, value).await
         });
-        let (result, tally) = self.group.fabric().track(insert).await;
+        let (result, tally) = self.group.fabric().track(self.in_own_process(insert)).await;
         self.count(|counters| &mut counters.insert, tally);
         self.tidy().await;
         result
@@ -271,16 +290,22 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     #[inline]
     pub async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
         let fabric = self.group.fabric();
+        if self.is_forked() {
+            return Err(Error::Forked);
+        }
         let here = self.here();
         let others = fabric.begin();
         let begun = self.begin_update(key, value);
         let tally = fabric.pause(others);
         let (result, tally) = match begun {
             Begun::Done(result) => {
-                drop(here);
+                here.end();
                 (result, tally)
             }
-            Begun::Rest(update) => fabric.track_on(tally, self.end_update(key, update, here)).await,
+            Begun::Rest(update) => {
+                let rest = self.in_own_process(self.end_update(key, update, here));
+                fabric.track_on(tally, rest).await
+            }
         };
         self.count(|counters| &mut counters.update, tally);
         self.tidy().await;
@@ -302,7 +327,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             self.fruitless.set(None);
             Ok(())
         });
-        let (result, tally) = self.group.fabric().track(delete).await;
+        let (result, tally) = self.group.fabric().track(self.in_own_process(delete)).await;
         self.count(|counters| &mut counters.delete, tally);
         self.tidy().await;
         result
@@ -423,6 +448,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Sets numbers aside for when those that there are will be used up.
     #[cold]
     fn look_for_numbers(&self) {
+        if self.is_forked() {
+            return;
+        }
         let board = self.presence.as_ref().map(Presence::board);
         if let Some(incarnation) = board.and_then(Board::incarnation) {
             self.group.set_aside(incarnation);
@@ -458,6 +486,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
 impl<F: Fabric, C: Clock, P> Drop for Client<F, C, P> {
     fn drop(&mut self) {
+        // All that it has is its original's.
+        if self.is_forked() {
+            return;
+        }
         // What this client thinks is its own is so within an operation alone.
         let here = self.presence.as_ref().map(|presence| (presence, presence.enter()));
         let generation = here.as_ref().map_or(0, |(presence, _)| presence.board().generation());
@@ -476,11 +508,27 @@ pub(crate) struct Here<'c, F: Fabric, C: Clock, P: Protocol> {
     visit: Option<Visit>,
 }
 
+impl<F: Fabric, C: Clock, P: Protocol> Here<'_, F, C, P> {
+    /// The operation is over within the poll in which it began: no child can have come by it.
+    #[inline]
+    fn end(mut self) {
+        self.leave();
+    }
+
+    #[inline]
+    fn leave(&mut self) {
+        if let (Some(presence), Some(visit)) = (&self.client.presence, self.visit.take()) {
+            presence.leave(visit, self.client.group.fabric());
+        }
+    }
+}
+
 impl<F: Fabric, C: Clock, P: Protocol> Drop for Here<'_, F, C, P> {
     #[inline]
     fn drop(&mut self) {
-        if let (Some(presence), Some(visit)) = (&self.client.presence, self.visit.take()) {
-            presence.leave(visit, self.client.group.fabric());
+        // The mark on the board is that of an operation of the client's own process.
+        if self.visit.is_some() && !self.client.is_forked() {
+            self.leave();
         }
     }
 }

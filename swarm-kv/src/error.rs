@@ -5,7 +5,8 @@ use swarm_core::layout::{MAX_KEY, MAX_VALUE};
 /// Why an operation of the store did not end.
 ///
 /// After [`Error::Replication`], [`Error::Contended`], [`Error::Unsettled`] and [`Error::UnsettledSpent`] a write may or
-/// may not have taken effect; after all others it has not.
+/// may not have taken effect; after all others it has not. (Of one that was begun before a fork, [`Error::Forked`] says
+/// so in the child alone: it is the parent's to go on with.)
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -53,6 +54,12 @@ pub enum Error {
          get the key, and try again"
     )]
     Contended,
+    /// The client is another process's, of which this one is a forked copy. Nothing that clients share was touched.
+    #[error(
+        "this client is that of the process that forked this one: both would act under one identity; open \
+         another client in this process"
+    )]
+    Forked,
     /// Too many keys with one hash.
     #[error("more keys share one hash than a bucket holds")]
     Crowded,

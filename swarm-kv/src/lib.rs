@@ -33,6 +33,7 @@
 //! | `bucket`, `newborn` | what the index's records say, what is born with them |
 //! | `index` | extendible hashing over cells |
 //! | `client` | a client and its operations |
+//! | `forked` | whose a client is |
 //! | `turn`, `locate` | one write of a key at a time; where a key is |
 //! | `buffer` | a buffer for a write |
 //! | `get`, `update`, `delete`, `insert`, `scan` | how the operations run |
@@ -51,6 +52,7 @@ mod collect;
 mod counters;
 mod delete;
 mod error;
+mod forked;
 mod gate;
 mod get;
 mod heap;

@@ -128,6 +128,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// # Errors
     /// Not all memory nodes answer: what one that is dead may still name is not used again.
     pub async fn collect(&self) -> Result<Option<usize>, Error> {
+        self.in_own_process(self.collect_alone()).await
+    }
+
+    async fn collect_alone(&self) -> Result<Option<usize>, Error> {
         let _alone = self.searching.enter().await;
         let mut stall = self.stall(self.group.clock().now());
         let found = self.collect_garbage(&mut stall).await?;

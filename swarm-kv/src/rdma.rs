@@ -37,6 +37,9 @@ pub enum Error {
 }
 
 /// A pool on memory nodes. Cheap to clone.
+///
+/// It is the process's that opened it: a forked child shares its connections to etcd with it, and has to open the
+/// pool anew.
 #[derive(Clone)]
 pub struct Pool {
     plane: Arc<Plane>,
@@ -134,6 +137,10 @@ impl Pool {
 }
 
 /// A client of a pool, with its slot there. Dereferences to the [`Client`](client::Client).
+///
+/// In a child that the process forks, its operations end in [`Error::Forked`](crate::Error::Forked), and dropping it
+/// does nothing: queue pairs, lease and slot are the parent's. (`_Fork` and a bare `clone` run no fork handlers: their
+/// children cannot be told, and must not touch it.)
 pub struct Client<P: Protocol = SafeGuess> {
     // Dropped in this order: what the client posts on leaving is posted, and over, while the slot is
     // its own.

@@ -40,11 +40,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         &self,
         mut each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<(), Error> {
-        self.walk(async |register, value| {
+        let walk = self.walk(async |register, value| {
             let key = read_key(&self.group, register).await?;
             Ok(each(&key, value))
-        })
-        .await
+        });
+        self.in_own_process(walk).await
     }
 
     /// What the pool holds. Counts keys one by one: a roundtrip for each.
@@ -52,7 +52,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// # Errors
     /// Too few memory nodes that answer.
     pub async fn usage(&self) -> Result<Usage, Error> {
-        self.count_all(|_, _| {}).await
+        self.in_own_process(self.count_all(|_, _| {})).await
     }
 
     /// The same, and who holds how much of it, in use or not.
@@ -61,14 +61,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Too few memory nodes that answer.
     pub async fn accounts(&self) -> Result<(Usage, Vec<Holding>), Error> {
         let mut live = vec![0; self.geometry.max_clients];
-        let usage = self
-            .count_all(|object, bytes| {
-                if let Some(live) = self.heap.owner(object).and_then(|slot| live.get_mut(slot)) {
-                    *live += bytes;
-                }
-            })
-            .await?;
-        let mut holdings = self.heap.holdings(&self.group).await?;
+        let count = self.count_all(|object, bytes| {
+            if let Some(live) = self.heap.owner(object).and_then(|slot| live.get_mut(slot)) {
+                *live += bytes;
+            }
+        });
+        let usage = self.in_own_process(count).await?;
+        let mut holdings = self.holdings().await?;
         for holding in &mut holdings {
             holding.live_bytes = Some(live[holding.client].min(holding.aside_bytes));
         }
@@ -130,7 +129,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// # Errors
     /// Too few memory nodes that answer.
     pub async fn holdings(&self) -> Result<Vec<Holding>, Error> {
-        self.heap.holdings(&self.group).await
+        self.in_own_process(self.heap.holdings(&self.group)).await
     }
 
     /// Calls `each` with the register of every key and its value until it breaks off.

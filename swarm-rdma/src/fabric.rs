@@ -19,6 +19,7 @@ mod posting;
 mod waiting;
 
 use std::cell::{Cell, RefCell};
+use std::mem::forget;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -30,6 +31,7 @@ use crate::chain::Asked;
 use crate::completion::{Completion, Reply, State};
 use crate::control::FarBoard;
 use crate::doors::Doors;
+use crate::fork::Origin;
 use crate::link::Link;
 use crate::options::{Counters, NodeStatus};
 use crate::tickets::Tickets;
@@ -54,8 +56,10 @@ struct Flight {
 /// One client's access to the memory nodes of a pool.
 ///
 /// `Send`, not `Sync`. A node that does not answer is reconnected in the background. Dropping it
-/// waits until the chains under way have ended.
+/// waits until the chains under way have ended. It is the process's that made it: dropping the copy that a forked
+/// child has of it does nothing.
 pub struct RdmaFabric {
+    origin: Origin,
     links: Vec<Link>,
     slots: Slots,
     flights: RefCell<Vec<Flight>>,
@@ -84,6 +88,14 @@ impl RdmaFabric {
     /// What this fabric has done so far.
     pub fn counters(&self) -> Counters {
         self.counters.get()
+    }
+
+    /// Keeps all that the kernel has of this fabric from being let go of by a process whose it is not.
+    fn leak(&mut self) {
+        forget(self.connector.take());
+        forget((Arc::clone(&self.doors), Arc::clone(&self.queue)));
+        forget(Arc::clone(self.slots.region()));
+        self.links.iter().for_each(Link::leak);
     }
 
     fn next_number(&self) -> u64 {
@@ -125,6 +137,9 @@ impl RdmaFabric {
 
 impl Drop for RdmaFabric {
     fn drop(&mut self) {
+        if self.origin.is_elsewhere() {
+            return self.leak();
+        }
         self.drain();
         self.doors.stop();
         if let Some(connector) = self.connector.take() {
@@ -144,6 +159,11 @@ impl Fabric for RdmaFabric {
     type Board = FarBoard;
     type Reply<'f> = Reply<'f>;
     type Completion<'f> = Completion<'f>;
+
+    #[inline]
+    fn is_forked(&self) -> bool {
+        self.origin.is_elsewhere()
+    }
 
     #[inline]
     fn nodes(&self) -> usize {

@@ -9,7 +9,7 @@
 //! | `error`           | what can be wrong with options, devices and nodes                    |
 //! | `greeting`        | what clients and nodes say of themselves when they connect           |
 //! | `device`          | devices, ports, GIDs, and choosing among them                        |
-//! | `verbs`           | libibverbs and librdmacm as small safe types: all `unsafe` is there  |
+//! | `verbs`           | libibverbs and librdmacm as small safe types: all `unsafe` is there, but for one call in `fork` |
 //! | `memory`          | a node's memory: allocated or mapped, and registered once            |
 //! | `memnode`         | the memory node                                                      |
 //! | `chain`           | from verbs to work requests, and the order that these keep           |
@@ -21,6 +21,7 @@
 //! | `options`         | how to connect, and what a fabric says of itself                     |
 //! | `completion`      | chains on their way, and what they yielded                           |
 //! | `fabric`          | the fabric                                                           |
+//! | `fork`            | whose a client is                                                    |
 //!
 //! The [control plane](control) stands beside these; nothing on the data path knows of it.
 
@@ -32,6 +33,7 @@ mod device;
 mod doors;
 mod error;
 mod fabric;
+mod fork;
 mod greeting;
 mod link;
 mod memnode;

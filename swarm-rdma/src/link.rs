@@ -69,6 +69,11 @@ impl Link {
         }
     }
 
+    /// Keeps the connection from being ended by a process whose it is not.
+    pub(crate) fn leak(&self) {
+        std::mem::forget(self.joined.borrow().clone());
+    }
+
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }

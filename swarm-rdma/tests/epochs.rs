@@ -99,6 +99,30 @@ fn an_operation_under_way_holds_the_epoch_up_until_it_is_over() {
     assert!(goes_on(&there, 4), "it is over");
 }
 
+/// The threads that speak for a client are its own process's, as is the slot.
+#[test]
+fn a_child_that_drops_its_copy_of_a_seat_neither_leaves_nor_waits() {
+    let cluster = Cluster::new();
+    let seat = cluster.plane.attach(&cluster.record).expect("there are slots");
+    // SAFETY: the child does no more than is said here, and ends by `_exit`, or by the alarm if it waits.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: the child alone runs this, and ends without another look at the seat.
+        unsafe {
+            libc::alarm(20);
+            drop(std::ptr::read(&raw const seat));
+            libc::_exit(0);
+        }
+    }
+    let mut status = 0;
+    // SAFETY: it is this test's child, and the status outlives the call.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0, "it waited");
+    let clients = cluster.plane.clients(&cluster.record).expect("the daemons answer");
+    assert_eq!(clients.len(), 1, "its parent is there");
+    assert!(goes_on(&seat.board(), 2), "and heard");
+}
+
 /// Whoever hears of the epoch behind the latest at the time has forgotten.
 #[test]
 fn whoever_is_beyond_the_latest_epoch_has_forgotten_places() {

@@ -3,7 +3,7 @@
 //! The invariant: a slot has at most one live holder. It is held by a lock on its bytes in the
 //! control file, which the kernel lets go of when the holder dies, so death is a fact here and
 //! never a suspicion. Process ids are shown to people, beside the pid namespace that they are of, and
-//! trusted by nobody: see `holder`.
+//! trusted by nobody: see `holder`. A child that the holder's process forks has no part in it: see `fork`.
 
 use std::fs::File;
 use std::thread::sleep;
@@ -15,6 +15,7 @@ use swarm_core::words::{Incarnation, WriteNumber};
 use crate::board::PoolBoard;
 use crate::control::{self, Control};
 use crate::error::Error;
+use crate::fork::{Origin, OwnFile};
 use crate::holder::Name;
 use crate::lock;
 use crate::pool::Pool;
@@ -22,21 +23,26 @@ use crate::sync::Ordering;
 
 /// A client slot, held. Dropping it, or the death of the process, lets go of the slot.
 ///
-/// A process that forks without `exec` shares the slot with its child: the slot is free once both
-/// are gone. Let only one of them use it.
+/// It is the process's alone that opened it. A child that this forks has no share in the slot, even
+/// while it lives on after its parent, and dropping its copy of this changes nothing; the child may
+/// [attach](Pool::attach) as a client of its own. (`_Fork` and a bare `clone` run no fork handlers: such a
+/// child keeps the slot from being free until it drops its copy, calls `exec`, or ends.)
 #[derive(Debug)]
 pub struct Attachment {
     pool: Pool,
     session: Session,
+    /// Whose it is.
+    origin: Origin,
     /// The opening that the lock belongs to.
-    _lock: File,
+    lock: OwnFile,
 }
 
 impl Attachment {
     /// Takes the lowest free slot.
     pub(crate) fn new(pool: &Pool) -> Result<Self, Error> {
         let control = pool.control();
-        let file = control.reopen()?;
+        let refused = |error| Error::io(control.dir(), "register fork handlers for", error);
+        let file = OwnFile::open(|| control.reopen(), refused)?;
         let limit = control.header().geometry.max_clients;
         let begun = Instant::now();
         loop {
@@ -56,7 +62,7 @@ impl Attachment {
     }
 
     /// Makes a slot this client's, whose lock `file` holds.
-    fn take(pool: &Pool, client: usize, file: File) -> Result<Self, Error> {
+    fn take(pool: &Pool, client: usize, file: OwnFile) -> Result<Self, Error> {
         let control = pool.control();
         // The pool may have been destroyed between the opening and the lock. From here on nobody
         // destroys it without noticing this client.
@@ -65,7 +71,7 @@ impl Attachment {
         control.slot(client).store(Name::own().encode(), Ordering::Relaxed);
         // What a dead holder had under way is over.
         control.mapping().words()[control::board(client)].store(0, Ordering::Release);
-        Ok(Self { pool: pool.clone(), session, _lock: file })
+        Ok(Self { pool: pool.clone(), session, origin: Origin::here(), lock: file })
     }
 
     /// Who this client is.
@@ -86,7 +92,15 @@ impl Attachment {
 
 impl Drop for Attachment {
     fn drop(&mut self) {
-        self.pool.control().slot(self.session.client).store(0, Ordering::Relaxed);
+        // The slot is the parent's where this is a child's copy.
+        if self.origin.is_elsewhere() {
+            return;
+        }
+        let client = self.session.client;
+        self.pool.control().slot(client).store(0, Ordering::Relaxed);
+        // The lock ends here, whoever has a copy of the descriptor. If this fails it ends with the last of
+        // them.
+        drop(lock::unlock(&self.lock, Control::slot_bytes(client..client + 1)));
     }
 }
 

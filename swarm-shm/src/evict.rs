@@ -28,7 +28,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 impl Pool {
     /// Ends the client in a slot with SIGKILL and waits until its slot is free. Yields the process
-    /// ids, more than one if it had forked.
+    /// ids, more than one where a bare `clone` shares it (see [`Attachment`](crate::Attachment)).
     ///
     /// # Errors
     /// Nobody holds the slot, or this process does; the holder cannot be seen from here, may not be

@@ -7,6 +7,7 @@ use swarm_core::fabric::{Address, Fabric, MAX_NODES, NodeDown, NodeId, Verb};
 
 use crate::board::PoolBoard;
 use crate::chain::{FIRST_WORD, prefetch, run};
+use crate::fork::Origin;
 use crate::mapping::Window;
 use crate::pool::Pool;
 use crate::reply::{Replies, Reply, SHORT_WORDS};
@@ -28,6 +29,8 @@ pub struct ShmFabric {
     replies: Replies,
     /// Whether the last store of this client has no fence behind it.
     unfenced: Cell<bool>,
+    /// Whose it is.
+    origin: Origin,
 }
 
 impl ShmFabric {
@@ -37,7 +40,8 @@ impl ShmFabric {
             None => Window::empty(),
         });
         let nodes = pool.geometry().nodes;
-        Self { windows, nodes, replies: Replies::new(), unfenced: Cell::new(false) }
+        let (replies, unfenced) = (Replies::new(), Cell::new(false));
+        Self { windows, nodes, replies, unfenced, origin: Origin::here() }
     }
 }
 
@@ -49,6 +53,11 @@ impl Fabric for ShmFabric {
     #[inline(always)]
     fn is_near(&self) -> bool {
         true
+    }
+
+    #[inline(always)]
+    fn is_forked(&self) -> bool {
+        self.origin.is_elsewhere()
     }
 
     #[inline(always)]

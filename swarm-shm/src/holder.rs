@@ -77,8 +77,8 @@ fn is_lock(line: &str, bytes: &Range<u64>) -> bool {
     kind && (first, last) == (Some(bytes.start), Some(bytes.end - 1))
 }
 
-/// The processes that hold the lock, of those that may be looked at: one, or several where it was
-/// shared by `fork`. Those that may not be looked at are left out.
+/// The processes that hold the lock, of those that may be looked at: one, or several where a bare `clone`
+/// shares it. Those that may not be looked at are left out.
 pub(crate) fn holders(file: &File, bytes: &Range<u64>) -> io::Result<Vec<u32>> {
     let mut holders = Vec::new();
     for entry in fs::read_dir("/proc")? {

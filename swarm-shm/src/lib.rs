@@ -28,6 +28,7 @@
 //! | `mapping`             | files as shared words                                            |
 //! | `header`              | what a file says about itself                                    |
 //! | `lock`                | locks that the kernel releases when their holder dies            |
+//! | `fork`                | what a child must not share with the process that forked it      |
 //! | `control`             | the control file                                                 |
 //! | `node`                | a memory node's file                                             |
 //! | `clock`               | the clock that all processes share                               |
@@ -68,6 +69,8 @@ mod error;
 mod evict;
 #[cfg(not(loom))]
 mod fabric;
+#[cfg(not(loom))]
+mod fork;
 #[cfg(not(loom))]
 mod header;
 #[cfg(not(loom))]

@@ -4,7 +4,8 @@
 //! exclude each other, and the kernel lets go of the lock when the last descriptor of the opening
 //! is closed, however the process ended. A descriptor that a `fork` copied counts as well, until
 //! the child ends or calls `exec`: a lock that is to end before the process does is let go of by its
-//! holder ([`Held`]), and whoever is refused one tries again for a while.
+//! holder ([`Held`], [`unlock`]), one that is to end with the process is that of a descriptor whose copies
+//! are closed (`fork`), and whoever is refused one tries again for a while.
 
 use std::fs::File;
 use std::io;
@@ -29,7 +30,7 @@ pub(crate) struct Held<'a> {
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         // If it fails, the lock ends with the opening.
-        drop(call(self.file, libc::F_OFD_SETLK, libc::F_UNLCK, self.bytes.clone()));
+        drop(unlock(self.file, self.bytes.clone()));
     }
 }
 
@@ -62,6 +63,11 @@ pub(crate) fn try_lock(file: &File, bytes: Range<u64>) -> io::Result<bool> {
         Err(error) if is_held(&error) => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// Lets go of this opening's locks on `bytes`, for all that share it.
+pub(crate) fn unlock(file: &File, bytes: Range<u64>) -> io::Result<()> {
+    call(file, libc::F_OFD_SETLK, libc::F_UNLCK, bytes).map(drop)
 }
 
 /// Whether another opening holds a lock on some of `bytes`.

@@ -57,7 +57,7 @@ pub struct OpenOptions {
 /// An open pool: a directory with a control file and one file for each memory node, all mapped
 /// into this process. Cheap to clone, and shared between threads; each client takes a
 /// [`fabric`](Self::fabric), a [`clock`](Self::clock) and an [`attachment`](Self::attach) of its
-/// own.
+/// own. A child that the process forks may go on with its copy, and take what its own clients need.
 #[derive(Clone, Debug)]
 pub struct Pool {
     inner: Arc<Inner>,

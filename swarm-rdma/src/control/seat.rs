@@ -1,5 +1,7 @@
 //! A client slot, held.
 
+use std::mem::forget;
+
 use swarm_core::group::Session;
 use swarm_core::words::Incarnation;
 
@@ -10,11 +12,14 @@ use super::lease::Lease;
 use super::ledger::Holder;
 use super::numbers::Drawer;
 use super::record::PoolRecord;
+use crate::fork::Origin;
 
 /// A client slot. Dropping it lets go of the slot: drop whatever posts under it first, and wait for
 /// what was posted. A process that dies with it leaves the slot held until its lease ends or
-/// somebody evicts it.
+/// somebody evicts it. It is that process's alone: dropping the copy that a forked child has of it does
+/// nothing.
 pub struct Seat {
+    origin: Origin,
     holder: Holder,
     record: PoolRecord,
     lease: Option<Lease>,
@@ -23,7 +28,7 @@ pub struct Seat {
 
 impl Seat {
     pub(super) fn new(holder: Holder, record: PoolRecord, lease: Option<Lease>) -> Self {
-        Self { holder, record, lease, keeper: None }
+        Self { origin: Origin::here(), holder, record, lease, keeper: None }
     }
 
     /// Tells the daemons, from here on, how far the client is, and draws more incarnations if it lives long.
@@ -62,6 +67,11 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
+        if self.origin.is_elsewhere() {
+            // The threads behind these are not in this process, which would wait for them for ever.
+            forget((self.keeper.take(), self.lease.take()));
+            return;
+        }
         // Nobody speaks for it any more when it is said that it has left.
         drop(self.keeper.take());
         // The daemons first: whoever is given the slot next finds nobody to fence.

@@ -12,6 +12,7 @@ use super::{Flight, RdmaFabric};
 use crate::connector::{Connector, Plan};
 use crate::doors::{Doors, Joined};
 use crate::error::{Error, Fault};
+use crate::fork::Origin;
 use crate::link::Link;
 use crate::memory;
 use crate::options::{ConnectOptions, Counters, Endpoint};
@@ -91,6 +92,7 @@ impl RdmaFabric {
         doors.wait_settled(options.patience);
         let processors = thread::available_parallelism().map_or(1, usize::from);
         Ok(Self {
+            origin: Origin::here(),
             links: nodes.iter().map(|node| Link::new(node.address, room)).collect(),
             flights: RefCell::new(vec![Flight::default(); Slots::COUNT as usize]),
             tickets: RefCell::new(Tickets::new(Slots::COUNT)),

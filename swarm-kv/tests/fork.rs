@@ -1,0 +1,182 @@
+//! A client is the process's that opened it: whatever a child does with its copy, nothing changes that
+//! clients share.
+
+#![cfg(target_os = "linux")]
+
+use std::cell::RefCell;
+use std::fs;
+use std::future::Future;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::pin::Pin;
+use std::ptr;
+use std::task::{Context, Poll, Waker};
+
+use swarm_core::safe_guess::SafeGuess;
+use swarm_kv::shm::{self, CreateOptions, Pool};
+use swarm_kv::{Error, Options, block_on};
+
+fn pool() -> (tempfile::TempDir, Pool) {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let options = CreateOptions { capacity: 4 << 20, max_clients: 8, ..CreateOptions::default() };
+    let pool = Pool::create(dir.path().join("pool"), &options).expect("a pool");
+    (dir, pool)
+}
+
+fn key(number: usize) -> Vec<u8> {
+    format!("key {number}").into_bytes()
+}
+
+/// All that the pool's clients share, byte by byte.
+fn shared(pool: &Path) -> Vec<Vec<u8>> {
+    let files = ["control", "node-0", "node-1", "node-2"];
+    files.map(|file| fs::read(pool.join(file)).expect("a file of the pool")).into()
+}
+
+/// Makes a child that does `act`, with a copy of all that this process has, and tells by its exit status
+/// whether that came to true. It must not panic: other threads' locks may be held for ever there.
+fn begin_child(act: impl FnOnce() -> bool) -> i32 {
+    // SAFETY: the child's one thread does no more than these tests say, and ends by `_exit`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let is_so = act();
+        // SAFETY: ends the child, without asking anything of this process's state.
+        unsafe { libc::_exit(i32::from(!is_so)) };
+    }
+    assert!(child > 0, "no child");
+    child
+}
+
+/// Waits for a child's end. Whether it told true.
+fn told_true(child: i32) -> bool {
+    let mut status = 0;
+    // SAFETY: it is this test's child, and the status outlives the call.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    status == 0
+}
+
+/// Drops a child's copy of what its parent goes on with.
+///
+/// # Safety
+/// For a child alone, which does not touch it again.
+unsafe fn drop_copy<T>(copied: &T) {
+    // SAFETY: as the caller promises.
+    drop(unsafe { ptr::read(copied) });
+}
+
+#[test]
+fn a_child_can_do_nothing_with_its_parents_client() {
+    let (_dir, pool) = pool();
+    let client = shm::open(&pool, Options::default()).expect("a free slot");
+    let store = client.blocking();
+    for number in 0..40 {
+        store.put(&key(number), &[1; 64]).expect("put");
+    }
+    let value = store.get(&key(1)).expect("get").expect("it is there");
+    let before = shared(pool.path());
+    let child = begin_child(|| {
+        let refused = [
+            store.get(&key(1)).err(),
+            store.get(&key(99)).err(),
+            store.update(&key(1), &[2; 64]).err(),
+            store.update(&key(99), &[2; 64]).err(),
+            store.put(&key(1), &[2; 64]).err(),
+            store.insert(&key(99), &[2; 64]).err(),
+            store.delete(&key(1)).err(),
+            store.get_many(&[key(1), key(2)]).err(),
+            block_on(client.collect()).err(),
+            block_on(client.usage()).err(),
+            block_on(client.holdings()).err(),
+            block_on(client.for_each(|_, _| ControlFlow::Continue(()))).err(),
+        ];
+        client.rest();
+        // SAFETY: this is a child, which ends after this.
+        unsafe {
+            drop_copy(&value);
+            drop_copy(&client);
+        }
+        refused.iter().all(|refused| *refused == Some(Error::Forked))
+    });
+    assert!(told_true(child));
+    assert!(shared(pool.path()) == before, "the child changed something");
+    assert_eq!(pool.live_clients(), [0]);
+    assert_eq!(value[..], [1; 64]);
+    for number in 0..40 {
+        store.put(&key(number), &[3; 64]).expect("the parent goes on");
+    }
+    assert_eq!(store.get(&key(1)).expect("get").as_deref(), Some(&[3; 64][..]));
+}
+
+/// An operation that a child has a copy of.
+type Kept<T> = RefCell<Pin<Box<T>>>;
+
+fn poll<T: Future>(operation: &Kept<T>) -> Poll<T::Output> {
+    operation.borrow_mut().as_mut().poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Nodes that answer late leave operations under way at the moment of the fork.
+#[test]
+fn a_child_goes_on_with_none_of_its_parents_operations() {
+    /// Nanoseconds: no answer comes within the test.
+    const NEVER: u64 = 1_000_000_000_000;
+    fn kept<T: Future>(operation: T) -> Kept<T> {
+        RefCell::new(Box::pin(operation))
+    }
+    let (_dir, pool) = pool();
+    shm::open(&pool, Options::default()).expect("a slot").blocking().put(b"k", b"1").expect("put");
+    let client = shm::open_emulated::<SafeGuess>(&pool, Options::default(), NEVER).expect("a slot");
+    let (get, put) = (kept(client.get(b"k")), kept(client.put(b"k", b"2")));
+    let (update, collect) = (kept(client.update(b"l", b"3")), kept(client.collect()));
+    assert!(poll(&get).is_pending() && poll(&put).is_pending());
+    assert!(poll(&update).is_pending() && poll(&collect).is_pending());
+    let (before, census) = (shared(pool.path()), pool.census());
+    assert!(census[0].since.is_some(), "{census:?}");
+    let child = begin_child(|| {
+        let get = matches!(poll(&get), Poll::Ready(Err(Error::Forked)));
+        let put = poll(&put) == Poll::Ready(Err(Error::Forked));
+        // SAFETY: this is a child, which ends after this.
+        unsafe {
+            drop_copy(&*update.borrow());
+            drop_copy(&*collect.borrow());
+            drop_copy(&client);
+        }
+        get && put
+    });
+    assert!(told_true(child));
+    assert!(shared(pool.path()) == before, "the child changed something");
+    assert_eq!(pool.census(), census, "the parent's operations are under way");
+    drop((get, put, update, collect));
+    assert_eq!(pool.census()[0].since, None);
+}
+
+/// A process that opens the pool once, and whose children have clients of their own.
+#[test]
+fn a_server_may_fork_workers_that_open_clients() {
+    const WORKERS: usize = 3;
+    const KEYS: usize = 200;
+    let (_dir, pool) = pool();
+    let client = shm::open(&pool, Options::default()).expect("a free slot");
+    let put_all = |client: &shm::Client, worker: usize| {
+        let store = client.blocking();
+        let put = |at: usize| store.put(&key(worker * KEYS + at % KEYS), &at.to_le_bytes()).is_ok();
+        let shared = |at: usize| store.put(b"everybody's", &at.to_le_bytes()).is_ok();
+        (0..3 * KEYS).all(|at| put(at) && shared(at))
+    };
+    let worker = |worker: usize| {
+        begin_child(|| {
+            let own = shm::open(&pool, Options::default());
+            own.is_ok_and(|own| put_all(&own, worker) && client.blocking().get(b"k").is_err())
+        })
+    };
+    let workers: Vec<i32> = (1..=WORKERS).map(worker).collect();
+    assert!(put_all(&client, 0));
+    // All are waited for, or what is still at work would outlive the pool.
+    let told: Vec<bool> = workers.into_iter().map(told_true).collect();
+    assert_eq!(told, [true; WORKERS]);
+    assert_eq!(pool.live_clients(), [0]);
+    let fresh = shm::open(&pool, Options::default()).expect("a free slot");
+    for at in 0..(WORKERS + 1) * KEYS {
+        let value = fresh.blocking().get(&key(at)).expect("get").expect("the key is there");
+        assert_eq!(value[..], (2 * KEYS + at % KEYS).to_le_bytes(), "key {at}");
+    }
+}

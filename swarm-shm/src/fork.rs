@@ -1,0 +1,435 @@
+//! What a `fork` copies and must not share: a client is one process's.
+//!
+//! A child has a copy of its parent's memory, with the parent's clients in it, and of its descriptors, whose
+//! locks say who holds a client slot. The invariant: *a client is used, and its slot held, by the process
+//! alone that opened it*. Two things see to it:
+//!
+//! - an [`Origin`] tells a child that what it has is its parent's. It compares a word with what the word was
+//!   when the client was opened; the word lies in a page that the kernel gives every copy of this memory as
+//!   zeros (`MADV_WIPEONFORK`), whichever call makes the copy;
+//! - an [`OwnFile`] is a descriptor of which a child closes its copy before `fork` returns there, in a
+//!   handler (`pthread_atfork`): a lock would outlive the parent otherwise, for as long as the child lives.
+//!
+//! Of a process with several threads a child has one, while the others may have been anywhere: so the
+//! handlers take no lock and allocate nothing, but access atomic words and call `close`. `_Fork` and a bare
+//! `clone` run no handlers; their children close their copies when they drop the client, call `exec`, or end.
+//! `posix_spawn` and `vfork` lead to `exec` at once, which closes the copies as well.
+
+use std::fs::File;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::os::fd::AsRawFd;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
+use std::thread::sleep;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+use crate::lock::PAUSE;
+
+/// Times that a file is opened before a fork at the same time is put up with.
+const TRIES: usize = 50;
+/// Bytes of the page with this process's word. The kernel rounds up to a whole page.
+const PAGE: usize = 4096;
+
+/// The page with this process's word, once there is one.
+static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
+/// The word where there is no memory for a page.
+static WITHOUT_PAGE: AtomicU64 = AtomicU64::new(0);
+/// The last number that this process, or one that it was copied from, has had.
+static LAST: AtomicU64 = AtomicU64::new(0);
+
+/// The process in which something was made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Origin {
+    word: &'static AtomicU64,
+    /// What the word is in that process.
+    number: u64,
+}
+
+impl Origin {
+    /// This process.
+    pub(crate) fn here() -> Self {
+        let word = word();
+        // Relaxed throughout: the word and the last number stand for nothing but themselves. A child finds
+        // 0 in the word, and no number that it draws is one that was drawn before it was made.
+        let number = match word.load(Ordering::Relaxed) {
+            0 => {
+                let drawn = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+                let first = word.compare_exchange(0, drawn, Ordering::Relaxed, Ordering::Relaxed);
+                first.map_or_else(|there| there, |_| drawn)
+            }
+            number => number,
+        };
+        Self { word, number }
+    }
+
+    /// Whether this process is another one: a copy of that.
+    #[inline(always)]
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        // Relaxed: only the kernel and the handler change it, before there is anybody to see it.
+        self.word.load(Ordering::Relaxed) != self.number
+    }
+}
+
+/// This process's word.
+fn word() -> &'static AtomicU64 {
+    let known = WORD.load(Ordering::Acquire);
+    let word = if known.is_null() { new_word() } else { known };
+    // SAFETY: a word that is installed is a static one or lies at the beginning of a page that is never
+    // unmapped, and is aligned. It is touched through atomics alone.
+    unsafe { &*word }
+}
+
+#[cold]
+fn new_word() -> *mut AtomicU64 {
+    let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+    // SAFETY: a mapping of its own, where the kernel likes, takes nothing from anybody.
+    let page = unsafe { mmap_anonymous(ptr::null_mut(), PAGE, protection, flags) };
+    let word = page.map_or(ptr::from_ref(&WITHOUT_PAGE).cast_mut(), |page| {
+        // SAFETY: the page was mapped above, and nobody else knows of it. Where the kernel has no such
+        // advice, the fork handler stores the zero.
+        let _ = unsafe { madvise(page, PAGE, Advice::LinuxWipeOnFork) };
+        page.cast()
+    });
+    let installed =
+        WORD.compare_exchange(ptr::null_mut(), word, Ordering::AcqRel, Ordering::Acquire);
+    let Err(first) = installed else { return word };
+    if page.is_ok() {
+        // SAFETY: the page was mapped above; somebody else's was installed, and nobody knows of this one.
+        let _ = unsafe { munmap(word.cast(), PAGE) };
+    }
+    first
+}
+
+/// How many calls of `fork` were begun, and how many of them have ended.
+static BEGUN: AtomicU64 = AtomicU64::new(0);
+static ENDED: AtomicU64 = AtomicU64::new(0);
+
+/// How many forks there were; nothing while one is under way. The forks that ended are read first, and no
+/// fork ends before it begins: if the numbers are equal none was under way between the two loads.
+fn forks() -> Option<u64> {
+    let ended = ENDED.load(Ordering::SeqCst);
+    let begun = BEGUN.load(Ordering::SeqCst);
+    (begun == ended).then_some(begun)
+}
+
+extern "C" fn before_fork() {
+    BEGUN.fetch_add(1, Ordering::SeqCst);
+}
+
+extern "C" fn in_parent() {
+    ENDED.fetch_add(1, Ordering::SeqCst);
+}
+
+extern "C" fn in_child() {
+    // What other threads had begun is not this process's.
+    ENDED.store(BEGUN.load(Ordering::Relaxed), Ordering::SeqCst);
+    // Null where no client was ever opened.
+    let word = WORD.load(Ordering::Acquire);
+    if !word.is_null() {
+        // SAFETY: as in `word`.
+        unsafe { &*word }.store(0, Ordering::Relaxed);
+    }
+    places().for_each(Place::close);
+}
+
+/// Registers the handlers, once; two threads at the same time may do it twice, which counts each fork twice
+/// and changes nothing else.
+fn watch_forks() -> io::Result<()> {
+    static WATCHED: AtomicBool = AtomicBool::new(false);
+    if WATCHED.load(Ordering::Acquire) {
+        return Ok(());
+    }
+    // SAFETY: the handlers are safe functions that do nothing but what may be done in a child that has one
+    // of several threads: atomic accesses and `close`.
+    let refused =
+        unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
+    if refused != 0 {
+        return Err(io::Error::from_raw_os_error(refused));
+    }
+    WATCHED.store(true, Ordering::Release);
+    Ok(())
+}
+
+/// Where the handler finds a descriptor. Places are in a list that only grows, and are used again.
+struct Place {
+    descriptor: AtomicI32,
+    next: AtomicPtr<Place>,
+}
+
+/// The first place.
+static PLACES: AtomicPtr<Place> = AtomicPtr::new(ptr::null_mut());
+/// Nobody uses the place.
+const FREE: i32 = -1;
+/// Somebody does, and there is no descriptor in it, or none any more.
+const EMPTY: i32 = -2;
+
+/// All places.
+fn places() -> impl Iterator<Item = &'static Place> {
+    let at = |link: &AtomicPtr<Place>| {
+        // SAFETY: what is in the list was leaked, and initialised before the release that this pairs with.
+        unsafe { link.load(Ordering::Acquire).as_ref() }
+    };
+    std::iter::successors(at(&PLACES), move |place| at(&place.next))
+}
+
+impl Place {
+    /// A place for one descriptor.
+    fn take() -> &'static Self {
+        let take = |place: &&Self| {
+            let free =
+                place.descriptor.compare_exchange(FREE, EMPTY, Ordering::AcqRel, Ordering::Relaxed);
+            free.is_ok()
+        };
+        places().find(take).unwrap_or_else(Self::add)
+    }
+
+    #[cold]
+    fn add() -> &'static Self {
+        let next = AtomicPtr::new(PLACES.load(Ordering::Acquire));
+        let place = Box::into_raw(Box::new(Self { descriptor: AtomicI32::new(EMPTY), next }));
+        // SAFETY: it was just made, and is never freed.
+        let new: &'static Self = unsafe { &*place };
+        let mut first = new.next.load(Ordering::Relaxed);
+        while let Err(now) =
+            PLACES.compare_exchange(first, place, Ordering::AcqRel, Ordering::Acquire)
+        {
+            new.next.store(now, Ordering::Relaxed);
+            first = now;
+        }
+        new
+    }
+
+    /// Takes the descriptor out, if there is one. Whoever does closes it: so it is closed once, and its
+    /// number, which may mean another file from then on, is not touched again.
+    fn empty(&self) -> Option<i32> {
+        let descriptor = self.descriptor.load(Ordering::Acquire);
+        let taken = descriptor >= 0
+            && self
+                .descriptor
+                .compare_exchange(descriptor, EMPTY, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok();
+        taken.then_some(descriptor)
+    }
+
+    /// Closes the descriptor, if there is one.
+    fn close(&self) {
+        if let Some(descriptor) = self.empty() {
+            // SAFETY: whoever takes a descriptor out of its place owns it; `OwnFile` goes by that as well.
+            unsafe { libc::close(descriptor) };
+        }
+    }
+}
+
+/// An open file of which no child has a copy for longer than it takes `fork` to return there.
+#[derive(Debug)]
+pub(crate) struct OwnFile {
+    /// Closed by whoever takes its descriptor out of the place.
+    file: ManuallyDrop<File>,
+    _place: Held,
+}
+
+/// A place in use.
+struct Held(&'static Place);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.close();
+        self.0.descriptor.store(FREE, Ordering::Release);
+    }
+}
+
+impl std::fmt::Debug for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.descriptor.fmt(f)
+    }
+}
+
+impl OwnFile {
+    /// Opens a file by `open`.
+    ///
+    /// A child that is made between the opening and the entry of the descriptor would keep its copy. If
+    /// there may be one, the file is opened anew: only then is anything locked. Either `before_fork` comes
+    /// behind the second look at the count, so that the child finds the entry, or that look notices. A
+    /// process that forks all the time is not waited for beyond [`TRIES`]: then a child's copy may keep a
+    /// slot from being free while the child lives, and no more is lost.
+    ///
+    /// # Errors
+    /// As `open`'s; `refused` if the handlers cannot be registered.
+    pub(crate) fn open<E>(
+        open: impl Fn() -> Result<File, E>,
+        refused: impl FnOnce(io::Error) -> E,
+    ) -> Result<Self, E> {
+        watch_forks().map_err(refused)?;
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let before = forks();
+            let place = Held(Place::take());
+            let file = ManuallyDrop::new(open()?);
+            place.0.descriptor.store(file.as_raw_fd(), Ordering::SeqCst);
+            let after = forks();
+            if (before.is_some() && before == after) || tries == TRIES {
+                return Ok(Self { file, _place: place });
+            }
+            drop(place);
+            sleep(PAUSE);
+        }
+    }
+}
+
+impl Deref for OwnFile {
+    type Target = File;
+
+    /// The file. Not for a child, whose copy is closed.
+    fn deref(&self) -> &File {
+        &self.file
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::io::{PipeReader, PipeWriter, Read, pipe};
+    use std::time::Instant;
+
+    use super::*;
+    use crate::lock;
+
+    /// Runs `act` in a child that `call` makes. Whether it came to true.
+    fn is_so_in_a_child(call: impl FnOnce() -> i32, act: impl FnOnce() -> bool) -> bool {
+        let child = call();
+        assert!(child >= 0, "no child");
+        if child == 0 {
+            let is_so = act();
+            // SAFETY: ends the child, without asking anything of this process's state.
+            unsafe { libc::_exit(i32::from(!is_so)) };
+        }
+        ended(child) == 0
+    }
+
+    fn fork() -> i32 {
+        // SAFETY: the child does no more than these tests say, and ends by `_exit`.
+        unsafe { libc::fork() }
+    }
+
+    /// A child of which no fork handler knows.
+    fn bare_clone() -> i32 {
+        let none = ptr::null::<u8>();
+        // SAFETY: without flags it is a fork: the child has a copy of this memory and of the stack.
+        let child = unsafe {
+            libc::syscall(
+                libc::SYS_clone,
+                libc::c_long::from(libc::SIGCHLD),
+                none,
+                none,
+                none,
+                none,
+            )
+        };
+        child as i32
+    }
+
+    /// Waits for the child's end. How it ended.
+    fn ended(child: i32) -> i32 {
+        let mut status = 0;
+        // SAFETY: it is this test's child, and the status outlives the call.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        status
+    }
+
+    /// A child that lives until the other end of `until` is closed.
+    fn idle_child(until: (PipeReader, PipeWriter)) -> (i32, PipeWriter) {
+        let (mut waits, end) = until;
+        let child = fork();
+        if child == 0 {
+            drop(end);
+            let _ = waits.read(&mut [0]);
+            // SAFETY: as above.
+            unsafe { libc::_exit(0) };
+        }
+        (child, end)
+    }
+
+    #[test]
+    fn a_child_knows_that_it_is_one() {
+        for call in [fork, bare_clone] {
+            let parents = Origin::here();
+            let is_so = is_so_in_a_child(call, || {
+                let own = Origin::here();
+                let childs = own.number != parents.number && !own.is_elsewhere();
+                childs
+                    && parents.is_elsewhere()
+                    && is_so_in_a_child(call, || {
+                        let next = Origin::here();
+                        own.is_elsewhere() && parents.is_elsewhere() && !next.is_elsewhere()
+                    })
+            });
+            assert!(is_so);
+            assert!(!parents.is_elsewhere(), "it is where it was");
+            assert_eq!(Origin::here().number, parents.number);
+        }
+    }
+
+    fn refused(error: io::Error) -> io::Error {
+        error
+    }
+
+    /// Made behind the opening, and while the file is opened, where no handler can know of the descriptor.
+    #[test]
+    fn a_child_does_not_hold_a_lock_of_its_parents() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let open = || std::fs::OpenOptions::new().read(true).write(true).open(file.path());
+        let is_locked = || lock::is_locked(file.as_file(), 0..8).expect("a look");
+        for while_it_is_opened in [false, true] {
+            let child = RefCell::new(None);
+            let make_child = || *child.borrow_mut() = Some(idle_child(pipe().expect("a pipe")));
+            let open = || {
+                let opened = open();
+                if while_it_is_opened && child.borrow().is_none() {
+                    make_child();
+                }
+                opened
+            };
+            let opened = OwnFile::open(open, refused).expect("it is there");
+            assert!(lock::try_lock(&opened, 0..8).expect("a lock"));
+            if !while_it_is_opened {
+                make_child();
+            }
+            assert!(is_locked(), "the child's handler leaves the parent's lock alone");
+            // As when the parent dies: nobody lets go of the lock.
+            drop(opened);
+            // The handlers of this child, and of others that tests make beside this one, may be at it still.
+            let since = Instant::now();
+            while is_locked() {
+                let held = since.elapsed().as_secs() >= 10;
+                assert!(!held, "the child holds it: {while_it_is_opened}");
+                sleep(PAUSE);
+            }
+            let (child, end) = child.take().expect("a child was made");
+            drop(end);
+            assert_eq!(ended(child), 0);
+        }
+    }
+
+    /// Its number is another file's by then.
+    #[test]
+    fn a_child_does_not_close_what_it_opened_under_the_same_number() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let own = OwnFile::open(|| File::open(file.path()), refused).expect("it is there");
+        let number = own.as_raw_fd();
+        let is_so = is_so_in_a_child(fork, || {
+            let other = File::open(file.path()).expect("it is there");
+            // SAFETY: nothing is open under the number any more, as the handler has closed it.
+            let moved = unsafe { libc::dup2(other.as_raw_fd(), number) } == number;
+            // SAFETY: the child alone runs this, and ends without another look at it.
+            drop(unsafe { ptr::read(&raw const own) });
+            // SAFETY: the call changes nothing, whatever the number stands for.
+            moved && unsafe { libc::fcntl(number, libc::F_GETFD) } != -1
+        });
+        assert!(is_so);
+        assert!(own.metadata().is_ok(), "the parent's is open");
+    }
+}
