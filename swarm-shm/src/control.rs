@@ -174,12 +174,16 @@ impl Control {
         Ok(file)
     }
 
-    /// [`Error::Gone`] if the pool was destroyed.
+    /// [`Error::Gone`] if the pool was destroyed, [`Error::HalfDestroyed`] if that was begun: nodes' files may
+    /// have gone already.
     pub(crate) fn check_alive(&self) -> Result<(), Error> {
         let metadata = self.file.metadata();
         let metadata = metadata.map_err(|error| Error::io(&self.dir, "look at", error))?;
         if metadata.nlink() == 0 {
             return Err(Error::Gone { pool: self.dir.clone() });
+        }
+        if self.is_half_destroyed() {
+            return Err(Error::HalfDestroyed { pool: self.dir.clone() });
         }
         Ok(())
     }

@@ -136,7 +136,7 @@ impl Pool {
     /// Takes the lowest free client slot.
     ///
     /// # Errors
-    /// All slots are held, or the pool was destroyed.
+    /// All slots are held, or the pool was destroyed, or its destruction was begun.
     pub fn attach(&self) -> Result<Attachment, Error> {
         Attachment::new(self)
     }

@@ -330,10 +330,14 @@ fn of_racing_destroyers_one_wins() {
 fn a_half_destroyed_pool_says_so_and_can_be_destroyed_again() {
     let (_dir, pool) = pool();
     let path = pool.path().to_path_buf();
-    drop(pool);
     let control = fs::OpenOptions::new().write(true).open(path.join("control")).expect("a file");
     std::os::unix::fs::FileExt::write_all_at(&control, b"SWARMend", 640).expect("written");
     fs::remove_file(path.join("node-0")).expect("a node");
+    // Whoever had it open before might write on, in what the next destruction removes.
+    let error = pool.attach().expect_err("half destroyed");
+    assert!(matches!(error, Error::HalfDestroyed { .. }), "{error}");
+    assert_eq!(pool.live_clients(), [] as [usize; 0]);
+    drop(pool);
     for options in [STRICT, OpenOptions { degraded: true }] {
         let error = Pool::open(&path, options).expect_err("half destroyed");
         assert!(matches!(error, Error::HalfDestroyed { .. }), "{error}");
