@@ -62,6 +62,24 @@ impl Replaced {
     }
 }
 
+/// A client that keeps the epoch from moving on by an operation that began in an earlier one: what was retired since
+/// does not come back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Laggard {
+    /// Its slot.
+    pub slot: usize,
+    /// Whether it is the client itself that asks.
+    pub is_own: bool,
+    /// Its process, where that can be seen from here.
+    pub process: Option<u32>,
+    /// Whether the process was stopped, as by SIGSTOP.
+    pub is_stopped: bool,
+    /// The epoch in which the operation began.
+    pub since: u64,
+    /// Nanoseconds for which the epoch has not moved on, at least; nothing if nobody knows.
+    pub nanoseconds: Option<u64>,
+}
+
 /// Where the clients of a pool see each other's operations, as one of them sees it.
 ///
 /// Epochs count from 1.
@@ -140,6 +158,12 @@ pub trait Board {
     /// Moves on to the next epoch if every operation that is under way began in this one, and says
     /// which one it is now. Clients that are known to be dead do not count.
     fn advance(&self) -> u64;
+
+    /// A client that keeps the epoch from moving on, as far as one knows: for telling people. It may ask the system
+    /// who that is.
+    fn laggard(&self) -> Option<Laggard> {
+        None
+    }
 }
 
 #[cfg(any(test, feature = "sim"))]
@@ -191,6 +215,9 @@ impl<B: Board + ?Sized> Board for std::boxed::Box<B> {
     }
     fn advance(&self) -> u64 {
         (**self).advance()
+    }
+    fn laggard(&self) -> Option<Laggard> {
+        (**self).laggard()
     }
 }
 

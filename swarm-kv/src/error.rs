@@ -1,5 +1,8 @@
 //! Why an operation of the store did not end.
 
+use std::fmt;
+
+use swarm_core::epoch::Laggard;
 use swarm_core::layout::{MAX_KEY, MAX_VALUE};
 
 /// Why an operation of the store did not end.
@@ -18,10 +21,8 @@ pub enum Error {
     Value(usize),
     /// No memory is left.
     #[error(
-        "the pool is full: no room for an object of {} bytes in the {} bytes of each memory node; \
-         delete keys, which makes room while every memory node answers, or move the data to a larger \
-         pool with export and import",
-        .0.object, .0.capacity
+        "the pool is full: no room for an object of {} bytes in the {} bytes of each memory node; {}",
+        .0.object, .0.capacity, Advice(.0)
     )]
     Full(Shortage),
     /// A write met its key on the move to other memory, and there is none for that. Whoever uses the
@@ -76,6 +77,54 @@ pub struct Shortage {
     pub object: u64,
     /// Bytes of each memory node.
     pub capacity: u64,
+    /// The client whose operation keeps what others replace from coming back, where that was waited for in vain.
+    pub held_up: Option<Laggard>,
+}
+
+/// What to do where there is no memory.
+struct Advice<'a>(&'a Shortage);
+
+impl fmt::Display for Advice<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(laggard) = self.0.held_up else {
+            return f.write_str(
+                "delete keys, which makes room while every memory node answers, or move the data to a larger \
+                 pool with export and import",
+            );
+        };
+        f.write_str("what is replaced or deleted does not come back, as ")?;
+        if laggard.is_own {
+            f.write_str("an operation of this client itself")?;
+        } else {
+            write!(f, "an operation of client {}", laggard.slot)?;
+        }
+        if let Some(process) = laggard.process {
+            write!(f, ", process {process},")?;
+        }
+        write!(f, " has been under way since epoch {}", laggard.since)?;
+        if let Some(nanoseconds) = laggard.nanoseconds {
+            write!(f, ", for {} s at least", nanoseconds / 1_000_000_000)?;
+        }
+        let slot = laggard.slot;
+        match laggard.process {
+            _ if laggard.is_own => f.write_str("; poll its future to the end, or drop it"),
+            Some(process) if laggard.is_stopped => write!(
+                f,
+                "; the process is stopped: let it go on (kill -CONT {process}), or end it (swarm evict, \
+                 client {slot})"
+            ),
+            Some(_) => write!(
+                f,
+                "; its program has to poll the operation's future to the end, or to drop it, or is ended \
+                 (swarm evict, client {slot})"
+            ),
+            None => write!(
+                f,
+                "; let its process go on if it is stopped; else its program has to poll the operation's \
+                 future to the end, or to drop it, or is ended (swarm evict, client {slot})"
+            ),
+        }
+    }
 }
 
 impl From<swarm_core::error::Error> for Error {
@@ -84,5 +133,37 @@ impl From<swarm_core::error::Error> for Error {
         // Who looks for an object goes by the index in the end. If that is what names an object
         // which no node has, the location is not out of date.
         Self::Replication(if error == Core::Gone { Core::Damaged } else { error })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What helps depends on who it is, and deleting keys does not.
+    #[test]
+    fn a_full_pool_says_what_helps() {
+        let (process, nanoseconds) = (Some(71), Some(12_900_000_000));
+        let laggard =
+            Laggard { slot: 3, is_own: false, process, is_stopped: true, since: 5, nanoseconds };
+        let said =
+            |held_up| Error::Full(Shortage { object: 64, capacity: 4096, held_up }).to_string();
+        for (held_up, helps) in [
+            (None, "delete keys"),
+            (
+                Some(laggard),
+                "client 3, process 71, has been under way since epoch 5, for 12 s at least",
+            ),
+            (Some(laggard), "kill -CONT 71"),
+            (Some(Laggard { is_stopped: false, ..laggard }), "its program has to poll"),
+            (Some(Laggard { process: None, ..laggard }), "if it is stopped"),
+            (Some(Laggard { is_own: true, ..laggard }), "poll its future to the end, or drop it"),
+        ] {
+            let said = said(held_up);
+            assert!(said.contains(helps), "{said}");
+            assert_eq!(said.contains("delete keys"), held_up.is_none(), "{said}");
+            let evict = held_up.is_some_and(|laggard| !laggard.is_own);
+            assert_eq!(said.contains("swarm evict, client 3"), evict, "{said}");
+        }
     }
 }

@@ -415,7 +415,7 @@ impl Heap {
             Class::Run | Class::RunTail => kind.chunks as u64 * self.geometry.chunk_granules(),
         };
         let object = granules * GRANULE as u64;
-        Error::Full(Shortage { object, capacity: self.geometry.capacity })
+        Error::Full(Shortage { object, capacity: self.geometry.capacity, held_up: None })
     }
 }
 

@@ -77,3 +77,4 @@ pub use counters::{Counters, KindCounters, ROUNDTRIPS};
 pub use error::{Error, Shortage};
 pub use heap::Holding;
 pub use scan::Usage;
+pub use swarm_core::epoch::Laggard;

@@ -18,7 +18,7 @@ use swarm_core::register::Protocol;
 use crate::aside::RECORD_BATCHES;
 use crate::client::Client;
 use crate::collect::{Collected, LONG_STEP, Progress};
-use crate::error::Error;
+use crate::error::{Error, Shortage};
 use crate::heap::{Kind, Need};
 use crate::stall::Stall;
 
@@ -107,9 +107,25 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             };
             drop(here);
             if !self.find_memory(&mut search).await? {
-                return Err(full);
+                return Err(self.held_up(full));
             }
         }
+    }
+
+    /// Names the client whose operation holds back what would have come back, if that was waited for in vain and
+    /// still does.
+    #[cold]
+    fn held_up(&self, full: Error) -> Error {
+        let (Error::Full(shortage), Some(presence)) = (full, &self.presence) else { return full };
+        let board = presence.board();
+        let in_vain = self.fruitless.get().and_then(|last| last.held_up);
+        if in_vain != Some(board.epoch()) {
+            return full;
+        }
+        // Whoever has just begun something is in nobody's way for long.
+        let is_long = |nanoseconds: u64| nanoseconds.saturating_mul(2) >= self.memory_wait;
+        let laggard = board.laggard().filter(|laggard| laggard.nanoseconds.is_some_and(is_long));
+        Error::Full(Shortage { held_up: laggard, ..shortage })
     }
 
     /// Looks for garbage in all that this client's chunks hold, and takes in what can be used again.

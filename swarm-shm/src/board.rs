@@ -3,20 +3,28 @@
 
 use std::cell::Cell;
 
-use swarm_core::epoch::{Board, Replaced};
+use swarm_core::clock::Clock;
+use swarm_core::epoch::{Board, Laggard, Replaced};
 use swarm_core::words::Incarnation;
 
 use crate::attachment::{Attachment, next_incarnation};
+use crate::census::Condition;
 use crate::control::{self, Control};
 use crate::epochs;
 use crate::lock;
 use crate::mailbox;
 use crate::mapping::Window;
 use crate::pool::Pool;
-use crate::sync::Word;
+use crate::sync::{Ordering, Word};
 
 /// The word that counts generations, from the one that counts epochs.
 const GENERATION: usize = 1;
+/// The word that says since when it is this epoch: `[ the epoch's last bits 16 | milliseconds 48 ]`, of the pool's
+/// clock. It is put there by the first client that looks for memory in the epoch, and says nothing of another one.
+const AGE: usize = 2;
+/// Bits of the time in it.
+const AGE_BITS: u32 = 48;
+const MILLISECOND: u64 = 1_000_000;
 
 /// The pool's board, as the client in one slot sees it.
 #[derive(Debug)]
@@ -42,6 +50,24 @@ impl PoolBoard {
         Self { pool, epoch, own, slot, heard: Cell::new(0) }
     }
 
+    /// Takes down since when it is this epoch, unless somebody has.
+    fn note_age(&self, epoch: u64) {
+        let word = &self.epoch.words()[AGE];
+        // Relaxed throughout: for people, and the word stands for itself.
+        let known = word.load(Ordering::Relaxed);
+        if is_of(known, epoch) {
+            return;
+        }
+        let time = (self.pool.clock().now() / MILLISECOND) & ((1 << AGE_BITS) - 1);
+        // Who was held up here finds another word.
+        let _ = word.compare_exchange(
+            known,
+            (epoch << AGE_BITS) | time,
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        );
+    }
+
     fn mailbox(&self, slot: usize) -> &[Word] {
         &self.pool.control().mapping().words()[control::mailbox(slot)..][..mailbox::WORDS]
     }
@@ -51,6 +77,21 @@ impl PoolBoard {
     fn is_dead(&self, slot: usize) -> bool {
         let bytes = Control::slot_bytes(slot..slot + 1);
         lock::is_locked(self.pool.control().file(), bytes).is_ok_and(|locked| !locked)
+    }
+}
+
+/// Whether a word says since when it is this epoch.
+fn is_of(word: u64, epoch: u64) -> bool {
+    word != 0 && word >> AGE_BITS == epoch & (u64::MAX >> AGE_BITS)
+}
+
+impl Pool {
+    /// For how many nanoseconds the epoch has not moved on, at least: since a client that looked for memory met it
+    /// first. Nothing if none has.
+    pub fn epoch_age(&self) -> Option<u64> {
+        let word = self.control().mapping().words()[control::EPOCH + AGE].load(Ordering::Relaxed);
+        let began = (word & ((1 << AGE_BITS) - 1)) * MILLISECOND;
+        is_of(word, self.epoch()).then(|| self.clock().now().saturating_sub(began))
     }
 }
 
@@ -110,6 +151,31 @@ impl Board for PoolBoard {
         let words = self.pool.control().mapping().words();
         let slots = 0..self.pool.geometry().max_clients;
         let clients = slots.map(|slot| &words[control::board(slot)]);
-        epochs::advance(&self.epoch.words()[0], clients, |slot| self.is_dead(slot))
+        let epoch = epochs::advance(&self.epoch.words()[0], clients, |slot| self.is_dead(slot));
+        self.note_age(epoch);
+        epoch
+    }
+
+    fn laggard(&self) -> Option<Laggard> {
+        let epoch = self.epoch();
+        let is_behind = |slot: &usize| {
+            let since = self.pool.control().mapping().words()[control::board(*slot)]
+                .load(Ordering::Acquire);
+            since != 0 && since < epoch
+        };
+        let slots = (0..self.pool.geometry().max_clients).filter(is_behind);
+        let tenants = slots.filter_map(|slot| self.pool.tenant(slot));
+        // One that is stopped does not go on by itself.
+        let behind = tenants
+            .filter_map(|tenant| Some((tenant, tenant.since.filter(|&since| since < epoch)?)))
+            .min_by_key(|(tenant, since)| (tenant.condition != Condition::Stopped, *since));
+        behind.map(|(tenant, since)| Laggard {
+            slot: tenant.slot,
+            is_own: tenant.slot == self.slot,
+            process: (!tenant.elsewhere).then_some(tenant.process),
+            is_stopped: tenant.condition == Condition::Stopped,
+            since,
+            nanoseconds: self.pool.epoch_age(),
+        })
     }
 }

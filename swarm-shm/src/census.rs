@@ -47,7 +47,7 @@ impl Pool {
         self.control().mapping().words()[control::EPOCH].load(Ordering::Acquire) + 1
     }
 
-    fn tenant(&self, slot: usize) -> Option<Tenant> {
+    pub(crate) fn tenant(&self, slot: usize) -> Option<Tenant> {
         let control = self.control();
         let bytes = Control::slot_bytes(slot..slot + 1);
         // One that cannot be looked at counts as held.

@@ -9,6 +9,7 @@
 //!        256  client slots    the holder's pid namespace and process id
 //!       1280  epoch           how often it moved on
 //!       1281  generation      how often clients were told to forget places
+//!       1282  epoch's age     since when the epoch is what it is, as far as anybody saw: see `board`
 //!       1536  board           8 words for each client slot: see `board`
 //!       9728  replaced        for each client slot of the pool what others have told it: see `mailbox`
 //! ```
@@ -55,7 +56,7 @@ const BOARD_STRIDE: usize = 8;
 /// What is behind it is there for the slots that the pool has.
 const MAILBOXES: usize = 9728;
 
-const _: () = assert!(SLOTS + MAX_CLIENTS <= EPOCH && EPOCH < BOARD);
+const _: () = assert!(SLOTS + MAX_CLIENTS <= EPOCH && EPOCH + 3 <= BOARD);
 const _: () = assert!(BOARD + MAX_CLIENTS * BOARD_STRIDE <= MAILBOXES);
 const _: () = assert!(HEADER_WORDS <= INCARNATION && SWITCHES + MAX_NODES <= DESTRUCTION);
 const _: () = assert!(DESTRUCTION < CALIBRATIONS.start);

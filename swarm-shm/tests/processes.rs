@@ -251,12 +251,22 @@ fn a_stopped_client_is_shown_and_can_be_ended() {
     assert_eq!((me.process, me.condition, me.since), (std::process::id(), Condition::Alive, None));
     assert_eq!((it.slot, it.process, it.elsewhere), (1, child.process.id(), false));
     assert_eq!((it.condition, it.since, pool.epoch()), (Condition::Stopped, Some(1), 2));
+    let laggard = board.laggard().expect("it holds the epoch up");
+    assert_eq!((laggard.slot, laggard.process), (1, Some(child.process.id())));
+    assert_eq!((laggard.is_stopped, laggard.is_own, laggard.since), (true, false, 1));
+    assert!(laggard.nanoseconds.is_some() && laggard.nanoseconds <= pool.epoch_age());
 
     assert_eq!(pool.evict(1).expect("it is this user's"), [child.process.id()]);
     assert_eq!(pool.live_clients(), [0]);
     let it = pool.census()[1];
     assert_eq!((it.slot, it.condition, it.since), (1, Condition::Dead, None));
     assert_eq!((board.advance(), board.advance()), (3, 4), "nothing is pinned any more");
+    assert_eq!(board.laggard(), None);
+    board.enter();
+    board.advance();
+    let laggard = board.laggard().expect("it holds the epoch up itself");
+    assert!(laggard.is_own && !laggard.is_stopped && laggard.since == 4, "{laggard:?}");
+    board.leave();
     let next = pool.attach().expect("a free slot");
     assert_eq!(next.session().client, 1);
     child.process.wait().expect("the child");

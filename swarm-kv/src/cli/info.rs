@@ -19,6 +19,9 @@ use super::pool::NearPool;
 use super::store::{Pool, Usage, open_given};
 use super::units::{count, show_size};
 
+/// Nanoseconds after which an operation under way is worth a word.
+const LONG: u64 = 1_000_000_000;
+
 /// Says what a pool is.
 pub(crate) fn run(args: &PoolArgs, json: bool) -> Result<Answer, Failure> {
     let pool = open_given(args)?;
@@ -102,6 +105,8 @@ fn pool_told(pool: &Pool, usage: Usage) -> Result<Told, Failure> {
 /// Who holds a near pool's memory.
 struct Holders {
     epoch: u64,
+    /// Nanoseconds for which it has been that epoch, at least.
+    age: Option<u64>,
     /// Of each slot that is or was held or holds memory: by slot.
     slots: Vec<(Option<Tenant>, Holding)>,
 }
@@ -109,18 +114,23 @@ struct Holders {
 impl Holders {
     fn new(pool: &NearPool, held: &[Holding]) -> Self {
         // Epochs first: who begins something meanwhile is not behind.
-        let (epoch, tenants) = (pool.epoch(), pool.census());
+        let (epoch, age, tenants) = (pool.epoch(), pool.epoch_age(), pool.census());
         let of = |slot| {
             let tenant = tenants.iter().find(|tenant| tenant.slot == slot).copied();
             let holding = held.iter().find(|holding| holding.client == slot).copied();
             (tenant.is_some() || holding.is_some()).then(|| (tenant, holding.unwrap_or_default()))
         };
-        Self { epoch, slots: (0..pool.geometry().max_clients).filter_map(of).collect() }
+        Self { epoch, age, slots: (0..pool.geometry().max_clients).filter_map(of).collect() }
     }
 
     /// How many epochs ago the holder's oldest operation began that is under way.
     fn behind(&self, tenant: Tenant) -> Option<u64> {
         Some(self.epoch.saturating_sub(tenant.since?))
+    }
+
+    /// For how many nanoseconds, at least, the holder has kept what others replace from coming back.
+    fn held_up(&self, tenant: Tenant) -> Option<u64> {
+        self.age.filter(|_| self.behind(tenant).is_some_and(|epochs| epochs > 0))
     }
 
     fn aside_bytes(&self) -> u64 {
@@ -150,6 +160,7 @@ impl Holders {
                 "not_live_bytes": garbage(holding),
                 "since_epoch": tenant.and_then(|tenant| tenant.since),
                 "epochs_behind": tenant.and_then(|tenant| self.behind(tenant)),
+                "held_up_ns": tenant.and_then(|tenant| self.held_up(tenant)),
             })
         };
         object.insert("holders".into(), self.slots.iter().map(holder).collect());
@@ -197,6 +208,14 @@ impl Holders {
                     "client {slot}, process {process}, was stopped in the middle of an operation: what \
                      is replaced meanwhile does not come back until it goes on (kill -CONT {process}) \
                      or is ended (swarm evict {pool} {slot})"
+                ));
+            } else if let Some(age) = self.held_up(tenant).filter(|&age| age >= LONG) {
+                let Tenant { slot, process, .. } = tenant;
+                tell(format_args!(
+                    "client {slot}, process {process}, has had an operation under way for {} s at least: what \
+                     is replaced meanwhile does not come back until its program polls the operation's future \
+                     to the end or drops it, or is ended (swarm evict {pool} {slot})",
+                    age / 1_000_000_000
                 ));
             }
         }

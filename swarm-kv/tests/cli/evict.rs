@@ -4,6 +4,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use swarm_core::epoch::Board;
 use swarm_kv::shm::{self, Condition, OpenOptions, Pool, Tenant};
 
 use crate::common::{TestPool, json, swarm, wait_until};
@@ -103,6 +104,33 @@ fn a_stopped_client_is_shown_with_what_it_holds_up_and_can_be_evicted() {
     assert_eq!(holder(&json(&["info", made.path(), "--json"]), stopped.slot)["state"], "dead");
     let next = pool.attach().expect("its slot is free");
     assert_eq!(next.session().client, stopped.slot);
+}
+
+/// It lives, so that nothing but the time tells it from a client that is at work.
+#[test]
+fn a_client_that_keeps_an_operation_under_way_is_shown() {
+    let made = TestPool::create();
+    let pool = Pool::open(made.path(), OpenOptions::default()).expect("it is a pool");
+    let [keeps, looks] = [0, 1].map(|_| pool.attach().expect("a slot"));
+    let since = keeps.board().enter();
+    assert_eq!((looks.board().advance(), looks.board().advance()), (since + 1, since + 1));
+    let told = || {
+        let output = swarm(&["info", made.path()]).output().expect("it runs");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let advice = format!("swarm evict {} {}", made.path(), keeps.session().client);
+    // As long as is worth a word.
+    std::thread::sleep(std::time::Duration::from_millis(1_100));
+    let said = told();
+    assert!(
+        said.contains("has had an operation under way for") && said.contains(&advice),
+        "{said}"
+    );
+    let it = holder(&json(&["info", made.path(), "--json"]), keeps.session().client);
+    assert_eq!((&it["state"], &it["epochs_behind"]), (&"alive".into(), &1.into()));
+    assert!(it["held_up_ns"].as_u64() >= Some(1_000_000_000), "{it}");
+    keeps.board().leave();
+    assert_eq!(told(), "", "it is over");
 }
 
 /// Takes back after every few writes, so that the epoch is asked for all the time.

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use swarm_core::epoch::Board;
+use swarm_core::epoch::{Board, Laggard};
 use swarm_core::words::Incarnation;
 
 use super::admin::{Line, Reply, Request};
@@ -76,8 +76,17 @@ struct Told {
     epoch: u64,
     renewed: u64,
     reached: u64,
-    /// Who holds the epoch up, and since when.
-    held: Option<(Standing, Instant)>,
+    /// Who holds the epoch up.
+    held: Option<Held>,
+}
+
+/// A client that holds the epoch up.
+#[derive(Clone, Copy)]
+struct Held {
+    client: Standing,
+    since: Instant,
+    /// When it was looked after last, or held the epoch up first.
+    looked_after: Instant,
 }
 
 impl Shared {
@@ -136,8 +145,11 @@ impl Shared {
             told.epoch += 1;
         }
         told.held = match (&verdict, told.held) {
-            (Verdict::Held(now), Some((before, since))) if *now == before => Some((before, since)),
-            (Verdict::Held(now), _) => Some((*now, Instant::now())),
+            (Verdict::Held(now), Some(held)) if *now == held.client => Some(held),
+            (Verdict::Held(client), _) => {
+                let now = Instant::now();
+                Some(Held { client: *client, since: now, looked_after: now })
+            }
             _ => None,
         };
         self.go_on(&told);
@@ -161,12 +173,12 @@ impl Shared {
     /// Who holds the epoch up for long.
     fn long_held(&self) -> Option<Standing> {
         let mut told = self.told();
-        let (held, since) = told.held?;
-        let is_long = since.elapsed() >= LONG;
+        let held = told.held.as_mut()?;
+        let is_long = held.looked_after.elapsed() >= LONG;
         if is_long {
-            told.held = Some((held, Instant::now()));
+            held.looked_after = Instant::now();
         }
-        is_long.then_some(held)
+        is_long.then_some(held.client)
     }
 
     /// Talks to daemon number `node` until it is told to stop.
@@ -356,6 +368,20 @@ impl Board for FarBoard {
     fn advance(&self) -> u64 {
         self.shared.wanted.store(ROUNDS, Ordering::Relaxed);
         self.epoch()
+    }
+
+    /// By the daemons' last answers.
+    fn laggard(&self) -> Option<Laggard> {
+        let Held { client, since, .. } = self.shared.told().held?;
+        let own = &self.shared.client;
+        Some(Laggard {
+            slot: client.slot,
+            is_own: (client.slot, client.incarnation) == (own.slot, own.incarnation),
+            process: None,
+            is_stopped: false,
+            since: client.reached,
+            nanoseconds: Some(since.elapsed().as_nanos() as u64),
+        })
     }
 }
 

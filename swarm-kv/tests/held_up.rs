@@ -1,0 +1,124 @@
+//! What a refused write says where somebody's operation keeps what is replaced from coming back.
+
+#![cfg(target_os = "linux")]
+
+use std::io::{BufRead, BufReader, Read, stdin};
+use std::path::Path;
+use std::pin::pin;
+use std::process::{Child, Command, Stdio};
+use std::task::{Context, Waker};
+
+use swarm_core::safe_guess::SafeGuess;
+use swarm_kv::shm::{self, CreateOptions, Emulated, OpenOptions, Pool};
+use swarm_kv::{Error, Laggard, Options, Shortage};
+
+/// In the environment of a process that is to be stopped: where the pool is.
+const POOL: &str = "SWARM_TEST_HELD_UP";
+
+fn pool() -> (tempfile::TempDir, Pool) {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let options = CreateOptions { capacity: 4 << 20, max_clients: 8, ..CreateOptions::default() };
+    let pool = Pool::create(dir.path().join("pool"), &options).expect("a pool");
+    (dir, pool)
+}
+
+/// A client to whom no node answers within the test: what it begins stays under way.
+fn slow(pool: &Pool) -> shm::Client<SafeGuess, Emulated> {
+    shm::open_emulated(pool, Options::default(), 1_000_000_000_000).expect("a free slot")
+}
+
+fn put(client: &shm::Client, at: usize) -> Result<(), Error> {
+    client.blocking().put(format!("key {}", at % 100).as_bytes(), &[1; 1000])
+}
+
+/// Writes in place until a refusal names somebody.
+fn refused(client: &shm::Client) -> (Shortage, Laggard) {
+    for at in 0.. {
+        match put(client, at) {
+            Ok(()) => {}
+            // One that waited for as good as no time names nobody yet.
+            Err(Error::Full(Shortage { held_up: None, .. })) => {}
+            Err(Error::Full(shortage)) => {
+                return (shortage, shortage.held_up.expect("it names somebody"));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    unreachable!("numbers do not end")
+}
+
+fn writer(pool: &Pool) -> shm::Client {
+    shm::open(pool, Options::default().memory_wait(50_000_000)).expect("a free slot")
+}
+
+/// One that was polled once, and is kept by a client that is alive.
+#[test]
+fn a_full_pool_names_who_keeps_an_operations_future() {
+    let (_dir, pool) = pool();
+    let writer = writer(&pool);
+    put(&writer, 0).expect("there is room");
+    let idle = slow(&pool);
+    let mut kept = Box::pin(idle.put(b"key", b"value"));
+    assert!(kept.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    let (shortage, laggard) = refused(&writer);
+    assert_eq!((laggard.slot, laggard.is_own, laggard.is_stopped), (1, false, false));
+    assert_eq!(laggard.process, Some(std::process::id()));
+    let said = Error::Full(shortage).to_string();
+    assert!(said.contains("client 1") && said.contains("has to poll"), "{said}");
+    assert!(laggard.since < pool.epoch(), "{laggard:?}");
+    drop(kept);
+    assert!((0..1_000_000).any(|at| put(&writer, at).is_ok()), "all of it is to be had again");
+}
+
+/// A process that is in the middle of an operation.
+struct Stopped(Child);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_full_pool_names_the_client_that_is_stopped_in_an_operation() {
+    if let Some(pool) = std::env::var_os(POOL) {
+        be_in_an_operation(pool.as_ref());
+    }
+    let (_dir, pool) = pool();
+    let writer = writer(&pool);
+    put(&writer, 0).expect("there is room");
+    let test = "a_full_pool_names_the_client_that_is_stopped_in_an_operation";
+    let mut command = Command::new(std::env::current_exe().expect("a test has a program"));
+    command.args(["--exact", test, "--nocapture"]).env(POOL, pool.path());
+    let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let mut child = Stopped(spawned.expect("the test's program runs"));
+    let lines = BufReader::new(child.0.stdout.take().expect("its output")).lines();
+    assert!(lines.map_while(Result::ok).any(|line| line.contains("under way")), "it began");
+    let process = child.0.id();
+    // SAFETY: it is this test's child.
+    assert_eq!(unsafe { libc::kill(process as i32, libc::SIGSTOP) }, 0);
+    let stat = format!("/proc/{process}/stat");
+    while !std::fs::read_to_string(&stat).expect("it lives").contains(") T ") {
+        std::thread::yield_now();
+    }
+    let (shortage, laggard) = refused(&writer);
+    assert_eq!((laggard.slot, laggard.process), (1, Some(process)));
+    assert!(laggard.is_stopped && !laggard.is_own && laggard.nanoseconds.is_some());
+    let said = Error::Full(shortage).to_string();
+    assert!(said.contains(&format!("kill -CONT {process}")), "{said}");
+    assert!(said.contains("swarm evict") && said.contains("client 1"), "{said}");
+    pool.evict(1).expect("it is this user's");
+    assert!((0..1_000_000).any(|at| put(&writer, at).is_ok()), "all of it is to be had again");
+}
+
+/// Begins an operation, says so, and ends with its input.
+fn be_in_an_operation(pool: &Path) -> ! {
+    let pool = Pool::open(pool, OpenOptions::default()).expect("the parent's pool");
+    let client = slow(&pool);
+    let mut kept = pin!(client.put(b"key", b"value"));
+    assert!(kept.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    println!("under way");
+    let _ = stdin().read(&mut [0]);
+    std::process::exit(1)
+}
