@@ -23,6 +23,7 @@ use crate::gate::Gate;
 use crate::heap::{Heap, Kind, Need};
 use crate::index::Index;
 use crate::memory::Fruitless;
+use crate::turn::Writing;
 
 /// A value, in memory that the client's fabric owns. Dereferences to its bytes.
 pub type Value<'c, F> = register::Value<'c, Counting<F>>;
@@ -114,6 +115,13 @@ impl Options {
 /// child may open a client of its own. (A `fork` out of a signal handler that interrupted an operation leaves
 /// the child in the middle of a poll: it must `exec` or `_exit` in the handler.)
 ///
+/// # Futures that are kept
+/// An operation is under way from the first poll of its future until that ends or is dropped. One that is kept and
+/// not polled, such as a branch that lost a `select!` by reference, stands still in the middle: no memory that
+/// others replace comes back for any client of the pool meanwhile, and what waits for it of this client's own, such as
+/// later writes of its key, ends in [`Error::Unfinished`], after as long as it waits for nodes and for memory
+/// ([`Patience::deadline`], [`Options::memory_wait`]). Poll it on, or drop it.
+///
 /// # Cancel safety
 /// Dropping an operation's future before it ends equals a crash of the client at that point: a
 /// write may or may not take effect, and nothing else is harmed.
@@ -123,7 +131,7 @@ pub struct Client<F: Fabric, C: Clock, P = SafeGuess> {
     pub(crate) index: Index,
     pub(crate) heap: Heap,
     pub(crate) locations: LocationCache,
-    pub(crate) writing: RefCell<Vec<u64>>,
+    pub(crate) writing: Writing,
     pub(crate) reclaimed_at_once: usize,
     pub(crate) memory_wait: u64,
     /// Values that outgrow their place and are let be.
@@ -168,7 +176,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             index: Index::new(geometry, options.cached_buckets),
             heap: Heap::new(geometry, session.client),
             locations: LocationCache::new(options.cached_keys, geometry.hash_seed),
-            writing: RefCell::new(Vec::with_capacity(64)),
+            writing: Writing::default(),
             reclaimed_at_once: options.reclaimed_at_once,
             memory_wait: options.memory_wait,
             growths_put_off: Cell::new(0),
@@ -246,7 +254,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         let put = self.with_memory(async || {
             let hash = self.check(key, value)?;
-            let _turn = self.turn(hash).await;
+            let _turn = self.turn(hash).await?;
             for _ in 0..TRIES {
                 if self.update_now(hash, key, value).await?
                     || self.insert_now(hash, key, value).await?
@@ -272,7 +280,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     pub async fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
         let insert = self.with_memory(async || {
             let hash = self.check(key, value)?;
-            let _turn = self.turn(hash).await;
+            let _turn = self.turn(hash).await?;
             self.insert_now(hash, key, value).await
         });
         let (result, tally) = self.group.fabric().track(self.in_own_process(insert)).await;
@@ -322,7 +330,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     pub async fn delete(&self, key: &[u8]) -> Result<(), Error> {
         let delete = self.with_memory(async || {
             let hash = self.check(key, &[])?;
-            let _turn = self.turn(hash).await;
+            let _turn = self.turn(hash).await?;
             self.delete_now(hash, key).await?;
             self.fruitless.set(None);
             Ok(())

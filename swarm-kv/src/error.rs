@@ -61,6 +61,13 @@ pub enum Error {
          another client in this process"
     )]
     Forked,
+    /// An operation waited for another one of this client that has not gone on: a write of the same key, or one that looks
+    /// for memory. It had no effect itself.
+    #[error(
+        "an earlier operation of this client, a write of the same key or one that looks for memory, does not go \
+         on, and this one waited for it in vain: poll the earlier one's future to its end, or drop it, then try again"
+    )]
+    Unfinished,
     /// Too many keys with one hash.
     #[error("more keys share one hash than a bucket holds")]
     Crowded,

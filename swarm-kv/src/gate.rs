@@ -1,12 +1,23 @@
 //! One at a time: a lock among the operations of one client, which run in turn on one thread.
+//!
+//! Who is inside may be an operation that nobody polls any more: a future that lost a `select!` and was kept. So whoever
+//! waits does so only as long as what it waits for goes on.
 
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::task::Poll;
 
+use swarm_core::clock::Clock;
+
+use crate::error::Error;
+
 /// Lets one operation in at a time.
 #[derive(Default)]
-pub(crate) struct Gate(Cell<bool>);
+pub(crate) struct Gate {
+    is_taken: Cell<bool>,
+    /// Steps of those who were inside.
+    steps: Cell<u64>,
+}
 
 /// Inside; dropping it lets the next one in.
 pub(crate) struct Inside<'a>(&'a Gate);
@@ -26,14 +37,65 @@ impl Gate {
         .await
     }
 
+    /// The same, while who is inside takes no longer than so many nanoseconds for a [step](Self::goes_on).
+    ///
+    /// # Errors
+    /// [`Error::Unfinished`] if it does.
+    pub(crate) async fn enter_within(
+        &self,
+        clock: &impl Clock,
+        longest: u64,
+    ) -> Result<Inside<'_>, Error> {
+        wait_while_it_goes_on((clock, longest), || self.try_enter(), || self.steps.get()).await
+    }
+
     /// Enters if no one is inside.
     pub(crate) fn try_enter(&self) -> Option<Inside<'_>> {
-        (!self.0.replace(true)).then(|| Inside(self))
+        if self.is_taken.replace(true) {
+            return None;
+        }
+        self.goes_on();
+        Some(Inside(self))
+    }
+
+    /// Whoever is inside has done a step.
+    pub(crate) fn goes_on(&self) {
+        self.steps.set(self.steps.get() + 1);
     }
 }
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
-        self.0.0.set(false);
+        self.0.is_taken.set(false);
     }
+}
+
+/// Waits until `ready` yields something. What is waited for may stay as `progress` says it is for so many nanoseconds.
+///
+/// # Errors
+/// [`Error::Unfinished`] if it stays so for longer.
+pub(crate) async fn wait_while_it_goes_on<T, S: PartialEq>(
+    (clock, longest): (&impl Clock, u64),
+    ready: impl Fn() -> Option<T>,
+    progress: impl Fn() -> S,
+) -> Result<T, Error> {
+    // What was seen last, and until when it may stay so.
+    let mut seen = None;
+    poll_fn(|cx| {
+        if let Some(ready) = ready() {
+            return Poll::Ready(Ok(ready));
+        }
+        let (progress, now) = (progress(), clock.now());
+        match &seen {
+            Some((before, until)) if *before == progress => {
+                if now >= *until {
+                    return Poll::Ready(Err(Error::Unfinished));
+                }
+            }
+            _ => seen = Some((progress, now.saturating_add(longest))),
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await
 }

@@ -19,6 +19,7 @@ use crate::aside::RECORD_BATCHES;
 use crate::client::Client;
 use crate::collect::{Collected, LONG_STEP, Progress};
 use crate::error::{Error, Shortage};
+use crate::gate::Inside;
 use crate::heap::{Kind, Need};
 use crate::stall::Stall;
 
@@ -148,16 +149,25 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     }
 
     async fn collect_alone(&self) -> Result<Option<usize>, Error> {
-        let _alone = self.searching.enter().await;
+        let _alone = self.search_alone().await?;
         let mut stall = self.stall(self.group.clock().now());
         let found = self.collect_garbage(&mut stall).await?;
         self.memory_back().await?;
         Ok(found.map(|found| found.garbage))
     }
 
+    /// Waits until no other operation of this client looks for memory.
+    ///
+    /// # Errors
+    /// [`Error::Unfinished`] if one does that does not go on.
+    async fn search_alone(&self) -> Result<Inside<'_>, Error> {
+        self.searching.enter_within(self.group.clock(), self.longest_wait()).await
+    }
+
     /// What there was. Nothing if others stand still for longer than that.
     async fn collect_garbage(&self, stall: &mut Stall) -> Result<Option<Collected>, Error> {
         loop {
+            self.searching.goes_on();
             match self.collect_step(LONG_STEP).await? {
                 Progress::Going => self.records_back().await?,
                 Progress::Waiting => {
@@ -178,7 +188,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     async fn find_memory(&self, search: &mut Search) -> Result<bool, Error> {
         let Some(presence) = &self.presence else { return Ok(false) };
         search.wanted = self.heap.wanted();
-        let _alone = self.searching.enter().await;
+        let _alone = self.search_alone().await?;
         if self.memory_back().await? {
             return Ok(true);
         }
@@ -204,6 +214,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 continue;
             };
             search.steps += 1;
+            self.searching.goes_on();
             match self.take_step(step, search).await {
                 Ok(true) => return Ok(true),
                 Err(Error::Full(_)) if self.awaits_map_records(search).await? => {

@@ -123,7 +123,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// An update from its beginning, which looks for memory where there is none.
     async fn update_anew(&self, hash: u64, key: &[u8], value: &[u8]) -> Result<bool, Error> {
         let update = async || {
-            let _turn = self.turn(hash).await;
+            let _turn = self.turn(hash).await?;
             self.update_now(hash, key, value).await
         };
         self.with_memory(update).await

@@ -8,6 +8,7 @@ use std::pin::pin;
 use std::process::{Child, Command, Stdio};
 use std::task::{Context, Waker};
 
+use swarm_core::group::Patience;
 use swarm_core::safe_guess::SafeGuess;
 use swarm_kv::shm::{self, CreateOptions, Emulated, OpenOptions, Pool};
 use swarm_kv::{Error, Laggard, Options, Shortage};
@@ -22,9 +23,12 @@ fn pool() -> (tempfile::TempDir, Pool) {
     (dir, pool)
 }
 
+/// Nanoseconds that no test takes.
+const NEVER: u64 = 1_000_000_000_000;
+
 /// A client to whom no node answers within the test: what it begins stays under way.
 fn slow(pool: &Pool) -> shm::Client<SafeGuess, Emulated> {
-    shm::open_emulated(pool, Options::default(), 1_000_000_000_000).expect("a free slot")
+    shm::open_emulated(pool, Options::default(), NEVER).expect("a free slot")
 }
 
 fn put(client: &shm::Client, at: usize) -> Result<(), Error> {
@@ -68,6 +72,27 @@ fn a_full_pool_names_who_keeps_an_operations_future() {
     assert!(laggard.since < pool.epoch(), "{laggard:?}");
     drop(kept);
     assert!((0..1_000_000).any(|at| put(&writer, at).is_ok()), "all of it is to be had again");
+}
+
+/// The client's own write of the key, which nobody polls, so that it does not end.
+#[test]
+fn a_write_behind_one_whose_future_is_kept_is_told_so() {
+    let (_dir, pool) = pool();
+    let patience = Patience { deadline: 10_000_000, ..Patience::default() };
+    let options = Options::default().patience(patience).memory_wait(10_000_000);
+    let client = shm::open_emulated::<SafeGuess>(&pool, options, NEVER).expect("a free slot");
+    let mut kept = Box::pin(client.put(b"key", b"1"));
+    assert!(kept.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    let store = client.blocking();
+    assert_eq!(store.put(b"key", b"2"), Err(Error::Unfinished));
+    assert_eq!(store.insert(b"key", b"2"), Err(Error::Unfinished));
+    assert_eq!(store.update(b"key", b"2"), Err(Error::Unfinished));
+    assert_eq!(store.delete(b"key"), Err(Error::Unfinished));
+    let others = store.put(b"another", b"2");
+    assert!(matches!(others, Err(Error::Replication(_))), "no node answers: {others:?}");
+    drop(kept);
+    let after = store.put(b"key", b"2");
+    assert!(matches!(after, Err(Error::Replication(_))), "it had its turn: {after:?}");
 }
 
 /// A process that is in the middle of an operation.

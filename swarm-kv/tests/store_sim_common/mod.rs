@@ -140,6 +140,7 @@ impl GaveUp {
         matches!(
             error,
             Error::Contended
+                | Error::Unfinished
                 | Error::Replication(CoreError::NoMajority { .. } | CoreError::Contended)
         )
     }
@@ -177,7 +178,7 @@ impl Story {
         let noted = self.recorder.called(self.id, number, call);
         let asked = dropped_after(polls, self.ask(&key(number), call)).await;
         let answer = asked.ok_or(GaveUp::Dropped)?.inspect_err(|error| {
-            if let Error::Full(_) | Error::Spent = error {
+            if matches!(error, Error::Full(_) | Error::Spent | Error::Unfinished) {
                 self.recorder.struck(noted);
             }
         })?;
