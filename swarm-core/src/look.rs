@@ -162,6 +162,17 @@ fn has_key(read: &[u64], key: &[u8]) -> bool {
         && read.get(register::KEY..).and_then(|words| bytes(words, key.len())) == Some(key)
 }
 
+/// What a register is that was found by its key's hash.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Confirmed {
+    /// Another key's.
+    OtherKey,
+    /// This key's.
+    Key,
+    /// This key's, and some node shows that it was deleted: maybe too few for a delete that is complete.
+    Deleted,
+}
+
 /// Makes sure, for a register that was found by its key's hash, that it is this key's, and learns
 /// what its slots hold. One roundtrip.
 ///
@@ -171,7 +182,11 @@ pub async fn confirm<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     register: &mut Register,
     key: &[u8],
-) -> Result<bool, Error> {
+) -> Result<Confirmed, Error> {
     let look = look(group, register, Check::Key(key)).await?;
-    Ok(!look.other_key)
+    Ok(match look.other_key {
+        true => Confirmed::OtherKey,
+        false if group.format().is_deleted(look.max) => Confirmed::Deleted,
+        false => Confirmed::Key,
+    })
 }

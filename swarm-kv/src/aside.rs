@@ -12,6 +12,7 @@ use std::pin::pin;
 use futures_util::future::{Either, select};
 use swarm_core::clock::Clock;
 use swarm_core::fabric::{Fabric, MAX_VERBS};
+use swarm_core::node_set::NodeSet;
 use swarm_core::register::Protocol;
 
 use crate::client::Client;
@@ -68,7 +69,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let Some(_alone) = self.searching.try_enter() else { return };
         let look = async {
             self.look_for_records().await?;
-            self.some_memory_back(RECORD_BATCHES).await
+            self.some_memory_back(RECORD_BATCHES, NodeSet::EMPTY).await
         };
         let in_vain = self.in_time(look).await.is_none();
         self.heap.has_looked_for_records(in_vain);
@@ -97,7 +98,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// A short step.
     async fn step_aside(&self) -> Result<Aside, Error> {
         if self.heap.is_swept() {
-            let any = self.some_memory_back(BATCHES).await?;
+            let any = self.some_memory_back(BATCHES, NodeSet::EMPTY).await?;
             return Ok(match self.heap.recycler.is_to_reset() {
                 true if any => Aside::Going,
                 true => Aside::Waiting,
@@ -127,7 +128,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     async fn vacant_aside(&self) -> Result<(), Error> {
         if self.heap.is_taking() {
             self.heap.takes_vacant();
-            self.some_memory_back(BATCHES).await?;
+            self.some_memory_back(BATCHES, NodeSet::EMPTY).await?;
         } else if self.heap.looks_for_vacant() {
             if let Some(presence) = &self.presence {
                 let _here = self.here();

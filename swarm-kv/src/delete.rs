@@ -6,7 +6,7 @@ use swarm_core::register::Protocol;
 
 use crate::client::{Client, TRIES};
 use crate::error::Error;
-use crate::locate::lists;
+use crate::locate::{Told, lists};
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Deletes the key, whose turn this write has.
@@ -18,7 +18,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// successor deletes twice.
     pub(crate) async fn delete_now(&self, hash: u64, key: &[u8]) -> Result<(), Error> {
         for _ in 0..TRIES {
-            let Some((mut register, fresh)) = self.locate(hash, key).await? else { return Ok(()) };
+            let Some((mut register, told)) = self.locate(hash, key).await? else { return Ok(()) };
+            let fresh = told != Told::Remembered;
             if !fresh {
                 let located = self.index.fresh(&self.group, hash).await?;
                 if !lists(&located.bucket, &register) {

@@ -310,13 +310,19 @@ impl Heap {
     }
 
     /// Whether something comes back when the epoch moves on from `epoch`: objects, seeds, or what was
-    /// taken over.
-    pub(crate) fn waits(&self, epoch: u64) -> bool {
+    /// taken over. What has to be reset at one of the nodes `silent` does not.
+    pub(crate) fn waits(&self, epoch: u64, silent: NodeSet) -> bool {
         let seeds = self.seeds_retired.borrow();
-        self.recycler.waits(epoch)
-            || self.seeds_noted.borrow().is_some()
-            || seeds.as_ref().is_some_and(|(since, _)| since + GRACE > epoch)
+        let seeds_wait = self.seeds_noted.borrow().is_some()
+            || seeds.as_ref().is_some_and(|(since, _)| since + GRACE > epoch);
+        self.recycler.waits(epoch, self.are_reset(silent))
+            || silent.is_empty() && seeds_wait
             || self.taking_waits(epoch)
+    }
+
+    /// A write of `buffer` was refused by a delete that a majority holds: the buffer comes back in time.
+    pub(crate) fn refused(&self, buffer: Pointer, epoch: u64) {
+        self.recycler.refused(buffer, epoch);
     }
 
     /// Whether buckets' records are on their way back, where all that is free is kept back and [few](Self::has_few_records)

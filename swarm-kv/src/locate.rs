@@ -2,7 +2,7 @@
 
 use swarm_core::clock::Clock;
 use swarm_core::fabric::{Fabric, NodeId};
-use swarm_core::look::confirm;
+use swarm_core::look::{Confirmed, confirm};
 use swarm_core::register::{Protocol, Register};
 
 use crate::bucket::{Bucket, Content, Entry};
@@ -11,22 +11,32 @@ use crate::error::Error;
 use crate::heap::Need;
 use crate::index::Located;
 
+/// Who says where a key's register is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Told {
+    /// The cache.
+    Remembered,
+    /// The index, within this operation.
+    Listed,
+    /// Likewise, and some node shows that the register was deleted.
+    ListedAsDeleted,
+}
+
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// The node that holds the in-place copies of keys with this hash, where there is room for them.
     pub(crate) fn home(&self, hash: u64) -> NodeId {
         NodeId((hash % self.geometry.nodes as u64) as u8)
     }
 
-    /// Where the key's register is, from the cache or the index, and whether the index said so
-    /// within this operation.
+    /// Where the key's register is, from the cache or the index.
     #[inline]
     pub(crate) async fn locate(
         &self,
         hash: u64,
         key: &[u8],
-    ) -> Result<Option<(Register, bool)>, Error> {
+    ) -> Result<Option<(Register, Told)>, Error> {
         match self.locations.get(hash, key) {
-            Some(register) => Ok(Some((register, false))),
+            Some(register) => Ok(Some((register, Told::Remembered))),
             None => Box::pin(self.locate_by_index(hash, key)).await,
         }
     }
@@ -36,17 +46,18 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         &self,
         hash: u64,
         key: &[u8],
-    ) -> Result<Option<(Register, bool)>, Error> {
+    ) -> Result<Option<(Register, Told)>, Error> {
         for _ in 0..TRIES {
             let located = self.index.fresh(&self.group, hash).await?;
             let mut moved = None;
             for entry in entries(&located, hash, key) {
                 let Some(mut register) = entry.register(&self.geometry) else { continue };
                 match confirm(&self.group, &mut register, key).await {
-                    Ok(false) => {}
-                    Ok(true) => {
+                    Ok(Confirmed::OtherKey) => {}
+                    Ok(Confirmed::Deleted) => return Ok(Some((register, Told::ListedAsDeleted))),
+                    Ok(Confirmed::Key) => {
                         self.locations.insert(key, register, located.generation);
-                        return Ok(Some((register, true)));
+                        return Ok(Some((register, Told::Listed)));
                     }
                     Err(swarm_core::error::Error::Moved) => moved = Some(register),
                     Err(error) => return Err(error.into()),

@@ -9,10 +9,15 @@
 //!
 //! The operation begins again each time. None of this happens while it is under way: memory comes
 //! back only when operations are over.
+//!
+//! Where a node is silent, most of this is of no use: what a collection finds, and what is reset, takes an answer
+//! of every node. A search asks such a node once whether it is back, and goes without what it would have to
+//! answer for.
 
 use swarm_core::clock::Clock;
 use swarm_core::epoch::Board;
-use swarm_core::fabric::Fabric;
+use swarm_core::fabric::{Fabric, Verb};
+use swarm_core::node_set::NodeSet;
 use swarm_core::register::Protocol;
 
 use crate::aside::RECORD_BATCHES;
@@ -70,6 +75,8 @@ struct Search {
     wanted: Option<(Kind, Need)>,
     /// Whether the last collection lacked memory for buckets' records.
     lacked_records: bool,
+    /// Whether a node did not answer that was asked whether it is back.
+    misses_a_node: bool,
 }
 
 /// A search that found nothing.
@@ -99,6 +106,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             stall: self.stall(now),
             wanted: None,
             lacked_records: false,
+            misses_a_node: false,
         };
         loop {
             let here = self.here();
@@ -152,7 +160,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let _alone = self.search_alone().await?;
         let mut stall = self.stall(self.group.clock().now());
         let found = self.collect_garbage(&mut stall).await?;
-        self.memory_back().await?;
+        self.memory_back(NodeSet::EMPTY).await?;
         Ok(found.map(|found| found.garbage))
     }
 
@@ -189,7 +197,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let Some(presence) = &self.presence else { return Ok(false) };
         search.wanted = self.heap.wanted();
         let _alone = self.search_alone().await?;
-        if self.memory_back().await? {
+        let suspects = self.group.suspects();
+        if self.memory_back(suspects).await? {
             return Ok(true);
         }
         let now = self.group.clock().now();
@@ -201,7 +210,23 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         if search.steps + search.rounds == 0 && self.fruitless.get().is_some_and(is_believed) {
             return Ok(false);
         }
-        if self.heap.waits(epoch) && self.give_way(&mut search.stall).await {
+        if !suspects.is_empty() && !search.misses_a_node {
+            search.misses_a_node = !self.are_back(suspects).await;
+            if !search.misses_a_node && self.memory_back(NodeSet::EMPTY).await? {
+                return Ok(true);
+            }
+        }
+        let waits = self.heap.waits(epoch, self.silent(search));
+        if waits && self.give_way(&mut search.stall).await {
+            // Nothing comes back by itself before the epoch moves on. Others may free some: it is worth another try when
+            // as much time again has passed.
+            let until = now.saturating_add(now.saturating_sub(search.since));
+            while presence.board().advance() == epoch
+                && self.group.clock().now() < until
+                && self.give_way(&mut search.stall).await
+            {
+                presence.settle(self.group.fabric());
+            }
             return Ok(true);
         }
         loop {
@@ -225,6 +250,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 Err(Error::Spent) if self.finds_numbers() => search.steps -= 1,
                 // Without an answer of every node, and a record for the heap map, there are other
                 // steps.
+                Err(Error::Replication(_)) if step == Step::Collect => search.misses_a_node = true,
                 Ok(false) | Err(Error::Replication(_) | Error::Full(_) | Error::Contended) => {}
                 Err(error) => return Err(error),
             }
@@ -263,10 +289,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         if search.stall.is_over() {
             return Ok(false);
         }
-        if self.memory_back().await? {
+        if self.memory_back(self.silent(search)).await? {
             return Ok(true);
         }
-        Ok(self.heap.waits(presence.board().epoch()) && self.give_way(&mut search.stall).await)
+        let waits = self.heap.waits(presence.board().epoch(), self.silent(search));
+        Ok(waits && self.give_way(&mut search.stall).await)
     }
 
     /// Whether a step of a search promises memory.
@@ -276,6 +303,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         };
         let board = presence.board();
         match step {
+            Step::Collect if search.misses_a_node => Ok(false),
             Step::Collect => {
                 let before = self.heap.recycler.reclaimed();
                 let collected = self.collect_garbage(&mut search.stall).await?.unwrap_or_default();
@@ -284,7 +312,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 self.records_back().await?;
                 // What came back by itself meanwhile was none of its garbage.
                 let came_back = self.heap.recycler.reclaimed() > before;
-                Ok(collected.garbage > 0 || came_back || self.heap.waits(board.epoch()))
+                let waits = self.heap.waits(board.epoch(), self.silent(search));
+                Ok(collected.garbage > 0 || came_back || waits)
             }
             Step::Vacant => {
                 let _here = self.here();
@@ -325,10 +354,27 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         }
     }
 
-    /// Takes in what came back and has to be reset, and what was taken over. Yields whether there is
-    /// any.
-    async fn memory_back(&self) -> Result<bool, Error> {
-        or_none(self.some_memory_back(usize::MAX).await)
+    /// Nodes that a search goes without: what they hold does not come back.
+    fn silent(&self, search: &Search) -> NodeSet {
+        if search.misses_a_node { self.group.suspects() } else { NodeSet::EMPTY }
+    }
+
+    /// Whether all of these nodes answer. One roundtrip.
+    async fn are_back(&self, nodes: NodeSet) -> bool {
+        let (map, n) = (self.geometry.map_cell(), self.geometry.nodes);
+        let look = |node| [Verb::Read { at: map.at(node, n), words: 1 }];
+        let asked = self.group.at_all_of(
+            nodes,
+            |node| self.group.fabric().post(node, &look(node)),
+            |_, _| {},
+        );
+        asked.await.is_ok()
+    }
+
+    /// Takes in what came back and has to be reset, but for what nodes hold that are `silent`, and what was taken
+    /// over. Yields whether there is any.
+    async fn memory_back(&self, silent: NodeSet) -> Result<bool, Error> {
+        or_none(self.some_memory_back(usize::MAX, silent).await)
     }
 
     /// Takes in records of buckets that come back, where [few](crate::heap::Heap::awaits_records) must do for all
@@ -339,26 +385,34 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         }
         let back = async {
             self.look_for_records().await?;
-            self.some_memory_back(RECORD_BATCHES).await
+            self.some_memory_back(RECORD_BATCHES, NodeSet::EMPTY).await
         };
         or_none(back.await).map(drop)
     }
 
-    /// The same with at most so many batches of what has to be reset, of a roundtrip each.
+    /// The same with at most so many batches of what has to be reset, of a roundtrip each, and nothing that takes
+    /// an answer of nodes that are `silent`.
     ///
     /// # Errors
     /// Not all nodes answer; no memory for the heap map's record. Nothing is lost by it.
-    pub(crate) async fn some_memory_back(&self, batches: usize) -> Result<bool, Error> {
+    pub(crate) async fn some_memory_back(
+        &self,
+        batches: usize,
+        silent: NodeSet,
+    ) -> Result<bool, Error> {
         let Some(presence) = &self.presence else { return Ok(false) };
         presence.settle(self.group.fabric());
         let board = presence.board();
         board.advance();
         let _here = self.here();
         self.heap.know_own(&self.group).await?;
-        let recalled = self.heap.recall_seeds(&self.group, board).await;
+        let recalled = match silent.is_empty() {
+            true => self.heap.recall_seeds(&self.group, board).await,
+            false => Ok(()),
+        };
         let epoch = board.epoch();
         let each = |place: &_| board.reclaimed(place);
-        let reset = self.heap.reset_due(&self.group, (epoch, batches), each).await;
+        let reset = self.heap.reset_due(&self.group, (epoch, batches, silent), each).await;
         // What was taken over is this client's also where a node is silent, of which a reset needs an answer.
         let own = self.with_numbers(async || self.heap.make_own(&self.group, board).await).await?;
         recalled?;

@@ -155,10 +155,16 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         register: &Register,
         (write, stamp): (Write<'_>, Stamp),
     ) -> Result<bool, Error> {
+        let length = write.value.len();
+        if stamp == Stamp::EMPTY {
+            // Nothing was posted. Where there is no memory for the move, the next attempt has the buffer again.
+            self.heap.take_back(write.buffer);
+            self.successors_origin(hash, key, register, (length, false)).await?;
+            return Ok(false);
+        }
         // Until nobody can come across the write there, the next one must not prove it complete.
         let unfinished = self.group.begin_write();
-        let least = (write.value.len(), stamp != Stamp::EMPTY);
-        let origin = self.successors_origin(hash, key, register, least).await?;
+        let origin = self.successors_origin(hash, key, register, (length, true)).await?;
         let stands = stands(&self.group, register, write, (stamp, origin)).await?;
         unfinished.complete();
         Ok(stands)

@@ -4,12 +4,13 @@ use swarm_core::clock::Clock;
 use swarm_core::counting::Counting;
 use swarm_core::epoch::Board;
 use swarm_core::fabric::Fabric;
-use swarm_core::register::{Begun, Protocol, Register, Write, Written};
+use swarm_core::register::{Begun, Check, Found, Protocol, Register, Write, Written};
 use swarm_core::words::{Pointer, Stamp};
 
 use crate::client::{Client, Here, TRIES};
 use crate::error::Error;
 use crate::heap::Need;
+use crate::locate::Told;
 use crate::moved::outgrown;
 use crate::turn::Turn;
 
@@ -138,9 +139,18 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     ) -> Result<bool, Error> {
         for _ in 0..TRIES {
             let generation = self.locations.generation();
-            let Some((mut register, fresh)) = self.locate(hash, key).await? else {
+            let Some((mut register, told)) = self.locate(hash, key).await? else {
                 return Ok(false);
             };
+            let fresh = told != Told::Remembered;
+            // To have a write refused would take a buffer and numbers. The index named the register within this
+            // operation: the key was absent then, or when it was deleted.
+            if told == Told::ListedAsDeleted
+                && let Ok(Found::Deleted) =
+                    P::read(&self.group, &mut register, Check::Identity).await
+            {
+                return Ok(false);
+            }
             let kind = self.buffer(&register, value);
             let before = self.geometry.format.pointer(register.last_stamp());
             let need = self.heap.need_instead_of(before, kind);
@@ -194,7 +204,12 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 let stands = self.stands(hash, key, register, (write, stamp)).await?;
                 return Ok(stands.then_some(true));
             }
-            Ok(Written::Deleted) | Err(swarm_core::error::Error::Gone) => {}
+            Ok(Written::Deleted) => {
+                if let Some(presence) = &self.presence {
+                    self.heap.refused(write.buffer, presence.board().latest());
+                }
+            }
+            Err(swarm_core::error::Error::Gone) => {}
             Err(error) => return Err(error.into()),
         }
         self.locations.remove(hash, key);

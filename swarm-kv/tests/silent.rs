@@ -19,8 +19,10 @@ fn value(number: usize, round: u8) -> Vec<u8> {
     value
 }
 
-/// Updates that are refused, each after a search for memory, until it is known that some are.
+/// Writes that are refused, each after a search for memory, until it is known that some are.
 const ENOUGH: usize = 50;
+/// Roundtrips that one takes at most until it is.
+const REFUSED: u32 = 10;
 
 fn small_pool() -> (tempfile::TempDir, Pool) {
     let dir = tempfile::tempdir().expect("a temporary directory");
@@ -48,7 +50,10 @@ fn refused(keys: usize, times: u8) -> usize {
         for (number, written) in rounds.iter_mut().enumerate() {
             match store.update(&key(number), &value(number, round)) {
                 Ok(true) => *written = round,
-                Err(Error::Full(_)) => refused += 1,
+                Err(Error::Full(_)) => {
+                    refused += 1;
+                    assert!(client.last().roundtrips <= REFUSED, "{:?}", client.last());
+                }
                 told => panic!("update {round} of key {number} of {keys}: {told:?}"),
             }
             if refused == ENOUGH {
@@ -104,5 +109,56 @@ fn a_full_pool_is_read_on_when_a_node_falls_silent() {
             let read = store.get(&key(number));
             assert!(read.is_ok_and(|value| value.is_some()), "key {number} of {keys}");
         }
+    }
+}
+
+/// One key comes and goes, again and again, until what that leaves behind is all that there is: objects that are
+/// to be reset at every node. With a node gone none of it comes back, and who needs some is told so, before it posts
+/// anything for the second time.
+#[test]
+fn a_full_pool_says_so_soon_though_a_node_is_gone() {
+    for gone in [NodeId(0), NodeId(1), NodeId(2)] {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let options =
+            CreateOptions { capacity: 4 << 20, max_clients: 4, ..CreateOptions::default() };
+        let pool = Pool::create(dir.path().join("pool"), &options).expect("create");
+        let client =
+            shm::open_emulated::<SafeGuess>(&pool, Options::default(), ROUNDTRIP).expect("a slot");
+        let store = client.blocking();
+        let call = |number: usize| {
+            let value = vec![number as u8; 12 + number % 40];
+            match number % 4 {
+                0 => store.put(b"key", &value),
+                1 => store.get(b"key").map(drop),
+                2 => store.delete(b"key"),
+                _ => store.insert(b"key", &value).map(drop),
+            }
+        };
+        let mut first = 0;
+        // Until memory comes back.
+        while client.counters().reclaimed < 2000 {
+            call(first).expect("there is room");
+            first += 1;
+        }
+        pool.switch(gone).set(SwitchState::Down);
+        let (mut refused, mut longest, mut verbs) = (0, 0, 0);
+        for number in first.. {
+            let before = client.counters();
+            match call(number) {
+                Ok(()) => continue,
+                Err(Error::Full(_)) => refused += 1,
+                Err(error) => panic!("{number}: {error}"),
+            }
+            let took = client.last();
+            let posted = client.counters() - before;
+            assert_eq!(posted.events.slow, 0, "a write was posted, and refused by a delete");
+            longest = longest.max(took.roundtrips);
+            verbs = verbs.max(took.verbs);
+            if refused == ENOUGH {
+                break;
+            }
+        }
+        assert!(longest <= REFUSED, "{gone} is gone: {longest} roundtrips until it was known");
+        assert!(verbs <= 3 * u64::from(REFUSED), "{gone} is gone: {verbs} verbs");
     }
 }

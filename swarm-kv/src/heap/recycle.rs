@@ -102,6 +102,17 @@ impl Recycler {
         }
     }
 
+    /// A write of `buffer` was refused by a delete, which every majority shows from now on. Nobody who begins
+    /// later comes across the buffer.
+    pub(super) fn refused(&self, buffer: Pointer, epoch: u64) {
+        if let Some((entry, kind)) = self.ledgers.borrow_mut().look_up(buffer)
+            && entry.is_out()
+        {
+            *entry = Entry::IDLE;
+            self.shelf(kind, |shelf| shelf.retired.push_back((epoch, buffer)));
+        }
+    }
+
     /// Takes back an object that is as good as new still.
     pub(super) fn take_back_unused(&self, object: Pointer) {
         if let Some((entry, kind)) = self.ledgers.borrow_mut().look_up(object) {
@@ -332,9 +343,10 @@ impl Recycler {
         self.reclaimed.get()
     }
 
-    /// Whether objects wait for the epoch to move on from `epoch`.
-    pub(crate) fn waits(&self, epoch: u64) -> bool {
-        self.shelves.borrow().iter().any(|shelf| shelf.waits(epoch))
+    /// Whether objects wait for the epoch to move on from `epoch`, of those that are to be reset only such
+    /// as can be.
+    pub(super) fn waits(&self, epoch: u64, is_reset: impl Fn(Kind) -> bool) -> bool {
+        self.shelves.borrow().iter().any(|shelf| shelf.waits(epoch, is_reset(shelf.kind)))
     }
 
     /// Whether garbage was found that is to be reset.
@@ -390,9 +402,15 @@ impl Recycler {
         self.ledgers.borrow_mut().is_unnamed(object)
     }
 
-    /// Objects that are to be reset and that nobody holds any more, all of one kind, at most `most`.
-    pub(super) fn due(&self, epoch: u64, most: usize) -> Option<(Kind, Vec<Pointer>)> {
-        self.shelves.borrow_mut().iter_mut().find_map(|shelf| {
+    /// Objects that are to be reset, and can be, and that nobody holds any more, all of one kind, at most `most`.
+    pub(super) fn due(
+        &self,
+        epoch: u64,
+        most: usize,
+        is_reset: impl Fn(Kind) -> bool,
+    ) -> Option<(Kind, Vec<Pointer>)> {
+        let mut shelves = self.shelves.borrow_mut();
+        shelves.iter_mut().filter(|shelf| is_reset(shelf.kind)).find_map(|shelf| {
             let due = shelf.due(epoch, most);
             (!due.is_empty()).then_some((shelf.kind, due))
         })
@@ -525,8 +543,8 @@ mod tests {
             bench.recycler.committed(Pointer(7), record);
             assert_eq!(bench.replaced(7, 0), life + 1, "retired before that");
         }
-        assert_eq!(bench.recycler.due(6, 9), None);
-        assert_eq!(bench.recycler.due(7, 9), Some((bench.kind, vec![record, record])));
+        assert_eq!(bench.recycler.due(6, 9, |_| true), None);
+        assert_eq!(bench.recycler.due(7, 9, |_| true), Some((bench.kind, vec![record, record])));
     }
 
     /// A split is known to be at all nodes after a collection found a child's first record.
@@ -604,6 +622,22 @@ mod tests {
         assert_eq!(followed(7, own, bench.stamp(9, 1).verified()), 0, "what came before");
         assert_eq!(followed(7, own, later), 1);
         assert_eq!(followed(7, own, later), 1, "it is told twice");
+    }
+
+    /// A delete came first. Who met the write before that may be about to bring it to another node.
+    #[test]
+    fn a_write_that_was_refused_comes_back_when_nobody_holds_it() {
+        let bench = Bench::new();
+        bench.recycler.handed_out(bench.buffer(0));
+        bench.recycler.refused(bench.buffer(0), 5);
+        bench.recycler.refused(bench.buffer(0), 5);
+        assert_eq!(bench.retired(), 1, "once for each time that it is handed out");
+        let taken = |epoch| {
+            bench.recycler.reclaim(bench.kind, epoch, 1, |_| {});
+            bench.recycler.take(bench.kind)
+        };
+        assert_eq!(taken(6), None);
+        assert_eq!(taken(7), Some(bench.buffer(0)));
     }
 
     /// As long as somebody may write a first buffer as it was at first, it is not used for something else.

@@ -322,7 +322,7 @@ mod tests {
         heap.recycler.committed(cell, record);
         heap.hears(replaced);
         heap.recycler.replaced(record, cell, 1);
-        assert!(heap.recycler.due(3, 9).is_some(), "it came back");
+        assert!(heap.recycler.due(3, 9, |_| true).is_some(), "it came back");
         // Behind the looks, it is committed in the cell once more.
         let meanwhile = Says(|| {
             heap.recycler.handed_out(record);
@@ -331,11 +331,11 @@ mod tests {
         });
         let look = || block_on(heap.look_for_records(&group, &meanwhile, |_| None));
         look().expect("one node");
-        assert_eq!(heap.recycler.due(99, 9), None, "the cell's record is in use");
+        assert_eq!(heap.recycler.due(99, 9, |_| true), None, "the cell's record is in use");
         // Asked about in this life it is found: the cell shows no such record.
         heap.hears(replaced);
         look().expect("one node");
-        assert_eq!(heap.recycler.due(99, 9), Some((kind, vec![record])));
+        assert_eq!(heap.recycler.due(99, 9, |_| true), Some((kind, vec![record])));
     }
 
     /// A collection took a record that had borne a register with its first buffer. What the record's memory is
@@ -380,12 +380,12 @@ mod tests {
             block_on(looked).expect("one node");
         };
         look();
-        assert_eq!(heap.recycler.due(99, 9), None, "the node lacks the split");
+        assert_eq!(heap.recycler.due(99, 9, |_| true), None, "the node lacks the split");
         let word = group.format().cell(Ballot(1), split, CellFlags::SOLID | CellFlags::ACCEPTED);
         let at = cells[0].at(NodeId(0), 1).plus(cell::WORD);
         let write = Verb::Write { at, head: &[word.0], tail: &[] };
         block_on(group.fabric().post(NodeId(0), &[write])).expect("the node");
         look();
-        assert_eq!(heap.recycler.due(99, 9), Some((kind, vec![first])));
+        assert_eq!(heap.recycler.due(99, 9, |_| true), Some((kind, vec![first])));
     }
 }

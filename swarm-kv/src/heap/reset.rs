@@ -51,19 +51,20 @@ impl Drop for Due<'_> {
 
 impl Heap {
     /// Resets what was retired [`GRACE`](swarm_core::epoch::GRACE) epochs before `epoch`, in at most so
-    /// many batches. Yields how many objects are at hand now. What is this client's must be known.
+    /// many batches, but for what nodes hold that are `silent`. Yields how many objects are at hand now. What is
+    /// this client's must be known.
     ///
     /// # Errors
     /// Not all nodes answer; nothing is lost by it.
     pub(crate) async fn reset_due<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,
-        (epoch, batches): (u64, usize),
+        (epoch, batches, silent): (u64, usize, NodeSet),
         each: impl Fn(&Site),
     ) -> Result<usize, Error> {
         let mut reset = 0;
         for _ in 0..batches {
-            let Some(due) = self.due(epoch) else { break };
+            let Some(due) = self.due(epoch, silent) else { break };
             let kind = due.kind.unwrap_or(self.records());
             self.reset(group, kind, &due.objects).await?;
             reset += due.objects.len();
@@ -73,11 +74,22 @@ impl Heap {
         Ok(reset)
     }
 
-    fn due(&self, epoch: u64) -> Option<Due<'_>> {
-        let objects = self.recycler.due(epoch, MAX_VERBS);
+    fn due(&self, epoch: u64, silent: NodeSet) -> Option<Due<'_>> {
+        let objects = self.recycler.due(epoch, MAX_VERBS, self.are_reset(silent));
         let objects = objects.map(|(kind, objects)| (Some(kind), objects));
-        let (kind, objects) = objects.or_else(|| Some((None, self.due_seeds(epoch)?)))?;
+        // All nodes hold seeds.
+        let seeds = || if silent.is_empty() { self.due_seeds(epoch) } else { None };
+        let (kind, objects) = objects.or_else(|| Some((None, seeds()?)))?;
         Some(Due { heap: self, kind, objects, epoch })
+    }
+
+    /// Whether objects of a kind can be reset though these nodes are silent: none of them holds such.
+    pub(super) fn are_reset(&self, silent: NodeSet) -> impl Fn(Kind) -> bool + use<> {
+        move |kind| match kind.class {
+            // Such a buffer does without that node.
+            Class::Lean(_) => silent.holding(|node| node != kind.home).is_empty(),
+            _ => silent.is_empty(),
+        }
     }
 
     /// Sets objects to zeros, as far as what is there could be taken for something. One roundtrip.
@@ -114,5 +126,25 @@ impl Heap {
             Class::Homed { small, .. } => usize::from(small) * GRANULE_WORDS,
             _ => buffer::HEADER_WORDS,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use swarm_core::geometry::Size;
+
+    use super::super::tests::alone;
+    use super::*;
+
+    /// What a silent node has to answer for does not come back; a buffer that it does without does.
+    #[test]
+    fn what_a_silent_node_holds_is_not_waited_for() {
+        let (_, heap) = alone();
+        let silent: NodeSet = [NodeId(1)].into_iter().collect();
+        let lean = |home| Kind { class: Class::Lean(Size::for_granules(2)), home, chunks: 1 };
+        let are_reset = heap.are_reset(silent);
+        assert!(are_reset(lean(NodeId(1))));
+        assert!(!are_reset(lean(NodeId(0))) && !are_reset(heap.plain(16)));
+        assert!(heap.are_reset(NodeSet::EMPTY)(heap.plain(16)));
     }
 }

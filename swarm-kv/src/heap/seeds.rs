@@ -88,6 +88,8 @@ impl Heap {
 mod tests {
     use std::cell::Cell;
 
+    use swarm_core::node_set::NodeSet;
+
     use super::super::Need;
     use super::super::tests::{Says, alone, raise};
     use super::*;
@@ -127,7 +129,7 @@ mod tests {
         epoch.set(7);
         block_on(heap.recall_seeds(&group, &board)).expect("retired in epoch 7");
         epoch.set(9);
-        block_on(heap.reset_due(&group, (9, 9), |_| {})).expect("one node");
+        block_on(heap.reset_due(&group, (9, 9, NodeSet::EMPTY), |_| {})).expect("one node");
         while heap.seeds_back.borrow().len() > 1 {
             let change = heap.change_map(&group, Need::Instead, |_| true, |_| Ok(()));
             assert_eq!(block_on(change), Ok(true));

@@ -141,8 +141,10 @@ mod tests {
         let epoch = Cell::new(5);
         let board = Says(|| epoch.get());
         let idle = Heap::new(client.geometry, 1);
+        block_on(idle.used(&group)).expect("a node");
         assert_eq!(block_on(idle.take_over(&group, <[Unit]>::to_vec)), Ok(true));
         idle.announce(&board);
+        block_on(client.used(&group)).expect("a node");
         assert_eq!(block_on(client.take_room(&group, kind)), Ok(false), "it is on its way");
         assert_eq!(block_on(client.take_stranded(&group)), Ok(true));
         client.announce(&board);

@@ -116,9 +116,9 @@ impl Shelf {
         self.swept.drain(..over).map(|(_, object)| object).collect()
     }
 
-    /// Whether something comes back when the epoch moves on from `epoch`.
-    pub(super) fn waits(&self, epoch: u64) -> bool {
-        let last = [self.retired.back(), self.swept.back()];
+    /// Whether something comes back when the epoch moves on from `epoch`; `is_reset`: what is to be reset can be.
+    pub(super) fn waits(&self, epoch: u64, is_reset: bool) -> bool {
+        let last = [self.retired.back(), self.swept.back().filter(|_| is_reset)];
         last.into_iter().flatten().any(|&(retired, _)| !is_over(retired, epoch))
     }
 

@@ -52,11 +52,6 @@ impl Heap {
             let chunks: usize = vacant.iter().map(|unit| unit.chunks).sum();
             if chunks < least { Vec::new() } else { vacant }
         };
-        // Nobody is asked for the map while the one at hand shows nothing of the kind.
-        let at_hand: Vec<Unit> = units(&self.map.borrow()).collect();
-        if half(&at_hand).is_empty() {
-            return Ok(false);
-        }
         self.take_over(group, half).await
     }
 
@@ -69,7 +64,8 @@ impl Heap {
         others.filter(|unit| !is_attached(unit.owner)).copied().collect()
     }
 
-    /// Takes the units over that this chooses of all. Yields whether there are any.
+    /// Takes the units over that this chooses of all. Yields whether there are any; if the map at hand shows none,
+    /// nobody is asked for it. Who found no chunk has just read it.
     pub(super) async fn take_over<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,
@@ -77,6 +73,9 @@ impl Heap {
     ) -> Result<bool, Error> {
         let _inside = self.gate.enter().await;
         let chosen = |map: &[u32]| choose(&units(map).collect::<Vec<_>>());
+        if chosen(&self.map.borrow()).is_empty() {
+            return Ok(false);
+        }
         let take = |map: &mut [u32]| {
             for unit in chosen(map) {
                 Unit { owner: self.slot, taken: true, ..unit }.enter_into(map);

@@ -57,6 +57,61 @@ fn one_epoch_is_not_enough_for_who_began_in_the_same() {
     assert!(moves.iter().any(behind), "once, behind what was retired: {moves:?}");
 }
 
+/// Keys of the client whose write is refused: so many that each node is some's home, as what is written for those
+/// leaves out another node each.
+const OTHERS: std::ops::Range<u64> = 10..14;
+/// Another reader than `LAST`.
+const READS_LATER: usize = 4;
+
+/// A writer's guess is at its key's home. A reader has met it there; after `rounds` roundtrips, when it may be about
+/// to bring it to the second node that is to hold it, the key is deleted, and the write refused. The writer writes other
+/// keys. Then the reader goes on, and the home dies: what was written since is at the second node. False if the
+/// reader was done before.
+fn brings_what_was_refused(rounds: usize) -> bool {
+    let mut play = Play::recycling(CAPACITY, 6);
+    let (writer, reader) = (play.patient(NEXT), play.patient(LAST));
+    let deleter = play.patient(CREATOR);
+    // All values are as long.
+    let inserts = OTHERS.map(|key| (key, Call::Insert(803 + 12 * key)));
+    play.all(&writer, inserts.chain([(0, Call::Insert(803))]).collect(), &NODES);
+    play.all(&reader, vec![(0, Call::Get)], &NODES);
+    play.all(&deleter, vec![(WARM, Call::Insert(803)), (0, Call::Get)], &NODES);
+    play.settle(&[NEXT, LAST, CREATOR]);
+    play.begin(&writer, vec![(0, Call::Update(815))]);
+    play.sim.poll_once(NEXT);
+    let posted = |play: &Play, node| play.sim.on_their_way(NEXT, node) > 0;
+    let next = |node: usize| NODES[(node + 1) % NODES.len()];
+    let home = (0..NODES.len()).find(|&it| posted(&play, NODES[it]) && posted(&play, next(it)));
+    let home = home.expect("it goes to its home, and to the next node");
+    play.sim.take_all(NEXT, NODES[home]);
+    play.begin(&reader, vec![(0, Call::Get)]);
+    play.sim.poll_once(LAST);
+    (0..rounds).for_each(|_| play.sim.roundtrip(LAST, &NODES));
+    if play.sim.tasks(LAST) == 0 {
+        return false;
+    }
+    play.all(&deleter, vec![(0, Call::Delete)], &NODES);
+    assert!(play.sim.finish(NEXT, &NODES), "the update ends");
+    play.all(&writer, OTHERS.map(|key| (key, Call::Update(839 + 12 * key))).collect(), &NODES);
+    play.settle(&[NEXT]);
+    assert!(play.sim.finish(LAST, &NODES), "the get ends");
+    play.settle(&[LAST]);
+    play.sim.crash_node(NODES[home], false);
+    let last = play.hasty(READS_LATER);
+    for key in OTHERS {
+        play.all(&last, vec![(key, Call::Get)], &all_but(NODES[home]));
+        assert_eq!(play.last(), Some(Answer::Value(Some(839 + 12 * key))), "{rounds} rounds");
+    }
+    play.is_linearizable();
+    true
+}
+
+#[test]
+fn what_a_delete_refused_waits_for_who_brings_it_to_others() {
+    let over = (0..ENOUGH).find(|&rounds| !brings_what_was_refused(rounds));
+    assert!(over > Some(2), "it takes some roundtrips");
+}
+
 /// Nanoseconds that pass when the clock of a client is looked at that waits for epochs: so many that it
 /// does not wait for long.
 const LOOK: u64 = 10_000;
