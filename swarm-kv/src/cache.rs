@@ -199,3 +199,31 @@ impl LocationCache {
         self.entries.borrow_mut().remove(&BorrowedKey { hash, key });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use swarm_core::fabric::NodeId;
+    use swarm_core::layout::{Identity, Place, Shape};
+    use swarm_core::words::{Pointer, WriteNumber};
+
+    use super::*;
+
+    /// A write was under way when its client was told to forget places: where it wrote may be something else soon.
+    #[test]
+    fn what_a_write_of_an_earlier_generation_learnt_is_not_taken_in() {
+        let (cache, key) = (LocationCache::new(4, 0), b"key");
+        let hash = hash_key(key, 0);
+        let register = |pointer| {
+            let identity = Identity { birth: 1, number: WriteNumber(1) };
+            let shape = Shape { key_length: key.len(), capacity: 1 };
+            Register::new(Place::everywhere(Pointer(pointer), NodeId(0)), identity, shape)
+        };
+        let remembered = || cache.get(hash, key).map(|register| register.place.pointer);
+        cache.renew(1);
+        cache.update(hash, key, &register(7), 0);
+        assert_eq!(remembered(), None);
+        cache.update(hash, key, &register(8), 1);
+        cache.update(hash, key, &register(7), 0);
+        assert_eq!(remembered(), Some(Pointer(8)));
+    }
+}

@@ -542,13 +542,83 @@ impl<F: Fabric, C: Clock, P: Protocol> Drop for Here<'_, F, C, P> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::rc::Rc;
+
+    use swarm_core::fabric::{NodeId, Verb};
     use swarm_core::loopback::Loopback;
+    use swarm_core::sim::explore::LoneClock;
     use swarm_core::words::Incarnation;
 
     use super::*;
-    use crate::heap::tests::Still;
+    use crate::heap::tests::{Still, Watched};
     use crate::shm::{self, CreateOptions, Pool};
+
+    const SESSION: Session = Session { client: 0, incarnation: Incarnation(1) };
+
+    fn geometry() -> Geometry {
+        Geometry::new(1, 4 << 20, 2, 1).expect("geometry")
+    }
+
+    /// The only client of a pool of one node, whose memory does not come back.
+    pub(crate) fn alone() -> Client<Loopback, LoneClock> {
+        let nodes = Loopback::new(1, 4 << 17);
+        Client::new(nodes, LoneClock::new(1000), geometry(), SESSION, Options::default())
+    }
+
+    /// A board that nobody else is on, of this generation.
+    struct Of(Rc<Cell<u64>>);
+
+    impl Board for Of {
+        fn epoch(&self) -> u64 {
+            1
+        }
+        fn enter(&self) -> u64 {
+            self.epoch()
+        }
+        fn remain(&self, _: u64) {}
+        fn leave(&self) {}
+        fn generation(&self) -> u64 {
+            self.0.get()
+        }
+        fn renew(&self) {}
+        fn is_attached(&self, _: usize) -> bool {
+            true
+        }
+        fn advance(&self) -> u64 {
+            self.epoch()
+        }
+    }
+
+    /// A client leaves, or does so when another generation has begun since its last operation. Yields how many objects it
+    /// takes back.
+    fn takes_back(another: bool) -> u64 {
+        let (geometry, nodes) = (geometry(), Loopback::new(1, 4 << 17));
+        let generation = Rc::<Cell<u64>>::default();
+        let watch: fn(&[Verb<'_>]) -> bool = |_| false;
+        let fabric = Watched { nodes: nodes.clone(), watch };
+        let clock = LoneClock::new(1000);
+        let client: Client<_, _> =
+            Client::new(fabric, clock, geometry, SESSION, Options::default());
+        let client = client.recycling(Box::new(Of(Rc::clone(&generation))));
+        client.blocking().put(b"key", b"value").expect("memory");
+        let aside = || -> u64 {
+            let counters = (geometry.first_chunk()..geometry.chunks())
+                .map(|chunk| geometry.counter(chunk, NodeId(0)));
+            counters.map(|at| nodes.word(NodeId(0), at) & 0xffff_ffff).sum()
+        };
+        let before = aside();
+        generation.set(u64::from(another));
+        drop(client);
+        before - aside()
+    }
+
+    /// Its chunks may be somebody else's since, who uses again what lies behind the counters.
+    #[test]
+    fn who_leaves_behind_another_generation_takes_nothing_back() {
+        assert!(takes_back(false) > 0);
+        assert_eq!(takes_back(true), 0);
+    }
 
     /// Uses up all numbers that a client has.
     fn spend<F: Fabric, C: Clock, P: Protocol>(client: &Client<F, C, P>) {

@@ -140,3 +140,26 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use swarm_core::freeze::freeze;
+
+    use crate::blocking::block_on;
+    use crate::client::tests::alone;
+    use crate::error::{Error, Shortage};
+
+    /// A register was found by its key's hash, and is on the move. It may be another key's, of the same hash.
+    #[test]
+    fn what_is_read_frozen_is_this_keys() {
+        let client = alone();
+        client.blocking().put(b"one", b"value").expect("memory");
+        let hash = client.check(b"one", &[]).expect("a key");
+        let register = client.locations.get(hash, b"one").expect("it is remembered");
+        block_on(freeze(&client.group, &register)).expect("a node");
+        let full = Error::Full(Shortage { object: 64, capacity: 4 << 20 });
+        let get = |key: &'static [u8]| block_on(client.get_frozen(key, &register, full));
+        assert_eq!(get(b"one").expect("its value").as_deref(), Some(&b"value"[..]));
+        assert_eq!(get(b"two").err(), Some(full));
+    }
+}

@@ -427,7 +427,10 @@ impl Heap {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::future::{Ready, ready};
+
     use swarm_core::epoch::Board;
+    use swarm_core::fabric::{NodeDown, Verb};
     use swarm_core::group::Session;
     use swarm_core::loopback::Loopback;
     use swarm_core::words::Incarnation;
@@ -441,6 +444,34 @@ pub(crate) mod tests {
     impl Clock for Still {
         fn now(&self) -> u64 {
             0
+        }
+    }
+
+    /// Nodes of this process, and who looks on behind each chain that takes effect there: says whether its answer is
+    /// lost.
+    pub(crate) struct Watched<W> {
+        pub(crate) nodes: Loopback,
+        pub(crate) watch: W,
+    }
+
+    impl<W: Fn(&[Verb<'_>]) -> bool> Fabric for Watched<W> {
+        type Board = Box<dyn Board>;
+        type Reply<'f>
+            = Vec<u64>
+        where
+            W: 'f;
+        type Completion<'f>
+            = Ready<Result<Vec<u64>, NodeDown>>
+        where
+            W: 'f;
+
+        fn nodes(&self) -> usize {
+            self.nodes.nodes()
+        }
+
+        fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> Self::Completion<'f> {
+            let done = self.nodes.post(node, chain);
+            if (self.watch)(chain) { ready(Err(NodeDown)) } else { done }
         }
     }
 

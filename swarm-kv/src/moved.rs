@@ -273,11 +273,13 @@ mod tests {
     use swarm_core::group::Session;
     use swarm_core::layout::SLOTS;
     use swarm_core::loopback::Loopback;
-    use swarm_core::words::{Incarnation, WriteNumber};
+    use swarm_core::sim::explore::LoneClock;
+    use swarm_core::words::{Incarnation, StampFlags, Timestamp, WriteNumber};
 
     use super::*;
     use crate::blocking::block_on;
     use crate::client::Options;
+    use crate::client::tests::alone;
     use crate::heap::tests::Still;
 
     /// Whoever moves the key has frozen one node, and died. The update lands at another one and meets the move there.
@@ -310,5 +312,48 @@ mod tests {
         // Somebody else goes on with the move.
         let found = block_on(other.get(b"key")).expect("a majority").expect("it is there").to_vec();
         assert_eq!((told, &*found), (Err(Error::UnsettledSpent), &b"after"[..]));
+    }
+
+    /// A client's write of a key, for which there is memory; for a move of the key there is none.
+    fn in_a_full_pool() -> (Client<Loopback, LoneClock>, u64, Register, Write<'static>) {
+        let client = alone();
+        client.blocking().put(b"key", b"value").expect("memory");
+        let hash = client.check(b"key", &[]).expect("a key");
+        let register = client.locations.get(hash, b"key").expect("it is remembered");
+        let write = again(&client, &register);
+        let shape = register.shape();
+        let class = client.geometry.register_class(shape.small_words(), shape.full_words());
+        let another = client.heap.homed(class, NodeId(0));
+        let take = || client.heap.allocate_there(&client.group, another, Need::Move);
+        while block_on(take()).is_ok() {}
+        (client, hash, register, write)
+    }
+
+    fn again(client: &Client<Loopback, LoneClock>, register: &Register) -> Write<'static> {
+        let kind = client.buffer(register, b"next");
+        block_on(client.new_write(kind, b"next", Need::Instead, true)).expect("memory")
+    }
+
+    /// Nobody else moves the key: the write is left as it is. Whether it took effect is not known, and what its client
+    /// writes next must not prove it.
+    #[test]
+    fn a_write_that_is_left_on_the_move_is_not_proved_by_the_next() {
+        let (client, hash, register, write) = in_a_full_pool();
+        let format = client.geometry.format;
+        let guess = format.stamp(Timestamp(9), write.buffer, StampFlags::empty());
+        let told = block_on(client.stands(hash, b"key", &register, (write, guess)));
+        assert!(matches!(told, Err(Error::Unsettled(_))), "{told:?}");
+        assert_ne!(again(&client, &register).number.writer(), write.number.writer());
+    }
+
+    /// It has lost nothing: its buffer is at hand for the next attempt, and its client's numbers go on.
+    #[test]
+    fn a_write_that_was_not_posted_leaves_its_buffer() {
+        let (client, hash, register, write) = in_a_full_pool();
+        let told = block_on(client.stands(hash, b"key", &register, (write, Stamp::EMPTY)));
+        assert!(matches!(told, Err(Error::Full(_))), "{told:?}");
+        let next = again(&client, &register);
+        assert_eq!(next.number.writer(), write.number.writer());
+        assert_eq!(next.buffer, write.buffer);
     }
 }

@@ -315,3 +315,27 @@ impl Heap {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::alone;
+    use super::*;
+    use crate::blocking::block_on;
+
+    /// A client is told to forget, and leaves before it has read the map. Its chunk may be somebody else's by now, who
+    /// has found objects of it to be garbage and uses them again: to take them back would give them out twice.
+    #[test]
+    fn who_does_not_know_what_is_its_own_takes_nothing_back() {
+        let (group, heap) = alone();
+        let kind = heap.plain(16);
+        let object = block_on(heap.allocate(&group, kind, Need::More)).expect("memory");
+        let counter = heap.geometry.counter(heap.geometry.chunk_of(object), kind.home);
+        let aside = || block_on(read_counters(&group, &[counter])).expect("a node")[0].objects();
+        heap.renew(1);
+        heap.detach(&group);
+        assert_eq!(aside(), FIRST_BATCH);
+        block_on(heap.know_own(&group)).expect("a node");
+        heap.detach(&group);
+        assert_eq!(aside(), 1);
+    }
+}

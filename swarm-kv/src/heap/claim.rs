@@ -293,9 +293,39 @@ impl Heap {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{alone, raise};
+    use std::cell::Cell;
+
+    use swarm_core::fabric::Verb;
+
+    use super::super::tests::{Still, Watched, alone, raise};
     use super::*;
     use crate::blocking::block_on;
+
+    /// While a client reads the map, somebody takes its chunks over, and it is told of another generation. What it
+    /// has read is not the map as of that.
+    #[test]
+    fn a_map_that_was_read_in_an_earlier_generation_says_nothing() {
+        let (group, heap) = alone();
+        let object = block_on(heap.allocate(&group, heap.plain(16), Need::More)).expect("memory");
+        let rival = Heap::new(heap.geometry, 1);
+        let is_read = Cell::new(false);
+        let watch = |_: &[Verb<'_>]| {
+            if !is_read.replace(true) {
+                block_on(rival.used(&group)).expect("a node");
+                let taken = block_on(rival.take_over(&group, <[Unit]>::to_vec));
+                assert_eq!(taken, Ok(true));
+                heap.renew(2);
+            }
+            false
+        };
+        let watched = Watched { nodes: group.fabric().clone(), watch };
+        let watched = Group::new(watched, Still, heap.geometry.format, group.session());
+        heap.renew(1);
+        block_on(heap.know_own(&watched)).expect("a node");
+        assert!(is_read.get());
+        let own: Vec<usize> = heap.own(&heap.map.borrow()).map(|unit| unit.first).collect();
+        assert!(own.is_empty(), "{own:?} are somebody else's, {object:?} among them");
+    }
 
     /// Chunks that are taken over and given up take records as well as those that are claimed.
     #[test]

@@ -145,14 +145,109 @@ impl Heap {
 
 #[cfg(test)]
 mod tests {
-    use swarm_core::fabric::NodeId;
-    use swarm_core::group::Session;
-    use swarm_core::loopback::Loopback;
-    use swarm_core::words::Incarnation;
+    use std::cell::Cell;
 
-    use super::super::tests::{Says, Still, alone};
+    use swarm_core::fabric::NodeId;
+    use swarm_core::geometry::SEED_RECORDS;
+    use swarm_core::group::Session;
+    use swarm_core::layout::{cell, record};
+    use swarm_core::loopback::Loopback;
+    use swarm_core::sim::explore::LoneClock;
+    use swarm_core::words::{CellWord, Incarnation, Pointer};
+
+    use super::super::tests::{Says, Still, Watched, alone};
     use super::*;
     use crate::blocking::block_on;
+
+    const NODE: NodeId = NodeId(0);
+
+    /// A client is about to leave a chunk of map records when somebody else changes the map. The record that it had for
+    /// the change is lost, and the next attempt takes one from that very chunk, as the map calls it its own still: the
+    /// map's record is in it then.
+    #[test]
+    fn a_chunk_that_was_taken_up_again_is_not_left() {
+        let (group, heap) = alone();
+        let (kind, records, board) = (heap.plain(100), heap.records(), Says(|| 9));
+        let nothing = (heap.plain(1 << 30), Need::More);
+        let allocate = |kind| block_on(heap.allocate(&group, kind, Need::Instead)).expect("memory");
+        let chunk_of = |object| heap.geometry.chunk_of(object);
+        // The first chunk is given back when there are two more of records; the third one of records comes to lie there.
+        let idle = allocate(kind);
+        let again = chunk_of(idle);
+        let mut taken = vec![allocate(records)];
+        while taken.iter().all(|&it| chunk_of(it) == chunk_of(taken[0])) {
+            taken.push(allocate(records));
+        }
+        heap.recycler.untouched(idle);
+        assert_eq!(block_on(heap.leave_empty(&group, &board, nothing)), Ok(true));
+        while chunk_of(taken[taken.len() - 1]) != again {
+            taken.push(allocate(records));
+        }
+        // All that is in them has come back, but for what the map names; and there is one record for another change.
+        let own: Vec<usize> = heap.own(&heap.map.borrow()).map(|unit| unit.first).collect();
+        let used = block_on(heap.quiet_record(&group)).expect("nobody changes it");
+        for (chunk, index) in own
+            .iter()
+            .flat_map(|&chunk| (0..heap.geometry.objects(records.class)).map(move |i| (chunk, i)))
+        {
+            let object = heap.geometry.object(chunk, records.class, records.home, index);
+            if object != used {
+                heap.recycler.untouched(object);
+            }
+        }
+        assert!(heap.spare.take().is_none() && heap.recycler.fresh(records) == 0);
+        let last = heap.geometry.seed(0, SEED_RECORDS - 1);
+        heap.seeds_back.replace(vec![last]);
+
+        let rival = Heap::new(heap.geometry, 1);
+        let word = heap.geometry.map_cell().at(NODE, 1).plus(cell::WORD);
+        let named = || {
+            let word = CellWord(group.fabric().word(NODE, word));
+            heap.geometry.format.record(word)
+        };
+        let at = |record: Pointer| record.0 * GRANULE_WORDS as u64 + record::ACCEPTED as u64;
+        let (is_read, is_cleared) = (Cell::new(false), Cell::new(false));
+        let watch = |chain: &[Verb<'_>]| {
+            let map = at(named());
+            let clears = |verb: &Verb<'_>| match *verb {
+                Verb::Write { at, head, .. } => (at.0..at.0 + head.len() as u64).contains(&map),
+                _ => false,
+            };
+            is_cleared.set(is_cleared.get() || chain.iter().any(clears));
+            if !is_read.replace(true) {
+                let changed = rival.change_map(&group, Need::Instead, |_| true, |_| Ok(()));
+                assert_eq!(block_on(changed), Ok(true));
+            }
+            // That the record is as good as new is never heard.
+            matches!(chain, [Verb::Cas { at: taken_back, .. }] if taken_back.0 == at(last))
+        };
+        let watched = Watched { nodes: group.fabric().clone(), watch };
+        let clock = LoneClock::new(1000);
+        let watched = Group::new(watched, clock, heap.geometry.format, group.session());
+        block_on(heap.leave_empty(&watched, &board, nothing)).expect("a node");
+        assert!(!is_cleared.get(), "the map's record was set to zeros");
+        assert_eq!(chunk_of(named()), again, "it was not taken up again");
+    }
+
+    /// A client has taken a chunk over, whose former owner may be at work in it, and leaves one of its own.
+    #[test]
+    fn what_was_taken_over_is_not_left_along_with_the_rest() {
+        let (group, heap) = alone();
+        let (other, board) = (Heap::new(heap.geometry, 1), Says(|| 9));
+        let (theirs, own) = (heap.plain(16), heap.plain(100));
+        block_on(other.allocate(&group, theirs, Need::More)).expect("memory");
+        let idle = block_on(heap.allocate(&group, own, Need::More)).expect("memory");
+        heap.recycler.untouched(idle);
+        let of_theirs = |units: &[Unit]| -> Vec<Unit> {
+            units.iter().filter(|unit| unit.is_for(theirs)).copied().collect()
+        };
+        assert_eq!(block_on(heap.take_over(&group, of_theirs)), Ok(true));
+        let nothing = (heap.plain(1 << 30), Need::More);
+        assert_eq!(block_on(heap.leave_empty(&group, &board, nothing)), Ok(true));
+        let map = heap.map.borrow();
+        assert!(heap.own(&map).all(|unit| !unit.is_for(own)), "it is left");
+        assert!(heap.taken_units(&map).any(|unit| unit.is_for(theirs)));
+    }
 
     /// Where the reserve is used up, one chunk that comes to be free is none yet for what the store would
     /// hold more. Who gives it up gets it all the same, runs apart: a search would go on otherwise until it has filled

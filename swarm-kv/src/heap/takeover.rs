@@ -148,3 +148,82 @@ impl Heap {
         board.passed_on(first, unit.chunks as u64 * granules);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::super::tests::{Says, alone};
+    use super::*;
+    use crate::blocking::block_on;
+
+    /// A client has taken a chunk over, and not told anybody of it yet, when another operation of its makes its own
+    /// what everybody has heard of.
+    #[test]
+    fn what_nobody_was_told_of_is_not_used() {
+        let (group, heap) = alone();
+        let other = Heap::new(heap.geometry, 1);
+        let [told, untold] = [16, 100].map(|words| heap.plain(words));
+        for kind in [told, untold] {
+            block_on(other.allocate(&group, kind, Need::More)).expect("memory");
+        }
+        block_on(heap.used(&group)).expect("a node");
+        let take = |kind| {
+            let of_that = |units: &[Unit]| {
+                units.iter().filter(|unit| unit.is_for(kind)).copied().collect::<Vec<_>>()
+            };
+            block_on(heap.take_over(&group, of_that))
+        };
+        let epoch = Cell::new(5);
+        let board = Says(|| epoch.get());
+        assert_eq!(take(told), Ok(true));
+        heap.announce(&board);
+        epoch.set(7);
+        assert_eq!(take(untold), Ok(true));
+        assert_eq!(block_on(heap.make_own(&group, &board)), Ok(true));
+        let is_own = |kind| heap.own(&heap.map.borrow()).any(|unit| unit.is_for(kind));
+        assert!(is_own(told));
+        assert!(!is_own(untold), "its former owner may be at work in it");
+    }
+
+    /// A board on which the epoch moves on while a client begins another generation.
+    struct Moves(Cell<u64>);
+
+    impl Board for Moves {
+        fn epoch(&self) -> u64 {
+            self.0.get()
+        }
+        fn enter(&self) -> u64 {
+            self.epoch()
+        }
+        fn remain(&self, _: u64) {}
+        fn leave(&self) {}
+        fn generation(&self) -> u64 {
+            0
+        }
+        fn renew(&self) {
+            self.0.set(self.0.get() + 1);
+        }
+        fn is_attached(&self, _: usize) -> bool {
+            true
+        }
+        fn advance(&self) -> u64 {
+            self.epoch()
+        }
+    }
+
+    /// Who began in between did not meet the generation, and is waited for.
+    #[test]
+    fn what_was_taken_over_waits_from_when_everybody_was_told() {
+        let (group, heap) = alone();
+        let other = Heap::new(heap.geometry, 1);
+        block_on(other.allocate(&group, other.plain(16), Need::More)).expect("memory");
+        block_on(heap.used(&group)).expect("a node");
+        assert_eq!(block_on(heap.take_over(&group, <[Unit]>::to_vec)), Ok(true));
+        let board = Moves(Cell::new(5));
+        heap.announce(&board);
+        assert_eq!(board.epoch(), 6, "everybody is told");
+        assert!(heap.taking_waits(7));
+        assert!(!heap.taking_waits(8));
+    }
+}

@@ -229,6 +229,45 @@ fn what_a_reader_may_bring_back_is_no_garbage() {
     }
 }
 
+/// An update is acknowledged by the key's home and the next node. Then a rival's guess takes its place at the home, in
+/// the one slot that all writers share, and the rival dies. Of three nodes one shows the update by now, and no majority
+/// need show it; its buffer is no garbage all the same. False if this key's home is another node.
+fn is_shown_by_one_node(key: u64) -> bool {
+    const HOME: usize = 1;
+    let mut play = Play::recycling(CAPACITY, 1);
+    let client = play.patient(NEXT);
+    let rival = play.client(ASTRAY, LoneClock::new(1_000_000), 1 << 40);
+    play.all(&client, vec![(key, Call::Insert(800)), (key, Call::Update(803))], &NODES);
+    play.begin(&client, vec![(key, Call::Update(811))]);
+    play.sim.poll_once(NEXT);
+    let posted = NODES.map(|node| play.sim.on_their_way(NEXT, node) > 0);
+    assert!(play.sim.finish(NEXT, &NODES), "the update ends");
+    play.settle(&[NEXT]);
+    if posted != [false, true, true] {
+        return false;
+    }
+    play.all(&rival, vec![(WARM, Call::Insert(808)), (WARM, Call::Update(815))], &NODES);
+    play.all(&rival, vec![(key, Call::Get)], &NODES);
+    play.settle(&[ASTRAY]);
+    play.begin(&rival, vec![(key, Call::Update(807))]);
+    play.sim.poll_once(ASTRAY);
+    play.sim.take_all(ASTRAY, NODES[HOME]);
+    NODES.into_iter().for_each(|node| play.sim.lose_chains(ASTRAY, node));
+    play.sim.crash_client(ASTRAY);
+    play.use_again(&client);
+    let reader = play.hasty(LAST);
+    play.all(&reader, vec![(key, Call::Get)], &all_but(NODES[HOME]));
+    assert_eq!(play.last(), Some(Answer::Value(Some(811))));
+    play.is_linearizable();
+    true
+}
+
+#[test]
+fn what_one_node_shows_is_no_garbage() {
+    let keys = (20..26).filter(|&key| is_shown_by_one_node(key));
+    assert!(keys.count() > 0, "none of them has its home there");
+}
+
 /// A key has a second value; the first one's buffer came into the world with the bucket's record. A
 /// client changes the bucket and dies half-way, after `rounds` roundtrips. Whoever comes next may have
 /// to propose the record again, with all that came with it. False if the change was over before.
