@@ -5,7 +5,8 @@
 //! found, until that is done. Otherwise one operation would have to do all of it at once. Where all that is free
 //! is kept back, it takes as many steps as a millisecond has room for. Collections
 //! take an answer of every node, and a write must not wait for one that is silent: a step that takes too
-//! long is dropped, and the collection with it, until memory has grown again or some time has gone by.
+//! long is dropped, and the collection with it, until memory has grown again or some time has gone by. A look for
+//! what the dead held that takes too long is dropped alone.
 
 use std::pin::pin;
 
@@ -50,13 +51,21 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let now = || self.group.clock().now();
         let since = now();
         let is_urgent = || self.heap.is_tight() && now().wrapping_sub(since) < URGENT;
+        if !self.heap.is_swept() && !self.is_collecting() {
+            // No collection has failed by that: one that is due is due still.
+            if self.in_time(self.vacant_aside()).await.is_none() {
+                return self.heap.has_looked();
+            }
+            // What was taken over comes first, so that the collection finds out what is in it.
+            if self.heap.is_taking() || !self.heap.is_collection_due() {
+                return;
+            }
+        }
         loop {
             match self.in_time(self.step_aside()).await {
                 Some(Aside::Going) if is_urgent() => {}
                 Some(Aside::Going | Aside::Waiting) => return,
                 Some(Aside::Done) => return self.heap.is_collected(now()),
-                // A collection that is due is due still.
-                None if self.heap.looks_for_vacant() => return self.heap.has_looked(),
                 None => return self.heap.gives_up(now()),
             }
         }
@@ -95,7 +104,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         }
     }
 
-    /// A short step.
+    /// A short step of a collection.
     async fn step_aside(&self) -> Result<Aside, Error> {
         if self.heap.is_swept() {
             let any = self.some_memory_back(BATCHES, NodeSet::EMPTY).await?;
@@ -104,13 +113,6 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 true => Aside::Waiting,
                 false => Aside::Done,
             });
-        }
-        if !self.is_collecting() {
-            self.vacant_aside().await?;
-            // What was taken over comes first, so that the collection finds out what is in it.
-            if self.heap.is_taking() || !self.heap.is_collection_due() {
-                return Ok(Aside::Waiting);
-            }
         }
         match self.collect_step(SHORT_STEP).await? {
             Progress::Going => {
@@ -124,11 +126,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     }
 
     /// Takes over some of what clients that are gone held, or goes on with that: to wait until an operation finds no
-    /// memory would have that one do it all.
+    /// memory would have that one do it all. It takes a majority's answers, so that nobody waits for a silent node.
     async fn vacant_aside(&self) -> Result<(), Error> {
         if self.heap.is_taking() {
             self.heap.takes_vacant();
-            self.some_memory_back(BATCHES, NodeSet::EMPTY).await?;
+            self.some_memory_back(BATCHES, self.group.suspects()).await?;
         } else if self.heap.looks_for_vacant() {
             if let Some(presence) = &self.presence {
                 let _here = self.here();
@@ -142,5 +144,81 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             self.heap.has_looked();
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    use swarm_core::epoch::{Board, GRACE};
+    use swarm_core::fabric::Verb;
+    use swarm_core::geometry::Geometry;
+    use swarm_core::group::Session;
+    use swarm_core::loopback::Loopback;
+    use swarm_core::sim::explore::LoneClock;
+    use swarm_core::words::Incarnation;
+
+    use crate::blocking::block_on;
+    use crate::client::{Client, Options};
+    use crate::heap::tests::Watched;
+
+    /// A board on which only the client of slot 0 is left.
+    struct Alone(Rc<Cell<u64>>);
+
+    impl Board for Alone {
+        fn epoch(&self) -> u64 {
+            self.0.get()
+        }
+        fn enter(&self) -> u64 {
+            self.epoch()
+        }
+        fn remain(&self, _: u64) {}
+        fn leave(&self) {}
+        fn generation(&self) -> u64 {
+            0
+        }
+        fn renew(&self) {}
+        fn is_attached(&self, slot: usize) -> bool {
+            slot == 0
+        }
+        fn advance(&self) -> u64 {
+            self.epoch()
+        }
+    }
+
+    /// A client goes on with what it took over of the dead, and gets no answer. No collection has failed: the one that is
+    /// to find out what is in there is due still.
+    #[test]
+    fn a_look_that_fails_is_no_collection_that_failed() {
+        let geometry = Geometry::new(1, 4 << 20, 2, 1).expect("geometry");
+        let nodes = Loopback::new(1, 4 << 17);
+        let session = |client| Session { client, incarnation: Incarnation(1) };
+        let clock = || LoneClock::new(1000);
+        let dead: Client<_, _> =
+            Client::new(nodes.clone(), clock(), geometry, session(1), Options::default());
+        for words in 1..8 {
+            let value = vec![1; 128 * words];
+            dead.blocking().put(&[words as u8], &value).expect("memory");
+        }
+        let (is_lost, epoch) = (Cell::new(false), Rc::new(Cell::new(5)));
+        let watch = |_: &[Verb<'_>]| is_lost.get();
+        let fabric = Watched { nodes, watch };
+        let client: Client<_, _> =
+            Client::new(fabric, clock(), geometry, session(0), Options::default());
+        let client = client.recycling(Box::new(Alone(Rc::clone(&epoch))));
+        client.blocking().put(b"key", b"value").expect("memory");
+        let board = Alone(Rc::clone(&epoch));
+        assert_eq!(block_on(client.heap.take_vacant(&client.group, &board)), Ok(true));
+        client.heap.announce(&board);
+        epoch.set(5 + GRACE);
+        is_lost.set(true);
+        block_on(client.collect_aside());
+        assert!(client.heap.is_collection_due());
+        is_lost.set(false);
+        block_on(client.collect_aside());
+        assert!(!client.heap.is_taking(), "it has them");
+        assert!(client.heap.is_collection_due());
     }
 }
