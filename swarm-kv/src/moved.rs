@@ -28,7 +28,7 @@
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
 use swarm_core::freeze::{freeze, predecessor, stands};
-use swarm_core::layout::{Identity, MAX_IN_PLACE, Shape, words_for};
+use swarm_core::layout::{Identity, MAX_IN_PLACE, Place, Shape, words_for};
 use swarm_core::register::{Protocol, Register, Write, read_key};
 use swarm_core::safe_guess::deleted_stamp;
 use swarm_core::words::{Pointer, Stamp};
@@ -81,13 +81,15 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let wanted = Shape { key_length: key.len(), capacity };
         let any = &ROOM[..MAX_IN_PLACE.min(8 * capacity)];
         let (place, shape, mut write) = self.room(hash, wanted, any, need).await?;
-        let last = freeze(&self.group, old).await?;
+        let last = freeze(&self.group, old).await;
+        let last = last.inspect_err(|_| self.give_back(&place, Some(write.buffer)))?;
         let value = last.value.as_deref().unwrap_or_default();
         let kind = self.first_buffer(place.home, shape, value);
         if kind != self.first_buffer(place.home, shape, write.value) {
             self.heap.take_back(write.buffer);
             // It is frozen: it must not stay so for want of memory.
-            write = self.new_write(kind, value, Need::Move, false).await?;
+            let larger = self.new_write(kind, value, Need::Move, false).await;
+            write = larger.inspect_err(|_| self.give_back(&place, None))?;
         }
         let identity = Identity { birth: self.group.now(), number: write.number };
         let newborn = NewRegister {
@@ -98,8 +100,18 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             deleted: last.value.is_none(),
             predecessor: Some(before.predecessor(last.stamp)),
         };
-        let in_its_place = self.put_in_place_of(hash, old, &newborn).await?;
-        Ok(in_its_place.then_some(last.stamp))
+        let mut is_proposed = false;
+        let in_its_place = self.put_in_place_of(hash, old, &newborn, &mut is_proposed).await;
+        if !is_proposed {
+            self.give_back(&place, Some(newborn.buffer));
+        }
+        Ok(in_its_place?.then_some(last.stamp))
+    }
+
+    /// Takes back the memory of a newborn that no node has heard of.
+    fn give_back(&self, place: &Place, buffer: Option<Pointer>) {
+        buffer.into_iter().for_each(|buffer| self.heap.take_back(buffer));
+        self.heap.take_back_unused(place.pointer);
     }
 
     /// Gets the value of a key that is on the move, and not known but for its register.
@@ -113,12 +125,14 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         Box::pin(self.get_by_index(hash, &key)).await
     }
 
-    /// Has the bucket name `newborn` where it names `old`. False if it no longer does.
+    /// Has the bucket name `newborn` where it names `old`. False if it no longer does. Says in `is_proposed` whether any
+    /// node may have heard of the newborn.
     async fn put_in_place_of(
         &self,
         hash: u64,
         old: &Register,
         newborn: &NewRegister<'_>,
+        is_proposed: &mut bool,
     ) -> Result<bool, Error> {
         let image = newborn.image(self.geometry.format);
         for _ in 0..TRIES {
@@ -133,7 +147,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let content = Content::Entries { entries, born: Some(newborn.born(at)) };
             let bucket = Bucket { content, ..located.bucket };
             let parts = newborn.parts(&image, self.group.buffers());
-            if self.change(&located, bucket, &parts, Need::Move).await? {
+            let changed = self.change(&located, bucket, &parts, Need::Move).await;
+            *is_proposed |= !matches!(changed, Err(Error::Full(_) | Error::Spent));
+            if changed? {
                 self.moved.set(self.moved.get() + 1);
                 if !newborn.deleted {
                     let register = newborn.seen_from(self.geometry.format, self.group.slot());
@@ -344,6 +360,30 @@ mod tests {
         let told = block_on(client.stands(hash, b"key", &register, (write, guess)));
         assert!(matches!(told, Err(Error::Unsettled(_))), "{told:?}");
         assert_ne!(again(&client, &register).number.writer(), write.number.writer());
+    }
+
+    /// There is memory for a register and its buffer, and none for the bucket's record, however often somebody tries:
+    /// no attempt takes any of it away.
+    #[test]
+    fn who_finds_no_record_for_a_move_gives_back_the_rest() {
+        let client = alone();
+        client.blocking().put(b"key", b"value").expect("memory");
+        let hash = client.check(b"key", &[]).expect("a key");
+        let register = client.locations.get(hash, b"key").expect("it is remembered");
+        // There are buffers for whatever fits in place.
+        client.blocking().put(b"full", &vec![1; register.capacity()]).expect("memory");
+        let records = client.heap.entries_records();
+        let take = || client.heap.allocate_there(&client.group, records, Need::Move);
+        let Err(full) = (0..).map(|_| block_on(take())).find(Result::is_err).expect("an end")
+        else {
+            panic!("there is no end to it")
+        };
+        let shape = register.shape();
+        let class = client.geometry.register_class(shape.small_words(), shape.full_words());
+        for _ in 0..2 * client.geometry.objects(class) {
+            let moved = block_on(client.move_on(hash, &register, 0, Need::Move));
+            assert_eq!(moved, Err(full));
+        }
     }
 
     /// It has lost nothing: its buffer is at hand for the next attempt, and its client's numbers go on.
