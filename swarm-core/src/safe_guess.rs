@@ -295,6 +295,7 @@ fn first<'a, F: Fabric, C: Clock>(
 fn guess<F: Fabric, C: Clock>(group: &Group<F, C>, register: &Register) -> Timestamp {
     let format = group.format();
     let age = group.now().saturating_sub(register.identity.birth);
+    // Whoever looked at the register knows of its birth's timestamp, or a later one; who did not goes above it, too.
     let after = format.timestamp(register.last).0 + 1;
     Timestamp(format.ticks(age).max(after).max(FIRST.0 + 1).min(format.deleted().0))
 }

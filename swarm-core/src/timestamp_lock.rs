@@ -74,6 +74,8 @@ pub(crate) async fn try_lock<F: Fabric, C: Clock>(
             if held == expect[i] {
                 settled[i] = mine;
             } else if LockWord(held).number() >= number {
+                // A later one's is never met, as a buffer is handed out again when whoever locks for this write is
+                // done. But a lock only grows, whatever is there.
                 settled[i] = LockWord(held);
             } else {
                 expect[i] = held;

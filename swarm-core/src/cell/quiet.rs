@@ -65,6 +65,8 @@ async fn same_word<F: Fabric, C: Clock>(
     let hear = |node, reply: F::Reply<'_>| {
         let word = CellWord(reply[0]);
         words.saw(node, word);
+        // Solid and accepted only because somebody is about to change it otherwise. Whatever its flags, all promises name
+        // this record from now on, or one that was built on it.
         same &= *common.get_or_insert(word) == word && word.is_solid() && word.is_accepted();
     };
     group.everywhere(read, hear).await?;

@@ -151,7 +151,8 @@ async fn show<'f, F: Fabric, C: Clock>(
     let pointer = format.record(word);
     let mut view = words.view(pointer);
     for node in NodeSet::all(n) {
-        // A fast round succeeded, and has not said so yet. (A promise is its proposer's to settle.)
+        // A fast round succeeded, and has not said so yet. (A promise is its proposer's to settle: to call the
+        // record accepted there would do no harm, as it is committed under that ballot; but the proposer would lose its CAS.)
         if let Some(shown) = words.seen(node)
             && shown != word
             && shown.is_accepted()

@@ -33,7 +33,8 @@ impl View {
         let mut view = Self { record, ..Self::VACANT };
         for node in NodeSet::all(n) {
             if let Some(seen) = words[node.index()] {
-                // A fast round's unsettled word is about to be settled.
+                // A fast round's unsettled word is about to be settled. What a promise will be its proposer knows: the
+                // view only guesses, and a guess that is wrong takes a round.
                 let settling = seen.is_accepted() && settled(format, seen) == word;
                 view.set(node, if settling { word } else { seen });
             }
