@@ -426,6 +426,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                         // What is beyond all timestamps is a word of a former life.
                         let rewritten = header.rewrite < deleted;
                         let rewrite = if rewritten { header.rewrite } else { header.guess };
+                        // None is 0. One that is there was meant for a slot: a reader may have met it in one that
+                        // shows something larger by now, and be bringing it to others.
                         let latest = header.guess.max(rewrite);
                         writes.push((header.register, latest)).expect("room for every node's");
                     }
@@ -436,14 +438,14 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     }
 
     /// Whether nobody fetches `object` any more for any of these writes, although their outcome is
-    /// not known: their registers show later stamps that are settled, or are not mapped any more.
+    /// not known: their registers show later stamps that are settled, or are not mapped any more. (Not stamps of their own
+    /// buffer: what has settled is current, and was marked.)
     fn are_over(&self, object: Pointer, writes: &Writes, found: &Found) -> bool {
         let format = self.geometry.format;
         writes.iter().all(|&(register, timestamp)| {
             let Some(&settled) = found.settled.get(&register) else { return true };
             timestamp <= format.deleted()
                 && settled > format.stamp(timestamp, object, StampFlags::VERIFIED)
-                && format.pointer(settled) != object
         })
     }
 

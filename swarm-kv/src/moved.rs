@@ -243,6 +243,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 let Some(place) = self.geometry.homed_place(pointer, class) else { break };
                 let before = predecessor(&self.group, &place, number, key.len()).await?;
                 let Some(Some(before)) = before else { break };
+                // By both, as everywhere; though while this operation is under way the memory has no other life.
                 if before.pointer == old.place.pointer && before.number == old.identity.number {
                     return Ok(before.origin);
                 }

@@ -238,7 +238,9 @@ impl Recycler {
         epoch: impl Fn() -> u64,
     ) {
         let format = self.geometry.format;
-        // A stamp of another's in the client's own slot says nothing of how late this write is.
+        // A stamp of another's in the client's own slot says nothing of how late this write is. To take it for this one's
+        // would retire nothing too early, as the write is complete; but the ledger would say a timestamp that the buffer
+        // never held, and leave it to a collection.
         if format.pointer(after) != buffer {
             return;
         }

@@ -39,8 +39,9 @@ impl Due<'_> {
 
 impl Drop for Due<'_> {
     fn drop(&mut self) {
-        // An operation that began in this epoch may go on in the next one.
-        let (objects, until) = (std::mem::take(&mut self.objects), self.epoch + 1);
+        // The operation that was to reset them began in this epoch or before: when it has moved on twice, the operation
+        // and its chains are over, and nobody else knows of them.
+        let (objects, until) = (std::mem::take(&mut self.objects), self.epoch);
         match self.kind {
             _ if objects.is_empty() => {}
             Some(kind) => self.heap.recycler.put_off(kind, &objects, until),
