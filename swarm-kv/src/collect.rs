@@ -165,6 +165,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     Progress::Going
                 }
                 None => {
+                    // Records would do without, as what is remembered of a bucket is good for an epoch, and so would
+                    // buffers, which are found through registers. One rule for all is easier to keep.
                     if collection.garbage.iter().any(|object| !object.held) {
                         presence.board().renew();
                     }
