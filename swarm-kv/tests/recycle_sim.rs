@@ -2,29 +2,34 @@
 //! their buffers come back many times, while nodes crash and freeze, connections break, clients die
 //! or drop operations half-way, and clocks disagree. Whoever touched a buffer after its time would
 //! read, or destroy, another write. A client that died may have an heir: another one in its slot, as soon as
-//! nothing of it is on its way any more.
+//! nothing of it is on its way any more. So may one that leaves, which takes back what it did not hand out. Rarely a
+//! client is held between two operations until the others have written the pool over.
 //!
 //! `SWARM_SCHEDULES` says how many schedules to run, `SWARM_FIRST` from which on, `SWARM_SEED`
 //! plays one alone. What fails is shrunk and told.
 
-#[expect(dead_code, reason = "clients hear of epochs in several ways, here in one")]
+#[expect(dead_code, reason = "clients hear of epochs in several ways, here in some")]
 #[path = "store_sim_common/board.rs"]
 mod board;
 mod store_sim_common;
 
 use std::any::Any;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::rc::Rc;
+use std::task::Poll;
 
 use board::{Notes, Seat, Works};
 use fastrand::Rng;
 use store_sim_common::{GaveUp, Line, Polls, Story, format, of_six_keys, options};
+use swarm_core::error::Error as CoreError;
 use swarm_core::geometry::Geometry;
 use swarm_core::history::{BUDGET, Call, Operation, Recorder, check};
 use swarm_core::sim::dropped_after;
 use swarm_core::sim::seeds::seeds;
 use swarm_core::sim::shrink::story;
 use swarm_core::sim::{Chaos, Conduct, Outcome, Policy, Setup, Sim, SimFabric};
+use swarm_core::words::WordFormat;
 use swarm_kv::Error;
 
 /// Steps of one schedule at most. Where five clients move one key with short timestamps and take the
@@ -42,8 +47,11 @@ const ROUNDS: usize = 50;
 const HEIRS: usize = 2;
 /// How often a client dies where some have heirs, for each step.
 const DEATHS: f64 = 0.0005;
-/// Steps after which somebody looks who died.
+/// Steps after which somebody looks who died, or left.
 const WATCH: u64 = 500;
+/// One in so many schedules has a client that is held, until the others have done so many operations.
+const HELD_IN: u64 = 512;
+const HELD_FOR: u64 = 1000;
 
 /// What the clients of one schedule do, and to whom.
 #[derive(Clone, Copy, Debug)]
@@ -72,14 +80,24 @@ struct Plan {
     hearsay: bool,
     /// As many buckets' records are asked about at once.
     reclaimed_at_once: usize,
-    /// How many of those that die have an heir.
+    /// How many of those that die or leave have an heir.
     heirs: usize,
+    /// Whether clients leave when they are done.
+    leave: bool,
+    /// For how long a clock stands at a time, and how far it steps back, if it does; nanoseconds.
+    fits: Option<(u64, u64)>,
+    /// Whether others take their steps between two calls of the board.
+    between: bool,
+    /// After how many operations the last client is held, if it is.
+    held: Option<u64>,
 }
 
 impl Plan {
     fn random(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed ^ 0x7ec1);
+        let mut rare = Rng::with_seed(seed ^ 0x7a40);
         let nodes = [3, 3, 3, 3, 5][rng.usize(..5)];
+        let nodes = if rare.u8(..32) == 0 { [1, 7][rare.usize(..2)] } else { nodes };
         let clients = rng.usize(2..=4);
         let policy = match rng.u8(..4) {
             0 => Policy::Priorities { changes: rng.usize(1..8), horizon: 6000 * clients as u64 },
@@ -96,6 +114,7 @@ impl Plan {
             ..Setup::new(seed, nodes, clients + 1).stalling()
         };
         let geometry = Geometry::new(nodes, CAPACITY, 16, rng.u64(..)).expect("a small geometry");
+        let usual = geometry.format;
         let format = format(geometry.format, &mut setup);
         let (short, step) = (format != geometry.format, setup.step_time);
         let mut other = Rng::with_seed(seed ^ 0x5ca2ce);
@@ -108,6 +127,7 @@ impl Plan {
         let mut other = Rng::with_seed(seed ^ 0x5b117);
         let keys = if other.u8(..4) == 0 { other.u64(7..14) } else { few };
         let slots = [6, 6, 6, 1][Rng::with_seed(seed ^ 0x5107).usize(..4)];
+        let slots = if rare.u8(..8) == 0 { rare.usize(2..=5) } else { slots };
         let geometry = Geometry { bucket_bits: 0, slots, format, ..of_six_keys(geometry) };
         let plan = Self {
             setup,
@@ -126,15 +146,55 @@ impl Plan {
             hearsay: Rng::with_seed(seed ^ 0x4ea25a1).u8(..3) == 0,
             reclaimed_at_once: [1, 4, 16][Rng::with_seed(seed ^ 0xa7_09ce).usize(..3)],
             heirs: 0,
+            leave: rare.u8(..8) == 0,
+            fits: fits(&mut rare),
+            between: rare.u8(..4) == 0,
+            held: None,
         };
+        if seed % HELD_IN == HELD_IN / 8 {
+            return plan.held_up(usual, &mut rare);
+        }
         plan.with_heirs(&mut Rng::with_seed(seed ^ 0x4e125))
     }
 
-    /// The same, or one where clients die soon and some have heirs.
+    /// The same, or one where clients die soon and some have heirs. Where clients leave, every other time one
+    /// has an heir.
     fn with_heirs(self, rng: &mut Rng) -> Self {
         let heirs = if rng.u8(..6) == 0 { rng.usize(1..=HEIRS) } else { 0 };
+        let heirs = if self.leave && heirs == 0 { rng.usize(..2) } else { heirs };
         let setup = Setup { clients: self.setup.clients + heirs, ..self.setup };
         Self { setup, heirs, ..self }
+    }
+
+    /// The same where the last client is held between two operations while others write a small pool over, with
+    /// write numbers for that.
+    fn held_up(self, format: WordFormat, rng: &mut Rng) -> Self {
+        let any = [1, 1, 1, 6, 1];
+        let geometry = Geometry { format, ..self.geometry };
+        Self {
+            geometry: shortage(geometry, rng.usize(6..9)),
+            keys: 3,
+            first_keys: 3,
+            at_once: 1,
+            rounds: 12,
+            mixes: [any, any],
+            drops: 0.0,
+            leave: false,
+            held: Some(rng.u64(1..6)),
+            ..self
+        }
+    }
+
+    /// How many operations a task of this client does.
+    fn rounds(&self, client: usize) -> u64 {
+        let others = self.workers() as u64 - 1;
+        let is_other = self.held.is_some() && client < self.workers() - 1;
+        if is_other { HELD_FOR.div_ceil(others) } else { self.rounds }
+    }
+
+    /// A task does fewer.
+    fn most_rounds(&self) -> usize {
+        if self.held.is_some() { HELD_FOR as usize + 1 } else { ROUNDS }
     }
 
     /// Clients that are at work from the beginning. Behind them comes the one that prepares the store.
@@ -150,12 +210,14 @@ impl Plan {
             _ => Chaos::random(&mut rng, self.setup.nodes, self.workers(), 6000.0),
         };
         let chaos = if self.near > 0.0 { chaos.beside_near() } else { chaos };
+        // Memory comes back all the time only where all nodes answer.
+        let chaos = if self.held.is_some() { Chaos::NONE } else { chaos };
         let deaths = Chaos {
             client_crash: chaos.client_crash.max(DEATHS),
             clients_lost: self.workers() - 1,
             ..chaos
         };
-        (rng, if self.heirs > 0 { deaths } else { chaos })
+        (rng, if self.heirs > 0 && !self.leave { deaths } else { chaos })
     }
 
     /// The board of all clients.
@@ -165,8 +227,13 @@ impl Plan {
             true => Notes::by_hearsay(Rng::with_seed(seed ^ 0x4ea2)),
             false => Notes::default(),
         };
+        let notes = match self.between {
+            true => notes.with_steps_between(Rng::with_seed(seed ^ 0xbe73)),
+            false => notes,
+        };
         let mut late = Rng::with_seed(seed ^ 0x1a7e);
-        Rc::new(if late.bool() { notes.with_late_ones(late) } else { notes })
+        let is_late = late.bool() || self.held.is_some();
+        Rc::new(if is_late { notes.with_late_ones(late) } else { notes })
     }
 
     fn operation(&self, rng: &mut Rng, slot: usize, id: u64) -> (u64, Call) {
@@ -192,6 +259,13 @@ fn shortage(geometry: Geometry, chunks: usize) -> Geometry {
     with(with(chunks).first_chunk() + chunks)
 }
 
+/// How a clock stands and steps back, if it does.
+fn fits(rng: &mut Rng) -> Option<(u64, u64)> {
+    let every = [1000, 30_000, 1_000_000][rng.usize(..3)];
+    let back = rng.u64(..2 * every);
+    (rng.u8(..8) == 0).then_some((every, back))
+}
+
 /// What one schedule showed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Shown {
@@ -206,6 +280,9 @@ struct Shown {
     /// Heirs, and what they were answered.
     heirs: u64,
     inherited: u64,
+    /// Clients that left while others went on.
+    left: u64,
+    held: u64,
 }
 
 /// One schedule as it is played.
@@ -220,8 +297,12 @@ struct Stage {
     /// Clients that are not taken down before all is over, so that a death is no farewell.
     kept: Vec<Box<dyn Any>>,
     incarnations: Cell<u64>,
-    /// Slots whose holders died and have an heir.
+    /// Slots whose holders have left.
+    left: Rc<RefCell<Vec<usize>>>,
+    /// Slots whose holders died or left and have an heir.
     inherited: Vec<usize>,
+    /// Operations of those that are not held.
+    done: Rc<Cell<u64>>,
     breaks: bool,
     conduct: Conduct,
 }
@@ -255,8 +336,10 @@ impl Stage {
 
     /// All that the clients do, and the heirs of those that die.
     fn run_with_heirs(&mut self, rng: &mut Rng) -> Result<(), String> {
-        for _ in 0..STEPS / WATCH {
-            match self.sim.run(if self.plan.heirs > 0 { WATCH } else { STEPS }) {
+        // Who takes the slot of one that left need not wait.
+        let watch = if self.plan.leave { WATCH / 10 } else { WATCH };
+        for _ in 0..STEPS / watch {
+            match self.sim.run(if self.plan.heirs > 0 { watch } else { STEPS }) {
                 Outcome::Limit if self.plan.heirs > 0 => self.inherit(rng),
                 Outcome::Done => return Ok(()),
                 outcome => return Err(format!("{outcome:?}: the play did not end")),
@@ -266,13 +349,13 @@ impl Stage {
     }
 
     /// Who died and has nothing on its way any more has an heir, as far as there are any. By then its
-    /// connections are fenced off, or its process has left nothing that could go on.
+    /// connections are fenced off, or its process has left nothing that could go on. So has who left, at once.
     fn inherit(&mut self, rng: &mut Rng) {
         for slot in 0..self.plan.workers() {
             let is_heirless = !self.inherited.contains(&slot);
             if is_heirless
                 && self.inherited.len() < self.plan.heirs
-                && self.sim.fabric(slot).is_gone(slot)
+                && (self.sim.fabric(slot).is_gone(slot) || self.left.borrow().contains(&slot))
             {
                 let id = self.plan.workers() + 1 + self.inherited.len();
                 self.inherited.push(slot);
@@ -307,21 +390,38 @@ impl Stage {
         let plan = self.plan;
         let may_fail = self.breaks;
         self.sim.set_clock(id, rng.i64(-plan.skew..=plan.skew), 0);
+        if let Some((every, back)) = plan.fits.filter(|_| id.is_multiple_of(2)) {
+            self.sim.set_clock_fits(id, every, back);
+        }
         let near = rng.f64() < plan.near;
         let fabric = if near { self.sim.near(id) } else { self.sim.fabric(id) };
         let story = Rc::new(self.story(id, slot, fabric));
-        self.kept.push(Box::new(Rc::clone(&story)));
+        // Whoever dies does not leave: only what the play keeps is left of it.
+        let kept = Rc::new(RefCell::new(Some(Rc::clone(&story))));
+        self.kept.push(Box::new(Rc::clone(&kept)));
+        let at_work = Rc::new(Cell::new(plan.at_once));
         for task in 0..plan.at_once {
             let (turns, mut rng) = (self.sim.fabric(id), Rng::with_seed(rng.u64(..)));
             let (story, conduct) = (Rc::clone(&story), self.conduct.clone());
             let (reclaimed, moves) = (Rc::clone(&self.reclaimed), Rc::clone(&self.moves));
+            let (kept, at_work) = (Rc::clone(&kept), Rc::clone(&at_work));
+            let (left, done) = (Rc::clone(&self.left), Rc::clone(&self.done));
+            let notes = Rc::clone(&self.notes);
             let works = Works::new(&self.notes, id);
             self.sim.spawn(id, async move {
                 let _works = works;
-                operate(&story, &turns, &mut rng, (plan, &conduct), (slot, task, may_fail)).await;
+                let how = (plan, &conduct, &*done);
+                operate(&story, &turns, &mut rng, how, (slot, task, may_fail)).await;
                 if task == 0 {
                     reclaimed.set(reclaimed.get() + story.client.counters().reclaimed);
                     moves.set(moves.get() + story.client.counters().moved);
+                }
+                at_work.set(at_work.get() - 1);
+                if plan.leave && at_work.get() == 0 {
+                    turns.note("leaves");
+                    drop((story, kept.take()));
+                    notes.leaves(id);
+                    left.borrow_mut().push(slot);
                 }
             });
         }
@@ -356,14 +456,24 @@ async fn operate(
     story: &Story,
     turns: &SimFabric,
     rng: &mut Rng,
-    (plan, conduct): (Plan, &Conduct),
+    (plan, conduct, done): (Plan, &Conduct, &Cell<u64>),
     (slot, task, may_fail): (usize, usize, bool),
 ) {
-    for round in 0..plan.rounds {
+    let may_be_held = story.id == plan.workers() - 1;
+    let rounds = plan.rounds(story.id);
+    for round in 0..rounds {
         let polls: Polls = (rng.f64() < plan.drops).then(|| rng.u32(1..40));
-        let value = 1000 * (story.id as u64 + 1) + 100 * task as u64 + round;
+        let many = if plan.held.is_some() { 1_000_000 } else { 1000 };
+        let value = many * (story.id as u64 + 1) + 100 * task as u64 + round;
         let (key, call) = plan.operation(rng, slot, value);
-        if conduct.leaves_out((story.id * TASKS + task) * ROUNDS + round as usize) {
+        if !may_be_held {
+            done.set(done.get() + 1);
+        } else if plan.held == Some(round) {
+            // Held, not waiting: nothing wakes it before.
+            let is_over = || done.get() >= HELD_FOR;
+            poll_fn(|_| if is_over() { Poll::Ready(()) } else { Poll::Pending }).await;
+        }
+        if conduct.leaves_out((story.id * TASKS + task) * plan.most_rounds() + round as usize) {
             continue;
         }
         turns.turn().await;
@@ -371,6 +481,8 @@ async fn operate(
             turns.note("a collection");
             // Where a node does not answer, nothing is found.
             let found = dropped_after(polls.map(|polls| 10 * polls), story.client.collect()).await;
+            let damaged = Error::Replication(CoreError::Damaged);
+            assert!(found != Some(Err(damaged)), "a collection found damage where there is none");
             turns.note(format_args!("found {found:?}"));
         }
         turns.note(format_args!("{call:?} of key {key}"));
@@ -379,7 +491,10 @@ async fn operate(
             Err(gave_up) if may_fail && gave_up.is_late() => {}
             Err(gave_up) if gave_up.is_full() => {}
             // Where timestamps are short, so are numbers, and who looks for memory uses them up.
-            Err(GaveUp::Failed(Error::Spent | Error::UnsettledSpent)) => return,
+            Err(GaveUp::Failed(Error::Spent | Error::UnsettledSpent)) => {
+                done.set(done.get() + rounds - round);
+                return;
+            }
             Err(gave_up) => panic!("client {}: {call:?} of key {key}: {gave_up:?}", story.id),
         }
         turns.note("answered");
@@ -399,7 +514,9 @@ fn play(plan: &Plan, conduct: &Conduct) -> Result<Shown, String> {
         hung_up: Rc::default(),
         kept: Vec::new(),
         incarnations: Cell::new(1),
+        left: Rc::default(),
         inherited: Vec::new(),
+        done: Rc::default(),
         breaks: chaos.disconnect > 0.0,
         conduct: conduct.clone(),
     };
@@ -419,6 +536,8 @@ fn play(plan: &Plan, conduct: &Conduct) -> Result<Shown, String> {
         passed_on: stage.notes.passed_on(),
         heirs: stage.inherited.len() as u64,
         inherited: history.iter().filter(of_heir).count() as u64,
+        left: stage.left.borrow().len() as u64,
+        held: u64::from(plan.held.is_some()),
     };
     result
         .and_then(|()| check(&history, |_| None, BUDGET).map_err(|error| error.to_string()))
@@ -438,7 +557,7 @@ fn nobody_meets_a_buffer_after_its_time() {
         let plan = Plan::random(seed);
         // Panics inside of the store name no seed: they are caught to say which it was.
         let Ok(Ok(shown)) = std::panic::catch_unwind(|| play(&plan, &Conduct::free())) else {
-            let operations = (CLIENTS + HEIRS) * TASKS * ROUNDS;
+            let operations = (CLIENTS + HEIRS) * TASKS * plan.most_rounds();
             let story = story(operations, |conduct| play(&plan, conduct).map(drop));
             panic!("seed {seed} (SWARM_SEED={seed} plays it alone): {story}\n{plan:?}");
         };
@@ -449,6 +568,8 @@ fn nobody_meets_a_buffer_after_its_time() {
         total.passed_on += shown.passed_on;
         total.heirs += shown.heirs;
         total.inherited += shown.inherited;
+        total.left += shown.left;
+        total.held += shown.held;
     }
     println!("{} schedules: {total:?}", seeds.clone().count());
     // Otherwise nothing was put to the test.
@@ -457,4 +578,5 @@ fn nobody_meets_a_buffer_after_its_time() {
     assert!(seldom < 100 || tested, "{total:?}");
     assert!(seldom < 100 || total.passed_on > seldom, "{total:?}");
     assert!(seldom < 100 || total.inherited > seldom / 10, "{total:?}");
+    assert!(seldom < 100 || total.left > seldom / 10, "{total:?}");
 }

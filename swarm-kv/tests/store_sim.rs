@@ -1,15 +1,19 @@
 //! The whole store under random schedules: a few clients get, put, insert, update and delete a few
 //! keys of one bucket, which fills up and splits, while nodes crash and freeze, connections break,
-//! clients die or drop operations half-way, and clocks disagree.
+//! clients die or drop operations half-way, and clocks disagree, stand and step back. Rarely a client is
+//! held in the middle of an operation until others have done a thousand. In the end nothing goes
+//! wrong any more, and whoever is left is served, within a bound of steps.
 //!
 //! `SWARM_SCHEDULES` says how many schedules to run, `SWARM_FIRST` from which on, `SWARM_SEED`
 //! plays one alone. What fails is shrunk and told.
 
 mod store_sim_common;
 
-use std::any::Any;
 use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 
 use fastrand::Rng;
 use store_sim_common::{GaveUp, Line, Polls, Story, format, of_six_keys, options};
@@ -21,6 +25,12 @@ use swarm_core::sim::{Chaos, Conduct, Outcome, Policy, Setup, Sim, SimFabric};
 
 /// Steps of one schedule at most.
 const STEPS: u64 = 50_000_000;
+/// Once nothing goes wrong any more, those who are left and one that is new take fewer steps for all
+/// their operations.
+const LIVE_STEPS: u64 = 1_000_000;
+/// One in so many schedules has a client that is held, until the others have done so many operations.
+const HELD_IN: u64 = 512;
+const HELD_FOR: u64 = 1000;
 /// Bytes of each node's memory. The simulator stores what is touched.
 const CAPACITY: u64 = 8 << 20;
 /// Operations are numbered by client, task and round; of each there are fewer than this.
@@ -56,12 +66,18 @@ struct Plan {
     drift: i64,
     /// How likely a client's processor loads and stores the nodes' memory itself.
     near: f64,
+    /// For how long a clock stands at a time, and how far it steps back, if it does; nanoseconds.
+    fits: Option<(u64, u64)>,
+    /// After how many polls of its first operation the first client is held, if it is.
+    held: Option<u32>,
 }
 
 impl Plan {
     fn random(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed ^ 0x5703e);
+        let mut rare = Rng::with_seed(seed ^ 0x7a2e);
         let nodes = [3, 3, 3, 3, 5][rng.usize(..5)];
+        let nodes = if rare.u8(..32) == 0 { [1, 7][rare.usize(..2)] } else { nodes };
         let clients = rng.usize(2..=4);
         let policy = match rng.u8(..4) {
             0 => Policy::Priorities { changes: rng.usize(1..8), horizon: 2000 * clients as u64 },
@@ -110,9 +126,20 @@ impl Plan {
             skew: [1, 300, 3000][rng.usize(..3)],
             drift: [0, 1000, 900_000][rng.usize(..3)],
             near: [0.0, 0.0, 0.5, 1.0][rng.usize(..4)],
+            fits: fits(&mut rare),
+            held: None,
         };
         let slots = [6, 6, 6, 1][rng.usize(..4)];
-        Self { geometry: Geometry { slots, ..plan.geometry }, ..plan }
+        let slots = if rare.u8(..8) == 0 { rare.usize(2..=5) } else { slots };
+        let plan = Self { geometry: Geometry { slots, ..plan.geometry }, ..plan };
+        let is_held = plan.setup.seed % HELD_IN == HELD_IN / 8;
+        if is_held { plan.held_up(&mut rare) } else { plan }
+    }
+
+    /// The same with a client that is held in the middle of its first operation.
+    fn held_up(self, rng: &mut Rng) -> Self {
+        // Who is held has not died, and was not dropped.
+        Self { held: Some(rng.u32(1..12)), at_once: 1, lives: 1, drops: 0.0, ..self }
     }
 
     /// What goes wrong once the store is prepared.
@@ -122,7 +149,24 @@ impl Plan {
             0 | 1 => Chaos::NONE,
             _ => Chaos::random(rng, self.setup.nodes, clients, 1500.0),
         };
+        let chaos = if self.held.is_some() { Chaos { client_crash: 0.0, ..chaos } } else { chaos };
         if self.near > 0.0 { chaos.beside_near() } else { chaos }
+    }
+
+    /// How many operations a task of a client does, where others do so many.
+    fn rounds(&self, client: usize, usual: u64) -> u64 {
+        let others = self.setup.clients as u64 - 2;
+        if self.held.is_some() && client > 0 { HELD_FOR.div_ceil(others) } else { usual }
+    }
+
+    /// A task does fewer.
+    fn most_rounds(&self) -> usize {
+        if self.held.is_some() { HELD_FOR as usize + 1 } else { ROUNDS }
+    }
+
+    /// Operations are numbered below this; those in the end come behind.
+    fn operations(&self) -> usize {
+        CLIENTS * TASKS * self.most_rounds()
     }
 
     fn patience(&self, breaks: bool) -> (u64, u64) {
@@ -148,10 +192,24 @@ impl Plan {
     }
 }
 
+/// How a clock stands and steps back, if it does.
+fn fits(rng: &mut Rng) -> Option<(u64, u64)> {
+    let every = [1000, 30_000, 1_000_000][rng.usize(..3)];
+    let back = rng.u64(..2 * every);
+    (rng.u8(..8) == 0).then_some((every, back))
+}
+
 /// What one schedule showed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Shown {
     steps: u64,
+    /// The steps of who was left in the end, all together and at most.
+    live_steps: u64,
+    most_live_steps: u64,
+    /// Writes of theirs that were refused for want of memory.
+    refused: u64,
+    /// How many were held.
+    held: u64,
     operations: u64,
     unanswered: u64,
     moves: u64,
@@ -164,7 +222,11 @@ struct Stage {
     recorder: Recorder,
     hung_up: Rc<Cell<bool>>,
     /// Clients that are not taken down before all is over, so that a death is no farewell.
-    kept: Vec<Box<dyn Any>>,
+    kept: Vec<Rc<Story>>,
+    /// Operations that were answered.
+    done: Rc<Cell<u64>>,
+    /// Writes that were refused when nothing went wrong any more.
+    refused: Rc<Cell<u64>>,
     incarnations: Rc<Cell<u64>>,
     moves: Rc<Cell<u64>>,
     breaks: bool,
@@ -188,8 +250,8 @@ impl Stage {
         Story::new(connection, plan.geometry, who, options(patience), &self.recorder)
     }
 
-    fn run(&mut self, what: &str) -> Result<(), String> {
-        match self.sim.run(STEPS) {
+    fn run(&mut self, steps: u64, what: &str) -> Result<(), String> {
+        match self.sim.run(steps) {
             Outcome::Done => Ok(()),
             outcome => Err(format!("{outcome:?}: {what} did not end")),
         }
@@ -211,7 +273,7 @@ impl Stage {
                 story.call(number, Call::Put(950 + number), None).await.expect("put");
             }
         });
-        self.run("preparation")
+        self.run(STEPS, "preparation")
     }
 
     /// A client at work: `at_once` tasks of one, or one that comes back.
@@ -223,26 +285,64 @@ impl Stage {
                 (0..plan.lives).map(|_| self.story(id, id, fabric.clone())).collect();
             let (turns, mut rng) = (self.sim.fabric(id), Rng::with_seed(rng.u64(..)));
             let (conduct, moves) = (self.conduct.clone(), Rc::clone(&self.moves));
+            let done = Rc::clone(&self.done);
             self.sim.spawn(id, async move {
                 for (life, story) in lives.into_iter().enumerate() {
-                    operate(&story, &turns, &mut rng, (plan, &conduct), (life, may_fail)).await;
+                    let how = (plan, &conduct, &*done);
+                    operate(&story, &turns, &mut rng, how, (life, may_fail)).await;
                     moves.set(moves.get() + story.client.counters().moved);
                 }
             });
             return;
         }
         let story = Rc::new(self.story(id, id, fabric));
-        self.kept.push(Box::new(Rc::clone(&story)));
+        self.kept.push(Rc::clone(&story));
         for task in 0..plan.at_once {
             let (turns, mut rng) = (self.sim.fabric(id), Rng::with_seed(rng.u64(..)));
             let (story, conduct) = (Rc::clone(&story), self.conduct.clone());
-            let moves = Rc::clone(&self.moves);
+            let (moves, done) = (Rc::clone(&self.moves), Rc::clone(&self.done));
             self.sim.spawn(id, async move {
                 let before = story.client.counters().moved;
-                operate(&story, &turns, &mut rng, (plan, &conduct), (task, may_fail)).await;
+                let how = (plan, &conduct, &*done);
+                operate(&story, &turns, &mut rng, how, (task, may_fail)).await;
                 moves.set(moves.get() + story.client.counters().moved - before);
             });
         }
+    }
+
+    /// Nothing goes wrong any more. One of those who are left, or every one, with all that it remembers and
+    /// suspects, does every kind of operation, and a new client looks at every key: all are served.
+    fn live(&mut self, rng: &mut Rng) -> Result<(), String> {
+        self.sim.lift_faults();
+        let is_left = |story: &&Rc<Story>| !self.sim.is_dead(story.id);
+        let mut left: Vec<_> = self.kept.iter().filter(is_left).cloned().collect();
+        // All of them are dear.
+        if rng.u8(..8) > 0 {
+            rng.shuffle(&mut left);
+            left.truncate(1);
+        }
+        for story in left {
+            let (key, refused) = (rng.u64(..self.plan.keys), Rc::clone(&self.refused));
+            if self.conduct.leaves_out(self.plan.operations() + story.id) {
+                continue;
+            }
+            self.sim.spawn(story.id, async move {
+                let first = 1000 * (story.id as u64 + 1) + 800;
+                let [put, update, insert] = [first, first + 1, first + 2];
+                use Call::{Delete, Get, Insert, Put, Update};
+                for call in [Get, Put(put), Update(update), Delete, Insert(insert), Get] {
+                    match story.call(key, call, None).await {
+                        Ok(()) => {}
+                        Err(gave_up) if gave_up.is_full() && call != Get => {
+                            refused.set(refused.get() + 1);
+                        }
+                        Err(gave_up) => panic!("{call:?} of key {key} in the end: {gave_up:?}"),
+                    }
+                }
+            });
+        }
+        self.run(LIVE_STEPS, "what those who are left do in the end")?;
+        self.last_look(rng)
     }
 
     /// When all is over, one of those who live looks at every key.
@@ -250,7 +350,6 @@ impl Stage {
         let clients = self.plan.setup.clients;
         let alive: Vec<usize> = (0..clients).filter(|&id| !self.sim.is_dead(id)).collect();
         let id = alive[rng.usize(..alive.len())];
-        self.sim.set_chaos(Chaos::NONE);
         let story = self.story(id, clients, self.sim.fabric(id));
         self.sim.spawn(id, async move {
             let numbers = (0..4).chain(10..18).chain(FILLERS..FILLERS + 7);
@@ -258,8 +357,21 @@ impl Stage {
                 story.call(number, Call::Get, None).await.expect("the last look");
             }
         });
-        self.run("the last look")
+        self.run(LIVE_STEPS, "the last look")
     }
+}
+
+/// `operation`, with its client held from poll number `polls` on until it is `over`.
+async fn held<T>(polls: u32, over: impl Fn() -> bool, operation: impl Future<Output = T>) -> T {
+    let (mut operation, mut polled) = (pin!(operation), 0);
+    poll_fn(|cx| {
+        if polled == polls && !over() {
+            return Poll::Pending;
+        }
+        polled += 1;
+        operation.as_mut().poll(cx)
+    })
+    .await
 }
 
 /// What one task of a client does.
@@ -267,19 +379,29 @@ async fn operate(
     story: &Story,
     turns: &SimFabric,
     rng: &mut Rng,
-    (plan, conduct): (Plan, &Conduct),
+    (plan, conduct, done): (Plan, &Conduct, &Cell<u64>),
     (task, may_fail): (usize, bool),
 ) {
-    for round in 0..rng.u64(2..=6) {
+    let rounds = rng.u64(2..=6);
+    for round in 0..plan.rounds(story.id, rounds) {
         let polls: Polls = (rng.f64() < plan.drops).then(|| rng.u32(1..40));
-        let value = 1000 * (story.id as u64 + 1) + 100 * task as u64 + round;
+        let many = if plan.held.is_some() { 1_000_000 } else { 1000 };
+        let value = many * (story.id as u64 + 1) + 100 * task as u64 + round;
         let (key, call) = plan.operation(rng, value);
-        if conduct.leaves_out((story.id * TASKS + task) * ROUNDS + round as usize) {
+        if plan.held.is_none() || story.id > 0 {
+            done.set(done.get() + 1);
+        }
+        if conduct.leaves_out((story.id * TASKS + task) * plan.most_rounds() + round as usize) {
             continue;
         }
         turns.turn().await;
         turns.note(format_args!("{call:?} of key {key}"));
-        match story.call(key, call, polls).await {
+        let called = story.call(key, call, polls);
+        let told = match plan.held.filter(|_| (story.id, round) == (0, 0)) {
+            Some(polls) => held(polls, || done.get() >= HELD_FOR, called).await,
+            None => called.await,
+        };
+        match told {
             Ok(()) | Err(GaveUp::Dropped) => {}
             Err(gave_up) if may_fail && gave_up.is_late() => {}
             // A slot that loses every claim for its first chunk runs out of records to claim with.
@@ -300,6 +422,8 @@ fn play(plan: &Plan, conduct: &Conduct) -> Result<Shown, String> {
         recorder: Recorder::new(),
         hung_up: Rc::default(),
         kept: Vec::new(),
+        done: Rc::default(),
+        refused: Rc::default(),
         incarnations: Rc::new(Cell::new(1)),
         moves: Rc::default(),
         breaks: chaos.disconnect > 0.0,
@@ -310,15 +434,25 @@ fn play(plan: &Plan, conduct: &Conduct) -> Result<Shown, String> {
     stage.sim.set_chaos(chaos);
     for id in 0..plan.setup.clients - 1 {
         stage.sim.set_clock(id, rng.i64(-plan.skew..=plan.skew), rng.i64(-plan.drift..=plan.drift));
-        let near = rng.f64() < plan.near;
+        if let Some((every, back)) = plan.fits.filter(|_| id.is_multiple_of(2)) {
+            stage.sim.set_clock_fits(id, every, back);
+        }
+        // Near memory answers within one poll: nobody could be held in between.
+        let near = rng.f64() < plan.near && (plan.held.is_none() || id > 0);
         let fabric = if near { stage.sim.near(id) } else { stage.sim.fabric(id) };
         stage.enter(id, fabric, &mut rng);
     }
-    result = result.and_then(|()| stage.run("the play"));
-    result = result.and_then(|()| stage.last_look(&mut rng));
+    result = result.and_then(|()| stage.run(STEPS, "the play"));
+    let before = stage.sim.steps();
+    result = result.and_then(|()| stage.live(&mut rng));
+    let live_steps = stage.sim.steps() - before;
     let history = stage.recorder.operations();
     let shown = Shown {
         steps: stage.sim.steps(),
+        live_steps,
+        most_live_steps: live_steps,
+        refused: stage.refused.get(),
+        held: u64::from(plan.held.is_some()),
         operations: history.len() as u64,
         unanswered: history.iter().filter(|op| op.answered.is_none()).count() as u64,
         moves: stage.moves.get(),
@@ -341,11 +475,15 @@ fn the_store_is_linearizable_and_its_operations_end() {
         let plan = Plan::random(seed);
         // Panics inside of the store name no seed: they are caught to say which it was.
         let Ok(Ok(shown)) = std::panic::catch_unwind(|| play(&plan, &Conduct::free())) else {
-            let operations = CLIENTS * TASKS * ROUNDS;
+            let operations = plan.operations() + CLIENTS;
             let story = story(operations, |conduct| play(&plan, conduct).map(drop));
             panic!("seed {seed} (SWARM_SEED={seed} plays it alone): {story}\n{plan:?}");
         };
         total.steps += shown.steps;
+        total.live_steps += shown.live_steps;
+        total.most_live_steps = total.most_live_steps.max(shown.most_live_steps);
+        total.refused += shown.refused;
+        total.held += shown.held;
         total.operations += shown.operations;
         total.unanswered += shown.unanswered;
         total.moves += shown.moves;

@@ -68,6 +68,18 @@ impl Sim {
         self.chaos = chaos;
     }
 
+    /// Nothing goes wrong any more, and what is not gone for good comes back: frozen nodes go on, and
+    /// nobody is starved.
+    pub fn lift_faults(&mut self) {
+        self.chaos = Chaos::NONE;
+        for node in (0..self.nodes()).map(|node| NodeId(node as u8)) {
+            if self.node_state(node) == NodeState::Frozen {
+                self.thaw_node(node);
+            }
+        }
+        self.feed_all();
+    }
+
     /// Something may go wrong now.
     pub(super) fn disturb(&mut self) {
         let chaos = self.chaos;

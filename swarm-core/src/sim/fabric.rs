@@ -71,6 +71,12 @@ impl SimFabric {
         self.world.borrow_mut().bequeath(dead, self.client);
     }
 
+    /// In the middle of what this client does in one step, chains of all go on by so many words, if
+    /// they can: for what has steps of its own that the simulator does not know.
+    pub fn go_on(&self, words: u8) {
+        self.world.borrow_mut().go_on(self.client, words);
+    }
+
     /// Puts a line into the trace, if there is one.
     pub fn note(&self, text: impl core::fmt::Display) {
         self.world.borrow_mut().log(|| Step::Note(self.client, text.to_string()));

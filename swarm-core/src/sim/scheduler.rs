@@ -213,6 +213,11 @@ impl Sim {
         self.world.borrow_mut().set_clock(client, skew, drift);
     }
 
+    /// Lets a client's clock stand for so many nanoseconds, and be set `back` by so many, in turn.
+    pub fn set_clock_fits(&self, client: usize, every: u64, back: u64) {
+        self.world.borrow_mut().set_clock_fits(client, every, back);
+    }
+
     /// Gives a client something to do. Ignored if it is dead.
     pub fn spawn(&mut self, client: usize, task: impl Future<Output = ()> + 'static) {
         if self.is_dead(client) {
@@ -491,6 +496,12 @@ impl Sim {
 
     pub(super) fn node_state(&self, node: NodeId) -> NodeState {
         self.world.borrow().node_state(node)
+    }
+
+    /// From now on nobody is starved, and no verb stalls.
+    pub(super) fn feed_all(&mut self) {
+        (self.starve, self.stall) = (0.0, 0.0);
+        self.redraw();
     }
 
     fn redraw(&mut self) {

@@ -73,11 +73,31 @@ struct Entry {
     fate: Fate,
 }
 
+/// A clock that is not to be trusted: of four stretches of time it stands during the second, and is so far
+/// behind during the fourth.
+#[derive(Clone, Copy, Debug)]
+struct Fits {
+    every: u64,
+    back: u64,
+}
+
+impl Fits {
+    fn show(self, time: u64) -> u64 {
+        let turn = time / self.every;
+        match turn % 4 {
+            1 => turn * self.every,
+            3 => time.saturating_sub(self.back),
+            _ => time,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct Client {
     dead: bool,
     skew: i64,
     drift: i64,
+    fits: Option<Fits>,
     /// Grows whenever there is something new for the client's tasks.
     news: u64,
     /// Chains that it posted.
@@ -190,15 +210,20 @@ impl World {
 
     pub(super) fn now(&mut self, client: usize) -> u64 {
         self.time += LOOK;
-        let Client { skew, drift, .. } = self.clients[client];
+        let Client { skew, drift, fits, .. } = self.clients[client];
         let time = self.time as i64;
-        (EPOCH + time + time / 1_000_000 * drift + time % 1_000_000 * drift / 1_000_000 + skew)
-            .max(0) as u64
+        let time = EPOCH + time + time / 1_000_000 * drift + time % 1_000_000 * drift / 1_000_000;
+        let time = (time + skew).max(0) as u64;
+        fits.map_or(time, |fits| fits.show(time))
     }
 
     pub(super) fn set_clock(&mut self, client: usize, skew: i64, drift: i64) {
         self.clients[client].skew = skew;
         self.clients[client].drift = drift;
+    }
+
+    pub(super) fn set_clock_fits(&mut self, client: usize, every: u64, back: u64) {
+        self.clients[client].fits = Some(Fits { every, back });
     }
 
     pub(super) fn news(&self, client: usize) -> u64 {
@@ -544,6 +569,23 @@ impl World {
         while self.can_deliver(queue) {
             self.deliver_oldest(queue);
         }
+    }
+
+    /// Chains of all clients go on by some words, while this one is in the middle of a step.
+    pub(super) fn go_on(&mut self, client: usize, words: u8) {
+        if self.calm {
+            return;
+        }
+        let rng = self.own_rng(client);
+        let others = std::mem::replace(&mut self.rng, rng);
+        for _ in 0..words {
+            let queue = self.rng.usize(..self.queues.len());
+            if self.can_step(queue) {
+                self.step(queue, None);
+                self.time += 1;
+            }
+        }
+        self.rng = others;
     }
 
     /// Randomness for what a client does now, which depends on its own past alone: it is the same

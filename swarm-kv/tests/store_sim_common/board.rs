@@ -33,6 +33,8 @@ pub(crate) struct Notes {
     /// Whose clients are held up at times between their look at the epoch and their mark on the board: all that
     /// happened since they had nothing under way happened in between.
     late: Option<RefCell<Rng>>,
+    /// Others take their steps between two calls that a client makes within one poll.
+    between: Option<RefCell<Rng>>,
     /// There, up to which epoch whoever hears of one forgets what it remembers of places.
     renewed: Cell<u64>,
 }
@@ -53,6 +55,8 @@ struct Chair {
     renewed: u64,
     /// The epoch that it was when it had nothing under way any more.
     left: u64,
+    /// Whether its client has left its slot.
+    gone: bool,
 }
 
 impl Notes {
@@ -72,6 +76,13 @@ impl Notes {
         Self { late: Some(RefCell::new(rng)), ..self }
     }
 
+    /// This board, where others take their steps between two calls that a client makes within one poll: some words of
+    /// chains, a look at the epoch, and, rarely, another generation. What they would decide to do next they
+    /// do not, as only one is polled at a time.
+    pub(crate) fn with_steps_between(self, rng: Rng) -> Self {
+        Self { between: Some(RefCell::new(rng)), ..self }
+    }
+
     /// A client says how far it is, and hears of the epoch.
     pub(crate) fn hears(&self, client: usize) {
         for chair in self.seats.borrow_mut().iter_mut().filter(|chair| chair.client == client) {
@@ -87,6 +98,13 @@ impl Notes {
         if chair.heard < self.epoch() {
             chair.heard += 1;
             chair.generation += u64::from(self.renewed.get() >= chair.heard);
+        }
+    }
+
+    /// A client has left its slot.
+    pub(crate) fn leaves(&self, client: usize) {
+        for chair in self.seats.borrow_mut().iter_mut().filter(|chair| chair.client == client) {
+            chair.gone = true;
         }
     }
 
@@ -134,9 +152,15 @@ impl Seat {
         let heard = notes.epoch();
         let (since, reached, generation, renewed) = Default::default();
         let left = heard;
-        seats.push(Chair { client, slot, since, heard, reached, generation, renewed, left });
+        let gone = false;
+        seats.push(Chair { client, slot, since, heard, reached, generation, renewed, left, gone });
         let seat = seats.len() - 1;
         Self { notes: Rc::clone(notes), world, seat }
+    }
+
+    /// The epoch that it is as this client knows it.
+    fn now(&self) -> u64 {
+        if self.hears() { self.chair(|chair| chair.heard) } else { self.notes.epoch() }
     }
 
     fn hears(&self) -> bool {
@@ -146,13 +170,46 @@ impl Seat {
     fn chair<T>(&self, work: impl FnOnce(&mut Chair) -> T) -> T {
         work(&mut self.notes.seats.borrow_mut()[self.seat])
     }
+
+    /// What others do before this call.
+    fn others_go_on(&self) {
+        let Some(dice) = &self.notes.between else { return };
+        let mut dice = dice.borrow_mut();
+        if dice.u8(..4) == 0 {
+            self.world.go_on(dice.u8(1..8));
+        }
+        if dice.u8(..8) == 0 {
+            self.look();
+        }
+        if dice.u8(..128) == 0 && !self.hears() {
+            self.notes.generation.set(self.notes.generation.get() + 1);
+        }
+    }
+
+    /// Moves on to the next epoch if nobody is in the way of it.
+    fn look(&self) {
+        let epoch = self.notes.epoch();
+        let over = |chair: &Chair| {
+            let says_so = match self.notes.hearsay {
+                None => chair.since == 0 || chair.since == epoch,
+                Some(_) => chair.reached == epoch,
+            };
+            // One that has left is not there to say so once its chains are over.
+            let has_left = !self.notes.works(chair.client) && self.world.is_still(chair.client);
+            says_so || has_left || self.world.is_gone(chair.client)
+        };
+        if self.notes.seats.borrow().iter().all(over) {
+            self.notes.moves.set(epoch);
+        }
+    }
 }
 
 impl Board for Seat {
     fn enter(&self) -> u64 {
+        self.others_go_on();
         self.notes.gossip();
         let is_late = self.notes.late.as_ref().is_some_and(|dice| dice.borrow_mut().u8(..4) == 0);
-        let seen = if is_late { self.chair(|chair| chair.left) } else { self.epoch() };
+        let seen = if is_late { self.chair(|chair| chair.left) } else { self.now() };
         self.remain(seen);
         seen
     }
@@ -162,20 +219,24 @@ impl Board for Seat {
     }
 
     fn leave(&self) {
+        self.others_go_on();
         self.remain(0);
-        let left = self.epoch();
+        let left = self.now();
         self.chair(|chair| chair.left = left);
     }
 
     fn epoch(&self) -> u64 {
-        if self.hears() { self.chair(|chair| chair.heard) } else { self.notes.epoch() }
+        self.others_go_on();
+        self.now()
     }
 
     fn latest(&self) -> u64 {
-        self.epoch() + u64::from(self.hears())
+        self.others_go_on();
+        self.now() + u64::from(self.hears())
     }
 
     fn generation(&self) -> u64 {
+        self.others_go_on();
         // Who asks too early, while it is not there for others, may be told of none.
         if self.chair(|chair| chair.since) == 0 {
             return 0;
@@ -184,9 +245,10 @@ impl Board for Seat {
     }
 
     fn renew(&self) {
+        self.others_go_on();
         self.world.note("begins another generation");
         if self.hears() {
-            let until = self.latest() + 1;
+            let until = self.now() + 2;
             self.chair(|chair| chair.renewed = until);
         } else {
             self.notes.generation.set(self.notes.generation.get() + 1);
@@ -221,7 +283,8 @@ impl Board for Seat {
     }
 
     fn is_attached(&self, slot: usize) -> bool {
-        let holds = |chair: &Chair| chair.slot == slot && !self.world.is_gone(chair.client);
+        let holds =
+            |chair: &Chair| chair.slot == slot && !chair.gone && !self.world.is_gone(chair.client);
         self.notes.seats.borrow().iter().any(holds)
     }
 
@@ -236,21 +299,10 @@ impl Board for Seat {
     }
 
     fn advance(&self) -> u64 {
+        self.others_go_on();
         self.notes.gossip();
-        let epoch = self.notes.epoch();
-        let over = |chair: &Chair| {
-            let says_so = match self.notes.hearsay {
-                None => chair.since == 0 || chair.since == epoch,
-                Some(_) => chair.reached == epoch,
-            };
-            // One that has left is not there to say so once its chains are over.
-            let has_left = !self.notes.works(chair.client) && self.world.is_still(chair.client);
-            says_so || has_left || self.world.is_gone(chair.client)
-        };
-        if self.notes.seats.borrow().iter().all(over) {
-            self.notes.moves.set(epoch);
-        }
-        self.epoch()
+        self.look();
+        self.now()
     }
 }
 

@@ -146,6 +146,14 @@ impl GaveUp {
     }
 }
 
+/// Whether an error promises that a write has not taken effect.
+fn has_no_effect(error: Error) -> bool {
+    !matches!(
+        error,
+        Error::Replication(_) | Error::Contended | Error::Unsettled(_) | Error::UnsettledSpent
+    )
+}
+
 /// How often an operation is polled before it is dropped; `None`: it never is.
 pub(crate) type Polls = Option<u32>;
 
@@ -178,7 +186,7 @@ impl Story {
         let noted = self.recorder.called(self.id, number, call);
         let asked = dropped_after(polls, self.ask(&key(number), call)).await;
         let answer = asked.ok_or(GaveUp::Dropped)?.inspect_err(|error| {
-            if matches!(error, Error::Full(_) | Error::Spent | Error::Unfinished) {
+            if has_no_effect(*error) {
                 self.recorder.struck(noted);
             }
         })?;
