@@ -73,7 +73,12 @@ SWARM_ADVERSARIES=$adversaries part "bounds, against $adversaries adversaries" \
     checks -p swarm-core --test register_bounds
 SWARM_SCHEDULES=$mutated part "mutations" ci/mutate.sh "${mutations[@]}"
 part "fuzzing" ci/fuzz.sh "$fuzzed"
-part "real processes" cargo run --release --locked --quiet -- torture --clients 8 --keys 4 \
-    --seconds "$tortured" --kill-clients --kill-node --freeze-node
+# Clients of near memory do several times as much, and all of it is to be judged.
+for run in "$tortured --kill-node --freeze-node" "$tortured --stop-clients --roll-nodes" \
+    "$((1 + tortured / 4)) --stop-clients --near"; do
+    # shellcheck disable=SC2086 # these are several words
+    part "real processes, seconds $run" cargo run --release --locked --quiet -- torture --clients 8 --keys 4 \
+        --kill-clients --seconds $run
+done
 printf '%s\n' "${parts[@]}"
 echo "all ${#parts[@]} parts passed, $((2 * register + cell + 2 * store)) random schedules, in $(((SECONDS - began) / 60)) minutes"

@@ -131,12 +131,18 @@ Examples:
 const TORTURE_HELP: &str = "Each client is a process that gets, puts, inserts, updates and \
 deletes as fast as it can; every value is written once. Every call is on record before it is made, \
 every answer as soon as it is there, so that what a killed client did is known as far as it can be. \
+When the time is over nothing fails any more: stopped clients go on, nodes come back, and each client \
+that is left must be served whatever it asks for, within a bound of roundtrips on a temporary pool. Then \
+every key is read once more, without the nodes that were taken away for good. \
 A run that fails or is interrupted saves its history, too, and takes its keys out of the pool.
 
-Exit status: 0 linearizable, 1 not, 2 wrong usage, 3 failure, 130 interrupted (Ctrl-C).
+Exit status: 0 linearizable, and all were served in the end; 1 not; 2 wrong usage; 3 failure, or no \
+verdict, as the pool was full before there was much to judge; 130 interrupted (Ctrl-C).
 
 Examples:
   swarm torture --clients 8 --kill-clients --freeze-node
+  swarm torture --near --kill-clients --stop-clients
+  swarm torture --nodes 5 --roll-nodes --stop-clients
   swarm torture --seconds 60 --kill-node --history FILE; swarm check FILE";
 
 const SOAK_HELP: &str = "Client processes do all operations, on values of 64 B to 64 KiB, most of \
@@ -330,6 +336,17 @@ pub(crate) struct TortureArgs {
     /// Stop and thaw a minority of the memory nodes at random moments; takes three nodes or more
     #[arg(long)]
     pub(crate) freeze_node: bool,
+    /// Take every memory node away in turn, one at a time: it freezes, thaws, goes down and comes back;
+    /// takes three nodes or more
+    #[arg(long, conflicts_with = "freeze_node")]
+    pub(crate) roll_nodes: bool,
+    /// Stop clients with SIGSTOP at random moments, each for 0.1 to 5 s
+    #[arg(long)]
+    pub(crate) stop_clients: bool,
+    /// Clients use the pool's memory as programs do, without an emulated network, by which alone nodes
+    /// could be taken away
+    #[arg(long, conflicts_with_all = ["kill_node", "freeze_node", "roll_nodes"])]
+    pub(crate) near: bool,
     /// Write the history to this file, for `swarm check`
     #[arg(long)]
     pub(crate) history: Option<PathBuf>,

@@ -224,9 +224,9 @@ fn lead(crew: &mut Crew, clients: usize, bar: &ProgressBar) -> Result<Vec<Report
             Some((_, Message::Failed(why))) => return Err(Failure::Failed(why)),
             Some((client, Message::Gone)) if reports[client].is_none() => return Err(gone(client)),
             Some((_, Message::Gone)) => at_work -= 1,
-            Some((_, Message::Loaded | Message::Ready | Message::Moved(_) | Message::Tally(_))) => {
-            }
             None => break,
+            // What other kinds of clients tell.
+            Some(_) => {}
         }
     }
     Ok(reports.into_iter().flatten().collect())

@@ -8,6 +8,8 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::Pid;
+
 use super::args::DeviceArgs;
 use super::job::{Job, Message, Order, monotonic_ns, to_line};
 use super::outcome::Failure;
@@ -128,6 +130,15 @@ impl Crew {
             .and_then(|()| child.wait())
             .map(|_| child.id())
             .map_err(|error| Failure::because(format!("cannot kill client {number}"), error))
+    }
+
+    /// The process that a client runs in, unless it has ended. Its number is nobody else's until
+    /// [`kill`](Self::kill) or [`bid_farewell`](Self::bid_farewell).
+    pub(crate) fn process(&self, number: usize) -> Option<Pid> {
+        match &self.members[number] {
+            Member::Process { child, .. } => Some(Pid::from_child(child)),
+            Member::Thread { .. } | Member::Ended => None,
+        }
     }
 
     /// Kills all that are processes and have not ended. Says which these were.

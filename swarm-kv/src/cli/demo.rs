@@ -119,8 +119,8 @@ fn follow(
                 }
                 at_work -= 1;
             }
-            Some((_, Message::Loaded | Message::Ready | Message::Moved(_) | Message::Tally(_)))
-            | None => {}
+            // What other kinds of clients tell.
+            Some(_) | None => {}
         }
     }
     Ok(reports.into_iter().flatten().collect())

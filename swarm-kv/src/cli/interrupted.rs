@@ -1,5 +1,5 @@
-//! What is put right when a signal ends the command: temporary files and directories go, and memory
-//! nodes that were taken away come back.
+//! What is put right when a signal ends the command: temporary files and directories go, memory
+//! nodes that were taken away come back, and processes that were stopped go on.
 //!
 //! The invariant: whatever is to be put right is on record here from before it is done until after
 //! it is undone, and nothing is taken away any more once a signal has been seen.
@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::nodes::Switch;
 use super::outcome::{Failure, tell};
@@ -29,6 +31,8 @@ struct Record {
     /// Files and directories.
     paths: Vec<PathBuf>,
     switches: Vec<Switch>,
+    /// Processes of this one that are stopped, and that nobody has waited for.
+    stopped: Vec<Pid>,
     ends_by_itself: bool,
     /// What is told if a command did not end by itself in time.
     last_words: Option<String>,
@@ -57,6 +61,7 @@ fn signal() {
     for switch in record.switches.drain(..) {
         switch.set(SwitchState::Up);
     }
+    record.stopped.drain(..).for_each(let_go_on);
     match record.seen {
         None if record.ends_by_itself => {
             record.seen = Some(Instant::now());
@@ -120,6 +125,36 @@ pub(crate) fn turn(switch: &Switch, state: SwitchState) {
         record.switches.push(switch.clone());
     }
     switch.set(state);
+}
+
+/// Stops a process of this one, which is to go on in the end. False if it is let be, as a signal has been
+/// seen.
+pub(crate) fn stop(process: Pid) -> bool {
+    let mut record = record();
+    if record.seen.is_some() {
+        return false;
+    }
+    record.stopped.push(process);
+    // One that has ended is not stopped.
+    let _ = kill_process(process, Signal::STOP);
+    true
+}
+
+/// Lets a process go on.
+pub(crate) fn go_on(process: Pid) {
+    forget(process);
+    let_go_on(process);
+}
+
+/// A process need not go on: it is about to be killed. Before anybody waits for its end, as its number may be
+/// another's then.
+pub(crate) fn forget(process: Pid) {
+    record().stopped.retain(|&other| other != process);
+}
+
+fn let_go_on(process: Pid) {
+    // One that has ended need not.
+    let _ = kill_process(process, Signal::CONT);
 }
 
 /// Removes a file, or a directory even while others make files in it.

@@ -54,8 +54,26 @@ pub(crate) struct TortureJob {
     pub(crate) keys: u32,
     pub(crate) seed: u64,
     pub(crate) seconds: u64,
+    /// Whether it uses the pool's memory without an emulated network.
+    pub(crate) near: bool,
+    /// Whether to go on when the pool is full: clients that are stopped hold memory back for a while.
+    pub(crate) goes_on_full: bool,
+    /// Roundtrips that an operation may take when nothing fails any more, if there is a bound.
+    pub(crate) most_roundtrips: Option<u32>,
     /// On the clock of [`monotonic_ns`]; none if it is to wait for [`Order::Go`].
     pub(crate) until_ns: Option<u64>,
+}
+
+/// How a client of torture was served when nothing failed any more.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Served {
+    pub(crate) operations: u64,
+    /// Of these, writes that were refused as the pool is full.
+    pub(crate) refused: u64,
+    /// The most that one of them took.
+    pub(crate) roundtrips: u32,
+    /// What the first one that was not served was told.
+    pub(crate) unserved: Option<String>,
 }
 
 /// To work on a few hot keys on record, and on many others, until it is time to leave.
@@ -95,6 +113,8 @@ pub(crate) enum Order {
     Warm,
     /// Begin at this time of [`monotonic_ns`].
     Go { at_ns: u64 },
+    /// Nothing fails any more: go on for a bit.
+    Lifted,
 }
 
 /// What a client tells.
@@ -108,6 +128,11 @@ pub(crate) enum Message {
     Progress { at_ns: u64, done: u64 },
     /// A client of torture moved so many keys since it told the last time.
     Moved(u64),
+    /// It has nothing under way, since this time of [`monotonic_ns`], and waits for [`Order::Lifted`]; whether
+    /// because the pool is full.
+    Resting { since_ns: u64, full: bool },
+    /// How it was served after that.
+    Served(Served),
     /// What a client of soak did.
     Tally(SoakTally),
     /// All is done.

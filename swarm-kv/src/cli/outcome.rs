@@ -15,6 +15,8 @@ pub(crate) enum Answer {
     Yes,
     /// The store's answer is no: absent, exists, or a verdict that does not hold.
     No,
+    /// There is no answer, and it was said why.
+    Unclear,
 }
 
 /// Why a command could not be carried out.
@@ -92,6 +94,7 @@ pub(crate) fn report(result: Result<Answer, Failure>, json: bool) -> ExitCode {
     let failure = match result {
         Ok(Answer::Yes) => return ExitCode::SUCCESS,
         Ok(Answer::No) => return ExitCode::from(1),
+        Ok(Answer::Unclear) => return ExitCode::from(3),
         Err(failure) => failure,
     };
     let code = match failure {

@@ -266,7 +266,8 @@ impl<'a> Soak<'a> {
                 }
             }
             Message::Failed(why) => return Err(Failure::Failed(why)),
-            Message::Loaded | Message::Ready | Message::Progress { .. } | Message::Moved(_) => {}
+            // What other kinds of clients tell.
+            _ => {}
         }
         Ok(())
     }

@@ -248,10 +248,15 @@ impl<T: Task> Task for InBox<T> {
 
 /// Opens a client and does `task` with it.
 pub(crate) fn with_client<T: Task>(pool: &Pool, task: T) -> Result<T::Output, Failure> {
-    with_plain::<SafeGuess, _>(pool, FEW, InBox(task))
+    with_keys(pool, FEW, task)
 }
 
-/// The same with a client that keeps replicas by `P`.
+/// The same with a client that remembers so many locations.
+pub(crate) fn with_keys<T: Task>(pool: &Pool, keys: usize, task: T) -> Result<T::Output, Failure> {
+    with_plain::<SafeGuess, _>(pool, keys, InBox(task))
+}
+
+/// The same with a client that keeps replicas by `P`, not boxed.
 fn with_plain<P: Protocol, T: Task>(
     pool: &Pool,
     keys: usize,

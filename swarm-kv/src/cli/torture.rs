@@ -1,7 +1,6 @@
 //! `swarm torture`: clients on a few hot keys while things fail, and whether what they were told is
-//! linearizable.
+//! linearizable. Then nothing fails any more: are all served, and is all there that was acknowledged?
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,15 +12,15 @@ use super::check::judge;
 use super::check_format::History;
 use super::crew::{Crew, Shell, gone};
 use super::interrupted;
-use super::job::{Job, Message, TortureJob, monotonic_ns};
+use super::job::{Job, Message, Order, Served, TortureJob, monotonic_ns};
 use super::outcome::{Answer, Failure, tell};
-use super::store::{with_client, with_emulated};
+use super::store::{with_client, with_emulated, with_keys};
 use super::temporary::{Site, TemporaryPool};
 use super::torture_chaos::Chaos;
 use super::torture_file::HistoryFile;
 use super::torture_keys::{Clear, LastLook, left_in};
-use super::torture_log::{ends_full, take};
-use super::torture_report::{Brought, slowest, slowest_at, widest_gap};
+use super::torture_log::take;
+use super::torture_report::{Brought, slowest, slowest_at, widest_gap, writes};
 use super::torture_worker::{RTT_NS, key_name};
 
 /// Bytes of each node of a temporary pool for each second: about twice what two cores write.
@@ -33,8 +32,12 @@ const LARGEST: u64 = 2 << 30;
 const LOG_BYTES_A_SECOND: u64 = 32 << 20;
 /// The same over a network, which takes its time.
 const FAR_LOG_BYTES_A_SECOND: u64 = 4 << 20;
-/// How long after the time is over a client may still take to end.
+/// How long after the time is over a client may still take to come to rest, and then to end.
 const PATIENCE_NS: u64 = 30_000_000_000;
+/// Roundtrips that an operation takes at most when nothing fails any more, on a pool that nobody else uses, and
+/// for each key: a search for memory goes over all.
+const MOST_ROUNDTRIPS: u32 = 1000;
+const ROUNDTRIPS_A_KEY: u32 = 10;
 
 /// Tortures.
 pub(crate) fn run(args: &TortureArgs, json: bool) -> Result<Answer, Failure> {
@@ -62,7 +65,9 @@ pub(crate) fn run(args: &TortureArgs, json: bool) -> Result<Answer, Failure> {
     let mut history = History::default();
     let outcome = torture.lead();
     let outcome = outcome.and(torture.take_logs(&mut history));
-    let widest_gap_ns = widest_gap(&history);
+    let lifted_ns = torture.lifted_ns;
+    let while_things_fail: Vec<_> =
+        history.operations.iter().filter(|op| op.called < lifted_ns).copied().collect();
     let outcome = outcome.and_then(|()| torture.look(&mut history));
     for key in 0..args.keys {
         history.keys.number(key_name(&torture.run, key));
@@ -72,7 +77,8 @@ pub(crate) fn run(args: &TortureArgs, json: bool) -> Result<Answer, Failure> {
         return Err(torture.salvage(&history, file, failure));
     }
     interrupted::ends_at_once();
-    let (freezes, gone) = (torture.chaos.freezes, torture.chaos.gone.clone());
+    let Chaos { freezes, downs, ref gone, .. } = torture.chaos;
+    let gone = gone.clone();
     drop(torture.chaos);
     if let Some(file) = file {
         file.write(&history)?;
@@ -80,18 +86,22 @@ pub(crate) fn run(args: &TortureArgs, json: bool) -> Result<Answer, Failure> {
     let brought = Brought {
         seconds: torture.ended_ns.saturating_sub(torture.started_ns) as f64 / 1e9,
         clients: torture.clients,
-        slowest_ns: slowest(&history.operations),
-        slowest_at_kills_ns: slowest_at(&history.operations, &torture.kills),
+        slowest_ns: slowest(&while_things_fail),
+        slowest_at_kills_ns: slowest_at(&while_things_fail, &torture.kills),
         kills: torture.kills.len() as u64,
+        stops: torture.stops,
         freezes,
+        downs,
         gone,
         moved: torture.moved,
         full: torture.full,
-        widest_gap_ns,
+        writes: writes(&while_things_fail),
+        served: torture.served,
+        widest_gap_ns: widest_gap(&while_things_fail),
         busy: watch.end(),
         verdict: judge(&history)?,
     };
-    brought.verdict.answer_once(brought.print(&history, json))
+    brought.answer(&history, json)
 }
 
 fn log_path(logs: &Path, client: u32) -> PathBuf {
@@ -111,6 +121,16 @@ struct Torture<'a> {
     ended_ns: u64,
     /// Clients that were started so far.
     clients: u32,
+    /// Those at work; those that have nothing under way any more; those that have reported.
+    working: Vec<usize>,
+    resting: Vec<usize>,
+    reported: Vec<usize>,
+    /// Clients that are stopped, and until when.
+    stopped: Vec<(usize, u64)>,
+    stops: u64,
+    /// When nothing failed any more, and how clients were served then.
+    lifted_ns: u64,
+    served: Served,
     /// When clients were killed.
     kills: Vec<u64>,
     /// Keys that the clients say they have moved.
@@ -131,6 +151,13 @@ impl<'a> Torture<'a> {
             begun: false,
             ended_ns: started_ns,
             clients: 0,
+            working: (0..args.clients as usize).collect(),
+            resting: Vec::new(),
+            reported: Vec::new(),
+            stopped: Vec::new(),
+            stops: 0,
+            lifted_ns: u64::MAX,
+            served: Served::default(),
             kills: Vec::new(),
             moved: 0,
             full: false,
@@ -149,6 +176,14 @@ impl<'a> Torture<'a> {
             keys: self.args.keys,
             seed: self.args.seed,
             seconds: self.args.seconds,
+            near: self.args.near,
+            goes_on_full: self.args.stop_clients,
+            // In somebody's pool there may be many keys, and others at work.
+            most_roundtrips: self
+                .args
+                .pool
+                .is_none()
+                .then_some(MOST_ROUNDTRIPS + ROUNDTRIPS_A_KEY * self.args.keys),
             until_ns: self.begun.then_some(self.until_ns),
         })
     }
@@ -159,6 +194,7 @@ impl<'a> Torture<'a> {
         let mut crew = Crew::start(jobs, Shell::Process)?;
         let outcome = self.supervise(&mut crew);
         if outcome.is_err() {
+            self.let_go_on(&crew, u64::MAX);
             for dead in crew.disband() {
                 // Whoever needs its slot is told if there is none.
                 let _ = self.site.pool().bury(dead);
@@ -178,50 +214,112 @@ impl<'a> Torture<'a> {
         self.until_ns = self.started_ns + self.args.seconds * 1_000_000_000;
         self.begun = true;
         self.chaos.begin(self.started_ns);
-        // Those at work, and whether they have reported.
-        let mut at_work: Vec<usize> = (0..self.args.clients as usize).collect();
-        let mut reported = HashMap::new();
-        while !at_work.is_empty() {
+        while !self.working.is_empty() {
             let now = monotonic_ns();
             bar.set_position(now.saturating_sub(self.started_ns) / 1_000_000);
-            if interrupted::seen() {
-                tell("swarm: ending; a second signal ends it at once");
-                return Err(interrupted::failure());
-            }
-            if now > self.until_ns + PATIENCE_NS {
-                let client = at_work[0];
-                return Err(Failure::Failed(format!("client {client} does not end")));
-            }
+            self.look_at_the_time(now, self.until_ns)?;
             if (self.started_ns..self.until_ns).contains(&now) && !self.full {
-                self.chaos.tick(now);
-                if let Some(victim) = self.chaos.victim(now, at_work.len()) {
-                    self.kills.push(monotonic_ns());
-                    let dead = crew.kill(at_work.swap_remove(victim))?;
-                    self.site.pool().bury(dead)?;
-                    at_work.push(crew.add(&self.job())?);
-                }
+                self.make_fail(crew, now)?;
             }
-            match crew.next(Duration::from_millis(1)) {
-                Some((client, Message::Report(report))) => {
-                    reported.insert(client, report.ended_ns);
-                    self.ended_ns = self.ended_ns.max(report.ended_ns);
-                }
-                Some((client, Message::Gone)) if at_work.contains(&client) => {
-                    let ended = reported.get(&client).ok_or_else(|| gone(client))?;
-                    at_work.retain(|&other| other != client);
-                    if *ended < self.until_ns && !self.full {
-                        self.full = ends_full(&log_path(self.site.logs(), client as u32));
-                        if !self.full {
-                            at_work.push(crew.add(&self.job())?);
-                        }
-                    }
-                }
-                Some((_, Message::Moved(keys))) => self.moved += keys,
-                Some((_, Message::Failed(why))) => return Err(Failure::Failed(why)),
-                _ => {}
-            }
+            let is_over = now >= self.until_ns || self.full;
+            self.let_go_on(crew, if is_over { u64::MAX } else { now });
+            self.hear(crew)?;
         }
+        self.let_go_on(crew, u64::MAX);
+        self.chaos.give_back();
+        self.lifted_ns = monotonic_ns();
+        crew.order(Order::Lifted)?;
+        while !self.resting.is_empty() {
+            self.look_at_the_time(monotonic_ns(), self.lifted_ns)?;
+            self.hear(crew)?;
+        }
+        // What was written last is to be found without those as well that went for good.
+        self.chaos.take_again();
         bar.finish_and_clear();
+        Ok(())
+    }
+
+    /// A failure if a signal has come, or a client takes too long after the time was over.
+    fn look_at_the_time(&self, now: u64, over_ns: u64) -> Result<(), Failure> {
+        if interrupted::seen() {
+            tell("swarm: ending; a second signal ends it at once");
+            return Err(interrupted::failure());
+        }
+        let late = self.working.first().or(self.resting.first());
+        match late.filter(|_| now > over_ns + PATIENCE_NS) {
+            Some(client) => Err(Failure::Failed(format!("client {client} does not end"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Lets nodes and clients fail as the time has come.
+    fn make_fail(&mut self, crew: &mut Crew, now: u64) -> Result<(), Failure> {
+        self.chaos.tick(now);
+        if let Some(victim) = self.chaos.victim(now, self.working.len()) {
+            self.kills.push(monotonic_ns());
+            let client = self.working.swap_remove(victim);
+            // One that is stopped dies as it stands.
+            self.stopped.retain(|&(stopped, _)| stopped != client);
+            crew.process(client).into_iter().for_each(interrupted::forget);
+            let dead = crew.kill(client)?;
+            self.site.pool().bury(dead)?;
+            let next = self.job();
+            self.working.push(crew.add(&next)?);
+        }
+        let is_stopped = |client: &usize| self.stopped.iter().any(|(stopped, _)| stopped == client);
+        let going: Vec<usize> =
+            self.working.iter().filter(|client| !is_stopped(client)).copied().collect();
+        // The others go on.
+        if self.stopped.len() < (self.args.clients as usize / 2).max(1)
+            && let Some((index, until)) = self.chaos.stop(now, going.len())
+            && crew.process(going[index]).is_some_and(interrupted::stop)
+        {
+            self.stopped.push((going[index], until));
+            self.stops += 1;
+        }
+        Ok(())
+    }
+
+    /// Clients go on that were to be stopped until now.
+    fn let_go_on(&mut self, crew: &Crew, now: u64) {
+        self.stopped.retain(|&(client, until)| {
+            if until <= now {
+                crew.process(client).into_iter().for_each(interrupted::go_on);
+            }
+            until > now
+        });
+    }
+
+    /// Hears what a client has to say, for a moment.
+    fn hear(&mut self, crew: &Crew) -> Result<(), Failure> {
+        match crew.next(Duration::from_millis(1)) {
+            Some((client, Message::Resting { since_ns, full }))
+                if self.working.contains(&client) =>
+            {
+                self.working.retain(|&other| other != client);
+                self.resting.push(client);
+                self.ended_ns = self.ended_ns.max(since_ns);
+                self.full |= full;
+            }
+            Some((_, Message::Served(served))) => {
+                self.served.operations += served.operations;
+                self.served.refused += served.refused;
+                self.served.roundtrips = self.served.roundtrips.max(served.roundtrips);
+                self.served.unserved = self.served.unserved.take().or(served.unserved);
+            }
+            Some((client, Message::Report(_))) => self.reported.push(client),
+            Some((client, Message::Gone))
+                if self.working.contains(&client) || self.resting.contains(&client) =>
+            {
+                if !self.reported.contains(&client) {
+                    return Err(gone(client));
+                }
+                self.resting.retain(|&other| other != client);
+            }
+            Some((_, Message::Moved(keys))) => self.moved += keys,
+            Some((_, Message::Failed(why))) => return Err(Failure::Failed(why)),
+            _ => {}
+        }
         Ok(())
     }
 
@@ -243,7 +341,12 @@ impl<'a> Torture<'a> {
             delete: self.args.pool.is_some(),
             history,
         };
-        let left = with_emulated(self.site.pool(), self.args.keys as usize, RTT_NS, look)?;
+        let (pool, keys) = (self.site.pool(), self.args.keys as usize);
+        let left = if self.args.near {
+            with_keys(pool, keys, look)?
+        } else {
+            with_emulated(pool, keys, RTT_NS, look)?
+        };
         if left > 0 {
             tell(format_args!("swarm: the pool is full: {}", self.keys_left()));
         }

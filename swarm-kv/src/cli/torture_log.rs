@@ -98,7 +98,7 @@ pub(crate) enum Told {
     Damaged,
     /// The operation ended in an error.
     Unknown,
-    /// The same: the pool is full.
+    /// It had no effect: the pool is full.
     Full,
 }
 
@@ -144,7 +144,8 @@ impl Log {
     }
 }
 
-/// Takes a client's log into the history. What was being written at the end does not count.
+/// Takes a client's log into the history. What was being written at the end does not count, nor what a full
+/// pool has refused: its value must not be seen.
 pub(crate) fn take(history: &mut History, path: &Path, client: u32) -> Result<(), Failure> {
     let failed = |why: String| Failure::because(format!("cannot read {}", path.display()), why);
     let bytes = match std::fs::read(path) {
@@ -165,22 +166,16 @@ pub(crate) fn take(history: &mut History, path: &Path, client: u32) -> Result<()
             (ANSWER, Some(mut op)) => {
                 op.called = called_ns;
                 op.answered = answer(history, head).map(|answer| (at_ns, answer));
-                history.operations.push(op);
+                // A full pool promises that nothing happened.
+                if head >> 56 & 0xf != FULL {
+                    history.operations.push(op);
+                }
             }
             _ => return Err(failed(format!("record {at} is damaged"))),
         }
     }
     history.operations.extend(under_way);
     Ok(())
-}
-
-/// Whether the last thing that a client was told is that the pool is full.
-pub(crate) fn ends_full(path: &Path) -> bool {
-    let last = |bytes: Vec<u8>| {
-        let record = bytes.chunks_exact(RECORD).next_back()?;
-        Some(u64::from_le_bytes(*record.first_chunk()?) >> 56)
-    };
-    std::fs::read(path).ok().and_then(last) == Some(ANSWER << 4 | FULL)
 }
 
 fn call(history: &mut History, head: u64, called: u64, client: u32) -> Operation {
@@ -258,6 +253,8 @@ mod tests {
         log.answer(Told::Refused, 14, 15).expect("it is writable");
         log.call(Op::Update, 2, 3, 16).expect("it is writable");
         log.answer(Told::Unknown, 17, 18).expect("it is writable");
+        log.call(Op::Put, 2, 5, 18).expect("it is writable");
+        log.answer(Told::Full, 18, 19).expect("it is writable");
         log.call(Op::Delete, 1, 4, 19).expect("it is writable");
         log.0.write_all(&[1; RECORD - 1]).expect("it is writable");
         let mut history = History::default();

@@ -1,29 +1,40 @@
 //! What torture brought, for people and for programs.
 
 use serde_json::{Value, json};
-use swarm_core::history::Operation;
+use swarm_core::history::{Answer as Told, Call, Operation};
 
 use super::busy::Busy;
 use super::check::Verdict;
 use super::check_format::{History, Op, Outcome};
-use super::outcome::{Failure, say};
+use super::job::Served;
+use super::outcome::{Answer, Failure, say, tell};
 use super::units::{count, show_ns, show_rate};
 
 /// So long a death may be felt.
 const SOON_NS: u64 = 100_000_000;
+/// Where the pool was full before so many writes took effect, there is nothing to judge.
+const FEWEST_WRITES: u64 = 100;
 
 /// All that is worth telling.
 pub(crate) struct Brought {
     pub(crate) seconds: f64,
     pub(crate) clients: u32,
     pub(crate) kills: u64,
+    /// How often a client was stopped.
+    pub(crate) stops: u64,
     pub(crate) freezes: u64,
+    /// How often a node went down and came back.
+    pub(crate) downs: u64,
     pub(crate) gone: Vec<u8>,
     /// Keys that were moved to fresh registers: at least so many, as a client that is killed takes
     /// along what it did not tell yet.
     pub(crate) moved: u64,
     /// Whether it ended early because the pool was full.
     pub(crate) full: bool,
+    /// Values that were written while things failed.
+    pub(crate) writes: u64,
+    /// How clients were served when nothing failed any more.
+    pub(crate) served: Served,
     pub(crate) widest_gap_ns: u64,
     /// The longest that an operation took that was answered.
     pub(crate) slowest_ns: u64,
@@ -33,10 +44,18 @@ pub(crate) struct Brought {
     pub(crate) verdict: Verdict,
 }
 
+/// How many of these wrote a value, and said so.
+pub(crate) fn writes(operations: &[Operation]) -> u64 {
+    let is_write = |op: &&Operation| {
+        matches!(op.call, Call::Put(_) | Call::Insert(_) | Call::Update(_))
+            && matches!(op.answered, Some((_, Told::Done)))
+    };
+    operations.iter().filter(is_write).count() as u64
+}
+
 /// The longest time without an answer to anybody, between the first answer and the last.
-pub(crate) fn widest_gap(history: &History) -> u64 {
-    let mut ends: Vec<u64> =
-        history.operations.iter().filter_map(|op| Some(op.answered?.0)).collect();
+pub(crate) fn widest_gap(operations: &[Operation]) -> u64 {
+    let mut ends: Vec<u64> = operations.iter().filter_map(|op| Some(op.answered?.0)).collect();
     ends.sort_unstable();
     ends.windows(2).map(|two| two[1] - two[0]).max().unwrap_or(0)
 }
@@ -65,9 +84,42 @@ fn counts(history: &History) -> [[u64; 4]; 5] {
 }
 
 impl Brought {
-    /// Prints it.
-    pub(crate) fn print(&self, history: &History, json: bool) -> Result<(), Failure> {
-        if json { say(self.json(history)) } else { self.table(history) }
+    /// Prints it, and says what it comes to.
+    pub(crate) fn answer(&self, history: &History, json: bool) -> Result<Answer, Failure> {
+        let said = if json { say(self.json(history)) } else { self.table(history) };
+        if let Some(why) = self.no_verdict() {
+            tell(format_args!("swarm: no verdict: {why}"));
+        }
+        self.comes_to(said)
+    }
+
+    /// What it comes to once that `was_said`.
+    fn comes_to(&self, was_said: Result<(), Failure>) -> Result<Answer, Failure> {
+        Ok(match self.verdict.answer_once(was_said)? {
+            Answer::Yes if self.unserved().is_some() => Answer::No,
+            Answer::Yes if self.no_verdict().is_some() => Answer::Unclear,
+            answer => answer,
+        })
+    }
+
+    /// Why there is too little to judge, if so. What contradicts itself is wrong however little it is.
+    fn no_verdict(&self) -> Option<String> {
+        let is_little = self.full && self.writes < FEWEST_WRITES && self.verdict.is_good();
+        is_little.then(|| {
+            format!(
+                "the pool was full after {}; what was done fits together, but that is too little \
+                 to judge by: take a pool with more room",
+                count(self.writes, "write")
+            )
+        })
+    }
+
+    /// What was not served in the end, if anything.
+    fn unserved(&self) -> Option<String> {
+        let Served { refused, unserved, .. } = &self.served;
+        let refused = (*refused > 0 && !self.full)
+            .then(|| format!("{} refused for want of memory", count(*refused, "write")));
+        unserved.clone().or(refused)
     }
 
     fn json(&self, history: &History) -> Value {
@@ -81,7 +133,9 @@ impl Brought {
         }
         object.insert("clients".into(), json!(self.clients));
         object.insert("kills".into(), json!(self.kills));
+        object.insert("stops".into(), json!(self.stops));
         object.insert("freezes".into(), json!(self.freezes));
+        object.insert("downs".into(), json!(self.downs));
         object.insert("killed_nodes".into(), json!(self.gone));
         object.insert("moved".into(), json!(self.moved));
         object.insert("widest_gap_ns".into(), json!(self.widest_gap_ns));
@@ -89,6 +143,20 @@ impl Brought {
         object.insert("slowest_at_kills_ns".into(), json!(self.slowest_at_kills_ns));
         object.insert("pool_full".into(), json!(self.full));
         object.insert("machine".into(), self.busy.map_or(Value::Null, Busy::json));
+        object.insert("writes".into(), json!(self.writes));
+        let Served { operations, refused, roundtrips, .. } = self.served;
+        let live = json!({
+            "operations": operations,
+            "refused": refused,
+            "most_roundtrips": roundtrips,
+            "unserved": self.unserved(),
+        });
+        object.insert("live".into(), live);
+        let why = self.no_verdict();
+        if why.is_some() {
+            object.insert("linearizable".into(), Value::Null);
+        }
+        object.insert("no_verdict".into(), json!(why));
         Value::Object(object)
     }
 
@@ -107,14 +175,18 @@ impl Brought {
         let felt =
             if self.kills > 0 { format!(", {at_kills} after a kill") } else { String::new() };
         say(format_args!("  slowest         {slowest}{felt}"))?;
-        say(format_args!("  clients         {}, killed {}", self.clients, self.kills))?;
+        let (clients, kills, stops) = (self.clients, self.kills, self.stops);
+        say(format_args!("  clients         {clients}, killed {kills}, stopped {stops}"))?;
         let gone: Vec<_> = self.gone.iter().map(u8::to_string).collect();
         let gone = match gone.as_slice() {
             [] => "none".to_owned(),
             [node] => format!("node {node}"),
             nodes => format!("nodes {}", nodes.join(", ")),
         };
-        say(format_args!("  nodes           freezes {}, gone for good: {gone}", self.freezes))?;
+        let (freezes, downs) = (self.freezes, self.downs);
+        say(format_args!(
+            "  nodes           freezes {freezes}, down {downs}, gone for good: {gone}"
+        ))?;
         say(format_args!("  moved           {} at least", count(self.moved, "key")))?;
         if self.full {
             say("  the pool was full before the time was over; what was done until then counts")?;
@@ -122,7 +194,74 @@ impl Brought {
         if let Some(busy) = self.busy.and_then(Busy::said) {
             say(format_args!("  {busy}"))?;
         }
+        let Served { operations, roundtrips, refused, .. } = self.served;
+        say(format_args!(
+            "  in the end      {operations} served within {roundtrips} roundtrips each, refused {refused}"
+        ))?;
+        if let Some(why) = self.unserved() {
+            say(format_args!("  NOT SERVED      {why}"))?;
+        }
         say("")?;
-        self.verdict.say(history)
+        if self.no_verdict().is_some() { Ok(()) } else { self.verdict.say(history) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::check::judge_quietly;
+    use super::*;
+
+    /// A run of one key, of which nothing more is known.
+    fn brought(history: &History) -> Brought {
+        Brought {
+            seconds: 1.0,
+            clients: 1,
+            kills: 0,
+            stops: 0,
+            freezes: 0,
+            downs: 0,
+            gone: Vec::new(),
+            moved: 0,
+            full: false,
+            writes: 0,
+            served: Served::default(),
+            widest_gap_ns: 0,
+            slowest_ns: 0,
+            slowest_at_kills_ns: 0,
+            busy: None,
+            verdict: judge_quietly(history, |_| {}).expect("it is short"),
+        }
+    }
+
+    fn history(told: Told) -> History {
+        let (key, client, called) = (0, 0, 1);
+        let call = Operation { key, client, call: Call::Get, called, answered: Some((2, told)) };
+        let mut history = History { operations: vec![call], ..History::default() };
+        history.keys.number("k".into());
+        history.values.number("v".into());
+        history
+    }
+
+    #[test]
+    fn what_was_not_served_and_what_is_too_little_is_told() {
+        let right = history(Told::Value(None));
+        let answer = |brought: &Brought| brought.comes_to(Ok(())).expect("it was told");
+        assert_eq!(answer(&brought(&right)), Answer::Yes);
+        let refused = Served { refused: 1, ..Served::default() };
+        let unserved = Served { unserved: Some("why".into()), ..Served::default() };
+        let with = |served: &Served, full, writes| {
+            answer(&Brought { served: served.clone(), full, writes, ..brought(&right) })
+        };
+        assert_eq!(with(&unserved, false, 1000), Answer::No);
+        assert_eq!(with(&unserved, true, 1000), Answer::No);
+        // Only a full pool may refuse a write.
+        assert_eq!(with(&refused, false, 1000), Answer::No);
+        assert_eq!(with(&refused, true, 1000), Answer::Yes);
+        assert_eq!(with(&refused, true, FEWEST_WRITES - 1), Answer::Unclear);
+        // What is wrong is wrong however little it is.
+        let wrong = history(Told::Value(Some(0)));
+        let little = Brought { full: true, ..brought(&wrong) };
+        assert_eq!(answer(&little), Answer::No);
+        assert_eq!(little.no_verdict(), None);
     }
 }

@@ -1,5 +1,5 @@
 //! A client of torture: one operation after the other on hot keys, until the time is over, the pool
-//! is full, or it is killed.
+//! is full, or it is killed. Once nothing fails any more, it goes on for a bit, and must be served.
 
 use std::fmt::Display;
 use std::io;
@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+use swarm_core::error::Error as CoreError;
 
 use super::check_format::Op;
 use super::demo_worker::TELL_EVERY_NS;
-use super::job::{Message, Order, Report, TortureJob, monotonic_ns};
+use super::job::{Message, Order, Report, Served, TortureJob, monotonic_ns};
 use super::outcome::Failure;
-use super::store::{Error, Store, Task, block_on, open_pool, with_emulated};
+use super::store::{Error, Store, Task, block_on, open_pool, with_emulated, with_keys};
 use super::torture_log::{Log, Tag, Told};
 use super::worker::Lead;
 
@@ -23,6 +24,10 @@ pub(crate) const RTT_NS: u64 = 2_000;
 pub(crate) const NICE: i32 = 5;
 /// A client that is told nothing but errors gives up.
 pub(crate) const MAX_ERRORS: u32 = 50;
+/// Keys that all clients ask for in the end, at most, and what.
+const LAST_KEYS: u32 = 10;
+const LAST_CALLS: [Op; 7] =
+    [Op::Get, Op::Put, Op::Update, Op::Get, Op::Delete, Op::Insert, Op::Get];
 
 /// A key's name.
 pub(crate) fn key_name(run: &str, key: impl Display) -> String {
@@ -34,7 +39,11 @@ pub(crate) fn run(job: &TortureJob, lead: &dyn Lead) -> Result<Report, Failure> 
     // Clients that are many take all of the processors; who leads them must get a word in.
     let _ = rustix::process::nice(NICE);
     let pool = open_pool(&job.pool)?;
-    with_emulated(&pool, job.keys as usize, RTT_NS, Torture { job, lead })
+    let (keys, torture) = (job.keys as usize, Torture { job, lead });
+    if job.near {
+        return with_keys(&pool, keys, torture);
+    }
+    with_emulated(&pool, keys, RTT_NS, torture)
 }
 
 struct Torture<'a> {
@@ -65,19 +74,30 @@ impl Task for Torture<'_> {
         let started_ns = monotonic_ns();
         let (mut now, mut told_at, mut errors) = (started_ns, started_ns, 0);
         let mut moves = Moves::default();
-        for number in 1..u32::MAX {
-            if now >= until_ns {
-                break;
-            }
+        // Whether its last write was refused.
+        let mut full = false;
+        let mut numbers = 1..u32::MAX;
+        while let Some(number) = numbers.next().filter(|_| now < until_ns) {
             let key = rng.random_range(0..job.keys);
             let (op, name) = (pick(&mut rng), names[key as usize].as_bytes());
             let tag = Tag { client: job.client, number };
             let result;
             (result, now) = hand.act_on_record(&mut log, op, name, key, tag).map_err(failed)?;
             match result {
-                Ok(_) => errors = 0,
-                // Another client takes this one's place, or none if the pool is full.
-                Err(Error::Full { .. }) => break,
+                Ok(_) => {
+                    errors = 0;
+                    full &= op == Op::Get;
+                }
+                Err(Error::Full { .. }) => {
+                    full = true;
+                    if !job.goes_on_full {
+                        break;
+                    }
+                }
+                // Nobody has damaged anything.
+                Err(error) if error == Error::Replication(CoreError::Damaged) => {
+                    return Err(error.into());
+                }
                 Err(_) if errors < MAX_ERRORS => errors += 1,
                 Err(error) => return Err(error.into()),
             }
@@ -87,7 +107,48 @@ impl Task for Torture<'_> {
             }
         }
         moves.tell(store, self.lead)?;
+        store.rest();
+        self.lead.tell(Message::Resting { since_ns: now, full })?;
+        let Order::Lifted = self.lead.wait()? else { return Ok(Report::default()) };
+        let served = self.be_served((store, &mut hand), &mut log, &names, numbers);
+        self.lead.tell(Message::Served(served.map_err(failed)?))?;
         Ok(Report { started_ns, ended_ns: now, ..Report::default() })
+    }
+}
+
+impl Torture<'_> {
+    /// All kinds of operations while nothing fails, and the other clients do the same.
+    fn be_served<S: Store>(
+        &self,
+        (store, hand): (&S, &mut Hand<'_, S>),
+        log: &mut Log,
+        names: &[String],
+        mut numbers: impl Iterator<Item = u32>,
+    ) -> io::Result<Served> {
+        let client = self.job.client;
+        let mut served = Served::default();
+        for (key, name) in (0..LAST_KEYS).zip(names) {
+            for op in LAST_CALLS {
+                let tag = Tag { client, number: numbers.next().unwrap_or(u32::MAX) };
+                let (result, _) = hand.act_on_record(log, op, name.as_bytes(), key, tag)?;
+                let roundtrips = store.last().roundtrips;
+                served.operations += 1;
+                served.roundtrips = served.roundtrips.max(roundtrips);
+                let most = self.job.most_roundtrips.unwrap_or(u32::MAX);
+                let why = match result {
+                    Ok(_) if roundtrips <= most => continue,
+                    Ok(_) => format!("it took {roundtrips} roundtrips, more than {most}"),
+                    Err(Error::Full { .. } | Error::Unsettled { .. }) if op != Op::Get => {
+                        served.refused += 1;
+                        continue;
+                    }
+                    Err(error) => error.to_string(),
+                };
+                let op = op.name();
+                served.unserved.get_or_insert(format!("client {client}, {op} of {name}: {why}"));
+            }
+        }
+        Ok(served)
     }
 }
 

@@ -61,6 +61,25 @@ fn interrupted_torture_gives_the_nodes_back() {
     }
 }
 
+/// A client that torture has stopped goes on, or ends with it: nobody else would find it.
+#[test]
+fn interrupted_torture_leaves_nobody_stopped() {
+    let mut child = start(&["torture", "--clients", "2", "--seconds", "60", "--stop-clients"]);
+    let id = child.id();
+    let its = format!("/proc/{id}/task/{id}/children");
+    let is_stopped = |process: &str| {
+        let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+        status.lines().any(|line| line.starts_with("State:\tT"))
+    };
+    let clients = || std::fs::read_to_string(&its).unwrap_or_default();
+    wait_until("a client is stopped", || clients().split_whitespace().any(is_stopped));
+    let clients = clients();
+    kill_process(Pid::from_child(&child), Signal::INT).expect("it runs");
+    assert_eq!(child.wait().expect("it ends").code(), Some(130));
+    assert!(!clients.split_whitespace().any(is_stopped), "{clients}");
+    assert!(temporary_pools(id).is_empty());
+}
+
 /// ^C had left some hundred keys in a pool that is somebody's, and did not say so.
 #[test]
 fn an_interrupted_soak_takes_its_keys_with_it() {
