@@ -354,6 +354,27 @@ fn who_is_evicted_does_not_come_back() {
     assert!(matches!(plane.evict(&record, 5), Err(Error::NoClient { slot: 5, .. })));
 }
 
+/// An eviction that came late took the place of a later one: a daemon that was cut off meanwhile went by the
+/// earlier one, and let the later life of the slot go on.
+#[test]
+fn an_eviction_leaves_a_later_one_on_record() {
+    let Some(server) = Server::start() else { return };
+    let _cluster = cluster(&server);
+    let plane = server.plane();
+    let record = plane.create(&wishes()).expect("three nodes are free");
+    let seats = [0, 1].map(|_| plane.attach(&record).expect("there are slots"));
+    let lives = seats.each_ref().map(|seat| seat.session().incarnation.0);
+    // Of the one slot a later life was evicted already, of the other one an earlier one.
+    put(&server, "/swarm/pools/p/evictions/0000", "1000");
+    put(&server, "/swarm/pools/p/evictions/0001", "1");
+    for (slot, life) in lives.into_iter().enumerate() {
+        assert_eq!(plane.evict(&record, slot).expect("all nodes answer").incarnation, life);
+    }
+    assert!(lives[1] > 1);
+    let evictions = server.etcd().evictions("p").expect("etcd answers");
+    assert_eq!(evictions, [(0, 1000), (1, lives[1])]);
+}
+
 #[test]
 fn what_others_left_in_etcd_is_named() {
     let Some(server) = Server::start() else { return };

@@ -135,8 +135,8 @@ pub enum Error {
         /// How many there are.
         limit: usize,
     },
-    /// No slot could be had though there are some: others were quicker every time.
-    #[error("{address}: others take client slots as fast as this client asks; try again")]
+    /// What was to be changed others changed first, every time.
+    #[error("{address}: others take and end clients as fast as this one asks; try again")]
     Busy {
         /// The pool's address.
         address: String,

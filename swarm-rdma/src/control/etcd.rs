@@ -327,8 +327,7 @@ impl Etcd {
         (slot, incarnation): (usize, u64),
         label: Option<String>,
     ) -> Result<Evicted, Error> {
-        let evictions = slot_key(pool, "evictions", slot);
-        self.txn(Vec::new(), vec![TxnOp::put(evictions, incarnation.to_string(), None)])?;
+        self.note_eviction(pool, record, (slot, incarnation))?;
         let evicted = Daemons::of(record).fence(slot, incarnation, label)?;
         // Whoever has it by now came later and was not meant.
         let slots = slot_key(pool, "slots", slot);
@@ -336,6 +335,34 @@ impl Etcd {
         let clients = slot_key(pool, "clients", slot);
         self.txn(vec![same], vec![TxnOp::delete(slots, None), TxnOp::delete(clients, None)])?;
         Ok(evicted)
+    }
+
+    /// Puts an eviction on record, unless one of a later life of the slot is: daemons that cannot be reached now
+    /// go by it, and must hear of the later one.
+    fn note_eviction(
+        &self,
+        pool: &str,
+        record: &PoolRecord,
+        (slot, incarnation): (usize, u64),
+    ) -> Result<(), Error> {
+        let (pool_key, evictions) = (key(pool, "record"), slot_key(pool, "evictions", slot));
+        for _ in 0..TRIES {
+            // Of a pool that is gone nothing is left behind, and nothing in one that was made anew.
+            let (found, made): (Option<PoolRecord>, _) = self.read_at(&pool_key)?;
+            if found.is_none_or(|found| found.id != record.id) {
+                return Err(Error::NoPool { address: self.address(pool) });
+            }
+            let (last, noted): (Option<u64>, _) = self.read_at(&evictions)?;
+            if last.is_some_and(|last| last >= incarnation) {
+                return Ok(());
+            }
+            let same = |key: &str, at| Compare::mod_revision(key, CompareOp::Equal, at);
+            let put = TxnOp::put(evictions.clone(), incarnation.to_string(), None);
+            if self.txn(vec![same(&pool_key, made), same(&evictions, noted)], vec![put])? {
+                return Ok(());
+            }
+        }
+        Err(Error::Busy { address: self.address(pool) })
     }
 
     /// The evictions that a pool knows of: slot and incarnation. Daemons that could not be reached
@@ -367,10 +394,17 @@ impl Etcd {
     }
 
     fn read<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, Error> {
+        self.read_at(key).map(|(value, _)| value)
+    }
+
+    /// What a key holds, and the revision of that; 0 where there is nothing.
+    fn read_at<T: DeserializeOwned>(&self, key: &str) -> Result<(Option<T>, i64), Error> {
         let mut client = self.client.clone();
         let found = self.run(client.get(key, None))?;
-        let value = found.kvs().first().map(|kv| serde_json::from_slice(kv.value()));
-        value.transpose().map_err(|error| self.foreign(key, &error))
+        let Some(kv) = found.kvs().first() else { return Ok((None, 0)) };
+        let value =
+            serde_json::from_slice(kv.value()).map_err(|error| self.foreign(key, &error))?;
+        Ok((Some(value), kv.mod_revision()))
     }
 
     fn list<T: DeserializeOwned>(&self, prefix: &str) -> Result<Vec<T>, Error> {
