@@ -375,6 +375,38 @@ fn an_eviction_leaves_a_later_one_on_record() {
     assert_eq!(evictions, [(0, 1000), (1, lives[1])]);
 }
 
+/// A pool was said to be removed of which two nodes of three had not been reached: they went on serving it.
+#[test]
+fn a_pool_that_too_few_nodes_have_forgotten_is_not_removed() {
+    let Some(server) = Server::start() else { return };
+    let (mut daemons, _registrations) = cluster(&server);
+    let plane = server.plane();
+    let record = plane.create(&wishes()).expect("three nodes are free");
+    let addresses = [daemons[1].address(), daemons[2].address()];
+    daemons.truncate(1);
+    let error = plane.destroy(false).expect_err("one of three answers").to_string();
+    assert!(error.contains("is not removed: only 1 of 3"), "{error}");
+    assert_eq!(plane.record().expect("it is there"), record);
+    // Started again, they have forgotten it. So has the first one, which was told.
+    let again = Daemon::at(addresses[0]);
+    assert!(again.is_free() && daemons[0].is_free());
+    plane.destroy(false).expect("a majority has forgotten it");
+    assert!(matches!(plane.record(), Err(Error::NoPool { .. })));
+}
+
+/// Whoever insists has etcd forget it, and is told what that means.
+#[test]
+fn a_pool_is_forgotten_by_force_and_that_is_said() {
+    let Some(server) = Server::start() else { return };
+    let (mut daemons, _registrations) = cluster(&server);
+    let plane = server.plane();
+    plane.create(&wishes()).expect("three nodes are free");
+    daemons.truncate(1);
+    let error = plane.destroy(true).expect_err("one of three answers").to_string();
+    assert!(error.contains("etcd has forgotten") && error.contains("only 1 of 3"), "{error}");
+    assert!(matches!(plane.record(), Err(Error::NoPool { .. })));
+}
+
 #[test]
 fn what_others_left_in_etcd_is_named() {
     let Some(server) = Server::start() else { return };

@@ -150,6 +150,22 @@ impl<'a> Daemons<'a> {
         }
     }
 
+    /// Has all forget the pool: an error unless a majority has, or had already.
+    pub(super) fn release(&self) -> Result<(), Error> {
+        let pool = self.record.id;
+        let replies = at_once(&self.addresses(), self.record.majority(), move |address| {
+            match ask(address, &Request::Release { pool }) {
+                // One that was started again has forgotten it, and may belong to another one by now.
+                Err(refused @ Error::Refused { .. }) => match who(address)?.pool {
+                    Some(record) if record.id == pool => Err(refused),
+                    _ => Ok(()),
+                },
+                told => told.map(drop),
+            }
+        });
+        self.need_majority(&replies)
+    }
+
     /// Fences a client at all daemons that answer: a majority, or it is an error.
     pub(super) fn fence(
         &self,

@@ -157,6 +157,28 @@ pub enum Error {
         /// The slot.
         slot: usize,
     },
+    /// A pool that was to be removed is there: too few memory nodes have forgotten it.
+    #[error(
+        "{address} is not removed: {why}; destroy it again when they answer, or with --force: then \
+         etcd forgets it at once, and those that were not reached do when they are started again"
+    )]
+    NotRemoved {
+        /// The pool's address.
+        address: String,
+        /// What became of the nodes.
+        why: String,
+    },
+    /// A pool is in no list any more, but too few memory nodes have forgotten it.
+    #[error(
+        "etcd has forgotten {address}, but {why}; those that were not reached serve its clients until \
+         `swarm memnode` is started again there"
+    )]
+    Forgotten {
+        /// The pool's address.
+        address: String,
+        /// What became of the nodes.
+        why: String,
+    },
     /// Clients use the pool.
     #[error("{address} is in use by {clients} client(s); --force destroys it under them")]
     InUse {

@@ -198,16 +198,20 @@ impl Etcd {
         Ok((free, others))
     }
 
-    pub(super) fn destroy(&self, pool: &str) -> Result<(), Error> {
-        let record = self.record(pool)?;
-        let replies = Daemons::of(&record).majority(&Request::Release { pool: record.id });
-        // Nodes that were started again have forgotten the pool already, and one that is cut off
-        // belongs to a pool that is in no list any more: `swarm memnode` is started again there.
-        self.forget(pool)?;
-        match replies {
-            Ok(_) | Err(Error::Majority { .. }) => Ok(()),
-            Err(error) => Err(error),
+    pub(super) fn destroy(&self, pool: &str, force: bool) -> Result<(), Error> {
+        let (record, address) = (self.record(pool)?, self.address(pool));
+        // A minority that is cut off belongs to a pool that is in no list any more: `swarm memnode` is
+        // started again there. While a majority has not forgotten it, its clients go on.
+        let released = Daemons::of(&record).release();
+        let why = match released {
+            Ok(()) => return self.forget(pool),
+            Err(error) => error.to_string(),
+        };
+        if !force {
+            return Err(Error::NotRemoved { address, why });
         }
+        self.forget(pool)?;
+        Err(Error::Forgotten { address, why })
     }
 
     pub(super) fn attach(&self, pool: &str, record: &PoolRecord) -> Result<Seat, Error> {

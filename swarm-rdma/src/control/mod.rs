@@ -124,7 +124,8 @@ impl Plane {
     }
 
     /// Removes the pool: its nodes forget what is in their memory, and belong to none. `force` does
-    /// so under live clients.
+    /// so under live clients, and has etcd forget a pool though too few nodes answer, which is an error all
+    /// the same.
     ///
     /// # Errors
     /// There is none, clients use it, or somebody who must know does not answer.
@@ -136,7 +137,7 @@ impl Plane {
             }
         }
         match self {
-            Self::Etcd(etcd, pool) => etcd.destroy(pool),
+            Self::Etcd(etcd, pool) => etcd.destroy(pool, force),
             Self::Fixed(fixed) => fixed.destroy(),
         }
     }
