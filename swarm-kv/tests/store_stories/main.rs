@@ -7,6 +7,7 @@ mod chunks;
 mod collect;
 mod epochs;
 mod hearsay;
+mod held;
 mod moves;
 mod play;
 #[expect(dead_code, reason = "what random schedules alone make use of")]

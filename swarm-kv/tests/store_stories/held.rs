@@ -1,0 +1,55 @@
+//! Stories of a client that is held in the middle of an operation, as by SIGSTOP or a machine that is paused, until
+//! others have done ten thousand.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use swarm_core::history::Call;
+
+use crate::play::{ASTRAY, LAST, NEXT, NODES, Play};
+
+/// Keys that come and go while the client is held: two operations each time.
+const TIMES: u64 = 5000;
+/// A key that is there throughout.
+const STAYS: u64 = 7;
+
+/// The client has taken so many roundtrips of an insert when it is held. Whether it was in the middle of it.
+fn is_held(rounds: usize) -> bool {
+    let mut play = Play::new();
+    let [held, busy, last] = [ASTRAY, NEXT, LAST].map(|id| play.patient(id));
+    // It has memory, and has seen the bucket.
+    play.all(&held, vec![(STAYS, Call::Insert(7))], &NODES);
+    let told = Rc::new(Cell::new(None));
+    let (its, story) = (Rc::clone(&told), Rc::clone(&held));
+    play.sim.spawn(ASTRAY, async move {
+        its.set(Some(story.call(0, Call::Insert(1), None).await));
+    });
+    play.sim.poll_once(ASTRAY);
+    for _ in 0..rounds {
+        play.sim.roundtrip(ASTRAY, &NODES);
+    }
+    if play.sim.tasks(ASTRAY) == 0 {
+        return false;
+    }
+    // Each time another register, and another record in the bucket.
+    for time in 0..TIMES {
+        play.all(&busy, vec![(1, Call::Insert(1000 + time)), (1, Call::Delete)], &NODES);
+    }
+    assert!(play.sim.finish(ASTRAY, &NODES), "it does not end");
+    // Others may have been quicker all the time. But nothing is damaged.
+    match told.get().expect("it has ended") {
+        Ok(()) => {}
+        Err(gave_up) if gave_up.is_late() => {}
+        Err(gave_up) => panic!("held after {rounds} roundtrips: {gave_up:?}"),
+    }
+    play.all(&last, [STAYS, 0, 1].map(|key| (key, Call::Get)).to_vec(), &NODES);
+    play.is_linearizable();
+    true
+}
+
+/// A bucket that had changed four thousand times meanwhile was taken for damaged.
+#[test]
+fn who_was_held_while_others_did_ten_thousand_operations_is_not_told_of_damage() {
+    let rounds = (0..).find(|&rounds| !is_held(rounds)).expect("it ends");
+    assert!(rounds > 0, "an insert takes some roundtrips");
+}
