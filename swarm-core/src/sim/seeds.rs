@@ -55,7 +55,7 @@ pub fn is_deep(race: &str) -> bool {
 }
 
 fn is_chosen(race: &str, number: u64) -> bool {
-    xxh3_64(race.as_bytes()).wrapping_add(number) % ONE_IN == 0
+    xxh3_64(race.as_bytes()).wrapping_add(number).is_multiple_of(ONE_IN)
 }
 
 #[cfg(test)]
