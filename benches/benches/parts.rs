@@ -8,7 +8,11 @@ use swarm_core::register::Register;
 use swarm_core::words::{Pointer, Timestamp, WordFormat, WriteNumber};
 
 /// The store's own cache, which it does not show to anyone: taken in by its source.
-#[expect(dead_code, reason = "only lookups are measured")]
+#[expect(
+    dead_code,
+    unused_imports,
+    reason = "only lookups are measured, and its tests are no benchmark"
+)]
 #[path = "../../swarm-kv/src/cache.rs"]
 mod cache;
 

@@ -15,7 +15,7 @@ use swarm_core::geometry::Geometry;
 use swarm_core::group::{Group, Session};
 use swarm_core::latency::Delayed;
 use swarm_core::layout::{Identity, Place, Shape, buffer, header};
-use swarm_core::look::confirm;
+use swarm_core::look::{Confirmed, confirm};
 use swarm_core::loopback::Loopback;
 use swarm_core::register::{Begun, Check, Found, Protocol, Register, Write};
 use swarm_core::safe_guess::{READ_BOUND, SafeGuess, first_stamp};
@@ -68,7 +68,7 @@ impl<A: Fn(NodeId, &[Verb<'_>]) -> bool> Fabric for Nodes<A> {
         3
     }
 
-    fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> Done {
+    fn post(&self, node: NodeId, chain: &[Verb<'_>]) -> Done {
         if !(self.answers)(node, chain) {
             return Done(None);
         }
@@ -164,7 +164,7 @@ fn a_read_among_many_abandoned_writes_is_contended() {
         let buffer = Pointer(BUFFERS_AT + nth);
         let write = Write { number, buffer, value: &nth.to_le_bytes() };
         let mut register = register;
-        assert_eq!(block_on(confirm(&looker, &mut register, b"k")), Ok(true));
+        assert_eq!(block_on(confirm(&looker, &mut register, b"k")), Ok(Confirmed::Key));
         let begun = SafeGuess::begin_write(&writer, &mut register, write);
         assert!(matches!(begun, Begun::Rest(_)));
         drop(begun);
@@ -265,7 +265,7 @@ fn a_damaged_lock_is_damage() {
     let number = writer.number().expect("a number");
     let guess = Write { number, buffer: Pointer(BUFFERS_AT), value: b"a guess" };
     let mut guessed = register;
-    assert_eq!(block_on(confirm(&group(nodes.clone(), 1), &mut guessed, b"k")), Ok(true));
+    assert_eq!(block_on(confirm(&group(nodes.clone(), 1), &mut guessed, b"k")), Ok(Confirmed::Key));
     drop(SafeGuess::begin_write(&writer, &mut guessed, guess));
     let lock = LockWord::new(WriteNumber::new(Incarnation(77), 7), LockMode::Write);
     let at = Place::everywhere(guess.buffer, NodeId(0)).at(NodeId(0), 3).plus(buffer::LOCK);

@@ -157,7 +157,7 @@ mod tests {
         let hash = client.check(b"one", &[]).expect("a key");
         let register = client.locations.get(hash, b"one").expect("it is remembered");
         block_on(freeze(&client.group, &register)).expect("a node");
-        let full = Error::Full(Shortage { object: 64, capacity: 4 << 20 });
+        let full = Error::Full(Shortage { object: 64, capacity: 4 << 20, held_up: None });
         let get = |key: &'static [u8]| block_on(client.get_frozen(key, &register, full));
         assert_eq!(get(b"one").expect("its value").as_deref(), Some(&b"value"[..]));
         assert_eq!(get(b"two").err(), Some(full));

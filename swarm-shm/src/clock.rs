@@ -414,7 +414,8 @@ mod tests {
     /// It was set back, stands, runs wild, or stops being what it was.
     #[test]
     fn what_cannot_be_is_not_gone_by() {
-        let counters: [(&str, fn(u64) -> u64); 6] = [
+        type Counter = fn(u64) -> u64;
+        let counters: [(&str, Counter); 6] = [
             ("stands", |_| 77),
             ("runs back", |time| 1 << 40 | (1_000_000 - time)),
             ("has hardly ticked", |time| time / 1_000_000),
