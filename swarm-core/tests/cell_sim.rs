@@ -23,7 +23,7 @@ use swarm_core::cell::{CellRef, Proposal, Proposed, View, propose};
 use swarm_core::error::Error;
 use swarm_core::fabric::NodeId;
 use swarm_core::group::{Group, Patience, Session};
-use swarm_core::sim::seeds::seeds;
+use swarm_core::sim::seeds::{again, seeds};
 use swarm_core::sim::shrink::story;
 use swarm_core::sim::{
     Chaos, Conduct, Outcome, Policy, Setup, Sim, SimClock, SimFabric, dropped_after,
@@ -387,7 +387,8 @@ fn lists_form_one_chain_under_any_schedule() {
         // Panics inside of the protocol name no seed: they are caught to say which it was.
         let Ok(Ok(run)) = std::panic::catch_unwind(|| play(seed, &Conduct::free())) else {
             let story = story(4 * ROUNDS, |conduct| play(seed, conduct).map(drop));
-            panic!("seed {seed} (SWARM_SEED={seed} plays it alone): {story}");
+            let again = again(&format!("SWARM_SEED={seed}"));
+            panic!("seed {seed} (played alone by `{again}`): {story}");
         };
         let history = run.history.borrow();
         ops += history.ops.len();

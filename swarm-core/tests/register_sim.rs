@@ -19,7 +19,7 @@ use swarm_core::history::{BUDGET, Recorder, check_key};
 use swarm_core::layout::SLOTS;
 use swarm_core::register::Protocol;
 use swarm_core::safe_guess::SafeGuess;
-use swarm_core::sim::seeds::seeds;
+use swarm_core::sim::seeds::{again, seeds};
 use swarm_core::sim::shrink::story;
 use swarm_core::sim::{Chaos, Conduct, Outcome, Policy, Setup, Sim, SimClock, SimFabric};
 
@@ -271,7 +271,8 @@ fn explore<P: Protocol + 'static>(default: u64) {
             FAILED.store(true, Ordering::Relaxed);
             let operations = plan.setup.clients * ROUNDS;
             let story = story(operations, |conduct| play::<P>(&plan, conduct).map(drop));
-            panic!("{}, seed {seed} (SWARM_SEED={seed} plays it alone): {story}", P::NAME);
+            let again = again(&format!("SWARM_SEED={seed}"));
+            panic!("{}, seed {seed} (played alone by `{again}`): {story}", P::NAME);
         };
         total.steps += shown.steps;
         total.operations += shown.operations;

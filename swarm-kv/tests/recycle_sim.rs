@@ -26,7 +26,7 @@ use swarm_core::error::Error as CoreError;
 use swarm_core::geometry::Geometry;
 use swarm_core::history::{BUDGET, Call, Operation, Recorder, check};
 use swarm_core::sim::dropped_after;
-use swarm_core::sim::seeds::seeds;
+use swarm_core::sim::seeds::{again, seeds};
 use swarm_core::sim::shrink::story;
 use swarm_core::sim::{Chaos, Conduct, Outcome, Policy, Setup, Sim, SimFabric};
 use swarm_core::words::WordFormat;
@@ -559,7 +559,8 @@ fn nobody_meets_a_buffer_after_its_time() {
         let Ok(Ok(shown)) = std::panic::catch_unwind(|| play(&plan, &Conduct::free())) else {
             let operations = (CLIENTS + HEIRS) * TASKS * plan.most_rounds();
             let story = story(operations, |conduct| play(&plan, conduct).map(drop));
-            panic!("seed {seed} (SWARM_SEED={seed} plays it alone): {story}\n{plan:?}");
+            let again = again(&format!("SWARM_SEED={seed}"));
+            panic!("seed {seed} (played alone by `{again}`): {story}\n{plan:?}");
         };
         total.steps += shown.steps;
         total.operations += shown.operations;

@@ -19,7 +19,7 @@ use fastrand::Rng;
 use store_sim_common::{GaveUp, Line, Polls, Story, format, of_six_keys, options};
 use swarm_core::geometry::Geometry;
 use swarm_core::history::{BUDGET, Call, Recorder, check};
-use swarm_core::sim::seeds::seeds;
+use swarm_core::sim::seeds::{again, seeds};
 use swarm_core::sim::shrink::story;
 use swarm_core::sim::{Chaos, Conduct, Outcome, Policy, Setup, Sim, SimFabric};
 
@@ -477,7 +477,8 @@ fn the_store_is_linearizable_and_its_operations_end() {
         let Ok(Ok(shown)) = std::panic::catch_unwind(|| play(&plan, &Conduct::free())) else {
             let operations = plan.operations() + CLIENTS;
             let story = story(operations, |conduct| play(&plan, conduct).map(drop));
-            panic!("seed {seed} (SWARM_SEED={seed} plays it alone): {story}\n{plan:?}");
+            let again = again(&format!("SWARM_SEED={seed}"));
+            panic!("seed {seed} (played alone by `{again}`): {story}\n{plan:?}");
         };
         total.steps += shown.steps;
         total.live_steps += shown.live_steps;

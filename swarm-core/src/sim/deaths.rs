@@ -5,6 +5,7 @@ use std::{format, println};
 
 use super::explore::Race;
 use super::scheduler::Sim;
+use super::seeds::again;
 
 /// Steps of one run at most.
 const STEPS: u64 = 100_000;
@@ -22,7 +23,10 @@ pub fn die_everywhere(name: &str, victim: usize, seeds: u64, begin: impl Fn(u64)
             match play(begin(seed), victim, polls) {
                 Ok(true) => deaths += 1,
                 Ok(false) => break,
-                Err(wrong) => panic!("{name}, seed {seed}, dead after {polls} polls: {wrong}"),
+                Err(wrong) => panic!(
+                    "{name}, seed {seed}, dead after {polls} polls, to be played again by `{}`: {wrong}",
+                    again("SWARM_DEEP=all")
+                ),
             }
         }
     }

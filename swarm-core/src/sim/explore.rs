@@ -23,7 +23,7 @@ use std::{env, format, print, println};
 
 use super::chain::mix;
 use super::scheduler::Sim;
-use super::seeds::{at_least_one, is_deep, number};
+use super::seeds::{again, at_least_one, is_deep, number};
 use super::world::NodeState;
 use crate::clock::Clock;
 use crate::fabric::{MAX_NODES, NodeId};
@@ -528,6 +528,8 @@ pub fn explore_or_panic(name: &str, bounds: Bounds, begin: impl Fn() -> Race) ->
             assert!(explored.all || !usual, "{name}: there are more schedules within bounds");
             explored
         }
-        Err(failure) => panic!("{name}: {failure}"),
+        Err(failure) => {
+            panic!("{name}, to be played again by `{}`: {failure}", again("SWARM_DEEP=all"))
+        }
     }
 }

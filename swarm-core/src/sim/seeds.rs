@@ -3,7 +3,8 @@
 //! Invariant: what makes no sense is refused. A check that plays nothing would pass.
 
 use core::ops::Range;
-use std::env;
+use std::string::String;
+use std::{env, format, thread};
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -41,6 +42,23 @@ pub fn number(name: &str) -> Option<u64> {
     Some(number.unwrap_or_else(|| panic!("{name} is a number, not {text:?}")))
 }
 
+/// The command that plays again what a test has just played, with this said in the environment: `SWARM_SEED=7`.
+pub fn again(said: &str) -> String {
+    let program = env::current_exe().unwrap_or_default();
+    let program = program.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
+    let thread = thread::current();
+    command(said, env::var("CARGO_PKG_NAME").ok().as_deref(), program, thread.name())
+}
+
+/// The same for a program of cargo's, whose name ends in a hash, and a test that has its thread's name.
+fn command(said: &str, package: Option<&str>, program: &str, test: Option<&str>) -> String {
+    let package = package.map(|package| format!(" -p {package}")).unwrap_or_default();
+    let program = program.rsplit_once('-').map_or(program, |(name, _)| name);
+    let test =
+        test.filter(|&name| name != "main").map(|name| format!(" {name}")).unwrap_or_default();
+    format!("{said} cargo test{package} --test {program}{test}")
+}
+
 /// Races of which one is explored [deep](is_deep) where a number chooses.
 const ONE_IN: u64 = 8;
 
@@ -61,6 +79,18 @@ fn is_chosen(race: &str, number: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_command_names_package_program_and_test() {
+        let told =
+            command("SWARM_SEED=7", Some("swarm-core"), "cell_sim-0123456789abcdef", Some("story"));
+        assert_eq!(told, "SWARM_SEED=7 cargo test -p swarm-core --test cell_sim story");
+        // Where tests run one after the other, threads have no test's name.
+        assert_eq!(
+            command("A=1", None, "cell_sim", Some("main")),
+            "A=1 cargo test --test cell_sim"
+        );
+    }
 
     #[test]
     fn each_race_is_chosen_by_one_number_in_eight() {
