@@ -164,7 +164,7 @@ fn damaged_memory_is_a_failure_that_names_the_pool() {
         let failed = swarm(&[&[command, pool.path()], args].concat()).assert().code(3);
         let told = String::from_utf8_lossy(&failed.get_output().stderr).into_owned();
         assert!(told.starts_with(&format!("swarm: {}: ", pool.path())), "{command}: {told}");
-        assert!(told.contains("damaged") && told.contains("bring back"), "{command}: {told}");
+        assert!(told.contains("damaged") && told.contains("into a new pool"), "{command}: {told}");
     }
 }
 

@@ -85,15 +85,17 @@ fn is_met_on_the_move(call: Call, one: NodeId, turn: usize) -> (bool, bool) {
 
 #[test]
 fn a_write_that_met_a_move_is_not_begun_again_for_want_of_memory() {
-    let cases = [Call::Update(1), Call::Delete].map(|call| NODES.map(|node| (call, node)));
-    for (call, one) in cases.into_iter().flatten() {
+    for call in [Call::Update(1), Call::Delete] {
+        // A rival that meets the delete completes it, and then nobody is stuck: it does not ask every node.
         let mut unsettled = 0;
-        until_over(|turn| {
-            let (over, unknown) = is_met_on_the_move(call, one, turn);
-            unsettled += usize::from(unknown);
-            over
-        });
-        assert!(unsettled > 0, "{call:?}, {one}: the writer had memory for the move");
+        for one in NODES {
+            until_over(|turn| {
+                let (over, unknown) = is_met_on_the_move(call, one, turn);
+                unsettled += usize::from(unknown);
+                over
+            });
+        }
+        assert!(unsettled > 0, "{call:?}: the writer had memory for the move");
     }
 }
 
