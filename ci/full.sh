@@ -5,7 +5,8 @@
 #
 #   ci/full.sh             all steps
 #   ci/full.sh STEP...     only these, by the first word of their names
-cd "$(dirname "$0")/.." || exit
+caller="$(realpath "$0")"
+cd "$(dirname "$caller")/.." || exit
 source ci/steps.sh
 
 step "test (with all races explored as deep as they go)" env SWARM_RIGHTS_REQUIRED=1 SWARM_DEEP=all cargo test --locked
@@ -16,7 +17,7 @@ step "kills (what a client that is killed costs the others, in a pool that is ne
 step "soak (everything that may wear out)" \
     cargo test --quiet --locked --release -p swarm-kv --test cli -- --ignored nothing_wears_out
 step "threads (multi-threaded tests under the thread sanitizer)" ci/threads.sh
-step "mutations (the checks notice each safety line that is missing)" ci/mutate.sh
+step "mutations (the checks notice each safety line that is missing)" env SWARM_SCHEDULES=20001 ci/mutate.sh
 step "fuzz (damaged files, hostile nodes, bad formats)" ci/fuzz.sh 60
 step "rdma (the transport, the store and the command line on real queue pairs, in a guest)" ci/rdma.sh
 echo "| $(git rev-parse --short HEAD) | $(date -u +%F) | $passed steps | $SECONDS s |"

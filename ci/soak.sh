@@ -12,8 +12,9 @@ status=0
 said=$(cargo run --release --locked --quiet -- soak --seed "${1:-1}" --seconds 10 --turnover 50 \
     --capacity 16MiB --clients 2 --keys 20) || status=$?
 echo "$said"
-# 1 is for any check that fails, and those below are looked at one by one.
-if ((status > 1)); then
+# 1 is for any check that fails, 3 for one that is open on a busy machine or for a failure: those below are looked at one
+# by one.
+if ((status > 1 && status != 3)); then
     echo "soak.sh: it ended with $status" >&2
     exit "$status"
 fi

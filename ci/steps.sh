@@ -1,6 +1,6 @@
 # What .ci/run and ci/full.sh share: steps that say how long they took, and what each of them runs. To be sourced, in
 # the project's root, by a script that lists its steps; its arguments choose some of them by the first word of their
-# names.
+# names. `caller` is its path.
 set -euo pipefail
 
 export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0
@@ -10,7 +10,8 @@ unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS
 unset SWARM_SEED SWARM_FIRST SWARM_SCHEDULES SWARM_SURPRISES SWARM_EXPLORED SWARM_ADVERSARIES
 unset SWARM_HISTORY_ROUNDS SWARM_KILL_CALLS SWARM_SHRINK SWARM_DEEP
 target="${CARGO_TARGET_DIR:-target}"
-script="$0"
+# By now in the root, wherever it was called from.
+script="$(basename "$(dirname "$caller")")/$(basename "$caller")"
 wanted=" $* "
 passed=0
 
@@ -109,7 +110,7 @@ schedules() {
     local first="$1" registers="$2" stores="$3"
     echo "schedules from $first on: $registers of registers and cells, $stores of stores"
     SWARM_FIRST=$first SWARM_SCHEDULES=$registers \
-        cargo test --quiet --locked -p swarm-core --test register_sim --test cell_sim
+        cargo test --quiet --locked -p swarm-core --test register_sim --test cell_sim || return
     SWARM_FIRST=$first SWARM_SCHEDULES=$stores \
         cargo test --quiet --locked -p swarm-kv --test store_sim --test recycle_sim
 }

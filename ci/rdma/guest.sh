@@ -188,7 +188,7 @@ fi
 arguments+=(${GUEST_QEMU:-})
 for boot in 1 2 3; do
     rm -f "$out/.clock"
-    timeout -k 5 "${GUEST_SECONDS:-300}" qemu-system-x86_64 "${arguments[@]}" < /dev/null ||
+    timeout --foreground -k 5 "${GUEST_SECONDS:-300}" qemu-system-x86_64 "${arguments[@]}" < /dev/null ||
         echo "guest.sh: QEMU ended with status $?" >&2
     [[ -e "$out/.clock" ]] || break
     echo "guest.sh: the guest's clock ran wrong ($(cat "$out/.clock")) at boot $boot of 3" >&2

@@ -10,6 +10,7 @@ use std::task::Poll;
 use swarm_core::clock::Clock;
 
 use crate::error::Error;
+use crate::stall::LONGEST_LOOK;
 
 /// Lets one operation in at a time.
 #[derive(Default)]
@@ -70,7 +71,8 @@ impl Drop for Inside<'_> {
     }
 }
 
-/// Waits until `ready` yields something. What is waited for may stay as `progress` says it is for so many nanoseconds.
+/// Waits until `ready` yields something. What is waited for may stay as `progress` says it is for so many nanoseconds,
+/// of which those do not count for which this client had no processor: see [`stall`](crate::stall).
 ///
 /// # Errors
 /// [`Error::Unfinished`] if it stays so for longer.
@@ -79,20 +81,22 @@ pub(crate) async fn wait_while_it_goes_on<T, S: PartialEq>(
     ready: impl Fn() -> Option<T>,
     progress: impl Fn() -> S,
 ) -> Result<T, Error> {
-    // What was seen last, and until when it may stay so.
-    let mut seen = None;
+    // What was seen last, for how long it may stay so, and when it was looked at.
+    let mut seen: Option<(S, u64, u64)> = None;
     poll_fn(|cx| {
         if let Some(ready) = ready() {
             return Poll::Ready(Ok(ready));
         }
         let (progress, now) = (progress(), clock.now());
-        match &seen {
-            Some((before, until)) if *before == progress => {
-                if now >= *until {
+        match &mut seen {
+            Some((before, left, looked)) if *before == progress => {
+                *left = left.saturating_sub(now.saturating_sub(*looked).min(LONGEST_LOOK));
+                *looked = now;
+                if *left == 0 {
                     return Poll::Ready(Err(Error::Unfinished));
                 }
             }
-            _ => seen = Some((progress, now.saturating_add(longest))),
+            _ => seen = Some((progress, longest, now)),
         }
         cx.waker().wake_by_ref();
         Poll::Pending

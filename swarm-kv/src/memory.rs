@@ -278,6 +278,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         if !stall.goes_on(self.group.clock().now(), epoch) {
             return false;
         }
+        // Whoever of this client waits for this search sees that it goes on.
+        self.searching.goes_on();
         std::thread::yield_now();
         self.group.pause(PAUSE).await;
         true

@@ -7,7 +7,7 @@
 
 /// So much of the time between two looks counts, at most: more than a look takes, and less than who gets a
 /// processor leaves to the others. Nanoseconds.
-const LONGEST_LOOK: u64 = 1_000_000;
+pub(crate) const LONGEST_LOOK: u64 = 1_000_000;
 
 /// So many times its patience a wait takes at most: others' progress alone is no promise of memory.
 const MOST: u64 = 8;

@@ -157,9 +157,11 @@ random, clients are killed and leave, and others come. Checked are:
                 end of a 99.9 % confidence interval, as clients that die make it go up and
                 down; of a run that wrote the capacity over 23 times
   set aside     objects in chunks: likewise
-  get, update   medians of the last minute, or tenth: at most 10 % slower than at first
+  get, update   medians of the last minute, or tenth: at most 10 % slower than at first; open where they
+                are not and the machine was busy with other programs
 
-Exit status: 0 all is well, 1 a check failed, 2 wrong usage, 3 failure, 130 interrupted (Ctrl-C).
+Exit status: 0 all is well, 1 a check failed, 2 wrong usage, 3 failure, or a check is open and none \
+failed, 130 interrupted (Ctrl-C).
 
 Examples:
   swarm soak

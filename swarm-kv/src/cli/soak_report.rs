@@ -62,7 +62,7 @@ impl Pace {
 enum Outcome {
     Good,
     Failed,
-    /// The machine was busy, and what it does to times is not the store's.
+    /// It does not hold, but the machine was busy, and what that does to times is not the store's.
     Open,
 }
 
@@ -158,7 +158,7 @@ impl Brought<'_> {
 
     /// What came of a check of times.
     fn of_times(&self, good: bool) -> Outcome {
-        if self.busy.is_some_and(Busy::is_busy) { Outcome::Open } else { good.into() }
+        if !good && self.busy.is_some_and(Busy::is_busy) { Outcome::Open } else { good.into() }
     }
 
     /// What is set aside has a check of its own: in a small pool the chunks are soon all somebody's.
@@ -184,11 +184,15 @@ impl Brought<'_> {
     /// Prints it all, and says whether all is good.
     pub(crate) fn print(&self, json: bool) -> Result<Answer, Failure> {
         let checks = self.checks();
-        let good = checks.iter().all(|check| check.result != Outcome::Failed);
+        let came_to = |outcome| checks.iter().any(|check| check.result == outcome);
+        let answer = match (came_to(Outcome::Failed), came_to(Outcome::Open)) {
+            (true, _) => Answer::No,
+            (false, true) => Answer::Unclear,
+            (false, false) => Answer::Yes,
+        };
         let said = if json { say(self.json(&checks)) } else { self.table(&checks) };
         match said {
-            Ok(()) | Err(Failure::OutputClosed) if good => Ok(Answer::Yes),
-            Ok(()) | Err(Failure::OutputClosed) => Ok(Answer::No),
+            Ok(()) | Err(Failure::OutputClosed) => Ok(answer),
             Err(failure) => Err(failure),
         }
     }
@@ -223,9 +227,11 @@ impl Brought<'_> {
         let failed = with(Outcome::Failed);
         let mut object = Map::new();
         let mut put = |name: &str, value: Value| object.insert(name.to_owned(), value);
-        put("ok", json!(failed.is_empty()));
+        let open = with(Outcome::Open);
+        let ok = if failed.is_empty() && !open.is_empty() { None } else { Some(failed.is_empty()) };
+        put("ok", json!(ok));
         put("failed", json!(failed));
-        put("open", json!(with(Outcome::Open)));
+        put("open", json!(open));
         put("machine", self.busy.map_or(Value::Null, Busy::json));
         put("seconds", json!(self.seconds));
         put("operations", json!(tally.operations));

@@ -299,7 +299,8 @@ impl<'a> Torture<'a> {
                 self.working.retain(|&other| other != client);
                 self.resting.push(client);
                 self.ended_ns = self.ended_ns.max(since_ns);
-                self.full |= full;
+                // What a stopped client holds back comes again once it goes on: the last phase sees to that.
+                self.full |= full && !self.args.stop_clients;
             }
             Some((_, Message::Served(served))) => {
                 self.served.operations += served.operations;
