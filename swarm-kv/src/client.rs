@@ -118,9 +118,10 @@ impl Options {
 /// # Futures that are kept
 /// An operation is under way from the first poll of its future until that ends or is dropped. One that is kept and
 /// not polled, such as a branch that lost a `select!` by reference, stands still in the middle: no memory that
-/// others replace comes back for any client of the pool meanwhile, and what waits for it of this client's own, such as
-/// later writes of its key, ends in [`Error::Unfinished`], after as long as it waits for nodes and for memory
-/// ([`Patience::deadline`], [`Options::memory_wait`]). Poll it on, or drop it.
+/// others replace comes back for any client of the pool meanwhile. A later write of its key by this client, or a search
+/// for memory behind its own, ends in [`Error::Unfinished`], after as long as it waits for nodes and for memory
+/// ([`Patience::deadline`], [`Options::memory_wait`]); one that was kept while it set memory aside is waited for by
+/// whatever of this client needs more memory, without an end. Poll it on, or drop it.
 ///
 /// # Cancel safety
 /// Dropping an operation's future before it ends equals a crash of the client at that point: a
