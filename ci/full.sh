@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # All of what .ci/run has a slice of: every race as deep as it goes, every mutation, everything that runs in guests,
-# long soaks. Takes one to two hours on two processors; meant to run at low priority beside other work
+# long soaks. Meant to run for long, at low priority beside other work
 # (nice -n 19 ci/full.sh). Its last lines are what docs/CORRECTNESS.md has of its last run.
 #
 #   ci/full.sh             all steps

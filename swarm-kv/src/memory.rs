@@ -266,16 +266,19 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
     /// A wait for others that begins now.
     fn stall(&self, now: u64) -> Stall {
-        let epoch = self.presence.as_ref().map_or(0, |presence| presence.board().epoch());
-        Stall::new(self.memory_wait, now, epoch)
+        Stall::new(self.memory_wait, now, self.epoch())
+    }
+
+    /// The epoch that it is; 0 for a client that is on no board.
+    fn epoch(&self) -> u64 {
+        self.presence.as_ref().map_or(0, |presence| presence.board().epoch())
     }
 
     /// Lets some time pass for others' operations, unless they have stood still for too long; whether it did. Whoever
     /// is in the middle of one may need this very processor: where there are more clients than processors, to go on
     /// looking would keep it from him until his turn comes.
     async fn give_way(&self, stall: &mut Stall) -> bool {
-        let epoch = self.presence.as_ref().map_or(0, |presence| presence.board().epoch());
-        if !stall.goes_on(self.group.clock().now(), epoch) {
+        if !stall.goes_on(self.group.clock().now(), self.epoch()) {
             return false;
         }
         // Whoever of this client waits for this search sees that it goes on.
