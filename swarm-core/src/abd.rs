@@ -16,7 +16,7 @@ use crate::layout::{BufferHeader, checksum};
 use crate::look;
 use crate::max_register::{self, Want, Writes};
 use crate::node_set::NodeSet;
-use crate::register::{Begun, Check, Found, Protocol, Register, Write, Written};
+use crate::register::{Check, Found, Protocol, Register, Write, Written};
 use crate::safe_guess::SafeGuess;
 use crate::words::{Stamp, StampFlags, Timestamp};
 
@@ -27,61 +27,25 @@ pub struct DmAbd;
 impl Protocol for DmAbd {
     const NAME: &'static str = "dm-abd";
 
-    type Reading<'f, F: Fabric + 'f, C: Clock + 'f> = ();
-    type Unread<'f, F: Fabric + 'f> = Infallible;
-    type Writing<'f, F: Fabric + 'f, C: Clock + 'f> = ();
-    type Unsettled<'f> = Infallible;
+    type Seen<'f, F: Fabric + 'f> = Infallible;
+    type Posted<'f> = Infallible;
 
-    fn begin_read<'f, F: Fabric, C: Clock>(
-        _group: &'f Group<F, C>,
-        _register: &mut Register,
-        _check: Check<'_>,
-    ) -> Begun<Result<Found<'f, F>, Error>, ()> {
-        Begun::Rest(())
-    }
-
-    async fn wait_read<'f, F: Fabric, C: Clock>(
+    async fn read_on<'f, F: Fabric, C: Clock>(
         group: &'f Group<F, C>,
         register: &mut Register,
         check: Check<'_>,
-        _reading: (),
-    ) -> Begun<Result<Found<'f, F>, Error>, Infallible> {
-        Begun::Done(read(group, register, check).await)
-    }
-
-    async fn end_read<'f, F: Fabric, C: Clock>(
-        _group: &'f Group<F, C>,
-        _register: &mut Register,
-        _check: Check<'_>,
-        never: Infallible,
+        _seen: Option<Infallible>,
     ) -> Result<Found<'f, F>, Error> {
-        match never {}
+        read(group, register, check).await
     }
 
-    fn begin_write<F: Fabric, C: Clock>(
-        _group: &Group<F, C>,
-        _register: &mut Register,
-        _write: Write<'_>,
-    ) -> Begun<Result<Written, Error>, ()> {
-        Begun::Rest(())
-    }
-
-    async fn wait_write<F: Fabric, C: Clock>(
+    async fn write_on<F: Fabric, C: Clock>(
         group: &Group<F, C>,
         register: &mut Register,
         w: Write<'_>,
-        _writing: (),
-    ) -> Begun<Result<Written, Error>, Infallible> {
-        Begun::Done(write(group, register, w).await)
-    }
-
-    async fn end_write<F: Fabric, C: Clock>(
-        _group: &Group<F, C>,
-        _register: &mut Register,
-        _write: Write<'_>,
-        never: Infallible,
+        _posted: Option<Infallible>,
     ) -> Result<Written, Error> {
-        match never {}
+        write(group, register, w).await
     }
 
     /// Deletes the register: one roundtrip, as nothing is above the top timestamp.

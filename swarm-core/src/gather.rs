@@ -1,8 +1,7 @@
 //! Gathering votes: a round that ends when enough nodes have voted.
 //!
 //! Posts to a preferred majority, and to all nodes once one of those is late, down or without a
-//! vote. Comes in two parts: a first look that does not wait, which is all there is to do where
-//! memory is near, and the waiting.
+//! vote.
 
 use core::future::Future;
 use core::pin::Pin;

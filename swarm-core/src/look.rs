@@ -1,17 +1,17 @@
 //! One look at a register: a READ of a majority of its replicas.
 //!
 //! This is the *weak* read of the paper's appendix: what it returns may sit on a minority. One
-//! roundtrip. Where memory is near, `begin` is all there is.
+//! roundtrip.
 
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::{Fabric, NodeId};
-use crate::gather::{Gathering, Next};
+use crate::gather::Next;
 use crate::group::Group;
 use crate::in_n_out::post_read;
 use crate::layout::{MAX_KEY, bytes, register};
 use crate::node_set::NodeSet;
-use crate::register::{Begun, Check, Register};
+use crate::register::{Check, Register};
 use crate::replicas::{COMPLETIONS, Failed, Votes, complete};
 use crate::words::Stamp;
 
@@ -89,49 +89,6 @@ impl<R: core::ops::Deref<Target = [u64]>> Seen<R> {
     }
 }
 
-/// A look on its way.
-pub struct Looking<'f, F: Fabric + 'f, C> {
-    gathering: Gathering<'f, F, C>,
-    seen: Seen<F::Reply<'f>>,
-}
-
-/// How a look ended: [`Failed`] where replicas are missing that the register has not reached.
-pub(crate) type Looked<'f, F> = Result<Look<<F as Fabric>::Reply<'f>>, Failed>;
-
-/// Posts the READs, and takes what is there.
-#[inline(always)]
-pub(crate) fn begin<'f, F: Fabric, C: Clock>(
-    group: &'f Group<F, C>,
-    register: &mut Register,
-    check: Check<'_>,
-) -> Begun<Looked<'f, F>, Looking<'f, F, C>> {
-    let mut gathering = Gathering::new(group, NodeSet::all(group.nodes()), group.majority());
-    let mut seen = Seen::new(check);
-    let first = group.preferred(register.home());
-    let step = |node, reply| seen.step(group, register, check, node, reply);
-    match gathering.at_once(first, step) {
-        Some(voters) => Begun::Done(seen.conclude(group, register, voters)),
-        None => Begun::Rest(Looking { gathering, seen }),
-    }
-}
-
-impl<'f, F: Fabric, C: Clock> Looking<'f, F, C> {
-    /// Waits for the rest.
-    pub(crate) async fn end(
-        self,
-        group: &'f Group<F, C>,
-        register: &mut Register,
-        check: Check<'_>,
-    ) -> Looked<'f, F> {
-        let Self { gathering, mut seen } = self;
-        let step = |node, reply| seen.step(group, register, check, node, reply);
-        match gathering.wait(step).await {
-            Ok(voters) => seen.conclude(group, register, voters),
-            Err(error) => Err(Failed { error, missing: seen.votes.missing }),
-        }
-    }
-}
-
 /// A look, with replicas completed that the register has not reached.
 pub(crate) async fn look<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
@@ -139,9 +96,12 @@ pub(crate) async fn look<'f, F: Fabric, C: Clock>(
     check: Check<'_>,
 ) -> Result<Look<F::Reply<'f>>, Error> {
     for _ in 0..COMPLETIONS {
-        let looked = match begin(group, register, check) {
-            Begun::Done(looked) => looked,
-            Begun::Rest(looking) => looking.end(group, register, check).await,
+        let mut seen = Seen::new(check);
+        let preferred = group.preferred(register.home());
+        let step = |node, reply| seen.step(group, register, check, node, reply);
+        let looked = match group.settle(preferred, group.majority(), step).await {
+            Ok(voters) => seen.conclude(group, register, voters),
+            Err(error) => Err(Failed { error, missing: seen.votes.missing }),
         };
         match looked {
             Ok(look) => {

@@ -21,7 +21,7 @@ use crate::in_n_out::{
 use crate::layout::{BufferHeader, Place, buffer, register};
 use crate::look::{self, Look};
 use crate::node_set::NodeSet;
-use crate::register::{Begun, Check, Register, Value};
+use crate::register::{Check, Register, Value};
 use crate::replicas::{COMPLETIONS, Failed, Votes};
 use crate::round::{Event, Round};
 use crate::words::{Stamp, WordFormat};
@@ -170,13 +170,6 @@ fn repair<F: Fabric, C: Clock>(
     }
 }
 
-/// A write to M on its way.
-pub(crate) struct Writing<'f, F: Fabric + 'f, C> {
-    gathering: Gathering<'f, F, C>,
-    votes: Votes,
-    slots: Slots,
-}
-
 /// What a write takes this client's own slots for.
 struct Slots {
     expect: [Stamp; MAX_NODES],
@@ -305,44 +298,22 @@ impl Votes {
     }
 }
 
-/// Posts a write to M's chains, and takes what is there.
-#[inline(always)]
-pub(crate) fn begin_write<'f, F: Fabric, C: Clock>(
-    group: &'f Group<F, C>,
+/// One round of a write to M.
+async fn write_once<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
     register: &mut Register,
     writes: Writes<'_>,
-) -> Begun<Wrote, Writing<'f, F, C>> {
+) -> Wrote {
     let (among, everyone) = (writes.among(group.nodes()), NodeSet::all(group.nodes()));
-    let gathering = Gathering::new(group, among, group.majority());
-    let mut gathering = gathering.or_else(among != everyone);
+    let gathering = Gathering::new(group, among, group.majority()).or_else(among != everyone);
     let (mut votes, mut slots) = (Votes::new(), Slots::new());
     let first = group.preferred(register.home());
     let step = |node, reply| votes.step(&mut slots, group, register, writes, (node, reply));
-    match gathering.at_once(first, step) {
-        Some(voters) => Begun::Done(votes.conclude(group, register, &slots, voters)),
-        None => Begun::Rest(Writing { gathering, votes, slots }),
-    }
-}
-
-impl<'f, F: Fabric, C: Clock> Writing<'f, F, C> {
-    /// Waits for the rest of a write, which must be the one that was begun.
-    pub(crate) async fn end(
-        self,
-        group: &'f Group<F, C>,
-        register: &mut Register,
-        writes: Writes<'_>,
-    ) -> Wrote {
-        let Self { gathering, mut votes, mut slots } = self;
-        let everyone = NodeSet::all(group.nodes());
-        let step = |node, reply| votes.step(&mut slots, group, register, writes, (node, reply));
-        match gathering.wait(step).await {
-            Ok(voters) => votes.conclude(group, register, &slots, voters),
-            // Others may be well, but do not hold the buffer.
-            Err(_) if votes.missing.is_empty() && writes.among(group.nodes()) != everyone => {
-                Err(Failed::from(Error::Moved))
-            }
-            Err(error) => Err(Failed { error, missing: votes.missing }),
-        }
+    match gathering.settle(first, step).await {
+        Ok(voters) => votes.conclude(group, register, &slots, voters),
+        // Others may be well, but do not hold the buffer.
+        Err(_) if votes.missing.is_empty() && among != everyone => Err(Failed::from(Error::Moved)),
+        Err(error) => Err(Failed { error, missing: votes.missing }),
     }
 }
 
@@ -357,11 +328,7 @@ pub(crate) async fn write<F: Fabric, C: Clock>(
     writes: Writes<'_>,
 ) -> Result<(NodeSet, Stamp), Error> {
     for _ in 0..COMPLETIONS {
-        let wrote = match begin_write(group, register, writes) {
-            Begun::Done(wrote) => wrote,
-            Begun::Rest(writing) => writing.end(group, register, writes).await,
-        };
-        match wrote {
+        match write_once(group, register, writes).await {
             Ok(wrote) => return Ok(wrote),
             Err(failed) => failed.complete(group, register).await?,
         }

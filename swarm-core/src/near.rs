@@ -19,7 +19,7 @@ use crate::layout::register;
 use crate::look::Look;
 use crate::max_register::{Writes, in_place};
 use crate::node_set::NodeSet;
-use crate::register::{Check, Register, Value};
+use crate::register::{Begun, Check, Register, Value};
 use crate::replicas::Votes;
 use crate::words::Stamp;
 
@@ -46,7 +46,19 @@ fn expect<F: Fabric, C: Clock>(group: &Group<F, C>, register: &Register, nodes: 
 pub(crate) fn read<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &Register,
-) -> Option<Result<Value<'f, F>, Look<F::Reply<'f>>>> {
+) -> Begun<Value<'f, F>, Option<Look<F::Reply<'f>>>> {
+    match look(group, register).map(|look| in_place(group, register, look)) {
+        Some(Ok(value)) => Begun::Done(value),
+        Some(Err(look)) => Begun::Rest(Some(look)),
+        None => Begun::Rest(None),
+    }
+}
+
+#[inline(always)]
+fn look<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    register: &Register,
+) -> Option<Look<F::Reply<'f>>> {
     if !group.fabric().is_near() {
         return None;
     }
@@ -69,8 +81,7 @@ pub(crate) fn read<'f, F: Fabric, C: Clock>(
         Some(reply)
     })?;
     let (max, holders, missing) = (votes.largest().ok()?, votes.holders, NodeSet::EMPTY);
-    let look = Look { max, holders, voters, missing, home: Some(reply), other_key: false };
-    Some(in_place(group, register, look))
+    Some(Look { max, holders, voters, missing, home: Some(reply), other_key: false })
 }
 
 /// Writes a guess. The voters, if a majority took it and shows nothing larger.

@@ -14,7 +14,7 @@ use crate::group::Group;
 use crate::in_n_out::{in_place_head, post_in_place, post_read, state};
 use crate::layout::{BufferHeader, register};
 use crate::node_set::NodeSet;
-use crate::register::{Begun, Check, Found, Protocol, Register, Value, Write, Written};
+use crate::register::{Check, Found, Protocol, Register, Value, Write, Written};
 use crate::words::{Stamp, WriteNumber};
 
 /// One replica without concurrency control.
@@ -24,61 +24,25 @@ pub struct Raw;
 impl Protocol for Raw {
     const NAME: &'static str = "raw";
 
-    type Reading<'f, F: Fabric + 'f, C: Clock + 'f> = ();
-    type Unread<'f, F: Fabric + 'f> = Infallible;
-    type Writing<'f, F: Fabric + 'f, C: Clock + 'f> = ();
-    type Unsettled<'f> = Infallible;
+    type Seen<'f, F: Fabric + 'f> = Infallible;
+    type Posted<'f> = Infallible;
 
-    fn begin_read<'f, F: Fabric, C: Clock>(
-        _group: &'f Group<F, C>,
-        _register: &mut Register,
-        _check: Check<'_>,
-    ) -> Begun<Result<Found<'f, F>, Error>, ()> {
-        Begun::Rest(())
-    }
-
-    async fn wait_read<'f, F: Fabric, C: Clock>(
+    async fn read_on<'f, F: Fabric, C: Clock>(
         group: &'f Group<F, C>,
         register: &mut Register,
         _check: Check<'_>,
-        _reading: (),
-    ) -> Begun<Result<Found<'f, F>, Error>, Infallible> {
-        Begun::Done(read(group, register).await)
-    }
-
-    async fn end_read<'f, F: Fabric, C: Clock>(
-        _group: &'f Group<F, C>,
-        _register: &mut Register,
-        _check: Check<'_>,
-        never: Infallible,
+        _seen: Option<Infallible>,
     ) -> Result<Found<'f, F>, Error> {
-        match never {}
+        read(group, register).await
     }
 
-    fn begin_write<F: Fabric, C: Clock>(
-        _group: &Group<F, C>,
-        _register: &mut Register,
-        _write: Write<'_>,
-    ) -> Begun<Result<Written, Error>, ()> {
-        Begun::Rest(())
-    }
-
-    async fn wait_write<F: Fabric, C: Clock>(
+    async fn write_on<F: Fabric, C: Clock>(
         group: &Group<F, C>,
         register: &mut Register,
         w: Write<'_>,
-        _writing: (),
-    ) -> Begun<Result<Written, Error>, Infallible> {
-        Begun::Done(write(group, register, w).await)
-    }
-
-    async fn end_write<F: Fabric, C: Clock>(
-        _group: &Group<F, C>,
-        _register: &mut Register,
-        _write: Write<'_>,
-        never: Infallible,
+        _posted: Option<Infallible>,
     ) -> Result<Written, Error> {
-        match never {}
+        write(group, register, w).await
     }
 
     /// Marks the in-place copy: one roundtrip.

@@ -247,7 +247,7 @@ pub struct Write<'a> {
     pub value: &'a [u8],
 }
 
-/// How far the common part of an operation came.
+/// How far an attempt that does not wait came.
 pub enum Begun<Done, Rest> {
     /// To its end.
     Done(Done),
@@ -257,121 +257,108 @@ pub enum Begun<Done, Rest> {
 
 /// A way to keep a register: Safe-Guess, or one of the baselines it is measured against.
 ///
-/// Reads and writes come in three parts. The first posts and takes what is there without waiting,
-/// which is all there is to do in the common case where memory is near: it is a plain function, so
-/// that it costs what it does and not what a future costs. The second waits, which is all there is
-/// to do in the common case where memory is far. The third is the rest.
+/// Reads and writes come in two parts. The first is an attempt that does not wait, which is all there is to do in the
+/// common case where memory is near: a plain function, so that it costs what it does and not what a future costs. The
+/// second is the rest, or where memory is far all of it, in a future that is large.
 ///
 /// One client has at most one write (or delete) of a register under way at a time. Dropping a
-/// future, or what was begun, before it ends equals a crash of the client at that point: a write
-/// that was begun may or may not take effect.
+/// future, or what an attempt leaves, before it ends equals a crash of the client at that point: a write
+/// that was posted may or may not take effect.
 pub trait Protocol {
     /// The name on command lines and in reports.
     const NAME: &'static str;
-    /// A read on its way.
-    type Reading<'f, F: Fabric + 'f, C: Clock + 'f>;
-    /// A read whose first round did not bring the value.
-    type Unread<'f, F: Fabric + 'f>;
-    /// A write on its way.
-    type Writing<'f, F: Fabric + 'f, C: Clock + 'f>;
-    /// A write whose first round did not settle it.
-    type Unsettled<'f>;
+    /// What an attempt to read saw, where that was not enough.
+    type Seen<'f, F: Fabric + 'f>;
+    /// What an attempt to write posted, where that was not enough.
+    type Posted<'f>;
 
-    /// Begins to read the register where memory is near, without taking in what is learnt of it.
-    /// `None` says nothing: the read has to be begun by [`begin_read`](Self::begin_read).
+    /// Tries to read the register without waiting, by its identity, and without taking in what is learnt of it. What
+    /// is left is for [`read_on`](Self::read_on); `None` where nothing is known.
     #[inline(always)]
-    #[expect(clippy::type_complexity, reason = "the same as of `begin_read`")]
-    fn near_read<'f, F: Fabric, C: Clock>(
+    fn try_read<'f, F: Fabric, C: Clock>(
         _group: &'f Group<F, C>,
         _register: &Register,
-    ) -> Option<Begun<Result<Found<'f, F>, Error>, Self::Reading<'f, F, C>>> {
-        None
+    ) -> Begun<Value<'f, F>, Option<Self::Seen<'f, F>>> {
+        Begun::Rest(None)
     }
 
-    /// Begins to read the register.
-    fn begin_read<'f, F: Fabric, C: Clock>(
+    /// Reads the register, perhaps from what an attempt saw just before.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    fn read_on<'f, F: Fabric, C: Clock>(
         group: &'f Group<F, C>,
         register: &mut Register,
         check: Check<'_>,
-    ) -> Begun<Result<Found<'f, F>, Error>, Self::Reading<'f, F, C>>;
-
-    /// Waits for a read's first round.
-    fn wait_read<'f, F: Fabric, C: Clock>(
-        group: &'f Group<F, C>,
-        register: &mut Register,
-        check: Check<'_>,
-        reading: Self::Reading<'f, F, C>,
-    ) -> impl Future<Output = Begun<Result<Found<'f, F>, Error>, Self::Unread<'f, F>>>;
-
-    /// The rest of a read. Its future is large.
-    fn end_read<'f, F: Fabric, C: Clock>(
-        group: &'f Group<F, C>,
-        register: &mut Register,
-        check: Check<'_>,
-        unread: Self::Unread<'f, F>,
+        seen: Option<Self::Seen<'f, F>>,
     ) -> impl Future<Output = Result<Found<'f, F>, Error>>;
 
-    /// Begins to write the register.
-    fn begin_write<'f, F: Fabric, C: Clock>(
-        group: &'f Group<F, C>,
-        register: &mut Register,
-        write: Write<'_>,
-    ) -> Begun<Result<Written, Error>, Self::Writing<'f, F, C>>;
+    /// Tries to write the register without waiting. What is left is for [`write_on`](Self::write_on); `None` where
+    /// nothing was posted.
+    #[inline(always)]
+    fn try_write<'f, F: Fabric, C: Clock>(
+        _group: &'f Group<F, C>,
+        _register: &mut Register,
+        _write: Write<'_>,
+    ) -> Begun<Written, Option<Self::Posted<'f>>> {
+        Begun::Rest(None)
+    }
 
-    /// Waits for a write's first round. The write must be the one that was begun.
-    fn wait_write<'f, F: Fabric, C: Clock>(
+    /// Writes the register, perhaps from what an attempt posted: `write` must be the same then.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    fn write_on<'f, F: Fabric, C: Clock>(
         group: &'f Group<F, C>,
         register: &mut Register,
         write: Write<'_>,
-        writing: Self::Writing<'f, F, C>,
-    ) -> impl Future<Output = Begun<Result<Written, Error>, Self::Unsettled<'f>>>;
-
-    /// The rest of a write, which must be the one that was begun. Its future is large.
-    fn end_write<'f, F: Fabric, C: Clock>(
-        group: &'f Group<F, C>,
-        register: &mut Register,
-        write: Write<'_>,
-        unsettled: Self::Unsettled<'f>,
+        posted: Option<Self::Posted<'f>>,
     ) -> impl Future<Output = Result<Written, Error>>;
 
     /// Deletes the register, for good. Takes no memory.
+    ///
+    /// # Errors
+    /// See [`Error`].
     fn delete<F: Fabric, C: Clock>(
         group: &Group<F, C>,
         register: &mut Register,
     ) -> impl Future<Output = Result<(), Error>>;
 
     /// Reads the register.
+    ///
+    /// # Errors
+    /// See [`Error`].
     fn read<'f, F: Fabric, C: Clock>(
         group: &'f Group<F, C>,
         register: &mut Register,
         check: Check<'_>,
     ) -> impl Future<Output = Result<Found<'f, F>, Error>> {
         async move {
-            let reading = match Self::begin_read(group, register, check) {
-                Begun::Done(found) => return found,
-                Begun::Rest(reading) => reading,
+            // An attempt goes by the identity.
+            let seen = match check {
+                Check::Identity => match Self::try_read(group, register) {
+                    Begun::Done(value) => return Ok(Found::Value(value)),
+                    Begun::Rest(seen) => seen,
+                },
+                Check::Key(_) => None,
             };
-            match Self::wait_read(group, register, check, reading).await {
-                Begun::Done(found) => found,
-                Begun::Rest(unread) => Self::end_read(group, register, check, unread).await,
-            }
+            Self::read_on(group, register, check, seen).await
         }
     }
 
     /// Writes the register.
+    ///
+    /// # Errors
+    /// See [`Error`].
     fn write<F: Fabric, C: Clock>(
         group: &Group<F, C>,
         register: &mut Register,
         write: Write<'_>,
     ) -> impl Future<Output = Result<Written, Error>> {
         async move {
-            let writing = match Self::begin_write(group, register, write) {
-                Begun::Done(written) => return written,
-                Begun::Rest(writing) => writing,
-            };
-            match Self::wait_write(group, register, write, writing).await {
-                Begun::Done(written) => written,
-                Begun::Rest(rest) => Self::end_write(group, register, write, rest).await,
+            match Self::try_write(group, register, write) {
+                Begun::Done(written) => Ok(written),
+                Begun::Rest(posted) => Self::write_on(group, register, write, posted).await,
             }
         }
     }

@@ -21,12 +21,11 @@ use crate::geometry::MAX_CLIENTS;
 use crate::group::{Group, Unfinished};
 use crate::in_n_out::{Copy, in_place_head, put_in_place, raise};
 use crate::layout::{BufferHeader, SLOTS, buffer, checksum};
-use crate::look::{self, Looked, Looking};
+use crate::look::Look;
 use crate::max_register::{self, Want, Writes, fetch};
 use crate::near;
 use crate::node_set::NodeSet;
 use crate::register::{Begun, Check, Found, Protocol, Register, Value, Write, Written};
-use crate::replicas::Failed;
 use crate::timestamp_lock::{try_lock, try_lock_to_read};
 use crate::words::{LockMode, Pointer, Stamp, StampFlags, Timestamp, WordFormat, Writer};
 
@@ -52,64 +51,26 @@ pub struct SafeGuess;
 impl Protocol for SafeGuess {
     const NAME: &'static str = "swarm";
 
-    type Reading<'f, F: Fabric + 'f, C: Clock + 'f> = Reading<'f, F, C>;
-    type Unread<'f, F: Fabric + 'f> = Unread<'f, F>;
-    type Writing<'f, F: Fabric + 'f, C: Clock + 'f> = Writing<'f, F, C>;
-    type Unsettled<'f> = Unsettled<'f>;
+    type Seen<'f, F: Fabric + 'f> = Look<F::Reply<'f>>;
+    type Posted<'f> = Guessed<'f>;
 
     #[inline(always)]
-    fn near_read<'f, F: Fabric, C: Clock>(
+    fn try_read<'f, F: Fabric, C: Clock>(
         group: &'f Group<F, C>,
         register: &Register,
-    ) -> Option<Begun<Result<Found<'f, F>, Error>, Reading<'f, F, C>>> {
-        Some(match near::read(group, register)? {
-            Ok(value) => Begun::Done(Ok(Found::Value(value))),
-            Err(look) => Begun::Rest(Reading(Begun::Done(Unread(Ok(look))))),
-        })
+    ) -> Begun<Value<'f, F>, Option<Look<F::Reply<'f>>>> {
+        near::read(group, register)
     }
 
-    #[inline(always)]
-    fn begin_read<'f, F: Fabric, C: Clock>(
+    async fn read_on<'f, F: Fabric, C: Clock>(
         group: &'f Group<F, C>,
         register: &mut Register,
         check: Check<'_>,
-    ) -> Begun<Result<Found<'f, F>, Error>, Reading<'f, F, C>> {
-        match look::begin(group, register, check) {
-            Begun::Done(looked) => match value_of(group, register, looked) {
-                Begun::Done(found) => Begun::Done(found),
-                Begun::Rest(unread) => Begun::Rest(Reading(Begun::Done(unread))),
-            },
-            Begun::Rest(looking) => Begun::Rest(Reading(Begun::Rest(looking))),
-        }
-    }
-
-    async fn wait_read<'f, F: Fabric, C: Clock>(
-        group: &'f Group<F, C>,
-        register: &mut Register,
-        check: Check<'_>,
-        reading: Reading<'f, F, C>,
-    ) -> Begun<Result<Found<'f, F>, Error>, Unread<'f, F>> {
-        match reading.0 {
-            Begun::Done(unread) => Begun::Rest(unread),
-            Begun::Rest(looking) => {
-                let looked = looking.end(group, register, check).await;
-                value_of(group, register, looked)
-            }
-        }
-    }
-
-    async fn end_read<'f, F: Fabric, C: Clock>(
-        group: &'f Group<F, C>,
-        register: &mut Register,
-        check: Check<'_>,
-        Unread(looked): Unread<'f, F>,
+        seen: Option<Look<F::Reply<'f>>>,
     ) -> Result<Found<'f, F>, Error> {
-        let m = match looked {
-            Ok(look) if look.missing.is_empty() => {
-                max_register::read_on(group, register, check, Want::Value, look).await?
-            }
-            Err(Failed { error, missing }) if missing.is_empty() => return Err(error),
-            _ => max_register::read(group, register, check, Want::Value).await?,
+        let m = match seen {
+            Some(look) => max_register::read_on(group, register, check, Want::Value, look).await?,
+            None => max_register::read(group, register, check, Want::Value).await?,
         };
         if m.other_key {
             return Ok(Found::OtherKey);
@@ -121,75 +82,49 @@ impl Protocol for SafeGuess {
     }
 
     #[inline(always)]
-    fn begin_write<'f, F: Fabric, C: Clock>(
+    fn try_write<'f, F: Fabric, C: Clock>(
         group: &'f Group<F, C>,
         register: &mut Register,
         write: Write<'_>,
-    ) -> Begun<Result<Written, Error>, Writing<'f, F, C>> {
-        let format = group.format();
-        let guess = guess(group, register);
-        if guess.0 + MARGIN >= format.deleted().0 {
-            return Begun::Done(Ok(Written::Moved(Stamp::EMPTY)));
+    ) -> Begun<Written, Option<Guessed<'f>>> {
+        if !group.fabric().is_near() {
+            return Begun::Rest(None);
         }
-        let w = format.stamp(guess, write.buffer, StampFlags::empty());
-        let sum =
-            checksum(format, register.identity, guess, write.buffer, write.number, write.value);
-        let header = header(register, &write, guess, sum);
-        let words = header.encode();
-        let unfinished = group.begin_write();
-        // Round 1: the guess goes out; its chains READ what it has to stand against.
-        let writes = first(group, register, w, &words, &write);
-        if let Some(voters) = near::write(group, register, writes) {
-            finish(group, register, voters, w.verified(), (&header, write.value));
-            unfinished.complete();
-            return Begun::Done(Ok(Written::Done));
-        }
-        let round = max_register::begin_write(group, register, writes);
-        let guessed = Guessed { w, header, unfinished };
-        match round {
-            Begun::Done(wrote) => match guessed.fresh(group, register, &write, wrote) {
-                Begun::Done(written) => Begun::Done(written),
-                Begun::Rest(unsettled) => Begun::Rest(Writing(Begun::Done(unsettled))),
-            },
-            Begun::Rest(round) => Begun::Rest(Writing(Begun::Rest((guessed, round)))),
-        }
-    }
-
-    async fn wait_write<'f, F: Fabric, C: Clock>(
-        group: &'f Group<F, C>,
-        register: &mut Register,
-        write: Write<'_>,
-        writing: Writing<'f, F, C>,
-    ) -> Begun<Result<Written, Error>, Unsettled<'f>> {
-        match writing.0 {
-            Begun::Done(unsettled) => Begun::Rest(unsettled),
-            Begun::Rest((guessed, round)) => {
-                let words = guessed.header.encode();
-                let writes = first(group, register, guessed.w, &words, &write);
-                let wrote = round.end(group, register, writes).await;
-                guessed.fresh(group, register, &write, wrote)
-            }
-        }
-    }
-
-    async fn end_write<'f, F: Fabric, C: Clock>(
-        group: &'f Group<F, C>,
-        register: &mut Register,
-        write: Write<'_>,
-        Unsettled { guessed, reached }: Unsettled<'f>,
-    ) -> Result<Written, Error> {
-        let guessed = if reached {
-            guessed
-        } else {
-            // Round 1 again, with the register brought to the replicas that lack it.
-            let words = guessed.header.encode();
-            let writes = first(group, register, guessed.w, &words, &write);
-            let wrote = max_register::write(group, register, writes).await;
-            match guessed.fresh(group, register, &write, wrote.map_err(Failed::from)) {
-                Begun::Done(written) => return written,
-                Begun::Rest(unsettled) => unsettled.guessed,
-            }
+        let Some(guessed) = Guessed::new(group, register, &write) else {
+            return Begun::Done(Written::Moved(Stamp::EMPTY));
         };
+        let words = guessed.header.encode();
+        let writes = first(group, register, guessed.w, &words, &write);
+        match near::write(group, register, writes) {
+            Some(voters) => Begun::Done(guessed.fresh(group, register, voters, write.value)),
+            None => Begun::Rest(Some(guessed)),
+        }
+    }
+
+    async fn write_on<'f, F: Fabric, C: Clock>(
+        group: &'f Group<F, C>,
+        register: &mut Register,
+        write: Write<'_>,
+        posted: Option<Guessed<'f>>,
+    ) -> Result<Written, Error> {
+        let Some(guessed) = posted.or_else(|| Guessed::new(group, register, &write)) else {
+            return Ok(Written::Moved(Stamp::EMPTY));
+        };
+        // Round 1: the guess goes out; its chains READ what it has to stand against. Where they went out before,
+        // this finds its stamp there.
+        let words = guessed.header.encode();
+        let writes = first(group, register, guessed.w, &words, &write);
+        match max_register::write(group, register, writes).await {
+            Ok((voters, m)) if m.same_write(guessed.w) => {
+                return Ok(guessed.fresh(group, register, voters, write.value));
+            }
+            Ok(_) => {}
+            Err(Error::Moved) => {
+                guessed.unfinished.complete();
+                return Ok(Written::Moved(guessed.w));
+            }
+            Err(error) => return Err(error),
+        }
         let Guessed { w, header, unfinished } = guessed;
         let written = write_stale(group, register, w, header, write).await?;
         // A write that was refused is over too, but had no effect: this client's next write must
@@ -211,70 +146,45 @@ impl Protocol for SafeGuess {
     }
 }
 
-/// A read on its way, or one whose first round did not bring the value.
-pub struct Reading<'f, F: Fabric + 'f, C>(Begun<Unread<'f, F>, Looking<'f, F, C>>);
-
-/// A read whose first round did not bring the value.
-pub struct Unread<'f, F: Fabric + 'f>(Looked<'f, F>);
-
-/// What the first look shows: the value, or that it takes more.
-#[inline(always)]
-fn value_of<'f, F: Fabric, C: Clock>(
-    group: &'f Group<F, C>,
-    register: &Register,
-    looked: Looked<'f, F>,
-) -> Begun<Result<Found<'f, F>, Error>, Unread<'f, F>> {
-    match looked.map(|look| max_register::in_place(group, register, look)) {
-        Ok(Ok(value)) => Begun::Done(Ok(Found::Value(value))),
-        Ok(Err(look)) => Begun::Rest(Unread(Ok(look))),
-        Err(failed) => Begun::Rest(Unread(Err(failed))),
-    }
-}
-
-/// A write on its way, or one whose first round did not settle it.
-pub struct Writing<'f, F: Fabric + 'f, C>(Begun<Unsettled<'f>, Round1<'f, F, C>>);
-
-type Round1<'f, F, C> = (Guessed<'f>, max_register::Writing<'f, F, C>);
-
-/// A write whose guess is out.
-struct Guessed<'f> {
+/// A write whose guess is out, or goes out next.
+pub struct Guessed<'f> {
     w: Stamp,
     header: BufferHeader,
     unfinished: Unfinished<'f>,
 }
 
-/// A write whose first round did not settle it.
-pub struct Unsettled<'f> {
-    guessed: Guessed<'f>,
-    /// Whether the guess reached a majority.
-    reached: bool,
-}
-
 impl<'f> Guessed<'f> {
-    /// Whether the guess proved fresh: then the write is done.
+    /// A guess for this write. `None` where timestamps come to their end: the register has to move first.
+    #[inline(always)]
+    fn new<F: Fabric, C: Clock>(
+        group: &'f Group<F, C>,
+        register: &Register,
+        write: &Write<'_>,
+    ) -> Option<Self> {
+        let format = group.format();
+        let guess = guess(group, register);
+        if guess.0 + MARGIN >= format.deleted().0 {
+            return None;
+        }
+        let w = format.stamp(guess, write.buffer, StampFlags::empty());
+        let sum =
+            checksum(format, register.identity, guess, write.buffer, write.number, write.value);
+        let header = header(register, write, guess, sum);
+        Some(Self { w, header, unfinished: group.begin_write() })
+    }
+
+    /// The guess proved fresh: the write is done.
     #[inline(always)]
     fn fresh<F: Fabric, C: Clock>(
         self,
         group: &Group<F, C>,
         register: &mut Register,
-        write: &Write<'_>,
-        wrote: max_register::Wrote,
-    ) -> Begun<Result<Written, Error>, Unsettled<'f>> {
-        match wrote {
-            Ok((voters, m)) if m.same_write(self.w) => {
-                let stamp = self.w.verified();
-                finish(group, register, voters, stamp, (&self.header, write.value));
-                self.unfinished.complete();
-                Begun::Done(Ok(Written::Done))
-            }
-            Ok(_) => Begun::Rest(Unsettled { guessed: self, reached: true }),
-            Err(Failed { error: Error::Moved, .. }) => {
-                self.unfinished.complete();
-                Begun::Done(Ok(Written::Moved(self.w)))
-            }
-            Err(Failed { error, missing }) if missing.is_empty() => Begun::Done(Err(error)),
-            Err(_) => Begun::Rest(Unsettled { guessed: self, reached: false }),
-        }
+        voters: NodeSet,
+        value: &[u8],
+    ) -> Written {
+        finish(group, register, voters, self.w.verified(), (&self.header, value));
+        self.unfinished.complete();
+        Written::Done
     }
 }
 

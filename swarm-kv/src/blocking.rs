@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
-use swarm_core::register::Protocol;
+use swarm_core::register::{Begun, Protocol};
 
 use crate::client::{Client, Value};
 use crate::error::Error;
@@ -39,7 +39,10 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Blocking<'c, F, C, P> {
     /// As there.
     #[inline]
     pub fn get(&self, key: &[u8]) -> Result<Option<Value<'c, F>>, Error> {
-        block_on(self.0.get(key))
+        match self.0.try_get(key) {
+            Begun::Done(told) => told,
+            Begun::Rest(rest) => block_on(self.0.get_on(key, rest)),
+        }
     }
 
     /// See [`Client::put`].
@@ -64,7 +67,14 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Blocking<'c, F, C, P> {
     /// As there.
     #[inline]
     pub fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
-        block_on(self.0.update(key, value))
+        let told = match self.0.try_update(key, value) {
+            Begun::Done(told) => told,
+            Begun::Rest(rest) => block_on(self.0.update_on(key, value, rest)),
+        };
+        if self.0.is_untidy() {
+            block_on(self.0.tidy());
+        }
+        told
     }
 
     /// See [`Client::delete`].

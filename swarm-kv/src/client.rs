@@ -226,26 +226,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// A key out of bounds; too few memory nodes that answer.
     #[inline]
     pub async fn get(&self, key: &[u8]) -> Result<Option<Value<'_, F>>, Error> {
-        let fabric = self.group.fabric();
-        if self.is_forked() {
-            return Err(Error::Forked);
+        match self.try_get(key) {
+            Begun::Done(told) => told,
+            Begun::Rest(rest) => Box::pin(self.get_on(key, rest)).await,
         }
-        let here = self.here();
-        let others = fabric.begin();
-        let begun = self.begin_get(key);
-        let tally = fabric.pause(others);
-        let (result, tally) = match begun {
-            Begun::Done(result) => {
-                here.end();
-                (result, tally)
-            }
-            Begun::Rest(get) => {
-                let rest = self.in_own_process(self.end_get(key, get, here));
-                fabric.track_on(tally, rest).await
-            }
-        };
-        self.count(|counters| &mut counters.get, tally);
-        result
     }
 
     /// Makes `value` the value of `key`, whether it is there or not.
@@ -298,27 +282,14 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// A key or value out of bounds; a full pool; too few memory nodes that answer.
     #[inline]
     pub async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
-        let fabric = self.group.fabric();
-        if self.is_forked() {
-            return Err(Error::Forked);
-        }
-        let here = self.here();
-        let others = fabric.begin();
-        let begun = self.begin_update(key, value);
-        let tally = fabric.pause(others);
-        let (result, tally) = match begun {
-            Begun::Done(result) => {
-                here.end();
-                (result, tally)
-            }
-            Begun::Rest(update) => {
-                let rest = self.in_own_process(self.end_update(key, update, here));
-                fabric.track_on(tally, rest).await
-            }
+        let told = match self.try_update(key, value) {
+            Begun::Done(told) => told,
+            Begun::Rest(rest) => Box::pin(self.update_on(key, value, rest)).await,
         };
-        self.count(|counters| &mut counters.update, tally);
-        self.tidy().await;
-        result
+        if self.is_untidy() {
+            self.tidy().await;
+        }
+        told
     }
 
     /// Takes `key` away, whether it is there or not.
@@ -395,9 +366,16 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         Here { visit, client: self }
     }
 
-    /// A write is over: looks for garbage a little, and for write numbers, if that is due.
+    /// Whether what a write that is over looks for is due.
     #[inline]
-    async fn tidy(&self) {
+    pub(crate) fn is_untidy(&self) -> bool {
+        self.group.lacks_numbers()
+            || self.heap.misses_records(self.reclaimed_at_once)
+            || self.heap.has_grown(|| self.group.clock().now())
+    }
+
+    /// A write is over: looks for garbage a little, and for write numbers, if that is due.
+    pub(crate) async fn tidy(&self) {
         if self.group.lacks_numbers() {
             self.look_for_numbers();
         }
@@ -476,7 +454,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     }
 
     #[inline]
-    fn count(&self, kind: impl Fn(&mut Counters) -> &mut KindCounters, tally: Tally) {
+    pub(crate) fn count(&self, kind: impl Fn(&mut Counters) -> &mut KindCounters, tally: Tally) {
         kind(&mut self.counters.borrow_mut()).add(tally);
         self.last.set(tally);
     }
@@ -520,7 +498,7 @@ pub(crate) struct Here<'c, F: Fabric, C: Clock, P: Protocol> {
 impl<F: Fabric, C: Clock, P: Protocol> Here<'_, F, C, P> {
     /// The operation is over within the poll in which it began: no child can have come by it.
     #[inline]
-    fn end(mut self) {
+    pub(crate) fn end(mut self) {
         self.leave();
     }
 

@@ -1,7 +1,7 @@
 //! Getting a key's value: from the register that is remembered, or the one that the index names.
 
 use swarm_core::clock::Clock;
-use swarm_core::counting::Counting;
+use swarm_core::counting::{Counting, Tally};
 use swarm_core::fabric::Fabric;
 use swarm_core::freeze::read_frozen;
 use swarm_core::register::{Begun, Check, Found, Protocol, Register, read_key};
@@ -11,56 +11,82 @@ use crate::error::Error;
 use crate::heap::Need;
 use crate::locate::entries;
 
-type CoreResult<T> = Result<T, swarm_core::error::Error>;
 type GetResult<'c, F> = Result<Option<Value<'c, F>>, Error>;
-type ReadBegun<'c, F, C, P> =
-    Begun<CoreResult<Found<'c, Counting<F>>>, <P as Protocol>::Reading<'c, Counting<F>, C>>;
+type Seen<'c, F, P> = <P as Protocol>::Seen<'c, Counting<F>>;
 
-/// A get on its way, or one that has to ask the index.
-pub(crate) struct Get<'c, F: Fabric + 'c, C: Clock + 'c, P: Protocol> {
+/// What is left of a get that takes waiting, or asks the index.
+pub(crate) struct GetRest<'c, F: Fabric + 'c, C: Clock + 'c, P: Protocol + 'c> {
     hash: u64,
-    read: Option<(Register, ReadBegun<'c, F, C, P>)>,
+    /// The register that is remembered, and what was seen of it.
+    read: Option<(Register, Option<Seen<'c, F, P>>)>,
+    here: Here<'c, F, C, P>,
+    tally: Tally,
 }
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
-    /// The beginning of a get: all of it where the key's location is cached and memory is near.
+    /// All of a get that takes no waiting: the key's location is cached, and memory is near.
     #[inline]
-    pub(crate) fn begin_get(&self, key: &[u8]) -> Begun<GetResult<'_, F>, Get<'_, F, C, P>> {
+    pub(crate) fn try_get(&self, key: &[u8]) -> Begun<GetResult<'_, F>, GetRest<'_, F, C, P>> {
+        if self.is_forked() {
+            return Begun::Done(Err(Error::Forked));
+        }
+        let here = self.here();
+        let others = self.group.fabric().begin();
+        let tried = self.try_read(key);
+        let tally = self.group.fabric().pause(others);
+        match tried {
+            Begun::Done(told) => {
+                here.end();
+                self.count(|counters| &mut counters.get, tally);
+                Begun::Done(told)
+            }
+            Begun::Rest((hash, read)) => Begun::Rest(GetRest { hash, read, here, tally }),
+        }
+    }
+
+    #[inline(always)]
+    #[expect(clippy::type_complexity, reason = "what a `GetRest` is made of")]
+    fn try_read(
+        &self,
+        key: &[u8],
+    ) -> Begun<GetResult<'_, F>, (u64, Option<(Register, Option<Seen<'_, F, P>>)>)> {
         let hash = match self.check(key, &[]) {
             Ok(hash) => hash,
             Err(error) => return Begun::Done(Err(error)),
         };
-        let near = |register: &Register| match P::near_read(&self.group, register)? {
-            Begun::Done(Ok(Found::Value(value))) => Some(Ok(value)),
-            begun => Some(Err((*register, begun))),
-        };
-        match self.locations.look(hash, key, near) {
-            Some(Some(Ok(value))) => return Begun::Done(Ok(Some(value))),
-            Some(Some(Err(read))) => return Begun::Rest(Get { hash, read: Some(read) }),
-            _ => {}
-        }
-        let Some(mut register) = self.locations.get(hash, key) else {
-            return Begun::Rest(Get { hash, read: None });
-        };
-        match P::begin_read(&self.group, &mut register, Check::Identity) {
-            Begun::Done(Ok(Found::Value(value))) => Begun::Done(Ok(Some(value))),
-            begun => Begun::Rest(Get { hash, read: Some((register, begun)) }),
+        let tried =
+            self.locations.look(hash, key, |register| match P::try_read(&self.group, register) {
+                Begun::Done(value) => Ok(value),
+                Begun::Rest(seen) => Err((*register, seen)),
+            });
+        match tried {
+            Some(Ok(value)) => Begun::Done(Ok(Some(value))),
+            Some(Err(read)) => Begun::Rest((hash, Some(read))),
+            None => Begun::Rest((hash, None)),
         }
     }
 
-    pub(crate) async fn end_get<'c>(
+    /// The rest of a get. Its future is large.
+    pub(crate) async fn get_on<'c>(
         &'c self,
         key: &[u8],
-        get: Get<'c, F, C, P>,
+        rest: GetRest<'c, F, C, P>,
+    ) -> GetResult<'c, F> {
+        let GetRest { hash, read, here, tally } = rest;
+        let rest = self.in_own_process(self.read_on(key, (hash, read), here));
+        let (told, tally) = self.group.fabric().track_on(tally, rest).await;
+        self.count(|counters| &mut counters.get, tally);
+        told
+    }
+
+    async fn read_on<'c>(
+        &'c self,
+        key: &[u8],
+        (hash, read): (u64, Option<(Register, Option<Seen<'c, F, P>>)>),
         here: Here<'c, F, C, P>,
     ) -> GetResult<'c, F> {
-        let Get { hash, read } = get;
-        if let Some((mut register, begun)) = read {
-            let found = match begun {
-                Begun::Done(found) => found,
-                Begun::Rest(reading) => self.read_on(&mut register, reading).await,
-            };
-            match found {
+        if let Some((mut register, seen)) = read {
+            match P::read_on(&self.group, &mut register, Check::Identity, seen).await {
                 Ok(Found::Value(value)) => return Ok(Some(value)),
                 Ok(_) | Err(swarm_core::error::Error::Gone | swarm_core::error::Error::Moved) => {
                     self.locations.remove(hash, key);
@@ -68,27 +94,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 Err(error) => return Err(error.into()),
             }
         }
-        match Box::pin(self.get_by_index(hash, key)).await {
+        match self.get_by_index(hash, key).await {
             // The key is on the move, which takes memory.
             Err(Error::Full(_)) => {
                 drop(here);
-                let again = self.with_memory(async || self.get_by_index(hash, key).await);
-                Box::pin(again).await
+                self.with_memory(async || self.get_by_index(hash, key).await).await
             }
             told => told,
-        }
-    }
-
-    #[inline]
-    async fn read_on<'c>(
-        &'c self,
-        register: &mut Register,
-        reading: P::Reading<'c, Counting<F>, C>,
-    ) -> CoreResult<Found<'c, Counting<F>>> {
-        let check = Check::Identity;
-        match P::wait_read(&self.group, register, check, reading).await {
-            Begun::Done(found) => found,
-            Begun::Rest(rest) => Box::pin(P::end_read(&self.group, register, check, rest)).await,
         }
     }
 
@@ -123,6 +135,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         }
         Err(Error::Contended)
     }
+
     /// What a register holds that the index named within this operation, and that nobody has memory to
     /// move on.
     ///

@@ -1,7 +1,7 @@
 //! Replacing the value of a key that is there.
 
 use swarm_core::clock::Clock;
-use swarm_core::counting::Counting;
+use swarm_core::counting::Tally;
 use swarm_core::epoch::Board;
 use swarm_core::fabric::Fabric;
 use swarm_core::register::{Begun, Check, Found, Protocol, Register, Write, Written};
@@ -15,17 +15,16 @@ use crate::moved::outgrown;
 use crate::turn::Turn;
 
 type CoreResult<T> = Result<T, swarm_core::error::Error>;
-type WriteBegun<'c, F, C, P> =
-    Begun<CoreResult<Written>, <P as Protocol>::Writing<'c, Counting<F>, C>>;
 
-/// An update on its way, or one that has posted nothing yet.
-pub(crate) struct Update<'c, 'v, F: Fabric + 'c, C: Clock + 'c, P: Protocol> {
+/// What is left of an update that takes waiting, or has posted nothing yet.
+pub(crate) struct UpdateRest<'c, 'v, F: Fabric, C: Clock, P: Protocol + 'c> {
     hash: u64,
-    value: &'v [u8],
-    begun: Option<UpdateBegun<'c, 'v, F, C, P>>,
+    begun: Option<UpdateBegun<'c, 'v, P>>,
+    here: Here<'c, F, C, P>,
+    tally: Tally,
 }
 
-pub(crate) struct UpdateBegun<'c, 'v, F: Fabric + 'c, C: Clock + 'c, P: Protocol> {
+struct UpdateBegun<'c, 'v, P: Protocol + 'c> {
     turn: Turn<'c>,
     register: Register,
     /// The generation in which it was remembered.
@@ -33,89 +32,102 @@ pub(crate) struct UpdateBegun<'c, 'v, F: Fabric + 'c, C: Clock + 'c, P: Protocol
     /// What was met there before.
     before: [Stamp; 2],
     write: Write<'v>,
-    written: WriteBegun<'c, F, C, P>,
+    tried: Begun<Written, Option<P::Posted<'c>>>,
 }
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
-    /// The beginning of an update: all of it where the key's location is cached, memory for the
-    /// value is set aside, no other write of this key is under way, and memory is near.
+    /// All of an update that takes no waiting: the key's location is cached, memory for the value is set aside, no
+    /// other write of this key is under way, and memory is near.
     #[inline]
-    pub(crate) fn begin_update<'v>(
-        &self,
+    pub(crate) fn try_update<'c, 'v>(
+        &'c self,
         key: &[u8],
         value: &'v [u8],
-    ) -> Begun<Result<bool, Error>, Update<'_, 'v, F, C, P>> {
-        let hash = match self.check(key, value) {
-            Ok(hash) => hash,
-            Err(error) => return Begun::Done(Err(error)),
+    ) -> Begun<Result<bool, Error>, UpdateRest<'c, 'v, F, C, P>> {
+        if self.is_forked() {
+            return Begun::Done(Err(Error::Forked));
+        }
+        let here = self.here();
+        let others = self.group.fabric().begin();
+        let tried = self.check(key, value).map(|hash| (hash, self.try_write(hash, key, value)));
+        let tally = self.group.fabric().pause(others);
+        let told = match tried {
+            Ok((_, Begun::Done(()))) => Ok(true),
+            Ok((hash, Begun::Rest(begun))) => {
+                return Begun::Rest(UpdateRest { hash, begun, here, tally });
+            }
+            Err(error) => Err(error),
         };
-        let nothing = Begun::Rest(Update { hash, value, begun: None });
-        let Some(turn) = self.turn_now(hash) else { return nothing };
+        here.end();
+        self.count(|counters| &mut counters.update, tally);
+        Begun::Done(told)
+    }
+
+    #[inline(always)]
+    fn try_write<'c, 'v>(
+        &'c self,
+        hash: u64,
+        key: &[u8],
+        value: &'v [u8],
+    ) -> Begun<(), Option<UpdateBegun<'c, 'v, P>>> {
+        let Some(turn) = self.turn_now(hash) else { return Begun::Rest(None) };
         let mut rest = None;
         let cached = self.locations.work(hash, key, |register| {
             let write = self.new_write_now(register, value)?;
             let before = met(register);
-            match P::begin_write(&self.group, register, write) {
-                Begun::Done(Ok(Written::Done)) if !outgrown(register, value.len()) => {
+            match P::try_write(&self.group, register, write) {
+                Begun::Done(Written::Done) if !outgrown(register, value.len()) => {
                     self.wrote(hash, register, write.buffer, before);
                 }
-                written => {
+                tried => {
                     let (register, generation) = (*register, self.locations.generation());
-                    rest = Some(UpdateBegun { turn, register, generation, before, write, written });
+                    rest = Some(UpdateBegun { turn, register, generation, before, write, tried });
                 }
             }
             Some(())
         });
-        if cached.flatten().is_none() {
-            return nothing;
-        }
-        match rest {
-            None => Begun::Done(Ok(true)),
-            begun => Begun::Rest(Update { hash, value, begun }),
+        match (cached.flatten(), rest) {
+            (Some(()), None) => Begun::Done(()),
+            (_, rest) => Begun::Rest(rest),
         }
     }
 
-    pub(crate) async fn end_update<'c>(
+    /// The rest of an update, of the same value. Its future is large.
+    pub(crate) async fn update_on<'c>(
         &'c self,
         key: &[u8],
-        update: Update<'c, '_, F, C, P>,
+        value: &[u8],
+        rest: UpdateRest<'c, '_, F, C, P>,
+    ) -> Result<bool, Error> {
+        let UpdateRest { hash, begun, here, tally } = rest;
+        let rest = self.in_own_process(self.write_on((hash, key, value), begun, here));
+        let (told, tally) = self.group.fabric().track_on(tally, rest).await;
+        self.count(|counters| &mut counters.update, tally);
+        told
+    }
+
+    async fn write_on<'c>(
+        &'c self,
+        (hash, key, value): (u64, &[u8], &[u8]),
+        begun: Option<UpdateBegun<'c, '_, P>>,
         here: Here<'c, F, C, P>,
     ) -> Result<bool, Error> {
-        let Update { hash, value, begun } = update;
-        let Some(UpdateBegun { turn, mut register, generation, before, write, written }) = begun
+        let Some(UpdateBegun { turn, mut register, generation, before, write, tried }) = begun
         else {
             drop(here);
-            return Box::pin(self.update_anew(hash, key, value)).await;
+            return self.update_anew(hash, key, value).await;
         };
-        let written = match written {
-            Begun::Done(written) => written,
-            Begun::Rest(writing) => {
-                match P::wait_write(&self.group, &mut register, write, writing).await {
-                    Begun::Done(written) => written,
-                    Begun::Rest(rest) => {
-                        Box::pin(P::end_write(&self.group, &mut register, write, rest)).await
-                    }
-                }
-            }
+        let written = match tried {
+            Begun::Done(written) => Ok(written),
+            Begun::Rest(posted) => P::write_on(&self.group, &mut register, write, posted).await,
         };
-        let place = (&register, generation);
-        let updated = match written {
-            Ok(Written::Done) if !outgrown(&register, value.len()) => {
-                self.wrote(hash, &register, write.buffer, before);
-                self.locations.update(hash, key, &register, generation);
-                return Ok(true);
-            }
-            written => {
-                let updated = self.updated(hash, key, place, (before, false), write, written);
-                Box::pin(updated).await
-            }
-        };
-        match updated {
+        let (place, seen) = ((&register, generation), (before, false));
+        match self.updated(hash, key, place, seen, write, written).await {
             Ok(Some(done)) => Ok(done),
             // Nothing of it is in, and nothing will be.
             Ok(None) | Err(Error::Full(_)) => {
                 drop((turn, here));
-                Box::pin(self.update_anew(hash, key, value)).await
+                self.update_anew(hash, key, value).await
             }
             Err(error) => Err(error),
         }

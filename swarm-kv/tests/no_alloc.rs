@@ -16,6 +16,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 
+use swarm_kv::block_on;
 use swarm_kv::shm::{self, CreateOptions, Pool};
 
 const KEYS: u64 = 500;
@@ -119,6 +120,38 @@ fn warm_client(dir: &Path) -> shm::Client {
 
 fn directory() -> tempfile::TempDir {
     tempfile::tempdir().expect("a temporary directory")
+}
+
+/// Who spawns, joins or boxes operations moves their futures.
+#[test]
+fn futures_of_the_common_operations_are_small() {
+    let dir = directory();
+    let client = warm_client(dir.path());
+    assert!(size_of_val(&client.get(&key(0))) <= 512);
+    assert!(size_of_val(&client.update(&key(0), b"value")) <= 512);
+}
+
+/// The same operations as futures, each polled once.
+#[test]
+fn cached_futures_allocate_nothing() {
+    let dir = directory();
+    let client = warm_client(dir.path());
+    let mut updates = 0;
+    for number in 0..OPERATIONS {
+        let (key, value) = (key(number % KEYS), [number as u8; 64]);
+        let updated = block_on(client.update(&key, &value));
+        assert_eq!(updated, Ok(true));
+        let before = ALLOCATIONS.get();
+        let got = block_on(client.get(&key)).expect("get").expect("the key is there");
+        assert_eq!(got[..], value);
+        drop(got);
+        assert_eq!(ALLOCATIONS.get(), before, "get number {number} allocated");
+        let before = ALLOCATIONS.get();
+        assert_eq!(block_on(client.update(&key, &value)), Ok(true));
+        updates += u64::from(ALLOCATIONS.get() == before);
+    }
+    // The others had to look for memory.
+    assert!(updates >= OPERATIONS * 9 / 10, "{updates} updates allocated nothing");
 }
 
 #[test]
