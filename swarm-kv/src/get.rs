@@ -12,13 +12,13 @@ use crate::heap::Need;
 use crate::locate::entries;
 
 type GetResult<'c, F> = Result<Option<Value<'c, F>>, Error>;
-type Seen<'c, F, P> = <P as Protocol>::Seen<'c, Counting<F>>;
+/// The register that is remembered, if there is one, and what was seen of it.
+type Tried<'c, F, P> = Option<(Register, Option<<P as Protocol>::Seen<'c, Counting<F>>>)>;
 
 /// What is left of a get that takes waiting, or asks the index.
 pub(crate) struct GetRest<'c, F: Fabric + 'c, C: Clock + 'c, P: Protocol + 'c> {
     hash: u64,
-    /// The register that is remembered, and what was seen of it.
-    read: Option<(Register, Option<Seen<'c, F, P>>)>,
+    read: Tried<'c, F, P>,
     here: Here<'c, F, C, P>,
     tally: Tally,
 }
@@ -45,11 +45,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     }
 
     #[inline(always)]
-    #[expect(clippy::type_complexity, reason = "what a `GetRest` is made of")]
-    fn try_read(
-        &self,
-        key: &[u8],
-    ) -> Begun<GetResult<'_, F>, (u64, Option<(Register, Option<Seen<'_, F, P>>)>)> {
+    fn try_read(&self, key: &[u8]) -> Begun<GetResult<'_, F>, (u64, Tried<'_, F, P>)> {
         let hash = match self.check(key, &[]) {
             Ok(hash) => hash,
             Err(error) => return Begun::Done(Err(error)),
@@ -82,7 +78,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     async fn read_on<'c>(
         &'c self,
         key: &[u8],
-        (hash, read): (u64, Option<(Register, Option<Seen<'c, F, P>>)>),
+        (hash, read): (u64, Tried<'c, F, P>),
         here: Here<'c, F, C, P>,
     ) -> GetResult<'c, F> {
         if let Some((mut register, seen)) = read {
