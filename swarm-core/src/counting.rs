@@ -15,7 +15,7 @@ use core::task::{Context, Poll};
 
 use pin_project_lite::pin_project;
 
-use crate::fabric::{Address, Fabric, NodeId, Verb};
+use crate::fabric::{Address, Fabric, NodeId, Store, Swap, Verb};
 
 /// What an operation cost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -249,6 +249,43 @@ impl<F: Fabric> Fabric for Counting<F> {
     #[inline(always)]
     fn expect(&self, node: NodeId, at: Address, words: usize) {
         self.inner.expect(node, at, words);
+    }
+
+    #[inline(always)]
+    fn expect_change(&self, node: NodeId, at: Address, words: usize) {
+        self.inner.expect_change(node, at, words);
+    }
+
+    #[inline(always)]
+    fn load<const N: usize>(&self, node: NodeId, at: Address) -> Option<[u64; N]> {
+        self.inner.load(node, at)
+    }
+
+    #[inline(always)]
+    fn fetch(&self, node: NodeId, at: Address, words: usize) -> Option<F::Reply<'_>> {
+        self.inner.fetch(node, at, words)
+    }
+
+    #[inline(always)]
+    fn write_cas_load<const N: usize>(
+        &self,
+        node: NodeId,
+        store: Store<'_>,
+        swap: Swap,
+        at: Address,
+    ) -> Option<(u64, [u64; N])> {
+        self.inner.write_cas_load(node, store, swap, at)
+    }
+
+    #[inline(always)]
+    fn write_cas(&self, node: NodeId, store: Option<Store<'_>>, swap: Swap) {
+        self.inner.write_cas(node, store, swap);
+    }
+
+    #[inline(always)]
+    fn charge(&self, verbs: usize, bytes: usize) {
+        let (verbs, bytes) = (verbs as u64, bytes as u64);
+        self.current.set(self.current.get() + Tally { roundtrips: 1, verbs, bytes });
     }
 
     #[inline(always)]

@@ -11,6 +11,8 @@
 use core::fmt;
 use core::future::Future;
 use core::ops::Deref;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
 
 use crate::epoch::Board;
 
@@ -105,6 +107,40 @@ impl Verb<'_> {
     }
 }
 
+/// What a WRITE stores: see [`Verb::Write`].
+#[derive(Clone, Copy, Debug)]
+pub struct Store<'a> {
+    /// First word.
+    pub at: Address,
+    /// Words that come first.
+    pub head: &'a [u64],
+    /// Bytes behind them.
+    pub tail: &'a [u8],
+}
+
+impl<'a> From<Store<'a>> for Verb<'a> {
+    fn from(Store { at, head, tail }: Store<'a>) -> Self {
+        Verb::Write { at, head, tail }
+    }
+}
+
+/// What a CAS compares and swaps: see [`Verb::Cas`].
+#[derive(Clone, Copy, Debug)]
+pub struct Swap {
+    /// The word.
+    pub at: Address,
+    /// Swap only if this is there.
+    pub expect: u64,
+    /// What to put there.
+    pub new: u64,
+}
+
+impl From<Swap> for Verb<'_> {
+    fn from(Swap { at, expect, new }: Swap) -> Self {
+        Verb::Cas { at, expect, new }
+    }
+}
+
 /// The node is known not to answer. It is a missing vote, not a failure of the operation; whether
 /// the chain took effect is unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -175,6 +211,58 @@ pub trait Fabric {
     #[inline(always)]
     fn expect(&self, _node: NodeId, _at: Address, _words: usize) {}
 
+    /// Says that words of `node` will be changed soon, where memory is near. Has no effect but time.
+    #[inline(always)]
+    fn expect_change(&self, node: NodeId, at: Address, words: usize) {
+        self.expect(node, at, words);
+    }
+
+    /// A chain of one READ of `N` words, where memory is near: what it yields, or `None` where the node does not
+    /// answer.
+    ///
+    /// This and the next three are the chains of the common operations. Each takes effect as [`post`](Self::post)
+    /// would have it, which is what it does unless a fabric knows a shorter way; what they cost is for
+    /// [`charge`](Self::charge) to say.
+    #[inline]
+    fn load<const N: usize>(&self, node: NodeId, at: Address) -> Option<[u64; N]> {
+        done::<Self>(self.post(node, &[Verb::Read { at, words: N }]))?.first_chunk().copied()
+    }
+
+    /// The same of any number of words, in a reply.
+    #[inline]
+    fn fetch(&self, node: NodeId, at: Address, words: usize) -> Option<Self::Reply<'_>> {
+        done::<Self>(self.post(node, &[Verb::Read { at, words }]))
+    }
+
+    /// A chain of WRITE, CAS and READ of `N` words, where memory is near: what the CAS found, and the words. `None`
+    /// where the node does not answer, perhaps behind the WRITE.
+    #[inline]
+    fn write_cas_load<const N: usize>(
+        &self,
+        node: NodeId,
+        store: Store<'_>,
+        swap: Swap,
+        at: Address,
+    ) -> Option<(u64, [u64; N])> {
+        let chain = [store.into(), swap.into(), Verb::Read { at, words: N }];
+        let reply = done::<Self>(self.post(node, &chain))?;
+        let (&found, words) = reply.split_first()?;
+        Some((found, *words.first_chunk()?))
+    }
+
+    /// A chain of a WRITE, if there is one, and a CAS, as a step in the background, where memory is near.
+    #[inline]
+    fn write_cas(&self, node: NodeId, store: Option<Store<'_>>, swap: Swap) {
+        match store {
+            Some(store) => self.post_aside(node, &[store.into(), swap.into()]),
+            None => self.post_aside(node, &[swap.into()]),
+        }
+    }
+
+    /// Says what one roundtrip of [`load`](Self::load) and its like cost, where operations are counted.
+    #[inline(always)]
+    fn charge(&self, _verbs: usize, _bytes: usize) {}
+
     /// Says that the chains posted by `post` do not depend on one another's replies, even where
     /// those are there at once. Only fabrics that count mind.
     #[inline(always)]
@@ -194,5 +282,14 @@ pub trait Fabric {
     #[inline(always)]
     fn oldest_under_way(&self) -> u64 {
         self.posted()
+    }
+}
+
+/// The reply of a chain to near memory.
+#[inline(always)]
+fn done<'f, F: Fabric + ?Sized + 'f>(mut chain: F::Completion<'f>) -> Option<F::Reply<'f>> {
+    match Pin::new(&mut chain).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Ok(reply)) => Some(reply),
+        _ => None,
     }
 }

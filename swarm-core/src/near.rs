@@ -2,43 +2,48 @@
 //!
 //! On memory that this processor loads and stores itself, a roundtrip takes a few dozen
 //! nanoseconds, and what it takes to be ready for everything else would cost more. These two do
-//! what the general paths do when a majority answers at once and agrees; on anything else they
-//! give up, and the general path begins anew. A read has changed nothing by then. A write has
+//! what the general paths do when nobody is suspected, and a majority answers at once and agrees; on anything else they
+//! hand on what they saw, or give up, and the general path begins anew. A read has changed nothing by then. A write has
 //! perhaps put its stamp into slots: the general path goes on with the same stamp and buffer, and
 //! finds it there.
+//!
+//! Nodes are asked by the fabric's [common chains](crate::fabric::Fabric::load): home first, then those that follow it
+//! in the ring.
 
-use core::future::Future;
-use core::pin::Pin;
-use core::task::{Context, Poll, Waker};
+use core::mem;
 
 use crate::clock::Clock;
-use crate::fabric::Fabric;
+use crate::fabric::{Address, Fabric, MAX_NODES, NodeId, Store, Swap};
 use crate::group::Group;
-use crate::in_n_out::{largest_of_others, post_read, post_write, state};
-use crate::layout::register;
+use crate::in_n_out::{Copy, InPlace, in_place_head, judge_in_place, largest, state};
+use crate::layout::{BufferHeader, Place, SLOTS, register};
 use crate::look::Look;
-use crate::max_register::{Writes, in_place};
 use crate::node_set::NodeSet;
-use crate::register::{Begun, Check, Register, Value};
+use crate::register::{Begun, Register, Value};
 use crate::replicas::Votes;
 use crate::words::Stamp;
 
-/// The reply of a chain that is done.
+/// The largest majority.
+const MAJORITY: usize = MAX_NODES / 2 + 1;
+
+/// The node that comes `step` behind home in a ring of `n`, and where the object lies there.
 #[inline(always)]
-fn now<'f, F: Fabric + 'f>(mut chain: F::Completion<'f>) -> Option<F::Reply<'f>> {
-    match Pin::new(&mut chain).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(Ok(reply)) => Some(reply),
-        _ => None,
+fn replica(place: &Place, step: usize, n: usize) -> (NodeId, Address) {
+    if step == 0 {
+        return (place.home, Address(place.at_home));
     }
+    let past = place.home.index() + step;
+    let node = NodeId(if past < n { past } else { past - n } as u8);
+    // The node in front of home is the first elsewhere, the one before that the next.
+    (node, Address(place.elsewhere + (n - 1 - step) as u64 * u64::from(place.stride)))
 }
 
-/// Has the nodes' slots on their way together, not one node's after another's.
+/// Home and those that follow it, if memory is near and none of them is suspected.
 #[inline(always)]
-fn expect<F: Fabric, C: Clock>(group: &Group<F, C>, register: &Register, nodes: NodeSet) {
-    for node in nodes {
-        let at = register.place.at(node, group.nodes());
-        group.fabric().expect(node, at, register::STATE_WORDS);
-    }
+fn ring<F: Fabric, C: Clock>(group: &Group<F, C>, home: NodeId, n: usize) -> Option<NodeSet> {
+    let ring = NodeSet::ring(home, n / 2 + 1, n);
+    let answers = group.suspects().intersection(ring).is_empty();
+    (group.fabric().is_near() && answers).then_some(ring)
 }
 
 /// One look at a majority: the value, or what the rest of the read goes on from.
@@ -47,75 +52,208 @@ pub(crate) fn read<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &Register,
 ) -> Begun<Value<'f, F>, Option<Look<F::Reply<'f>>>> {
-    match look(group, register).map(|look| in_place(group, register, look)) {
-        Some(Ok(value)) => Begun::Done(value),
-        Some(Err(look)) => Begun::Rest(Some(look)),
-        None => Begun::Rest(None),
-    }
+    // So many have most pools: the compiler unrolls the loops.
+    if group.nodes() == 3 { read_of(group, register, 3) } else { read_of_any(group, register) }
+}
+
+#[inline(never)]
+fn read_of_any<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    register: &Register,
+) -> Begun<Value<'f, F>, Option<Look<F::Reply<'f>>>> {
+    read_of(group, register, group.nodes())
 }
 
 #[inline(always)]
-fn look<'f, F: Fabric, C: Clock>(
+fn read_of<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &Register,
-) -> Option<Look<F::Reply<'f>>> {
-    if !group.fabric().is_near() {
-        return None;
+    n: usize,
+) -> Begun<Value<'f, F>, Option<Look<F::Reply<'f>>>> {
+    let (fabric, place, identity) = (group.fabric(), &register.place, register.identity);
+    let Some(ring) = ring(group, place.home, n) else { return Begun::Rest(None) };
+    for step in 1..=n / 2 {
+        let (node, at) = replica(place, step, n);
+        fabric.expect(node, at, 1);
     }
-    let home = register.home();
-    let voters = group.preferred(home);
-    if !voters.contains(home) {
-        return None;
+    let words = register.shape().full_words();
+    let reply = fabric.fetch(place.home, Address(place.at_home), words);
+    let mut shown = [None; MAJORITY];
+    for (step, shown) in (1..=n / 2).zip(&mut shown[1..]) {
+        let (node, at) = replica(place, step, n);
+        let read = fabric.load::<{ register::STATE_WORDS }>(node, at);
+        *shown = read.and_then(|read| state(&read, identity));
     }
-    let mut others = voters;
-    others.remove(home);
-    expect(group, register, others);
-    let read = |node| now::<F>(post_read(group, node, register, Check::Identity));
-    let mut votes = Votes::new();
-    let reply = group.fabric().together(|| {
-        let reply = read(home)?;
-        votes.count(home, state(&reply, register.identity)?);
-        for node in others {
-            votes.count(node, state(&read(node)?, register.identity)?);
-        }
-        Some(reply)
-    })?;
-    let (max, holders, missing) = (votes.largest().ok()?, votes.holders, NodeSet::EMPTY);
-    Some(Look { max, holders, voters, missing, home: Some(reply), other_key: false })
+    let others = n / 2;
+    fabric.charge(1 + others, 8 * (words + others * register::STATE_WORDS));
+    let Some(reply) = reply else { return Begun::Rest(None) };
+    shown[0] = state(&reply, identity);
+    let (mut max, mut is_frozen) = (Stamp::EMPTY, false);
+    for stamp in &shown[..=n / 2] {
+        let Some(stamp) = *stamp else { return Begun::Rest(None) };
+        max = max.max(stamp);
+        is_frozen |= stamp.is_frozen();
+    }
+    // A majority holds a verified stamp.
+    if max.is_verified()
+        && !is_frozen
+        && let InPlace::Value(length) = judge_in_place(group.format(), register, max, &reply)
+    {
+        let start = register.in_place() + register::IN_PLACE_WORDS;
+        return Begun::Done(Value { reply, start, length });
+    }
+    Begun::Rest(seen(register, ring, &shown[..=n / 2], reply))
 }
 
-/// Writes a guess. The voters, if a majority took it and shows nothing larger.
+/// What a look saw that is not enough: `None` if the register has to move, of which it says nothing.
+#[cold]
+fn seen<R>(
+    register: &Register,
+    ring: NodeSet,
+    shown: &[Option<Stamp>],
+    reply: R,
+) -> Option<Look<R>> {
+    let (mut votes, n) = (Votes::new(), 2 * shown.len() - 1);
+    for (step, stamp) in shown.iter().enumerate() {
+        votes.count(replica(&register.place, step, n).0, (*stamp)?);
+    }
+    let (max, holders, missing) = (votes.largest().ok()?, votes.holders, NodeSet::EMPTY);
+    Some(Look { max, holders, voters: ring, missing, home: Some(reply), other_key: false })
+}
+
+/// Writes a guess, and if it proves fresh, all that a complete write says in the slots and in place. Whether it did.
 #[inline(always)]
 pub(crate) fn write<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     register: &mut Register,
-    writes: Writes<'_>,
-) -> Option<NodeSet> {
-    if !group.fabric().is_near() {
-        return None;
+    (w, copy): (Stamp, &Copy<'_>),
+    header: &BufferHeader,
+    value: &[u8],
+) -> bool {
+    if group.nodes() == 3 {
+        write_of(group, register, (w, copy), header, value, 3)
+    } else {
+        write_of_any(group, register, (w, copy), header, value)
     }
-    let copy = writes.copy.as_ref()?;
-    let voters = group.preferred(register.home()).intersection(copy.site.holders);
-    if voters.len() < group.majority() {
-        return None;
+}
+
+#[inline(never)]
+fn write_of_any<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    register: &mut Register,
+    (w, copy): (Stamp, &Copy<'_>),
+    header: &BufferHeader,
+    value: &[u8],
+) -> bool {
+    write_of(group, register, (w, copy), header, value, group.nodes())
+}
+
+#[inline(always)]
+fn write_of<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    register: &mut Register,
+    (w, copy): (Stamp, &Copy<'_>),
+    header: &BufferHeader,
+    value: &[u8],
+    n: usize,
+) -> bool {
+    let (fabric, place, slot) = (group.fabric(), register.place, group.slot());
+    let Some(ring) = ring(group, place.home, n) else { return false };
+    if !ring.minus(copy.site.holders).is_empty() {
+        return false;
     }
-    expect(group, register, voters);
-    let (before, mut fresh, mut followed) = (register.own, true, Stamp::EMPTY);
-    group.fabric().together(|| {
-        for node in voters {
-            let expected = before.at(node);
-            let reply = now::<F>(post_write(group, node, register, writes.stamp, expected, copy))?;
-            let (&old, slots) = reply.split_first()?;
-            let max = state(slots, register.identity)?;
-            register.own.saw(node, Stamp(*slots.get(group.slot())?));
-            fresh &= old == expected.0 && max.0 == writes.stamp.0;
-            // What is at one node alone is told by who completes it.
-            if node == register.home() {
-                followed = largest_of_others(slots, group.slot());
+    for step in 0..=n / 2 {
+        let (node, at) = replica(&place, step, n);
+        fabric.expect_change(node, at, 1);
+    }
+    // WRITE, CAS, READ of slots and identity.
+    let cost = 8 * (copy.head.len() + 1 + register::STATE_WORDS) + copy.tail.len();
+    let mut followed = Stamp::EMPTY;
+    for step in 0..=n / 2 {
+        let (node, at) = replica(&place, step, n);
+        let expected = register.own.at(node);
+        let from = copy.site.place.at(node, n).plus(copy.from);
+        let store = Store { at: from, head: copy.head, tail: copy.tail };
+        let swap = Swap { at: at.plus(slot), expect: expected.0, new: expected.max(w).0 };
+        let Some((old, read)) = fabric.write_cas_load(node, store, swap, at) else {
+            return gave_up(group, register, w, (step, None), cost);
+        };
+        let read: [u64; register::STATE_WORDS] = read;
+        let [mut slots @ .., birth, number] = read;
+        let own = Stamp(mem::take(&mut slots[slot % SLOTS]));
+        let others = largest(&slots);
+        let is_itself = birth == register.identity.birth && number == register.identity.number.0;
+        let took = old == expected.0 && own.0 == w.0;
+        // What its own chains saw is what a fresh guess has to stand against.
+        if !(is_itself && took && others < w && !others.is_frozen()) {
+            return gave_up(group, register, w, (step, is_itself.then_some(own)), cost);
+        }
+        // What is at one node alone is told by who completes it.
+        if step == 0 {
+            followed = others;
+        }
+    }
+    register.followed = followed;
+    let stamp = w.verified();
+    let head = in_place_head(stamp, header);
+    let tail = if value.len() <= register.capacity() { value } else { &[] };
+    for step in 0..=n / 2 {
+        let (node, at) = replica(&place, step, n);
+        let store = Store { at: at.plus(register.in_place()), head: &head, tail };
+        let swap = Swap { at: at.plus(slot), expect: w.0, new: stamp.0 };
+        fabric.write_cas(node, (step == 0).then_some(store), swap);
+    }
+    register.own.is_at(stamp, ring);
+    register.met(stamp);
+    let nodes = n / 2 + 1;
+    fabric.charge(4 * nodes + 1, nodes * (cost + 8) + 8 * head.len() + tail.len());
+    true
+}
+
+/// A guess did not prove fresh at the node `step` behind home, whose slot holds `own`: takes in what this client's
+/// slots hold by now.
+#[cold]
+fn gave_up<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    register: &mut Register,
+    w: Stamp,
+    (step, own): (usize, Option<Stamp>),
+    cost: usize,
+) -> bool {
+    let (place, n) = (register.place, group.nodes());
+    for earlier in 0..step {
+        register.own.saw(replica(&place, earlier, n).0, w);
+    }
+    if let Some(own) = own {
+        register.own.saw(replica(&place, step, n).0, own);
+    }
+    group.fabric().charge(3 * (step + 1), cost * (step + 1));
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::words::Pointer;
+
+    #[test]
+    fn replicas_lie_where_their_place_says() {
+        for n in [1, 3, 5, 7] {
+            for home in 0..n as u8 {
+                let place = Place {
+                    pointer: Pointer(1),
+                    home: NodeId(home),
+                    at_home: 5000,
+                    elsewhere: 700,
+                    stride: 16,
+                };
+                let ring = (0..=n / 2).map(|step| replica(&place, step, n));
+                let nodes = ring.clone().map(|(node, _)| node).collect::<NodeSet>();
+                assert_eq!(nodes, NodeSet::ring(place.home, n / 2 + 1, n));
+                for (node, at) in ring {
+                    assert_eq!(at, place.at(node, n), "{node} of {n}, home {home}");
+                }
             }
         }
-        Some(())
-    })?;
-    register.followed = followed;
-    fresh.then_some(voters)
+    }
 }

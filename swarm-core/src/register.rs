@@ -129,6 +129,12 @@ impl Own {
         if self.at.contains(node) { self.stamp } else { Stamp::EMPTY }
     }
 
+    /// All of these hold this stamp now, and no other node one of this client's that it thinks of.
+    #[inline(always)]
+    pub(crate) fn is_at(&mut self, stamp: Stamp, nodes: NodeSet) {
+        *self = Self { stamp, at: nodes };
+    }
+
     /// Takes in what the slot at `node` holds. Keeps the latest in mind.
     #[inline(always)]
     pub(crate) fn saw(&mut self, node: NodeId, stamp: Stamp) {

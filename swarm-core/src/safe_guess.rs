@@ -90,15 +90,17 @@ impl Protocol for SafeGuess {
         if !group.fabric().is_near() {
             return Begun::Rest(None);
         }
+        // Round 1, and where it proves fresh all.
         let Some(guessed) = Guessed::new(group, register, &write) else {
             return Begun::Done(Written::Moved(Stamp::EMPTY));
         };
         let words = guessed.header.encode();
-        let writes = first(group, register, guessed.w, &words, &write);
-        match near::write(group, register, writes) {
-            Some(voters) => Begun::Done(guessed.fresh(group, register, voters, write.value)),
-            None => Begun::Rest(Some(guessed)),
+        let copy = Copy::of_guess(group.site(register, guessed.w), &words, write.value);
+        if !near::write(group, register, (guessed.w, &copy), &guessed.header, write.value) {
+            return Begun::Rest(Some(guessed));
         }
+        guessed.unfinished.complete();
+        Begun::Done(Written::Done)
     }
 
     async fn write_on<'f, F: Fabric, C: Clock>(

@@ -25,7 +25,7 @@
 use core::cell::Cell;
 use core::mem;
 
-use swarm_core::fabric::{Address, NodeDown, Verb};
+use swarm_core::fabric::{Address, NodeDown, Store, Swap, Verb};
 use swarm_core::geometry::HEADER_BYTES;
 
 use crate::sync::{Ordering, Word, fence, fence_behind_cas, fence_behind_read};
@@ -54,21 +54,11 @@ pub fn run(
         match *verb {
             Verb::Read { at, words } => {
                 let words = span(memory, at, words)?;
-                let place = take(&mut rest, words.len())?;
-                if unfenced.get() {
-                    fence_behind_write(unfenced);
-                }
-                read(words, place);
+                fetch(words, take(&mut rest, words.len())?, unfenced);
             }
-            Verb::Write { at, head, tail } => {
-                let words = span(memory, at, head.len() + tail.len().div_ceil(8))?;
-                write(words, head, tail);
-                unfenced.set(true);
-            }
+            Verb::Write { at, head, tail } => store(memory, Store { at, head, tail }, unfenced)?,
             Verb::Cas { at, expect, new } => {
-                let word = span(memory, at, 1)?;
-                take(&mut rest, 1)?[0] = cas(&word[0], expect, new);
-                unfenced.set(false);
+                take(&mut rest, 1)?[0] = swap(memory, Swap { at, expect, new }, unfenced)?;
             }
         }
     }
@@ -77,7 +67,7 @@ pub fn run(
 
 /// The `words` words from `at` on.
 #[inline(always)]
-fn span(memory: &[Word], at: Address, words: usize) -> Result<&[Word], NodeDown> {
+pub(crate) fn span(memory: &[Word], at: Address, words: usize) -> Result<&[Word], NodeDown> {
     // An address within the header wraps round to the far end of the address space, and a length
     // that overflows to an end in front of its start; `get` refuses both.
     let start = at.0.wrapping_sub(FIRST_WORD) as usize;
@@ -94,12 +84,78 @@ pub(crate) fn prefetch(memory: &[Word], at: Address, words: usize) {
     }
 }
 
+/// The same of lines that are to be stored to.
+#[inline(always)]
+pub(crate) fn prefetch_change(memory: &[Word], at: Address, words: usize) {
+    if let Ok(words) = span(memory, at, words) {
+        for line in words.chunks(8) {
+            crate::sync::prefetch_change(&line[0]);
+        }
+    }
+}
+
 /// The next `words` words of the reply.
 #[inline(always)]
 fn take<'r>(rest: &mut &'r mut [u64], words: usize) -> Result<&'r mut [u64], NodeDown> {
     let (place, behind) = mem::take(rest).split_at_mut_checked(words).ok_or(NodeDown)?;
     *rest = behind;
     Ok(place)
+}
+
+/// One READ, of words that are known to be there.
+#[inline(always)]
+pub(crate) fn fetch(words: &[Word], place: &mut [u64], unfenced: &Cell<bool>) {
+    fence_behind_write(unfenced);
+    read(words, place);
+}
+
+/// One READ of `N` words.
+///
+/// # Errors
+/// As [`run`].
+#[inline(always)]
+pub fn load<const N: usize>(
+    memory: &[Word],
+    at: Address,
+    unfenced: &Cell<bool>,
+) -> Result<[u64; N], NodeDown> {
+    let start = at.0.wrapping_sub(FIRST_WORD) as usize;
+    let words = memory.get(start..).and_then(<[Word]>::first_chunk::<N>).ok_or(NodeDown)?;
+    fence_behind_write(unfenced);
+    let loaded = std::array::from_fn(|i| words[i].load(Ordering::Relaxed));
+    fence_behind_read();
+    Ok(loaded)
+}
+
+/// One WRITE.
+///
+/// # Errors
+/// As [`run`].
+#[inline(always)]
+pub fn store(
+    memory: &[Word],
+    Store { at, head, tail }: Store<'_>,
+    unfenced: &Cell<bool>,
+) -> Result<(), NodeDown> {
+    write(span(memory, at, head.len() + tail.len().div_ceil(8))?, head, tail);
+    unfenced.set(true);
+    Ok(())
+}
+
+/// One CAS: what was there.
+///
+/// # Errors
+/// As [`run`].
+#[inline(always)]
+pub fn swap(
+    memory: &[Word],
+    Swap { at, expect, new }: Swap,
+    unfenced: &Cell<bool>,
+) -> Result<u64, NodeDown> {
+    let word = memory.get(at.0.wrapping_sub(FIRST_WORD) as usize).ok_or(NodeDown)?;
+    let found = cas(word, expect, new);
+    unfenced.set(false);
+    Ok(found)
 }
 
 #[inline(always)]
@@ -156,9 +212,16 @@ fn cas(word: &Word, expect: u64, new: u64) -> u64 {
     found.unwrap_or_else(|found| found)
 }
 
-/// Orders the client's stores before its next loads, which the processor may do first otherwise.
-#[cold]
+/// Orders the client's last store before its next loads, which the processor may do first otherwise.
+#[inline(always)]
 fn fence_behind_write(unfenced: &Cell<bool>) {
+    if unfenced.get() {
+        full_fence(unfenced);
+    }
+}
+
+#[cold]
+fn full_fence(unfenced: &Cell<bool>) {
     // Pairs with the full fence behind another client's CAS or between its WRITE and its READ.
     fence(Ordering::SeqCst);
     unfenced.set(false);

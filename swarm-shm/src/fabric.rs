@@ -3,14 +3,15 @@
 use core::cell::Cell;
 use core::future::{Ready, ready};
 
-use swarm_core::fabric::{Address, Fabric, MAX_NODES, NodeDown, NodeId, Verb};
+use swarm_core::fabric::{Address, Fabric, MAX_NODES, NodeDown, NodeId, Store, Swap, Verb};
 
 use crate::board::PoolBoard;
-use crate::chain::{FIRST_WORD, prefetch, run};
+use crate::chain::{FIRST_WORD, fetch, load, prefetch, prefetch_change, run, span, store, swap};
 use crate::fork::Origin;
 use crate::mapping::Window;
 use crate::pool::Pool;
 use crate::reply::{Replies, Reply, SHORT_WORDS};
+use crate::sync::Word;
 
 /// Slots for nodes: a power of two, so that finding a node takes no branch.
 const WINDOWS: usize = (MAX_NODES + 1).next_power_of_two();
@@ -43,6 +44,11 @@ impl ShmFabric {
         let (replies, unfenced) = (Replies::new(), Cell::new(false));
         Self { windows, nodes, replies, unfenced, origin: Origin::here() }
     }
+
+    #[inline(always)]
+    fn words(&self, node: NodeId) -> &[Word] {
+        self.windows[node.index() % WINDOWS].words()
+    }
 }
 
 impl Fabric for ShmFabric {
@@ -67,14 +73,55 @@ impl Fabric for ShmFabric {
 
     #[inline(always)]
     fn expect(&self, node: NodeId, at: Address, words: usize) {
-        prefetch(self.windows[node.index() % WINDOWS].words(), at, words);
+        prefetch(self.words(node), at, words);
+    }
+
+    #[inline(always)]
+    fn expect_change(&self, node: NodeId, at: Address, words: usize) {
+        prefetch_change(self.words(node), at, words);
+    }
+
+    #[inline(always)]
+    fn load<const N: usize>(&self, node: NodeId, at: Address) -> Option<[u64; N]> {
+        load(self.words(node), at, &self.unfenced).ok()
+    }
+
+    #[inline(always)]
+    fn fetch(&self, node: NodeId, at: Address, words: usize) -> Option<Reply<'_>> {
+        let from = span(self.words(node), at, words).ok()?;
+        let mut buffer = self.replies.take(words);
+        fetch(from, &mut buffer[..words], &self.unfenced);
+        Some(self.replies.lend(buffer, words))
+    }
+
+    #[inline(always)]
+    fn write_cas_load<const N: usize>(
+        &self,
+        node: NodeId,
+        write: Store<'_>,
+        cas: Swap,
+        at: Address,
+    ) -> Option<(u64, [u64; N])> {
+        let memory = self.words(node);
+        store(memory, write, &self.unfenced).ok()?;
+        let found = swap(memory, cas, &self.unfenced).ok()?;
+        Some((found, load(memory, at, &self.unfenced).ok()?))
+    }
+
+    #[inline(always)]
+    fn write_cas(&self, node: NodeId, write: Option<Store<'_>>, cas: Swap) {
+        let memory = self.words(node);
+        // A chain ends at a verb that reaches outside.
+        if write.is_none_or(|write| store(memory, write, &self.unfenced).is_ok()) {
+            let _ = swap(memory, cas, &self.unfenced);
+        }
     }
 
     /// Runs the chain. A verb that reaches outside of the node's memory touches nothing and ends
     /// the chain as though the node did not answer.
     #[inline(always)]
     fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> Self::Completion<'f> {
-        let memory = self.windows[node.index() % WINDOWS].words();
+        let memory = self.words(node);
         let words = chain.iter().fold(0_usize, |sum, verb| sum.saturating_add(verb.yields()));
         // Before a buffer is made for it, a long reply must be one that the node can give.
         if words > SHORT_WORDS && chain.iter().any(|verb| verb.yields() > memory.len()) {

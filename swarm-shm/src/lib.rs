@@ -108,7 +108,7 @@ pub use self::{
 };
 #[cfg(loom)]
 pub use self::{
-    chain::{FIRST_WORD, run},
+    chain::{FIRST_WORD, load, run, store, swap},
     epochs::{advance, enter, enter_beside, epoch, generation, leave, remain, renew},
     sync::Word,
 };

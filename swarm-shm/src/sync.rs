@@ -47,3 +47,20 @@ pub(crate) fn prefetch(word: &Word) {
     #[cfg(not(all(target_arch = "x86_64", not(loom))))]
     let _ = word;
 }
+
+/// The same of a line that is to be stored to: it comes as this processor's own at once.
+#[inline(always)]
+pub(crate) fn prefetch_change(word: &Word) {
+    #[cfg(all(target_arch = "x86_64", not(loom)))]
+    // SAFETY: the instruction changes nothing and faults on no address; processors that do not know it take it for
+    // one that does nothing.
+    unsafe {
+        core::arch::asm!(
+            "prefetchw [{}]",
+            in(reg) core::ptr::from_ref(word),
+            options(nostack, preserves_flags, readonly),
+        );
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(loom))))]
+    let _ = word;
+}

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 use loom::thread;
 use swarm_core::clock::Clock;
 use swarm_core::epoch::NoBoard;
-use swarm_core::fabric::{Address, Fabric, NodeDown, NodeId, Verb};
+use swarm_core::fabric::{Address, Fabric, NodeDown, NodeId, Store, Swap, Verb};
 use swarm_core::group::{Group, Session};
 use swarm_core::layout::{
     BufferHeader, Identity, Place, Shape, buffer, checksum, header, register,
@@ -21,7 +21,7 @@ use swarm_core::layout::{
 use swarm_core::register::{Check, Found, Protocol, Register, Write, Written};
 use swarm_core::safe_guess::{FIRST, SafeGuess, first_stamp};
 use swarm_core::words::{GRANULE_WORDS, Incarnation, Pointer, Timestamp, WordFormat, WriteNumber};
-use swarm_shm::{FIRST_WORD, run};
+use swarm_shm::{FIRST_WORD, load, run, store, swap};
 
 use super::{Node, explore};
 
@@ -55,6 +55,30 @@ impl Fabric for LoomFabric {
 
     fn nodes(&self) -> usize {
         1
+    }
+
+    fn load<const N: usize>(&self, _: NodeId, at: Address) -> Option<[u64; N]> {
+        load(&self.node.0, at, &self.unfenced).ok()
+    }
+
+    fn write_cas_load<const N: usize>(
+        &self,
+        _: NodeId,
+        write: Store<'_>,
+        cas: Swap,
+        at: Address,
+    ) -> Option<(u64, [u64; N])> {
+        let memory = &self.node.0;
+        store(memory, write, &self.unfenced).ok()?;
+        let found = swap(memory, cas, &self.unfenced).ok()?;
+        Some((found, load(memory, at, &self.unfenced).ok()?))
+    }
+
+    fn write_cas(&self, _: NodeId, write: Option<Store<'_>>, cas: Swap) {
+        let memory = &self.node.0;
+        if write.is_none_or(|write| store(memory, write, &self.unfenced).is_ok()) {
+            swap(memory, cas, &self.unfenced).expect("the word is there");
+        }
     }
 
     fn post<'f>(&'f self, _: NodeId, chain: &[Verb<'_>]) -> Self::Completion<'f> {
