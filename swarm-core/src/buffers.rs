@@ -181,15 +181,22 @@ impl Buffers {
     /// Which nodes hold a buffer, and where.
     #[inline(always)]
     pub fn site(&self, pointer: Pointer) -> Site {
+        self.site_within(pointer).0
+    }
+
+    /// The same, with how far into its chunk it lies, and which node does not hold it: see [`within`](Self::within).
+    #[inline(always)]
+    pub fn site_within(&self, pointer: Pointer) -> (Site, Option<NodeId>, u64) {
         let Some(parts) = &self.parts else {
-            return Site::everywhere(pointer, pointer, self.nodes);
+            return (Site::everywhere(pointer, pointer, self.nodes), None, 0);
         };
         let Located { chunk, part, within } = Self::locate(parts, pointer);
         let first = (chunk << parts.chunk_bits) + 1;
         let length = u64::from(parts.length);
         if let Some(later) = part.checked_sub(self.nodes as u64) {
-            let at = Pointer(first + 2 * (later * length + within));
-            return Site::everywhere(pointer, at, self.nodes);
+            let within = 2 * (later * length + within);
+            let at = Pointer(first + within);
+            return (Site::everywhere(pointer, at, self.nodes), None, within);
         }
         let absent = NodeId(part as u8);
         let mut holders = NodeSet::all(self.nodes);
@@ -198,10 +205,10 @@ impl Buffers {
         let stride = (length * GRANULE_WORDS as u64) as u32;
         // As of an object whose home it is: the others are told apart by how far they are from it.
         let place = Place { pointer, home: absent, at_home: at, elsewhere: at, stride };
-        Site { place, holders }
+        (Site { place, holders }, Some(absent), within)
     }
 
-    /// The same for the first buffer of the register at `place`, whose in-place copy begins at this word: its
+    /// The [site](Self::site) of the first buffer of the register at `place`, whose in-place copy begins at this word: its
     /// home has it there.
     #[inline(always)]
     pub fn first_site(&self, pointer: Pointer, place: &Place, in_place: usize) -> Site {

@@ -19,18 +19,18 @@ use crate::fabric::{Fabric, NodeId, Verb};
 use crate::group::Group;
 use crate::layout::{BufferHeader, Identity, SLOTS, buffer, register};
 use crate::register::{Check, Register, Value};
-use crate::words::{Stamp, WordFormat};
+use crate::words::{Stamp, StampFlags, WordFormat};
 
 /// The largest of a replica's slots.
 #[inline(always)]
 pub(crate) fn largest(slots: &[u64]) -> Stamp {
-    let mut max = 0;
-    let mut frozen = 0;
-    for slot in slots {
-        max = max.max(slot & !1);
-        frozen |= slot & 1;
+    let (mut max, mut any) = (0, 0);
+    for &slot in slots {
+        max = max.max(slot);
+        any |= slot;
     }
-    Stamp(max | frozen)
+    // The frozen bit is the lowest: it orders nothing but stamps that are the same otherwise.
+    Stamp(max | any & StampFlags::FROZEN.bits())
 }
 
 /// The largest of a replica's slots but one.

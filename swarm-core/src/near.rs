@@ -19,7 +19,7 @@ use crate::in_n_out::{Copy, InPlace, in_place_head, judge_in_place, largest, sta
 use crate::layout::{BufferHeader, Place, SLOTS, register};
 use crate::look::Look;
 use crate::node_set::NodeSet;
-use crate::register::{Begun, Register, Value};
+use crate::register::{Register, Value};
 use crate::replicas::Votes;
 use crate::words::Stamp;
 
@@ -46,76 +46,80 @@ fn ring<F: Fabric, C: Clock>(group: &Group<F, C>, home: NodeId, n: usize) -> Opt
     (group.fabric().is_near() && answers).then_some(ring)
 }
 
-/// One look at a majority: the value, or what the rest of the read goes on from.
+/// One look at a majority: the value, or in `seen` what the rest of the read goes on from.
 #[inline(always)]
 pub(crate) fn read<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &Register,
-) -> Begun<Value<'f, F>, Option<Look<F::Reply<'f>>>> {
+    seen: &mut Option<Look<F::Reply<'f>>>,
+) -> Option<Value<'f, F>> {
     // So many have most pools: the compiler unrolls the loops.
-    if group.nodes() == 3 { read_of(group, register, 3) } else { read_of_any(group, register) }
+    match group.nodes() {
+        3 => read_of(group, register, seen, 3),
+        _ => read_of_any(group, register, seen),
+    }
 }
 
 #[inline(never)]
 fn read_of_any<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &Register,
-) -> Begun<Value<'f, F>, Option<Look<F::Reply<'f>>>> {
-    read_of(group, register, group.nodes())
+    seen: &mut Option<Look<F::Reply<'f>>>,
+) -> Option<Value<'f, F>> {
+    read_of(group, register, seen, group.nodes())
 }
 
 #[inline(always)]
 fn read_of<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &Register,
+    seen: &mut Option<Look<F::Reply<'f>>>,
     n: usize,
-) -> Begun<Value<'f, F>, Option<Look<F::Reply<'f>>>> {
+) -> Option<Value<'f, F>> {
     let (fabric, place, identity) = (group.fabric(), &register.place, register.identity);
-    let Some(ring) = ring(group, place.home, n) else { return Begun::Rest(None) };
+    let ring = ring(group, place.home, n)?;
     for step in 1..=n / 2 {
         let (node, at) = replica(place, step, n);
         fabric.expect(node, at, 1);
     }
     let words = register.shape().full_words();
     let reply = fabric.fetch(place.home, Address(place.at_home), words);
-    let mut shown = [None; MAJORITY];
+    let (mut shown, mut all_have_it) = ([Stamp::EMPTY; MAJORITY], true);
     for (step, shown) in (1..=n / 2).zip(&mut shown[1..]) {
         let (node, at) = replica(place, step, n);
         let read = fabric.load::<{ register::STATE_WORDS }>(node, at);
-        *shown = read.and_then(|read| state(&read, identity));
+        match read.and_then(|read| state(&read, identity)) {
+            Some(stamp) => *shown = stamp,
+            None => all_have_it = false,
+        }
     }
     let others = n / 2;
     fabric.charge(1 + others, 8 * (words + others * register::STATE_WORDS));
-    let Some(reply) = reply else { return Begun::Rest(None) };
-    shown[0] = state(&reply, identity);
-    let (mut max, mut is_frozen) = (Stamp::EMPTY, false);
-    for stamp in &shown[..=n / 2] {
-        let Some(stamp) = *stamp else { return Begun::Rest(None) };
+    let reply = reply.filter(|_| all_have_it)?;
+    shown[0] = state(&reply, identity)?;
+    let (mut max, mut any) = (Stamp::EMPTY, 0);
+    for &stamp in &shown[..=n / 2] {
         max = max.max(stamp);
-        is_frozen |= stamp.is_frozen();
+        any |= stamp.0;
     }
     // A majority holds a verified stamp.
     if max.is_verified()
-        && !is_frozen
+        && !Stamp(any).is_frozen()
         && let InPlace::Value(length) = judge_in_place(group.format(), register, max, &reply)
     {
         let start = register.in_place() + register::IN_PLACE_WORDS;
-        return Begun::Done(Value { reply, start, length });
+        return Some(Value { reply, start, length });
     }
-    Begun::Rest(seen(register, ring, &shown[..=n / 2], reply))
+    *seen = look(register, ring, &shown[..=n / 2], reply);
+    None
 }
 
 /// What a look saw that is not enough: `None` if the register has to move, of which it says nothing.
 #[cold]
-fn seen<R>(
-    register: &Register,
-    ring: NodeSet,
-    shown: &[Option<Stamp>],
-    reply: R,
-) -> Option<Look<R>> {
+fn look<R>(register: &Register, ring: NodeSet, shown: &[Stamp], reply: R) -> Option<Look<R>> {
     let (mut votes, n) = (Votes::new(), 2 * shown.len() - 1);
     for (step, stamp) in shown.iter().enumerate() {
-        votes.count(replica(&register.place, step, n).0, (*stamp)?);
+        votes.count(replica(&register.place, step, n).0, *stamp);
     }
     let (max, holders, missing) = (votes.largest().ok()?, votes.holders, NodeSet::EMPTY);
     Some(Look { max, holders, voters: ring, missing, home: Some(reply), other_key: false })

@@ -3,6 +3,7 @@
 use core::future::Future;
 use core::ops::Deref;
 
+use crate::buffers::Site;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::{Fabric, MAX_NODES, NodeId, Verb};
@@ -253,14 +254,6 @@ pub struct Write<'a> {
     pub value: &'a [u8],
 }
 
-/// How far an attempt that does not wait came.
-pub enum Begun<Done, Rest> {
-    /// To its end.
-    Done(Done),
-    /// To where the rest goes on.
-    Rest(Rest),
-}
-
 /// A way to keep a register: Safe-Guess, or one of the baselines it is measured against.
 ///
 /// Reads and writes come in two parts. The first is an attempt that does not wait, which is all there is to do in the
@@ -278,14 +271,15 @@ pub trait Protocol {
     /// What an attempt to write posted, where that was not enough.
     type Posted<'f>;
 
-    /// Tries to read the register without waiting, by its identity, and without taking in what is learnt of it. What
-    /// is left is for [`read_on`](Self::read_on); `None` where nothing is known.
+    /// Tries to read the register without waiting, by its identity, and without taking in what is learnt of it. Where
+    /// that is not enough, what it saw, if anything, is for [`read_on`](Self::read_on).
     #[inline(always)]
     fn try_read<'f, F: Fabric, C: Clock>(
         _group: &'f Group<F, C>,
         _register: &Register,
-    ) -> Begun<Value<'f, F>, Option<Self::Seen<'f, F>>> {
-        Begun::Rest(None)
+        _seen: &mut Option<Self::Seen<'f, F>>,
+    ) -> Option<Value<'f, F>> {
+        None
     }
 
     /// Reads the register, perhaps from what an attempt saw just before.
@@ -299,15 +293,17 @@ pub trait Protocol {
         seen: Option<Self::Seen<'f, F>>,
     ) -> impl Future<Output = Result<Found<'f, F>, Error>>;
 
-    /// Tries to write the register without waiting. What is left is for [`write_on`](Self::write_on); `None` where
-    /// nothing was posted.
+    /// Tries to write the register without waiting; the write's buffer lies at `site`. Where that is not enough, what
+    /// it posted, if anything, is for [`write_on`](Self::write_on).
     #[inline(always)]
     fn try_write<'f, F: Fabric, C: Clock>(
         _group: &'f Group<F, C>,
         _register: &mut Register,
         _write: Write<'_>,
-    ) -> Begun<Written, Option<Self::Posted<'f>>> {
-        Begun::Rest(None)
+        _site: &Site,
+        _posted: &mut Option<Self::Posted<'f>>,
+    ) -> Option<Written> {
+        None
     }
 
     /// Writes the register, perhaps from what an attempt posted: `write` must be the same then.
@@ -340,14 +336,13 @@ pub trait Protocol {
         check: Check<'_>,
     ) -> impl Future<Output = Result<Found<'f, F>, Error>> {
         async move {
+            let mut seen = None;
             // An attempt goes by the identity.
-            let seen = match check {
-                Check::Identity => match Self::try_read(group, register) {
-                    Begun::Done(value) => return Ok(Found::Value(value)),
-                    Begun::Rest(seen) => seen,
-                },
-                Check::Key(_) => None,
-            };
+            if let Check::Identity = check
+                && let Some(value) = Self::try_read(group, register, &mut seen)
+            {
+                return Ok(Found::Value(value));
+            }
             Self::read_on(group, register, check, seen).await
         }
     }
@@ -362,9 +357,10 @@ pub trait Protocol {
         write: Write<'_>,
     ) -> impl Future<Output = Result<Written, Error>> {
         async move {
-            match Self::try_write(group, register, write) {
-                Begun::Done(written) => Ok(written),
-                Begun::Rest(posted) => Self::write_on(group, register, write, posted).await,
+            let (site, mut posted) = (group.buffers().site(write.buffer), None);
+            match Self::try_write(group, register, write, &site, &mut posted) {
+                Some(written) => Ok(written),
+                None => Self::write_on(group, register, write, posted).await,
             }
         }
     }

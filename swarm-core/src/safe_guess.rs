@@ -14,6 +14,7 @@
 
 use heapless::Vec;
 
+use crate::buffers::Site;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::Fabric;
@@ -25,7 +26,7 @@ use crate::look::Look;
 use crate::max_register::{self, Want, Writes, fetch};
 use crate::near;
 use crate::node_set::NodeSet;
-use crate::register::{Begun, Check, Found, Protocol, Register, Value, Write, Written};
+use crate::register::{Check, Found, Protocol, Register, Value, Write, Written};
 use crate::timestamp_lock::{try_lock, try_lock_to_read};
 use crate::words::{LockMode, Pointer, Stamp, StampFlags, Timestamp, WordFormat, Writer};
 
@@ -58,8 +59,9 @@ impl Protocol for SafeGuess {
     fn try_read<'f, F: Fabric, C: Clock>(
         group: &'f Group<F, C>,
         register: &Register,
-    ) -> Begun<Value<'f, F>, Option<Look<F::Reply<'f>>>> {
-        near::read(group, register)
+        seen: &mut Option<Look<F::Reply<'f>>>,
+    ) -> Option<Value<'f, F>> {
+        near::read(group, register, seen)
     }
 
     async fn read_on<'f, F: Fabric, C: Clock>(
@@ -86,21 +88,25 @@ impl Protocol for SafeGuess {
         group: &'f Group<F, C>,
         register: &mut Register,
         write: Write<'_>,
-    ) -> Begun<Written, Option<Guessed<'f>>> {
+        site: &Site,
+        posted: &mut Option<Guessed<'f>>,
+    ) -> Option<Written> {
         if !group.fabric().is_near() {
-            return Begun::Rest(None);
+            return None;
         }
         // Round 1, and where it proves fresh all.
         let Some(guessed) = Guessed::new(group, register, &write) else {
-            return Begun::Done(Written::Moved(Stamp::EMPTY));
+            return Some(Written::Moved(Stamp::EMPTY));
         };
         let words = guessed.header.encode();
-        let copy = Copy::of_guess(group.site(register, guessed.w), &words, write.value);
+        // A guess is no register's first stamp, whose buffer lies elsewhere too.
+        let copy = Copy::of_guess(*site, &words, write.value);
         if !near::write(group, register, (guessed.w, &copy), &guessed.header, write.value) {
-            return Begun::Rest(Some(guessed));
+            *posted = Some(guessed);
+            return None;
         }
         guessed.unfinished.complete();
-        Begun::Done(Written::Done)
+        Some(Written::Done)
     }
 
     async fn write_on<'f, F: Fabric, C: Clock>(

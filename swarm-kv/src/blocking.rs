@@ -6,10 +6,12 @@ use std::task::{Context, Poll, Waker};
 
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
-use swarm_core::register::{Begun, Protocol};
+use swarm_core::register::Protocol;
 
 use crate::client::{Client, Value};
 use crate::error::Error;
+use crate::get::GetRest;
+use crate::update::UpdateRest;
 
 /// Runs a future of this crate to its end, polling without sleeping: memory nodes answer within
 /// microseconds.
@@ -39,9 +41,10 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Blocking<'c, F, C, P> {
     /// As there.
     #[inline]
     pub fn get(&self, key: &[u8]) -> Result<Option<Value<'c, F>>, Error> {
-        match self.0.try_get(key) {
-            Begun::Done(told) => told,
-            Begun::Rest(rest) => block_on(self.0.get_on(key, rest)),
+        let mut rest = GetRest::default();
+        match self.0.try_get(key, &mut rest) {
+            Some(told) => told,
+            None => block_on(self.0.get_on(key, rest)),
         }
     }
 
@@ -67,9 +70,10 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Blocking<'c, F, C, P> {
     /// As there.
     #[inline]
     pub fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
-        let told = match self.0.try_update(key, value) {
-            Begun::Done(told) => told,
-            Begun::Rest(rest) => block_on(self.0.update_on(key, value, rest)),
+        let mut rest = UpdateRest::default();
+        let told = match self.0.try_update(key, value, &mut rest) {
+            Some(told) => told,
+            None => block_on(self.0.update_on(key, value, rest)),
         };
         if self.0.is_untidy() {
             block_on(self.0.tidy());

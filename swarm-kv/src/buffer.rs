@@ -6,6 +6,7 @@
 
 use std::iter::once;
 
+use swarm_core::buffers::Site;
 use swarm_core::clock::Clock;
 use swarm_core::epoch::Board;
 use swarm_core::fabric::{Fabric, MAX_NODES};
@@ -14,7 +15,7 @@ use swarm_core::words::Pointer;
 
 use crate::client::Client;
 use crate::error::Error;
-use crate::heap::{Kind, Need};
+use crate::heap::{Kind, Need, Taken};
 
 /// Words of a buffer that are asked for ahead: what follows the processor fetches along.
 const EXPECTED: usize = 16;
@@ -26,21 +27,25 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         self.heap.buffer(value.len(), self.group.left_out(register.home()))
     }
 
-    /// A fresh number and a fresh buffer, if memory is at hand.
-    #[inline]
+    /// A fresh number and a fresh buffer, if memory is at hand, for a write that is over, or notes the buffer as
+    /// [handed out](crate::heap::Recycler::handed_out), before anything else happens.
+    #[inline(always)]
     pub(crate) fn new_write_now<'v>(
         &self,
         register: &Register,
         value: &'v [u8],
-    ) -> Option<Write<'v>> {
+    ) -> Option<(Write<'v>, Taken)> {
         let kind = self.buffer(register, value);
         let before = self.geometry.format.pointer(register.last_stamp());
-        let buffer = self.buffer_now(kind, self.heap.need_instead_of(before, kind))?;
-        self.expect_next(kind);
+        let need = self.heap.need_instead_of(before, kind);
+        let taken = match self.heap.take_buffer_now(kind, need, |next| self.expect(next)) {
+            Some(taken) => taken,
+            None => self.heap.taken(self.buffer_now(kind, need)?),
+        };
         match self.group.number() {
-            Some(number) => Some(Write { number, buffer, value }),
+            Some(number) => Some((Write { number, buffer: taken.buffer, value }, taken)),
             None => {
-                self.heap.take_back(buffer);
+                self.heap.take_back(taken.buffer);
                 None
             }
         }
@@ -48,13 +53,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
     /// Asks for the memory of the buffer that comes next of those that came back. It is in nobody's cache any more,
     /// and lies nowhere near this one, unlike the next of those that were never used.
-    #[inline]
-    fn expect_next(&self, kind: Kind) {
-        let Some(next) = self.heap.recycler.next(kind) else { return };
-        let site = self.group.buffers().site(next);
-        for node in site.holders {
-            let at = site.place.at(node, self.group.nodes());
-            self.group.fabric().expect(node, at, EXPECTED);
+    #[inline(always)]
+    fn expect(&self, next: &Site) {
+        for node in next.holders {
+            let at = next.place.at(node, self.group.nodes());
+            self.group.fabric().expect_change(node, at, EXPECTED);
         }
     }
 

@@ -10,7 +10,7 @@ use swarm_core::fabric::Fabric;
 use swarm_core::geometry::Geometry;
 use swarm_core::group::{Group, Patience, Session};
 use swarm_core::layout::{MAX_KEY, MAX_VALUE};
-use swarm_core::register::{self, Begun, Protocol};
+use swarm_core::register::{self, Protocol};
 use swarm_core::safe_guess::SafeGuess;
 use swarm_core::words::{Pointer, WriteNumber};
 
@@ -20,10 +20,12 @@ use crate::collect::{Collection, LineEnds};
 use crate::counters::{Counters, KindCounters};
 use crate::error::Error;
 use crate::gate::Gate;
+use crate::get::GetRest;
 use crate::heap::{Heap, Kind, Need};
 use crate::index::Index;
 use crate::memory::Fruitless;
 use crate::turn::Writing;
+use crate::update::UpdateRest;
 
 /// A value, in memory that the client's fabric owns. Dereferences to its bytes.
 pub type Value<'c, F> = register::Value<'c, Counting<F>>;
@@ -226,9 +228,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// A key out of bounds; too few memory nodes that answer.
     #[inline]
     pub async fn get(&self, key: &[u8]) -> Result<Option<Value<'_, F>>, Error> {
-        match self.try_get(key) {
-            Begun::Done(told) => told,
-            Begun::Rest(rest) => Box::pin(self.get_on(key, rest)).await,
+        let mut rest = GetRest::default();
+        match self.try_get(key, &mut rest) {
+            Some(told) => told,
+            None => Box::pin(self.get_on(key, rest)).await,
         }
     }
 
@@ -282,9 +285,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// A key or value out of bounds; a full pool; too few memory nodes that answer.
     #[inline]
     pub async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
-        let told = match self.try_update(key, value) {
-            Begun::Done(told) => told,
-            Begun::Rest(rest) => Box::pin(self.update_on(key, value, rest)).await,
+        let mut rest = UpdateRest::default();
+        let told = match self.try_update(key, value, &mut rest) {
+            Some(told) => told,
+            None => Box::pin(self.update_on(key, value, rest)).await,
         };
         if self.is_untidy() {
             self.tidy().await;

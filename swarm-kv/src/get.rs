@@ -4,7 +4,7 @@ use swarm_core::clock::Clock;
 use swarm_core::counting::{Counting, Tally};
 use swarm_core::fabric::Fabric;
 use swarm_core::freeze::read_frozen;
-use swarm_core::register::{Begun, Check, Found, Protocol, Register, read_key};
+use swarm_core::register::{Check, Found, Protocol, Register, read_key};
 
 use crate::client::{Client, Here, TRIES, Value};
 use crate::error::Error;
@@ -12,54 +12,58 @@ use crate::heap::Need;
 use crate::locate::entries;
 
 type GetResult<'c, F> = Result<Option<Value<'c, F>>, Error>;
-/// The register that is remembered, if there is one, and what was seen of it.
-type Tried<'c, F, P> = Option<(Register, Option<<P as Protocol>::Seen<'c, Counting<F>>>)>;
 
 /// What is left of a get that takes waiting, or asks the index.
 pub(crate) struct GetRest<'c, F: Fabric + 'c, C: Clock + 'c, P: Protocol + 'c> {
     hash: u64,
-    read: Tried<'c, F, P>,
-    here: Here<'c, F, C, P>,
+    /// The register that is remembered, if there is one, and what was seen of it.
+    register: Option<Register>,
+    seen: Option<P::Seen<'c, Counting<F>>>,
+    here: Option<Here<'c, F, C, P>>,
     tally: Tally,
 }
 
-impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
-    /// All of a get that takes no waiting: the key's location is cached, and memory is near.
-    #[inline]
-    pub(crate) fn try_get(&self, key: &[u8]) -> Begun<GetResult<'_, F>, GetRest<'_, F, C, P>> {
-        if self.is_forked() {
-            return Begun::Done(Err(Error::Forked));
-        }
-        let here = self.here();
-        let others = self.group.fabric().begin();
-        let tried = self.try_read(key);
-        let tally = self.group.fabric().pause(others);
-        match tried {
-            Begun::Done(told) => {
-                here.end();
-                self.count(|counters| &mut counters.get, tally);
-                Begun::Done(told)
-            }
-            Begun::Rest((hash, read)) => Begun::Rest(GetRest { hash, read, here, tally }),
-        }
-    }
-
+impl<F: Fabric, C: Clock, P: Protocol> Default for GetRest<'_, F, C, P> {
     #[inline(always)]
-    fn try_read(&self, key: &[u8]) -> Begun<GetResult<'_, F>, (u64, Tried<'_, F, P>)> {
+    fn default() -> Self {
+        let (hash, tally) = Default::default();
+        Self { hash, register: None, seen: None, here: None, tally }
+    }
+}
+
+impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
+    /// All of a get that takes no waiting: the key's location is cached, and memory is near. Else `rest` is what is
+    /// left for [`get_on`](Self::get_on).
+    #[inline]
+    pub(crate) fn try_get<'c>(
+        &'c self,
+        key: &[u8],
+        rest: &mut GetRest<'c, F, C, P>,
+    ) -> Option<GetResult<'c, F>> {
+        if self.is_forked() {
+            return Some(Err(Error::Forked));
+        }
         let hash = match self.check(key, &[]) {
             Ok(hash) => hash,
-            Err(error) => return Begun::Done(Err(error)),
+            Err(error) => return Some(Err(error)),
         };
-        let tried =
-            self.locations.look(hash, key, |register| match P::try_read(&self.group, register) {
-                Begun::Done(value) => Ok(value),
-                Begun::Rest(seen) => Err((*register, seen)),
-            });
-        match tried {
-            Some(Ok(value)) => Begun::Done(Ok(Some(value))),
-            Some(Err(read)) => Begun::Rest((hash, Some(read))),
-            None => Begun::Rest((hash, None)),
-        }
+        let here = self.here();
+        let others = self.group.fabric().begin();
+        let read = self.locations.look(hash, key, |register| {
+            let read = P::try_read(&self.group, register, &mut rest.seen);
+            if read.is_none() {
+                rest.register = Some(*register);
+            }
+            read
+        });
+        let tally = self.group.fabric().pause(others);
+        let Some(value) = read.flatten() else {
+            (rest.hash, rest.here, rest.tally) = (hash, Some(here), tally);
+            return None;
+        };
+        here.end();
+        self.count(|counters| &mut counters.get, tally);
+        Some(Ok(Some(value)))
     }
 
     /// The rest of a get. Its future is large.
@@ -68,20 +72,16 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         key: &[u8],
         rest: GetRest<'c, F, C, P>,
     ) -> GetResult<'c, F> {
-        let GetRest { hash, read, here, tally } = rest;
-        let rest = self.in_own_process(self.read_on(key, (hash, read), here));
+        let tally = rest.tally;
+        let rest = self.in_own_process(self.read_on(key, rest));
         let (told, tally) = self.group.fabric().track_on(tally, rest).await;
         self.count(|counters| &mut counters.get, tally);
         told
     }
 
-    async fn read_on<'c>(
-        &'c self,
-        key: &[u8],
-        (hash, read): (u64, Tried<'c, F, P>),
-        here: Here<'c, F, C, P>,
-    ) -> GetResult<'c, F> {
-        if let Some((mut register, seen)) = read {
+    async fn read_on<'c>(&'c self, key: &[u8], rest: GetRest<'c, F, C, P>) -> GetResult<'c, F> {
+        let GetRest { hash, register, seen, here, .. } = rest;
+        if let Some(mut register) = register {
             match P::read_on(&self.group, &mut register, Check::Identity, seen).await {
                 Ok(Found::Value(value)) => return Ok(Some(value)),
                 Ok(_) | Err(swarm_core::error::Error::Gone | swarm_core::error::Error::Moved) => {

@@ -32,7 +32,7 @@ use counter::{Counter, homes, read_counters};
 use growth::Growth;
 pub use holdings::Holding;
 use map::{Unit, units};
-use recycle::Recycler;
+pub(crate) use recycle::Recycler;
 pub(crate) use replaced::AT_ONCE as RECORDS_AT_ONCE;
 use replaced::Awaited;
 
@@ -54,6 +54,7 @@ mod shelf;
 mod takeover;
 
 pub(crate) use ledger::Unnamed;
+pub(crate) use recycle::Taken;
 
 /// Ledgers of one home in a chunk that are opened at a time.
 const OPENED_AT_ONCE: usize = 8 * MAX_VERBS;
@@ -294,6 +295,26 @@ impl Heap {
             return None;
         }
         self.recycler.take(kind).or_else(|| self.take_new(kind))
+    }
+
+    /// The same of what came back, for a write that is over, or notes the buffer as [handed out](Recycler::handed_out),
+    /// before anything else happens. `expect` is told where the next one lies.
+    #[inline(always)]
+    pub(crate) fn take_buffer_now(
+        &self,
+        kind: Kind,
+        need: Need,
+        expect: impl FnOnce(&Site),
+    ) -> Option<Taken> {
+        if !self.current.get() || self.keeps(kind, need) {
+            return None;
+        }
+        self.recycler.take_now(kind, expect)
+    }
+
+    /// A buffer that was taken, with where it lies and where its entry is.
+    pub(crate) fn taken(&self, buffer: Pointer) -> Taken {
+        self.recycler.taken(buffer)
     }
 
     /// Takes back what was handed out as good as never used, and of which no node has a word.

@@ -72,7 +72,14 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         self.group.patience().deadline.saturating_add(self.memory_wait)
     }
 
-    /// The same, if no such write is under way.
+    /// Whether no such write is under way. One that is over before anything else happens takes no turn.
+    #[inline(always)]
+    pub(crate) fn is_turn(&self, hash: u64) -> bool {
+        let turns = self.writing.turns.borrow();
+        turns.is_empty() || turns.iter().all(|(other, _)| *other != hash)
+    }
+
+    /// The same as [`turn`](Self::turn), if no such write is under way.
     #[inline]
     pub(crate) fn turn_now(&self, hash: u64) -> Option<Turn<'_>> {
         let mut turns = self.writing.turns.borrow_mut();

@@ -4,12 +4,12 @@ use swarm_core::clock::Clock;
 use swarm_core::counting::Tally;
 use swarm_core::epoch::Board;
 use swarm_core::fabric::Fabric;
-use swarm_core::register::{Begun, Check, Found, Protocol, Register, Write, Written};
+use swarm_core::register::{Check, Found, Protocol, Register, Write, Written};
 use swarm_core::words::{Pointer, Stamp};
 
 use crate::client::{Client, Here, TRIES};
 use crate::error::Error;
-use crate::heap::Need;
+use crate::heap::{Need, Taken};
 use crate::locate::Told;
 use crate::moved::outgrown;
 use crate::turn::Turn;
@@ -20,7 +20,7 @@ type CoreResult<T> = Result<T, swarm_core::error::Error>;
 pub(crate) struct UpdateRest<'c, 'v, F: Fabric, C: Clock, P: Protocol + 'c> {
     hash: u64,
     begun: Option<UpdateBegun<'c, 'v, P>>,
-    here: Here<'c, F, C, P>,
+    here: Option<Here<'c, F, C, P>>,
     tally: Tally,
 }
 
@@ -32,64 +32,78 @@ struct UpdateBegun<'c, 'v, P: Protocol + 'c> {
     /// What was met there before.
     before: [Stamp; 2],
     write: Write<'v>,
-    tried: Begun<Written, Option<P::Posted<'c>>>,
+    /// How it ended, if it did.
+    written: Option<Written>,
+    posted: Option<P::Posted<'c>>,
+}
+
+impl<F: Fabric, C: Clock, P: Protocol> Default for UpdateRest<'_, '_, F, C, P> {
+    #[inline(always)]
+    fn default() -> Self {
+        let (hash, tally) = Default::default();
+        Self { hash, begun: None, here: None, tally }
+    }
 }
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// All of an update that takes no waiting: the key's location is cached, memory for the value is set aside, no
-    /// other write of this key is under way, and memory is near.
+    /// other write of this key is under way, and memory is near. Else `rest` is what is left for
+    /// [`update_on`](Self::update_on).
     #[inline]
     pub(crate) fn try_update<'c, 'v>(
         &'c self,
         key: &[u8],
         value: &'v [u8],
-    ) -> Begun<Result<bool, Error>, UpdateRest<'c, 'v, F, C, P>> {
+        rest: &mut UpdateRest<'c, 'v, F, C, P>,
+    ) -> Option<Result<bool, Error>> {
         if self.is_forked() {
-            return Begun::Done(Err(Error::Forked));
+            return Some(Err(Error::Forked));
         }
+        let hash = match self.check(key, value) {
+            Ok(hash) => hash,
+            Err(error) => return Some(Err(error)),
+        };
         let here = self.here();
         let others = self.group.fabric().begin();
-        let tried = self.check(key, value).map(|hash| (hash, self.try_write(hash, key, value)));
+        let written = self.is_turn(hash)
+            && self
+                .locations
+                .work(hash, key, |register| {
+                    self.try_write((hash, value), register, &mut rest.begun)
+                })
+                .unwrap_or(false);
         let tally = self.group.fabric().pause(others);
-        let told = match tried {
-            Ok((_, Begun::Done(()))) => Ok(true),
-            Ok((hash, Begun::Rest(begun))) => {
-                return Begun::Rest(UpdateRest { hash, begun, here, tally });
-            }
-            Err(error) => Err(error),
-        };
+        if !written {
+            (rest.hash, rest.here, rest.tally) = (hash, Some(here), tally);
+            return None;
+        }
         here.end();
         self.count(|counters| &mut counters.update, tally);
-        Begun::Done(told)
+        Some(Ok(true))
     }
 
+    /// Whether the register was written, and that is all.
     #[inline(always)]
     fn try_write<'c, 'v>(
         &'c self,
-        hash: u64,
-        key: &[u8],
-        value: &'v [u8],
-    ) -> Begun<(), Option<UpdateBegun<'c, 'v, P>>> {
-        let Some(turn) = self.turn_now(hash) else { return Begun::Rest(None) };
-        let mut rest = None;
-        let cached = self.locations.work(hash, key, |register| {
-            let write = self.new_write_now(register, value)?;
-            let before = met(register);
-            match P::try_write(&self.group, register, write) {
-                Begun::Done(Written::Done) if !outgrown(register, value.len()) => {
-                    self.wrote(hash, register, write.buffer, before);
-                }
-                tried => {
-                    let (register, generation) = (*register, self.locations.generation());
-                    rest = Some(UpdateBegun { turn, register, generation, before, write, tried });
-                }
-            }
-            Some(())
-        });
-        match (cached.flatten(), rest) {
-            (Some(()), None) => Begun::Done(()),
-            (_, rest) => Begun::Rest(rest),
+        (hash, value): (u64, &'v [u8]),
+        register: &mut Register,
+        begun: &mut Option<UpdateBegun<'c, 'v, P>>,
+    ) -> bool {
+        let Some((write, taken)) = self.new_write_now(register, value) else { return false };
+        let (before, mut posted) = (met(register), None);
+        let written = P::try_write(&self.group, register, write, &taken.site, &mut posted);
+        if written == Some(Written::Done) && !outgrown(register, value.len()) {
+            self.wrote_now(hash, register, &taken, before);
+            return true;
         }
+        self.heap.recycler.handed_out(write.buffer);
+        if let Some(turn) = self.turn_now(hash) {
+            let (register, generation) = (*register, self.locations.generation());
+            let began = UpdateBegun { turn, register, generation, before, write, written, posted };
+            *begun = Some(began);
+        }
+        false
     }
 
     /// The rest of an update, of the same value. Its future is large.
@@ -99,8 +113,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         value: &[u8],
         rest: UpdateRest<'c, '_, F, C, P>,
     ) -> Result<bool, Error> {
-        let UpdateRest { hash, begun, here, tally } = rest;
-        let rest = self.in_own_process(self.write_on((hash, key, value), begun, here));
+        let tally = rest.tally;
+        let rest = self.in_own_process(self.write_on(key, value, rest));
         let (told, tally) = self.group.fabric().track_on(tally, rest).await;
         self.count(|counters| &mut counters.update, tally);
         told
@@ -108,18 +122,19 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
     async fn write_on<'c>(
         &'c self,
-        (hash, key, value): (u64, &[u8], &[u8]),
-        begun: Option<UpdateBegun<'c, '_, P>>,
-        here: Here<'c, F, C, P>,
+        key: &[u8],
+        value: &[u8],
+        rest: UpdateRest<'c, '_, F, C, P>,
     ) -> Result<bool, Error> {
-        let Some(UpdateBegun { turn, mut register, generation, before, write, tried }) = begun
-        else {
+        let UpdateRest { hash, begun, here, .. } = rest;
+        let Some(begun) = begun else {
             drop(here);
             return self.update_anew(hash, key, value).await;
         };
-        let written = match tried {
-            Begun::Done(written) => Ok(written),
-            Begun::Rest(posted) => P::write_on(&self.group, &mut register, write, posted).await,
+        let UpdateBegun { turn, mut register, generation, before, write, written, posted } = begun;
+        let written = match written {
+            Some(written) => Ok(written),
+            None => P::write_on(&self.group, &mut register, write, posted).await,
         };
         let (place, seen) = ((&register, generation), (before, false));
         match self.updated(hash, key, place, seen, write, written).await {
@@ -227,6 +242,16 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         self.locations.remove(hash, key);
         // Absent only if the index agrees: a cached register may have been dead long.
         Ok((fresh && written == Ok(Written::Deleted)).then_some(false))
+    }
+
+    /// [`wrote`](Self::wrote) behind a write for which the buffer was just taken.
+    #[inline(always)]
+    fn wrote_now(&self, hash: u64, register: &Register, taken: &Taken, before: [Stamp; 2]) {
+        if let Some(presence) = &self.presence {
+            self.heap.recycler.wrote_now(register, taken, before, || presence.board().latest());
+            let followed = (register.followed(), before[0]);
+            self.heap.has_followed(presence.board(), hash, followed);
+        }
     }
 
     /// A write of `buffer` is complete. What it took the place of, of this client's, comes back.

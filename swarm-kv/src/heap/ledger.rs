@@ -14,6 +14,7 @@ use swarm_core::words::Pointer;
 
 use super::Kind;
 use super::counter::homes;
+use super::recycle::Taken;
 
 /// What a ledger says of one object.
 ///
@@ -78,6 +79,13 @@ impl Entry {
     }
 }
 
+/// Where an object's entry is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spot {
+    chunk: u32,
+    index: u32,
+}
+
 /// The objects of one chunk, or of a run.
 pub(super) struct Ledger {
     class: Class,
@@ -117,6 +125,14 @@ impl Ledger {
     #[inline(always)]
     fn index(&self, within: u64) -> usize {
         ((u128::from(within) * u128::from(self.inverse)) >> 64) as usize
+    }
+
+    /// The number of the buffer that lies so many granules into the parts for those without `absent`.
+    #[inline(always)]
+    fn index_within(&self, absent: Option<NodeId>, within: u64) -> Option<usize> {
+        let index = self.index(within + 1);
+        let first = absent.map_or(0, |absent| absent.index() * self.objects as usize);
+        (index < self.objects as usize).then_some(first + index)
     }
 
     fn is_marked(&self, index: usize) -> bool {
@@ -222,6 +238,25 @@ impl Ledgers {
         ledger.entries.get_mut(index)
     }
 
+    /// Where a buffer lies, and where its entry is, if it is this client's.
+    #[inline(always)]
+    pub(super) fn taken(&self, buffer: Pointer) -> Taken {
+        let (site, absent, within) = self.buffers.site_within(buffer);
+        let chunk = self.buffers.chunk(buffer, self.chunk_bits);
+        let spot = self.chunks.get(chunk).and_then(Option::as_ref).and_then(|ledger| {
+            let index = ledger.index_within(absent, within)?;
+            Some(Spot { chunk: chunk as u32, index: index as u32 })
+        });
+        // Where every node holds every buffer, pointers are told apart otherwise.
+        Taken { buffer, site, spot: spot.filter(|_| absent.is_some()) }
+    }
+
+    /// The entry at a spot, as long as nothing has changed since it was found.
+    #[inline(always)]
+    pub(super) fn at(&mut self, spot: Spot) -> Option<&mut Entry> {
+        self.chunks.get_mut(spot.chunk as usize)?.as_mut()?.entries.get_mut(spot.index as usize)
+    }
+
     /// The entry of an object and what kind it is, if it is this client's.
     #[inline(always)]
     pub(super) fn look_up(&mut self, object: Pointer) -> Option<(&mut Entry, Kind)> {
@@ -240,9 +275,8 @@ impl Ledgers {
             return (within != 0).then_some((ledger, index));
         }
         let (absent, within) = self.buffers.within(object);
-        let index = ledger.index(within + 1);
-        let first = absent.map_or(0, |absent| absent.index() * ledger.objects as usize);
-        (index < ledger.objects as usize).then_some((ledger, first + index))
+        let index = ledger.index_within(absent, within)?;
+        Some((ledger, index))
     }
 
     /// A collection begins: it looks at what is in use by now, and nothing is marked.

@@ -19,28 +19,39 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 
-use swarm_core::fabric::NodeId;
+use swarm_core::buffers::Site;
+use swarm_core::fabric::{MAX_NODES, NodeId};
 use swarm_core::geometry::Geometry;
 use swarm_core::register::Register;
 use swarm_core::safe_guess::FIRST;
 use swarm_core::words::{Pointer, Stamp};
 
 use super::Kind;
-use super::ledger::{Entry, Ledgers, Unnamed};
+use super::ledger::{Entry, Ledgers, Spot, Unnamed};
 use super::shelf::Shelf;
+
+/// A buffer that was taken for a write, where it lies, and where its entry is if that is known.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Taken {
+    pub(crate) buffer: Pointer,
+    pub(crate) site: Site,
+    pub(super) spot: Option<Spot>,
+}
 
 /// A client's objects, and those of them that came back.
 pub(crate) struct Recycler {
     geometry: Geometry,
     ledgers: RefCell<Ledgers>,
     shelves: RefCell<Vec<Shelf>>,
+    /// For each home, which shelf was asked for last.
+    last: [Cell<usize>; MAX_NODES],
     reclaimed: Cell<u64>,
 }
 
 impl Recycler {
     pub(super) fn new(geometry: Geometry) -> Self {
-        let (shelves, reclaimed) = Default::default();
-        Self { geometry, ledgers: RefCell::new(Ledgers::new(geometry)), shelves, reclaimed }
+        let (shelves, last, reclaimed) = Default::default();
+        Self { geometry, ledgers: RefCell::new(Ledgers::new(geometry)), shelves, last, reclaimed }
     }
 
     /// From now on objects of this kind in `chunk` are this client's; `used` were handed out before.
@@ -61,7 +72,7 @@ impl Recycler {
 
     /// An object was handed out that is as good as new.
     #[inline]
-    pub(super) fn handed_out(&self, object: Pointer) {
+    pub(crate) fn handed_out(&self, object: Pointer) {
         self.set(object, Entry::OUT);
     }
 
@@ -80,10 +91,27 @@ impl Recycler {
         Some(buffer)
     }
 
-    /// The buffer that is taken next of those that came back.
-    #[inline]
-    pub(crate) fn next(&self, kind: Kind) -> Option<Pointer> {
-        self.shelf(kind, |shelf| shelf.ready.last().copied())?
+    /// A buffer that came back, for a write that is over, or notes it as [handed out](Self::handed_out), before
+    /// anything else happens: until then its entry says that it is at hand. `expect` is told where the next one lies.
+    #[inline(always)]
+    pub(super) fn take_now(&self, kind: Kind, expect: impl FnOnce(&Site)) -> Option<Taken> {
+        let ledgers = self.ledgers.borrow();
+        self.shelf(kind, |shelf| {
+            let buffer = shelf.ready.pop()?;
+            let known = shelf.next.take().filter(|next| next.buffer == buffer);
+            let taken = known.unwrap_or_else(|| ledgers.taken(buffer));
+            if let Some(&next) = shelf.ready.last() {
+                let next = ledgers.taken(next);
+                expect(&next.site);
+                shelf.next = Some(next);
+            }
+            Some(taken)
+        })?
+    }
+
+    /// A buffer that was taken, with where it lies and where its entry is.
+    pub(super) fn taken(&self, buffer: Pointer) -> Taken {
+        self.ledgers.borrow().taken(buffer)
     }
 
     /// An object that came back and is as good as one that was never used.
@@ -257,6 +285,31 @@ impl Recycler {
         }
     }
 
+    /// The same behind a write for which the buffer was just [taken](Self::take_now), which is noted as handed out by
+    /// that at the latest.
+    #[inline(always)]
+    pub(crate) fn wrote_now(
+        &self,
+        register: &Register,
+        taken: &Taken,
+        [latest, largest]: [Stamp; 2],
+        epoch: impl Fn() -> u64,
+    ) {
+        let (format, after) = (self.geometry.format, register.own_stamp());
+        let alone = largest.0 == latest.0 && format.pointer(after) == taken.buffer;
+        let Some(spot) = taken.spot.filter(|_| alone) else {
+            self.handed_out(taken.buffer);
+            return self.wrote(register, taken.buffer, after, [latest, largest], epoch);
+        };
+        let mut ledgers = self.ledgers.borrow_mut();
+        let own = register.place.pointer.0;
+        let entry = |stamp| (format.timestamp(stamp).0 << format.pointer_bits) | own;
+        if let Some(object) = ledgers.at(spot) {
+            *object = Entry::holds(entry(after));
+        }
+        self.supersede(&mut ledgers, latest, after, entry(latest), &epoch);
+    }
+
     /// The register to which the buffer that `stamp` names holds a write of that timestamp, if it is this
     /// client's.
     pub(super) fn held_at(&self, stamp: Stamp) -> Option<Pointer> {
@@ -323,7 +376,13 @@ impl Recycler {
 
     #[inline(always)]
     fn shelf<T>(&self, kind: Kind, work: impl FnOnce(&mut Shelf) -> T) -> Option<T> {
-        self.shelves.borrow_mut().iter_mut().find(|shelf| shelf.kind == kind).map(work)
+        let (mut shelves, last) =
+            (self.shelves.borrow_mut(), &self.last[kind.home.index() % MAX_NODES]);
+        let at = last.get();
+        if shelves.get(at).is_none_or(|shelf| shelf.kind != kind) {
+            last.set(shelves.iter().position(|shelf| shelf.kind == kind)?);
+        }
+        shelves.get_mut(last.get()).map(work)
     }
 
     /// Takes in buffers that nobody holds any more in `epoch`, if those are at least so many, and calls

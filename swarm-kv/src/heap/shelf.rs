@@ -11,6 +11,7 @@ use swarm_core::geometry::Class;
 use swarm_core::words::Pointer;
 
 use super::Kind;
+use super::recycle::Taken;
 
 /// Retired buffers for which there is room without another allocation.
 const ROOM: usize = 16 << 10;
@@ -25,6 +26,8 @@ pub(super) struct Shelf {
     pub(super) retired: VecDeque<(u64, Pointer)>,
     /// Nobody holds these buffers any more. Their locks keep their place.
     pub(super) ready: Vec<Pointer>,
+    /// The last of those, if it is known where it lies.
+    pub(super) next: Option<Taken>,
     /// Retired objects that are to be reset; the earliest first.
     pub(super) swept: VecDeque<(u64, Pointer)>,
     /// As good as memory that was never used. The first one in memory is used first: what is in use comes to lie close
@@ -36,11 +39,11 @@ pub(super) struct Shelf {
 
 impl Shelf {
     pub(super) fn new(kind: Kind) -> Self {
-        let (swept, fresh) = Default::default();
+        let (swept, fresh, next) = Default::default();
         // Buffers come back on the data path, which allocates nothing.
         let room = if let Class::Homed { .. } = kind.class { 0 } else { ROOM };
         let (retired, ready) = (VecDeque::with_capacity(room), Vec::with_capacity(room));
-        Self { kind, retired, ready, swept, fresh, had: 0 }
+        Self { kind, retired, ready, next, swept, fresh, had: 0 }
     }
 
     fn len(&self) -> usize {
@@ -134,6 +137,8 @@ impl Shelf {
         let before = self.len();
         self.retired.retain(|&(_, object)| is_own(object));
         self.ready.retain(|&object| is_own(object));
+        // Its chunk may be another ledger's by the time the pointer comes back.
+        self.next = None;
         self.swept.retain(|&(_, object)| is_own(object));
         self.fresh.retain(|&Reverse(object)| is_own(object));
         self.had = self.had.saturating_sub(before - self.len());

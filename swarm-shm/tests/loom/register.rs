@@ -6,7 +6,7 @@
 
 use std::cell::Cell;
 use std::future::{Future, Ready, ready};
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
@@ -96,9 +96,9 @@ impl Clock for At {
     }
 }
 
-/// What comes of an operation: as its chains are done at once, so is it.
-fn now<T>(operation: impl Future<Output = T>) -> T {
-    match pin!(operation).poll(&mut Context::from_waker(Waker::noop())) {
+/// What comes of an operation: as its chains are done at once, so is it. On the heap, as loom's stacks are small.
+fn now<T>(mut operation: Pin<Box<impl Future<Output = T>>>) -> T {
+    match operation.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(done) => done,
         Poll::Pending => panic!("it waits for a chain"),
     }
@@ -121,7 +121,7 @@ impl Client {
     }
 
     fn read(&mut self) -> u64 {
-        let read = SafeGuess::read(&self.group, &mut self.register, Check::Identity);
+        let read = Box::pin(SafeGuess::read(&self.group, &mut self.register, Check::Identity));
         let Ok(Found::Value(value)) = now(read) else { panic!("it has a value") };
         u64::from_le_bytes(value[..].try_into().expect("one word"))
     }
@@ -131,7 +131,7 @@ impl Client {
         let buffer = Pointer(BUFFERS.0 + self.group.session().client as u64);
         let bytes = value.to_le_bytes();
         let write = Write { number, buffer, value: &bytes };
-        let written = now(SafeGuess::write(&self.group, &mut self.register, write));
+        let written = now(Box::pin(SafeGuess::write(&self.group, &mut self.register, write)));
         assert_eq!(written, Ok(Written::Done));
     }
 
