@@ -156,6 +156,7 @@ pub struct Identity {
 /// write that uses the same buffer again; without the number, who reads a buffer that is half written would lock
 /// the number of the write that it served before; without the register, an earlier write to another
 /// one, under a timestamp that happens to be the same, would pass for this one's.
+#[inline]
 pub fn checksum(
     format: WordFormat,
     register: Identity,
@@ -174,6 +175,7 @@ pub fn checksum(
 /// The bytes that `words` hold, without those that fill up the last word.
 ///
 /// `None` if `words` is too short for `length` bytes.
+#[inline]
 pub fn bytes(words: &[u64], length: usize) -> Option<&[u8]> {
     words.as_bytes().get(..length)
 }
@@ -208,6 +210,7 @@ impl BufferHeader {
     /// The rewrite's timestamp is sealed with the checksum: where this word has landed in front of the
     /// others, those of a former life must not be taken for the rewrite's. (It cannot be part of the
     /// checksum: who dies in the midst of a rewrite would leave no buffer for the guess.)
+    #[inline]
     pub fn encode(&self) -> [u64; buffer::HEADER_WORDS - 1] {
         [
             self.rewrite.0 ^ self.checksum,
@@ -219,6 +222,7 @@ impl BufferHeader {
     }
 
     /// Reads the words from [`buffer::REWRITE`] on. `None` if there are too few.
+    #[inline]
     pub fn decode(words: &[u64]) -> Option<Self> {
         let &[rewrite, number, register, guess, checksum, ..] = words else { return None };
         Some(Self {
@@ -233,6 +237,7 @@ impl BufferHeader {
 
     /// Whether the buffer was written for `stamp` of the register of this identity at `register`, and
     /// header and `value` are whole.
+    #[inline]
     pub fn agrees(
         &self,
         format: WordFormat,

@@ -27,6 +27,13 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
+/// The same of a future that is large and seldom needed: it takes no place in the caller's frame.
+#[cold]
+#[inline(never)]
+fn block_on_rest<T, O: Future<Output = T>>(rest: impl FnOnce() -> O) -> T {
+    block_on(rest())
+}
+
 /// A [`Client`] whose operations return when they are done.
 pub struct Blocking<'c, F: Fabric, C: Clock, P>(&'c Client<F, C, P>);
 
@@ -44,7 +51,7 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Blocking<'c, F, C, P> {
         let mut rest = GetRest::default();
         match self.0.try_get(key, &mut rest) {
             Some(told) => told,
-            None => block_on(self.0.get_on(key, rest)),
+            None => block_on_rest(|| self.0.get_on(key, rest)),
         }
     }
 
@@ -73,10 +80,10 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Blocking<'c, F, C, P> {
         let mut rest = UpdateRest::default();
         let told = match self.0.try_update(key, value, &mut rest) {
             Some(told) => told,
-            None => block_on(self.0.update_on(key, value, rest)),
+            None => block_on_rest(|| self.0.update_on(key, value, rest)),
         };
         if self.0.is_untidy() {
-            block_on(self.0.tidy());
+            block_on_rest(|| self.0.tidy());
         }
         told
     }

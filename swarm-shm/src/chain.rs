@@ -33,6 +33,9 @@ use crate::sync::{Ordering, Word, fence, fence_behind_cas, fence_behind_read};
 /// The first word that verbs may touch: the header in front of it is not theirs.
 pub const FIRST_WORD: u64 = HEADER_BYTES / 8;
 
+/// Words of a cache line.
+const LINE: usize = 8;
+
 /// Words that a READ or a WRITE takes in one turn of its loop.
 const UNROLLED: usize = 8;
 
@@ -74,24 +77,23 @@ pub(crate) fn span(memory: &[Word], at: Address, words: usize) -> Result<&[Word]
     memory.get(start..start.wrapping_add(words)).ok_or(NodeDown)
 }
 
+/// The lines of `words` words from `at` on, by their first words. They may lie outside of the memory.
+#[inline(always)]
+fn lines(memory: &[Word], at: Address, words: usize) -> impl Iterator<Item = *const Word> {
+    let first = memory.as_ptr().wrapping_add(at.0.wrapping_sub(FIRST_WORD) as usize);
+    (0..words).step_by(LINE).map(move |word| first.wrapping_add(word))
+}
+
 /// Asks for the cache lines of `words` words from `at` on.
 #[inline(always)]
 pub(crate) fn prefetch(memory: &[Word], at: Address, words: usize) {
-    if let Ok(words) = span(memory, at, words) {
-        for line in words.chunks(8) {
-            crate::sync::prefetch(&line[0]);
-        }
-    }
+    lines(memory, at, words).for_each(crate::sync::prefetch);
 }
 
 /// The same of lines that are to be stored to.
 #[inline(always)]
 pub(crate) fn prefetch_change(memory: &[Word], at: Address, words: usize) {
-    if let Ok(words) = span(memory, at, words) {
-        for line in words.chunks(8) {
-            crate::sync::prefetch_change(&line[0]);
-        }
-    }
+    lines(memory, at, words).for_each(crate::sync::prefetch_change);
 }
 
 /// The next `words` words of the reply.

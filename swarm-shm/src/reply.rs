@@ -4,7 +4,7 @@
 //! back, last in, first out, so that few of them stay hot in the cache. Once the lists are warm
 //! nothing is allocated. A reply that is forgotten costs its buffer and nothing else.
 
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 use core::fmt;
 use core::mem;
 use core::ops::Deref;
@@ -20,22 +20,40 @@ const LONG_KEPT: usize = 64;
 const SHORT_AT_FIRST: usize = 32;
 
 /// Where a fabric keeps buffers that are not lent out.
-#[derive(Debug)]
 pub(crate) struct Replies {
+    /// The short one that came back last.
+    last: Cell<Option<Box<[u64]>>>,
     short: RefCell<Vec<Box<[u64]>>>,
     long: RefCell<Vec<Box<[u64]>>>,
+}
+
+impl fmt::Debug for Replies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Replies").finish_non_exhaustive()
+    }
 }
 
 impl Replies {
     pub(crate) fn new() -> Self {
         let mut short = Vec::with_capacity(SHORT_KEPT);
         short.extend((0..SHORT_AT_FIRST).map(|_| allocate(SHORT_WORDS)));
-        Self { short: RefCell::new(short), long: RefCell::new(Vec::with_capacity(LONG_KEPT)) }
+        let long = RefCell::new(Vec::with_capacity(LONG_KEPT));
+        Self { last: Cell::default(), short: RefCell::new(short), long }
     }
 
     /// A buffer of at least `words` words.
     #[inline(always)]
     pub(crate) fn take(&self, words: usize) -> Box<[u64]> {
+        match self.last.take() {
+            Some(buffer) if buffer.len() >= words => buffer,
+            last => {
+                self.last.set(last);
+                self.take_other(words)
+            }
+        }
+    }
+
+    fn take_other(&self, words: usize) -> Box<[u64]> {
         let list = if words <= SHORT_WORDS { &self.short } else { &self.long };
         let free = list.borrow_mut().pop();
         match free {
@@ -58,6 +76,16 @@ impl Replies {
 
     #[inline(always)]
     fn give_back(&self, buffer: Box<[u64]>) {
+        let other = match buffer.len() <= SHORT_WORDS {
+            true => self.last.replace(Some(buffer)),
+            false => Some(buffer),
+        };
+        if let Some(other) = other {
+            self.keep(other);
+        }
+    }
+
+    fn keep(&self, buffer: Box<[u64]>) {
         let list = if buffer.len() <= SHORT_WORDS { &self.short } else { &self.long };
         let mut list = list.borrow_mut();
         // Lists never grow, so that giving back never allocates.

@@ -34,15 +34,14 @@ pub(crate) fn fence_behind_read() {
     }
 }
 
-/// Asks the processor to bring a word's cache line nearer. A hint: it reads nothing.
+/// Asks the processor to bring a word's cache line nearer, wherever that is. A hint: it reads nothing.
 #[inline(always)]
-pub(crate) fn prefetch(word: &Word) {
+pub(crate) fn prefetch(word: *const Word) {
     #[cfg(all(target_arch = "x86_64", not(loom)))]
     {
         use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: every x86-64 processor has SSE, and a prefetch faults on no address; this one is
-        // that of a word that is borrowed.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(core::ptr::from_ref(word).cast()) };
+        // SAFETY: every x86-64 processor has SSE, and a prefetch faults on no address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(word.cast()) };
     }
     #[cfg(not(all(target_arch = "x86_64", not(loom))))]
     let _ = word;
@@ -50,14 +49,14 @@ pub(crate) fn prefetch(word: &Word) {
 
 /// The same of a line that is to be stored to: it comes as this processor's own at once.
 #[inline(always)]
-pub(crate) fn prefetch_change(word: &Word) {
+pub(crate) fn prefetch_change(word: *const Word) {
     #[cfg(all(target_arch = "x86_64", not(loom)))]
     // SAFETY: the instruction changes nothing and faults on no address; processors that do not know it take it for
     // one that does nothing.
     unsafe {
         core::arch::asm!(
             "prefetchw [{}]",
-            in(reg) core::ptr::from_ref(word),
+            in(reg) word,
             options(nostack, preserves_flags, readonly),
         );
     }

@@ -104,12 +104,16 @@ pub(super) struct Ledger {
 
 impl Ledger {
     /// What kind of object number `index` is.
-    #[inline(always)]
     fn kind(&self, index: usize) -> Kind {
         let home = match self.class {
             Class::Homed { .. } | Class::Lean(_) => NodeId((index as u64 / self.objects) as u8),
             _ => NodeId(0),
         };
+        self.kind_at(home)
+    }
+
+    #[inline(always)]
+    fn kind_at(&self, home: NodeId) -> Kind {
         Kind { class: self.class, home, chunks: self.chunks }
     }
 
@@ -260,23 +264,29 @@ impl Ledgers {
     /// The entry of an object and what kind it is, if it is this client's.
     #[inline(always)]
     pub(super) fn look_up(&mut self, object: Pointer) -> Option<(&mut Entry, Kind)> {
-        let (ledger, index) = self.locate(object)?;
-        let kind = ledger.kind(index);
+        let (ledger, index, absent) = self.locate_without(object)?;
+        let kind = absent.map_or_else(|| ledger.kind(index), |absent| ledger.kind_at(absent));
         Some((ledger.entries.get_mut(index)?, kind))
     }
 
     #[inline(always)]
     fn locate(&mut self, object: Pointer) -> Option<(&mut Ledger, usize)> {
+        self.locate_without(object).map(|(ledger, index, _)| (ledger, index))
+    }
+
+    /// The ledger of an object, its number in there, and the node that does without it.
+    #[inline(always)]
+    fn locate_without(&mut self, object: Pointer) -> Option<(&mut Ledger, usize, Option<NodeId>)> {
         let chunk = self.buffers.chunk(object, self.chunk_bits);
         let ledger = self.chunks.get_mut(chunk)?.as_mut()?;
         if let Class::Plain(_) | Class::Homed { .. } = ledger.class {
             let within = object.0 & ((1 << self.chunk_bits) - 1);
             let index = ledger.index(within);
-            return (within != 0).then_some((ledger, index));
+            return (within != 0).then_some((ledger, index, None));
         }
         let (absent, within) = self.buffers.within(object);
         let index = ledger.index_within(absent, within)?;
-        Some((ledger, index))
+        Some((ledger, index, absent))
     }
 
     /// A collection begins: it looks at what is in use by now, and nothing is marked.
