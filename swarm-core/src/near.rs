@@ -78,14 +78,14 @@ fn read_of<'f, F: Fabric, C: Clock>(
 ) -> Option<Value<'f, F>> {
     let (fabric, place, identity) = (group.fabric(), &register.place, register.identity);
     let ring = ring(group, place.home, n)?;
-    for step in 1..=n / 2 {
+    for step in 1..n / 2 + 1 {
         let (node, at) = replica(place, step, n);
         fabric.expect(node, at, 1);
     }
     let words = register.shape().full_words();
     let reply = fabric.fetch(place.home, Address(place.at_home), words);
     let (mut shown, mut all_have_it) = ([Stamp::EMPTY; MAJORITY], true);
-    for (step, shown) in (1..=n / 2).zip(&mut shown[1..]) {
+    for (step, shown) in (1..n / 2 + 1).zip(&mut shown[1..]) {
         let (node, at) = replica(place, step, n);
         let read = fabric.load::<{ register::STATE_WORDS }>(node, at);
         match read.and_then(|read| state(&read, identity)) {
@@ -97,8 +97,8 @@ fn read_of<'f, F: Fabric, C: Clock>(
     fabric.charge(1 + others, 8 * (words + others * register::STATE_WORDS));
     let reply = reply.filter(|_| all_have_it)?;
     shown[0] = state(&reply, identity)?;
-    let (mut max, mut any) = (Stamp::EMPTY, 0);
-    for &stamp in &shown[..=n / 2] {
+    let (mut max, mut any) = (shown[0], shown[0].0);
+    for &stamp in &shown[1..n / 2 + 1] {
         max = max.max(stamp);
         any |= stamp.0;
     }
@@ -166,52 +166,70 @@ fn write_of<F: Fabric, C: Clock>(
     if !ring.minus(copy.site.holders).is_empty() {
         return false;
     }
-    for step in 0..=n / 2 {
+    // Home apart: a loop over one node is none.
+    fabric.expect_change(place.home, Address(place.at_home), 1);
+    for step in 1..n / 2 + 1 {
         let (node, at) = replica(&place, step, n);
         fabric.expect_change(node, at, 1);
     }
-    // WRITE, CAS, READ of slots and identity.
     let cost = 8 * (copy.head.len() + 1 + register::STATE_WORDS) + copy.tail.len();
-    let mut followed = Stamp::EMPTY;
-    for step in 0..=n / 2 {
-        let (node, at) = replica(&place, step, n);
-        let expected = register.own.at(node);
-        let from = copy.site.place.at(node, n).plus(copy.from);
-        let store = Store { at: from, head: copy.head, tail: copy.tail };
-        let swap = Swap { at: at.plus(slot), expect: expected.0, new: expected.max(w).0 };
-        let Some((old, read)) = fabric.write_cas_load(node, store, swap, at) else {
-            return gave_up(group, register, w, (step, None), cost);
-        };
-        let read: [u64; register::STATE_WORDS] = read;
-        let [mut slots @ .., birth, number] = read;
-        let own = Stamp(mem::take(&mut slots[slot % SLOTS]));
-        let others = largest(&slots);
-        let is_itself = birth == register.identity.birth && number == register.identity.number.0;
-        let took = old == expected.0 && own.0 == w.0;
-        // What its own chains saw is what a fresh guess has to stand against.
-        if !(is_itself && took && others < w && !others.is_frozen()) {
-            return gave_up(group, register, w, (step, is_itself.then_some(own)), cost);
-        }
-        // What is at one node alone is told by who completes it.
-        if step == 0 {
-            followed = others;
+    let followed = match raise(group, register, (w, copy), 0, n) {
+        Ok(others) => others,
+        Err(own) => return gave_up(group, register, w, (0, own), cost),
+    };
+    for step in 1..n / 2 + 1 {
+        if let Err(own) = raise(group, register, (w, copy), step, n) {
+            return gave_up(group, register, w, (step, own), cost);
         }
     }
+    // What is at one node alone is told by who completes it.
     register.followed = followed;
     let stamp = w.verified();
     let head = in_place_head(stamp, header);
     let tail = if value.len() <= register.capacity() { value } else { &[] };
-    for step in 0..=n / 2 {
+    let verify = |at: Address| Swap { at: at.plus(slot), expect: w.0, new: stamp.0 };
+    let at = Address(place.at_home);
+    let store = Store { at: at.plus(register.in_place()), head: &head, tail };
+    fabric.write_cas(place.home, Some(store), verify(at));
+    for step in 1..n / 2 + 1 {
         let (node, at) = replica(&place, step, n);
-        let store = Store { at: at.plus(register.in_place()), head: &head, tail };
-        let swap = Swap { at: at.plus(slot), expect: w.0, new: stamp.0 };
-        fabric.write_cas(node, (step == 0).then_some(store), swap);
+        fabric.write_cas(node, None, verify(at));
     }
     register.own.is_at(stamp, ring);
     register.met(stamp);
     let nodes = n / 2 + 1;
     fabric.charge(4 * nodes + 1, nodes * (cost + 8) + 8 * head.len() + tail.len());
     true
+}
+
+/// WRITE, CAS and READ at the node `step` behind home: the largest stamp in others' slots, if the guess proved fresh
+/// there.
+///
+/// # Errors
+/// It did not. What this client's own slot holds, if the register is there.
+#[inline(always)]
+fn raise<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    register: &Register,
+    (w, copy): (Stamp, &Copy<'_>),
+    step: usize,
+    n: usize,
+) -> Result<Stamp, Option<Stamp>> {
+    let (node, at) = replica(&register.place, step, n);
+    let (slot, expected) = (group.slot(), register.own.at(node));
+    let from = copy.site.place.at(node, n).plus(copy.from);
+    let store = Store { at: from, head: copy.head, tail: copy.tail };
+    let swap = Swap { at: at.plus(slot), expect: expected.0, new: expected.max(w).0 };
+    let done = group.fabric().write_cas_load::<{ register::STATE_WORDS }>(node, store, swap, at);
+    let (old, [mut slots @ .., birth, number]) = done.ok_or(None)?;
+    let own = Stamp(mem::take(&mut slots[slot % SLOTS]));
+    let others = largest(&slots);
+    if birth != register.identity.birth || number != register.identity.number.0 {
+        return Err(None);
+    }
+    let took = old == expected.0 && own.0 == w.0;
+    // What its own chains saw is what a fresh guess has to stand against.
+    if took && others < w && !others.is_frozen() { Ok(others) } else { Err(Some(own)) }
 }
 
 /// A guess did not prove fresh at the node `step` behind home, whose slot holds `own`: takes in what this client's

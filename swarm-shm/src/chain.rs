@@ -81,7 +81,7 @@ pub(crate) fn span(memory: &[Word], at: Address, words: usize) -> Result<&[Word]
 #[inline(always)]
 fn lines(memory: &[Word], at: Address, words: usize) -> impl Iterator<Item = *const Word> {
     let first = memory.as_ptr().wrapping_add(at.0.wrapping_sub(FIRST_WORD) as usize);
-    (0..words).step_by(LINE).map(move |word| first.wrapping_add(word))
+    (0..words.div_ceil(LINE)).map(move |line| first.wrapping_add(line * LINE))
 }
 
 /// Asks for the cache lines of `words` words from `at` on.

@@ -120,12 +120,15 @@ impl Client {
         Self { group, register: Register::new(place, IDENTITY, SHAPE) }
     }
 
+    // Apart, or a model's frame has room for all its operations.
+    #[inline(never)]
     fn read(&mut self) -> u64 {
         let read = Box::pin(SafeGuess::read(&self.group, &mut self.register, Check::Identity));
         let Ok(Found::Value(value)) = now(read) else { panic!("it has a value") };
         u64::from_le_bytes(value[..].try_into().expect("one word"))
     }
 
+    #[inline(never)]
     fn write(&mut self, value: u64) {
         let number = self.group.number().expect("numbers last");
         let buffer = Pointer(BUFFERS.0 + self.group.session().client as u64);
