@@ -6,11 +6,12 @@
 
 use std::cell::Cell;
 use std::future::{Future, Ready, ready};
-use std::pin::Pin;
+use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use loom::thread;
+use loom::thread::{self, JoinHandle};
 use swarm_core::clock::Clock;
 use swarm_core::epoch::NoBoard;
 use swarm_core::fabric::{Address, Fabric, NodeDown, NodeId, Store, Swap, Verb};
@@ -87,6 +88,22 @@ impl Fabric for LoomFabric {
     }
 }
 
+/// Words of a thread's stack: operations' futures are large, and so are the frames that poll them.
+const STACK: usize = 1 << 15;
+
+fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    thread::Builder::new().stack_size(STACK).spawn(work).expect("a thread")
+}
+
+/// [`explore`]s a model in a thread of its own, as the first one's stack has the size that it has.
+fn explore_roomy(preemptions: Option<usize>, model: impl Fn() + Sync + Send + 'static) {
+    let model = Arc::new(model);
+    explore(preemptions, move || {
+        let model = Arc::clone(&model);
+        spawn(move || model()).join().expect("the model");
+    });
+}
+
 /// A clock that stands still.
 struct At(u64);
 
@@ -96,9 +113,9 @@ impl Clock for At {
     }
 }
 
-/// What comes of an operation: as its chains are done at once, so is it. On the heap, as loom's stacks are small.
-fn now<T>(mut operation: Pin<Box<impl Future<Output = T>>>) -> T {
-    match operation.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+/// What comes of an operation: as its chains are done at once, so is it.
+fn now<T>(operation: impl Future<Output = T>) -> T {
+    match pin!(operation).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(done) => done,
         Poll::Pending => panic!("it waits for a chain"),
     }
@@ -120,21 +137,18 @@ impl Client {
         Self { group, register: Register::new(place, IDENTITY, SHAPE) }
     }
 
-    // Apart, or a model's frame has room for all its operations.
-    #[inline(never)]
     fn read(&mut self) -> u64 {
-        let read = Box::pin(SafeGuess::read(&self.group, &mut self.register, Check::Identity));
+        let read = SafeGuess::read(&self.group, &mut self.register, Check::Identity);
         let Ok(Found::Value(value)) = now(read) else { panic!("it has a value") };
         u64::from_le_bytes(value[..].try_into().expect("one word"))
     }
 
-    #[inline(never)]
     fn write(&mut self, value: u64) {
         let number = self.group.number().expect("numbers last");
         let buffer = Pointer(BUFFERS.0 + self.group.session().client as u64);
         let bytes = value.to_le_bytes();
         let write = Write { number, buffer, value: &bytes };
-        let written = now(Box::pin(SafeGuess::write(&self.group, &mut self.register, write)));
+        let written = now(SafeGuess::write(&self.group, &mut self.register, write));
         assert_eq!(written, Ok(Written::Done));
     }
 
@@ -177,7 +191,7 @@ fn born() -> Node {
 
 /// What has happened in some schedule of a model.
 #[derive(Clone, Default)]
-struct Met(std::sync::Arc<AtomicBool>);
+struct Met(Arc<AtomicBool>);
 
 impl Met {
     fn note(&self, happened: bool) {
@@ -194,10 +208,10 @@ impl Met {
 fn a_write_and_its_copy_in_place_beside_reads() {
     let (old, new, settled) = (Met::default(), Met::default(), Met::default());
     let met = [old.clone(), new.clone(), settled.clone()];
-    explore(Some(1), move || {
+    explore_roomy(Some(1), move || {
         let node = born();
         let mut writer = Client::new(&node, 0, 100);
-        let writes = thread::spawn(move || writer.write(10));
+        let writes = spawn(move || writer.write(10));
         let mut reader = Client::new(&node, 2, 100);
         let (first, second) = (reader.read(), reader.read());
         assert!(matches!((first, second), (BORN, BORN | 10) | (10, 10)), "{first}, {second}");
@@ -217,10 +231,10 @@ fn a_write_beside_a_write_and_a_read() {
     for (other, own) in [(100, 200), (200, 100)] {
         let (rewritten, met) = (Met::default(), Met::default());
         let both = [rewritten.clone(), met.clone()];
-        explore(Some(1), move || {
+        explore_roomy(Some(1), move || {
             let node = born();
             let mut writer = Client::new(&node, 1, other);
-            let writer = thread::spawn(move || {
+            let writer = spawn(move || {
                 writer.write(20);
                 writer.was_slow()
             });
@@ -243,10 +257,10 @@ fn a_write_beside_a_write_and_a_read() {
 fn a_read_and_a_write_beside_a_write() {
     let (old, new, slow) = (Met::default(), Met::default(), Met::default());
     let met = [old.clone(), new.clone(), slow.clone()];
-    explore(Some(2), move || {
+    explore_roomy(Some(2), move || {
         let node = born();
         let mut writer = Client::new(&node, 1, 100);
-        let writer = thread::spawn(move || {
+        let writer = spawn(move || {
             writer.write(20);
             writer.was_slow()
         });
