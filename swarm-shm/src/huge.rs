@@ -7,41 +7,44 @@ use std::alloc::{GlobalAlloc, Layout, System};
 
 use rustix::mm::{Advice, madvise};
 
-/// Blocks from here on are aligned to huge pages.
+/// Blocks from here on are advised.
 const LARGE: usize = 4 << 20;
-/// A huge page.
-const PAGE: usize = 2 << 20;
+/// What an advice begins at a multiple of.
+const PAGE: usize = 4096;
 
 /// The system's allocator, with huge pages for blocks of 4 MiB and more where the kernel has them.
+///
+/// Zeroed blocks stay the kernel's: pages that nobody touches are not there. (To align a block to huge pages would have
+/// the system's allocator write its zeros; the kernel aligns what it maps by itself.)
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HugePages;
 
-fn aligned(layout: Layout) -> Layout {
-    if layout.size() < LARGE {
-        return layout;
+/// Asks for huge pages where there is a large block.
+fn advised(block: *mut u8, size: usize) -> *mut u8 {
+    if size >= LARGE && !block.is_null() {
+        let start = block.map_addr(|address| address & !(PAGE - 1));
+        let length = block.addr() + size - start.addr();
+        // SAFETY: the range is the block and what lies in front of it in its first page. The advice changes no memory's
+        // contents. Where the kernel has no huge pages, it fails and all is as before.
+        let _ = unsafe { madvise(start.cast(), length, Advice::LinuxHugepage) };
     }
-    // A size that cannot be aligned so is one that the system's allocator refuses in any case.
-    layout.align_to(PAGE).unwrap_or(layout)
+    block
 }
 
-// SAFETY: all work is the system allocator's. A block is given back with the layout that it was
-// taken with, as `aligned` depends on the layout alone.
+// SAFETY: all work is the system allocator's, with the layouts that callers give.
 unsafe impl GlobalAlloc for HugePages {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let layout = aligned(layout);
-        // SAFETY: the caller's promises for `layout` hold for the larger alignment.
-        let block = unsafe { System.alloc(layout) };
-        if layout.size() >= LARGE && !block.is_null() {
-            let whole = layout.size() / PAGE * PAGE;
-            // SAFETY: the range lies within the block, and the advice changes none of its contents.
-            // Where the kernel has no huge pages, it fails and all is as before.
-            let _ = unsafe { madvise(block.cast(), whole, Advice::LinuxHugepage) };
-        }
-        block
+        // SAFETY: the caller's promises for `layout` are what this asks for.
+        advised(unsafe { System.alloc(layout) }, layout.size())
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as above.
+        advised(unsafe { System.alloc_zeroed(layout) }, layout.size())
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: `alloc` took the block with this same layout.
-        unsafe { System.dealloc(block, aligned(layout)) }
+        // SAFETY: the block is the system allocator's, by this same layout.
+        unsafe { System.dealloc(block, layout) }
     }
 }
