@@ -10,6 +10,16 @@ impl NodeSet {
     /// No node.
     pub const EMPTY: Self = Self(0);
 
+    /// As bits: the lowest is node 0's.
+    pub fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// From bits.
+    pub fn from_bits(bits: u8) -> Self {
+        Self(bits)
+    }
+
     /// The nodes 0 to `n` - 1.
     pub fn all(n: usize) -> Self {
         Self(((1u16 << n) - 1) as u8)

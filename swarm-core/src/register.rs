@@ -63,6 +63,19 @@ impl Register {
         Self { own, last: stamp, ..Self::new(place, identity, shape) }
     }
 
+    /// The same, of which this was seen.
+    #[inline(always)]
+    #[must_use]
+    pub fn with_seen(self, Seen { own, own_at, last }: Seen) -> Self {
+        Self { own: Own { stamp: own, at: own_at }, last, ..self }
+    }
+
+    /// What was seen of it.
+    #[inline(always)]
+    pub fn seen(&self) -> Seen {
+        Seen { own: self.own.stamp, own_at: self.own.at, last: self.last }
+    }
+
     /// The node that holds the in-place copy.
     pub fn home(&self) -> NodeId {
         self.place.home
@@ -113,6 +126,18 @@ impl Register {
     pub(crate) fn met(&mut self, stamp: Stamp) {
         self.last = self.last.max(stamp);
     }
+}
+
+/// What a client saw of a register that saves roundtrips later. What its last write followed is no part of that: each
+/// write finds it out anew.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seen {
+    /// The latest stamp that its own slot was seen to hold.
+    pub own: Stamp,
+    /// At which nodes.
+    pub own_at: NodeSet,
+    /// The largest stamp, other than a delete's.
+    pub last: Stamp,
 }
 
 /// What a client thinks that its own slot holds at each node: one stamp at some nodes, as nodes
