@@ -6,7 +6,8 @@
 //! | `register` | reads and writes of one register, by each protocol |
 //! | `store` | gets and updates through the store |
 //!
-//! `instructions.sh` counts the instructions of a cached get and update under callgrind.
+//! `instructions.sh` counts the instructions of a cached get and update under callgrind; the example `hit_rates` counts
+//! how often the location cache knows a key.
 //! Whole workloads are the command line's: `swarm bench`.
 
 use std::time::Duration;

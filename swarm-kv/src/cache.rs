@@ -1,68 +1,23 @@
-//! What a client remembers: where keys' registers are, and what buckets held.
+//! What a client remembers of where keys' registers are. Losing an entry costs roundtrips only.
 //!
-//! Both caches are bounded and resist scans; losing an entry costs roundtrips only.
+//! A [table] of a line a register, bounded by the number of keys that the client asked for. Where it is full, or where all
+//! the places that a key may have are taken, a neighbour of the newcomer goes: the one that was met least. Each entry counts how
+//! often it was met, up to three times; a newcomer was not met yet. Of the sixteen places that a key may have, the first from
+//! a hand that goes round whose entry was not met is vacated, and where all were, each counts one less first. So keys
+//! of a scan push each other out, while those that are met again and again stay.
+//!
+//! What buckets held is remembered by the [index](crate::index).
 
 use std::cell::{Cell, RefCell};
-use std::hash::{BuildHasher, Hash, Hasher};
 
-use quick_cache::Equivalent;
-use quick_cache::unsync::Cache;
-use smallvec::SmallVec;
 use swarm_core::register::Register;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Keys up to this long lie in the cache's own entries.
-const INLINE_KEY: usize = 24;
-/// Keys for which there is room from the beginning: to make more of it takes one operation milliseconds. Of this
-/// memory hardly more is touched than keys use: two bytes for each that there is room for.
-const ROOM: usize = 1 << 20;
+// By its path, as the benchmarks take this file in by its own.
+#[path = "cache/table.rs"]
+mod table;
 
-/// A key that is remembered. Its hash is not: it takes room in every entry, and is asked for only
-/// where entries move.
-#[derive(PartialEq, Eq)]
-struct OwnedKey(SmallVec<[u8; INLINE_KEY]>);
-
-impl Hash for OwnedKey {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write(&self.0);
-    }
-}
-
-/// A key with its hash, borrowed. Found by its whole key: two keys with one hash are told apart.
-struct BorrowedKey<'k> {
-    hash: u64,
-    key: &'k [u8],
-}
-
-impl Hash for BorrowedKey<'_> {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.hash);
-    }
-}
-
-impl Equivalent<OwnedKey> for BorrowedKey<'_> {
-    fn equivalent(&self, other: &OwnedKey) -> bool {
-        self.key == other.0.as_slice()
-    }
-}
-
-/// Any key of this hash.
-struct AnyOf {
-    hash: u64,
-    seed: u64,
-}
-
-impl Hash for AnyOf {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.hash);
-    }
-}
-
-impl Equivalent<OwnedKey> for AnyOf {
-    fn equivalent(&self, other: &OwnedKey) -> bool {
-        hash_key(&other.0, self.seed) == self.hash
-    }
-}
+use table::Table;
 
 /// A key's hash, in a pool with this seed.
 #[inline]
@@ -70,60 +25,20 @@ pub(crate) fn hash_key(key: &[u8], seed: u64) -> u64 {
     xxh3_64_with_seed(key, seed)
 }
 
-/// Hashes keys, and takes a hash as it is.
-#[derive(Clone, Copy)]
-struct KeyHasher {
-    seed: u64,
-    hash: u64,
-}
-
-impl Hasher for KeyHasher {
-    fn finish(&self) -> u64 {
-        self.hash
-    }
-
-    fn write(&mut self, key: &[u8]) {
-        self.hash = hash_key(key, self.seed);
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.hash = hash;
-    }
-}
-
-impl BuildHasher for KeyHasher {
-    type Hasher = Self;
-
-    fn build_hasher(&self) -> Self {
-        *self
-    }
-}
-
-type Entries = Cache<OwnedKey, Register, quick_cache::UnitWeighter, KeyHasher>;
-
 /// Where keys' registers are.
 ///
 /// All that is remembered was found in one [generation](swarm_core::epoch::Board::generation): what
 /// an operation found that began in an earlier one is not taken in.
 pub(crate) struct LocationCache {
-    entries: RefCell<Entries>,
+    table: RefCell<Table>,
     generation: Cell<u64>,
     seed: u64,
 }
 
 impl LocationCache {
-    /// Room for `entries` keys of a pool with this seed.
+    /// Room for `entries` keys of a pool with this seed. What there is no memory for is not remembered.
     pub(crate) fn new(entries: usize, seed: u64) -> Self {
-        let room = entries.min(ROOM);
-        let mut entries = Cache::with(
-            entries,
-            entries as u64,
-            quick_cache::UnitWeighter,
-            KeyHasher { seed, hash: 0 },
-            quick_cache::unsync::DefaultLifecycle::default(),
-        );
-        entries.reserve(room);
-        Self { entries: RefCell::new(entries), generation: Cell::new(0), seed }
+        Self { table: RefCell::new(Table::new(entries)), generation: Cell::new(0), seed }
     }
 
     /// The generation that it is, for what is looked up from here on.
@@ -135,7 +50,7 @@ impl LocationCache {
     /// Another generation: forgets everything.
     pub(crate) fn renew(&self, generation: u64) {
         self.generation.set(generation);
-        self.entries.borrow_mut().clear();
+        self.table.borrow_mut().forget();
     }
 
     #[inline]
@@ -145,10 +60,10 @@ impl LocationCache {
 
     /// Where the register of a key of this hash is.
     pub(crate) fn by_hash(&self, hash: u64) -> Option<Register> {
-        self.entries.borrow().get(&AnyOf { hash, seed: self.seed }).copied()
+        self.table.borrow().by_hash(hash)
     }
 
-    /// Looks at a key's register where it lies.
+    /// Looks at what is known of a key's register.
     #[inline(always)]
     pub(crate) fn look<T>(
         &self,
@@ -156,10 +71,11 @@ impl LocationCache {
         key: &[u8],
         look: impl FnOnce(&Register) -> T,
     ) -> Option<T> {
-        self.entries.borrow().get(&BorrowedKey { hash, key }).map(look)
+        let register = self.table.borrow_mut().meet(hash, key)?.register();
+        Some(look(&register))
     }
 
-    /// Works on a key's register where it lies.
+    /// Works on what is known of a key's register, and takes in what is seen of it.
     #[inline(always)]
     pub(crate) fn work<T>(
         &self,
@@ -167,17 +83,17 @@ impl LocationCache {
         key: &[u8],
         work: impl FnOnce(&mut Register) -> T,
     ) -> Option<T> {
-        let mut entries = self.entries.borrow_mut();
-        let mut register = entries.get_mut(&BorrowedKey { hash, key })?;
-        Some(work(&mut register))
+        let mut table = self.table.borrow_mut();
+        let slot = table.meet(hash, key)?;
+        let mut register = slot.register();
+        let worked = work(&mut register);
+        slot.saw(&register);
+        Some(worked)
     }
 
     /// Takes in where a key's register is, as an operation found it that looked in `generation`.
     pub(crate) fn insert(&self, key: &[u8], register: Register, generation: u64) {
-        if generation != self.generation.get() {
-            return;
-        }
-        self.entries.borrow_mut().insert(OwnedKey(SmallVec::from_slice(key)), register);
+        self.update(hash_key(key, self.seed), key, &register, generation);
     }
 
     /// Takes in what was learnt of a register that is, or was, in the cache.
@@ -186,44 +102,14 @@ impl LocationCache {
         if generation != self.generation.get() {
             return;
         }
-        let mut entries = self.entries.borrow_mut();
-        if let Some(mut known) = entries.get_mut(&BorrowedKey { hash, key }) {
-            *known = *register;
-            return;
-        }
-        drop(entries);
-        self.insert(key, *register, generation);
+        self.table.borrow_mut().insert(hash, key, register);
     }
 
     pub(crate) fn remove(&self, hash: u64, key: &[u8]) {
-        self.entries.borrow_mut().remove(&BorrowedKey { hash, key });
+        self.table.borrow_mut().remove(hash, key);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use swarm_core::fabric::NodeId;
-    use swarm_core::layout::{Identity, Place, Shape};
-    use swarm_core::words::{Pointer, WriteNumber};
-
-    use super::*;
-
-    /// A write was under way when its client was told to forget places: where it wrote may be something else soon.
-    #[test]
-    fn what_a_write_of_an_earlier_generation_learnt_is_not_taken_in() {
-        let (cache, key) = (LocationCache::new(4, 0), b"key");
-        let hash = hash_key(key, 0);
-        let register = |pointer| {
-            let identity = Identity { birth: 1, number: WriteNumber(1) };
-            let shape = Shape { key_length: key.len(), capacity: 1 };
-            Register::new(Place::everywhere(Pointer(pointer), NodeId(0)), identity, shape)
-        };
-        let remembered = || cache.get(hash, key).map(|register| register.place.pointer);
-        cache.renew(1);
-        cache.update(hash, key, &register(7), 0);
-        assert_eq!(remembered(), None);
-        cache.update(hash, key, &register(8), 1);
-        cache.update(hash, key, &register(7), 0);
-        assert_eq!(remembered(), Some(Pointer(8)));
-    }
-}
+#[path = "cache/tests.rs"]
+mod tests;

@@ -12,7 +12,7 @@ use swarm_core::group::{Group, Patience, Session};
 use swarm_core::layout::{MAX_KEY, MAX_VALUE};
 use swarm_core::register::{self, Protocol};
 use swarm_core::safe_guess::SafeGuess;
-use swarm_core::words::{Pointer, WriteNumber};
+use swarm_core::words::{GRANULE, Pointer, WriteNumber};
 
 use crate::blocking::Blocking;
 use crate::cache::{LocationCache, hash_key};
@@ -38,7 +38,8 @@ pub(crate) const TRIES: usize = 10_000;
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// Keys whose location it remembers.
+    /// Keys whose location it remembers at most, of those that the pool has room for. 144 bytes of memory for each, of which none is
+    /// touched before there are keys; longer keys than 24 bytes take 24 more, and their own length.
     pub cached_keys: usize,
     /// Index buckets that it remembers.
     pub cached_buckets: usize,
@@ -173,12 +174,14 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             .with_slots(geometry.slots)
             .with_buffers(geometry.buffers());
         group.set_patience(options.patience);
+        // A key takes a granule at each node at least.
+        let keys = options.cached_keys.min((geometry.capacity / GRANULE as u64) as usize);
         Self {
             group,
             geometry,
             index: Index::new(geometry, options.cached_buckets),
             heap: Heap::new(geometry, session.client),
-            locations: LocationCache::new(options.cached_keys, geometry.hash_seed),
+            locations: LocationCache::new(keys, geometry.hash_seed),
             writing: Writing::default(),
             reclaimed_at_once: options.reclaimed_at_once,
             memory_wait: options.memory_wait,
