@@ -257,6 +257,11 @@ impl<F: Fabric> Fabric for Counting<F> {
     }
 
     #[inline(always)]
+    fn bring<T>(&self, local: &T) {
+        self.inner.bring(local);
+    }
+
+    #[inline(always)]
     fn load<const N: usize>(&self, node: NodeId, at: Address) -> Option<[u64; N]> {
         self.inner.load(node, at)
     }

@@ -217,6 +217,10 @@ pub trait Fabric {
         self.expect(node, at, words);
     }
 
+    /// Says that `local` memory, which is this process's own, will be looked at soon. Has no effect but time.
+    #[inline(always)]
+    fn bring<T>(&self, _local: &T) {}
+
     /// A chain of one READ of `N` words, where memory is near: what it yields, or `None` where the node does not
     /// answer.
     ///

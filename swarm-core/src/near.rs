@@ -46,6 +46,31 @@ fn ring<F: Fabric, C: Clock>(group: &Group<F, C>, home: NodeId, n: usize) -> Opt
     (group.fabric().is_near() && answers).then_some(ring)
 }
 
+impl<F: Fabric, C: Clock> Group<F, C> {
+    /// Has on its way what a near read of the object at `place` looks at, of `words` words at home, all of it
+    /// together. A hint: it reads nothing.
+    #[inline(always)]
+    pub fn expect(&self, place: &Place, words: usize) {
+        let (fabric, n) = (self.fabric(), self.nodes());
+        fabric.expect(place.home, Address(place.at_home), words);
+        for step in 1..n / 2 + 1 {
+            let (node, at) = replica(place, step, n);
+            fabric.expect(node, at, 1);
+        }
+    }
+
+    /// The same for a near write.
+    #[inline(always)]
+    pub fn expect_change(&self, place: &Place, words: usize) {
+        let (fabric, n) = (self.fabric(), self.nodes());
+        fabric.expect_change(place.home, Address(place.at_home), words);
+        for step in 1..n / 2 + 1 {
+            let (node, at) = replica(place, step, n);
+            fabric.expect_change(node, at, 1);
+        }
+    }
+}
+
 /// One look at a majority: the value, or in `seen` what the rest of the read goes on from.
 #[inline(always)]
 pub(crate) fn read<'f, F: Fabric, C: Clock>(
@@ -78,10 +103,6 @@ fn read_of<'f, F: Fabric, C: Clock>(
 ) -> Option<Value<'f, F>> {
     let (fabric, place, identity) = (group.fabric(), &register.place, register.identity);
     let ring = ring(group, place.home, n)?;
-    for step in 1..n / 2 + 1 {
-        let (node, at) = replica(place, step, n);
-        fabric.expect(node, at, 1);
-    }
     let words = register.shape().full_words();
     let reply = fabric.fetch(place.home, Address(place.at_home), words);
     let (mut shown, mut all_have_it) = ([Stamp::EMPTY; MAJORITY], true);
@@ -166,13 +187,8 @@ fn write_of<F: Fabric, C: Clock>(
     if !ring.minus(copy.site.holders).is_empty() {
         return false;
     }
-    // Home apart: a loop over one node is none.
-    fabric.expect_change(place.home, Address(place.at_home), 1);
-    for step in 1..n / 2 + 1 {
-        let (node, at) = replica(&place, step, n);
-        fabric.expect_change(node, at, 1);
-    }
     let cost = 8 * (copy.head.len() + 1 + register::STATE_WORDS) + copy.tail.len();
+    // Home apart: a loop over one node is none.
     let followed = match raise(group, register, (w, copy), 0, n) {
         Ok(others) => others,
         Err(own) => return gave_up(group, register, w, (0, own), cost),

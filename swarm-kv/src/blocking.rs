@@ -60,7 +60,15 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Blocking<'c, F, C, P> {
     /// # Errors
     /// As there.
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        block_on(self.0.put(key, value))
+        let mut rest = UpdateRest::default();
+        let told = match self.0.try_update(|counters| &mut counters.put, key, value, &mut rest) {
+            Some(told) => told.map(drop),
+            None => block_on_rest(|| self.0.put_on(key, value, rest)),
+        };
+        if self.0.is_untidy() {
+            block_on_rest(|| self.0.tidy());
+        }
+        told
     }
 
     /// See [`Client::insert`].
@@ -78,7 +86,7 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Blocking<'c, F, C, P> {
     #[inline]
     pub fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
         let mut rest = UpdateRest::default();
-        let told = match self.0.try_update(key, value, &mut rest) {
+        let told = match self.0.try_update(|counters| &mut counters.update, key, value, &mut rest) {
             Some(told) => told,
             None => block_on_rest(|| self.0.update_on(key, value, rest)),
         };
@@ -102,5 +110,25 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Blocking<'c, F, C, P> {
     /// As there.
     pub fn get_many(&self, keys: &[impl AsRef<[u8]>]) -> Result<Vec<Option<Value<'c, F>>>, Error> {
         block_on(self.0.get_many(keys))
+    }
+
+    /// See [`Client::put_many`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn put_many(
+        &self,
+        keys: &[impl AsRef<[u8]>],
+        values: &[impl AsRef<[u8]>],
+    ) -> Result<(), Error> {
+        block_on(self.0.put_many(keys, values))
+    }
+
+    /// See [`Client::delete_many`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn delete_many(&self, keys: &[impl AsRef<[u8]>]) -> Result<(), Error> {
+        block_on(self.0.delete_many(keys))
     }
 }

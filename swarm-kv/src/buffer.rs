@@ -15,7 +15,7 @@ use swarm_core::words::Pointer;
 
 use crate::client::Client;
 use crate::error::Error;
-use crate::heap::{Kind, Need, Taken};
+use crate::heap::{Entry, Kind, Need, Taken};
 
 /// Words of a buffer that are asked for ahead: what follows the processor fetches along.
 const EXPECTED: usize = 16;
@@ -38,10 +38,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let kind = self.buffer(register, value);
         let before = self.geometry.format.pointer(register.last_stamp());
         let need = self.heap.need_instead_of(before, kind);
-        let taken = match self.heap.take_buffer_now(kind, need, |next| self.expect(next)) {
-            Some(taken) => taken,
-            None => self.heap.taken(self.buffer_now(kind, need)?),
-        };
+        let taken =
+            match self.heap.take_buffer_now(kind, need, |next, entry| self.expect(next, entry)) {
+                Some(taken) => taken,
+                None => self.heap.taken(self.buffer_now(kind, need)?),
+            };
         match self.group.number() {
             Some(number) => Some((Write { number, buffer: taken.buffer, value }, taken)),
             None => {
@@ -54,7 +55,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Asks for the memory of the buffer that comes next of those that came back. It is in nobody's cache any more,
     /// and lies nowhere near this one, unlike the next of those that were never used.
     #[inline(always)]
-    fn expect(&self, next: &Site) {
+    fn expect(&self, next: &Site, entry: Option<&Entry>) {
+        if let Some(entry) = entry {
+            self.group.fabric().bring(entry);
+        }
         for node in next.holders {
             let at = next.place.at(node, self.group.nodes());
             self.group.fabric().expect_change(node, at, EXPECTED);

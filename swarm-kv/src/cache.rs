@@ -10,6 +10,8 @@
 
 use std::cell::{Cell, RefCell};
 
+use swarm_core::fabric::Fabric;
+use swarm_core::layout::Place;
 use swarm_core::register::Register;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -17,6 +19,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 #[path = "cache/table.rs"]
 mod table;
 
+pub(crate) use table::Spot;
 use table::Table;
 
 /// A key's hash, in a pool with this seed.
@@ -55,7 +58,8 @@ impl LocationCache {
 
     #[inline]
     pub(crate) fn get(&self, hash: u64, key: &[u8]) -> Option<Register> {
-        self.look(hash, key, |register| *register)
+        let glanced = self.table.borrow().glance(hash);
+        self.look(glanced, hash, key, |register| *register)
     }
 
     /// Where the register of a key of this hash is.
@@ -63,15 +67,37 @@ impl LocationCache {
         self.table.borrow().by_hash(hash)
     }
 
-    /// Looks at what is known of a key's register.
+    /// Where what is known of a key of this hash probably is; `expect` is told where its register probably lies, and
+    /// how many words there are at home. A hint, so that it may come in front of an operation.
+    #[inline(always)]
+    pub(crate) fn glance(&self, hash: u64, expect: impl FnOnce(&Place, usize)) -> Spot {
+        let table = self.table.borrow();
+        let glanced = table.glance(hash);
+        if let Some(slot) = table.at(glanced, hash) {
+            expect(&slot.place(), slot.words());
+        }
+        glanced
+    }
+
+    /// Has what is looked at first for a key of this hash on its way.
+    #[inline(always)]
+    pub(crate) fn expect<F: Fabric>(&self, fabric: &F, hash: u64) {
+        let table = self.table.borrow();
+        let (slot, key) = table.lines(hash);
+        fabric.bring(slot);
+        fabric.bring(key);
+    }
+
+    /// Looks at what is known of a key's register, which was [glanced](Self::glance) at before.
     #[inline(always)]
     pub(crate) fn look<T>(
         &self,
+        glanced: Spot,
         hash: u64,
         key: &[u8],
         look: impl FnOnce(&Register) -> T,
     ) -> Option<T> {
-        let register = self.table.borrow_mut().meet(hash, key)?.register();
+        let register = self.table.borrow_mut().meet(glanced, hash, key)?.register();
         Some(look(&register))
     }
 
@@ -79,12 +105,13 @@ impl LocationCache {
     #[inline(always)]
     pub(crate) fn work<T>(
         &self,
+        glanced: Spot,
         hash: u64,
         key: &[u8],
         work: impl FnOnce(&mut Register) -> T,
     ) -> Option<T> {
         let mut table = self.table.borrow_mut();
-        let slot = table.meet(hash, key)?;
+        let slot = table.meet(glanced, hash, key)?;
         let mut register = slot.register();
         let worked = work(&mut register);
         slot.saw(&register);

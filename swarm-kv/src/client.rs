@@ -243,22 +243,15 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// # Errors
     /// A key or value out of bounds; a full pool; too few memory nodes that answer.
     pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        let put = self.with_memory(async || {
-            let hash = self.check(key, value)?;
-            let _turn = self.turn(hash).await?;
-            for _ in 0..TRIES {
-                if self.update_now(hash, key, value).await?
-                    || self.insert_now(hash, key, value).await?
-                {
-                    return Ok(());
-                }
-            }
-            Err(Error::Contended)
-        });
-        let (result, tally) = self.group.fabric().track(self.in_own_process(put)).await;
-        self.count(|counters| &mut counters.put, tally);
-        self.tidy().await;
-        result
+        let mut rest = UpdateRest::default();
+        let told = match self.try_update(|counters| &mut counters.put, key, value, &mut rest) {
+            Some(told) => told.map(drop),
+            None => Box::pin(self.put_on(key, value, rest)).await,
+        };
+        if self.is_untidy() {
+            self.tidy().await;
+        }
+        told
     }
 
     /// Adds `key` with `value`. False, and no effect, if it is there already: of two inserts at the
@@ -289,7 +282,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     #[inline]
     pub async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
         let mut rest = UpdateRest::default();
-        let told = match self.try_update(key, value, &mut rest) {
+        let told = match self.try_update(|counters| &mut counters.update, key, value, &mut rest) {
             Some(told) => told,
             None => Box::pin(self.update_on(key, value, rest)).await,
         };
@@ -318,17 +311,6 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         self.count(|counters| &mut counters.delete, tally);
         self.tidy().await;
         result
-    }
-
-    /// The values of `keys`, in their order, fetched at the same time.
-    ///
-    /// # Errors
-    /// The first error that one of the gets meets.
-    pub async fn get_many(
-        &self,
-        keys: &[impl AsRef<[u8]>],
-    ) -> Result<Vec<Option<Value<'_, F>>>, Error> {
-        futures_util::future::try_join_all(keys.iter().map(|key| self.get(key.as_ref()))).await
     }
 
     /// The same operations for programs without `async`: each returns when it is done.

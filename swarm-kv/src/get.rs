@@ -47,9 +47,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             Ok(hash) => hash,
             Err(error) => return Some(Err(error)),
         };
+        let glanced = self.locations.glance(hash, |place, words| self.group.expect(place, words));
         let here = self.here();
         let others = self.group.fabric().begin();
-        let read = self.locations.look(hash, key, |register| {
+        let read = self.locations.look(glanced, hash, key, |register| {
             let read = P::try_read(&self.group, register, &mut rest.seen);
             if read.is_none() {
                 rest.register = Some(*register);

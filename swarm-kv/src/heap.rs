@@ -53,7 +53,7 @@ mod share;
 mod shelf;
 mod takeover;
 
-pub(crate) use ledger::Unnamed;
+pub(crate) use ledger::{Entry, Spot, Unnamed};
 pub(crate) use recycle::Taken;
 
 /// Ledgers of one home in a chunk that are opened at a time.
@@ -298,13 +298,13 @@ impl Heap {
     }
 
     /// The same of what came back, for a write that is over, or notes the buffer as [handed out](Recycler::handed_out),
-    /// before anything else happens. `expect` is told where the next one lies.
+    /// before anything else happens. `expect` is told where the next one and its entry lie.
     #[inline(always)]
     pub(crate) fn take_buffer_now(
         &self,
         kind: Kind,
         need: Need,
-        expect: impl FnOnce(&Site),
+        expect: impl FnOnce(&Site, Option<&Entry>),
     ) -> Option<Taken> {
         if !self.current.get() || self.keeps(kind, need) {
             return None;
@@ -378,7 +378,8 @@ impl Heap {
         before: [Stamp; 2],
         epoch: impl Fn() -> u64,
     ) {
-        self.recycler.wrote(register, buffer, register.own_stamp(), before, epoch);
+        let after = (buffer, register.own_stamp(), None);
+        self.recycler.wrote(register, after, (before, None), epoch);
     }
 
     /// Opens the ledgers of all chunks that are this slot's, for a collection: some at a time, as who is dead may have

@@ -59,10 +59,12 @@ mod heap;
 mod index;
 mod insert;
 mod locate;
+mod many;
 mod memory;
 mod moved;
 mod newborn;
 mod onlooker;
+mod put;
 #[cfg(feature = "rdma")]
 pub mod rdma;
 mod scan;

@@ -4,12 +4,14 @@ use swarm_core::clock::Clock;
 use swarm_core::counting::Tally;
 use swarm_core::epoch::Board;
 use swarm_core::fabric::Fabric;
+use swarm_core::layout::Place;
 use swarm_core::register::{Check, Found, Protocol, Register, Write, Written};
 use swarm_core::words::{Pointer, Stamp};
 
 use crate::client::{Client, Here, TRIES};
+use crate::counters::{Counters, KindCounters};
 use crate::error::Error;
-use crate::heap::{Need, Taken};
+use crate::heap::{Need, Spot, Taken};
 use crate::locate::Told;
 use crate::moved::outgrown;
 use crate::turn::Turn;
@@ -21,7 +23,7 @@ pub(crate) struct UpdateRest<'c, 'v, F: Fabric, C: Clock, P: Protocol + 'c> {
     hash: u64,
     begun: Option<UpdateBegun<'c, 'v, P>>,
     here: Option<Here<'c, F, C, P>>,
-    tally: Tally,
+    pub(crate) tally: Tally,
 }
 
 struct UpdateBegun<'c, 'v, P: Protocol + 'c> {
@@ -45,13 +47,21 @@ impl<F: Fabric, C: Clock, P: Protocol> Default for UpdateRest<'_, '_, F, C, P> {
     }
 }
 
+impl<F: Fabric, C: Clock, P: Protocol> UpdateRest<'_, '_, F, C, P> {
+    /// Whether something was posted.
+    pub(crate) fn is_begun(&self) -> bool {
+        self.begun.is_some()
+    }
+}
+
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// All of an update that takes no waiting: the key's location is cached, memory for the value is set aside, no
     /// other write of this key is under way, and memory is near. Else `rest` is what is left for
-    /// [`update_on`](Self::update_on).
+    /// [`update_on`](Self::update_on). It counts as an operation of this kind.
     #[inline]
     pub(crate) fn try_update<'c, 'v>(
         &'c self,
+        kind: impl Fn(&mut Counters) -> &mut KindCounters,
         key: &[u8],
         value: &'v [u8],
         rest: &mut UpdateRest<'c, 'v, F, C, P>,
@@ -63,12 +73,14 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             Ok(hash) => hash,
             Err(error) => return Some(Err(error)),
         };
+        let expect = |place: &Place, words| self.group.expect_change(place, words);
+        let glanced = self.locations.glance(hash, expect);
         let here = self.here();
         let others = self.group.fabric().begin();
         let written = self.is_turn(hash)
             && self
                 .locations
-                .work(hash, key, |register| {
+                .work(glanced, hash, key, |register| {
                     self.try_write((hash, value), register, &mut rest.begun)
                 })
                 .unwrap_or(false);
@@ -78,7 +90,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             return None;
         }
         here.end();
-        self.count(|counters| &mut counters.update, tally);
+        self.count(kind, tally);
         Some(Ok(true))
     }
 
@@ -92,9 +104,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     ) -> bool {
         let Some((write, taken)) = self.new_write_now(register, value) else { return false };
         let (before, mut posted) = (met(register), None);
+        let spot = self.heap.recycler.spot(before[0], |entry| self.group.fabric().bring(entry));
         let written = P::try_write(&self.group, register, write, &taken.site, &mut posted);
         if written == Some(Written::Done) && !outgrown(register, value.len()) {
-            self.wrote_now(hash, register, &taken, before);
+            self.wrote_now(hash, register, &taken, (before, spot));
             return true;
         }
         self.heap.recycler.handed_out(write.buffer);
@@ -120,7 +133,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         told
     }
 
-    async fn write_on<'c>(
+    /// Whether the key was there.
+    pub(crate) async fn write_on<'c>(
         &'c self,
         key: &[u8],
         value: &[u8],
@@ -246,10 +260,16 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
     /// [`wrote`](Self::wrote) behind a write for which the buffer was just taken.
     #[inline(always)]
-    fn wrote_now(&self, hash: u64, register: &Register, taken: &Taken, before: [Stamp; 2]) {
+    fn wrote_now(
+        &self,
+        hash: u64,
+        register: &Register,
+        taken: &Taken,
+        before: ([Stamp; 2], Option<Spot>),
+    ) {
         if let Some(presence) = &self.presence {
             self.heap.recycler.wrote_now(register, taken, before, || presence.board().latest());
-            let followed = (register.followed(), before[0]);
+            let followed = (register.followed(), before.0[0]);
             self.heap.has_followed(presence.board(), hash, followed);
         }
     }

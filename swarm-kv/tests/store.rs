@@ -1,5 +1,6 @@
 //! The store's operations, one client or a few in turn, on a small pool of files.
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::task::{Context, Waker};
@@ -286,6 +287,33 @@ fn a_batch_of_gets_takes_one_roundtrip() {
         assert_eq!(values[usize::from(key)].as_deref(), Some(&[key; 10][..]));
     }
     assert!(values[20].is_none());
+}
+
+#[test]
+fn batches_say_what_single_operations_do() {
+    let test = pool(16 << 20);
+    let client = open(&test);
+    let store = client.blocking();
+    let key = |number: u32| number.to_le_bytes();
+    let value = |number: u32| vec![number as u8; number as usize % 300];
+    let mut expected = BTreeMap::new();
+    for round in 0..6 {
+        // Some are there, some are remembered, some come twice.
+        let numbers: Vec<u32> = (0..200).map(|number| (number * 7 + round * 90) % 340).collect();
+        let keys: Vec<_> = numbers.iter().copied().map(key).collect();
+        let values: Vec<_> = numbers.iter().map(|number| value(number + round)).collect();
+        store.put_many(&keys, &values).expect("put");
+        expected.extend(numbers.iter().copied().zip(values));
+        let gone: Vec<u32> = numbers.iter().copied().filter(|number| number % 3 == 0).collect();
+        store.delete_many(&gone.iter().copied().map(key).collect::<Vec<_>>()).expect("delete");
+        gone.iter().for_each(|number| drop(expected.remove(number)));
+        let all: Vec<_> = (0..350).map(key).collect();
+        for (number, found) in (0..350).zip(store.get_many(&all).expect("get")) {
+            assert_eq!(found.as_deref(), expected.get(&number).map(Vec::as_slice), "{number}");
+        }
+    }
+    assert_eq!(store.put_many(&[[0; 0]], &[b"no key"]), Err(Error::Key(0)));
+    assert_eq!(store.get_many(&[[0; 0]; 0]).expect("get").len(), 0);
 }
 
 /// An update whose key's location was not cached took a buffer, found that out, and lost it.

@@ -82,6 +82,11 @@ impl Fabric for ShmFabric {
     }
 
     #[inline(always)]
+    fn bring<T>(&self, local: &T) {
+        crate::sync::prefetch(core::ptr::from_ref(local));
+    }
+
+    #[inline(always)]
     fn load<const N: usize>(&self, node: NodeId, at: Address) -> Option<[u64; N]> {
         load(self.words(node), at, &self.unfenced).ok()
     }

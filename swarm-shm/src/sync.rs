@@ -34,17 +34,17 @@ pub(crate) fn fence_behind_read() {
     }
 }
 
-/// Asks the processor to bring a word's cache line nearer, wherever that is. A hint: it reads nothing.
+/// Asks the processor to bring a cache line nearer, wherever that is. A hint: it reads nothing.
 #[inline(always)]
-pub(crate) fn prefetch(word: *const Word) {
+pub(crate) fn prefetch<T>(at: *const T) {
     #[cfg(all(target_arch = "x86_64", not(loom)))]
     {
         use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: every x86-64 processor has SSE, and a prefetch faults on no address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(word.cast()) };
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
     }
     #[cfg(not(all(target_arch = "x86_64", not(loom))))]
-    let _ = word;
+    let _ = at;
 }
 
 /// The same of a line that is to be stored to: it comes as this processor's own at once.

@@ -59,7 +59,7 @@ pub(super) struct Slot {
 /// A key, and when it was remembered.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-struct Key {
+pub(super) struct Key {
     bytes: [u8; INLINE_KEY],
     era: u64,
 }
@@ -102,8 +102,16 @@ impl Slot {
         })
     }
 
+    /// Words at home.
     #[inline(always)]
-    fn place(&self) -> Place {
+    pub(super) fn words(&self) -> usize {
+        let (key_length, capacity) = (usize::from(self.key_length), usize::from(self.room));
+        Shape { key_length, capacity }.full_words()
+    }
+
+    /// Where it lies.
+    #[inline(always)]
+    pub(super) fn place(&self) -> Place {
         let [low, high] = [self.low.map(u64::from), self.high.map(u64::from)];
         Place {
             pointer: Pointer(low[0] | (high[0] << 32)),
@@ -163,7 +171,7 @@ fn same(one: &[u8], other: &[u8]) -> bool {
 
 /// A place in the table.
 #[derive(Clone, Copy)]
-struct Spot {
+pub(crate) struct Spot {
     block: usize,
     way: usize,
 }
@@ -208,12 +216,36 @@ impl Table {
         self.live = 0;
     }
 
-    /// What is known of a key, which is met once more.
+    /// Where a key of this hash probably is: a slot has the hash, or it is the place to begin with.
     #[inline(always)]
-    pub(super) fn meet(&mut self, hash: u64, key: &[u8]) -> Option<&mut Slot> {
+    pub(super) fn glance(&self, hash: u64) -> Spot {
         let first = self.first(hash);
-        let slot = if self.is(first, hash, key) {
-            self.slot_mut(first)
+        if self.slot(first).hash == hash { first } else { self.search(hash).unwrap_or(first) }
+    }
+
+    /// What lies there, if it is of this hash.
+    #[inline(always)]
+    pub(super) fn at(&self, spot: Spot, hash: u64) -> Option<&Slot> {
+        Some(self.slot(spot)).filter(|slot| slot.hash == hash)
+    }
+
+    /// Slot and key that a key of this hash has to begin with.
+    #[inline(always)]
+    pub(super) fn lines(&self, hash: u64) -> (&Slot, &Key) {
+        let first = self.first(hash);
+        (self.slot(first), self.key(first))
+    }
+
+    #[inline(never)]
+    fn search(&self, hash: u64) -> Option<Spot> {
+        self.places(hash).find(|&at| self.slot(at).hash == hash)
+    }
+
+    /// What is known of a key, which is met once more, where [`glance`](Self::glance) found it or elsewhere.
+    #[inline(always)]
+    pub(super) fn meet(&mut self, glanced: Spot, hash: u64, key: &[u8]) -> Option<&mut Slot> {
+        let slot = if self.is(glanced, hash, key) {
+            self.slot_mut(glanced)
         } else {
             let at = self.find(hash, key)?;
             self.slot_mut(at)

@@ -22,7 +22,7 @@ use super::recycle::Taken;
 /// `[ timestamp | register ]`, as wide as a stamp without its flags. Or, with the topmost bit, a bucket's
 /// record that is committed: its cell, and whether there may be nodes that lack it, as it came of a split.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Entry(u64);
+pub(crate) struct Entry(u64);
 
 impl Entry {
     /// In use for what is not known.
@@ -81,9 +81,11 @@ impl Entry {
 
 /// Where an object's entry is.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Spot {
+pub(crate) struct Spot {
     chunk: u32,
     index: u32,
+    /// The node that does without the buffer.
+    absent: NodeId,
 }
 
 /// The objects of one chunk, or of a run.
@@ -246,19 +248,54 @@ impl Ledgers {
     #[inline(always)]
     pub(super) fn taken(&self, buffer: Pointer) -> Taken {
         let (site, absent, within) = self.buffers.site_within(buffer);
-        let chunk = self.buffers.chunk(buffer, self.chunk_bits);
-        let spot = self.chunks.get(chunk).and_then(Option::as_ref).and_then(|ledger| {
-            let index = ledger.index_within(absent, within)?;
-            Some(Spot { chunk: chunk as u32, index: index as u32 })
-        });
-        // Where every node holds every buffer, pointers are told apart otherwise.
-        Taken { buffer, site, spot: spot.filter(|_| absent.is_some()) }
+        Taken { buffer, site, spot: self.spot_within(buffer, absent, within) }
     }
 
-    /// The entry at a spot, as long as nothing has changed since it was found.
+    /// Where a buffer's entry is, if it is this client's and some node does without it.
     #[inline(always)]
-    pub(super) fn at(&mut self, spot: Spot) -> Option<&mut Entry> {
-        self.chunks.get_mut(spot.chunk as usize)?.as_mut()?.entries.get_mut(spot.index as usize)
+    pub(super) fn spot(&self, buffer: Pointer) -> Option<Spot> {
+        let (absent, within) = self.buffers.within(buffer);
+        self.spot_within(buffer, absent, within)
+    }
+
+    #[inline(always)]
+    fn spot_within(&self, buffer: Pointer, absent: Option<NodeId>, within: u64) -> Option<Spot> {
+        let (absent, chunk) = (absent?, self.buffers.chunk(buffer, self.chunk_bits));
+        let ledger = self.chunks.get(chunk)?.as_ref()?;
+        let index = ledger.index_within(Some(absent), within)?;
+        // In a chunk of another class, pointers are told apart otherwise.
+        matches!(ledger.class, Class::Lean(_)).then_some(Spot {
+            chunk: chunk as u32,
+            index: index as u32,
+            absent,
+        })
+    }
+
+    /// What is at a spot.
+    #[inline(always)]
+    pub(super) fn get(&self, spot: Spot) -> Option<&Entry> {
+        self.chunks.get(spot.chunk as usize)?.as_ref()?.entries.get(spot.index as usize)
+    }
+
+    /// The entry of an object and what kind it is, where it was found before, or where it is.
+    #[inline(always)]
+    pub(super) fn at_or_of(
+        &mut self,
+        spot: Option<Spot>,
+        object: Pointer,
+    ) -> Option<(&mut Entry, Kind)> {
+        match spot {
+            Some(spot) => self.at(spot),
+            None => self.look_up(object),
+        }
+    }
+
+    /// The entry at a spot and what kind its object is, as long as nothing has changed since it was found.
+    #[inline(always)]
+    fn at(&mut self, spot: Spot) -> Option<(&mut Entry, Kind)> {
+        let ledger = self.chunks.get_mut(spot.chunk as usize)?.as_mut()?;
+        let kind = ledger.kind_at(spot.absent);
+        Some((ledger.entries.get_mut(spot.index as usize)?, kind))
     }
 
     /// The entry of an object and what kind it is, if it is this client's.

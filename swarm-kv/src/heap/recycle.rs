@@ -92,9 +92,14 @@ impl Recycler {
     }
 
     /// A buffer that came back, for a write that is over, or notes it as [handed out](Self::handed_out), before
-    /// anything else happens: until then its entry says that it is at hand. `expect` is told where the next one lies.
+    /// anything else happens: until then its entry says that it is at hand. `expect` is told where the next one and its
+    /// entry lie.
     #[inline(always)]
-    pub(super) fn take_now(&self, kind: Kind, expect: impl FnOnce(&Site)) -> Option<Taken> {
+    pub(super) fn take_now(
+        &self,
+        kind: Kind,
+        expect: impl FnOnce(&Site, Option<&Entry>),
+    ) -> Option<Taken> {
         let ledgers = self.ledgers.borrow();
         self.shelf(kind, |shelf| {
             let buffer = shelf.ready.pop()?;
@@ -102,7 +107,7 @@ impl Recycler {
             let taken = known.unwrap_or_else(|| ledgers.taken(buffer));
             if let Some(&next) = shelf.ready.last() {
                 let next = ledgers.taken(next);
-                expect(&next.site);
+                expect(&next.site, next.spot.and_then(|spot| ledgers.get(spot)));
                 shelf.next = Some(next);
             }
             Some(taken)
@@ -254,15 +259,24 @@ impl Recycler {
         true
     }
 
+    /// Where the entry is of the buffer that `stamp` names, which is given to `expect`, if it is this client's.
+    #[inline(always)]
+    pub(crate) fn spot(&self, stamp: Stamp, expect: impl FnOnce(&Entry)) -> Option<Spot> {
+        let ledgers = self.ledgers.borrow();
+        let spot = ledgers.spot(self.geometry.format.pointer(stamp))?;
+        ledgers.get(spot).map(expect);
+        Some(spot)
+    }
+
     /// A write of `buffer` to `register` is complete, whose stamp is `after`. Retires the buffers
-    /// that the stamps in `before`, met there earlier, name, if they are this client's own.
-    #[inline]
+    /// that the stamps in `before`, met there earlier, name, if they are this client's own. Where entries are need not
+    /// be known: that of the buffer, and of the one that the first stamp before names.
+    #[inline(always)]
     pub(super) fn wrote(
         &self,
         register: &Register,
-        buffer: Pointer,
-        after: Stamp,
-        before: [Stamp; 2],
+        (buffer, after, spot): (Pointer, Stamp, Option<Spot>),
+        (before, spot_before): ([Stamp; 2], Option<Spot>),
         epoch: impl Fn() -> u64,
     ) {
         let format = self.geometry.format;
@@ -275,39 +289,31 @@ impl Recycler {
         let mut ledgers = self.ledgers.borrow_mut();
         let own = register.place.pointer.0;
         let entry = |stamp| (format.timestamp(stamp).0 << format.pointer_bits) | own;
-        if let Some(object) = ledgers.find(buffer) {
+        if let Some((object, _)) = ledgers.at_or_of(spot, buffer) {
             *object = Entry::holds(entry(after));
         }
         let [latest, largest] = before;
-        self.supersede(&mut ledgers, latest, after, entry(latest), &epoch);
+        self.supersede(&mut ledgers, (latest, spot_before), after, entry(latest), &epoch);
         if largest.0 != latest.0 {
-            self.supersede(&mut ledgers, largest, after, entry(largest), &epoch);
+            self.supersede(&mut ledgers, (largest, None), after, entry(largest), &epoch);
         }
     }
 
-    /// The same behind a write for which the buffer was just [taken](Self::take_now), which is noted as handed out by
-    /// that at the latest.
+    /// The same behind a write for which the buffer was just [taken](Self::take_now), and is noted as handed out by that
+    /// at the latest.
     #[inline(always)]
     pub(crate) fn wrote_now(
         &self,
         register: &Register,
         taken: &Taken,
-        [latest, largest]: [Stamp; 2],
+        before: ([Stamp; 2], Option<Spot>),
         epoch: impl Fn() -> u64,
     ) {
-        let (format, after) = (self.geometry.format, register.own_stamp());
-        let alone = largest.0 == latest.0 && format.pointer(after) == taken.buffer;
-        let Some(spot) = taken.spot.filter(|_| alone) else {
-            self.handed_out(taken.buffer);
-            return self.wrote(register, taken.buffer, after, [latest, largest], epoch);
-        };
-        let mut ledgers = self.ledgers.borrow_mut();
-        let own = register.place.pointer.0;
-        let entry = |stamp| (format.timestamp(stamp).0 << format.pointer_bits) | own;
-        if let Some(object) = ledgers.at(spot) {
-            *object = Entry::holds(entry(after));
+        let after = register.own_stamp();
+        if self.geometry.format.pointer(after) != taken.buffer {
+            return self.handed_out(taken.buffer);
         }
-        self.supersede(&mut ledgers, latest, after, entry(latest), &epoch);
+        self.wrote(register, (taken.buffer, after, taken.spot), before, epoch);
     }
 
     /// The register to which the buffer that `stamp` names holds a write of that timestamp, if it is this
@@ -353,7 +359,7 @@ impl Recycler {
     fn supersede(
         &self,
         ledgers: &mut Ledgers,
-        stamp: Stamp,
+        (stamp, spot): (Stamp, Option<Spot>),
         after: Stamp,
         entry: u64,
         epoch: impl Fn() -> u64,
@@ -363,7 +369,7 @@ impl Recycler {
         if old.is_null() || old == format.pointer(after) || stamp >= after {
             return;
         }
-        let Some((object, kind)) = ledgers.look_up(old) else { return };
+        let Some((object, kind)) = ledgers.at_or_of(spot, old) else { return };
         let Some(held) = object.held() else { return };
         // The same register, and no earlier than what the buffer holds. A later timestamp is that of
         // the same write's second stamp.
@@ -493,6 +499,7 @@ impl Recycler {
 
 #[cfg(test)]
 mod tests {
+    use swarm_core::geometry::Class;
     use swarm_core::layout::{Identity, Place, Shape};
     use swarm_core::words::{StampFlags, Timestamp};
 
@@ -507,7 +514,16 @@ mod tests {
     impl Bench {
         fn new() -> Self {
             let geometry = Geometry::new(3, 8 << 20, 4, 1).expect("geometry");
-            let class = geometry.plain_class(16);
+            Self::of(geometry, geometry.plain_class(16))
+        }
+
+        /// Of buffers that some node does without, whose entries are known by where they are.
+        fn lean() -> Self {
+            let geometry = Geometry::new(3, 8 << 20, 4, 1).expect("geometry");
+            Self::of(geometry, geometry.buffer_class(64, true))
+        }
+
+        fn of(geometry: Geometry, class: Class) -> Self {
             let kind = Kind { class, home: NodeId(0), chunks: 1 };
             let (recycler, chunk) = (Recycler::new(geometry), geometry.first_chunk());
             recycler.open(chunk, kind, 0);
@@ -525,7 +541,11 @@ mod tests {
 
         fn wrote(&self, register: &Register, before: Stamp, after: Stamp) {
             let buffer = self.recycler.geometry.format.pointer(after);
-            self.recycler.wrote(register, buffer, after, [before, before], || 5);
+            let spots = [after, before].map(|stamp| self.recycler.spot(stamp, |_| {}));
+            let lean = matches!(self.kind.class, Class::Lean(_));
+            assert_eq!(spots[0].is_some(), lean);
+            let (after, before) = ((buffer, after, spots[0]), ([before, before], spots[1]));
+            self.recycler.wrote(register, after, before, || 5);
         }
 
         /// An object was replaced in a cell. Yields how many wait to be reset.
@@ -548,15 +568,16 @@ mod tests {
 
     #[test]
     fn what_a_later_write_took_the_place_of_comes_back_after_two_epochs() {
-        let bench = Bench::new();
-        let (first, second) = (bench.stamp(10, 0), bench.stamp(20, 1));
-        bench.wrote(&register(7), Stamp::EMPTY, first);
-        assert_eq!(bench.retired(), 0);
-        bench.wrote(&register(7), first, second);
-        assert_eq!(bench.recycler.reclaim(bench.kind, 6, 1, |_| {}), 0);
-        assert_eq!(bench.recycler.reclaim(bench.kind, 7, 1, |_| {}), 1);
-        assert_eq!(bench.recycler.take(bench.kind), Some(bench.buffer(0)));
-        assert_eq!(bench.recycler.take(bench.kind), None);
+        for bench in [Bench::new(), Bench::lean()] {
+            let (first, second) = (bench.stamp(10, 0), bench.stamp(20, 1));
+            bench.wrote(&register(7), Stamp::EMPTY, first);
+            assert_eq!(bench.retired(), 0);
+            bench.wrote(&register(7), first, second);
+            assert_eq!(bench.recycler.reclaim(bench.kind, 6, 1, |_| {}), 0);
+            assert_eq!(bench.recycler.reclaim(bench.kind, 7, 1, |_| {}), 1);
+            assert_eq!(bench.recycler.take(bench.kind), Some(bench.buffer(0)));
+            assert_eq!(bench.recycler.take(bench.kind), None);
+        }
     }
 
     #[test]
