@@ -119,7 +119,13 @@ fn use_it(store: &shm::Client) {
         let found = found.as_deref();
         match put {
             Ok(()) => assert_eq!(found, Some(value), "it is done"),
-            Err(Error::Replication(_) | Error::Contended | Error::Unsettled(_) | Error::UnsettledSpent) => {
+            Err(
+                Error::Replication(_)
+                | Error::Contended
+                | Error::Unsettled(_)
+                | Error::UnsettledSpent
+                | Error::UnsettledUnfinished,
+            ) => {
                 assert!(found.is_none_or(|found| found == value), "done or not: {found:?}");
             }
             Err(error) => assert_eq!(found, None, "{error}: it has no effect"),

@@ -121,10 +121,11 @@ impl Options {
 /// # Futures that are kept
 /// An operation is under way from the first poll of its future until that ends or is dropped. One that is kept and
 /// not polled, such as a branch that lost a `select!` by reference, stands still in the middle: no memory that
-/// others replace comes back for any client of the pool meanwhile. A later write of its key by this client, or a search
-/// for memory behind its own, ends in [`Error::Unfinished`], after as long as it waits for nodes and for memory
-/// ([`Patience::deadline`], [`Options::memory_wait`]); one that was kept while it set memory aside is waited for by
-/// whatever of this client needs more memory, without an end. Poll it on, or drop it.
+/// others replace comes back for any client of the pool meanwhile. What of this client has to wait for it
+/// ends in [`Error::Unfinished`], after as long as it waits for nodes and for memory at most
+/// ([`Patience::deadline`], [`Options::memory_wait`]): a later write of its key, and, if it was looking for memory or setting
+/// some aside, whatever else does so. (A write that met its key on the move by then ends in [`Error::UnsettledUnfinished`].)
+/// Poll it on, or drop it.
 ///
 /// # Cancel safety
 /// Dropping an operation's future before it ends equals a crash of the client at that point: a

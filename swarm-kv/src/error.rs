@@ -7,8 +7,8 @@ use swarm_core::layout::{MAX_KEY, MAX_VALUE};
 
 /// Why an operation of the store did not end.
 ///
-/// After [`Error::Replication`], [`Error::Contended`], [`Error::Unsettled`] and [`Error::UnsettledSpent`] a write may or
-/// may not have taken effect; after all others it has not. (Of one that was begun before a fork, [`Error::Forked`] says
+/// After [`Error::Replication`], [`Error::Contended`], [`Error::Unsettled`], [`Error::UnsettledSpent`] and
+/// [`Error::UnsettledUnfinished`] a write may or may not have taken effect; after all others it has not. (Of one that was begun before a fork, [`Error::Forked`] says
 /// so in the child alone: it is the parent's to go on with.)
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -62,12 +62,21 @@ pub enum Error {
     )]
     Forked,
     /// An operation waited for another one of this client that has not gone on: a write of the same key, or one that looks
-    /// for memory. It had no effect itself.
+    /// for memory or sets some aside. It had no effect itself.
     #[error(
-        "an earlier operation of this client, a write of the same key or one that looks for memory, does not go \
-         on, and this one waited for it in vain: poll the earlier one's future to its end, or drop it, then try again"
+        "an earlier operation of this client, a write of the same key or one that looks for memory or sets some aside, \
+         does not go on, and this one waited for it in vain: poll the earlier one's future to its end, or drop it, then \
+         try again"
     )]
     Unfinished,
+    /// A write met its key on the move to other memory, and for what that takes waited in vain for another operation of
+    /// this client, as in [`Error::Unfinished`]. Whoever uses the key next goes on with the move.
+    #[error(
+        "an earlier operation of this client, which sets memory aside, does not go on, and this one waited for it in \
+         vain; the key was on the move: whether the write took effect is not known: poll the earlier one's future to \
+         its end, or drop it, then get the key"
+    )]
+    UnsettledUnfinished,
     /// Too many keys with one hash.
     #[error("more keys share one hash than a bucket holds")]
     Crowded,

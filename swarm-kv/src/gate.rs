@@ -4,7 +4,8 @@
 //! waits does so only as long as what it waits for goes on.
 
 use std::cell::Cell;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::task::Poll;
 
 use swarm_core::clock::Clock;
@@ -24,21 +25,8 @@ pub(crate) struct Gate {
 pub(crate) struct Inside<'a>(&'a Gate);
 
 impl Gate {
-    /// Waits until no one is inside.
-    pub(crate) async fn enter(&self) -> Inside<'_> {
-        poll_fn(|cx| {
-            self.try_enter().map_or_else(
-                || {
-                    cx.waker().wake_by_ref();
-                    Poll::Pending
-                },
-                Poll::Ready,
-            )
-        })
-        .await
-    }
-
-    /// The same, while who is inside takes no longer than so many nanoseconds for a [step](Self::goes_on).
+    /// Waits until no one is inside, while who is takes no longer than so many nanoseconds for a
+    /// [step](Self::goes_on).
     ///
     /// # Errors
     /// [`Error::Unfinished`] if it does.
@@ -48,6 +36,26 @@ impl Gate {
         longest: u64,
     ) -> Result<Inside<'_>, Error> {
         wait_while_it_goes_on((clock, longest), || self.try_enter(), || self.steps.get()).await
+    }
+
+    /// What `inside` comes to, with no one else inside: each poll of it is a step, since what it waits for itself has an
+    /// end. Whoever waits gives up on one that is not polled, and on no other.
+    ///
+    /// # Errors
+    /// [`Error::Unfinished`] if who is inside is not polled for so many nanoseconds; then nothing of `inside` is done.
+    pub(crate) async fn pass<T>(
+        &self,
+        clock: &impl Clock,
+        longest: u64,
+        inside: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let _inside = self.enter_within(clock, longest).await?;
+        let mut inside = pin!(inside);
+        poll_fn(|cx| {
+            self.goes_on();
+            inside.as_mut().poll(cx)
+        })
+        .await
     }
 
     /// Enters if no one is inside.
@@ -102,4 +110,52 @@ pub(crate) async fn wait_while_it_goes_on<T, S: PartialEq>(
         Poll::Pending
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::pin::Pin;
+    use std::task::{Context, Waker};
+
+    use super::*;
+
+    struct Hand(Cell<u64>);
+
+    impl Clock for Hand {
+        fn now(&self) -> u64 {
+            self.0.get()
+        }
+    }
+
+    type Operation<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + 'a>>;
+
+    fn poll(operation: &mut Operation<'_>) -> Poll<Result<(), Error>> {
+        operation.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    /// However long it takes.
+    #[test]
+    fn who_is_polled_is_waited_for_and_who_is_kept_is_not() {
+        let (gate, clock) = (Gate::default(), Hand(Cell::new(0)));
+        let inside = |ends: bool| -> Operation<'_> {
+            Box::pin(gate.pass(
+                &clock,
+                100,
+                async move { if ends { Ok(()) } else { pending().await } },
+            ))
+        };
+        let (mut first, mut second) = (inside(false), inside(true));
+        for _ in 0..10 {
+            clock.0.set(clock.0.get() + 99);
+            assert!(poll(&mut first).is_pending());
+            assert!(poll(&mut second).is_pending(), "the first one goes on");
+        }
+        clock.0.set(clock.0.get() + 99);
+        assert!(poll(&mut second).is_pending());
+        clock.0.set(clock.0.get() + 1);
+        assert_eq!(poll(&mut second), Poll::Ready(Err(Error::Unfinished)));
+        drop(first);
+        assert_eq!(poll(&mut inside(true)), Poll::Ready(Ok(())));
+    }
 }

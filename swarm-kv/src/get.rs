@@ -126,27 +126,29 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             }
             let Some(register) = moved else { return Ok(None) };
             match self.move_on(hash, &register, 0, Need::Move).await {
-                Err(full @ Error::Full(_)) => return self.get_frozen(key, &register, full).await,
+                Err(why @ (Error::Full(_) | Error::Unfinished)) => {
+                    return self.get_frozen(key, &register, why).await;
+                }
                 moved => moved?,
             };
         }
         Err(Error::Contended)
     }
 
-    /// What a register holds that the index named within this operation, and that nobody has memory to
+    /// What a register holds that the index named within this operation, and that this client has no memory to
     /// move on.
     ///
     /// # Errors
-    /// `full`, where that cannot be told.
+    /// `why`, where that cannot be told.
     #[cold]
-    async fn get_frozen(&self, key: &[u8], register: &Register, full: Error) -> GetResult<'_, F> {
+    async fn get_frozen(&self, key: &[u8], register: &Register, why: Error) -> GetResult<'_, F> {
         if *read_key(&self.group, register).await? != *key {
-            return Err(full);
+            return Err(why);
         }
         match read_frozen(&self.group, register).await? {
             Some(Found::Value(value)) => Ok(Some(value)),
             Some(_) => Ok(None),
-            None => Err(full),
+            None => Err(why),
         }
     }
 }

@@ -224,6 +224,19 @@ impl Heap {
         self.current.set(false);
     }
 
+    /// What `change` comes to, of what this client knows of the heap map and of what is set aside, with no other one of
+    /// its own beside it. An earlier one may be nobody's any more who polls it: it is waited for as long as for nodes.
+    ///
+    /// # Errors
+    /// [`Error::Unfinished`] if that one is not polled; then nothing of `change` is done.
+    async fn alone<F: Fabric, C: Clock, T>(
+        &self,
+        group: &Group<F, C>,
+        change: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        self.gate.pass(group.clock(), group.patience().deadline, change).await
+    }
+
     /// Sees to it that what this client holds is its own, as of the operation that asks.
     pub(crate) async fn know_own<F: Fabric, C: Clock>(
         &self,
@@ -232,11 +245,10 @@ impl Heap {
         if self.current.get() {
             return Ok(());
         }
-        let _inside = self.gate.enter().await;
-        self.read_current(group).await
+        self.alone(group, self.read_current(group)).await
     }
 
-    /// The same, inside of the gate.
+    /// The same for who is [alone](Self::alone).
     async fn read_current<F: Fabric, C: Clock>(&self, group: &Group<F, C>) -> Result<(), Error> {
         for _ in 0..CLAIM_TRIES {
             if self.current.get() {
@@ -279,8 +291,7 @@ impl Heap {
         &self,
         group: &Group<F, C>,
     ) -> Result<u64, Error> {
-        let _inside = self.gate.enter().await;
-        self.read_map(group).await?;
+        self.alone(group, self.read_map(group)).await?;
         let owned = self.map.borrow().iter().filter(|entry| **entry != 0).count();
         Ok((self.geometry.first_chunk() + owned) as u64 * self.geometry.chunk_bytes)
     }
@@ -390,7 +401,13 @@ impl Heap {
     ) -> Result<Option<Vec<usize>>, Error> {
         // A change under way must not put an older map in this one's place when it is over: somebody
         // may have taken chunks over since.
-        let _inside = self.gate.enter().await;
+        self.alone(group, self.take_stock_alone(group)).await
+    }
+
+    async fn take_stock_alone<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+    ) -> Result<Option<Vec<usize>>, Error> {
         self.read_map(group).await?;
         let own: Vec<Unit> = self.own(&self.map.borrow()).collect();
         let unknown = own.iter().flat_map(|&Unit { first, chunks, class, .. }| {
@@ -449,17 +466,24 @@ impl Heap {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::future::{Ready, ready};
+    use std::future::{Pending, Ready, pending, ready};
+    use std::pin::pin;
+    use std::task::{Context, Waker};
 
+    use futures_util::future::Either;
     use swarm_core::epoch::Board;
     use swarm_core::fabric::{NodeDown, Verb};
-    use swarm_core::group::Session;
+    use swarm_core::group::{Patience, Session};
+    use swarm_core::layout::cell;
     use swarm_core::loopback::Loopback;
+    use swarm_core::sim::explore::LoneClock;
     use swarm_core::words::Incarnation;
 
     use super::counter::{Raise, raise_counters};
     use super::*;
     use crate::blocking::block_on;
+    use crate::client::{Client, Options};
+    use crate::gate::Inside;
 
     pub(crate) struct Still;
 
@@ -495,6 +519,41 @@ pub(crate) mod tests {
             let done = self.nodes.post(node, chain);
             if (self.watch)(chain) { ready(Err(NodeDown)) } else { done }
         }
+    }
+
+    /// Nodes of this process that leave the chains without an answer of which this says so.
+    struct Silent<W> {
+        nodes: Loopback,
+        is_unanswered: W,
+    }
+
+    impl<W: Fn(&[Verb<'_>]) -> bool> Fabric for Silent<W> {
+        type Board = Box<dyn Board>;
+        type Reply<'f>
+            = Vec<u64>
+        where
+            W: 'f;
+        type Completion<'f>
+            = Either<Ready<Result<Vec<u64>, NodeDown>>, Pending<Result<Vec<u64>, NodeDown>>>
+        where
+            W: 'f;
+
+        fn nodes(&self) -> usize {
+            self.nodes.nodes()
+        }
+
+        fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> Self::Completion<'f> {
+            let done = self.nodes.post(node, chain);
+            if (self.is_unanswered)(chain) {
+                return Either::Right(pending());
+            }
+            Either::Left(ready(block_on(done).map(|words| words.to_vec())))
+        }
+    }
+
+    /// As a future that is kept while it sets memory aside.
+    pub(crate) fn kept(heap: &Heap) -> Inside<'_> {
+        heap.gate.try_enter().expect("nobody else does")
     }
 
     /// A board on which the epoch is what this says, each time that somebody looks.
@@ -554,5 +613,43 @@ pub(crate) mod tests {
         heap.take_back(other);
         let next = block_on(heap.allocate(&group, kind, Need::More)).expect("memory");
         assert_ne!(next, other);
+    }
+
+    /// An insert reads the heap map for its first memory, gets no answer, and is not polled any more.
+    #[test]
+    fn who_needs_memory_behind_a_kept_future_is_told_so() {
+        let geometry = Geometry::new(1, 4 << 20, 2, 1).expect("geometry");
+        let session = Session { client: 0, incarnation: Incarnation(1) };
+        let map = geometry.map_cell().at(NodeId(0), 1);
+        let is_silent = Cell::new(true);
+        let reads = |at: Address, words: usize| {
+            (at.0..at.0 + words as u64).contains(&map.plus(cell::WORD).0)
+        };
+        let is_map =
+            |verb: &Verb<'_>| matches!(*verb, Verb::Read { at, words } if reads(at, words));
+        let is_unanswered = |chain: &[Verb<'_>]| is_silent.get() && chain.iter().any(is_map);
+        let fabric = Silent { nodes: Loopback::new(1, 4 << 17), is_unanswered };
+        let patience = Patience { deadline: 1_000_000, ..Patience::default() };
+        let options = Options::default().patience(patience).memory_wait(1_000_000);
+        let clock = LoneClock::new(1000);
+        let client: Client<_, _> = Client::new(fabric, clock, geometry, session, options);
+        let client = client.recycling(Box::new(Says(|| 9)));
+        let store = client.blocking();
+        {
+            let mut kept = pin!(client.put(b"key", b"value"));
+            assert!(kept.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            is_silent.set(false);
+            assert_eq!(store.put(b"other", b"value"), Err(Error::Unfinished));
+            assert_eq!(store.insert(b"other", b"value"), Err(Error::Unfinished));
+            assert_eq!(block_on(client.collect()), Err(Error::Unfinished));
+            assert_eq!(block_on(client.usage()), Err(Error::Unfinished));
+            assert_eq!(block_on(client.holdings()), Err(Error::Unfinished));
+            let Ok(None) = store.get(b"other") else {
+                panic!("it takes no memory, and is not there")
+            };
+            assert_eq!(store.update(b"other", b"value"), Ok(false));
+        }
+        assert_eq!(store.put(b"other", b"value"), Ok(()));
+        assert_eq!(store.get(b"other").expect("a node").as_deref(), Some(&b"value"[..]));
     }
 }

@@ -20,6 +20,12 @@ use crate::index::{Located, bit};
 use crate::locate::entries;
 use crate::newborn::{NewChild, NewRegister};
 
+/// Whether a change ended before it posted anything: for want of memory or of a number, or behind another operation
+/// of this client that keeps it from those. No node has heard of what was to be born with it.
+pub(crate) fn has_no_memory<T>(change: &Result<T, Error>) -> bool {
+    matches!(change, Err(Error::Full(_) | Error::Spent | Error::Unfinished))
+}
+
 /// What an insert found under its key's hash.
 enum Before {
     /// The key is there.
@@ -69,7 +75,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 }
             };
             let proposed = self.propose(&located, hash, newborn, dead).await;
-            if is_new && matches!(proposed, Err(Error::Full(_) | Error::Spent)) {
+            if is_new && has_no_memory(&proposed) {
                 self.heap.take_back(newborn.buffer);
                 self.heap.take_back_unused(newborn.register.place.pointer);
             }
@@ -204,8 +210,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         self.change(located, bucket, &parts, Need::Instead).await
     }
 
-    /// Changes a bucket to `bucket`. False if another change came first. Where there is no memory for its
-    /// record, or no number, no node has heard of it.
+    /// Changes a bucket to `bucket`. False if another change came first. Where it [ends before](has_no_memory)
+    /// it has a record and a number, no node has heard of it.
     pub(crate) async fn change(
         &self,
         located: &Located,
@@ -331,7 +337,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     async fn split(&self, located: &Located, hash: u64) -> Result<(), Error> {
         let mut taken = Vec::new();
         let split = self.split_with(located, hash, &mut taken).await;
-        if let Err(Error::Full(_) | Error::Spent) = split {
+        if has_no_memory(&split) {
             // No node has heard of it.
             taken.into_iter().for_each(|object| self.heap.take_back_unused(object));
         }

@@ -37,6 +37,7 @@ use crate::bucket::{Bucket, Content, Entry};
 use crate::client::{Client, TRIES, Value};
 use crate::error::Error;
 use crate::heap::Need;
+use crate::insert::has_no_memory;
 use crate::locate::entries;
 use crate::memory::PAUSE;
 use crate::newborn::NewRegister;
@@ -148,7 +149,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let bucket = Bucket { content, ..located.bucket };
             let parts = newborn.parts(&image, self.group.buffers());
             let changed = self.change(&located, bucket, &parts, Need::Move).await;
-            *is_proposed |= !matches!(changed, Err(Error::Full(_) | Error::Spent));
+            *is_proposed |= !has_no_memory(&changed);
             if changed? {
                 self.moved.set(self.moved.get() + 1);
                 if !newborn.deleted {
@@ -205,15 +206,18 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             Err(Error::Spent) if posted => {
                 self.moved_by_others(hash, key, old, Error::UnsettledSpent).await
             }
+            Err(Error::Unfinished) if posted => {
+                self.moved_by_others(hash, key, old, Error::UnsettledUnfinished).await
+            }
             Err(error) => Err(error),
         }
     }
 
-    /// The same without memory to move the key, or numbers: waits a little for whoever else moves it, and had
-    /// both before he froze the register.
+    /// The same without memory to move the key, or numbers, or while another operation of this client keeps it from
+    /// them: waits a little for whoever else moves it, and had both before he froze the register.
     ///
     /// # Errors
-    /// `unsettled`. It is no [`Error::Full`], nor [`Error::Spent`]: the write is in the register's slots, and
+    /// `unsettled`. It is no [`Error::Full`], [`Error::Spent`] nor [`Error::Unfinished`]: the write is in the register's slots, and
     /// whoever moves the key later may find that it took effect. To begin again would write twice. The
     /// next operation meets the move before it posts anything.
     async fn moved_by_others(
@@ -287,7 +291,7 @@ fn entry_of(bucket: &Bucket, register: &Register) -> Option<Entry> {
 mod tests {
     use swarm_core::fabric::NodeId;
     use swarm_core::geometry::Geometry;
-    use swarm_core::group::Session;
+    use swarm_core::group::{Patience, Session};
     use swarm_core::layout::SLOTS;
     use swarm_core::loopback::Loopback;
     use swarm_core::sim::explore::LoneClock;
@@ -297,7 +301,8 @@ mod tests {
     use crate::blocking::block_on;
     use crate::client::Options;
     use crate::client::tests::alone;
-    use crate::heap::tests::Still;
+    use crate::gate::Inside;
+    use crate::heap::tests::{Still, kept};
 
     /// Whoever moves the key has frozen one node, and died. The update lands at another one and meets the move there.
     #[test]
@@ -361,6 +366,38 @@ mod tests {
         let told = block_on(client.stands(hash, b"key", &register, (write, guess)));
         assert!(matches!(told, Err(Error::Unsettled(_))), "{told:?}");
         assert_ne!(again(&client, &register).number.writer(), write.number.writer());
+    }
+
+    /// As an operation of this client that sets memory aside and is not polled; it is not waited for for long.
+    fn kept_at(client: &Client<Loopback, LoneClock>) -> Inside<'_> {
+        client.set_patience(Patience { deadline: 1_000_000, ..Patience::default() });
+        kept(&client.heap)
+    }
+
+    /// It is in the register, whoever goes on with the move: that the client waited in vain for one of its own operations
+    /// says nothing of that.
+    #[test]
+    fn a_write_that_met_a_move_is_not_denied_behind_a_kept_future() {
+        let (client, hash, register, write) = in_a_full_pool();
+        let format = client.geometry.format;
+        let guess = format.stamp(Timestamp(9), write.buffer, StampFlags::empty());
+        let kept = kept_at(&client);
+        let stands = |stamp| block_on(client.stands(hash, b"key", &register, (write, stamp)));
+        assert_eq!(stands(guess), Err(Error::UnsettledUnfinished));
+        drop(kept);
+        assert_ne!(again(&client, &register).number.writer(), write.number.writer());
+    }
+
+    /// One of which nothing was posted has had no effect; and to get the key takes no memory.
+    #[test]
+    fn behind_a_kept_future_a_key_on_the_move_is_read() {
+        let (client, hash, register, write) = in_a_full_pool();
+        block_on(freeze(&client.group, &register)).expect("a node");
+        let _kept = kept_at(&client);
+        let told = block_on(client.stands(hash, b"key", &register, (write, Stamp::EMPTY)));
+        assert_eq!(told, Err(Error::Unfinished));
+        let found = client.blocking().get(b"key").expect("a node");
+        assert_eq!(found.as_deref(), Some(&b"value"[..]));
     }
 
     /// There is memory for a register and its buffer, and none for the bucket's record, however often somebody tries:

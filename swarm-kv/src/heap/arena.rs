@@ -90,7 +90,10 @@ impl Heap {
     ) -> Result<Pointer, Error> {
         match self.take_unused(kind, need) {
             Some(pointer) => Ok(pointer),
-            None => Box::pin(self.allocate_slowly(group, kind, need, elsewhere)).await,
+            None => {
+                let slowly = self.allocate_slowly(group, kind, need, elsewhere);
+                Box::pin(self.alone(group, slowly)).await
+            }
         }
     }
 
@@ -138,7 +141,6 @@ impl Heap {
         need: Need,
         elsewhere: bool,
     ) -> Result<Pointer, Error> {
-        let _inside = self.gate.enter().await;
         // A chunk more takes a record. Others that are as large must leave some.
         let keep = if kind == self.records() { FEW_RECORDS } else { 0 };
         // Each round gets further: an object, a chunk that is owned already, a chunk more.

@@ -52,7 +52,7 @@ impl Heap {
     }
 
     /// Changes the map by `edit`, if it is needed as the map stands. Yields whether it was. Whoever
-    /// calls this is inside of the gate.
+    /// calls this is [alone](Self::alone).
     pub(super) async fn change_map<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,
@@ -256,7 +256,7 @@ impl Heap {
         CellRef { place: self.geometry.map_cell(), room: self.geometry.map_payload() }
     }
 
-    /// Reads the map. The view is for a change of it. Whoever calls this is inside of the gate.
+    /// Reads the map. The view is for a change of it. Whoever calls this is [alone](Self::alone).
     pub(super) async fn read_map<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,

@@ -35,11 +35,8 @@ impl Heap {
         &self,
         group: &Group<F, C>,
     ) -> Result<Vec<Holding>, Error> {
-        let units: Vec<Unit> = {
-            let _inside = self.gate.enter().await;
-            self.read_map(group).await?;
-            units(&self.map.borrow()).collect()
-        };
+        self.alone(group, self.read_map(group)).await?;
+        let units: Vec<Unit> = units(&self.map.borrow()).collect();
         let mut holdings = vec![Holding::default(); self.geometry.max_clients];
         for Unit { first, chunks, owner, class, .. } in units {
             let counters: Vec<Address> = homes(&self.geometry, class)

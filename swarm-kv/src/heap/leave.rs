@@ -39,7 +39,15 @@ impl Heap {
             // It takes an answer of every node, and without one what is at hand there would be lost.
             return Ok(false);
         }
-        let _inside = self.gate.enter().await;
+        self.alone(group, self.leave_empty_alone(group, board, wanted)).await
+    }
+
+    async fn leave_empty_alone<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        board: &impl Board,
+        wanted: (Kind, Need),
+    ) -> Result<bool, Error> {
         // Who may still hold what was retired since may still write there.
         let epoch = board.epoch();
         let left = RefCell::new(Vec::<Unit>::new());

@@ -71,7 +71,14 @@ impl Heap {
         group: &Group<F, C>,
         choose: impl Fn(&[Unit]) -> Vec<Unit>,
     ) -> Result<bool, Error> {
-        let _inside = self.gate.enter().await;
+        self.alone(group, self.take_over_alone(group, choose)).await
+    }
+
+    async fn take_over_alone<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        choose: impl Fn(&[Unit]) -> Vec<Unit>,
+    ) -> Result<bool, Error> {
         let chosen = |map: &[u32]| choose(&units(map).collect::<Vec<_>>());
         if chosen(&self.map.borrow()).is_empty() {
             return Ok(false);
@@ -121,7 +128,14 @@ impl Heap {
         if !self.is_taking() || self.taking_waits(board.epoch()) {
             return Ok(false);
         }
-        let _inside = self.gate.enter().await;
+        self.alone(group, self.make_own_alone(group, board)).await
+    }
+
+    async fn make_own_alone<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        board: &impl Board,
+    ) -> Result<bool, Error> {
         let due = |map: &[u32]| -> Vec<Unit> {
             let taken = self.taken.borrow();
             self.taken_units(map).filter(|unit| taken.1.contains(&unit.first)).collect()

@@ -141,6 +141,7 @@ impl GaveUp {
             error,
             Error::Contended
                 | Error::Unfinished
+                | Error::UnsettledUnfinished
                 | Error::Replication(CoreError::NoMajority { .. } | CoreError::Contended)
         )
     }
@@ -150,7 +151,11 @@ impl GaveUp {
 fn has_no_effect(error: Error) -> bool {
     !matches!(
         error,
-        Error::Replication(_) | Error::Contended | Error::Unsettled(_) | Error::UnsettledSpent
+        Error::Replication(_)
+            | Error::Contended
+            | Error::Unsettled(_)
+            | Error::UnsettledSpent
+            | Error::UnsettledUnfinished
     )
 }
 
