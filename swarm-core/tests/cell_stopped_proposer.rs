@@ -14,7 +14,7 @@ use swarm_core::epoch::NoBoard;
 use swarm_core::error::Error;
 use swarm_core::fabric::{Address, Fabric, NodeDown, NodeId, Verb};
 use swarm_core::group::{Group, Patience, Session};
-use swarm_core::layout::{Place, RecordHeader, record};
+use swarm_core::layout::{Place, RecordHeader, cell, record};
 use swarm_core::loopback::Loopback;
 use swarm_core::words::{Ballot, CellFlags, Incarnation, Pointer, WordFormat, WriteNumber};
 
@@ -201,6 +201,19 @@ fn who_cannot_find_out_in_time_is_told_that_it_is_open() {
     story.stopped.set_patience(Patience { deadline: 50 * CHANGES, ..Patience::default() });
     let told = story.stopped_half_way(|_, busy| change_often(busy, 1..CHANGES));
     assert!(matches!(told, Err(Error::Contended)), "{told:?}");
+}
+
+/// Who knows a record of it does not take it for a cell that others changed.
+#[test]
+fn a_cell_that_lost_all_its_words_is_damaged() {
+    let story = Story::new();
+    for node in (0..3).map(NodeId) {
+        let word = at().place.at(node, 3).plus(cell::WORD);
+        assert_ne!(story.nodes.inner.word(node, word), 0);
+        story.nodes.inner.set_word(node, word, 0);
+    }
+    let told = change(&story.stopped, &story.stale, OWN);
+    assert!(matches!(told, Err(Error::Damaged)), "{told:?}");
 }
 
 /// A record's memory is damaged, so that it agrees with itself and names a later one. There are fewer ballots than

@@ -110,6 +110,12 @@ pub async fn propose<F: Fabric, C: Clock>(
                 None => continue,
             },
         };
+        // A cell in which something was committed is never vacant again. (Of words that were set back to those of an earlier
+        // record, only the way back from it tells, a roundtrip for each record, which is walked where the outcome hangs on
+        // it. And who knows no record of the cell cannot tell words that were lost from those that were never there.)
+        if committed.is_null() && !base.is_null() {
+            return Err(Error::Damaged);
+        }
         // Applied once: an own record may have been adopted and built upon before it was missed.
         // Committed records form one chain, so one that is not in this part of it never will be. What no
         // ballot ever chooses need not be looked for, however much of a chain there is by now.
