@@ -31,6 +31,8 @@ const LIVE_STEPS: u64 = 1_000_000;
 /// One in so many schedules has a client that is held, until the others have done so many operations.
 const HELD_IN: u64 = 512;
 const HELD_FOR: u64 = 1000;
+/// It counts as held when they did so many while it stood there.
+const HELD_LEAST: u64 = 100;
 /// Bytes of each node's memory. The simulator stores what is touched.
 const CAPACITY: u64 = 8 << 20;
 /// Operations are numbered by client, task and round; of each there are fewer than this.
@@ -208,11 +210,21 @@ struct Shown {
     most_live_steps: u64,
     /// Writes of theirs that were refused for want of memory.
     refused: u64,
-    /// How many were held.
+    /// How many were to be held, and how many were while the others went on.
+    to_be_held: u64,
     held: u64,
     operations: u64,
     unanswered: u64,
     moves: u64,
+}
+
+/// What is done beside who is held.
+#[derive(Default)]
+struct Done {
+    /// Operations that others have begun.
+    begun: Cell<u64>,
+    /// How many of those while it was held.
+    beside_held: Cell<u64>,
 }
 
 /// One schedule as it is played.
@@ -223,8 +235,7 @@ struct Stage {
     hung_up: Rc<Cell<bool>>,
     /// Clients that are not taken down before all is over, so that a death is no farewell.
     kept: Vec<Rc<Story>>,
-    /// Operations that were answered.
-    done: Rc<Cell<u64>>,
+    done: Rc<Done>,
     /// Writes that were refused when nothing went wrong any more.
     refused: Rc<Cell<u64>>,
     incarnations: Rc<Cell<u64>>,
@@ -334,6 +345,8 @@ impl Stage {
                     match story.call(key, call, None).await {
                         Ok(()) => {}
                         Err(gave_up) if gave_up.is_full() && call != Get => {
+                            let lacks = lacks_memory(&story).await;
+                            assert!(lacks, "{call:?} of key {key} in the end: {gave_up:?}");
                             refused.set(refused.get() + 1);
                         }
                         Err(gave_up) => panic!("{call:?} of key {key} in the end: {gave_up:?}"),
@@ -361,17 +374,32 @@ impl Stage {
     }
 }
 
-/// `operation`, with its client held from poll number `polls` on until it is `over`.
-async fn held<T>(polls: u32, over: impl Fn() -> bool, operation: impl Future<Output = T>) -> T {
+/// Whether a client that is refused memory cannot have any. Less than an eighth of the pool is free: as much as a
+/// sixteenth is kept back, and a client claims a few chunks at a time. Or its slot has no chunk, after it has lost as many
+/// claims as it has seeds; one that has a chunk has taken one for the next claims' records along.
+async fn lacks_memory(story: &Story) -> bool {
+    let used = story.client.usage().await.expect("all nodes answer").used_bytes;
+    let holdings = story.client.holdings().await.expect("all nodes answer");
+    CAPACITY - used < CAPACITY / 8 || holdings.iter().all(|holding| holding.client != story.id)
+}
+
+/// `operation`, with its client held from poll number `polls` on until others have begun enough. None of theirs
+/// counts as begun beside it if it has ended by that poll, or they were through.
+async fn held<T>(polls: u32, done: &Done, operation: impl Future<Output = T>) -> T {
     let (mut operation, mut polled) = (pin!(operation), 0);
-    poll_fn(|cx| {
-        if polled == polls && !over() {
+    let mut since = None;
+    let told = poll_fn(|cx| {
+        let begun = done.begun.get();
+        if polled == polls && begun < HELD_FOR {
+            since.get_or_insert(begun);
             return Poll::Pending;
         }
         polled += 1;
         operation.as_mut().poll(cx)
     })
-    .await
+    .await;
+    done.beside_held.set(since.map_or(0, |since| done.begun.get() - since));
+    told
 }
 
 /// What one task of a client does.
@@ -379,7 +407,7 @@ async fn operate(
     story: &Story,
     turns: &SimFabric,
     rng: &mut Rng,
-    (plan, conduct, done): (Plan, &Conduct, &Cell<u64>),
+    (plan, conduct, done): (Plan, &Conduct, &Done),
     (task, may_fail): (usize, bool),
 ) {
     let rounds = rng.u64(2..=6);
@@ -389,7 +417,7 @@ async fn operate(
         let value = many * (story.id as u64 + 1) + 100 * task as u64 + round;
         let (key, call) = plan.operation(rng, value);
         if plan.held.is_none() || story.id > 0 {
-            done.set(done.get() + 1);
+            done.begun.set(done.begun.get() + 1);
         }
         if conduct.leaves_out((story.id * TASKS + task) * plan.most_rounds() + round as usize) {
             continue;
@@ -398,7 +426,7 @@ async fn operate(
         turns.note(format_args!("{call:?} of key {key}"));
         let called = story.call(key, call, polls);
         let told = match plan.held.filter(|_| (story.id, round) == (0, 0)) {
-            Some(polls) => held(polls, || done.get() >= HELD_FOR, called).await,
+            Some(polls) => held(polls, done, called).await,
             None => called.await,
         };
         match told {
@@ -452,7 +480,8 @@ fn play(plan: &Plan, conduct: &Conduct) -> Result<Shown, String> {
         live_steps,
         most_live_steps: live_steps,
         refused: stage.refused.get(),
-        held: u64::from(plan.held.is_some()),
+        to_be_held: u64::from(plan.held.is_some()),
+        held: u64::from(stage.done.beside_held.get() >= HELD_LEAST),
         operations: history.len() as u64,
         unanswered: history.iter().filter(|op| op.answered.is_none()).count() as u64,
         moves: stage.moves.get(),
@@ -484,10 +513,13 @@ fn the_store_is_linearizable_and_its_operations_end() {
         total.live_steps += shown.live_steps;
         total.most_live_steps = total.most_live_steps.max(shown.most_live_steps);
         total.refused += shown.refused;
+        total.to_be_held += shown.to_be_held;
         total.held += shown.held;
         total.operations += shown.operations;
         total.unanswered += shown.unanswered;
         total.moves += shown.moves;
     }
+    // Of those that are to be, more than every other one is.
+    assert!(total.to_be_held < 16 || total.held > 0, "nobody was held: {total:?}");
     println!("{} schedules: {total:?}", seeds.count());
 }
