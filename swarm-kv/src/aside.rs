@@ -6,7 +6,7 @@
 //! is kept back, it takes as many steps as a millisecond has room for. Collections
 //! take an answer of every node, and a write must not wait for one that is silent: a step that takes too
 //! long is dropped, and the collection with it, until memory has grown again or some time has gone by. A look for
-//! what the dead held that takes too long is dropped alone.
+//! what the dead held that takes too long is dropped alone, and some writes go by before the next one.
 
 use std::pin::pin;
 
@@ -52,8 +52,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let since = now();
         let is_urgent = || self.heap.is_tight() && now().wrapping_sub(since) < URGENT;
         if !self.heap.is_swept() && !self.is_collecting() {
+            if self.heap.rests_from_looks() {
+                return;
+            }
+            let in_vain = self.in_time(self.vacant_aside()).await.is_none();
+            self.heap.look_is_over(in_vain);
             // No collection has failed by that: one that is due is due still.
-            if self.in_time(self.vacant_aside()).await.is_none() {
+            if in_vain {
                 return self.heap.has_looked();
             }
             // What was taken over comes first, so that the collection finds out what is in it.
@@ -189,7 +194,7 @@ mod tests {
     }
 
     /// A client goes on with what it took over of the dead, and gets no answer. No collection has failed: the one that is
-    /// to find out what is in there is due still.
+    /// to find out what is in there is due still. However many writes go by, few of them look again.
     #[test]
     fn a_look_that_fails_is_no_collection_that_failed() {
         let geometry = Geometry::new(1, 4 << 20, 2, 1).expect("geometry");
@@ -202,8 +207,11 @@ mod tests {
             let value = vec![1; 128 * words];
             dead.blocking().put(&[words as u8], &value).expect("memory");
         }
-        let (is_lost, epoch) = (Cell::new(false), Rc::new(Cell::new(5)));
-        let watch = |_: &[Verb<'_>]| is_lost.get();
+        let (is_lost, lost, epoch) = (Cell::new(false), Cell::new(0), Rc::new(Cell::new(5)));
+        let watch = |_: &[Verb<'_>]| {
+            lost.set(lost.get() + u32::from(is_lost.get()));
+            is_lost.get()
+        };
         let fabric = Watched { nodes, watch };
         let client: Client<_, _> =
             Client::new(fabric, clock(), geometry, session(0), Options::default());
@@ -216,8 +224,15 @@ mod tests {
         is_lost.set(true);
         block_on(client.collect_aside());
         assert!(client.heap.is_collection_due());
+        let of_one = lost.get();
+        for _ in 0..1000 {
+            block_on(client.collect_aside());
+        }
+        assert!(of_one > 0 && lost.get() <= 8 * of_one, "{of_one} chains of one, {lost:?} of all");
+        assert!(client.heap.is_collection_due());
         is_lost.set(false);
-        block_on(client.collect_aside());
+        let writes = (0..5000).take_while(|_| client.heap.is_taking());
+        writes.for_each(|_| block_on(client.collect_aside()));
         assert!(!client.heap.is_taking(), "it has them");
         assert!(client.heap.is_collection_due());
     }

@@ -18,6 +18,10 @@ const PART: usize = 8;
 const SCARCE: usize = 4;
 /// Once in so many writes a client looks whether it runs short, at each kind of object that it has.
 const WRITES: u32 = 16;
+/// So many writes go by after a look for what clients that are gone held that failed; behind each further one that fails
+/// twice as many, until it has doubled so often.
+const LOOK_REST: u32 = 16;
+const DOUBLED: u32 = 8;
 /// So many times as long as a collection took the next one is put off, where it promises little.
 const REST: u64 = 20;
 /// Nanoseconds that it counts as at least, and at most: it may have stood still because nobody wrote.
@@ -33,6 +37,8 @@ pub(super) struct Growth {
     due: Cell<bool>,
     /// Whether it came to more since it looked for what clients that are gone held.
     looks: Cell<bool>,
+    /// Writes that are to go by before the next such look, and how many of those failed one after the other.
+    look_rests: Cell<(u32, u32)>,
     /// Whether it has found all there is, which is to be reset.
     swept: Cell<bool>,
     /// When the collection under way began.
@@ -112,6 +118,21 @@ impl Heap {
     /// It has looked, or could not: not again before it has come to more.
     pub(crate) fn has_looked(&self) {
         self.growth.looks.set(false);
+    }
+
+    /// Whether some more writes are to go by before it looks again: a look that failed took its time, and the next one
+    /// would fail as well. An operation that finds no memory looks for itself, whatever is said here.
+    pub(crate) fn rests_from_looks(&self) -> bool {
+        let (left, failed) = self.growth.look_rests.get();
+        self.growth.look_rests.set((left.saturating_sub(1), failed));
+        left > 0
+    }
+
+    /// A look came to its end, or failed.
+    pub(crate) fn look_is_over(&self, in_vain: bool) {
+        let (_, failed) = self.growth.look_rests.get();
+        let rest = (LOOK_REST << failed, (failed + 1).min(DOUBLED));
+        self.growth.look_rests.set(if in_vain { rest } else { (0, 0) });
     }
 
     /// It takes such over, of which only a collection tells what is in use.
