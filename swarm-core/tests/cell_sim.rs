@@ -1,4 +1,5 @@
-//! A cell under random schedules: torn accesses, crashes of nodes and clients, broken connections.
+//! A cell under random schedules: torn accesses, crashes of nodes and clients, broken connections, clocks that disagree,
+//! stand and step back.
 //!
 //! Clients append tokens to a list and read it. The lists that they are told must form one chain in
 //! which each change is applied once, what is acknowledged stays, what is lost never comes, and
@@ -26,7 +27,7 @@ use swarm_core::group::{Group, Patience, Session};
 use swarm_core::sim::seeds::{again, seeds};
 use swarm_core::sim::shrink::story;
 use swarm_core::sim::{
-    Chaos, Conduct, Outcome, Policy, Setup, Sim, SimClock, SimFabric, dropped_after,
+    Chaos, Conduct, Outcome, Policy, Setup, Sim, SimClock, SimFabric, clock_fits, dropped_after,
 };
 use swarm_core::words::{Incarnation, Pointer};
 
@@ -189,7 +190,10 @@ struct Run {
 impl Run {
     fn new(seed: u64, conduct: &Conduct) -> Self {
         let mut rng = Rng::with_seed(seed ^ 0x5eed);
+        let mut rare = Rng::with_seed(seed ^ 0x7a2e);
         let nodes = [1, 3, 3, 3, 3, 3, 3, 5][rng.usize(..8)];
+        let nodes = if rare.u8(..32) == 0 { 7 } else { nodes };
+        let fits = clock_fits(&mut rare);
         let last = rng.usize(2..=3);
         let chaos = match rng.u8(..4) {
             0 => Chaos::NONE,
@@ -217,6 +221,9 @@ impl Run {
         run.plant(&mut rng);
         for client in 0..last {
             run.sim.set_clock(client, rng.i64(-3000..=3000), rng.i64(-DRIFT..=DRIFT));
+            if let Some((every, back)) = fits.filter(|_| client.is_multiple_of(2)) {
+                run.sim.set_clock_fits(client, every, back);
+            }
             let group = run.group(client);
             let rng = Rng::with_seed(rng.u64(..));
             run.sim.spawn(client, live(group, at, Rc::clone(&run.history), rng, conduct.clone()));

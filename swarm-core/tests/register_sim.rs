@@ -1,5 +1,5 @@
 //! The register under random schedules: a few clients read, write and delete it while nodes crash
-//! and freeze, connections break, clients die or drop operations half-way, and clocks disagree.
+//! and freeze, connections break, clients die or drop operations half-way, and clocks disagree, stand and step back.
 //!
 //! `SWARM_SCHEDULES` says how many schedules to run, `SWARM_FIRST` from which on, `SWARM_SEED` plays one
 //! alone. What fails is shrunk and told.
@@ -21,7 +21,9 @@ use swarm_core::register::Protocol;
 use swarm_core::safe_guess::SafeGuess;
 use swarm_core::sim::seeds::{again, seeds};
 use swarm_core::sim::shrink::story;
-use swarm_core::sim::{Chaos, Conduct, Outcome, Policy, Setup, Sim, SimClock, SimFabric};
+use swarm_core::sim::{
+    Chaos, Conduct, Outcome, Policy, Setup, Sim, SimClock, SimFabric, clock_fits,
+};
 
 /// Steps of one schedule at most.
 const STEPS: u64 = 400_000;
@@ -48,6 +50,8 @@ struct Plan {
     skew: i64,
     /// How much faster or slower than others they go at most; microseconds a second.
     drift: i64,
+    /// For how long every other clock stands at a time, and how far it steps back, if it does; nanoseconds.
+    fits: Option<(u64, u64)>,
     /// Whether the clients share one stamp slot of several.
     shared: bool,
     /// Stamp slots that the pool uses.
@@ -60,7 +64,9 @@ struct Plan {
 impl Plan {
     fn random(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed ^ 0x5eed);
+        let mut rare = Rng::with_seed(seed ^ 0x7a2e);
         let nodes = [3, 3, 3, 5][rng.usize(..4)];
+        let nodes = if rare.u8(..32) == 0 { [1, 7][rare.usize(..2)] } else { nodes };
         let clients = rng.usize(2..=4);
         let redraw = [0.02, 0.005, 0.001][rng.usize(..3)];
         let changes = rng.usize(1..6);
@@ -91,6 +97,7 @@ impl Plan {
             drops: [0.0, 0.1][rng.usize(..2)],
             skew: [1, 300, 3000][rng.usize(..3)],
             drift: [0, 1000, 900_000][rng.usize(..3)],
+            fits: clock_fits(&mut rare),
             shared: rng.u8(..6) == 0,
             near: [0.0, 0.0, 0.5, 1.0][rng.usize(..4)],
             slots: [SLOTS, SLOTS, SLOTS, 2, 1, 1][rng.usize(..6)],
@@ -146,6 +153,9 @@ fn play<P: Protocol + 'static>(plan: &Plan, conduct: &Conduct) -> Result<Shown, 
     let shown = Rc::new(RefCell::new(Shown::default()));
     for id in 0..clients {
         sim.set_clock(id, rng.i64(-plan.skew..=plan.skew), rng.i64(-plan.drift..=plan.drift));
+        if let Some((every, back)) = plan.fits.filter(|_| id.is_multiple_of(2)) {
+            sim.set_clock_fits(id, every, back);
+        }
         let near = rng.f64() < plan.near;
         let (clock, turns) = (sim.clock(id), sim.fabric(id));
         let with = (Rng::with_seed(rng.u64(..)), (*plan, conduct.clone()), shown.clone());

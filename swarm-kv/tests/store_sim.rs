@@ -21,7 +21,7 @@ use swarm_core::geometry::Geometry;
 use swarm_core::history::{BUDGET, Call, Recorder, check};
 use swarm_core::sim::seeds::{again, seeds};
 use swarm_core::sim::shrink::story;
-use swarm_core::sim::{Chaos, Conduct, Outcome, Policy, Setup, Sim, SimFabric};
+use swarm_core::sim::{Chaos, Conduct, Outcome, Policy, Setup, Sim, SimFabric, clock_fits};
 
 /// Steps of one schedule at most.
 const STEPS: u64 = 50_000_000;
@@ -128,7 +128,7 @@ impl Plan {
             skew: [1, 300, 3000][rng.usize(..3)],
             drift: [0, 1000, 900_000][rng.usize(..3)],
             near: [0.0, 0.0, 0.5, 1.0][rng.usize(..4)],
-            fits: fits(&mut rare),
+            fits: clock_fits(&mut rare),
             held: None,
         };
         let slots = [6, 6, 6, 1][rng.usize(..4)];
@@ -192,13 +192,6 @@ impl Plan {
         let further = if kind == Some(5) { 10 + rng.u64(..8) } else { rng.u64(..self.keys) };
         (further, call)
     }
-}
-
-/// How a clock stands and steps back, if it does.
-fn fits(rng: &mut Rng) -> Option<(u64, u64)> {
-    let every = [1000, 30_000, 1_000_000][rng.usize(..3)];
-    let back = rng.u64(..2 * every);
-    (rng.u8(..8) == 0).then_some((every, back))
 }
 
 /// What one schedule showed.

@@ -62,6 +62,14 @@ impl Chaos {
     }
 }
 
+/// How a clock [stands and steps back](Sim::set_clock_fits), if it does, as one in eight: for how many nanoseconds it
+/// stands at a time, and by how many it is set back then.
+pub fn clock_fits(rng: &mut Rng) -> Option<(u64, u64)> {
+    let every = [1000, 30_000, 1_000_000][rng.usize(..3)];
+    let back = rng.u64(..2 * every);
+    (rng.u8(..8) == 0).then_some((every, back))
+}
+
 impl Sim {
     /// Changes what goes wrong from now on.
     pub fn set_chaos(&mut self, chaos: Chaos) {

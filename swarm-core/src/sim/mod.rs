@@ -40,7 +40,7 @@ pub mod shrink;
 mod trace;
 mod world;
 
-pub use chaos::Chaos;
+pub use chaos::{Chaos, clock_fits};
 pub use drops::dropped_after;
 pub use fabric::{SimClock, SimCompletion, SimFabric};
 pub use scheduler::{Outcome, Policy, Setup, Sim};
