@@ -135,6 +135,11 @@ impl<F: Fabric> Fabric for Onlooker<F> {
     where
         Self: 'f;
 
+    #[inline(always)]
+    fn is_forked(&self) -> bool {
+        self.inner.is_forked()
+    }
+
     fn nodes(&self) -> usize {
         self.inner.nodes()
     }
@@ -163,9 +168,16 @@ impl<F: Fabric> Fabric for Onlooker<F> {
 
 #[cfg(test)]
 mod tests {
+    use swarm_core::geometry::Geometry;
+    use swarm_core::group::Session;
+    use swarm_core::loopback::Loopback;
+    use swarm_core::words::Incarnation;
+
     use super::*;
     use crate::blocking::block_on;
-    use swarm_core::loopback::Loopback;
+    use crate::client::{Client, Options};
+    use crate::error::Error;
+    use crate::heap::tests::Still;
 
     #[test]
     fn changes_are_seen_by_their_maker_alone() {
@@ -182,5 +194,36 @@ mod tests {
         drop(onlooker.post(node, &[Verb::Write { at, head: &[6], tail: &[] }]));
         assert_eq!(block_on(onlooker.post(node, &read)).expect("up"), [6, 0x08_08_08, 9]);
         assert_eq!(*block_on(onlooker.inner.post(node, &read)).expect("up"), [1, 2, 3]);
+    }
+
+    /// Memory nodes of the process that forked this one.
+    struct Elsewhere(Loopback);
+
+    impl Fabric for Elsewhere {
+        type Board = <Loopback as Fabric>::Board;
+        type Reply<'f> = <Loopback as Fabric>::Reply<'f>;
+        type Completion<'f> = <Loopback as Fabric>::Completion<'f>;
+
+        fn is_forked(&self) -> bool {
+            true
+        }
+
+        fn nodes(&self) -> usize {
+            self.0.nodes()
+        }
+
+        fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> Self::Completion<'f> {
+            self.0.post(node, chain)
+        }
+    }
+
+    #[test]
+    fn a_child_does_not_go_on_looking_on() {
+        let geometry = Geometry::new(1, 4 << 20, 2, 1).expect("geometry");
+        let fabric = Onlooker::new(Elsewhere(Loopback::new(1, 4 << 17)));
+        let session = Session { client: 0, incarnation: Incarnation(0) };
+        let client: Client<_, _> =
+            Client::new(fabric, Still, geometry, session, Options::default());
+        assert_eq!(block_on(client.usage()), Err(Error::Forked));
     }
 }
