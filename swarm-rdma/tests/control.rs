@@ -50,6 +50,32 @@ fn a_pool_is_removed_however_long_its_memory_takes_to_zero() {
     assert!(begun.elapsed() < Duration::from_secs(8), "all at once: {:?}", begun.elapsed());
 }
 
+/// Once it was said to be removed when one node alone had heard of it: the others went on serving its clients.
+#[test]
+fn who_removes_a_pool_is_told_which_of_its_nodes_were_not_reached() {
+    let mut daemons = daemons(3);
+    let (plane, _directory) = plane(&daemons);
+    plane.create(&wishes()).expect("three nodes are free");
+    let away: Vec<_> = daemons.drain(1..).map(|daemon| daemon.address()).collect();
+    let error = plane.destroy(true).expect_err("one of three answers").to_string();
+    assert!(away.iter().all(|address| error.contains(&address.to_string())), "{error}");
+    assert!(!error.contains(&format!("memory node {}", daemons[0].address())), "{error}");
+    assert!(daemons[0].released() && daemons[0].is_free());
+    let _again: Vec<_> = away.iter().map(|&address| Daemon::at(address)).collect();
+    plane.create(&wishes()).expect("all of them have forgotten it");
+}
+
+/// The pool's record names its nodes, also one that a file has lost.
+#[test]
+fn a_pool_is_removed_from_nodes_that_are_not_listed() {
+    let daemons = daemons(3);
+    let (whole, _directory) = plane(&daemons);
+    whole.create(&wishes()).expect("three nodes are free");
+    let (most, _directory) = plane(&daemons[..2]);
+    most.destroy(false).expect("nobody uses it");
+    assert!(daemons.iter().all(|daemon| daemon.released() && daemon.is_free()));
+}
+
 /// Once `create` looked at the first node that answered alone: with that one free and a pool on others, or
 /// the pool's first node dead, it made a second pool, of which clients then found either.
 #[test]

@@ -152,8 +152,13 @@ impl<'a> Daemons<'a> {
 
     /// Has all forget the pool: an error unless a majority has, or had already.
     pub(super) fn release(&self) -> Result<(), Error> {
+        self.need_majority(&self.release_all(self.record.majority()))
+    }
+
+    /// The same, once so many have: what each of them says.
+    pub(super) fn release_all(&self, enough: usize) -> Vec<Result<(), Error>> {
         let pool = self.record.id;
-        let replies = at_once(&self.addresses(), self.record.majority(), move |address| {
+        at_once(&self.addresses(), enough, move |address| {
             match ask(address, &Request::Release { pool }) {
                 // One that was started again has forgotten it, and may belong to another one by now.
                 Err(refused @ Error::Refused { .. }) => match who(address)?.pool {
@@ -162,8 +167,7 @@ impl<'a> Daemons<'a> {
                 },
                 told => told.map(drop),
             }
-        });
-        self.need_majority(&replies)
+        })
     }
 
     /// Fences a client at all daemons that answer: a majority, or it is an error.

@@ -179,6 +179,18 @@ pub enum Error {
         /// What became of the nodes.
         why: String,
     },
+    /// Some nodes of a pool that was removed did not hear of it.
+    #[error(
+        "{address}: the memory nodes that answered have left the pool, but {why}; one that was not reached \
+         serves the pool's clients until `swarm memnode` is started again there, or it is destroyed again with --force \
+         when that node answers"
+    )]
+    Unreached {
+        /// The pool's address.
+        address: String,
+        /// What became of the nodes.
+        why: String,
+    },
     /// Clients use the pool.
     #[error("{address} is in use by {clients} client(s); --force destroys it under them")]
     InUse {

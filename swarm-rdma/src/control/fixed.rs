@@ -15,7 +15,6 @@
 //! Nobody can tell a dead client from a silent one here: the slot of a client that was killed is
 //! held until `swarm evict` fences it.
 
-use std::collections::BTreeMap;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -179,27 +178,30 @@ impl Fixed {
     /// Takes the pool's nodes out of it; also of a pool that is no longer, or was never quite, whole.
     ///
     /// # Errors
-    /// No daemon answers, or there is no pool.
+    /// No daemon answers, or there is no pool. [`Error::Unreached`] if some of its nodes do not answer: those that do are
+    /// out of it.
     pub fn destroy(&self) -> Result<(), Error> {
         let statuses = at_once(&self.nodes, self.nodes.len(), who);
-        let ours = |status: &Result<Status, Error>| {
-            let pool = status.as_ref().ok()?.pool.as_ref()?;
-            self.lists(pool).then_some(pool.id)
-        };
-        let pools: BTreeMap<SocketAddr, Id> = statuses
-            .iter()
-            .zip(&self.nodes)
-            .filter_map(|(status, &address)| Some((address, ours(status)?)))
-            .collect();
+        // Of a pool that is made anew while nodes are away there may be two.
+        let mut pools: Vec<&PoolRecord> = Vec::new();
+        for pool in statuses.iter().flatten().filter_map(|status| status.pool.as_ref()) {
+            if self.lists(pool) && pools.iter().all(|other| other.id != pool.id) {
+                pools.push(pool);
+            }
+        }
         if pools.is_empty() {
             let silent = statuses.into_iter().find_map(Result::err);
             return Err(silent.unwrap_or_else(|| Error::NoPool { address: self.address() }));
         }
-        let addresses: Vec<SocketAddr> = pools.keys().copied().collect();
-        let released = at_once(&addresses, addresses.len(), move |address| {
-            ask(address, &Request::Release { pool: pools[&address] })
-        });
-        released.into_iter().find_map(Result::err).map_or(Ok(()), Err)
+        // Whoever is in one, listed here or not: its record names its nodes.
+        let released =
+            pools.iter().flat_map(|pool| Daemons::of(pool).release_all(pool.nodes.len()));
+        let why: Vec<String> =
+            released.filter_map(Result::err).map(|error| error.to_string()).collect();
+        if why.is_empty() {
+            return Ok(());
+        }
+        Err(Error::Unreached { address: self.address(), why: why.join("; ") })
     }
 
     /// Takes the lowest free slot.

@@ -128,7 +128,8 @@ impl Plane {
     /// the same.
     ///
     /// # Errors
-    /// There is none, clients use it, or somebody who must know does not answer.
+    /// There is none, clients use it, or somebody who must know does not answer: without etcd each of its nodes, and those
+    /// that do have left it all the same ([`Error::Unreached`]).
     pub fn destroy(&self, force: bool) -> Result<(), Error> {
         if !force {
             let clients = self.clients(&self.record()?)?.len();
