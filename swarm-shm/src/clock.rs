@@ -9,7 +9,10 @@
 //! The counter is trusted as far as the kernel trusts it, which has it for its own clock if it does, and
 //! as far as two measurements agree. Otherwise the system's monotonic clock takes its place. A counter
 //! that is found below where the line begins was set back, as by a suspend: whoever opens the pool then
-//! measures anew, and whoever has it open goes on by the monotonic clock.
+//! measures anew, and whoever has it open goes on by the monotonic clock. One that was set back and is above that again
+//! is noticed by who opens the pool, as the line is far behind the wall clock then. Who has it open reads the counter
+//! and nothing else, as that is what its operations pay for, and does not notice: its time is behind that of others,
+//! until it has met one of their stamps ([`Group::advance`](swarm_core::group::Group::advance)), and its waits go on.
 
 use std::cell::Cell;
 use std::fmt;
@@ -42,6 +45,10 @@ const SHIFT: u32 = 32;
 const SLOWEST: u64 = 1000;
 /// None has more ticks in a nanosecond.
 const FASTEST: u64 = 100;
+/// A line may be so many nanoseconds behind the wall clock, and this part of the time since it was measured: no
+/// measurement is exact, and wall clocks are set.
+const BEHIND: u64 = 60_000_000_000;
+const BEHIND_PART: u64 = 64;
 /// The multiplier of a clock that ticks once a nanosecond.
 const NANOSECONDS: u64 = 1 << SHIFT;
 
@@ -160,19 +167,30 @@ impl Line {
         let whole = checksum == sum(&words[..ENTRY_WORDS - 1]);
         let known = u128::from(low) | (u128::from(high) << 64);
         let line = Self { source, ticks, nanoseconds, multiplier };
-        (known == boot && whole && line.holds(host)).then_some(line)
+        let created = control.header().created;
+        (known == boot && whole && line.holds(host, created)).then_some(line)
     }
 
     /// Whether it can be gone by now.
-    fn holds(&self, host: &impl Readings) -> bool {
+    fn holds(&self, host: &impl Readings, created: u64) -> bool {
         match self.source {
             ClockSource::Counter => {
                 is_plausible(self.multiplier)
                     && host.trusts_counter()
-                    && host.counter() >= self.ticks
+                    && host.counter().checked_sub(self.ticks).is_some_and(|ticks| {
+                        let wall = host.system(ClockId::Realtime).saturating_sub(created);
+                        !self.is_behind(ticks, wall)
+                    })
             }
             _ => self.multiplier == NANOSECONDS && host.system(ClockId::Monotonic) >= self.ticks,
         }
+    }
+
+    /// Whether it is far behind the wall clock, so many ticks behind its moment. (Far in front of it, that was set.)
+    fn is_behind(&self, ticks: u64, wall: u64) -> bool {
+        let now = self.behind(ticks);
+        let since = wall.saturating_sub(self.nanoseconds);
+        wall.saturating_sub(now) > BEHIND + since / BEHIND_PART
     }
 
     /// Stores the line for others. Who reads half of it notices by the checksum.
@@ -207,7 +225,7 @@ impl Line {
         let (ticks, wall) = sample(|| host.counter(), || host.system(ClockId::Realtime));
         let nanoseconds = wall.saturating_sub(created);
         let line = Self { source: ClockSource::Counter, ticks, nanoseconds, multiplier };
-        (ticks >= last.0 && line.holds(host)).then_some(line)
+        (ticks >= last.0 && line.holds(host, created)).then_some(line)
     }
 
     fn monotonic(host: &impl Readings, created: u64) -> Self {
@@ -396,7 +414,7 @@ mod tests {
     /// The source of the line that is measured, which can be stored and gone by.
     fn measured(machine: &Machine<impl Fn(u64) -> u64>) -> ClockSource {
         let line = Line::measure(machine, 7);
-        assert!(line.holds(machine), "nobody else would go by {line:?}");
+        assert!(line.holds(machine, 7), "nobody else would go by {line:?}");
         line.source
     }
 
@@ -442,14 +460,33 @@ mod tests {
         assert_eq!(measured(&machine), ClockSource::Monotonic);
         // A line that somebody left before the kernel changed its mind.
         let line = Line::measure(&Machine::new(|time| time * 2_000), 7);
-        assert!(!line.holds(&machine));
+        assert!(!line.holds(&machine, 7));
     }
 
     #[test]
     fn a_counter_below_the_line_is_measured_anew() {
         let line = Line::measure(&Machine::new(|time| (1 << 50) + time * 2_000), 7);
         assert_eq!(line.source, ClockSource::Counter);
-        assert!(!line.holds(&Machine::new(|time| time * 2_000)));
+        assert!(!line.holds(&Machine::new(|time| time * 2_000), 7));
+    }
+
+    /// A suspend of an hour set it back, a day after the pool was opened first, and it has run for a day since. What a
+    /// day's error of the measurement or a wall clock that was set a little come to is let be.
+    #[test]
+    fn a_counter_that_was_set_back_and_passed_the_line_is_measured_anew() {
+        const HOUR: u64 = 3_600_000_000;
+        let line = Line::measure(&Machine::new(|time| time * 2_000), 7);
+        let holds = |counter: fn(u64) -> u64| {
+            let machine = Machine::new(counter);
+            machine.step(49 * HOUR);
+            line.holds(&machine, 7)
+        };
+        assert!(holds(|time| time * 2_000));
+        assert!(holds(|time| time * 1_990));
+        assert!(holds(|time| (time - 50_000_000) * 2_000));
+        assert!(holds(|time| (time + 9 * HOUR) * 2_000), "the wall clock was set back");
+        assert!(!holds(|time| (time - 25 * HOUR) * 2_000));
+        assert!(!holds(|time| (time - 2 * HOUR) * 2_000));
     }
 
     /// A client that has the pool open goes on, and its time as well.
