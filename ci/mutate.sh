@@ -83,7 +83,7 @@ optimised() {
         local -x RUSTFLAGS="$RUSTFLAGS --cfg loom" CARGO_TARGET_DIR="$CARGO_TARGET_DIR/loom"
     fi
     (cd "$tree" && CARGO_PROFILE_PROVE_OPT_LEVEL="$level" \
-        ${within:+timeout "$within"} cargo test --quiet --profile prove --no-default-features \
+        ${within:+timeout "$within"} cargo test --quiet --profile prove \
         --config "profile.prove.package.swarm-kv.opt-level=0" -p "swarm-$crate" "$@")
 }
 # The same for test $2 of crate $1.

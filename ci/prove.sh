@@ -43,7 +43,7 @@ part() {
     echo "<== $name: ok, $((SECONDS - at)) s"
     parts+=("$name ($((SECONDS - at)) s)")
 }
-checks() { cargo test --quiet --locked --profile prove --no-default-features "$@" -- --nocapture; }
+checks() { cargo test --quiet --locked --profile prove "$@" -- --nocapture; }
 # The first $1 schedules of a test, a share of them for each processor.
 schedules() {
     local all="$1" at="${SWARM_FIRST:-0}" worker share workers running=() failed=0

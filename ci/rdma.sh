@@ -34,7 +34,7 @@ trap finish EXIT
 # The tests and the command line share their libraries, built once: with the same features.
 quiet=(--quiet --locked)
 cargo test "${quiet[@]}" -p swarm-rdma --lib --tests --no-run --message-format=json > "$scratch/built"
-[[ -n "$slice" ]] || cargo build "${quiet[@]}" -p swarm-kv --features rdma,swarm-core/sim
+[[ -n "$slice" ]] || cargo build "${quiet[@]}" -p swarm-cli --features rdma,swarm-core/sim
 mapfile -t tests < <(sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' "$scratch/built" | sort -u)
 [[ ${#tests[@]} -ge 4 ]] || {
     echo "rdma.sh: of swarm-rdma's tests only ${#tests[@]} were built" >&2
@@ -50,7 +50,7 @@ done
 [[ -n "$slice" ]] || strip -o "$scratch/swarm" "${CARGO_TARGET_DIR:-target}/debug/swarm"
 
 lint() {
-    cargo clippy --quiet --locked --all-targets -p swarm-rdma -p swarm-kv --features swarm-kv/rdma \
+    cargo clippy --quiet --locked --all-targets -p swarm-rdma -p swarm-kv -p swarm-cli --features swarm-cli/rdma \
         -- -D warnings
     RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked -p swarm-rdma --no-deps
 }

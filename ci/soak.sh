@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A small pool is written fifty times over while clients die, leave and come. What must hold on every
 # machine is looked at here; medians are only told:
-# `cargo test --release -p swarm-kv --test cli -- --ignored nothing_wears_out` looks at them.
+# `cargo test --release -p swarm-cli --test cli -- --ignored nothing_wears_out` looks at them.
 #
 #   ci/soak.sh [SEED]
 set -euo pipefail

@@ -98,10 +98,8 @@ demo() {
 }
 
 # Times are of code as it is used: with the assertions of the other builds it takes twice as long.
-# Without the command line half of that need not be built.
 kills() {
-    cargo test --quiet --locked --release --no-default-features -p swarm-kv --test kills \
-        -- --ignored --nocapture "$@"
+    cargo test --quiet --locked --release -p swarm-kv --test kills -- --ignored --nocapture "$@"
 }
 
 # Random schedules of all simulators, so many as follow, from number $1 on. A failure names its seed, and the command

@@ -13,7 +13,7 @@ CARGO_TARGET_DIR="$(realpath -m "${CARGO_TARGET_DIR:-target}")/tsan"
 export CARGO_TARGET_DIR
 # Always of the same packages: with others, what they depend on would be built with other features.
 tests() {
-    cargo test --quiet --locked --target "$target" --no-default-features -p swarm-shm -p swarm-kv "$@"
+    cargo test --quiet --locked --target "$target" -p swarm-shm -p swarm-kv "$@"
 }
 
 # The sanitizer must be on, and what is left out must not be everything.

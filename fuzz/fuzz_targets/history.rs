@@ -4,10 +4,10 @@
 use libfuzzer_sys::fuzz_target;
 use swarm_core::history::{Rejected, check};
 
-#[path = "../../swarm-kv/src/cli/check_format.rs"]
+#[path = "../../swarm-kv/cli/src/check_format.rs"]
 #[allow(dead_code, reason = "a part of another crate's program")]
 mod check_format;
-#[path = "../../swarm-kv/src/cli/outcome.rs"]
+#[path = "../../swarm-kv/cli/src/outcome.rs"]
 #[allow(dead_code, reason = "a part of another crate's program")]
 mod outcome;
 

@@ -7,11 +7,11 @@ use std::io::BufReader;
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../swarm-kv/src/cli/escape.rs"]
+#[path = "../../swarm-kv/cli/src/escape.rs"]
 mod escape;
-#[path = "../../swarm-kv/src/cli/limits.rs"]
+#[path = "../../swarm-kv/cli/src/limits.rs"]
 mod limits;
-#[path = "../../swarm-kv/src/cli/lines.rs"]
+#[path = "../../swarm-kv/cli/src/lines.rs"]
 mod lines;
 
 use lines::{Pair, next_line};

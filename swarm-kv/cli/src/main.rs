@@ -1,4 +1,4 @@
-//! The commands.
+//! `swarm`: the command line of a replicated, linearizable key-value store.
 //!
 //! ```text
 //! args                    what the command line takes
@@ -21,6 +21,7 @@
 //! soak…                   clients that come and go for long, and whether anything wears out
 //! check…                  whether a history is linearizable; histories as files
 //! ```
+#![forbid(unsafe_code)]
 
 mod args;
 mod args_rdma;
@@ -81,8 +82,12 @@ use clap::Parser;
 
 use args::{Cli, Command};
 
+/// The location cache and what bench prepares are met at random places.
+#[global_allocator]
+static ALLOCATOR: swarm_shm::HugePages = swarm_shm::HugePages;
+
 /// Does what the command line says.
-pub(crate) fn run() -> ExitCode {
+fn main() -> ExitCode {
     let Cli { command, json, device } = Cli::parse();
     #[cfg(feature = "rdma")]
     far::choose(&device);
