@@ -50,7 +50,8 @@ done
 [[ -n "$slice" ]] || strip -o "$scratch/swarm" "${CARGO_TARGET_DIR:-target}/debug/swarm"
 
 lint() {
-    cargo clippy --quiet --locked --all-targets -p swarm-rdma -p swarm-kv -p swarm-cli --features swarm-cli/rdma \
+    cargo clippy --quiet --locked --all-targets -p swarm-rdma -p swarm-kv -p swarm-worker -p swarm-cli \
+        --features swarm-cli/rdma \
         -- -D warnings
     RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked -p swarm-rdma --no-deps
 }

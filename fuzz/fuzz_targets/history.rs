@@ -4,14 +4,15 @@
 use libfuzzer_sys::fuzz_target;
 use swarm_core::history::{Rejected, check};
 
-#[path = "../../swarm-kv/cli/src/check_format.rs"]
-#[allow(dead_code, reason = "a part of another crate's program")]
-mod check_format;
-#[path = "../../swarm-kv/cli/src/outcome.rs"]
-#[allow(dead_code, reason = "a part of another crate's program")]
-mod outcome;
+#[path = "../../swarm-kv/cli/worker/src/failure.rs"]
+#[allow(dead_code, reason = "a part of another crate")]
+mod failure;
+#[path = "../../swarm-kv/cli/worker/src/history.rs"]
+#[allow(dead_code, reason = "a part of another crate")]
+mod history;
 
-use check_format::History;
+use failure::Failure;
+use history::History;
 
 /// Steps that a judgement may take here.
 const BUDGET: u64 = 100_000;

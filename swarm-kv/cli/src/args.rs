@@ -4,12 +4,13 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
+use swarm_worker::distribution::Distribution;
+use swarm_worker::workload::{Mix, System};
 
 pub(crate) use super::args_rdma::{DeviceArgs, DoctorArgs, EvictArgs, MemnodeArgs};
-use super::distribution::Distribution;
 use super::units::{parse_duration, parse_size};
-use super::workload::{Mix, System};
 
 const ABOUT: &str = "A replicated, linearizable key-value store over memory that runs no code.\n\n\
     A pool is a directory that holds the memory of 1, 3, 5 or 7 memory nodes, one file each. Any \
@@ -268,18 +269,57 @@ pub(crate) struct ImportArgs {
     pub(crate) file: PathBuf,
 }
 
+/// A value's name on the command line, the value, and what it is.
+type Choice<T> = (&'static str, T, &'static str);
+
+const SYSTEMS: [Choice<System>; 3] = [
+    ("swarm", System::Swarm, "Safe-Guess: linearizable, one roundtrip in the common case"),
+    ("dm-abd", System::DmAbd, "ABD over plain memory: linearizable, writes take two roundtrips"),
+    ("raw", System::Raw, "One copy per key, no replication: the floor"),
+];
+
+const MIXES: [Choice<Mix>; 5] = [
+    ("a", Mix::A, "50 % get, 50 % update"),
+    ("b", Mix::B, "95 % get, 5 % update"),
+    ("c", Mix::C, "100 % get"),
+    ("d", Mix::D, "95 % get, 5 % insert"),
+    ("f", Mix::F, "50 % get, 50 % read-modify-write"),
+];
+
+const DISTRIBUTIONS: [Choice<Distribution>; 3] = [
+    ("zipfian", Distribution::Zipfian, "A few, strewn over all"),
+    ("uniform", Distribution::Uniform, "All alike"),
+    (
+        "latest",
+        Distribution::Latest,
+        "The newest: those that were loaded last and those that the client inserted",
+    ),
+];
+
+/// Takes the name of one of these.
+fn one_of<T: Copy + Send + Sync + 'static, const N: usize>(
+    all: [Choice<T>; N],
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(all.map(|(name, _, what)| PossibleValue::new(name).help(what))).map(
+        move |given| {
+            let chosen = all.iter().find(|(name, ..)| name.eq_ignore_ascii_case(&given));
+            chosen.expect("it is one of the names").1
+        },
+    )
+}
+
 #[derive(Args, Debug)]
 pub(crate) struct BenchArgs {
     /// The pool's directory; without it a temporary pool is made
     pub(crate) pool: Option<PathBuf>,
     /// How replicas are kept: swarm, or one of the paper's baselines
-    #[arg(long, value_enum, default_value_t = System::Swarm)]
+    #[arg(long, value_parser = one_of(SYSTEMS), default_value = "swarm")]
     pub(crate) system: System,
     /// The mix of operations
-    #[arg(long, value_enum, default_value_t = Mix::B, ignore_case = true)]
+    #[arg(long, value_parser = one_of(MIXES), default_value = "b", ignore_case = true)]
     pub(crate) workload: Mix,
     /// Which keys are asked for most [default: zipfian; latest for workload d]
-    #[arg(long, value_enum)]
+    #[arg(long, value_parser = one_of(DISTRIBUTIONS))]
     pub(crate) distribution: Option<Distribution>,
     /// Keys that are loaded
     #[arg(long, default_value_t = 100_000)]

@@ -23,6 +23,13 @@ pub(crate) struct DeviceArgs {
 }
 
 impl DeviceArgs {
+    /// The same as the library takes it.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn choice(&self) -> swarm_kv::rdma::DeviceChoice {
+        let &Self { ref device, port, gid_index } = self;
+        swarm_kv::rdma::DeviceChoice { device: device.clone(), port, gid_index }
+    }
+
     /// The same for a process of this program, in its environment.
     pub(crate) fn environment(&self) -> Vec<(&'static str, String)> {
         let number = |number: u8| number.to_string();

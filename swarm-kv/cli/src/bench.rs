@@ -7,17 +7,18 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use swarm_core::layout::{MAX_IN_PLACE, MAX_KEY, MAX_VALUE};
+use swarm_kv::block_on;
+use swarm_worker::distribution::Distribution;
+use swarm_worker::job::{BenchJob, Job, Message, Order, Report};
+use swarm_worker::store::{Store, open_pool, with_system};
+use swarm_worker::workload::{Keys, Kind, Mix, Op, Plan, System};
 
 use super::args::BenchArgs;
 use super::bench_report::{Measured, print};
 use super::busy::Watch;
 use super::crew::{Crew, Shell, gone};
-use super::distribution::Distribution;
-use super::job::{BenchJob, Job, Message, Order, Report};
 use super::outcome::{Answer, Failure};
-use super::store::{InBox, Store, Task, block_on, open_pool, with_system};
 use super::temporary::TemporaryPool;
-use super::workload::{Keys, Kind, Mix, Op, Plan, System};
 
 /// The most clients: each may hold two of a pool's slots for a moment.
 const MAX_CLIENTS: usize = 500;
@@ -36,7 +37,8 @@ pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<Answer, Failure> {
                 ));
             }
             if inserts(args) > 0 {
-                let there = with_system(&pool, args.system, 1, 0, InBox(FirstFree(args.key_size)))?;
+                let there =
+                    with_system(&pool, args.system, 1, |store| first_free(args.key_size, store))?;
                 first_new = first_new.max(there);
                 check(args, first_new).map_err(Failure::Usage)?;
             }
@@ -72,23 +74,17 @@ pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<Answer, Failure> {
 
 /// The first number from which on no key of this size is there: what an earlier run inserted is not
 /// new any more.
-struct FirstFree(usize);
-
-impl Task for FirstFree {
-    type Output = usize;
-
-    fn run<S: Store>(self, store: &S) -> Result<usize, Failure> {
-        let mut first = 0;
-        block_on(store.for_each(|key, _| {
-            if key.len() == self.0
-                && let Some(number) = Keys::number(key)
-            {
-                first = first.max(number.saturating_add(1));
-            }
-            ControlFlow::Continue(())
-        }))?;
-        Ok(first)
-    }
+fn first_free(key_size: usize, store: &Store<'_>) -> Result<usize, Failure> {
+    let mut first = 0;
+    block_on(store.for_each(|key, _| {
+        if key.len() == key_size
+            && let Some(number) = Keys::number(key)
+        {
+            first = first.max(number.saturating_add(1));
+        }
+        ControlFlow::Continue(())
+    }))?;
+    Ok(first)
 }
 
 /// Checks what was asked for; new keys begin at number `first_new`.

@@ -5,13 +5,13 @@ use std::io::{self, Write};
 
 use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};
+use swarm_worker::job::{KindReport, Report};
+use swarm_worker::workload::Kind;
 
 use super::args::BenchArgs;
 use super::busy::Busy;
-use super::job::{KindReport, Report};
 use super::outcome::Failure;
 use super::units::{count, show_ns, show_rate};
-use super::workload::Kind;
 
 /// What all clients did together.
 pub(crate) struct Measured<'a> {

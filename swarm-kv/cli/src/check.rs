@@ -7,9 +7,9 @@ use std::io::{self, BufReader, Read};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
 use swarm_core::history::{BUDGET, Operation, Rejected, Window, check_key};
+use swarm_worker::history::{History, Outcome};
 
 use super::args::CheckArgs;
-use super::check_format::{History, Outcome};
 use super::check_report::{show_window, window_json};
 use super::outcome::{Answer, Failure, say};
 

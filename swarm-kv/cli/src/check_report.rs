@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 use swarm_core::history::{Answer, Call, Operation, Window};
 
-use super::check_format::{History, Line, Op, Outcome};
+use swarm_worker::history::{History, Line, Op, Outcome};
+
 use super::units::show_ns;
 
 /// The widest time-line.

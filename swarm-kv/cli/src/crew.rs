@@ -9,11 +9,12 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::process::Pid;
+use swarm_worker::job::{Job, Message, Order, monotonic_ns};
+use swarm_worker::work;
 
 use super::args::DeviceArgs;
-use super::job::{Job, Message, Order, monotonic_ns, to_line};
 use super::outcome::Failure;
-use super::worker::{Channels, work};
+use super::worker::{Channels, to_line};
 
 /// How long before its beginning a start is announced, so that all hear of it in time.
 const NOTICE: Duration = Duration::from_millis(20);

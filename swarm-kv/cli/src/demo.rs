@@ -7,17 +7,20 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use swarm_core::fabric::NodeId;
+use swarm_kv::block_on;
+use swarm_shm::SwitchState;
+use swarm_worker::demo::key_name;
+use swarm_worker::demo_log::{LOADER, Log, Tag};
+use swarm_worker::job::{DemoJob, Job, Message, Report, monotonic_ns};
+use swarm_worker::store::{Store, with_client, with_emulated};
 
 use super::bench_report::merge;
 use super::busy::Watch;
 use super::crew::{Crew, Shell, gone};
 use super::demo_live::Live;
 use super::demo_report::{Told, print, widest_gap};
-use super::demo_verdict::{LOADER, Log, Tag, judge};
-use super::demo_worker::key_name;
-use super::job::{DemoJob, Job, Message, Report, monotonic_ns};
+use super::demo_verdict::judge;
 use super::outcome::{Answer, Failure, tell};
-use super::store::{Store, SwitchState, Task, block_on, with_client, with_emulated};
 use super::temporary::TemporaryPool;
 
 const NODES: usize = 3;
@@ -33,7 +36,7 @@ const KILLED_CLIENT: usize = CLIENTS - 1;
 /// Runs the demo.
 pub(crate) fn run(json: bool) -> Result<Answer, Failure> {
     let temporary = TemporaryPool::create(NODES, CAPACITY, 64)?;
-    with_client(temporary.pool(), Load)?;
+    with_client(temporary.pool(), load)?;
     if !json {
         tell(format_args!(
             "{NODES} memory nodes, {CLIENTS} clients, {KEYS} keys, 95 % gets and 5 % updates, \
@@ -53,7 +56,7 @@ pub(crate) fn run(json: bool) -> Result<Answer, Failure> {
     drop(crew);
     let busy = watch.end();
 
-    let found = with_emulated(temporary.pool(), KEYS as usize, 0, Find)?;
+    let found = with_emulated(temporary.pool(), KEYS as usize, 0, find)?;
     let logs = (0..CLIENTS).map(|client| Log::read(&log(client))).collect::<Result<Vec<_>, _>>()?;
     let kinds = merge(&reports);
     let survivors: u64 = kinds.values().map(|kind| kind.count).sum();
@@ -126,28 +129,16 @@ fn follow(
     Ok(reports.into_iter().flatten().collect())
 }
 
-struct Load;
-
-impl Task for Load {
-    type Output = ();
-
-    fn run<S: Store>(self, store: &S) -> Result<(), Failure> {
-        for key in 0..KEYS {
-            let value = Tag { client: LOADER, number: 0, key }.value();
-            block_on(store.insert(&key_name(key), &value))?;
-        }
-        Ok(())
+fn load(store: &Store<'_>) -> Result<(), Failure> {
+    for key in 0..KEYS {
+        let value = Tag { client: LOADER, number: 0, key }.value();
+        block_on(store.insert(&key_name(key), &value))?;
     }
+    Ok(())
 }
 
 /// Gets all keys, in their order.
-struct Find;
-
-impl Task for Find {
-    type Output = Vec<Option<Vec<u8>>>;
-
-    fn run<S: Store>(self, store: &S) -> Result<Self::Output, Failure> {
-        let get = |key| block_on(store.get(&key_name(key), |value| value.map(<[u8]>::to_vec)));
-        Ok((0..KEYS).map(get).collect::<Result<_, _>>()?)
-    }
+fn find(store: &Store<'_>) -> Result<Vec<Option<Vec<u8>>>, Failure> {
+    let get = |key| block_on(store.get(&key_name(key), |value| value.map(<[u8]>::to_vec)));
+    Ok((0..KEYS).map(get).collect::<Result<_, _>>()?)
 }

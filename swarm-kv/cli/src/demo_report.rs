@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use serde_json::{Map, Value, json};
+use swarm_worker::demo::GAP_FLOOR_NS;
+use swarm_worker::job::{KindReport, Report};
+use swarm_worker::workload::Kind;
 
 use super::busy::Busy;
 use super::demo_verdict::Verdict;
-use super::demo_worker::GAP_FLOOR_NS;
-use super::job::{KindReport, Report};
 use super::outcome::Failure;
 use super::units::{count, show_ns, show_rate};
-use super::workload::Kind;
 
 /// All that is worth telling.
 pub(crate) struct Told {

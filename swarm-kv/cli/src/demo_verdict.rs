@@ -1,119 +1,10 @@
-//! Whether every acknowledged write is found, and how the demo's clients make that checkable.
+//! Whether every acknowledged write is found.
 //!
-//! A value says who wrote it as which of his writes, and to which key. Each client keeps a log of
-//! the writes that were acknowledged to it, with the times at which they began and ended; it is
-//! written before the next operation begins, and survives the client. In the end, a key's value
-//! must be that of a write that was made, and no acknowledged write to the key may have begun
-//! after that one had ended: it would have been lost. (Of writes that overlap, either may stay.)
+//! The clients' logs say which writes were acknowledged, and when. In the end, a key's value must be
+//! that of a write that was made, and no acknowledged write to the key may have begun after that one
+//! had ended: it would have been lost. (Of writes that overlap, either may stay.)
 
-use std::fs::File;
-use std::io::{self, Write};
-use std::path::Path;
-
-use super::outcome::Failure;
-
-/// Bytes of a value.
-pub(crate) const VALUE_BYTES: usize = 64;
-/// Whoever loaded the keys, with writes number 0.
-pub(crate) const LOADER: u32 = u32::MAX;
-
-const RECORD_BYTES: usize = 32;
-
-/// A write as its value tells it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Tag {
-    pub(crate) client: u32,
-    /// Which of the client's writes, from 1.
-    pub(crate) number: u64,
-    pub(crate) key: u32,
-}
-
-impl Tag {
-    /// The value: the tag, and words that follow from it.
-    pub(crate) fn value(self) -> [u8; VALUE_BYTES] {
-        let mut value = [0; VALUE_BYTES];
-        let mut word = 0x9e37_79b9_7f4a_7c15;
-        let head = [u64::from(self.client), self.number, u64::from(self.key)];
-        for (at, bytes) in value.chunks_exact_mut(8).enumerate() {
-            if let Some(tag) = head.get(at) {
-                word = (word ^ tag).wrapping_mul(0xbf58_476d_1ce4_e5b9).rotate_left(29);
-            }
-            bytes.copy_from_slice(&head.get(at).copied().unwrap_or(word).to_le_bytes());
-            if at >= head.len() {
-                word = word.wrapping_mul(0x94d0_49bb_1331_11eb).rotate_left(31);
-            }
-        }
-        value
-    }
-
-    /// What a value tells, unless it is not one of these, whole.
-    pub(crate) fn parse(value: &[u8]) -> Option<Self> {
-        let word = |at: usize| {
-            let bytes = value.get(8 * at..)?.first_chunk()?;
-            Some(u64::from_le_bytes(*bytes))
-        };
-        let tag = Self {
-            client: word(0)?.try_into().ok()?,
-            number: word(1)?,
-            key: word(2)?.try_into().ok()?,
-        };
-        (tag.value() == value).then_some(tag)
-    }
-}
-
-/// An acknowledged write. A client's are numbered from 1, in the order of its log.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Acknowledged {
-    pub(crate) key: u32,
-    pub(crate) start_ns: u64,
-    pub(crate) end_ns: u64,
-}
-
-/// A client's log of its acknowledged writes.
-pub(crate) struct Log {
-    file: File,
-    number: u64,
-}
-
-impl Log {
-    /// An empty log.
-    pub(crate) fn create(path: &Path) -> io::Result<Self> {
-        Ok(Self { file: File::create(path)?, number: 0 })
-    }
-
-    /// The number of the next write.
-    pub(crate) fn next(&self) -> u64 {
-        self.number + 1
-    }
-
-    /// Notes an acknowledged write: the kernel has it when this returns.
-    pub(crate) fn note(&mut self, write: Acknowledged) -> io::Result<()> {
-        self.number += 1;
-        let words = [self.number, u64::from(write.key), write.start_ns, write.end_ns];
-        let mut record = [0; RECORD_BYTES];
-        for (bytes, word) in record.chunks_exact_mut(8).zip(words) {
-            bytes.copy_from_slice(&word.to_le_bytes());
-        }
-        self.file.write_all(&record)
-    }
-
-    /// What a log holds; a record that was being written at the end does not count.
-    pub(crate) fn read(path: &Path) -> Result<Vec<Acknowledged>, Failure> {
-        let failed = |why| Failure::because(format!("cannot read {}", path.display()), why);
-        let bytes = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
-        let records = bytes.chunks_exact(RECORD_BYTES).enumerate().map(|(at, record)| {
-            let mut words = record
-                .chunks_exact(8)
-                .map(|word| u64::from_le_bytes(word.try_into().expect("chunks have eight bytes")));
-            let mut word = || words.next().unwrap_or(0);
-            let (number, key) = (word(), word());
-            let key = u32::try_from(key).ok().filter(|_| number == at as u64 + 1);
-            let key = key.ok_or_else(|| failed(format!("record {at} is damaged")))?;
-            Ok(Acknowledged { key, start_ns: word(), end_ns: word() })
-        });
-        records.collect()
-    }
-}
+use swarm_worker::demo_log::{Acknowledged, LOADER, Tag};
 
 /// What was looked for and what was not found.
 #[derive(Debug)]
@@ -232,22 +123,5 @@ mod tests {
         assert!(judge(&[value(0, 3, 0)], &logs(), Some(0)).lost.is_empty());
         assert!(judge(&[value(0, 2, 0)], &logs(), Some(0)).lost.is_empty());
         assert_eq!(judge(&[value(0, 4, 0)], &logs(), Some(0)).lost.len(), 1);
-    }
-
-    #[test]
-    fn a_log_comes_back_without_its_torn_end() {
-        let directory = tempfile::tempdir().expect("a temporary directory can be made");
-        let path = directory.path().join("log");
-        let mut log = Log::create(&path).expect("it is writable");
-        for write in &logs()[0] {
-            log.note(*write).expect("it is writable");
-        }
-        let mut bytes = std::fs::read(&path).expect("it is there");
-        bytes.extend([1; RECORD_BYTES - 1]);
-        std::fs::write(&path, &bytes).expect("it is writable");
-        assert_eq!(Log::read(&path).expect("it is whole"), logs()[0]);
-        bytes[0] ^= 1;
-        std::fs::write(&path, &bytes).expect("it is writable");
-        assert!(Log::read(&path).is_err());
     }
 }

@@ -1,10 +1,10 @@
 //! `swarm evict`.
 
 use serde_json::json;
+use swarm_worker::pool::{NearPool, Pool};
 
 use super::args::EvictArgs;
 use super::outcome::{Answer, Failure, say};
-use super::pool::{NearPool, Pool};
 
 /// Ends a client, whether or not it knows.
 pub(crate) fn run(args: &EvictArgs, json: bool) -> Result<Answer, Failure> {
@@ -39,8 +39,8 @@ mod far {
     use serde_json::json;
     use swarm_kv::rdma::control::NodeEntry;
 
-    use super::super::far::FarPool;
     use super::super::outcome::{Answer, Failure, say, tell};
+    use swarm_worker::far::FarPool;
 
     /// Ends a client and says where it is fenced.
     pub(super) fn evict(pool: &FarPool, slot: usize, json: bool) -> Result<Answer, Failure> {

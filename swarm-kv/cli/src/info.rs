@@ -4,7 +4,6 @@
 
 use serde_json::{Map, Value, json};
 use swarm_core::geometry::LAYOUT_VERSION;
-use swarm_kv::Holding;
 #[cfg(feature = "rdma")]
 use swarm_kv::rdma::control::admin::Status;
 #[cfg(feature = "rdma")]
@@ -12,11 +11,12 @@ use swarm_kv::rdma::control::{Error as PlaneError, Holder, NodeEntry, Standing};
 #[cfg(feature = "rdma")]
 use swarm_kv::shm::ClockSource;
 use swarm_kv::shm::{Condition, Tenant};
+use swarm_kv::{Holding, Usage};
+use swarm_worker::pool::{NearPool, Pool};
 
 use super::args::PoolArgs;
 use super::outcome::{Answer, Failure, say, tell};
-use super::pool::NearPool;
-use super::store::{Pool, Usage, open_given};
+use super::pools::open_given;
 use super::units::{count, show_size};
 
 /// Nanoseconds after which an operation under way is worth a word.
@@ -264,7 +264,10 @@ impl Epochs {
 
 /// Which nodes and clients a far pool has, for programs.
 #[cfg(feature = "rdma")]
-fn put_who(pool: &super::far::FarPool, object: &mut Map<String, Value>) -> Result<(), Failure> {
+fn put_who(
+    pool: &swarm_worker::far::FarPool,
+    object: &mut Map<String, Value>,
+) -> Result<(), Failure> {
     let nodes = pool.nodes();
     let epochs = Epochs::of(&nodes);
     let nodes = nodes.into_iter().map(|(node, status)| {
@@ -287,7 +290,7 @@ fn put_who(pool: &super::far::FarPool, object: &mut Map<String, Value>) -> Resul
 
 /// Says which nodes and clients a far pool has: they have names there.
 #[cfg(feature = "rdma")]
-fn say_who(pool: &super::far::FarPool) -> Result<(), Failure> {
+fn say_who(pool: &swarm_worker::far::FarPool) -> Result<(), Failure> {
     let nodes = pool.nodes();
     let epochs = Epochs::of(&nodes);
     say(format_args!("{:<16}{}", "epoch", epochs.epoch))?;

@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::nodes::Switch;
 use super::outcome::{Failure, tell};
-use super::store::SwitchState;
+use swarm_shm::SwitchState;
 
 /// How often a directory is removed in which clients, who end a little later, still make files.
 const ATTEMPTS: usize = 200;

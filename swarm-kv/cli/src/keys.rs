@@ -6,11 +6,13 @@ use std::os::unix::ffi::OsStrExt;
 
 use serde_json::{Map, Value, json};
 use swarm_core::layout::MAX_VALUE;
+use swarm_kv::block_on;
+use swarm_worker::store::{Store, with_client};
 
 use super::args::{KeyArgs, PoolArgs, ValueArgs};
 use super::limits::{check_key, check_value};
 use super::outcome::{Answer, Failure, say, tell};
-use super::store::{Store, Task, block_on, open_given, with_client};
+use super::pools::open_given;
 
 enum Call<'a> {
     Get,
@@ -31,10 +33,8 @@ enum Brought {
     Value(Vec<u8>),
 }
 
-impl Task for Keyed<'_> {
-    type Output = Brought;
-
-    fn run<S: Store>(self, store: &S) -> Result<Brought, Failure> {
+impl Keyed<'_> {
+    fn run(&self, store: &Store<'_>) -> Result<Brought, Failure> {
         let key = self.key;
         Ok(match self.call {
             Call::Get => match block_on(store.get(key, |value| value.map(<[u8]>::to_vec)))? {
@@ -92,7 +92,8 @@ pub(crate) fn delete(args: &KeyArgs, json: bool) -> Result<Answer, Failure> {
 fn call(pool: &PoolArgs, key: &OsStr, call: Call<'_>) -> Result<Brought, Failure> {
     let key = key.as_bytes();
     check_key(key).map_err(Failure::Usage)?;
-    with_client(&open_given(pool)?, Keyed { key, call })
+    let keyed = Keyed { key, call };
+    with_client(&open_given(pool)?, |store| keyed.run(store))
 }
 
 fn done(brought: Brought, json: bool, refused: &str) -> Result<Answer, Failure> {

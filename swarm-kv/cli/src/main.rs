@@ -1,25 +1,21 @@
-//! `swarm`: the command line of a replicated, linearizable key-value store.
+//! `swarm`: the command line of a replicated, linearizable key-value store. What its clients do is in [`swarm_worker`].
 //!
 //! ```text
 //! args                    what the command line takes
 //! outcome, units, limits   exit status; sizes and durations; how long keys and values may be
 //! escape, lines           lines of key and value, and the file that an import reads
-//! pool, far               pools of this host, and on memory nodes behind RDMA cards
-//! store, system           the library, as the commands use it; the systems that are measured
 //! pools, info             create, destroy; what is in a pool and who holds its memory
 //! keys, transfer          get, put, …; import, export
 //! memnode, evict          a memory node's daemon; ending clients
 //! doctor                  whether this host is fit for RDMA
 //! busy                    whether the machine did other things meanwhile
 //! temporary, interrupted  pools that go when the command ends, whatever ends it
-//! job, crew, worker       clients in processes or threads, and how they are led
-//! distribution, workload,
-//! measure, bench,
-//! bench_report            YCSB
+//! crew, worker            clients in processes or threads, and how they are led
+//! bench, bench_report     YCSB
 //! demo…                   the store at work while things fail
 //! torture…, nodes         histories of clients under kills and freezes
 //! soak…                   clients that come and go for long, and whether anything wears out
-//! check…                  whether a history is linearizable; histories as files
+//! check…                  whether a history is linearizable
 //! ```
 #![forbid(unsafe_code)]
 
@@ -29,52 +25,38 @@ mod bench;
 mod bench_report;
 mod busy;
 mod check;
-mod check_format;
 mod check_report;
 mod crew;
 mod demo;
 mod demo_live;
 mod demo_report;
 mod demo_verdict;
-mod demo_worker;
-mod distribution;
 mod doctor;
 mod escape;
 mod evict;
-#[cfg(feature = "rdma")]
-mod far;
 mod info;
 mod interrupted;
-mod job;
 mod keys;
 mod limits;
 mod lines;
-mod measure;
 #[cfg(feature = "rdma")]
 mod memnode;
 mod nodes;
 mod outcome;
-mod pool;
 mod pools;
 mod soak;
 mod soak_memory;
 mod soak_report;
 mod soak_windows;
-mod soak_worker;
-mod store;
-mod system;
 mod temporary;
 mod torture;
 mod torture_chaos;
 mod torture_file;
 mod torture_keys;
-mod torture_log;
 mod torture_report;
-mod torture_worker;
 mod transfer;
 mod units;
 mod worker;
-mod workload;
 
 use std::process::ExitCode;
 
@@ -90,7 +72,7 @@ static ALLOCATOR: swarm_shm::HugePages = swarm_shm::HugePages;
 fn main() -> ExitCode {
     let Cli { command, json, device } = Cli::parse();
     #[cfg(feature = "rdma")]
-    far::choose(&device);
+    swarm_worker::far::choose(device.choice());
     crew::hand_down(&device);
     let result = match command {
         Command::Demo => demo::run(json),
@@ -111,7 +93,9 @@ fn main() -> ExitCode {
         #[cfg(feature = "rdma")]
         Command::Memnode(args) => memnode::run(&args, json),
         #[cfg(not(feature = "rdma"))]
-        Command::Memnode(_) => Err(outcome::Failure::Failed(pool::NO_RDMA.to_owned())),
+        Command::Memnode(_) => {
+            Err(outcome::Failure::Failed(swarm_worker::pool::NO_RDMA.to_owned()))
+        }
         Command::Evict(args) => evict::run(&args, json),
         Command::Doctor(args) => doctor::run(&args, json),
         Command::Worker { parent } => worker::run(parent),

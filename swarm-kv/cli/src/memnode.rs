@@ -12,9 +12,9 @@ use swarm_kv::rdma::control::{
     parse_name,
 };
 use swarm_rdma::{ClientId, MemoryNode, MemorySource, NodeReport, PoolId, ServeOptions};
+use swarm_worker::far;
 
 use super::args::MemnodeArgs;
-use super::far;
 use super::outcome::{Answer, Failure, say, tell};
 use super::units::show_size;
 

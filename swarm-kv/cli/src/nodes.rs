@@ -13,9 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::process::{Pid, Signal, kill_process};
 use swarm_core::fabric::NodeId;
 use swarm_shm::NodeSwitch;
+use swarm_shm::SwitchState;
+use swarm_worker::pool::Pool;
 
 use super::outcome::Failure;
-use super::store::{Pool, SwitchState};
 
 /// What takes a node away.
 #[derive(Clone)]

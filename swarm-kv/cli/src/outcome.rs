@@ -2,11 +2,10 @@
 
 use std::fmt::Display;
 use std::io::{self, Write};
-use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::json;
-use swarm_kv::Error;
+pub(crate) use swarm_worker::Failure;
 
 /// How a command ended that could be carried out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,76 +16,6 @@ pub(crate) enum Answer {
     No,
     /// There is no answer, and it was said why.
     Unclear,
-}
-
-/// Why a command could not be carried out.
-#[derive(Debug)]
-pub(crate) enum Failure {
-    /// It was asked for wrongly.
-    Usage(String),
-    /// It went wrong.
-    Failed(String),
-    /// The store failed; at this line of an import's input, if any.
-    Store {
-        /// Why.
-        error: Error,
-        /// The line, counted from 1.
-        line: Option<u64>,
-    },
-    /// A signal ended it; what is told of that.
-    Interrupted(String),
-    /// Nobody reads the output any more, as in `swarm export POOL | head`.
-    OutputClosed,
-}
-
-impl Failure {
-    /// `what` went wrong because of `why`.
-    pub(crate) fn because(what: impl Display, why: impl Display) -> Self {
-        Self::Failed(format!("{what}: {why}"))
-    }
-
-    /// Names the pool whose store failed.
-    pub(crate) fn in_pool(self, pool: &Path) -> Self {
-        let Self::Store { error, line } = self else { return self };
-        let pool = pool.display();
-        Self::Failed(match line {
-            Some(line) => {
-                format!("line {line}: {pool}: {error} (the lines before it are stored)")
-            }
-            None => format!("{pool}: {error}"),
-        })
-    }
-
-    /// The same, and what else there is to know.
-    pub(crate) fn and(self, more: &str) -> Self {
-        match self {
-            Self::Usage(message) => Self::Usage(format!("{message} ({more})")),
-            Self::Failed(message) => Self::Failed(format!("{message} ({more})")),
-            Self::Interrupted(message) => Self::Interrupted(format!("{message} ({more})")),
-            Self::Store { error, .. } => Self::Failed(format!("{error} ({more})")),
-            Self::OutputClosed => Self::OutputClosed,
-        }
-    }
-
-    /// What is told of it; `None` if nobody is there to be told.
-    pub(crate) fn message(self) -> Option<String> {
-        match self {
-            Self::Usage(message) | Self::Failed(message) | Self::Interrupted(message) => {
-                Some(message)
-            }
-            Self::Store { error, .. } => Some(error.to_string()),
-            Self::OutputClosed => None,
-        }
-    }
-
-    /// Output could not be written.
-    pub(crate) fn output(error: &io::Error) -> Self {
-        if error.kind() == io::ErrorKind::BrokenPipe {
-            Self::OutputClosed
-        } else {
-            Self::because("cannot write the output", error)
-        }
-    }
 }
 
 /// Tells the user and the shell how it went: 0 done, 1 no, 2 usage, 3 failure, 130 interrupted.

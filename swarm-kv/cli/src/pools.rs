@@ -1,11 +1,16 @@
 //! `swarm create` and `destroy`.
 
 use serde_json::json;
+use swarm_worker::pool::{Pool, Wishes};
 
-use super::args::{CreateArgs, DestroyArgs};
+use super::args::{CreateArgs, DestroyArgs, PoolArgs};
 use super::outcome::{Answer, Failure, say};
-use super::store::{Pool, Wishes};
 use super::units::{count, show_size};
+
+/// Opens the pool that a command line names.
+pub(crate) fn open_given(args: &PoolArgs) -> Result<Pool, Failure> {
+    Pool::open(&args.pool, args.degraded)
+}
 
 /// Makes a pool.
 pub(crate) fn create(args: &CreateArgs, json: bool) -> Result<Answer, Failure> {

@@ -12,19 +12,21 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+use swarm_worker::job::{Job, Message, SoakJob, SoakTally, monotonic_ns};
+use swarm_worker::soak::{HOT_KEYS, lasting_name, run_of, window_at};
+use swarm_worker::store::with_client;
+use swarm_worker::torture::key_name;
 
 use super::args::SoakArgs;
 use super::busy::Watch;
 use super::crew::{Crew, Shell, gone};
 use super::interrupted;
-use super::job::{Job, Message, SoakJob, SoakTally, monotonic_ns};
 use super::outcome::{Answer, Failure, tell};
 use super::soak_memory::{Memory, Sample};
 use super::soak_report::Brought;
-use super::soak_windows::{Windows, window_at};
-use super::soak_worker::Clear;
-use super::store::with_client;
+use super::soak_windows::Windows;
 use super::temporary::{Site, TemporaryPool};
+use super::torture_keys::clear;
 use super::units::show_size;
 
 /// Bytes that the logs of the windows under way may take.
@@ -76,12 +78,24 @@ pub(crate) fn run(args: &SoakArgs, json: bool) -> Result<Answer, Failure> {
     if args.pool.is_some() {
         // Whatever else has failed, the pool is somebody's.
         let windows = soak.disband()?;
-        let cleared = with_client(site.pool(), Clear { run: &soak.run, keys: args.keys, windows });
+        let names = names(&soak.run, args.keys, windows);
+        // A full pool keeps some.
+        let cleared = with_client(site.pool(), |store| clear(store, names)).map(|_| ());
         outcome.and(cleared)?;
     } else {
         outcome?;
     }
     soak.brought().print(json)
+}
+
+/// The names of all keys of a run: those that stay, and those of the windows that were not judged, and so were not
+/// cleared.
+fn names(run: &str, keys: u32, windows: Range<u64>) -> impl Iterator<Item = String> {
+    let hot = windows.flat_map(move |window| {
+        let run = run_of(run, window);
+        (0..HOT_KEYS).map(move |key| key_name(&run, key))
+    });
+    (0..keys).map(move |key| lasting_name(run, key)).chain(hot)
 }
 
 /// A client at work.

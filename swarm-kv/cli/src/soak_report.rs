@@ -4,13 +4,14 @@ use std::path::Path;
 
 use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};
+use swarm_worker::job::SoakTally;
 
 use super::busy::Busy;
-use super::job::SoakTally;
 use super::outcome::{Answer, Failure, say};
 use super::soak_memory::{MOST_GROWTH, Memory, Trend};
-use super::soak_windows::{WINDOW_NS, Windows};
+use super::soak_windows::Windows;
 use super::units::{count, show_ns, show_rate, show_size};
+use swarm_worker::soak::WINDOW_NS;
 
 /// Medians at the end may be slower than at first by so much.
 const SLOWER: f64 = 0.10;

@@ -10,37 +10,20 @@ use std::path::{Path, PathBuf};
 
 use hdrhistogram::Histogram;
 use swarm_core::history::{Answer, Call};
+use swarm_worker::history::History;
+use swarm_worker::job::new_histogram;
+use swarm_worker::pool::Pool;
+use swarm_worker::soak::{HOT_KEYS, WINDOW_NS, run_of};
+use swarm_worker::store::with_emulated;
+use swarm_worker::torture::{RTT_NS, key_name};
+use swarm_worker::torture_log::take;
 
 use super::check::{Verdict, judge_quietly};
-use super::check_format::History;
-use super::job::new_histogram;
 use super::outcome::Failure;
-use super::store::{Pool, with_emulated};
 use super::torture_keys::LastLook;
-use super::torture_log::take;
-use super::torture_worker::{RTT_NS, key_name};
 
-/// How long a window is.
-pub(crate) const WINDOW_NS: u64 = 2_000_000_000;
-/// Keys of a window.
-pub(crate) const HOT_KEYS: u32 = 16;
 /// Windows of a minute.
 const MINUTE: usize = (60_000_000_000 / WINDOW_NS) as usize;
-
-/// The window that a moment is in.
-pub(crate) fn window_at(started_ns: u64, now: u64) -> u64 {
-    now.saturating_sub(started_ns) / WINDOW_NS
-}
-
-/// Where a client's log of a window lies.
-pub(crate) fn log_path(logs: &Path, window: u64, client: u32) -> PathBuf {
-    logs.join(format!("log-{window}-{client}"))
-}
-
-/// What tells a window's keys from others.
-pub(crate) fn run_of(run: &str, window: u64) -> String {
-    format!("{run}-{window}")
-}
 
 /// How long gets and updates took in one window.
 #[derive(Clone)]
@@ -124,7 +107,7 @@ impl Windows {
             delete: true,
             history: &mut history,
         };
-        with_emulated(pool, HOT_KEYS as usize, RTT_NS, look)?;
+        with_emulated(pool, HOT_KEYS as usize, RTT_NS, |store| look.run(store))?;
         history.operations.sort_by_key(|op| op.called);
         self.operations += history.operations.len() as u64;
         let verdict = judge_quietly(&history, |_| {})?;

@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use swarm_kv::shm::CreateOptions;
+use swarm_worker::pool::{NearPool, Pool};
+use swarm_worker::store::open_pool;
 use tempfile::TempDir;
 
 use super::interrupted;
 use super::outcome::Failure;
-use super::store::{NearPool, Pool, open_pool};
 use super::units::show_size;
 
 /// How the directories' names begin.

@@ -5,23 +5,23 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use swarm_worker::history::History;
+use swarm_worker::job::{Job, Message, Order, Served, TortureJob, monotonic_ns};
+use swarm_worker::store::{with_client, with_emulated, with_keys};
+use swarm_worker::torture::{RTT_NS, key_name};
+use swarm_worker::torture_log::take;
 
 use super::args::TortureArgs;
 use super::busy::Watch;
 use super::check::judge;
-use super::check_format::History;
 use super::crew::{Crew, Shell, gone};
 use super::interrupted;
-use super::job::{Job, Message, Order, Served, TortureJob, monotonic_ns};
 use super::outcome::{Answer, Failure, tell};
-use super::store::{with_client, with_emulated, with_keys};
 use super::temporary::{Site, TemporaryPool};
 use super::torture_chaos::Chaos;
 use super::torture_file::HistoryFile;
-use super::torture_keys::{Clear, LastLook, left_in};
-use super::torture_log::take;
+use super::torture_keys::{LastLook, clear, left_in};
 use super::torture_report::{Brought, slowest, slowest_at, widest_gap, writes};
-use super::torture_worker::{RTT_NS, key_name};
 
 /// Bytes of each node of a temporary pool for each second: about twice what two cores write.
 const BYTES_A_SECOND: u64 = 64 << 20;
@@ -344,9 +344,9 @@ impl<'a> Torture<'a> {
         };
         let (pool, keys) = (self.site.pool(), self.args.keys as usize);
         let left = if self.args.near {
-            with_keys(pool, keys, look)?
+            with_keys(pool, keys, |store| look.run(store))?
         } else {
-            with_emulated(pool, keys, RTT_NS, look)?
+            with_emulated(pool, keys, RTT_NS, |store| look.run(store))?
         };
         if left > 0 {
             tell(format_args!("swarm: the pool is full: {}", self.keys_left()));
@@ -379,7 +379,8 @@ impl<'a> Torture<'a> {
     /// Deletes the keys. Says so if some stay.
     fn clear(&mut self) -> Option<String> {
         self.chaos.give_back();
-        match with_client(self.site.pool(), Clear { keys: self.args.keys, run: &self.run }) {
+        let names = (0..self.args.keys).map(|key| key_name(&self.run, key));
+        match with_client(self.site.pool(), |store| clear(store, names)) {
             Ok(0) => None,
             Ok(_) => Some(format!("the pool is full: {}", self.keys_left())),
             Err(failure) => {

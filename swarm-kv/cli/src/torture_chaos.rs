@@ -11,12 +11,13 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use swarm_shm::SwitchState;
+use swarm_worker::pool::Pool;
 
 use super::args::TortureArgs;
 use super::interrupted;
 use super::nodes::{Switch, switches};
 use super::outcome::Failure;
-use super::store::{Pool, SwitchState};
 
 /// Times between kills of clients, and for which nodes freeze and do not: nanoseconds.
 const KILL_EVERY: std::ops::Range<u64> = 20_000_000..200_000_000;

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-use super::check_format::History;
+use swarm_worker::history::History;
+
 use super::interrupted;
 use super::outcome::Failure;
 

@@ -4,12 +4,15 @@ use std::path::Path;
 
 use swarm_core::history::{Answer as Told, Call, Operation};
 
-use super::check_format::History;
-use super::job::monotonic_ns;
+use swarm_kv::block_on;
+use swarm_worker::history::History;
+use swarm_worker::job::monotonic_ns;
+use swarm_worker::store::Store;
+use swarm_worker::torture::try_delete;
+use swarm_worker::torture::{key_name, read};
+use swarm_worker::torture_log::{self, name};
+
 use super::outcome::Failure;
-use super::store::{Error, Store, Task, block_on};
-use super::torture_log::{self, name};
-use super::torture_worker::{key_name, read};
 
 /// Gets every key once all clients have ended. Yields how many stay that were to go.
 pub(crate) struct LastLook<'a> {
@@ -21,10 +24,8 @@ pub(crate) struct LastLook<'a> {
     pub(crate) history: &'a mut History,
 }
 
-impl Task for LastLook<'_> {
-    type Output = u32;
-
-    fn run<S: Store>(self, store: &S) -> Result<u32, Failure> {
+impl LastLook<'_> {
+    pub(crate) fn run(self, store: &Store<'_>) -> Result<u32, Failure> {
         let mut room = Vec::new();
         let mut left = 0;
         for key in 0..self.keys {
@@ -53,33 +54,18 @@ impl Task for LastLook<'_> {
     }
 }
 
-/// Deletes every key. Yields how many stay.
-pub(crate) struct Clear<'a> {
-    pub(crate) keys: u32,
-    pub(crate) run: &'a str,
-}
-
-impl Task for Clear<'_> {
-    type Output = u32;
-
-    fn run<S: Store>(self, store: &S) -> Result<u32, Failure> {
-        let mut left = 0;
-        for key in 0..self.keys {
-            if !try_delete(store, &key_name(self.run, key))? {
-                left += 1;
-            }
+/// Deletes these keys. Yields how many stay.
+pub(crate) fn clear(
+    store: &Store<'_>,
+    names: impl Iterator<Item = String>,
+) -> Result<u32, Failure> {
+    let mut left = 0;
+    for name in names {
+        if !try_delete(store, &name)? {
+            left += 1;
         }
-        Ok(left)
     }
-}
-
-/// Deletes a key. False if it stays: a delete takes a buffer, too, and a full pool has none.
-pub(crate) fn try_delete<S: Store>(store: &S, key: &str) -> Result<bool, Error> {
-    match block_on(store.delete(key.as_bytes())) {
-        Ok(()) => Ok(true),
-        Err(Error::Full { .. } | Error::Unsettled { .. }) => Ok(false),
-        Err(error) => Err(error),
-    }
+    Ok(left)
 }
 
 /// What is said of keys that stay in somebody's pool.

@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 use swarm_core::history::{Answer as Told, Call, Operation};
+use swarm_worker::history::{History, Op, Outcome};
+use swarm_worker::job::Served;
 
 use super::busy::Busy;
 use super::check::Verdict;
-use super::check_format::{History, Op, Outcome};
-use super::job::Served;
 use super::outcome::{Answer, Failure, say, tell};
 use super::units::{count, show_ns, show_rate};
 

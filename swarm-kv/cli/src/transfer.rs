@@ -12,13 +12,15 @@ use std::ops::ControlFlow;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
+use swarm_kv::block_on;
+use swarm_worker::store::{Store, block_on_all, with_client};
 
 use super::args::{ImportArgs, PoolArgs};
 use super::escape::format_line;
 use super::keys::put_bytes;
 use super::lines::{Pair, next_line};
 use super::outcome::{Answer, Failure, say, tell};
-use super::store::{Store, Task, block_on, block_on_all, open_given, with_client};
+use super::pools::open_given;
 use super::units::count;
 
 /// Puts in flight at a time.
@@ -43,7 +45,7 @@ pub(crate) fn import(args: &ImportArgs, json: bool) -> Result<Answer, Failure> {
     };
     let input = BufReader::with_capacity(1 << 16, bar.wrap_read(input));
     let pool = open_given(&args.pool)?;
-    let lines = with_client(&pool, Import { input })?;
+    let lines = with_client(&pool, |store| import_all(input, store))?;
     bar.finish_and_clear();
     if json {
         say(json!({ "lines": lines }))?;
@@ -53,10 +55,6 @@ pub(crate) fn import(args: &ImportArgs, json: bool) -> Result<Answer, Failure> {
     Ok(Answer::Yes)
 }
 
-struct Import<R> {
-    input: BufReader<R>,
-}
-
 /// Keys and values to put, in any order.
 #[derive(Default)]
 struct Batch {
@@ -64,42 +62,38 @@ struct Batch {
     keys: HashSet<Vec<u8>>,
 }
 
-impl<R: Read> Task for Import<R> {
-    type Output = u64;
-
-    fn run<S: Store>(mut self, store: &S) -> Result<u64, Failure> {
-        let mut batch = Batch::default();
-        let mut stored = 0;
-        loop {
-            let next = match next_line(&mut self.input) {
-                Ok(Some(pair)) => pair,
-                end => {
-                    stored += batch.put(store, stored)?;
-                    return match end {
-                        Err(bad) => Err(at_line(stored + 1, bad)),
-                        Ok(_) => Ok(stored),
-                    };
-                }
-            };
-            if batch.keys.contains(&next.0) {
+fn import_all(mut input: BufReader<impl Read>, store: &Store<'_>) -> Result<u64, Failure> {
+    let mut batch = Batch::default();
+    let mut stored = 0;
+    loop {
+        let next = match next_line(&mut input) {
+            Ok(Some(pair)) => pair,
+            end => {
                 stored += batch.put(store, stored)?;
+                return match end {
+                    Err(bad) => Err(at_line(stored + 1, bad)),
+                    Ok(_) => Ok(stored),
+                };
             }
-            batch.keys.insert(next.0.clone());
-            batch.pairs.push(next);
-            let waits = !self.input.buffer().contains(&b'\n');
-            if batch.pairs.len() == BATCH || waits {
-                stored += batch.put(store, stored)?;
-            }
-            if waits {
-                store.rest();
-            }
+        };
+        if batch.keys.contains(&next.0) {
+            stored += batch.put(store, stored)?;
+        }
+        batch.keys.insert(next.0.clone());
+        batch.pairs.push(next);
+        let waits = !input.buffer().contains(&b'\n');
+        if batch.pairs.len() == BATCH || waits {
+            stored += batch.put(store, stored)?;
+        }
+        if waits {
+            store.rest();
         }
     }
 }
 
 impl Batch {
     /// Puts all and is empty again. Says how many there were.
-    fn put<S: Store>(&mut self, store: &S, before: u64) -> Result<u64, Failure> {
+    fn put(&mut self, store: &Store<'_>, before: u64) -> Result<u64, Failure> {
         let pairs = std::mem::take(&mut self.pairs);
         self.keys.clear();
         let rest = RefCell::new(pairs.iter().zip(before + 1..));
@@ -123,43 +117,35 @@ fn at_line(line: u64, problem: impl std::fmt::Display) -> Failure {
 
 /// Prints all keys and values.
 pub(crate) fn export(pool: &PoolArgs, json: bool) -> Result<Answer, Failure> {
-    with_client(&open_given(pool)?, Export { json })?;
+    with_client(&open_given(pool)?, |store| export_all(store, json))?;
     Ok(Answer::Yes)
 }
 
-struct Export {
-    json: bool,
-}
-
-impl Task for Export {
-    type Output = ();
-
-    fn run<S: Store>(self, store: &S) -> Result<(), Failure> {
-        let bar = if io::stderr().is_terminal() {
-            bar(block_on(store.usage())?.keys, "{wide_bar} {pos}/{len} keys {eta}")
+fn export_all(store: &Store<'_>, json: bool) -> Result<(), Failure> {
+    let bar = if io::stderr().is_terminal() {
+        bar(block_on(store.usage())?.keys, "{wide_bar} {pos}/{len} keys {eta}")
+    } else {
+        ProgressBar::hidden()
+    };
+    let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+    let mut line = Vec::new();
+    let mut written = Ok(());
+    block_on(store.for_each(|key, value| {
+        if json {
+            line.clear();
+            let mut pair = Map::new();
+            put_bytes(&mut pair, "key", key);
+            put_bytes(&mut pair, "value", value);
+            line.extend(format!("{}\n", Value::Object(pair)).into_bytes());
         } else {
-            ProgressBar::hidden()
-        };
-        let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
-        let mut line = Vec::new();
-        let mut written = Ok(());
-        block_on(store.for_each(|key, value| {
-            if self.json {
-                line.clear();
-                let mut pair = Map::new();
-                put_bytes(&mut pair, "key", key);
-                put_bytes(&mut pair, "value", value);
-                line.extend(format!("{}\n", Value::Object(pair)).into_bytes());
-            } else {
-                format_line(key, value, &mut line);
-            }
-            written = out.write_all(&line);
-            bar.inc(1);
-            if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        }))?;
-        bar.finish_and_clear();
-        written.and_then(|()| out.flush()).map_err(|error| Failure::output(&error))
-    }
+            format_line(key, value, &mut line);
+        }
+        written = out.write_all(&line);
+        bar.inc(1);
+        if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    }))?;
+    bar.finish_and_clear();
+    written.and_then(|()| out.flush()).map_err(|error| Failure::output(&error))
 }
 
 /// A progress bar; it shows on a terminal only.

@@ -7,20 +7,11 @@ use std::io::{self, BufRead, Write};
 use std::sync::mpsc::{Receiver, Sender};
 
 use rustix::process;
+use serde::Serialize;
+use swarm_worker::job::{Message, Order};
+use swarm_worker::{Lead, work};
 
-use super::demo_worker;
-use super::job::{Job, Message, Order, to_line};
-use super::measure;
 use super::outcome::{Answer, Failure};
-use super::{soak_worker, torture_worker};
-
-/// The way to whoever leads.
-pub(crate) trait Lead {
-    /// Tells.
-    fn tell(&self, message: Message) -> Result<(), Failure>;
-    /// Waits to be told.
-    fn wait(&self) -> Result<Order, Failure>;
-}
 
 /// `swarm worker`.
 pub(crate) fn run(parent: i32) -> Result<Answer, Failure> {
@@ -36,23 +27,6 @@ pub(crate) fn run(parent: i32) -> Result<Answer, Failure> {
         .map_err(|error| Failure::because("standard input does not begin with a job", error))?;
     work(&job, &lead)?;
     Ok(Answer::Yes)
-}
-
-/// Does the job and tells how it went.
-pub(crate) fn work(job: &Job, lead: &dyn Lead) -> Result<(), Failure> {
-    let result = match job {
-        Job::Bench(job) => measure::run(job, lead),
-        Job::Demo(job) => demo_worker::run(job, lead),
-        Job::Torture(job) => torture_worker::run(job, lead),
-        Job::Soak(job) => soak_worker::run(job, lead),
-    };
-    lead.tell(match result {
-        Ok(report) => Message::Report(Box::new(report)),
-        Err(failure) => match failure.message() {
-            Some(message) => Message::Failed(message),
-            None => return Ok(()),
-        },
-    })
 }
 
 struct Pipes {
@@ -99,4 +73,12 @@ impl Lead for Channels {
     fn wait(&self) -> Result<Order, Failure> {
         self.orders.recv().map_err(|_| Failure::OutputClosed)
     }
+}
+
+/// The line of JSON for `message`, with its newline.
+pub(crate) fn to_line(message: &impl Serialize) -> Result<String, Failure> {
+    let mut line = serde_json::to_string(message)
+        .map_err(|error| Failure::because("cannot tell a client (is the path UTF-8?)", error))?;
+    line.push('\n');
+    Ok(line)
 }

@@ -49,7 +49,7 @@ pub(super) fn choice(root: &Path) -> Option<Finding> {
         return None;
     }
     let probe = "device to use";
-    Some(match super::super::far::device().describe() {
+    Some(match swarm_worker::far::device().describe() {
         Ok(chosen) => Finding::ok(probe, chosen),
         Err(error) => Finding::bad(
             probe,

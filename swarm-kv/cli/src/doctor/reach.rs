@@ -120,10 +120,10 @@ fn node(address: SocketAddr) -> Finding {
 /// came.
 #[cfg(feature = "rdma")]
 fn node(address: SocketAddr) -> Finding {
-    use super::super::far;
     use super::super::units::show_size;
     use swarm_kv::rdma::control::admin;
     use swarm_rdma::{ClientId, ConnectOptions, Endpoint, Fault, PoolId, RdmaFabric};
+    use swarm_worker::far;
 
     let probe = format!("memory node {address}");
     let status = match admin::who(address) {

@@ -3,18 +3,18 @@
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+use swarm_kv::{Error, block_on};
 
-use super::demo_verdict::{Acknowledged, Log, Tag};
-use super::distribution::{Distribution, Picker};
-use super::job::{DemoJob, KindReport, Message, Order, Report, monotonic_ns, new_histogram};
-use super::measure::describe;
-use super::outcome::Failure;
-use super::store::{Error, Store, Task, block_on, open_pool, with_emulated};
-use super::worker::Lead;
-use super::workload::{Kind, Mix};
+use crate::demo_log::{Acknowledged, Log, Tag};
+use crate::distribution::{Distribution, Picker};
+use crate::job::{DemoJob, KindReport, Message, Order, Report, monotonic_ns, new_histogram};
+use crate::measure::describe;
+use crate::store::{Store, open_pool, with_emulated};
+use crate::workload::{Kind, Mix};
+use crate::{Failure, Lead};
 
 /// Times without a completed operation that are worth telling.
-pub(crate) const GAP_FLOOR_NS: u64 = 20_000;
+pub const GAP_FLOOR_NS: u64 = 20_000;
 /// How often progress is told.
 pub(crate) const TELL_EVERY_NS: u64 = 50_000_000;
 /// The most gaps that are told.
@@ -23,11 +23,12 @@ const MAX_GAPS: usize = 1 << 17;
 /// Does the job.
 pub(crate) fn run(job: &DemoJob, lead: &dyn Lead) -> Result<Report, Failure> {
     let pool = open_pool(&job.pool)?;
-    with_emulated(&pool, job.keys as usize, job.rtt_ns, Demo { job, lead })
+    let demo = Demo { job, lead };
+    with_emulated(&pool, job.keys as usize, job.rtt_ns, |store| demo.run(store))
 }
 
 /// A key's name.
-pub(crate) fn key_name(key: u32) -> [u8; 24] {
+pub fn key_name(key: u32) -> [u8; 24] {
     let mut name = *b"user00000000000000000000";
     let digits = format!("{key:020}");
     name[4..].copy_from_slice(digits.as_bytes());
@@ -39,10 +40,8 @@ struct Demo<'a> {
     lead: &'a dyn Lead,
 }
 
-impl Task for Demo<'_> {
-    type Output = Report;
-
-    fn run<S: Store>(self, store: &S) -> Result<Report, Failure> {
+impl Demo<'_> {
+    fn run(&self, store: &Store<'_>) -> Result<Report, Failure> {
         let failed = |error| Failure::because("cannot write the log", error);
         let mut log = Log::create(&self.job.log).map_err(failed)?;
         let keys: Vec<_> = (0..self.job.keys).map(key_name).collect();
@@ -59,12 +58,10 @@ impl Task for Demo<'_> {
         }
         self.work(store, &keys, &mut log, started_ns)
     }
-}
 
-impl Demo<'_> {
-    fn work<S: Store>(
+    fn work(
         &self,
-        store: &S,
+        store: &Store<'_>,
         keys: &[[u8; 24]],
         log: &mut Log,
         started_ns: u64,
@@ -116,7 +113,7 @@ impl Demo<'_> {
 }
 
 /// A key must be there, with a value that was written to it.
-async fn look<S: Store>(store: &S, name: &[u8], key: u32) -> Result<Result<(), Failure>, Error> {
+async fn look(store: &Store<'_>, name: &[u8], key: u32) -> Result<Result<(), Failure>, Error> {
     store
         .get(name, |value| match value.map(Tag::parse) {
             None => Err(Failure::Failed(format!("key {key} has vanished"))),

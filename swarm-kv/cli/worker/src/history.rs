@@ -6,7 +6,7 @@ use std::io::{BufRead, Read, Write};
 use serde::{Deserialize, Deserializer, Serialize};
 use swarm_core::history::{Answer, Call, Operation};
 
-use super::outcome::Failure;
+use crate::Failure;
 
 /// Nothing longer is read into memory: a key and two values of the greatest length, escaped.
 const MAX_LINE: u64 = 16 << 20;
@@ -14,20 +14,25 @@ const MAX_LINE: u64 = 16 << 20;
 /// What a client asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Op {
+pub enum Op {
+    /// Read a value.
     Get,
+    /// Store a value.
     Put,
+    /// Store a value under a new key.
     Insert,
+    /// Change a value.
     Update,
+    /// Remove a key.
     Delete,
 }
 
 impl Op {
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Get, Self::Put, Self::Insert, Self::Update, Self::Delete];
+    /// All, in the order of their numbers.
+    pub const ALL: [Self; 5] = [Self::Get, Self::Put, Self::Insert, Self::Update, Self::Delete];
 
     /// The kind of a call.
-    pub(crate) fn of(call: Call) -> Self {
+    pub fn of(call: Call) -> Self {
         match call {
             Call::Get => Self::Get,
             Call::Put(_) => Self::Put,
@@ -37,7 +42,8 @@ impl Op {
         }
     }
 
-    pub(crate) fn name(self) -> &'static str {
+    /// Its name in files.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Get => "get",
             Self::Put => "put",
@@ -51,18 +57,23 @@ impl Op {
 /// What became of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Outcome {
+pub enum Outcome {
+    /// Done.
     Ok,
+    /// There was no such key.
     Absent,
+    /// The key was there already.
     Exists,
+    /// Nobody was told.
     Unknown,
 }
 
 impl Outcome {
-    pub(crate) const ALL: [Self; 4] = [Self::Ok, Self::Absent, Self::Exists, Self::Unknown];
+    /// All.
+    pub const ALL: [Self; 4] = [Self::Ok, Self::Absent, Self::Exists, Self::Unknown];
 
     /// What became of an operation.
-    pub(crate) fn of(op: &Operation) -> Self {
+    pub fn of(op: &Operation) -> Self {
         match (op.call, op.answered) {
             (_, None) => Self::Unknown,
             (Call::Get, Some((_, Answer::Value(None))))
@@ -72,7 +83,8 @@ impl Outcome {
         }
     }
 
-    pub(crate) fn name(self) -> &'static str {
+    /// Its name in files.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
             Self::Absent => "absent",
@@ -85,7 +97,7 @@ impl Outcome {
 /// An operation as a line tells it. All fields are there, and no others.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Line {
+pub struct Line {
     client: u64,
     op: Op,
     key: String,
@@ -108,14 +120,14 @@ fn nullable<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
 
 /// What stands for the keys and values of a history.
 #[derive(Debug, Default)]
-pub(crate) struct Names {
+pub struct Names {
     names: Vec<String>,
     numbers: HashMap<String, u64>,
 }
 
 impl Names {
     /// The number of a name.
-    pub(crate) fn number(&mut self, name: String) -> u64 {
+    pub fn number(&mut self, name: String) -> u64 {
         if let Some(&number) = self.numbers.get(&name) {
             return number;
         }
@@ -126,22 +138,25 @@ impl Names {
     }
 
     /// The name with a number.
-    pub(crate) fn name(&self, number: u64) -> &str {
+    pub fn name(&self, number: u64) -> &str {
         usize::try_from(number).ok().and_then(|at| self.names.get(at)).map_or("?", |name| name)
     }
 }
 
 /// Operations, and what their keys and values are called.
 #[derive(Debug, Default)]
-pub(crate) struct History {
-    pub(crate) operations: Vec<Operation>,
-    pub(crate) keys: Names,
-    pub(crate) values: Names,
+pub struct History {
+    /// What was called, and what was answered.
+    pub operations: Vec<Operation>,
+    /// What the keys are called.
+    pub keys: Names,
+    /// What the values are called.
+    pub values: Names,
 }
 
 impl History {
     /// An operation as a line.
-    pub(crate) fn line(&self, op: &Operation) -> Line {
+    pub fn line(&self, op: &Operation) -> Line {
         let name = |value| self.values.name(value).to_owned();
         let value = match op.call {
             Call::Put(value) | Call::Insert(value) | Call::Update(value) => Some(name(value)),
@@ -164,7 +179,7 @@ impl History {
     }
 
     /// Writes all operations, in the order that they have.
-    pub(crate) fn write(&self, mut out: impl Write) -> std::io::Result<()> {
+    pub fn write(&self, mut out: impl Write) -> std::io::Result<()> {
         for op in &self.operations {
             serde_json::to_writer(&mut out, &self.line(op))?;
             out.write_all(b"\n")?;
@@ -173,7 +188,7 @@ impl History {
     }
 
     /// Reads a file of lines. `what` names it.
-    pub(crate) fn read(mut input: impl BufRead, what: &str) -> Result<Self, Failure> {
+    pub fn read(mut input: impl BufRead, what: &str) -> Result<Self, Failure> {
         let mut history = Self::default();
         let mut line = Vec::new();
         for number in 1_u64.. {

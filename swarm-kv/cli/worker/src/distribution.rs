@@ -1,6 +1,5 @@
 //! Which key is next: YCSB's distributions.
 
-use clap::ValueEnum;
 use rand::{Rng, RngExt};
 use rand_distr::{Distribution as _, Zipf};
 use serde::{Deserialize, Serialize};
@@ -9,9 +8,9 @@ use serde::{Deserialize, Serialize};
 const ZIPF: f64 = 0.99;
 
 /// Which keys are asked for most.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Distribution {
+pub enum Distribution {
     /// A few, strewn over all
     Zipfian,
     /// All alike

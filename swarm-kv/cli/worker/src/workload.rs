@@ -3,17 +3,16 @@
 //! Operations are a flat array of words and keys a flat array of bytes, so that the measured loop
 //! neither draws nor formats anything.
 
-use clap::ValueEnum;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-use super::distribution::{Distribution, Pick, Picker};
+use crate::distribution::{Distribution, Pick, Picker};
 
 /// How replicas are kept.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum System {
+pub enum System {
     /// Safe-Guess: linearizable, one roundtrip in the common case
     Swarm,
     /// ABD over plain memory: linearizable, writes take two roundtrips
@@ -23,9 +22,9 @@ pub(crate) enum System {
 }
 
 /// A mix of operations.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Mix {
+pub enum Mix {
     /// 50 % get, 50 % update
     A,
     /// 95 % get, 5 % update
@@ -40,7 +39,7 @@ pub(crate) enum Mix {
 
 impl Mix {
     /// How many percent of the operations are gets, and what the others are.
-    pub(crate) fn shares(self) -> (u32, Kind) {
+    pub fn shares(self) -> (u32, Kind) {
         match self {
             Self::A => (50, Kind::Update),
             Self::B => (95, Kind::Update),
@@ -54,20 +53,23 @@ impl Mix {
 /// A kind of operation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Kind {
+pub enum Kind {
+    /// Get.
     Get,
+    /// Update.
     Update,
+    /// Insert of a new key.
     Insert,
+    /// Get, and update of the same key.
     ReadModifyWrite,
 }
 
 impl Kind {
     /// All, in the order in which they are reported.
-    pub(crate) const ALL: [Self; 4] =
-        [Self::Get, Self::Update, Self::Insert, Self::ReadModifyWrite];
+    pub const ALL: [Self; 4] = [Self::Get, Self::Update, Self::Insert, Self::ReadModifyWrite];
 
     /// Its name in reports.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Get => "get",
             Self::Update => "update",
@@ -79,12 +81,12 @@ impl Kind {
 
 /// An operation: kind and key number in a word.
 #[derive(Clone, Copy)]
-pub(crate) struct Op(u32);
+pub struct Op(u32);
 
 impl Op {
     const KEY_BITS: u32 = 30;
     /// The most keys that there may be.
-    pub(crate) const MAX_KEYS: usize = 1 << Self::KEY_BITS;
+    pub const MAX_KEYS: usize = 1 << Self::KEY_BITS;
 
     fn new(kind: Kind, key: usize) -> Self {
         debug_assert!(key < Self::MAX_KEYS);
@@ -105,14 +107,14 @@ impl Op {
 }
 
 /// Keys of one size, one after the other.
-pub(crate) struct Keys {
+pub struct Keys {
     size: usize,
     bytes: Vec<u8>,
 }
 
 impl Keys {
     /// The bytes that the numbers of `count` keys take.
-    pub(crate) fn smallest_size(count: usize) -> usize {
+    pub fn smallest_size(count: usize) -> usize {
         count.saturating_sub(1).checked_ilog10().map_or(1, |digits| digits as usize + 1)
     }
 
@@ -133,7 +135,7 @@ impl Keys {
     }
 
     /// The number of a key, of whatever size and count, if it is one of these keys.
-    pub(crate) fn number(key: &[u8]) -> Option<usize> {
+    pub fn number(key: &[u8]) -> Option<usize> {
         let digits = key.strip_prefix(b"user").unwrap_or(key);
         std::str::from_utf8(digits).ok()?.parse().ok()
     }
@@ -147,19 +149,23 @@ impl Keys {
 
 /// What one client is to do.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Plan {
-    pub(crate) mix: Mix,
-    pub(crate) distribution: Distribution,
+pub struct Plan {
+    /// Which operations.
+    pub mix: Mix,
+    /// On which keys.
+    pub distribution: Distribution,
     /// Keys that are loaded.
-    pub(crate) keys: usize,
+    pub keys: usize,
     /// The number of the first new key: no key of this or a larger number is there.
-    pub(crate) first_new: usize,
+    pub first_new: usize,
     /// Operations of all clients together.
-    pub(crate) ops: usize,
+    pub ops: usize,
     /// Which of the clients this is.
-    pub(crate) client: usize,
-    pub(crate) clients: usize,
-    pub(crate) seed: u64,
+    pub client: usize,
+    /// How many clients there are.
+    pub clients: usize,
+    /// What is drawn by.
+    pub seed: u64,
 }
 
 impl Plan {

@@ -11,17 +11,18 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use swarm_core::clock::Clock;
 use swarm_core::counting::Tally;
+use swarm_core::fabric::Fabric;
+use swarm_core::register::Protocol;
+use swarm_kv::{Client, Counters, Error, KindCounters, block_on};
 
-use super::job::{
+use crate::job::{
     BenchJob, KindReport, Message, Order, Report, monotonic_ns, new_histogram, recorded,
 };
-use super::outcome::Failure;
-use super::store::{
-    Counters, Error, InBox, KindCounters, Store, Task, block_on_all, open_pool, with_system,
-};
-use super::worker::Lead;
-use super::workload::{Keys, Kind, Op};
+use crate::store::{Store, Task, block_on_all, open_pool, run_system, with_system};
+use crate::workload::{Keys, Kind, Op};
+use crate::{Failure, Lead};
 
 /// From this roundtrip on, every operation is timed.
 const TIME_ALL_FROM_NS: u64 = 2_000;
@@ -42,25 +43,28 @@ pub(crate) fn run(job: &BenchJob, lead: &dyn Lead) -> Result<Report, Failure> {
     let load = Load { job, keys, lead };
     let measure = Measure { job, keys, ops: &ops, lead, far: pool.is_far() };
     if job.rtt_ns == 0 {
-        return with_system(&pool, job.system, keys_then, 0, Both { load: InBox(load), measure });
+        return run_system(&pool, job.system, keys_then, 0, Both { load, measure });
     }
     // Loading is not measured and need not wait.
-    with_system(&pool, job.system, keys_then, 0, InBox(load))?;
-    with_system(&pool, job.system, keys_then, job.rtt_ns, measure)
+    with_system(&pool, job.system, keys_then, |store| load.run(store))?;
+    run_system(&pool, job.system, keys_then, job.rtt_ns, measure)
 }
 
 /// One client that loads and is measured.
 struct Both<'a> {
-    load: InBox<Load<'a>>,
+    load: Load<'a>,
     measure: Measure<'a>,
 }
 
 impl Task for Both<'_> {
     type Output = Report;
 
-    fn run<S: Store>(self, store: &S) -> Result<Report, Failure> {
-        self.load.run(store)?;
-        self.measure.run(store)
+    fn run<F: Fabric, C: Clock, P: Protocol>(
+        self,
+        client: &Client<F, C, P>,
+    ) -> Result<Report, Failure> {
+        self.load.run(&Store::new(client))?;
+        self.measure.run(client)
     }
 }
 
@@ -71,14 +75,12 @@ struct Load<'a> {
     lead: &'a dyn Lead,
 }
 
-impl Task for Load<'_> {
-    type Output = ();
-
-    fn run<S: Store>(self, store: &S) -> Result<(), Failure> {
+impl Load<'_> {
+    fn run(&self, store: &Store<'_>) -> Result<(), Failure> {
         let plan = &self.job.plan;
         let value = vec![b'.'; self.job.value_size];
         let mine = (plan.client..plan.keys).step_by(plan.clients);
-        super::store::block_on(async {
+        block_on(async {
             for key in mine {
                 store.insert(self.keys.get(key), &value).await?;
             }
@@ -102,27 +104,30 @@ struct Measure<'a> {
 impl Task for Measure<'_> {
     type Output = Report;
 
-    fn run<S: Store>(self, store: &S) -> Result<Report, Failure> {
-        self.warm_up(store)?;
+    fn run<F: Fabric, C: Clock, P: Protocol>(
+        self,
+        client: &Client<F, C, P>,
+    ) -> Result<Report, Failure> {
+        self.warm_up(&Store::new(client))?;
         self.lead.tell(Message::Ready)?;
         if let Order::Go { at_ns } = self.lead.wait()? {
             while monotonic_ns() < at_ns {
                 std::hint::spin_loop();
             }
         }
-        let before = store.counters();
+        let before = client.counters();
         let lane = Lanes::new(self);
         let started_ns = monotonic_ns();
-        block_on_all((0..lane.of.job.window).map(|_| lane.work(store)).collect())?;
+        block_on_all((0..lane.of.job.window).map(|_| lane.work(client)).collect())?;
         let ended_ns = monotonic_ns();
-        let kinds = lane.meter.into_inner().kinds(store.counters() - before);
+        let kinds = lane.meter.into_inner().kinds(client.counters() - before);
         Ok(Report { started_ns, ended_ns, kinds, gaps: Vec::new() })
     }
 }
 
 impl Measure<'_> {
     /// Gets every key once, so that the client knows where each is.
-    fn warm_up<S: Store>(&self, store: &S) -> Result<(), Failure> {
+    fn warm_up(&self, store: &Store<'_>) -> Result<(), Failure> {
         let next = Cell::new(0);
         // Long roundtrips overlap, so that a warm-up takes seconds and not minutes.
         let lanes = 1 + (self.job.rtt_ns / 10_000).min(255) as usize;
@@ -156,7 +161,10 @@ impl<'a> Lanes<'a> {
         Self { of, next: Cell::new(0), untimed, meter, told: Cell::new(Instant::now()) }
     }
 
-    async fn work<S: Store>(&self, store: &S) -> Result<(), Failure> {
+    async fn work<F: Fabric, C: Clock, P: Protocol>(
+        &self,
+        client: &Client<F, C, P>,
+    ) -> Result<(), Failure> {
         let mut value = vec![b'.'; self.of.job.value_size];
         loop {
             let number = self.next.get();
@@ -166,7 +174,7 @@ impl<'a> Lanes<'a> {
                 self.look_at_keys(number);
             }
             let start = (number & self.untimed == 0).then(Instant::now);
-            self.execute(store, op, number, &mut value).await?;
+            self.execute(client, op, number, &mut value).await?;
             if let Some(start) = start {
                 let end = Instant::now();
                 self.meter.borrow_mut().time(op.kind(), end - start);
@@ -186,9 +194,9 @@ impl<'a> Lanes<'a> {
     }
 
     #[inline]
-    async fn execute<S: Store>(
+    async fn execute<F: Fabric, C: Clock, P: Protocol>(
         &self,
-        store: &S,
+        client: &Client<F, C, P>,
         op: Op,
         number: usize,
         value: &mut [u8],
@@ -196,29 +204,29 @@ impl<'a> Lanes<'a> {
         let key = self.of.keys.get(op.key());
         match op.kind() {
             Kind::Get => {
-                store.get(key, |value| black_box(value.map(<[u8]>::first).is_some())).await?;
+                let value = client.get(key).await?;
+                black_box(value.as_deref().map(<[u8]>::first).is_some());
             }
             Kind::Update => {
                 stamp(value, number);
-                store.update(key, value).await?;
+                client.update(key, value).await?;
             }
             Kind::Insert => {
                 stamp(value, number);
-                store.insert(key, value).await?;
+                client.insert(key, value).await?;
             }
             Kind::ReadModifyWrite => {
-                store
-                    .get(key, |read| {
-                        value.fill(0);
-                        let read = read.unwrap_or_default();
-                        let length = read.len().min(value.len());
-                        value[..length].copy_from_slice(&read[..length]);
-                    })
-                    .await?;
-                let got = store.last();
+                {
+                    let read = client.get(key).await?;
+                    let read = read.as_deref().unwrap_or_default();
+                    value.fill(0);
+                    let length = read.len().min(value.len());
+                    value[..length].copy_from_slice(&read[..length]);
+                }
+                let got = client.last();
                 stamp(value, number);
-                store.update(key, value).await?;
-                self.meter.borrow_mut().both(got, store.last());
+                client.update(key, value).await?;
+                self.meter.borrow_mut().both(got, client.last());
             }
         }
         Ok(())

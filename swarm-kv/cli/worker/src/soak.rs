@@ -4,24 +4,42 @@
 //! record; the others are on many keys that stay, whose values are of mixed sizes and are known to be
 //! whole when they are read.
 
-use std::ops::Range;
+use std::path::{Path, PathBuf};
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+use swarm_kv::Error;
 
-use super::check_format::Op;
-use super::demo_worker::TELL_EVERY_NS;
-use super::job::{Message, Report, SoakJob, SoakTally, monotonic_ns};
-use super::outcome::Failure;
-use super::soak_windows::{HOT_KEYS, log_path, run_of, window_at};
-use super::store::{Error, Store, Task, open_pool, with_emulated};
-use super::torture_keys::try_delete;
-use super::torture_log::{Log, MIXED, Tag, Told};
-use super::torture_worker::{Hand, MAX_ERRORS, NICE, RTT_NS, key_name, pick};
-use super::worker::Lead;
+use crate::demo::TELL_EVERY_NS;
+use crate::history::Op;
+use crate::job::{Message, Report, SoakJob, SoakTally, monotonic_ns};
+use crate::store::{Store, open_pool, with_emulated};
+use crate::torture::{Hand, MAX_ERRORS, NICE, RTT_NS, key_name, pick};
+use crate::torture_log::{Log, MIXED, Tag, Told};
+use crate::{Failure, Lead};
 
 /// One of so many operations is on a hot key.
 const HOT_SHARE: u32 = 3;
+
+/// How long a window is.
+pub const WINDOW_NS: u64 = 2_000_000_000;
+/// Keys of a window.
+pub const HOT_KEYS: u32 = 16;
+
+/// The window that a moment is in.
+pub fn window_at(started_ns: u64, now: u64) -> u64 {
+    now.saturating_sub(started_ns) / WINDOW_NS
+}
+
+/// Where a client's log of a window lies.
+pub(crate) fn log_path(logs: &Path, window: u64, client: u32) -> PathBuf {
+    logs.join(format!("log-{window}-{client}"))
+}
+
+/// What tells a window's keys from others.
+pub fn run_of(run: &str, window: u64) -> String {
+    format!("{run}-{window}")
+}
 
 /// Does the job.
 pub(crate) fn run(job: &SoakJob, lead: &dyn Lead) -> Result<Report, Failure> {
@@ -29,11 +47,12 @@ pub(crate) fn run(job: &SoakJob, lead: &dyn Lead) -> Result<Report, Failure> {
     let _ = rustix::process::nice(NICE);
     let pool = open_pool(&job.pool)?;
     let keys = (job.keys + 2 * HOT_KEYS) as usize;
-    with_emulated(&pool, keys, RTT_NS, Soak { job, lead })
+    let soak = Soak { job, lead };
+    with_emulated(&pool, keys, RTT_NS, |store| soak.run(store))
 }
 
 /// The name of a key that stays.
-pub(crate) fn lasting_name(run: &str, key: u32) -> String {
+pub fn lasting_name(run: &str, key: u32) -> String {
     key_name(run, MIXED + key)
 }
 
@@ -58,10 +77,8 @@ impl Current {
     }
 }
 
-impl Task for Soak<'_> {
-    type Output = Report;
-
-    fn run<S: Store>(self, store: &S) -> Result<Report, Failure> {
+impl Soak<'_> {
+    fn run(&self, store: &Store<'_>) -> Result<Report, Failure> {
         let job = self.job;
         let names: Vec<_> = (0..job.keys).map(|key| lasting_name(&job.run, key)).collect();
         let mut rng = SmallRng::seed_from_u64(job.seed ^ u64::from(job.client) << 32);
@@ -130,30 +147,5 @@ fn count(tally: &mut SoakTally, op: Op, result: &Result<Told, Error>, length: us
         (Op::Put | Op::Insert | Op::Update, Ok(Told::Done)) => tally.bytes += length as u64,
         (_, Err(Error::Full { .. } | Error::Unsettled { .. })) => tally.full += 1,
         _ => {}
-    }
-}
-
-/// Leaves no key of this run.
-pub(crate) struct Clear<'a> {
-    pub(crate) run: &'a str,
-    pub(crate) keys: u32,
-    /// The windows that were not judged, and so were not cleared.
-    pub(crate) windows: Range<u64>,
-}
-
-impl Task for Clear<'_> {
-    type Output = ();
-
-    fn run<S: Store>(self, store: &S) -> Result<(), Failure> {
-        let lasting = (0..self.keys).map(|key| lasting_name(self.run, key));
-        let hot = self.windows.flat_map(|window| {
-            let run = run_of(self.run, window);
-            (0..HOT_KEYS).map(move |key| key_name(&run, key))
-        });
-        for name in lasting.chain(hot) {
-            // A full pool keeps it.
-            try_delete(store, &name)?;
-        }
-        Ok(())
     }
 }

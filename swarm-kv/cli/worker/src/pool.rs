@@ -5,36 +5,42 @@
 use std::path::{Path, PathBuf};
 
 use swarm_core::geometry::Geometry;
-pub(crate) use swarm_kv::shm::Pool as NearPool;
+pub use swarm_kv::shm::Pool as NearPool;
 use swarm_kv::shm::{self, CreateOptions, OpenOptions};
 use swarm_kv::{Error, Holding, Usage};
 
+use crate::Failure;
 #[cfg(feature = "rdma")]
-use super::far;
-use super::outcome::Failure;
+use crate::far;
 
 /// What is said where far pools are not to be had.
 #[cfg(not(feature = "rdma"))]
-pub(crate) const NO_RDMA: &str = "this swarm was built without RDMA; build it with `cargo build \
+pub const NO_RDMA: &str = "this swarm was built without RDMA; build it with `cargo build \
     --release --features rdma` (needs the packages libibverbs-dev, librdmacm-dev, libclang-dev and \
     protobuf-compiler)";
 
 /// What a new pool is to be like.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wishes<'a> {
-    pub(crate) nodes: usize,
-    pub(crate) capacity: u64,
-    pub(crate) max_clients: usize,
-    pub(crate) slots: usize,
+pub struct Wishes<'a> {
+    /// Memory nodes: 1, 3, 5 or 7.
+    pub nodes: usize,
+    /// Bytes of each.
+    pub capacity: u64,
+    /// Client slots.
+    pub max_clients: usize,
+    /// Stamp slots of a register.
+    pub slots: usize,
     /// For tests: bits of a pointer, if not as many as it needs.
-    pub(crate) pointer_bits: Option<u32>,
+    pub pointer_bits: Option<u32>,
     /// Where a near pool's nodes lie, if not in its directory.
-    pub(crate) node_paths: &'a [PathBuf],
+    pub node_paths: &'a [PathBuf],
 }
 
 /// A pool.
-pub(crate) enum Pool {
+pub enum Pool {
+    /// A directory whose files this host's processes map.
     Near(NearPool),
+    /// Memory nodes behind RDMA cards.
     #[cfg(feature = "rdma")]
     Far(far::FarPool),
 }
@@ -46,7 +52,7 @@ fn far_name(path: &Path) -> Option<&str> {
 
 impl Pool {
     /// Makes one.
-    pub(crate) fn create(path: &Path, wishes: Wishes<'_>) -> Result<Self, Failure> {
+    pub fn create(path: &Path, wishes: Wishes<'_>) -> Result<Self, Failure> {
         if let Some(name) = far_name(path) {
             #[cfg(feature = "rdma")]
             return Ok(Self::Far(far::FarPool::create(name, wishes)?));
@@ -61,7 +67,7 @@ impl Pool {
     }
 
     /// Opens one; `degraded` goes on without a minority of the files that make a near one.
-    pub(crate) fn open(path: &Path, degraded: bool) -> Result<Self, Failure> {
+    pub fn open(path: &Path, degraded: bool) -> Result<Self, Failure> {
         if let Some(name) = far_name(path) {
             #[cfg(feature = "rdma")]
             return Ok(Self::Far(far::FarPool::open(name)?));
@@ -72,7 +78,7 @@ impl Pool {
     }
 
     /// Removes one; `force` does so under live clients.
-    pub(crate) fn destroy(path: &Path, force: bool) -> Result<(), Failure> {
+    pub fn destroy(path: &Path, force: bool) -> Result<(), Failure> {
         if let Some(name) = far_name(path) {
             #[cfg(feature = "rdma")]
             return far::FarPool::destroy(name, force);
@@ -83,7 +89,7 @@ impl Pool {
     }
 
     /// What the command line calls it.
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         match self {
             Self::Near(pool) => pool.path(),
             #[cfg(feature = "rdma")]
@@ -92,7 +98,7 @@ impl Pool {
     }
 
     /// What lies where in its nodes.
-    pub(crate) fn geometry(&self) -> Geometry {
+    pub fn geometry(&self) -> Geometry {
         match self {
             Self::Near(pool) => pool.geometry(),
             #[cfg(feature = "rdma")]
@@ -101,12 +107,12 @@ impl Pool {
     }
 
     /// Whether operations take as long as a network does.
-    pub(crate) fn is_far(&self) -> bool {
+    pub fn is_far(&self) -> bool {
         !matches!(self, Self::Near(_))
     }
 
     /// Enters a near pool's memory into this process's page tables.
-    pub(crate) fn populate(&self) {
+    pub fn populate(&self) {
         match self {
             Self::Near(pool) => pool.populate(),
             #[cfg(feature = "rdma")]
@@ -115,7 +121,7 @@ impl Pool {
     }
 
     /// How many clients there are.
-    pub(crate) fn clients(&self) -> Result<usize, Failure> {
+    pub fn clients(&self) -> Result<usize, Failure> {
         match self {
             Self::Near(pool) => Ok(pool.live_clients().len()),
             #[cfg(feature = "rdma")]
@@ -125,7 +131,7 @@ impl Pool {
 
     /// What it holds, and of a near pool what each client slot does. Takes no client slot: what is wrong with a
     /// pool is asked when all slots are taken, too.
-    pub(crate) fn accounts(&self) -> Result<(Usage, Option<Vec<Holding>>), Failure> {
+    pub fn accounts(&self) -> Result<(Usage, Option<Vec<Holding>>), Failure> {
         let accounts: Result<_, Error> = match self {
             Self::Near(pool) => shm::accounts(pool).map(|(usage, held)| (usage, Some(held))),
             #[cfg(feature = "rdma")]
@@ -136,7 +142,7 @@ impl Pool {
 
     /// Bytes of each node in chunks that have an owner, and of these in objects that were set aside.
     /// Of a far pool, the former twice.
-    pub(crate) fn in_use(&self) -> Result<(u64, u64), Failure> {
+    pub fn in_use(&self) -> Result<(u64, u64), Failure> {
         match self {
             Self::Near(pool) => {
                 let held = shm::holdings(pool)
@@ -155,7 +161,7 @@ impl Pool {
         not(feature = "rdma"),
         expect(unused_variables, reason = "near slots free themselves")
     )]
-    pub(crate) fn bury(&self, process: u32) -> Result<(), Failure> {
+    pub fn bury(&self, process: u32) -> Result<(), Failure> {
         match self {
             Self::Near(_) => Ok(()),
             #[cfg(feature = "rdma")]

@@ -21,8 +21,8 @@ use std::path::Path;
 
 use swarm_core::history::{Answer, Call, Operation};
 
-use super::check_format::{History, Op};
-use super::outcome::Failure;
+use crate::Failure;
+use crate::history::{History, Op};
 
 /// Bytes of a record.
 const RECORD: usize = 24;
@@ -35,9 +35,11 @@ pub(crate) const MIXED: u32 = 1 << 23;
 
 /// A value as it is known in histories.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Tag {
-    pub(crate) client: u32,
-    pub(crate) number: u32,
+pub struct Tag {
+    /// Who wrote it.
+    pub client: u32,
+    /// The how manieth of its writes that is.
+    pub number: u32,
 }
 
 impl Tag {
@@ -79,7 +81,7 @@ impl Tag {
     }
 
     /// What a value of `key` tells, unless it is not one, whole.
-    pub(crate) fn parse(key: u32, value: &[u8], room: &mut Vec<u8>) -> Option<Self> {
+    pub fn parse(key: u32, value: &[u8], room: &mut Vec<u8>) -> Option<Self> {
         let word = |at: usize| Some(u32::from_le_bytes(*value.get(at..)?.first_chunk()?));
         let tag = Self { client: word(0)?, number: word(4)? };
         tag.fill(key, room);
@@ -89,10 +91,14 @@ impl Tag {
 
 /// What a client was told, as it is taken down.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Told {
+pub enum Told {
+    /// It is done.
     Done,
+    /// The key was there already, or was not.
     Refused,
+    /// There is no such key.
     Absent,
+    /// Who wrote the value that is there.
     Value(Tag),
     /// A value that nobody can have written.
     Damaged,
@@ -146,7 +152,7 @@ impl Log {
 
 /// Takes a client's log into the history. What was being written at the end does not count, nor what a full
 /// pool has refused: its value must not be seen.
-pub(crate) fn take(history: &mut History, path: &Path, client: u32) -> Result<(), Failure> {
+pub fn take(history: &mut History, path: &Path, client: u32) -> Result<(), Failure> {
     let failed = |why: String| Failure::because(format!("cannot read {}", path.display()), why);
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
@@ -205,7 +211,7 @@ fn answer(history: &mut History, head: u64) -> Option<Answer> {
 }
 
 /// The number of a value's name.
-pub(crate) fn name(history: &mut History, tag: Tag) -> u64 {
+pub fn name(history: &mut History, tag: Tag) -> u64 {
     history.values.number(format!("{}-{}", tag.client, tag.number))
 }
 

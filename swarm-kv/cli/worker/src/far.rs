@@ -11,39 +11,33 @@ use swarm_kv::rdma::control::{Error as PlaneError, Evicted, Holder, NodeEntry, l
 use swarm_kv::rdma::{self, DeviceChoice, Fault, NodeStatus, PoolAddress, PoolWishes};
 use swarm_kv::{Error, Options, Usage};
 
-use super::args::DeviceArgs;
-use super::outcome::Failure;
-use super::pool::Wishes;
-use super::store::Task;
+use crate::Failure;
+use crate::pool::Wishes;
+use crate::store::Task;
 
 /// The device that this process uses, as its command line has it.
 static DEVICE: OnceLock<DeviceChoice> = OnceLock::new();
 
 /// Uses this device from now on.
-pub(crate) fn choose(args: &DeviceArgs) {
+pub fn choose(device: DeviceChoice) {
     // The command line is read once.
-    let _ = DEVICE.set(choice(args));
-}
-
-fn choice(args: &DeviceArgs) -> DeviceChoice {
-    let &DeviceArgs { ref device, port, gid_index } = args;
-    DeviceChoice { device: device.clone(), port, gid_index }
+    let _ = DEVICE.set(device);
 }
 
 /// The device that was chosen.
-pub(crate) fn device() -> DeviceChoice {
+pub fn device() -> DeviceChoice {
     DEVICE.get().cloned().unwrap_or_default()
 }
 
 /// A pool on memory nodes.
-pub(crate) struct FarPool {
+pub struct FarPool {
     pool: rdma::Pool,
     path: PathBuf,
 }
 
 impl FarPool {
     /// Makes one.
-    pub(crate) fn create(name: &str, wishes: Wishes<'_>) -> Result<Self, Failure> {
+    pub fn create(name: &str, wishes: Wishes<'_>) -> Result<Self, Failure> {
         let Wishes { nodes, capacity, max_clients, slots, pointer_bits, node_paths } = wishes;
         if pointer_bits.is_some() {
             return Err(Failure::Usage(format!("{name}: its pointers have the bits they need")));
@@ -60,39 +54,42 @@ impl FarPool {
     }
 
     /// Opens one.
-    pub(crate) fn open(name: &str) -> Result<Self, Failure> {
+    pub fn open(name: &str) -> Result<Self, Failure> {
         Ok(Self { pool: rdma::Pool::open(&address(name)?, device())?, path: name.into() })
     }
 
     /// Removes one.
-    pub(crate) fn destroy(name: &str, force: bool) -> Result<(), Failure> {
+    pub fn destroy(name: &str, force: bool) -> Result<(), Failure> {
         Ok(rdma::Pool::destroy(&address(name)?, force)?)
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    /// What the command line calls it.
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
-    pub(crate) fn geometry(&self) -> Geometry {
+    /// What lies where in its nodes.
+    pub fn geometry(&self) -> Geometry {
         self.pool.geometry()
     }
 
     /// Who holds a client slot.
-    pub(crate) fn clients(&self) -> Result<Vec<Holder>, Failure> {
+    pub fn clients(&self) -> Result<Vec<Holder>, Failure> {
         Ok(self.pool.clients()?)
     }
 
-    pub(crate) fn usage(&self) -> Result<Result<Usage, Error>, Failure> {
+    /// What it holds.
+    pub fn usage(&self) -> Result<Result<Usage, Error>, Failure> {
         Ok(rdma::usage(&self.pool)?)
     }
 
     /// Ends a client.
-    pub(crate) fn evict(&self, slot: usize) -> Result<Evicted, Failure> {
+    pub fn evict(&self, slot: usize) -> Result<Evicted, Failure> {
         Ok(self.pool.evict(slot)?)
     }
 
     /// Evicts the clients of a process of this host that is known to be dead.
-    pub(crate) fn bury(&self, process: u32) -> Result<(), Failure> {
+    pub fn bury(&self, process: u32) -> Result<(), Failure> {
         let dead = label(process);
         for client in self.clients()?.into_iter().filter(|client| client.label == dead) {
             self.evict(client.slot)?;
@@ -101,12 +98,12 @@ impl FarPool {
     }
 
     /// How each node is, or what is wrong with it.
-    pub(crate) fn nodes(&self) -> Vec<(NodeEntry, Result<Status, PlaneError>)> {
+    pub fn nodes(&self) -> Vec<(NodeEntry, Result<Status, PlaneError>)> {
         self.pool.record().nodes.iter().cloned().zip(self.pool.statuses()).collect()
     }
 
     /// The process of each node, where that runs on this host.
-    pub(crate) fn node_processes(&self) -> Vec<Option<u32>> {
+    pub fn node_processes(&self) -> Vec<Option<u32>> {
         let local =
             |process: rdma::control::admin::Process| process.is_local().then_some(process.id);
         self.pool

@@ -9,17 +9,17 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use swarm_core::error::Error as CoreError;
+use swarm_kv::{Error, block_on};
 
-use super::check_format::Op;
-use super::demo_worker::TELL_EVERY_NS;
-use super::job::{Message, Order, Report, Served, TortureJob, monotonic_ns};
-use super::outcome::Failure;
-use super::store::{Error, Store, Task, block_on, open_pool, with_emulated, with_keys};
-use super::torture_log::{Log, Tag, Told};
-use super::worker::Lead;
+use crate::demo::TELL_EVERY_NS;
+use crate::history::Op;
+use crate::job::{Message, Order, Report, Served, TortureJob, monotonic_ns};
+use crate::store::{Store, open_pool, with_emulated, with_keys};
+use crate::torture_log::{Log, Tag, Told};
+use crate::{Failure, Lead};
 
 /// The roundtrip that is emulated.
-pub(crate) const RTT_NS: u64 = 2_000;
+pub const RTT_NS: u64 = 2_000;
 /// By how much clients are nicer than who leads them.
 pub(crate) const NICE: i32 = 5;
 /// A client that is told nothing but errors gives up.
@@ -30,7 +30,7 @@ const LAST_CALLS: [Op; 7] =
     [Op::Get, Op::Put, Op::Update, Op::Get, Op::Delete, Op::Insert, Op::Get];
 
 /// A key's name.
-pub(crate) fn key_name(run: &str, key: impl Display) -> String {
+pub fn key_name(run: &str, key: impl Display) -> String {
     format!("torture-{run}-{key}")
 }
 
@@ -41,9 +41,9 @@ pub(crate) fn run(job: &TortureJob, lead: &dyn Lead) -> Result<Report, Failure> 
     let pool = open_pool(&job.pool)?;
     let (keys, torture) = (job.keys as usize, Torture { job, lead });
     if job.near {
-        return with_keys(&pool, keys, torture);
+        return with_keys(&pool, keys, |store| torture.run(store));
     }
-    with_emulated(&pool, keys, RTT_NS, torture)
+    with_emulated(&pool, keys, RTT_NS, |store| torture.run(store))
 }
 
 struct Torture<'a> {
@@ -51,10 +51,8 @@ struct Torture<'a> {
     lead: &'a dyn Lead,
 }
 
-impl Task for Torture<'_> {
-    type Output = Report;
-
-    fn run<S: Store>(self, store: &S) -> Result<Report, Failure> {
+impl Torture<'_> {
+    fn run(&self, store: &Store<'_>) -> Result<Report, Failure> {
         let job = self.job;
         let failed = |error| Failure::because("cannot write the log", error);
         let mut log = Log::create(&job.log).map_err(failed)?;
@@ -114,13 +112,11 @@ impl Task for Torture<'_> {
         self.lead.tell(Message::Served(served.map_err(failed)?))?;
         Ok(Report { started_ns, ended_ns: now, ..Report::default() })
     }
-}
 
-impl Torture<'_> {
     /// All kinds of operations while nothing fails, and the other clients do the same.
-    fn be_served<S: Store>(
+    fn be_served(
         &self,
-        (store, hand): (&S, &mut Hand<'_, S>),
+        (store, hand): (&Store<'_>, &mut Hand<'_>),
         log: &mut Log,
         names: &[String],
         mut numbers: impl Iterator<Item = u32>,
@@ -160,7 +156,7 @@ struct Moves {
 
 impl Moves {
     /// Tells how many there were since the last time.
-    fn tell<S: Store>(&mut self, store: &S, lead: &dyn Lead) -> Result<(), Failure> {
+    fn tell(&mut self, store: &Store<'_>, lead: &dyn Lead) -> Result<(), Failure> {
         let moved = store.counters().moved;
         lead.tell(Message::Moved(moved - std::mem::replace(&mut self.told, moved)))
     }
@@ -178,14 +174,14 @@ pub(crate) fn pick(rng: &mut SmallRng) -> Op {
 }
 
 /// What a client does, one operation after the other.
-pub(crate) struct Hand<'s, S> {
-    store: &'s S,
+pub(crate) struct Hand<'s> {
+    store: &'s Store<'s>,
     value: Vec<u8>,
     room: Vec<u8>,
 }
 
-impl<'s, S: Store> Hand<'s, S> {
-    pub(crate) fn new(store: &'s S) -> Self {
+impl<'s> Hand<'s> {
+    pub(crate) fn new(store: &'s Store<'s>) -> Self {
         Self { store, value: Vec::new(), room: Vec::new() }
     }
 
@@ -237,10 +233,19 @@ impl<'s, S: Store> Hand<'s, S> {
 }
 
 /// What a get is told.
-pub(crate) fn read(key: u32, value: Option<&[u8]>, room: &mut Vec<u8>) -> Told {
+pub fn read(key: u32, value: Option<&[u8]>, room: &mut Vec<u8>) -> Told {
     match value.map(|value| Tag::parse(key, value, room)) {
         None => Told::Absent,
         Some(Some(tag)) => Told::Value(tag),
         Some(None) => Told::Damaged,
+    }
+}
+
+/// Deletes a key. False if it stays: a delete takes a buffer, too, and a full pool has none.
+pub fn try_delete(store: &Store<'_>, key: &str) -> Result<bool, Error> {
+    match block_on(store.delete(key.as_bytes())) {
+        Ok(()) => Ok(true),
+        Err(Error::Full { .. } | Error::Unsettled { .. }) => Ok(false),
+        Err(error) => Err(error),
     }
 }

@@ -15,7 +15,7 @@ use swarm_core::raw::Raw;
 use swarm_core::register::{Check, Found, Protocol, Register, Write, Written};
 use swarm_core::safe_guess::SafeGuess;
 
-use super::workload::System;
+use crate::workload::System;
 
 thread_local! {
     static CHOSEN: Cell<System> = const { Cell::new(System::Swarm) };
