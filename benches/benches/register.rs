@@ -11,7 +11,7 @@ use swarm_core::layout::{
     BufferHeader, Identity, Place, Shape, buffer, checksum, header, register,
 };
 use swarm_core::raw::Raw;
-use swarm_core::register::{Begun, Check, Found, Protocol, Register, Write, Written};
+use swarm_core::register::{Check, Found, Protocol, Register, Write, Written};
 use swarm_core::safe_guess::{FIRST, SafeGuess, first_stamp};
 use swarm_core::words::{Pointer, Timestamp};
 use swarm_kv::block_on;
@@ -94,11 +94,12 @@ impl Bare {
     /// Reads as the store does: in a straight line where that will do.
     #[inline]
     fn read<P: Protocol>(&mut self) -> usize {
-        let near = P::near_read(&self.group, &self.register);
-        if let Some(Begun::Done(Ok(Found::Value(value)))) = near {
+        let mut seen = None;
+        if let Some(value) = P::try_read(&self.group, &self.register, &mut seen) {
             return black_box(value.len());
         }
-        match block_on(P::read(&self.group, &mut self.register, Check::Identity)) {
+        let rest = P::read_on(&self.group, &mut self.register, Check::Identity, seen);
+        match block_on(rest) {
             Ok(Found::Value(value)) => black_box(value.len()),
             _ => panic!("the register has a value"),
         }
@@ -113,14 +114,10 @@ impl Bare {
             value: black_box(&VALUE),
         };
         let (group, register) = (&self.group, &mut self.register);
-        let written = match P::begin_write(group, register, write) {
-            Begun::Done(written) => written,
-            Begun::Rest(writing) => block_on(async {
-                match P::wait_write(group, register, write, writing).await {
-                    Begun::Done(written) => written,
-                    Begun::Rest(rest) => P::end_write(group, register, write, rest).await,
-                }
-            }),
+        let (site, mut posted) = (group.buffers().site(write.buffer), None);
+        let written = match P::try_write(group, register, write, &site, &mut posted) {
+            Some(written) => Ok(written),
+            None => block_on(P::write_on(group, register, write, posted)),
         };
         assert_eq!(written, Ok(Written::Done));
     }
