@@ -12,7 +12,7 @@ use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 
-use crate::fabric::{Fabric, MAX_NODES, NodeDown, NodeId, Verb};
+use crate::fabric::{Address, Fabric, MAX_NODES, NodeDown, NodeId, Store, Swap, Verb};
 
 /// Whether a node takes chains.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -30,12 +30,23 @@ pub enum SwitchState {
 pub trait Switches {
     /// The state of `node`.
     fn state(&self, node: NodeId) -> SwitchState;
+
+    /// Whether there are any switches: else all nodes are up, for good.
+    #[inline]
+    fn are_any(&self) -> bool {
+        true
+    }
 }
 
 impl<S: Switches + ?Sized> Switches for &S {
     #[inline]
     fn state(&self, node: NodeId) -> SwitchState {
         (**self).state(node)
+    }
+
+    #[inline]
+    fn are_any(&self) -> bool {
+        (**self).are_any()
     }
 }
 
@@ -121,9 +132,56 @@ impl<F: Fabric, S: Switches> Fabric for Faulty<F, S> {
     where
         Self: 'f;
 
+    /// The common chains of near memory do not ask the switches.
+    #[inline(always)]
+    fn is_near(&self) -> bool {
+        !self.switches.are_any() && self.inner.is_near()
+    }
+
     #[inline]
     fn nodes(&self) -> usize {
         self.inner.nodes()
+    }
+
+    #[inline(always)]
+    fn expect(&self, node: NodeId, at: Address, words: usize) {
+        self.inner.expect(node, at, words);
+    }
+
+    #[inline(always)]
+    fn expect_change(&self, node: NodeId, at: Address, words: usize) {
+        self.inner.expect_change(node, at, words);
+    }
+
+    #[inline(always)]
+    fn bring<T>(&self, local: &T) {
+        self.inner.bring(local);
+    }
+
+    #[inline(always)]
+    fn load<const N: usize>(&self, node: NodeId, at: Address) -> Option<[u64; N]> {
+        self.inner.load(node, at)
+    }
+
+    #[inline(always)]
+    fn fetch(&self, node: NodeId, at: Address, words: usize) -> Option<F::Reply<'_>> {
+        self.inner.fetch(node, at, words)
+    }
+
+    #[inline(always)]
+    fn write_cas_load<const N: usize>(
+        &self,
+        node: NodeId,
+        store: Store<'_>,
+        swap: Swap,
+        at: Address,
+    ) -> Option<(u64, [u64; N])> {
+        self.inner.write_cas_load(node, store, swap, at)
+    }
+
+    #[inline(always)]
+    fn write_cas(&self, node: NodeId, store: Option<Store<'_>>, swap: Swap) {
+        self.inner.write_cas(node, store, swap);
     }
 
     #[inline(always)]
@@ -165,7 +223,6 @@ impl<F: Fabric, S: Switches> Fabric for Faulty<F, S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fabric::Address;
     use crate::loopback::Loopback;
     use core::task::Waker;
 

@@ -8,7 +8,7 @@ use core::pin::Pin;
 use core::task::{Context, Poll};
 
 use crate::clock::Clock;
-use crate::fabric::{Fabric, NodeId, Verb};
+use crate::fabric::{Address, Fabric, NodeId, Store, Swap, Verb};
 
 /// A fabric that hands out each completion a roundtrip after its chain was posted.
 #[derive(Clone, Debug)]
@@ -16,12 +16,19 @@ pub struct Delayed<F, C> {
     inner: F,
     clock: C,
     roundtrip: u64,
+    /// Whether nothing is in between, so that what is near behind this is near.
+    absent: bool,
 }
 
 impl<F, C> Delayed<F, C> {
     /// `inner`, with completions `roundtrip` nanoseconds after the post. With 0, nothing waits.
     pub fn new(inner: F, clock: C, roundtrip: u64) -> Self {
-        Self { inner, clock, roundtrip }
+        Self { inner, clock, roundtrip, absent: false }
+    }
+
+    /// `inner` as it is, as near as it is: for programs that have both, and are to be built once.
+    pub fn absent(inner: F, clock: C) -> Self {
+        Self { absent: true, ..Self::new(inner, clock, 0) }
     }
 
     /// The fabric behind this one.
@@ -66,9 +73,55 @@ impl<F: Fabric, C: Clock> Fabric for Delayed<F, C> {
     where
         Self: 'f;
 
+    #[inline(always)]
+    fn is_near(&self) -> bool {
+        self.absent && self.inner.is_near()
+    }
+
     #[inline]
     fn nodes(&self) -> usize {
         self.inner.nodes()
+    }
+
+    #[inline(always)]
+    fn expect(&self, node: NodeId, at: Address, words: usize) {
+        self.inner.expect(node, at, words);
+    }
+
+    #[inline(always)]
+    fn expect_change(&self, node: NodeId, at: Address, words: usize) {
+        self.inner.expect_change(node, at, words);
+    }
+
+    #[inline(always)]
+    fn bring<T>(&self, local: &T) {
+        self.inner.bring(local);
+    }
+
+    #[inline(always)]
+    fn load<const N: usize>(&self, node: NodeId, at: Address) -> Option<[u64; N]> {
+        self.inner.load(node, at)
+    }
+
+    #[inline(always)]
+    fn fetch(&self, node: NodeId, at: Address, words: usize) -> Option<F::Reply<'_>> {
+        self.inner.fetch(node, at, words)
+    }
+
+    #[inline(always)]
+    fn write_cas_load<const N: usize>(
+        &self,
+        node: NodeId,
+        store: Store<'_>,
+        swap: Swap,
+        at: Address,
+    ) -> Option<(u64, [u64; N])> {
+        self.inner.write_cas_load(node, store, swap, at)
+    }
+
+    #[inline(always)]
+    fn write_cas(&self, node: NodeId, store: Option<Store<'_>>, swap: Swap) {
+        self.inner.write_cas(node, store, swap);
     }
 
     #[inline(always)]
@@ -106,7 +159,6 @@ impl<F: Fabric, C: Clock> Fabric for Delayed<F, C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fabric::Address;
     use crate::loopback::Loopback;
     use core::cell::Cell;
     use core::task::Waker;

@@ -129,3 +129,16 @@ pub fn open_emulated<P: Protocol>(
     let faulty = Faulty::new(pool.fabric(), PoolSwitches::new(pool));
     Client::new(pool, options, Delayed::new(faulty, pool.clock(), roundtrip))
 }
+
+/// Opens a client of `pool` with nothing in between, of the type that [`open_emulated`]'s is: for programs that have
+/// both, and are to be built once.
+///
+/// # Errors
+/// All client slots are taken, or the control file fails.
+pub fn open_unhindered<P: Protocol>(
+    pool: &Pool,
+    options: Options,
+) -> Result<Client<P, Emulated>, Error> {
+    let faulty = Faulty::new(pool.fabric(), PoolSwitches::none());
+    Client::new(pool, options, Delayed::absent(faulty, pool.clock()))
+}

@@ -15,13 +15,25 @@ impl PoolSwitches {
     }
 }
 
+impl PoolSwitches {
+    /// None: all nodes are up.
+    pub fn none() -> Self {
+        Self(Vec::new())
+    }
+}
+
 impl Switches for PoolSwitches {
     #[inline]
+    fn are_any(&self) -> bool {
+        !self.0.is_empty()
+    }
+
+    #[inline]
     fn state(&self, node: NodeId) -> SwitchState {
-        match self.0[node.index()].get() {
-            swarm_shm::SwitchState::Up => SwitchState::Up,
-            swarm_shm::SwitchState::Frozen => SwitchState::Frozen,
-            swarm_shm::SwitchState::Down => SwitchState::Down,
+        match self.0.get(node.index()).map(NodeSwitch::get) {
+            None | Some(swarm_shm::SwitchState::Up) => SwitchState::Up,
+            Some(swarm_shm::SwitchState::Frozen) => SwitchState::Frozen,
+            Some(swarm_shm::SwitchState::Down) => SwitchState::Down,
         }
     }
 }

@@ -1,8 +1,10 @@
 //! The store as the commands use it: one type, whatever keeps the replicas and whether there is an emulated network
 //! in between.
 //!
-//! The library's store is generic, and what is done with it is built anew for each kind of client. Only what `bench`
-//! measures is worth that, a [`Task`]; all else uses a [`Store`], which calls a client of whatever kind.
+//! The library's store is generic, and all of it is built anew for each kind of client. So there is one kind for memory
+//! that is near, with an emulated network or none, and for SWARM and what it is measured against, and one for memory
+//! behind RDMA cards. What `bench` measures, a [`Task`], is built for both; all else uses a [`Store`], which calls a
+//! client of whatever kind.
 
 use std::future::Future;
 use std::ops::ControlFlow;
@@ -14,7 +16,6 @@ use swarm_core::clock::Clock;
 use swarm_core::counting::Tally;
 use swarm_core::fabric::Fabric;
 use swarm_core::register::Protocol;
-use swarm_core::safe_guess::SafeGuess;
 use swarm_kv::shm;
 use swarm_kv::{Client, Counters, Error, Options, Usage, block_on};
 
@@ -249,7 +250,7 @@ pub fn with_keys<T>(
 }
 
 fn act_plain(pool: &Pool, keys: usize, act: Act<'_>) -> Result<(), Failure> {
-    run_plain::<SafeGuess, _>(pool, keys, WithStore(act))
+    run_plain(pool, keys, System::Swarm, WithStore(act))
 }
 
 /// The same with a client whose completions come `rtt_ns` late and to whom switched-off nodes do not
@@ -303,20 +304,23 @@ pub(crate) fn run_system<T: Task>(
     task: T,
 ) -> Result<T::Output, Failure> {
     match system {
-        System::Swarm if rtt_ns == 0 => run_plain::<SafeGuess, T>(pool, keys, task),
+        System::Swarm if rtt_ns == 0 => run_plain(pool, keys, system, task),
         system => run_emulated(pool, keys, rtt_ns, system, task),
     }
 }
 
-fn run_plain<P: Protocol, T: Task>(
+fn run_plain<T: Task>(
     pool: &Pool,
     keys: usize,
+    system: System,
     task: T,
 ) -> Result<T::Output, Failure> {
+    choose(system);
+    let options = remembering(keys);
     let done = match pool {
-        Pool::Near(near) => task.run(&*shm::open_plain::<P>(near, remembering(keys))?),
+        Pool::Near(near) => task.run(&*shm::open_unhindered::<Chosen>(near, options)?),
         #[cfg(feature = "rdma")]
-        Pool::Far(far) => far.with::<P, T>(remembering(keys), task),
+        Pool::Far(far) => far.with::<Chosen, T>(options, task),
     };
     done.map_err(|failure| failure.in_pool(pool.path()))
 }
@@ -338,7 +342,7 @@ fn run_emulated<T: Task>(
             )?)
             .map_err(|failure| failure.in_pool(pool.path())),
         #[cfg(feature = "rdma")]
-        Pool::Far(_) => run_plain::<Chosen, T>(pool, keys, task),
+        Pool::Far(_) => run_plain(pool, keys, system, task),
     }
 }
 

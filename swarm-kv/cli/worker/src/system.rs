@@ -1,18 +1,17 @@
 //! The system that `bench` measures, as a register protocol that is chosen when the program runs.
 //!
-//! A store for each would be built three times. Over an emulated network, or a real one, what it takes to choose does
-//! not show, and all three pay it.
+//! A store for each would be built three times. What it takes to choose is a comparison, and all three pay it.
 
 use std::cell::Cell;
-use std::convert::Infallible;
 
 use swarm_core::abd::DmAbd;
+use swarm_core::buffers::Site;
 use swarm_core::clock::Clock;
 use swarm_core::error::Error;
 use swarm_core::fabric::Fabric;
 use swarm_core::group::Group;
 use swarm_core::raw::Raw;
-use swarm_core::register::{Check, Found, Protocol, Register, Write, Written};
+use swarm_core::register::{Check, Found, Protocol, Register, Value, Write, Written};
 use swarm_core::safe_guess::SafeGuess;
 
 use crate::workload::System;
@@ -32,30 +31,52 @@ pub(crate) struct Chosen;
 impl Protocol for Chosen {
     const NAME: &'static str = "chosen";
 
-    type Seen<'f, F: Fabric + 'f> = Infallible;
-    type Posted<'f> = Infallible;
+    type Seen<'f, F: Fabric + 'f> = <SafeGuess as Protocol>::Seen<'f, F>;
+    type Posted<'f> = <SafeGuess as Protocol>::Posted<'f>;
+
+    #[inline(always)]
+    fn try_read<'f, F: Fabric, C: Clock>(
+        group: &'f Group<F, C>,
+        register: &Register,
+        seen: &mut Option<Self::Seen<'f, F>>,
+    ) -> Option<Value<'f, F>> {
+        // The baselines try nothing.
+        (CHOSEN.get() == System::Swarm).then(|| SafeGuess::try_read(group, register, seen))?
+    }
 
     async fn read_on<'f, F: Fabric, C: Clock>(
         group: &'f Group<F, C>,
         register: &mut Register,
         check: Check<'_>,
-        _seen: Option<Infallible>,
+        seen: Option<Self::Seen<'f, F>>,
     ) -> Result<Found<'f, F>, Error> {
         match CHOSEN.get() {
-            System::Swarm => SafeGuess::read_on(group, register, check, None).await,
+            System::Swarm => SafeGuess::read_on(group, register, check, seen).await,
             System::DmAbd => DmAbd::read_on(group, register, check, None).await,
             System::Raw => Raw::read_on(group, register, check, None).await,
         }
     }
 
-    async fn write_on<F: Fabric, C: Clock>(
-        group: &Group<F, C>,
+    #[inline(always)]
+    fn try_write<'f, F: Fabric, C: Clock>(
+        group: &'f Group<F, C>,
         register: &mut Register,
         write: Write<'_>,
-        _posted: Option<Infallible>,
+        site: &Site,
+        posted: &mut Option<Self::Posted<'f>>,
+    ) -> Option<Written> {
+        (CHOSEN.get() == System::Swarm)
+            .then(|| SafeGuess::try_write(group, register, write, site, posted))?
+    }
+
+    async fn write_on<'f, F: Fabric, C: Clock>(
+        group: &'f Group<F, C>,
+        register: &mut Register,
+        write: Write<'_>,
+        posted: Option<Self::Posted<'f>>,
     ) -> Result<Written, Error> {
         match CHOSEN.get() {
-            System::Swarm => SafeGuess::write_on(group, register, write, None).await,
+            System::Swarm => SafeGuess::write_on(group, register, write, posted).await,
             System::DmAbd => DmAbd::write_on(group, register, write, None).await,
             System::Raw => Raw::write_on(group, register, write, None).await,
         }
