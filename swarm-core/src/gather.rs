@@ -26,11 +26,13 @@ pub enum Next<Completion> {
     Missing,
 }
 
-/// A round that gathers votes.
-///
-/// Each step is told by a function: called with `None` to begin at a node and with each reply, it
-/// posts (again), votes, or says that the node has no vote. It is handed in anew by each method, so
-/// that what it works on can move between them.
+/// Tells each step: called with `None` to begin at a node and with each reply, it posts (again), votes, or says that
+/// the node has no vote. By reference, so that a round is built once for all who gather votes.
+type Steps<'s, 'f, F> = dyn FnMut(NodeId, Option<Reply<'f, F>>) -> Next<Completion<'f, F>> + 's;
+type Reply<'f, F> = <F as Fabric>::Reply<'f>;
+type Completion<'f, F> = <F as Fabric>::Completion<'f>;
+
+/// A round that gathers votes, whose steps a function tells.
 pub struct Gathering<'f, F: Fabric + 'f, C> {
     group: &'f Group<F, C>,
     round: Round<'f, F, C>,
@@ -75,9 +77,9 @@ impl<'f, F: Fabric, C: Clock> Gathering<'f, F, C> {
     pub(crate) async fn settle(
         mut self,
         first: NodeSet,
-        mut step: impl FnMut(NodeId, Option<F::Reply<'f>>) -> Next<F::Completion<'f>>,
+        step: &mut Steps<'_, 'f, F>,
     ) -> Result<NodeSet, Error> {
-        match self.at_once(first, &mut step) {
+        match self.at_once(first, step) {
             Some(votes) => Ok(votes),
             None => self.wait(step).await,
         }
@@ -85,12 +87,7 @@ impl<'f, F: Fabric, C: Clock> Gathering<'f, F, C> {
 
     /// Posts to `first`, if those may vote and are enough, or else to all who may vote, and takes what is
     /// there, without waiting. The voters, if they are enough.
-    #[inline(always)]
-    pub fn at_once(
-        &mut self,
-        first: NodeSet,
-        mut step: impl FnMut(NodeId, Option<F::Reply<'f>>) -> Next<F::Completion<'f>>,
-    ) -> Option<NodeSet> {
+    fn at_once(&mut self, first: NodeSet, step: &mut Steps<'_, 'f, F>) -> Option<NodeSet> {
         let mut near = [const { None }; MAX_NODES];
         let fitting = first.intersection(self.among);
         let first = if fitting.len() < self.need { self.among } else { fitting };
@@ -122,10 +119,7 @@ impl<'f, F: Fabric, C: Clock> Gathering<'f, F, C> {
     /// # Errors
     /// [`Error::NoMajority`] once too few can still vote, or at the deadline; sooner, when all that did
     /// not vote are late and another way is left, as where a node is [missing](Next::Missing).
-    pub async fn wait(
-        mut self,
-        mut step: impl FnMut(NodeId, Option<F::Reply<'f>>) -> Next<F::Completion<'f>>,
-    ) -> Result<NodeSet, Error> {
+    async fn wait(mut self, step: &mut Steps<'_, 'f, F>) -> Result<NodeSet, Error> {
         let everyone = self.among;
         let mut late = NodeSet::EMPTY;
         let mut lateness = 0;
@@ -133,7 +127,7 @@ impl<'f, F: Fabric, C: Clock> Gathering<'f, F, C> {
         self.round.heard = !self.votes.is_empty();
         loop {
             if widen {
-                self.begin(everyone, &mut step);
+                self.begin(everyone, step);
             }
             if self.votes.len() >= self.need {
                 self.round.hear_out().await;
@@ -174,11 +168,7 @@ impl<'f, F: Fabric, C: Clock> Gathering<'f, F, C> {
         self.without.insert(node);
     }
 
-    fn begin(
-        &mut self,
-        wanted: NodeSet,
-        step: &mut impl FnMut(NodeId, Option<F::Reply<'f>>) -> Next<F::Completion<'f>>,
-    ) {
+    fn begin(&mut self, wanted: NodeSet, step: &mut Steps<'_, 'f, F>) {
         let fresh = wanted.minus(self.begun);
         self.begun = self.begun.union(wanted);
         for node in fresh {
@@ -258,13 +248,13 @@ impl<F: Fabric, C: Clock> Group<F, C> {
     /// Gathers `need` votes, from `first` where those will do.
     ///
     /// # Errors
-    /// As for [`Gathering::wait`].
+    /// [`Error::NoMajority`] once too few can still vote, or at the deadline.
     pub async fn settle<'f>(
         &'f self,
         first: NodeSet,
         need: usize,
-        step: impl FnMut(NodeId, Option<F::Reply<'f>>) -> Next<F::Completion<'f>>,
+        mut step: impl FnMut(NodeId, Option<F::Reply<'f>>) -> Next<F::Completion<'f>>,
     ) -> Result<NodeSet, Error> {
-        Gathering::new(self, NodeSet::all(self.nodes()), need).settle(first, step).await
+        Gathering::new(self, NodeSet::all(self.nodes()), need).settle(first, &mut step).await
     }
 }

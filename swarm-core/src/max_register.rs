@@ -308,8 +308,8 @@ async fn write_once<F: Fabric, C: Clock>(
     let gathering = Gathering::new(group, among, group.majority()).or_else(among != everyone);
     let (mut votes, mut slots) = (Votes::new(), Slots::new());
     let first = group.preferred(register.home());
-    let step = |node, reply| votes.step(&mut slots, group, register, writes, (node, reply));
-    match gathering.settle(first, step).await {
+    let mut step = |node, reply| votes.step(&mut slots, group, register, writes, (node, reply));
+    match gathering.settle(first, &mut step).await {
         Ok(voters) => votes.conclude(group, register, &slots, voters),
         // Others may be well, but do not hold the buffer.
         Err(_) if votes.missing.is_empty() && among != everyone => Err(Failed::from(Error::Moved)),

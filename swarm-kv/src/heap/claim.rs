@@ -60,6 +60,17 @@ impl Heap {
         is_needed: impl Fn(&[u32]) -> bool,
         edit: impl Fn(&mut [u32]) -> Result<(), Error>,
     ) -> Result<bool, Error> {
+        // By reference, so that it is built once for all changes.
+        self.change_map_by(group, need, &is_needed, &edit).await
+    }
+
+    async fn change_map_by<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        need: Need,
+        is_needed: &dyn Fn(&[u32]) -> bool,
+        edit: &dyn Fn(&mut [u32]) -> Result<(), Error>,
+    ) -> Result<bool, Error> {
         let cell = self.map_cell();
         let (since, deadline) = (group.clock().now(), group.patience().deadline);
         for attempt in 0..CLAIM_TRIES {
