@@ -181,31 +181,40 @@ impl Buffers {
     /// Which nodes hold a buffer, and where.
     #[inline(always)]
     pub fn site(&self, pointer: Pointer) -> Site {
-        self.site_within(pointer).0
+        let Some(parts) = &self.parts else {
+            return Site::everywhere(pointer, pointer, self.nodes);
+        };
+        if let Some((absent, _, at)) = self.within_at(pointer) {
+            return self.lean_site(pointer, absent, at);
+        }
+        let Located { chunk, part, within } = Self::locate(parts, pointer);
+        let later = part - self.nodes as u64;
+        let within = 2 * (later * u64::from(parts.length) + within);
+        let at = Pointer((chunk << parts.chunk_bits) + 1 + within);
+        Site::everywhere(pointer, at, self.nodes)
     }
 
-    /// The same, with how far into its chunk it lies, and which node does not hold it: see [`within`](Self::within).
+    /// The same of a buffer that `absent` does without and that lies at word `at` of the node behind that one: see
+    /// [`within_at`](Self::within_at).
     #[inline(always)]
-    pub fn site_within(&self, pointer: Pointer) -> (Site, Option<NodeId>, u64) {
-        let Some(parts) = &self.parts else {
-            return (Site::everywhere(pointer, pointer, self.nodes), None, 0);
-        };
-        let Located { chunk, part, within } = Self::locate(parts, pointer);
-        let first = (chunk << parts.chunk_bits) + 1;
-        let length = u64::from(parts.length);
-        if let Some(later) = part.checked_sub(self.nodes as u64) {
-            let within = 2 * (later * length + within);
-            let at = Pointer(first + within);
-            return (Site::everywhere(pointer, at, self.nodes), None, within);
-        }
-        let absent = NodeId(part as u8);
+    pub fn lean_site(&self, pointer: Pointer, absent: NodeId, at: u64) -> Site {
+        let length = self.parts.as_ref().map_or(0, |parts| parts.length);
         let mut holders = NodeSet::all(self.nodes);
         holders.remove(absent);
-        let at = (first + within) * GRANULE_WORDS as u64;
-        let stride = (length * GRANULE_WORDS as u64) as u32;
         // As of an object whose home it is: the others are told apart by how far they are from it.
-        let place = Place { pointer, home: absent, at_home: at, elsewhere: at, stride };
-        (Site { place, holders }, Some(absent), within)
+        let stride = length * GRANULE_WORDS as u32;
+        Site { place: Place { pointer, home: absent, at_home: at, elsewhere: at, stride }, holders }
+    }
+
+    /// Of a buffer that some node does without: which one, how far into the parts for such it lies, and the word
+    /// that a [site](Self::lean_site) is made of. `None` of all others.
+    #[inline(always)]
+    pub fn within_at(&self, pointer: Pointer) -> Option<(NodeId, u64, u64)> {
+        let parts = self.parts.as_ref()?;
+        let Located { chunk, part, within } = Self::locate(parts, pointer);
+        let first = (chunk << parts.chunk_bits) + 1;
+        let at = (first + within) * GRANULE_WORDS as u64;
+        (part < self.nodes as u64).then_some((NodeId(part as u8), within, at))
     }
 
     /// The [site](Self::site) of the first buffer of the register at `place`, whose in-place copy begins at this word: its

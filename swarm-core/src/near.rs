@@ -10,8 +10,6 @@
 //! Nodes are asked by the fabric's [common chains](crate::fabric::Fabric::load): home first, then those that follow it
 //! in the ring.
 
-use core::mem;
-
 use crate::clock::Clock;
 use crate::fabric::{Address, Fabric, MAX_NODES, NodeId, Store, Swap};
 use crate::group::Group;
@@ -19,7 +17,7 @@ use crate::in_n_out::{Copy, InPlace, in_place_head, judge_in_place, largest, sta
 use crate::layout::{BufferHeader, Place, SLOTS, register};
 use crate::look::Look;
 use crate::node_set::NodeSet;
-use crate::register::{Register, Value};
+use crate::register::{Own, Register, Value};
 use crate::replicas::Votes;
 use crate::words::Stamp;
 
@@ -78,20 +76,20 @@ pub(crate) fn read<'f, F: Fabric, C: Clock>(
     register: &Register,
     seen: &mut Option<Look<F::Reply<'f>>>,
 ) -> Option<Value<'f, F>> {
-    // So many have most pools: the compiler unrolls the loops.
+    // So many have most pools. A copy goes to where the register's address is taken: here it is in processor registers.
     match group.nodes() {
         3 => read_of(group, register, seen, 3),
-        _ => read_of_any(group, register, seen),
+        _ => read_of_any(group, *register, seen),
     }
 }
 
 #[inline(never)]
 fn read_of_any<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
-    register: &Register,
+    register: Register,
     seen: &mut Option<Look<F::Reply<'f>>>,
 ) -> Option<Value<'f, F>> {
-    read_of(group, register, seen, group.nodes())
+    read_of(group, &register, seen, group.nodes())
 }
 
 #[inline(always)]
@@ -131,16 +129,16 @@ fn read_of<'f, F: Fabric, C: Clock>(
         let start = register.in_place() + register::IN_PLACE_WORDS;
         return Some(Value { reply, start, length });
     }
-    *seen = look(register, ring, &shown[..=n / 2], reply);
+    *seen = look(register.place, ring, &shown[..=n / 2], reply);
     None
 }
 
 /// What a look saw that is not enough: `None` if the register has to move, of which it says nothing.
 #[cold]
-fn look<R>(register: &Register, ring: NodeSet, shown: &[Stamp], reply: R) -> Option<Look<R>> {
+fn look<R>(place: Place, ring: NodeSet, shown: &[Stamp], reply: R) -> Option<Look<R>> {
     let (mut votes, n) = (Votes::new(), 2 * shown.len() - 1);
     for (step, stamp) in shown.iter().enumerate() {
-        votes.count(replica(&register.place, step, n).0, *stamp);
+        votes.count(replica(&place, step, n).0, *stamp);
     }
     let (max, holders, missing) = (votes.largest().ok()?, votes.holders, NodeSet::EMPTY);
     Some(Look { max, holders, voters: ring, missing, home: Some(reply), other_key: false })
@@ -151,33 +149,35 @@ fn look<R>(register: &Register, ring: NodeSet, shown: &[Stamp], reply: R) -> Opt
 pub(crate) fn write<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     register: &mut Register,
-    (w, copy): (Stamp, &Copy<'_>),
+    guess: (Stamp, Copy<'_>),
     header: &BufferHeader,
     value: &[u8],
 ) -> bool {
     if group.nodes() == 3 {
-        write_of(group, register, (w, copy), header, value, 3)
-    } else {
-        write_of_any(group, register, (w, copy), header, value)
+        return write_of(group, register, guess, header, value, 3);
     }
+    let mut copy = *register;
+    let is_fresh = write_of_any(group, &mut copy, guess, *header, value);
+    *register = copy;
+    is_fresh
 }
 
 #[inline(never)]
 fn write_of_any<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     register: &mut Register,
-    (w, copy): (Stamp, &Copy<'_>),
-    header: &BufferHeader,
+    guess: (Stamp, Copy<'_>),
+    header: BufferHeader,
     value: &[u8],
 ) -> bool {
-    write_of(group, register, (w, copy), header, value, group.nodes())
+    write_of(group, register, guess, &header, value, group.nodes())
 }
 
 #[inline(always)]
 fn write_of<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     register: &mut Register,
-    (w, copy): (Stamp, &Copy<'_>),
+    (w, copy): (Stamp, Copy<'_>),
     header: &BufferHeader,
     value: &[u8],
     n: usize,
@@ -191,11 +191,15 @@ fn write_of<F: Fabric, C: Clock>(
     // Home apart: a loop over one node is none.
     let followed = match raise(group, register, (w, copy), 0, n) {
         Ok(others) => others,
-        Err(own) => return gave_up(group, register, w, (0, own), cost),
+        Err(own) => {
+            register.own = gave_up(group, (register.place, register.own), w, (0, own), cost);
+            return false;
+        }
     };
     for step in 1..n / 2 + 1 {
         if let Err(own) = raise(group, register, (w, copy), step, n) {
-            return gave_up(group, register, w, (step, own), cost);
+            register.own = gave_up(group, (register.place, register.own), w, (step, own), cost);
+            return false;
         }
     }
     // What is at one node alone is told by who completes it.
@@ -227,7 +231,7 @@ fn write_of<F: Fabric, C: Clock>(
 fn raise<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     register: &Register,
-    (w, copy): (Stamp, &Copy<'_>),
+    (w, copy): (Stamp, Copy<'_>),
     step: usize,
     n: usize,
 ) -> Result<Stamp, Option<Stamp>> {
@@ -237,9 +241,12 @@ fn raise<F: Fabric, C: Clock>(
     let store = Store { at: from, head: copy.head, tail: copy.tail };
     let swap = Swap { at: at.plus(slot), expect: expected.0, new: expected.max(w).0 };
     let done = group.fabric().write_cas_load::<{ register::STATE_WORDS }>(node, store, swap, at);
-    let (old, [mut slots @ .., birth, number]) = done.ok_or(None)?;
-    let own = Stamp(mem::take(&mut slots[slot % SLOTS]));
-    let others = largest(&slots);
+    let (old, [slots @ .., birth, number]) = done.ok_or(None)?;
+    // Not by the slot's place, which would have them wait in memory.
+    let of = |is_own: bool| {
+        core::array::from_fn::<u64, SLOTS, _>(|i| if (i == slot) == is_own { slots[i] } else { 0 })
+    };
+    let (own, others) = (largest(&of(true)), largest(&of(false)));
     if birth != register.identity.birth || number != register.identity.number.0 {
         return Err(None);
     }
@@ -248,25 +255,25 @@ fn raise<F: Fabric, C: Clock>(
     if took && others < w && !others.is_frozen() { Ok(others) } else { Err(Some(own)) }
 }
 
-/// A guess did not prove fresh at the node `step` behind home, whose slot holds `own`: takes in what this client's
-/// slots hold by now.
+/// A guess did not prove fresh at the node `step` behind home, whose slot holds `own`: what this client's slots hold by
+/// now.
 #[cold]
 fn gave_up<F: Fabric, C: Clock>(
     group: &Group<F, C>,
-    register: &mut Register,
+    (place, mut before): (Place, Own),
     w: Stamp,
     (step, own): (usize, Option<Stamp>),
     cost: usize,
-) -> bool {
-    let (place, n) = (register.place, group.nodes());
+) -> Own {
+    let n = group.nodes();
     for earlier in 0..step {
-        register.own.saw(replica(&place, earlier, n).0, w);
+        before.saw(replica(&place, earlier, n).0, w);
     }
     if let Some(own) = own {
-        register.own.saw(replica(&place, step, n).0, own);
+        before.saw(replica(&place, step, n).0, own);
     }
     group.fabric().charge(3 * (step + 1), cost * (step + 1));
-    false
+    before
 }
 
 #[cfg(test)]

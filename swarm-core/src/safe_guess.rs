@@ -101,7 +101,7 @@ impl Protocol for SafeGuess {
         let words = guessed.header.encode();
         // A guess is no register's first stamp, whose buffer lies elsewhere too.
         let copy = Copy::of_guess(*site, &words, write.value);
-        if !near::write(group, register, (guessed.w, &copy), &guessed.header, write.value) {
+        if !near::write(group, register, (guessed.w, copy), &guessed.header, write.value) {
             *posted = Some(guessed);
             return None;
         }
@@ -210,6 +210,7 @@ fn first<'a, F: Fabric, C: Clock>(
 }
 
 /// A timestamp that is probably larger than any before it.
+#[inline(always)]
 fn guess<F: Fabric, C: Clock>(group: &Group<F, C>, register: &Register) -> Timestamp {
     let format = group.format();
     let age = group.now().saturating_sub(register.identity.birth);
@@ -231,6 +232,7 @@ pub fn deleted_stamp(format: WordFormat, buffer: Pointer) -> Stamp {
     format.stamp(format.deleted(), buffer, StampFlags::VERIFIED)
 }
 
+#[inline(always)]
 fn header(register: &Register, write: &Write<'_>, guess: Timestamp, sum: u64) -> BufferHeader {
     BufferHeader {
         rewrite: Timestamp(0),

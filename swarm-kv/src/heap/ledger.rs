@@ -6,7 +6,7 @@
 
 use std::mem::take;
 
-use swarm_core::buffers::Buffers;
+use swarm_core::buffers::{Buffers, Site};
 use swarm_core::fabric::NodeId;
 use swarm_core::geometry::{Class, Geometry};
 use swarm_core::node_set::NodeSet;
@@ -14,7 +14,6 @@ use swarm_core::words::Pointer;
 
 use super::Kind;
 use super::counter::homes;
-use super::recycle::Taken;
 
 /// What a ledger says of one object.
 ///
@@ -86,6 +85,15 @@ pub(crate) struct Spot {
     index: u32,
     /// The node that does without the buffer.
     absent: NodeId,
+}
+
+/// A buffer that some node does without.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lean {
+    pub(super) buffer: Pointer,
+    /// A word that its [site](Ledgers::site) is made of.
+    at: u64,
+    pub(super) spot: Spot,
 }
 
 /// The objects of one chunk, or of a run.
@@ -244,31 +252,25 @@ impl Ledgers {
         ledger.entries.get_mut(index)
     }
 
-    /// Where a buffer lies, and where its entry is, if it is this client's.
+    /// A buffer of this client's that some node does without, with where it and its entry are.
     #[inline(always)]
-    pub(super) fn taken(&self, buffer: Pointer) -> Taken {
-        let (site, absent, within) = self.buffers.site_within(buffer);
-        Taken { buffer, site, spot: self.spot_within(buffer, absent, within) }
-    }
-
-    /// Where a buffer's entry is, if it is this client's and some node does without it.
-    #[inline(always)]
-    pub(super) fn spot(&self, buffer: Pointer) -> Option<Spot> {
-        let (absent, within) = self.buffers.within(buffer);
-        self.spot_within(buffer, absent, within)
-    }
-
-    #[inline(always)]
-    fn spot_within(&self, buffer: Pointer, absent: Option<NodeId>, within: u64) -> Option<Spot> {
-        let (absent, chunk) = (absent?, self.buffers.chunk(buffer, self.chunk_bits));
+    pub(super) fn lean(&self, buffer: Pointer) -> Option<Lean> {
+        let (absent, within, at) = self.buffers.within_at(buffer)?;
+        let chunk = self.buffers.chunk(buffer, self.chunk_bits);
         let ledger = self.chunks.get(chunk)?.as_ref()?;
         let index = ledger.index_within(Some(absent), within)?;
         // In a chunk of another class, pointers are told apart otherwise.
-        matches!(ledger.class, Class::Lean(_)).then_some(Spot {
-            chunk: chunk as u32,
-            index: index as u32,
-            absent,
+        matches!(ledger.class, Class::Lean(_)).then_some(Lean {
+            buffer,
+            at,
+            spot: Spot { chunk: chunk as u32, index: index as u32, absent },
         })
+    }
+
+    /// Where all nodes that have it have such a buffer.
+    #[inline(always)]
+    pub(super) fn site(&self, lean: &Lean) -> Site {
+        self.buffers.lean_site(lean.buffer, lean.spot.absent, lean.at)
     }
 
     /// What is at a spot.

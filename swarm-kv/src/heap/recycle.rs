@@ -35,7 +35,7 @@ use super::shelf::Shelf;
 pub(crate) struct Taken {
     pub(crate) buffer: Pointer,
     pub(crate) site: Site,
-    pub(super) spot: Option<Spot>,
+    spot: Option<Spot>,
 }
 
 /// A client's objects, and those of them that came back.
@@ -101,22 +101,21 @@ impl Recycler {
         expect: impl FnOnce(&Site, Option<&Entry>),
     ) -> Option<Taken> {
         let ledgers = self.ledgers.borrow();
-        self.shelf(kind, |shelf| {
-            let buffer = shelf.ready.pop()?;
-            let known = shelf.next.take().filter(|next| next.buffer == buffer);
-            let taken = known.unwrap_or_else(|| ledgers.taken(buffer));
-            if let Some(&next) = shelf.ready.last() {
-                let next = ledgers.taken(next);
-                expect(&next.site, next.spot.and_then(|spot| ledgers.get(spot)));
-                shelf.next = Some(next);
-            }
-            Some(taken)
-        })?
+        let mut shelves = self.shelves.borrow_mut();
+        let shelf = self.shelf_of(&mut shelves, kind)?;
+        let lean = shelf.take_lean(&ledgers, |next| {
+            expect(&ledgers.site(next), ledgers.get(next.spot));
+        })?;
+        Some(Taken { buffer: lean.buffer, site: ledgers.site(&lean), spot: Some(lean.spot) })
     }
 
-    /// A buffer that was taken, with where it lies and where its entry is.
+    /// A buffer that was taken in another way.
     pub(super) fn taken(&self, buffer: Pointer) -> Taken {
-        self.ledgers.borrow().taken(buffer)
+        let ledgers = self.ledgers.borrow();
+        match ledgers.lean(buffer) {
+            Some(lean) => Taken { buffer, site: ledgers.site(&lean), spot: Some(lean.spot) },
+            None => Taken { buffer, site: self.geometry.buffers().site(buffer), spot: None },
+        }
     }
 
     /// An object that came back and is as good as one that was never used.
@@ -263,7 +262,7 @@ impl Recycler {
     #[inline(always)]
     pub(crate) fn spot(&self, stamp: Stamp, expect: impl FnOnce(&Entry)) -> Option<Spot> {
         let ledgers = self.ledgers.borrow();
-        let spot = ledgers.spot(self.geometry.format.pointer(stamp))?;
+        let spot = ledgers.lean(self.geometry.format.pointer(stamp))?.spot;
         ledgers.get(spot).map(expect);
         Some(spot)
     }
@@ -382,13 +381,21 @@ impl Recycler {
 
     #[inline(always)]
     fn shelf<T>(&self, kind: Kind, work: impl FnOnce(&mut Shelf) -> T) -> Option<T> {
-        let (mut shelves, last) =
-            (self.shelves.borrow_mut(), &self.last[kind.home.index() % MAX_NODES]);
-        let at = last.get();
-        if shelves.get(at).is_none_or(|shelf| shelf.kind != kind) {
-            last.set(shelves.iter().position(|shelf| shelf.kind == kind)?);
+        self.shelf_of(&mut self.shelves.borrow_mut(), kind).map(work)
+    }
+
+    #[inline(always)]
+    fn shelf_of<'s>(&self, shelves: &'s mut [Shelf], kind: Kind) -> Option<&'s mut Shelf> {
+        let last = &self.last[kind.home.index() % MAX_NODES];
+        if shelves.get(last.get()).is_none_or(|shelf| shelf.kind != kind) {
+            last.set(Self::search(shelves, kind)?);
         }
-        shelves.get_mut(last.get()).map(work)
+        shelves.get_mut(last.get())
+    }
+
+    #[cold]
+    fn search(shelves: &[Shelf], kind: Kind) -> Option<usize> {
+        shelves.iter().position(|shelf| shelf.kind == kind)
     }
 
     /// Takes in buffers that nobody holds any more in `epoch`, if those are at least so many, and calls

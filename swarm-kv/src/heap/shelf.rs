@@ -11,7 +11,7 @@ use swarm_core::geometry::Class;
 use swarm_core::words::Pointer;
 
 use super::Kind;
-use super::recycle::Taken;
+use super::ledger::{Lean, Ledgers};
 
 /// Retired buffers for which there is room without another allocation.
 const ROOM: usize = 16 << 10;
@@ -27,7 +27,7 @@ pub(super) struct Shelf {
     /// Nobody holds these buffers any more. Their locks keep their place.
     pub(super) ready: Vec<Pointer>,
     /// The last of those, if it is known where it lies.
-    pub(super) next: Option<Taken>,
+    next: Option<Lean>,
     /// Retired objects that are to be reset; the earliest first.
     pub(super) swept: VecDeque<(u64, Pointer)>,
     /// As good as memory that was never used. The first one in memory is used first: what is in use comes to lie close
@@ -66,6 +66,27 @@ impl Shelf {
         self.kind.class != Class::Run
             && is_little(self.len())
             && is_little(self.len() + unused(self.kind))
+    }
+
+    /// A buffer that came back, where it is known to be one that some node does without; `expect` is told of the one
+    /// that comes next.
+    #[inline(always)]
+    pub(super) fn take_lean(
+        &mut self,
+        ledgers: &Ledgers,
+        expect: impl FnOnce(&Lean),
+    ) -> Option<Lean> {
+        let &buffer = self.ready.last()?;
+        let known = self.next.take().filter(|next| next.buffer == buffer);
+        let taken = known.or_else(|| ledgers.lean(buffer))?;
+        self.ready.pop();
+        if let Some(&next) = self.ready.last()
+            && let Some(next) = ledgers.lean(next)
+        {
+            expect(&next);
+            self.next = Some(next);
+        }
+        Some(taken)
     }
 
     /// Takes in an object that is to be reset, retired in this epoch, or no earlier than the last one before.
