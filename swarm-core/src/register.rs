@@ -351,7 +351,7 @@ pub trait Protocol {
         register: &mut Register,
     ) -> impl Future<Output = Result<(), Error>>;
 
-    /// Reads the register.
+    /// Reads the register, and takes in what is learnt of it: without an attempt.
     ///
     /// # Errors
     /// See [`Error`].
@@ -360,16 +360,7 @@ pub trait Protocol {
         register: &mut Register,
         check: Check<'_>,
     ) -> impl Future<Output = Result<Found<'f, F>, Error>> {
-        async move {
-            let mut seen = None;
-            // An attempt goes by the identity.
-            if let Check::Identity = check
-                && let Some(value) = Self::try_read(group, register, &mut seen)
-            {
-                return Ok(Found::Value(value));
-            }
-            Self::read_on(group, register, check, seen).await
-        }
+        Self::read_on(group, register, check, None)
     }
 
     /// Writes the register.

@@ -45,7 +45,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         }
         let hash = match self.check(key, &[]) {
             Ok(hash) => hash,
-            Err(error) => return Some(Err(error)),
+            Err(error) => {
+                self.count(|counters| &mut counters.get, Tally::default());
+                return Some(Err(error));
+            }
         };
         let glanced = self.locations.glance(hash, |place, words| self.group.expect(place, words));
         let here = self.here();

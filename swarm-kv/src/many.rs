@@ -5,6 +5,8 @@
 //! look at is asked for some keys ahead: first what is remembered of a key, then the lines of its replicas that this
 //! names. A hint reads nothing, so that what it goes by may be out of date.
 
+use std::collections::HashSet;
+
 use futures_util::future::try_join_all;
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
@@ -76,9 +78,8 @@ impl<'k, K: AsRef<[u8]>> Ahead<'k, K> {
 }
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
-    /// The values of `keys`, in their order, fetched at the same time.
-    ///
-    /// As many roundtrips as the get that takes most of them.
+    /// The values of `keys`, in their order. Where memory is far they are fetched at the same time, in as many roundtrips
+    /// as the get that takes most of them; where it is near one after the other, with memory asked for ahead.
     ///
     /// # Errors
     /// The first error that one of the gets meets.
@@ -98,25 +99,33 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         Ok(values)
     }
 
-    /// [Puts](Self::put) each value under the key at the same place, as many as there are of both, at the same time.
-    /// Each of them is atomic, all of them together are not. Of a key that is there several times, the last value stays.
-    ///
-    /// As many roundtrips as the put that takes most of them.
+    /// [Puts](Self::put) each value under the key at the same place, as many as there are of both: at the same time where
+    /// memory is far, in as many roundtrips as the put that takes most of them. Each of them is atomic, all of them
+    /// together are not. Of a key that is there several times, the last value stays; where memory is far, such a key
+    /// begins another round.
     ///
     /// # Errors
     /// The first error that one of the puts meets. Of the others, each may or may not have taken effect.
     ///
     /// # Cancel safety
     /// As of [`put`](Self::put), for each of them.
-    pub async fn put_many(
+    pub async fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
-        keys: &[impl AsRef<[u8]>],
-        values: &[impl AsRef<[u8]>],
+        keys: &[K],
+        values: &[V],
     ) -> Result<(), Error> {
-        let puts = keys.iter().zip(values);
+        let mut puts = keys.iter().zip(values);
         if !self.group.fabric().is_near() {
-            let puts = puts.map(|(key, value)| self.put(key.as_ref(), value.as_ref()));
-            return try_join_all(puts).await.map(drop);
+            // A key that comes again waits until it was put: of two puts at the same time either may come last.
+            while puts.len() > 0 {
+                let mut seen: HashSet<&[u8]> = HashSet::new();
+                let keys = puts.clone().map(|(key, _): (&K, &V)| key.as_ref());
+                let apart = keys.take_while(|key| seen.insert(key)).count();
+                let at_once = puts.by_ref().take(apart);
+                try_join_all(at_once.map(|(key, value)| self.put(key.as_ref(), value.as_ref())))
+                    .await?;
+            }
+            return Ok(());
         }
         let mut ahead = Ahead::new(self, keys, true);
         for (at, (key, value)) in puts.enumerate() {
@@ -126,9 +135,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         Ok(())
     }
 
-    /// [Deletes](Self::delete) all of `keys`, at the same time.
-    ///
-    /// As many roundtrips as the delete that takes most of them.
+    /// [Deletes](Self::delete) all of `keys`: at the same time where memory is far, in as many roundtrips as the delete that
+    /// takes most of them.
     ///
     /// # Errors
     /// The first error that one of the deletes meets. Of the others, each may or may not have taken effect.

@@ -71,7 +71,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         }
         let hash = match self.check(key, value) {
             Ok(hash) => hash,
-            Err(error) => return Some(Err(error)),
+            Err(error) => {
+                self.count(kind, Tally::default());
+                return Some(Err(error));
+            }
         };
         let expect = |place: &Place, words| self.group.expect_change(place, words);
         let glanced = self.locations.glance(hash, expect);
@@ -271,6 +274,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             self.heap.recycler.wrote_now(register, taken, before, || presence.board().latest());
             let followed = (register.followed(), before.0[0]);
             self.heap.has_followed(presence.board(), hash, followed);
+        } else {
+            self.heap.recycler.handed_out(taken.buffer);
         }
     }
 

@@ -6,10 +6,11 @@ use std::pin::Pin;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use swarm_core::fabric::NodeId;
+use swarm_core::clock::Clock;
+use swarm_core::fabric::{Fabric, NodeId};
 use swarm_core::safe_guess::SafeGuess;
 use swarm_kv::shm::{self, CreateOptions, OpenOptions, Pool};
-use swarm_kv::{Error, Options};
+use swarm_kv::{Client, Error, Options};
 use swarm_shm::SwitchState;
 
 struct TestPool {
@@ -292,14 +293,22 @@ fn a_batch_of_gets_takes_one_roundtrip() {
 #[test]
 fn batches_say_what_single_operations_do() {
     let test = pool(16 << 20);
-    let client = open(&test);
+    batches(&open(&test));
+    let test = pool(16 << 20);
+    batches(
+        &shm::open_emulated::<SafeGuess>(&test.pool, Options::default(), 1000).expect("a slot"),
+    );
+}
+
+fn batches<F: Fabric, C: Clock>(client: &Client<F, C>) {
     let store = client.blocking();
     let key = |number: u32| number.to_le_bytes();
     let value = |number: u32| vec![number as u8; number as usize % 300];
     let mut expected = BTreeMap::new();
     for round in 0..6 {
         // Some are there, some are remembered, some come twice.
-        let numbers: Vec<u32> = (0..200).map(|number| (number * 7 + round * 90) % 340).collect();
+        let numbers: Vec<u32> =
+            (0..200).map(|number| (number * 7 + round * 90) % 170 * 2).collect();
         let keys: Vec<_> = numbers.iter().copied().map(key).collect();
         let values: Vec<_> = numbers.iter().map(|number| value(number + round)).collect();
         store.put_many(&keys, &values).expect("put");

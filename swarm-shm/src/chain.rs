@@ -56,8 +56,7 @@ pub fn run(
     for verb in chain {
         match *verb {
             Verb::Read { at, words } => {
-                let words = span(memory, at, words)?;
-                fetch(words, take(&mut rest, words.len())?, unfenced);
+                fetch(memory, at, take(&mut rest, words)?, unfenced)?;
             }
             Verb::Write { at, head, tail } => store(memory, Store { at, head, tail }, unfenced)?,
             Verb::Cas { at, expect, new } => {
@@ -70,7 +69,7 @@ pub fn run(
 
 /// The `words` words from `at` on.
 #[inline(always)]
-pub(crate) fn span(memory: &[Word], at: Address, words: usize) -> Result<&[Word], NodeDown> {
+fn span(memory: &[Word], at: Address, words: usize) -> Result<&[Word], NodeDown> {
     // An address within the header wraps round to the far end of the address space, and a length
     // that overflows to an end in front of its start; `get` refuses both.
     let start = at.0.wrapping_sub(FIRST_WORD) as usize;
@@ -104,11 +103,21 @@ fn take<'r>(rest: &mut &'r mut [u64], words: usize) -> Result<&'r mut [u64], Nod
     Ok(place)
 }
 
-/// One READ, of words that are known to be there.
+/// One READ of as many words as there is `place` for.
+///
+/// # Errors
+/// As [`run`].
 #[inline(always)]
-pub(crate) fn fetch(words: &[Word], place: &mut [u64], unfenced: &Cell<bool>) {
+pub fn fetch(
+    memory: &[Word],
+    at: Address,
+    place: &mut [u64],
+    unfenced: &Cell<bool>,
+) -> Result<(), NodeDown> {
+    let words = span(memory, at, place.len())?;
     fence_behind_write(unfenced);
     read(words, place);
+    Ok(())
 }
 
 /// One READ of `N` words.
@@ -129,12 +138,44 @@ pub fn load<const N: usize>(
     Ok(loaded)
 }
 
-/// One WRITE.
+/// WRITE, CAS and READ of `N` words: what the CAS found, and the words.
 ///
 /// # Errors
 /// As [`run`].
 #[inline(always)]
-pub fn store(
+pub fn write_cas_load<const N: usize>(
+    memory: &[Word],
+    write: Store<'_>,
+    cas: Swap,
+    at: Address,
+    unfenced: &Cell<bool>,
+) -> Result<(u64, [u64; N]), NodeDown> {
+    store(memory, write, unfenced)?;
+    let found = swap(memory, cas, unfenced)?;
+    Ok((found, load(memory, at, unfenced)?))
+}
+
+/// A WRITE, if there is one, and a CAS.
+///
+/// # Errors
+/// As [`run`].
+#[inline(always)]
+pub fn write_cas(
+    memory: &[Word],
+    write: Option<Store<'_>>,
+    cas: Swap,
+    unfenced: &Cell<bool>,
+) -> Result<(), NodeDown> {
+    if let Some(write) = write {
+        store(memory, write, unfenced)?;
+    }
+    swap(memory, cas, unfenced)?;
+    Ok(())
+}
+
+/// One WRITE.
+#[inline(always)]
+fn store(
     memory: &[Word],
     Store { at, head, tail }: Store<'_>,
     unfenced: &Cell<bool>,
@@ -145,11 +186,8 @@ pub fn store(
 }
 
 /// One CAS: what was there.
-///
-/// # Errors
-/// As [`run`].
 #[inline(always)]
-pub fn swap(
+fn swap(
     memory: &[Word],
     Swap { at, expect, new }: Swap,
     unfenced: &Cell<bool>,

@@ -6,7 +6,9 @@ use core::future::{Ready, ready};
 use swarm_core::fabric::{Address, Fabric, MAX_NODES, NodeDown, NodeId, Store, Swap, Verb};
 
 use crate::board::PoolBoard;
-use crate::chain::{FIRST_WORD, fetch, load, prefetch, prefetch_change, run, span, store, swap};
+use crate::chain::{
+    FIRST_WORD, fetch, load, prefetch, prefetch_change, run, write_cas, write_cas_load,
+};
 use crate::fork::Origin;
 use crate::mapping::Window;
 use crate::pool::Pool;
@@ -93,33 +95,36 @@ impl Fabric for ShmFabric {
 
     #[inline(always)]
     fn fetch(&self, node: NodeId, at: Address, words: usize) -> Option<Reply<'_>> {
-        let from = span(self.words(node), at, words).ok()?;
+        let memory = self.words(node);
+        // Before a buffer is made for it, a long reply must be one that the node can give.
+        if words > SHORT_WORDS && words > memory.len() {
+            return None;
+        }
         let mut buffer = self.replies.take(words);
-        fetch(from, &mut buffer[..words], &self.unfenced);
-        Some(self.replies.lend(buffer, words))
+        match fetch(memory, at, &mut buffer[..words], &self.unfenced) {
+            Ok(()) => Some(self.replies.lend(buffer, words)),
+            Err(NodeDown) => {
+                self.replies.take_back(buffer);
+                None
+            }
+        }
     }
 
     #[inline(always)]
     fn write_cas_load<const N: usize>(
         &self,
         node: NodeId,
-        write: Store<'_>,
-        cas: Swap,
+        store: Store<'_>,
+        swap: Swap,
         at: Address,
     ) -> Option<(u64, [u64; N])> {
-        let memory = self.words(node);
-        store(memory, write, &self.unfenced).ok()?;
-        let found = swap(memory, cas, &self.unfenced).ok()?;
-        Some((found, load(memory, at, &self.unfenced).ok()?))
+        write_cas_load(self.words(node), store, swap, at, &self.unfenced).ok()
     }
 
     #[inline(always)]
-    fn write_cas(&self, node: NodeId, write: Option<Store<'_>>, cas: Swap) {
-        let memory = self.words(node);
-        // A chain ends at a verb that reaches outside.
-        if write.is_none_or(|write| store(memory, write, &self.unfenced).is_ok()) {
-            let _ = swap(memory, cas, &self.unfenced);
-        }
+    fn write_cas(&self, node: NodeId, store: Option<Store<'_>>, swap: Swap) {
+        // Nobody waits for it.
+        let _ = write_cas(self.words(node), store, swap, &self.unfenced);
     }
 
     /// Runs the chain. A verb that reaches outside of the node's memory touches nothing and ends

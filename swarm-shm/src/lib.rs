@@ -108,7 +108,7 @@ pub use self::{
 };
 #[cfg(loom)]
 pub use self::{
-    chain::{FIRST_WORD, load, run, store, swap},
+    chain::{FIRST_WORD, fetch, load, run, write_cas, write_cas_load},
     epochs::{advance, enter, enter_beside, epoch, generation, leave, remain, renew},
     sync::Word,
 };

@@ -15,7 +15,7 @@ use core::task::{Context, Poll, Waker};
 use std::vec;
 use std::vec::Vec;
 
-use crate::fabric::{Address, Fabric, MAX_VERBS, NodeId, Verb};
+use crate::fabric::{Address, Fabric, MAX_VERBS, NodeId, Store, Swap, Verb};
 
 use race::added;
 pub use race::race;
@@ -50,6 +50,9 @@ pub fn run<F: Fabric>(make: impl Fn(usize) -> F, base: Address, idle: impl Fn())
         suite.large_values_fit();
         suite.clients_share_the_words();
         suite.nodes_are_apart();
+        if clients[0].is_near() {
+            suite.common_chains_do_what_posts_do();
+        }
     }
 }
 
@@ -120,6 +123,37 @@ impl<F: Fabric, I: Fn()> Suite<'_, F, I> {
         assert_eq!(*self.chain(&[self.swap(0, 5, 7)]), [6], "yields what was there");
         assert_eq!(*self.chain(&[self.read(0, 2)]), [6, 0], "a CAS that fails changes nothing");
         assert_eq!(*self.chain(&[self.swap(0, 6, 6)]), [6]);
+    }
+
+    /// `load` and its like, where memory is near.
+    fn common_chains_do_what_posts_do(&self) {
+        let (fabric, node) = (&self.clients[0], self.node);
+        let at = |word| self.at(word);
+        self.chain(&[self.write(0, &[1, 2, 3, 4], &[])]);
+        assert_eq!(fabric.load::<3>(node, at(1)), Some([2, 3, 4]));
+        assert_eq!(fabric.fetch(node, at(0), 4).as_deref(), Some(&[1, 2, 3, 4][..]));
+        // The CAS sees the WRITE, and the READ sees both.
+        let store = Store { at: at(0), head: &[10, 20], tail: &[7; 9] };
+        let swap = |expect, new| Swap { at: at(1), expect, new };
+        let tail = u64::from_le_bytes([7; 8]);
+        let done = fabric.write_cas_load::<4>(node, store, swap(20, 21), at(0));
+        assert_eq!(done, Some((20, [10, 21, tail, 7])));
+        let lost = fabric.write_cas_load::<2>(node, store, swap(5, 6), at(0));
+        assert_eq!(lost, Some((20, [10, 20])));
+        fabric.write_cas(node, Some(Store { at: at(2), head: &[30], tail: &[] }), swap(20, 22));
+        fabric.write_cas(node, None, swap(22, 23));
+        assert_eq!(*self.chain(&[self.read(0, 4)]), [10, 23, 30, 7]);
+        // What lies outside is not there, and what comes behind it in a chain has no effect.
+        for outside in [u64::MAX, u64::MAX - 3, u64::MAX / 2] {
+            let outside = Address(outside);
+            assert_eq!(fabric.load::<8>(node, outside), None);
+            assert!(fabric.fetch(node, outside, 8).is_none());
+            let store = Store { at: outside, head: &[1; 8], tail: &[] };
+            assert_eq!(fabric.write_cas_load::<2>(node, store, swap(23, 24), at(0)), None);
+            fabric.write_cas(node, Some(store), swap(23, 24));
+            fabric.write_cas(node, None, Swap { at: outside, expect: 0, new: 1 });
+        }
+        assert_eq!(*self.chain(&[self.read(0, 2)]), [10, 23]);
     }
 
     fn verbs_take_effect_in_order(&self) {

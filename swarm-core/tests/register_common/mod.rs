@@ -202,7 +202,16 @@ impl<F: Fabric, C: Clock> Client<F, C> {
     pub(crate) async fn read<P: Protocol>(&mut self, polls: Polls) -> Result<Tally, GaveUp> {
         let call = self.recorder.called(self.id, 0, Call::Get);
         let group = &self.group;
-        let read = group.fabric().track(P::read(group, &mut self.register, Check::Key(KEY)));
+        let register = &mut self.register;
+        let read = group.fabric().track(async {
+            let mut seen = None;
+            if let Some(value) = P::try_read(group, register, &mut seen) {
+                return Ok(Found::Value(value));
+            }
+            // What was seen goes by the identity.
+            let check = if seen.is_some() { Check::Identity } else { Check::Key(KEY) };
+            P::read_on(group, register, check, seen).await
+        });
         let (found, tally) = polls.limit(read).await?;
         let answer = match found? {
             Found::Value(value) => Some(id_of(&value)),

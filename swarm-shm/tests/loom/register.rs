@@ -22,7 +22,7 @@ use swarm_core::layout::{
 use swarm_core::register::{Check, Found, Protocol, Register, Write, Written};
 use swarm_core::safe_guess::{FIRST, SafeGuess, first_stamp};
 use swarm_core::words::{GRANULE_WORDS, Incarnation, Pointer, Timestamp, WordFormat, WriteNumber};
-use swarm_shm::{FIRST_WORD, load, run, store, swap};
+use swarm_shm::{FIRST_WORD, fetch, load, run, write_cas, write_cas_load};
 
 use super::{Node, explore};
 
@@ -62,24 +62,23 @@ impl Fabric for LoomFabric {
         load(&self.node.0, at, &self.unfenced).ok()
     }
 
+    fn fetch(&self, _: NodeId, at: Address, words: usize) -> Option<Vec<u64>> {
+        let mut reply = vec![0; words];
+        fetch(&self.node.0, at, &mut reply, &self.unfenced).ok().map(|()| reply)
+    }
+
     fn write_cas_load<const N: usize>(
         &self,
         _: NodeId,
-        write: Store<'_>,
-        cas: Swap,
+        store: Store<'_>,
+        swap: Swap,
         at: Address,
     ) -> Option<(u64, [u64; N])> {
-        let memory = &self.node.0;
-        store(memory, write, &self.unfenced).ok()?;
-        let found = swap(memory, cas, &self.unfenced).ok()?;
-        Some((found, load(memory, at, &self.unfenced).ok()?))
+        write_cas_load(&self.node.0, store, swap, at, &self.unfenced).ok()
     }
 
-    fn write_cas(&self, _: NodeId, write: Option<Store<'_>>, cas: Swap) {
-        let memory = &self.node.0;
-        if write.is_none_or(|write| store(memory, write, &self.unfenced).is_ok()) {
-            swap(memory, cas, &self.unfenced).expect("the word is there");
-        }
+    fn write_cas(&self, _: NodeId, store: Option<Store<'_>>, swap: Swap) {
+        write_cas(&self.node.0, store, swap, &self.unfenced).expect("the words are there");
     }
 
     fn post<'f>(&'f self, _: NodeId, chain: &[Verb<'_>]) -> Self::Completion<'f> {
@@ -138,8 +137,13 @@ impl Client {
     }
 
     fn read(&mut self) -> u64 {
-        let read = SafeGuess::read(&self.group, &mut self.register, Check::Identity);
-        let Ok(Found::Value(value)) = now(read) else { panic!("it has a value") };
+        let (group, register, mut seen) = (&self.group, &mut self.register, None);
+        let value = SafeGuess::try_read(group, register, &mut seen).unwrap_or_else(|| {
+            match now(SafeGuess::read_on(group, register, Check::Identity, seen)) {
+                Ok(Found::Value(value)) => value,
+                _ => panic!("it has a value"),
+            }
+        });
         u64::from_le_bytes(value[..].try_into().expect("one word"))
     }
 
