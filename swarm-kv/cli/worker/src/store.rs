@@ -3,7 +3,7 @@
 //!
 //! The library's store is generic, and all of it is built anew for each kind of client. So there is one kind for memory
 //! that is near, with an emulated network or none, and for SWARM and what it is measured against, and one for memory
-//! behind RDMA cards. What `bench` measures, a [`Task`], is built for both; all else uses a [`Store`], which calls a
+//! behind RDMA cards. What `bench` measures, a `Task`, is built for both; all else uses a [`Store`], which calls a
 //! client of whatever kind.
 
 use std::future::Future;
