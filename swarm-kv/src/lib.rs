@@ -78,5 +78,5 @@ pub use client::{Client, Options, Value};
 pub use counters::{Counters, KindCounters, ROUNDTRIPS};
 pub use error::{Error, Shortage};
 pub use heap::Holding;
-pub use scan::Usage;
+pub use scan::{Estimate, Usage};
 pub use swarm_core::epoch::Laggard;

@@ -28,6 +28,63 @@ pub struct Usage {
     pub index_bytes: u64,
 }
 
+/// What a pool holds, by a part of its index.
+#[derive(Clone, Copy, PartialEq, Debug)]
+#[non_exhaustive]
+pub struct Estimate {
+    /// What it holds, if the rest of it is like that part. What chunks take is exact.
+    pub usage: Usage,
+    /// How much of the index that part is. 1 is all of it: then the usage is exact, but for what changed meanwhile.
+    pub share: f64,
+    /// The standard error of the number of keys.
+    pub keys_error: u64,
+}
+
+impl From<Usage> for Estimate {
+    /// All was counted.
+    fn from(usage: Usage) -> Self {
+        Self { usage, share: 1.0, keys_error: 0 }
+    }
+}
+
+/// Keys below each of so many first buckets, of which a hash picks one for each key.
+#[derive(Clone, Copy, Default)]
+struct Sample {
+    buckets: u64,
+    keys: u64,
+    squares: u64,
+}
+
+impl Sample {
+    fn add(&mut self, keys: u64) {
+        self.buckets += 1;
+        self.keys += keys;
+        self.squares = self.squares.saturating_add(keys.saturating_mul(keys));
+    }
+
+    /// The standard error of the number of keys in all `of` buckets, as drawn without repetition.
+    fn error(&self, of: u64) -> u64 {
+        let (drawn, of) = (self.buckets as f64, of as f64);
+        let mean = self.keys as f64 / drawn;
+        let variance = (self.squares as f64 / drawn - mean * mean).max(0.0);
+        (of * (variance / drawn * (1.0 - drawn / of)).sqrt()) as u64
+    }
+}
+
+/// The numbers below `of`, one far from the other.
+fn scattered(of: u64) -> impl Iterator<Item = u64> {
+    // About the golden part of it, so that what comes next lies in the largest gap; prime to it, so that each comes once.
+    let mut step = (of as f64 * 0.618) as u64 | 1;
+    while step > 1 && gcd(step, of) > 1 {
+        step -= 2;
+    }
+    (0..of).map(move |at| (u128::from(at) * u128::from(step) % u128::from(of)) as u64)
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Calls `each` with every key and its value until it breaks off.
     ///
@@ -52,7 +109,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// # Errors
     /// Too few memory nodes that answer.
     pub async fn usage(&self) -> Result<Usage, Error> {
-        self.in_own_process(self.count_all(|_, _| {})).await
+        let count = self.count_while(|_, _| {}, |_, _| true);
+        Ok(self.in_own_process(count).await?.usage)
     }
 
     /// The same, and who holds how much of it, in use or not.
@@ -60,31 +118,77 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// # Errors
     /// Too few memory nodes that answer.
     pub async fn accounts(&self) -> Result<(Usage, Vec<Holding>), Error> {
+        let (estimate, holdings) = self.accounts_while(|_, _| true).await?;
+        Ok((estimate.usage, holdings))
+    }
+
+    /// The same by a part of the index, as long as `goes_on` says so, which is told how many of its first buckets were gone
+    /// over, and of how many. They are taken from all over it, so that the part is like the rest.
+    ///
+    /// # Errors
+    /// Too few memory nodes that answer.
+    pub async fn accounts_while(
+        &self,
+        goes_on: impl FnMut(u64, u64) -> bool,
+    ) -> Result<(Estimate, Vec<Holding>), Error> {
         let mut live = vec![0; self.geometry.max_clients];
-        let count = self.count_all(|object, bytes| {
+        let each = |object, bytes| {
             if let Some(live) = self.heap.owner(object).and_then(|slot| live.get_mut(slot)) {
                 *live += bytes;
             }
-        });
-        let usage = self.in_own_process(count).await?;
+        };
+        let estimate = self.in_own_process(self.count_while(each, goes_on)).await?;
         let mut holdings = self.holdings().await?;
         for holding in &mut holdings {
-            holding.live_bytes = Some(live[holding.client].min(holding.aside_bytes));
+            let live = (live[holding.client] as f64 / estimate.share) as u64;
+            holding.live_bytes = Some(live.min(holding.aside_bytes));
         }
-        Ok((usage, holdings))
+        Ok((estimate, holdings))
     }
 
-    /// Calls `each` with all objects that keys and the index take, and their bytes.
-    async fn count_all(&self, mut each: impl FnMut(Pointer, u64)) -> Result<Usage, Error> {
+    /// Calls `each` with the objects that keys and the index take, and their bytes, as long as it `goes_on`.
+    async fn count_while(
+        &self,
+        mut each: impl FnMut(Pointer, u64),
+        mut goes_on: impl FnMut(u64, u64) -> bool,
+    ) -> Result<Estimate, Error> {
         let used_bytes = self.heap.used(&self.group).await?;
-        let (mut keys, mut live_bytes, mut index_bytes) = (0, 0, 0);
-        self.walk_buckets(async |located| {
+        let (mut live_bytes, mut index_bytes) = (0, 0);
+        let (all, mut sample) = (self.geometry.first_buckets() as u64, Sample::default());
+        for first in scattered(all) {
+            let mut keys = 0;
+            self.count_below(
+                first as usize,
+                &mut each,
+                (&mut keys, &mut live_bytes, &mut index_bytes),
+            )
+            .await?;
+            sample.add(keys);
+            if !goes_on(sample.buckets, all) {
+                break;
+            }
+        }
+        let share = sample.buckets as f64 / all as f64;
+        let [keys, live_bytes, index_bytes] = [sample.keys, live_bytes, index_bytes]
+            .map(|counted: u64| (counted as f64 / share) as u64);
+        let usage = Usage { used_bytes, keys, live_bytes, index_bytes };
+        Ok(Estimate { usage, share, keys_error: sample.error(all) })
+    }
+
+    /// Counts what one of the first buckets and those that it was split into take.
+    async fn count_below(
+        &self,
+        first: usize,
+        each: &mut impl FnMut(Pointer, u64),
+        (keys, live_bytes, index_bytes): (&mut u64, &mut u64, &mut u64),
+    ) -> Result<(), Error> {
+        self.walk_below(first, async |located| {
             for (object, bytes) in self.bucket_objects(located) {
-                index_bytes += bytes;
+                *index_bytes += bytes;
                 each(object, bytes);
             }
             self.entries_of(located, async |entry, register, value| {
-                keys += 1;
+                *keys += 1;
                 // One that is on the move and has nowhere to go counts with what there is room for.
                 let length = value.map_or(register.capacity(), <[u8]>::len);
                 let buffer = self.geometry.format.pointer(register.last_stamp());
@@ -93,15 +197,15 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     (buffer, self.heap.buffer_bytes(length)),
                 ];
                 for (object, bytes) in taken {
-                    live_bytes += bytes;
+                    *live_bytes += bytes;
                     each(object, bytes);
                 }
                 Ok(ControlFlow::Continue(()))
             })
             .await
         })
-        .await?;
-        Ok(Usage { used_bytes, keys, live_bytes, index_bytes })
+        .await
+        .map(drop)
     }
 
     /// What a bucket takes of the heap, and the bytes of that: the first ones have their cells, and those
@@ -148,18 +252,30 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         &self,
         mut each: impl AsyncFnMut(&Located) -> Result<ControlFlow<()>, Error>,
     ) -> Result<(), Error> {
-        for index in 0..self.geometry.first_buckets() {
-            let mut walk = self.index.walk(index);
-            loop {
-                // A bucket and what it names are there as long as the visit lasts.
-                let _here = self.here();
-                let Some(located) = self.index.step(&self.group, &mut walk).await? else { break };
-                if each(&located).await?.is_break() {
-                    return Ok(());
-                }
+        for first in 0..self.geometry.first_buckets() {
+            if self.walk_below(first, &mut each).await?.is_break() {
+                break;
             }
         }
         Ok(())
+    }
+
+    /// The same with one of the first buckets and those that it was split into.
+    async fn walk_below(
+        &self,
+        first: usize,
+        mut each: impl AsyncFnMut(&Located) -> Result<ControlFlow<()>, Error>,
+    ) -> Result<ControlFlow<()>, Error> {
+        let mut walk = self.index.walk(first);
+        loop {
+            // A bucket and what it names are there as long as the visit lasts.
+            let _here = self.here();
+            let Some(located) = self.index.step(&self.group, &mut walk).await? else { break };
+            if each(&located).await?.is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
     }
 
     /// Calls `each` with what a bucket has of each of its keys, the register and the value. Of a key on the
@@ -197,5 +313,42 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             }
         }
         Ok(ControlFlow::Continue(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::client::tests::alone;
+
+    #[test]
+    fn scattered_numbers_come_once_each() {
+        for of in [1, 2, 3, 8, 97, 1000, 4096] {
+            let all: HashSet<u64> = scattered(of).collect();
+            assert_eq!(all.len() as u64, of);
+        }
+    }
+
+    /// By any part of the index the number of keys is told about right, and by all of it exactly.
+    #[test]
+    fn a_part_of_the_index_tells_how_much_there_is() {
+        let client = alone();
+        for key in 0..2000_u32 {
+            client.blocking().put(&key.to_le_bytes(), b"value").expect("memory");
+        }
+        let (all, _) = crate::block_on(client.accounts()).expect("memory");
+        assert_eq!(all.keys, 2000);
+        for part in [16, 32, 64, 128] {
+            let estimate = client.accounts_while(|done, _| done < part);
+            let (estimate, holdings) = crate::block_on(estimate).expect("memory");
+            let off = estimate.usage.keys.abs_diff(2000);
+            assert!(off <= 5 * estimate.keys_error, "{part}: {estimate:?}");
+            assert_eq!(estimate.usage.used_bytes, all.used_bytes);
+            assert_eq!(estimate.keys_error == 0, part == 128, "{estimate:?}");
+            let live: u64 = holdings.iter().filter_map(|holding| holding.live_bytes).sum();
+            assert!(live > 0, "{holdings:?}");
+        }
     }
 }

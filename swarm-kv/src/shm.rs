@@ -19,7 +19,7 @@ use crate::blocking::block_on;
 use crate::client::{self, Options};
 use crate::heap::Holding;
 use crate::onlooker::Onlooker;
-use crate::scan::Usage;
+use crate::scan::{Estimate, Usage};
 use switches::PoolSwitches;
 
 mod switches;
@@ -97,7 +97,19 @@ pub fn holdings(pool: &Pool) -> Result<Vec<Holding>, crate::Error> {
 /// # Errors
 /// Too few memory nodes that answer; damaged memory.
 pub fn accounts(pool: &Pool) -> Result<(Usage, Vec<Holding>), crate::Error> {
-    block_on(onlooker(pool).accounts())
+    let (estimate, holdings) = accounts_while(pool, &mut |_, _| true)?;
+    Ok((estimate.usage, holdings))
+}
+
+/// [`accounts`] by a part of the index: see [`client::Client::accounts_while`].
+///
+/// # Errors
+/// Too few memory nodes that answer; damaged memory.
+pub fn accounts_while(
+    pool: &Pool,
+    goes_on: &mut dyn FnMut(u64, u64) -> bool,
+) -> Result<(Estimate, Vec<Holding>), crate::Error> {
+    block_on(onlooker(pool).accounts_while(goes_on))
 }
 
 fn onlooker(pool: &Pool) -> client::Client<Onlooker<ShmFabric>, PoolClock> {

@@ -59,7 +59,7 @@ pub(crate) enum Command {
     #[command(after_help = "Example:\n  swarm create /dev/shm/pool --nodes 3 --capacity 1GiB")]
     Create(CreateArgs),
     /// Say what a pool is and what is in it
-    Info(PoolArgs),
+    Info(InfoArgs),
     /// Remove a pool and all that is in it
     Destroy(DestroyArgs),
     /// Print a key's value, exactly as it was stored
@@ -204,6 +204,15 @@ pub(crate) struct PoolArgs {
     /// Go on without memory nodes whose files are missing, as long as a majority is there
     #[arg(long)]
     pub(crate) degraded: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct InfoArgs {
+    #[command(flatten)]
+    pub(crate) pool: PoolArgs,
+    /// Count every key, however long it takes; else, what a large pool holds is estimated by a part of its index
+    #[arg(long)]
+    pub(crate) exact: bool,
 }
 
 #[derive(Args, Debug)]

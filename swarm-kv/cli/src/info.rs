@@ -2,6 +2,8 @@
 //!
 //! It takes no client slot and changes nothing, so that it is there when something is wrong.
 
+use indicatif::{ProgressBar, ProgressStyle};
+use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Map, Value, json};
 use swarm_core::geometry::LAYOUT_VERSION;
 #[cfg(feature = "rdma")]
@@ -11,10 +13,10 @@ use swarm_kv::rdma::control::{Error as PlaneError, Holder, NodeEntry, Standing};
 #[cfg(feature = "rdma")]
 use swarm_kv::shm::ClockSource;
 use swarm_kv::shm::{Condition, Tenant};
-use swarm_kv::{Holding, Usage};
+use swarm_kv::{Estimate, Holding, Usage};
 use swarm_worker::pool::{NearPool, Pool};
 
-use super::args::PoolArgs;
+use super::args::InfoArgs;
 use super::outcome::{Answer, Failure, say, tell};
 use super::pools::open_given;
 use super::units::{count, show_size};
@@ -23,15 +25,17 @@ use super::units::{count, show_size};
 const LONG: u64 = 1_000_000_000;
 
 /// Says what a pool is.
-pub(crate) fn run(args: &PoolArgs, json: bool) -> Result<Answer, Failure> {
+pub(crate) fn run(args: &InfoArgs, json: bool) -> Result<Answer, Failure> {
+    let InfoArgs { pool: args, exact } = args;
     let pool = open_given(args)?;
-    let (usage, held) = pool.accounts()?;
+    let (estimate, held) = accounts(&pool, *exact)?;
+    let usage = estimate.usage;
     let holders = match &pool {
         Pool::Near(near) => held.map(|held| Holders::new(near, &held)),
         #[cfg(feature = "rdma")]
         Pool::Far(_) => None,
     };
-    let Told { mut object, lines } = pool_told(&pool, usage)?;
+    let Told { mut object, lines } = pool_told(&pool, estimate)?;
     if json {
         if let Some(holders) = holders {
             holders.put(usage, &mut object);
@@ -56,16 +60,43 @@ pub(crate) fn run(args: &PoolArgs, json: bool) -> Result<Answer, Failure> {
     Ok(Answer::Yes)
 }
 
+/// Processor time for which keys are counted before the rest is estimated, nanoseconds.
+const SOON: u64 = 30_000_000;
+
+/// What the pool holds: all of it is counted, with a bar that shows how far, or as much as can be soon.
+fn accounts(pool: &Pool, exact: bool) -> Result<(Estimate, Option<Vec<Holding>>), Failure> {
+    if !exact {
+        let since = processor_ns();
+        return pool.accounts_while(&mut |_, _| processor_ns() - since < SOON);
+    }
+    let style = ProgressStyle::with_template("counting keys {wide_bar} {percent} % {elapsed}");
+    let bar = ProgressBar::new(0).with_style(style.expect("the template is well-formed"));
+    let counted = pool.accounts_while(&mut |done, of| {
+        bar.set_length(of);
+        bar.set_position(done);
+        true
+    });
+    bar.finish_and_clear();
+    counted
+}
+
+/// Processor time of this thread so far: on a busy machine as much is counted as on an idle one.
+fn processor_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
 /// The same thing for programs and for people.
 struct Told {
     object: Map<String, Value>,
     lines: Vec<(&'static str, String)>,
 }
 
-fn pool_told(pool: &Pool, usage: Usage) -> Result<Told, Failure> {
+fn pool_told(pool: &Pool, estimate: Estimate) -> Result<Told, Failure> {
     let geometry = pool.geometry();
     let clients = pool.clients()?;
-    let Usage { used_bytes, keys, live_bytes, index_bytes, .. } = usage;
+    let Usage { used_bytes, keys, live_bytes, index_bytes, .. } = estimate.usage;
+    let exact = estimate.share >= 1.0;
     let clock = match pool {
         Pool::Near(near) => near.clock().source(),
         #[cfg(feature = "rdma")]
@@ -80,24 +111,36 @@ fn pool_told(pool: &Pool, usage: Usage) -> Result<Told, Failure> {
         ("live_bytes", json!(live_bytes)),
         ("index_bytes", json!(index_bytes)),
         ("keys", json!(keys)),
+        ("keys_error", json!(estimate.keys_error)),
+        ("counted_share", json!(estimate.share)),
+        ("exact", json!(exact)),
         ("clients", json!(clients)),
         ("max_clients", json!(geometry.max_clients)),
         ("slots", json!(geometry.slots)),
         ("clock", json!(clock.to_string())),
         ("layout_version", json!(LAYOUT_VERSION)),
     ];
-    let lines = vec![
+    let about = if exact { "" } else { "about " };
+    let mut lines = vec![
         ("memory nodes", geometry.nodes.to_string()),
         ("capacity", format!("{} each", show_size(geometry.capacity))),
         ("used", format!("{}: in chunks that have an owner", show_size(used_bytes))),
         ("free", show_size(free_bytes)),
-        ("keys", format!("{keys}, which take {}", show_size(live_bytes))),
-        ("index", show_size(index_bytes)),
+        ("keys", format!("{about}{keys}, which take {about}{}", show_size(live_bytes))),
+        ("index", format!("{about}{}", show_size(index_bytes))),
         ("clients", format!("{clients}, at most {}", geometry.max_clients)),
         ("stamp slots", geometry.slots.to_string()),
         ("clock", clock.to_string()),
         ("layout version", LAYOUT_VERSION.to_string()),
     ];
+    if !exact {
+        let told = format!(
+            "by {:.2} % of the index; the number of keys may be off by some {}; --exact counts all",
+            100.0 * estimate.share,
+            2 * estimate.keys_error
+        );
+        lines.push(("estimated", told));
+    }
     let object = object.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     Ok(Told { object, lines })
 }

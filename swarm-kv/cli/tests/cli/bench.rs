@@ -86,7 +86,7 @@ fn an_existing_pool_is_used_and_kept() {
 #[test]
 fn inserts_are_of_new_keys_each_time() {
     let pool = TestPool::create();
-    let keys = || json(&["info", pool.path(), "--json"])["keys"].as_u64();
+    let keys = || json(&["info", pool.path(), "--exact", "--json"])["keys"].as_u64();
     let mut expected = 100;
     for clients in ["2", "1", "3"] {
         let args = ["--workload", "d", "--keys", "100", "--ops", "1000", "--clients", clients];

@@ -84,7 +84,7 @@ fn a_stopped_client_is_shown_with_what_it_holds_up_and_can_be_evicted() {
     }
     assert!(pool.epoch() <= since + 1, "epoch {} is held up since {since}", pool.epoch());
 
-    let info = json(&["info", made.path(), "--json"]);
+    let info = json(&["info", made.path(), "--exact", "--json"]);
     let it = holder(&info, stopped.slot);
     assert_eq!((&it["state"], &it["process"]), (&"stopped".into(), &stopped.process.into()));
     assert_eq!((&it["since_epoch"], &info["epoch"]), (&since.into(), &pool.epoch().into()));
@@ -101,7 +101,10 @@ fn a_stopped_client_is_shown_with_what_it_holds_up_and_can_be_evicted() {
         client.put(b"key", &round.to_le_bytes()).expect("there is memory");
     }
     assert!(pool.epoch() > since + 2, "epoch {} goes on from {since}", pool.epoch());
-    assert_eq!(holder(&json(&["info", made.path(), "--json"]), stopped.slot)["state"], "dead");
+    assert_eq!(
+        holder(&json(&["info", made.path(), "--exact", "--json"]), stopped.slot)["state"],
+        "dead"
+    );
     let next = pool.attach().expect("its slot is free");
     assert_eq!(next.session().client, stopped.slot);
 }
@@ -126,7 +129,7 @@ fn a_client_that_keeps_an_operation_under_way_is_shown() {
         said.contains("has had an operation under way for") && said.contains(&advice),
         "{said}"
     );
-    let it = holder(&json(&["info", made.path(), "--json"]), keeps.session().client);
+    let it = holder(&json(&["info", made.path(), "--exact", "--json"]), keeps.session().client);
     assert_eq!((&it["state"], &it["epochs_behind"]), (&"alive".into(), &1.into()));
     assert!(it["held_up_ns"].as_u64() >= Some(1_000_000_000), "{it}");
     keeps.board().leave();
@@ -141,13 +144,13 @@ fn shm_options() -> swarm_kv::Options {
 #[test]
 fn who_holds_memory_is_told_also_when_nobody_is_there() {
     let made = TestPool::create();
-    let empty = json(&["info", made.path(), "--json"]);
+    let empty = json(&["info", made.path(), "--exact", "--json"]);
     assert_eq!(empty["holders"].as_array().map(Vec::len), Some(0), "{empty}");
     assert_eq!((&empty["set_aside_bytes"], &empty["live_bytes"]), (&0.into(), &0.into()));
     for (key, size) in [("a", 40), ("b", 3000), ("c", 200_000)] {
         assert_eq!(made.status("put", &[key, &"x".repeat(size.min(100_000))]), 0);
     }
-    let info = json(&["info", made.path(), "--json"]);
+    let info = json(&["info", made.path(), "--exact", "--json"]);
     let number = |name: &str| info[name].as_u64().expect("a number");
     let it = holder(&info, 0);
     assert_eq!((&it["state"], &it["process"]), (&"detached".into(), &Value::Null));

@@ -85,7 +85,7 @@ fn interrupted_torture_leaves_nobody_stopped() {
 fn an_interrupted_soak_takes_its_keys_with_it() {
     let made = TestPool::create();
     assert_eq!(made.status("put", &["theirs", "stays"]), 0);
-    let keys = || json(&["info", made.path(), "--json"])["keys"].as_u64();
+    let keys = || json(&["info", made.path(), "--exact", "--json"])["keys"].as_u64();
     let mut child = start(&["soak", made.path(), "--seconds", "60", "--clients", "2"]);
     wait_until("its clients have keys", || keys() > Some(10));
     kill_process(Pid::from_child(&child), Signal::INT).expect("it runs");

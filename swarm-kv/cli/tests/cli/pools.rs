@@ -11,7 +11,7 @@ fn a_pool_is_made_described_and_removed() {
     let made = json(&["create", pool.path(), "--nodes", "5", "--capacity", "8MiB", "--json"]);
     assert_eq!(made["capacity_bytes"], 8 << 20);
     assert_eq!(pool.status("put", &["k", "v"]), 0);
-    let info = json(&["info", pool.path(), "--json"]);
+    let info = json(&["info", pool.path(), "--exact", "--json"]);
     assert_eq!(info["nodes"], 5);
     assert_eq!(info["capacity_bytes"], 8 << 20);
     assert_eq!(info["keys"], 1);
@@ -25,6 +25,24 @@ fn a_pool_is_made_described_and_removed() {
     assert_eq!(pool.status("destroy", &[]), 0);
     assert_eq!(pool.status("info", &[]), 3);
     assert_eq!(pool.status("destroy", &[]), 3);
+}
+
+/// Of a large pool as much is counted as can be soon; it says by how much that may be off, and counts all if it is asked to.
+#[test]
+fn what_a_large_pool_holds_is_estimated() {
+    let pool = TestPool::absent();
+    assert_eq!(pool.status("create", &["--capacity", "1GiB"]), 0);
+    let lines: String = (0..20_000).map(|key| format!("key-{key}\tvalue\n")).collect();
+    swarm(&["import", pool.path(), "-"]).write_stdin(lines).assert().code(0);
+    let exact = json(&["info", pool.path(), "--exact", "--json"]);
+    assert_eq!((&exact["keys"], &exact["exact"]), (&20_000.into(), &true.into()));
+    let estimate = json(&["info", pool.path(), "--json"]);
+    let number = |name: &str| estimate[name].as_f64().expect("a number");
+    assert!(number("counted_share") > 0.0);
+    assert!((number("keys") - 20_000.0).abs() <= 5.0 * number("keys_error"), "{estimate}");
+    assert_eq!(estimate["used_bytes"], exact["used_bytes"]);
+    let text = String::from_utf8(pool.output("info", &[])).expect("text");
+    assert_eq!(text.contains("--exact counts all"), text.contains("about"), "{text}");
 }
 
 #[test]
@@ -191,7 +209,7 @@ fn a_pool_is_described_when_all_its_slots_are_taken() {
     let client = swarm_kv::shm::open_path(pool.path()).expect("the only slot");
     client.blocking().put(b"k", b"v").expect("put");
     assert_eq!(pool.status("get", &["k"]), 3);
-    let info = json(&["info", pool.path(), "--json"]);
+    let info = json(&["info", pool.path(), "--exact", "--json"]);
     assert_eq!((&info["keys"], &info["clients"]), (&1.into(), &1.into()));
 }
 
@@ -207,7 +225,7 @@ fn a_pool_goes_on_without_a_minority_if_told_to() {
     assert_eq!(pool.status("insert", &["l", "x", "--degraded"]), 0);
     assert_eq!(pool.output("export", &["--degraded"]).split(|b| *b == b'\n').count(), 3);
     assert_eq!(pool.output("get", &["k", "--degraded"]), b"w");
-    assert_eq!(json(&["info", pool.path(), "--degraded", "--json"])["keys"], 2);
+    assert_eq!(json(&["info", pool.path(), "--degraded", "--exact", "--json"])["keys"], 2);
     fs::remove_file(format!("{}/node-2", pool.path())).expect("it is there");
     let failed = swarm(&["get", pool.path(), "k", "--degraded"]).assert().code(3);
     let told = String::from_utf8_lossy(&failed.get_output().stderr).into_owned();
@@ -221,7 +239,7 @@ fn output_that_cannot_be_written_is_a_failure() {
     assert_eq!(pool.status("put", &["k", "v"]), 0);
     let calls: [&[&str]; 6] = [
         &["info", pool.path()],
-        &["info", pool.path(), "--json"],
+        &["info", pool.path(), "--exact", "--json"],
         &["get", pool.path(), "k", "--json"],
         &["get", pool.path(), "absent", "--json"],
         &["put", pool.path(), "k", "v", "--json"],

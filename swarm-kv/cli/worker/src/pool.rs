@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use swarm_core::geometry::Geometry;
 pub use swarm_kv::shm::Pool as NearPool;
 use swarm_kv::shm::{self, CreateOptions, OpenOptions};
-use swarm_kv::{Error, Holding, Usage};
+use swarm_kv::{Error, Estimate, Holding};
 
 use crate::Failure;
 #[cfg(feature = "rdma")]
@@ -129,13 +129,19 @@ impl Pool {
         }
     }
 
-    /// What it holds, and of a near pool what each client slot does. Takes no client slot: what is wrong with a
-    /// pool is asked when all slots are taken, too.
-    pub fn accounts(&self) -> Result<(Usage, Option<Vec<Holding>>), Failure> {
+    /// What it holds, and of a near pool what each client slot does, by a part of its index, as long as `goes_on` says
+    /// so: it is told of how much of that. Takes no client slot: what is wrong with a pool is asked when all slots are
+    /// taken, too. A far pool is counted as a whole.
+    pub fn accounts_while(
+        &self,
+        goes_on: &mut dyn FnMut(u64, u64) -> bool,
+    ) -> Result<(Estimate, Option<Vec<Holding>>), Failure> {
         let accounts: Result<_, Error> = match self {
-            Self::Near(pool) => shm::accounts(pool).map(|(usage, held)| (usage, Some(held))),
+            Self::Near(pool) => {
+                shm::accounts_while(pool, goes_on).map(|(estimate, held)| (estimate, Some(held)))
+            }
             #[cfg(feature = "rdma")]
-            Self::Far(pool) => pool.usage()?.map(|usage| (usage, None)),
+            Self::Far(pool) => pool.usage()?.map(|usage| (usage.into(), None)),
         };
         accounts.map_err(|error| Failure::from(error).in_pool(self.path()))
     }
@@ -151,7 +157,10 @@ impl Pool {
                 Ok((sum(|holding| holding.held_bytes), sum(|holding| holding.aside_bytes)))
             }
             #[cfg(feature = "rdma")]
-            Self::Far(_) => self.accounts().map(|(usage, _)| (usage.used_bytes, usage.used_bytes)),
+            Self::Far(_) => {
+                let (Estimate { usage, .. }, _) = self.accounts_while(&mut |_, _| true)?;
+                Ok((usage.used_bytes, usage.used_bytes))
+            }
         }
     }
 
