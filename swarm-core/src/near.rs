@@ -36,12 +36,33 @@ fn replica(place: &Place, step: usize, n: usize) -> (NodeId, Address) {
     (node, Address(place.elsewhere + (n - 1 - step) as u64 * u64::from(place.stride)))
 }
 
-/// Home and those that follow it, if memory is near and none of them is suspected.
+/// The nodes that a near operation asks.
+#[derive(Clone, Copy)]
+struct Ring {
+    nodes: NodeSet,
+    /// How many nodes behind home are passed over.
+    gap: usize,
+}
+
+/// Home and those that follow it, if memory is near and none of them is suspected. Of three nodes, past one that is.
 #[inline(always)]
-fn ring<F: Fabric, C: Clock>(group: &Group<F, C>, home: NodeId, n: usize) -> Option<NodeSet> {
-    let ring = NodeSet::ring(home, n / 2 + 1, n);
-    let answers = group.suspects().intersection(ring).is_empty();
-    (group.fabric().is_near() && answers).then_some(ring)
+fn ring<F: Fabric, C: Clock>(group: &Group<F, C>, home: NodeId, n: usize) -> Option<Ring> {
+    if !group.fabric().is_near() {
+        return None;
+    }
+    let nodes = NodeSet::ring(home, n / 2 + 1, n);
+    if group.suspects().intersection(nodes).is_empty() {
+        return Some(Ring { nodes, gap: 0 });
+    }
+    past_suspect(group, home, n)
+}
+
+/// Not if it is time to look whether the suspect is back: that is for the general paths.
+#[cold]
+fn past_suspect<F: Fabric, C: Clock>(group: &Group<F, C>, home: NodeId, n: usize) -> Option<Ring> {
+    let others = [home, NodeId(((home.index() + 2) % n) as u8)];
+    let nodes = others.into_iter().collect::<NodeSet>();
+    (n == 3 && group.preferred(home) == nodes).then_some(Ring { nodes, gap: 1 })
 }
 
 impl<F: Fabric, C: Clock> Group<F, C> {
@@ -105,7 +126,7 @@ fn read_of<'f, F: Fabric, C: Clock>(
     let reply = fabric.fetch(place.home, Address(place.at_home), words);
     let (mut shown, mut all_have_it) = ([Stamp::EMPTY; MAJORITY], true);
     for (step, shown) in (1..n / 2 + 1).zip(&mut shown[1..]) {
-        let (node, at) = replica(place, step, n);
+        let (node, at) = replica(place, step + ring.gap, n);
         let read = fabric.load::<{ register::STATE_WORDS }>(node, at);
         match read.and_then(|read| state(&read, identity)) {
             Some(stamp) => *shown = stamp,
@@ -135,13 +156,14 @@ fn read_of<'f, F: Fabric, C: Clock>(
 
 /// What a look saw that is not enough: `None` if the register has to move, of which it says nothing.
 #[cold]
-fn look<R>(place: Place, ring: NodeSet, shown: &[Stamp], reply: R) -> Option<Look<R>> {
+fn look<R>(place: Place, ring: Ring, shown: &[Stamp], reply: R) -> Option<Look<R>> {
     let (mut votes, n) = (Votes::new(), 2 * shown.len() - 1);
     for (step, stamp) in shown.iter().enumerate() {
+        let step = if step == 0 { 0 } else { step + ring.gap };
         votes.count(replica(&place, step, n).0, *stamp);
     }
     let (max, holders, missing) = (votes.largest().ok()?, votes.holders, NodeSet::EMPTY);
-    Some(Look { max, holders, voters: ring, missing, home: Some(reply), other_key: false })
+    Some(Look { max, holders, voters: ring.nodes, missing, home: Some(reply), other_key: false })
 }
 
 /// Writes a guess, and if it proves fresh, all that a complete write says in the slots and in place. Whether it did.
@@ -184,7 +206,7 @@ fn write_of<F: Fabric, C: Clock>(
 ) -> bool {
     let (fabric, place, slot) = (group.fabric(), register.place, group.slot());
     let Some(ring) = ring(group, place.home, n) else { return false };
-    if !ring.minus(copy.site.holders).is_empty() {
+    if !ring.nodes.minus(copy.site.holders).is_empty() {
         return false;
     }
     let cost = 8 * (copy.head.len() + 1 + register::STATE_WORDS) + copy.tail.len();
@@ -192,13 +214,14 @@ fn write_of<F: Fabric, C: Clock>(
     let followed = match raise(group, register, (w, copy), 0, n) {
         Ok(others) => others,
         Err(own) => {
-            register.own = gave_up(group, (register.place, register.own), w, (0, own), cost);
+            register.own = gave_up(group, (register.place, register.own), w, (0, 0, own), cost);
             return false;
         }
     };
     for step in 1..n / 2 + 1 {
-        if let Err(own) = raise(group, register, (w, copy), step, n) {
-            register.own = gave_up(group, (register.place, register.own), w, (step, own), cost);
+        if let Err(own) = raise(group, register, (w, copy), step + ring.gap, n) {
+            let before = (register.place, register.own);
+            register.own = gave_up(group, before, w, (step, ring.gap, own), cost);
             return false;
         }
     }
@@ -212,10 +235,10 @@ fn write_of<F: Fabric, C: Clock>(
     let store = Store { at: at.plus(register.in_place()), head: &head, tail };
     fabric.write_cas(place.home, Some(store), verify(at));
     for step in 1..n / 2 + 1 {
-        let (node, at) = replica(&place, step, n);
+        let (node, at) = replica(&place, step + ring.gap, n);
         fabric.write_cas(node, None, verify(at));
     }
-    register.own.is_at(stamp, ring);
+    register.own.is_at(stamp, ring.nodes);
     register.met(stamp);
     let nodes = n / 2 + 1;
     fabric.charge(4 * nodes + 1, nodes * (cost + 8) + 8 * head.len() + tail.len());
@@ -255,22 +278,23 @@ fn raise<F: Fabric, C: Clock>(
     if took && others < w && !others.is_frozen() { Ok(others) } else { Err(Some(own)) }
 }
 
-/// A guess did not prove fresh at the node `step` behind home, whose slot holds `own`: what this client's slots hold by
+/// A guess did not prove fresh at node number `step`, whose slot holds `own`: what this client's slots hold by
 /// now.
 #[cold]
 fn gave_up<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     (place, mut before): (Place, Own),
     w: Stamp,
-    (step, own): (usize, Option<Stamp>),
+    (step, gap, own): (usize, usize, Option<Stamp>),
     cost: usize,
 ) -> Own {
     let n = group.nodes();
+    let node = |step| replica(&place, if step == 0 { 0 } else { step + gap }, n).0;
     for earlier in 0..step {
-        before.saw(replica(&place, earlier, n).0, w);
+        before.saw(node(earlier), w);
     }
     if let Some(own) = own {
-        before.saw(replica(&place, step, n).0, own);
+        before.saw(node(step), own);
     }
     group.fabric().charge(3 * (step + 1), cost * (step + 1));
     before
@@ -295,7 +319,7 @@ mod tests {
                 let ring = (0..=n / 2).map(|step| replica(&place, step, n));
                 let nodes = ring.clone().map(|(node, _)| node).collect::<NodeSet>();
                 assert_eq!(nodes, NodeSet::ring(place.home, n / 2 + 1, n));
-                for (node, at) in ring {
+                for (node, at) in (0..n).map(|step| replica(&place, step, n)) {
                     assert_eq!(at, place.at(node, n), "{node} of {n}, home {home}");
                 }
             }
