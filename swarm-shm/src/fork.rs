@@ -13,7 +13,8 @@
 //! Of a process with several threads a child has one, while the others may have been anywhere: so the
 //! handlers take no lock and allocate nothing, but access atomic words and call `close`. `_Fork` and a bare
 //! `clone` run no handlers; their children close their copies when they drop the client, call `exec`, or end.
-//! `posix_spawn` and `vfork` lead to `exec` at once, which closes the copies as well.
+//! `posix_spawn` and `vfork` lead to `exec` at once, which closes the copies as well, though a little after
+//! `posix_spawn` has returned.
 
 use std::fs::File;
 use std::io;
