@@ -295,3 +295,38 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 fn met(register: &Register) -> [Stamp; 2] {
     [register.own_stamp(), register.last_stamp()]
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    use swarm_core::fabric::NodeId;
+    use swarm_core::safe_guess::SafeGuess;
+    use swarm_shm::SwitchState;
+
+    use crate::client::Options;
+    use crate::shm::{self, CreateOptions, Pool};
+
+    /// An update takes a buffer that came back, and is kept while it waits.
+    #[test]
+    fn a_buffer_of_a_write_under_way_is_noted_as_handed_out() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let options = CreateOptions { capacity: 4 << 20, ..CreateOptions::default() };
+        let pool = Pool::create(dir.path().join("pool"), &options).expect("a pool");
+        let options = Options::default().reclaimed_at_once(1);
+        let client = shm::open_emulated::<SafeGuess>(&pool, options, 0).expect("a client");
+        client.blocking().put(b"key", b"value").expect("memory");
+        while client.counters().reclaimed < 8 {
+            assert_eq!(client.blocking().update(b"key", b"value"), Ok(true));
+        }
+        let out = || client.heap.recycler.count_out();
+        let before = out();
+        (1..3).for_each(|node| pool.switch(NodeId(node)).set(SwitchState::Frozen));
+        let mut update = pin!(client.update(b"key", b"value"));
+        let polled = update.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(polled.is_pending());
+        assert_eq!(out(), before + 1);
+    }
+}

@@ -273,6 +273,13 @@ impl Ledgers {
         self.buffers.lean_site(lean.buffer, lean.spot.absent, lean.at)
     }
 
+    /// Objects that are in use for what is not known.
+    #[cfg(test)]
+    pub(super) fn count_out(&self) -> usize {
+        let ledgers = self.chunks.iter().flatten();
+        ledgers.map(|ledger| ledger.entries.iter().filter(|entry| entry.is_out()).count()).sum()
+    }
+
     /// What is at a spot.
     #[inline(always)]
     pub(super) fn get(&self, spot: Spot) -> Option<&Entry> {

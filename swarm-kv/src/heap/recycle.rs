@@ -417,6 +417,12 @@ impl Recycler {
         self.reclaimed.get()
     }
 
+    /// How many objects are in use for what is not known.
+    #[cfg(test)]
+    pub(crate) fn count_out(&self) -> usize {
+        self.ledgers.borrow().count_out()
+    }
+
     /// Whether objects wait for the epoch to move on from `epoch`, of those that are to be reset only such
     /// as can be.
     pub(super) fn waits(&self, epoch: u64, is_reset: impl Fn(Kind) -> bool) -> bool {
