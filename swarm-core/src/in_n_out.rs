@@ -47,8 +47,13 @@ pub(crate) fn largest_of_others(slots: &[u64], own: usize) -> Stamp {
 pub(crate) fn state(reply: &[u64], identity: Identity) -> Option<Stamp> {
     let words: &[u64; register::STATE_WORDS] = reply.first_chunk()?;
     let [slots @ .., birth, number] = words;
-    let same = *birth == identity.birth && *number == identity.number.0;
-    same.then(|| largest(slots))
+    is_of(identity, *birth, *number).then(|| largest(slots))
+}
+
+/// Whether a replica is this register's, by its words.
+#[inline(always)]
+pub(crate) fn is_of(identity: Identity, birth: u64, number: u64) -> bool {
+    birth == identity.birth && number == identity.number.0
 }
 
 /// Posts the READ of one replica: everything at home, slots and identity elsewhere.

@@ -13,7 +13,7 @@
 use crate::clock::Clock;
 use crate::fabric::{Address, Fabric, MAX_NODES, NodeId, Store, Swap};
 use crate::group::Group;
-use crate::in_n_out::{Copy, InPlace, in_place_head, judge_in_place, largest, state};
+use crate::in_n_out::{Copy, InPlace, in_place_head, is_of, judge_in_place, largest, state};
 use crate::layout::{BufferHeader, Place, SLOTS, register};
 use crate::look::Look;
 use crate::node_set::NodeSet;
@@ -270,7 +270,7 @@ fn raise<F: Fabric, C: Clock>(
         core::array::from_fn::<u64, SLOTS, _>(|i| if (i == slot) == is_own { slots[i] } else { 0 })
     };
     let (own, others) = (largest(&of(true)), largest(&of(false)));
-    if birth != register.identity.birth || number != register.identity.number.0 {
+    if !is_of(register.identity, birth, number) {
         return Err(None);
     }
     let took = old == expected.0 && own.0 == w.0;
