@@ -20,7 +20,7 @@ use loom::sync::Arc;
 use loom::thread;
 use swarm_core::fabric::{Address, Verb};
 use swarm_core::words::{LockMode, LockWord, WriteNumber};
-use swarm_shm::{FIRST_WORD, Word, run};
+use swarm_shm::{FIRST_WORD, Word, load, run};
 
 /// One node's words.
 #[derive(Clone)]
@@ -124,6 +124,23 @@ fn who_sees_a_stamp_sees_the_buffer_behind_it() {
         assert!(second >= first, "stamps only grow");
         writer.join().expect("the writer");
         assert_eq!(in_n_out_read(&client, &node), 1);
+    });
+}
+
+/// The same by the common chains of one READ.
+#[test]
+fn who_loads_a_stamp_sees_the_buffer_behind_it() {
+    explore(None, || {
+        let node = Node::new(WORDS);
+        let theirs = node.clone();
+        let writer = thread::spawn(move || {
+            let [_] = Client::default().post(&theirs, &[write(1, &[7]), cas(0, 0, 1)]);
+        });
+        let client = Client::default();
+        let load = |word| load::<1>(&node.0, at(word), &client.unfenced).expect("within the node");
+        let ([stamp], [buffer]) = (load(0), load(1));
+        assert!(stamp == 0 || buffer == 7, "stamp {stamp}, buffer {buffer}");
+        writer.join().expect("the writer");
     });
 }
 
