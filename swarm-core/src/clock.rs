@@ -50,9 +50,53 @@ impl<C: Clock> Clock for Ticking<C> {
     }
 }
 
+/// A wait that ends after a time, of which only that counts for which whoever waits looked on.
+///
+/// A client that gets no processor learns nothing meanwhile, and what it waits for may have come long before it looks
+/// again. So between two looks no more counts than a [`LOOKS`]th of the whole: it is over after so many at least, and
+/// after as many as it has nanoseconds at most, as each look by [`Ticking`] time takes one.
+#[derive(Clone, Copy, Debug)]
+pub struct Wait {
+    /// Nanoseconds that count so far.
+    passed: u64,
+    /// When the last look was.
+    looked: u64,
+}
+
+/// Looks that a [`Wait`] takes at least.
+const LOOKS: u64 = 8;
+
+impl Wait {
+    /// It begins now.
+    #[inline]
+    pub fn new(now: u64) -> Self {
+        Self { passed: 0, looked: now }
+    }
+
+    /// Whether one of so many nanoseconds is over, looked at now.
+    #[inline]
+    pub fn is_over(&mut self, whole: u64, now: u64) -> bool {
+        let since = now.saturating_sub(self.looked).min(whole.div_ceil(LOOKS));
+        self.looked = now;
+        self.passed = self.passed.saturating_add(since);
+        self.passed >= whole
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_had_no_processor_has_not_waited() {
+        const HOUR: u64 = 3_600_000_000_000;
+        let mut wait = Wait::new(7);
+        let looks = (1..).take_while(|&look| !wait.is_over(1000, 7 + look * HOUR)).count() as u64;
+        assert_eq!(looks, LOOKS - 1);
+        let mut wait = Wait::new(7);
+        let looks = (1..).take_while(|&look| !wait.is_over(1000, 7 + look)).count();
+        assert_eq!(looks, 999, "as long as it is, for who looks all the time");
+    }
 
     #[test]
     fn time_goes_on_with_the_clock_and_without_it() {

@@ -198,8 +198,8 @@ impl<'f, F: Fabric, C: Clock> Gathering<'f, F, C> {
 /// one is long.
 const LATE_TIMES: u32 = 4;
 
-/// Nanoseconds for which a chain to every node may be late: this client, or a node, may have to wait
-/// for a processor.
+/// Nanoseconds, of this client's own time, for which a chain to every node may be late: a node may have to wait for a
+/// processor.
 const LONG_LATE: u64 = 20_000_000;
 
 impl<F: Fabric, C: Clock> Group<F, C> {
@@ -226,11 +226,12 @@ impl<F: Fabric, C: Clock> Group<F, C> {
         mut post: impl FnMut(NodeId) -> F::Completion<'f>,
         mut hear: impl FnMut(NodeId, F::Reply<'f>),
     ) -> Result<(), Error> {
-        let mut round = Round::new(self);
+        // Long, but where roundtrips are longer.
+        let longest = LONG_LATE.max(self.late_after()).min(self.patience().deadline);
+        let mut round = Round::new(self).within(longest);
         for node in nodes {
             round.add(node, post(node));
         }
-        let patient_until = self.clock().now() + LONG_LATE;
         let mut answered = 0;
         while answered < nodes.len() {
             match round.next().await {
@@ -238,7 +239,7 @@ impl<F: Fabric, C: Clock> Group<F, C> {
                     hear(node, reply);
                     answered += 1;
                 }
-                Event::Late if self.clock().now() < patient_until => round.watch_again(),
+                Event::Late => {}
                 _ => return Err(Error::NoMajority { answered, needed: nodes.len() }),
             }
         }
@@ -256,5 +257,129 @@ impl<F: Fabric, C: Clock> Group<F, C> {
         mut step: impl FnMut(NodeId, Option<F::Reply<'f>>) -> Next<F::Completion<'f>>,
     ) -> Result<NodeSet, Error> {
         Gathering::new(self, NodeSet::all(self.nodes()), need).settle(first, &mut step).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::cell::Cell;
+    use core::pin::pin;
+
+    use super::*;
+    use crate::fabric::{Address, Verb};
+    use crate::faults::{Faulty, HandSwitches, SwitchState};
+    use crate::group::{Patience, Session};
+    use crate::latency::Delayed;
+    use crate::loopback::Loopback;
+    use crate::words::{Incarnation, WordFormat};
+
+    const HOUR: u64 = 3_600_000_000_000;
+    const LOOK: u64 = 100;
+    const ROUNDTRIP: u64 = 2_000;
+
+    /// Goes on whenever somebody looks; for an hour where its client has no processor.
+    struct Held {
+        now: Cell<u64>,
+        looks: Cell<u64>,
+        /// It has none behind so many looks, and then every so many.
+        up: (u64, u64),
+    }
+
+    impl Held {
+        fn up(behind: u64, every: u64) -> Self {
+            Self { now: Cell::new(0), looks: Cell::new(0), up: (behind, every) }
+        }
+    }
+
+    impl Clock for Held {
+        fn now(&self) -> u64 {
+            let (look, (behind, every)) = (self.looks.get(), self.up);
+            let is_held = look >= behind && (look - behind).is_multiple_of(every);
+            self.looks.set(look + 1);
+            self.now.set(self.now.get() + if is_held { HOUR } else { LOOK });
+            self.now.get()
+        }
+    }
+
+    type Client<'c> = Group<Delayed<Faulty<Loopback, HandSwitches>, &'c Held>, &'c Held>;
+
+    /// A client of three nodes, of which these do not answer.
+    fn client<'c>(clock: &'c Held, silent: &[u8]) -> Client<'c> {
+        let nodes = Faulty::new(Loopback::new(3, 8), HandSwitches::new());
+        silent.iter().for_each(|&node| nodes.switches().set(NodeId(node), SwitchState::Frozen));
+        let session = Session { client: 0, incarnation: Incarnation(1) };
+        let format = WordFormat { pointer_bits: 22, tick_shift: 6 };
+        Group::new(Delayed::new(nodes, clock, ROUNDTRIP), clock, format, session)
+    }
+
+    const READ: [Verb<'_>; 1] = [Verb::Read { at: Address(0), words: 1 }];
+
+    fn polled<T>(operation: impl Future<Output = T>) -> T {
+        let (mut operation, mut cx) = (pin!(operation), Context::from_waker(Waker::noop()));
+        (0..100_000)
+            .find_map(|_| match operation.as_mut().poll(&mut cx) {
+                Poll::Ready(told) => Some(told),
+                Poll::Pending => None,
+            })
+            .expect("an end")
+    }
+
+    fn majority(client: &Client<'_>) -> Result<NodeSet, Error> {
+        polled(client.settle(NodeSet::ring(NodeId(0), 2, 3), 2, |node, reply| match reply {
+            None => Next::Post(client.fabric().post(node, &READ)),
+            Some(_) => Next::Vote,
+        }))
+    }
+
+    /// Wherever it is held up, for however long: what answers is not found silent for that, nor late.
+    #[test]
+    fn a_client_without_a_processor_takes_no_node_for_silent() {
+        for behind in 0..100 {
+            for silent in [&[][..], &[1], &[2]] {
+                let clock = Held::up(behind, u64::MAX);
+                let client = client(&clock, silent);
+                let voters = majority(&client);
+                assert!(voters.is_ok(), "{silent:?}, held up behind look {behind}: {voters:?}");
+                let wrong = client.suspects().holding(|node| !silent.contains(&node.0));
+                assert!(wrong.is_empty(), "{silent:?}, behind look {behind}: {wrong:?}");
+                let widened = client.events().widened;
+                assert!(widened == 0 || !silent.is_empty(), "held up behind look {behind}");
+            }
+            let clock = Held::up(behind, u64::MAX);
+            let client = client(&clock, &[]);
+            let post = |node| client.fabric().post(node, &READ);
+            let all = polled(client.everywhere(post, |_, _| {}));
+            assert_eq!(all, Ok(()), "held up behind look {behind}");
+            assert_eq!(client.events().widened, 0, "held up behind look {behind}");
+        }
+    }
+
+    /// One that is held up time and again has its answer when it looks, or an end.
+    #[test]
+    fn a_client_that_is_held_up_time_and_again_is_done_when_it_looks() {
+        for every in 2..40 {
+            for behind in 0..every {
+                let clock = Held::up(behind, every);
+                let voters = majority(&client(&clock, &[1]));
+                assert!(voters.is_ok(), "every {every} from {behind}: {voters:?}");
+                let clock = Held::up(behind, every);
+                let voters = majority(&client(&clock, &[1, 2]));
+                let gone = Error::NoMajority { answered: 1, needed: 2 };
+                assert_eq!(voters, Err(gone), "every {every} from {behind}");
+            }
+        }
+    }
+
+    /// For who looks all the time it is as long as it says.
+    #[test]
+    fn nodes_that_are_gone_are_given_up_at_the_deadline() {
+        let clock = Held::up(u64::MAX, 1);
+        let client = client(&clock, &[1, 2]);
+        let patience = Patience { deadline: 1_000_000, ..Patience::default() };
+        client.set_patience(patience);
+        assert_eq!(majority(&client), Err(Error::NoMajority { answered: 1, needed: 2 }));
+        let took = clock.now.get();
+        let longest = patience.deadline + patience.deadline / 5;
+        assert!((patience.deadline..longest).contains(&took), "{took} ns");
     }
 }

@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use zerocopy::IntoBytes;
 
 use crate::buffers::Buffers;
-use crate::clock::{Clock, Ticking};
+use crate::clock::{Clock, Ticking, Wait};
 use crate::fabric::{Fabric, NodeId};
 use crate::layout::SLOTS;
 use crate::node_set::NodeSet;
@@ -24,7 +24,8 @@ pub struct Patience {
     pub late_floor: u64,
     /// A node is late after this many roundtrips.
     pub late_roundtrips: u64,
-    /// A round without enough answers ends in an error after this.
+    /// A round without enough answers ends in an error after this, of this client's own time: what passes while it gets
+    /// no processor does not count, but for an eighth at a time.
     pub deadline: u64,
 }
 
@@ -211,6 +212,13 @@ impl<F: Fabric, C: Clock> Group<F, C> {
         self.suspects.set(suspects);
     }
 
+    /// Remembers that `node` answers.
+    pub(crate) fn trust(&self, node: NodeId) {
+        let mut suspects = self.suspects.get();
+        suspects.remove(node);
+        self.suspects.set(suspects);
+    }
+
     /// A fresh write number; `None` when they are used up, and none are [set aside](Self::set_aside).
     #[inline]
     pub fn number(&self) -> Option<WriteNumber> {
@@ -346,21 +354,37 @@ impl<F: Fabric, C: Clock> Group<F, C> {
         .await;
     }
 
+    /// Lets so many nanoseconds of this client's own time pass: how long it works on something at most. A client that gets
+    /// no processor has not worked.
+    pub async fn own_time(&self, nanoseconds: u64) {
+        let mut wait = Wait::new(self.clock.now());
+        poll_fn(|cx| {
+            if wait.is_over(nanoseconds, self.clock.now()) {
+                return Poll::Ready(());
+            }
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+    }
+
     /// Takes in a roundtrip that began at `since`: a mean that follows slowly. What would have been late if anybody had
     /// looked meanwhile is not measured: this client stood still. Once it has found that out, it knows it of all
-    /// roundtrips that began before: their replies lay ready together.
-    pub(crate) fn measured(&self, since: u64) {
+    /// roundtrips that began before: their replies lay ready together. Whether it was measured.
+    pub(crate) fn measured(&self, since: u64) -> bool {
         if since < self.stood.get() {
-            return;
+            return false;
         }
         let now = self.clock.now();
         let sample = now.saturating_sub(since);
         if sample >= self.late_after() {
             self.stood.set(now);
-            return self.was_impatient();
+            self.was_impatient();
+            return false;
         }
         let mean = self.roundtrip.get();
         self.roundtrip.set(if mean == 0 { sample } else { mean - mean / 8 + sample / 8 });
+        true
     }
 
     /// Nanoseconds after which a node is late.

@@ -1,13 +1,14 @@
 //! A round: chains on their way to a few nodes, and what comes back.
 //!
 //! A dead or slow node is a missing vote, not an error: a round tells when nodes are late, and ends
-//! only at the deadline.
+//! only at the deadline. Both are told only after a look that found nothing, and a deadline is one of this client's own
+//! time: one that gets no processor finds no node late for that, and none silent.
 
 use core::future::{Future, poll_fn};
 use core::pin::Pin;
 use core::task::{Context, Poll};
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Wait};
 use crate::fabric::{Fabric, MAX_NODES, NodeDown, NodeId};
 use crate::group::{Events, Group};
 use crate::node_set::NodeSet;
@@ -26,12 +27,26 @@ pub enum Event<Reply> {
     Idle,
 }
 
+/// What is over when a look found nothing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Over {
+    /// The time after which nodes are late.
+    Late,
+    /// All of it.
+    Deadline,
+}
+
 /// Chains on their way, at most one for each node.
 pub struct Round<'f, F: Fabric + 'f, C> {
     group: &'f Group<F, C>,
     chains: [Option<F::Completion<'f>>; MAX_NODES],
     pending: NodeSet,
+    /// When it was first looked at what is on its way.
     since: Option<u64>,
+    /// How long that has been, in this client's own time.
+    wait: Option<Wait>,
+    /// How long it may be.
+    deadline: u64,
     late: bool,
     told: bool,
     /// Whether any node has answered.
@@ -49,11 +64,18 @@ impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
             chains: [const { None }; MAX_NODES],
             pending: NodeSet::EMPTY,
             since: None,
+            wait: None,
+            deadline: group.patience().deadline,
             late: false,
             told: false,
             heard: false,
             overdue: NodeSet::EMPTY,
         }
+    }
+
+    /// The same with another deadline, in nanoseconds.
+    pub(crate) fn within(self, deadline: u64) -> Self {
+        Self { deadline, ..self }
     }
 
     /// Waits for this chain, posted to `node`, which has none on its way.
@@ -81,21 +103,36 @@ impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
     /// Tells once more when nodes are late: some are posted to only now.
     pub(crate) fn watch_again(&mut self) {
         self.told = false;
-        self.since = None;
+        (self.since, self.wait) = (None, None);
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Event<F::Reply<'f>>> {
-        // Completions before the clock: a client that was itself held up finds no one late.
-        for node in self.pending {
-            let chain = self.chains[node.index()].as_mut().expect("pending nodes have chains");
-            if let Poll::Ready(result) = Pin::new(chain).poll(cx) {
-                return Poll::Ready(self.answered(node, result));
-            }
+        if let Some(event) = self.look(cx) {
+            return Poll::Ready(event);
         }
         if self.pending.is_empty() {
             return Poll::Ready(Event::Idle);
         }
-        self.wait(cx)
+        let Some(over) = self.wait() else {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        };
+        // Completions behind the clock, once more: between the look and the clock this client may have been held up for
+        // as long as that, and nobody is late whose answer has come meanwhile.
+        let answer = self.look(cx);
+        Poll::Ready(answer.unwrap_or_else(|| self.tell(over)))
+    }
+
+    /// An answer that is there.
+    #[inline]
+    fn look(&mut self, cx: &mut Context<'_>) -> Option<Event<F::Reply<'f>>> {
+        for node in self.pending {
+            let chain = self.chains[node.index()].as_mut().expect("pending nodes have chains");
+            if let Poll::Ready(result) = Pin::new(chain).poll(cx) {
+                return Some(self.answered(node, result));
+            }
+        }
+        None
     }
 
     fn answered(
@@ -105,51 +142,54 @@ impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
     ) -> Event<F::Reply<'f>> {
         self.chains[node.index()] = None;
         self.pending.remove(node);
-        let mut suspects = self.group.suspects.get();
         match result {
             Ok(reply) => {
                 if let Some(since) = self.since
                     && !self.late
+                    && !self.group.measured(since)
                 {
-                    self.group.measured(since);
+                    // It stood still. What is posted only now has all its time.
+                    self.since = None;
                 }
-                if suspects.contains(node) {
+                if self.group.suspects().contains(node) {
                     if !self.heard && self.overdue.contains(node) {
                         self.group.was_impatient();
                     }
-                    suspects.remove(node);
-                    self.group.suspects.set(suspects);
+                    self.group.trust(node);
                 }
                 self.heard = true;
                 Event::Reply(node, reply)
             }
             Err(_) => {
-                suspects.insert(node);
-                self.group.suspects.set(suspects);
+                self.group.suspect(node);
                 Event::Down(node)
             }
         }
     }
 
-    fn wait(&mut self, cx: &mut Context<'_>) -> Poll<Event<F::Reply<'f>>> {
-        let group = self.group;
-        let now = group.clock().now();
+    /// The clock's part of a look that found nothing: what is over by it.
+    fn wait(&mut self) -> Option<Over> {
+        let now = self.group.clock().now();
         let waited = now.saturating_sub(*self.since.get_or_insert(now));
-        if waited >= group.patience().deadline {
-            return Poll::Ready(Event::Expired);
+        if self.wait.get_or_insert(Wait::new(now)).is_over(self.deadline, now) {
+            return Some(Over::Deadline);
         }
-        if !self.told && waited >= group.late_after() {
-            self.told = true;
-            if !core::mem::replace(&mut self.late, true) {
-                let events = group.events.get();
-                group.events.set(Events { widened: events.widened + 1, ..events });
-                self.overdue = self.pending;
-            }
-            group.suspects.set(group.suspects.get().union(self.pending));
-            return Poll::Ready(Event::Late);
+        (!self.told && waited >= self.group.late_after()).then_some(Over::Late)
+    }
+
+    fn tell(&mut self, over: Over) -> Event<F::Reply<'f>> {
+        if over == Over::Deadline {
+            return Event::Expired;
         }
-        cx.waker().wake_by_ref();
-        Poll::Pending
+        let group = self.group;
+        self.told = true;
+        if !core::mem::replace(&mut self.late, true) {
+            let events = group.events.get();
+            group.events.set(Events { widened: events.widened + 1, ..events });
+            self.overdue = self.pending;
+        }
+        group.suspects.set(group.suspects.get().union(self.pending));
+        Event::Late
     }
 
     /// Clears of suspicion those that answer now, though their votes are not needed. Gives them

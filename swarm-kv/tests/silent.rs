@@ -1,6 +1,10 @@
 //! A pool of which a node is silent for good. Buffers that it would have to hold are of no use.
 
+use std::cell::Cell;
+
+use swarm_core::clock::Clock;
 use swarm_core::fabric::NodeId;
+use swarm_core::latency::Delayed;
 use swarm_core::safe_guess::SafeGuess;
 use swarm_kv::shm::{self, Client, CreateOptions, Emulated, Pool};
 use swarm_kv::{Error, Options};
@@ -160,5 +164,60 @@ fn a_full_pool_says_so_soon_though_a_node_is_gone() {
         }
         assert!(longest <= REFUSED, "{gone} is gone: {longest} roundtrips until it was known");
         assert!(verbs <= 3 * u64::from(REFUSED), "{gone} is gone: {verbs} verbs");
+    }
+}
+
+/// Goes on whenever somebody looks, and by more than a node is waited for where its client has no processor: once in
+/// so many looks.
+struct Held {
+    now: Cell<u64>,
+    looks: Cell<u64>,
+    every: u64,
+}
+
+impl Clock for Held {
+    fn now(&self) -> u64 {
+        let look = self.looks.get() + 1;
+        self.looks.set(look);
+        let passed = if look.is_multiple_of(self.every) { 50_000_000 } else { 100 };
+        self.now.set(self.now.get() + passed);
+        self.now.get()
+    }
+}
+
+/// One key comes and goes, so that there is no memory but what is reset at every node. All nodes are there, and a client
+/// that gets no processor at any moment does not take one for silent: none of its writes is refused.
+#[test]
+fn who_gets_no_processor_is_refused_nothing() {
+    for every in [61, 97, 151] {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let options =
+            CreateOptions { capacity: 4 << 20, max_clients: 4, ..CreateOptions::default() };
+        let pool = Pool::create(dir.path().join("pool"), &options).expect("create");
+        let (now, looks) = (Cell::new(0), Cell::new(0));
+        let clock = Held { now, looks, every };
+        let attachment = pool.attach().expect("a slot");
+        let client: swarm_kv::Client<_, _, SafeGuess> = swarm_kv::Client::new(
+            Delayed::new(pool.fabric(), &clock, ROUNDTRIP),
+            &clock,
+            pool.geometry(),
+            attachment.session(),
+            Options::default(),
+        );
+        let client = client.recycling(attachment.board());
+        let store = client.blocking();
+        for number in 0.. {
+            if client.counters().reclaimed > 4000 {
+                break;
+            }
+            let value = vec![number as u8; 12 + number % 40];
+            let told = match number % 4 {
+                0 => store.put(b"key", &value),
+                1 => store.get(b"key").map(drop),
+                2 => store.delete(b"key"),
+                _ => store.insert(b"key", &value).map(drop),
+            };
+            assert_eq!(told, Ok(()), "operation {number}, held up every {every} looks");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Changing a cell.
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Wait};
 use crate::error::Error;
 use crate::fabric::{Fabric, NodeId, Verb};
 use crate::group::Group;
@@ -94,10 +94,10 @@ pub async fn propose<F: Fabric, C: Clock>(
         }
     }
     group.count_slow();
-    let since = group.clock().now();
+    let mut wait = Wait::new(group.clock().now());
     for attempt in 0..ATTEMPTS {
         if attempt > 0 {
-            if group.clock().now().saturating_sub(since) >= group.patience().deadline {
+            if wait.is_over(group.patience().deadline, group.clock().now()) {
                 break;
             }
             back_off(group, attempt).await;

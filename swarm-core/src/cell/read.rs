@@ -2,7 +2,7 @@
 
 use core::ops::Deref;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Wait};
 use crate::error::Error;
 use crate::fabric::{Fabric, Verb};
 use crate::group::Group;
@@ -67,7 +67,7 @@ pub async fn read<'f, F: Fabric, C: Clock>(
     let mut words = Words::new(group.format(), group.nodes(), &View::VACANT);
     // Round 1: the words, and at the home node the copy beside it.
     let mut home = look(group, at, &mut words).await?;
-    let since = group.clock().now();
+    let mut wait = Wait::new(group.clock().now());
     for attempt in 0..ATTEMPTS {
         if let Some((_, word)) = words.committed() {
             return show(group, at, &words, word, home).await;
@@ -75,7 +75,7 @@ pub async fn read<'f, F: Fabric, C: Clock>(
         home = None;
         if attempt == 0 {
             group.count_slow();
-        } else if group.clock().now().saturating_sub(since) >= group.patience().deadline {
+        } else if wait.is_over(group.patience().deadline, group.clock().now()) {
             break;
         } else {
             back_off(group, attempt).await;

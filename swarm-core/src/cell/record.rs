@@ -2,7 +2,7 @@
 
 use heapless::Vec;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Wait};
 use crate::error::Error;
 use crate::fabric::{Fabric, Verb};
 use crate::gather::Next;
@@ -208,7 +208,7 @@ pub(super) async fn includes<'f, F: Fabric, C: Clock>(
     body: Option<&Body<'f, F>>,
     change: WriteNumber,
 ) -> Result<bool, Error> {
-    let (since, deadline) = (group.clock().now(), group.patience().deadline);
+    let mut wait = Wait::new(group.clock().now());
     let mut at_hand = body.map(|body| (body.header, body.accepted()));
     for passed in 0..=top.0 {
         if record == to {
@@ -232,7 +232,7 @@ pub(super) async fn includes<'f, F: Fabric, C: Clock>(
         if passed > 0 && accepted.0.saturating_add(passed) > top.0 {
             break;
         }
-        if group.clock().now().saturating_sub(since) >= deadline {
+        if wait.is_over(group.patience().deadline, group.clock().now()) {
             return Err(Error::Contended);
         }
         record = group.format().record(header.base);
