@@ -27,7 +27,7 @@ const SHORT_STEP: usize = MAX_VERBS;
 const BATCHES: usize = 4;
 /// Batches that a look for records resets: more than come back meanwhile, or what waits would be ever more.
 pub(crate) const RECORD_BATCHES: usize = RECORDS_AT_ONCE.div_ceil(MAX_VERBS) + 2;
-/// Nanoseconds that a step takes at most.
+/// Nanoseconds that a step takes at most, of this client's own time.
 const LONGEST: u64 = 2_000_000;
 /// Nanoseconds for which one step follows the other where all that is free is kept back: with a step for each
 /// write, what there is would be used up before a collection is through.
@@ -103,7 +103,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
     /// What a step comes to. `None` if it fails or takes too long; then it is dropped.
     async fn in_time<T>(&self, step: impl Future<Output = Result<T, Error>>) -> Option<T> {
-        match select(pin!(self.in_own_process(step)), pin!(self.group.pause(LONGEST))).await {
+        match select(pin!(self.in_own_process(step)), pin!(self.group.own_time(LONGEST))).await {
             Either::Left((told, _)) => told.ok(),
             Either::Right(_) => None,
         }

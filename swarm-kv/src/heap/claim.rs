@@ -7,7 +7,7 @@
 //! none is left without.
 
 use swarm_core::cell::{self, Birth, Births, CellRef, Proposal, Proposed};
-use swarm_core::clock::Clock;
+use swarm_core::clock::{Clock, Wait};
 use swarm_core::fabric::Fabric;
 use swarm_core::geometry::{Class, SEED_RECORDS};
 use swarm_core::group::Group;
@@ -72,10 +72,10 @@ impl Heap {
         edit: &dyn Fn(&mut [u32]) -> Result<(), Error>,
     ) -> Result<bool, Error> {
         let cell = self.map_cell();
-        let (since, deadline) = (group.clock().now(), group.patience().deadline);
+        let mut wait = Wait::new(group.clock().now());
         for attempt in 0..CLAIM_TRIES {
             let begun = group.clock().now();
-            if begun.saturating_sub(since) >= deadline {
+            if wait.is_over(group.patience().deadline, begun) {
                 break;
             }
             let view = self.read_map(group).await?;
