@@ -97,6 +97,13 @@ demo() {
     [[ "$said" == *'"ok":true'* ]]
 }
 
+# What it measures in so short a time says nothing. Servers that are not installed it leaves out: to install them would
+# start them.
+peers() {
+    cargo run --quiet --locked --release -p swarm-benches --no-default-features --features lmdb --example peers -- \
+        --rounds 1 --keys 1000 --seconds 0.05
+}
+
 # Times are of code as it is used: with the assertions of the other builds it takes twice as long.
 kills() {
     cargo test --quiet --locked --release -p swarm-kv --test kills -- --ignored --nocapture "$@"

@@ -6,6 +6,7 @@
 use std::error::Error;
 
 use quick_cache::unsync::Cache;
+use swarm_benches::Zipf;
 use swarm_core::fabric::NodeId;
 use swarm_core::layout::{Identity, Place, Shape};
 use swarm_core::register::Register;
@@ -15,34 +16,6 @@ use swarm_core::words::Pointer;
 #[expect(dead_code, reason = "lookups and insertions alone are counted")]
 #[path = "../../swarm-kv/src/cache.rs"]
 mod cache;
-
-/// Zipfian as YCSB draws it, most popular first.
-struct Zipf {
-    keys: f64,
-    zeta: f64,
-    eta: f64,
-}
-
-impl Zipf {
-    const THETA: f64 = 0.99;
-
-    fn new(keys: u64) -> Self {
-        let zeta = |keys: u64| (1..=keys).map(|rank| (rank as f64).powf(-Self::THETA)).sum::<f64>();
-        let least = 1.0 - (2.0 / keys as f64).powf(1.0 - Self::THETA);
-        let (eta, zeta) = (least / (1.0 - zeta(2) / zeta(keys)), zeta(keys));
-        Self { keys: keys as f64, zeta, eta }
-    }
-
-    fn draw(&self, rng: &mut fastrand::Rng) -> u64 {
-        let uniform = rng.f64();
-        let share = uniform * self.zeta;
-        if share < 1.0 + 0.5_f64.powf(Self::THETA) {
-            return u64::from(share >= 1.0);
-        }
-        let rank = (self.eta * uniform - self.eta + 1.0).powf(1.0 / (1.0 - Self::THETA));
-        ((self.keys * rank) as u64).min(self.keys as u64 - 1)
-    }
-}
 
 /// Which keys are asked for.
 #[derive(Clone, Copy)]
@@ -61,8 +34,8 @@ fn percent(keys: u64, drawn: Keys, mut looks_up: impl FnMut(u64) -> bool) -> f64
     for number in 0..2 * half {
         let key = match drawn {
             Keys::Uniform => rng.u64(..keys),
-            Keys::Changing if number >= half => keys - 1 - zipf.draw(&mut rng),
-            _ => zipf.draw(&mut rng),
+            Keys::Changing if number >= half => keys - 1 - zipf.draw(rng.f64()),
+            _ => zipf.draw(rng.f64()),
         };
         let hit = looks_up(key);
         hits += u64::from(hit && number >= half);

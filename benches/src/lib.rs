@@ -7,16 +7,19 @@
 //! | `store` | gets and updates through the store |
 //!
 //! `instructions.sh` counts the instructions of a cached get and update under callgrind; the example `hit_rates` counts
-//! how often the location cache knows a key.
+//! how often the location cache knows a key; `peers` sets the store beside others.
 //! Whole workloads are the command line's: `swarm bench`.
 
-use std::time::Duration;
+mod zipf;
 
-use criterion::Criterion;
+pub use zipf::Zipf;
 
 /// A second for each benchmark, after half a second of warm-up.
-pub fn brief() -> Criterion {
-    Criterion::default()
+#[cfg(feature = "criterion")]
+pub fn brief() -> criterion::Criterion {
+    use std::time::Duration;
+
+    criterion::Criterion::default()
         .warm_up_time(Duration::from_millis(500))
         .measurement_time(Duration::from_secs(1))
 }
