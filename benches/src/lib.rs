@@ -6,7 +6,8 @@
 //! | `register` | reads and writes of one register, by each protocol |
 //! | `store` | gets and updates through the store |
 //!
-//! `instructions.sh` counts the instructions of a cached get and update under callgrind; the example `hit_rates` counts
+//! `instructions.sh` counts the instructions of a cached get and update under callgrind; the example `costs` their
+//! roundtrips, verbs and bytes; `guard.sh` compares both with `baseline.txt`. The example `hit_rates` counts
 //! how often the location cache knows a key; `peers` sets the store beside others.
 //! Whole workloads are the command line's: `swarm bench`.
 
