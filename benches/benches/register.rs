@@ -70,7 +70,8 @@ impl Bare {
             checksum: checksum(format, identity, FIRST, self.buffers, identity.number, &VALUE),
         };
         let key = [b'k'; 24];
-        let words = header(identity, &key);
+        let words = header(identity.number, &key);
+        let shape = self.register.shape();
         let nodes = self.group.nodes();
         for node in (0..nodes as u8).map(NodeId) {
             let at = self.register.place.at(node, nodes);
@@ -79,7 +80,16 @@ impl Bare {
             drop(self.group.fabric().post(
                 node,
                 &[
-                    Verb::Write { at: at.plus(register::HEADER), head: &words, tail: &key },
+                    Verb::Write {
+                        at: shape.header_place(&self.register.place).at(node, nodes),
+                        head: &words,
+                        tail: &key,
+                    },
+                    Verb::Write {
+                        at: at.plus(register::IDENTITY),
+                        head: &identity.encode(),
+                        tail: &[],
+                    },
                     Verb::Write {
                         at: first.plus(buffer::REWRITE),
                         head: &first_buffer.encode(),

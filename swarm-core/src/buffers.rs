@@ -25,7 +25,7 @@
 use crate::clock::Clock;
 use crate::fabric::{Address, Fabric, NodeId};
 use crate::group::Group;
-use crate::layout::Place;
+use crate::layout::{Place, register};
 use crate::node_set::NodeSet;
 use crate::register::Register;
 use crate::safe_guess::FIRST;
@@ -217,15 +217,14 @@ impl Buffers {
         (part < self.nodes as u64).then_some((NodeId(part as u8), within, at))
     }
 
-    /// The [site](Self::site) of the first buffer of the register at `place`, whose in-place copy begins at this word: its
-    /// home has it there.
+    /// The [site](Self::site) of the first buffer of the register at `place`: its home has it in place.
     #[inline(always)]
-    pub fn first_site(&self, pointer: Pointer, place: &Place, in_place: usize) -> Site {
+    pub fn first_site(&self, pointer: Pointer, place: &Place) -> Site {
         let site = self.site(pointer);
         if site.holders.contains(place.home) {
             return site;
         }
-        let at_home = place.at_home + in_place as u64;
+        let at_home = place.at_home + register::IN_PLACE as u64;
         let place = Place { at_home, ..site.place };
         Site { place, holders: NodeSet::all(self.nodes) }
     }
@@ -241,7 +240,7 @@ impl<F: Fabric, C: Clock> Group<F, C> {
             return Site::everywhere(pointer, pointer, self.nodes());
         }
         if format.timestamp(stamp) == FIRST {
-            return buffers.first_site(pointer, &register.place, register.in_place());
+            return buffers.first_site(pointer, &register.place);
         }
         buffers.site(pointer)
     }

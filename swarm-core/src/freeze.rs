@@ -19,8 +19,7 @@ use crate::gather::Next;
 use crate::geometry::MAX_CLIENTS;
 use crate::group::Group;
 use crate::in_n_out::{Fetched, state};
-use crate::layout::{Header, words_for};
-use crate::layout::{Place, Predecessor, SLOTS, register};
+use crate::layout::{Header, Place, Predecessor, SLOTS, Shape, register};
 use crate::look::look;
 use crate::max_register::{READ_TRIES, Without, fetch};
 use crate::node_set::NodeSet;
@@ -209,7 +208,7 @@ pub async fn stands<F: Fabric, C: Clock>(
     Ok(!lock.await?)
 }
 
-/// READs what the header of the register at `place` with this number and a key of this length says
+/// READs what the header of the register at `place` with this shape and number says
 /// of its predecessor: `Some(None)` if it took no other's place. `None` if that register is no more.
 /// One roundtrip.
 ///
@@ -218,20 +217,18 @@ pub async fn stands<F: Fabric, C: Clock>(
 pub async fn predecessor<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     place: &Place,
+    shape: Shape,
     number: WriteNumber,
-    key_length: usize,
 ) -> Result<Option<Option<Predecessor>>, Error> {
-    let words = register::HEADER_WORDS + words_for(key_length);
+    let header = shape.header_place(place);
     let mut found = None;
     group
         .settle(group.preferred(place.home), group.majority(), |node, reply| {
             let Some(reply) = reply else {
-                let at = place.at(node, group.nodes()).plus(register::HEADER);
+                let (at, words) = (header.at(node, group.nodes()), shape.header_words());
                 return Next::Post(group.fabric().post(node, &[Verb::Read { at, words }]));
             };
-            let header =
-                Header::decode(&reply).filter(|it: &Header<'_>| it.identity.number == number);
-            if let Some(header) = header {
+            if let Some(header) = Header::decode(number, &reply) {
                 found = Some(header.predecessor);
             }
             Next::Vote

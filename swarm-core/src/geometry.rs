@@ -8,7 +8,7 @@
 //! chunk, chunk, …  the heap
 //! ```
 //!
-//! A chunk begins with a granule of counters: how many of its objects its owner has set aside. A
+//! A chunk begins with a granule of counters, one for each home: how many of its objects its owner has set aside. A
 //! chunk of a *plain* class holds objects of one size, at the same address on every node. A chunk
 //! of a *homed* class holds objects that are larger at one node, their home: each node holds the
 //! objects whose home it is in full, and behind them the small replicas of the others' objects, so
@@ -20,7 +20,7 @@ use crate::layout::{MAX_IN_PLACE, Place, SLOTS, buffer, cell, record, words_for}
 use crate::words::{GRANULE, GRANULE_WORDS, Pointer, WordFormat};
 
 /// The layout that this version of the code reads and writes.
-pub const LAYOUT_VERSION: u32 = 11;
+pub const LAYOUT_VERSION: u32 = 12;
 /// Bytes at the beginning of a node's memory that belong to the transport.
 pub const HEADER_BYTES: u64 = 4096;
 /// The most chunks that a pool may have.

@@ -56,7 +56,7 @@ pub(crate) fn is_of(identity: Identity, birth: u64, number: u64) -> bool {
     birth == identity.birth && number == identity.number.0
 }
 
-/// Posts the READ of one replica: everything at home, slots and identity elsewhere.
+/// Posts the READ of one replica: slots and identity, at home the in-place copy, and the header if it is to be checked.
 #[inline(always)]
 pub(crate) fn post_read<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
@@ -64,11 +64,7 @@ pub(crate) fn post_read<'f, F: Fabric, C: Clock>(
     register: &Register,
     check: Check<'_>,
 ) -> F::Completion<'f> {
-    let words = if node == register.home() {
-        register.shape().full_words()
-    } else {
-        check.words(register.shape())
-    };
+    let words = check.words(register.shape(), node == register.home());
     let at = register.place.at(node, group.nodes()).plus(register::SLOTS_AT);
     group.fabric().post(node, &[Verb::Read { at, words }])
 }
@@ -273,7 +269,7 @@ pub(crate) fn judge_in_place(
     stamp: Stamp,
     reply: &[u64],
 ) -> InPlace {
-    let Some((&copied, image)) = reply.get(register.in_place()..).and_then(<[u64]>::split_first)
+    let Some((&copied, image)) = reply.get(register::IN_PLACE..).and_then(<[u64]>::split_first)
     else {
         return InPlace::Bad;
     };
@@ -335,7 +331,7 @@ fn in_place<'a, F: Fabric, C: Clock>(
     head: &'a [u64; register::IN_PLACE_WORDS],
     value: &'a [u8],
 ) -> Verb<'a> {
-    let at = register.place.at(register.home(), group.nodes()).plus(register.in_place());
+    let at = register.place.at(register.home(), group.nodes()).plus(register::IN_PLACE);
     let tail = if value.len() <= register.capacity() { value } else { &[] };
     Verb::Write { at, head, tail }
 }

@@ -4,12 +4,14 @@
 //! register:  0  stamp slots [6]
 //!            6  birth            nanoseconds since the pool's creation
 //!            7  number           of the write that bore it: birth and number are its identity
-//!            8  shape            [ predecessor's pointer 40 | its class 16 | key length 8 ]
-//!            9  predecessor      number of the register that this one took the place of, or 0
-//!           10  origin           the last stamp there, whose value it began with, or 0
-//!           11  checksum         of the header's other words and the key
-//!           12  key              bytes, up to a whole word
-//!           ..  in-place copy    at the home node only: a buffer's image with the stamp in the lock's place
+//!            8  in-place copy    at the home node only: a buffer's image with the stamp in the lock's place
+//!
+//!            header              behind the copy at the home node, behind the identity elsewhere:
+//!            0  shape            [ predecessor's pointer 40 | its class 16 | key length 8 ]
+//!            1  predecessor      number of the register that this one took the place of, or 0
+//!            2  origin           the last stamp there, whose value it began with, or 0
+//!            3  checksum         of number, shape, predecessor, origin and key
+//!            4  key              bytes, up to a whole word
 //!
 //! buffer:    0  lock             changed by CAS alone
 //!            1  rewrite          timestamp of the verified rewrite, sealed with the checksum
@@ -21,6 +23,11 @@
 //!
 //! cell:      0  word             changed by CAS alone
 //!            1  in-place copy    at the home node only: word, checksum, length (words), payload
+//!
+//!            of a key (set aside: no entry names one so far)
+//!            1  birth, number    as of a register
+//!            3  shape, predecessor, origin, checksum; then a word for when the key expires
+//!            8  key, and at the home node behind it the in-place copy
 //!
 //! record:    0  accepted         ballot; changed by CAS alone, only ever grows
 //!            1  base             word that named the record that it builds on
@@ -51,16 +58,18 @@ pub const SLOTS: usize = 6;
 pub mod register {
     /// First slot.
     pub const SLOTS_AT: usize = 0;
-    /// Header: birth, number, shape, predecessor, origin, checksum.
-    pub const HEADER: usize = super::SLOTS;
-    /// Words in the header without the key.
-    pub const HEADER_WORDS: usize = 6;
+    /// Birth and number.
+    pub const IDENTITY: usize = super::SLOTS;
     /// Slots and identity, which every READ takes.
-    pub const STATE_WORDS: usize = super::SLOTS + 2;
-    /// The key.
-    pub const KEY: usize = HEADER + HEADER_WORDS;
+    pub const STATE_WORDS: usize = IDENTITY + 2;
+    /// The in-place copy, at the home node.
+    pub const IN_PLACE: usize = STATE_WORDS;
     /// Words in front of the value in the in-place copy.
     pub const IN_PLACE_WORDS: usize = super::buffer::HEADER_WORDS;
+    /// The value in the in-place copy.
+    pub const VALUE: usize = IN_PLACE + IN_PLACE_WORDS;
+    /// Words in the header, which begins behind them, without the key.
+    pub const HEADER_WORDS: usize = 4;
 }
 
 /// Offsets within a buffer, in words.
@@ -144,8 +153,16 @@ impl Place {
 pub struct Identity {
     /// Nanoseconds since the pool's creation; timestamps count from here.
     pub birth: u64,
-    /// Number of the write that bore it.
+    /// Number of the write that bore it, which no other register has.
     pub number: WriteNumber,
+}
+
+impl Identity {
+    /// The words at [`register::IDENTITY`].
+    #[inline]
+    pub fn encode(self) -> [u64; 2] {
+        [self.birth, self.number.0]
+    }
 }
 
 /// The seeded checksum of a buffer of write `number` to the register of this identity: xxh3 of the
@@ -269,14 +286,40 @@ impl Shape {
         words_for(self.key_length)
     }
 
-    /// Words of a register's replica away from home: slots, header, key.
-    pub fn small_words(self) -> usize {
-        register::KEY + self.key_words()
+    /// Words of the header with the key.
+    pub fn header_words(self) -> usize {
+        register::HEADER_WORDS + self.key_words()
     }
 
-    /// Words of a register's replica at home: with the in-place copy.
+    /// Words of a register's replica away from home: slots, identity, header, key.
+    pub fn small_words(self) -> usize {
+        register::STATE_WORDS + self.header_words()
+    }
+
+    /// Words at home up to the header: slots, identity, in-place copy. A read of a register that is known takes
+    /// no more.
+    #[inline(always)]
+    pub fn value_words(self) -> usize {
+        register::VALUE + self.capacity
+    }
+
+    /// Words of a register's replica at home.
     pub fn full_words(self) -> usize {
-        self.small_words() + register::IN_PLACE_WORDS + self.capacity
+        self.value_words() + self.header_words()
+    }
+
+    /// Offset of the header in the register's replica at home, or in another, in words.
+    pub fn header_at(self, is_home: bool) -> usize {
+        if is_home { self.value_words() } else { register::STATE_WORDS }
+    }
+
+    /// Where the header of the register at `place` lies at each node.
+    pub fn header_place(self, place: &Place) -> Place {
+        Place {
+            at_home: place.at_home + self.header_at(true) as u64,
+            elsewhere: place.elsewhere + self.header_at(false) as u64,
+            ..*place
+        }
     }
 }
 
@@ -296,8 +339,8 @@ pub struct Predecessor {
 /// What a register's header says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header<'k> {
-    /// Which register it is.
-    pub identity: Identity,
+    /// Which register it is, by the number in its identity.
+    pub number: WriteNumber,
     /// The register's key.
     pub key: &'k [u8],
     /// The register that it took the place of, if any.
@@ -307,23 +350,23 @@ pub struct Header<'k> {
 impl<'k> Header<'k> {
     /// The words in front of the key.
     pub fn encode(&self) -> [u64; register::HEADER_WORDS] {
-        let Self { identity: Identity { birth, number }, key, predecessor } = *self;
+        let Self { number, key, predecessor } = *self;
         let length = key.len() as u64;
         let [shape, before, origin] = predecessor.map_or([length, 0, 0], |before| {
             let class = u64::from(before.class.encode()) << 8;
             [(before.pointer.0 << 24) | class | length, before.number.0, before.origin.0]
         });
-        let sum = header_checksum(&[birth, number.0, shape, before, origin], key);
-        [birth, number.0, shape, before, origin, sum]
+        let sum = header_checksum([number.0, shape, before, origin], key);
+        [shape, before, origin, sum]
     }
 
-    /// From a READ of header and key. `None` if that is not whole: one that is just being written
-    /// may show the identity before the key.
-    pub fn decode(read: &'k [u64]) -> Option<Self> {
+    /// From a READ of header and key of the register with this number. `None` if that is not whole, or another
+    /// register's: one that is just being written may show the identity before the key.
+    pub fn decode(number: WriteNumber, read: &'k [u64]) -> Option<Self> {
         let (header, key) = read.split_first_chunk::<{ register::HEADER_WORDS }>()?;
-        let &[birth, number, shape, before, origin, sum] = header;
+        let &[shape, before, origin, sum] = header;
         let key = bytes(key, key_length(shape))?;
-        if sum != header_checksum(&header[..register::HEADER_WORDS - 1], key) {
+        if sum != header_checksum([number.0, shape, before, origin], key) {
             return None;
         }
         let predecessor = Class::decode((shape >> 8) as u16).map(|class| Predecessor {
@@ -332,27 +375,30 @@ impl<'k> Header<'k> {
             number: WriteNumber(before),
             origin: Stamp(origin),
         });
-        let identity = Identity { birth, number: WriteNumber(number) };
-        Some(Self { identity, key, predecessor })
+        Some(Self { number, key, predecessor })
     }
 }
 
 /// Length of the key, as a header's shape word says.
-pub(crate) fn key_length(shape: u64) -> usize {
+fn key_length(shape: u64) -> usize {
     (shape & 0xff) as usize
 }
 
-/// The header of a register that takes no other's place.
-pub fn header(identity: Identity, key: &[u8]) -> [u64; register::HEADER_WORDS] {
-    Header { identity, key, predecessor: None }.encode()
+/// Whether a READ of a header, which may be torn, shows this key.
+pub(crate) fn has_key(read: &[u64], key: &[u8]) -> bool {
+    debug_assert!(key.len() <= MAX_KEY);
+    let Some((header, words)) = read.split_first_chunk::<{ register::HEADER_WORDS }>() else {
+        return false;
+    };
+    key_length(header[0]) == key.len() && bytes(words, key.len()) == Some(key)
 }
 
-/// The key in a READ of a register's header, if the READ is that register's and whole.
-pub fn whole_key(read: &[u64], identity: Identity) -> Option<&[u8]> {
-    Header::decode(read).filter(|header| header.identity == identity).map(|header| header.key)
+/// The header of the register with this number, which takes no other's place.
+pub fn header(number: WriteNumber, key: &[u8]) -> [u64; register::HEADER_WORDS] {
+    Header { number, key, predecessor: None }.encode()
 }
 
-fn header_checksum(words: &[u64], key: &[u8]) -> u64 {
+fn header_checksum(words: [u64; register::HEADER_WORDS], key: &[u8]) -> u64 {
     xxh3_64_with_seed(key, xxh3_64_with_seed(words.as_bytes(), 0))
 }
 
@@ -437,14 +483,15 @@ mod tests {
         let class = Class::decode(0xb964).expect("a class");
         let (pointer, number) = (Pointer(1 << 39), WriteNumber(u64::MAX >> 2));
         let predecessor = Predecessor { pointer, class, number, origin: Stamp(9) };
-        let identity = Identity { birth: 4, number: WriteNumber(5) };
+        let other = WriteNumber(6);
         for predecessor in [None, Some(predecessor)] {
-            let header = Header { identity, key: b"some key", predecessor };
+            let header = Header { number: WriteNumber(5), key: b"some key", predecessor };
             let mut read = [0; register::HEADER_WORDS + 1];
             read[..register::HEADER_WORDS].copy_from_slice(&header.encode());
-            assert_eq!(Header::decode(&read), None);
+            assert_eq!(Header::decode(header.number, &read), None);
             read[register::HEADER_WORDS] = u64::from_le_bytes(*b"some key");
-            assert_eq!(Header::decode(&read), Some(header));
+            assert_eq!(Header::decode(header.number, &read), Some(header));
+            assert_eq!(Header::decode(other, &read), None);
         }
         let header = BufferHeader {
             rewrite: Timestamp(3),

@@ -9,7 +9,7 @@ use crate::fabric::{Fabric, NodeId};
 use crate::gather::Next;
 use crate::group::Group;
 use crate::in_n_out::post_read;
-use crate::layout::{MAX_KEY, bytes, register};
+use crate::layout::has_key;
 use crate::node_set::NodeSet;
 use crate::register::{Check, Register};
 use crate::replicas::{COMPLETIONS, Failed, Votes, complete};
@@ -63,7 +63,8 @@ impl<R: core::ops::Deref<Target = [u64]>> Seen<R> {
         };
         self.votes.count(node, max);
         if let Check::Key(key) = check {
-            self.same_key |= has_key(&reply, key);
+            let header = register.shape().header_at(node == register.home());
+            self.same_key |= reply.get(header..).is_some_and(|read| has_key(read, key));
         }
         if node == register.home() {
             self.home = Some(reply);
@@ -114,12 +115,6 @@ pub(crate) async fn look<'f, F: Fabric, C: Clock>(
         }
     }
     Err(Error::NoMajority { answered: 0, needed: group.majority() })
-}
-
-fn has_key(read: &[u64], key: &[u8]) -> bool {
-    debug_assert!(key.len() <= MAX_KEY);
-    crate::layout::key_length(read[register::HEADER + 2]) == key.len()
-        && read.get(register::KEY..).and_then(|words| bytes(words, key.len())) == Some(key)
 }
 
 /// What a register is that was found by its key's hash.

@@ -154,7 +154,7 @@ pub(crate) async fn fetch<'f, F: Fabric, C: Clock>(
 fn is_in_place(register: &Register, place: &Place, node: NodeId) -> bool {
     node == register.home()
         && place.home == node
-        && place.at_home == register.place.at_home + register.in_place() as u64
+        && place.at_home == register.place.at_home + register::IN_PLACE as u64
 }
 
 /// Writes a buffer back to holders of its stamp whose copy was found damaged.
@@ -420,8 +420,7 @@ pub(crate) fn in_place<'f, F: Fabric, C: Clock>(
         look.home.as_deref().map(|reply| judge_in_place(group.format(), register, look.max, reply));
     match (judged, look.home) {
         (Some(InPlace::Value(length)), Some(reply)) => {
-            let start = register.in_place() + register::IN_PLACE_WORDS;
-            Ok(Value { reply, start, length })
+            Ok(Value { reply, start: register::VALUE, length })
         }
         (_, home) => Err(Look { home, ..look }),
     }

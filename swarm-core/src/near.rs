@@ -122,7 +122,7 @@ fn read_of<'f, F: Fabric, C: Clock>(
 ) -> Option<Value<'f, F>> {
     let (fabric, place, identity) = (group.fabric(), &register.place, register.identity);
     let ring = ring(group, place.home, n)?;
-    let words = register.shape().full_words();
+    let words = register.shape().value_words();
     let reply = fabric.fetch(place.home, Address(place.at_home), words);
     let (mut shown, mut all_have_it) = ([Stamp::EMPTY; MAJORITY], true);
     for (step, shown) in (1..n / 2 + 1).zip(&mut shown[1..]) {
@@ -147,8 +147,7 @@ fn read_of<'f, F: Fabric, C: Clock>(
         && !Stamp(any).is_frozen()
         && let InPlace::Value(length) = judge_in_place(group.format(), register, max, &reply)
     {
-        let start = register.in_place() + register::IN_PLACE_WORDS;
-        return Some(Value { reply, start, length });
+        return Some(Value { reply, start: register::VALUE, length });
     }
     *seen = look(register.place, ring, &shown[..=n / 2], reply);
     None
@@ -232,7 +231,7 @@ fn write_of<F: Fabric, C: Clock>(
     let tail = if value.len() <= register.capacity() { value } else { &[] };
     let verify = |at: Address| Swap { at: at.plus(slot), expect: w.0, new: stamp.0 };
     let at = Address(place.at_home);
-    let store = Store { at: at.plus(register.in_place()), head: &head, tail };
+    let store = Store { at: at.plus(register::IN_PLACE), head: &head, tail };
     fabric.write_cas(place.home, Some(store), verify(at));
     for step in 1..n / 2 + 1 {
         let (node, at) = replica(&place, step + ring.gap, n);

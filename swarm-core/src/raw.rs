@@ -96,15 +96,14 @@ async fn read<'f, F: Fabric, C: Clock>(
         })
         .await?;
     let reply = read.ok_or(Error::Gone)?;
-    let copy = reply.get(register.in_place()..).and_then(<[u64]>::split_first);
+    let copy = reply.get(register::IN_PLACE..).and_then(<[u64]>::split_first);
     let Some((&stamp, image)) = copy else { return Err(Error::Damaged) };
     let header = BufferHeader::decode(image).ok_or(Error::Damaged)?;
     if group.format().is_deleted(Stamp(stamp)) {
         return Ok(Found::Deleted);
     }
     let length = header.length.min(register.capacity());
-    let start = register.in_place() + register::IN_PLACE_WORDS;
-    Ok(Found::Value(Value { reply, start, length }))
+    Ok(Found::Value(Value { reply, start: register::VALUE, length }))
 }
 
 /// Writes in place: one roundtrip. A value that does not fit is refused.

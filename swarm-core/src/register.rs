@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::fabric::{Fabric, MAX_NODES, NodeId, Verb};
 use crate::gather::Next;
 use crate::group::Group;
-use crate::layout::{Identity, MAX_KEY, Place, Shape, bytes, register, whole_key};
+use crate::layout::{Header, Identity, MAX_KEY, Place, Shape, bytes, register};
 use crate::node_set::NodeSet;
 use crate::words::{Pointer, Stamp, WriteNumber};
 
@@ -99,9 +99,15 @@ impl Register {
         usize::from(self.room) * 8
     }
 
-    /// Offset of the in-place copy, in words.
-    pub(crate) fn in_place(&self) -> usize {
-        self.shape().small_words()
+    /// The READ of header and key at `node`, of `n`.
+    pub(crate) fn read_header(&self, node: NodeId, n: usize) -> Verb<'static> {
+        let shape = self.shape();
+        Verb::Read { at: shape.header_place(&self.place).at(node, n), words: shape.header_words() }
+    }
+
+    /// Whether a [READ of the header](Self::read_header) is whole.
+    pub(crate) fn is_whole(&self, read: &[u64]) -> bool {
+        Header::decode(self.identity.number, read).is_some()
     }
 
     /// The latest stamp that this client's own slot was seen to hold.
@@ -184,15 +190,14 @@ pub async fn read_key<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &Register,
 ) -> Result<Value<'f, F>, Error> {
-    let words = register::HEADER_WORDS + register.shape().key_words();
     let mut found = None;
     group
         .settle(group.preferred(register.home()), 1, |node, reply| match reply {
             None => {
-                let at = register.place.at(node, group.nodes()).plus(register::HEADER);
-                Next::Post(group.fabric().post(node, &[Verb::Read { at, words }]))
+                let read = register.read_header(node, group.nodes());
+                Next::Post(group.fabric().post(node, &[read]))
             }
-            Some(reply) if whole_key(&reply, register.identity).is_some() => {
+            Some(reply) if register.is_whole(&reply) => {
                 found = Some(reply);
                 Next::Vote
             }
@@ -213,11 +218,13 @@ pub enum Check<'k> {
 }
 
 impl Check<'_> {
-    /// How many words a READ takes away from home.
-    pub(crate) fn words(self, shape: Shape) -> usize {
+    /// How many words a READ takes at home, or elsewhere.
+    #[inline(always)]
+    pub(crate) fn words(self, shape: Shape, is_home: bool) -> usize {
         match self {
+            Self::Identity if is_home => shape.value_words(),
             Self::Identity => register::STATE_WORDS,
-            Self::Key(_) => shape.small_words(),
+            Self::Key(_) => shape.header_at(is_home) + shape.header_words(),
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::fabric::{Fabric, MAX_NODES, NodeId, Verb};
 use crate::gather::Next;
 use crate::group::Group;
 use crate::in_n_out::state;
-use crate::layout::{register, whole_key};
+use crate::layout::register;
 use crate::node_set::NodeSet;
 use crate::register::Register;
 use crate::words::{Stamp, StampFlags};
@@ -140,13 +140,12 @@ pub(crate) async fn complete<'f, F: Fabric, C: Clock>(
     from: NodeSet,
     missing: NodeSet,
 ) {
-    let words = register::HEADER_WORDS + register.shape().key_words();
-    let header = |node| register.place.at(node, group.nodes()).plus(register::HEADER);
+    let n = group.nodes();
     let mut found = None;
     let read = |node, reply: Option<F::Reply<'f>>| match reply {
-        None => Next::Post(group.fabric().post(node, &[Verb::Read { at: header(node), words }])),
+        None => Next::Post(group.fabric().post(node, &[register.read_header(node, n)])),
         // A header that is torn here must not become the only one elsewhere.
-        Some(reply) if whole_key(&reply, register.identity).is_some() => {
+        Some(reply) if register.is_whole(&reply) => {
             found = Some(reply);
             Next::Vote
         }
@@ -156,9 +155,13 @@ pub(crate) async fn complete<'f, F: Fabric, C: Clock>(
     if group.settle(from, 1, read).await.is_ok()
         && let Some(image) = found
     {
+        let header = register.shape().header_place(&register.place);
         for node in missing {
-            let write = Verb::Write { at: header(node), head: &image, tail: &[] };
-            drop(group.fabric().post(node, &[write]));
+            // Who finds the identity finds the header.
+            let header = Verb::Write { at: header.at(node, n), head: &image, tail: &[] };
+            let at = register.place.at(node, n).plus(register::IDENTITY);
+            let identity = Verb::Write { at, head: &register.identity.encode(), tail: &[] };
+            drop(group.fabric().post(node, &[header, identity]));
         }
     }
 }

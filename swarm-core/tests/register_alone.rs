@@ -60,9 +60,13 @@ fn register(nodes: &Loopback) -> Register {
     };
     let identity = Identity { birth: 500, number: WriteNumber(7) };
     for node in (0..3).map(NodeId) {
-        let header = place.at(node, 3).plus(register::HEADER);
+        let at = place.at(node, 3).plus(register::IDENTITY);
+        for (i, word) in identity.encode().into_iter().enumerate() {
+            nodes.set_word(node, at.plus(i), word);
+        }
+        let header = SHAPE.header_place(&place).at(node, 3);
         let key = KEY.chunks(8).map(|c| u64::from_le_bytes(c.try_into().expect("eight bytes")));
-        let words = swarm_core::layout::header(identity, KEY);
+        let words = swarm_core::layout::header(identity.number, KEY);
         for (i, word) in words.into_iter().chain(key).enumerate() {
             nodes.set_word(node, header.plus(i), word);
         }
@@ -192,13 +196,17 @@ fn a_replica_that_the_register_did_not_reach_is_completed() {
     let mut register = register(&nodes);
     let group = client(&nodes, 0, 1000);
     write::<SafeGuess>(&group, &mut register, 100, b"one");
-    let header = register.place.at(NodeId(2), 3).plus(register::HEADER);
+    let birth = register.place.at(NodeId(2), 3).plus(register::IDENTITY);
+    let header = SHAPE.header_place(&register.place).at(NodeId(2), 3);
+    let shape = nodes.word(NodeId(2), header);
+    nodes.set_word(NodeId(2), birth, 0);
     nodes.set_word(NodeId(2), header, 0);
     // Home 1 prefers nodes 1 and 2; node 2 has no vote, and gets its header again.
     let (value, roundtrips) = read::<SafeGuess>(&group, &mut register);
     assert_eq!(value, Some(b"one".to_vec()));
     assert!(roundtrips > 1);
-    assert_eq!(nodes.word(NodeId(2), header), 500);
+    assert_eq!(nodes.word(NodeId(2), birth), 500);
+    assert_eq!(nodes.word(NodeId(2), header), shape);
     assert_eq!(read::<SafeGuess>(&group, &mut register), (Some(b"one".to_vec()), 1));
 }
 
@@ -208,7 +216,7 @@ fn a_torn_in_place_copy_is_not_returned_and_repaired() {
     let mut register = register(&nodes);
     let group = client(&nodes, 0, 1000);
     write::<SafeGuess>(&group, &mut register, 100, b"a value of some length");
-    let value = Address(register.place.at_home).plus(SHAPE.small_words() + 4);
+    let value = Address(register.place.at_home).plus(register::VALUE);
     let whole = nodes.word(NodeId(1), value);
     nodes.set_word(NodeId(1), value, !whole);
     let expected = Some(b"a value of some length".to_vec());
@@ -224,7 +232,7 @@ fn a_value_at_the_end_of_memory_is_read() {
     let mut register = register(&nodes);
     let group = client(&nodes, 0, 1000);
     let last = (1 << 16) / GRANULE_WORDS as u64 - 1;
-    let in_place = register.place.at(NodeId(1), 3).plus(SHAPE.small_words());
+    let in_place = register.place.at(NodeId(1), 3).plus(register::IN_PLACE);
     write::<SafeGuess>(&group, &mut register, last, b"at last");
     nodes.set_word(NodeId(1), in_place, 0);
     assert_eq!(read::<SafeGuess>(&group, &mut register).0, Some(b"at last".to_vec()));

@@ -14,7 +14,7 @@ use swarm_core::freeze::freeze;
 use swarm_core::geometry::Geometry;
 use swarm_core::group::{Group, Session};
 use swarm_core::latency::Delayed;
-use swarm_core::layout::{Identity, Place, Shape, buffer, header};
+use swarm_core::layout::{Identity, Place, Shape, buffer, header, register};
 use swarm_core::look::{Confirmed, confirm};
 use swarm_core::loopback::Loopback;
 use swarm_core::register::{Check, Found, Protocol, Register, Write};
@@ -94,6 +94,8 @@ fn place() -> Place {
     Place::everywhere(Pointer(1), NodeId(0))
 }
 
+const SHAPE: Shape = Shape { key_length: 1, capacity: 8 };
+
 /// A register at all nodes, born with a value of which nobody will ask.
 fn born() -> (Loopback, Register) {
     born_in(Loopback::new(3, 1 << 14), FORMAT)
@@ -101,14 +103,18 @@ fn born() -> (Loopback, Register) {
 
 fn born_in(nodes: Loopback, format: WordFormat) -> (Loopback, Register) {
     let identity = Identity { birth: 0, number: WriteNumber::new(Incarnation(9), 1) };
-    let words = header(identity, b"k");
+    let key = [u64::from(b'k')];
+    let words = || header(identity.number, b"k").into_iter().chain(key);
     for node in ALL {
         let at = place().at(node, 3);
-        (0..).zip(words).for_each(|(i, word)| nodes.set_word(node, at.plus(6 + i), word));
-        nodes.set_word(node, at.plus(12), u64::from(b'k'));
+        let set = |(at, word)| nodes.set_word(node, at, word);
+        let first = SHAPE.header_place(&place()).at(node, 3);
+        (0..).map(|i| first.plus(i)).zip(words()).for_each(set);
+        let first = at.plus(register::IDENTITY);
+        (0..).map(|i| first.plus(i)).zip(identity.encode()).for_each(set);
         nodes.set_word(node, at, first_stamp(format, Pointer(8)).0);
     }
-    (nodes, Register::new(place(), identity, Shape { key_length: 1, capacity: 8 }))
+    (nodes, Register::new(place(), identity, SHAPE))
 }
 
 fn group<F: Fabric>(nodes: F, client: usize) -> Group<F, Ticking> {
@@ -249,8 +255,8 @@ fn damaged_buffers_are_damage_where_none_is_left() {
         let register = write(&nodes, &register, 0, b"a value");
         for node in &ALL[..damaged] {
             let buffer = Place::everywhere(Pointer(BUFFERS_AT), *node).at(*node, 3);
-            for at in [buffer, place().at(*node, 3).plus(16)] {
-                (2..16).for_each(|word| nodes.set_word(*node, at.plus(word), 0xbad_bad));
+            for at in [buffer, place().at(*node, 3).plus(register::IN_PLACE)] {
+                (2..14).for_each(|word| nodes.set_word(*node, at.plus(word), 0xbad_bad));
             }
         }
         let expected = if damaged == 3 { DAMAGED } else { [Ok(()); 2] };

@@ -262,9 +262,9 @@ fn another_life_of_the_memory_has_no_vote() {
     let at = place(0).at(N2, 3);
     story.sim.set_word(N2, at.plus(1), !1);
     let other = Identity { birth: 77, number: WriteNumber(3) };
-    let image = header(other, KEY).into_iter().chain([u64::from_le_bytes(*KEY)]);
-    for (word, value) in image.enumerate() {
-        story.sim.set_word(N2, at.plus(register::HEADER + word), value);
+    let image = other.encode().into_iter().chain(header(other.number, KEY));
+    for (word, value) in image.chain([u64::from_le_bytes(*KEY)]).enumerate() {
+        story.sim.set_word(N2, at.plus(register::IDENTITY + word), value);
     }
     story.sim.freeze_node(N1);
     story.read(1);

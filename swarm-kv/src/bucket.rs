@@ -5,7 +5,8 @@
 //! 1      prefix       the hash's leading `depth` bits, left-aligned
 //! 2      born         entries: buffer of the newborn register [ pointer 40 | deleted 1 | words 23 ]
 //! 3 …    entries      of four words: hash, [ pointer 40 | class 16 | key length 8 ], number, birth;
-//!                     one that is linked has LINKED in its class
+//!                     one that is linked has LINKED in its class; the topmost bit of the second word is set aside for
+//!                     keys that are cells
 //!        or children  of two words: cell, [ record 40 | words 24 ]
 //! ```
 //!
@@ -14,7 +15,7 @@
 
 use heapless::Vec;
 use swarm_core::geometry::{BUCKET_PAYLOAD, Class, Geometry};
-use swarm_core::layout::{Identity, Predecessor, Shape, register, words_for};
+use swarm_core::layout::{Identity, Predecessor, Shape};
 use swarm_core::register::Register;
 use swarm_core::words::{GRANULE_WORDS, Pointer, Stamp, WriteNumber};
 
@@ -94,13 +95,13 @@ impl Entry {
 /// room that the class has. `None` if the key does not fit.
 pub(crate) fn shape(class: Class, key_length: usize) -> Option<Shape> {
     let Class::Homed { small, full } = class else { return None };
-    let small_words = register::KEY + words_for(key_length);
-    if small_words > usize::from(small) * GRANULE_WORDS {
+    let least = Shape { key_length, capacity: 0 };
+    if least.small_words() > usize::from(small) * GRANULE_WORDS {
         return None;
     }
     let full_words = full.granules() as usize * GRANULE_WORDS;
-    let capacity = full_words.checked_sub(small_words + register::IN_PLACE_WORDS)?;
-    Some(Shape { key_length, capacity })
+    let capacity = full_words.checked_sub(least.full_words())?;
+    Some(Shape { capacity, ..least })
 }
 
 /// The register that a record brought into the world: what must be at a node before the record is.

@@ -213,11 +213,11 @@ impl Births for BucketBirths<'_> {
             Some(Content::Entries { entries, born: Some(born) }) => {
                 let entry = &entries[born.entry];
                 let Some(newborn) = entry.register(self.0) else { return };
-                let (place, words) = (newborn.place, newborn.shape().key_words());
-                let words = register::HEADER_WORDS + words;
-                each(Birth::Copy { place, from: register::HEADER, words });
-                let first =
-                    self.0.buffers().first_site(born.buffer, &place, newborn.shape().small_words());
+                let (place, shape) = (newborn.place, newborn.shape());
+                let header = shape.header_place(&place);
+                each(Birth::Copy { place: header, from: 0, words: shape.header_words() });
+                each(Birth::Copy { place, from: register::IDENTITY, words: 2 });
+                let first = self.0.buffers().first_site(born.buffer, &place);
                 let words = born.words.saturating_sub(buffer::REWRITE);
                 // All nodes have it, the home in place. If the record says otherwise, it is damaged.
                 if first.holders.len() == self.0.nodes {

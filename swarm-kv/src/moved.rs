@@ -33,7 +33,7 @@ use swarm_core::register::{Protocol, Register, Write, read_key};
 use swarm_core::safe_guess::deleted_stamp;
 use swarm_core::words::{Pointer, Stamp};
 
-use crate::bucket::{Bucket, Content, Entry};
+use crate::bucket::{Bucket, Content, Entry, shape};
 use crate::client::{Client, TRIES, Value};
 use crate::error::Error;
 use crate::heap::Need;
@@ -245,7 +245,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             for _ in 0..WALK {
                 let (pointer, class, number) = at;
                 let Some(place) = self.geometry.homed_place(pointer, class) else { break };
-                let before = predecessor(&self.group, &place, number, key.len()).await?;
+                let Some(shape) = shape(class, key.len()) else { break };
+                let before = predecessor(&self.group, &place, shape, number).await?;
                 let Some(Some(before)) = before else { break };
                 // By both, as everywhere; though while this operation is under way the memory has no other life.
                 if before.pointer == old.place.pointer && before.number == old.identity.number {

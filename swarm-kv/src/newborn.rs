@@ -1,7 +1,7 @@
 //! What an insert or a split brings into the world, as the parts that its chains write.
 
 use swarm_core::buffers::Buffers;
-use swarm_core::cell::Newborn;
+use swarm_core::cell::{Newborn, Replicas};
 use swarm_core::geometry::Geometry;
 use swarm_core::layout::{
     self, BufferHeader, Header, Place, Predecessor, RecordHeader, buffer, cell_checksum, checksum,
@@ -28,11 +28,15 @@ pub(crate) struct NewRegister<'a> {
     pub(crate) predecessor: Option<Predecessor>,
 }
 
+const IDENTITY_WORDS: usize = register::STATE_WORDS - register::IDENTITY;
+
 /// The words of a newborn register that are not key or value.
 pub(crate) struct Image {
     stamp: Stamp,
-    header: [u64; register::HEADER_WORDS],
-    in_place: [u64; register::IN_PLACE_WORDS],
+    /// Identity, and behind it at home the in-place copy in front of the value.
+    home: [u64; IDENTITY_WORDS + register::IN_PLACE_WORDS],
+    /// Identity, and behind it elsewhere the header in front of the key.
+    elsewhere: [u64; IDENTITY_WORDS + register::HEADER_WORDS],
     buffer_header: [u64; buffer::HEADER_WORDS - 1],
 }
 
@@ -56,10 +60,13 @@ impl<'a> NewRegister<'a> {
         let in_place = if deleted { Stamp::EMPTY } else { stamp };
         let buffer_header = buffer_header.encode();
         let [rewrite, number, register, guess, sum] = buffer_header;
+        let [birth, name] = identity.encode();
+        let header = Header { number: identity.number, key, predecessor };
+        let [shape, before, origin, header_sum] = header.encode();
         Image {
             stamp,
-            header: Header { identity, key, predecessor }.encode(),
-            in_place: [in_place.0, rewrite, number, register, guess, sum],
+            home: [birth, name, in_place.0, rewrite, number, register, guess, sum],
+            elsewhere: [birth, name, shape, before, origin, header_sum],
             buffer_header,
         }
     }
@@ -98,31 +105,37 @@ impl<'a> NewRegister<'a> {
 
     /// What the chains write, in order: the register is complete before its first slot shows it.
     /// The home has the first buffer in place, if that lies nowhere else there.
-    pub(crate) fn parts<'b>(&'b self, image: &'b Image, buffers: &Buffers) -> [Newborn<'b>; 4] {
+    pub(crate) fn parts<'b>(&'b self, image: &'b Image, buffers: &Buffers) -> [Newborn<'b>; 5] {
         let place = self.register.place;
-        let in_place_at = self.register.shape().small_words();
-        let first = buffers.first_site(self.buffer, &place, in_place_at).place;
+        let first = buffers.first_site(self.buffer, &place).place;
         let only_in_place = buffers.absent(self.buffer) == Some(place.home);
         let (head, tail): (&[u64], &[u8]) = match self.value.len() <= self.register.capacity() {
-            _ if only_in_place => (&image.in_place[..1], &[]),
-            true => (&image.in_place, self.value),
-            false => (&image.in_place, &[]),
+            _ if only_in_place => (&image.home[..IDENTITY_WORDS + 1], &[]),
+            true => (&image.home, self.value),
+            false => (&image.home, &[]),
         };
         [
             Newborn::Write {
-                place,
-                from: register::HEADER,
-                head: &image.header,
+                place: self.register.shape().header_place(&place),
+                from: 0,
+                head: &image.elsewhere[IDENTITY_WORDS..],
                 tail: self.key,
-                home_only: false,
+                at: Replicas::Home,
             },
-            Newborn::Write { place, from: in_place_at, head, tail, home_only: true },
+            Newborn::Write { place, from: register::IDENTITY, head, tail, at: Replicas::Home },
+            Newborn::Write {
+                place,
+                from: register::IDENTITY,
+                head: &image.elsewhere,
+                tail: self.key,
+                at: Replicas::Elsewhere,
+            },
             Newborn::Write {
                 place: first,
                 from: buffer::REWRITE,
                 head: &image.buffer_header,
                 tail: self.value,
-                home_only: false,
+                at: Replicas::All,
             },
             Newborn::Set { place, at: register::SLOTS_AT, value: image.stamp.0 },
         ]
@@ -169,14 +182,14 @@ impl NewChild {
                 from: record::BODY,
                 head: &self.header,
                 tail: self.payload.as_bytes(),
-                home_only: false,
+                at: Replicas::All,
             },
             Newborn::Write {
                 place: self.place,
                 from: layout::cell::IN_PLACE,
                 head: &self.in_place,
                 tail: self.payload.as_bytes(),
-                home_only: true,
+                at: Replicas::Home,
             },
             Newborn::Set { place: everywhere, at: record::ACCEPTED, value: FIRST_BALLOT.0 },
             Newborn::Set { place: self.place, at: layout::cell::WORD, value: self.word },

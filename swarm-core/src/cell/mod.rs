@@ -31,7 +31,7 @@ mod record;
 mod view;
 
 pub use judge::committed;
-pub use offer::{Birth, Births, MAX_BIRTHS, Newborn};
+pub use offer::{Birth, Births, MAX_BIRTHS, Newborn, Replicas};
 pub use propose::{Proposal, Proposed, propose};
 pub use quiet::quiet;
 pub use read::{Committed, read};

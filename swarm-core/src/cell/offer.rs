@@ -48,6 +48,17 @@ impl Births for () {
     fn births(&self, _payload: &[u64], _each: &mut dyn FnMut(Birth)) {}
 }
 
+/// Some of an object's nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Replicas {
+    /// All of them.
+    All,
+    /// Its home.
+    Home,
+    /// All but its home.
+    Elsewhere,
+}
+
 /// Part of an object that is born with a record, with the data at hand.
 #[derive(Clone, Copy, Debug)]
 pub enum Newborn<'a> {
@@ -61,8 +72,8 @@ pub enum Newborn<'a> {
         head: &'a [u64],
         /// What to write behind it.
         tail: &'a [u8],
-        /// Whether only the object's home node has this part.
-        home_only: bool,
+        /// Which of the object's nodes have this part.
+        at: Replicas,
     },
     /// A control word, set by CAS from 0.
     Set {
@@ -164,8 +175,8 @@ impl<'a> Offer<'a> {
 fn bring_newborns<'b>(newborns: &'b [Newborn<'b>], chain: &mut Chain<'b>, node: NodeId, n: usize) {
     for newborn in newborns {
         match *newborn {
-            Newborn::Write { place, from, head, tail, home_only } => {
-                if !home_only || node == place.home {
+            Newborn::Write { place, from, head, tail, at } => {
+                if at == Replicas::All || (at == Replicas::Home) == (node == place.home) {
                     push(chain, Verb::Write { at: place.at(node, n).plus(from), head, tail });
                 }
             }

@@ -1,6 +1,8 @@
 //! A list in a cell. Each change appends a token; each token has an object that is born with it.
 
-use swarm_core::cell::{Birth, Births, CellRef, Newborn, Proposal, Proposed, View, propose, read};
+use swarm_core::cell::{
+    Birth, Births, CellRef, Newborn, Proposal, Proposed, Replicas, View, propose, read,
+};
 use swarm_core::clock::Clock;
 use swarm_core::error::Error;
 use swarm_core::fabric::{Address, Fabric, NodeId};
@@ -103,8 +105,8 @@ pub(crate) async fn with_proposal<T>(
     let [one, two] = content(token);
     let bytes = two.to_le_bytes();
     let newborns = [
-        Newborn::Write { place, from: 1, head: &[one], tail: &bytes, home_only: false },
-        Newborn::Write { place, from: 3, head: &[token], tail: &[], home_only: true },
+        Newborn::Write { place, from: 1, head: &[one], tail: &bytes, at: Replicas::All },
+        Newborn::Write { place, from: 3, head: &[token], tail: &[], at: Replicas::Home },
         Newborn::Set { place, at: 0, value: token },
     ];
     let record = record(index);

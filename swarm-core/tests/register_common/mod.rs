@@ -98,15 +98,16 @@ pub(crate) fn give_birth<T>(
         guess: FIRST,
         checksum: checksum(FORMAT, IDENTITY, FIRST, first, IDENTITY.number, &bytes),
     };
-    let image = swarm_core::layout::header(IDENTITY, KEY);
-    let site = buffers.first_site(first, place, SHAPE.small_words());
+    let (image, identity) = (swarm_core::layout::header(IDENTITY.number, KEY), IDENTITY.encode());
+    let site = buffers.first_site(first, place);
     let buffer = site.place.at(node, nodes);
     let stamped = [stamp.0];
     let in_place = Verb::Write { at: buffer.plus(buffer::LOCK), head: &stamped, tail: &[] };
     let in_place = (held == Held::Lean && node == place.home).then_some(in_place);
     let header = header.encode();
     let mut chain = vec![
-        Verb::Write { at: at.plus(register::HEADER), head: &image, tail: KEY },
+        Verb::Write { at: SHAPE.header_place(place).at(node, nodes), head: &image, tail: KEY },
+        Verb::Write { at: at.plus(register::IDENTITY), head: &identity, tail: &[] },
         Verb::Write { at: buffer.plus(buffer::REWRITE), head: &header, tail: &bytes },
     ];
     chain.extend(in_place);

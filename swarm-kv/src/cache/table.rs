@@ -102,11 +102,11 @@ impl Slot {
         })
     }
 
-    /// Words at home.
+    /// Words at home that a read takes.
     #[inline(always)]
     pub(super) fn words(&self) -> usize {
         let (key_length, capacity) = (usize::from(self.key_length), usize::from(self.room));
-        Shape { key_length, capacity }.full_words()
+        Shape { key_length, capacity }.value_words()
     }
 
     /// Where it lies.

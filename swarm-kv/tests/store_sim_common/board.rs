@@ -260,12 +260,12 @@ impl Board for Seat {
     }
 
     fn reclaimed(&self, memory: &Site) {
-        // Up to a buffer's value, a record's payload; a register's slots and identity, and at home the
-        // rest of its header. Away from there a bucket's cell has no more room.
+        // Up to a buffer's value, a record's payload; a register's slots and identity, and at home up to the value in
+        // place. Away from there a bucket's cell has no more room.
         let at = |node| {
             let words = match memory.place.home {
                 _ if memory.is_alike() => buffer::HEADER_WORDS,
-                home if node == home => register::KEY,
+                home if node == home => register::VALUE,
                 _ => register::STATE_WORDS,
             };
             let first = memory.place.at(node, self.world.nodes()).0;

@@ -178,8 +178,8 @@ fn born() -> Node {
     let stamp = first_stamp(FORMAT, FIRST_BUFFER).0;
     let chain = [
         Verb::Write {
-            at: at(REGISTER).plus(register::HEADER),
-            head: &header(IDENTITY, &[]),
+            at: at(REGISTER).plus(register::IDENTITY),
+            head: &IDENTITY.encode(),
             tail: &[],
         },
         Verb::Write {
