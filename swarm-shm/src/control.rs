@@ -5,6 +5,7 @@
 //!         64  incarnation     the last one given out
 //!         72  switches        one for each node: 0 up, 1 frozen, 2 down
 //!         80  destruction     a magic word once it has begun
+//!         96  lives           one for each node: [ life 32 | state 32 ]; set aside: zero until a feature uses them
 //!        128  calibrations    of the clock: 8 words for each of the last boots
 //!        256  client slots    the holder's pid namespace and process id
 //!       1280  epoch           how often it moved on
@@ -12,6 +13,8 @@
 //!       1282  epoch's age     since when the epoch is what it is, as far as anybody saw: see `board`
 //!       1536  board           8 words for each client slot: see `board`
 //!       9728  replaced        for each client slot of the pool what others have told it: see `mailbox`
+//!         ..  client pages    from the next page on one of 4 KiB for each client slot; set aside for what its holder counts
+//!                             and for a word to wait on: zero until a feature uses them
 //! ```
 //!
 //! Who holds a client slot is decided by a lock on the bytes of its word and by nothing else; the word
@@ -47,6 +50,8 @@ const SWITCHES: usize = 72;
 const DESTRUCTION: usize = 80;
 /// No damage says by chance that the pool is being destroyed.
 const DESTROYED: u64 = u64::from_le_bytes(*b"SWARMend");
+/// Set aside.
+const LIVES: usize = 96;
 const SLOTS: usize = 256;
 /// The word that counts epochs.
 pub(crate) const EPOCH: usize = 1280;
@@ -55,11 +60,13 @@ const BOARD: usize = 1536;
 const BOARD_STRIDE: usize = 8;
 /// What is behind it is there for the slots that the pool has.
 const MAILBOXES: usize = 9728;
+/// Bytes of a client slot's page.
+const PAGE: usize = 4096;
 
 const _: () = assert!(SLOTS + MAX_CLIENTS <= EPOCH && EPOCH + 3 <= BOARD);
 const _: () = assert!(BOARD + MAX_CLIENTS * BOARD_STRIDE <= MAILBOXES);
 const _: () = assert!(HEADER_WORDS <= INCARNATION && SWITCHES + MAX_NODES <= DESTRUCTION);
-const _: () = assert!(DESTRUCTION < CALIBRATIONS.start);
+const _: () = assert!(DESTRUCTION < LIVES && LIVES + MAX_NODES <= CALIBRATIONS.start);
 
 /// An open control file.
 #[derive(Debug)]
@@ -198,7 +205,8 @@ pub(crate) fn board(slot: usize) -> usize {
 
 /// The length of a pool's control file, in bytes.
 pub(crate) fn bytes(max_clients: usize) -> u64 {
-    8 * (MAILBOXES + max_clients * mailbox::WORDS) as u64
+    let pages = (8 * (MAILBOXES + max_clients * mailbox::WORDS)).next_multiple_of(PAGE);
+    (pages + max_clients * PAGE) as u64
 }
 
 /// The first word of a client slot's mailbox.

@@ -116,6 +116,15 @@ pub enum Error {
         /// The layout version that this program reads and writes.
         known: u64,
     },
+    /// The pool uses something that this program does not know.
+    #[error("{}: the pool uses features that this program does not know (bits {unknown:#x}); use the \
+             program that made the pool, or a newer one", file.display())]
+    Features {
+        /// The file that says so.
+        file: PathBuf,
+        /// A bit for each that is not known.
+        unknown: u64,
+    },
     /// The file's header is damaged.
     #[error("{}: its header is damaged: {what}; bring back an undamaged copy", file.display())]
     Damaged {

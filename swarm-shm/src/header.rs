@@ -16,10 +16,14 @@
 //! 13  hash seed
 //! 14  created           wall-clock nanoseconds since 1970
 //! 15  checksum          xxh3 of words 0 to 14
+//! 16  features          of the pool, one a bit: who does not know one of them refuses the pool
+//! 17  configuration     its number                                                  } set aside: zero until
+//! 18  life, state       [ life 32 | state 32 ] of this node; in the control file 0  } a feature uses them
+//! 19  incarnations      where the block of those ends that may be given out         }
 //! ```
 //!
-//! A header is written once, before the pool can be opened. Magic and version keep their places
-//! in every version of the layout. Nothing that a header says is trusted before its checksum and
+//! The first sixteen words are written once, before the pool can be opened. Magic, version and features keep their
+//! places in every version of the layout. Nothing that a header says is trusted before its checksum and
 //! its geometry were checked.
 
 use std::path::Path;
@@ -33,7 +37,11 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::error::Error;
 
 /// Words of a header.
-pub(crate) const HEADER_WORDS: usize = 16;
+pub(crate) const HEADER_WORDS: usize = 20;
+/// The checksum of those in front of it.
+const CHECKSUM: usize = 15;
+/// What the pool uses that one has to know of. No bit has a meaning in this version.
+const FEATURES: usize = 16;
 
 const CONTROL_MAGIC: u64 = u64::from_le_bytes(*b"SWARMctl");
 const NODE_MAGIC: u64 = u64::from_le_bytes(*b"SWARMmem");
@@ -110,8 +118,12 @@ impl Header {
             geometry.hash_seed,
             self.created,
             0,
+            0,
+            0,
+            0,
+            0,
         ];
-        words[HEADER_WORDS - 1] = checksum(&words);
+        words[CHECKSUM] = checksum(&words);
         words
     }
 
@@ -125,8 +137,11 @@ impl Header {
         if found != known {
             return Err(Error::Version { file: path.to_path_buf(), found, known });
         }
-        if words[HEADER_WORDS - 1] != checksum(words) {
+        if words[CHECKSUM] != checksum(words) {
             return Err(damaged("the checksum does not agree"));
+        }
+        if words[FEATURES] != 0 {
+            return Err(Error::Features { file: path.to_path_buf(), unknown: words[FEATURES] });
         }
         let small = |at: usize| u32::try_from(words[at]).map_err(|_| damaged("a number is off"));
         let geometry = Geometry {
@@ -151,7 +166,7 @@ impl Header {
 }
 
 fn checksum(words: &[u64; HEADER_WORDS]) -> u64 {
-    sum(&words[..HEADER_WORDS - 1])
+    sum(&words[..CHECKSUM])
 }
 
 /// The checksum of `words`, at most a header's.
@@ -188,13 +203,18 @@ mod tests {
     #[test]
     fn any_flipped_bit_is_noticed() {
         let words = header().encode();
-        for bit in 0..HEADER_WORDS * 64 {
+        for bit in 0..(FEATURES + 1) * 64 {
             let mut flipped = words;
             flipped[bit / 64] ^= 1 << (bit % 64);
             let error = Header::decode(&flipped, Path::new("x")).expect_err("a flipped bit");
             match bit / 64 {
                 0 => assert!(matches!(error, Error::Foreign { .. }), "{bit}: {error}"),
                 1 => assert!(matches!(error, Error::Version { .. }), "{bit}: {error}"),
+                FEATURES => {
+                    let unknown = 1 << (bit % 64);
+                    let told = matches!(error, Error::Features { unknown: u, .. } if u == unknown);
+                    assert!(told, "{bit}: {error}");
+                }
                 _ => assert!(matches!(error, Error::Damaged { .. }), "{bit}: {error}"),
             }
         }
@@ -223,7 +243,7 @@ mod tests {
         ] {
             let mut words = header().encode();
             words[at] = value;
-            words[HEADER_WORDS - 1] = checksum(&words);
+            words[CHECKSUM] = checksum(&words);
             let error = Header::decode(&words, Path::new("x")).expect_err("nonsense");
             assert!(matches!(error, Error::Damaged { .. }), "{at} {value}: {error}");
         }

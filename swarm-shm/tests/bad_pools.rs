@@ -112,17 +112,21 @@ fn a_missing_majority() {
     assert!(matches!(error, Error::MajorityGone { missing: 1, nodes: 1, .. }), "{error}");
 }
 
+/// Bytes of a header.
+const HEADER: u64 = 160;
+
 #[test]
 fn a_file_of_the_wrong_length() {
-    for (name, right) in [("node-1", 4 << 20), ("control", 77_824 + 8 * 8256)] {
-        for length in [0, 5, 128, right - 1, right + 4096] {
+    let control = (77_824_u64 + 8 * 8256).next_multiple_of(4096) + 8 * 4096;
+    for (name, right) in [("node-1", 4 << 20), ("control", control)] {
+        for length in [0, 5, HEADER, right - 1, right + 4096] {
             let (_dir, path) = closed();
             let file = File::new().write(true).open(path.join(name)).expect("a file");
             file.set_len(length).expect("another length");
             for options in [STRICT, DEGRADED] {
                 let error = refused(&path, options, name);
                 // How many clients it is for, a header would say.
-                let least = if name == "control" && length < 128 { 77_824 } else { right };
+                let least = if name == "control" && length < HEADER { 77_824 } else { right };
                 let fits = matches!(error, Error::Length { found, expected, .. }
                     if found == length && expected == least);
                 assert!(fits, "{name} {length}: {error}");
@@ -186,6 +190,17 @@ fn a_newer_layout() {
     }
 }
 
+/// What is set aside in this layout is used by later programs without another one: they say so by a bit.
+#[test]
+fn a_feature_that_is_not_known() {
+    for name in ["node-1", "control"] {
+        let (_dir, path) = closed();
+        overwrite(&path.join(name), 16 * 8, &4_u64.to_le_bytes());
+        let error = refused(&path, STRICT, name);
+        assert!(matches!(error, Error::Features { unknown: 4, .. }), "{name}: {error}");
+    }
+}
+
 #[test]
 fn a_damaged_header() {
     for name in ["node-1", "control"] {
@@ -223,7 +238,7 @@ fn damage_behind_the_control_files_header() {
     let expected = Pool::open(&path, STRICT).expect("a pool").clock();
     for fill in [0x00, 0x01, 0xff, 0x5a] {
         let length = fs::metadata(path.join("control")).expect("a file").len() as usize;
-        overwrite(&path.join("control"), 128, &vec![fill; length - 128]);
+        overwrite(&path.join("control"), HEADER, &vec![fill; length - HEADER as usize]);
         let pool = Pool::open(&path, STRICT).expect("its header is whole");
         assert!(pool.clock().now().abs_diff(expected.now()) < 1_000_000_000, "{fill:x}");
         for node in (0..3).map(NodeId) {

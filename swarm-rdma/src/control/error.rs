@@ -49,6 +49,15 @@ pub enum Error {
         /// The program's.
         known: u32,
     },
+    /// A pool that uses something that this program does not know.
+    #[error(
+        "the pool uses features that this program does not know (bits {unknown:#x}); use the \
+             program that made it, or a newer one"
+    )]
+    Features {
+        /// A bit for each that is not known.
+        unknown: u64,
+    },
     /// A memory node's daemon did not answer.
     #[error(
         "memory node {address} does not answer: {why}; is `swarm memnode` running there, and is \

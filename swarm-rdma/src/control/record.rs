@@ -79,6 +79,9 @@ pub struct PoolRecord {
     pub name: String,
     /// The layout of its memory.
     pub layout_version: u32,
+    /// What it uses that one has to know of, one a bit. No bit has a meaning in this version.
+    #[serde(default)]
+    pub features: u64,
     /// Wall-clock nanoseconds since 1970.
     pub created: u64,
     /// Bytes of each node's memory that the pool uses.
@@ -123,6 +126,7 @@ impl PoolRecord {
             id: Id::random()?,
             name,
             layout_version: LAYOUT_VERSION,
+            features: 0,
             created: created.as_nanos() as u64,
             capacity: geometry.capacity,
             max_clients: geometry.max_clients,
@@ -144,6 +148,9 @@ impl PoolRecord {
     pub fn geometry(&self) -> Result<Geometry, Error> {
         if self.layout_version != LAYOUT_VERSION {
             return Err(Error::Version { found: self.layout_version, known: LAYOUT_VERSION });
+        }
+        if self.features != 0 {
+            return Err(Error::Features { unknown: self.features });
         }
         let geometry = Geometry {
             group: 0,
@@ -229,6 +236,8 @@ mod tests {
         let record = PoolRecord::new("a".into(), nodes(3), &wishes(64 << 20)).expect("it is sound");
         let newer = PoolRecord { layout_version: LAYOUT_VERSION + 1, ..record.clone() };
         assert!(matches!(newer.geometry(), Err(Error::Version { .. })));
+        let strange = PoolRecord { features: 2, ..record.clone() };
+        assert!(matches!(strange.geometry(), Err(Error::Features { unknown: 2 })));
         let torn = PoolRecord { chunk_bytes: 3, ..record };
         assert!(torn.geometry().is_err());
     }
