@@ -6,7 +6,7 @@
 //!            7  number           of the write that bore it: birth and number are its identity
 //!            8  in-place copy    at the home node only: a buffer's image with the stamp in the lock's place
 //!
-//!            header              behind the copy at the home node, behind the identity elsewhere:
+//!            header              at the home node in the granule behind the copy, elsewhere behind the identity:
 //!            0  shape            [ predecessor's pointer 40 | its class 16 | key length 8 ]
 //!            1  predecessor      number of the register that this one took the place of, or 0
 //!            2  origin           the last stamp there, whose value it began with, or 0
@@ -42,7 +42,7 @@ use zerocopy::IntoBytes;
 
 use crate::fabric::{Address, NodeId};
 use crate::geometry::Class;
-use crate::words::{CellWord, Pointer, Stamp, Timestamp, WordFormat, WriteNumber};
+use crate::words::{CellWord, GRANULE_WORDS, Pointer, Stamp, Timestamp, WordFormat, WriteNumber};
 
 /// The largest value, in bytes.
 pub const MAX_VALUE: usize = 1 << 20;
@@ -132,7 +132,7 @@ pub struct Place {
 impl Place {
     /// The same address at every node.
     pub fn everywhere(pointer: Pointer, home: NodeId) -> Self {
-        let at = pointer.0 * crate::words::GRANULE_WORDS as u64;
+        let at = pointer.0 * GRANULE_WORDS as u64;
         Self { pointer, home, at_home: at, elsewhere: at, stride: 0 }
     }
 
@@ -281,6 +281,14 @@ pub struct Shape {
 }
 
 impl Shape {
+    /// The largest that takes at most so many words at home, with a key of this length. `None` if they are too few.
+    pub fn largest(key_length: usize, full_words: usize) -> Option<Self> {
+        let rest = Self { key_length, capacity: 0 }.header_words();
+        let lines = full_words.checked_sub(rest)? / GRANULE_WORDS;
+        let capacity = (lines * GRANULE_WORDS).checked_sub(register::VALUE)?;
+        Some(Self { key_length, capacity })
+    }
+
     /// Words of the key.
     pub fn key_words(self) -> usize {
         words_for(self.key_length)
@@ -305,12 +313,14 @@ impl Shape {
 
     /// Words of a register's replica at home.
     pub fn full_words(self) -> usize {
-        self.value_words() + self.header_words()
+        self.header_at(true) + self.header_words()
     }
 
     /// Offset of the header in the register's replica at home, or in another, in words.
     pub fn header_at(self, is_home: bool) -> usize {
-        if is_home { self.value_words() } else { register::STATE_WORDS }
+        // In a line of its own, so that the copy may take all of those before it.
+        let behind_copy = self.value_words().next_multiple_of(GRANULE_WORDS);
+        if is_home { behind_copy } else { register::STATE_WORDS }
     }
 
     /// Where the header of the register at `place` lies at each node.

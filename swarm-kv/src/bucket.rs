@@ -95,13 +95,8 @@ impl Entry {
 /// room that the class has. `None` if the key does not fit.
 pub(crate) fn shape(class: Class, key_length: usize) -> Option<Shape> {
     let Class::Homed { small, full } = class else { return None };
-    let least = Shape { key_length, capacity: 0 };
-    if least.small_words() > usize::from(small) * GRANULE_WORDS {
-        return None;
-    }
-    let full_words = full.granules() as usize * GRANULE_WORDS;
-    let capacity = full_words.checked_sub(least.full_words())?;
-    Some(Shape { capacity, ..least })
+    let shape = Shape::largest(key_length, full.granules() as usize * GRANULE_WORDS)?;
+    (shape.small_words() <= usize::from(small) * GRANULE_WORDS).then_some(shape)
 }
 
 /// The register that a record brought into the world: what must be at a node before the record is.
@@ -255,6 +250,23 @@ mod tests {
         let split = Bucket { depth: 64, prefix: 3, content: Content::Split([child, child]) };
         assert_eq!(split.encode().len(), SPLIT_PAYLOAD);
         assert_eq!(Bucket::decode(&split.encode()), Some(split));
+    }
+
+    /// The shape that a class gives a register leads back to the class: the bucket lists the class alone.
+    #[test]
+    fn shapes_and_classes_name_each_other() {
+        let geometry = Geometry::new(3, 1 << 30, 4, 1).expect("geometry");
+        for key_length in [1, 8, 9, 24, 100, 255] {
+            for capacity in 0..=512 {
+                let wanted = Shape { key_length, capacity };
+                let class = geometry.register_class(wanted.small_words(), wanted.full_words());
+                let has = shape(class, key_length).expect("the class was chosen for the key");
+                assert!(has.capacity >= capacity, "{wanted:?}: {has:?}");
+                assert_eq!(has.value_words() % GRANULE_WORDS, 0, "{wanted:?}: {has:?}");
+                let again = geometry.register_class(has.small_words(), has.full_words());
+                assert_eq!(again, class, "{wanted:?}: {has:?}");
+            }
+        }
     }
 
     #[test]
