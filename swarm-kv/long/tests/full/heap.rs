@@ -5,6 +5,7 @@ use std::task::{Context, Poll, Waker};
 
 use swarm_core::group::Patience;
 use swarm_core::safe_guess::SafeGuess;
+use swarm_core::sim::seeds::is_deep;
 use swarm_kv::shm::{self, CreateOptions, OpenOptions, Pool};
 use swarm_kv::{Error, Options};
 
@@ -100,16 +101,17 @@ fn clients_that_claim_at_once_fill_the_pool() {
 }
 
 /// Before buffers came back, a pool was full, for good, once it had been written to as often as it
-/// had room. Here a few clients write forty times that, sizes mixed, and it goes on.
+/// had room. Here a few clients write ten times that, forty where it goes deep, sizes mixed, and it goes on.
 #[test]
 fn updates_wear_nothing_out() {
+    let times = if is_deep("updates_wear_nothing_out") { 40 } else { 10 };
     let (_dir, pool) = pool(4 << 20);
     let clients: Vec<_> =
         (0..4).map(|_| shm::open(&pool, Options::default()).expect("a slot")).collect();
     let keys: Vec<Vec<u8>> = (0..20).map(|key| format!("key {key}").into_bytes()).collect();
     let size = |round: usize| [40, 700, 1500, 3000][round % 4];
     let (mut written, mut round) = (0, 0);
-    while written < 40 * (4 << 20) {
+    while written < times * (4 << 20) {
         let client = clients[round % clients.len()].blocking();
         let key = &keys[round * 7 % keys.len()];
         let value = vec![round as u8; size(round / 5)];
@@ -145,16 +147,18 @@ fn who_is_in_the_middle_of_something_holds_up_the_others_no_longer_than_that() {
     }
 }
 
-/// Registers, records, first buffers and what others' writes took the place of come back as well.
+/// Registers, records, first buffers and what others' writes took the place of come back as well: a pool is written
+/// five times over, twenty where it goes deep.
 #[test]
 fn inserts_and_deletes_wear_nothing_out() {
+    let times = if is_deep("inserts_and_deletes_wear_nothing_out") { 20 } else { 5 };
     let (_dir, pool) = pool(4 << 20);
     let clients: Vec<_> =
         (0..3).map(|_| shm::open(&pool, Options::default()).expect("a slot")).collect();
     let size = |round: usize| [40, 700, 200, 1200][round % 4];
     let key = |round: usize| format!("key {}", round % 300).into_bytes();
     let (mut written, mut round) = (0, 0);
-    while written < 20 * (4 << 20) {
+    while written < times * (4 << 20) {
         let client = clients[round % clients.len()].blocking();
         let value = vec![round as u8; size(round)];
         let stored = client.put(&key(round), &value);
