@@ -11,7 +11,7 @@ use swarm_core::register::Protocol;
 use swarm_core::safe_guess::SafeGuess;
 use swarm_core::words::Incarnation;
 pub use swarm_shm::{
-    Attachment, ClockSource, Condition, CreateOptions, Error, OpenOptions, Pool, PoolBoard,
+    Attachment, ClockSource, Condition, CreateOptions, Error, OpenOptions, Pages, Pool, PoolBoard,
     PoolClock, ShmFabric, Tenant,
 };
 
@@ -67,7 +67,8 @@ pub fn open(pool: &Pool, options: Options) -> Result<Client, Error> {
     open_plain::<SafeGuess>(pool, options)
 }
 
-/// Opens the pool at `path`, and a client of it.
+/// Opens the pool at `path`, and a client of it. It takes a few milliseconds, however large the pool is: memory comes
+/// in at first touches, in pages as large as the pool was created with ([`Pages`]).
 ///
 /// # Errors
 /// The pool is missing, damaged or of another version; all client slots are taken.

@@ -21,6 +21,7 @@ use crate::error::Error;
 use crate::header::{HEADER_WORDS, Header, Member};
 use crate::kind::Kind;
 use crate::mapping::Mapping;
+use crate::pages::{self, Pages};
 use crate::pool::CreateOptions;
 use crate::{lock, node};
 
@@ -53,7 +54,7 @@ pub(crate) fn create(dir: &Path, options: &CreateOptions) -> Result<(), Error> {
     draft.fill_control(&header)?;
     for id in (0..options.nodes as u8).map(NodeId) {
         let elsewhere = options.node_paths.as_ref().map(|paths| paths[id.index()].as_path());
-        draft.add_node(elsewhere, &header.of(Member::Node(id)), id)?;
+        draft.add_node(elsewhere, &header.of(Member::Node(id)), id, options)?;
     }
     draft.finish()
 }
@@ -110,6 +111,7 @@ impl<'a> Draft<'a> {
         let path = self.dir.join(UNFINISHED);
         self.control.set_len(0).map_err(|error| Error::io(&path, "empty", error))?;
         let bytes = control::bytes(header.geometry.max_clients);
+        Kind::Regular.check_room(&self.control, &path, bytes)?;
         Kind::Regular.reserve(&self.control, &path, bytes)?;
         Mapping::new(&self.control, &path, bytes)?.store(0, &header.encode());
         Ok(())
@@ -120,6 +122,7 @@ impl<'a> Draft<'a> {
         elsewhere: Option<&Path>,
         header: &Header,
         id: NodeId,
+        options: &CreateOptions,
     ) -> Result<(), Error> {
         let name = node::path(self.dir, id);
         if name.symlink_metadata().is_ok() {
@@ -140,6 +143,10 @@ impl<'a> Draft<'a> {
         let capacity = header.geometry.capacity;
         let kind = Kind::of(&file, &path)?;
         kind.check_capacity(&path, capacity)?;
+        kind.check_room(&file, &path, capacity)?;
+        if kind == Kind::Regular {
+            place(&file, &path, capacity, options)?;
+        }
         kind.reserve(&file, &path, capacity)?;
         let length = kind.length(&file, &path)?;
         if !kind.fits(length, capacity) {
@@ -226,6 +233,19 @@ fn make(path: &Path) -> Result<(File, bool), Error> {
         io::ErrorKind::AlreadyExists => Error::Occupied { file: path.to_path_buf() },
         _ => Error::io(path, "create", error),
     })
+}
+
+/// Says how large the pages of `file` are to be, before it has any.
+fn place(file: &File, path: &Path, bytes: u64, options: &CreateOptions) -> Result<(), Error> {
+    if file.set_len(bytes).is_err() {
+        // Reserving will tell why.
+        return Ok(());
+    }
+    let mapping = Mapping::new(file, path, bytes)?;
+    if options.pages == Pages::Huge {
+        pages::begin(&mapping);
+    }
+    Ok(())
 }
 
 /// Whether `path` leads to `file`.

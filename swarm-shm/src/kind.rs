@@ -15,7 +15,8 @@ use rustix::io::Errno;
 
 use crate::error::Error;
 
-const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
+/// What `fstatfs` says of hugetlbfs.
+pub(crate) const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
 const DEVICE_ALIGNMENT: u64 = 2 << 20;
 
 /// What memory a file stands for.
@@ -80,15 +81,20 @@ impl Kind {
         Err(Error::unsuited(path, reason))
     }
 
-    /// Gives a new `file` its length and every page of it, so that none is missing later.
+    /// Refuses a new `file` that its file system has no room for. To be asked before any of it is there:
+    /// asked for more than there is, a file system may first give all that it has, and take it from
+    /// everybody else meanwhile.
+    pub(crate) fn check_room(self, file: &File, path: &Path, bytes: u64) -> Result<(), Error> {
+        if self != Self::Device && lacks(file, bytes) {
+            return Err(reserve_error(path, bytes, Errno::NOSPC.into()));
+        }
+        Ok(())
+    }
+
+    /// Gives a new `file` its length and every page of it that it lacks, so that none is missing later.
     pub(crate) fn reserve(self, file: &File, path: &Path, bytes: u64) -> Result<(), Error> {
         if self == Self::Device {
             return Ok(());
-        }
-        // Asked for more than there is, a file system may first give all that it has, and take it
-        // from everybody else meanwhile.
-        if lacks(file, bytes) {
-            return Err(reserve_error(path, bytes, Errno::NOSPC.into()));
         }
         loop {
             match fallocate(file, FallocateFlags::empty(), 0, bytes) {

@@ -26,6 +26,7 @@
 //! | `error`               | what can be wrong with a pool                                    |
 //! | `kind`                | regular files, hugetlbfs and DAX devices                         |
 //! | `mapping`             | files as shared words                                            |
+//! | `pages`               | how large the pages of a pool's memory are                       |
 //! | `header`              | what a file says about itself                                    |
 //! | `lock`                | locks that the kernel releases when their holder dies            |
 //! | `fork`                | what a child must not share with the process that forked it      |
@@ -88,6 +89,8 @@ mod mapping;
 #[cfg(not(loom))]
 mod node;
 #[cfg(not(loom))]
+mod pages;
+#[cfg(not(loom))]
 mod pool;
 #[cfg(not(loom))]
 mod reply;
@@ -102,6 +105,7 @@ pub use self::{
     clock::{ClockSource, PoolClock},
     error::Error,
     fabric::ShmFabric,
+    pages::Pages,
     pool::{CreateOptions, OpenOptions, Pool},
     reply::Reply,
     switch::{NodeSwitch, SwitchState},

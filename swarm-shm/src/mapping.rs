@@ -5,13 +5,15 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::slice;
 use std::sync::Arc;
 
-use memmap2::{Advice, MmapOptions, MmapRaw};
+use memmap2::{MmapOptions, MmapRaw};
 
 use crate::error::Error;
+use crate::pages::{HUGE_PAGE, Source};
 use crate::sync::{Ordering, Word};
 
 /// A mapped file.
@@ -19,26 +21,42 @@ use crate::sync::{Ordering, Word};
 pub(crate) struct Mapping {
     raw: MmapRaw,
     words: usize,
+    source: Source,
 }
 
-/// A huge page.
-const HUGE_PAGE: usize = 2 << 20;
+/// So often a mapping is tried to be had where huge pages can be.
+const TRIES: usize = 4;
+
+/// What the kernel may be asked to do with pages. None of it changes what they hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Advice {
+    /// Touch each of them, as a store does.
+    PopulateWrite,
+    /// Put them together to huge ones.
+    Collapse,
+}
 
 /// Maps the first `length` bytes of `file`, where possible from a multiple of a huge page on:
 /// elsewhere, the kernel cannot map huge pages.
 fn map(file: &File, length: usize) -> io::Result<MmapRaw> {
-    let raw = MmapOptions::new().len(length).map_raw(file)?;
-    let beyond = raw.as_ptr() as usize % HUGE_PAGE;
-    if length < HUGE_PAGE || beyond == 0 {
-        return Ok(raw);
+    let mut beyond = 0;
+    for _ in 0..TRIES {
+        // Mappings end where the next one begins: one that is longer by so much begins where it should, unless
+        // another thread maps something meanwhile. What it has behind the file's end is never touched.
+        let raw = MmapOptions::new().len(length + beyond).map_raw(file);
+        let raw = if beyond == 0 { raw? } else { raw.or_else(|_| whole(file, length))? };
+        let amiss = raw.as_ptr() as usize % HUGE_PAGE;
+        if length < HUGE_PAGE || amiss == 0 {
+            return Ok(raw);
+        }
+        beyond = (beyond + amiss) % HUGE_PAGE;
     }
-    // Mappings end where the next one begins: one that is longer by so much begins where it should.
-    // What it has behind the file's end is never touched.
-    drop(raw);
-    match MmapOptions::new().len(length + beyond).map_raw(file) {
-        Ok(raw) => Ok(raw),
-        Err(_) => MmapOptions::new().len(length).map_raw(file),
-    }
+    whole(file, length)
+}
+
+/// Maps as much, wherever that is.
+fn whole(file: &File, length: usize) -> io::Result<MmapRaw> {
+    MmapOptions::new().len(length).map_raw(file)
 }
 
 impl Mapping {
@@ -47,7 +65,22 @@ impl Mapping {
         let length = usize::try_from(bytes)
             .map_err(|_| Error::unsuited(path, "it is larger than this machine's address space"))?;
         let raw = map(file, length).map_err(|error| Error::io(path, "map", error))?;
-        Ok(Arc::new(Self { raw, words: length / 8 }))
+        Ok(Arc::new(Self { raw, words: length / 8, source: Source::of(file) }))
+    }
+
+    /// How long it is, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.words * 8
+    }
+
+    /// Where its pages come from.
+    pub(crate) fn source(&self) -> Source {
+        self.source
+    }
+
+    /// Where it begins in this process's memory.
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.raw.as_mut_ptr()
     }
 
     /// All of its words.
@@ -73,16 +106,19 @@ impl Mapping {
         }
     }
 
-    /// Enters every page into this process's page tables, as huge ones where the kernel can put
-    /// them together: with small ones, each access to a place of its own is also a miss of the
-    /// processor's page tables. The first time takes as long as copying the file a few times.
-    pub(crate) fn populate(&self) {
-        let whole = self.words * 8 / HUGE_PAGE * HUGE_PAGE;
-        // SAFETY: the range lies within the mapping. The advice changes where its contents lie in
-        // physical memory, and nothing that anybody could see. Where it fails, all is as before.
-        let _ = unsafe { libc::madvise(self.raw.as_mut_ptr().cast(), whole, libc::MADV_COLLAPSE) };
-        // Whatever comes of it, the pages come in one by one when they are touched.
-        drop(self.raw.advise(Advice::PopulateWrite));
+    /// Asks the kernel for something about the pages of these bytes, which begin with a page.
+    pub(crate) fn advise(&self, bytes: Range<usize>, advice: Advice) -> io::Result<()> {
+        assert!(bytes.start <= bytes.end && bytes.end <= self.bytes(), "not within the mapping");
+        let advice = match advice {
+            Advice::PopulateWrite => libc::MADV_POPULATE_WRITE,
+            Advice::Collapse => libc::MADV_COLLAPSE,
+        };
+        // SAFETY: the bytes lie within the mapping, whose memory is seen as atomic words alone. The advice changes
+        // where its contents lie in physical memory, and nothing that anybody could see (`pages` says of what that is true).
+        // Where it fails, all is as before. A page that is missing is an error here, and no SIGBUS.
+        let answer =
+            unsafe { libc::madvise(self.start().add(bytes.start).cast(), bytes.len(), advice) };
+        if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
     /// Stores zero in every word.

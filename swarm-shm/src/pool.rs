@@ -16,6 +16,7 @@ use crate::fabric::ShmFabric;
 use crate::header::Member;
 use crate::holder::Name;
 use crate::mapping::Mapping;
+use crate::pages::{self, Pages};
 use crate::switch::NodeSwitch;
 use crate::sync::Ordering;
 use crate::{create, destroy, node};
@@ -37,13 +38,23 @@ pub struct CreateOptions {
     /// file to create (on another file system, say) or of a DAX device that is there. The pool's
     /// directory then holds links.
     pub node_paths: Option<Vec<PathBuf>>,
+    /// How large the memory's pages are, for all who open the pool. It is quicker to have huge ones from the
+    /// beginning than to get them later.
+    pub pages: Pages,
 }
 
 impl Default for CreateOptions {
-    /// Three nodes of 256 MiB, for 64 clients.
+    /// Three nodes of 256 MiB, for 64 clients, in huge pages where they can be had.
     fn default() -> Self {
-        let (nodes, capacity, max_clients, slots) = (3, 256 << 20, 64, SLOTS);
-        Self { nodes, capacity, max_clients, slots, pointer_bits: None, node_paths: None }
+        Self {
+            nodes: 3,
+            capacity: 256 << 20,
+            max_clients: 64,
+            slots: SLOTS,
+            pointer_bits: None,
+            node_paths: None,
+            pages: Pages::Huge,
+        }
     }
 }
 
@@ -52,6 +63,9 @@ impl Default for CreateOptions {
 pub struct OpenOptions {
     /// Go on without nodes whose files are missing, as long as a majority is there.
     pub degraded: bool,
+    /// What is done about the memory's pages. [`Pages::Touched`], the default, takes no time, and is what a pool needs
+    /// that was created with [`Pages::Huge`], as it is unless somebody chose otherwise.
+    pub pages: Pages,
 }
 
 /// An open pool: a directory with a control file and one file for each memory node, all mapped
@@ -95,7 +109,11 @@ impl Pool {
         let control = Control::open(&dir)?;
         let (nodes, missing) = map_nodes(&control, options)?;
         let clock = Line::of(&control)?;
-        Ok(Self { inner: Arc::new(Inner { control, nodes, missing, clock }) })
+        let pool = Self { inner: Arc::new(Inner { control, nodes, missing, clock }) };
+        if options.pages == Pages::Huge {
+            pool.populate();
+        }
+        Ok(pool)
     }
 
     /// Removes the pool in `dir`: the files that are recognizably the pool's, and the directory if
@@ -161,13 +179,10 @@ impl Pool {
         ShmFabric::new(self)
     }
 
-    /// Enters the nodes' memory into this process's page tables at once, as huge pages where the
-    /// kernel can. Otherwise that happens page by page at the first touch, which then takes about a
-    /// microsecond. Worth its time, up to some seconds for each GiB, for processes that stay.
+    /// Does at once what opening it with [`Pages::Huge`] does, which says what it costs: for processes that measure, or
+    /// that stay and have a pool that was created with small pages.
     pub fn populate(&self) {
-        for mapping in self.inner.nodes.iter().flatten() {
-            mapping.populate();
-        }
+        self.inner.nodes.iter().flatten().for_each(|mapping| pages::populate(mapping));
     }
 
     /// The clock that all processes share, for one client.

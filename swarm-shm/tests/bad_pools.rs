@@ -15,10 +15,10 @@ use swarm_core::clock::Clock;
 use swarm_core::fabric::NodeId;
 use swarm_core::geometry::LAYOUT_VERSION;
 use swarm_core::node_set::NodeSet;
-use swarm_shm::{CreateOptions, Error, OpenOptions, Pool};
+use swarm_shm::{CreateOptions, Error, OpenOptions, Pages, Pool};
 
-const STRICT: OpenOptions = OpenOptions { degraded: false };
-const DEGRADED: OpenOptions = OpenOptions { degraded: true };
+const STRICT: OpenOptions = OpenOptions { degraded: false, pages: Pages::Touched };
+const DEGRADED: OpenOptions = OpenOptions { degraded: true, ..STRICT };
 
 /// A pool that is not open, and its directory.
 fn closed() -> (tempfile::TempDir, std::path::PathBuf) {

@@ -154,7 +154,8 @@ fn a_missing_node_does_not_answer_and_the_others_do() {
     drop(pool);
     let path = dir.path().join("pool");
     fs::remove_file(path.join("node-1")).expect("the node's file");
-    let pool = Pool::open(&path, OpenOptions { degraded: true }).expect("a majority is there");
+    let pool = Pool::open(&path, OpenOptions { degraded: true, ..OpenOptions::default() })
+        .expect("a majority is there");
     let fabric = pool.fabric();
     assert_eq!(fabric.nodes(), 3);
     let chains: [&[Verb<'_>]; 4] = [

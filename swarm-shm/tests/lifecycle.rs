@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use common::{Running, directory, names, not_permitted, pool, post, role, say, skipped, small};
 use swarm_core::fabric::{Address, NodeId, Verb};
 use swarm_core::geometry::{BadGeometry, Geometry};
-use swarm_shm::{CreateOptions, Error, OpenOptions, Pool};
+use swarm_shm::{CreateOptions, Error, OpenOptions, Pages, Pool};
 
-const STRICT: OpenOptions = OpenOptions { degraded: false };
+const STRICT: OpenOptions = OpenOptions { degraded: false, pages: Pages::Touched };
 const COMPLETE: [&str; 4] = ["control", "node-0", "node-1", "node-2"];
 
 #[test]
@@ -338,7 +338,7 @@ fn a_half_destroyed_pool_says_so_and_can_be_destroyed_again() {
     assert!(matches!(error, Error::HalfDestroyed { .. }), "{error}");
     assert_eq!(pool.live_clients(), [] as [usize; 0]);
     drop(pool);
-    for options in [STRICT, OpenOptions { degraded: true }] {
+    for options in [STRICT, OpenOptions { degraded: true, ..STRICT }] {
         let error = Pool::open(&path, options).expect_err("half destroyed");
         assert!(matches!(error, Error::HalfDestroyed { .. }), "{error}");
         assert!(error.to_string().contains("destroy it again"), "{error}");

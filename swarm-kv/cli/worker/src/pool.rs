@@ -61,8 +61,15 @@ impl Pool {
         }
         let Wishes { nodes, capacity, max_clients, slots, pointer_bits, node_paths } = wishes;
         let node_paths = (!node_paths.is_empty()).then(|| node_paths.to_vec());
-        let options =
-            CreateOptions { nodes, capacity, max_clients, slots, pointer_bits, node_paths };
+        let options = CreateOptions {
+            nodes,
+            capacity,
+            max_clients,
+            slots,
+            pointer_bits,
+            node_paths,
+            ..CreateOptions::default()
+        };
         Ok(Self::Near(NearPool::create(path, &options)?))
     }
 
@@ -74,7 +81,7 @@ impl Pool {
             #[cfg(not(feature = "rdma"))]
             return Err(without(name));
         }
-        Ok(Self::Near(NearPool::open(path, OpenOptions { degraded })?))
+        Ok(Self::Near(NearPool::open(path, OpenOptions { degraded, ..OpenOptions::default() })?))
     }
 
     /// Removes one; `force` does so under live clients.
