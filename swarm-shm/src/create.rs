@@ -44,6 +44,7 @@ pub(crate) fn create(dir: &Path, options: &CreateOptions) -> Result<(), Error> {
     {
         return Err(Error::NodePaths { paths: paths.len(), nodes: options.nodes });
     }
+    options.numa.check()?;
     let header = Header {
         pool_id: u128::from(low) | (u128::from(high) << 64),
         member: Member::Control,
@@ -235,13 +236,14 @@ fn make(path: &Path) -> Result<(File, bool), Error> {
     })
 }
 
-/// Says how large the pages of `file` are to be, before it has any.
+/// Says where the pages of `file` are to lie and how large they are to be, before it has any.
 fn place(file: &File, path: &Path, bytes: u64, options: &CreateOptions) -> Result<(), Error> {
     if file.set_len(bytes).is_err() {
         // Reserving will tell why.
         return Ok(());
     }
     let mapping = Mapping::new(file, path, bytes)?;
+    options.numa.apply(&mapping)?;
     if options.pages == Pages::Huge {
         pages::begin(&mapping);
     }

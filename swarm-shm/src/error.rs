@@ -56,6 +56,25 @@ pub enum Error {
         /// Bytes of the file.
         needed: u64,
     },
+    /// This machine has no such NUMA node, or this process may have no memory there.
+    #[error(
+        "this process can have memory on the NUMA nodes {nodes:?}, not on {node}; choose one of these"
+    )]
+    NoNumaNode {
+        /// The node that was asked for.
+        node: u32,
+        /// Those that there are.
+        nodes: Vec<u32>,
+    },
+    /// The kernel took no NUMA policy.
+    #[error(
+        "the kernel takes no NUMA policy: {source}; it was built without, or a container's rules \
+             forbid `get_mempolicy` or `mbind`; leave it to the kernel"
+    )]
+    NumaRefused {
+        /// What the operating system said.
+        source: io::Error,
+    },
     /// There is no pool.
     #[error("{}: there is no pool here; check the path, or create one", pool.display())]
     NoPool {

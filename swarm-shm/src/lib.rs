@@ -26,7 +26,7 @@
 //! | `error`               | what can be wrong with a pool                                    |
 //! | `kind`                | regular files, hugetlbfs and DAX devices                         |
 //! | `mapping`             | files as shared words                                            |
-//! | `pages`               | how large the pages of a pool's memory are                       |
+//! | `pages`, `numa`       | how large the pages of a pool's memory are, and on which nodes   |
 //! | `header`              | what a file says about itself                                    |
 //! | `lock`                | locks that the kernel releases when their holder dies            |
 //! | `fork`                | what a child must not share with the process that forked it      |
@@ -89,6 +89,8 @@ mod mapping;
 #[cfg(not(loom))]
 mod node;
 #[cfg(not(loom))]
+mod numa;
+#[cfg(not(loom))]
 mod pages;
 #[cfg(not(loom))]
 mod pool;
@@ -105,6 +107,7 @@ pub use self::{
     clock::{ClockSource, PoolClock},
     error::Error,
     fabric::ShmFabric,
+    numa::Numa,
     pages::Pages,
     pool::{CreateOptions, OpenOptions, Pool},
     reply::Reply,

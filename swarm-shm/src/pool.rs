@@ -16,6 +16,7 @@ use crate::fabric::ShmFabric;
 use crate::header::Member;
 use crate::holder::Name;
 use crate::mapping::Mapping;
+use crate::numa::Numa;
 use crate::pages::{self, Pages};
 use crate::switch::NodeSwitch;
 use crate::sync::Ordering;
@@ -41,6 +42,8 @@ pub struct CreateOptions {
     /// How large the memory's pages are, for all who open the pool. It is quicker to have huge ones from the
     /// beginning than to get them later.
     pub pages: Pages,
+    /// On which NUMA nodes the memory lies, for all who open the pool. It is reserved there.
+    pub numa: Numa,
 }
 
 impl Default for CreateOptions {
@@ -54,6 +57,7 @@ impl Default for CreateOptions {
             pointer_bits: None,
             node_paths: None,
             pages: Pages::Huge,
+            numa: Numa::Default,
         }
     }
 }
@@ -66,6 +70,10 @@ pub struct OpenOptions {
     /// What is done about the memory's pages. [`Pages::Touched`], the default, takes no time, and is what a pool needs
     /// that was created with [`Pages::Huge`], as it is unless somebody chose otherwise.
     pub pages: Pages,
+    /// On which NUMA nodes memory is to lie that comes from now on, whoever touches it. What lies elsewhere is moved there, if this
+    /// process alone has it mapped: all of the pool, if it is opened with [`Pages::Huge`] and nobody else has it open.
+    /// [`Numa::Interleave`] moves nothing, as all nodes are right: choose it at creation.
+    pub numa: Numa,
 }
 
 /// An open pool: a directory with a control file and one file for each memory node, all mapped
@@ -106,6 +114,7 @@ impl Pool {
         let dir = dir.as_ref();
         // The directory must be found again when a client attaches, wherever the process is then.
         let dir = path::absolute(dir).map_err(|error| Error::io(dir, "find", error))?;
+        options.numa.check()?;
         let control = Control::open(&dir)?;
         let (nodes, missing) = map_nodes(&control, options)?;
         let clock = Line::of(&control)?;
@@ -113,6 +122,8 @@ impl Pool {
         if options.pages == Pages::Huge {
             pool.populate();
         }
+        // Behind the pages: it moves those that this process has.
+        pool.inner.nodes.iter().flatten().try_for_each(|mapping| options.numa.apply(mapping))?;
         Ok(pool)
     }
 

@@ -15,9 +15,10 @@ use swarm_core::clock::Clock;
 use swarm_core::fabric::NodeId;
 use swarm_core::geometry::LAYOUT_VERSION;
 use swarm_core::node_set::NodeSet;
-use swarm_shm::{CreateOptions, Error, OpenOptions, Pages, Pool};
+use swarm_shm::{CreateOptions, Error, Numa, OpenOptions, Pages, Pool};
 
-const STRICT: OpenOptions = OpenOptions { degraded: false, pages: Pages::Touched };
+const STRICT: OpenOptions =
+    OpenOptions { degraded: false, pages: Pages::Touched, numa: Numa::Default };
 const DEGRADED: OpenOptions = OpenOptions { degraded: true, ..STRICT };
 
 /// A pool that is not open, and its directory.

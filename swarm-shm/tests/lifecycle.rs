@@ -13,9 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use common::{Running, directory, names, not_permitted, pool, post, role, say, skipped, small};
 use swarm_core::fabric::{Address, NodeId, Verb};
 use swarm_core::geometry::{BadGeometry, Geometry};
-use swarm_shm::{CreateOptions, Error, OpenOptions, Pages, Pool};
+use swarm_shm::{CreateOptions, Error, Numa, OpenOptions, Pages, Pool};
 
-const STRICT: OpenOptions = OpenOptions { degraded: false, pages: Pages::Touched };
+const STRICT: OpenOptions =
+    OpenOptions { degraded: false, pages: Pages::Touched, numa: Numa::Default };
 const COMPLETE: [&str; 4] = ["control", "node-0", "node-1", "node-2"];
 
 #[test]

@@ -21,7 +21,8 @@ const HUGE_PAGE: u64 = 2 << 20;
 const CAPACITY: u64 = 4 * HUGE_PAGE;
 /// Not among the words of a node's header.
 const FIRST: u64 = 4096;
-const HUGE: OpenOptions = OpenOptions { degraded: false, pages: Pages::Huge };
+const HUGE: OpenOptions =
+    OpenOptions { degraded: false, pages: Pages::Huge, numa: swarm_shm::Numa::Default };
 
 fn options(pages: Pages) -> CreateOptions {
     CreateOptions { nodes: 1, capacity: CAPACITY, pages, ..small() }

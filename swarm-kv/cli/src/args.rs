@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use swarm_worker::distribution::Distribution;
+use swarm_worker::pool::Numa;
 use swarm_worker::workload::{Mix, System};
 
 pub(crate) use super::args_rdma::{DeviceArgs, DoctorArgs, EvictArgs, MemnodeArgs};
@@ -240,6 +241,10 @@ pub(crate) struct CreateArgs {
     /// pool's directory then holds links [default: files in the pool's directory]
     #[arg(long, value_name = "PATH")]
     pub(crate) node_path: Vec<PathBuf>,
+    /// On which NUMA nodes of this host the memory lies: `interleave` for all in turn, `bind:NODE` or
+    /// `prefer:NODE` [default: where this command runs]
+    #[arg(long, value_name = "POLICY", value_parser = parse_numa, default_value = "default", hide_default_value = true)]
+    pub(crate) numa: Numa,
 }
 
 #[derive(Args, Debug)]
@@ -458,6 +463,18 @@ impl SoakArgs {
 pub(crate) struct CheckArgs {
     /// The history; `-` reads standard input
     pub(crate) file: PathBuf,
+}
+
+fn parse_numa(text: &str) -> Result<Numa, String> {
+    let on = |policy: fn(u32) -> Numa, node: &str| node.parse().ok().map(policy);
+    let numa = match text.split_once(':') {
+        Some(("bind", node)) => on(Numa::Bind, node),
+        Some(("prefer", node)) => on(Numa::Preferred, node),
+        None if text == "interleave" => Some(Numa::Interleave),
+        None if text == "default" => Some(Numa::Default),
+        _ => None,
+    };
+    numa.ok_or_else(|| "give interleave, bind:NODE, prefer:NODE or default".to_owned())
 }
 
 fn parse_nodes(text: &str) -> Result<usize, String> {

@@ -14,7 +14,9 @@ pub(crate) fn open_given(args: &PoolArgs) -> Result<Pool, Failure> {
 
 /// Makes a pool.
 pub(crate) fn create(args: &CreateArgs, json: bool) -> Result<Answer, Failure> {
-    let &CreateArgs { nodes, capacity, max_clients, slots, pointer_bits, ref node_path, .. } = args;
+    let &CreateArgs {
+        nodes, capacity, max_clients, slots, pointer_bits, ref node_path, numa, ..
+    } = args;
     if !node_path.is_empty() && node_path.len() != nodes {
         return Err(Failure::Usage(format!(
             "--node-path is given {}, and the pool has {}",
@@ -27,7 +29,7 @@ pub(crate) fn create(args: &CreateArgs, json: bool) -> Result<Answer, Failure> {
         .and_then(|geometry| pointer_bits.map_or(Ok(geometry), |b| geometry.with_pointer_bits(b)))
         .map_err(|bad| Failure::Usage(bad.to_string()))?;
     let node_paths = node_path;
-    let wishes = Wishes { nodes, capacity, max_clients, slots, pointer_bits, node_paths };
+    let wishes = Wishes { nodes, capacity, max_clients, slots, pointer_bits, node_paths, numa };
     Pool::create(&args.pool, wishes)?;
     if json {
         say(json!({

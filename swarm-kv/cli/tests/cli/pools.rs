@@ -53,6 +53,16 @@ fn an_existing_pool_is_not_overwritten() {
     assert_eq!(pool.output("get", &["k"]), b"v");
 }
 
+/// Nodes of a NUMA machine are known to the kernel alone, if it has any.
+#[test]
+fn a_numa_node_that_is_not_there_is_an_error_and_leaves_nothing_behind() {
+    let pool = TestPool::absent();
+    let node = format!("bind:{}", u32::MAX);
+    assert_eq!(pool.status("create", &["--capacity", "4MiB", "--numa", &node]), 3);
+    assert!(!fs::exists(pool.path()).expect("its parent is readable"));
+    assert_eq!(pool.status("create", &["--capacity", "4MiB", "--numa", "default"]), 0);
+}
+
 #[test]
 fn numbers_that_cannot_be_are_wrong_usage() {
     let pool = TestPool::absent();
@@ -69,6 +79,10 @@ fn numbers_that_cannot_be_are_wrong_usage() {
         ["--max-clients", "0"],
         ["--max-clients", "100000"],
         ["--max-clients", "-1"],
+        ["--numa", "nowhere"],
+        ["--numa", "bind:"],
+        ["--numa", "prefer:-1"],
+        ["--numa", "interleave:0"],
         ["--colour", "red"],
     ] {
         assert_eq!(pool.status("create", &bad), 2, "{bad:?}");

@@ -12,7 +12,7 @@ use swarm_kv::rdma::{self, DeviceChoice, Fault, NodeStatus, PoolAddress, PoolWis
 use swarm_kv::{Error, Options, Usage};
 
 use crate::Failure;
-use crate::pool::Wishes;
+use crate::pool::{Numa, Wishes};
 use crate::store::Task;
 
 /// The device that this process uses, as its command line has it.
@@ -38,7 +38,7 @@ pub struct FarPool {
 impl FarPool {
     /// Makes one.
     pub fn create(name: &str, wishes: Wishes<'_>) -> Result<Self, Failure> {
-        let Wishes { nodes, capacity, max_clients, slots, pointer_bits, node_paths } = wishes;
+        let Wishes { nodes, capacity, max_clients, slots, pointer_bits, node_paths, numa } = wishes;
         if pointer_bits.is_some() {
             return Err(Failure::Usage(format!("{name}: its pointers have the bits they need")));
         }
@@ -46,6 +46,11 @@ impl FarPool {
             return Err(Failure::Usage(format!(
                 "{name}: its memory nodes say themselves where their memory lies (`swarm memnode \
                  --memory`)"
+            )));
+        }
+        if numa != Numa::Default {
+            return Err(Failure::Usage(format!(
+                "{name}: its memory lies on its memory nodes; start them under `numactl`"
             )));
         }
         let wishes = PoolWishes { nodes, capacity, max_clients, slots };

@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use swarm_core::geometry::Geometry;
+pub use swarm_kv::shm::Numa;
 pub use swarm_kv::shm::Pool as NearPool;
 use swarm_kv::shm::{self, CreateOptions, OpenOptions};
 use swarm_kv::{Error, Estimate, Holding};
@@ -34,6 +35,8 @@ pub struct Wishes<'a> {
     pub pointer_bits: Option<u32>,
     /// Where a near pool's nodes lie, if not in its directory.
     pub node_paths: &'a [PathBuf],
+    /// On which NUMA nodes of this host a near pool's memory lies.
+    pub numa: Numa,
 }
 
 /// A pool.
@@ -59,7 +62,7 @@ impl Pool {
             #[cfg(not(feature = "rdma"))]
             return Err(without(name));
         }
-        let Wishes { nodes, capacity, max_clients, slots, pointer_bits, node_paths } = wishes;
+        let Wishes { nodes, capacity, max_clients, slots, pointer_bits, node_paths, numa } = wishes;
         let node_paths = (!node_paths.is_empty()).then(|| node_paths.to_vec());
         let options = CreateOptions {
             nodes,
@@ -68,6 +71,7 @@ impl Pool {
             slots,
             pointer_bits,
             node_paths,
+            numa,
             ..CreateOptions::default()
         };
         Ok(Self::Near(NearPool::create(path, &options)?))
