@@ -83,13 +83,13 @@ impl Entry {
 pub(crate) struct Spot {
     chunk: u32,
     index: u32,
-    /// The node that does without the buffer.
+    /// The node that does without the buffer, or the only one.
     absent: NodeId,
 }
 
-/// A buffer that some node does without.
+/// A buffer, and where it and its entry are: one that some node does without, or of the only node.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lean {
+pub(crate) struct Found {
     pub(super) buffer: Pointer,
     /// A word that its [site](Ledgers::site) is made of.
     at: u64,
@@ -252,25 +252,38 @@ impl Ledgers {
         ledger.entries.get_mut(index)
     }
 
-    /// A buffer of this client's that some node does without, with where it and its entry are.
+    /// A buffer of this client's, with where it and its entry are. `None` of those of several nodes that all of them hold.
     #[inline(always)]
-    pub(super) fn lean(&self, buffer: Pointer) -> Option<Lean> {
-        let (absent, within, at) = self.buffers.within_at(buffer)?;
+    pub(super) fn buffer(&self, buffer: Pointer) -> Option<Found> {
         let chunk = self.buffers.chunk(buffer, self.chunk_bits);
         let ledger = self.chunks.get(chunk)?.as_ref()?;
-        let index = ledger.index_within(Some(absent), within)?;
         // In a chunk of another class, pointers are told apart otherwise.
-        matches!(ledger.class, Class::Lean(_)).then_some(Lean {
-            buffer,
-            at,
-            spot: Spot { chunk: chunk as u32, index: index as u32, absent },
-        })
+        let (absent, index, at) = match (ledger.class, self.buffers.within_at(buffer)) {
+            (Class::Lean(_), Some((absent, within, at))) => {
+                (absent, ledger.index_within(Some(absent), within)?, at)
+            }
+            (Class::Plain(_), None) if self.buffers.part().is_none() => {
+                (NodeId(0), ledger.index(self.within(buffer)), 0)
+            }
+            _ => return None,
+        };
+        let spot = Spot { chunk: chunk as u32, index: index as u32, absent };
+        Some(Found { buffer, at, spot })
     }
 
     /// Where all nodes that have it have such a buffer.
     #[inline(always)]
-    pub(super) fn site(&self, lean: &Lean) -> Site {
-        self.buffers.lean_site(lean.buffer, lean.spot.absent, lean.at)
+    pub(super) fn site(&self, found: &Found) -> Site {
+        match self.buffers.part() {
+            Some(_) => self.buffers.lean_site(found.buffer, found.spot.absent, found.at),
+            None => self.buffers.site(found.buffer),
+        }
+    }
+
+    /// The granule of its chunk that an object begins with, where all nodes have it in the same place.
+    #[inline(always)]
+    fn within(&self, object: Pointer) -> u64 {
+        object.0 & ((1 << self.chunk_bits) - 1)
     }
 
     /// Objects that are in use for what is not known.
@@ -323,10 +336,9 @@ impl Ledgers {
     /// The ledger of an object, its number in there, and the node that does without it.
     #[inline(always)]
     fn locate_without(&mut self, object: Pointer) -> Option<(&mut Ledger, usize, Option<NodeId>)> {
-        let chunk = self.buffers.chunk(object, self.chunk_bits);
+        let (chunk, within) = (self.buffers.chunk(object, self.chunk_bits), self.within(object));
         let ledger = self.chunks.get_mut(chunk)?.as_mut()?;
         if let Class::Plain(_) | Class::Homed { .. } = ledger.class {
-            let within = object.0 & ((1 << self.chunk_bits) - 1);
             let index = ledger.index(within);
             return (within != 0).then_some((ledger, index, None));
         }

@@ -11,7 +11,7 @@ use swarm_core::geometry::Class;
 use swarm_core::words::Pointer;
 
 use super::Kind;
-use super::ledger::{Lean, Ledgers};
+use super::ledger::{Found, Ledgers};
 
 /// Retired buffers for which there is room without another allocation.
 const ROOM: usize = 16 << 10;
@@ -27,7 +27,7 @@ pub(super) struct Shelf {
     /// Nobody holds these buffers any more. Their locks keep their place.
     pub(super) ready: Vec<Pointer>,
     /// The last of those, if it is known where it lies.
-    next: Option<Lean>,
+    next: Option<Found>,
     /// Retired objects that are to be reset; the earliest first.
     pub(super) swept: VecDeque<(u64, Pointer)>,
     /// As good as memory that was never used. The first one in memory is used first: what is in use comes to lie close
@@ -68,20 +68,19 @@ impl Shelf {
             && is_little(self.len() + unused(self.kind))
     }
 
-    /// A buffer that came back, where it is known to be one that some node does without; `expect` is told of the one
-    /// that comes next.
+    /// A buffer that came back, where it is [found](Ledgers::buffer); `expect` is told of the one that comes next.
     #[inline(always)]
-    pub(super) fn take_lean(
+    pub(super) fn take_found(
         &mut self,
         ledgers: &Ledgers,
-        expect: impl FnOnce(&Lean),
-    ) -> Option<Lean> {
+        expect: impl FnOnce(&Found),
+    ) -> Option<Found> {
         let &buffer = self.ready.last()?;
         let known = self.next.take().filter(|next| next.buffer == buffer);
-        let taken = known.or_else(|| ledgers.lean(buffer))?;
+        let taken = known.or_else(|| ledgers.buffer(buffer))?;
         self.ready.pop();
         if let Some(&next) = self.ready.last()
-            && let Some(next) = ledgers.lean(next)
+            && let Some(next) = ledgers.buffer(next)
         {
             expect(&next);
             self.next = Some(next);
