@@ -100,6 +100,7 @@ pub(crate) fn read<'f, F: Fabric, C: Clock>(
     // So many have most pools. A copy goes to where the register's address is taken: here it is in processor registers.
     match group.nodes() {
         3 => read_of(group, register, seen, 3),
+        1 => read_of(group, register, seen, 1),
         _ => read_of_any(group, *register, seen),
     }
 }
