@@ -385,3 +385,36 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::MAX_ENTRIES;
+    use crate::blocking::block_on;
+    use crate::client::tests::alone;
+    use crate::error::Error;
+
+    /// However often a bucket splits, keys of one hash stay together. Where there are as many as it lists, one more is
+    /// refused and nothing of it is there; the others are, and once one of them is deleted there is room.
+    #[test]
+    fn of_one_hash_there_are_as_many_keys_as_a_bucket_lists() {
+        const HASH: u64 = 0x5a5a_0123_89ab_cdef;
+        let client = alone();
+        let name = |number: usize| format!("key {number}").into_bytes();
+        let insert = |number| block_on(client.insert_now(HASH, &name(number), b"value"));
+        let is_there = |number| {
+            let got = block_on(client.get_by_index(HASH, &name(number)));
+            got.expect("a node").is_some()
+        };
+        for number in 0..MAX_ENTRIES {
+            assert_eq!(insert(number), Ok(true), "key {number}");
+        }
+        for _ in 0..2 {
+            assert_eq!(insert(MAX_ENTRIES), Err(Error::Crowded));
+            assert_eq!(insert(0), Ok(false), "it is one of them");
+            assert!((0..MAX_ENTRIES).all(is_there) && !is_there(MAX_ENTRIES));
+        }
+        assert_eq!(block_on(client.delete_now(HASH, &name(3))), Ok(()));
+        assert_eq!(insert(MAX_ENTRIES), Ok(true));
+        assert!((0..=MAX_ENTRIES).all(|number| is_there(number) == (number != 3)));
+    }
+}
