@@ -19,19 +19,13 @@ pub enum Error {
     /// The value is too long.
     #[error("a value has at most {MAX_VALUE} bytes, not {0}")]
     Value(usize),
-    /// No memory is left.
-    #[error(
-        "the pool is full: no room for an object of {} bytes in the {} bytes of each memory node; {}",
-        .0.object, .0.capacity, Advice(.0)
-    )]
+    /// No memory is left, or this client [can claim](Shortage::cannot_claim) none.
+    #[error("{0}")]
     Full(Shortage),
-    /// A write met its key on the move to other memory, and there is none for that. Whoever uses the
-    /// key next goes on with the move.
+    /// A write met its key on the move to other memory, and there is none for that, as in [`Error::Full`]. Whoever uses
+    /// the key next goes on with the move.
     #[error(
-        "the pool is full, and the key was on the move: no room for an object of {} bytes in the {} bytes \
-         of each memory node; whether the write took effect is not known: get the key, and delete \
-         others, which makes room while every memory node answers",
-        .0.object, .0.capacity
+        "{0}; the key was on the move: whether the write took effect is not known: get the key first"
     )]
     Unsettled(Shortage),
     /// A client's write numbers are used up, and for a long time nobody has given it others: no daemon
@@ -89,24 +83,39 @@ pub enum Error {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Shortage {
-    /// Bytes of the object, as large as its size class.
-    pub object: u64,
+    /// Bytes of the object, as large as its size class. (Of four bytes, as what an operation ends in should stay small.)
+    pub object: u32,
     /// Bytes of each memory node.
     pub capacity: u64,
     /// The client whose operation keeps what others replace from coming back, where that was waited for in vain.
     pub held_up: Option<Laggard>,
+    /// The pool has room, and this client cannot claim any: a claim takes a record of the heap map, which is the
+    /// object, and others' claims went first as often as its slot has records to begin with.
+    pub cannot_claim: bool,
 }
 
-/// What to do where there is no memory.
-struct Advice<'a>(&'a Shortage);
-
-impl fmt::Display for Advice<'_> {
+/// What there was no memory for, and what to do.
+impl fmt::Display for Shortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(laggard) = self.0.held_up else {
-            return f.write_str(
+        let Self { object, capacity, cannot_claim, .. } = *self;
+        if cannot_claim {
+            f.write_str(
+                "this client cannot claim memory, though the pool has room: others' claims went first until it had \
+                 no record left to make another one with; ",
+            )?;
+        } else {
+            write!(
+                f,
+                "the pool is full: no room for an object of {object} bytes in the {capacity} bytes of each memory node; "
+            )?;
+        }
+        let Some(laggard) = self.held_up else {
+            return f.write_str(if cannot_claim {
+                "those come back while every memory node answers: bring nodes back, or open another client"
+            } else {
                 "delete keys, which makes room while every memory node answers, or move the data to a larger \
-                 pool with export and import",
-            );
+                 pool with export and import"
+            });
         };
         f.write_str("what is replaced or deleted does not come back, as ")?;
         if laggard.is_own {
@@ -162,8 +171,8 @@ mod tests {
         let (process, nanoseconds) = (Some(71), Some(12_900_000_000));
         let laggard =
             Laggard { slot: 3, is_own: false, process, is_stopped: true, since: 5, nanoseconds };
-        let said =
-            |held_up| Error::Full(Shortage { object: 64, capacity: 4096, held_up }).to_string();
+        let shortage = Shortage { object: 64, capacity: 4096, held_up: None, cannot_claim: false };
+        let said = |held_up| Error::Full(Shortage { held_up, ..shortage }).to_string();
         for (held_up, helps) in [
             (None, "delete keys"),
             (
@@ -181,5 +190,16 @@ mod tests {
             let evict = held_up.is_some_and(|laggard| !laggard.is_own);
             assert_eq!(said.contains("swarm evict, client 3"), evict, "{said}");
         }
+        let shortage = Shortage { cannot_claim: true, ..shortage };
+        for error in [Error::Full(shortage), Error::Unsettled(shortage)] {
+            let said = error.to_string();
+            assert!(
+                said.contains("the pool has room") && said.contains("another client"),
+                "{said}"
+            );
+            assert!(!said.contains("is full") && !said.contains("delete keys"), "{said}");
+        }
+        let held = Error::Unsettled(Shortage { held_up: Some(laggard), ..shortage }).to_string();
+        assert!(held.contains("kill -CONT 71") && held.contains("get the key"), "{held}");
     }
 }

@@ -172,7 +172,12 @@ mod tests {
         let hash = client.check(b"one", &[]).expect("a key");
         let register = client.locations.get(hash, b"one").expect("it is remembered");
         block_on(freeze(&client.group, &register)).expect("a node");
-        let full = Error::Full(Shortage { object: 64, capacity: 4 << 20, held_up: None });
+        let full = Error::Full(Shortage {
+            object: 64,
+            capacity: 4 << 20,
+            held_up: None,
+            cannot_claim: false,
+        });
         let get = |key: &'static [u8]| block_on(client.get_frozen(key, &register, full));
         assert_eq!(get(b"one").expect("its value").as_deref(), Some(&b"value"[..]));
         assert_eq!(get(b"two").err(), Some(full));

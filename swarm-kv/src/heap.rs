@@ -452,6 +452,10 @@ impl Heap {
     }
 
     fn full(&self, kind: Kind, need: Need) -> Error {
+        Error::Full(self.shortage(kind, need))
+    }
+
+    fn shortage(&self, kind: Kind, need: Need) -> Shortage {
         self.wanted.set(Some((kind.at(NodeId(0)), need)));
         self.is_refused();
         let granules = match kind.class {
@@ -459,8 +463,9 @@ impl Heap {
             Class::Homed { full, .. } => full.granules(),
             Class::Run | Class::RunTail => kind.chunks as u64 * self.geometry.chunk_granules(),
         };
-        let object = granules * GRANULE as u64;
-        Error::Full(Shortage { object, capacity: self.geometry.capacity, held_up: None })
+        let object = u32::try_from(granules * GRANULE as u64).unwrap_or(u32::MAX);
+        let capacity = self.geometry.capacity;
+        Shortage { object, capacity, held_up: None, cannot_claim: false }
     }
 }
 

@@ -112,6 +112,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let here = self.here();
             let full = match operation().await {
                 Err(full @ Error::Full(_)) => full,
+                // What was begun is not to be begun again.
+                Err(unsettled @ Error::Unsettled(_)) => return Err(self.held_up(unsettled)),
                 told => return told,
             };
             drop(here);
@@ -121,11 +123,15 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         }
     }
 
-    /// Names the client whose operation holds back what would have come back, if that was waited for in vain and
-    /// still does.
+    /// The error, where it is for want of memory, with the client whose operation holds back what would have come back,
+    /// if that was waited for in vain and still does.
     #[cold]
-    fn held_up(&self, full: Error) -> Error {
-        let (Error::Full(shortage), Some(presence)) = (full, &self.presence) else { return full };
+    pub(crate) fn held_up(&self, full: Error) -> Error {
+        let (Error::Full(shortage) | Error::Unsettled(shortage), Some(presence)) =
+            (full, &self.presence)
+        else {
+            return full;
+        };
         let board = presence.board();
         let in_vain = self.fruitless.get().and_then(|last| last.held_up);
         if in_vain != Some(board.epoch()) {
@@ -134,7 +140,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         // Whoever has just begun something is in nobody's way for long.
         let is_long = |nanoseconds: u64| nanoseconds.saturating_mul(2) >= self.memory_wait;
         let laggard = board.laggard().filter(|laggard| laggard.nanoseconds.is_some_and(is_long));
-        Error::Full(Shortage { held_up: laggard, ..shortage })
+        let shortage = Shortage { held_up: laggard, ..shortage };
+        if let Error::Full(_) = full { Error::Full(shortage) } else { Error::Unsettled(shortage) }
     }
 
     /// Looks for garbage in all that this client's chunks hold, and takes in what can be used again.

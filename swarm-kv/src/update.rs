@@ -161,7 +161,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 drop((turn, here));
                 self.update_anew(hash, key, value).await
             }
-            Err(error) => Err(error),
+            Err(error) => Err(self.held_up(error)),
         }
     }
 

@@ -21,7 +21,7 @@ use std::task::Poll;
 
 use board::{Notes, Seat, Works};
 use fastrand::Rng;
-use store_sim_common::{GaveUp, Line, Polls, Story, format, of_six_keys, options};
+use store_sim_common::{GaveUp, Line, Polls, Story, format, of_few_chunks, of_six_keys, options};
 use swarm_core::error::Error as CoreError;
 use swarm_core::geometry::Geometry;
 use swarm_core::history::{BUDGET, Call, Operation, Recorder, check};
@@ -37,8 +37,6 @@ use swarm_kv::Error;
 const STEPS: u64 = 50_000_000;
 /// Bytes of each node's memory. The simulator stores what is touched.
 const CAPACITY: u64 = 8 << 20;
-/// Bytes of a chunk where memory is short.
-const SMALL_CHUNK: u64 = 4 << 10;
 /// Operations are numbered by client, task and round; of each there are fewer than this.
 const CLIENTS: usize = 5;
 const TASKS: usize = 2;
@@ -249,14 +247,9 @@ impl Plan {
     }
 }
 
-/// The same with so few small chunks that clients have to take them from each other.
+/// The same with so few chunks that clients have to take them from each other.
 fn shortage(geometry: Geometry, chunks: usize) -> Geometry {
-    // What lies in front of the chunks depends on how many there are, a little.
-    let with = |chunks: usize| {
-        let capacity = chunks as u64 * SMALL_CHUNK;
-        Geometry { chunk_bytes: SMALL_CHUNK, capacity, max_clients: CLIENTS + 1, ..geometry }
-    };
-    with(with(chunks).first_chunk() + chunks)
+    of_few_chunks(geometry, CLIENTS + 1, chunks)
 }
 
 /// How a clock stands and steps back, if it does.
@@ -377,7 +370,7 @@ impl Stage {
             for number in 0..keys {
                 match story.call(number, Call::Put(952 + 4 * number), None).await {
                     // A few small chunks are not enough for every kind that so many keys take.
-                    Err(gave_up) if gave_up.is_full() => break,
+                    Err(gave_up) if gave_up.shortage().is_some() => break,
                     put => put.expect("put"),
                 }
             }
@@ -442,7 +435,7 @@ impl Stage {
             for number in 0..keys {
                 match story.call(number, Call::Get, None).await {
                     // A key on the move that has nowhere to go.
-                    Err(gave_up) if gave_up.is_full() => {}
+                    Err(gave_up) if gave_up.shortage().is_some() => {}
                     got => got.expect("the last look"),
                 }
             }
@@ -489,7 +482,7 @@ async fn operate(
         match story.call(key, call, polls).await {
             Ok(()) | Err(GaveUp::Dropped) => {}
             Err(gave_up) if may_fail && gave_up.is_late() => {}
-            Err(gave_up) if gave_up.is_full() => {}
+            Err(gave_up) if gave_up.shortage().is_some() => {}
             // Where timestamps are short, so are numbers, and who looks for memory uses them up.
             Err(GaveUp::Failed(Error::Spent | Error::UnsettledSpent)) => {
                 done.set(done.get() + rounds - round);

@@ -1,23 +1,26 @@
 //! The whole store under random schedules: a few clients get, put, insert, update and delete a few
 //! keys of one bucket, which fills up and splits, while nodes crash and freeze, connections break,
 //! clients die or drop operations half-way, and clocks disagree, stand and step back. Rarely a client is
-//! held in the middle of an operation until others have done a thousand. In the end nothing goes
-//! wrong any more, and whoever is left is served, within a bound of steps.
+//! held in the middle of an operation until others have done a thousand; sometimes memory is short. In the end nothing
+//! goes wrong any more, and whoever is left is served, within a bound of steps; and whoever was told that the pool is
+//! full was told so with reason.
 //!
 //! `SWARM_SCHEDULES` says how many schedules to run, `SWARM_FIRST` from which on, `SWARM_SEED`
 //! plays one alone. What fails is shrunk and told.
 
 mod store_sim_common;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
 use fastrand::Rng;
-use store_sim_common::{GaveUp, Line, Polls, Story, format, of_six_keys, options};
-use swarm_core::geometry::Geometry;
+use store_sim_common::{GaveUp, Line, Polls, Story, format, of_few_chunks, of_six_keys, options};
+use swarm_core::fabric::NodeId;
+use swarm_core::geometry::{Geometry, SEED_RECORDS};
 use swarm_core::history::{BUDGET, Call, Recorder, check};
 use swarm_core::sim::seeds::{again, seeds};
 use swarm_core::sim::shrink::story;
@@ -35,6 +38,9 @@ const HELD_FOR: u64 = 1000;
 const HELD_LEAST: u64 = 100;
 /// Bytes of each node's memory. The simulator stores what is touched.
 const CAPACITY: u64 = 8 << 20;
+/// One in nine schedules has a pool of so few chunks that some are refused memory.
+const FEWEST_CHUNKS: usize = 20;
+const MOST_CHUNKS: usize = 36;
 /// Operations are numbered by client, task and round; of each there are fewer than this.
 const CLIENTS: usize = 5;
 const TASKS: usize = 2;
@@ -133,7 +139,12 @@ impl Plan {
         };
         let slots = [6, 6, 6, 1][rng.usize(..4)];
         let slots = if rare.u8(..8) == 0 { rare.usize(2..=5) } else { slots };
-        let plan = Self { geometry: Geometry { slots, ..plan.geometry }, ..plan };
+        let geometry = Geometry { slots, ..plan.geometry };
+        let geometry = match Rng::with_seed(seed ^ 0x5ca2ce).usize(..4 * MOST_CHUNKS) {
+            chunks @ FEWEST_CHUNKS..MOST_CHUNKS => of_few_chunks(geometry, CLIENTS + 1, chunks),
+            _ => geometry,
+        };
+        let plan = Self { geometry, ..plan };
         let is_held = plan.setup.seed % HELD_IN == HELD_IN / 8;
         if is_held { plan.held_up(&mut rare) } else { plan }
     }
@@ -201,7 +212,9 @@ struct Shown {
     /// The steps of who was left in the end, all together and at most.
     live_steps: u64,
     most_live_steps: u64,
-    /// Writes of theirs that were refused for want of memory.
+    /// Clients that were told that the pool is full, or that they cannot claim; what was refused so in the end.
+    full: u64,
+    cannot_claim: u64,
     refused: u64,
     /// How many were to be held, and how many were while the others went on.
     to_be_held: u64,
@@ -218,6 +231,17 @@ struct Done {
     begun: Cell<u64>,
     /// How many of those while it was held.
     beside_held: Cell<u64>,
+    /// The slots of clients that were told that there is no memory, and whether that they cannot claim any.
+    short: RefCell<BTreeSet<(usize, bool)>>,
+}
+
+impl Done {
+    /// Whether that client gave up as there is no memory: to be judged in the end.
+    fn lacked(&self, slot: usize, gave_up: GaveUp) -> bool {
+        let shortage = gave_up.shortage();
+        self.short.borrow_mut().extend(shortage.map(|shortage| (slot, shortage.cannot_claim)));
+        shortage.is_some()
+    }
 }
 
 /// One schedule as it is played.
@@ -327,6 +351,7 @@ impl Stage {
         }
         for story in left {
             let (key, refused) = (rng.u64(..self.plan.keys), Rc::clone(&self.refused));
+            let done = Rc::clone(&self.done);
             if self.conduct.leaves_out(self.plan.operations() + story.id) {
                 continue;
             }
@@ -337,18 +362,55 @@ impl Stage {
                 for call in [Get, Put(put), Update(update), Delete, Insert(insert), Get] {
                     match story.call(key, call, None).await {
                         Ok(()) => {}
-                        Err(gave_up) if gave_up.is_full() && call != Get => {
-                            let lacks = lacks_memory(&story).await;
-                            assert!(lacks, "{call:?} of key {key} in the end: {gave_up:?}");
+                        // A get, too, where the key is on the move.
+                        Err(gave_up) => {
+                            let is_short = done.lacked(story.id, gave_up);
+                            assert!(is_short, "{call:?} of key {key} in the end: {gave_up:?}");
                             refused.set(refused.get() + 1);
                         }
-                        Err(gave_up) => panic!("{call:?} of key {key} in the end: {gave_up:?}"),
                     }
                 }
             });
         }
         self.run(LIVE_STEPS, "what those who are left do in the end")?;
-        self.last_look(rng)
+        self.last_look(rng)?;
+        self.judge_refusals()
+    }
+
+    /// Whoever was told that the pool is full, or that it can claim no more, was told so with reason, whatever went wrong
+    /// meanwhile. No memory comes back here: what is free now was free then. Less than an eighth is where the pool is
+    /// full, as a sixteenth is kept back; and who can claim none has lost claims until its slot had no record left.
+    fn judge_refusals(&mut self) -> Result<(), String> {
+        let short = self.done.short.borrow().clone();
+        let (full, cannot_claim): (Vec<_>, Vec<_>) = short.into_iter().partition(|short| !short.1);
+        for (slot, _) in cannot_claim {
+            if !self.has_used_its_seeds(slot) {
+                return Err(format!(
+                    "client {slot} has records, and was told that it cannot claim"
+                ));
+            }
+        }
+        if full.is_empty() {
+            return Ok(());
+        }
+        let clients = self.plan.setup.clients;
+        let mut lives = (0..clients).filter(|&id| !self.sim.is_dead(id));
+        let id = lives.next().expect("the one that prepared the store");
+        let story = self.story(id, clients, self.sim.fabric(id));
+        let capacity = self.plan.geometry.capacity;
+        self.sim.spawn(id, async move {
+            let used = story.client.usage().await.expect("a majority answers").used_bytes;
+            let is_full = capacity - used < capacity / 8;
+            assert!(is_full, "{full:?}: told of a full pool where {used} of {capacity} B are used");
+        });
+        self.run(LIVE_STEPS, "a look at what is free")
+    }
+
+    /// Whether a slot has used all records that it had for its claims to begin with.
+    fn has_used_its_seeds(&self, slot: usize) -> bool {
+        let counter = self.plan.geometry.seed_counter(slot);
+        let mut nodes = (0..self.plan.geometry.nodes).map(|node| NodeId(node as u8));
+        nodes.any(|node| u64::from(self.sim.word(node, counter) as u32) == SEED_RECORDS)
     }
 
     /// When all is over, one of those who live looks at every key.
@@ -357,23 +419,18 @@ impl Stage {
         let alive: Vec<usize> = (0..clients).filter(|&id| !self.sim.is_dead(id)).collect();
         let id = alive[rng.usize(..alive.len())];
         let story = self.story(id, clients, self.sim.fabric(id));
+        let done = Rc::clone(&self.done);
         self.sim.spawn(id, async move {
             let numbers = (0..4).chain(10..18).chain(FILLERS..FILLERS + 7);
             for number in numbers {
-                story.call(number, Call::Get, None).await.expect("the last look");
+                let got = story.call(number, Call::Get, None).await;
+                if !got.is_err_and(|gave_up| done.lacked(clients, gave_up)) {
+                    got.expect("the last look");
+                }
             }
         });
         self.run(LIVE_STEPS, "the last look")
     }
-}
-
-/// Whether a client that is refused memory cannot have any. Less than an eighth of the pool is free: as much as a
-/// sixteenth is kept back, and a client claims a few chunks at a time. Or its slot has no chunk, after it has lost as many
-/// claims as it has seeds; one that has a chunk has taken one for the next claims' records along.
-async fn lacks_memory(story: &Story) -> bool {
-    let used = story.client.usage().await.expect("all nodes answer").used_bytes;
-    let holdings = story.client.holdings().await.expect("all nodes answer");
-    CAPACITY - used < CAPACITY / 8 || holdings.iter().all(|holding| holding.client != story.id)
 }
 
 /// `operation`, with its client held from poll number `polls` on until others have begun enough. None of theirs
@@ -425,8 +482,7 @@ async fn operate(
         match told {
             Ok(()) | Err(GaveUp::Dropped) => {}
             Err(gave_up) if may_fail && gave_up.is_late() => {}
-            // A slot that loses every claim for its first chunk runs out of records to claim with.
-            Err(gave_up) if gave_up.is_full() => {}
+            Err(gave_up) if done.lacked(story.id, gave_up) => {}
             Err(gave_up) => panic!("client {}: {call:?} of key {key}: {gave_up:?}", story.id),
         }
         turns.note("answered");
@@ -468,10 +524,13 @@ fn play(plan: &Plan, conduct: &Conduct) -> Result<Shown, String> {
     result = result.and_then(|()| stage.live(&mut rng));
     let live_steps = stage.sim.steps() - before;
     let history = stage.recorder.operations();
+    let short = stage.done.short.borrow().clone();
     let shown = Shown {
         steps: stage.sim.steps(),
         live_steps,
         most_live_steps: live_steps,
+        full: short.iter().filter(|short| !short.1).count() as u64,
+        cannot_claim: short.iter().filter(|short| short.1).count() as u64,
         refused: stage.refused.get(),
         to_be_held: u64::from(plan.held.is_some()),
         held: u64::from(stage.done.beside_held.get() >= HELD_LEAST),
@@ -505,6 +564,8 @@ fn the_store_is_linearizable_and_its_operations_end() {
         total.steps += shown.steps;
         total.live_steps += shown.live_steps;
         total.most_live_steps = total.most_live_steps.max(shown.most_live_steps);
+        total.full += shown.full;
+        total.cannot_claim += shown.cannot_claim;
         total.refused += shown.refused;
         total.to_be_held += shown.to_be_held;
         total.held += shown.held;
@@ -514,5 +575,8 @@ fn the_store_is_linearizable_and_its_operations_end() {
     }
     // Of those that are to be, more than every other one is.
     assert!(total.to_be_held < 16 || total.held > 0, "nobody was held: {total:?}");
-    println!("{} schedules: {total:?}", seeds.count());
+    // Otherwise nothing was put to the test.
+    let count = seeds.count();
+    assert!(count < 1000 || total.full > 0, "nobody was refused memory: {total:?}");
+    println!("{count} schedules: {total:?}");
 }

@@ -18,7 +18,7 @@ use super::arena::{Arena, FEW_RECORDS};
 use super::counter::{Raise, raise_counters, read_counters};
 use super::map::{Unit, is_sound, units};
 use super::{CLAIM_TRIES, DAMAGED, Heap, Kind, Need};
-use crate::error::Error;
+use crate::error::{Error, Shortage};
 
 /// Chunks claimed at once at most.
 const MAX_CLAIM: usize = 8;
@@ -246,7 +246,9 @@ impl Heap {
             return Err(DAMAGED);
         }
         if used == SEED_RECORDS {
-            return Err(self.full(self.records(), Need::Instead));
+            let shortage = self.shortage(self.records(), Need::Instead);
+            // By the map that was read for this claim. Where all is kept back, no other client would do better.
+            return Err(Error::Full(Shortage { cannot_claim: !self.is_tight(), ..shortage }));
         }
         let raise = Raise { at: counter, from: seeds, to: used + 1 };
         raise_counters(group, &[raise]).await?;
@@ -346,6 +348,30 @@ mod tests {
             let changed = block_on(heap.change_map(&group, Need::Instead, |_| true, |_| Ok(())));
             assert_eq!(changed, Ok(true), "change {change}");
         }
+    }
+
+    /// Its claims were lost to others', or nobody polled them to their end, until it had no record left for another one.
+    /// It called a pool full that is empty, and had keys deleted for it.
+    #[test]
+    fn who_has_no_record_to_claim_with_does_not_call_the_pool_full() {
+        let (group, heap) = alone();
+        raise(&group, heap.geometry.seed_counter(0), SEED_RECORDS);
+        let refused = |heap: &Heap, kind| loop {
+            match block_on(heap.allocate(&group, kind, Need::More)) {
+                Ok(_) => {}
+                Err(Error::Full(shortage)) => break shortage,
+                Err(error) => panic!("{error}"),
+            }
+        };
+        let told = refused(&heap, heap.plain(16));
+        assert!(told.cannot_claim, "{told:?}");
+        // Another client can, until there is nothing left but what is kept back.
+        let rival = Heap::new(heap.geometry, 1);
+        let told = refused(&rival, rival.buffer(10_000, None));
+        assert!(!told.cannot_claim, "{told:?}");
+        // It would do no better then.
+        let told = refused(&heap, heap.plain(16));
+        assert!(!told.cannot_claim, "{told:?}");
     }
 
     /// One that was taken over may have none left, which shows only when it is opened.

@@ -120,7 +120,7 @@ impl Play {
         let tell = Rc::clone(&told);
         self.sim.spawn(id, async move {
             let answer = story.call(key, call, None).await;
-            let refused = answer.is_err_and(GaveUp::is_full);
+            let refused = answer.is_err_and(|gave_up| gave_up.shortage().is_some());
             assert!(answer.is_ok() || refused, "client {id}: {call:?} of key {key}: {answer:?}");
             tell.set(Some(answer));
         });

@@ -16,11 +16,24 @@ use swarm_core::group::{Patience, Session};
 use swarm_core::history::{Answer, Call, Recorder};
 use swarm_core::sim::{Setup, SimCompletion, SimFabric, dropped_after};
 use swarm_core::words::{Incarnation, WordFormat};
-use swarm_kv::{Client, Error, Options};
+use swarm_kv::{Client, Error, Options, Shortage};
 
 /// The same with buckets of six keys at most: a schedule has few.
 pub(crate) fn of_six_keys(geometry: Geometry) -> Geometry {
     Geometry { bucket_payload: 27, ..geometry }
+}
+
+/// Bytes of a chunk where memory is short.
+const SMALL_CHUNK: u64 = 4 << 10;
+
+/// The same for so many slots, with so few small chunks that there is hardly one for everything.
+pub(crate) fn of_few_chunks(geometry: Geometry, max_clients: usize, chunks: usize) -> Geometry {
+    // What lies in front of the chunks depends on how many there are, a little.
+    let with = |chunks: usize| {
+        let capacity = chunks as u64 * SMALL_CHUNK;
+        Geometry { chunk_bytes: SMALL_CHUNK, capacity, max_clients, ..geometry }
+    };
+    with(with(chunks).first_chunk() + chunks)
 }
 
 /// A simulated fabric that can be hung up: then chains lead nowhere.
@@ -129,9 +142,12 @@ impl From<Error> for GaveUp {
 }
 
 impl GaveUp {
-    /// Whether no memory could be had.
-    pub(crate) fn is_full(self) -> bool {
-        matches!(self, Self::Failed(Error::Full(_) | Error::Unsettled(_)))
+    /// What there was no memory for, if that is why.
+    pub(crate) fn shortage(self) -> Option<Shortage> {
+        match self {
+            Self::Failed(Error::Full(shortage) | Error::Unsettled(shortage)) => Some(shortage),
+            _ => None,
+        }
     }
 
     /// Whether too few nodes answered, or others were always faster, before the time was up.

@@ -203,7 +203,9 @@ impl Stage {
                 match deed {
                     Deed::Call(key, call) => match story.call(key, call, None).await {
                         Ok(()) => {}
-                        Err(gave_up) => assert!(gave_up.is_full(), "{deed:?}: {gave_up:?}"),
+                        Err(gave_up) => {
+                            assert!(gave_up.shortage().is_some(), "{deed:?}: {gave_up:?}")
+                        }
                     },
                     Tick => drop(seat.advance()),
                     // Where a node does not answer, nothing is found.
