@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use swarm_kv::Estimate;
 use swarm_worker::history::History;
 use swarm_worker::job::{Job, Message, Order, Served, TortureJob, monotonic_ns};
 use swarm_worker::store::{with_client, with_emulated, with_keys};
@@ -233,10 +234,21 @@ impl<'a> Torture<'a> {
             self.look_at_the_time(monotonic_ns(), self.lifted_ns)?;
             self.hear(crew)?;
         }
+        // Where clients are stopped, none of them says whether the pool is.
+        if self.served.refused > 0 && self.args.stop_clients {
+            self.full = self.is_full()?;
+        }
         // What was written last is to be found without those as well that went for good.
         self.chaos.take_again();
         bar.finish_and_clear();
         Ok(())
+    }
+
+    /// Whether keys take half of the pool and more: then a write may be refused, whatever fails or does not.
+    fn is_full(&self) -> Result<bool, Failure> {
+        let pool = self.site.pool();
+        let (Estimate { usage, .. }, _) = pool.accounts_while(&mut |_, _| true)?;
+        Ok(2 * (usage.live_bytes + usage.index_bytes) >= pool.geometry().capacity)
     }
 
     /// A failure if a signal has come, or a client takes too long after the time was over.

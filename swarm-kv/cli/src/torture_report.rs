@@ -189,7 +189,7 @@ impl Brought {
         ))?;
         say(format_args!("  moved           {} at least", count(self.moved, "key")))?;
         if self.full {
-            say("  the pool was full before the time was over; what was done until then counts")?;
+            say("  the pool was full; what was done counts all the same")?;
         }
         if let Some(busy) = self.busy.and_then(Busy::said) {
             say(format_args!("  {busy}"))?;

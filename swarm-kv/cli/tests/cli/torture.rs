@@ -129,6 +129,18 @@ fn a_full_pool_ends_it_early_without_a_verdict() {
     assert!((0.0..15.0).contains(&said["seconds"].as_f64().unwrap_or(0.0)), "{said}");
     // What takes no memory is served all the same.
     assert_eq!(said["live"]["unserved"], Value::Null, "{said}");
+    // Where clients are stopped they go on, as what those hold back comes again. Here nothing does: that the last writes
+    // are refused, too, is no failure.
+    let args =
+        ["torture", pool.path(), "--seconds", "2", "--clients", "2", "--stop-clients", "--json"];
+    let output = swarm(&args).output().expect("the command line can be run");
+    let said: Value = serde_json::from_slice(&output.stdout).expect("it prints one JSON value");
+    assert_ne!(output.status.code(), Some(1), "{said}");
+    assert_eq!(
+        (&said["pool_full"], &said["live"]["unserved"]),
+        (&json!(true), &Value::Null),
+        "{said}"
+    );
 }
 
 /// Programs use a pool's memory themselves, by another path than the one on which nodes can be taken away: no
