@@ -118,6 +118,8 @@ struct Soak<'a> {
     started_ns: u64,
     ended_ns: u64,
     kill_at: u64,
+    /// The next one is killed when the clients have written so many bytes at least.
+    kill_behind: u64,
     join_at: u64,
     sample_at: u64,
     clients: u32,
@@ -142,6 +144,7 @@ impl<'a> Soak<'a> {
             started_ns: now,
             ended_ns: now,
             kill_at: now + KILL_EVERY.end,
+            kill_behind: 0,
             join_at: now,
             sample_at: now,
             clients: 0,
@@ -217,8 +220,12 @@ impl<'a> Soak<'a> {
             self.join_at = now + pause;
             self.join(now)?;
         }
-        if now >= self.kill_at && !self.at_work.is_empty() {
+        let is_time = now >= self.kill_at && self.tally.bytes >= self.kill_behind;
+        if is_time && !self.at_work.is_empty() {
             self.kill_at = now + self.rng.random_range(KILL_EVERY);
+            // What a dead client leaves is looked for when memory is short: on a machine that has no time for the others
+            // to write, many deaths would pass for something that wears out.
+            self.kill_behind = self.tally.bytes + self.site.pool().geometry().capacity / 2;
             let victim = self.rng.random_range(0..self.at_work.len());
             if let Some(&client) = self.at_work.keys().nth(victim) {
                 let dead = self.crew.kill(client)?;
