@@ -10,7 +10,6 @@ use swarm_core::register::Protocol;
 
 use crate::client::{Client, Value};
 use crate::error::Error;
-use crate::get::GetRest;
 use crate::update::UpdateRest;
 
 /// Runs a future of this crate to its end, polling without sleeping: memory nodes answer within
@@ -48,10 +47,10 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Blocking<'c, F, C, P> {
     /// As there.
     #[inline]
     pub fn get(&self, key: &[u8]) -> Result<Option<Value<'c, F>>, Error> {
-        let mut rest = GetRest::default();
+        let mut rest = None;
         match self.0.try_get(key, &mut rest) {
             Some(told) => told,
-            None => block_on_rest(|| self.0.get_on(key, rest)),
+            None => block_on_rest(|| self.0.get_on(key, rest.expect("what is left of it"))),
         }
     }
 

@@ -58,7 +58,7 @@ impl LocationCache {
 
     #[inline]
     pub(crate) fn get(&self, hash: u64, key: &[u8]) -> Option<Register> {
-        let glanced = self.table.borrow().glance(hash);
+        let (glanced, _) = self.table.borrow().glance(hash);
         self.look(glanced, hash, key, |register| *register)
     }
 
@@ -72,8 +72,8 @@ impl LocationCache {
     #[inline(always)]
     pub(crate) fn glance(&self, hash: u64, expect: impl FnOnce(&Place, usize)) -> Spot {
         let table = self.table.borrow();
-        let glanced = table.glance(hash);
-        if let Some(slot) = table.at(glanced, hash) {
+        let (glanced, slot) = table.glance(hash);
+        if let Some(slot) = slot {
             expect(&slot.place(), slot.words());
         }
         glanced

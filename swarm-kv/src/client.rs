@@ -20,7 +20,6 @@ use crate::collect::{Collection, LineEnds};
 use crate::counters::{Counters, KindCounters};
 use crate::error::Error;
 use crate::gate::Gate;
-use crate::get::GetRest;
 use crate::heap::{Heap, Kind, Need};
 use crate::index::Index;
 use crate::memory::Fruitless;
@@ -232,10 +231,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// A key out of bounds; too few memory nodes that answer.
     #[inline]
     pub async fn get(&self, key: &[u8]) -> Result<Option<Value<'_, F>>, Error> {
-        let mut rest = GetRest::default();
+        let mut rest = None;
         match self.try_get(key, &mut rest) {
             Some(told) => told,
-            None => Box::pin(self.get_on(key, rest)).await,
+            None => Box::pin(self.get_on(key, rest.expect("what is left of it"))).await,
         }
     }
 

@@ -19,16 +19,8 @@ pub(crate) struct GetRest<'c, F: Fabric + 'c, C: Clock + 'c, P: Protocol + 'c> {
     /// The register that is remembered, if there is one, and what was seen of it.
     register: Option<Register>,
     seen: Option<P::Seen<'c, Counting<F>>>,
-    here: Option<Here<'c, F, C, P>>,
+    here: Here<'c, F, C, P>,
     tally: Tally,
-}
-
-impl<F: Fabric, C: Clock, P: Protocol> Default for GetRest<'_, F, C, P> {
-    #[inline(always)]
-    fn default() -> Self {
-        let (hash, tally) = Default::default();
-        Self { hash, register: None, seen: None, here: None, tally }
-    }
 }
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
@@ -38,7 +30,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     pub(crate) fn try_get<'c>(
         &'c self,
         key: &[u8],
-        rest: &mut GetRest<'c, F, C, P>,
+        rest: &mut Option<GetRest<'c, F, C, P>>,
     ) -> Option<GetResult<'c, F>> {
         if self.is_forked() {
             return Some(Err(Error::Forked));
@@ -53,16 +45,17 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let glanced = self.locations.glance(hash, |place, words| self.group.expect(place, words));
         let here = self.here();
         let others = self.group.fabric().begin();
+        let (mut seen, mut met) = (None, None);
         let read = self.locations.look(glanced, hash, key, |register| {
-            let read = P::try_read(&self.group, register, &mut rest.seen);
+            let read = P::try_read(&self.group, register, &mut seen);
             if read.is_none() {
-                rest.register = Some(*register);
+                met = Some(*register);
             }
             read
         });
         let tally = self.group.fabric().pause(others);
         let Some(value) = read.flatten() else {
-            (rest.hash, rest.here, rest.tally) = (hash, Some(here), tally);
+            *rest = Some(GetRest { hash, register: met, seen, here, tally });
             return None;
         };
         here.end();

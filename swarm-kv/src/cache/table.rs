@@ -216,17 +216,12 @@ impl Table {
         self.live = 0;
     }
 
-    /// Where a key of this hash probably is: a slot has the hash, or it is the place to begin with.
+    /// Where a key of this hash probably is, and the slot there if it has the hash: else it is the place to begin with.
     #[inline(always)]
-    pub(super) fn glance(&self, hash: u64) -> Spot {
+    pub(super) fn glance(&self, hash: u64) -> (Spot, Option<&Slot>) {
         let first = self.first(hash);
-        if self.slot(first).hash == hash { first } else { self.search(hash).unwrap_or(first) }
-    }
-
-    /// What lies there, if it is of this hash.
-    #[inline(always)]
-    pub(super) fn at(&self, spot: Spot, hash: u64) -> Option<&Slot> {
-        Some(self.slot(spot)).filter(|slot| slot.hash == hash)
+        let slot = self.slot(first);
+        if slot.hash == hash { (first, Some(slot)) } else { self.search(hash) }
     }
 
     /// Slot and key that a key of this hash has to begin with.
@@ -237,8 +232,9 @@ impl Table {
     }
 
     #[inline(never)]
-    fn search(&self, hash: u64) -> Option<Spot> {
-        self.places(hash).find(|&at| self.slot(at).hash == hash)
+    fn search(&self, hash: u64) -> (Spot, Option<&Slot>) {
+        let found = self.places(hash).find(|&at| self.slot(at).hash == hash);
+        (found.unwrap_or(self.first(hash)), found.map(|at| self.slot(at)))
     }
 
     /// What is known of a key, which is met once more, where [`glance`](Self::glance) found it or elsewhere.
@@ -341,11 +337,12 @@ impl Table {
     /// Whether a place is this key's: two keys of one hash are told apart.
     #[inline(always)]
     fn is(&self, at: Spot, hash: u64, key: &[u8]) -> bool {
-        let slot = self.slot(at);
+        let (block, way) = (self.block(at.block), at.way % WAYS);
+        let (slot, name) = (&block.slots[way], &block.keys[way]);
         slot.hash == hash
             && usize::from(slot.key_length) == key.len()
-            && self.is_live(at)
-            && match self.key(at).bytes.get(..key.len()) {
+            && name.era == self.era
+            && match name.bytes.get(..key.len()) {
                 Some(stored) => same(stored, key),
                 None => self.is_long(at, key),
             }
