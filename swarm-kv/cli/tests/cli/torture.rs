@@ -33,21 +33,37 @@ fn line(client: u32, op: &str, value: Option<&str>, times: (u64, u64), told: &st
     format!("{line}\n")
 }
 
+/// What a torture says that went on for so long that it did as much as is to be judged: a machine with other work gets less
+/// done in a second. However long, all that was done has to be right.
+fn torture(args: &[&str], is_enough: impl Fn(&Value) -> bool) -> Value {
+    let mut said = Value::Null;
+    for seconds in ["2", "4", "8", "16", "32"] {
+        said = json(&[&["torture", "--json", "--seconds", seconds], args].concat());
+        assert_eq!(said["linearizable"], true, "{said}");
+        are_served(&said);
+        if is_enough(&said) {
+            return said;
+        }
+    }
+    panic!("too little was done: {said}");
+}
+
+/// Whether more than so many of what it names were counted.
+fn more_than(said: &Value, counted: &[(&str, u64)]) -> bool {
+    counted.iter().all(|&(name, count)| said.pointer(name).and_then(Value::as_u64) > Some(count))
+}
+
 #[test]
 fn what_clients_are_told_while_things_fail_is_linearizable() {
     let directory = tempfile::tempdir().expect("a temporary directory can be made");
     let file = directory.path().join("history").to_string_lossy().into_owned();
-    let flags = ["--kill-clients", "--kill-node", "--freeze-node", "--json"];
-    let args = ["torture", "--seconds", "3", "--clients", "6", "--keys", "3", "--history", &file];
-    let said = json(&[&args[..], &flags].concat());
-    assert_eq!(said["linearizable"], true);
-    assert!(said["operations"].as_u64() > Some(1_000), "{said}");
-    assert!(said["kills"].as_u64() > Some(3) && said["freezes"].as_u64() > Some(1), "{said}");
+    let flags = ["--kill-clients", "--kill-node", "--freeze-node", "--clients", "6", "--keys", "3"];
+    let told = [("/get/absent", 0), ("/insert/exists", 0), ("/update/absent", 0)];
+    let said = torture(&[&flags[..], &["--history", &file]].concat(), |said| {
+        more_than(said, &[("/operations", 1000), ("/kills", 3), ("/freezes", 1)])
+            && more_than(said, &told)
+    });
     assert_eq!(said["killed_nodes"].as_array().map(Vec::len), Some(1));
-    are_served(&said);
-    for (op, outcome) in [("get", "absent"), ("insert", "exists"), ("update", "absent")] {
-        assert!(said[op][outcome].as_u64() > Some(0), "{said}");
-    }
     let again = json(&["check", &file, "--json"]);
     for field in ["linearizable", "operations", "keys", "unknown"] {
         assert_eq!(again[field], said[field], "{field}");
@@ -148,28 +164,22 @@ fn a_full_pool_ends_it_early_without_a_verdict() {
 /// done thousands.
 #[test]
 fn what_clients_of_near_memory_are_told_is_linearizable() {
-    let args = ["torture", "--near", "--seconds", "2", "--clients", "4", "--keys", "3", "--json"];
-    let said = json(&[&args[..], &["--kill-clients", "--stop-clients"]].concat());
-    assert_eq!(said["linearizable"], true, "{said}");
-    assert!(said["kills"].as_u64() > Some(1) && said["stops"].as_u64() > Some(1), "{said}");
-    are_served(&said);
+    let args = ["--near", "--clients", "4", "--keys", "3", "--kill-clients", "--stop-clients"];
+    torture(&args, |said| more_than(said, &[("/kills", 1), ("/stops", 1)]));
 }
 
 /// Every node freezes, thaws, goes down and comes back, one at a time.
 #[test]
 fn nodes_go_and_come_one_after_the_other() {
-    let args = ["torture", "--seconds", "2", "--clients", "3", "--roll-nodes", "--json"];
-    let said = json(&[&args[..], &["--stop-clients"]].concat());
-    assert_eq!(said["linearizable"], true, "{said}");
-    assert!(said["freezes"].as_u64() > Some(1) && said["downs"].as_u64() > Some(0), "{said}");
-    are_served(&said);
+    let args = ["--clients", "3", "--roll-nodes", "--stop-clients"];
+    torture(&args, |said| more_than(said, &[("/freezes", 1), ("/downs", 0)]));
 }
 
 /// All clients that were left got what they asked for when nothing failed any more.
 fn are_served(said: &Value) {
     let live = &said["live"];
     assert_eq!(live["unserved"], Value::Null, "{said}");
-    assert!(live["operations"].as_u64() > Some(20), "{said}");
+    assert!(live["operations"].as_u64() > Some(0), "{said}");
     assert!(live["most_roundtrips"].as_u64() > Some(0), "{said}");
 }
 
@@ -190,15 +200,17 @@ fn keys_that_move_every_second_are_linearizable() {
     let size = ["--capacity", "64MiB", "--max-clients", "16", "--pointer-bits", "39"];
     let made = swarm(&[&["create", pool.path()][..], &size].concat()).output();
     assert!(made.expect("the command line can be run").status.success());
-    let torture = |seconds, keys: u64| {
-        let args = ["torture", pool.path(), "--seconds", seconds, "--keys", &keys.to_string()];
-        json(&[&args[..], &["--clients", "3", "--kill-clients", "--json"]].concat())
+    let of_keys = |keys: u64, is_enough: fn(&Value) -> bool| {
+        let keys = keys.to_string();
+        let args = [pool.path(), "--keys", &keys, "--clients", "3", "--kill-clients"];
+        torture(&args, is_enough)
     };
     let number = |said: &Value, name: &str| said[name].as_u64().expect("a number");
-    let a_second = number(&torture("1", 1000), "operations");
-    let said = torture("4", (a_second / 5).clamp(50, 20_000));
-    assert_eq!(said["linearizable"], true, "{said}");
-    assert!(number(&said, "operations") > 1_000 && number(&said, "kills") > 3, "{said}");
+    let first = of_keys(1000, |_| true);
+    let a_second = number(&first, "operations") as f64 / first["seconds"].as_f64().expect("some");
+    let said = of_keys((a_second as u64 / 5).clamp(50, 20_000), |said| {
+        more_than(said, &[("/operations", 1000), ("/kills", 3)])
+    });
     // One operation in ten or so; where timestamps last for hours it is one in sixty at most, as
     // values outgrow their places.
     assert!(40 * number(&said, "moved") > number(&said, "operations"), "{said}");
