@@ -98,18 +98,26 @@ pub(crate) fn give_birth<T>(
         guess: FIRST,
         checksum: checksum(FORMAT, IDENTITY, FIRST, first, IDENTITY.number, &bytes),
     };
-    let (image, identity) = (swarm_core::layout::header(IDENTITY.number, KEY), IDENTITY.encode());
+    let header_words = swarm_core::layout::header(IDENTITY.number, KEY);
+    let identity = IDENTITY.encode();
+    let both = [identity.as_slice(), header_words.as_slice()].concat();
     let site = buffers.first_site(first, place);
     let buffer = site.place.at(node, nodes);
     let stamped = [stamp.0];
     let in_place = Verb::Write { at: buffer.plus(buffer::LOCK), head: &stamped, tail: &[] };
     let in_place = (held == Held::Lean && node == place.home).then_some(in_place);
     let header = header.encode();
-    let mut chain = vec![
-        Verb::Write { at: SHAPE.header_place(place).at(node, nodes), head: &image, tail: KEY },
-        Verb::Write { at: at.plus(register::IDENTITY), head: &identity, tail: &[] },
-        Verb::Write { at: buffer.plus(buffer::REWRITE), head: &header, tail: &bytes },
-    ];
+    let header_at = SHAPE.header_place(place).at(node, nodes);
+    let identity_at = at.plus(register::IDENTITY);
+    let mut chain = if node == place.home {
+        vec![
+            Verb::Write { at: header_at, head: &header_words, tail: KEY },
+            Verb::Write { at: identity_at, head: &identity, tail: &[] },
+        ]
+    } else {
+        vec![Verb::Write { at: identity_at, head: &both, tail: KEY }]
+    };
+    chain.extend([Verb::Write { at: buffer.plus(buffer::REWRITE), head: &header, tail: &bytes }]);
     chain.extend(in_place);
     chain.push(Verb::Cas { at: at.plus(register::SLOTS_AT), expect: 0, new: stamp.0 });
     post(&chain)
