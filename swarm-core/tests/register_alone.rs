@@ -210,6 +210,30 @@ fn a_replica_that_the_register_did_not_reach_is_completed() {
     assert_eq!(read::<SafeGuess>(&group, &mut register), (Some(b"one".to_vec()), 1));
 }
 
+/// Whichever node has it torn, who completes another replica takes a header that is whole.
+#[test]
+fn a_torn_header_is_not_copied_on() {
+    for torn in [NodeId(0), NodeId(1)] {
+        let nodes = Loopback::new(3, 1 << 16);
+        let mut register = register(&nodes);
+        let group = client(&nodes, 0, 1000);
+        write::<SafeGuess>(&group, &mut register, 100, b"one");
+        let place = register.place;
+        let header = |node| SHAPE.header_place(&place).at(node, 3);
+        let words = |node: NodeId| {
+            let word = |i| nodes.word(node, header(node).plus(i));
+            (0..SHAPE.header_words()).map(word).collect::<Vec<_>>()
+        };
+        let whole = words(NodeId(2));
+        nodes.set_word(NodeId(2), place.at(NodeId(2), 3).plus(register::IDENTITY), 0);
+        (0..whole.len()).for_each(|i| nodes.set_word(NodeId(2), header(NodeId(2)).plus(i), 0));
+        nodes.set_word(torn, header(torn).plus(1), 77);
+        let (value, _) = read::<SafeGuess>(&group, &mut register);
+        assert_eq!(value, Some(b"one".to_vec()), "{torn}");
+        assert_eq!(words(NodeId(2)), whole, "{torn}");
+    }
+}
+
 #[test]
 fn a_torn_in_place_copy_is_not_returned_and_repaired() {
     let nodes = Loopback::new(3, 1 << 16);
