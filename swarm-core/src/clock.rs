@@ -53,7 +53,7 @@ impl<C: Clock> Clock for Ticking<C> {
 /// A wait that ends after a time, of which only that counts for which whoever waits looked on.
 ///
 /// A client that gets no processor learns nothing meanwhile, and what it waits for may have come long before it looks
-/// again. So between two looks no more counts than a [`LOOKS`]th of the whole: it is over after so many at least, and
+/// again. So between two looks no more counts than an eighth of the whole: it is over after so many at least, and
 /// after as many as it has nanoseconds at most, as each look by [`Ticking`] time takes one.
 #[derive(Clone, Copy, Debug)]
 pub struct Wait {
