@@ -203,7 +203,7 @@ pub enum BadGeometry {
     TooSmall {
         /// The capacity, bytes.
         capacity: u64,
-        /// What would do, bytes.
+        /// The smallest capacity that does, as does whatever is larger, bytes.
         needed: u64,
     },
     /// Stored fields that do not belong together.
@@ -248,9 +248,14 @@ impl Geometry {
         max_clients: usize,
         hash_seed: u64,
     ) -> Result<Self, BadGeometry> {
-        if !(MIN_CAPACITY..=MAX_CAPACITY).contains(&capacity) {
-            return Err(BadGeometry::Capacity(capacity));
-        }
+        check_numbers(nodes, capacity, max_clients)?;
+        let geometry = Self::of(nodes, capacity, max_clients, hash_seed);
+        geometry.check()?;
+        Ok(geometry)
+    }
+
+    /// What lies where in a pool of these numbers, which are within their bounds, whether there is room for it or not.
+    fn of(nodes: usize, capacity: u64, max_clients: usize, hash_seed: u64) -> Self {
         let chunk_bytes = capacity.div_ceil(MAX_CHUNKS as u64).next_power_of_two().max(MIN_CHUNK);
         let pointer_bits = granule_bits(capacity) + u32::from(nodes >= 3);
         let with = |chunk_bytes| Self {
@@ -267,10 +272,23 @@ impl Geometry {
         };
         let (many, fewer) = (with(chunk_bytes), with(2 * chunk_bytes));
         // Each client's area holds records of the heap map: with half as many chunks they are half as long.
-        let crowded = many.check().is_err() && many.chunks() > MAX_CHUNKS / 2;
-        let geometry = if crowded { fewer } else { many };
-        geometry.check()?;
-        Ok(geometry)
+        let crowded = many.is_too_small() && many.chunks() > MAX_CHUNKS / 2;
+        if crowded { fewer } else { many }
+    }
+
+    /// The smallest capacity that does for so many clients, as does whatever is larger; all in bytes.
+    ///
+    /// Not every capacity does that is larger than one that does: the index doubles at once, and chunks are whole. So
+    /// this goes down to the first one that does not, from where there may be fewer chunks than 64 KiB each would
+    /// make: from there on clients' areas take less than half of any capacity. In steps of a chunk, as nothing changes
+    /// in between.
+    fn enough(nodes: usize, max_clients: usize) -> u64 {
+        let most = MAX_CHUNKS as u64 / 2;
+        let least = MIN_CAPACITY / MIN_CHUNK;
+        let is_too_small =
+            |chunks: &u64| Self::of(nodes, chunks * MIN_CHUNK, max_clients, 0).is_too_small();
+        let last = (least..=most).rev().find(is_too_small);
+        last.map_or(MIN_CAPACITY, |last| (last + 1) * MIN_CHUNK)
     }
 
     /// The same with so many stamp slots in use.
@@ -300,15 +318,7 @@ impl Geometry {
     /// # Errors
     /// The first thing that is wrong.
     pub fn check(&self) -> Result<(), BadGeometry> {
-        if !matches!(self.nodes, 1 | 3 | 5 | 7) {
-            return Err(BadGeometry::Nodes(self.nodes));
-        }
-        if !(MIN_CAPACITY..=MAX_CAPACITY).contains(&self.capacity) {
-            return Err(BadGeometry::Capacity(self.capacity));
-        }
-        if !(1..=MAX_CLIENTS).contains(&self.max_clients) {
-            return Err(BadGeometry::Clients(self.max_clients));
-        }
+        check_numbers(self.nodes, self.capacity, self.max_clients)?;
         if !(1..=SLOTS).contains(&self.slots) {
             return Err(BadGeometry::Slots(self.slots));
         }
@@ -324,11 +334,22 @@ impl Geometry {
         {
             return Err(BadGeometry::Inconsistent);
         }
-        if self.chunks() < 2 * self.first_chunk() {
-            let needed = 2 * self.first_chunk() as u64 * self.chunk_bytes;
-            return Err(BadGeometry::TooSmall { capacity: self.capacity, needed });
+        if self.is_too_small() {
+            let (capacity, needed) = (self.capacity, Self::enough(self.nodes, self.max_clients));
+            // A new pool of that capacity would have been laid out in another way.
+            let is_other = capacity >= needed;
+            return Err(if is_other {
+                BadGeometry::Inconsistent
+            } else {
+                BadGeometry::TooSmall { capacity, needed }
+            });
         }
         Ok(())
+    }
+
+    /// Whether clients' areas and the index take more than half of it.
+    fn is_too_small(&self) -> bool {
+        self.chunks() < 2 * self.first_chunk()
     }
 
     /// Chunks in a node's memory, counted from its beginning; those in front of
@@ -570,6 +591,20 @@ impl Geometry {
     }
 }
 
+/// Whether these are within their bounds.
+fn check_numbers(nodes: usize, capacity: u64, max_clients: usize) -> Result<(), BadGeometry> {
+    if !matches!(nodes, 1 | 3 | 5 | 7) {
+        return Err(BadGeometry::Nodes(nodes));
+    }
+    if !(MIN_CAPACITY..=MAX_CAPACITY).contains(&capacity) {
+        return Err(BadGeometry::Capacity(capacity));
+    }
+    if !(1..=MAX_CLIENTS).contains(&max_clients) {
+        return Err(BadGeometry::Clients(max_clients));
+    }
+    Ok(())
+}
+
 /// Bits of the number of a granule.
 fn granule_bits(capacity: u64) -> u32 {
     (capacity / GRANULE as u64).next_power_of_two().ilog2()
@@ -583,6 +618,7 @@ fn granules(words: usize) -> u64 {
 mod tests {
     use super::*;
     use std::collections::BTreeMap;
+    use std::format;
 
     #[test]
     fn size_classes_are_tight_and_monotone() {
@@ -676,6 +712,34 @@ mod tests {
             let last = geometry.objects(class).checked_sub(1).expect("a chunk has an object");
             let last = geometry.object(chunk, class, NodeId(0), last);
             assert!(geometry.contains(last, words), "{granules}");
+        }
+    }
+
+    /// What a refusal says will do was refused in turn, eight times and more.
+    #[test]
+    fn what_is_said_to_be_needed_does_and_less_does_not() {
+        for nodes in [1, 3, 5, 7] {
+            let mut refused = 0;
+            for clients in (1..=MAX_CLIENTS).step_by(11).chain([1000, MAX_CLIENTS]) {
+                let new = |capacity| Geometry::new(nodes, capacity, clients, 1);
+                let Err(bad) = new(MIN_CAPACITY) else { continue };
+                let BadGeometry::TooSmall { needed, .. } = bad else { panic!("{bad}") };
+                refused += 1;
+                let of = format!("{needed} bytes for {clients} clients of {nodes} nodes");
+                // Whatever is refused tells the same, and is less.
+                for less in [MIN_CHUNK, 1] {
+                    let capacity = needed - less;
+                    let told = BadGeometry::TooSmall { capacity, needed };
+                    assert_eq!(new(capacity), Err(told), "{of}");
+                }
+                // At least so much does, to where chunks double again, and beyond.
+                for chunks in 0..2 * MAX_CHUNKS as u64 {
+                    let capacity = needed + chunks * MIN_CHUNK;
+                    assert!(new(capacity).is_ok(), "{capacity}, {of}");
+                }
+                assert!(new(1 << 30).is_ok() && new(MAX_CAPACITY).is_ok(), "{of}");
+            }
+            assert!(refused > 0, "{nodes} nodes");
         }
     }
 
