@@ -35,6 +35,7 @@ use map::{Unit, units};
 pub(crate) use recycle::Recycler;
 pub(crate) use replaced::AT_ONCE as RECORDS_AT_ONCE;
 use replaced::Awaited;
+pub use reserve::writing_clients;
 
 mod arena;
 mod claim;

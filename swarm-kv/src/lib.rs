@@ -77,6 +77,6 @@ pub use blocking::{Blocking, block_on};
 pub use client::{Client, Options, Value};
 pub use counters::{Counters, KindCounters, ROUNDTRIPS};
 pub use error::{Error, Shortage};
-pub use heap::Holding;
+pub use heap::{Holding, writing_clients};
 pub use scan::{Estimate, Usage};
 pub use swarm_core::epoch::Laggard;

@@ -215,6 +215,36 @@ fn a_slots_next_holder_goes_on_with_its_memory() {
 
 /// Whoever reads what a dead client left half done completes it. Who only counts must not: it is no
 /// client, and another may be at it.
+/// What `create` says a capacity serves: so many clients that come at the same moment each find memory for a value.
+#[test]
+fn as_many_clients_write_as_a_pool_says() {
+    for nodes in [1, 3, 7] {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let (capacity, max_clients) = (4 << 20, 100);
+        let options = CreateOptions { nodes, capacity, max_clients, ..CreateOptions::default() };
+        let pool = Pool::create(dir.path().join("pool"), &options).expect("create");
+        let writing = swarm_kv::writing_clients(&pool.geometry());
+        assert!((8..max_clients).contains(&writing), "{writing} of {nodes} nodes");
+        let together = std::sync::Barrier::new(writing);
+        std::thread::scope(|scope| {
+            for writer in 0..writing {
+                let (pool, together) = (&pool, &together);
+                scope.spawn(move || {
+                    let client = shm::open(pool, Options::default()).expect("attach");
+                    together.wait();
+                    let put = client.blocking().put(&writer.to_le_bytes(), &[7; 100]);
+                    // Nobody leaves before all have some, or what he had would serve others.
+                    together.wait();
+                    put.unwrap_or_else(|full| panic!("{writer} of {writing}: {full}"));
+                });
+            }
+        });
+        let holdings = shm::holdings(&pool).expect("who holds what");
+        let most = holdings.iter().map(|holding| holding.chunks).max();
+        assert!(most.is_some_and(|most| (3..=4).contains(&most)), "{most:?}, {nodes} nodes");
+    }
+}
+
 #[test]
 fn counting_changes_nothing() {
     let test = pool(4 << 20);

@@ -24,28 +24,33 @@ pub(crate) fn create(args: &CreateArgs, json: bool) -> Result<Answer, Failure> {
             count(nodes as u64, "memory node"),
         )));
     }
-    swarm_core::geometry::Geometry::new(nodes, capacity, max_clients, 0)
+    let geometry = swarm_core::geometry::Geometry::new(nodes, capacity, max_clients, 0)
         .and_then(|geometry| geometry.with_slots(slots))
         .and_then(|geometry| pointer_bits.map_or(Ok(geometry), |b| geometry.with_pointer_bits(b)))
         .map_err(|bad| Failure::Usage(bad.to_string()))?;
     let node_paths = node_path;
     let wishes = Wishes { nodes, capacity, max_clients, slots, pointer_bits, node_paths, numa };
     Pool::create(&args.pool, wishes)?;
+    let writing = swarm_kv::writing_clients(&geometry);
     if json {
         say(json!({
             "pool": args.pool.to_string_lossy(),
             "nodes": nodes,
             "capacity_bytes": capacity,
             "max_clients": max_clients,
+            "writing_clients": writing,
+            "chunk_bytes": geometry.chunk_bytes,
             "slots": slots,
         }))?;
     } else {
         say(format_args!(
-            "made {}: {} of {}, for up to {}",
+            "made {}: {} of {}, for up to {}; memory for {} to write, at 4 chunks of {} each",
             args.pool.display(),
             count(nodes as u64, "memory node"),
             show_size(capacity),
             count(max_clients as u64, "client"),
+            if writing == max_clients { "all of them".into() } else { writing.to_string() },
+            show_size(geometry.chunk_bytes),
         ))?;
     }
     Ok(Answer::Yes)

@@ -11,7 +11,7 @@
 //! makes some. Values with chunks of their own give those back as a whole: they count as free, and inserts have
 //! them only where the reserve is whole without them.
 
-use swarm_core::geometry::{Class, Size};
+use swarm_core::geometry::{Class, Geometry, Size};
 use swarm_core::words::Pointer;
 
 use super::map::{Unit, units};
@@ -26,15 +26,43 @@ const SMALL_PART: usize = 16;
 /// Buffers of each kind that a client keeps at most for values that take others' place.
 const FEW_BUFFERS: usize = 4;
 
+/// Chunks that one client takes at most to put a key with a value of up to a hundred bytes: one each for registers,
+/// for buffers, for buckets' records, and for the heap map's, which it claims along once its seeds run short.
+const OF_A_WRITER: usize = 4;
+
+/// For how many clients that write a pool of this geometry has memory, of those that it is made for: so many can each
+/// put a key with a value of up to a hundred bytes into a new pool, all at once, and none has to look for memory. Each
+/// takes four chunks at most for that, and one more for each further size of values, or when one is used up.
+pub fn writing_clients(geometry: &Geometry) -> usize {
+    let Parts { small, long, moves } = Parts::of(geometry, 1);
+    let free = geometry.chunks() - geometry.first_chunk();
+    (free.saturating_sub(small + long + moves) / OF_A_WRITER).min(geometry.max_clients)
+}
+
+/// Chunks of the reserve, by what may have them.
+struct Parts {
+    small: usize,
+    long: usize,
+    moves: usize,
+}
+
+impl Parts {
+    /// Of a pool whose longest value takes so many chunks.
+    fn of(geometry: &Geometry, longest: usize) -> Self {
+        let all = geometry.chunks() - geometry.first_chunk();
+        let reserve = (all / PART).max(LEAST.min(all / SMALL_PART)).max(1);
+        let (small, moves) = (reserve / 2, (reserve / 2).div_ceil(2));
+        let long = reserve.saturating_sub(small + moves).max(longest);
+        Self { small, long, moves }
+    }
+}
+
 impl Heap {
     /// Chunks that stay free in `map` behind a claim of such an object for this.
     pub(super) fn kept_from(&self, map: &[u32], kind: Kind, need: Need) -> usize {
-        let all = self.geometry.chunks() - self.geometry.first_chunk();
-        let reserve = (all / PART).max(LEAST.min(all / SMALL_PART)).max(1);
         let runs = units(map).filter(|unit| unit.class == Class::Run).map(|run| run.chunks);
         let longest = runs.fold(kind.chunks, usize::max);
-        let (small, moves) = (reserve / 2, (reserve / 2).div_ceil(2));
-        let long = reserve.saturating_sub(small + moves).max(longest);
+        let Parts { small, long, moves } = Parts::of(&self.geometry, longest);
         match need {
             Need::More => small + long + moves,
             Need::Instead if kind.class == Class::Run => moves,

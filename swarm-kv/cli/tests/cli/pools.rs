@@ -93,6 +93,24 @@ fn numbers_that_cannot_be_are_wrong_usage() {
     swarm(&["--help"]).assert().code(0);
 }
 
+/// What it asked for was refused in turn.
+#[test]
+fn a_pool_that_is_too_small_for_its_clients_says_what_does() {
+    let pool = TestPool::absent();
+    let create = |capacity: &str| {
+        let made = ["create", pool.path(), "--max-clients", "1024", "--capacity", capacity];
+        swarm(&[&made[..], &["--nodes", "1", "--json"]].concat()).assert()
+    };
+    let refused = create("4MiB").code(2);
+    let told = String::from_utf8_lossy(&refused.get_output().stderr).into_owned();
+    let needed = told.split("give it at least ").nth(1).and_then(|rest| rest.split(' ').next());
+    let made = create(needed.expect("how much")).success();
+    let made: serde_json::Value =
+        serde_json::from_slice(&made.get_output().stdout).expect("an object");
+    let writing = made["writing_clients"].as_u64().expect("how many");
+    assert!((64..1024).contains(&writing), "{made}");
+}
+
 #[test]
 fn a_pool_without_room_is_a_failure_and_leaves_nothing() {
     let pool = TestPool::absent();
@@ -206,7 +224,8 @@ fn a_full_pool_is_a_failure_that_names_it_and_its_capacity() {
     let made = ["create", pool.path(), "--capacity", "4MiB", "--max-clients", "1"];
     let made = swarm(&made).assert().success();
     let told = String::from_utf8_lossy(&made.get_output().stdout).into_owned();
-    assert!(told.ends_with("3 memory nodes of 4.0 MiB, for up to 1 client\n"), "{told}");
+    let of = "3 memory nodes of 4.0 MiB, for up to 1 client; memory for all of them to write, ";
+    assert!(told.ends_with(&format!("{of}at 4 chunks of 64.0 KiB each\n")), "{told}");
     let lines: String = (0..100).map(|n| format!("{n}\t{}\n", "v".repeat(100_000))).collect();
     let failed = swarm(&["import", pool.path(), "-"]).write_stdin(lines).assert().code(3);
     let told = String::from_utf8_lossy(&failed.get_output().stderr).into_owned();
