@@ -6,9 +6,11 @@
 //! trusted by nobody: see `holder`. A child that the holder's process forks has no part in it: see `fork`.
 
 use std::fs::File;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::sleep;
 use std::time::Instant;
 
+use swarm_core::geometry::MAX_CLIENTS;
 use swarm_core::group::Session;
 use swarm_core::words::{Incarnation, WriteNumber};
 
@@ -46,7 +48,8 @@ impl Attachment {
         let limit = control.header().geometry.max_clients;
         let begun = Instant::now();
         loop {
-            for client in 0..limit {
+            // Each refusal costs a call that goes over all locks of the file.
+            for client in (0..limit).filter(|&client| !pool.held().has(client)) {
                 let taken = lock::try_lock(&file, Control::slot_bytes(client..client + 1))
                     .map_err(|error| Error::io(control.dir(), "lock a client slot in", error))?;
                 if taken {
@@ -71,6 +74,7 @@ impl Attachment {
         control.slot(client).store(Name::own().encode(), Ordering::Relaxed);
         // What a dead holder had under way is over.
         control.mapping().words()[control::board(client)].store(0, Ordering::Release);
+        pool.held().add(client);
         Ok(Self { pool: pool.clone(), session, origin: Origin::here(), lock: file })
     }
 
@@ -97,10 +101,45 @@ impl Drop for Attachment {
             return;
         }
         let client = self.session.client;
+        self.pool.held().remove(client);
         self.pool.control().slot(client).store(0, Ordering::Relaxed);
         // The lock ends here, whoever has a copy of the descriptor. If this fails it ends with the last of
         // them.
         drop(lock::unlock(&self.lock, Control::slot_bytes(client..client + 1)));
+    }
+}
+
+/// Which slots attachments of one open pool hold, so that whoever opens many does not ask the kernel for each of them
+/// again.
+///
+/// A slot enters behind its lock and leaves before that ends: one that is in here is one that the kernel would refuse. A
+/// child's copy says nothing, as its parent may have let go of them since.
+#[derive(Debug)]
+pub(crate) struct Held {
+    origin: Origin,
+    slots: [AtomicU64; MAX_CLIENTS.div_ceil(64)],
+}
+
+impl Held {
+    pub(crate) fn new() -> Self {
+        Self {
+            origin: Origin::here(),
+            slots: [const { AtomicU64::new(0) }; MAX_CLIENTS.div_ceil(64)],
+        }
+    }
+
+    // Relaxed throughout: the lock decides. Who looks while a slot leaves may pass over it, as if he had looked before.
+    fn has(&self, slot: usize) -> bool {
+        let is_in = self.slots[slot / 64].load(Relaxed) & (1 << (slot % 64)) != 0;
+        is_in && !self.origin.is_elsewhere()
+    }
+
+    fn add(&self, slot: usize) {
+        self.slots[slot / 64].fetch_or(1 << (slot % 64), Relaxed);
+    }
+
+    fn remove(&self, slot: usize) {
+        self.slots[slot / 64].fetch_and(!(1 << (slot % 64)), Relaxed);
     }
 }
 
@@ -121,4 +160,33 @@ pub(crate) fn live_clients(file: &File, slots: usize) -> Vec<usize> {
         return Vec::new();
     }
     (0..slots).filter(|&slot| held(slot..slot + 1)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::CreateOptions;
+
+    /// Each client asked for all slots in front of its own, one call of the kernel each, and each call went over
+    /// the locks of all: opening a thousand took the cube of that.
+    #[test]
+    fn who_opens_many_asks_for_none_that_it_holds() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let options = CreateOptions { nodes: 1, capacity: 4 << 20, ..CreateOptions::default() };
+        let pool = Pool::create(dir.path().join("pool"), &options).expect("create");
+        let slot = |attachment: &Attachment| attachment.session().client;
+        let asked = || (0..options.max_clients).find(|&slot| !pool.held().has(slot));
+        let mut attached: Vec<Attachment> = Vec::new();
+        for client in 0..options.max_clients {
+            assert_eq!(asked(), Some(client));
+            attached.push(pool.attach().expect("a free slot"));
+        }
+        assert_eq!(asked(), None);
+        assert!(matches!(pool.attach(), Err(Error::Slots { .. })));
+        // One that is free again is the lowest, and another opening of the pool takes it as well.
+        drop(attached.remove(5));
+        let again = Pool::open(pool.path(), Default::default()).expect("open");
+        assert_eq!(slot(&again.attach().expect("it was let go of")), 5);
+        assert_eq!(slot(&pool.attach().expect("it was let go of")), 5);
+    }
 }

@@ -8,7 +8,7 @@ use swarm_core::geometry::Geometry;
 use swarm_core::layout::SLOTS;
 use swarm_core::node_set::NodeSet;
 
-use crate::attachment::{Attachment, live_clients};
+use crate::attachment::{Attachment, Held, live_clients};
 use crate::clock::{Line, PoolClock};
 use crate::control::Control;
 use crate::error::Error;
@@ -91,6 +91,7 @@ struct Inner {
     nodes: [Option<Arc<Mapping>>; MAX_NODES],
     missing: NodeSet,
     clock: Line,
+    held: Held,
 }
 
 impl Pool {
@@ -118,7 +119,8 @@ impl Pool {
         let control = Control::open(&dir)?;
         let (nodes, missing) = map_nodes(&control, options)?;
         let clock = Line::of(&control)?;
-        let pool = Self { inner: Arc::new(Inner { control, nodes, missing, clock }) };
+        let pool =
+            Self { inner: Arc::new(Inner { control, nodes, missing, clock, held: Held::new() }) };
         if options.pages == Pages::Huge {
             pool.populate();
         }
@@ -208,6 +210,11 @@ impl Pool {
     pub fn switch(&self, node: NodeId) -> NodeSwitch {
         assert!(node.index() < self.geometry().nodes, "the pool has no {node}");
         NodeSwitch::new(&self.inner.control, node)
+    }
+
+    /// The slots that this opening of the pool holds.
+    pub(crate) fn held(&self) -> &Held {
+        &self.inner.held
     }
 
     pub(crate) fn control(&self) -> &Control {
