@@ -213,8 +213,6 @@ fn a_slots_next_holder_goes_on_with_its_memory() {
     }
 }
 
-/// Whoever reads what a dead client left half done completes it. Who only counts must not: it is no
-/// client, and another may be at it.
 /// What `create` says a capacity serves: so many clients that come at the same moment each find memory for a value.
 #[test]
 fn as_many_clients_write_as_a_pool_says() {
@@ -245,6 +243,8 @@ fn as_many_clients_write_as_a_pool_says() {
     }
 }
 
+/// Whoever reads what a dead client left half done completes it. Who only counts must not: it is no
+/// client, and another may be at it.
 #[test]
 fn counting_changes_nothing() {
     let test = pool(4 << 20);
