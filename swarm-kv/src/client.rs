@@ -34,6 +34,20 @@ pub type Value<'c, F> = register::Value<'c, Counting<F>>;
 pub(crate) const TRIES: usize = 10_000;
 
 /// How a client is to behave.
+///
+/// # Memory
+/// What a client takes of its process's memory, in bytes, beside the pool's own pages:
+///
+/// - some 50,000 when it is opened, and 80 for each chunk of the pool (2,048 at most) once it has one;
+/// - 144 for each of [`cached_keys`](Self::cached_keys), as keys are met;
+/// - about 700 for each of [`cached_buckets`](Self::cached_buckets), likewise: a bucket lists up to 14 keys;
+/// - 8 for each object that the chunks of its slot have room for, whether it is in use or not, and up to 24 for each of those that came
+///   back: a key with a short value is two objects and its part of a bucket's record;
+/// - while it looks for garbage, which every operation may that finds no memory, 17 for each place of a table that has up to twice and a third as
+///   many places as registers have room in the pool's chunks, or as two times those that the collections before it met, if that is less.
+///   They are given back when the collection is over.
+///
+/// So the options bound what is remembered, and the pool's capacity bounds the rest.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Options {

@@ -176,6 +176,7 @@ pub(super) struct Ledgers {
     /// Granules in a chunk are 2 to this power.
     chunk_bits: u32,
     buffers: Buffers,
+    /// Empty as long as this client has no chunk: who only reads does without.
     chunks: Box<[Option<Ledger>]>,
     /// How often a collection that goes over the index met the name of an object in each chunk of others'.
     counts: Vec<u32>,
@@ -185,9 +186,8 @@ pub(super) struct Ledgers {
 
 impl Ledgers {
     pub(super) fn new(geometry: Geometry) -> Self {
-        let chunks = (0..geometry.chunks()).map(|_| None).collect();
         let chunk_bits = geometry.chunk_granules().trailing_zeros();
-        let (counts, named) = Default::default();
+        let (chunks, counts, named) = Default::default();
         Self { geometry, chunk_bits, buffers: geometry.buffers(), chunks, counts, named }
     }
 
@@ -195,6 +195,9 @@ impl Ledgers {
     /// were handed out by whoever had the chunk before.
     pub(super) fn open(&mut self, chunk: usize, kind: Kind, used: u64) {
         let geometry = &self.geometry;
+        if self.chunks.is_empty() {
+            self.chunks = (0..geometry.chunks()).map(|_| None).collect();
+        }
         let Some(slot) = self.chunks.get_mut(chunk) else { return };
         let ledger = slot.get_or_insert_with(|| {
             let stride = match kind.class {
@@ -355,7 +358,7 @@ impl Ledgers {
             }
             ledger.marks = vec![0; ledger.entries.len().div_ceil(64)].into_boxed_slice();
         }
-        self.counts = vec![0; self.chunks.len()];
+        self.counts = vec![0; self.geometry.chunks()];
     }
 
     /// Something may still name this object. Each is told of once.
@@ -406,7 +409,28 @@ impl Ledgers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use swarm_core::geometry::Size;
+    use swarm_core::geometry::{MIN_CAPACITY, Size};
+
+    /// A collection of a client that has no chunk goes by what it meets of others' all the same: only of those in which
+    /// it met nothing does it take chunks over.
+    #[test]
+    fn who_has_no_chunk_keeps_no_ledgers_and_counts_what_others_have() {
+        let geometry = Geometry::new(3, MIN_CAPACITY, 4, 1).expect("geometry");
+        let mut ledgers = Ledgers::new(geometry);
+        let kind = Kind { class: geometry.plain_class(16), home: NodeId(0), chunks: 1 };
+        let (chunk, last) = (geometry.first_chunk(), geometry.chunks() - 1);
+        let object = |chunk| geometry.object(chunk, kind.class, kind.home, 0);
+        assert!(ledgers.find(object(chunk)).is_none() && !ledgers.is_open(chunk, kind.home));
+        ledgers.keep(|_| false);
+        ledgers.begin();
+        ledgers.mark(object(last));
+        ledgers.all_marked();
+        assert_eq!([chunk, last].map(|chunk| ledgers.named(chunk)), [Some(0), Some(1)]);
+        assert!(ledgers.chunks.is_empty());
+        ledgers.open(last, kind, 1);
+        assert_eq!(ledgers.find(object(last)).copied(), Some(Entry::OUT));
+        assert!(ledgers.find(object(chunk)).is_none());
+    }
 
     /// Objects of any size, in the largest chunks that there are.
     #[test]
