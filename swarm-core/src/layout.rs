@@ -60,8 +60,10 @@ pub mod register {
     pub const SLOTS_AT: usize = 0;
     /// Birth and number.
     pub const IDENTITY: usize = super::SLOTS;
+    /// Words of the identity.
+    pub const IDENTITY_WORDS: usize = 2;
     /// Slots and identity, which every READ takes.
-    pub const STATE_WORDS: usize = IDENTITY + 2;
+    pub const STATE_WORDS: usize = IDENTITY + IDENTITY_WORDS;
     /// The in-place copy, at the home node.
     pub const IN_PLACE: usize = STATE_WORDS;
     /// Words in front of the value in the in-place copy.
@@ -160,7 +162,7 @@ pub struct Identity {
 impl Identity {
     /// The words at [`register::IDENTITY`].
     #[inline]
-    pub fn encode(self) -> [u64; 2] {
+    pub fn encode(self) -> [u64; register::IDENTITY_WORDS] {
         [self.birth, self.number.0]
     }
 }

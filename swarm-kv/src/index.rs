@@ -216,7 +216,8 @@ impl Births for BucketBirths<'_> {
                 let (place, shape) = (newborn.place, newborn.shape());
                 let header = shape.header_place(&place);
                 each(Birth::Copy { place: header, from: 0, words: shape.header_words() });
-                each(Birth::Copy { place, from: register::IDENTITY, words: 2 });
+                let words = register::IDENTITY_WORDS;
+                each(Birth::Copy { place, from: register::IDENTITY, words });
                 let first = self.0.buffers().first_site(born.buffer, &place);
                 let words = born.words.saturating_sub(buffer::REWRITE);
                 // All nodes have it, the home in place. If the record says otherwise, it is damaged.

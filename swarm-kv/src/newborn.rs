@@ -28,15 +28,13 @@ pub(crate) struct NewRegister<'a> {
     pub(crate) predecessor: Option<Predecessor>,
 }
 
-const IDENTITY_WORDS: usize = register::STATE_WORDS - register::IDENTITY;
-
 /// The words of a newborn register that are not key or value.
 pub(crate) struct Image {
     stamp: Stamp,
     /// Identity, and behind it at home the in-place copy in front of the value.
-    home: [u64; IDENTITY_WORDS + register::IN_PLACE_WORDS],
+    home: [u64; register::IDENTITY_WORDS + register::IN_PLACE_WORDS],
     /// Identity, and behind it elsewhere the header in front of the key.
-    elsewhere: [u64; IDENTITY_WORDS + register::HEADER_WORDS],
+    elsewhere: [u64; register::IDENTITY_WORDS + register::HEADER_WORDS],
     buffer_header: [u64; buffer::HEADER_WORDS - 1],
 }
 
@@ -110,7 +108,7 @@ impl<'a> NewRegister<'a> {
         let first = buffers.first_site(self.buffer, &place).place;
         let only_in_place = buffers.absent(self.buffer) == Some(place.home);
         let (head, tail): (&[u64], &[u8]) = match self.value.len() <= self.register.capacity() {
-            _ if only_in_place => (&image.home[..IDENTITY_WORDS + 1], &[]),
+            _ if only_in_place => (&image.home[..register::IDENTITY_WORDS + 1], &[]),
             true => (&image.home, self.value),
             false => (&image.home, &[]),
         };
@@ -118,7 +116,7 @@ impl<'a> NewRegister<'a> {
             Newborn::Write {
                 place: self.register.shape().header_place(&place),
                 from: 0,
-                head: &image.elsewhere[IDENTITY_WORDS..],
+                head: &image.elsewhere[register::IDENTITY_WORDS..],
                 tail: self.key,
                 at: Replicas::Home,
             },
