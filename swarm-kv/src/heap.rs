@@ -31,7 +31,8 @@ use arena::Arena;
 use counter::{Counter, homes, read_counters};
 use growth::Growth;
 pub use holdings::Holding;
-use map::{Unit, units};
+use map::{SHARED, Unit, units};
+use range::Had;
 pub(crate) use recycle::Recycler;
 pub(crate) use replaced::AT_ONCE as RECORDS_AT_ONCE;
 use replaced::Awaited;
@@ -45,6 +46,7 @@ mod holdings;
 mod leave;
 mod ledger;
 mod map;
+mod range;
 mod recycle;
 mod replaced;
 mod reserve;
@@ -68,7 +70,9 @@ pub(crate) struct Heap {
     geometry: Geometry,
     slot: usize,
     arenas: RefCell<Vec<Arena>>,
-    /// Counters that were read: chunk and home.
+    /// What it has had of chunks that clients share.
+    had: RefCell<Vec<Had>>,
+    /// Counters that were read, of a shared chunk such as have come to the end: chunk and home.
     known: RefCell<HashSet<(usize, NodeId)>>,
     /// The heap map as last seen.
     map: RefCell<Vec<u32>>,
@@ -139,6 +143,7 @@ impl Heap {
             geometry,
             slot,
             arenas: RefCell::default(),
+            had: RefCell::default(),
             known: RefCell::default(),
             map: RefCell::default(),
             generation: Cell::new(0),
@@ -260,10 +265,11 @@ impl Heap {
         Err(Error::Contended)
     }
 
-    /// Lets go of what is not this slot's any more, by this map.
+    /// Lets go of what is neither this slot's any more nor shared, by this map.
     fn keep_own(&self, map: &[u32]) {
         let mut own = vec![false; map.len()];
-        for unit in self.own(map) {
+        let shared = units(map).filter(|unit| unit.owner == SHARED && !unit.taken);
+        for unit in self.own(map).chain(shared) {
             own[unit.first] = true;
         }
         let is_own = |chunk: usize| own.get(chunk).is_some_and(|own| *own);
@@ -395,7 +401,7 @@ impl Heap {
     }
 
     /// Opens the ledgers of all chunks that are this slot's, for a collection: some at a time, as who is dead may have
-    /// left very many. Yields those chunks, or nothing as long as there are more to open.
+    /// left very many. Yields those chunks, and shared ones of which it has a part, or nothing as long as there are more to open.
     pub(crate) async fn take_stock<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,
@@ -432,7 +438,8 @@ impl Heap {
                 self.recycler.open(chunk, kind, used);
             }
         }
-        Ok((!are_more).then(|| own.into_iter().map(|unit| unit.first).collect()))
+        let own = own.into_iter().map(|unit| unit.first);
+        Ok((!are_more).then(|| own.chain(self.recycler.shared()).collect()))
     }
 
     /// So many registers have room in all chunks that are for some, by the map at hand.
@@ -597,7 +604,7 @@ pub(crate) mod tests {
     /// Raises the counter at `at` to `to`.
     pub(super) fn raise(group: &Group<Loopback, Still>, at: Address, to: u64) -> Counter {
         let from = block_on(read_counters(group, &[at])).expect("a node")[0];
-        let raise = Raise { at, from, to };
+        let raise = Raise { at, from, to, slot: 0 };
         block_on(raise_counters(group, &[raise])).expect("a node");
         raise.raised()
     }

@@ -1,5 +1,6 @@
 //! Going over the whole store: for export and for `info`.
 
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 use swarm_core::clock::Clock;
@@ -131,16 +132,17 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         &self,
         goes_on: impl FnMut(u64, u64) -> bool,
     ) -> Result<(Estimate, Vec<Holding>), Error> {
-        let mut live = vec![0; self.geometry.max_clients];
+        let mut live = HashMap::<Option<usize>, u64>::new();
         let each = |object, bytes| {
-            if let Some(live) = self.heap.owner(object).and_then(|slot| live.get_mut(slot)) {
-                *live += bytes;
+            if let Some(holder) = self.heap.holder(object) {
+                *live.entry(holder).or_default() += bytes;
             }
         };
         let estimate = self.in_own_process(self.count_while(each, goes_on)).await?;
         let mut holdings = self.holdings().await?;
         for holding in &mut holdings {
-            let live = (live[holding.client] as f64 / estimate.share) as u64;
+            let live = live.get(&holding.client).copied().unwrap_or(0);
+            let live = (live as f64 / estimate.share) as u64;
             holding.live_bytes = Some(live.min(holding.aside_bytes));
         }
         Ok((estimate, holdings))

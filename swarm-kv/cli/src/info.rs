@@ -150,7 +150,7 @@ struct Holders {
     epoch: u64,
     /// Nanoseconds for which it has been that epoch, at least.
     age: Option<u64>,
-    /// Of each slot that is or was held or holds memory: by slot.
+    /// Of each slot that is or was held or holds memory: by slot; last, what clients share.
     slots: Vec<(Option<Tenant>, Holding)>,
 }
 
@@ -160,10 +160,13 @@ impl Holders {
         let (epoch, age, tenants) = (pool.epoch(), pool.epoch_age(), pool.census());
         let of = |slot| {
             let tenant = tenants.iter().find(|tenant| tenant.slot == slot).copied();
-            let holding = held.iter().find(|holding| holding.client == slot).copied();
+            let holding = held.iter().find(|holding| holding.client == Some(slot)).copied();
             (tenant.is_some() || holding.is_some()).then(|| (tenant, holding.unwrap_or_default()))
         };
-        Self { epoch, age, slots: (0..pool.geometry().max_clients).filter_map(of).collect() }
+        let shared = held.iter().filter(|holding| holding.client.is_none());
+        let shared = shared.map(|holding| (None, *holding));
+        let slots = (0..pool.geometry().max_clients).filter_map(of).chain(shared).collect();
+        Self { epoch, age, slots }
     }
 
     /// How many epochs ago the holder's oldest operation began that is under way.
@@ -192,8 +195,8 @@ impl Holders {
         object.insert("epoch".into(), json!(self.epoch));
         let holder = |&(tenant, holding): &(Option<Tenant>, Holding)| {
             json!({
-                "client": tenant.map_or(holding.client, |tenant| tenant.slot),
-                "state": state(tenant),
+                "client": slot(tenant, holding),
+                "state": state(tenant, holding),
                 "process": tenant.map(|tenant| tenant.process),
                 "elsewhere": tenant.is_some_and(|tenant| tenant.elsewhere),
                 "chunks": holding.chunks,
@@ -220,7 +223,7 @@ impl Holders {
             "client", "process", "state", "chunks", "held", "set aside", "garbage"
         ))?;
         for &(tenant, holding) in &self.slots {
-            let slot = tenant.map_or(holding.client, |tenant| tenant.slot);
+            let slot = slot(tenant, holding).map_or("-".to_owned(), |slot| slot.to_string());
             let process = tenant.map_or("-".to_owned(), |tenant| tenant.process.to_string());
             let under_way = match tenant.and_then(|tenant| self.behind(tenant)) {
                 None => "-".to_owned(),
@@ -229,7 +232,7 @@ impl Holders {
             };
             say(format_args!(
                 "{slot:>6}{process:>10}  {:<9}{:>8}{:>12}{:>12}{:>12}  {under_way}",
-                state(tenant),
+                state(tenant, holding),
                 holding.chunks,
                 show_size(holding.held_bytes),
                 show_size(holding.aside_bytes),
@@ -271,9 +274,15 @@ fn garbage(holding: Holding) -> u64 {
     holding.aside_bytes.saturating_sub(holding.live_bytes.unwrap_or(0))
 }
 
+/// The slot, unless it is what clients share.
+fn slot(tenant: Option<Tenant>, holding: Holding) -> Option<usize> {
+    tenant.map(|tenant| tenant.slot).or(holding.client)
+}
+
 /// How a slot's holder is, in a word.
-fn state(tenant: Option<Tenant>) -> &'static str {
+fn state(tenant: Option<Tenant>, holding: Holding) -> &'static str {
     match tenant {
+        None if holding.client.is_none() => "shared",
         None => "detached",
         Some(Tenant { condition: Condition::Dead, .. }) => "dead",
         Some(Tenant { condition: Condition::Stopped, .. }) => "stopped",

@@ -17,7 +17,7 @@ use super::{CLAIM_TRIES, DAMAGED, Heap, Kind, Need};
 use crate::error::Error;
 
 /// Objects set aside at first; each time twice as many.
-const FIRST_BATCH: u64 = 8;
+pub(super) const FIRST_BATCH: u64 = 8;
 /// A chunk for heap-map records is claimed along when so few of them are left.
 pub(super) const FEW_RECORDS: u64 = 3;
 
@@ -29,12 +29,18 @@ pub(super) struct Arena {
     next: u64,
     /// The counter: how many objects are set aside.
     counter: Counter,
-    /// Objects in the chunk.
+    /// Objects in the chunk; of a shared one, the end of this client's range.
     limit: u64,
     batch: u64,
 }
 
 impl Arena {
+    /// Of a shared chunk what its `counter` was moved past, from number `next` on.
+    pub(super) fn of_range(kind: Kind, chunk: usize, next: u64, counter: Counter) -> Self {
+        let limit = counter.objects();
+        Self { kind, chunk, next, counter, limit, batch: limit - next }
+    }
+
     /// Objects up to here are set aside.
     fn aside(&self) -> u64 {
         self.counter.objects()
@@ -150,7 +156,14 @@ impl Heap {
                     return Ok(pointer);
                 }
             }
-            self.claim(group, kind, need).await?;
+            if self.shares(kind) && self.take_shared(group, kind, elsewhere).await? {
+                continue;
+            }
+            match self.claim(group, kind, need).await {
+                // However much this client has had of it.
+                Err(Error::Full(_)) if self.take_shared(group, kind, elsewhere).await? => {}
+                claimed => claimed?,
+            }
         }
         Err(Error::Contended)
     }
@@ -209,7 +222,7 @@ impl Heap {
             .map(|arena| {
                 let at = self.geometry.counter(arena.chunk, arena.kind.home);
                 let to = arena.aside() + arena.more(keep);
-                (arena.kind, Raise { at, from: arena.counter, to })
+                (arena.kind, Raise { at, from: arena.counter, to, slot: self.slot })
             })
             .unzip();
         if !kinds.contains(&kind) {
@@ -265,16 +278,20 @@ impl Heap {
         if !is_new || next == limit {
             return Ok(false);
         }
-        let mut arenas = self.arenas.borrow_mut();
-        let last = arenas.iter().position(|arena| arena.kind == kind);
-        let last = last.map(|at| arenas.swap_remove(at));
-        if let Some(last) = &last {
-            self.recycler.renewed(kind, &self.left_over(last));
-        }
-        let batch = last.map_or(FIRST_BATCH, |arena| arena.batch);
-        arenas.push(Arena { kind, chunk, next, counter, limit, batch });
+        self.replace_arena(Arena { kind, chunk, next, counter, limit, batch: FIRST_BATCH });
         self.recycler.open(chunk, kind, next);
         Ok(true)
+    }
+
+    /// Goes on with this one. What is left of the one before stays at hand.
+    pub(super) fn replace_arena(&self, mut arena: Arena) {
+        let mut arenas = self.arenas.borrow_mut();
+        if let Some(at) = arenas.iter().position(|last| last.kind == arena.kind) {
+            let last = arenas.swap_remove(at);
+            self.recycler.renewed(arena.kind, &self.left_over(&last));
+            arena.batch = arena.batch.max(last.batch);
+        }
+        arenas.push(arena);
     }
 
     /// Whether the chunk at hand has objects of this kind that were not handed out.
@@ -330,6 +347,7 @@ mod tests {
     fn who_does_not_know_what_is_its_own_takes_nothing_back() {
         let (group, heap) = alone();
         let kind = heap.plain(16);
+        heap.has_had(kind);
         let object = block_on(heap.allocate(&group, kind, Need::More)).expect("memory");
         let counter = heap.geometry.counter(heap.geometry.chunk_of(object), kind.home);
         let aside = || block_on(read_counters(&group, &[counter])).expect("a node")[0].objects();

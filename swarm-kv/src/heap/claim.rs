@@ -16,7 +16,7 @@ use swarm_core::words::Pointer;
 
 use super::arena::{Arena, FEW_RECORDS};
 use super::counter::{Raise, raise_counters, read_counters};
-use super::map::{Unit, is_sound, units};
+use super::map::{SHARED, Unit, is_sound, units};
 use super::{CLAIM_TRIES, DAMAGED, Heap, Kind, Need};
 use crate::error::{Error, Shortage};
 
@@ -36,16 +36,20 @@ impl Births for NoBirths {
 }
 
 impl Heap {
-    /// Makes free chunks this slot's, unless the map shows that one already is.
+    /// Makes free chunks this slot's, or one all clients', unless the map shows that one already is.
     pub(super) async fn claim<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,
         kind: Kind,
         need: Need,
     ) -> Result<(), Error> {
-        let is_needed = |_: &[u32]| self.unread(kind).is_empty();
-        let claimed =
-            self.change_map(group, need, is_needed, |map| self.choose(map, kind, need)).await;
+        let owner = if self.shares(kind) { SHARED } else { self.slot };
+        let is_needed = |map: &[u32]| {
+            self.unread_in(map, kind).is_empty()
+                && (owner != SHARED || self.shared_in(map, kind).is_empty())
+        };
+        let choose = |map: &mut [u32]| self.choose(map, (owner, kind), need);
+        let claimed = self.change_map(group, need, is_needed, choose).await;
         let free = self.count_free(&self.map.borrow());
         self.growth.goes_on(self.count_own(), (free, self.geometry.chunks()));
         claimed.map(drop)
@@ -112,11 +116,19 @@ impl Heap {
         Err(Error::Contended)
     }
 
-    /// Marks free chunks in `map` as this slot's, for `kind`.
-    fn choose(&self, map: &mut [u32], kind: Kind, need: Need) -> Result<(), Error> {
+    /// Marks free chunks in `map` as this owner's, for `kind`.
+    fn choose(
+        &self,
+        map: &mut [u32],
+        (owner, kind): (usize, Kind),
+        need: Need,
+    ) -> Result<(), Error> {
         let owned = self.own(map).filter(|unit| unit.class == kind.class).count();
-        let wanted =
-            if kind.class == Class::Run { 1 } else { (owned / OWNED_PER_CLAIM + 1).min(MAX_CLAIM) };
+        let wanted = match kind.class {
+            Class::Run => 1,
+            _ if owner == SHARED => 1,
+            _ => (owned / OWNED_PER_CLAIM + 1).min(MAX_CLAIM),
+        };
         for got in 0..wanted {
             let left = self.count_free(map);
             let first = self.free(map, kind.chunks);
@@ -124,7 +136,7 @@ impl Heap {
             let kept = self.kept_from(map, kind, if got == 0 { need } else { Need::More });
             let enough = left >= kind.chunks + kept;
             match first.filter(|_| enough) {
-                Some(first) => self.unit(kind, first).enter_into(map),
+                Some(first) => Unit { owner, ..self.unit(kind, first) }.enter_into(map),
                 None if got == 0 => return Err(self.full(kind, need)),
                 None => break,
             }
@@ -250,7 +262,7 @@ impl Heap {
             // By the map that was read for this claim. Where all is kept back, no other client would do better.
             return Err(Error::Full(Shortage { cannot_claim: !self.is_tight(), ..shortage }));
         }
-        let raise = Raise { at: counter, from: seeds, to: used + 1 };
+        let raise = Raise { at: counter, from: seeds, to: used + 1, slot: self.slot };
         raise_counters(group, &[raise]).await?;
         self.seeds.set(Some(raise.raised()));
         Ok(self.geometry.seed(self.slot, used))

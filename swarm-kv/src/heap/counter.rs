@@ -1,13 +1,13 @@
 //! Chunks' counters: how many objects of a chunk are set aside, at every node.
 //!
 //! A counter only grows, but for what its owner takes back on leaving; what counts is the largest
-//! that a majority shows. Beside it every change counts, so that no word comes back: what a former owner
-//! took back, and what arrives late, finds another word than it expects.
+//! that a majority shows. Beside it every change counts, and says whose it is, so that no word comes back and no two
+//! clients make the same: what a former owner took back, and what arrives late, finds another word than it expects.
 
 use swarm_core::clock::Clock;
 use swarm_core::fabric::{Address, Fabric, NodeId, Verb};
 use swarm_core::gather::Next;
-use swarm_core::geometry::{Class, Geometry};
+use swarm_core::geometry::{Class, Geometry, MAX_CLIENTS};
 use swarm_core::group::Group;
 use swarm_core::node_set::NodeSet;
 
@@ -26,29 +26,41 @@ pub(super) fn homes(
     (0..homes).map(NodeId)
 }
 
-/// A counter's word: `[ changes 32 | objects 32 ]`.
+const OBJECT_BITS: u32 = 32;
+const SLOT_BITS: u32 = MAX_CLIENTS.ilog2();
+/// Changes of a counter that clients share; the rest of what there is room for is for those who lag.
+const MOST_CHANGES: u64 = 1 << 21;
+
+/// A counter's word: `[ changes 22 | slot 10 | objects 32 ]`, the slot of whoever made the last change.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Counter(u64);
 
 impl Counter {
     /// Objects set aside.
     pub(super) fn objects(self) -> u64 {
-        self.0 & 0xffff_ffff
+        self.0 % (1 << OBJECT_BITS)
     }
 
     /// Changes of this word.
     fn changes(self) -> u64 {
-        self.0 >> 32
+        self.0 >> (SLOT_BITS + OBJECT_BITS)
     }
 
-    /// The same after one change more than either, with so many objects.
-    fn changed(self, other: Self, objects: u64) -> Self {
-        Self((self.changes().max(other.changes()) + 1) << 32 | objects)
+    /// Whether there are changes left for it.
+    pub(super) fn can_change(self) -> bool {
+        self.changes() < MOST_CHANGES
     }
 
-    /// The change at one node that takes objects back, down to so many.
+    /// The same after one change more than either, by the holder of this slot, with so many objects.
+    fn changed(self, other: Self, slot: usize, objects: u64) -> Self {
+        let changes = self.changes().max(other.changes()) + 1;
+        Self((changes << SLOT_BITS | slot as u64) << OBJECT_BITS | objects)
+    }
+
+    /// The change at one node that takes objects back, down to so many, by whoever made the one before.
     pub(super) fn take_back(self, at: Address, objects: u64) -> Verb<'static> {
-        Verb::Cas { at, expect: self.0, new: self.changed(self, objects).0 }
+        let slot = (self.0 >> OBJECT_BITS) as usize % MAX_CLIENTS;
+        Verb::Cas { at, expect: self.0, new: self.changed(self, slot, objects).0 }
     }
 }
 
@@ -81,6 +93,8 @@ pub(super) struct Raise {
     pub(super) from: Counter,
     /// So many objects are set aside then.
     pub(super) to: u64,
+    /// Whose change it is.
+    pub(super) slot: usize,
 }
 
 impl Raise {
@@ -91,7 +105,7 @@ impl Raise {
 
     /// What takes the place of the word `held`.
     fn over(&self, held: Counter) -> Counter {
-        held.changed(self.from, self.to.max(held.objects()))
+        held.changed(self.from, self.slot, self.to.max(held.objects()))
     }
 
     fn cas(&self, held: Counter) -> Verb<'static> {
@@ -137,23 +151,65 @@ pub(super) async fn raise_counters<F: Fabric, C: Clock>(
     Ok(())
 }
 
+/// Moves a counter that many clients move from `from`, as it was read, on to so many objects, for whoever is the first to.
+/// Yields its word then, or nothing if others were first; a minority of nodes may be past these objects all the same. One
+/// roundtrip, more where nodes lag.
+///
+/// A node has a vote only if this moved its counter past all of these objects.
+pub(super) async fn take_range<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    at: Address,
+    (from, to): (Counter, u64),
+) -> Result<Option<Counter>, Error> {
+    let raise = Raise { at, from, to, slot: group.session().client };
+    let (mut words, mut is_lost) = (vec![from; group.nodes()], false);
+    let all = NodeSet::all(group.nodes());
+    let taken = group
+        .settle(all, group.majority(), |node: NodeId, reply| {
+            let word = &mut words[node.index()];
+            let cas = |held: Counter| Next::Post(group.fabric().post(node, &[raise.cas(held)]));
+            let Some(reply) = reply else { return cas(*word) };
+            match reply.first() {
+                Some(&held) if Counter(held) == *word => Next::Vote,
+                Some(&held) if Counter(held).objects() <= from.objects() => {
+                    *word = Counter(held);
+                    cas(*word)
+                }
+                Some(_) => {
+                    is_lost = true;
+                    Next::Missing
+                }
+                None => Next::NoVote,
+            }
+        })
+        .await;
+    match taken {
+        Ok(_) => Ok(Some(raise.raised())),
+        Err(_) if is_lost => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
+    use std::cell::{Cell, RefCell};
+    use std::ops::Range;
     use std::rc::Rc;
 
+    use fastrand::Rng;
     use swarm_core::group::Session;
-    use swarm_core::sim::{Setup, Sim, SimClock, SimFabric};
+    use swarm_core::sim::seeds::seeds;
+    use swarm_core::sim::{Chaos, Setup, Sim, SimClock, SimFabric};
     use swarm_core::words::{Incarnation, WordFormat};
 
     use super::*;
 
     const NODES: [NodeId; 3] = [NodeId(0), NodeId(1), NodeId(2)];
     const AT: Address = Address(1);
-    const EIGHT: Raise = Raise { at: AT, from: Counter(0), to: 8 };
+    const EIGHT: Raise = Raise { at: AT, from: Counter(0), to: 8, slot: 3 };
 
     fn group(sim: &Sim, id: usize) -> Rc<Group<SimFabric, SimClock>> {
-        let session = Session { client: 3, incarnation: Incarnation(id as u64 + 1) };
+        let session = Session { client: id, incarnation: Incarnation(id as u64 + 1) };
         let format = WordFormat { pointer_bits: 20, tick_shift: 6 };
         Rc::new(Group::new(sim.fabric(id), sim.clock(id), format, session))
     }
@@ -193,5 +249,58 @@ mod tests {
         });
         assert!(sim.finish(2, &[NODES[0], NODES[2]]));
         assert_eq!(told.get().objects(), 8, "they would be given out twice");
+    }
+
+    type Given = Rc<RefCell<Vec<Range<u64>>>>;
+
+    /// Takes some ranges, and notes what it gives out of them. Of some it takes the rest back, as on leaving.
+    async fn take_ranges(group: Rc<Group<SimFabric, SimClock>>, mut rng: Rng, given: Given) {
+        for _ in 0..4 {
+            let Ok(counters) = read_counters(&group, &[AT]).await else { return };
+            let from = counters[0];
+            let to = from.objects() + rng.u64(1..=8);
+            let Ok(Some(taken)) = take_range(&group, AT, (from, to)).await else { continue };
+            let used = rng.u64(from.objects()..=to);
+            given.borrow_mut().push(from.objects()..used);
+            if rng.bool() {
+                for node in NodeSet::all(group.nodes()) {
+                    drop(group.fabric().post(node, &[taken.take_back(AT, used)]));
+                }
+            } else {
+                given.borrow_mut().push(used..to);
+            }
+        }
+    }
+
+    /// Many clients move one counter, take back what they did not give out, and die in between; nodes lag, crash and
+    /// lose their answers.
+    #[test]
+    fn nobody_is_given_what_somebody_else_has_of_a_shared_chunk() {
+        let mut ranges = 0;
+        for seed in seeds(2000) {
+            let mut rng = Rng::with_seed(seed);
+            let (nodes, clients) = ([1, 3, 3, 5][rng.usize(..4)], rng.usize(2..=4));
+            let setup = Setup {
+                words: 8,
+                prompt: [0.0, 0.5][rng.usize(..2)],
+                starve: [0.0, 0.3][rng.usize(..2)],
+                ..Setup::new(seed, nodes, clients).stalling()
+            };
+            let mut sim = Sim::new(&setup);
+            sim.set_chaos(Chaos::random(&mut rng, nodes, clients, 500.0));
+            let given = Given::default();
+            for id in 0..clients {
+                let dice = Rng::with_seed(rng.u64(..));
+                sim.spawn(id, take_ranges(group(&sim, id), dice, Rc::clone(&given)));
+            }
+            sim.run(100_000);
+            let mut given = given.take();
+            given.retain(|range| !range.is_empty());
+            given.sort_by_key(|range| range.start);
+            let apart = given.windows(2).all(|two| two[0].end <= two[1].start);
+            assert!(apart, "seed {seed}: {given:?}");
+            ranges += given.len();
+        }
+        assert!(ranges > 0, "nobody got anything");
     }
 }

@@ -7,16 +7,16 @@ use swarm_core::group::Group;
 use swarm_core::words::GRANULE;
 
 use super::counter::{homes, read_counters};
-use super::map::{Unit, units};
+use super::map::{SHARED, Unit, units};
 use super::{Heap, Kind};
 use crate::error::Error;
 
-/// What a client slot holds of each node's memory. Chunks stay a slot's whoever holds the slot.
+/// What a client slot holds of each node's memory, or all clients together. Chunks stay a slot's whoever holds the slot.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct Holding {
-    /// Which slot.
-    pub client: usize,
+    /// Which slot; none for chunks that clients share.
+    pub client: Option<usize>,
     /// Its chunks.
     pub chunks: usize,
     /// Bytes of those.
@@ -30,14 +30,17 @@ pub struct Holding {
 }
 
 impl Heap {
-    /// What each slot holds that holds anything. A roundtrip for each chunk that is owned.
+    /// What each slot holds that holds anything, and last what is shared. A roundtrip for each chunk that is owned.
     pub(crate) async fn holdings<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,
     ) -> Result<Vec<Holding>, Error> {
         self.alone(group, self.read_map(group)).await?;
         let units: Vec<Unit> = units(&self.map.borrow()).collect();
-        let mut holdings = vec![Holding::default(); self.geometry.max_clients];
+        let slots = self.geometry.max_clients;
+        let mut holdings: Vec<Holding> = (0..=slots)
+            .map(|slot| Holding { client: (slot < slots).then_some(slot), ..Holding::default() })
+            .collect();
         for Unit { first, chunks, owner, class, .. } in units {
             let counters: Vec<Address> = homes(&self.geometry, class)
                 .map(|home| self.geometry.counter(first, home))
@@ -46,13 +49,11 @@ impl Heap {
             let used = read_counters(group, &counters).await?;
             let used: u64 =
                 used.iter().map(|used| used.objects().min(self.geometry.objects(class))).sum();
-            let Some(holding) = holdings.get_mut(owner) else { continue };
+            let at = if owner == SHARED { slots } else { owner };
+            let Some(holding) = holdings.get_mut(at) else { continue };
             holding.chunks += chunks;
             holding.held_bytes += chunks as u64 * self.geometry.chunk_bytes;
             holding.aside_bytes += used * chunks as u64 * self.object_bytes(class);
-        }
-        for (client, holding) in holdings.iter_mut().enumerate() {
-            holding.client = client;
         }
         holdings.retain(|holding| holding.chunks > 0);
         Ok(holdings)

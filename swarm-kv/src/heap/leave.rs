@@ -177,6 +177,7 @@ mod tests {
         let (group, heap) = alone();
         let (kind, records, board) = (heap.plain(100), heap.records(), Says(|| 9));
         let nothing = (heap.plain(1 << 30), Need::More);
+        heap.has_had(kind);
         let allocate = |kind| block_on(heap.allocate(&group, kind, Need::Instead)).expect("memory");
         let chunk_of = |object| heap.geometry.chunk_of(object);
         // The first chunk is given back when there are two more of records; the third one of records comes to lie there.
@@ -243,6 +244,8 @@ mod tests {
         let (group, heap) = alone();
         let (other, board) = (Heap::new(heap.geometry, 1), Says(|| 9));
         let (theirs, own) = (heap.plain(16), heap.plain(100));
+        other.has_had(theirs);
+        heap.has_had(own);
         block_on(other.allocate(&group, theirs, Need::More)).expect("memory");
         let idle = block_on(heap.allocate(&group, own, Need::More)).expect("memory");
         heap.recycler.untouched(idle);
@@ -267,6 +270,7 @@ mod tests {
             let (group, heap) = alone();
             let (kind, other, board) = (heap.plain(words), heap.plain(16), Says(|| 9));
             let wanted = (kind, Need::More);
+            [kind, other].into_iter().for_each(|kind| heap.has_had(kind));
             let allocate = |kind, need| block_on(heap.allocate(&group, kind, need));
             let idle = allocate(other, Need::More).expect("memory");
             while allocate(kind, Need::Move).is_ok() {}

@@ -5,6 +5,7 @@
 //! is at hand*, whichever way it came to be.
 
 use std::mem::take;
+use std::ops::Range;
 
 use swarm_core::buffers::{Buffers, Site};
 use swarm_core::fabric::NodeId;
@@ -32,6 +33,9 @@ impl Entry {
     const OLD: u64 = 1 << 62;
     /// Set in entries of children's first records until every node shows the split.
     const BORN: u64 = 1 << 61;
+    /// It is another client's, as this one has only a part of the chunk. It agrees with none of the others: whatever is asked
+    /// about it, it is neither at hand nor in use here.
+    const OTHERS: Self = Self(Self::IDLE.0 | Self::BORN);
 
     /// It holds this complete write.
     pub(super) fn holds(write: u64) -> Self {
@@ -73,6 +77,16 @@ impl Entry {
         (write != 0 && write < Self::OLD).then_some(write)
     }
 
+    /// Whether this client has handed it out.
+    fn is_in_use(self) -> bool {
+        self != Self::IDLE && self != Self::OTHERS
+    }
+
+    /// Whether the object is this client's.
+    pub(super) fn is_own(self) -> bool {
+        self != Self::OTHERS
+    }
+
     fn is_old(self) -> bool {
         self.0 & Self::OLD != 0
     }
@@ -107,12 +121,34 @@ pub(super) struct Ledger {
     objects: u64,
     /// Homes whose objects are known.
     homes: NodeSet,
+    /// Whether all clients share the chunk: most entries are others'.
+    shared: bool,
     entries: Box<[Entry]>,
     /// A bit for each object, for a collection: something may still name it.
     marks: Box<[u64]>,
 }
 
 impl Ledger {
+    /// Of objects that are all this.
+    fn new(geometry: &Geometry, kind: Kind, each: Entry) -> Self {
+        let stride = match kind.class {
+            Class::Plain(size) | Class::Lean(size) | Class::Wide(size) => size.granules(),
+            _ => 1,
+        };
+        let objects = geometry.objects(kind.class);
+        let all = objects as usize * homes(geometry, kind.class).len();
+        Self {
+            class: kind.class,
+            chunks: kind.chunks,
+            inverse: u64::MAX / stride,
+            objects,
+            homes: NodeSet::EMPTY,
+            shared: each == Entry::OTHERS,
+            entries: vec![each; all].into_boxed_slice(),
+            marks: Box::default(),
+        }
+    }
+
     /// What kind of object number `index` is.
     fn kind(&self, index: usize) -> Kind {
         let home = match self.class {
@@ -178,7 +214,8 @@ pub(super) struct Ledgers {
     buffers: Buffers,
     /// Empty as long as this client has no chunk: who only reads does without.
     chunks: Box<[Option<Ledger>]>,
-    /// How often a collection that goes over the index met the name of an object in each chunk of others'.
+    /// How often a collection that goes over the index met the name of an object in each chunk of others', or that others
+    /// have objects of.
     counts: Vec<u32>,
     /// The same of the last one that is over it.
     named: Vec<u32>,
@@ -194,34 +231,42 @@ impl Ledgers {
     /// From now on the objects of this kind in `chunk` are this client's, of which the first `used`
     /// were handed out by whoever had the chunk before.
     pub(super) fn open(&mut self, chunk: usize, kind: Kind, used: u64) {
+        self.make_room();
         let geometry = &self.geometry;
-        if self.chunks.is_empty() {
-            self.chunks = (0..geometry.chunks()).map(|_| None).collect();
-        }
         let Some(slot) = self.chunks.get_mut(chunk) else { return };
-        let ledger = slot.get_or_insert_with(|| {
-            let stride = match kind.class {
-                Class::Plain(size) | Class::Lean(size) | Class::Wide(size) => size.granules(),
-                _ => 1,
-            };
-            let objects = geometry.objects(kind.class);
-            let all = objects as usize * homes(geometry, kind.class).len();
-            Ledger {
-                class: kind.class,
-                chunks: kind.chunks,
-                inverse: u64::MAX / stride,
-                objects,
-                homes: NodeSet::EMPTY,
-                entries: vec![Entry::IDLE; all].into_boxed_slice(),
-                marks: Box::default(),
-            }
-        });
+        let ledger = slot.get_or_insert_with(|| Ledger::new(geometry, kind, Entry::IDLE));
         if !ledger.homes.contains(kind.home) {
             ledger.homes.insert(kind.home);
             let first = kind.home.index() * ledger.objects as usize;
             let used = first + used.min(ledger.objects) as usize;
             ledger.entries[first..used].fill(Entry::OUT);
         }
+    }
+
+    /// From now on a range of the objects of this kind in `chunk` is this client's, which nobody was ever handed out; the
+    /// rest is others'.
+    pub(super) fn open_range(&mut self, chunk: usize, kind: Kind, range: Range<u64>) {
+        self.make_room();
+        let geometry = &self.geometry;
+        let Some(slot) = self.chunks.get_mut(chunk) else { return };
+        let ledger = slot.get_or_insert_with(|| Ledger::new(geometry, kind, Entry::OTHERS));
+        let first = kind.home.index() as u64 * ledger.objects;
+        let [from, to] = [range.start, range.end].map(|index| (first + index) as usize);
+        ledger.homes.insert(kind.home);
+        ledger.entries[from..to].fill(Entry::IDLE);
+    }
+
+    /// Ledgers come with the first chunk.
+    fn make_room(&mut self) {
+        if self.chunks.is_empty() {
+            self.chunks = (0..self.geometry.chunks()).map(|_| None).collect();
+        }
+    }
+
+    /// Chunks of which others have objects too.
+    pub(super) fn shared(&self) -> impl Iterator<Item = usize> {
+        let ledgers = self.chunks.iter().enumerate();
+        ledgers.filter(|(_, ledger)| ledger.as_ref().is_some_and(|it| it.shared)).map(|(at, _)| at)
     }
 
     /// Closes the ledgers of all other chunks.
@@ -353,7 +398,7 @@ impl Ledgers {
     /// A collection begins: it looks at what is in use by now, and nothing is marked.
     pub(super) fn begin(&mut self) {
         for ledger in self.chunks.iter_mut().flatten() {
-            for entry in ledger.entries.iter_mut().filter(|entry| **entry != Entry::IDLE) {
+            for entry in ledger.entries.iter_mut().filter(|entry| entry.is_in_use()) {
                 entry.0 |= Entry::OLD;
             }
             ledger.marks = vec![0; ledger.entries.len().div_ceil(64)].into_boxed_slice();
@@ -363,11 +408,14 @@ impl Ledgers {
 
     /// Something may still name this object. Each is told of once.
     pub(super) fn mark(&mut self, object: Pointer) {
+        let mut counts = true;
         if let Some((ledger, index)) = self.locate(object) {
+            counts = ledger.shared;
             if let Some(bits) = ledger.marks.get_mut(index / 64) {
                 *bits |= 1 << (index % 64);
             }
-        } else if let Some(count) = self.counts.get_mut(self.geometry.chunk_of(object)) {
+        }
+        if counts && let Some(count) = self.counts.get_mut(self.geometry.chunk_of(object)) {
             *count = count.saturating_add(1);
         }
     }
@@ -444,6 +492,7 @@ mod tests {
                 inverse: u64::MAX / stride,
                 objects: 0,
                 homes: NodeSet::EMPTY,
+                shared: false,
                 entries: Box::default(),
                 marks: Box::default(),
             };

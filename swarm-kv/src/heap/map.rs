@@ -3,6 +3,7 @@
 //! 32 bits a chunk, `[ taken | slot 15 | class 16 ]`, 0 = free. What goes by the map as a whole is a
 //! *unit*: a chunk, or a run of chunks that hold one object. A unit that is *taken* was another
 //! slot's: it is not used before that one's client has heard of it (see [`takeover`](super::takeover)).
+//! A unit of the slot [`SHARED`] is all clients': each takes a few of its objects at a time (see [`range`](super::range)).
 
 use std::ops::Range;
 
@@ -12,6 +13,8 @@ use super::Kind;
 
 /// Set where a unit was taken over and is not in use yet.
 const TAKEN: u32 = 1 << 31;
+/// What stands for a slot where all clients share a unit. No pool is made for so many clients.
+pub(super) const SHARED: usize = 0x7f00;
 
 /// A chunk that has an owner, or the chunks of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,7 +23,7 @@ pub(super) struct Unit {
     pub(super) first: usize,
     /// How many chunks it takes.
     pub(super) chunks: usize,
-    /// The slot that it belongs to.
+    /// The slot that it belongs to, or [`SHARED`].
     pub(super) owner: usize,
     pub(super) class: Class,
     /// Whether it was taken over and is not in use yet.
@@ -70,10 +73,14 @@ pub(super) fn units(map: &[u32]) -> impl Iterator<Item = Unit> {
 
 /// Whether a map's entry makes sense in a pool for so many clients.
 pub(super) fn is_sound(entry: u32, slots: usize) -> bool {
-    entry == 0 || decode(entry).is_some_and(|(owner, ..)| owner < slots)
+    let is_owner = |owner, class| match class {
+        Class::Run | Class::RunTail => owner < slots,
+        _ => owner < slots || owner == SHARED,
+    };
+    entry == 0 || decode(entry).is_some_and(|(owner, class, _)| is_owner(owner, class))
 }
 
-/// The slot that a map's entry says a chunk belongs to.
+/// The slot that a map's entry says a chunk belongs to, or [`SHARED`].
 pub(super) fn owner(entry: u32) -> Option<usize> {
     decode(entry).map(|(owner, ..)| owner)
 }
@@ -104,12 +111,17 @@ mod tests {
             unit(5, 2, Class::Run, true),
             unit(7, 1, Class::Run, true),
             unit(9, 1, homed, false),
+            Unit { owner: SHARED, ..unit(10, 1, plain, false) },
         ];
         let mut map = vec![0; 12];
         all.iter().for_each(|unit| unit.enter_into(&mut map));
         assert_eq!(units(&map).collect::<Vec<_>>(), all);
         assert!(map.iter().all(|&entry| is_sound(entry, 1024)));
         assert!(!map.iter().all(|&entry| is_sound(entry, 1023)));
+        // A run is somebody's.
+        let mut shared = vec![0];
+        Unit { owner: SHARED, ..unit(0, 1, Class::Run, false) }.enter_into(&mut shared);
+        assert!(!is_sound(shared[0], 1024));
         all.iter().for_each(|unit| unit.take_out_of(&mut map));
         assert_eq!(map, [0; 12]);
     }

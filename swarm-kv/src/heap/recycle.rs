@@ -18,6 +18,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
+use std::ops::Range;
 
 use swarm_core::buffers::Site;
 use swarm_core::fabric::{MAX_NODES, NodeId};
@@ -57,7 +58,23 @@ impl Recycler {
     /// From now on objects of this kind in `chunk` are this client's; `used` were handed out before.
     pub(super) fn open(&self, chunk: usize, kind: Kind, used: u64) {
         self.ledgers.borrow_mut().open(chunk, kind, used);
-        let more = self.geometry.objects(kind.class).saturating_sub(used) as usize;
+        self.expect(kind, self.geometry.objects(kind.class).saturating_sub(used) as usize);
+    }
+
+    /// From now on a range of the objects of this kind in `chunk` is this client's, which nobody was ever handed out.
+    pub(super) fn open_range(&self, chunk: usize, kind: Kind, range: Range<u64>) {
+        let more = (range.end - range.start) as usize;
+        self.ledgers.borrow_mut().open_range(chunk, kind, range);
+        self.expect(kind, more);
+    }
+
+    /// Chunks of which others have objects too.
+    pub(super) fn shared(&self) -> Vec<usize> {
+        self.ledgers.borrow().shared().collect()
+    }
+
+    /// There is a chunk, or a range of one, with so many objects of this kind.
+    fn expect(&self, kind: Kind, more: usize) {
         if self.shelf(kind, |shelf| shelf.comes_to(more)).is_none() {
             let mut shelf = Shelf::new(kind);
             shelf.comes_to(more);
@@ -155,7 +172,7 @@ impl Recycler {
 
     /// Whether an object is in a chunk that is this client's.
     fn is_own(&self, object: Pointer) -> bool {
-        self.ledgers.borrow_mut().find(object).is_some()
+        self.ledgers.borrow_mut().find(object).is_some_and(|entry| entry.is_own())
     }
 
     /// Forgets the objects of all chunks but those that are still this client's.

@@ -25,6 +25,7 @@ use swarm_core::survey::survey;
 use swarm_core::words::{CellWord, Pointer, Stamp};
 
 use super::Heap;
+use super::map::SHARED;
 use crate::bucket::Child;
 use crate::error::Error;
 
@@ -123,7 +124,8 @@ impl Heap {
     /// Tells the owner of an object.
     fn tell(&self, board: &impl Board, object: Pointer, replaced: Replaced) {
         match self.owner(object) {
-            Some(slot) if slot == self.slot => self.hears(replaced),
+            // Whose it is of a shared chunk nobody knows but that one: another's is left to its collection.
+            Some(slot) if slot == self.slot || slot == SHARED => self.hears(replaced),
             Some(slot) => board.tell(slot, replaced),
             None => {}
         }
@@ -185,9 +187,15 @@ impl Heap {
         }
     }
 
-    /// The slot that an object belongs to, by the map as last seen.
-    pub(crate) fn owner(&self, object: Pointer) -> Option<usize> {
+    /// The slot that an object belongs to, or what stands for all clients, by the map as last seen.
+    fn owner(&self, object: Pointer) -> Option<usize> {
         super::map::owner(*self.map.borrow().get(self.geometry.chunk_of(object))?)
+    }
+
+    /// The slot that an object belongs to, by the map as last seen, or none where it is in a chunk that clients share. No
+    /// answer if it is nobody's.
+    pub(crate) fn holder(&self, object: Pointer) -> Option<Option<usize>> {
+        self.owner(object).map(|owner| (owner != SHARED).then_some(owner))
     }
 
     /// Retires what nobody comes across any more of the records that this client knows, or is told, to

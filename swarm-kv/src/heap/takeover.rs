@@ -18,7 +18,7 @@ use swarm_core::group::Group;
 use swarm_core::words::Pointer;
 
 use super::growth::worth_a_collection;
-use super::map::{Unit, units};
+use super::map::{SHARED, Unit, units};
 use super::{Heap, Need};
 use crate::error::Error;
 
@@ -60,7 +60,8 @@ impl Heap {
         let mut attached = BTreeMap::new();
         let mut is_attached =
             |slot| *attached.entry(slot).or_insert_with(|| board.is_attached(slot));
-        let others = units.iter().filter(|unit| unit.owner != self.slot);
+        // What is shared has no holder to miss.
+        let others = units.iter().filter(|unit| ![self.slot, SHARED].contains(&unit.owner));
         others.filter(|unit| !is_attached(unit.owner)).copied().collect()
     }
 
