@@ -82,6 +82,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let wanted = Shape { key_length: key.len(), capacity };
         let any = &ROOM[..MAX_IN_PLACE.min(8 * capacity)];
         let (place, shape, mut write) = self.room(hash, wanted, any, need).await?;
+        self.has_record().await.inspect_err(|_| self.give_back(&place, Some(write.buffer)))?;
         let last = freeze(&self.group, old).await;
         let last = last.inspect_err(|_| self.give_back(&place, Some(write.buffer)))?;
         let value = last.value.as_deref().unwrap_or_default();
@@ -107,6 +108,14 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             self.give_back(&place, Some(newborn.buffer));
         }
         Ok(in_its_place?.then_some(last.stamp))
+    }
+
+    /// Sees to it that the bucket's next record is at hand.
+    async fn has_record(&self) -> Result<(), Error> {
+        let records = self.heap.entries_records();
+        let record = self.heap.allocate(&self.group, records, Need::Move).await?;
+        self.heap.take_back_unused(record);
+        Ok(())
     }
 
     /// Takes back the memory of a newborn that no node has heard of.
@@ -423,6 +432,7 @@ mod tests {
             let moved = block_on(client.move_on(hash, &register, 0, Need::Move));
             assert_eq!(moved, Err(full));
         }
+        assert_eq!(client.blocking().update(b"key", b"again"), Ok(true), "it is not frozen");
     }
 
     /// It has lost nothing: its buffer is at hand for the next attempt, and its client's numbers go on.

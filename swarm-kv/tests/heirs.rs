@@ -101,7 +101,7 @@ fn what_the_dead_held_is_taken_over_before_memory_runs_out() {
     let held_by_the_dead = || {
         let held = shm::holdings(&pool).expect("holdings");
         // The survivor came first.
-        held.iter().filter(|it| it.client != 0).map(|it| it.held_bytes).sum::<u64>()
+        held.iter().filter(|it| it.client != Some(0)).map(|it| it.held_bytes).sum::<u64>()
     };
     let before = held_by_the_dead();
     let chunk = pool.geometry().chunk_bytes;

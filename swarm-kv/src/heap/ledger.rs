@@ -214,8 +214,7 @@ pub(super) struct Ledgers {
     buffers: Buffers,
     /// Empty as long as this client has no chunk: who only reads does without.
     chunks: Box<[Option<Ledger>]>,
-    /// How often a collection that goes over the index met the name of an object in each chunk of others', or that others
-    /// have objects of.
+    /// How often a collection that goes over the index met the name of an object of others' in each chunk.
     counts: Vec<u32>,
     /// The same of the last one that is over it.
     named: Vec<u32>,
@@ -410,7 +409,7 @@ impl Ledgers {
     pub(super) fn mark(&mut self, object: Pointer) {
         let mut counts = true;
         if let Some((ledger, index)) = self.locate(object) {
-            counts = ledger.shared;
+            counts = ledger.entries.get(index).is_some_and(|entry| !entry.is_own());
             if let Some(bits) = ledger.marks.get_mut(index / 64) {
                 *bits |= 1 << (index % 64);
             }
@@ -425,9 +424,17 @@ impl Ledgers {
         self.named = take(&mut self.counts);
     }
 
-    /// How many objects of others' `chunk` the index names, if it was gone over since a collection began.
+    /// How many objects of `chunk` that are others' the index names, if it was gone over since a collection began.
     pub(super) fn named(&self, chunk: usize) -> Option<u64> {
         self.named.get(chunk).map(|&named| u64::from(named))
+    }
+
+    /// Of a shared chunk that this client has a part of: how many objects are others', and how many of its own are in use.
+    pub(super) fn parts(&self, chunk: usize) -> Option<(u64, u64)> {
+        let ledger = self.chunks.get(chunk)?.as_ref().filter(|ledger| ledger.shared)?;
+        let others = ledger.entries.iter().filter(|entry| !entry.is_own()).count();
+        let in_use = ledger.entries.iter().filter(|entry| entry.is_in_use()).count();
+        Some((others as u64, in_use as u64))
     }
 
     /// What is not marked in `chunk`, of what was in use when the collection began and was not

@@ -246,8 +246,10 @@ mod tests {
         let unnamed = heap.recycler.unnamed(chunk);
         let found: Vec<Pointer> = unnamed.iter().map(|object| object.pointer).collect();
         assert_eq!(found, [garbage]);
-        // As others count: whoever takes the chunk over goes by how many are in use.
-        assert_eq!(heap.recycler.named(chunk), Some(2));
+        // Whoever takes the chunk over goes by how many are in use, and by how many are to be had of others.
+        assert_eq!(heap.recycler.named(chunk), Some(1));
+        let others = heap.geometry.objects(kind.class) - heap.first_range(kind);
+        assert_eq!(heap.recycler.parts(chunk), Some((others, 2)));
     }
 
     /// Somebody takes a shared chunk over. Who has a range of it hands nothing out of that any more once it has heard.

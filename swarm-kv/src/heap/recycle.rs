@@ -466,9 +466,14 @@ impl Recycler {
         self.ledgers.borrow_mut().all_marked();
     }
 
-    /// How many objects of another client's `chunk` are named, as far as a collection has seen.
+    /// How many objects of `chunk` that are other clients' are named, as far as a collection has seen.
     pub(super) fn named(&self, chunk: usize) -> Option<u64> {
         self.ledgers.borrow().named(chunk)
+    }
+
+    /// Of a shared chunk that this client has a part of: how many objects are others', and how many of its own are in use.
+    pub(super) fn parts(&self, chunk: usize) -> Option<(u64, u64)> {
+        self.ledgers.borrow().parts(chunk)
     }
 
     /// What a collection has found nothing to name in `chunk`.

@@ -84,13 +84,19 @@ impl Heap {
         units.iter().filter(move |unit| unit.owner != slot && !unit.taken)
     }
 
-    /// So many objects of a unit nothing names.
+    /// So many objects of a unit nothing names, that are others'.
     fn room(&self, unit: &Unit) -> u64 {
-        self.objects(unit).saturating_sub(self.named(unit))
+        let others = self.recycler.parts(unit.first).map_or(self.objects(unit), |(others, _)| others);
+        others.saturating_sub(self.named_of_others(unit))
     }
 
-    /// So many were named when a collection last got to the end: none before.
+    /// So many were named when a collection last got to the end, none before; of its own, what this client uses.
     fn named(&self, unit: &Unit) -> u64 {
+        let own = self.recycler.parts(unit.first).map_or(0, |(_, in_use)| in_use);
+        self.named_of_others(unit) + own
+    }
+
+    fn named_of_others(&self, unit: &Unit) -> u64 {
         self.recycler.named(unit.first).unwrap_or(0)
     }
 }
