@@ -218,7 +218,7 @@ fn a_slots_next_holder_goes_on_with_its_memory() {
 fn as_many_clients_write_as_a_pool_says() {
     for nodes in [1, 3, 7] {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let (capacity, max_clients) = (4 << 20, 100);
+        let (capacity, max_clients) = (4 << 20, 160);
         let options = CreateOptions { nodes, capacity, max_clients, ..CreateOptions::default() };
         let pool = Pool::create(dir.path().join("pool"), &options).expect("create");
         let writing = swarm_kv::writing_clients(&pool.geometry());
@@ -238,8 +238,11 @@ fn as_many_clients_write_as_a_pool_says() {
             }
         });
         let holdings = shm::holdings(&pool).expect("who holds what");
-        let most = holdings.iter().map(|holding| holding.chunks).max();
-        assert!(most.is_some_and(|most| (3..=4).contains(&most)), "{most:?}, {nodes} nodes");
+        // What lies in chunks of their own is a few claimers' heap-map records.
+        let shared = holdings.last().expect("all share some");
+        let own: usize = holdings.iter().map(|holding| holding.chunks).sum();
+        assert_eq!(shared.client, None);
+        assert!(own - shared.chunks <= writing / 8, "{holdings:?}");
     }
 }
 

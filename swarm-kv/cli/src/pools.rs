@@ -44,13 +44,12 @@ pub(crate) fn create(args: &CreateArgs, json: bool) -> Result<Answer, Failure> {
         }))?;
     } else {
         say(format_args!(
-            "made {}: {} of {}, for up to {}; memory for {} to write, at 4 chunks of {} each",
+            "made {}: {} of {}, for up to {}; memory for {} to write",
             args.pool.display(),
             count(nodes as u64, "memory node"),
             show_size(capacity),
             count(max_clients as u64, "client"),
             if writing == max_clients { "all of them".into() } else { writing.to_string() },
-            show_size(geometry.chunk_bytes),
         ))?;
     }
     Ok(Answer::Yes)

@@ -26,17 +26,22 @@ const SMALL_PART: usize = 16;
 /// Buffers of each kind that a client keeps at most for values that take others' place.
 const FEW_BUFFERS: usize = 4;
 
-/// Chunks that one client takes at most to put a key with a value of up to a hundred bytes: one each for registers,
-/// for buffers, for buckets' records, and for the heap map's, which it claims along once its seeds run short.
-const OF_A_WRITER: usize = 4;
+/// Bytes that one client takes at most to put a key with a value of up to a hundred bytes: some objects each of registers,
+/// buffers, buckets' records, and what is lost to others who take some at the same moment.
+const OF_A_WRITER: u64 = 24 << 10;
+/// Chunks that are begun for the first of them: for those three kinds, and for the heap map's records of whoever claims
+/// them.
+const OF_THE_FIRST: usize = 6;
 
 /// For how many clients that write a pool of this geometry has memory, of those that it is made for: so many can each
 /// put a key with a value of up to a hundred bytes into a new pool, all at once, and none has to look for memory. Each
-/// takes four chunks at most for that, and one more for each further size of values, or when one is used up.
+/// takes 24 KiB at most for that, and some more for each further size of values.
 pub fn writing_clients(geometry: &Geometry) -> usize {
     let Parts { small, long, moves } = Parts::of(geometry, 1);
     let free = geometry.chunks() - geometry.first_chunk();
-    (free.saturating_sub(small + long + moves) / OF_A_WRITER).min(geometry.max_clients)
+    let free = free.saturating_sub(small + long + moves + OF_THE_FIRST) as u64;
+    let writing = free.saturating_mul(geometry.chunk_bytes) / OF_A_WRITER;
+    usize::try_from(writing).map_or(geometry.max_clients, |all| all.min(geometry.max_clients))
 }
 
 /// Chunks of the reserve, by what may have them.

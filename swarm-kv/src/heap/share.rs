@@ -86,7 +86,8 @@ impl Heap {
 
     /// So many objects of a unit nothing names, that are others'.
     fn room(&self, unit: &Unit) -> u64 {
-        let others = self.recycler.parts(unit.first).map_or(self.objects(unit), |(others, _)| others);
+        let others =
+            self.recycler.parts(unit.first).map_or(self.objects(unit), |(others, _)| others);
         others.saturating_sub(self.named_of_others(unit))
     }
 
