@@ -31,7 +31,7 @@ use arena::Arena;
 use counter::{Counter, homes, read_counters};
 use growth::Growth;
 pub use holdings::Holding;
-use map::{SHARED, Unit, units};
+use map::{SHARED, Unit, ends_of_shares, units};
 use range::Had;
 pub(crate) use recycle::Recycler;
 pub(crate) use replaced::AT_ONCE as RECORDS_AT_ONCE;
@@ -268,7 +268,9 @@ impl Heap {
     /// Lets go of what is neither this slot's any more nor shared, by this map.
     fn keep_own(&self, map: &[u32]) {
         let mut own = vec![false; map.len()];
-        let shared = units(map).filter(|unit| unit.owner == SHARED && !unit.taken);
+        // One that was taken over may be shared again by now: it is another one then, whatever this client has of it.
+        let are_same = ends_of_shares(map) == ends_of_shares(&self.map.borrow());
+        let shared = units(map).filter(|unit| are_same && unit.owner == SHARED && !unit.taken);
         for unit in self.own(map).chain(shared) {
             own[unit.first] = true;
         }
@@ -299,7 +301,7 @@ impl Heap {
         group: &Group<F, C>,
     ) -> Result<u64, Error> {
         self.alone(group, self.read_map(group)).await?;
-        let owned = self.map.borrow().iter().filter(|entry| **entry != 0).count();
+        let owned = self.map.borrow().iter().skip(1).filter(|entry| **entry != 0).count();
         Ok((self.geometry.first_chunk() + owned) as u64 * self.geometry.chunk_bytes)
     }
 

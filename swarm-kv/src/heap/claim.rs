@@ -295,7 +295,7 @@ impl Heap {
                 *second = (*word >> 32) as u32;
             }
         }
-        if !map.iter().all(|&entry| is_sound(entry, self.geometry.max_clients)) {
+        if !is_sound(&map, self.geometry.max_clients) {
             return Err(DAMAGED);
         }
         self.see(map);

@@ -126,7 +126,7 @@ impl Heap {
 
     /// Sets all of a unit to zeros, at every node: its counters when there is nothing else left. Otherwise what is
     /// behind them would pass for never used, if it comes to no more.
-    async fn clear<F: Fabric, C: Clock>(
+    pub(super) async fn clear<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,
         unit: &Unit,

@@ -4,6 +4,7 @@
 //! *unit*: a chunk, or a run of chunks that hold one object. A unit that is *taken* was another
 //! slot's: it is not used before that one's client has heard of it (see [`takeover`](super::takeover)).
 //! A unit of the slot [`SHARED`] is all clients': each takes a few of its objects at a time (see [`range`](super::range)).
+//! Chunk 0 is the pool's own: its entry counts how often units that are shared were taken over.
 
 use std::ops::Range;
 
@@ -59,7 +60,7 @@ impl Unit {
 
 /// The units that have an owner, in their order.
 pub(super) fn units(map: &[u32]) -> impl Iterator<Item = Unit> {
-    (0..map.len()).filter_map(|first| {
+    (1..map.len()).filter_map(|first| {
         let (owner, class, taken) = decode(map[first])?;
         let tail = Some((owner, Class::RunTail, taken));
         let chunks = match class {
@@ -71,8 +72,23 @@ pub(super) fn units(map: &[u32]) -> impl Iterator<Item = Unit> {
     })
 }
 
+/// How often shared units were taken over.
+pub(super) fn ends_of_shares(map: &[u32]) -> u32 {
+    map.first().copied().unwrap_or(0)
+}
+
+/// Some are taken over.
+pub(super) fn ends_shares(map: &mut [u32]) {
+    map[0] = map[0].wrapping_add(1);
+}
+
+/// Whether a map makes sense in a pool for so many clients.
+pub(super) fn is_sound(map: &[u32], slots: usize) -> bool {
+    map.iter().skip(1).all(|&entry| is_sound_entry(entry, slots))
+}
+
 /// Whether a map's entry makes sense in a pool for so many clients.
-pub(super) fn is_sound(entry: u32, slots: usize) -> bool {
+fn is_sound_entry(entry: u32, slots: usize) -> bool {
     let is_owner = |owner, class| match class {
         Class::Run | Class::RunTail => owner < slots,
         _ => owner < slots || owner == SHARED,
@@ -116,12 +132,11 @@ mod tests {
         let mut map = vec![0; 12];
         all.iter().for_each(|unit| unit.enter_into(&mut map));
         assert_eq!(units(&map).collect::<Vec<_>>(), all);
-        assert!(map.iter().all(|&entry| is_sound(entry, 1024)));
-        assert!(!map.iter().all(|&entry| is_sound(entry, 1023)));
+        assert!(is_sound(&map, 1024) && !is_sound(&map, 1023));
         // A run is somebody's.
         let mut shared = vec![0];
         Unit { owner: SHARED, ..unit(0, 1, Class::Run, false) }.enter_into(&mut shared);
-        assert!(!is_sound(shared[0], 1024));
+        assert!(!is_sound_entry(shared[0], 1024));
         all.iter().for_each(|unit| unit.take_out_of(&mut map));
         assert_eq!(map, [0; 12]);
     }

@@ -10,7 +10,8 @@
 //! from a to b has a majority of nodes at which its CAS moved the counter from a or less to b. Two who both had an object
 //! of it would have such a node in common, where the counter went past that object twice. It comes down only by what a
 //! client takes back on leaving, from the very word that this client put there, which says whose it is, and not below
-//! what it handed out.
+//! what it handed out. Nor is a chunk's counter ever that of another chunk: where shared chunks were taken over since a client read the
+//! map, it forgets all its ranges, as one of those chunks may be shared anew by now.
 
 use swarm_core::clock::Clock;
 use swarm_core::fabric::{Address, Fabric, MAX_NODES, MAX_VERBS};
@@ -268,6 +269,34 @@ mod tests {
         let next = allocate(&heap).expect("memory");
         assert_ne!(heap.geometry.chunk_of(next), heap.geometry.chunk_of(first));
         assert!(!block_on(other.take_half_of_vacant(&group, &board)).expect("a node"));
+    }
+
+    /// A client has done nothing for long. Meanwhile somebody has taken the chunk over, emptied it and left it, and it is shared
+    /// again, for the same objects: the map looks like the one that the client knows.
+    #[test]
+    fn a_range_is_not_gone_on_with_when_its_chunk_is_shared_anew() {
+        let (group, heap) = alone();
+        let (kind, other) = (heap.plain(16), Heap::new(heap.geometry, 1));
+        let allocate = |heap: &Heap| block_on(heap.allocate(&group, kind, Need::More));
+        let first = allocate(&heap).expect("memory");
+        block_on(other.used(&group)).expect("a node");
+        let shared = |units: &[Unit]| -> Vec<Unit> {
+            units.iter().filter(|unit| unit.owner == SHARED).copied().collect()
+        };
+        assert_eq!(block_on(other.take_over(&group, shared)), Ok(true));
+        let unit = other.taken_units(&other.map.borrow()).next().expect("it is taken");
+        block_on(other.clear(&group, &unit)).expect("a node");
+        let share = |map: &mut [u32]| {
+            Unit { owner: SHARED, taken: false, ..unit }.enter_into(map);
+            Ok(())
+        };
+        assert_eq!(block_on(other.change_map(&group, Need::More, |_| true, share)), Ok(true));
+        let theirs: Vec<Pointer> =
+            (0..heap.first_range(kind)).map_while(|_| allocate(&other).ok()).collect();
+        assert_eq!(theirs[0], first, "it is the same chunk");
+        heap.renew(2);
+        let next = allocate(&heap).expect("memory");
+        assert!(!theirs.contains(&next), "{next:?} is somebody else's");
     }
 
     /// However much of it a client has had: where no chunk is to be had, there may be a range.

@@ -18,7 +18,7 @@ use swarm_core::group::Group;
 use swarm_core::words::Pointer;
 
 use super::growth::worth_a_collection;
-use super::map::{SHARED, Unit, units};
+use super::map::{SHARED, Unit, ends_shares, units};
 use super::{Heap, Need};
 use crate::error::Error;
 
@@ -85,7 +85,11 @@ impl Heap {
             return Ok(false);
         }
         let take = |map: &mut [u32]| {
-            for unit in chosen(map) {
+            let chosen = chosen(map);
+            if chosen.iter().any(|unit| unit.owner == SHARED) {
+                ends_shares(map);
+            }
+            for unit in chosen {
                 Unit { owner: self.slot, taken: true, ..unit }.enter_into(map);
             }
             Ok(())

@@ -1,5 +1,6 @@
 //! A full pool is not a broken one.
 
+mod crowd;
 mod heap;
 
 use swarm_kv::shm::{self, Client, CreateOptions, Pool};
