@@ -159,7 +159,7 @@ fn who_holds_memory_is_told_also_when_nobody_is_there() {
     let shared = holders.iter().find(|it| it["state"] == "shared").expect("what is shared");
     assert_eq!((&shared["client"], &shared["process"]), (&Value::Null, &Value::Null));
     let both = |name: &str| {
-        let [own, shared] = [it, shared].map(|it| it[name].as_u64().expect("a number"));
+        let [own, shared] = [&it, shared].map(|it| it[name].as_u64().expect("a number"));
         own + shared
     };
     assert_eq!(both("set_aside_bytes"), number("set_aside_bytes"));

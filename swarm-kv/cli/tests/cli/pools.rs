@@ -107,8 +107,7 @@ fn a_pool_that_is_too_small_for_its_clients_says_what_does() {
     let made = create(needed.expect("how much")).success();
     let made: serde_json::Value =
         serde_json::from_slice(&made.get_output().stdout).expect("an object");
-    let writing = made["writing_clients"].as_u64().expect("how many");
-    assert!((64..1024).contains(&writing), "{made}");
+    assert_eq!(made["writing_clients"], 1024, "they need little: {made}");
 }
 
 #[test]
@@ -224,8 +223,8 @@ fn a_full_pool_is_a_failure_that_names_it_and_its_capacity() {
     let made = ["create", pool.path(), "--capacity", "4MiB", "--max-clients", "1"];
     let made = swarm(&made).assert().success();
     let told = String::from_utf8_lossy(&made.get_output().stdout).into_owned();
-    let of = "3 memory nodes of 4.0 MiB, for up to 1 client; memory for all of them to write, ";
-    assert!(told.ends_with(&format!("{of}at 4 chunks of 64.0 KiB each\n")), "{told}");
+    let of = "3 memory nodes of 4.0 MiB, for up to 1 client; memory for all of them to write\n";
+    assert!(told.ends_with(of), "{told}");
     let lines: String = (0..100).map(|n| format!("{n}\t{}\n", "v".repeat(100_000))).collect();
     let failed = swarm(&["import", pool.path(), "-"]).write_stdin(lines).assert().code(3);
     let told = String::from_utf8_lossy(&failed.get_output().stderr).into_owned();
