@@ -73,6 +73,9 @@ struct Search {
     stall: Stall,
     /// What is looked for.
     wanted: Option<(Kind, Need)>,
+    /// Whether a collection may find something: none of this search is over, or the last one promised more, or chunks
+    /// came to this client since.
+    promises: bool,
     /// Whether the last collection lacked memory for buckets' records.
     lacked_records: bool,
     /// Whether a node did not answer that was asked whether it is back.
@@ -105,6 +108,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             rounds: 0,
             stall: self.stall(now),
             wanted: None,
+            promises: true,
             lacked_records: false,
             misses_a_node: false,
         };
@@ -315,10 +319,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         };
         let board = presence.board();
         match step {
-            Step::Collect if search.misses_a_node => Ok(false),
+            // It goes over the whole index, and would find what the last one found.
+            Step::Collect if search.misses_a_node || !search.promises => Ok(false),
             Step::Collect => {
                 let before = self.heap.recycler.reclaimed();
-                let collected = self.collect_garbage(&mut search.stall).await?.unwrap_or_default();
+                let collected = self.collect_garbage(&mut search.stall).await?;
+                search.promises = collected.is_none_or(|it| it.garbage > 0 || it.more);
+                let collected = collected.unwrap_or_default();
                 search.found |= collected.garbage > 0 || collected.more;
                 search.lacked_records = collected.lacked_records;
                 self.records_back().await?;
@@ -332,6 +339,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 // Whoever had the slot before may have left some half-way.
                 let taken = self.heap.take_vacant(&self.group, board).await?;
                 self.heap.announce(board);
+                search.promises |= taken || self.heap.is_taking();
                 Ok(taken || self.heap.is_taking())
             }
             Step::Alike => {
@@ -341,19 +349,21 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     taken = self.heap.take_room(&self.group, self.heap.entries_records()).await?;
                     search.found |= taken;
                 }
+                search.promises |= taken;
                 self.heap.announce(board);
                 Ok(taken)
             }
             Step::Share => {
                 let _here = self.here();
                 let taken = self.heap.take_unnamed(&self.group, wanted.0).await?;
+                search.promises |= taken;
                 self.heap.announce(board);
                 Ok(taken)
             }
             Step::Stranded => {
                 let _here = self.here();
                 let taken = self.heap.take_stranded(&self.group).await?;
-                search.found |= taken;
+                (search.found, search.promises) = (search.found | taken, search.promises | taken);
                 self.heap.announce(board);
                 Ok(taken)
             }

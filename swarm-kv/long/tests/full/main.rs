@@ -55,6 +55,29 @@ fn soon<T>(what: &str, mut tried: impl FnMut() -> Result<T, Error>) -> T {
     panic!("{what}: no memory has come back")
 }
 
+/// To look for garbage takes some roundtrips for each key, and where there was none, a second look finds none either.
+#[test]
+fn a_refused_write_goes_over_the_index_once() {
+    let (_dir, pool, first, stored) = full();
+    drop(first);
+    let client = shm::open(&pool, Options::default()).expect("a slot");
+    let mut refused = 0;
+    let mut most = 0;
+    for number in stored.. {
+        match client.blocking().insert(&key(number), &value(number, 0)) {
+            Ok(_) => continue,
+            Err(Error::Full(_)) => refused += 1,
+            Err(why) => panic!("{why}"),
+        }
+        most = most.max(client.last().roundtrips);
+        if refused == 3 {
+            break;
+        }
+    }
+    println!("{most} roundtrips at most, {stored} keys");
+    assert!(most as usize <= 6 * stored, "{most} roundtrips, {stored} keys");
+}
+
 #[test]
 fn what_needs_more_memory_is_refused_and_what_is_there_stays() {
     let (_dir, pool, client, first) = full();
