@@ -211,8 +211,12 @@ impl<F: Fabric> Fabric for Counting<F> {
     }
 
     #[inline(always)]
-    fn is_forked(&self) -> bool {
-        self.inner.is_forked()
+    fn is_cut_off(&self) -> bool {
+        self.inner.is_cut_off()
+    }
+
+    fn cut_off(&self) {
+        self.inner.cut_off();
     }
 
     #[inline]

@@ -80,6 +80,15 @@ pub struct Laggard {
     pub nanoseconds: Option<u64>,
 }
 
+/// What became of a pool that is not there any more, though a client still has its memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lost {
+    /// Somebody destroys it, or has.
+    Destroyed,
+    /// Its files were removed or replaced.
+    Removed,
+}
+
 /// Where the clients of a pool see each other's operations, as one of them sees it.
 ///
 /// Epochs count from 1.
@@ -124,6 +133,12 @@ pub trait Board {
     /// Begins another generation: operations that begin from here on, as others see it, do not go by
     /// what was remembered before.
     fn renew(&self);
+
+    /// Whether the pool is lost: what is written to it is found by nobody. Asked where an operation meets another
+    /// generation, which is [renewed](Self::renew) when a pool is lost. It may ask the system.
+    fn lost(&self) -> Option<Lost> {
+        None
+    }
 
     /// Whether this board keeps watch over memory that comes back.
     fn keeps_watch(&self) -> bool {
@@ -191,6 +206,9 @@ impl<B: Board + ?Sized> Board for std::boxed::Box<B> {
     }
     fn renew(&self) {
         (**self).renew();
+    }
+    fn lost(&self) -> Option<Lost> {
+        (**self).lost()
     }
     fn keeps_watch(&self) -> bool {
         (**self).keeps_watch()

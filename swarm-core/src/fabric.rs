@@ -181,12 +181,16 @@ pub trait Fabric {
         false
     }
 
-    /// Whether this process is a copy that a `fork` made of the one in which the fabric was made: what is
-    /// posted here would be that one's.
+    /// Whether its client may post nothing any more: this process is a copy that a `fork` made of the one in
+    /// which the fabric was made, or the client was [cut off](Self::cut_off).
     #[inline(always)]
-    fn is_forked(&self) -> bool {
+    fn is_cut_off(&self) -> bool {
         false
     }
+
+    /// The pool is [lost](crate::epoch::Board::lost): its client posts nothing any more. For fabrics whose
+    /// boards may say so.
+    fn cut_off(&self) {}
 
     /// How many nodes there are: 1, 3, 5 or 7.
     fn nodes(&self) -> usize;

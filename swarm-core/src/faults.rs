@@ -204,8 +204,12 @@ impl<F: Fabric, S: Switches> Fabric for Faulty<F, S> {
     }
 
     #[inline(always)]
-    fn is_forked(&self) -> bool {
-        self.inner.is_forked()
+    fn is_cut_off(&self) -> bool {
+        self.inner.is_cut_off()
+    }
+
+    fn cut_off(&self) {
+        self.inner.cut_off();
     }
 
     fn drain(&self) {

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 
 use swarm_core::clock::Clock;
 use swarm_core::counting::{Counting, Tally};
-use swarm_core::epoch::{Board, Presence, Visit};
+use swarm_core::epoch::{Board, Lost, Presence, Visit};
 use swarm_core::fabric::Fabric;
 use swarm_core::geometry::Geometry;
 use swarm_core::group::{Group, Patience, Session};
@@ -131,6 +131,11 @@ impl Options {
 /// child may open a client of its own. (A `fork` out of a signal handler that interrupted an operation leaves
 /// the child in the middle of a poll: it must `exec` or `_exit` in the handler.)
 ///
+/// # Pools that are destroyed
+/// Where the pool is destroyed by force under the client, its next operation ends in [`Error::Destroyed`], and so do
+/// all that follow. Where a pool's files on this host are removed by hand, a client that is at work notices within a second, or 64
+/// operations later if it did more at a time before: they end in [`Error::Gone`], and what it wrote since the removal is lost.
+///
 /// # Futures that are kept
 /// An operation is under way from the first poll of its future until that ends or is dropped. One that is kept and
 /// not polled, such as a branch that lost a `select!` by reference, stands still in the middle: no memory that
@@ -168,6 +173,8 @@ pub struct Client<F: Fabric, C: Clock, P = SafeGuess> {
     /// The last search that found nothing.
     pub(crate) fruitless: Cell<Option<Fruitless>>,
     generation: Cell<u64>,
+    /// What became of the pool, once it is cut off from it.
+    pub(crate) lost: Cell<Option<Lost>>,
     counters: RefCell<Counters>,
     last: Cell<Tally>,
     protocol: PhantomData<fn() -> P>,
@@ -208,6 +215,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             searching: Gate::default(),
             fruitless: Cell::new(None),
             generation: Cell::new(0),
+            lost: Cell::new(None),
             counters: RefCell::default(),
             last: Cell::default(),
             protocol: PhantomData,
@@ -227,7 +235,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// behind that go out with the next ones, and until those are over, what others retire is not used
     /// again: posts them, and waits until they are, half a second at most. Else it does nothing.
     pub fn rest(&self) {
-        if self.is_forked() {
+        if self.is_cut_off() {
             return;
         }
         self.group.fabric().drain();
@@ -438,7 +446,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Sets numbers aside for when those that there are will be used up.
     #[cold]
     fn look_for_numbers(&self) {
-        if self.is_forked() {
+        if self.is_cut_off() {
             return;
         }
         let board = self.presence.as_ref().map(Presence::board);
@@ -450,6 +458,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Another generation: what was remembered of places may be used for something else soon.
     #[cold]
     fn forget(&self, generation: u64) {
+        // What the operation under way comes to from here on is looked at where it ends, as it finds no place remembered.
+        if let Some(lost) = self.presence.as_ref().and_then(|presence| presence.board().lost()) {
+            self.lost.set(Some(lost));
+            self.group.fabric().cut_off();
+        }
         self.generation.set(generation);
         self.locations.renew(generation);
         self.index.renew(generation);
@@ -477,7 +490,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 impl<F: Fabric, C: Clock, P> Drop for Client<F, C, P> {
     fn drop(&mut self) {
         // All that it has is its original's.
-        if self.is_forked() {
+        if self.is_cut_off() {
             return;
         }
         // What this client thinks is its own is so within an operation alone.
@@ -517,7 +530,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Drop for Here<'_, F, C, P> {
     #[inline]
     fn drop(&mut self) {
         // The mark on the board is that of an operation of the client's own process.
-        if self.visit.is_some() && !self.client.is_forked() {
+        if self.visit.is_some() && !self.client.is_cut_off() {
             self.leave();
         }
     }

@@ -9,7 +9,7 @@ use swarm_core::layout::{MAX_KEY, MAX_VALUE};
 ///
 /// After [`Error::Replication`], [`Error::Contended`], [`Error::Unsettled`], [`Error::UnsettledSpent`] and
 /// [`Error::UnsettledUnfinished`] a write may or may not have taken effect; after all others it has not. (Of one that was begun before a fork, [`Error::Forked`] says
-/// so in the child alone: it is the parent's to go on with.)
+/// so in the child alone: it is the parent's to go on with.) After [`Error::Destroyed`] and [`Error::Gone`] nobody finds what a write did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -55,6 +55,20 @@ pub enum Error {
          another client in this process"
     )]
     Forked,
+    /// The pool was destroyed by force under this client, or its destruction was begun. All later operations of the client end so.
+    #[error(
+        "the pool was destroyed, or its destruction was begun, while this client had it open; open the pool that \
+         is there now, if any"
+    )]
+    Destroyed,
+    /// The pool's control file was removed or replaced under this client, which has looked for it: a client that is at work
+    /// does so within a second (on shared memory). What it wrote since the removal is lost, whether it was acknowledged
+    /// or not. All later operations of the client end so.
+    #[error(
+        "the pool's control file was removed or replaced while this client had it open; what was written since \
+         then is lost; open the pool that is there now, if any"
+    )]
+    Gone,
     /// An operation waited for another one of this client that has not gone on: a write of the same key, or one that looks
     /// for memory or sets some aside. It had no effect itself.
     #[error(

@@ -32,8 +32,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         key: &[u8],
         rest: &mut Option<GetRest<'c, F, C, P>>,
     ) -> Option<GetResult<'c, F>> {
-        if self.is_forked() {
-            return Some(Err(Error::Forked));
+        if self.is_cut_off() {
+            return Some(Err(self.why_cut_off()));
         }
         let hash = match self.check(key, &[]) {
             Ok(hash) => hash,

@@ -136,8 +136,12 @@ impl<F: Fabric> Fabric for Onlooker<F> {
         Self: 'f;
 
     #[inline(always)]
-    fn is_forked(&self) -> bool {
-        self.inner.is_forked()
+    fn is_cut_off(&self) -> bool {
+        self.inner.is_cut_off()
+    }
+
+    fn cut_off(&self) {
+        self.inner.cut_off();
     }
 
     fn nodes(&self) -> usize {
@@ -204,7 +208,7 @@ mod tests {
         type Reply<'f> = <Loopback as Fabric>::Reply<'f>;
         type Completion<'f> = <Loopback as Fabric>::Completion<'f>;
 
-        fn is_forked(&self) -> bool {
+        fn is_cut_off(&self) -> bool {
             true
         }
 

@@ -66,8 +66,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         value: &'v [u8],
         rest: &mut UpdateRest<'c, 'v, F, C, P>,
     ) -> Option<Result<bool, Error>> {
-        if self.is_forked() {
-            return Some(Err(Error::Forked));
+        if self.is_cut_off() {
+            return Some(Err(self.why_cut_off()));
         }
         let hash = match self.check(key, value) {
             Ok(hash) => hash,

@@ -3,7 +3,7 @@
 //! *Allocations* are counted by a global allocator, over the operations that took one roundtrip:
 //! now and then an update takes more, because it sets memory aside or claims a chunk, and those may
 //! allocate. *System calls* are forbidden by a seccomp filter: the kernel kills a process that makes
-//! one. *Locks* follow from that only where they are contended; that there are none to contend for
+//! one, but for `fstat`, by which a client looks twice a second whether its pool is there. *Locks* follow from that only where they are contended; that there are none to contend for
 //! follows from the types: a `Client` is not `Sync`, and it reaches other clients through the words
 //! of the mapped nodes alone, of which the common path CASes some and waits for none.
 
@@ -74,7 +74,7 @@ fn confine_allocator() {
     LEFT.set(Some(AREA));
 }
 
-/// From now on a system call of this thread, other than the end of the process, kills the process.
+/// From now on a system call of this thread, other than `fstat` and the end of the process, kills the process.
 /// False if the kernel has no such filters.
 fn confine_thread() -> bool {
     let code = |code: u32| u16::try_from(code).expect("BPF codes have 16 bits");
@@ -82,10 +82,14 @@ fn confine_thread() -> bool {
     let compare = code(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K);
     let verdict = code(libc::BPF_RET | libc::BPF_K);
     let end = libc::SYS_exit_group as u32;
+    // As the kernel has it, and as the C library asks for it.
+    let look = [libc::SYS_fstat as u32, libc::SYS_newfstatat as u32];
     let mut filter = [
         // The number of the system call is the first word of what the filter sees.
         libc::sock_filter { code: load, jt: 0, jf: 0, k: 0 },
-        libc::sock_filter { code: compare, jt: 1, jf: 0, k: end },
+        libc::sock_filter { code: compare, jt: 3, jf: 0, k: end },
+        libc::sock_filter { code: compare, jt: 2, jf: 0, k: look[0] },
+        libc::sock_filter { code: compare, jt: 1, jf: 0, k: look[1] },
         libc::sock_filter { code: verdict, jt: 0, jf: 0, k: libc::SECCOMP_RET_KILL_PROCESS },
         libc::sock_filter { code: verdict, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW },
     ];

@@ -161,7 +161,7 @@ impl Fabric for RdmaFabric {
     type Completion<'f> = Completion<'f>;
 
     #[inline]
-    fn is_forked(&self) -> bool {
+    fn is_cut_off(&self) -> bool {
         self.origin.is_elsewhere()
     }
 

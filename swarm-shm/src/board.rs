@@ -4,21 +4,21 @@
 use std::cell::Cell;
 
 use swarm_core::clock::Clock;
-use swarm_core::epoch::{Board, Laggard, Replaced};
+use swarm_core::epoch::{Board, Laggard, Lost, Replaced};
 use swarm_core::words::Incarnation;
 
 use crate::attachment::{Attachment, next_incarnation};
 use crate::census::Condition;
-use crate::control::{self, Control};
+use crate::clock::PoolClock;
+use crate::control::{self, Control, GENERATION};
 use crate::epochs;
 use crate::lock;
 use crate::mailbox;
 use crate::mapping::Window;
 use crate::pool::Pool;
-use crate::sync::{Ordering, Word};
+use crate::sync::{Ordering, Word, fence};
+use crate::watch::Watch;
 
-/// The word that counts generations, from the one that counts epochs.
-const GENERATION: usize = 1;
 /// The word that says since when it is this epoch: `[ the epoch's last bits 16 | milliseconds 48 ]`, of the pool's
 /// clock. It is put there by the first client that looks for memory in the epoch, and says nothing of another one.
 const AGE: usize = 2;
@@ -37,6 +37,9 @@ pub struct PoolBoard {
     slot: usize,
     /// Notes of its mailbox that it has read.
     heard: Cell<u64>,
+    /// When it looks whether the pool is there.
+    watch: Watch,
+    clock: PoolClock,
 }
 
 impl PoolBoard {
@@ -47,7 +50,18 @@ impl PoolBoard {
         let epoch = Window::new(mapping, control::EPOCH);
         let slot = attachment.session().client;
         let own = Window::new(mapping, control::board(slot));
-        Self { pool, epoch, own, slot, heard: Cell::new(0) }
+        let clock = pool.clock();
+        let watch = Watch::new(clock.now());
+        Self { pool, epoch, own, slot, heard: Cell::new(0), watch, clock }
+    }
+
+    /// Some operations have passed. If it is time, looks whether the control file is there, with one system call; if it
+    /// is not, all clients that have the pool's memory meet another generation.
+    #[cold]
+    fn look(&self) {
+        if self.watch.is_due(self.clock.now()) && self.pool.control().is_removed() {
+            self.renew();
+        }
     }
 
     /// Takes down since when it is this epoch, unless somebody has.
@@ -120,9 +134,23 @@ impl Board for PoolBoard {
         epochs::epoch(&self.epoch.words()[0])
     }
 
+    /// Each operation asks, so that they are counted here: see [`Watch`].
     #[inline]
     fn generation(&self) -> u64 {
+        if self.watch.comes_up() {
+            self.look();
+        }
         epochs::generation(&self.epoch.words()[GENERATION])
+    }
+
+    fn lost(&self) -> Option<Lost> {
+        let control = self.pool.control();
+        // Pairs with the release of `renew`, behind the mark: who meets that generation finds the mark.
+        fence(Ordering::Acquire);
+        if control.says_destroyed() {
+            return Some(Lost::Destroyed);
+        }
+        control.is_removed().then_some(Lost::Removed)
     }
 
     fn renew(&self) {

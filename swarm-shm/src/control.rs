@@ -27,16 +27,18 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::fs::fstat;
 use swarm_core::fabric::{MAX_NODES, NodeId};
 use swarm_core::geometry::MAX_CLIENTS;
 
+use crate::epochs;
 use crate::error::Error;
 use crate::header::{HEADER_WORDS, Header, Member};
 use crate::kind::Kind;
 use crate::mailbox;
 use crate::mapping::Mapping;
 use crate::node;
-use crate::sync::Word;
+use crate::sync::{Ordering, Word};
 
 /// The control file's name.
 pub(crate) const CONTROL: &str = "control";
@@ -55,6 +57,8 @@ const LIVES: usize = 96;
 const SLOTS: usize = 256;
 /// The word that counts epochs.
 pub(crate) const EPOCH: usize = 1280;
+/// The word that counts generations, from that one.
+pub(crate) const GENERATION: usize = 1;
 const BOARD: usize = 1536;
 /// Each client's words on the board are a cache line of their own: it stores there all the time.
 const BOARD_STRIDE: usize = 8;
@@ -117,6 +121,18 @@ impl Control {
     /// Whether the pool's destruction has begun.
     pub(crate) fn is_half_destroyed(&self) -> bool {
         is_marked(&self.file)
+    }
+
+    /// The same by its mapping: asks nothing of the system.
+    pub(crate) fn says_destroyed(&self) -> bool {
+        // Relaxed: the word stands for itself.
+        self.mapping.words()[DESTRUCTION].load(Ordering::Relaxed) == DESTROYED
+    }
+
+    /// Whether the file was removed, or another put in its place. One system call, `fstat`; where that fails, the file is taken
+    /// to be there.
+    pub(crate) fn is_removed(&self) -> bool {
+        fstat(&self.file).is_ok_and(|file| file.st_nlink == 0)
     }
 
     /// The verified header.
@@ -239,6 +255,17 @@ pub(crate) fn is_marked(control: &File) -> bool {
 pub(crate) fn mark_destruction(control: &File, begun: bool) -> io::Result<()> {
     let word = if begun { DESTROYED } else { 0 };
     control.write_all_at(&word.to_le_bytes(), DESTRUCTION as u64 * 8)
+}
+
+/// Begins another generation in a control file, which may be damaged or cut short: clients that are there look
+/// up what became of their pool when they meet it.
+pub(crate) fn renew_generation(control: &File, path: &Path) {
+    let bytes = control.metadata().map_or(0, |metadata| metadata.len());
+    if bytes >= MAILBOXES as u64 * 8
+        && let Ok(mapping) = Mapping::new(control, path, bytes)
+    {
+        epochs::renew(&mapping.words()[EPOCH + GENERATION]);
+    }
 }
 
 /// Opens a file that is there.

@@ -17,7 +17,9 @@ use swarm_core::geometry::MAX_CLIENTS;
 use swarm_core::node_set::NodeSet;
 
 use crate::attachment::live_clients;
-use crate::control::{CONTROL, Control, is_marked, mark_destruction, open_control};
+use crate::control::{
+    CONTROL, Control, is_marked, mark_destruction, open_control, renew_generation,
+};
 use crate::create::is_at;
 use crate::error::Error;
 use crate::header::{HEADER_WORDS, Header, Member};
@@ -58,6 +60,9 @@ pub(crate) fn destroy(dir: &Path, force: bool) -> Result<(), Error> {
     };
     let (before, marked) = (present(dir), is_marked(&control));
     mark_destruction(&control, true).map_err(|error| Error::io(&path, "write to", error))?;
+    // Behind the mark, which clients look for when they meet another generation: so the next operation of those that
+    // are there fails, and nothing is acknowledged any more that goes with the pool.
+    renew_generation(&control, &path);
     let left = remove_nodes(dir, nodes, pool_id, force).inspect_err(|_| {
         // If the first removal failed already, the pool is as it was. (The way to an error must not
         // end in another.)

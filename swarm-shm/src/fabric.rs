@@ -32,8 +32,8 @@ pub struct ShmFabric {
     replies: Replies,
     /// Whether the last store of this client has no fence behind it.
     unfenced: Cell<bool>,
-    /// Whose it is.
-    origin: Origin,
+    /// Whose it is: nobody's, once the client is cut off.
+    origin: Cell<Origin>,
 }
 
 impl ShmFabric {
@@ -44,7 +44,7 @@ impl ShmFabric {
         });
         let nodes = pool.geometry().nodes;
         let (replies, unfenced) = (Replies::new(), Cell::new(false));
-        Self { windows, nodes, replies, unfenced, origin: Origin::here() }
+        Self { windows, nodes, replies, unfenced, origin: Cell::new(Origin::here()) }
     }
 
     #[inline(always)]
@@ -64,8 +64,12 @@ impl Fabric for ShmFabric {
     }
 
     #[inline(always)]
-    fn is_forked(&self) -> bool {
-        self.origin.is_elsewhere()
+    fn is_cut_off(&self) -> bool {
+        self.origin.get().is_elsewhere()
+    }
+
+    fn cut_off(&self) {
+        self.origin.set(Origin::nowhere());
     }
 
     #[inline(always)]

@@ -66,6 +66,11 @@ impl Origin {
         Self { word, number }
     }
 
+    /// What every process is another one than: [`here`](Self::here) never draws this number.
+    pub(crate) fn nowhere() -> Self {
+        Self { word: word(), number: u64::MAX }
+    }
+
     /// Whether this process is another one: a copy of that.
     #[inline(always)]
     pub(crate) fn is_elsewhere(&self) -> bool {

@@ -37,6 +37,7 @@
 //! | `create`, `destroy`   | a pool's beginning and end                                       |
 //! | `board`, `mailbox`    | who has operations under way, and what clients tell each other   |
 //! | `epochs`              | the board's words: the order in which they are touched           |
+//! | `watch`               | when a client looks whether its pool is there                    |
 //! | `pool`, `attachment`  | an open pool and its clients                                     |
 //! | `holder`, `census`, `evict` | the processes behind clients: who is there, ending them    |
 //! | `fabric`              | the fabric over all this                                         |
@@ -98,6 +99,8 @@ mod pool;
 mod reply;
 #[cfg(not(loom))]
 mod switch;
+#[cfg(not(loom))]
+mod watch;
 
 #[cfg(not(loom))]
 pub use self::{
