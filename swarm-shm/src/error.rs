@@ -96,16 +96,16 @@ pub enum Error {
         /// The node.
         node: NodeId,
     },
-    /// The files of a majority of the nodes are missing.
-    #[error("{}: majority gone: the files of {missing} of {nodes} memory nodes are missing; bring \
-             them back", pool.display())]
+    /// The files of a majority of the nodes are missing, damaged or another's.
+    #[error("{}: majority gone: the files of {} of {nodes} memory nodes are missing or cannot be used; bring \
+             them back: {}", pool.display(), whys.len(), list(whys))]
     MajorityGone {
         /// The pool's directory.
         pool: PathBuf,
-        /// How many nodes are missing.
-        missing: usize,
         /// How many nodes there are.
         nodes: usize,
+        /// What is wrong with each of those files.
+        whys: Vec<Error>,
     },
     /// The file is shorter or longer than it was created.
     #[error("{}: its length is {found} where {expected} is right, in bytes: it was truncated or \
@@ -304,6 +304,11 @@ pub enum Error {
         /// What the operating system said.
         source: io::Error,
     },
+}
+
+/// Several errors, one after the other.
+fn list(errors: &[Error]) -> String {
+    errors.iter().map(Error::to_string).collect::<Vec<_>>().join("; ")
 }
 
 impl Error {

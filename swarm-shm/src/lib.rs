@@ -112,7 +112,7 @@ pub use self::{
     fabric::ShmFabric,
     numa::Numa,
     pages::Pages,
-    pool::{CreateOptions, OpenOptions, Pool},
+    pool::{AbsentNode, CreateOptions, OpenOptions, Pool},
     reply::Reply,
     switch::{NodeSwitch, SwitchState},
 };

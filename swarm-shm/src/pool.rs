@@ -65,7 +65,8 @@ impl Default for CreateOptions {
 /// How to open a pool.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenOptions {
-    /// Go on without nodes whose files are missing, as long as a majority is there.
+    /// Go on without nodes whose files are missing, damaged, cut short or another's, as long as a majority is there:
+    /// [`Pool::absent_nodes`] says which.
     pub degraded: bool,
     /// What is done about the memory's pages. [`Pages::Touched`], the default, takes no time, and is what a pool needs
     /// that was created with [`Pages::Huge`], as it is unless somebody chose otherwise.
@@ -74,6 +75,16 @@ pub struct OpenOptions {
     /// process alone has it mapped: all of the pool, if it is opened with [`Pages::Huge`] and nobody else has it open.
     /// [`Numa::Interleave`] moves nothing, as all nodes are right: choose it at creation.
     pub numa: Numa,
+}
+
+/// A node that an opening of a pool goes on without.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct AbsentNode {
+    /// Which one.
+    pub node: NodeId,
+    /// What is wrong with its file.
+    pub why: Error,
 }
 
 /// An open pool: a directory with a control file and one file for each memory node, all mapped
@@ -89,7 +100,7 @@ pub struct Pool {
 struct Inner {
     control: Control,
     nodes: [Option<Arc<Mapping>>; MAX_NODES],
-    missing: NodeSet,
+    absent: Vec<AbsentNode>,
     clock: Line,
     held: Held,
 }
@@ -110,17 +121,18 @@ impl Pool {
     /// be opened is left as it was.
     ///
     /// # Errors
-    /// There is no pool, or one of its files is missing, damaged or another's.
+    /// There is no pool, or one of its files is missing, damaged or another's; with
+    /// [`degraded`](OpenOptions::degraded), those of a majority of the nodes are, or the control file.
     pub fn open(dir: impl AsRef<Path>, options: OpenOptions) -> Result<Self, Error> {
         let dir = dir.as_ref();
         // The directory must be found again when a client attaches, wherever the process is then.
         let dir = path::absolute(dir).map_err(|error| Error::io(dir, "find", error))?;
         options.numa.check()?;
         let control = Control::open(&dir)?;
-        let (nodes, missing) = map_nodes(&control, options)?;
+        let (nodes, absent) = map_nodes(&control, options)?;
         let clock = Line::of(&control)?;
         let pool =
-            Self { inner: Arc::new(Inner { control, nodes, missing, clock, held: Held::new() }) };
+            Self { inner: Arc::new(Inner { control, nodes, absent, clock, held: Held::new() }) };
         if options.pages == Pages::Huge {
             pool.populate();
         }
@@ -159,9 +171,10 @@ impl Pool {
         self.inner.control.header().created
     }
 
-    /// The nodes whose files were missing when the pool was opened, degraded.
-    pub fn missing_nodes(&self) -> NodeSet {
-        self.inner.missing
+    /// The nodes that this opening goes on without, as it is [degraded](OpenOptions::degraded), and what was wrong with their
+    /// files. In the order of their numbers.
+    pub fn absent_nodes(&self) -> &[AbsentNode] {
+        &self.inner.absent
     }
 
     /// Takes the lowest free client slot.
@@ -227,33 +240,50 @@ impl Pool {
     }
 }
 
-type Nodes = ([Option<Arc<Mapping>>; MAX_NODES], NodeSet);
+type Nodes = ([Option<Arc<Mapping>>; MAX_NODES], Vec<AbsentNode>);
 
 fn map_nodes(control: &Control, options: OpenOptions) -> Result<Nodes, Error> {
-    let header = control.header();
-    let all = NodeSet::all(header.geometry.nodes);
-    let mut files = [const { None }; MAX_NODES];
-    let mut missing = NodeSet::EMPTY;
-    for id in all {
-        match node::open(&node::path(control.dir(), id))? {
-            Some(file) => files[id.index()] = Some(file),
-            None => missing.insert(id),
+    let all = NodeSet::all(control.header().geometry.nodes);
+    let mut nodes = [const { None }; MAX_NODES];
+    let mut absent = Vec::new();
+    for node in all {
+        match map_node(control, node) {
+            Ok(mapping) => nodes[node.index()] = Some(mapping),
+            Err(why) if is_the_files(&why) => absent.push(AbsentNode { node, why }),
+            Err(why) => return Err(why),
         }
     }
-    if 2 * missing.len() > all.len() {
-        let (missing, nodes) = (missing.len(), all.len());
-        return Err(Error::MajorityGone { pool: control.dir().to_path_buf(), missing, nodes });
+    if 2 * absent.len() > all.len() {
+        let whys = absent.into_iter().map(|absent| absent.why).collect();
+        return Err(Error::MajorityGone {
+            pool: control.dir().to_path_buf(),
+            nodes: all.len(),
+            whys,
+        });
     }
-    if let Some(first) = missing.into_iter().next()
-        && !options.degraded
-    {
-        return Err(Error::Missing { file: node::path(control.dir(), first), node: first });
+    if !options.degraded && !absent.is_empty() {
+        return Err(absent.swap_remove(0).why);
     }
-    let mut nodes = [const { None }; MAX_NODES];
-    for id in all.minus(missing) {
-        let file = files[id.index()].take().expect("nodes that are not missing were opened");
-        let path = node::path(control.dir(), id);
-        nodes[id.index()] = Some(node::map(&file, &path, &header.of(Member::Node(id)))?);
-    }
-    Ok((nodes, missing))
+    Ok((nodes, absent))
+}
+
+fn map_node(control: &Control, node: NodeId) -> Result<Arc<Mapping>, Error> {
+    let path = node::path(control.dir(), node);
+    let Some(file) = node::open(&path)? else { return Err(Error::Missing { file: path, node }) };
+    node::map(&file, &path, &control.header().of(Member::Node(node)))
+}
+
+/// Whether it is the node's file that something is wrong with. All else is this process's or this program's: it has no rights, no
+/// descriptors left, or does not know the pool's layout, and others would go on with a node that it passes over for good.
+fn is_the_files(why: &Error) -> bool {
+    matches!(
+        why,
+        Error::Missing { .. }
+            | Error::Length { .. }
+            | Error::Foreign { .. }
+            | Error::Damaged { .. }
+            | Error::OtherPool { .. }
+            | Error::WrongNode { .. }
+            | Error::Unsuited { .. }
+    )
 }

@@ -26,7 +26,7 @@ fn a_new_pool_is_empty_and_as_it_was_asked_for() {
     let expected = Geometry::new(3, 4 << 20, 8, geometry.hash_seed).expect("a geometry");
     assert_eq!(geometry, expected);
     assert_eq!(names(pool.path()), COMPLETE);
-    assert!(pool.missing_nodes().is_empty());
+    assert!(pool.absent_nodes().is_empty());
     assert_eq!(pool.live_clients(), [0; 0]);
     let words = (geometry.capacity / 8 - 512) as usize;
     for node in (0..3).map(NodeId) {

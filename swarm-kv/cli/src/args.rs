@@ -202,7 +202,7 @@ Examples:
 pub(crate) struct PoolArgs {
     /// The pool's directory
     pub(crate) pool: PathBuf,
-    /// Go on without memory nodes whose files are missing, as long as a majority is there
+    /// Go on without memory nodes whose files are missing, damaged or another's, as long as a majority is there
     #[arg(long)]
     pub(crate) degraded: bool,
 }

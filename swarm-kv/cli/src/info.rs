@@ -18,7 +18,7 @@ use swarm_worker::pool::{NearPool, Pool};
 
 use super::args::InfoArgs;
 use super::outcome::{Answer, Failure, say, tell};
-use super::pools::open_given;
+use super::pools::absent_nodes;
 use super::units::{count, show_size};
 
 /// Nanoseconds after which an operation under way is worth a word.
@@ -27,7 +27,8 @@ const LONG: u64 = 1_000_000_000;
 /// Says what a pool is.
 pub(crate) fn run(args: &InfoArgs, json: bool) -> Result<Answer, Failure> {
     let InfoArgs { pool: args, exact } = args;
-    let pool = open_given(args)?;
+    // What is said of nodes here is a part of the answer.
+    let pool = Pool::open(&args.pool, args.degraded)?;
     let (estimate, held) = accounts(&pool, *exact)?;
     let usage = estimate.usage;
     let holders = match &pool {
@@ -39,6 +40,7 @@ pub(crate) fn run(args: &InfoArgs, json: bool) -> Result<Answer, Failure> {
     if json {
         if let Some(holders) = holders {
             holders.put(usage, &mut object);
+            object.insert("memory_nodes".into(), nodes_told(&pool));
         }
         #[cfg(feature = "rdma")]
         if let Pool::Far(pool) = &pool {
@@ -121,8 +123,9 @@ fn pool_told(pool: &Pool, estimate: Estimate) -> Result<Told, Failure> {
         ("layout_version", json!(LAYOUT_VERSION)),
     ];
     let about = if exact { "" } else { "about " };
-    let mut lines = vec![
-        ("memory nodes", geometry.nodes.to_string()),
+    let mut lines = vec![("memory nodes", nodes_there(pool))];
+    lines.extend(absent_nodes(pool).iter().map(|absent| ("  left out", absent.why.to_string())));
+    lines.extend([
         ("capacity", format!("{} each", show_size(geometry.capacity))),
         ("used", format!("{}: in chunks that have an owner", show_size(used_bytes))),
         ("free", show_size(free_bytes)),
@@ -132,7 +135,7 @@ fn pool_told(pool: &Pool, estimate: Estimate) -> Result<Told, Failure> {
         ("stamp slots", geometry.slots.to_string()),
         ("clock", clock.to_string()),
         ("layout version", LAYOUT_VERSION.to_string()),
-    ];
+    ]);
     if !exact {
         let told = format!(
             "by {:.2} % of the index; the number of keys may be off by some {}; --exact counts all",
@@ -143,6 +146,27 @@ fn pool_told(pool: &Pool, estimate: Estimate) -> Result<Told, Failure> {
     }
     let object = object.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     Ok(Told { object, lines })
+}
+
+/// How many nodes there are, and which of them are there, if not all are.
+fn nodes_there(pool: &Pool) -> String {
+    let (nodes, absent) = (pool.geometry().nodes, absent_nodes(pool));
+    if absent.is_empty() {
+        return nodes.to_string();
+    }
+    let there = (0..nodes).filter(|&node| absent.iter().all(|a| a.node.index() != node));
+    let there: Vec<_> = there.map(|node| node.to_string()).collect();
+    format!("{nodes}, of which {} are there", there.join(", "))
+}
+
+/// The nodes of a near pool, and what is wrong with those that are left out, for programs.
+fn nodes_told(pool: &Pool) -> Value {
+    let absent = absent_nodes(pool);
+    let nodes = (0..pool.geometry().nodes).map(|node| {
+        let wrong = absent.iter().find(|absent| absent.node.index() == node);
+        json!({ "name": format!("node-{node}"), "wrong": wrong.map(|it| it.why.to_string()) })
+    });
+    nodes.collect()
 }
 
 /// Who holds a near pool's memory.

@@ -1,15 +1,29 @@
 //! `swarm create` and `destroy`.
 
 use serde_json::json;
+use swarm_kv::shm::AbsentNode;
 use swarm_worker::pool::{Pool, Wishes};
 
 use super::args::{CreateArgs, DestroyArgs, PoolArgs};
-use super::outcome::{Answer, Failure, say};
+use super::outcome::{Answer, Failure, say, tell};
 use super::units::{count, show_size};
 
-/// Opens the pool that a command line names.
+/// Opens the pool that a command line names, and tells of nodes that the command goes on without.
 pub(crate) fn open_given(args: &PoolArgs) -> Result<Pool, Failure> {
-    Pool::open(&args.pool, args.degraded)
+    let pool = Pool::open(&args.pool, args.degraded)?;
+    for absent in absent_nodes(&pool) {
+        tell(format_args!("going on without {}: {}", absent.node, absent.why));
+    }
+    Ok(pool)
+}
+
+/// The nodes that an opening of a near pool goes on without.
+pub(crate) fn absent_nodes(pool: &Pool) -> &[AbsentNode] {
+    match pool {
+        Pool::Near(near) => near.absent_nodes(),
+        #[cfg(feature = "rdma")]
+        Pool::Far(_) => &[],
+    }
 }
 
 /// Makes a pool.

@@ -264,6 +264,36 @@ fn a_pool_goes_on_without_a_minority_if_told_to() {
     assert!(told.contains("majority gone: the files of 2 of 3"), "{told}");
 }
 
+/// What a damaged file took with it was the pool, until somebody removed the file.
+#[test]
+fn a_pool_goes_on_without_a_damaged_node_and_says_which() {
+    type Harm = fn(&str);
+    let harms: [(Harm, &str); 3] = [
+        (
+            |file| fs::write(file, "not a node".repeat(100)).expect("writable"),
+            "is no file of a pool",
+        ),
+        (|file| fs::write(file, "").expect("it is writable"), "its length is 0"),
+        (|file| fs::remove_file(file).expect("it is there"), "is missing"),
+    ];
+    for (harm, why) in harms {
+        let pool = TestPool::create();
+        assert_eq!(pool.status("put", &["k", "v"]), 0);
+        harm(&format!("{}/node-1", pool.path()));
+        assert_eq!(pool.status("get", &["k"]), 3);
+        let got = swarm(&["get", pool.path(), "k", "--degraded"]).assert().success();
+        let told = String::from_utf8_lossy(&got.get_output().stderr).into_owned();
+        assert_eq!(got.get_output().stdout, b"v");
+        assert!(told.starts_with("going on without node 1: ") && told.contains(why), "{told}");
+        let info = json(&["info", pool.path(), "--degraded", "--json"]);
+        let wrong = |node: usize| info["memory_nodes"][node]["wrong"].clone();
+        assert!(wrong(0).is_null() && wrong(2).is_null(), "{info}");
+        assert!(wrong(1).as_str().is_some_and(|told| told.contains(why)), "{info}");
+        let text = String::from_utf8(pool.output("info", &["--degraded"])).expect("text");
+        assert!(text.contains("3, of which 0, 2 are there") && text.contains(why), "{text}");
+    }
+}
+
 /// Standard output on a full device was a panic.
 #[test]
 fn output_that_cannot_be_written_is_a_failure() {

@@ -77,7 +77,7 @@ impl Pool {
         Ok(Self::Near(NearPool::create(path, &options)?))
     }
 
-    /// Opens one; `degraded` goes on without a minority of the files that make a near one.
+    /// Opens one; `degraded` goes on without a minority of a near one's nodes, whatever is wrong with their files.
     pub fn open(path: &Path, degraded: bool) -> Result<Self, Failure> {
         if let Some(name) = far_name(path) {
             #[cfg(feature = "rdma")]
