@@ -11,8 +11,8 @@ use swarm_core::register::Protocol;
 use swarm_core::safe_guess::SafeGuess;
 use swarm_core::words::Incarnation;
 pub use swarm_shm::{
-    AbsentNode, Attachment, ClockSource, Condition, CreateOptions, Error, Numa, OpenOptions, Pages,
-    Pool, PoolBoard, PoolClock, ShmFabric, Tenant,
+    AbsentNode, Attachment, ClockSource, Condition, CreateOptions, DirectoryLeft, Error, Numa,
+    OpenOptions, Pages, Pool, PoolBoard, PoolClock, ShmFabric, Tenant,
 };
 
 use crate::blocking::block_on;

@@ -35,6 +35,7 @@ use crate::epochs;
 use crate::error::Error;
 use crate::header::{HEADER_WORDS, Header, Member};
 use crate::kind::Kind;
+use crate::lock;
 use crate::mailbox;
 use crate::mapping::Mapping;
 use crate::node;
@@ -44,6 +45,8 @@ use crate::sync::{Ordering, Word};
 pub(crate) const CONTROL: &str = "control";
 /// The name it has until the pool is complete.
 pub(crate) const UNFINISHED: &str = "control.new";
+/// The bytes of the unfinished control file that its creator locks.
+pub(crate) const CREATOR: Range<u64> = 0..8;
 /// First word of the clock's calibrations.
 pub(crate) const CALIBRATIONS: Range<usize> = 128..192;
 
@@ -235,6 +238,7 @@ pub(crate) fn mailbox(slot: usize) -> usize {
 pub(crate) fn open_control(dir: &Path) -> Result<File, Error> {
     let path = dir.join(CONTROL);
     open_file(&path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound if is_there(&dir.join(UNFINISHED)) => unfinished(dir),
         io::ErrorKind::NotFound if has_nodes(dir) => Error::NoControl { file: path },
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
             Error::NoPool { pool: dir.to_path_buf() }
@@ -273,9 +277,22 @@ pub(crate) fn open_file(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).open(path)
 }
 
-/// Whether memory nodes lie in `dir` that nobody is making.
-fn has_nodes(dir: &Path) -> bool {
-    let is_there = |path: PathBuf| path.symlink_metadata().is_ok();
-    !is_there(dir.join(UNFINISHED))
-        && (0..MAX_NODES as u8).any(|node| is_there(node::path(dir, NodeId(node))))
+/// What there is to say of a pool that is not complete: somebody is at it, or has died.
+fn unfinished(dir: &Path) -> Error {
+    let pool = dir.to_path_buf();
+    // One that may not be looked at is somebody else's.
+    let is_held = |file: File| lock::is_locked(&file, CREATOR).unwrap_or(true);
+    if open_file(&dir.join(UNFINISHED)).map_or(true, is_held) {
+        return Error::BeingCreated { pool };
+    }
+    Error::Unfinished { pool }
+}
+
+/// Whether memory nodes lie in `dir`.
+pub(crate) fn has_nodes(dir: &Path) -> bool {
+    (0..MAX_NODES as u8).any(|node| node::pool(&node::path(dir, NodeId(node))).is_some())
+}
+
+fn is_there(path: &Path) -> bool {
+    path.symlink_metadata().is_ok()
 }

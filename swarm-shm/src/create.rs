@@ -6,7 +6,6 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::ops::Range;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,7 +15,7 @@ use swarm_core::fabric::{MAX_NODES, NodeId};
 use swarm_core::geometry::Geometry;
 
 use crate::clock::wall;
-use crate::control::{self, CONTROL, UNFINISHED, open_file};
+use crate::control::{self, CONTROL, CREATOR, UNFINISHED, has_nodes, open_file};
 use crate::error::Error;
 use crate::header::{HEADER_WORDS, Header, Member};
 use crate::kind::Kind;
@@ -25,8 +24,6 @@ use crate::pages::{self, Pages};
 use crate::pool::CreateOptions;
 use crate::{lock, node};
 
-/// The bytes of the unfinished control file that its creator locks.
-const CREATOR: Range<u64> = 0..8;
 /// Only the owner may use a pool until they grant access to others.
 const MODE: u32 = 0o600;
 
@@ -85,7 +82,11 @@ impl<'a> Draft<'a> {
             Ok(control) => {
                 let (made, devices) = (Vec::new(), Vec::new());
                 let draft = Self { dir, made_dir, control, made, devices, finished: false };
-                draft.clear_leftovers()?;
+                clear_leftovers(dir, &draft.control)?;
+                // A pool that lost its control file is no place for another one.
+                if has_nodes(dir) {
+                    return Err(Error::NoControl { file: dir.join(CONTROL) });
+                }
                 Ok(draft)
             }
             Err(error) => {
@@ -95,17 +96,6 @@ impl<'a> Draft<'a> {
                 Err(error)
             }
         }
-    }
-
-    fn clear_leftovers(&self) -> Result<(), Error> {
-        let path = self.dir.join(UNFINISHED);
-        let words = Kind::Regular.header(&self.control, &path).unwrap_or_default();
-        let Some(pool_id) = Header::control_pool(&words) else { return Ok(()) };
-        for id in (0..MAX_NODES as u8).map(NodeId) {
-            // A file without a header yet is that creator's as well: nobody else puts one here.
-            node::remove(&node::path(self.dir, id), pool_id, |words| *words == [0; HEADER_WORDS])?;
-        }
-        Ok(())
     }
 
     fn fill_control(&self, header: &Header) -> Result<(), Error> {
@@ -191,8 +181,32 @@ impl Drop for Draft<'_> {
     }
 }
 
-/// Opens and locks the unfinished control file in `dir`.
-fn take_over(dir: &Path) -> Result<File, Error> {
+/// Removes the nodes of a creator that died and left this control file.
+fn clear_leftovers(dir: &Path, control: &File) -> Result<(), Error> {
+    let words = Kind::Regular.header(control, &dir.join(UNFINISHED)).unwrap_or_default();
+    let Some(pool_id) = Header::control_pool(&words) else { return Ok(()) };
+    for id in (0..MAX_NODES as u8).map(NodeId) {
+        // A file without a header yet is that creator's as well: nobody else puts one here.
+        node::remove(&node::path(dir, id), pool_id, |words| *words == [0; HEADER_WORDS])?;
+    }
+    Ok(())
+}
+
+/// Removes what a creator that died left in `dir`, but for the directory.
+pub(crate) fn clear_away(dir: &Path) -> Result<(), Error> {
+    let control = take_over(dir)?;
+    clear_leftovers(dir, &control)?;
+    give_up(dir);
+    Ok(())
+}
+
+/// Makes way for other creators in `dir`: whoever has [taken it over](take_over) and makes no pool there.
+pub(crate) fn give_up(dir: &Path) {
+    discard(&dir.join(UNFINISHED));
+}
+
+/// Opens and locks the unfinished control file in `dir`, so that nobody else creates a pool there.
+pub(crate) fn take_over(dir: &Path) -> Result<File, Error> {
     let path = dir.join(UNFINISHED);
     let pool = || dir.to_path_buf();
     let exists = || dir.join(CONTROL).symlink_metadata().is_ok();

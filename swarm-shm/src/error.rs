@@ -25,6 +25,13 @@ pub enum Error {
         /// The pool's directory.
         pool: PathBuf,
     },
+    /// The process that created a pool here died half-way.
+    #[error("{}: the creation of a pool here was cut short; create it again, or remove what is left (swarm \
+             destroy)", pool.display())]
+    Unfinished {
+        /// The pool's directory.
+        pool: PathBuf,
+    },
     /// A new pool's node would overwrite something.
     #[error("{}: is there already and would be overwritten; move it away or choose another place", file.display())]
     Occupied {
@@ -82,7 +89,8 @@ pub enum Error {
         pool: PathBuf,
     },
     /// There are memory nodes, but no control file.
-    #[error("{}: is missing, though the files of memory nodes lie beside it; bring it back", file.display())]
+    #[error("{}: is missing, though the files of memory nodes lie beside it; bring it back, or remove what is \
+             left of the pool (swarm destroy --force)", file.display())]
     NoControl {
         /// The control file.
         file: PathBuf,
@@ -224,6 +232,18 @@ pub enum Error {
         /// What is not as it should be.
         why: Box<Error>,
     },
+    /// Some of a pool's files could not be removed.
+    #[error(
+        "{why}. Removed so far: {}; the rest is there, and the pool cannot be opened any more: see to it, and \
+             destroy it again",
+        names(removed)
+    )]
+    PartlyDestroyed {
+        /// What went wrong.
+        why: Box<Error>,
+        /// The files that were removed.
+        removed: Vec<PathBuf>,
+    },
     /// A destroyed pool's directory held something that is not the pool's.
     #[error("{}: is not recognizably this pool's and was left in place; the rest of the pool is \
              gone, so remove it by hand if it is not needed", file.display())]
@@ -309,6 +329,11 @@ pub enum Error {
 /// Several errors, one after the other.
 fn list(errors: &[Error]) -> String {
     errors.iter().map(Error::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// Several files, one after the other.
+fn names(files: &[PathBuf]) -> String {
+    files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
 impl Error {

@@ -85,6 +85,11 @@ impl Header {
         Self::is_node(words) && Self::pool(words) == pool_id
     }
 
+    /// The pool that a memory node's header names, damaged or not. `None` if it is none.
+    pub(crate) fn node_pool(words: &[u64; HEADER_WORDS]) -> Option<u128> {
+        Self::is_node(words).then(|| Self::pool(words))
+    }
+
     /// The pool that a control file's header names, damaged or not. `None` if it is none.
     pub(crate) fn control_pool(words: &[u64; HEADER_WORDS]) -> Option<u128> {
         (words[0] == CONTROL_MAGIC).then(|| Self::pool(words))

@@ -108,6 +108,7 @@ pub use self::{
     board::PoolBoard,
     census::{Condition, Tenant},
     clock::{ClockSource, PoolClock},
+    destroy::DirectoryLeft,
     error::Error,
     fabric::ShmFabric,
     numa::Numa,

@@ -19,6 +19,12 @@ pub(crate) fn path(dir: &Path, node: NodeId) -> PathBuf {
     dir.join(format!("node-{}", node.0))
 }
 
+/// The pool that a file says it is a node of, damaged or not.
+pub(crate) fn pool(path: &Path) -> Option<u128> {
+    let file = open(path).ok()??;
+    Header::node_pool(&Kind::of(&file, path).ok()?.header(&file, path)?)
+}
+
 /// Opens a node's file. `None` if it is missing.
 pub(crate) fn open(path: &Path) -> Result<Option<File>, Error> {
     match open_file(path) {

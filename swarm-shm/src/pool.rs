@@ -11,6 +11,7 @@ use swarm_core::node_set::NodeSet;
 use crate::attachment::{Attachment, Held, live_clients};
 use crate::clock::{Line, PoolClock};
 use crate::control::Control;
+use crate::destroy::DirectoryLeft;
 use crate::error::Error;
 use crate::fabric::ShmFabric;
 use crate::header::Member;
@@ -142,12 +143,13 @@ impl Pool {
     }
 
     /// Removes the pool in `dir`: the files that are recognizably the pool's, and the directory if
-    /// nothing else is in it. `force` does so under live clients, which keep what they have
-    /// mapped, and removes damaged files as well unless they are another pool's.
+    /// nothing else is in it, with the link to it if `dir` is one. Yields the directory if it stays. `force` does so under
+    /// live clients, whose next operation fails, and removes damaged files as well unless they are another pool's, or the nodes of a
+    /// pool that has lost its control file. What a creator left that died half-way takes no force.
     ///
     /// # Errors
     /// There is no pool, clients use it, or something that is not the pool's was left in place.
-    pub fn destroy(dir: impl AsRef<Path>, force: bool) -> Result<(), Error> {
+    pub fn destroy(dir: impl AsRef<Path>, force: bool) -> Result<Option<DirectoryLeft>, Error> {
         destroy::destroy(dir.as_ref(), force)
     }
 

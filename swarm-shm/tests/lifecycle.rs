@@ -211,6 +211,12 @@ fn destroying_spares_what_is_not_the_pools() {
     let error = Pool::destroy(&path, true).expect_err("a node of another pool");
     assert!(matches!(&error, Error::LeftOver { file } if file.ends_with("node-1")), "{error}");
     assert_eq!(names(&path), ["node-1", "notes"]);
+    // All that is left says of itself that it is a pool's: force is to know.
+    let error = Pool::destroy(&path, false).expect_err("there is no control file");
+    assert!(matches!(error, Error::NoControl { .. }), "{error}");
+    assert_eq!(names(&path), ["node-1", "notes"]);
+    Pool::destroy(&path, true).expect("by force");
+    assert_eq!(names(&path), ["notes"]);
     let error = Pool::destroy(&path, true).expect_err("no pool any more");
     assert!(matches!(error, Error::NoPool { .. }), "{error}");
 
@@ -321,7 +327,7 @@ fn of_racing_destroyers_one_wins() {
         let won = done.iter().filter(|it| it.is_ok()).count();
         // Where the first takes long, the others do not wait for it to the end.
         let is_told =
-            |it: &&Result<(), Error>| matches!(it, Err(Error::NoPool { .. } | Error::InUse { .. }));
+            |it: &&Result<_, Error>| matches!(it, Err(Error::NoPool { .. } | Error::InUse { .. }));
         assert_eq!((won, done.iter().filter(is_told).count()), (1, 2), "{done:?}");
     }
 }
@@ -345,6 +351,113 @@ fn a_half_destroyed_pool_says_so_and_can_be_destroyed_again() {
         assert!(error.to_string().contains("destroy it again"), "{error}");
     }
     Pool::destroy(&path, false).expect("destroyed");
+    assert!(!path.exists());
+}
+
+/// To open it, to create another, and to destroy it each told another story.
+#[test]
+fn a_pool_without_its_control_file_is_destroyed_by_force_alone() {
+    let (_dir, pool) = pool();
+    let path = pool.path().to_path_buf();
+    drop(pool);
+    fs::remove_file(path.join("control")).expect("a file");
+    let nodes = ["node-0", "node-1", "node-2"];
+    let is_told = |error: Error| {
+        assert!(
+            matches!(&error, Error::NoControl { file } if file.ends_with("control")),
+            "{error}"
+        );
+        assert!(error.to_string().contains("swarm destroy --force"), "{error}");
+        assert_eq!(names(&path), nodes);
+    };
+    is_told(Pool::open(&path, STRICT).expect_err("it tells nothing of the pool"));
+    is_told(Pool::create(&path, &small()).expect_err("there are nodes"));
+    is_told(Pool::destroy(&path, false).expect_err("it tells whose the nodes are"));
+    // One that is damaged is removed with the others, and one of another pool is not.
+    let (_other_dir, other) = common::pool();
+    fs::write(path.join("node-2"), "not a node").expect("written");
+    fs::copy(other.path().join("node-0"), path.join("node-3")).expect("copied");
+    fs::copy(path.join("node-0"), path.join("node-4")).expect("copied");
+    let error = Pool::destroy(&path, true).expect_err("a node of another pool");
+    assert!(matches!(&error, Error::LeftOver { file } if file.ends_with("node-3")), "{error}");
+    assert_eq!(names(&path), ["node-3"]);
+}
+
+/// What a creator left that died was no pool to `destroy`, and stayed.
+#[test]
+fn an_unfinished_pool_can_be_destroyed() {
+    let (_dir, pool) = pool();
+    let path = pool.path().to_path_buf();
+    drop(pool);
+    fs::rename(path.join("control"), path.join("control.new")).expect("renamed");
+    fs::write(path.join("node-2"), vec![0; 4096]).expect("written");
+    let error = Pool::open(&path, STRICT).expect_err("it is not complete");
+    assert!(matches!(error, Error::Unfinished { .. }), "{error}");
+    Pool::destroy(&path, false).expect("destroyed");
+    assert!(!path.exists());
+}
+
+/// The directory stayed, and the second time there was no pool.
+#[test]
+fn a_pool_is_destroyed_through_a_link() {
+    let dir = directory();
+    let (path, link) = (dir.path().join("pool"), dir.path().join("link"));
+    for name in [link.clone(), link.join("")] {
+        drop(Pool::create(&path, &small()).expect("a pool"));
+        symlink("pool", &link).expect("a link");
+        assert!(Pool::destroy(&name, false).expect("destroyed").is_none());
+        assert_eq!(names(dir.path()), [""; 0]);
+    }
+    // What is not the pool's stays, and the way to it.
+    drop(Pool::create(&path, &small()).expect("a pool"));
+    symlink("pool", &link).expect("a link");
+    fs::write(path.join("notes"), "precious").expect("a file");
+    let left = Pool::destroy(&link, false).expect("destroyed").expect("the directory is left");
+    assert_eq!(left.directory, fs::canonicalize(&path).expect("it is there"));
+    assert_eq!(left.why.kind(), std::io::ErrorKind::DirectoryNotEmpty);
+    assert_eq!(names(&link), ["notes"]);
+}
+
+/// It said that the pool was removed, and the directory stayed.
+#[test]
+fn a_directory_that_stays_is_told() {
+    let Some(mount) = Mount::new("tmpfs", "size=20m") else {
+        not_permitted(
+            "a_directory_that_stays",
+            "cannot mount a tmpfs here, which takes root's rights",
+        );
+        return;
+    };
+    drop(Pool::create(mount.0.path(), &small()).expect("a pool"));
+    let left = Pool::destroy(mount.0.path(), false).expect("destroyed").expect("it is mounted");
+    assert_eq!(left.directory, mount.0.path());
+    assert_eq!(left.why.kind(), std::io::ErrorKind::ResourceBusy);
+    assert_eq!(names(mount.0.path()), [""; 0]);
+}
+
+#[test]
+fn what_was_removed_is_told_where_something_cannot_be() {
+    let (_dir, pool) = pool();
+    let path = pool.path().to_path_buf();
+    drop(pool);
+    // What is mounted is removed by nobody.
+    let busy = path.join("node-1");
+    let mounted = Command::new("mount").arg("--bind").args([&busy, &busy]).output();
+    if !mounted.is_ok_and(|output| output.status.success()) {
+        not_permitted("what_was_removed", "cannot mount a file here, which takes root's rights");
+        return;
+    }
+    let error = Pool::destroy(&path, false).expect_err("a node cannot be removed");
+    let opened = Pool::open(&path, STRICT);
+    let unmounted = Command::new("umount").arg("-l").arg(&busy).status();
+    assert!(unmounted.is_ok_and(|status| status.success()));
+    let told = error.to_string();
+    let Error::PartlyDestroyed { removed, .. } = error else { panic!("{told}") };
+    assert_eq!(removed, [path.join("node-0")]);
+    assert!(told.starts_with(busy.to_str().expect("a name")), "{told}");
+    let error = opened.expect_err("half destroyed");
+    assert!(matches!(error, Error::HalfDestroyed { .. }), "{error}");
+    Pool::destroy(&path, false).expect("nothing is in the way");
     assert!(!path.exists());
 }
 
@@ -393,12 +506,18 @@ fn a_killed_creator_leaves_no_half_pool() {
         child.process.kill().expect("SIGKILL");
         child.process.wait().expect("the child");
         match Pool::open(&path, STRICT) {
-            Ok(_) => Pool::destroy(&path, false).expect("a whole pool"),
+            Ok(_) => drop(Pool::destroy(&path, false).expect("a whole pool")),
             // Killed in the middle of `create`, or of `destroy`, which goes on where it stopped.
             Err(Error::NoPool { .. }) => {}
+            Err(Error::HalfDestroyed { .. } | Error::Unfinished { .. }) if round % 2 == 0 => {
+                Pool::destroy(&path, false).expect("the rest of a pool");
+                assert!(!path.exists());
+            }
             Err(Error::HalfDestroyed { .. }) => {
                 Pool::destroy(&path, false).expect("the rest of a pool");
             }
+            // The next creator clears it away.
+            Err(Error::Unfinished { .. }) => {}
             Err(error) => panic!("{error}"),
         }
         drop(Pool::create(&path, &small()).expect("a pool"));

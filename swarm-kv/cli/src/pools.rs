@@ -1,7 +1,9 @@
 //! `swarm create` and `destroy`.
 
+use std::io::ErrorKind;
+
 use serde_json::json;
-use swarm_kv::shm::AbsentNode;
+use swarm_kv::shm::{AbsentNode, DirectoryLeft};
 use swarm_worker::pool::{Pool, Wishes};
 
 use super::args::{CreateArgs, DestroyArgs, PoolArgs};
@@ -71,11 +73,22 @@ pub(crate) fn create(args: &CreateArgs, json: bool) -> Result<Answer, Failure> {
 
 /// Removes a pool.
 pub(crate) fn destroy(args: &DestroyArgs, json: bool) -> Result<Answer, Failure> {
-    Pool::destroy(&args.pool, args.force)?;
+    let left = Pool::destroy(&args.pool, args.force)?;
+    let pool = args.pool.display();
     if json {
-        say(json!({ "done": true }))?;
+        let left = left.map(|left| {
+            let directory = left.directory.to_string_lossy().into_owned();
+            json!({ "directory": directory, "why": left.why.to_string() })
+        });
+        say(json!({ "done": true, "left": left }))?;
+    } else if let Some(DirectoryLeft { directory, why, .. }) = left {
+        let why = match why.kind() {
+            ErrorKind::DirectoryNotEmpty => "something that is not the pool's is in it".to_owned(),
+            _ => why.to_string(),
+        };
+        say(format_args!("removed the pool in {pool}; {} stays: {why}", directory.display()))?;
     } else {
-        say(format_args!("removed {}", args.pool.display()))?;
+        say(format_args!("removed {pool}"))?;
     }
     Ok(Answer::Yes)
 }

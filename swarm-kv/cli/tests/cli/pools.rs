@@ -294,6 +294,42 @@ fn a_pool_goes_on_without_a_damaged_node_and_says_which() {
     }
 }
 
+/// `get`, `create`, `destroy` and `destroy --force` contradicted each other.
+#[test]
+fn a_pool_without_its_control_file_is_one_story() {
+    let pool = TestPool::create();
+    fs::remove_file(format!("{}/control", pool.path())).expect("it is there");
+    let calls: [&[&str]; 3] = [
+        &["get", pool.path(), "k"],
+        &["create", pool.path(), "--capacity", "16MiB"],
+        &["destroy", pool.path()],
+    ];
+    let told = calls.map(|call| {
+        let failed = swarm(call).assert().code(3);
+        String::from_utf8_lossy(&failed.get_output().stderr).into_owned()
+    });
+    assert!(told[0].contains("control: is missing") && told[0].contains("destroy --force"));
+    assert!(told.iter().all(|other| *other == told[0]), "{told:?}");
+    assert_eq!(pool.status("destroy", &["--force"]), 0);
+    assert!(!fs::exists(pool.path()).expect("its parent is readable"));
+}
+
+/// Its directory stayed, of which nothing was said.
+#[test]
+fn what_stays_of_a_destroyed_pool_is_told() {
+    let pool = TestPool::create();
+    fs::write(format!("{}/letter", pool.path()), "dear").expect("it is writable");
+    let text = String::from_utf8(pool.output("destroy", &[])).expect("text");
+    assert!(text.contains("removed the pool in") && text.contains(" stays: something"), "{text}");
+    assert_eq!(pool.status("create", &["--capacity", "16MiB"]), 0);
+    let told = json(&["destroy", pool.path(), "--json"]);
+    assert!(told["left"]["directory"].is_string(), "{told}");
+    assert_eq!(pool.status("create", &["--capacity", "16MiB"]), 0);
+    fs::remove_file(format!("{}/letter", pool.path())).expect("it is there");
+    let told = json(&["destroy", pool.path(), "--json"]);
+    assert!(told["left"].is_null() && told["done"] == true, "{told}");
+}
+
 /// Standard output on a full device was a panic.
 #[test]
 fn output_that_cannot_be_written_is_a_failure() {

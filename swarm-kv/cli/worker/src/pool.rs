@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use swarm_core::geometry::Geometry;
 pub use swarm_kv::shm::Numa;
 pub use swarm_kv::shm::Pool as NearPool;
-use swarm_kv::shm::{self, CreateOptions, OpenOptions};
+use swarm_kv::shm::{self, CreateOptions, DirectoryLeft, OpenOptions};
 use swarm_kv::{Error, Estimate, Holding};
 
 use crate::Failure;
@@ -88,11 +88,11 @@ impl Pool {
         Ok(Self::Near(NearPool::open(path, OpenOptions { degraded, ..OpenOptions::default() })?))
     }
 
-    /// Removes one; `force` does so under live clients.
-    pub fn destroy(path: &Path, force: bool) -> Result<(), Failure> {
+    /// Removes one; `force` does so under live clients. Yields the directory of a near one if it stays.
+    pub fn destroy(path: &Path, force: bool) -> Result<Option<DirectoryLeft>, Failure> {
         if let Some(name) = far_name(path) {
             #[cfg(feature = "rdma")]
-            return far::FarPool::destroy(name, force);
+            return far::FarPool::destroy(name, force).map(|()| None);
             #[cfg(not(feature = "rdma"))]
             return Err(without(name));
         }
