@@ -59,12 +59,21 @@ fn whole(file: &File, length: usize) -> io::Result<MmapRaw> {
     MmapOptions::new().len(length).map_raw(file)
 }
 
+/// Keeps the pool's memory out of this process's core dumps. While the files are there it is not in them anyhow, but that of files
+/// that were removed would be, all of it.
+fn spare_dumps(raw: &MmapRaw) {
+    // SAFETY: the range is that of the mapping, and the advice changes nothing that it holds. Where the kernel does not know it, dumps
+    // are large.
+    let _ = unsafe { libc::madvise(raw.as_mut_ptr().cast(), raw.len(), libc::MADV_DONTDUMP) };
+}
+
 impl Mapping {
     /// Maps the first `bytes` bytes of `file`, which is at least that long.
     pub(crate) fn new(file: &File, path: &Path, bytes: u64) -> Result<Arc<Self>, Error> {
         let length = usize::try_from(bytes)
             .map_err(|_| Error::unsuited(path, "it is larger than this machine's address space"))?;
         let raw = map(file, length).map_err(|error| Error::io(path, "map", error))?;
+        spare_dumps(&raw);
         Ok(Arc::new(Self { raw, words: length / 8, source: Source::of(file) }))
     }
 

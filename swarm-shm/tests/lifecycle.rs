@@ -168,6 +168,24 @@ fn huge_pages() {
     assert_eq!(names(mount.0.path()), [""; 0]);
 }
 
+/// What was removed under a client made its core dumps as large as the pool.
+#[test]
+fn a_pools_memory_is_in_no_core_dump() {
+    let (_dir, pool) = pool();
+    let maps = fs::read_to_string("/proc/self/smaps").expect("the process's mappings");
+    let (mut of_pool, mut flags) = (false, Vec::new());
+    for line in maps.lines() {
+        if let Some(told) = line.strip_prefix("VmFlags:") {
+            flags.extend(of_pool.then(|| told.split_whitespace().any(|flag| flag == "dd")));
+        } else if line.contains('/') {
+            of_pool = line.contains(pool.path().to_str().expect("a name"));
+        } else if !line.split(' ').next().is_some_and(|word| word.ends_with(':')) {
+            of_pool = false;
+        }
+    }
+    assert!(flags.len() >= COMPLETE.len() && flags.iter().all(|&spared| spared), "{flags:?}");
+}
+
 #[test]
 fn nodes_may_lie_elsewhere() {
     let (dir, elsewhere) = (directory(), directory());
