@@ -4,23 +4,26 @@
 //! then the file is called `control.new`, is locked by whoever creates the pool, and names the
 //! pool; so what a creator left that died half-way is recognized and cleared away by the next.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::fs::statfs;
 use rustix::rand::{GetRandomFlags, getrandom};
 use swarm_core::fabric::{MAX_NODES, NodeId};
 use swarm_core::geometry::Geometry;
 
+use crate::cgroup::{self, Limit};
 use crate::clock::wall;
 use crate::control::{self, CONTROL, CREATOR, UNFINISHED, has_nodes, open_file};
 use crate::error::Error;
 use crate::header::{HEADER_WORDS, Header, Member};
-use crate::kind::Kind;
+use crate::kind::{HUGETLBFS_MAGIC, Kind};
 use crate::mapping::Mapping;
-use crate::pages::{self, Pages};
+use crate::pages::{self, Pages, TMPFS_MAGIC};
 use crate::pool::CreateOptions;
 use crate::{lock, node};
 
@@ -48,6 +51,7 @@ pub(crate) fn create(dir: &Path, options: &CreateOptions) -> Result<(), Error> {
         geometry,
         created: wall(),
     };
+    check_groups(dir, options)?;
     let mut draft = Draft::begin(dir)?;
     draft.fill_control(&header)?;
     for id in (0..options.nodes as u8).map(NodeId) {
@@ -55,6 +59,55 @@ pub(crate) fn create(dir: &Path, options: &CreateOptions) -> Result<(), Error> {
         draft.add_node(elsewhere, &header.of(Member::Node(id)), id, options)?;
     }
     draft.finish()
+}
+
+/// [`Error::Stopped`] if the creation is to end.
+fn goes_on(dir: &Path, options: &CreateOptions) -> Result<(), Error> {
+    match options.stop {
+        Some(stop) if stop() => Err(Error::Stopped { pool: dir.to_path_buf() }),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a pool that takes more memory than the control groups of this process leave.
+fn check_groups(dir: &Path, options: &CreateOptions) -> Result<(), Error> {
+    let (mut memory, mut huge) = (0_u64, BTreeMap::new());
+    for node in 0..options.nodes {
+        let place = options.node_paths.as_ref().map_or(dir, |paths| &paths[node]);
+        // The nearest place above that is there already. Devices have their memory.
+        let Some(there) = place.ancestors().find_map(|path| statfs(or_here(path)).ok()) else {
+            continue;
+        };
+        match there.f_type as i64 {
+            TMPFS_MAGIC if !is_device(place) => memory = memory.saturating_add(options.capacity),
+            HUGETLBFS_MAGIC => *huge.entry(there.f_bsize as u64).or_insert(0) += options.capacity,
+            _ => {}
+        }
+    }
+    let huge = huge.into_iter().map(|(page, needed)| (cgroup::huge_pages(page), needed));
+    for (limit, needed) in huge.chain([(cgroup::memory(), memory)]) {
+        if let Some(Limit { file: group, limit, free }) = limit
+            && needed > free
+        {
+            return Err(Error::ControlGroup {
+                pool: dir.to_path_buf(),
+                needed,
+                group,
+                limit,
+                free,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The directory that a path without a name is in.
+fn or_here(path: &Path) -> &Path {
+    if path.as_os_str().is_empty() { Path::new(".") } else { path }
+}
+
+fn is_device(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.file_type().is_char_device())
 }
 
 /// A pool that is not complete. Dropping it removes what there is of it.
@@ -78,7 +131,7 @@ impl<'a> Draft<'a> {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
             Err(error) => return Err(Error::io(dir, "create", error)),
         };
-        match take_over(dir) {
+        match suits(dir).and_then(|()| take_over(dir)) {
             Ok(control) => {
                 let (made, devices) = (Vec::new(), Vec::new());
                 let draft = Self { dir, made_dir, control, made, devices, finished: false };
@@ -103,7 +156,7 @@ impl<'a> Draft<'a> {
         self.control.set_len(0).map_err(|error| Error::io(&path, "empty", error))?;
         let bytes = control::bytes(header.geometry.max_clients);
         Kind::Regular.check_room(&self.control, &path, bytes)?;
-        Kind::Regular.reserve(&self.control, &path, bytes)?;
+        Kind::Regular.reserve(&self.control, &path, bytes, &|| Ok(()))?;
         Mapping::new(&self.control, &path, bytes)?.store(0, &header.encode());
         Ok(())
     }
@@ -135,10 +188,16 @@ impl<'a> Draft<'a> {
         let kind = Kind::of(&file, &path)?;
         kind.check_capacity(&path, capacity)?;
         kind.check_room(&file, &path, capacity)?;
+        let goes_on = || goes_on(self.dir, options);
         if kind == Kind::Regular {
-            place(&file, &path, capacity, options)?;
+            let mapping = place(&file, &path, capacity, options)?;
+            if options.pages == Pages::Huge
+                && let Some(mapping) = mapping
+            {
+                pages::begin(&mapping, &goes_on)?;
+            }
         }
-        kind.reserve(&file, &path, capacity)?;
+        kind.reserve(&file, &path, capacity, &goes_on)?;
         let length = kind.length(&file, &path)?;
         if !kind.fits(length, capacity) {
             return Err(Error::Length { file: path, found: length, expected: capacity });
@@ -236,9 +295,19 @@ pub(crate) fn take_over(dir: &Path) -> Result<File, Error> {
     if ours { Ok(control) } else { Err(Error::BeingCreated { pool: pool() }) }
 }
 
+/// Refuses a directory that cannot hold a control file.
+fn suits(dir: &Path) -> Result<(), Error> {
+    if statfs(or_here(dir)).is_ok_and(|system| system.f_type as i64 == HUGETLBFS_MAGIC) {
+        let reason = "hugetlbfs has no small files, and a pool's directory holds one; make the pool in another \
+                      directory, such as one in /dev/shm, and say where each node's memory lies here (--node-path)";
+        return Err(Error::unsuited(dir, reason));
+    }
+    Ok(())
+}
+
 /// Opens a device, or creates a file. Says whether it is a file.
 fn make(path: &Path) -> Result<(File, bool), Error> {
-    let is_device = fs::metadata(path).is_ok_and(|found| found.file_type().is_char_device());
+    let is_device = is_device(path);
     let opened = if is_device {
         open_file(path)
     } else {
@@ -250,18 +319,20 @@ fn make(path: &Path) -> Result<(File, bool), Error> {
     })
 }
 
-/// Says where the pages of `file` are to lie and how large they are to be, before it has any.
-fn place(file: &File, path: &Path, bytes: u64, options: &CreateOptions) -> Result<(), Error> {
+/// Gives `file` its length and says where its pages are to lie, before it has any. Yields all of it, if it could get so long: if
+/// not, reserving will tell why.
+fn place(
+    file: &File,
+    path: &Path,
+    bytes: u64,
+    options: &CreateOptions,
+) -> Result<Option<Arc<Mapping>>, Error> {
     if file.set_len(bytes).is_err() {
-        // Reserving will tell why.
-        return Ok(());
+        return Ok(None);
     }
     let mapping = Mapping::new(file, path, bytes)?;
     options.numa.apply(&mapping)?;
-    if options.pages == Pages::Huge {
-        pages::begin(&mapping);
-    }
-    Ok(())
+    Ok(Some(mapping))
 }
 
 /// Whether `path` leads to `file`.

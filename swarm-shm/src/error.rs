@@ -63,6 +63,59 @@ pub enum Error {
         /// Bytes of the file.
         needed: u64,
     },
+    /// A file may not be as large as that.
+    #[error("{}: {needed} bytes are more than a file of this process may have: {limit}; raise the limit (ulimit -f), or \
+             create the pool with a smaller capacity", file.display())]
+    FileSize {
+        /// The file.
+        file: PathBuf,
+        /// Bytes that it is to have.
+        needed: u64,
+        /// Bytes that it may have.
+        limit: u64,
+    },
+    /// A control group has no room for the pool's memory.
+    #[error("{}: the pool takes {needed} bytes of memory, and the limit of {limit} bytes in {} leaves {free}: the \
+             kernel would end a process; raise it, end what else runs in that control group, or create a smaller pool",
+             pool.display(), group.display())]
+    ControlGroup {
+        /// The pool's directory.
+        pool: PathBuf,
+        /// Bytes that it takes.
+        needed: u64,
+        /// The file that the limit stands in.
+        group: PathBuf,
+        /// The limit, bytes.
+        limit: u64,
+        /// Bytes that are left of it.
+        free: u64,
+    },
+    /// Memory of that kind comes in larger pieces.
+    #[error("the capacity must be a multiple of {unit} bytes in {}: {capacity} is none, {} is", place.display(),
+            capacity.next_multiple_of(*unit))]
+    CapacityUnit {
+        /// Where the memory was to lie.
+        place: PathBuf,
+        /// The capacity, bytes.
+        capacity: u64,
+        /// What it must be a multiple of, bytes.
+        unit: u64,
+    },
+    /// The creation was [told](crate::CreateOptions::stop) to end.
+    #[error("{}: the creation of the pool was interrupted; nothing is left of it", pool.display())]
+    Stopped {
+        /// The pool's directory.
+        pool: PathBuf,
+    },
+    /// The process has as many files open as it may.
+    #[error("{}: cannot {action}: this process has as many files open as it may; close some, or raise the limit \
+             (ulimit -n)", file.display())]
+    Descriptors {
+        /// The file.
+        file: PathBuf,
+        /// What was tried.
+        action: &'static str,
+    },
     /// This machine has no such NUMA node, or this process may have no memory there.
     #[error(
         "this process can have memory on the NUMA nodes {nodes:?}, not on {node}; choose one of these"
@@ -342,6 +395,7 @@ impl Error {
         let (file, source) = (file.to_path_buf(), source.into());
         match source.kind() {
             io::ErrorKind::PermissionDenied => Self::Permission { file },
+            _ if source.raw_os_error() == Some(libc::EMFILE) => Self::Descriptors { file, action },
             _ => Self::Io { file, action, source },
         }
     }

@@ -12,12 +12,15 @@ use std::path::Path;
 
 use rustix::fs::{FallocateFlags, fallocate, fstatfs, major, minor};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 
 use crate::error::Error;
 
 /// What `fstatfs` says of hugetlbfs.
 pub(crate) const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
 const DEVICE_ALIGNMENT: u64 = 2 << 20;
+/// Bytes that are reserved at a time: some 100 ms of work, and whole huge pages of any size.
+const STEP: u64 = 1 << 30;
 
 /// What memory a file stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,33 +80,52 @@ impl Kind {
         if capacity.is_multiple_of(unit) {
             return Ok(());
         }
-        let reason = format!("the capacity must be a multiple of {unit} bytes here");
-        Err(Error::unsuited(path, reason))
+        // A device is a place itself; a file is not there any more when this is read.
+        let place = if self == Self::Device { path } else { path.parent().unwrap_or(path) };
+        Err(Error::CapacityUnit { place: place.to_path_buf(), capacity, unit })
     }
 
     /// Refuses a new `file` that its file system has no room for. To be asked before any of it is there:
     /// asked for more than there is, a file system may first give all that it has, and take it from
     /// everybody else meanwhile.
     pub(crate) fn check_room(self, file: &File, path: &Path, bytes: u64) -> Result<(), Error> {
-        if self != Self::Device && lacks(file, bytes) {
+        if self == Self::Device {
+            return Ok(());
+        }
+        // Whoever makes a file larger than that is killed (SIGXFSZ).
+        if let Some(limit) = getrlimit(Resource::Fsize).current.filter(|&limit| limit < bytes) {
+            return Err(Error::FileSize { file: path.to_path_buf(), needed: bytes, limit });
+        }
+        if lacks(file, bytes) {
             return Err(reserve_error(path, bytes, Errno::NOSPC.into()));
         }
         Ok(())
     }
 
-    /// Gives a new `file` its length and every page of it that it lacks, so that none is missing later.
-    pub(crate) fn reserve(self, file: &File, path: &Path, bytes: u64) -> Result<(), Error> {
+    /// Gives a new `file` its length and every page of it that it lacks, so that none is missing later. Asks before each
+    /// step whether to go on.
+    pub(crate) fn reserve(
+        self,
+        file: &File,
+        path: &Path,
+        bytes: u64,
+        goes_on: &dyn Fn() -> Result<(), Error>,
+    ) -> Result<(), Error> {
         if self == Self::Device {
             return Ok(());
         }
-        loop {
-            match fallocate(file, FallocateFlags::empty(), 0, bytes) {
-                Ok(()) => return Ok(()),
+        let mut at = 0;
+        while at < bytes {
+            goes_on()?;
+            let part = STEP.min(bytes - at);
+            match fallocate(file, FallocateFlags::empty(), at, part) {
+                Ok(()) => at += part,
                 Err(Errno::INTR) => {}
-                Err(Errno::OPNOTSUPP) => return fill(file, path, bytes),
+                Err(Errno::OPNOTSUPP) => return fill(file, path, bytes, goes_on),
                 Err(error) => return Err(reserve_error(path, bytes, error.into())),
             }
         }
+        Ok(())
     }
 }
 
@@ -116,11 +138,17 @@ fn lacks(file: &File, bytes: u64) -> bool {
 }
 
 /// Reserves space on file systems that cannot be asked to: by writing.
-fn fill(file: &File, path: &Path, bytes: u64) -> Result<(), Error> {
+fn fill(
+    file: &File,
+    path: &Path,
+    bytes: u64,
+    goes_on: &dyn Fn() -> Result<(), Error>,
+) -> Result<(), Error> {
     use std::os::unix::fs::FileExt;
     let zeros = vec![0; 1 << 20];
     let mut at = 0;
     while at < bytes {
+        goes_on()?;
         let part = zeros.len().min((bytes - at) as usize);
         file.write_all_at(&zeros[..part], at).map_err(|error| reserve_error(path, bytes, error))?;
         at += part as u64;

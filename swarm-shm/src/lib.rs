@@ -35,6 +35,7 @@
 //! | `clock`               | the clock that all processes share                               |
 //! | `switch`              | taking nodes away, for tests                                     |
 //! | `create`, `destroy`   | a pool's beginning and end                                       |
+//! | `cgroup`              | what control groups leave for a new pool                         |
 //! | `board`, `mailbox`    | who has operations under way, and what clients tell each other   |
 //! | `epochs`              | the board's words: the order in which they are touched           |
 //! | `watch`               | when a client looks whether its pool is there                    |
@@ -57,6 +58,8 @@ mod attachment;
 mod board;
 #[cfg(not(loom))]
 mod census;
+#[cfg(not(loom))]
+mod cgroup;
 #[cfg(not(loom))]
 mod clock;
 #[cfg(not(loom))]

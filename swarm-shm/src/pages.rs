@@ -18,6 +18,7 @@ use std::os::unix::fs::MetadataExt;
 
 use rustix::fs::{fstatfs, major, minor};
 
+use crate::error::Error;
 use crate::kind::HUGETLBFS_MAGIC;
 use crate::mapping::{Advice, Mapping};
 
@@ -28,7 +29,7 @@ const SMALL_PAGE: usize = 4096;
 /// So much is asked for at a time: some 10 to 100 ms of work, between which a signal ends the process.
 const STEP: usize = 64 << 20;
 
-const TMPFS_MAGIC: i64 = 0x0102_1994;
+pub(crate) const TMPFS_MAGIC: i64 = 0x0102_1994;
 
 /// How large the pages of a pool's memory are to be.
 ///
@@ -115,25 +116,30 @@ fn steps(bytes: usize) -> impl Iterator<Item = (usize, usize)> {
 }
 
 /// Gives a new file, which has its length and not one page yet, huge pages as far as the kernel has them. `mapping` maps
-/// it. What they leave out is to be reserved as ever.
-pub(crate) fn begin(mapping: &Mapping) {
+/// it. What they leave out is to be reserved as ever. Asks before each step whether to go on.
+pub(crate) fn begin(
+    mapping: &Mapping,
+    goes_on: &dyn Fn() -> Result<(), Error>,
+) -> Result<(), Error> {
     if !mapping.source().may_collapse() {
-        return;
+        return Ok(());
     }
     // What is left behind the last whole one has small ones.
     for (start, end) in steps(mapping.bytes() / HUGE_PAGE * HUGE_PAGE) {
+        goes_on()?;
         for at in (start..end).step_by(HUGE_PAGE) {
             // Nothing is put together where there is nothing. The page that is there decides of the NUMA node: another
             // one each time, since nodes that interleave go by its number.
             let page = at + at / HUGE_PAGE % (HUGE_PAGE / SMALL_PAGE) * SMALL_PAGE;
             if mapping.advise(page..page + SMALL_PAGE, Advice::PopulateWrite).is_err() {
-                return;
+                return Ok(());
             }
         }
         if ends(mapping.advise(start..end, Advice::Collapse)) {
-            return;
+            break;
         }
     }
+    Ok(())
 }
 
 /// Enters every page of `mapping` into this process's page tables, as huge ones where they can be had. Where that ends, the others

@@ -45,6 +45,9 @@ pub struct CreateOptions {
     pub pages: Pages,
     /// On which NUMA nodes the memory lies, for all who open the pool. It is reserved there.
     pub numa: Numa,
+    /// Asked before each step of the creation, of some 100 ms at most: once it says so, the creation ends in [`Error::Stopped`].
+    /// For programs that a signal ends, which would leave half a pool.
+    pub stop: Option<fn() -> bool>,
 }
 
 impl Default for CreateOptions {
@@ -59,6 +62,7 @@ impl Default for CreateOptions {
             node_paths: None,
             pages: Pages::Huge,
             numa: Numa::Default,
+            stop: None,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use common::{Running, directory, names, not_permitted, pool, post, role, say, skipped, small};
 use swarm_core::fabric::{Address, NodeId, Verb};
@@ -71,7 +71,8 @@ fn numbers_out_of_bounds_leave_nothing_behind() {
     }
     let odd = CreateOptions { capacity: (4 << 20) + 4, ..small() };
     let error = Pool::create(&path, &odd).expect_err("no whole words");
-    assert!(matches!(error, Error::Unsuited { .. }), "{error}");
+    assert!(matches!(error, Error::CapacityUnit { unit: 8, .. }), "{error}");
+    assert!(error.to_string().contains("4194312 is"), "{error}");
     let paths = CreateOptions { node_paths: Some(vec![PathBuf::from("x")]), ..small() };
     let error = Pool::create(&path, &paths).expect_err("too few paths");
     assert!(matches!(error, Error::NodePaths { paths: 1, nodes: 3 }), "{error}");
@@ -157,7 +158,7 @@ fn huge_pages() {
     let options = CreateOptions { nodes: 1, node_paths, ..small() };
     let odd = CreateOptions { capacity: 5 << 20, ..options.clone() };
     let error = Pool::create(&path, &odd).expect_err("not a multiple of the page");
-    assert!(matches!(error, Error::Unsuited { .. }), "{error}");
+    assert!(matches!(error, Error::CapacityUnit { .. }), "{error}");
     assert_eq!(names(mount.0.path()), [""; 0]);
 
     let pool = Pool::create(&path, &options).expect("a pool");
@@ -166,6 +167,44 @@ fn huge_pages() {
     drop(pool);
     Pool::destroy(&path, false).expect("destroyed");
     assert_eq!(names(mount.0.path()), [""; 0]);
+}
+
+/// It said "Invalid argument".
+#[test]
+fn a_directory_on_hugetlbfs_is_refused() {
+    let Some(mount) = Mount::new("hugetlbfs", "pagesize=2M") else {
+        skipped("a_directory_on_hugetlbfs", "cannot mount hugetlbfs here");
+        return;
+    };
+    for path in [mount.0.path().to_path_buf(), mount.0.path().join("pool")] {
+        let told = Pool::create(&path, &small()).expect_err("no small files").to_string();
+        assert!(told.contains("hugetlbfs") && told.contains("--node-path"), "{told}");
+    }
+    assert_eq!(names(mount.0.path()), [""; 0]);
+}
+
+/// How often a creation may go on before it is stopped.
+static LEFT: AtomicUsize = AtomicUsize::new(0);
+
+/// By a signal, say: it left what it had, which no other command recognized.
+#[test]
+fn a_creation_that_is_stopped_leaves_nothing_behind() {
+    let dir = directory();
+    let path = dir.path().join("pool");
+    let stop =
+        || LEFT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_err();
+    let options = CreateOptions { stop: Some(stop), ..small() };
+    let mut times = 0;
+    loop {
+        LEFT.store(times, Ordering::Relaxed);
+        match Pool::create(&path, &options) {
+            Ok(pool) => break assert_eq!(names(pool.path()), COMPLETE),
+            Err(Error::Stopped { .. }) => assert_eq!(names(dir.path()), [""; 0], "{times}"),
+            Err(error) => panic!("{error}"),
+        }
+        times += 1;
+    }
+    assert!(times >= 3, "it asks at each node");
 }
 
 /// What was removed under a client made its core dumps as large as the pool.

@@ -7,6 +7,7 @@ use swarm_kv::shm::{AbsentNode, DirectoryLeft};
 use swarm_worker::pool::{Pool, Wishes};
 
 use super::args::{CreateArgs, DestroyArgs, PoolArgs};
+use super::interrupted;
 use super::outcome::{Answer, Failure, say, tell};
 use super::units::{count, show_size};
 
@@ -45,8 +46,20 @@ pub(crate) fn create(args: &CreateArgs, json: bool) -> Result<Answer, Failure> {
         .and_then(|geometry| pointer_bits.map_or(Ok(geometry), |b| geometry.with_pointer_bits(b)))
         .map_err(|bad| Failure::Usage(bad.to_string()))?;
     let node_paths = node_path;
-    let wishes = Wishes { nodes, capacity, max_clients, slots, pointer_bits, node_paths, numa };
-    Pool::create(&args.pool, wishes)?;
+    let stop = Some(interrupted::seen as fn() -> bool);
+    let wishes =
+        Wishes { nodes, capacity, max_clients, slots, pointer_bits, node_paths, numa, stop };
+    interrupted::ends_by_itself(None);
+    let created = Pool::create(&args.pool, wishes);
+    if interrupted::seen() {
+        // The signal may have come when all was done.
+        if created.is_ok() {
+            Pool::destroy(&args.pool, true)?;
+        }
+        return Err(interrupted::failure());
+    }
+    created?;
+    interrupted::ends_at_once();
     let writing = swarm_kv::writing_clients(&geometry);
     if json {
         say(json!({

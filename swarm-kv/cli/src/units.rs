@@ -22,7 +22,8 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text);
     let factor = match unit.to_lowercase().as_str() {
         "" => 1,
-        unit => find(&SIZES, unit).ok_or("write a number and B, KiB, MiB, GiB, KB, MB or GB")?,
+        unit => find(&SIZES, unit)
+            .ok_or("write a number and B, KiB, MiB, GiB, TiB, KB, MB, GB or TB")?,
     };
     scale(number, factor).ok_or_else(|| "not a number of bytes that fits".to_owned())
 }
@@ -51,7 +52,8 @@ pub(crate) fn show_size(bytes: u64) -> String {
         0..1024 => return format!("{bytes} B"),
         1024..0x10_0000 => ("KiB", 1u64 << 10),
         0x10_0000..0x4000_0000 => ("MiB", 1 << 20),
-        _ => ("GiB", 1 << 30),
+        0x4000_0000..0x100_0000_0000 => ("GiB", 1 << 30),
+        _ => ("TiB", 1 << 40),
     };
     format!("{:.1} {name}", bytes as f64 / unit as f64)
 }

@@ -125,3 +125,30 @@ fn a_single_node_is_not_taken_away() {
     let output = swarm(&["torture", "--nodes", "1", "--freeze-node", "--seconds", "1"]).output();
     assert_eq!(output.expect("the command line can be run").status.code(), Some(2));
 }
+
+/// Whenever the signal comes, there is a whole pool or nothing: it left files that no command took for a pool.
+#[test]
+fn an_interrupted_create_leaves_a_pool_or_nothing() {
+    for (round, signal) in [Signal::INT, Signal::TERM, Signal::HUP, Signal::INT].iter().enumerate()
+    {
+        let pool = TestPool::absent();
+        let mut child = start(&["create", pool.path(), "--capacity", "64MiB"]);
+        if round > 0 {
+            wait_until("something is there", || {
+                let begun = std::fs::read_dir(pool.path()).map_or(0, Iterator::count);
+                begun >= round || has_control(&pool)
+            });
+        }
+        let _ = kill_process(Pid::from_child(&child), *signal);
+        let status = child.wait().expect("it ends");
+        // One that has not come to handle signals yet is ended by the signal.
+        assert!(matches!(status.code(), Some(0 | 130) | None), "{round}: {status}");
+        let there = std::fs::exists(pool.path()).expect("its parent is readable");
+        assert!(there || status.code() != Some(0));
+        assert!(!there || pool.status("info", &[]) == 0, "{round}: {status}");
+    }
+}
+
+fn has_control(pool: &TestPool) -> bool {
+    std::fs::exists(format!("{}/control", pool.path())).expect("it is readable")
+}

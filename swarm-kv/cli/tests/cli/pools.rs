@@ -117,6 +117,56 @@ fn a_pool_without_room_is_a_failure_and_leaves_nothing() {
     assert!(!fs::exists(pool.path()).expect("its parent is readable"));
 }
 
+/// Files and all, it exited with 3 and named one that was never there.
+#[test]
+fn a_capacity_that_is_no_multiple_is_wrong_usage() {
+    let pool = TestPool::absent();
+    let failed = swarm(&["create", pool.path(), "--capacity", "4194305"]).assert().code(2);
+    let told = String::from_utf8_lossy(&failed.get_output().stderr).into_owned();
+    assert!(told.contains("a multiple of 8 bytes") && told.contains("4194312"), "{told}");
+    assert!(!told.contains("node-0") && !fs::exists(pool.path()).expect("its parent is readable"));
+}
+
+/// The command line in a shell that sets a limit first.
+fn limited(limit: &str, args: &[&str]) -> std::process::Output {
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", &format!("{limit} && exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_swarm")]);
+    shell.args(args).output().expect("a shell")
+}
+
+/// It died of SIGXFSZ, and left files.
+#[test]
+fn a_limit_of_files_sizes_is_named() {
+    let pool = TestPool::absent();
+    for limit in ["ulimit -f 4096", "ulimit -f 16"] {
+        let failed = limited(limit, &["create", pool.path(), "--capacity", "16MiB"]);
+        let told = String::from_utf8_lossy(&failed.stderr);
+        assert_eq!(failed.status.code(), Some(3), "{told}");
+        assert!(told.contains("ulimit -f"), "{told}");
+        assert!(!fs::exists(pool.path()).expect("its parent is readable"));
+    }
+}
+
+#[test]
+fn a_limit_of_open_files_is_named() {
+    let pool = TestPool::create();
+    assert_eq!(pool.status("put", &["k", "v"]), 0);
+    let mut refused = 0;
+    for limit in 4..20 {
+        let output =
+            limited(&format!("ulimit -n {limit}"), &["get", pool.path(), "k", "--degraded"]);
+        let told = String::from_utf8_lossy(&output.stderr);
+        if output.status.success() {
+            assert_eq!((&output.stdout[..], &told[..]), (&b"v"[..], ""), "{limit}");
+            break;
+        }
+        assert_eq!(output.status.code(), Some(3), "{limit}: {told}");
+        assert!(told.contains("ulimit -n"), "{limit}: {told}");
+        refused += 1;
+    }
+    assert!(refused > 0, "one of them is too low");
+}
+
 #[test]
 fn every_command_refuses_what_is_no_pool() {
     let pool = TestPool::absent();

@@ -37,6 +37,8 @@ pub struct Wishes<'a> {
     pub node_paths: &'a [PathBuf],
     /// On which NUMA nodes of this host a near pool's memory lies.
     pub numa: Numa,
+    /// Asked whether the creation of a near pool is to end.
+    pub stop: Option<fn() -> bool>,
 }
 
 /// A pool.
@@ -62,7 +64,8 @@ impl Pool {
             #[cfg(not(feature = "rdma"))]
             return Err(without(name));
         }
-        let Wishes { nodes, capacity, max_clients, slots, pointer_bits, node_paths, numa } = wishes;
+        let Wishes { nodes, capacity, max_clients, slots, pointer_bits, node_paths, numa, stop } =
+            wishes;
         let node_paths = (!node_paths.is_empty()).then(|| node_paths.to_vec());
         let options = CreateOptions {
             nodes,
@@ -72,6 +75,7 @@ impl Pool {
             pointer_bits,
             node_paths,
             numa,
+            stop,
             ..CreateOptions::default()
         };
         Ok(Self::Near(NearPool::create(path, &options)?))
@@ -192,7 +196,12 @@ impl Pool {
 
 impl From<shm::Error> for Failure {
     fn from(error: shm::Error) -> Self {
-        Self::Failed(error.to_string())
+        let told = error.to_string();
+        match error {
+            // What no pool can have, or no memory of that kind.
+            shm::Error::Geometry(_) | shm::Error::CapacityUnit { .. } => Self::Usage(told),
+            _ => Self::Failed(told),
+        }
     }
 }
 
