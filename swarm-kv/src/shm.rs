@@ -12,7 +12,7 @@ use swarm_core::safe_guess::SafeGuess;
 use swarm_core::words::Incarnation;
 pub use swarm_shm::{
     AbsentNode, Attachment, ClockSource, Condition, CreateOptions, DirectoryLeft, Error, Numa,
-    OpenOptions, Pages, Pool, PoolBoard, PoolClock, ShmFabric, Tenant,
+    OpenOptions, Pages, Pool, PoolBoard, PoolClock, Rights, ShmFabric, Tenant,
 };
 
 use crate::blocking::block_on;

@@ -20,14 +20,16 @@ use crate::cgroup::{self, Limit};
 use crate::clock::wall;
 use crate::control::{self, CONTROL, CREATOR, UNFINISHED, has_nodes, open_file};
 use crate::error::Error;
+use crate::file_system::FileSystem;
 use crate::header::{HEADER_WORDS, Header, Member};
 use crate::kind::{HUGETLBFS_MAGIC, Kind};
 use crate::mapping::Mapping;
 use crate::pages::{self, Pages, TMPFS_MAGIC};
 use crate::pool::CreateOptions;
+use crate::rights::Granted;
 use crate::{lock, node};
 
-/// Only the owner may use a pool until they grant access to others.
+/// Only the owner may use a file until it is granted to others.
 const MODE: u32 = 0o600;
 
 /// Creates a pool, or leaves nothing behind.
@@ -45,6 +47,14 @@ pub(crate) fn create(dir: &Path, options: &CreateOptions) -> Result<(), Error> {
         return Err(Error::NodePaths { paths: paths.len(), nodes: options.nodes });
     }
     options.numa.check()?;
+    let granted = Granted::new(options.rights.as_ref())?;
+    if !options.any_file_system {
+        for path in
+            [dir].into_iter().chain(options.node_paths.iter().flatten().map(PathBuf::as_path))
+        {
+            FileSystem::at(path).check(path)?;
+        }
+    }
     let header = Header {
         pool_id: u128::from(low) | (u128::from(high) << 64),
         member: Member::Control,
@@ -52,7 +62,7 @@ pub(crate) fn create(dir: &Path, options: &CreateOptions) -> Result<(), Error> {
         created: wall(),
     };
     check_groups(dir, options)?;
-    let mut draft = Draft::begin(dir)?;
+    let mut draft = Draft::begin(dir, granted)?;
     draft.fill_control(&header)?;
     for id in (0..options.nodes as u8).map(NodeId) {
         let elsewhere = options.node_paths.as_ref().map(|paths| paths[id.index()].as_path());
@@ -114,6 +124,7 @@ fn is_device(path: &Path) -> bool {
 struct Draft<'a> {
     dir: &'a Path,
     made_dir: bool,
+    granted: Granted,
     control: File,
     /// Files and links that were made.
     made: Vec<PathBuf>,
@@ -125,7 +136,7 @@ struct Draft<'a> {
 impl<'a> Draft<'a> {
     /// Marks `dir` as where a pool is being created, and clears away what a creator that died may
     /// have left.
-    fn begin(dir: &'a Path) -> Result<Self, Error> {
+    fn begin(dir: &'a Path, granted: Granted) -> Result<Self, Error> {
         let made_dir = match fs::create_dir(dir) {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
@@ -134,7 +145,8 @@ impl<'a> Draft<'a> {
         match suits(dir).and_then(|()| take_over(dir)) {
             Ok(control) => {
                 let (made, devices) = (Vec::new(), Vec::new());
-                let draft = Self { dir, made_dir, control, made, devices, finished: false };
+                let finished = false;
+                let draft = Self { dir, made_dir, granted, control, made, devices, finished };
                 clear_leftovers(dir, &draft.control)?;
                 // A pool that lost its control file is no place for another one.
                 if has_nodes(dir) {
@@ -153,6 +165,11 @@ impl<'a> Draft<'a> {
 
     fn fill_control(&self, header: &Header) -> Result<(), Error> {
         let path = self.dir.join(UNFINISHED);
+        // Those who are in before the pool is there find none.
+        self.granted.grant(&self.control, &path)?;
+        if self.made_dir {
+            self.granted.grant_directory(self.dir)?;
+        }
         self.control.set_len(0).map_err(|error| Error::io(&path, "empty", error))?;
         let bytes = control::bytes(header.geometry.max_clients);
         Kind::Regular.check_room(&self.control, &path, bytes)?;
@@ -183,6 +200,11 @@ impl<'a> Draft<'a> {
         if path != name {
             symlink(&path, &name).map_err(|error| Error::io(&name, "create", error))?;
             self.made.push(name);
+        }
+        if created {
+            self.granted.grant(&file, &path)?;
+        } else if options.rights.is_some() {
+            return Err(Error::DeviceRights { file: path });
         }
         let capacity = header.geometry.capacity;
         let kind = Kind::of(&file, &path)?;

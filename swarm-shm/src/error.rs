@@ -90,6 +90,49 @@ pub enum Error {
         /// Bytes that are left of it.
         free: u64,
     },
+    /// The file would be another host's as well, or a server's.
+    #[error("{}: lies on {name}, where what is mapped is a copy: a client on another host, or on the other side, would \
+             not see what is written here; choose a directory in /dev/shm or on a local disk, or force it if this host \
+             alone uses the pool (--force)", file.display())]
+    SharedFileSystem {
+        /// The pool's directory, or a node's file.
+        file: PathBuf,
+        /// What it lies on.
+        name: &'static str,
+    },
+    /// The files cannot have such a mode.
+    #[error(
+        "a pool's files have modes in which their owner reads and writes and nobody runs anything, such as 600, 660 or \
+             666; {mode:o} is none"
+    )]
+    Mode {
+        /// The mode that was asked for.
+        mode: u32,
+    },
+    /// There is no such group.
+    #[error("there is no group {group:?} on this host; `getent group` lists those that there are")]
+    NoGroup {
+        /// Its name.
+        group: String,
+    },
+    /// The files cannot be given to a group.
+    #[error("{}: cannot be given to group {group}: {source}; be a member of the group, or root. Nothing is left of the \
+             pool", file.display())]
+    Group {
+        /// The file.
+        file: PathBuf,
+        /// The group's number.
+        group: u32,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// A device has the rights that its administrator gave it.
+    #[error("{}: is a device, whose mode and group are not changed by a pool; see to them by themselves, and leave out \
+             mode and group", file.display())]
+    DeviceRights {
+        /// The device.
+        file: PathBuf,
+    },
     /// Memory of that kind comes in larger pieces.
     #[error("the capacity must be a multiple of {unit} bytes in {}: {capacity} is none, {} is", place.display(),
             capacity.next_multiple_of(*unit))]

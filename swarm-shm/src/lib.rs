@@ -36,6 +36,7 @@
 //! | `switch`              | taking nodes away, for tests                                     |
 //! | `create`, `destroy`   | a pool's beginning and end                                       |
 //! | `cgroup`              | what control groups leave for a new pool                         |
+//! | `file_system`, `rights` | what a new pool lies on, and who may use it                    |
 //! | `board`, `mailbox`    | who has operations under way, and what clients tell each other   |
 //! | `epochs`              | the board's words: the order in which they are touched           |
 //! | `watch`               | when a client looks whether its pool is there                    |
@@ -75,6 +76,8 @@ mod evict;
 #[cfg(not(loom))]
 mod fabric;
 #[cfg(not(loom))]
+mod file_system;
+#[cfg(not(loom))]
 mod fork;
 #[cfg(not(loom))]
 mod header;
@@ -101,6 +104,8 @@ mod pool;
 #[cfg(not(loom))]
 mod reply;
 #[cfg(not(loom))]
+mod rights;
+#[cfg(not(loom))]
 mod switch;
 #[cfg(not(loom))]
 mod watch;
@@ -118,6 +123,7 @@ pub use self::{
     pages::Pages,
     pool::{AbsentNode, CreateOptions, OpenOptions, Pool},
     reply::Reply,
+    rights::Rights,
     switch::{NodeSwitch, SwitchState},
 };
 #[cfg(loom)]

@@ -14,11 +14,13 @@ use crate::control::Control;
 use crate::destroy::DirectoryLeft;
 use crate::error::Error;
 use crate::fabric::ShmFabric;
+use crate::file_system::FileSystem;
 use crate::header::Member;
 use crate::holder::Name;
 use crate::mapping::Mapping;
 use crate::numa::Numa;
 use crate::pages::{self, Pages};
+use crate::rights::Rights;
 use crate::switch::NodeSwitch;
 use crate::sync::Ordering;
 use crate::{create, destroy, node};
@@ -45,6 +47,11 @@ pub struct CreateOptions {
     pub pages: Pages,
     /// On which NUMA nodes the memory lies, for all who open the pool. It is reserved there.
     pub numa: Numa,
+    /// Whom the pool is for, besides this user. All of it is granted, or there is no pool. A directory that was there keeps
+    /// its own.
+    pub rights: Option<Rights>,
+    /// Also on a file system whose mapped files are copies, such as NFS or FUSE.
+    pub any_file_system: bool,
     /// Asked before each step of the creation, of some 100 ms at most: once it says so, the creation ends in [`Error::Stopped`].
     /// For programs that a signal ends, which would leave half a pool.
     pub stop: Option<fn() -> bool>,
@@ -62,6 +69,8 @@ impl Default for CreateOptions {
             node_paths: None,
             pages: Pages::Huge,
             numa: Numa::Default,
+            rights: None,
+            any_file_system: false,
             stop: None,
         }
     }
@@ -175,6 +184,16 @@ impl Pool {
     /// When the pool was created, in wall-clock nanoseconds since 1970.
     pub fn created(&self) -> u64 {
         self.inner.control.header().created
+    }
+
+    /// The name of a file system that nodes' files lie on and on which what was reserved may be missing when memory is touched, if there is
+    /// one: a process ends with SIGBUS then. For telling people.
+    pub fn copy_on_write(&self) -> Option<&'static str> {
+        let all = NodeSet::all(self.geometry().nodes);
+        all.into_iter().find_map(|id| match FileSystem::at(&node::path(self.path(), id)) {
+            FileSystem::CopyOnWrite(name) => Some(name),
+            FileSystem::Shared(_) | FileSystem::Local => None,
+        })
     }
 
     /// The nodes that this opening goes on without, as it is [degraded](OpenOptions::degraded), and what was wrong with their

@@ -5,7 +5,8 @@
 mod common;
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use common::{Running, directory, names, not_permitted, pool, post, role, say, skipped, small};
 use swarm_core::fabric::{Address, NodeId, Verb};
 use swarm_core::geometry::{BadGeometry, Geometry};
-use swarm_shm::{CreateOptions, Error, Numa, OpenOptions, Pages, Pool};
+use swarm_shm::{CreateOptions, Error, Numa, OpenOptions, Pages, Pool, Rights};
 
 const STRICT: OpenOptions =
     OpenOptions { degraded: false, pages: Pages::Touched, numa: Numa::Default };
@@ -42,7 +43,6 @@ fn a_new_pool_is_empty_and_as_it_was_asked_for() {
 /// What is reserved is there: a hole would end the process with SIGBUS on a full file system.
 #[test]
 fn every_page_is_reserved() {
-    use std::os::unix::fs::MetadataExt;
     let (_dir, pool) = pool();
     for name in COMPLETE {
         let metadata = fs::metadata(pool.path().join(name)).expect("a file");
@@ -223,6 +223,89 @@ fn a_pools_memory_is_in_no_core_dump() {
         }
     }
     assert!(flags.len() >= COMPLETE.len() && flags.iter().all(|&spared| spared), "{flags:?}");
+}
+
+/// For a group, by its number.
+fn shared(group: &str) -> CreateOptions {
+    let rights = Rights { mode: 0o660, group: Some(group.to_owned()) };
+    CreateOptions { rights: Some(rights), ..small() }
+}
+
+/// Whoever shared a pool changed the mode of each file by hand.
+#[test]
+fn a_pool_may_be_for_a_group() {
+    let dir = directory();
+    let path = dir.path().join("pool");
+    let own = fs::metadata(dir.path()).expect("a directory");
+    // Root may give away to any group, and others to their own.
+    let group = if own.uid() == 0 { 1 } else { own.gid() };
+    let pool = Pool::create(&path, &shared(&group.to_string())).expect("a pool");
+    for name in [&COMPLETE[..], &["."]].concat() {
+        let metadata = fs::metadata(path.join(name)).expect("a file");
+        let mode = if name == "." { 0o770 } else { 0o660 };
+        assert_eq!((metadata.mode() & 0o7777, metadata.gid()), (mode, group), "{name}");
+    }
+    drop(pool);
+    Pool::destroy(&path, false).expect("destroyed");
+    let private = Pool::create(&path, &small()).expect("a pool");
+    for name in COMPLETE {
+        assert_eq!(fs::metadata(path.join(name)).expect("a file").mode() & 0o7777, 0o600);
+    }
+    drop(private);
+    // A device is its administrator's.
+    let dir = directory();
+    let node_paths = Some(vec!["/dev/null".into()]);
+    let options = CreateOptions { nodes: 1, node_paths, ..shared(&group.to_string()) };
+    let error = Pool::create(dir.path().join("pool"), &options).expect_err("a device");
+    assert!(matches!(error, Error::DeviceRights { .. }), "{error}");
+    assert_eq!(names(dir.path()), [""; 0]);
+}
+
+#[test]
+fn a_pool_that_cannot_be_for_a_group_is_refused_as_a_whole() {
+    let dir = directory();
+    let path = dir.path().join("pool");
+    let error = Pool::create(&path, &shared("no-such-group")).expect_err("no such group");
+    assert!(matches!(error, Error::NoGroup { .. }), "{error}");
+    let odd = Rights { mode: 0o770, group: None };
+    let error = Pool::create(&path, &CreateOptions { rights: Some(odd), ..small() });
+    assert!(matches!(error, Err(Error::Mode { mode: 0o770 })), "{error:?}");
+    assert_eq!(names(dir.path()), [""; 0]);
+
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).expect("permissions");
+    let child = common::child_command("grant", &path).uid(65534).gid(65534).output();
+    let Ok(output) = child else {
+        not_permitted("refused_as_a_whole", "the test program cannot be run as another user here");
+        return;
+    };
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && said.contains("cannot be given to group 0"), "{said}");
+    assert_eq!(names(dir.path()), [""; 0]);
+}
+
+#[test]
+fn a_file_system_that_does_not_really_reserve_is_told() {
+    let (dir, _pool) = pool();
+    let layers = ["lower", "upper", "work", "merged"].map(|name| dir.path().join(name));
+    for layer in &layers {
+        fs::create_dir(layer).expect("a directory");
+    }
+    let [lower, upper, work, merged] = layers.map(|layer| layer.display().to_string());
+    let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
+    let mounted =
+        Command::new("mount").args(["-t", "overlay", "-o", &options, "overlay", &merged]).output();
+    if !mounted.is_ok_and(|output| output.status.success()) {
+        skipped("a_file_system_that_does_not_really_reserve", "cannot mount an overlay here");
+        return;
+    }
+    let made = Pool::create(Path::new(&merged).join("pool"), &small());
+    let told = made.as_ref().map(Pool::copy_on_write);
+    let told = told.map_err(ToString::to_string);
+    drop(made);
+    let unmounted = Command::new("umount").args(["-l", &merged]).status();
+    assert!(unmounted.is_ok_and(|status| status.success()));
+    assert_eq!(told, Ok(Some("overlay")));
+    assert_eq!(pool().1.copy_on_write(), None);
 }
 
 #[test]
@@ -542,7 +625,11 @@ fn a_pool_in_use_is_destroyed_by_force_alone() {
 /// Not a test by itself: creates pools until it is killed.
 #[test]
 fn child() {
-    let Some((_, path)) = role() else { return };
+    let Some((role, path)) = role() else { return };
+    if role == "grant" {
+        let error = Pool::create(&path, &shared("0")).expect_err("not a member of that group");
+        return say(error);
+    }
     say("ready");
     loop {
         let _ = Pool::create(&path, &small());

@@ -245,6 +245,16 @@ pub(crate) struct CreateArgs {
     /// `prefer:NODE` [default: where this command runs]
     #[arg(long, value_name = "POLICY", value_parser = parse_numa, default_value = "default", hide_default_value = true)]
     pub(crate) numa: Numa,
+    /// Mode of the files, for a pool that several users share: 660 for a group, 666 for all. Who may use a pool may write
+    /// anything into it [default: 600; with --group 660]
+    #[arg(long, value_name = "MODE", value_parser = parse_mode)]
+    pub(crate) mode: Option<u32>,
+    /// Group of the files, by name or number
+    #[arg(long, value_name = "NAME")]
+    pub(crate) group: Option<String>,
+    /// Also on a file system that other hosts may have as well (NFS, 9p, FUSE), where all clients are on this one
+    #[arg(long)]
+    pub(crate) force: bool,
 }
 
 #[derive(Args, Debug)]
@@ -475,6 +485,10 @@ fn parse_numa(text: &str) -> Result<Numa, String> {
         _ => None,
     };
     numa.ok_or_else(|| "give interleave, bind:NODE, prefer:NODE or default".to_owned())
+}
+
+fn parse_mode(text: &str) -> Result<u32, String> {
+    u32::from_str_radix(text, 8).map_err(|_| "give an octal mode, such as 660".to_owned())
 }
 
 fn parse_nodes(text: &str) -> Result<usize, String> {

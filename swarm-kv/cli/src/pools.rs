@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 
 use serde_json::json;
 use swarm_kv::shm::{AbsentNode, DirectoryLeft};
-use swarm_worker::pool::{Pool, Wishes};
+use swarm_worker::pool::{Pool, Rights, Wishes};
 
 use super::args::{CreateArgs, DestroyArgs, PoolArgs};
 use super::interrupted;
@@ -47,8 +47,20 @@ pub(crate) fn create(args: &CreateArgs, json: bool) -> Result<Answer, Failure> {
         .map_err(|bad| Failure::Usage(bad.to_string()))?;
     let node_paths = node_path;
     let stop = Some(interrupted::seen as fn() -> bool);
-    let wishes =
-        Wishes { nodes, capacity, max_clients, slots, pointer_bits, node_paths, numa, stop };
+    let rights = (args.mode.is_some() || args.group.is_some())
+        .then(|| Rights { mode: args.mode.unwrap_or(0o660), group: args.group.clone() });
+    let wishes = Wishes {
+        nodes,
+        capacity,
+        max_clients,
+        slots,
+        pointer_bits,
+        node_paths,
+        numa,
+        rights: rights.as_ref(),
+        any_file_system: args.force,
+        stop,
+    };
     interrupted::ends_by_itself(None);
     let created = Pool::create(&args.pool, wishes);
     if interrupted::seen() {
@@ -58,8 +70,17 @@ pub(crate) fn create(args: &CreateArgs, json: bool) -> Result<Answer, Failure> {
         }
         return Err(interrupted::failure());
     }
-    created?;
+    let created = created?;
     interrupted::ends_at_once();
+    if let Pool::Near(near) = &created
+        && let Some(name) = near.copy_on_write()
+    {
+        tell(format_args!(
+            "warning: {} lies on {name}, where room that is reserved may be missing all the same: a client that finds none \
+             dies of SIGBUS",
+            args.pool.display()
+        ));
+    }
     let writing = swarm_kv::writing_clients(&geometry);
     if json {
         say(json!({

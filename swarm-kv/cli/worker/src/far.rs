@@ -38,7 +38,8 @@ pub struct FarPool {
 impl FarPool {
     /// Makes one.
     pub fn create(name: &str, wishes: Wishes<'_>) -> Result<Self, Failure> {
-        let Wishes { nodes, capacity, max_clients, slots, pointer_bits, node_paths, numa } = wishes;
+        let Wishes { nodes, capacity, max_clients, slots, pointer_bits, numa, .. } = wishes;
+        let Wishes { node_paths, rights, any_file_system, .. } = wishes;
         if pointer_bits.is_some() {
             return Err(Failure::Usage(format!("{name}: its pointers have the bits they need")));
         }
@@ -51,6 +52,11 @@ impl FarPool {
         if numa != Numa::Default {
             return Err(Failure::Usage(format!(
                 "{name}: its memory lies on its memory nodes; start them under `numactl`"
+            )));
+        }
+        if rights.is_some() || any_file_system {
+            return Err(Failure::Usage(format!(
+                "{name}: it has no files, and so no mode, group or file system"
             )));
         }
         let wishes = PoolWishes { nodes, capacity, max_clients, slots };

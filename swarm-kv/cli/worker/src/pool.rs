@@ -5,9 +5,9 @@
 use std::path::{Path, PathBuf};
 
 use swarm_core::geometry::Geometry;
-pub use swarm_kv::shm::Numa;
 pub use swarm_kv::shm::Pool as NearPool;
 use swarm_kv::shm::{self, CreateOptions, DirectoryLeft, OpenOptions};
+pub use swarm_kv::shm::{Numa, Rights};
 use swarm_kv::{Error, Estimate, Holding};
 
 use crate::Failure;
@@ -37,6 +37,10 @@ pub struct Wishes<'a> {
     pub node_paths: &'a [PathBuf],
     /// On which NUMA nodes of this host a near pool's memory lies.
     pub numa: Numa,
+    /// Whom a near pool is for, besides this user.
+    pub rights: Option<&'a Rights>,
+    /// Also on a file system whose mapped files are copies.
+    pub any_file_system: bool,
     /// Asked whether the creation of a near pool is to end.
     pub stop: Option<fn() -> bool>,
 }
@@ -64,8 +68,8 @@ impl Pool {
             #[cfg(not(feature = "rdma"))]
             return Err(without(name));
         }
-        let Wishes { nodes, capacity, max_clients, slots, pointer_bits, node_paths, numa, stop } =
-            wishes;
+        let Wishes { nodes, capacity, max_clients, slots, pointer_bits, numa, .. } = wishes;
+        let Wishes { node_paths, rights, any_file_system, stop, .. } = wishes;
         let node_paths = (!node_paths.is_empty()).then(|| node_paths.to_vec());
         let options = CreateOptions {
             nodes,
@@ -75,6 +79,8 @@ impl Pool {
             pointer_bits,
             node_paths,
             numa,
+            rights: rights.cloned(),
+            any_file_system,
             stop,
             ..CreateOptions::default()
         };
@@ -199,7 +205,9 @@ impl From<shm::Error> for Failure {
         let told = error.to_string();
         match error {
             // What no pool can have, or no memory of that kind.
-            shm::Error::Geometry(_) | shm::Error::CapacityUnit { .. } => Self::Usage(told),
+            shm::Error::Geometry(_) | shm::Error::CapacityUnit { .. } | shm::Error::Mode { .. } => {
+                Self::Usage(told)
+            }
             _ => Self::Failed(told),
         }
     }

@@ -1,0 +1,95 @@
+//! What a pool's files lie on, as far as that matters: whether a mapped file is one memory for all who map it, and whether what is
+//! reserved of it is there.
+
+use std::fs;
+use std::path::Path;
+
+use rustix::fs::statfs;
+
+use crate::error::Error;
+
+/// What is known of a file system.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum FileSystem {
+    /// Files may be another host's as well, or a server's: who maps them sees copies, each host its own.
+    Shared(&'static str),
+    /// Room that was reserved may be missing when a page is written, which then ends the process with SIGBUS: a page that is
+    /// written is put elsewhere.
+    CopyOnWrite(&'static str),
+    /// Nothing is against it.
+    Local,
+}
+
+/// `linux/magic.h`, and of what is in no kernel the file system's own sources.
+const KNOWN: [(u32, FileSystem); 14] = [
+    (0x6969, FileSystem::Shared("NFS")),
+    (0x0102_1997, FileSystem::Shared("9p")),
+    // virtiofs says so too.
+    (0x6573_5546, FileSystem::Shared("FUSE or virtiofs")),
+    (0x517b, FileSystem::Shared("SMB")),
+    (0xff53_4d42, FileSystem::Shared("CIFS")),
+    (0xfe53_4d42, FileSystem::Shared("SMB")),
+    (0x00c3_6400, FileSystem::Shared("Ceph")),
+    (0x5346_414f, FileSystem::Shared("AFS")),
+    (0x0116_1970, FileSystem::Shared("GFS2")),
+    (0x7461_636f, FileSystem::Shared("OCFS2")),
+    (0x9123_683e, FileSystem::CopyOnWrite("btrfs")),
+    (0x2fc1_2fc1, FileSystem::CopyOnWrite("ZFS")),
+    (0x794c_7630, FileSystem::CopyOnWrite("overlay")),
+    (0xca45_1a4e, FileSystem::CopyOnWrite("bcachefs")),
+];
+
+impl FileSystem {
+    /// What `path` lies on; of one that is not there, the nearest directory above that is.
+    pub(crate) fn at(path: &Path) -> Self {
+        let here = |path: &Path| path.as_os_str().is_empty().then(|| Path::new(".").to_path_buf());
+        let there = path.ancestors().map(|path| here(path).unwrap_or_else(|| path.to_path_buf()));
+        let there =
+            there.filter(|path| fs::metadata(path).is_ok()).find_map(|path| statfs(path).ok());
+        // The kernel's word is as wide as it likes, and its number has 32 bits.
+        there.map_or(Self::Local, |system| Self::of(system.f_type as u32))
+    }
+
+    /// The one with this number.
+    fn of(magic: u32) -> Self {
+        KNOWN.iter().find(|(known, _)| *known == magic).map_or(Self::Local, |(_, known)| *known)
+    }
+
+    /// Refuses what is no memory of one host.
+    pub(crate) fn check(self, path: &Path) -> Result<(), Error> {
+        match self {
+            Self::Shared(name) => Err(Error::SharedFileSystem { file: path.to_path_buf(), name }),
+            Self::CopyOnWrite(_) | Self::Local => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_other_hosts_may_map_is_refused() {
+        for magic in [0x6969, 0x0102_1997, 0x6573_5546, 0xff53_4d42] {
+            let error = FileSystem::of(magic).check(Path::new("/net/pool")).expect_err("not here");
+            assert!(error.to_string().starts_with("/net/pool: lies on "), "{error}");
+        }
+        for magic in [0x9123_683e, 0x2fc1_2fc1, 0x794c_7630] {
+            let system = FileSystem::of(magic);
+            assert!(
+                matches!(system, FileSystem::CopyOnWrite(_))
+                    && system.check(Path::new("x")).is_ok()
+            );
+        }
+        // tmpfs, ext4, XFS, hugetlbfs.
+        for magic in [0x0102_1994, 0xef53, 0x5846_5342, 0x9584_58f6] {
+            assert_eq!(FileSystem::of(magic), FileSystem::Local);
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_lies_on_what_is() {
+        assert_eq!(FileSystem::at(Path::new("/proc/absent/pool")), FileSystem::Local);
+        assert_eq!(FileSystem::at(Path::new("absent")), FileSystem::at(Path::new(".")));
+    }
+}
