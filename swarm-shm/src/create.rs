@@ -88,7 +88,7 @@ fn check_groups(dir: &Path, options: &CreateOptions) -> Result<(), Error> {
         let Some(there) = place.ancestors().find_map(|path| statfs(or_here(path)).ok()) else {
             continue;
         };
-        match there.f_type as i64 {
+        match there.f_type {
             TMPFS_MAGIC if !is_device(place) => memory = memory.saturating_add(options.capacity),
             HUGETLBFS_MAGIC => *huge.entry(there.f_bsize as u64).or_insert(0) += options.capacity,
             _ => {}
@@ -319,7 +319,7 @@ pub(crate) fn take_over(dir: &Path) -> Result<File, Error> {
 
 /// Refuses a directory that cannot hold a control file.
 fn suits(dir: &Path) -> Result<(), Error> {
-    if statfs(or_here(dir)).is_ok_and(|system| system.f_type as i64 == HUGETLBFS_MAGIC) {
+    if statfs(or_here(dir)).is_ok_and(|system| system.f_type == HUGETLBFS_MAGIC) {
         let reason = "hugetlbfs has no small files, and a pool's directory holds one; make the pool in another \
                       directory, such as one in /dev/shm, and say where each node's memory lies here (--node-path)";
         return Err(Error::unsuited(dir, reason));

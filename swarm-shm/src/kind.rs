@@ -10,14 +10,14 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use rustix::fs::{FallocateFlags, fallocate, fstatfs, major, minor};
+use rustix::fs::{FallocateFlags, FsWord, fallocate, fstatfs, major, minor};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use crate::error::Error;
 
 /// What `fstatfs` says of hugetlbfs.
-pub(crate) const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
+pub(crate) const HUGETLBFS_MAGIC: FsWord = 0x9584_58f6;
 const DEVICE_ALIGNMENT: u64 = 2 << 20;
 /// Bytes that are reserved at a time: some 100 ms of work, and whole huge pages of any size.
 const STEP: u64 = 1 << 30;
@@ -45,7 +45,7 @@ impl Kind {
             return Err(Error::unsuited(path, reason));
         }
         let system = fstatfs(file).map_err(|error| Error::io(path, "look at", error))?;
-        if system.f_type as i64 == HUGETLBFS_MAGIC {
+        if system.f_type == HUGETLBFS_MAGIC {
             return Ok(Self::Huge(system.f_bsize as u64));
         }
         Ok(Self::Regular)

@@ -16,7 +16,7 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 
-use rustix::fs::{fstatfs, major, minor};
+use rustix::fs::{FsWord, fstatfs, major, minor};
 
 use crate::error::Error;
 use crate::kind::HUGETLBFS_MAGIC;
@@ -29,7 +29,7 @@ const SMALL_PAGE: usize = 4096;
 /// So much is asked for at a time: some 10 to 100 ms of work, between which a signal ends the process.
 const STEP: usize = 64 << 20;
 
-pub(crate) const TMPFS_MAGIC: i64 = 0x0102_1994;
+pub(crate) const TMPFS_MAGIC: FsWord = 0x0102_1994;
 
 /// How large the pages of a pool's memory are to be.
 ///
@@ -70,7 +70,7 @@ impl Source {
         let (Ok(metadata), Ok(system)) = (file.metadata(), fstatfs(file)) else {
             return Self::Other;
         };
-        let is_on = |magic: i64| system.f_type == magic as _;
+        let is_on = |magic: FsWord| system.f_type == magic;
         if !metadata.is_file() || is_on(HUGETLBFS_MAGIC) {
             Self::Large
         } else if is_on(TMPFS_MAGIC) {
