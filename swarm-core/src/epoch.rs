@@ -140,6 +140,13 @@ pub trait Board {
         None
     }
 
+    /// Some operations have passed. Where somebody may remove a pool without a word, looks whether it is there, if it is
+    /// time, and [renews](Self::renew) if not. Yields whether they took so little time that some more may pass before
+    /// this is called again.
+    fn look(&self) -> bool {
+        true
+    }
+
     /// Whether this board keeps watch over memory that comes back.
     fn keeps_watch(&self) -> bool {
         false
@@ -209,6 +216,9 @@ impl<B: Board + ?Sized> Board for std::boxed::Box<B> {
     }
     fn lost(&self) -> Option<Lost> {
         (**self).lost()
+    }
+    fn look(&self) -> bool {
+        (**self).look()
     }
     fn keeps_watch(&self) -> bool {
         (**self).keeps_watch()

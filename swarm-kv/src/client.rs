@@ -32,6 +32,8 @@ pub type Value<'c, F> = register::Value<'c, Counting<F>>;
 /// Times that an operation begins again because what it stood on was deleted or changed. Each of
 /// them is another client's success; the deadline usually ends it sooner.
 pub(crate) const TRIES: usize = 10_000;
+/// Operations of a kind from one look at whether the pool is there to the next, less one: as many bits as those have.
+const BETWEEN_LOOKS: u64 = 63;
 
 /// How a client is to behave.
 ///
@@ -175,6 +177,8 @@ pub struct Client<F: Fabric, C: Clock, P = SafeGuess> {
     generation: Cell<u64>,
     /// What became of the pool, once it is cut off from it.
     pub(crate) lost: Cell<Option<Lost>>,
+    /// So many operations of a kind pass until it looks whether the pool is there, less one.
+    between_looks: Cell<u64>,
     counters: RefCell<Counters>,
     last: Cell<Tally>,
     protocol: PhantomData<fn() -> P>,
@@ -216,6 +220,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             fruitless: Cell::new(None),
             generation: Cell::new(0),
             lost: Cell::new(None),
+            between_looks: Cell::new(BETWEEN_LOOKS),
             counters: RefCell::default(),
             last: Cell::default(),
             protocol: PhantomData,
@@ -471,8 +476,23 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
     #[inline]
     pub(crate) fn count(&self, kind: impl Fn(&mut Counters) -> &mut KindCounters, tally: Tally) {
-        kind(&mut self.counters.borrow_mut()).add(tally);
+        let mut counters = self.counters.borrow_mut();
+        let counted = kind(&mut counters);
+        counted.add(tally);
+        let is_time = counted.operations & self.between_looks.get() == 0;
         self.last.set(tally);
+        drop(counters);
+        if is_time {
+            self.look();
+        }
+    }
+
+    /// Some operations have passed: looks whether the pool is there.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn look(&self) {
+        let is_brisk = self.presence.as_ref().is_none_or(|presence| presence.board().look());
+        self.between_looks.set(if is_brisk { BETWEEN_LOOKS } else { 0 });
     }
 
     #[inline]

@@ -102,6 +102,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let key = read_key(&self.group, register).await?;
             Ok(each(&key, value))
         });
+        self.look();
         self.in_own_process(walk).await
     }
 
@@ -111,6 +112,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Too few memory nodes that answer.
     pub async fn usage(&self) -> Result<Usage, Error> {
         let count = self.count_while(|_, _| {}, |_, _| true);
+        self.look();
         Ok(self.in_own_process(count).await?.usage)
     }
 
@@ -138,6 +140,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 *live.entry(holder).or_default() += bytes;
             }
         };
+        self.look();
         let estimate = self.in_own_process(self.count_while(each, goes_on)).await?;
         let mut holdings = self.holdings().await?;
         for holding in &mut holdings {

@@ -55,15 +55,6 @@ impl PoolBoard {
         Self { pool, epoch, own, slot, heard: Cell::new(0), watch, clock }
     }
 
-    /// Some operations have passed. If it is time, looks whether the control file is there, with one system call; if it
-    /// is not, all clients that have the pool's memory meet another generation.
-    #[cold]
-    fn look(&self) {
-        if self.watch.is_due(self.clock.now()) && self.pool.control().is_removed() {
-            self.renew();
-        }
-    }
-
     /// Takes down since when it is this epoch, unless somebody has.
     fn note_age(&self, epoch: u64) {
         let word = &self.epoch.words()[AGE];
@@ -134,13 +125,19 @@ impl Board for PoolBoard {
         epochs::epoch(&self.epoch.words()[0])
     }
 
-    /// Each operation asks, so that they are counted here: see [`Watch`].
     #[inline]
     fn generation(&self) -> u64 {
-        if self.watch.comes_up() {
-            self.look();
-        }
         epochs::generation(&self.epoch.words()[GENERATION])
+    }
+
+    /// One look at the clock, and one system call twice a second. If the control file is not there, all clients that have
+    /// the pool's memory meet another generation.
+    fn look(&self) -> bool {
+        let (is_due, is_brisk) = self.watch.look(self.clock.now());
+        if is_due && self.pool.control().is_removed() {
+            self.renew();
+        }
+        is_brisk
     }
 
     fn lost(&self) -> Option<Lost> {
