@@ -5,13 +5,20 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::{Args, Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use swarm_worker::distribution::Distribution;
 use swarm_worker::pool::Numa;
 use swarm_worker::workload::{Mix, System};
 
 pub(crate) use super::args_rdma::{DeviceArgs, DoctorArgs, EvictArgs, MemnodeArgs};
 use super::units::{parse_duration, parse_size};
+
+/// In the environment: the pool of a command that names none.
+const POOL: &str = "SWARM_POOL";
+/// Commands that may leave the pool to that.
+const TAKE_POOL: [&str; 10] =
+    ["create", "info", "get", "put", "insert", "update", "delete", "import", "export", "evict"];
 
 const ABOUT: &str = "A replicated, linearizable key-value store over memory that runs no code.\n\n\
     A pool is a directory that holds the memory of 1, 3, 5 or 7 memory nodes, one file each. Any \
@@ -30,6 +37,9 @@ const EXAMPLES: &str = "Examples:
   swarm torture --kill-clients              is it linearizable while clients are killed?
   swarm soak --minutes 10                   does anything wear out?
   swarm destroy /dev/shm/pool
+
+Where SWARM_POOL names a pool, commands that use one may leave it out: swarm get KEY. (Not those
+that remove a pool or work on a temporary one without it.)
 
 Exit status: 0 done, 1 the answer is no (absent, exists), 2 wrong usage, 3 failure, 130 interrupted (Ctrl-C).";
 
@@ -57,9 +67,13 @@ pub(crate) enum Command {
         for. Exits with 0 only if all were found.")]
     Demo,
     /// Make a pool
-    #[command(after_help = "Example:\n  swarm create /dev/shm/pool --nodes 3 --capacity 1GiB")]
+    #[command(
+        visible_alias = "make",
+        after_help = "Example:\n  swarm create /dev/shm/pool --nodes 3 --capacity 1GiB"
+    )]
     Create(CreateArgs),
     /// Say what a pool is and what is in it
+    #[command(visible_aliases = ["stat", "status"])]
     Info(InfoArgs),
     /// Remove a pool and all that is in it
     Destroy(DestroyArgs),
@@ -67,23 +81,33 @@ pub(crate) enum Command {
     #[command(after_help = "Exit status 1: there is no such key.")]
     Get(KeyArgs),
     /// Store a value, whether or not the key is there
+    #[command(visible_alias = "set")]
     Put(ValueArgs),
     /// Store a value under a new key
-    #[command(after_help = "Exit status 1: the key exists; its value is left as it was.")]
+    #[command(
+        visible_alias = "add",
+        after_help = "Exit status 1: the key exists; its value is left as it was."
+    )]
     Insert(ValueArgs),
     /// Change the value of a key that is there
     #[command(after_help = "Exit status 1: there is no such key.")]
     Update(ValueArgs),
     /// Remove a key; done whether or not it was there
+    #[command(visible_aliases = ["del", "rm", "remove"])]
     Delete(KeyArgs),
     /// Put the keys and values of a file
-    #[command(after_help = "Lines are key<TAB>value; inside a key or value, \\t, \\n, \\r and \
-        \\\\ stand for tab, newline, carriage return and backslash. Import stops at a line that \
-        is not of this form and says which; the lines in front of it are stored.\n\n\
-        Example:\n  swarm export OLD | swarm import NEW -")]
+    #[command(
+        visible_alias = "load",
+        after_help = "Lines are key<TAB>value; inside a key or value, \\t, \\n, \\r and \
+        \\\\ stand for tab, newline, carriage return and backslash. Or they are those of \
+        `export --json`. Import stops at a line that is not of this form and says which; the \
+        lines in front of it are stored.\n\n\
+        Example:\n  swarm export OLD | swarm import NEW -"
+    )]
     Import(ImportArgs),
     /// Print all keys and values, a line each: `key<TAB>value`
     #[command(
+        visible_aliases = ["dump", "list", "ls"],
         after_help = "Inside a key or value, \\t, \\n, \\r and \\\\ stand for tab, newline, \
         carriage return and backslash. Keys that change meanwhile appear with one of their values."
     )]
@@ -280,7 +304,7 @@ pub(crate) struct ValueArgs {
     pub(crate) pool: PoolArgs,
     /// The key, 1 to 255 bytes
     pub(crate) key: OsString,
-    /// The value, up to 1 MiB; `-` reads it from standard input
+    /// The value, up to 1 MiB; `-` reads it from standard input, but behind `--` it is a value as well
     #[arg(allow_hyphen_values = true)]
     pub(crate) value: OsString,
 }
@@ -449,6 +473,45 @@ pub(crate) struct SoakArgs {
     /// Seed of what the clients do and of when they are killed
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
+}
+
+/// What the command line says. Where [`POOL`] names a pool, a command that lacks an argument gets it in front of those that
+/// it has.
+///
+/// Not if the first of them is a directory or a far pool: then it is another argument that is missing, and a pool's name
+/// would pass for a key.
+pub(crate) fn parse() -> Cli {
+    let given: Vec<OsString> = std::env::args_os().collect();
+    let pool = std::env::var_os(POOL).filter(|pool| !pool.is_empty());
+    let wrong = match Cli::try_parse_from(&given) {
+        Ok(cli) => return cli,
+        Err(wrong) => wrong,
+    };
+    let completed = pool.filter(|_| wrong.kind() == ErrorKind::MissingRequiredArgument);
+    let completed = completed.and_then(|pool| with_pool(given, pool));
+    completed.and_then(|args| Cli::try_parse_from(args).ok()).unwrap_or_else(|| wrong.exit())
+}
+
+/// These arguments with a pool behind the command, if it is one that may have it.
+fn with_pool(mut args: Vec<OsString>, pool: OsString) -> Option<Vec<OsString>> {
+    let name = |arg: &OsString| {
+        let root = Cli::command();
+        let command = root.find_subcommand(arg)?;
+        Some(command.get_name().to_owned())
+    };
+    let at = (1..args.len()).find(|&at| name(&args[at]).is_some())?;
+    if !TAKE_POOL.contains(&name(&args[at])?.as_str()) {
+        return None;
+    }
+    let first = args[at + 1..].iter().find(|arg| !arg.as_encoded_bytes().starts_with(b"-"));
+    let is_pool = |arg: &OsString| {
+        arg.as_encoded_bytes().starts_with(b"rdma:") || std::path::Path::new(arg).is_dir()
+    };
+    if first.is_some_and(is_pool) {
+        return None;
+    }
+    args.insert(at + 1, pool);
+    Some(args)
 }
 
 impl SoakArgs {

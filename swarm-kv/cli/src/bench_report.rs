@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};
 use swarm_worker::job::{KindReport, Report};
 use swarm_worker::workload::Kind;
@@ -11,7 +10,7 @@ use swarm_worker::workload::Kind;
 use super::args::BenchArgs;
 use super::busy::Busy;
 use super::outcome::Failure;
-use super::units::{count, show_ns, show_rate};
+use super::units::{count, show_measured, show_ns, show_rate};
 
 /// What all clients did together.
 pub(crate) struct Measured<'a> {
@@ -33,7 +32,8 @@ impl<'a> Measured<'a> {
         let started = reports.iter().map(|report| report.started_ns).min().unwrap_or(0);
         let ended = reports.iter().map(|report| report.ended_ns).max().unwrap_or(0);
         let seconds = ended.saturating_sub(started).max(1) as f64 / 1e9;
-        Self { args, nodes, seconds, busy, kinds: merge(reports) }
+        let kinds = merge(reports.iter().map(|report| &report.kinds));
+        Self { args, nodes, seconds, busy, kinds }
     }
 
     fn ops(&self) -> u64 {
@@ -66,6 +66,7 @@ impl<'a> Measured<'a> {
             Some(pool) if pool.as_os_str().as_encoded_bytes().starts_with(b"rdma:") => {
                 "over RDMA".to_owned()
             }
+            _ if args.rtt.is_zero() => "no emulated network".to_owned(),
             _ => format!("rtt {}", show_ns(args.rtt.as_nanos() as u64)),
         };
         writeln!(
@@ -86,46 +87,51 @@ impl<'a> Measured<'a> {
         )?;
         writeln!(
             out,
-            "{:<18}{:>10}{:>12}{:>12}{:>12}{:>12}{:>11}",
+            "{:<17}{:>10}{:>11}{:>11}{:>11}{:>11}{:>9}",
             "", "count", "p50", "p99", "p99.9", "max", "1 rtt"
         )?;
         for (kind, report) in &self.kinds {
-            let latencies = report.histogram();
+            let [p50, p99, p999, max] =
+                [0.5, 0.99, 0.999, 1.0].map(|quantile| report.latency(quantile));
             writeln!(
                 out,
-                "{:<18}{:>10}{:>12}{:>12}{:>12}{:>12}{:>9.2} %",
+                "{:<17}{:>10}{:>11}{:>11}{:>11}{:>11}{:>7.2} %",
                 kind.name().replace('_', "-"),
                 report.count,
-                show_ns(latencies.value_at_quantile(0.5)),
-                show_ns(latencies.value_at_quantile(0.99)),
-                show_ns(latencies.value_at_quantile(0.999)),
-                show_ns(latencies.max()),
+                show_measured(p50),
+                show_measured(p99),
+                show_measured(p999),
+                show_measured(max),
                 100.0 * report.one_roundtrip(),
             )?;
+        }
+        if self.kinds.values().any(|report| report.latency(1.0).is_none()) {
+            writeln!(out, "-: none of so few was timed; give more --ops")?;
         }
         self.busy.and_then(Busy::said).map_or(Ok(()), |busy| writeln!(out, "\n{busy}"))
     }
 }
 
 /// Adds up what clients did, by kind.
-pub(crate) fn merge(reports: &[Report]) -> BTreeMap<Kind, KindReport> {
+pub(crate) fn merge<'r>(
+    reports: impl Iterator<Item = &'r BTreeMap<Kind, KindReport>>,
+) -> BTreeMap<Kind, KindReport> {
     let mut kinds: BTreeMap<Kind, KindReport> = BTreeMap::new();
-    for (&kind, report) in reports.iter().flat_map(|report| &report.kinds) {
+    for (&kind, report) in reports.flatten() {
         kinds.entry(kind).or_default().add(report);
     }
     kinds
 }
 
 fn kind_json(report: &KindReport) -> Value {
-    let latencies = report.histogram();
-    let at = |quantile| Histogram::value_at_quantile(&latencies, quantile);
+    let at = |quantile| report.latency(quantile);
     json!({
         "count": report.count,
         "p1_ns": at(0.01),
         "p50_ns": at(0.5),
         "p99_ns": at(0.99),
         "p999_ns": at(0.999),
-        "max_ns": latencies.max(),
+        "max_ns": at(1.0),
         "roundtrips": report.roundtrips,
         "verbs": report.verbs,
         "bytes": report.bytes,
@@ -137,4 +143,35 @@ pub(crate) fn print(measured: &Measured<'_>, json: bool) -> Result<(), Failure> 
     let mut out = io::stdout().lock();
     if json { writeln!(out, "{}", measured.json()) } else { measured.table(&mut out) }
         .map_err(|error| Failure::output(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::super::args::{Cli, Command};
+    use super::*;
+
+    #[test]
+    fn what_was_not_measured_is_no_zero_and_lines_fit_a_terminal() {
+        let Command::Bench(args) = Cli::parse_from(["swarm", "bench"]).command else {
+            panic!("another command")
+        };
+        let count = 1_000_000_000;
+        let slow = 999_990;
+        let timed = KindReport { count, latencies: vec![(slow, count)], ..KindReport::default() };
+        let kinds = [
+            (Kind::Get, KindReport { roundtrips: [(1, count)].into(), ..timed.clone() }),
+            (Kind::Update, timed),
+            (Kind::ReadModifyWrite, KindReport { count: 3, ..KindReport::default() }),
+        ];
+        let report = Report { kinds: kinds.into(), ended_ns: 1, ..Report::default() };
+        let measured = Measured::new(&args, 3, &[report], None);
+        let mut table = Vec::new();
+        measured.table(&mut table).expect("memory");
+        let table = String::from_utf8(table).expect("text");
+        assert!(!table.contains("0 ns") && table.contains("-: none"), "{table}");
+        assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+        assert!(measured.json()["read_modify_write"]["p50_ns"].is_null());
+    }
 }

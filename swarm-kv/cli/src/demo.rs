@@ -22,6 +22,7 @@ use super::demo_report::{Told, print, widest_gap};
 use super::demo_verdict::judge;
 use super::outcome::{Answer, Failure, tell};
 use super::temporary::TemporaryPool;
+use super::units::show_ns;
 
 const NODES: usize = 3;
 const CLIENTS: usize = 4;
@@ -40,7 +41,8 @@ pub(crate) fn run(json: bool) -> Result<Answer, Failure> {
     if !json {
         tell(format_args!(
             "{NODES} memory nodes, {CLIENTS} clients, {KEYS} keys, 95 % gets and 5 % updates, \
-             {SECONDS} s"
+             {SECONDS} s;\neach roundtrip takes {}, as over a fast network",
+            show_ns(RTT_NS)
         ));
     }
     let log = |client: usize| temporary.directory().join(format!("log-{client}"));
@@ -58,11 +60,14 @@ pub(crate) fn run(json: bool) -> Result<Answer, Failure> {
 
     let found = with_emulated(temporary.pool(), KEYS as usize, 0, find)?;
     let logs = (0..CLIENTS).map(|client| Log::read(&log(client))).collect::<Result<Vec<_>, _>>()?;
-    let kinds = merge(&reports);
-    let survivors: u64 = kinds.values().map(|kind| kind.count).sum();
+    let before = merge(reports.iter().map(|report| &report.kinds));
+    let after = merge(reports.iter().map(|report| &report.later));
+    let survivors: u64 = before.values().chain(after.values()).map(|kind| kind.count).sum();
     let ended_ns = reports.iter().map(|report| report.ended_ns).max().unwrap_or(started_ns);
     let told = Told {
-        kinds,
+        before,
+        after,
+        rtt_ns: RTT_NS,
         operations: survivors + live.done(KILLED_CLIENT),
         seconds: (ended_ns - started_ns).max(1) as f64 / 1e9,
         keys: KEYS,

@@ -8,14 +8,20 @@ use swarm_worker::demo::GAP_FLOOR_NS;
 use swarm_worker::job::{KindReport, Report};
 use swarm_worker::workload::Kind;
 
+use super::bench_report::merge;
 use super::busy::Busy;
 use super::demo_verdict::Verdict;
 use super::outcome::Failure;
-use super::units::{count, show_ns, show_rate};
+use super::units::{count, show_measured, show_ns, show_rate};
 
 /// All that is worth telling.
 pub(crate) struct Told {
-    pub(crate) kinds: BTreeMap<Kind, KindReport>,
+    /// Of the clients that were not killed, until things failed.
+    pub(crate) before: BTreeMap<Kind, KindReport>,
+    /// And since then.
+    pub(crate) after: BTreeMap<Kind, KindReport>,
+    /// The roundtrip that is emulated.
+    pub(crate) rtt_ns: u64,
     /// Operations of all clients, the killed one included.
     pub(crate) operations: u64,
     pub(crate) seconds: f64,
@@ -80,17 +86,17 @@ impl Told {
         object.insert("seconds".into(), json!(self.seconds));
         object.insert("throughput".into(), json!(self.throughput()));
         object.insert("widest_gap_ns".into(), json!(self.widest_gap_ns));
-        for (kind, report) in &self.kinds {
-            let latencies = report.histogram();
-            let value = json!({
-                "count": report.count,
-                "p50_ns": latencies.value_at_quantile(0.5),
-                "p99_ns": latencies.value_at_quantile(0.99),
-                "one_roundtrip": report.one_roundtrip(),
-                "roundtrips": report.roundtrips,
-            });
-            object.insert(kind.name().into(), value);
+        for (kind, report) in merge([&self.before, &self.after].into_iter()) {
+            object.insert(kind.name().into(), kind_json(&report));
         }
+        for (when, kinds) in [("before", &self.before), ("after", &self.after)] {
+            let kinds: Map<_, _> = kinds
+                .iter()
+                .map(|(kind, report)| (kind.name().to_owned(), kind_json(report)))
+                .collect();
+            object.insert(when.into(), kinds.into());
+        }
+        object.insert("rtt_ns".into(), json!(self.rtt_ns));
         object.insert("keys".into(), json!(self.keys));
         object.insert("frozen_node".into(), json!(self.frozen_node));
         object.insert("killed_client".into(), json!(self.killed_client));
@@ -122,22 +128,28 @@ impl Told {
         )?;
         writeln!(
             out,
-            "  {:<10}{:>12}{:>12}{:>12}{:>18}",
+            "  {:<16}{:>11}{:>11}{:>11}{:>17}",
             "", "count", "p50", "p99", "one roundtrip"
         )?;
-        for (kind, report) in &self.kinds {
-            let latencies = report.histogram();
-            writeln!(
-                out,
-                "  {:<10}{:>12}{:>12}{:>12}{:>16.2} %",
-                kind.name(),
-                report.count,
-                show_ns(latencies.value_at_quantile(0.5)),
-                show_ns(latencies.value_at_quantile(0.99)),
-                100.0 * report.one_roundtrip(),
-            )?;
+        for (when, kinds) in [("before", &self.before), ("after", &self.after)] {
+            for (kind, report) in kinds {
+                writeln!(
+                    out,
+                    "  {:<16}{:>11}{:>11}{:>11}{:>15.2} %",
+                    format!("{}, {when}", kind.name()),
+                    report.count,
+                    show_measured(report.latency(0.5)),
+                    show_measured(report.latency(0.99)),
+                    100.0 * report.one_roundtrip(),
+                )?;
+            }
         }
-        writeln!(out, "  (of the clients that were not killed)")?;
+        writeln!(
+            out,
+            "  (before things failed and after, of the clients that were not killed;\n  \
+             each roundtrip takes {})",
+            show_ns(self.rtt_ns)
+        )?;
         if let Some(busy) = self.busy.and_then(Busy::said) {
             writeln!(out, "  {busy}")?;
         }
@@ -166,6 +178,17 @@ impl Told {
         }
         Ok(())
     }
+}
+
+/// One kind of operation, for programs.
+fn kind_json(report: &KindReport) -> Value {
+    json!({
+        "count": report.count,
+        "p50_ns": report.latency(0.5),
+        "p99_ns": report.latency(0.99),
+        "one_roundtrip": report.one_roundtrip(),
+        "roundtrips": report.roundtrips,
+    })
 }
 
 /// Bars of up to `height` lines, top line first.

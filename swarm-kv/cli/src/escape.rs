@@ -32,6 +32,27 @@ pub(crate) fn parse_line(line: &[u8]) -> Result<(Vec<u8>, Vec<u8>), BadLine> {
     Ok((unescape(&line[..tab])?, unescape(&line[tab + 1..])?))
 }
 
+/// Bytes as a terminal may show them: what it would take for an order, or for no text, in the form `\x1b`.
+pub(crate) fn for_terminal(bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut encoded = [0; 4];
+    let hex = |out: &mut Vec<u8>, bytes: &[u8]| {
+        out.extend(bytes.iter().flat_map(|byte| format!("\\x{byte:02x}").into_bytes()));
+    };
+    for chunk in bytes.utf8_chunks() {
+        for letter in chunk.valid().chars() {
+            let bytes = letter.encode_utf8(&mut encoded).as_bytes();
+            if letter.is_control() && !matches!(letter, '\n' | '\t') {
+                hex(&mut out, bytes);
+            } else {
+                out.extend(bytes);
+            }
+        }
+        hex(&mut out, chunk.invalid());
+    }
+    out
+}
+
 /// Puts a line together, with its newline.
 pub(crate) fn format_line(key: &[u8], value: &[u8], line: &mut Vec<u8>) {
     line.clear();
@@ -90,6 +111,15 @@ mod tests {
         assert_eq!(line.pop(), Some(b'\n'));
         assert!(!line.contains(&b'\n') && !line.contains(&b'\r'));
         assert_eq!(parse_line(&line), Ok((all.clone(), all)));
+    }
+
+    /// A value could move the cursor, or worse.
+    #[test]
+    fn a_terminal_gets_no_orders() {
+        let shown = for_terminal("gr\u{fc}n\t\n\u{1b}[2J\r\u{9b}".as_bytes());
+        assert_eq!(shown, "gr\u{fc}n\t\n\\x1b[2J\\x0d\\xc2\\x9b".as_bytes());
+        assert_eq!(for_terminal(b"a\xff\xc3"), b"a\\xff\\xc3");
+        assert_eq!(for_terminal(b""), b"");
     }
 
     #[test]

@@ -138,7 +138,7 @@ fn pool_told(pool: &Pool, estimate: Estimate) -> Result<Told, Failure> {
     ]);
     if !exact {
         let told = format!(
-            "by {:.2} % of the index; the number of keys may be off by some {}; --exact counts all",
+            "by {:.2} % of the index; keys may be off by {}; --exact counts all",
             100.0 * estimate.share,
             2 * estimate.keys_error
         );
@@ -243,7 +243,7 @@ impl Holders {
             return Ok(());
         }
         say(format_args!(
-            "\n{:>6}{:>10}  {:<9}{:>8}{:>12}{:>12}{:>12}  under way",
+            "\n{:>6}{:>8}  {:<9}{:>7}{:>11}{:>11}{:>11}  under way",
             "client", "process", "state", "chunks", "held", "set aside", "garbage"
         ))?;
         for &(tenant, holding) in &self.slots {
@@ -251,11 +251,11 @@ impl Holders {
             let process = tenant.map_or("-".to_owned(), |tenant| tenant.process.to_string());
             let under_way = match tenant.and_then(|tenant| self.behind(tenant)) {
                 None => "-".to_owned(),
-                Some(0) => "since this epoch".to_owned(),
-                Some(epochs) => format!("since {} ago", count(epochs, "epoch")),
+                Some(0) => "this epoch".to_owned(),
+                Some(epochs) => format!("{} ago", count(epochs, "epoch")),
             };
             say(format_args!(
-                "{slot:>6}{process:>10}  {:<9}{:>8}{:>12}{:>12}{:>12}  {under_way}",
+                "{slot:>6}{process:>8}  {:<9}{:>7}{:>11}{:>11}{:>11}  {under_way}",
                 state(tenant, holding),
                 holding.chunks,
                 show_size(holding.held_bytes),
@@ -265,7 +265,7 @@ impl Holders {
         }
         let (aside, not_live) = (self.aside_bytes(), self.not_live(usage));
         say(format_args!(
-            "\nset aside: objects that were given out, {} in all: {} in use, {} garbage or waiting for \
+            "\nset aside: objects that were given out, {} in all: {} in use,\n{} garbage or waiting for \
              their next use",
             show_size(aside),
             show_size(aside - not_live),

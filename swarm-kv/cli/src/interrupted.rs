@@ -90,6 +90,11 @@ pub(crate) fn ends_by_itself(last_words: Option<String>) {
     record.last_words = last_words;
 }
 
+/// From now on a signal that ends the command tells these words.
+pub(crate) fn would_say(last_words: String) {
+    record().last_words = Some(last_words);
+}
+
 /// From now on a signal ends it at once, also one that was not seen until now.
 pub(crate) fn ends_at_once() {
     let mut record = record();

@@ -10,6 +10,7 @@ use swarm_kv::block_on;
 use swarm_worker::store::{Store, with_client};
 
 use super::args::{KeyArgs, PoolArgs, ValueArgs};
+use super::escape::for_terminal;
 use super::limits::{check_key, check_value};
 use super::outcome::{Answer, Failure, say, tell};
 use super::pools::open_given;
@@ -115,10 +116,11 @@ fn no(json: bool, reason: &str) -> Result<Answer, Failure> {
     Ok(Answer::No)
 }
 
-/// The value on the command line or, for `-`, on standard input.
+/// The value on the command line or, for `-`, on standard input. Behind `--` it is what it is.
 fn value(argument: &OsStr) -> Result<Vec<u8>, Failure> {
     let mut value = argument.as_bytes().to_vec();
-    if value == b"-" {
+    let is_literal = || std::env::args_os().any(|argument| argument == "--");
+    if value == b"-" && !is_literal() {
         value.clear();
         io::stdin()
             .take(MAX_VALUE as u64 + 1)
@@ -129,15 +131,18 @@ fn value(argument: &OsStr) -> Result<Vec<u8>, Failure> {
     Ok(value)
 }
 
-/// Prints the bytes as they are, so that they can be piped on; a terminal gets a newline.
+/// Prints the bytes as they are, so that they can be piped on. A terminal gets a newline, and what it would take for an order
+/// escaped.
 fn print_value(value: &[u8], json: bool) -> io::Result<()> {
     let mut out = io::stdout().lock();
     if json {
         return writeln!(out, "{}", describe(value));
     }
-    out.write_all(value)?;
     if out.is_terminal() {
+        out.write_all(&for_terminal(value))?;
         out.write_all(b"\n")?;
+    } else {
+        out.write_all(value)?;
     }
     out.flush()
 }

@@ -60,8 +60,6 @@ mod worker;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use args::{Cli, Command};
 
 /// The location cache and what bench prepares are met at random places.
@@ -70,7 +68,7 @@ static ALLOCATOR: swarm_shm::HugePages = swarm_shm::HugePages;
 
 /// Does what the command line says.
 fn main() -> ExitCode {
-    let Cli { command, json, device } = Cli::parse();
+    let Cli { command, json, device } = args::parse();
     #[cfg(feature = "rdma")]
     swarm_worker::far::choose(device.choice());
     crew::hand_down(&device);

@@ -16,9 +16,10 @@ use swarm_kv::block_on;
 use swarm_worker::store::{Store, block_on_all, with_client};
 
 use super::args::{ImportArgs, PoolArgs};
-use super::escape::format_line;
+use super::escape::{for_terminal, format_line};
+use super::interrupted;
 use super::keys::put_bytes;
-use super::lines::{Pair, next_line};
+use super::lines::{Lines, Pair, front};
 use super::outcome::{Answer, Failure, say, tell};
 use super::pools::open_given;
 use super::units::count;
@@ -62,11 +63,13 @@ struct Batch {
     keys: HashSet<Vec<u8>>,
 }
 
-fn import_all(mut input: BufReader<impl Read>, store: &Store<'_>) -> Result<u64, Failure> {
+fn import_all(input: BufReader<impl Read>, store: &Store<'_>) -> Result<u64, Failure> {
+    let mut lines = Lines::new(input);
     let mut batch = Batch::default();
     let mut stored = 0;
     loop {
-        let next = match next_line(&mut input) {
+        interrupted::would_say(interrupted_at(stored));
+        let next = match lines.next_pair() {
             Ok(Some(pair)) => pair,
             end => {
                 stored += batch.put(store, stored)?;
@@ -81,7 +84,7 @@ fn import_all(mut input: BufReader<impl Read>, store: &Store<'_>) -> Result<u64,
         }
         batch.keys.insert(next.0.clone());
         batch.pairs.push(next);
-        let waits = !input.buffer().contains(&b'\n');
+        let waits = !lines.input().buffer().contains(&b'\n');
         if batch.pairs.len() == BATCH || waits {
             stored += batch.put(store, stored)?;
         }
@@ -111,6 +114,14 @@ impl Batch {
     }
 }
 
+/// What is told if a signal ends it when so many lines are known to be stored.
+fn interrupted_at(stored: u64) -> String {
+    format!(
+        "swarm: interrupted: the first {} stored, of the next {BATCH} any may be; import the file again to have all",
+        if stored == 1 { "line is".to_owned() } else { format!("{stored} lines are") }
+    )
+}
+
 fn at_line(line: u64, problem: impl std::fmt::Display) -> Failure {
     Failure::Failed(format!("line {line}: {problem} (the lines before it are stored)"))
 }
@@ -127,9 +138,10 @@ fn export_all(store: &Store<'_>, json: bool) -> Result<(), Failure> {
     } else {
         ProgressBar::hidden()
     };
+    let is_terminal = io::stdout().is_terminal();
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let mut line = Vec::new();
-    let mut written = Ok(());
+    let (mut written, mut first) = (Ok(()), true);
     block_on(store.for_each(|key, value| {
         if json {
             line.clear();
@@ -139,8 +151,12 @@ fn export_all(store: &Store<'_>, json: bool) -> Result<(), Failure> {
             line.extend(format!("{}\n", Value::Object(pair)).into_bytes());
         } else {
             format_line(key, value, &mut line);
+            if is_terminal {
+                line = for_terminal(&line);
+            }
         }
-        written = out.write_all(&line);
+        let front = if std::mem::take(&mut first) { front(&line) } else { b"" };
+        written = out.write_all(front).and_then(|()| out.write_all(&line));
         bar.inc(1);
         if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     }))?;

@@ -2,7 +2,12 @@
 
 use std::time::Duration;
 
-const SIZES: [(&str, u64); 9] = [
+/// A letter alone is of 1024, as `truncate` and mount options have it.
+const SIZES: [(&str, u64); 13] = [
+    ("k", 1 << 10),
+    ("m", 1 << 20),
+    ("g", 1 << 30),
+    ("t", 1 << 40),
     ("kib", 1 << 10),
     ("mib", 1 << 20),
     ("gib", 1 << 30),
@@ -22,8 +27,9 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text);
     let factor = match unit.to_lowercase().as_str() {
         "" => 1,
-        unit => find(&SIZES, unit)
-            .ok_or("write a number and B, KiB, MiB, GiB, TiB, KB, MB, GB or TB")?,
+        unit => find(&SIZES, unit).ok_or(
+            "write a number and B, KiB, MiB, GiB or TiB (or K, M, G, T), KB, MB, GB or TB",
+        )?,
     };
     scale(number, factor).ok_or_else(|| "not a number of bytes that fits".to_owned())
 }
@@ -68,6 +74,11 @@ pub(crate) fn show_ns(ns: u64) -> String {
     }
 }
 
+/// A duration that may not have been measured, for people.
+pub(crate) fn show_measured(ns: Option<u64>) -> String {
+    ns.map_or("-".to_owned(), show_ns)
+}
+
 /// A number a second for people.
 pub(crate) fn show_rate(rate: f64) -> String {
     match rate {
@@ -106,6 +117,9 @@ mod tests {
         assert_eq!(parse_size("1.5 gib"), Ok(3 << 29));
         assert_eq!(parse_size("64000000"), Ok(64_000_000));
         assert_eq!(parse_size("7KB"), Ok(7_000));
+        assert_eq!((parse_size("1G"), parse_size("5m")), (Ok(1 << 30), Ok(5 << 20)));
+        assert_eq!((parse_size("1TiB"), parse_size("2t")), (Ok(1 << 40), Ok(2 << 40)));
+        assert_eq!([1 << 30, 3 << 40].map(show_size), ["1.0 GiB", "3.0 TiB"]);
         for bad in ["", "MiB", "-1MiB", "12 parsecs", "1e9", "99999999999999999999", "1.2.3MiB"] {
             assert!(parse_size(bad).is_err(), "{bad}");
         }

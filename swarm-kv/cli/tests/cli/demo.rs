@@ -20,6 +20,14 @@ fn the_demo_ends_well() {
         assert!(said[kind]["p50_ns"].as_u64() <= said[kind]["p99_ns"].as_u64());
         assert!(said[kind]["one_roundtrip"].as_f64() > Some(0.5), "{said}");
     }
+    // Times until things fail and since are told apart, and what a roundtrip takes.
+    assert_eq!(said["rtt_ns"], 2000);
+    for kind in ["get", "update"] {
+        let count = |told: &serde_json::Value| told[kind]["count"].as_u64().expect("a number");
+        let parts = [&said["before"], &said["after"]].map(count);
+        assert!(parts.iter().all(|&part| part > 0), "{said}");
+        assert_eq!(parts.iter().sum::<u64>(), count(&said));
+    }
     // They go on behind the failure, which is half-way.
     let steps = said["operations_per_100ms"].as_array().expect("it is a list");
     let behind = steps[steps.len() / 2 + 1..].iter().filter_map(|step| step.as_u64());

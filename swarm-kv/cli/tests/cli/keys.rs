@@ -69,3 +69,52 @@ fn json_says_the_same() {
         serde_json::from_slice(&absent.get_output().stdout).expect("it is JSON");
     assert_eq!(said["done"], false);
 }
+
+/// It read standard input, whatever was in front of it.
+#[test]
+fn a_hyphen_is_a_value_behind_two() {
+    let pool = TestPool::create();
+    assert_eq!(pool.status("put", &["k", "--", "-"]), 0);
+    assert_eq!(pool.output("get", &["k"]), b"-");
+    swarm(&["put", pool.path(), "k", "-"]).write_stdin("read").assert().code(0);
+    assert_eq!(pool.output("get", &["k"]), b"read");
+}
+
+/// `del` was answered by "demo".
+#[test]
+fn other_names_of_commands_are_known() {
+    let pool = TestPool::create();
+    assert_eq!(pool.status("set", &["k", "v"]), 0);
+    assert_eq!(pool.status("add", &["k", "v"]), 1);
+    assert_eq!(pool.output("dump", &[]), b"k\tv\n");
+    for name in ["del", "rm", "remove"] {
+        assert_eq!(pool.status("set", &["k", "v"]), 0);
+        assert_eq!(pool.status(name, &["k"]), 0);
+        assert_eq!(pool.status("get", &["k"]), 1);
+    }
+    assert_eq!(pool.status("stat", &[]), 0);
+}
+
+#[test]
+fn the_environment_may_name_the_pool() {
+    let (pool, other) = (TestPool::create(), TestPool::create());
+    let status = |args: &[&str]| {
+        let output = swarm(args).env("SWARM_POOL", pool.path()).output().expect("it runs");
+        output.status.code().expect("it was not killed")
+    };
+    assert_eq!(status(&["put", "k", "v"]), 0);
+    assert_eq!(status(&["--json", "set", "l", "--", "-w"]), 0);
+    assert_eq!(status(&["get", "k"]), 0);
+    assert_eq!(status(&["get", "absent"]), 1);
+    assert_eq!(status(&["info"]), 0);
+    assert_eq!(pool.output("get", &["l"]), b"-w");
+    // One that is given goes first, and lacks what it lacks.
+    assert_eq!(status(&["put", other.path(), "k", "w"]), 0);
+    assert_eq!(status(&["put", other.path(), "k"]), 2);
+    assert_eq!(status(&["get", other.path()]), 2);
+    assert_eq!(pool.output("export", &[]).split(|byte| *byte == b'\n').count(), 3);
+    // What is removed is named.
+    assert_eq!(status(&["destroy"]), 2);
+    assert_eq!(status(&["get"]), 2);
+    assert_eq!(pool.output("get", &["k"]), b"v");
+}

@@ -22,6 +22,7 @@ fn a_pool_is_made_described_and_removed() {
     assert!(["time-stamp counter", "monotonic clock", "wall clock"].contains(&clock), "{clock}");
     let text = String::from_utf8(pool.output("info", &[])).expect("text");
     assert!(text.lines().any(|line| line == format!("{:<16}{clock}", "clock")), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     assert_eq!(pool.status("destroy", &[]), 0);
     assert_eq!(pool.status("info", &[]), 3);
     assert_eq!(pool.status("destroy", &[]), 3);

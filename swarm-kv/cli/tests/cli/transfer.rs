@@ -2,9 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Write;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use crate::common::{TestPool, swarm};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::common::{TestPool, swarm, wait_until};
 
 fn lines(bytes: &[u8]) -> BTreeSet<Vec<u8>> {
     bytes.split(|&b| b == b'\n').filter(|line| !line.is_empty()).map(<[u8]>::to_vec).collect()
@@ -113,4 +117,50 @@ fn an_export_as_json_hides_no_byte() {
     let line: serde_json::Value =
         serde_json::from_slice(&pool.output("export", &["--json"])).expect("it is JSON");
     assert_eq!(line, serde_json::json!({ "key": "k", "value_hex": "ff0a" }));
+}
+
+/// JSON was no form that `import` took, and a mark in front of the text a part of the first key.
+#[test]
+fn what_is_exported_as_json_can_be_imported() {
+    let (old, new) = (TestPool::create(), TestPool::create());
+    let text =
+        b"\xef\xbb\xbffirst\t1\ntab\\tkey\tnew\\nline\nbytes \xff\t\x00\x80\n{\t}\n".to_vec();
+    swarm(&["import", old.path(), "-"]).write_stdin(text).assert().code(0);
+    assert_eq!(old.output("get", &["first"]), b"1");
+    let exported = old.output("export", &["--json"]);
+    swarm(&["import", new.path(), "-"]).write_stdin(exported).assert().code(0);
+    assert_eq!(lines(&new.output("export", &[])), lines(&old.output("export", &[])));
+    // A key that begins with such a mark comes back, also where it is the first.
+    let (one, other) = (TestPool::create(), TestPool::create());
+    assert_eq!(one.status("put", &["\u{feff}key", "value"]), 0);
+    let exported = one.output("export", &[]);
+    swarm(&["import", other.path(), "-"]).write_stdin(exported).assert().code(0);
+    assert_eq!(other.output("get", &["\u{feff}key"]), b"value");
+}
+
+/// ^C said nothing of what it had done.
+#[test]
+fn an_interrupted_import_says_how_much_is_stored() {
+    let pool = TestPool::create();
+    let mut import = Command::new(env!("CARGO_BIN_EXE_swarm"))
+        .args(["import", pool.path(), "-"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the command line can be run");
+    let mut input = import.stdin.take().expect("it was asked for");
+    let text: String = (0..100).map(|n| format!("{n}\tvalue\n")).collect();
+    input.write_all(text.as_bytes()).expect("it is read");
+    wait_until("all is stored", || {
+        pool.output("export", &[]).split(|b| *b == b'\n').count() == 101
+    });
+    // What it has stored it says a moment later, before it reads on.
+    std::thread::sleep(Duration::from_millis(200));
+    kill_process(Pid::from_child(&import), Signal::INT).expect("it runs");
+    let ended = import.wait_with_output().expect("it ends");
+    assert_eq!(ended.status.code(), Some(130));
+    let told = String::from_utf8_lossy(&ended.stderr);
+    let stored: u64 = told.split_whitespace().find_map(|word| word.parse().ok()).expect("a number");
+    assert!((1..=100).contains(&stored) && told.contains("stored"), "{told}");
+    drop(input);
 }

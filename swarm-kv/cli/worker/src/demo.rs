@@ -1,13 +1,14 @@
 //! A client of the demo: YCSB B, one operation after the other, until the time is over or it is
 //! killed.
 
+use hdrhistogram::Histogram;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use swarm_kv::{Error, block_on};
+use swarm_kv::{Counters, Error, block_on};
 
 use crate::demo_log::{Acknowledged, Log, Tag};
 use crate::distribution::{Distribution, Picker};
-use crate::job::{DemoJob, KindReport, Message, Order, Report, monotonic_ns, new_histogram};
+use crate::job::{DemoJob, Message, Order, Report, monotonic_ns, new_histogram};
 use crate::measure::describe;
 use crate::store::{Store, open_pool, with_emulated};
 use crate::workload::{Kind, Mix};
@@ -69,16 +70,21 @@ impl Demo<'_> {
         let mut rng = SmallRng::seed_from_u64(u64::from(self.job.client));
         let mut picker = Picker::new(Distribution::Zipfian, keys.len());
         let (gets, _) = Mix::B.shares();
-        let mut histograms = [new_histogram(), new_histogram()];
+        // Of each half of the time, as things fail between them: of gets, and of updates.
+        let mut histograms = [(); 2].map(|()| [new_histogram(), new_histogram()]);
         let mut report = Report { started_ns, ..Report::default() };
         let before = store.counters();
         let until = started_ns + self.job.seconds * 1_000_000_000;
+        let (half, mut between) = (started_ns + self.job.seconds * 500_000_000, None);
         let (mut done, mut told, mut last) = (0, started_ns, started_ns);
         while last < until {
             let key = picker.loaded(&mut rng) as u32;
             let name = &keys[key as usize];
             let update = rng.random_range(0..100) >= gets;
             let start = monotonic_ns();
+            if start >= half && between.is_none() {
+                between = Some(store.counters());
+            }
             if update {
                 let tag = Tag { client: self.job.client, number: log.next(), key };
                 if !block_on(store.update(name, &tag.value()))? {
@@ -93,7 +99,8 @@ impl Demo<'_> {
                     .map_err(|error| Failure::because("cannot write the log", error))?;
             }
             done += 1;
-            histograms[usize::from(update)].saturating_record(end - start);
+            histograms[usize::from(start >= half)][usize::from(update)]
+                .saturating_record(end - start);
             if end - last > GAP_FLOOR_NS && report.gaps.len() < MAX_GAPS {
                 report.gaps.push((last, end));
             }
@@ -103,11 +110,15 @@ impl Demo<'_> {
             }
             last = end;
         }
-        let counters = store.counters() - before;
-        let [get, update]: [KindReport; 2] =
-            [describe(&counters.get, &histograms[0]), describe(&counters.update, &histograms[1])];
+        let after = store.counters();
+        let between = between.unwrap_or(after);
+        let kinds = |counters: Counters, [gets, updates]: &[Histogram<u64>; 2]| {
+            let get = describe(&counters.get, gets);
+            [(Kind::Get, get), (Kind::Update, describe(&counters.update, updates))].into()
+        };
         report.ended_ns = last;
-        report.kinds = [(Kind::Get, get), (Kind::Update, update)].into();
+        report.kinds = kinds(between - before, &histograms[0]);
+        report.later = kinds(after - between, &histograms[1]);
         Ok(report)
     }
 }

@@ -194,6 +194,8 @@ pub struct Report {
     pub ended_ns: u64,
     /// What came of each kind of operation.
     pub kinds: BTreeMap<Kind, KindReport>,
+    /// The same of those that began in the second half of the time, and are not in `kinds`: of demo alone.
+    pub later: BTreeMap<Kind, KindReport>,
     /// Times without a completed operation, the longer ones.
     pub gaps: Vec<(u64, u64)>,
 }
@@ -228,6 +230,12 @@ impl KindReport {
     /// The share of operations that took one roundtrip.
     pub fn one_roundtrip(&self) -> f64 {
         self.roundtrips.get(&1).copied().unwrap_or(0) as f64 / self.count.max(1) as f64
+    }
+
+    /// The latency that this part of those that were timed did not exceed. `None` if none was.
+    pub fn latency(&self, quantile: f64) -> Option<u64> {
+        let latencies = self.histogram();
+        (!latencies.is_empty()).then(|| latencies.value_at_quantile(quantile))
     }
 
     /// The latencies.

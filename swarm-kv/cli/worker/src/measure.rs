@@ -121,7 +121,7 @@ impl Task for Measure<'_> {
         block_on_all((0..lane.of.job.window).map(|_| lane.work(client)).collect())?;
         let ended_ns = monotonic_ns();
         let kinds = lane.meter.into_inner().kinds(client.counters() - before);
-        Ok(Report { started_ns, ended_ns, kinds, gaps: Vec::new() })
+        Ok(Report { started_ns, ended_ns, kinds, ..Report::default() })
     }
 }
 
