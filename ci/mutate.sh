@@ -9,12 +9,12 @@
 #   SWARM_SCHEDULES=300000 ci/mutate.sh
 #
 # A mutation is a patch in swarm-*/tests/mutations: what it breaks, which checks catch it (`caught
-# by: CRATE TEST [NAME]`, tried in turn: the quickest first; NAME stands for one of its tests), with
-# how many schedules if the usual ones are too few (`schedules: N`), and the change. Each check is the
-# only one that some patch names, or nothing would show that it can fail. A patch that takes more than
-# four times as many schedules as usual, or checks with a build of their own, is left to runs with a
-# larger budget. It is applied to a scratch copy. One that no longer applies or does not build fails,
-# as does one that all its checks survive; so do checks that fail without any mutation. One worker
+# by: CRATE TEST [NAME]`, tried in turn: the quickest first; NAME stands for one of its tests, or as
+# `MODULE::` for those of a module), with how many schedules if the usual ones are too few (`schedules:
+# N`), and the change. Each check is the only one that some patch names, or nothing would show that it
+# can fail. A patch that takes more than four times as many schedules as usual, or checks with a build
+# of their own, is left to runs with a larger budget. It is applied to a scratch copy. One that no longer
+# applies or does not build fails, as does one that all its checks survive; so do checks that fail without any mutation. One worker
 # for each processor, with a copy and a build of its own; all begin with what the first has built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -68,7 +68,7 @@ copy() {
 # its crate has.
 level() {
     case $1 in
-        *_sim | cell_explore | register_explore | register_bounds | loom) echo 1 ;;
+        *_sim | loom) echo 1 ;;
         *) echo 0 ;;
     esac
 }
@@ -275,7 +275,7 @@ done
 echo "built, in $((SECONDS - began)) s"
 if [[ -n $tested ]]; then
     # Races were explored less deep.
-    readarray -t checks < <(printf '%s\n' "${checks[@]}" | grep _explore || true)
+    readarray -t checks < <(caught_by | grep -E '_explore|explore::' | cut -d ' ' -f 1,2 | sort -ru || true)
     [[ -n "${checks[0]:-}" ]] || checks=()
 fi
 if [[ ${#checks[@]} -gt 0 ]]; then

@@ -66,11 +66,11 @@ part "cells, $cell schedules" schedules "$cell" -p swarm-core --test cell_sim
 part "the store, $store schedules" schedules "$store" -p swarm-kv --test store_sim
 part "memory that comes back, $store schedules" schedules "$store" -p swarm-kv --test recycle_sim
 SWARM_SURPRISES=2 SWARM_EXPLORED=$explored part "every schedule of small races, deeper" \
-    checks -p swarm-core --test register_explore --test cell_explore
+    checks -p swarm-core --test register --test cell explore::
 SWARM_SURPRISES=1 SWARM_EXPLORED=$explored_store part "every schedule of the store's, deeper" \
     checks -p swarm-kv-long --test store_explore
 SWARM_ADVERSARIES=$adversaries part "bounds, against $adversaries adversaries" \
-    checks -p swarm-core --test register_bounds
+    checks -p swarm-core --test register bounds::
 SWARM_SCHEDULES=$mutated part "mutations" ci/mutate.sh "${mutations[@]}"
 part "fuzzing" ci/fuzz.sh "$fuzzed"
 # Clients of near memory do several times as much, and all of it is to be judged.

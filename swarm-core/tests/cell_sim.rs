@@ -9,14 +9,15 @@
 //! `SWARM_SCHEDULES` says how many schedules to try, `SWARM_SEED` plays one alone. What
 //! fails is shrunk and told.
 
-mod cell_common;
+#[path = "cell/common.rs"]
+mod common;
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use fastrand::Rng;
 
-use cell_common::{
+use common::{
     FORMAT, LastToken, RECORDS, append, cell, is_born, list, number, plant, plant_object, record,
     solid, with_proposal, word,
 };

@@ -4,14 +4,15 @@
 //! `SWARM_SCHEDULES` says how many schedules to run, `SWARM_FIRST` from which on, `SWARM_SEED` plays one
 //! alone. What fails is shrunk and told.
 
-mod register_common;
+#[path = "register/common.rs"]
+mod common;
 
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use common::{Client, FIRST_VALUE, GaveUp, Held, Polls, give_birth, place};
 use fastrand::Rng;
-use register_common::{Client, FIRST_VALUE, GaveUp, Held, Polls, give_birth, place};
 use swarm_core::abd::DmAbd;
 use swarm_core::error::Error;
 use swarm_core::fabric::{Fabric, NodeId};

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 /// Tests that tell stories, and that are each named at what they cover.
 const STORIES: [&str; 4] = [
-    "swarm-core/tests/cell_stories.rs",
-    "swarm-core/tests/register_stories.rs",
+    "swarm-core/tests/cell/stories.rs",
+    "swarm-core/tests/register/stories.rs",
     "swarm-kv/tests/store_stories",
     "swarm-kv/tests/move_stories",
 ];

@@ -4,12 +4,10 @@
 //! `SWARM_SURPRISES` and `SWARM_EXPLORED` take the place of the bounds: see
 //! [`explore_or_panic`].
 
-mod register_common;
-
 use std::cell::Cell;
 use std::rc::Rc;
 
-use register_common::{Client, FIRST_VALUE, GaveUp, Held, Polls, give_birth, place};
+use crate::common::{Client, FIRST_VALUE, GaveUp, Held, Polls, give_birth, place};
 use swarm_core::error::Error;
 use swarm_core::fabric::{Fabric, NodeId};
 use swarm_core::history::{BUDGET, Recorder, check_key};

@@ -1,11 +1,9 @@
 //! The register in schedules that were made to break it, each for one rule of the design.
 
-mod register_common;
-
 use std::cell::Cell;
 use std::rc::Rc;
 
-use register_common::{Client, FIRST_VALUE, FORMAT, Held, KEY, Polls, give_birth, place, value};
+use crate::common::{Client, FIRST_VALUE, FORMAT, Held, KEY, Polls, give_birth, place, value};
 use swarm_core::fabric::{Address, NodeId};
 use swarm_core::history::{Answer, BUDGET, Recorder, check_key};
 use swarm_core::layout::{Identity, SLOTS, buffer, header, register};

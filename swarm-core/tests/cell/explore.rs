@@ -4,13 +4,11 @@
 //! `SWARM_SURPRISES` and `SWARM_EXPLORED` take the place of the bounds: see
 //! [`explore_or_panic`].
 
-mod cell_common;
-
 use std::cell::RefCell;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
-use cell_common::{
+use crate::common::{
     FORMAT, append, cell, is_born, list, number, plant, plant_object, record, solid, word,
 };
 use swarm_core::cell::{Proposed, View};

@@ -1,13 +1,11 @@
 //! Clients of a cell in turn, on the plainest fabric: what they find, and in how many roundtrips.
 
-mod cell_common;
-
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use cell_common::{
+use crate::common::{
     FORMAT, append, cell, is_born, list, number, object, plant, plant_object, record, solid, word,
 };
 use swarm_core::cell::{CellRef, Proposed, View, committed};

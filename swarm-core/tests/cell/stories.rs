@@ -3,13 +3,11 @@
 //! Three nodes. `x` is the list `[0]`, committed in the beginning; `r` and `y` are rivals that are
 //! built on it, `[0, 1]` and `[0, 2]`.
 
-mod cell_common;
-
 use std::cell::RefCell;
 use std::future::Future;
 use std::rc::Rc;
 
-use cell_common::{
+use crate::common::{
     FORMAT, append, cell, is_born, list, number, object, plant, plant_object, record, solid, word,
 };
 use swarm_core::cell::{CellRef, Proposed, View};

@@ -4,14 +4,12 @@
 //!
 //! `SWARM_ADVERSARIES` says how many random adversaries to try.
 
-mod register_common;
-
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use crate::common::{Client, FIRST_VALUE, FORMAT, GaveUp, Held, Polls, give_birth, place, value};
 use fastrand::Rng;
-use register_common::{Client, FIRST_VALUE, FORMAT, GaveUp, Held, Polls, give_birth, place, value};
 use swarm_core::counting::Tally;
 use swarm_core::error::Error;
 use swarm_core::fabric::{Address, Fabric, NodeId};
