@@ -113,12 +113,12 @@ kills() {
 }
 
 # Random schedules of all simulators, so many as follow, from number $1 on. A failure names its seed, and the command
-# that plays it again.
+# that plays it again. No package is named: those of the tests, and what they share is built with the same features.
 schedules() {
     local first="$1" registers="$2" stores="$3"
     echo "schedules from $first on: $registers of registers and cells, $stores of stores"
     SWARM_FIRST=$first SWARM_SCHEDULES=$registers \
-        cargo test --quiet --locked -p swarm-core --test register_sim --test cell_sim || return
+        cargo test --quiet --locked --test register_sim --test cell_sim || return
     SWARM_FIRST=$first SWARM_SCHEDULES=$stores \
-        cargo test --quiet --locked -p swarm-kv --test store_sim --test recycle_sim
+        cargo test --quiet --locked --test store_sim --test recycle_sim
 }
