@@ -17,6 +17,7 @@ step "schedules (random ones)" schedules 1000 5000 300
 step "kills (what a client that is killed costs the others, in a pool that is nearly full as well)" kills
 step "soak (everything that may wear out)" \
     cargo test --quiet --locked --release -p swarm-cli --test cli -- --ignored nothing_wears_out
+step "loom (the fabric's words under the memory model)" loom
 step "peers (the README's table of others can be made)" peers
 step "threads (multi-threaded tests under the thread sanitizer)" ci/threads.sh
 step "mutations (the checks notice each safety line that is missing)" env SWARM_SCHEDULES=20001 ci/mutate.sh
