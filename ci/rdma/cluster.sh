@@ -305,7 +305,7 @@ if wants device; then
     same "the memory node's exit status" 3 "$status"
     says "the memory node" "its RDMA device was removed" "$(< "$work/removed.log")"
     wait "${running[-1]}" || die "the device stays"
-    says "a client" "no RDMA device" "$(fails 1 "$SWARM" doctor)"
+    says "a client" "no RDMA device" "$(fails 1 "$SWARM" doctor --rdma)"
     rdma link add rxe0 type rxe netdev "$interface"
 fi
 say "all is well"

@@ -11,8 +11,9 @@ use swarm_core::register::Protocol;
 use swarm_core::safe_guess::SafeGuess;
 use swarm_core::words::Incarnation;
 pub use swarm_shm::{
-    AbsentNode, Attachment, ClockSource, Condition, CreateOptions, DirectoryLeft, Error, Numa,
-    OpenOptions, Pages, Pool, PoolBoard, PoolClock, Rights, ShmFabric, Tenant,
+    AbsentNode, Attachment, ClockSource, Condition, CreateOptions, DirectoryLeft, Error,
+    FileSystem, MemoryLimit, Numa, OpenOptions, Pages, Pool, PoolBoard, PoolClock, Rights,
+    ShmFabric, Tenant, memory_limit,
 };
 
 use crate::blocking::block_on;

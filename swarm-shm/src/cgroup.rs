@@ -13,28 +13,29 @@ const MOUNT: &str = "/sys/fs/cgroup";
 /// Limits from here on are none: the first version has a number for that.
 const NONE: u64 = 1 << 60;
 
-/// What one group leaves.
+/// What one control group leaves of a kind of memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Limit {
+#[non_exhaustive]
+pub struct MemoryLimit {
     /// The file that the limit stands in.
-    pub(crate) file: PathBuf,
+    pub file: PathBuf,
     /// The limit, bytes.
-    pub(crate) limit: u64,
+    pub limit: u64,
     /// How much of it is left, bytes.
-    pub(crate) free: u64,
+    pub free: u64,
 }
 
-/// What there is for memory of a tmpfs, if it is limited.
-pub(crate) fn memory() -> Option<Limit> {
+/// What the control groups of this process leave for pools on a tmpfs, if they limit that. A creation asks by itself.
+pub fn memory_limit() -> Option<MemoryLimit> {
     memory_of(Path::new(MOUNT), &read("/proc/self/cgroup"), free_swap(&read("/proc/meminfo")))
 }
 
 /// What there is for huge pages of so many bytes, if they are limited.
-pub(crate) fn huge_pages(page: u64) -> Option<Limit> {
+pub(crate) fn huge_pages(page: u64) -> Option<MemoryLimit> {
     huge_pages_of(Path::new(MOUNT), &read("/proc/self/cgroup"), page)
 }
 
-fn memory_of(mount: &Path, own: &str, swap: u64) -> Option<Limit> {
+fn memory_of(mount: &Path, own: &str, swap: u64) -> Option<MemoryLimit> {
     let of = |group: &PathBuf| {
         let number = |name: &str| number(&group.join(name));
         let stat = read(group.join("memory.stat"));
@@ -47,7 +48,7 @@ fn memory_of(mount: &Path, own: &str, swap: u64) -> Option<Limit> {
             };
             let cached = cached("active_file", "inactive_file");
             let free = limit.saturating_sub(number("memory.current")?);
-            return Some(Limit {
+            return Some(MemoryLimit {
                 file: group.join("memory.max"),
                 limit,
                 free: free + cached + swap,
@@ -59,12 +60,12 @@ fn memory_of(mount: &Path, own: &str, swap: u64) -> Option<Limit> {
         let swap = both.map_or(swap, |both| swap.min(both.saturating_sub(limit)));
         let cached = cached("total_active_file", "total_inactive_file");
         let free = limit.saturating_sub(used) + cached + swap;
-        Some(Limit { file: group.join("memory.limit_in_bytes"), limit, free })
+        Some(MemoryLimit { file: group.join("memory.limit_in_bytes"), limit, free })
     };
     groups(mount, own, "memory").iter().filter_map(of).min_by_key(|limit| limit.free)
 }
 
-fn huge_pages_of(mount: &Path, own: &str, page: u64) -> Option<Limit> {
+fn huge_pages_of(mount: &Path, own: &str, page: u64) -> Option<MemoryLimit> {
     let size = match page {
         page if page >= 1 << 30 => format!("{}GB", page >> 30),
         page if page >= 1 << 20 => format!("{}MB", page >> 20),
@@ -76,7 +77,7 @@ fn huge_pages_of(mount: &Path, own: &str, page: u64) -> Option<Limit> {
             let file = group.join(format!("hugetlb.{size}.{most}"));
             let limit = number(&file).filter(|&limit| limit < NONE)?;
             let used = number(&group.join(format!("hugetlb.{size}.{used}")))?;
-            Some(Limit { file, limit, free: limit.saturating_sub(used) })
+            Some(MemoryLimit { file, limit, free: limit.saturating_sub(used) })
         })
     };
     groups(mount, own, "hugetlb").iter().filter_map(of).min_by_key(|limit| limit.free)
@@ -145,7 +146,8 @@ mod tests {
         let stat = "anon 7\nfile 900\ninactive_file 30\nactive_file 4\n";
         let files = [("memory.max", "1000\n"), ("memory.current", "400\n"), ("memory.stat", stat)];
         write(mount, "slice", &files);
-        let limit = |free| Some(Limit { file: mount.join("slice/memory.max"), limit: 1000, free });
+        let limit =
+            |free| Some(MemoryLimit { file: mount.join("slice/memory.max"), limit: 1000, free });
         assert_eq!(memory_of(mount, own, 0), limit(634), "what is cached comes back");
         assert_eq!(memory_of(mount, own, 100), limit(734));
         let swap = [("memory.swap.max", "60"), ("memory.swap.current", "20")];
@@ -169,12 +171,12 @@ mod tests {
         let files = [("memory.limit_in_bytes", "500"), ("memory.usage_in_bytes", "100")];
         write(mount, "memory", &[&files[..], &[("memory.stat", stat)]].concat());
         let file = mount.join("memory/memory.limit_in_bytes");
-        assert_eq!(memory_of(mount, own, 7), Some(Limit { file, limit: 500, free: 427 }));
+        assert_eq!(memory_of(mount, own, 7), Some(MemoryLimit { file, limit: 500, free: 427 }));
         let files =
             [("hugetlb.2MB.limit_in_bytes", "4194304"), ("hugetlb.2MB.usage_in_bytes", "0")];
         write(mount, "hugetlb/docker/abc", &files);
         let file = mount.join("hugetlb/docker/abc/hugetlb.2MB.limit_in_bytes");
-        let limit = Limit { file, limit: 4 << 20, free: 4 << 20 };
+        let limit = MemoryLimit { file, limit: 4 << 20, free: 4 << 20 };
         assert_eq!(huge_pages_of(mount, own, 2 << 20), Some(limit));
         assert_eq!(huge_pages_of(mount, own, 1 << 30), None);
     }

@@ -16,7 +16,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use swarm_core::fabric::{MAX_NODES, NodeId};
 use swarm_core::geometry::Geometry;
 
-use crate::cgroup::{self, Limit};
+use crate::cgroup::{MemoryLimit, huge_pages, memory_limit};
 use crate::clock::wall;
 use crate::control::{self, CONTROL, CREATOR, UNFINISHED, has_nodes, open_file};
 use crate::error::Error;
@@ -94,9 +94,9 @@ fn check_groups(dir: &Path, options: &CreateOptions) -> Result<(), Error> {
             _ => {}
         }
     }
-    let huge = huge.into_iter().map(|(page, needed)| (cgroup::huge_pages(page), needed));
-    for (limit, needed) in huge.chain([(cgroup::memory(), memory)]) {
-        if let Some(Limit { file: group, limit, free }) = limit
+    let huge = huge.into_iter().map(|(page, needed)| (huge_pages(page), needed));
+    for (limit, needed) in huge.chain([(memory_limit(), memory)]) {
+        if let Some(MemoryLimit { file: group, limit, free }) = limit
             && needed > free
         {
             return Err(Error::ControlGroup {

@@ -10,7 +10,7 @@ use crate::error::Error;
 
 /// What is known of a file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum FileSystem {
+pub enum FileSystem {
     /// Files may be another host's as well, or a server's: who maps them sees copies, each host its own.
     Shared(&'static str),
     /// Room that was reserved may be missing when a page is written, which then ends the process with SIGBUS: a page that is
@@ -41,7 +41,7 @@ const KNOWN: [(u32, FileSystem); 14] = [
 
 impl FileSystem {
     /// What `path` lies on; of one that is not there, the nearest directory above that is.
-    pub(crate) fn at(path: &Path) -> Self {
+    pub fn at(path: &Path) -> Self {
         let here = |path: &Path| path.as_os_str().is_empty().then(|| Path::new(".").to_path_buf());
         let there = path.ancestors().map(|path| here(path).unwrap_or_else(|| path.to_path_buf()));
         let there =

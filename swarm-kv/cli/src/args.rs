@@ -130,7 +130,7 @@ pub(crate) enum Command {
     /// End a client that is stopped, hangs or is gone for good, or is to be
     #[command(after_help = EVICT_HELP)]
     Evict(EvictArgs),
-    /// Look whether this host is fit for RDMA, and say what to do if it is not
+    /// Look whether this host is fit for pools in shared memory, or for RDMA, and say what to do if it is not
     #[command(
         after_help = "Exit status: 0 nothing is bad, 1 something is, 2 wrong usage, 3 failure."
     )]

@@ -79,6 +79,11 @@ pub(crate) struct EvictArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct DoctorArgs {
+    /// A pool to look at as well
+    pub(crate) pool: Option<PathBuf>,
+    /// Look at what RDMA needs instead; so do --etcd, --node and --static
+    #[arg(long)]
+    pub(crate) rdma: bool,
     /// etcd's members, host:port,…
     #[arg(long, value_name = "MEMBERS")]
     pub(crate) etcd: Option<String>,
@@ -88,7 +93,7 @@ pub(crate) struct DoctorArgs {
     /// The file that lists the memory nodes
     #[arg(long = "static", value_name = "FILE")]
     pub(crate) static_file: Option<PathBuf>,
-    /// Memory that a memory node on this host would register
+    /// Memory of each node: of one that this host would register, or of three in shared memory
     #[arg(long, default_value = "256MiB", value_parser = parse_size)]
     pub(crate) capacity: u64,
 }

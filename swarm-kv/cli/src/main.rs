@@ -7,7 +7,7 @@
 //! pools, info             create, destroy; what is in a pool and who holds its memory
 //! keys, transfer          get, put, …; import, export
 //! memnode, evict          a memory node's daemon; ending clients
-//! doctor                  whether this host is fit for RDMA
+//! doctor                  whether this host is fit for shared memory, or for RDMA
 //! busy                    whether the machine did other things meanwhile
 //! temporary, interrupted  pools that go when the command ends, whatever ends it
 //! crew, worker            clients in processes or threads, and how they are led

@@ -125,7 +125,7 @@ fn huge_pages(root: &Path, capacity: u64) -> Finding {
     )
 }
 
-fn clock(root: &Path) -> Finding {
+pub(super) fn clock(root: &Path) -> Finding {
     let probe = "clock source";
     let directory = root.join("sys/devices/system/clocksource/clocksource0");
     match line(&directory.join("current_clocksource")).as_deref() {

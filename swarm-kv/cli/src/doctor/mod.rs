@@ -1,7 +1,8 @@
-//! `swarm doctor`: whether this host is fit for RDMA.
+//! `swarm doctor`: whether this host is fit for pools in shared memory, or for RDMA.
 //!
 //! ```text
 //! finding          what a probe found: ok, warn or bad; what it saw; what to do
+//! memory           room, limits and file systems for pools of this host; one of them
 //! devices          devices, ports, links, GIDs: /sys/class/infiniband
 //! host             limits, kernel modules, huge pages, clock: /sys, /proc
 //! reach            etcd and memory nodes
@@ -13,6 +14,7 @@
 mod devices;
 mod finding;
 mod host;
+mod memory;
 mod reach;
 
 use std::path::Path;
@@ -26,12 +28,22 @@ use finding::{Finding, Verdict};
 /// Looks, and says what is wrong.
 pub(crate) fn run(args: &DoctorArgs, json: bool) -> Result<Answer, Failure> {
     let root = Path::new("/");
-    let mut findings = vec![host::feature()];
-    findings.extend(devices::probe(root));
-    #[cfg(feature = "rdma")]
-    findings.extend(devices::choice(root));
-    findings.extend(host::probe(root, args.capacity));
-    findings.extend(reach::probe(args));
+    let is_far = |pool: &Path| pool.as_os_str().as_encoded_bytes().starts_with(b"rdma:");
+    let pool = args.pool.as_deref();
+    let named = args.etcd.is_some() || !args.node.is_empty() || args.static_file.is_some();
+    let mut findings = Vec::new();
+    if args.rdma || named || pool.is_some_and(is_far) {
+        findings.push(host::feature());
+        findings.extend(devices::probe(root));
+        #[cfg(feature = "rdma")]
+        findings.extend(devices::choice(root));
+        findings.extend(host::probe(root, args.capacity));
+        findings.extend(reach::probe(args));
+    } else {
+        findings.extend(memory::probe(root, args.capacity));
+        findings.push(host::clock(root));
+        findings.extend(pool.into_iter().flat_map(memory::pool));
+    }
     report(&findings, json)?;
     let bad = findings.iter().any(|finding| finding.verdict == Verdict::Bad);
     Ok(if bad { Answer::No } else { Answer::Yes })

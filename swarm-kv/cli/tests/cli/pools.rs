@@ -412,3 +412,19 @@ fn output_that_cannot_be_written_is_a_failure() {
         .status();
     assert_eq!(status.expect("the command line can be run").code(), Some(1));
 }
+
+/// Where nothing was amiss, "4 bad" of RDMA were.
+#[test]
+fn a_host_of_shared_memory_is_sound() {
+    let pool = TestPool::create();
+    let told = json(&["doctor", pool.path(), "--json"]);
+    let findings = told["findings"].as_array().expect("a list");
+    let of = |probe: &str| findings.iter().find(|finding| finding["probe"] == probe);
+    assert_eq!(told["bad"], 0, "{told}");
+    for probe in ["/dev/shm", "memory limit", "open files", "RemoveIPC", "clock source", "pool"] {
+        assert!(of(probe).is_some(), "{probe}: {told}");
+    }
+    assert_eq!(of("pool").expect("it is there")["verdict"], "ok");
+    fs::remove_file(format!("{}/control", pool.path())).expect("it is there");
+    assert_eq!(pool.status("doctor", &[]), 1);
+}
