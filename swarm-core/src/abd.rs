@@ -15,7 +15,7 @@ use crate::in_n_out::Copy;
 use crate::layout::{BufferHeader, checksum};
 use crate::look;
 use crate::max_register::{self, Want, Writes};
-use crate::node_set::NodeSet;
+use crate::node::NodeSet;
 use crate::register::{Check, Found, Protocol, Register, Write, Written};
 use crate::safe_guess::SafeGuess;
 use crate::words::{Stamp, StampFlags, Timestamp};

@@ -23,10 +23,10 @@
 //! that all nodes hold, each at the same place.
 
 use crate::clock::Clock;
-use crate::fabric::{Address, Fabric, NodeId};
+use crate::fabric::Fabric;
 use crate::group::Group;
 use crate::layout::{Place, register};
-use crate::node_set::NodeSet;
+use crate::node::{Address, NodeId, NodeSet};
 use crate::register::Register;
 use crate::safe_guess::FIRST;
 use crate::words::{GRANULE_WORDS, Pointer, Stamp};

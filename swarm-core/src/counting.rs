@@ -15,7 +15,8 @@ use core::task::{Context, Poll};
 
 use pin_project_lite::pin_project;
 
-use crate::fabric::{Address, Fabric, NodeId, Store, Swap, Verb};
+use crate::fabric::{Fabric, Store, Swap, Verb};
+use crate::node::{Address, NodeId};
 
 /// What an operation cost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -393,7 +393,8 @@ fn is_over<F: Fabric>(group: &Visits, fabric: &F) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fabric::{Address, NodeDown, NodeId, Verb};
+    use crate::fabric::{NodeDown, Verb};
+    use crate::node::{Address, NodeId};
     use core::future::{Ready, ready};
     use std::vec::Vec;
 

@@ -12,7 +12,8 @@ use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 
-use crate::fabric::{Address, Fabric, MAX_NODES, NodeDown, NodeId, Store, Swap, Verb};
+use crate::fabric::{Fabric, NodeDown, Store, Swap, Verb};
+use crate::node::{Address, MAX_NODES, NodeId};
 
 /// Whether a node takes chains.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

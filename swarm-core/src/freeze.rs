@@ -14,7 +14,7 @@ use heapless::Vec;
 
 use crate::clock::Clock;
 use crate::error::Error;
-use crate::fabric::{Fabric, MAX_NODES, NodeId, Verb};
+use crate::fabric::{Fabric, Verb};
 use crate::gather::Next;
 use crate::geometry::MAX_CLIENTS;
 use crate::group::Group;
@@ -22,7 +22,7 @@ use crate::in_n_out::{Fetched, state};
 use crate::layout::{Header, Place, Predecessor, SLOTS, Shape, register};
 use crate::look::look;
 use crate::max_register::{READ_TRIES, Without, fetch};
-use crate::node_set::NodeSet;
+use crate::node::{MAX_NODES, NodeId, NodeSet};
 use crate::register::{Check, Found, Register, Value, Write};
 use crate::replicas::{COMPLETIONS, Failed, Votes};
 use crate::timestamp_lock::{try_lock, try_lock_to_read};

@@ -9,9 +9,9 @@ use core::task::{Context, Poll, Waker};
 
 use crate::clock::Clock;
 use crate::error::Error;
-use crate::fabric::{Fabric, MAX_NODES, NodeId};
+use crate::fabric::Fabric;
 use crate::group::Group;
-use crate::node_set::NodeSet;
+use crate::node::{MAX_NODES, NodeId, NodeSet};
 use crate::round::{Event, Round};
 
 /// What a round does next at a node.
@@ -266,11 +266,12 @@ mod tests {
     use core::pin::pin;
 
     use super::*;
-    use crate::fabric::{Address, Verb};
+    use crate::fabric::Verb;
     use crate::faults::{Faulty, HandSwitches, SwitchState};
     use crate::group::{Patience, Session};
     use crate::latency::Delayed;
     use crate::loopback::Loopback;
+    use crate::node::Address;
     use crate::words::{Incarnation, WordFormat};
 
     const HOUR: u64 = 3_600_000_000_000;

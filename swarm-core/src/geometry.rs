@@ -15,8 +15,8 @@
 //! that the chunk takes the same room everywhere.
 
 use crate::buffers::Buffers;
-use crate::fabric::{Address, NodeId};
 use crate::layout::{MAX_IN_PLACE, Place, SLOTS, buffer, cell, record, words_for};
+use crate::node::{Address, NodeId};
 use crate::words::{GRANULE, GRANULE_WORDS, Pointer, WordFormat};
 
 /// The layout that this version of the code reads and writes.

@@ -12,9 +12,9 @@ use zerocopy::IntoBytes;
 
 use crate::buffers::Buffers;
 use crate::clock::{Clock, Ticking, Wait};
-use crate::fabric::{Fabric, NodeId};
+use crate::fabric::Fabric;
 use crate::layout::SLOTS;
-use crate::node_set::NodeSet;
+use crate::node::{NodeId, NodeSet};
 use crate::words::{Incarnation, WordFormat, WriteNumber};
 
 /// How long to wait for nodes, in nanoseconds.
@@ -417,9 +417,10 @@ mod tests {
     use heapless::Vec;
 
     use super::*;
-    use crate::fabric::{Address, Verb};
+    use crate::fabric::Verb;
     use crate::latency::Delayed;
     use crate::loopback::Loopback;
+    use crate::node::Address;
     use crate::round::{Event, Round};
 
     const FORMAT: WordFormat = WordFormat { pointer_bits: 22, tick_shift: 6 };

@@ -15,9 +15,10 @@
 
 use crate::buffers::Site;
 use crate::clock::Clock;
-use crate::fabric::{Fabric, NodeId, Verb};
+use crate::fabric::{Fabric, Verb};
 use crate::group::Group;
 use crate::layout::{BufferHeader, Identity, SLOTS, buffer, register};
+use crate::node::NodeId;
 use crate::register::{Check, Register, Value};
 use crate::words::{Stamp, StampFlags, WordFormat};
 

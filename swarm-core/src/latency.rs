@@ -8,7 +8,8 @@ use core::pin::Pin;
 use core::task::{Context, Poll};
 
 use crate::clock::Clock;
-use crate::fabric::{Address, Fabric, NodeId, Store, Swap, Verb};
+use crate::fabric::{Fabric, Store, Swap, Verb};
+use crate::node::{Address, NodeId};
 
 /// A fabric that hands out each completion a roundtrip after its chain was posted.
 #[derive(Clone, Debug)]

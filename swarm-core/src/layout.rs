@@ -40,8 +40,8 @@
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 use zerocopy::IntoBytes;
 
-use crate::fabric::{Address, NodeId};
 use crate::geometry::Class;
+use crate::node::{Address, NodeId};
 use crate::words::{CellWord, GRANULE_WORDS, Pointer, Stamp, Timestamp, WordFormat, WriteNumber};
 
 /// The largest value, in bytes.

@@ -36,8 +36,8 @@
 //! | [`buffers`] | not in it | which nodes hold a buffer, and where |
 //! | [`geometry`], [`layout`] | §4.2 | what lies where in a node; objects, word by word |
 //! | [`words`] | §4.2 | stamps, cell words, locks, write numbers |
-//! | [`error`], [`node_set`], [`clock`] | | failures, sets of nodes, time |
-//! | [`fabric`] | | verbs, chains, nodes: the interface to memory |
+//! | [`fabric`] | | verbs and chains: the interface to memory |
+//! | [`error`], [`node`], [`clock`] | | failures; nodes and sets of them; time |
 //!
 //! Beside the layers: fabrics that wrap another ([`latency`], [`faults`], [`counting`]) and, with the
 //! feature `sim`, what tests stand on: `sim` (every word a step, every schedule a seed),
@@ -73,7 +73,7 @@ pub mod look;
 pub mod loopback;
 pub(crate) mod max_register;
 pub(crate) mod near;
-pub mod node_set;
+pub mod node;
 pub mod raw;
 pub mod register;
 pub(crate) mod replicas;

@@ -5,12 +5,12 @@
 
 use crate::clock::Clock;
 use crate::error::Error;
-use crate::fabric::{Fabric, NodeId};
+use crate::fabric::Fabric;
 use crate::gather::Next;
 use crate::group::Group;
 use crate::in_n_out::post_read;
 use crate::layout::has_key;
-use crate::node_set::NodeSet;
+use crate::node::{NodeId, NodeSet};
 use crate::register::{Check, Register};
 use crate::replicas::{COMPLETIONS, Failed, Votes, complete};
 use crate::words::Stamp;

@@ -7,7 +7,8 @@ use std::vec;
 use std::vec::Vec;
 
 use crate::epoch::NoBoard;
-use crate::fabric::{Address, Fabric, MAX_VERBS, NodeDown, NodeId, Verb};
+use crate::fabric::{Fabric, MAX_VERBS, NodeDown, Verb};
+use crate::node::{Address, NodeId};
 
 /// Memory nodes within this process. Clones are other clients of the same nodes.
 #[derive(Clone, Debug)]

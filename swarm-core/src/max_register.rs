@@ -10,7 +10,7 @@
 use crate::buffers::Site;
 use crate::clock::Clock;
 use crate::error::Error;
-use crate::fabric::{Fabric, MAX_NODES, NodeId, Verb};
+use crate::fabric::{Fabric, Verb};
 use crate::gather::{Gathering, Next};
 use crate::geometry::MAX_CLIENTS;
 use crate::group::Group;
@@ -20,7 +20,7 @@ use crate::in_n_out::{
 };
 use crate::layout::{BufferHeader, Place, buffer, register};
 use crate::look::{self, Look};
-use crate::node_set::NodeSet;
+use crate::node::{MAX_NODES, NodeId, NodeSet};
 use crate::register::{Check, Register, Value};
 use crate::replicas::{COMPLETIONS, Failed, Votes};
 use crate::round::{Event, Round};

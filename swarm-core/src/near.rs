@@ -11,12 +11,12 @@
 //! in the ring.
 
 use crate::clock::Clock;
-use crate::fabric::{Address, Fabric, MAX_NODES, NodeId, Store, Swap};
+use crate::fabric::{Fabric, Store, Swap};
 use crate::group::Group;
 use crate::in_n_out::{Copy, InPlace, in_place_head, is_of, judge_in_place, largest, state};
 use crate::layout::{BufferHeader, Place, SLOTS, register};
 use crate::look::Look;
-use crate::node_set::NodeSet;
+use crate::node::{Address, MAX_NODES, NodeId, NodeSet};
 use crate::register::{Own, Register, Value};
 use crate::replicas::Votes;
 use crate::words::Stamp;

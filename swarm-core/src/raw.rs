@@ -13,7 +13,7 @@ use crate::gather::Next;
 use crate::group::Group;
 use crate::in_n_out::{in_place_head, post_in_place, post_read, state};
 use crate::layout::{BufferHeader, register};
-use crate::node_set::NodeSet;
+use crate::node::NodeSet;
 use crate::register::{Check, Found, Protocol, Register, Value, Write, Written};
 use crate::words::{Stamp, WriteNumber};
 

@@ -6,11 +6,11 @@ use core::ops::Deref;
 use crate::buffers::Site;
 use crate::clock::Clock;
 use crate::error::Error;
-use crate::fabric::{Fabric, MAX_NODES, NodeId, Verb};
+use crate::fabric::{Fabric, Verb};
 use crate::gather::Next;
 use crate::group::Group;
 use crate::layout::{Header, Identity, MAX_KEY, Place, Shape, bytes, register};
-use crate::node_set::NodeSet;
+use crate::node::{MAX_NODES, NodeId, NodeSet};
 use crate::words::{Pointer, Stamp, WriteNumber};
 
 /// What a client knows of a register: where it is, which one it is, and what it last saw there.

@@ -6,12 +6,12 @@
 
 use crate::clock::Clock;
 use crate::error::Error;
-use crate::fabric::{Fabric, MAX_NODES, NodeId, Verb};
+use crate::fabric::{Fabric, Verb};
 use crate::gather::Next;
 use crate::group::Group;
 use crate::in_n_out::state;
 use crate::layout::register;
-use crate::node_set::NodeSet;
+use crate::node::{MAX_NODES, NodeId, NodeSet};
 use crate::register::Register;
 use crate::words::{Stamp, StampFlags};
 

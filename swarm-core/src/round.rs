@@ -9,9 +9,9 @@ use core::pin::Pin;
 use core::task::{Context, Poll};
 
 use crate::clock::{Clock, Wait};
-use crate::fabric::{Fabric, MAX_NODES, NodeDown, NodeId};
+use crate::fabric::{Fabric, NodeDown};
 use crate::group::{Events, Group};
-use crate::node_set::NodeSet;
+use crate::node::{MAX_NODES, NodeId, NodeSet};
 
 /// What a round brought.
 pub enum Event<Reply> {
@@ -226,10 +226,11 @@ mod tests {
     use core::task::Waker;
 
     use super::*;
-    use crate::fabric::{Address, Verb};
+    use crate::fabric::Verb;
     use crate::group::{Patience, Session};
     use crate::latency::Delayed;
     use crate::loopback::Loopback;
+    use crate::node::Address;
     use crate::words::{Incarnation, WordFormat};
 
     /// Goes on whenever somebody looks.

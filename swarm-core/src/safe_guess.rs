@@ -25,7 +25,7 @@ use crate::layout::{BufferHeader, SLOTS, buffer, checksum};
 use crate::look::Look;
 use crate::max_register::{self, Want, Writes, fetch};
 use crate::near;
-use crate::node_set::NodeSet;
+use crate::node::NodeSet;
 use crate::register::{Check, Found, Protocol, Register, Value, Write, Written};
 use crate::timestamp_lock::{try_lock, try_lock_to_read};
 use crate::words::{LockMode, Pointer, Stamp, StampFlags, Timestamp, WordFormat, Writer};

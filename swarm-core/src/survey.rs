@@ -6,9 +6,10 @@
 
 use crate::clock::Clock;
 use crate::error::Error;
-use crate::fabric::{Fabric, MAX_NODES, NodeId, Verb};
+use crate::fabric::{Fabric, Verb};
 use crate::group::Group;
 use crate::layout::{Place, SLOTS, register};
+use crate::node::{MAX_NODES, NodeId};
 use crate::words::Stamp;
 
 /// What every replica of a register shows.

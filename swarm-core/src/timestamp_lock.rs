@@ -11,11 +11,11 @@
 use crate::buffers::Site;
 use crate::clock::Clock;
 use crate::error::Error;
-use crate::fabric::{Fabric, MAX_NODES, NodeId, Verb};
+use crate::fabric::{Fabric, Verb};
 use crate::gather::{Gathering, Next};
 use crate::group::Group;
 use crate::layout::buffer;
-use crate::node_set::NodeSet;
+use crate::node::{MAX_NODES, NodeId, NodeSet};
 use crate::words::{LockMode, LockWord, WriteNumber};
 
 /// CASes of one lock word at one node. The word is empty, or holds the number of an earlier write of

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use swarm_core::clock::Clock;
 use swarm_core::epoch::NoBoard;
 use swarm_core::error::Error;
-use swarm_core::fabric::{Fabric, NodeDown, NodeId, Verb};
+use swarm_core::fabric::{Fabric, NodeDown, Verb};
 use swarm_core::freeze::freeze;
 use swarm_core::geometry::Geometry;
 use swarm_core::group::{Group, Session};
@@ -17,6 +17,7 @@ use swarm_core::latency::Delayed;
 use swarm_core::layout::{Identity, Place, Shape, buffer, header, register};
 use swarm_core::look::{Confirmed, confirm};
 use swarm_core::loopback::Loopback;
+use swarm_core::node::NodeId;
 use swarm_core::register::{Check, Found, Protocol, Register, Write};
 use swarm_core::safe_guess::{READ_BOUND, SafeGuess, first_stamp};
 use swarm_core::words::{

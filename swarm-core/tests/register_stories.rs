@@ -6,9 +6,9 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use register_common::{Client, FIRST_VALUE, FORMAT, Held, KEY, Polls, give_birth, place, value};
-use swarm_core::fabric::{Address, NodeId};
 use swarm_core::history::{Answer, BUDGET, Recorder, check_key};
 use swarm_core::layout::{Identity, SLOTS, buffer, header, register};
+use swarm_core::node::{Address, NodeId};
 use swarm_core::register::{Protocol, Write, Written};
 use swarm_core::safe_guess::SafeGuess;
 use swarm_core::sim::{Outcome, Setup, Sim, SimFabric};

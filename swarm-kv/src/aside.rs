@@ -13,7 +13,7 @@ use std::pin::pin;
 use futures_util::future::{Either, select};
 use swarm_core::clock::Clock;
 use swarm_core::fabric::{Fabric, MAX_VERBS};
-use swarm_core::node_set::NodeSet;
+use swarm_core::node::NodeSet;
 use swarm_core::register::Protocol;
 
 use crate::client::Client;

@@ -9,7 +9,8 @@ use std::iter::once;
 use swarm_core::buffers::Site;
 use swarm_core::clock::Clock;
 use swarm_core::epoch::Board;
-use swarm_core::fabric::{Fabric, MAX_NODES};
+use swarm_core::fabric::Fabric;
+use swarm_core::node::MAX_NODES;
 use swarm_core::register::{Protocol, Register, Write};
 use swarm_core::words::Pointer;
 

@@ -540,8 +540,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Drop for Here<'_, F, C, P> {
 pub(crate) mod tests {
     use std::rc::Rc;
 
-    use swarm_core::fabric::{NodeId, Verb};
+    use swarm_core::fabric::Verb;
     use swarm_core::loopback::Loopback;
+    use swarm_core::node::NodeId;
     use swarm_core::sim::explore::LoneClock;
     use swarm_core::words::Incarnation;
 

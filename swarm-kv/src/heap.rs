@@ -17,11 +17,11 @@ use std::collections::HashSet;
 use swarm_core::buffers::Site;
 use swarm_core::clock::Clock;
 use swarm_core::epoch::GRACE;
-use swarm_core::fabric::{Address, Fabric, MAX_VERBS, NodeId};
+use swarm_core::fabric::{Fabric, MAX_VERBS};
 use swarm_core::geometry::{Class, Geometry};
 use swarm_core::group::Group;
 use swarm_core::layout::{Place, buffer, words_for};
-use swarm_core::node_set::NodeSet;
+use swarm_core::node::{Address, NodeId, NodeSet};
 use swarm_core::register::Register;
 use swarm_core::words::{GRANULE, Pointer, Stamp};
 

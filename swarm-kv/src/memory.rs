@@ -17,7 +17,7 @@
 use swarm_core::clock::Clock;
 use swarm_core::epoch::Board;
 use swarm_core::fabric::{Fabric, Verb};
-use swarm_core::node_set::NodeSet;
+use swarm_core::node::NodeSet;
 use swarm_core::register::Protocol;
 
 use crate::aside::RECORD_BATCHES;

@@ -299,11 +299,11 @@ fn entry_of(bucket: &Bucket, register: &Register) -> Option<Entry> {
 
 #[cfg(test)]
 mod tests {
-    use swarm_core::fabric::NodeId;
     use swarm_core::geometry::Geometry;
     use swarm_core::group::{Patience, Session};
     use swarm_core::layout::SLOTS;
     use swarm_core::loopback::Loopback;
+    use swarm_core::node::NodeId;
     use swarm_core::sim::explore::LoneClock;
     use swarm_core::words::{Incarnation, StampFlags, Timestamp, WriteNumber};
 

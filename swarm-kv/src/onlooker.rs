@@ -15,7 +15,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use swarm_core::fabric::{Address, Fabric, NodeDown, NodeId, Verb};
+use swarm_core::fabric::{Fabric, NodeDown, Verb};
+use swarm_core::node::{Address, NodeId};
 use zerocopy::IntoBytes;
 
 /// A fabric whose changes nobody sees but who makes them.

@@ -302,7 +302,7 @@ mod tests {
     use std::pin::pin;
     use std::task::{Context, Waker};
 
-    use swarm_core::fabric::NodeId;
+    use swarm_core::node::NodeId;
     use swarm_core::safe_guess::SafeGuess;
     use swarm_shm::SwitchState;
 

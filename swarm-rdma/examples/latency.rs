@@ -10,10 +10,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use swarm_core::abd::DmAbd as Abd;
-use swarm_core::fabric::NodeId;
 use swarm_core::geometry::Geometry;
 use swarm_core::group::Session;
 use swarm_core::layout::SLOTS;
+use swarm_core::node::NodeId;
 use swarm_core::raw::Raw;
 use swarm_core::register::Protocol;
 use swarm_core::safe_guess::SafeGuess;

@@ -11,9 +11,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use common::{POOL, Running, client, connect, device_address, say};
 use swarm_core::epoch::NoBoard;
-use swarm_core::fabric::{Fabric, NodeId, Verb};
+use swarm_core::fabric::{Fabric, Verb};
 use swarm_core::geometry::Geometry;
 use swarm_core::group::Session;
+use swarm_core::node::NodeId;
 use swarm_core::safe_guess::SafeGuess;
 use swarm_core::words::Incarnation;
 use swarm_kv::{Blocking, Client, Counters, KindCounters, Options};

@@ -2,10 +2,10 @@
 
 use crate::clock::{Clock, Wait};
 use crate::error::Error;
-use crate::fabric::{Fabric, NodeId, Verb};
+use crate::fabric::{Fabric, Verb};
 use crate::group::Group;
 use crate::layout::cell;
-use crate::node_set::NodeSet;
+use crate::node::{NodeId, NodeSet};
 use crate::round::{Event, Round};
 use crate::words::{Ballot, CellFlags, CellWord, Pointer, WriteNumber};
 

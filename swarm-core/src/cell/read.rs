@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::fabric::{Fabric, Verb};
 use crate::group::Group;
 use crate::layout::{cell, cell_checksum};
-use crate::node_set::NodeSet;
+use crate::node::NodeSet;
 use crate::round::{Event, Round};
 use crate::words::CellWord;
 

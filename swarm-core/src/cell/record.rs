@@ -8,7 +8,7 @@ use crate::fabric::{Fabric, Verb};
 use crate::gather::Next;
 use crate::group::Group;
 use crate::layout::{RecordHeader, record};
-use crate::node_set::NodeSet;
+use crate::node::NodeSet;
 use crate::words::{Ballot, Pointer, WriteNumber};
 
 use super::CellRef;

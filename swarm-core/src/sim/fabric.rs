@@ -14,7 +14,8 @@ use super::trace::Step;
 use super::world::World;
 use crate::clock::Clock;
 use crate::epoch::Board;
-use crate::fabric::{Fabric, NodeDown, NodeId, Verb};
+use crate::fabric::{Fabric, NodeDown, Verb};
+use crate::node::NodeId;
 
 /// A client's connections to the simulated nodes.
 #[derive(Clone, Debug)]

@@ -5,11 +5,11 @@
 //! clients make the same: what a former owner took back, and what arrives late, finds another word than it expects.
 
 use swarm_core::clock::Clock;
-use swarm_core::fabric::{Address, Fabric, NodeId, Verb};
+use swarm_core::fabric::{Fabric, Verb};
 use swarm_core::gather::Next;
 use swarm_core::geometry::{Class, Geometry, MAX_CLIENTS};
 use swarm_core::group::Group;
-use swarm_core::node_set::NodeSet;
+use swarm_core::node::{Address, NodeId, NodeSet};
 
 use crate::error::Error;
 

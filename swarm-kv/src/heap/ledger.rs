@@ -8,9 +8,8 @@ use std::mem::take;
 use std::ops::Range;
 
 use swarm_core::buffers::{Buffers, Site};
-use swarm_core::fabric::NodeId;
 use swarm_core::geometry::{Class, Geometry};
-use swarm_core::node_set::NodeSet;
+use swarm_core::node::{NodeId, NodeSet};
 use swarm_core::words::Pointer;
 
 use super::Kind;

@@ -21,8 +21,8 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use swarm_core::buffers::Site;
-use swarm_core::fabric::{MAX_NODES, NodeId};
 use swarm_core::geometry::Geometry;
+use swarm_core::node::{MAX_NODES, NodeId};
 use swarm_core::register::Register;
 use swarm_core::safe_guess::FIRST;
 use swarm_core::words::{Pointer, Stamp};

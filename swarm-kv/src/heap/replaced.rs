@@ -310,7 +310,7 @@ impl Heap {
 
 #[cfg(test)]
 mod tests {
-    use swarm_core::fabric::NodeId;
+    use swarm_core::node::NodeId;
     use swarm_core::words::{Ballot, CellFlags};
 
     use super::super::Need;

@@ -7,11 +7,11 @@
 
 use swarm_core::buffers::Site;
 use swarm_core::clock::Clock;
-use swarm_core::fabric::{Fabric, MAX_VERBS, NodeId, Verb};
+use swarm_core::fabric::{Fabric, MAX_VERBS, Verb};
 use swarm_core::geometry::Class;
 use swarm_core::group::Group;
 use swarm_core::layout::buffer;
-use swarm_core::node_set::NodeSet;
+use swarm_core::node::{NodeId, NodeSet};
 use swarm_core::words::{GRANULE_WORDS, Pointer};
 
 use super::{Heap, Kind};

@@ -88,7 +88,7 @@ impl Heap {
 mod tests {
     use std::cell::Cell;
 
-    use swarm_core::node_set::NodeSet;
+    use swarm_core::node::NodeSet;
 
     use super::super::Need;
     use super::super::tests::{Says, alone, raise};

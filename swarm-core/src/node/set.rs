@@ -1,6 +1,6 @@
 //! Sets of nodes of one group.
 
-use crate::fabric::NodeId;
+use super::NodeId;
 
 /// A set of nodes, one bit each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
