@@ -13,7 +13,7 @@ use swarm_core::layout::{
 use swarm_core::node::NodeId;
 use swarm_core::raw::Raw;
 use swarm_core::register::{Check, Found, Protocol, Register, Write, Written};
-use swarm_core::safe_guess::{FIRST, SafeGuess, first_stamp};
+use swarm_core::safe_guess::{SafeGuess, first_stamp};
 use swarm_core::words::{Pointer, Timestamp};
 use swarm_kv::block_on;
 use swarm_kv::shm::{CreateOptions, Pool, PoolClock, ShmFabric};
@@ -67,8 +67,15 @@ impl Bare {
             number: identity.number,
             register: self.register.place.pointer,
             length: VALUE.len(),
-            guess: FIRST,
-            checksum: checksum(format, identity, FIRST, self.buffers, identity.number, &VALUE),
+            guess: Timestamp::FIRST,
+            checksum: checksum(
+                format,
+                identity,
+                Timestamp::FIRST,
+                self.buffers,
+                identity.number,
+                &VALUE,
+            ),
         };
         let key = [b'k'; 24];
         let words = header(identity.number, &key);

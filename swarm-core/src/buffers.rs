@@ -22,14 +22,9 @@
 //! n parts are those without node 0, 1, …; then come, every second granule having a pointer, buffers
 //! that all nodes hold, each at the same place.
 
-use crate::clock::Clock;
-use crate::fabric::Fabric;
-use crate::group::Group;
 use crate::layout::{Place, register};
 use crate::node::{Address, NodeId, NodeSet};
-use crate::register::Register;
-use crate::safe_guess::FIRST;
-use crate::words::{GRANULE_WORDS, Pointer, Stamp};
+use crate::words::{GRANULE_WORDS, Pointer};
 
 /// Which nodes hold a buffer, and where.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,7 +42,7 @@ impl Site {
     }
 
     /// At all nodes, at the same place.
-    fn everywhere(pointer: Pointer, at: Pointer, nodes: usize) -> Self {
+    pub(crate) fn everywhere(pointer: Pointer, at: Pointer, nodes: usize) -> Self {
         let place = Place { pointer, ..Place::everywhere(at, NodeId(0)) };
         Self { place, holders: NodeSet::all(nodes) }
     }
@@ -227,30 +222,6 @@ impl Buffers {
         let at_home = place.at_home + register::IN_PLACE as u64;
         let place = Place { at_home, ..site.place };
         Site { place, holders: NodeSet::all(self.nodes) }
-    }
-}
-
-impl<F: Fabric, C: Clock> Group<F, C> {
-    /// Which nodes may show `stamp` of a register, and where they have its buffer.
-    #[inline(always)]
-    pub(crate) fn site(&self, register: &Register, stamp: Stamp) -> Site {
-        let (format, buffers) = (self.format(), self.buffers());
-        let pointer = format.pointer(stamp);
-        if format.is_deleted(stamp) {
-            return Site::everywhere(pointer, pointer, self.nodes());
-        }
-        if format.timestamp(stamp) == FIRST {
-            return buffers.first_site(pointer, &register.place);
-        }
-        buffers.site(pointer)
-    }
-
-    /// The node that a write to an object with this home leaves out: the one that operations turn to last.
-    /// None if some are silent: who knows which ones will be.
-    #[inline]
-    pub fn left_out(&self, home: NodeId) -> Option<NodeId> {
-        let before = home.0.checked_sub(1).unwrap_or(self.nodes() as u8 - 1);
-        self.suspects().is_empty().then_some(NodeId(before))
     }
 }
 

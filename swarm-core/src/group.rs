@@ -315,6 +315,14 @@ impl<F: Fabric, C: Clock> Group<F, C> {
         }
         chosen
     }
+
+    /// The node that a write to an object with this home leaves out: the one that operations turn to last.
+    /// None if some are silent: who knows which ones will be.
+    #[inline]
+    pub fn left_out(&self, home: NodeId) -> Option<NodeId> {
+        let before = home.0.checked_sub(1).unwrap_or(self.nodes() as u8 - 1);
+        self.suspects().is_empty().then_some(NodeId(before))
+    }
 }
 
 /// A write that is under way.

@@ -4,6 +4,7 @@
 //! yet, or another life of the memory shines through. Whoever needs its vote brings the register
 //! there.
 
+use crate::buffers::Site;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::{Fabric, Verb};
@@ -13,7 +14,7 @@ use crate::in_n_out::state;
 use crate::layout::register;
 use crate::node::{MAX_NODES, NodeId, NodeSet};
 use crate::register::Register;
-use crate::words::{Stamp, StampFlags};
+use crate::words::{Stamp, StampFlags, Timestamp};
 
 /// Rounds in which replicas are completed that the register has not reached. Each brings it to one
 /// more node, or that node falls silent.
@@ -90,6 +91,22 @@ impl Votes {
     /// The largest stamp of those that voted, all of them frozen.
     pub(crate) fn last(&self) -> Stamp {
         Stamp(self.max.0 & !StampFlags::FROZEN.bits())
+    }
+}
+
+impl<F: Fabric, C: Clock> Group<F, C> {
+    /// Which nodes may show `stamp` of a register, and where they have its buffer.
+    #[inline(always)]
+    pub(crate) fn site(&self, register: &Register, stamp: Stamp) -> Site {
+        let (format, buffers) = (self.format(), self.buffers());
+        let pointer = format.pointer(stamp);
+        if format.is_deleted(stamp) {
+            return Site::everywhere(pointer, pointer, self.nodes());
+        }
+        if format.timestamp(stamp) == Timestamp::FIRST {
+            return buffers.first_site(pointer, &register.place);
+        }
+        buffers.site(pointer)
     }
 }
 

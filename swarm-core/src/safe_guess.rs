@@ -216,15 +216,12 @@ fn guess<F: Fabric, C: Clock>(group: &Group<F, C>, register: &Register) -> Times
     let age = group.now().saturating_sub(register.identity.birth);
     // Whoever looked at the register knows of its birth's timestamp, or a later one; who did not goes above it, too.
     let after = format.timestamp(register.last).0 + 1;
-    Timestamp(format.ticks(age).max(after).max(FIRST.0 + 1).min(format.deleted().0))
+    Timestamp(format.ticks(age).max(after).max(Timestamp::FIRST.0 + 1).min(format.deleted().0))
 }
-
-/// The timestamp that a register is born with.
-pub const FIRST: Timestamp = Timestamp(1);
 
 /// The stamp that a register is born with, in its first slot: its value is in `buffer`.
 pub fn first_stamp(format: WordFormat, buffer: Pointer) -> Stamp {
-    format.stamp(FIRST, buffer, StampFlags::VERIFIED)
+    format.stamp(Timestamp::FIRST, buffer, StampFlags::VERIFIED)
 }
 
 /// The stamp of a register that is born deleted, for a key that was while its register moved.

@@ -39,6 +39,11 @@ impl Pointer {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
 pub struct Timestamp(pub u64);
 
+impl Timestamp {
+    /// The timestamp that a register is born with.
+    pub const FIRST: Self = Self(1);
+}
+
 /// The number of a round of a cell: odd for classic rounds, even for fast ones.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
 pub struct Ballot(pub u64);

@@ -15,7 +15,7 @@ use swarm_core::history::{Answer, Call, Recorder};
 use swarm_core::layout::{BufferHeader, Identity, Place, Shape, buffer, checksum, register};
 use swarm_core::node::NodeId;
 use swarm_core::register::{Check, Found, Protocol, Register, Write, Written};
-use swarm_core::safe_guess::{FIRST, first_stamp};
+use swarm_core::safe_guess::first_stamp;
 use swarm_core::sim::{SimClock, dropped_after};
 use swarm_core::words::{Incarnation, Pointer, Timestamp, WordFormat, WriteNumber};
 
@@ -96,8 +96,8 @@ pub(crate) fn give_birth<T>(
         number: IDENTITY.number,
         register: place.pointer,
         length: bytes.len(),
-        guess: FIRST,
-        checksum: checksum(FORMAT, IDENTITY, FIRST, first, IDENTITY.number, &bytes),
+        guess: Timestamp::FIRST,
+        checksum: checksum(FORMAT, IDENTITY, Timestamp::FIRST, first, IDENTITY.number, &bytes),
     };
     let header_words = swarm_core::layout::header(IDENTITY.number, KEY);
     let identity = IDENTITY.encode();
