@@ -40,7 +40,7 @@
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 use zerocopy::IntoBytes;
 
-use crate::geometry::Class;
+use crate::class::Class;
 use crate::node::{Address, NodeId};
 use crate::words::{CellWord, GRANULE_WORDS, Pointer, Stamp, Timestamp, WordFormat, WriteNumber};
 

@@ -34,7 +34,8 @@
 //! | [`group`] | | a replica group as one client sees it: preferred majorities, suspects |
 //! | [`epoch`], [`survey`] | not in it | when memory may be used again; what is garbage |
 //! | [`buffers`] | not in it | which nodes hold a buffer, and where |
-//! | [`geometry`], [`layout`] | §4.2 | what lies where in a node; objects, word by word |
+//! | [`geometry`], `regions` | §4.2 | a pool's numbers; what lies where in a node |
+//! | [`layout`], [`class`] | §4.2 | objects, word by word; what a chunk holds |
 //! | [`words`] | §4.2 | stamps, cell words, locks, write numbers |
 //! | [`fabric`] | | verbs and chains: the interface to memory |
 //! | [`error`], [`node`], [`clock`] | | failures; nodes and sets of them; time |
@@ -51,6 +52,7 @@ extern crate std;
 pub mod abd;
 pub mod buffers;
 pub mod cell;
+pub mod class;
 pub mod clock;
 #[cfg(feature = "sim")]
 pub mod conformance;
@@ -75,6 +77,7 @@ pub(crate) mod max_register;
 pub(crate) mod near;
 pub mod node;
 pub mod raw;
+pub(crate) mod regions;
 pub mod register;
 pub(crate) mod replicas;
 pub mod round;

@@ -14,7 +14,8 @@
 //! reader compares them. A bucket that was split names its two children for ever.
 
 use heapless::Vec;
-use swarm_core::geometry::{BUCKET_PAYLOAD, Class, Geometry};
+use swarm_core::class::Class;
+use swarm_core::geometry::{BUCKET_PAYLOAD, Geometry};
 use swarm_core::layout::{Identity, Predecessor, Shape};
 use swarm_core::register::Register;
 use swarm_core::words::{GRANULE_WORDS, Pointer, Stamp, WriteNumber};

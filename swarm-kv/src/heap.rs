@@ -15,10 +15,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 
 use swarm_core::buffers::Site;
+use swarm_core::class::Class;
 use swarm_core::clock::Clock;
 use swarm_core::epoch::GRACE;
 use swarm_core::fabric::{Fabric, MAX_VERBS};
-use swarm_core::geometry::{Class, Geometry};
+use swarm_core::geometry::Geometry;
 use swarm_core::group::Group;
 use swarm_core::layout::{Place, buffer, words_for};
 use swarm_core::node::{Address, NodeId, NodeSet};

@@ -1,6 +1,7 @@
 use std::collections::HashMap;
 
-use swarm_core::geometry::{Class, Geometry, MAX_CAPACITY, Size};
+use swarm_core::class::{Class, Size};
+use swarm_core::geometry::{Geometry, MAX_CAPACITY};
 use swarm_core::layout::{Identity, Place, Shape};
 use swarm_core::node::{NodeId, NodeSet};
 use swarm_core::register::Seen;

@@ -7,9 +7,10 @@
 //! none is left without.
 
 use swarm_core::cell::{self, Birth, Births, CellRef, Proposal, Proposed};
+use swarm_core::class::Class;
 use swarm_core::clock::{Clock, Wait};
 use swarm_core::fabric::Fabric;
-use swarm_core::geometry::{Class, SEED_RECORDS};
+use swarm_core::geometry::SEED_RECORDS;
 use swarm_core::group::Group;
 use swarm_core::layout::record;
 use swarm_core::words::Pointer;

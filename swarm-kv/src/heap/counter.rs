@@ -4,10 +4,11 @@
 //! that a majority shows. Beside it every change counts, and says whose it is, so that no word comes back and no two
 //! clients make the same: what a former owner took back, and what arrives late, finds another word than it expects.
 
+use swarm_core::class::Class;
 use swarm_core::clock::Clock;
 use swarm_core::fabric::{Fabric, Verb};
 use swarm_core::gather::Next;
-use swarm_core::geometry::{Class, Geometry, MAX_CLIENTS};
+use swarm_core::geometry::{Geometry, MAX_CLIENTS};
 use swarm_core::group::Group;
 use swarm_core::node::{Address, NodeId, NodeSet};
 

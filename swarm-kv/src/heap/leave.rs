@@ -6,10 +6,10 @@
 use std::cell::RefCell;
 use std::collections::HashSet;
 
+use swarm_core::class::Class;
 use swarm_core::clock::Clock;
 use swarm_core::epoch::Board;
 use swarm_core::fabric::{Fabric, MAX_VERBS, Verb};
-use swarm_core::geometry::Class;
 use swarm_core::group::Group;
 use swarm_core::node::Address;
 use swarm_core::words::GRANULE_WORDS;

@@ -533,7 +533,7 @@ impl Recycler {
 
 #[cfg(test)]
 mod tests {
-    use swarm_core::geometry::Class;
+    use swarm_core::class::Class;
     use swarm_core::layout::{Identity, Place, Shape};
     use swarm_core::words::StampFlags;
 

@@ -6,9 +6,9 @@
 //! knows of it by then, so that control words may be written for once.
 
 use swarm_core::buffers::Site;
+use swarm_core::class::Class;
 use swarm_core::clock::Clock;
 use swarm_core::fabric::{Fabric, MAX_VERBS, Verb};
-use swarm_core::geometry::Class;
 use swarm_core::group::Group;
 use swarm_core::layout::buffer;
 use swarm_core::node::{NodeId, NodeSet};
@@ -132,7 +132,7 @@ impl Heap {
 
 #[cfg(test)]
 mod tests {
-    use swarm_core::geometry::Size;
+    use swarm_core::class::Size;
 
     use super::super::tests::alone;
     use super::*;

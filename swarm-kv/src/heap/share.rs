@@ -8,9 +8,9 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use swarm_core::class::Class;
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
-use swarm_core::geometry::Class;
 use swarm_core::group::Group;
 
 use super::map::Unit;
