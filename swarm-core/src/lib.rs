@@ -37,7 +37,7 @@
 //! | [`geometry`], `regions` | §4.2 | a pool's numbers; what lies where in a node |
 //! | [`layout`], [`class`] | §4.2 | objects, word by word; what a chunk holds |
 //! | [`words`] | §4.2 | stamps, cell words, locks, write numbers |
-//! | [`fabric`] | | verbs and chains: the interface to memory |
+//! | [`fabric`], [`board`] | | verbs and chains: the interface to memory; how clients see each other's operations |
 //! | [`error`], [`node`], [`clock`] | | failures; nodes and sets of them; time |
 //!
 //! Beside the layers: fabrics that wrap another ([`latency`], [`faults`], [`counting`]) and, with the
@@ -50,6 +50,7 @@
 extern crate std;
 
 pub mod abd;
+pub mod board;
 pub mod buffers;
 pub mod cell;
 pub mod class;

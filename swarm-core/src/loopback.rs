@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::vec;
 use std::vec::Vec;
 
-use crate::epoch::NoBoard;
+use crate::board::NoBoard;
 use crate::fabric::{Fabric, MAX_VERBS, NodeDown, Verb};
 use crate::node::{Address, NodeId};
 

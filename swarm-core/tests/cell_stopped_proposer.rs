@@ -8,9 +8,9 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
+use swarm_core::board::NoBoard;
 use swarm_core::cell::{CellRef, Proposal, Proposed, View, propose, read};
 use swarm_core::clock::Clock;
-use swarm_core::epoch::NoBoard;
 use swarm_core::error::Error;
 use swarm_core::fabric::{Fabric, NodeDown, Verb};
 use swarm_core::group::{Group, Patience, Session};

@@ -6,8 +6,8 @@ use std::future::Future;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
+use swarm_core::board::NoBoard;
 use swarm_core::clock::Clock;
-use swarm_core::epoch::NoBoard;
 use swarm_core::error::Error;
 use swarm_core::fabric::{Fabric, NodeDown, Verb};
 use swarm_core::freeze::freeze;

@@ -157,7 +157,8 @@ mod tests {
     use std::cell::Cell;
     use std::rc::Rc;
 
-    use swarm_core::epoch::{Board, GRACE};
+    use swarm_core::board::Board;
+    use swarm_core::epoch::GRACE;
     use swarm_core::fabric::Verb;
     use swarm_core::geometry::Geometry;
     use swarm_core::group::Session;

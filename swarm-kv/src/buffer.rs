@@ -6,9 +6,9 @@
 
 use std::iter::once;
 
+use swarm_core::board::Board;
 use swarm_core::buffers::Site;
 use swarm_core::clock::Clock;
-use swarm_core::epoch::Board;
 use swarm_core::fabric::Fabric;
 use swarm_core::node::MAX_NODES;
 use swarm_core::register::{Protocol, Register, Write};

@@ -3,9 +3,10 @@
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 
+use swarm_core::board::{Board, Lost};
 use swarm_core::clock::Clock;
 use swarm_core::counting::{Counting, Tally};
-use swarm_core::epoch::{Board, Lost, Presence, Visit};
+use swarm_core::epoch::{Presence, Visit};
 use swarm_core::fabric::Fabric;
 use swarm_core::geometry::Geometry;
 use swarm_core::group::{Group, Patience, Session};

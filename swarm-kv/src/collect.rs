@@ -21,10 +21,11 @@ use std::collections::HashMap;
 use std::mem::take;
 
 use futures_util::future::try_join_all;
+use swarm_core::board::Board;
 use swarm_core::buffers::Site;
 use swarm_core::class::Class;
 use swarm_core::clock::Clock;
-use swarm_core::epoch::{Board, GRACE};
+use swarm_core::epoch::GRACE;
 use swarm_core::fabric::{Fabric, MAX_VERBS, Verb};
 use swarm_core::layout::{BufferHeader, Place, buffer, cell, register};
 use swarm_core::node::NodeSet;

@@ -487,7 +487,7 @@ pub(crate) mod tests {
     use std::task::{Context, Waker};
 
     use futures_util::future::Either;
-    use swarm_core::epoch::Board;
+    use swarm_core::board::Board;
     use swarm_core::fabric::{NodeDown, Verb};
     use swarm_core::group::{Patience, Session};
     use swarm_core::layout::cell;

@@ -1,8 +1,8 @@
 //! Replacing the value of a key that is there.
 
+use swarm_core::board::Board;
 use swarm_core::clock::Clock;
 use swarm_core::counting::Tally;
-use swarm_core::epoch::Board;
 use swarm_core::fabric::Fabric;
 use swarm_core::layout::Place;
 use swarm_core::register::{Check, Found, Protocol, Register, Write, Written};

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::{Ordering, fence};
 
-use swarm_core::epoch::{Board, Replaced};
+use swarm_core::board::{Board, Replaced};
 use swarm_core::fabric::{Fabric, Verb};
 use swarm_core::node::{Address, NodeId};
 use swarm_core::words::Incarnation;

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use common::{POOL, Running, client, connect, device_address, say};
-use swarm_core::epoch::NoBoard;
+use swarm_core::board::NoBoard;
 use swarm_core::fabric::{Fabric, Verb};
 use swarm_core::geometry::Geometry;
 use swarm_core::group::Session;

@@ -12,8 +12,8 @@ use std::vec::Vec;
 
 use super::trace::Step;
 use super::world::World;
+use crate::board::Board;
 use crate::clock::Clock;
-use crate::epoch::Board;
 use crate::fabric::{Fabric, NodeDown, Verb};
 use crate::node::NodeId;
 

@@ -6,9 +6,9 @@
 use std::cell::RefCell;
 use std::collections::HashSet;
 
+use swarm_core::board::Board;
 use swarm_core::class::Class;
 use swarm_core::clock::Clock;
-use swarm_core::epoch::Board;
 use swarm_core::fabric::{Fabric, MAX_VERBS, Verb};
 use swarm_core::group::Group;
 use swarm_core::node::Address;

@@ -16,8 +16,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
 use futures_util::future::try_join_all;
+use swarm_core::board::{Board, Replaced};
 use swarm_core::clock::Clock;
-use swarm_core::epoch::{Board, Replaced};
 use swarm_core::fabric::{Fabric, MAX_VERBS, Verb};
 use swarm_core::group::Group;
 use swarm_core::layout::{Place, cell};

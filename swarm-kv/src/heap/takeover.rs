@@ -11,8 +11,9 @@
 
 use std::collections::BTreeMap;
 
+use swarm_core::board::Board;
 use swarm_core::clock::Clock;
-use swarm_core::epoch::{Board, GRACE};
+use swarm_core::epoch::GRACE;
 use swarm_core::fabric::Fabric;
 use swarm_core::group::Group;
 use swarm_core::words::Pointer;

@@ -7,8 +7,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use fastrand::Rng;
+use swarm_core::board::Board;
 use swarm_core::clock::Clock;
-use swarm_core::epoch::Board;
 use swarm_core::error::Error as CoreError;
 use swarm_core::fabric::{Fabric, NodeDown, Verb};
 use swarm_core::geometry::Geometry;

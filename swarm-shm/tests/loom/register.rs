@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use loom::thread::{self, JoinHandle};
+use swarm_core::board::NoBoard;
 use swarm_core::clock::Clock;
-use swarm_core::epoch::NoBoard;
 use swarm_core::fabric::{Fabric, NodeDown, Store, Swap, Verb};
 use swarm_core::group::{Group, Session};
 use swarm_core::layout::{
