@@ -17,8 +17,7 @@
 
 use core::cell::Cell;
 
-use crate::board::Board;
-use crate::fabric::Fabric;
+use crate::fabric::{Board, Fabric};
 
 /// Epochs that must begin after something was retired before it is used again.
 pub const GRACE: u64 = 2;
@@ -146,8 +145,7 @@ fn is_over<F: Fabric>(group: &Visits, fabric: &F) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::board::NoBoard;
-    use crate::fabric::{NodeDown, Verb};
+    use crate::fabric::{NoBoard, NodeDown, Verb};
     use crate::node::{Address, NodeId};
     use core::future::{Ready, ready};
     use std::vec::Vec;

@@ -272,7 +272,7 @@ pub struct Writer(u64);
 ///
 /// `[ incarnation: 36 bits | abandoned writes: 13 bits | counter: 13 bits ]`; a counter that
 /// overflows makes another writer, which is harmless. A client whose numbers are used up goes on
-/// under another incarnation ([`Group::set_aside`](crate::group::Group::set_aside)): there are so
+/// under another incarnation ([`Group::set_aside`](crate::quorum::Group::set_aside)): there are so
 /// many that a pool which is opened a thousand times a second has enough for two years.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
 pub struct WriteNumber(pub u64);

@@ -12,15 +12,14 @@ use std::rc::Rc;
 
 use fastrand::Rng;
 use register_common::{Client, FIRST_VALUE, FORMAT, GaveUp, Held, Polls, give_birth, place, value};
-use swarm_core::counting::Tally;
 use swarm_core::error::Error;
 use swarm_core::fabric::Fabric;
-use swarm_core::geometry::MAX_CLIENTS;
+use swarm_core::fabric::counting::Tally;
 use swarm_core::history::{BUDGET, Recorder, check_key};
-use swarm_core::layout::{SLOTS, buffer, register};
+use swarm_core::layout::{MAX_CLIENTS, SLOTS, buffer, register};
 use swarm_core::node::{Address, NodeId};
+use swarm_core::register::safe_guess::SafeGuess;
 use swarm_core::register::{Protocol, Write, Written};
-use swarm_core::safe_guess::SafeGuess;
 use swarm_core::sim::seeds::at_least_one;
 use swarm_core::sim::{Chaos, Outcome, Policy, Setup, Sim, SimFabric, Step, Trace, WordStep};
 use swarm_core::words::{LockMode, LockWord, Pointer, Stamp, StampFlags, Timestamp, WriteNumber};

@@ -9,8 +9,8 @@ use register_common::{Client, FIRST_VALUE, FORMAT, Held, KEY, Polls, give_birth,
 use swarm_core::history::{Answer, BUDGET, Recorder, check_key};
 use swarm_core::layout::{Identity, SLOTS, buffer, header, register};
 use swarm_core::node::{Address, NodeId};
+use swarm_core::register::safe_guess::SafeGuess;
 use swarm_core::register::{Protocol, Write, Written};
-use swarm_core::safe_guess::SafeGuess;
 use swarm_core::sim::{Outcome, Setup, Sim, SimFabric};
 use swarm_core::words::{Pointer, Stamp, StampFlags, Timestamp, WriteNumber};
 

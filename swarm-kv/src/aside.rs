@@ -157,12 +157,11 @@ mod tests {
     use std::cell::Cell;
     use std::rc::Rc;
 
-    use swarm_core::board::Board;
     use swarm_core::epoch::GRACE;
-    use swarm_core::fabric::Verb;
-    use swarm_core::geometry::Geometry;
-    use swarm_core::group::Session;
-    use swarm_core::loopback::Loopback;
+    use swarm_core::fabric::loopback::Loopback;
+    use swarm_core::fabric::{Board, Verb};
+    use swarm_core::layout::Geometry;
+    use swarm_core::quorum::Session;
     use swarm_core::sim::explore::LoneClock;
     use swarm_core::words::Incarnation;
 

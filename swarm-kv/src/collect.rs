@@ -21,16 +21,13 @@ use std::collections::HashMap;
 use std::mem::take;
 
 use futures_util::future::try_join_all;
-use swarm_core::board::Board;
-use swarm_core::buffers::Site;
-use swarm_core::class::Class;
 use swarm_core::clock::Clock;
 use swarm_core::epoch::GRACE;
-use swarm_core::fabric::{Fabric, MAX_VERBS, Verb};
-use swarm_core::layout::{BufferHeader, Place, buffer, cell, register};
+use swarm_core::fabric::{Board, Fabric, MAX_VERBS, Verb};
+use swarm_core::layout::{BufferHeader, Class, Place, Site, buffer, cell, register};
 use swarm_core::node::NodeSet;
 use swarm_core::register::Protocol;
-use swarm_core::survey::{Survey, survey};
+use swarm_core::register::survey::{Survey, survey};
 use swarm_core::words::{Pointer, Stamp, StampFlags, Timestamp, WriteNumber};
 
 use crate::bucket::{Bucket, Content, Entry, MAX_ENTRIES};

@@ -79,4 +79,4 @@ pub use counters::{Counters, KindCounters, ROUNDTRIPS};
 pub use error::{Error, Shortage};
 pub use heap::{Holding, writing_clients};
 pub use scan::{Estimate, Usage};
-pub use swarm_core::board::Laggard;
+pub use swarm_core::fabric::Laggard;

@@ -2,8 +2,8 @@
 
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
-use swarm_core::look::{Confirmed, confirm};
 use swarm_core::node::NodeId;
+use swarm_core::register::look::{Confirmed, confirm};
 use swarm_core::register::{Protocol, Register};
 
 use crate::bucket::{Bucket, Content, Entry};

@@ -14,9 +14,8 @@
 //! of every node. A search asks such a node once whether it is back, and goes without what it would have to
 //! answer for.
 
-use swarm_core::board::Board;
 use swarm_core::clock::Clock;
-use swarm_core::fabric::{Fabric, Verb};
+use swarm_core::fabric::{Board, Fabric, Verb};
 use swarm_core::node::NodeSet;
 use swarm_core::register::Protocol;
 

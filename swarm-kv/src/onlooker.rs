@@ -173,9 +173,9 @@ impl<F: Fabric> Fabric for Onlooker<F> {
 
 #[cfg(test)]
 mod tests {
-    use swarm_core::geometry::Geometry;
-    use swarm_core::group::Session;
-    use swarm_core::loopback::Loopback;
+    use swarm_core::fabric::loopback::Loopback;
+    use swarm_core::layout::Geometry;
+    use swarm_core::quorum::Session;
     use swarm_core::words::Incarnation;
 
     use super::*;

@@ -9,14 +9,12 @@ use std::error::Error;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use swarm_core::abd::DmAbd as Abd;
-use swarm_core::geometry::Geometry;
-use swarm_core::group::Session;
-use swarm_core::layout::SLOTS;
+use swarm_core::baselines::{DmAbd as Abd, Raw};
+use swarm_core::layout::{Geometry, SLOTS};
 use swarm_core::node::NodeId;
-use swarm_core::raw::Raw;
+use swarm_core::quorum::Session;
 use swarm_core::register::Protocol;
-use swarm_core::safe_guess::SafeGuess;
+use swarm_core::register::safe_guess::SafeGuess;
 use swarm_core::words::Incarnation;
 use swarm_kv::{Client, Options, block_on};
 use swarm_rdma::control::WallClock;

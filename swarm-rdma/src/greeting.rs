@@ -9,7 +9,7 @@
 
 use std::fmt;
 
-use swarm_core::geometry::LAYOUT_VERSION;
+use swarm_core::layout::LAYOUT_VERSION;
 use swarm_core::node::NodeId;
 
 /// The version of what is said here, and of the fabric's use of a node's memory.

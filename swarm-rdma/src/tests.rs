@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rdma_sys::ibv_wc_status;
 use swarm_core::fabric::{Fabric, NodeDown, Verb};
-use swarm_core::geometry::LAYOUT_VERSION;
+use swarm_core::layout::LAYOUT_VERSION;
 use swarm_core::node::{Address, NodeId};
 
 use crate::greeting::{Hello, Refusal};

@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::fstat;
-use swarm_core::geometry::MAX_CLIENTS;
+use swarm_core::layout::MAX_CLIENTS;
 use swarm_core::node::{MAX_NODES, NodeId};
 
 use crate::epochs;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use rustix::fs::statfs;
 use rustix::rand::{GetRandomFlags, getrandom};
-use swarm_core::geometry::Geometry;
+use swarm_core::layout::Geometry;
 use swarm_core::node::{MAX_NODES, NodeId};
 
 use crate::cgroup::{self, Limit};

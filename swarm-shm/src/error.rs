@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use swarm_core::geometry::BadGeometry;
+use swarm_core::layout::BadGeometry;
 use swarm_core::node::NodeId;
 
 /// Why something could not be done with a pool.

@@ -3,8 +3,7 @@
 use std::path::{self, Path, PathBuf};
 use std::sync::Arc;
 
-use swarm_core::geometry::Geometry;
-use swarm_core::layout::SLOTS;
+use swarm_core::layout::{Geometry, SLOTS};
 use swarm_core::node::{MAX_NODES, NodeId, NodeSet};
 
 use crate::attachment::{Attachment, Held, live_clients};

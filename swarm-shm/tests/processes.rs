@@ -9,9 +9,8 @@ use std::io::{Read, Write, stdin};
 
 use common::{Running, child_command, not_permitted, pool, post, role, say};
 use rustix::process::{Pid, Signal, kill_process};
-use swarm_core::board::Board;
 use swarm_core::clock::Clock;
-use swarm_core::fabric::Verb;
+use swarm_core::fabric::{Board, Verb};
 use swarm_core::node::{Address, NodeId};
 use swarm_shm::{Condition, Error, OpenOptions, Pool, SwitchState};
 

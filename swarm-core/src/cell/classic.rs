@@ -8,10 +8,9 @@
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::{Fabric, Verb};
-use crate::group::Group;
 use crate::layout::{Place, cell, record};
 use crate::node::{MAX_NODES, NodeId, NodeSet};
-use crate::round::{Event, Round};
+use crate::quorum::{Event, Group, Round};
 use crate::words::{Ballot, CellFlags, CellWord, Pointer};
 
 use super::judge::{self, Promise, choose};

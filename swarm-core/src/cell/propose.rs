@@ -3,10 +3,9 @@
 use crate::clock::{Clock, Wait};
 use crate::error::Error;
 use crate::fabric::{Fabric, Verb};
-use crate::group::Group;
 use crate::layout::cell;
 use crate::node::{NodeId, NodeSet};
-use crate::round::{Event, Round};
+use crate::quorum::{Event, Group, Round};
 use crate::words::{Ballot, CellFlags, CellWord, Pointer, WriteNumber};
 
 use super::classic::{Own, classic};

@@ -40,16 +40,26 @@
 pub mod buffer;
 mod bytes;
 pub mod cell;
+mod class;
+mod geometry;
 mod identity;
 mod place;
+mod placement;
 pub mod record;
+mod regions;
 pub mod register;
 
 pub use buffer::{BufferHeader, MAX_VALUE, checksum};
 pub use bytes::{bytes, words_for};
 pub use cell::cell_checksum;
+pub use class::{Class, Size};
+pub use geometry::{
+    BUCKET_PAYLOAD, BadGeometry, Geometry, HEADER_BYTES, LAYOUT_VERSION, MAX_CAPACITY, MAX_CHUNKS,
+    MAX_CLIENTS, MIN_CAPACITY, SEED_RECORDS,
+};
 pub use identity::Identity;
 pub use place::Place;
+pub use placement::{Buffers, Site};
 pub use record::RecordHeader;
 pub(crate) use register::has_key;
 pub use register::{Header, MAX_IN_PLACE, MAX_KEY, Predecessor, SLOTS, Shape, header};

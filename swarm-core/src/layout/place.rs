@@ -6,7 +6,7 @@ use crate::words::{GRANULE_WORDS, Pointer};
 /// Where an object lies at each node.
 ///
 /// Replicas may differ in what they hold: a register's in-place copy is at its *home* node alone.
-/// See [`Geometry`](crate::geometry::Geometry) for how places follow from pointers.
+/// See [`Geometry`](crate::layout::geometry::Geometry) for how places follow from pointers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     /// The object's name: the same on every node.

@@ -6,8 +6,8 @@ use zerocopy::IntoBytes;
 pub use super::identity::IDENTITY_WORDS;
 
 use super::bytes::{bytes, words_for};
+use super::class::Class;
 use super::place::Place;
-use crate::class::Class;
 use crate::words::{GRANULE_WORDS, Pointer, Stamp, WriteNumber};
 
 /// The longest key, in bytes. The shortest is 1.

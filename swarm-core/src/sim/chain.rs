@@ -8,7 +8,7 @@ use fastrand::Rng;
 
 use super::trace::WordStep;
 use crate::fabric::Verb;
-use crate::loopback::image;
+use crate::fabric::loopback::image;
 use crate::node::Address;
 
 const PAGE: usize = 512;

@@ -12,9 +12,8 @@ use std::vec::Vec;
 
 use super::trace::Step;
 use super::world::World;
-use crate::board::Board;
 use crate::clock::Clock;
-use crate::fabric::{Fabric, NodeDown, Verb};
+use crate::fabric::{Board, Fabric, NodeDown, Verb};
 use crate::node::NodeId;
 
 /// A client's connections to the simulated nodes.

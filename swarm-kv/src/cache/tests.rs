@@ -1,8 +1,6 @@
 use std::collections::HashMap;
 
-use swarm_core::class::{Class, Size};
-use swarm_core::geometry::{Geometry, MAX_CAPACITY};
-use swarm_core::layout::{Identity, Place, Shape};
+use swarm_core::layout::{Class, Geometry, Identity, MAX_CAPACITY, Place, Shape, Size};
 use swarm_core::node::{NodeId, NodeSet};
 use swarm_core::register::Seen;
 use swarm_core::words::{GRANULE_WORDS, Pointer, Stamp, WriteNumber};

@@ -7,9 +7,7 @@
 use std::mem::take;
 use std::ops::Range;
 
-use swarm_core::buffers::{Buffers, Site};
-use swarm_core::class::Class;
-use swarm_core::geometry::Geometry;
+use swarm_core::layout::{Buffers, Class, Geometry, Site};
 use swarm_core::node::{NodeId, NodeSet};
 use swarm_core::words::Pointer;
 
@@ -464,8 +462,7 @@ impl Ledgers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use swarm_core::class::Size;
-    use swarm_core::geometry::MIN_CAPACITY;
+    use swarm_core::layout::{MIN_CAPACITY, Size};
 
     /// A collection of a client that has no chunk goes by what it meets of others' all the same: only of those in which
     /// it met nothing does it take chunks over.

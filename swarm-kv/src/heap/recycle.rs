@@ -20,8 +20,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::ops::Range;
 
-use swarm_core::buffers::Site;
-use swarm_core::geometry::Geometry;
+use swarm_core::layout::{Geometry, Site};
 use swarm_core::node::{MAX_NODES, NodeId};
 use swarm_core::register::Register;
 use swarm_core::words::{Pointer, Stamp, Timestamp};
@@ -533,8 +532,7 @@ impl Recycler {
 
 #[cfg(test)]
 mod tests {
-    use swarm_core::class::Class;
-    use swarm_core::layout::{Identity, Place, Shape};
+    use swarm_core::layout::{Class, Identity, Place, Shape};
     use swarm_core::words::StampFlags;
 
     use super::*;

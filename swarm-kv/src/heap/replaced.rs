@@ -16,12 +16,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
 use futures_util::future::try_join_all;
-use swarm_core::board::{Board, Replaced};
 use swarm_core::clock::Clock;
-use swarm_core::fabric::{Fabric, MAX_VERBS, Verb};
-use swarm_core::group::Group;
+use swarm_core::fabric::{Board, Fabric, MAX_VERBS, Replaced, Verb};
 use swarm_core::layout::{Place, cell};
-use swarm_core::survey::survey;
+use swarm_core::quorum::Group;
+use swarm_core::register::survey::survey;
 use swarm_core::words::{CellWord, Pointer, Stamp};
 
 use super::Heap;

@@ -7,12 +7,11 @@
 //! way of whoever proposed them; once the cell is quiet, no record but the one that every node shows can be
 //! proposed again; and two epochs after that nobody comes across the others any more.
 
-use swarm_core::board::Board;
 use swarm_core::clock::Clock;
 use swarm_core::epoch::GRACE;
-use swarm_core::fabric::Fabric;
-use swarm_core::geometry::SEED_RECORDS;
-use swarm_core::group::Group;
+use swarm_core::fabric::{Board, Fabric};
+use swarm_core::layout::SEED_RECORDS;
+use swarm_core::quorum::Group;
 use swarm_core::words::Pointer;
 
 use super::Heap;

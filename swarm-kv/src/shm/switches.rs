@@ -1,6 +1,6 @@
 //! The switches in a pool's control file, as fault injection reads them.
 
-use swarm_core::faults::{SwitchState, Switches};
+use swarm_core::fabric::faults::{SwitchState, Switches};
 use swarm_core::node::NodeId;
 use swarm_shm::{NodeSwitch, Pool};
 

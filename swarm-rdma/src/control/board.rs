@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use swarm_core::board::{Board, Laggard};
+use swarm_core::fabric::{Board, Laggard};
 use swarm_core::words::Incarnation;
 
 use super::admin::{Line, Reply, Request};

@@ -12,16 +12,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use loom::thread::{self, JoinHandle};
-use swarm_core::board::NoBoard;
 use swarm_core::clock::Clock;
-use swarm_core::fabric::{Fabric, NodeDown, Store, Swap, Verb};
-use swarm_core::group::{Group, Session};
+use swarm_core::fabric::{Fabric, NoBoard, NodeDown, Store, Swap, Verb};
 use swarm_core::layout::{
     BufferHeader, Identity, Place, Shape, buffer, checksum, header, register,
 };
 use swarm_core::node::{Address, NodeId};
+use swarm_core::quorum::{Group, Session};
+use swarm_core::register::safe_guess::{SafeGuess, first_stamp};
 use swarm_core::register::{Check, Found, Protocol, Register, Write, Written};
-use swarm_core::safe_guess::{SafeGuess, first_stamp};
 use swarm_core::words::{GRANULE_WORDS, Incarnation, Pointer, Timestamp, WordFormat, WriteNumber};
 use swarm_shm::{FIRST_WORD, fetch, load, run, write_cas, write_cas_load};
 

@@ -7,8 +7,8 @@ use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 
+use super::interface::{Fabric, Store, Swap, Verb};
 use crate::clock::Clock;
-use crate::fabric::{Fabric, Store, Swap, Verb};
 use crate::node::{Address, NodeId};
 
 /// A fabric that hands out each completion a roundtrip after its chain was posted.
@@ -164,7 +164,7 @@ impl<F: Fabric, C: Clock> Fabric for Delayed<F, C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::loopback::Loopback;
+    use crate::fabric::loopback::Loopback;
     use core::cell::Cell;
     use core::task::Waker;
 

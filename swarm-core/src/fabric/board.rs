@@ -3,7 +3,7 @@
 //! It says which epoch and which generation it is, keeps for each client in which epoch its oldest operation
 //! began, and hands on what clients tell each other. What goes by that is [`epoch`](crate::epoch).
 
-use crate::buffers::Site;
+use crate::layout::Site;
 use crate::words::{Incarnation, Pointer, Stamp};
 
 /// What took another's place, as clients tell each other.

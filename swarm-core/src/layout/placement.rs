@@ -22,7 +22,8 @@
 //! n parts are those without node 0, 1, …; then come, every second granule having a pointer, buffers
 //! that all nodes hold, each at the same place.
 
-use crate::layout::{Place, register};
+use super::place::Place;
+use super::register;
 use crate::node::{Address, NodeId, NodeSet};
 use crate::words::{GRANULE_WORDS, Pointer};
 

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::vec;
 use std::vec::Vec;
 
-use crate::board::NoBoard;
-use crate::fabric::{Fabric, MAX_VERBS, NodeDown, Verb};
+use super::board::NoBoard;
+use super::interface::{Fabric, MAX_VERBS, NodeDown, Verb};
 use crate::node::{Address, NodeId};
 
 /// Memory nodes within this process. Clones are other clients of the same nodes.

@@ -12,7 +12,7 @@ use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 
-use crate::fabric::{Fabric, NodeDown, Store, Swap, Verb};
+use super::interface::{Fabric, NodeDown, Store, Swap, Verb};
 use crate::node::{Address, MAX_NODES, NodeId};
 
 /// Whether a node takes chains.
@@ -228,7 +228,7 @@ impl<F: Fabric, S: Switches> Fabric for Faulty<F, S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::loopback::Loopback;
+    use crate::fabric::loopback::Loopback;
     use core::task::Waker;
 
     #[test]

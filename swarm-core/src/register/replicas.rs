@@ -4,16 +4,14 @@
 //! yet, or another life of the memory shines through. Whoever needs its vote brings the register
 //! there.
 
-use crate::buffers::Site;
+use super::handle::Register;
+use super::in_n_out::state;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::{Fabric, Verb};
-use crate::gather::Next;
-use crate::group::Group;
-use crate::in_n_out::state;
-use crate::layout::register;
+use crate::layout::{Site, register};
 use crate::node::{MAX_NODES, NodeId, NodeSet};
-use crate::register::Register;
+use crate::quorum::{Group, Next};
 use crate::words::{Stamp, StampFlags, Timestamp};
 
 /// Rounds in which replicas are completed that the register has not reached. Each brings it to one

@@ -8,14 +8,12 @@
 //!
 //! One roundtrip; two where the buffer served an earlier write.
 
-use crate::buffers::Site;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::{Fabric, Verb};
-use crate::gather::{Gathering, Next};
-use crate::group::Group;
-use crate::layout::buffer;
+use crate::layout::{Site, buffer};
 use crate::node::{MAX_NODES, NodeId, NodeSet};
+use crate::quorum::{Gathering, Group, Next};
 use crate::words::{LockMode, LockWord, WriteNumber};
 
 /// CASes of one lock word at one node. The word is empty, or holds the number of an earlier write of

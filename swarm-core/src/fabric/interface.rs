@@ -14,7 +14,7 @@ use core::ops::Deref;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 
-use crate::board::Board;
+use super::board::Board;
 use crate::node::{Address, NodeId};
 
 /// The most verbs that a chain may hold.
@@ -128,7 +128,7 @@ impl core::error::Error for NodeDown {}
 /// A fabric is used by one thread at a time. All chains that one fabric posts to one node take
 /// effect in the order in which they were posted.
 pub trait Fabric {
-    /// Where its clients see each other's operations; [`NoBoard`](crate::board::NoBoard) where they
+    /// Where its clients see each other's operations; [`NoBoard`](crate::fabric::board::NoBoard) where they
     /// cannot, and memory does not come back.
     type Board: Board;
 
@@ -157,7 +157,7 @@ pub trait Fabric {
         false
     }
 
-    /// The pool is [lost](crate::board::Board::lost): its client posts nothing any more. For fabrics whose
+    /// The pool is [lost](crate::fabric::Board::lost): its client posts nothing any more. For fabrics whose
     /// boards may say so.
     fn cut_off(&self) {}
 

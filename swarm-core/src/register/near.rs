@@ -10,15 +10,15 @@
 //! Nodes are asked by the fabric's [common chains](crate::fabric::Fabric::load): home first, then those that follow it
 //! in the ring.
 
+use super::handle::{Own, Register, Value};
+use super::in_n_out::{Copy, InPlace, in_place_head, is_of, judge_in_place, largest, state};
+use super::look::Look;
+use super::replicas::Votes;
 use crate::clock::Clock;
 use crate::fabric::{Fabric, Store, Swap};
-use crate::group::Group;
-use crate::in_n_out::{Copy, InPlace, in_place_head, is_of, judge_in_place, largest, state};
 use crate::layout::{BufferHeader, Place, SLOTS, register};
-use crate::look::Look;
 use crate::node::{Address, MAX_NODES, NodeId, NodeSet};
-use crate::register::{Own, Register, Value};
-use crate::replicas::Votes;
+use crate::quorum::Group;
 use crate::words::Stamp;
 
 /// The largest majority.

@@ -10,10 +10,9 @@ use core::task::Poll;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 use zerocopy::IntoBytes;
 
-use crate::buffers::Buffers;
 use crate::clock::{Clock, Ticking, Wait};
 use crate::fabric::Fabric;
-use crate::layout::SLOTS;
+use crate::layout::{Buffers, SLOTS};
 use crate::node::{NodeId, NodeSet};
 use crate::words::{Incarnation, WordFormat, WriteNumber};
 
@@ -110,7 +109,7 @@ impl<F: Fabric, C: Clock> Group<F, C> {
         }
     }
 
-    /// The same in a pool whose writers use so many [stamp slots](crate::geometry::Geometry::slots).
+    /// The same in a pool whose writers use so many [stamp slots](crate::layout::Geometry::slots).
     ///
     /// All clients of a pool have to agree on it.
     #[must_use]
@@ -119,7 +118,7 @@ impl<F: Fabric, C: Clock> Group<F, C> {
         Self { slots, slot: self.session.client % slots, ..self }
     }
 
-    /// The same in a pool whose nodes hold [so many](crate::geometry::Geometry::buffers) of the buffers.
+    /// The same in a pool whose nodes hold [so many](crate::layout::Geometry::buffers) of the buffers.
     ///
     /// All clients of a pool have to agree on it.
     #[must_use]
@@ -426,10 +425,10 @@ mod tests {
 
     use super::*;
     use crate::fabric::Verb;
-    use crate::latency::Delayed;
-    use crate::loopback::Loopback;
+    use crate::fabric::latency::Delayed;
+    use crate::fabric::loopback::Loopback;
     use crate::node::Address;
-    use crate::round::{Event, Round};
+    use crate::quorum::round::{Event, Round};
 
     const FORMAT: WordFormat = WordFormat { pointer_bits: 22, tick_shift: 6 };
 

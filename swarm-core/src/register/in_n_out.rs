@@ -13,13 +13,12 @@
 //! A WRITE never touches a slot or a lock: a reader that writes a buffer back would otherwise erase
 //! a lock, and a late image of a newborn register an acknowledged stamp.
 
-use crate::buffers::Site;
+use super::handle::{Check, Register, Value};
 use crate::clock::Clock;
 use crate::fabric::{Fabric, Verb};
-use crate::group::Group;
-use crate::layout::{BufferHeader, Identity, SLOTS, buffer, register};
+use crate::layout::{BufferHeader, Identity, SLOTS, Site, buffer, register};
 use crate::node::NodeId;
-use crate::register::{Check, Register, Value};
+use crate::quorum::Group;
 use crate::words::{Stamp, StampFlags, WordFormat};
 
 /// The largest of a replica's slots.

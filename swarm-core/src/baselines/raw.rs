@@ -9,11 +9,10 @@ use core::convert::Infallible;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::Fabric;
-use crate::gather::Next;
-use crate::group::Group;
-use crate::in_n_out::{in_place_head, post_in_place, post_read, state};
 use crate::layout::{BufferHeader, register};
 use crate::node::NodeSet;
+use crate::quorum::{Group, Next};
+use crate::register::in_n_out::{in_place_head, post_in_place, post_read, state};
 use crate::register::{Check, Found, Protocol, Register, Value, Write, Written};
 use crate::words::{Stamp, WriteNumber};
 

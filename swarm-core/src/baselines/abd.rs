@@ -10,14 +10,13 @@ use core::convert::Infallible;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::Fabric;
-use crate::group::Group;
-use crate::in_n_out::Copy;
 use crate::layout::{BufferHeader, checksum};
-use crate::look;
-use crate::max_register::{self, Want, Writes};
 use crate::node::NodeSet;
-use crate::register::{Check, Found, Protocol, Register, Write, Written};
-use crate::safe_guess::SafeGuess;
+use crate::quorum::Group;
+use crate::register::in_n_out::Copy;
+use crate::register::max_register::{self, Want, Writes};
+use crate::register::safe_guess::SafeGuess;
+use crate::register::{Check, Found, Protocol, Register, Write, Written, look};
 use crate::words::{Stamp, StampFlags, Timestamp};
 
 /// ABD over out-of-place writes.

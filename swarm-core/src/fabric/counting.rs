@@ -15,7 +15,7 @@ use core::task::{Context, Poll};
 
 use pin_project_lite::pin_project;
 
-use crate::fabric::{Fabric, Store, Swap, Verb};
+use super::interface::{Fabric, Store, Swap, Verb};
 use crate::node::{Address, NodeId};
 
 /// What an operation cost.
@@ -310,7 +310,7 @@ impl<F: Fabric> Fabric for Counting<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::loopback::Loopback;
+    use crate::fabric::loopback::Loopback;
     use core::future::poll_fn;
     use core::pin::pin;
     use core::task::Waker;

@@ -14,20 +14,18 @@
 
 use heapless::Vec;
 
-use crate::buffers::Site;
+use super::handle::{Check, Found, Protocol, Register, Value, Write, Written};
+use super::in_n_out::{Copy, in_place_head, put_in_place, raise};
+use super::look::Look;
+use super::max_register::{self, Want, Writes, fetch};
+use super::near;
+use super::timestamp_lock::{try_lock, try_lock_to_read};
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::Fabric;
-use crate::geometry::MAX_CLIENTS;
-use crate::group::{Group, Unfinished};
-use crate::in_n_out::{Copy, in_place_head, put_in_place, raise};
-use crate::layout::{BufferHeader, SLOTS, buffer, checksum};
-use crate::look::Look;
-use crate::max_register::{self, Want, Writes, fetch};
-use crate::near;
+use crate::layout::{BufferHeader, MAX_CLIENTS, SLOTS, Site, buffer, checksum};
 use crate::node::NodeSet;
-use crate::register::{Check, Found, Protocol, Register, Value, Write, Written};
-use crate::timestamp_lock::{try_lock, try_lock_to_read};
+use crate::quorum::{Group, Unfinished};
 use crate::words::{LockMode, Pointer, Stamp, StampFlags, Timestamp, WordFormat, Writer};
 
 /// Writers of one register at a time among which a read is wait-free: it keeps in mind what it

@@ -8,9 +8,9 @@ use core::future::{Future, poll_fn};
 use core::pin::Pin;
 use core::task::{Context, Poll};
 
+use super::group::{Events, Group};
 use crate::clock::{Clock, Wait};
 use crate::fabric::{Fabric, NodeDown};
-use crate::group::{Events, Group};
 use crate::node::{MAX_NODES, NodeId, NodeSet};
 
 /// What a round brought.
@@ -227,10 +227,10 @@ mod tests {
 
     use super::*;
     use crate::fabric::Verb;
-    use crate::group::{Patience, Session};
-    use crate::latency::Delayed;
-    use crate::loopback::Loopback;
+    use crate::fabric::latency::Delayed;
+    use crate::fabric::loopback::Loopback;
     use crate::node::Address;
+    use crate::quorum::group::{Patience, Session};
     use crate::words::{Incarnation, WordFormat};
 
     /// Goes on whenever somebody looks.

@@ -1,7 +1,7 @@
 //! The numbers that a pool is made with, and their bounds. All else follows from them: what lies where
 //! in every node's memory is in `regions.rs`.
 
-use crate::layout::SLOTS;
+use super::register::SLOTS;
 use crate::words::{GRANULE, WordFormat};
 
 /// The layout that this version of the code reads and writes.

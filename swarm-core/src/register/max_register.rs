@@ -1,29 +1,25 @@
 //! The reliable max register M (§3.2): a register's stamps over a majority of its replicas.
 //!
-//! `write(x)` ends when so many of the nodes that [hold](crate::buffers) its buffer as are a majority hold a
+//! `write(x)` ends when so many of the nodes that [hold](crate::layout) its buffer as are a majority hold a
 //! stamp of at least x; `read` returns the largest stamp of a majority after making sure that so many hold
 //! it. Any two majorities share a node, so a read that follows a write or a read sees at least as large a
 //! stamp. A *verified* stamp is one that so many hold: it was written as a guess, or as a rewrite, before.
 //! Where nodes fall silent that hold a buffer, others do not take their place: the register
 //! [moves](Error::Moved).
 
-use crate::buffers::Site;
-use crate::clock::Clock;
-use crate::error::Error;
-use crate::fabric::{Fabric, Verb};
-use crate::gather::{Gathering, Next};
-use crate::geometry::MAX_CLIENTS;
-use crate::group::Group;
-use crate::in_n_out::{
+use super::handle::{Check, Register, Value};
+use super::in_n_out::{
     Copy, Fetched, InPlace, Judged, in_place_head, judge, judge_in_place, largest_of_others,
     post_again, post_write, post_write_alone, put_in_place, tells,
 };
-use crate::layout::{BufferHeader, Place, buffer, register};
-use crate::look::{self, Look};
+use super::look::{self, Look};
+use super::replicas::{COMPLETIONS, Failed, Votes};
+use crate::clock::Clock;
+use crate::error::Error;
+use crate::fabric::{Fabric, Verb};
+use crate::layout::{BufferHeader, MAX_CLIENTS, Place, Site, buffer, register};
 use crate::node::{MAX_NODES, NodeId, NodeSet};
-use crate::register::{Check, Register, Value};
-use crate::replicas::{COMPLETIONS, Failed, Votes};
-use crate::round::{Event, Round};
+use crate::quorum::{Event, Gathering, Group, Next, Round};
 use crate::words::{Stamp, WordFormat};
 
 /// CASes of a slot at one node in one write. A CAS fails only when the slot grew, and only a client

@@ -7,9 +7,9 @@
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::{Fabric, Verb};
-use crate::group::Group;
 use crate::layout::{Place, SLOTS, register};
 use crate::node::{MAX_NODES, NodeId};
+use crate::quorum::Group;
 use crate::words::Stamp;
 
 /// What every replica of a register shows.

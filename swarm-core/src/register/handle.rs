@@ -3,14 +3,12 @@
 use core::future::Future;
 use core::ops::Deref;
 
-use crate::buffers::Site;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::{Fabric, Verb};
-use crate::gather::Next;
-use crate::group::Group;
-use crate::layout::{Header, Identity, MAX_KEY, Place, Shape, bytes, register};
+use crate::layout::{Header, Identity, MAX_KEY, Place, Shape, Site, bytes, register};
 use crate::node::{MAX_NODES, NodeId, NodeSet};
+use crate::quorum::{Group, Next};
 use crate::words::{Pointer, Stamp, WriteNumber};
 
 /// What a client knows of a register: where it is, which one it is, and what it last saw there.
@@ -270,7 +268,7 @@ pub enum Written {
     /// The register is deleted, for good; the write had no effect.
     Deleted,
     /// The register is being moved, or has to be. Whether the write took effect is for the move to
-    /// tell: see [`stands`](crate::freeze::stands). This is the stamp that it was posted under last,
+    /// tell: see [`stands`](crate::register::freeze::stands). This is the stamp that it was posted under last,
     /// [`Stamp::EMPTY`] if under none.
     Moved(Stamp),
 }

@@ -3,16 +3,15 @@
 //! This is the *weak* read of the paper's appendix: what it returns may sit on a minority. One
 //! roundtrip.
 
+use super::handle::{Check, Register};
+use super::in_n_out::post_read;
+use super::replicas::{COMPLETIONS, Failed, Votes, complete};
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::Fabric;
-use crate::gather::Next;
-use crate::group::Group;
-use crate::in_n_out::post_read;
 use crate::layout::has_key;
 use crate::node::{NodeId, NodeSet};
-use crate::register::{Check, Register};
-use crate::replicas::{COMPLETIONS, Failed, Votes, complete};
+use crate::quorum::{Group, Next};
 use crate::words::Stamp;
 
 /// What one READ of a majority showed.

@@ -12,20 +12,18 @@
 
 use heapless::Vec;
 
+use super::handle::{Check, Found, Register, Value, Write};
+use super::in_n_out::{Fetched, state};
+use super::look::look;
+use super::max_register::{READ_TRIES, Without, fetch};
+use super::replicas::{COMPLETIONS, Failed, Votes};
+use super::timestamp_lock::{try_lock, try_lock_to_read};
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::{Fabric, Verb};
-use crate::gather::Next;
-use crate::geometry::MAX_CLIENTS;
-use crate::group::Group;
-use crate::in_n_out::{Fetched, state};
-use crate::layout::{Header, Place, Predecessor, SLOTS, Shape, register};
-use crate::look::look;
-use crate::max_register::{READ_TRIES, Without, fetch};
+use crate::layout::{Header, MAX_CLIENTS, Place, Predecessor, SLOTS, Shape, register};
 use crate::node::{MAX_NODES, NodeId, NodeSet};
-use crate::register::{Check, Found, Register, Value, Write};
-use crate::replicas::{COMPLETIONS, Failed, Votes};
-use crate::timestamp_lock::{try_lock, try_lock_to_read};
+use crate::quorum::{Group, Next};
 use crate::words::{LockMode, Stamp, WriteNumber};
 
 /// Rounds at one node until its slots are frozen. One more for each stamp that comes in between:

@@ -7,12 +7,12 @@ use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 
+use super::group::Group;
+use super::round::{Event, Round};
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::Fabric;
-use crate::group::Group;
 use crate::node::{MAX_NODES, NodeId, NodeSet};
-use crate::round::{Event, Round};
 
 /// What a round does next at a node.
 pub enum Next<Completion> {
@@ -267,11 +267,11 @@ mod tests {
 
     use super::*;
     use crate::fabric::Verb;
-    use crate::faults::{Faulty, HandSwitches, SwitchState};
-    use crate::group::{Patience, Session};
-    use crate::latency::Delayed;
-    use crate::loopback::Loopback;
+    use crate::fabric::faults::{Faulty, HandSwitches, SwitchState};
+    use crate::fabric::latency::Delayed;
+    use crate::fabric::loopback::Loopback;
     use crate::node::Address;
+    use crate::quorum::group::{Patience, Session};
     use crate::words::{Incarnation, WordFormat};
 
     const HOUR: u64 = 3_600_000_000_000;

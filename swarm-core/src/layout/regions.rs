@@ -14,10 +14,13 @@
 //! objects whose home it is in full, and behind them the small replicas of the others' objects, so
 //! that the chunk takes the same room everywhere.
 
-use crate::buffers::Buffers;
-use crate::class::{Class, Size};
-use crate::geometry::{Geometry, HEADER_BYTES, SEED_RECORDS, granule_bits};
-use crate::layout::{MAX_IN_PLACE, Place, buffer, cell, record, words_for};
+use super::bytes::words_for;
+use super::class::{Class, Size};
+use super::geometry::{Geometry, HEADER_BYTES, SEED_RECORDS, granule_bits};
+use super::place::Place;
+use super::placement::Buffers;
+use super::register::MAX_IN_PLACE;
+use super::{buffer, cell, record};
 use crate::node::{Address, NodeId};
 use crate::words::{GRANULE, GRANULE_WORDS, Pointer};
 
@@ -270,7 +273,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::geometry::MIN_CAPACITY;
+    use crate::layout::geometry::MIN_CAPACITY;
 
     /// Every word of every object in a chunk, at every node, belongs to that object alone.
     #[test]
