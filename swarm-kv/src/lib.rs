@@ -79,4 +79,8 @@ pub use counters::{Counters, KindCounters, ROUNDTRIPS};
 pub use error::{Error, Shortage};
 pub use heap::{Holding, writing_clients};
 pub use scan::{Estimate, Usage};
+pub use swarm_core::error::Error as ReplicationError;
 pub use swarm_core::fabric::Laggard;
+pub use swarm_core::fabric::counting::Tally;
+pub use swarm_core::layout::Geometry;
+pub use swarm_core::quorum::{Events, Patience};
