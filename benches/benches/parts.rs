@@ -58,7 +58,7 @@ fn cache_lookup(criterion: &mut Criterion) {
         let locations = cache::LocationCache::new(keys as usize, SEED);
         let shape = Shape { key_length: 24, capacity: 8 };
         for number in 0..keys {
-            let place = Place::everywhere(Pointer(number + 1), swarm_core::fabric::NodeId(0));
+            let place = Place::everywhere(Pointer(number + 1), swarm_core::node::NodeId(0));
             let identity = Identity { birth: 1, number: WriteNumber(number) };
             let register = Register::new(place, identity, shape);
             locations.insert(&key(number), register, GENERATION);

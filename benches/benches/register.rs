@@ -4,15 +4,15 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use swarm_core::abd::DmAbd;
-use swarm_core::fabric::{Fabric, NodeId, Verb};
-use swarm_core::group::Group;
+use swarm_core::baselines::{DmAbd, Raw};
+use swarm_core::fabric::{Fabric, Verb};
 use swarm_core::layout::{
     BufferHeader, Identity, Place, Shape, buffer, checksum, header, register,
 };
-use swarm_core::raw::Raw;
+use swarm_core::node::NodeId;
+use swarm_core::quorum::Group;
+use swarm_core::register::safe_guess::{SafeGuess, first_stamp};
 use swarm_core::register::{Check, Found, Protocol, Register, Write, Written};
-use swarm_core::safe_guess::{FIRST, SafeGuess, first_stamp};
 use swarm_core::words::{Pointer, Timestamp};
 use swarm_kv::block_on;
 use swarm_kv::shm::{CreateOptions, Pool, PoolClock, ShmFabric};
@@ -66,8 +66,15 @@ impl Bare {
             number: identity.number,
             register: self.register.place.pointer,
             length: VALUE.len(),
-            guess: FIRST,
-            checksum: checksum(format, identity, FIRST, self.buffers, identity.number, &VALUE),
+            guess: Timestamp::FIRST,
+            checksum: checksum(
+                format,
+                identity,
+                Timestamp::FIRST,
+                self.buffers,
+                identity.number,
+                &VALUE,
+            ),
         };
         let key = [b'k'; 24];
         let words = header(identity.number, &key);

@@ -7,10 +7,10 @@
 use std::error::Error;
 
 use swarm_core::clock::Clock;
-use swarm_core::counting::Tally;
 use swarm_core::fabric::Fabric;
+use swarm_core::fabric::counting::Tally;
 use swarm_core::register::Protocol;
-use swarm_core::safe_guess::SafeGuess;
+use swarm_core::register::safe_guess::SafeGuess;
 use swarm_kv::shm::{self, CreateOptions, Pool};
 use swarm_kv::{Client, Options};
 

@@ -7,8 +7,8 @@ use std::error::Error;
 
 use quick_cache::unsync::Cache;
 use swarm_benches::Zipf;
-use swarm_core::fabric::NodeId;
 use swarm_core::layout::{Identity, Place, Shape};
+use swarm_core::node::NodeId;
 use swarm_core::register::Register;
 use swarm_core::words::Pointer;
 

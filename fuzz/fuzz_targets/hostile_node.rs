@@ -9,10 +9,10 @@ use std::sync::LazyLock;
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use swarm_core::clock::Clock;
-use swarm_core::fabric::{Address, NodeId};
-use swarm_core::geometry::{Geometry, HEADER_BYTES, MIN_CAPACITY};
-use swarm_core::group::{Patience, Session};
-use swarm_core::loopback::Loopback;
+use swarm_core::fabric::loopback::Loopback;
+use swarm_core::layout::{Geometry, HEADER_BYTES, MIN_CAPACITY};
+use swarm_core::node::{Address, NodeId};
+use swarm_core::quorum::{Patience, Session};
 use swarm_core::words::Incarnation;
 use swarm_kv::{Client, Options, block_on};
 

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use swarm_core::group::Patience;
+use swarm_core::quorum::Patience;
 use swarm_kv::{Error, Options, shm};
 use swarm_shm::{CreateOptions, Pool};
 use tempfile::TempDir;

@@ -6,7 +6,7 @@
 //! nodes:
 //!
 //! - a [`register`]: linearizable, wait-free reads and writes, one roundtrip in the common
-//!   case ([`safe_guess`]);
+//!   case ([`safe_guess`](register::safe_guess));
 //! - a [`cell`]: linearizable read-modify-write, one roundtrip in the common case.
 //!
 //! The protocols are `async` functions over any [`Fabric`](fabric::Fabric) and any
@@ -14,73 +14,40 @@
 //! speed depends on the clock. Dropping an operation's future equals a crash of its client at that
 //! point.
 //!
-//! The layers, top to bottom; each uses only what is below it. Sections are those of *SWARM:
-//! Replicating Shared Disaggregated-Memory Data in No Time* (SOSP 2024).
+//! The layers, top to bottom. Each uses only those in rows below its own: `tests/layers.rs` holds the code to this
+//! table. Sections are those of *SWARM: Replicating Shared Disaggregated-Memory Data in No Time* (SOSP 2024).
 //!
-//! | file | paper | concept |
+//! | layer | paper | concept |
 //! | --- | --- | --- |
-//! | [`cell`] | not in it | replicated compare-and-swap: CASPaxos over words, with fast rounds |
-//! | [`abd`], [`raw`] | §7 | the baselines DM-ABD and RAW, behind the same interface |
-//! | [`safe_guess`] | §3, A–C | the register: guess a timestamp, settle the rare stale guess |
-//! | [`freeze`] | not in it | a register's last value, and which writes are in it, for moves |
-//! | `timestamp_lock` | §3, A | whether a guess is returned by readers or replaced by its writer |
-//! | `near` | | the common case on near memory, in straight lines |
-//! | `max_register` | §3.2 | the reliable max register M over a majority |
-//! | [`look`] | A | the weak read: one READ of a majority |
-//! | `replicas` | | which replicas vote, and bringing a register to those that lack it |
-//! | `in_n_out` | §4 | a max register at one node, by chains that never wait |
-//! | [`register`] | | the register as its users see it: [`Protocol`](register::Protocol) |
-//! | [`gather`], [`round`] | | votes until there are enough; chains on their way; late nodes |
-//! | [`group`] | | a replica group as one client sees it: preferred majorities, suspects |
-//! | [`epoch`], [`survey`] | not in it | when memory may be used again; what is garbage |
-//! | [`buffers`] | not in it | which nodes hold a buffer, and where |
-//! | [`geometry`], [`layout`] | §4.2 | what lies where in a node; objects, word by word |
+//! | [`baselines`] | §7 | DM-ABD and RAW, behind the register's interface |
+//! | [`register`], [`cell`] | §3, §4, A–C | wait-free reads and writes; compare-and-swap: CASPaxos over words |
+//! | [`quorum`], [`epoch`] | | one client's view of the replicas, rounds, votes; when memory may be used again |
+//! | `conformance`, `sim` | | with the feature `sim`: the suite for fabrics; every word a step, every schedule a seed |
+//! | `history` | | with the feature of that name: are histories linearizable? |
+//! | [`fabric`] | | verbs and chains, the interface to memory; fabrics that wrap another |
+//! | [`layout`] | §4.2 | what lies where in a node, and at which nodes; objects, word by word |
 //! | [`words`] | §4.2 | stamps, cell words, locks, write numbers |
-//! | [`error`], [`node_set`], [`clock`] | | failures, sets of nodes, time |
-//! | [`fabric`] | | verbs, chains, nodes: the interface to memory |
-//!
-//! Beside the layers: fabrics that wrap another ([`latency`], [`faults`], [`counting`]) and, with the
-//! feature `sim`, what tests stand on: `sim` (every word a step, every schedule a seed),
-//! `conformance` (the suite for fabrics), `loopback`; with `history` the checker of histories.
+//! | [`node`], [`error`], [`clock`] | | nodes and sets of them; failures; time |
 #![no_std]
 #![forbid(unsafe_code)]
 
 #[cfg(any(test, feature = "history", feature = "sim"))]
 extern crate std;
 
-pub mod abd;
-pub mod buffers;
+pub mod baselines;
 pub mod cell;
 pub mod clock;
 #[cfg(feature = "sim")]
 pub mod conformance;
-pub mod counting;
 pub mod epoch;
 pub mod error;
 pub mod fabric;
-pub mod faults;
-pub mod freeze;
-pub mod gather;
-pub mod geometry;
-pub mod group;
 #[cfg(feature = "history")]
 pub mod history;
-pub(crate) mod in_n_out;
-pub mod latency;
 pub mod layout;
-pub mod look;
-#[cfg(any(test, feature = "sim"))]
-pub mod loopback;
-pub(crate) mod max_register;
-pub(crate) mod near;
-pub mod node_set;
-pub mod raw;
+pub mod node;
+pub mod quorum;
 pub mod register;
-pub(crate) mod replicas;
-pub mod round;
-pub mod safe_guess;
 #[cfg(feature = "sim")]
 pub mod sim;
-pub mod survey;
-pub(crate) mod timestamp_lock;
 pub mod words;

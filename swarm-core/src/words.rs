@@ -39,6 +39,11 @@ impl Pointer {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
 pub struct Timestamp(pub u64);
 
+impl Timestamp {
+    /// The timestamp that a register is born with.
+    pub const FIRST: Self = Self(1);
+}
+
 /// The number of a round of a cell: odd for classic rounds, even for fast ones.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
 pub struct Ballot(pub u64);
@@ -267,7 +272,7 @@ pub struct Writer(u64);
 ///
 /// `[ incarnation: 36 bits | abandoned writes: 13 bits | counter: 13 bits ]`; a counter that
 /// overflows makes another writer, which is harmless. A client whose numbers are used up goes on
-/// under another incarnation ([`Group::set_aside`](crate::group::Group::set_aside)): there are so
+/// under another incarnation ([`Group::set_aside`](crate::quorum::Group::set_aside)): there are so
 /// many that a pool which is opened a thousand times a second has enough for two years.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
 pub struct WriteNumber(pub u64);

@@ -23,8 +23,8 @@ use common::{
 };
 use swarm_core::cell::{CellRef, Proposal, Proposed, View, propose};
 use swarm_core::error::Error;
-use swarm_core::fabric::NodeId;
-use swarm_core::group::{Group, Patience, Session};
+use swarm_core::node::NodeId;
+use swarm_core::quorum::{Group, Patience, Session};
 use swarm_core::sim::seeds::{again, seeds};
 use swarm_core::sim::shrink::story;
 use swarm_core::sim::{

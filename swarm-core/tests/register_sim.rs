@@ -13,13 +13,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{Client, FIRST_VALUE, GaveUp, Held, Polls, give_birth, place};
 use fastrand::Rng;
-use swarm_core::abd::DmAbd;
+use swarm_core::baselines::DmAbd;
 use swarm_core::error::Error;
-use swarm_core::fabric::{Fabric, NodeId};
+use swarm_core::fabric::Fabric;
 use swarm_core::history::{BUDGET, Recorder, check_key};
 use swarm_core::layout::SLOTS;
+use swarm_core::node::NodeId;
 use swarm_core::register::Protocol;
-use swarm_core::safe_guess::SafeGuess;
+use swarm_core::register::safe_guess::SafeGuess;
 use swarm_core::sim::seeds::{again, seeds};
 use swarm_core::sim::shrink::story;
 use swarm_core::sim::{

@@ -13,7 +13,7 @@ use std::pin::pin;
 use futures_util::future::{Either, select};
 use swarm_core::clock::Clock;
 use swarm_core::fabric::{Fabric, MAX_VERBS};
-use swarm_core::node_set::NodeSet;
+use swarm_core::node::NodeSet;
 use swarm_core::register::Protocol;
 
 use crate::client::Client;
@@ -157,11 +157,11 @@ mod tests {
     use std::cell::Cell;
     use std::rc::Rc;
 
-    use swarm_core::epoch::{Board, GRACE};
-    use swarm_core::fabric::Verb;
-    use swarm_core::geometry::Geometry;
-    use swarm_core::group::Session;
-    use swarm_core::loopback::Loopback;
+    use swarm_core::epoch::GRACE;
+    use swarm_core::fabric::loopback::Loopback;
+    use swarm_core::fabric::{Board, Verb};
+    use swarm_core::layout::Geometry;
+    use swarm_core::quorum::Session;
     use swarm_core::sim::explore::LoneClock;
     use swarm_core::words::Incarnation;
 

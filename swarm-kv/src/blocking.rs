@@ -1,6 +1,7 @@
 //! The store's operations for programs without `async`.
 
 use std::future::Future;
+use std::ops::ControlFlow;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
@@ -10,6 +11,8 @@ use swarm_core::register::Protocol;
 
 use crate::client::{Client, Value};
 use crate::error::Error;
+use crate::heap::Holding;
+use crate::scan::{Estimate, Usage};
 use crate::update::UpdateRest;
 
 /// Runs a future of this crate to its end, polling without sleeping: memory nodes answer within
@@ -129,5 +132,56 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Blocking<'c, F, C, P> {
     /// As there.
     pub fn delete_many(&self, keys: &[impl AsRef<[u8]>]) -> Result<(), Error> {
         block_on(self.0.delete_many(keys))
+    }
+
+    /// See [`Client::for_each`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn for_each(&self, each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), Error> {
+        block_on(self.0.for_each(each))
+    }
+
+    /// See [`Client::usage`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn usage(&self) -> Result<Usage, Error> {
+        block_on(self.0.usage())
+    }
+
+    /// See [`Client::accounts`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn accounts(&self) -> Result<(Usage, Vec<Holding>), Error> {
+        block_on(self.0.accounts())
+    }
+
+    /// See [`Client::accounts_while`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn accounts_while(
+        &self,
+        goes_on: impl FnMut(u64, u64) -> bool,
+    ) -> Result<(Estimate, Vec<Holding>), Error> {
+        block_on(self.0.accounts_while(goes_on))
+    }
+
+    /// See [`Client::holdings`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn holdings(&self) -> Result<Vec<Holding>, Error> {
+        block_on(self.0.holdings())
+    }
+
+    /// See [`Client::collect`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn collect(&self) -> Result<Option<usize>, Error> {
+        block_on(self.0.collect())
     }
 }

@@ -14,8 +14,7 @@
 //! reader compares them. A bucket that was split names its two children for ever.
 
 use heapless::Vec;
-use swarm_core::geometry::{BUCKET_PAYLOAD, Class, Geometry};
-use swarm_core::layout::{Identity, Predecessor, Shape};
+use swarm_core::layout::{BUCKET_PAYLOAD, Class, Geometry, Identity, Predecessor, Shape};
 use swarm_core::register::Register;
 use swarm_core::words::{GRANULE_WORDS, Pointer, Stamp, WriteNumber};
 
@@ -225,7 +224,7 @@ impl Bucket {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use swarm_core::geometry::MIN_CAPACITY;
+    use swarm_core::layout::MIN_CAPACITY;
 
     fn entry(hash: u64) -> Entry {
         Entry {

@@ -1,15 +1,15 @@
 //! A buffer for a write.
 //!
-//! First what [leaves out](swarm_core::buffers) the node that operations on the register turn to last. Where
+//! First what [leaves out](swarm_core::layout) the node that operations on the register turn to last. Where
 //! nodes are silent, what those do without will do, or what all nodes hold; where memory is short, what
 //! another node does without. What is at hand costs no roundtrip.
 
 use std::iter::once;
 
-use swarm_core::buffers::Site;
 use swarm_core::clock::Clock;
-use swarm_core::epoch::Board;
-use swarm_core::fabric::{Fabric, MAX_NODES};
+use swarm_core::fabric::{Board, Fabric};
+use swarm_core::layout::Site;
+use swarm_core::node::MAX_NODES;
 use swarm_core::register::{Protocol, Register, Write};
 use swarm_core::words::Pointer;
 

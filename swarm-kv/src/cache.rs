@@ -30,7 +30,7 @@ pub(crate) fn hash_key(key: &[u8], seed: u64) -> u64 {
 
 /// Where keys' registers are.
 ///
-/// All that is remembered was found in one [generation](swarm_core::epoch::Board::generation): what
+/// All that is remembered was found in one [generation](swarm_core::fabric::Board::generation): what
 /// an operation found that began in an earlier one is not taken in.
 pub(crate) struct LocationCache {
     table: RefCell<Table>,

@@ -4,14 +4,13 @@ use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 
 use swarm_core::clock::Clock;
-use swarm_core::counting::{Counting, Tally};
-use swarm_core::epoch::{Board, Lost, Presence, Visit};
-use swarm_core::fabric::Fabric;
-use swarm_core::geometry::Geometry;
-use swarm_core::group::{Group, Patience, Session};
-use swarm_core::layout::{MAX_KEY, MAX_VALUE};
+use swarm_core::epoch::{Presence, Visit};
+use swarm_core::fabric::counting::{Counting, Tally};
+use swarm_core::fabric::{Board, Fabric, Lost};
+use swarm_core::layout::{Geometry, MAX_KEY, MAX_VALUE};
+use swarm_core::quorum::{Group, Patience, Session};
+use swarm_core::register::safe_guess::SafeGuess;
 use swarm_core::register::{self, Protocol};
-use swarm_core::safe_guess::SafeGuess;
 use swarm_core::words::{GRANULE, Pointer, WriteNumber};
 
 use crate::blocking::Blocking;
@@ -560,8 +559,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Drop for Here<'_, F, C, P> {
 pub(crate) mod tests {
     use std::rc::Rc;
 
-    use swarm_core::fabric::{NodeId, Verb};
-    use swarm_core::loopback::Loopback;
+    use swarm_core::fabric::Verb;
+    use swarm_core::fabric::loopback::Loopback;
+    use swarm_core::node::NodeId;
     use swarm_core::sim::explore::LoneClock;
     use swarm_core::words::Incarnation;
 

@@ -21,15 +21,13 @@ use std::collections::HashMap;
 use std::mem::take;
 
 use futures_util::future::try_join_all;
-use swarm_core::buffers::Site;
 use swarm_core::clock::Clock;
-use swarm_core::epoch::{Board, GRACE};
-use swarm_core::fabric::{Fabric, MAX_VERBS, Verb};
-use swarm_core::geometry::Class;
-use swarm_core::layout::{BufferHeader, Place, buffer, cell, register};
-use swarm_core::node_set::NodeSet;
+use swarm_core::epoch::GRACE;
+use swarm_core::fabric::{Board, Fabric, MAX_VERBS, Verb};
+use swarm_core::layout::{BufferHeader, Class, Place, Site, buffer, cell, register};
+use swarm_core::node::NodeSet;
 use swarm_core::register::Protocol;
-use swarm_core::survey::{Survey, survey};
+use swarm_core::register::survey::{Survey, survey};
 use swarm_core::words::{Pointer, Stamp, StampFlags, Timestamp, WriteNumber};
 
 use crate::bucket::{Bucket, Content, Entry, MAX_ENTRIES};
@@ -461,7 +459,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 }
 
 /// Writes that an object was the buffer of: their registers, and their latest timestamps.
-type Writes = heapless::Vec<(Pointer, Timestamp), { swarm_core::fabric::MAX_NODES }>;
+type Writes = heapless::Vec<(Pointer, Timestamp), { swarm_core::node::MAX_NODES }>;
 
 impl Unnamed {
     fn is_homed(&self) -> bool {

@@ -2,8 +2,8 @@
 
 use std::ops::Sub;
 
-use swarm_core::counting::Tally;
-use swarm_core::group::Events;
+use swarm_core::fabric::counting::Tally;
+use swarm_core::quorum::Events;
 
 /// Operations of more roundtrips than this are counted together.
 pub const ROUNDTRIPS: usize = 32;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use swarm_core::epoch::Laggard;
+use swarm_core::fabric::Laggard;
 use swarm_core::layout::{MAX_KEY, MAX_VALUE};
 
 /// Why an operation of the store did not end.

@@ -6,7 +6,7 @@
 //! between two polls alone can a child come by it. Dropping an operation takes its mark off the board, and dropping
 //! a client gives back memory, its slot and its connections, in the client's own process alone.
 //!
-//! A client whose pool is [lost](swarm_core::epoch::Board::lost) is cut off by the same question, so that it costs the
+//! A client whose pool is [lost](swarm_core::fabric::Board::lost) is cut off by the same question, so that it costs the
 //! common operations nothing: an operation that begins meets another generation, forgets what was remembered of
 //! places, so that it is no common one any more, and ends here, whatever it came to.
 
@@ -17,9 +17,8 @@ use std::task::{Context, Poll};
 
 use pin_project_lite::pin_project;
 use swarm_core::clock::Clock;
-use swarm_core::counting::Counting;
-use swarm_core::epoch::Lost;
-use swarm_core::fabric::Fabric;
+use swarm_core::fabric::counting::Counting;
+use swarm_core::fabric::{Fabric, Lost};
 
 use crate::client::Client;
 use crate::error::Error;

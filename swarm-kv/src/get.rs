@@ -1,9 +1,9 @@
 //! Getting a key's value: from the register that is remembered, or the one that the index names.
 
 use swarm_core::clock::Clock;
-use swarm_core::counting::{Counting, Tally};
 use swarm_core::fabric::Fabric;
-use swarm_core::freeze::read_frozen;
+use swarm_core::fabric::counting::{Counting, Tally};
+use swarm_core::register::freeze::read_frozen;
 use swarm_core::register::{Check, Found, Protocol, Register, read_key};
 
 use crate::client::{Client, Here, TRIES, Value};
@@ -151,7 +151,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
 #[cfg(test)]
 mod tests {
-    use swarm_core::freeze::freeze;
+    use swarm_core::register::freeze::freeze;
 
     use crate::blocking::block_on;
     use crate::client::tests::alone;

@@ -14,14 +14,12 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 
-use swarm_core::buffers::Site;
 use swarm_core::clock::Clock;
 use swarm_core::epoch::GRACE;
-use swarm_core::fabric::{Address, Fabric, MAX_VERBS, NodeId};
-use swarm_core::geometry::{Class, Geometry};
-use swarm_core::group::Group;
-use swarm_core::layout::{Place, buffer, words_for};
-use swarm_core::node_set::NodeSet;
+use swarm_core::fabric::{Fabric, MAX_VERBS};
+use swarm_core::layout::{Class, Geometry, Place, Site, buffer, words_for};
+use swarm_core::node::{Address, NodeId, NodeSet};
+use swarm_core::quorum::Group;
 use swarm_core::register::Register;
 use swarm_core::words::{GRANULE, Pointer, Stamp};
 
@@ -486,11 +484,10 @@ pub(crate) mod tests {
     use std::task::{Context, Waker};
 
     use futures_util::future::Either;
-    use swarm_core::epoch::Board;
-    use swarm_core::fabric::{NodeDown, Verb};
-    use swarm_core::group::{Patience, Session};
+    use swarm_core::fabric::loopback::Loopback;
+    use swarm_core::fabric::{Board, NodeDown, Verb};
     use swarm_core::layout::cell;
-    use swarm_core::loopback::Loopback;
+    use swarm_core::quorum::{Patience, Session};
     use swarm_core::sim::explore::LoneClock;
     use swarm_core::words::Incarnation;
 

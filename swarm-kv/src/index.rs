@@ -14,11 +14,11 @@ use quick_cache::unsync::Cache;
 use swarm_core::cell::{self, Birth, Births, CellRef, View};
 use swarm_core::clock::Clock;
 use swarm_core::error::Error;
-use swarm_core::fabric::{Fabric, MAX_VERBS, NodeId, Verb};
-use swarm_core::geometry::Geometry;
-use swarm_core::group::Group;
-use swarm_core::layout::{self, Place, buffer, record, register};
-use swarm_core::safe_guess::{deleted_stamp, first_stamp};
+use swarm_core::fabric::{Fabric, MAX_VERBS, Verb};
+use swarm_core::layout::{self, Geometry, Place, buffer, record, register};
+use swarm_core::node::NodeId;
+use swarm_core::quorum::Group;
+use swarm_core::register::safe_guess::{deleted_stamp, first_stamp};
 use swarm_core::words::{Ballot, CellFlags, CellWord, Pointer, WordFormat};
 
 use crate::bucket::{Bucket, Child, Content, MAX_DEPTH};
@@ -332,9 +332,9 @@ impl Index {
 
 #[cfg(test)]
 mod tests {
-    use swarm_core::fabric::NodeId;
-    use swarm_core::group::Session;
-    use swarm_core::loopback::Loopback;
+    use swarm_core::fabric::loopback::Loopback;
+    use swarm_core::node::NodeId;
+    use swarm_core::quorum::Session;
     use swarm_core::words::{GRANULE_WORDS, Incarnation};
 
     use super::*;

@@ -6,9 +6,9 @@
 use heapless::Vec;
 use swarm_core::cell::{self, Proposal, Proposed};
 use swarm_core::clock::Clock;
-use swarm_core::fabric::{Fabric, NodeId};
-use swarm_core::geometry::Class;
-use swarm_core::layout::{Identity, MAX_IN_PLACE, Place, Shape, record, words_for};
+use swarm_core::fabric::Fabric;
+use swarm_core::layout::{Class, Identity, MAX_IN_PLACE, Place, Shape, record, words_for};
+use swarm_core::node::NodeId;
 use swarm_core::register::{Check, Found, Protocol, Register, Write};
 use swarm_core::words::Pointer;
 

@@ -1,8 +1,9 @@
 //! Where a key's register is: in the cache, or by the index.
 
 use swarm_core::clock::Clock;
-use swarm_core::fabric::{Fabric, NodeId};
-use swarm_core::look::{Confirmed, confirm};
+use swarm_core::fabric::Fabric;
+use swarm_core::node::NodeId;
+use swarm_core::register::look::{Confirmed, confirm};
 use swarm_core::register::{Protocol, Register};
 
 use crate::bucket::{Bucket, Content, Entry};

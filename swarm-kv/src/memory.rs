@@ -15,9 +15,8 @@
 //! answer for.
 
 use swarm_core::clock::Clock;
-use swarm_core::epoch::Board;
-use swarm_core::fabric::{Fabric, Verb};
-use swarm_core::node_set::NodeSet;
+use swarm_core::fabric::{Board, Fabric, Verb};
+use swarm_core::node::NodeSet;
 use swarm_core::register::Protocol;
 
 use crate::aside::RECORD_BATCHES;

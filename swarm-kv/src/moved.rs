@@ -27,10 +27,10 @@
 
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
-use swarm_core::freeze::{freeze, predecessor, stands};
 use swarm_core::layout::{Identity, MAX_IN_PLACE, Place, Shape, words_for};
+use swarm_core::register::freeze::{freeze, predecessor, stands};
+use swarm_core::register::safe_guess::deleted_stamp;
 use swarm_core::register::{Protocol, Register, Write, read_key};
-use swarm_core::safe_guess::deleted_stamp;
 use swarm_core::words::{Pointer, Stamp};
 
 use crate::bucket::{Bucket, Content, Entry, shape};
@@ -299,11 +299,10 @@ fn entry_of(bucket: &Bucket, register: &Register) -> Option<Entry> {
 
 #[cfg(test)]
 mod tests {
-    use swarm_core::fabric::NodeId;
-    use swarm_core::geometry::Geometry;
-    use swarm_core::group::{Patience, Session};
-    use swarm_core::layout::SLOTS;
-    use swarm_core::loopback::Loopback;
+    use swarm_core::fabric::loopback::Loopback;
+    use swarm_core::layout::{Geometry, SLOTS};
+    use swarm_core::node::NodeId;
+    use swarm_core::quorum::{Patience, Session};
     use swarm_core::sim::explore::LoneClock;
     use swarm_core::words::{Incarnation, StampFlags, Timestamp, WriteNumber};
 

@@ -1,14 +1,12 @@
 //! What an insert or a split brings into the world, as the parts that its chains write.
 
-use swarm_core::buffers::Buffers;
 use swarm_core::cell::{Newborn, Replicas};
-use swarm_core::geometry::Geometry;
 use swarm_core::layout::{
-    self, BufferHeader, Header, Place, Predecessor, RecordHeader, buffer, cell_checksum, checksum,
-    record, register,
+    self, BufferHeader, Buffers, Geometry, Header, Place, Predecessor, RecordHeader, buffer,
+    cell_checksum, checksum, record, register,
 };
 use swarm_core::register::Register;
-use swarm_core::safe_guess::{deleted_stamp, first_stamp};
+use swarm_core::register::safe_guess::{deleted_stamp, first_stamp};
 use swarm_core::words::{CellWord, Pointer, Stamp, Timestamp, WordFormat, WriteNumber};
 use zerocopy::IntoBytes;
 

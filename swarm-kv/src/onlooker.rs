@@ -15,7 +15,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use swarm_core::fabric::{Address, Fabric, NodeDown, NodeId, Verb};
+use swarm_core::fabric::{Fabric, NodeDown, Verb};
+use swarm_core::node::{Address, NodeId};
 use zerocopy::IntoBytes;
 
 /// A fabric whose changes nobody sees but who makes them.
@@ -172,9 +173,9 @@ impl<F: Fabric> Fabric for Onlooker<F> {
 
 #[cfg(test)]
 mod tests {
-    use swarm_core::geometry::Geometry;
-    use swarm_core::group::Session;
-    use swarm_core::loopback::Loopback;
+    use swarm_core::fabric::loopback::Loopback;
+    use swarm_core::layout::Geometry;
+    use swarm_core::quorum::Session;
     use swarm_core::words::Incarnation;
 
     use super::*;

@@ -7,10 +7,10 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use swarm_core::geometry::Geometry;
-use swarm_core::group::Session;
+use swarm_core::layout::Geometry;
+use swarm_core::quorum::Session;
 use swarm_core::register::Protocol;
-use swarm_core::safe_guess::SafeGuess;
+use swarm_core::register::safe_guess::SafeGuess;
 use swarm_core::words::Incarnation;
 use swarm_rdma::control::admin::Status;
 use swarm_rdma::control::{Error as PlaneError, Evicted, Holder, Plane, PoolRecord, Seat};

@@ -4,11 +4,11 @@ use std::ops::Deref;
 use std::path::Path;
 
 use swarm_core::fabric::Fabric;
-use swarm_core::faults::Faulty;
-use swarm_core::group::Session;
-use swarm_core::latency::Delayed;
+use swarm_core::fabric::faults::Faulty;
+use swarm_core::fabric::latency::Delayed;
+use swarm_core::quorum::Session;
 use swarm_core::register::Protocol;
-use swarm_core::safe_guess::SafeGuess;
+use swarm_core::register::safe_guess::SafeGuess;
 use swarm_core::words::Incarnation;
 pub use swarm_shm::{
     AbsentNode, Attachment, ClockSource, Condition, CreateOptions, DirectoryLeft, Error,

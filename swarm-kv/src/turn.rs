@@ -100,9 +100,9 @@ mod tests {
     use std::rc::Rc;
     use std::task::{Context, Poll, Waker};
 
-    use swarm_core::geometry::Geometry;
-    use swarm_core::group::{Patience, Session};
-    use swarm_core::loopback::Loopback;
+    use swarm_core::fabric::loopback::Loopback;
+    use swarm_core::layout::Geometry;
+    use swarm_core::quorum::{Patience, Session};
     use swarm_core::words::Incarnation;
 
     use super::*;

@@ -1,9 +1,8 @@
 //! Replacing the value of a key that is there.
 
 use swarm_core::clock::Clock;
-use swarm_core::counting::Tally;
-use swarm_core::epoch::Board;
-use swarm_core::fabric::Fabric;
+use swarm_core::fabric::counting::Tally;
+use swarm_core::fabric::{Board, Fabric};
 use swarm_core::layout::Place;
 use swarm_core::register::{Check, Found, Protocol, Register, Write, Written};
 use swarm_core::words::{Pointer, Stamp};
@@ -302,8 +301,8 @@ mod tests {
     use std::pin::pin;
     use std::task::{Context, Waker};
 
-    use swarm_core::fabric::NodeId;
-    use swarm_core::safe_guess::SafeGuess;
+    use swarm_core::node::NodeId;
+    use swarm_core::register::safe_guess::SafeGuess;
     use swarm_shm::SwitchState;
 
     use crate::client::Options;

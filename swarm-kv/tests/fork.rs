@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::ptr;
 use std::task::{Context, Poll, Waker};
 
-use swarm_core::safe_guess::SafeGuess;
+use swarm_core::register::safe_guess::SafeGuess;
 use swarm_kv::shm::{self, CreateOptions, Pool};
 use swarm_kv::{Error, Options, block_on};
 

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread::sleep;
 use std::time::Duration;
 
-use swarm_core::safe_guess::SafeGuess;
+use swarm_core::register::safe_guess::SafeGuess;
 use swarm_kv::shm::{self, Client, CreateOptions, Pool};
 use swarm_kv::{Error, Options, block_on};
 

@@ -8,8 +8,8 @@ use std::pin::pin;
 use std::process::{Child, Command, Stdio};
 use std::task::{Context, Waker};
 
-use swarm_core::group::Patience;
-use swarm_core::safe_guess::SafeGuess;
+use swarm_core::quorum::Patience;
+use swarm_core::register::safe_guess::SafeGuess;
 use swarm_kv::shm::{self, CreateOptions, Emulated, OpenOptions, Pool};
 use swarm_kv::{Error, Laggard, Options, Shortage};
 

@@ -6,8 +6,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::{Ordering, fence};
 
-use swarm_core::epoch::{Board, Replaced};
-use swarm_core::fabric::{Address, Fabric, NodeId, Verb};
+use swarm_core::fabric::{Board, Fabric, Replaced, Verb};
+use swarm_core::node::{Address, NodeId};
 use swarm_core::words::Incarnation;
 use swarm_kv::shm::{self, CreateOptions, OpenOptions, Pool, PoolBoard, ShmFabric};
 use swarm_kv::{Client, Options};

@@ -23,12 +23,11 @@ use board::{Notes, Seat, Works};
 use fastrand::Rng;
 use store_sim_common::{GaveUp, Line, Polls, Story, format, of_few_chunks, of_six_keys, options};
 use swarm_core::error::Error as CoreError;
-use swarm_core::geometry::Geometry;
 use swarm_core::history::{BUDGET, Call, Operation, Recorder, check};
-use swarm_core::sim::dropped_after;
+use swarm_core::layout::Geometry;
 use swarm_core::sim::seeds::{again, seeds};
 use swarm_core::sim::shrink::story;
-use swarm_core::sim::{Chaos, Conduct, Outcome, Policy, Setup, Sim, SimFabric};
+use swarm_core::sim::{Chaos, Conduct, Outcome, Policy, Setup, Sim, SimFabric, dropped_after};
 use swarm_core::words::WordFormat;
 use swarm_kv::Error;
 

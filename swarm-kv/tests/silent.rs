@@ -3,9 +3,9 @@
 use std::cell::Cell;
 
 use swarm_core::clock::Clock;
-use swarm_core::fabric::NodeId;
-use swarm_core::latency::Delayed;
-use swarm_core::safe_guess::SafeGuess;
+use swarm_core::fabric::latency::Delayed;
+use swarm_core::node::NodeId;
+use swarm_core::register::safe_guess::SafeGuess;
 use swarm_kv::shm::{self, Client, CreateOptions, Emulated, Pool};
 use swarm_kv::{Error, Options};
 use swarm_shm::SwitchState;

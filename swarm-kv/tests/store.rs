@@ -7,8 +7,9 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use swarm_core::clock::Clock;
-use swarm_core::fabric::{Fabric, NodeId};
-use swarm_core::safe_guess::SafeGuess;
+use swarm_core::fabric::Fabric;
+use swarm_core::node::NodeId;
+use swarm_core::register::safe_guess::SafeGuess;
 use swarm_kv::shm::{self, CreateOptions, OpenOptions, Pool};
 use swarm_kv::{Client, Error, Options};
 use swarm_shm::SwitchState;

@@ -19,9 +19,9 @@ use std::task::Poll;
 
 use fastrand::Rng;
 use store_sim_common::{GaveUp, Line, Polls, Story, format, of_few_chunks, of_six_keys, options};
-use swarm_core::fabric::NodeId;
-use swarm_core::geometry::{Geometry, SEED_RECORDS};
 use swarm_core::history::{BUDGET, Call, Recorder, check};
+use swarm_core::layout::{Geometry, SEED_RECORDS};
+use swarm_core::node::NodeId;
 use swarm_core::sim::seeds::{again, seeds};
 use swarm_core::sim::shrink::story;
 use swarm_core::sim::{Chaos, Conduct, Outcome, Policy, Setup, Sim, SimFabric, clock_fits};

@@ -7,7 +7,8 @@
 //! back until those are done. WRITE before anything, CAS before CAS, and READ behind anything need
 //! none; these are what the protocols' chains consist of (WRITE, CAS, READ).
 
-use swarm_core::fabric::{Address, Verb};
+use swarm_core::fabric::Verb;
+use swarm_core::node::Address;
 
 use crate::rider::MAX_TOGETHER;
 use crate::verbs::{Limits, Work};

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use swarm_core::fabric::NodeId;
+use swarm_core::node::NodeId;
 
 use self::verdict::Verdict;
 use crate::doors::{Doors, Joined};

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use swarm_core::fabric::NodeId;
+use swarm_core::node::NodeId;
 
 use crate::greeting::{ClientId, Life, PoolId, TRANSPORT_VERSION};
 

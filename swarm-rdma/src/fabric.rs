@@ -24,7 +24,8 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use swarm_core::fabric::{Fabric, NodeId, Verb};
+use swarm_core::fabric::{Fabric, Verb};
+use swarm_core::node::NodeId;
 
 use self::posting::Posted;
 use crate::chain::Asked;

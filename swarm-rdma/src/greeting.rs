@@ -9,8 +9,8 @@
 
 use std::fmt;
 
-use swarm_core::fabric::NodeId;
-use swarm_core::geometry::LAYOUT_VERSION;
+use swarm_core::layout::LAYOUT_VERSION;
+use swarm_core::node::NodeId;
 
 /// The version of what is said here, and of the fabric's use of a node's memory.
 pub const TRANSPORT_VERSION: u32 = 1;

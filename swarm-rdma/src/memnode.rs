@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
-use swarm_core::fabric::NodeId;
+use swarm_core::node::NodeId;
 
 use self::admission::{Shared, State};
 pub use self::options::{MemorySource, NodeReport, ServeOptions};

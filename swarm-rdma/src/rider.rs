@@ -5,7 +5,8 @@
 //! little undone.
 
 use heapless::Vec as Short;
-use swarm_core::fabric::{Address, MAX_VERBS, Verb};
+use swarm_core::fabric::{MAX_VERBS, Verb};
+use swarm_core::node::Address;
 
 /// Words of payload that a rider may have, and that each of its chains may yield; chains with more are
 /// posted at once.

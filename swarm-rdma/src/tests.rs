@@ -10,8 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rdma_sys::ibv_wc_status;
-use swarm_core::fabric::{Address, Fabric, NodeDown, NodeId, Verb};
-use swarm_core::geometry::LAYOUT_VERSION;
+use swarm_core::fabric::{Fabric, NodeDown, Verb};
+use swarm_core::layout::LAYOUT_VERSION;
+use swarm_core::node::{Address, NodeId};
 
 use crate::greeting::{Hello, Refusal};
 use crate::verbs::{Channel, Connection, Event, EventKind, Id, Limits, status_text};

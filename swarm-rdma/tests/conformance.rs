@@ -7,7 +7,7 @@ use std::thread::yield_now;
 
 use common::{client, connect, device_address, endpoints, serve};
 use swarm_core::conformance;
-use swarm_core::fabric::Address;
+use swarm_core::node::Address;
 
 const BASE: Address = Address(1024);
 

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use control_common::{Daemon, daemons, gives_more_incarnations, list, wishes};
-use swarm_core::geometry::MAX_CLIENTS;
+use swarm_core::layout::MAX_CLIENTS;
 use swarm_rdma::control::{Error, Holder, Plane, PoolAddress, PoolWishes};
 
 fn plane(daemons: &[Daemon]) -> (Plane, tempfile::TempDir) {

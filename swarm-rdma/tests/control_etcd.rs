@@ -11,7 +11,7 @@ use std::thread::{JoinHandle, sleep, spawn as spawn_thread};
 use std::time::{Duration, Instant};
 
 use control_common::{CAPACITY, Daemon, daemons, free_address, gives_more_incarnations, wishes};
-use swarm_core::epoch::Board;
+use swarm_core::fabric::Board;
 use swarm_rdma::control::admin::{Request, ask};
 use swarm_rdma::control::{Error, Etcd, Holder, Id, NodeEntry, Plane, PoolAddress, Said};
 

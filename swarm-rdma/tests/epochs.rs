@@ -6,7 +6,7 @@ mod control_common;
 use std::time::{Duration, Instant};
 
 use control_common::{Daemon, daemons, list, wishes};
-use swarm_core::epoch::Board;
+use swarm_core::fabric::Board;
 use swarm_rdma::control::admin::{Reply, Request, ask};
 use swarm_rdma::control::{FarBoard, Holder, Plane, PoolRecord, Said};
 

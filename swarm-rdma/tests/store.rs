@@ -10,11 +10,11 @@ use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use common::{POOL, Running, client, connect, device_address, say};
-use swarm_core::epoch::NoBoard;
-use swarm_core::fabric::{Fabric, NodeId, Verb};
-use swarm_core::geometry::Geometry;
-use swarm_core::group::Session;
-use swarm_core::safe_guess::SafeGuess;
+use swarm_core::fabric::{Fabric, NoBoard, Verb};
+use swarm_core::layout::Geometry;
+use swarm_core::node::NodeId;
+use swarm_core::quorum::Session;
+use swarm_core::register::safe_guess::SafeGuess;
 use swarm_core::words::Incarnation;
 use swarm_kv::{Blocking, Client, Counters, KindCounters, Options};
 use swarm_rdma::control::WallClock;

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use common::{
     POOL, Running, client, connect, device_address, endpoints, options, post, say, serve, until,
 };
-use swarm_core::fabric::{Address, Fabric, NodeDown, NodeId, Verb};
+use swarm_core::fabric::{Fabric, NodeDown, Verb};
+use swarm_core::node::{Address, NodeId};
 use swarm_rdma::{
     ClientId, DeviceChoice, Endpoint, Error, Fault, MemoryNode, MemorySource, PoolId, RdmaFabric,
     ServeOptions, devices,

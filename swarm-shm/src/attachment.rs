@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::sleep;
 use std::time::Instant;
 
-use swarm_core::geometry::MAX_CLIENTS;
-use swarm_core::group::Session;
+use swarm_core::layout::MAX_CLIENTS;
+use swarm_core::quorum::Session;
 use swarm_core::words::{Incarnation, WriteNumber};
 
 use crate::board::PoolBoard;

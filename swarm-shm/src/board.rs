@@ -4,7 +4,7 @@
 use std::cell::Cell;
 
 use swarm_core::clock::Clock;
-use swarm_core::epoch::{Board, Laggard, Lost, Replaced};
+use swarm_core::fabric::{Board, Laggard, Lost, Replaced};
 use swarm_core::words::Incarnation;
 
 use crate::attachment::{Attachment, next_incarnation};

@@ -25,8 +25,9 @@
 use core::cell::Cell;
 use core::mem;
 
-use swarm_core::fabric::{Address, NodeDown, Store, Swap, Verb};
-use swarm_core::geometry::HEADER_BYTES;
+use swarm_core::fabric::{NodeDown, Store, Swap, Verb};
+use swarm_core::layout::HEADER_BYTES;
+use swarm_core::node::Address;
 
 use crate::sync::{Ordering, Word, fence, fence_behind_cas, fence_behind_read};
 

@@ -12,7 +12,7 @@
 //! measures anew, and whoever has it open goes on by the monotonic clock. One that was set back and is above that again
 //! is noticed by who opens the pool, as the line is far behind the wall clock then. Who has it open reads the counter
 //! and nothing else, as that is what its operations pay for, and does not notice: its time is behind that of others,
-//! until it has met one of their stamps ([`Group::advance`](swarm_core::group::Group::advance)), and its waits go on.
+//! until it has met one of their stamps ([`Group::advance`](swarm_core::quorum::Group::advance)), and its waits go on.
 
 use std::cell::Cell;
 use std::fmt;

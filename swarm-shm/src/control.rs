@@ -28,8 +28,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::fstat;
-use swarm_core::fabric::{MAX_NODES, NodeId};
-use swarm_core::geometry::MAX_CLIENTS;
+use swarm_core::layout::MAX_CLIENTS;
+use swarm_core::node::{MAX_NODES, NodeId};
 
 use crate::epochs;
 use crate::error::Error;

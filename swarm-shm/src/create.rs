@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use rustix::fs::statfs;
 use rustix::rand::{GetRandomFlags, getrandom};
-use swarm_core::fabric::{MAX_NODES, NodeId};
-use swarm_core::geometry::Geometry;
+use swarm_core::layout::Geometry;
+use swarm_core::node::{MAX_NODES, NodeId};
 
 use crate::cgroup::{MemoryLimit, huge_pages, memory_limit};
 use crate::clock::wall;

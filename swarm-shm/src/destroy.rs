@@ -16,9 +16,8 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use swarm_core::fabric::{MAX_NODES, NodeId};
-use swarm_core::geometry::MAX_CLIENTS;
-use swarm_core::node_set::NodeSet;
+use swarm_core::layout::MAX_CLIENTS;
+use swarm_core::node::{MAX_NODES, NodeId, NodeSet};
 
 use crate::attachment::live_clients;
 use crate::control::{

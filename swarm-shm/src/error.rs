@@ -3,8 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use swarm_core::fabric::NodeId;
-use swarm_core::geometry::BadGeometry;
+use swarm_core::layout::BadGeometry;
+use swarm_core::node::NodeId;
 
 /// Why something could not be done with a pool.
 #[derive(Debug, thiserror::Error)]

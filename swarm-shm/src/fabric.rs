@@ -3,7 +3,8 @@
 use core::cell::Cell;
 use core::future::{Ready, ready};
 
-use swarm_core::fabric::{Address, Fabric, MAX_NODES, NodeDown, NodeId, Store, Swap, Verb};
+use swarm_core::fabric::{Fabric, NodeDown, Store, Swap, Verb};
+use swarm_core::node::{Address, MAX_NODES, NodeId};
 
 use crate::board::PoolBoard;
 use crate::chain::{

@@ -28,9 +28,8 @@
 
 use std::path::Path;
 
-use swarm_core::fabric::NodeId;
-use swarm_core::geometry::{Geometry, LAYOUT_VERSION};
-use swarm_core::layout::SLOTS;
+use swarm_core::layout::{Geometry, LAYOUT_VERSION, SLOTS};
+use swarm_core::node::NodeId;
 use swarm_core::words::WordFormat;
 use xxhash_rust::xxh3::xxh3_64;
 

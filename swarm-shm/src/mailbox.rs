@@ -9,7 +9,7 @@
 //!             or  key's hash, stamp with its last bit set
 //! ```
 
-use swarm_core::epoch::Replaced;
+use swarm_core::fabric::Replaced;
 
 use crate::sync::{Ordering, Word};
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use swarm_core::fabric::NodeId;
+use swarm_core::node::NodeId;
 
 use crate::control::open_file;
 use crate::error::Error;

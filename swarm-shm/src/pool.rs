@@ -3,10 +3,8 @@
 use std::path::{self, Path, PathBuf};
 use std::sync::Arc;
 
-use swarm_core::fabric::{MAX_NODES, NodeId};
-use swarm_core::geometry::Geometry;
-use swarm_core::layout::SLOTS;
-use swarm_core::node_set::NodeSet;
+use swarm_core::layout::{Geometry, SLOTS};
+use swarm_core::node::{MAX_NODES, NodeId, NodeSet};
 
 use crate::attachment::{Attachment, Held, live_clients};
 use crate::clock::{Line, PoolClock};

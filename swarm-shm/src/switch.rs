@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use swarm_core::fabric::NodeId;
+use swarm_core::node::NodeId;
 
 use crate::control::Control;
 use crate::mapping::Mapping;

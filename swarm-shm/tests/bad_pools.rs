@@ -12,8 +12,9 @@ use std::path::Path;
 
 use common::{child_command, directory, names, not_permitted, pool, post, role, small};
 use swarm_core::clock::Clock;
-use swarm_core::fabric::{Address, NodeId, Verb};
-use swarm_core::geometry::LAYOUT_VERSION;
+use swarm_core::fabric::Verb;
+use swarm_core::layout::LAYOUT_VERSION;
+use swarm_core::node::{Address, NodeId};
 use swarm_shm::{CreateOptions, Error, Numa, OpenOptions, Pages, Pool};
 
 const STRICT: OpenOptions =

@@ -5,7 +5,7 @@
 use std::thread::yield_now;
 
 use swarm_core::conformance;
-use swarm_core::fabric::Address;
+use swarm_core::node::Address;
 use swarm_shm::{CreateOptions, OpenOptions, Pool};
 
 const BASE: Address = Address(1024);

@@ -9,7 +9,8 @@ use std::fs;
 use std::mem;
 
 use common::{pool, post};
-use swarm_core::fabric::{Address, Fabric, NodeDown, NodeId, Verb};
+use swarm_core::fabric::{Fabric, NodeDown, Verb};
+use swarm_core::node::{Address, NodeId};
 use swarm_shm::{OpenOptions, Pool};
 
 const NODE: NodeId = NodeId(0);

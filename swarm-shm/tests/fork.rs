@@ -13,7 +13,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use common::{Running, pool, role, say};
-use swarm_core::epoch::Board;
+use swarm_core::fabric::Board;
 use swarm_shm::{OpenOptions, Pool};
 
 /// Longer than this nothing takes that comes to an end.

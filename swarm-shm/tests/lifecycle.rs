@@ -12,8 +12,9 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use common::{Running, directory, names, not_permitted, pool, post, role, say, skipped, small};
-use swarm_core::fabric::{Address, NodeId, Verb};
-use swarm_core::geometry::{BadGeometry, Geometry};
+use swarm_core::fabric::Verb;
+use swarm_core::layout::{BadGeometry, Geometry};
+use swarm_core::node::{Address, NodeId};
 use swarm_shm::{CreateOptions, Error, Numa, OpenOptions, Pages, Pool, Rights};
 
 const STRICT: OpenOptions =

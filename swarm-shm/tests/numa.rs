@@ -10,7 +10,8 @@ use std::fs;
 use std::path::Path;
 
 use common::{post, skipped, small};
-use swarm_core::fabric::{Address, NodeId, Verb};
+use swarm_core::fabric::Verb;
+use swarm_core::node::{Address, NodeId};
 use swarm_shm::{CreateOptions, Error, Numa, OpenOptions, Pages, Pool};
 
 /// Eight huge pages.

@@ -12,7 +12,8 @@ use std::process::Command;
 
 use common::{Running, child_command, not_permitted, post, role, say, skipped, small};
 use memmap2::{MmapOptions, MmapRaw};
-use swarm_core::fabric::{Address, NodeId, Verb};
+use swarm_core::fabric::Verb;
+use swarm_core::node::{Address, NodeId};
 use swarm_shm::{CreateOptions, OpenOptions, Pages, Pool, ShmFabric};
 
 const NODE: NodeId = NodeId(0);

@@ -10,8 +10,8 @@ use std::io::{Read, Write, stdin};
 use common::{Running, child_command, not_permitted, pool, post, role, say};
 use rustix::process::{Pid, Signal, kill_process};
 use swarm_core::clock::Clock;
-use swarm_core::epoch::Board;
-use swarm_core::fabric::{Address, NodeId, Verb};
+use swarm_core::fabric::{Board, Verb};
+use swarm_core::node::{Address, NodeId};
 use swarm_shm::{Condition, Error, OpenOptions, Pool, SwitchState};
 
 const COUNTER: Address = Address(1024);

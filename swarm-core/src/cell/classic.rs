@@ -7,11 +7,10 @@
 
 use crate::clock::Clock;
 use crate::error::Error;
-use crate::fabric::{Fabric, MAX_NODES, NodeId, Verb};
-use crate::group::Group;
+use crate::fabric::{Fabric, Verb};
 use crate::layout::{Place, cell, record};
-use crate::node_set::NodeSet;
-use crate::round::{Event, Round};
+use crate::node::{MAX_NODES, NodeId, NodeSet};
+use crate::quorum::{Event, Group, Round};
 use crate::words::{Ballot, CellFlags, CellWord, Pointer};
 
 use super::judge::{self, Promise, choose};

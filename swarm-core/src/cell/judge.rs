@@ -1,6 +1,6 @@
 //! What words tell: the cell's decisions, as pure functions.
 
-use crate::fabric::MAX_NODES;
+use crate::node::MAX_NODES;
 use crate::words::{Ballot, CellFlags, CellWord, Pointer, WordFormat};
 
 /// Which record is committed, given the word that each node showed, if that can be told; and the

@@ -39,9 +39,8 @@ pub use view::View;
 
 use crate::clock::Clock;
 use crate::fabric::{Fabric, Verb};
-use crate::group::Group;
 use crate::layout::{Place, cell, cell_checksum};
-use crate::round::{Event, Round};
+use crate::quorum::{Event, Group, Round};
 use crate::words::CellWord;
 use core::future::{Future, poll_fn};
 use core::pin::pin;

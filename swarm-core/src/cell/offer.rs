@@ -3,8 +3,9 @@
 use heapless::Vec;
 use zerocopy::IntoBytes;
 
-use crate::fabric::{Address, MAX_VERBS, NodeId, Verb};
+use crate::fabric::{MAX_VERBS, Verb};
 use crate::layout::{Place, RecordHeader, record};
+use crate::node::{Address, NodeId};
 use crate::words::{Ballot, CellWord, Pointer, WriteNumber};
 
 /// The most objects' parts that may be born with one record: with the record, its accepted ballot

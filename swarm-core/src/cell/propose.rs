@@ -2,11 +2,10 @@
 
 use crate::clock::{Clock, Wait};
 use crate::error::Error;
-use crate::fabric::{Fabric, NodeId, Verb};
-use crate::group::Group;
+use crate::fabric::{Fabric, Verb};
 use crate::layout::cell;
-use crate::node_set::NodeSet;
-use crate::round::{Event, Round};
+use crate::node::{NodeId, NodeSet};
+use crate::quorum::{Event, Group, Round};
 use crate::words::{Ballot, CellFlags, CellWord, Pointer, WriteNumber};
 
 use super::classic::{Own, classic};

@@ -7,8 +7,8 @@
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::{Fabric, Verb};
-use crate::group::Group;
 use crate::layout::cell;
+use crate::quorum::Group;
 use crate::words::CellWord;
 
 use super::classic::classic;

@@ -5,10 +5,9 @@ use core::ops::Deref;
 use crate::clock::{Clock, Wait};
 use crate::error::Error;
 use crate::fabric::{Fabric, Verb};
-use crate::group::Group;
 use crate::layout::{cell, cell_checksum};
-use crate::node_set::NodeSet;
-use crate::round::{Event, Round};
+use crate::node::NodeSet;
+use crate::quorum::{Event, Group, Round};
 use crate::words::CellWord;
 
 use super::classic::classic;

@@ -5,10 +5,9 @@ use heapless::Vec;
 use crate::clock::{Clock, Wait};
 use crate::error::Error;
 use crate::fabric::{Fabric, Verb};
-use crate::gather::Next;
-use crate::group::Group;
 use crate::layout::{RecordHeader, record};
-use crate::node_set::NodeSet;
+use crate::node::NodeSet;
+use crate::quorum::{Group, Next};
 use crate::words::{Ballot, Pointer, WriteNumber};
 
 use super::CellRef;

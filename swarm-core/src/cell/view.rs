@@ -1,8 +1,7 @@
 //! What a client knows of a cell, to propose a change without asking first.
 
 use crate::error::Error;
-use crate::fabric::{MAX_NODES, NodeId};
-use crate::node_set::NodeSet;
+use crate::node::{MAX_NODES, NodeId, NodeSet};
 use crate::words::{Ballot, CellWord, Pointer, WordFormat};
 
 use super::judge::{classic_after, committed, settled};

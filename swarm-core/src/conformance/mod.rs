@@ -15,7 +15,8 @@ use core::task::{Context, Poll, Waker};
 use std::vec;
 use std::vec::Vec;
 
-use crate::fabric::{Address, Fabric, MAX_VERBS, NodeId, Store, Swap, Verb};
+use crate::fabric::{Fabric, MAX_VERBS, Store, Swap, Verb};
+use crate::node::{Address, NodeId};
 
 use race::added;
 pub use race::race;

@@ -3,7 +3,8 @@
 use std::vec::Vec;
 
 use super::{nodes, wait};
-use crate::fabric::{Address, Fabric, NodeId, Verb};
+use crate::fabric::{Fabric, Verb};
+use crate::node::{Address, NodeId};
 
 /// Clients in threads of their own: each publishes (WRITE, then CAS of a flag) and watches what
 /// the others publish, and all add to one word: whoever sees a flag sees what was written before

@@ -7,8 +7,9 @@ use std::vec::Vec;
 use fastrand::Rng;
 
 use super::trace::WordStep;
-use crate::fabric::{Address, Verb};
-use crate::loopback::image;
+use crate::fabric::Verb;
+use crate::fabric::loopback::image;
+use crate::node::Address;
 
 const PAGE: usize = 512;
 

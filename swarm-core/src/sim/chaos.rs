@@ -5,7 +5,7 @@ use fastrand::Rng;
 use super::scheduler::Sim;
 use super::script::{Decision, Fault};
 use super::world::NodeState;
-use crate::fabric::NodeId;
+use crate::node::NodeId;
 
 /// How often things go wrong: probabilities for each step.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]

@@ -4,7 +4,7 @@
 //! chains take effect how far, and which completions arrive.
 
 use super::scheduler::Sim;
-use crate::fabric::NodeId;
+use crate::node::NodeId;
 
 /// How often [`Sim::finish`] goes round before it gives up.
 const ROUNDS: usize = 100_000;

@@ -26,8 +26,8 @@ use super::scheduler::Sim;
 use super::seeds::{again, at_least_one, is_deep, number};
 use super::world::NodeState;
 use crate::clock::Clock;
-use crate::fabric::{MAX_NODES, NodeId};
 use crate::history::{Answer, Operation};
+use crate::node::{MAX_NODES, NodeId};
 
 /// Moves after which a schedule counts as one that never ends.
 const LONGEST: usize = 20_000;

@@ -13,8 +13,8 @@ use std::vec::Vec;
 use super::trace::Step;
 use super::world::World;
 use crate::clock::Clock;
-use crate::epoch::Board;
-use crate::fabric::{Fabric, NodeDown, NodeId, Verb};
+use crate::fabric::{Board, Fabric, NodeDown, Verb};
+use crate::node::NodeId;
 
 /// A client's connections to the simulated nodes.
 #[derive(Clone, Debug)]

@@ -20,7 +20,7 @@ use super::fabric::{SimClock, SimFabric};
 use super::script::{Conduct, Decision, Following, Script};
 use super::trace::Trace;
 use super::world::{NodeState, World};
-use crate::fabric::{Address, NodeId};
+use crate::node::{Address, NodeId};
 
 /// How the scheduler chooses.
 #[derive(Clone, Copy, PartialEq, Debug)]

@@ -13,7 +13,7 @@ use std::vec::Vec;
 use super::scheduler::{Sim, Task};
 use super::trace::Trace;
 use super::world::NodeState;
-use crate::fabric::NodeId;
+use crate::node::NodeId;
 
 /// Something that goes wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

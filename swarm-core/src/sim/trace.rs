@@ -4,7 +4,7 @@ use core::fmt;
 use std::string::String;
 use std::vec::Vec;
 
-use crate::fabric::{Address, NodeId};
+use crate::node::{Address, NodeId};
 
 /// What a verb did to one word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

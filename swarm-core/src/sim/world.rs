@@ -14,7 +14,8 @@ use fastrand::Rng;
 use super::chain::{Chain, Memory, mix};
 use super::scheduler::Setup;
 use super::trace::{Step, Trace};
-use crate::fabric::{Address, MAX_VERBS, NodeDown, NodeId, Verb};
+use crate::fabric::{MAX_VERBS, NodeDown, Verb};
+use crate::node::{Address, NodeId};
 
 /// Where a client's clocks begin, so that those behind do not begin below zero.
 const EPOCH: i64 = 10_000_000;

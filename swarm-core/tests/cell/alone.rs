@@ -10,12 +10,12 @@ use crate::common::{
 };
 use swarm_core::cell::{CellRef, Proposed, View, committed};
 use swarm_core::clock::Clock;
-use swarm_core::counting::Counting;
 use swarm_core::error::Error;
-use swarm_core::fabric::{Address, MAX_NODES, NodeId};
-use swarm_core::faults::{Faulty, HandSwitches, SwitchState};
-use swarm_core::group::{Group, Session};
-use swarm_core::loopback::Loopback;
+use swarm_core::fabric::counting::Counting;
+use swarm_core::fabric::faults::{Faulty, HandSwitches, SwitchState};
+use swarm_core::fabric::loopback::Loopback;
+use swarm_core::node::{Address, MAX_NODES, NodeId};
+use swarm_core::quorum::{Group, Session};
 use swarm_core::words::{CellWord, Incarnation, Pointer};
 
 /// Every look at it is a microsecond later.

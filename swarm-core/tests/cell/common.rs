@@ -5,9 +5,10 @@ use swarm_core::cell::{
 };
 use swarm_core::clock::Clock;
 use swarm_core::error::Error;
-use swarm_core::fabric::{Address, Fabric, NodeId};
-use swarm_core::group::Group;
+use swarm_core::fabric::Fabric;
 use swarm_core::layout::{Place, RecordHeader, record};
+use swarm_core::node::{Address, NodeId};
+use swarm_core::quorum::Group;
 use swarm_core::words::{
     Ballot, CellFlags, CellWord, Incarnation, Pointer, WordFormat, WriteNumber,
 };

@@ -13,8 +13,8 @@ use crate::common::{
 };
 use swarm_core::cell::{Proposed, View};
 use swarm_core::clock::Clock;
-use swarm_core::fabric::{MAX_NODES, NodeId};
-use swarm_core::group::{Group, Patience, Session};
+use swarm_core::node::{MAX_NODES, NodeId};
+use swarm_core::quorum::{Group, Patience, Session};
 use swarm_core::sim::deaths::die_everywhere;
 use swarm_core::sim::explore::{Bounds, Grain, LoneClock, Race, chosen, explore_or_panic};
 use swarm_core::sim::{Setup, Sim, SimFabric};

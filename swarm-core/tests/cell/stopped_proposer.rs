@@ -10,12 +10,12 @@ use std::task::{Context, Poll, Waker};
 
 use swarm_core::cell::{CellRef, Proposal, Proposed, View, propose, read};
 use swarm_core::clock::Clock;
-use swarm_core::epoch::NoBoard;
 use swarm_core::error::Error;
-use swarm_core::fabric::{Address, Fabric, NodeDown, NodeId, Verb};
-use swarm_core::group::{Group, Patience, Session};
+use swarm_core::fabric::loopback::Loopback;
+use swarm_core::fabric::{Fabric, NoBoard, NodeDown, Verb};
 use swarm_core::layout::{Place, RecordHeader, cell, record};
-use swarm_core::loopback::Loopback;
+use swarm_core::node::{Address, NodeId};
+use swarm_core::quorum::{Group, Patience, Session};
 use swarm_core::words::{Ballot, CellFlags, Incarnation, Pointer, WordFormat, WriteNumber};
 
 const FORMAT: WordFormat = WordFormat { pointer_bits: 22, tick_shift: 6 };

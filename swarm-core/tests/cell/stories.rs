@@ -12,8 +12,8 @@ use crate::common::{
 };
 use swarm_core::cell::{CellRef, Proposed, View};
 use swarm_core::error::Error;
-use swarm_core::fabric::{Address, MAX_NODES, NodeId};
-use swarm_core::group::{Group, Patience, Session};
+use swarm_core::node::{Address, MAX_NODES, NodeId};
+use swarm_core::quorum::{Group, Patience, Session};
 use swarm_core::sim::{Setup, Sim, SimClock, SimFabric};
 use swarm_core::words::{CellFlags, CellWord, Incarnation, Pointer};
 

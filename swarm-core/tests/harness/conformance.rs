@@ -4,11 +4,11 @@ use std::cell::{Cell, RefCell};
 
 use swarm_core::clock::Clock;
 use swarm_core::conformance::{WORDS, race, run};
-use swarm_core::counting::Counting;
-use swarm_core::fabric::Address;
-use swarm_core::faults::{Faulty, HandSwitches};
-use swarm_core::latency::Delayed;
-use swarm_core::loopback::Loopback;
+use swarm_core::fabric::counting::Counting;
+use swarm_core::fabric::faults::{Faulty, HandSwitches};
+use swarm_core::fabric::latency::Delayed;
+use swarm_core::fabric::loopback::Loopback;
+use swarm_core::node::Address;
 use swarm_core::sim::{Setup, Sim};
 
 #[test]

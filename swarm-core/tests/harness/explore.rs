@@ -4,7 +4,8 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use swarm_core::fabric::{Address, Fabric, NodeId, Verb};
+use swarm_core::fabric::{Fabric, Verb};
+use swarm_core::node::{Address, NodeId};
 use swarm_core::sim::explore::{Bounds, Grain, Race, explore};
 use swarm_core::sim::{Setup, Sim, SimFabric};
 

@@ -4,7 +4,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use fastrand::Rng;
-use swarm_core::fabric::{Address, Fabric, NodeId, Verb};
+use swarm_core::fabric::{Fabric, Verb};
+use swarm_core::node::{Address, NodeId};
 use swarm_core::sim::shrink::story;
 use swarm_core::sim::{Chaos, Conduct, Outcome, Policy, Setup, Sim, SimFabric};
 

@@ -6,7 +6,8 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use swarm_core::clock::Clock;
-use swarm_core::fabric::{Address, Fabric, NodeDown, NodeId, Verb};
+use swarm_core::fabric::{Fabric, NodeDown, Verb};
+use swarm_core::node::{Address, NodeId};
 use swarm_core::sim::{Chaos, Outcome, Policy, Setup, Sim, Trace};
 
 const NODE: NodeId = NodeId(0);

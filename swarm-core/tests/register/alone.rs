@@ -5,16 +5,15 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use swarm_core::abd::DmAbd;
+use swarm_core::baselines::{DmAbd, Raw};
 use swarm_core::clock::Clock;
-use swarm_core::counting::Counting;
-use swarm_core::fabric::{Address, NodeId};
-use swarm_core::group::{Group, Session};
+use swarm_core::fabric::counting::Counting;
+use swarm_core::fabric::loopback::Loopback;
 use swarm_core::layout::{Identity, Place, Shape, register};
-use swarm_core::loopback::Loopback;
-use swarm_core::raw::Raw;
+use swarm_core::node::{Address, NodeId};
+use swarm_core::quorum::{Group, Session};
+use swarm_core::register::safe_guess::SafeGuess;
 use swarm_core::register::{Check, Found, Protocol, Register, Write, Written};
-use swarm_core::safe_guess::SafeGuess;
 use swarm_core::words::{GRANULE_WORDS, Incarnation, Pointer, WordFormat, WriteNumber};
 
 const FORMAT: WordFormat = WordFormat { pointer_bits: 22, tick_shift: 6 };

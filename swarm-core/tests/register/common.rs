@@ -3,18 +3,20 @@
 use std::cell::Cell;
 use std::future::Future;
 
-use swarm_core::buffers::Buffers;
 use swarm_core::clock::Clock;
-use swarm_core::counting::{Counting, Tally};
 use swarm_core::error::Error;
-use swarm_core::fabric::{Fabric, NodeId, Verb};
-use swarm_core::freeze::freeze;
-use swarm_core::geometry::{Geometry, MIN_CAPACITY};
-use swarm_core::group::{Group, Patience, Session};
+use swarm_core::fabric::counting::{Counting, Tally};
+use swarm_core::fabric::{Fabric, Verb};
 use swarm_core::history::{Answer, Call, Recorder};
-use swarm_core::layout::{BufferHeader, Identity, Place, Shape, buffer, checksum, register};
+use swarm_core::layout::{
+    BufferHeader, Buffers, Geometry, Identity, MIN_CAPACITY, Place, Shape, buffer, checksum,
+    register,
+};
+use swarm_core::node::NodeId;
+use swarm_core::quorum::{Group, Patience, Session};
+use swarm_core::register::freeze::freeze;
+use swarm_core::register::safe_guess::first_stamp;
 use swarm_core::register::{Check, Found, Protocol, Register, Write, Written};
-use swarm_core::safe_guess::{FIRST, first_stamp};
 use swarm_core::sim::{SimClock, dropped_after};
 use swarm_core::words::{Incarnation, Pointer, Timestamp, WordFormat, WriteNumber};
 
@@ -95,8 +97,8 @@ pub(crate) fn give_birth<T>(
         number: IDENTITY.number,
         register: place.pointer,
         length: bytes.len(),
-        guess: FIRST,
-        checksum: checksum(FORMAT, IDENTITY, FIRST, first, IDENTITY.number, &bytes),
+        guess: Timestamp::FIRST,
+        checksum: checksum(FORMAT, IDENTITY, Timestamp::FIRST, first, IDENTITY.number, &bytes),
     };
     let header_words = swarm_core::layout::header(IDENTITY.number, KEY);
     let identity = IDENTITY.encode();

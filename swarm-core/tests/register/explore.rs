@@ -9,10 +9,11 @@ use std::rc::Rc;
 
 use crate::common::{Client, FIRST_VALUE, GaveUp, Held, Polls, give_birth, place};
 use swarm_core::error::Error;
-use swarm_core::fabric::{Fabric, NodeId};
+use swarm_core::fabric::Fabric;
 use swarm_core::history::{BUDGET, Recorder, check_key};
 use swarm_core::layout::SLOTS;
-use swarm_core::safe_guess::SafeGuess;
+use swarm_core::node::NodeId;
+use swarm_core::register::safe_guess::SafeGuess;
 use swarm_core::sim::deaths::die_everywhere;
 use swarm_core::sim::explore::{Bounds, Grain, LoneClock, Race, chosen, digest, explore_or_panic};
 use swarm_core::sim::{Setup, Sim, SimFabric};

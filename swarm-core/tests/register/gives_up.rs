@@ -7,18 +7,17 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
 use swarm_core::clock::Clock;
-use swarm_core::epoch::NoBoard;
 use swarm_core::error::Error;
-use swarm_core::fabric::{Fabric, NodeDown, NodeId, Verb};
-use swarm_core::freeze::freeze;
-use swarm_core::geometry::Geometry;
-use swarm_core::group::{Group, Session};
-use swarm_core::latency::Delayed;
-use swarm_core::layout::{Identity, Place, Shape, buffer, header, register};
-use swarm_core::look::{Confirmed, confirm};
-use swarm_core::loopback::Loopback;
+use swarm_core::fabric::latency::Delayed;
+use swarm_core::fabric::loopback::Loopback;
+use swarm_core::fabric::{Fabric, NoBoard, NodeDown, Verb};
+use swarm_core::layout::{Geometry, Identity, Place, Shape, buffer, header, register};
+use swarm_core::node::NodeId;
+use swarm_core::quorum::{Group, Session};
+use swarm_core::register::freeze::freeze;
+use swarm_core::register::look::{Confirmed, confirm};
+use swarm_core::register::safe_guess::{READ_BOUND, SafeGuess, first_stamp};
 use swarm_core::register::{Check, Found, Protocol, Register, Write};
-use swarm_core::safe_guess::{READ_BOUND, SafeGuess, first_stamp};
 use swarm_core::words::{
     Incarnation, LockMode, LockWord, Pointer, Stamp, StampFlags, Timestamp, WordFormat, WriteNumber,
 };

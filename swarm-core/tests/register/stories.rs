@@ -4,11 +4,11 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use crate::common::{Client, FIRST_VALUE, FORMAT, Held, KEY, Polls, give_birth, place, value};
-use swarm_core::fabric::{Address, NodeId};
 use swarm_core::history::{Answer, BUDGET, Recorder, check_key};
 use swarm_core::layout::{Identity, SLOTS, buffer, header, register};
+use swarm_core::node::{Address, NodeId};
+use swarm_core::register::safe_guess::SafeGuess;
 use swarm_core::register::{Protocol, Write, Written};
-use swarm_core::safe_guess::SafeGuess;
 use swarm_core::sim::{Outcome, Setup, Sim, SimFabric};
 use swarm_core::words::{Pointer, Stamp, StampFlags, Timestamp, WriteNumber};
 

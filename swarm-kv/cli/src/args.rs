@@ -11,7 +11,7 @@ use swarm_worker::distribution::Distribution;
 use swarm_worker::pool::Numa;
 use swarm_worker::workload::{Mix, System};
 
-pub(crate) use super::args_rdma::{DeviceArgs, DoctorArgs, EvictArgs, MemnodeArgs};
+pub(crate) use super::args_rdma::{DeviceArgs, DoctorArgs, EvictArgs, HIDDEN, MemnodeArgs};
 use super::units::{parse_duration, parse_size};
 
 /// In the environment: the pool of a command that names none.
@@ -125,7 +125,7 @@ pub(crate) enum Command {
     #[command(after_help = CHECK_HELP)]
     Check(CheckArgs),
     /// Be a memory node behind an RDMA card, until SIGTERM
-    #[command(after_help = MEMNODE_HELP)]
+    #[command(after_help = MEMNODE_HELP, hide = HIDDEN)]
     Memnode(MemnodeArgs),
     /// End a client that is stopped, hangs or is gone for good, or is to be
     #[command(after_help = EVICT_HELP)]

@@ -8,17 +8,20 @@ use clap::Args;
 
 use super::units::{parse_duration, parse_size};
 
+/// Whether a build without RDMA keeps something out of its help.
+pub(crate) const HIDDEN: bool = !cfg!(feature = "rdma");
+
 /// The RDMA device to use.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct DeviceArgs {
     /// RDMA device, as in mlx5_0 [default: the first with an active port]
-    #[arg(long, global = true, env = "SWARM_DEVICE", hide_env_values = true)]
+    #[arg(long, global = true, env = "SWARM_DEVICE", hide_env_values = true, hide = HIDDEN)]
     pub(crate) device: Option<String>,
     /// Port of the RDMA device [default: the first active one]
-    #[arg(long, global = true, env = "SWARM_PORT", hide_env_values = true)]
+    #[arg(long, global = true, env = "SWARM_PORT", hide_env_values = true, hide = HIDDEN)]
     pub(crate) port: Option<u8>,
     /// GID index of the port [default: RoCE v2 over IPv4 where there is one]
-    #[arg(long, global = true, env = "SWARM_GID_INDEX", hide_env_values = true)]
+    #[arg(long, global = true, env = "SWARM_GID_INDEX", hide_env_values = true, hide = HIDDEN)]
     pub(crate) gid_index: Option<u8>,
 }
 
@@ -96,4 +99,21 @@ pub(crate) struct DoctorArgs {
     /// Memory of each node: of one that this host would register, or of three in shared memory
     #[arg(long, default_value = "256MiB", value_parser = parse_size)]
     pub(crate) capacity: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use crate::args::Cli;
+
+    /// A build without RDMA offered what it then refused.
+    #[test]
+    fn help_lists_only_what_this_build_can_do() {
+        let help = Cli::command().render_long_help().to_string();
+        assert!(help.contains("--json") && help.contains("torture"), "{help}");
+        for option in ["--device", "--port", "--gid-index", "memnode"] {
+            assert_eq!(help.contains(option), cfg!(feature = "rdma"), "{option}: {help}");
+        }
+    }
 }

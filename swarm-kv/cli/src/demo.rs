@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use swarm_core::fabric::NodeId;
+use swarm_core::node::NodeId;
 use swarm_kv::block_on;
 use swarm_shm::SwitchState;
 use swarm_worker::demo::key_name;

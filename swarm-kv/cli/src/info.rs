@@ -5,7 +5,7 @@
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Map, Value, json};
-use swarm_core::geometry::LAYOUT_VERSION;
+use swarm_core::layout::LAYOUT_VERSION;
 #[cfg(feature = "rdma")]
 use swarm_kv::rdma::control::admin::Status;
 #[cfg(feature = "rdma")]

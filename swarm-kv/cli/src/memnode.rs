@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use swarm_core::fabric::NodeId;
+use swarm_core::node::NodeId;
 use swarm_kv::rdma::control::{
     Body, Etcd, Fixed, Id, Ledger, NodeEntry, PoolRecord, Registration, Server, parse_members,
     parse_name,

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 #[cfg(feature = "rdma")]
 use rustix::process::{Pid, Signal, kill_process};
-use swarm_core::fabric::NodeId;
+use swarm_core::node::NodeId;
 use swarm_shm::NodeSwitch;
 use swarm_shm::SwitchState;
 use swarm_worker::pool::Pool;

@@ -41,7 +41,7 @@ pub(crate) fn create(args: &CreateArgs, json: bool) -> Result<Answer, Failure> {
             count(nodes as u64, "memory node"),
         )));
     }
-    let geometry = swarm_core::geometry::Geometry::new(nodes, capacity, max_clients, 0)
+    let geometry = swarm_core::layout::Geometry::new(nodes, capacity, max_clients, 0)
         .and_then(|geometry| geometry.with_slots(slots))
         .and_then(|geometry| pointer_bits.map_or(Ok(geometry), |b| geometry.with_pointer_bits(b)))
         .map_err(|bad| Failure::Usage(bad.to_string()))?;

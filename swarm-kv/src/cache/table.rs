@@ -11,9 +11,8 @@
 //! table that is new touches none of its memory. For one half more places than entries, hardly any
 //! key finds both of its blocks full.
 
-use swarm_core::fabric::NodeId;
 use swarm_core::layout::{Identity, Place, Shape};
-use swarm_core::node_set::NodeSet;
+use swarm_core::node::{NodeId, NodeSet};
 use swarm_core::register::{Register, Seen};
 use swarm_core::words::{GRANULE_WORDS, Pointer, Stamp, WriteNumber};
 use zerocopy::{

@@ -1,9 +1,7 @@
 use std::collections::HashMap;
 
-use swarm_core::fabric::NodeId;
-use swarm_core::geometry::{Class, Geometry, MAX_CAPACITY, Size};
-use swarm_core::layout::{Identity, Place, Shape};
-use swarm_core::node_set::NodeSet;
+use swarm_core::layout::{Class, Geometry, Identity, MAX_CAPACITY, Place, Shape, Size};
+use swarm_core::node::{NodeId, NodeSet};
 use swarm_core::register::Seen;
 use swarm_core::words::{GRANULE_WORDS, Pointer, Stamp, WriteNumber};
 

@@ -6,10 +6,10 @@
 //! what is done for one home is done for those along with it, in the same roundtrip.
 
 use swarm_core::clock::Clock;
-use swarm_core::fabric::{Address, Fabric, MAX_NODES, MAX_VERBS, NodeId};
-use swarm_core::geometry::Class;
-use swarm_core::group::Group;
-use swarm_core::node_set::NodeSet;
+use swarm_core::fabric::{Fabric, MAX_VERBS};
+use swarm_core::layout::Class;
+use swarm_core::node::{Address, MAX_NODES, NodeId, NodeSet};
+use swarm_core::quorum::Group;
 use swarm_core::words::Pointer;
 
 use super::counter::{Counter, Raise, homes, raise_counters, read_counters};

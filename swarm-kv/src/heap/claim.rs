@@ -9,9 +9,8 @@
 use swarm_core::cell::{self, Birth, Births, CellRef, Proposal, Proposed};
 use swarm_core::clock::{Clock, Wait};
 use swarm_core::fabric::Fabric;
-use swarm_core::geometry::{Class, SEED_RECORDS};
-use swarm_core::group::Group;
-use swarm_core::layout::record;
+use swarm_core::layout::{Class, SEED_RECORDS, record};
+use swarm_core::quorum::Group;
 use swarm_core::words::Pointer;
 
 use super::arena::{Arena, FEW_RECORDS};

@@ -5,11 +5,10 @@
 //! clients make the same: what a former owner took back, and what arrives late, finds another word than it expects.
 
 use swarm_core::clock::Clock;
-use swarm_core::fabric::{Address, Fabric, NodeId, Verb};
-use swarm_core::gather::Next;
-use swarm_core::geometry::{Class, Geometry, MAX_CLIENTS};
-use swarm_core::group::Group;
-use swarm_core::node_set::NodeSet;
+use swarm_core::fabric::{Fabric, Verb};
+use swarm_core::layout::{Class, Geometry, MAX_CLIENTS};
+use swarm_core::node::{Address, NodeId, NodeSet};
+use swarm_core::quorum::{Group, Next};
 
 use crate::error::Error;
 
@@ -197,7 +196,7 @@ mod tests {
     use std::rc::Rc;
 
     use fastrand::Rng;
-    use swarm_core::group::Session;
+    use swarm_core::quorum::Session;
     use swarm_core::sim::seeds::seeds;
     use swarm_core::sim::{Chaos, Setup, Sim, SimClock, SimFabric};
     use swarm_core::words::{Incarnation, WordFormat};

@@ -1,9 +1,10 @@
 //! Who holds the heap's memory: the heap map and the chunks' counters, added up by client slot.
 
 use swarm_core::clock::Clock;
-use swarm_core::fabric::{Address, Fabric, MAX_VERBS, NodeId};
-use swarm_core::geometry::Class;
-use swarm_core::group::Group;
+use swarm_core::fabric::{Fabric, MAX_VERBS};
+use swarm_core::layout::Class;
+use swarm_core::node::{Address, NodeId};
+use swarm_core::quorum::Group;
 use swarm_core::words::GRANULE;
 
 use super::counter::{homes, read_counters};

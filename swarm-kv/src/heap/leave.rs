@@ -7,10 +7,10 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 
 use swarm_core::clock::Clock;
-use swarm_core::epoch::Board;
-use swarm_core::fabric::{Address, Fabric, MAX_VERBS, Verb};
-use swarm_core::geometry::Class;
-use swarm_core::group::Group;
+use swarm_core::fabric::{Board, Fabric, MAX_VERBS, Verb};
+use swarm_core::layout::Class;
+use swarm_core::node::Address;
+use swarm_core::quorum::Group;
 use swarm_core::words::GRANULE_WORDS;
 
 use super::counter::homes;
@@ -155,11 +155,10 @@ impl Heap {
 mod tests {
     use std::cell::Cell;
 
-    use swarm_core::fabric::NodeId;
-    use swarm_core::geometry::SEED_RECORDS;
-    use swarm_core::group::Session;
-    use swarm_core::layout::{cell, record};
-    use swarm_core::loopback::Loopback;
+    use swarm_core::fabric::loopback::Loopback;
+    use swarm_core::layout::{SEED_RECORDS, cell, record};
+    use swarm_core::node::NodeId;
+    use swarm_core::quorum::Session;
     use swarm_core::sim::explore::LoneClock;
     use swarm_core::words::{CellWord, Incarnation, Pointer};
 

@@ -7,10 +7,8 @@
 use std::mem::take;
 use std::ops::Range;
 
-use swarm_core::buffers::{Buffers, Site};
-use swarm_core::fabric::NodeId;
-use swarm_core::geometry::{Class, Geometry};
-use swarm_core::node_set::NodeSet;
+use swarm_core::layout::{Buffers, Class, Geometry, Site};
+use swarm_core::node::{NodeId, NodeSet};
 use swarm_core::words::Pointer;
 
 use super::Kind;
@@ -464,7 +462,7 @@ impl Ledgers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use swarm_core::geometry::{MIN_CAPACITY, Size};
+    use swarm_core::layout::{MIN_CAPACITY, Size};
 
     /// A collection of a client that has no chunk goes by what it meets of others' all the same: only of those in which
     /// it met nothing does it take chunks over.

@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use swarm_core::geometry::Class;
+use swarm_core::layout::Class;
 
 use super::Kind;
 
@@ -112,7 +112,7 @@ fn decode(entry: u32) -> Option<(usize, Class, bool)> {
 
 #[cfg(test)]
 mod tests {
-    use swarm_core::geometry::Size;
+    use swarm_core::layout::Size;
 
     use super::*;
 

@@ -14,9 +14,10 @@
 //! map, it forgets all its ranges, as one of those chunks may be shared anew by now.
 
 use swarm_core::clock::Clock;
-use swarm_core::fabric::{Address, Fabric, MAX_NODES, MAX_VERBS};
-use swarm_core::geometry::Class;
-use swarm_core::group::Group;
+use swarm_core::fabric::{Fabric, MAX_VERBS};
+use swarm_core::layout::Class;
+use swarm_core::node::{Address, MAX_NODES};
+use swarm_core::quorum::Group;
 
 use super::arena::{Arena, FIRST_BATCH};
 use super::counter::{Counter, homes, read_counters, take_range};

@@ -20,12 +20,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::ops::Range;
 
-use swarm_core::buffers::Site;
-use swarm_core::fabric::{MAX_NODES, NodeId};
-use swarm_core::geometry::Geometry;
+use swarm_core::layout::{Geometry, Site};
+use swarm_core::node::{MAX_NODES, NodeId};
 use swarm_core::register::Register;
-use swarm_core::safe_guess::FIRST;
-use swarm_core::words::{Pointer, Stamp};
+use swarm_core::words::{Pointer, Stamp, Timestamp};
 
 use super::Kind;
 use super::ledger::{Entry, Ledgers, Spot, Unnamed};
@@ -365,7 +363,7 @@ impl Recycler {
         if let Some(entry) = self.ledgers.borrow_mut().find(buffer)
             && entry.was_born_in(register)
         {
-            let written = (FIRST.0 << self.geometry.format.pointer_bits) | register.0;
+            let written = (Timestamp::FIRST.0 << self.geometry.format.pointer_bits) | register.0;
             *entry = Entry::holds(written);
         }
     }
@@ -534,9 +532,8 @@ impl Recycler {
 
 #[cfg(test)]
 mod tests {
-    use swarm_core::geometry::Class;
-    use swarm_core::layout::{Identity, Place, Shape};
-    use swarm_core::words::{StampFlags, Timestamp};
+    use swarm_core::layout::{Class, Identity, Place, Shape};
+    use swarm_core::words::StampFlags;
 
     use super::*;
 
@@ -767,7 +764,7 @@ mod tests {
     #[test]
     fn a_first_buffer_comes_back_behind_the_record_that_it_was_born_with() {
         let bench = Bench::new();
-        let first = |index| bench.stamp(FIRST.0, index).verified();
+        let first = |index| bench.stamp(Timestamp::FIRST.0, index).verified();
         for index in [0, 1] {
             bench.recycler.handed_out(bench.buffer(index));
             bench.recycler.first(Pointer(7), bench.buffer(index));

@@ -17,11 +17,10 @@ use std::collections::HashMap;
 
 use futures_util::future::try_join_all;
 use swarm_core::clock::Clock;
-use swarm_core::epoch::{Board, Replaced};
-use swarm_core::fabric::{Fabric, MAX_VERBS, Verb};
-use swarm_core::group::Group;
+use swarm_core::fabric::{Board, Fabric, MAX_VERBS, Replaced, Verb};
 use swarm_core::layout::{Place, cell};
-use swarm_core::survey::survey;
+use swarm_core::quorum::Group;
+use swarm_core::register::survey::survey;
 use swarm_core::words::{CellWord, Pointer, Stamp};
 
 use super::Heap;
@@ -310,7 +309,7 @@ impl Heap {
 
 #[cfg(test)]
 mod tests {
-    use swarm_core::fabric::NodeId;
+    use swarm_core::node::NodeId;
     use swarm_core::words::{Ballot, CellFlags};
 
     use super::super::Need;

@@ -11,7 +11,7 @@
 //! makes some. Values with chunks of their own give those back as a whole: they count as free, and inserts have
 //! them only where the reserve is whole without them.
 
-use swarm_core::geometry::{Class, Geometry, Size};
+use swarm_core::layout::{Class, Geometry, Size};
 use swarm_core::words::Pointer;
 
 use super::map::{Unit, units};

@@ -5,13 +5,11 @@
 //! is set to zeros at *every* node, and is at hand only once all of them have answered. Nobody else
 //! knows of it by then, so that control words may be written for once.
 
-use swarm_core::buffers::Site;
 use swarm_core::clock::Clock;
-use swarm_core::fabric::{Fabric, MAX_VERBS, NodeId, Verb};
-use swarm_core::geometry::Class;
-use swarm_core::group::Group;
-use swarm_core::layout::buffer;
-use swarm_core::node_set::NodeSet;
+use swarm_core::fabric::{Fabric, MAX_VERBS, Verb};
+use swarm_core::layout::{Class, Site, buffer};
+use swarm_core::node::{NodeId, NodeSet};
+use swarm_core::quorum::Group;
 use swarm_core::words::{GRANULE_WORDS, Pointer};
 
 use super::{Heap, Kind};
@@ -132,7 +130,7 @@ impl Heap {
 
 #[cfg(test)]
 mod tests {
-    use swarm_core::geometry::Size;
+    use swarm_core::layout::Size;
 
     use super::super::tests::alone;
     use super::*;

@@ -8,10 +8,10 @@
 //! proposed again; and two epochs after that nobody comes across the others any more.
 
 use swarm_core::clock::Clock;
-use swarm_core::epoch::{Board, GRACE};
-use swarm_core::fabric::Fabric;
-use swarm_core::geometry::SEED_RECORDS;
-use swarm_core::group::Group;
+use swarm_core::epoch::GRACE;
+use swarm_core::fabric::{Board, Fabric};
+use swarm_core::layout::SEED_RECORDS;
+use swarm_core::quorum::Group;
 use swarm_core::words::Pointer;
 
 use super::Heap;
@@ -88,7 +88,7 @@ impl Heap {
 mod tests {
     use std::cell::Cell;
 
-    use swarm_core::node_set::NodeSet;
+    use swarm_core::node::NodeSet;
 
     use super::super::Need;
     use super::super::tests::{Says, alone, raise};

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
-use swarm_core::geometry::Class;
-use swarm_core::group::Group;
+use swarm_core::layout::Class;
+use swarm_core::quorum::Group;
 
 use super::map::Unit;
 use super::{Heap, Kind};
@@ -124,7 +124,7 @@ fn half(units: impl Iterator<Item = (u64, Unit)>) -> Vec<Unit> {
 mod tests {
     use std::cell::Cell;
 
-    use swarm_core::loopback::Loopback;
+    use swarm_core::fabric::loopback::Loopback;
     use swarm_core::words::Pointer;
 
     use super::super::Need;

@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use swarm_core::epoch::GRACE;
-use swarm_core::geometry::Class;
+use swarm_core::layout::Class;
 use swarm_core::words::Pointer;
 
 use super::Kind;

@@ -12,9 +12,9 @@
 use std::collections::BTreeMap;
 
 use swarm_core::clock::Clock;
-use swarm_core::epoch::{Board, GRACE};
-use swarm_core::fabric::Fabric;
-use swarm_core::group::Group;
+use swarm_core::epoch::GRACE;
+use swarm_core::fabric::{Board, Fabric};
+use swarm_core::quorum::Group;
 use swarm_core::words::Pointer;
 
 use super::growth::worth_a_collection;

@@ -1,7 +1,7 @@
 //! The switches in a pool's control file, as fault injection reads them.
 
-use swarm_core::fabric::NodeId;
-use swarm_core::faults::{SwitchState, Switches};
+use swarm_core::fabric::faults::{SwitchState, Switches};
+use swarm_core::node::NodeId;
 use swarm_shm::{NodeSwitch, Pool};
 
 /// The switches of all of a pool's nodes.

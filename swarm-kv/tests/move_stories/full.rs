@@ -3,9 +3,9 @@
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
-use swarm_core::fabric::NodeId;
-use swarm_core::geometry::Geometry;
 use swarm_core::history::{Answer, Call};
+use swarm_core::layout::Geometry;
+use swarm_core::node::NodeId;
 use swarm_kv::Error;
 
 use super::store_sim_common::{GaveUp, key};

@@ -13,9 +13,9 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use store_sim_common::{GaveUp, Line, Story, of_six_keys, options};
-use swarm_core::fabric::NodeId;
-use swarm_core::geometry::Geometry;
 use swarm_core::history::{Answer, BUDGET, Call, Recorder, check};
+use swarm_core::layout::Geometry;
+use swarm_core::node::NodeId;
 use swarm_core::sim::explore::LoneClock;
 use swarm_core::sim::{Setup, Sim};
 

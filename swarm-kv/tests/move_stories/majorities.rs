@@ -1,7 +1,7 @@
 //! Moves whose clients reach different majorities.
 
-use swarm_core::fabric::NodeId;
 use swarm_core::history::{Answer, Call};
+use swarm_core::node::NodeId;
 
 use super::{
     FILLERS, LATE, MOVE, MOVES, MOVES_AGAIN, NODES, Play, READER, RIVAL, STUCK, answers, apart,

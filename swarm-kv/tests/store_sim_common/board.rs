@@ -6,10 +6,8 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use fastrand::Rng;
-use swarm_core::buffers::Site;
-use swarm_core::epoch::{Board, Replaced};
-use swarm_core::fabric::Fabric;
-use swarm_core::layout::{buffer, register};
+use swarm_core::fabric::{Board, Fabric, Replaced};
+use swarm_core::layout::{Site, buffer, register};
 use swarm_core::sim::SimFabric;
 use swarm_core::words::{GRANULE_WORDS, Pointer};
 

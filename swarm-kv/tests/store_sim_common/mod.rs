@@ -8,12 +8,12 @@ use std::task::{Context, Poll};
 
 use fastrand::Rng;
 use swarm_core::clock::Clock;
-use swarm_core::epoch::Board;
 use swarm_core::error::Error as CoreError;
-use swarm_core::fabric::{Fabric, NodeDown, NodeId, Verb};
-use swarm_core::geometry::Geometry;
-use swarm_core::group::{Patience, Session};
+use swarm_core::fabric::{Board, Fabric, NodeDown, Verb};
 use swarm_core::history::{Answer, Call, Recorder};
+use swarm_core::layout::Geometry;
+use swarm_core::node::NodeId;
+use swarm_core::quorum::{Patience, Session};
 use swarm_core::sim::{Setup, SimCompletion, SimFabric, dropped_after};
 use swarm_core::words::{Incarnation, WordFormat};
 use swarm_kv::{Client, Error, Options, Shortage};

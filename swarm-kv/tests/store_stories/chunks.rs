@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use swarm_core::fabric::NodeId;
-use swarm_core::geometry::MIN_CAPACITY;
+use swarm_core::layout::MIN_CAPACITY;
+use swarm_core::node::NodeId;
 use swarm_core::sim::explore::LoneClock;
 use swarm_kv::Error;
 

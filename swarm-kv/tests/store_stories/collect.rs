@@ -4,10 +4,9 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use swarm_core::epoch::GRACE;
-use swarm_core::fabric::NodeId;
-use swarm_core::geometry::{Geometry, MIN_CAPACITY};
 use swarm_core::history::{Answer, Call};
-use swarm_core::layout::{MAX_VALUE, buffer, record};
+use swarm_core::layout::{Geometry, MAX_VALUE, MIN_CAPACITY, buffer, record};
+use swarm_core::node::NodeId;
 use swarm_core::sim::explore::LoneClock;
 use swarm_kv::Error;
 

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use swarm_core::epoch::Board;
+use swarm_core::fabric::Board;
 use swarm_core::history::{Answer, Call};
 
 use crate::board::{Notes, Seat};

@@ -16,8 +16,9 @@ mod store_sim_common;
 mod worn;
 
 use play::{ASTRAY, CREATOR, ENOUGH, LAST, NEXT, NODES, Play, WARM, all_but};
-use swarm_core::fabric::{MAX_VERBS, NodeId};
+use swarm_core::fabric::MAX_VERBS;
 use swarm_core::history::{Answer, BUDGET, Call, check};
+use swarm_core::node::NodeId;
 use swarm_core::sim::explore::LoneClock;
 
 /// Keys that only fill the bucket have numbers from here on.

@@ -1,7 +1,7 @@
 //! Stories of collections while keys move.
 
-use swarm_core::fabric::NodeId;
 use swarm_core::history::Call;
+use swarm_core::node::NodeId;
 use swarm_core::sim::explore::LoneClock;
 
 use crate::play::{ASTRAY, CREATOR, ENOUGH, LAST, NEXT, NODES, Play, WARM};

@@ -4,9 +4,9 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use swarm_core::clock::Clock;
-use swarm_core::fabric::NodeId;
-use swarm_core::geometry::Geometry;
 use swarm_core::history::{Answer, BUDGET, Call, Recorder, check};
+use swarm_core::layout::Geometry;
+use swarm_core::node::NodeId;
 use swarm_core::sim::explore::LoneClock;
 use swarm_core::sim::{Setup, Sim};
 

@@ -3,7 +3,7 @@
 //! The invariant: a connection is used only if the node at its other end says that it is the one that
 //! was meant: this pool's, of this number, in the life that the pool knows, and large enough.
 
-use swarm_core::fabric::NodeId;
+use swarm_core::node::NodeId;
 
 use super::Plan;
 use crate::error::Fault;

@@ -23,7 +23,7 @@ pub const VERSION: u32 = 3;
 /// The longest line that a daemon is asked, bytes.
 pub const MAX_REQUEST: u64 = 64 << 10;
 /// The longest that it answers. How it is names all clients of the pool, at most
-/// [`MAX_CLIENTS`](swarm_core::geometry::MAX_CLIENTS), each in less than 256 bytes.
+/// [`MAX_CLIENTS`](swarm_core::layout::MAX_CLIENTS), each in less than 256 bytes.
 pub const MAX_REPLY: u64 = 1 << 20;
 /// How long a daemon may take to accept a connection, and to answer.
 pub const PATIENCE: Duration = Duration::from_secs(2);

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use swarm_core::epoch::{Board, Laggard};
+use swarm_core::fabric::{Board, Laggard};
 use swarm_core::words::Incarnation;
 
 use super::admin::{Line, Reply, Request};
@@ -274,14 +274,14 @@ impl Keeper {
     fn wait_for_majority(&self, hears: &mpsc::Receiver<usize>) -> Result<(), Error> {
         let (nodes, needed) = (self.shared.record.nodes.len(), self.shared.record.majority());
         let deadline = Instant::now() + super::admin::PATIENCE;
-        let mut answered = swarm_core::node_set::NodeSet::EMPTY;
+        let mut answered = swarm_core::node::NodeSet::EMPTY;
         while answered.len() < needed {
             let left = deadline.saturating_duration_since(Instant::now());
             let Ok(node) = hears.recv_timeout(left) else {
                 let why = "its daemons did not take in that there is a client".to_owned();
                 return Err(Error::Majority { answered: answered.len(), nodes, needed, why });
             };
-            answered.insert(swarm_core::fabric::NodeId(node as u8));
+            answered.insert(swarm_core::node::NodeId(node as u8));
         }
         self.shared.begin();
         Ok(())

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use swarm_core::geometry::BadGeometry;
+use swarm_core::layout::BadGeometry;
 
 use super::record::{Id, NodeEntry};
 

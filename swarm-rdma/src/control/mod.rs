@@ -67,7 +67,7 @@ pub struct PoolWishes {
     pub capacity: u64,
     /// The most clients at a time.
     pub max_clients: usize,
-    /// [Stamp slots in use](swarm_core::geometry::Geometry::slots): 6, or fewer.
+    /// [Stamp slots in use](swarm_core::layout::Geometry::slots): 6, or fewer.
     pub slots: usize,
 }
 

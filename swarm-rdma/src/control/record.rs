@@ -8,8 +8,7 @@ use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
-use swarm_core::geometry::{BadGeometry, Geometry, LAYOUT_VERSION};
-use swarm_core::layout::SLOTS;
+use swarm_core::layout::{BadGeometry, Geometry, LAYOUT_VERSION, SLOTS};
 use swarm_core::words::WordFormat;
 
 use super::PoolWishes;

@@ -2,7 +2,7 @@
 
 use std::mem::forget;
 
-use swarm_core::group::Session;
+use swarm_core::quorum::Session;
 use swarm_core::words::Incarnation;
 
 use super::board::{FarBoard, Keeper, Undertaker};

@@ -4,7 +4,8 @@
 //! WRITEs go inline; what larger ones carry is copied to behind the place of the reply. A chain that
 //! waited for this one goes out in front of it, in the same call.
 
-use swarm_core::fabric::{NodeId, Verb};
+use swarm_core::fabric::Verb;
+use swarm_core::node::NodeId;
 
 use super::{Flight, RdmaFabric};
 use crate::chain::plan;

@@ -10,7 +10,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use swarm_core::fabric::{Address, Fabric, NodeId, Verb};
+use swarm_core::fabric::{Fabric, Verb};
+use swarm_core::node::{Address, NodeId};
 
 use super::RdmaFabric;
 use crate::options::ConnectOptions;

@@ -17,8 +17,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use swarm_core::fabric::NodeId;
-use swarm_core::geometry::LAYOUT_VERSION;
+use swarm_core::layout::LAYOUT_VERSION;
+use swarm_core::node::NodeId;
 
 use super::NodeReport;
 use crate::greeting::{ClientId, Hello, Life, NodeCard, PoolId, Refusal, Unreadable};

@@ -9,7 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use swarm_core::fabric::{Fabric, NodeDown, NodeId, Verb};
+use swarm_core::fabric::{Fabric, NodeDown, Verb};
+use swarm_core::node::NodeId;
 use swarm_rdma::{
     ClientId, ConnectOptions, Endpoint, Life, MemoryNode, PoolId, RdmaFabric, ServeOptions, devices,
 };

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use swarm_core::epoch::Board;
+use swarm_core::fabric::Board;
 use swarm_rdma::control::{
     Body, Holder, Id, Ledger, NodeEntry, Plane, PoolAddress, PoolRecord, PoolWishes, Server,
 };

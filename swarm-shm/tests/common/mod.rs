@@ -10,7 +10,8 @@ use std::pin::pin;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::task::{Context, Poll, Waker};
 
-use swarm_core::fabric::{Fabric, NodeDown, NodeId, Verb};
+use swarm_core::fabric::{Fabric, NodeDown, Verb};
+use swarm_core::node::NodeId;
 use swarm_shm::{CreateOptions, Pool, ShmFabric};
 
 /// Tells a re-executed test what to do as a child.

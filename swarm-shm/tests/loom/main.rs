@@ -18,7 +18,8 @@ use std::cell::Cell;
 
 use loom::sync::Arc;
 use loom::thread;
-use swarm_core::fabric::{Address, Verb};
+use swarm_core::fabric::Verb;
+use swarm_core::node::Address;
 use swarm_core::words::{LockMode, LockWord, WriteNumber};
 use swarm_shm::{FIRST_WORD, Word, load, run};
 

@@ -13,14 +13,14 @@ use std::task::{Context, Poll, Waker};
 
 use loom::thread::{self, JoinHandle};
 use swarm_core::clock::Clock;
-use swarm_core::epoch::NoBoard;
-use swarm_core::fabric::{Address, Fabric, NodeDown, NodeId, Store, Swap, Verb};
-use swarm_core::group::{Group, Session};
+use swarm_core::fabric::{Fabric, NoBoard, NodeDown, Store, Swap, Verb};
 use swarm_core::layout::{
     BufferHeader, Identity, Place, Shape, buffer, checksum, header, register,
 };
+use swarm_core::node::{Address, NodeId};
+use swarm_core::quorum::{Group, Session};
+use swarm_core::register::safe_guess::{SafeGuess, first_stamp};
 use swarm_core::register::{Check, Found, Protocol, Register, Write, Written};
-use swarm_core::safe_guess::{FIRST, SafeGuess, first_stamp};
 use swarm_core::words::{GRANULE_WORDS, Incarnation, Pointer, Timestamp, WordFormat, WriteNumber};
 use swarm_shm::{FIRST_WORD, fetch, load, run, write_cas, write_cas_load};
 
@@ -171,8 +171,15 @@ fn born() -> Node {
         number: IDENTITY.number,
         register: REGISTER,
         length: bytes.len(),
-        guess: FIRST,
-        checksum: checksum(FORMAT, IDENTITY, FIRST, FIRST_BUFFER, IDENTITY.number, &bytes),
+        guess: Timestamp::FIRST,
+        checksum: checksum(
+            FORMAT,
+            IDENTITY,
+            Timestamp::FIRST,
+            FIRST_BUFFER,
+            IDENTITY.number,
+            &bytes,
+        ),
     };
     let at = |pointer: Pointer| Address(pointer.0 * GRANULE_WORDS as u64);
     let stamp = first_stamp(FORMAT, FIRST_BUFFER).0;

@@ -4,7 +4,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use swarm_core::epoch::Board;
+use swarm_core::fabric::Board;
 use swarm_kv::shm::{self, Condition, OpenOptions, Pool, Tenant};
 
 use crate::common::{TestPool, json, swarm, wait_until};

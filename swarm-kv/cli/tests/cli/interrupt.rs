@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
-use swarm_core::fabric::NodeId;
+use swarm_core::node::NodeId;
 use swarm_kv::shm::{OpenOptions, Pool};
 use swarm_shm::SwitchState;
 

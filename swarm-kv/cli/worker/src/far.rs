@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use swarm_core::geometry::Geometry;
-use swarm_core::group::Session;
+use swarm_core::layout::Geometry;
+use swarm_core::quorum::Session;
 use swarm_core::register::Protocol;
 use swarm_kv::rdma::control::admin::Status;
 use swarm_kv::rdma::control::{Error as PlaneError, Evicted, Holder, NodeEntry, label};

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use swarm_core::clock::Clock;
-use swarm_core::counting::Tally;
 use swarm_core::fabric::Fabric;
+use swarm_core::fabric::counting::Tally;
 use swarm_core::register::Protocol;
 use swarm_kv::{Client, Counters, Error, KindCounters, block_on};
 

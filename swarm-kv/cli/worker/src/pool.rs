@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use swarm_core::geometry::Geometry;
+use swarm_core::layout::Geometry;
 pub use swarm_kv::shm::Pool as NearPool;
 use swarm_kv::shm::{self, CreateOptions, DirectoryLeft, OpenOptions};
 pub use swarm_kv::shm::{Numa, Rights};

@@ -13,8 +13,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use swarm_core::clock::Clock;
-use swarm_core::counting::Tally;
 use swarm_core::fabric::Fabric;
+use swarm_core::fabric::counting::Tally;
 use swarm_core::register::Protocol;
 use swarm_kv::shm;
 use swarm_kv::{Client, Counters, Error, Options, Usage, block_on};

@@ -4,15 +4,14 @@
 
 use std::cell::Cell;
 
-use swarm_core::abd::DmAbd;
-use swarm_core::buffers::Site;
+use swarm_core::baselines::{DmAbd, Raw};
 use swarm_core::clock::Clock;
 use swarm_core::error::Error;
 use swarm_core::fabric::Fabric;
-use swarm_core::group::Group;
-use swarm_core::raw::Raw;
+use swarm_core::layout::Site;
+use swarm_core::quorum::Group;
+use swarm_core::register::safe_guess::SafeGuess;
 use swarm_core::register::{Check, Found, Protocol, Register, Value, Write, Written};
-use swarm_core::safe_guess::SafeGuess;
 
 use crate::workload::System;
 

@@ -3,8 +3,8 @@
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use swarm_core::group::Patience;
-use swarm_core::safe_guess::SafeGuess;
+use swarm_core::quorum::Patience;
+use swarm_core::register::safe_guess::SafeGuess;
 use swarm_core::sim::seeds::is_deep;
 use swarm_kv::shm::{self, CreateOptions, OpenOptions, Pool};
 use swarm_kv::{Error, Options};

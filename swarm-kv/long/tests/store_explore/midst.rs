@@ -1,8 +1,8 @@
 //! Races that begin in the midst of operations: what leads up to them would take more surprises than
 //! can be explored.
 
-use swarm_core::fabric::NodeId;
 use swarm_core::history::Call;
+use swarm_core::node::NodeId;
 use swarm_core::sim::Sim;
 
 use crate::{LATER, MOVE, MOVED, NODES, NOW, Plan};

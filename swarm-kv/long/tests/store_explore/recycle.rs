@@ -9,9 +9,9 @@ use std::cell::{Cell, RefCell};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
-use swarm_core::buffers::Site;
-use swarm_core::epoch::Board;
+use swarm_core::fabric::Board;
 use swarm_core::history::{Call, Recorder};
+use swarm_core::layout::Site;
 use swarm_core::sim::explore::{LoneClock, Race, digest};
 use swarm_core::sim::{Setup, Sim};
 use swarm_core::words::Pointer;

@@ -1,0 +1,323 @@
+//! The numbers that a pool is made with, and their bounds. All else follows from them: what lies where
+//! in every node's memory is in `regions.rs`.
+
+use super::register::SLOTS;
+use crate::words::{GRANULE, WordFormat};
+
+/// The layout that this version of the code reads and writes.
+pub const LAYOUT_VERSION: u32 = 12;
+/// Bytes at the beginning of a node's memory that belong to the transport.
+pub const HEADER_BYTES: u64 = 4096;
+/// The most chunks that a pool may have.
+pub const MAX_CHUNKS: usize = 2048;
+/// The most clients that a pool may be made for.
+pub const MAX_CLIENTS: usize = 1024;
+/// The smallest capacity of a node, in bytes.
+pub const MIN_CAPACITY: u64 = 4 << 20;
+/// The largest capacity of a node, in bytes.
+pub const MAX_CAPACITY: u64 = 1 << 44;
+/// Words of payload in a bucket's record at most, and where nothing else is asked for: with its header it
+/// fills eight granules.
+pub const BUCKET_PAYLOAD: usize = 59;
+/// Heap-map records that a slot may propose before it owns a chunk.
+pub const SEED_RECORDS: u64 = 8;
+
+const MIN_CHUNK: u64 = 64 << 10;
+/// What [`MAX_CAPACITY`] comes to.
+const MAX_CHUNK: u64 = MAX_CAPACITY / MAX_CHUNKS as u64;
+const BYTES_PER_BUCKET: u64 = 32 << 10;
+/// Room to say that a bucket was split.
+const MIN_BUCKET_PAYLOAD: usize = 8;
+const TICK_SHIFT: u32 = 6;
+
+/// What lies where in every node's memory. The fields are what a pool's header stores; all else
+/// follows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Geometry {
+    /// Which replica group of the pool this is.
+    pub group: u32,
+    /// Memory nodes in the group.
+    pub nodes: usize,
+    /// Bytes of each node's memory.
+    pub capacity: u64,
+    /// Client slots.
+    pub max_clients: usize,
+    /// Bytes of a chunk: a power of two.
+    pub chunk_bytes: u64,
+    /// The index begins with 2 to this power buckets.
+    pub bucket_bits: u32,
+    /// Words of payload in a bucket's record, at most [`BUCKET_PAYLOAD`]. Small buckets split sooner.
+    pub bucket_payload: usize,
+    /// How words are split.
+    pub format: WordFormat,
+    /// Stamp slots of a register that writers use, of the [`SLOTS`] there are: a client's is its
+    /// number modulo this. With a slot to each writer a CAS succeeds at once; with one slot for all,
+    /// a CAS that succeeds tells what a READ of the slots would.
+    pub slots: usize,
+    /// Seed of the hash of keys.
+    pub hash_seed: u64,
+}
+
+/// Why a pool cannot have the geometry that was asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum BadGeometry {
+    /// The number of nodes is none of 1, 3, 5 and 7.
+    Nodes(usize),
+    /// The capacity is outside [`MIN_CAPACITY`] to [`MAX_CAPACITY`], in bytes.
+    Capacity(u64),
+    /// The number of clients is outside 1 to [`MAX_CLIENTS`].
+    Clients(usize),
+    /// The number of stamp slots in use is outside 1 to [`SLOTS`].
+    Slots(usize),
+    /// Pointers of so many bits do not do for the capacity, or are too wide.
+    PointerBits(u32),
+    /// The clients' areas would take more than half of the capacity.
+    TooSmall {
+        /// The capacity, bytes.
+        capacity: u64,
+        /// The smallest capacity that does, as does whatever is larger, bytes.
+        needed: u64,
+    },
+    /// Stored fields that do not belong together.
+    Inconsistent,
+}
+
+impl core::fmt::Display for BadGeometry {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match *self {
+            Self::Nodes(n) => write!(f, "a pool has 1, 3, 5 or 7 memory nodes, not {n}"),
+            Self::Capacity(bytes) => write!(
+                f,
+                "a node's capacity is {MIN_CAPACITY} bytes to {MAX_CAPACITY} bytes, not {bytes}"
+            ),
+            Self::Clients(n) => {
+                write!(f, "a pool is made for 1 to {MAX_CLIENTS} clients, not {n}")
+            }
+            Self::Slots(n) => write!(f, "writers use 1 to {SLOTS} stamp slots, not {n}"),
+            Self::PointerBits(bits) => {
+                write!(f, "pointers have as many bits as the capacity needs, to 39, not {bits}")
+            }
+            Self::TooSmall { capacity, needed } => write!(
+                f,
+                "more than half of {capacity} bytes a node would go to the clients' areas; \
+                 give it at least {needed} bytes, or fewer clients"
+            ),
+            Self::Inconsistent => f.write_str("the stored geometry contradicts itself"),
+        }
+    }
+}
+
+impl core::error::Error for BadGeometry {}
+
+impl Geometry {
+    /// The geometry of a new pool.
+    ///
+    /// # Errors
+    /// A number out of its bounds, or a capacity too small for so many clients.
+    pub fn new(
+        nodes: usize,
+        capacity: u64,
+        max_clients: usize,
+        hash_seed: u64,
+    ) -> Result<Self, BadGeometry> {
+        check_numbers(nodes, capacity, max_clients)?;
+        let geometry = Self::of(nodes, capacity, max_clients, hash_seed);
+        geometry.check()?;
+        Ok(geometry)
+    }
+
+    /// What lies where in a pool of these numbers, which are within their bounds, whether there is room for it or not.
+    fn of(nodes: usize, capacity: u64, max_clients: usize, hash_seed: u64) -> Self {
+        let chunk_bytes = capacity.div_ceil(MAX_CHUNKS as u64).next_power_of_two().max(MIN_CHUNK);
+        let pointer_bits = granule_bits(capacity) + u32::from(nodes >= 3);
+        let with = |chunk_bytes| Self {
+            group: 0,
+            nodes,
+            capacity,
+            max_clients,
+            chunk_bytes,
+            bucket_bits: (capacity / BYTES_PER_BUCKET).ilog2(),
+            bucket_payload: BUCKET_PAYLOAD,
+            format: WordFormat { pointer_bits, tick_shift: TICK_SHIFT },
+            slots: SLOTS,
+            hash_seed,
+        };
+        let (many, fewer) = (with(chunk_bytes), with(2 * chunk_bytes));
+        // Each client's area holds records of the heap map: with half as many chunks they are half as long.
+        let crowded = many.is_too_small() && many.chunks() > MAX_CHUNKS / 2;
+        if crowded { fewer } else { many }
+    }
+
+    /// The smallest capacity that does for so many clients, as does whatever is larger; all in bytes.
+    ///
+    /// Not every capacity does that is larger than one that does: the index doubles at once, and chunks are whole. So
+    /// this goes down to the first one that does not, from where there may be fewer chunks than 64 KiB each would
+    /// make: from there on clients' areas take less than half of any capacity. In steps of a chunk, as nothing changes
+    /// in between.
+    fn enough(nodes: usize, max_clients: usize) -> u64 {
+        let most = MAX_CHUNKS as u64 / 2;
+        let least = MIN_CAPACITY / MIN_CHUNK;
+        let is_too_small =
+            |chunks: &u64| Self::of(nodes, chunks * MIN_CHUNK, max_clients, 0).is_too_small();
+        let last = (least..=most).rev().find(is_too_small);
+        last.map_or(MIN_CAPACITY, |last| (last + 1) * MIN_CHUNK)
+    }
+
+    /// The same with so many stamp slots in use.
+    ///
+    /// # Errors
+    /// There are not so many, or it is none.
+    pub fn with_slots(self, slots: usize) -> Result<Self, BadGeometry> {
+        let geometry = Self { slots, ..self };
+        geometry.check()?;
+        Ok(geometry)
+    }
+
+    /// The same with pointers of so many bits, at least as many as the capacity needs. What they take
+    /// is timestamps' and ballots': with 38, timestamps end a second after a register's birth. For tests
+    /// of what happens then.
+    ///
+    /// # Errors
+    /// They do not do for the capacity, or are too many.
+    pub fn with_pointer_bits(self, pointer_bits: u32) -> Result<Self, BadGeometry> {
+        let geometry = Self { format: WordFormat { pointer_bits, ..self.format }, ..self };
+        geometry.check().map_err(|_| BadGeometry::PointerBits(pointer_bits))?;
+        Ok(geometry)
+    }
+
+    /// Whether the fields are within bounds and belong together.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn check(&self) -> Result<(), BadGeometry> {
+        check_numbers(self.nodes, self.capacity, self.max_clients)?;
+        if !(1..=SLOTS).contains(&self.slots) {
+            return Err(BadGeometry::Slots(self.slots));
+        }
+        let bits = self.format.pointer_bits;
+        if !self.chunk_bytes.is_power_of_two()
+            || !(MIN_CHUNK..=MAX_CHUNK).contains(&self.chunk_bytes)
+            || self.capacity / self.chunk_bytes > MAX_CHUNKS as u64
+            || !(16..=39).contains(&bits)
+            || granule_bits(self.capacity) + u32::from(self.nodes >= 3) > bits
+            || self.format.tick_shift > 20
+            || self.bucket_bits > 30
+            || !(MIN_BUCKET_PAYLOAD..=BUCKET_PAYLOAD).contains(&self.bucket_payload)
+        {
+            return Err(BadGeometry::Inconsistent);
+        }
+        if self.is_too_small() {
+            let (capacity, needed) = (self.capacity, Self::enough(self.nodes, self.max_clients));
+            // A new pool of that capacity would have been laid out in another way.
+            let is_other = capacity >= needed;
+            return Err(if is_other {
+                BadGeometry::Inconsistent
+            } else {
+                BadGeometry::TooSmall { capacity, needed }
+            });
+        }
+        Ok(())
+    }
+
+    /// Whether clients' areas and the index take more than half of it.
+    fn is_too_small(&self) -> bool {
+        self.chunks() < 2 * self.first_chunk()
+    }
+}
+
+/// Whether these are within their bounds.
+fn check_numbers(nodes: usize, capacity: u64, max_clients: usize) -> Result<(), BadGeometry> {
+    if !matches!(nodes, 1 | 3 | 5 | 7) {
+        return Err(BadGeometry::Nodes(nodes));
+    }
+    if !(MIN_CAPACITY..=MAX_CAPACITY).contains(&capacity) {
+        return Err(BadGeometry::Capacity(capacity));
+    }
+    if !(1..=MAX_CLIENTS).contains(&max_clients) {
+        return Err(BadGeometry::Clients(max_clients));
+    }
+    Ok(())
+}
+
+/// Bits of the number of a granule.
+pub(crate) fn granule_bits(capacity: u64) -> u32 {
+    (capacity / GRANULE as u64).next_power_of_two().ilog2()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::format;
+
+    /// What a refusal says will do was refused in turn, eight times and more.
+    #[test]
+    fn what_is_said_to_be_needed_does_and_less_does_not() {
+        for nodes in [1, 3, 5, 7] {
+            let mut refused = 0;
+            for clients in (1..=MAX_CLIENTS).step_by(11).chain([1000, MAX_CLIENTS]) {
+                let new = |capacity| Geometry::new(nodes, capacity, clients, 1);
+                let Err(bad) = new(MIN_CAPACITY) else { continue };
+                let BadGeometry::TooSmall { needed, .. } = bad else { panic!("{bad}") };
+                refused += 1;
+                let of = format!("{needed} bytes for {clients} clients of {nodes} nodes");
+                // Whatever is refused tells the same, and is less.
+                for less in [MIN_CHUNK, 1] {
+                    let capacity = needed - less;
+                    let told = BadGeometry::TooSmall { capacity, needed };
+                    assert_eq!(new(capacity), Err(told), "{of}");
+                }
+                // At least so much does, to where chunks double again, and beyond.
+                for chunks in 0..2 * MAX_CHUNKS as u64 {
+                    let capacity = needed + chunks * MIN_CHUNK;
+                    assert!(new(capacity).is_ok(), "{capacity}, {of}");
+                }
+                assert!(new(1 << 30).is_ok() && new(MAX_CAPACITY).is_ok(), "{of}");
+            }
+            assert!(refused > 0, "{nodes} nodes");
+        }
+    }
+
+    #[test]
+    fn a_default_pool_spends_little_on_itself() {
+        let geometry = Geometry::new(3, 256 << 20, 64, 1).expect("geometry");
+        assert_eq!(geometry.format.pointer_bits, 23);
+        assert!(geometry.first_chunk() < geometry.chunks() / 40);
+    }
+
+    /// What ARCHITECTURE.md says of how long timestamps last, (m).
+    #[test]
+    fn timestamps_end_sooner_in_a_larger_pool() {
+        let lasts = |nodes, capacity| {
+            let format = Geometry::new(nodes, capacity, 64, 1).expect("geometry").format;
+            let seconds = format.nanoseconds(format.deleted()) as f64 / 1e9;
+            (format.pointer_bits, seconds.round() as u64)
+        };
+        assert_eq!(lasts(3, 256 << 20), (23, 35_184));
+        assert_eq!(lasts(1, 256 << 20), (22, 70_369));
+        assert_eq!(lasts(3, 3 << 30), (27, 2_199));
+        assert_eq!(lasts(3, 64 << 30), (31, 137));
+        assert_eq!(lasts(3, 1 << 40), (35, 9));
+        // The largest there can be.
+        assert_eq!(lasts(7, MAX_CAPACITY), (39, 1));
+    }
+
+    #[test]
+    fn numbers_out_of_bounds_are_refused() {
+        assert_eq!(Geometry::new(2, 256 << 20, 64, 1), Err(BadGeometry::Nodes(2)));
+        assert_eq!(Geometry::new(3, 1, 64, 1), Err(BadGeometry::Capacity(1)));
+        assert_eq!(Geometry::new(3, 256 << 20, 0, 1), Err(BadGeometry::Clients(0)));
+        let sound = Geometry::new(3, 256 << 20, 64, 1).expect("geometry");
+        assert_eq!(sound.slots, SLOTS);
+        assert!(sound.with_pointer_bits(38).is_ok());
+        for bits in [22, 40] {
+            assert_eq!(sound.with_pointer_bits(bits), Err(BadGeometry::PointerBits(bits)));
+        }
+        assert_eq!(sound.with_slots(0), Err(BadGeometry::Slots(0)));
+        assert_eq!(sound.with_slots(SLOTS + 1), Err(BadGeometry::Slots(SLOTS + 1)));
+        assert!(matches!(
+            Geometry::new(3, MIN_CAPACITY, MAX_CLIENTS, 1),
+            Err(BadGeometry::TooSmall { .. })
+        ));
+    }
+}

@@ -1,0 +1,339 @@
+//! In-n-Out (§4): a max register at one node, by chains that never wait for one another.
+//!
+//! A write is one chain: WRITE the buffer (all but its lock), CAS one's own slot, READ the slots. A
+//! read is one READ of slots and, at home, the in-place copy. Everything rests on this: *a slot
+//! names a buffer only after the buffer was written at that node*, because a chain's verbs take
+//! effect in order, and a slot only grows.
+//!
+//! Where the pool's writers use one slot only, a write's own CAS can be its READ: the other slots are
+//! empty, so a CAS that succeeds proves that the node's maximum was what it expected, and is the
+//! stamp now. It says which register it met as well, if a stamp was expected: that one stood in this
+//! register's slot, and in no other's. See [`tells`].
+//!
+//! A WRITE never touches a slot or a lock: a reader that writes a buffer back would otherwise erase
+//! a lock, and a late image of a newborn register an acknowledged stamp.
+
+use super::handle::{Check, Register, Value};
+use crate::clock::Clock;
+use crate::fabric::{Fabric, Verb};
+use crate::layout::{BufferHeader, Identity, SLOTS, Site, buffer, register};
+use crate::node::NodeId;
+use crate::quorum::Group;
+use crate::words::{Stamp, StampFlags, WordFormat};
+
+/// The largest of a replica's slots.
+#[inline(always)]
+pub(crate) fn largest(slots: &[u64]) -> Stamp {
+    let (mut max, mut any) = (0, 0);
+    for &slot in slots {
+        max = max.max(slot);
+        any |= slot;
+    }
+    // The frozen bit is the lowest: it orders nothing but stamps that are the same otherwise.
+    Stamp(max | any & StampFlags::FROZEN.bits())
+}
+
+/// The largest of a replica's slots but one.
+#[inline(always)]
+pub(crate) fn largest_of_others(slots: &[u64], own: usize) -> Stamp {
+    let Some(slots) = slots.first_chunk::<SLOTS>() else { return Stamp::EMPTY };
+    let mut others = *slots;
+    others[own % SLOTS] = 0;
+    Stamp(largest(&others).0 & !1)
+}
+
+/// What a replica's slots and identity say, in a READ that begins with the slots.
+#[inline(always)]
+pub(crate) fn state(reply: &[u64], identity: Identity) -> Option<Stamp> {
+    let words: &[u64; register::STATE_WORDS] = reply.first_chunk()?;
+    let [slots @ .., birth, number] = words;
+    is_of(identity, *birth, *number).then(|| largest(slots))
+}
+
+/// Whether a replica is this register's, by its words.
+#[inline(always)]
+pub(crate) fn is_of(identity: Identity, birth: u64, number: u64) -> bool {
+    birth == identity.birth && number == identity.number.0
+}
+
+/// Posts the READ of one replica: slots and identity, at home the in-place copy, and the header if it is to be checked.
+#[inline(always)]
+pub(crate) fn post_read<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    node: NodeId,
+    register: &Register,
+    check: Check<'_>,
+) -> F::Completion<'f> {
+    let words = check.words(register.shape(), node == register.home());
+    let at = register.place.at(node, group.nodes()).plus(register::SLOTS_AT);
+    group.fabric().post(node, &[Verb::Read { at, words }])
+}
+
+/// The CAS that raises one's own slot at `node` to `stamp`, from `own`, which it is thought to hold.
+///
+/// A slot only grows: one that is thought to be past the stamp is left as it is.
+#[inline(always)]
+pub(crate) fn raise<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    node: NodeId,
+    register: &Register,
+    own: Stamp,
+    stamp: Stamp,
+) -> Verb<'static> {
+    let at = register.place.at(node, group.nodes()).plus(register::SLOTS_AT + group.slot());
+    Verb::Cas { at, expect: own.0, new: own.max(stamp).0 }
+}
+
+/// The READ of slots and identity at `node`.
+#[inline(always)]
+fn read_state<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    node: NodeId,
+    register: &Register,
+) -> Verb<'static> {
+    let at = register.place.at(node, group.nodes()).plus(register::SLOTS_AT);
+    Verb::Read { at, words: register::STATE_WORDS }
+}
+
+/// Posts the chain of one write at one node, which holds the buffer: WRITE the buffer, CAS one's own slot,
+/// READ the slots. The reply is the slot's old word and the READ.
+#[inline(always)]
+pub(crate) fn post_write<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    node: NodeId,
+    register: &Register,
+    stamp: Stamp,
+    own: Stamp,
+    copy: &Copy<'_>,
+) -> F::Completion<'f> {
+    let write = copy.write(node, group.nodes());
+    let raise = raise(group, node, register, own, stamp);
+    group.fabric().post(node, &[write, raise, read_state(group, node, register)])
+}
+
+/// Whether a CAS from `own`, if it succeeds, tells what a READ of the slots behind it would: the slot
+/// is the only one, and `own` is a stamp of this register's.
+///
+/// A frozen slot is not raised. Where memory is near, the READ costs next to nothing.
+#[inline(always)]
+pub(crate) fn tells<F: Fabric, C: Clock>(group: &Group<F, C>, own: Stamp) -> bool {
+    !group.fabric().is_near() && group.slots() == 1 && own != Stamp::EMPTY && !own.is_frozen()
+}
+
+/// Posts the chain of one write at one node where the CAS [`tells`]: WRITE the buffer, CAS the slot.
+/// The reply is the slot's old word.
+#[inline(always)]
+pub(crate) fn post_write_alone<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    node: NodeId,
+    register: &Register,
+    stamp: Stamp,
+    own: Stamp,
+    copy: &Copy<'_>,
+) -> F::Completion<'f> {
+    let write = copy.write(node, group.nodes());
+    group.fabric().post(node, &[write, raise(group, node, register, own, stamp)])
+}
+
+/// Posts CAS and READ of a write without its buffer: again, from the word that the slot was found to
+/// hold, or of a delete. A frozen slot is left as it is.
+pub(crate) fn post_again<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    node: NodeId,
+    register: &Register,
+    stamp: Stamp,
+    own: Stamp,
+) -> F::Completion<'f> {
+    let stamp = if own.is_frozen() { own } else { stamp };
+    let raise = raise(group, node, register, own, stamp);
+    group.fabric().post(node, &[raise, read_state(group, node, register)])
+}
+
+/// The part of a buffer that a write stores.
+#[derive(Clone, Copy)]
+pub(crate) struct Copy<'a> {
+    /// Which nodes hold the buffer, and where.
+    pub(crate) site: Site,
+    /// First word, counted from the buffer's beginning; never the lock.
+    pub(crate) from: usize,
+    /// Header words, or the whole rest.
+    pub(crate) head: &'a [u64],
+    /// The value, where it is not in `head`.
+    pub(crate) tail: &'a [u8],
+}
+
+impl Copy<'_> {
+    /// A guess's buffer with this header: all but the word for its rewrite's timestamp. This chain may
+    /// be late, and a reader have brought the rewrite to the node meanwhile.
+    #[inline(always)]
+    pub(crate) fn of_guess<'a>(
+        site: Site,
+        header: &'a [u64; buffer::HEADER_WORDS - 1],
+        value: &'a [u8],
+    ) -> Copy<'a> {
+        let head = &header[buffer::NUMBER - buffer::REWRITE..];
+        Copy { site, from: buffer::NUMBER, head, tail: value }
+    }
+
+    /// The verb that stores it at `node`, of `n`.
+    #[inline(always)]
+    pub(crate) fn write(&self, node: NodeId, n: usize) -> Verb<'_> {
+        debug_assert!(self.site.holders.contains(node), "other memory lies there");
+        let at = self.site.place.at(node, n).plus(self.from);
+        Verb::Write { at, head: self.head, tail: self.tail }
+    }
+}
+
+/// A buffer as it was read, from [`buffer::REWRITE`] on, and found good for one stamp.
+pub(crate) struct Fetched<R> {
+    pub(crate) reply: R,
+    pub(crate) header: BufferHeader,
+}
+
+impl<R: core::ops::Deref<Target = [u64]>> Fetched<R> {
+    /// Where the value begins in the reply.
+    pub(crate) const VALUE: usize = buffer::HEADER_WORDS - 1;
+
+    /// What to store when this buffer is written back for `stamp`.
+    ///
+    /// The word for the rewrite's timestamp is left alone unless `stamp` is the rewrite: it may have
+    /// been written since this buffer was read, and must not be erased.
+    pub(crate) fn copy(&self, format: WordFormat, site: Site, stamp: Stamp) -> Copy<'_> {
+        let rewrite = format.timestamp(stamp) != self.header.guess;
+        let from = if rewrite { buffer::REWRITE } else { buffer::NUMBER };
+        let end = Self::VALUE + self.header.length.div_ceil(8);
+        Copy { site, from, head: &self.reply[from - buffer::REWRITE..end], tail: &[] }
+    }
+
+    /// The value.
+    pub(crate) fn value(&self) -> &[u8] {
+        crate::layout::bytes(&self.reply[Self::VALUE..], self.header.length).unwrap_or_default()
+    }
+}
+
+impl<R> Fetched<R> {
+    /// The value, in the reply that brought it.
+    pub(crate) fn into_value<'f, F: Fabric<Reply<'f> = R> + 'f>(self) -> Value<'f, F> {
+        Value { reply: self.reply, start: buffer::HEADER_WORDS - 1, length: self.header.length }
+    }
+}
+
+/// A buffer, judged for a stamp.
+pub(crate) enum Judged<R> {
+    /// It is the stamp's, and whole.
+    Good(Fetched<R>),
+    /// It is longer than what was read: so many words.
+    Longer(usize),
+    /// It is not the stamp's, or damaged.
+    Bad,
+}
+
+/// Judges a READ of the buffer that `stamp` names, from [`buffer::REWRITE`] on.
+pub(crate) fn judge<R: core::ops::Deref<Target = [u64]>>(
+    format: WordFormat,
+    register: &Register,
+    stamp: Stamp,
+    reply: R,
+) -> Judged<R> {
+    let Some(header) = BufferHeader::decode(&reply) else { return Judged::Bad };
+    if header.length > crate::layout::MAX_VALUE {
+        return Judged::Bad;
+    }
+    let words = Fetched::<R>::VALUE + header.length.div_ceil(8);
+    let Some(value) = reply.get(Fetched::<R>::VALUE..words) else {
+        return Judged::Longer(words);
+    };
+    let value = crate::layout::bytes(value, header.length).unwrap_or_default();
+    if header.agrees(format, register.name(), stamp, value) {
+        Judged::Good(Fetched { reply, header })
+    } else {
+        Judged::Bad
+    }
+}
+
+/// What the in-place copy is good for.
+pub(crate) enum InPlace {
+    /// It is the stamp's value: its length, bytes.
+    Value(usize),
+    /// It is the stamp's, whose value is too long for it: its length, bytes.
+    Length(usize),
+    /// It is another stamp's, or torn.
+    Bad,
+}
+
+/// Judges the in-place copy in the home node's READ for a verified `stamp`.
+#[inline(always)]
+pub(crate) fn judge_in_place(
+    format: WordFormat,
+    register: &Register,
+    stamp: Stamp,
+    reply: &[u64],
+) -> InPlace {
+    let Some((&copied, image)) = reply.get(register::IN_PLACE..).and_then(<[u64]>::split_first)
+    else {
+        return InPlace::Bad;
+    };
+    let Some(header) = BufferHeader::decode(image).filter(|_| copied == stamp.0) else {
+        return InPlace::Bad;
+    };
+    let value = image.get(buffer::HEADER_WORDS - 1..).unwrap_or_default();
+    match crate::layout::bytes(value, header.length) {
+        // Whatever was torn here, a value under another stamp fails.
+        Some(value) if header.agrees(format, register.name(), stamp, value) => {
+            InPlace::Value(header.length)
+        }
+        None if header.length <= crate::layout::MAX_VALUE => InPlace::Length(header.length),
+        _ => InPlace::Bad,
+    }
+}
+
+/// The words in front of the value in the in-place copy of a verified `stamp`, whose buffer has this header.
+#[inline(always)]
+pub(crate) fn in_place_head(
+    stamp: Stamp,
+    header: &BufferHeader,
+) -> [u64; register::IN_PLACE_WORDS] {
+    let [rewrite, number, register, guess, checksum] = header.encode();
+    [stamp.0, rewrite, number, register, guess, checksum]
+}
+
+/// Posts the in-place copy of a verified stamp at the home node.
+#[inline(always)]
+pub(crate) fn post_in_place<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    register: &Register,
+    head: &[u64; register::IN_PLACE_WORDS],
+    value: &[u8],
+) -> F::Completion<'f> {
+    group.fabric().post(register.home(), &[in_place(group, register, head, value)])
+}
+
+/// Likewise in the background, with `and` behind it.
+#[inline(always)]
+pub(crate) fn put_in_place<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    register: &Register,
+    head: &[u64; register::IN_PLACE_WORDS],
+    value: &[u8],
+    and: Option<Verb<'_>>,
+) {
+    let (home, copy) = (register.home(), in_place(group, register, head, value));
+    match and {
+        Some(verb) => group.fabric().post_aside(home, &[copy, verb]),
+        None => group.fabric().post_aside(home, &[copy]),
+    }
+}
+
+#[inline(always)]
+fn in_place<'a, F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    register: &Register,
+    head: &'a [u64; register::IN_PLACE_WORDS],
+    value: &'a [u8],
+) -> Verb<'a> {
+    let at = register.place.at(register.home(), group.nodes()).plus(register::IN_PLACE);
+    let tail = if value.len() <= register.capacity() { value } else { &[] };
+    Verb::Write { at, head, tail }
+}
+
+const _: () = assert!(register::STATE_WORDS == SLOTS + 2);

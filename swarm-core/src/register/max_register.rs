@@ -1,0 +1,523 @@
+//! The reliable max register M (§3.2): a register's stamps over a majority of its replicas.
+//!
+//! `write(x)` ends when so many of the nodes that [hold](crate::layout) its buffer as are a majority hold a
+//! stamp of at least x; `read` returns the largest stamp of a majority after making sure that so many hold
+//! it. Any two majorities share a node, so a read that follows a write or a read sees at least as large a
+//! stamp. A *verified* stamp is one that so many hold: it was written as a guess, or as a rewrite, before.
+//! Where nodes fall silent that hold a buffer, others do not take their place: the register
+//! [moves](Error::Moved).
+
+use super::handle::{Check, Register, Value};
+use super::in_n_out::{
+    Copy, Fetched, InPlace, Judged, in_place_head, judge, judge_in_place, largest_of_others,
+    post_again, post_write, post_write_alone, put_in_place, tells,
+};
+use super::look::{self, Look};
+use super::replicas::{COMPLETIONS, Failed, Votes};
+use crate::clock::Clock;
+use crate::error::Error;
+use crate::fabric::{Fabric, Verb};
+use crate::layout::{BufferHeader, MAX_CLIENTS, Place, Site, buffer, register};
+use crate::node::{MAX_NODES, NodeId, NodeSet};
+use crate::quorum::{Event, Gathering, Group, Next, Round};
+use crate::words::{Stamp, WordFormat};
+
+/// CASes of a slot at one node in one write. A CAS fails only when the slot grew, and only a client
+/// that shares the slot makes it grow: each of those can do so twice (guess, verified) with stamps
+/// below this write's before its clock is past them. One that fails more often is not going to end
+/// here: the register has to move.
+fn slot_tries(slots: usize) -> usize {
+    2 * MAX_CLIENTS.div_ceil(slots) + 2
+}
+
+/// READs of all replicas in one read. Each retry means that the maximum was of a write that is not
+/// complete, and that all its holders fell silent between two rounds. Nodes that do so time and again keep a read
+/// from its end.
+pub(crate) const READ_TRIES: usize = 2 * MAX_NODES;
+
+/// Who answered without the buffer that a stamp names.
+#[derive(Clone, Copy)]
+pub(crate) struct Without {
+    stamp: Stamp,
+    nodes: NodeSet,
+}
+
+impl Without {
+    /// Nobody has.
+    pub(crate) const NOBODY: Self = Self { stamp: Stamp::EMPTY, nodes: NodeSet::EMPTY };
+
+    /// Whether memory is damaged, as `holders` are found to show `stamp` as the largest of a majority both before
+    /// that answer and behind it: a slot names a buffer only after that was written at its node, and what it names
+    /// is not used for anything else before a majority shows a later stamp.
+    pub(crate) fn proves_damage(self, stamp: Stamp, holders: NodeSet) -> bool {
+        stamp.same_write(self.stamp) && !self.nodes.intersection(holders).is_empty()
+    }
+}
+
+/// READs the buffer of `stamp`, first where `holders` have it, then at all nodes that may. If too
+/// many of those answered without it and the others are late or down, or all are, the read must begin
+/// again: yields which of the holders that were.
+///
+/// Lateness alone proves nothing: what a majority holds is found at one of any majority that
+/// answers, however slow it is. So only a stamp whose write is not complete is let go.
+///
+/// One roundtrip where `hint` bytes are the value's length or more and the first holder is well.
+pub(crate) async fn fetch<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    register: &Register,
+    stamp: Stamp,
+    holders: NodeSet,
+    hint: usize,
+) -> Result<Result<Fetched<F::Reply<'f>>, Without>, Error> {
+    let format = group.format();
+    let Site { place, holders: everyone } = group.site(register, stamp);
+    let holders = holders.intersection(everyone);
+    let first = buffer::HEADER_WORDS - 1 + hint.div_ceil(8);
+    let at = |node| place.at(node, group.nodes()).plus(buffer::REWRITE);
+    let post = |node, words| group.fabric().post(node, &[Verb::Read { at: at(node), words }]);
+    let can_be = |node, words| {
+        is_in_place(register, &place, node)
+            || !place.pointer.is_null() && group.buffers().has_room_at(at(node), words)
+    };
+    let mut round = Round::new(group);
+    let mut asked = NodeSet::EMPTY;
+    let mut bad = NodeSet::EMPTY;
+    let mut late = NodeSet::EMPTY;
+    let mut refused = NodeSet::EMPTY;
+    let source = if holders.contains(register.home()) {
+        Some(register.home())
+    } else {
+        holders.into_iter().next()
+    };
+    let mut wanted = source.into_iter().collect::<NodeSet>();
+    loop {
+        let more = wanted.minus(asked);
+        for node in more {
+            asked.insert(node);
+            if can_be(node, buffer::HEADER_WORDS - 1) {
+                round.add(node, post(node, first));
+            } else {
+                bad.insert(node);
+                wanted = everyone;
+            }
+        }
+        if !more.is_empty() {
+            // Late is told once: of those that are asked only now, it is yet to be told.
+            round.watch_again();
+        }
+        let pending = round.pending();
+        let refuted = everyone.len() - bad.len() < group.majority();
+        let refuted = refuted && pending.minus(late).is_empty();
+        if asked == everyone && (pending.is_empty() || refuted) {
+            return Ok(Err(Without { stamp, nodes: bad.intersection(holders) }));
+        }
+        match round.next().await {
+            Event::Reply(node, reply) => match judge(format, register, stamp, reply) {
+                Judged::Good(fetched) => {
+                    let site = Site { place, holders: bad.intersection(holders) };
+                    repair(group, stamp, &fetched, site);
+                    return Ok(Ok(fetched));
+                }
+                Judged::Longer(words)
+                    if !is_in_place(register, &place, node) && can_be(node, words) =>
+                {
+                    round.add(node, post(node, words));
+                }
+                Judged::Longer(_) | Judged::Bad => {
+                    bad.insert(node);
+                    wanted = everyone;
+                }
+            },
+            // More was asked for than the value may have, and so perhaps more than there is memory.
+            Event::Down(node) if hint > 0 && !refused.contains(node) => {
+                refused.insert(node);
+                round.add(node, post(node, buffer::HEADER_WORDS - 1));
+                wanted = everyone;
+            }
+            Event::Down(_) | Event::Idle => wanted = everyone,
+            Event::Late => {
+                late = round.pending();
+                wanted = everyone;
+            }
+            Event::Expired => {
+                return Err(Error::NoMajority { answered: bad.len(), needed: group.majority() });
+            }
+        }
+    }
+}
+
+/// Whether a buffer at `place` is the register's in-place copy at this node: a longer value is not its own.
+fn is_in_place(register: &Register, place: &Place, node: NodeId) -> bool {
+    node == register.home()
+        && place.home == node
+        && place.at_home == register.place.at_home + register::IN_PLACE as u64
+}
+
+/// Writes a buffer back to holders of its stamp whose copy was found damaged.
+fn repair<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    stamp: Stamp,
+    fetched: &Fetched<F::Reply<'_>>,
+    bad: Site,
+) {
+    let copy = fetched.copy(group.format(), bad, stamp);
+    for node in bad.holders {
+        drop(group.fabric().post(node, &[copy.write(node, group.nodes())]));
+    }
+}
+
+/// What a write takes this client's own slots for.
+struct Slots {
+    expect: [Stamp; MAX_NODES],
+    /// Nodes whose chains have no READ: the CAS is to tell.
+    alone: NodeSet,
+    tries: usize,
+    /// The largest stamp in others'.
+    followed: Stamp,
+}
+
+impl Slots {
+    /// The slot at `node` was not as thought but held `old`: from there, with a READ.
+    fn again<'f, F: Fabric, C: Clock>(
+        &mut self,
+        group: &'f Group<F, C>,
+        node: NodeId,
+        register: &Register,
+        stamp: Stamp,
+        old: Stamp,
+    ) -> Next<F::Completion<'f>> {
+        self.tries += 1;
+        group.count_retry();
+        self.expect[node.index()] = old;
+        Next::Post(post_again(group, node, register, stamp, old))
+    }
+
+    #[inline(always)]
+    fn new() -> Self {
+        let (alone, followed) = (NodeSet::EMPTY, Stamp::EMPTY);
+        Self { expect: [Stamp::EMPTY; MAX_NODES], alone, tries: 0, followed }
+    }
+}
+
+/// How a write to M ended: the voters, and the largest stamp that a majority of the chains' own
+/// READs showed; [`Failed`] where replicas are missing that the register has not reached.
+pub(crate) type Wrote = Result<(NodeSet, Stamp), Failed>;
+
+/// One write to M: a stamp, what of its buffer is stored with it, and the nodes that are known to
+/// have it already.
+#[derive(Clone, Copy)]
+pub(crate) struct Writes<'a> {
+    pub(crate) stamp: Stamp,
+    /// `None` of a delete, which has no buffer.
+    pub(crate) copy: Option<Copy<'a>>,
+    pub(crate) held: NodeSet,
+}
+
+impl Writes<'_> {
+    /// The nodes that may hold the stamp, of `n`.
+    #[inline(always)]
+    fn among(&self, n: usize) -> NodeSet {
+        self.copy.as_ref().map_or(NodeSet::all(n), |copy| copy.site.holders)
+    }
+}
+
+impl Votes {
+    /// One step of a write at one node: WRITE, CAS, READ, and again until the slot is past the
+    /// stamp.
+    #[inline(always)]
+    fn step<'f, F: Fabric, C: Clock>(
+        &mut self,
+        slots: &mut Slots,
+        group: &'f Group<F, C>,
+        register: &mut Register,
+        Writes { stamp, copy, held }: Writes<'_>,
+        (node, reply): (NodeId, Option<F::Reply<'f>>),
+    ) -> Next<F::Completion<'f>> {
+        let Some(reply) = reply else {
+            if held.contains(node) {
+                self.count(node, stamp);
+                return Next::Vote;
+            }
+            let own = register.own.at(node);
+            slots.expect[node.index()] = own;
+            let Some(copy) = &copy else {
+                return Next::Post(post_again(group, node, register, stamp, own));
+            };
+            if tells(group, own) {
+                slots.alone.insert(node);
+                return Next::Post(post_write_alone(group, node, register, stamp, own, copy));
+            }
+            return Next::Post(post_write(group, node, register, stamp, own, copy));
+        };
+        let Some((&old, read)) = reply.split_first() else { return Next::NoVote };
+        let expected = slots.expect[node.index()];
+        if slots.alone.contains(node) {
+            if old == expected.0 {
+                // It holds now what the CAS put there.
+                let max = expected.max(stamp);
+                register.own.saw(node, max);
+                self.count(node, max);
+                return Next::Vote;
+            }
+            slots.alone.remove(node);
+            return slots.again(group, node, register, stamp, Stamp(old));
+        }
+        let Some(max) = self.read(register, group.slot(), node, read) else {
+            return Next::Missing;
+        };
+        slots.followed = slots.followed.max(largest_of_others(read, group.slot()));
+        if old == expected.0 || Stamp(old) >= stamp || Stamp(old).is_frozen() {
+            self.count(node, max);
+            return Next::Vote;
+        }
+        if slots.tries > slot_tries(group.slots()) {
+            self.give_way();
+            return Next::Vote;
+        }
+        slots.again(group, node, register, stamp, Stamp(old))
+    }
+
+    #[inline(always)]
+    fn conclude<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        register: &mut Register,
+        slots: &Slots,
+        voters: NodeSet,
+    ) -> Wrote {
+        let max = self.largest().map_err(Failed::from)?;
+        register.followed = slots.followed;
+        if !group.format().is_deleted(max) {
+            register.met(max);
+        }
+        Ok((voters, max))
+    }
+}
+
+/// One round of a write to M.
+async fn write_once<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    register: &mut Register,
+    writes: Writes<'_>,
+) -> Wrote {
+    let (among, everyone) = (writes.among(group.nodes()), NodeSet::all(group.nodes()));
+    let gathering = Gathering::new(group, among, group.majority()).or_else(among != everyone);
+    let (mut votes, mut slots) = (Votes::new(), Slots::new());
+    let first = group.preferred(register.home());
+    let mut step = |node, reply| votes.step(&mut slots, group, register, writes, (node, reply));
+    match gathering.settle(first, &mut step).await {
+        Ok(voters) => votes.conclude(group, register, &slots, voters),
+        // Others may be well, but do not hold the buffer.
+        Err(_) if votes.missing.is_empty() && among != everyone => Err(Failed::from(Error::Moved)),
+        Err(error) => Err(Failed { error, missing: votes.missing }),
+    }
+}
+
+/// The part of `write` that M adds to In-n-Out: writes a stamp at nodes until a majority's maximum
+/// is at least that.
+///
+/// Yields the voters, and the largest stamp that a majority of the chains' own READs showed. One
+/// roundtrip, one more for each lost CAS, and where replicas have to be completed.
+pub(crate) async fn write<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    register: &mut Register,
+    writes: Writes<'_>,
+) -> Result<(NodeSet, Stamp), Error> {
+    for _ in 0..COMPLETIONS {
+        match write_once(group, register, writes).await {
+            Ok(wrote) => return Ok(wrote),
+            Err(failed) => failed.complete(group, register).await?,
+        }
+    }
+    Err(Error::NoMajority { answered: 0, needed: group.majority() })
+}
+
+/// What a read of M returns.
+pub(crate) struct Maximum<'f, F: Fabric + 'f> {
+    pub(crate) stamp: Stamp,
+    /// `None` for a delete, and where it was not wanted.
+    pub(crate) value: Option<Value<'f, F>>,
+    /// What the buffer says, where it was fetched.
+    pub(crate) header: BufferHeader,
+    /// Nodes whose maximum it was at the last look.
+    pub(crate) holders: NodeSet,
+    /// The key in the register is another.
+    pub(crate) other_key: bool,
+}
+
+impl<F: Fabric> Maximum<'_, F> {
+    /// Whether its writer takes it back no more: it is verified, or a rewrite.
+    pub(crate) fn is_settled(&self, format: WordFormat) -> bool {
+        self.stamp.is_verified() || self.header.is_rewrite(format.timestamp(self.stamp))
+    }
+}
+
+/// What [`read`] is to bring.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Want {
+    /// The stamp and its value.
+    Value,
+    /// The stamp, and its value unless it is of this write, which is at hand.
+    Unless(Stamp),
+    /// The stamp and its value, from the buffer even where the in-place copy is good.
+    OutOfPlace,
+    /// The stamp only.
+    Stamp,
+}
+
+impl Want {
+    fn value_of(self, stamp: Stamp) -> bool {
+        match self {
+            Self::Value | Self::OutOfPlace => true,
+            Self::Unless(known) => !known.same_write(stamp),
+            Self::Stamp => false,
+        }
+    }
+}
+
+/// Reads M: the largest stamp of a majority, held by a majority when this returns.
+///
+/// One roundtrip when a majority holds it already and the in-place copy is its value; one more to
+/// fetch the buffer, one more to write it back. Linearizes at the READ or the write-back.
+pub(crate) async fn read<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    register: &mut Register,
+    check: Check<'_>,
+    want: Want,
+) -> Result<Maximum<'f, F>, Error> {
+    let look = look::look(group, register, check).await?;
+    let (stamp, holders) = (look.max, look.holders);
+    let look = if matches!(want, Want::Value | Want::Unless(_)) && want.value_of(stamp) {
+        match in_place(group, register, look) {
+            Ok(value) => {
+                let (value, header) = (Some(value), BufferHeader::default());
+                return Ok(Maximum { stamp, value, header, holders, other_key: false });
+            }
+            Err(look) => look,
+        }
+    } else {
+        look
+    };
+    read_on(group, register, check, want, look).await
+}
+
+/// The value, if the look shows it: it is in place, and its stamp verified, so that a majority holds it.
+#[inline(always)]
+pub(crate) fn in_place<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    register: &Register,
+    look: Look<F::Reply<'f>>,
+) -> Result<Value<'f, F>, Look<F::Reply<'f>>> {
+    let shows = look.max.is_verified() && look.missing.is_empty() && !look.other_key;
+    if !shows {
+        return Err(look);
+    }
+    let judged =
+        look.home.as_deref().map(|reply| judge_in_place(group.format(), register, look.max, reply));
+    match (judged, look.home) {
+        (Some(InPlace::Value(length)), Some(reply)) => {
+            Ok(Value { reply, start: register::VALUE, length })
+        }
+        (_, home) => Err(Look { home, ..look }),
+    }
+}
+
+/// The rest of [`read`]: when the value is not in place or a majority does not hold the stamp yet.
+pub(crate) async fn read_on<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    register: &mut Register,
+    check: Check<'_>,
+    want: Want,
+    mut look: Look<F::Reply<'f>>,
+) -> Result<Maximum<'f, F>, Error> {
+    let mut without = Without::NOBODY;
+    for _ in 0..READ_TRIES {
+        let Look { max: stamp, holders, other_key, .. } = look;
+        if without.proves_damage(stamp, holders) {
+            return Err(Error::Damaged);
+        }
+        let mut maximum =
+            Maximum { stamp, value: None, header: BufferHeader::default(), holders, other_key };
+        if other_key {
+            return Ok(maximum);
+        }
+        if stamp == Stamp::EMPTY {
+            return Err(Error::Gone);
+        }
+        // A delete's stamp is verified from the beginning, and so are all of the classic register.
+        let deleted = group.format().is_deleted(stamp);
+        let told = stamp.is_verified() && !deleted && want != Want::OutOfPlace;
+        let stable = told || holders.len() >= group.majority();
+        let wanted = want.value_of(stamp) && !deleted;
+        if stable && !wanted {
+            return Ok(maximum);
+        }
+        if deleted {
+            write(group, register, Writes { stamp, copy: None, held: holders }).await?;
+            return Ok(maximum);
+        }
+        let hint = length_hint(group, register, &look);
+        let fetched = match fetch(group, register, stamp, holders, hint).await? {
+            Ok(fetched) => fetched,
+            Err(by) => {
+                without = by;
+                group.count_retry();
+                look = look::look(group, register, check).await?;
+                continue;
+            }
+        };
+        if !stable {
+            write_back(group, register, stamp, holders, &fetched).await?;
+        } else if stamp.is_verified() && look.voters.contains(register.home()) {
+            repair_in_place(group, register, &look, &fetched);
+        }
+        maximum.header = fetched.header;
+        maximum.value = wanted.then(|| fetched.into_value());
+        return Ok(maximum);
+    }
+    Err(Error::Contended)
+}
+
+/// How long the value probably is: what the in-place copy says, or what fits there.
+fn length_hint<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    register: &Register,
+    look: &Look<F::Reply<'_>>,
+) -> usize {
+    let judged =
+        look.home.as_ref().map(|reply| judge_in_place(group.format(), register, look.max, reply));
+    match judged {
+        Some(InPlace::Value(length) | InPlace::Length(length)) => length,
+        _ => register.capacity(),
+    }
+}
+
+/// Makes sure that a majority holds `stamp`: a read must not return what a later one may miss.
+async fn write_back<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    register: &mut Register,
+    stamp: Stamp,
+    holders: NodeSet,
+    fetched: &Fetched<F::Reply<'_>>,
+) -> Result<(), Error> {
+    let copy = fetched.copy(group.format(), group.site(register, stamp), stamp);
+    write(group, register, Writes { stamp, copy: Some(copy), held: holders }).await?;
+    Ok(())
+}
+
+/// Writes the in-place copy of a verified stamp again that was found torn or out of date.
+fn repair_in_place<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    register: &Register,
+    look: &Look<F::Reply<'_>>,
+    fetched: &Fetched<F::Reply<'_>>,
+) {
+    let format = group.format();
+    let Some(reply) = look.home.as_ref() else { return };
+    if !matches!(judge_in_place(format, register, look.max, reply), InPlace::Bad) {
+        return;
+    }
+    let value = fetched.value();
+    let head = in_place_head(look.max, &fetched.header);
+    put_in_place(group, register, &head, value, None);
+}

@@ -1,0 +1,199 @@
+//! What the crates show of themselves: each operation has its blocking twin, and no type of another project stands in a
+//! public signature but those on a list, as their next major version would be one of ours.
+//!
+//! What it reads is text: signatures, fields, variants, and `impl` lines. It does not see what macros make, which
+//! traits a type has by `derive`, or what an `impl Trait` hides. What is `pub` in a private module counts as well.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// `crate: path` of what may stand in public signatures.
+const ALLOWED: [&str; 2] = [
+    // Of the simulator, with the feature `sim`: what a test's schedules draw from.
+    "swarm-core: fastrand::Rng",
+    // Under loom alone, in a private module: what words are then.
+    "swarm-shm: loom",
+];
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn files(at: &Path) -> Vec<PathBuf> {
+    if at.is_file() {
+        return vec![at.to_owned()];
+    }
+    let entries = fs::read_dir(at).unwrap_or_else(|error| panic!("{}: {error}", at.display()));
+    entries.flat_map(|entry| files(&entry.expect("it is readable").path())).collect()
+}
+
+/// A crate's code, file by file, without comments and unit tests.
+fn sources(name: &str) -> Vec<String> {
+    let all = files(&repository().join(name).join("src"));
+    let rust = all.iter().filter(|path| path.extension().is_some_and(|found| found == "rs"));
+    let is_test = |path: &&PathBuf| path.ends_with("tests.rs");
+    rust.filter(|path| !is_test(path))
+        .map(|path| code(&fs::read_to_string(path).expect("text")))
+        .collect()
+}
+
+fn code(text: &str) -> String {
+    let text = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    let bare = text.lines().map(|line| line.split("//").next().unwrap_or_default());
+    bare.collect::<Vec<_>>().join("\n")
+}
+
+/// A text's words and what stands between them, but for space.
+fn words(text: &str) -> Vec<&str> {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let mut parts = Vec::new();
+    let mut rest = text.trim_start();
+    while let Some(first) = rest.chars().next() {
+        let length = rest.find(|c| !is_word(c)).unwrap_or(rest.len()).max(if is_word(first) {
+            0
+        } else {
+            first.len_utf8()
+        });
+        let length = if rest.starts_with("::") { 2 } else { length };
+        let (word, behind) = rest.split_at(length);
+        parts.push(word);
+        rest = behind.trim_start();
+    }
+    parts
+}
+
+/// The crates of other projects that `code` may name, as its crate's manifest lists them.
+fn foreign(manifest: &str) -> BTreeSet<String> {
+    let mut is_dependency = false;
+    let mut names = BTreeSet::new();
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            is_dependency = line.ends_with("dependencies]") && !line.contains("dev-");
+        } else if is_dependency && let Some((name, _)) = line.split_once(['.', ' ', '=']) {
+            let name = name.replace('-', "_");
+            names.extend((!name.starts_with("swarm_") && !name.starts_with('#')).then_some(name));
+        }
+    }
+    names
+}
+
+/// The names that `code` takes from these crates by `use`, with their crates.
+fn imported(code: &str, crates: &BTreeSet<String>) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for tree in code.split("\nuse ").skip(1).map(|rest| rest.split(';').next().unwrap_or_default())
+    {
+        let words = words(tree);
+        let Some(root) = words.first().filter(|root| crates.contains(**root)) else { continue };
+        let ends = words.iter().enumerate().filter(|(at, _)| words.get(at + 1) != Some(&"::"));
+        found.extend(ends.map(|(_, name)| ((*name).to_owned(), (*root).to_owned())));
+    }
+    found.retain(|(name, _)| name.chars().all(|c| c.is_alphanumeric() || c == '_'));
+    found
+}
+
+/// What of `code` others see.
+fn public(code: &str) -> Vec<String> {
+    let lines = code.lines().collect::<Vec<_>>();
+    let mut seen = Vec::new();
+    for (at, line) in lines.iter().enumerate() {
+        let bare = line.trim_start();
+        let indented = line.len() - bare.len();
+        let is_whole = bare.starts_with("pub enum ") || bare.starts_with("pub trait ");
+        if is_whole {
+            let is_end = |line: &&&str| line.starts_with(&format!("{}}}", " ".repeat(indented)));
+            let length = lines[at..].iter().take_while(|line| !is_end(line)).count();
+            seen.push(lines[at..at + length].join("\n"));
+        } else if bare.starts_with("pub ") || bare.starts_with("impl") {
+            let is_end =
+                |line: &&str| line.ends_with(['{', ';', ',', '}']) && !line.ends_with("(,");
+            let length = lines[at..].iter().take_while(|line| !is_end(line)).count();
+            let last = (at + length).min(lines.len() - 1);
+            // The arguments of a function stand in lines of their own.
+            let until = if bare.contains("fn ") && line.ends_with('(') {
+                at + lines[at..].iter().take_while(|line| !line.ends_with(['{', ';'])).count()
+            } else {
+                last
+            };
+            seen.push(lines[at..=until.min(lines.len() - 1)].join("\n"));
+        }
+    }
+    seen
+}
+
+/// `crate: name` of what stands in what others see of this code.
+fn exposed(name: &str, code: &str, crates: &BTreeSet<String>) -> BTreeSet<String> {
+    let imported = imported(code, crates);
+    let mut found = BTreeSet::new();
+    for text in public(code) {
+        let words = words(&text);
+        for (at, word) in words.iter().enumerate() {
+            let is_first = at == 0 || words[at - 1] != "::";
+            if is_first && crates.contains(*word) && words.get(at + 1) == Some(&"::") {
+                found.insert(format!("{name}: {word}"));
+            }
+            if let Some((_, root)) =
+                imported.iter().find(|(imported, _)| is_first && imported == word)
+            {
+                found.insert(format!("{name}: {root}::{word}"));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn no_foreign_type_is_in_the_public_api_but_those_listed() {
+    let mut found = BTreeSet::new();
+    for name in ["swarm-core", "swarm-shm", "swarm-kv", "swarm-rdma"] {
+        let manifest =
+            fs::read_to_string(repository().join(name).join("Cargo.toml")).expect("text");
+        let crates = foreign(&manifest);
+        assert!(crates.contains("heapless") || crates.contains("libc"), "{name}: {crates:?}");
+        for code in sources(name) {
+            found.extend(exposed(name, &code, &crates));
+        }
+    }
+    let allowed = ALLOWED.map(str::to_owned).into_iter().collect::<BTreeSet<_>>();
+    assert_eq!(found, allowed, "in the public API, and on the list");
+}
+
+/// The check sees each way to name a type.
+#[test]
+fn a_foreign_type_is_told() {
+    let crates = BTreeSet::from(["other".to_owned()]);
+    for shown in [
+        "pub fn f(x: other::Thing) {",
+        "\nuse other::{A, Thing};\npub fn f(\n    x: u8,\n    y: Thing,\n) -> u8 {",
+        "\nuse other::Thing;\npub struct S {\n    pub field: Thing,\n}",
+        "\nuse other::Thing;\npub enum E {\n    One(u8),\n    Two(Thing),\n}",
+        "\nuse other::Thing;\nimpl From<Thing> for S {",
+        "pub use other::Thing;",
+    ] {
+        assert_eq!(exposed("ours", shown, &crates).len(), 1, "{shown}");
+    }
+    for hidden in [
+        "\nuse other::Thing;\nfn f(x: Thing) {",
+        "\nuse other::Thing;\npub(crate) fn f(x: Thing) {",
+        "\nuse other::Thing;\npub struct S {\n    field: Thing,\n}",
+        "pub fn f(x: own::other::Thing) {",
+    ] {
+        assert_eq!(exposed("ours", hidden, &crates), BTreeSet::new(), "{hidden}");
+    }
+}
+
+/// `for_each` and `usage` had none.
+#[test]
+fn each_operation_has_its_blocking_twin() {
+    let named = |text: &str, before: &str| -> BTreeSet<String> {
+        let rests = text.split(before).skip(1);
+        rests.map(|rest| words(rest)[0].to_owned()).collect()
+    };
+    let all = sources("swarm-kv").join("\n");
+    let operations = named(&all, "    pub async fn ");
+    assert!(operations.contains("get") && operations.contains("usage"), "{operations:?}");
+    let blocking = repository().join("swarm-kv/src/blocking.rs");
+    let twins = named(&code(&fs::read_to_string(blocking).expect("text")), "    pub fn ");
+    let missing = operations.difference(&twins).collect::<Vec<_>>();
+    assert!(missing.is_empty(), "these have no blocking twin: {missing:?}");
+}
