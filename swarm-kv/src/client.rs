@@ -162,6 +162,8 @@ pub struct Client<F: Fabric, C: Clock, P = SafeGuess> {
     pub(crate) growths_put_off: Cell<u32>,
     /// Keys that this client moved.
     pub(crate) moved: Cell<u64>,
+    /// Those of them that it moved out of sparse chunks.
+    pub(crate) evacuated: Cell<u64>,
     pub(crate) presence: Option<Presence<F::Board>>,
     /// The collection under way, but while a step of it is.
     pub(crate) collection: Cell<Option<Box<Collection>>>,
@@ -211,6 +213,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             memory_wait: options.memory_wait,
             growths_put_off: Cell::new(0),
             moved: Cell::new(0),
+            evacuated: Cell::new(0),
             presence: None,
             collection: Cell::new(None),
             line_ends: RefCell::default(),
@@ -350,6 +353,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             events: self.group.events(),
             reclaimed: self.heap.recycler.reclaimed(),
             moved: self.moved.get(),
+            evacuated: self.evacuated.get(),
             ..*self.counters.borrow()
         }
     }

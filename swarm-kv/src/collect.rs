@@ -34,7 +34,8 @@ use crate::bucket::{Bucket, Content, Entry, MAX_ENTRIES};
 use crate::client::Client;
 use crate::error::Error;
 use crate::heap::{Need, Unnamed};
-use crate::index::{Located, Walk};
+use crate::index::Located;
+use crate::tour::{Stop, Tour};
 
 /// Buckets that one step goes over, and objects of which it READs what they hold, for an operation that
 /// waits for memory.
@@ -77,9 +78,8 @@ pub(crate) type LineEnds = HashMap<(Pointer, WriteNumber), u64>;
 enum Stage {
     /// For operations that were under way when it began.
     Waiting,
-    /// Over the index; the next of the first buckets, where it is below one, and whether that was vacant: so may be those
-    /// behind it.
-    Marking { next: usize, walk: Option<Box<Walk>>, sparse: bool },
+    /// Over the index.
+    Marking(Tour),
     /// Over the client's chunks; the next one, and what is left to READ of the one before.
     Sweeping { next: usize, unread: Vec<Unnamed> },
     /// Over the garbage, of which so many were retired.
@@ -138,11 +138,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 let _here = self.here();
                 let record = self.heap.quiet_record(&self.group).await?;
                 self.heap.recycler.mark(record);
-                collection.stage = Stage::Marking { next: 0, walk: None, sparse: false };
+                collection.stage = Stage::Marking(Tour::default());
                 Progress::Going
             }
-            Stage::Marking { next, walk, sparse } => {
-                if self.mark_some((next, walk, sparse), &mut collection.found, length).await? {
+            Stage::Marking(tour) => {
+                if self.mark_some(tour, &mut collection.found, length).await? {
                     self.heap.recycler.all_marked();
                     let met = self.registers_met.get().unwrap_or(0);
                     self.registers_met.set(Some(met.max(collection.found.settled.len())));
@@ -213,42 +213,23 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Marks what so many buckets name. True at the end of the index.
     async fn mark_some(
         &self,
-        (next, walk, sparse): (&mut usize, &mut Option<Box<Walk>>, &mut bool),
+        tour: &mut Tour,
         found: &mut Found,
         buckets: usize,
     ) -> Result<bool, Error> {
         for _ in 0..buckets {
             let _here = self.here();
-            let under = match walk {
-                Some(walk) => walk,
-                None if *next == self.geometry.first_buckets() => return Ok(true),
-                None if *sparse => {
-                    let vacant = self.index.vacant(&self.group, *next).await?;
-                    *next += vacant;
-                    *sparse = vacant == MAX_VERBS;
-                    continue;
-                }
-                None => {
-                    *next += 1;
-                    if *next < self.geometry.first_buckets() {
-                        self.expect_bucket(&self.geometry.bucket_cell(*next));
-                    }
-                    walk.insert(Box::new(self.index.walk(*next - 1)))
-                }
-            };
-            match self.index.quiet_step(&self.group, under).await? {
-                Some(located) => {
-                    *sparse = located.view.record().is_null();
-                    self.mark(&located, found).await?;
-                }
-                None => *walk = None,
+            match self.next_quiet(tour).await? {
+                Stop::At(located) => self.mark(&located, found).await?,
+                Stop::Nothing => {}
+                Stop::End => return Ok(true),
             }
         }
         Ok(false)
     }
 
     /// Asks for a bucket's cell, which comes next or soon.
-    fn expect_bucket(&self, cell: &Place) {
+    pub(crate) fn expect_bucket(&self, cell: &Place) {
         let payload = self.geometry.bucket_payload;
         self.expect_everywhere(cell, cell::IN_PLACE + cell::IN_PLACE_WORDS + payload);
     }
@@ -320,7 +301,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     }
 
     /// Whether a register was deleted for good.
-    fn is_dead(&self, survey: &Survey) -> bool {
+    pub(crate) fn is_dead(&self, survey: &Survey) -> bool {
         survey.settled().is_some_and(|stamp| self.geometry.format.is_deleted(stamp))
     }
 

@@ -41,6 +41,8 @@ pub struct Counters {
     pub reclaimed: u64,
     /// Keys that this client moved to a fresh register.
     pub moved: u64,
+    /// Those of them that it moved so that the chunks that they lay in came to be empty.
+    pub evacuated: u64,
 }
 
 impl KindCounters {
@@ -85,6 +87,7 @@ impl Sub for Counters {
             },
             reclaimed: self.reclaimed - earlier.reclaimed,
             moved: self.moved - earlier.moved,
+            evacuated: self.evacuated - earlier.evacuated,
         }
     }
 }

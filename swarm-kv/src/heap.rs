@@ -12,7 +12,7 @@
 //! comes to light like all that nothing names: when the slot's next holder collects.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use swarm_core::clock::Clock;
 use swarm_core::epoch::GRACE;
@@ -52,6 +52,7 @@ mod reset;
 mod seeds;
 mod share;
 mod shelf;
+mod sparse;
 mod takeover;
 
 pub(crate) use ledger::{Entry, Spot, Unnamed};
@@ -99,6 +100,8 @@ pub(crate) struct Heap {
     class_of_last: Cell<((usize, bool), Class)>,
     /// A heap-map record that was proposed and is as good as new.
     spare: Cell<Option<Pointer>>,
+    /// Chunks that could not be emptied, and how many of their objects were in use then.
+    stuck: RefCell<HashMap<usize, u64>>,
     pub(crate) recycler: Recycler,
     gate: Gate,
 }
@@ -114,6 +117,8 @@ pub(crate) enum Need {
     /// A key has to move, or its bucket to change, before anybody gets any further: to be had as long as
     /// there is any.
     Move,
+    /// Something lies in a chunk that is [emptied](sparse): to be had only of what this client has already.
+    Room,
 }
 
 /// What kind of object, and for which home; of a lean buffer, the node that does without.
@@ -157,6 +162,7 @@ impl Heap {
             awaited: Awaited::default(),
             class_of_last: Cell::new(((usize::MAX, false), Class::RunTail)),
             spare: Cell::new(None),
+            stuck: RefCell::default(),
             recycler: Recycler::new(geometry),
             gate: Gate::default(),
         }
@@ -290,6 +296,7 @@ impl Heap {
         self.arenas.borrow_mut().retain(|arena| is_own(arena.chunk));
         self.recycler.keep(&is_own);
         self.awaited.keep(|record| is_own(self.geometry.chunk_of(record)));
+        self.stuck.borrow_mut().retain(|&chunk, _| is_own(chunk));
     }
 
     /// Bytes of each node's memory that are not free: what the pool needs for itself, and chunks
@@ -464,8 +471,11 @@ impl Heap {
     }
 
     fn shortage(&self, kind: Kind, need: Need) -> Shortage {
-        self.wanted.set(Some((kind.at(NodeId(0)), need)));
-        self.is_refused();
+        // Nobody goes without what was only to be moved.
+        if need != Need::Room {
+            self.wanted.set(Some((kind.at(NodeId(0)), need)));
+            self.is_refused();
+        }
         let granules = match kind.class {
             Class::Plain(size) | Class::Lean(size) | Class::Wide(size) => size.granules(),
             Class::Homed { full, .. } => full.granules(),

@@ -52,6 +52,7 @@ mod collect;
 mod counters;
 mod delete;
 mod error;
+mod evacuate;
 mod forked;
 mod gate;
 mod get;
@@ -70,6 +71,7 @@ pub mod rdma;
 mod scan;
 pub mod shm;
 mod stall;
+mod tour;
 mod turn;
 mod update;
 

@@ -4,8 +4,8 @@
 //! operation that finds none looks for more before it reports a full pool, each place only if those
 //! before had none: what is on its way back; chunks whose slots have no holder; its own chunks, by a
 //! [collection](crate::collect), and others' with room for objects of that size; those of its own in which
-//! nothing is in use any more, for objects of another size; such of others; last, what others took over and do
-//! not use.
+//! nothing is in use any more, for objects of another size; such of others; its own chunks in which little is in use, once
+//! that has [moved](crate::evacuate); last, what others took over and do not use.
 //!
 //! The operation begins again each time. None of this happens while it is under way: memory comes
 //! back only when operations are over.
@@ -49,14 +49,22 @@ enum Step {
     Empty,
     /// Others' chunks for other objects in which nothing is named.
     Share,
+    /// Chunks in which little is in use: what is named there moves out of them. Garbage and empty chunks are looked for
+    /// behind that.
+    Evacuate,
     /// What others took over and have not made their own: they may be idle, or have died in between.
     Stranded,
 }
 
-const STEPS: [Step; 9] = {
-    use Step::{Alike, Collect, Empty, Share, Stranded, Vacant};
-    [Vacant, Collect, Alike, Collect, Empty, Share, Collect, Empty, Stranded]
+const STEPS: [Step; 12] = {
+    use Step::{Alike, Collect, Empty, Evacuate, Share, Stranded, Vacant};
+    [
+        Vacant, Collect, Alike, Collect, Empty, Share, Collect, Empty, Evacuate, Collect, Empty,
+        Stranded,
+    ]
 };
+/// Steps behind an evacuation that are of no use without it.
+const BEHIND_IT: usize = 2;
 
 /// How far an operation's search for memory has come.
 struct Search {
@@ -239,6 +247,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             }
             return Ok(true);
         }
+        if let Some((kind, _)) = wanted {
+            self.heap.open_for(kind);
+        }
         loop {
             let Some(&step) = STEPS.get(search.steps) else {
                 search.rounds += 1;
@@ -318,8 +329,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         };
         let board = presence.board();
         match step {
+            Step::Collect | Step::Evacuate if search.misses_a_node => Ok(false),
             // It goes over the whole index, and would find what the last one found.
-            Step::Collect if search.misses_a_node || !search.promises => Ok(false),
+            Step::Collect if !search.promises => Ok(false),
             Step::Collect => {
                 let before = self.heap.recycler.reclaimed();
                 let collected = self.collect_garbage(&mut search.stall).await?;
@@ -358,6 +370,14 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 search.promises |= taken;
                 self.heap.announce(board);
                 Ok(taken)
+            }
+            Step::Evacuate => {
+                if self.evacuate(wanted.0).await? {
+                    search.promises = true;
+                } else {
+                    search.steps += BEHIND_IT;
+                }
+                Ok(false)
             }
             Step::Stranded => {
                 let _here = self.here();
@@ -404,6 +424,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         if !self.heap.awaits_records() {
             return Ok(());
         }
+        self.replaced_back().await
+    }
+
+    /// Takes in records of buckets that were replaced, as far as nobody holds them any more.
+    pub(crate) async fn replaced_back(&self) -> Result<(), Error> {
         let back = async {
             self.look_for_records().await?;
             self.some_memory_back(RECORD_BATCHES, NodeSet::EMPTY).await

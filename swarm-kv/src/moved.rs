@@ -63,14 +63,34 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         least: usize,
         need: Need,
     ) -> Result<Option<Stamp>, Error> {
-        Box::pin(self.move_on_now(hash, old, least, need)).await
+        let capacity = old.shape().capacity.max(words_for(least.min(MAX_IN_PLACE)));
+        let any = &ROOM[..MAX_IN_PLACE.min(8 * capacity)];
+        Box::pin(self.move_on_now(hash, old, (capacity, any), need)).await
     }
 
+    /// The same with as much room in place as it has, for a value that was `length` bytes long when somebody looked, and
+    /// memory that this client has already.
+    ///
+    /// # Errors
+    /// [`Error::Full`] in front of all else: the key is where it was.
+    pub(crate) async fn move_out(
+        &self,
+        hash: u64,
+        old: &Register,
+        length: usize,
+    ) -> Result<(), Error> {
+        let long = if length > ROOM.len() { vec![0; length] } else { Vec::new() };
+        let any = ROOM.get(..length).unwrap_or(&long);
+        let room = (old.shape().capacity, any);
+        Box::pin(self.move_on_now(hash, old, room, Need::Room)).await.map(drop)
+    }
+
+    /// The same to a register with room in place for so many words, and a buffer for a value that is as long as `any`.
     async fn move_on_now(
         &self,
         hash: u64,
         old: &Register,
-        least: usize,
+        (capacity, any): (usize, &[u8]),
         need: Need,
     ) -> Result<Option<Stamp>, Error> {
         // Memory first, and ballots: a register that is frozen and has nowhere to go serves no one.
@@ -78,9 +98,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let Some(before) = entry_of(&located.bucket, old) else { return Ok(None) };
         let key = read_key(&self.group, old).await?;
         self.locations.remove(hash, &key);
-        let capacity = old.shape().capacity.max(words_for(least.min(MAX_IN_PLACE)));
         let wanted = Shape { key_length: key.len(), capacity };
-        let any = &ROOM[..MAX_IN_PLACE.min(8 * capacity)];
         let (place, shape, mut write) = self.room(hash, wanted, any, need).await?;
         self.has_record().await.inspect_err(|_| self.give_back(&place, Some(write.buffer)))?;
         let last = freeze(&self.group, old).await;

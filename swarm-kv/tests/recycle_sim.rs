@@ -16,6 +16,8 @@ mod store_sim_common;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
+use std::iter::StepBy;
+use std::ops::Range;
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -42,6 +44,8 @@ const TASKS: usize = 2;
 const ROUNDS: usize = 50;
 /// Clients that enter the slots of those that died, at most; they have the last numbers.
 const HEIRS: usize = 2;
+/// Clients that put a key or two before the others come, and leave, each with chunks of its own.
+const CROWD: usize = 6;
 /// How often a client dies where some have heirs, for each step.
 const DEATHS: f64 = 0.0005;
 /// Steps after which somebody looks who died, or left.
@@ -87,6 +91,8 @@ struct Plan {
     between: bool,
     /// After how many operations the last client is held, if it is.
     held: Option<u64>,
+    /// How many clients have left before the others come.
+    crowd: usize,
 }
 
 impl Plan {
@@ -147,7 +153,10 @@ impl Plan {
             fits: fits(&mut rare),
             between: rare.u8(..4) == 0,
             held: None,
+            crowd: 0,
         };
+        let mut rng = Rng::with_seed(seed ^ 0xc20d);
+        let plan = if rng.u8(..6) == 0 { plan.behind_a_crowd(&mut rng) } else { plan };
         if seed % HELD_IN == HELD_IN / 8 {
             return plan.held_up(usual, &mut rare);
         }
@@ -161,6 +170,16 @@ impl Plan {
         let heirs = if self.leave && heirs == 0 { rng.usize(..2) } else { heirs };
         let setup = Setup { clients: self.setup.clients + heirs, ..self.setup };
         Self { setup, heirs, ..self }
+    }
+
+    /// The same where most of a small pool's chunks have a key or two in them that a client has left behind, so that
+    /// memory is to be had by moving those together alone.
+    fn behind_a_crowd(self, rng: &mut Rng) -> Self {
+        let crowd = rng.usize(4..=CROWD);
+        let chunks = 3 * crowd + rng.usize(2..8);
+        let keys = rng.u64(8..14);
+        let geometry = of_few_chunks(self.geometry, CLIENTS + 1 + CROWD, chunks);
+        Self { geometry, crowd, keys, first_keys: keys, ..self }
     }
 
     /// The same where the last client is held between two operations while others write a small pool over, with
@@ -177,6 +196,7 @@ impl Plan {
             mixes: [any, any],
             drops: 0.0,
             leave: false,
+            crowd: 0,
             held: Some(rng.u64(1..6)),
             ..self
         }
@@ -267,6 +287,8 @@ struct Shown {
     reclaimed: u64,
     /// Keys that moved.
     moves: u64,
+    /// Those that moved out of sparse chunks.
+    evacuated: u64,
     /// Chunks that others used afterwards.
     passed_on: u64,
     /// Heirs, and what they were answered.
@@ -285,6 +307,7 @@ struct Stage {
     notes: Rc<Notes>,
     reclaimed: Rc<Cell<u64>>,
     moves: Rc<Cell<u64>>,
+    evacuated: Rc<Cell<u64>>,
     hung_up: Rc<Cell<bool>>,
     /// Clients that are not taken down before all is over, so that a death is no farewell.
     kept: Vec<Box<dyn Any>>,
@@ -357,16 +380,28 @@ impl Stage {
         }
     }
 
-    /// Puts in the keys.
+    /// Puts in the keys: one client does, or many that have left by the end.
     fn prepare(&mut self) -> Result<(), String> {
         let id = self.plan.workers();
-        let story = self.story(id, id, self.sim.fabric(id));
-        let keys = self.plan.first_keys;
+        if self.plan.crowd == 0 {
+            return self.put_in(id, (0..self.plan.first_keys).step_by(1));
+        }
+        for (member, first) in (CLIENTS + 1..).zip(0..self.plan.crowd as u64) {
+            self.put_in(member, (first..self.plan.first_keys).step_by(self.plan.crowd))?;
+            self.notes.leaves(id);
+        }
+        Ok(())
+    }
+
+    /// A client in this slot puts in these keys.
+    fn put_in(&mut self, slot: usize, keys: StepBy<Range<u64>>) -> Result<(), String> {
+        let id = self.plan.workers();
+        let story = self.story(id, slot, self.sim.fabric(id));
         let works = Works::new(&self.notes, id);
         self.sim.spawn(id, async move {
             let _works = works;
             // One word each, so that most later values do not fit in place.
-            for number in 0..keys {
+            for number in keys {
                 match story.call(number, Call::Put(952 + 4 * number), None).await {
                     // A few small chunks are not enough for every kind that so many keys take.
                     Err(gave_up) if gave_up.shortage().is_some() => break,
@@ -396,6 +431,7 @@ impl Stage {
             let (turns, mut rng) = (self.sim.fabric(id), Rng::with_seed(rng.u64(..)));
             let (story, conduct) = (Rc::clone(&story), self.conduct.clone());
             let (reclaimed, moves) = (Rc::clone(&self.reclaimed), Rc::clone(&self.moves));
+            let evacuated = Rc::clone(&self.evacuated);
             let (kept, at_work) = (Rc::clone(&kept), Rc::clone(&at_work));
             let (left, done) = (Rc::clone(&self.left), Rc::clone(&self.done));
             let notes = Rc::clone(&self.notes);
@@ -407,6 +443,7 @@ impl Stage {
                 if task == 0 {
                     reclaimed.set(reclaimed.get() + story.client.counters().reclaimed);
                     moves.set(moves.get() + story.client.counters().moved);
+                    evacuated.set(evacuated.get() + story.client.counters().evacuated);
                 }
                 at_work.set(at_work.get() - 1);
                 if plan.leave && at_work.get() == 0 {
@@ -454,7 +491,9 @@ async fn operate(
     let may_be_held = story.id == plan.workers() - 1;
     let rounds = plan.rounds(story.id);
     for round in 0..rounds {
-        let polls: Polls = (rng.f64() < plan.drops).then(|| rng.u32(1..40));
+        // Who looks for memory is dropped somewhere on the way there.
+        let most = if plan.crowd > 0 { 4000 } else { 40 };
+        let polls: Polls = (rng.f64() < plan.drops).then(|| rng.u32(1..most));
         let many = if plan.held.is_some() { 1_000_000 } else { 1000 };
         let value = many * (story.id as u64 + 1) + 100 * task as u64 + round;
         let (key, call) = plan.operation(rng, slot, value);
@@ -503,6 +542,7 @@ fn play(plan: &Plan, conduct: &Conduct) -> Result<Shown, String> {
         notes: plan.board(),
         reclaimed: Rc::default(),
         moves: Rc::default(),
+        evacuated: Rc::default(),
         hung_up: Rc::default(),
         kept: Vec::new(),
         incarnations: Cell::new(1),
@@ -525,6 +565,7 @@ fn play(plan: &Plan, conduct: &Conduct) -> Result<Shown, String> {
         operations: history.len() as u64,
         reclaimed: stage.reclaimed.get(),
         moves: stage.moves.get(),
+        evacuated: stage.evacuated.get(),
         passed_on: stage.notes.passed_on(),
         heirs: stage.inherited.len() as u64,
         inherited: history.iter().filter(of_heir).count() as u64,
@@ -558,6 +599,7 @@ fn nobody_meets_a_buffer_after_its_time() {
         total.operations += shown.operations;
         total.reclaimed += shown.reclaimed;
         total.moves += shown.moves;
+        total.evacuated += shown.evacuated;
         total.passed_on += shown.passed_on;
         total.heirs += shown.heirs;
         total.inherited += shown.inherited;
@@ -569,6 +611,7 @@ fn nobody_meets_a_buffer_after_its_time() {
     let seldom = seeds.count() as u64;
     let tested = total.reclaimed > 2 * seldom && total.moves > seldom / 2;
     assert!(seldom < 100 || tested, "{total:?}");
+    assert!(seldom < 100 || total.evacuated > seldom / 10, "{total:?}");
     assert!(seldom < 100 || total.passed_on > seldom, "{total:?}");
     assert!(seldom < 100 || total.inherited > seldom / 10, "{total:?}");
     assert!(seldom < 100 || total.left > seldom / 10, "{total:?}");

@@ -156,6 +156,9 @@ impl Heap {
                     return Ok(pointer);
                 }
             }
+            if need == Need::Room {
+                return Err(self.full(kind, need));
+            }
             if self.shares(kind) && self.take_shared(group, kind, elsewhere).await? {
                 continue;
             }

@@ -158,6 +158,7 @@ impl Heap {
 
     /// Its garbage was collected.
     pub(crate) fn is_collected(&self, now: u64) {
+        self.judge_closed();
         self.recycler.is_collected(|kind| self.unused(kind));
         self.growth.swept.set(false);
         self.growth.refused.set(false);

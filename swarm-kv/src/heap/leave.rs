@@ -100,19 +100,25 @@ impl Heap {
 
     /// Those of the `empty` ones of these units that are not kept: the last one for heap-map records, since it
     /// takes some to leave the rest, and of a class that is in use the last one if it has the
-    /// [few](Self::few) buffers that are kept.
+    /// [few](Self::few) buffers that are kept. Those that are closed have none.
     fn spare(&self, units: &[Unit], empty: &[Unit]) -> Vec<Unit> {
+        let closed = self.recycler.closed();
+        let is_closed = |unit: &Unit| closed.contains(&unit.first);
+        let (closed, empty): (Vec<Unit>, Vec<Unit>) = empty.iter().copied().partition(is_closed);
+        let units: Vec<Unit> =
+            units.iter().filter(|unit| !closed.contains(unit)).copied().collect();
         let count = |units: &[Unit], class| units.iter().filter(|unit| unit.class == class).count();
         let is_spare = |&(at, unit): &(usize, &Unit)| {
             let (class, gone) = (unit.class, count(&empty[..=at], unit.class));
-            let all = count(empty, class);
+            let all = count(&empty, class);
             match class {
                 Class::Run => true,
                 _ if class == self.records().class => gone < all,
-                _ => gone < all || all == count(units, class) || self.leaves_few(class),
+                _ => gone < all || all == count(&units, class) || self.leaves_few(class),
             }
         };
-        empty.iter().enumerate().filter(is_spare).map(|(_, unit)| *unit).collect()
+        let spare = empty.iter().enumerate().filter(is_spare).map(|(_, unit)| *unit);
+        closed.into_iter().chain(spare).collect()
     }
 
     /// Whether enough buffers of this class are at hand without those of one chunk.

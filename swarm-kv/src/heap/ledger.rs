@@ -284,6 +284,13 @@ impl Ledgers {
         ledger.is_whole(&self.geometry) && ledger.entries.iter().all(|entry| *entry == Entry::IDLE)
     }
 
+    /// How many objects of this chunk are in use, where all are known.
+    pub(super) fn in_use(&self, chunk: usize) -> Option<u64> {
+        let ledger = self.chunks.get(chunk)?.as_ref()?;
+        let in_use = || ledger.entries.iter().filter(|entry| **entry != Entry::IDLE).count() as u64;
+        ledger.is_whole(&self.geometry).then(in_use)
+    }
+
     /// Whether the objects of this home in `chunk` are known.
     pub(super) fn is_open(&self, chunk: usize, home: NodeId) -> bool {
         let ledger = self.chunks.get(chunk).and_then(Option::as_ref);

@@ -166,6 +166,8 @@ impl Heap {
 
 #[cfg(test)]
 mod tests {
+    use swarm_core::layout::Size;
+    use swarm_core::node::NodeId;
     use swarm_core::words::Pointer;
 
     use super::super::Need;
@@ -178,6 +180,16 @@ mod tests {
         /// As one that has had its part of shared chunks: what it needs comes from chunks of its own.
         pub(crate) fn has_had(&self, kind: Kind) {
             self.had.borrow_mut().push(Had { kind, objects: 1 << 40 });
+        }
+
+        /// The same of all kinds.
+        pub(crate) fn has_had_all(&self) {
+            for size in (1..self.geometry.chunk_granules()).map(Size::for_granules) {
+                let plain = [Class::Plain(size), Class::Lean(size), Class::Wide(size)];
+                let homed = (1..8).map(|small| Class::Homed { small, full: size });
+                let classes = plain.into_iter().chain(homed);
+                classes.for_each(|class| self.has_had(self.homed(class, NodeId(0))));
+            }
         }
     }
 

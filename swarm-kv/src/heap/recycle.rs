@@ -17,7 +17,7 @@
 //! again.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;
 
 use swarm_core::layout::{Geometry, Site};
@@ -45,12 +45,18 @@ pub(crate) struct Recycler {
     /// For each home, which shelf was asked for last.
     last: [Cell<usize>; MAX_NODES],
     reclaimed: Cell<u64>,
+    /// Chunks of which nothing is handed out, as they are [emptied](super::sparse): what comes back there stays idle, and
+    /// is on no shelf.
+    closed: RefCell<BTreeSet<usize>>,
+    /// Those of them that were closed when the last collection began.
+    judged: RefCell<BTreeSet<usize>>,
 }
 
 impl Recycler {
     pub(super) fn new(geometry: Geometry) -> Self {
-        let (shelves, last, reclaimed) = Default::default();
-        Self { geometry, ledgers: RefCell::new(Ledgers::new(geometry)), shelves, last, reclaimed }
+        let (shelves, last, reclaimed, closed, judged) = Default::default();
+        let ledgers = RefCell::new(Ledgers::new(geometry));
+        Self { geometry, ledgers, shelves, last, reclaimed, closed, judged }
     }
 
     /// From now on objects of this kind in `chunk` are this client's; `used` were handed out before.
@@ -145,7 +151,9 @@ impl Recycler {
     pub(super) fn take_back(&self, buffer: Pointer) {
         if let Some((entry, kind)) = self.ledgers.borrow_mut().look_up(buffer) {
             *entry = Entry::IDLE;
-            self.shelf(kind, |shelf| shelf.ready.push(buffer));
+            if !self.is_closed(buffer) {
+                self.shelf(kind, |shelf| shelf.ready.push(buffer));
+            }
         }
     }
 
@@ -164,8 +172,39 @@ impl Recycler {
     pub(super) fn take_back_unused(&self, object: Pointer) {
         if let Some((entry, kind)) = self.ledgers.borrow_mut().look_up(object) {
             *entry = Entry::IDLE;
-            self.shelf(kind, |shelf| shelf.renewed([object].into_iter()));
+            if !self.is_closed(object) {
+                self.shelf(kind, |shelf| shelf.renewed([object].into_iter()));
+            }
         }
+    }
+
+    /// Hands out nothing more of this chunk, whatever comes back there.
+    pub(super) fn close(&self, chunk: usize) {
+        self.closed.borrow_mut().insert(chunk);
+        let is_kept = |object| self.geometry.chunk_of(object) != chunk;
+        self.shelves.borrow_mut().iter_mut().for_each(|shelf| shelf.keep_at_hand(is_kept));
+    }
+
+    /// Whether an object lies in a chunk that is closed.
+    #[inline]
+    pub(crate) fn is_closed(&self, object: Pointer) -> bool {
+        let closed = self.closed.borrow();
+        !closed.is_empty() && closed.contains(&self.geometry.chunk_of(object))
+    }
+
+    /// Chunks that are closed.
+    pub(super) fn closed(&self) -> BTreeSet<usize> {
+        self.closed.borrow().clone()
+    }
+
+    /// Those of them that were so when the last collection began, which are not judged any more.
+    pub(super) fn take_judged(&self) -> BTreeSet<usize> {
+        self.judged.take()
+    }
+
+    /// How many objects of this chunk are in use, where all are known.
+    pub(super) fn in_use(&self, chunk: usize) -> Option<u64> {
+        self.ledgers.borrow().in_use(chunk)
     }
 
     /// Whether an object is in a chunk that is this client's.
@@ -176,6 +215,8 @@ impl Recycler {
     /// Forgets the objects of all chunks but those that are still this client's.
     pub(super) fn keep(&self, is_own: impl Fn(usize) -> bool) {
         self.ledgers.borrow_mut().keep(&is_own);
+        self.closed.borrow_mut().retain(|&chunk| is_own(chunk));
+        self.judged.borrow_mut().retain(|&chunk| is_own(chunk));
         let is_own = |object| is_own(self.geometry.chunk_of(object));
         self.shelves.borrow_mut().iter_mut().for_each(|shelf| shelf.keep(is_own));
     }
@@ -423,6 +464,9 @@ impl Recycler {
         each: impl Fn(Pointer),
     ) -> usize {
         let over = self.shelf(kind, |shelf| shelf.reclaim(epoch, least, each)).unwrap_or(0);
+        if over > 0 && !self.closed.borrow().is_empty() {
+            self.shelf(kind, |shelf| shelf.keep_at_hand(|buffer| !self.is_closed(buffer)));
+        }
         self.reclaimed.set(self.reclaimed.get() + over as u64);
         over
     }
@@ -452,6 +496,7 @@ impl Recycler {
     /// A collection begins.
     pub(crate) fn begin(&self) {
         self.ledgers.borrow_mut().begin();
+        self.judged.replace(self.closed());
     }
 
     /// Something may still name this object.
@@ -525,7 +570,8 @@ impl Recycler {
     /// Objects were reset. Those whose chunks went to somebody else meanwhile are not for this client.
     pub(super) fn renewed(&self, kind: Kind, objects: &[Pointer]) {
         self.reclaimed.set(self.reclaimed.get() + objects.len() as u64);
-        let own = objects.iter().filter(|&&object| self.is_own(object));
+        let is_at_hand = |&&object: &&Pointer| self.is_own(object) && !self.is_closed(object);
+        let own = objects.iter().filter(is_at_hand);
         self.shelf(kind, |shelf| shelf.renewed(own.copied()));
     }
 }

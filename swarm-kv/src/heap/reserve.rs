@@ -73,6 +73,7 @@ impl Heap {
             Need::Instead if kind.class == Class::Run => moves,
             Need::Instead => long + moves,
             Need::Move => 0,
+            Need::Room => map.len(),
         }
     }
 
@@ -84,6 +85,7 @@ impl Heap {
             Need::More => !from_run && !to_run,
             Need::Instead => !from_run || to_run,
             Need::Move => true,
+            Need::Room => false,
         }
     }
 

@@ -156,11 +156,18 @@ impl Shelf {
     pub(super) fn keep(&mut self, is_own: impl Fn(Pointer) -> bool) {
         let before = self.len();
         self.retired.retain(|&(_, object)| is_own(object));
-        self.ready.retain(|&object| is_own(object));
+        self.swept.retain(|&(_, object)| is_own(object));
+        self.had = self.had.saturating_sub(before - self.len());
+        self.keep_at_hand(is_own);
+    }
+
+    /// Keeps these only of the objects that are at hand.
+    pub(super) fn keep_at_hand(&mut self, is_kept: impl Fn(Pointer) -> bool) {
+        let before = self.len();
+        self.ready.retain(|&object| is_kept(object));
         // Its chunk may be another ledger's by the time the pointer comes back.
         self.next = None;
-        self.swept.retain(|&(_, object)| is_own(object));
-        self.fresh.retain(|&Reverse(object)| is_own(object));
+        self.fresh.retain(|&Reverse(object)| is_kept(object));
         self.had = self.had.saturating_sub(before - self.len());
     }
 }

@@ -1,0 +1,372 @@
+//! Chunks in which little is in use, and that are to be emptied.
+//!
+//! A chunk ends with a live object or two in it where many clients have come and gone, or where most keys were deleted,
+//! and as long as it has any it is for no other size. So a client *closes* the sparsest chunks that it has of a class, if
+//! what is in use there finds room in its others of that class, has [that moved](crate::evacuate), and leaves them
+//! [empty](super::leave). It all rests on this: *of a chunk that is closed nothing is handed out*. It has no
+//! [arena](super::arena), and what comes back there is idle in its ledger and on no shelf.
+//!
+//! One that is not empty behind the next collection is opened again, as if it had just come to this client: its ledger is
+//! dropped, and all in it counts as in use for what is not known until another collection has told. It is closed once more
+//! only when less is in use there. So each chunk is tried as often as it has objects at most, however often memory
+//! is looked for.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use swarm_core::clock::Clock;
+use swarm_core::fabric::Fabric;
+use swarm_core::layout::Class;
+use swarm_core::quorum::Group;
+
+use super::counter::homes;
+use super::map::Unit;
+use super::{Heap, Kind};
+use crate::error::Error;
+
+/// Objects of registers, of buffers and of records that one evacuation moves at most.
+const MOST: u64 = 2048;
+/// A chunk is sparse where no more than one object in so many is in use.
+const SPARSE: u64 = 2;
+/// More room than is needed: one object in so many.
+const SLACK: u64 = 8;
+/// Records that stay free behind those that are moved: each key that moves takes one, before the one that it
+/// replaces comes back.
+const SPARE_RECORDS: u64 = 64;
+
+/// A unit, and how many of its objects are in use.
+type Used = (u64, Unit);
+
+impl Heap {
+    /// Closes chunks in which little is in use, none that is for objects of the kind `wanted`. Yields whether any are
+    /// closed: those that a search before has closed may be left as they were.
+    ///
+    /// # Errors
+    /// Too few nodes that answer.
+    pub(crate) async fn close_sparse<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        wanted: Kind,
+    ) -> Result<bool, Error> {
+        // Nothing is set aside meanwhile in a chunk that is closed.
+        let close = async {
+            self.read_current(group).await?;
+            self.sparse(wanted).iter().for_each(|unit| self.close(unit));
+            Ok(!self.recycler.closed().is_empty())
+        };
+        self.alone(group, close).await
+    }
+
+    fn close(&self, unit: &Unit) {
+        let mut known = self.known.borrow_mut();
+        known.extend(homes(&self.geometry, unit.class).map(|home| (unit.first, home)));
+        self.arenas.borrow_mut().retain(|arena| arena.chunk != unit.first);
+        self.recycler.close(unit.first);
+    }
+
+    /// Opens the chunks again that are for this kind of object: it is missing.
+    pub(crate) fn open_for(&self, kind: Kind) {
+        let closed = self.recycler.closed();
+        let is_one = |unit: &Unit| unit.is_for(kind) && closed.contains(&unit.first);
+        let firsts: BTreeSet<usize> =
+            self.own(&self.map.borrow()).filter(is_one).map(|unit| unit.first).collect();
+        self.open_again(&firsts);
+    }
+
+    /// A collection is over: opens the chunks again that were closed when it began and are not empty now.
+    pub(super) fn judge_closed(&self) {
+        let judged = self.recycler.take_judged().into_iter();
+        let used = judged.filter_map(|first| Some((first, self.recycler.in_use(first)?)));
+        let in_use: BTreeMap<usize, u64> = used.filter(|&(_, used)| used > 0).collect();
+        self.open_again(&in_use.keys().copied().collect());
+        self.stuck.borrow_mut().extend(in_use);
+    }
+
+    /// Forgets what is in these chunks, as of any that were somebody else's: what was on a shelf would come to light twice.
+    fn open_again(&self, firsts: &BTreeSet<usize>) {
+        if !firsts.is_empty() {
+            self.keep_chunks(|chunk| !firsts.contains(&chunk));
+        }
+    }
+
+    /// Units that are worth closing: of each class the sparsest, as far as what is in use there finds room.
+    fn sparse(&self, wanted: Kind) -> Vec<Unit> {
+        let mut registers = Vec::new();
+        let mut buffers = Vec::new();
+        let mut records = Vec::new();
+        for class in self.by_class(wanted) {
+            match class[0].1.class {
+                Class::Homed { .. } => registers.push(class),
+                of if of == self.entries_records().class => records.push(class),
+                _ => buffers.push(class),
+            }
+        }
+        // A key that moves takes a register and a buffer with it, wherever they lie.
+        let in_sparse = |classes: &[Vec<Used>]| {
+            let all = classes.iter().flatten();
+            all.filter(|it| self.is_sparse(it)).map(|(used, _)| used).sum::<u64>()
+        };
+        let chosen_buffers = self.choose_sparse(&buffers, in_sparse(&registers));
+        let moved = |units: &[Used]| units.iter().map(|(used, _)| used).sum::<u64>();
+        let chosen_registers = self.choose_sparse(&registers, moved(&chosen_buffers));
+        let keys = moved(&chosen_buffers) + moved(&chosen_registers);
+        let chosen_records = self.choose_sparse(&records, keys.min(SPARE_RECORDS));
+        let all = [chosen_registers, chosen_buffers, chosen_records].into_iter().flatten();
+        all.map(|(_, unit)| unit).collect()
+    }
+
+    /// This client's units whose objects can move, class by class, and of each the sparsest first.
+    fn by_class(&self, wanted: Kind) -> Vec<Vec<Used>> {
+        let closed = self.recycler.closed();
+        let mut classes = BTreeMap::<u16, Vec<Used>>::new();
+        for unit in self.own(&self.map.borrow()) {
+            if !self.can_move(unit.class) || unit.is_for(wanted) || closed.contains(&unit.first) {
+                continue;
+            }
+            if let Some(used) = self.recycler.in_use(unit.first) {
+                classes.entry(unit.class.encode()).or_default().push((used, unit));
+            }
+        }
+        let mut classes: Vec<Vec<Used>> = classes.into_values().collect();
+        classes.iter_mut().for_each(|units| units.sort_by_key(|&(used, _)| used));
+        classes
+    }
+
+    /// Whether objects of this class can be had moved. Cells that came of splits are where they are for ever, the map's
+    /// records are in use for as long as the map is as it is, and what has chunks of its own gives them back by itself.
+    fn can_move(&self, class: Class) -> bool {
+        let stay = [self.geometry.bucket_class(), self.records().class];
+        !stay.contains(&class) && !matches!(class, Class::Run | Class::RunTail)
+    }
+
+    /// Whether a value of this length takes chunks of its own: to move it would take as many more.
+    pub(crate) fn takes_chunks(&self, length: usize) -> bool {
+        self.geometry.buffer_class(length, true) == Class::Run
+    }
+
+    fn is_sparse(&self, (used, unit): &Used) -> bool {
+        let was_stuck = self.stuck.borrow().get(&unit.first).is_some_and(|then| used >= then);
+        used * SPARSE <= self.objects(unit) && !was_stuck
+    }
+
+    /// Of each of these classes the sparsest units, as far as all that is in use there finds room in the others, and up to
+    /// so many `more` objects that are in use in those. None of a class of which nothing is gained.
+    fn choose_sparse(&self, classes: &[Vec<Used>], more: u64) -> Vec<Used> {
+        let mut left = MOST;
+        let mut chosen = Vec::new();
+        for units in classes {
+            let objects = self.objects(&units[0].1);
+            let all: u64 = units.iter().map(|(used, _)| used).sum();
+            let (mut used, mut stay) = (0, units.len() as u64);
+            let mut of_class = Vec::new();
+            for unit in units.iter().filter(|unit| self.is_sparse(unit)) {
+                used += unit.0;
+                stay -= 1;
+                let in_others = all - used;
+                let idle = stay * objects - in_others;
+                let needed = used + more.min(in_others);
+                if needed + needed.div_ceil(SLACK) > idle || used > left {
+                    used -= unit.0;
+                    break;
+                }
+                of_class.push(*unit);
+            }
+            // What is empty as it is is left without that.
+            if used > 0 {
+                left -= used;
+                chosen.extend(of_class);
+            }
+        }
+        chosen
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use swarm_core::fabric::loopback::Loopback;
+    use swarm_core::words::Pointer;
+
+    use super::super::Need;
+    use super::super::tests::{Says, Still, alone};
+    use super::*;
+    use crate::blocking::block_on;
+
+    /// The heap of the only client, with so many chunks of `kind` of which all is handed out.
+    struct Bench {
+        group: Group<Loopback, Still>,
+        heap: Heap,
+        kind: Kind,
+        chunks: Vec<Vec<Pointer>>,
+    }
+
+    impl Bench {
+        fn new(chunks: usize) -> Self {
+            let (group, heap) = alone();
+            let kind = heap.plain(100);
+            heap.has_had(kind);
+            let mut bench = Self { group, heap, kind, chunks: Vec::new() };
+            for _ in 0..chunks {
+                let objects = bench.heap.geometry.objects(kind.class);
+                bench.chunks.push((0..objects).map(|_| bench.allocate()).collect());
+            }
+            bench
+        }
+
+        fn allocate(&self) -> Pointer {
+            let object = self.heap.allocate(&self.group, self.kind, Need::Instead);
+            block_on(object).expect("memory")
+        }
+
+        fn chunk(&self, number: usize) -> usize {
+            self.heap.geometry.chunk_of(self.chunks[number][0])
+        }
+
+        /// All but so many of a chunk's objects come back.
+        fn leave(&self, number: usize, left: usize) {
+            self.chunks[number][left..].iter().for_each(|&it| self.heap.take_back_unused(it));
+        }
+
+        fn sparse(&self) -> Vec<usize> {
+            let other = self.heap.plain(200);
+            self.heap.sparse(other).iter().map(|unit| unit.first).collect()
+        }
+
+        fn close(&self, number: usize) {
+            let first = self.chunk(number);
+            let map = self.heap.map.borrow().clone();
+            let unit = self.heap.own(&map).find(|unit| unit.first == first).expect("its own");
+            self.heap.close(&unit);
+        }
+
+        /// So many objects are to be had without another chunk, none of which is handed out twice.
+        fn to_be_had(&self) -> Vec<Pointer> {
+            let take = || {
+                let buffer = self.heap.take_buffer(self.kind, Need::Instead);
+                let new = || block_on(self.heap.allocate(&self.group, self.kind, Need::Room)).ok();
+                buffer.or_else(new)
+            };
+            let all: Vec<Pointer> = std::iter::from_fn(take).collect();
+            let each: BTreeSet<u64> = all.iter().map(|object| object.0).collect();
+            assert_eq!(each.len(), all.len(), "handed out twice");
+            all
+        }
+    }
+
+    #[test]
+    fn chunks_are_closed_where_one_is_gained() {
+        let bench = Bench::new(3);
+        assert_eq!(bench.sparse(), [], "all is in use");
+        bench.leave(0, 5);
+        assert_eq!(bench.sparse(), [], "it has nowhere to go");
+        bench.leave(1, 7);
+        assert_eq!(bench.sparse(), [bench.chunk(0)], "there is room in the other");
+        bench.leave(2, 0);
+        assert_eq!(bench.sparse(), [bench.chunk(2), bench.chunk(0)], "not in what is empty");
+        let half = bench.chunks[0].len() / 2 + 1;
+        let bench = Bench::new(2);
+        bench.leave(0, half);
+        bench.leave(1, half);
+        assert_eq!(bench.sparse(), [], "too much is in use");
+        let bench = Bench::new(2);
+        bench.leave(0, 1);
+        bench.leave(1, 1);
+        let wanted = bench.heap.sparse(bench.kind);
+        assert_eq!(wanted, [], "somebody wants such objects");
+    }
+
+    /// It would never be empty otherwise.
+    #[test]
+    fn what_comes_back_of_a_closed_chunk_is_not_handed_out() {
+        let bench = Bench::new(2);
+        let [again, unused, refused, reset, before, ..] = bench.chunks[0][..] else {
+            panic!("objects")
+        };
+        bench.heap.take_back(before);
+        bench.close(0);
+        bench.heap.take_back(again);
+        bench.heap.take_back_unused(unused);
+        bench.heap.refused(refused, 5);
+        bench.heap.reclaim(bench.kind, 9, 1, |_| {});
+        bench.heap.recycler.untouched(reset);
+        bench.heap.recycler.renewed(bench.kind, &[reset]);
+        let all = bench.chunks[0].len() as u64;
+        assert_eq!(bench.heap.recycler.in_use(bench.chunk(0)), Some(all - 5));
+        assert_eq!(bench.to_be_had(), []);
+        bench.heap.take_back(bench.chunks[1][3]);
+        assert_eq!(bench.to_be_had(), [bench.chunks[1][3]], "of others it is");
+    }
+
+    /// A part of it was set aside and not handed out.
+    #[test]
+    fn a_closed_chunk_is_not_gone_on_with() {
+        let bench = Bench::new(1);
+        let object = bench.allocate();
+        let map = bench.heap.map.borrow().clone();
+        let chunk = bench.heap.geometry.chunk_of(object);
+        let unit = bench.heap.own(&map).find(|unit| unit.first == chunk).expect("its own");
+        bench.heap.close(&unit);
+        assert_eq!(bench.to_be_had(), []);
+        assert_ne!(bench.heap.geometry.chunk_of(bench.allocate()), chunk);
+    }
+
+    /// Some of what is in it was at hand, some retired, some in use and is named by nothing: nothing of it is lost, and
+    /// nothing comes to light twice.
+    #[test]
+    fn a_chunk_that_could_not_be_emptied_is_opened_again() {
+        let bench = Bench::new(2);
+        let recycler = &bench.heap.recycler;
+        let [named, ready, retired, ..] = bench.chunks[0][..] else { panic!("objects") };
+        bench.leave(0, 3);
+        bench.close(0);
+        bench.heap.take_back(ready);
+        bench.heap.refused(retired, 9);
+        bench.heap.begins_to_collect(0);
+        bench.heap.is_collected(0);
+        assert!(!recycler.is_closed(named));
+        assert_eq!(bench.sparse(), [], "as much is in use there as before");
+        // The next collection finds that nothing names the rest of it.
+        assert_eq!(
+            block_on(bench.heap.take_stock(&bench.group)).map(|all| all.is_some()),
+            Ok(true)
+        );
+        bench.heap.begins_to_collect(0);
+        bench.chunks[1].iter().chain([&named]).for_each(|&object| recycler.mark(object));
+        for unnamed in recycler.unnamed(bench.chunk(0)) {
+            assert!(recycler.retire(&unnamed, 9));
+        }
+        bench.heap.is_collected(0);
+        let each = |_: &_| {};
+        let all = (11, usize::MAX, swarm_core::node::NodeSet::EMPTY);
+        block_on(bench.heap.reset_due(&bench.group, all, each)).expect("a node");
+        bench.heap.reclaim(bench.kind, 11, 1, |_| {});
+        assert_eq!(bench.to_be_had().len(), bench.chunks[0].len() - 1);
+    }
+
+    /// Those who want such objects are not told that there are none.
+    #[test]
+    fn a_closed_chunk_is_opened_for_who_lacks_its_objects() {
+        let bench = Bench::new(1);
+        bench.close(0);
+        bench.heap.open_for(bench.heap.plain(200));
+        assert!(bench.heap.recycler.is_closed(bench.chunks[0][0]));
+        bench.heap.open_for(bench.kind);
+        assert!(!bench.heap.recycler.is_closed(bench.chunks[0][0]));
+    }
+
+    /// Not before, and whatever is kept of its size: none of that is to be had of it.
+    #[test]
+    fn a_closed_chunk_is_left_when_it_is_empty() {
+        let bench = Bench::new(2);
+        bench.close(0);
+        bench.leave(0, 1);
+        let wanted = (bench.heap.plain(200), Need::More);
+        let leave = || block_on(bench.heap.leave_empty(&bench.group, &Says(|| 9), wanted));
+        assert_eq!(leave(), Ok(false), "an object of it is in use");
+        bench.heap.take_back(bench.chunks[0][0]);
+        assert_eq!(leave(), Ok(true));
+        let map = bench.heap.map.borrow();
+        let own: Vec<(usize, Class)> =
+            bench.heap.own(&map).map(|unit| (unit.first, unit.class)).collect();
+        assert!(!own.contains(&(bench.chunk(0), bench.kind.class)));
+        assert!(own.contains(&(bench.chunk(1), bench.kind.class)));
+    }
+}
