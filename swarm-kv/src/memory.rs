@@ -5,7 +5,7 @@
 //! before had none: what is on its way back; chunks whose slots have no holder; its own chunks, by a
 //! [collection](crate::collect), and others' with room for objects of that size; those of its own in which
 //! nothing is in use any more, for objects of another size; such of others; its own chunks in which little is in use, once
-//! that has [moved](crate::evacuate); last, what others took over and do not use.
+//! that has [moved](crate::evacuate), and such that clients share; last, what others took over and do not use.
 //!
 //! The operation begins again each time. None of this happens while it is under way: memory comes
 //! back only when operations are over.
@@ -49,6 +49,8 @@ enum Step {
     Empty,
     /// Others' chunks for other objects in which nothing is named.
     Share,
+    /// Chunks that clients share, for other objects, in which little is named.
+    Sparse,
     /// Chunks in which little is in use: what is named there moves out of them. Garbage and empty chunks are looked for
     /// behind that.
     Evacuate,
@@ -56,11 +58,11 @@ enum Step {
     Stranded,
 }
 
-const STEPS: [Step; 12] = {
-    use Step::{Alike, Collect, Empty, Evacuate, Share, Stranded, Vacant};
+const STEPS: [Step; 14] = {
+    use Step::{Alike, Collect, Empty, Evacuate, Share, Sparse, Stranded, Vacant};
     [
-        Vacant, Collect, Alike, Collect, Empty, Share, Collect, Empty, Evacuate, Collect, Empty,
-        Stranded,
+        Vacant, Collect, Alike, Collect, Empty, Share, Collect, Empty, Sparse, Collect, Evacuate,
+        Collect, Empty, Stranded,
     ]
 };
 /// Steps behind an evacuation that are of no use without it.
@@ -378,6 +380,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     search.steps += BEHIND_IT;
                 }
                 Ok(false)
+            }
+            Step::Sparse => {
+                let _here = self.here();
+                let taken = self.heap.take_sparse(&self.group, wanted.0).await?;
+                search.promises |= taken;
+                self.heap.announce(board);
+                Ok(taken)
             }
             Step::Stranded => {
                 let _here = self.here();

@@ -13,7 +13,7 @@ use swarm_core::fabric::Fabric;
 use swarm_core::layout::Class;
 use swarm_core::quorum::Group;
 
-use super::map::Unit;
+use super::map::{SHARED, Unit};
 use super::{Heap, Kind};
 use crate::error::Error;
 
@@ -74,6 +74,27 @@ impl Heap {
         self.take_over(group, |units| {
             let stranded = units.iter().filter(|unit| unit.owner != self.slot && unit.taken);
             half(stranded.map(|unit| (1, *unit)))
+        })
+        .await
+    }
+
+    /// Takes the shared units for other objects than such in which no more is named than moves out of a chunk that is
+    /// [emptied](super::sparse): who has ranges there takes others. Yields whether there are any.
+    ///
+    /// # Errors
+    /// Too few nodes that answer; no memory for the map's record.
+    pub(crate) async fn take_sparse<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        kind: Kind,
+    ) -> Result<bool, Error> {
+        let is_sparse = |unit: &Unit| {
+            let is_known = self.recycler.named(unit.first).is_some();
+            is_known && self.can_move(unit.class) && self.is_little(self.named(unit), unit)
+        };
+        self.take_over(group, |units| {
+            let shared = self.others(units).filter(|unit| unit.owner == SHARED);
+            shared.filter(|unit| !unit.is_for(kind) && is_sparse(unit)).copied().collect()
         })
         .await
     }

@@ -133,7 +133,7 @@ impl Heap {
 
     /// Whether objects of this class can be had moved. Cells that came of splits are where they are for ever, the map's
     /// records are in use for as long as the map is as it is, and what has chunks of its own gives them back by itself.
-    fn can_move(&self, class: Class) -> bool {
+    pub(super) fn can_move(&self, class: Class) -> bool {
         let stay = [self.geometry.bucket_class(), self.records().class];
         !stay.contains(&class) && !matches!(class, Class::Run | Class::RunTail)
     }
@@ -145,7 +145,12 @@ impl Heap {
 
     fn is_sparse(&self, (used, unit): &Used) -> bool {
         let was_stuck = self.stuck.borrow().get(&unit.first).is_some_and(|then| used >= then);
-        used * SPARSE <= self.objects(unit) && !was_stuck
+        self.is_little(*used, unit) && !was_stuck
+    }
+
+    /// Whether a chunk is sparse in which so many objects are in use.
+    pub(super) fn is_little(&self, used: u64, unit: &Unit) -> bool {
+        used * SPARSE <= self.objects(unit)
     }
 
     /// Of each of these classes the sparsest units, as far as all that is in use there finds room in the others, and up to
