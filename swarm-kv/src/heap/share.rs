@@ -79,7 +79,8 @@ impl Heap {
     }
 
     /// Takes the shared units for other objects than such in which no more is named than moves out of a chunk that is
-    /// [emptied](super::sparse): who has ranges there takes others. Yields whether there are any.
+    /// [emptied](super::sparse), and finds room in this client's own: who has ranges there takes others. Yields whether
+    /// there are any.
     ///
     /// # Errors
     /// Too few nodes that answer; no memory for the map's record.
@@ -90,7 +91,8 @@ impl Heap {
     ) -> Result<bool, Error> {
         let is_sparse = |unit: &Unit| {
             let is_known = self.recycler.named(unit.first).is_some();
-            is_known && self.can_move(unit.class) && self.is_little(self.named(unit), unit)
+            let (named, is_movable) = (self.named(unit), self.can_move(unit.class));
+            is_known && is_movable && self.is_little(named, unit) && self.finds_room(named, unit)
         };
         self.take_over(group, |units| {
             let shared = self.others(units).filter(|unit| unit.owner == SHARED);

@@ -114,6 +114,16 @@ impl Heap {
         all.map(|(_, unit)| unit).collect()
     }
 
+    /// Whether so many objects more, of the class of `unit`, find room in this client's units.
+    pub(super) fn finds_room(&self, more: u64, unit: &Unit) -> bool {
+        let map = self.map.borrow();
+        let own = self.own(&map).filter(|own| own.class == unit.class);
+        let known =
+            own.filter_map(|own| Some((self.objects(&own), self.recycler.in_use(own.first)?)));
+        let idle: u64 = known.map(|(objects, used)| objects.saturating_sub(used)).sum();
+        more + more.div_ceil(SLACK) <= idle
+    }
+
     /// This client's units whose objects can move, class by class, and of each the sparsest first.
     fn by_class(&self, wanted: Kind) -> Vec<Vec<Used>> {
         let closed = self.recycler.closed();
