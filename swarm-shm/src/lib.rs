@@ -4,7 +4,8 @@
 //! into its process. A roundtrip is a few loads and stores.
 //!
 //! ```no_run
-//! use swarm_core::fabric::{Address, Fabric, NodeId, Verb};
+//! use swarm_core::fabric::{Fabric, Verb};
+//! use swarm_core::node::{Address, NodeId};
 //! use swarm_shm::{CreateOptions, Pool};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
