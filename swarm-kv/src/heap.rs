@@ -131,6 +131,11 @@ pub(crate) struct Kind {
 }
 
 impl Kind {
+    /// Whether these are buffers and nothing else, in a pool of several nodes.
+    pub(crate) fn is_of_values(self) -> bool {
+        matches!(self.class, Class::Lean(_) | Class::Wide(_))
+    }
+
     /// The same for another home.
     fn at(self, home: NodeId) -> Self {
         Self { home, ..self }

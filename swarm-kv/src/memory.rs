@@ -333,7 +333,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         match step {
             Step::Collect | Step::Sparse | Step::Evacuate if search.misses_a_node => Ok(false),
             // What takes another's place finds what that leaves.
-            Step::Sparse | Step::Evacuate if wanted.1 == Need::Instead => Ok(false),
+            Step::Sparse if wanted.1 != Need::More => Ok(false),
+            Step::Evacuate if wanted.1 == Need::Instead && wanted.0.is_of_values() => Ok(false),
             // It goes over the whole index, and would find what the last one found.
             Step::Collect if !search.promises => Ok(false),
             Step::Collect => {
