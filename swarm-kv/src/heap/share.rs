@@ -190,6 +190,22 @@ mod tests {
         assert!(!taken.is_empty() && own(&idle, &group).iter().all(|first| !taken.contains(first)));
     }
 
+    /// It was of use once, and nothing is left in it.
+    #[test]
+    fn who_uses_nothing_of_a_class_keeps_no_chunk_for_it() {
+        let (group, holder) = alone();
+        let client = Heap::new(holder.geometry, 1);
+        let (kind, other) = (holder.plain(16), holder.plain(100));
+        holder.has_had(kind);
+        block_on(holder.allocate(&group, kind, Need::More)).expect("memory");
+        block_on(client.used(&group)).expect("a node");
+        client.recycler.begin();
+        client.recycler.all_marked();
+        assert_eq!(block_on(client.take_unnamed(&group, other)), Ok(true));
+        let left = own(&holder, &group);
+        assert!(left.iter().all(|chunk| !own(&client, &group).contains(chunk)));
+    }
+
     #[test]
     fn half_of_the_room_of_who_has_the_most() {
         let unit = |first, owner| Unit { first, chunks: 1, owner, class: Class::Run, taken: false };
