@@ -20,7 +20,7 @@ use crate::cgroup::{MemoryLimit, huge_pages, memory_limit};
 use crate::clock::wall;
 use crate::control::{self, CONTROL, CREATOR, UNFINISHED, has_nodes, open_file};
 use crate::error::Error;
-use crate::file_system::FileSystem;
+use crate::file_system::{FileSystem, nearest, or_here};
 use crate::header::{HEADER_WORDS, Header, Member};
 use crate::kind::{HUGETLBFS_MAGIC, Kind};
 use crate::mapping::Mapping;
@@ -85,9 +85,7 @@ fn check_groups(dir: &Path, options: &CreateOptions) -> Result<(), Error> {
     for node in 0..options.nodes {
         let place = options.node_paths.as_ref().map_or(dir, |paths| &paths[node]);
         // The nearest place above that is there already. Devices have their memory.
-        let Some(there) = place.ancestors().find_map(|path| statfs(or_here(path)).ok()) else {
-            continue;
-        };
+        let Some(there) = nearest(place) else { continue };
         match there.f_type {
             TMPFS_MAGIC if !is_device(place) => memory = memory.saturating_add(options.capacity),
             HUGETLBFS_MAGIC => *huge.entry(there.f_bsize as u64).or_insert(0) += options.capacity,
@@ -109,11 +107,6 @@ fn check_groups(dir: &Path, options: &CreateOptions) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-/// The directory that a path without a name is in.
-fn or_here(path: &Path) -> &Path {
-    if path.as_os_str().is_empty() { Path::new(".") } else { path }
 }
 
 fn is_device(path: &Path) -> bool {

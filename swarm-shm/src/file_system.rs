@@ -1,10 +1,9 @@
 //! What a pool's files lie on, as far as that matters: whether a mapped file is one memory for all who map it, and whether what is
 //! reserved of it is there.
 
-use std::fs;
 use std::path::Path;
 
-use rustix::fs::statfs;
+use rustix::fs::{StatFs, statfs};
 
 use crate::error::Error;
 
@@ -39,15 +38,21 @@ const KNOWN: [(u32, FileSystem); 14] = [
     (0xca45_1a4e, FileSystem::CopyOnWrite("bcachefs")),
 ];
 
+/// What the system says of where `path` lies, or of one that is not there the nearest directory above that is.
+pub(crate) fn nearest(path: &Path) -> Option<StatFs> {
+    path.ancestors().find_map(|path| statfs(or_here(path)).ok())
+}
+
+/// The directory that a path without a name is in.
+pub(crate) fn or_here(path: &Path) -> &Path {
+    if path.as_os_str().is_empty() { Path::new(".") } else { path }
+}
+
 impl FileSystem {
     /// What `path` lies on; of one that is not there, the nearest directory above that is.
     pub fn at(path: &Path) -> Self {
-        let here = |path: &Path| path.as_os_str().is_empty().then(|| Path::new(".").to_path_buf());
-        let there = path.ancestors().map(|path| here(path).unwrap_or_else(|| path.to_path_buf()));
-        let there =
-            there.filter(|path| fs::metadata(path).is_ok()).find_map(|path| statfs(path).ok());
         // The kernel's word is as wide as it likes, and its number has 32 bits.
-        there.map_or(Self::Local, |system| Self::of(system.f_type as u32))
+        nearest(path).map_or(Self::Local, |system| Self::of(system.f_type as u32))
     }
 
     /// The one with this number.
