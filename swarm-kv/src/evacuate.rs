@@ -109,24 +109,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let last = survey.current().max().filter(|_| is_there && !self.is_dead(survey));
         let Some(last) = last else { return Ok(false) };
         let length = self.length_in(buffer(last), register).await?;
-        if self.heap.takes_chunks(length) || !self.has_a_record().await? {
+        // A record that its bucket goes to must be at hand before the key is frozen.
+        if self.heap.takes_chunks(length) || !self.or_stay(self.has_record(Need::Room).await)? {
             return Ok(false);
         }
         let moved = self.or_stay(self.move_out(entry.hash, register, length).await)?;
         self.evacuated.set(self.evacuated.get() + u64::from(moved));
         Ok(moved)
-    }
-
-    /// Whether a record for a bucket is at hand: it must be before a key is frozen that is to go there.
-    async fn has_a_record(&self) -> Result<bool, Error> {
-        match self.allocate(self.heap.entries_records(), Need::Room).await {
-            Ok(record) => {
-                self.heap.take_back_unused(record);
-                Ok(true)
-            }
-            Err(Error::Full(_)) => Ok(false),
-            Err(error) => Err(error),
-        }
     }
 
     /// Whether something was changed: it stays where it is where there is no room for it.

@@ -58,6 +58,13 @@ enum Step {
     Stranded,
 }
 
+impl Step {
+    /// Whether what it yields are chunks, of which only a collection tells what is in use there.
+    fn brings_chunks(self) -> bool {
+        !matches!(self, Self::Collect | Self::Empty | Self::Evacuate)
+    }
+}
+
 const STEPS: [Step; 14] = {
     use Step::{Alike, Collect, Empty, Evacuate, Share, Sparse, Stranded, Vacant};
     [
@@ -264,7 +271,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             search.steps += 1;
             self.searching.goes_on();
             match self.take_step(step, search).await {
-                Ok(true) => return Ok(true),
+                Ok(true) => {
+                    search.promises |= step.brings_chunks();
+                    return Ok(true);
+                }
                 Err(Error::Full(_)) if self.awaits_map_records(search).await? => {
                     search.steps -= 1;
                     return Ok(true);
@@ -355,7 +365,6 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 // Whoever had the slot before may have left some half-way.
                 let taken = self.heap.take_vacant(&self.group, board).await?;
                 self.heap.announce(board);
-                search.promises |= taken || self.heap.is_taking();
                 Ok(taken || self.heap.is_taking())
             }
             Step::Alike => {
@@ -365,14 +374,12 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     taken = self.heap.take_room(&self.group, self.heap.entries_records()).await?;
                     search.found |= taken;
                 }
-                search.promises |= taken;
                 self.heap.announce(board);
                 Ok(taken)
             }
             Step::Share => {
                 let _here = self.here();
                 let taken = self.heap.take_unnamed(&self.group, wanted.0).await?;
-                search.promises |= taken;
                 self.heap.announce(board);
                 Ok(taken)
             }
@@ -387,14 +394,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             Step::Sparse => {
                 let _here = self.here();
                 let taken = self.heap.take_sparse(&self.group, wanted.0).await?;
-                search.promises |= taken;
                 self.heap.announce(board);
                 Ok(taken)
             }
             Step::Stranded => {
                 let _here = self.here();
                 let taken = self.heap.take_stranded(&self.group).await?;
-                (search.found, search.promises) = (search.found | taken, search.promises | taken);
+                search.found |= taken;
                 self.heap.announce(board);
                 Ok(taken)
             }

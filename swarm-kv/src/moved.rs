@@ -100,7 +100,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         self.locations.remove(hash, &key);
         let wanted = Shape { key_length: key.len(), capacity };
         let (place, shape, mut write) = self.room(hash, wanted, any, need).await?;
-        self.has_record().await.inspect_err(|_| self.give_back(&place, Some(write.buffer)))?;
+        let needed = if need == Need::Room { need } else { Need::Move };
+        let record = self.has_record(needed).await;
+        record.inspect_err(|_| self.give_back(&place, Some(write.buffer)))?;
         let last = freeze(&self.group, old).await;
         let last = last.inspect_err(|_| self.give_back(&place, Some(write.buffer)))?;
         let value = last.value.as_deref().unwrap_or_default();
@@ -129,9 +131,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     }
 
     /// Sees to it that the bucket's next record is at hand.
-    async fn has_record(&self) -> Result<(), Error> {
+    pub(crate) async fn has_record(&self, need: Need) -> Result<(), Error> {
         let records = self.heap.entries_records();
-        let record = self.heap.allocate(&self.group, records, Need::Move).await?;
+        let record = self.heap.allocate(&self.group, records, need).await?;
         self.heap.take_back_unused(record);
         Ok(())
     }
