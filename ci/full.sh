@@ -19,6 +19,9 @@ step "soak (everything that may wear out)" \
     cargo test --quiet --locked --release -p swarm-cli --test cli -- --ignored nothing_wears_out
 step "loom (the fabric's words under the memory model)" loom
 step "peers (the README's table of others can be made)" peers
+step "c (the library for C and C++, its header, symbols, examples and tests, beside other processes)" ci/c.sh
+step "python (the package, installed by pip, and its tests)" ci/python.sh
+step "examples (programs on other crates: tokio, axum, rayon, market data)" ci/examples.sh
 step "threads (multi-threaded tests under the thread sanitizer)" ci/threads.sh
 step "mutations (the checks notice each safety line that is missing)" env SWARM_SCHEDULES=20001 ci/mutate.sh
 step "fuzz (damaged files, hostile nodes, bad formats)" ci/fuzz.sh 60

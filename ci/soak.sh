@@ -18,7 +18,7 @@ if ((status > 1 && status != 3)); then
     echo "soak.sh: it ended with $status" >&2
     exit "$status"
 fi
-for check in volume "never full" histories values memory "set aside"; do
+for check in volume "never full" histories values memory allocated; do
     grep -q "^  $check  *ok " <<< "$said" || {
         echo "soak.sh: not ok: $check" >&2
         exit 1

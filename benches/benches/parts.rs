@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use swarm_core::layout::{Identity, Place, Shape, checksum};
+use swarm_core::layout::{Identity, Location, Shape, checksum};
 use swarm_core::register::Register;
 use swarm_core::words::{Pointer, Timestamp, WordFormat, WriteNumber};
 
@@ -13,7 +13,7 @@ use swarm_core::words::{Pointer, Timestamp, WordFormat, WriteNumber};
     unused_imports,
     reason = "only lookups are measured, and its tests are no benchmark"
 )]
-#[path = "../../swarm-kv/src/cache.rs"]
+#[path = "../../swarm-kv/src/client/location_cache/mod.rs"]
 mod cache;
 
 const IDENTITY: Identity = Identity { birth: 0, number: WriteNumber(1) };
@@ -58,7 +58,7 @@ fn cache_lookup(criterion: &mut Criterion) {
         let locations = cache::LocationCache::new(keys as usize, SEED);
         let shape = Shape { key_length: 24, capacity: 8 };
         for number in 0..keys {
-            let place = Place::everywhere(Pointer(number + 1), swarm_core::node::NodeId(0));
+            let place = Location::everywhere(Pointer(number + 1), swarm_core::node::NodeId(0));
             let identity = Identity { birth: 1, number: WriteNumber(number) };
             let register = Register::new(place, identity, shape);
             locations.insert(&key(number), register, GENERATION);

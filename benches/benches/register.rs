@@ -7,7 +7,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use swarm_core::baselines::{DmAbd, Raw};
 use swarm_core::fabric::{Fabric, Verb};
 use swarm_core::layout::{
-    BufferHeader, Identity, Place, Shape, buffer, checksum, header, register,
+    BufferHeader, Identity, Location, Shape, buffer, checksum, header, register,
 };
 use swarm_core::node::NodeId;
 use swarm_core::quorum::Group;
@@ -30,7 +30,7 @@ struct Bare {
     register: Register,
     buffers: Pointer,
     written: u64,
-    _attachment: swarm_shm::Attachment,
+    _attachment: swarm_shm::ClientSlot,
     _dir: tempfile::TempDir,
 }
 
@@ -43,7 +43,7 @@ impl Bare {
         let attachment = pool.attach().expect("attach");
         let geometry = pool.geometry();
         let middle = geometry.chunks() as u64 / 2 * geometry.chunk_granules();
-        let place = Place::everywhere(Pointer(middle), NodeId(0));
+        let place = Location::everywhere(Pointer(middle), NodeId(0));
         let identity = Identity { birth: 1, number: swarm_core::words::WriteNumber(1) };
         let group = Group::new(pool.fabric(), pool.clock(), geometry.format, attachment.session());
         let bare = Self {
@@ -82,7 +82,7 @@ impl Bare {
         let nodes = self.group.nodes();
         for node in (0..nodes as u8).map(NodeId) {
             let at = self.register.place.at(node, nodes);
-            let first = Place::everywhere(self.buffers, NodeId(0)).at(node, nodes);
+            let first = Location::everywhere(self.buffers, NodeId(0)).at(node, nodes);
             let stamp = first_stamp(format, self.buffers);
             drop(self.group.fabric().post(
                 node,
@@ -131,7 +131,7 @@ impl Bare {
             value: black_box(&VALUE),
         };
         let (group, register) = (&self.group, &mut self.register);
-        let (site, mut posted) = (group.buffers().site(write.buffer), None);
+        let (site, mut posted) = (group.placement().site(write.buffer), None);
         let written = match P::try_write(group, register, write, &site, &mut posted) {
             Some(written) => Ok(written),
             None => block_on(P::write_on(group, register, write, posted)),

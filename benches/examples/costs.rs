@@ -8,7 +8,7 @@ use std::error::Error;
 
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
-use swarm_core::fabric::counting::Tally;
+use swarm_core::fabric::counting::OpCost;
 use swarm_core::register::Protocol;
 use swarm_core::register::safe_guess::SafeGuess;
 use swarm_kv::shm::{self, CreateOptions, Pool};
@@ -27,8 +27,8 @@ fn key(number: u64) -> [u8; 24] {
 }
 
 /// What most of them cost.
-fn usual(costs: &[Tally]) -> Option<Tally> {
-    let times = |cost: &Tally| costs.iter().filter(|other| *other == cost).count();
+fn usual(costs: &[OpCost]) -> Option<OpCost> {
+    let times = |cost: &OpCost| costs.iter().filter(|other| *other == cost).count();
     costs.iter().copied().max_by_key(times).filter(|cost| 2 * times(cost) > costs.len())
 }
 
@@ -76,7 +76,7 @@ fn tell<F: Fabric, C: Clock, P: Protocol>(memory: &str, client: &Client<F, C, P>
             }
             costs.push(client.last());
         }
-        let Tally { roundtrips, verbs, bytes } = usual(&costs)
+        let OpCost { roundtrips, verbs, bytes } = usual(&costs)
             .ok_or_else(|| format!("{operation} on {memory} memory: no cost is that of most"))?;
         println!("{memory}-{operation}-roundtrips {roundtrips}");
         println!("{memory}-{operation}-verbs {verbs}");

@@ -7,14 +7,14 @@ use std::error::Error;
 
 use quick_cache::unsync::Cache;
 use swarm_benches::Zipf;
-use swarm_core::layout::{Identity, Place, Shape};
+use swarm_core::layout::{Identity, Location, Shape};
 use swarm_core::node::NodeId;
 use swarm_core::register::Register;
 use swarm_core::words::Pointer;
 
 /// The store's own cache, which it does not show to anyone: taken in by its source.
 #[expect(dead_code, reason = "lookups and insertions alone are counted")]
-#[path = "../../swarm-kv/src/cache.rs"]
+#[path = "../../swarm-kv/src/client/location_cache/mod.rs"]
 mod cache;
 
 /// Which keys are asked for.
@@ -53,7 +53,7 @@ fn ours(keys: u64, room: usize, drawn: Keys) -> f64 {
         let name = key.to_le_bytes();
         let hit = cache.get(cache::hash_key(&name, SEED), &name).is_some();
         if !hit {
-            let place = Place::everywhere(Pointer(key + 1), NodeId(0));
+            let place = Location::everywhere(Pointer(key + 1), NodeId(0));
             let shape = Shape { key_length: name.len(), capacity: 8 };
             cache.insert(&name, Register::new(place, Identity::default(), shape), 0);
         }

@@ -59,7 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let (pool, seat): (&Pool, _) = (&pools[at], &seats[at]);
         Store::new(pool.fabric(), pool.clock(), pool.geometry(), seat.session(), Options::default())
     });
-    let stores = [with.recycling(seats[0].board()), without];
+    let stores = [with.with_epochs(seats[0].board()), without];
     for store in &stores {
         for number in 0..KEYS {
             store.blocking().put(&key(number), &[number as u8; 64])?;

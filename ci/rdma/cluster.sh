@@ -220,7 +220,7 @@ if wants evict; then
     fresh
     stays "$pool"
     "$SWARM" info "$pool"
-    says "who is there, for programs" '"holders":[{"client":0,' "$("$SWARM" info "$pool" --json)"
+    says "who is there, for programs" '"owners":[{"client":0,' "$("$SWARM" info "$pool" --json)"
     "$SWARM" evict "$pool" 0
     printf 'after\tno\n' >&7
     exec 7>&-

@@ -12,7 +12,7 @@ use swarm_core::clock::Clock;
 use swarm_core::fabric::loopback::Loopback;
 use swarm_core::layout::{Geometry, HEADER_BYTES, MIN_CAPACITY};
 use swarm_core::node::{Address, NodeId};
-use swarm_core::quorum::{Patience, Session};
+use swarm_core::quorum::{Session, Timeouts};
 use swarm_core::words::Incarnation;
 use swarm_kv::{Client, Options, block_on};
 
@@ -62,8 +62,8 @@ type Store = Client<Loopback, Looked>;
 
 fn client(nodes: &Loopback, geometry: Geometry, number: usize) -> Store {
     let session = Session { client: number, incarnation: Incarnation(1 + number as u64) };
-    let patience = Patience { deadline: 2_000_000, ..Patience::default() };
-    let options = Options::default().cached_keys(16).cached_buckets(4).patience(patience);
+    let timeouts = Timeouts { deadline: 2_000_000, ..Timeouts::default() };
+    let options = Options::default().cached_keys(16).cached_buckets(4).timeouts(timeouts);
     Client::new(nodes.clone(), Looked::default(), geometry, session, options)
 }
 

@@ -8,11 +8,11 @@ use std::io::BufReader;
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../swarm-kv/cli/src/escape.rs"]
+#[path = "../../swarm-kv/cli/src/common/escape.rs"]
 mod escape;
-#[path = "../../swarm-kv/cli/src/limits.rs"]
+#[path = "../../swarm-kv/cli/src/common/limits.rs"]
 mod limits;
-#[path = "../../swarm-kv/cli/src/lines.rs"]
+#[path = "../../swarm-kv/cli/src/common/lines.rs"]
 mod lines;
 
 use lines::{Lines, Pair, front};

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use swarm_core::quorum::Patience;
+use swarm_core::quorum::Timeouts;
 use swarm_kv::{Error, Options, shm};
 use swarm_shm::{CreateOptions, Pool};
 use tempfile::TempDir;
@@ -138,8 +138,8 @@ fn open(path: &Path, degraded: bool, with: impl FnOnce(&shm::Client)) {
     let options = swarm_shm::OpenOptions { degraded, ..Default::default() };
     let Ok(pool) = Pool::open(path, options) else { return };
     // Where damage takes nodes away, each operation waits for its time-out.
-    let patience = Patience { deadline: 20_000_000, ..Patience::default() };
-    let options = Options::default().cached_keys(10).cached_buckets(10).patience(patience);
+    let timeouts = Timeouts { deadline: 20_000_000, ..Timeouts::default() };
+    let options = Options::default().cached_keys(10).cached_buckets(10).timeouts(timeouts);
     let Ok(client) = shm::open(&pool, options) else { return };
     with(&client);
 }

@@ -2,11 +2,11 @@
 
 use core::cell::Cell;
 
-/// Wall-clock time. Only speed depends on it: guesses that are fresh need one roundtrip, and late
-/// nodes are noticed in time. Safety does not.
+/// Wall-clock time. Only speed depends on it: fresh guesses need one roundtrip, and late nodes are
+/// noticed in time. Safety does not depend on it.
 pub trait Clock {
-    /// Nanoseconds since the pool was created, roughly the same on all hosts. A clock may step
-    /// backwards or differ between hosts; operations then take more roundtrips.
+    /// Returns the nanoseconds since the pool was created, roughly the same on all hosts. A clock
+    /// may step backwards or differ between hosts; operations then take more roundtrips.
     fn now(&self) -> u64;
 }
 
@@ -16,25 +16,26 @@ impl<C: Clock> Clock for &C {
     }
 }
 
-/// Time to wait by, which goes on with a clock, and without it.
+/// A time for waits, which advances with a clock, and without it.
 ///
-/// It all rests on this: *each look takes a nanosecond at least*. So this time is never later than it is where
-/// the clock behind it stands or is set back, and every wait by it ends after as many looks as it has nanoseconds.
+/// **Invariant:** each look takes at least a nanosecond. So this time advances even if the clock
+/// behind it stands still or is set back, and every wait ends after as many looks as it has
+/// nanoseconds.
 #[derive(Clone, Debug)]
 pub struct Ticking<C> {
     clock: C,
-    /// What the clock said last.
+    /// The last time of the clock.
     said: Cell<u64>,
     time: Cell<u64>,
 }
 
 impl<C: Clock> Ticking<C> {
-    /// Time by `clock`.
+    /// Makes a time that follows `clock`.
     pub fn new(clock: C) -> Self {
         Self { clock, said: Cell::new(0), time: Cell::new(0) }
     }
 
-    /// What the clock itself says.
+    /// Returns the time of the clock itself.
     #[inline]
     pub fn said(&self) -> u64 {
         self.clock.now()
@@ -50,30 +51,31 @@ impl<C: Clock> Clock for Ticking<C> {
     }
 }
 
-/// A wait that ends after a time, of which only that counts for which whoever waits looked on.
+/// A wait that ends after a time, of which only the part counts in which its client was looking.
 ///
-/// A client that gets no processor learns nothing meanwhile, and what it waits for may have come long before it looks
-/// again. So between two looks no more counts than an eighth of the whole: it is over after so many at least, and
-/// after as many as it has nanoseconds at most, as each look by [`Ticking`] time takes one.
+/// A client without a processor learns nothing meanwhile, and what it waits for may have arrived
+/// long before it looks again. So at most an eighth of the whole counts between two looks. The wait
+/// takes at least that many looks, and at most as many as it has nanoseconds, as each look by
+/// [`Ticking`] time takes one.
 #[derive(Clone, Copy, Debug)]
 pub struct Wait {
     /// Nanoseconds that count so far.
     passed: u64,
-    /// When the last look was.
+    /// Time of the last look.
     looked: u64,
 }
 
-/// Looks that a [`Wait`] takes at least.
+/// Minimum number of looks of a [`Wait`].
 const LOOKS: u64 = 8;
 
 impl Wait {
-    /// It begins now.
+    /// Begins a wait now.
     #[inline]
     pub fn new(now: u64) -> Self {
         Self { passed: 0, looked: now }
     }
 
-    /// Whether one of so many nanoseconds is over, looked at now.
+    /// Returns whether a wait of `whole` nanoseconds is over, and counts this look.
     #[inline]
     pub fn is_over(&mut self, whole: u64, now: u64) -> bool {
         let since = now.saturating_sub(self.looked).min(whole.div_ceil(LOOKS));

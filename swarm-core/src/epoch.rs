@@ -1,113 +1,113 @@
-//! Epochs: when memory that nobody can come across any more may be used again.
+//! Epoch-based reclamation: when unreachable memory may be reused.
 //!
-//! What was *retired* cannot be met by an operation that begins afterwards; operations that were
-//! under way may still hold a pointer to it, and so may chains that they posted. Everything rests on
-//! this: *the epoch moves on only when every operation that is under way began in it*. So when it
-//! has moved on twice after something was retired, every operation and every chain that could hold
-//! it is over.
+//! An operation that begins after an object was *retired* cannot reach it. Operations in progress
+//! may still hold a pointer to it, and so may chains that they posted. **Invariant (E2):** the
+//! epoch advances only when every operation in progress began in it. So once it has advanced twice
+//! after an object was retired, every operation and every chain that could hold the object is over.
 //!
-//! Clients say on a [`Board`], which they share, in which epoch the oldest of their operations
-//! began. Being idle is visible there too: who does nothing holds up nobody.
+//! Clients share an [`EpochDomain`], on which each marks the epoch in which its oldest operation
+//! began. An idle client is unpinned there and blocks no other.
 //!
-//! What clients remember from one operation to the next is no operation's. Of registers' places it takes a
-//! new *generation* besides, which they meet when an operation begins, and then forget. A bucket's record
-//! goes by the epoch alone: an operation may use one that was seen in the epoch that it is *behind* the
-//! operation's mark on the board. That one has not moved on twice since, and does not as long as the mark is
-//! there. An epoch that was read in front of the mark may be long over by then.
+//! What clients remember from one operation to the next belongs to no operation. Remembered
+//! locations of registers also need a new *generation*: clients see it when an operation begins,
+//! and discard them. A bucket's record depends on the epoch alone: an operation may use one that
+//! was seen in the epoch that it reads *after* its mark on the epoch table. That epoch has not
+//! advanced twice since, and does not while the mark is there. An epoch that was read before the
+//! mark may be long over by then.
 
 use core::cell::Cell;
 
-use crate::fabric::{Board, Fabric};
+use crate::fabric::{EpochDomain, Fabric};
 
-/// Epochs that must begin after something was retired before it is used again.
+/// Number of epochs that must begin after an object was retired before it is reused.
 pub const GRACE: u64 = 2;
 
-/// Operations that began in one epoch, or in a few that follow each other.
+/// Operations that began in one epoch, or in several consecutive ones.
 #[derive(Default, Debug)]
-struct Visits {
+struct PinGroup {
     /// The earliest of those epochs; 0 if there are no such operations.
     epoch: Cell<u64>,
-    /// How many are under way.
+    /// Number of operations in progress.
     count: Cell<u32>,
     /// Their chains are among those that were posted before this one.
     before: Cell<u64>,
 }
 
-/// One client's operations under way.
+/// One client's operations in progress.
 ///
-/// Two groups do: the oldest one's epoch is on the board; those that begin in later epochs are
-/// together, under the first of theirs, until it is their turn.
+/// Two groups suffice. The epoch table shows the oldest group's epoch. Operations that begin in
+/// later epochs are kept together, under the first of those epochs, until they are the oldest.
 #[derive(Debug)]
-pub struct Presence<B: ?Sized> {
-    groups: [Visits; 2],
+pub struct Participant<B: ?Sized> {
+    groups: [PinGroup; 2],
     /// Whether the second group is the oldest one.
     swapped: Cell<bool>,
     board: B,
 }
 
-/// An operation under way, for [`Presence::leave`].
+/// An operation in progress, for [`Participant::unpin`].
 #[derive(Debug)]
 #[must_use = "an operation that never ends holds up every epoch"]
-pub struct Visit(bool);
+pub struct Pinned(bool);
 
-impl<B> Presence<B> {
-    /// A client that does nothing yet.
+impl<B> Participant<B> {
+    /// Makes a client without operations.
     pub fn new(board: B) -> Self {
         Self { groups: Default::default(), swapped: Cell::new(false), board }
     }
 }
 
-impl<B: Board + ?Sized> Presence<B> {
-    /// The board.
+impl<B: EpochDomain + ?Sized> Participant<B> {
+    /// Returns the epoch table.
     pub fn board(&self) -> &B {
         &self.board
     }
 
     #[inline(always)]
-    fn group(&self, second: bool) -> &Visits {
+    fn group(&self, second: bool) -> &PinGroup {
         &self.groups[usize::from(second)]
     }
 
-    /// An operation begins.
+    /// Begins an operation.
     #[inline]
-    pub fn enter(&self) -> Visit {
+    pub fn pin(&self) -> Pinned {
         let which = self.swapped.get();
         let group = self.group(which);
         if group.epoch.get() != 0 {
-            return self.enter_beside();
+            return self.pin_beside();
         }
-        group.epoch.set(self.board.enter());
+        group.epoch.set(self.board.pin());
         group.count.set(1);
-        Visit(which)
+        Pinned(which)
     }
 
-    /// The same while something is under way already.
-    fn enter_beside(&self) -> Visit {
+    /// Begins an operation while others are in progress.
+    fn pin_beside(&self) -> Pinned {
         let (oldest, epoch) = (self.swapped.get(), self.board.epoch());
         let which = if epoch == self.group(oldest).epoch.get() { oldest } else { !oldest };
         let group = self.group(which);
-        // The group's first epoch stands for it: an earlier one only waits for longer.
+        // The group's first epoch stands for all of it: an earlier epoch only waits longer (E2).
         if group.epoch.get() == 0 {
-            group.epoch.set(self.board.enter_beside());
+            group.epoch.set(self.board.pin_beside());
         }
         group.count.set(group.count.get() + 1);
-        Visit(which)
+        Pinned(which)
     }
 
-    /// An operation is over, or was dropped. Its chains may still be on their way in `fabric`.
+    /// Ends an operation that is over or was dropped. Its chains may still be pending in `fabric`.
     #[inline]
-    pub fn leave<F: Fabric>(&self, Visit(which): Visit, fabric: &F) {
+    pub fn unpin<F: Fabric>(&self, Pinned(which): Pinned, fabric: &F) {
         let group = self.group(which);
         group.count.set(group.count.get() - 1);
         if !fabric.is_near() {
             group.before.set(fabric.posted());
         }
-        self.settle(fabric);
+        self.unpin_completed(fabric);
     }
 
-    /// Looks whether the oldest operations' chains are over, if the operations are.
+    /// Unpins the oldest operations, if they and their chains are over.
     #[inline]
-    pub fn settle<F: Fabric>(&self, fabric: &F) {
+    pub fn unpin_completed<F: Fabric>(&self, fabric: &F) {
         let oldest = self.swapped.get();
         if !is_over(self.group(oldest), fabric) {
             return;
@@ -115,28 +115,28 @@ impl<B: Board + ?Sized> Presence<B> {
         self.group(oldest).epoch.set(0);
         let next = self.group(!oldest);
         if next.epoch.get() == 0 {
-            self.board.leave();
+            self.board.unpin();
         } else {
             self.go_on(next, fabric);
         }
     }
 
-    /// Those that began later are the oldest now.
+    /// Makes those that began later the oldest.
     #[cold]
-    fn go_on<F: Fabric>(&self, next: &Visits, fabric: &F) {
+    fn go_on<F: Fabric>(&self, next: &PinGroup, fabric: &F) {
         self.swapped.set(!self.swapped.get());
         if is_over(next, fabric) {
             next.epoch.set(0);
-            self.board.leave();
+            self.board.unpin();
         } else {
-            self.board.remain(next.epoch.get());
+            self.board.repin(next.epoch.get());
         }
     }
 }
 
-/// Whether there are such operations, and they and their chains are over.
+/// Returns whether there are such operations, and they and their chains are over (E2).
 #[inline(always)]
-fn is_over<F: Fabric>(group: &Visits, fabric: &F) -> bool {
+fn is_over<F: Fabric>(group: &PinGroup, fabric: &F) -> bool {
     group.epoch.get() != 0
         && group.count.get() == 0
         && (fabric.is_near() || fabric.oldest_under_way() >= group.before.get())
@@ -145,27 +145,27 @@ fn is_over<F: Fabric>(group: &Visits, fabric: &F) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fabric::{NoBoard, NodeDown, Verb};
+    use crate::fabric::{NoEpochs, NodeDown, Verb};
     use crate::node::{Address, NodeId};
     use core::future::{Ready, ready};
     use std::vec::Vec;
 
-    /// One client's place on a board that nobody else is on.
+    /// One client of an epoch table that no other client uses.
     #[derive(Default)]
     struct Alone {
         epoch: Cell<u64>,
         since: Cell<u64>,
     }
 
-    impl Board for Alone {
-        fn enter(&self) -> u64 {
+    impl EpochDomain for Alone {
+        fn pin(&self) -> u64 {
             self.since.set(self.epoch());
             self.epoch()
         }
-        fn remain(&self, epoch: u64) {
+        fn repin(&self, epoch: u64) {
             self.since.set(epoch);
         }
-        fn leave(&self) {
+        fn unpin(&self) {
             self.since.set(0);
         }
         fn epoch(&self) -> u64 {
@@ -174,11 +174,11 @@ mod tests {
         fn generation(&self) -> u64 {
             0
         }
-        fn renew(&self) {}
+        fn new_generation(&self) {}
         fn is_attached(&self, _: usize) -> bool {
             true
         }
-        fn advance(&self) -> u64 {
+        fn try_advance(&self) -> u64 {
             if [0, self.epoch()].contains(&self.since.get()) {
                 self.epoch.set(self.epoch());
             }
@@ -186,7 +186,7 @@ mod tests {
         }
     }
 
-    /// A far fabric of which only the numbers of chains matter.
+    /// An asynchronous fabric of which only the numbers of chains matter.
     #[derive(Default)]
     struct Far {
         posted: Cell<u64>,
@@ -194,7 +194,7 @@ mod tests {
     }
 
     impl Fabric for Far {
-        type Board = NoBoard;
+        type EpochDomain = NoEpochs;
         type Reply<'f> = Vec<u64>;
         type Completion<'f> = Ready<Result<Vec<u64>, NodeDown>>;
 
@@ -219,52 +219,52 @@ mod tests {
 
     #[test]
     fn the_epoch_waits_for_the_operation_under_way_and_no_longer() {
-        let (presence, far) = (Presence::new(Alone::default()), Far::default());
-        let visit = presence.enter();
-        assert_eq!(presence.board().advance(), 2, "it began in this epoch");
-        assert_eq!(presence.board().advance(), 2, "it began in the one before");
-        presence.leave(visit, &far);
-        assert_eq!(presence.board().advance(), 3);
-        assert_eq!(presence.board().advance(), 4, "nobody is there");
+        let (presence, far) = (Participant::new(Alone::default()), Far::default());
+        let visit = presence.pin();
+        assert_eq!(presence.board().try_advance(), 2, "it began in this epoch");
+        assert_eq!(presence.board().try_advance(), 2, "it began in the one before");
+        presence.unpin(visit, &far);
+        assert_eq!(presence.board().try_advance(), 3);
+        assert_eq!(presence.board().try_advance(), 4, "nobody is there");
     }
 
     #[test]
     fn operations_that_overlap_do_not_hold_each_other_up_for_ever() {
-        let (presence, far) = (Presence::new(Alone::default()), Far::default());
-        let mut last = presence.enter();
+        let (presence, far) = (Participant::new(Alone::default()), Far::default());
+        let mut last = presence.pin();
         for _ in 0..10 {
-            let before = presence.board().advance();
-            let next = presence.enter();
-            presence.leave(last, &far);
-            assert_eq!(presence.board().advance(), before + 1);
+            let before = presence.board().try_advance();
+            let next = presence.pin();
+            presence.unpin(last, &far);
+            assert_eq!(presence.board().try_advance(), before + 1);
             last = next;
         }
-        presence.leave(last, &far);
+        presence.unpin(last, &far);
         assert_eq!(presence.board().since.get(), 0);
     }
 
     #[test]
     fn chains_count_until_they_are_over_even_if_nobody_waits_for_them() {
-        let (presence, far) = (Presence::new(Alone::default()), Far::default());
-        let visit = presence.enter();
+        let (presence, far) = (Participant::new(Alone::default()), Far::default());
+        let visit = presence.pin();
         post(&far);
-        presence.leave(visit, &far);
-        presence.board().advance();
-        assert_eq!(presence.board().advance(), 2, "its chain may still take effect");
+        presence.unpin(visit, &far);
+        presence.board().try_advance();
+        assert_eq!(presence.board().try_advance(), 2, "its chain may still take effect");
         far.over.set(1);
-        presence.settle(&far);
-        assert_eq!(presence.board().advance(), 3);
+        presence.unpin_completed(&far);
+        assert_eq!(presence.board().try_advance(), 3);
     }
 
     #[test]
     fn a_later_operation_whose_chains_are_over_leaves_with_the_first() {
-        let (presence, far) = (Presence::new(Alone::default()), Far::default());
-        let first = presence.enter();
-        presence.board().advance();
-        let second = presence.enter();
-        presence.leave(second, &far);
+        let (presence, far) = (Participant::new(Alone::default()), Far::default());
+        let first = presence.pin();
+        presence.board().try_advance();
+        let second = presence.pin();
+        presence.unpin(second, &far);
         assert_eq!(presence.board().since.get(), 1);
-        presence.leave(first, &far);
+        presence.unpin(first, &far);
         assert_eq!(presence.board().since.get(), 0);
     }
 }

@@ -1,8 +1,8 @@
-//! Why an operation on a replicated object did not end.
+//! Why an operation on a replicated object failed.
 
 use core::fmt;
 
-/// Why an operation on a replicated object did not end.
+/// Why an operation on a replicated object failed.
 ///
 /// A write that ends in an error may or may not have taken effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,12 +17,12 @@ pub enum Error {
     },
     /// The cell's ballots are used up.
     Exhausted,
-    /// The register is being moved, or has to be: its key has, or gets, another one.
+    /// The register is being relocated, or must be: its key has, or gets, another one.
     Moved,
-    /// Other clients' changes went first until the deadline, or there were more of them than an operation can
-    /// keep track of. What becomes of a change is open.
+    /// Other clients' changes went first until the deadline, or there were more of them than an
+    /// operation can keep track of. A change may or may not take effect.
     Contended,
-    /// No node shows the object that was looked for: the location is out of date.
+    /// No node has the object at this location: the location is stale.
     Gone,
     /// What the nodes hold contradicts the protocol: their memory is damaged.
     Damaged,

@@ -6,8 +6,8 @@
 //! lock  = [ write number              | mode ]            0 = never locked
 //! ```
 //!
-//! A pointer has just enough bits for a node's memory, so that timestamps and ballots get all the
-//! others; the split is a pool's [`WordFormat`]. (§4.2 of the paper has 32 and 31 bits.)
+//! A pointer has just enough bits for a node's memory; timestamps and ballots get all others. The
+//! split is a pool's [`WordFormat`]. (§4.2 of the paper has 32 and 31 bits.)
 
 use core::cmp::Ordering;
 use core::fmt;
@@ -21,26 +21,26 @@ pub const GRANULE_WORDS: usize = GRANULE / 8;
 
 const FLAG_BITS: u32 = 2;
 
-/// An object's place in the memory of every node, in granules. 0 points nowhere.
+/// An object's address in the memory of every node, in granules. 0 is null.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
 pub struct Pointer(pub u64);
 
 impl Pointer {
-    /// Points nowhere.
+    /// The null pointer.
     pub const NULL: Self = Self(0);
 
-    /// Whether this points nowhere.
+    /// Returns whether this is null.
     pub fn is_null(self) -> bool {
         self.0 == 0
     }
 }
 
-/// Ticks of wall-clock time since a register's birth.
+/// Ticks of wall-clock time since a register's creation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
 pub struct Timestamp(pub u64);
 
 impl Timestamp {
-    /// The timestamp that a register is born with.
+    /// The timestamp with which a register is created.
     pub const FIRST: Self = Self(1);
 }
 
@@ -49,26 +49,26 @@ impl Timestamp {
 pub struct Ballot(pub u64);
 
 bitflags! {
-    /// What a stamp says beside timestamp and pointer.
+    /// Flags of a stamp.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct StampFlags: u64 {
         /// The write is known to be complete.
         const VERIFIED = 2;
-        /// The register moves; no writer's CAS may land here again.
+        /// The register is being relocated; no writer's CAS may succeed here again.
         const FROZEN = 1;
     }
 
-    /// What a cell's word says beside ballot and record.
+    /// Flags of a cell's word.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct CellFlags: u64 {
-        /// The record is more than one fast round's unfinished proposal.
+        /// The record is confirmed: more than one fast round's unfinished proposal.
         const SOLID = 2;
         /// The record was accepted under this ballot, not merely kept by a promise.
         const ACCEPTED = 1;
     }
 }
 
-/// A write's place in a register's order. Compared without the frozen bit.
+/// A write's position in a register's order. Compared without the frozen bit.
 #[derive(Clone, Copy, Default)]
 pub struct Stamp(pub u64);
 
@@ -76,35 +76,35 @@ impl Stamp {
     /// No write yet: below every other stamp.
     pub const EMPTY: Self = Self(0);
 
-    /// Whether the write is known to be complete.
+    /// Returns whether the write is known to be complete.
     pub fn is_verified(self) -> bool {
         self.0 & StampFlags::VERIFIED.bits() != 0
     }
 
-    /// Whether the register moves.
+    /// Returns whether the register is being relocated.
     pub fn is_frozen(self) -> bool {
         self.0 & StampFlags::FROZEN.bits() != 0
     }
 
-    /// The same stamp in a slot that no writer's CAS may change again.
+    /// Returns the same stamp for a slot that no writer's CAS may change again.
     #[must_use]
     pub fn frozen(self) -> Self {
         Self(self.0 | StampFlags::FROZEN.bits())
     }
 
-    /// The same write, known to be complete.
+    /// Returns the same write's stamp, known to be complete.
     #[must_use]
     pub fn verified(self) -> Self {
         Self(self.0 | StampFlags::VERIFIED.bits())
     }
 
-    /// The same write, not known to be complete.
+    /// Returns the same write's stamp, not known to be complete.
     #[must_use]
     pub fn guessed(self) -> Self {
         Self(self.0 & !StampFlags::VERIFIED.bits())
     }
 
-    /// Whether both are of the same write under the same timestamp, verified or not.
+    /// Returns whether both are of the same write under the same timestamp, verified or not.
     pub fn same_write(self, other: Self) -> bool {
         (self.0 ^ other.0) >> FLAG_BITS == 0
     }
@@ -152,12 +152,12 @@ impl fmt::Debug for Stamp {
 pub struct CellWord(pub u64);
 
 impl CellWord {
-    /// Whether the record is more than one fast round's unfinished proposal.
+    /// Returns whether the record is more than one fast round's unfinished proposal.
     pub fn is_solid(self) -> bool {
         self.0 == 0 || self.0 & CellFlags::SOLID.bits() != 0
     }
 
-    /// Whether the record was accepted under the word's ballot.
+    /// Returns whether the record was accepted under the word's ballot.
     pub fn is_accepted(self) -> bool {
         self.0 == 0 || self.0 & CellFlags::ACCEPTED.bits() != 0
     }
@@ -179,71 +179,73 @@ impl fmt::Debug for CellWord {
 /// How a pool splits its words between pointer and timestamp or ballot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WordFormat {
-    /// Bits of a pointer.
+    /// Bits of a pointer: nodes of 2 to this power granules. Timestamps and ballots have the other
+    /// bits, except two.
     pub pointer_bits: u32,
-    /// A tick of a timestamp is 2 to this power nanoseconds.
+    /// A tick of a timestamp is 2 to this power nanoseconds. A register can be written for as many
+    /// ticks as a timestamp counts; then it must be relocated.
     pub tick_shift: u32,
 }
 
 impl WordFormat {
-    /// The timestamp that no write but a delete carries.
+    /// Returns the timestamp that only a delete has.
     pub fn deleted(self) -> Timestamp {
         Timestamp(u64::MAX >> (self.pointer_bits + FLAG_BITS))
     }
 
-    /// The largest ballot.
+    /// Returns the largest ballot.
     pub fn last_ballot(self) -> Ballot {
         Ballot(u64::MAX >> (self.pointer_bits + FLAG_BITS))
     }
 
-    /// Puts a stamp together.
+    /// Makes a stamp.
     pub fn stamp(self, timestamp: Timestamp, pointer: Pointer, flags: StampFlags) -> Stamp {
         debug_assert!(timestamp <= self.deleted() && pointer.0 >> self.pointer_bits == 0);
         Stamp(self.pack(timestamp.0, pointer) | flags.bits())
     }
 
-    /// A stamp's timestamp.
+    /// Returns a stamp's timestamp.
     pub fn timestamp(self, stamp: Stamp) -> Timestamp {
         Timestamp(stamp.0 >> (self.pointer_bits + FLAG_BITS))
     }
 
-    /// Where a stamp's buffer lies.
+    /// Returns where a stamp's buffer lies.
     pub fn pointer(self, stamp: Stamp) -> Pointer {
         self.unpack(stamp.0)
     }
 
-    /// Whether a stamp is a delete's.
+    /// Returns whether a stamp is a delete's.
     pub fn is_deleted(self, stamp: Stamp) -> bool {
         self.timestamp(stamp) == self.deleted()
     }
 
-    /// A delete's stamp: everyone's is the same, as it needs no buffer.
+    /// Returns a delete's stamp: the same for all clients, as it needs no buffer.
     pub fn deletion(self) -> Stamp {
         self.stamp(self.deleted(), Pointer::NULL, StampFlags::VERIFIED)
     }
 
-    /// Puts a cell's word together.
+    /// Makes a cell's word.
     pub fn cell(self, ballot: Ballot, record: Pointer, flags: CellFlags) -> CellWord {
         debug_assert!(ballot <= self.last_ballot() && record.0 >> self.pointer_bits == 0);
         CellWord(self.pack(ballot.0, record) | flags.bits())
     }
 
-    /// A cell word's ballot.
+    /// Returns a cell word's ballot.
     pub fn ballot(self, word: CellWord) -> Ballot {
         Ballot(word.0 >> (self.pointer_bits + FLAG_BITS))
     }
 
-    /// Where a cell word's record lies.
+    /// Returns where a cell word's record lies.
     pub fn record(self, word: CellWord) -> Pointer {
         self.unpack(word.0)
     }
 
-    /// Nanoseconds as ticks.
+    /// Converts nanoseconds to ticks.
     pub fn ticks(self, nanoseconds: u64) -> u64 {
         nanoseconds >> self.tick_shift
     }
 
-    /// A timestamp's ticks as nanoseconds.
+    /// Converts a timestamp's ticks to nanoseconds.
     pub fn nanoseconds(self, timestamp: Timestamp) -> u64 {
         timestamp.0.checked_shl(self.tick_shift).unwrap_or(u64::MAX)
     }
@@ -257,23 +259,23 @@ impl WordFormat {
     }
 }
 
-/// One life of a client, or as many write numbers more for it: given out once, growing.
+/// One life of a client, or another supply of write numbers for it: given out once, growing.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
 pub struct Incarnation(pub u64);
 
-/// Who writes: a client, as long as it has not abandoned a write.
+/// The writer of a value: a client, until it abandons a write.
 ///
 /// Readers take a writer's second write of a register as proof that its first is complete. A client
-/// that abandons one therefore goes on as another writer.
+/// that abandons one therefore continues as another writer (G4).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
 pub struct Writer(u64);
 
-/// A write's number: unique in the pool, growing for ever within a buffer. 62 bits.
+/// A write's number: unique in the pool, and always growing within a buffer. 62 bits.
 ///
-/// `[ incarnation: 36 bits | abandoned writes: 13 bits | counter: 13 bits ]`; a counter that
-/// overflows makes another writer, which is harmless. A client whose numbers are used up goes on
-/// under another incarnation ([`Group::set_aside`](crate::quorum::Group::set_aside)): there are so
-/// many that a pool which is opened a thousand times a second has enough for two years.
+/// `[ incarnation: 36 bits | abandoned writes: 13 bits | counter: 13 bits ]`. A counter that
+/// overflows makes another writer, which is harmless. A client whose numbers are used up continues
+/// under another incarnation ([`Group::set_aside`](crate::quorum::Group::set_aside)). There are
+/// enough of them for two years in a pool that is opened a thousand times a second.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
 pub struct WriteNumber(pub u64);
 
@@ -285,48 +287,48 @@ impl WriteNumber {
     /// The largest incarnation.
     pub const LAST_INCARNATION: Incarnation = Incarnation((1 << 36) - 1);
 
-    /// Puts a write number together.
+    /// Makes a write number.
     pub fn new(incarnation: Incarnation, counter: u64) -> Self {
         debug_assert!(incarnation <= Self::LAST_INCARNATION && counter <= Self::LAST_COUNTER);
         Self((incarnation.0 << Self::COUNTER_BITS) | counter)
     }
 
-    /// The client's life that it belongs to.
+    /// Returns the client's incarnation that it belongs to.
     pub fn incarnation(self) -> Incarnation {
         Incarnation(self.0 >> Self::COUNTER_BITS)
     }
 
-    /// Who writes.
+    /// Returns the writer.
     pub fn writer(self) -> Writer {
         Writer(self.0 >> Self::WRITER_BITS)
     }
 
-    /// The counter of the first write as another writer, after that with `counter`.
+    /// Returns the counter of the first write as another writer, after the write with `counter`.
     pub(crate) fn next_writer(counter: u64) -> u64 {
         ((counter >> Self::WRITER_BITS) + 1) << Self::WRITER_BITS
     }
 }
 
-/// What a timestamp lock was taken for (§3.3).
+/// The purpose of a timestamp lock (§3.3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LockMode {
-    /// By a reader, that returns the guess's value.
+    /// Taken by a reader, which returns the guess's value.
     Read = 1,
-    /// By the writer, that writes again under a fresh timestamp.
+    /// Taken by the writer, which writes again under a fresh timestamp.
     Write = 2,
 }
 
-/// A buffer's lock: only ever changed by CAS, only ever grows.
+/// A buffer's lock: changed only by CAS, and only grows (L1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LockWord(pub u64);
 
 impl LockWord {
-    /// The lock for write `number`, taken in `mode`.
+    /// Returns the lock for write `number`, taken in `mode`.
     pub fn new(number: WriteNumber, mode: LockMode) -> Self {
         Self((number.0 << 2) | mode as u64)
     }
 
-    /// The write that it was last taken for.
+    /// Returns the write for which it was last taken.
     pub fn number(self) -> WriteNumber {
         WriteNumber(self.0 >> 2)
     }

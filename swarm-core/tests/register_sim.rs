@@ -1,11 +1,16 @@
-//! The register under random schedules: a few clients read, write and delete it while nodes crash
-//! and freeze, connections break, clients die or drop operations half-way, and clocks disagree, stand and step back.
+//! The register under random schedules. A few clients read, write and delete it while nodes crash
+//! and are paused, connections break, clients die or drop operations, and clocks disagree, stand
+//! still and step back.
 //!
-//! `SWARM_SCHEDULES` says how many schedules to run, `SWARM_FIRST` from which on, `SWARM_SEED` plays one
-//! alone. What fails is shrunk and told.
+//! `SWARM_SCHEDULES` is the number of schedules to run, `SWARM_FIRST` the first one; `SWARM_SEED`
+//! runs one alone. A schedule that fails is shrunk and printed.
 
 #[path = "register/common.rs"]
 mod common;
+#[path = "shared/replaced.rs"]
+mod replaced;
+#[path = "register/replacement.rs"]
+mod replacement;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,7 +21,7 @@ use fastrand::Rng;
 use swarm_core::baselines::DmAbd;
 use swarm_core::error::Error;
 use swarm_core::fabric::Fabric;
-use swarm_core::history::{BUDGET, Recorder, check_key};
+use swarm_core::history::{BUDGET, Operation, Recorder, check_key};
 use swarm_core::layout::SLOTS;
 use swarm_core::node::NodeId;
 use swarm_core::register::Protocol;
@@ -24,41 +29,42 @@ use swarm_core::register::safe_guess::SafeGuess;
 use swarm_core::sim::seeds::{again, seeds};
 use swarm_core::sim::shrink::story;
 use swarm_core::sim::{
-    Chaos, Conduct, Outcome, Policy, Setup, Sim, SimClock, SimFabric, clock_fits,
+    FaultRates, Outcome, Policy, ReplayRules, Setup, Sim, SimClock, SimFabric, clock_fits,
 };
 
-/// Steps of one schedule at most.
+/// Maximum number of steps of one schedule.
 const STEPS: u64 = 400_000;
-/// Operations of a client are numbered within so many.
+/// A client numbers its operations below this.
 const ROUNDS: usize = 8;
 
-/// Roundtrips of an operation at most, with `writers` of the register: a read's loop runs at most
-/// 2·writers + 1 times, each time to look, fetch, write back (and again, where a slot was not as
-/// thought) and lock (likewise); a write does all that once.
+/// Maximum number of roundtrips of an operation, with `writers` of the register. A read's loop runs
+/// at most 2·writers + 1 times, each time with a weak read, a fetch, a write-back (and another, if
+/// a slot was not as expected) and a lock (likewise). A write does all that once.
 fn bound(writers: usize) -> u32 {
     7 * (2 * writers as u32 + 1)
 }
 
-/// What the clients of one schedule do, and to whom.
+/// What the clients of one schedule do, and with which register.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     setup: Setup,
     home: u8,
     late: u64,
-    /// How many of the operations are deletes, and how many are dropped half-way.
+    /// The share of operations that are deletes, and the share that are dropped.
     deletes: f64,
     drops: f64,
-    /// Beyond this, clocks do not disagree; nanoseconds.
+    /// Maximum difference between clocks, in nanoseconds.
     skew: i64,
-    /// How much faster or slower than others they go at most; microseconds a second.
+    /// Maximum drift of clocks, in microseconds a second.
     drift: i64,
-    /// For how long every other clock stands at a time, and how far it steps back, if it does; nanoseconds.
+    /// How long every other clock stands still at a time, and how far it then steps back, if it
+    /// does, in nanoseconds.
     fits: Option<(u64, u64)>,
     /// Whether the clients share one stamp slot of several.
     shared: bool,
-    /// Stamp slots that the pool uses.
+    /// Number of stamp slots that the pool uses.
     slots: usize,
-    /// How likely a client's processor loads and stores the nodes' memory itself.
+    /// Probability that a client's fabric is synchronous.
     near: f64,
     held: Held,
 }
@@ -77,8 +83,8 @@ impl Plan {
             _ => Policy::Weighted { redraw },
         };
         let chaos = match rng.bool() {
-            true => Chaos::NONE,
-            false => Chaos::random(&mut rng, nodes, clients, 300.0),
+            true => FaultRates::NONE,
+            false => FaultRates::random(&mut rng, nodes, clients, 300.0),
         };
         let setup = Setup {
             words: 1 << 13,
@@ -88,7 +94,7 @@ impl Plan {
             step_time: [1, 10, 60][rng.usize(..3)],
             policy,
             chaos,
-            // The last client only gives birth to the register.
+            // The last client only creates the register.
             ..Setup::new(seed, nodes, clients + 1).stalling()
         };
         let mut plan = Self {
@@ -113,7 +119,7 @@ impl Plan {
 }
 
 impl Plan {
-    /// Client number `id` with these connections and this clock.
+    /// Returns client number `id` with these connections and this clock.
     fn client(
         &self,
         id: usize,
@@ -122,13 +128,13 @@ impl Plan {
     ) -> Client<SimFabric> {
         let slot = if self.shared { id * self.slots } else { id };
         let client =
-            Client::new(connection, (id, slot), place(self.home), self.patience(), recorder);
+            Client::new(connection, (id, slot), place(self.home), self.timeouts(), recorder);
         client.of(self.slots, self.held)
     }
 
-    /// When nodes are late, and when a client gives up: never, unless connections break, when a
-    /// round may lose its majority for good.
-    fn patience(&self) -> (u64, u64) {
+    /// Returns when nodes are late, and when a client gives up: never, unless connections break,
+    /// when a round may lose its majority for good.
+    fn timeouts(&self) -> (u64, u64) {
         let breaks = self.setup.chaos.disconnect > 0.0;
         (self.late, if breaks { 50_000_000 } else { u64::MAX / 4 })
     }
@@ -144,8 +150,8 @@ struct Shown {
     moved: u64,
 }
 
-/// Plays one schedule. The error says what went wrong.
-fn play<P: Protocol + 'static>(plan: &Plan, conduct: &Conduct) -> Result<Shown, String> {
+/// Runs one schedule. The error describes what went wrong.
+fn play<P: Protocol + 'static>(plan: &Plan, conduct: &ReplayRules) -> Result<Shown, String> {
     let clients = plan.setup.clients - 1;
     let mut rng = Rng::with_seed(plan.setup.seed);
     let mut sim = Sim::new(&plan.setup);
@@ -177,18 +183,19 @@ fn play<P: Protocol + 'static>(plan: &Plan, conduct: &Conduct) -> Result<Shown, 
     shown.steps = sim.steps();
     shown.operations = history.len() as u64;
     shown.unanswered = history.iter().filter(|op| op.answered.is_none()).count() as u64;
-    result
-        .and_then(|()| {
-            check_key(&history, Some(FIRST_VALUE), BUDGET).map_err(|error| error.to_string())
-        })
-        .map(|()| shown)
-        .map_err(|error| {
-            let history: Vec<_> = history.iter().map(|op| format!("{op}\n")).collect();
-            format!("{error}\n{}", history.concat())
-        })
+    judge(result, &history).map(|()| shown)
 }
 
-/// The register's birth, which reached a majority, and the others not yet or never.
+/// Whether a schedule went well: it ended, and its history is linearizable.
+fn judge(result: Result<(), String>, history: &[Operation]) -> Result<(), String> {
+    let linearizable = || check_key(history, Some(FIRST_VALUE), BUDGET);
+    result.and_then(|()| linearizable().map_err(|error| error.to_string())).map_err(|error| {
+        let history: Vec<_> = history.iter().map(|op| format!("{op}\n")).collect();
+        format!("{error}\n{}", history.concat())
+    })
+}
+
+/// Creates the register at a majority, and at the others late or never.
 fn bear(sim: &mut Sim, plan: &Plan, rng: &mut Rng) {
     let (nodes, creator) = (plan.setup.nodes, plan.setup.clients - 1);
     let fabric = sim.fabric(creator);
@@ -206,11 +213,11 @@ fn bear(sim: &mut Sim, plan: &Plan, rng: &mut Rng) {
     }
 }
 
-/// What one client does.
+/// Runs one client's operations.
 async fn operate<P: Protocol>(
     mut client: Client<SimFabric>,
     turns: SimFabric,
-    (mut rng, (plan, conduct), shown): (Rng, (Plan, Conduct), Rc<RefCell<Shown>>),
+    (mut rng, (plan, conduct), shown): (Rng, (Plan, ReplayRules), Rc<RefCell<Shown>>),
 ) {
     let id = client.id as u64;
     for round in 0..rng.u64(2..=5) {
@@ -234,7 +241,7 @@ async fn operate<P: Protocol>(
                 shown.roundtrips = shown.roundtrips.max(tally.roundtrips);
             }
             Err(GaveUp::Dropped) => {}
-            // It is incomplete at a holder that is silent.
+            // A write is incomplete at a holder that is silent.
             Err(GaveUp::Failed(Error::Moved)) if plan.held == Held::Lean => {
                 shown.borrow_mut().moved += 1
             }
@@ -245,7 +252,7 @@ async fn operate<P: Protocol>(
     }
 }
 
-/// When all is over, one of those who live reads what was acknowledged.
+/// At the end, a live client reads what was acknowledged.
 fn last_read<P: Protocol>(
     sim: &mut Sim,
     plan: &Plan,
@@ -254,7 +261,7 @@ fn last_read<P: Protocol>(
 ) -> Result<(), String> {
     let alive: Vec<usize> = (0..plan.setup.clients).filter(|&id| !sim.is_dead(id)).collect();
     let id = alive[rng.usize(..alive.len())];
-    sim.set_chaos(Chaos::NONE);
+    sim.set_chaos(FaultRates::NONE);
     let mut client = plan.client(id, (sim.fabric(id), sim.clock(id)), recorder);
     sim.spawn(id, async move {
         client.read_or_freeze::<P>().await;
@@ -268,7 +275,7 @@ fn last_read<P: Protocol>(
 /// Whether a schedule failed: then the other protocol's are no longer of interest.
 static FAILED: AtomicBool = AtomicBool::new(false);
 
-/// Plays many schedules; of the first that fails, tells the story.
+/// Runs many schedules; prints the story of the first that fails.
 fn explore<P: Protocol + 'static>(default: u64) {
     let seeds = seeds(default);
     let mut total = Shown::default();
@@ -277,8 +284,8 @@ fn explore<P: Protocol + 'static>(default: u64) {
             break;
         }
         let plan = Plan::random(seed);
-        // Panics inside of the protocol name no seed: they are caught to say which it was.
-        let played = std::panic::catch_unwind(|| play::<P>(&plan, &Conduct::free()));
+        // Panics inside of the protocol name no seed: they are caught to report it.
+        let played = std::panic::catch_unwind(|| play::<P>(&plan, &ReplayRules::free()));
         let Ok(Ok(shown)) = played else {
             FAILED.store(true, Ordering::Relaxed);
             let operations = plan.setup.clients * ROUNDS;

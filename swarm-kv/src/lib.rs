@@ -25,64 +25,63 @@
 //! # }
 //! ```
 //!
-//! | file | concept |
+//! The layers, top to bottom. A module uses only modules in rows below its own;
+//! the module `layers` of swarm-kv's test `correctness` checks that.
+//!
+//! | layer | concept |
 //! | --- | --- |
-//! | `gate` | one at a time, among the operations of one client |
-//! | `cache` | what a client remembers |
-//! | `heap` | memory in chunks that belong to client slots; `claim`: whose they are; `counter`: how much of them is used |
-//! | `bucket`, `newborn` | what the index's records say, what is born with them |
-//! | `index` | extendible hashing over cells |
-//! | `client` | a client and its operations |
-//! | `forked` | whose a client is |
-//! | `turn`, `locate` | one write of a key at a time; where a key is |
-//! | `buffer` | a buffer for a write |
-//! | `get`, `update`, `delete`, `insert`, `scan` | how the operations run |
-//! | `onlooker` | a fabric that never changes anything, for those who only count |
-//! | `rdma` | all this on memory nodes behind RDMA cards; with the feature of that name |
-//! | `shm` | all this on a pool of shared-memory files |
-#![forbid(unsafe_code)]
+//! | `store` | a handle for all threads and tasks of a process, which lends each operation a client |
+//! | `reader` | reading a pool that this process may not write |
+//! | `pools` | opening a store on shared-memory files and on RDMA memory nodes |
+//! | `ops` | get, put, update, insert, delete, read-modify-write, scan; locating keys, write locks per key, relocating keys |
+//! | `gc` | mark and sweep, assist, evacuation, direct reclaim |
+//! | `client` | a client's state: location cache, pins, counters, the process that may use it |
+//! | `heap` | memory in chunks that client slots own: allocation, reclamation, chunks that change owner |
+//! | `index` | extendible hashing over cells: buckets, lookup, objects created together with a record |
+//! | `read_only` | a fabric that posts READs alone |
+//! | `runtime` | running futures: blocking, waiting, a mutex among the operations of one client |
+//! | `error_kind` | what a program can do about an error |
+//! | `error` | what an operation failed for |
+// The handle has some, with its argument: `store::whole`, `store::slot`.
+#![deny(unsafe_code)]
 
-mod aside;
-mod blocking;
-mod bucket;
-mod buffer;
-mod cache;
+// What tests beside the crate have in common with some within it names it so.
+#[cfg(test)]
+extern crate self as swarm_kv;
+
 mod client;
-mod collect;
-mod counters;
-mod delete;
 mod error;
-mod evacuate;
-mod forked;
-mod gate;
-mod get;
+mod error_kind;
+mod gc;
 mod heap;
 mod index;
-mod insert;
-mod locate;
-mod many;
-mod memory;
-mod moved;
-mod newborn;
-mod onlooker;
-mod put;
-#[cfg(feature = "rdma")]
-pub mod rdma;
-mod scan;
-pub mod shm;
-mod stall;
-mod tour;
-mod turn;
-mod update;
+mod ops;
+mod pools;
+mod read_only;
+mod reader;
+mod runtime;
+pub mod store;
 
-pub use blocking::{Blocking, block_on};
-pub use client::{Client, Options, Value};
-pub use counters::{Counters, KindCounters, ROUNDTRIPS};
+pub use client::counters::{Counters, KindCounters, ROUNDTRIPS};
+pub use client::handle::{Client, Options, Value};
 pub use error::{Error, Shortage};
-pub use heap::{Holding, writing_clients};
-pub use scan::{Estimate, Usage};
+pub use error_kind::ErrorKind;
+pub use gc::full::{Gc, GcStage};
+pub use heap::{ClientUsage, writing_clients};
+pub use ops::blocking::Blocking;
+pub use ops::cursor::Cursor;
+pub use ops::fill::Filled;
+pub use ops::modify::CompareAndSwap;
+pub use ops::scan::{Estimate, Usage};
+pub use ops::verify::{Fault, FaultKind, Verdict};
+#[cfg(feature = "rdma")]
+pub use pools::rdma;
+pub use pools::shm;
+pub use reader::Reader;
+pub use runtime::block_on::block_on;
+pub use store::{Store, StoreOptions};
 pub use swarm_core::error::Error as ReplicationError;
-pub use swarm_core::fabric::Laggard;
-pub use swarm_core::fabric::counting::Tally;
+pub use swarm_core::fabric::counting::OpCost;
+pub use swarm_core::fabric::{Laggard, LaggardState};
 pub use swarm_core::layout::Geometry;
-pub use swarm_core::quorum::{Events, Patience};
+pub use swarm_core::quorum::{SlowPathCounts, Timeouts};

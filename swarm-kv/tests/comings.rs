@@ -1,4 +1,5 @@
-//! Clients that come and go more often than there are slots, some of them killed at any instruction.
+//! Clients that come and go more often than there are slots, some of them killed at any
+//! instruction.
 
 use std::env;
 use std::io::{BufRead, BufReader};
@@ -9,16 +10,16 @@ use std::thread;
 use std::time::Duration;
 
 use swarm_kv::shm::{self, Client, CreateOptions, OpenOptions, Pool};
-use swarm_kv::{Holding, Options};
+use swarm_kv::{ClientUsage, Options};
 
-/// Tells a re-executed test which pool to come and go in.
+/// Tells a re-executed test which pool to use.
 const POOL: &str = "SWARM_KV_TEST_POOL";
 const SLOTS: usize = 6;
 /// Clients of one child or thread before it ends.
 const COMINGS: u64 = 1000;
 
-/// Tests here run one after the other: a child that one starts shares the slots of the others' clients
-/// until it calls `exec`.
+/// Tests here run one after the other: a child that one starts shares the slots of the others'
+/// clients until it calls `exec`.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn pool(capacity: u64) -> (MutexGuard<'static, ()>, tempfile::TempDir, Pool) {
@@ -29,14 +30,14 @@ fn pool(capacity: u64) -> (MutexGuard<'static, ()>, tempfile::TempDir, Pool) {
     (alone, dir, pool)
 }
 
-/// On a busy machine a client that gets no processor for a while holds memory back; the others wait
-/// for it.
+/// On a busy machine a client that does not get the processor for a while blocks reclamation; the
+/// others wait for it.
 fn open(pool: &Pool) -> Client {
     let options = Options::default().cached_keys(16).cached_buckets(16).memory_wait(5_000_000_000);
     shm::open(pool, options).expect("there are more slots than clients")
 }
 
-/// One client comes, does a little of everything, and leaves. `name` is its alone.
+/// One client attaches, does a little of everything, and leaves. Only it uses `name`.
 fn come_and_go(pool: &Pool, name: u64, round: u64) {
     let client = open(pool);
     let (store, key) = (client.blocking(), [b"comes-".as_slice(), &name.to_le_bytes()].concat());
@@ -51,7 +52,7 @@ fn come_and_go(pool: &Pool, name: u64, round: u64) {
     }
 }
 
-/// Not a test by itself: what the children of the test below do.
+/// Not a test itself: what the children of the test below do.
 #[test]
 fn child() {
     let Some(path) = env::var_os(POOL) else { return };
@@ -77,7 +78,7 @@ impl Coming {
         Self { child, lines }
     }
 
-    /// Kills it so long after it has begun, and says whether it was still at it.
+    /// Kills it `pause` after its start, and returns whether it was still running.
     fn kill_after(mut self, pause: Duration) -> bool {
         let mut line = String::new();
         while !line.contains("says: ready") {
@@ -92,7 +93,7 @@ impl Coming {
     }
 }
 
-/// What must hold of a pool in which nobody is any more.
+/// Checks what must hold of a pool that no client uses any more.
 fn check_deserted(pool: &Pool, comings: u64) {
     assert_eq!(pool.live_clients(), [] as [usize; 0]);
     let clients: Vec<Client> = (0..SLOTS).map(|_| open(pool)).collect();
@@ -106,20 +107,20 @@ fn check_deserted(pool: &Pool, comings: u64) {
     }
     let refused = pool.attach();
     assert!(refused.is_err(), "there is no slot more than {SLOTS}");
-    let held = shm::holdings(pool).expect("holdings");
-    let sum = |bytes: fn(&Holding) -> u64| held.iter().map(bytes).sum::<u64>();
+    let held = shm::client_usage(pool).expect("holdings");
+    let sum = |bytes: fn(&ClientUsage) -> u64| held.iter().map(bytes).sum::<u64>();
     let usage = shm::usage(pool).expect("usage");
     let own = pool.geometry().first_chunk() as u64 * pool.geometry().chunk_bytes;
     assert_eq!(
-        sum(|holding| holding.held_bytes) + own,
+        sum(|holding| holding.owned_bytes) + own,
         usage.used_bytes,
         "each chunk is somebody's"
     );
-    assert!(sum(|holding| holding.aside_bytes) >= usage.live_bytes, "{usage:?} {held:?}");
+    assert!(sum(|holding| holding.allocated_bytes) >= usage.live_bytes, "{usage:?} {held:?}");
     println!("{comings} clients came; {} bytes used", usage.used_bytes);
 }
 
-/// Threads that come and go, orderly, at the same time.
+/// Threads that attach and leave in order, at the same time.
 fn let_threads_come(pool: &Pool, rounds: u64) {
     thread::scope(|scope| {
         for name in 0..4 {
@@ -136,11 +137,11 @@ fn more_clients_come_and_go_than_there_are_slots() {
     check_deserted(&pool, 4 * COMINGS);
 }
 
-/// A client's writes that meet a delete count as abandoned, and use up its numbers soon. It goes on under
-/// another incarnation, whose numbers are larger, as often as it takes.
+/// A client's writes that a delete refuses count as abandoned, and soon use up its numbers. It goes
+/// on under another incarnation, with larger numbers, as often as necessary.
 #[test]
 fn a_client_whose_numbers_are_used_up_is_given_others() {
-    /// Abandoned writes for which one incarnation has numbers.
+    /// How many abandoned writes one incarnation has numbers for.
     const ABANDONED: u64 = 1 << 13;
     const TIMES: u64 = 2;
     let (_alone, _dir, pool) = pool(4 << 20);
@@ -157,7 +158,7 @@ fn a_client_whose_numbers_are_used_up_is_given_others() {
     assert!(last > first + TIMES, "it wrote under {} incarnations", last - first);
 }
 
-/// Lets children come, and kills each at a random moment. Yields how many were killed.
+/// Starts children, and kills each at a random moment. Returns how many were killed.
 fn let_children_be_killed(pool: &Pool, children: usize, seed: u64) -> usize {
     let mut dice = fastrand::Rng::with_seed(seed);
     let mut killed = 0;
@@ -184,8 +185,8 @@ fn clients_killed_at_any_instruction_leave_their_slots_to_others() {
     check_deserted(&pool, comings);
 }
 
-/// Clients that come and leave in threads, then some that are killed, and all that once more. Yields
-/// the memory in use after each half.
+/// Clients attach and leave in threads, then some are killed, and all that once more. Returns the
+/// memory in use after each half.
 fn let_all_come(pool: &Pool, rounds: u64, children: usize) -> [u64; 2] {
     open(pool).blocking().put(b"stays", b"here").expect("a put");
     let used = [0, 1].map(|half| {
@@ -197,15 +198,15 @@ fn let_all_come(pool: &Pool, rounds: u64, children: usize) -> [u64; 2] {
     used
 }
 
-/// What clients take along when they die or leave comes back: each takes more than one of the pool's
-/// 256 chunks, and none of eight thousand is refused any.
+/// Memory of clients that died or left is reclaimed: each takes more than one of the pool's 256
+/// chunks, and none of eight thousand is refused any.
 #[test]
 fn memory_of_those_who_died_or_left_is_not_lost() {
     let (_alone, _dir, pool) = pool(16 << 20);
     let_all_come(&pool, COMINGS, 30);
 }
 
-/// The second half of them takes no more memory than the first did, which has to have taken all it can.
+/// The second half takes no more memory than the first, which must have taken all it can.
 #[test]
 #[ignore = "takes two minutes"]
 fn memory_of_those_who_died_or_left_is_not_lost_for_long() {

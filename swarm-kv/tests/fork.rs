@@ -1,4 +1,4 @@
-//! A client is the process's that opened it: whatever a child does with its copy, nothing changes that
+//! A client belongs to the process that opened it: a child's use of its copy changes nothing that
 //! clients share.
 
 #![cfg(target_os = "linux")]
@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 
 use swarm_core::register::safe_guess::SafeGuess;
 use swarm_kv::shm::{self, CreateOptions, Pool};
-use swarm_kv::{Error, Options, block_on};
+use swarm_kv::{Error, Options, Store, StoreOptions, block_on};
 
 fn pool() -> (tempfile::TempDir, Pool) {
     let dir = tempfile::tempdir().expect("a temporary directory");
@@ -27,27 +27,27 @@ fn key(number: usize) -> Vec<u8> {
     format!("key {number}").into_bytes()
 }
 
-/// All that the pool's clients share, byte by byte.
+/// Returns all that the pool's clients share, byte by byte.
 fn shared(pool: &Path) -> Vec<Vec<u8>> {
     let files = ["control", "node-0", "node-1", "node-2"];
     files.map(|file| fs::read(pool.join(file)).expect("a file of the pool")).into()
 }
 
-/// Makes a child that does `act`, with a copy of all that this process has, and tells by its exit status
-/// whether that came to true. It must not panic: other threads' locks may be held for ever there.
+/// Makes a child that runs `act`, with a copy of all that this process has; its exit status says
+/// whether that returned true. It must not panic: other threads' locks may be held for ever there.
 fn begin_child(act: impl FnOnce() -> bool) -> i32 {
     // SAFETY: the child's one thread does no more than these tests say, and ends by `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let is_so = act();
-        // SAFETY: ends the child, without asking anything of this process's state.
+        // SAFETY: ends the child, without touching this process's state.
         unsafe { libc::_exit(i32::from(!is_so)) };
     }
     assert!(child > 0, "no child");
     child
 }
 
-/// Waits for a child's end. Whether it told true.
+/// Waits for a child's end. Returns whether its result was true.
 fn told_true(child: i32) -> bool {
     let mut status = 0;
     // SAFETY: it is this test's child, and the status outlives the call.
@@ -55,10 +55,10 @@ fn told_true(child: i32) -> bool {
     status == 0
 }
 
-/// Drops a child's copy of what its parent goes on with.
+/// Drops a child's copy of a value that its parent still uses.
 ///
 /// # Safety
-/// For a child alone, which does not touch it again.
+/// For a child only, which does not use the value again.
 unsafe fn drop_copy<T>(copied: &T) {
     // SAFETY: as the caller promises.
     drop(unsafe { ptr::read(copied) });
@@ -73,6 +73,8 @@ fn a_child_can_do_nothing_with_its_parents_client() {
         store.put(&key(number), &[1; 64]).expect("put");
     }
     let value = store.get(&key(1)).expect("get").expect("it is there");
+    // A look after the pool is due by now.
+    std::thread::sleep(std::time::Duration::from_millis(600));
     let before = shared(pool.path());
     let child = begin_child(|| {
         let refused = [
@@ -86,7 +88,7 @@ fn a_child_can_do_nothing_with_its_parents_client() {
             store.get_many(&[key(1), key(2)]).err(),
             block_on(client.collect()).err(),
             block_on(client.usage()).err(),
-            block_on(client.holdings()).err(),
+            block_on(client.client_usage()).err(),
             block_on(client.for_each(|_, _| ControlFlow::Continue(()))).err(),
         ];
         client.rest();
@@ -107,6 +109,55 @@ fn a_child_can_do_nothing_with_its_parents_client() {
     assert_eq!(store.get(&key(1)).expect("get").as_deref(), Some(&[3; 64][..]));
 }
 
+/// One of a handle's clients is in use at the moment of the fork, by a thread that the child does
+/// not have, so it is never returned there; another operation waits for it.
+#[test]
+fn a_child_waits_for_nothing_with_its_parents_handle() {
+    let (_dir, pool) = pool();
+    let store = Store::emulated(&pool, StoreOptions::default().clients(1), 1 << 40);
+    let store = store.expect("a free slot");
+    let operation = || RefCell::new(Box::pin(store.get(b"key")));
+    let (under_way, waiting) = (operation(), operation());
+    assert!(poll(&under_way).is_pending() && poll(&waiting).is_pending());
+    let before = shared(pool.path());
+    let child = begin_child(|| {
+        let forked = Poll::Ready(Err(Error::Forked));
+        // The client is still lent out, and whoever waits for it waits for ever.
+        if poll(&waiting) != forked || poll(&operation()) != forked {
+            return false;
+        }
+        if store.blocking().put(b"key", b"value") != Err(Error::Forked) {
+            return false;
+        }
+        if poll(&under_way) != forked {
+            return false;
+        }
+        // SAFETY: this is a child, which ends after this.
+        unsafe {
+            drop_copy(&waiting);
+            drop_copy(&under_way);
+        }
+        if store.blocking().get(b"key") != Err(Error::Forked) {
+            return false;
+        }
+        // One of its own works.
+        let own = Store::open(store.pool().path()).expect("there are slots");
+        own.blocking().get(b"key") == Ok(None)
+    });
+    assert!(told_true(child));
+    // The child's own client raised the nodes' event counts, and told each node of the others': words
+    // 24 to 31 of their headers, and nothing else.
+    let besides = |nodes: &[Vec<u8>]| -> Vec<Vec<u8>> {
+        nodes.iter().map(|node| [&node[..24 * 8], &node[32 * 8..]].concat()).collect()
+    };
+    let after = shared(pool.path());
+    assert!(besides(&after[1..]) == besides(&before[1..]), "the child changed something");
+    drop(under_way);
+    assert!(poll(&waiting).is_pending(), "it has the client and waits for the nodes");
+    drop(waiting);
+    assert_eq!(pool.live_clients(), [0]);
+}
+
 /// An operation that a child has a copy of.
 type Kept<T> = RefCell<Pin<Box<T>>>;
 
@@ -114,39 +165,49 @@ fn poll<T: Future>(operation: &Kept<T>) -> Poll<T::Output> {
     operation.borrow_mut().as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Nodes that answer late leave operations under way at the moment of the fork.
+/// Nodes that answer late leave operations in progress at the moment of the fork.
 #[test]
 fn a_child_goes_on_with_none_of_its_parents_operations() {
-    /// Nanoseconds: no answer comes within the test.
+    /// Nanoseconds: no answer arrives within the test.
     const NEVER: u64 = 1_000_000_000_000;
+    /// Answers have arrived by then, and nobody has looked.
+    const SOON: u64 = 1_000_000;
     fn kept<T: Future>(operation: T) -> Kept<T> {
         RefCell::new(Box::pin(operation))
     }
     let (_dir, pool) = pool();
     shm::open(&pool, Options::default()).expect("a slot").blocking().put(b"k", b"1").expect("put");
     let client = shm::open_emulated::<SafeGuess>(&pool, Options::default(), NEVER).expect("a slot");
+    let other = shm::open_emulated::<SafeGuess>(&pool, Options::default(), SOON).expect("a slot");
+    // It knows where the key is, so that its next update is posted by the first poll.
+    other.blocking().put(b"k", b"0").expect("put");
+    let answered = kept(other.update(b"k", b"4"));
+    assert!(poll(&answered).is_pending());
+    std::thread::sleep(std::time::Duration::from_millis(20));
     let (get, put) = (kept(client.get(b"k")), kept(client.put(b"k", b"2")));
     let (update, collect) = (kept(client.update(b"l", b"3")), kept(client.collect()));
     assert!(poll(&get).is_pending() && poll(&put).is_pending());
     assert!(poll(&update).is_pending() && poll(&collect).is_pending());
-    let (before, census) = (shared(pool.path()), pool.census());
-    assert!(census[0].since.is_some(), "{census:?}");
+    let (before, clients) = (shared(pool.path()), pool.clients());
+    assert!(clients[0].since.is_some(), "{clients:?}");
     let child = begin_child(|| {
         let get = matches!(poll(&get), Poll::Ready(Err(Error::Forked)));
         let put = poll(&put) == Poll::Ready(Err(Error::Forked));
+        // Its next poll would go on with what the nodes answered.
+        let answered = poll(&answered) == Poll::Ready(Err(Error::Forked));
         // SAFETY: this is a child, which ends after this.
         unsafe {
             drop_copy(&*update.borrow());
             drop_copy(&*collect.borrow());
             drop_copy(&client);
         }
-        get && put
+        get && put && answered
     });
     assert!(told_true(child));
     assert!(shared(pool.path()) == before, "the child changed something");
-    assert_eq!(pool.census(), census, "the parent's operations are under way");
-    drop((get, put, update, collect));
-    assert_eq!(pool.census()[0].since, None);
+    assert_eq!(pool.clients(), clients, "the parent's operations are under way");
+    drop((get, put, update, collect, answered));
+    assert_eq!(pool.clients()[0].since, None);
 }
 
 /// A process that opens the pool once, and whose children have clients of their own.
@@ -170,7 +231,7 @@ fn a_server_may_fork_workers_that_open_clients() {
     };
     let workers: Vec<i32> = (1..=WORKERS).map(worker).collect();
     assert!(put_all(&client, 0));
-    // All are waited for, or what is still at work would outlive the pool.
+    // All are waited for: a child still at work would outlive the pool.
     let told: Vec<bool> = workers.into_iter().map(told_true).collect();
     assert_eq!(told, [true; WORKERS]);
     assert_eq!(pool.live_clients(), [0]);

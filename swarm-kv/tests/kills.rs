@@ -1,6 +1,6 @@
 //! One of four clients is killed. The others' operations go on as if nothing had happened.
 //!
-//! How long they take is a matter of optimized code, as it is used: CI has a step for it.
+//! How long they take depends on optimized code, as it is used: CI has a step for it.
 
 mod common;
 
@@ -17,27 +17,28 @@ use common::own_time;
 use swarm_kv::Options;
 use swarm_kv::shm::{self, CreateOptions, OpenOptions, Pool};
 
-/// Tells a re-executed test which pool to work on.
+/// Tells a re-executed test which pool to use.
 const POOL: &str = "SWARM_KV_TEST_POOL";
-/// And which of the clients it is, and how many keys there are.
+/// Tells it which of the clients it is, and how many keys there are.
 const PART: &str = "SWARM_KV_TEST_PART";
 const KEYS: &str = "SWARM_KV_TEST_KEYS";
 const CLIENTS: usize = 4;
-/// With more keys than these a pool is nearly full, and what is written is of one size: nothing else is
+/// With more keys than these a pool is nearly full, and all values have one size: nothing else is
 /// promised there.
 const FEW: u64 = 8;
 /// No operation of a survivor may take more processor time.
 const WANTED: Duration = Duration::from_millis(10);
-/// So often one of four is killed. Interrupts count as the operation's that they meet: once is not counted.
+/// How often one of four is killed. Interrupts count for the operation that they hit: a single one
+/// is ignored.
 const KILLS: usize = 7;
 
-/// Says to a child that its input has ended.
+/// Tells a child that its input has ended.
 static END: AtomicBool = AtomicBool::new(false);
 /// An operation that has not ended by then never will.
 const HANGS: Duration = Duration::from_secs(20);
 
-/// Not a test by itself: what each client does until its input ends, or it is killed. A line says that
-/// it has begun, another one the nanoseconds of its longest operation since.
+/// Not a test itself: what each client does until its input ends, or it is killed. It prints a line
+/// once it has begun, and another with the nanoseconds of its longest operation since.
 #[test]
 fn child() {
     let Some(path) = env::var_os(POOL) else { return };
@@ -78,7 +79,7 @@ fn child() {
         told.expect("an operation");
         operations += 1;
         match operations {
-            // Until then it comes to memory of its own.
+            // Until then it gets memory of its own.
             0..2000 => {}
             2000 => println!("\nsays: 0"),
             _ => longest = longest.max(took),
@@ -105,7 +106,7 @@ impl Client {
         Self { process, stdin, stdout: BufReader::new(stdout) }
     }
 
-    /// The number that it says next.
+    /// Returns the next number that it prints.
     fn says(&mut self) -> u64 {
         let lines = self.stdout.by_ref().lines();
         let mut said = lines.map_while(Result::ok).filter_map(|line| {
@@ -121,7 +122,7 @@ impl Client {
         None
     }
 
-    /// It ends by itself. Yields how long its longest operation took.
+    /// It ends by itself. Returns how long its longest operation took.
     fn ends(mut self) -> Duration {
         drop(self.stdin.take());
         let longest = Duration::from_nanos(self.says());
@@ -134,25 +135,25 @@ impl Client {
 struct Scene {
     capacity: u64,
     keys: u64,
-    /// How long all are at work, and how long the survivors are from then on.
+    /// How long all clients work, and how long the survivors do after that.
     before: Duration,
     after: Duration,
 }
 
 impl Scene {
-    /// A pool where a page that is written back to a disk cannot hold a store up.
+    /// Makes a pool where writing a page back to a disk cannot delay a store.
     fn pool(&self, dir: &Path) -> Pool {
         let capacity = self.capacity;
         let options = CreateOptions { capacity, max_clients: 8, ..CreateOptions::default() };
         Pool::create(dir.join("pool"), &options).expect("create")
     }
 
-    /// The survivors' longest operation.
+    /// Returns the survivors' longest operation.
     fn longest_around_a_kill(&self, pool: &Pool) -> Duration {
         self.longest(pool, Client::killed)
     }
 
-    /// The longest operation of all clients but one, of which this becomes.
+    /// Returns the longest operation of all clients except one, which `of_one` handles.
     fn longest(&self, pool: &Pool, of_one: impl Fn(Client) -> Option<Client>) -> Duration {
         let begins = |part| Client::begins(pool.path(), part, self.keys);
         let mut clients: Vec<Client> = (0..CLIENTS).map(begins).collect();
@@ -161,8 +162,8 @@ impl Scene {
         }
         sleep(self.before);
         if self.keys > FEW {
-            let held = shm::holdings(pool).expect("holdings");
-            let held: u64 = held.iter().map(|holding| holding.held_bytes).sum();
+            let held = shm::client_usage(pool).expect("holdings");
+            let held: u64 = held.iter().map(|holding| holding.owned_bytes).sum();
             assert!(held > self.capacity / 8 * 7, "{held} of {}", self.capacity);
         }
         let one = of_one(clients.swap_remove(0));
@@ -201,7 +202,7 @@ fn the_others_operations_go_on_when_a_client_is_killed() {
     assert!(longest[KILLS - 2] <= WANTED, "{longest:?}");
 }
 
-/// Where hardly anything is left but what the dead one held.
+/// When hardly any memory is left except the dead client's.
 #[test]
 #[ignore = "about a minute, of optimized code: cargo test --release -p swarm-kv --test kills -- --ignored so_they"]
 fn so_they_do_in_a_pool_that_is_nearly_full() {

@@ -1,41 +1,42 @@
-//! A client is stopped between the two instructions with which an operation enters: it has read which epoch it
-//! is, and has not yet said so on the board. By the time that it goes on, the epoch has moved on twice, and the
-//! record of a bucket that it remembers *from that epoch* is in use again, in the same cell.
+//! A client is stopped between the two instructions that pin it: it has read the epoch, and has not
+//! stored it in the epoch table. When it continues, the epoch has advanced twice, and the record of
+//! a bucket that it cached *in that epoch* is in use again, in the same cell.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::{Ordering, fence};
 
-use swarm_core::fabric::{Board, Fabric, Replaced, Verb};
+use swarm_core::fabric::{EpochDomain, Fabric, RemoteFree, Verb};
 use swarm_core::node::{Address, NodeId};
 use swarm_core::words::Incarnation;
-use swarm_kv::shm::{self, CreateOptions, OpenOptions, Pool, PoolBoard, ShmFabric};
+use swarm_kv::shm::{self, CreateOptions, OpenOptions, Pool, ShmEpochs, ShmFabric};
 use swarm_kv::{Client, Options};
 
 type Hook = Rc<RefCell<Option<Box<dyn FnOnce()>>>>;
 
-/// The pool's own board. `enter` is `swarm_shm::epochs::enter`, step by step, with a pause in the middle.
+/// The pool's own epoch table. `pin` is `swarm_shm::epochs::enter`, step by step, with a pause in
+/// the middle.
 struct Paused {
-    inner: PoolBoard,
+    inner: ShmEpochs,
     pause: Hook,
 }
 
-impl Board for Paused {
-    fn enter(&self) -> u64 {
+impl EpochDomain for Paused {
+    fn pin(&self) -> u64 {
         let epoch = self.inner.epoch();
         let pause = self.pause.borrow_mut().take();
         if let Some(pause) = pause {
             pause();
         }
-        self.inner.remain(epoch);
+        self.inner.repin(epoch);
         fence(Ordering::SeqCst);
         epoch
     }
-    fn remain(&self, epoch: u64) {
-        self.inner.remain(epoch);
+    fn repin(&self, epoch: u64) {
+        self.inner.repin(epoch);
     }
-    fn leave(&self) {
-        self.inner.leave();
+    fn unpin(&self) {
+        self.inner.unpin();
     }
     fn epoch(&self) -> u64 {
         self.inner.epoch()
@@ -43,23 +44,23 @@ impl Board for Paused {
     fn generation(&self) -> u64 {
         self.inner.generation()
     }
-    fn renew(&self) {
-        self.inner.renew();
+    fn new_generation(&self) {
+        self.inner.new_generation();
     }
     fn is_attached(&self, slot: usize) -> bool {
         self.inner.is_attached(slot)
     }
-    fn tell(&self, slot: usize, replaced: Replaced) {
-        self.inner.tell(slot, replaced);
+    fn send_remote_free(&self, slot: usize, replaced: RemoteFree) {
+        self.inner.send_remote_free(slot, replaced);
     }
-    fn told(&self, each: &mut dyn FnMut(Replaced)) {
-        self.inner.told(each);
+    fn drain_remote_frees(&self, each: &mut dyn FnMut(RemoteFree)) {
+        self.inner.drain_remote_frees(each);
     }
     fn incarnation(&self) -> Option<Incarnation> {
         self.inner.incarnation()
     }
-    fn advance(&self) -> u64 {
-        self.inner.advance()
+    fn try_advance(&self) -> u64 {
+        self.inner.try_advance()
     }
 }
 
@@ -67,7 +68,7 @@ impl Board for Paused {
 struct Same(ShmFabric);
 
 impl Fabric for Same {
-    type Board = Paused;
+    type EpochDomain = Paused;
     type Reply<'f> = <ShmFabric as Fabric>::Reply<'f>;
     type Completion<'f> = <ShmFabric as Fabric>::Completion<'f>;
     fn is_near(&self) -> bool {
@@ -104,7 +105,7 @@ fn play(inserts: u32, nodes: usize) -> Result<(), String> {
         attachment.session(),
         options(),
     );
-    let client = client.recycling(board);
+    let client = client.with_epochs(board);
 
     // Keys of one bucket.
     let (seed, bits) = (pool.geometry().hash_seed, pool.geometry().bucket_bits);
@@ -116,10 +117,10 @@ fn play(inserts: u32, nodes: usize) -> Result<(), String> {
         .take(6)
         .collect();
 
-    // The client has memory for what follows, so that it need not look for any.
+    // The client has memory for what follows, so it need not search for any.
     client.blocking().insert(keys[0].as_bytes(), b"first").expect("insert");
     assert!(other.blocking().insert(keys[1].as_bytes(), b"second").expect("insert"));
-    // It meets the bucket, whose record is the other client's, and remembers it.
+    // It reads the bucket, whose record is the other client's, and caches it.
     assert!(!client.blocking().insert(keys[1].as_bytes(), b"again").expect("insert"));
 
     let (busy, others) = (Rc::clone(&other), keys.clone());

@@ -1,11 +1,12 @@
 //! A cached get or update allocates nothing, takes no lock and makes no system call.
 //!
-//! *Allocations* are counted by a global allocator, over the operations that took one roundtrip:
-//! now and then an update takes more, because it sets memory aside or claims a chunk, and those may
-//! allocate. *System calls* are forbidden by a seccomp filter: the kernel kills a process that makes
-//! one, but for `fstat`, by which a client looks twice a second whether its pool is there. *Locks* follow from that only where they are contended; that there are none to contend for
-//! follows from the types: a `Client` is not `Sync`, and it reaches other clients through the words
-//! of the mapped nodes alone, of which the common path CASes some and waits for none.
+//! *Allocations* are counted by a global allocator, over the operations that took one roundtrip.
+//! Now and then an update takes more, because it raises a high-water mark or claims a chunk, and
+//! those may allocate. *System calls* are forbidden by a seccomp filter: the kernel kills a process
+//! that makes one, except `fstat`, by which a client checks twice a second whether its pool exists.
+//! *Locks* make system calls only when they are contended; that there are none to contend for
+//! follows from the types. A `Client` is not `Sync`, and it reaches other clients only through the
+//! words of the mapped nodes, of which the common path CASes some and waits for none.
 
 #![cfg(target_os = "linux")]
 
@@ -21,25 +22,25 @@ use swarm_kv::shm::{self, CreateOptions, Pool};
 
 const KEYS: u64 = 500;
 const OPERATIONS: u64 = 10_000;
-/// In the environment of a process that is to be forbidden system calls: where its pool may lie.
+/// Tells a process that will be forbidden system calls where its pool may be.
 const CONFINED: &str = "SWARM_TEST_CONFINED";
 
 /// Counts what the thread allocates. While the thread is confined, hands out a static area instead
-/// of what may need the kernel.
+/// of memory that may need the kernel.
 struct Counting;
 
 const AREA: usize = 16 << 20;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-    /// Bytes that are left of the thread's area, if it is confined.
+    /// Bytes left of the thread's area, if it is confined.
     static LEFT: Cell<Option<usize>> = const { Cell::new(None) };
     static FIRST: Cell<*mut u8> = const { Cell::new(std::ptr::null_mut()) };
 }
 
-// SAFETY: all memory comes from the system's allocator: either asked for directly, with the layout
-// that was given, or cut from a block of `AREA` bytes that is never given back. Parts of the block
-// do not overlap, as `LEFT` only falls, and are aligned as asked.
+// SAFETY: all memory comes from the system's allocator: either requested directly, with the given
+// layout, or cut from a block of `AREA` bytes that is never freed. Parts of the block do not
+// overlap, as `LEFT` only falls, and are aligned as requested.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
@@ -57,8 +58,8 @@ unsafe impl GlobalAlloc for Counting {
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         let confined = LEFT.get().is_some();
         if !confined {
-            // SAFETY: as the caller promises; what a confined thread was given never gets here, as
-            // such a thread stays confined until the process ends.
+            // SAFETY: as the caller promises; memory of a confined thread never gets here, as such
+            // a thread stays confined until the process ends.
             unsafe { System.dealloc(block, layout) }
         }
     }
@@ -67,25 +68,25 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Lets the thread's allocator do without the kernel from now on.
+/// From now on, the thread's allocator works without the kernel.
 fn confine_allocator() {
     let block = Box::leak(vec![1_u8; AREA].into_boxed_slice());
     FIRST.set(block.as_mut_ptr());
     LEFT.set(Some(AREA));
 }
 
-/// From now on a system call of this thread, other than `fstat` and the end of the process, kills the process.
-/// False if the kernel has no such filters.
+/// From now on, a system call of this thread, except `fstat` and the end of the process, kills the
+/// process. Returns false if the kernel has no such filters.
 fn confine_thread() -> bool {
     let code = |code: u32| u16::try_from(code).expect("BPF codes have 16 bits");
     let load = code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS);
     let compare = code(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K);
     let verdict = code(libc::BPF_RET | libc::BPF_K);
     let end = libc::SYS_exit_group as u32;
-    // As the kernel has it, and as the C library asks for it.
+    // As the kernel names it, and as the C library calls it.
     let look = [libc::SYS_fstat as u32, libc::SYS_newfstatat as u32];
     let mut filter = [
-        // The number of the system call is the first word of what the filter sees.
+        // The number of the system call is the first word of the filter's input.
         libc::sock_filter { code: load, jt: 0, jf: 0, k: 0 },
         libc::sock_filter { code: compare, jt: 3, jf: 0, k: end },
         libc::sock_filter { code: compare, jt: 2, jf: 0, k: look[0] },
@@ -107,7 +108,7 @@ fn key(number: u64) -> [u8; 24] {
     key
 }
 
-/// A client that has each key's location cached and memory for updates at hand, on a pool of its
+/// Makes a client that has each key's location cached and free memory for updates, on a pool of its
 /// own in `dir`.
 fn warm_client(dir: &Path) -> shm::Client {
     let path = dir.join("pool");
@@ -126,7 +127,7 @@ fn directory() -> tempfile::TempDir {
     tempfile::tempdir().expect("a temporary directory")
 }
 
-/// Who spawns, joins or boxes operations moves their futures.
+/// A program that spawns, joins or boxes operations moves their futures.
 #[test]
 fn futures_of_the_common_operations_are_small() {
     let dir = directory();
@@ -154,7 +155,7 @@ fn cached_futures_allocate_nothing() {
         assert_eq!(block_on(client.update(&key, &value)), Ok(true));
         updates += u64::from(ALLOCATIONS.get() == before);
     }
-    // The others had to look for memory.
+    // The others had to search for memory.
     assert!(updates >= OPERATIONS * 9 / 10, "{updates} updates allocated nothing");
 }
 
@@ -181,8 +182,8 @@ fn cached_operations_allocate_nothing() {
         gets += 1;
     }
     assert_eq!(gets, OPERATIONS);
-    // One that finds no buffer begins anew: what waits for the next epoch may be back by then. Buffers come
-    // back in batches of 256, of three kinds.
+    // An update that finds no buffer begins anew: buffers that wait for the next epoch may be free
+    // by then. Buffers are freed in batches of 256, of three kinds.
     assert!(anew <= 3 * OPERATIONS as usize / 256, "{anew} of {updates} updates allocated");
     // One in 511 updates opens another chunk.
     assert!(updates > OPERATIONS * 99 / 100, "only {updates} updates took one roundtrip");
@@ -219,8 +220,8 @@ fn a_system_call_would_be_noticed() {
 /// The exit status for "this kernel has no filters for system calls".
 const UNSUPPORTED: i32 = 77;
 
-/// Runs one of these tests in a process of its own, which is to be confined, and tells how that
-/// ended. `None` where processes cannot be confined.
+/// Runs one of these tests in a process of its own, which will be confined, and returns how that
+/// ended. `None` if processes cannot be confined.
 fn confined(test: &str) -> Option<ExitStatus> {
     let dir = directory();
     let program = std::env::current_exe().expect("a test has a program");
@@ -231,17 +232,17 @@ fn confined(test: &str) -> Option<ExitStatus> {
         let required = std::env::var_os("SWARM_RIGHTS_REQUIRED").is_some();
         let why = "this kernel, or container, has no filters for system calls";
         assert!(!required, "{test}: {why}. With SWARM_RIGHTS_REQUIRED set it must not be skipped");
-        // Not by `eprintln`, of which nothing is seen where a test passes.
+        // Not by `eprintln`, whose output is hidden if a test passes.
         let _ = writeln!(std::io::stderr(), "SKIPPED {test}: {why}");
         return None;
     }
     Some(status)
 }
 
-/// Cached gets and updates, and `last`, under the filter. Ends the process.
+/// Runs cached gets and updates, and `last`, under the filter. Ends the process.
 fn operate_confined(dir: &Path, last: impl Fn()) -> ! {
     let end = |status| -> ! {
-        // SAFETY: ends the process, without asking anything of this process's state.
+        // SAFETY: ends the process, without touching this process's state.
         unsafe { libc::_exit(status) }
     };
     let client = warm_client(dir);
@@ -250,7 +251,7 @@ fn operate_confined(dir: &Path, last: impl Fn()) -> ! {
     if !confine_thread() {
         end(UNSUPPORTED);
     }
-    // No assertion from here on: a panic would be killed for what it prints.
+    // No assertion from here on: the output of a panic would be killed.
     let mut good = 0;
     for number in 0..OPERATIONS {
         let key = key(number % KEYS);

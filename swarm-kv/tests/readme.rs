@@ -1,4 +1,4 @@
-//! The program on the front page is the one that is compiled.
+//! The program in README.md is the one that is compiled.
 
 #[test]
 fn the_readmes_program_is_the_example() {

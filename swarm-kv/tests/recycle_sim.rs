@@ -1,12 +1,13 @@
-//! Memory that is used again, under random schedules: a few clients write a few keys so often that
-//! their buffers come back many times, while nodes crash and freeze, connections break, clients die
-//! or drop operations half-way, and clocks disagree. Whoever touched a buffer after its time would
-//! read, or destroy, another write. A client that died may have an heir: another one in its slot, as soon as
-//! nothing of it is on its way any more. So may one that leaves, which takes back what it did not hand out. Rarely a
-//! client is held between two operations until the others have written the pool over.
+//! Memory reclamation under random schedules: a few clients write a few keys so often that their
+//! buffers are reclaimed many times. Meanwhile nodes crash and freeze, connections break, clients
+//! die or drop operations half-way, and clocks disagree. An access to a buffer after its time would
+//! read, or destroy, another write. A client that died may have an heir: another client in its
+//! slot, once none of its chains is in flight any more. So may one that leaves, which returns what
+//! it did not hand out. Rarely a client is held between two operations until the others have
+//! overwritten the pool.
 //!
-//! `SWARM_SCHEDULES` says how many schedules to run, `SWARM_FIRST` from which on, `SWARM_SEED`
-//! plays one alone. What fails is shrunk and told.
+//! `SWARM_SCHEDULES` says how many schedules to run, `SWARM_FIRST` which is the first, and
+//! `SWARM_SEED` runs a single one. A failing schedule is shrunk and printed.
 
 #[expect(dead_code, reason = "clients hear of epochs in several ways, here in some")]
 #[path = "store_sim_common/board.rs"]
@@ -23,75 +24,82 @@ use std::task::Poll;
 
 use board::{Notes, Seat, Works};
 use fastrand::Rng;
-use store_sim_common::{GaveUp, Line, Polls, Story, format, of_few_chunks, of_six_keys, options};
+use store_sim_common::{
+    COUNTERS, GaveUp, Line, Polls, Story, format, modification, of_few_chunks, of_six_keys, options,
+};
 use swarm_core::error::Error as CoreError;
 use swarm_core::history::{BUDGET, Call, Operation, Recorder, check};
 use swarm_core::layout::Geometry;
 use swarm_core::sim::seeds::{again, seeds};
 use swarm_core::sim::shrink::story;
-use swarm_core::sim::{Chaos, Conduct, Outcome, Policy, Setup, Sim, SimFabric, dropped_after};
+use swarm_core::sim::{
+    FaultRates, Outcome, Policy, ReplayRules, Setup, Sim, SimFabric, dropped_after,
+};
 use swarm_core::words::WordFormat;
 use swarm_kv::Error;
 
-/// Steps of one schedule at most. Where five clients move one key with short timestamps and take the
-/// nodes for late after 50 steps, it may take ten million (seed 51009117).
+/// Maximum steps of one schedule. When five clients move one key with short timestamps and find
+/// nodes late after 50 steps, it may take ten million (seed 51009117).
 const STEPS: u64 = 50_000_000;
-/// Bytes of each node's memory. The simulator stores what is touched.
+/// Bytes of each node's memory. The simulator stores only what is accessed.
 const CAPACITY: u64 = 8 << 20;
-/// Operations are numbered by client, task and round; of each there are fewer than this.
+/// Operations are numbered by client, task and round; there are fewer than this of each.
 const CLIENTS: usize = 5;
 const TASKS: usize = 2;
 const ROUNDS: usize = 50;
-/// Clients that enter the slots of those that died, at most; they have the last numbers.
+/// Maximum number of clients that enter the slots of dead ones; they have the last numbers.
 const HEIRS: usize = 2;
-/// Clients that put a key or two before the others come, and leave, each with chunks of its own.
+/// Clients that put a key or two before the others attach, and leave, each with chunks of its own.
 const CROWD: usize = 6;
-/// How often a client dies where some have heirs, for each step.
+/// How often a client dies in schedules with heirs, for each step.
 const DEATHS: f64 = 0.0005;
-/// Steps after which somebody looks who died, or left.
+/// Steps between two checks for clients that died or left.
 const WATCH: u64 = 500;
-/// One in so many schedules has a client that is held, until the others have done so many operations.
+/// One in this many schedules has a client that is held until the others have done `HELD_FOR`
+/// operations.
 const HELD_IN: u64 = 512;
 const HELD_FOR: u64 = 1000;
 
-/// What the clients of one schedule do, and to whom.
+/// The clients' work in one schedule, and its faults.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     setup: Setup,
     geometry: Geometry,
     late: u64,
-    /// How many keys there are, and how many from the beginning.
+    /// How many keys there are, and how many exist from the beginning.
     keys: u64,
     first_keys: u64,
-    /// Operations of a client at the same time.
+    /// Concurrent operations of a client.
     at_once: usize,
     rounds: u64,
-    /// Of the operations of the first client, and of the others: gets, puts, inserts, updates,
+    /// The operations of the first client, and of the others: gets, puts, inserts, updates,
     /// deletes.
     mixes: [[u32; 5]; 2],
+    /// How many of them are read-modify-writes instead.
+    modify: f64,
     /// How many operations are dropped half-way.
     drops: f64,
-    /// Of how many operations comes a collection in front.
+    /// How many operations a GC cycle precedes.
     collections: f64,
-    /// Beyond this, clocks do not disagree; nanoseconds.
+    /// Maximum difference between clocks; nanoseconds.
     skew: i64,
     /// How likely a client's processor loads and stores the nodes' memory itself.
     near: f64,
-    /// Whether clients hear of epochs one after the other.
+    /// Whether clients learn of epochs one after the other.
     hearsay: bool,
-    /// As many buckets' records are asked about at once.
+    /// How many buckets' records are checked at once.
     reclaimed_at_once: usize,
-    /// How many of those that die or leave have an heir.
+    /// How many clients that die or leave have an heir.
     heirs: usize,
     /// Whether clients leave when they are done.
     leave: bool,
-    /// For how long a clock stands at a time, and how far it steps back, if it does; nanoseconds.
+    /// How long a clock stands still at a time, and how far it steps back, if it does; nanoseconds.
     fits: Option<(u64, u64)>,
-    /// Whether others take their steps between two calls of the board.
+    /// Whether other clients take steps between two calls of the epoch table.
     between: bool,
     /// After how many operations the last client is held, if it is.
     held: Option<u64>,
-    /// How many clients have left before the others come.
+    /// How many clients have left before the others attach.
     crowd: usize,
 }
 
@@ -123,10 +131,10 @@ impl Plan {
         let mut other = Rng::with_seed(seed ^ 0x5ca2ce);
         let scarce = [None, Some(other.usize(6..18))][other.usize(..2)];
         let any = [[1, 0, 0, 6, 0], [2, 2, 0, 6, 0], [2, 2, 4, 6, 4]][rng.usize(..3)];
-        // Who does little and slowly meets what those have left behind who do much.
+        // A client that does little and slowly finds what clients that do much have left.
         let mixes = [[any, any], [[0, 0, 0, 1, 0], [8, 1, 0, 1, 0]]][rng.usize(..2)];
         let few = [1, 1, 2, 3][rng.usize(..4)];
-        // So many that buckets split.
+        // Enough that buckets split.
         let mut other = Rng::with_seed(seed ^ 0x5b117);
         let keys = if other.u8(..4) == 0 { other.u64(7..14) } else { few };
         let slots = [6, 6, 6, 1][Rng::with_seed(seed ^ 0x5107).usize(..4)];
@@ -135,13 +143,14 @@ impl Plan {
         let plan = Self {
             setup,
             geometry: scarce.map_or(geometry, |chunks| shortage(geometry, chunks)),
-            // Whoever finds all nodes late again and again does not come to anything.
+            // A client that keeps finding all nodes late makes no progress.
             late: [300, 3000, 30_000][rng.usize(..3)].max(if short { 20 * step } else { 0 }),
             keys,
             first_keys: if keys > few { other.u64(few..=keys) } else { few },
             at_once: [1, 1, 2][rng.usize(..3)],
             rounds: rng.u64(16..ROUNDS as u64) / if scarce.is_some() { 2 } else { 1 },
             mixes,
+            modify: [0.0, 0.0, 0.0, 0.5][Rng::with_seed(seed ^ 0x30d1f1).usize(..4)],
             drops: [0.0, 0.05][rng.usize(..2)],
             collections: [0.0, 0.1, 0.3][rng.usize(..3)],
             skew: [1, 300, 3000][rng.usize(..3)],
@@ -163,8 +172,8 @@ impl Plan {
         plan.with_heirs(&mut Rng::with_seed(seed ^ 0x4e125))
     }
 
-    /// The same, or one where clients die soon and some have heirs. Where clients leave, every other time one
-    /// has an heir.
+    /// The same, or a plan in which clients die soon and some have heirs. If clients leave, every
+    /// other plan has an heir.
     fn with_heirs(self, rng: &mut Rng) -> Self {
         let heirs = if rng.u8(..6) == 0 { rng.usize(1..=HEIRS) } else { 0 };
         let heirs = if self.leave && heirs == 0 { rng.usize(..2) } else { heirs };
@@ -172,8 +181,8 @@ impl Plan {
         Self { setup, heirs, ..self }
     }
 
-    /// The same where most of a small pool's chunks have a key or two in them that a client has left behind, so that
-    /// memory is to be had by moving those together alone.
+    /// The same, where most chunks of a small pool hold a key or two of clients that left, so that
+    /// only evacuation yields memory.
     fn behind_a_crowd(self, rng: &mut Rng) -> Self {
         let crowd = rng.usize(4..=CROWD);
         let chunks = 3 * crowd + rng.usize(2..8);
@@ -182,8 +191,8 @@ impl Plan {
         Self { geometry, crowd, keys, first_keys: keys, ..self }
     }
 
-    /// The same where the last client is held between two operations while others write a small pool over, with
-    /// write numbers for that.
+    /// The same, where the last client is held between two operations while others overwrite a
+    /// small pool, with enough write numbers for that.
     fn held_up(self, format: WordFormat, rng: &mut Rng) -> Self {
         let any = [1, 1, 1, 6, 1];
         let geometry = Geometry { format, ..self.geometry };
@@ -195,6 +204,7 @@ impl Plan {
             rounds: 12,
             mixes: [any, any],
             drops: 0.0,
+            modify: 0.0,
             leave: false,
             crowd: 0,
             held: Some(rng.u64(1..6)),
@@ -202,34 +212,36 @@ impl Plan {
         }
     }
 
-    /// How many operations a task of this client does.
+    /// Returns how many operations a task of this client does.
     fn rounds(&self, client: usize) -> u64 {
         let others = self.workers() as u64 - 1;
         let is_other = self.held.is_some() && client < self.workers() - 1;
         if is_other { HELD_FOR.div_ceil(others) } else { self.rounds }
     }
 
-    /// A task does fewer.
+    /// Returns a number above the operations of any task.
     fn most_rounds(&self) -> usize {
         if self.held.is_some() { HELD_FOR as usize + 1 } else { ROUNDS }
     }
 
-    /// Clients that are at work from the beginning. Behind them comes the one that prepares the store.
+    /// Returns the clients that work from the beginning. After them comes the one that prepares the
+    /// store.
     fn workers(&self) -> usize {
         self.setup.clients - 1 - self.heirs
     }
 
-    /// What goes wrong once the store is prepared, and the dice for all that follows.
-    fn chaos(&self) -> (Rng, Chaos) {
+    /// Returns the fault rates once the store is prepared, and the random source for all that
+    /// follows.
+    fn chaos(&self) -> (Rng, FaultRates) {
         let mut rng = Rng::with_seed(self.setup.seed);
         let chaos = match rng.u8(..5) {
-            0 | 1 => Chaos::NONE,
-            _ => Chaos::random(&mut rng, self.setup.nodes, self.workers(), 6000.0),
+            0 | 1 => FaultRates::NONE,
+            _ => FaultRates::random(&mut rng, self.setup.nodes, self.workers(), 6000.0),
         };
         let chaos = if self.near > 0.0 { chaos.beside_near() } else { chaos };
-        // Memory comes back all the time only where all nodes answer.
-        let chaos = if self.held.is_some() { Chaos::NONE } else { chaos };
-        let deaths = Chaos {
+        // Memory is reclaimed continuously only if all nodes answer.
+        let chaos = if self.held.is_some() { FaultRates::NONE } else { chaos };
+        let deaths = FaultRates {
             client_crash: chaos.client_crash.max(DEATHS),
             clients_lost: self.workers() - 1,
             ..chaos
@@ -237,7 +249,7 @@ impl Plan {
         (rng, if self.heirs > 0 && !self.leave { deaths } else { chaos })
     }
 
-    /// The board of all clients.
+    /// Makes the epoch table of all clients.
     fn board(&self) -> Rc<Notes> {
         let seed = self.setup.seed;
         let notes = match self.hearsay {
@@ -253,7 +265,7 @@ impl Plan {
         Rc::new(if is_late { notes.with_late_ones(late) } else { notes })
     }
 
-    fn operation(&self, rng: &mut Rng, slot: usize, id: u64) -> (u64, Call) {
+    fn operation(&self, rng: &mut Rng, (slot, id): (usize, u64), story: &Story) -> (u64, Call) {
         let mix = self.mixes[slot.min(1)];
         let mut draw = rng.u32(..mix.iter().sum::<u32>());
         let mut kind = 0;
@@ -262,7 +274,11 @@ impl Plan {
             kind += 1;
         }
         let call = [Call::Get, Call::Put(id), Call::Insert(id), Call::Update(id), Call::Delete];
-        (rng.u64(..self.keys), call[kind])
+        let key = rng.u64(..self.keys);
+        if self.modify > 0.0 && rng.f64() < self.modify {
+            return modification(rng, (key, id), |key| story.last_seen(key));
+        }
+        (key, call[kind])
     }
 }
 
@@ -271,7 +287,7 @@ fn shortage(geometry: Geometry, chunks: usize) -> Geometry {
     of_few_chunks(geometry, CLIENTS + 1, chunks)
 }
 
-/// How a clock stands and steps back, if it does.
+/// Returns how a clock stands still and steps back, if it does.
 fn fits(rng: &mut Rng) -> Option<(u64, u64)> {
     let every = [1000, 30_000, 1_000_000][rng.usize(..3)];
     let back = rng.u64(..2 * every);
@@ -283,15 +299,15 @@ fn fits(rng: &mut Rng) -> Option<(u64, u64)> {
 struct Shown {
     steps: u64,
     operations: u64,
-    /// Buffers that came back.
+    /// Buffers that were reclaimed.
     reclaimed: u64,
     /// Keys that moved.
     moves: u64,
-    /// Those that moved out of sparse chunks.
+    /// Keys that moved out of sparse chunks.
     evacuated: u64,
-    /// Chunks that others used afterwards.
+    /// Chunks that other clients used afterwards.
     passed_on: u64,
-    /// Heirs, and what they were answered.
+    /// Heirs, and answers that they got.
     heirs: u64,
     inherited: u64,
     /// Clients that left while others went on.
@@ -299,7 +315,7 @@ struct Shown {
     held: u64,
 }
 
-/// One schedule as it is played.
+/// A schedule that is being run.
 struct Stage {
     plan: Plan,
     sim: Sim,
@@ -309,17 +325,17 @@ struct Stage {
     moves: Rc<Cell<u64>>,
     evacuated: Rc<Cell<u64>>,
     hung_up: Rc<Cell<bool>>,
-    /// Clients that are not taken down before all is over, so that a death is no farewell.
+    /// Clients that are kept until all is over, so that a death runs no destructor.
     kept: Vec<Box<dyn Any>>,
     incarnations: Cell<u64>,
-    /// Slots whose holders have left.
+    /// Slots whose owners have left.
     left: Rc<RefCell<Vec<usize>>>,
-    /// Slots whose holders died or left and have an heir.
+    /// Slots whose owners died or left and have an heir.
     inherited: Vec<usize>,
-    /// Operations of those that are not held.
+    /// Operations of the clients that are not held.
     done: Rc<Cell<u64>>,
     breaks: bool,
-    conduct: Conduct,
+    conduct: ReplayRules,
 }
 
 impl Drop for Stage {
@@ -339,7 +355,7 @@ impl Stage {
         let options = options((late, deadline)).reclaimed_at_once(self.plan.reclaimed_at_once);
         let story = Story::new(connection, geometry, who, options, &self.recorder);
         let seat = Seat::in_slot(slot, &self.notes, self.sim.fabric(id), id);
-        Story { client: story.client.recycling(Box::new(seat)), ..story }
+        Story { client: story.client.with_epochs(Box::new(seat)), ..story }
     }
 
     fn run(&mut self, what: &str) -> Result<(), String> {
@@ -349,9 +365,9 @@ impl Stage {
         }
     }
 
-    /// All that the clients do, and the heirs of those that die.
+    /// Runs all operations of the clients, and the heirs of those that die.
     fn run_with_heirs(&mut self, rng: &mut Rng) -> Result<(), String> {
-        // Who takes the slot of one that left need not wait.
+        // A client that takes the slot of one that left need not wait.
         let watch = if self.plan.leave { WATCH / 10 } else { WATCH };
         for _ in 0..STEPS / watch {
             match self.sim.run(if self.plan.heirs > 0 { watch } else { STEPS }) {
@@ -363,8 +379,9 @@ impl Stage {
         Err("the play did not end".to_owned())
     }
 
-    /// Who died and has nothing on its way any more has an heir, as far as there are any. By then its
-    /// connections are fenced off, or its process has left nothing that could go on. So has who left, at once.
+    /// Gives an heir to each client that died and has no chain in flight, as far as there are any.
+    /// By then its connections are fenced off, or its process has left nothing that could continue.
+    /// A client that left has an heir at once.
     fn inherit(&mut self, rng: &mut Rng) {
         for slot in 0..self.plan.workers() {
             let is_heirless = !self.inherited.contains(&slot);
@@ -380,7 +397,7 @@ impl Stage {
         }
     }
 
-    /// Puts in the keys: one client does, or many that have left by the end.
+    /// Inserts the keys: one client does, or many that have left by the end.
     fn prepare(&mut self) -> Result<(), String> {
         let id = self.plan.workers();
         if self.plan.crowd == 0 {
@@ -393,7 +410,7 @@ impl Stage {
         Ok(())
     }
 
-    /// A client in this slot puts in these keys.
+    /// A client in this slot inserts these keys.
     fn put_in(&mut self, slot: usize, keys: StepBy<Range<u64>>) -> Result<(), String> {
         let id = self.plan.workers();
         let story = self.story(id, slot, self.sim.fabric(id));
@@ -403,7 +420,8 @@ impl Stage {
             // One word each, so that most later values do not fit in place.
             for number in keys {
                 match story.call(number, Call::Put(952 + 4 * number), None).await {
-                    // A few small chunks are not enough for every kind that so many keys take.
+                    // A few small chunks do not suffice for every kind of object that so many keys
+                    // take.
                     Err(gave_up) if gave_up.shortage().is_some() => break,
                     put => put.expect("put"),
                 }
@@ -412,7 +430,7 @@ impl Stage {
         self.run("preparation")
     }
 
-    /// A client at work, in this slot.
+    /// A working client, in this slot.
     fn enter(&mut self, id: usize, slot: usize, rng: &mut Rng) {
         let plan = self.plan;
         let may_fail = self.breaks;
@@ -423,7 +441,7 @@ impl Stage {
         let near = rng.f64() < plan.near;
         let fabric = if near { self.sim.near(id) } else { self.sim.fabric(id) };
         let story = Rc::new(self.story(id, slot, fabric));
-        // Whoever dies does not leave: only what the play keeps is left of it.
+        // A client that dies does not leave: only what the stage keeps is left of it.
         let kept = Rc::new(RefCell::new(Some(Rc::clone(&story))));
         self.kept.push(Box::new(Rc::clone(&kept)));
         let at_work = Rc::new(Cell::new(plan.at_once));
@@ -456,21 +474,21 @@ impl Stage {
         }
     }
 
-    /// When all is over, one of those who live looks at every key.
+    /// At the end, a live client reads every key.
     fn last_look(&mut self, rng: &mut Rng) -> Result<(), String> {
-        // The slot behind the last one that somebody had.
+        // The slot after the last one that was used.
         let clients = self.plan.workers() + 1;
         let alive: Vec<usize> = (0..clients).filter(|&id| !self.sim.is_dead(id)).collect();
         let id = alive[rng.usize(..alive.len())];
-        self.sim.set_chaos(Chaos::NONE);
+        self.sim.set_chaos(FaultRates::NONE);
         let story = self.story(id, clients, self.sim.fabric(id));
         let keys = self.plan.keys;
         let works = Works::new(&self.notes, id);
         self.sim.spawn(id, async move {
             let _works = works;
-            for number in 0..keys {
+            for number in (0..keys).chain(COUNTERS) {
                 match story.call(number, Call::Get, None).await {
-                    // A key on the move that has nowhere to go.
+                    // A key whose relocation is blocked.
                     Err(gave_up) if gave_up.shortage().is_some() => {}
                     got => got.expect("the last look"),
                 }
@@ -480,23 +498,23 @@ impl Stage {
     }
 }
 
-/// What one task of a client does.
+/// The operations of one task of a client.
 async fn operate(
     story: &Story,
     turns: &SimFabric,
     rng: &mut Rng,
-    (plan, conduct, done): (Plan, &Conduct, &Cell<u64>),
+    (plan, conduct, done): (Plan, &ReplayRules, &Cell<u64>),
     (slot, task, may_fail): (usize, usize, bool),
 ) {
     let may_be_held = story.id == plan.workers() - 1;
     let rounds = plan.rounds(story.id);
     for round in 0..rounds {
-        // Who looks for memory is dropped somewhere on the way there.
+        // An operation that searches for memory is dropped somewhere in the search.
         let most = if plan.crowd > 0 { 4000 } else { 40 };
         let polls: Polls = (rng.f64() < plan.drops).then(|| rng.u32(1..most));
         let many = if plan.held.is_some() { 1_000_000 } else { 1000 };
         let value = many * (story.id as u64 + 1) + 100 * task as u64 + round;
-        let (key, call) = plan.operation(rng, slot, value);
+        let (key, call) = plan.operation(rng, (slot, value), story);
         if !may_be_held {
             done.set(done.get() + 1);
         } else if plan.held == Some(round) {
@@ -510,7 +528,7 @@ async fn operate(
         turns.turn().await;
         if rng.f64() < plan.collections {
             turns.note("a collection");
-            // Where a node does not answer, nothing is found.
+            // If a node does not answer, nothing is found.
             let found = dropped_after(polls.map(|polls| 10 * polls), story.client.collect()).await;
             let damaged = Error::Replication(CoreError::Damaged);
             assert!(found != Some(Err(damaged)), "a collection found damage where there is none");
@@ -521,7 +539,7 @@ async fn operate(
             Ok(()) | Err(GaveUp::Dropped) => {}
             Err(gave_up) if may_fail && gave_up.is_late() => {}
             Err(gave_up) if gave_up.shortage().is_some() => {}
-            // Where timestamps are short, so are numbers, and who looks for memory uses them up.
+            // If timestamps are short, so are numbers, and searches for memory use them up.
             Err(GaveUp::Failed(Error::Spent | Error::UnsettledSpent)) => {
                 done.set(done.get() + rounds - round);
                 return;
@@ -532,8 +550,8 @@ async fn operate(
     }
 }
 
-/// Plays one schedule. The error says what went wrong.
-fn play(plan: &Plan, conduct: &Conduct) -> Result<Shown, String> {
+/// Runs one schedule. The error says what went wrong.
+fn play(plan: &Plan, conduct: &ReplayRules) -> Result<Shown, String> {
     let (mut rng, chaos) = plan.chaos();
     let mut stage = Stage {
         plan: *plan,
@@ -588,8 +606,8 @@ fn nobody_meets_a_buffer_after_its_time() {
     let mut total = Shown::default();
     for seed in seeds.clone() {
         let plan = Plan::random(seed);
-        // Panics inside of the store name no seed: they are caught to say which it was.
-        let Ok(Ok(shown)) = std::panic::catch_unwind(|| play(&plan, &Conduct::free())) else {
+        // Panics in the store name no seed: they are caught to add it.
+        let Ok(Ok(shown)) = std::panic::catch_unwind(|| play(&plan, &ReplayRules::free())) else {
             let operations = (CLIENTS + HEIRS) * TASKS * plan.most_rounds();
             let story = story(operations, |conduct| play(&plan, conduct).map(drop));
             let again = again(&format!("SWARM_SEED={seed}"));
@@ -607,7 +625,7 @@ fn nobody_meets_a_buffer_after_its_time() {
         total.held += shown.held;
     }
     println!("{} schedules: {total:?}", seeds.clone().count());
-    // Otherwise nothing was put to the test.
+    // Otherwise nothing was tested.
     let seldom = seeds.count() as u64;
     let tested = total.reclaimed > 2 * seldom && total.moves > seldom / 2;
     assert!(seldom < 100 || tested, "{total:?}");

@@ -1,5 +1,7 @@
 //! The store's operations, one client or a few in turn, on a small pool of files.
 
+mod reader;
+
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::pin::Pin;
@@ -57,9 +59,9 @@ fn operations_do_what_they_say() {
     assert_eq!(store.get(b"a").expect("get").as_deref(), Some(&b"5"[..]));
 }
 
-/// Each large value takes chunks of its own, each time by a record of the heap map; when the first
-/// few records were used up the pool was called full, with nearly all of it free. Clients that come
-/// and go met the same with values of any size.
+/// Each large value takes chunks of its own, each time by a record of the chunk map. When the first
+/// few records were used up, the pool was reported full, with nearly all of it free. Clients that
+/// came and went had the same problem with values of any size.
 #[test]
 fn a_pool_is_full_only_when_its_memory_is() {
     let test = pool(64 << 20);
@@ -93,7 +95,7 @@ fn clients_see_each_other_through_stale_caches() {
     assert_eq!(a.get(b"k").expect("get").as_deref(), Some(&b"3"[..]));
     a.delete(b"k").expect("delete");
     assert!(a.insert(b"k", b"4").expect("insert"));
-    // b still knows the register before last; its delete must reach the one that is mapped.
+    // b still has the register before last cached; its delete must reach the mapped one.
     b.delete(b"k").expect("delete");
     assert!(a.get(b"k").expect("get").is_none());
 }
@@ -167,9 +169,9 @@ fn common_operations_take_one_roundtrip() {
     }
     let counters = client.counters() - loaded;
     assert_eq!(counters.get.roundtrips[1], u64::from(keys));
-    // A few updates set memory aside.
+    // A few updates raise a high-water mark.
     assert!(counters.update.roundtrips[1] >= u64::from(keys) * 98 / 100);
-    // Where key and bucket are cached, so is a delete.
+    // If key and bucket are cached, a delete takes two.
     let before = client.counters();
     store.delete(&5u32.to_le_bytes()).expect("delete");
     let deleted = (client.counters() - before).delete;
@@ -214,7 +216,8 @@ fn a_slots_next_holder_goes_on_with_its_memory() {
     }
 }
 
-/// What `create` says a capacity serves: so many clients that come at the same moment each find memory for a value.
+/// `create` prints for how many clients a capacity suffices: that many clients that attach at the
+/// same moment each find memory for a value.
 #[test]
 fn as_many_clients_write_as_a_pool_says() {
     for nodes in [1, 3, 7] {
@@ -232,23 +235,23 @@ fn as_many_clients_write_as_a_pool_says() {
                     let client = shm::open(pool, Options::default()).expect("attach");
                     together.wait();
                     let put = client.blocking().put(&writer.to_le_bytes(), &[7; 100]);
-                    // Nobody leaves before all have some, or what he had would serve others.
+                    // No client leaves before all have memory: what it had would serve others.
                     together.wait();
                     put.unwrap_or_else(|full| panic!("{writer} of {writing}: {full}"));
                 });
             }
         });
-        let holdings = shm::holdings(&pool).expect("who holds what");
-        // What lies in chunks of their own is a few claimers' heap-map records.
-        let shared = holdings.last().expect("all share some");
-        let own: usize = holdings.iter().map(|holding| holding.chunks).sum();
+        let client_usage = shm::client_usage(&pool).expect("who holds what");
+        // A few claimers' chunk-map records are in chunks of their own.
+        let shared = client_usage.last().expect("all share some");
+        let own: usize = client_usage.iter().map(|holding| holding.chunks).sum();
         assert_eq!(shared.client, None);
-        assert!(own - shared.chunks <= writing / 8, "{holdings:?}");
+        assert!(own - shared.chunks <= writing / 8, "{client_usage:?}");
     }
 }
 
-/// Whoever reads what a dead client left half done completes it. Who only counts must not: it is no
-/// client, and another may be at it.
+/// A client that reads what a dead client left half done completes it. Counting must not: it is
+/// done without a client slot, and a client may be completing it.
 #[test]
 fn counting_changes_nothing() {
     let test = pool(4 << 20);
@@ -273,7 +276,7 @@ fn counting_changes_nothing() {
             1 => Box::pin(async { assert!(client.delete(&[step]).await.is_ok()) }),
             _ => Box::pin(async { assert!(client.insert(b"new", &value).await.is_ok()) }),
         };
-        // Until it has looked everything up and set memory aside, and its write is under way.
+        // Until it has looked everything up and allocated memory, and its write is in progress.
         let begun = image();
         for poll in 0.. {
             assert!(poll < 1000, "step {step} wrote nothing");
@@ -297,12 +300,12 @@ fn counting_changes_nothing() {
     let usage = shm::usage(&test.pool).expect("usage");
     assert!(image() == before, "counting changed the pool");
     assert!((99..=101).contains(&usage.keys), "{usage:?}");
-    // Half done it was: a client has something to complete.
+    // It was half done: a client has something to complete.
     assert_eq!(swarm_kv::block_on(open(&test).usage()).expect("usage"), usage);
     assert!(image()[1..] != before[1..], "nothing was half done");
 }
 
-/// Whether this is somewhere in what is new of a node's memory.
+/// Returns whether `what` occurs in the changed part of a node's memory.
 fn names(before: &[u8], now: &[u8], what: &[u8]) -> bool {
     let pages = before.chunks(4096).zip(now.chunks(4096)).filter(|(before, now)| before != now);
     pages.map(|(_, now)| now).any(|page| page.windows(what.len()).any(|bytes| bytes == what))
@@ -340,7 +343,7 @@ fn batches<F: Fabric, C: Clock>(client: &Client<F, C>) {
     let value = |number: u32| vec![number as u8; number as usize % 300];
     let mut expected = BTreeMap::new();
     for round in 0..6 {
-        // Some are there, some are remembered, some come twice.
+        // Some exist, some are cached, some occur twice.
         let numbers: Vec<u32> =
             (0..200).map(|number| (number * 7 + round * 90) % 170 * 2).collect();
         let keys: Vec<_> = numbers.iter().copied().map(key).collect();
@@ -359,7 +362,7 @@ fn batches<F: Fabric, C: Clock>(client: &Client<F, C>) {
     assert_eq!(store.get_many(&[[0; 0]; 0]).expect("get").len(), 0);
 }
 
-/// An update whose key's location was not cached took a buffer, found that out, and lost it.
+/// An update of a key whose location was not cached took a buffer, found that out, and lost it.
 #[test]
 fn updates_of_keys_that_are_not_cached_waste_nothing() {
     let test = pool(4 << 20);
@@ -379,7 +382,7 @@ fn updates_of_keys_that_are_not_cached_waste_nothing() {
     assert!(after - before <= 1200 * 1280 + (512 << 10), "{} bytes", after - before);
 }
 
-/// Near memory was looked at twice before a value that does not fit in place was fetched.
+/// Synchronous memory was read twice before a value that does not fit in place was fetched.
 #[test]
 fn a_long_value_takes_one_roundtrip_more() {
     let test = pool(16 << 20);

@@ -1,12 +1,12 @@
-//! Devices, ports, GIDs, and choosing among them.
+//! Devices, ports, GIDs, and the choice among them.
 
 use std::net::IpAddr;
 
 use crate::error::Error;
 use crate::verbs::Device;
 
-/// Which device, port and GID to use. What is left open is chosen: the first active port, and
-/// there the first RoCE v2 GID of an IPv4 address.
+/// Which device, port and GID to use. The defaults are the first active port and its first RoCE v2
+/// GID of an IPv4 address.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DeviceChoice {
     /// The device's name.
@@ -26,12 +26,12 @@ pub struct DeviceInfo {
     pub ports: Vec<PortInfo>,
 }
 
-/// Whether a port is in use.
+/// Whether a port is active.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PortState {
-    /// It is.
+    /// The port is active.
     Active,
-    /// It is not; the number is what the device says.
+    /// The port is not active; this is the state that the device reports.
     Other(u32),
 }
 
@@ -40,17 +40,17 @@ pub enum PortState {
 pub struct PortInfo {
     /// Its number, from 1.
     pub number: u8,
-    /// Whether it is in use.
+    /// Whether it is active.
     pub state: PortState,
-    /// Whether the link is Ethernet (RoCE), and not InfiniBand.
+    /// Whether the link is Ethernet (RoCE) and not InfiniBand.
     pub ethernet: bool,
-    /// Bytes of a packet.
+    /// The largest packet, in bytes.
     pub mtu: u32,
     /// Its GIDs.
     pub gids: Vec<GidInfo>,
 }
 
-/// What a GID stands for.
+/// The transport of a GID.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GidKind {
     /// An InfiniBand port.
@@ -66,14 +66,14 @@ pub enum GidKind {
 pub struct GidInfo {
     /// Its index in the port's table.
     pub index: u8,
-    /// What it stands for.
+    /// Its transport.
     pub kind: GidKind,
     /// Its 16 bytes.
     pub raw: [u8; 16],
 }
 
 impl GidInfo {
-    /// The IP address that a RoCE GID stands for.
+    /// Returns the IP address that a RoCE GID encodes.
     pub fn address(&self) -> Option<IpAddr> {
         let address = std::net::Ipv6Addr::from(self.raw);
         match (self.kind, address.to_ipv4_mapped()) {
@@ -84,18 +84,18 @@ impl GidInfo {
     }
 }
 
-/// What a [`DeviceChoice`] came to.
+/// The device and address that a [`DeviceChoice`] resolves to.
 #[derive(Clone, Copy)]
 pub(crate) struct Chosen {
     pub(crate) device: Device,
-    /// The address that connections go out from; whatever the routes say, if this is `None`.
+    /// The source address of connections. If `None`, the routes decide.
     pub(crate) from: Option<IpAddr>,
 }
 
-/// The RDMA devices of this host.
+/// Returns the RDMA devices of this host.
 ///
 /// # Errors
-/// There are none, or they cannot be opened.
+/// The host has none, or they cannot be opened.
 pub fn devices() -> Result<Vec<DeviceInfo>, Error> {
     let describe = |device: &Device| {
         let name = device.name();
@@ -107,17 +107,18 @@ pub fn devices() -> Result<Vec<DeviceInfo>, Error> {
 }
 
 impl DeviceChoice {
-    /// What it comes to on this host, for people: the device, and the address that it connects from.
+    /// Describes the choice on this host for a reader: the device, and the address that it connects
+    /// from.
     ///
     /// # Errors
-    /// It leads nowhere.
+    /// The choice matches no usable device, port or GID.
     pub fn describe(&self) -> Result<String, Error> {
         let Chosen { device, from } = self.resolve()?;
         let name = device.name();
         Ok(from.map_or(name.clone(), |address| format!("{name}, from {address}")))
     }
 
-    /// The device and the address to use.
+    /// Returns the device and the address to use.
     pub(crate) fn resolve(&self) -> Result<Chosen, Error> {
         let all = opened()?;
         let mut why = None;
@@ -147,7 +148,7 @@ impl DeviceChoice {
         }))
     }
 
-    /// Whether this port of `device` will do.
+    /// Returns `device` and its source address if this port is usable.
     fn on(&self, device: Device, port: &PortInfo, name: &str) -> Result<Chosen, Error> {
         let place = format!("{name} port {}", port.number);
         if let PortState::Other(state) = port.state {
@@ -196,7 +197,7 @@ impl DeviceChoice {
 }
 
 impl GidInfo {
-    /// Whether it is a link-local IPv6 address.
+    /// Returns whether this is a link-local IPv6 address.
     fn is_local(&self) -> bool {
         self.raw[0] == 0xfe && self.raw[1] & 0xc0 == 0x80
     }
@@ -222,7 +223,7 @@ fn opened() -> Result<&'static [Device], Error> {
 
 fn port(device: Device, name: &str, number: u8) -> Result<PortInfo, Error> {
     let port = device.port(number).map_err(|error| failed(name, error))?;
-    // Indices are bytes in the connection's own tables, too.
+    // A connection's own tables hold indices as bytes, too.
     let entries = u8::try_from(port.gids).unwrap_or(u8::MAX);
     let gids = (0..entries).filter_map(|index| {
         let raw = device.gid(number, index).ok().filter(|raw| *raw != [0; 16])?;
@@ -233,7 +234,7 @@ fn port(device: Device, name: &str, number: u8) -> Result<PortInfo, Error> {
     Ok(PortInfo { number, state, ethernet: port.ethernet, mtu: port.mtu, gids: gids.collect() })
 }
 
-/// The version of RoCE that a GID of an Ethernet port stands for.
+/// Returns the RoCE version of a GID of an Ethernet port.
 fn roce_kind(device: &str, port: u8, index: u8) -> GidKind {
     let path = format!("/sys/class/infiniband/{device}/ports/{port}/gid_attrs/types/{index}");
     match std::fs::read_to_string(path) {

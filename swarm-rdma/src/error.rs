@@ -1,4 +1,4 @@
-//! What can be wrong with options, devices and nodes.
+//! Errors of options, devices and nodes.
 
 use std::io;
 use std::net::SocketAddr;
@@ -6,10 +6,10 @@ use std::path::PathBuf;
 
 use swarm_core::node::NodeId;
 
-use crate::greeting::{ClientId, Life, PoolId, TRANSPORT_VERSION};
+use crate::handshake::{ClientId, InstanceId, PoolId, TRANSPORT_VERSION};
 
-/// Why a fabric or a memory node could not be set up. What becomes of single nodes later is a
-/// [`Fault`] each.
+/// Why a fabric or a memory node could not be set up. Later failures of single nodes are
+/// [`Fault`]s.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -19,43 +19,43 @@ pub enum Error {
              `modprobe rdma_rxe` and `rdma link add rxe0 type rxe netdev INTERFACE`; `swarm doctor` says more"
     )]
     NoDevice {
-        /// What libibverbs said.
+        /// The error of libibverbs.
         why: String,
     },
     /// There is no device of that name.
     #[error("there is no RDMA device {name}; this host has {}", there.join(", "))]
     NoSuchDevice {
-        /// The name that was asked for.
+        /// The requested name.
         name: String,
-        /// The devices that there are.
+        /// The host's devices.
         there: Vec<String>,
     },
-    /// No port of a device will do.
+    /// No port of a device is usable.
     #[error("{device}: {why}")]
     Port {
-        /// The device, with its port if one was asked for.
+        /// The device, with its port if one was requested.
         device: String,
         /// What is wrong, and what to do.
         why: String,
     },
-    /// A GID index leads nowhere.
+    /// A GID index is not usable.
     #[error("{device}: GID index {index}: {why}")]
     Gid {
         /// The device and port.
         device: String,
-        /// The index that was asked for.
+        /// The requested index.
         index: u8,
         /// What is wrong, and what to do.
         why: String,
     },
-    /// A device refused something.
+    /// A call to a device failed.
     #[error("{device}: cannot {action}: {source}")]
     Device {
         /// The device.
         device: String,
-        /// What was to be done.
+        /// The action that failed.
         action: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The process may not lock as much memory as a registration needs.
@@ -71,7 +71,7 @@ pub enum Error {
         /// The limit, bytes.
         limit: u64,
     },
-    /// The device registers no memory of this size.
+    /// The device refused to register memory of this size.
     #[error(
         "{device}: cannot register {bytes} bytes: {source}; the device takes at most {limit} \
              bytes at a time: choose a smaller capacity"
@@ -81,17 +81,17 @@ pub enum Error {
         device: String,
         /// Bytes to register.
         bytes: u64,
-        /// The most that the device says it takes.
+        /// The largest registration that the device reports.
         limit: u64,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Memory could not be had.
+    /// Memory could not be allocated.
     #[error("{bytes} bytes of memory are not to be had: {source}; choose a smaller capacity")]
     Memory {
-        /// How much.
+        /// Bytes to allocate.
         bytes: u64,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A file or DAX device cannot be a node's memory.
@@ -105,33 +105,33 @@ pub enum Error {
     /// The connection manager does not work.
     #[error("the RDMA connection manager cannot be used: {source}; is the module rdma_ucm loaded?")]
     Manager {
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// An address cannot be listened at or connected from.
+    /// An address cannot be bound or served.
     #[error("{address}: cannot {action}: {source}; {}", address_advice(source))]
     Address {
         /// The address.
         address: SocketAddr,
-        /// What was to be done.
+        /// The action that failed.
         action: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Options that do not belong together.
+    /// Options are out of range or contradict each other.
     #[error("{0}")]
     Options(String),
-    /// The system failed beside the device.
+    /// A system call that does not concern the device failed.
     #[error("cannot {action}: {source}")]
     System {
-        /// What was to be done.
+        /// The action that failed.
         action: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// What to do about an address that was refused.
+/// Returns what to do about an address that was refused.
 fn address_advice(refused: &io::Error) -> &'static str {
     match refused.kind() {
         io::ErrorKind::AddrInUse => "is another `swarm memnode` running there?",
@@ -139,7 +139,7 @@ fn address_advice(refused: &io::Error) -> &'static str {
     }
 }
 
-/// Why a client has no connection to a node. The node is a missing vote meanwhile.
+/// Why a client has no connection to a node. Until it has one, the node is a missing vote.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
@@ -149,12 +149,12 @@ pub enum Fault {
         /// The node's address.
         address: SocketAddr,
     },
-    /// Nobody answers there.
+    /// The node does not answer.
     #[error("memory node {address}: {why}; is it running, and does the device reach it?")]
     Unreachable {
         /// The node's address.
         address: SocketAddr,
-        /// At which stage, and what the system said.
+        /// The stage that failed, and the system's error.
         why: String,
     },
     /// The connection was lost.
@@ -162,16 +162,16 @@ pub enum Fault {
     Lost {
         /// The node's address.
         address: SocketAddr,
-        /// What the device said.
+        /// The device's error.
         why: String,
     },
-    /// Somebody else's service listens there.
+    /// Another service listens at the address.
     #[error("memory node {address}: something else than a SWARM memory node listens there")]
     Foreign {
         /// The address.
         address: SocketAddr,
     },
-    /// The node is of another version.
+    /// The node speaks another version.
     #[error(
         "memory node {address}: speaks version {version}, this client {TRANSPORT_VERSION}; \
              run the same version everywhere"
@@ -198,10 +198,10 @@ pub enum Fault {
         address: SocketAddr,
         /// Its pool.
         found: PoolId,
-        /// The pool that was asked for.
+        /// The requested pool.
         wanted: PoolId,
     },
-    /// The node is another one.
+    /// The node has another number in the pool.
     #[error(
         "memory node {address}: is {found} of its pool, not {wanted}; the addresses are mixed up"
     )]
@@ -210,10 +210,10 @@ pub enum Fault {
         address: SocketAddr,
         /// Its number.
         found: NodeId,
-        /// The number that was asked for.
+        /// The requested number.
         wanted: NodeId,
     },
-    /// The node was started again and has lost its memory.
+    /// The node was restarted and has lost its memory.
     #[error(
         "memory node {address}: was started again and has lost what it held (life {found}, \
              known as {known}); replace it"
@@ -221,12 +221,12 @@ pub enum Fault {
     Reborn {
         /// The node's address.
         address: SocketAddr,
-        /// Its life.
-        found: Life,
-        /// The life that the pool knows.
-        known: Life,
+        /// Its instance id.
+        found: InstanceId,
+        /// The instance id in the pool's descriptor.
+        known: InstanceId,
     },
-    /// The node is smaller than the pool's nodes are.
+    /// The node has less memory than the pool needs.
     #[error("memory node {address}: has {found} words of memory, the pool's nodes have {needed}")]
     Small {
         /// The node's address.
@@ -241,10 +241,10 @@ pub enum Fault {
     Fenced {
         /// The node's address.
         address: SocketAddr,
-        /// Who was evicted.
+        /// The evicted client.
         client: ClientId,
     },
-    /// The node takes no more connections.
+    /// The node cannot take another connection.
     #[error("memory node {address}: takes no more connections")]
     Exhausted {
         /// The node's address.

@@ -1,32 +1,34 @@
-//! Whose a client is. A child that a process forks has a copy of all that its clients have in memory, and shares
-//! with it what the kernel has of them: queue pairs, connections, locked memory.
+//! Detects that this process is a forked child of the one that opened a client. The child has a
+//! copy of the client's memory and shares its kernel objects with the parent: queue pairs,
+//! connections, locked memory.
 //!
-//! The invariant: *a client is used, and let go of, by the process alone that opened it*. The threads that connect,
-//! renew a lease and speak to the daemons are in that process alone: a child that waited for them to end would wait
-//! for ever, and one that told the daemons that the client has left would say so of its parent's. `_Fork` and a bare
-//! `clone` run no fork handler, and their children must let their copies be.
+//! **Invariant:** only the process that opened a client uses it and releases it (S7). The threads
+//! that connect, renew a lease and talk to the daemons run in that process only. A child that
+//! joined them would wait for ever. A child that reported to the daemons that the client left would
+//! end its parent's client. `_Fork` and a bare `clone` run no fork handler: their children must not
+//! touch their copies.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// How many forks lie between this process and the first of its ancestors that had a client.
+/// Counts the forks between this process and its first ancestor that had a client.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The process in which something was made.
+/// The process in which an object was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Origin(u64);
 
 impl Origin {
-    /// This process.
+    /// Returns this process.
     pub(crate) fn here() -> Self {
         static WATCHED: AtomicBool = AtomicBool::new(false);
-        // Two threads at the same time may register the handler twice: then a fork counts for two.
+        // Two threads may register the handler twice at the same time: a fork then counts as two.
         if !WATCHED.load(Ordering::Acquire) {
-            // SAFETY: the handler is a safe function that does no more than add to an atomic word, which may be
-            // done in a child that has one of several threads.
+            // SAFETY: the handler is a safe function that only adds to an atomic word, which is
+            // allowed in the forked child of a multi-threaded process.
             let refused = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
             assert_eq!(refused, 0, "no memory for a fork handler");
             WATCHED.store(true, Ordering::Release);
@@ -34,10 +36,10 @@ impl Origin {
         Self(FORKS.load(Ordering::Relaxed))
     }
 
-    /// Whether this process is another one: a copy of that.
+    /// Returns whether this process is another one: a forked copy of the origin (S7).
     #[inline]
     pub(crate) fn is_elsewhere(self) -> bool {
-        // Relaxed: it changes before there is anybody in the child to see it.
+        // Relaxed: the fork handler changes it before any other code runs in the child.
         FORKS.load(Ordering::Relaxed) != self.0
     }
 }

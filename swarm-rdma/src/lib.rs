@@ -1,54 +1,40 @@
 //! Memory nodes behind RDMA cards: the fabric over verbs.
 //!
-//! A memory node is a process that registers memory with its card and accepts connections; from then
-//! on clients read, write and compare-and-swap its words through one reliable queue pair each, and
-//! none of its code runs for them.
+//! A memory node is a process that registers memory with its card and accepts connections. After
+//! that, each client reads, writes and compares-and-swaps the node's words through one reliable
+//! queue pair. The node's processor runs no code for an operation.
 //!
-//! | file              | concept                                                              |
-//! | ----------------- | -------------------------------------------------------------------- |
-//! | `error`           | what can be wrong with options, devices and nodes                    |
-//! | `greeting`        | what clients and nodes say of themselves when they connect           |
-//! | `device`          | devices, ports, GIDs, and choosing among them                        |
-//! | `verbs`           | libibverbs and librdmacm as small safe types: all `unsafe` is there, but for one call in `fork` |
-//! | `memory`          | a node's memory: allocated or mapped, and registered once            |
-//! | `memnode`         | the memory node                                                      |
-//! | `chain`           | from verbs to work requests, and the order that these keep           |
-//! | `rider`           | chains in the background, which go out with the next ones            |
-//! | `tickets`         | where replies wait                                                   |
-//! | `doors`           | where the connector and the fabric meet                              |
-//! | `connector`       | the thread that connects, and connects again                         |
-//! | `link`            | the way to one node                                                  |
-//! | `options`         | how to connect, and what a fabric says of itself                     |
-//! | `completion`      | chains on their way, and what they yielded                           |
-//! | `fabric`          | the fabric                                                           |
-//! | `fork`            | whose a client is                                                    |
+//! The layers, top to bottom. A module uses only modules in rows below its own. The module `layers`
+//! of swarm-kv's test `correctness` checks this.
 //!
-//! The [control plane](control) stands beside these; nothing on the data path knows of it.
+//! | layer | concept |
+//! | --- | --- |
+//! | `fabric` | the fabric: peers, posted chains, deferred chains, completions, replies |
+//! | `control`, `connector`, `memnode` | clients and epochs; the thread that connects; a memory node |
+//! | `options` | how to connect, and what a fabric reports about itself |
+//! | `device` | devices, ports, GIDs, and how one of them is chosen |
+//! | `error`, `verbs` | errors; libibverbs and librdmacm as small safe types: all `unsafe` but one call in `fork` |
+//! | `handshake`, `fork` | the private data of connect; the process that a fabric belongs to |
+//!
+//! The data path uses nothing of the [control plane](control) but the client's epochs.
 
-mod chain;
-mod completion;
 mod connector;
 pub mod control;
 mod device;
-mod doors;
 mod error;
 mod fabric;
 mod fork;
-mod greeting;
-mod link;
+mod handshake;
 mod memnode;
-mod memory;
 mod options;
-mod rider;
 #[cfg(test)]
 mod tests;
-mod tickets;
 mod verbs;
 
-pub use completion::{Completion, Reply};
 pub use device::{DeviceChoice, DeviceInfo, GidInfo, GidKind, PortInfo, PortState, devices};
 pub use error::{Error, Fault};
 pub use fabric::RdmaFabric;
-pub use greeting::{ClientId, Life, NodeCard, PoolId, TRANSPORT_VERSION};
+pub use fabric::completion::{Completion, Reply};
+pub use handshake::{ClientId, InstanceId, NodeHello, PoolId, TRANSPORT_VERSION};
 pub use memnode::{MemoryNode, MemorySource, NodeReport, ServeOptions};
 pub use options::{ConnectOptions, Counters, Endpoint, NodeStatus};

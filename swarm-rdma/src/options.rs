@@ -1,20 +1,20 @@
-//! How to connect, and what a fabric says of itself.
+//! How to connect, and what a fabric reports about itself.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::device::DeviceChoice;
 use crate::error::Fault;
-use crate::greeting::{ClientId, Life, PoolId};
+use crate::handshake::{ClientId, InstanceId, PoolId};
 
 /// Where a memory node is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Endpoint {
     /// Its address.
     pub address: SocketAddr,
-    /// The life that the pool knows it by; any, the first time, if this is `None`. A node in
-    /// another life has lost its memory and counts as down.
-    pub life: Option<Life>,
+    /// The instance id in the pool's descriptor. `None` accepts any at the first connection. A node
+    /// with another instance id has lost its memory and counts as down.
+    pub life: Option<InstanceId>,
 }
 
 /// How to connect.
@@ -25,23 +25,23 @@ pub struct ConnectOptions {
     pub device: DeviceChoice,
     /// The pool.
     pub pool: PoolId,
-    /// Who connects.
+    /// The client that connects.
     pub client: ClientId,
     /// Words that each node must have.
     pub words: u64,
-    /// How long [`connect`](crate::RdmaFabric::connect) waits for nodes, at most.
+    /// The longest time that [`connect`](crate::RdmaFabric::connect) waits for nodes.
     pub patience: Duration,
-    /// How long the device waits for a packet's acknowledgment before it sends it again: 4.096 µs
+    /// How long the device waits for a packet's acknowledgment before it retransmits: 4.096 µs
     /// times 2 to this power.
     pub ack_timeout: u8,
-    /// How often it sends a packet again before the connection counts as lost; at most 6, as 7 means
-    /// for ever to some devices.
+    /// How often the device retransmits a packet before the connection counts as lost: at most 6,
+    /// because some devices take 7 as unlimited.
     pub retries: u8,
 }
 
 impl ConnectOptions {
-    /// Connects `client` to the nodes of `pool`, which have `words` words each. A dead peer is an
-    /// error within about 100 ms.
+    /// Options that connect `client` to the nodes of `pool`, which have `words` words each. With
+    /// them, a dead peer is an error within about 100 ms.
     pub fn new(pool: PoolId, client: ClientId, words: u64) -> Self {
         let patience = Duration::from_secs(2);
         let device = DeviceChoice::default();
@@ -49,7 +49,7 @@ impl ConnectOptions {
     }
 }
 
-/// What a fabric has done so far. Plain counts, for tests and reports.
+/// Event counts of a fabric, for tests and reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// Chains posted.
@@ -58,29 +58,29 @@ pub struct Counters {
     pub doorbells: u64,
     /// Work requests posted.
     pub work_requests: u64,
-    /// Work requests that waited for earlier ones.
+    /// Work requests posted with the fence flag.
     pub fenced: u64,
-    /// Completions that were asked for: one for each chain.
+    /// Work requests posted signalled: one for each chain.
     pub signalled: u64,
     /// Memory registrations.
     pub registrations: u64,
-    /// Connections made, those that replaced others included.
+    /// Connections made, including reconnections.
     pub connections: u64,
-    /// Times that posting had to wait for room.
+    /// Times that posting waited for a slot or for room in a queue pair.
     pub full: u64,
-    /// Times that waiting slept.
+    /// Times that a wait for completions slept.
     pub sleeps: u64,
-    /// READs posted to nodes that let it wait for long.
-    pub nudges: u64,
+    /// Probes: READs posted to wake a queue pair that has been quiet for long.
+    pub probes: u64,
 }
 
-/// How a node stands with this client.
+/// This client's connection to a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeStatus {
     /// Its address.
     pub address: SocketAddr,
-    /// Its life, once met.
-    pub life: Option<Life>,
+    /// Its instance id, known from the first connection on.
+    pub life: Option<InstanceId>,
     /// Why there is no connection, if there is none.
     pub fault: Option<Fault>,
 }

@@ -6,7 +6,7 @@ mod common;
 use std::thread::yield_now;
 
 use common::{client, connect, device_address, endpoints, serve};
-use swarm_core::conformance;
+use swarm_core::conformance::{self, LONGEST};
 use swarm_core::node::Address;
 
 const BASE: Address = Address(1024);
@@ -16,7 +16,7 @@ fn verbs_are_a_fabric() {
     let Some(at) = device_address() else { return };
     let nodes = serve(at, 3, 4 << 20);
     let endpoints = endpoints(&nodes);
-    conformance::run(|slot| connect(client(slot as u32), &endpoints), BASE, yield_now);
+    conformance::run(|slot| connect(client(slot as u32), &endpoints), BASE, LONGEST, yield_now);
     for node in &nodes {
         assert_eq!(node.report().registrations, 1);
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use control_common::{Daemon, daemons, gives_more_incarnations, list, wishes};
 use swarm_core::layout::MAX_CLIENTS;
-use swarm_rdma::control::{Error, Holder, Plane, PoolAddress, PoolWishes};
+use swarm_rdma::control::{Error, Holder, Plane, PoolAddress, PoolSpec};
 
 fn plane(daemons: &[Daemon]) -> (Plane, tempfile::TempDir) {
     let (address, directory) = list(daemons);
@@ -216,7 +216,7 @@ fn a_node_that_was_started_again_is_another() {
 fn a_daemon_names_as_many_clients_as_a_pool_may_have() {
     let daemons = daemons(1);
     let (plane, _directory) = plane(&daemons);
-    let wishes = PoolWishes { nodes: 1, max_clients: MAX_CLIENTS, ..wishes() };
+    let wishes = PoolSpec { nodes: 1, max_clients: MAX_CLIENTS, ..wishes() };
     let record = plane.create(&wishes).expect("the node is free");
     for slot in 0..MAX_CLIENTS - 1 {
         let mut client = Holder::new(slot, slot as u64 + 1).expect("there is chance");

@@ -11,9 +11,9 @@ use std::thread::{JoinHandle, sleep, spawn as spawn_thread};
 use std::time::{Duration, Instant};
 
 use control_common::{CAPACITY, Daemon, daemons, free_address, gives_more_incarnations, wishes};
-use swarm_core::fabric::Board;
-use swarm_rdma::control::admin::{Request, ask};
-use swarm_rdma::control::{Error, Etcd, Holder, Id, NodeEntry, Plane, PoolAddress, Said};
+use swarm_core::fabric::EpochDomain;
+use swarm_rdma::control::protocol::{Request, ask};
+use swarm_rdma::control::{EpochReport, Error, Etcd, Holder, Id, NodeEntry, Plane, PoolAddress};
 
 /// Longer than a lease.
 const EXPIRY: Duration = Duration::from_secs(12);
@@ -458,23 +458,23 @@ fn who_is_waited_for_and_has_no_lease_is_evicted() {
         plane.attach(&record).expect("there are slots"),
     );
     let ghost = Holder::new(5, 1000).expect("there is chance");
-    let said = Said { epoch: 1, renewed: 0, reached: 0 };
+    let said = EpochReport { epoch: 1, renewed: 0, reached: 0 };
     let tell = Request::Tell { pool: record.id, client: ghost, said };
     for daemon in &daemons {
         ask(daemon.address(), &tell).expect("it hears");
     }
     let (board, begun) = (waits.board(), Instant::now());
     let until = board.epoch() + 4;
-    while board.advance() < until {
+    while board.try_advance() < until {
         assert!(begun.elapsed() < EXPIRY, "{board:?} waits for a ghost");
         sleep(Duration::from_millis(20));
     }
     assert!(daemons.iter().all(|daemon| daemon.fenced().contains(&(5, 1000))));
     let busy = lives.board();
-    busy.enter();
+    busy.pin();
     let held = board.epoch() + 1;
     sleep(Duration::from_secs(5));
-    assert!(board.advance() <= held, "one that lives is waited for");
+    assert!(board.try_advance() <= held, "one that lives is waited for");
     assert_eq!(plane.clients(&record).expect("etcd answers").len(), 2);
-    busy.leave();
+    busy.unpin();
 }

@@ -6,15 +6,15 @@ mod control_common;
 use std::time::{Duration, Instant};
 
 use control_common::{Daemon, daemons, list, wishes};
-use swarm_core::fabric::Board;
-use swarm_rdma::control::admin::{Reply, Request, ask};
-use swarm_rdma::control::{FarBoard, Holder, Plane, PoolRecord, Said};
+use swarm_core::fabric::EpochDomain;
+use swarm_rdma::control::protocol::{Reply, Request, ask};
+use swarm_rdma::control::{EpochReport, Holder, Plane, PoolDescriptor, RdmaEpochs};
 
 /// A pool's nodes, and how to get at it.
 struct Cluster {
     daemons: Vec<Daemon>,
     plane: Plane,
-    record: PoolRecord,
+    record: PoolDescriptor,
     _directory: tempfile::TempDir,
 }
 
@@ -40,9 +40,9 @@ fn within_seconds(done: impl Fn() -> bool) -> bool {
     false
 }
 
-fn goes_on(board: &FarBoard, epochs: u64) -> bool {
+fn goes_on(board: &RdmaEpochs, epochs: u64) -> bool {
     let until = board.epoch() + epochs;
-    within_seconds(|| board.advance() >= until)
+    within_seconds(|| board.try_advance() >= until)
 }
 
 /// Time for many rounds of messages.
@@ -63,9 +63,9 @@ fn the_epoch_goes_on_while_nobody_is_under_way_and_without_a_minority() {
     assert!(goes_on(&boards[1], 3), "without a minority");
     cluster.daemons.pop();
     some_rounds();
-    let now = boards[1].advance();
+    let now = boards[1].try_advance();
     some_rounds();
-    assert!(boards[1].advance() <= now + 1, "not without a majority");
+    assert!(boards[1].try_advance() <= now + 1, "not without a majority");
 }
 
 #[test]
@@ -91,11 +91,14 @@ fn an_operation_under_way_holds_the_epoch_up_until_it_is_over() {
     );
     let (here, there) = (here.board(), there.board());
     assert!(goes_on(&here, 2));
-    let since = here.enter();
+    let since = here.pin();
     some_rounds();
     some_rounds();
-    assert!(there.advance() <= since + 1 && there.latest() <= since + 2, "it began in {since}");
-    here.leave();
+    assert!(
+        there.try_advance() <= since + 1 && there.epoch_bound() <= since + 2,
+        "it began in {since}"
+    );
+    here.unpin();
     assert!(goes_on(&there, 4), "it is over");
 }
 
@@ -134,11 +137,11 @@ fn whoever_is_beyond_the_latest_epoch_has_forgotten_places() {
     let (teller, hearer) = (teller.board(), hearer.board());
     for round in 0..10 {
         let before = hearer.generation();
-        teller.renew();
-        let latest = teller.latest();
+        teller.new_generation();
+        let latest = teller.epoch_bound();
         let met = within_seconds(|| {
-            teller.advance();
-            let epoch = hearer.advance();
+            teller.try_advance();
+            let epoch = hearer.try_advance();
             let generation = hearer.generation();
             assert!(epoch <= latest || generation > before, "{epoch} in round {round}");
             epoch > latest
@@ -156,20 +159,20 @@ fn a_client_that_died_holds_the_epoch_up_until_it_is_evicted() {
     // It has told all daemons of itself, and falls silent.
     let slot = 5;
     let client = Holder::new(slot, 1000).expect("there is chance");
-    let said = Said { epoch: 1, renewed: 0, reached: 0 };
+    let said = EpochReport { epoch: 1, renewed: 0, reached: 0 };
     let tell = Request::Tell { pool: cluster.record.id, client, said };
     let now = board.epoch();
     let hear = |daemon: &Daemon| match ask(daemon.address(), &tell).expect("it hears") {
-        Reply::Heard(heard) => heard.epoch,
+        Reply::EpochReply(heard) => heard.epoch,
         reply => panic!("{reply:?}"),
     };
     let latest = cluster.daemons.iter().map(hear).max();
     assert!(latest >= Some(now - 1), "{latest:?} at {board:?}");
     assert!(board.is_attached(slot) || within_seconds(|| board.is_attached(slot)));
     some_rounds();
-    let held = board.advance();
+    let held = board.try_advance();
     some_rounds();
-    assert!(board.advance() <= held + 1, "nobody knows that it is dead");
+    assert!(board.try_advance() <= held + 1, "nobody knows that it is dead");
     cluster.plane.evict(&cluster.record, slot).expect("a majority answers");
     assert!(goes_on(&board, 4), "it is gone");
     assert!(within_seconds(|| !board.is_attached(slot)));
@@ -188,9 +191,9 @@ fn who_has_left_holds_nothing_up_and_is_not_heard_any_more() {
     let last_words = Request::Tell {
         pool: cluster.record.id,
         client: cluster.daemons[0].holders()[slot].clone(),
-        said: Said::default(),
+        said: EpochReport::default(),
     };
-    leaves.board().enter();
+    leaves.board().pin();
     drop(leaves);
     assert!(goes_on(&stays.board(), 4));
     let late = ask(cluster.daemons[0].address(), &last_words);

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use common::{POOL, Running, client, connect, device_address, say};
-use swarm_core::fabric::{Fabric, NoBoard, Verb};
+use swarm_core::fabric::{Fabric, NoEpochs, Verb};
 use swarm_core::layout::Geometry;
 use swarm_core::node::NodeId;
 use swarm_core::quorum::Session;
@@ -29,7 +29,7 @@ type Store<'c> = Blocking<'c, Watched, WallClock, SafeGuess>;
 struct Watched(Rc<RdmaFabric>);
 
 impl Fabric for Watched {
-    type Board = NoBoard;
+    type EpochDomain = NoEpochs;
     type Reply<'f> = Reply<'f>;
     type Completion<'f> = Completion<'f>;
 
@@ -41,8 +41,8 @@ impl Fabric for Watched {
         self.0.post(node, chain)
     }
 
-    fn post_aside(&self, node: NodeId, chain: &[Verb<'_>]) {
-        self.0.post_aside(node, chain);
+    fn post_deferred(&self, node: NodeId, chain: &[Verb<'_>]) {
+        self.0.post_deferred(node, chain);
     }
 }
 

@@ -212,8 +212,8 @@ fn a_chain_in_the_background_goes_out_with_the_next_one() {
     assert_eq!(post(&fabric, 0, &[read()]), Ok(vec![0]));
     let before = fabric.counters();
     for n in (0..300).step_by(3) {
-        fabric.post_aside(node, &[add(n)]);
-        fabric.post_aside(node, &[add(n + 1), read()]);
+        fabric.post_deferred(node, &[add(n)]);
+        fabric.post_deferred(node, &[add(n + 1), read()]);
         assert_eq!(post(&fabric, 0, &[read(), add(n + 2)]), Ok(vec![n + 2, n + 2]));
     }
     let after = fabric.counters();
@@ -222,14 +222,14 @@ fn a_chain_in_the_background_goes_out_with_the_next_one() {
     assert_eq!(after.work_requests - before.work_requests, 500);
     // What does not fit goes out at once, behind what waits.
     let large = [7; 1000];
-    fabric.post_aside(node, &[add(300)]);
-    fabric.post_aside(node, &[Verb::Write { at: AT.plus(1), head: &large, tail: &[] }]);
+    fabric.post_deferred(node, &[add(300)]);
+    fabric.post_deferred(node, &[Verb::Write { at: AT.plus(1), head: &large, tail: &[] }]);
     until("it is there", || post(&other, 0, &[read()]) == Ok(vec![301]));
-    fabric.post_aside(node, &[add(301)]);
+    fabric.post_deferred(node, &[add(301)]);
     assert_eq!(post(&other, 0, &[read()]), Ok(vec![301]), "it waits");
     fabric.flush();
     until("it is flushed", || post(&other, 0, &[read()]) == Ok(vec![302]));
-    fabric.post_aside(node, &[add(302)]);
+    fabric.post_deferred(node, &[add(302)]);
     drop(fabric);
     assert_eq!(post(&other, 0, &[read()]), Ok(vec![303]), "tear-down waits for it");
 }
@@ -283,7 +283,11 @@ fn nodes_of_other_pools_and_numbers_are_refused() {
     };
     let endpoint = endpoints(&nodes)[0];
     fault(PoolId(3), endpoint, "belongs to pool");
-    fault(POOL, Endpoint { life: Some(swarm_rdma::Life(4)), ..endpoint }, "has lost what it held");
+    fault(
+        POOL,
+        Endpoint { life: Some(swarm_rdma::InstanceId(4)), ..endpoint },
+        "has lost what it held",
+    );
     nodes[0].enlist(POOL, NodeId(2));
     fault(POOL, endpoint, "is node 2 of its pool, not node 0");
     nodes[0].release().expect("it is released");

@@ -1,23 +1,24 @@
-//! What the control groups of this process leave it: memory of a tmpfs counts against their limits, and so does that of
-//! hugetlbfs. A group that is too small ends a process without a word, or refuses memory as though the file system were full; so a
-//! creation asks beforehand.
+//! What the control groups of this process leave: memory of a tmpfs counts against their limits,
+//! and so does that of hugetlbfs. If a group is too small, the kernel kills a process without a
+//! message, or refuses memory as if the file system were full. So a creation checks beforehand.
 //!
-//! A process is in one group of each hierarchy, and all groups above it count as well. In a container they may have other
-//! paths than `/proc/self/cgroup` says, or none: what cannot be found says nothing.
+//! A process is in one group of each hierarchy, and all its ancestors count as well. In a container
+//! they may have other paths than `/proc/self/cgroup` says, or none: a group that cannot be found
+//! is ignored.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Where control groups are mounted.
-const MOUNT: &str = "/sys/fs/cgroup";
-/// Limits from here on are none: the first version has a number for that.
+pub(crate) const MOUNT: &str = "/sys/fs/cgroup";
+/// Limits from here on mean none: version 1 writes such a number for that.
 const NONE: u64 = 1 << 60;
 
 /// What one control group leaves of a kind of memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct MemoryLimit {
-    /// The file that the limit stands in.
+    /// The file with the limit.
     pub file: PathBuf,
     /// The limit, bytes.
     pub limit: u64,
@@ -25,12 +26,13 @@ pub struct MemoryLimit {
     pub free: u64,
 }
 
-/// What the control groups of this process leave for pools on a tmpfs, if they limit that. A creation asks by itself.
+/// Returns what the control groups of this process leave for pools on a tmpfs, if they limit that.
+/// A creation checks it by itself.
 pub fn memory_limit() -> Option<MemoryLimit> {
     memory_of(Path::new(MOUNT), &read("/proc/self/cgroup"), free_swap(&read("/proc/meminfo")))
 }
 
-/// What there is for huge pages of so many bytes, if they are limited.
+/// Returns what they leave for huge pages of `page` bytes, if they are limited.
 pub(crate) fn huge_pages(page: u64) -> Option<MemoryLimit> {
     huge_pages_of(Path::new(MOUNT), &read("/proc/self/cgroup"), page)
 }
@@ -39,7 +41,7 @@ fn memory_of(mount: &Path, own: &str, swap: u64) -> Option<MemoryLimit> {
     let of = |group: &PathBuf| {
         let number = |name: &str| number(&group.join(name));
         let stat = read(group.join("memory.stat"));
-        // Pages of files that the kernel gives back when memory is short.
+        // Pages of files that the kernel reclaims when memory is short.
         let cached = |active, inactive| field(&stat, active) + field(&stat, inactive);
         if let Some(limit) = number("memory.max") {
             let swap = match number("memory.swap.max") {
@@ -83,13 +85,14 @@ fn huge_pages_of(mount: &Path, own: &str, page: u64) -> Option<MemoryLimit> {
     groups(mount, own, "hugetlb").iter().filter_map(of).min_by_key(|limit| limit.free)
 }
 
-/// The groups of a process that may limit what `controller` controls, by its `/proc/PID/cgroup`.
-fn groups(mount: &Path, own: &str, controller: &str) -> Vec<PathBuf> {
+/// Returns the groups of a process that may limit what `controller` controls, by its
+/// `/proc/PID/cgroup`: of each hierarchy its own, then its ancestors.
+pub(crate) fn groups(mount: &Path, own: &str, controller: &str) -> Vec<PathBuf> {
     let mut groups = Vec::new();
     for line in own.lines() {
         let mut parts = line.splitn(3, ':').skip(1);
         let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
-        // The second version has one hierarchy for all, and no name for it.
+        // Version 2 has one hierarchy for all controllers, and no name for it.
         let base = match controllers {
             "" => mount.to_path_buf(),
             names if names.split(',').any(|name| name == controller) => mount.join(controller),
@@ -101,22 +104,22 @@ fn groups(mount: &Path, own: &str, controller: &str) -> Vec<PathBuf> {
     groups
 }
 
-fn read(path: impl AsRef<Path>) -> String {
+pub(crate) fn read(path: impl AsRef<Path>) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// The number in a file; `max` is none.
+/// Returns the number in a file; `None` for `max`.
 fn number(file: &Path) -> Option<u64> {
     read(file).trim().parse().ok()
 }
 
-/// The number behind a name, in lines of both.
-fn field(lines: &str, name: &str) -> u64 {
+/// Returns the number after a name, in lines of both.
+pub(crate) fn field(lines: &str, name: &str) -> u64 {
     let of = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok();
     lines.lines().find_map(of).unwrap_or(0)
 }
 
-/// Bytes of free swap, by `/proc/meminfo`.
+/// Returns the bytes of free swap, by `/proc/meminfo`.
 fn free_swap(meminfo: &str) -> u64 {
     let kib = |line: &str| {
         line.strip_prefix("SwapFree:")?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
@@ -158,7 +161,7 @@ mod tests {
         assert_eq!(memory_of(mount, "0::/other", 0), None);
     }
 
-    /// A container sees its own group where others see the root.
+    /// A container finds its own group where other processes find the root.
     #[test]
     fn the_first_version_has_a_hierarchy_for_each_controller() {
         let dir = tempfile::tempdir().expect("a directory");

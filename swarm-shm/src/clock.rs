@@ -1,18 +1,20 @@
 //! The pool's clock: wall-clock nanoseconds since the pool's creation.
 //!
-//! The invariant: all processes of one boot compute the same straight line from the processor's
-//! time-stamp counter, so that their guesses differ by no more than the time they take. Whoever
-//! finds no line for this boot in the control file measures one, under a lock, and leaves it there
-//! for the others. A line carries a checksum, so that reading it takes no lock. Nothing but speed
+//! **Invariant:** all processes of one boot compute the same straight line from the processor's
+//! time-stamp counter, so that their guesses differ by no more than the time they take. A process
+//! that finds no line for this boot in the control file measures one, under a lock, and stores it
+//! there for the others. A line carries a checksum, so that reading it takes no lock. Only speed
 //! depends on it.
 //!
-//! The counter is trusted as far as the kernel trusts it, which has it for its own clock if it does, and
-//! as far as two measurements agree. Otherwise the system's monotonic clock takes its place. A counter
-//! that is found below where the line begins was set back, as by a suspend: whoever opens the pool then
-//! measures anew, and whoever has it open goes on by the monotonic clock. One that was set back and is above that again
-//! is noticed by who opens the pool, as the line is far behind the wall clock then. Who has it open reads the counter
-//! and nothing else, as that is what its operations pay for, and does not notice: its time is behind that of others,
-//! until it has met one of their stamps ([`Group::advance`](swarm_core::quorum::Group::advance)), and its waits go on.
+//! The counter is trusted if the kernel trusts it, that is, uses it for its own clock, and if two
+//! measurements agree. Otherwise the system's monotonic clock takes its place. A counter below the
+//! beginning of the line was set back, as by a suspend: a process that opens the pool then measures
+//! anew, and a process that has it open goes on by the monotonic clock. If a counter was set back
+//! and is above the beginning again, a process that opens the pool notices, as the line is far
+//! behind the wall clock then. A process that has the pool open does not notice: it reads only the
+//! counter, since every operation pays for that. Its time lags behind that of others until it
+//! observes one of their stamps ([`Group::advance`](swarm_core::quorum::Group::advance)), and its
+//! timeouts still end.
 
 use std::cell::Cell;
 use std::fmt;
@@ -23,17 +25,17 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 use swarm_core::clock::Clock;
 
-use crate::control::{CALIBRATIONS, Control};
 use crate::error::Error;
-use crate::header::sum;
-use crate::lock;
+use crate::files::control::{CALIBRATIONS, Control};
+use crate::files::header::sum;
+use crate::files::range_lock;
 
-/// For how long the counter is watched to learn its speed, twice.
+/// How long the counter is watched to learn its speed, twice.
 const WATCH: Duration = Duration::from_millis(8);
-/// How often, if what is seen cannot be.
+/// How often it is measured if the readings are implausible.
 const TRIES: usize = 3;
-/// How long to wait for another process that measures. If that was stopped half-way, this one goes
-/// by a line of its own.
+/// How long to wait for another process that measures. If that process was stopped half-way, this
+/// one uses a line of its own.
 const WAIT: Duration = Duration::from_millis(500);
 /// Words of one boot's calibration: boot id (2), source, ticks, nanoseconds, multiplier, checksum.
 const ENTRY_WORDS: usize = 7;
@@ -45,22 +47,21 @@ const SHIFT: u32 = 32;
 const SLOWEST: u64 = 1000;
 /// None has more ticks in a nanosecond.
 const FASTEST: u64 = 100;
-/// A line may be so many nanoseconds behind the wall clock, and this part of the time since it was measured: no
-/// measurement is exact, and wall clocks are set.
+/// How many nanoseconds a line may be behind the wall clock, and which part of the time since it
+/// was measured: no measurement is exact, and wall clocks are set.
 const BEHIND: u64 = 60_000_000_000;
 const BEHIND_PART: u64 = 64;
 /// The multiplier of a clock that ticks once a nanosecond.
 const NANOSECONDS: u64 = 1 << SHIFT;
 
-/// What a pool's clock goes by.
+/// What a pool's clock reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ClockSource {
     /// The processor's time-stamp counter.
     Counter = 1,
-    /// The system's monotonic clock, in nanoseconds: where the counter is not to be trusted.
+    /// The system's monotonic clock, in nanoseconds: if the counter cannot be trusted.
     Monotonic = 2,
-    /// The system's wall clock, in nanoseconds: where the kernel does not tell one boot from
-    /// another.
+    /// The system's wall clock, in nanoseconds: if the kernel does not tell boots apart.
     Wall = 3,
 }
 
@@ -78,15 +79,15 @@ impl fmt::Display for ClockSource {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Line {
     source: ClockSource,
-    /// Reading of the source at a moment.
+    /// Reading of the source at some moment.
     ticks: u64,
     /// Nanoseconds since the pool's creation at that moment.
     nanoseconds: u64,
     multiplier: u64,
 }
 
-/// The pool's clock. Costs one reading of the time-stamp counter where that runs at a constant
-/// speed, and one of the system's monotonic clock elsewhere.
+/// The pool's clock. A reading costs one of the time-stamp counter if that runs at a constant
+/// speed, and otherwise one of the system's monotonic clock.
 #[derive(Clone, Debug)]
 pub struct PoolClock {
     line: Cell<Line>,
@@ -110,12 +111,12 @@ impl PoolClock {
         Self { line: Cell::new(line), created }
     }
 
-    /// What it goes by.
+    /// Returns what it reads.
     pub fn source(&self) -> ClockSource {
         self.line.get().source
     }
 
-    /// The source was set back.
+    /// The source was set back: goes on by the monotonic clock.
     #[cold]
     fn go_on(&self) -> u64 {
         let line = Line::monotonic(&Host, self.created);
@@ -125,7 +126,7 @@ impl PoolClock {
 }
 
 impl Line {
-    /// The line of the pool behind `control` that this boot's processes share.
+    /// Returns the line of the pool behind `control` that this boot's processes share.
     pub(crate) fn of(control: &Control) -> Result<Self, Error> {
         let created = control.header().created;
         let Some(boot) = boot_id() else {
@@ -136,8 +137,11 @@ impl Line {
         if let Some(line) = known() {
             return Ok(line);
         }
+        if control.is_read_only() {
+            return Ok(Self::measure(&Host, created));
+        }
         let file = control.reopen()?;
-        let held = lock::hold_within(&file, Control::calibration_bytes(), WAIT)
+        let held = range_lock::hold_within(&file, Control::calibration_bytes(), WAIT)
             .map_err(|error| Error::io(control.dir(), "lock the control file in", error))?;
         if let Some(line) = known() {
             return Ok(line);
@@ -149,7 +153,7 @@ impl Line {
         Ok(line)
     }
 
-    /// Nanoseconds since the pool's creation, so many ticks behind the moment of the line.
+    /// Returns nanoseconds since the pool's creation, `ticks` after the moment of the line.
     #[inline]
     fn behind(&self, ticks: u64) -> u64 {
         let elapsed = (u128::from(ticks) * u128::from(self.multiplier)) >> SHIFT;
@@ -171,7 +175,7 @@ impl Line {
         (known == boot && whole && line.holds(host, created)).then_some(line)
     }
 
-    /// Whether it can be gone by now.
+    /// Returns whether the line can still be used.
     fn holds(&self, host: &impl Readings, created: u64) -> bool {
         match self.source {
             ClockSource::Counter => {
@@ -186,14 +190,15 @@ impl Line {
         }
     }
 
-    /// Whether it is far behind the wall clock, so many ticks behind its moment. (Far in front of it, that was set.)
+    /// Returns whether the line, `ticks` after its moment, is far behind the wall clock. (If it is
+    /// far ahead, the wall clock was set back.)
     fn is_behind(&self, ticks: u64, wall: u64) -> bool {
         let now = self.behind(ticks);
         let since = wall.saturating_sub(self.nanoseconds);
         wall.saturating_sub(now) > BEHIND + since / BEHIND_PART
     }
 
-    /// Stores the line for others. Who reads half of it notices by the checksum.
+    /// Stores the line for other processes. A reader of half a line notices by the checksum.
     fn store(&self, control: &Control, at: usize, boot: u128) {
         let source = self.source as u64;
         let (low, high) = (boot as u64, (boot >> 64) as u64);
@@ -202,14 +207,16 @@ impl Line {
         control.mapping().store(at + line.len(), &[sum(&line)]);
     }
 
-    /// A line through the counter, or through the monotonic clock where the counter is nothing to go by.
+    /// Measures a line through the counter, or through the monotonic clock if the counter is
+    /// unusable.
     fn measure(host: &impl Readings, created: u64) -> Self {
         let counter = || (0..TRIES).find_map(|_| Self::counter(host, created));
         let counter = host.trusts_counter().then(counter).flatten();
         counter.unwrap_or_else(|| Self::monotonic(host, created))
     }
 
-    /// A line through the counter, if that runs at one plausible speed while it is watched.
+    /// Measures a line through the counter, if that runs at one plausible speed while it is
+    /// watched.
     fn counter(host: &impl Readings, created: u64) -> Option<Self> {
         let now = || sample(|| host.counter(), || host.system(ClockId::Monotonic));
         let first = now();
@@ -237,22 +244,22 @@ impl Line {
     }
 }
 
-/// The multiplier of a counter that was watched between two samples, if that can be one.
+/// Returns the multiplier of a counter between two samples, if it is plausible.
 fn speed(before: (u64, u64), after: (u64, u64)) -> Option<u64> {
     let (ticks, elapsed) = (after.0.checked_sub(before.0)?, after.1.checked_sub(before.1)?);
     let multiplier = (u128::from(elapsed) << SHIFT).checked_div(u128::from(ticks))?;
     u64::try_from(multiplier).ok().filter(|&multiplier| is_plausible(multiplier))
 }
 
-/// Whether a counter may have this multiplier.
+/// Returns whether a counter may have this multiplier.
 fn is_plausible(multiplier: u64) -> bool {
     (NANOSECONDS / FASTEST..=SLOWEST << SHIFT).contains(&multiplier)
 }
 
-/// What a line is measured by. Tests have other machines.
+/// What a line is measured by. Tests substitute other machines.
 trait Readings {
-    /// Whether the counter runs at a constant speed, whatever the processor's frequency and state, and the
-    /// kernel has found nothing wrong with it.
+    /// Returns whether the counter runs at a constant speed, whatever the processor's frequency and
+    /// state, and the kernel has found no fault with it.
     fn trusts_counter(&self) -> bool;
     fn counter(&self) -> u64;
     fn system(&self, clock: ClockId) -> u64;
@@ -291,8 +298,8 @@ impl ClockSource {
     }
 }
 
-/// A reading of a source and one of a clock, of about the same moment: the closest of a
-/// few, as the process may be held up between any two readings.
+/// Reads a source and a clock at about the same moment: the closest of several pairs, as the
+/// process may be preempted between any two readings.
 fn sample(source: impl Fn() -> u64, clock: impl Fn() -> u64) -> (u64, u64) {
     (0..16)
         .map(|_| {
@@ -307,12 +314,13 @@ fn sample(source: impl Fn() -> u64, clock: impl Fn() -> u64) -> (u64, u64) {
         .expect("a few samples")
 }
 
-/// First words of the control file's calibrations.
+/// Returns the first words of the control file's calibrations.
 fn entries() -> impl Iterator<Item = usize> {
     CALIBRATIONS.step_by(ENTRY_STRIDE)
 }
 
-/// Where this boot's line is to be: in the place of one that does not hold any more, or of the oldest.
+/// Returns where to store this boot's line: in place of an older line of this boot, or of the
+/// oldest line.
 fn place(control: &Control, boot: u128) -> usize {
     let words = |at| control.mapping().load::<ENTRY_WORDS>(at);
     let this_boots = |&at: &usize| words(at)[..2] == [boot as u64, (boot >> 64) as u64];
@@ -320,7 +328,7 @@ fn place(control: &Control, boot: u128) -> usize {
     entries().find(this_boots).or_else(oldest).expect("the control file has room for boots")
 }
 
-/// Wall-clock nanoseconds since 1970.
+/// Returns wall-clock nanoseconds since 1970.
 pub(crate) fn wall() -> u64 {
     system(ClockId::Realtime)
 }
@@ -331,7 +339,7 @@ fn system(clock: ClockId) -> u64 {
     seconds.wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
 }
 
-/// What the kernel calls this boot.
+/// Returns the kernel's id of this boot.
 fn boot_id() -> Option<u128> {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     u128::from_str_radix(&id.trim().replace('-', ""), 16).ok().filter(|&id| id != 0)
@@ -349,14 +357,16 @@ fn counter() -> u64 {
     system(ClockId::Monotonic)
 }
 
-/// Whether the kernel goes by the counter itself. It watches it, and goes by another clock once it finds it
-/// unsteady, or set differently on different processors. Where it says nothing, that is a no.
+/// Returns whether the kernel's own clock is the counter. The kernel watches it, and switches to
+/// another clock if it is unsteady or differs between processors. `false` if the kernel does not
+/// say.
 fn is_kernels_clock() -> bool {
     let current = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
     fs::read_to_string(current).is_ok_and(|name| name.trim() == "tsc")
 }
 
-/// Whether the counter runs at a constant speed, whatever the processor's frequency and state.
+/// Returns whether the counter runs at a constant speed, whatever the processor's frequency and
+/// state.
 #[cfg(target_arch = "x86_64")]
 fn has_steady_counter() -> bool {
     use core::arch::x86_64::__cpuid;
@@ -375,7 +385,8 @@ mod tests {
 
     use super::*;
 
-    /// A machine whose time goes on with each reading, and whose counter reads so at its `n`th microsecond.
+    /// A machine whose time goes on with each reading, and whose counter reads `counter(n)` at its
+    /// `n`th microsecond.
     struct Machine<N> {
         time: Cell<u64>,
         counter: N,
@@ -411,7 +422,7 @@ mod tests {
         }
     }
 
-    /// The source of the line that is measured, which can be stored and gone by.
+    /// Returns the source of the measured line, and checks that others can use that line.
     fn measured(machine: &Machine<impl Fn(u64) -> u64>) -> ClockSource {
         let line = Line::measure(machine, 7);
         assert!(line.holds(machine, 7), "nobody else would go by {line:?}");
@@ -429,7 +440,7 @@ mod tests {
         }
     }
 
-    /// It was set back, stands, runs wild, or stops being what it was.
+    /// A counter that was set back, stands still, runs wild, or changes its behaviour.
     #[test]
     fn what_cannot_be_is_not_gone_by() {
         type Counter = fn(u64) -> u64;
@@ -458,7 +469,7 @@ mod tests {
     fn what_the_kernel_does_not_trust_is_not_gone_by() {
         let machine = Machine { is_trusted: false, ..Machine::new(|time| time * 2_000) };
         assert_eq!(measured(&machine), ClockSource::Monotonic);
-        // A line that somebody left before the kernel changed its mind.
+        // A line that was stored before the kernel changed its mind.
         let line = Line::measure(&Machine::new(|time| time * 2_000), 7);
         assert!(!line.holds(&machine, 7));
     }
@@ -470,8 +481,8 @@ mod tests {
         assert!(!line.holds(&Machine::new(|time| time * 2_000), 7));
     }
 
-    /// A suspend of an hour set it back, a day after the pool was opened first, and it has run for a day since. What a
-    /// day's error of the measurement or a wall clock that was set a little come to is let be.
+    /// A suspend of an hour set it back, a day after the pool was first opened, and it has run for
+    /// a day since. A day's measurement error, or a wall clock that was set a little, is tolerated.
     #[test]
     fn a_counter_that_was_set_back_and_passed_the_line_is_measured_anew() {
         const HOUR: u64 = 3_600_000_000;
@@ -489,7 +500,7 @@ mod tests {
         assert!(!holds(|time| (time - 2 * HOUR) * 2_000));
     }
 
-    /// A client that has the pool open goes on, and its time as well.
+    /// A client that has the pool open goes on, and so does its time.
     #[test]
     fn a_clock_whose_counter_was_set_back_goes_on() {
         let created = wall() - 5_000_000_000;

@@ -1,20 +1,23 @@
-//! What a `fork` copies and must not share: a client is one process's.
+//! What a `fork` copies and must not share: a client belongs to one process.
 //!
-//! A child has a copy of its parent's memory, with the parent's clients in it, and of its descriptors, whose
-//! locks say who holds a client slot. The invariant: *a client is used, and its slot held, by the process
-//! alone that opened it*. Two things see to it:
+//! A child has a copy of its parent's memory, with the parent's clients in it, and of its
+//! descriptors, whose locks decide who owns a client slot.
 //!
-//! - an [`Origin`] tells a child that what it has is its parent's. It compares a word with what the word was
-//!   when the client was opened; the word lies in a page that the kernel gives every copy of this memory as
-//!   zeros (`MADV_WIPEONFORK`), whichever call makes the copy;
-//! - an [`OwnFile`] is a descriptor of which a child closes its copy before `fork` returns there, in a
-//!   handler (`pthread_atfork`): a lock would outlive the parent otherwise, for as long as the child lives.
+//! **Invariant (S7):** only the process that opened a client uses it and holds its slot. Two things
+//! keep it:
 //!
-//! Of a process with several threads a child has one, while the others may have been anywhere: so the
-//! handlers take no lock and allocate nothing, but access atomic words and call `close`. `_Fork` and a bare
-//! `clone` run no handlers; their children close their copies when they drop the client, call `exec`, or end.
-//! `posix_spawn` and `vfork` lead to `exec` at once, which closes the copies as well, though a little after
-//! `posix_spawn` has returned.
+//! - an [`Origin`] tells a child that what it has is its parent's. It compares a word with the
+//!   value it had when the client was opened. The word lies in a page that the kernel hands to
+//!   every copy of this memory as zeros (`MADV_WIPEONFORK`), whichever call makes the copy;
+//! - an [`OwnFile`] is a descriptor whose copy a child closes before `fork` returns there, in a
+//!   handler (`pthread_atfork`). Without that, the lock would outlive the parent for as long as the
+//!   child lives.
+//!
+//! The child of a multi-threaded process has one thread, while the others may have been anywhere.
+//! So the handlers take no lock and allocate nothing; they access atomic words and call `close`.
+//! `_Fork` and a bare `clone` run no handlers; their children close the copies when they drop the
+//! client, call `exec`, or end. `posix_spawn` and `vfork` lead to `exec` at once, which closes the
+//! copies as well, though a little after `posix_spawn` has returned.
 
 use std::fs::File;
 use std::io;
@@ -27,34 +30,35 @@ use std::thread::sleep;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-use crate::lock::PAUSE;
+use crate::files::range_lock::PAUSE;
 
-/// Times that a file is opened before a fork at the same time is put up with.
+/// How often a file is opened again because a fork ran at the same time.
 const TRIES: usize = 50;
 /// Bytes of the page with this process's word. The kernel rounds up to a whole page.
 const PAGE: usize = 4096;
 
-/// The page with this process's word, once there is one.
+/// The page with this process's word; null until there is one.
 static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
-/// The word where there is no memory for a page.
+/// The word, if there is no memory for a page.
 static WITHOUT_PAGE: AtomicU64 = AtomicU64::new(0);
-/// The last number that this process, or one that it was copied from, has had.
+/// The last number that this process, or a process that it was copied from, has drawn.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// The process in which something was made.
+/// The process in which a value was made. A forked child, which has a copy of the value, can tell
+/// that it is not that process.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Origin {
+pub struct Origin {
     word: &'static AtomicU64,
-    /// What the word is in that process.
+    /// The word's value in that process.
     number: u64,
 }
 
 impl Origin {
-    /// This process.
-    pub(crate) fn here() -> Self {
+    /// Returns the origin of this process.
+    pub fn here() -> Self {
         let word = word();
-        // Relaxed throughout: the word and the last number stand for nothing but themselves. A child finds
-        // 0 in the word, and no number that it draws is one that was drawn before it was made.
+        // Relaxed throughout: the word and the last number carry no other data. A child finds 0 in
+        // the word, and draws no number that was drawn before it was made.
         let number = match word.load(Ordering::Relaxed) {
             0 => {
                 let drawn = LAST.fetch_add(1, Ordering::Relaxed) + 1;
@@ -66,36 +70,36 @@ impl Origin {
         Self { word, number }
     }
 
-    /// What every process is another one than: [`here`](Self::here) never draws this number.
+    /// Returns an origin that is no process's: [`here`](Self::here) never draws this number.
     pub(crate) fn nowhere() -> Self {
         Self { word: word(), number: u64::MAX }
     }
 
-    /// Whether this process is another one: a copy of that.
+    /// Returns whether this process is another one than the origin's: a copy of it.
     #[inline(always)]
-    pub(crate) fn is_elsewhere(&self) -> bool {
-        // Relaxed: only the kernel and the handler change it, before there is anybody to see it.
+    pub fn is_elsewhere(&self) -> bool {
+        // Relaxed: only the kernel and the handler change it, before any thread can see it.
         self.word.load(Ordering::Relaxed) != self.number
     }
 }
 
-/// This process's word.
+/// Returns this process's word.
 fn word() -> &'static AtomicU64 {
     let known = WORD.load(Ordering::Acquire);
     let word = if known.is_null() { new_word() } else { known };
-    // SAFETY: a word that is installed is a static one or lies at the beginning of a page that is never
-    // unmapped, and is aligned. It is touched through atomics alone.
+    // SAFETY: an installed word is a static one or lies at the beginning of a page that is never
+    // unmapped, and is aligned. It is accessed through atomics alone.
     unsafe { &*word }
 }
 
 #[cold]
 fn new_word() -> *mut AtomicU64 {
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-    // SAFETY: a mapping of its own, where the kernel likes, takes nothing from anybody.
+    // SAFETY: a new mapping at an address that the kernel chooses overlaps no other one.
     let page = unsafe { mmap_anonymous(ptr::null_mut(), PAGE, protection, flags) };
     let word = page.map_or(ptr::from_ref(&WITHOUT_PAGE).cast_mut(), |page| {
-        // SAFETY: the page was mapped above, and nobody else knows of it. Where the kernel has no such
-        // advice, the fork handler stores the zero.
+        // SAFETY: the page was mapped above, and no other thread knows of it. A kernel without this
+        // advice leaves the zero to the fork handler.
         let _ = unsafe { madvise(page, PAGE, Advice::LinuxWipeOnFork) };
         page.cast()
     });
@@ -103,18 +107,20 @@ fn new_word() -> *mut AtomicU64 {
         WORD.compare_exchange(ptr::null_mut(), word, Ordering::AcqRel, Ordering::Acquire);
     let Err(first) = installed else { return word };
     if page.is_ok() {
-        // SAFETY: the page was mapped above; somebody else's was installed, and nobody knows of this one.
+        // SAFETY: the page was mapped above; another thread's was installed, and none knows of
+        // this.
         let _ = unsafe { munmap(word.cast(), PAGE) };
     }
     first
 }
 
-/// How many calls of `fork` were begun, and how many of them have ended.
+/// How many calls of `fork` began, and how many of them ended.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
 static ENDED: AtomicU64 = AtomicU64::new(0);
 
-/// How many forks there were; nothing while one is under way. The forks that ended are read first, and no
-/// fork ends before it begins: if the numbers are equal none was under way between the two loads.
+/// Returns the number of forks, or `None` while one is in progress. It reads the ended forks first,
+/// and no fork ends before it begins: if the numbers are equal, none was in progress between the
+/// two loads.
 fn forks() -> Option<u64> {
     let ended = ENDED.load(Ordering::SeqCst);
     let begun = BEGUN.load(Ordering::SeqCst);
@@ -132,7 +138,7 @@ extern "C" fn in_parent() {
 extern "C" fn in_child() {
     // What other threads had begun is not this process's.
     ENDED.store(BEGUN.load(Ordering::Relaxed), Ordering::SeqCst);
-    // Null where no client was ever opened.
+    // Null if no client was ever opened.
     let word = WORD.load(Ordering::Acquire);
     if !word.is_null() {
         // SAFETY: as in `word`.
@@ -141,15 +147,15 @@ extern "C" fn in_child() {
     places().for_each(Place::close);
 }
 
-/// Registers the handlers, once; two threads at the same time may do it twice, which counts each fork twice
-/// and changes nothing else.
+/// Registers the handlers once. Two threads at the same time may register them twice, which counts
+/// each fork twice and changes nothing else.
 fn watch_forks() -> io::Result<()> {
     static WATCHED: AtomicBool = AtomicBool::new(false);
     if WATCHED.load(Ordering::Acquire) {
         return Ok(());
     }
-    // SAFETY: the handlers are safe functions that do nothing but what may be done in a child that has one
-    // of several threads: atomic accesses and `close`.
+    // SAFETY: the handlers are safe functions that do only what is allowed in a child with one of
+    // several threads: atomic accesses and `close`.
     let refused =
         unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
     if refused != 0 {
@@ -159,30 +165,31 @@ fn watch_forks() -> io::Result<()> {
     Ok(())
 }
 
-/// Where the handler finds a descriptor. Places are in a list that only grows, and are used again.
+/// An entry in which the handler finds a descriptor. Entries form a list that only grows, and are
+/// reused.
 struct Place {
     descriptor: AtomicI32,
     next: AtomicPtr<Place>,
 }
 
-/// The first place.
+/// The first entry.
 static PLACES: AtomicPtr<Place> = AtomicPtr::new(ptr::null_mut());
-/// Nobody uses the place.
+/// The entry is unused.
 const FREE: i32 = -1;
-/// Somebody does, and there is no descriptor in it, or none any more.
+/// The entry is in use, and has no descriptor yet or any more.
 const EMPTY: i32 = -2;
 
-/// All places.
+/// Returns all entries.
 fn places() -> impl Iterator<Item = &'static Place> {
     let at = |link: &AtomicPtr<Place>| {
-        // SAFETY: what is in the list was leaked, and initialised before the release that this pairs with.
+        // SAFETY: an entry was leaked, and initialised before the release that this pairs with.
         unsafe { link.load(Ordering::Acquire).as_ref() }
     };
     std::iter::successors(at(&PLACES), move |place| at(&place.next))
 }
 
 impl Place {
-    /// A place for one descriptor.
+    /// Takes an entry for one descriptor.
     fn take() -> &'static Self {
         let take = |place: &&Self| {
             let free =
@@ -208,8 +215,8 @@ impl Place {
         new
     }
 
-    /// Takes the descriptor out, if there is one. Whoever does closes it: so it is closed once, and its
-    /// number, which may mean another file from then on, is not touched again.
+    /// Takes the descriptor out, if there is one. The thread that takes it closes it: so it is
+    /// closed once, and its number, which may mean another file from then on, is not used again.
     fn empty(&self) -> Option<i32> {
         let descriptor = self.descriptor.load(Ordering::Acquire);
         let taken = descriptor >= 0
@@ -223,21 +230,22 @@ impl Place {
     /// Closes the descriptor, if there is one.
     fn close(&self) {
         if let Some(descriptor) = self.empty() {
-            // SAFETY: whoever takes a descriptor out of its place owns it; `OwnFile` goes by that as well.
+            // SAFETY: the thread that takes a descriptor out owns it; `OwnFile` relies on that as
+            // well.
             unsafe { libc::close(descriptor) };
         }
     }
 }
 
-/// An open file of which no child has a copy for longer than it takes `fork` to return there.
+/// An open file of which no child keeps a copy once `fork` has returned there.
 #[derive(Debug)]
 pub(crate) struct OwnFile {
-    /// Closed by whoever takes its descriptor out of the place.
+    /// Closed by the thread that takes its descriptor out of the entry.
     file: ManuallyDrop<File>,
     _place: Held,
 }
 
-/// A place in use.
+/// An entry in use.
 struct Held(&'static Place);
 
 impl Drop for Held {
@@ -256,14 +264,14 @@ impl std::fmt::Debug for Held {
 impl OwnFile {
     /// Opens a file by `open`.
     ///
-    /// A child that is made between the opening and the entry of the descriptor would keep its copy. If
-    /// there may be one, the file is opened anew: only then is anything locked. Either `before_fork` comes
-    /// behind the second look at the count, so that the child finds the entry, or that look notices. A
-    /// process that forks all the time is not waited for beyond [`TRIES`]: then a child's copy may keep a
-    /// slot from being free while the child lives, and no more is lost.
+    /// A child that is made between the opening and the entry of the descriptor would keep its
+    /// copy. If there may be such a child, the file is opened again: only then is anything locked
+    /// (S7). Either `before_fork` runs after the second load of the count, so that the child finds
+    /// the entry, or that load notices it. After [`TRIES`] forks in a row it gives up: then a
+    /// child's copy may keep a client slot taken while the child lives, and nothing else is lost.
     ///
     /// # Errors
-    /// As `open`'s; `refused` if the handlers cannot be registered.
+    /// Those of `open`; `refused` if the handlers cannot be registered.
     pub(crate) fn open<E>(
         open: impl Fn() -> Result<File, E>,
         refused: impl FnOnce(io::Error) -> E,
@@ -289,7 +297,7 @@ impl OwnFile {
 impl Deref for OwnFile {
     type Target = File;
 
-    /// The file. Not for a child, whose copy is closed.
+    /// Returns the file. Not for a child, whose copy is closed.
     fn deref(&self) -> &File {
         &self.file
     }
@@ -302,15 +310,15 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::lock;
+    use crate::files::range_lock;
 
-    /// Runs `act` in a child that `call` makes. Whether it came to true.
+    /// Runs `act` in a child that `call` makes. Returns whether it returned true.
     fn is_so_in_a_child(call: impl FnOnce() -> i32, act: impl FnOnce() -> bool) -> bool {
         let child = call();
         assert!(child >= 0, "no child");
         if child == 0 {
             let is_so = act();
-            // SAFETY: ends the child, without asking anything of this process's state.
+            // SAFETY: ends the child, without touching this process's state.
             unsafe { libc::_exit(i32::from(!is_so)) };
         }
         ended(child) == 0
@@ -321,7 +329,7 @@ mod tests {
         unsafe { libc::fork() }
     }
 
-    /// A child of which no fork handler knows.
+    /// Makes a child that no fork handler sees.
     fn bare_clone() -> i32 {
         let none = ptr::null::<u8>();
         // SAFETY: without flags it is a fork: the child has a copy of this memory and of the stack.
@@ -338,7 +346,7 @@ mod tests {
         child as i32
     }
 
-    /// Waits for the child's end. How it ended.
+    /// Waits for the child's end and returns its status.
     fn ended(child: i32) -> i32 {
         let mut status = 0;
         // SAFETY: it is this test's child, and the status outlives the call.
@@ -346,7 +354,7 @@ mod tests {
         status
     }
 
-    /// A child that lives until the other end of `until` is closed.
+    /// Makes a child that lives until the other end of `until` is closed.
     fn idle_child(until: (PipeReader, PipeWriter)) -> (i32, PipeWriter) {
         let (mut waits, end) = until;
         let child = fork();
@@ -383,12 +391,13 @@ mod tests {
         error
     }
 
-    /// Made behind the opening, and while the file is opened, where no handler can know of the descriptor.
+    /// The child is made after the opening, and during it, when no handler can know of the
+    /// descriptor.
     #[test]
     fn a_child_does_not_hold_a_lock_of_its_parents() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let open = || std::fs::OpenOptions::new().read(true).write(true).open(file.path());
-        let is_locked = || lock::is_locked(file.as_file(), 0..8).expect("a look");
+        let is_locked = || range_lock::is_locked(file.as_file(), 0..8).expect("a look");
         for while_it_is_opened in [false, true] {
             let child = RefCell::new(None);
             let make_child = || *child.borrow_mut() = Some(idle_child(pipe().expect("a pipe")));
@@ -400,14 +409,14 @@ mod tests {
                 opened
             };
             let opened = OwnFile::open(open, refused).expect("it is there");
-            assert!(lock::try_lock(&opened, 0..8).expect("a lock"));
+            assert!(range_lock::try_lock(&opened, 0..8).expect("a lock"));
             if !while_it_is_opened {
                 make_child();
             }
             assert!(is_locked(), "the child's handler leaves the parent's lock alone");
-            // As when the parent dies: nobody lets go of the lock.
+            // As when the parent dies: no one unlocks.
             drop(opened);
-            // The handlers of this child, and of others that tests make beside this one, may be at it still.
+            // The handlers of this child, and of children of other tests, may still run.
             let since = Instant::now();
             while is_locked() {
                 let held = since.elapsed().as_secs() >= 10;
@@ -420,7 +429,7 @@ mod tests {
         }
     }
 
-    /// Its number is another file's by then.
+    /// By then the number is another file's.
     #[test]
     fn a_child_does_not_close_what_it_opened_under_the_same_number() {
         let file = tempfile::NamedTempFile::new().expect("a file");
@@ -428,9 +437,9 @@ mod tests {
         let number = own.as_raw_fd();
         let is_so = is_so_in_a_child(fork, || {
             let other = File::open(file.path()).expect("it is there");
-            // SAFETY: nothing is open under the number any more, as the handler has closed it.
+            // SAFETY: the handler has closed the number, so nothing is open under it.
             let moved = unsafe { libc::dup2(other.as_raw_fd(), number) } == number;
-            // SAFETY: the child alone runs this, and ends without another look at it.
+            // SAFETY: only the child runs this, and it ends without using the value again.
             drop(unsafe { ptr::read(&raw const own) });
             // SAFETY: the call changes nothing, whatever the number stands for.
             moved && unsafe { libc::fcntl(number, libc::F_GETFD) } != -1

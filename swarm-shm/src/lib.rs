@@ -19,121 +19,86 @@
 //! # }
 //! ```
 //!
-//! | file                  | concept                                                          |
-//! | --------------------- | ---------------------------------------------------------------- |
-//! | `sync`                | words and fences, the processor's or loom's                      |
-//! | `chain`               | what verbs do to shared words, and the order they keep           |
-//! | `reply`               | buffers that replies are lent in                                 |
-//! | `error`               | what can be wrong with a pool                                    |
-//! | `kind`                | regular files, hugetlbfs and DAX devices                         |
-//! | `mapping`             | files as shared words                                            |
-//! | `pages`, `numa`       | how large the pages of a pool's memory are, and on which nodes   |
-//! | `header`              | what a file says about itself                                    |
-//! | `lock`                | locks that the kernel releases when their holder dies            |
-//! | `fork`                | what a child must not share with the process that forked it      |
-//! | `control`             | the control file                                                 |
-//! | `node`                | a memory node's file                                             |
-//! | `clock`               | the clock that all processes share                               |
-//! | `switch`              | taking nodes away, for tests                                     |
-//! | `create`, `destroy`   | a pool's beginning and end                                       |
-//! | `cgroup`              | what control groups leave for a new pool                         |
-//! | `file_system`, `rights` | what a new pool lies on, and who may use it                    |
-//! | `board`, `mailbox`    | who has operations under way, and what clients tell each other   |
-//! | `epochs`              | the board's words: the order in which they are touched           |
-//! | `watch`               | when a client looks whether its pool is there                    |
-//! | `pool`, `attachment`  | an open pool and its clients                                     |
-//! | `holder`, `census`, `evict` | the processes behind clients: who is there, ending them    |
-//! | `fabric`              | the fabric over all this                                         |
-//! | `huge`                | an allocator for programs that want huge pages                   |
+//! The layers, top to bottom. A module uses only modules in rows below its own; the module `layers`
+//! of swarm-kv's test `correctness` checks that.
+//!
+//! | layer | concept |
+//! | --- | --- |
+//! | `lifecycle` | creating, repairing and destroying a pool, replacing a node, within what the host grants |
+//! | `fabric` | chains on mapped words |
+//! | `clients` | client slots and their epochs; eviction; whether the pool still exists |
+//! | `pool` | an open pool: how to open it, nodes that are absent |
+//! | `processes` | the processes behind client slots: which hold one, which were stopped |
+//! | `clock`, `held` | the clock that all processes share; which client slots an opening holds |
+//! | `fork` | what a forked child must not share with its parent |
+//! | `files` | control file, node files, headers; backing, mappings, pages, NUMA, locks of byte ranges |
+//! | `events`, `sigbus` | whether a node's file is the current one; what a process does when mapped memory is gone |
+//! | `words`, `error`, `cgroup`, `huge` | chains and epochs on shared words; errors; control groups; an allocator on huge pages, for programs |
 
-// Loom explores chains over words of its own; files and mappings have no place there.
-#[cfg_attr(not(loom), expect(unreachable_pub, reason = "public for loom's tests alone"))]
-mod chain;
-#[cfg_attr(not(loom), expect(unreachable_pub, reason = "public for loom's tests alone"))]
-mod epochs;
-#[cfg_attr(not(loom), expect(unreachable_pub, reason = "public for loom's tests alone"))]
-mod sync;
-
-#[cfg(not(loom))]
-mod attachment;
-#[cfg(not(loom))]
-mod board;
-#[cfg(not(loom))]
-mod census;
+// Loom explores chains over its own words; files and mappings are left out.
 #[cfg(not(loom))]
 mod cgroup;
 #[cfg(not(loom))]
-mod clock;
-#[cfg(not(loom))]
-mod control;
-#[cfg(not(loom))]
-mod create;
-#[cfg(not(loom))]
-mod destroy;
-#[cfg(not(loom))]
-mod error;
-#[cfg(not(loom))]
-mod evict;
+mod clients;
+#[cfg_attr(not(loom), expect(unreachable_pub, reason = "public for loom's tests alone"))]
+mod events;
 #[cfg(not(loom))]
 mod fabric;
 #[cfg(not(loom))]
-mod file_system;
+mod files;
+#[cfg(not(loom))]
+mod lifecycle;
+mod words;
+
+#[cfg(not(loom))]
+mod clock;
+#[cfg(not(loom))]
+mod error;
 #[cfg(not(loom))]
 mod fork;
 #[cfg(not(loom))]
-mod header;
-#[cfg(not(loom))]
-mod holder;
+mod held;
 #[cfg(not(loom))]
 mod huge;
 #[cfg(not(loom))]
-mod kind;
-#[cfg(not(loom))]
-mod lock;
-#[cfg(not(loom))]
-mod mailbox;
-#[cfg(not(loom))]
-mod mapping;
-#[cfg(not(loom))]
-mod node;
-#[cfg(not(loom))]
-mod numa;
-#[cfg(not(loom))]
-mod pages;
-#[cfg(not(loom))]
 mod pool;
 #[cfg(not(loom))]
-mod reply;
+mod processes;
 #[cfg(not(loom))]
-mod rights;
-#[cfg(not(loom))]
-mod switch;
-#[cfg(not(loom))]
-mod watch;
+mod sigbus;
 
 #[cfg(not(loom))]
 pub use self::{
-    attachment::Attachment,
-    board::PoolBoard,
-    census::{Condition, Tenant},
     cgroup::{MemoryLimit, memory_limit},
+    clients::epoch_domain::ShmEpochs,
+    clients::list::ClientInfo,
+    clients::slot::ClientSlot,
     clock::{ClockSource, PoolClock},
-    destroy::DirectoryLeft,
     error::Error,
-    fabric::ShmFabric,
-    file_system::FileSystem,
-    numa::Numa,
-    pages::Pages,
-    pool::{AbsentNode, CreateOptions, OpenOptions, Pool},
-    reply::Reply,
-    rights::Rights,
-    switch::{NodeSwitch, SwitchState},
+    fabric::reply::Reply,
+    fabric::shm_fabric::{ReadFabric, ShmFabric},
+    files::numa::Numa,
+    files::pages::Pages,
+    files::switch::{NodeSwitch, SwitchState},
+    fork::Origin,
+    lifecycle::create::CreateOptions,
+    lifecycle::destroy::DirectoryLeft,
+    lifecycle::file_system::FileSystem,
+    lifecycle::repair::Repaired,
+    lifecycle::replace::{ReplaceOptions, Replacement},
+    lifecycle::rights::Rights,
+    pool::{AbsentNode, OpenOptions, Pool},
+    processes::freezer::{Frozen, frozen},
+    processes::left_alone::{LeftAlone, WhyLeftAlone},
+    processes::state::ClientState,
+    processes::stopped::{EvictStopped, HaltWatch, StoppedClient},
 };
 #[cfg(loom)]
 pub use self::{
-    chain::{FIRST_WORD, fetch, load, run, write_cas, write_cas_load},
-    epochs::{advance, enter, enter_beside, epoch, generation, leave, remain, renew},
-    sync::Word,
+    events::{Standing, raise, standing},
+    words::chain::{FIRST_WORD, fetch, load, run, write_cas, write_cas_load},
+    words::epochs::{advance, enter, enter_beside, epoch, generation, leave, remain, renew},
+    words::sync::Word,
 };
 #[cfg(not(loom))]
 pub use huge::HugePages;

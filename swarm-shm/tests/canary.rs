@@ -1,10 +1,10 @@
-//! A data race on purpose: `ci/threads.sh` makes sure that the thread sanitizer notices it.
+//! A deliberate data race: `ci/threads.sh` checks that the thread sanitizer reports it.
 
 use std::cell::UnsafeCell;
 
 struct Shared(UnsafeCell<u64>);
 
-// SAFETY: it is not. That is what this is for, and nothing but the sanitizer runs it.
+// SAFETY: it is unsound on purpose, and only the sanitizer runs it.
 unsafe impl Sync for Shared {}
 
 static SHARED: Shared = Shared(UnsafeCell::new(0));

@@ -1,4 +1,4 @@
-//! The clock's line: measured once a boot, and the same for all.
+//! The clock's line: measured once a boot, and the same for all clients.
 
 #![cfg(not(loom))]
 
@@ -41,7 +41,7 @@ fn it_runs_at_the_speed_of_time() {
     let (_dir, pool) = pool();
     let clock = pool.clock();
     assert!(clock.now() < 60_000_000_000, "counts from the pool's creation");
-    // Between two looks at the other clock, however long others have the processor in between.
+    // Between two readings of the other clock, however long other processes run in between.
     let look = || (Instant::now(), clock.now(), Instant::now());
     let (outer_begin, before, inner_begin) = look();
     thread::sleep(Duration::from_millis(200));
@@ -89,8 +89,8 @@ fn a_damaged_line_is_measured_anew() {
     }
 }
 
-/// After a restart the counter begins anew, so a line from before must not be used; after many
-/// restarts the oldest makes room.
+/// After a restart the counter starts anew, so a line from before must not be used; after many
+/// restarts the oldest is replaced.
 #[test]
 fn every_boot_has_a_line_of_its_own() {
     let (_dir, pool) = pool();

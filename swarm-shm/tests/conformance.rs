@@ -4,7 +4,7 @@
 
 use std::thread::yield_now;
 
-use swarm_core::conformance;
+use swarm_core::conformance::{self, LONGEST, SHORTEST};
 use swarm_core::node::Address;
 use swarm_shm::{CreateOptions, OpenOptions, Pool};
 
@@ -19,7 +19,9 @@ fn mapped_memory_is_a_fabric() {
         let pool = Pool::create(dir.path().join("pool"), &options).expect("a pool");
         let other = Pool::open(pool.path(), OpenOptions::default()).expect("the pool is there");
         let make = |client| if client == 0 { pool.fabric() } else { other.fabric() };
-        conformance::run(make, BASE, yield_now);
+        for reply in [SHORTEST, 100, LONGEST] {
+            conformance::run(make, BASE, reply, yield_now);
+        }
         conformance::race(|_| pool.fabric(), BASE);
     }
 }

@@ -1,4 +1,4 @@
-//! The fabric does what the verbs say, and nothing where they lead nowhere.
+//! The fabric does what the verbs say, and nothing if they lie outside of the memory.
 
 #![cfg(not(loom))]
 
@@ -98,8 +98,8 @@ fn replies_stay_as_they_are_while_others_come_and_go() {
     }
 }
 
-/// Addresses come from memory that others wrote; whatever they say, nothing else is touched. In
-/// debug builds such a verb is taken for a bug of the caller's, so this can be seen in release
+/// Addresses come from memory that other clients wrote; whatever they are, nothing else is
+/// accessed. In debug builds such a verb counts as the caller's bug, so this shows in release
 /// builds only.
 #[cfg(not(debug_assertions))]
 #[test]

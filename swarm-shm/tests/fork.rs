@@ -1,4 +1,4 @@
-//! What a child has of the client slots of the process that forked it: nothing.
+//! A child owns none of the client slots of the process that forked it.
 
 #![cfg(not(loom))]
 
@@ -13,13 +13,13 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use common::{Running, pool, role, say};
-use swarm_core::fabric::Board;
+use swarm_core::fabric::EpochDomain;
 use swarm_shm::{OpenOptions, Pool};
 
-/// Longer than this nothing takes that comes to an end.
+/// Nothing that ends takes longer than this.
 const HANGS: Duration = Duration::from_secs(60);
 
-/// Not a test by itself: what the children of the tests below do.
+/// Not a test itself: what the children of the tests below do.
 #[test]
 fn child() {
     let Some((role, pool)) = role() else { return };
@@ -27,12 +27,12 @@ fn child() {
     let pool = Pool::open(&pool, OpenOptions::default()).expect("the parent's pool");
     let client = pool.attach().expect("a free slot");
     let (mut heard, mut told) = pipe().expect("a pipe");
-    // SAFETY: the child does no more than is said here, and ends by `_exit`.
+    // SAFETY: the child does no more than is written here, and ends by `_exit`.
     let forked = unsafe { libc::fork() };
     if forked == 0 {
         let _ = told.write_all(&[0]);
         let _ = stdin().read(&mut [0]);
-        // SAFETY: ends the child, without asking anything of this process's state.
+        // SAFETY: ends the child, without touching this process's state.
         unsafe { libc::_exit(0) };
     }
     assert!(forked > 0, "no child");
@@ -52,11 +52,12 @@ fn a_parent_that_dies_frees_its_slot_whoever_it_has_forked() {
     let ids: Vec<&str> = said.split(' ').collect();
     assert_eq!((ids.len(), ids[0]), (3, "0"), "{said}");
     assert_eq!(pool.live_clients(), [0]);
-    // `wait` would close it, and those who live on end with it.
+    // `wait` would close it, and the surviving children end with it.
     let input = parent.process.stdin.take();
     parent.process.kill().expect("SIGKILL");
     parent.process.wait().expect("the parent");
-    // The kernel lets `posix_spawn` return before it closes what the program is not to have.
+    // The kernel lets `posix_spawn` return before it closes the descriptors that the program must
+    // not have.
     let since = Instant::now();
     while !pool.live_clients().is_empty() {
         assert!(since.elapsed() < HANGS, "the slot is held");
@@ -69,13 +70,13 @@ fn a_parent_that_dies_frees_its_slot_whoever_it_has_forked() {
     drop(input);
 }
 
-/// Runs `act` in a child that `call` makes. Whether it came to true.
+/// Runs `act` in a child that `call` makes. Returns whether it returned true.
 fn is_so_in_a_child(call: impl FnOnce() -> i32, act: impl FnOnce() -> bool) -> bool {
     let child = call();
     assert!(child >= 0, "no child");
     if child == 0 {
         let is_so = act();
-        // SAFETY: ends the child, without asking anything of this process's state.
+        // SAFETY: ends the child, without touching this process's state.
         unsafe { libc::_exit(i32::from(!is_so)) };
     }
     let mut status = 0;
@@ -85,11 +86,11 @@ fn is_so_in_a_child(call: impl FnOnce() -> i32, act: impl FnOnce() -> bool) -> b
 }
 
 fn fork() -> i32 {
-    // SAFETY: the child does no more than is said below, and ends by `_exit`.
+    // SAFETY: the child does no more than is written below, and ends by `_exit`.
     unsafe { libc::fork() }
 }
 
-/// A child of which no fork handler knows.
+/// Makes a child that no fork handler sees.
 fn bare_clone() -> i32 {
     let none = ptr::null::<u8>();
     // SAFETY: without flags it is a fork: the child has a copy of this memory and of the stack.
@@ -99,24 +100,24 @@ fn bare_clone() -> i32 {
     child as i32
 }
 
-/// The slot's word, its lock and its mark on the board are the parent's.
+/// The slot's word, its lock and its pin in the epoch table are the parent's.
 #[test]
 fn a_child_that_drops_its_copy_leaves_the_slot_alone() {
     for call in [fork, bare_clone] {
         let (_dir, pool) = pool();
         let client = pool.attach().expect("a free slot");
-        let since = client.board().enter();
-        let before = pool.census();
+        let since = client.board().pin();
+        let before = pool.clients();
         let is_so = is_so_in_a_child(call, || {
-            // SAFETY: the child alone runs this, and ends without another look at it.
+            // SAFETY: only the child runs this, and it ends without using the value again.
             drop(unsafe { ptr::read(&raw const client) });
-            // It may have a slot of its own.
+            // It may take a slot of its own.
             pool.attach().is_ok_and(|own| own.session().client == 1)
         });
         assert!(is_so);
-        assert_eq!(pool.census(), before);
+        assert_eq!(pool.clients(), before);
         assert_eq!((pool.live_clients(), before[0].since), (vec![0], Some(since)));
         drop(client);
-        assert_eq!((pool.live_clients(), pool.census()), (Vec::new(), Vec::new()));
+        assert_eq!((pool.live_clients(), pool.clients()), (Vec::new(), Vec::new()));
     }
 }

@@ -1,4 +1,4 @@
-//! A pool's beginning and end.
+//! Creating and destroying pools.
 
 #![cfg(not(loom))]
 
@@ -17,8 +17,14 @@ use swarm_core::layout::{BadGeometry, Geometry};
 use swarm_core::node::{Address, NodeId};
 use swarm_shm::{CreateOptions, Error, Numa, OpenOptions, Pages, Pool, Rights};
 
-const STRICT: OpenOptions =
-    OpenOptions { degraded: false, pages: Pages::Touched, numa: Numa::Default };
+const STRICT: OpenOptions = OpenOptions {
+    degraded: false,
+    pages: Pages::Touched,
+    numa: Numa::Default,
+    leave_sigbus: false,
+    read_only: false,
+    evict_stopped: None,
+};
 const COMPLETE: [&str; 4] = ["control", "node-0", "node-1", "node-2"];
 
 #[test]
@@ -41,7 +47,7 @@ fn a_new_pool_is_empty_and_as_it_was_asked_for() {
     assert_ne!(geometry.hash_seed, other.geometry().hash_seed);
 }
 
-/// What is reserved is there: a hole would end the process with SIGBUS on a full file system.
+/// Reserved space is really there: a hole would end the process with SIGBUS on a full file system.
 #[test]
 fn every_page_is_reserved() {
     let (_dir, pool) = pool();
@@ -110,7 +116,7 @@ fn somebody_elses_file_is_not_overwritten() {
     assert_eq!(names(dir.path()), ["notes"]);
 }
 
-/// A tmpfs of its own, as far as this process may have one.
+/// A tmpfs of its own, if this process may mount one.
 struct Mount(tempfile::TempDir);
 
 impl Mount {
@@ -131,6 +137,21 @@ impl Drop for Mount {
     }
 }
 
+/// In a directory that others may write, too, a link had any file emptied.
+#[test]
+fn a_link_in_the_place_of_an_unfinished_pool_is_not_followed() {
+    let dir = directory();
+    let (path, other) = (dir.path().join("pool"), dir.path().join("other"));
+    fs::create_dir(&path).expect("a directory");
+    fs::write(&other, "somebody's").expect("written");
+    symlink(&other, path.join("control.new")).expect("a link");
+    let error = Pool::create(&path, &small()).expect_err("a link is there");
+    assert!(matches!(&error, Error::Occupied { file } if *file == path.join("control.new")));
+    Pool::destroy(&path, true).expect_err("nor is there a pool");
+    assert_eq!(fs::read(&other).expect("it is there"), b"somebody's");
+    assert_eq!(names(&path), ["control.new"]);
+}
+
 #[test]
 fn a_full_file_system_is_an_error_at_once_and_leaves_nothing_behind() {
     let Some(mount) = Mount::new("tmpfs", "size=10m") else {
@@ -145,6 +166,31 @@ fn a_full_file_system_is_an_error_at_once_and_leaves_nothing_behind() {
     );
     assert!(!path.exists());
     drop(Pool::create(&path, &CreateOptions { nodes: 1, ..small() }).expect("one fits"));
+}
+
+/// Nobody may write there, whatever the files' rights are.
+#[test]
+fn a_pool_on_a_read_only_mount_is_opened_to_read_alone() {
+    let Some(mount) = Mount::new("tmpfs", "size=20m") else {
+        not_permitted(
+            "on_a_read_only_mount",
+            "cannot mount a tmpfs here, which takes root's rights",
+        );
+        return;
+    };
+    let path = mount.0.path().join("pool");
+    let pool = Pool::create(&path, &small()).expect("a pool");
+    let (at, node) = (Address(1 << 18), NodeId(1));
+    assert_eq!(post(&pool.fabric(), node, &[Verb::Cas { at, expect: 0, new: 7 }]), Ok(vec![0]));
+    drop(pool);
+    let remounted = Command::new("mount").args(["-o", "remount,ro"]).arg(mount.0.path()).status();
+    assert!(remounted.is_ok_and(|status| status.success()));
+    let error = Pool::open(&path, STRICT).expect_err("nobody may write there");
+    assert!(error.to_string().contains("Read-only file system"), "{error}");
+    let options = OpenOptions { read_only: true, ..STRICT };
+    let pool = Pool::open(&path, options).expect("it may be read");
+    assert_eq!(post(&pool.read_fabric(), node, &[Verb::Read { at, words: 1 }]), Ok(vec![7]));
+    assert_eq!(pool.live_clients(), [] as [usize; 0]);
 }
 
 #[test]
@@ -170,7 +216,7 @@ fn huge_pages() {
     assert_eq!(names(mount.0.path()), [""; 0]);
 }
 
-/// It said "Invalid argument".
+/// The error was "Invalid argument".
 #[test]
 fn a_directory_on_hugetlbfs_is_refused() {
     let Some(mount) = Mount::new("hugetlbfs", "pagesize=2M") else {
@@ -184,10 +230,10 @@ fn a_directory_on_hugetlbfs_is_refused() {
     assert_eq!(names(mount.0.path()), [""; 0]);
 }
 
-/// How often a creation may go on before it is stopped.
+/// How often a creation may continue before it is stopped.
 static LEFT: AtomicUsize = AtomicUsize::new(0);
 
-/// By a signal, say: it left what it had, which no other command recognized.
+/// By a signal, say: its files remained, which no other command recognized.
 #[test]
 fn a_creation_that_is_stopped_leaves_nothing_behind() {
     let dir = directory();
@@ -208,7 +254,7 @@ fn a_creation_that_is_stopped_leaves_nothing_behind() {
     assert!(times >= 3, "it asks at each node");
 }
 
-/// What was removed under a client made its core dumps as large as the pool.
+/// Files removed under a client made its core dumps as large as the pool.
 #[test]
 fn a_pools_memory_is_in_no_core_dump() {
     let (_dir, pool) = pool();
@@ -232,13 +278,13 @@ fn shared(group: &str) -> CreateOptions {
     CreateOptions { rights: Some(rights), ..small() }
 }
 
-/// Whoever shared a pool changed the mode of each file by hand.
+/// Users who shared a pool had to change the mode of each file by hand.
 #[test]
 fn a_pool_may_be_for_a_group() {
     let dir = directory();
     let path = dir.path().join("pool");
     let own = fs::metadata(dir.path()).expect("a directory");
-    // Root may give away to any group, and others to their own.
+    // Root may give files to any group, and other users to their own.
     let group = if own.uid() == 0 { 1 } else { own.gid() };
     let pool = Pool::create(&path, &shared(&group.to_string())).expect("a pool");
     for name in [&COMPLETE[..], &["."]].concat() {
@@ -253,7 +299,7 @@ fn a_pool_may_be_for_a_group() {
         assert_eq!(fs::metadata(path.join(name)).expect("a file").mode() & 0o7777, 0o600);
     }
     drop(private);
-    // A device is its administrator's.
+    // A device's rights are its administrator's.
     let dir = directory();
     let node_paths = Some(vec!["/dev/null".into()]);
     let options = CreateOptions { nodes: 1, node_paths, ..shared(&group.to_string()) };
@@ -352,7 +398,7 @@ fn destroying_spares_what_is_not_the_pools() {
     let error = Pool::destroy(&path, true).expect_err("a node of another pool");
     assert!(matches!(&error, Error::LeftOver { file } if file.ends_with("node-1")), "{error}");
     assert_eq!(names(&path), ["node-1", "notes"]);
-    // All that is left says of itself that it is a pool's: force is to know.
+    // The remaining files identify themselves as a pool's: only force removes them.
     let error = Pool::destroy(&path, false).expect_err("there is no control file");
     assert!(matches!(error, Error::NoControl { .. }), "{error}");
     assert_eq!(names(&path), ["node-1", "notes"]);
@@ -389,7 +435,7 @@ fn a_damaged_pool_can_be_destroyed_by_force() {
     assert!(!path.exists());
 }
 
-/// It removed the nodes in front of the damaged one, and then said that there was one.
+/// It removed the nodes before the damaged one, and then reported that one.
 #[test]
 fn a_damaged_pool_is_left_as_it_was_without_force() {
     type Harm = fn(&Path, &Path);
@@ -422,8 +468,8 @@ fn a_damaged_pool_is_left_as_it_was_without_force() {
     }
 }
 
-/// Between `fork` and `exec` a child holds copies of all descriptors, and with them their locks: those
-/// of an attempt that has failed, and of a client that has left, made a pool in use that nobody used.
+/// Between `fork` and `exec` a child holds copies of all descriptors, and with them their locks.
+/// Copies of a failed attempt's or a departed client's made an unused pool appear in use.
 #[test]
 fn who_starts_programs_meanwhile_does_not_keep_a_pool_in_use() {
     let (_dir, pool) = pool();
@@ -453,7 +499,7 @@ fn who_starts_programs_meanwhile_does_not_keep_a_pool_in_use() {
     Pool::destroy(&path, false).expect("destroyed");
 }
 
-/// Those who waited for the first were told that a file is not there.
+/// Processes that waited for the first were told that a file is not there.
 #[test]
 fn of_racing_destroyers_one_wins() {
     for _ in 0..20 {
@@ -466,14 +512,14 @@ fn of_racing_destroyers_one_wins() {
             begun.into_iter().map(|it| it.join().expect("no panic")).collect()
         });
         let won = done.iter().filter(|it| it.is_ok()).count();
-        // Where the first takes long, the others do not wait for it to the end.
+        // If the first takes long, the others do not wait until it ends.
         let is_told =
             |it: &&Result<_, Error>| matches!(it, Err(Error::NoPool { .. } | Error::InUse { .. }));
         assert_eq!((won, done.iter().filter(is_told).count()), (1, 2), "{done:?}");
     }
 }
 
-/// What a destroyer leaves that is killed half-way looked like a pool that had lost its nodes.
+/// A pool whose destroyer was killed half-way looked like a pool that had lost its nodes.
 #[test]
 fn a_half_destroyed_pool_says_so_and_can_be_destroyed_again() {
     let (_dir, pool) = pool();
@@ -481,7 +527,8 @@ fn a_half_destroyed_pool_says_so_and_can_be_destroyed_again() {
     let control = fs::OpenOptions::new().write(true).open(path.join("control")).expect("a file");
     std::os::unix::fs::FileExt::write_all_at(&control, b"SWARMend", 640).expect("written");
     fs::remove_file(path.join("node-0")).expect("a node");
-    // Whoever had it open before might write on, in what the next destruction removes.
+    // A client that had it open before could go on writing to files that the next destruction
+    // removes.
     let error = pool.attach().expect_err("half destroyed");
     assert!(matches!(error, Error::HalfDestroyed { .. }), "{error}");
     assert_eq!(pool.live_clients(), [] as [usize; 0]);
@@ -495,7 +542,7 @@ fn a_half_destroyed_pool_says_so_and_can_be_destroyed_again() {
     assert!(!path.exists());
 }
 
-/// To open it, to create another, and to destroy it each told another story.
+/// Opening it, creating another, and destroying it gave contradictory errors.
 #[test]
 fn a_pool_without_its_control_file_is_destroyed_by_force_alone() {
     let (_dir, pool) = pool();
@@ -514,7 +561,7 @@ fn a_pool_without_its_control_file_is_destroyed_by_force_alone() {
     is_told(Pool::open(&path, STRICT).expect_err("it tells nothing of the pool"));
     is_told(Pool::create(&path, &small()).expect_err("there are nodes"));
     is_told(Pool::destroy(&path, false).expect_err("it tells whose the nodes are"));
-    // One that is damaged is removed with the others, and one of another pool is not.
+    // A damaged node is removed with the others, and one of another pool is not.
     let (_other_dir, other) = common::pool();
     fs::write(path.join("node-2"), "not a node").expect("written");
     fs::copy(other.path().join("node-0"), path.join("node-3")).expect("copied");
@@ -524,7 +571,40 @@ fn a_pool_without_its_control_file_is_destroyed_by_force_alone() {
     assert_eq!(names(&path), ["node-3"]);
 }
 
-/// What a creator left that died was no pool to `destroy`, and stayed.
+/// Whatever was left of the control file, force said that it is no pool's, and all files stayed.
+#[test]
+fn a_pool_whose_control_file_was_emptied_is_destroyed_by_force_alone() {
+    for (left, and_zeros) in [(0, 0), (0, 100), (0, 1 << 20), (20, 0), (31, 0), (32, 0), (700, 0)] {
+        let (_dir, pool) = pool();
+        let path = pool.path().to_path_buf();
+        drop(pool);
+        let control = fs::OpenOptions::new().write(true).open(path.join("control"));
+        let control = control.expect("a file");
+        control.set_len(left).expect("cut short");
+        control.set_len(left + and_zeros).expect("grown again");
+        let error = Pool::destroy(&path, false).expect_err("it tells whose the nodes are");
+        assert!(matches!(error, Error::NotDestroyed { .. }), "{left} {and_zeros}: {error}");
+        assert_eq!(names(&path), COMPLETE);
+        let told = Pool::destroy(&path, true);
+        assert!(matches!(told, Ok(None)), "{left} {and_zeros}: {told:?}");
+        assert!(!path.exists());
+    }
+    // Beside no node it may be anybody's, and so may one that says something else.
+    let (_dir, pool) = pool();
+    let path = pool.path().to_path_buf();
+    drop(pool);
+    fs::write(path.join("control"), "another program's").expect("written");
+    let error = Pool::destroy(&path, true).expect_err("it is another program's");
+    assert!(matches!(error, Error::Foreign { .. }), "{error}");
+    assert_eq!(names(&path), COMPLETE);
+    let dir = directory();
+    fs::write(dir.path().join("control"), "").expect("written");
+    let error = Pool::destroy(dir.path(), true).expect_err("no pool");
+    assert!(matches!(error, Error::Foreign { .. }), "{error}");
+    assert_eq!(names(dir.path()), ["control"]);
+}
+
+/// Files of a creator that died were no pool to `destroy`, and stayed.
 #[test]
 fn an_unfinished_pool_can_be_destroyed() {
     let (_dir, pool) = pool();
@@ -549,7 +629,7 @@ fn a_pool_is_destroyed_through_a_link() {
         assert!(Pool::destroy(&name, false).expect("destroyed").is_none());
         assert_eq!(names(dir.path()), [""; 0]);
     }
-    // What is not the pool's stays, and the way to it.
+    // Files that are not the pool's stay, and so does the link to them.
     drop(Pool::create(&path, &small()).expect("a pool"));
     symlink("pool", &link).expect("a link");
     fs::write(path.join("notes"), "precious").expect("a file");
@@ -559,7 +639,7 @@ fn a_pool_is_destroyed_through_a_link() {
     assert_eq!(names(&link), ["notes"]);
 }
 
-/// It said that the pool was removed, and the directory stayed.
+/// It reported that the pool was removed, and the directory stayed.
 #[test]
 fn a_directory_that_stays_is_told() {
     let Some(mount) = Mount::new("tmpfs", "size=20m") else {
@@ -581,7 +661,7 @@ fn what_was_removed_is_told_where_something_cannot_be() {
     let (_dir, pool) = pool();
     let path = pool.path().to_path_buf();
     drop(pool);
-    // What is mounted is removed by nobody.
+    // A mount point cannot be removed.
     let busy = path.join("node-1");
     let mounted = Command::new("mount").arg("--bind").args([&busy, &busy]).output();
     if !mounted.is_ok_and(|output| output.status.success()) {
@@ -623,7 +703,7 @@ fn a_pool_in_use_is_destroyed_by_force_alone() {
     drop(client);
 }
 
-/// Not a test by itself: creates pools until it is killed.
+/// Not a test itself: creates pools until it is killed.
 #[test]
 fn child() {
     let Some((role, path)) = role() else { return };
@@ -638,8 +718,8 @@ fn child() {
     }
 }
 
-/// Whatever a creator that was killed left behind, it is no pool or a whole one, and the next one
-/// can be created in its place.
+/// Whatever a killed creator left, it is no pool or a complete one, and the next pool can be
+/// created in its place.
 #[test]
 fn a_killed_creator_leaves_no_half_pool() {
     let dir = directory();
@@ -652,7 +732,7 @@ fn a_killed_creator_leaves_no_half_pool() {
         child.process.wait().expect("the child");
         match Pool::open(&path, STRICT) {
             Ok(_) => drop(Pool::destroy(&path, false).expect("a whole pool")),
-            // Killed in the middle of `create`, or of `destroy`, which goes on where it stopped.
+            // Killed in the middle of `create`, or of `destroy`, which continues where it stopped.
             Err(Error::NoPool { .. }) => {}
             Err(Error::HalfDestroyed { .. } | Error::Unfinished { .. }) if round % 2 == 0 => {
                 Pool::destroy(&path, false).expect("the rest of a pool");
@@ -661,7 +741,7 @@ fn a_killed_creator_leaves_no_half_pool() {
             Err(Error::HalfDestroyed { .. }) => {
                 Pool::destroy(&path, false).expect("the rest of a pool");
             }
-            // The next creator clears it away.
+            // The next creator removes its files.
             Err(Error::Unfinished { .. }) => {}
             Err(error) => panic!("{error}"),
         }

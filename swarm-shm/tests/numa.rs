@@ -1,4 +1,4 @@
-//! NUMA: a pool's memory lies on the nodes of the machine that it was asked for.
+//! NUMA: a pool's memory lies on the requested nodes of the machine.
 
 #![cfg(all(not(loom), target_os = "linux", target_env = "gnu"))]
 
@@ -16,14 +16,21 @@ use swarm_shm::{CreateOptions, Error, Numa, OpenOptions, Pages, Pool};
 
 /// Eight huge pages.
 const CAPACITY: u64 = 16 << 20;
-const OPENED: OpenOptions =
-    OpenOptions { degraded: false, pages: Pages::Huge, numa: Numa::Default };
+const OPENED: OpenOptions = OpenOptions {
+    degraded: false,
+    pages: Pages::Huge,
+    numa: Numa::Default,
+    leave_sigbus: false,
+    read_only: false,
+    evict_stopped: None,
+};
 
 fn options(pages: Pages, numa: Numa) -> CreateOptions {
     CreateOptions { nodes: 1, capacity: CAPACITY, pages, numa, ..small() }
 }
 
-/// How much of the file at `path` lies on each node of the machine, as far as this process has it mapped.
+/// Returns how much of the file at `path` lies on each node of the machine, as far as this process
+/// has it mapped.
 fn bytes_on_nodes(path: &Path) -> BTreeMap<u32, u64> {
     let file = format!("file={}", path.to_str().expect("text"));
     let mut bytes = BTreeMap::new();
@@ -47,7 +54,7 @@ fn bytes_on_nodes(path: &Path) -> BTreeMap<u32, u64> {
     bytes
 }
 
-/// The nodes that this machine has. They are told to who asks for another.
+/// Returns the nodes that this machine has. A request for another one lists them.
 fn nodes(dir: &Path) -> Result<Vec<u32>, Error> {
     match Pool::create(dir.join("none"), &options(Pages::Touched, Numa::Bind(u32::MAX))) {
         Err(Error::NoNumaNode { node: u32::MAX, nodes }) => Ok(nodes),
@@ -69,8 +76,9 @@ fn a_node_that_is_not_there_is_refused_and_nothing_is_left_behind() {
     assert!(matches!(Pool::open(&path, absent), Err(Error::NoNumaNode { .. })));
 }
 
-/// Of two nodes a guest has: `GUEST_MEMORY=1536M GUEST_QEMU="-object memory-backend-ram,id=a,size=768M -object
-/// memory-backend-ram,id=b,size=768M -numa node,memdev=a,cpus=0 -numa node,memdev=b,cpus=1" ci/rdma/guest.sh` and this program.
+/// A guest may have two nodes: `GUEST_MEMORY=1536M GUEST_QEMU="-object
+/// memory-backend-ram,id=a,size=768M -object memory-backend-ram,id=b,size=768M -numa
+/// node,memdev=a,cpus=0 -numa node,memdev=b,cpus=1" ci/rdma/guest.sh` and this program.
 #[test]
 fn memory_lies_on_the_nodes_that_it_was_asked_for() {
     let name = "memory_lies_on_the_nodes_that_it_was_asked_for";
@@ -103,10 +111,10 @@ fn memory_lies_on_the_nodes_that_it_was_asked_for() {
             Pool::destroy(&path, false).expect("destroyed");
         }
         if numa == Numa::Interleave {
-            // What lies on one of its nodes stays there.
+            // Memory on one of its nodes stays there.
             continue;
         }
-        // It moves, where nobody else has it.
+        // It moves, if no other process has it mapped.
         let what = format!("{numa:?} later");
         let path = dir.path().join("pool");
         drop(Pool::create(&path, &options(Pages::Huge, Numa::Default)).expect("a pool"));

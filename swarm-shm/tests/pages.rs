@@ -1,4 +1,4 @@
-//! Pages: a pool has huge ones where they can be had, and what it holds stays as it is wherever it lies.
+//! Pages: a pool has huge pages if possible, and its contents never change, wherever they lie.
 
 #![cfg(all(not(loom), target_os = "linux", target_env = "gnu"))]
 
@@ -22,14 +22,20 @@ const HUGE_PAGE: u64 = 2 << 20;
 const CAPACITY: u64 = 4 * HUGE_PAGE;
 /// Not among the words of a node's header.
 const FIRST: u64 = 4096;
-const HUGE: OpenOptions =
-    OpenOptions { degraded: false, pages: Pages::Huge, numa: swarm_shm::Numa::Default };
+const HUGE: OpenOptions = OpenOptions {
+    degraded: false,
+    pages: Pages::Huge,
+    numa: swarm_shm::Numa::Default,
+    leave_sigbus: false,
+    read_only: false,
+    evict_stopped: None,
+};
 
 fn options(pages: Pages) -> CreateOptions {
     CreateOptions { nodes: 1, capacity: CAPACITY, pages, ..small() }
 }
 
-/// A directory on the tmpfs that every Linux has.
+/// Returns a directory on the tmpfs that every Linux has.
 fn on_tmpfs() -> Option<tempfile::TempDir> {
     tempfile::tempdir_in("/dev/shm").ok()
 }
@@ -42,7 +48,7 @@ fn store(fabric: &ShmFabric) {
     }
 }
 
-/// Whether all of them are there.
+/// Returns whether all of them are there.
 fn is_stored(fabric: &ShmFabric) -> bool {
     (FIRST..CAPACITY).step_by(HUGE_PAGE as usize).all(|at| {
         let read = Verb::Read { at: Address(at / 8), words: 1 };
@@ -50,7 +56,8 @@ fn is_stored(fabric: &ShmFabric) -> bool {
     })
 }
 
-/// How much of the file at `path` this process has mapped as huge pages, of all its mappings of it.
+/// Returns how much of the file at `path` this process has mapped as huge pages, of all its
+/// mappings of it.
 fn mapped_huge(path: &Path) -> u64 {
     let mut ours = false;
     let mut bytes = 0;
@@ -65,36 +72,37 @@ fn mapped_huge(path: &Path) -> u64 {
     bytes
 }
 
-/// A new file of `bytes` bytes at `path`, which are reserved.
+/// Makes a file of `bytes` bytes at `path`, which are reserved.
 fn reserved(path: &Path, bytes: u64) -> File {
     let file = File::options().read(true).write(true).create_new(true).open(path).expect("a file");
-    // SAFETY: it changes a file that nobody else knows.
+    // SAFETY: it changes a file that no other code knows.
     let answer = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, bytes as libc::off_t) };
     assert_eq!(answer, 0, "no room");
     file
 }
 
-/// Puts the first pages of a mapping together. Whether the kernel did.
+/// Merges the first pages of a mapping. Returns whether the kernel did.
 fn collapse(mapping: &MmapRaw) -> bool {
-    // SAFETY: the mapping is a file's that nobody else knows, and is not looked at by references.
+    // SAFETY: the mapping is of a file that no other code knows, and has no references into it.
     unsafe {
         libc::madvise(mapping.as_mut_ptr().cast(), HUGE_PAGE as usize, libc::MADV_COLLAPSE) == 0
     }
 }
 
-/// Whether the kernel puts pages of a new file in `dir` together.
+/// Returns whether the kernel merges pages of a new file in `dir`.
 fn has_huge_pages(dir: &Path) -> bool {
     let file = reserved(&dir.join("probe"), HUGE_PAGE);
     fs::remove_file(dir.join("probe")).expect("it is there");
     let Some(mapping) = mapped(&file, HUGE_PAGE as usize) else { return false };
     for at in (0..HUGE_PAGE as usize).step_by(4096) {
-        // SAFETY: it lies within the mapping, which nobody else has.
+        // SAFETY: it lies within the mapping, which no other code has.
         unsafe { mapping.as_mut_ptr().add(at).write_volatile(1) };
     }
     collapse(&mapping)
 }
 
-/// A mapping of the first `bytes` bytes of `file` that begins with a huge page. None if other threads get in the way each time.
+/// Maps the first `bytes` bytes of `file` at a multiple of a huge page. `None` if other threads get
+/// in the way each time.
 fn mapped(file: &File, bytes: usize) -> Option<MmapRaw> {
     let beyond = |raw: &MmapRaw| raw.as_ptr() as usize % HUGE_PAGE as usize;
     let map = |bytes| MmapOptions::new().len(bytes).map_raw(file).expect("mapped");
@@ -123,7 +131,7 @@ fn a_pool_is_created_with_huge_pages_for_all_who_open_it() {
         let blocks = std::os::unix::fs::MetadataExt::blocks(&metadata);
         assert_eq!(blocks * 512, CAPACITY, "all of it is reserved, and no more");
     }
-    // What is left behind the last whole one is reserved as well, and all of it is zero.
+    // The rest after the last whole huge page is reserved as well, and all of it is zero.
     let odd = CreateOptions { capacity: CAPACITY + 8192, ..options(Pages::Huge) };
     let path = dir.path().join("odd");
     drop(Pool::create(&path, &odd).expect("a pool"));
@@ -149,7 +157,7 @@ fn small_pages_become_huge_while_others_use_them_and_keep_what_they_hold() {
     assert!(is_stored(&before.fabric()));
 }
 
-/// Not a test by itself: what the tests below do on mounts of their own.
+/// Not a test itself: what the tests below do on mounts of their own.
 #[test]
 fn child() {
     let Some((role, dir)) = role() else { return };
@@ -161,7 +169,7 @@ fn child() {
     say("done");
 }
 
-/// Runs this program's `child` in `role` on a tmpfs of its own, which nobody else sees. Whether that may be done.
+/// Runs this program's `child` in `role` on a private tmpfs, if that is permitted.
 fn on_a_mount(test: &str, role: &str, options: &str) {
     let dir = common::directory();
     let mount = "mount -t tmpfs -o \"$0\" x \"$1\" && shift && exec \"$@\"";
@@ -183,8 +191,8 @@ fn on_a_mount(test: &str, role: &str, options: &str) {
     assert!(child.process.wait().expect("it ends").success());
 }
 
-/// A mount with `huge=always` reserves huge pages that nobody has touched. To put those together let the next who
-/// mapped them wipe what had been stored: loads of keys ended in damage.
+/// A mount with `huge=always` reserves huge pages that no process has touched. Merging those let
+/// the next process that mapped them wipe what was stored: loading keys ended in damage.
 #[test]
 fn a_mount_with_huge_pages_of_its_own_keeps_what_is_stored() {
     let name = "a_mount_with_huge_pages_of_its_own_keeps_what_is_stored";
@@ -197,7 +205,7 @@ fn on_a_mount_with_huge_pages(dir: &Path) {
         let pool = Pool::create(&path, &options(pages)).expect("a pool");
         pool.populate();
         store(&pool.fabric());
-        // Which touches page after page.
+        // It touches page after page.
         let other = Pool::open(&path, OpenOptions::default()).expect("it is there");
         assert!(is_stored(&other.fabric()), "another mapping shows what was stored");
         assert!(is_stored(&pool.fabric()), "and takes nothing away");
@@ -206,7 +214,7 @@ fn on_a_mount_with_huge_pages(dir: &Path) {
     }
 }
 
-/// A node's file with a hole, as some copies have, on a mount that has no room for it.
+/// A node's file with a hole, as some copies have, on a mount without room for it.
 #[test]
 fn a_full_mount_neither_fails_an_opening_nor_ends_the_process() {
     let name = "a_full_mount_neither_fails_an_opening_nor_ends_the_process";
@@ -222,7 +230,7 @@ fn on_a_full_mount(dir: &Path) {
     let file = File::options().write(true).open(&node).expect("the node's file");
     let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     let (start, length) = (3 * HUGE_PAGE as libc::off_t, HUGE_PAGE as libc::off_t);
-    // SAFETY: it changes a file that nobody has mapped.
+    // SAFETY: it changes a file that no process has mapped.
     assert_eq!(unsafe { libc::fallocate(file.as_raw_fd(), hole, start, length) }, 0);
     let room = || free(dir);
     let filler = reserved(&dir.join("filler"), room());
@@ -233,7 +241,7 @@ fn on_a_full_mount(dir: &Path) {
     for at in (FIRST..3 * HUGE_PAGE).step_by(HUGE_PAGE as usize) {
         assert_eq!(read(at), Ok(vec![at]));
     }
-    // A new pool finds none, and leaves nothing behind.
+    // A new pool finds no room, and leaves nothing behind.
     let none = dir.join("none");
     Pool::create(&none, &options(Pages::Huge)).expect_err("no room");
     assert!(!none.exists());
@@ -242,14 +250,15 @@ fn on_a_full_mount(dir: &Path) {
     assert!(room() >= HUGE_PAGE, "the hole was not filled beyond what there was");
 }
 
-/// Bytes that the file system of `dir` has left.
+/// Returns the bytes that the file system of `dir` has left.
 fn free(dir: &Path) -> u64 {
     let output = Command::new("df").args(["--output=avail", "-B1"]).arg(dir).output().expect("df");
     let text = String::from_utf8(output.stdout).expect("text");
     text.lines().last().and_then(|line| line.trim().parse().ok()).expect("a number")
 }
 
-/// The kernel's fault by itself, without a pool: it fails where the kernel does not have it any more. Not for a machine that others work on:
+/// The kernel's fault alone, without a pool: it fails once the kernel no longer has it. Not for a
+/// machine that others use:
 ///
 /// ```text
 /// cargo test -p swarm-shm --test pages --no-run
@@ -264,7 +273,7 @@ fn the_kernel_wipes_huge_pages_that_were_put_together_untouched() {
     let file = reserved(&dir.join("file"), HUGE_PAGE);
     let one = mapped(&file, HUGE_PAGE as usize).expect("it is this program's only thread");
     assert!(collapse(&one), "the kernel has no huge pages to spare");
-    // SAFETY: the word lies within both mappings, which this thread alone knows.
+    // SAFETY: the word lies within both mappings, which only this thread knows.
     let [stored, seen, left] = unsafe {
         let word = one.as_mut_ptr().cast::<u64>();
         word.write_volatile(7);

@@ -4,23 +4,36 @@
 
 #[expect(dead_code, reason = "this uses a part of what the tests share")]
 mod common;
+mod lost;
 
+use std::fs;
 use std::io::{Read, Write, stdin};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use common::{Running, child_command, not_permitted, pool, post, role, say};
 use rustix::process::{Pid, Signal, kill_process};
 use swarm_core::clock::Clock;
-use swarm_core::fabric::{Board, Verb};
+use swarm_core::fabric::{EpochDomain, LaggardState, Verb};
 use swarm_core::node::{Address, NodeId};
-use swarm_shm::{Condition, Error, OpenOptions, Pool, SwitchState};
+use swarm_shm::{
+    ClientState, Error, EvictStopped, HaltWatch, OpenOptions, Pool, StoppedClient, SwitchState,
+    WhyLeftAlone,
+};
 
 const COUNTER: Address = Address(1024);
 const INCREMENTS: u64 = 50_000;
 
-/// Not a test by itself: what the children of the tests below do.
+/// Not a test itself: what the children of the tests below do.
 #[test]
 fn child() {
     let Some((role, pool)) = role() else { return };
+    if let Some(role) = role.strip_prefix("lost ") {
+        return lost::act(role, &pool);
+    }
     let pool = Pool::open(&pool, OpenOptions::default()).expect("the parent's pool");
     match role.as_str() {
         "hold" => {
@@ -30,11 +43,26 @@ fn child() {
         }
         "operate" => {
             let client = pool.attach().expect("a free slot");
-            say(client.board().enter());
+            say(client.board().pin());
             wait_for_parent();
-            client.board().leave();
+            client.board().unpin();
             say("left");
             wait_for_parent();
+        }
+        "operate beside a thread" => {
+            thread::spawn(|| {
+                loop {
+                    thread::sleep(Duration::from_secs(1));
+                }
+            });
+            let client = pool.attach().expect("a free slot");
+            say(client.board().pin());
+            wait_for_parent();
+        }
+        "look" => {
+            wait_for_parent();
+            let left = pool.clients_left_alone(u64::MAX);
+            say(format_args!("{:?}", left.iter().map(|it| (it.slot, &it.why)).collect::<Vec<_>>()));
         }
         "evict" => {
             let slot = wait_for_parent();
@@ -60,7 +88,7 @@ fn child() {
     }
 }
 
-/// Waits for a byte from the parent; if the parent is gone, so is the child.
+/// Waits for a byte from the parent; if the parent is gone, the child ends.
 fn wait_for_parent() -> u8 {
     let mut byte = [0];
     if !matches!(stdin().read(&mut byte), Ok(1)) {
@@ -74,7 +102,7 @@ fn nudge(child: &mut Running) {
     input.write_all(b".").expect("the child listens");
 }
 
-/// Adds one to a word, many times, against whoever does so too.
+/// Adds one to a word, many times, in a race with other processes.
 fn increment(pool: &Pool) {
     let fabric = pool.fabric();
     let mut seen = 0;
@@ -196,34 +224,34 @@ fn handles_go_where_they_are_needed() {
     moved(&pool.attach().expect("a free slot"));
 }
 
-/// An operation under way holds up the epoch after the next one, for as long as its process lives
+/// An operation in progress holds up the epoch after the next one, for as long as its process lives
 /// and does not end it: stopped is not dead.
 #[test]
 fn the_epoch_waits_for_operations_of_the_living() {
     let (_dir, pool) = pool();
     let mine = pool.attach().expect("a free slot");
     let board = mine.board();
-    assert_eq!((board.advance(), board.advance()), (2, 3), "nobody does anything");
+    assert_eq!((board.try_advance(), board.try_advance()), (2, 3), "nobody does anything");
     let mut child = Running::start("operate", pool.path());
     assert_eq!(child.hear(), "3");
     for _ in 0..10 {
-        assert_eq!(board.advance(), 4);
+        assert_eq!(board.try_advance(), 4);
     }
     nudge(&mut child);
     assert_eq!(child.hear(), "left");
-    assert_eq!((board.advance(), board.advance()), (5, 6));
+    assert_eq!((board.try_advance(), board.try_advance()), (5, 6));
 
     let mut other = Running::start("operate", pool.path());
     assert_eq!(other.hear(), "6");
-    assert_eq!((board.advance(), board.advance()), (7, 7));
+    assert_eq!((board.try_advance(), board.try_advance()), (7, 7));
     other.process.kill().expect("SIGKILL");
     other.process.wait().expect("the child");
-    assert_eq!((board.advance(), board.advance()), (8, 9), "the dead do nothing");
-    // Who takes a dead holder's slot has nothing under way yet.
+    assert_eq!((board.try_advance(), board.try_advance()), (8, 9), "the dead do nothing");
+    // The next client in a dead owner's slot is not pinned yet.
     let next = pool.attach().expect("a free slot");
     assert_eq!(next.session().client, 2, "slot 1 is still held");
     assert_eq!(next.board().epoch(), 9);
-    assert_eq!((board.advance(), board.advance()), (10, 11));
+    assert_eq!((board.try_advance(), board.try_advance()), (10, 11));
 }
 
 fn stop(child: &Running) {
@@ -234,8 +262,8 @@ fn stop(child: &Running) {
     }
 }
 
-/// A stopped process pins memory for as long as it lives, which may be for ever: nobody could tell who
-/// it was, or do anything about it.
+/// A stopped process pins memory for as long as it lives, which may be for ever: no command showed
+/// which one, or could end it.
 #[test]
 fn a_stopped_client_is_shown_and_can_be_ended() {
     let (_dir, pool) = pool();
@@ -244,41 +272,306 @@ fn a_stopped_client_is_shown_and_can_be_ended() {
     let mut child = Running::start("operate", pool.path());
     assert_eq!(child.hear(), "1");
     stop(&child);
-    assert_eq!((board.advance(), board.advance(), board.advance()), (2, 2, 2), "it is pinned");
-    let tenants = pool.census();
+    assert_eq!(
+        (board.try_advance(), board.try_advance(), board.try_advance()),
+        (2, 2, 2),
+        "it is pinned"
+    );
+    let tenants = pool.clients();
     assert_eq!(tenants.len(), 2, "{tenants:?}");
     let (me, it) = (tenants[0], tenants[1]);
-    assert_eq!((me.process, me.condition, me.since), (std::process::id(), Condition::Alive, None));
+    assert_eq!(
+        (me.process, me.condition, me.since),
+        (std::process::id(), ClientState::Alive, None)
+    );
     assert_eq!((it.slot, it.process, it.elsewhere), (1, child.process.id(), false));
-    assert_eq!((it.condition, it.since, pool.epoch()), (Condition::Stopped, Some(1), 2));
-    let laggard = board.laggard().expect("it holds the epoch up");
+    assert_eq!((it.condition, it.since, pool.epoch()), (ClientState::Stopped, Some(1), 2));
+    let laggard = board.laggard(0).expect("it holds the epoch up");
     assert_eq!((laggard.slot, laggard.process), (1, Some(child.process.id())));
-    assert_eq!((laggard.is_stopped, laggard.is_own, laggard.since), (true, false, 1));
+    assert_eq!((laggard.state, laggard.is_own, laggard.since), (LaggardState::Stopped, false, 1));
     assert!(laggard.nanoseconds.is_some() && laggard.nanoseconds <= pool.epoch_age());
 
     assert_eq!(pool.evict(1).expect("it is this user's"), [child.process.id()]);
     assert_eq!(pool.live_clients(), [0]);
-    let it = pool.census()[1];
-    assert_eq!((it.slot, it.condition, it.since), (1, Condition::Dead, None));
-    assert_eq!((board.advance(), board.advance()), (3, 4), "nothing is pinned any more");
-    assert_eq!(board.laggard(), None);
-    board.enter();
-    board.advance();
-    let laggard = board.laggard().expect("it holds the epoch up itself");
-    assert!(laggard.is_own && !laggard.is_stopped && laggard.since == 4, "{laggard:?}");
-    board.leave();
+    let it = pool.clients()[1];
+    assert_eq!((it.slot, it.condition, it.since), (1, ClientState::Dead, None));
+    assert_eq!((board.try_advance(), board.try_advance()), (3, 4), "nothing is pinned any more");
+    assert_eq!(board.laggard(0), None);
+    board.pin();
+    board.try_advance();
+    let laggard = board.laggard(0).expect("it holds the epoch up itself");
+    assert!(laggard.is_own && laggard.since == 4, "{laggard:?}");
+    assert_eq!(laggard.state, LaggardState::Running);
+    assert_eq!(board.laggard(u64::MAX), None, "not for so long");
+    board.unpin();
     let next = pool.attach().expect("a free slot");
     assert_eq!(next.session().client, 1);
     child.process.wait().expect("the child");
 }
 
-/// Waits for what comes soon. What has not come after two minutes never will, however busy the machine is.
+/// A control group of this test, which freezes its processes. Dropping it ends the group and its
+/// processes.
+struct Group {
+    directory: PathBuf,
+    /// The file that freezes, what to write to it, and what thaws.
+    file: PathBuf,
+    freezes: &'static str,
+    thaws: &'static str,
+}
+
+impl Group {
+    /// Creates one below `mount`, if this process may, that freezes by `file`.
+    fn new(mount: &str, file: &str, freezes: &'static str, thaws: &'static str) -> Option<Self> {
+        let directory = Path::new(mount).join(format!("swarm-test-{}", std::process::id()));
+        fs::create_dir(&directory).ok()?;
+        let file = directory.join(file);
+        if !file.exists() {
+            // Not the kernel's: what is written to it would stay.
+            drop(fs::remove_dir(&directory));
+            return None;
+        }
+        Some(Self { directory, file, freezes, thaws })
+    }
+
+    fn freeze(&self, process: u32) -> std::io::Result<()> {
+        fs::write(self.directory.join("cgroup.procs"), process.to_string())?;
+        fs::write(&self.file, self.freezes)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::write(&self.file, self.thaws);
+        // It is empty once the kernel has removed its processes.
+        for _ in 0..1000 {
+            if fs::remove_dir(&self.directory).is_ok() {
+                return;
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+/// A paused container used to appear at work.
+#[test]
+fn a_frozen_client_is_shown_with_what_thaws_it() {
+    let groups = [
+        ("/sys/fs/cgroup/freezer", "freezer.state", "FROZEN", "THAWED"),
+        ("/sys/fs/cgroup/unified", "cgroup.freeze", "1", "0"),
+        ("/sys/fs/cgroup", "cgroup.freeze", "1", "0"),
+    ];
+    let mut tried = 0;
+    for (mount, file, freezes, thaws) in groups {
+        let Some(group) = Group::new(mount, file, freezes, thaws) else { continue };
+        let (_dir, pool) = pool();
+        let mine = pool.attach().expect("a free slot");
+        let board = mine.board();
+        let mut child = Running::start("operate", pool.path());
+        child.hear();
+        let process = child.process.id();
+        if group.freeze(process).is_ok() {
+            tried += 1;
+            let of = || {
+                pool.clients().into_iter().find(|it| it.process == process).expect("it is there")
+            };
+            until(|| of().condition == ClientState::Frozen);
+            assert_eq!((of().slot, of().since.is_some()), (1, true));
+            let frozen = swarm_shm::frozen(process).expect("it is");
+            assert_eq!(frozen.thaw, [(group.file.clone(), thaws)]);
+            assert_eq!((board.try_advance(), board.try_advance()), (2, 2), "it is pinned");
+            let laggard = board.laggard(0).expect("it holds the epoch up");
+            assert_eq!((laggard.slot, laggard.process), (1, Some(process)));
+            assert_eq!(laggard.state, LaggardState::Frozen);
+            let mut watch = HaltWatch::default();
+            let halted = halted_for(&mut watch, &pool, Duration::from_millis(20));
+            assert_eq!((halted.slot, halted.condition), (1, ClientState::Frozen));
+            assert_eq!(pool.halted_clients(&mut watch, u64::MAX).len(), 1, "it still is");
+            let (file, thaw) = &frozen.thaw[0];
+            fs::write(file, thaw).expect("it thaws");
+            until(|| of().condition == ClientState::Alive);
+            assert_eq!(swarm_shm::frozen(process), None);
+            assert_eq!(pool.halted_clients(&mut watch, u64::MAX), [], "it goes on");
+            // With version 1 it ends only once it is thawed.
+            if thaws == "0" {
+                group.freeze(process).expect("as before");
+                halted_for(&mut watch, &pool, Duration::ZERO);
+                let reaped = thread::spawn(move || child.process.wait().expect("it ends"));
+                let ended = pool.evict_halted(&mut watch, Duration::ZERO);
+                let [(it, Ok(()))] = &ended[..] else { panic!("{ended:?}") };
+                assert_eq!(it.condition, ClientState::Frozen, "as it was before it ended");
+                assert_eq!(reaped.join().expect("it does not panic").signal(), Some(9));
+                continue;
+            }
+        }
+        child.process.kill().expect("it is this test's");
+        child.process.wait().expect("it ends");
+    }
+    if tried == 0 {
+        not_permitted(
+            "a_frozen_client_is_shown_with_what_thaws_it",
+            "no control group that freezes can be made here, which takes root's rights and a mounted hierarchy",
+        );
+    }
+}
+
+/// Waits for an event that is expected soon. What has not happened after two minutes never will,
+/// however busy the machine is.
 fn until(is_so: impl Fn() -> bool) {
     let since = std::time::Instant::now();
     while !is_so() {
         assert!(since.elapsed().as_secs() < 120, "it does not come");
         std::thread::yield_now();
     }
+}
+
+fn signal(process: u32, signal: Signal) {
+    let id = Pid::from_raw(process.cast_signed()).expect("it is not 0");
+    kill_process(id, signal).expect("it is this test's");
+}
+
+/// Waits until the watch has seen the only client that is halted for that long, and returns it.
+fn halted_for(watch: &mut HaltWatch, pool: &Pool, least: Duration) -> StoppedClient {
+    loop {
+        let seen = pool.halted_clients(watch, u64::MAX);
+        match &seen[..] {
+            [it] if it.halted >= least => return it.clone(),
+            [] | [_] => thread::sleep(Duration::from_millis(1)),
+            more => panic!("{more:?}"),
+        }
+    }
+}
+
+/// What tells a stopped client from a slow one is that the kernel let it execute nothing.
+#[test]
+fn who_is_stopped_for_long_enough_in_an_operation_is_ended_and_nobody_else() {
+    const LONG: Duration = Duration::from_millis(300);
+    let (_dir, pool) = pool();
+    let mine = pool.attach().expect("a free slot");
+    let board = mine.board();
+    let [mut operates, mut holds] =
+        ["operate", "hold"].map(|role| Running::start(role, pool.path()));
+    operates.hear();
+    holds.hear();
+    let (process, idle) = (operates.process.id(), holds.process.id());
+    let mut watch = HaltWatch::default();
+    // It waits for its input in the middle of an operation.
+    for _ in 0..3 {
+        assert_eq!(pool.halted_clients(&mut watch, u64::MAX), [], "it is slow");
+        assert!(pool.evict_halted(&mut watch, Duration::ZERO).is_empty());
+        thread::sleep(LONG / 10);
+    }
+    // One that is stopped between operations pins nothing.
+    signal(idle, Signal::STOP);
+    signal(process, Signal::STOP);
+    let seen = halted_for(&mut watch, &pool, LONG);
+    assert_eq!(seen.processes, [process]);
+    assert_eq!((seen.condition, seen.since), (ClientState::Stopped, 1));
+    assert!(pool.evict_halted(&mut watch, Duration::from_secs(3600)).is_empty(), "not for so long");
+    let since = seen.since;
+    assert_eq!(pool.halted_clients(&mut watch, since), [], "it does not hold up its own epoch");
+    assert_eq!(halted_for(&mut watch, &pool, Duration::ZERO).processes, [process]);
+    // It goes on for a moment, in the same operation.
+    halted_for(&mut watch, &pool, LONG);
+    signal(process, Signal::CONT);
+    until(|| {
+        pool.clients().iter().any(|it| it.process == process && it.condition == ClientState::Alive)
+    });
+    signal(process, Signal::STOP);
+    let again = halted_for(&mut watch, &pool, Duration::ZERO);
+    assert!(again.halted < LONG, "it is watched from the beginning: {again:?}");
+    // Whatever it does next is in its way.
+    nudge(&mut operates);
+    halted_for(&mut watch, &pool, LONG);
+    let ended = pool.evict_halted(&mut watch, LONG);
+    let [(it, Ok(()))] = &ended[..] else { panic!("{ended:?}") };
+    assert_eq!((it.processes[0], it.halted >= LONG), (process, true));
+    assert!(!pool.live_clients().contains(&it.slot), "its slot is free");
+    // It is there until it is waited for, and does not go on.
+    signal(process, Signal::CONT);
+    assert_eq!(operates.process.wait().expect("it has ended").signal(), Some(9));
+    let mut rest = String::new();
+    operates.lines.read_to_string(&mut rest).expect("it is text");
+    assert_eq!(rest, "", "it did not come to leave");
+    assert_eq!((board.try_advance(), board.try_advance()), (2, 3), "it pins nothing any more");
+    assert_eq!(pool.halted_clients(&mut watch, u64::MAX), []);
+    assert!(holds.process.try_wait().expect("a child").is_none(), "it lives");
+    signal(idle, Signal::KILL);
+    holds.process.wait().expect("it ends");
+}
+
+/// A debugger that holds one thread of a process lets its client's go on, or may.
+#[test]
+fn who_is_stopped_in_part_is_named_and_left_alone() {
+    let (_dir, pool) = pool();
+    let mine = pool.attach().expect("a free slot");
+    let board = mine.board();
+    let mut child = Running::start("operate beside a thread", pool.path());
+    child.hear();
+    let process = child.process.id();
+    assert_eq!(pool.clients_left_alone(u64::MAX), [], "it goes on");
+    let threads = fs::read_dir(format!("/proc/{process}/task")).expect("its threads");
+    let id = |entry: std::io::Result<fs::DirEntry>| {
+        entry.expect("a thread").file_name().to_string_lossy().parse::<i32>().expect("its number")
+    };
+    let other = threads.map(id).find(|&id| id.cast_unsigned() != process).expect("another thread");
+    let none = std::ptr::null_mut::<libc::c_void>();
+    // SAFETY: it is a thread of this test's child, and both addresses go unused.
+    if unsafe { libc::ptrace(libc::PTRACE_ATTACH, other, none, none) } != 0 {
+        not_permitted("who_is_stopped_in_part", "a child may not be traced here");
+        return child.process.kill().expect("it is this test's");
+    }
+    let left = || pool.clients_left_alone(u64::MAX);
+    until(|| !left().is_empty());
+    let [it] = &left()[..] else { panic!("{:?}", left()) };
+    assert_eq!((it.slot, it.process, it.since), (1, process, 1));
+    assert_eq!(it.why, WhyLeftAlone::InPart(vec![other.cast_unsigned()]));
+    assert_eq!(pool.clients_left_alone(it.since), [], "it does not hold up its own epoch");
+    assert_eq!(pool.halted_clients(&mut HaltWatch::default(), u64::MAX), []);
+    assert_eq!((board.try_advance(), board.try_advance()), (2, 2), "it is pinned");
+    let laggard = board.laggard(0).expect("it holds the epoch up");
+    assert_eq!((laggard.slot, laggard.state), (1, LaggardState::StoppedInPart));
+    assert_eq!(pool.evict(1).expect("its slot names it"), [process]);
+    // Its process is waited for once its tracer has been told that the thread ended.
+    let mut status = 0;
+    // SAFETY: the status can be written.
+    while unsafe { libc::waitpid(other, &mut status, libc::__WALL) } == other
+        && libc::WIFSTOPPED(status)
+    {}
+    assert_eq!(child.process.wait().expect("it has ended").signal(), Some(9));
+}
+
+/// How many clients were ended in the test below.
+static ENDED: AtomicUsize = AtomicUsize::new(0);
+
+#[test]
+fn clients_that_may_end_who_is_stopped_and_holds_the_epoch_up() {
+    let (_dir, pool) = pool();
+    let count = |_: &StoppedClient| _ = ENDED.fetch_add(1, Ordering::Relaxed);
+    let may = EvictStopped::after(Duration::from_millis(200)).telling(count);
+    let may = OpenOptions { evict_stopped: Some(may), ..OpenOptions::default() };
+    let may = Pool::open(pool.path(), may).expect("it is there");
+    let [mine, other] = [&may, &pool].map(|pool| pool.attach().expect("a free slot"));
+    let (board, other) = (mine.board(), other.board());
+    let mut child = Running::start("operate", pool.path());
+    child.hear();
+    let wait = |board: &swarm_shm::ShmEpochs| {
+        for _ in 0..40 {
+            assert!(board.try_advance() <= 2, "it is pinned");
+            board.end_halted();
+            thread::sleep(Duration::from_millis(10));
+        }
+    };
+    wait(&board);
+    assert_eq!(ENDED.load(Ordering::Relaxed), 0, "it is slow");
+    signal(child.process.id(), Signal::STOP);
+    wait(&other);
+    assert_eq!(ENDED.load(Ordering::Relaxed), 0, "who was not asked to ends nobody");
+    until(|| {
+        board.end_halted();
+        board.try_advance() > 2
+    });
+    assert_eq!(ENDED.load(Ordering::Relaxed), 1);
+    assert_eq!(child.process.wait().expect("it has ended").signal(), Some(9));
 }
 
 #[test]
@@ -294,8 +587,8 @@ fn who_is_not_there_or_is_oneself_is_not_ended() {
     // A child that another test starts shares the lock until it calls `exec`.
     until(|| pool.live_clients().is_empty());
     assert!(matches!(pool.evict(0), Err(Error::NoClient { .. })));
-    assert_eq!(pool.census(), [], "who left is not there");
-    // A dead holder's process id may be another process's by now: this one's, say.
+    assert_eq!(pool.clients(), [], "who left is not there");
+    // A dead owner's process id may be another process's by now: this one's, say.
     let mut child = Running::start("hold", pool.path());
     assert_eq!(child.hear(), "0");
     child.process.kill().expect("SIGKILL");
@@ -303,7 +596,7 @@ fn who_is_not_there_or_is_oneself_is_not_ended() {
     assert!(matches!(pool.evict(0), Err(Error::NoClient { .. })));
 }
 
-/// Starts a child in a pid namespace of its own; none where that is not allowed.
+/// Starts a child in a pid namespace of its own; `None` if that is not permitted.
 fn start_inside(role: &str, pool: &Pool, flags: &[&str]) -> Option<Running> {
     let allowed = std::process::Command::new("unshare").args(["--pid", "--fork", "true"]).status();
     if !allowed.is_ok_and(|status| status.success()) {
@@ -327,14 +620,20 @@ fn a_client_in_a_container_is_found_from_outside() {
     let Some(mut inside) = start_inside("operate", &pool, &["--mount-proc"]) else { return };
     assert_eq!(inside.hear(), "1");
     assert_eq!(pool.client_process(0), Some(1), "so it calls itself");
-    let it = pool.census()[0];
-    assert!((!it.elsewhere && it.process > 1) && it.condition == Condition::Alive, "{it:?}");
+    let it = pool.clients()[0];
+    assert!((!it.elsewhere && it.process > 1) && it.condition == ClientState::Alive, "{it:?}");
+    // Whoever watches ends nobody in there: that takes a word from somebody.
+    signal(it.process, Signal::STOP);
+    until(|| pool.clients()[0].condition == ClientState::Stopped);
+    assert_eq!(pool.halted_clients(&mut HaltWatch::default(), u64::MAX), []);
+    let left = pool.clients_left_alone(u64::MAX);
+    assert_eq!((left[0].process, &left[0].why), (it.process, &WhyLeftAlone::OtherNamespace));
     assert_eq!(pool.evict(0).expect("it is seen from here"), [it.process]);
     assert_eq!(pool.live_clients(), [] as [usize; 0]);
     inside.process.wait().expect("the child");
 }
 
-/// Not even where a process in there has the holder's id, or the host's `/proc` is seen in there.
+/// Not even if a process inside has the owner's id, or the host's `/proc` is visible inside.
 #[test]
 fn a_client_outside_of_a_container_is_not_ended_from_within() {
     let (_dir, pool) = pool();
@@ -347,4 +646,31 @@ fn a_client_outside_of_a_container_is_not_ended_from_within() {
         inside.process.wait().expect("the child");
     }
     assert_eq!(pool.live_clients(), [0]);
+}
+
+/// From within, one that is stopped and one that goes on look alike, unless the host's `/proc` is
+/// visible there. Nothing else is said of them.
+#[test]
+fn a_stopped_client_outside_of_a_container_is_named_within_as_far_as_it_is_seen() {
+    let (_dir, pool) = pool();
+    let mut child = Running::start("operate", pool.path());
+    child.hear();
+    let look = |flags: &[&str]| {
+        let mut inside = start_inside("look", &pool, flags)?;
+        nudge(&mut inside);
+        let said = inside.hear();
+        inside.process.wait().expect("the child");
+        Some(said)
+    };
+    for (is_stopped, seen) in [(false, "[]"), (true, "[(0, OtherNamespace)]")] {
+        if is_stopped {
+            stop(&child);
+        }
+        let Some(said) = look(&["--mount-proc"]) else { break };
+        assert_eq!(said, "[(0, Unseen)]");
+        assert_eq!(look(&[]).expect("as before"), seen);
+    }
+    assert_eq!(pool.clients_left_alone(u64::MAX), [], "it goes on, or may be ended from here");
+    child.process.kill().expect("it is this test's");
+    child.process.wait().expect("it ends");
 }

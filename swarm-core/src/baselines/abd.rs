@@ -1,9 +1,9 @@
 //! DM-ABD: the classic multi-writer register (Attiya, Bar-Noy, Dolev) over out-of-place writes.
 //!
-//! The paper's baseline (§7): a writer asks a majority for the largest timestamp and writes above
-//! it; a reader asks, fetches the value and writes it back unless a majority has it. Two roundtrips
-//! for each. It rests on the same max register M as Safe-Guess, without guesses and locks; its
-//! stamps are all verified.
+//! The paper's baseline (§7). A writer reads the largest timestamp of a majority and writes above
+//! it. A reader reads it, fetches the value, and writes it back unless a majority has it. Each
+//! takes two roundtrips. It uses the same max register M as Safe-Guess, without guesses and locks;
+//! its stamps are all verified.
 
 use core::convert::Infallible;
 
@@ -16,7 +16,8 @@ use crate::quorum::Group;
 use crate::register::in_n_out::Copy;
 use crate::register::max_register::{self, Want, Writes};
 use crate::register::safe_guess::SafeGuess;
-use crate::register::{Check, Found, Protocol, Register, Write, Written, look};
+use crate::register::weak_read;
+use crate::register::{Check, Found, Protocol, Register, Write, Written};
 use crate::words::{Stamp, StampFlags, Timestamp};
 
 /// ABD over out-of-place writes.
@@ -116,13 +117,13 @@ async fn write<F: Fabric, C: Clock>(
     }
 }
 
-/// The largest stamp of a majority, and if that is a delete's, one that a majority holds: a delete
-/// that a minority holds is not final yet, and may be lost with it.
+/// Returns the largest stamp of a majority, and if it is a delete's, one that a majority holds. M2:
+/// a delete that only a minority holds is not final, and may be lost with it.
 async fn largest<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     register: &mut Register,
 ) -> Result<Stamp, Error> {
-    let m = look::look(group, register, Check::Identity).await?.max;
+    let m = weak_read::look(group, register, Check::Identity).await?.max;
     if !group.format().is_deleted(m) {
         return Ok(m);
     }

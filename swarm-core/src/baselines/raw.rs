@@ -1,7 +1,7 @@
 //! RAW: one replica, in place, without any concurrency control.
 //!
-//! The paper's yardstick (§7): what the fabric alone costs. One verb for each operation. Values tear
-//! when they are written at the same time, and are lost with their node; values that do not fit in
+//! The paper's lower bound (§7): the cost of the fabric alone. One verb for each operation. Values
+//! tear when they are written concurrently, and are lost with their node. Values that do not fit in
 //! place are refused.
 
 use core::convert::Infallible;
@@ -75,7 +75,7 @@ async fn put<F: Fabric, C: Clock>(
     Ok(())
 }
 
-/// Reads the in-place copy: one roundtrip. `check` is by identity alone.
+/// Reads the in-place copy: one roundtrip. Checks by identity alone.
 async fn read<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &mut Register,

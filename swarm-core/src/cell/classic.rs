@@ -1,31 +1,31 @@
 //! The classic round: prepare, choose, accept.
 //!
-//! A ballot is promised by a majority, which tells the last record that may be committed; that
-//! record, or one built on it, is then accepted by a majority of those who promised. Nodes that
-//! promise late join in. No node promises a ballot twice, so a ballot has one proposer with a
-//! majority, and proposes one record.
+//! A majority promises a ballot, which determines the last record that may be committed. The nodes
+//! that promised are asked to accept that record, or one built on it; it is committed once a
+//! majority of all nodes has accepted. Nodes that promise late join. No node promises a ballot
+//! twice (C3), so only one proposer of a ballot has a majority, and it proposes one record.
 
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::{Fabric, Verb};
-use crate::layout::{Place, cell, record};
+use crate::layout::{Location, cell, record};
 use crate::node::{MAX_NODES, NodeId, NodeSet};
 use crate::quorum::{Event, Group, Round};
 use crate::words::{Ballot, CellFlags, CellWord, Pointer};
 
-use super::judge::{self, Promise, choose};
-use super::offer::{Births, Chain, Offer, accepted_at, push};
 use super::record::{Body, WhenLate, bring, fetch};
 use super::view::{View, Words};
 use super::{CellRef, in_place, in_place_head, ready};
+use crate::cell::accept_request::{AcceptRequest, Chain, CreatedParts, accepted_at, push};
+use crate::cell::decide::{self, Promise, choose};
 
-/// A change of one's own, for the ballot that finds the record that it builds on chosen.
+/// A change of this client, for a ballot that chooses the record that it builds on.
 pub(super) struct Own<'a> {
     /// The committed record that it builds on.
     pub(super) base: Pointer,
     /// The record.
-    pub(super) offer: Offer<'a>,
-    /// Whether a ballot may choose it, or may have.
+    pub(super) offer: AcceptRequest<'a>,
+    /// Whether a ballot may choose it, or may have chosen it.
     pub(super) open: bool,
 }
 
@@ -37,17 +37,17 @@ pub(super) struct Decided<'f, F: Fabric + 'f> {
     pub(super) body: Option<Body<'f, F>>,
 }
 
-/// One classic round. Commits `own` if it may be next, or else the record that may be committed
-/// already, as it is. `None` if another client's ballot went first.
+/// Does one classic round. Commits `own` if it may come next; otherwise commits the record that may
+/// be committed already, unchanged. Returns `None` if another client's ballot was higher.
 ///
 /// # Errors
-/// [`Error::NoMajority`], [`Error::Exhausted`]; [`Error::Damaged`] if a payload cannot be.
+/// [`Error::NoMajority`], [`Error::Exhausted`]; [`Error::Damaged`] if a payload is impossible.
 pub(super) async fn classic<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     at: &CellRef,
     words: &mut Words,
     own: Option<&mut Own<'_>>,
-    births: &impl Births,
+    births: &impl CreatedParts,
 ) -> Result<Option<Decided<'f, F>>, Error> {
     let mut round = Classic::new(group, at.place, words.next_classic()?);
     // Round 1: promises.
@@ -58,11 +58,12 @@ pub(super) async fn classic<'f, F: Fabric, C: Clock>(
         return Ok(None);
     };
     if let Some(own) = own {
-        // Only on a committed record comes one's own: built on one that merely may be, it would be
-        // acknowledged while what was born with that one is at a single node.
+        // C5: a change is built on a committed record only. Built on one that merely may be
+        // committed, it would be acknowledged while what was created with that one is at a single
+        // node.
         if chosen == own.base || chosen == own.offer.pointer {
-            // Round 2, and a third if the record was proposed before. One node that accepts it is enough for
-            // a ballot to choose it.
+            // Round 2, and a third if the record was proposed before. One node that accepts it is
+            // enough for a ballot to choose it.
             own.open = true;
             let accepted = round.accept(words, Some(&own.offer)).await;
             own.offer.fresh = false;
@@ -74,15 +75,15 @@ pub(super) async fn classic<'f, F: Fabric, C: Clock>(
         let accepted = round.accept(words, None).await?;
         return Ok(accepted.then(|| Decided { view: round.decided(at, words, None), body: None }));
     }
-    // What may be committed is proposed as it is, with all that was born with it in front.
+    // C5: what may be committed is proposed unchanged, after all that was created with it.
     let holders = round.holders(chosen);
     let body = match fetch(group, at, chosen, (holders, WhenLate::GiveUp)).await {
-        // Its holders died. If it was committed there are others, who promise another ballot.
+        // Its holders died. If it was committed, other nodes hold it and promise another ballot.
         Err(Error::NoMajority { .. }) => return Ok(None),
         body => body?,
     };
-    // Where nobody is known to lack it, what was born with it may be at every node, and its memory
-    // may serve something else by now.
+    // E4a: if no node is known to lack it, every node may have what was created with it, and that
+    // memory may be in use for something else.
     let brought = if words.lacking(chosen).minus(holders).is_empty() {
         None
     } else {
@@ -92,7 +93,7 @@ pub(super) async fn classic<'f, F: Fabric, C: Clock>(
         }
     };
     let born = brought.as_ref().map(|brought| (&*brought.births, brought.copies()));
-    let offer = Offer::adopted(chosen, body.header, body.payload(), born);
+    let offer = AcceptRequest::adopted(chosen, body.header, body.payload(), born);
     if !round.accept(words, Some(&offer)).await? {
         return Ok(None);
     }
@@ -100,10 +101,10 @@ pub(super) async fn classic<'f, F: Fabric, C: Clock>(
     Ok(Some(Decided { view, body: Some(body) }))
 }
 
-/// Where a node is in the round.
+/// The state of a node in the round.
 #[derive(Clone, Copy)]
 enum Step {
-    /// Has no part in it (any more).
+    /// Takes no part in it, or no longer.
     Out,
     /// Is asked to promise; its word is expected to be this.
     Asked(CellWord),
@@ -119,7 +120,7 @@ enum Step {
 
 struct Classic<'f, F: Fabric + 'f, C> {
     group: &'f Group<F, C>,
-    place: Place,
+    place: Location,
     ballot: Ballot,
     round: Round<'f, F, C>,
     steps: [Step; MAX_NODES],
@@ -132,7 +133,7 @@ struct Classic<'f, F: Fabric + 'f, C> {
 }
 
 impl<'f, F: Fabric, C: Clock> Classic<'f, F, C> {
-    fn new(group: &'f Group<F, C>, place: Place, ballot: Ballot) -> Self {
+    fn new(group: &'f Group<F, C>, place: Location, ballot: Ballot) -> Self {
         Self {
             group,
             place,
@@ -147,7 +148,7 @@ impl<'f, F: Fabric, C: Clock> Classic<'f, F, C> {
         }
     }
 
-    /// Asks all nodes to promise. True once a majority has, false if it cannot be had.
+    /// Asks all nodes to promise. Returns true once a majority has, false if it cannot.
     async fn prepare(&mut self, words: &mut Words) -> Result<bool, Error> {
         for node in NodeSet::all(self.group.nodes()) {
             self.ask(node, words);
@@ -155,7 +156,7 @@ impl<'f, F: Fabric, C: Clock> Classic<'f, F, C> {
         loop {
             let enough = self.promised.len() >= self.group.majority();
             let event = if enough {
-                // Who has answered too is not left with a promise that nobody makes use of.
+                // Also takes the answers that have arrived, so that no promise is left unused.
                 ready(&mut self.round).await
             } else {
                 Some(self.round.next().await)
@@ -173,12 +174,12 @@ impl<'f, F: Fabric, C: Clock> Classic<'f, F, C> {
         }
     }
 
-    /// Has the record (nothing but the vacancy, if there is none) accepted. True once a majority of
-    /// all nodes has, false if it cannot be had.
+    /// Asks the nodes that promised to accept the record, or the vacant cell if there is none.
+    /// Returns true once a majority of all nodes has accepted, false if it cannot.
     async fn accept(
         &mut self,
         words: &mut Words,
-        offer: Option<&Offer<'_>>,
+        offer: Option<&AcceptRequest<'_>>,
     ) -> Result<bool, Error> {
         for node in self.promised {
             self.offer(node, words, offer);
@@ -191,7 +192,8 @@ impl<'f, F: Fabric, C: Clock> Classic<'f, F, C> {
                 Some(Event::Reply(node, reply)) => {
                     self.hear(node, &reply, words);
                     match self.steps[node.index()] {
-                        // Also those who promise only now: the first majority may not live.
+                        // Also asks nodes that promise only now: the first majority may not
+                        // survive.
                         Step::Promised => self.offer(node, words, offer),
                         Step::Raising(_) => self.raised(node, &reply, words, offer),
                         Step::Landing => self.landed(node, &reply, words, offer),
@@ -209,14 +211,14 @@ impl<'f, F: Fabric, C: Clock> Classic<'f, F, C> {
         }
     }
 
-    /// Whether the round is better begun again: too few nodes are left, or some went to a higher
-    /// ballot and others do not answer.
+    /// Returns whether it is better to start the round again: too few nodes are left, or some
+    /// promised a higher ballot and others do not answer.
     fn is_lost(&self, have: NodeSet) -> bool {
         let possible = have.union(self.round.pending()).len();
         possible < self.group.majority() || (self.late && !self.refused.is_empty())
     }
 
-    /// False if another ballot is worth a try.
+    /// Returns false if another ballot is worth a try.
     fn give_up(&self, have: NodeSet) -> Result<bool, Error> {
         if self.refused.is_empty() {
             let needed = self.group.majority();
@@ -225,19 +227,19 @@ impl<'f, F: Fabric, C: Clock> Classic<'f, F, C> {
         Ok(false)
     }
 
-    /// Nodes that have `record`, and what was born with it, in memory.
+    /// Returns the nodes that have `record`, and what was created with it, in memory.
     fn holders(&self, record: Pointer) -> NodeSet {
         let format = self.group.format();
         let holds = |promise: Option<Promise>| promise.and_then(|p| p.holds(format, record));
         self.promised.holding(|node| holds(self.promises[node.index()]).is_some())
     }
 
-    /// Asks `node` to promise, and READs what it accepted behind the promise: what is READ before
-    /// it could still change.
+    /// Asks `node` to promise, and READs what it accepted. C2: after the promise, as it could
+    /// change before.
     fn ask(&mut self, node: NodeId, words: &Words) {
         let (n, format) = (self.group.nodes(), self.group.format());
         let expect = words.guess[node.index()];
-        let new = judge::promised(format, expect, self.ballot);
+        let new = decide::promised(format, expect, self.ballot);
         let at = self.place.at(node, n).plus(cell::WORD);
         let mut chain = Chain::new();
         push(&mut chain, Verb::Cas { at, expect: expect.0, new: new.0 });
@@ -250,7 +252,7 @@ impl<'f, F: Fabric, C: Clock> Classic<'f, F, C> {
         self.round.add(node, self.group.fabric().post(node, &chain));
     }
 
-    /// Takes in an answer to `ask`; others are not for it.
+    /// Processes an answer to `ask`, and ignores others.
     fn hear(&mut self, node: NodeId, reply: &[u64], words: &mut Words) {
         match self.steps[node.index()] {
             Step::Asked(expect) if CellWord(reply[0]) == expect => {
@@ -260,11 +262,12 @@ impl<'f, F: Fabric, C: Clock> Classic<'f, F, C> {
             Step::Asked(_) => {
                 let word = CellWord(reply[0]);
                 words.saw(node, word);
+                // C3: a node promises only a higher ballot than its own.
                 if self.group.format().ballot(word) >= self.ballot {
                     self.refused.insert(node);
                     self.steps[node.index()] = Step::Out;
                 } else {
-                    // Ends: each time the word has moved on, towards this ballot.
+                    // Terminates: each time, the word has advanced towards this ballot.
                     self.ask(node, words);
                 }
             }
@@ -272,16 +275,16 @@ impl<'f, F: Fabric, C: Clock> Classic<'f, F, C> {
         }
     }
 
-    /// The node has promised; `rest` is what was READ behind that.
+    /// Records that the node has promised; `rest` is what was READ after that.
     fn promises_now(&mut self, node: NodeId, word: CellWord, rest: &[u64], words: &mut Words) {
-        words.expect(node, judge::promised(self.group.format(), word, self.ballot));
+        words.expect(node, decide::promised(self.group.format(), word, self.ballot));
         let &[accepted, base, ..] = rest else {
             let (accepted, base) = (Ballot(0), CellWord(0));
             return self.keep(node, Promise { word, accepted, base });
         };
         let (accepted, base) = (Ballot(accepted), CellWord(base));
         if !word.is_solid() && self.group.format().ballot(base) >= accepted {
-            // Nobody wrote that: the node's memory is damaged, and no ground to choose by.
+            // No client wrote that: the node's memory is damaged, and no basis for a choice (C2).
             self.steps[node.index()] = Step::Out;
             return;
         }
@@ -294,36 +297,42 @@ impl<'f, F: Fabric, C: Clock> Classic<'f, F, C> {
         self.promised.insert(node);
     }
 
-    /// The promise's word, and what is to take its place.
-    fn swap(&self, node: NodeId, offer: Option<&Offer<'_>>) -> Option<(CellWord, CellWord)> {
+    /// Returns the promise's word, and its replacement.
+    fn swap(
+        &self,
+        node: NodeId,
+        offer: Option<&AcceptRequest<'_>>,
+    ) -> Option<(CellWord, CellWord)> {
         let format = self.group.format();
         let word = self.promises[node.index()]?.word;
         let pointer = offer.map_or(Pointer::NULL, |offer| offer.pointer);
         let new = format.cell(self.ballot, pointer, CellFlags::SOLID | CellFlags::ACCEPTED);
-        Some((judge::promised(format, word, self.ballot), new))
+        Some((decide::promised(format, word, self.ballot), new))
     }
 
     /// Brings the record to a node that has promised.
-    fn offer(&mut self, node: NodeId, words: &mut Words, offer: Option<&Offer<'_>>) {
+    fn offer(&mut self, node: NodeId, words: &mut Words, offer: Option<&AcceptRequest<'_>>) {
         let (n, format) = (self.group.nodes(), self.group.format());
         let Some(record) = offer else { return self.land(node, words, None) };
         let Some((promise, new)) = self.swap(node, offer) else { return };
         let held = self.promises[node.index()].and_then(|p| p.holds(format, record.pointer));
         let mut chain = Chain::new();
         if held.is_none() && !record.bring(&mut chain, node, n) {
-            // It promised late, and what was born was not asked for. Another ballot does.
+            // It promised late, and what was created was not fetched (E4a). Another ballot brings
+            // it.
             self.refused.insert(node);
             self.steps[node.index()] = Step::Out;
             return;
         }
-        // A higher ballot may have raised it between the promise and the READ behind that.
+        // A higher ballot may have raised it between the promise and the READ after it.
         let from = held.unwrap_or_default().min(self.ballot);
-        // Its accepted ballot is raised before the word names it.
+        // C4: the accepted ballot is raised before the word names the record.
         push(&mut chain, record.raise(from, self.ballot));
         self.steps[node.index()] = Step::Raising(from);
         if record.fresh {
-            // Nobody raised it here who did not first promise a higher ballot here, and then this
-            // swap fails with the raise. Of another record that cannot be said, so its word waits.
+            // Another client raises it here only after it was promised a higher ballot here, and
+            // then this swap fails with the raise. That does not hold for a record that is not
+            // fresh, so its word waits (C4).
             let at = self.place.at(node, n).plus(cell::WORD);
             push(&mut chain, Verb::Cas { at, expect: promise.0, new: new.0 });
             self.steps[node.index()] = Step::Landing;
@@ -332,27 +341,27 @@ impl<'f, F: Fabric, C: Clock> Classic<'f, F, C> {
         self.round.add(node, self.group.fabric().post(node, &chain));
     }
 
-    /// The raise was answered.
+    /// Processes the answer to the raise.
     fn raised(
         &mut self,
         node: NodeId,
         reply: &[u64],
         words: &mut Words,
-        offer: Option<&Offer<'_>>,
+        offer: Option<&AcceptRequest<'_>>,
     ) {
         let (Step::Raising(from), Some(record)) = (self.steps[node.index()], offer) else { return };
         let was = Ballot(reply[reply.len() - 1]);
         if was == from || was >= self.ballot {
             return self.land(node, words, offer);
         }
-        // Ends: it only grows, towards this ballot.
+        // Terminates: it only grows, towards this ballot.
         self.steps[node.index()] = Step::Raising(was);
         let chain = [record.raise(was, self.ballot)];
         self.round.add(node, self.group.fabric().post(node, &chain));
     }
 
     /// Swaps the word.
-    fn land(&mut self, node: NodeId, words: &mut Words, offer: Option<&Offer<'_>>) {
+    fn land(&mut self, node: NodeId, words: &mut Words, offer: Option<&AcceptRequest<'_>>) {
         let Some((promise, new)) = self.swap(node, offer) else { return };
         let at = self.place.at(node, self.group.nodes()).plus(cell::WORD);
         let chain = [Verb::Cas { at, expect: promise.0, new: new.0 }];
@@ -361,13 +370,13 @@ impl<'f, F: Fabric, C: Clock> Classic<'f, F, C> {
         self.round.add(node, self.group.fabric().post(node, &chain));
     }
 
-    /// The swap was answered.
+    /// Processes the answer to the swap.
     fn landed(
         &mut self,
         node: NodeId,
         reply: &[u64],
         words: &mut Words,
-        offer: Option<&Offer<'_>>,
+        offer: Option<&AcceptRequest<'_>>,
     ) {
         let Some((promise, new)) = self.swap(node, offer) else { return };
         let was = CellWord(reply[reply.len() - 1]);
@@ -382,8 +391,9 @@ impl<'f, F: Fabric, C: Clock> Classic<'f, F, C> {
         }
     }
 
-    /// A majority has accepted. Puts the payload in place, in the background.
-    fn decided(&self, at: &CellRef, words: &Words, offer: Option<&Offer<'_>>) -> View {
+    /// Returns the view after a majority has accepted. Puts the payload in place, without waiting
+    /// for it.
+    fn decided(&self, at: &CellRef, words: &Words, offer: Option<&AcceptRequest<'_>>) -> View {
         let pointer = offer.map_or(Pointer::NULL, |offer| offer.pointer);
         if let Some(offer) = offer {
             let flags = CellFlags::SOLID | CellFlags::ACCEPTED;

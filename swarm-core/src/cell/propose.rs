@@ -9,66 +9,71 @@ use crate::quorum::{Event, Group, Round};
 use crate::words::{Ballot, CellFlags, CellWord, Pointer, WriteNumber};
 
 use super::classic::{Own, classic};
-use super::judge::fast_after;
-use super::offer::{Births, Chain, MAX_BIRTHS, Newborn, Offer, push};
 use super::record::{Way, includes};
 use super::view::{View, Words};
 use super::{ATTEMPTS, CellRef, back_off, in_place, in_place_head, ready};
+use crate::cell::accept_request::{
+    AcceptRequest, Chain, CreatedParts, InitialWrite, MAX_BIRTHS, push,
+};
+use crate::cell::decide::fast_after;
 
 /// A change.
 #[derive(Clone, Copy, Debug)]
 pub struct Proposal<'a> {
     /// The change's number: no other change in the pool has it.
     pub change: WriteNumber,
-    /// Where its record will lie, everywhere at the same address: fresh memory, whose accepted
-    /// ballot is 0 at every node, for this proposal alone.
+    /// Where its record will lie, at the same address everywhere: newly allocated memory, whose
+    /// accepted ballot is 0 at every node, for this proposal alone.
     pub record: Pointer,
-    /// What the record will say.
+    /// The record's payload.
     pub payload: &'a [u64],
-    /// What is born with it, at most [`MAX_BIRTHS`], in the order in which it must come into being.
-    pub newborns: &'a [Newborn<'a>],
-    /// Whether the record is dear. A lost proposal usually comes too late at every node; then its
-    /// record can be had back, for a roundtrip more.
+    /// What is created with it, at most [`MAX_BIRTHS`] parts, in the order in which they must be
+    /// written.
+    pub newborns: &'a [InitialWrite<'a>],
+    /// Whether to save the record's memory. A lost proposal usually comes too late at every node;
+    /// then its record can be freed, for one more roundtrip.
     pub sparing: bool,
 }
 
-/// How a proposal ended.
+/// The outcome of a proposal.
 #[derive(Clone, Copy, Debug)]
 pub enum Proposed {
-    /// The record is in. The view's record is it, or one that others have built on it since.
+    /// The record is committed. The view's record is it, or one that other clients have built on it
+    /// since.
     Committed(View),
-    /// The record is not in and never will be: others changed the cell first.
+    /// The record is not committed and never will be: other clients changed the cell first.
     Lost {
-        /// The record's memory is as it was before, and good for another proposal: no node has ever
-        /// named it, and its accepted ballot is 0 at every node.
+        /// The record's memory is as it was before, and may serve another proposal: no node has
+        /// ever named it, and its accepted ballot is 0 at every node.
         unused: bool,
     },
 }
 
-/// Proposes to replace the record that `on` says is committed.
+/// Proposes to replace the record that is committed according to `on`: what a [read](super::read())
+/// or an earlier proposal showed, or [`View::VACANT`], for a cell in which nothing is known to be.
 ///
-/// One roundtrip if every node shows the word that `on` knows (a *fast* round: it needs all of
-/// them, because two clients may hold the same fast ballot). Two if a node is missing or lags (a
-/// *classic* round). More if others change the cell at the same time.
+/// One roundtrip if every node shows the word that `on` expects. This *fast* round needs all of
+/// them, because two clients may use the same fast ballot. Two roundtrips if a node is missing or
+/// lags (a *classic* round). More if other clients change the cell at the same time.
 ///
 /// # Cancel safety
-/// Dropping the future leaves the change to be completed or undone by whoever uses the cell next.
+/// Dropping the future leaves the change to be completed or undone by the next client that uses the
+/// cell.
 ///
 /// # Errors
 /// [`Error::NoMajority`] or [`Error::Contended`]: the change may or may not take effect.
-/// [`Error::Exhausted`] before anything was posted. [`Error::Damaged`].
-/// Of a client that was held up while others changed the cell: [`Proposed::Lost`] or
-/// [`Proposed::Committed`], as the records since tell, and [`Error::Contended`] if to go over them takes
-/// as long again as an operation may.
+/// [`Error::Exhausted`] before anything was posted. [`Error::Damaged`]. For a client that was
+/// stopped while others changed the cell, the later records determine [`Proposed::Lost`] or
+/// [`Proposed::Committed`]; [`Error::Contended`] if following them takes longer than the deadline.
 ///
 /// # Panics
-/// If the payload has no room in the cell's records, or there are too many newborns.
+/// If the cell's records have no room for the payload, or if too many parts are created.
 pub async fn propose<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     at: &CellRef,
     on: &View,
     proposal: &Proposal<'_>,
-    births: &impl Births,
+    births: &impl CreatedParts,
 ) -> Result<Proposed, Error> {
     assert!(proposal.payload.len() <= at.room, "a payload needs room in the cell's records");
     assert!(proposal.newborns.len() <= MAX_BIRTHS, "newborns must fit into a chain");
@@ -77,9 +82,10 @@ pub async fn propose<F: Fabric, C: Clock>(
     let mut words = Words::new(group.format(), n, on);
     words.check_room()?;
     let word = on.fast_base(group.format(), n, group.suspects());
-    // Who finds the record not solid goes by this word; without a fast round nobody does.
+    // C1: a client that finds the record not solid takes this word for the accepted one. Without a
+    // fast round no client finds it so.
     let below = word.unwrap_or(group.format().cell(Ballot(0), base, CellFlags::empty()));
-    let offer = Offer::own(record, below, change, payload, newborns);
+    let offer = AcceptRequest::own(record, below, change, payload, newborns);
     let mut own = Own { base, offer, open: false };
     if let Some(word) = word {
         own.offer.fresh = false;
@@ -96,7 +102,7 @@ pub async fn propose<F: Fabric, C: Clock>(
     let mut wait = Wait::new(group.clock().now());
     for attempt in 0..ATTEMPTS {
         if attempt > 0 {
-            if wait.is_over(group.patience().deadline, group.clock().now()) {
+            if wait.is_over(group.timeouts().deadline, group.clock().now()) {
                 break;
             }
             back_off(group, attempt).await;
@@ -109,48 +115,52 @@ pub async fn propose<F: Fabric, C: Clock>(
                 None => continue,
             },
         };
-        // A cell in which something was committed is never vacant again. (Of words that were set back to those of an earlier
-        // record, only the way back from it tells, a roundtrip for each record, which is walked where the outcome hangs on
-        // it. And who knows no record of the cell cannot tell words that were lost from those that were never there.)
+        // A cell in which something was committed is never vacant again. (Words that were reset to
+        // those of an earlier record are detected only by following predecessors, one roundtrip per
+        // record, which is done where the outcome depends on it. A client that knows no record of
+        // the cell cannot tell lost words from words that were never there.)
         if committed.is_null() && !base.is_null() {
             return Err(Error::Damaged);
         }
-        // Applied once: an own record may have been adopted and built upon before it was missed.
-        // Committed records form one chain, so one that is not in this part of it never will be. What no
-        // ballot ever chooses need not be looked for, however much of a chain there is by now.
+        // C6: a change is applied once. This record may have been adopted and built upon before it
+        // was found missing. Committed records form one chain, so one that is not in this part of
+        // it never will be. A record that no ballot ever chose need not be searched for, however
+        // long the chain is by now.
         let way = Way { from: committed, to: base, top: words.top() };
         let mine = committed == record
             || own.open && includes(group, at, way, body.as_ref(), change).await?;
-        // What is still fresh has not been offered to any node since.
+        // A record that is still fresh has not been sent to any node since.
         let unused = own.offer.fresh;
         return Ok(if mine { Proposed::Committed(view) } else { Proposed::Lost { unused } });
     }
     Err(Error::Contended)
 }
 
-/// How a fast round ended.
+/// The outcome of a fast round.
 enum Fast {
     /// Every node's word went from the base to the record.
     Won(View),
-    /// No node's did, or ever will: nobody has heard of the record, whose accepted ballot is this.
+    /// No node's word did, or ever will: no client has seen the record, whose accepted ballot is
+    /// this.
     Unnamed(Ballot),
-    /// At a majority it did not, and never will: no ballot chooses the record, unless a later round of its
-    /// proposer has it accepted. A ballot chooses what all of a majority name, or what is solid; nobody but that
-    /// proposer brings the record to a node or makes it solid before a ballot has chosen it.
+    /// The words of a majority did not, and never will: no ballot chooses the record, unless a
+    /// later round of its proposer has it accepted. A ballot chooses what all of a majority name,
+    /// or what is solid. Before a ballot has chosen it, only that proposer brings the record to a
+    /// node or makes it solid.
     Refused,
-    /// Not every node's did, as far as is known. The record may be in all the same, by others'
-    /// doing.
+    /// Not every node's word did, as far as is known. The record may be committed anyway, by other
+    /// clients.
     Open,
 }
 
-/// A fast round from `base`, which every node is expected to show. If `sparing`, waits for all
-/// nodes as long as it may be that none has named the record.
+/// Does a fast round from `base`, which every node is expected to show. If `sparing`, waits for all
+/// nodes while it is possible that none has named the record.
 async fn fast<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     at: &CellRef,
     words: &mut Words,
     base: CellWord,
-    offer: &Offer<'_>,
+    offer: &AcceptRequest<'_>,
     mut sparing: bool,
 ) -> Result<Fast, Error> {
     let (n, format) = (group.nodes(), group.format());
@@ -170,17 +180,18 @@ async fn fast<F: Fabric, C: Clock>(
     let (mut won, mut missed) = (NodeSet::EMPTY, NodeSet::EMPTY);
     let mut failed = false;
     loop {
-        // All n: a fast majority could be one of two, and not even be seen by a classic majority.
+        // C1: all n: a fast majority could be one of two, and a classic majority might not even see
+        // it.
         if won.len() == n {
             return Ok(Fast::Won(finish(group, at, offer, new)));
         }
-        // Likewise all n: a chain that has not been answered may still land.
+        // Also all n: a chain that has not been answered may still take effect.
         if missed.len() == n {
             return Ok(Fast::Unnamed(ballot));
         }
         let enough = words.answered() >= group.majority();
         let event = if failed && enough && !sparing {
-            // The answers that are there may tell who was first.
+            // The answers that have arrived may tell which change was first.
             ready(&mut round).await
         } else {
             Some(round.next().await)
@@ -209,11 +220,11 @@ async fn fast<F: Fabric, C: Clock>(
     }
 }
 
-/// Takes an unnamed record's accepted ballot back to 0 at every node. Nobody else has heard of the
-/// record, so nobody else raises it. False if a node does not answer in time.
+/// Resets an unnamed record's accepted ballot to 0 at every node. No other client knows the record,
+/// so none raises it. Returns false if a node does not answer in time.
 async fn unraise<F: Fabric, C: Clock>(
     group: &Group<F, C>,
-    offer: &Offer<'_>,
+    offer: &AcceptRequest<'_>,
     ballot: Ballot,
 ) -> bool {
     let lower = [offer.raise(ballot, Ballot(0))];
@@ -224,23 +235,23 @@ async fn unraise<F: Fabric, C: Clock>(
     for _ in 0..group.nodes() {
         match round.next().await {
             Event::Reply(_, was) if was[0] == ballot.0 => {}
-            // A record is not worth waiting for a node that is late.
+            // The record's memory is not worth waiting for a late node.
             _ => return false,
         }
     }
     true
 }
 
-/// A fast round succeeded. Says so in the words and puts the payload in place, in the background;
-/// readers who come sooner ask all nodes.
+/// Completes a fast round that succeeded: makes the words solid and puts the payload in place,
+/// without waiting for it. A reader that arrives earlier asks all nodes.
 fn finish<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     at: &CellRef,
-    offer: &Offer<'_>,
+    offer: &AcceptRequest<'_>,
     shown: CellWord,
 ) -> View {
     let n = group.nodes();
-    let solid = super::judge::settled(group.format(), shown);
+    let solid = crate::cell::decide::settled(group.format(), shown);
     let head = in_place_head(solid, offer.payload());
     for node in NodeSet::all(n) {
         let cas = solidify(at, node, n, shown, solid);
@@ -254,7 +265,7 @@ fn finish<F: Fabric, C: Clock>(
     View::everywhere(offer.pointer, solid, n)
 }
 
-/// The verb that settles a word whose record is committed.
+/// Returns the verb that makes a word solid whose record is committed.
 pub(super) fn solidify(
     at: &CellRef,
     node: NodeId,

@@ -11,17 +11,17 @@ use crate::quorum::{Event, Group, Round};
 use crate::words::CellWord;
 
 use super::classic::classic;
-use super::judge::settled;
-use super::offer::Births;
 use super::propose::solidify;
 use super::record::{Body, WhenLate, fetch};
 use super::view::{View, Words};
 use super::{ATTEMPTS, CellRef, back_off, in_place, in_place_head};
+use crate::cell::accept_request::CreatedParts;
+use crate::cell::decide::settled;
 
-/// A committed record's payload: derefs to its words, none if the cell is vacant. Holds the
+/// A committed record's payload. Dereferences to its words, none if the cell is vacant. Holds the
 /// fabric's reply.
 pub struct Committed<'f, F: Fabric + 'f> {
-    /// What the cell's words said.
+    /// What the cell's words showed.
     pub view: View,
     reply: Option<F::Reply<'f>>,
     from: usize,
@@ -49,9 +49,9 @@ impl<'f, F: Fabric> Committed<'f, F> {
 
 /// Reads the committed record.
 ///
-/// One roundtrip if the words of a majority tell what is committed and the home node is among it;
-/// two if the record must be fetched; more if a change is under way or was left half done, which
-/// this completes.
+/// One roundtrip if the words of a majority prove what is committed and the home node is among it.
+/// Two if the record must be fetched. More if a change is in progress or was left half done: this
+/// completes it.
 ///
 /// # Cancel safety
 /// Dropping the future changes nothing that was committed.
@@ -61,10 +61,10 @@ impl<'f, F: Fabric> Committed<'f, F> {
 pub async fn read<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     at: &CellRef,
-    births: &impl Births,
+    births: &impl CreatedParts,
 ) -> Result<Committed<'f, F>, Error> {
     let mut words = Words::new(group.format(), group.nodes(), &View::VACANT);
-    // Round 1: the words, and at the home node the copy beside it.
+    // Round 1: the words, and the in-place copy at the home node.
     let mut home = look(group, at, &mut words).await?;
     let mut wait = Wait::new(group.clock().now());
     for attempt in 0..ATTEMPTS {
@@ -74,12 +74,12 @@ pub async fn read<'f, F: Fabric, C: Clock>(
         home = None;
         if attempt == 0 {
             group.count_slow();
-        } else if wait.is_over(group.patience().deadline, group.clock().now()) {
+        } else if wait.is_over(group.timeouts().deadline, group.clock().now()) {
             break;
         } else {
             back_off(group, attempt).await;
         }
-        // What the words do not tell, a ballot does.
+        // C7: if the words prove nothing, a ballot decides.
         if let Some(decided) = classic(group, at, &mut words, None, births).await? {
             return Ok(match decided.body {
                 Some(body) => Committed::of(decided.view, body),
@@ -90,7 +90,7 @@ pub async fn read<'f, F: Fabric, C: Clock>(
     Err(Error::Contended)
 }
 
-/// READs words until they tell what is committed or all that answer in time did. Yields what the
+/// READs words until they prove what is committed or all that answer in time did. Returns what the
 /// home node showed.
 async fn look<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
@@ -138,7 +138,8 @@ async fn look<'f, F: Fabric, C: Clock>(
     }
 }
 
-/// The record that `word` says is committed: from beside the home node's word if it is whole there.
+/// Returns the committed record that `word` names: from the home node's in-place copy if that is
+/// valid.
 async fn show<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     at: &CellRef,
@@ -150,8 +151,9 @@ async fn show<'f, F: Fabric, C: Clock>(
     let pointer = format.record(word);
     let mut view = words.view(pointer);
     for node in NodeSet::all(n) {
-        // A fast round succeeded, and has not said so yet. (A promise is its proposer's to settle: to call the
-        // record accepted there would do no harm, as it is committed under that ballot; but the proposer would lose its CAS.)
+        // A fast round succeeded, and has not made the word solid yet. (A promise is left to its
+        // proposer. To call the record accepted there would be correct, as it is committed under
+        // that ballot, but the proposer would lose its CAS.)
         if let Some(shown) = words.seen(node)
             && shown != word
             && shown.is_accepted()
@@ -178,7 +180,7 @@ async fn show<'f, F: Fabric, C: Clock>(
     Ok(Committed::of(view, body))
 }
 
-/// Length of the payload in place, if it is `word`'s and whole.
+/// Returns the length of the payload in place, if it belongs to `word` and is valid (C8).
 fn whole(word: CellWord, room: usize, home: &[u64]) -> Option<usize> {
     let &[of, checksum, length, ref payload @ ..] = home.get(cell::IN_PLACE..)? else {
         return None;

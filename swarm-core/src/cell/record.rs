@@ -1,4 +1,4 @@
-//! Records: fetching them, and what was born with them; walking back along them.
+//! Records: fetching them, and what was created with them; following their predecessors.
 
 use heapless::Vec;
 
@@ -11,20 +11,22 @@ use crate::quorum::{Group, Next};
 use crate::words::{Ballot, Pointer, WriteNumber};
 
 use super::CellRef;
-use super::offer::{Birth, Births, Chain, MAX_BIRTHS, accepted_at, push};
+use crate::cell::accept_request::{
+    Chain, CreatedPart, CreatedParts, MAX_BIRTHS, accepted_at, push,
+};
 
-/// A record that is whole. Holds the fabric's reply.
+/// A complete record. Holds the fabric's reply.
 pub(super) struct Body<'f, F: Fabric + 'f> {
     reply: F::Reply<'f>,
     pub(super) header: RecordHeader,
 }
 
 impl<'f, F: Fabric> Body<'f, F> {
-    /// `None` if the node does not have the record, or not all of it.
+    /// Validates a reply. Returns `None` if the node does not have the record, or not all of it.
     fn check(pointer: Pointer, room: usize, reply: F::Reply<'f>) -> Option<Self> {
         let header = RecordHeader::decode(reply.get(record::BODY..)?)?;
-        // The accepted ballot was READ first, and is raised behind the record: 0 means that what
-        // follows may be a former life's, which agrees with itself.
+        // The accepted ballot was READ first, and is raised after the record was written. C5: 0
+        // means that the rest may belong to an earlier use of the memory, with a valid checksum.
         if reply[record::ACCEPTED] == 0 || header.length > room {
             return None;
         }
@@ -33,23 +35,24 @@ impl<'f, F: Fabric> Body<'f, F> {
         Some(Self { reply, header })
     }
 
-    /// Under which ballot it was accepted there.
-    fn accepted(&self) -> Ballot {
+    /// Returns the ballot under which it was accepted there.
+    pub(super) fn accepted(&self) -> Ballot {
         Ballot(self.reply[record::ACCEPTED])
     }
 
-    /// What the record says.
+    /// Returns the record's payload.
     pub(super) fn payload(&self) -> &[u64] {
         &self.reply[record::HEADER_WORDS..record::HEADER_WORDS + self.header.length]
     }
 
-    /// The reply, and where in it the payload lies.
+    /// Returns the reply, and the position and length of the payload in it.
     pub(super) fn into_reply(self) -> (F::Reply<'f>, usize, usize) {
         (self.reply, record::HEADER_WORDS, self.header.length)
     }
 }
 
-/// One of `among` to turn to first: the home node, unless it or all others are suspect.
+/// Returns the node of `among` to ask first: the home node, unless it is suspect and others are
+/// not.
 fn first<F: Fabric, C: Clock>(group: &Group<F, C>, at: &CellRef, among: NodeSet) -> NodeSet {
     let healthy = among.minus(group.suspects());
     let mut from = if healthy.is_empty() { among } else { healthy };
@@ -65,12 +68,12 @@ fn first<F: Fabric, C: Clock>(group: &Group<F, C>, at: &CellRef, among: NodeSet)
 pub(super) enum WhenLate {
     /// Wait for them: it is known to be nowhere else.
     Wait,
-    /// Do without: a later ballot tells whether it matters.
+    /// Give up: a later ballot determines whether it matters.
     GiveUp,
 }
 
 impl WhenLate {
-    /// What a round does at a node that cannot help it.
+    /// Returns what a round does at a node that cannot help.
     fn elsewhere<T>(self) -> Next<T> {
         match self {
             Self::Wait => Next::NoVote,
@@ -79,11 +82,11 @@ impl WhenLate {
     }
 }
 
-/// Fetches the record at `pointer` from one of `among` that has it whole. One roundtrip.
+/// Fetches the record at `pointer` from a node of `among` that has all of it. One roundtrip.
 ///
 /// # Errors
-/// [`Error::NoMajority`] if none answers with the whole record, [`Error::Damaged`] if all that are
-/// to be waited for answer without.
+/// [`Error::NoMajority`] if none answers with the complete record, [`Error::Damaged`] if all nodes
+/// to wait for answer without it.
 pub(super) async fn fetch<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     at: &CellRef,
@@ -110,7 +113,7 @@ pub(super) async fn fetch<'f, F: Fabric, C: Clock>(
         }
     };
     match group.settle(first(group, at, among), 1, step).await {
-        // They did answer; what must be there is not.
+        // All of them answered; what must be there is not.
         Err(Error::NoMajority { .. }) if when_late == WhenLate::Wait && torn == among => {
             Err(Error::Damaged)
         }
@@ -118,29 +121,29 @@ pub(super) async fn fetch<'f, F: Fabric, C: Clock>(
     }
 }
 
-/// What was born with a record, and a reply with the words to copy of it.
+/// What was created with a record, and a reply with the words to copy.
 pub(super) struct Brought<'f, F: Fabric + 'f> {
-    pub(super) births: Vec<Birth, MAX_BIRTHS>,
+    pub(super) births: Vec<CreatedPart, MAX_BIRTHS>,
     copies: Option<F::Reply<'f>>,
 }
 
 impl<F: Fabric> Brought<'_, F> {
-    /// The words to copy, one birth's behind the other's.
+    /// Returns the words to copy, one part's after the other's.
     pub(super) fn copies(&self) -> &[u64] {
         self.copies.as_deref().unwrap_or(&[])
     }
 }
 
-/// Fetches what was born with a record of this payload from one of `holders`, where all of it has
-/// been since before the word named the record. One roundtrip, none if nothing is to be copied.
+/// Fetches what was created with a record of this payload from one of `holders`, which had all of
+/// it before their words named the record. One roundtrip, none if nothing is to be copied.
 ///
 /// # Errors
-/// [`Error::NoMajority`] if no holder answers, [`Error::Damaged`] if there are too many births.
+/// [`Error::NoMajority`] if no holder answers, [`Error::Damaged`] if there are too many parts.
 pub(super) async fn bring<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     at: &CellRef,
     payload: &[u64],
-    births: &impl Births,
+    births: &impl CreatedParts,
     holders: NodeSet,
 ) -> Result<Brought<'f, F>, Error> {
     let mut all = Vec::new();
@@ -151,14 +154,14 @@ pub(super) async fn bring<'f, F: Fabric, C: Clock>(
     }
     let n = group.nodes();
     let mut copies = None;
-    if all.iter().any(|birth| matches!(birth, Birth::Copy { .. })) {
+    if all.iter().any(|birth| matches!(birth, CreatedPart::Copy { .. })) {
         let step = |node, reply: Option<F::Reply<'f>>| match reply {
-            // Holders that died leave it to another ballot whether the record matters.
+            // If holders die, another ballot determines whether the record matters.
             None if !holders.contains(node) => WhenLate::GiveUp.elsewhere(),
             None => {
                 let mut chain = Chain::new();
                 for birth in &all {
-                    if let Birth::Copy { place, from, words } = *birth {
+                    if let CreatedPart::Copy { place, from, words } = *birth {
                         push(&mut chain, Verb::Read { at: place.at(node, n).plus(from), words });
                     }
                 }
@@ -174,32 +177,33 @@ pub(super) async fn bring<'f, F: Fabric, C: Clock>(
     Ok(Brought { births: all, copies })
 }
 
-/// The way back along committed records.
+/// A path along the predecessors of committed records.
 ///
-/// Both ends must be committed: a record that was not may have been built in memory that a record of
-/// another life names.
+/// Both ends must be committed. A record that was not may have been written to memory that a record
+/// of an earlier use names.
 pub(super) struct Way {
-    /// Where it begins.
+    /// The record at which the path starts.
     pub(super) from: Pointer,
-    /// Where it ends, before its beginning was built.
+    /// The record at which it ends, committed before `from` was built.
     pub(super) to: Pointer,
-    /// No smaller than the ballot under which its beginning was committed.
+    /// At least the ballot under which `from` was committed.
     pub(super) top: Ballot,
 }
 
-/// Whether a record of `change` lies on the way; `body`: its beginning, if that is at hand. A roundtrip for each
-/// record since.
+/// Returns whether a record of `change` is on the path (C6); `body` is its start, if that was
+/// fetched. One roundtrip for each record on it.
 ///
-/// It is as long as others made it while this client was held up, so that its bounds are the ballots and
-/// the deadline. Each record was committed under a ballot of its own, smaller than that of the one built on it:
-/// whoever built that knew it to be committed, and from then on no ballot chooses one before it (C2). So no
-/// ballot under which a record was accepted anywhere reaches the smallest under which the next one was
-/// committed, and behind `n` records there are `n` ballots fewer. Where there are not, the records lead
-/// round in a circle, or somewhere else.
+/// The path has one record for each change that others made while this client was stopped, so it is
+/// bounded by the ballots and the deadline. Each record was committed under a ballot of its own,
+/// smaller than that of the record built on it. The client that built that one knew it to be
+/// committed, and from then on no ballot chooses an earlier one (C2). So every ballot under which a
+/// record was accepted anywhere is smaller than the smallest under which the next one was
+/// committed. After `n` records there are `n` ballots fewer. Otherwise the records form a cycle, or
+/// lead somewhere else.
 ///
 /// # Errors
-/// [`Error::Damaged`] if the records do not lead to its end, [`Error::Contended`] if they have not until the
-/// deadline; those of [`fetch`].
+/// [`Error::Damaged`] if the records do not lead to its end, [`Error::Contended`] if they have not
+/// by the deadline; those of [`fetch`].
 pub(super) async fn includes<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     at: &CellRef,
@@ -227,11 +231,11 @@ pub(super) async fn includes<'f, F: Fabric, C: Clock>(
         if header.writer == change {
             return Ok(true);
         }
-        // (The first may be under way to a larger ballot still.)
+        // (The first record may be on its way to an even larger ballot.)
         if passed > 0 && accepted.0.saturating_add(passed) > top.0 {
             break;
         }
-        if wait.is_over(group.patience().deadline, group.clock().now()) {
+        if wait.is_over(group.timeouts().deadline, group.clock().now()) {
             return Err(Error::Contended);
         }
         record = group.format().record(header.base);

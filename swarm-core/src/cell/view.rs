@@ -1,18 +1,18 @@
-//! What a client knows of a cell, to propose a change without asking first.
+//! What a client knows of a cell, to propose a change without reading it first.
 
 use crate::error::Error;
 use crate::node::{MAX_NODES, NodeId, NodeSet};
 use crate::words::{Ballot, CellWord, Pointer, WordFormat};
 
-use super::judge::{classic_after, committed, settled};
+use crate::cell::decide::{classic_after, committed, settled};
 
-/// Of the ballots, one in so many, at the end, is for reads alone, so that a cell that takes no more changes
-/// can be read.
+/// One in this many ballots, at the end, is for reads alone, so that a cell that takes no more
+/// changes can be read (S6).
 const RESERVE: u64 = 8;
 
 /// What a client knows of a cell: a record that is committed, and each node's word as last seen.
 ///
-/// The words are guesses that CASes put to the test; the record is not.
+/// The words are guesses that CASes verify; the record is not a guess.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct View {
     pub(super) record: Pointer,
@@ -25,15 +25,15 @@ impl View {
     pub const VACANT: Self =
         Self { record: Pointer::NULL, words: [CellWord(0); MAX_NODES], known: NodeSet::EMPTY };
 
-    /// The view that the nodes' words give, if they tell what is committed. They must be words of
-    /// one operation.
+    /// Returns the view that the nodes' words give, if they prove what is committed. They must be
+    /// words of one operation.
     pub fn of(format: WordFormat, n: usize, words: &[Option<CellWord>; MAX_NODES]) -> Option<Self> {
         let (record, word) = committed(format, n, words)?;
         let mut view = Self { record, ..Self::VACANT };
         for node in NodeSet::all(n) {
             if let Some(seen) = words[node.index()] {
-                // A fast round's unsettled word is about to be settled. What a promise will be its proposer knows: the
-                // view only guesses, and a guess that is wrong takes a round.
+                // A fast round's word is about to be made solid. Only its proposer knows what a
+                // promise becomes: the view guesses, and a wrong guess costs a round.
                 let settling = seen.is_accepted() && settled(format, seen) == word;
                 view.set(node, if settling { word } else { seen });
             }
@@ -41,22 +41,34 @@ impl View {
         Some(view)
     }
 
-    /// Whether few ballots are left for changes, as many as only reads will have behind them: it is time for
-    /// the last one, that sends on to other cells.
+    /// Returns whether the cell is nearly exhausted (S6): no more ballots are left for changes than
+    /// are reserved for reads. Its last change must be made now, one that leads to other cells.
     #[inline]
     pub fn is_worn(&self, format: WordFormat) -> bool {
         let last = format.last_ballot().0;
-        let few = last - 2 * (last / RESERVE);
-        !self.known.holding(|node| format.ballot(self.words[node.index()]).0 > few).is_empty()
+        self.is_past(format, last - 2 * (last / RESERVE))
     }
 
-    /// The committed record; null if the cell is vacant.
+    /// Returns whether the cell is exhausted: a change would be refused, as no ballots are left but
+    /// those that are reserved for reads.
+    #[inline]
+    pub fn is_exhausted(&self, format: WordFormat) -> bool {
+        let last = format.last_ballot().0;
+        self.is_past(format, last - last / RESERVE)
+    }
+
+    #[inline]
+    fn is_past(&self, format: WordFormat, ballot: u64) -> bool {
+        !self.known.holding(|node| format.ballot(self.words[node.index()]).0 > ballot).is_empty()
+    }
+
+    /// Returns the committed record; null if the cell is vacant.
     pub fn record(&self) -> Pointer {
         self.record
     }
 
-    /// The view of a cell whose word is, or is on its way to be, `word` at every node: one that was
-    /// born with a committed record.
+    /// Returns the view of a cell whose word is, or soon will be, `word` at every node: one that
+    /// was created with a committed record.
     pub fn born(format: WordFormat, n: usize, word: CellWord) -> Self {
         Self::everywhere(format.record(word), word, n)
     }
@@ -70,7 +82,7 @@ impl View {
         self.known.insert(node);
     }
 
-    /// The word that a fast round can start from, if it is worth a try.
+    /// Returns the word from which a fast round can start, if it is worth a try.
     pub(super) fn fast_base(
         &self,
         format: WordFormat,
@@ -82,39 +94,39 @@ impl View {
         (self.known.holding(equal) == self.known
             // Not from a word that is not solid, which is about to change.
             && common.is_solid()
-            // Never from one that is promised: whoever finds the round's record not solid takes what
-            // is below for accepted under this word's ballot.
+            // C1: never from a promised word: a client that finds the round's record not solid
+            // takes what is below for accepted under this word's ballot.
             && common.is_accepted()
-            // However views come about, that is so. Said again, as the change is built on the record.
+            // True of all views. Checked again, as the change is built on the record.
             && format.record(common) == self.record
-            // It takes every node, so one that is late would only cost time.
+            // A fast round needs every node, so a late one would only cost time.
             && NodeSet::all(n).intersection(suspects).is_empty())
         .then_some(common)
     }
 
-    /// The word of the lowest node that is known: what the others are taken to show as well.
+    /// Returns the word of the lowest known node: the others are assumed to show it as well.
     fn common(&self) -> CellWord {
         let mut known = self.known;
         known.next().map_or(CellWord(0), |node| self.words[node.index()])
     }
 }
 
-/// What an operation learns of a cell's words as it goes.
+/// What an operation learns of a cell's words.
 #[derive(Clone, Copy)]
 pub(super) struct Words {
     format: WordFormat,
     n: usize,
-    /// What each node's word probably is. CASes put it to the test.
+    /// What each node's word probably is. CASes verify it.
     pub(super) guess: [CellWord; MAX_NODES],
     known: NodeSet,
     /// What each node's word was, at some moment within this operation.
     seen: [Option<CellWord>; MAX_NODES],
-    /// No smaller than any ballot that this operation met.
+    /// At least as large as any ballot that this operation saw.
     top: Ballot,
 }
 
 impl Words {
-    /// Nothing but what `view` says.
+    /// Starts with what `view` knows.
     pub(super) fn new(format: WordFormat, n: usize, view: &View) -> Self {
         let mut words = Self {
             format,
@@ -130,13 +142,13 @@ impl Words {
         words
     }
 
-    /// Node's word was `word` within this operation.
+    /// Records that the node's word was `word` within this operation.
     pub(super) fn saw(&mut self, node: NodeId, word: CellWord) {
         self.seen[node.index()] = Some(word);
         self.expect(node, word);
     }
 
-    /// Node's word probably is `word`.
+    /// Records that the node's word probably is `word`.
     pub(super) fn expect(&mut self, node: NodeId, word: CellWord) {
         self.known.insert(node);
         self.guess[node.index()] = word;
@@ -146,55 +158,55 @@ impl Words {
         self.top = self.top.max(self.format.ballot(word));
     }
 
-    /// Which nodes' word named `record` within this operation.
+    /// Returns the nodes whose word named `record` within this operation.
     pub(super) fn naming(&self, record: Pointer) -> NodeSet {
         let names = |word: CellWord| self.format.record(word) == record;
         NodeSet::all(self.n).holding(|node| self.seen[node.index()].is_some_and(names))
     }
 
-    /// Which nodes' word named another record than `record` within this operation.
+    /// Returns the nodes whose word named another record than `record` within this operation.
     pub(super) fn lacking(&self, record: Pointer) -> NodeSet {
         let lacks = |word: CellWord| self.format.record(word) != record;
         NodeSet::all(self.n).holding(|node| self.seen[node.index()].is_some_and(lacks))
     }
 
-    /// Node's word, if it was seen within this operation.
+    /// Returns the node's word, if it was seen within this operation.
     pub(super) fn seen(&self, node: NodeId) -> Option<CellWord> {
         self.seen[node.index()]
     }
 
-    /// How many nodes' words were seen.
+    /// Returns how many nodes' words were seen.
     pub(super) fn answered(&self) -> usize {
         self.seen.iter().flatten().count()
     }
 
-    /// What was committed within this operation, if that can be told.
+    /// Returns what was committed within this operation, if the words prove it.
     pub(super) fn committed(&self) -> Option<(Pointer, CellWord)> {
         committed(self.format, self.n, &self.seen)
     }
 
-    /// No smaller than any ballot that this operation met.
+    /// Returns a ballot that is at least as large as any that this operation saw.
     pub(super) fn top(&self) -> Ballot {
         self.top
     }
 
-    /// The view with `record` committed.
+    /// Returns the view with `record` committed.
     pub(super) fn view(&self, record: Pointer) -> View {
         View { record, words: self.guess, known: self.known }
     }
 
-    /// The next classic ballot.
+    /// Returns the next classic ballot.
     pub(super) fn next_classic(&mut self) -> Result<Ballot, Error> {
         let ballot = classic_after(self.top);
         if ballot > self.format.last_ballot() {
             return Err(Error::Exhausted);
         }
-        // A ballot is tried once: at a node that promised it, nobody is promised it again.
+        // C3: a ballot is tried once: a node that promised it does not promise it again.
         self.top = ballot;
         Ok(ballot)
     }
 
-    /// Whether there are ballots left for changes.
+    /// Checks that ballots are left for changes.
     pub(super) fn check_room(&self) -> Result<(), Error> {
         let last = self.format.last_ballot().0;
         if self.top.0 > last - last / RESERVE {

@@ -1,11 +1,13 @@
 //! What every fabric must do: one suite, run on each.
 //!
-//! [`run`] checks what verbs yield, that chains and verbs take effect in order, that completions
-//! may be dropped and replies kept, with two clients in one thread. [`race`] has clients in threads
-//! of their own.
+//! [`run`] checks what verbs return, that chains and verbs take effect in order, and that
+//! completions may be dropped and replies kept, with two clients in one thread. [`race()`] has
+//! clients in threads of their own.
 //!
-//! The suite uses [`WORDS`] words of each node from `base` on, whatever they hold, and waits by
-//! polling: `idle` is called in between, for fabrics that need someone to drive them.
+//! A fabric may bound its replies: the suite is told by how many words, and asks for no more except
+//! to see that more is refused. It uses as many [words](words()) of each node from `base` on, whatever
+//! they hold, and waits by polling. Between polls it calls `idle`, for fabrics whose caller must
+//! drive them.
 
 mod race;
 
@@ -21,23 +23,32 @@ use crate::node::{Address, NodeId};
 use race::added;
 pub use race::race;
 
-/// How many words of each node's memory the suite uses.
-pub const WORDS: usize = LARGE + 1024;
+/// The longest reply that the protocols ask for, in words: a value of a mebibyte and what precedes
+/// it. The bound of a fabric that has none.
+pub const LONGEST: usize = (1 << 17) + 8;
 
-/// The largest READ that the protocols make: a value of a mebibyte and what is in front of it.
-const LARGE: usize = (1 << 17) + 8;
+/// The smallest bound that a fabric may have: a reply to a full chain of CASes.
+pub const SHORTEST: usize = MAX_VERBS;
+
+/// Returns how many words of each node's memory the suite uses on a fabric whose replies have up to
+/// `reply` words.
+pub const fn words(reply: usize) -> usize {
+    reply + 1024
+}
 
 /// Polls of one future before the suite gives up.
 const POLLS: u64 = 1_000_000_000;
 
-/// Runs the suite. `make` makes a fabric for client 0 and for client 1; all nodes are up.
+/// Runs the suite. `make` makes a fabric for client 0 and for client 1; all nodes are up. Replies
+/// have up to `reply` words, from [`SHORTEST`] to [`LONGEST`].
 ///
 /// # Panics
-/// If the fabric does not do what it must.
-pub fn run<F: Fabric>(make: impl Fn(usize) -> F, base: Address, idle: impl Fn()) {
+/// If the fabric does not do what it must, or cannot have that bound.
+pub fn run<F: Fabric>(make: impl Fn(usize) -> F, base: Address, reply: usize, idle: impl Fn()) {
+    assert!((SHORTEST..=LONGEST).contains(&reply), "a bound has {SHORTEST} to {LONGEST} words");
     let clients = [make(0), make(1)];
     for node in nodes(&clients[0]) {
-        let suite = Suite { clients: &clients, node, base, idle: &idle };
+        let suite = Suite { clients: &clients, node, base, reply, idle: &idle };
         suite.words_are_written_and_read();
         suite.tails_fill_the_last_word();
         suite.words_are_compared_and_swapped();
@@ -48,7 +59,8 @@ pub fn run<F: Fabric>(make: impl Fn(usize) -> F, base: Address, idle: impl Fn())
         suite.replies_are_kept_until_dropped();
         suite.many_are_in_flight();
         suite.verbs_may_be_empty();
-        suite.large_values_fit();
+        suite.longest_replies_are_whole();
+        suite.longer_replies_are_whole_or_refused();
         suite.clients_share_the_words();
         suite.nodes_are_apart();
         if clients[0].is_near() {
@@ -61,6 +73,8 @@ struct Suite<'s, F, I> {
     clients: &'s [F; 2],
     node: NodeId,
     base: Address,
+    /// Words of the longest reply.
+    reply: usize,
     idle: &'s I,
 }
 
@@ -77,7 +91,7 @@ impl<F: Fabric, I: Fn()> Suite<'_, F, I> {
         wait(future, self.idle)
     }
 
-    /// What a chain yields.
+    /// Returns what a chain returns.
     fn chain(&self, chain: &[Verb<'_>]) -> F::Reply<'_> {
         self.wait(self.post(chain)).expect("the node is up")
     }
@@ -126,7 +140,7 @@ impl<F: Fabric, I: Fn()> Suite<'_, F, I> {
         assert_eq!(*self.chain(&[self.swap(0, 6, 6)]), [6]);
     }
 
-    /// `load` and its like, where memory is near.
+    /// `load` and the like, on synchronous fabrics.
     fn common_chains_do_what_posts_do(&self) {
         let (fabric, node) = (&self.clients[0], self.node);
         let at = |word| self.at(word);
@@ -144,7 +158,7 @@ impl<F: Fabric, I: Fn()> Suite<'_, F, I> {
         fabric.write_cas(node, Some(Store { at: at(2), head: &[30], tail: &[] }), swap(20, 22));
         fabric.write_cas(node, None, swap(22, 23));
         assert_eq!(*self.chain(&[self.read(0, 4)]), [10, 23, 30, 7]);
-        // What lies outside is not there, and what comes behind it in a chain has no effect.
+        // Words outside of the memory do not exist, and later verbs of such a chain have no effect.
         for outside in [u64::MAX, u64::MAX - 3, u64::MAX / 2] {
             let outside = Address(outside);
             assert_eq!(fabric.load::<8>(node, outside), None);
@@ -207,18 +221,20 @@ impl<F: Fabric, I: Fn()> Suite<'_, F, I> {
 
     fn replies_are_kept_until_dropped(&self) {
         let mut kept: Vec<(u64, F::Reply<'_>)> = Vec::new();
+        let longest = self.reply.min(64);
+        let length_of = |round: u64| 1 + round as usize * 7 % longest;
         for round in 0..500 {
             let words = [round; 64];
-            let length = 1 + (round * 7 % 64) as usize;
+            let length = length_of(round);
             self.chain(&[self.write(0, &words[..length], &[])]);
             kept.push((round, self.chain(&[self.read(0, length)])));
             if round % 3 == 0 {
-                // Frees a reply from the middle, so that slots are used again.
+                // Frees a reply from the middle, so that reply slots are reused.
                 kept.swap_remove(kept.len() / 2);
             }
         }
         for (round, reply) in &kept {
-            assert_eq!(reply.len(), 1 + (round * 7 % 64) as usize);
+            assert_eq!(reply.len(), length_of(*round));
             assert!(reply.iter().all(|word| word == round), "the reply of round {round} changed");
         }
     }
@@ -241,15 +257,43 @@ impl<F: Fabric, I: Fn()> Suite<'_, F, I> {
         assert_eq!(*self.chain(&full), [5; MAX_VERBS]);
     }
 
-    fn large_values_fit(&self) {
-        let bytes: Vec<u8> = (0..(LARGE - 3) * 8 - 5).map(|n| (n % 251) as u8).collect();
+    /// As long as the bound: by one READ, and by two.
+    fn longest_replies_are_whole(&self) {
+        let length = self.reply;
+        let bytes: Vec<u8> = (0..(length - 3) * 8 - 5).map(|n| (n % 251) as u8).collect();
         self.chain(&[self.write(0, &[1, 2, 3], &bytes)]);
-        let reply = self.chain(&[self.read(0, LARGE), self.read(0, 1)]);
-        assert_eq!((reply[..3].to_vec(), reply[LARGE]), (vec![1, 2, 3], 1));
-        let mut read: Vec<u8> =
-            reply[3..LARGE].iter().flat_map(|word| word.to_le_bytes()).collect();
+        let reply = self.chain(&[self.read(0, length)]);
+        assert_eq!((reply.len(), &reply[..3]), (length, &[1, 2, 3][..]));
+        let mut read: Vec<u8> = reply[3..].iter().flat_map(|word| word.to_le_bytes()).collect();
         assert_eq!(read.split_off(bytes.len()), [0; 5]);
-        assert!(read == bytes, "a large value came back different");
+        assert!(read == bytes, "a reply of {length} words came back different");
+        let by_two = self.chain(&[self.read(1, length - 1), self.read(0, 1)]);
+        let (last, before) = by_two.split_last().expect("it has words");
+        assert!(before == &reply[1..] && *last == 1, "a reply of two READs came back different");
+    }
+
+    /// A reply past the bound is complete if there is one at all, and the next chain is as any
+    /// other. The protocols ask for none past [`LONGEST`].
+    fn longer_replies_are_whole_or_refused(&self) {
+        if self.reply == LONGEST {
+            return;
+        }
+        let length = self.reply + 1;
+        let words: Vec<u64> = (0..length as u64).collect();
+        self.chain(&[self.write(0, &words, &[])]);
+        let half = length / 2;
+        let by_two = [self.read(0, half), self.read(half, length - half)];
+        for chain in [&[self.read(0, length)][..], &by_two] {
+            if let Ok(reply) = self.wait(self.post(chain)) {
+                assert!(*reply == words[..], "a reply past the bound is not whole");
+            }
+            assert_eq!(*self.chain(&[self.swap(0, 0, 0), self.read(half, 1)]), [0, half as u64]);
+        }
+        if self.clients[0].is_near()
+            && let Some(reply) = self.clients[0].fetch(self.node, self.at(0), length)
+        {
+            assert!(*reply == words[..], "a fetch past the bound is not whole");
+        }
     }
 
     /// Two clients add to one word by CAS, from what they saw last; no addition is lost.

@@ -6,9 +6,9 @@ use super::{nodes, wait};
 use crate::fabric::{Fabric, Verb};
 use crate::node::{Address, NodeId};
 
-/// Clients in threads of their own: each publishes (WRITE, then CAS of a flag) and watches what
-/// the others publish, and all add to one word: whoever sees a flag sees what was written before
-/// it, and no addition is lost.
+/// Runs clients in threads of their own. Each publishes (WRITE, then CAS of a flag) and watches
+/// what the others publish, and all add to one word. A client that sees a flag sees what was
+/// written before it, and no addition is lost.
 ///
 /// # Panics
 /// If the fabric does not do what it must.
@@ -70,7 +70,7 @@ async fn watch<F: Fabric>(fabric: &F, node: NodeId, base: Address, other: usize)
     assert!(!behind(&reply, seen[0]), "a later chain's READ saw older words");
 }
 
-/// Adds 1 to the word at `at`, which is thought to be `seen`. Yields the sum.
+/// Adds 1 to the word at `at`, whose value is expected to be `seen`. Returns the sum.
 pub(super) async fn added<F: Fabric>(fabric: &F, node: NodeId, at: Address, mut seen: u64) -> u64 {
     loop {
         let add = Verb::Cas { at, expect: seen, new: seen + 1 };

@@ -1,11 +1,11 @@
 //! A fabric that counts what operations cost.
 //!
-//! Roundtrips are the length of an operation's causal chain: a chain posted when the operation has
-//! consumed completions of depth d has depth d + 1, and an operation's roundtrips are the largest
-//! depth that it consumed. Chains that it posts and drops cost verbs and bytes but no roundtrip.
+//! Roundtrips are the length of an operation's causal chain. A chain posted when the operation has
+//! consumed completions of depth d has depth d + 1. An operation's roundtrips are the largest depth
+//! that it consumed. Chains that it posts and drops cost verbs and bytes but no roundtrip.
 //!
-//! Operations of one client take turns, so the operation that is being polled is the one to charge:
-//! [`Counting::track`] puts its tally in place around each poll.
+//! A client's operations are polled one at a time, so the operation that is being polled is
+//! charged: [`Counting::track`] installs its cost around each poll.
 
 use core::cell::Cell;
 use core::future::Future;
@@ -18,9 +18,9 @@ use pin_project_lite::pin_project;
 use super::interface::{Fabric, Store, Swap, Verb};
 use crate::node::{Address, NodeId};
 
-/// What an operation cost.
+/// The cost of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Tally {
+pub struct OpCost {
     /// Length of the causal chain.
     pub roundtrips: u32,
     /// Verbs posted.
@@ -29,10 +29,10 @@ pub struct Tally {
     pub bytes: u64,
 }
 
-impl Add for Tally {
+impl Add for OpCost {
     type Output = Self;
 
-    /// The cost of both, one after the other.
+    /// Returns the cost of both, one after the other.
     #[inline]
     fn add(self, other: Self) -> Self {
         Self {
@@ -43,90 +43,90 @@ impl Add for Tally {
     }
 }
 
-impl AddAssign for Tally {
+impl AddAssign for OpCost {
     #[inline]
     fn add_assign(&mut self, other: Self) {
         *self = *self + other;
     }
 }
 
-/// What was charged before an operation [began](Counting::begin).
+/// The cost that was charged before an operation [began](Counting::begin).
 #[must_use = "goes back with `Counting::pause`"]
 #[derive(Debug)]
-pub struct Others(Tally);
+pub struct Others(OpCost);
 
 /// A fabric that counts roundtrips, verbs and bytes.
 #[derive(Debug)]
 pub struct Counting<F> {
     inner: F,
-    current: Cell<Tally>,
-    /// The depth that chains depend on which are posted together.
+    current: Cell<OpCost>,
+    /// The depth of the replies on which chains that are posted together depend.
     base: Cell<Option<u32>>,
 }
 
 impl<F> Counting<F> {
-    /// `inner`, counted.
+    /// Wraps `inner`.
     pub fn new(inner: F) -> Self {
         Self { inner, current: Cell::default(), base: Cell::default() }
     }
 
-    /// The fabric behind this one.
+    /// Returns the fabric behind this one.
     pub fn inner(&self) -> &F {
         &self.inner
     }
 
-    /// Runs `operation` and says what it cost. Operations that are tracked may take turns, and a
+    /// Runs `operation` and returns what it cost. Tracked operations may be interleaved, and a
     /// tracked operation may track a part of itself, which is then charged to that part alone.
     ///
     /// # Cancel safety
     /// That of `operation`.
     #[inline]
     pub fn track<T: Future>(&self, operation: T) -> Tracked<'_, F, T> {
-        self.track_on(Tally::default(), operation)
+        self.track_on(OpCost::default(), operation)
     }
 
-    /// [`track`](Self::track) for the rest of an operation whose beginning cost `begun`.
+    /// [`track`](Self::track) for the rest of an operation whose start cost `begun`.
     #[inline]
-    pub fn track_on<T: Future>(&self, begun: Tally, operation: T) -> Tracked<'_, F, T> {
+    pub fn track_on<T: Future>(&self, begun: OpCost, operation: T) -> Tracked<'_, F, T> {
         Tracked { operation, counting: self, own: begun }
     }
 
-    /// Charges what follows to an operation that begins here, until [`pause`](Self::pause). Its rest
-    /// is for [`track_on`](Self::track_on). Nothing must be awaited in between.
+    /// Charges what follows to an operation that begins here, until [`pause`](Self::pause). Its
+    /// rest is for [`track_on`](Self::track_on). Nothing must be awaited in between.
     #[inline(always)]
     pub fn begin(&self) -> Others {
-        Others(self.current.replace(Tally::default()))
+        Others(self.current.replace(OpCost::default()))
     }
 
-    /// Says what was posted and consumed since `begin`, and goes on with the others.
+    /// Returns what was posted and consumed since `begin`, and charges the others again.
     #[inline(always)]
-    pub fn pause(&self, Others(others): Others) -> Tally {
+    pub fn pause(&self, Others(others): Others) -> OpCost {
         self.current.replace(others)
     }
 
-    /// Makes `part` a branch of the operation that is being tracked: its causal chain begins here
-    /// and lengthens the operation's only by as much as it is the longer one. Branches that are
-    /// polled together cost what they cost at the same time, even where completions come at once.
+    /// Makes `part` a branch of the operation that is being tracked. The branch's causal chain
+    /// starts here and lengthens the operation's only if it is the longer one. Branches that are
+    /// polled together cost what they cost concurrently, even if completions are immediate.
     ///
     /// # Cancel safety
     /// That of `part`.
     #[inline]
     pub fn branch<T: Future>(&self, part: T) -> impl Future<Output = T::Output> {
         let begin = self.current.get().roundtrips;
-        let own = Tally { roundtrips: begin, ..Tally::default() };
+        let own = OpCost { roundtrips: begin, ..OpCost::default() };
         let tracked = self.track_on(own, part);
         async move {
             let (output, own) = tracked.await;
             self.consumed(own.roundtrips);
             let sum = self.current.get();
             let (verbs, bytes) = (sum.verbs + own.verbs, sum.bytes + own.bytes);
-            self.current.set(Tally { verbs, bytes, ..sum });
+            self.current.set(OpCost { verbs, bytes, ..sum });
             output
         }
     }
 
-    /// What was done outside of every tracked operation, as if it were one.
-    pub fn untracked(&self) -> Tally {
+    /// Returns the cost of what was done outside of every tracked operation, as if it were one.
+    pub fn untracked(&self) -> OpCost {
         self.current.get()
     }
 
@@ -156,12 +156,12 @@ pin_project! {
         #[pin]
         operation: T,
         counting: &'f Counting<F>,
-        own: Tally,
+        own: OpCost,
     }
 }
 
 impl<F, T: Future> Future for Tracked<'_, F, T> {
-    type Output = (T::Output, Tally);
+    type Output = (T::Output, OpCost);
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -173,7 +173,7 @@ impl<F, T: Future> Future for Tracked<'_, F, T> {
     }
 }
 
-/// A chain on its way, and how deep in its operation's causal chain it lies.
+/// A pending chain, and its depth in its operation's causal chain.
 #[derive(Debug)]
 pub struct CountedCompletion<'f, F, T> {
     inner: T,
@@ -196,7 +196,7 @@ impl<F, T: Future + Unpin> Future for CountedCompletion<'_, F, T> {
 }
 
 impl<F: Fabric> Fabric for Counting<F> {
-    type Board = F::Board;
+    type EpochDomain = F::EpochDomain;
     type Reply<'f>
         = F::Reply<'f>
     where
@@ -246,9 +246,9 @@ impl<F: Fabric> Fabric for Counting<F> {
     }
 
     #[inline(always)]
-    fn post_aside(&self, node: NodeId, chain: &[Verb<'_>]) {
+    fn post_deferred(&self, node: NodeId, chain: &[Verb<'_>]) {
         self.posted(chain);
-        self.inner.post_aside(node, chain);
+        self.inner.post_deferred(node, chain);
     }
 
     #[inline(always)]
@@ -295,7 +295,7 @@ impl<F: Fabric> Fabric for Counting<F> {
     #[inline(always)]
     fn charge(&self, verbs: usize, bytes: usize) {
         let (verbs, bytes) = (verbs as u64, bytes as u64);
-        self.current.set(self.current.get() + Tally { roundtrips: 1, verbs, bytes });
+        self.current.set(self.current.get() + OpCost { roundtrips: 1, verbs, bytes });
     }
 
     #[inline(always)]
@@ -321,7 +321,7 @@ mod tests {
         future.poll(&mut Context::from_waker(Waker::noop()))
     }
 
-    /// Lets others take their turn once.
+    /// Lets others run once.
     async fn turn() {
         let mut first = true;
         poll_fn(|_| if core::mem::take(&mut first) { Poll::Pending } else { Poll::Ready(()) })
@@ -341,11 +341,11 @@ mod tests {
             fabric.post(NodeId(0), &[write, READ[0]]).await.expect("node 0 is up");
         });
         let Poll::Ready(((), tally)) = poll(pin!(operation)) else { panic!("nothing waits") };
-        assert_eq!(tally, Tally { roundtrips: 2, verbs: 5, bytes: 4 * 16 + 21 });
-        assert_eq!(fabric.untracked(), Tally::default());
+        assert_eq!(tally, OpCost { roundtrips: 2, verbs: 5, bytes: 4 * 16 + 21 });
+        assert_eq!(fabric.untracked(), OpCost::default());
     }
 
-    /// Without tallies of their own, each would be charged for both.
+    /// Without costs of their own, each would be charged for both.
     #[test]
     fn operations_that_take_turns_are_charged_apart() {
         let fabric = Counting::new(Loopback::new(1, 8));
@@ -374,7 +374,7 @@ mod tests {
                 tally_five = Some(tally);
             }
         }
-        let of = |rounds: u32| Tally {
+        let of = |rounds: u32| OpCost {
             roundtrips: rounds,
             verbs: u64::from(rounds),
             bytes: 16 * u64::from(rounds),

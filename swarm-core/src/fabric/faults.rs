@@ -1,11 +1,11 @@
-//! A fabric whose nodes can be taken away.
+//! A fabric whose nodes can fail.
 //!
-//! A node that is *down* refuses chains at once, like one whose connection is gone. A node that is
-//! *frozen* swallows them: they take no effect and never complete, like a node that is cut off or
-//! stopped. Chains that a frozen node swallowed are lost for good even when it thaws, as if the
-//! connection had been torn down and made again in between.
+//! A node that is *down* refuses chains at once, like one whose connection is gone. A *paused* node
+//! ([`Frozen`](SwitchState::Frozen)) swallows them: they take no effect and never complete, as at a
+//! node that is cut off or stopped. Chains that a paused node swallowed are lost for good even when
+//! it resumes, as if the connection had been torn down and made again in between.
 //!
-//! The state that counts is the one at the post: a chain that a node took before it froze is done.
+//! Only the state at the post counts: a chain that a node took before it was paused is done.
 
 use core::cell::Cell;
 use core::future::Future;
@@ -27,12 +27,12 @@ pub enum SwitchState {
     Down,
 }
 
-/// Says of each node whether it takes chains.
+/// Determines for each node whether it takes chains.
 pub trait Switches {
-    /// The state of `node`.
+    /// Returns the state of `node`.
     fn state(&self, node: NodeId) -> SwitchState;
 
-    /// Whether there are any switches: else all nodes are up, for good.
+    /// Returns whether there are any switches: otherwise all nodes are up, for good.
     #[inline]
     fn are_any(&self) -> bool {
         true
@@ -51,17 +51,17 @@ impl<S: Switches + ?Sized> Switches for &S {
     }
 }
 
-/// Switches that one thread sets by hand.
+/// Switches that one thread sets.
 #[derive(Debug, Default)]
 pub struct HandSwitches([Cell<SwitchState>; MAX_NODES]);
 
 impl HandSwitches {
-    /// All nodes up.
+    /// Returns switches with all nodes up.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Puts `node` into `state`.
+    /// Sets the state of `node`.
     pub fn set(&self, node: NodeId, state: SwitchState) {
         self.0[node.index()].set(state);
     }
@@ -74,7 +74,7 @@ impl Switches for HandSwitches {
     }
 }
 
-/// A fabric whose nodes go down and freeze as `S` says.
+/// A fabric whose nodes are down or paused as `S` determines.
 #[derive(Clone, Debug)]
 pub struct Faulty<F, S> {
     inner: F,
@@ -82,17 +82,17 @@ pub struct Faulty<F, S> {
 }
 
 impl<F, S> Faulty<F, S> {
-    /// `inner`, with its nodes under `switches`.
+    /// Wraps `inner`, with its nodes under `switches`.
     pub fn new(inner: F, switches: S) -> Self {
         Self { inner, switches }
     }
 
-    /// The fabric behind this one.
+    /// Returns the fabric behind this one.
     pub fn inner(&self) -> &F {
         &self.inner
     }
 
-    /// The switches.
+    /// Returns the switches.
     pub fn switches(&self) -> &S {
         &self.switches
     }
@@ -103,7 +103,7 @@ impl<F, S> Faulty<F, S> {
 pub enum FaultyCompletion<T> {
     /// The node took it.
     Posted(T),
-    /// The node was frozen.
+    /// The node was paused.
     Swallowed,
     /// The node was down.
     Refused,
@@ -123,7 +123,7 @@ impl<R, T: Future<Output = Result<R, NodeDown>> + Unpin> Future for FaultyComple
 }
 
 impl<F: Fabric, S: Switches> Fabric for Faulty<F, S> {
-    type Board = F::Board;
+    type EpochDomain = F::EpochDomain;
     type Reply<'f>
         = F::Reply<'f>
     where
@@ -133,7 +133,8 @@ impl<F: Fabric, S: Switches> Fabric for Faulty<F, S> {
     where
         Self: 'f;
 
-    /// The common chains of near memory do not ask the switches.
+    /// Not synchronous with switches, as the common chains of synchronous fabrics do not check
+    /// them.
     #[inline(always)]
     fn is_near(&self) -> bool {
         !self.switches.are_any() && self.inner.is_near()
@@ -218,9 +219,9 @@ impl<F: Fabric, S: Switches> Fabric for Faulty<F, S> {
     }
 
     #[inline]
-    fn post_aside(&self, node: NodeId, chain: &[Verb<'_>]) {
+    fn post_deferred(&self, node: NodeId, chain: &[Verb<'_>]) {
         if self.switches.state(node) == SwitchState::Up {
-            self.inner.post_aside(node, chain);
+            self.inner.post_deferred(node, chain);
         }
     }
 }

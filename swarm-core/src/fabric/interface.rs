@@ -1,10 +1,10 @@
-//! The fabric: what the protocols ask of memory nodes.
+//! The fabric: what the protocols need of memory nodes.
 //!
 //! A memory node offers words and runs no code. A *verb* reads, writes or compares-and-swaps words
-//! of one node; a *chain* is a few verbs for one node that take effect in order and cost one
-//! roundtrip together. Only a single word is atomic: a READ or WRITE of several words may tear
-//! against other verbs and may meet its words in any order. Everything above rests on that and on
-//! nothing more.
+//! of one node. A *chain* is a few verbs for one node that take effect in order and cost one
+//! roundtrip together. **Invariant:** only a single word is atomic: a READ or WRITE of several
+//! words may tear against other verbs and may access its words in any order. All layers above
+//! depend on that and on nothing more.
 //!
 //! Bytes lie in words in little-endian order.
 
@@ -14,10 +14,10 @@ use core::ops::Deref;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 
-use super::board::Board;
+use crate::fabric::epochs::EpochDomain;
 use crate::node::{Address, NodeId};
 
-/// The most verbs that a chain may hold.
+/// Maximum number of verbs in a chain.
 pub const MAX_VERBS: usize = 12;
 
 #[cfg(target_endian = "big")]
@@ -26,38 +26,38 @@ compile_error!("words are little-endian; big-endian hosts are not supported");
 /// One access to a node's memory.
 #[derive(Clone, Copy, Debug)]
 pub enum Verb<'a> {
-    /// Yields the `words` words from `at` on.
+    /// Returns the `words` words from `at` on.
     Read {
         /// First word.
         at: Address,
-        /// How many words.
+        /// Number of words.
         words: usize,
     },
-    /// Stores `head`, then the bytes of `tail` (the last word filled up with zero bytes), from
-    /// `at` on. Two parts so that a header and a value need not be copied together first. Yields
+    /// Stores `head`, then the bytes of `tail` (the last word filled up with zero bytes), from `at`
+    /// on. Two parts, so that a header and a value need not be copied together first. Returns
     /// nothing.
     Write {
         /// First word.
         at: Address,
         /// Words that come first.
         head: &'a [u64],
-        /// Bytes behind them.
+        /// Bytes after them.
         tail: &'a [u8],
     },
-    /// Compares-and-swaps the word at `at`. Yields one word: what was there before. It took
-    /// effect if that is `expect`.
+    /// Compares-and-swaps the word at `at`. Returns one word: its value before. It took effect if
+    /// that is `expect`.
     Cas {
         /// The word.
         at: Address,
-        /// Swap only if this is there.
+        /// Swap only if the word is this.
         expect: u64,
-        /// What to put there.
+        /// The word's new value.
         new: u64,
     },
 }
 
 impl Verb<'_> {
-    /// How many words of the reply are this verb's.
+    /// Returns the number of this verb's words in the reply.
     pub fn yields(&self) -> usize {
         match *self {
             Verb::Read { words, .. } => words,
@@ -66,7 +66,7 @@ impl Verb<'_> {
         }
     }
 
-    /// How many payload bytes this verb moves.
+    /// Returns the number of payload bytes that this verb moves.
     pub fn bytes(&self) -> usize {
         match *self {
             Verb::Read { words, .. } => words * 8,
@@ -83,7 +83,7 @@ pub struct Store<'a> {
     pub at: Address,
     /// Words that come first.
     pub head: &'a [u64],
-    /// Bytes behind them.
+    /// Bytes after them.
     pub tail: &'a [u8],
 }
 
@@ -98,9 +98,9 @@ impl<'a> From<Store<'a>> for Verb<'a> {
 pub struct Swap {
     /// The word.
     pub at: Address,
-    /// Swap only if this is there.
+    /// Swap only if the word is this.
     pub expect: u64,
-    /// What to put there.
+    /// The word's new value.
     pub new: u64,
 }
 
@@ -128,12 +128,12 @@ impl core::error::Error for NodeDown {}
 /// A fabric is used by one thread at a time. All chains that one fabric posts to one node take
 /// effect in the order in which they were posted.
 pub trait Fabric {
-    /// Where its clients see each other's operations; [`NoBoard`](crate::fabric::board::NoBoard) where they
-    /// cannot, and memory does not come back.
-    type Board: Board;
+    /// What its clients share to agree on epochs; [`NoEpochs`](crate::fabric::epochs::NoEpochs) if
+    /// there is no such thing, and memory is not reclaimed.
+    type EpochDomain: EpochDomain;
 
-    /// What the verbs of a chain yielded, one after the other. The words lie in memory that the
-    /// fabric owns; dropping the reply gives it back.
+    /// What the verbs of a chain returned, one after the other. The words lie in memory that the
+    /// fabric owns; dropping the reply frees it.
     type Reply<'f>: Deref<Target = [u64]>
     where
         Self: 'f;
@@ -143,76 +143,82 @@ pub trait Fabric {
     where
         Self: 'f;
 
-    /// Whether memory is near: a chain is done, and its completion ready, when `post` returns. It is so
-    /// for all of a fabric's life, or never.
+    /// Returns whether the fabric is synchronous: a chain is done, and its completion ready, when
+    /// `post` returns. That is so for all of a fabric's life, or never.
     #[inline(always)]
     fn is_near(&self) -> bool {
         false
     }
 
-    /// Whether its client may post nothing any more: this process is a copy that a `fork` made of the one in
+    /// Returns whether its client may not post any more: this process is a `fork` of the one in
     /// which the fabric was made, or the client was [cut off](Self::cut_off).
     #[inline(always)]
     fn is_cut_off(&self) -> bool {
         false
     }
 
-    /// The pool is [lost](crate::fabric::Board::lost): its client posts nothing any more. For fabrics whose
-    /// boards may say so.
+    /// Cuts the client off, as the pool is [lost](crate::fabric::EpochDomain::lost): it posts
+    /// nothing any more. For fabrics whose epoch domains may report that.
     fn cut_off(&self) {}
 
-    /// How many nodes there are: 1, 3, 5 or 7.
+    /// Returns the number of nodes: 1, 3, 5 or 7.
     fn nodes(&self) -> usize;
 
     /// Posts a chain of at most [`MAX_VERBS`] verbs, at once: it will take effect, awaited or not.
     /// What the chain refers to is copied before this returns.
+    ///
+    /// A verb that reaches outside of the node's memory has no effect, nor do those after it, and the
+    /// chain completes with [`NodeDown`]. So does one that returns more words than the fabric's
+    /// replies can hold, if they are bounded; whether its verbs take effect is then unknown.
     fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> Self::Completion<'f>;
 
-    /// Posts a chain of at most [`MAX_VERBS`] verbs whose reply nobody wants: a step in the
-    /// background. It keeps its place among the chains posted to the node, but where memory is far
-    /// it may wait for the next of them, to go out together with it.
+    /// Posts a chain of at most [`MAX_VERBS`] verbs whose reply is not needed. It keeps its place
+    /// among the chains posted to the node, but an asynchronous fabric may delay it until the next
+    /// of them, to send both together.
     #[inline(always)]
-    fn post_aside(&self, node: NodeId, chain: &[Verb<'_>]) {
+    fn post_deferred(&self, node: NodeId, chain: &[Verb<'_>]) {
         drop(self.post(node, chain));
     }
 
-    /// Posts what waits for a next chain, and waits until nothing is under way, though not for ever.
-    /// Where memory is near there is nothing to do.
+    /// Posts deferred chains, and waits until none is pending, for a limited time. Does nothing on
+    /// synchronous fabrics.
     fn drain(&self) {}
 
-    /// Says that words of `node` will be READ soon, where memory is near. Has no effect but time.
+    /// Prefetches words of `node` that will be READ soon, on synchronous fabrics. Affects only
+    /// time.
     #[inline(always)]
     fn expect(&self, _node: NodeId, _at: Address, _words: usize) {}
 
-    /// Says that words of `node` will be changed soon, where memory is near. Has no effect but time.
+    /// Prefetches words of `node` that will be changed soon, on synchronous fabrics. Affects only
+    /// time.
     #[inline(always)]
     fn expect_change(&self, node: NodeId, at: Address, words: usize) {
         self.expect(node, at, words);
     }
 
-    /// Says that `local` memory, which is this process's own, will be looked at soon. Has no effect but time.
+    /// Prefetches `local` memory of this process that will be used soon. Affects only time.
     #[inline(always)]
     fn bring<T>(&self, _local: &T) {}
 
-    /// A chain of one READ of `N` words, where memory is near: what it yields, or `None` where the node does not
-    /// answer.
+    /// Posts a chain of one READ of `N` words on a synchronous fabric. Returns the words, or `None`
+    /// if the node does not answer.
     ///
-    /// This and the next three are the chains of the common operations. Each takes effect as [`post`](Self::post)
-    /// would have it, which is what it does unless a fabric knows a shorter way; what they cost is for
-    /// [`charge`](Self::charge) to say.
+    /// This and the next three are the chains of the common operations. Each takes effect as with
+    /// [`post`](Self::post), which it calls unless a fabric has a shorter way. Their cost is
+    /// reported by [`charge`](Self::charge).
     #[inline]
     fn load<const N: usize>(&self, node: NodeId, at: Address) -> Option<[u64; N]> {
         done::<Self>(self.post(node, &[Verb::Read { at, words: N }]))?.first_chunk().copied()
     }
 
-    /// The same of any number of words, in a reply.
+    /// The same for any number of words, in a reply.
     #[inline]
     fn fetch(&self, node: NodeId, at: Address, words: usize) -> Option<Self::Reply<'_>> {
         done::<Self>(self.post(node, &[Verb::Read { at, words }]))
     }
 
-    /// A chain of WRITE, CAS and READ of `N` words, where memory is near: what the CAS found, and the words. `None`
-    /// where the node does not answer, perhaps behind the WRITE.
+    /// Posts a chain of WRITE, CAS and READ of `N` words on a synchronous fabric. Returns what the
+    /// CAS found, and the words; `None` if the node does not answer, perhaps after the WRITE.
     #[inline]
     fn write_cas_load<const N: usize>(
         &self,
@@ -227,34 +233,35 @@ pub trait Fabric {
         Some((found, *words.first_chunk()?))
     }
 
-    /// A chain of a WRITE, if there is one, and a CAS, as a step in the background, where memory is near.
+    /// Posts a chain of a WRITE, if there is one, and a CAS, deferred, on a synchronous fabric.
     #[inline]
     fn write_cas(&self, node: NodeId, store: Option<Store<'_>>, swap: Swap) {
         match store {
-            Some(store) => self.post_aside(node, &[store.into(), swap.into()]),
-            None => self.post_aside(node, &[swap.into()]),
+            Some(store) => self.post_deferred(node, &[store.into(), swap.into()]),
+            None => self.post_deferred(node, &[swap.into()]),
         }
     }
 
-    /// Says what one roundtrip of [`load`](Self::load) and its like cost, where operations are counted.
+    /// Reports what one roundtrip of [`load`](Self::load) and the like cost, if operations are
+    /// counted.
     #[inline(always)]
     fn charge(&self, _verbs: usize, _bytes: usize) {}
 
-    /// Says that the chains posted by `post` do not depend on one another's replies, even where
-    /// those are there at once. Only fabrics that count mind.
+    /// Declares that the chains posted by `post` do not depend on one another's replies, even if
+    /// those are immediate. Matters only to fabrics that count.
     #[inline(always)]
     fn together<T>(&self, post: impl FnOnce() -> T) -> T {
         post()
     }
 
-    /// How many chains were posted so far. Where memory is near, each is over when `post` returns,
-    /// and none need be counted.
+    /// Returns how many chains were posted so far. On a synchronous fabric each is over when `post`
+    /// returns, and none need be counted.
     #[inline(always)]
     fn posted(&self) -> u64 {
         0
     }
 
-    /// The number of the oldest chain, awaited or not, that may still take effect, or
+    /// Returns the number of the oldest chain, awaited or not, that may still take effect, or
     /// [`posted`](Self::posted) if there is none. Chains count from 0.
     #[inline(always)]
     fn oldest_under_way(&self) -> u64 {
@@ -262,7 +269,7 @@ pub trait Fabric {
     }
 }
 
-/// The reply of a chain to near memory.
+/// Returns the reply of a chain on a synchronous fabric.
 #[inline(always)]
 fn done<'f, F: Fabric + ?Sized + 'f>(mut chain: F::Completion<'f>) -> Option<F::Reply<'f>> {
     match Pin::new(&mut chain).poll(&mut Context::from_waker(Waker::noop())) {

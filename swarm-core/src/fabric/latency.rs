@@ -1,7 +1,7 @@
 //! A fabric whose nodes are further away.
 //!
-//! A chain takes effect when it is posted and its completion is handed out one roundtrip later.
-//! The caller polls meanwhile: nothing here sleeps, since a roundtrip is shorter than any sleep.
+//! A chain takes effect when it is posted, and its completion is returned one roundtrip later. The
+//! caller polls meanwhile: nothing here sleeps, since a roundtrip is shorter than any sleep.
 
 use core::future::Future;
 use core::pin::Pin;
@@ -11,34 +11,36 @@ use super::interface::{Fabric, Store, Swap, Verb};
 use crate::clock::Clock;
 use crate::node::{Address, NodeId};
 
-/// A fabric that hands out each completion a roundtrip after its chain was posted.
+/// A fabric that returns each completion a roundtrip after its chain was posted.
 #[derive(Clone, Debug)]
 pub struct Delayed<F, C> {
     inner: F,
     clock: C,
     roundtrip: u64,
-    /// Whether nothing is in between, so that what is near behind this is near.
+    /// Whether it adds no delay, so that it is synchronous if the fabric behind it is.
     absent: bool,
 }
 
 impl<F, C> Delayed<F, C> {
-    /// `inner`, with completions `roundtrip` nanoseconds after the post. With 0, nothing waits.
+    /// Wraps `inner`, with completions `roundtrip` nanoseconds after the post. With 0, nothing
+    /// waits.
     pub fn new(inner: F, clock: C, roundtrip: u64) -> Self {
         Self { inner, clock, roundtrip, absent: false }
     }
 
-    /// `inner` as it is, as near as it is: for programs that have both, and are to be built once.
+    /// Wraps `inner` unchanged and as synchronous as it is, for programs that use both and compile
+    /// their code once.
     pub fn absent(inner: F, clock: C) -> Self {
         Self { absent: true, ..Self::new(inner, clock, 0) }
     }
 
-    /// The fabric behind this one.
+    /// Returns the fabric behind this one.
     pub fn inner(&self) -> &F {
         &self.inner
     }
 }
 
-/// A chain on its way, not to be seen as complete before its time.
+/// A pending chain that does not complete before its time.
 #[derive(Debug)]
 pub struct DelayedCompletion<'f, C, T> {
     inner: T,
@@ -64,7 +66,7 @@ impl<C: Clock, T: Future + Unpin> Future for DelayedCompletion<'_, C, T> {
 }
 
 impl<F: Fabric, C: Clock> Fabric for Delayed<F, C> {
-    type Board = F::Board;
+    type EpochDomain = F::EpochDomain;
     type Reply<'f>
         = F::Reply<'f>
     where
@@ -137,7 +139,8 @@ impl<F: Fabric, C: Clock> Fabric for Delayed<F, C> {
 
     #[inline]
     fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> Self::Completion<'f> {
-        // The clock first: the roundtrip includes what the fabric behind takes to post.
+        // Reads the clock first, so that the roundtrip includes the time that the fabric behind it
+        // needs to post.
         let due = (self.roundtrip > 0).then(|| self.clock.now() + self.roundtrip);
         DelayedCompletion { inner: self.inner.post(node, chain), clock: &self.clock, due }
     }
@@ -156,8 +159,8 @@ impl<F: Fabric, C: Clock> Fabric for Delayed<F, C> {
     }
 
     #[inline]
-    fn post_aside(&self, node: NodeId, chain: &[Verb<'_>]) {
-        self.inner.post_aside(node, chain);
+    fn post_deferred(&self, node: NodeId, chain: &[Verb<'_>]) {
+        self.inner.post_deferred(node, chain);
     }
 }
 

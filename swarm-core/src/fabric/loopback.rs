@@ -1,13 +1,13 @@
-//! The plainest fabric: memory of this process, where every chain is done when it is posted, and
-//! none at the same time as another.
+//! The simplest fabric: memory of this process, where every chain is done when it is posted, and
+//! chains never overlap.
 
 use core::future::{Ready, ready};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::vec;
 use std::vec::Vec;
 
-use super::board::NoBoard;
 use super::interface::{Fabric, MAX_VERBS, NodeDown, Verb};
+use crate::fabric::epochs::NoEpochs;
 use crate::node::{Address, NodeId};
 
 /// Memory nodes within this process. Clones are other clients of the same nodes.
@@ -15,9 +15,9 @@ use crate::node::{Address, NodeId};
 pub struct Loopback(Arc<Mutex<Vec<Vec<u64>>>>);
 
 impl Loopback {
-    /// `nodes` nodes of `words` zeroed words each.
+    /// Makes `nodes` nodes of `words` zeroed words each.
     pub fn new(nodes: usize, words: usize) -> Self {
-        // Each by itself: copies of one would touch every page.
+        // Each is allocated by itself: cloning one would touch every page.
         Self(Arc::new(Mutex::new((0..nodes).map(|_| vec![0; words]).collect())))
     }
 
@@ -25,7 +25,7 @@ impl Loopback {
         self.0.lock().expect("no client panics while it has the nodes")
     }
 
-    /// The word at `at` of `node`.
+    /// Returns the word at `at` of `node`.
     ///
     /// # Panics
     /// If there is no such word.
@@ -33,7 +33,7 @@ impl Loopback {
         self.nodes_mut()[node.index()][at.0 as usize]
     }
 
-    /// Puts `value` at `at` of `node`.
+    /// Sets the word at `at` of `node`.
     ///
     /// # Panics
     /// If there is no such word.
@@ -42,7 +42,7 @@ impl Loopback {
     }
 }
 
-/// The words that a WRITE of `head` and `tail` stores.
+/// Returns the words that a WRITE of `head` and `tail` stores.
 pub(crate) fn image<'a>(head: &'a [u64], tail: &'a [u8]) -> impl Iterator<Item = u64> + 'a {
     head.iter().copied().chain(tail.chunks(8).map(|bytes| {
         let mut word = [0; 8];
@@ -52,7 +52,7 @@ pub(crate) fn image<'a>(head: &'a [u64], tail: &'a [u8]) -> impl Iterator<Item =
 }
 
 impl Fabric for Loopback {
-    type Board = NoBoard;
+    type EpochDomain = NoEpochs;
     type Reply<'f> = Vec<u64>;
     type Completion<'f> = Ready<Result<Vec<u64>, NodeDown>>;
 
@@ -60,7 +60,7 @@ impl Fabric for Loopback {
         self.nodes_mut().len()
     }
 
-    /// A verb that reaches outside of the node's memory touches nothing and ends the chain as though
+    /// A verb that reaches outside of the node's memory touches nothing and ends the chain as if
     /// the node did not answer.
     fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> Self::Completion<'f> {
         assert!(chain.len() <= MAX_VERBS, "a chain holds at most {MAX_VERBS} verbs");

@@ -1,12 +1,12 @@
-//! The fabric, which is all that the protocols ask of memory nodes, and fabrics that wrap another.
+//! The fabric, the protocols' whole interface to memory nodes, and fabrics that wrap another.
 
-mod board;
 pub mod counting;
+mod epochs;
 pub mod faults;
 mod interface;
 pub mod latency;
 #[cfg(any(test, feature = "sim"))]
 pub mod loopback;
 
-pub use board::{Board, Laggard, Lost, NoBoard, Replaced};
+pub use epochs::{EpochDomain, Laggard, LaggardState, Lost, NoEpochs, RemoteFree};
 pub use interface::{Fabric, MAX_VERBS, NodeDown, Store, Swap, Verb};

@@ -1,16 +1,16 @@
 //! Histories of operations on keys, and whether they are linearizable.
 //!
-//! A history is linearizable if every operation can be given one moment between its call and its
+//! A history is linearizable if each operation can be assigned one moment between its call and its
 //! answer at which it takes effect, such that the answers are those of a plain map. Keys are
-//! independent. An operation whose answer is not known (its client died, or it ended in an error)
+//! independent. An operation with an unknown answer (its client died, or it ended in an error)
 //! takes effect at any time after its call, or never.
 //!
 //! | file | concept |
 //! | --- | --- |
-//! | `recorder` | taking histories down |
-//! | `units`, `sweep` | judging a history whose read values are written once: in one sweep through time |
-//! | `search` | judging any history: the search for an order, which may take long |
-//! | `window` | of a history that is not linearizable, a small part that shows it |
+//! | `recorder` | recording histories |
+//! | `units`, `sweep` | checking a history whose read values are written once, in one sweep |
+//! | `search` | checking any history, with read-modify-write: the search for an order, often long |
+//! | `window` | a small part that shows that a history is not linearizable |
 
 mod recorder;
 mod search;
@@ -28,7 +28,7 @@ use sweep::{Sweep, Verdict};
 use units::Brought;
 pub use window::Window;
 
-/// What a client asked for. Values are known by numbers; 0 is as good as any.
+/// What a client requested. Values are represented by numbers; 0 is a value like any other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Call {
     /// Reads the value. Answer: [`Answer::Value`].
@@ -41,14 +41,34 @@ pub enum Call {
     Update(u64),
     /// Removes the value, if there is one. Answer: [`Answer::Done`].
     Delete,
+    /// Replaces the value if it is `expected`, none included; no new value removes it. Answer:
+    /// done, or the value that it found instead.
+    CompareAndSwap {
+        /// What must be there.
+        expected: Option<u64>,
+        /// What replaces it.
+        new: Option<u64>,
+    },
+    /// Sets or removes the value. Answer: the value before.
+    Swap(Option<u64>),
+    /// Adds to the value, modulo 2^64; no value counts as 0. Answer: the value after.
+    Increment(u64),
 }
 
-/// What it was told.
+impl Call {
+    /// Returns whether what it writes or answers depends on the value that it replaces.
+    pub fn is_read_modify_write(self) -> bool {
+        matches!(self, Self::CompareAndSwap { .. } | Self::Swap(_) | Self::Increment(_))
+    }
+}
+
+/// What the client was answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
-    /// The value, or that there is none.
+    /// The value, or that there is none: what a read returned, what a compare-and-swap found
+    /// instead of what it expected, what a swap replaced, what an increment made of it.
     Value(Option<u64>),
-    /// It was done.
+    /// It succeeded.
     Done,
     /// It had no effect: the key was there already (insert), or was not there (update).
     Refused,
@@ -57,16 +77,16 @@ pub enum Answer {
 /// One operation of a history.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Operation {
-    /// On which key.
+    /// Its key.
     pub key: u64,
-    /// Whose, for reports.
+    /// Its client, for reports.
     pub client: usize,
-    /// What was asked for.
+    /// What was requested.
     pub call: Call,
-    /// When: any clock that all clients share.
+    /// When it was called, by any clock that all clients share.
     pub called: u64,
-    /// When it was answered, and how; `None` if that is not known. An operation that is answered
-    /// at the moment at which another is called overlaps with it.
+    /// When it was answered, and how; `None` if unknown. An operation that is answered at the
+    /// moment at which another is called overlaps with it.
     pub answered: Option<(u64, Answer)>,
 }
 
@@ -87,11 +107,11 @@ impl fmt::Display for Operation {
 pub enum Rejected {
     /// It is not linearizable.
     Violation(Window),
-    /// It took more steps than were allowed to tell.
+    /// The check needed more steps than were allowed.
     Undecided {
-        /// Which key's.
+        /// The key.
         key: u64,
-        /// How many steps were allowed.
+        /// Number of steps that were allowed.
         budget: u64,
     },
 }
@@ -107,13 +127,13 @@ impl fmt::Display for Rejected {
     }
 }
 
-/// Enough steps for any history that is not made to be hard.
+/// Enough steps for any history that is not constructed to be hard.
 pub const BUDGET: u64 = 200_000_000;
 
-/// Checks a history in which `initial` gives the keys' values at first.
+/// Checks a history in which `initial` gives the keys' first values.
 ///
 /// # Errors
-/// If the history is not linearizable, or that could not be told within `budget` steps.
+/// If the history is not linearizable, or if `budget` steps do not suffice to decide.
 pub fn check(
     operations: &[Operation],
     initial: impl Fn(u64) -> Option<u64>,
@@ -126,10 +146,10 @@ pub fn check(
     keys.into_iter().try_for_each(|(key, history)| check_key(&history, initial(key), budget))
 }
 
-/// Checks the history of one key, whose value is `initial` at first.
+/// Checks the history of one key, whose first value is `initial`.
 ///
 /// # Errors
-/// If the history is not linearizable, or that could not be told within `budget` steps.
+/// If the history is not linearizable, or if `budget` steps do not suffice to decide.
 pub fn check_key(
     operations: &[Operation],
     initial: Option<u64>,
@@ -145,11 +165,11 @@ pub fn check_key(
     }
 }
 
-/// Whether the history of one key is linearizable.
+/// Returns whether the history of one key is linearizable.
 fn verdict(operations: &[Operation], initial: Option<u64>, budget: u64) -> Verdict {
     match units::bring(operations, initial) {
         Brought::Units(units) => Sweep::run(units, initial.is_some(), budget),
-        Brought::Repeats => Search::new(operations, initial).run(budget),
+        Brought::Unfit => Search::new(operations, initial).run(budget),
         Brought::Impossible => Verdict::Violated,
     }
 }

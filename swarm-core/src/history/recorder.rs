@@ -1,4 +1,4 @@
-//! Taking histories down.
+//! Recording histories.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -6,7 +6,7 @@ use std::vec::Vec;
 
 use super::{Answer, Call, Operation};
 
-/// Takes down the operations of clients that share a thread.
+/// Records the operations of clients that share a thread.
 #[derive(Clone, Debug, Default)]
 pub struct Recorder(Rc<RefCell<Recorded>>);
 
@@ -17,12 +17,12 @@ struct Recorded {
 }
 
 impl Recorder {
-    /// Nothing was recorded yet.
+    /// Returns an empty recorder.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// An operation begins. Yields its number.
+    /// Records the call of an operation. Returns its number.
     pub fn called(&self, client: usize, key: u64, call: Call) -> usize {
         let mut recorded = self.0.borrow_mut();
         recorded.time += 1;
@@ -31,8 +31,8 @@ impl Recorder {
         recorded.operations.len() - 1
     }
 
-    /// Operation `number` was answered. One that ended in an error after
-    /// which it may have taken effect, or never, is left unanswered.
+    /// Records the answer of operation `number`. An operation stays unanswered if it ended in an
+    /// error and may or may not have taken effect.
     pub fn answered(&self, number: usize, answer: Answer) {
         let mut recorded = self.0.borrow_mut();
         recorded.time += 1;
@@ -42,12 +42,13 @@ impl Recorder {
         }
     }
 
-    /// Operation `number` ended in an error that says that it had no effect: it is none of the history.
+    /// Removes operation `number` from the history: it ended in an error that reports that it had
+    /// no effect.
     pub fn struck(&self, number: usize) {
         self.0.borrow_mut().operations[number] = None;
     }
 
-    /// The history so far.
+    /// Returns the history so far.
     pub fn operations(&self) -> Vec<Operation> {
         self.0.borrow().operations.iter().flatten().copied().collect()
     }

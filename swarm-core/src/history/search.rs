@@ -1,11 +1,15 @@
-//! The search for an order, for histories whose values repeat.
+//! The search for an order, for histories whose values repeat or that have read-modify-writes.
 //!
-//! The search is Wing and Gong's with Lowe's memory of what was tried: operations are put in order
-//! one by one; those that do not change the value (reads that fit, refusals) are put as soon as
-//! they can be, which is never wrong. What was tried is the set of operations in order so far and
-//! the value after them; the set is remembered by a 128-bit hash. A value is not written over while
-//! somebody is still to be told of it, unless it is to come again. Time is a few hash-table accesses
-//! an operation, unless many writes overlap and their values repeat.
+//! The search is Wing and Gong's with Lowe's memory of what was tried. Operations are ordered one
+//! by one. Those that do not change the value (reads that fit, refusals) are placed as soon as
+//! possible, which is never wrong. A tried state is the set of operations ordered so far and the
+//! value after them; the set is remembered by a 128-bit hash. A value is not overwritten while a
+//! read of it is still to be placed, unless it will be written again. An operation takes a few
+//! hash-table accesses, unless many writes overlap and their values repeat.
+//!
+//! A read-modify-write with an answer needs the value before it as a read does, so of two that
+//! replaced one value the second is missed at once. An increment of unknown outcome may write any
+//! value again, except where the value only grows.
 
 use std::collections::{HashMap, HashSet};
 use std::vec::Vec;
@@ -13,7 +17,7 @@ use std::vec::Vec;
 use super::sweep::Verdict;
 use super::{Answer, Call, Operation};
 
-/// The value after `call` took effect, if it may have had `answer` on `value`.
+/// Returns the value after `call` took effect, if it may have had `answer` on `value`.
 fn apply(call: Call, answer: Option<Answer>, value: Option<u64>) -> Option<Option<u64>> {
     let (after, told) = match (call, value) {
         (Call::Get, _) => (value, Answer::Value(value)),
@@ -22,78 +26,131 @@ fn apply(call: Call, answer: Option<Answer>, value: Option<u64>) -> Option<Optio
         }
         (Call::Insert(_), Some(_)) | (Call::Update(_), None) => (value, Answer::Refused),
         (Call::Delete, _) => (None, Answer::Done),
+        (Call::CompareAndSwap { expected, new }, _) if expected == value => (new, Answer::Done),
+        (Call::CompareAndSwap { .. }, _) => (value, Answer::Value(value)),
+        (Call::Swap(new), _) => (new, Answer::Value(value)),
+        (Call::Increment(by), _) => {
+            let sum = Some(value.unwrap_or(0).wrapping_add(by));
+            (sum, Answer::Value(sum))
+        }
     };
     answer.is_none_or(|answer| answer == told).then_some(after)
 }
 
-/// Whether the call changes the value whenever it has this answer (or when it does anything).
-fn writes(call: Call, answer: Option<Answer>) -> bool {
-    !matches!((call, answer), (Call::Get, _) | (_, Some(Answer::Refused)))
+/// Returns whether the call changes the value whenever it has this answer (or when it takes
+/// effect).
+pub(super) fn writes(call: Call, answer: Option<Answer>) -> bool {
+    !matches!(
+        (call, answer),
+        (Call::Get, _)
+            | (_, Some(Answer::Refused))
+            | (Call::CompareAndSwap { .. }, Some(Answer::Value(_)))
+    )
 }
 
-/// What an operation has to do with a value.
-#[derive(Clone, Copy)]
-enum Part {
-    Tells(u64),
-    Writes(u64),
-    Neither,
+/// How an operation relates to values, as far as its call and its answer tell.
+#[derive(Clone, Copy, Default)]
+struct Part {
+    /// The value without which it cannot be placed.
+    needs: Option<u64>,
+    /// The value that it leaves.
+    writes: Option<u64>,
 }
 
 fn part(op: &Operation) -> Part {
-    match (op.call, op.answered) {
-        (Call::Get, Some((_, Answer::Value(Some(value))))) => Part::Tells(value),
-        (_, Some((_, Answer::Refused))) | (Call::Get | Call::Delete, _) => Part::Neither,
-        (Call::Put(value) | Call::Insert(value) | Call::Update(value), _) => Part::Writes(value),
-    }
+    let (needs, writes) = match (op.call, op.answered.map(|(_, answer)| answer)) {
+        (Call::Get | Call::CompareAndSwap { .. }, Some(Answer::Value(found))) => (found, None),
+        (_, Some(Answer::Refused)) | (Call::Get | Call::Delete, _) => (None, None),
+        (Call::Put(value) | Call::Insert(value) | Call::Update(value), _) => (None, Some(value)),
+        (Call::CompareAndSwap { expected, new }, answer) => (answer.and(expected), new),
+        (Call::Swap(new), Some(Answer::Value(before))) => (before, new),
+        (Call::Swap(new), _) => (None, new),
+        // No value does as well as 0.
+        (Call::Increment(by), Some(Answer::Value(Some(sum)))) if sum != by => {
+            (Some(sum.wrapping_sub(by)), Some(sum))
+        }
+        (Call::Increment(_), Some(Answer::Value(sum))) => (None, sum),
+        (Call::Increment(_), _) => (None, None),
+    };
+    Part { needs, writes }
 }
 
-/// How often a value is still to be told, and to be written.
+/// How many operations that need a value, or leave it, are still to be placed.
 #[derive(Clone, Copy, Default)]
 struct Left {
-    told: u32,
+    needed: u32,
     written: u32,
 }
 
-/// To look at so many operations takes about as long as a step.
+/// Whether a value that was replaced may be there again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Returns {
+    /// Never: there are only reads and increments, and their sum does not overflow.
+    Never,
+    /// Only if an operation is known to write it.
+    Written,
+    /// Always: the sum of an increment of unknown outcome is not known.
+    Always,
+}
+
+impl Returns {
+    fn of(operations: &[Operation], initial: Option<u64>) -> Self {
+        let sum = operations.iter().try_fold(initial.unwrap_or(0), |sum, op| match op.call {
+            Call::Get => Some(sum),
+            Call::Increment(by) => sum.checked_add(by),
+            _ => None,
+        });
+        let open = |op: &Operation| op.answered.is_none() && matches!(op.call, Call::Increment(_));
+        match sum {
+            Some(_) => Self::Never,
+            None if operations.iter().any(open) => Self::Always,
+            None => Self::Written,
+        }
+    }
+}
+
+/// Looking at this many operations takes about as long as a step.
 const LOOKS: u64 = 64;
 /// No event.
 const END: u32 = u32::MAX;
 
-/// Where the search goes on.
+/// Where the search continues.
 #[derive(Clone, Copy)]
 enum Cursor {
-    /// At this event of the operations that were answered.
+    /// At this event of the operations with known answers.
     Event(u32),
-    /// At this one of the operations whose answers are not known.
+    /// At this one of the operations with unknown answers.
     Unknown(u32),
 }
 
-/// An operation put in order.
+/// An operation that was placed.
 struct Placed {
     operation: u32,
     value_before: Option<u64>,
-    /// Where to go on when it is taken back; `None` if there was nothing else to try.
+    /// Where to continue when it is removed; `None` if there was no alternative.
     resume: Option<Cursor>,
 }
 
 pub(super) struct Search {
-    /// Those whose answers are known, by their calls; then those whose are not, likewise.
+    /// Operations with known answers, by their calls; then those with unknown ones, likewise.
     operations: Vec<Operation>,
     known: usize,
-    /// Events of the known: operation's index times two, plus one for its answer; linked in the
-    /// order of time, without those that were put in order.
+    /// Events of the known operations: an operation's index times two, plus one for its answer.
+    /// Linked in the order of time, without those that were placed.
     next: Vec<u32>,
     previous: Vec<u32>,
     first: u32,
     placed_unknown: Vec<bool>,
-    /// Unknown writes whose values nobody was told: they matter only where there is no value.
+    /// Unknown writes whose values were never read: they matter only where there is no value. With
+    /// a read-modify-write none counts as unread.
     unseen: Vec<bool>,
     left: HashMap<u64, Left>,
+    returns: Returns,
     order: Vec<Placed>,
     value: Option<u64>,
     set: u128,
     tried: HashSet<(u128, Option<u64>)>,
-    /// Operations that were looked at so far, to find one that fits.
+    /// Number of operations that were looked at so far, to find one that fits.
     looked: u64,
 }
 
@@ -109,15 +166,13 @@ impl Search {
 
         let mut left = HashMap::<u64, Left>::new();
         for op in &operations {
-            match part(op) {
-                Part::Tells(value) => left.entry(value).or_default().told += 1,
-                Part::Writes(value) => left.entry(value).or_default().written += 1,
-                Part::Neither => {}
-            }
+            let Part { needs, writes } = part(op);
+            needs.into_iter().for_each(|value| left.entry(value).or_default().needed += 1);
+            writes.into_iter().for_each(|value| left.entry(value).or_default().written += 1);
         }
-        let unseen = |op: &Operation| match part(op) {
-            Part::Writes(value) => left[&value].told == 0,
-            Part::Tells(_) | Part::Neither => false,
+        let modified = operations.iter().any(|op| op.call.is_read_modify_write());
+        let unseen = |op: &Operation| {
+            !modified && part(op).writes.is_some_and(|value| left[&value].needed == 0)
         };
         let unseen = operations[known..].iter().map(unseen).collect();
         let mut search = Self {
@@ -127,6 +182,7 @@ impl Search {
             placed_unknown: std::vec![false; operations.len() - known],
             unseen,
             left,
+            returns: Returns::of(&operations, initial),
             order: Vec::with_capacity(operations.len()),
             value: initial,
             set: 0,
@@ -174,8 +230,8 @@ impl Search {
                     let otherwise = Cursor::Event(self.next[event as usize]);
                     self.try_next(event / 2, otherwise).unwrap_or(otherwise)
                 }
-                // Whatever is next has to be before this answer: one of those above, or an
-                // operation of which it is not known whether it ever took effect.
+                // The next operation must come before this answer: one of those above, or an
+                // operation of unknown outcome.
                 Cursor::Event(_) => Cursor::Unknown(0),
                 Cursor::Unknown(index) => match self.try_unknown(index) {
                     Some(cursor) => cursor,
@@ -190,16 +246,11 @@ impl Search {
         Verdict::Undecided
     }
 
-    /// Puts an operation next, if it fits and that was not tried before.
+    /// Places an operation next, if it fits and was not tried before.
     fn try_next(&mut self, operation: u32, otherwise: Cursor) -> Option<Cursor> {
         let op = &self.operations[operation as usize];
         let after = apply(op.call, op.answered.map(|(_, answer)| answer), self.value)?;
-        if after != self.value
-            && let Some(value) = self.value
-            && let Some(left) = self.left.get(&value)
-            && left.told > 0
-            && left.written == 0
-        {
+        if after != self.value && self.strands(op) {
             return None;
         }
         let set = self.set ^ mark(operation);
@@ -210,11 +261,23 @@ impl Search {
         Some(self.settle())
     }
 
-    /// Puts one of the unknown operations next, from number `index` on.
+    /// Returns whether another operation needs the value that this one replaces, and can never be
+    /// placed then.
+    fn strands(&self, op: &Operation) -> bool {
+        let Some(left) = self.value.and_then(|value| self.left.get(&value)) else { return false };
+        let gone = match self.returns {
+            Returns::Never => true,
+            Returns::Written => left.written == 0,
+            Returns::Always => false,
+        };
+        gone && left.needed > u32::from(part(op).needs == self.value)
+    }
+
+    /// Places one of the unknown operations next, from number `index` on.
     fn try_unknown(&mut self, index: u32) -> Option<Cursor> {
         let deadline = self.deadline();
-        // Of those that do the same, the one that was called first will do.
-        let (mut filled, mut emptied) = (false, false);
+        // Of equivalent operations, the one that was called first suffices.
+        let (mut filled, mut emptied, mut added) = (false, false, HashSet::new());
         for unknown in 0..self.placed_unknown.len() {
             self.looked += 1;
             let op = &self.operations[self.known + unknown];
@@ -225,9 +288,11 @@ impl Search {
             if self.placed_unknown[unknown] || after == Some(self.value) {
                 continue;
             }
-            // A value that no one was told explains nothing but that there is one.
+            // A value that was never read matters only by its existence.
             let same = if op.call == Call::Delete {
                 std::mem::replace(&mut emptied, true)
+            } else if let Call::Increment(by) = op.call {
+                !added.insert(by)
             } else if self.unseen[unknown] {
                 self.value.is_some() || std::mem::replace(&mut filled, true)
             } else {
@@ -244,7 +309,7 @@ impl Search {
         None
     }
 
-    /// When the first answer is due among the operations that are not in order yet.
+    /// Returns the time of the first answer among the operations that are not placed yet.
     fn deadline(&mut self) -> u64 {
         let mut event = self.first;
         while event != END && is_call(event) {
@@ -254,7 +319,7 @@ impl Search {
         if event == END { u64::MAX } else { self.time(event) }
     }
 
-    /// Puts next whatever can be next without changing the value: to put it later is no better.
+    /// Places next all that can be next without changing the value: a later place is no better.
     fn settle(&mut self) -> Cursor {
         let mut event = self.first;
         while event != END && is_call(event) {
@@ -287,19 +352,18 @@ impl Search {
         }
     }
 
-    /// Takes an operation out of what is left, or puts it back.
+    /// Removes an operation from those still to be placed, or adds it again.
     fn count(&mut self, operation: u32, change: impl Fn(u32, u32) -> u32) {
-        let part = part(&self.operations[operation as usize]);
-        let (Part::Tells(value) | Part::Writes(value)) = part else { return };
-        if let Some(left) = self.left.get_mut(&value) {
-            match part {
-                Part::Tells(_) => left.told = change(left.told, 1),
-                _ => left.written = change(left.written, 1),
-            }
+        let Part { needs, writes } = part(&self.operations[operation as usize]);
+        if let Some(left) = needs.and_then(|value| self.left.get_mut(&value)) {
+            left.needed = change(left.needed, 1);
+        }
+        if let Some(left) = writes.and_then(|value| self.left.get_mut(&value)) {
+            left.written = change(left.written, 1);
         }
     }
 
-    /// Takes back operations until there is something else to try.
+    /// Removes operations until there is an alternative.
     fn take_back(&mut self) -> Option<Cursor> {
         while let Some(Placed { operation, value_before, resume }) = self.order.pop() {
             self.value = value_before;
@@ -323,7 +387,7 @@ impl Search {
         self.join(previous, next);
     }
 
-    /// The reverse of the last [`unlink`](Self::unlink) that was not reversed.
+    /// Reverses the last [`unlink`](Self::unlink) that was not reversed.
     fn relink(&mut self, event: u32) {
         let (previous, next) = (self.previous[event as usize], self.next[event as usize]);
         self.join(previous, event);
@@ -341,7 +405,7 @@ impl Search {
     }
 }
 
-/// An operation's share in the hash of a set.
+/// Returns an operation's share in the hash of a set.
 fn mark(operation: u32) -> u128 {
     let mix = |mut x: u64| {
         x = x.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -353,7 +417,7 @@ fn mark(operation: u32) -> u128 {
     u128::from(mix(base + 1)) << 64 | u128::from(mix(base + 2))
 }
 
-/// Whether an event is an operation's call, not its answer.
+/// Returns whether an event is an operation's call, not its answer.
 fn is_call(event: u32) -> bool {
     event.is_multiple_of(2)
 }

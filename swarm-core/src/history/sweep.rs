@@ -1,28 +1,29 @@
-//! Judging a history whose read values are written once, in one sweep through time.
+//! Checking a history whose read values are written once, in one sweep through time.
 //!
 //! The sweep keeps every *possibility* of what may have happened so far that no other possibility
-//! beats: whether there is a value, which units still want to take effect, and which have been
-//! used to change that. The history is linearizable if a possibility is left at the end. What keeps
-//! them few:
+//! beats. A possibility is whether there is a value, which units still want to take effect, and
+//! which have been used to change that. The history is linearizable if a possibility is left at the
+//! end. These rules keep them few:
 //!
-//! - **What changes nothing is done at once.** Where there is none, whatever needs none is content,
-//!   and so is a delete. Where there is one that nobody is still to read, a put or update is content:
-//!   it may take effect and be overwritten at once. A unit that is content is not used: a content put
-//!   can still be used to set a value, until its time is over. (One possibility stands for
-//!   several: it has taken effect already, or it will when it is used.)
-//! - **What changes something is done at the last moment** (Lowe's just-in-time linearization), which
-//!   is when the time of a unit ends that is not content, or that could be used for the last time.
-//!   Later is never worse: what is called meanwhile gets to see both states.
-//! - **Of units that do the same, the one is used whose time ends first.** In an order of events that
-//!   uses another one first, the two can change places. For setting a value, an insert comes before
-//!   puts whose time ends later, too: it has to be used once, and a put in its place does as well.
-//! - **A value that is still to be read holds**: until the last of its reads is called, nothing else
-//!   can take effect. While there is a value no cluster need be begun before its last moment, since
-//!   to be free is better than to be held. While there is none, one may be begun as soon as its
-//!   write is called, for those who need a value.
+//! - **What changes nothing is done at once.** Without a value, a unit that needs none is
+//!   *content*, and so is a delete. With a value that will not be read again, a put or update is
+//!   content: it may take effect and be overwritten at once. A content unit is not used: a content
+//!   put can still be used to set a value, until its time is over. (One possibility stands for
+//!   several: the unit has taken effect already, or it will when it is used.)
+//! - **What changes something is done at the last moment** (Lowe's just-in-time linearization).
+//!   That is when the time of a unit ends that is not content, or that could be used for the last
+//!   time. Later is never worse: operations that are called meanwhile can see both states.
+//! - **Of equivalent units, the one whose time ends first is used.** In an order of events that
+//!   uses another one first, the two can be exchanged. For setting a value, an insert also comes
+//!   before puts whose time ends later: it has to be used once, and a put in its place does as
+//!   well.
+//! - **A value that is still to be read holds**: until the last of its reads is called, nothing
+//!   else can take effect. While there is a value no cluster need begin before its last moment,
+//!   since a free state is better than a held one. While there is none, a cluster may begin as soon
+//!   as its write is called, for units that need a value.
 //! - **Right before a put, deletes and other puts are content**: they are overwritten at once.
-//! - **A possibility beats another** in the same state if no more units of it want to take effect
-//!   and no more are used.
+//! - **A possibility beats another** in the same state if it is a subset: no other units of it want
+//!   to take effect and no others are used.
 
 use std::boxed::Box;
 use std::vec;
@@ -34,28 +35,28 @@ use super::units::{Kind, Unit, Units};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Absent,
-    /// There is one that nobody is still to read.
+    /// There is one that will not be read again.
     Present,
     /// There is this unit's, for as long as it is still to be read.
     Held(u32),
 }
 
-/// The unit whose value is the initial one.
+/// Stands for the unit whose value is the initial one.
 const INITIAL: u32 = u32::MAX;
 
 /// What may have happened so far.
 #[derive(Clone, Debug)]
 struct Possibility {
     state: State,
-    /// How many operations of unknown outcome were used.
+    /// Number of operations of unknown outcome that were used.
     writes: u32,
     deletes: u32,
-    /// Of the units that are under way: those that want to take effect; then those that were used.
+    /// Of the current units: those that want to take effect, then those that were used.
     bits: Box<[u64]>,
 }
 
-/// What happens at a time, in this order where times are equal: operations overlap if one is
-/// answered at the moment at which the other is called.
+/// What happens at a time. In this order if times are equal: operations overlap if one is answered
+/// at the moment at which the other is called.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Event {
     SpareWrite,
@@ -65,36 +66,36 @@ enum Event {
     Due(u32),
 }
 
-/// How the sweep ended.
+/// The result of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
     Linearizable,
     Violated,
-    /// It took more steps than it was allowed.
+    /// It needed more steps than were allowed.
     Undecided,
 }
 
 pub(super) struct Sweep {
     units: Vec<Unit>,
-    /// Each unit's bit while it is under way; the unit of each bit.
+    /// Each unit's bit during its time; the unit of each bit.
     slots: Vec<u32>,
     unit_at: Vec<u32>,
     words: usize,
     /// The units of each kind that may take effect in a moment now.
     now: [Box<[u64]>; 6],
-    /// Clusters that may be begun now, though not all of their reads were called.
+    /// Clusters that may begin now, though not all of their reads were called.
     early: Vec<u32>,
-    /// Operations of unknown outcome called so far.
+    /// Number of operations of unknown outcome called so far.
     writes: u32,
     deletes: u32,
     possible: Vec<Possibility>,
-    /// What was looked at so far: a word of a possibility's bits is a step.
+    /// Steps so far: a word of a possibility's bits is one.
     steps: u64,
     budget: u64,
 }
 
 impl Sweep {
-    /// Judges a history that begins with a value or without one.
+    /// Checks a history that begins with a value or without one.
     pub(super) fn run(units: Units, present: bool, budget: u64) -> Verdict {
         let events = events(&units);
         let initial = match (units.initial_until, present) {
@@ -114,7 +115,7 @@ impl Sweep {
                 Event::Available(unit) => sweep.available(unit),
                 Event::Due(unit) => sweep.due(unit),
             }
-            // What is possible was not found out to the end then.
+            // The possibilities were not determined completely then.
             if sweep.is_spent() {
                 return Verdict::Undecided;
             }
@@ -125,7 +126,7 @@ impl Sweep {
         Verdict::Linearizable
     }
 
-    /// Gives each unit a bit for the time that it is under way.
+    /// Gives each unit a bit during its time.
     fn new(units: Vec<Unit>, events: &[(u64, Event)], budget: u64) -> Self {
         let mut slots = vec![u32::MAX; units.len()];
         let mut free = Vec::new();
@@ -160,12 +161,12 @@ impl Sweep {
         }
     }
 
-    /// So many possibilities are looked at.
+    /// Counts a look at this many possibilities.
     fn spend(&mut self, possibilities: usize) {
         self.steps += (possibilities * self.words) as u64;
     }
 
-    /// Whether it is time to give up.
+    /// Returns whether the budget is used up.
     fn is_spent(&self) -> bool {
         self.steps > self.budget
     }
@@ -177,8 +178,8 @@ impl Sweep {
         }
     }
 
-    /// All of a unit was called: it may take effect in a moment; or, if it was begun before, its
-    /// value need not be there any longer.
+    /// Handles that all of a unit was called: it may take effect in a moment. If it began before,
+    /// its value need not be there any longer.
     fn available(&mut self, unit: u32) {
         let mut possible = std::mem::take(&mut self.possible);
         let waits = self.units.get(unit as usize).filter(|unit| !unit.is_long());
@@ -199,7 +200,7 @@ impl Sweep {
         self.possible = possible;
     }
 
-    /// A unit's time is over.
+    /// Handles that a unit's time is over.
     fn due(&mut self, unit: u32) {
         let mut left = Vec::with_capacity(self.possible.len());
         for possibility in std::mem::take(&mut self.possible) {
@@ -225,7 +226,7 @@ impl Sweep {
         self.possible = self.best(left);
     }
 
-    /// What can become of a possibility when a unit's time is over.
+    /// Adds to `left` what can follow from a possibility when a unit's time is over.
     fn close(&mut self, unit: u32, at: Possibility, left: &mut Vec<Possibility>) {
         use State::{Absent, Present};
         let (kind, slot) = (self.units[unit as usize].kind, self.slots[unit as usize]);
@@ -233,7 +234,7 @@ impl Sweep {
         let used = has(&at.bits[self.words..], slot);
         match (kind, at.state) {
             _ if used => left.push(at),
-            // It is content; but it may be used for the last time.
+            // It is content; but this is the last time that it may be used.
             (Kind::Put, Absent) if !wants => {
                 left.push(self.using(&at, Tool::Unit(unit)));
                 left.push(at);
@@ -267,7 +268,7 @@ impl Sweep {
                 left.extend(self.writes(&at).map(|write| self.using(&at, write)));
                 left.extend(self.early.iter().filter_map(|&early| self.beginning(&at, early)));
             }
-            // For a put, another write will do before it; its own is among them.
+            // Another write suffices before a put; its own is among them.
             (Kind::Update | Kind::Put, Absent) => {
                 left.extend(self.writes(&at).map(|write| self.using(&at, write)));
             }
@@ -286,12 +287,12 @@ impl Sweep {
         }
     }
 
-    /// What can become of a possibility when a long cluster must have begun.
+    /// Adds to `left` what can follow from a possibility when a long cluster must have begun.
     fn begin_at_last(&mut self, unit: u32, at: Possibility, left: &mut Vec<Possibility>) {
         match at.state {
             State::Held(held) if held == unit => left.push(at),
             State::Held(_) => {}
-            // Whatever is to happen before it has to happen now.
+            // All that is to happen before it must happen now.
             State::Absent | State::Present => {
                 for at in self.reachable(at) {
                     left.extend(self.beginning(&at, unit));
@@ -300,7 +301,7 @@ impl Sweep {
         }
     }
 
-    /// All that can be reached by using what is there, as far as it is worth it.
+    /// Returns all that can be reached by using the current units, without what others beat.
     fn reachable(&mut self, from: Possibility) -> Vec<Possibility> {
         let mut reached: Vec<Possibility> = Vec::new();
         let mut further = vec![from];
@@ -327,7 +328,7 @@ impl Sweep {
         reached
     }
 
-    /// `at` once a cluster's write took effect and its value holds, if that can be.
+    /// Returns `at` after a cluster's write took effect and its value holds, if that is possible.
     fn beginning(&self, at: &Possibility, unit: u32) -> Option<Possibility> {
         let Unit { kind, available, .. } = self.units[unit as usize];
         let slot = self.slots[unit as usize];
@@ -349,13 +350,13 @@ impl Sweep {
         at.state = State::Held(unit);
         set(&mut at.bits[self.words..], slot);
         self.settle(&mut at);
-        // What wants to take effect while the value holds cannot.
+        // A unit that wants to take effect while the value holds cannot.
         let in_time = ones(&at.bits[..self.words])
             .all(|slot| self.units[self.unit_at[slot as usize] as usize].due >= available);
         in_time.then_some(at)
     }
 
-    /// `at` after something was used to set or remove the value.
+    /// Returns `at` after something was used to set or remove the value.
     fn using(&self, at: &Possibility, tool: Tool) -> Possibility {
         let mut at = at.clone();
         match tool {
@@ -373,7 +374,7 @@ impl Sweep {
         at
     }
 
-    /// Contents what can take effect without changing anything.
+    /// Makes units content that can take effect without changing anything.
     fn settle(&self, at: &mut Possibility) {
         let content: &[Kind] = match at.state {
             State::Absent => &[Kind::SeesNone, Kind::Delete],
@@ -392,7 +393,7 @@ impl Sweep {
         })
     }
 
-    /// What to set a value with.
+    /// Returns what can set a value.
     fn writes(&self, at: &Possibility) -> impl Iterator<Item = Tool> + use<> {
         let put = self.first_due(at, Kind::Put);
         let insert = self.first_due(at, Kind::Insert);
@@ -403,13 +404,13 @@ impl Sweep {
         put.map(Tool::Unit).into_iter().chain(insert.map(Tool::Unit)).chain(spare)
     }
 
-    /// What to remove the value with.
+    /// Returns what can remove the value.
     fn delete(&self, at: &Possibility) -> Option<Tool> {
         let spare = (at.deletes < self.deletes).then_some(Tool::Spare);
         self.first_due(at, Kind::Delete).map(Tool::Unit).or(spare)
     }
 
-    /// The unit of a kind that was not used and whose time ends first.
+    /// Returns the unit of a kind that was not used and whose time ends first.
     fn first_due(&self, at: &Possibility, kind: Kind) -> Option<u32> {
         let now = &self.now[kind as usize];
         let unused = now.iter().zip(&at.bits[self.words..]).map(|(now, used)| now & !used);
@@ -419,7 +420,7 @@ impl Sweep {
             .min_by_key(|&unit| (self.units[unit as usize].due, unit))
     }
 
-    /// Those that no other beats.
+    /// Returns those that no other beats.
     fn best(&mut self, all: Vec<Possibility>) -> Vec<Possibility> {
         if all.len() < 2 {
             return all;
@@ -439,7 +440,7 @@ impl Sweep {
     }
 }
 
-/// Something to set or remove the value with.
+/// Something that can set or remove the value.
 #[derive(Clone, Copy, Debug)]
 enum Tool {
     Unit(u32),
@@ -456,7 +457,7 @@ impl Possibility {
     }
 }
 
-/// What happens, in order of time.
+/// Returns the events in order of time.
 fn events(units: &Units) -> Vec<(u64, Event)> {
     let mut events = Vec::with_capacity(3 * units.units.len());
     for (index, unit) in units.units.iter().enumerate() {
@@ -511,8 +512,8 @@ mod tests {
     use super::super::{Answer, Call, Operation};
     use super::*;
 
-    /// What clients of a map are told, one of them wrongly in every other history. Each operation
-    /// lasts long, so that many overlap.
+    /// Returns what the clients of a map are answered, with one wrong answer in every other
+    /// history. Each operation lasts long, so that many overlap.
     fn history(rng: &mut Rng) -> Vec<Operation> {
         let count = rng.u64(10..30);
         let mut value = None;
@@ -531,7 +532,7 @@ mod tests {
                 Call::Insert(new) => value = value.or(Some(new)),
                 Call::Update(new) => value = value.map(|_| new),
                 Call::Delete => value = None,
-                Call::Get => {}
+                _ => {}
             }
             let answer = match call {
                 Call::Get => Answer::Value(value),
@@ -558,7 +559,7 @@ mod tests {
         history
     }
 
-    /// Histories too long for brute force: the search for an order is another way to judge them.
+    /// Histories too long for brute force: the search for an order is another way to check them.
     #[test]
     fn agrees_with_the_search_for_an_order() {
         let rounds = std::env::var("SWARM_HISTORY_ROUNDS")
@@ -570,7 +571,7 @@ mod tests {
             let found = match bring(&history, None) {
                 Brought::Units(units) => Sweep::run(units, false, 1_000_000),
                 Brought::Impossible => Verdict::Violated,
-                Brought::Repeats => unreachable!("values are unique"),
+                Brought::Unfit => unreachable!("values are unique"),
             };
             match expected {
                 Verdict::Undecided => continue,

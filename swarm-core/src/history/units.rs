@@ -1,22 +1,22 @@
-//! What a history asks of the key's value, once values that are told by reads have been accounted
-//! for: the form in which the sweep judges it.
+//! What a history requires of the key's value, once the values that reads returned are accounted
+//! for: the form that the sweep checks.
 //!
-//! The invariant it rests on: a value that is read has one write (where it has several, the history
-//! is not brought into this form). So the value is there once, from its write to the last of its
-//! reads, and nothing else takes effect in between. The write and its reads are one *cluster*
-//! (Gibbons and Korach's zones):
+//! **Invariant:** a value that is read has one write (if it has several, the history is not
+//! converted into this form). So the value is there once, from its write to the last of its reads,
+//! and nothing else takes effect in between. The write and its reads are one *cluster* (Gibbons and
+//! Korach's zones):
 //!
 //! - If all of them overlap in some moment (the last call is not after the first answer), the
-//!   cluster may take effect in a moment, like a write that nobody reads, which may be overwritten
-//!   at once. Its time is from the last call to the first answer.
+//!   cluster may take effect in a moment. So may a write that is never read, which may be
+//!   overwritten at once. Its time is from the last call to the first answer.
 //! - If not, the value must be there from the first answer to the last call: the cluster is *long*.
 //!
-//! What is left then knows no values any more, only whether there is one. A [`Unit`] is one of:
-//! an operation that needs there to be one, or none; a write, insert, update or delete that may
-//! take effect in a moment, reads included; a long cluster. Operations of unknown outcome are left
-//! out if they are of no use: reads, and updates that nobody read, which change nothing about
-//! whether there is a value. Of unread unknown puts and inserts, and of unknown deletes, only the
-//! number counts: they may take effect at any time after their calls, so one is as good as another.
+//! The rest does not depend on values any more, only on whether there is one. A [`Unit`] is one of:
+//! an operation that needs a value, or none; a write, insert, update or delete that may take effect
+//! in a moment, reads included; a long cluster. Operations of unknown outcome are left out if they
+//! are of no use: reads, and updates that are never read, which do not change whether there is a
+//! value. Of unread unknown puts and inserts, and of unknown deletes, only the number counts: they
+//! may take effect at any time after their calls, so all are equivalent.
 
 use std::collections::HashMap;
 use std::vec::Vec;
@@ -40,7 +40,7 @@ pub(super) enum Kind {
     Delete,
 }
 
-/// What must take effect in a moment of its time, or in full if it is long.
+/// What must take effect in a moment of its time, or in all of its time if it is long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Unit {
     pub(super) kind: Kind,
@@ -53,13 +53,13 @@ pub(super) struct Unit {
 }
 
 impl Unit {
-    /// Whether its value must be there from `due` to `available`.
+    /// Returns whether its value must be there from `due` to `available`.
     pub(super) fn is_long(&self) -> bool {
         self.due < self.available
     }
 }
 
-/// A history, as far as the sweep needs to know it.
+/// A history, as far as the sweep needs it.
 #[derive(Debug, Default)]
 pub(super) struct Units {
     pub(super) units: Vec<Unit>,
@@ -67,24 +67,25 @@ pub(super) struct Units {
     pub(super) spare_writes: Vec<u64>,
     /// The calls of deletes of unknown outcome.
     pub(super) spare_deletes: Vec<u64>,
-    /// Until when the initial value must be there, if anybody reads it.
+    /// Until when the initial value must be there, if it is read.
     pub(super) initial_until: Option<u64>,
 }
 
-/// What became of a history.
+/// The result of the conversion.
 #[derive(Debug)]
 pub(super) enum Brought {
-    /// It was brought into form.
+    /// The history in this form.
     Units(Units),
-    /// A value that is read was written more than once.
-    Repeats,
-    /// It is not linearizable: a value was read that nobody wrote, or an answer makes no sense.
+    /// A value that is read was written more than once, or an operation is a read-modify-write:
+    /// those depend on values, which units do not have.
+    Unfit,
+    /// It is not linearizable: a value was read that was never written, or an answer is impossible.
     Impossible,
 }
 
 /// A value's write and reads.
 struct Cluster {
-    /// Its writes; `Some` if there is one alone.
+    /// Its writer, if it has exactly one.
     writer: Option<usize>,
     writers: u32,
     last_call: u64,
@@ -92,30 +93,41 @@ struct Cluster {
     reads: u32,
 }
 
-/// The value that an operation writes, unless it is known to have been refused.
+/// Returns the value that an operation writes, unless it is known to have been refused.
 fn written(op: &Operation) -> Option<u64> {
     match (op.call, op.answered) {
-        (_, Some((_, Answer::Refused))) | (Call::Get | Call::Delete, _) => None,
-        (Call::Put(value) | Call::Insert(value) | Call::Update(value), _) => Some(value),
+        (Call::Put(value) | Call::Insert(value) | Call::Update(value), answered)
+            if !matches!(answered, Some((_, Answer::Refused))) =>
+        {
+            Some(value)
+        }
+        _ => None,
     }
 }
 
-/// Whether the call may have this answer, in time.
+/// Returns whether the call may have this answer, at this time.
 fn makes_sense(op: &Operation) -> bool {
     op.answered.is_none_or(|(at, answer)| {
-        let fits = match answer {
-            Answer::Value(_) => op.call == Call::Get,
-            Answer::Done => op.call != Call::Get,
-            Answer::Refused => matches!(op.call, Call::Insert(_) | Call::Update(_)),
+        let fits = match op.call {
+            Call::Get | Call::Swap(_) => matches!(answer, Answer::Value(_)),
+            Call::Increment(_) => matches!(answer, Answer::Value(Some(_))),
+            Call::Put(_) | Call::Delete => answer == Answer::Done,
+            Call::Insert(_) | Call::Update(_) => !matches!(answer, Answer::Value(_)),
+            Call::CompareAndSwap { expected, .. } => {
+                answer != Answer::Refused && answer != Answer::Value(expected)
+            }
         };
         fits && op.called <= at
     })
 }
 
-/// Brings the history of one key into form.
+/// Converts the history of one key.
 pub(super) fn bring(history: &[Operation], initial: Option<u64>) -> Brought {
     if !history.iter().all(makes_sense) {
         return Brought::Impossible;
+    }
+    if history.iter().any(|op| op.call.is_read_modify_write()) {
+        return Brought::Unfit;
     }
     let mut clusters = HashMap::with_capacity(history.len());
     for (index, op) in history.iter().enumerate() {
@@ -135,8 +147,8 @@ pub(super) fn bring(history: &[Operation], initial: Option<u64>) -> Brought {
     for op in history {
         let Some((at, Answer::Value(Some(value)))) = op.answered else { continue };
         match clusters.get_mut(&value) {
-            Some(_) if initial == Some(value) => return Brought::Repeats,
-            Some(cluster) if cluster.writers > 1 => return Brought::Repeats,
+            Some(_) if initial == Some(value) => return Brought::Unfit,
+            Some(cluster) if cluster.writers > 1 => return Brought::Unfit,
             Some(cluster) => {
                 cluster.last_call = op.called.max(cluster.last_call);
                 cluster.first_answer = at.min(cluster.first_answer);
@@ -160,7 +172,8 @@ pub(super) fn bring(history: &[Operation], initial: Option<u64>) -> Brought {
 }
 
 impl Units {
-    /// Takes in an operation, with its cluster if it is a write that is read. Whether it can be.
+    /// Adds an operation, with its cluster if it is a write that is read. Returns whether that is
+    /// possible.
     fn add(&mut self, op: &Operation, cluster: Option<&Cluster>) -> bool {
         let kind = match (op.call, op.answered) {
             (Call::Get, None | Some((_, Answer::Value(Some(_))))) => return true,
@@ -170,6 +183,9 @@ impl Units {
             (Call::Put(_), _) => Kind::Put,
             (Call::Insert(_), _) => Kind::Insert,
             (Call::Delete, _) => Kind::Delete,
+            (Call::CompareAndSwap { .. } | Call::Swap(_) | Call::Increment(_), _) => {
+                unreachable!("a history with a read-modify-write is unfit")
+            }
         };
         let called = op.called;
         let (available, due) = match (cluster, op.answered) {

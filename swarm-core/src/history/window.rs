@@ -1,42 +1,50 @@
-//! Of a history that is not linearizable, a small part that shows it.
+//! A small part that shows that a history is not linearizable.
 //!
-//! A part is only ever made by forgetting: if the history were linearizable, the part would be, too.
-//! So a part that is not linearizable is a proof, however it was found. What is forgotten:
+//! A part is made only by forgetting: if the history were linearizable, the part would be, too. So
+//! a part that is not linearizable is a proof, however it was found. What is forgotten:
 //!
-//! - *What comes after a moment.* Later calls go; what was answered later counts as not answered.
-//! - *What comes before a moment*, and with it the value at that moment: the part must fail from every
-//!   value that it may begin with. Operations that were answered before the moment go. Those under way
-//!   may have taken effect on either side of it: writes count as not answered, others go.
-//! - *Operations, many or one*: one that was told something and wrote nothing goes, a write counts as
-//!   not answered.
+//! - *What comes after a moment.* Later calls are removed; later answers count as unknown.
+//! - *What comes before a moment*, and with it the value at that moment: the part must fail from
+//!   every value that it may begin with. Operations that were answered before the moment are
+//!   removed. Those in progress may have taken effect on either side of it: the answers of writes
+//!   count as unknown, others are removed.
+//! - *Operations, many or one*: a read or refused operation is removed, a write's answer counts as
+//!   unknown.
 //!
-//! The end is the earliest at which the history fails, found by bisection. The begin is late; it need
-//! not be the latest, since a write that is under way at a moment may explain more than one that is
+//! A read-modify-write fits only one value before it, which may come from sums of unknown
+//! increments. So where there is one, the window begins where the history does.
+//!
+//! The end is the earliest at which the history fails, found by bisection. The start is late. It
+//! need not be the latest, since a write in progress at a moment may explain more than one that is
 //! not.
 
 use core::fmt;
 use std::collections::{BTreeMap, BTreeSet};
 use std::vec::Vec;
 
+use super::search::writes;
 use super::sweep::Verdict;
 use super::{Answer, Call, Operation, verdict};
 
-/// How many operations are looked at, those of all attempts together, to make a window smaller.
+/// Bound on the operations that are looked at, over all attempts, to reduce a window.
 const WORK: usize = 20_000_000;
-/// A window's checks stop after so many steps: it only need be smaller, not the smallest.
+/// Bound on the steps of a window's checks: it need only be smaller, not the smallest.
 const BUDGET: u64 = 2_000_000;
+/// The same where there are read-modify-writes. Those whose answers are forgotten fit almost
+/// anywhere, so many parts are hard to decide.
+const LITTLE_BUDGET: u64 = 20_000;
 
 /// A part of one key's history that is not linearizable by itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Window {
-    /// Which key's history.
+    /// The key.
     pub key: u64,
-    /// The value at first; `None` if the part fails whatever it was.
+    /// The value at the start; `None` if the part fails with any value.
     pub initial: Option<Option<u64>>,
-    /// The operations whose answers do not fit together, and the writes of the values in them; in
+    /// The operations whose answers contradict each other, and the writes of the values in them, in
     /// the order of their calls.
     pub operations: Vec<Operation>,
-    /// How many other operations there were at that time, none of which can explain it.
+    /// Number of other operations at that time, none of which can explain it.
     pub others: usize,
 }
 
@@ -57,15 +65,17 @@ impl fmt::Display for Window {
 }
 
 impl Window {
-    /// A small part of a history that is not linearizable.
+    /// Returns a small part of a history that is not linearizable.
     pub(super) fn of(history: &[Operation], initial: Option<u64>, budget: u64) -> Self {
-        let judge = Judge::new(history, budget.min(BUDGET.max(4 * history.len() as u64)));
+        let whole = history.iter().any(|op| op.call.is_read_modify_write());
+        let most = if whole { LITTLE_BUDGET } else { BUDGET };
+        let judge = Judge::new(history, budget.min(most.max(4 * history.len() as u64)));
         let mut start = Some(initial);
         let mut part = history.to_vec();
         let mut ends: Vec<u64> = history.iter().filter_map(|op| Some(op.answered?.0)).collect();
         ends.sort_unstable();
         ends.dedup();
-        // Whoever is told what cannot be is told at one of these times.
+        // An impossible answer is given at one of these times.
         let fails = |&end: &u64| judge.fails(&until(history, end), Some(initial));
         let at = ends.partition_point(|end| !fails(end));
         if let Some(end) = ends.get(at).filter(|end| fails(end)) {
@@ -74,10 +84,11 @@ impl Window {
         let mut begins: Vec<u64> = part.iter().map(|op| op.called).collect();
         begins.sort_unstable();
         begins.dedup();
-        // From the end backwards in steps that double, since short windows are the quickest to judge
-        // and the easiest to read; then, by bisection, as late as possible.
+        // From the end backwards in steps that double, since short windows are the quickest to
+        // check and the easiest to read; then, by bisection, as late as possible.
         let (mut works, mut fails) = (begins.len(), None);
-        for step in (0..usize::BITS).map_while(|power| 1usize.checked_shl(power)) {
+        let powers = if whole { 0..0 } else { 0..usize::BITS };
+        for step in powers.map_while(|power| 1usize.checked_shl(power)) {
             let index = begins.len().saturating_sub(step);
             let later = begins.get(index).map(|&begin| from(&part, begin)).unwrap_or_default();
             if judge.fails(&later, None) {
@@ -105,7 +116,7 @@ impl Window {
         Self::show(history, &part, start)
     }
 
-    /// The operations of a part that matter, as they were.
+    /// Returns the operations of a part that matter, in their original form.
     fn show(history: &[Operation], part: &[Operation], initial: Option<Option<u64>>) -> Self {
         let values: BTreeSet<u64> = part.iter().filter_map(told).collect();
         let writes = |op: &Operation| written(op.call).is_some_and(|value| values.contains(&value));
@@ -124,10 +135,10 @@ impl Window {
     }
 }
 
-/// What parts of one history are judged by.
+/// What the checks of one history's parts have in common.
 struct Judge {
-    /// The values that are written more than once: one such may have been there at first although
-    /// it is written in the part, too.
+    /// The values that are written more than once: such a value may be the first one although it is
+    /// written in the part, too.
     repeated: BTreeSet<u64>,
     budget: u64,
 }
@@ -140,7 +151,7 @@ impl Judge {
         Self { repeated, budget }
     }
 
-    /// Whether a part fails, from the initial value or from any.
+    /// Returns whether a part fails, from the initial value or from any.
     fn fails(&self, part: &[Operation], initial: Option<Option<u64>>) -> bool {
         let violated = |initial| verdict(part, initial, self.budget) == Verdict::Violated;
         match initial {
@@ -149,17 +160,17 @@ impl Judge {
         }
     }
 
-    /// The values that a part may have begun with, as far as it makes a difference.
+    /// Returns the values that a part may have begun with, as far as it makes a difference.
     fn begins(&self, part: &[Operation]) -> Vec<Option<u64>> {
         let told: BTreeSet<u64> = part.iter().filter_map(told).collect();
         let written: BTreeSet<u64> = part.iter().filter_map(|op| written(op.call)).collect();
-        // Values that were read must have been there at first if nobody wrote them; no two can.
+        // A value that was read must be the first one if it was never written; no two can be.
         let mut unwritten = told.difference(&written);
         match (unwritten.next(), unwritten.next()) {
             (Some(&value), None) => std::vec![Some(value)],
             (Some(_), Some(_)) => Vec::new(),
             (None, _) => {
-                // One that nobody reads or writes.
+                // A value that is never read or written.
                 let other = (0..).find(|value| !written.contains(value));
                 let repeated = told.intersection(&self.repeated).copied().map(Some);
                 [None, other].into_iter().chain(repeated).collect()
@@ -167,13 +178,13 @@ impl Judge {
         }
     }
 
-    /// Forgets whatever is not needed: halves first, then quarters, down to single operations, so that
-    /// what matters is found quickly among many.
+    /// Forgets all that is not needed: halves first, then quarters, down to single operations, so
+    /// that what matters is found quickly among many.
     fn forget_rest(&self, part: &mut Vec<Operation>, initial: Option<Option<u64>>) {
         let mut work = WORK;
         let mut size = part.len().div_ceil(2);
         loop {
-            // From the end, so that what is in front stays where it is.
+            // From the end, so that the positions before it stay the same.
             let mut end = part.len();
             while end > 0 {
                 let begin = end.saturating_sub(size);
@@ -209,11 +220,12 @@ fn told(op: &Operation) -> Option<u64> {
 fn written(call: Call) -> Option<u64> {
     match call {
         Call::Put(value) | Call::Insert(value) | Call::Update(value) => Some(value),
-        Call::Get | Call::Delete => None,
+        Call::CompareAndSwap { new, .. } | Call::Swap(new) => new,
+        Call::Get | Call::Delete | Call::Increment(_) => None,
     }
 }
 
-/// A history up to a moment.
+/// Returns a history up to a moment.
 fn until(history: &[Operation], end: u64) -> Vec<Operation> {
     let called = history.iter().filter(|op| op.called <= end);
     called
@@ -221,14 +233,14 @@ fn until(history: &[Operation], end: u64) -> Vec<Operation> {
         .collect()
 }
 
-/// A history from a moment on.
+/// Returns a history from a moment on.
 fn from(history: &[Operation], begin: u64) -> Vec<Operation> {
     let lasting = history.iter().filter(|op| op.answered.is_none_or(|(at, _)| at >= begin));
     lasting.filter_map(|op| if op.called >= begin { Some(*op) } else { forget(op) }).collect()
 }
 
-/// What is left of an operation whose answer is forgotten.
+/// Returns what is left of an operation whose answer is forgotten.
 fn forget(op: &Operation) -> Option<Operation> {
-    let wrote = !matches!((op.call, op.answered), (Call::Get, _) | (_, Some((_, Answer::Refused))));
+    let wrote = writes(op.call, op.answered.map(|(_, answer)| answer));
     wrote.then_some(Operation { answered: None, ..*op })
 }

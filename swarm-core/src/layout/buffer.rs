@@ -12,21 +12,22 @@ pub const MAX_VALUE: usize = 1 << 20;
 pub const LOCK: usize = 0;
 /// Timestamp of the verified rewrite.
 pub const REWRITE: usize = 1;
-/// Number of the write: the first word that all who write the buffer agree on.
+/// Number of the write: the first word on which all that write the buffer agree.
 pub const NUMBER: usize = 2;
 /// Timestamp of the guess.
 pub const GUESS: usize = 4;
-/// Words in front of the value.
+/// Words before the value.
 pub const HEADER_WORDS: usize = 6;
 
-/// The seeded checksum of a buffer of write `number` to the register of this identity: xxh3 of the
-/// value (whose length it takes in), seeded with pointer, the guess's timestamp, number and the
-/// register's.
+/// Returns the seeded checksum of a buffer of write `number` to the register of this identity (I5).
+/// It is xxh3 of the value, whose length it covers, seeded with pointer, the guess's timestamp,
+/// number and the register's number.
 ///
-/// Without the timestamp, a torn in-place copy could pass off an earlier write's value for a later
-/// write that uses the same buffer again; without the number, who reads a buffer that is half written would lock
-/// the number of the write that it served before; without the register, an earlier write to another
-/// one, under a timestamp that happens to be the same, would pass for this one's.
+/// Without the timestamp, a torn in-place copy could pass off an earlier write's value as that of a
+/// later write that reuses the buffer. Without the number, a client that reads a half-written
+/// buffer would lock the number of the write that it served before. Without the register, an
+/// earlier write to another one, under a timestamp that happens to be equal, would pass for this
+/// one's.
 #[inline]
 pub fn checksum(
     format: WordFormat,
@@ -36,24 +37,24 @@ pub fn checksum(
     number: WriteNumber,
     value: &[u8],
 ) -> u64 {
-    // Spread over all bits, or numbers that follow each other would undo stamps that do.
+    // Spread over all bits: otherwise consecutive numbers could cancel out consecutive stamps.
     let spread = |number: WriteNumber| number.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let stamp = (timestamp.0 << format.pointer_bits) ^ pointer.0;
     let seed = stamp ^ spread(number) ^ spread(register.number).rotate_left(32);
     xxh3_64_with_seed(value, seed)
 }
 
-/// What a buffer says of its write.
+/// What a buffer stores about its write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct BufferHeader {
-    /// Timestamp of the verified rewrite, or 0. None that there can be if the word is of a former life
-    /// of the buffer.
+    /// Timestamp of the verified rewrite, or 0. An impossible one if the word belongs to an earlier
+    /// use of the buffer.
     pub rewrite: Timestamp,
     /// Number of the write.
     pub number: WriteNumber,
-    /// The register it was written to.
+    /// The register that it was written to.
     pub register: Pointer,
-    /// Length of the value, bytes.
+    /// Length of the value in bytes.
     pub length: usize,
     /// Timestamp of the guess.
     pub guess: Timestamp,
@@ -62,17 +63,19 @@ pub struct BufferHeader {
 }
 
 impl BufferHeader {
-    /// Whether `timestamp` is that of the write's verified rewrite: it is never taken back.
+    /// Returns whether `timestamp` is that of the write's verified rewrite, which is never taken
+    /// back.
     #[inline]
     pub fn is_rewrite(&self, timestamp: Timestamp) -> bool {
         self.rewrite == timestamp && self.guess != timestamp
     }
 
-    /// The words from [`REWRITE`] to the value.
+    /// Returns the words from [`REWRITE`] to the value.
     ///
-    /// The rewrite's timestamp is sealed with the checksum: where this word has landed in front of the
-    /// others, those of a former life must not be taken for the rewrite's. (It cannot be part of the
-    /// checksum: who dies in the midst of a rewrite would leave no buffer for the guess.)
+    /// I5: the rewrite's timestamp is sealed with the checksum. If this word has landed before the
+    /// others, those of an earlier use must not be taken for the rewrite's. (It cannot be part of
+    /// the checksum: a client that dies in the middle of a rewrite would leave no buffer for the
+    /// guess.)
     #[inline]
     pub fn encode(&self) -> [u64; HEADER_WORDS - 1] {
         [
@@ -84,7 +87,7 @@ impl BufferHeader {
         ]
     }
 
-    /// Reads the words from [`REWRITE`] on. `None` if there are too few.
+    /// Decodes the words from [`REWRITE`] on. `None` if there are too few.
     #[inline]
     pub fn decode(words: &[u64]) -> Option<Self> {
         let &[rewrite, number, register, guess, checksum, ..] = words else { return None };
@@ -98,8 +101,8 @@ impl BufferHeader {
         })
     }
 
-    /// Whether the buffer was written for `stamp` of the register of this identity at `register`, and
-    /// header and `value` are whole.
+    /// Returns whether the buffer was written for `stamp` of the register of this identity at
+    /// `register`, and header and `value` are complete (I5).
     #[inline]
     pub fn agrees(
         &self,
@@ -135,9 +138,9 @@ mod tests {
         assert_eq!(BufferHeader::decode(&header.encode()), Some(header));
     }
 
-    /// Memory is used again, and timestamps of one register say nothing of another's. Where a node has
-    /// what a buffer held before, for a register that lay in the same place, under the same timestamp,
-    /// that is not the write that is looked for.
+    /// Memory is reused, and timestamps of different registers are unrelated. A node may still have
+    /// what a buffer held before, for a register that lay at the same address, under the same
+    /// timestamp. That is not the write in question.
     #[test]
     fn a_buffer_of_another_registers_write_does_not_agree() {
         let format = WordFormat { pointer_bits: 20, tick_shift: 0 };

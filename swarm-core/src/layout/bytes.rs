@@ -2,12 +2,12 @@
 
 use zerocopy::IntoBytes;
 
-/// How many words `bytes` bytes take.
+/// Returns how many words `bytes` bytes take.
 pub const fn words_for(bytes: usize) -> usize {
     bytes.div_ceil(8)
 }
 
-/// The bytes that `words` hold, without those that fill up the last word.
+/// Returns the bytes that `words` hold, without those that fill up the last word.
 ///
 /// `None` if `words` is too short for `length` bytes.
 #[inline]

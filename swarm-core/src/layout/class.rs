@@ -12,28 +12,28 @@ const HOMED: u16 = 0x8000;
 
 /// What a chunk holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub enum Class {
+pub enum ChunkClass {
     /// Objects of one size, the same at every node.
-    Plain(Size),
-    /// Buffers, each at all nodes but one.
-    Lean(Size),
+    Plain(SizeClass),
+    /// Buffers, each at all nodes but one (M3).
+    Lean(SizeClass),
     /// Buffers that all nodes hold, of an even number of granules.
-    Wide(Size),
-    /// Objects of which each has a home node, where it is larger.
+    Wide(SizeClass),
+    /// Objects that each have a home node, where they are larger.
     Homed {
-        /// Granules away from home: 1 to 7.
+        /// Granules at other nodes than home: 1 to 7.
         small: u8,
         /// Size at home.
-        full: Size,
+        full: SizeClass,
     },
-    /// The first chunk of a run that holds one object.
+    /// The first chunk of a run that holds one large object.
     Run,
     /// The other chunks of a run.
     RunTail,
 }
 
-impl Class {
-    /// As 16 bits, never 0, of which the second is 0.
+impl ChunkClass {
+    /// Encodes it as 16 bits, never 0, of which the second-highest is 0.
     ///
     /// ```text
     /// plain   [ 00010 | size 11 ]            run  0x0200, its other chunks  0x0201
@@ -52,9 +52,9 @@ impl Class {
         }
     }
 
-    /// From 16 bits.
+    /// Decodes 16 bits.
     pub fn decode(code: u16) -> Option<Self> {
-        let size = Size(code % (1 << SIZE_BITS)).checked();
+        let size = SizeClass(code % (1 << SIZE_BITS)).checked();
         let small = (code >> SIZE_BITS) as u8 % 8;
         match code {
             RUN => Some(Self::Run),
@@ -72,17 +72,17 @@ impl Class {
 
 /// A size class: 1 to 32 granules, then sixteen steps to each doubling.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
-pub struct Size(u16);
+pub struct SizeClass(u16);
 
-impl Size {
-    /// Doublings have 2 to this power steps.
+impl SizeClass {
+    /// A doubling has 2 to this power steps.
     const STEP_BITS: u64 = 4;
-    /// Classes of one granule more than the one before.
+    /// Number of classes that are one granule larger than the one before.
     const EVEN: u64 = 2 << Self::STEP_BITS;
     /// 2^26 granules.
     const LAST: u16 = 367;
 
-    /// The smallest class of at least `granules` granules.
+    /// Returns the smallest class of at least `granules` granules.
     pub fn for_granules(granules: u64) -> Self {
         let granules = granules.max(1);
         if granules <= Self::EVEN {
@@ -95,12 +95,12 @@ impl Size {
         Self((Self::EVEN - 1 + before + steps) as u16)
     }
 
-    /// The smallest class of at least `words` words.
+    /// Returns the smallest class of at least `words` words.
     pub fn for_words(words: usize) -> Self {
         Self::for_granules((words as u64).div_ceil(GRANULE_WORDS as u64))
     }
 
-    /// How many granules.
+    /// Returns its number of granules.
     pub fn granules(self) -> u64 {
         let index = u64::from(self.0);
         let Some(later) = index.checked_sub(Self::EVEN) else { return index + 1 };
@@ -121,27 +121,27 @@ mod tests {
     #[test]
     fn size_classes_are_tight_and_monotone() {
         for granules in 1..20_000 {
-            let size = Size::for_granules(granules);
+            let size = SizeClass::for_granules(granules);
             assert!(size.granules() >= granules, "{granules}");
             if size.0 > 0 {
-                assert!(Size(size.0 - 1).granules() < granules, "{granules}");
+                assert!(SizeClass(size.0 - 1).granules() < granules, "{granules}");
             }
         }
-        assert_eq!(Size::for_granules(33).granules(), 34);
-        assert_eq!(Size(Size::LAST).granules(), 1 << 26);
+        assert_eq!(SizeClass::for_granules(33).granules(), 34);
+        assert_eq!(SizeClass(SizeClass::LAST).granules(), 1 << 26);
     }
 
     #[test]
     fn classes_come_apart_as_they_went_together() {
         for class in [
-            Class::Plain(Size::for_granules(40)),
-            Class::Homed { small: 6, full: Size::for_granules(70) },
-            Class::Run,
-            Class::RunTail,
+            ChunkClass::Plain(SizeClass::for_granules(40)),
+            ChunkClass::Homed { small: 6, full: SizeClass::for_granules(70) },
+            ChunkClass::Run,
+            ChunkClass::RunTail,
         ] {
-            assert_eq!(Class::decode(class.encode()), Some(class));
+            assert_eq!(ChunkClass::decode(class.encode()), Some(class));
         }
-        assert_eq!(Class::decode(0), None);
-        assert_eq!(Class::decode(0xffff), None);
+        assert_eq!(ChunkClass::decode(0), None);
+        assert_eq!(ChunkClass::decode(0xffff), None);
     }
 }

@@ -1,32 +1,33 @@
-//! The numbers that a pool is made with, and their bounds. All else follows from them: what lies where
-//! in every node's memory is in `regions.rs`.
+//! The parameters of a pool, and their bounds. All else follows from them: `regions.rs` derives
+//! what lies where in every node's memory.
 
 use super::register::SLOTS;
 use crate::words::{GRANULE, WordFormat};
 
-/// The layout that this version of the code reads and writes.
-pub const LAYOUT_VERSION: u32 = 12;
+/// The layout version that this code reads and writes.
+pub const LAYOUT_VERSION: u32 = 13;
 /// Bytes at the beginning of a node's memory that belong to the transport.
 pub const HEADER_BYTES: u64 = 4096;
-/// The most chunks that a pool may have.
+/// Maximum number of chunks of a pool.
 pub const MAX_CHUNKS: usize = 2048;
-/// The most clients that a pool may be made for.
+/// Maximum number of clients of a pool.
 pub const MAX_CLIENTS: usize = 1024;
 /// The smallest capacity of a node, in bytes.
 pub const MIN_CAPACITY: u64 = 4 << 20;
 /// The largest capacity of a node, in bytes.
 pub const MAX_CAPACITY: u64 = 1 << 44;
-/// Words of payload in a bucket's record at most, and where nothing else is asked for: with its header it
-/// fills eight granules.
+/// Maximum payload of a bucket's record in words, and the default: with its header it fills eight
+/// granules.
 pub const BUCKET_PAYLOAD: usize = 59;
-/// Heap-map records that a slot may propose before it owns a chunk.
+/// Number of bootstrap records: chunk-map records that a client slot may propose before it owns a
+/// chunk.
 pub const SEED_RECORDS: u64 = 8;
 
 const MIN_CHUNK: u64 = 64 << 10;
-/// What [`MAX_CAPACITY`] comes to.
+/// The chunk size at [`MAX_CAPACITY`].
 const MAX_CHUNK: u64 = MAX_CAPACITY / MAX_CHUNKS as u64;
 const BYTES_PER_BUCKET: u64 = 32 << 10;
-/// Room to say that a bucket was split.
+/// Enough to record that a bucket was split.
 const MIN_BUCKET_PAYLOAD: usize = 8;
 const TICK_SHIFT: u32 = 6;
 
@@ -34,7 +35,7 @@ const TICK_SHIFT: u32 = 6;
 /// follows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
-    /// Which replica group of the pool this is.
+    /// The index of this replica group in the pool.
     pub group: u32,
     /// Memory nodes in the group.
     pub nodes: usize,
@@ -46,19 +47,20 @@ pub struct Geometry {
     pub chunk_bytes: u64,
     /// The index begins with 2 to this power buckets.
     pub bucket_bits: u32,
-    /// Words of payload in a bucket's record, at most [`BUCKET_PAYLOAD`]. Small buckets split sooner.
+    /// Maximum payload of a bucket's record in words, at most [`BUCKET_PAYLOAD`]. Small buckets
+    /// split sooner.
     pub bucket_payload: usize,
     /// How words are split.
     pub format: WordFormat,
-    /// Stamp slots of a register that writers use, of the [`SLOTS`] there are: a client's is its
-    /// number modulo this. With a slot to each writer a CAS succeeds at once; with one slot for all,
-    /// a CAS that succeeds tells what a READ of the slots would.
+    /// Number of a register's [`SLOTS`] stamp slots that writers use: a client's is its number
+    /// modulo this. With a slot for each writer a CAS succeeds at once; with one slot for all, a
+    /// CAS that succeeds proves what a READ of the slots would show.
     pub slots: usize,
     /// Seed of the hash of keys.
     pub hash_seed: u64,
 }
 
-/// Why a pool cannot have the geometry that was asked for.
+/// Why a pool cannot have the requested geometry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum BadGeometry {
@@ -70,16 +72,16 @@ pub enum BadGeometry {
     Clients(usize),
     /// The number of stamp slots in use is outside 1 to [`SLOTS`].
     Slots(usize),
-    /// Pointers of so many bits do not do for the capacity, or are too wide.
+    /// Pointers of this many bits do not suffice for the capacity, or are too wide.
     PointerBits(u32),
     /// The clients' areas would take more than half of the capacity.
     TooSmall {
-        /// The capacity, bytes.
+        /// The capacity in bytes.
         capacity: u64,
-        /// The smallest capacity that does, as does whatever is larger, bytes.
+        /// The smallest capacity in bytes that suffices, as does every larger one.
         needed: u64,
     },
-    /// Stored fields that do not belong together.
+    /// Stored fields that contradict each other.
     Inconsistent,
 }
 
@@ -111,10 +113,10 @@ impl core::fmt::Display for BadGeometry {
 impl core::error::Error for BadGeometry {}
 
 impl Geometry {
-    /// The geometry of a new pool.
+    /// Returns the geometry of a new pool.
     ///
     /// # Errors
-    /// A number out of its bounds, or a capacity too small for so many clients.
+    /// A parameter is out of its bounds, or the capacity is too small for that many clients.
     pub fn new(
         nodes: usize,
         capacity: u64,
@@ -127,7 +129,8 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// What lies where in a pool of these numbers, which are within their bounds, whether there is room for it or not.
+    /// Returns the layout of a pool with these parameters, which are within their bounds, even if
+    /// it does not fit.
     fn of(nodes: usize, capacity: u64, max_clients: usize, hash_seed: u64) -> Self {
         let chunk_bytes = capacity.div_ceil(MAX_CHUNKS as u64).next_power_of_two().max(MIN_CHUNK);
         let pointer_bits = granule_bits(capacity) + u32::from(nodes >= 3);
@@ -144,17 +147,19 @@ impl Geometry {
             hash_seed,
         };
         let (many, fewer) = (with(chunk_bytes), with(2 * chunk_bytes));
-        // Each client's area holds records of the heap map: with half as many chunks they are half as long.
+        // Each client's area holds records of the chunk map: half as many chunks make them half as
+        // long.
         let crowded = many.is_too_small() && many.chunks() > MAX_CHUNKS / 2;
         if crowded { fewer } else { many }
     }
 
-    /// The smallest capacity that does for so many clients, as does whatever is larger; all in bytes.
+    /// Returns the smallest capacity, in bytes, that suffices for that many clients, as does every
+    /// larger one.
     ///
-    /// Not every capacity does that is larger than one that does: the index doubles at once, and chunks are whole. So
-    /// this goes down to the first one that does not, from where there may be fewer chunks than 64 KiB each would
-    /// make: from there on clients' areas take less than half of any capacity. In steps of a chunk, as nothing changes
-    /// in between.
+    /// A capacity may fail although a smaller one suffices: the index doubles at once, and chunks
+    /// are whole. So this searches downwards for the first one that fails. It starts at the largest
+    /// capacity for which larger chunks than 64 KiB may be chosen; above it clients' areas take
+    /// less than half of any capacity. The steps are of one chunk, as nothing changes in between.
     fn enough(nodes: usize, max_clients: usize) -> u64 {
         let most = MAX_CHUNKS as u64 / 2;
         let least = MIN_CAPACITY / MIN_CHUNK;
@@ -164,32 +169,32 @@ impl Geometry {
         last.map_or(MIN_CAPACITY, |last| (last + 1) * MIN_CHUNK)
     }
 
-    /// The same with so many stamp slots in use.
+    /// Returns the same geometry with this many stamp slots in use.
     ///
     /// # Errors
-    /// There are not so many, or it is none.
+    /// There are fewer, or `slots` is 0.
     pub fn with_slots(self, slots: usize) -> Result<Self, BadGeometry> {
         let geometry = Self { slots, ..self };
         geometry.check()?;
         Ok(geometry)
     }
 
-    /// The same with pointers of so many bits, at least as many as the capacity needs. What they take
-    /// is timestamps' and ballots': with 38, timestamps end a second after a register's birth. For tests
-    /// of what happens then.
+    /// Returns the same geometry with pointers of this many bits, at least as many as the capacity
+    /// needs. Timestamps and ballots get fewer: with 38, timestamps end a second after a register's
+    /// creation. For tests of what happens then.
     ///
     /// # Errors
-    /// They do not do for the capacity, or are too many.
+    /// They do not suffice for the capacity, or are too many.
     pub fn with_pointer_bits(self, pointer_bits: u32) -> Result<Self, BadGeometry> {
         let geometry = Self { format: WordFormat { pointer_bits, ..self.format }, ..self };
         geometry.check().map_err(|_| BadGeometry::PointerBits(pointer_bits))?;
         Ok(geometry)
     }
 
-    /// Whether the fields are within bounds and belong together.
+    /// Checks that the fields are within bounds and consistent.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first violation.
     pub fn check(&self) -> Result<(), BadGeometry> {
         check_numbers(self.nodes, self.capacity, self.max_clients)?;
         if !(1..=SLOTS).contains(&self.slots) {
@@ -209,7 +214,7 @@ impl Geometry {
         }
         if self.is_too_small() {
             let (capacity, needed) = (self.capacity, Self::enough(self.nodes, self.max_clients));
-            // A new pool of that capacity would have been laid out in another way.
+            // A new pool of that capacity would have another layout.
             let is_other = capacity >= needed;
             return Err(if is_other {
                 BadGeometry::Inconsistent
@@ -220,13 +225,13 @@ impl Geometry {
         Ok(())
     }
 
-    /// Whether clients' areas and the index take more than half of it.
+    /// Returns whether clients' areas and the index take more than half of it.
     fn is_too_small(&self) -> bool {
         self.chunks() < 2 * self.first_chunk()
     }
 }
 
-/// Whether these are within their bounds.
+/// Checks that these are within their bounds.
 fn check_numbers(nodes: usize, capacity: u64, max_clients: usize) -> Result<(), BadGeometry> {
     if !matches!(nodes, 1 | 3 | 5 | 7) {
         return Err(BadGeometry::Nodes(nodes));
@@ -240,7 +245,7 @@ fn check_numbers(nodes: usize, capacity: u64, max_clients: usize) -> Result<(), 
     Ok(())
 }
 
-/// Bits of the number of a granule.
+/// Returns the number of bits of a granule's number.
 pub(crate) fn granule_bits(capacity: u64) -> u32 {
     (capacity / GRANULE as u64).next_power_of_two().ilog2()
 }
@@ -250,7 +255,7 @@ mod tests {
     use super::*;
     use std::format;
 
-    /// What a refusal says will do was refused in turn, eight times and more.
+    /// The capacity that a refusal recommended was refused in turn, more than eight times.
     #[test]
     fn what_is_said_to_be_needed_does_and_less_does_not() {
         for nodes in [1, 3, 5, 7] {
@@ -261,13 +266,13 @@ mod tests {
                 let BadGeometry::TooSmall { needed, .. } = bad else { panic!("{bad}") };
                 refused += 1;
                 let of = format!("{needed} bytes for {clients} clients of {nodes} nodes");
-                // Whatever is refused tells the same, and is less.
+                // Every smaller capacity is refused with the same recommendation.
                 for less in [MIN_CHUNK, 1] {
                     let capacity = needed - less;
                     let told = BadGeometry::TooSmall { capacity, needed };
                     assert_eq!(new(capacity), Err(told), "{of}");
                 }
-                // At least so much does, to where chunks double again, and beyond.
+                // Every larger one suffices, up to where chunks double again, and beyond.
                 for chunks in 0..2 * MAX_CHUNKS as u64 {
                     let capacity = needed + chunks * MIN_CHUNK;
                     assert!(new(capacity).is_ok(), "{capacity}, {of}");
@@ -285,7 +290,7 @@ mod tests {
         assert!(geometry.first_chunk() < geometry.chunks() / 40);
     }
 
-    /// What ARCHITECTURE.md says of how long timestamps last, (m).
+    /// What ARCHITECTURE.md says about how long timestamps last, (m).
     #[test]
     fn timestamps_end_sooner_in_a_larger_pool() {
         let lasts = |nodes, capacity| {
@@ -298,7 +303,7 @@ mod tests {
         assert_eq!(lasts(3, 3 << 30), (27, 2_199));
         assert_eq!(lasts(3, 64 << 30), (31, 137));
         assert_eq!(lasts(3, 1 << 40), (35, 9));
-        // The largest there can be.
+        // The maximum.
         assert_eq!(lasts(7, MAX_CAPACITY), (39, 1));
     }
 

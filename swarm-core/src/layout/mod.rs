@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! register:  0  stamp slots [6]
-//!            6  birth            nanoseconds since the pool's creation
-//!            7  number           of the write that bore it: birth and number are its identity
-//!            8  in-place copy    at the home node only: a buffer's image with the stamp in the lock's place
+//!            6  birth            creation time in nanoseconds since the pool's creation
+//!            7  number           of the write that created it: birth and number are its identity
+//!            8  in-place copy    at home only: a buffer's image, stamp instead of lock
 //!
-//!            header              at the home node in the granule behind the copy, elsewhere behind the identity:
+//!            header              at home in the granule after the copy, elsewhere at 8:
 //!            0  shape            [ predecessor's pointer 40 | its class 16 | key length 8 ]
-//!            1  predecessor      number of the register that this one took the place of, or 0
+//!            1  predecessor      number of the register that this one replaced, or 0
 //!            2  origin           the last stamp there, whose value it began with, or 0
 //!            3  checksum         of number, shape, predecessor, origin and key
 //!            4  key              bytes, up to a whole word
@@ -17,17 +17,17 @@
 //!            1  rewrite          timestamp of the verified rewrite, sealed with the checksum
 //!            2  number           of the write
 //!            3  length, register [ register's pointer 40 | value's length, bytes 24 ]
-//!            4  guess            timestamp that the write was posted under
+//!            4  guess            timestamp under which the write was posted
 //!            5  checksum
 //!            6  value
 //!
 //! cell:      0  word             changed by CAS alone
 //!            1  in-place copy    at the home node only: word, checksum, length (words), payload
 //!
-//!            of a key (set aside: no entry names one so far)
+//!            of a key (reserved: no entry names one so far)
 //!            1  birth, number    as of a register
 //!            3  shape, predecessor, origin, checksum; then a word for when the key expires
-//!            8  key, and at the home node behind it the in-place copy
+//!            8  key, and at the home node after it the in-place copy
 //!
 //! record:    0  accepted         ballot; changed by CAS alone, only ever grows
 //!            1  base             word that named the record that it builds on
@@ -52,14 +52,14 @@ pub mod register;
 pub use buffer::{BufferHeader, MAX_VALUE, checksum};
 pub use bytes::{bytes, words_for};
 pub use cell::cell_checksum;
-pub use class::{Class, Size};
+pub use class::{ChunkClass, SizeClass};
 pub use geometry::{
     BUCKET_PAYLOAD, BadGeometry, Geometry, HEADER_BYTES, LAYOUT_VERSION, MAX_CAPACITY, MAX_CHUNKS,
     MAX_CLIENTS, MIN_CAPACITY, SEED_RECORDS,
 };
 pub use identity::Identity;
-pub use place::Place;
-pub use placement::{Buffers, Site};
+pub use place::Location;
+pub use placement::{Placement, ReplicaSet};
 pub use record::RecordHeader;
 pub(crate) use register::has_key;
 pub use register::{Header, MAX_IN_PLACE, MAX_KEY, Predecessor, SLOTS, Shape, header};

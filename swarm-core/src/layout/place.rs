@@ -6,12 +6,12 @@ use crate::words::{GRANULE_WORDS, Pointer};
 /// Where an object lies at each node.
 ///
 /// Replicas may differ in what they hold: a register's in-place copy is at its *home* node alone.
-/// See [`Geometry`](crate::layout::geometry::Geometry) for how places follow from pointers.
+/// See [`Geometry`](crate::layout::geometry::Geometry) for how locations follow from pointers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct Location {
     /// The object's name: the same on every node.
     pub pointer: Pointer,
-    /// The node that holds in-place copies, and the first that operations turn to.
+    /// The node that holds in-place copies, and the first that operations use.
     pub home: NodeId,
     /// Word address at the home node.
     pub at_home: u64,
@@ -21,14 +21,14 @@ pub struct Place {
     pub stride: u32,
 }
 
-impl Place {
-    /// The same address at every node.
+impl Location {
+    /// Returns a location with the same address at every node.
     pub fn everywhere(pointer: Pointer, home: NodeId) -> Self {
         let at = pointer.0 * GRANULE_WORDS as u64;
         Self { pointer, home, at_home: at, elsewhere: at, stride: 0 }
     }
 
-    /// The object's first word at `node`, in a group of `nodes`.
+    /// Returns the address of the object's first word at `node`, in a group of `nodes`.
     #[inline]
     pub fn at(&self, node: NodeId, nodes: usize) -> Address {
         if node == self.home {
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn places_away_from_home_are_told_apart_by_ring_distance() {
-        let place = Place {
+        let place = Location {
             pointer: Pointer(1),
             home: NodeId(1),
             at_home: 1000,

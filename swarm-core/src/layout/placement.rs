@@ -1,59 +1,59 @@
 //! Where buffers lie: at every node but one.
 //!
-//! A write is complete when a majority has it, so where all nodes are well n - 1 copies are more than enough:
-//! whoever writes leaves out the node that operations on this register turn to last. With three nodes a third
-//! of what values take out of place is saved. Where nodes are silent, buffers go to all that there are.
+//! A write is complete when a majority has it, so n - 1 copies suffice while all nodes answer. A
+//! writer leaves out the node that operations on this register use last. With three nodes that
+//! saves a third of what out-of-place values take. If nodes are silent, buffers go to all nodes.
 //!
-//! It all rests on this: *a slot names a buffer only at nodes that hold it*, so that a stamp is
-//! complete, or written back, when a majority **of nodes that hold its buffer** has it.
+//! **Invariant (M3):** a slot names a buffer only at nodes that hold it. So a stamp is complete, or
+//! written back, when f + 1 **of the nodes that hold its buffer** have it.
 //!
-//! A register's *first* buffer leaves out its home, which has that value in place: the in-place copy is a
-//! buffer's image, with the stamp where a buffer has its lock. It is not overwritten before a later stamp
-//! is complete. So a newborn register's value is wherever the register is.
+//! M4: a register's *first* buffer leaves out its home, which has that value in place. The in-place
+//! copy is a buffer's image, with the stamp where a buffer has its lock. It is not overwritten
+//! before a later stamp is complete. So a new register's value is wherever the register is.
 //!
-//! Which node is left out follows from the pointer, as does where the buffer lies at the others:
+//! The pointer determines which node is left out, and where the buffer lies at the others:
 //!
 //! ```text
 //! chunk at each node    counters | part 0 | part 1 | … | part n - 2
 //! buffers without a     at node a + 1 in part n - 2, at a + 2 in part n - 3, …, at a - 1 in part 0
 //! ```
 //!
-//! A buffer's pointer says `[ more 1 | chunk | within 1 … ]`: counted through `within`, then `more`, the first
-//! n parts are those without node 0, 1, …; then come, every second granule having a pointer, buffers
-//! that all nodes hold, each at the same place.
+//! A buffer's pointer is `[ more 1 | chunk | within 1 … ]`. Counted first through `within`, then
+//! `more`, the first n parts are those without node 0, 1, …. Buffers that all nodes hold come after
+//! them, each at the same address everywhere; there every second granule has a pointer.
 
-use super::place::Place;
+use super::place::Location;
 use super::register;
 use crate::node::{Address, NodeId, NodeSet};
 use crate::words::{GRANULE_WORDS, Pointer};
 
 /// Which nodes hold a buffer, and where.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Site {
+pub struct ReplicaSet {
     /// Where it lies at those.
-    pub place: Place,
-    /// Which ones.
+    pub place: Location,
+    /// The nodes that hold it.
     pub holders: NodeSet,
 }
 
-impl Site {
-    /// Whether all nodes that have the object have the same of it: it is a buffer or a record.
+impl ReplicaSet {
+    /// Returns whether all nodes that have the object hold the same: it is a buffer or a record.
     pub fn is_alike(&self) -> bool {
         self.place.stride == 0 || !self.holders.contains(self.place.home)
     }
 
-    /// At all nodes, at the same place.
+    /// Returns a set of all nodes, with the same address.
     pub(crate) fn everywhere(pointer: Pointer, at: Pointer, nodes: usize) -> Self {
-        let place = Place { pointer, ..Place::everywhere(at, NodeId(0)) };
+        let place = Location { pointer, ..Location::everywhere(at, NodeId(0)) };
         Self { place, holders: NodeSet::all(nodes) }
     }
 }
 
-/// How a group's nodes share buffers among them.
+/// How a group's nodes share buffers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Buffers {
+pub struct Placement {
     nodes: usize,
-    /// Where each node's memory ends, in words, if that is known.
+    /// Where each node's memory ends, in words, if known.
     end: u64,
     /// `None`: every node holds every buffer.
     parts: Option<Parts>,
@@ -62,45 +62,45 @@ pub struct Buffers {
 /// A chunk's parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Parts {
-    /// Granules of a chunk are 2 to this power.
+    /// A chunk has 2 to this power granules.
     chunk_bits: u32,
     /// Granules of a part.
     length: u32,
     /// Granules of all parts.
     span: u32,
-    /// The largest word divided by the length: parts are found without a division.
+    /// The largest word divided by the length, to find parts without a division.
     inverse: u64,
-    /// The bit in front of a pointer's chunk.
+    /// The bit above a pointer's chunk.
     more: u32,
 }
 
-/// What a buffer's pointer says.
+/// What a buffer's pointer encodes.
 struct Located {
     chunk: u64,
-    /// The part, counted through; from `nodes` on of buffers that all nodes hold.
+    /// The part's number; from `nodes` on for buffers that all nodes hold.
     part: u64,
     within: u64,
 }
 
-impl Buffers {
-    /// Every node holds every buffer: where nothing is known of chunks.
+impl Placement {
+    /// Returns a placement where every node holds every buffer: if nothing is known of chunks.
     pub fn everywhere(nodes: usize) -> Self {
         Self { nodes, end: u64::MAX, parts: None }
     }
 
-    /// The same in nodes of so many words.
+    /// Sets the size of the nodes, in words.
     pub(crate) fn in_words(self, words: u64) -> Self {
         Self { end: words, ..self }
     }
 
-    /// Whether a node can have an object of so many words there. A pointer that leads elsewhere is one that
-    /// nobody wrote.
+    /// Returns whether a node can have an object of this many words there. No client wrote a
+    /// pointer that leads elsewhere.
     pub(crate) fn has_room_at(&self, at: Address, words: usize) -> bool {
         at.0.saturating_add(words as u64) <= self.end
     }
 
-    /// In chunks of 2 to the power of `chunk_bits` granules, with pointers to fewer than 2 to the power of
-    /// `more` granules.
+    /// Returns the placement for chunks of 2 to the power of `chunk_bits` granules, with pointers
+    /// to fewer than 2 to the power of `more` granules.
     pub(crate) fn in_chunks(nodes: usize, chunk_bits: u32, more: u32) -> Self {
         if nodes < 3 {
             return Self::everywhere(nodes);
@@ -112,20 +112,21 @@ impl Buffers {
         Self { parts, ..Self::everywhere(nodes) }
     }
 
-    /// Granules of a chunk that buffers without one node can take; `None` if there are no such.
+    /// Returns how many granules of a chunk buffers without one node can take; `None` if there are
+    /// no such buffers.
     pub fn part(&self) -> Option<u64> {
         self.parts.map(|parts| u64::from(parts.length))
     }
 
-    /// The pointer of a buffer in `chunk` that is not at `absent` and lies `within` granules into the parts
-    /// for such. `None` if every node holds every buffer.
+    /// Returns the pointer of a buffer in `chunk` that is not at `absent` and lies `within`
+    /// granules into the parts for such buffers. `None` if every node holds every buffer.
     pub fn without(&self, absent: NodeId, chunk: usize, within: u64) -> Option<Pointer> {
         let parts = self.parts?;
         Some(self.pointer(parts, chunk, u64::from(absent.0) * u64::from(parts.length) + within))
     }
 
-    /// The pointer of a buffer in `chunk` that all nodes hold and that lies `within` granules, an even
-    /// number, into it.
+    /// Returns the pointer of a buffer in `chunk` that all nodes hold and that lies `within`
+    /// granules, an even number, into it.
     pub fn with_all(&self, chunk: usize, within: u64) -> Option<Pointer> {
         let parts = self.parts?;
         let first = self.nodes as u64 * u64::from(parts.length);
@@ -138,8 +139,9 @@ impl Buffers {
         Pointer(((through / span) << parts.more) | chunk | (through % span + 1))
     }
 
-    /// The part is `through / length`: the product stands for a little less than `(through + 1) / length`, by
-    /// `(through + 1) / 2^64` at most, which is less than `1 / length`.
+    /// The part is `through / length`. The product stands for a little less than
+    /// `(through + 1) / length`, by `(through + 1) / 2^64` at most, which is less than
+    /// `1 / length`.
     #[inline(always)]
     fn locate(parts: &Parts, pointer: Pointer) -> Located {
         let more = pointer.0 >> parts.more;
@@ -151,7 +153,7 @@ impl Buffers {
         Located { chunk: rest >> parts.chunk_bits, part, within }
     }
 
-    /// How far into its chunk a buffer lies, and which node does not hold it.
+    /// Returns which node does not hold a buffer, and how far into its chunk the buffer lies.
     #[inline(always)]
     pub fn within(&self, pointer: Pointer) -> (Option<NodeId>, u64) {
         let Some(parts) = &self.parts else { return (None, 0) };
@@ -162,23 +164,23 @@ impl Buffers {
         }
     }
 
-    /// The chunk that an object lies in, buffer or not.
+    /// Returns the chunk that an object lies in, buffer or not.
     #[inline(always)]
     pub fn chunk(&self, pointer: Pointer, chunk_bits: u32) -> usize {
         let mask = self.parts.as_ref().map_or(u64::MAX, |parts| (1 << parts.more) - 1);
         ((pointer.0 & mask) >> chunk_bits) as usize
     }
 
-    /// The node that does not hold this buffer.
+    /// Returns the node that does not hold this buffer.
     pub fn absent(&self, pointer: Pointer) -> Option<NodeId> {
         self.within(pointer).0
     }
 
-    /// Which nodes hold a buffer, and where.
+    /// Returns which nodes hold a buffer, and where.
     #[inline(always)]
-    pub fn site(&self, pointer: Pointer) -> Site {
+    pub fn site(&self, pointer: Pointer) -> ReplicaSet {
         let Some(parts) = &self.parts else {
-            return Site::everywhere(pointer, pointer, self.nodes);
+            return ReplicaSet::everywhere(pointer, pointer, self.nodes);
         };
         if let Some((absent, _, at)) = self.within_at(pointer) {
             return self.lean_site(pointer, absent, at);
@@ -187,23 +189,28 @@ impl Buffers {
         let later = part - self.nodes as u64;
         let within = 2 * (later * u64::from(parts.length) + within);
         let at = Pointer((chunk << parts.chunk_bits) + 1 + within);
-        Site::everywhere(pointer, at, self.nodes)
+        ReplicaSet::everywhere(pointer, at, self.nodes)
     }
 
-    /// The same of a buffer that `absent` does without and that lies at word `at` of the node behind that one: see
-    /// [`within_at`](Self::within_at).
+    /// The same for a buffer that is not at `absent` and lies at word `at` of the node after that
+    /// one: see [`within_at`](Self::within_at).
     #[inline(always)]
-    pub fn lean_site(&self, pointer: Pointer, absent: NodeId, at: u64) -> Site {
+    pub fn lean_site(&self, pointer: Pointer, absent: NodeId, at: u64) -> ReplicaSet {
         let length = self.parts.as_ref().map_or(0, |parts| parts.length);
         let mut holders = NodeSet::all(self.nodes);
         holders.remove(absent);
-        // As of an object whose home it is: the others are told apart by how far they are from it.
+        // Computed as for an object whose home `absent` is: the others' addresses depend on their
+        // distance from it.
         let stride = length * GRANULE_WORDS as u32;
-        Site { place: Place { pointer, home: absent, at_home: at, elsewhere: at, stride }, holders }
+        ReplicaSet {
+            place: Location { pointer, home: absent, at_home: at, elsewhere: at, stride },
+            holders,
+        }
     }
 
-    /// Of a buffer that some node does without: which one, how far into the parts for such it lies, and the word
-    /// that a [site](Self::lean_site) is made of. `None` of all others.
+    /// For a buffer that is not at all nodes: returns the node that does not hold it, its offset in
+    /// the parts for such buffers, and the word for its [site](Self::lean_site). `None` for all
+    /// others.
     #[inline(always)]
     pub fn within_at(&self, pointer: Pointer) -> Option<(NodeId, u64, u64)> {
         let parts = self.parts.as_ref()?;
@@ -213,16 +220,17 @@ impl Buffers {
         (part < self.nodes as u64).then_some((NodeId(part as u8), within, at))
     }
 
-    /// The [site](Self::site) of the first buffer of the register at `place`: its home has it in place.
+    /// Returns the [site](Self::site) of the first buffer of the register at `place`: its home has
+    /// it in place (M4).
     #[inline(always)]
-    pub fn first_site(&self, pointer: Pointer, place: &Place) -> Site {
+    pub fn first_site(&self, pointer: Pointer, place: &Location) -> ReplicaSet {
         let site = self.site(pointer);
         if site.holders.contains(place.home) {
             return site;
         }
         let at_home = place.at_home + register::IN_PLACE as u64;
-        let place = Place { at_home, ..site.place };
-        Site { place, holders: NodeSet::all(self.nodes) }
+        let place = Location { at_home, ..site.place };
+        ReplicaSet { place, holders: NodeSet::all(self.nodes) }
     }
 }
 
@@ -232,11 +240,12 @@ mod tests {
 
     use super::*;
 
-    /// Every granule that a buffer takes at a node is that buffer's alone, and its pointer tells.
+    /// Every granule that a buffer takes at a node belongs to that buffer alone, and its pointer
+    /// shows that.
     #[test]
     fn buffers_do_not_overlap() {
         for nodes in [3, 5, 7] {
-            let buffers = Buffers::in_chunks(nodes, 6, 10);
+            let buffers = Placement::in_chunks(nodes, 6, 10);
             let length = buffers.part().expect("parts");
             let chunks = [1, 7].into_iter();
             let mut taken = BTreeMap::new();
@@ -265,7 +274,7 @@ mod tests {
     #[test]
     fn buffers_that_all_nodes_hold_lie_at_the_same_place() {
         for nodes in [3, 5, 7] {
-            let buffers = Buffers::in_chunks(nodes, 6, 10);
+            let buffers = Placement::in_chunks(nodes, 6, 10);
             for within in (0..62).step_by(2) {
                 let pointer = buffers.with_all(3, within).expect("a pointer");
                 assert!(pointer.0 < 1 << 11, "{nodes}: {within}");

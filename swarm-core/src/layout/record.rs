@@ -9,37 +9,37 @@ use crate::words::{CellWord, Pointer, WriteNumber};
 pub const ACCEPTED: usize = 0;
 /// The rest: base, writer, length, checksum, payload.
 pub const BODY: usize = 1;
-/// Words in front of the payload.
+/// Words before the payload.
 pub const HEADER_WORDS: usize = 5;
 
-/// What a record says in front of its payload.
+/// A record's header, which precedes its payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordHeader {
-    /// The word that its proposer took every node to show: it names the record that this one builds
+    /// The word that its proposer expected at every node: it names the record that this one builds
     /// on.
     pub base: CellWord,
     /// Number of the change.
     pub writer: WriteNumber,
-    /// Words of payload.
+    /// Length of the payload in words.
     pub length: usize,
     /// Checksum of base, writer and payload.
     pub checksum: u64,
 }
 
 impl RecordHeader {
-    /// The header of a record at `pointer` with this `payload`.
+    /// Returns the header of a record at `pointer` with this `payload`.
     pub fn new(pointer: Pointer, base: CellWord, writer: WriteNumber, payload: &[u64]) -> Self {
         let length = payload.len();
         let checksum = record_checksum(pointer, base, writer, payload);
         Self { base, writer, length, checksum }
     }
 
-    /// The words from [`BODY`] to the payload.
+    /// Returns the words from [`BODY`] to the payload.
     pub fn encode(&self) -> [u64; HEADER_WORDS - 1] {
         [self.base.0, self.writer.0, self.length as u64, self.checksum]
     }
 
-    /// Reads the words from [`BODY`] on. `None` if there are too few.
+    /// Decodes the words from [`BODY`] on. `None` if there are too few.
     pub fn decode(words: &[u64]) -> Option<Self> {
         let &[base, writer, length, checksum, ..] = words else { return None };
         Some(Self {
@@ -50,7 +50,7 @@ impl RecordHeader {
         })
     }
 
-    /// Whether this is the header of an undamaged record at `pointer` with this `payload`.
+    /// Returns whether this is the header of an undamaged record at `pointer` with this `payload`.
     pub fn agrees(&self, pointer: Pointer, payload: &[u64]) -> bool {
         self.length == payload.len()
             && self.checksum == record_checksum(pointer, self.base, self.writer, payload)

@@ -1,67 +1,67 @@
-//! What lies where in every node's memory, as a pool's geometry has it.
+//! What lies where in every node's memory, as derived from a pool's geometry.
 //!
 //! ```text
 //! 4 KiB            the transport's own header; never touched by the protocols
-//! heap map         one cell whose record says who owns each chunk and for what
-//! seeds            per client slot: room for the records by which it gets its first chunk
+//! chunk map        one cell whose record names each chunk's owner and class
+//! bootstrap        per client slot: memory for the records by which it gets its first chunk
 //! buckets          the index's first buckets, one cell each, in sets of one for each home
 //! chunk, chunk, …  the heap
 //! ```
 //!
-//! A chunk begins with a granule of counters, one for each home: how many of its objects its owner has set aside. A
-//! chunk of a *plain* class holds objects of one size, at the same address on every node. A chunk
-//! of a *homed* class holds objects that are larger at one node, their home: each node holds the
-//! objects whose home it is in full, and behind them the small replicas of the others' objects, so
-//! that the chunk takes the same room everywhere.
+//! A chunk begins with a granule of high-water marks, one for each home: how many of its objects
+//! are allocated. A chunk of a *plain* class holds objects of one size, at the same address on
+//! every node. A chunk of a *homed* class holds objects that are larger at one node, their home.
+//! Each node holds the objects whose home it is in full, and after them the small replicas of the
+//! others' objects, so the chunk has the same size everywhere.
 
 use super::bytes::words_for;
-use super::class::{Class, Size};
+use super::class::{ChunkClass, SizeClass};
 use super::geometry::{Geometry, HEADER_BYTES, SEED_RECORDS, granule_bits};
-use super::place::Place;
-use super::placement::Buffers;
+use super::place::Location;
+use super::placement::Placement;
 use super::register::MAX_IN_PLACE;
 use super::{buffer, cell, record};
 use crate::node::{Address, NodeId};
 use crate::words::{GRANULE, GRANULE_WORDS, Pointer};
 
 impl Geometry {
-    /// Chunks in a node's memory, counted from its beginning; those in front of
+    /// Returns the number of chunks in a node's memory, counted from its beginning; those before
     /// [`first_chunk`](Self::first_chunk) are not the heap's.
     pub fn chunks(&self) -> usize {
         (self.capacity / self.chunk_bytes) as usize
     }
 
-    /// The first chunk of the heap.
+    /// Returns the first chunk of the heap.
     pub fn first_chunk(&self) -> usize {
         self.heap_start().div_ceil(self.chunk_granules()) as usize
     }
 
-    /// Granules in a chunk.
+    /// Returns the number of granules in a chunk.
     pub fn chunk_granules(&self) -> u64 {
         self.chunk_bytes / GRANULE as u64
     }
 
-    /// Words of payload in the heap map's record: 32 bits a chunk.
+    /// Returns the payload of the chunk map's record, in words: 32 bits a chunk.
     pub fn map_payload(&self) -> usize {
         self.chunks().div_ceil(2)
     }
 
-    /// Where the heap map's cell lies.
-    pub fn map_cell(&self) -> Place {
-        Place::everywhere(Pointer(HEADER_BYTES / GRANULE as u64), NodeId(0))
+    /// Returns where the chunk map's cell lies.
+    pub fn map_cell(&self) -> Location {
+        Location::everywhere(Pointer(HEADER_BYTES / GRANULE as u64), NodeId(0))
     }
 
-    /// How many buckets the index begins with.
+    /// Returns how many buckets the index begins with.
     pub fn first_buckets(&self) -> usize {
         1 << self.bucket_bits
     }
 
-    /// Where first bucket number `index` lies.
-    pub fn bucket_cell(&self, index: usize) -> Place {
+    /// Returns where first bucket number `index` lies.
+    pub fn bucket_cell(&self, index: usize) -> Location {
         let (set, home) = (index / self.nodes, index % self.nodes);
         let first = self.buckets_start() + set as u64 * self.bucket_set_granules();
         let words = GRANULE_WORDS as u64;
-        Place {
+        Location {
             pointer: Pointer(first + home as u64),
             home: NodeId(home as u8),
             at_home: first * words,
@@ -70,9 +70,9 @@ impl Geometry {
         }
     }
 
-    /// Where the cell of the bucket with this pointer lies, one of the first or one that a split bore. `None` if
-    /// none can be there.
-    pub fn bucket_place(&self, cell: Pointer) -> Option<Place> {
+    /// Returns where the cell of the bucket with this pointer lies, one of the first or one that a
+    /// split created. `None` if none can be there.
+    pub fn bucket_place(&self, cell: Pointer) -> Option<Location> {
         let first = cell.0.checked_sub(self.buckets_start())?;
         if cell.0 >= self.heap_start() {
             return self.homed_place(cell, self.bucket_class());
@@ -83,128 +83,133 @@ impl Geometry {
         is_one.then(|| self.bucket_cell(index))
     }
 
-    /// The counter word of a client slot's seeds: how many it has used.
+    /// Returns the word that counts how many bootstrap records a client slot has used.
     pub fn seed_counter(&self, slot: usize) -> Address {
         Address(self.seed_start(slot) * GRANULE_WORDS as u64)
     }
 
-    /// Where seed number `index` of a client slot lies.
+    /// Returns where bootstrap record number `index` of a client slot lies.
     pub fn seed(&self, slot: usize, index: u64) -> Pointer {
         Pointer(self.seed_start(slot) + 1 + index * self.map_record_granules())
     }
 
-    /// The class for registers of this shape.
-    pub fn register_class(&self, small_words: usize, full_words: usize) -> Class {
+    /// Returns the class for registers of this shape.
+    pub fn register_class(&self, small_words: usize, full_words: usize) -> ChunkClass {
         let small = small_words.div_ceil(GRANULE_WORDS) as u8;
-        Class::Homed { small, full: Size::for_words(full_words) }
+        ChunkClass::Homed { small, full: SizeClass::for_words(full_words) }
     }
 
-    /// The class for a bucket's cell that is born by a split.
-    pub fn bucket_class(&self) -> Class {
-        Class::Homed { small: 1, full: Size::for_granules(self.bucket_granules()) }
+    /// Returns the class for a bucket's cell that a split creates.
+    pub fn bucket_class(&self) -> ChunkClass {
+        ChunkClass::Homed { small: 1, full: SizeClass::for_granules(self.bucket_granules()) }
     }
 
-    /// The class for objects of `words` words that are the same at every node, or [`Class::Run`]
-    /// if they are too large to share a chunk.
-    pub fn plain_class(&self, words: usize) -> Class {
-        let size = Size::for_words(words);
+    /// Returns the class for objects of `words` words that are the same at every node, or
+    /// [`ChunkClass::Run`] if they are too large to share a chunk.
+    pub fn plain_class(&self, words: usize) -> ChunkClass {
+        let size = SizeClass::for_words(words);
         if size.granules() <= (self.chunk_granules() - 1) / 2 {
-            Class::Plain(size)
+            ChunkClass::Plain(size)
         } else {
-            Class::Run
+            ChunkClass::Run
         }
     }
 
-    /// Which nodes hold a buffer, and where.
-    pub fn buffers(&self) -> Buffers {
+    /// Returns which nodes hold a buffer, and where.
+    pub fn placement(&self) -> Placement {
         let chunk_bits = self.chunk_granules().trailing_zeros();
-        let buffers = Buffers::in_chunks(self.nodes, chunk_bits, granule_bits(self.capacity));
+        let buffers = Placement::in_chunks(self.nodes, chunk_bits, granule_bits(self.capacity));
         buffers.in_words(self.capacity / 8)
     }
 
-    /// The class for buffers of values of `length` bytes. `lean`: one node can do without, if the value is not
-    /// longer than what lies in place.
-    pub fn buffer_class(&self, length: usize, lean: bool) -> Class {
+    /// Returns the class for buffers of values of `length` bytes. `lean`: one node may be left out,
+    /// if the value is not longer than what fits in place (M4).
+    pub fn buffer_class(&self, length: usize, lean: bool) -> ChunkClass {
         let words = buffer::HEADER_WORDS + words_for(length);
-        let Some(part) = self.buffers().part() else { return self.plain_class(words) };
-        let size = Size::for_words(words);
+        let Some(part) = self.placement().part() else { return self.plain_class(words) };
+        let size = SizeClass::for_words(words);
         if lean && length <= MAX_IN_PLACE && size.granules() <= part {
-            return Class::Lean(size);
+            return ChunkClass::Lean(size);
         }
-        let size = Size::for_granules(size.granules().next_multiple_of(2));
+        let size = SizeClass::for_granules(size.granules().next_multiple_of(2));
         if size.granules() <= (self.chunk_granules() - 1) / 2 {
-            Class::Wide(size)
+            ChunkClass::Wide(size)
         } else {
-            Class::Run
+            ChunkClass::Run
         }
     }
 
-    /// How many chunks a run for an object of `words` words takes.
+    /// Returns how many chunks a run for an object of `words` words takes.
     pub fn run_chunks(&self, words: usize) -> usize {
         ((words as u64).div_ceil(GRANULE_WORDS as u64) + 1).div_ceil(self.chunk_granules()) as usize
     }
 
-    /// How many objects of `class` a chunk holds, of each home if the class has homes.
-    pub fn objects(&self, class: Class) -> u64 {
+    /// Returns how many objects of `class` a chunk holds, for each home if the class has homes.
+    pub fn objects(&self, class: ChunkClass) -> u64 {
         let room = self.chunk_granules() - 1;
         match class {
-            // Who READs a bucket's record does not know how long it is, and must find so many words.
-            Class::Plain(size) => {
+            // A client that READs a bucket's record does not know its length, so there must be that
+            // many words.
+            ChunkClass::Plain(size) => {
                 let last = size.granules().max(self.bucket_record_granules());
                 room.checked_sub(last).map_or(0, |before| before / size.granules() + 1)
             }
-            Class::Wide(size) => room / size.granules(),
-            Class::Lean(size) => self.buffers().part().map_or(0, |part| part / size.granules()),
-            Class::Homed { small, full } => {
+            ChunkClass::Wide(size) => room / size.granules(),
+            ChunkClass::Lean(size) => {
+                self.placement().part().map_or(0, |part| part / size.granules())
+            }
+            ChunkClass::Homed { small, full } => {
                 room / (full.granules() + (self.nodes as u64 - 1) * u64::from(small))
             }
-            Class::Run => 1,
-            Class::RunTail => 0,
+            ChunkClass::Run => 1,
+            ChunkClass::RunTail => 0,
         }
     }
 
-    /// The pointer of object `index` of `home` in `chunk`: of a lean buffer, of those that are not there.
-    /// Other classes without homes have home 0.
-    pub fn object(&self, chunk: usize, class: Class, home: NodeId, index: u64) -> Pointer {
+    /// Returns the pointer of object `index` of `home` in `chunk`; for a lean buffer, `home` is the
+    /// node that does not hold it. Other classes without homes have home 0.
+    pub fn object(&self, chunk: usize, class: ChunkClass, home: NodeId, index: u64) -> Pointer {
         let first = chunk as u64 * self.chunk_granules() + 1;
         match class {
-            Class::Plain(size) => Pointer(first + index * size.granules()),
-            Class::Homed { .. } => Pointer(first + u64::from(home.0) * self.objects(class) + index),
-            Class::Lean(size) => {
-                let without = self.buffers().without(home, chunk, index * size.granules());
+            ChunkClass::Plain(size) => Pointer(first + index * size.granules()),
+            ChunkClass::Homed { .. } => {
+                Pointer(first + u64::from(home.0) * self.objects(class) + index)
+            }
+            ChunkClass::Lean(size) => {
+                let without = self.placement().without(home, chunk, index * size.granules());
                 without.unwrap_or(Pointer::NULL)
             }
-            Class::Wide(size) => {
-                let all = self.buffers().with_all(chunk, index * size.granules());
+            ChunkClass::Wide(size) => {
+                let all = self.placement().with_all(chunk, index * size.granules());
                 all.unwrap_or(Pointer::NULL)
             }
-            Class::Run | Class::RunTail => {
-                self.buffers().with_all(chunk, 0).unwrap_or(Pointer(first))
+            ChunkClass::Run | ChunkClass::RunTail => {
+                self.placement().with_all(chunk, 0).unwrap_or(Pointer(first))
             }
         }
     }
 
-    /// The chunk that an object lies in.
+    /// Returns the chunk that an object lies in.
     pub fn chunk_of(&self, pointer: Pointer) -> usize {
-        self.buffers().chunk(pointer, self.chunk_granules().trailing_zeros())
+        self.placement().chunk(pointer, self.chunk_granules().trailing_zeros())
     }
 
-    /// The counter word of `chunk` for `home`.
+    /// Returns the high-water mark of `chunk` for `home`.
     pub fn counter(&self, chunk: usize, home: NodeId) -> Address {
         Address(chunk as u64 * self.chunk_granules() * GRANULE_WORDS as u64 + u64::from(home.0))
     }
 
-    /// Whether an object of `words` words at `pointer` lies within a node's memory.
+    /// Returns whether an object of `words` words at `pointer` lies within a node's memory.
     pub fn contains(&self, pointer: Pointer, words: usize) -> bool {
         let Some(start) = pointer.0.checked_mul(GRANULE_WORDS as u64) else { return false };
         start.checked_add(words as u64).is_some_and(|end| end <= self.capacity / 8)
             && pointer.0 >= HEADER_BYTES / GRANULE as u64
     }
 
-    /// Where an object of a homed class lies at each node. `None` if no object of this class can
-    /// have this pointer.
-    pub fn homed_place(&self, pointer: Pointer, class: Class) -> Option<Place> {
-        let Class::Homed { small, full } = class else { return None };
+    /// Returns where an object of a homed class lies at each node. `None` if no object of this
+    /// class can have this pointer.
+    pub fn homed_place(&self, pointer: Pointer, class: ChunkClass) -> Option<Location> {
+        let ChunkClass::Homed { small, full } = class else { return None };
         let chunk = self.chunk_of(pointer);
         let objects = self.objects(class);
         if objects == 0 || !(self.first_chunk()..self.chunks()).contains(&chunk) {
@@ -218,7 +223,7 @@ impl Geometry {
         }
         let words = GRANULE_WORDS as u64;
         let small = u64::from(small);
-        Some(Place {
+        Some(Location {
             pointer,
             home: NodeId(home as u8),
             at_home: (first + index * full.granules()) * words,
@@ -227,7 +232,7 @@ impl Geometry {
         })
     }
 
-    /// Granules of a bucket's cell at its home; elsewhere it takes one.
+    /// Returns the granules of a bucket's cell at its home; elsewhere it takes one.
     fn bucket_granules(&self) -> u64 {
         granules(cell::IN_PLACE + cell::IN_PLACE_WORDS + self.bucket_payload)
     }
@@ -236,7 +241,7 @@ impl Geometry {
         granules(record::HEADER_WORDS + self.bucket_payload)
     }
 
-    /// Granules that the first buckets with one home each take at each node.
+    /// Returns the granules that the first buckets with one home each take at each node.
     fn bucket_set_granules(&self) -> u64 {
         self.bucket_granules() + self.nodes as u64 - 1
     }
@@ -280,7 +285,7 @@ mod tests {
     fn objects_of_a_homed_chunk_do_not_overlap() {
         let geometry = Geometry::new(5, MIN_CAPACITY, 4, 1).expect("geometry");
         let class = geometry.register_class(16, 40);
-        let Class::Homed { small, full } = class else { unreachable!() };
+        let ChunkClass::Homed { small, full } = class else { unreachable!() };
         let chunk = geometry.first_chunk() + 1;
         let bytes = geometry.chunk_bytes / 8;
         for node in (0..5).map(NodeId) {
@@ -305,7 +310,7 @@ mod tests {
         }
     }
 
-    /// First buckets fill their sets: at each node, one is there in full and the others with their words.
+    /// First buckets fill their sets: each node has one in full and the words of the others.
     #[test]
     fn first_buckets_do_not_overlap() {
         for nodes in [1, 3, 5, 7] {
@@ -328,15 +333,16 @@ mod tests {
         }
     }
 
-    /// Who READs a bucket's record asks for as many words as the longest one has, and a node gives none at
-    /// all where some lie beyond its memory. The record of a split is short, and was the last thing in some pools.
+    /// A client that READs a bucket's record asks for the length of the longest one, and a node
+    /// returns nothing if part of that lies beyond its memory. The record of a split is short, and
+    /// was the last object in some pools.
     #[test]
     fn a_read_of_any_record_stays_within_the_pool() {
         let geometry = Geometry::new(3, MIN_CAPACITY, 4, 1).expect("geometry");
         let words = record::HEADER_WORDS + geometry.bucket_payload;
         let chunk = geometry.chunks() - 1;
         for granules in 1..=geometry.chunk_granules() / 2 {
-            let class = Class::Plain(Size::for_granules(granules));
+            let class = ChunkClass::Plain(SizeClass::for_granules(granules));
             let last = geometry.objects(class).checked_sub(1).expect("a chunk has an object");
             let last = geometry.object(chunk, class, NodeId(0), last);
             assert!(geometry.contains(last, words), "{granules}");

@@ -6,31 +6,31 @@ use zerocopy::IntoBytes;
 pub use super::identity::IDENTITY_WORDS;
 
 use super::bytes::{bytes, words_for};
-use super::class::Class;
-use super::place::Place;
+use super::class::ChunkClass;
+use super::place::Location;
 use crate::words::{GRANULE_WORDS, Pointer, Stamp, WriteNumber};
 
 /// The longest key, in bytes. The shortest is 1.
 pub const MAX_KEY: usize = 255;
 /// The largest value that a register keeps a copy of in place, in bytes.
 pub const MAX_IN_PLACE: usize = 4096;
-/// Stamp slots in a register (§4.4): with its identity, they fill a cache line. Writers beyond this
-/// many share.
+/// Stamp slots in a register (§4.4): with its identity, they fill a cache line. More writers than
+/// this share slots.
 pub const SLOTS: usize = 6;
 
 /// First slot.
 pub const SLOTS_AT: usize = 0;
-/// Birth and number.
+/// Creation time and number.
 pub const IDENTITY: usize = SLOTS;
 /// Slots and identity, which every READ takes.
 pub const STATE_WORDS: usize = IDENTITY + IDENTITY_WORDS;
 /// The in-place copy, at the home node.
 pub const IN_PLACE: usize = STATE_WORDS;
-/// Words in front of the value in the in-place copy.
+/// Words before the value in the in-place copy.
 pub const IN_PLACE_WORDS: usize = super::buffer::HEADER_WORDS;
 /// The value in the in-place copy.
 pub const VALUE: usize = IN_PLACE + IN_PLACE_WORDS;
-/// Words in the header, which begins behind them, without the key.
+/// Words in the header, without the key. It comes after the in-place copy, or after the identity.
 pub const HEADER_WORDS: usize = 4;
 
 /// How large a register is.
@@ -38,12 +38,13 @@ pub const HEADER_WORDS: usize = 4;
 pub struct Shape {
     /// Length of the key, bytes.
     pub key_length: usize,
-    /// Words that the in-place copy has for a value.
+    /// Capacity of the in-place copy for a value, in words.
     pub capacity: usize,
 }
 
 impl Shape {
-    /// The largest that takes at most so many words at home, with a key of this length. `None` if they are too few.
+    /// Returns the largest shape that takes at most `full_words` at home, with a key of this
+    /// length. `None` if they are too few.
     pub fn largest(key_length: usize, full_words: usize) -> Option<Self> {
         let rest = Self { key_length, capacity: 0 }.header_words();
         let lines = full_words.checked_sub(rest)? / GRANULE_WORDS;
@@ -51,43 +52,43 @@ impl Shape {
         Some(Self { key_length, capacity })
     }
 
-    /// Words of the key.
+    /// Returns the number of words of the key.
     pub fn key_words(self) -> usize {
         words_for(self.key_length)
     }
 
-    /// Words of the header with the key.
+    /// Returns the number of words of the header with the key.
     pub fn header_words(self) -> usize {
         HEADER_WORDS + self.key_words()
     }
 
-    /// Words of a register's replica away from home: slots, identity, header, key.
+    /// Returns the words of a register's replica away from home: slots, identity, header, key.
     pub fn small_words(self) -> usize {
         STATE_WORDS + self.header_words()
     }
 
-    /// Words at home up to the header: slots, identity, in-place copy. A read of a register that is known takes
-    /// no more.
+    /// Returns the words at home up to the header: slots, identity, in-place copy. A read of a
+    /// register that is known takes no more.
     #[inline(always)]
     pub fn value_words(self) -> usize {
         VALUE + self.capacity
     }
 
-    /// Words of a register's replica at home.
+    /// Returns the words of a register's replica at home.
     pub fn full_words(self) -> usize {
         self.header_at(true) + self.header_words()
     }
 
-    /// Offset of the header in the register's replica at home, or in another, in words.
+    /// Returns the offset of the header in the register's replica at home, or in another, in words.
     pub fn header_at(self, is_home: bool) -> usize {
-        // In a line of its own, so that the copy may take all of those before it.
+        // In a line of its own, so that the copy can fill all lines before it.
         let behind_copy = self.value_words().next_multiple_of(GRANULE_WORDS);
         if is_home { behind_copy } else { STATE_WORDS }
     }
 
-    /// Where the header of the register at `place` lies at each node.
-    pub fn header_place(self, place: &Place) -> Place {
-        Place {
+    /// Returns where the header of the register at `place` lies at each node.
+    pub fn header_place(self, place: &Location) -> Location {
+        Location {
             at_home: place.at_home + self.header_at(true) as u64,
             elsewhere: place.elsewhere + self.header_at(false) as u64,
             ..*place
@@ -95,32 +96,32 @@ impl Shape {
     }
 }
 
-/// The register that another one took the place of.
+/// The register that another one replaced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Predecessor {
     /// Where it lies.
     pub pointer: Pointer,
     /// Its class.
-    pub class: Class,
-    /// The number of the write that bore it, which no other register has.
+    pub class: ChunkClass,
+    /// The number of the write that created it, which no other register has.
     pub number: WriteNumber,
-    /// Its last stamp: what its successor began with.
+    /// Its last stamp, with which its successor began.
     pub origin: Stamp,
 }
 
-/// What a register's header says.
+/// The contents of a register's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header<'k> {
     /// Which register it is, by the number in its identity.
     pub number: WriteNumber,
     /// The register's key.
     pub key: &'k [u8],
-    /// The register that it took the place of, if any.
+    /// The register that it replaced, if any.
     pub predecessor: Option<Predecessor>,
 }
 
 impl<'k> Header<'k> {
-    /// The words in front of the key.
+    /// Returns the words before the key.
     pub fn encode(&self) -> [u64; HEADER_WORDS] {
         let Self { number, key, predecessor } = *self;
         let length = key.len() as u64;
@@ -132,8 +133,9 @@ impl<'k> Header<'k> {
         [shape, before, origin, sum]
     }
 
-    /// From a READ of header and key of the register with this number. `None` if that is not whole, or another
-    /// register's: one that is just being written may show the identity before the key.
+    /// Decodes a READ of header and key of the register with this number. `None` if that is
+    /// incomplete, or another register's: one that is being written may show the identity before
+    /// the key (I6).
     pub fn decode(number: WriteNumber, read: &'k [u64]) -> Option<Self> {
         let (header, key) = read.split_first_chunk::<{ HEADER_WORDS }>()?;
         let &[shape, before, origin, sum] = header;
@@ -141,7 +143,7 @@ impl<'k> Header<'k> {
         if sum != header_checksum([number.0, shape, before, origin], key) {
             return None;
         }
-        let predecessor = Class::decode((shape >> 8) as u16).map(|class| Predecessor {
+        let predecessor = ChunkClass::decode((shape >> 8) as u16).map(|class| Predecessor {
             pointer: Pointer(shape >> 24),
             class,
             number: WriteNumber(before),
@@ -151,12 +153,12 @@ impl<'k> Header<'k> {
     }
 }
 
-/// Length of the key, as a header's shape word says.
+/// Returns the length of the key from a header's shape word.
 fn key_length(shape: u64) -> usize {
     (shape & 0xff) as usize
 }
 
-/// Whether a READ of a header, which may be torn, shows this key.
+/// Returns whether a READ of a header, which may be torn, shows this key.
 pub(crate) fn has_key(read: &[u64], key: &[u8]) -> bool {
     debug_assert!(key.len() <= MAX_KEY);
     let Some((header, words)) = read.split_first_chunk::<{ HEADER_WORDS }>() else {
@@ -165,7 +167,7 @@ pub(crate) fn has_key(read: &[u64], key: &[u8]) -> bool {
     key_length(header[0]) == key.len() && bytes(words, key.len()) == Some(key)
 }
 
-/// The header of the register with this number, which takes no other's place.
+/// Returns the header of the register with this number, which replaced no other.
 pub fn header(number: WriteNumber, key: &[u8]) -> [u64; HEADER_WORDS] {
     Header { number, key, predecessor: None }.encode()
 }
@@ -180,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_header_comes_apart_as_it_went_together() {
-        let class = Class::decode(0xb964).expect("a class");
+        let class = ChunkClass::decode(0xb964).expect("a class");
         let (pointer, number) = (Pointer(1 << 39), WriteNumber(u64::MAX >> 2));
         let predecessor = Predecessor { pointer, class, number, origin: Stamp(9) };
         let other = WriteNumber(6);

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// The most replicas that a group may have.
+/// Maximum number of replicas of a group.
 pub const MAX_NODES: usize = 7;
 
 /// A memory node's number within its replica group, from 0.
@@ -10,7 +10,7 @@ pub const MAX_NODES: usize = 7;
 pub struct NodeId(pub u8);
 
 impl NodeId {
-    /// The node's number as an array index.
+    /// Returns the node's number as an array index.
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
@@ -27,7 +27,7 @@ impl fmt::Display for NodeId {
 pub struct Address(pub u64);
 
 impl Address {
-    /// The address `words` further on.
+    /// Returns the address `words` further on.
     #[must_use]
     pub fn plus(self, words: usize) -> Self {
         Self(self.0 + words as u64)

@@ -1,4 +1,4 @@
-//! Memory nodes: which one, sets of them, and where a word lies in one.
+//! Memory nodes: their numbers, sets of them, and addresses of words in them.
 
 mod id;
 mod set;

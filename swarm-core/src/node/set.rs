@@ -10,38 +10,38 @@ impl NodeSet {
     /// No node.
     pub const EMPTY: Self = Self(0);
 
-    /// As bits: the lowest is node 0's.
+    /// Returns it as bits: the lowest is node 0's.
     pub fn bits(self) -> u8 {
         self.0
     }
 
-    /// From bits.
+    /// Makes a set from bits.
     pub fn from_bits(bits: u8) -> Self {
         Self(bits)
     }
 
-    /// The nodes 0 to `n` - 1.
+    /// Returns the nodes 0 to `n` - 1.
     pub fn all(n: usize) -> Self {
         Self(((1u16 << n) - 1) as u8)
     }
 
-    /// `count` nodes of `n`, beginning with `first` and going round.
+    /// Returns `count` nodes of `n`, beginning with `first` and wrapping around.
     pub fn ring(first: NodeId, count: usize, n: usize) -> Self {
         let run = ((1u16 << count) - 1) << first.0;
         Self((run | (run >> n)) as u8).intersection(Self::all(n))
     }
 
-    /// How many nodes are in the set.
+    /// Returns how many nodes are in the set.
     pub fn len(self) -> usize {
         self.0.count_ones() as usize
     }
 
-    /// Whether no node is in the set.
+    /// Returns whether no node is in the set.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether `node` is in the set.
+    /// Returns whether `node` is in the set.
     pub fn contains(self, node: NodeId) -> bool {
         self.0 & (1 << node.0) != 0
     }
@@ -51,30 +51,30 @@ impl NodeSet {
         self.0 |= 1 << node.0;
     }
 
-    /// Takes `node` out.
+    /// Removes `node`.
     pub fn remove(&mut self, node: NodeId) {
         self.0 &= !(1 << node.0);
     }
 
-    /// The nodes in both sets.
+    /// Returns the nodes in both sets.
     #[must_use]
     pub fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// The nodes in either set.
+    /// Returns the nodes in either set.
     #[must_use]
     pub fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// The nodes in this set for which `f` holds.
+    /// Returns the nodes in this set for which `f` holds.
     #[must_use]
     pub fn holding(self, mut f: impl FnMut(NodeId) -> bool) -> Self {
         self.filter(|&node| f(node)).collect()
     }
 
-    /// The nodes in this set that are not in `other`.
+    /// Returns the nodes in this set that are not in `other`.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
         Self(self.0 & !other.0)
@@ -84,7 +84,7 @@ impl NodeSet {
 impl Iterator for NodeSet {
     type Item = NodeId;
 
-    /// Takes the lowest node out of the set.
+    /// Removes the lowest node from the set.
     fn next(&mut self) -> Option<NodeId> {
         if self.0 == 0 {
             return None;

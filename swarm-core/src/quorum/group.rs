@@ -1,7 +1,7 @@
 //! A replica group as one client sees it.
 //!
-//! Operations turn to a preferred majority first and widen to all nodes when one of those is late.
-//! Which nodes are late is remembered, so that it costs a moment once, not at every operation.
+//! Operations use a preferred majority first, and all nodes once one of those is late. The client
+//! remembers which nodes are late, so a late node delays it once, not at every operation.
 
 use core::cell::Cell;
 use core::future::poll_fn;
@@ -12,34 +12,36 @@ use zerocopy::IntoBytes;
 
 use crate::clock::{Clock, Ticking, Wait};
 use crate::fabric::Fabric;
-use crate::layout::{Buffers, SLOTS};
+use crate::layout::{Placement, SLOTS};
 use crate::node::{NodeId, NodeSet};
 use crate::words::{Incarnation, WordFormat, WriteNumber};
 
 /// How long to wait for nodes, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Patience {
-    /// A node is never called late sooner than this.
+pub struct Timeouts {
+    /// A node is never late sooner than this.
     pub late_floor: u64,
     /// A node is late after this many roundtrips.
     pub late_roundtrips: u64,
-    /// A round without enough answers ends in an error after this, of this client's own time: what passes while it gets
-    /// no processor does not count, but for an eighth at a time.
+    /// A round without enough answers fails after this much of the client's own time. Time in which
+    /// it gets no processor counts only up to an eighth of the deadline between two looks.
     pub deadline: u64,
 }
 
-impl Default for Patience {
+impl Default for Timeouts {
     fn default() -> Self {
         Self { late_floor: 50_000, late_roundtrips: 8, deadline: 1_000_000_000 }
     }
 }
 
-/// Who a client is.
+/// The identity of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Session {
-    /// Its slot in the pool. No other live client has it.
+    /// Its client slot. No other live client has it. Clients write to the stamp slot of this number
+    /// modulo [`SLOTS`], and those that share one may have to retry.
     pub client: usize,
-    /// Its life: given out once.
+    /// Its incarnation: given out once, as write numbers begin with it. A client with an earlier
+    /// one's would number its writes as that one did.
     pub incarnation: Incarnation,
 }
 
@@ -49,30 +51,31 @@ pub struct Group<F, C> {
     clock: Ticking<C>,
     format: WordFormat,
     session: Session,
-    /// Stamp slots that the pool's writers use.
+    /// Number of stamp slots that the pool's writers use.
     slots: usize,
-    /// The one that this client writes to.
+    /// The stamp slot that this client writes to.
     slot: usize,
     /// Which nodes hold which buffers.
-    buffers: Buffers,
-    patience: Cell<Patience>,
-    /// Under which incarnation it takes numbers, and under which next.
+    buffers: Placement,
+    timeouts: Cell<Timeouts>,
+    /// The incarnation of its write numbers, and the next one.
     incarnation: Cell<Incarnation>,
     set_aside: Cell<Option<Incarnation>>,
     counter: Cell<u64>,
     pub(crate) suspects: Cell<NodeSet>,
     avoided: Cell<u32>,
     pub(crate) roundtrip: Cell<u64>,
-    /// When a roundtrip was last found to take longer than anybody would have waited.
+    /// The last time at which a roundtrip was found to have taken longer than this client would
+    /// wait.
     stood: Cell<u64>,
     skew: Cell<u64>,
-    pub(crate) events: Cell<Events>,
+    pub(crate) events: Cell<SlowPathCounts>,
 }
 
-/// What happened beside the common case, since the group was opened.
+/// Events outside the common case, since the group was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Events {
-    /// CASes that were lost, and rounds that were begun again.
+pub struct SlowPathCounts {
+    /// CASes that were lost, and rounds that were restarted.
     pub retries: u64,
     /// Reads and writes that left the one-roundtrip path.
     pub slow: u64,
@@ -80,14 +83,17 @@ pub struct Events {
     pub widened: u64,
 }
 
-/// Of so many operations that avoid a suspect, one posts to it as well, to learn whether it is back.
+/// One in this many operations that avoid a suspect also posts to it, to learn whether it is back.
 const PROBE_EVERY: u32 = 256;
 
 impl<F: Fabric, C: Clock> Group<F, C> {
-    /// The group behind `fabric`, used by `session`.
+    /// Makes the group behind `fabric`, used by `session`. `format` is the same for all clients.
+    ///
+    /// # Panics
+    /// If the fabric has another number of nodes than 1, 3, 5 or 7.
     pub fn new(fabric: F, clock: C, format: WordFormat, session: Session) -> Self {
         assert!(matches!(fabric.nodes(), 1 | 3 | 5 | 7), "a group has 1, 3, 5 or 7 nodes");
-        let buffers = Buffers::everywhere(fabric.nodes());
+        let buffers = Placement::everywhere(fabric.nodes());
         Self {
             fabric,
             clock: Ticking::new(clock),
@@ -96,7 +102,7 @@ impl<F: Fabric, C: Clock> Group<F, C> {
             slots: SLOTS,
             slot: session.client % SLOTS,
             buffers,
-            patience: Cell::new(Patience::default()),
+            timeouts: Cell::new(Timeouts::default()),
             incarnation: Cell::new(session.incarnation),
             set_aside: Cell::new(None),
             counter: Cell::new(0),
@@ -109,97 +115,98 @@ impl<F: Fabric, C: Clock> Group<F, C> {
         }
     }
 
-    /// The same in a pool whose writers use so many [stamp slots](crate::layout::Geometry::slots).
+    /// Sets how many [stamp slots](crate::layout::Geometry::slots) the pool's writers use.
     ///
-    /// All clients of a pool have to agree on it.
+    /// All clients of a pool must use the same number.
     #[must_use]
     pub fn with_slots(self, slots: usize) -> Self {
         assert!((1..=SLOTS).contains(&slots), "a register has {SLOTS} slots");
         Self { slots, slot: self.session.client % slots, ..self }
     }
 
-    /// The same in a pool whose nodes hold [so many](crate::layout::Geometry::buffers) of the buffers.
+    /// Sets which nodes [hold](crate::layout::Geometry::placement) which buffers.
     ///
-    /// All clients of a pool have to agree on it.
+    /// All clients of a pool must use the same placement.
     #[must_use]
-    pub fn with_buffers(self, buffers: Buffers) -> Self {
+    pub fn with_placement(self, buffers: Placement) -> Self {
         Self { buffers, ..self }
     }
 
-    /// Which nodes hold which buffers.
+    /// Returns which nodes hold which buffers.
     #[inline]
-    pub fn buffers(&self) -> &Buffers {
+    pub fn placement(&self) -> &Placement {
         &self.buffers
     }
 
-    /// What happened beside the common case.
-    pub fn events(&self) -> Events {
+    /// Returns the counts of events outside the common case.
+    pub fn events(&self) -> SlowPathCounts {
         self.events.get()
     }
 
-    /// Counts a lost CAS, or a round that is begun again.
+    /// Counts a lost CAS, or a round that is restarted.
     pub(crate) fn count_retry(&self) {
         let events = self.events.get();
-        self.events.set(Events { retries: events.retries + 1, ..events });
+        self.events.set(SlowPathCounts { retries: events.retries + 1, ..events });
     }
 
     /// Counts an operation that left the one-roundtrip path.
     pub(crate) fn count_slow(&self) {
         let events = self.events.get();
-        self.events.set(Events { slow: events.slow + 1, ..events });
+        self.events.set(SlowPathCounts { slow: events.slow + 1, ..events });
     }
 
-    /// The fabric.
+    /// Returns the fabric.
     pub fn fabric(&self) -> &F {
         &self.fabric
     }
 
-    /// The time that waits go by, which never stands. It is no time to take stamps from: that is [`now`](Self::now).
+    /// Returns the time for waits, which never stands still. Not a time for stamps: that is
+    /// [`now`](Self::now).
     pub fn clock(&self) -> &Ticking<C> {
         &self.clock
     }
 
-    /// How words are split.
+    /// Returns how words are split.
     pub fn format(&self) -> WordFormat {
         self.format
     }
 
-    /// Who this client is.
+    /// Returns the identity of this client.
     pub fn session(&self) -> Session {
         self.session
     }
 
-    /// The stamp slot that this client writes to.
+    /// Returns the stamp slot that this client writes to.
     pub fn slot(&self) -> usize {
         self.slot
     }
 
-    /// How many stamp slots the pool's writers use.
+    /// Returns how many stamp slots the pool's writers use.
     pub fn slots(&self) -> usize {
         self.slots
     }
 
-    /// How many nodes there are.
+    /// Returns the number of nodes.
     pub fn nodes(&self) -> usize {
         self.fabric.nodes()
     }
 
-    /// How many nodes are a majority.
+    /// Returns how many nodes are a majority.
     pub fn majority(&self) -> usize {
         self.nodes() / 2 + 1
     }
 
-    /// How long rounds wait.
-    pub fn patience(&self) -> Patience {
-        self.patience.get()
+    /// Returns how long rounds wait.
+    pub fn timeouts(&self) -> Timeouts {
+        self.timeouts.get()
     }
 
     /// Changes how long rounds wait.
-    pub fn set_patience(&self, patience: Patience) {
-        self.patience.set(patience);
+    pub fn set_timeouts(&self, timeouts: Timeouts) {
+        self.timeouts.set(timeouts);
     }
 
-    /// Nodes that were late or down when last heard of.
+    /// Returns the nodes that were late or down when last used.
     pub fn suspects(&self) -> NodeSet {
         self.suspects.get()
     }
@@ -218,7 +225,8 @@ impl<F: Fabric, C: Clock> Group<F, C> {
         self.suspects.set(suspects);
     }
 
-    /// A fresh write number; `None` when they are used up, and none are [set aside](Self::set_aside).
+    /// Returns a new write number; `None` if they are used up and no next incarnation is
+    /// [kept](Self::set_aside).
     #[inline]
     pub fn number(&self) -> Option<WriteNumber> {
         let counter = self.counter.get() + 1;
@@ -229,8 +237,8 @@ impl<F: Fabric, C: Clock> Group<F, C> {
         Some(WriteNumber::new(self.incarnation.get(), counter))
     }
 
-    /// Goes on under the incarnation that was set aside. Whoever has a write under way keeps its number; as
-    /// no later one is of the same writer, nothing proves it complete.
+    /// Continues under the incarnation that was kept (G4). Writes in progress keep their numbers;
+    /// no later number is of the same writer, so nothing proves them complete.
     #[cold]
     fn number_of_those_set_aside(&self) -> Option<WriteNumber> {
         let incarnation = self.set_aside.take()?;
@@ -239,49 +247,50 @@ impl<F: Fabric, C: Clock> Group<F, C> {
         Some(WriteNumber::new(incarnation, 1))
     }
 
-    /// Whether most numbers are used up, and none are set aside.
+    /// Returns whether most numbers are used up and no next incarnation is kept.
     #[inline]
     pub fn lacks_numbers(&self) -> bool {
         self.counter.get() > WriteNumber::LAST_COUNTER / 2 && self.set_aside.get().is_none()
     }
 
-    /// Whether there is another number, of those set aside or not.
+    /// Returns whether there is another number, under this incarnation or the next.
     #[inline]
     pub fn has_numbers(&self) -> bool {
         self.counter.get() < WriteNumber::LAST_COUNTER || self.set_aside.get().is_some()
     }
 
-    /// Has this client go on under `incarnation` when its numbers are used up: one that nobody had. As numbers have
-    /// to grow, it is none that is not larger than the present one.
+    /// Keeps `incarnation`, which no client had, for when this client's numbers are used up.
+    /// Numbers must grow, so one that is not larger than the present one is ignored (G4).
     pub fn set_aside(&self, incarnation: Incarnation) {
         if incarnation > self.incarnation.get() {
             self.set_aside.set(Some(incarnation));
         }
     }
 
-    /// A write begins. Unless it is told to be complete, this client goes on as another writer:
+    /// Begins a write. G4: unless it is declared complete, this client continues as another writer:
     /// its next write must not prove an abandoned one complete.
     #[inline]
     pub fn begin_write(&self) -> Unfinished<'_> {
         Unfinished(&self.counter)
     }
 
-    /// Wall-clock nanoseconds since the pool's creation, moved forward when guesses proved stale.
+    /// Returns the wall-clock nanoseconds since the pool's creation, advanced when guesses proved
+    /// stale.
     #[inline]
     pub fn now(&self) -> u64 {
         self.clock.said() + self.skew.get()
     }
 
-    /// Moves the clock forward by `behind` nanoseconds: a guess proved stale by that much.
+    /// Advances the clock by `behind` nanoseconds: a guess proved stale by that much.
     pub fn advance(&self, behind: u64) {
         self.skew.set(self.skew.get() + behind);
     }
 
-    /// The majority that an operation on an object with this `home` turns to first.
+    /// Returns the majority that an operation on an object with this `home` uses first.
     ///
-    /// Goes round from the home node, past suspects where enough others are left. Now and then a
-    /// suspect is in the set on top of a majority: it is not waited for, but its answer shows
-    /// that it is back.
+    /// It starts at the home node and skips suspects if enough other nodes are left. Now and then
+    /// it also contains a suspect, on top of a majority: the suspect is not waited for, but its
+    /// answer shows that it is back.
     #[inline]
     pub fn preferred(&self, home: NodeId) -> NodeSet {
         let (n, need) = (self.nodes(), self.majority());
@@ -315,8 +324,8 @@ impl<F: Fabric, C: Clock> Group<F, C> {
         chosen
     }
 
-    /// The node that a write to an object with this home leaves out: the one that operations turn to last.
-    /// None if some are silent: who knows which ones will be.
+    /// Returns the node that a write to an object with this home leaves out (M3): the one that
+    /// operations use last. `None` if nodes are suspect, as it is unknown which ones will be next.
     #[inline]
     pub fn left_out(&self, home: NodeId) -> Option<NodeId> {
         let before = home.0.checked_sub(1).unwrap_or(self.nodes() as u8 - 1);
@@ -324,11 +333,12 @@ impl<F: Fabric, C: Clock> Group<F, C> {
     }
 }
 
-/// A write that is under way.
+/// A write in progress.
 pub struct Unfinished<'a>(&'a Cell<u64>);
 
 impl Unfinished<'_> {
-    /// The write took effect and is complete, or nobody can come across it any more.
+    /// Declares that the write took effect and is complete, or that no client can reach it any
+    /// more.
     pub fn complete(self) {
         core::mem::forget(self);
     }
@@ -336,19 +346,20 @@ impl Unfinished<'_> {
 
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
+        // G4: not complete, so this client's next write is another writer's.
         self.0.set(WriteNumber::next_writer(self.0.get()));
     }
 }
 
 impl<F: Fabric, C: Clock> Group<F, C> {
-    /// A number by chance, for this attempt: those who met go apart by it.
+    /// Returns a random number for this attempt, by which colliding clients separate.
     pub fn dice(&self, attempt: u64) -> u64 {
         let seed = [self.session.client as u64, self.session.incarnation.0, self.clock.now()];
         xxh3_64_with_seed(seed.as_bytes(), attempt)
     }
 
-    /// Lets time pass: how duelling proposers get out of each other's way. Where the clock stands, it ends after as
-    /// many looks as it has nanoseconds.
+    /// Lets time pass, so that duelling proposers separate. If the clock stands still, it ends
+    /// after as many looks as it has nanoseconds.
     pub async fn pause(&self, nanoseconds: u64) {
         let until = self.clock.now().saturating_add(nanoseconds);
         poll_fn(|cx| {
@@ -361,8 +372,8 @@ impl<F: Fabric, C: Clock> Group<F, C> {
         .await;
     }
 
-    /// Lets so many nanoseconds of this client's own time pass: how long it works on something at most. A client that gets
-    /// no processor has not worked.
+    /// Lets that much of this client's own time pass: the bound on its work on something. A client
+    /// without a processor has not worked.
     pub async fn own_time(&self, nanoseconds: u64) {
         let mut wait = Wait::new(self.clock.now());
         poll_fn(|cx| {
@@ -375,9 +386,10 @@ impl<F: Fabric, C: Clock> Group<F, C> {
         .await;
     }
 
-    /// Takes in a roundtrip that began at `since`: a mean that follows slowly. What would have been late if anybody had
-    /// looked meanwhile is not measured: this client stood still. Once it has found that out, it knows it of all
-    /// roundtrips that began before: their replies lay ready together. Whether it was measured.
+    /// Adds a roundtrip that began at `since` to a slow-moving mean, and returns whether it did. A
+    /// sample that counts as late is not added: this client did not look meanwhile, so it was
+    /// stopped. The same holds for all roundtrips that began before it noticed that: their replies
+    /// were ready together.
     pub(crate) fn measured(&self, since: u64) -> bool {
         if since < self.stood.get() {
             return false;
@@ -394,19 +406,19 @@ impl<F: Fabric, C: Clock> Group<F, C> {
         true
     }
 
-    /// Nanoseconds after which a node is late.
+    /// Returns the nanoseconds after which a node is late.
     pub(crate) fn late_after(&self) -> u64 {
-        let Patience { late_floor, late_roundtrips, .. } = self.patience.get();
+        let Timeouts { late_floor, late_roundtrips, .. } = self.timeouts.get();
         late_floor.max(late_roundtrips.saturating_mul(self.roundtrip.get()))
     }
 
-    /// All nodes that were asked were late, and one of them was the first to answer: roundtrips take longer than
-    /// the mean says, which doubles, as long as that is so. No more at once for each operation under way: the nodes, or
-    /// this client, may have stood still for a moment.
+    /// Doubles the mean roundtrip, as long as it is too short: all nodes that were asked were late,
+    /// and one of them answered first. It at most doubles for each operation in progress, as the
+    /// nodes, or this client, may have stopped for a moment.
     #[cold]
     pub(crate) fn was_impatient(&self) {
-        let Patience { late_floor, late_roundtrips: times, deadline } = self.patience.get();
-        // Nobody is to be late only when it is too late.
+        let Timeouts { late_floor, late_roundtrips: times, deadline } = self.timeouts.get();
+        // A node must become late before the deadline.
         if let (Some(least), Some(most)) =
             (late_floor.checked_div(times), deadline.checked_div(times))
         {
@@ -456,10 +468,10 @@ mod tests {
         }
     }
 
-    /// Nodes that do not answer are late, and then given up, though the clock stands.
+    /// Nodes that do not answer are late, and then given up, although the clock stands still.
     #[test]
     fn a_round_ends_though_the_clock_stands() {
-        // It says when replies are due.
+        // This clock determines when replies are due.
         let never = Cell::new(0_u64);
         struct Never<'a>(&'a Cell<u64>);
         impl Clock for Never<'_> {
@@ -468,8 +480,8 @@ mod tests {
             }
         }
         let group = group(Delayed::new(Loopback::new(3, 8), Never(&never), 1), Stands);
-        let patience = Patience { late_floor: 1_000, late_roundtrips: 8, deadline: 100_000 };
-        group.set_patience(patience);
+        let timeouts = Timeouts { late_floor: 1_000, late_roundtrips: 8, deadline: 100_000 };
+        group.set_timeouts(timeouts);
         let mut round = Round::new(&group);
         round.add(
             NodeId(1),
@@ -477,7 +489,7 @@ mod tests {
         );
         let mut cx = Context::from_waker(Waker::noop());
         let mut told = Vec::<&str, 2>::new();
-        for _ in 0..=2 * patience.deadline {
+        for _ in 0..=2 * timeouts.deadline {
             match pin!(round.next()).poll(&mut cx) {
                 Poll::Pending => {}
                 Poll::Ready(Event::Late) => told.push("late").expect("once"),
@@ -499,8 +511,8 @@ mod tests {
         }
     }
 
-    /// A client that was stopped while replies were under way, of one operation or of several, waits twice as long
-    /// for it and no longer.
+    /// A client that was stopped while replies were on their way, of one operation or of several,
+    /// at most doubles its timeout.
     #[test]
     fn replies_that_lie_ready_after_a_pause_count_once() {
         let clock = Hand(Cell::new(0));

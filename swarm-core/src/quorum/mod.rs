@@ -1,9 +1,9 @@
-//! One client's view of the replicas: which majority it turns to, its rounds, and the votes in them.
+//! One client's view of the replicas: its preferred majority, its rounds, and the votes in them.
 
-mod gather;
 mod group;
 mod round;
+mod votes;
 
-pub use gather::{Gathering, Next};
-pub use group::{Events, Group, Patience, Session, Unfinished};
+pub use group::{Group, Session, SlowPathCounts, Timeouts, Unfinished};
 pub use round::{Event, Round};
+pub use votes::{Next, VoteCollector};

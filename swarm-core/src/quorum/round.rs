@@ -1,47 +1,48 @@
-//! A round: chains on their way to a few nodes, and what comes back.
+//! A round: chains posted to a few nodes, and their replies.
 //!
-//! A dead or slow node is a missing vote, not an error: a round tells when nodes are late, and ends
-//! only at the deadline. Both are told only after a look that found nothing, and a deadline is one of this client's own
-//! time: one that gets no processor finds no node late for that, and none silent.
+//! A dead or slow node is a missing vote, not an error. A round reports when nodes are late, and
+//! ends only at the deadline. It reports either only after a look that found nothing, and the
+//! deadline is in the client's own time. So a client without a processor takes no node for late or
+//! silent because of that.
 
 use core::future::{Future, poll_fn};
 use core::pin::Pin;
 use core::task::{Context, Poll};
 
-use super::group::{Events, Group};
+use super::group::{Group, SlowPathCounts};
 use crate::clock::{Clock, Wait};
 use crate::fabric::{Fabric, NodeDown};
 use crate::node::{MAX_NODES, NodeId, NodeSet};
 
-/// What a round brought.
+/// An event of a round.
 pub enum Event<Reply> {
     /// A node answered.
     Reply(NodeId, Reply),
     /// A node is known not to answer.
     Down(NodeId),
-    /// Nodes that were posted to are late. Told once a round.
+    /// Nodes that were posted to are late. Reported once a round.
     Late,
     /// The deadline has passed.
     Expired,
-    /// Nothing is on its way.
+    /// No chain is pending.
     Idle,
 }
 
-/// What is over when a look found nothing.
+/// What has expired when a look found nothing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Over {
     /// The time after which nodes are late.
     Late,
-    /// All of it.
+    /// The deadline.
     Deadline,
 }
 
-/// Chains on their way, at most one for each node.
+/// Pending chains, at most one for each node.
 pub struct Round<'f, F: Fabric + 'f, C> {
     group: &'f Group<F, C>,
     chains: [Option<F::Completion<'f>>; MAX_NODES],
     pending: NodeSet,
-    /// When it was first looked at what is on its way.
+    /// When the pending chains were first looked at.
     since: Option<u64>,
     /// How long that has been, in this client's own time.
     wait: Option<Wait>,
@@ -56,7 +57,7 @@ pub struct Round<'f, F: Fabric + 'f, C> {
 }
 
 impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
-    /// An empty round.
+    /// Returns an empty round.
     #[inline(always)]
     pub fn new(group: &'f Group<F, C>) -> Self {
         Self {
@@ -65,7 +66,7 @@ impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
             pending: NodeSet::EMPTY,
             since: None,
             wait: None,
-            deadline: group.patience().deadline,
+            deadline: group.timeouts().deadline,
             late: false,
             told: false,
             heard: false,
@@ -73,12 +74,12 @@ impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
         }
     }
 
-    /// The same with another deadline, in nanoseconds.
+    /// Sets another deadline, in nanoseconds.
     pub(crate) fn within(self, deadline: u64) -> Self {
         Self { deadline, ..self }
     }
 
-    /// Waits for this chain, posted to `node`, which has none on its way.
+    /// Adds this chain, posted to `node`, which has none pending.
     #[inline]
     pub fn add(&mut self, node: NodeId, chain: F::Completion<'f>) {
         debug_assert!(!self.pending.contains(node));
@@ -86,13 +87,13 @@ impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
         self.pending.insert(node);
     }
 
-    /// The nodes that have not answered.
+    /// Returns the nodes that have not answered.
     #[inline]
     pub fn pending(&self) -> NodeSet {
         self.pending
     }
 
-    /// What comes next.
+    /// Waits for the next event.
     ///
     /// # Cancel safety
     /// Nothing is lost when the future is dropped.
@@ -100,7 +101,7 @@ impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
         poll_fn(|cx| self.poll(cx)).await
     }
 
-    /// Tells once more when nodes are late: some are posted to only now.
+    /// Makes the round report lateness once more, for nodes that were posted to only now.
     pub(crate) fn watch_again(&mut self) {
         self.told = false;
         (self.since, self.wait) = (None, None);
@@ -117,13 +118,13 @@ impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         };
-        // Completions behind the clock, once more: between the look and the clock this client may have been held up for
-        // as long as that, and nobody is late whose answer has come meanwhile.
+        // Looks once more after the clock. This client may have been stopped between look and clock
+        // for that long, and a node whose answer has arrived meanwhile is not late.
         let answer = self.look(cx);
         Poll::Ready(answer.unwrap_or_else(|| self.tell(over)))
     }
 
-    /// An answer that is there.
+    /// Returns an answer that has arrived.
     #[inline]
     fn look(&mut self, cx: &mut Context<'_>) -> Option<Event<F::Reply<'f>>> {
         for node in self.pending {
@@ -148,7 +149,7 @@ impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
                     && !self.late
                     && !self.group.measured(since)
                 {
-                    // It stood still. What is posted only now has all its time.
+                    // This client was stopped. A chain that is posted only now has all its time.
                     self.since = None;
                 }
                 if self.group.suspects().contains(node) {
@@ -167,7 +168,7 @@ impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
         }
     }
 
-    /// The clock's part of a look that found nothing: what is over by it.
+    /// Returns what has expired by the clock, after a look that found nothing.
     fn wait(&mut self) -> Option<Over> {
         let now = self.group.clock().now();
         let waited = now.saturating_sub(*self.since.get_or_insert(now));
@@ -185,15 +186,15 @@ impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
         self.told = true;
         if !core::mem::replace(&mut self.late, true) {
             let events = group.events.get();
-            group.events.set(Events { widened: events.widened + 1, ..events });
+            group.events.set(SlowPathCounts { widened: events.widened + 1, ..events });
             self.overdue = self.pending;
         }
         group.suspects.set(group.suspects.get().union(self.pending));
         Event::Late
     }
 
-    /// Clears of suspicion those that answer now, though their votes are not needed. Gives them
-    /// half a roundtrip, since a probe may have been posted last.
+    /// Clears the suspicion of nodes that answer now, although their votes are not needed. Waits
+    /// half a roundtrip for them, since a probe may have been posted last.
     pub(crate) async fn hear_out(&mut self) {
         let group = self.group;
         let suspects = group.suspects.get();
@@ -230,10 +231,10 @@ mod tests {
     use crate::fabric::latency::Delayed;
     use crate::fabric::loopback::Loopback;
     use crate::node::Address;
-    use crate::quorum::group::{Patience, Session};
+    use crate::quorum::group::{Session, Timeouts};
     use crate::words::{Incarnation, WordFormat};
 
-    /// Goes on whenever somebody looks.
+    /// Advances with each look.
     struct Steps(Cell<u64>);
 
     impl Clock for Steps {
@@ -242,7 +243,7 @@ mod tests {
         }
     }
 
-    /// Who answered first of all nodes, if any did before they were late.
+    /// Returns the node that answered first, if one did before it was late.
     fn first<C: Clock>(group: &Group<Delayed<Loopback, &C>, &C>) -> Option<NodeId> {
         let mut round = Round::new(group);
         for node in NodeSet::all(group.nodes()) {
@@ -265,7 +266,8 @@ mod tests {
         }
     }
 
-    /// A client that was stopped for seconds would wait as long for a node that is dead, and so until its deadline.
+    /// Otherwise a client that was stopped for seconds would wait that long for a dead node, and so
+    /// until its deadline.
     #[test]
     fn a_client_that_stood_still_is_no_more_patient_for_it() {
         let clock = Steps(Cell::new(0));
@@ -287,8 +289,9 @@ mod tests {
         }
     }
 
-    /// Nodes that are further away than a client thinks at first would be late each time: its operations would
-    /// go to all of them, and do without what they wait for a while for.
+    /// Otherwise nodes that are further away than a client assumes at first would be late each
+    /// time. Its operations would go to all of them, and give up early on nodes that they should
+    /// wait for.
     #[test]
     fn a_client_learns_how_long_a_roundtrip_takes() {
         for roundtrip in [1_000, 60_000, 1_000_000, 20_000_000] {
@@ -297,7 +300,7 @@ mod tests {
             let session = Session { client: 0, incarnation: Incarnation(1) };
             let format = WordFormat { pointer_bits: 22, tick_shift: 6 };
             let group = Group::new(nodes, &clock, format, session);
-            group.set_patience(Patience { deadline: 1 << 40, ..Patience::default() });
+            group.set_timeouts(Timeouts { deadline: 1 << 40, ..Timeouts::default() });
             let late = (0..100).take_while(|_| first(&group).is_none()).count();
             assert!(late <= 12, "{roundtrip} ns: late {late} times");
             assert!((0..20).all(|_| first(&group).is_some()), "{roundtrip} ns: late again");

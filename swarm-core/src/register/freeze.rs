@@ -1,37 +1,37 @@
-//! Freezing a register, so that its key can move to another one.
+//! Freezing a register, so that its key can be relocated to another one.
 //!
-//! A move sets the frozen bit of every stamp slot at a majority, by CAS that keeps the stamp. No
-//! writer's CAS lands there afterwards: it expects a word without that bit. The largest of the
-//! stamps so kept is the register's *last*, verified or not, and its value goes along. It all rests
-//! on this: *what was complete had its stamp in slots of a majority before they were frozen*, so
-//! every mover's majority shows it, or a larger one. Who meets a frozen slot returns nothing of what
-//! it has in hand; the index says which mover's stamp counts, and a writer [learns](stands) from it
-//! whether its write took effect.
+//! A relocation sets the frozen bit of every stamp slot at a majority, by CAS that keeps the stamp.
+//! After that no writer's CAS succeeds there: it expects a word without that bit. The largest of
+//! these stamps is the register's *last*, verified or not, and its value is relocated.
+//! **Invariant (V1):** every complete write had its stamp in slots of a majority before they were
+//! frozen, so every relocating client's majority shows it, or a larger one. A client that finds a
+//! frozen slot returns nothing of that register. The index names the relocation that won, and a
+//! writer [learns](stands) from it whether its write took effect.
 //!
-//! Roundtrips: two, one more for each CAS that a writer's came before, one to fetch the value.
+//! Roundtrips: two, one more for each CAS that a writer's CAS preceded, one to fetch the value.
 
 use heapless::Vec;
 
 use super::handle::{Check, Found, Register, Value, Write};
 use super::in_n_out::{Fetched, state};
-use super::look::look;
 use super::max_register::{READ_TRIES, Without, fetch};
 use super::replicas::{COMPLETIONS, Failed, Votes};
 use super::timestamp_lock::{try_lock, try_lock_to_read};
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::{Fabric, Verb};
-use crate::layout::{Header, MAX_CLIENTS, Place, Predecessor, SLOTS, Shape, register};
+use crate::layout::{Header, Location, MAX_CLIENTS, Predecessor, SLOTS, Shape, register};
 use crate::node::{MAX_NODES, NodeId, NodeSet};
 use crate::quorum::{Group, Next};
+use crate::register::weak_read::look;
 use crate::words::{LockMode, Stamp, WriteNumber};
 
-/// Rounds at one node until its slots are frozen. One more for each stamp that comes in between:
-/// once one of a node's slots is frozen, a client that shares another posts at most a guess, a
-/// rewrite and what is verified of each before a READ shows it.
+/// Rounds at one node until its slots are frozen. Each stamp that arrives meanwhile adds one. Once
+/// one of a node's slots is frozen, each client that shares another slot soon finds that out by a
+/// READ. Before that it posts at most a guess, a rewrite and the verified stamp of each.
 const TRIES: usize = 4 * (MAX_CLIENTS / SLOTS) + 2;
 
-/// What a frozen register held, as far as one majority tells.
+/// What a frozen register held, as far as one majority shows.
 pub struct Last<'f, F: Fabric + 'f> {
     /// Its last stamp.
     pub stamp: Stamp,
@@ -42,11 +42,13 @@ pub struct Last<'f, F: Fabric + 'f> {
 /// Freezes a majority of the register's replicas.
 ///
 /// # Cancel safety
-/// Dropping the future leaves some slots frozen: whoever meets them goes on with the move.
+/// Dropping the future leaves some slots frozen: the next client that finds them continues the
+/// relocation.
 ///
 /// # Errors
 /// [`Error::Gone`] if a majority holds another register there, or nothing; [`Error::NoMajority`];
-/// [`Error::Contended`] if nodes that have its last value fall silent time and again; [`Error::Damaged`].
+/// [`Error::Contended`] if nodes that have its last value fall silent repeatedly;
+/// [`Error::Damaged`].
 pub async fn freeze<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &Register,
@@ -55,16 +57,17 @@ pub async fn freeze<'f, F: Fabric, C: Clock>(
     Ok(Last { stamp, value: fetched.map(Fetched::into_value) })
 }
 
-/// Freezes a majority of the register's replicas, one of which is frozen already, and reads what they hold:
-/// for a read that has no memory to move the key, of a register that the index named within it.
+/// Freezes a majority of the register's replicas, one of which is frozen already, and reads what
+/// they hold (V3a). It serves a read that has no memory to relocate the key, of a register that the
+/// index named within that read.
 ///
-/// What a majority's frozen slots hold stays there, and every mover's majority shows it or something
-/// larger. So it was the value when the index named the register, or when it was written after that. A
-/// guess is locked, as by every read: else its writer, who finds that the move took a larger stamp along,
-/// would write it again.
+/// What the frozen slots of a majority hold stays there, and every relocating client's majority
+/// shows it or something larger. So it was the value when the index named the register, or was
+/// written after that. A guess is locked, as by every read. Otherwise its writer, finding that the
+/// relocation took a larger stamp along, would write it again.
 ///
-/// `None` where no majority agrees, or where a guess was taken back; or where nodes are silent that hold a
-/// guess's buffer: to freeze for that what has nowhere to go would help no one.
+/// Returns `None` if no majority agrees, if a guess was taken back, or if nodes that hold a guess's
+/// buffer are silent: freezing a register that cannot be relocated would help no client.
 ///
 /// # Cancel safety
 /// As [`freeze`].
@@ -80,10 +83,12 @@ pub async fn read_frozen<'f, F: Fabric, C: Clock>(
         looked => return looked.map(|_| None),
     }
     let (stamp, holders, fetched) = freeze_and_fetch(group, register).await?;
+    // V3a: what only a minority holds is not returned.
     if holders.len() < group.majority() {
         return Ok(None);
     }
     let Some(fetched) = fetched else { return Ok(Some(Found::Deleted)) };
+    // V3a, L1: a guess is returned only with its READ lock.
     if !stamp.is_verified() {
         let (site, number) = (group.site(register, stamp), fetched.header.number);
         match try_lock_to_read(group, register.home(), &site, number).await {
@@ -95,7 +100,7 @@ pub async fn read_frozen<'f, F: Fabric, C: Clock>(
     Ok(Some(Found::Value(fetched.into_value())))
 }
 
-/// A majority's last stamp, those of it who hold it, and its buffer unless it is a delete's.
+/// Returns a majority's last stamp, its holders among them, and its buffer unless it is a delete's.
 async fn freeze_and_fetch<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &Register,
@@ -122,7 +127,7 @@ async fn freeze_and_fetch<'f, F: Fabric, C: Clock>(
     Err(Error::Contended)
 }
 
-/// What a majority's slots hold now that all of them are frozen.
+/// Freezes all slots of a majority and returns what they hold.
 async fn freeze_slots<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     register: &Register,
@@ -148,7 +153,8 @@ async fn freeze_slots<F: Fabric, C: Clock>(
                     chain.push(cas).expect("a verb for each slot");
                 }
             }
-            // Only now: what a slot held before it was frozen may have grown since.
+            // V1: only a READ after the freeze counts, as a slot may have grown before it was
+            // frozen.
             if chain.is_empty() {
                 votes.count(node, max);
                 return Next::Vote;
@@ -171,9 +177,9 @@ async fn freeze_slots<F: Fabric, C: Clock>(
     Err(Error::NoMajority { answered: 0, needed: group.majority() })
 }
 
-/// Whether a write that met a frozen slot took effect, where `stamp` is what it was posted under
-/// last, and `origin` the stamp that the register's successor began with. If not it never will, and
-/// is to be written again, under another number and in another buffer.
+/// Returns whether a write that found a frozen slot took effect (V4). `stamp` is the one under
+/// which it was last posted, `origin` the one with which the register's successor began. If false,
+/// it never takes effect, and must be written again, under another number and in another buffer.
 ///
 /// No roundtrip, or one for the lock.
 ///
@@ -188,11 +194,11 @@ pub async fn stands<F: Fabric, C: Clock>(
     if stamp == Stamp::EMPTY {
         return Ok(false);
     }
-    // The very write that the successor began with.
+    // The successor began with this very write.
     if group.format().pointer(origin) == write.buffer {
         return Ok(true);
     }
-    // Nobody has returned it, or what it was returned from would be in the origin.
+    // No client has returned it: otherwise the origin would be at least as large.
     if origin < stamp {
         return Ok(false);
     }
@@ -200,21 +206,22 @@ pub async fn stands<F: Fabric, C: Clock>(
     if stamp.is_verified() {
         return Ok(true);
     }
-    // A guess: a reader may have settled that it stands. If not, none will.
+    // A guess: a reader may have locked it. The WRITE lock, once won, means that none ever will
+    // (L1).
     let site = group.site(register, stamp);
     let lock = try_lock(group, register.home(), &site, write.number, LockMode::Write);
     Ok(!lock.await?)
 }
 
-/// READs what the header of the register at `place` with this shape and number says
-/// of its predecessor: `Some(None)` if it took no other's place. `None` if that register is no more.
-/// One roundtrip.
+/// READs the predecessor from the header of the register at `place` with this shape and number:
+/// `Some(None)` if it replaced no other, `None` if that register is gone. V5: an operation in
+/// progress finds the successor of its register by following predecessors. One roundtrip.
 ///
 /// # Errors
 /// [`Error::NoMajority`].
 pub async fn predecessor<F: Fabric, C: Clock>(
     group: &Group<F, C>,
-    place: &Place,
+    place: &Location,
     shape: Shape,
     number: WriteNumber,
 ) -> Result<Option<Option<Predecessor>>, Error> {

@@ -1,4 +1,4 @@
-//! The register as its users see it, whatever protocol is behind it.
+//! The register as its users see it, for all protocols.
 
 use core::future::Future;
 use core::ops::Deref;
@@ -6,7 +6,7 @@ use core::ops::Deref;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::{Fabric, Verb};
-use crate::layout::{Header, Identity, MAX_KEY, Place, Shape, Site, bytes, register};
+use crate::layout::{Header, Identity, Location, MAX_KEY, ReplicaSet, Shape, bytes, register};
 use crate::node::{MAX_NODES, NodeId, NodeSet};
 use crate::quorum::{Group, Next};
 use crate::words::{Pointer, Stamp, WriteNumber};
@@ -17,23 +17,23 @@ use crate::words::{Pointer, Stamp, WriteNumber};
 #[derive(Clone, Copy, Debug)]
 pub struct Register {
     /// Where it lies.
-    pub place: Place,
+    pub place: Location,
     /// Which one it is.
     pub identity: Identity,
-    /// Length of its key.
+    /// Bytes of its key.
     key_length: u8,
-    /// Words of room in its in-place copy.
+    /// Capacity of its in-place copy, in words.
     room: u16,
     pub(crate) own: Own,
     /// The largest stamp seen, other than a delete's.
     pub(crate) last: Stamp,
-    /// The largest stamp of others that the last write was seen to follow.
+    /// The largest stamp of other clients that the last write superseded.
     pub(crate) followed: Stamp,
 }
 
 impl Register {
-    /// A register that nothing more is known of.
-    pub fn new(place: Place, identity: Identity, shape: Shape) -> Self {
+    /// Returns a register of which nothing more is known.
+    pub fn new(place: Location, identity: Identity, shape: Shape) -> Self {
         let Shape { key_length, capacity } = shape;
         debug_assert!(key_length <= MAX_KEY && capacity <= usize::from(u16::MAX));
         Self {
@@ -47,10 +47,10 @@ impl Register {
         }
     }
 
-    /// A register that was just born with `stamp` in its first slot, as the client with stamp slot
-    /// `slot` sees it.
+    /// Returns a register that was just created with `stamp` in its first slot, as seen by the
+    /// client with stamp slot `slot`.
     pub fn newborn(
-        place: Place,
+        place: Location,
         identity: Identity,
         shape: Shape,
         stamp: Stamp,
@@ -61,91 +61,92 @@ impl Register {
         Self { own, last: stamp, ..Self::new(place, identity, shape) }
     }
 
-    /// The same, of which this was seen.
+    /// Returns the same register with what was seen of it.
     #[inline(always)]
     #[must_use]
     pub fn with_seen(self, Seen { own, own_at, last }: Seen) -> Self {
         Self { own: Own { stamp: own, at: own_at }, last, ..self }
     }
 
-    /// What was seen of it.
+    /// Returns what was seen of it.
     #[inline(always)]
     pub fn seen(&self) -> Seen {
         Seen { own: self.own.stamp, own_at: self.own.at, last: self.last }
     }
 
-    /// The node that holds the in-place copy.
+    /// Returns the node that holds the in-place copy.
     pub fn home(&self) -> NodeId {
         self.place.home
     }
 
-    /// Length of its key and room of its in-place copy.
+    /// Returns the length of its key and the capacity of its in-place copy.
     #[inline(always)]
     pub fn shape(&self) -> Shape {
         let (key_length, capacity) = (usize::from(self.key_length), usize::from(self.room));
         Shape { key_length, capacity }
     }
 
-    /// By what its buffers tell that they are its own.
+    /// Returns what the register's buffers name as their owner.
     #[inline(always)]
     pub(crate) fn name(&self) -> (Pointer, Identity) {
         (self.place.pointer, self.identity)
     }
 
-    /// Bytes of the longest value that fits in place.
+    /// Returns the longest value that fits in place, in bytes.
     pub fn capacity(&self) -> usize {
         usize::from(self.room) * 8
     }
 
-    /// The READ of header and key at `node`, of `n`.
+    /// Returns the READ of header and key at `node`, of `n`.
     pub(crate) fn read_header(&self, node: NodeId, n: usize) -> Verb<'static> {
         let shape = self.shape();
         Verb::Read { at: shape.header_place(&self.place).at(node, n), words: shape.header_words() }
     }
 
-    /// Whether a [READ of the header](Self::read_header) is whole.
+    /// Returns whether a [READ of the header](Self::read_header) is complete.
     pub(crate) fn is_whole(&self, read: &[u64]) -> bool {
         Header::decode(self.identity.number, read).is_some()
     }
 
-    /// The latest stamp that this client's own slot was seen to hold.
+    /// Returns the latest stamp that this client's own slot was seen to hold.
     #[inline(always)]
     pub fn own_stamp(&self) -> Stamp {
         self.own.stamp
     }
 
-    /// The largest stamp seen, other than a delete's.
+    /// Returns the largest stamp seen, other than a delete's.
     #[inline(always)]
     pub fn last_stamp(&self) -> Stamp {
         self.last
     }
 
-    /// The largest stamp of others that this client's last write was seen to follow, or an empty one.
+    /// Returns the largest stamp of other clients that this client's last write superseded, or an
+    /// empty one.
     #[inline(always)]
     pub fn followed(&self) -> Stamp {
         self.followed
     }
 
-    /// Takes in a stamp that was met.
+    /// Records a stamp that was observed.
     pub(crate) fn met(&mut self, stamp: Stamp) {
         self.last = self.last.max(stamp);
     }
 }
 
-/// What a client saw of a register that saves roundtrips later. What its last write followed is no part of that: each
-/// write finds it out anew.
+/// What a client saw of a register that saves roundtrips later. The stamp that its last write
+/// superseded is not part of it: each write determines that anew.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
     /// The latest stamp that its own slot was seen to hold.
     pub own: Stamp,
-    /// At which nodes.
+    /// The nodes at which it was seen.
     pub own_at: NodeSet,
     /// The largest stamp, other than a delete's.
     pub last: Stamp,
 }
 
-/// What a client thinks that its own slot holds at each node: one stamp at some nodes, as nodes
-/// mostly agree, and at others nothing. A hint: what a detached CAS did is not known.
+/// What a client's own slot probably holds at each node: one stamp at some nodes, as nodes mostly
+/// agree, and nothing at the others. A hint: the outcome of a deferred CAS is unknown.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Own {
     stamp: Stamp,
@@ -153,23 +154,23 @@ pub(crate) struct Own {
 }
 
 impl Own {
-    /// What the slot at `node` is thought to hold.
+    /// Returns what the slot at `node` probably holds.
     #[inline(always)]
     pub(crate) fn at(self, node: NodeId) -> Stamp {
         if self.at.contains(node) { self.stamp } else { Stamp::EMPTY }
     }
 
-    /// All of these hold this stamp now, and no other node one of this client's that it thinks of.
+    /// Records that exactly `nodes` hold `stamp` in this client's slot.
     #[inline(always)]
     pub(crate) fn is_at(&mut self, stamp: Stamp, nodes: NodeSet) {
         *self = Self { stamp, at: nodes };
     }
 
-    /// Takes in what the slot at `node` holds. Keeps the latest in mind.
+    /// Records what the slot at `node` holds. Keeps the latest stamp.
     #[inline(always)]
     pub(crate) fn saw(&mut self, node: NodeId, stamp: Stamp) {
         if self.stamp.0 != stamp.0 {
-            // A frozen word is not kept in mind: a CAS that expects it would thaw the slot.
+            // V1: a frozen word is not recorded, as a CAS that expects it would thaw the slot.
             if stamp < self.stamp || stamp.is_frozen() {
                 self.at.remove(node);
                 return;
@@ -180,10 +181,10 @@ impl Own {
     }
 }
 
-/// READs a register's key where it is not known. One roundtrip.
+/// READs a register's key that is not known. One roundtrip.
 ///
 /// # Errors
-/// [`Error::NoMajority`] if no node that answers has the register's header whole.
+/// [`Error::NoMajority`] if no node that answers has a complete header of the register.
 pub async fn read_key<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &Register,
@@ -206,7 +207,24 @@ pub async fn read_key<'f, F: Fabric, C: Clock>(
     Ok(Value { reply, start: register::HEADER_WORDS, length: register.shape().key_length })
 }
 
-/// How a READ makes sure that it met the right register.
+/// Reads a register's key without waiting, where memory is near and its home has the header whole; else it is for
+/// [`read_key`]. It is never another register's: the header is told by the write that bore its register.
+#[inline]
+pub fn try_read_key<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    register: &Register,
+) -> Option<Value<'f, F>> {
+    let (fabric, home, shape) = (group.fabric(), register.home(), register.shape());
+    if !fabric.is_near() {
+        return None;
+    }
+    let at = shape.header_place(&register.place).at(home, group.nodes());
+    let reply = fabric.fetch(home, at, shape.header_words())?;
+    let (start, length) = (register::HEADER_WORDS, shape.key_length);
+    register.is_whole(&reply).then_some(Value { reply, start, length })
+}
+
+/// How a READ checks that it reached the right register.
 #[derive(Clone, Copy, Debug)]
 pub enum Check<'k> {
     /// By its identity: the register is known to be this key's.
@@ -216,7 +234,7 @@ pub enum Check<'k> {
 }
 
 impl Check<'_> {
-    /// How many words a READ takes at home, or elsewhere.
+    /// Returns the length of a READ, in words, at home or elsewhere.
     #[inline(always)]
     pub(crate) fn words(self, shape: Shape, is_home: bool) -> usize {
         match self {
@@ -227,8 +245,8 @@ impl Check<'_> {
     }
 }
 
-/// A value, in memory that the fabric owns. Dereferences to its bytes; dropping it gives the
-/// memory back.
+/// A value, in memory that the fabric owns. Dereferences to its bytes; dropping it frees the
+/// memory.
 pub struct Value<'f, F: Fabric + 'f> {
     pub(crate) reply: F::Reply<'f>,
     pub(crate) start: usize,
@@ -250,7 +268,7 @@ impl<'f, F: Fabric + 'f> core::fmt::Debug for Value<'f, F> {
     }
 }
 
-/// What a read found.
+/// The result of a read.
 pub enum Found<'f, F: Fabric + 'f> {
     /// The register's value.
     Value(Value<'f, F>),
@@ -260,16 +278,16 @@ pub enum Found<'f, F: Fabric + 'f> {
     OtherKey,
 }
 
-/// How a write ended.
+/// The result of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Written {
     /// The value was written.
     Done,
     /// The register is deleted, for good; the write had no effect.
     Deleted,
-    /// The register is being moved, or has to be. Whether the write took effect is for the move to
-    /// tell: see [`stands`](crate::register::freeze::stands). This is the stamp that it was posted under last,
-    /// [`Stamp::EMPTY`] if under none.
+    /// The register is being relocated, or must be. Only the relocation determines whether the
+    /// write took effect: see [`stands`](crate::register::freeze::stands). Contains the stamp under
+    /// which it was last posted, [`Stamp::EMPTY`] if under none.
     Moved(Stamp),
 }
 
@@ -278,31 +296,34 @@ pub enum Written {
 pub struct Write<'a> {
     /// Unique in the pool.
     pub number: WriteNumber,
-    /// Fresh memory for header and value; the write's for ever.
+    /// Newly allocated memory for [`HEADER_WORDS`](crate::layout::buffer::HEADER_WORDS) and the
+    /// value, which this write alone uses. It may serve again when no operation can reach it any
+    /// more: see [`epoch`](crate::epoch).
     pub buffer: Pointer,
     /// What to write.
     pub value: &'a [u8],
 }
 
-/// A way to keep a register: Safe-Guess, or one of the baselines it is measured against.
+/// A protocol for a register: Safe-Guess, or one of the baselines that it is measured against.
 ///
-/// Reads and writes come in two parts. The first is an attempt that does not wait, which is all there is to do in the
-/// common case where memory is near: a plain function, so that it costs what it does and not what a future costs. The
-/// second is the rest, or where memory is far all of it, in a future that is large.
+/// Reads and writes have two parts. The first is an attempt that does not wait: on synchronous
+/// fabrics it is the whole operation in the common case. It is a plain function, to save the cost
+/// of a future. The second is the rest, or all of it on asynchronous fabrics, in a large future.
 ///
-/// One client has at most one write (or delete) of a register under way at a time. Dropping a
-/// future, or what an attempt leaves, before it ends equals a crash of the client at that point: a write
-/// that was posted may or may not take effect.
+/// **Invariant (G3):** a client has at most one write or delete of a register in progress at a
+/// time. Dropping a future, or what an attempt leaves, before it ends equals a crash of the client
+/// at that point: a write that was posted may or may not take effect.
 pub trait Protocol {
     /// The name on command lines and in reports.
     const NAME: &'static str;
-    /// What an attempt to read saw, where that was not enough.
+    /// What an unfinished attempt to read saw.
     type Seen<'f, F: Fabric + 'f>;
-    /// What an attempt to write posted, where that was not enough.
+    /// What an unfinished attempt to write posted.
     type Posted<'f>;
 
-    /// Tries to read the register without waiting, by its identity, and without taking in what is learnt of it. Where
-    /// that is not enough, what it saw, if anything, is for [`read_on`](Self::read_on).
+    /// Tries to read the register without waiting, by its identity, and without recording what it
+    /// learns. If that is not enough, leaves what it saw, if anything, for
+    /// [`read_on`](Self::read_on).
     #[inline(always)]
     fn try_read<'f, F: Fabric, C: Clock>(
         _group: &'f Group<F, C>,
@@ -323,14 +344,14 @@ pub trait Protocol {
         seen: Option<Self::Seen<'f, F>>,
     ) -> impl Future<Output = Result<Found<'f, F>, Error>>;
 
-    /// Tries to write the register without waiting; the write's buffer lies at `site`. Where that is not enough, what
-    /// it posted, if anything, is for [`write_on`](Self::write_on).
+    /// Tries to write the register without waiting; the write's buffer lies at `site`. If that is
+    /// not enough, leaves what it posted, if anything, for [`write_on`](Self::write_on).
     #[inline(always)]
     fn try_write<'f, F: Fabric, C: Clock>(
         _group: &'f Group<F, C>,
         _register: &mut Register,
         _write: Write<'_>,
-        _site: &Site,
+        _site: &ReplicaSet,
         _posted: &mut Option<Self::Posted<'f>>,
     ) -> Option<Written> {
         None
@@ -356,7 +377,7 @@ pub trait Protocol {
         register: &mut Register,
     ) -> impl Future<Output = Result<(), Error>>;
 
-    /// Reads the register, and takes in what is learnt of it: without an attempt.
+    /// Reads the register without an attempt, and records what it learns.
     ///
     /// # Errors
     /// See [`Error`].
@@ -378,7 +399,7 @@ pub trait Protocol {
         write: Write<'_>,
     ) -> impl Future<Output = Result<Written, Error>> {
         async move {
-            let (site, mut posted) = (group.buffers().site(write.buffer), None);
+            let (site, mut posted) = (group.placement().site(write.buffer), None);
             match Self::try_write(group, register, write, &site, &mut posted) {
                 Some(written) => Ok(written),
                 None => Self::write_on(group, register, write, posted).await,

@@ -1,27 +1,28 @@
 //! In-n-Out (§4): a max register at one node, by chains that never wait for one another.
 //!
-//! A write is one chain: WRITE the buffer (all but its lock), CAS one's own slot, READ the slots. A
-//! read is one READ of slots and, at home, the in-place copy. Everything rests on this: *a slot
-//! names a buffer only after the buffer was written at that node*, because a chain's verbs take
-//! effect in order, and a slot only grows.
+//! A write is one chain: WRITE the buffer (all but its lock), CAS the client's own slot, READ the
+//! slots. A read is one READ of the slots and, at the home node, of the in-place copy.
+//! **Invariant (I1):** a slot names a buffer only after the buffer was written at that node. It
+//! holds because a chain's verbs take effect in order, and because a slot only grows (I2).
 //!
-//! Where the pool's writers use one slot only, a write's own CAS can be its READ: the other slots are
-//! empty, so a CAS that succeeds proves that the node's maximum was what it expected, and is the
-//! stamp now. It says which register it met as well, if a stamp was expected: that one stood in this
-//! register's slot, and in no other's. See [`tells`].
+//! Where the pool's writers use one slot only, a write's own CAS can replace its READ. The other
+//! slots are empty, so a CAS that succeeds proves the node's maximum: it was the expected stamp and
+//! is now the new one. If a stamp was expected, the CAS also proves which register it reached: that
+//! stamp was in this register's slot, and in no other's. See [`tells`].
 //!
-//! A WRITE never touches a slot or a lock: a reader that writes a buffer back would otherwise erase
-//! a lock, and a late image of a newborn register an acknowledged stamp.
+//! **Invariant (I4):** a WRITE never touches a slot or a lock. Otherwise a reader that writes a
+//! buffer back could erase a lock, and a late image of a new register could erase an acknowledged
+//! stamp.
 
 use super::handle::{Check, Register, Value};
 use crate::clock::Clock;
 use crate::fabric::{Fabric, Verb};
-use crate::layout::{BufferHeader, Identity, SLOTS, Site, buffer, register};
+use crate::layout::{BufferHeader, Identity, ReplicaSet, SLOTS, buffer, register};
 use crate::node::NodeId;
 use crate::quorum::Group;
 use crate::words::{Stamp, StampFlags, WordFormat};
 
-/// The largest of a replica's slots.
+/// Returns the largest of a replica's slots.
 #[inline(always)]
 pub(crate) fn largest(slots: &[u64]) -> Stamp {
     let (mut max, mut any) = (0, 0);
@@ -29,11 +30,11 @@ pub(crate) fn largest(slots: &[u64]) -> Stamp {
         max = max.max(slot);
         any |= slot;
     }
-    // The frozen bit is the lowest: it orders nothing but stamps that are the same otherwise.
+    // The frozen bit is the lowest: it orders only stamps that are otherwise equal.
     Stamp(max | any & StampFlags::FROZEN.bits())
 }
 
-/// The largest of a replica's slots but one.
+/// Returns the largest of a replica's slots but one.
 #[inline(always)]
 pub(crate) fn largest_of_others(slots: &[u64], own: usize) -> Stamp {
     let Some(slots) = slots.first_chunk::<SLOTS>() else { return Stamp::EMPTY };
@@ -42,7 +43,8 @@ pub(crate) fn largest_of_others(slots: &[u64], own: usize) -> Stamp {
     Stamp(largest(&others).0 & !1)
 }
 
-/// What a replica's slots and identity say, in a READ that begins with the slots.
+/// Returns the largest slot of a READ that begins with the slots; `None` if the identity behind
+/// them is not this register's (I6).
 #[inline(always)]
 pub(crate) fn state(reply: &[u64], identity: Identity) -> Option<Stamp> {
     let words: &[u64; register::STATE_WORDS] = reply.first_chunk()?;
@@ -50,13 +52,14 @@ pub(crate) fn state(reply: &[u64], identity: Identity) -> Option<Stamp> {
     is_of(identity, *birth, *number).then(|| largest(slots))
 }
 
-/// Whether a replica is this register's, by its words.
+/// Returns whether a replica is this register's, by the words of its identity.
 #[inline(always)]
 pub(crate) fn is_of(identity: Identity, birth: u64, number: u64) -> bool {
     birth == identity.birth && number == identity.number.0
 }
 
-/// Posts the READ of one replica: slots and identity, at home the in-place copy, and the header if it is to be checked.
+/// Posts the READ of one replica: slots and identity, the in-place copy at the home node, and the
+/// header if `check` needs it.
 #[inline(always)]
 pub(crate) fn post_read<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
@@ -69,9 +72,10 @@ pub(crate) fn post_read<'f, F: Fabric, C: Clock>(
     group.fabric().post(node, &[Verb::Read { at, words }])
 }
 
-/// The CAS that raises one's own slot at `node` to `stamp`, from `own`, which it is thought to hold.
+/// Returns the CAS that raises the client's own slot at `node` from `own`, its expected word, to
+/// `stamp`.
 ///
-/// A slot only grows: one that is thought to be past the stamp is left as it is.
+/// I2: a slot only grows. One that is expected to be past the stamp keeps its word.
 #[inline(always)]
 pub(crate) fn raise<F: Fabric, C: Clock>(
     group: &Group<F, C>,
@@ -84,7 +88,7 @@ pub(crate) fn raise<F: Fabric, C: Clock>(
     Verb::Cas { at, expect: own.0, new: own.max(stamp).0 }
 }
 
-/// The READ of slots and identity at `node`.
+/// Returns the READ of slots and identity at `node`.
 #[inline(always)]
 fn read_state<F: Fabric, C: Clock>(
     group: &Group<F, C>,
@@ -95,8 +99,8 @@ fn read_state<F: Fabric, C: Clock>(
     Verb::Read { at, words: register::STATE_WORDS }
 }
 
-/// Posts the chain of one write at one node, which holds the buffer: WRITE the buffer, CAS one's own slot,
-/// READ the slots. The reply is the slot's old word and the READ.
+/// Posts the chain of one write at one node that holds the buffer: WRITE the buffer, CAS the
+/// client's own slot, READ the slots. The reply is the slot's old word and the READ.
 #[inline(always)]
 pub(crate) fn post_write<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
@@ -108,20 +112,21 @@ pub(crate) fn post_write<'f, F: Fabric, C: Clock>(
 ) -> F::Completion<'f> {
     let write = copy.write(node, group.nodes());
     let raise = raise(group, node, register, own, stamp);
+    // I1: the buffer comes before the slot. I3: the READ comes after the CAS.
     group.fabric().post(node, &[write, raise, read_state(group, node, register)])
 }
 
-/// Whether a CAS from `own`, if it succeeds, tells what a READ of the slots behind it would: the slot
-/// is the only one, and `own` is a stamp of this register's.
+/// Returns whether a CAS from `own` that succeeds proves what a READ of the slots after it would
+/// show. It does if the slot is the only one and `own` is a stamp of this register.
 ///
-/// A frozen slot is not raised. Where memory is near, the READ costs next to nothing.
+/// A frozen slot is not raised. On synchronous fabrics the READ costs next to nothing.
 #[inline(always)]
 pub(crate) fn tells<F: Fabric, C: Clock>(group: &Group<F, C>, own: Stamp) -> bool {
     !group.fabric().is_near() && group.slots() == 1 && own != Stamp::EMPTY && !own.is_frozen()
 }
 
-/// Posts the chain of one write at one node where the CAS [`tells`]: WRITE the buffer, CAS the slot.
-/// The reply is the slot's old word.
+/// Posts the chain of one write at one node where the CAS [proves the maximum](tells): WRITE the
+/// buffer, CAS the slot. The reply is the slot's old word.
 #[inline(always)]
 pub(crate) fn post_write_alone<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
@@ -132,11 +137,12 @@ pub(crate) fn post_write_alone<'f, F: Fabric, C: Clock>(
     copy: &Copy<'_>,
 ) -> F::Completion<'f> {
     let write = copy.write(node, group.nodes());
+    // I1: the buffer comes before the slot.
     group.fabric().post(node, &[write, raise(group, node, register, own, stamp)])
 }
 
-/// Posts CAS and READ of a write without its buffer: again, from the word that the slot was found to
-/// hold, or of a delete. A frozen slot is left as it is.
+/// Posts CAS and READ of a write without its buffer: for a retry from the word that the slot was
+/// found to hold, or for a delete. Leaves a frozen slot as it is (V1).
 pub(crate) fn post_again<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     node: NodeId,
@@ -152,22 +158,23 @@ pub(crate) fn post_again<'f, F: Fabric, C: Clock>(
 /// The part of a buffer that a write stores.
 #[derive(Clone, Copy)]
 pub(crate) struct Copy<'a> {
-    /// Which nodes hold the buffer, and where.
-    pub(crate) site: Site,
-    /// First word, counted from the buffer's beginning; never the lock.
+    /// The nodes that hold the buffer, and where.
+    pub(crate) site: ReplicaSet,
+    /// First word, counted from the buffer's beginning; never the lock (I4).
     pub(crate) from: usize,
-    /// Header words, or the whole rest.
+    /// Header words, or all that follows `from`.
     pub(crate) head: &'a [u64],
-    /// The value, where it is not in `head`.
+    /// The value, if it is not in `head`.
     pub(crate) tail: &'a [u8],
 }
 
 impl Copy<'_> {
-    /// A guess's buffer with this header: all but the word for its rewrite's timestamp. This chain may
-    /// be late, and a reader have brought the rewrite to the node meanwhile.
+    /// Returns a guess's buffer with this header, without the word for its rewrite's timestamp
+    /// (I4). This chain may be late, and a reader may have brought the rewrite to the node
+    /// meanwhile.
     #[inline(always)]
     pub(crate) fn of_guess<'a>(
-        site: Site,
+        site: ReplicaSet,
         header: &'a [u64; buffer::HEADER_WORDS - 1],
         value: &'a [u8],
     ) -> Copy<'a> {
@@ -175,7 +182,7 @@ impl Copy<'_> {
         Copy { site, from: buffer::NUMBER, head, tail: value }
     }
 
-    /// The verb that stores it at `node`, of `n`.
+    /// Returns the verb that stores it at `node`, of `n`.
     #[inline(always)]
     pub(crate) fn write(&self, node: NodeId, n: usize) -> Verb<'_> {
         debug_assert!(self.site.holders.contains(node), "other memory lies there");
@@ -184,51 +191,51 @@ impl Copy<'_> {
     }
 }
 
-/// A buffer as it was read, from [`buffer::REWRITE`] on, and found good for one stamp.
+/// A buffer as it was read, from [`buffer::REWRITE`] on, and found valid for one stamp.
 pub(crate) struct Fetched<R> {
     pub(crate) reply: R,
     pub(crate) header: BufferHeader,
 }
 
 impl<R: core::ops::Deref<Target = [u64]>> Fetched<R> {
-    /// Where the value begins in the reply.
+    /// Index of the value in the reply.
     pub(crate) const VALUE: usize = buffer::HEADER_WORDS - 1;
 
-    /// What to store when this buffer is written back for `stamp`.
+    /// Returns what to store when this buffer is written back for `stamp`.
     ///
-    /// The word for the rewrite's timestamp is left alone unless `stamp` is the rewrite: it may have
-    /// been written since this buffer was read, and must not be erased.
-    pub(crate) fn copy(&self, format: WordFormat, site: Site, stamp: Stamp) -> Copy<'_> {
+    /// I4: the word for the rewrite's timestamp is left out unless `stamp` is the rewrite. It may
+    /// have been written since this buffer was read, and must not be erased.
+    pub(crate) fn copy(&self, format: WordFormat, site: ReplicaSet, stamp: Stamp) -> Copy<'_> {
         let rewrite = format.timestamp(stamp) != self.header.guess;
         let from = if rewrite { buffer::REWRITE } else { buffer::NUMBER };
         let end = Self::VALUE + self.header.length.div_ceil(8);
         Copy { site, from, head: &self.reply[from - buffer::REWRITE..end], tail: &[] }
     }
 
-    /// The value.
+    /// Returns the value.
     pub(crate) fn value(&self) -> &[u8] {
         crate::layout::bytes(&self.reply[Self::VALUE..], self.header.length).unwrap_or_default()
     }
 }
 
 impl<R> Fetched<R> {
-    /// The value, in the reply that brought it.
+    /// Returns the value in the reply that carries it.
     pub(crate) fn into_value<'f, F: Fabric<Reply<'f> = R> + 'f>(self) -> Value<'f, F> {
         Value { reply: self.reply, start: buffer::HEADER_WORDS - 1, length: self.header.length }
     }
 }
 
-/// A buffer, judged for a stamp.
+/// Result of validating a buffer for a stamp.
 pub(crate) enum Judged<R> {
-    /// It is the stamp's, and whole.
+    /// It is the stamp's, and complete.
     Good(Fetched<R>),
-    /// It is longer than what was read: so many words.
+    /// It is longer than what was read: its number of words.
     Longer(usize),
     /// It is not the stamp's, or damaged.
     Bad,
 }
 
-/// Judges a READ of the buffer that `stamp` names, from [`buffer::REWRITE`] on.
+/// Validates a READ of the buffer that `stamp` names, from [`buffer::REWRITE`] on (I5).
 pub(crate) fn judge<R: core::ops::Deref<Target = [u64]>>(
     format: WordFormat,
     register: &Register,
@@ -251,17 +258,17 @@ pub(crate) fn judge<R: core::ops::Deref<Target = [u64]>>(
     }
 }
 
-/// What the in-place copy is good for.
+/// Result of validating the in-place copy for a stamp.
 pub(crate) enum InPlace {
-    /// It is the stamp's value: its length, bytes.
+    /// It is the stamp's value: its length in bytes.
     Value(usize),
-    /// It is the stamp's, whose value is too long for it: its length, bytes.
+    /// It is the stamp's, whose value is too long for it: its length in bytes.
     Length(usize),
     /// It is another stamp's, or torn.
     Bad,
 }
 
-/// Judges the in-place copy in the home node's READ for a verified `stamp`.
+/// Validates the in-place copy in the home node's READ for a verified `stamp`.
 #[inline(always)]
 pub(crate) fn judge_in_place(
     format: WordFormat,
@@ -278,7 +285,7 @@ pub(crate) fn judge_in_place(
     };
     let value = image.get(buffer::HEADER_WORDS - 1..).unwrap_or_default();
     match crate::layout::bytes(value, header.length) {
-        // Whatever was torn here, a value under another stamp fails.
+        // I5: however this copy is torn, the checksum rejects a value of another stamp.
         Some(value) if header.agrees(format, register.name(), stamp, value) => {
             InPlace::Value(header.length)
         }
@@ -287,7 +294,8 @@ pub(crate) fn judge_in_place(
     }
 }
 
-/// The words in front of the value in the in-place copy of a verified `stamp`, whose buffer has this header.
+/// Returns the words before the value in the in-place copy of a verified `stamp`, whose buffer has
+/// this header.
 #[inline(always)]
 pub(crate) fn in_place_head(
     stamp: Stamp,
@@ -308,7 +316,7 @@ pub(crate) fn post_in_place<'f, F: Fabric, C: Clock>(
     group.fabric().post(register.home(), &[in_place(group, register, head, value)])
 }
 
-/// Likewise in the background, with `and` behind it.
+/// Posts the in-place copy deferred, followed by `and`.
 #[inline(always)]
 pub(crate) fn put_in_place<F: Fabric, C: Clock>(
     group: &Group<F, C>,
@@ -319,13 +327,14 @@ pub(crate) fn put_in_place<F: Fabric, C: Clock>(
 ) {
     let (home, copy) = (register.home(), in_place(group, register, head, value));
     match and {
-        Some(verb) => group.fabric().post_aside(home, &[copy, verb]),
-        None => group.fabric().post_aside(home, &[copy]),
+        Some(verb) => group.fabric().post_deferred(home, &[copy, verb]),
+        None => group.fabric().post_deferred(home, &[copy]),
     }
 }
 
+/// Returns the WRITE of the in-place copy at the home node.
 #[inline(always)]
-fn in_place<'a, F: Fabric, C: Clock>(
+pub(crate) fn in_place<'a, F: Fabric, C: Clock>(
     group: &Group<F, C>,
     register: &Register,
     head: &'a [u64; register::IN_PLACE_WORDS],

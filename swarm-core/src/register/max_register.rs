@@ -1,41 +1,41 @@
 //! The reliable max register M (§3.2): a register's stamps over a majority of its replicas.
 //!
-//! `write(x)` ends when so many of the nodes that [hold](crate::layout) its buffer as are a majority hold a
-//! stamp of at least x; `read` returns the largest stamp of a majority after making sure that so many hold
-//! it. Any two majorities share a node, so a read that follows a write or a read sees at least as large a
-//! stamp. A *verified* stamp is one that so many hold: it was written as a guess, or as a rewrite, before.
-//! Where nodes fall silent that hold a buffer, others do not take their place: the register
-//! [moves](Error::Moved).
+//! `write(x)` ends when f + 1 of the nodes that [hold](crate::layout) its buffer hold a stamp of at
+//! least x. `read` returns the largest stamp of a majority, after making sure that f + 1 nodes hold
+//! it. **Invariant (M1):** any two majorities share a node, so a read that follows a write or a
+//! read sees at least as large a stamp. A *verified* stamp was written before, as a guess or as a
+//! rewrite, and f + 1 nodes hold it. If nodes that hold a buffer fall silent, others do not take
+//! their place: the register is [relocated](Error::Moved).
 
 use super::handle::{Check, Register, Value};
 use super::in_n_out::{
     Copy, Fetched, InPlace, Judged, in_place_head, judge, judge_in_place, largest_of_others,
     post_again, post_write, post_write_alone, put_in_place, tells,
 };
-use super::look::{self, Look};
 use super::replicas::{COMPLETIONS, Failed, Votes};
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::{Fabric, Verb};
-use crate::layout::{BufferHeader, MAX_CLIENTS, Place, Site, buffer, register};
+use crate::layout::{BufferHeader, Location, MAX_CLIENTS, ReplicaSet, buffer, register};
 use crate::node::{MAX_NODES, NodeId, NodeSet};
-use crate::quorum::{Event, Gathering, Group, Next, Round};
+use crate::quorum::{Event, Group, Next, Round, VoteCollector};
+use crate::register::weak_read::{self, WeakRead};
 use crate::words::{Stamp, WordFormat};
 
-/// CASes of a slot at one node in one write. A CAS fails only when the slot grew, and only a client
-/// that shares the slot makes it grow: each of those can do so twice (guess, verified) with stamps
-/// below this write's before its clock is past them. One that fails more often is not going to end
-/// here: the register has to move.
+/// Failed CASes, over all nodes, after which a write gives way. A CAS fails only when the slot
+/// grew, and only a client that shares the slot makes it grow. Each such client can do so twice at
+/// a node (guess, verified) with stamps below this write's, before its clock is past them. A write
+/// that fails more often does not end here: the register must be relocated.
 fn slot_tries(slots: usize) -> usize {
     2 * MAX_CLIENTS.div_ceil(slots) + 2
 }
 
-/// READs of all replicas in one read. Each retry means that the maximum was of a write that is not
-/// complete, and that all its holders fell silent between two rounds. Nodes that do so time and again keep a read
-/// from its end.
+/// READs of all replicas in one read. Each retry means that the maximum belonged to an incomplete
+/// write, and that all its holders fell silent between two rounds. Nodes that do so repeatedly keep
+/// a read from ending.
 pub(crate) const READ_TRIES: usize = 2 * MAX_NODES;
 
-/// Who answered without the buffer that a stamp names.
+/// The nodes that answered without the buffer that a stamp names.
 #[derive(Clone, Copy)]
 pub(crate) struct Without {
     stamp: Stamp,
@@ -43,25 +43,25 @@ pub(crate) struct Without {
 }
 
 impl Without {
-    /// Nobody has.
+    /// No node has.
     pub(crate) const NOBODY: Self = Self { stamp: Stamp::EMPTY, nodes: NodeSet::EMPTY };
 
-    /// Whether memory is damaged, as `holders` are found to show `stamp` as the largest of a majority both before
-    /// that answer and behind it: a slot names a buffer only after that was written at its node, and what it names
-    /// is not used for anything else before a majority shows a later stamp.
+    /// Returns whether memory is damaged: nodes lacked the buffer, but show `stamp` as a majority's
+    /// largest both before and after that answer. A slot names a buffer only after the buffer was
+    /// written at its node, and the buffer is not reused before a majority shows a later stamp.
     pub(crate) fn proves_damage(self, stamp: Stamp, holders: NodeSet) -> bool {
         stamp.same_write(self.stamp) && !self.nodes.intersection(holders).is_empty()
     }
 }
 
-/// READs the buffer of `stamp`, first where `holders` have it, then at all nodes that may. If too
-/// many of those answered without it and the others are late or down, or all are, the read must begin
-/// again: yields which of the holders that were.
+/// READs the buffer of `stamp`: first from one of `holders`, then from all nodes that may hold it.
+/// The read must begin again if too many of those answered without it and the others are late or
+/// down, or if all are. Then this returns which of `holders` answered without it.
 ///
-/// Lateness alone proves nothing: what a majority holds is found at one of any majority that
-/// answers, however slow it is. So only a stamp whose write is not complete is let go.
+/// Lateness alone proves nothing: any majority that answers, however slowly, includes a node that
+/// has what a majority holds. So only a stamp of an incomplete write is given up (G5).
 ///
-/// One roundtrip where `hint` bytes are the value's length or more and the first holder is well.
+/// One roundtrip if the value has at most `hint` bytes and the first holder answers.
 pub(crate) async fn fetch<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &Register,
@@ -70,14 +70,14 @@ pub(crate) async fn fetch<'f, F: Fabric, C: Clock>(
     hint: usize,
 ) -> Result<Result<Fetched<F::Reply<'f>>, Without>, Error> {
     let format = group.format();
-    let Site { place, holders: everyone } = group.site(register, stamp);
+    let ReplicaSet { place, holders: everyone } = group.site(register, stamp);
     let holders = holders.intersection(everyone);
     let first = buffer::HEADER_WORDS - 1 + hint.div_ceil(8);
     let at = |node| place.at(node, group.nodes()).plus(buffer::REWRITE);
     let post = |node, words| group.fabric().post(node, &[Verb::Read { at: at(node), words }]);
     let can_be = |node, words| {
         is_in_place(register, &place, node)
-            || !place.pointer.is_null() && group.buffers().has_room_at(at(node), words)
+            || !place.pointer.is_null() && group.placement().has_room_at(at(node), words)
     };
     let mut round = Round::new(group);
     let mut asked = NodeSet::EMPTY;
@@ -102,7 +102,7 @@ pub(crate) async fn fetch<'f, F: Fabric, C: Clock>(
             }
         }
         if !more.is_empty() {
-            // Late is told once: of those that are asked only now, it is yet to be told.
+            // The round reports lateness once; the nodes asked just now have not been covered yet.
             round.watch_again();
         }
         let pending = round.pending();
@@ -114,7 +114,7 @@ pub(crate) async fn fetch<'f, F: Fabric, C: Clock>(
         match round.next().await {
             Event::Reply(node, reply) => match judge(format, register, stamp, reply) {
                 Judged::Good(fetched) => {
-                    let site = Site { place, holders: bad.intersection(holders) };
+                    let site = ReplicaSet { place, holders: bad.intersection(holders) };
                     repair(group, stamp, &fetched, site);
                     return Ok(Ok(fetched));
                 }
@@ -128,7 +128,8 @@ pub(crate) async fn fetch<'f, F: Fabric, C: Clock>(
                     wanted = everyone;
                 }
             },
-            // More was asked for than the value may have, and so perhaps more than there is memory.
+            // The READ covers more words than the value may have, so perhaps more than there is
+            // memory.
             Event::Down(node) if hint > 0 && !refused.contains(node) => {
                 refused.insert(node);
                 round.add(node, post(node, buffer::HEADER_WORDS - 1));
@@ -146,19 +147,20 @@ pub(crate) async fn fetch<'f, F: Fabric, C: Clock>(
     }
 }
 
-/// Whether a buffer at `place` is the register's in-place copy at this node: a longer value is not its own.
-fn is_in_place(register: &Register, place: &Place, node: NodeId) -> bool {
+/// Returns whether a buffer at `place` is the register's in-place copy at this node. A value that
+/// is too long for it has a buffer elsewhere.
+fn is_in_place(register: &Register, place: &Location, node: NodeId) -> bool {
     node == register.home()
         && place.home == node
         && place.at_home == register.place.at_home + register::IN_PLACE as u64
 }
 
-/// Writes a buffer back to holders of its stamp whose copy was found damaged.
+/// Writes a buffer back to those holders of its stamp whose copy is damaged.
 fn repair<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     stamp: Stamp,
     fetched: &Fetched<F::Reply<'_>>,
-    bad: Site,
+    bad: ReplicaSet,
 ) {
     let copy = fetched.copy(group.format(), bad, stamp);
     for node in bad.holders {
@@ -166,18 +168,18 @@ fn repair<F: Fabric, C: Clock>(
     }
 }
 
-/// What a write takes this client's own slots for.
+/// What a write assumes about this client's own slots, and what it saw.
 struct Slots {
     expect: [Stamp; MAX_NODES],
-    /// Nodes whose chains have no READ: the CAS is to tell.
+    /// Nodes whose chains have no READ: the CAS alone proves the maximum.
     alone: NodeSet,
     tries: usize,
-    /// The largest stamp in others'.
+    /// The largest stamp in other clients' slots.
     followed: Stamp,
 }
 
 impl Slots {
-    /// The slot at `node` was not as thought but held `old`: from there, with a READ.
+    /// Retries at `node`, whose slot holds `old` instead of the expected word, with a READ.
     fn again<'f, F: Fabric, C: Clock>(
         &mut self,
         group: &'f Group<F, C>,
@@ -199,22 +201,22 @@ impl Slots {
     }
 }
 
-/// How a write to M ended: the voters, and the largest stamp that a majority of the chains' own
-/// READs showed; [`Failed`] where replicas are missing that the register has not reached.
+/// The outcome of a write to M: the voters, and the largest stamp that a majority of its own
+/// chains' READs showed; [`Failed`] if replicas lack the register.
 pub(crate) type Wrote = Result<(NodeSet, Stamp), Failed>;
 
-/// One write to M: a stamp, what of its buffer is stored with it, and the nodes that are known to
-/// have it already.
+/// One write to M: a stamp, the part of its buffer that is stored with it, and the nodes that are
+/// known to have it already.
 #[derive(Clone, Copy)]
 pub(crate) struct Writes<'a> {
     pub(crate) stamp: Stamp,
-    /// `None` of a delete, which has no buffer.
+    /// `None` for a delete, which has no buffer.
     pub(crate) copy: Option<Copy<'a>>,
     pub(crate) held: NodeSet,
 }
 
 impl Writes<'_> {
-    /// The nodes that may hold the stamp, of `n`.
+    /// Returns the nodes, of `n`, that may show the stamp (M3).
     #[inline(always)]
     fn among(&self, n: usize) -> NodeSet {
         self.copy.as_ref().map_or(NodeSet::all(n), |copy| copy.site.holders)
@@ -222,8 +224,8 @@ impl Writes<'_> {
 }
 
 impl Votes {
-    /// One step of a write at one node: WRITE, CAS, READ, and again until the slot is past the
-    /// stamp.
+    /// Does one step of a write at one node: WRITE, CAS, READ, repeated until the slot is at or
+    /// past the stamp.
     #[inline(always)]
     fn step<'f, F: Fabric, C: Clock>(
         &mut self,
@@ -253,7 +255,7 @@ impl Votes {
         let expected = slots.expect[node.index()];
         if slots.alone.contains(node) {
             if old == expected.0 {
-                // It holds now what the CAS put there.
+                // The CAS succeeded: the slot holds what the CAS put there.
                 let max = expected.max(stamp);
                 register.own.saw(node, max);
                 self.count(node, max);
@@ -294,30 +296,31 @@ impl Votes {
     }
 }
 
-/// One round of a write to M.
+/// Does one round of a write to M.
 async fn write_once<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     register: &mut Register,
     writes: Writes<'_>,
 ) -> Wrote {
     let (among, everyone) = (writes.among(group.nodes()), NodeSet::all(group.nodes()));
-    let gathering = Gathering::new(group, among, group.majority()).or_else(among != everyone);
+    // M3: only holders of the buffer vote. M1: f + 1 of them must.
+    let gathering = VoteCollector::new(group, among, group.majority()).or_else(among != everyone);
     let (mut votes, mut slots) = (Votes::new(), Slots::new());
     let first = group.preferred(register.home());
     let mut step = |node, reply| votes.step(&mut slots, group, register, writes, (node, reply));
     match gathering.settle(first, &mut step).await {
         Ok(voters) => votes.conclude(group, register, &slots, voters),
-        // Others may be well, but do not hold the buffer.
+        // Other nodes may answer, but do not hold the buffer.
         Err(_) if votes.missing.is_empty() && among != everyone => Err(Failed::from(Error::Moved)),
         Err(error) => Err(Failed { error, missing: votes.missing }),
     }
 }
 
-/// The part of `write` that M adds to In-n-Out: writes a stamp at nodes until a majority's maximum
-/// is at least that.
+/// Writes a stamp at nodes until the maxima of a majority are at least that: the part of `write`
+/// that M adds to In-n-Out.
 ///
-/// Yields the voters, and the largest stamp that a majority of the chains' own READs showed. One
-/// roundtrip, one more for each lost CAS, and where replicas have to be completed.
+/// Returns the voters, and the largest stamp that a majority of the chains' own READs showed. One
+/// roundtrip, and one more for each lost CAS and each backfill of missing replicas.
 pub(crate) async fn write<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     register: &mut Register,
@@ -332,35 +335,37 @@ pub(crate) async fn write<F: Fabric, C: Clock>(
     Err(Error::NoMajority { answered: 0, needed: group.majority() })
 }
 
-/// What a read of M returns.
+/// The result of a read of M.
 pub(crate) struct Maximum<'f, F: Fabric + 'f> {
     pub(crate) stamp: Stamp,
-    /// `None` for a delete, and where it was not wanted.
+    /// `None` for a delete, and if it was not wanted.
     pub(crate) value: Option<Value<'f, F>>,
-    /// What the buffer says, where it was fetched.
+    /// The buffer's header, if it was fetched.
     pub(crate) header: BufferHeader,
-    /// Nodes whose maximum it was at the last look.
+    /// Nodes whose maximum it was in the last weak read.
     pub(crate) holders: NodeSet,
-    /// The key in the register is another.
+    /// The register belongs to another key.
     pub(crate) other_key: bool,
 }
 
 impl<F: Fabric> Maximum<'_, F> {
-    /// Whether its writer takes it back no more: it is verified, or a rewrite.
+    /// Returns whether its writer can no longer take it back: it is verified, or a rewrite.
     pub(crate) fn is_settled(&self, format: WordFormat) -> bool {
         self.stamp.is_verified() || self.header.is_rewrite(format.timestamp(self.stamp))
     }
 }
 
-/// What [`read`] is to bring.
+/// What [`read`] must return.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Want {
     /// The stamp and its value.
     Value,
-    /// The stamp, and its value unless it is of this write, which is at hand.
+    /// The stamp, and its value unless it belongs to this write, which the caller has.
     Unless(Stamp),
     /// The stamp and its value, from the buffer even where the in-place copy is good.
     OutOfPlace,
+    /// The same, but not written back: f + 1 nodes may not hold the stamp.
+    AsItIs,
     /// The stamp only.
     Stamp,
 }
@@ -368,7 +373,7 @@ pub(crate) enum Want {
 impl Want {
     fn value_of(self, stamp: Stamp) -> bool {
         match self {
-            Self::Value | Self::OutOfPlace => true,
+            Self::Value | Self::OutOfPlace | Self::AsItIs => true,
             Self::Unless(known) => !known.same_write(stamp),
             Self::Stamp => false,
         }
@@ -377,7 +382,7 @@ impl Want {
 
 /// Reads M: the largest stamp of a majority, held by a majority when this returns.
 ///
-/// One roundtrip when a majority holds it already and the in-place copy is its value; one more to
+/// One roundtrip if a majority holds it already and the in-place copy is its value; one more to
 /// fetch the buffer, one more to write it back. Linearizes at the READ or the write-back.
 pub(crate) async fn read<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
@@ -385,7 +390,7 @@ pub(crate) async fn read<'f, F: Fabric, C: Clock>(
     check: Check<'_>,
     want: Want,
 ) -> Result<Maximum<'f, F>, Error> {
-    let look = look::look(group, register, check).await?;
+    let look = weak_read::look(group, register, check).await?;
     let (stamp, holders) = (look.max, look.holders);
     let look = if matches!(want, Want::Value | Want::Unless(_)) && want.value_of(stamp) {
         match in_place(group, register, look) {
@@ -401,13 +406,14 @@ pub(crate) async fn read<'f, F: Fabric, C: Clock>(
     read_on(group, register, check, want, look).await
 }
 
-/// The value, if the look shows it: it is in place, and its stamp verified, so that a majority holds it.
+/// Returns the value if the weak read shows it: it is in place, and its stamp is verified, so a
+/// majority holds it (M1).
 #[inline(always)]
 pub(crate) fn in_place<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &Register,
-    look: Look<F::Reply<'f>>,
-) -> Result<Value<'f, F>, Look<F::Reply<'f>>> {
+    look: WeakRead<F::Reply<'f>>,
+) -> Result<Value<'f, F>, WeakRead<F::Reply<'f>>> {
     let shows = look.max.is_verified() && look.missing.is_empty() && !look.other_key;
     if !shows {
         return Err(look);
@@ -418,21 +424,21 @@ pub(crate) fn in_place<'f, F: Fabric, C: Clock>(
         (Some(InPlace::Value(length)), Some(reply)) => {
             Ok(Value { reply, start: register::VALUE, length })
         }
-        (_, home) => Err(Look { home, ..look }),
+        (_, home) => Err(WeakRead { home, ..look }),
     }
 }
 
-/// The rest of [`read`]: when the value is not in place or a majority does not hold the stamp yet.
+/// Continues [`read`] where the value is not in place or a majority does not hold the stamp yet.
 pub(crate) async fn read_on<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &mut Register,
     check: Check<'_>,
     want: Want,
-    mut look: Look<F::Reply<'f>>,
+    mut look: WeakRead<F::Reply<'f>>,
 ) -> Result<Maximum<'f, F>, Error> {
     let mut without = Without::NOBODY;
     for _ in 0..READ_TRIES {
-        let Look { max: stamp, holders, other_key, .. } = look;
+        let WeakRead { max: stamp, holders, other_key, .. } = look;
         if without.proves_damage(stamp, holders) {
             return Err(Error::Damaged);
         }
@@ -444,15 +450,20 @@ pub(crate) async fn read_on<'f, F: Fabric, C: Clock>(
         if stamp == Stamp::EMPTY {
             return Err(Error::Gone);
         }
-        // A delete's stamp is verified from the beginning, and so are all of the classic register.
+        // M1: a verified stamp is at a majority. A delete's stamp, and all of DM-ABD's, are
+        // verified from the beginning and prove nothing.
         let deleted = group.format().is_deleted(stamp);
         let told = stamp.is_verified() && !deleted && want != Want::OutOfPlace;
-        let stable = told || holders.len() >= group.majority();
+        let stable = told || holders.len() >= group.majority() || want == Want::AsItIs;
         let wanted = want.value_of(stamp) && !deleted;
         if stable && !wanted {
             return Ok(maximum);
         }
+        // M2: a delete is written back too, before it is returned.
         if deleted {
+            if want == Want::AsItIs {
+                return Ok(maximum);
+            }
             write(group, register, Writes { stamp, copy: None, held: holders }).await?;
             return Ok(maximum);
         }
@@ -462,10 +473,11 @@ pub(crate) async fn read_on<'f, F: Fabric, C: Clock>(
             Err(by) => {
                 without = by;
                 group.count_retry();
-                look = look::look(group, register, check).await?;
+                look = weak_read::look(group, register, check).await?;
                 continue;
             }
         };
+        // M1, M2: what a majority does not hold is written back before it is returned.
         if !stable {
             write_back(group, register, stamp, holders, &fetched).await?;
         } else if stamp.is_verified() && look.voters.contains(register.home()) {
@@ -478,11 +490,11 @@ pub(crate) async fn read_on<'f, F: Fabric, C: Clock>(
     Err(Error::Contended)
 }
 
-/// How long the value probably is: what the in-place copy says, or what fits there.
+/// Estimates the value's length: what the in-place copy says, or else what fits there.
 fn length_hint<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     register: &Register,
-    look: &Look<F::Reply<'_>>,
+    look: &WeakRead<F::Reply<'_>>,
 ) -> usize {
     let judged =
         look.home.as_ref().map(|reply| judge_in_place(group.format(), register, look.max, reply));
@@ -492,7 +504,7 @@ fn length_hint<F: Fabric, C: Clock>(
     }
 }
 
-/// Makes sure that a majority holds `stamp`: a read must not return what a later one may miss.
+/// Makes sure that a majority holds `stamp`: a read must not return what a later read may miss.
 async fn write_back<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     register: &mut Register,
@@ -505,11 +517,11 @@ async fn write_back<F: Fabric, C: Clock>(
     Ok(())
 }
 
-/// Writes the in-place copy of a verified stamp again that was found torn or out of date.
+/// Rewrites the in-place copy of a verified stamp that was found torn or outdated.
 fn repair_in_place<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     register: &Register,
-    look: &Look<F::Reply<'_>>,
+    look: &WeakRead<F::Reply<'_>>,
     fetched: &Fetched<F::Reply<'_>>,
 ) {
     let format = group.format();

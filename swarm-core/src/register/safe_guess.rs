@@ -1,46 +1,48 @@
 //! Safe-Guess (§3, appendices A–C): a linearizable, wait-free register in one roundtrip.
 //!
 //! A writer guesses a timestamp instead of asking for one. If the guess proves fresh, the write is
-//! done after the roundtrip that carried it. If not, writer and readers settle by the timestamp
-//! lock whether the guess stands (some reader returned it) or is written again under a fresh
-//! timestamp. It all rests on this: *a write takes effect under one timestamp only*: under its guess
-//! if that was fresh, or was locked by a reader, or was seen to be followed by its writer's next
-//! write; under its rewrite only if the writer holds the lock.
+//! done after the roundtrip that carried it. If not, the timestamp lock decides between two
+//! outcomes: the guess stands, because a reader returned it, or the writer writes the value again
+//! under a fresh timestamp. **Invariant (G1):** a write takes effect under one timestamp only. It
+//! is the guess if that was fresh, was locked by a reader, or was followed by its writer's next
+//! write. It is the rewrite's only if the writer holds the lock.
 //!
-//! Roundtrips: write 1, or 4 after a stale guess; read 1, 2 with the value out of place, 4 when it
-//! meets a write that is under way. Linearization: a write at the CAS with which a majority first
-//! holds the stamp that it keeps, or a larger one; a read when what it returns takes effect or when
-//! it begins, whichever is later.
+//! Roundtrips: write 1, or 4 after a stale guess; read 1, 2 with the value out of place, 4 if it
+//! finds a write in progress. Linearization: a write at the CAS by which a majority first holds its
+//! deciding stamp, or a larger one. A read when what it returns takes effect or when it begins,
+//! whichever is later.
 
 use heapless::Vec;
 
 use super::handle::{Check, Found, Protocol, Register, Value, Write, Written};
 use super::in_n_out::{Copy, in_place_head, put_in_place, raise};
-use super::look::Look;
 use super::max_register::{self, Want, Writes, fetch};
-use super::near;
 use super::timestamp_lock::{try_lock, try_lock_to_read};
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::Fabric;
-use crate::layout::{BufferHeader, MAX_CLIENTS, SLOTS, Site, buffer, checksum};
+use crate::layout::{BufferHeader, MAX_CLIENTS, ReplicaSet, SLOTS, buffer, checksum};
 use crate::node::NodeSet;
 use crate::quorum::{Group, Unfinished};
+use crate::register::fast_path;
+use crate::register::weak_read::WeakRead;
 use crate::words::{LockMode, Pointer, Stamp, StampFlags, Timestamp, WordFormat, Writer};
 
-/// Writers of one register at a time among which a read is wait-free: it keeps in mind what it
-/// saw of so many. (A client that abandons a write goes on as another writer.)
+/// Number of concurrent writers of a register up to which a read is wait-free (G5): a read
+/// remembers what it saw of that many. (A client that abandons a write continues as another
+/// writer.)
 pub const WRITERS: usize = 64;
 
-/// Rounds of a read: after two READs for each writer, one of them was seen with two stamps or twice
-/// with the same, and a lost lock makes room for a larger stable stamp only.
+/// Rounds of a read (G5). After two READs for each writer, one of them was seen with two stamps or
+/// twice with the same one. A lost lock only gives way to a larger stable stamp.
 pub const READ_BOUND: usize = 2 * WRITERS + 1;
 
 const _: () = assert!(WRITERS >= SLOTS);
 
-/// Ticks in front of the last timestamp in which no write begins: its register moves first. Room
-/// for what is under way then: each client's rewrite goes at most one tick above another's stamp.
-/// Safety does not rest on it, since a rewrite that comes to the end has its register moved as well.
+/// Number of ticks before the last timestamp in which no write starts: its register is relocated
+/// first. It leaves room for writes in progress: each client's rewrite goes at most one tick above
+/// another's stamp. Safety does not depend on it: a rewrite that reaches the end has its register
+/// relocated as well.
 const MARGIN: u64 = 2 * MAX_CLIENTS as u64;
 
 /// Safe-Guess, the protocol of the paper.
@@ -50,23 +52,23 @@ pub struct SafeGuess;
 impl Protocol for SafeGuess {
     const NAME: &'static str = "swarm";
 
-    type Seen<'f, F: Fabric + 'f> = Look<F::Reply<'f>>;
+    type Seen<'f, F: Fabric + 'f> = WeakRead<F::Reply<'f>>;
     type Posted<'f> = Guessed<'f>;
 
     #[inline(always)]
     fn try_read<'f, F: Fabric, C: Clock>(
         group: &'f Group<F, C>,
         register: &Register,
-        seen: &mut Option<Look<F::Reply<'f>>>,
+        seen: &mut Option<WeakRead<F::Reply<'f>>>,
     ) -> Option<Value<'f, F>> {
-        near::read(group, register, seen)
+        fast_path::read(group, register, seen)
     }
 
     async fn read_on<'f, F: Fabric, C: Clock>(
         group: &'f Group<F, C>,
         register: &mut Register,
         check: Check<'_>,
-        seen: Option<Look<F::Reply<'f>>>,
+        seen: Option<WeakRead<F::Reply<'f>>>,
     ) -> Result<Found<'f, F>, Error> {
         let m = match seen {
             Some(look) => max_register::read_on(group, register, check, Want::Value, look).await?,
@@ -86,20 +88,20 @@ impl Protocol for SafeGuess {
         group: &'f Group<F, C>,
         register: &mut Register,
         write: Write<'_>,
-        site: &Site,
+        site: &ReplicaSet,
         posted: &mut Option<Guessed<'f>>,
     ) -> Option<Written> {
         if !group.fabric().is_near() {
             return None;
         }
-        // Round 1, and where it proves fresh all.
+        // Round 1, which is all of the write if the guess proves fresh.
         let Some(guessed) = Guessed::new(group, register, &write) else {
             return Some(Written::Moved(Stamp::EMPTY));
         };
         let words = guessed.header.encode();
-        // A guess is no register's first stamp, whose buffer lies elsewhere too.
+        // A guess is never a register's first stamp, whose buffer has another placement.
         let copy = Copy::of_guess(*site, &words, write.value);
-        if !near::write(group, register, (guessed.w, copy), &guessed.header, write.value) {
+        if !fast_path::write(group, register, (guessed.w, copy), &guessed.header, write.value) {
             *posted = Some(guessed);
             return None;
         }
@@ -116,8 +118,9 @@ impl Protocol for SafeGuess {
         let Some(guessed) = posted.or_else(|| Guessed::new(group, register, &write)) else {
             return Ok(Written::Moved(Stamp::EMPTY));
         };
-        // Round 1: the guess goes out; its chains READ what it has to stand against. Where they went out before,
-        // this finds its stamp there.
+        // Round 1: the guess goes out; its chains READ what it must exceed. If an attempt posted it
+        // before, this round finds its stamp there. G2: the write is done if no stamp of a majority
+        // is larger.
         let words = guessed.header.encode();
         let writes = first(group, register, guessed.w, &words, &write);
         match max_register::write(group, register, writes).await {
@@ -133,8 +136,8 @@ impl Protocol for SafeGuess {
         }
         let Guessed { w, header, unfinished } = guessed;
         let written = write_stale(group, register, w, header, write).await?;
-        // A write that was refused is over too, but had no effect: this client's next write must
-        // not prove to a reader that it had. After a move there is no next write to this register.
+        // G4: a refused write ended without effect, so this client's next write must not prove to a
+        // reader that it took effect. After a relocation there is no next write to this register.
         if written != Written::Deleted {
             unfinished.complete();
         }
@@ -152,7 +155,7 @@ impl Protocol for SafeGuess {
     }
 }
 
-/// A write whose guess is out, or goes out next.
+/// A write whose guess is posted, or is posted next.
 pub struct Guessed<'f> {
     w: Stamp,
     header: BufferHeader,
@@ -160,7 +163,8 @@ pub struct Guessed<'f> {
 }
 
 impl<'f> Guessed<'f> {
-    /// A guess for this write. `None` where timestamps come to their end: the register has to move first.
+    /// Makes a guess for this write. `None` if timestamps run out: the register must be relocated
+    /// first.
     #[inline(always)]
     fn new<F: Fabric, C: Clock>(
         group: &'f Group<F, C>,
@@ -179,7 +183,7 @@ impl<'f> Guessed<'f> {
         Some(Self { w, header, unfinished: group.begin_write() })
     }
 
-    /// The guess proved fresh: the write is done.
+    /// Completes a write whose guess proved fresh.
     #[inline(always)]
     fn fresh<F: Fabric, C: Clock>(
         self,
@@ -194,7 +198,7 @@ impl<'f> Guessed<'f> {
     }
 }
 
-/// The first round of a write: its guess, with the buffer.
+/// Returns the first round of a write: its guess, with the buffer.
 #[inline(always)]
 fn first<'a, F: Fabric, C: Clock>(
     group: &Group<F, C>,
@@ -207,22 +211,24 @@ fn first<'a, F: Fabric, C: Clock>(
     Writes { stamp: w, copy: Some(copy), held: NodeSet::EMPTY }
 }
 
-/// A timestamp that is probably larger than any before it.
+/// Returns a timestamp that is probably larger than any before it.
 #[inline(always)]
 fn guess<F: Fabric, C: Clock>(group: &Group<F, C>, register: &Register) -> Timestamp {
     let format = group.format();
     let age = group.now().saturating_sub(register.identity.birth);
-    // Whoever looked at the register knows of its birth's timestamp, or a later one; who did not goes above it, too.
+    // I5: a client's guesses only grow, whatever its clock says. A client that read the register
+    // knows its first timestamp or a later one; a guess is above the first one in any case.
     let after = format.timestamp(register.last).0 + 1;
     Timestamp(format.ticks(age).max(after).max(Timestamp::FIRST.0 + 1).min(format.deleted().0))
 }
 
-/// The stamp that a register is born with, in its first slot: its value is in `buffer`.
+/// Returns the stamp with which a register is created, in its first slot: its value is in `buffer`.
 pub fn first_stamp(format: WordFormat, buffer: Pointer) -> Stamp {
     format.stamp(Timestamp::FIRST, buffer, StampFlags::VERIFIED)
 }
 
-/// The stamp of a register that is born deleted, for a key that was while its register moved.
+/// Returns the stamp of a register that is created deleted, for a key that was deleted while it was
+/// relocated (V6).
 pub fn deleted_stamp(format: WordFormat, buffer: Pointer) -> Stamp {
     format.stamp(format.deleted(), buffer, StampFlags::VERIFIED)
 }
@@ -239,8 +245,8 @@ fn header(register: &Register, write: &Write<'_>, guess: Timestamp, sum: u64) ->
     }
 }
 
-/// The write is complete: says so in the slots, and puts its value in place. In the background;
-/// readers who come sooner settle it themselves.
+/// Marks a complete write as verified in the slots, and puts its value in place. Deferred: a reader
+/// that arrives earlier resolves the write itself.
 #[inline(always)]
 fn finish<F: Fabric, C: Clock>(
     group: &Group<F, C>,
@@ -250,6 +256,7 @@ fn finish<F: Fabric, C: Clock>(
     (header, value): (&BufferHeader, &[u8]),
 ) {
     let home = register.home();
+    // M1: a stamp is verified only where this write's stamp is, and after its write to M ended.
     let voters = voters.holding(|node| register.own.at(node).same_write(stamp));
     for node in voters {
         let cas = raise(group, node, register, stamp.guessed(), stamp);
@@ -257,7 +264,7 @@ fn finish<F: Fabric, C: Clock>(
             let head = in_place_head(stamp, header);
             put_in_place(group, register, &head, value, Some(cas));
         } else {
-            group.fabric().post_aside(node, &[cas]);
+            group.fabric().post_deferred(node, &[cas]);
         }
     }
     for node in voters {
@@ -266,7 +273,7 @@ fn finish<F: Fabric, C: Clock>(
     register.met(stamp);
 }
 
-/// The rest of a write whose guess was not the largest stamp that its own chains saw.
+/// Continues a write whose guess was not the largest stamp that its own chains saw.
 async fn write_stale<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     register: &mut Register,
@@ -276,21 +283,24 @@ async fn write_stale<F: Fabric, C: Clock>(
 ) -> Result<Written, Error> {
     let format = group.format();
     group.count_slow();
-    // Round 2: what we lost to becomes stable. Else a reader that loses its lock to us might find
-    // nothing newer, for ever, if that stamp's writer, its only node and we die.
+    // Round 2 (G5): what this write lost to becomes stable. Otherwise a reader that loses its lock
+    // to this write might never find anything newer, if that stamp's writer, its only node and this
+    // client die.
     let read = max_register::read(group, register, Check::Identity, Want::Stamp).await;
     let m = match read {
         Err(Error::Moved) => return Ok(Written::Moved(w)),
         read => read?.stamp,
     };
     if m.same_write(w) {
-        // What we lost to is on no majority's maximum: the guess was the largest after all.
+        // No majority has what this write lost to as its maximum: the guess was the largest after
+        // all.
         let voters = NodeSet::all(group.nodes());
         finish(group, register, voters, w.verified(), (&header, write.value));
         return Ok(Written::Done);
     }
     advance_clock(group, register, m);
-    // Round 3: unless a reader has settled that the guess stands.
+    // Round 3 (G1): the writer replaces its guess only with the WRITE lock, so not if a reader has
+    // locked the guess.
     let site = group.site(register, w);
     let lock = try_lock(group, register.home(), &site, write.number, LockMode::Write);
     let locked = lock.await?;
@@ -300,8 +310,8 @@ async fn write_stale<F: Fabric, C: Clock>(
     if !locked {
         return Ok(Written::Done);
     }
-    // Round 4: the same buffer under a timestamp above all that came before. Not as verified: it is when
-    // so many have it.
+    // Round 4 (G1): the same buffer under a timestamp above all earlier ones. M1: not as verified
+    // until f + 1 nodes have it.
     let fresh = guess(group, register).max(Timestamp(format.timestamp(m).0 + 1));
     if fresh >= format.deleted() {
         return Ok(Written::Moved(w));
@@ -320,7 +330,7 @@ async fn write_stale<F: Fabric, C: Clock>(
     Ok(Written::Done)
 }
 
-/// Moves a clock forward that is behind the stamp that a guess lost to.
+/// Advances a clock that is behind the stamp that a guess lost to.
 fn advance_clock<F: Fabric, C: Clock>(group: &Group<F, C>, register: &Register, m: Stamp) {
     let format = group.format();
     if format.is_deleted(m) {
@@ -341,7 +351,8 @@ fn found<'f, F: Fabric, C: Clock>(
     }
 }
 
-/// A maximum that its writer does not take back. A rewrite whose writer may be dead is said to be complete.
+/// Returns a maximum that its writer cannot take back. Marks a rewrite as complete, as its writer
+/// may be dead.
 fn settled<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &mut Register,
@@ -353,7 +364,7 @@ fn settled<'f, F: Fabric, C: Clock>(
     found(group, m.stamp, m.value)
 }
 
-/// The rest of a read that met a guess `m` that is not known to be complete.
+/// Continues a read that found a guess `m` that is not known to be complete (G3).
 async fn read_guessed<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &mut Register,
@@ -365,7 +376,7 @@ async fn read_guessed<'f, F: Fabric, C: Clock>(
         let writer = m.header.number.writer();
         let mut is_lost = false;
         match seen.iter().find(|(other, _)| *other == writer) {
-            // Seen twice: the guess stands if its writer has not taken it back.
+            // G3: seen twice: the guess stands if its writer has not taken it back.
             Some((_, before)) if before.same_write(m.stamp) => {
                 let (site, home) = (group.site(register, m.stamp), register.home());
                 let number = m.header.number;
@@ -375,7 +386,7 @@ async fn read_guessed<'f, F: Fabric, C: Clock>(
                 }
                 is_lost = true;
             }
-            // A client writes a register once at a time: its earlier write is complete.
+            // G3: a client writes a register once at a time, so its earlier write is complete.
             Some(&(_, before)) => {
                 let earlier = fetch(group, register, before, NodeSet::EMPTY, register.capacity());
                 if let Ok(earlier) = earlier.await? {
@@ -389,7 +400,8 @@ async fn read_guessed<'f, F: Fabric, C: Clock>(
         if !next.stamp.same_write(m.stamp) {
             m = next;
         } else if is_lost {
-            // Who locks a guess to replace it has made something larger stable before, or moved the key.
+            // A client that locks a guess to replace it has first made something larger stable, or
+            // relocated the key.
             return Err(Error::Damaged);
         } else {
             m.stamp = next.stamp;
@@ -409,15 +421,14 @@ fn remember(seen: &mut Vec<(Writer, Stamp), WRITERS>, writer: Writer, stamp: Sta
     debug_assert!(pushed.is_ok(), "there is room: the oldest was removed");
 }
 
-/// Says in this reader's own slots that the write is complete, and puts its value in place. In the
-/// background.
+/// Marks the write as verified in this reader's own slots, and puts its value in place. Deferred.
 fn confirm<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     register: &mut Register,
     m: &max_register::Maximum<'_, F>,
 ) {
     let stamp = m.stamp.verified();
-    // Only where the buffer is: a slot names no buffer that was not written at its node.
+    // I1: only where the buffer is, as a slot names no buffer that was not written at its node.
     let before = register.own;
     for node in m.holders.holding(|node| before.at(node) < stamp) {
         let cas = raise(group, node, register, before.at(node), stamp);
@@ -427,7 +438,7 @@ fn confirm<F: Fabric, C: Clock>(
                 put_in_place(group, register, &head, value, Some(cas));
             }
             _ => {
-                group.fabric().post_aside(node, &[cas]);
+                group.fabric().post_deferred(node, &[cas]);
             }
         }
         register.own.saw(node, stamp);

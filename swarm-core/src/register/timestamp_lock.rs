@@ -1,35 +1,36 @@
 //! The timestamp lock (§3, appendix A): decides once whether a guess is returned or replaced.
 //!
-//! For one write number, READ and WRITE locks exclude each other: a word that holds a number never holds
-//! it in another mode, and a READ lock takes as many words as a write takes nodes, a majority of all, a
-//! WRITE lock as many as share one with those. (Of three nodes of which two hold a buffer, that is one: a
-//! writer can always take back what it cannot complete.) The lock word lies in the write's buffer, at the
-//! nodes that hold it, and only grows.
+//! **Invariant (L1):** for one write number, the READ lock and the WRITE lock are never both won. A
+//! word that holds a number never holds it in the other mode. A READ lock takes f + 1 words; a
+//! WRITE lock takes enough to share one with any f + 1. With three nodes, two of which hold a
+//! buffer, that is one word: a writer can always take back what it cannot complete. The lock word
+//! lies in the write's buffer, at the nodes that hold it, and only grows.
 //!
 //! One roundtrip; two where the buffer served an earlier write.
 
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::fabric::{Fabric, Verb};
-use crate::layout::{Site, buffer};
+use crate::layout::{ReplicaSet, buffer};
 use crate::node::{MAX_NODES, NodeId, NodeSet};
-use crate::quorum::{Gathering, Group, Next};
+use crate::quorum::{Group, Next, VoteCollector};
 use crate::words::{LockMode, LockWord, WriteNumber};
 
-/// CASes of one lock word at one node. The word is empty, or holds the number of an earlier write of
-/// the buffer, whose locks were over before the buffer was handed out again: it is found out by one
-/// CAS, and changes once until the next one, by the other who locks this number.
+/// CASes of one lock word at one node (L2). The word is empty, or holds the number of an earlier
+/// write of the buffer. All locking of that number ended before the buffer was reused. The first
+/// CAS finds the number; after that the word changes once at most, by the other client that locks
+/// this number.
 const TRIES: u32 = 2;
 
-/// Locks write `number`, whose buffer is at `site`, for one who has read it.
+/// Takes the READ lock of write `number`, whose buffer is at `site`, for a client that has read it.
 ///
 /// # Errors
-/// As [`try_lock`], and [`Error::Moved`] where nodes that have the lock are silent, and others would not
-/// do.
+/// As [`try_lock`], and [`Error::Moved`] if nodes that hold the lock are silent: other nodes cannot
+/// take their place.
 pub(crate) async fn try_lock_to_read<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     home: NodeId,
-    site: &Site,
+    site: &ReplicaSet,
     number: WriteNumber,
 ) -> Result<bool, Error> {
     match try_lock(group, home, site, number, LockMode::Read).await {
@@ -38,12 +39,12 @@ pub(crate) async fn try_lock_to_read<F: Fabric, C: Clock>(
     }
 }
 
-/// Locks write `number`, whose buffer is at `site`, in `mode`. False if it is, or may be, locked
-/// in the other mode, or the buffer serves a later write.
+/// Locks write `number`, whose buffer is at `site`, in `mode`. Returns false if it is, or may be,
+/// locked in the other mode, or if the buffer serves a later write.
 pub(crate) async fn try_lock<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     home: NodeId,
-    site: &Site,
+    site: &ReplicaSet,
     number: WriteNumber,
     mode: LockMode,
 ) -> Result<bool, Error> {
@@ -55,14 +56,15 @@ pub(crate) async fn try_lock<F: Fabric, C: Clock>(
         let at = site.place.at(node, group.nodes()).plus(buffer::LOCK);
         group.fabric().post(node, &[Verb::Cas { at, expect, new: mine.0 }])
     };
+    // L1: any WRITE lock shares a word with any READ lock.
     let (to_read, among) = (group.majority(), site.holders);
     let gathering = match mode {
         LockMode::Read => {
             let another_way = among != NodeSet::all(group.nodes());
-            Gathering::new(group, among, to_read).or_else(another_way)
+            VoteCollector::new(group, among, to_read).or_else(another_way)
         }
-        // Where those do not answer, no majority does.
-        LockMode::Write => Gathering::new(group, among, among.len() + 1 - to_read),
+        // If these do not answer, no majority does.
+        LockMode::Write => VoteCollector::new(group, among, among.len() + 1 - to_read),
     };
     let votes = gathering
         .settle(group.preferred(home), &mut |node, reply: Option<F::Reply<'_>>| {
@@ -72,8 +74,8 @@ pub(crate) async fn try_lock<F: Fabric, C: Clock>(
             if held == expect[i] {
                 settled[i] = mine;
             } else if LockWord(held).number() >= number {
-                // A later one's is never met, as a buffer is handed out again when whoever locks for this write is
-                // done. But a lock only grows, whatever is there.
+                // L1: a word only grows. It never holds a later write's number here: a buffer is
+                // reused only after every client that locks for this write is done.
                 settled[i] = LockWord(held);
             } else {
                 expect[i] = held;

@@ -15,12 +15,12 @@ const PAGE: usize = 512;
 
 type Page = Box<[u64; PAGE]>;
 
-/// One node's memory: zero until written. Only pages that were written take room.
+/// One node's memory: zero until written. Only pages that were written take memory.
 #[derive(Debug)]
 pub(super) struct Memory {
     pages: Vec<Option<Page>>,
     limit: u64,
-    /// Of each word that is nobody's, the client that may use it again.
+    /// For each poisoned word, the client that may reuse it.
     forbidden: Vec<Option<u8>>,
     /// Sum of a hash for each word that is not zero.
     print: u64,
@@ -31,7 +31,7 @@ impl Memory {
         Self { pages: Vec::new(), limit, forbidden: Vec::new(), print: 0 }
     }
 
-    /// Words that nobody may touch any more but by `next`'s WRITE, or that are somebody's again.
+    /// Poisons words: only `next`'s WRITE may access them. `None` unpoisons them.
     pub(super) fn forbid(&mut self, words: Range<u64>, next: Option<usize>) {
         let words = words.start as usize..words.end as usize;
         if self.forbidden.len() < words.end {
@@ -41,15 +41,15 @@ impl Memory {
         self.forbidden[words].fill(next);
     }
 
-    /// Words that anybody may touch.
+    /// Unpoisons words.
     pub(super) fn permit(&mut self, words: Range<u64>) {
         let end = self.forbidden.len();
         self.forbidden[(words.start as usize).min(end)..(words.end as usize).min(end)].fill(None);
     }
 
-    /// A verb that begins at `at` touches a word. (A READ of a value whose length is not known may
-    /// reach into what lies behind it, and makes nothing of that.) Who is to use memory next may
-    /// look at it.
+    /// Checks the access of a verb that begins at `at`. (A READ of a value of unknown length may
+    /// extend into what follows, and ignores that.) The client that will reuse the memory may READ
+    /// it.
     fn meet(&self, at: Address, reader: Option<usize>) {
         let next = self.forbidden.get(at.0 as usize).copied().flatten();
         let may = next.is_none_or(|next| reader == Some(next.into()));
@@ -74,13 +74,14 @@ impl Memory {
         self.print = self.print.wrapping_sub(mark(at, old)).wrapping_add(mark(at, value));
     }
 
-    /// Equal for equal contents, and all but certainly not for others.
+    /// Returns a hash of the contents: equal for equal contents, and almost certainly not for
+    /// others.
     pub(super) fn print(&self) -> u64 {
         self.print
     }
 }
 
-/// What one word adds to the print of its memory: nothing if it is zero.
+/// Returns what one word adds to the hash of its memory: nothing if it is zero.
 fn mark(at: Address, value: u64) -> u64 {
     if value == 0 { 0 } else { mix(mix(at.0, value), value) }
 }
@@ -107,21 +108,21 @@ impl Op {
     }
 }
 
-/// A copy of a posted chain, and how far it has come.
+/// A copy of a posted chain, and its progress.
 #[derive(Debug, Default)]
 pub(super) struct Chain {
     client: usize,
     ops: Vec<Op>,
     payload: Vec<u64>,
     reply: Vec<u64>,
-    /// The verb under way.
+    /// The current verb.
     verb: usize,
-    /// The words that it has not touched yet; empty before it begins.
+    /// The words that it has not accessed yet; empty before it begins.
     left: Vec<u32>,
 }
 
 impl Chain {
-    /// Begins anew as a copy of `verbs` that `client` has posted.
+    /// Resets it to a copy of `verbs` that `client` has posted.
     pub(super) fn load(&mut self, client: usize, verbs: &[Verb<'_>]) {
         self.client = client;
         self.ops.clear();
@@ -146,31 +147,31 @@ impl Chain {
         self.skip_empty();
     }
 
-    /// Whether every word was touched.
+    /// Returns whether every word was accessed.
     pub(super) fn is_over(&self) -> bool {
         self.verb == self.ops.len()
     }
 
-    /// The words that the chain yielded.
+    /// Returns the words that the chain returned.
     pub(super) fn take_reply(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.reply)
     }
 
-    /// Folds how far the chain has come into `hash`.
+    /// Folds the chain's progress into `hash`.
     pub(super) fn print(&self, hash: u64) -> u64 {
         let hash = mix(mix(hash, self.verb as u64), self.left.len() as u64);
         self.reply.iter().fold(hash, |hash, &word| mix(hash, word))
     }
 
-    /// Touches the first word that the verb under way has not touched yet.
+    /// Accesses the first word that the current verb has not accessed yet.
     pub(super) fn next_word(&mut self, memory: &mut Memory, log: impl FnMut(WordStep)) {
         self.begin();
         let first = (0..self.left.len()).min_by_key(|&index| self.left[index]);
         self.touch_left(memory, first.expect("a verb under way has words left"), log);
     }
 
-    /// Touches one more word, a random one of the verb under way. With probability 1 - `tear`, a
-    /// verb that begins touches all its words at once. Yields the word, or nothing for all.
+    /// Accesses one more word, a random one of the current verb. With probability 1 - `tear`, a
+    /// verb that begins accesses all its words at once. Returns the word, or `None` for all.
     pub(super) fn step(
         &mut self,
         memory: &mut Memory,
@@ -191,18 +192,18 @@ impl Chain {
         Some(word)
     }
 
-    /// Whether a verb is under way that has touched all its words but one.
+    /// Returns whether the current verb has accessed all its words but one.
     pub(super) fn has_one_word_left(&self) -> bool {
         self.left.len() == 1
     }
 
-    /// Whether the verb under way has not touched word number `word` yet.
+    /// Returns whether the current verb has not accessed word number `word` yet.
     pub(super) fn has_left(&mut self, word: u32) -> bool {
         self.begin();
         self.left.contains(&word)
     }
 
-    /// Touches what the verb under way has not touched yet, in order.
+    /// Accesses what the current verb has not accessed yet, in order.
     pub(super) fn whole(&mut self, memory: &mut Memory, mut log: impl FnMut(WordStep)) {
         let verb = self.verb;
         self.begin();
@@ -214,7 +215,7 @@ impl Chain {
         }
     }
 
-    /// Touches word number `word` of the verb under way, which has not touched it yet.
+    /// Accesses word number `word` of the current verb, which has not accessed it yet.
     pub(super) fn touch(&mut self, memory: &mut Memory, word: usize, log: impl FnMut(WordStep)) {
         self.begin();
         let left = self.left.iter().position(|&left| left as usize == word);

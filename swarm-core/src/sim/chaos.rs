@@ -1,4 +1,4 @@
-//! Nodes that crash and freeze, connections that break, clients that die.
+//! Faults: nodes that crash or are paused, connections that break, clients that die.
 
 use fastrand::Rng;
 
@@ -7,27 +7,27 @@ use super::script::{Decision, Fault};
 use super::world::NodeState;
 use crate::node::NodeId;
 
-/// How often things go wrong: probabilities for each step.
+/// Probability of each fault at each step.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct Chaos {
+pub struct FaultRates {
     /// A node crashes, for good.
     pub node_crash: f64,
-    /// A node freezes.
+    /// A node is paused.
     pub node_freeze: f64,
-    /// A frozen node goes on.
+    /// A paused node resumes.
     pub node_thaw: f64,
     /// A client's connection to a node breaks; posting again makes a new one.
     pub disconnect: f64,
     /// A client dies.
     pub client_crash: f64,
-    /// Never more nodes than this are crashed or frozen at a time.
+    /// Maximum number of nodes that are crashed or paused at a time.
     pub nodes_away: usize,
-    /// Never more clients than this die.
+    /// Maximum number of clients that die.
     pub clients_lost: usize,
 }
 
-impl Chaos {
-    /// Nothing goes wrong.
+impl FaultRates {
+    /// No faults.
     pub const NONE: Self = Self {
         node_crash: 0.0,
         node_freeze: 0.0,
@@ -38,8 +38,8 @@ impl Chaos {
         clients_lost: 0,
     };
 
-    /// Everything may go wrong, each with a rate of its own, about once in `steps` steps, for a
-    /// minority of `nodes` and all but one of `clients`.
+    /// Returns rates for all faults, each about once in `steps` steps or never, for a minority of
+    /// `nodes` and all but one of `clients`.
     pub fn random(rng: &mut Rng, nodes: usize, clients: usize, steps: f64) -> Self {
         let mut rate = |often: f64| {
             if rng.f64() < often { 10f64.powf(rng.f64() * -1.5) / steps } else { 0.0 }
@@ -55,15 +55,17 @@ impl Chaos {
         }
     }
 
-    /// The same, but frozen nodes do not come back. A chain to near memory that a frozen node does not
-    /// answer is lost, and nobody says so: its operation could lose a second node if that one came back.
+    /// Returns the same rates, but paused nodes never resume. A chain to a paused node on a
+    /// synchronous fabric is lost without notice: its operation could lose a second node if the
+    /// first one resumed.
     pub fn beside_near(self) -> Self {
         Self { node_thaw: 0.0, ..self }
     }
 }
 
-/// How a clock [stands and steps back](Sim::set_clock_fits), if it does, as one in eight: for how many nanoseconds it
-/// stands at a time, and by how many it is set back then.
+/// Returns how a clock [stands still and steps back](Sim::set_clock_fits), for one clock in eight.
+/// The numbers are the nanoseconds for which it stands still at a time, and by which it is then set
+/// back.
 pub fn clock_fits(rng: &mut Rng) -> Option<(u64, u64)> {
     let every = [1000, 30_000, 1_000_000][rng.usize(..3)];
     let back = rng.u64(..2 * every);
@@ -71,15 +73,14 @@ pub fn clock_fits(rng: &mut Rng) -> Option<(u64, u64)> {
 }
 
 impl Sim {
-    /// Changes what goes wrong from now on.
-    pub fn set_chaos(&mut self, chaos: Chaos) {
+    /// Changes the fault rates from now on.
+    pub fn set_chaos(&mut self, chaos: FaultRates) {
         self.chaos = chaos;
     }
 
-    /// Nothing goes wrong any more, and what is not gone for good comes back: frozen nodes go on, and
-    /// nobody is starved.
+    /// Ends all faults, except those for good: paused nodes resume, and no queue pair is starved.
     pub fn lift_faults(&mut self) {
-        self.chaos = Chaos::NONE;
+        self.chaos = FaultRates::NONE;
         for node in (0..self.nodes()).map(|node| NodeId(node as u8)) {
             if self.node_state(node) == NodeState::Frozen {
                 self.thaw_node(node);
@@ -88,7 +89,7 @@ impl Sim {
         self.feed_all();
     }
 
-    /// Something may go wrong now.
+    /// Draws a fault for this step, or none.
     pub(super) fn disturb(&mut self) {
         let chaos = self.chaos;
         let mut draw = self.rng.f64();
@@ -123,7 +124,7 @@ impl Sim {
         }
     }
 
-    /// Something goes wrong.
+    /// Injects a fault.
     pub(super) fn suffer(&mut self, fault: Fault) {
         match fault {
             Fault::Crash { node, silent } => self.crash_node(node, silent),
@@ -138,7 +139,7 @@ impl Sim {
         NodeId(self.rng.usize(..self.nodes()) as u8)
     }
 
-    /// A node that is up, if one may go away.
+    /// Returns a node that is up, if one more may fail.
     fn victim(&mut self, most: usize) -> Option<NodeId> {
         let up = |node: &NodeId| self.node_state(*node) == NodeState::Up;
         let all = (0..self.nodes()).map(|node| NodeId(node as u8));

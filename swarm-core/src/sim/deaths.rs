@@ -7,15 +7,15 @@ use super::explore::Race;
 use super::scheduler::Sim;
 use super::seeds::again;
 
-/// Steps of one run at most.
+/// Maximum number of steps of one run.
 const STEPS: u64 = 100_000;
 
-/// Plays a race under a random schedule for each seed, and again with `victim` dead after its first
-/// poll, its second, and so on: what it had on its way takes effect, or stops somewhere. `begin`
-/// makes the race for a seed. Prints how many runs that were.
+/// Runs a race under a random schedule for each seed, and again with `victim` dead after its first
+/// poll, its second, and so on. The chains that it had posted take effect, or stop somewhere.
+/// `begin` makes the race for a seed. Prints the number of runs.
 ///
 /// # Panics
-/// If a run goes wrong.
+/// If a run fails.
 pub fn die_everywhere(name: &str, victim: usize, seeds: u64, begin: impl Fn(u64) -> Race) {
     let mut deaths = 0;
     for seed in 0..seeds {
@@ -33,7 +33,7 @@ pub fn die_everywhere(name: &str, victim: usize, seeds: u64, begin: impl Fn(u64)
     println!("{name}: {deaths} deaths under {seeds} schedules");
 }
 
-/// Whether the victim died before it was done.
+/// Returns whether the victim died before it was done.
 fn play(mut race: Race, victim: usize, polls: u64) -> Result<bool, String> {
     let sim = &mut race.sim;
     let last = sim.polls(victim) + polls;
@@ -43,15 +43,15 @@ fn play(mut race: Race, victim: usize, polls: u64) -> Result<bool, String> {
         sim.crash_client(victim);
     }
     run_until(sim, |sim| (0..sim.clients()).all(|client| sim.tasks(client) == 0))?;
-    // What is on its way lands before or after others look.
+    // Pending chains take effect before or after others look.
     if polls.is_multiple_of(2) {
         sim.drain();
     }
     (race.check)(sim).map(|()| died)
 }
 
-/// Runs until `done`. By a clock that goes on only when it is looked at, a client may wait for long
-/// when nothing else can happen.
+/// Runs until `done`. With a clock that advances only with each look, a client may wait long when
+/// nothing else can happen.
 fn run_until(sim: &mut Sim, done: impl Fn(&Sim) -> bool) -> Result<(), String> {
     for _ in 0..STEPS {
         if done(sim) {

@@ -1,10 +1,11 @@
-//! Operations that are dropped half-way.
+//! Operations that are dropped before they end.
 
 use core::future::{Future, poll_fn};
 use core::pin::pin;
 use core::task::Poll;
 
-/// What `operation` answers, or `None` if it is dropped, without an answer, after so many polls.
+/// Returns what `operation` returns, or `None` if it is dropped without an answer after `polls`
+/// polls.
 pub async fn dropped_after<T>(polls: Option<u32>, operation: impl Future<Output = T>) -> Option<T> {
     let (mut operation, mut polled) = (pin!(operation), 0);
     poll_fn(|cx| {

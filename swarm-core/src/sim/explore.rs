@@ -1,16 +1,16 @@
 //! Every schedule of a small race, within bounds.
 //!
-//! A [`Race`] is played again and again from its beginning, each time by another schedule: a depth
-//! first search over the moves that there are at each point. By default who is on goes on; each
-//! time something else is picked instead is a *surprise*, of which [`Bounds`] allow so many, or any
-//! number. Crashes are no surprises: they have bounds of their own, and happen anywhere.
+//! A [`Race`] is run again and again from its start, each time under another schedule: a
+//! depth-first search over the moves that are possible at each point. By default the current racer
+//! goes on; each other pick is a *surprise* (a preemption), whose number [`Bounds`] may limit.
+//! Crashes are no surprises: they have bounds of their own, and happen anywhere.
 //!
-//! A schedule that comes to a state that was met before, with no fewer surprises left then, is cut
-//! off there. That is what makes the search feasible: two steps that do not depend on each other
-//! lead to the same state in either order. It rests on this: *what a client does next depends on
-//! nothing but what it was told*, so that all state is in the nodes' memories, in the chains on
-//! their way, and in what each client has heard and when it was polled. Clients must therefore go
-//! by a [`LoneClock`], and states are compared by a hash of 64 bits.
+//! A schedule that reaches a known state, with no more surprises left than before, is cut off
+//! there. That makes the search feasible: two independent steps lead to the same state in either
+//! order. **Invariant:** a client's next action depends only on the replies that it received. So
+//! the whole state is in the nodes' memories, in the pending chains, and in what each client has
+//! received and when it was polled. Clients must therefore use a [`LoneClock`]. States are compared
+//! by a hash of 64 bits.
 
 use core::cell::Cell;
 use core::fmt;
@@ -29,14 +29,14 @@ use crate::clock::Clock;
 use crate::history::{Answer, Operation};
 use crate::node::{MAX_NODES, NodeId};
 
-/// Moves after which a schedule counts as one that never ends.
+/// Number of moves after which a schedule counts as one that never ends.
 const LONGEST: usize = 20_000;
-/// Polls of a client that waits for time to pass, after which it counts as one that waits in vain.
+/// Number of polls after which a client that waits for time to pass counts as stuck.
 const PATIENCE: usize = 20_000;
-/// Nanoseconds that pass when a [`LoneClock`] is looked at, if nobody says otherwise.
+/// Nanoseconds that pass with each look at a [`LoneClock`], by default.
 const LOOK: u64 = 100;
 
-/// A clock that goes on only when its client looks at it.
+/// A clock that advances only when its client looks at it.
 #[derive(Debug)]
 pub struct LoneClock {
     now: Cell<u64>,
@@ -44,18 +44,18 @@ pub struct LoneClock {
 }
 
 impl LoneClock {
-    /// A clock that shows `now` first.
+    /// Makes a clock that shows `now` first.
     pub fn new(now: u64) -> Self {
         Self { now: Cell::new(now), look: LOOK }
     }
 
-    /// So many nanoseconds pass when it is looked at.
+    /// Sets how many nanoseconds pass with each look.
     #[must_use]
     pub fn with_look(self, look: u64) -> Self {
         Self { look, ..self }
     }
 
-    /// So many nanoseconds pass.
+    /// Lets this many nanoseconds pass.
     pub fn pass(&self, nanoseconds: u64) {
         self.now.set(self.now.get() + nanoseconds);
     }
@@ -75,9 +75,9 @@ impl<C: Clock + ?Sized> Clock for Rc<C> {
     }
 }
 
-/// What can be told apart, and so what comes in between.
+/// The unit of a step, between which others run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Grain {
+pub enum StepSize {
     /// Each word, those of a verb in order.
     Word,
     /// Each verb.
@@ -86,44 +86,44 @@ pub enum Grain {
     Chain,
 }
 
-/// Which schedules are played.
+/// Which schedules are run.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// What a step of a chain is.
-    pub grain: Grain,
-    /// How often something else than the default happens at most; `None`: as often as can be.
+    pub grain: StepSize,
+    /// Maximum number of surprises; `None`: no limit.
     pub surprises: Option<usize>,
-    /// How many nodes crash at most.
+    /// Maximum number of nodes that crash.
     pub node_crashes: usize,
-    /// How many racers die at most.
+    /// Maximum number of racers that die.
     pub client_crashes: usize,
-    /// How many schedules are played at most.
+    /// Maximum number of schedules that are run.
     pub schedules: u64,
 }
 
-/// A race at its beginning.
+/// A race at its start.
 pub struct Race {
-    /// The nodes and clients, whose tasks are spawned and not polled yet.
+    /// The nodes and clients, whose tasks are spawned but not polled yet.
     pub sim: Sim,
-    /// Clients from 0 on that race. Others may be made use of by `check`.
+    /// The clients 0 to `racers` - 1 race. `check` may use others.
     pub racers: usize,
-    /// A hash of all that `check` goes by, beside the simulator: see [`digest`].
+    /// Returns a hash of all that `check` depends on besides the simulator: see [`digest`].
     pub digest: Box<dyn Fn() -> u64>,
-    /// Judges what came of it once nothing is on its way any more. Says what is wrong.
+    /// Checks the outcome once no chain is pending. Describes what is wrong.
     pub check: Check,
 }
 
-/// What judges a race.
+/// The function that checks a race.
 pub type Check = Box<dyn FnOnce(&mut Sim) -> Result<(), String>>;
 
-/// What was explored.
+/// The extent of an exploration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Explored {
-    /// Schedules that were played to their end.
+    /// Schedules that were run to their end.
     pub ended: u64,
-    /// Schedules that were cut off in a state that was met before.
+    /// Schedules that were cut off in a known state.
     pub cut: u64,
-    /// Different states.
+    /// Number of different states.
     pub states: u64,
     /// Moves of the longest schedule.
     pub longest: usize,
@@ -131,7 +131,7 @@ pub struct Explored {
     pub all: bool,
 }
 
-/// A schedule that went wrong.
+/// A schedule that failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
     /// What was wrong, and the steps that led to it.
@@ -144,7 +144,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// A hash of a history, for [`Race::digest`].
+/// Returns a hash of a history, for [`Race::digest`].
 pub fn digest(history: &[Operation]) -> u64 {
     history.iter().fold(0, |hash, operation| {
         let (at, answer) = match operation.answered {
@@ -163,11 +163,11 @@ enum Move {
     Step(usize, NodeId),
     /// A completion arrives.
     Hear(usize, NodeId),
-    /// A racer that heard something goes on.
+    /// A racer that received a completion is polled.
     Poll(usize),
     /// Time passes for a racer that waits for nothing else.
     Wake(usize),
-    /// A node is gone, and says so.
+    /// A node crashes, and reports that it is down.
     Crash(NodeId),
     /// A racer dies, and its chains with it.
     Die(usize),
@@ -187,24 +187,24 @@ impl Move {
     }
 }
 
-/// What can happen next.
+/// The moves that are possible next.
 struct Moves {
-    /// What is expected, what is a surprise, then crashes.
+    /// The expected move, then the surprises, then crashes.
     all: Vec<Move>,
-    /// How many of them are not crashes.
+    /// Number of moves that are not crashes.
     lively: usize,
 }
 
-/// One schedule while it is played.
+/// One schedule while it is run.
 struct Play {
     race: Race,
     bounds: Bounds,
-    /// Whether a racer has heard something since it was polled.
+    /// Whether a racer has received a completion since it was polled.
     news: Vec<bool>,
     /// A hash of what each racer knew when it was polled.
     polled: Vec<u64>,
     dead: usize,
-    /// The racer that is on, and where.
+    /// The current racer, and its node.
     on: (usize, NodeId),
     stuck: Option<usize>,
 }
@@ -219,7 +219,7 @@ impl Play {
         (0..self.race.sim.nodes()).map(|node| NodeId(node as u8))
     }
 
-    /// What can happen next; the first is what is expected.
+    /// Returns the moves that are possible next; the first is expected.
     fn moves(&self) -> Moves {
         let (sim, racers) = (&self.race.sim, self.race.racers);
         let (on, at) = self.on;
@@ -269,9 +269,9 @@ impl Play {
             Move::Step(racer, node) => {
                 self.on = (racer, node);
                 match self.bounds.grain {
-                    Grain::Chain => sim.take_chains(racer, node, 1),
-                    Grain::Verb => sim.take_verbs(racer, node, 1),
-                    Grain::Word => {
+                    StepSize::Chain => sim.take_chains(racer, node, 1),
+                    StepSize::Verb => sim.take_verbs(racer, node, 1),
+                    StepSize::Word => {
                         let mut world = sim.world();
                         let queue = world.queue(racer, node);
                         world.step_word(queue);
@@ -317,7 +317,7 @@ impl Play {
         self.race.sim.poll_once(racer);
     }
 
-    /// A hash of the state, with all that the moves and their order depend on.
+    /// Returns a hash of the state, with all that the moves and their order depend on.
     fn print(&self) -> u64 {
         let world = self.race.sim.world();
         let mut hash = mix(world.print(), (self.race.digest)());
@@ -327,14 +327,14 @@ impl Play {
         for node in self.nodes() {
             hash = mix(hash, u64::from(world.node_state(node) == NodeState::Up));
         }
-        // What is expected only matters if something else is a surprise.
+        // The expected move matters only if another one is a surprise.
         if self.bounds.surprises.is_some() {
             hash = mix(hash, Move::Step(self.on.0, self.on.1).code());
         }
         hash
     }
 
-    /// Finds the move that is to be made.
+    /// Determines the move to make.
     fn pick(&self, made: &mut Made) -> Option<Move> {
         let Moves { all, lively } = self.moves();
         (made.of, made.lively) = (all.len(), lively);
@@ -342,7 +342,7 @@ impl Play {
         made.made
     }
 
-    /// What is wrong with how it ended.
+    /// Checks the outcome.
     fn judge(self) -> Result<(), String> {
         let Self { race: Race { mut sim, racers, check, .. }, .. } = self;
         let waiting = (0..racers).find(|&racer| sim.tasks(racer) > 0);
@@ -353,20 +353,20 @@ impl Play {
     }
 }
 
-/// A move that was made, which of how many it was, and the surprises before it.
+/// A move that was made, its number among the possible ones, and the surprises before it.
 #[derive(Clone, Copy)]
 struct Made {
-    /// `None` if it is to be the one that `choice` says.
+    /// `None` if `choice` still has to determine it.
     made: Option<Move>,
     choice: usize,
     of: usize,
-    /// How many are not crashes.
+    /// Number of moves that are not crashes.
     lively: usize,
     spent: usize,
 }
 
 impl Made {
-    /// How many surprises it is.
+    /// Returns 1 if it is a surprise, otherwise 0.
     fn surprise(&self) -> usize {
         usize::from((1..self.lively).contains(&self.choice))
     }
@@ -375,7 +375,7 @@ impl Made {
 struct Search<B> {
     begin: B,
     bounds: Bounds,
-    /// The surprises that were left when a state was met.
+    /// The number of surprises left when a state was reached.
     met: HashMap<u64, usize>,
     explored: Explored,
 }
@@ -385,7 +385,7 @@ impl<B: Fn() -> Race> Search<B> {
         self.bounds.surprises.unwrap_or(usize::MAX)
     }
 
-    /// Plays the schedule that begins with `script`, which becomes all of it.
+    /// Runs the schedule that begins with `script`, and extends `script` to all of it.
     fn play(&mut self, script: &mut Vec<Made>) -> Result<(), Failure> {
         let most = self.most();
         let mut play = Play::new((self.begin)(), self.bounds);
@@ -416,12 +416,12 @@ impl<B: Fn() -> Race> Search<B> {
         Err(guard.tell("does not end"))
     }
 
-    /// The script of the next schedule: another move at the last step where one is within bounds.
-    /// False if there is none.
+    /// Turns `script` into the start of the next schedule: another move at the last step where one
+    /// is within bounds. Returns false if there is none.
     fn next(&self, script: &mut Vec<Made>) -> bool {
         while let Some(last) = script.pop() {
             let Made { choice, of, lively, spent, .. } = last;
-            // Out of surprises, there are crashes left.
+            // Without surprises left, crashes remain.
             let next = if spent < self.most() { choice + 1 } else { lively.max(choice + 1) };
             if next < of {
                 script.push(Made { made: None, choice: next, ..last });
@@ -432,7 +432,7 @@ impl<B: Fn() -> Race> Search<B> {
     }
 }
 
-/// Tells the story of a schedule that fails, also when it panics.
+/// Prints the steps of a schedule that fails, also if it panics.
 struct Guard<'a, B: Fn() -> Race> {
     begin: &'a B,
     bounds: Bounds,
@@ -441,7 +441,7 @@ struct Guard<'a, B: Fn() -> Race> {
 }
 
 impl<B: Fn() -> Race> Guard<'_, B> {
-    /// Plays the schedule once more and says what happens.
+    /// Runs the schedule once more and describes what happens.
     fn tell(&self, wrong: &str) -> Failure {
         let mut play = Play::new((self.begin)(), self.bounds);
         play.race.sim.start_trace();
@@ -467,10 +467,10 @@ impl<B: Fn() -> Race> Drop for Guard<'_, B> {
     }
 }
 
-/// Plays all schedules of a race within `bounds`. `begin` makes the same race each time.
+/// Runs all schedules of a race within `bounds`. `begin` makes the same race each time.
 ///
 /// # Errors
-/// The first schedule that goes wrong.
+/// The first schedule that fails.
 pub fn explore(bounds: Bounds, begin: impl Fn() -> Race) -> Result<Explored, Failure> {
     let mut search = Search { begin, bounds, met: HashMap::new(), explored: Explored::default() };
     let mut script = Vec::new();
@@ -485,8 +485,9 @@ pub fn explore(bounds: Bounds, begin: impl Fn() -> Race) -> Result<Explored, Fai
     Ok(search.explored)
 }
 
-/// Those of `bounds` within which the race of this name is explored this time: where nodes and clients crash and somebody
-/// is surprised as well there are most schedules by far, and not all races [are explored so deep](is_deep).
+/// Returns those of `bounds` within which the race of this name is explored in this run. Bounds
+/// with both crashes and surprises have the most schedules by far, and not all races
+/// [are explored that deep](is_deep).
 pub fn chosen<'b>(race: &str, bounds: &'b [Bounds]) -> impl Iterator<Item = &'b Bounds> {
     let deep = is_deep(race);
     let crashes = |bounds: &Bounds| bounds.node_crashes + bounds.client_crashes > 0;
@@ -495,12 +496,12 @@ pub fn chosen<'b>(race: &str, bounds: &'b [Bounds]) -> impl Iterator<Item = &'b 
 
 /// [`explore`] for a test: prints what was explored.
 ///
-/// `SWARM_SURPRISES` (a number, or `all`) takes the place of the bound of that name,
-/// `SWARM_EXPLORED` that of how many schedules are played at most.
+/// `SWARM_SURPRISES` (a number, or `all`) overrides the bound of that name, `SWARM_EXPLORED` the
+/// maximum number of schedules.
 ///
 /// # Panics
-/// With the story of the first schedule that goes wrong; if these were not all schedules within
-/// bounds, and neither variable asks for others.
+/// With the first schedule that fails; or if these were not all schedules within bounds, and
+/// neither variable is set.
 pub fn explore_or_panic(name: &str, bounds: Bounds, begin: impl Fn() -> Race) -> Explored {
     let (surprises, most) = ("SWARM_SURPRISES", "SWARM_EXPLORED");
     let usual = env::var_os(surprises).is_none() && env::var_os(most).is_none();

@@ -13,7 +13,7 @@ use std::vec::Vec;
 use super::trace::Step;
 use super::world::World;
 use crate::clock::Clock;
-use crate::fabric::{Board, Fabric, NodeDown, Verb};
+use crate::fabric::{EpochDomain, Fabric, NodeDown, Verb};
 use crate::node::NodeId;
 
 /// A client's connections to the simulated nodes.
@@ -21,13 +21,13 @@ use crate::node::NodeId;
 pub struct SimFabric {
     pub(super) world: Rc<RefCell<World>>,
     pub(super) client: usize,
-    /// Whether a chain is done when it was posted. Meanwhile chains of other clients go on, word by
+    /// Whether a chain is done when `post` returns. Meanwhile chains of other clients run, word by
     /// word.
     pub(super) near: bool,
 }
 
 impl SimFabric {
-    /// Lets others take their turn.
+    /// Lets others run once.
     pub async fn turn(&self) {
         let mut waited = false;
         poll_fn(|_| {
@@ -41,53 +41,53 @@ impl SimFabric {
         .await;
     }
 
-    /// Whether `client` is dead, and nothing that it posted can take effect any more.
+    /// Returns whether `client` is dead, and nothing that it posted can take effect any more.
     pub fn is_gone(&self, client: usize) -> bool {
         self.world.borrow().is_dead(client) && self.is_still(client)
     }
 
-    /// Whether nothing that `client` has posted can take effect any more.
+    /// Returns whether nothing that `client` has posted can take effect any more.
     pub fn is_still(&self, client: usize) -> bool {
         let world = self.world.borrow();
         world.oldest_under_way(client) == world.posts(client)
     }
 
-    /// These words are nobody's until this client WRITEs to some of them: a verb that begins with
-    /// one of them before touches memory after its time.
+    /// Poisons these words until this client WRITEs to some of them: a verb that begins with one of
+    /// them before that accesses reclaimed memory.
     ///
     /// # Panics
-    /// Whoever plays the schedule does, at such a verb.
+    /// The run of the schedule panics at such a verb.
     pub fn forbid(&self, words: Vec<(NodeId, Range<u64>)>) {
         self.world.borrow_mut().forbid(self.client, words);
     }
 
-    /// These words of every node are not watched over any more.
+    /// Unpoisons these words of every node.
     pub fn permit(&self, words: Range<u64>) {
         self.world.borrow_mut().permit(words);
     }
 
-    /// Words that were nobody's until `dead` WRITEs to them are nobody's until this client does.
+    /// Transfers words that are poisoned until `dead` WRITEs to them to this client.
     pub fn inherit(&self, dead: usize) {
         self.world.borrow_mut().bequeath(dead, self.client);
     }
 
-    /// In the middle of what this client does in one step, chains of all go on by so many words, if
-    /// they can: for what has steps of its own that the simulator does not know.
+    /// Lets chains of all clients do up to this many words, in the middle of one step of this
+    /// client. For code with steps of its own that the simulator does not know.
     pub fn go_on(&self, words: u8) {
         self.world.borrow_mut().go_on(self.client, words);
     }
 
-    /// Puts a line into the trace, if there is one.
+    /// Adds a line to the trace, if there is one.
     pub fn note(&self, text: impl core::fmt::Display) {
         self.world.borrow_mut().log(|| Step::Note(self.client, text.to_string()));
     }
 }
 
-/// A chain on its way to a simulated node.
+/// A pending chain to a simulated node.
 #[derive(Debug)]
 pub struct SimCompletion<'f> {
     fabric: &'f SimFabric,
-    /// `None` once the result was handed out.
+    /// `None` once the result was returned.
     chain: Option<usize>,
 }
 
@@ -113,7 +113,7 @@ impl Drop for SimCompletion<'_> {
 }
 
 impl Fabric for SimFabric {
-    type Board = Box<dyn Board>;
+    type EpochDomain = Box<dyn EpochDomain>;
     type Reply<'f> = Vec<u64>;
     type Completion<'f> = SimCompletion<'f>;
 
@@ -143,7 +143,7 @@ impl Fabric for SimFabric {
     }
 }
 
-/// A client's clock. It goes on with every step, and a little whenever it is looked at.
+/// A client's clock. It advances with every step, and a little with each look.
 #[derive(Clone, Debug)]
 pub struct SimClock {
     pub(super) world: Rc<RefCell<World>>,

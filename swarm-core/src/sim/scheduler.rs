@@ -1,9 +1,8 @@
-//! Who is next.
+//! The scheduler: which step is next.
 //!
 //! Actors are the clients' tasks, the queues of chains (one for each client and node) and the
-//! deliveries of completions (likewise). A task waits by asking to be polled again, so a task for
-//! which nothing is new is polled only now and then; when nothing else can happen, time is let
-//! pass.
+//! deliveries of completions (likewise). A task waits by asking to be polled again, so a task
+//! without news is polled only now and then. If nothing else can happen, time passes.
 
 use core::future::Future;
 use core::pin::Pin;
@@ -15,9 +14,9 @@ use std::vec::Vec;
 
 use fastrand::Rng;
 
-use super::chaos::Chaos;
+use super::chaos::FaultRates;
 use super::fabric::{SimClock, SimFabric};
-use super::script::{Conduct, Decision, Following, Script};
+use super::script::{Decision, Following, ReplayRules, Script};
 use super::trace::Trace;
 use super::world::{NodeState, World};
 use crate::node::{Address, NodeId};
@@ -25,26 +24,26 @@ use crate::node::{Address, NodeId};
 /// How the scheduler chooses.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Policy {
-    /// Each actor has a weight from 1/1000 to 1, even on a logarithmic scale, so that some are far
-    /// behind. Weights are drawn anew with probability `redraw` at each step.
+    /// Each actor has a weight from 1/1000 to 1, uniform on a logarithmic scale, so some are far
+    /// behind. Weights are redrawn with probability `redraw` at each step.
     Weighted {
         /// How often weights change.
         redraw: f64,
     },
     /// The actor with the highest priority goes on as long as it can. At `changes` points within
-    /// the first `horizon` steps, the one that is on becomes the last.
+    /// the first `horizon` steps, the current one becomes the last.
     Priorities {
-        /// How many changes.
+        /// Number of changes.
         changes: usize,
-        /// Within how many steps.
+        /// Number of steps within which they happen.
         horizon: u64,
     },
 }
 
-/// What a run is made of.
+/// The parameters of a run.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Setup {
-    /// Decides everything else.
+    /// Determines everything else.
     pub seed: u64,
     /// Memory nodes: 1, 3, 5 or 7.
     pub nodes: usize,
@@ -52,27 +51,27 @@ pub struct Setup {
     pub clients: usize,
     /// Words of each node's memory.
     pub words: u64,
-    /// How likely a verb of several words is to touch them in several steps.
+    /// Probability that a verb of several words accesses them in several steps.
     pub tear: f64,
-    /// How likely a chain takes effect and completes when it is posted.
+    /// Probability that a chain takes effect and completes when it is posted.
     pub prompt: f64,
-    /// How likely a queue pair is starved, in both directions, each time weights are drawn: it
-    /// moves only when nothing else can happen.
+    /// Probability that a queue pair is starved, in both directions, each time weights are drawn:
+    /// it moves only when nothing else can happen.
     pub starve: f64,
-    /// How likely a queue pair is starved when its verb has one word left to touch, the one that all
-    /// others may be met without: until weights are drawn anew, it moves only when nothing else can
+    /// Probability that a queue pair is starved when its verb has one word left, so that others may
+    /// see all words but that one. Until weights are redrawn, it moves only when nothing else can
     /// happen.
     pub stall: f64,
     /// Nanoseconds that each step takes.
     pub step_time: u64,
     /// How the scheduler chooses.
     pub policy: Policy,
-    /// What goes wrong.
-    pub chaos: Chaos,
+    /// The fault rates.
+    pub chaos: FaultRates,
 }
 
 impl Setup {
-    /// A run in which nothing goes wrong and every verb tears.
+    /// Returns a run without faults in which every verb tears.
     pub fn new(seed: u64, nodes: usize, clients: usize) -> Self {
         Self {
             seed,
@@ -85,12 +84,12 @@ impl Setup {
             stall: 0.0,
             step_time: 10,
             policy: Policy::Weighted { redraw: 0.005 },
-            chaos: Chaos::NONE,
+            chaos: FaultRates::NONE,
         }
     }
 
-    /// The same with verbs that stall, never or more or less often, as the seed says. Nothing else that is
-    /// drawn from the seed depends on it.
+    /// Returns the same run with verbs that stall never, rarely or often, depending on the seed.
+    /// Nothing else that is drawn from the seed depends on it.
     #[must_use]
     pub fn stalling(self) -> Self {
         let mut rng = Rng::with_seed(self.seed ^ 0x57a11);
@@ -98,14 +97,14 @@ impl Setup {
     }
 }
 
-/// How a run ended.
+/// The outcome of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// All tasks of clients that live are done.
+    /// All tasks of live clients are done.
     Done,
-    /// Tasks wait for something that does not come.
+    /// Tasks wait for something that never happens.
     Stuck,
-    /// Tasks were not done after so many steps.
+    /// Tasks were not done within the limit of steps.
     Limit,
 }
 
@@ -124,14 +123,15 @@ enum Actor {
     Delivery(usize),
 }
 
-/// How much less likely a task is polled when nothing is new for it.
+/// Factor on the weight of a task without news.
 const IDLE_POLL: f32 = 0.02;
-/// How much less likely a queue pair moves that is starved.
+/// Factor on the weights of a starved queue pair.
 const STARVED: f32 = 1e-9;
-/// Time lets pass when nothing else can happen: twice as much each time, from and to these.
+/// Time that passes when nothing else can happen: it doubles each time, from the first to the
+/// second.
 const FIRST_PAUSE: u64 = 64;
 const LONGEST_PAUSE: u64 = 1 << 24;
-/// After so many pauses in a row, nothing will happen any more.
+/// Number of consecutive pauses after which nothing will happen any more.
 const PAUSES: u32 = 300;
 
 /// A simulated pool with its clients.
@@ -153,12 +153,12 @@ pub struct Sim {
     pub(super) following: Option<Following>,
     tape: Option<Rc<RefCell<Script>>>,
     told: Option<Rc<RefCell<Trace>>>,
-    pub(super) chaos: Chaos,
+    pub(super) chaos: FaultRates,
     pub(super) rng: Rng,
 }
 
 impl Sim {
-    /// Nodes with zeroed memory, and clients without tasks.
+    /// Makes nodes with zeroed memory, and clients without tasks.
     pub fn new(setup: &Setup) -> Self {
         let mut rng = Rng::with_seed(setup.seed);
         let Setup { nodes, clients, .. } = *setup;
@@ -192,33 +192,34 @@ impl Sim {
         sim
     }
 
-    /// A client's connections.
+    /// Returns a client's connections.
     pub fn fabric(&self, client: usize) -> SimFabric {
         SimFabric { world: Rc::clone(&self.world), client, near: false }
     }
 
-    /// A client's connections, for one whose processor loads and stores the nodes' memory itself.
+    /// Returns a client's connections as a synchronous fabric, for a client whose processor
+    /// accesses the nodes' memory itself.
     pub fn near(&self, client: usize) -> SimFabric {
         SimFabric { near: true, ..self.fabric(client) }
     }
 
-    /// A client's clock.
+    /// Returns a client's clock.
     pub fn clock(&self, client: usize) -> SimClock {
         SimClock { world: Rc::clone(&self.world), client }
     }
 
-    /// Puts a client's clock `skew` nanoseconds ahead, and lets it gain `drift` microseconds a
+    /// Sets a client's clock `skew` nanoseconds ahead, with a drift of `drift` microseconds a
     /// second.
     pub fn set_clock(&self, client: usize, skew: i64, drift: i64) {
         self.world.borrow_mut().set_clock(client, skew, drift);
     }
 
-    /// Lets a client's clock stand for so many nanoseconds, and be set `back` by so many, in turn.
+    /// Makes a client's clock stand still for `every` nanoseconds, and set back by `back`, in turn.
     pub fn set_clock_fits(&self, client: usize, every: u64, back: u64) {
         self.world.borrow_mut().set_clock_fits(client, every, back);
     }
 
-    /// Gives a client something to do. Ignored if it is dead.
+    /// Gives a client a task. Ignored if it is dead.
     pub fn spawn(&mut self, client: usize, task: impl Future<Output = ()> + 'static) {
         if self.is_dead(client) {
             return;
@@ -227,8 +228,8 @@ impl Sim {
         self.tasks.push(Task { client, future: Box::pin(task), seen: u64::MAX, weight });
     }
 
-    /// From now on, plays as `conduct` says.
-    pub fn follow(&mut self, conduct: &Conduct) {
+    /// Runs by the rules of `conduct` from now on.
+    pub fn follow(&mut self, conduct: &ReplayRules) {
         self.following = conduct.script.clone().map(|script| Following { script, at: 0, on: 0 });
         self.world().calm = conduct.calm;
         self.tape.clone_from(&conduct.tape);
@@ -238,57 +239,57 @@ impl Sim {
         }
     }
 
-    /// From now on, remembers what happens.
+    /// Records what happens from now on.
     pub fn start_trace(&self) {
         self.world.borrow_mut().trace = Some(Trace::default());
     }
 
-    /// What happened since [`start_trace`](Self::start_trace).
+    /// Returns what happened since [`start_trace`](Self::start_trace).
     pub fn take_trace(&self) -> Trace {
         self.world.borrow_mut().trace.take().unwrap_or_default()
     }
 
-    /// The word at `at` of `node`.
+    /// Returns the word at `at` of `node`.
     pub fn word(&self, node: NodeId, at: Address) -> u64 {
         self.world.borrow().word(node, at)
     }
 
-    /// Puts `value` at `at` of `node`, as if it had always been there.
+    /// Sets the word at `at` of `node`, as if it had always had this value.
     pub fn set_word(&self, node: NodeId, at: Address, value: u64) {
         self.world.borrow_mut().set_word(node, at, value);
     }
 
-    /// How many nodes there are.
+    /// Returns the number of nodes.
     pub fn nodes(&self) -> usize {
         self.nodes
     }
 
-    /// How many clients there are, alive or dead.
+    /// Returns the number of clients, alive or dead.
     pub fn clients(&self) -> usize {
         self.clients
     }
 
-    /// Whether a client has died.
+    /// Returns whether a client has died.
     pub fn is_dead(&self, client: usize) -> bool {
         self.world.borrow().is_dead(client)
     }
 
-    /// Whether a node crashed or froze.
+    /// Returns whether a node is crashed or paused.
     pub fn is_away(&self, node: NodeId) -> bool {
         self.node_state(node) != NodeState::Up
     }
 
-    /// How many tasks a client has.
+    /// Returns how many tasks a client has.
     pub fn tasks(&self, client: usize) -> usize {
         self.tasks.iter().filter(|task| task.client == client).count()
     }
 
-    /// How often a client's tasks were polled so far.
+    /// Returns how often a client's tasks were polled so far.
     pub fn polls(&self, client: usize) -> u64 {
         self.world.borrow().polls(client)
     }
 
-    /// Steps taken so far.
+    /// Returns the number of steps so far.
     pub fn steps(&self) -> u64 {
         self.steps
     }
@@ -299,7 +300,7 @@ impl Sim {
             if self.tasks.is_empty() {
                 return Outcome::Done;
             }
-            if self.chaos != Chaos::NONE && self.following.is_none() {
+            if self.chaos != FaultRates::NONE && self.following.is_none() {
                 self.disturb();
             }
             if !self.step() {
@@ -309,7 +310,7 @@ impl Sim {
         if self.tasks.is_empty() { Outcome::Done } else { Outcome::Limit }
     }
 
-    /// Takes up to `most` steps for clients that someone else polls. Yields how many: 0 if nothing
+    /// Takes up to `most` steps for clients that the caller polls. Returns how many: 0 if nothing
     /// can happen until they post again.
     pub fn drive(&mut self, most: u64) -> u64 {
         for taken in 0..most {
@@ -322,7 +323,7 @@ impl Sim {
         most
     }
 
-    /// Lets every chain that can take effect do so; delivers nothing and polls no one.
+    /// Lets every chain that can take effect do so; delivers nothing and polls no task.
     pub fn drain(&mut self) {
         let mut world = self.world.borrow_mut();
         for queue in 0..self.clients * self.nodes {
@@ -332,7 +333,7 @@ impl Sim {
         }
     }
 
-    /// One step; `false` if nothing will happen any more.
+    /// Takes one step; returns `false` if nothing will happen any more.
     fn step(&mut self) -> bool {
         self.steps += 1;
         if self.following.is_some() {
@@ -373,7 +374,7 @@ impl Sim {
         true
     }
 
-    /// Takes a decision down.
+    /// Records a decision.
     pub(super) fn note(&mut self, decision: Decision) {
         if let Some(tape) = &self.tape {
             tape.borrow_mut().0.push(decision);
@@ -434,7 +435,7 @@ impl Sim {
         }
     }
 
-    /// Lets time pass and someone look at the clock.
+    /// Lets time pass and polls a client, which may look at the clock.
     pub(super) fn pause(&mut self) -> bool {
         self.let_time_pass();
         let clients: Vec<usize> = self.tasks.iter().map(|task| task.client).collect();
@@ -455,7 +456,7 @@ impl Sim {
         self.world.borrow_mut().time += pause;
     }
 
-    /// Polls a task; it is gone if it is done.
+    /// Polls a task, and removes it if it is done.
     pub(super) fn poll(&mut self, index: usize) -> bool {
         let task = &mut self.tasks[index];
         let client = task.client;
@@ -467,7 +468,7 @@ impl Sim {
         let done = task.future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
         if done {
             drop(self.tasks.remove(index));
-            // Others of this client may have waited for it.
+            // Other tasks of this client may wait for it.
             self.world.borrow_mut().wake(client);
         }
         done
@@ -484,9 +485,10 @@ impl Sim {
         }
     }
 
-    pub(super) fn drop_tasks(&mut self, client: usize) {
-        // A future that is dropped drops its completions, which turn to the world: it must not be
-        // borrowed here.
+    /// Drops a client's tasks wherever they are. What it has posted is on its way still.
+    pub fn drop_tasks(&mut self, client: usize) {
+        // Dropping a future drops its completions, which borrow the world: it must not be borrowed
+        // here.
         self.tasks.retain(|task| task.client != client);
     }
 
@@ -498,7 +500,7 @@ impl Sim {
         self.world.borrow().node_state(node)
     }
 
-    /// From now on nobody is starved, and no verb stalls.
+    /// Ends starvation and stalls.
     pub(super) fn feed_all(&mut self) {
         (self.starve, self.stall) = (0.0, 0.0);
         self.redraw();
@@ -519,7 +521,7 @@ impl Sim {
 }
 
 impl Drop for Sim {
-    /// Hands on what happened, also when the run ended in a panic.
+    /// Passes the trace on, also if the run panicked.
     fn drop(&mut self) {
         if let Some(told) = &self.told {
             *told.borrow_mut() = self.take_trace();

@@ -1,9 +1,9 @@
-//! What a scheduler decided, so that it can be played again, in part as well.
+//! What a scheduler decided, so that all or part of it can be replayed.
 //!
-//! A [`Script`] is a list of decisions. A simulator that follows one does what it says where that is
-//! possible and passes over the rest; when the script is over it goes on by the plainest schedule
-//! there is: who is on goes on as long as it can, whole verbs, nothing goes wrong. So any part of a
-//! script is a script, and the shorter it is the plainer is what happens.
+//! A [`Script`] is a list of decisions. A simulator that follows one carries out each decision that
+//! is possible and skips the others. After the script it continues with the simplest schedule: the
+//! current client goes on as long as it can, whole verbs, no faults. So any part of a script is a
+//! script, and a shorter script means a simpler run.
 
 use core::fmt;
 use std::cell::RefCell;
@@ -15,7 +15,7 @@ use super::trace::Trace;
 use super::world::NodeState;
 use crate::node::NodeId;
 
-/// Something that goes wrong.
+/// A fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fault {
     Crash { node: NodeId, silent: bool },
@@ -28,15 +28,15 @@ pub(super) enum Fault {
 /// One decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Decision {
-    /// A chain of this queue touches this word of the verb under way, or all of them.
+    /// A chain of this queue accesses this word of the current verb, or all of them.
     Queue { queue: usize, word: Option<u32> },
-    /// The completion at this place among those of this queue is delivered.
+    /// The completion at this position among those of this queue is delivered.
     Deliver { queue: usize, index: usize },
     /// This task of a client, counted among that client's, is polled.
     Poll { client: usize, task: usize },
     /// Time passes, and the client's tasks are polled.
     Pause { client: usize },
-    /// Something goes wrong.
+    /// A fault happens.
     Fault(Fault),
 }
 
@@ -45,58 +45,58 @@ pub(super) enum Decision {
 pub struct Script(pub(super) Vec<Decision>);
 
 impl Script {
-    /// How many decisions there are.
+    /// Returns the number of decisions.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// How a run is to be played: freely, as most are; or after a script, without some of its
-/// operations, and taken down. See [`story`](super::shrink::story).
+/// How a run is to be played: freely, as most are; or by a script, without some of its operations,
+/// and recorded. See [`story`](super::shrink::story).
 #[derive(Clone, Default)]
-pub struct Conduct {
+pub struct ReplayRules {
     pub(super) script: Option<Rc<Script>>,
     pub(super) left_out: Vec<usize>,
-    /// Whether near memory is near without anything in between.
+    /// Whether chains on synchronous fabrics run without others in between.
     pub(super) calm: bool,
     pub(super) tape: Option<Rc<RefCell<Script>>>,
     pub(super) trace: Option<Rc<RefCell<Trace>>>,
 }
 
-impl Conduct {
-    /// Freely: the scheduler decides.
+impl ReplayRules {
+    /// Returns rules by which the scheduler decides freely.
     pub fn free() -> Self {
         Self::default()
     }
 
-    /// Whether this operation, numbered as the test likes, is to be left out.
+    /// Returns whether this operation, numbered by the test, is to be left out.
     pub fn leaves_out(&self, operation: usize) -> bool {
         self.left_out.contains(&operation)
     }
 }
 
-impl fmt::Debug for Conduct {
+impl fmt::Debug for ReplayRules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Conduct").field("left_out", &self.left_out).finish_non_exhaustive()
     }
 }
 
-/// Where a simulator is in its script.
+/// A simulator's position in its script.
 #[derive(Debug)]
 pub(super) struct Following {
     pub(super) script: Rc<Script>,
     pub(super) at: usize,
-    /// The client that is on, once the script is over.
+    /// The current client, once the script has ended.
     pub(super) on: usize,
 }
 
 impl Sim {
-    /// A step of the script, or, when it is over, the plainest there is.
+    /// Takes a step of the script, or the simplest step once it has ended.
     pub(super) fn follow_step(&mut self) -> bool {
         while let Some(following) = &mut self.following
             && let Some(&decision) = following.script.0.get(following.at)
@@ -123,7 +123,7 @@ impl Sim {
         self.pause()
     }
 
-    /// Polls a task of a client for which there is something new.
+    /// Polls a task of a client that has news.
     fn poll_news(&mut self, client: usize) -> bool {
         let news = self.world().news(client);
         let new = |task: &Task| task.client == client && task.seen != news;
@@ -134,7 +134,7 @@ impl Sim {
         true
     }
 
-    /// Does what was decided, if it can be done.
+    /// Carries out a decision, if it is possible.
     fn does(&mut self, decision: Decision) -> bool {
         if !self.can(decision) {
             return false;

@@ -1,6 +1,6 @@
-//! What a test plays: so much as is usual, unless the environment says otherwise.
+//! What a test runs: the usual amount, unless the environment says otherwise.
 //!
-//! Invariant: what makes no sense is refused. A check that plays nothing would pass.
+//! **Invariant:** nonsensical settings are refused, as a check that runs nothing would pass.
 
 use core::ops::Range;
 use std::string::String;
@@ -8,11 +8,11 @@ use std::{env, format, thread};
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The seeds of the schedules to play: the first `usual`; or `SWARM_SCHEDULES` of them, from
+/// Returns the seeds of the schedules to run: the first `usual`; or `SWARM_SCHEDULES` of them, from
 /// `SWARM_FIRST` on; or `SWARM_SEED` alone.
 ///
 /// # Panics
-/// If one of these is not a number, or if there would be none to play.
+/// If one of these is not a number, or if there would be none to run.
 pub fn seeds(usual: u64) -> Range<u64> {
     let (first, count) = match number("SWARM_SEED") {
         Some(seed) => (seed, 1),
@@ -22,7 +22,7 @@ pub fn seeds(usual: u64) -> Range<u64> {
     first..end.unwrap_or_else(|| panic!("there are no {count} seeds from {first} on"))
 }
 
-/// The number that the environment names so, or the usual one.
+/// Returns the number in the environment variable `name`, or the usual one.
 ///
 /// # Panics
 /// If it is not a number, or 0.
@@ -32,17 +32,18 @@ pub fn at_least_one(name: &str, usual: u64) -> u64 {
     count
 }
 
-/// The number that the environment names so.
+/// Returns the number in the environment variable `name`.
 ///
 /// # Panics
-/// If it is there and not a number.
+/// If it is set and not a number.
 pub fn number(name: &str) -> Option<u64> {
     let text = env::var_os(name)?;
     let number = text.to_str().and_then(|text| text.parse().ok());
     Some(number.unwrap_or_else(|| panic!("{name} is a number, not {text:?}")))
 }
 
-/// The command that plays again what a test has just played, with this said in the environment: `SWARM_SEED=7`.
+/// Returns the command that repeats what a test has just run, with `said` in the environment:
+/// `SWARM_SEED=7`.
 pub fn again(said: &str) -> String {
     let program = env::current_exe().unwrap_or_default();
     let program = program.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
@@ -50,7 +51,8 @@ pub fn again(said: &str) -> String {
     command(said, env::var("CARGO_PKG_NAME").ok().as_deref(), program, thread.name())
 }
 
-/// The same for a program of cargo's, whose name ends in a hash, and a test that has its thread's name.
+/// The same for a program of cargo's, whose name ends in a hash, and a test that has its thread's
+/// name.
 fn command(said: &str, package: Option<&str>, program: &str, test: Option<&str>) -> String {
     let package = package.map(|package| format!(" -p {package}")).unwrap_or_default();
     let program = program.rsplit_once('-').map_or(program, |(name, _)| name);
@@ -59,11 +61,12 @@ fn command(said: &str, package: Option<&str>, program: &str, test: Option<&str>)
     format!("{said} cargo test{package} --test {program}{test}")
 }
 
-/// Races of which one is explored [deep](is_deep) where a number chooses.
+/// One in this many races is explored [deep](is_deep) if a number chooses.
 const ONE_IN: u64 = 12;
 
-/// Whether the race of this name is explored as deep as its bounds allow, which takes minutes for all of them:
-/// `SWARM_DEEP` is `all`, or a number that chooses one race in twelve, each number others.
+/// Returns whether the race of this name is explored as deep as its bounds allow, which takes
+/// minutes for all races. `SWARM_DEEP` is `all`, or a number that chooses one race in twelve, each
+/// number others.
 ///
 /// # Panics
 /// If it is something else.
@@ -85,7 +88,7 @@ mod tests {
         let told =
             command("SWARM_SEED=7", Some("swarm-core"), "cell_sim-0123456789abcdef", Some("story"));
         assert_eq!(told, "SWARM_SEED=7 cargo test -p swarm-core --test cell_sim story");
-        // Where tests run one after the other, threads have no test's name.
+        // If tests run one after the other, the thread does not have the test's name.
         assert_eq!(
             command("A=1", None, "cell_sim", Some("main")),
             "A=1 cargo test --test cell_sim"

@@ -1,8 +1,8 @@
-//! A run that fails, made so small that it can be read.
+//! Reducing a run that fails until it can be read.
 //!
-//! The run is played once more with the scheduler's decisions taken down. Then operations are left
-//! out, faults, and stretches of decisions, larger ones first, as long as the run goes on to fail in
-//! the same way. What is left is played a last time and its steps are told.
+//! The run is repeated with the scheduler's decisions recorded. Then operations, faults and ranges
+//! of decisions are left out, larger ones first, as long as the run fails in the same way. The rest
+//! is run a last time and its steps are printed.
 
 use core::any::Any;
 use core::cell::Cell;
@@ -16,18 +16,18 @@ use std::sync::Once;
 use std::thread_local;
 use std::vec::Vec;
 
-use super::script::{Conduct, Decision, Script};
+use super::script::{Decision, ReplayRules, Script};
 use super::seeds::number;
 use super::trace::Trace;
 
-/// Runs that shrinking may take, usually.
+/// Maximum number of runs for shrinking, by default.
 const RUNS: usize = 6000;
 
 std::thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Plays a run, and makes an error of a panic. The panic is not reported.
+/// Runs `play`, and turns a panic into an error. The panic is not reported.
 fn attempt<T>(play: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -49,7 +49,7 @@ fn message(payload: &(dyn Any + Send)) -> String {
     text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_default()
 }
 
-/// What kind of failure it is: two runs that fail in the same way agree in this.
+/// Returns the kind of a failure: the same for two runs that fail in the same way.
 fn kind(error: &str) -> &str {
     let end = error.find(['\n', '{', '[', '(']).unwrap_or(error.len());
     let line = error[..end].trim_start_matches("panic: ");
@@ -66,19 +66,19 @@ struct Shrinking<P> {
     runs: usize,
 }
 
-impl<P: Fn(&Conduct) -> Result<(), String>> Shrinking<P> {
-    /// Whether the run still fails; then it is the one to go on with.
+impl<P: Fn(&ReplayRules) -> Result<(), String>> Shrinking<P> {
+    /// Returns whether the run still fails; if so, keeps it as the one to reduce further.
     fn fails(&mut self, left_out: &[usize], script: Script) -> bool {
         if self.runs == 0 {
             return false;
         }
         self.runs -= 1;
         let script = Rc::new(script);
-        let conduct = Conduct {
+        let conduct = ReplayRules {
             script: Some(Rc::clone(&script)),
             left_out: left_out.into(),
             calm: self.calm,
-            ..Conduct::default()
+            ..ReplayRules::default()
         };
         let failed =
             attempt(|| (self.play)(&conduct)).is_err_and(|error| kind(&error) == self.kind);
@@ -90,7 +90,7 @@ impl<P: Fn(&Conduct) -> Result<(), String>> Shrinking<P> {
         failed
     }
 
-    /// Nothing in between where memory is near.
+    /// Leaves out what runs in between on synchronous fabrics.
     fn with_calm(&mut self) {
         if !self.calm {
             self.calm = true;
@@ -125,7 +125,7 @@ impl<P: Fn(&Conduct) -> Result<(), String>> Shrinking<P> {
         }
     }
 
-    /// Leaves out stretches of decisions, from the end on.
+    /// Leaves out ranges of decisions, from the end backwards.
     fn without_decisions(&mut self) {
         let left_out = self.left_out.clone();
         let mut stretch = self.script.len().next_power_of_two();
@@ -142,7 +142,7 @@ impl<P: Fn(&Conduct) -> Result<(), String>> Shrinking<P> {
         }
     }
 
-    /// Decisions that can be put together into larger ones: words into verbs.
+    /// Merges decisions into larger ones: words into verbs.
     fn with_whole_verbs(&mut self) {
         let left_out = self.left_out.clone();
         for at in 0..self.script.len() {
@@ -157,19 +157,19 @@ impl<P: Fn(&Conduct) -> Result<(), String>> Shrinking<P> {
     }
 }
 
-/// The story of a run that fails: what is wrong, and the few steps that lead to it.
+/// Returns the story of a run that fails: what is wrong, and the few steps that lead to it.
 ///
-/// `play` plays the run as the [`Conduct`] says: its simulator [follows](super::Sim::follow) it, and
-/// of the run's `operations` those are left out that it leaves out. It must do the same each time.
+/// `play` runs by the [`ReplayRules`]: its simulator [follows](super::Sim::follow) them, and it
+/// skips those of the run's `operations` that they leave out. It must do the same each time.
 ///
-/// `SWARM_SHRINK` says how many runs shrinking may take at most; with 0, nothing is shrunk.
+/// `SWARM_SHRINK` limits the number of runs for shrinking; with 0, nothing is shrunk.
 ///
 /// # Panics
 /// If that is not a number.
-pub fn story(operations: usize, play: impl Fn(&Conduct) -> Result<(), String>) -> String {
+pub fn story(operations: usize, play: impl Fn(&ReplayRules) -> Result<(), String>) -> String {
     let runs = number("SWARM_SHRINK").map_or(RUNS, |runs| runs as usize);
     let tape = Rc::new(RefCell::new(Script::default()));
-    let free = Conduct { tape: Some(Rc::clone(&tape)), ..Conduct::default() };
+    let free = ReplayRules { tape: Some(Rc::clone(&tape)), ..ReplayRules::default() };
     let Err(error) = attempt(|| play(&free)) else {
         return "the run does not fail when it is played again".into();
     };
@@ -197,7 +197,7 @@ pub fn story(operations: usize, play: impl Fn(&Conduct) -> Result<(), String>) -
     let Shrinking { play, left_out, script, calm, .. } = shrinking;
     let (decisions, gone) = (script.len(), left_out.len());
     let trace = Rc::new(RefCell::new(Trace::default()));
-    let last = Conduct {
+    let last = ReplayRules {
         script: Some(Rc::new(script)),
         left_out,
         calm,

@@ -9,29 +9,29 @@ use crate::node::{Address, NodeId};
 /// What a verb did to one word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WordStep {
-    /// It read it.
+    /// It read the word.
     Read {
-        /// Which.
+        /// The word.
         at: Address,
-        /// What was there.
+        /// Its value.
         value: u64,
     },
-    /// It wrote it.
+    /// It wrote the word.
     Write {
-        /// Which.
+        /// The word.
         at: Address,
-        /// What is there now.
+        /// Its new value.
         value: u64,
     },
-    /// It compared and perhaps swapped it.
+    /// It compared and perhaps swapped the word.
     Cas {
-        /// Which.
+        /// The word.
         at: Address,
-        /// What the client expected.
+        /// The value that the client expected.
         expect: u64,
-        /// What it wanted to put there.
+        /// The value that the client wanted.
         new: u64,
-        /// What was there.
+        /// Its value before.
         was: u64,
     },
 }
@@ -41,21 +41,21 @@ pub enum WordStep {
 pub enum Step {
     /// A task of a client was polled.
     Poll(usize),
-    /// A client's chain touched a word of a node.
+    /// A client's chain accessed a word of a node.
     Word(usize, NodeId, WordStep),
     /// The completion of a client's chain to a node was delivered; `false`: as node down.
     Deliver(usize, NodeId, bool),
     /// A node crashed.
     NodeCrash(NodeId),
-    /// A node froze.
+    /// A node was paused.
     NodeFreeze(NodeId),
-    /// A node went on.
+    /// A node resumed.
     NodeThaw(NodeId),
     /// A client's connection to a node broke.
     Disconnect(usize, NodeId),
     /// A client died.
     ClientCrash(usize),
-    /// A client's task said something.
+    /// A note of a client's task.
     Note(usize, String),
 }
 
@@ -95,8 +95,8 @@ impl fmt::Display for Step {
     }
 }
 
-/// The steps of a run. Displays one a line; the alternate form (`{:#}`) is brief: what one chain does
-/// without others in between is one line, and polls are left out.
+/// The steps of a run. Displays one per line. The alternate form (`{:#}`) is brief: one line for
+/// what one chain does without others in between, and no polls.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Trace(pub Vec<Step>);
 
@@ -133,7 +133,7 @@ impl Trace {
     }
 }
 
-/// Words that were read or written one after the other.
+/// Consecutive words that were read or written one after the other.
 struct Run {
     first: WordStep,
     count: u64,
@@ -144,7 +144,7 @@ impl Run {
         Self { first, count: 1 }
     }
 
-    /// Whether `word` goes on where this run ends; then it is part of it.
+    /// Returns whether `word` continues this run, and if so adds it.
     fn takes(&mut self, word: WordStep) -> bool {
         use WordStep::{Read, Write};
         let takes = match (self.first, word) {

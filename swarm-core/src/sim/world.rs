@@ -1,7 +1,7 @@
-//! Nodes' memories, chains on their way, completions and time.
+//! Nodes' memories, pending chains, completions and time.
 //!
-//! Invariant: a chain id is in exactly one place: in its queue's `posted`, in its queue's
-//! `finished`, delivered, or free; and a completion future that still exists owns it unless it is
+//! **Invariant:** a chain id is in exactly one place: in its queue's `posted`, in its queue's
+//! `finished`, delivered, or free. A completion future that still exists owns it, unless it is
 //! posted as `detached`.
 
 use core::ops::Range;
@@ -17,17 +17,17 @@ use super::trace::{Step, Trace};
 use crate::fabric::{MAX_VERBS, NodeDown, Verb};
 use crate::node::{Address, NodeId};
 
-/// Where a client's clocks begin, so that those behind do not begin below zero.
+/// The start of clients' clocks, so that clocks that are behind do not start below zero.
 const EPOCH: i64 = 10_000_000;
-/// What a look at a clock takes.
+/// Nanoseconds that a look at a clock takes.
 const LOOK: u64 = 10;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum NodeState {
     Up,
-    /// Nothing happens there until it goes on.
+    /// Nothing happens there until it resumes.
     Frozen,
-    /// Gone for good; says so if not `silent`.
+    /// Gone for good; reported unless `silent`.
     Crashed {
         silent: bool,
     },
@@ -39,28 +39,28 @@ struct Node {
     state: NodeState,
 }
 
-/// What a client has on its way to a node.
+/// A client's pending chains to a node, and their completions.
 #[derive(Debug, Default)]
 struct Queue {
     posted: VecDeque<usize>,
     finished: Vec<usize>,
     /// After this many words the rest is lost: the client died.
     budget: Option<u64>,
-    /// A hash of all that the client heard.
+    /// A hash of all that the client received.
     heard: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fate {
-    /// In its queue's `posted`; `detached` if nobody waits for it.
+    /// In its queue's `posted`; `detached` if no completion waits for it.
     Posted {
         detached: bool,
     },
-    /// In its queue's `finished`; `Err` if the client is to hear that the node is down.
+    /// In its queue's `finished`; `Err` if the client is to learn that the node is down.
     Finished(Result<(), NodeDown>),
-    /// Handed over to the client.
+    /// Returned to the client.
     Delivered(Result<(), NodeDown>),
-    /// Never to be heard of.
+    /// Never to complete.
     Swallowed,
     Free,
 }
@@ -69,13 +69,13 @@ enum Fate {
 struct Entry {
     chain: Chain,
     queue: usize,
-    /// Which of its client's chains it is.
+    /// Its number among its client's chains.
     number: u64,
     fate: Fate,
 }
 
-/// A clock that is not to be trusted: of four stretches of time it stands during the second, and is so far
-/// behind during the fourth.
+/// An unreliable clock: of four periods, it stands still during the second, and is behind by `back`
+/// during the fourth.
 #[derive(Clone, Copy, Debug)]
 struct Fits {
     every: u64,
@@ -99,9 +99,9 @@ struct Client {
     skew: i64,
     drift: i64,
     fits: Option<Fits>,
-    /// Grows whenever there is something new for the client's tasks.
+    /// Grows with all news for the client's tasks.
     news: u64,
-    /// Chains that it posted.
+    /// Number of chains that it posted.
     posts: u64,
     /// How often its tasks were polled.
     polls: u64,
@@ -123,10 +123,10 @@ pub(super) struct World {
     tear: f64,
     prompt: f64,
     pub(super) time: u64,
-    /// Whether near memory is near without anything in between.
+    /// Whether chains on synchronous fabrics run without others in between.
     pub(super) calm: bool,
     pub(super) trace: Option<Trace>,
-    /// Words that are nobody's, and whose they will be next.
+    /// Poisoned words, and the client that will reuse them.
     forbidden: Vec<(usize, Places)>,
 }
 
@@ -195,7 +195,7 @@ impl World {
         Poll::Ready(result.map(|()| reply))
     }
 
-    /// The completion future is gone.
+    /// Records that the completion future is gone.
     pub(super) fn detach(&mut self, id: usize) {
         match self.entries[id].fate {
             Fate::Posted { .. } => self.entries[id].fate = Fate::Posted { detached: true },
@@ -235,7 +235,7 @@ impl World {
         self.clients[client].polls
     }
 
-    /// A task of the client is about to be polled.
+    /// Records that a task of the client is about to be polled.
     pub(super) fn polled(&mut self, client: usize) {
         self.clients[client].polls += 1;
         self.log(|| Step::Poll(client));
@@ -247,7 +247,7 @@ impl World {
 
     // What happens to chains.
 
-    /// Whether the first chain of `queue` can take a step.
+    /// Returns whether the first chain of `queue` can take a step.
     pub(super) fn can_step(&self, queue: usize) -> bool {
         !self.queues[queue].posted.is_empty()
             && self.nodes[queue % self.nodes.len()].state == NodeState::Up
@@ -257,8 +257,8 @@ impl World {
         !self.queues[queue].finished.is_empty()
     }
 
-    /// The first chain of `queue` touches a word: word number `word` of the verb under way, or a
-    /// random one. Yields which, or nothing for all that are left.
+    /// Lets the first chain of `queue` access a word: word number `word` of the current verb, or a
+    /// random one. Returns which, or `None` for all that are left.
     pub(super) fn step(&mut self, queue: usize, word: Option<usize>) -> Option<u32> {
         let (client, node) = self.ends(queue);
         let id = self.queues[queue].posted[0];
@@ -281,13 +281,13 @@ impl World {
         touched
     }
 
-    /// Whether the first chain of `queue` has touched all words of a verb but one.
+    /// Returns whether the first chain of `queue` has accessed all words of a verb but one.
     pub(super) fn has_one_word_left(&self, queue: usize) -> bool {
         let first = self.queues[queue].posted.front();
         first.is_some_and(|&id| self.entries[id].chain.has_one_word_left())
     }
 
-    /// The first chain of `queue` touches this word, if it can, or what is left of the verb.
+    /// Lets the first chain of `queue` access this word, if it can, or the rest of the verb.
     pub(super) fn step_again(&mut self, queue: usize, word: Option<u32>) {
         let id = self.queues[queue].posted[0];
         match word.filter(|&word| self.entries[id].chain.has_left(word)) {
@@ -298,7 +298,7 @@ impl World {
         }
     }
 
-    /// The first chain of `queue` does what is left of the verb under way, in order.
+    /// Lets the first chain of `queue` do the rest of the current verb, in order.
     pub(super) fn step_verb(&mut self, queue: usize) {
         let (client, node) = self.ends(queue);
         let id = self.queues[queue].posted[0];
@@ -311,7 +311,7 @@ impl World {
         self.stepped(queue);
     }
 
-    /// The first chain of `queue` touches the first word of the verb under way that is left.
+    /// Lets the first chain of `queue` access the first word that is left of the current verb.
     pub(super) fn step_word(&mut self, queue: usize) {
         let (client, node) = self.ends(queue);
         let id = self.queues[queue].posted[0];
@@ -324,20 +324,20 @@ impl World {
         self.stepped(queue);
     }
 
-    /// What a client heard of all nodes so far, as a hash.
+    /// Returns a hash of what a client has received from all nodes.
     pub(super) fn heard(&self, client: usize) -> u64 {
         let queues = &self.queues[client * self.nodes.len()..][..self.nodes.len()];
         queues.iter().fold(0, |hash, queue| mix(hash, queue.heard))
     }
 
-    /// Whether a completion that the client waits for is still to come.
+    /// Returns whether a completion that the client waits for is still to come.
     pub(super) fn awaits(&self, client: usize) -> bool {
         let waited_for = |id: &usize| self.entries[*id].fate != Fate::Posted { detached: true };
         let queues = &self.queues[client * self.nodes.len()..][..self.nodes.len()];
         queues.iter().any(|queue| !queue.finished.is_empty() || queue.posted.iter().any(waited_for))
     }
 
-    /// A hash of the nodes' memories and of all that is on its way.
+    /// Returns a hash of the nodes' memories and of all pending chains.
     pub(super) fn print(&self) -> u64 {
         let nodes = self.nodes.iter().fold(0, |hash, node| mix(hash, node.memory.print()));
         self.queues.iter().fold(nodes, |hash, queue| {
@@ -347,8 +347,8 @@ impl World {
         })
     }
 
-    /// These words of the nodes are nobody's until the client WRITEs to some of them again: whose
-    /// verb meets them touches memory after its time.
+    /// Poisons these words until the client WRITEs to some of them again: any other verb there
+    /// accesses reclaimed memory.
     pub(super) fn forbid(&mut self, client: usize, words: Places) {
         for (node, words) in &words {
             self.nodes[node.index()].memory.forbid(words.clone(), Some(client));
@@ -356,7 +356,7 @@ impl World {
         self.forbidden.push((client, words));
     }
 
-    /// These words of every node may be touched by anybody again.
+    /// Unpoisons these words of every node.
     pub(super) fn permit(&mut self, words: Range<u64>) {
         for node in &mut self.nodes {
             node.memory.permit(words.clone());
@@ -365,7 +365,7 @@ impl World {
         self.forbidden.retain(|(_, places)| places.iter().all(elsewhere));
     }
 
-    /// What one client was to use next is another's to use.
+    /// Transfers what one client was to reuse to another.
     pub(super) fn bequeath(&mut self, from: usize, to: usize) {
         for (owner, places) in self.forbidden.iter_mut().filter(|(owner, _)| *owner == from) {
             *owner = to;
@@ -375,8 +375,9 @@ impl World {
         }
     }
 
-    /// A client's WRITE makes words its own that it was to use again, or a CAS of a first word from 0,
-    /// where an object differs between nodes: of a bucket's cell there is no more away from its home.
+    /// Unpoisons the words that the client was to reuse and that these verbs take. A WRITE takes
+    /// them. So does a CAS of a first word from 0 if an object differs between nodes: away from its
+    /// home a bucket's cell has only that word.
     fn allow(&mut self, client: usize, node: NodeId, verbs: &[Verb<'_>]) {
         let takes = |words: &Range<u64>, homed: bool| {
             verbs.iter().any(|verb| match *verb {
@@ -399,12 +400,12 @@ impl World {
         }
     }
 
-    /// How many chains the client posted.
+    /// Returns how many chains the client posted.
     pub(super) fn posts(&self, client: usize) -> u64 {
         self.clients[client].posts
     }
 
-    /// The number of the client's oldest chain that is not over.
+    /// Returns the number of the client's oldest pending chain.
     pub(super) fn oldest_under_way(&self, client: usize) -> u64 {
         let queues = client * self.nodes()..(client + 1) * self.nodes();
         let oldest = self.queues[queues].iter().filter_map(|queue| queue.posted.front());
@@ -412,7 +413,7 @@ impl World {
         numbers.min().unwrap_or(self.posts(client))
     }
 
-    /// How many chains of `queue` are not over.
+    /// Returns how many chains of `queue` are pending.
     pub(super) fn posted(&self, queue: usize) -> usize {
         self.queues[queue].posted.len()
     }
@@ -422,14 +423,14 @@ impl World {
         self.deliver(queue, 0);
     }
 
-    /// Delivers a random completion of `queue`. Yields its place among those that wait.
+    /// Delivers a random completion of `queue`. Returns its position among those that wait.
     pub(super) fn deliver_any(&mut self, queue: usize) -> usize {
         let index = self.rng.usize(..self.queues[queue].finished.len());
         self.deliver(queue, index);
         index
     }
 
-    /// Delivers the completion of `queue` at this place among those that wait, or the last.
+    /// Delivers the completion of `queue` at this position among those that wait, or the last.
     pub(super) fn deliver(&mut self, queue: usize, index: usize) {
         let finished = &mut self.queues[queue].finished;
         let index = index.min(finished.len() - 1);
@@ -474,9 +475,9 @@ impl World {
         }
     }
 
-    /// The client hears that the node is down, and can post again. What was on its way is lost
-    /// from some point on, unless it is `late`: then it still takes effect, before what is posted
-    /// from now on.
+    /// Breaks a connection: the client learns that the node is down, and can post again. Its
+    /// pending chains are lost from some point on, unless `late`: then they still take effect,
+    /// before any that are posted from now on.
     pub(super) fn disconnect(&mut self, client: usize, node: NodeId, late: bool) {
         self.log(|| Step::Disconnect(client, node));
         let queue = self.queue(client, node);
@@ -495,8 +496,8 @@ impl World {
         self.clients[client].dead
     }
 
-    /// The client is dead; its futures are dropped already. Of what it had on its way to each node,
-    /// all takes effect, or nothing more, or only so many words.
+    /// Kills the client, whose futures are dropped already. At each node, all of its pending chains
+    /// take effect, or nothing more, or only some words.
     pub(super) fn crash_client(&mut self, client: usize) {
         self.clients[client].dead = true;
         self.log(|| Step::ClientCrash(client));
@@ -514,13 +515,13 @@ impl World {
         }
     }
 
-    /// The client is dead; nothing of it is on its way.
+    /// Marks a client as dead that has no pending chains.
     pub(super) fn bury(&mut self, client: usize) {
         self.clients[client].dead = true;
         self.log(|| Step::ClientCrash(client));
     }
 
-    /// What is on its way is lost.
+    /// Loses the pending chains.
     pub(super) fn cut(&mut self, queue: usize) {
         for id in std::mem::take(&mut self.queues[queue].posted) {
             self.lose(id, true);
@@ -535,7 +536,7 @@ impl World {
         self.nodes[node.index()].memory.set(at, value);
     }
 
-    /// Memory may be so near that a chain is over when it was posted, with all before it.
+    /// Completes a chain when it is posted, with all before it, for nodes that are close enough.
     fn perhaps_at_once(&mut self, queue: usize) {
         let (client, _) = self.ends(queue);
         if self.prompt == 0.0 || self.own_rng(client).f64() >= self.prompt {
@@ -549,7 +550,7 @@ impl World {
         }
     }
 
-    /// The client's chains to `node` go on until they are over, others' chains meanwhile some words.
+    /// Runs the client's chains to `node` to their end, and meanwhile some words of others' chains.
     pub(super) fn go_on_until_over(&mut self, client: usize, node: NodeId) {
         let queue = self.queue(client, node);
         while self.calm && self.can_step(queue) {
@@ -565,14 +566,15 @@ impl World {
             self.time += 1;
         }
         self.rng = others;
-        // Near memory that does not answer has not taken the chain: nobody is there who does it later.
+        // A synchronous node that does not answer has not taken the chain: it never takes effect
+        // later.
         self.cut(queue);
         while self.can_deliver(queue) {
             self.deliver_oldest(queue);
         }
     }
 
-    /// Chains of all clients go on by some words, while this one is in the middle of a step.
+    /// Lets chains of all clients do some words, while this one is in the middle of a step.
     pub(super) fn go_on(&mut self, client: usize, words: u8) {
         if self.calm {
             return;
@@ -589,8 +591,8 @@ impl World {
         self.rng = others;
     }
 
-    /// Randomness for what a client does now, which depends on its own past alone: it is the same
-    /// when others do something else.
+    /// Returns randomness for what a client does now. It depends on the client's own past alone, so
+    /// it is the same if others act differently.
     fn own_rng(&self, client: usize) -> Rng {
         Rng::with_seed(mix(mix(self.seed, client as u64), self.clients[client].posts))
     }
@@ -623,7 +625,7 @@ impl World {
         }
     }
 
-    /// Moves on chains at the head of `queue` that have nothing left to do.
+    /// Removes chains from the head of `queue` that have nothing left to do.
     fn finish_if_over(&mut self, queue: usize) {
         while let Some(&id) = self.queues[queue].posted.front()
             && self.entries[id].chain.is_over()
@@ -638,7 +640,7 @@ impl World {
         }
     }
 
-    /// Chain `id`, which is in no queue, will not take effect any further.
+    /// Ends chain `id`, which is in no queue: it takes no further effect.
     fn lose(&mut self, id: usize, silent: bool) {
         if self.entries[id].fate == (Fate::Posted { detached: true }) {
             self.release(id);

@@ -1,4 +1,4 @@
-//! Clients of a cell in turn, on the plainest fabric: what they find, and in how many roundtrips.
+//! Clients of a cell in turn, on the simplest fabric: what they find, and in how many roundtrips.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -18,7 +18,7 @@ use swarm_core::node::{Address, MAX_NODES, NodeId};
 use swarm_core::quorum::{Group, Session};
 use swarm_core::words::{CellWord, Incarnation, Pointer};
 
-/// Every look at it is a microsecond later.
+/// Advances by a microsecond with each look.
 struct Ticking(Cell<u64>);
 
 impl Clock for Ticking {
@@ -81,7 +81,7 @@ fn alone_everything_is_one_roundtrip() {
         let other = client(&nodes, &switches, 1);
         let (tokens, view, cost) = get(&other, &at);
         assert_eq!((tokens, view.record(), cost), (vec![1, 2], record(2), 1));
-        // A view from a majority's words is enough for a fast round of all.
+        // A view of a majority's words suffices for a fast round at all nodes.
         assert_eq!(put(&other, &at, &view, &[1, 2, 3]).1, 1);
         assert_eq!(get(&group, &at).0, [1, 2, 3]);
         for token in 1..4 {
@@ -102,7 +102,8 @@ fn a_stale_view_loses_and_leaves_no_trace() {
     let (_, stale, _) = get(&group, &at);
     let (view, _) = put(&other, &at, &stale, &[1]);
     let (lost, cost) = put(&group, &at, &stale, &[2]);
-    // One roundtrip to learn who was first: what all nodes refused is not looked for among what came since.
+    // One roundtrip to learn which change was first: a record that all nodes refused is not
+    // searched for in later records.
     assert!(lost.is_none() && cost == 1);
     let (view, cost) = put(&other, &at, &view.expect("was first"), &[1, 3]);
     assert!(view.is_some() && cost == 1);
@@ -116,8 +117,8 @@ fn without_a_node_a_change_takes_two_roundtrips() {
         let (group, at) = (client(&nodes, &switches, 0), cell(0));
         let (view, _) = put(&group, &at, &get(&group, &at).1, &[1]);
         switches.set(NodeId(1), state);
-        // The fast round that finds out, then promise, raise, swap. (Here one node is at its swap
-        // before the other's raise is looked at, which makes the chain of causes one longer.)
+        // The fast round that detects it, then promise, raise, swap. (Here one node is at its swap
+        // before the other's raise is processed, which makes the causal chain one longer.)
         let (view, cost) = put(&group, &at, &view.expect("alone"), &[1, 2]);
         assert_eq!(cost, 5);
         let (view, cost) = put(&group, &at, &view.expect("alone"), &[1, 2, 3]);
@@ -126,7 +127,7 @@ fn without_a_node_a_change_takes_two_roundtrips() {
         assert_eq!(cost, 2);
         let (tokens, _, cost) = get(&group, &at);
         assert_eq!((tokens, cost), (vec![1, 2, 3, 4], 1));
-        // It is back: brought up by the next change, and then part of fast rounds.
+        // It is back: the next change updates it, and then it takes part in fast rounds.
         switches.set(NodeId(1), SwitchState::Up);
         let (view, cost) = put(&group, &at, &view.expect("alone"), &[1, 2, 3, 4, 5]);
         assert!(cost <= 3, "{cost}");
@@ -175,7 +176,7 @@ fn a_majority_gone_is_an_error_that_says_so() {
     assert_eq!(block_on(list(&group, &at)).expect_err("no majority"), gone);
     let proposal = append(&group, &at, view.as_ref().expect("alone"), 2, number(0, 2), &[1, 2]);
     assert!(matches!(block_on(proposal), Err(Error::NoMajority { needed: 2, .. })));
-    // It may be in, and is not lost: it is decided once the nodes are back.
+    // It may be committed, and is not lost: that is decided once the nodes are back.
     switches.set(NodeId(0), SwitchState::Up);
     let (tokens, ..) = get(&group, &at);
     assert!(tokens == [1] || tokens == [1, 2]);
@@ -190,7 +191,7 @@ fn a_cell_at_the_end_of_its_ballots_can_be_read() {
     for node in (0..2).map(NodeId) {
         nodes.set_word(node, at.place.at(node, 3), near.0);
     }
-    // Half promised to a client that died: a read must begin a ballot.
+    // Half promised to a client that died: a read must start a ballot.
     let promised = word(FORMAT.last_ballot().0 - 400, record(1), solid() - accepted());
     nodes.set_word(NodeId(0), at.place.at(NodeId(0), 3), promised.0);
     let (tokens, view, _) = get(&group, &at);
@@ -221,7 +222,7 @@ fn words_of_another_operations_round_make_a_view() {
     assert!(put(&group, &at, &view, &[1, 3]).0.is_none());
 }
 
-/// A split's children were born at two nodes when its proposer died.
+/// A split's children were created at two nodes when its proposer died.
 #[test]
 fn a_newborn_cell_is_brought_to_the_node_that_lacks_it() {
     let (nodes, switches) = (Loopback::new(3, 1 << 15), HandSwitches::new());

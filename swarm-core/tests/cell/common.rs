@@ -1,12 +1,13 @@
-//! A list in a cell. Each change appends a token; each token has an object that is born with it.
+//! A list in a cell. Each change appends a token; each token has an object that is created with it.
 
 use swarm_core::cell::{
-    Birth, Births, CellRef, Newborn, Proposal, Proposed, Replicas, View, propose, read,
+    CellRef, CreatedPart, CreatedParts, InitialWrite, Proposal, Proposed, Replicas, View, propose,
+    read,
 };
 use swarm_core::clock::Clock;
 use swarm_core::error::Error;
 use swarm_core::fabric::Fabric;
-use swarm_core::layout::{Place, RecordHeader, record};
+use swarm_core::layout::{Location, RecordHeader, record};
 use swarm_core::node::{Address, NodeId};
 use swarm_core::quorum::Group;
 use swarm_core::words::{
@@ -14,9 +15,9 @@ use swarm_core::words::{
 };
 
 pub(crate) const FORMAT: WordFormat = WordFormat { pointer_bits: 22, tick_shift: 6 };
-/// Tokens that a list has room for.
+/// Maximum number of tokens of a list.
 pub(crate) const ROOM: usize = 11;
-/// Records that there is memory for.
+/// Number of records for which there is memory.
 pub(crate) const RECORDS: u64 = 120;
 
 const CELL: u64 = 1;
@@ -27,22 +28,22 @@ const OBJECT_HOME: NodeId = NodeId(1);
 /// An object away from home: a control word and two words that never change.
 const SMALL: usize = 3;
 
-/// The cell, with this home.
+/// Returns the cell, with this home.
 pub(crate) fn cell(home: u8) -> CellRef {
-    CellRef { place: Place::everywhere(Pointer(CELL), NodeId(home)), room: ROOM }
+    CellRef { place: Location::everywhere(Pointer(CELL), NodeId(home)), room: ROOM }
 }
 
-/// Where record number `index` lies.
+/// Returns where record number `index` lies.
 pub(crate) fn record(index: u64) -> Pointer {
     assert!(index < RECORDS, "the test's memory is used up");
     Pointer(RECORDS_AT + index * RECORD_GRANULES)
 }
 
-/// Where the object of `token` lies: one that has a home, so that its address differs by node.
-pub(crate) fn object(token: u64) -> Place {
+/// Returns where the object of `token` lies: it has a home, so its address differs by node.
+pub(crate) fn object(token: u64) -> Location {
     let index = token % 1000;
     let at = OBJECTS_AT * 8;
-    Place {
+    Location {
         pointer: Pointer(OBJECTS_AT + index),
         home: OBJECT_HOME,
         at_home: at + index * 8,
@@ -55,19 +56,19 @@ fn content(token: u64) -> [u64; SMALL - 1] {
     [token * 3, token * 5]
 }
 
-/// Of a list, only the last token's object is born with it.
+/// Only the object of a list's last token is created with it.
 pub(crate) struct LastToken;
 
-impl Births for LastToken {
-    fn births(&self, payload: &[u64], each: &mut dyn FnMut(Birth)) {
+impl CreatedParts for LastToken {
+    fn births(&self, payload: &[u64], each: &mut dyn FnMut(CreatedPart)) {
         let Some(&token) = payload.last() else { return };
         let place = object(token);
-        each(Birth::Copy { place, from: 1, words: SMALL - 1 });
-        each(Birth::Set { place, at: 0, value: token });
+        each(CreatedPart::Copy { place, from: 1, words: SMALL - 1 });
+        each(CreatedPart::Set { place, at: 0, value: token });
     }
 }
 
-/// Whether the object of `token` is whole at `node`.
+/// Returns whether the object of `token` is complete at `node`.
 pub(crate) fn is_born(
     token: u64,
     node: NodeId,
@@ -79,7 +80,7 @@ pub(crate) fn is_born(
     word(at) == token && word(at.plus(1)) == one && word(at.plus(2)) == two
 }
 
-/// A proposal of `tokens`, the last of which is new, as record number `index`.
+/// Proposes `tokens`, the last of which is new, as record number `index`.
 pub(crate) async fn append<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     at: &CellRef,
@@ -94,7 +95,7 @@ pub(crate) async fn append<F: Fabric, C: Clock>(
     .await
 }
 
-/// Makes the proposal of `tokens` as record number `index`, and proposes it.
+/// Makes the proposal of `tokens` as record number `index`, and calls `propose` with it.
 pub(crate) async fn with_proposal<T>(
     index: u64,
     change: WriteNumber,
@@ -106,9 +107,9 @@ pub(crate) async fn with_proposal<T>(
     let [one, two] = content(token);
     let bytes = two.to_le_bytes();
     let newborns = [
-        Newborn::Write { place, from: 1, head: &[one], tail: &bytes, at: Replicas::All },
-        Newborn::Write { place, from: 3, head: &[token], tail: &[], at: Replicas::Home },
-        Newborn::Set { place, at: 0, value: token },
+        InitialWrite::Write { place, from: 1, head: &[one], tail: &bytes, at: Replicas::All },
+        InitialWrite::Write { place, from: 3, head: &[token], tail: &[], at: Replicas::Home },
+        InitialWrite::Set { place, at: 0, value: token },
     ];
     let record = record(index);
     let proposal =
@@ -116,7 +117,7 @@ pub(crate) async fn with_proposal<T>(
     propose(&proposal).await
 }
 
-/// The list, and what its words said.
+/// Returns the list, and its view.
 pub(crate) async fn list<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     at: &CellRef,
@@ -125,27 +126,27 @@ pub(crate) async fn list<F: Fabric, C: Clock>(
     Ok((found.to_vec(), found.view))
 }
 
-/// A number for change `counter` of `client`.
+/// Returns a number for change `counter` of `client`.
 pub(crate) fn number(client: usize, counter: u64) -> WriteNumber {
     WriteNumber::new(Incarnation(client as u64 + 1), counter)
 }
 
-/// A cell's word.
+/// Returns a cell's word.
 pub(crate) fn word(ballot: u64, record: Pointer, flags: CellFlags) -> CellWord {
     FORMAT.cell(Ballot(ballot), record, flags)
 }
 
-/// Solid and accepted.
+/// Returns the flags solid and accepted.
 pub(crate) fn solid() -> CellFlags {
     CellFlags::SOLID | CellFlags::ACCEPTED
 }
 
-/// The word that named what a planted record builds on.
+/// Returns the word that named the base of a planted record.
 fn base(predecessor: Pointer) -> CellWord {
     if predecessor.is_null() { CellWord(0) } else { word(2, predecessor, solid()) }
 }
 
-/// Puts a whole record into a node's memory, as if it had long been there.
+/// Puts a complete record into a node's memory, as if it had long been there.
 pub(crate) fn plant(
     index: u64,
     predecessor: Pointer,
@@ -153,7 +154,7 @@ pub(crate) fn plant(
     tokens: &[u64],
     mut set: impl FnMut(Address, u64),
 ) {
-    let at = Place::everywhere(record(index), NodeId(0)).at(NodeId(0), 1);
+    let at = Location::everywhere(record(index), NodeId(0)).at(NodeId(0), 1);
     let header = RecordHeader::new(record(index), base(predecessor), WriteNumber(index), tokens);
     set(at.plus(record::ACCEPTED), accepted);
     let words = header.encode().into_iter().chain(tokens.iter().copied());

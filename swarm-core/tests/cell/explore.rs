@@ -1,8 +1,7 @@
-//! Every schedule of a small race for a cell, up to a number of surprises: two and three clients
-//! who change the same list, or one of them and a reader, while a node crashes and a client dies.
+//! Every schedule of a small race for a cell, up to a number of surprises. Two or three clients
+//! change the same list, or one of them and a reader race, while a node crashes and a client dies.
 //!
-//! `SWARM_SURPRISES` and `SWARM_EXPLORED` take the place of the bounds: see
-//! [`explore_or_panic`].
+//! `SWARM_SURPRISES` and `SWARM_EXPLORED` override the bounds: see [`explore_or_panic`].
 
 use std::cell::RefCell;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,15 +13,15 @@ use crate::common::{
 use swarm_core::cell::{Proposed, View};
 use swarm_core::clock::Clock;
 use swarm_core::node::{MAX_NODES, NodeId};
-use swarm_core::quorum::{Group, Patience, Session};
+use swarm_core::quorum::{Group, Session, Timeouts};
 use swarm_core::sim::deaths::die_everywhere;
-use swarm_core::sim::explore::{Bounds, Grain, LoneClock, Race, chosen, explore_or_panic};
+use swarm_core::sim::explore::{Bounds, LoneClock, Race, StepSize, chosen, explore_or_panic};
 use swarm_core::sim::{Setup, Sim, SimFabric};
 use swarm_core::words::{Incarnation, Pointer};
 
 const NODES: [NodeId; 3] = [NodeId(0), NodeId(1), NodeId(2)];
 
-/// What a race is between.
+/// The clients of a race.
 #[derive(Clone, Copy, Debug)]
 struct Rivals {
     proposers: usize,
@@ -31,7 +30,7 @@ struct Rivals {
     lagging: bool,
 }
 
-/// What a client was told.
+/// The result of a client's operation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Told {
     Committed,
@@ -39,14 +38,14 @@ enum Told {
     List(Vec<u64>),
 }
 
-/// Who began, and who was told what, in this order.
+/// Calls and results of clients, in order.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Event {
     Began(usize),
     Ended(usize, Told),
 }
 
-type Events = Rc<RefCell<Vec<Event>>>;
+type SlowPathCounts = Rc<RefCell<Vec<Event>>>;
 
 impl Rivals {
     fn begin(self, seed: u64) -> Race {
@@ -61,7 +60,7 @@ impl Rivals {
                 sim.set_word(node, at.at(node, 3), word(2, record(0), solid()).0);
             }
         }
-        let events = Events::default();
+        let events = SlowPathCounts::default();
         (0..racers).for_each(|client| self.enter(&mut sim, client, &events));
         let heard = Rc::clone(&events);
         let digest = move || {
@@ -73,10 +72,10 @@ impl Rivals {
         Race { sim, racers, digest: Box::new(digest), check: Box::new(check) }
     }
 
-    fn enter(self, sim: &mut Sim, client: usize, events: &Events) {
-        // Nobody is late: who does not answer says so.
-        let patience = Patience { late_floor: 1 << 40, late_roundtrips: 1, deadline: 1 << 50 };
-        let group = group(sim, client, LoneClock::new(0), patience);
+    fn enter(self, sim: &mut Sim, client: usize, events: &SlowPathCounts) {
+        // No node is late: a node that does not answer reports that it is down.
+        let timeouts = Timeouts { late_floor: 1 << 40, late_roundtrips: 1, deadline: 1 << 50 };
+        let group = group(sim, client, LoneClock::new(0), timeouts);
         let events = Rc::clone(events);
         let mut words = [Some(word(2, record(0), solid())); MAX_NODES];
         if self.lagging {
@@ -101,14 +100,14 @@ impl Rivals {
     }
 }
 
-fn group<C: Clock>(sim: &Sim, client: usize, clock: C, late: Patience) -> Group<SimFabric, C> {
+fn group<C: Clock>(sim: &Sim, client: usize, clock: C, late: Timeouts) -> Group<SimFabric, C> {
     let session = Session { client, incarnation: Incarnation(client as u64 + 1) };
     let group = Group::new(sim.fabric(client), clock, FORMAT, session);
-    group.set_patience(late);
+    group.set_timeouts(late);
     group
 }
 
-/// The list that each majority of nodes that live shows to who comes later.
+/// Returns the list that a later client reads at each majority of live nodes.
 fn look(sim: &mut Sim, racers: usize) -> Result<Vec<Vec<u64>>, String> {
     let mut lists = Vec::new();
     for away in NODES {
@@ -118,8 +117,8 @@ fn look(sim: &mut Sim, racers: usize) -> Result<Vec<Vec<u64>>, String> {
             continue;
         }
         let (client, seen) = (racers + away.index(), Rc::new(RefCell::new(None)));
-        let patience = Patience { late_floor: 100, ..Patience::default() };
-        let (group, sink) = (group(sim, client, sim.clock(client), patience), Rc::clone(&seen));
+        let timeouts = Timeouts { late_floor: 100, ..Timeouts::default() };
+        let (group, sink) = (group(sim, client, sim.clock(client), timeouts), Rc::clone(&seen));
         sim.spawn(client, async move {
             *sink.borrow_mut() = Some(list(&group, &cell(0)).await);
         });
@@ -132,7 +131,7 @@ fn look(sim: &mut Sim, racers: usize) -> Result<Vec<Vec<u64>>, String> {
     Ok(lists)
 }
 
-/// Whether what everybody was told goes together with what is there in the end.
+/// Checks that the results of all clients agree with the final state.
 fn check(sim: &mut Sim, racers: usize, events: &[Event]) -> Result<(), String> {
     let all = look(sim, racers)?;
     let list = &all[0];
@@ -145,7 +144,7 @@ fn judge(sim: &Sim, all: &[Vec<u64>], events: &[Event]) -> Result<(), &'static s
     if all.iter().any(|other| other != list) {
         return Err("later reads differ");
     }
-    // All proposers build on the same record, so that one of them is in at most.
+    // All proposers build on the same record, so at most one of them is committed.
     if list.len() > 2 || list.first() != Some(&0) {
         return Err("two changes are in");
     }
@@ -181,18 +180,18 @@ fn judge(sim: &Sim, all: &[Vec<u64>], events: &[Event]) -> Result<(), &'static s
     Ok(())
 }
 
-const fn bounds(grain: Grain, surprises: usize, crashes: usize) -> Bounds {
+const fn bounds(grain: StepSize, surprises: usize, crashes: usize) -> Bounds {
     let (node_crashes, client_crashes) = (crashes, crashes);
     Bounds { grain, surprises: Some(surprises), node_crashes, client_crashes, schedules: MOST }
 }
 
-/// So many schedules of one race are not too many.
+/// Maximum number of schedules of one race.
 const MOST: u64 = 1_000_000;
 
-/// What is explored of each race: a node crashes and a client dies, anywhere, with a surprise chain by
-/// chain, without one verb by verb; and two surprises, verb by verb.
+/// What is explored of each race: a node crash and a client's death anywhere, with one surprise
+/// chain by chain, or without one verb by verb. Also two surprises, verb by verb.
 const DEPTHS: [Bounds; 3] =
-    [bounds(Grain::Chain, 1, 1), bounds(Grain::Verb, 0, 1), bounds(Grain::Verb, 2, 0)];
+    [bounds(StepSize::Chain, 1, 1), bounds(StepSize::Verb, 0, 1), bounds(StepSize::Verb, 2, 0)];
 
 fn play(name: &str, rivals: Rivals) {
     for bounds in chosen(name, &DEPTHS) {
@@ -232,8 +231,8 @@ fn a_proposer_and_a_reader() {
     }
 }
 
-/// Beside another proposer and a reader, a client dies at each await of a proposal, fast or classic,
-/// or of a read.
+/// Together with another proposer and a reader, a client dies at each await of a proposal, fast or
+/// classic, or of a read.
 #[test]
 fn a_client_may_die_anywhere() {
     for lagging in [false, true] {

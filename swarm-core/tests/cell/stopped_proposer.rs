@@ -1,6 +1,6 @@
-//! A proposer that is held up (SIGSTOP, a virtual machine that is paused) while others change its cell thousands of
-//! times. What became of its change is told as far as it can be known; nobody is told that memory is damaged where
-//! none is.
+//! A proposer that is stopped (by SIGSTOP, or because its virtual machine is paused) while others
+//! change its cell thousands of times. It learns what happened to its change as far as that can be
+//! known, and reports damaged memory only where memory is damaged.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -12,23 +12,23 @@ use swarm_core::cell::{CellRef, Proposal, Proposed, View, propose, read};
 use swarm_core::clock::Clock;
 use swarm_core::error::Error;
 use swarm_core::fabric::loopback::Loopback;
-use swarm_core::fabric::{Fabric, NoBoard, NodeDown, Verb};
-use swarm_core::layout::{Place, RecordHeader, cell, record};
+use swarm_core::fabric::{Fabric, NoEpochs, NodeDown, Verb};
+use swarm_core::layout::{Location, RecordHeader, cell, record};
 use swarm_core::node::{Address, NodeId};
-use swarm_core::quorum::{Group, Patience, Session};
+use swarm_core::quorum::{Group, Session, Timeouts};
 use swarm_core::words::{Ballot, CellFlags, Incarnation, Pointer, WordFormat, WriteNumber};
 
 const FORMAT: WordFormat = WordFormat { pointer_bits: 22, tick_shift: 6 };
-/// More than would fit into any table that a proposer might have of them.
-const CHANGES: u64 = 4200;
-/// Records are where their number says, a granule each: accepted ballot, header, two words.
+/// More than any table of changes in a proposer could hold.
+pub(crate) const CHANGES: u64 = 4200;
+/// Records lie where their number says, a granule each: accepted ballot, header, two words.
 const RECORDS_AT: u64 = 8;
-/// The record of who is stopped.
-const OWN: u64 = CHANGES + 10;
-const N2: NodeId = NodeId(2);
+/// The record of the stopped client. There is room for another behind it.
+pub(crate) const OWN: u64 = CHANGES + 10;
+pub(crate) const N2: NodeId = NodeId(2);
 
-/// Goes on whenever somebody looks.
-struct Ticking(Cell<u64>);
+/// Advances with each look.
+pub(crate) struct Ticking(Cell<u64>);
 
 impl Clock for Ticking {
     fn now(&self) -> u64 {
@@ -36,18 +36,18 @@ impl Clock for Ticking {
     }
 }
 
-/// Nodes of which one may be away, and a client that is stopped in front of one of its chains.
+/// Nodes of which one may be away, and a client that is stopped before one of its chains.
 #[derive(Clone)]
-struct Nodes {
+pub(crate) struct Nodes {
     inner: Loopback,
-    away: Rc<Cell<Option<NodeId>>>,
-    /// In front of its first chain to this node.
+    pub(crate) away: Rc<Cell<Option<NodeId>>>,
+    /// Before its first chain to this node.
     stop: Rc<RefCell<Option<Stop>>>,
 }
 
 type Stop = (NodeId, Box<dyn FnOnce()>);
 
-struct Done(Option<Vec<u64>>);
+pub(crate) struct Done(Option<Vec<u64>>);
 
 impl Future for Done {
     type Output = Result<Vec<u64>, NodeDown>;
@@ -58,7 +58,7 @@ impl Future for Done {
 }
 
 impl Fabric for Nodes {
-    type Board = NoBoard;
+    type EpochDomain = NoEpochs;
     type Reply<'f> = Vec<u64>;
     type Completion<'f> = Done;
 
@@ -82,9 +82,9 @@ impl Fabric for Nodes {
     }
 }
 
-type Client = Group<Nodes, Ticking>;
+pub(crate) type Client = Group<Nodes, Ticking>;
 
-fn block_on<F: Future>(future: F) -> F::Output {
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let mut cx = Context::from_waker(Waker::noop());
     loop {
@@ -94,8 +94,8 @@ fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-fn at() -> CellRef {
-    CellRef { place: Place::everywhere(Pointer(1), NodeId(0)), room: 2 }
+pub(crate) fn at() -> CellRef {
+    CellRef { place: Location::everywhere(Pointer(1), NodeId(0)), room: 2 }
 }
 
 fn record_at(nth: u64) -> Pointer {
@@ -103,8 +103,18 @@ fn record_at(nth: u64) -> Pointer {
 }
 
 fn change(client: &Client, on: &View, nth: u64) -> Result<Proposed, Error> {
+    change_to(client, on, nth, nth)
+}
+
+/// Changes the cell to `value`, as change `nth` of the client.
+pub(crate) fn change_to(
+    client: &Client,
+    on: &View,
+    nth: u64,
+    value: u64,
+) -> Result<Proposed, Error> {
     let change = WriteNumber::new(client.session().incarnation, nth + 1);
-    let (record, payload) = (record_at(nth), &[nth, nth]);
+    let (record, payload) = (record_at(nth), &[value, nth]);
     let proposal = Proposal { change, record, payload, newborns: &[], sparing: false };
     block_on(propose(client, &at(), on, &proposal, &()))
 }
@@ -113,7 +123,7 @@ fn view(client: &Client) -> View {
     block_on(read(client, &at(), &())).expect("a majority is there").view
 }
 
-/// Changes the cell as often.
+/// Changes the cell once for each number.
 fn change_often(client: &Client, numbers: impl Iterator<Item = u64>) {
     let mut on = view(client);
     for nth in numbers {
@@ -124,17 +134,17 @@ fn change_often(client: &Client, numbers: impl Iterator<Item = u64>) {
     }
 }
 
-struct Story {
+pub(crate) struct Story {
     nodes: Nodes,
-    stopped: Client,
-    busy: Rc<Client>,
-    /// What the stopped one knew of the cell.
-    stale: View,
+    pub(crate) stopped: Client,
+    pub(crate) busy: Rc<Client>,
+    /// The view of the stopped client, in which the value is 0.
+    pub(crate) stale: View,
 }
 
 impl Story {
-    fn new() -> Self {
-        let inner = Loopback::new(3, (RECORDS_AT + OWN + 1) as usize * 8);
+    pub(crate) fn new() -> Self {
+        let inner = Loopback::new(3, (RECORDS_AT + OWN + 2) as usize * 8);
         let away = Rc::new(Cell::new(None));
         let client = |client: usize, stop: &Rc<RefCell<_>>| {
             let nodes =
@@ -150,17 +160,22 @@ impl Story {
         Self { nodes, stopped, busy, stale }
     }
 
-    /// The client proposes, and is stopped in front of its first chain to node 2: at the other two its
-    /// record is.
+    /// The client proposes, and is stopped before its first chain to node 2: the other two have its
+    /// record.
     fn stopped_half_way(
         &self,
         meanwhile: impl FnOnce(&Nodes, &Client) + 'static,
     ) -> Result<Proposed, Error> {
-        let (busy, nodes) = (Rc::clone(&self.busy), self.nodes.clone());
-        *self.nodes.stop.borrow_mut() = Some((N2, Box::new(move || meanwhile(&nodes, &busy))));
+        self.stop_at(N2, meanwhile);
         let told = change(&self.stopped, &self.stale, OWN);
         assert!(self.nodes.stop.borrow().is_none(), "it was stopped");
         told
+    }
+
+    /// The client is stopped before its next chain to this node, for as long as `meanwhile` takes.
+    pub(crate) fn stop_at(&self, node: NodeId, meanwhile: impl FnOnce(&Nodes, &Client) + 'static) {
+        let (busy, nodes) = (Rc::clone(&self.busy), self.nodes.clone());
+        *self.nodes.stop.borrow_mut() = Some((node, Box::new(move || meanwhile(&nodes, &busy))));
     }
 }
 
@@ -172,7 +187,8 @@ fn who_was_stopped_before_it_proposed_has_lost() {
     assert!(matches!(told, Ok(Proposed::Lost { .. })), "{told:?}");
 }
 
-/// Two nodes took its record, and a ballot may have chosen it: only the records since tell that none did.
+/// Two nodes took its record, and a ballot may have chosen it: only the later records show that
+/// none did.
 #[test]
 fn who_was_stopped_half_way_finds_out_that_it_has_lost() {
     let story = Story::new();
@@ -180,7 +196,7 @@ fn who_was_stopped_half_way_finds_out_that_it_has_lost() {
     assert!(matches!(told, Ok(Proposed::Lost { .. })), "{told:?}");
 }
 
-/// Others completed it, and went on from it.
+/// Others completed its change, and built on it.
 #[test]
 fn who_was_stopped_half_way_finds_out_that_it_has_won() {
     let story = Story::new();
@@ -194,16 +210,16 @@ fn who_was_stopped_half_way_finds_out_that_it_has_won() {
     assert!(matches!(told, Ok(Proposed::Committed(_))), "{told:?}");
 }
 
-/// The way back takes longer than an operation may: what became of it stays open.
+/// Following the predecessors takes longer than an operation may: the outcome stays unknown.
 #[test]
 fn who_cannot_find_out_in_time_is_told_that_it_is_open() {
     let story = Story::new();
-    story.stopped.set_patience(Patience { deadline: 50 * CHANGES, ..Patience::default() });
+    story.stopped.set_timeouts(Timeouts { deadline: 50 * CHANGES, ..Timeouts::default() });
     let told = story.stopped_half_way(|_, busy| change_often(busy, 1..CHANGES));
     assert!(matches!(told, Err(Error::Contended)), "{told:?}");
 }
 
-/// Who knows a record of it does not take it for a cell that others changed.
+/// A client that knows a record of the cell does not take it for one that others changed.
 #[test]
 fn a_cell_that_lost_all_its_words_is_damaged() {
     let story = Story::new();
@@ -216,12 +232,12 @@ fn a_cell_that_lost_all_its_words_is_damaged() {
     assert!(matches!(told, Err(Error::Damaged)), "{told:?}");
 }
 
-/// A record's memory is damaged, so that it agrees with itself and names a later one. There are fewer ballots than
-/// records on that way, however much time there is.
+/// A record's memory is damaged, so that its checksum is valid and it names a later record. There
+/// are fewer ballots than records on that path, however much time there is.
 #[test]
 fn records_that_lead_round_in_a_circle_are_damaged() {
     let story = Story::new();
-    story.stopped.set_patience(Patience { deadline: u64::MAX, ..Patience::default() });
+    story.stopped.set_timeouts(Timeouts { deadline: u64::MAX, ..Timeouts::default() });
     let told = story.stopped_half_way(|nodes, busy| {
         change_often(busy, 1..100);
         let later = FORMAT.cell(Ballot(1000), record_at(90), CellFlags::all());

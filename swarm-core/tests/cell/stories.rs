@@ -1,6 +1,7 @@
-//! Stories that random schedules seldom tell, each played step by step against one rule.
+//! Scripted scenarios that random schedules seldom reach, each played step by step against one
+//! rule.
 //!
-//! Three nodes. `x` is the list `[0]`, committed in the beginning; `r` and `y` are rivals that are
+//! Three nodes. `x` is the list `[0]`, committed at the start; `r` and `y` are rivals that are
 //! built on it, `[0, 1]` and `[0, 2]`.
 
 use std::cell::RefCell;
@@ -13,7 +14,7 @@ use crate::common::{
 use swarm_core::cell::{CellRef, Proposed, View};
 use swarm_core::error::Error;
 use swarm_core::node::{Address, MAX_NODES, NodeId};
-use swarm_core::quorum::{Group, Patience, Session};
+use swarm_core::quorum::{Group, Session, Timeouts};
 use swarm_core::sim::{Setup, Sim, SimClock, SimFabric};
 use swarm_core::words::{CellFlags, CellWord, Incarnation, Pointer};
 
@@ -25,13 +26,13 @@ const X: u64 = 0;
 const R: u64 = 1;
 const Y: u64 = 2;
 
-/// Patience in nanoseconds: nobody becomes late, or those who do not answer soon do.
+/// Timeouts in nanoseconds: no node becomes late, or nodes that do not answer soon do.
 const LONG: u64 = 1_000_000;
 const SHORT: u64 = 100;
 /// More roundtrips than any operation here takes.
 const ENOUGH: usize = 200;
 
-/// What a client's operation came to, once it has.
+/// The result of a client's operation, once it has ended.
 type Told<T> = Rc<RefCell<Option<Result<T, Error>>>>;
 
 struct Story {
@@ -40,7 +41,7 @@ struct Story {
 }
 
 impl Story {
-    /// `x` is at every node, accepted at ballot 2.
+    /// Returns a scenario with `x` at every node, accepted at ballot 2.
     fn new() -> Self {
         let story = Self { sim: Sim::new(&Setup::new(1, 3, 12)), clients: 0 };
         for node in ALL {
@@ -50,7 +51,7 @@ impl Story {
         story
     }
 
-    /// `node` has had record `index`, and what was born with it, since long ago.
+    /// Lets `node` have record `index`, and what was created with it, since long ago.
     fn has(&self, node: NodeId, index: u64, predecessor: Pointer, accepted: u64) {
         let set = |at, value| self.sim.set_word(node, at, value);
         let tokens: &[u64] = if index == X { &[X] } else { &[X, index] };
@@ -84,10 +85,11 @@ impl Story {
         is_born(token, node, 3, |at| self.sim.word(node, at))
     }
 
-    /// A new client, who calls others late only after `patience` nanoseconds, begins `operation`.
+    /// Lets a new client, which finds nodes late only after `timeouts` nanoseconds, start
+    /// `operation`.
     fn begin<T, O>(
         &mut self,
-        patience: u64,
+        timeouts: u64,
         operation: impl FnOnce(Group<SimFabric, SimClock>) -> O + 'static,
     ) -> (usize, Told<T>)
     where
@@ -98,8 +100,8 @@ impl Story {
         self.clients += 1;
         let session = Session { client, incarnation: Incarnation(client as u64 + 1) };
         let group = Group::new(self.sim.fabric(client), self.sim.clock(client), FORMAT, session);
-        let late = Patience { late_floor: patience, late_roundtrips: 1, ..Patience::default() };
-        group.set_patience(late);
+        let late = Timeouts { late_floor: timeouts, late_roundtrips: 1, ..Timeouts::default() };
+        group.set_timeouts(late);
         let told = Told::default();
         let tell = Rc::clone(&told);
         let operation = operation(group);
@@ -110,29 +112,29 @@ impl Story {
         (client, told)
     }
 
-    /// A client reads, beginning at `home`.
-    fn read(&mut self, home: NodeId, patience: u64) -> (usize, Told<Vec<u64>>) {
+    /// Lets a client read, starting at `home`.
+    fn read(&mut self, home: NodeId, timeouts: u64) -> (usize, Told<Vec<u64>>) {
         let at = cell(home.0);
-        self.begin(patience, move |group| async move {
+        self.begin(timeouts, move |group| async move {
             list(&group, &at).await.map(|(tokens, _)| tokens)
         })
     }
 
-    /// A client proposes `[0, token]` on `x`, without or with a fast round.
-    fn propose(&mut self, token: u64, fast: bool, patience: u64) -> (usize, Told<Proposed>) {
+    /// Lets a client propose `[0, token]` on `x`, with or without a fast round.
+    fn propose(&mut self, token: u64, fast: bool, timeouts: u64) -> (usize, Told<Proposed>) {
         let mut words = [Some(word(2, record(X), solid())); MAX_NODES];
         if !fast {
             words[2] = Some(word(1, record(X), solid()));
         }
         let view = View::of(FORMAT, 3, &words).expect("x is committed");
         let at: CellRef = cell(0);
-        self.begin(patience, move |group| async move {
+        self.begin(timeouts, move |group| async move {
             let change = number(group.session().client, token);
             append(&group, &at, &view, token, change, &[X, token]).await
         })
     }
 
-    /// The client's operation goes on at `nodes`, one roundtrip after the other, until `done`.
+    /// Runs the client's operation at `nodes`, one roundtrip after the other, until `done`.
     fn until(&mut self, client: usize, nodes: &[NodeId], done: impl Fn(&Self) -> bool) {
         for _ in 0..2000 {
             if done(self) {
@@ -143,7 +145,7 @@ impl Story {
         panic!("what the story waits for does not come");
     }
 
-    /// Waits until the client has something on its way to `node`.
+    /// Waits until the client has a chain to `node` pending.
     fn posts(&mut self, client: usize, node: NodeId) {
         for _ in 0..2000 {
             if self.sim.on_their_way(client, node) > 0 {
@@ -158,7 +160,7 @@ impl Story {
         assert!(self.sim.finish(client, nodes), "client {client} does not come to an end");
     }
 
-    /// A reader that begins at `home` and turns to `nodes` alone is told this list.
+    /// Checks that a reader that starts at `home` and uses `nodes` alone gets this list.
     fn ends_with(&mut self, home: NodeId, nodes: &[NodeId], tokens: &[u64]) {
         let (client, told) = self.read(home, SHORT);
         self.finish(client, nodes);
@@ -186,14 +188,15 @@ fn what_a_promise_keeps_is_not_a_vote() {
     let (reader, told) = story.read(N0, LONG);
     story.sim.roundtrip(reader, &[N0, N1]);
     assert!(told.borrow().is_none(), "r is not committed, and can still lose");
-    // It does: a ballot at the other majority meets r under 3 and y under 5.
+    // It does: a ballot at the other majority finds r under 3 and y under 5.
     story.ends_with(N2, &[N0, N2], &[X, Y]);
     story.finish(reader, &ALL);
     assert_eq!(told.take().expect("it is done").expect("all are up"), [X, Y]);
 }
 
-/// Two nodes show `r` under one promised ballot. They had it from different rounds, and the ballot's
-/// proposer, who heard one of them and the node with `y`, is about to choose `y`.
+/// Two nodes show `r` under one promised ballot. They had it from different rounds, and the
+/// ballot's proposer, which got answers from one of them and the node with `y`, is about to choose
+/// `y`.
 #[test]
 fn two_promises_are_not_two_votes() {
     let mut story = Story::new();
@@ -209,8 +212,8 @@ fn two_promises_are_not_two_votes() {
     assert_eq!(told.take().expect("it is done").expect("all are up"), [X, Y]);
 }
 
-/// A slow reader meets `r` at each of three nodes, each time under another ballot, while `y` comes
-/// and goes. All n, but never at once.
+/// A slow reader finds `r` at each of three nodes, each time under another ballot, while `y` comes
+/// and goes: at all n, but never at once.
 #[test]
 fn the_same_record_everywhere_under_different_ballots_is_not_committed() {
     let mut story = Story::new();
@@ -236,8 +239,9 @@ fn the_same_record_everywhere_under_different_ballots_is_not_committed() {
     assert_eq!(told.take().expect("it is done").expect("all are up"), [X, Y]);
 }
 
-/// A proposer dies when its record and what was born with it are at one node. The next one makes
-/// them safe before it goes on, or that node's death would take acknowledged data with it.
+/// A proposer dies when its record and what was created with it are at one node. The next proposer
+/// brings them to a majority before it continues; otherwise that node's death would lose
+/// acknowledged data.
 #[test]
 fn an_adopted_record_brings_what_was_born_with_it() {
     let mut story = Story::new();
@@ -257,8 +261,8 @@ fn an_adopted_record_brings_what_was_born_with_it() {
     story.ends_with(N1, &[N1, N2], &[X, R]);
 }
 
-/// Who reads a half-done change has completed it when it is told of it: a proposal that starts
-/// there starts from a committed record.
+/// A client that reads a half-done change has completed it when it returns it: a proposal that
+/// starts there starts from a committed record.
 #[test]
 fn what_a_read_returns_is_committed() {
     let mut story = Story::new();
@@ -271,8 +275,8 @@ fn what_a_read_returns_is_committed() {
     story.ends_with(N1, &[N1, N2], &[X, R]);
 }
 
-/// A proposer's last chain is late. Meanwhile others completed its change, and the register that was
-/// born with it was written to at that node. The late chain erases nothing.
+/// A proposer's last chain is late. Meanwhile others completed its change, and the register that
+/// was created with it was written at that node. The late chain erases nothing.
 #[test]
 fn a_late_newborn_does_not_erase_what_came_after() {
     let mut story = Story::new();
@@ -288,8 +292,8 @@ fn a_late_newborn_does_not_erase_what_came_after() {
     assert!(matches!(told.take(), Some(Ok(Proposed::Committed(_)))));
 }
 
-/// Verb by verb, in a fast round and in a classic one: where a word names a record, what was born with
-/// it is there.
+/// Verb by verb, in a fast round and in a classic one: where a word names a record, what was
+/// created with it is there.
 #[test]
 fn what_a_word_names_is_there() {
     for fast in [true, false] {
@@ -319,7 +323,7 @@ fn a_late_copy_of_a_newborn_does_not_erase_what_came_after() {
     story.until(first, &[N0], |story| story.is_accepted(N0, R));
     ALL.into_iter().for_each(|node| story.sim.lose_chains(first, node));
     let (second, told) = story.propose(Y, false, LONG);
-    // All three promise, and are about to be brought what they lack.
+    // All three promise, and are about to get what they lack.
     story.until(second, &ALL, |story| ALL.iter().all(|&node| !story.shown(node).is_accepted()));
     story.until(second, &[N0, N1], |story| story.sim.on_their_way(second, N2) > 0);
     story.finish(second, &[N0, N1]);
@@ -332,8 +336,8 @@ fn a_late_copy_of_a_newborn_does_not_erase_what_came_after() {
     assert_eq!(story.sim.word(N2, control.plus(1)), 3 * R, "it has landed");
 }
 
-/// A change is adopted and built upon before its proposer, who lost all its answers' meaning, looks
-/// again. It is in, and must not be proposed a second time.
+/// A change is adopted and built upon before its proposer, whose answers no longer prove anything,
+/// reads again. It is committed, and must not be proposed a second time.
 #[test]
 fn a_change_that_others_completed_and_built_upon_is_known_as_applied() {
     let mut story = Story::new();
@@ -354,8 +358,8 @@ fn a_change_that_others_completed_and_built_upon_is_known_as_applied() {
     assert_eq!(view.record(), record(3));
 }
 
-/// A node that missed a record still holds, at the same address, one of a former life, whole and in
-/// agreement with itself. Its accepted ballot was taken back when the memory was.
+/// A node that missed a record still holds, at the same address, a record of an earlier use,
+/// complete and with a valid checksum. Its accepted ballot was reset when the memory was reclaimed.
 #[test]
 fn a_record_of_a_former_life_is_not_taken_for_this_ones() {
     let mut story = Story::new();
@@ -382,14 +386,15 @@ fn a_record_of_a_former_life_is_not_taken_for_this_ones() {
 }
 
 /// Two proposers adopt `r` at node 0, one after the other, while `y` is accepted at node 2 under a
-/// ballot between theirs. The slow one's raise of `r`'s accepted ballot lands after the fast one's
-/// promise: the fast one's raise fails, and its word must wait until it is raised all the same.
+/// ballot between theirs. The slow one's raise of `r`'s accepted ballot takes effect after the fast
+/// one's promise. So the fast one's raise fails, and its word must still wait until the ballot is
+/// raised.
 #[test]
 fn a_word_waits_for_its_records_accepted_ballot() {
     raised_twice(true);
 }
 
-/// As before, but the slow one's raise lands last: the accepted ballot must not fall.
+/// As before, but the slow one's raise takes effect last: the accepted ballot must not fall.
 #[test]
 fn an_accepted_ballot_never_falls() {
     raised_twice(false);
@@ -419,11 +424,11 @@ fn raised_twice(slow_first: bool) {
     story.ends_with(N2, &[N0, N2], &[X, R]);
 }
 
-/// A read goes on at nodes 0 and 1 until it has fetched `r` and is about to raise it at node 0.
+/// Runs a read at nodes 0 and 1 until it has fetched `r` and is about to raise it at node 0.
 fn up_to_the_raise(story: &mut Story, client: usize, ballot: u64) {
     story.until(client, &[N0, N1], |story| story.is_promised(N1, ballot));
     story.posts(client, N0);
-    // The record, then what was born with it.
+    // The record, then what was created with it.
     for _ in 0..2 {
         story.sim.roundtrip(client, &[N0]);
         story.posts(client, N0);
@@ -431,7 +436,7 @@ fn up_to_the_raise(story: &mut Story, client: usize, ballot: u64) {
     assert_eq!(story.sim.on_their_way(client, N1), 1, "it is about to bring the record");
 }
 
-/// Two of three promised, then one of them died without a word. The third, which is late, is asked
+/// Two of three promised, then one of them died without notice. The third, which is late, is asked
 /// to accept as well.
 #[test]
 fn who_promises_late_joins() {
@@ -444,9 +449,9 @@ fn who_promises_late_joins() {
     assert!(story.is_accepted(N0, R) && story.is_accepted(N2, R));
 }
 
-/// `r` is committed, and at nodes 0 and 1 with what was born with it; their words do not say so. A
-/// client that adopts it has the promises of both, and is about to raise it there. Of node 2, which
-/// has neither `r` nor what was born with it, it has not heard.
+/// `r` is committed, and at nodes 0 and 1 with what was created with it; their words do not show
+/// that. A client that adopts it has the promises of both, and is about to raise it there. It has
+/// no answer yet from node 2, which has neither `r` nor what was created with it.
 fn before_the_late_promise<T>(
     begin: impl FnOnce(&mut Story) -> (usize, Told<T>),
 ) -> (Story, usize, Told<T>) {
@@ -459,7 +464,7 @@ fn before_the_late_promise<T>(
     let (client, told) = begin(&mut story);
     let is_promised = |story: &Story, node| story.is_promised(node, 7);
     story.until(client, &[N0, N1], |story| is_promised(story, N0) && is_promised(story, N1));
-    // The promises arrive, and it fetches the record, but not what was born with it.
+    // The promises arrive, and it fetches the record, but not what was created with it.
     story.posts(client, N0);
     assert_eq!(story.sim.on_their_way(client, N1), 0);
     story.sim.roundtrip(client, &[N0]);
@@ -469,7 +474,7 @@ fn before_the_late_promise<T>(
     (story, client, told)
 }
 
-/// The client's chains to node 2 take effect, and arrive, until none is on its way.
+/// Lets the client's chains to node 2 take effect, and arrive, until none is pending.
 fn promises_late(story: &mut Story, client: usize) {
     while story.sim.on_their_way(client, N2) > 0 {
         while story.sim.on_their_way(client, N2) > 0 {
@@ -482,9 +487,8 @@ fn promises_late(story: &mut Story, client: usize) {
     }
 }
 
-/// `r` is shown by all who were heard of, so that what was born with it is not READ. Node 2 promises
-/// late and lacks it: it is not to have `r` alone, or the next node's death would take acknowledged data
-/// with it.
+/// All nodes that answered show `r`, so what was created with it is not READ. Node 2 promises late
+/// and lacks it. It must not get `r` alone, or the next node's death would lose acknowledged data.
 #[test]
 fn who_promises_late_gets_no_record_without_its_newborns() {
     let read = |gone| {
@@ -494,7 +498,7 @@ fn who_promises_late_gets_no_record_without_its_newborns() {
         assert_eq!(told.take().expect("it is done").expect("all are up"), [X, R]);
         (story, gone)
     };
-    // As before, but nobody is late yet: the round need not be begun again.
+    // As before, but no node is late yet: the round need not be restarted.
     let lose = |gone| {
         let (mut story, client, told) =
             before_the_late_promise(|story| story.propose(Y, false, LONG));
@@ -514,8 +518,8 @@ fn who_promises_late_gets_no_record_without_its_newborns() {
     }
 }
 
-/// As before, but one of the first two dies before it accepts. With the other and node 2, which answer,
-/// another ballot comes to an end.
+/// As before, but one of the first two dies before it accepts. With the other one and node 2, which
+/// answer, another ballot ends.
 #[test]
 fn who_promises_late_without_newborns_leaves_it_to_another_ballot() {
     for (gone, left) in [(N0, N1), (N1, N0)] {
@@ -547,8 +551,8 @@ fn who_promises_late_without_newborns_leaves_it_to_another_ballot() {
 #[test]
 fn a_failed_fast_round_does_not_win_by_its_ballot() {
     let mut story = Story::new();
-    // A classic round's y is committed under 3 at nodes 1 and 2; node 0 is where a fast round from
-    // y's word got to, under 4.
+    // A classic round's y is committed under 3 at nodes 1 and 2; a fast round from y's word reached
+    // node 0, under 4.
     for node in ALL {
         story.has(node, Y, record(X), 3);
         story.shows(node, 3, Y, solid());
@@ -559,7 +563,7 @@ fn a_failed_fast_round_does_not_win_by_its_ballot() {
         append(&group, &cell(0), &view, R, number(0, 1), &[X, Y, R]).await
     });
     story.sim.take_all(first, N0);
-    // It does not get any further, and another change is committed by the others.
+    // It gets no further, and another change is committed by the others.
     let at = cell(1);
     let (second, told) = story.begin(SHORT, move |group| async move {
         let (mut tokens, view) = list(&group, &at).await?;
@@ -573,8 +577,8 @@ fn a_failed_fast_round_does_not_win_by_its_ballot() {
     story.ends_with(N0, &ALL, &[X, Y, 4]);
 }
 
-/// A dead proposer left a fast round's `r` at one node, and that node's memory is damaged: what `r` was
-/// built on is nothing that has a place. Its promise is no ground to choose by.
+/// A dead proposer left a fast round's `r` at one node, and that node's memory is damaged: `r`
+/// builds on nothing that has an address. Its promise is no basis for a choice.
 #[test]
 fn a_damaged_promise_does_not_count() {
     let damaged = || {
@@ -593,8 +597,8 @@ fn a_damaged_promise_does_not_count() {
     assert!(matches!(told.take(), Some(Err(Error::NoMajority { .. }))));
 }
 
-/// Two fast rounds from one word have one ballot. `r` has two of three nodes and `y` the third: a
-/// majority is not enough, since who meets nodes 0 and 2 cannot tell the two apart.
+/// Two fast rounds from one word have one ballot. `r` has two of three nodes and `y` the third. A
+/// majority is not enough, since a client that reads nodes 0 and 2 cannot distinguish the two.
 #[test]
 fn a_majority_is_not_enough_for_a_fast_round() {
     let mut story = Story::new();
@@ -618,8 +622,8 @@ fn a_majority_is_not_enough_for_a_fast_round() {
 }
 
 /// A fast round's record is committed: all three nodes have it, not solid. One of them has promised
-/// a ballot since, or was told that it is solid, or has accepted it anew; its word differs. The
-/// record is the same, and must not be dropped.
+/// a ballot since, or has a solid word, or has accepted it anew; its word differs. The record is
+/// the same, and must not be dropped.
 #[test]
 fn the_same_record_at_all_is_committed_whatever_their_words() {
     let accepted = CellFlags::ACCEPTED;
@@ -635,7 +639,7 @@ fn the_same_record_at_all_is_committed_whatever_their_words() {
             story.shows(odd, ballot, R, flags);
             story.sim.crash_node(gone, true);
             let up: Vec<NodeId> = ALL.into_iter().filter(|&node| node != gone).collect();
-            // A proposer who has not heard of it is behind it.
+            // A proposer that does not know it is behind.
             let (late, told) = story.propose(Y, false, SHORT);
             story.finish(late, &up);
             assert!(
@@ -647,9 +651,9 @@ fn the_same_record_at_all_is_committed_whatever_their_words() {
     }
 }
 
-/// A fast round's `r` won at all three nodes, so that `x` counts as replaced, and its memory came to
-/// serve another cell. Node 1 was never told that `r` is solid, nor of the change that came after
-/// it. It votes for `x`, by the word that `r` was built on; by what lies at `x` it would win.
+/// A fast round's `r` won at all three nodes, so `x` counts as replaced, and its memory was reused
+/// for another cell. Node 1 never learned that `r` is solid, nor of the change after it. It votes
+/// for `x`, by the word on which `r` was built; by what is in the memory of `x`, it would win.
 #[test]
 fn what_came_back_for_other_uses_does_not_vote() {
     let mut story = Story::new();
@@ -677,9 +681,9 @@ fn what_came_back_for_other_uses_does_not_vote() {
     story.ends_with(N1, &[N1, N2], &[X, R, 3]);
 }
 
-/// All nodes have promised a ballot to a rival when a fast round from their words comes to node 2. It
-/// would stand there for the record below as if that were accepted under the rival's ballot, just as
-/// what the rival is about to have accepted by the others.
+/// All nodes have promised a ballot to a rival when a fast round from their words arrives at node
+/// 2. There it would count for the record below as if that were accepted under the rival's ballot,
+/// just like the record that the rival is about to have accepted by the others.
 #[test]
 fn a_fast_round_starts_from_an_accepted_word() {
     const BELOW: u64 = 9;
@@ -707,9 +711,9 @@ fn a_fast_round_starts_from_an_accepted_word() {
     story.ends_with(N0, &[N0, N2], &[X, BELOW, Y]);
 }
 
-/// A proposer meets `r`, which is at one node and not committed, and goes about to complete it; a
-/// rival is committed instead. Whether its own change is in is told by the committed records, back
-/// to the one it began with; nothing was ever built on `r`.
+/// A proposer finds `r`, which is at one node and not committed, and starts to complete it; a rival
+/// is committed instead. The committed records, back to its base, determine whether its own change
+/// is committed; nothing was ever built on `r`.
 #[test]
 fn what_was_met_and_not_committed_is_nothing_to_build_on() {
     let mut story = Story::new();
@@ -732,8 +736,8 @@ fn what_was_met_and_not_committed_is_nothing_to_build_on() {
     }
 }
 
-/// A client dies at each await of a change in turn; whoever comes next finds it done or undone, and
-/// all that was born with it if it is done.
+/// A client dies at each await of a change in turn. The next client finds the change done or
+/// undone, and all that was created with it if it is done.
 #[test]
 fn a_proposer_may_die_anywhere() {
     for fast in [true, false] {

@@ -1,4 +1,4 @@
-//! The explorer finds what there is to find, and says how it came about.
+//! The explorer finds all outcomes, and describes how they came about.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -6,13 +6,13 @@ use std::rc::Rc;
 
 use swarm_core::fabric::{Fabric, Verb};
 use swarm_core::node::{Address, NodeId};
-use swarm_core::sim::explore::{Bounds, Grain, Race, explore};
+use swarm_core::sim::explore::{Bounds, Race, StepSize, explore};
 use swarm_core::sim::{Setup, Sim, SimFabric};
 
 const NODE: NodeId = NodeId(0);
 const AT: Address = Address(3);
 const ALL: Bounds = Bounds {
-    grain: Grain::Verb,
+    grain: StepSize::Verb,
     surprises: None,
     node_crashes: 0,
     client_crashes: 0,
@@ -24,7 +24,7 @@ async fn value(fabric: &SimFabric) -> u64 {
     fabric.post(NODE, &[read]).await.expect("up")[0]
 }
 
-/// Adds one: with a CAS until it succeeds, or with a WRITE that forgets what came in between.
+/// Adds one: with a CAS until it succeeds, or with a WRITE that loses concurrent additions.
 async fn add(fabric: SimFabric, swap: bool) {
     for _ in 0..10 {
         let expect = value(&fabric).await;
@@ -61,7 +61,7 @@ fn a_lost_update_is_found_and_its_story_told() {
     assert!(failure.story.contains("the sum is 1"));
     assert!(failure.story.contains("client 1 at node 0: WRITE [3] := 0x1"));
     assert!(failure.story.lines().count() < 12, "a story of four accesses");
-    // One after the other they do well.
+    // One after the other they succeed.
     let explored = explore(Bounds { surprises: Some(0), ..ALL }, || adders(2, false));
     assert_eq!(explored.expect("no surprise").ended, 1);
 }
@@ -75,7 +75,7 @@ fn what_is_right_is_right_under_all_schedules() {
     }
 }
 
-/// Two writers of a pair of words, and what a reader saw of it, word by word in order.
+/// Returns what a reader saw of a pair of words with two writers, word by word in order.
 fn pairs(bounds: Bounds) -> BTreeSet<[u64; 2]> {
     let outcomes = Rc::new(RefCell::new(BTreeSet::new()));
     let explored = explore(bounds, || {
@@ -106,16 +106,16 @@ fn pairs(bounds: Bounds) -> BTreeSet<[u64; 2]> {
     outcomes.take()
 }
 
-/// States that were met are not explored twice; nothing is missed for it.
+/// Known states are not explored twice, and nothing is missed because of that.
 #[test]
 fn every_outcome_is_met() {
-    let torn = pairs(Bounds { grain: Grain::Word, ..ALL });
+    let torn = pairs(Bounds { grain: StepSize::Word, ..ALL });
     assert_eq!(torn, (0..3).flat_map(|one| (0..3).map(move |two| [one, two])).collect());
     let whole = pairs(ALL);
     assert_eq!(whole, [[0, 0], [1, 1], [2, 2]].into());
 }
 
-/// A client dies, or a node, at any point.
+/// A client or a node dies, at any point.
 #[test]
 fn crashes_are_found_too() {
     let crash = |node_crashes, client_crashes| {

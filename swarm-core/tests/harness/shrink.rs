@@ -1,4 +1,4 @@
-//! A run that fails is made small enough to be read.
+//! A run that fails is reduced until it can be read.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -7,13 +7,13 @@ use fastrand::Rng;
 use swarm_core::fabric::{Fabric, Verb};
 use swarm_core::node::{Address, NodeId};
 use swarm_core::sim::shrink::story;
-use swarm_core::sim::{Chaos, Conduct, Outcome, Policy, Setup, Sim, SimFabric};
+use swarm_core::sim::{FaultRates, Outcome, Policy, ReplayRules, Setup, Sim, SimFabric};
 
 const CLIENTS: usize = 4;
 const ROUNDS: usize = 6;
 const SUM: Address = Address(8);
 
-/// A protocol with a fault: who adds forgets what others added between its READ and its WRITE.
+/// A protocol with a fault: an addition loses those of others between its READ and its WRITE.
 async fn add(fabric: &SimFabric) -> bool {
     let read = Verb::Read { at: SUM, words: 1 };
     let Ok(reply) = fabric.post(NodeId(1), &[read]).await else { return false };
@@ -21,7 +21,7 @@ async fn add(fabric: &SimFabric) -> bool {
     fabric.post(NodeId(1), &[write]).await.is_ok()
 }
 
-/// Something else that clients do meanwhile.
+/// Other work that clients do meanwhile.
 async fn look_around(fabric: &SimFabric) {
     for node in [0, 2].map(NodeId) {
         let words = Verb::Read { at: Address(0), words: 16 };
@@ -29,9 +29,10 @@ async fn look_around(fabric: &SimFabric) {
     }
 }
 
-fn play(seed: u64, conduct: &Conduct) -> Result<(), String> {
+fn play(seed: u64, conduct: &ReplayRules) -> Result<(), String> {
     let mut rng = Rng::with_seed(seed);
-    let chaos = Chaos { client_crash: 0.002, disconnect: 0.002, clients_lost: 1, ..Chaos::NONE };
+    let chaos =
+        FaultRates { client_crash: 0.002, disconnect: 0.002, clients_lost: 1, ..FaultRates::NONE };
     let policy = Policy::Weighted { redraw: 0.01 };
     let mut sim = Sim::new(&Setup { chaos, policy, ..Setup::new(seed, 3, CLIENTS) });
     sim.follow(conduct);
@@ -63,7 +64,7 @@ fn play(seed: u64, conduct: &Conduct) -> Result<(), String> {
 
 #[test]
 fn a_lost_update_among_much_else_is_told_in_a_few_lines() {
-    let failing = |seed: &u64| play(*seed, &Conduct::free()).is_err();
+    let failing = |seed: &u64| play(*seed, &ReplayRules::free()).is_err();
     for seed in (0..1000).filter(failing).take(20) {
         let story = story(CLIENTS * ROUNDS, |conduct| play(seed, conduct));
         println!("seed {seed}: {story}");
@@ -75,10 +76,11 @@ fn a_lost_update_among_much_else_is_told_in_a_few_lines() {
     }
 }
 
-/// What panics is told like what is wrong.
+/// A panic is reported like any other failure.
 #[test]
 fn a_panic_is_shrunk_too() {
-    let seed = (0..1000).find(|&seed| play(seed, &Conduct::free()).is_err()).expect("it is wrong");
+    let seed =
+        (0..1000).find(|&seed| play(seed, &ReplayRules::free()).is_err()).expect("it is wrong");
     let story = story(CLIENTS * ROUNDS, |conduct| {
         play(seed, conduct).unwrap_or_else(|wrong| panic!("a client says: {wrong}"));
         Ok(())
@@ -87,10 +89,11 @@ fn a_panic_is_shrunk_too() {
     assert!(story.lines().count() <= 12, "{story}");
 }
 
-/// A script that is followed from beginning to end is the run that it was taken from.
+/// A script that is followed from start to end is the run from which it was taken.
 #[test]
 fn a_run_that_does_well_has_no_story() {
-    let seed = (0..1000).find(|&seed| play(seed, &Conduct::free()).is_ok()).expect("one is right");
+    let seed =
+        (0..1000).find(|&seed| play(seed, &ReplayRules::free()).is_ok()).expect("one is right");
     let story = story(CLIENTS * ROUNDS, |conduct| play(seed, conduct));
     assert_eq!(story, "the run does not fail when it is played again");
 }

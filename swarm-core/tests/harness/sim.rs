@@ -1,4 +1,4 @@
-//! The simulated fabric does what a fabric may do, all of it, and the same for the same seed.
+//! The simulated fabric does all that a fabric may do, no more, and the same for the same seed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -8,11 +8,11 @@ use std::time::Instant;
 use swarm_core::clock::Clock;
 use swarm_core::fabric::{Fabric, NodeDown, Verb};
 use swarm_core::node::{Address, NodeId};
-use swarm_core::sim::{Chaos, Outcome, Policy, Setup, Sim, Trace};
+use swarm_core::sim::{FaultRates, Outcome, Policy, Setup, Sim, Trace};
 
 const NODE: NodeId = NodeId(0);
 
-/// What two READs of a pair of words saw while another client wrote the pair.
+/// Returns what two READs of a pair of words saw while another client wrote the pair.
 fn torn_pairs(setup: &Setup) -> (Vec<(u64, u64)>, Trace) {
     let mut sim = Sim::new(setup);
     sim.start_trace();
@@ -42,7 +42,7 @@ fn multi_word_accesses_tear_in_every_way() {
     for seed in 0..2000 {
         seen.extend(torn_pairs(&Setup::new(seed, 1, 2)).0);
     }
-    // Any two words that the nodes held at times that overlap, in either order.
+    // Any two words that the nodes held at overlapping times, in either order.
     let all = [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (2, 0), (1, 2), (2, 1), (2, 2)];
     assert_eq!(seen, all.into());
 }
@@ -66,7 +66,7 @@ fn a_seed_decides_everything() {
     }
 }
 
-/// As in memory that is near: one poll does it all, and nothing comes in between.
+/// As on a synchronous fabric: one poll does it all, and nothing happens in between.
 #[test]
 fn prompt_chains_complete_when_they_are_posted() {
     let mut sim = Sim::new(&Setup { prompt: 1.0, ..Setup::new(1, 3, 1) });
@@ -83,7 +83,8 @@ fn prompt_chains_complete_when_they_are_posted() {
     assert_eq!(sim.tasks(0), 0);
 }
 
-/// Chains of one client to one node are in order; those to different nodes, and completions, not.
+/// Chains of one client to one node are in order; chains to different nodes, and completions, are
+/// not.
 #[test]
 fn order_holds_within_a_queue_alone() {
     let mut other_node_first = false;
@@ -224,8 +225,8 @@ fn clocks_go_on_and_differ() {
     assert!((1.08..1.12).contains(&gained), "{gained}");
 }
 
-/// One queue pair stands still while others go on for as long as they can; when weights are drawn
-/// anew it moves.
+/// One queue pair is stuck while others move for as long as they can; when weights are redrawn it
+/// moves.
 #[test]
 fn a_starved_queue_pair_waits_for_all_others() {
     let mut starved = BTreeSet::new();
@@ -255,13 +256,13 @@ fn a_starved_queue_pair_waits_for_all_others() {
     assert_eq!(starved.len(), 4, "each was starved in some schedule: {starved:?}");
 }
 
-/// Some seeds of a chaotic run show each kind of fault.
+/// The seeds of a chaotic run show each kind of fault.
 #[test]
 fn chaos_does_everything() {
     let mut text = String::new();
     for seed in 0..200 {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let chaos = Chaos::random(&mut rng, 3, 3, 300.0);
+        let chaos = FaultRates::random(&mut rng, 3, 3, 300.0);
         let mut sim = Sim::new(&Setup { chaos, ..Setup::new(seed, 3, 3) });
         sim.start_trace();
         for client in 0..3 {
@@ -287,7 +288,7 @@ fn chaos_does_everything() {
     }
 }
 
-/// How fast the simulator is; says so rather than judge a shared machine.
+/// Reports the simulator's speed, without a bound, as the machine may be shared.
 #[test]
 fn speed() {
     let mut sim = Sim::new(&Setup::new(1, 3, 3));

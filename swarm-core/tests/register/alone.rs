@@ -1,4 +1,4 @@
-//! One client, or two in turn, on the plainest fabric: values, roundtrips, in-place copies.
+//! One client, or two in turn, on the simplest fabric: values, roundtrips, in-place copies.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -9,7 +9,7 @@ use swarm_core::baselines::{DmAbd, Raw};
 use swarm_core::clock::Clock;
 use swarm_core::fabric::counting::Counting;
 use swarm_core::fabric::loopback::Loopback;
-use swarm_core::layout::{Identity, Place, Shape, register};
+use swarm_core::layout::{Identity, Location, Shape, register};
 use swarm_core::node::{Address, NodeId};
 use swarm_core::quorum::{Group, Session};
 use swarm_core::register::safe_guess::SafeGuess;
@@ -20,7 +20,7 @@ const FORMAT: WordFormat = WordFormat { pointer_bits: 22, tick_shift: 6 };
 const KEY: &[u8] = b"a key of 24 bytes length";
 const SHAPE: Shape = Shape { key_length: KEY.len(), capacity: 8 };
 
-/// Every look at it is a microsecond later.
+/// Advances by a microsecond with each look.
 struct Ticking(Cell<u64>);
 
 impl Clock for Ticking {
@@ -48,9 +48,9 @@ fn client(nodes: &Loopback, id: usize, clock: u64) -> TestGroup {
     Group::new(Counting::new(nodes.clone()), Ticking(Cell::new(clock)), FORMAT, session)
 }
 
-/// A register whose home is node 1, with its header in place and without a value.
+/// Returns a register whose home is node 1, with its header in place and without a value.
 fn register(nodes: &Loopback) -> Register {
-    let place = Place {
+    let place = Location {
         pointer: Pointer(4),
         home: NodeId(1),
         at_home: 4 * 8,
@@ -127,7 +127,7 @@ fn a_write_to_the_only_slot_reads_nothing_unless_another_was_there() {
         assert_eq!(written, Ok(Written::Done));
         (tally.roundtrips, tally.verbs)
     };
-    // In the background each ends with a CAS at both nodes and the value in place at home: 3 verbs.
+    // Deferred, each ends with a CAS at both nodes and the value in place at home: 3 verbs.
     assert_eq!(cost(&a, &mut register, 100, b"one"), (1, 2 * 3 + 3), "the slot was empty");
     assert_eq!(cost(&a, &mut register, 101, b"two"), (1, 2 * 2 + 3));
     assert_eq!(read::<SafeGuess>(&b, &mut others), (Some(b"two".to_vec()), 1));
@@ -209,7 +209,7 @@ fn a_replica_that_the_register_did_not_reach_is_completed() {
     assert_eq!(read::<SafeGuess>(&group, &mut register), (Some(b"one".to_vec()), 1));
 }
 
-/// Whichever node has it torn, who completes another replica takes a header that is whole.
+/// Whichever node has a torn header, a client that backfills another replica uses a complete one.
 #[test]
 fn a_torn_header_is_not_copied_on() {
     for torn in [NodeId(0), NodeId(1)] {
@@ -248,7 +248,7 @@ fn a_torn_in_place_copy_is_not_returned_and_repaired() {
     assert_eq!(read::<SafeGuess>(&group, &mut register), (expected, 1));
 }
 
-/// The last object of a pool: behind a short value there is less memory than a value may take.
+/// The last object of a pool: after a short value there is less memory than a value may take.
 #[test]
 fn a_value_at_the_end_of_memory_is_read() {
     let nodes = Loopback::new(3, 1 << 16);
@@ -273,7 +273,8 @@ fn the_baselines_take_what_the_paper_says() {
     assert_eq!(read::<Raw>(&group, &mut register), (Some(b"raw".to_vec()), 1));
 }
 
-/// Numbers grow, and none is given out twice, also where they are used up and others are set aside.
+/// Numbers grow, and none is given out twice, even when they are used up and the next incarnation
+/// takes over.
 #[test]
 fn numbers_go_on_under_another_incarnation() {
     let group = client(&Loopback::new(3, 64), 0, 0);
@@ -293,7 +294,7 @@ fn numbers_go_on_under_another_incarnation() {
         assert!(before < number && before.writer() < number.writer(), "{before:?}, {number:?}");
         before = number;
     }
-    // One that began under the former incarnation is abandoned under this one.
+    // A write that began under the former incarnation is abandoned under this one.
     drop(under_way);
     let number = group.number().expect("numbers last");
     assert!(before.writer() < number.writer(), "{before:?}, {number:?}");

@@ -1,8 +1,9 @@
-//! Wait-freedom: how many roundtrips a read, a write and a timestamp lock take at most, whatever
-//! others do meanwhile, also when a node and a client die, where slots are shared, buffers served
-//! earlier writes, and the register is deleted; and the largest that adversaries got out of them.
+//! Wait-freedom: bounds on the roundtrips of a read, a write and a timestamp lock, whatever others
+//! do meanwhile. They hold also when a node and a client die, slots are shared, buffers served
+//! earlier writes, and the register is deleted. The tests print the largest numbers that
+//! adversaries achieved.
 //!
-//! `SWARM_ADVERSARIES` says how many random adversaries to try.
+//! `SWARM_ADVERSARIES` is the number of random adversaries to try.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -12,52 +13,53 @@ use crate::common::{Client, FIRST_VALUE, FORMAT, GaveUp, Held, Polls, give_birth
 use fastrand::Rng;
 use swarm_core::error::Error;
 use swarm_core::fabric::Fabric;
-use swarm_core::fabric::counting::Tally;
+use swarm_core::fabric::counting::OpCost;
 use swarm_core::history::{BUDGET, Recorder, check_key};
 use swarm_core::layout::{MAX_CLIENTS, SLOTS, buffer, register};
 use swarm_core::node::{Address, NodeId};
 use swarm_core::register::safe_guess::SafeGuess;
 use swarm_core::register::{Protocol, Write, Written};
 use swarm_core::sim::seeds::at_least_one;
-use swarm_core::sim::{Chaos, Outcome, Policy, Setup, Sim, SimFabric, Step, Trace, WordStep};
+use swarm_core::sim::{FaultRates, Outcome, Policy, Setup, Sim, SimFabric, Step, Trace, WordStep};
 use swarm_core::words::{LockMode, LockWord, Pointer, Stamp, StampFlags, Timestamp, WriteNumber};
 
 const ALL: [NodeId; 3] = [NodeId(0), NodeId(1), NodeId(2)];
-/// The nodes that everybody turns to first.
+/// The nodes that all operations use first.
 const FIRST: [NodeId; 2] = [NodeId(0), NodeId(1)];
-/// Nanoseconds after which a node is late: never; or some time, where one may be dead.
+/// Nanoseconds after which a node is late: never, or soon if a node may be dead.
 const NEVER: u64 = u64::MAX / 4;
 const SOON: u64 = 3000;
-/// A round that waited for a node that died is made good by another node: one roundtrip more.
+/// Another node replaces a node that died while a round waited for it: one more roundtrip.
 const WITH_A_DEATH: u32 = 2;
 /// Each client has a slot of its own, and all nodes hold buffers.
 const OWN_SLOTS: (usize, Held) = (SLOTS, Held::Everywhere);
-/// Where the clients' buffers begin; words.
+/// Where the clients' buffers begin, in words.
 const BUFFERS_AT: u64 = 64 * 8;
 
 /// Roundtrips of a lock: its word is empty, or held by an earlier write of the buffer.
 const LOCK: u32 = 2;
 
-/// Roundtrips of a write to M, and again where the own slot was not as thought. One that shares its
-/// slot with others begins again each time that one of them was first, so often and no more: then it
-/// gives way, and the register has to move.
+/// Roundtrips of a write to M, and of a retry if the client's slot was not as expected. A write
+/// that shares its slot with others retries each time that one of them was first, up to a bound.
+/// Then it gives way, and the register must be relocated.
 fn write_of_m(slots: usize) -> u32 {
     if slots == SLOTS { 2 } else { 2 * MAX_CLIENTS.div_ceil(slots) as u32 + 4 }
 }
 
-/// Roundtrips of a look, a fetch (and again, for a value longer than thought), a write-back.
+/// Roundtrips of a weak read, a fetch (and another, for a value longer than expected), a
+/// write-back.
 fn read_of_m(slots: usize) -> u32 {
     1 + 2 + write_of_m(slots)
 }
 
 /// A read's loop reads M at most 2·writers + 1 times: after each it has seen one more writer, or
-/// one twice; and a lock that is lost leads to a larger stamp.
+/// one twice; and a lost lock leads to a larger stamp.
 fn read_bound(writers: u32, slots: usize) -> u32 {
     (2 * writers + 1) * (read_of_m(slots) + LOCK)
 }
 
-/// A write writes its guess, reads M, locks, and writes again. No writer has a part in that who does
-/// not share its slot.
+/// A write writes its guess, reads M, locks, and writes again. Writers that do not share its slot
+/// do not matter.
 fn write_bound(slots: usize) -> u32 {
     write_of_m(slots) + read_of_m(slots) + LOCK + write_of_m(slots)
 }
@@ -74,8 +76,8 @@ fn born(setup: &Setup, held: Held) -> Sim {
     sim
 }
 
-/// Where all slots are used, each client has one of its own, if the reader has the one that the
-/// register was born in.
+/// If all slots are used, each client has one of its own, provided that the reader has the one in
+/// which the register was created.
 fn client(
     sim: &Sim,
     (id, slot): (usize, usize),
@@ -87,12 +89,12 @@ fn client(
     Client::new(connection, (id, slot), place(0), (late, NEVER), recorder).of(slots, held)
 }
 
-/// What the adversary may make use of, beside the schedule.
+/// What the adversary may use besides the schedule.
 #[derive(Clone, Copy, Debug)]
 struct Arms {
     /// A node dies, and a client.
     deaths: bool,
-    /// Stamp slots that are used: the clients share them, or have one each.
+    /// Number of stamp slots in use: the clients share them, or have one each.
     slots: usize,
     /// Buffers served earlier writes, whose numbers their lock words hold.
     used: bool,
@@ -106,7 +108,7 @@ impl Arms {
     const NONE: Self =
         Self { deaths: false, slots: SLOTS, used: false, deletes: false, held: Held::Everywhere };
 
-    /// Some of what there is.
+    /// Returns a random subset.
     fn random(rng: &mut Rng) -> Self {
         Self {
             deaths: rng.bool(),
@@ -117,47 +119,47 @@ impl Arms {
         }
     }
 
-    /// Whether an operation may find that the key has to move: it gave way at a slot, or a write is
-    /// incomplete at a dead node that is to hold its buffer.
+    /// Returns whether an operation may find that the key must be relocated: it gave way at a slot,
+    /// or a write is incomplete at a dead node that should hold its buffer.
     fn moves(self) -> bool {
         self.slots < SLOTS || self.deaths && self.held == Held::Lean
     }
 
-    /// By how much a death makes bounds larger.
+    /// Returns the factor by which a death increases bounds.
     fn times(self) -> u32 {
         if self.deaths { WITH_A_DEATH } else { 1 }
     }
 }
 
-/// The largest that was seen.
+/// The largest values that were seen.
 #[derive(Clone, Copy, Debug, Default)]
 struct Largest {
-    read: Tally,
-    write: Tally,
-    delete: Tally,
+    read: OpCost,
+    write: OpCost,
+    delete: OpCost,
     /// Operations that gave way to others at a slot that they share.
     gave_way: u32,
     /// CASes of one lock at one node.
     lock: u32,
 }
 
-fn larger(one: &mut Tally, other: Tally) {
+fn larger(one: &mut OpCost, other: OpCost) {
     one.roundtrips = one.roundtrips.max(other.roundtrips);
     one.verbs = one.verbs.max(other.verbs);
     one.bytes = one.bytes.max(other.bytes);
 }
 
-/// `writers` clients with clocks that disagree write all the time, one reads; the scheduler holds up
-/// whom it likes, and some queue pairs for as long as anybody else can move.
+/// `writers` clients with different clocks write all the time, and one reads. The scheduler delays
+/// any of them, and starves some queue pairs.
 fn play(seed: u64, writers: usize, arms: Arms, largest: &Rc<RefCell<Largest>>) {
     let mut rng = Rng::with_seed(seed ^ 0xb0);
     let rate = if arms.deaths { 1.0 / rng.u32(50..1000) as f64 } else { 0.0 };
-    let chaos = Chaos {
+    let chaos = FaultRates {
         node_crash: rate,
         client_crash: rate,
         nodes_away: 1,
         clients_lost: 1,
-        ..Chaos::NONE
+        ..FaultRates::NONE
     };
     let late = if arms.deaths { SOON } else { NEVER };
     let policy = match rng.u8(..3) {
@@ -229,9 +231,9 @@ fn play(seed: u64, writers: usize, arms: Arms, largest: &Rc<RefCell<Largest>>) {
     largest.lock = largest.lock.max(tries);
 }
 
-/// When all is over, one who lives reads what was acknowledged.
+/// At the end, a live client reads what was acknowledged.
 fn last_read(sim: &mut Sim, arms: Arms, recorder: &Recorder) {
-    sim.set_chaos(Chaos::NONE);
+    sim.set_chaos(FaultRates::NONE);
     let id = (0..sim.clients()).find(|&id| !sim.is_dead(id)).expect("one lives");
     let mut client = client(sim, (id, 0), (arms.slots, arms.held), SOON, recorder);
     sim.spawn(id, async move {
@@ -243,7 +245,7 @@ fn last_read(sim: &mut Sim, arms: Arms, recorder: &Recorder) {
 /// The client's buffers served earlier writes, in which not all nodes took part.
 fn have_served(sim: &Sim, client: &Client<SimFabric>, rng: &mut Rng) {
     for index in 0..4 {
-        let site = client.group.buffers().site(client.buffer(index));
+        let site = client.group.placement().site(client.buffer(index));
         for node in ALL.into_iter().filter(|&node| site.holders.contains(node)) {
             let number = WriteNumber(rng.u64(0..3));
             let mode = if rng.bool() { LockMode::Read } else { LockMode::Write };
@@ -255,9 +257,9 @@ fn have_served(sim: &Sim, client: &Client<SimFabric>, rng: &mut Rng) {
     }
 }
 
-/// The most CASes that one lock took at one node, by what happened: behind the register, nothing else is
-/// changed by CAS. A lock's first CAS expects an empty
-/// word, and what is posted to a node happens there in order: but perhaps late, when its lock is over.
+/// Returns the maximum number of CASes of one lock at one node, from the trace: after the register,
+/// nothing else is changed by CAS. A lock's first CAS expects an empty word. Chains to a node take
+/// effect there in order, but perhaps late, when their lock is over.
 fn lock_tries(trace: &Trace) -> u32 {
     let (mut tries, mut most) = (BTreeMap::<_, u32>::new(), 0);
     for step in &trace.0 {
@@ -296,7 +298,7 @@ fn random_adversaries() {
     }
 }
 
-/// Slots that are shared, buffers with a history, a delete, deaths: all that there is, or some of it.
+/// Shared slots, buffers with a history, a delete, deaths: all of these, or some.
 #[test]
 fn random_adversaries_with_everything() {
     let schedules = at_least_one("SWARM_ADVERSARIES", 500);
@@ -320,8 +322,8 @@ fn random_adversaries_with_everything() {
     }
 }
 
-/// One that shares the slot, and whose clock is far behind, is first each time: what it writes is below
-/// the stamp that is to go there. A write does not go on like that for ever; the key gets a register of
+/// A writer that shares the slot, and whose clock is far behind, is first each time: it writes
+/// below the stamp that is to go there. A write does not retry for ever; the key gets a register of
 /// its own.
 #[test]
 fn an_adversary_in_the_same_slot() {
@@ -352,16 +354,16 @@ fn an_adversary_in_the_same_slot() {
     assert!(Stamp(sim.word(FIRST[0], slot(FIRST[0]))).is_verified(), "it is the other's");
 }
 
-/// The register's first slot.
+/// Returns the address of the register's first slot.
 fn slot(node: NodeId) -> Address {
     place(0).at(node, 3).plus(register::SLOTS_AT)
 }
 
-/// One that knows the protocol. Writers are each ahead of the one before. The reader meets the first
-/// one's guess twice and goes to lock it; now the next one's guess arrives, the first writer sees
-/// it, makes it stable and takes its own guess back, so that the reader's lock is lost; and it meets
-/// the next guess, twice, and so on. No writer gets any further. What a reader pays for each
-/// writer is a look, a fetch, another look, and a lock.
+/// An adversary that knows the protocol. Each writer is ahead of the one before. The reader sees
+/// the first one's guess twice and starts to lock it. Then the next one's guess arrives; the first
+/// writer sees it, makes it stable and takes its own guess back, so that the reader loses the lock.
+/// The reader sees the next guess, twice, and so on. No writer gets any further. For each writer
+/// the reader pays a weak read, a fetch, another weak read, and a lock.
 #[test]
 fn a_climbing_adversary() {
     for writers in 1..SLOTS {
@@ -372,8 +374,8 @@ fn a_climbing_adversary() {
     }
 }
 
-/// As before, but the writers' buffers served earlier writes, whose numbers the lock words hold: each
-/// lock takes a CAS more, and the rival comes in between the two.
+/// As before, but the writers' buffers served earlier writes, whose numbers the lock words hold.
+/// Each lock takes one more CAS, and the rival's comes between the two.
 #[test]
 fn a_climbing_adversary_in_buffers_that_are_used_again() {
     for writers in 1..SLOTS {
@@ -383,7 +385,7 @@ fn a_climbing_adversary_in_buffers_that_are_used_again() {
     }
 }
 
-/// Roundtrips of a read while so many writers climb.
+/// Returns the roundtrips of a read while `writers` writers climb.
 fn climb(writers: usize, used: bool) -> u32 {
     let reader = writers;
     let setup = Setup { words: 1 << 13, ..Setup::new(1, 3, writers + 2) };
@@ -401,7 +403,7 @@ fn climb(writers: usize, used: bool) -> u32 {
         });
         sim.poll_once(id);
     }
-    // A guess lands, but for the READ behind it.
+    // A guess takes effect, except for the READ after it.
     let guess = |sim: &mut Sim, id| FIRST.iter().for_each(|&node| sim.take_verbs(id, node, 2));
     guess(&mut sim, 0);
     let (mut client, sink) =
@@ -411,7 +413,8 @@ fn climb(writers: usize, used: bool) -> u32 {
     });
     sim.poll_once(reader);
     for id in 0..writers {
-        // The rest of a lock that was lost; a look, a fetch, a look; the first CAS of two.
+        // The rest of a lock that was lost; a weak read, a fetch, a weak read; the first CAS of
+        // two.
         for _ in 0..usize::from(id > 0) + 3 + usize::from(used) {
             sim.roundtrip(reader, &FIRST);
         }
@@ -435,7 +438,7 @@ fn climb(writers: usize, used: bool) -> u32 {
     cost.take().expect("it ended").expect("nodes are up").roundtrips
 }
 
-/// The lock word of a writer's first buffer.
+/// Returns the address of the lock word of a writer's first buffer.
 fn lock_of(id: usize) -> Address {
     Address(BUFFERS_AT + id as u64 * 64 * 8).plus(buffer::LOCK)
 }

@@ -5,15 +5,15 @@ use std::future::Future;
 
 use swarm_core::clock::Clock;
 use swarm_core::error::Error;
-use swarm_core::fabric::counting::{Counting, Tally};
+use swarm_core::fabric::counting::{Counting, OpCost};
 use swarm_core::fabric::{Fabric, Verb};
 use swarm_core::history::{Answer, Call, Recorder};
 use swarm_core::layout::{
-    BufferHeader, Buffers, Geometry, Identity, MIN_CAPACITY, Place, Shape, buffer, checksum,
+    BufferHeader, Geometry, Identity, Location, MIN_CAPACITY, Placement, Shape, buffer, checksum,
     register,
 };
 use swarm_core::node::NodeId;
-use swarm_core::quorum::{Group, Patience, Session};
+use swarm_core::quorum::{Group, Session, Timeouts};
 use swarm_core::register::freeze::freeze;
 use swarm_core::register::safe_guess::first_stamp;
 use swarm_core::register::{Check, Found, Protocol, Register, Write, Written};
@@ -22,30 +22,31 @@ use swarm_core::words::{Incarnation, Pointer, Timestamp, WordFormat, WriteNumber
 
 /// How words are split.
 pub(crate) const FORMAT: WordFormat = WordFormat { pointer_bits: 22, tick_shift: 6 };
-/// What lies in place: values of up to two words.
+/// Fits values of up to two words in place.
 pub(crate) const SHAPE: Shape = Shape { key_length: 8, capacity: 2 };
 /// The register's key.
 pub(crate) const KEY: &[u8; 8] = b"a simkey";
-/// The number of the value that the register is born with.
+/// The number of the value with which the register is created.
 pub(crate) const FIRST_VALUE: u64 = 1_000_000;
 
-/// Granules of a buffer, and of a client's buffers: more where all nodes hold them at the same place.
+/// Granules of a buffer, and of a client's buffers: more if all nodes hold them at the same
+/// address.
 const BUFFER_GRANULES: u64 = 2;
 const ALL_BUFFERS: u64 = 64;
 const LEAN_BUFFERS: u64 = 16;
-/// Granules from a chunk's beginning to the first buffer, to the clients', and to those that all nodes hold
-/// where others are lean.
+/// Granules from a chunk's beginning to the first buffer, to the clients' buffers, and to those
+/// that all nodes hold if others are lean.
 const FIRST_AT: u64 = 60;
 const CLIENTS_AT: u64 = 64;
 const WIDE_AT: u64 = 160;
 const IDENTITY: Identity = Identity { birth: 500, number: WriteNumber(7) };
 
-/// The register's place, with its home at this node.
-pub(crate) fn place(home: u8) -> Place {
-    Place { pointer: Pointer(8), home: NodeId(home), at_home: 64, elsewhere: 128, stride: 16 }
+/// Returns the register's location, with its home at this node.
+pub(crate) fn place(home: u8) -> Location {
+    Location { pointer: Pointer(8), home: NodeId(home), at_home: 64, elsewhere: 128, stride: 16 }
 }
 
-/// The bytes of value number `id`: of different lengths, in place and not.
+/// Returns the bytes of value number `id`. Lengths differ; some fit in place, some do not.
 pub(crate) fn value(id: u64) -> Vec<u8> {
     let words = [1, 2, 5, 3][(id % 4) as usize];
     let mut bytes: Vec<u8> = (0..words).flat_map(|_| id.to_le_bytes()).collect();
@@ -53,7 +54,7 @@ pub(crate) fn value(id: u64) -> Vec<u8> {
     bytes
 }
 
-/// The number of a value.
+/// Returns the number of a value.
 pub(crate) fn id_of(bytes: &[u8]) -> u64 {
     let first = bytes.first_chunk().expect("every value has a number");
     let id = u64::from_le_bytes(*first);
@@ -66,29 +67,29 @@ pub(crate) fn id_of(bytes: &[u8]) -> u64 {
 pub(crate) enum Held {
     /// All of them.
     Everywhere,
-    /// All but one, as the store has it.
+    /// All but one, as in the store.
     Lean,
 }
 
 impl Held {
-    fn buffers(self, nodes: usize) -> Buffers {
+    fn placement(self, nodes: usize) -> Placement {
         match self {
-            Self::Everywhere => Buffers::everywhere(nodes),
-            Self::Lean => Geometry::new(nodes, MIN_CAPACITY, 2, 1).expect("a geometry").buffers(),
+            Self::Everywhere => Placement::everywhere(nodes),
+            Self::Lean => Geometry::new(nodes, MIN_CAPACITY, 2, 1).expect("a geometry").placement(),
         }
     }
 }
 
-/// What the chains of the register's birth do at one node: header, buffer, first slot; at a home that does
-/// without the buffer, its copy in place.
+/// Calls `post` with the chain that creates the register at one node: header, buffer, first slot;
+/// at a home that does not hold the buffer, the in-place copy.
 pub(crate) fn give_birth<T>(
-    (place, held): (&Place, Held),
+    (place, held): (&Location, Held),
     node: NodeId,
     nodes: usize,
     post: impl Fn(&[Verb<'_>]) -> T,
 ) -> T {
     let at = place.at(node, nodes);
-    let buffers = held.buffers(nodes);
+    let buffers = held.placement(nodes);
     let first = buffers.without(place.home, 0, FIRST_AT).unwrap_or(Pointer(FIRST_AT));
     let stamp = first_stamp(FORMAT, first);
     let bytes = value(FIRST_VALUE);
@@ -131,7 +132,7 @@ pub(crate) struct Client<F, C = SimClock> {
     pub(crate) group: Group<Counting<F>, C>,
     /// What it knows of the register.
     pub(crate) register: Register,
-    /// Where it takes its operations down.
+    /// Records its operations.
     pub(crate) recorder: Recorder,
     /// Its number.
     pub(crate) id: usize,
@@ -141,49 +142,49 @@ pub(crate) struct Client<F, C = SimClock> {
 }
 
 impl<F: Fabric, C: Clock> Client<F, C> {
-    /// Client number `id` of the story, in client slot `slot` of the pool, which finds nodes late
-    /// after `late` nanoseconds, and gives up after `deadline`.
+    /// Makes client number `id`, with client slot `slot` of the pool. It finds nodes late after
+    /// `late` nanoseconds, and gives up after `deadline`.
     pub(crate) fn new(
         (fabric, clock): (F, C),
         (id, slot): (usize, usize),
-        place: Place,
+        place: Location,
         (late, deadline): (u64, u64),
         recorder: &Recorder,
     ) -> Self {
         let session = Session { client: slot, incarnation: Incarnation(id as u64 + 1) };
         let group = Group::new(Counting::new(fabric), clock, FORMAT, session);
-        group.set_patience(Patience { late_floor: late, late_roundtrips: 4, deadline });
+        group.set_timeouts(Timeouts { late_floor: late, late_roundtrips: 4, deadline });
         let register = Register::new(place, IDENTITY, SHAPE);
         let (buffers, held) = (Cell::new(0), Held::Everywhere);
         Self { group, register, recorder: recorder.clone(), id, buffers, held }
     }
 
-    /// The same in a pool that uses so many stamp slots, and whose buffers are held so.
+    /// Returns the same client in a pool with this many stamp slots and this placement of buffers.
     pub(crate) fn of(self, slots: usize, held: Held) -> Self {
-        let buffers = held.buffers(self.group.nodes());
-        Self { group: self.group.with_slots(slots).with_buffers(buffers), held, ..self }
+        let buffers = held.placement(self.group.nodes());
+        Self { group: self.group.with_slots(slots).with_placement(buffers), held, ..self }
     }
 
-    /// Whether there are nodes that do without a buffer: what is incomplete at a silent node that is to hold
-    /// it has the key move.
+    /// Returns whether some nodes do not hold a buffer. Then the key is relocated if a write is
+    /// incomplete at a silent node that should hold its buffer.
     pub(crate) fn is_lean(&self) -> bool {
         self.held == Held::Lean
     }
 
-    /// Memory for another write.
+    /// Returns memory for another write.
     pub(crate) fn fresh(&self) -> Pointer {
         self.buffer(self.buffers.replace(self.buffers.get() + 1))
     }
 
-    /// Its buffer of this number, as long as no node is silent.
+    /// Returns its buffer of this number, as long as no node is silent.
     pub(crate) fn buffer(&self, index: u64) -> Pointer {
         let granules = if self.held == Held::Lean { LEAN_BUFFERS } else { ALL_BUFFERS };
         assert!(index < granules / BUFFER_GRANULES, "a client writes fewer times");
         let within = self.id as u64 * granules + index * BUFFER_GRANULES;
-        let buffers = self.group.buffers();
+        let buffers = self.group.placement();
         let lean = match self.group.left_out(self.register.home()) {
             None => buffers.with_all(0, WIDE_AT + within),
-            // Where memory is short, it is what another node does without.
+            // Sometimes another node is left out, as when memory is low.
             Some(_) if (self.id as u64 + index) % 4 == 3 => {
                 let another = (self.id as u64 + index / 4) % self.group.nodes() as u64;
                 buffers.without(NodeId(another as u8), 0, CLIENTS_AT + within)
@@ -193,8 +194,8 @@ impl<F: Fabric, C: Clock> Client<F, C> {
         lean.unwrap_or(Pointer(CLIENTS_AT + within))
     }
 
-    /// Reads, and freezes the register if its key has to move: then its last value is what the next one
-    /// begins with. Yields whether that was so.
+    /// Reads, and freezes the register if its key must be relocated; its last value is then the
+    /// next register's first. Returns whether that was so.
     pub(crate) async fn read_or_freeze<P: Protocol>(&mut self) -> bool {
         match self.read::<P>(Polls::ALL).await {
             Err(GaveUp::Failed(Error::Moved)) if self.is_lean() => {}
@@ -209,8 +210,8 @@ impl<F: Fabric, C: Clock> Client<F, C> {
         true
     }
 
-    /// Reads. `None` in the answer's place if it ended in an error or was given up after `polls`.
-    pub(crate) async fn read<P: Protocol>(&mut self, polls: Polls) -> Result<Tally, GaveUp> {
+    /// Reads. Records no answer if the read ended in an error or was given up after `polls`.
+    pub(crate) async fn read<P: Protocol>(&mut self, polls: Polls) -> Result<OpCost, GaveUp> {
         let call = self.recorder.called(self.id, 0, Call::Get);
         let group = &self.group;
         let register = &mut self.register;
@@ -219,7 +220,7 @@ impl<F: Fabric, C: Clock> Client<F, C> {
             if let Some(value) = P::try_read(group, register, &mut seen) {
                 return Ok(Found::Value(value));
             }
-            // What was seen goes by the identity.
+            // What was seen was checked by identity.
             let check = if seen.is_some() { Check::Identity } else { Check::Key(KEY) };
             P::read_on(group, register, check, seen).await
         });
@@ -233,12 +234,12 @@ impl<F: Fabric, C: Clock> Client<F, C> {
         Ok(tally)
     }
 
-    /// Writes value number `id` to fresh memory.
+    /// Writes value number `id` to newly allocated memory.
     pub(crate) async fn write<P: Protocol>(
         &mut self,
         id: u64,
         polls: Polls,
-    ) -> Result<Tally, GaveUp> {
+    ) -> Result<OpCost, GaveUp> {
         let buffer = self.fresh();
         self.write_to::<P>(buffer, id, polls).await
     }
@@ -249,7 +250,7 @@ impl<F: Fabric, C: Clock> Client<F, C> {
         buffer: Pointer,
         id: u64,
         polls: Polls,
-    ) -> Result<Tally, GaveUp> {
+    ) -> Result<OpCost, GaveUp> {
         let call = self.recorder.called(self.id, 0, Call::Update(id));
         let bytes = value(id);
         let number = self.group.number().expect("numbers last");
@@ -271,7 +272,7 @@ impl<F: Fabric, C: Clock> Client<F, C> {
     }
 
     /// Deletes.
-    pub(crate) async fn delete<P: Protocol>(&mut self, polls: Polls) -> Result<Tally, GaveUp> {
+    pub(crate) async fn delete<P: Protocol>(&mut self, polls: Polls) -> Result<OpCost, GaveUp> {
         let call = self.recorder.called(self.id, 0, Call::Delete);
         let group = &self.group;
         let deleted = group.fabric().track(P::delete(group, &mut self.register));

@@ -1,8 +1,8 @@
-//! Every schedule of a small race for a register, up to a number of surprises: two writers and a
-//! reader, a delete among them, guesses fresh and stale, while a node crashes and a client dies.
+//! Every schedule of a small race for a register, up to a number of surprises. Two writers and a
+//! reader race, a delete among them, with guesses fresh and stale, while a node crashes and a
+//! client dies.
 //!
-//! `SWARM_SURPRISES` and `SWARM_EXPLORED` take the place of the bounds: see
-//! [`explore_or_panic`].
+//! `SWARM_SURPRISES` and `SWARM_EXPLORED` override the bounds: see [`explore_or_panic`].
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -15,7 +15,9 @@ use swarm_core::layout::SLOTS;
 use swarm_core::node::NodeId;
 use swarm_core::register::safe_guess::SafeGuess;
 use swarm_core::sim::deaths::die_everywhere;
-use swarm_core::sim::explore::{Bounds, Grain, LoneClock, Race, chosen, digest, explore_or_panic};
+use swarm_core::sim::explore::{
+    Bounds, LoneClock, Race, StepSize, chosen, digest, explore_or_panic,
+};
 use swarm_core::sim::{Setup, Sim, SimFabric};
 
 const NODES: [NodeId; 3] = [NodeId(0), NodeId(1), NodeId(2)];
@@ -44,18 +46,18 @@ fn client<C: swarm_core::clock::Clock>(
     Client::new((sim.fabric(id), clock), (id, id), place(HOME), (late, 1 << 50), recorder)
 }
 
-/// The register at the beginning of a race.
+/// The register at the start of a race.
 #[derive(Clone, Copy, Debug)]
-struct Birth {
-    /// It is at so many nodes.
+struct CreatedPart {
+    /// Number of nodes that have it.
     born: usize,
-    /// Stamp slots that the pool uses.
+    /// Number of stamp slots that the pool uses.
     slots: usize,
     held: Held,
 }
 
-/// The race at its beginning.
-fn begin(racers: &'static [Racer], birth: Birth, seed: u64) -> Race {
+/// Returns the race at its start.
+fn begin(racers: &'static [Racer], birth: CreatedPart, seed: u64) -> Race {
     let count = racers.len();
     let mut sim = Sim::new(&Setup { words: 1 << 13, ..Setup::new(seed, 3, count + 4) });
     let creator = count + 3;
@@ -67,7 +69,7 @@ fn begin(racers: &'static [Racer], birth: Birth, seed: u64) -> Race {
     }
     let recorder = Recorder::new();
     for (id, &(ahead, acts)) in racers.iter().enumerate() {
-        // Nobody is late: who does not answer says so.
+        // No node is late: a node that does not answer reports that it is down.
         let client = client(&sim, id, LoneClock::new(10_000 + ahead), 1 << 40, &recorder);
         let mut client = client.of(birth.slots, birth.held);
         sim.spawn(id, async move {
@@ -78,7 +80,7 @@ fn begin(racers: &'static [Racer], birth: Birth, seed: u64) -> Race {
                     Write => client.write::<SafeGuess>(value, Polls::ALL).await,
                     Delete => client.delete::<SafeGuess>(Polls::ALL).await,
                 };
-                // What is incomplete at a holder that is gone has the key move.
+                // A write that is incomplete at a holder that is gone has the key relocated.
                 let moved = client.is_lean() && done == Err(GaveUp::Failed(Error::Moved));
                 assert!(done.is_ok() || moved, "{done:?}");
             }
@@ -90,9 +92,14 @@ fn begin(racers: &'static [Racer], birth: Birth, seed: u64) -> Race {
     Race { sim, racers: count, digest: Box::new(digest), check: Box::new(check) }
 }
 
-/// Each majority that lives is read in the end, any of them first. Where the key has to move, that one is
-/// the last.
-fn check(sim: &mut Sim, racers: usize, birth: Birth, recorder: &Recorder) -> Result<(), String> {
+/// At the end a client reads at each live majority, with any of them first. If the key must be
+/// relocated, that read is the last.
+fn check(
+    sim: &mut Sim,
+    racers: usize,
+    birth: CreatedPart,
+    recorder: &Recorder,
+) -> Result<(), String> {
     let (first, frozen) = (sim.steps() as usize % 3, Rc::<Cell<bool>>::default());
     for away in NODES.into_iter().cycle().skip(first).take(3) {
         if frozen.get() {
@@ -121,20 +128,20 @@ fn check(sim: &mut Sim, racers: usize, birth: Birth, recorder: &Recorder) -> Res
     })
 }
 
-const fn bounds(grain: Grain, surprises: usize, crashes: usize) -> Bounds {
+const fn bounds(grain: StepSize, surprises: usize, crashes: usize) -> Bounds {
     let (node_crashes, client_crashes) = (crashes, crashes);
     Bounds { grain, surprises: Some(surprises), node_crashes, client_crashes, schedules: MOST }
 }
 
-/// A register is at all nodes, or at the first two, where nodes do without buffers or not.
+/// A register is at all nodes, or at the first two, with lean buffers or not.
 const BIRTHS: [(usize, Held); 3] = [(3, Held::Lean), (2, Held::Lean), (2, Held::Everywhere)];
-/// So many schedules of one race are not too many.
+/// Maximum number of schedules of one race.
 const MOST: u64 = 1_000_000;
 
-/// What is explored of each race: a node crashes and a client dies, anywhere, with a surprise chain by
-/// chain, without one verb by verb; and two surprises, verb by verb.
+/// What is explored of each race: a node crash and a client's death anywhere, with one surprise
+/// chain by chain, or without one verb by verb. Also two surprises, verb by verb.
 const DEPTHS: [Bounds; 3] =
-    [bounds(Grain::Chain, 1, 1), bounds(Grain::Verb, 0, 1), bounds(Grain::Verb, 2, 0)];
+    [bounds(StepSize::Chain, 1, 1), bounds(StepSize::Verb, 0, 1), bounds(StepSize::Verb, 2, 0)];
 
 fn play(name: &str, racers: &'static [Racer], depths: &[Bounds]) {
     play_with(name, racers, SLOTS, depths);
@@ -144,7 +151,9 @@ fn play_with(name: &str, racers: &'static [Racer], slots: usize, depths: &[Bound
     for (born, held) in BIRTHS {
         let name = format!("{name}, born at {born}, held {held:?}");
         for bounds in chosen(&name, depths) {
-            explore_or_panic(&name, *bounds, || begin(racers, Birth { born, slots, held }, 1));
+            explore_or_panic(&name, *bounds, || {
+                begin(racers, CreatedPart { born, slots, held }, 1)
+            });
         }
     }
 }
@@ -162,11 +171,11 @@ fn two_writers_and_two_reads() {
     play("two writers and two reads", racers, &DEPTHS);
 }
 
-/// With one slot for all, the CAS of a write that knows what the slot held is its READ as well: each
+/// With one slot for all, the CAS of a write that knows the slot's value is its READ as well: each
 /// racer's second operation is, or follows, such a write.
 #[test]
 fn two_writers_of_one_slot() {
-    const DEPTHS: [Bounds; 2] = [bounds(Grain::Chain, 1, 1), bounds(Grain::Verb, 2, 0)];
+    const DEPTHS: [Bounds; 2] = [bounds(StepSize::Chain, 1, 1), bounds(StepSize::Verb, 2, 0)];
     let racers: &[Racer] = &[(0, &[Read, Write]), (50_000, &[Write]), (0, &[Read])];
     play_with("two writers of one slot", racers, 1, &DEPTHS);
     let racers: &[Racer] = &[(0, &[Write, Write]), (50_000, &[Read, Write])];
@@ -193,12 +202,12 @@ fn a_writer_and_a_reader_word_by_word() {
     play(
         "a writer and a reader, word by word",
         racers,
-        &[bounds(Grain::Word, 0, 1), bounds(Grain::Word, 2, 0)],
+        &[bounds(StepSize::Word, 0, 1), bounds(StepSize::Word, 2, 0)],
     );
 }
 
-/// Beside a writer ahead of it and a reader, a client dies at each await of each operation: a guess
-/// that is fresh or stale, a read that meets guesses, a delete.
+/// Together with a writer ahead of it and a reader, a client dies at each await of each operation:
+/// a guess that is fresh or stale, a read that finds guesses, a delete.
 #[test]
 fn a_client_may_die_anywhere() {
     const OTHERS: [Racer; 2] = [(50_000, &[Write, Write]), (0, &[Read, Read])];
@@ -210,7 +219,7 @@ fn a_client_may_die_anywhere() {
     ];
     for (name, racers) in victims {
         for (born, held) in BIRTHS {
-            let birth = Birth { born, slots: SLOTS, held };
+            let birth = CreatedPart { born, slots: SLOTS, held };
             die_everywhere(name, 0, 25, |seed| begin(racers, birth, seed));
         }
     }

@@ -1,5 +1,5 @@
-//! Operations on a register that cannot end: among others who are always first they are told so, and that memory is
-//! damaged where it is, and only there.
+//! Operations on a register that cannot end. If others are always first, they report that. They
+//! report damaged memory where memory is damaged, and only there.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -10,13 +10,13 @@ use swarm_core::clock::Clock;
 use swarm_core::error::Error;
 use swarm_core::fabric::latency::Delayed;
 use swarm_core::fabric::loopback::Loopback;
-use swarm_core::fabric::{Fabric, NoBoard, NodeDown, Verb};
-use swarm_core::layout::{Geometry, Identity, Place, Shape, buffer, header, register};
+use swarm_core::fabric::{Fabric, NoEpochs, NodeDown, Verb};
+use swarm_core::layout::{Geometry, Identity, Location, Shape, buffer, header, register};
 use swarm_core::node::NodeId;
 use swarm_core::quorum::{Group, Session};
 use swarm_core::register::freeze::freeze;
-use swarm_core::register::look::{Confirmed, confirm};
 use swarm_core::register::safe_guess::{READ_BOUND, SafeGuess, first_stamp};
+use swarm_core::register::weak_read::{Confirmed, confirm};
 use swarm_core::register::{Check, Found, Protocol, Register, Write};
 use swarm_core::words::{
     Incarnation, LockMode, LockWord, Pointer, Stamp, StampFlags, Timestamp, WordFormat, WriteNumber,
@@ -24,7 +24,7 @@ use swarm_core::words::{
 
 const FORMAT: WordFormat = WordFormat { pointer_bits: 22, tick_shift: 6 };
 const ALL: [NodeId; 3] = [NodeId(0), NodeId(1), NodeId(2)];
-/// Where buffers are, two granules each; in front of them lies the register.
+/// Where the buffers are, of two granules each; the register lies before them.
 const BUFFERS_AT: u64 = 16;
 
 struct Ticking(Cell<u64>);
@@ -36,7 +36,7 @@ impl Clock for Ticking {
     }
 }
 
-/// Nodes that answer a chain if `answers` says so.
+/// Nodes that answer a chain if `answers` returns true for it.
 struct Nodes<A> {
     inner: Loopback,
     answers: A,
@@ -53,7 +53,7 @@ impl Future for Done {
 }
 
 impl<A: Fn(NodeId, &[Verb<'_>]) -> bool> Fabric for Nodes<A> {
-    type Board = NoBoard;
+    type EpochDomain = NoEpochs;
     type Reply<'f>
         = Vec<u64>
     where
@@ -89,13 +89,13 @@ fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-fn place() -> Place {
-    Place::everywhere(Pointer(1), NodeId(0))
+fn place() -> Location {
+    Location::everywhere(Pointer(1), NodeId(0))
 }
 
 const SHAPE: Shape = Shape { key_length: 1, capacity: 8 };
 
-/// A register at all nodes, born with a value of which nobody will ask.
+/// Returns a register at all nodes, created with a value that is never read.
 fn born() -> (Loopback, Register) {
     born_in(Loopback::new(3, 1 << 14), FORMAT)
 }
@@ -136,11 +136,11 @@ fn write(nodes: &Loopback, register: &Register, nth: u64, value: &[u8]) -> Regis
     let write = Write { number, buffer: Pointer(BUFFERS_AT + 2 * nth), value };
     block_on(confirm(&writer, &mut register, b"k")).expect("all are there");
     block_on(SafeGuess::write(&writer, &mut register, write)).expect("all are there");
-    // Those beside a preferred majority do not have it yet.
+    // Nodes outside the preferred majority do not have it yet.
     assert_eq!(read(&group(nodes.clone(), 2), &register).as_deref(), Ok(value));
     for node in ALL {
         for word in 1..16 {
-            let at = Place::everywhere(write.buffer, NodeId(0)).at(node, 3).plus(word);
+            let at = Location::everywhere(write.buffer, NodeId(0)).at(node, 3).plus(word);
             nodes.set_word(node, at, nodes.word(ALL[0], at));
         }
     }
@@ -153,13 +153,13 @@ fn abandon<T>(operation: impl Future<Output = T>) {
     assert!(polled.is_pending(), "its chains take time");
 }
 
-/// Whether a chain READs a buffer.
+/// Returns whether a chain READs a buffer.
 fn is_fetch(chain: &[Verb<'_>]) -> bool {
     matches!(chain, [Verb::Read { at, .. }] if at.0 >= 8 * 8 && at.0 % 8 == buffer::REWRITE as u64)
 }
 
-/// A writer is a client's life since its last abandoned write: one whose writes run into a time-out is enough for a
-/// read to meet another writer's guess at each of its looks, and none that it remembers.
+/// A writer is a client's life since its last abandoned write. If one client's writes time out,
+/// each weak read of a read may find another writer's guess, and none that the read remembers.
 #[test]
 fn a_read_among_many_abandoned_writes_is_contended() {
     let (nodes, register) = born();
@@ -192,7 +192,7 @@ fn a_read_among_many_abandoned_writes_is_contended() {
     assert!(abandoned.get() >= READ_BOUND as u64, "{} writes", abandoned.get());
 }
 
-/// Nodes answer whenever they are looked at, and fall silent whenever they are asked for what they showed.
+/// Nodes answer whenever their slots are READ, and fall silent whenever their buffers are.
 #[test]
 fn who_is_let_down_by_nodes_time_and_again_is_told_so() {
     let (nodes, register) = born();
@@ -208,7 +208,7 @@ fn who_is_let_down_by_nodes_time_and_again_is_told_so() {
     assert!(fetches.get() > 0);
 }
 
-/// What both a read and a move come to.
+/// Returns the results of a read and of a relocation.
 fn told(nodes: &Loopback, register: &Register) -> [Result<(), Error>; 2] {
     let client = group(nodes.clone(), 3);
     let read = read(&client, register).map(drop);
@@ -217,7 +217,7 @@ fn told(nodes: &Loopback, register: &Register) -> [Result<(), Error>; 2] {
 
 const DAMAGED: [Result<(), Error>; 2] = [Err(Error::Damaged); 2];
 
-/// One node's slot says what nobody wrote there: no node has such a buffer.
+/// One node's slot holds what no client wrote there: no node has such a buffer.
 #[test]
 fn a_damaged_slot_is_damage() {
     for flags in [StampFlags::empty(), StampFlags::VERIFIED] {
@@ -229,7 +229,8 @@ fn a_damaged_slot_is_damage() {
     }
 }
 
-/// The same where what it names lies in no node's memory: a node refuses such a chain as though it were down.
+/// The same if it names an address in no node's memory: a node refuses such a chain as if it were
+/// down.
 #[test]
 fn a_slot_that_names_what_no_node_can_have_is_damage() {
     let geometry = Geometry::new(3, 5 << 20, 4, 1).expect("geometry");
@@ -240,20 +241,20 @@ fn a_slot_that_names_what_no_node_can_have_is_damage() {
     let wrong = format.stamp(Timestamp(1 << 20), beyond, StampFlags::empty());
     nodes.set_word(NodeId(1), place().at(NodeId(1), 3).plus(5), wrong.0);
     let session = Session { client: 0, incarnation: Incarnation(1) };
-    let client =
-        Group::new(nodes, Ticking(Cell::new(0)), format, session).with_buffers(geometry.buffers());
+    let client = Group::new(nodes, Ticking(Cell::new(0)), format, session)
+        .with_placement(geometry.placement());
     assert_eq!(read(&client, &register), Err(Error::Damaged));
     assert_eq!(block_on(freeze(&client, &register)).map(drop), Err(Error::Damaged));
 }
 
-/// A copy that is whole makes good for others; where there is none, nobody can say what was there.
+/// One valid copy replaces the others; without one, nothing tells what the value was.
 #[test]
 fn damaged_buffers_are_damage_where_none_is_left() {
     for damaged in 1..=3 {
         let (nodes, register) = born();
         let register = write(&nodes, &register, 0, b"a value");
         for node in &ALL[..damaged] {
-            let buffer = Place::everywhere(Pointer(BUFFERS_AT), *node).at(*node, 3);
+            let buffer = Location::everywhere(Pointer(BUFFERS_AT), *node).at(*node, 3);
             for at in [buffer, place().at(*node, 3).plus(register::IN_PLACE)] {
                 (2..14).for_each(|word| nodes.set_word(*node, at.plus(word), 0xbad_bad));
             }
@@ -263,7 +264,8 @@ fn damaged_buffers_are_damage_where_none_is_left() {
     }
 }
 
-/// A guess's lock is held by nobody who could have taken it: nothing larger came before, and will not.
+/// A guess's lock is held although no client can have taken it: nothing larger came before, or
+/// will.
 #[test]
 fn a_damaged_lock_is_damage() {
     let (nodes, register) = born();
@@ -277,7 +279,7 @@ fn a_damaged_lock_is_damage() {
     assert_eq!(block_on(confirm(&group(nodes.clone(), 1), &mut guessed, b"k")), Ok(Confirmed::Key));
     abandon(SafeGuess::write(&writer, &mut guessed, guess));
     let lock = LockWord::new(WriteNumber::new(Incarnation(77), 7), LockMode::Write);
-    let at = Place::everywhere(guess.buffer, NodeId(0)).at(NodeId(0), 3).plus(buffer::LOCK);
+    let at = Location::everywhere(guess.buffer, NodeId(0)).at(NodeId(0), 3).plus(buffer::LOCK);
     ALL.into_iter().for_each(|node| nodes.set_word(node, at, lock.0));
     let reads = Cell::new(0);
     let answers = |_, chain: &[Verb<'_>]| {

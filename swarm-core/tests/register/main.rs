@@ -1,5 +1,6 @@
-//! The register: by itself, in stories, in all schedules of small races, and against adversaries. One program, as each
-//! would build the protocols anew. Random schedules have their own, which mutations build by the dozen.
+//! The register: by itself, in scripted scenarios, in all schedules of small races, and against
+//! adversaries. They are one program, as each would compile the protocols anew. Random schedules
+//! are a program of their own, which mutations build by the dozen.
 
 mod alone;
 mod bounds;

@@ -1,4 +1,4 @@
-//! The register in schedules that were made to break it, each for one rule of the design.
+//! Scripted scenarios of the register, each made to break one rule of the design.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ const N0: NodeId = NodeId(0);
 const N1: NodeId = NodeId(1);
 const N2: NodeId = NodeId(2);
 const ALL: [NodeId; 3] = [N0, N1, N2];
-/// The client that gave birth to the register.
+/// The client that created the register.
 const CREATOR: usize = 3;
 /// Nanoseconds after which a node is late.
 const LATE: u64 = 500;
@@ -30,8 +30,8 @@ struct Story {
 }
 
 impl Story {
-    /// Three nodes, three clients, and a register with its home at node `home` whose birth has
-    /// reached the nodes in `born`; it is on its way to the others.
+    /// Three nodes, three clients, and a register with its home at node `home`. Its creation has
+    /// reached the nodes in `born`; the chains to the others are pending.
     fn new(home: u8, born: &[NodeId]) -> Self {
         Self::of(3, (home, Held::Everywhere), born)
     }
@@ -41,7 +41,7 @@ impl Story {
         Self::of(3, (home, Held::Lean), &ALL)
     }
 
-    /// Likewise, of so many nodes.
+    /// Likewise, with `nodes` nodes.
     fn of(nodes: usize, (home, held): (u8, Held), born: &[NodeId]) -> Self {
         let mut sim = Sim::new(&Setup { words: 1 << 13, ..Setup::new(1, nodes, 4) });
         let fabric = sim.fabric(CREATOR);
@@ -58,12 +58,12 @@ impl Story {
 
     fn client(&self, id: usize) -> Client<SimFabric> {
         let connection = (self.sim.fabric(id), self.sim.clock(id));
-        let patience = (LATE, u64::MAX / 4);
-        let client = Client::new(connection, (id, id), place(self.home), patience, &self.recorder);
+        let timeouts = (LATE, u64::MAX / 4);
+        let client = Client::new(connection, (id, id), place(self.home), timeouts, &self.recorder);
         client.of(SLOTS, self.held)
     }
 
-    /// A client begins to write these values, one after the other. It is polled once.
+    /// Lets a client start to write these values, one after the other. It is polled once.
     fn write(&mut self, id: usize, values: &'static [u64]) {
         let mut client = self.client(id);
         self.sim.spawn(id, async move {
@@ -82,7 +82,8 @@ impl Story {
         self.sim.poll_once(id);
     }
 
-    /// A client begins to read, and freezes the register if the key has to move. Yields whether it did.
+    /// Lets a client start to read, and freeze the register if the key must be relocated. Returns
+    /// whether it did.
     fn read_or_freeze(&mut self, id: usize) -> Rc<Cell<Option<bool>>> {
         let (mut client, froze) = (self.client(id), Rc::<Cell<_>>::default());
         let told = Rc::clone(&froze);
@@ -101,12 +102,13 @@ impl Story {
         self.sim.poll_once(id);
     }
 
-    /// Roundtrips of one client to these nodes until its operations end.
+    /// Does roundtrips of one client to these nodes until its operations end.
     fn finish(&mut self, id: usize, nodes: &[NodeId]) {
         assert!(self.sim.finish(id, nodes), "client {id} does not end");
     }
 
-    /// Roundtrips of one client to these nodes until it has the lock of its write to `buffer` there.
+    /// Does roundtrips of one client to these nodes until it has the lock of its write to `buffer`
+    /// there.
     fn lock(&mut self, id: usize, buffer: Pointer, nodes: &[NodeId]) {
         let lock = Address(buffer.0 * 8).plus(buffer::LOCK);
         for _ in 0..10 {
@@ -118,7 +120,7 @@ impl Story {
         panic!("client {id} does not lock its write");
     }
 
-    /// Roundtrips of one client to this node until its slot there has grown.
+    /// Does roundtrips of one client to this node until its slot there has grown.
     fn raise(&mut self, id: usize, node: NodeId) {
         let before = self.slot(id, node);
         for _ in 0..10 {
@@ -130,8 +132,8 @@ impl Story {
         panic!("client {id} does not write");
     }
 
-    /// The reader `r` returns 100, which is `p`'s guess; `q`'s write with a larger stamp completes; only
-    /// then `p` goes on. What it wrote stays overwritten.
+    /// The reader `r` returns 100, which is `p`'s guess. Then `q`'s write with a larger stamp
+    /// completes, and only then `p` continues. Its value stays overwritten.
     fn guess_is_returned_and_overwritten(&mut self, (q, p, r): (usize, usize, usize)) {
         self.finish(r, &[N0, N1]);
         assert_eq!(self.answer(1), Some(Answer::Value(Some(100))));
@@ -144,14 +146,14 @@ impl Story {
         self.is_linearizable();
     }
 
-    /// A client waits so long that it finds nodes late.
+    /// Lets a client wait until it finds nodes late.
     fn wait(&mut self, id: usize) {
         for _ in 0..4 * LATE / 10 {
             self.sim.poll_once(id);
         }
     }
 
-    /// What operation number `index`, counted from 0, was answered.
+    /// Returns the answer of operation number `index`, counted from 0.
     fn answer(&self, index: usize) -> Option<Answer> {
         self.recorder.operations()[index].answered.map(|(_, answer)| answer)
     }
@@ -169,13 +171,13 @@ impl Story {
 }
 
 /// A reader that loses its lock must find something newer next time. Here what the writer lost to
-/// sits on one node, its writer, then the other writer (which holds the lock) and then that node
-/// die. Without the read in front of the lock, the reader loops for ever.
+/// is on one node. Its writer dies, then the other writer (which holds the lock), then that node.
+/// Without the read before the lock, the reader loops for ever.
 #[test]
 fn what_a_write_lost_to_is_stable_before_it_locks() {
     let (p, q, r) = (0, 1, 2);
     let mut story = Story::new(2, &ALL);
-    // The one that is behind takes the lock, the other is ahead.
+    // The writer that is behind takes the lock, the other is ahead.
     story.sim.set_clock(q, 100_000, 0);
     story.write(q, &[200]);
     story.sim.take_all(q, N2);
@@ -202,8 +204,8 @@ fn what_a_write_lost_to_is_stable_before_it_locks() {
     story.is_linearizable();
 }
 
-/// Two writers at once: both raise their slots, and only then does either look at all of them. So
-/// the one that is behind meets the other's stamp, and is not done in one roundtrip.
+/// Two concurrent writers raise their slots before either READs all of them. So the writer that is
+/// behind sees the other's stamp, and is not done in one roundtrip.
 #[test]
 fn of_two_writers_one_sees_the_other() {
     let (p, q) = (1, 2);
@@ -224,11 +226,11 @@ fn of_two_writers_one_sees_the_other() {
     story.is_linearizable();
 }
 
-/// The register's birth comes late to a node to which a write came before. It must not erase the
-/// write's stamp, which a majority was to hold; and before it came, that node had no vote.
+/// The register's creation arrives late at a node, after a write. It must not erase the write's
+/// stamp, which a majority was to hold. Before it arrived, that node had no vote.
 #[test]
 fn a_late_birth_does_not_erase_what_came_before() {
-    // Writers that share the first slot with the newborn, and that do not.
+    // Writers that share the first slot with the creation, and that do not.
     for writer in [0, 1] {
         let mut story = Story::new(1, &[N0, N1]);
         story.write(writer, &[100]);
@@ -251,8 +253,8 @@ fn a_late_birth_does_not_erase_what_came_before() {
     }
 }
 
-/// The memory of a register that was deleted serves a new one, whose birth has not come to node 2
-/// yet. What shines through there is not the new register's.
+/// The memory of a deleted register is reused for a new one, whose creation has not reached node 2
+/// yet. What is there does not belong to the new register.
 #[test]
 fn another_life_of_the_memory_has_no_vote() {
     let mut story = Story::new(0, &[N0, N1]);
@@ -290,8 +292,8 @@ fn a_torn_header_is_not_another_key() {
     assert_eq!(story.answer(0), Some(Answer::Value(Some(FIRST_VALUE))));
 }
 
-/// The register has reached two nodes when one of them dies. The third can be brought in, and must
-/// be, or the register is lost to a minority's failure.
+/// The register has reached two nodes when one of them dies. The third must be backfilled, or the
+/// register is lost to a minority's failure.
 #[test]
 fn a_register_outlives_a_replica_that_dies_before_it_reached_all() {
     for silent in [true, false] {
@@ -309,8 +311,9 @@ fn a_register_outlives_a_replica_that_dies_before_it_reached_all() {
     }
 }
 
-/// A buffer serves a second write of the same register, whose in-place copy is torn: its stamp and its
-/// guess's timestamp are there, all else is still the first write's. Only the timestamp tells the two apart.
+/// A buffer is reused for a second write of the same register, whose in-place copy is torn: its
+/// stamp and its guess's timestamp are there, all else is still the first write's. Only the
+/// timestamp distinguishes the two.
 #[test]
 fn a_torn_in_place_copy_of_a_buffer_used_again_is_noticed() {
     let mut story = Story::new(0, &ALL);
@@ -324,7 +327,7 @@ fn a_torn_in_place_copy_of_a_buffer_used_again_is_noticed() {
     story.sim.poll_once(1);
     story.sim.roundtrip(1, &[N0, N1]);
     assert_eq!(story.answer(0), Some(Answer::Done));
-    // The rest of the first write, and the second, but for its in-place copy.
+    // The rest of the first write, and the second, without its in-place copy.
     story.sim.take_verbs(1, N0, 2);
     story.sim.take_all(1, N1);
     story.sim.roundtrip(1, &[N0, N1]);
@@ -332,7 +335,7 @@ fn a_torn_in_place_copy_of_a_buffer_used_again_is_noticed() {
     story.sim.take_words(1, N0, &[buffer::LOCK, buffer::GUESS]);
     story.sim.take_all(1, N1);
     story.sim.lose_chains(1, N0);
-    // Another confirms the write, so that its stamp is verified where the copy is torn.
+    // Another client confirms the write, so that its stamp is verified where the copy is torn.
     for reader in [0, 2] {
         story.read(reader);
         story.finish(reader, &[N0, N1]);
@@ -341,9 +344,9 @@ fn a_torn_in_place_copy_of_a_buffer_used_again_is_noticed() {
     assert_eq!(story.answer(3), Some(Answer::Value(Some(8))));
 }
 
-/// A write that meets a delete is refused. A reader saw its guess before; its READ is under way
-/// from before the delete until after the writer's next guess, so that it meets the second guess
-/// and not the delete. The second guess must not pass for proof that the first took effect.
+/// A write that finds a delete is refused. A reader saw its guess before. The reader's READ lasts
+/// from before the delete until after the writer's next guess, so it sees the second guess and not
+/// the delete. The second guess must not count as proof that the first took effect.
 #[test]
 fn a_refused_write_is_not_proved_by_the_next() {
     let (p, d, r) = (1, 0, 2);
@@ -351,7 +354,7 @@ fn a_refused_write_is_not_proved_by_the_next() {
     story.write(p, &[100, 101]);
     story.sim.take_verbs(p, N0, 2);
     story.read(r);
-    // The reader meets the guess, fetches its value, writes it back, and looks again.
+    // The reader sees the guess, fetches its value, writes it back, and reads again.
     while story.slot(r, N1) == 0 {
         story.sim.roundtrip(r, &[N0, N1]);
         assert_eq!(story.answer(1), None);
@@ -379,8 +382,9 @@ fn a_refused_write_is_not_proved_by_the_next() {
     story.is_linearizable();
 }
 
-/// A reader writes a guess back to a node where its writer has taken the lock by then. If the WRITE
-/// touched the lock word it would be free again, for the reader to lock what the writer took back.
+/// A reader writes a guess back to a node where its writer has taken the lock meanwhile. If the
+/// WRITE touched the lock word, the lock would be free again, and the reader could lock what the
+/// writer took back.
 #[test]
 fn a_write_back_does_not_free_a_lock() {
     let (q, p, r) = (0, 1, 2);
@@ -389,7 +393,7 @@ fn a_write_back_does_not_free_a_lock() {
     story.write(p, &[100]);
     story.sim.take_verbs(p, N0, 2);
     story.read(r);
-    // It looks, and fetches the value; node 0 has the guess and node 1 is to get it.
+    // It reads, and fetches the value; node 0 has the guess and node 1 is to get it.
     story.sim.roundtrip(r, &[N0, N1]);
     story.sim.roundtrip(r, &[N0, N1]);
     assert_eq!((story.sim.on_their_way(r, N0), story.sim.on_their_way(r, N1)), (0, 1));
@@ -411,8 +415,8 @@ fn a_write_back_does_not_free_a_lock() {
     story.is_linearizable();
 }
 
-/// A reader settles that a guess stands, and says so where its value is. A slot of the third node, which
-/// the write has not reached, must not name a buffer that is not there.
+/// A reader determines that a guess stands, and marks it as verified where its value is. A slot of
+/// the third node, which the write has not reached, must not name a buffer that is not there.
 #[test]
 fn who_confirms_a_guess_names_no_buffer_that_is_missing() {
     let (p, r) = (1, 2);
@@ -427,9 +431,10 @@ fn who_confirms_a_guess_names_no_buffer_that_is_missing() {
     assert_eq!(story.slot(r, N2), 0);
 }
 
-/// A write takes its guess back and writes again; then a reader's write-back of the guess lands at a
-/// node that has the rewrite already. If the WRITE touched the word for the rewrite's timestamp, the
-/// buffer there would not be the rewrite's any more, and it would be lost with the other node.
+/// A write takes its guess back and writes again. Then a reader's write-back of the guess takes
+/// effect at a node that has the rewrite already. If the WRITE touched the word for the rewrite's
+/// timestamp, the buffer there would no longer be the rewrite's, and the rewrite would be lost with
+/// the other node.
 #[test]
 fn a_write_back_of_a_guess_does_not_undo_its_rewrite() {
     let (q, p, r) = (0, 1, 2);
@@ -454,10 +459,10 @@ fn a_write_back_of_a_guess_does_not_undo_its_rewrite() {
     story.is_linearizable();
 }
 
-/// A reader has looked at node 0 when a write completes, at nodes 0 and 2. Only then another write
-/// begins, whose guess is stale, and the reader meets that at node 1. Nobody has taken it back yet,
-/// and the reader would win its lock; but the write that completed before would then come after it.
-/// A second look meets what completed.
+/// A reader has READ node 0 when a write completes, at nodes 0 and 2. Only then another write
+/// begins, whose guess is stale, and the reader sees that at node 1. The writer has not taken it
+/// back yet, and the reader would win its lock; but then the write that completed before would come
+/// after it. A second read sees what completed.
 #[test]
 fn a_guess_that_is_met_is_looked_at_again() {
     let (q, p, r) = (0, 1, 2);
@@ -481,9 +486,9 @@ fn a_guess_that_is_met_is_looked_at_again() {
     story.is_linearizable();
 }
 
-/// A reader sees a guess twice and returns it; then a write with a larger stamp completes; then the
-/// first writer's chains look around, and it finds its guess stale. It must not write again what was
-/// read, and overwritten, already: the reader's lock tells it so.
+/// A reader sees a guess twice and returns it. Then a write with a larger stamp completes. Then the
+/// first writer's chains READ the slots, and it finds its guess stale. It must not write again what
+/// was already read and overwritten: the reader's lock prevents that.
 #[test]
 fn a_guess_that_was_returned_is_not_written_again() {
     let (q, p, r) = (0, 1, 2);
@@ -497,8 +502,8 @@ fn a_guess_that_was_returned_is_not_written_again() {
     story.guess_is_returned_and_overwritten((q, p, r));
 }
 
-/// Likewise, but the reader's lock reaches one node only of those that it is for, and the writer hears of others
-/// than that one. A READ lock of fewer than a majority would leave it enough for a WRITE lock.
+/// Likewise, but the reader's lock reaches only one of its nodes, and the writer gets answers from
+/// the others. A READ lock of fewer than a majority would leave it enough words for a WRITE lock.
 #[test]
 fn a_guess_is_locked_to_be_returned_at_a_majority() {
     let (q, p, r) = (0, 1, 2);
@@ -509,7 +514,7 @@ fn a_guess_is_locked_to_be_returned_at_a_majority() {
         story.sim.take_verbs(p, node, 2);
     }
     story.read(r);
-    // Twice it looks for the guess, and once for its buffer.
+    // Two READs for the guess, and one for its buffer.
     for _ in 0..3 {
         story.sim.roundtrip(r, &[N0, N1]);
     }
@@ -529,9 +534,9 @@ fn a_guess_is_locked_to_be_returned_at_a_majority() {
     story.is_linearizable();
 }
 
-/// The same, but the reader meets the write's buffer at a node where all of it has landed but its
-/// number: the one that is there is of an earlier write, or of none. A lock for that would not keep the
-/// writer from writing again. Nor may the number be spread by writing the buffer back.
+/// The same, but the reader finds the write's buffer at a node where all of it has landed except
+/// its number: the number there is of an earlier write, or of none. A lock for that would not keep
+/// the writer from writing again. Nor may the number be spread by writing the buffer back.
 #[test]
 fn a_torn_number_is_not_locked_for_the_writes_own() {
     let (q, p, r) = (0, 1, 2);
@@ -544,16 +549,16 @@ fn a_torn_number_is_not_locked_for_the_writes_own() {
     story.sim.take_words(p, N1, &(1..words).collect::<Vec<_>>());
     story.read(r);
     story.sim.roundtrip(r, &[N0, N1]);
-    // The node that has the write is late, so it looks for the buffer elsewhere.
+    // The node that has the write is late, so the reader asks another one for the buffer.
     story.wait(r);
     assert_eq!(story.sim.on_their_way(r, N1), 1, "the READ of the buffer");
     story.sim.roundtrip(r, &[N1]);
     story.guess_is_returned_and_overwritten((q, p, r));
 }
 
-/// A buffer serves a second write, which is written again. Of that rewrite, one word has landed at a
-/// node where all else is still the first write's. Whoever asks that node for the rewrite must not take
-/// the first write's value for it.
+/// A buffer is reused for a second write, which is written again. One word of that rewrite has
+/// landed at a node where all else is still the first write's. A client that asks that node for the
+/// rewrite must not take the first write's value for it.
 #[test]
 fn a_rewrite_is_not_put_together_with_a_former_life() {
     let (q, p, r) = (0, 1, 2);
@@ -597,9 +602,9 @@ fn a_rewrite_is_not_put_together_with_a_former_life() {
     story.is_linearizable();
 }
 
-/// A write takes its guess back and writes again, while a chain of the guess is on its way to a node. A
-/// reader brings the rewrite there; only then the guess's chain lands. Once the other node that has the
-/// rewrite and the writer are gone, that node has the last one.
+/// A write takes its guess back and writes again, while a chain of the guess to a node is pending.
+/// A reader brings the rewrite there; only then the guess's chain takes effect. Once the other node
+/// that has the rewrite and the writer are gone, that node has the last one.
 #[test]
 fn a_late_guess_does_not_undo_its_rewrite() {
     let (q, p, r) = (0, 1, 2);
@@ -611,7 +616,7 @@ fn a_late_guess_does_not_undo_its_rewrite() {
     story.sim.roundtrip(p, &[N0]);
     story.wait(p);
     assert_eq!(story.sim.on_their_way(p, N1), 1, "the guess");
-    // Guess, look and lock are at the other two.
+    // Guess, read and lock are at the other two.
     story.lock(p, story.client(p).fresh(), &[N0, N2]);
     story.raise(p, N0);
     story.sim.lose_chains(p, N2);
@@ -627,7 +632,7 @@ fn a_late_guess_does_not_undo_its_rewrite() {
     story.is_linearizable();
 }
 
-/// Two writers guess the same timestamp; their pointers alone tell their stamps apart. The second
+/// Two writers guess the same timestamp; only their pointers distinguish their stamps. The second
 /// one's in-place copy is torn: its stamp is there, checksum and value are still the first one's.
 #[test]
 fn a_torn_in_place_copy_under_an_equal_timestamp_is_noticed() {
@@ -650,7 +655,7 @@ fn a_torn_in_place_copy_under_an_equal_timestamp_is_noticed() {
     story.sim.take_words(q, N0, &[0]);
     story.sim.take_all(q, N1);
     story.sim.lose_chains(q, N0);
-    // Another confirms the write, so that its stamp is verified where the copy is torn.
+    // Another client confirms the write, so that its stamp is verified where the copy is torn.
     for (index, reader) in [p, 2].into_iter().enumerate() {
         story.read(reader);
         story.finish(reader, &[N0, N1]);
@@ -658,8 +663,8 @@ fn a_torn_in_place_copy_under_an_equal_timestamp_is_noticed() {
     }
 }
 
-/// A buffer at the home node is damaged: its checksum does not agree. Another replica's is taken, and
-/// the damaged one repaired.
+/// A buffer at the home node is damaged: its checksum does not match. Another replica's is used,
+/// and the damaged one repaired.
 #[test]
 fn a_damaged_buffer_is_passed_over_and_repaired() {
     let mut story = Story::new(0, &ALL);
@@ -679,9 +684,9 @@ fn a_damaged_buffer_is_passed_over_and_repaired() {
     assert_eq!(story.sim.word(N0, value), whole);
 }
 
-/// Of five nodes, two die: the only one that has a guess, while a reader fetches its value there, and
-/// one more, when the reader asks all others. No node that answers has the value; the reader must
-/// not wait for the second one to die, but look again, where the guess is gone.
+/// Of five nodes, two die: the only one that has a guess, while a reader fetches its value there,
+/// and one more, when the reader asks all others. No node that answers has the value. The reader
+/// must not wait for the second one to die, but read again, where the guess is gone.
 #[test]
 fn a_value_whose_holder_died_is_not_waited_for_at_another_that_died() {
     let (p, r) = (1, 2);
@@ -704,9 +709,9 @@ fn a_value_whose_holder_died_is_not_waited_for_at_another_that_died() {
     story.is_linearizable();
 }
 
-/// All nodes are well, but answer a reader that fetches a value later than it calls late. The value
-/// is at all of them: the reader must wait for it, and neither look again and again nor take their
-/// memory for damaged.
+/// No node fails, but all answer a reader that fetches a value only after it finds them late. All
+/// of them have the value. The reader must wait for it, and neither read again and again nor take
+/// their memory for damaged.
 #[test]
 fn a_value_is_waited_for_at_nodes_that_are_merely_late() {
     let r = 2;
@@ -714,7 +719,7 @@ fn a_value_is_waited_for_at_nodes_that_are_merely_late() {
     story.read(r);
     story.sim.roundtrip(r, &ALL);
     assert_eq!(story.sim.on_their_way(r, N0), 1, "the READ of the value");
-    // More often than a read begins again.
+    // More often than a read restarts.
     for _ in 0..20 {
         story.wait(r);
         story.sim.roundtrip(r, &ALL);
@@ -723,7 +728,7 @@ fn a_value_is_waited_for_at_nodes_that_are_merely_late() {
     assert_eq!(story.answer(0), Some(Answer::Value(Some(FIRST_VALUE))));
 }
 
-/// The stories leave nothing behind that the scheduler would not let end.
+/// A scenario leaves nothing behind that the scheduler could not complete.
 #[test]
 fn a_story_can_be_left_to_chance() {
     let mut story = Story::new(0, &[N0, N1]);
@@ -734,8 +739,9 @@ fn a_story_can_be_left_to_chance() {
     story.is_linearizable();
 }
 
-/// A CAS fails at node 1 since another client shares the slot, and before the READ behind it a mover
-/// freezes that. The write is complete at the other nodes; the next one must not thaw the slot.
+/// A CAS fails at node 1 because another client shares the slot, and before the READ after it a
+/// relocating client freezes that slot. The write is complete at the other nodes; the next one must
+/// not thaw the slot.
 #[test]
 fn a_frozen_slot_stays_frozen() {
     let p = 1;
@@ -743,7 +749,7 @@ fn a_frozen_slot_stays_frozen() {
     story.write(p, &[100, 200, 300]);
     story.sim.roundtrip(p, &[N0, N1]);
     assert_eq!(story.answer(0), Some(Answer::Done));
-    // What the first write leaves to do in the background.
+    // The deferred chains of the first write.
     while story.sim.on_their_way(p, N1) > 1 {
         story.sim.take_chains(p, N1, 1);
     }
@@ -753,7 +759,7 @@ fn a_frozen_slot_stays_frozen() {
         let timestamp = Timestamp(FORMAT.timestamp(held).0 + ticks);
         FORMAT.stamp(timestamp, FORMAT.pointer(held), StampFlags::empty())
     };
-    // Nothing is heard of any node until all three are asked.
+    // No node answers until all three are asked.
     story.sim.set_clock(p, 1 << 20, 0);
     while story.sim.on_their_way(p, N2) == 0 {
         story.sim.poll_once(p);
@@ -777,8 +783,8 @@ fn a_frozen_slot_stays_frozen() {
     assert_eq!(story.slot(p, N1), frozen.0);
 }
 
-/// A mover has frozen a client's own slots at two nodes, and no others yet. The client's write must not
-/// pass for complete: its stamp is nowhere.
+/// A relocating client has frozen a client's own slots at two nodes, and no others yet. The
+/// client's write must not count as complete: its stamp is nowhere.
 #[test]
 fn a_write_whose_slots_are_frozen_is_not_done() {
     let p = 1;
@@ -797,13 +803,14 @@ fn a_write_whose_slots_are_frozen_is_not_done() {
     story.finish(p, &[N0, N1]);
 }
 
-/// The home, whoever comes next, and the node that buffers leave out, of a register with its home there.
+/// Returns the home, the next node, and the node that buffers leave out, of a register with its
+/// home at `home`.
 fn ranks(home: u8) -> [NodeId; 3] {
     [0, 1, 2].map(|rank| NodeId((home + rank) % 3))
 }
 
-/// A complete write is at both nodes that hold its buffer: one of them is in every majority, and nothing
-/// has to be brought anywhere.
+/// A complete write is at both nodes that hold its buffer: one of them is in every majority, and
+/// nothing has to be written back.
 #[test]
 fn a_complete_write_without_one_node_is_read_at_every_majority() {
     for home in 0..3 {
@@ -821,9 +828,9 @@ fn a_complete_write_without_one_node_is_read_at_every_majority() {
     }
 }
 
-/// A guess is at one of the two nodes that hold its buffer, and its writer is gone. Who does not hear the
-/// other one cannot complete it, nor can he tell whether somebody has returned it: the key moves, with the
-/// guess.
+/// A guess is at one of the two nodes that hold its buffer, and its writer is gone. A client that
+/// gets no answer from the other one cannot complete it, and cannot tell whether a client has
+/// returned it: the key is relocated, with the guess.
 #[test]
 fn a_guess_at_one_holder_moves_where_the_other_is_silent() {
     for (home, rank) in [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)] {
@@ -841,8 +848,8 @@ fn a_guess_at_one_holder_moves_where_the_other_is_silent() {
     }
 }
 
-/// The node that does without a buffer never shows its stamp: nothing is written there, not even by who
-/// brings a guess to the other holder.
+/// The node that does not hold a buffer never shows its stamp: nothing is written there, not even
+/// by a client that writes a guess back to the other holder.
 #[test]
 fn the_node_that_does_without_shows_no_stamp() {
     for home in 0..3 {

@@ -1,4 +1,4 @@
-//! A key on the move in a pool that is full.
+//! A key that is moved in a full pool.
 
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -19,15 +19,15 @@ const CHUNK: u64 = 4096;
 /// Chunks for clients: few.
 const CHUNKS: u64 = 24;
 
-/// Roundtrips of a read that has met a guess: it has fetched it; or it has heard out who was late, and brought it
-/// to a second node.
+/// Roundtrips of a read that has found a guess: it has fetched it; or it has waited for a late
+/// node's answer, and written the guess back to a second node.
 const LOOKS: [usize; 2] = [1, 8];
 
-/// So often a client looks at the clock until a node is late.
+/// How often a client reads the clock until a node is late.
 const TILL_LATE: usize = 40;
 
-/// All memory is somebody's. The client that will be stuck has buffers and nothing else; two
-/// others have what a move takes.
+/// Makes a pool without free memory. The client that will be stuck has buffers and nothing else;
+/// two others have what a move takes.
 fn full_pool(late: u64) -> Play {
     let small = |capacity| Geometry { chunk_bytes: CHUNK, capacity, max_clients: 8, ..geometry() };
     let before = small(CHUNKS * CHUNK).first_chunk() as u64;
@@ -35,7 +35,7 @@ fn full_pool(late: u64) -> Play {
     play.warm(RIVAL);
     play.all(&[(RIVAL, WARM, Call::Insert(801)), (RIVAL, 0, Call::Insert(805))], &NODES);
     play.all(&[(READER, 0, Call::Get), (STUCK, 0, Call::Update(5))], &NODES);
-    // Values of three lengths, and records of all that the bucket may come to.
+    // Values of three lengths, and records for all that the bucket may become.
     play.all(&[1, 2, 3].map(|more| (MOVES, WARM + more, Call::Insert(800 + more))), &NODES);
     play.all(&[1, 2, 3].map(|more| (MOVES, WARM + more, Call::Delete)), &NODES);
     let filler = Rc::clone(&play.stories[RIVAL]);
@@ -53,17 +53,17 @@ fn full_pool(late: u64) -> Play {
     play
 }
 
-/// An update or delete is at one node, a reader may have seen it, and an update came after it. Then the
-/// key is on the move, and the mover stops after some roundtrips. The writer cannot go on with the
-/// move, and says that it does not know. To begin again would write twice; to say that there was
-/// no memory for it would deny what was read.
+/// An update or delete is at one node, a reader may have seen it, and an update came after it. Then
+/// the key is being moved, and the mover stops after some roundtrips. The writer cannot continue
+/// the move, and reports that the outcome is unknown. Starting over would write twice; reporting
+/// that there was no memory would deny what was read.
 ///
-/// Whether the mover was done, and whether the writer did not know.
+/// Returns whether the mover was done, and whether the writer reported an unknown outcome.
 fn is_met_on_the_move(call: Call, one: NodeId, turn: usize) -> (bool, bool) {
     let mut play = full_pool(1 << 55);
     let answer = play.begin_in_a_full_pool((STUCK, 0, call));
     if call == Call::Delete {
-        // It looks at the index first.
+        // It READs the index first.
         play.sim.roundtrip(STUCK, &NODES);
     }
     play.sim.take_all(STUCK, one);
@@ -86,7 +86,8 @@ fn is_met_on_the_move(call: Call, one: NodeId, turn: usize) -> (bool, bool) {
 #[test]
 fn a_write_that_met_a_move_is_not_begun_again_for_want_of_memory() {
     for call in [Call::Update(1), Call::Delete] {
-        // A rival that meets the delete completes it, and then nobody is stuck: it does not ask every node.
+        // A rival that finds the delete completes it, and then no client is stuck: it does not ask
+        // every node.
         let mut unsettled = 0;
         for one in NODES {
             until_over(|turn| {
@@ -99,8 +100,8 @@ fn a_write_that_met_a_move_is_not_begun_again_for_want_of_memory() {
     }
 }
 
-/// Whoever moves the key stops after some roundtrips, or dies. A get that has no memory to go on with the
-/// move is answered all the same.
+/// A client that moves the key stops after some roundtrips, or dies. A get without memory to
+/// continue the move still gets an answer.
 #[test]
 fn a_key_on_the_move_is_read_where_there_is_no_memory_to_move_it() {
     for lives in [true, false] {
@@ -122,7 +123,7 @@ fn a_key_on_the_move_is_read_where_there_is_no_memory_to_move_it() {
     }
 }
 
-/// An export, and `info`, meet every key.
+/// An export, and `info`, read every key.
 fn goes_over_all(play: &mut Play, id: usize) {
     let story = Rc::clone(&play.stories[id]);
     play.sim.spawn(id, async move {
@@ -139,9 +140,9 @@ fn goes_over_all(play: &mut Play, id: usize) {
     ends(play, id, &NODES);
 }
 
-/// Such a get finds a guess, which a reader may have brought to a second node. If it returns it, the
-/// writer must not write it again, though the move took another one along: the guess stands. If one node
-/// alone has it, it is not returned: the move may take along what came before.
+/// Such a get finds a guess, which a reader may have written back to a second node. If it returns
+/// it, the writer must not write it again, though the move took another value along: the guess took
+/// effect. If only one node has it, it is not returned: the move may take along an earlier value.
 #[test]
 fn a_guess_that_was_read_frozen_is_not_written_again() {
     let mut returned = 0;
@@ -162,7 +163,7 @@ fn a_guess_that_was_read_frozen_is_not_written_again() {
     assert!(returned > 0, "the guess was never returned");
 }
 
-/// Whether the move was over before the get, and whether the get returned the guess.
+/// Returns whether the move was over before the get, and whether the get returned the guess.
 fn is_read_frozen(
     [one, first, second]: [NodeId; 3],
     rival: bool,
@@ -171,7 +172,7 @@ fn is_read_frozen(
 ) -> (bool, bool) {
     let mut play = full_pool(LATE);
     if rival {
-        // Its buffer is to leave out another node than the guess's: one that it found late.
+        // Its buffer must leave out another node than the guess's: one that it found late.
         NODES.into_iter().for_each(|node| play.sim.take_all(STUCK, node));
         for (key, call) in [(0, Call::Get), (WARM, Call::Update(13))] {
             let told = play.begin_in_a_full_pool((RIVAL, key, call));

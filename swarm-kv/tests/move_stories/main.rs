@@ -1,10 +1,11 @@
-//! Directed schedules of keys that move to fresh registers, each a story.
+//! Scripted schedules of keys that move to new registers, each a scenario.
 //!
-//! A client whose clock is far ahead of a register's birth finds the register's timestamps at their
-//! end, and moves its key.
+//! A client whose clock is far ahead of a register's creation finds the register's timestamps
+//! exhausted, and moves its key.
 
 mod full;
 mod majorities;
+mod modify;
 #[expect(dead_code, reason = "what random schedules alone make use of")]
 #[path = "../store_sim_common/mod.rs"]
 mod store_sim_common;
@@ -20,17 +21,18 @@ use swarm_core::sim::explore::LoneClock;
 use swarm_core::sim::{Setup, Sim};
 
 const NODES: [NodeId; 3] = [NodeId(0), NodeId(1), NodeId(2)];
-/// Bytes of each node's memory. The simulator stores what is touched.
+/// Bytes of each node's memory. The simulator stores only what is accessed.
 const CAPACITY: u64 = 8 << 20;
-/// One whose operation is stuck, one that looks, and one whose guesses are a little ahead.
+/// A client whose operation is stuck, one that reads, and one whose guesses are a little ahead.
 const STUCK: usize = 0;
 const READER: usize = 1;
 const RIVAL: usize = 2;
-/// Two who move what the others write, and the second one what the first does.
+/// Two clients that move what the others write; the second also moves what the first does.
 const MOVES: usize = 3;
 const MOVES_AGAIN: usize = 4;
 const CLIENTS: usize = 5;
-/// What clocks show. The timestamps of this pool end 2^51 nanoseconds after a register's birth.
+/// Readings of the clocks. The timestamps of this pool end 2^51 nanoseconds after a register's
+/// creation.
 const CLOCKS: [u64; CLIENTS] = [10_000, 10_000, 1_000_000, 1 << 53, 1 << 55];
 /// Keys that only fill the bucket have numbers from here on.
 const FILLERS: u64 = 100;
@@ -41,16 +43,16 @@ const ENOUGH: usize = 300;
 /// Nanoseconds after which a client asks a third node.
 const LATE: u64 = 2_000;
 
-/// Who does what to which key.
+/// A client, a key, and its operation.
 type Deed = (usize, u64, Call);
 
-/// One bucket, of six keys at most, and memory for whatever happens.
+/// One bucket, of six keys at most, and enough memory for everything.
 fn geometry() -> Geometry {
     let geometry = Geometry::new(3, CAPACITY, 16, 7).expect("a small geometry");
     Geometry { bucket_bits: 0, ..of_six_keys(geometry) }
 }
 
-/// Three nodes, five clients, and what was told so far.
+/// Three nodes, five clients, and the recorded operations.
 struct Play {
     sim: Sim,
     recorder: Recorder,
@@ -59,19 +61,20 @@ struct Play {
 }
 
 impl Drop for Play {
-    /// Nobody takes their leave: some are dead.
+    /// No client leaves properly: some are dead.
     fn drop(&mut self) {
         self.hung_up.set(true);
     }
 }
 
 impl Play {
-    /// Key 0 is there, and all but the last two know where. No node is ever late.
+    /// Key 0 exists, and all clients except the last two have its location cached. No node is ever
+    /// late.
     fn new() -> Self {
         Self::late_after(1 << 55)
     }
 
-    /// Likewise, and nodes are late after so many nanoseconds.
+    /// The same, with nodes late after `late` nanoseconds.
     fn late_after(late: u64) -> Self {
         let mut play = Self::of_strangers(late, geometry());
         for id in 0..CLIENTS {
@@ -82,15 +85,15 @@ impl Play {
         play
     }
 
-    /// Clients that have done nothing yet, and a pool with nothing in it.
+    /// Clients that have done nothing yet, and an empty pool.
     fn of_strangers(late: u64, geometry: Geometry) -> Self {
         let sim = Sim::new(&Setup { words: CAPACITY / 8, ..Setup::new(1, 3, CLIENTS) });
         let (recorder, hung_up) = (Recorder::new(), Rc::<Cell<bool>>::default());
         let story = |(id, now): (usize, u64)| {
             let line = Line { inner: sim.fabric(id), hung_up: Rc::clone(&hung_up) };
-            let (who, patience) = ((id, id, id as u64 + 1), (late, 1 << 60));
+            let (who, timeouts) = ((id, id, id as u64 + 1), (late, 1 << 60));
             let connection = (line, Rc::new(LoneClock::new(now)) as _);
-            Rc::new(Story::new(connection, geometry, who, options(patience), &recorder))
+            Rc::new(Story::new(connection, geometry, who, options(timeouts), &recorder))
         };
         let stories = CLOCKS.into_iter().enumerate().map(story).collect();
         Self { sim, recorder, hung_up, stories }
@@ -111,7 +114,8 @@ impl Play {
         self.sim.poll_once(id);
     }
 
-    /// Likewise, of one that may find no memory, or be told that nobody knows. Yields what it was told.
+    /// The same, for an operation that may find no memory, or whose outcome may stay unknown.
+    /// Returns its result.
     fn begin_in_a_full_pool(
         &mut self,
         (id, key, call): Deed,
@@ -128,7 +132,7 @@ impl Play {
         told
     }
 
-    /// These operations, one after the other, while nothing happens but at these nodes.
+    /// Runs these operations one after the other; only these nodes answer.
     fn all(&mut self, deeds: &[Deed], nodes: &[NodeId]) {
         for &deed in deeds {
             self.begin(deed);
@@ -136,12 +140,12 @@ impl Play {
         }
     }
 
-    /// What the last operation was answered.
+    /// Returns the last operation's answer.
     fn last(&self) -> Option<Answer> {
         self.recorder.operations().last()?.answered.map(|(_, answer)| answer)
     }
 
-    /// How often keys moved.
+    /// Returns how often keys moved.
     fn moves(&self) -> u64 {
         self.stories.iter().map(|story| story.client.counters().moved).sum()
     }
@@ -155,25 +159,26 @@ impl Play {
     }
 }
 
-/// One node, and the other two.
+/// Returns each node, and the other two.
 fn apart() -> impl Iterator<Item = (NodeId, Vec<NodeId>)> {
     let others = |one| NODES.into_iter().filter(move |&node| node != one).collect();
     NODES.into_iter().map(move |one| (one, others(one)))
 }
 
-/// None of the nodes, some of them, all.
+/// Returns none of the nodes, some of them, all.
 fn some_nodes() -> impl Iterator<Item = Vec<NodeId>> {
     let chosen = |set: u32| NODES.into_iter().filter(move |node| set >> node.0 & 1 != 0).collect();
     (0..1 << NODES.len()).map(chosen)
 }
 
-/// So many roundtrips of a client to these nodes, or fewer if its operation ends.
+/// Runs `most` roundtrips of a client to these nodes, or fewer if its operation ends.
 fn rounds(play: &mut Play, id: usize, most: usize, nodes: &[NodeId]) {
     (0..most).for_each(|_| play.sim.roundtrip(id, nodes));
 }
 
-/// So many roundtrips of a client to these nodes that bring it an answer, or fewer if its operation ends; and those
-/// after each in which it only waits for others to be late, until it asks one of them again.
+/// Runs as many roundtrips of a client to these nodes as bring `most` answers, or fewer if its
+/// operation ends. After each it also runs those in which the client only waits for late nodes,
+/// until it asks one of them again.
 fn answers(play: &mut Play, id: usize, most: usize, nodes: &[NodeId]) {
     for _ in 0..most {
         play.sim.roundtrip(id, nodes);
@@ -187,7 +192,7 @@ fn answers(play: &mut Play, id: usize, most: usize, nodes: &[NodeId]) {
     }
 }
 
-/// Plays with more and more roundtrips before the turn, until an operation is over by then.
+/// Repeats with more and more roundtrips before the turn, until an operation is over by then.
 fn until_over(mut over: impl FnMut(usize) -> bool) {
     let over = (0..ENOUGH).find(|&turn| over(turn));
     assert!(over.expect("it ends") > 0, "it takes some roundtrips");
@@ -197,15 +202,15 @@ fn ends(play: &mut Play, id: usize, nodes: &[NodeId]) {
     assert!(play.sim.finish(id, nodes), "client {id} does not end");
 }
 
-/// A client dies, and what it has on its way is lost.
+/// A client dies, and its chains in flight are lost.
 fn dies(play: &mut Play, id: usize) {
     NODES.into_iter().for_each(|node| play.sim.lose_chains(id, node));
     play.sim.crash_client(id);
 }
 
-/// A client is stuck in an operation: `turn` roundtrips are over, and what it posted then has
-/// landed at the nodes of `lands` alone. The others do their deeds, `first` before the client goes
-/// on at all. Then it goes on. False if it was over before.
+/// A client is stuck in an operation: `turn` roundtrips are over, and the chains that it posted
+/// then have executed at the nodes of `lands` only. The others do their operations, `first` before
+/// the client continues at all. Then it continues. Returns false if it was over before.
 fn is_stuck(call: Call, turn: usize, lands: &[NodeId], first: &[Deed], deeds: &[Deed]) -> bool {
     let mut play = Play::new();
     play.begin((STUCK, 0, call));
@@ -222,7 +227,7 @@ fn is_stuck(call: Call, turn: usize, lands: &[NodeId], first: &[Deed], deeds: &[
     true
 }
 
-/// Stuck at every roundtrip of every operation, with its chains landed here and there.
+/// Stuck at every roundtrip of every operation, with its chains executed at some nodes.
 fn stuck_anywhere(deeds: &[Deed]) {
     let rival: &[Deed] = &[(RIVAL, 0, Call::Update(13))];
     for call in [Call::Update(1), Call::Put(1), Call::Delete, Call::Insert(1), Call::Get] {
@@ -234,44 +239,54 @@ fn stuck_anywhere(deeds: &[Deed]) {
     }
 }
 
-/// A client's update is stuck, with what it posted in its first round landed at the nodes of `lands`.
-/// Another one moves the key; when that takes so many roundtrips, a reader looks, who may find the
-/// update in what the move took along. Then the others do their deeds, and the update goes on: it
-/// must not be written again. False if the move was over before.
-fn is_stuck_behind(pause: usize, lands: &[NodeId], deeds: &[Deed]) -> bool {
+/// A client's update is stuck, with its guess at the nodes of `lands`. Another client moves the key; after
+/// `pause` roundtrips of that, a reader reads, which may find the update in what the move took along.
+/// Then the others do their operations, and the update continues: it must not be written again.
+/// Returns whether the move was over before the read, and whether the read returned the update from
+/// where the key had moved to: of that no lock tells the writer.
+fn is_stuck_behind(pause: usize, lands: &[NodeId], deeds: &[Deed]) -> (bool, bool) {
     let mut play = Play::new();
+    // It has memory for a value of that length: the first that the update posts is its guess.
+    play.all(&[(STUCK, 0, Call::Update(5))], &NODES);
     play.begin((STUCK, 0, Call::Update(1)));
     lands.iter().for_each(|&node| play.sim.take_all(STUCK, node));
     play.begin(MOVE);
     rounds(&mut play, MOVES, pause, &NODES);
     let over = play.sim.tasks(MOVES) == 0;
     play.all(&[(READER, 0, Call::Get)], &NODES);
+    let returned = play.moves() == 1 && play.last() == Some(Answer::Value(Some(1)));
     ends(&mut play, MOVES, &NODES);
     play.all(deeds, &NODES);
     ends(&mut play, STUCK, &NODES);
     play.all(&[(READER, 0, Call::Get), (MOVES_AGAIN, 0, Call::Get)], &NODES);
     play.is_linearizable((pause, lands, deeds));
-    !over
+    (over, returned)
 }
 
-/// Whatever happens behind a move, a write that it took along is not written again.
+/// Whatever happens after a move, a write that it took along is not written again.
 fn stuck_behind(deeds: &[Deed]) {
+    let mut returned = 0;
     for lands in some_nodes().skip(1) {
-        until_over(|pause| !is_stuck_behind(pause, &lands, deeds));
+        until_over(|pause| {
+            let (over, read) = is_stuck_behind(pause, &lands, deeds);
+            returned += usize::from(read);
+            over
+        });
     }
+    assert!(returned > 0, "{deeds:?}: no move took the update along before it was read");
 }
 
 const MOVE: Deed = (MOVES, 0, Call::Update(21));
 const MOVE_AGAIN: Deed = (MOVES_AGAIN, 0, Call::Update(25));
 
-/// A writer whose guess a reader returned finds its register moved. The guess stands, and came
-/// before what the move took along: to write it again would bring it back.
+/// A writer whose guess a reader returned finds its register moved. The guess took effect, before
+/// what the move took along: writing it again would make it the latest value again.
 #[test]
 fn a_guess_that_was_returned_is_not_written_again_after_a_move() {
     stuck_anywhere(&[(READER, 0, Call::Get), (RIVAL, 0, Call::Update(9)), MOVE]);
 }
 
-/// Nobody returned the guess, and the move took a later write along, or this very one.
+/// No client returned the guess, and the move took a later write along, or this very one.
 #[test]
 fn a_write_is_in_what_the_move_took_along_or_is_written_again() {
     stuck_anywhere(&[MOVE]);
@@ -279,7 +294,7 @@ fn a_write_is_in_what_the_move_took_along_or_is_written_again() {
     stuck_anywhere(&[(READER, 0, Call::Get), MOVE, (READER, 0, Call::Get)]);
 }
 
-/// The register that is mapped does not say what became of the one before the last.
+/// The mapped register does not record what happened to the one before the last.
 #[test]
 fn a_writer_finds_out_over_two_moves() {
     stuck_behind(&[]);
@@ -288,7 +303,7 @@ fn a_writer_finds_out_over_two_moves() {
     stuck_anywhere(&[(READER, 0, Call::Get), (RIVAL, 0, Call::Update(9)), MOVE, MOVE_AGAIN]);
 }
 
-/// Nor does one that was inserted after the key had been deleted, if it were not for its link.
+/// Nor would one that was inserted after the key had been deleted, without its link.
 #[test]
 fn a_writer_finds_out_over_delete_and_insert() {
     let deleted = (MOVES, 0, Call::Delete);
@@ -302,7 +317,38 @@ fn a_writer_finds_out_over_delete_and_insert() {
     stuck_anywhere(&[returned, MOVE, deleted, (MOVES, 0, Call::Insert(29)), MOVE_AGAIN]);
 }
 
-/// A bucket that is full drops deleted keys, but none that somebody may be stuck behind.
+/// A client moves a key, and is interrupted after `pause` roundtrips by a delete, which gets stuck after
+/// `turn` more, with its chains executed at the nodes of `lands`. The move continues, another client
+/// finds the key absent and inserts it, and then the delete continues: done again, it would take that
+/// value away as well. Returns false if the delete was over before.
+fn is_deleted_once(pause: usize, turn: usize, lands: &[NodeId]) -> bool {
+    let mut play = Play::new();
+    play.begin(MOVE);
+    rounds(&mut play, MOVES, pause, &NODES);
+    play.begin((STUCK, 0, Call::Delete));
+    rounds(&mut play, STUCK, turn, &NODES);
+    if play.sim.tasks(STUCK) == 0 {
+        return false;
+    }
+    lands.iter().for_each(|&node| play.sim.take_all(STUCK, node));
+    ends(&mut play, MOVES, &NODES);
+    play.all(&[(READER, 0, Call::Get), (RIVAL, 0, Call::Insert(29))], &NODES);
+    ends(&mut play, STUCK, &NODES);
+    play.all(&[(READER, 0, Call::Get), (MOVES_AGAIN, 0, Call::Get)], &NODES);
+    play.is_linearizable((pause, turn, lands));
+    true
+}
+
+#[test]
+fn a_delete_that_a_move_took_along_is_not_done_again() {
+    for pause in 0..8 {
+        for lands in some_nodes() {
+            until_over(|turn| !is_deleted_once(pause, turn, &lands));
+        }
+    }
+}
+
+/// A bucket that is full drops deleted keys, but none that a stuck client may need.
 #[test]
 fn a_writer_finds_out_when_the_bucket_is_full() {
     let mut deeds = vec![(READER, 0, Call::Get), MOVE, (MOVES, 0, Call::Delete)];
@@ -314,8 +360,9 @@ fn a_writer_finds_out_when_the_bucket_is_full() {
     stuck_behind(&deeds[2..]);
 }
 
-/// A client dies while it moves a key: after so many roundtrips, with its chains landed at some nodes.
-/// Whoever comes next goes on, whatever they are up to. False if it was over before.
+/// A client dies while it moves a key: after `turn` roundtrips, with its chains executed at some
+/// nodes. The next client continues the move, whatever its operation. Returns false if it was over
+/// before.
 fn is_left_half_way(turn: usize, lands: &[NodeId], next: Call) -> bool {
     let mut play = Play::new();
     play.begin(MOVE);
@@ -341,7 +388,7 @@ fn a_move_that_was_left_half_way_is_gone_on_with() {
 }
 
 /// While a client is about to move a key, another one deletes it, and a third one inserts it. What
-/// the mover took along must not come back.
+/// the mover took along must not become current again.
 #[test]
 fn what_was_deleted_while_it_moved_stays_deleted() {
     let insert = (RIVAL, 0, Call::Insert(29));
@@ -365,8 +412,8 @@ fn what_was_deleted_while_it_moved_stays_deleted() {
     }
 }
 
-/// A delete is at one node when the register is frozen: one mover's majority shows it, and another's
-/// does not. The index decides which of them is right.
+/// A delete is at one node when the register is frozen: one mover's majority shows it, and
+/// another's does not. The index decides which of them is right.
 #[test]
 fn two_movers_do_not_both_decide() {
     for at in NODES {
@@ -374,7 +421,7 @@ fn two_movers_do_not_both_decide() {
             for away_again in NODES {
                 let mut play = Play::new();
                 play.begin((STUCK, 0, Call::Delete));
-                // It has looked at the index; its stamp lands at one node.
+                // It has READ the index; its stamp arrives at one node.
                 play.sim.roundtrip(STUCK, &NODES);
                 play.sim.take_all(STUCK, at);
                 let but = |away: NodeId| NODES.into_iter().filter(move |&node| node != away);
@@ -413,10 +460,10 @@ fn a_value_that_outgrew_its_place_is_read_in_one_roundtrip_again() {
     assert_eq!(play.stories[READER].client.last().roundtrips, 1);
 }
 
-/// A value grows, and its writer is stuck after so many roundtrips: maybe before it makes room for it
-/// in place. Another client moves the key, with no more room than the register had, and inserts keys
-/// whose registers lie behind the one that it moves the key to. Whether the write and the move were
-/// over before.
+/// A value grows, and its writer is stuck after `stuck` roundtrips: maybe before it makes room for
+/// it in place. Another client moves the key, with no more room than the register had, and inserts
+/// keys whose registers lie after the one that it moves the key to. Returns whether the write and
+/// the move were over before.
 fn lies_before_others(stuck: usize, pause: usize) -> [bool; 2] {
     let mut play = Play::new();
     // Of words that would pass for a delete's stamp.
@@ -425,7 +472,7 @@ fn lies_before_others(stuck: usize, pause: usize) -> [bool; 2] {
     play.begin(MOVE);
     rounds(&mut play, MOVES, pause, &NODES);
     let over = [STUCK, MOVES].map(|id| play.sim.tasks(id) == 0);
-    // Of one length, so that some are of the moved one's class, and have its home.
+    // Of one length, so that some are of the moved register's class, and have its home.
     let others = [3, 6, 9, 12];
     others.into_iter().for_each(|key| play.begin((MOVES, key, Call::Insert(809))));
     ends(&mut play, MOVES, &NODES);
@@ -449,14 +496,14 @@ fn a_value_that_does_not_fit_in_place_lies_elsewhere() {
     });
 }
 
-/// Timestamps come to their end, and the key lives on: each time in a register that others find.
+/// Timestamps are exhausted, and the key lives on: each time in a register that others find.
 #[test]
 fn a_key_outlives_its_timestamps() {
     let mut play = Play::new();
     play.all(&[MOVE], &NODES);
     assert_eq!(play.moves(), 1);
     play.all(&[(RIVAL, 0, Call::Update(9)), MOVE, (READER, 0, Call::Get)], &NODES);
-    // The register is young by that clock.
+    // By that clock, the register is young.
     assert_eq!(play.moves(), 1);
     play.all(&[MOVE_AGAIN, (RIVAL, 0, Call::Update(9)), (READER, 0, Call::Get)], &NODES);
     assert_eq!((play.last(), play.moves()), (Some(Answer::Value(Some(9))), 2));

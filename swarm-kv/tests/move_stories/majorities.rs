@@ -8,14 +8,14 @@ use super::{
     dies, ends, rounds, until_over,
 };
 
-/// Everybody looks, and the histories are judged.
+/// All clients read, and the histories are judged.
 fn judged(play: &mut Play, what: impl std::fmt::Debug) {
     play.all(&[READER, RIVAL, STUCK].map(|id| (id, 0, Call::Get)), &NODES);
     play.is_linearizable(what);
 }
 
-/// A mover has one node's answer, and meanwhile a write is complete at the others: what it takes
-/// along is what a majority shows.
+/// A mover has one node's answer, and meanwhile a write completes at the others: it takes along
+/// what a majority shows.
 #[test]
 fn a_move_waits_for_a_majority() {
     for (one, others) in apart() {
@@ -62,8 +62,8 @@ fn what_a_reader_returns_is_what_moves() {
     }
 }
 
-/// A writer whose update is at one node meets a move, and moves the key on: its own majority shows
-/// the update. But it comes second, and what the first one saw is without.
+/// A writer whose update is at one node finds a move, and moves the key on: its own majority shows
+/// the update. But it comes second, and the first mover did not see the update.
 #[test]
 fn who_comes_second_goes_by_the_first() {
     for (one, others) in apart() {
@@ -78,7 +78,7 @@ fn who_comes_second_goes_by_the_first() {
                 over = play.sim.tasks(MOVES) == 0;
                 answers(&mut play, STUCK, turn, &[one, others[0]]);
                 let second_is_over = play.sim.tasks(STUCK) == 0;
-                // Its own way on, or it would say so: that takes another value along.
+                // Its own relocation, or it would report that: it takes another value along.
                 play.all(&[(MOVES_AGAIN, 0, Call::Get)], &others);
                 ends(&mut play, STUCK, &NODES);
                 play.all(&[(RIVAL, 0, Call::Get)], &NODES);
@@ -91,9 +91,10 @@ fn who_comes_second_goes_by_the_first() {
     }
 }
 
-/// A key was deleted, and who deleted it is dead. Somebody begins to move it, with one node away, and
-/// dies. The next to change the bucket, with a node away too, brings what was proposed to the others,
-/// newborn and all: it is born deleted there as well, whoever looks.
+/// A key was deleted, and its deleter is dead. A client begins to move the key, with one node away,
+/// and dies. The next client to change the bucket, with a node away too, completes the proposal at
+/// the others, created objects included: the register is created as deleted there as well, for
+/// every reader.
 #[test]
 fn a_deleted_key_that_is_moved_stays_deleted() {
     for (_, others) in apart() {
@@ -105,13 +106,13 @@ fn a_deleted_key_that_is_moved_stays_deleted() {
     }
 }
 
-/// A mover that reaches `others` alone dies, with its last chains landed at `lands`; the look that
-/// counts is at `looks`. True if the move was over.
+/// A mover that reaches `others` only dies, with its last chains executed at `lands`; the read that
+/// counts is at `looks`. Returns true if the move was over.
 fn is_deleted(others: &[NodeId], lands: &[NodeId], turn: usize, looks: &[NodeId]) -> bool {
     let mut play = Play::late_after(LATE);
     play.all(&[(MOVES, 0, Call::Get)], &NODES);
     play.begin((STUCK, 0, Call::Delete));
-    // It has looked at the index, and is in all slots. The index does not say so yet.
+    // It has READ the index, and its stamp is in all slots. The index does not say so yet.
     rounds(&mut play, STUCK, 2, &NODES);
     dies(&mut play, STUCK);
     play.all(&[(READER, 0, Call::Get)], &NODES);

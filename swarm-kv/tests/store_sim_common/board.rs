@@ -1,39 +1,40 @@
-//! A board for simulated clients. It keeps watch over memory that came back: whoever touches it before
-//! its client uses it again fails the test.
+//! An epoch table for simulated clients. It poisons reclaimed memory: an access before its client
+//! reuses it fails the test.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
 use fastrand::Rng;
-use swarm_core::fabric::{Board, Fabric, Replaced};
-use swarm_core::layout::{Site, buffer, register};
+use swarm_core::fabric::{EpochDomain, Fabric, RemoteFree};
+use swarm_core::layout::{ReplicaSet, buffer, register};
 use swarm_core::sim::SimFabric;
 use swarm_core::words::{GRANULE_WORDS, Pointer};
 
-/// Who has operations under way, and since when.
+/// Which clients are pinned, and since when.
 #[derive(Default)]
 pub(crate) struct Notes {
-    /// How often the epoch moved on.
+    /// How often the epoch advanced.
     moves: Cell<u64>,
-    /// How often clients were told to forget places.
+    /// How often cached locations were invalidated.
     generation: Cell<u64>,
-    /// How often chunks went from one client to another, or back to the heap map.
+    /// How often chunks changed owners, or were released to the chunk map.
     passed_on: Cell<u64>,
     /// Tasks of each client that are at work.
     working: RefCell<HashMap<usize, usize>>,
     seats: RefCell<Vec<Chair>>,
-    /// Where clients hear of epochs one after the other: when they do, and how likely, each time that
-    /// one of them looks.
+    /// If clients learn of epochs one after the other: when they do, and how likely, at each access
+    /// of one of them.
     hearsay: Option<(RefCell<Rng>, f64)>,
-    /// What clients were told, and how often it was heard. It is heard again as long as the play lasts.
-    told: RefCell<Vec<(usize, Replaced)>>,
-    /// Whose clients are held up at times between their look at the epoch and their mark on the board: all that
-    /// happened since they had nothing under way happened in between.
+    /// Remote-free hints, by client. Each is delivered again as long as the run lasts.
+    told: RefCell<Vec<(usize, RemoteFree)>>,
+    /// If clients are sometimes delayed between reading the epoch and storing it in the epoch
+    /// table: all that happened since they last unpinned happened in between.
     late: Option<RefCell<Rng>>,
-    /// Others take their steps between two calls that a client makes within one poll.
+    /// If other clients take steps between two calls that a client makes within one poll.
     between: Option<RefCell<Rng>>,
-    /// There, up to which epoch whoever hears of one forgets what it remembers of places.
+    /// In that case, the epoch up to which clients that learn of one invalidate their cached
+    /// locations.
     renewed: Cell<u64>,
 }
 
@@ -41,47 +42,48 @@ pub(crate) struct Notes {
 struct Chair {
     client: usize,
     slot: usize,
-    /// Since when it has operations under way, or 0.
+    /// The epoch since which it is pinned, or 0.
     since: u64,
-    /// The epoch that it has heard of.
+    /// The last epoch that it knows of.
     heard: u64,
-    /// The epoch in which all its operations under way began at the earliest, as it has said.
+    /// The epoch that it has reported as reached: all its operations in progress began in it or
+    /// later.
     reached: u64,
-    /// How often it was told to forget places.
+    /// How often its cached locations were invalidated.
     generation: u64,
-    /// Up to which epoch it has asked the others to forget.
+    /// Up to which epoch it has asked the others to invalidate theirs.
     renewed: u64,
-    /// The epoch that it was when it had nothing under way any more.
+    /// The epoch when it last unpinned.
     left: u64,
     /// Whether its client has left its slot.
     gone: bool,
 }
 
 impl Notes {
-    /// A board of which clients hear by messages, as behind RDMA cards.
+    /// Makes an epoch table that clients learn of by messages, as behind RDMA cards.
     pub(crate) fn by_hearsay(mut rng: Rng) -> Self {
         let likely = [0.05, 0.2, 0.5][rng.usize(..3)];
         Self { hearsay: Some((RefCell::new(rng), likely)), ..Self::default() }
     }
 
-    /// The same, and nobody hears of anything but by [`hears`](Self::hears).
+    /// The same, where clients learn of epochs only by [`hears`](Self::hears).
     pub(crate) fn by_hand() -> Self {
         Self { hearsay: Some((RefCell::new(Rng::with_seed(0)), 0.0)), ..Self::default() }
     }
 
-    /// This board, where clients are held up as they begin.
+    /// Returns this epoch table, with clients that are delayed as they pin.
     pub(crate) fn with_late_ones(self, rng: Rng) -> Self {
         Self { late: Some(RefCell::new(rng)), ..self }
     }
 
-    /// This board, where others take their steps between two calls that a client makes within one poll: some words of
-    /// chains, a look at the epoch, and, rarely, another generation. What they would decide to do next they
-    /// do not, as only one is polled at a time.
+    /// Returns this epoch table, where others take steps between two calls that a client makes
+    /// within one poll: some words of chains, a reading of the epoch, and, rarely, another
+    /// generation. They do not decide what to do next, as only one is polled at a time.
     pub(crate) fn with_steps_between(self, rng: Rng) -> Self {
         Self { between: Some(RefCell::new(rng)), ..self }
     }
 
-    /// A client says how far it is, and hears of the epoch.
+    /// A client reports its epoch, and learns of the current one.
     pub(crate) fn hears(&self, client: usize) {
         for chair in self.seats.borrow_mut().iter_mut().filter(|chair| chair.client == client) {
             self.exchange(chair);
@@ -106,12 +108,12 @@ impl Notes {
         }
     }
 
-    /// The epoch that it is.
+    /// Returns the epoch.
     pub(crate) fn epoch(&self) -> u64 {
         self.moves.get() + 1
     }
 
-    /// How often chunks went from one client to another, or back to the heap map.
+    /// Returns how often chunks changed owners, or were released to the chunk map.
     pub(crate) fn passed_on(&self) -> u64 {
         self.passed_on.get()
     }
@@ -120,7 +122,7 @@ impl Notes {
         self.working.borrow().get(&client).is_some_and(|&tasks| tasks > 0)
     }
 
-    /// Some say how far they are, and hear of the epoch.
+    /// Some clients report their epochs, and learn of the current one.
     fn gossip(&self) {
         let Some((dice, likely)) = &self.hearsay else { return };
         for chair in self.seats.borrow_mut().iter_mut() {
@@ -131,10 +133,10 @@ impl Notes {
     }
 }
 
-/// A board that simulated clients share.
+/// An epoch table that simulated clients share.
 pub(crate) struct Seat {
     notes: Rc<Notes>,
-    /// Tells who is dead.
+    /// Knows which clients are dead.
     world: SimFabric,
     seat: usize,
 }
@@ -156,7 +158,7 @@ impl Seat {
         Self { notes: Rc::clone(notes), world, seat }
     }
 
-    /// The epoch that it is as this client knows it.
+    /// Returns the epoch that this client knows of.
     fn now(&self) -> u64 {
         if self.hears() { self.chair(|chair| chair.heard) } else { self.notes.epoch() }
     }
@@ -169,7 +171,7 @@ impl Seat {
         work(&mut self.notes.seats.borrow_mut()[self.seat])
     }
 
-    /// What others do before this call.
+    /// Runs what others do before this call.
     fn others_go_on(&self) {
         let Some(dice) = &self.notes.between else { return };
         let mut dice = dice.borrow_mut();
@@ -184,7 +186,7 @@ impl Seat {
         }
     }
 
-    /// Moves on to the next epoch if nobody is in the way of it.
+    /// Advances the epoch if no client holds it up.
     fn look(&self) {
         let epoch = self.notes.epoch();
         let over = |chair: &Chair| {
@@ -192,7 +194,7 @@ impl Seat {
                 None => chair.since == 0 || chair.since == epoch,
                 Some(_) => chair.reached == epoch,
             };
-            // One that has left is not there to say so once its chains are over.
+            // A client that has left cannot report that its chains are over.
             let has_left = !self.notes.works(chair.client) && self.world.is_still(chair.client);
             says_so || has_left || self.world.is_gone(chair.client)
         };
@@ -202,23 +204,23 @@ impl Seat {
     }
 }
 
-impl Board for Seat {
-    fn enter(&self) -> u64 {
+impl EpochDomain for Seat {
+    fn pin(&self) -> u64 {
         self.others_go_on();
         self.notes.gossip();
         let is_late = self.notes.late.as_ref().is_some_and(|dice| dice.borrow_mut().u8(..4) == 0);
         let seen = if is_late { self.chair(|chair| chair.left) } else { self.now() };
-        self.remain(seen);
+        self.repin(seen);
         seen
     }
 
-    fn remain(&self, epoch: u64) {
+    fn repin(&self, epoch: u64) {
         self.chair(|chair| chair.since = epoch);
     }
 
-    fn leave(&self) {
+    fn unpin(&self) {
         self.others_go_on();
-        self.remain(0);
+        self.repin(0);
         let left = self.now();
         self.chair(|chair| chair.left = left);
     }
@@ -228,21 +230,21 @@ impl Board for Seat {
         self.now()
     }
 
-    fn latest(&self) -> u64 {
+    fn epoch_bound(&self) -> u64 {
         self.others_go_on();
         self.now() + u64::from(self.hears())
     }
 
     fn generation(&self) -> u64 {
         self.others_go_on();
-        // Who asks too early, while it is not there for others, may be told of none.
+        // A client that asks while it is not pinned may get no new generation.
         if self.chair(|chair| chair.since) == 0 {
             return 0;
         }
         self.notes.generation.get() + self.chair(|chair| chair.generation)
     }
 
-    fn renew(&self) {
+    fn new_generation(&self) {
         self.others_go_on();
         self.world.note("begins another generation");
         if self.hears() {
@@ -257,9 +259,9 @@ impl Board for Seat {
         true
     }
 
-    fn reclaimed(&self, memory: &Site) {
-        // Up to a buffer's value, a record's payload; a register's slots and identity, and at home up to the value in
-        // place. Away from there a bucket's cell has no more room.
+    fn reclaimed(&self, memory: &ReplicaSet) {
+        // Up to a buffer's value or a record's payload; a register's slots and identity, and at
+        // home up to the value in place. Elsewhere a bucket's cell has no more room.
         let at = |node| {
             let words = match memory.place.home {
                 _ if memory.is_alike() => buffer::HEADER_WORDS,
@@ -286,17 +288,17 @@ impl Board for Seat {
         self.notes.seats.borrow().iter().any(holds)
     }
 
-    fn tell(&self, slot: usize, replaced: Replaced) {
+    fn send_remote_free(&self, slot: usize, replaced: RemoteFree) {
         self.notes.told.borrow_mut().push((slot, replaced));
     }
 
-    fn told(&self, each: &mut dyn FnMut(Replaced)) {
+    fn drain_remote_frees(&self, each: &mut dyn FnMut(RemoteFree)) {
         let slot = self.chair(|chair| chair.slot);
         let told = self.notes.told.borrow();
         told.iter().filter(|(of, _)| *of == slot).for_each(|(_, replaced)| each(*replaced));
     }
 
-    fn advance(&self) -> u64 {
+    fn try_advance(&self) -> u64 {
         self.others_go_on();
         self.notes.gossip();
         self.look();

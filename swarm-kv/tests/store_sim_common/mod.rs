@@ -1,6 +1,7 @@
-//! A store on simulated nodes, and clients of it whose operations are taken down.
+//! A store on simulated nodes, and clients of it whose operations are recorded.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -9,26 +10,27 @@ use std::task::{Context, Poll};
 use fastrand::Rng;
 use swarm_core::clock::Clock;
 use swarm_core::error::Error as CoreError;
-use swarm_core::fabric::{Board, Fabric, NodeDown, Verb};
+use swarm_core::fabric::{EpochDomain, Fabric, NodeDown, Verb};
 use swarm_core::history::{Answer, Call, Recorder};
 use swarm_core::layout::Geometry;
 use swarm_core::node::NodeId;
-use swarm_core::quorum::{Patience, Session};
+use swarm_core::quorum::{Session, Timeouts};
 use swarm_core::sim::{Setup, SimCompletion, SimFabric, dropped_after};
 use swarm_core::words::{Incarnation, WordFormat};
-use swarm_kv::{Client, Error, Options, Shortage};
+use swarm_kv::{Client, CompareAndSwap, Error, Options, Shortage};
 
-/// The same with buckets of six keys at most: a schedule has few.
+/// Returns the same geometry with buckets of six keys at most: a schedule has few.
 pub(crate) fn of_six_keys(geometry: Geometry) -> Geometry {
     Geometry { bucket_payload: 27, ..geometry }
 }
 
-/// Bytes of a chunk where memory is short.
+/// Bytes of a chunk in pools with little memory.
 const SMALL_CHUNK: u64 = 4 << 10;
 
-/// The same for so many slots, with so few small chunks that there is hardly one for everything.
+/// Returns the same geometry for `max_clients` slots, with so few small chunks that they hardly
+/// suffice.
 pub(crate) fn of_few_chunks(geometry: Geometry, max_clients: usize, chunks: usize) -> Geometry {
-    // What lies in front of the chunks depends on how many there are, a little.
+    // What precedes the chunks depends a little on how many there are.
     let with = |chunks: usize| {
         let capacity = chunks as u64 * SMALL_CHUNK;
         Geometry { chunk_bytes: SMALL_CHUNK, capacity, max_clients, ..geometry }
@@ -36,16 +38,16 @@ pub(crate) fn of_few_chunks(geometry: Geometry, max_clients: usize, chunks: usiz
     with(with(chunks).first_chunk() + chunks)
 }
 
-/// A simulated fabric that can be hung up: then chains lead nowhere.
+/// A simulated fabric that can be disconnected: then chains lead nowhere.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
-    /// What chains go over.
+    /// The underlying fabric.
     pub(crate) inner: SimFabric,
-    /// Whether it was hung up.
+    /// Whether it was disconnected.
     pub(crate) hung_up: Rc<Cell<bool>>,
 }
 
-/// A chain, unless its line was hung up.
+/// A chain, unless its fabric was disconnected.
 pub(crate) struct Posted<'f>(Option<SimCompletion<'f>>);
 
 impl Future for Posted<'_> {
@@ -57,12 +59,13 @@ impl Future for Posted<'_> {
 }
 
 impl Fabric for Line {
-    type Board = Box<dyn Board>;
+    type EpochDomain = Box<dyn EpochDomain>;
     type Reply<'f> = Vec<u64>;
     type Completion<'f> = Posted<'f>;
 
     fn is_near(&self) -> bool {
-        self.inner.is_near()
+        // One that was disconnected takes no chain any more.
+        !self.hung_up.get() && self.inner.is_near()
     }
 
     fn nodes(&self) -> usize {
@@ -82,7 +85,7 @@ impl Fabric for Line {
     }
 }
 
-/// The bytes of value number `id`: of different lengths, in place and not.
+/// Returns the bytes of value number `id`: of different lengths, in place and not.
 pub(crate) fn value(id: u64) -> Vec<u8> {
     let words = [1, 2, 5, 12][(id % 4) as usize];
     let mut bytes: Vec<u8> = (0..words).flat_map(|_| id.to_le_bytes()).collect();
@@ -90,7 +93,7 @@ pub(crate) fn value(id: u64) -> Vec<u8> {
     bytes
 }
 
-/// The number of a value.
+/// Returns the number of a value.
 fn id_of(bytes: &[u8]) -> u64 {
     let first = bytes.first_chunk().expect("every value has a number");
     let id = u64::from_le_bytes(*first);
@@ -98,32 +101,70 @@ fn id_of(bytes: &[u8]) -> u64 {
     id
 }
 
-/// The bytes of key number `key`.
+/// Returns the bytes of key number `key`.
 pub(crate) fn key(key: u64) -> Vec<u8> {
     // Of different lengths, so that registers are of different classes.
     format!("key {key}{}", ".".repeat((key % 3) as usize * 7)).into_bytes()
 }
 
-/// How words are split: mostly so that a key's timestamps end soon, and it moves.
+/// Keys that hold decimal numbers, which clients add to, have these numbers.
+pub(crate) const COUNTERS: std::ops::Range<u64> = 40..42;
+
+/// Returns value number `id` of key number `number`.
+fn value_of(number: u64, id: u64) -> Vec<u8> {
+    if COUNTERS.contains(&number) { id.to_string().into_bytes() } else { value(id) }
+}
+
+/// Returns the number of a value of that key.
+fn id_of_value(number: u64, bytes: &[u8]) -> u64 {
+    if COUNTERS.contains(&number) {
+        let text = std::str::from_utf8(bytes).expect("text");
+        return text.parse().expect("a number");
+    }
+    id_of(bytes)
+}
+
+/// Draws a read-modify-write of a key, or of a counter: value number `id` is new, and `seen` tells
+/// what is thought to be there.
+pub(crate) fn modification(
+    rng: &mut Rng,
+    (key, id): (u64, u64),
+    seen: impl Fn(u64) -> Option<u64>,
+) -> (u64, Call) {
+    let key = if rng.bool() { rng.u64(COUNTERS) } else { key };
+    let is_counter = COUNTERS.contains(&key);
+    let new = (rng.u8(..4) > 0).then_some(id);
+    let call = match rng.u8(..4) {
+        0 | 1 if is_counter => Call::Increment(rng.u64(1..1000)),
+        0 => Call::Swap(new),
+        1 if rng.u8(..4) == 0 => Call::Get,
+        _ => Call::CompareAndSwap { expected: seen(key), new },
+    };
+    (key, call)
+}
+
+/// Returns how words are split: mostly so that a key's timestamps end soon, and it moves.
 pub(crate) fn format(usual: WordFormat, setup: &mut Setup) -> WordFormat {
     let mut rng = Rng::with_seed(setup.seed ^ 0x3078e);
     if rng.u8(..4) == 0 {
         return usual;
     }
-    // A register lives for some thousand steps, or many operations could not end in one. Cells
-    // need ballots.
+    // A register lives for some thousand steps, or many operations could not end in one. Cells need
+    // ballots.
     setup.step_time = [20, 40, 60][rng.usize(..3)];
     WordFormat { pointer_bits: 62 - 17, tick_shift: 0 }
 }
 
-/// A client of the store, and the book in which its operations are taken down.
+/// A client of the store, and the recorder of its operations.
 pub(crate) struct Story {
-    /// The client. Whatever its clock is, it is of one type: a store is built for each.
+    /// The client. All clocks have one type, as a store is compiled for each.
     pub(crate) client: Client<Line, Rc<dyn Clock>>,
-    /// The book.
+    /// The recorder.
     pub(crate) recorder: Recorder,
     /// Its number, for reports.
     pub(crate) id: usize,
+    /// What it saw last under each key.
+    pub(crate) seen: RefCell<BTreeMap<u64, Option<u64>>>,
 }
 
 /// Why an operation has no answer.
@@ -142,7 +183,7 @@ impl From<Error> for GaveUp {
 }
 
 impl GaveUp {
-    /// What there was no memory for, if that is why.
+    /// Returns what there was no memory for, if that is the reason.
     pub(crate) fn shortage(self) -> Option<Shortage> {
         match self {
             Self::Failed(Error::Full(shortage) | Error::Unsettled(shortage)) => Some(shortage),
@@ -150,7 +191,7 @@ impl GaveUp {
         }
     }
 
-    /// Whether too few nodes answered, or others were always faster, before the time was up.
+    /// Returns whether too few nodes answered in time, or others were always faster.
     pub(crate) fn is_late(self) -> bool {
         let Self::Failed(error) = self else { return false };
         matches!(
@@ -163,7 +204,7 @@ impl GaveUp {
     }
 }
 
-/// Whether an error promises that a write has not taken effect.
+/// Returns whether an error promises that a write has not taken effect.
 fn has_no_effect(error: Error) -> bool {
     !matches!(
         error,
@@ -175,21 +216,22 @@ fn has_no_effect(error: Error) -> bool {
     )
 }
 
-/// How often an operation is polled before it is dropped; `None`: it never is.
+/// After how many polls an operation is dropped; `None`: never.
 pub(crate) type Polls = Option<u32>;
 
-/// Of a client that finds nodes late after `late` nanoseconds, and gives up after `deadline`.
+/// Returns the options of a client that finds nodes late after `late` nanoseconds, and gives up
+/// after `deadline`.
 pub(crate) fn options((late, deadline): (u64, u64)) -> Options {
     Options::default()
         .cached_keys(16)
         .cached_buckets(8)
-        .patience(Patience { late_floor: late, late_roundtrips: 4, deadline })
+        .timeouts(Timeouts { late_floor: late, late_roundtrips: 4, deadline })
         .memory_wait(3_200_000)
         .reclaimed_at_once(1)
 }
 
 impl Story {
-    /// Client number `id`, in this slot and incarnation.
+    /// Makes client number `id`, in this slot and incarnation.
     pub(crate) fn new(
         (line, clock): (Line, Rc<dyn Clock>),
         geometry: Geometry,
@@ -199,35 +241,60 @@ impl Story {
     ) -> Self {
         let session = Session { client: slot, incarnation: Incarnation(incarnation) };
         let client = Client::new(line, clock, geometry, session, options);
-        Self { client, recorder: recorder.clone(), id }
+        Self { client, recorder: recorder.clone(), id, seen: RefCell::default() }
     }
 
-    /// One operation on key number `number`, taken down.
+    /// Runs one operation on key number `number`, and records it.
     pub(crate) async fn call(&self, number: u64, call: Call, polls: Polls) -> Result<(), GaveUp> {
         let noted = self.recorder.called(self.id, number, call);
-        let asked = dropped_after(polls, self.ask(&key(number), call)).await;
+        let asked = dropped_after(polls, self.ask(number, call)).await;
         let answer = asked.ok_or(GaveUp::Dropped)?.inspect_err(|error| {
             if has_no_effect(*error) {
                 self.recorder.struck(noted);
             }
         })?;
         self.recorder.answered(noted, answer);
+        if let Answer::Value(value) = answer {
+            self.seen.borrow_mut().insert(number, value);
+        }
         Ok(())
     }
 
-    async fn ask(&self, key: &[u8], call: Call) -> Result<Answer, Error> {
+    /// Returns what it saw last under that key.
+    pub(crate) fn last_seen(&self, number: u64) -> Option<u64> {
+        self.seen.borrow().get(&number).copied().flatten()
+    }
+
+    async fn ask(&self, number: u64, call: Call) -> Result<Answer, Error> {
         let told = |done| if done { Answer::Done } else { Answer::Refused };
+        let (client, key) = (&self.client, &*key(number));
+        let value = |id| value_of(number, id);
+        let id = |value: Option<&[u8]>| value.map(|value| id_of_value(number, value));
         Ok(match call {
-            Call::Get => Answer::Value(self.client.get(key).await?.map(|value| id_of(&value))),
+            Call::Get => Answer::Value(id(client.get(key).await?.as_deref())),
             Call::Put(id) => {
-                self.client.put(key, &value(id)).await?;
+                client.put(key, &value(id)).await?;
                 Answer::Done
             }
-            Call::Insert(id) => told(self.client.insert(key, &value(id)).await?),
-            Call::Update(id) => told(self.client.update(key, &value(id)).await?),
+            Call::Insert(id) => told(client.insert(key, &value(id)).await?),
+            Call::Update(id) => told(client.update(key, &value(id)).await?),
             Call::Delete => {
-                self.client.delete(key).await?;
+                client.delete(key).await?;
                 Answer::Done
+            }
+            Call::CompareAndSwap { expected, new } => {
+                let [expected, new] = [expected, new].map(|id| id.map(value));
+                match client.compare_and_swap(key, expected.as_deref(), new.as_deref()).await? {
+                    CompareAndSwap::Swapped => Answer::Done,
+                    CompareAndSwap::Lost(found) => Answer::Value(id(found.as_deref())),
+                }
+            }
+            Call::Swap(Some(new)) => {
+                Answer::Value(id(client.swap(key, &value(new)).await?.as_deref()))
+            }
+            Call::Swap(None) => Answer::Value(id(client.get_and_delete(key).await?.as_deref())),
+            Call::Increment(by) => {
+                Answer::Value(Some(client.increment(key, by as i64).await? as u64))
             }
         })
     }

@@ -1,4 +1,4 @@
-//! Stories of chunks that change hands.
+//! Scenarios of chunks that change owners.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,32 +14,32 @@ use crate::store_sim_common::Story;
 
 type Teller = Rc<Story>;
 
-/// A value that takes chunks of its own. Who took its words for a stamp would take it for a delete's.
+/// A value that takes chunks of its own. Read as a stamp, its words would be a delete's.
 const LONG: (&str, usize) = ("key", 300 << 10);
-/// So many values that take a chunk each fill the pool but for what is kept for updates.
+/// How many values that take a chunk each fill the pool, except for what is reserved for updates.
 const SHORTER: usize = 45;
 /// Its register's majority is the first two nodes. A reader reaches one of them, and the third.
 const APART: [NodeId; 2] = [NODES[0], NODES[2]];
-/// A register for such a key takes a chunk that nobody has.
+/// A register for such a key takes a chunk that no client has.
 const ANOTHER_SIZE: [u8; 200] = [b'k'; 200];
 
-/// After so many roundtrips a reader has not come to the value yet.
+/// After this many roundtrips a reader has not reached the value yet.
 const FIRST: usize = 9;
-/// After so many, a client that needs a chunk has not come to leave any.
+/// After this many, a client that needs a chunk has not begun to release any.
 const SEARCHES: usize = 45;
-/// Nanoseconds that pass when a clock is looked at: so many that nobody waits for long.
+/// Nanoseconds that pass at each reading of a clock: enough that no client waits for long.
 const LOOK: u64 = 10_000;
 
 impl Play {
     /// A client puts these values, whose bytes are all the same, as far as there is room for them.
-    /// Yields how many those were.
+    /// Returns how many those were.
     fn puts(&mut self, story: &Teller, values: Vec<(&[u8], usize, u8)>) -> usize {
         let done = self.begin_puts(story, values);
         assert!(self.sim.finish(story.id, &NODES), "the puts end");
         done.get()
     }
 
-    /// The same, as far as it comes without an answer.
+    /// The same, as far as it gets without an answer.
     fn begin_puts(&mut self, story: &Teller, values: Vec<(&[u8], usize, u8)>) -> Rc<Cell<usize>> {
         let done = Rc::<Cell<usize>>::default();
         let (story, told) = (Rc::clone(story), Rc::clone(&done));
@@ -59,8 +59,8 @@ impl Play {
         done
     }
 
-    /// A client's value takes chunks of its own, and others fill the pool, before anybody looks for memory:
-    /// all of this fits, and after it nothing else does.
+    /// A client's value takes chunks of its own, and others fill the pool, before any client
+    /// searches for memory: all of this fits, and after it nothing else does.
     fn fills(&mut self, story: &Teller) {
         let (key, length) = LONG;
         assert_eq!(self.puts(story, vec![(key.as_bytes(), length, 0xff)]), 1);
@@ -69,7 +69,7 @@ impl Play {
         assert_eq!(self.puts(story, values), SHORTER);
     }
 
-    /// A client begins to get a key, and demands this value.
+    /// A client begins to get a key, and expects one of these values.
     fn demand(&mut self, story: &Teller, key: &[u8], values: Vec<Vec<u8>>) {
         let (story, key, id) = (Rc::clone(story), key.to_vec(), story.id);
         let works = self.notes.as_ref().map(|notes| Works::new(notes, story.id));
@@ -83,12 +83,12 @@ impl Play {
     }
 }
 
-/// A client's long value is at a majority, and a reader is about to fetch it. After
-/// `rounds` roundtrips of that the client writes a short value, which takes the place of the long one;
-/// then it needs a chunk for something else, and the pool has none. The long value's chunks are the
-/// only ones in which nothing is in use. False if the reader was done before.
+/// A client's long value is at a majority, and a reader is about to fetch it. After `rounds`
+/// roundtrips of that the client writes a short value, which supersedes the long one; then it needs
+/// a chunk for something else, and the pool has none. Only in the long value's chunks is nothing in
+/// use. Returns false if the reader was done before.
 fn is_left(rounds: usize) -> bool {
-    let mut play = Play::recycling(MIN_CAPACITY, 6);
+    let mut play = Play::with_epochs(MIN_CAPACITY, 6);
     let clock = Rc::new(LoneClock::new(10_000).with_look(LOOK));
     let client = play.client(NEXT, Rc::clone(&clock), 1 << 40);
     let reader = play.hasty(LAST);
@@ -108,7 +108,7 @@ fn is_left(rounds: usize) -> bool {
     let fits = play.puts(&client, vec![(&ANOTHER_SIZE, 8, 4)]);
     assert_eq!(fits, 0, "the reader may still write there");
     assert!(play.sim.finish(LAST, &APART), "the get ends");
-    // Later, when the reader is done, the chunks are to be had.
+    // Later, when the reader is done, the chunks can be released.
     play.sim.drain();
     clock.pass(1 << 30);
     assert_eq!(play.puts(&client, vec![(&ANOTHER_SIZE, 8, 4)]), 1);
@@ -125,17 +125,18 @@ fn is_left(rounds: usize) -> bool {
 
 #[test]
 fn chunks_are_kept_while_somebody_may_write_what_lay_there() {
-    // Before that it looks for the key.
+    // Before that it looks the key up.
     let over = (FIRST..ENOUGH).find(|&rounds| !is_left(rounds));
     assert!(over > Some(FIRST), "it takes some roundtrips");
 }
 
-/// A long value is gone, and a client needs a chunk for something else. It is about to leave those that the
-/// value lay in; after `rounds` roundtrips, one connection breaks, and with it is lost what was on its way.
-/// That node has the long value's words still, which look like a delete's stamp. What is put there later
-/// can be read all the same, whichever nodes answer. False if the client was done before.
+/// A long value is superseded, and a client needs a chunk for something else. It is about to
+/// release the value's chunks; after `rounds` roundtrips, one connection breaks, and the chains in
+/// flight are lost. That node still has the long value's words, which look like a delete's stamp.
+/// Objects created there later can still be read, whichever nodes answer. Returns false if the
+/// client was done before.
 fn is_cleared(rounds: usize, away: NodeId) -> bool {
-    let mut play = Play::recycling(MIN_CAPACITY, 6);
+    let mut play = Play::with_epochs(MIN_CAPACITY, 6);
     let clock = Rc::new(LoneClock::new(10_000).with_look(LOOK));
     let client = play.client(NEXT, Rc::clone(&clock), 1 << 40);
     play.fills(&client);

@@ -1,4 +1,4 @@
-//! Stories of collections: what looks like garbage and is not.
+//! Scenarios of GC cycles: objects that look like garbage and are not.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -16,23 +16,23 @@ use crate::store_sim_common::{GaveUp, Story};
 
 /// More roundtrips than the longest wait for others takes.
 const LONG: usize = 100_000;
-/// Other keys of the client that collects: so many that each node is some's home, as what is written for
-/// those leaves out another node each; so few that no bucket is split, which reads the keys that were there.
-/// Their values take the memory that came back.
+/// Other keys of the client that runs the cycle. They are so many that each node is the home of
+/// one, since each leaves out another node in what is written for it. They are so few that no
+/// bucket is split, which would read the existing keys. Their values take the reclaimed memory.
 const OTHERS: std::ops::Range<u64> = 10..14;
 
 type Teller = Rc<Story>;
 
-/// After this, a client has memory, and knows the key.
+/// After this, a client has memory, and has the key's location cached.
 fn warm() -> Vec<(u64, Call)> {
     vec![(WARM, Call::Insert(808)), (WARM, Call::Update(815)), (0, Call::Get)]
 }
 
-/// What a collection found, once it is over.
+/// The result of a cycle, once it is over.
 type Found = Rc<Cell<Option<Option<usize>>>>;
 
 impl Play {
-    /// A client begins a collection.
+    /// A client begins a GC cycle.
     fn collect(&mut self, story: &Teller) -> Found {
         let found = Found::default();
         let (story, told) = (Rc::clone(story), Rc::clone(&found));
@@ -44,7 +44,7 @@ impl Play {
         found
     }
 
-    /// A client begins a collection, which may find that a node does not answer.
+    /// A client begins a GC cycle, which may find that a node does not answer.
     fn begin_to_collect(&mut self, story: &Teller) {
         let told = Rc::clone(story);
         let works = self.notes.as_ref().map(|notes| Works::new(notes, story.id));
@@ -56,7 +56,8 @@ impl Play {
         self.sim.poll_once(story.id);
     }
 
-    /// A client begins a collection, which waits until what was under way is over, and no longer.
+    /// A client begins a GC cycle, which waits until the operations in progress are over, and no
+    /// longer.
     pub(crate) fn collect_and_wait(&mut self, story: &Teller) -> Found {
         let found = self.collect(story);
         let notes = self.notes.clone().expect("memory comes back");
@@ -70,7 +71,7 @@ impl Play {
         panic!("it waits for ever");
     }
 
-    /// What nobody needs comes back to a client, once no chain is on its way any more.
+    /// A client reclaims what is unreachable, once no chain is in flight any more.
     fn get_back(&mut self, story: &Teller) {
         self.sim.drain();
         for _ in 0..3 {
@@ -79,7 +80,7 @@ impl Play {
         }
     }
 
-    /// What nobody needs comes back to a client and is used again.
+    /// A client reclaims what is unreachable, and reuses it.
     fn use_again(&mut self, story: &Teller) {
         self.get_back(story);
         for other in OTHERS {
@@ -89,14 +90,14 @@ impl Play {
         }
     }
 
-    /// All that these clients have on its way takes effect.
+    /// All chains of these clients in flight execute.
     pub(crate) fn settle(&mut self, clients: &[usize]) {
         for &id in clients {
             NODES.into_iter().for_each(|node| self.sim.take_all(id, node));
         }
     }
 
-    /// The client's task of this number goes on, and no other one of its, until `over`.
+    /// The client's task of this number continues, and no other one of its, until `over`.
     fn task<T>(&mut self, id: usize, task: usize, over: impl Fn(&Self) -> Option<T>) -> T {
         for _ in 0..LONG {
             if let Some(over) = over(self) {
@@ -112,10 +113,10 @@ impl Play {
     }
 }
 
-/// A writer's guess is at one node, the first or the last that it posts to; then it dies. Whoever does
-/// not hear that node reads what was there before.
+/// A writer's guess is at one node, the first or the last that it posts to; then it dies. A client
+/// that does not reach that node reads the earlier value.
 fn lies_below_a_guess(last: bool) {
-    let mut play = Play::recycling(CAPACITY, 6);
+    let mut play = Play::with_epochs(CAPACITY, 6);
     let client = play.patient(NEXT);
     let rival = play.client(ASTRAY, LoneClock::new(1_000_000), 1 << 40);
     // The first update moves the key, the second is an ordinary one.
@@ -143,11 +144,11 @@ fn what_lies_below_a_dead_writers_guess_is_no_garbage() {
     [false, true].into_iter().for_each(lies_below_a_guess);
 }
 
-/// A client's write finds that its guess was stale; all nodes show another's larger stamp, and nothing
-/// leads to its buffer any more. It goes on and makes a new name for it.
+/// A client's write finds that its guess was stale; all nodes show another's larger stamp, and its
+/// buffer is unreachable. It continues, and publishes a new stamp for it.
 #[test]
 fn what_an_operation_under_way_holds_is_no_garbage() {
-    let mut play = Play::recycling(CAPACITY, 6);
+    let mut play = Play::with_epochs(CAPACITY, 6);
     let client = play.patient(NEXT);
     let rival = play.client(ASTRAY, LoneClock::new(1_000_000), 1 << 40);
     play.all(&client, vec![(0, Call::Insert(800)), (0, Call::Update(803))], &NODES);
@@ -167,13 +168,14 @@ fn what_an_operation_under_way_holds_is_no_garbage() {
     play.is_linearizable();
 }
 
-/// A client's write comes to one node, and was dropped. A reader meets it there; after that another
-/// client's write takes its place, at that node alone. Then no node names the first write's buffer, but
-/// the reader, after `rounds` roundtrips, may bring it to the other nodes, and return its value; or it
-/// brings it to one and dies `more` roundtrips later. False if the reader was done before.
+/// A client's write arrives at one node, and was dropped. A reader finds it there; after that
+/// another client's write supersedes it, at that node only. Then no node names the first write's
+/// buffer. But the reader, after `rounds` roundtrips, may write it back to the other nodes, and
+/// return its value; or it writes it to one and dies `more` roundtrips later. Returns false if the
+/// reader was done before.
 fn brings_back(rounds: usize, more: Option<usize>) -> bool {
     // All writers share a slot.
-    let mut play = Play::recycling(CAPACITY, 1);
+    let mut play = Play::with_epochs(CAPACITY, 1);
     let (client, reader) = (play.patient(NEXT), play.hasty(LAST));
     let rival = play.client(ASTRAY, LoneClock::new(1_000_000), 1 << 40);
     play.all(&client, vec![(0, Call::Insert(800)), (0, Call::Update(803))], &NODES);
@@ -228,12 +230,13 @@ fn what_a_reader_may_bring_back_is_no_garbage() {
     }
 }
 
-/// An update is acknowledged by the key's home and the next node. Then a rival's guess takes its place at the home, in
-/// the one slot that all writers share, and the rival dies. Of three nodes one shows the update by now, and no majority
-/// need show it; its buffer is no garbage all the same. False if this key's home is another node.
+/// An update is acknowledged by the key's home and the next node. Then a rival's guess supersedes
+/// it at the home, in the one slot that all writers share, and the rival dies. Now one of three
+/// nodes shows the update, and no majority need show it; its buffer is still no garbage. Returns
+/// false if this key's home is another node.
 fn is_shown_by_one_node(key: u64) -> bool {
     const HOME: usize = 1;
-    let mut play = Play::recycling(CAPACITY, 1);
+    let mut play = Play::with_epochs(CAPACITY, 1);
     let client = play.patient(NEXT);
     let rival = play.client(ASTRAY, LoneClock::new(1_000_000), 1 << 40);
     play.all(&client, vec![(key, Call::Insert(800)), (key, Call::Update(803))], &NODES);
@@ -267,11 +270,12 @@ fn what_one_node_shows_is_no_garbage() {
     assert!(keys.count() > 0, "none of them has its home there");
 }
 
-/// A key has a second value; the first one's buffer came into the world with the bucket's record. A
-/// client changes the bucket and dies half-way, after `rounds` roundtrips. Whoever comes next may have
-/// to propose the record again, with all that came with it. False if the change was over before.
+/// A key has a second value; the first one's buffer was created with the bucket's record. A client
+/// changes the bucket and dies half-way, after `rounds` roundtrips. The next client may have to
+/// propose the record again, with all that was created with it. Returns false if the change was
+/// over before.
 fn is_proposed_again(rounds: usize) -> bool {
-    let mut play = Play::recycling(CAPACITY, 6);
+    let mut play = Play::with_epochs(CAPACITY, 6);
     let (client, astray) = (play.patient(NEXT), play.patient(ASTRAY));
     play.all(&astray, vec![(WARM, Call::Insert(808))], &NODES);
     play.all(&client, vec![(0, Call::Insert(803)), (0, Call::Update(807))], &NODES);
@@ -302,12 +306,12 @@ fn what_came_with_a_record_is_no_garbage_while_the_record_is_there() {
     assert!(over > Some(1), "it takes some roundtrips");
 }
 
-/// While a client looks for a key, after `rounds` roundtrips, the key is deleted and inserted again, and
-/// its old register turns out to be garbage. The client is told to forget places, by another operation
-/// that it begins; what the first one found then must not be remembered. False if that one was over
-/// before.
+/// While a client looks up a key, after `rounds` roundtrips, the key is deleted and inserted again,
+/// and its old register turns out to be garbage. Another operation that the client begins
+/// invalidates its cached locations; what the first one found must not be cached after that.
+/// Returns false if that one was over before.
 fn is_remembered(rounds: usize) -> bool {
-    let mut play = Play::recycling(CAPACITY, 6);
+    let mut play = Play::with_epochs(CAPACITY, 6);
     let (client, reader, other) = (play.patient(NEXT), play.patient(LAST), play.patient(CREATOR));
     play.all(&client, vec![(0, Call::Insert(800))], &NODES);
     play.all(&reader, vec![(WARM, Call::Insert(804))], &NODES);
@@ -320,7 +324,7 @@ fn is_remembered(rounds: usize) -> bool {
     if play.sim.tasks(LAST) == 0 {
         return false;
     }
-    // What it asks for next it is told later.
+    // Its next operation comes after the invalidation.
     play.settle(&[LAST]);
     play.all(&other, vec![(0, Call::Delete), (0, Call::Insert(812))], &NODES);
     assert!(play.sim.finish(NEXT, &NODES), "the collection ends");
@@ -328,7 +332,7 @@ fn is_remembered(rounds: usize) -> bool {
     play.task(LAST, 1, |play| (play.sim.tasks(LAST) == 1).then_some(()));
     assert!(play.sim.finish(LAST, &NODES), "the get ends");
     play.get_back(&client);
-    // Keys whose registers are as large, and at home where that one was.
+    // Keys whose registers are as large, and have the same home.
     let keys = || (1..=4).map(|n| 3 * n);
     play.all(&client, keys().map(|key| (key, Call::Insert(816 + 4 * key))).collect(), &NODES);
     play.all(&reader, vec![(0, Call::Update(904))], &NODES);
@@ -343,10 +347,10 @@ fn a_place_that_was_found_in_an_earlier_generation_is_not_remembered() {
     assert!(over > Some(0), "it takes some roundtrips");
 }
 
-/// Buckets were split before the client looked for garbage; more are split with what it found.
+/// Buckets were split before the client ran a cycle; more are split with the memory that it freed.
 #[test]
 fn what_a_split_names_is_no_garbage() {
-    let mut play = Play::recycling(CAPACITY, 6);
+    let mut play = Play::with_epochs(CAPACITY, 6);
     let (client, reader) = (play.patient(NEXT), play.hasty(LAST));
     let inserts = |keys: std::ops::Range<u64>| keys.map(|key| (key, Call::Insert(800 + 4 * key)));
     play.all(&client, inserts(0..16).collect(), &NODES);
@@ -367,14 +371,14 @@ fn small_pool() -> Geometry {
     Geometry::new(3, SMALL, 16, 7).expect("a small geometry")
 }
 
-/// A value whose buffer is as large as a record of the heap map.
+/// A value whose buffer is as large as a record of the chunk map.
 fn as_large_as_a_map() -> Vec<u8> {
     let words = record::HEADER_WORDS + small_pool().map_payload() - buffer::HEADER_WORDS;
     vec![7; 8 * words]
 }
 
 impl Play {
-    /// A client begins to put these. Whether there must be room for it.
+    /// A client begins to put these. Only the largest values may be refused for lack of room.
     fn put(&mut self, story: &Teller, values: &[(&str, Vec<u8>)]) {
         let (story, values) = (
             Rc::clone(story),
@@ -398,12 +402,12 @@ impl Play {
     }
 }
 
-/// A client's value is too large for the pool. The record that its change of the heap map was to take is
-/// kept for the next one.
+/// A client's value is too large for the pool. The record for its change of the chunk map is kept
+/// for the next change.
 fn keeps_a_record() -> (Play, Teller) {
-    let mut play = Play::recycling(SMALL, 6);
+    let mut play = Play::with_epochs(SMALL, 6);
     let client = play.patient(NEXT);
-    // Nobody else has chunks that it could take over.
+    // No other client has chunks that it could take over.
     play.has_put(&client, &LARGE.map(|(key, bytes)| (key, vec![1; bytes])));
     // From now on it has memory for all that it puts here, and for maps.
     play.has_put(&client, &[("long", as_large_as_a_map())]);
@@ -415,8 +419,9 @@ fn keeps_a_record() -> (Play, Teller) {
 /// A value that takes a change of the map, and nothing else that does.
 const OF_ANOTHER_SIZE: (&str, usize) = ("long", 5000);
 
-/// While the client looks for garbage, so many roundtrips after so many epochs, it changes the map with
-/// that record. Then the node dies that has the map in place, and another client needs the map.
+/// While the client runs a cycle, `rounds` roundtrips after `epochs` epochs, it changes the map
+/// with that record. Then the node dies that has the map in place, and another client needs the
+/// map.
 fn proposes_what_it_kept(epochs: u64, rounds: usize) {
     let (mut play, client) = keeps_a_record();
     let notes = play.notes.clone().expect("memory comes back");
@@ -444,14 +449,14 @@ fn a_record_that_was_kept_and_is_used_is_no_garbage() {
     }
 }
 
-/// A client deletes keys and has the memory of their registers back. After `rounds` roundtrips of that, one
-/// connection breaks, and with it is lost what was on its way: that node may show the registers as they were,
-/// deleted. Keys that are inserted there later can be read all the same, whichever nodes answer. False if
-/// the memory was back before.
+/// A client deletes keys and reclaims the memory of their registers. After `rounds` roundtrips of
+/// that, one connection breaks, and the chains in flight are lost: that node may show the registers
+/// as they were, deleted. Keys that are inserted there later can still be read, whichever nodes
+/// answer. Returns false if the memory was reclaimed before.
 fn is_as_good_as_new(rounds: usize, away: NodeId) -> bool {
-    let mut play = Play::recycling(CAPACITY, 6);
+    let mut play = Play::with_epochs(CAPACITY, 6);
     let client = play.patient(NEXT);
-    // Registers are as large, and each node is some's home.
+    // Registers are as large, and each node is the home of some.
     let keys = |from: u64| (from..from + 4).map(|n| 3 * n);
     let inserts =
         |from, value: u64| keys(from).map(move |key| (key, Call::Insert(value + 4 * key)));

@@ -1,6 +1,6 @@
-//! Stories of epochs: what was retired, and who may still be on the way to it.
+//! Scenarios of epochs: retired objects, and operations that may still reach them.
 //!
-//! Whoever touches memory that came back, before it is used again, fails a story.
+//! An access to reclaimed memory, before it is reused, fails a scenario.
 
 use std::rc::Rc;
 
@@ -11,16 +11,17 @@ use crate::board::Works;
 use crate::play::{CAPACITY, CREATOR, ENOUGH, LAST, NEXT, NODES, Play, WARM, all_but};
 use crate::store_sim_common::Story;
 
-/// The other key of the client whose memory comes back.
+/// The other key of the client whose memory is reclaimed.
 const OTHER: u64 = 1;
-/// So often it writes at most, and looks for memory then or before.
+/// How often it writes at most; it searches for memory then or before.
 const WRITES: u64 = 24;
 
-/// A reader finds a guess and goes for its buffer; meanwhile the writer writes again and retires that
-/// buffer. It writes so many times more, until it looks for memory and the epoch moves on, as the reader
-/// began in the one that it was. What comes back after one epoch is met. Yields how often it moved on.
+/// A reader finds a guess and is about to fetch its buffer; meanwhile the writer writes again and
+/// retires that buffer. It writes `writes` times more, until it searches for memory and the epoch
+/// advances, as the reader began in the current one. Memory that is reclaimed after one epoch would
+/// be accessed. Returns how often it advanced.
 fn reads_what_was_retired(before: u64, writes: u64) -> u64 {
-    let mut play = Play::recycling(CAPACITY, 6);
+    let mut play = Play::with_epochs(CAPACITY, 6);
     let notes = play.notes.clone().expect("memory comes back");
     let (writer, reader) = (play.patient(NEXT), play.patient(LAST));
     let calls = [(0, 800), (OTHER, 804), (WARM, 808)].map(|(key, id)| (key, Call::Insert(id)));
@@ -28,7 +29,7 @@ fn reads_what_was_retired(before: u64, writes: u64) -> u64 {
     play.all(&writer, calls.into_iter().chain(grown).collect(), &NODES);
     play.all(&reader, vec![(0, Call::Get)], &NODES);
     play.settle(&[NEXT, LAST]);
-    // A guess, whose value lies in its buffer alone.
+    // A guess, whose value is in its buffer only.
     play.all(&writer, vec![(0, Call::Update(815))], &NODES);
     NODES.into_iter().for_each(|node| play.sim.lose_chains(NEXT, node));
     let began = notes.epoch();
@@ -49,7 +50,7 @@ fn reads_what_was_retired(before: u64, writes: u64) -> u64 {
 
 #[test]
 fn one_epoch_is_not_enough_for_who_began_in_the_same() {
-    // Memory runs out at other times, the more the writer wrote before.
+    // The point at which memory runs out depends on how much the writer wrote before.
     let moves = |before| (0..WRITES).map(|n| reads_what_was_retired(before, n)).collect::<Vec<_>>();
     let moves: Vec<Vec<u64>> = (0..4).map(moves).collect();
     assert!(moves.iter().flatten().all(|&moved| moved <= 1), "the reader is under way: {moves:?}");
@@ -57,21 +58,22 @@ fn one_epoch_is_not_enough_for_who_began_in_the_same() {
     assert!(moves.iter().any(behind), "once, behind what was retired: {moves:?}");
 }
 
-/// Keys of the client whose write is refused: so many that each node is some's home, as what is written for those
-/// leaves out another node each.
+/// Keys of the client whose write is refused: so many that each node is the home of one, since each
+/// leaves out another node in what is written for it.
 const OTHERS: std::ops::Range<u64> = 10..14;
 /// Another reader than `LAST`.
 const READS_LATER: usize = 4;
 
-/// A writer's guess is at its key's home. A reader has met it there; after `rounds` roundtrips, when it may be about
-/// to bring it to the second node that is to hold it, the key is deleted, and the write refused. The writer writes other
-/// keys. Then the reader goes on, and the home dies: what was written since is at the second node. False if the
-/// reader was done before.
+/// A writer's guess is at its key's home. A reader has found it there. After `rounds` roundtrips,
+/// when it may be about to write it back to the second node that should hold it, the key is
+/// deleted, and the write refused. The writer writes other keys. Then the reader continues, and the
+/// home dies: what was written since is at the second node. Returns false if the reader was done
+/// before.
 fn brings_what_was_refused(rounds: usize) -> bool {
-    let mut play = Play::recycling(CAPACITY, 6);
+    let mut play = Play::with_epochs(CAPACITY, 6);
     let (writer, reader) = (play.patient(NEXT), play.patient(LAST));
     let deleter = play.patient(CREATOR);
-    // All values are as long.
+    // All values have the same length.
     let inserts = OTHERS.map(|key| (key, Call::Insert(803 + 12 * key)));
     play.all(&writer, inserts.chain([(0, Call::Insert(803))]).collect(), &NODES);
     play.all(&reader, vec![(0, Call::Get)], &NODES);
@@ -112,11 +114,11 @@ fn what_a_delete_refused_waits_for_who_brings_it_to_others() {
     assert!(over > Some(2), "it takes some roundtrips");
 }
 
-/// Nanoseconds that pass when the clock of a client is looked at that waits for epochs: so many that it
-/// does not wait for long.
+/// Nanoseconds that pass at each reading of the clock of a client that waits for epochs: enough
+/// that it does not wait for long.
 const LOOK: u64 = 10_000;
 
-/// A client collects so often.
+/// A client runs `times` GC cycles.
 fn collects(play: &mut Play, story: &Rc<Story>, times: usize) {
     let works = play.notes.as_ref().map(|notes| Works::new(notes, story.id));
     let story = Rc::clone(story);
@@ -129,11 +131,12 @@ fn collects(play: &mut Play, story: &Rc<Story>, times: usize) {
     });
 }
 
-/// A reader remembers where a key is, which is deleted, and whose register is found to be garbage. After
-/// `pause` roundtrips of those who find it, the reader comes, and is slow: it was told to forget the
-/// place, or the place waits for it. False if all was over by then.
+/// A reader has a key's location cached; the key is deleted, and its register is found to be
+/// garbage. After `pause` roundtrips of the clients that find it, the reader pins, and is slow:
+/// either its cached location was invalidated, or the register waits for it. Returns false if all
+/// was over by then.
 fn comes_while_a_register_is_retired(pause: usize) -> bool {
-    let mut play = Play::recycling(CAPACITY, 6);
+    let mut play = Play::with_epochs(CAPACITY, 6);
     let clock = LoneClock::new(10_000).with_look(LOOK);
     let (client, reader) = (play.client(NEXT, clock, 1 << 40), play.patient(LAST));
     play.all(&client, vec![(0, Call::Insert(800))], &NODES);
@@ -154,8 +157,8 @@ fn comes_while_a_register_is_retired(pause: usize) -> bool {
     !over
 }
 
-/// Who announces an epoch and forgets only then goes to what was retired in between: a client forgets
-/// what it is told to behind its mark, and in front of its first look.
+/// A client that invalidated its cached locations only after it announced an epoch would access
+/// what was retired in between. So it does that after its pin, and before its first READ.
 #[test]
 fn what_is_remembered_of_a_place_is_forgotten_or_waited_for() {
     let over = (0..2 * ENOUGH).find(|&pause| !comes_while_a_register_is_retired(pause));
@@ -167,12 +170,12 @@ const FULL: u64 = 6;
 /// A key that goes to another child than that one.
 const ELSEWHERE: u64 = 10;
 
-/// A client splits a bucket; one node is not heard for `rounds` roundtrips. Longer than the split takes:
-/// then it is not known to be everywhere. Another client replaces the children's first records, and
-/// they are collected as garbage. Only then is the split known to be everywhere; that the records were
-/// replaced is heard after that, before any of them is taken again.
+/// A client splits a bucket; one node is not heard from for `rounds` roundtrips, longer than the
+/// split takes. So the split is not known to be everywhere. Another client replaces the children's
+/// first records, and they are collected as garbage. Only then is the split known to be everywhere.
+/// The hints that the records were replaced arrive after that, before any of them is reused.
 fn hears_late_of_a_childs_first_record(rounds: usize) {
-    let mut play = Play::recycling(CAPACITY, 6);
+    let mut play = Play::with_epochs(CAPACITY, 6);
     let (client, other) = (play.hasty(NEXT), play.patient(LAST));
     play.all(&client, (0..FULL - 1).map(|n| (n, Call::Insert(800 + 4 * n))).collect(), &NODES);
     play.all(&other, vec![(WARM, Call::Insert(880))], &NODES);
@@ -187,23 +190,23 @@ fn hears_late_of_a_childs_first_record(rounds: usize) {
     collects(&mut play, &client, 1);
     assert!(play.sim.finish(NEXT, &NODES), "the collection ends");
     for n in 0..4 {
-        // Who writes behind another looks at those that were replaced, and takes none.
+        // A client that writes after another checks those that were replaced, and takes none.
         play.all(&other, vec![(0, Call::Update(1204 + 8 * n))], &NODES);
         play.all(&client, vec![(0, Call::Update(1208 + 8 * n))], &NODES);
         play.settle(&[NEXT, LAST]);
     }
-    // While somebody is under way nothing comes back, so that all that has is used: by both children in turn, as
-    // a record that is in use for both is not what one of them last was.
+    // While a client is pinned nothing is reclaimed, so that all that it has is used: by both
+    // children in turn, as a record that is in use for both is not what one of them last was.
     play.begin(&other, vec![(0, Call::Get)]);
     play.sim.poll_once(LAST);
     for n in 0..8 {
-        // Each takes a record, and then looks at those that were replaced.
+        // Each takes a record, and then checks those that were replaced.
         let key = if n % 2 == 0 { FULL } else { ELSEWHERE };
         let again = vec![(key, Call::Delete), (key, Call::Insert(1004 + 4 * n))];
         play.all(&client, again, &NODES);
         play.settle(&[NEXT]);
         for away in NODES {
-            // What is in place is at one node; without that the record itself is read.
+            // The in-place copy is at one node; without it the record itself is read.
             let reader = play.hasty(CREATOR);
             let keys = (0..FULL - 1).chain([WARM, FULL, ELSEWHERE]);
             play.all(&reader, keys.map(|key| (key, Call::Get)).collect(), &all_but(away));
@@ -214,7 +217,7 @@ fn hears_late_of_a_childs_first_record(rounds: usize) {
     play.is_linearizable();
 }
 
-/// What is heard late of a child's first record says nothing of what came back since.
+/// A late hint about a child's first record says nothing about memory that was reclaimed since.
 #[test]
 fn what_came_back_is_not_taken_for_a_childs_first_record() {
     (0..=80).step_by(8).for_each(hears_late_of_a_childs_first_record);

@@ -1,22 +1,22 @@
-//! Stories of epochs of which clients hear one after the other, as behind RDMA cards.
+//! Scenarios of epochs that clients learn of one after the other, as behind RDMA cards.
 
 use std::rc::Rc;
 
-use swarm_core::fabric::Board;
+use swarm_core::fabric::EpochDomain;
 use swarm_core::history::{Answer, Call};
 
 use crate::board::{Notes, Seat};
 use crate::play::{ASTRAY, CAPACITY, LAST, NEXT, NODES, Play, WARM};
 
-/// The other key of the client whose memory comes back.
+/// The other key of the client whose memory is reclaimed.
 const OTHER: u64 = 1;
 
-/// A reader has heard of an epoch of which the writer has not. It finds a buffer there, and is slow; the
-/// writer writes again and retires the buffer, in an epoch that is over for others. If it went by that,
-/// it would have the buffer again while the reader is still on its way to it.
+/// A reader knows of an epoch that the writer does not know of. It finds a buffer there, and is
+/// slow; the writer writes again and retires the buffer, in an epoch that is over for others. If it
+/// used that epoch, it would reuse the buffer while the reader is about to access it.
 #[test]
 fn what_is_retired_waits_for_those_who_are_an_epoch_ahead() {
-    let mut play = Play::recycling(CAPACITY, 6);
+    let mut play = Play::with_epochs(CAPACITY, 6);
     let notes = Rc::new(Notes::by_hand());
     play.notes = Some(Rc::clone(&notes));
     let (writer, reader) = (play.patient(NEXT), play.patient(ASTRAY));
@@ -29,15 +29,15 @@ fn what_is_retired_waits_for_those_who_are_an_epoch_ahead() {
         for client in [NEXT, ASTRAY] {
             NODES.into_iter().for_each(|node| play.sim.take_all(client, node));
         }
-        // An operation without chains behind it: nothing of the writer's is under way any more.
+        // An operation that leaves no chains in flight: the writer is unpinned.
         play.all(&writer, vec![(WARM, Call::Get)], &NODES);
     };
     over(&mut play);
     [NEXT, ASTRAY].into_iter().for_each(|client| notes.hears(client));
-    observer.advance();
+    observer.try_advance();
     assert_eq!(notes.epoch(), 2);
     notes.hears(ASTRAY);
-    // A guess, whose value lies in its buffer alone.
+    // A guess, whose value is in its buffer only.
     play.all(&writer, vec![(0, Call::Update(815))], &NODES);
     NODES.into_iter().for_each(|node| play.sim.lose_chains(NEXT, node));
     play.begin(&reader, vec![(0, Call::Get)]);
@@ -47,7 +47,7 @@ fn what_is_retired_waits_for_those_who_are_an_epoch_ahead() {
     play.all(&writer, vec![(0, Call::Update(819))], &NODES);
     over(&mut play);
     [NEXT, NEXT, ASTRAY].into_iter().for_each(|client| notes.hears(client));
-    observer.advance();
+    observer.try_advance();
     assert_eq!(notes.epoch(), 3);
     notes.hears(NEXT);
     let values = || (0..64).map(|n| (OTHER, Call::Update(903 + 4 * n))).collect();
@@ -60,7 +60,7 @@ fn what_is_retired_waits_for_those_who_are_an_epoch_ahead() {
     over(&mut play);
     for _ in 0..3 {
         [NEXT, ASTRAY].into_iter().for_each(|client| notes.hears(client));
-        observer.advance();
+        observer.try_advance();
     }
     notes.hears(NEXT);
     play.all(&writer, values(), &NODES);

@@ -1,5 +1,5 @@
-//! Stories of a client that is held in the middle of an operation, as by SIGSTOP or a machine that is paused, until
-//! others have done ten thousand.
+//! Scenarios of a client that is held in the middle of an operation, as by SIGSTOP or a paused
+//! machine, until others have done ten thousand.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -10,14 +10,15 @@ use crate::play::{ASTRAY, LAST, NEXT, NODES, Play};
 
 /// Keys that come and go while the client is held: two operations each time.
 const TIMES: u64 = 5000;
-/// A key that is there throughout.
+/// A key that exists throughout.
 const STAYS: u64 = 7;
 
-/// The client has taken so many roundtrips of an insert when it is held. Whether it was in the middle of it.
+/// Holds the client after `rounds` roundtrips of an insert. Returns whether it was in the middle of
+/// it.
 fn is_held(rounds: usize) -> bool {
     let mut play = Play::new();
     let [held, busy, last] = [ASTRAY, NEXT, LAST].map(|id| play.patient(id));
-    // It has memory, and has seen the bucket.
+    // It has memory, and has read the bucket.
     play.all(&held, vec![(STAYS, Call::Insert(7))], &NODES);
     let told = Rc::new(Cell::new(None));
     let (its, story) = (Rc::clone(&told), Rc::clone(&held));
@@ -47,7 +48,7 @@ fn is_held(rounds: usize) -> bool {
     true
 }
 
-/// A bucket that had changed four thousand times meanwhile was taken for damaged.
+/// A bucket that had changed four thousand times meanwhile was reported as damaged.
 #[test]
 fn who_was_held_while_others_did_ten_thousand_operations_is_not_told_of_damage() {
     let rounds = (0..).find(|&rounds| !is_held(rounds)).expect("it ends");

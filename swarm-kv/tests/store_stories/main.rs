@@ -1,4 +1,4 @@
-//! Directed schedules of the store, each a story.
+//! Scripted schedules of the store, each a scenario.
 
 #[expect(dead_code, reason = "clients hear of epochs in several ways, here in one")]
 #[path = "../store_sim_common/board.rs"]
@@ -24,13 +24,14 @@ use swarm_core::sim::explore::LoneClock;
 /// Keys that only fill the bucket have numbers from here on.
 const FILLERS: u64 = 100;
 
-/// A client inserts a key into a bucket with so many others. After `fails` roundtrips its chain to
-/// another node than `only` is lost, so that what was to be a fast round becomes a classic one; if it
+/// A client inserts a key into a bucket with `others` other keys. After `fails` roundtrips its
+/// chain to another node than `only` is lost, so that its fast round becomes a classic one; if it
 /// `suspects` that node, it begins with a classic one. After `rounds` roundtrips, its chains reach
-/// `only` alone. Another client, who hears that node and a second one, inserts a key too; the first
-/// one goes on, or has died; then the one node dies.
-/// Whatever was acknowledged is at the two that are left, and what is listed there can be read.
-/// False if the insert was over before its chains went astray.
+/// `only` alone. Another client, which reaches that node and a second one, inserts a key too; the
+/// first client continues, or has died; then the one node dies.
+///
+/// What was acknowledged is at the two remaining nodes, and what is listed there can be read.
+/// Returns false if the insert was over before its chains went astray.
 fn lands_at_one_node_only(
     others: u64,
     suspects: bool,
@@ -44,7 +45,7 @@ fn lands_at_one_node_only(
     let fill = (0..others).map(|n| (FILLERS + n, Call::Insert(900 + n)));
     play.all(&creator, fill.collect(), &NODES);
     let astray = play.client(ASTRAY, LoneClock::new(10_000), 1 << 40);
-    // It has memory, and knows the bucket.
+    // It has memory, and has read the bucket.
     let warm = vec![(WARM, Call::Insert(801)), (WARM, Call::Delete), (WARM, Call::Insert(805))];
     play.all(&astray, warm, &NODES);
     for key in (FILLERS..FILLERS + others).filter(|_| suspects) {
@@ -90,7 +91,7 @@ fn lands_at_one_node_only(
     true
 }
 
-/// What an insert and a split bring into the world comes along when their record is adopted.
+/// The objects that an insert and a split create come along when their record is adopted.
 #[test]
 fn what_is_born_at_one_node_outlives_it() {
     // With the last number, the bucket splits.
@@ -112,8 +113,8 @@ fn what_is_born_at_one_node_outlives_it() {
 }
 
 /// A reader takes a writer's second stamp as proof that its first write is complete. A client that
-/// is told to write a key twice at a time must not begin the second write before the first is over:
-/// the first may still find that its guess was stale, and take effect again.
+/// runs two writes of a key concurrently must not begin the second before the first is over: the
+/// first may still find that its guess was stale, and take effect again.
 #[test]
 fn a_client_writes_a_key_once_at_a_time() {
     const READER: usize = NEXT;
@@ -125,7 +126,11 @@ fn a_client_writes_a_key_once_at_a_time() {
     let rival = play.client(RIVAL, LoneClock::new(1_000_000), 1 << 40);
     play.all(&writer, vec![(0, Call::Insert(801)), (0, Call::Update(805))], &NODES);
     play.all(&reader, vec![(0, Call::Get)], &NODES);
-    play.all(&rival, vec![(WARM, Call::Insert(809)), (0, Call::Get)], &NODES);
+    play.all(
+        &rival,
+        vec![(WARM, Call::Insert(809)), (WARM, Call::Update(813)), (0, Call::Get)],
+        &NODES,
+    );
     for id in [0, READER, RIVAL] {
         NODES.into_iter().for_each(|node| play.sim.take_all(id, node));
     }
@@ -134,8 +139,8 @@ fn a_client_writes_a_key_once_at_a_time() {
     play.sim.poll_once(0);
     let posted = NODES.into_iter().filter(|&node| play.sim.on_their_way(0, node) > 0);
     let [one, other] = posted.collect::<Vec<_>>()[..] else { panic!("a majority") };
-    // The first write is at one node. The reader meets it there, and comes back for a second look;
-    // meanwhile the writer may go on as far as that node tells it.
+    // The first write is at one node. The reader finds it there, and READs a second time; meanwhile
+    // the writer may continue as far as that node's answer lets it.
     play.sim.take_chains(0, one, 1);
     play.begin(&reader, vec![(0, Call::Get)]);
     play.sim.poll_once(READER);
@@ -146,7 +151,8 @@ fn a_client_writes_a_key_once_at_a_time() {
     assert_eq!(play.sim.tasks(READER), 0, "the reader has its answer");
     play.all(&rival, vec![(0, Call::Update(9))], &[one, other]);
     play.all(&reader, vec![(0, Call::Get)], &[one, other]);
-    // Now the first write hears that its guess is not the largest; the reader looks again and again.
+    // Now the first write learns that its guess is not the largest; the reader READs again and
+    // again.
     for _ in 0..ENOUGH {
         play.sim.roundtrip(0, &NODES);
         play.all(&reader, vec![(0, Call::Get)], &NODES);
@@ -157,9 +163,9 @@ fn a_client_writes_a_key_once_at_a_time() {
     }
 }
 
-/// A client remembers where a key is. Others delete the key and insert it again. What the client
-/// remembers is dead, which proves nothing: a get must find the key's new register, an update must
-/// write there, a delete must kill that one.
+/// A client has a key's location cached. Others delete the key and insert it again. The cached
+/// register is dead, which proves nothing: a get must find the key's new register, an update must
+/// write there, a delete must delete that one.
 #[test]
 fn a_place_that_is_remembered_proves_nothing() {
     for (call, told, then) in [
@@ -183,7 +189,7 @@ fn a_place_that_is_remembered_proves_nothing() {
 }
 
 /// While a client deletes a key, another one finds it deleted and inserts it again. The delete has
-/// had its effect: it must not go on to the new register.
+/// taken effect: it must not continue to the new register.
 #[test]
 fn a_delete_has_one_effect() {
     for rounds in 0..ENOUGH {
@@ -210,7 +216,7 @@ fn a_delete_has_one_effect() {
     panic!("the delete does not end");
 }
 
-/// A key that is there is not inserted; and a bucket that is full splits, and keeps its keys.
+/// An existing key is not inserted; and a bucket that is full splits, and keeps its keys.
 #[test]
 fn a_key_is_inserted_once_and_kept() {
     let mut play = Play::new();
@@ -228,10 +234,11 @@ fn a_key_is_inserted_once_and_kept() {
     }
 }
 
-/// What a client's insert posts in one round takes effect at all nodes, but one connection breaks before
-/// it hears of it. Another client inserts a key into the same bucket meanwhile. The first one learns
-/// that its record is in, and was built upon: the bucket that it proposed is not the latest, and what
-/// it proposes next must not leave out the other's key. False if the insert took fewer rounds.
+/// The chains that a client's insert posts in one round execute at all nodes, but one connection
+/// breaks before it gets the answer. Another client inserts a key into the same bucket meanwhile.
+/// The first one learns that its record was chosen, and was built upon: the bucket that it proposed
+/// is not the latest, and its next proposal must not omit the other's key. Returns false if the
+/// insert took fewer rounds.
 fn is_built_upon(rounds: usize, away: NodeId) -> bool {
     let mut play = Play::new();
     let (client, other) = (play.patient(NEXT), play.patient(CREATOR));
@@ -263,12 +270,12 @@ fn a_bucket_that_was_built_upon_is_not_the_latest() {
     }
 }
 
-/// A key is inserted, by a client whose chains to node `late` are on their way from a round on; or by
+/// A key is inserted, by a client whose chains to node `late` are delayed from a round on; or by
 /// one that died when its chains of round `dies` had reached one other node, so that this client
-/// adopts its record. An update is acknowledged at the late node and another one, which then dies. What
-/// comes late erases nothing of it. False if all was over before those rounds.
+/// adopts its record. An update is acknowledged at the late node and another one, which then dies.
+/// The late chains erase nothing of it. Returns false if all was over before those rounds.
 fn a_birth_comes_late(late: NodeId, from: usize, dies: Option<usize>) -> bool {
-    /// It has the slot that registers are born in.
+    /// The client that has the slot in which registers are created.
     const UPDATES: usize = 0;
     const DIES: usize = 4;
     let others = all_but(late);
@@ -299,7 +306,7 @@ fn a_birth_comes_late(late: NodeId, from: usize, dies: Option<usize>) -> bool {
     }
     assert!(play.sim.finish(NEXT, &others), "it ends");
     if dies.is_some() {
-        // The key may not be there yet; it is now.
+        // The key may not exist yet; it does now.
         let other = play.hasty(CREATOR);
         play.all(&other, vec![(0, Call::Put(5))], &others);
     }
@@ -328,10 +335,10 @@ fn a_late_birth_erases_no_acknowledged_write() {
     }
 }
 
-/// A client inserts a key and dies, after `rounds` roundtrips, when its chains have done so many verbs
-/// more at each node; if it `misses` one, that node hears nothing from then on, so that the insert
-/// takes a classic round. Whoever comes next can read the key or not, but it is whole, and can be
-/// inserted. False if the insert ended before.
+/// A client inserts a key and dies, after `rounds` roundtrips, when its chains have executed
+/// `verbs` verbs more at each node; if it `misses` one, that node receives nothing from then on, so
+/// that the insert takes a classic round. The next client can read the key or not, but it is
+/// intact, and can be inserted. Returns false if the insert ended before.
 fn dies_within_a_chain(rounds: usize, verbs: usize, misses: Option<NodeId>) -> bool {
     let mut play = Play::new();
     let creator = play.patient(CREATOR);
@@ -367,7 +374,7 @@ fn dies_within_a_chain(rounds: usize, verbs: usize, misses: Option<NodeId>) -> b
     true
 }
 
-/// Where a bucket's word names a register, the register is there: what is born comes first.
+/// Wherever a bucket's word names a register, the register is there: created objects come first.
 #[test]
 fn what_a_word_names_is_there() {
     for misses in [None, Some(NODES[0]), Some(NODES[2])] {

@@ -1,4 +1,4 @@
-//! Stories of collections while keys move.
+//! Scenarios of GC cycles while keys move.
 
 use swarm_core::history::Call;
 use swarm_core::node::NodeId;
@@ -6,15 +6,15 @@ use swarm_core::sim::explore::LoneClock;
 
 use crate::play::{ASTRAY, CREATOR, ENOUGH, LAST, NEXT, NODES, Play, WARM};
 
-/// A clock that is past the end of timestamps of a register that was born when others' clocks began.
+/// A clock past the last timestamp of a register that was created when the others' clocks began.
 const LATER: u64 = 1 << 53;
 
 /// A client's update is stuck: its guess is at one node. Another one moves the key; after `pause`
-/// roundtrips a reader returns what the move took along, that update. Then the key is deleted, and a
-/// collection that began before all this comes to its bucket. Whoever walks back must still find out.
-/// False if the move was over before.
+/// roundtrips a reader returns what the move took along, that update. Then the key is deleted, and
+/// a GC cycle that began before all this reaches its bucket. A client that follows predecessors
+/// must still learn the outcome. Returns false if the move was over before.
 fn line_ends(pause: usize, lands: NodeId) -> bool {
-    let mut play = Play::recycling(8 << 20, 6);
+    let mut play = Play::with_epochs(8 << 20, 6);
     let (client, stuck, reader) = (play.patient(NEXT), play.patient(LAST), play.patient(ASTRAY));
     let mover = play.client(CREATOR, LoneClock::new(LATER), 1 << 40);
     play.all(&mover, vec![(WARM, Call::Insert(801)), (WARM, Call::Update(821))], &NODES);

@@ -1,4 +1,4 @@
-//! Three simulated nodes and clients of the store on them, for stories.
+//! Three simulated nodes and clients of the store on them, for scenarios.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,9 +14,10 @@ use crate::board::{Notes, Seat, Works};
 use crate::store_sim_common::{Line, Story, of_six_keys, options};
 
 pub(crate) const NODES: [NodeId; 3] = [NodeId(0), NodeId(1), NodeId(2)];
-/// Bytes of each node's memory. The simulator stores what is touched.
+/// Bytes of each node's memory. The simulator stores only what is accessed.
 pub(crate) const CAPACITY: u64 = 8 << 20;
-/// The client whose chains go astray, one that goes on, one that looks, and who was there before.
+/// The client whose chains go astray, one that continues, one that reads at the end, and one that
+/// was there before.
 pub(crate) const ASTRAY: usize = 0;
 pub(crate) const NEXT: usize = 1;
 pub(crate) const LAST: usize = 2;
@@ -27,7 +28,7 @@ pub(crate) const WARM: u64 = 200;
 /// More roundtrips than any operation here takes.
 pub(crate) const ENOUGH: usize = 200;
 
-/// The other nodes.
+/// Returns the other nodes.
 pub(crate) fn all_but(away: NodeId) -> Vec<NodeId> {
     NODES.into_iter().filter(|&node| node != away).collect()
 }
@@ -38,19 +39,19 @@ fn geometry(capacity: u64) -> Geometry {
     Geometry { bucket_bits: 0, ..of_six_keys(geometry) }
 }
 
-/// Three nodes, and what was told so far.
+/// Three nodes, and the recorded operations.
 pub(crate) struct Play {
     pub(crate) sim: Sim,
     pub(crate) recorder: Recorder,
     hung_up: Rc<Cell<bool>>,
     stories: Vec<Rc<dyn std::any::Any>>,
     pub(crate) geometry: Geometry,
-    /// The board that all clients are on, if memory comes back.
+    /// The epoch table of all clients, if memory is reclaimed.
     pub(crate) notes: Option<Rc<Notes>>,
 }
 
 impl Drop for Play {
-    /// Nobody takes their leave: some are dead.
+    /// No client leaves properly: some are dead.
     fn drop(&mut self) {
         self.hung_up.set(true);
         self.stories.clear();
@@ -65,8 +66,8 @@ impl Play {
         Self { sim, recorder, hung_up, stories: Vec::new(), geometry, notes: None }
     }
 
-    /// The same where memory comes back, in nodes of so many bytes whose registers use so many slots.
-    pub(crate) fn recycling(capacity: u64, slots: usize) -> Self {
+    /// The same with reclamation, in nodes of `capacity` bytes whose registers use `slots` slots.
+    pub(crate) fn with_epochs(capacity: u64, slots: usize) -> Self {
         let geometry = geometry(capacity).with_slots(slots).expect("slots");
         let mut play = Self::new();
         play.geometry = geometry;
@@ -74,23 +75,24 @@ impl Play {
         play
     }
 
-    /// A client that is never late to find a node late: who does not answer says so.
+    /// Makes a client that never finds a node late: a node that does not answer is reported as
+    /// down.
     pub(crate) fn patient(&mut self, id: usize) -> Rc<Story> {
         self.client(id, LoneClock::new(10_000), 1 << 40)
     }
 
-    /// A client that soon turns to other nodes.
+    /// Makes a client that soon turns to other nodes.
     pub(crate) fn hasty(&mut self, id: usize) -> Rc<Story> {
         let clock = self.sim.clock(id);
         self.client(id, clock, 100)
     }
 
-    /// What operation number `index`, counted from 0, was answered.
+    /// Returns the answer to operation number `index`, counted from 0.
     pub(crate) fn answer(&self, index: usize) -> Option<Answer> {
         self.recorder.operations()[index].answered.map(|(_, answer)| answer)
     }
 
-    /// What the last operation was answered.
+    /// Returns the last operation's answer.
     pub(crate) fn last(&self) -> Option<Answer> {
         self.answer(self.recorder.operations().len() - 1)
     }
@@ -103,7 +105,7 @@ impl Play {
         }
     }
 
-    /// A client that finds nodes late after `late` nanoseconds.
+    /// Makes a client that finds nodes late after `late` nanoseconds.
     pub(crate) fn client(
         &mut self,
         id: usize,
@@ -111,24 +113,24 @@ impl Play {
         late: u64,
     ) -> Rc<Story> {
         let line = Line { inner: self.sim.fabric(id), hung_up: Rc::clone(&self.hung_up) };
-        let (patience, who) = ((late, 1 << 50), (id, id, id as u64 + 1));
+        let (timeouts, who) = ((late, 1 << 50), (id, id, id as u64 + 1));
         let mut story = Story::new(
             (line, Rc::new(clock)),
             self.geometry,
             who,
-            options(patience),
+            options(timeouts),
             &self.recorder,
         );
         if let Some(notes) = &self.notes {
             let seat = Seat::new(notes, self.sim.fabric(id), id);
-            story = Story { client: story.client.recycling(Box::new(seat)), ..story };
+            story = Story { client: story.client.with_epochs(Box::new(seat)), ..story };
         }
         let story = Rc::new(story);
         self.stories.push(Rc::clone(&story) as Rc<dyn std::any::Any>);
         story
     }
 
-    /// A client begins these operations. Those of the one whose chains go astray may fail.
+    /// A client begins these operations. Those of the client whose chains go astray may fail.
     pub(crate) fn begin(&mut self, story: &Rc<Story>, calls: Vec<(u64, Call)>) {
         let story = Rc::clone(story);
         let works = self.notes.as_ref().map(|notes| Works::new(notes, story.id));
@@ -141,7 +143,7 @@ impl Play {
         });
     }
 
-    /// These operations, while nothing happens but at these nodes.
+    /// Runs these operations; only these nodes answer.
     pub(crate) fn all(&mut self, story: &Rc<Story>, calls: Vec<(u64, Call)>, nodes: &[NodeId]) {
         self.begin(story, calls);
         assert!(self.sim.finish(story.id, nodes), "client {} does not end", story.id);

@@ -1,4 +1,4 @@
-//! Stories of a bucket whose cell comes to the end of its ballots.
+//! Scenarios of a bucket whose cell has nearly exhausted its ballots.
 
 use std::rc::Rc;
 
@@ -10,15 +10,15 @@ use swarm_core::words::{Ballot, CellFlags, CellWord};
 use crate::play::{ASTRAY, CREATOR, LAST, NEXT, NODES, Play};
 use crate::store_sim_common::Story;
 
-/// Keys that are there throughout.
+/// Keys that exist throughout.
 const OTHERS: [u64; 3] = [1, 2, 3];
-/// Clocks that are past the end of timestamps of a register that was born when others' clocks began, or by
-/// the one before.
+/// Clocks past the last timestamp of a register that was created when the others' clocks began, or
+/// by the one before.
 const LATER: [(usize, u64); 2] = [(CREATOR, 1 << 53), (ASTRAY, 1 << 55)];
-/// Of the ballots, one in so many is for reads alone; as many before are for the last changes.
+/// One in this many ballots is for reads only; as many before are for the last changes.
 const RESERVE: u64 = 8;
 
-/// A pool whose one bucket, in which there are some keys, takes so many changes more until ballots are
+/// Makes a pool whose one bucket, which has some keys, takes `left` more changes until ballots are
 /// short, or, if it `is_ending`, until there are none.
 fn play(left: u64, is_ending: bool) -> (Play, Rc<Story>) {
     let mut play = Play::new();
@@ -38,12 +38,12 @@ fn play(left: u64, is_ending: bool) -> (Play, Rc<Story>) {
         let word = format.cell(ballot, record, CellFlags::SOLID | CellFlags::ACCEPTED);
         play.sim.set_word(node, at, word.0);
     }
-    // What it remembers of the bucket is of another ballot.
+    // Its cached bucket has another ballot.
     let client = play.patient(LAST);
     (play, client)
 }
 
-/// All keys that are there throughout are.
+/// All keys that exist throughout are there.
 fn are_there(play: &mut Play, client: &Rc<Story>) {
     for key in OTHERS {
         play.all(client, vec![(key, Call::Get)], &NODES);
@@ -51,8 +51,8 @@ fn are_there(play: &mut Play, client: &Rc<Story>) {
     }
 }
 
-/// A key comes and goes, and each time its bucket changes. When ballots are short its keys go on in other
-/// cells, also if that could not be done at once.
+/// A key comes and goes, and each time its bucket changes. When ballots are short its keys go on in
+/// other cells, even if that was not possible at once.
 #[test]
 fn a_bucket_goes_on_when_its_cell_is_worn() {
     for left in 0..6 {

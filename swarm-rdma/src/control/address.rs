@@ -1,4 +1,4 @@
-//! Pools on memory nodes, as a command line names them.
+//! Addresses of pools on memory nodes, as given on a command line.
 //!
 //! ```text
 //! rdma://ETCD[,ETCD…]/POOL      the pool POOL, known to etcd at these addresses (host:port)
@@ -11,12 +11,12 @@ use std::str::FromStr;
 
 use super::error::Error;
 
-/// Where etcd listens if nothing else is said.
+/// The default port of etcd.
 const ETCD_PORT: u16 = 2379;
 /// The longest name of a pool or of a node.
 const MAX_NAME: usize = 64;
 
-/// Where a pool is to be found.
+/// Where the control plane of a pool is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PoolAddress {
     /// By name, in etcd.
@@ -31,7 +31,7 @@ pub enum PoolAddress {
 }
 
 impl PoolAddress {
-    /// Whether `text` is meant to name a pool on memory nodes rather than a directory.
+    /// Returns whether `text` names a pool on memory nodes rather than a directory.
     pub fn is_meant(text: &str) -> bool {
         text.starts_with("rdma:")
     }
@@ -70,7 +70,7 @@ impl fmt::Display for PoolAddress {
     }
 }
 
-/// Takes etcd's members apart: `host[:port],…`, with or without `http://`.
+/// Parses etcd's members: `host[:port],…`, with or without `http://`.
 ///
 /// # Errors
 /// What is wrong with them.
@@ -94,7 +94,7 @@ pub fn parse_members(text: &str) -> Result<Vec<String>, String> {
         .collect()
 }
 
-/// Takes the name of a pool or a node: letters, digits, `-`, `_` and `.`.
+/// Parses the name of a pool or a node: letters, digits, `-`, `_` and `.`.
 ///
 /// # Errors
 /// What is wrong with it.

@@ -1,8 +1,8 @@
-//! The clock of a pool whose clients are on several hosts: each host's own wall clock.
+//! The clock of a pool whose clients are on several hosts: each host's wall clock.
 //!
-//! Hosts are expected to keep the time (NTP, better PTP): where clocks differ by more than a
-//! roundtrip, whoever is behind guesses stale timestamps and takes more roundtrips. The protocols
-//! learn such a difference and correct their guesses, and nothing but speed depends on it.
+//! Hosts should synchronize their clocks (NTP, better PTP). Where clocks differ by more than a
+//! roundtrip, the client with the slower clock guesses stale timestamps and takes more roundtrips.
+//! The protocols learn the difference and correct their guesses. Only speed depends on it.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,7 +15,8 @@ pub struct WallClock {
 }
 
 impl WallClock {
-    /// The clock of a pool that was created then, in wall-clock nanoseconds since 1970.
+    /// Returns the clock of a pool that was created at `created`, in wall-clock nanoseconds since
+    /// 1970.
     pub fn since(created: u64) -> Self {
         Self { created }
     }

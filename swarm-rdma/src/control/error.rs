@@ -1,25 +1,25 @@
-//! What can be wrong with the control plane.
+//! Errors of the control plane.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use swarm_core::layout::BadGeometry;
 
-use super::record::{Id, NodeEntry};
+use crate::control::descriptor::{Id, NodeEntry};
 
-/// Why the control plane could not do what it was asked for.
+/// Why a request to the control plane failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A pool's address that is none.
+    /// A pool's address is malformed.
     #[error("`{address}` is no pool: {why}; give rdma://ETCD[,ETCD]/POOL or rdma:FILE")]
     Address {
-        /// What was given.
+        /// The address as given.
         address: String,
         /// What is wrong.
         why: String,
     },
-    /// A file of node addresses that cannot be used.
+    /// A file of node addresses cannot be used.
     #[error("{}: {why}", file.display())]
     File {
         /// The file.
@@ -27,7 +27,7 @@ pub enum Error {
         /// What is wrong and what to do.
         why: String,
     },
-    /// The numbers of a pool contradict each other.
+    /// A pool's parameters contradict each other.
     #[error("{0}")]
     Geometry(#[from] BadGeometry),
     /// A node's memory is too small for the pool.
@@ -38,10 +38,10 @@ pub enum Error {
     SmallNode {
         /// The node.
         node: NodeEntry,
-        /// Bytes.
+        /// The bytes that the pool needs.
         wanted: u64,
     },
-    /// A pool of another version.
+    /// The pool has another layout version.
     #[error("the pool has layout version {found}; this program knows version {known}")]
     Version {
         /// The pool's.
@@ -49,13 +49,13 @@ pub enum Error {
         /// The program's.
         known: u32,
     },
-    /// A pool that uses something that this program does not know.
+    /// The pool uses features that this program does not know.
     #[error(
         "the pool uses features that this program does not know (bits {unknown:#x}); use the \
              program that made it, or a newer one"
     )]
     Features {
-        /// A bit for each that is not known.
+        /// A bit for each unknown feature.
         unknown: u64,
     },
     /// A memory node's daemon did not answer.
@@ -64,7 +64,7 @@ pub enum Error {
          the way to it open?"
     )]
     Node {
-        /// Where.
+        /// Its address.
         address: SocketAddr,
         /// What happened.
         why: String,
@@ -72,21 +72,21 @@ pub enum Error {
     /// A memory node's daemon refused.
     #[error("memory node {address}: {why}")]
     Refused {
-        /// Where.
+        /// Its address.
         address: SocketAddr,
-        /// Its words.
+        /// Its reason.
         why: String,
     },
     /// Too few memory nodes answered.
     #[error("only {answered} of {nodes} memory nodes answered, {needed} are needed: {why}")]
     Majority {
-        /// How many did.
+        /// How many answered.
         answered: usize,
-        /// Of how many.
+        /// How many nodes the pool has.
         nodes: usize,
-        /// How many would do.
+        /// How many are needed.
         needed: usize,
-        /// What became of the others.
+        /// Why the others did not.
         why: String,
     },
     /// There is no such pool.
@@ -95,7 +95,7 @@ pub enum Error {
         /// The pool's address.
         address: String,
     },
-    /// There is such a pool already.
+    /// The pool exists already.
     #[error("{address} is a pool already (id {id}); `swarm destroy {address}` removes it")]
     Exists {
         /// The pool's address.
@@ -111,13 +111,13 @@ pub enum Error {
     FewNodes {
         /// The pool's address.
         address: String,
-        /// How many it wants.
+        /// How many nodes it wants.
         wanted: usize,
         /// Bytes of each.
         capacity: u64,
         /// How many there are.
         free: usize,
-        /// What of the others.
+        /// Why the others are not free.
         why: String,
     },
     /// Two memory nodes claim one name.
@@ -144,7 +144,7 @@ pub enum Error {
         /// How many there are.
         limit: usize,
     },
-    /// What was to be changed others changed first, every time.
+    /// Other clients changed the state first, in every attempt.
     #[error("{address}: others take and end clients as fast as this one asks; try again")]
     Busy {
         /// The pool's address.
@@ -166,7 +166,7 @@ pub enum Error {
         /// The slot.
         slot: usize,
     },
-    /// A pool that was to be removed is there: too few memory nodes have forgotten it.
+    /// A pool was not removed: too few memory nodes have left it.
     #[error(
         "{address} is not removed: {why}; destroy it again when they answer, or with --force: then \
          etcd forgets it at once, and those that were not reached do when they are started again"
@@ -174,10 +174,10 @@ pub enum Error {
     NotRemoved {
         /// The pool's address.
         address: String,
-        /// What became of the nodes.
+        /// What happened at the nodes.
         why: String,
     },
-    /// A pool is in no list any more, but too few memory nodes have forgotten it.
+    /// A pool was removed from etcd, but too few memory nodes have left it.
     #[error(
         "etcd has forgotten {address}, but {why}; those that were not reached serve its clients until \
          `swarm memnode` is started again there"
@@ -185,10 +185,10 @@ pub enum Error {
     Forgotten {
         /// The pool's address.
         address: String,
-        /// What became of the nodes.
+        /// What happened at the nodes.
         why: String,
     },
-    /// Some nodes of a pool that was removed did not hear of it.
+    /// Some nodes of a removed pool were not reached.
     #[error(
         "{address}: the memory nodes that answered have left the pool, but {why}; one that was not reached \
          serves the pool's clients until `swarm memnode` is started again there, or it is destroyed again with --force \
@@ -197,7 +197,7 @@ pub enum Error {
     Unreached {
         /// The pool's address.
         address: String,
-        /// What became of the nodes.
+        /// What happened at the nodes.
         why: String,
     },
     /// Clients use the pool.
@@ -205,10 +205,10 @@ pub enum Error {
     InUse {
         /// The pool's address.
         address: String,
-        /// How many.
+        /// How many clients.
         clients: usize,
     },
-    /// etcd did not answer, or said something that nobody expects.
+    /// etcd did not answer, or returned an error.
     #[error(
         "etcd at {members}: {why}; is it running there (`etcdctl --endpoints {members} endpoint \
          health`)?"
@@ -219,7 +219,7 @@ pub enum Error {
         /// What happened.
         why: String,
     },
-    /// Something in etcd that is not ours.
+    /// A key in etcd holds a value that cannot be read.
     #[error("etcd at {members} holds {key}, which cannot be read: {why}")]
     Foreign {
         /// Its members.
@@ -235,7 +235,7 @@ pub enum Error {
     /// A daemon cannot listen.
     #[error("cannot listen on {address}: {why}; is another `swarm memnode` running there?")]
     Listen {
-        /// Where.
+        /// Its address.
         address: SocketAddr,
         /// What happened.
         why: String,

@@ -1,86 +1,82 @@
-//! The control plane: which memory nodes make a pool, and who may act as its client. Two ways to
-//! keep that: in etcd, or by the nodes' daemons alone.
+//! The control plane: which memory nodes form a pool, and which clients may act in it. This state
+//! is kept in etcd, or by the nodes' daemons alone.
 //!
-//! The data path never comes here: a client that has its [`Seat`] reads and writes through its
-//! queue pairs, whatever becomes of etcd and of the daemons' answers. What guards the pool against
-//! a client that was given up is the *fence* at the memory nodes (its queue pairs lose their access),
-//! never that client's own clock: a client that could not renew its lease goes on until it is
-//! fenced, and from then on nothing that it posts takes effect at a majority.
+//! The data path does not depend on it: a client that has its [`ClientSlot`] reads and writes
+//! through its queue pairs, whatever happens to etcd and the daemons. The *fence* at the memory
+//! nodes, which takes the access flags off a client's queue pairs, guards the pool against a client
+//! that was given up. That client's own clock never does. A client that could not renew its lease
+//! goes on until it is fenced; from then on nothing that it posts takes effect at a majority.
 //!
 //! | file | concept |
 //! | --- | --- |
-//! | `error` | what can be wrong |
-//! | `record` | what is known of a pool and its nodes |
-//! | `address` | pools as a command line names them |
-//! | `ledger` | what a memory node's daemon remembers: its pool, the holders of client slots |
-//! | `admin` | what is said to a daemon, and how |
-//! | `server` | a daemon that answers |
-//! | `daemons` | all daemons of a pool, asked together |
-//! | `fixed` | the control plane without etcd |
-//! | `etcd`, `lease` | the control plane in etcd; keys that go when their holder does |
-//! | `seat` | a client slot, held |
-//! | `epochs` | when memory may be used again: what daemons remember, and what clients make of it |
-//! | `board` | how far a client is, and telling the daemons |
-//! | `numbers` | incarnations set aside for when a client's write numbers are used up |
-//! | `clock` | the clock that all hosts share, roughly |
+//! | `error` | errors |
+//! | `descriptor` | the descriptor of a pool and its nodes |
+//! | `address` | pool addresses on the command line |
+//! | `daemon/membership` | a daemon's state: its pool, and the clients that hold client slots |
+//! | `daemon/protocol` | requests and replies, and their connections |
+//! | `daemon/server` | the daemon's server |
+//! | `daemon/quorum` | requests to all daemons of a pool |
+//! | `daemon/epochs` | when the epoch advances: the daemons' state, and the clients' rule |
+//! | `static_pool` | the control plane without etcd |
+//! | `etcd/plane`, `etcd/lease` | the control plane in etcd; keys under a lease |
+//! | `client_slot` | a client slot held by this client |
+//! | `epoch_domain` | a client's epochs, and its reports to the daemons |
+//! | `incarnations` | incarnations drawn for when a client's write numbers are used up |
+//! | `clock` | the hosts' wall clocks |
 
 mod address;
-pub mod admin;
-mod board;
+mod client_slot;
 mod clock;
-mod daemons;
-mod epochs;
+mod daemon;
+mod descriptor;
+mod epoch_domain;
 mod error;
 mod etcd;
-mod fixed;
-mod lease;
-mod ledger;
-mod numbers;
-mod record;
-mod seat;
-mod server;
+mod incarnations;
+mod static_pool;
 
 use std::net::SocketAddr;
 
-use board::Undertaker;
-use numbers::Drawer;
+use epoch_domain::Reaper;
+use incarnations::IncarnationSource;
 
 pub use address::{PoolAddress, parse_members, parse_name};
-pub use board::FarBoard;
+pub use client_slot::ClientSlot;
 pub use clock::WallClock;
-pub use daemons::Evicted;
-pub use epochs::{Heard, Said, Standing};
+pub use daemon::epochs::{ClientEpoch, EpochReply, EpochReport};
+pub use daemon::membership::{FenceAgent, Holder, Membership, Refusal};
+pub use daemon::protocol;
+pub use daemon::quorum::Evicted;
+pub use daemon::server::Server;
+pub use descriptor::{Id, NodeEntry, PoolDescriptor};
+pub use epoch_domain::RdmaEpochs;
 pub use error::Error;
-pub use etcd::{Etcd, Registration};
-pub use fixed::Fixed;
-pub use ledger::{Body, Holder, Ledger, Refusal};
-pub use record::{Id, NodeEntry, PoolRecord};
-pub use seat::Seat;
-pub use server::Server;
+pub use etcd::plane::{Etcd, Registration};
+pub use static_pool::StaticPool;
 
-/// What a new pool is to be like.
+/// The parameters of a new pool.
 #[derive(Clone, Copy, Debug)]
-pub struct PoolWishes {
+pub struct PoolSpec {
     /// Memory nodes: 1, 3, 5 or 7.
     pub nodes: usize,
     /// Bytes of each node's memory.
     pub capacity: u64,
-    /// The most clients at a time.
+    /// The maximum number of concurrent clients.
     pub max_clients: usize,
     /// [Stamp slots in use](swarm_core::layout::Geometry::slots): 6, or fewer.
     pub slots: usize,
 }
 
-/// Who keeps what is known of a pool.
+/// Where a pool's control state is kept.
 pub enum Plane {
     /// etcd, under this name.
     Etcd(Box<Etcd>, String),
     /// The daemons that a file lists.
-    Fixed(Fixed),
+    StaticPool(StaticPool),
 }
 
 impl Plane {
-    /// Turns to whoever keeps the pool at `address`.
+    /// Opens the control plane of the pool at `address`.
     ///
     /// # Errors
     /// etcd does not answer, or the file cannot be used.
@@ -89,47 +85,48 @@ impl Plane {
             PoolAddress::Etcd { members, pool } => {
                 Ok(Self::Etcd(Box::new(Etcd::connect(members)?), pool.clone()))
             }
-            PoolAddress::Static(file) => Ok(Self::Fixed(Fixed::read(file)?)),
+            PoolAddress::Static(file) => Ok(Self::StaticPool(StaticPool::read(file)?)),
         }
     }
 
-    /// What a command line calls the pool.
+    /// Returns the pool's address as given on a command line.
     pub fn address(&self) -> String {
         match self {
             Self::Etcd(etcd, pool) => etcd.address(pool),
-            Self::Fixed(fixed) => fixed.address(),
+            Self::StaticPool(fixed) => fixed.address(),
         }
     }
 
-    /// The pool.
+    /// Returns the pool's descriptor.
     ///
     /// # Errors
-    /// There is none, or whoever knows does not answer.
-    pub fn record(&self) -> Result<PoolRecord, Error> {
+    /// There is no such pool, or etcd or a majority of the daemons does not answer.
+    pub fn record(&self) -> Result<PoolDescriptor, Error> {
         match self {
             Self::Etcd(etcd, pool) => etcd.record(pool),
-            Self::Fixed(fixed) => fixed.record(),
+            Self::StaticPool(fixed) => fixed.record(),
         }
     }
 
-    /// Makes the pool, on memory nodes that belong to none.
+    /// Creates the pool on memory nodes that belong to none.
     ///
     /// # Errors
-    /// There is one, or too few nodes are free, or the wishes contradict each other.
-    pub fn create(&self, wishes: &PoolWishes) -> Result<PoolRecord, Error> {
+    /// The pool exists, too few nodes are free, or the parameters contradict each other.
+    pub fn create(&self, wishes: &PoolSpec) -> Result<PoolDescriptor, Error> {
         match self {
             Self::Etcd(etcd, pool) => etcd.create(pool, wishes),
-            Self::Fixed(fixed) => fixed.create(wishes),
+            Self::StaticPool(fixed) => fixed.create(wishes),
         }
     }
 
-    /// Removes the pool: its nodes forget what is in their memory, and belong to none. `force` does
-    /// so under live clients, and has etcd forget a pool though too few nodes answer, which is an error all
-    /// the same.
+    /// Removes the pool: its nodes erase their memory and leave it. `force` does so under live
+    /// clients. With etcd, `force` also removes the pool from etcd if too few nodes answer, which
+    /// is still an error.
     ///
     /// # Errors
-    /// There is none, clients use it, or somebody who must know does not answer: without etcd each of its nodes, and those
-    /// that do have left it all the same ([`Error::Unreached`]).
+    /// There is no such pool, clients use it, or a daemon that must leave does not answer. Without
+    /// etcd, each of its nodes must; those that answer have left the pool all the same
+    /// ([`Error::Unreached`]).
     pub fn destroy(&self, force: bool) -> Result<(), Error> {
         if !force {
             let clients = self.clients(&self.record()?)?.len();
@@ -139,46 +136,49 @@ impl Plane {
         }
         match self {
             Self::Etcd(etcd, pool) => etcd.destroy(pool, force),
-            Self::Fixed(fixed) => fixed.destroy(),
+            Self::StaticPool(fixed) => fixed.destroy(),
         }
     }
 
     /// Takes the lowest free client slot.
     ///
     /// # Errors
-    /// All are taken, or whoever gives them out does not answer.
-    pub fn attach(&self, record: &PoolRecord) -> Result<Seat, Error> {
-        let (mut seat, undertaker, drawer): (Seat, Undertaker, Drawer) = match self {
+    /// All are taken, or etcd or a majority of the daemons does not answer.
+    pub fn attach(&self, record: &PoolDescriptor) -> Result<ClientSlot, Error> {
+        let (mut seat, reaper, source): (ClientSlot, Reaper, IncarnationSource) = match self {
             Self::Etcd(etcd, pool) => (
                 etcd.attach(pool, record)?,
-                etcd.undertaker(pool.clone(), record.clone()),
-                etcd.drawer(pool.clone()),
+                etcd.reaper(pool.clone(), record.clone()),
+                etcd.incarnation_source(pool.clone()),
             ),
-            // Nobody can tell a dead client from a silent one.
-            Self::Fixed(fixed) => (
-                Seat::new(fixed.claim(record)?, record.clone(), None),
+            // Without leases, a dead client cannot be told from a silent one.
+            Self::StaticPool(fixed) => (
+                ClientSlot::new(fixed.claim(record)?, record.clone(), None),
                 Box::new(|_| ()),
-                fixed.drawer(record.clone()),
+                fixed.incarnation_source(record.clone()),
             ),
         };
-        seat.speak(undertaker, drawer)?;
+        seat.start_reports(reaper, source)?;
         Ok(seat)
     }
 
-    /// How each of the pool's daemons is, in order; what is wrong with those that do not answer, or
-    /// are not the pool's any more.
-    pub fn statuses(&self, record: &PoolRecord) -> Vec<Result<admin::Status, Error>> {
-        daemons::Daemons::of(record).statuses()
+    /// Returns the status of each of the pool's daemons, in order, or why it does not answer or is
+    /// not the pool's any more.
+    pub fn statuses(
+        &self,
+        record: &PoolDescriptor,
+    ) -> Vec<Result<daemon::protocol::Status, Error>> {
+        daemon::quorum::Daemons::of(record).statuses()
     }
 
-    /// Who holds a client slot.
+    /// Returns the clients that hold a client slot.
     ///
     /// # Errors
-    /// Whoever knows does not answer.
-    pub fn clients(&self, record: &PoolRecord) -> Result<Vec<Holder>, Error> {
+    /// etcd or a majority of the daemons does not answer.
+    pub fn clients(&self, record: &PoolDescriptor) -> Result<Vec<Holder>, Error> {
         match self {
             Self::Etcd(etcd, pool) => etcd.clients(pool),
-            Self::Fixed(fixed) => fixed.clients(record),
+            Self::StaticPool(fixed) => fixed.clients(record),
         }
     }
 
@@ -186,20 +186,20 @@ impl Plane {
     ///
     /// # Errors
     /// There is no such client, or fewer than a majority of the nodes answered.
-    pub fn evict(&self, record: &PoolRecord, slot: usize) -> Result<Evicted, Error> {
+    pub fn evict(&self, record: &PoolDescriptor, slot: usize) -> Result<Evicted, Error> {
         match self {
             Self::Etcd(etcd, pool) => etcd.evict(pool, record, slot),
-            Self::Fixed(fixed) => fixed.evict(record, slot),
+            Self::StaticPool(fixed) => fixed.evict(record, slot),
         }
     }
 }
 
-/// Where a pool's memory nodes are, in order.
-pub fn addresses(record: &PoolRecord) -> Vec<SocketAddr> {
+/// Returns the addresses of a pool's memory nodes, in order.
+pub fn addresses(record: &PoolDescriptor) -> Vec<SocketAddr> {
     record.nodes.iter().map(|node| node.address).collect()
 }
 
-/// Who a process of this host is, for people: `host:pid`.
+/// Names a process of this host for a reader: `host:pid`.
 pub fn label(process: u32) -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = if host.trim().is_empty() { "host" } else { host.trim() };

@@ -1,37 +1,37 @@
-//! From addresses to connections, and what becomes of these.
+//! Sets up connections, takes them over from the connector, and returns failed ones.
 //!
-//! The invariant: nothing is posted to a connection that failed, and it is given back to the
-//! [`connector`](crate::connector), which makes another, once all that was posted to it has come back.
+//! **Invariant:** nothing is posted to a failed connection. After its last completion it is
+//! returned to the [`connector`](crate::connector), which makes another.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::thread;
 
 use super::waiting::{SPINS, longest};
-use super::{Flight, RdmaFabric};
-use crate::connector::{Connector, Plan};
-use crate::doors::{Doors, Joined};
+use super::{InFlight, RdmaFabric};
+use crate::connector::handoff::{Handoffs, Joined};
+use crate::connector::{ConnectPlan, Connector};
 use crate::error::{Error, Fault};
+use crate::fabric::peer::Peer;
+use crate::fabric::replies::Tickets;
 use crate::fork::Origin;
-use crate::link::Link;
-use crate::memory;
+use crate::memnode::memory;
 use crate::options::{ConnectOptions, Counters, Endpoint};
-use crate::tickets::Tickets;
 use crate::verbs::{Channel, CompletionQueue, Domain, Limits, Slots};
 
-/// Work requests under way at each node.
+/// In-flight work requests at each node.
 const QUEUE: u32 = 512;
-/// Bytes that are posted inline, where the device takes as many.
+/// The longest WRITE that is posted inline, in bytes, if the device allows it.
 const INLINE: u32 = 256;
-/// READs and atomics under way at each node.
+/// In-flight READs and atomics at each node.
 const ASKED: u8 = 16;
 
 impl RdmaFabric {
-    /// Connects to `nodes`, by their numbers in the pool. A node that cannot be reached is a missing
-    /// vote, not an error: it is tried again in the background.
+    /// Connects to `nodes`, which are in the order of their numbers in the pool. A node that cannot
+    /// be reached is a missing vote, not an error: the connector retries in the background.
     ///
     /// # Errors
-    /// The options or the device.
+    /// The options are invalid, or the device cannot be used.
     pub fn connect(options: &ConnectOptions, nodes: &[Endpoint]) -> Result<Self, Error> {
         if !matches!(nodes.len(), 1 | 3 | 5 | 7) {
             let count = nodes.len();
@@ -58,7 +58,8 @@ impl RdmaFabric {
         let slots = Slots::register(&domain).map_err(|source| {
             memory::refused(device, Slots::bytes(), attributes.max_region, source)
         })?;
-        // If a connection fails, each of its work requests completes, signalled or not.
+        // If a connection fails, each of its work requests completes, signalled or not: the
+        // completion queue has room for all of them.
         let count = nodes.len() as u32;
         let room = QUEUE.min(attributes.max_queue).min(attributes.max_completions / count);
         let queue = CompletionQueue::new(device, room * count)
@@ -70,7 +71,7 @@ impl RdmaFabric {
             answered: 0,
             retries: options.retries,
         };
-        let plan = Plan {
+        let plan = ConnectPlan {
             domain,
             queue: Arc::clone(&queue),
             region: Arc::clone(slots.region()),
@@ -82,38 +83,38 @@ impl RdmaFabric {
             words: options.words,
         };
         let system = |action| move |source| Error::System { action, source };
-        let (doors, woken) = Doors::new(nodes).map_err(system("make a socket pair"))?;
+        let (handoffs, woken) = Handoffs::new(nodes).map_err(system("make a socket pair"))?;
         let channel = Channel::new().map_err(|source| Error::Manager { source })?;
-        let connector = Connector::new(plan, channel, Arc::clone(&doors), woken, nodes);
+        let connector = Connector::new(plan, channel, Arc::clone(&handoffs), woken, nodes);
         let connector = thread::Builder::new()
             .name("swarm-connect".to_owned())
             .spawn(move || connector.run())
             .map_err(system("start a thread"))?;
-        doors.wait_settled(options.patience);
+        handoffs.wait_settled(options.patience);
         let processors = thread::available_parallelism().map_or(1, usize::from);
         Ok(Self {
             origin: Origin::here(),
-            links: nodes.iter().map(|node| Link::new(node.address, room)).collect(),
-            flights: RefCell::new(vec![Flight::default(); Slots::COUNT as usize]),
+            links: nodes.iter().map(|node| Peer::new(node.address, room)).collect(),
+            flights: RefCell::new(vec![InFlight::default(); Slots::COUNT as usize]),
             tickets: RefCell::new(Tickets::new(Slots::COUNT)),
             slots,
             queue,
-            doors,
+            handoffs,
             counters: Cell::new(Counters { registrations: 1, ..Counters::default() }),
             chains: Cell::new(0),
             idle: Cell::new(0),
-            // Where processors are few, the answer may need this one.
+            // With few processors, the process that answers may need this one.
             spins: if processors > 2 { SPINS } else { 2 },
             longest: longest(options),
             connector: Some(connector),
             #[cfg(test)]
-            feigned: Cell::new(None),
+            injected_status: Cell::new(None),
         })
     }
 
-    /// The node's connection, if there is one.
+    /// Returns the node's connection, if it is up or the connector has handed one over.
     #[inline]
-    pub(super) fn joined(&self, node: usize, link: &Link) -> Option<Arc<Joined>> {
+    pub(super) fn joined(&self, node: usize, link: &Peer) -> Option<Arc<Joined>> {
         if let Some(joined) = link.up() {
             return Some(joined);
         }
@@ -121,7 +122,7 @@ impl RdmaFabric {
     }
 
     #[cold]
-    fn rejoin(&self, node: usize, link: &Link) -> Option<Arc<Joined>> {
+    fn rejoin(&self, node: usize, link: &Peer) -> Option<Arc<Joined>> {
         if link.is_gone() {
             link.fail();
         }
@@ -130,25 +131,25 @@ impl RdmaFabric {
         if !link.is_down() {
             return None;
         }
-        link.join(self.doors.take(node)?);
+        link.join(self.handoffs.take(node)?);
         self.count(|counters| counters.connections += 1);
         link.up()
     }
 
-    /// Gives a failed connection back, once all that was posted has come back.
+    /// Returns a failed connection to the connector if none of its work requests is in flight.
     pub(super) fn retire(&self, node: usize) {
         if self.links[node].let_go() {
-            self.doors.retire(node);
+            self.handoffs.retire(node);
         }
     }
 
-    /// The connection to `node` does not work any more.
+    /// Marks the connection to `node` as failed, and reports why.
     #[cold]
     pub(super) fn lose(&self, node: usize, why: &str) {
         let link = &self.links[node];
         if link.fail() {
             let fault = Fault::Lost { address: link.address(), why: why.to_owned() };
-            self.doors.report(node, fault);
+            self.handoffs.report(node, fault);
         }
     }
 }

@@ -1,60 +1,60 @@
-//! From a chain to one call to the device.
+//! Posts a chain with one call to the device.
 //!
-//! The work requests of a chain go out linked, by one doorbell, and only the last is signalled. Small
-//! WRITEs go inline; what larger ones carry is copied to behind the place of the reply. A chain that
-//! waited for this one goes out in front of it, in the same call.
+//! The work requests of a chain are linked and posted with one doorbell; only the last is
+//! signalled. Small WRITEs are inline. The payload of larger ones is copied into the slot, after
+//! the space for the reply. A deferred chain is posted before this one, in the same call.
 
 use swarm_core::fabric::Verb;
 use swarm_core::node::NodeId;
 
-use super::{Flight, RdmaFabric};
-use crate::chain::plan;
-use crate::doors::Joined;
-use crate::link::Link;
-use crate::tickets::Ticket;
+use super::{InFlight, RdmaFabric};
+use crate::connector::handoff::Joined;
+use crate::fabric::peer::Peer;
+use crate::fabric::replies::Ticket;
+use crate::fabric::work_requests::plan;
 use crate::verbs::{Slot, Slots};
 
-/// What became of a chain that was posted.
+/// The outcome of posting a chain.
 pub(super) enum Posted {
-    /// It is under way.
+    /// The chain is in flight.
     Ticket(u32),
-    /// There was nothing to do.
+    /// The chain had no work requests.
     Empty,
 }
 
 impl RdmaFabric {
-    /// Posts, if the node is up and the chain leads nowhere else. `None` if not. A chain that has
-    /// waited for this one goes out in front of it, and both under its number.
+    /// Posts `chain`. Returns `None` if the node is down or the chain reaches outside of its
+    /// memory. A deferred chain is posted before `chain`, and both count under its number.
     #[inline]
     pub(super) fn try_post(&self, node: NodeId, chain: &[Verb<'_>], number: u64) -> Option<Posted> {
         let link = self.links.get(node.index())?;
         let joined = self.joined(node.index(), link)?;
-        let rider = link.rider().borrow();
-        if rider.is_empty() {
-            drop(rider);
+        let deferred = link.deferred().borrow();
+        if deferred.is_empty() {
+            drop(deferred);
             return self.post_on(node, link, &joined, (chain, number), 0);
         }
-        let (together, words) = rider.with(chain);
-        let number = link.rider_number();
+        let (together, words) = deferred.with(chain);
+        let number = link.deferred_number();
         let posted = self.post_on(node, link, &joined, (&together, number), words);
         drop(together);
-        drop(rider);
-        link.rider().borrow_mut().clear();
+        drop(deferred);
+        link.deferred().borrow_mut().clear();
         posted
     }
 
-    /// Posts `chain`, the first `skipped` words of whose reply nobody wants.
+    /// Posts `chain`; the first `skipped` words of its reply are discarded.
     #[inline]
     fn post_on(
         &self,
         node: NodeId,
-        link: &Link,
+        link: &Peer,
         joined: &Joined,
         (chain, number): (&[Verb<'_>], u64),
         skipped: usize,
     ) -> Option<Posted> {
         if link.asked().any() && chain.iter().any(|verb| !matches!(verb, Verb::Read { .. })) {
-            // What has ended already need not be waited for.
+            // Completed READs and atomics need no fence.
             self.progress();
         }
         let planned = plan(chain, joined.reach(), joined.connection.limits(), link.asked())?;
@@ -71,13 +71,13 @@ impl RdmaFabric {
             None => self.make_room(class)?,
         };
         if !link.is_up() {
-            // It was lost while this waited for room.
+            // The connection failed while this waited for room.
             self.slots.give(slot);
             return None;
         }
         self.copy_in(&mut slot, chain, planned.words, joined.connection.limits().inline as usize);
         let ticket = self.tickets.borrow_mut().issue();
-        self.flights.borrow_mut()[slot.index() as usize] = Flight {
+        self.flights.borrow_mut()[slot.index() as usize] = InFlight {
             ticket,
             start: skipped as u16,
             words: (planned.words - skipped) as u32,
@@ -104,10 +104,10 @@ impl RdmaFabric {
         Some(Posted::Ticket(ticket))
     }
 
-    /// Posts what waits for a next chain to go out with.
+    /// Posts all deferred chains.
     pub fn flush(&self) {
         for (number, link) in self.links.iter().enumerate() {
-            if !link.rider().borrow().is_empty()
+            if !link.deferred().borrow().is_empty()
                 && let Some(Posted::Ticket(ticket)) = self.try_post(NodeId(number as u8), &[], 0)
             {
                 self.detach(ticket);
@@ -115,7 +115,7 @@ impl RdmaFabric {
         }
     }
 
-    /// Copies what is not posted inline to behind the chain's reply.
+    /// Copies the payload that is not posted inline into the slot, after the space for the reply.
     #[inline]
     fn copy_in(&self, slot: &mut Slot, chain: &[Verb<'_>], words: usize, inline: usize) {
         let mut at = words * 8;
@@ -130,8 +130,8 @@ impl RdmaFabric {
         }
     }
 
-    /// A slot of a class that has none left: of a reply that nobody has taken yet, which is moved
-    /// elsewhere, or of the next chain that ends.
+    /// Returns a slot of a class that has none left. It moves a reply that was not taken yet out of
+    /// its slot, or waits for the next chain to complete.
     #[cold]
     fn make_room(&self, class: usize) -> Option<Slot> {
         self.wait_for(|| {

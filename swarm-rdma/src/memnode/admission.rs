@@ -1,13 +1,13 @@
-//! Who may touch a node's memory: connections, and the fences against clients.
+//! Admission to a node's memory: its connections, and the fences against clients.
 //!
-//! The invariant: a connection that may touch the memory is in the table of connections, and was
-//! put there when no fence stood against its client. Consent and fence take the same lock, so a
-//! client is either fenced before its request is looked at, and refused, or its connection is in the
-//! table when the fence comes, and ends there.
+//! **Invariant:** every connection with access to the memory is in the table of connections, and no
+//! fence covered its client when it was added. Acceptance and fence take the same lock. So either
+//! the fence comes first and the request is rejected, or the connection is in the table and the
+//! fence ends it.
 //!
-//! A client has one connection at a time: a request that comes from the same life of a client ends
-//! the earlier connection first, so nothing that was posted through it can take effect later. A
-//! request of a later life fences the earlier lives of its slot.
+//! A client has one connection at a time. A request of the same client ends its earlier connection
+//! first, so nothing posted through that can take effect later. A request of a later incarnation
+//! fences the earlier incarnations of its client slot.
 
 use std::collections::HashMap;
 #[cfg(test)]
@@ -21,16 +21,16 @@ use swarm_core::layout::LAYOUT_VERSION;
 use swarm_core::node::NodeId;
 
 use super::NodeReport;
-use crate::greeting::{ClientId, Hello, Life, NodeCard, PoolId, Refusal, Unreadable};
+use crate::handshake::{ClientHello, ClientId, InstanceId, NodeHello, PoolId, Reject, Unreadable};
 use crate::verbs::{
     Channel, CompletionQueue, Connection, Domain, Event, EventKind, Id, IdKey, Limits, Region,
     wait_readable,
 };
 
-/// How often the thread looks whether it is to stop.
+/// How often the thread checks whether it must stop.
 const TICK: Duration = Duration::from_millis(50);
 
-/// What the node's thread and its owner share.
+/// State shared by the node's thread and its owner.
 pub(super) struct Shared {
     pub(super) domain: Arc<Domain>,
     pub(super) region: Arc<Region>,
@@ -38,31 +38,31 @@ pub(super) struct Shared {
     pub(super) limits: Limits,
     pub(super) words: u64,
     pub(super) state: Mutex<State>,
-    /// Work requests that the next queue pairs are to take, so that the device may refuse them.
+    /// Size of the next queue pairs in work requests, so that the device may refuse them.
     #[cfg(test)]
-    pub(super) asked_for: AtomicU32,
+    pub(super) injected_depth: AtomicU32,
 }
 
-/// What may change while the node serves.
+/// The state that changes while the node serves.
 pub(super) struct State {
-    pub(super) life: Life,
+    pub(super) life: InstanceId,
     pub(super) member: Option<(PoolId, NodeId)>,
     pub(super) connections: HashMap<IdKey, Joined>,
-    /// For each client slot, up to which life it is fenced.
+    /// For each client slot, the highest fenced incarnation.
     pub(super) fences: HashMap<u32, u64>,
     pub(super) report: NodeReport,
-    /// The device is gone.
+    /// The device was removed.
     pub(super) removed: bool,
 }
 
-/// A connection, and whose it is.
+/// A connection and its client.
 pub(super) struct Joined {
     pub(super) client: ClientId,
     pub(super) connection: Connection,
 }
 
 impl State {
-    /// Ends this client in all its lives up to the given one. How many connections that were.
+    /// Fences a client slot up to the given incarnation. Returns how many connections this ended.
     pub(super) fn fence(&mut self, client: ClientId) -> usize {
         if client.slot == ClientId::NOBODY.slot {
             return 0;
@@ -76,48 +76,48 @@ impl State {
             })
             .collect();
         for (_, joined) in &ended {
-            // Stops the client at once, with an error that says so. Even if it fails, the queue pair
-            // is destroyed below.
+            // Stops the client at once, with an access error. If this fails, destroying the queue
+            // pair below still stops it.
             let _ = joined.connection.forbid();
         }
         for (_, joined) in &ended {
             joined.connection.disconnect();
         }
         self.report.fenced += ended.len() as u64;
-        // Dropping them destroys their queue pairs, which waits for what the device is in the midst
-        // of.
+        // Dropping them destroys their queue pairs, which waits for the requests that the device is
+        // executing.
         ended.len()
     }
 
-    /// Whether a request is taken.
-    fn judge(&self, hello: &[u8]) -> Result<Hello, Refusal> {
-        let hello = Hello::decode(hello).map_err(|unreadable| match unreadable {
-            Unreadable::Foreign => Refusal::Foreign,
-            Unreadable::Version(_) => Refusal::Version(crate::TRANSPORT_VERSION),
+    /// Decides whether a request is accepted.
+    fn judge(&self, hello: &[u8]) -> Result<ClientHello, Reject> {
+        let hello = ClientHello::decode(hello).map_err(|unreadable| match unreadable {
+            Unreadable::Foreign => Reject::Foreign,
+            Unreadable::Version(_) => Reject::Version(crate::TRANSPORT_VERSION),
         })?;
-        let (pool, node) = self.member.ok_or(Refusal::NoPool)?;
+        let (pool, node) = self.member.ok_or(Reject::NoPool)?;
         if hello.pool != pool {
-            return Err(Refusal::Pool(pool));
+            return Err(Reject::Pool(pool));
         }
         if hello.node != node {
-            return Err(Refusal::Node(node));
+            return Err(Reject::Node(node));
         }
         let fenced = self.fences.get(&hello.client.slot);
         if fenced.is_some_and(|&up_to| hello.client.incarnation <= up_to) {
-            return Err(Refusal::Fenced);
+            return Err(Reject::Fenced);
         }
         Ok(hello)
     }
 }
 
 impl Shared {
-    /// What may change, for as long as the guard is kept.
+    /// Locks the state that changes.
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        // A panic while the lock was held left nothing half done that matters more than serving on.
+        // After a panic under the lock, serving on matters more than what it left half done.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers requests for connections until it is told to stop.
+    /// Answers requests for connections until `stop` is set.
     pub(super) fn run(&self, channel: &Arc<Channel>, _listener: &Id, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) {
             if wait_readable(&[channel.fd()], TICK).is_err() {
@@ -138,7 +138,7 @@ impl Shared {
             }
             EventKind::Disconnected | EventKind::DeviceRemoved | EventKind::Failed(_) => {
                 let mut state = self.state();
-                // Of the device all hear, also who listens and has no connection.
+                // The removal of a device is reported to all identifiers, including the listener.
                 state.removed |= event.kind == EventKind::DeviceRemoved;
                 let gone = state.connections.remove(&event.key);
                 drop(state);
@@ -152,43 +152,49 @@ impl Shared {
 
     fn consider(&self, id: Id, hello: &[u8], asks: u8) {
         let mut state = self.state();
-        let refusal = match state.judge(hello) {
+        let reject = match state.judge(hello) {
             Ok(hello) => match self.join(&mut state, id, hello, asks) {
                 Ok(()) => {
                     state.report.accepted += 1;
                     return;
                 }
-                Err(Some(id)) => (id, Refusal::Exhausted),
+                Err(Some(id)) => (id, Reject::Exhausted),
                 Err(None) => {
                     state.report.refused += 1;
                     return;
                 }
             },
-            Err(refusal) => (id, refusal),
+            Err(reject) => (id, reject),
         };
         state.report.refused += 1;
-        let (id, refusal) = refusal;
-        // If this fails, the client finds out by its own clock.
-        let _ = id.reject(&refusal.encode()[..Refusal::BYTES]);
+        let (id, reject) = reject;
+        // If this fails, the client's attempt times out.
+        let _ = id.reject(&reject.encode()[..Reject::BYTES]);
     }
 
-    /// Takes a connection. Gives the identifier back if that can still be rejected.
-    fn join(&self, state: &mut State, id: Id, hello: Hello, asks: u8) -> Result<(), Option<Id>> {
-        let Hello { pool, node, client } = hello;
+    /// Accepts a connection. On failure, returns the identifier if it can still be rejected.
+    fn join(
+        &self,
+        state: &mut State,
+        id: Id,
+        hello: ClientHello,
+        asks: u8,
+    ) -> Result<(), Option<Id>> {
+        let ClientHello { pool, node, client } = hello;
         if client != ClientId::NOBODY {
             state.connections.retain(|_, joined| joined.client != client);
             if let Some(earlier) = client.incarnation.checked_sub(1) {
                 state.fence(ClientId { slot: client.slot, incarnation: earlier });
             }
         }
-        // The client's device goes by the number that it is answered, and may take no more than it
-        // asked for.
+        // The client's device uses the depth in the answer, and may accept no more than it
+        // requested.
         let limits = Limits { answered: self.limits.answered.min(asks), ..self.limits };
         #[cfg(test)]
-        let limits = Limits { queue: self.asked_for.load(Ordering::Relaxed), ..limits };
+        let limits = Limits { queue: self.injected_depth.load(Ordering::Relaxed), ..limits };
         let connection = Connection::new(id, &self.domain, &self.queue, &self.region, limits)
             .map_err(|(id, _)| Some(id))?;
-        let card = NodeCard {
+        let card = NodeHello {
             pool,
             node,
             life: state.life,
@@ -197,7 +203,7 @@ impl Shared {
             base: self.region.base(),
             rkey: self.region.remote_key(),
         };
-        connection.accept(&card.encode()[..NodeCard::BYTES]).map_err(|_| None)?;
+        connection.accept(&card.encode()[..NodeHello::BYTES]).map_err(|_| None)?;
         state.connections.insert(connection.key(), Joined { client, connection });
         Ok(())
     }

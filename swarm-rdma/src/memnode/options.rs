@@ -1,4 +1,4 @@
-//! How a memory node is to serve, and what it has to report.
+//! Options and event counts of a memory node.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,17 +8,17 @@ use crate::device::DeviceChoice;
 /// Where a node's memory comes from.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum MemorySource {
-    /// The process allocates it, in huge pages where there are any.
+    /// The process allocates it, in huge pages if available.
     Allocated,
-    /// A file or a DAX device of at least the capacity. What it held is lost.
+    /// A file or a DAX device of at least the capacity. Its content is erased.
     File(PathBuf),
 }
 
-/// How a memory node is to serve.
+/// Options of a memory node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ServeOptions {
-    /// Where to listen: an address of the device's network interface. Port 0 takes a free one.
+    /// The address to listen at: one of the device's network interface. Port 0 takes a free port.
     pub listen: SocketAddr,
     /// Bytes of memory.
     pub capacity: u64,
@@ -35,19 +35,19 @@ impl ServeOptions {
     }
 }
 
-/// What a memory node has to report.
+/// Event counts of a memory node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NodeReport {
-    /// Connections that there are.
+    /// Current connections.
     pub connections: usize,
-    /// Connections that there have been, those included.
+    /// Connections accepted so far, including current ones.
     pub accepted: u64,
-    /// Requests for connections that were refused.
+    /// Requests for connections that were rejected.
     pub refused: u64,
-    /// Connections that were ended because their client was fenced.
+    /// Connections ended because their client was fenced.
     pub fenced: u64,
     /// Memory registrations.
     pub registrations: u64,
-    /// Whether the memory lies in huge pages that were set aside.
+    /// Whether the memory lies in preallocated huge pages.
     pub huge_pages: bool,
 }

@@ -1,24 +1,25 @@
-//! Memory for devices: allocated, in huge pages where there are any, or a file's.
+//! Memory for devices: allocated, in huge pages if available, or mapped from a file.
 
 use std::fs::File;
 use std::io;
 
 use memmap2::{Advice, MmapOptions, MmapRaw};
 
-/// A huge page.
+/// Bytes of a huge page.
 const HUGE: usize = 2 << 20;
 
-/// Memory that stays where it is until it is dropped.
+/// Memory that keeps its address until it is dropped.
 pub(crate) struct Area {
     map: MmapRaw,
     huge: bool,
-    /// What is mapped, if it is a file: a lock on it stays as long.
+    /// The mapped file, if any: its lock lasts as long as the mapping.
     _file: Option<File>,
 }
 
 impl Area {
-    /// Zeroed memory, in huge pages if `bytes` nearly fills a number of them and there are enough. What
-    /// does not would lock up to a page more than it says, and clients may lock little.
+    /// Allocates zeroed memory. It uses huge pages if `bytes` fills a whole number of them up to
+    /// one sixteenth, and enough are free. Otherwise the last page would lock up to a huge page
+    /// more than requested, and clients may lock little memory.
     pub(crate) fn allocate(bytes: usize) -> io::Result<Self> {
         let whole = bytes.next_multiple_of(HUGE);
         if whole - bytes <= bytes / 16
@@ -27,28 +28,28 @@ impl Area {
             return Ok(Self { map: map.into(), huge: true, _file: None });
         }
         let map = MmapOptions::new().len(bytes).map_anon()?;
-        // Transparent huge pages are as good, where the kernel has some; if not, small ones will do.
+        // Transparent huge pages do as well. If the kernel has none, small pages do.
         let _ = map.advise(Advice::HugePage);
         Ok(Self { map: map.into(), huge: false, _file: None })
     }
 
-    /// The first `bytes` bytes of a file or DAX device, shared.
+    /// Maps the first `bytes` bytes of a file or DAX device, shared.
     pub(crate) fn file(file: File, bytes: usize) -> io::Result<Self> {
         let map = MmapOptions::new().len(bytes).map_raw(&file)?;
         Ok(Self { map, huge: false, _file: Some(file) })
     }
 
-    /// Whether it lies in huge pages that were set aside for such use.
+    /// Returns whether it lies in preallocated huge pages.
     pub(crate) fn huge(&self) -> bool {
         self.huge
     }
 
-    /// Bytes of it.
+    /// Returns its length in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.map.len()
     }
 
-    /// Where it begins.
+    /// Returns its address.
     pub(super) fn start(&self) -> *mut u8 {
         self.map.as_mut_ptr()
     }

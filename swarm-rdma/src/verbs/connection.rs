@@ -1,4 +1,4 @@
-//! Queue pairs with the connection that they belong to.
+//! Queue pairs and their connections.
 
 use std::io;
 use std::iter::successors;
@@ -12,25 +12,29 @@ use rdma_sys::{
     rdma_connect, rdma_create_qp, rdma_destroy_qp, rdma_disconnect,
 };
 
+use swarm_core::fabric::MAX_VERBS;
+
 use super::checked;
 use super::domain::{Domain, Region};
 use super::manager::{Id, IdKey};
 use super::queue::{CompletionQueue, LAST};
 use super::slots::{Slot, Slots};
-use crate::rider::MAX_TOGETHER;
 
-/// How much a queue pair takes.
+/// The most work requests that one call posts: a chain's and those of a deferred chain.
+pub(crate) const MAX_TOGETHER: usize = 2 * MAX_VERBS;
+
+/// Limits of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Work requests under way.
+    /// In-flight work requests.
     pub(crate) queue: u32,
     /// Bytes that may be posted inline.
     pub(crate) inline: u32,
-    /// READs and atomics under way.
+    /// In-flight READs and atomics.
     pub(crate) asked: u8,
-    /// READs and atomics of the other end that are answered at a time.
+    /// READs and atomics of the other end that it answers at a time.
     pub(crate) answered: u8,
-    /// Times that a packet is sent again.
+    /// Retransmissions of a packet.
     pub(crate) retries: u8,
 }
 
@@ -41,15 +45,15 @@ pub(crate) enum Work<'a> {
     Read { remote: u64, at: usize, bytes: usize },
     /// WRITEs `bytes` bytes of the slot, from its byte `at`, to `remote`.
     Write { remote: u64, at: usize, bytes: usize },
-    /// WRITEs `head`, then `tail`, the last word filled up with zero bytes, to `remote`; inline.
+    /// WRITEs `head`, then `tail`, its last word padded with zero bytes, to `remote`; inline.
     Inline { remote: u64, head: &'a [u64], tail: &'a [u8] },
-    /// Compares-and-swaps the word at `remote`; what was there goes into the slot, at its byte `at`.
+    /// Compares-and-swaps the word at `remote`; its old value goes into the slot, at its byte `at`.
     Cas { remote: u64, at: usize, expect: u64, new: u64 },
 }
 
 /// A queue pair and its connection.
 pub(crate) struct Connection {
-    // Dropped in this order: the identifier, then what its queue pair stood on.
+    // Dropped in this order: the identifier, then what its queue pair depends on.
     id: Id,
     limits: Limits,
     _queue: Arc<CompletionQueue>,
@@ -57,18 +61,18 @@ pub(crate) struct Connection {
     _domain: Arc<Domain>,
 }
 
-/// What a work request consists of, locally.
+/// The pieces of local memory of a work request.
 type Pieces = [ibv_sge; 3];
 
 /// Pads a value's last word.
 static ZEROS: [u8; 8] = [0; 8];
 
 impl Connection {
-    /// A queue pair for `id`, whose work completes at `queue`. `region` is what either end's work
-    /// requests touch of this process's memory.
+    /// Makes a queue pair for `id`, whose work completes at `queue`. `region` is this process's
+    /// memory that work requests of either end access.
     ///
     /// # Errors
-    /// The device has no queue pair for it; the identifier comes back.
+    /// The device refuses the queue pair; the identifier is returned with the error.
     pub(crate) fn new(
         id: Id,
         domain: &Arc<Domain>,
@@ -80,7 +84,7 @@ impl Connection {
             let error = io::Error::other("the address belongs to another RDMA device");
             return Err((id, error));
         }
-        // Devices do not say how much they take inline, and make no queue pair for more.
+        // Devices do not report their inline limit, and refuse a queue pair with a larger one.
         let halves = successors(Some(limits.inline), |&bytes| (bytes > 0).then_some(bytes / 2));
         let mut refused = None;
         for inline in halves {
@@ -100,14 +104,14 @@ impl Connection {
         Err((id, refused.unwrap_or_else(io::Error::last_os_error)))
     }
 
-    /// READs and atomics that the device has under way at most.
+    /// Returns how many READs and atomics the device may have in flight.
     #[cfg(test)]
     pub(crate) fn asks(&self) -> u8 {
         let mask = ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC.0 as libc::c_int;
         // SAFETY: the structures are plain numbers and pointers, for which zeroes are valid.
         let (mut attributes, mut initial): (ibv_qp_attr, ibv_qp_init_attr) =
             unsafe { (mem::zeroed(), mem::zeroed()) };
-        // SAFETY: the queue pair is there until this is dropped, and there is room for the answers.
+        // SAFETY: the queue pair exists until this is dropped, and there is room for the answers.
         let returned = unsafe {
             let queue_pair = (*self.id.raw()).qp;
             rdma_sys::ibv_query_qp(queue_pair, &raw mut attributes, mask, &raw mut initial)
@@ -120,7 +124,7 @@ impl Connection {
         self.id.key()
     }
 
-    /// How much it takes.
+    /// Returns the limits of the queue pair.
     pub(crate) fn limits(&self) -> Limits {
         self.limits
     }
@@ -151,22 +155,22 @@ impl Connection {
         checked(unsafe { rdma_accept(self.id.raw(), &raw mut parameters) })
     }
 
-    /// Ends the connection: all work that is under way comes back, failed.
+    /// Ends the connection: all in-flight work requests complete as failed.
     pub(crate) fn disconnect(&self) {
-        // SAFETY: the identifier is there until this is dropped. A failure means that the
-        // connection has ended already, or has never been.
+        // SAFETY: the identifier exists until this is dropped. A failure means that the connection
+        // has ended already, or was never established.
         unsafe { rdma_disconnect(self.id.raw()) };
         let _ = self.deafen();
     }
 
-    /// Takes the access flags off: the other end's work fails from now on, and does nothing.
+    /// Takes the access flags off: the other end's work requests fail from now on, without effect.
     pub(crate) fn forbid(&self) -> io::Result<()> {
         self.modify(ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS, |attributes| {
             attributes.qp_access_flags = 0;
         })
     }
 
-    /// Ends this end of the connection without a word to the other.
+    /// Ends this end of the connection without a message to the other.
     pub(crate) fn deafen(&self) -> io::Result<()> {
         self.modify(ibv_qp_attr_mask::IBV_QP_STATE, |attributes| {
             attributes.qp_state = ibv_qp_state::IBV_QPS_ERR;
@@ -177,19 +181,20 @@ impl Connection {
         // SAFETY: the structure is plain numbers, for which zeroes are valid.
         let mut attributes: ibv_qp_attr = unsafe { mem::zeroed() };
         set(&mut attributes);
-        // SAFETY: the queue pair is there until this is dropped.
+        // SAFETY: the queue pair exists until this is dropped.
         checked(unsafe {
             ibv_modify_qp((*self.id.raw()).qp, &raw mut attributes, what.0 as libc::c_int)
         })
     }
 
-    /// Posts a chain with one call; only its last work request is signalled. The slot goes to the
-    /// device and comes back with that completion.
+    /// Posts a chain with one call; only its last work request is signalled. The slot moves to the
+    /// device, which returns it with that completion.
     ///
-    /// Those of `chain` with `true` wait until all earlier READs and atomics are done.
+    /// Work requests with `true` carry the fence flag: they wait until all earlier READs and
+    /// atomics are done.
     ///
     /// # Errors
-    /// The device did not take all of it. What it took runs; the slot is lost.
+    /// The device did not accept all of it. The part that it accepted runs; the slot leaks.
     #[inline]
     pub(crate) fn post(
         &self,
@@ -216,7 +221,7 @@ impl Connection {
             };
             let pieces = pieces.write([ibv_sge { addr: 0, length: 0, lkey: 0 }; 3]);
             request.wr_id = u64::from(slot.index()) | if last { LAST } else { 0 };
-            // SAFETY: only the requests in front of the last one have a successor in the array.
+            // SAFETY: only the requests before the last one have a successor in the array.
             request.next = if last { ptr::null_mut() } else { unsafe { first.add(n + 1) } };
             let mut flags = if last { ibv_send_flags::IBV_SEND_SIGNALED.0 } else { 0 };
             if *fenced {
@@ -225,17 +230,17 @@ impl Connection {
             flags |= fill(request, pieces, work, slots, &slot, key);
             request.send_flags = flags;
         }
-        // The device has the slot from here on: its token ends with this call, and polling the last
-        // work request's completion makes it again.
+        // The device owns the slot from here on: this call consumes its token, and polling the last
+        // work request's completion remakes it.
         let mut bad = ptr::null_mut();
-        // SAFETY: the requests are linked and initialized, and name memory of the slot, whose token
-        // the device has now and which lies in a region that the queue pair keeps alive, or memory
-        // that is copied inline by this call.
+        // SAFETY: the requests are linked and initialized. They name memory of the slot, which the
+        // device owns now and which lies in a region that the queue pair keeps alive, or memory
+        // that this call copies inline.
         checked(unsafe { ibv_post_send((*self.id.raw()).qp, first, &raw mut bad) })
     }
 }
 
-/// Makes the queue pair. Says how many bytes it takes inline.
+/// Makes the queue pair. Returns how many bytes it takes inline.
 fn create(id: &Id, domain: &Domain, queue: &CompletionQueue, limits: Limits) -> io::Result<u32> {
     // SAFETY: the structure is plain numbers and pointers, for which zeroes are valid.
     let mut wanted: ibv_qp_init_attr = unsafe { mem::zeroed() };
@@ -248,12 +253,12 @@ fn create(id: &Id, domain: &Domain, queue: &CompletionQueue, limits: Limits) -> 
     wanted.cap.max_recv_sge = 1;
     wanted.cap.max_inline_data = limits.inline;
     // SAFETY: identifier, domain and queue are alive, and the connection that is made of them keeps
-    // them so until the queue pair is gone.
+    // them so until the queue pair is destroyed.
     checked(unsafe { rdma_create_qp(id.raw(), domain.raw(), &raw mut wanted) })?;
     Ok(wanted.cap.max_inline_data)
 }
 
-/// Fills in what is particular to one kind of work. Yields the flags that it needs.
+/// Fills in the fields of one kind of work request. Returns the flags that it needs.
 #[inline]
 fn fill(
     request: &mut ibv_send_wr,
@@ -313,7 +318,7 @@ fn fill(
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // SAFETY: the queue pair is this value's own, and nobody posts to it any more.
+        // SAFETY: the queue pair is this value's own, and nothing posts to it any more.
         unsafe { rdma_destroy_qp(self.id.raw()) };
     }
 }

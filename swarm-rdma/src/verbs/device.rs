@@ -1,4 +1,4 @@
-//! Devices, as librdmacm has opened them.
+//! Devices, as librdmacm opens them.
 
 use std::ffi::CStr;
 use std::io;
@@ -13,7 +13,7 @@ use rdma_sys::{
 
 use super::checked;
 
-/// An open device. librdmacm opens each once and keeps it open as long as the process lives.
+/// An open device. librdmacm opens each device once and keeps it open until the process ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Device(NonNull<ibv_context>);
 
@@ -22,21 +22,21 @@ unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
 
-/// What a device can do, as far as this crate asks.
+/// The capabilities of a device that this crate uses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attributes {
     pub(crate) max_region: u64,
     pub(crate) max_queue: u32,
     pub(crate) max_completions: u32,
-    /// READs and atomics that it answers at a time, for each queue pair.
+    /// READs and atomics that each queue pair answers at a time.
     pub(crate) max_answered: u8,
-    /// READs and atomics that it has under way at a time, for each queue pair.
+    /// READs and atomics that each queue pair has in flight at a time.
     pub(crate) max_asked: u8,
     pub(crate) atomics: bool,
     pub(crate) ports: u8,
 }
 
-/// What a port says of itself.
+/// The attributes of a port.
 pub(crate) struct Port {
     pub(crate) state: u32,
     pub(crate) ethernet: bool,
@@ -53,7 +53,7 @@ impl Port {
 }
 
 impl Device {
-    /// The names of all devices. An error is what a host without any says, too.
+    /// Returns the names of all devices. A host without any may return an error, too.
     pub(crate) fn names() -> io::Result<Vec<String>> {
         let mut count = 0;
         // SAFETY: `count` is a valid place for the number of devices.
@@ -68,12 +68,12 @@ impl Device {
                 .into_owned()
         });
         let names = names.collect();
-        // SAFETY: the list is libibverbs's own, and nothing of it is used any more.
+        // SAFETY: the list is from libibverbs, and nothing of it is used any more.
         unsafe { ibv_free_device_list(list) };
         Ok(names)
     }
 
-    /// All devices, opened.
+    /// Opens all devices.
     pub(crate) fn all() -> io::Result<&'static [Self]> {
         static ALL: OnceLock<Vec<Device>> = OnceLock::new();
         if let Some(all) = ALL.get() {
@@ -86,13 +86,13 @@ impl Device {
             return Err(io::Error::last_os_error());
         }
         let all = (0..usize::try_from(count).unwrap_or(0))
-            // SAFETY: the list has `count` entries. It is never given back, so that contexts stay.
+            // SAFETY: the list has `count` entries. It is never freed, so the contexts stay open.
             .filter_map(|index| NonNull::new(unsafe { *list.add(index) }).map(Self))
             .collect();
         Ok(ALL.get_or_init(|| all))
     }
 
-    /// The device behind a context that librdmacm names.
+    /// Returns the device of a context that librdmacm names.
     pub(super) fn of(context: *mut ibv_context) -> Option<Self> {
         NonNull::new(context).map(Self)
     }
@@ -101,15 +101,15 @@ impl Device {
         self.0.as_ptr()
     }
 
-    /// Its name.
+    /// Returns its name.
     pub(crate) fn name(self) -> String {
-        // SAFETY: the context is open, its device is there as long, and names are C strings.
+        // SAFETY: the context is open, its device exists as long, and names are C strings.
         unsafe { CStr::from_ptr(ibv_get_device_name((*self.raw()).device)) }
             .to_string_lossy()
             .into_owned()
     }
 
-    /// What it can do.
+    /// Returns its capabilities.
     pub(crate) fn attributes(self) -> io::Result<Attributes> {
         let mut attributes = MaybeUninit::<ibv_device_attr>::zeroed();
         // SAFETY: the context is open, and there is room for the answer.
@@ -128,7 +128,7 @@ impl Device {
         })
     }
 
-    /// What port `number` says of itself.
+    /// Returns the attributes of port `number`.
     pub(crate) fn port(self, number: u8) -> io::Result<Port> {
         let mut port = MaybeUninit::<ibv_port_attr>::zeroed();
         // SAFETY: the context is open, and there is room for the answer.
@@ -144,14 +144,14 @@ impl Device {
         })
     }
 
-    /// GID `index` of port `number`.
+    /// Returns GID `index` of port `number`.
     pub(crate) fn gid(self, number: u8, index: u8) -> io::Result<[u8; 16]> {
         let mut gid = MaybeUninit::<ibv_gid>::zeroed();
         // SAFETY: the context is open, and there is room for the answer.
         let returned =
             unsafe { ibv_query_gid(self.raw(), number, i32::from(index), gid.as_mut_ptr()) };
         checked(returned)?;
-        // SAFETY: all of a GID's 16 bytes were there from the beginning, as zeroes at least.
+        // SAFETY: all of a GID's 16 bytes are initialized, as zeroes at least.
         Ok(unsafe { gid.assume_init().raw })
     }
 }

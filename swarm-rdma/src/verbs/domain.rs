@@ -12,7 +12,7 @@ use super::area::Area;
 use super::checked;
 use super::device::Device;
 
-/// A protection domain: what belongs together on a device.
+/// A protection domain: the objects of a device that may be used together.
 pub(crate) struct Domain {
     raw: NonNull<ibv_pd>,
     device: Device,
@@ -24,7 +24,7 @@ unsafe impl Send for Domain {}
 unsafe impl Sync for Domain {}
 
 impl Domain {
-    /// A domain on `device`.
+    /// Allocates a domain on `device`.
     pub(crate) fn new(device: Device) -> io::Result<Arc<Self>> {
         // SAFETY: the device's context is open.
         let raw = NonNull::new(unsafe { ibv_alloc_pd(device.raw()) })
@@ -32,7 +32,7 @@ impl Domain {
         Ok(Arc::new(Self { raw, device }))
     }
 
-    /// The device.
+    /// Returns the device.
     pub(crate) fn device(&self) -> Device {
         self.device
     }
@@ -44,18 +44,18 @@ impl Domain {
 
 impl Drop for Domain {
     fn drop(&mut self) {
-        // SAFETY: all that stands on the domain keeps it alive, so nothing is left on it.
+        // SAFETY: all objects on the domain keep it alive, so none is left on it.
         let returned = unsafe { ibv_dealloc_pd(self.raw()) };
         debug_assert_eq!(returned, 0, "something still stands on a protection domain");
     }
 }
 
-/// What memory is registered for.
+/// How registered memory is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Use {
-    /// What this process posts and what comes back.
+    /// Payload and replies of this process's work requests.
     Own,
-    /// READ, WRITE and CAS by others.
+    /// READ, WRITE and CAS by other processes.
     Served,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct Region {
     _domain: Arc<Domain>,
 }
 
-// SAFETY: the region's memory is reached through tokens and devices only, which see to exclusion;
+// SAFETY: the region's memory is accessed through tokens and devices only, which ensure exclusion;
 // its keys never change.
 unsafe impl Send for Region {}
 // SAFETY: as above.
@@ -82,39 +82,39 @@ impl Region {
             access |= ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC;
         }
         let (start, bytes) = (area.start().cast(), area.bytes());
-        // SAFETY: the memory is mapped, and `area` keeps it where it is as long as it is registered.
+        // SAFETY: the memory is mapped, and `area` keeps it mapped as long as it is registered.
         let raw = unsafe { ibv_reg_mr(domain.raw(), start, bytes, access.0 as libc::c_int) };
         let raw = NonNull::new(raw).ok_or_else(io::Error::last_os_error)?;
         Ok(Arc::new(Self { raw, area, _domain: Arc::clone(domain) }))
     }
 
-    /// The memory.
+    /// Returns the memory.
     pub(crate) fn area(&self) -> &Area {
         &self.area
     }
 
-    /// Where it begins, as the device counts.
+    /// Returns the address of its first byte, in the device's address space.
     pub(crate) fn base(&self) -> u64 {
         self.area.start() as u64
     }
 
-    /// The key for others.
+    /// Returns the key for other processes.
     pub(crate) fn remote_key(&self) -> u32 {
-        // SAFETY: the registration is there until this is dropped.
+        // SAFETY: the registration exists until this is dropped.
         unsafe { (*self.raw.as_ptr()).rkey }
     }
 
-    /// The key for this process's own work requests.
+    /// Returns the key for this process's own work requests.
     pub(super) fn local_key(&self) -> u32 {
         // SAFETY: as above.
         unsafe { (*self.raw.as_ptr()).lkey }
     }
 
-    /// Zeroes the memory. Must not be called while others have connections to it: what they do at
-    /// the same time would be lost.
+    /// Zeroes the memory. The caller ensures that no other process has a connection to it:
+    /// concurrent writes would be lost.
     pub(crate) fn zero(&self) {
         // SAFETY: the memory is mapped and writable, and no reference into a served region exists:
-        // this process reaches it here alone.
+        // this process accesses it here only.
         unsafe { self.area.start().write_bytes(0, self.area.bytes()) };
     }
 }

@@ -18,7 +18,7 @@ use rdma_sys::{
 use super::checked;
 use super::device::Device;
 
-/// Where events arrive.
+/// An event channel.
 #[derive(Debug)]
 pub(crate) struct Channel(NonNull<rdma_event_channel>);
 
@@ -28,7 +28,7 @@ unsafe impl Send for Channel {}
 unsafe impl Sync for Channel {}
 
 impl Channel {
-    /// A channel whose events are taken without blocking.
+    /// Makes a channel whose events are taken without blocking.
     pub(crate) fn new() -> io::Result<Arc<Self>> {
         // SAFETY: the call has no preconditions.
         let raw = NonNull::new(unsafe { rdma_create_event_channel() })
@@ -38,13 +38,13 @@ impl Channel {
         Ok(Arc::new(channel))
     }
 
-    /// Readable when there is an event.
+    /// Returns a descriptor that is readable when an event is pending.
     pub(crate) fn fd(&self) -> RawFd {
-        // SAFETY: the channel is there until this is dropped.
+        // SAFETY: the channel exists until this is dropped.
         unsafe { self.0.as_ref() }.fd
     }
 
-    /// The next event, if there is one.
+    /// Takes the next event, if one is pending.
     pub(crate) fn next(self: &Arc<Self>) -> io::Result<Option<Event>> {
         let mut raw = ptr::null_mut();
         // SAFETY: the channel is open, and there is room for the answer.
@@ -70,11 +70,11 @@ impl Drop for Channel {
     }
 }
 
-/// Tells identifiers apart.
+/// Distinguishes identifiers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct IdKey(usize);
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum EventKind {
     AddressResolved,
@@ -84,13 +84,13 @@ pub(crate) enum EventKind {
     Rejected,
     Disconnected,
     DeviceRemoved,
-    /// Trying failed; in words, at which stage.
+    /// An attempt failed; names the stage.
     Failed(&'static str),
-    /// Of no consequence.
+    /// An event that needs no action.
     Other,
 }
 
-/// Private data of a message.
+/// The private data of a message.
 #[derive(Clone, Copy)]
 pub(crate) struct Private {
     bytes: [u8; 255],
@@ -98,7 +98,7 @@ pub(crate) struct Private {
 }
 
 impl Private {
-    /// The bytes.
+    /// Returns the bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.used)]
     }
@@ -107,20 +107,20 @@ impl Private {
 /// An event, copied.
 pub(crate) struct Event {
     pub(crate) kind: EventKind,
-    /// What it is about; of a request, the listener.
+    /// The identifier that it concerns; for a request, the listener.
     pub(crate) key: IdKey,
-    /// A request's new identifier.
+    /// The new identifier of a request.
     pub(crate) request: Option<Id>,
     /// An error number or a reason.
     pub(crate) status: i32,
-    /// READs and atomics that a request's client will have under way.
+    /// READs and atomics that a request's client will have in flight.
     pub(crate) asks: u8,
     pub(crate) private: Private,
 }
 
 impl Event {
     /// # Safety
-    /// `raw` is an event of `channel` that was not acknowledged yet.
+    /// `raw` is an event of `channel` that is not acknowledged yet.
     unsafe fn copy(channel: &Arc<Channel>, raw: &rdma_cm_event) -> Self {
         let kind = match raw.event {
             event_type::RDMA_CM_EVENT_ADDR_RESOLVED => EventKind::AddressResolved,
@@ -166,7 +166,7 @@ impl Event {
 #[derive(Debug)]
 pub(crate) struct Id {
     raw: NonNull<rdma_cm_id>,
-    /// Where its events arrive; must outlive it.
+    /// The channel of its events, which must outlive it.
     _channel: Arc<Channel>,
 }
 
@@ -176,7 +176,7 @@ unsafe impl Send for Id {}
 unsafe impl Sync for Id {}
 
 impl Id {
-    /// An identifier for reliable connections.
+    /// Makes an identifier for reliable connections.
     pub(crate) fn new(channel: &Arc<Channel>) -> io::Result<Self> {
         let mut raw = ptr::null_mut();
         // SAFETY: the channel is open, and there is room for the answer.
@@ -200,9 +200,9 @@ impl Id {
         self.raw.as_ptr()
     }
 
-    /// The device that it has been bound to, if it has.
+    /// Returns the device that it is bound to, if any.
     pub(crate) fn device(&self) -> Option<Device> {
-        // SAFETY: the identifier is there until this is dropped.
+        // SAFETY: the identifier exists until this is dropped.
         Device::of(unsafe { (*self.raw()).verbs })
     }
 
@@ -213,19 +213,19 @@ impl Id {
         checked(unsafe { rdma_bind_addr(self.raw(), address.pointer()) })
     }
 
-    /// The local port.
+    /// Returns the local port.
     pub(crate) fn port(&self) -> u16 {
-        // SAFETY: the identifier is there until this is dropped.
+        // SAFETY: the identifier exists until this is dropped.
         u16::from_be(unsafe { rdma_get_src_port(self.raw()) })
     }
 
-    /// Begins to listen.
+    /// Starts to listen.
     pub(crate) fn listen(&self, backlog: i32) -> io::Result<()> {
         // SAFETY: as above.
         checked(unsafe { rdma_listen(self.raw(), backlog) })
     }
 
-    /// Begins to resolve an address, from a local one if one is given.
+    /// Starts to resolve an address, from a local one if given.
     pub(crate) fn resolve_address(
         &self,
         from: Option<IpAddr>,
@@ -239,13 +239,13 @@ impl Id {
         checked(unsafe { rdma_resolve_addr(self.raw(), from, to.pointer(), milliseconds(time)) })
     }
 
-    /// Begins to resolve the route to the address.
+    /// Starts to resolve the route to the address.
     pub(crate) fn resolve_route(&self, time: Duration) -> io::Result<()> {
-        // SAFETY: the identifier is there until this is dropped.
+        // SAFETY: the identifier exists until this is dropped.
         checked(unsafe { rdma_resolve_route(self.raw(), milliseconds(time)) })
     }
 
-    /// How long the queue pair is to wait for an acknowledgment: 4.096 µs times 2 to this power.
+    /// Sets how long the queue pair waits for an acknowledgment: 4.096 µs times 2 to this power.
     pub(crate) fn set_ack_timeout(&self, power: u8) -> io::Result<()> {
         const LEVEL_ID: i32 = 0;
         const ACK_TIMEOUT: i32 = 3;
@@ -272,7 +272,7 @@ impl Drop for Id {
     }
 }
 
-/// A socket address as the system's calls want it.
+/// A socket address in the form that system calls take.
 struct Address(MaybeUninit<libc::sockaddr_storage>);
 
 impl Address {
@@ -305,9 +305,9 @@ impl Address {
     }
 }
 
-/// The local address that `id` is bound to.
+/// Returns the local address that `id` is bound to.
 pub(crate) fn local_address(id: &Id) -> Option<SocketAddr> {
-    // SAFETY: the identifier is there; its route holds a socket address, zeroed before it is bound.
+    // SAFETY: the identifier exists; its route holds a socket address, zeroed before it is bound.
     unsafe {
         let raw = &*id.raw();
         let union = &raw.route.addr.src_addr_union;
@@ -331,7 +331,7 @@ fn milliseconds(time: Duration) -> i32 {
     i32::try_from(time.as_millis()).unwrap_or(i32::MAX)
 }
 
-/// Makes calls on `fd` return at once.
+/// Makes `fd` non-blocking.
 pub(super) fn set_nonblocking(fd: RawFd) -> io::Result<()> {
     // SAFETY: these calls take any file descriptor.
     let returned = unsafe {
@@ -341,7 +341,7 @@ pub(super) fn set_nonblocking(fd: RawFd) -> io::Result<()> {
     if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Sleeps until one of `fds` is readable, or the time is over.
+/// Sleeps until one of `fds` is readable, at most for `time`.
 pub(crate) fn wait_readable(fds: &[RawFd], time: Duration) -> io::Result<()> {
     let mut polled = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 4];
     for (place, &fd) in polled.iter_mut().zip(fds) {
@@ -352,7 +352,7 @@ pub(crate) fn wait_readable(fds: &[RawFd], time: Duration) -> io::Result<()> {
         tv_nsec: time.subsec_nanos().into(),
     };
     let count = polled.len() as libc::nfds_t;
-    // SAFETY: there are `count` places; negative descriptors are passed over.
+    // SAFETY: the array has `count` entries; negative descriptors are ignored.
     let returned = unsafe { libc::ppoll(polled.as_mut_ptr(), count, &raw const time, ptr::null()) };
     let error = io::Error::last_os_error();
     if returned < 0 && error.kind() != io::ErrorKind::Interrupted { Err(error) } else { Ok(()) }

@@ -17,7 +17,7 @@ use rdma_sys::{
 use super::device::Device;
 use super::slots::{Slot, Slots};
 
-/// Completions that are taken in one call.
+/// The most completions that one call takes.
 const BATCH: usize = 16;
 
 /// Marks the last work request of a chain, in its id.
@@ -36,16 +36,16 @@ unsafe impl Sync for CompletionQueue {}
 
 /// A completion.
 pub(crate) struct Done {
-    /// Which slot's chain it is of.
+    /// The index of the chain's slot.
     pub(crate) index: u32,
-    /// The slot, back from the device: this was the chain's last work request.
+    /// The slot, returned by the device, if this was the chain's last work request.
     pub(crate) slot: Option<Slot>,
-    /// What became of the work request: 0 if it succeeded.
+    /// The status of the work request: 0 if it succeeded.
     pub(crate) status: u32,
 }
 
 impl CompletionQueue {
-    /// A queue for `entries` completions.
+    /// Makes a queue for `entries` completions.
     pub(crate) fn new(device: Device, entries: u32) -> io::Result<Arc<Self>> {
         // SAFETY: the device's context is open.
         let channel = NonNull::new(unsafe { ibv_create_comp_channel(device.raw()) })
@@ -53,7 +53,7 @@ impl CompletionQueue {
         // SAFETY: the channel was just made.
         let fd = unsafe { channel.as_ref() }.fd;
         let entries = i32::try_from(entries).unwrap_or(i32::MAX);
-        // SAFETY: context and channel are open; the channel is closed after the queue only.
+        // SAFETY: context and channel are open; the channel is closed after the queue.
         let raw =
             unsafe { ibv_create_cq(device.raw(), entries, ptr::null_mut(), channel.as_ptr(), 0) };
         let (Some(raw), Ok(())) = (NonNull::new(raw), super::manager::set_nonblocking(fd)) else {
@@ -69,7 +69,7 @@ impl CompletionQueue {
         self.raw.as_ptr()
     }
 
-    /// Takes completions that are there, and says how many. `slots` are those whose chains use this
+    /// Takes available completions and returns how many. `slots` are those whose chains use this
     /// queue.
     #[inline]
     pub(crate) fn poll(&self, slots: &Slots, mut take: impl FnMut(Done)) -> io::Result<usize> {
@@ -81,21 +81,21 @@ impl CompletionQueue {
             // SAFETY: the call has filled in `count` completions.
             let (id, status) = unsafe { ((*entry.as_ptr()).wr_id, (*entry.as_ptr()).status) };
             let index = id as u32;
-            // SAFETY: the device completes a queue pair's work requests in order, each once; the
-            // one marked last was the chain's last, so the device is done with the slot.
+            // SAFETY: the device completes a queue pair's work requests in order, each once. The
+            // marked one was the chain's last, so the device is done with the slot.
             let slot = (id & LAST != 0).then(|| unsafe { slots.back(index) });
             take(Done { index, slot, status });
         }
         Ok(count)
     }
 
-    /// Asks for an event at the next completion.
+    /// Requests an event at the next completion.
     pub(crate) fn arm(&self) -> io::Result<()> {
-        // SAFETY: the queue is there until this is dropped.
+        // SAFETY: the queue exists until this is dropped.
         super::checked(unsafe { ibv_req_notify_cq(self.raw(), 0) })
     }
 
-    /// Sleeps until the event that was asked for comes, or the time is over.
+    /// Sleeps until the requested event arrives, at most for `time`.
     pub(crate) fn sleep(&self, time: Duration) -> io::Result<()> {
         super::manager::wait_readable(&[self.fd()], time)?;
         let (mut queue, mut context) = (ptr::null_mut(), ptr::null_mut());
@@ -110,7 +110,7 @@ impl CompletionQueue {
     }
 
     fn fd(&self) -> RawFd {
-        // SAFETY: the channel is there until this is dropped.
+        // SAFETY: the channel exists until this is dropped.
         unsafe { self.channel.as_ref() }.fd
     }
 }
@@ -125,13 +125,13 @@ impl Drop for CompletionQueue {
     }
 }
 
-/// A completion's status in words.
+/// Describes a completion's status.
 pub(crate) fn status_text(status: u32) -> String {
     const RETRIES: u32 = ibv_wc_status::IBV_WC_RETRY_EXC_ERR;
     if status == RETRIES {
         return "the node does not answer (transport retry counter exceeded)".to_owned();
     }
-    // SAFETY: the call takes any number and returns a C string that stays.
+    // SAFETY: the call takes any number and returns a static C string.
     let text = unsafe { CStr::from_ptr(ibv_wc_status_str(status)) };
     format!("{} (status {status})", text.to_string_lossy())
 }

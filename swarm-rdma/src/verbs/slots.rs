@@ -1,8 +1,8 @@
-//! Slots: registered memory for chains, what they carry and what comes back.
+//! Slots: registered memory for the payload and the replies of chains.
 //!
-//! The invariant: for each slot there is one token, a [`Slot`]. It is on the free list, with
-//! somebody, or with the device; only who has it may touch the memory. A slot belongs to one of three
-//! classes, for chains of different size.
+//! **Invariant:** each slot has one token, a [`Slot`]. The free list, a caller or the device has
+//! it, and only the owner of the token may access the memory. A slot belongs to one of three size
+//! classes.
 
 use std::cell::RefCell;
 use std::io;
@@ -11,8 +11,8 @@ use std::sync::Arc;
 use super::area::Area;
 use super::domain::{Domain, Region, Use};
 
-/// Bytes of a slot and how many there are, class by class. Together less than the 8 MiB that a
-/// process may lock by default on many systems.
+/// Bytes of a slot and number of slots, for each class. Together they take less than the 8 MiB that
+/// a process may lock by default on many systems.
 const CLASSES: [(u32, u32); 3] = [(1 << 10, 1024), (16 << 10, 64), ((1 << 20) + (64 << 10), 4)];
 
 /// The token for a slot.
@@ -39,16 +39,16 @@ impl Slot {
 pub(crate) struct Slots {
     region: Arc<Region>,
     free: [RefCell<Vec<Slot>>; CLASSES.len()],
-    /// The next work request names a key that is none.
+    /// The next work request names an invalid key.
     #[cfg(test)]
-    pub(crate) forged: std::cell::Cell<bool>,
+    pub(crate) wrong_key: std::cell::Cell<bool>,
 }
 
 impl Slots {
-    /// How many there are in all.
+    /// Number of all slots.
     pub(crate) const COUNT: u32 = CLASSES[0].1 + CLASSES[1].1 + CLASSES[2].1;
 
-    /// Bytes of all slots.
+    /// Returns the bytes of all slots.
     pub(crate) fn bytes() -> u64 {
         CLASSES.iter().map(|&(bytes, count)| u64::from(bytes) * u64::from(count)).sum()
     }
@@ -62,7 +62,7 @@ impl Slots {
             let (_, count) = CLASSES[class];
             let first = next;
             next += count;
-            // Last in, first out, from the front: few slots stay hot in the cache.
+            // Last in, first out, from the first: few slots are used, and stay in the cache.
             let class = class as u8;
             RefCell::new((first..next).rev().map(|index| Slot { index, class }).collect())
         });
@@ -70,56 +70,56 @@ impl Slots {
             region,
             free,
             #[cfg(test)]
-            forged: std::cell::Cell::default(),
+            wrong_key: std::cell::Cell::default(),
         })
     }
 
-    /// The memory that the slots lie in.
+    /// Returns the memory that the slots lie in.
     pub(crate) fn region(&self) -> &Arc<Region> {
         &self.region
     }
 
-    /// The smallest class whose slots have so many bytes.
+    /// Returns the smallest class whose slots have at least `bytes` bytes.
     #[inline]
     pub(crate) fn class_for(bytes: usize) -> Option<usize> {
         CLASSES.iter().position(|&(size, _)| bytes <= size as usize)
     }
 
-    /// A free slot of a class.
+    /// Takes a free slot of a class.
     #[inline]
     pub(crate) fn take(&self, class: usize) -> Option<Slot> {
         self.free.get(class)?.borrow_mut().pop()
     }
 
-    /// Takes a slot back.
+    /// Returns a slot to the free list.
     #[inline]
     pub(crate) fn give(&self, slot: Slot) {
         self.free[slot.class()].borrow_mut().push(slot);
     }
 
-    /// Whether more than three quarters of a class are in use.
+    /// Returns whether more than three quarters of a class are in use.
     pub(crate) fn is_short(&self, class: usize) -> bool {
         self.free[class].borrow().len() < CLASSES[class].1 as usize / 4
     }
 
-    /// The slot's first `words` words.
+    /// Returns the slot's first `words` words.
     #[inline]
     pub(crate) fn words<'s>(&'s self, slot: &'s Slot, words: usize) -> &'s [u64] {
         assert!(words * 8 <= CLASSES[slot.class()].0 as usize, "a slot's words end with it");
-        // SAFETY: the words are the slot's, inside of the region, aligned, and initialized, as fresh
-        // mappings are zeroed. The token is borrowed, so nobody writes: neither a device, which
-        // would have the token, nor `put`, which borrows it exclusively.
+        // SAFETY: the words are the slot's, inside of the region, aligned, and initialized, as
+        // fresh mappings are zeroed. The token is borrowed, so nothing writes: neither a device,
+        // which would own the token, nor `put`, which borrows it exclusively.
         unsafe { std::slice::from_raw_parts(self.start(slot).cast::<u64>(), words) }
     }
 
-    /// Copies `head`, then `tail`, the last word filled up with zero bytes, to byte `at` of the slot.
+    /// Copies `head`, then `tail`, its last word padded with zero bytes, to byte `at` of the slot.
     #[inline]
     pub(crate) fn put(&self, slot: &mut Slot, at: usize, head: &[u64], tail: &[u8]) {
         let bytes = head.len() * 8 + tail.len().next_multiple_of(8);
         assert!(at.is_multiple_of(8) && at + bytes <= CLASSES[slot.class()].0 as usize);
         let padding = tail.len().next_multiple_of(8) - tail.len();
-        // SAFETY: all of it lies within the slot, by the assertion; the token is borrowed
-        // exclusively, so nobody else touches it; sources are other memory.
+        // SAFETY: all of it lies within the slot, by the assertion. The token is borrowed
+        // exclusively, so nothing else accesses it. The sources are other memory.
         unsafe {
             let to = self.start(slot).add(at);
             to.copy_from_nonoverlapping(head.as_ptr().cast(), head.len() * 8);
@@ -129,16 +129,16 @@ impl Slots {
         }
     }
 
-    /// The device's address of a byte of the slot, and the key to it.
+    /// Returns the device's address of a byte of the slot, and its local key.
     ///
     /// # Panics
-    /// If there are not `bytes` bytes from `at` on.
+    /// If the slot has fewer than `bytes` bytes from `at` on.
     pub(super) fn reach(&self, slot: &Slot, at: usize, bytes: usize) -> (u64, u32) {
         let size = CLASSES[slot.class()].0 as usize;
         assert!(at <= size && bytes <= size - at, "a slot's bytes end with it");
         let key = self.region.local_key();
         #[cfg(test)]
-        let key = if self.forged.take() { !key } else { key };
+        let key = if self.wrong_key.take() { !key } else { key };
         (self.start(slot) as u64 + at as u64, key)
     }
 
@@ -150,14 +150,14 @@ impl Slots {
             first += count;
         }
         offset += CLASSES[slot.class()].0 as usize * (slot.index - first) as usize;
-        // SAFETY: slots lie one behind the other in the region, which has room for all.
+        // SAFETY: slots lie one after the other in the region, which has room for all.
         unsafe { self.region.area().start().add(offset) }
     }
 
-    /// The token of slot `index`, back from the device.
+    /// Remakes the token of slot `index`, which the device returns.
     ///
     /// # Safety
-    /// The device has the token of this slot, and gives it back now.
+    /// The device owns the token of this slot, and returns it now.
     pub(super) unsafe fn back(&self, index: u32) -> Slot {
         let mut end = 0;
         let class = CLASSES.iter().position(|&(_, count)| {

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use swarm_core::fabric::{Fabric, NodeDown, Verb};
 use swarm_core::node::NodeId;
 use swarm_rdma::{
-    ClientId, ConnectOptions, Endpoint, Life, MemoryNode, PoolId, RdmaFabric, ServeOptions, devices,
+    ClientId, ConnectOptions, Endpoint, InstanceId, MemoryNode, PoolId, RdmaFabric, ServeOptions,
+    devices,
 };
 
 /// The pool that the tests' nodes belong to.
@@ -125,7 +126,7 @@ impl Running {
         let (address, life) = said.split_once(' ').expect("two words");
         let life = u128::from_str_radix(life, 16).expect("a number");
         let address = address.parse().expect("an address");
-        Self { process, endpoint: Endpoint { address, life: Some(Life(life)) } }
+        Self { process, endpoint: Endpoint { address, life: Some(InstanceId(life)) } }
     }
 
     /// Which node this process is to be, if it is a child.

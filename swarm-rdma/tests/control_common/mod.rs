@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use swarm_core::fabric::Board;
+use swarm_core::fabric::EpochDomain;
 use swarm_rdma::control::{
-    Body, Holder, Id, Ledger, NodeEntry, Plane, PoolAddress, PoolRecord, PoolWishes, Server,
+    FenceAgent, Holder, Id, Membership, NodeEntry, Plane, PoolAddress, PoolDescriptor, PoolSpec,
+    Server,
 };
 
 /// Bytes of each node.
@@ -25,8 +26,8 @@ struct Log {
 
 struct MadeUp(Arc<Mutex<Log>>);
 
-impl Body for MadeUp {
-    fn enlist(&mut self, _: &PoolRecord, _: u8) -> Result<(), String> {
+impl FenceAgent for MadeUp {
+    fn join(&mut self, _: &PoolDescriptor, _: u8) -> Result<(), String> {
         Ok(())
     }
 
@@ -58,7 +59,7 @@ impl Daemon {
         let log = Arc::default();
         let life = Id::random().expect("there is chance");
         let entry = NodeEntry { name: name.to_owned(), address, life, capacity: CAPACITY };
-        let server = Server::start(Ledger::new(entry, MadeUp(Arc::clone(&log))));
+        let server = Server::start(Membership::new(entry, MadeUp(Arc::clone(&log))));
         Self { server: server.expect("the port is free"), log }
     }
 
@@ -67,15 +68,15 @@ impl Daemon {
     }
 
     pub(crate) fn entry(&self) -> NodeEntry {
-        self.server.ledger().entry().clone()
+        self.server.membership().entry().clone()
     }
 
     pub(crate) fn is_free(&self) -> bool {
-        self.server.ledger().membership().is_none()
+        self.server.membership().pool().is_none()
     }
 
     pub(crate) fn holders(&self) -> Vec<Holder> {
-        self.server.ledger().holders()
+        self.server.membership().holders()
     }
 
     /// To zero its memory will take so long.
@@ -85,7 +86,7 @@ impl Daemon {
 
     /// Grants a client its slot.
     pub(crate) fn grant(&self, pool: Id, client: Holder) {
-        self.server.ledger().claim(pool, client).expect("the slot is free");
+        self.server.membership().claim(pool, client).expect("the slot is free");
     }
 
     pub(crate) fn fenced(&self) -> Vec<(usize, u64)> {
@@ -116,13 +117,13 @@ pub(crate) fn list(daemons: &[Daemon]) -> (PoolAddress, tempfile::TempDir) {
     (PoolAddress::Static(file), directory)
 }
 
-pub(crate) fn wishes() -> PoolWishes {
-    PoolWishes { nodes: 3, capacity: CAPACITY, max_clients: 8, slots: 6 }
+pub(crate) fn wishes() -> PoolSpec {
+    PoolSpec { nodes: 3, capacity: CAPACITY, max_clients: 8, slots: 6 }
 }
 
 /// Clients that live long are given incarnations to go on under, larger and larger ones that nobody else has;
 /// and who comes later has a larger one than all.
-pub(crate) fn gives_more_incarnations(plane: &Plane, record: &PoolRecord) {
+pub(crate) fn gives_more_incarnations(plane: &Plane, record: &PoolDescriptor) {
     let seats: Vec<_> = (0..4).map(|_| plane.attach(record).expect("there are slots")).collect();
     let mut given: BTreeSet<_> = seats.iter().map(|seat| seat.session().incarnation).collect();
     assert!(seats[0].board().incarnation().is_none(), "none were asked for");

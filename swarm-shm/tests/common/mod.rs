@@ -12,9 +12,9 @@ use std::task::{Context, Poll, Waker};
 
 use swarm_core::fabric::{Fabric, NodeDown, Verb};
 use swarm_core::node::NodeId;
-use swarm_shm::{CreateOptions, Pool, ShmFabric};
+use swarm_shm::{CreateOptions, Pool};
 
-/// Tells a re-executed test what to do as a child.
+/// Tells a re-executed test its role as a child.
 pub(crate) const ROLE: &str = "SWARM_SHM_TEST_ROLE";
 /// Tells it which pool to use.
 pub(crate) const POOL: &str = "SWARM_SHM_TEST_POOL";
@@ -24,24 +24,24 @@ pub(crate) fn small() -> CreateOptions {
     CreateOptions { capacity: 4 << 20, max_clients: 8, ..CreateOptions::default() }
 }
 
-/// A directory that goes away with the value, and a small pool in it.
+/// Makes a temporary directory, and a small pool in it.
 pub(crate) fn pool() -> (tempfile::TempDir, Pool) {
     let dir = directory();
     let pool = Pool::create(dir.path().join("pool"), &small()).expect("a pool");
     (dir, pool)
 }
 
-/// A directory that goes away with the value. Others may enter it, so that it is the pool's own
-/// files that keep them out.
+/// Makes a temporary directory. Other users may enter it, so that only the pool's own files keep
+/// them out.
 pub(crate) fn directory() -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a temporary directory");
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("permissions");
     dir
 }
 
-/// Posts a chain and takes the reply, which is there at once.
-pub(crate) fn post(
-    fabric: &ShmFabric,
+/// Posts a chain and returns the reply, which is there at once.
+pub(crate) fn post<F: Fabric>(
+    fabric: &F,
     node: NodeId,
     chain: &[Verb<'_>],
 ) -> Result<Vec<u64>, NodeDown> {
@@ -52,21 +52,21 @@ pub(crate) fn post(
     }
 }
 
-/// Says that a test is skipped, and why.
+/// Reports that a test is skipped, and why.
 pub(crate) fn skipped(test: &str, why: &str) {
-    // Not by `println`, of which nothing is seen where a test passes.
+    // Not by `println`, whose output is hidden if a test passes.
     let _ = writeln!(std::io::stderr(), "SKIPPED {test}: {why}");
 }
 
-/// The same where it takes rights that this user or container does not have. A failure where all tests
-/// are to be run, as in `.ci/run`.
+/// The same if the test needs rights that this user or container lacks. A failure if all tests must
+/// run, as in `.ci/run`.
 pub(crate) fn not_permitted(test: &str, why: &str) {
     let required = env::var_os("SWARM_RIGHTS_REQUIRED").is_some();
     assert!(!required, "{test}: {why}. With SWARM_RIGHTS_REQUIRED set it must not be skipped");
     skipped(test, why);
 }
 
-/// The names in a directory, in order.
+/// Returns the names in a directory, in order.
 pub(crate) fn names(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).expect("a directory");
     let name = |entry: fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
@@ -75,12 +75,12 @@ pub(crate) fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// The role that this process was started in as a child, if it was.
+/// Returns the role that this process was started in as a child, if it was.
 pub(crate) fn role() -> Option<(String, PathBuf)> {
     Some((env::var(ROLE).ok()?, env::var_os(POOL)?.into()))
 }
 
-/// The command that runs this test program's test `child` in `role` on the pool at `pool`.
+/// Returns the command that runs this test program's test `child` in `role` on the pool at `pool`.
 pub(crate) fn child_command(role: &str, pool: &Path) -> Command {
     let mut command = Command::new(env::current_exe().expect("the test program"));
     command.args(["--exact", "child", "--nocapture", "--test-threads=1"]);
@@ -88,10 +88,10 @@ pub(crate) fn child_command(role: &str, pool: &Path) -> Command {
     command
 }
 
-/// A child and the lines that it says.
+/// A child and the lines that it prints.
 pub(crate) struct Running {
     pub(crate) process: Child,
-    lines: BufReader<ChildStdout>,
+    pub(crate) lines: BufReader<ChildStdout>,
 }
 
 impl Running {
@@ -100,7 +100,7 @@ impl Running {
         Self::of(&mut child_command(role, pool))
     }
 
-    /// Starts a child with a command that was made by hand.
+    /// Starts a child with this command.
     pub(crate) fn of(command: &mut Command) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().expect("a child process");
@@ -108,7 +108,7 @@ impl Running {
         Self { process, lines }
     }
 
-    /// Waits for the child to say something, past what the test harness prints.
+    /// Waits for the child to print a line, past the output of the test harness.
     pub(crate) fn hear(&mut self) -> String {
         loop {
             let mut line = String::new();
@@ -121,7 +121,7 @@ impl Running {
     }
 }
 
-/// Says something to the parent.
+/// Prints a line for the parent.
 pub(crate) fn say(what: impl std::fmt::Display) {
     println!("says: {what}");
 }

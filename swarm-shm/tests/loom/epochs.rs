@@ -1,4 +1,4 @@
-//! The epoch's words: what an operation comes across is not used again before it is over.
+//! The epoch's words: what an operation found is not reused before it is over.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -27,13 +27,13 @@ impl Control {
     }
 }
 
-/// A node's words: one that names an object or is 0, and the object.
+/// A node's words: a pointer to an object, or 0, and the object.
 const NAME: u64 = 0;
 const OBJECT: u64 = 1;
-/// What the object is set to before it is used for something else.
+/// The object's value once it is reused.
 const USED_AGAIN: u64 = 9;
 
-/// An operation that goes by the name to the object.
+/// An operation that follows the pointer to the object.
 fn look(client: &Client, node: &Node, control: &Control) {
     enter(&control.epoch, &control.clients[1]);
     find(client, node);
@@ -48,8 +48,8 @@ fn find(client: &Client, node: &Node) {
     }
 }
 
-/// A client takes the only name of an object away and retires it, moves the epoch on so many times, and
-/// uses the object again if [`GRACE`] epochs have begun since.
+/// A client unlinks an object and retires it, advances the epoch `moves` times, and reuses the
+/// object if [`GRACE`] epochs have begun since.
 fn use_again(node: &Node, control: &Control, moves: u64) {
     let client = Client::default();
     enter(&control.epoch, &control.clients[0]);
@@ -83,7 +83,7 @@ fn what_an_operation_found_is_not_used_again_under_it() {
     });
 }
 
-/// A third client moves the epoch on, which has seen nothing of either.
+/// A third client advances the epoch, which has observed nothing of either.
 #[test]
 fn nor_if_somebody_else_moves_the_epoch_on() {
     explore(Some(3), || {
@@ -98,7 +98,8 @@ fn nor_if_somebody_else_moves_the_epoch_on() {
     });
 }
 
-/// An operation begins beside an older one of its client, in a later epoch, and goes on when that one is over.
+/// An operation begins beside an older one of its client, in a later epoch, and continues when that
+/// one is over.
 #[test]
 fn nor_under_one_that_began_beside_an_older_one() {
     explore(Some(3), || {
@@ -119,7 +120,8 @@ fn nor_under_one_that_began_beside_an_older_one() {
     });
 }
 
-/// Who begins in a later epoch than was read behind another generation's beginning meets that one.
+/// A client that pins in a later epoch than was read after the start of a generation observes that
+/// generation.
 #[test]
 fn who_begins_later_meets_the_generation() {
     explore(None, || {

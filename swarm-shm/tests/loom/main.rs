@@ -1,9 +1,9 @@
 //! The words under the memory model: loom runs the fabric's own chains in every order that the
 //! model allows, reordered and stale loads included.
 //!
-//! Here are the orders that the protocols rest on, each alone, with the loops of In-n-Out and of the lock
-//! repeated in small, so that hardly any model needs a bound. In [`register`], swarm-core's own reads and
-//! writes run on such words.
+//! These are the orders that the protocols rest on, each alone, with small versions of the loops of
+//! In-n-Out and of the lock, so that few models need a bound. In [`register`], swarm-core's own
+//! reads and writes run on such words.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test -p swarm-shm --profile prove --test loom
@@ -12,6 +12,7 @@
 #![cfg(loom)]
 
 mod epochs;
+mod events;
 mod register;
 
 use std::cell::Cell;
@@ -82,7 +83,7 @@ const BUFFERS: u64 = 5;
 const BUFFER_WORDS: u64 = 2;
 const WORDS: usize = (BUFFERS + 2 * BUFFER_WORDS) as usize;
 
-/// Client `me` writes at one node: buffer, own slot, and a look at all slots, in one chain.
+/// Client `me` writes at one node: buffer, own slot, and a READ of all slots, in one chain.
 fn in_n_out_write(client: &Client, node: &Node, me: u64, stamp: u64) -> u64 {
     let value = 10 * stamp;
     let buffer = [value, checksum(stamp, value)];
@@ -98,7 +99,7 @@ fn in_n_out_write(client: &Client, node: &Node, me: u64, stamp: u64) -> u64 {
     first.max(second)
 }
 
-/// Reads the slots, then the buffer of the largest stamp. Stamps say whose they are.
+/// Reads the slots, then the buffer of the largest stamp. A stamp names its client.
 fn in_n_out_read(client: &Client, node: &Node) -> u64 {
     let [first, second] = client.post(node, &[read(SLOTS, SLOT_COUNT)]);
     let stamp = first.max(second);
@@ -165,7 +166,7 @@ fn two_writers_and_a_reader() {
 }
 
 /// Each CASes its slot and then READs both. If both could miss the other, both would take their
-/// guess for the maximum and neither would be told.
+/// guess for the maximum.
 #[test]
 fn of_two_writers_one_sees_the_other() {
     explore(None, || {
@@ -221,7 +222,7 @@ fn a_write_does_not_pass_a_write() {
     });
 }
 
-/// A stamp that a second client passes on brings the buffer with it, as well as the stamp itself.
+/// A stamp that a second client writes back publishes the buffer, as the stamp itself does.
 #[test]
 fn publication_is_passed_on() {
     explore(None, || {
@@ -248,8 +249,8 @@ fn publication_is_passed_on() {
     });
 }
 
-/// The in-place copy is written by several without any order. Whatever a reader meets, a copy
-/// whose checksum agrees is one that somebody wrote, for the stamp that it carries.
+/// Several clients write the in-place copy without any order. Whatever a reader finds, a copy with
+/// a matching checksum is one that some client wrote, for the stamp that it carries.
 #[test]
 fn a_torn_in_place_copy_is_noticed() {
     let torn = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
@@ -278,7 +279,8 @@ fn a_torn_in_place_copy_is_noticed() {
     assert!(torn.load(std::sync::atomic::Ordering::Relaxed), "tearing is in the model");
 }
 
-/// Takes the lock at one node, as the protocol does: by CAS until it holds as large a number.
+/// Takes the lock at one node, as the protocol does: by CAS until it holds a number at least as
+/// large.
 fn try_lock(node: &Node, number: u64, mode: LockMode) -> bool {
     let client = Client::default();
     let mine = LockWord::new(WriteNumber(number), mode);
@@ -309,7 +311,7 @@ fn a_lock_is_won_in_one_mode_at_most() {
     });
 }
 
-/// Three nodes, the lock is won where a majority says so.
+/// Three nodes; the lock is won at a majority.
 #[test]
 fn a_majority_locks_in_one_mode_at_most() {
     explore(None, || {
@@ -369,7 +371,7 @@ fn a_shared_slot_ends_at_its_largest_stamp() {
     });
 }
 
-/// Counting by CAS from two clients loses nothing.
+/// Two clients that count by CAS lose no increment.
 #[test]
 fn cas_against_cas_loses_nothing() {
     explore(None, || {

@@ -1,8 +1,9 @@
-//! The protocol itself under the memory model: swarm-core's own read and write, over a fabric that runs
-//! chains on loom's words. One node, the smallest register.
+//! The protocol itself under the memory model: swarm-core's own read and write, over a fabric that
+//! runs chains on loom's words. One node, the smallest register.
 //!
-//! So many words take so many steps that preemptions are bounded, by one or two, and two clients are all.
-//! What takes no preemption has no bound: a load yields any value that the model allows.
+//! So many words take so many steps that preemptions are bounded, by one or two, and there are only
+//! two clients. What takes no preemption has no bound: a load yields any value that the model
+//! allows.
 
 use std::cell::Cell;
 use std::future::{Future, Ready, ready};
@@ -13,9 +14,9 @@ use std::task::{Context, Poll, Waker};
 
 use loom::thread::{self, JoinHandle};
 use swarm_core::clock::Clock;
-use swarm_core::fabric::{Fabric, NoBoard, NodeDown, Store, Swap, Verb};
+use swarm_core::fabric::{Fabric, NoEpochs, NodeDown, Store, Swap, Verb};
 use swarm_core::layout::{
-    BufferHeader, Identity, Place, Shape, buffer, checksum, header, register,
+    BufferHeader, Identity, Location, Shape, buffer, checksum, header, register,
 };
 use swarm_core::node::{Address, NodeId};
 use swarm_core::quorum::{Group, Session};
@@ -36,7 +37,7 @@ const BUFFERS: Pointer = Pointer(REGISTER.0 + 3);
 const CLIENTS: u64 = 2;
 const FIRST_BUFFER: Pointer = Pointer(BUFFERS.0 + CLIENTS);
 const WORDS: usize = (FIRST_BUFFER.0 + 1 - REGISTER.0) as usize * GRANULE_WORDS;
-/// The value that the register is born with.
+/// The register's initial value.
 const BORN: u64 = 7;
 
 /// One client's access to a node.
@@ -46,7 +47,7 @@ struct LoomFabric {
 }
 
 impl Fabric for LoomFabric {
-    type Board = NoBoard;
+    type EpochDomain = NoEpochs;
     type Reply<'f> = Vec<u64>;
     type Completion<'f> = Ready<Result<Vec<u64>, NodeDown>>;
 
@@ -94,7 +95,7 @@ fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHa
     thread::Builder::new().stack_size(STACK).spawn(work).expect("a thread")
 }
 
-/// [`explore`]s a model in a thread of its own, as the first one's stack has the size that it has.
+/// [`explore`]s a model in a thread of its own, as the first thread's stack has a fixed size.
 fn explore_roomy(preemptions: Option<usize>, model: impl Fn() + Sync + Send + 'static) {
     let model = Arc::new(model);
     explore(preemptions, move || {
@@ -112,7 +113,7 @@ impl Clock for At {
     }
 }
 
-/// What comes of an operation: as its chains are done at once, so is it.
+/// Returns an operation's result: as its chains are done at once, so is it.
 fn now<T>(operation: impl Future<Output = T>) -> T {
     match pin!(operation).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(done) => done,
@@ -127,11 +128,11 @@ struct Client {
 }
 
 impl Client {
-    /// Client number `id`, whose clock shows `time`.
+    /// Makes client number `id`, whose clock reads `time`.
     fn new(node: &Node, id: usize, time: u64) -> Self {
         let fabric = LoomFabric { node: node.clone(), unfenced: Cell::new(false) };
         let session = Session { client: id, incarnation: Incarnation(id as u64 + 1) };
-        let place = Place::everywhere(REGISTER, NodeId(0));
+        let place = Location::everywhere(REGISTER, NodeId(0));
         let group = Group::new(fabric, At(time), FORMAT, session);
         Self { group, register: Register::new(place, IDENTITY, SHAPE) }
     }
@@ -156,13 +157,13 @@ impl Client {
         assert_eq!(written, Ok(Written::Done));
     }
 
-    /// Whether an operation of its took more than the common case.
+    /// Returns whether any of its operations took more than the common case.
     fn was_slow(&self) -> bool {
         self.group.events().slow > 0
     }
 }
 
-/// A node where the register was born.
+/// Makes a node with the new register.
 fn born() -> Node {
     let node = Node::new(WORDS);
     let bytes = BORN.to_le_bytes();
@@ -214,7 +215,7 @@ impl Met {
     }
 }
 
-/// A read of the guess, of its verification and of the copy in place, while all three are written.
+/// A read of the guess, of its verification and of the in-place copy, while all three are written.
 #[test]
 fn a_write_and_its_copy_in_place_beside_reads() {
     let (old, new, settled) = (Met::default(), Met::default(), Met::default());
@@ -235,8 +236,8 @@ fn a_write_and_its_copy_in_place_beside_reads() {
     assert!(met.iter().all(Met::at_all), "all of that is in the model");
 }
 
-/// A write beside another and a read behind that: the write guesses too low where it comes second. A
-/// guess is locked or written again, copies in place are torn.
+/// A write beside another and a read after that: the second write guesses too low. A guess is
+/// locked or written again, in-place copies are torn.
 #[test]
 fn a_write_beside_a_write_and_a_read() {
     for (other, own) in [(100, 200), (200, 100)] {
@@ -262,8 +263,8 @@ fn a_write_beside_a_write_and_a_read() {
     }
 }
 
-/// A read of a guess that is stale by the time its writer looks: who returned it has the lock, so it is
-/// not written again above what came behind it.
+/// A read of a guess that is stale once its writer checks: a reader that returned it has the lock,
+/// so it is not written again above a later write.
 #[test]
 fn a_read_and_a_write_beside_a_write() {
     let (old, new, slow) = (Met::default(), Met::default(), Met::default());

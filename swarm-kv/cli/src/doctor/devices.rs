@@ -1,4 +1,4 @@
-//! RDMA devices, their ports, links and GIDs, as the kernel shows them.
+//! Probes RDMA devices, their ports, links and GIDs, as the kernel reports them.
 
 use std::path::Path;
 
@@ -6,10 +6,11 @@ use super::finding::{Finding, line, names};
 
 /// A packet of 4096 bytes, with its headers, fits into an Ethernet frame of this size.
 const ROCE_FULL_MTU: u32 = 4200;
-/// Packets of 1024 bytes fit into frames of this size; with less, RoCE sends smaller ones yet.
+/// Packets of 1024 bytes fit into frames of this size; with smaller frames, RoCE uses smaller
+/// packets.
 const ETHERNET_MTU: u32 = 1500;
 
-/// Looks at all devices.
+/// Probes all devices.
 pub(super) fn probe(root: &Path) -> Vec<Finding> {
     let class = root.join("sys/class/infiniband");
     let devices = names(&class);
@@ -42,7 +43,7 @@ pub(super) fn probe(root: &Path) -> Vec<Finding> {
     findings
 }
 
-/// What the command line's choice of device, port and GID comes to, where there is a device.
+/// Probes the command line's choice of device, port and GID, if there is a device.
 #[cfg(feature = "rdma")]
 pub(super) fn choice(root: &Path) -> Option<Finding> {
     if names(&root.join("sys/class/infiniband")).is_empty() {
@@ -59,7 +60,7 @@ pub(super) fn choice(root: &Path) -> Option<Finding> {
     })
 }
 
-/// Looks at a port: whether it is active, and what else there is to say.
+/// Probes a port. Returns whether it is active, and the findings.
 fn look(root: &Path, device: &str, port: &str, directory: &Path) -> (bool, Vec<Finding>) {
     let probe = format!("{device} port {port}");
     // As in `4: ACTIVE`.

@@ -1,9 +1,9 @@
-//! What a probe found.
+//! The finding of a probe.
 
 use std::fs;
 use std::path::Path;
 
-/// How bad it is.
+/// The severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
     /// As it should be.
@@ -24,15 +24,15 @@ impl Verdict {
     }
 }
 
-/// What a probe found.
+/// The finding of a probe.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Finding {
-    /// What was looked at.
+    /// The probed item.
     pub(super) probe: String,
     pub(super) verdict: Verdict,
-    /// What was seen there.
+    /// What the probe saw.
     pub(super) saw: String,
-    /// What to do, unless all is well.
+    /// What to do, unless the severity is ok.
     pub(super) advice: Option<String>,
 }
 
@@ -59,13 +59,13 @@ impl Finding {
     }
 }
 
-/// A file's first line, if it can be read and says anything.
+/// Returns a file's first line, if it can be read and is not empty.
 pub(super) fn line(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     text.lines().next().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty())
 }
 
-/// The names in a directory, in order; numbers by their size.
+/// Returns the names in a directory, in order; numbers by value.
 pub(super) fn names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<String> =

@@ -1,20 +1,20 @@
-//! What RDMA asks of the host beside a card: memory that may be locked, kernel modules, huge pages,
-//! and a clock that is quick to read.
+//! Probes what RDMA needs of the host besides a card: lockable memory, kernel modules, huge pages,
+//! and a fast clock.
 
 use std::fs::{self, File};
 use std::path::Path;
 
 use rustix::process::{Resource, getrlimit};
 
-use super::super::units::show_size;
 use super::finding::{Finding, line, names};
+use crate::common::units::show_size;
 
-/// What a client locks, at most: slots for its chains, and what its queue pairs consist of.
+/// The most that a client locks: slots for its chains, and its queue pairs.
 const CLIENT_BYTES: u64 = 8 << 20;
 /// The bit of the capability to lock memory beyond the limit.
 const CAP_IPC_LOCK: u32 = 14;
 
-/// Whether this program has what it takes.
+/// Probes whether this program is built with RDMA.
 pub(super) fn feature() -> Finding {
     #[cfg(feature = "rdma")]
     return Finding::ok("this program", "is built with RDMA");
@@ -27,7 +27,7 @@ pub(super) fn feature() -> Finding {
     );
 }
 
-/// Looks at the host; a memory node would register `capacity` bytes.
+/// Probes the host for a memory node that registers `capacity` bytes.
 pub(super) fn probe(root: &Path, capacity: u64) -> Vec<Finding> {
     let limit = getrlimit(Resource::Memlock).current;
     let mut findings = vec![memlock(limit, may_lock(root), capacity)];
@@ -37,7 +37,7 @@ pub(super) fn probe(root: &Path, capacity: u64) -> Vec<Finding> {
     findings
 }
 
-/// Whether this process may lock memory beyond the limit.
+/// Returns whether this process may lock memory beyond the limit.
 fn may_lock(root: &Path) -> bool {
     let status = fs::read_to_string(root.join("proc/self/status")).unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -67,7 +67,8 @@ fn memlock(limit: Option<u64>, may_lock: bool, capacity: u64) -> Finding {
     Finding::ok(probe, saw)
 }
 
-/// The character devices by which programs reach the kernel's verbs and connection manager.
+/// Probes the character devices through which programs use the kernel's verbs and connection
+/// manager.
 fn modules(root: &Path) -> Vec<Finding> {
     let directory = root.join("dev/infiniband");
     let verbs = names(&directory).into_iter().find(|name| name.starts_with("uverbs"));

@@ -1,4 +1,5 @@
-//! What pools in shared memory ask of the host: room, limits that leave it, files that stay, and a pool that can be opened.
+//! Probes what shared-memory pools need of the host: space, limits, files that persist, and a pool
+//! that can be opened.
 
 use std::fs;
 use std::path::Path;
@@ -7,17 +8,17 @@ use rustix::fs::{StatVfs, statvfs};
 use rustix::process::{Resource, getrlimit, getuid};
 use swarm_kv::shm::{Error, FileSystem, MemoryLimit, OpenOptions, Pool, memory_limit};
 
-use super::super::units::{count, show_size};
 use super::finding::{Finding, names};
+use crate::common::units::{count, show_size};
 
-/// Nodes of a pool that is to have room.
+/// Nodes of the pool that must fit.
 const NODES: u64 = 3;
-/// Files that a process with a few clients has open.
+/// Open files of a process with a few clients.
 const FILES: u64 = 64;
-/// Users from here on are people, whose files go with their last session.
+/// User ids from here on are people's, whose files are removed with their last session.
 const FIRST_PERSON: u32 = 1000;
 
-/// Looks at the host, for a pool of three nodes of `capacity` bytes.
+/// Probes the host for a pool of three nodes of `capacity` bytes.
 pub(super) fn probe(root: &Path, capacity: u64) -> Vec<Finding> {
     let needed = capacity.saturating_mul(NODES);
     let limits = [Resource::Nofile, Resource::Fsize].map(|limit| getrlimit(limit).current);
@@ -33,7 +34,7 @@ pub(super) fn probe(root: &Path, capacity: u64) -> Vec<Finding> {
     findings
 }
 
-/// Looks at a pool.
+/// Probes a pool.
 pub(super) fn pool(path: &Path) -> Vec<Finding> {
     let mut findings = vec![file_system(path)];
     match Pool::open(path, OpenOptions { degraded: true, ..OpenOptions::default() }) {
@@ -134,7 +135,7 @@ fn file_size(limit: Option<u64>, capacity: u64) -> Finding {
     }
 }
 
-/// Whether what a user has in `/dev/shm` goes with their last session.
+/// Probes whether a user's files in `/dev/shm` are removed with their last session.
 fn sessions(root: &Path, user: u32) -> Finding {
     let probe = "RemoveIPC";
     if !root.join("run/systemd/system").exists() {
@@ -178,7 +179,7 @@ fn file_system(path: &Path) -> Finding {
         FileSystem::CopyOnWrite(name) => Finding::warn(
             probe,
             format!("{name}: room that is reserved may be missing all the same"),
-            "a client that finds none dies of SIGBUS: better /dev/shm, ext4 or XFS",
+            "for a client that finds none a node is down: better /dev/shm, ext4 or XFS",
         ),
         FileSystem::Shared(name) => Finding::warn(
             probe,
@@ -188,7 +189,7 @@ fn file_system(path: &Path) -> Finding {
     }
 }
 
-/// Pools in a directory of which something is left that nobody can use.
+/// Finds unusable remains of pools in a directory.
 fn stale(directory: &Path) -> Vec<Finding> {
     let look = |name: String| {
         let path = directory.join(name);

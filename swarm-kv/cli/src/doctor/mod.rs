@@ -1,4 +1,4 @@
-//! `swarm doctor`: whether this host is fit for pools in shared memory, or for RDMA.
+//! `swarm doctor`: checks whether this host is fit for shared-memory pools, or for RDMA.
 //!
 //! ```text
 //! finding          what a probe found: ok, warn or bad; what it saw; what to do
@@ -8,8 +8,8 @@
 //! reach            etcd and memory nodes
 //! ```
 //!
-//! Every probe reads what the system says of itself and changes nothing. It works without the feature
-//! `rdma`, too, but for asking memory nodes more than whether they listen.
+//! Every probe reads the system's state and changes nothing. Without the feature `rdma`, memory
+//! nodes are only probed for whether they listen; all else works.
 
 mod devices;
 mod finding;
@@ -21,11 +21,11 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::args::DoctorArgs;
-use super::outcome::{Answer, Failure, say};
+use crate::common::args::DoctorArgs;
+use crate::common::exit::{Answer, Failure, say};
 use finding::{Finding, Verdict};
 
-/// Looks, and says what is wrong.
+/// Runs the probes and prints the findings.
 pub(crate) fn run(args: &DoctorArgs, json: bool) -> Result<Answer, Failure> {
     let root = Path::new("/");
     let is_far = |pool: &Path| pool.as_os_str().as_encoded_bytes().starts_with(b"rdma:");

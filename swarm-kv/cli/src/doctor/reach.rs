@@ -1,4 +1,4 @@
-//! Whether etcd and the memory nodes can be reached.
+//! Probes whether etcd and the memory nodes can be reached.
 
 use std::collections::HashSet;
 use std::io::{Read, Write};
@@ -6,15 +6,15 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::path::Path;
 use std::time::Duration;
 
-use super::super::args::DoctorArgs;
 use super::finding::Finding;
+use crate::common::args::DoctorArgs;
 
-/// How long whoever is asked may take.
+/// How long a peer may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The most of an answer that is read.
 const MAX_ANSWER: u64 = 64 << 10;
 
-/// Asks whoever the command line names.
+/// Probes the peers that the command line names.
 pub(super) fn probe(args: &DoctorArgs) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut nodes = args.node.clone();
@@ -39,7 +39,7 @@ pub(super) fn probe(args: &DoctorArgs) -> Vec<Finding> {
     findings
 }
 
-/// The nodes that etcd knows.
+/// Returns the nodes that are registered in etcd.
 #[cfg(feature = "rdma")]
 fn registered(members: &str) -> Result<(Finding, Vec<SocketAddr>), Finding> {
     use swarm_kv::rdma::control::{Etcd, parse_members};
@@ -54,11 +54,11 @@ fn registered(members: &str) -> Result<(Finding, Vec<SocketAddr>), Finding> {
     Ok((Finding::ok(probe, saw), nodes.iter().map(|node| node.address).collect()))
 }
 
-/// The nodes that a file lists.
+/// Returns the nodes that a file lists.
 fn listed(file: &Path) -> Result<Vec<SocketAddr>, Finding> {
     let probe = "list of memory nodes";
     #[cfg(feature = "rdma")]
-    return match swarm_kv::rdma::control::Fixed::read(file) {
+    return match swarm_kv::rdma::control::StaticPool::read(file) {
         Ok(fixed) => Ok(fixed.nodes().to_vec()),
         Err(error) => Err(Finding::bad(probe, error.to_string(), "mend the file, or name another")),
     };
@@ -94,7 +94,7 @@ fn health(member: &str) -> std::io::Result<String> {
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.write_all(format!("GET /health HTTP/1.0\r\nHost: {member}\r\n\r\n").as_bytes())?;
     let mut answer = Vec::new();
-    // Who keeps the connection open has answered, too, if anything came.
+    // A peer that keeps the connection open has answered, too, if any byte arrived.
     let read = stream.take(MAX_ANSWER).read_to_end(&mut answer);
     if answer.is_empty() && read.is_err() {
         let why = format!("no answer within {} s", PATIENCE.as_secs());
@@ -116,17 +116,17 @@ fn node(address: SocketAddr) -> Finding {
     }
 }
 
-/// Asks the daemon who it is, then connects a queue pair as nobody: what refuses that says how far it
-/// came.
+/// Asks the daemon for its status, then connects a queue pair without a client slot. A rejection
+/// shows how far it came.
 #[cfg(feature = "rdma")]
 fn node(address: SocketAddr) -> Finding {
-    use super::super::units::show_size;
-    use swarm_kv::rdma::control::admin;
+    use crate::common::units::show_size;
+    use swarm_kv::rdma::control::protocol;
     use swarm_rdma::{ClientId, ConnectOptions, Endpoint, Fault, PoolId, RdmaFabric};
     use swarm_worker::far;
 
     let probe = format!("memory node {address}");
-    let status = match admin::who(address) {
+    let status = match protocol::who(address) {
         Ok(status) => status,
         Err(error) => {
             return Finding::bad(probe, error.to_string(), "start `swarm memnode` there");
@@ -136,7 +136,7 @@ fn node(address: SocketAddr) -> Finding {
     let (name, capacity) = (&status.entry.name, show_size(status.entry.capacity));
     let whose = pool.map_or("no pool".to_owned(), |pool| format!("pool {}", pool.name));
     let saw = format!("{name}, {capacity}, of {whose}, {} clients", status.clients.len());
-    // A node takes connections only as what it is in its pool.
+    // A node accepts connections only under its number in its pool.
     let number = usize::from(status.node);
     let count = pool.map_or(1, |pool| pool.nodes.len());
     let nodes = vec![Endpoint { address, life: None }; count];

@@ -1,11 +1,13 @@
 //! Who holds a pool's memory, and ending whoever holds it for too long.
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use swarm_core::fabric::Board;
-use swarm_kv::shm::{self, Condition, OpenOptions, Pool, Tenant};
+use swarm_core::fabric::EpochDomain;
+use swarm_kv::shm::{self, ClientInfo, ClientState, OpenOptions, Pool};
 
 use crate::common::{TestPool, json, swarm, wait_until};
 
@@ -34,23 +36,23 @@ fn signal(process: u32, signal: Signal) {
 }
 
 /// Stops a client in the middle of an operation.
-fn stop_at_work(pool: &Pool) -> Tenant {
-    let other = |tenant: &Tenant| {
-        tenant.process != std::process::id() && tenant.condition != Condition::Dead
+fn stop_at_work(pool: &Pool) -> ClientInfo {
+    let other = |tenant: &ClientInfo| {
+        tenant.process != std::process::id() && tenant.condition != ClientState::Dead
     };
     for _ in 0..1000 {
-        let Some(tenant) = pool.census().into_iter().find(other) else {
+        let Some(tenant) = pool.clients().into_iter().find(other) else {
             std::thread::yield_now();
             continue;
         };
         signal(tenant.process, Signal::STOP);
         wait_until("it has stopped", || {
-            pool.census()
+            pool.clients()
                 .iter()
                 .find(|it| other(it))
-                .is_none_or(|it| it.condition == Condition::Stopped)
+                .is_none_or(|it| it.condition == ClientState::Stopped)
         });
-        match pool.census().into_iter().find(other) {
+        match pool.clients().into_iter().find(other) {
             Some(stopped) if stopped.since.is_some() => return stopped,
             _ => signal(tenant.process, Signal::CONT),
         }
@@ -60,7 +62,7 @@ fn stop_at_work(pool: &Pool) -> Tenant {
 }
 
 fn holder(info: &Value, client: usize) -> Value {
-    let holders = info["holders"].as_array().expect("a list");
+    let holders = info["owners"].as_array().expect("a list");
     let found = holders.iter().find(|holder| holder["client"] == client);
     found.unwrap_or_else(|| panic!("no client {client}: {info}")).clone()
 }
@@ -87,7 +89,7 @@ fn a_stopped_client_is_shown_with_what_it_holds_up_and_can_be_evicted() {
     let info = json(&["info", made.path(), "--exact", "--json"]);
     let it = holder(&info, stopped.slot);
     assert_eq!((&it["state"], &it["process"]), (&"stopped".into(), &stopped.process.into()));
-    assert_eq!((&it["since_epoch"], &info["epoch"]), (&since.into(), &pool.epoch().into()));
+    assert_eq!((&it["pinned_epoch"], &info["epoch"]), (&since.into(), &pool.epoch().into()));
     assert_eq!(it["epochs_behind"], pool.epoch() - since);
     let output = swarm(&["info", made.path()]).output().expect("it runs");
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -109,14 +111,81 @@ fn a_stopped_client_is_shown_with_what_it_holds_up_and_can_be_evicted() {
     assert_eq!(next.session().client, stopped.slot);
 }
 
+/// One that is at work is none, however long its operation takes.
+#[test]
+fn who_is_stopped_for_long_enough_is_evicted_without_being_named() {
+    let made = TestPool::create();
+    let pool = Pool::open(made.path(), OpenOptions::default()).expect("it is a pool");
+    let keeps = pool.attach().expect("a slot");
+    let _ = keeps.board().pin();
+    let for_long = |time| json(&["evict", made.path(), "--stopped-for", time, "--json"]);
+    let nobody = serde_json::json!({ "evicted": [], "left_alone": [] });
+    assert_eq!(for_long("1ms"), nobody, "this process is at work");
+    let at_work = AtWork::start(&made);
+    let stopped = stop_at_work(&pool);
+    // Or it would take the slot to clear up behind its client.
+    signal(at_work.0.id(), Signal::STOP);
+    let evicted = for_long("300ms")["evicted"][0].clone();
+    assert_eq!((&evicted["client"], &evicted["error"]), (&stopped.slot.into(), &Value::Null));
+    assert_eq!(evicted["processes"][0], stopped.process);
+    assert!(evicted["halted_ns"].as_u64() >= Some(300_000_000), "{evicted}");
+    assert_eq!(
+        (&evicted["state"], &evicted["pinned_epoch"]),
+        (&"stopped".into(), &stopped.since.into())
+    );
+    assert!(!pool.live_clients().contains(&stopped.slot), "its slot is free");
+    keeps.board().unpin();
+    let output = swarm(&["evict", made.path(), "--stopped-for", "1ms"]).output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && said.contains("no client was stopped"), "{said}");
+    for usage in [&[][..], &["3", "--stopped-for", "1s"], &["--stopped-for", "soon"]] {
+        assert_eq!(made.status("evict", usage), 2, "{usage:?}");
+    }
+}
+
+/// What cannot be known of a client is not said of it, but that an operation is open.
+#[test]
+fn who_cannot_be_seen_is_named_and_left_alone() {
+    let inside = |program: &str, args: &[&str]| {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--pid", "--fork", "--kill-child", "--mount-proc", program]);
+        unshare.args(args).output()
+    };
+    if !inside("true", &[]).is_ok_and(|output| output.status.success()) {
+        let required = std::env::var_os("SWARM_RIGHTS_REQUIRED").is_some();
+        assert!(!required, "a pid namespace cannot be made here");
+        eprintln!("SKIPPED who_cannot_be_seen: a pid namespace cannot be made here");
+        return;
+    }
+    let made = TestPool::create();
+    let pool = Pool::open(made.path(), OpenOptions::default()).expect("it is a pool");
+    let keeps = pool.attach().expect("a slot");
+    let since = keeps.board().pin();
+    let program = env!("CARGO_BIN_EXE_swarm");
+    let evict = ["evict", made.path(), "--stopped-for", "50ms"];
+    let output = inside(program, &[&evict[..], &["--json"]].concat()).expect("it runs");
+    assert!(output.status.success(), "{output:?}");
+    let said: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
+    let [it] = &said["left_alone"].as_array().expect("a list")[..] else { panic!("{said}") };
+    assert_eq!((&it["client"], &it["why"]), (&keeps.session().client.into(), &"unseen".into()));
+    assert_eq!((&it["pinned_epoch"], &it["stopped_threads"]), (&since.into(), &Value::Null));
+    assert!(it["seen_ns"].as_u64() >= Some(50_000_000), "{it}");
+    let output = inside(program, &evict).expect("it runs");
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains("cannot be seen from here") && !told.contains("is stopped,"), "{told}");
+    keeps.board().unpin();
+    let output = inside(program, &evict).expect("it runs");
+    assert!(output.stderr.is_empty(), "it is in no operation any more: {output:?}");
+}
+
 /// It lives, so that nothing but the time tells it from a client that is at work.
 #[test]
 fn a_client_that_keeps_an_operation_under_way_is_shown() {
     let made = TestPool::create();
     let pool = Pool::open(made.path(), OpenOptions::default()).expect("it is a pool");
     let [keeps, looks] = [0, 1].map(|_| pool.attach().expect("a slot"));
-    let since = keeps.board().enter();
-    assert_eq!((looks.board().advance(), looks.board().advance()), (since + 1, since + 1));
+    let since = keeps.board().pin();
+    assert_eq!((looks.board().try_advance(), looks.board().try_advance()), (since + 1, since + 1));
     let told = || {
         let output = swarm(&["info", made.path()]).output().expect("it runs");
         String::from_utf8_lossy(&output.stderr).into_owned()
@@ -125,14 +194,11 @@ fn a_client_that_keeps_an_operation_under_way_is_shown() {
     // As long as is worth a word.
     std::thread::sleep(std::time::Duration::from_millis(1_100));
     let said = told();
-    assert!(
-        said.contains("has had an operation under way for") && said.contains(&advice),
-        "{said}"
-    );
+    assert!(said.contains("has been pinned for") && said.contains(&advice), "{said}");
     let it = holder(&json(&["info", made.path(), "--exact", "--json"]), keeps.session().client);
     assert_eq!((&it["state"], &it["epochs_behind"]), (&"alive".into(), &1.into()));
     assert!(it["held_up_ns"].as_u64() >= Some(1_000_000_000), "{it}");
-    keeps.board().leave();
+    keeps.board().unpin();
     assert_eq!(told(), "", "it is over");
 }
 
@@ -145,8 +211,8 @@ fn shm_options() -> swarm_kv::Options {
 fn who_holds_memory_is_told_also_when_nobody_is_there() {
     let made = TestPool::create();
     let empty = json(&["info", made.path(), "--exact", "--json"]);
-    assert_eq!(empty["holders"].as_array().map(Vec::len), Some(0), "{empty}");
-    assert_eq!((&empty["set_aside_bytes"], &empty["live_bytes"]), (&0.into(), &0.into()));
+    assert_eq!(empty["owners"].as_array().map(Vec::len), Some(0), "{empty}");
+    assert_eq!((&empty["allocated_bytes"], &empty["live_bytes"]), (&0.into(), &0.into()));
     for (key, size) in [("a", 40), ("b", 3000), ("c", 200_000)] {
         assert_eq!(made.status("put", &[key, &"x".repeat(size.min(100_000))]), 0);
     }
@@ -155,23 +221,23 @@ fn who_holds_memory_is_told_also_when_nobody_is_there() {
     let it = holder(&info, 0);
     assert_eq!((&it["state"], &it["process"]), (&"detached".into(), &Value::Null));
     // Of what it needed little of, it has a part of what clients share.
-    let holders = info["holders"].as_array().expect("a list");
+    let holders = info["owners"].as_array().expect("a list");
     let shared = holders.iter().find(|it| it["state"] == "shared").expect("what is shared");
     assert_eq!((&shared["client"], &shared["process"]), (&Value::Null, &Value::Null));
     let both = |name: &str| {
         let [own, shared] = [&it, shared].map(|it| it[name].as_u64().expect("a number"));
         own + shared
     };
-    assert_eq!(both("set_aside_bytes"), number("set_aside_bytes"));
+    assert_eq!(both("allocated_bytes"), number("allocated_bytes"));
     assert!(number("live_bytes") > 103_000, "{info}");
     let live = number("live_bytes") + number("index_bytes");
-    assert!(number("index_bytes") > 0 && number("set_aside_bytes") >= live, "{info}");
-    assert_eq!(number("set_aside_bytes") - live, number("not_live_bytes"));
-    assert_eq!(both("not_live_bytes"), number("not_live_bytes"), "nobody else holds any");
-    assert!(both("held_bytes") >= both("set_aside_bytes"), "{info}");
+    assert!(number("index_bytes") > 0 && number("allocated_bytes") >= live, "{info}");
+    assert_eq!(number("allocated_bytes") - live, number("reclaimable_bytes"));
+    assert_eq!(both("reclaimable_bytes"), number("reclaimable_bytes"), "nobody else holds any");
+    assert!(both("owned_bytes") >= both("allocated_bytes"), "{info}");
     assert_eq!(number("used_bytes") + number("free_bytes"), number("capacity_bytes"));
     let said = String::from_utf8_lossy(&made.output("info", &[])).into_owned();
-    assert!(said.contains("detached") && said.contains("set aside"), "{said}");
+    assert!(said.contains("detached") && said.contains("allocated"), "{said}");
 }
 
 #[test]
@@ -183,4 +249,80 @@ fn who_is_not_there_cannot_be_evicted() {
     for bad in ["-1", "x", ""] {
         assert_eq!(made.status("evict", &[bad]), 2, "{bad}");
     }
+}
+
+/// A control group that freezes, and goes with the value.
+struct Group {
+    directory: PathBuf,
+    file: PathBuf,
+    thaws: &'static str,
+}
+
+impl Group {
+    /// One with this process in it, frozen, where this test may make such.
+    fn frozen(process: u32) -> Option<Self> {
+        let versions = [
+            ("/sys/fs/cgroup/freezer", "freezer.state", "FROZEN", "THAWED"),
+            ("/sys/fs/cgroup/unified", "cgroup.freeze", "1", "0"),
+            ("/sys/fs/cgroup", "cgroup.freeze", "1", "0"),
+        ];
+        versions.into_iter().find_map(|(mount, file, freezes, thaws)| {
+            let directory = Path::new(mount).join(format!("swarm-test-{process}"));
+            fs::create_dir(&directory).ok()?;
+            let group = Self { file: directory.join(file), directory, thaws };
+            fs::write(group.directory.join("cgroup.procs"), process.to_string()).ok()?;
+            fs::write(&group.file, freezes).ok()?;
+            Some(group)
+        })
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::write(&self.file, self.thaws);
+        // It is empty once who was in it is gone.
+        for _ in 0..1000 {
+            if fs::remove_dir(&self.directory).is_ok() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+    }
+}
+
+/// A container that was paused looked as if it were at work.
+#[test]
+fn a_frozen_client_is_shown_with_what_thaws_it() {
+    let made = TestPool::create();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_swarm"));
+    command.args(["import", made.path(), "-"]).stdin(Stdio::piped()).stdout(Stdio::null());
+    // It holds a slot for as long as there may be more to read.
+    let importer = AtWork(command.spawn().expect("the command line can be run"));
+    let process = importer.0.id();
+    let pool = Pool::open(made.path(), OpenOptions::default()).expect("it is a pool");
+    wait_until("it has a slot", || !pool.live_clients().is_empty());
+    let Some(group) = Group::frozen(process) else {
+        let required = std::env::var_os("SWARM_RIGHTS_REQUIRED").is_some();
+        assert!(!required, "no control group that freezes can be made here");
+        eprintln!("SKIPPED a_frozen_client: no control group that freezes can be made here");
+        drop(importer);
+        return;
+    };
+    let info = || json(&["info", made.path(), "--json"]);
+    wait_until("it is frozen", || holder(&info(), 0)["state"] == "frozen");
+    let by = holder(&info(), 0)["frozen_by"][0].clone();
+    assert_eq!(
+        (by["file"].as_str(), by["thaw"].as_str()),
+        (group.file.to_str(), Some(group.thaws))
+    );
+    let output = swarm(&["info", made.path()]).output().expect("it runs");
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    let advice = format!("echo {} > {}", group.thaws, group.file.display());
+    assert!(told.contains(&format!("client 0, process {process}, is frozen")), "{told}");
+    assert!(told.contains(&advice) && told.contains("swarm evict"), "{told}");
+    fs::write(&group.file, group.thaws).expect("it thaws");
+    wait_until("it goes on", || holder(&info(), 0)["state"] == "alive");
+    assert!(holder(&info(), 0)["frozen_by"].is_null());
+    // Whoever is in it goes first.
+    drop((importer, group));
 }

@@ -1,4 +1,4 @@
-//! get, put, insert, update and delete, as a shell sees them.
+//! get, put, insert, update, delete, cas and incr, as a shell sees them.
 
 use crate::common::{TestPool, json, swarm};
 
@@ -55,6 +55,29 @@ fn what_cannot_be_stored_is_wrong_usage_and_changes_nothing() {
         assert_eq!(pool.status(command, &[&longer]), 2);
     }
     assert_eq!(pool.output("get", &[&longest]), b"v");
+}
+
+/// What is lost is said by the exit status, and by what is there.
+#[test]
+fn changes_that_depend_on_the_value() {
+    let pool = TestPool::create();
+    assert_eq!(pool.status("cas", &["k", "none", "1"]), 1);
+    assert_eq!(pool.status("put", &["k", "1"]), 0);
+    assert_eq!(pool.status("cas", &["k", "1", "2"]), 0);
+    let lost = swarm(&["cas", pool.path(), "k", "1", "3"]).assert().code(1);
+    assert_eq!(lost.get_output().stdout, b"2");
+    let lost = swarm(&["cas", pool.path(), "k", "1", "3", "--json"]).assert().code(1);
+    let said: serde_json::Value =
+        serde_json::from_slice(&lost.get_output().stdout).expect("it is JSON");
+    assert_eq!((&said["done"], &said["value"]), (&false.into(), &"2".into()));
+    assert_eq!(pool.output("incr", &["k"]), b"3\n");
+    assert_eq!(pool.output("incr", &["k", "-10"]), b"-7\n");
+    assert_eq!(pool.output("get", &["k"]), b"-7");
+    assert_eq!(json(&["incr", pool.path(), "new", "5", "--json"])["value"], "5");
+    assert_eq!(pool.status("incr", &["k", "much"]), 2);
+    assert_eq!(pool.status("put", &["k", "word"]), 0);
+    assert_eq!(pool.status("incr", &["k"]), 3);
+    assert_eq!(pool.output("get", &["k"]), b"word");
 }
 
 #[test]

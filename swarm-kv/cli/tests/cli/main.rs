@@ -1,5 +1,6 @@
 //! The command line, as a shell sees it.
 
+mod backup;
 mod bench;
 mod common;
 mod demo;
@@ -8,7 +9,10 @@ mod interrupt;
 mod keys;
 mod kill;
 mod pools;
+mod repair;
+mod replace;
 mod salvage;
 mod soak;
 mod torture;
 mod transfer;
+mod verify;

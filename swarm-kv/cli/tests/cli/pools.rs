@@ -1,9 +1,13 @@
 //! create, info and destroy; and pools that are not what they should be.
 
 use std::fs::{self, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::io::Write;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
 
-use crate::common::{TestPool, json, swarm};
+use crate::common::{TestPool, json, swarm, wait_until};
 
 #[test]
 fn a_pool_is_made_described_and_removed() {
@@ -26,6 +30,22 @@ fn a_pool_is_made_described_and_removed() {
     assert_eq!(pool.status("destroy", &[]), 0);
     assert_eq!(pool.status("info", &[]), 3);
     assert_eq!(pool.status("destroy", &[]), 3);
+}
+
+/// Nobody was told, and found out by it.
+#[test]
+fn what_is_left_after_a_crash_is_told() {
+    let pool = TestPool::absent();
+    let made = String::from_utf8(pool.output("create", &["--capacity", "4MiB"])).expect("text");
+    assert!(made.contains("crash of the host") && made.contains("swarm backup"), "{made}");
+    let help = swarm(&["create", "--help"]).output().expect("it runs").stdout;
+    let help = String::from_utf8(help).expect("text");
+    let said = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    for word in
+        ["killed", "crashes", "tmpfs", "disk", "DAX", "reboot", "logout", "RemoveIPC", "Copies"]
+    {
+        assert!(said.contains(word), "{word}: {help}");
+    }
 }
 
 /// Of a large pool as much is counted as can be soon; it says by how much that may be off, and counts all if it is asked to.
@@ -168,6 +188,79 @@ fn a_limit_of_open_files_is_named() {
     assert!(refused > 0, "one of them is too low");
 }
 
+/// A control group that limits memory. It is removed with the value, once nobody is in it.
+struct MemoryGroup {
+    directory: PathBuf,
+    limit: PathBuf,
+}
+
+impl MemoryGroup {
+    /// One of this size, without swap, where this test may make such.
+    fn of(bytes: u64) -> Option<Self> {
+        let versions = [
+            ("memory", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", bytes),
+            ("", "memory.max", "memory.swap.max", 0),
+        ];
+        versions.into_iter().find_map(|(controller, limit, swap, least)| {
+            let name = format!("swarm-test-memory-{}", std::process::id());
+            let directory = Path::new("/sys/fs/cgroup").join(controller).join(name);
+            fs::create_dir(&directory).ok()?;
+            let group = Self { limit: directory.join(limit), directory };
+            // Where the kernel puts no such file, nothing is limited.
+            let is_there = |file: &Path| file.exists().then_some(());
+            is_there(&group.limit)?;
+            fs::write(&group.limit, bytes.to_string()).ok()?;
+            let swap = group.directory.join(swap);
+            is_there(&swap).map_or(Some(()), |()| fs::write(&swap, least.to_string()).ok())?;
+            Some(group)
+        })
+    }
+
+    /// The command line in this group.
+    fn run(&self, args: &[&str]) -> Output {
+        let enter = format!("echo $$ > '{}/cgroup.procs'", self.directory.display());
+        limited(&enter, args)
+    }
+}
+
+impl Drop for MemoryGroup {
+    fn drop(&mut self) {
+        let is_gone = || fs::remove_dir(&self.directory).is_ok();
+        for _ in 0..1000 {
+            if is_gone() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+    }
+}
+
+/// The kernel killed it without a word, and its files stayed.
+#[test]
+fn a_control_group_that_is_too_small_is_named() {
+    const LIMIT: u64 = 64 << 20;
+    let shared_memory = Path::new("/dev/shm");
+    let group = shared_memory.is_dir().then(|| MemoryGroup::of(LIMIT)).flatten();
+    let Some(group) = group else {
+        let required = std::env::var_os("SWARM_RIGHTS_REQUIRED").is_some();
+        assert!(!required, "no control group that limits memory can be made here");
+        let _ = writeln!(std::io::stderr(), "SKIPPED a_control_group_that_is_too_small_is_named");
+        return;
+    };
+    let directory = tempfile::tempdir_in(shared_memory).expect("a directory");
+    let pool = directory.path().join("pool");
+    let pool = pool.to_str().expect("a path in UTF-8");
+    let failed = group.run(&["create", pool, "--capacity", "64MiB"]);
+    let told = String::from_utf8_lossy(&failed.stderr);
+    assert_eq!(failed.status.code(), Some(3), "{told}");
+    assert!(told.contains(&*group.limit.to_string_lossy()), "{told}");
+    assert!(told.contains(&(3 * LIMIT).to_string()) && told.contains(&LIMIT.to_string()), "{told}");
+    assert!(!fs::exists(pool).expect("its parent is readable"));
+    let made = group.run(&["create", pool, "--capacity", "4MiB"]);
+    assert_eq!(made.status.code(), Some(0), "{}", String::from_utf8_lossy(&made.stderr));
+    assert_eq!(group.run(&["destroy", pool]).status.code(), Some(0));
+}
+
 #[test]
 fn every_command_refuses_what_is_no_pool() {
     let pool = TestPool::absent();
@@ -275,7 +368,7 @@ fn a_full_pool_is_a_failure_that_names_it_and_its_capacity() {
     let made = swarm(&made).assert().success();
     let told = String::from_utf8_lossy(&made.get_output().stdout).into_owned();
     let of = "3 memory nodes of 4.0 MiB, for up to 1 client; memory for all of them to write\n";
-    assert!(told.ends_with(of), "{told}");
+    assert!(told.contains(of), "{told}");
     let lines: String = (0..100).map(|n| format!("{n}\t{}\n", "v".repeat(100_000))).collect();
     let failed = swarm(&["import", pool.path(), "-"]).write_stdin(lines).assert().code(3);
     let told = String::from_utf8_lossy(&failed.get_output().stderr).into_owned();
@@ -427,4 +520,199 @@ fn a_host_of_shared_memory_is_sound() {
     assert_eq!(of("pool").expect("it is there")["verdict"], "ok");
     fs::remove_file(format!("{}/control", pool.path())).expect("it is there");
     assert_eq!(pool.status("doctor", &[]), 1);
+}
+
+/// Each process that came to put something looked for memory, for as long as nobody gave any back.
+#[test]
+fn what_nobody_uses_is_given_back_in_whole_chunks() {
+    let pool = TestPool::create();
+    let client = swarm_kv::shm::open_path(pool.path()).expect("a slot");
+    let store = client.blocking();
+    let key = |number: usize| number.to_string().into_bytes();
+    let stored = (0..).take_while(|&number| store.insert(&key(number), &[1; 9000]).is_ok()).count();
+    assert!(stored > 500, "{stored}");
+    let gone = || (0..stored).filter(|number| number % 10 != 0);
+    gone().for_each(|number| store.delete(&key(number)).expect("a delete"));
+    drop(client);
+    let gc = json(&["gc", pool.path(), "--json"]);
+    let of = |name: &str| gc[name].as_u64().expect("a number");
+    assert!(of("garbage_objects") as usize >= gone().count(), "{gc}");
+    assert!(
+        of("freed_chunks") > of("all_chunks") / 2 && of("freed_chunks") <= of("free_chunks"),
+        "{gc}"
+    );
+    assert_eq!(of("freed_bytes"), of("freed_chunks") * of("chunk_bytes"));
+    assert_eq!(gc["held_up"], false);
+    let info = json(&["info", pool.path(), "--exact", "--json"]);
+    assert_eq!(info["keys"], stored - gone().count());
+    let told = String::from_utf8(pool.output("gc", &[])).expect("text");
+    assert!(told.starts_with("gave back ") && told.contains(" are free; "), "{told}");
+    // It needs a slot, and all nodes.
+    std::fs::remove_file(std::path::Path::new(pool.path()).join("node-2")).expect("a node");
+    assert_eq!(pool.status("gc", &[]), 3);
+}
+
+/// Somebody else may read a pool's files, and write none of them.
+#[test]
+fn who_may_only_read_reads() {
+    let pool = TestPool::create();
+    assert_eq!(pool.status("put", &["key", "value"]), 0);
+    assert_eq!(pool.status("put", &["long", &"v".repeat(5000)]), 0);
+    let exported = pool.output("export", &[]);
+    let path = Path::new(pool.path());
+    let open = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("our own");
+    };
+    open(path.parent().expect("a directory"), 0o755);
+    open(path, 0o755);
+    for name in ["control", "node-0", "node-1", "node-2"] {
+        open(&path.join(name), 0o444);
+    }
+    let before: Vec<_> = ["control", "node-1"].map(|name| fs::read(path.join(name))).into();
+    // Root may do anything; somebody else has to try, with a copy of the program where he finds it.
+    let program = path.with_file_name("swarm");
+    fs::copy(env!("CARGO_BIN_EXE_swarm"), &program).expect("room for it");
+    open(&program, 0o755);
+    let run = |args: &[&str]| {
+        let mut command = std::process::Command::new(&program);
+        command.args(args);
+        if OpenOptions::new().write(true).open(path.join("control")).is_ok() {
+            command.uid(65534).gid(65534);
+        }
+        command.output()
+    };
+    let get = run(&["get", pool.path(), "key"]);
+    let Ok(get) = get else {
+        let required = std::env::var_os("SWARM_RIGHTS_REQUIRED").is_some();
+        assert!(!required, "the program cannot be run as another user here");
+        let _ = writeln!(std::io::stderr(), "SKIPPED who_may_only_read_reads");
+        return;
+    };
+    let told = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!((get.status.code(), &get.stdout[..]), (Some(0), &b"value"[..]), "{}", told(&get));
+    assert!(told(&get).contains("reading alone"), "{}", told(&get));
+    let run = |args: &[&str]| run(args).expect("as before");
+    assert_eq!(run(&["get", pool.path(), "absent"]).status.code(), Some(1));
+    let export = run(&["export", pool.path()]);
+    assert_eq!(export.status.code(), Some(0), "{}", told(&export));
+    assert_eq!(export.stdout, exported);
+    let info = run(&["info", pool.path()]);
+    assert_eq!(info.status.code(), Some(0), "{}", told(&info));
+    assert!(String::from_utf8_lossy(&info.stdout).contains("keys"));
+    assert_eq!(run(&["keys", pool.path(), "lo"]).stdout, b"long\n");
+    assert_eq!(run(&["info", "--verify", pool.path()]).status.code(), Some(0));
+    let put = run(&["put", pool.path(), "key", "another"]);
+    assert_eq!(put.status.code(), Some(3));
+    assert!(told(&put).contains("no permission"), "{}", told(&put));
+    let after: Vec<_> = ["control", "node-1"].map(|name| fs::read(path.join(name))).into();
+    for (before, after) in before.into_iter().zip(after) {
+        assert!(before.expect("ours") == after.expect("ours"), "nothing was written");
+    }
+}
+
+/// Clients elsewhere go on writing.
+#[test]
+fn a_pool_on_a_read_only_mount_is_read() {
+    let pool = TestPool::create();
+    let client = swarm_kv::shm::open_path(pool.path()).expect("a slot");
+    client.blocking().put(b"key", b"value").expect("memory");
+    let run = |program: &str, args: &[&str]| {
+        let script =
+            "mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro \"$1\" && shift && exec \"$@\"";
+        let mut command = std::process::Command::new("unshare");
+        command.args(["--mount", "sh", "-c", script, "sh", pool.path(), program]).args(args);
+        command.output()
+    };
+    if !run("true", &[]).is_ok_and(|output| output.status.success()) {
+        let required = std::env::var_os("SWARM_RIGHTS_REQUIRED").is_some();
+        assert!(!required, "no mount can be made read-only here");
+        let _ = writeln!(std::io::stderr(), "SKIPPED a_pool_on_a_read_only_mount_is_read");
+        return;
+    }
+    let run = |args: &[&str]| run(env!("CARGO_BIN_EXE_swarm"), args).expect("as before");
+    let told = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    let get = run(&["get", pool.path(), "key"]);
+    assert_eq!((get.status.code(), &get.stdout[..]), (Some(0), &b"value"[..]), "{}", told(&get));
+    assert!(told(&get).contains("read-only mount"), "{}", told(&get));
+    client.blocking().put(b"key", b"another").expect("memory");
+    assert_eq!(run(&["get", pool.path(), "key"]).stdout, b"another");
+    assert_eq!(run(&["export", pool.path()]).stdout, b"key\tanother\n");
+    assert_eq!(run(&["keys", pool.path()]).stdout, b"key\n");
+    assert_eq!(run(&["info", pool.path()]).status.code(), Some(0));
+    let put = run(&["put", pool.path(), "key", "third"]);
+    assert_eq!(put.status.code(), Some(3));
+    assert!(told(&put).contains("Read-only file system"), "{}", told(&put));
+}
+
+/// All client slots are taken, and this user may write.
+#[test]
+fn a_pool_is_read_alone_if_that_is_asked_for() {
+    let pool = TestPool::absent();
+    swarm(&["create", pool.path(), "--capacity", "4MiB", "--max-clients", "1"]).assert().success();
+    let client = swarm_kv::shm::open_path(pool.path()).expect("the only slot");
+    client.blocking().put(b"key", b"value").expect("memory");
+    let image = || {
+        let files = ["control", "node-0", "node-1", "node-2"].into_iter();
+        files
+            .map(|name| fs::read(Path::new(pool.path()).join(name)).expect("ours"))
+            .collect::<Vec<_>>()
+    };
+    let before = image();
+    for (command, args, right) in [
+        ("get", &["key"][..], "value"),
+        ("export", &[], "key\tvalue\n"),
+        ("keys", &["k"], "key\n"),
+        ("keys", &["x"], ""),
+    ] {
+        assert_eq!(pool.status(command, args), 3, "{command}: no slot is free");
+        let args = [&[command, pool.path(), "--read-only"], args].concat();
+        let told = swarm(&args).assert().code(0);
+        assert_eq!(String::from_utf8_lossy(&told.get_output().stdout), right, "{command}");
+        assert!(told.get_output().stderr.is_empty(), "{command}");
+    }
+    assert_eq!(pool.status("get", &["--read-only", "absent"]), 1);
+    assert_eq!(pool.status("info", &["--read-only", "--verify"]), 0);
+    let info = json(&["info", pool.path(), "--read-only", "--exact", "--json"]);
+    assert_eq!(info["keys"], 1);
+    assert!(before == image(), "nothing was written");
+    assert_eq!(
+        swarm(&["get", "rdma:nodes.toml", "key", "--read-only"])
+            .output()
+            .expect("it runs")
+            .status
+            .code(),
+        Some(2)
+    );
+}
+
+/// Cut short under a process that has it open, and puts more. It died of SIGBUS.
+#[test]
+fn files_that_are_cut_short_end_no_process() {
+    for (file, status) in [("node-1", Some(0)), ("control", Some(3))] {
+        let pool = TestPool::create();
+        let mut import = std::process::Command::new(env!("CARGO_BIN_EXE_swarm"))
+            .args(["import", pool.path(), "-"])
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the command line can be run");
+        let mut lines = import.stdin.take().expect("its input");
+        lines.write_all(b"before\tvalue\n").expect("it listens");
+        wait_until("the first line is stored", || pool.output("get", &["before"]) == b"value");
+        let cut = OpenOptions::new().write(true).open(Path::new(pool.path()).join(file));
+        cut.expect("it is there").set_len(0).expect("it is ours");
+        lines.write_all(b"behind\tvalue\n").expect("it listens");
+        drop(lines);
+        let output = import.wait_with_output().expect("it ends");
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), status, "{file}: {told}");
+        if file == "control" {
+            assert!(told.contains("control file was cut short"), "{told}");
+            continue;
+        }
+        for key in ["before", "behind"] {
+            assert_eq!(pool.output("get", &["--degraded", key]), b"value");
+        }
+        assert_eq!(pool.status("get", &["before"]), 3, "not without being told to");
+    }
 }

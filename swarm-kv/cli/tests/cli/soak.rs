@@ -47,7 +47,7 @@ fn a_pool_that_is_soaked_keeps_what_it_had() {
     let short = ["--seconds", "1", "--turnover", "0", "--keys", "50", "--clients", "2"];
     let output = swarm(&[&["soak", pool.path()], &short[..]].concat()).output().expect("it runs");
     let said = String::from_utf8_lossy(&output.stdout);
-    for line in ["volume", "never full", "histories", "values", "memory", "set aside", "get median"]
+    for line in ["volume", "never full", "histories", "values", "memory", "allocated", "get median"]
     {
         assert!(said.contains(&format!("\n  {line}")), "{line}: {said}");
     }

@@ -309,11 +309,17 @@ fn fields_that_contradict_the_others_are_refused() {
         (line(1, "get", Some("a"), (3, 4), "unknown"), "get has a value"),
         (line(1, "delete", Some("a"), (3, 4), "ok"), "delete has a value"),
         (line(1, "delete", Some("a"), (3, 4), "unknown"), "delete has a value"),
-        (line(1, "put", Some("b"), (3, 4), "a"), "only a get that is ok reads"),
-        (with_read(line(1, "insert", Some("b"), (3, 4), "exists")), "only a get that is ok reads"),
-        (with_read(line(1, "get", None, (3, 4), "absent")), "only a get that is ok reads"),
-        (with_read(line(1, "get", None, (3, 4), "unknown")), "only a get that is ok reads"),
-        (with_read(line(1, "put", Some("b"), (3, 4), "unknown")), "only a get that is ok reads"),
+        (line(1, "put", Some("b"), (3, 4), "a"), "only a get, swap or incr that is ok"),
+        (
+            with_read(line(1, "insert", Some("b"), (3, 4), "exists")),
+            "only a get, swap or incr that is ok",
+        ),
+        (with_read(line(1, "get", None, (3, 4), "absent")), "only a get, swap or incr that is ok"),
+        (with_read(line(1, "get", None, (3, 4), "unknown")), "only a get, swap or incr that is ok"),
+        (
+            with_read(line(1, "put", Some("b"), (3, 4), "unknown")),
+            "only a get, swap or incr that is ok",
+        ),
     ] {
         let (status, said) = check(&format!("{good}{bad}{good}"), &[]);
         assert_eq!(status, 3, "{bad}: {said}");

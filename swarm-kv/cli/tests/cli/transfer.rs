@@ -164,3 +164,60 @@ fn an_interrupted_import_says_how_much_is_stored() {
     assert!((1..=100).contains(&stored) && told.contains("stored"), "{told}");
     drop(input);
 }
+
+/// It said that all lines before the one that failed are stored, though others of them were under
+/// way, or went with the pool.
+#[test]
+fn a_failed_import_says_what_is_stored_for_certain() {
+    let pool = TestPool::create();
+    let mut import = Command::new(env!("CARGO_BIN_EXE_swarm"))
+        .args(["import", pool.path(), "-"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the command line can be run");
+    let mut input = import.stdin.take().expect("it was asked for");
+    input.write_all(b"first\tvalue\n").expect("it is read");
+    wait_until("it is stored", || pool.status("get", &["first"]) == 0);
+    assert_eq!(pool.status("destroy", &["--force"]), 0);
+    input.write_all(b"second\tvalue\n").expect("it is read");
+    drop(input);
+    let ended = import.wait_with_output().expect("it ends");
+    let told = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(3), "{told}");
+    assert!(told.contains("line 2: ") && told.contains("was destroyed"), "{told}");
+    assert!(!told.contains("stored"), "nothing is: {told}");
+    // More than fits: of the lines of one batch, those in other lanes are under way.
+    let pool = TestPool::create();
+    let text: String = (0..1000).map(|n| format!("{n}\t{}\n", "v".repeat(100_000))).collect();
+    let failed = swarm(&["import", pool.path(), "-"]).write_stdin(text).assert().code(3);
+    let told = String::from_utf8_lossy(&failed.get_output().stderr).into_owned();
+    let (_, known) = told.split_once("known to be stored: the first ").expect("it says so");
+    let known: usize = known.split(' ').next().and_then(|n| n.parse().ok()).expect("a number");
+    for key in 0..known {
+        assert_eq!(pool.status("get", &[&key.to_string()]), 0, "{key}: {told}");
+    }
+}
+
+/// In any order; what would break a line is escaped, as in an export.
+#[test]
+fn keys_are_listed_by_what_they_begin_with() {
+    let pool = TestPool::create();
+    for key in ["user:1", "user:2", "item:1", "tab\t\\"] {
+        assert_eq!(pool.status("put", &[key, "value"]), 0);
+    }
+    assert_eq!(pool.status("put", &["user:3", "value"]), 0);
+    assert_eq!(pool.status("delete", &["user:3"]), 0);
+    let keys = |args: &[&str]| {
+        let told = String::from_utf8(pool.output("keys", args)).expect("text");
+        let mut lines: Vec<_> = told.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(keys(&[]), ["item:1", "tab\\t\\\\", "user:1", "user:2"]);
+    assert_eq!(keys(&["user:"]), ["user:1", "user:2"]);
+    assert_eq!(keys(&["none"]), [""; 0]);
+    assert_eq!(keys(&["item", "--json"]), ["{\"key\":\"item:1\"}"]);
+    let named = swarm(&["keys"]).env("SWARM_POOL", pool.path()).output().expect("it can be run");
+    assert_eq!(named.stdout.split(|&byte| byte == b'\n').count(), 4 + 1);
+}

@@ -1,4 +1,4 @@
-//! A client of the demo: YCSB B, one operation after the other, until the time is over or it is
+//! A client of the demo. It runs YCSB B, one operation at a time, until the time is over or it is
 //! killed.
 
 use hdrhistogram::Histogram;
@@ -12,23 +12,23 @@ use crate::job::{DemoJob, Message, Order, Report, monotonic_ns, new_histogram};
 use crate::measure::describe;
 use crate::store::{Store, open_pool, with_emulated};
 use crate::workload::{Kind, Mix};
-use crate::{Failure, Lead};
+use crate::{Failure, ParentChannel};
 
-/// Times without a completed operation that are worth telling.
+/// The shortest gap between completed operations that is reported.
 pub const GAP_FLOOR_NS: u64 = 20_000;
-/// How often progress is told.
+/// The interval between progress reports.
 pub(crate) const TELL_EVERY_NS: u64 = 50_000_000;
-/// The most gaps that are told.
+/// The most gaps that are reported.
 const MAX_GAPS: usize = 1 << 17;
 
-/// Does the job.
-pub(crate) fn run(job: &DemoJob, lead: &dyn Lead) -> Result<Report, Failure> {
+/// Runs the job.
+pub(crate) fn run(job: &DemoJob, lead: &dyn ParentChannel) -> Result<Report, Failure> {
     let pool = open_pool(&job.pool)?;
     let demo = Demo { job, lead };
     with_emulated(&pool, job.keys as usize, job.rtt_ns, |store| demo.run(store))
 }
 
-/// A key's name.
+/// Returns a key's name.
 pub fn key_name(key: u32) -> [u8; 24] {
     let mut name = *b"user00000000000000000000";
     let digits = format!("{key:020}");
@@ -38,7 +38,7 @@ pub fn key_name(key: u32) -> [u8; 24] {
 
 struct Demo<'a> {
     job: &'a DemoJob,
-    lead: &'a dyn Lead,
+    lead: &'a dyn ParentChannel,
 }
 
 impl Demo<'_> {
@@ -70,7 +70,7 @@ impl Demo<'_> {
         let mut rng = SmallRng::seed_from_u64(u64::from(self.job.client));
         let mut picker = Picker::new(Distribution::Zipfian, keys.len());
         let (gets, _) = Mix::B.shares();
-        // Of each half of the time, as things fail between them: of gets, and of updates.
+        // For each half of the time, as the failures lie between them: gets, and updates.
         let mut histograms = [(); 2].map(|()| [new_histogram(), new_histogram()]);
         let mut report = Report { started_ns, ..Report::default() };
         let before = store.counters();
@@ -123,7 +123,7 @@ impl Demo<'_> {
     }
 }
 
-/// A key must be there, with a value that was written to it.
+/// Checks that a key exists and has a value that was written to it.
 async fn look(store: &Store<'_>, name: &[u8], key: u32) -> Result<Result<(), Failure>, Error> {
     store
         .get(name, |value| match value.map(Tag::parse) {

@@ -1,8 +1,8 @@
-//! What the demo's clients write, and what they take down of it.
+//! The values of the demo's clients, and their logs of acknowledged writes.
 //!
-//! A value says who wrote it as which of his writes, and to which key. Each client keeps a log of
-//! the writes that were acknowledged to it, with the times at which they began and ended; it is
-//! written before the next operation begins, and survives the client.
+//! A value names its client, the number of the write, and the key. Each client keeps a log of its
+//! acknowledged writes with their start and end times. It logs a write before its next operation
+//! begins, and the log survives the client.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -12,24 +12,24 @@ use crate::Failure;
 
 /// Bytes of a value.
 pub const VALUE_BYTES: usize = 64;
-/// Whoever loaded the keys, with writes number 0.
+/// The client number of the loader, whose writes have number 0.
 pub const LOADER: u32 = u32::MAX;
 
 const RECORD_BYTES: usize = 32;
 
-/// A write as its value tells it.
+/// A write, as encoded in its value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tag {
-    /// Who wrote it; [`LOADER`] is nobody of the clients.
+    /// The client that wrote it, or [`LOADER`].
     pub client: u32,
-    /// Which of the client's writes, from 1.
+    /// The number of the client's write, from 1.
     pub number: u64,
     /// The key that it was written to.
     pub key: u32,
 }
 
 impl Tag {
-    /// The value: the tag, and words that follow from it.
+    /// Returns the value: the tag, and words that are derived from it.
     pub fn value(self) -> [u8; VALUE_BYTES] {
         let mut value = [0; VALUE_BYTES];
         let mut word = 0x9e37_79b9_7f4a_7c15;
@@ -46,7 +46,7 @@ impl Tag {
         value
     }
 
-    /// What a value tells, unless it is not one of these, whole.
+    /// Decodes a value. Returns `None` unless it is an intact one of these.
     pub fn parse(value: &[u8]) -> Option<Self> {
         let word = |at: usize| {
             let bytes = value.get(8 * at..)?.first_chunk()?;
@@ -68,7 +68,7 @@ pub struct Acknowledged {
     pub key: u32,
     /// When it began, in nanoseconds.
     pub start_ns: u64,
-    /// When it had ended.
+    /// When it ended.
     pub end_ns: u64,
 }
 
@@ -79,17 +79,17 @@ pub struct Log {
 }
 
 impl Log {
-    /// An empty log.
+    /// Creates an empty log.
     pub fn create(path: &Path) -> io::Result<Self> {
         Ok(Self { file: File::create(path)?, number: 0 })
     }
 
-    /// The number of the next write.
+    /// Returns the number of the next write.
     pub fn next(&self) -> u64 {
         self.number + 1
     }
 
-    /// Notes an acknowledged write: the kernel has it when this returns.
+    /// Logs an acknowledged write. The kernel has the record when this returns.
     pub fn note(&mut self, write: Acknowledged) -> io::Result<()> {
         self.number += 1;
         let words = [self.number, u64::from(write.key), write.start_ns, write.end_ns];
@@ -100,7 +100,7 @@ impl Log {
         self.file.write_all(&record)
     }
 
-    /// What a log holds; a record that was being written at the end does not count.
+    /// Reads a log. An incomplete record at the end does not count.
     pub fn read(path: &Path) -> Result<Vec<Acknowledged>, Failure> {
         let failed = |why| Failure::because(format!("cannot read {}", path.display()), why);
         let bytes = std::fs::read(path).map_err(|error| failed(error.to_string()))?;

@@ -1,4 +1,4 @@
-//! Which key is next: YCSB's distributions.
+//! Draws the next key: YCSB's distributions.
 
 use rand::{Rng, RngExt};
 use rand_distr::{Distribution as _, Zipf};
@@ -7,23 +7,23 @@ use serde::{Deserialize, Serialize};
 /// The exponent of YCSB's zipfian distributions.
 const ZIPF: f64 = 0.99;
 
-/// Which keys are asked for most.
+/// Which keys are used most.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Distribution {
-    /// A few, strewn over all
+    /// A few, spread over all keys
     Zipfian,
-    /// All alike
+    /// All equally
     Uniform,
-    /// The newest: those that were loaded last and those that the client inserted
+    /// The newest: the last loaded ones and those that the client inserted
     Latest,
 }
 
 /// A key that was drawn.
 pub(crate) enum Pick {
-    /// One of those that were loaded, by its number.
+    /// A loaded key, by its number.
     Loaded(usize),
-    /// One of those that the client inserted: the how manieth, from 1.
+    /// A key that the client inserted, by its number in insertion order, from 1.
     Inserted(usize),
 }
 
@@ -35,20 +35,20 @@ pub(crate) struct Picker {
 }
 
 impl Picker {
-    /// Draws from `keys` keys.
+    /// Makes a picker for `keys` keys.
     pub(crate) fn new(distribution: Distribution, keys: usize) -> Self {
         let zipf = Zipf::new(keys.max(1) as f64, ZIPF).expect("at least one key, fixed exponent");
         Self { distribution, keys, zipf }
     }
 
-    /// A key among those that were loaded.
+    /// Draws a loaded key.
     pub(crate) fn loaded(&mut self, rng: &mut impl Rng) -> usize {
         match self.pick(rng, 0) {
             Pick::Loaded(key) | Pick::Inserted(key) => key,
         }
     }
 
-    /// A key among those that were loaded and the client's own new ones.
+    /// Draws a key among the loaded ones and the client's own new ones.
     pub(crate) fn pick(&mut self, rng: &mut impl Rng, inserted: usize) -> Pick {
         match self.distribution {
             Distribution::Uniform => Pick::Loaded(rng.random_range(0..self.keys)),
@@ -67,13 +67,13 @@ impl Picker {
         }
     }
 
-    /// How many keys are asked for more often, from 0.
+    /// Draws a rank: how many keys are used more often, from 0.
     fn rank(&self, rng: &mut impl Rng) -> u64 {
         self.zipf.sample(rng) as u64 - 1
     }
 }
 
-/// Strews ranks over all keys: the finalizer of SplitMix64.
+/// Spreads ranks over all keys: the finalizer of SplitMix64.
 fn scramble(rank: u64) -> u64 {
     let mut z = rank.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

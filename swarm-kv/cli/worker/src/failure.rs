@@ -1,4 +1,4 @@
-//! Why a command could not be carried out.
+//! Why a command failed.
 
 use std::fmt::Display;
 use std::io;
@@ -6,45 +6,65 @@ use std::path::Path;
 
 use swarm_kv::Error;
 
-/// Why a command could not be carried out.
+/// Why a command failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// It was asked for wrongly.
+    /// The usage was wrong.
     Usage(String),
-    /// It went wrong.
+    /// The command failed.
     Failed(String),
-    /// The store failed; at this line of an import's input, if any.
+    /// The store failed.
     Store {
-        /// Why.
+        /// The error.
         error: Error,
-        /// The line, counted from 1.
-        line: Option<u64>,
+        /// Where in the input of an import, if it is one.
+        at: Option<AtLine>,
     },
-    /// A signal ended it; what is told of that.
+    /// A signal ended it; this is the message.
     Interrupted(String),
-    /// Nobody reads the output any more, as in `swarm export POOL | head`.
+    /// The reader of the output is gone, as in `swarm export POOL | head`.
     OutputClosed,
 }
 
+/// How far an import got.
+#[derive(Clone, Copy, Debug)]
+pub struct AtLine {
+    /// The line that failed, counted from 1.
+    pub line: u64,
+    /// So many lines from the first on are stored. Others before that line may not be, and others
+    /// behind it may be.
+    pub stored: u64,
+}
+
+impl AtLine {
+    /// What is known to be stored after this error; nothing if that is lost with the pool.
+    fn stored_after(self, error: &Error) -> String {
+        match error {
+            Error::Destroyed | Error::Gone => String::new(),
+            _ => format!(" (known to be stored: the first {} lines)", self.stored),
+        }
+    }
+}
+
 impl Failure {
-    /// `what` went wrong because of `why`.
+    /// Makes the failure of `what` because of `why`.
     pub fn because(what: impl Display, why: impl Display) -> Self {
         Self::Failed(format!("{what}: {why}"))
     }
 
     /// Names the pool whose store failed.
     pub fn in_pool(self, pool: &Path) -> Self {
-        let Self::Store { error, line } = self else { return self };
+        let Self::Store { error, at } = self else { return self };
         let pool = pool.display();
-        Self::Failed(match line {
-            Some(line) => {
-                format!("line {line}: {pool}: {error} (the lines before it are stored)")
+        Self::Failed(match at {
+            Some(at) => {
+                format!("line {}: {pool}: {error}{}", at.line, at.stored_after(&error))
             }
             None => format!("{pool}: {error}"),
         })
     }
 
-    /// The same, and what else there is to know.
+    /// Appends `more` to the message.
     pub fn and(self, more: &str) -> Self {
         match self {
             Self::Usage(message) => Self::Usage(format!("{message} ({more})")),
@@ -55,7 +75,7 @@ impl Failure {
         }
     }
 
-    /// What is told of it; `None` if nobody is there to be told.
+    /// Returns the message. `None` if the output has no reader.
     pub fn message(self) -> Option<String> {
         match self {
             Self::Usage(message) | Self::Failed(message) | Self::Interrupted(message) => {
@@ -66,7 +86,7 @@ impl Failure {
         }
     }
 
-    /// Output could not be written.
+    /// Makes the failure of writing output.
     pub fn output(error: &io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {
             Self::OutputClosed

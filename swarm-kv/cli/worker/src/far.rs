@@ -1,4 +1,4 @@
-//! Pools on memory nodes behind RDMA cards, as the commands use them.
+//! RDMA pools, as the commands use them.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -6,40 +6,41 @@ use std::sync::OnceLock;
 use swarm_core::layout::Geometry;
 use swarm_core::quorum::Session;
 use swarm_core::register::Protocol;
-use swarm_kv::rdma::control::admin::Status;
+use swarm_kv::rdma::control::protocol::Status;
 use swarm_kv::rdma::control::{Error as PlaneError, Evicted, Holder, NodeEntry, label};
-use swarm_kv::rdma::{self, DeviceChoice, Fault, NodeStatus, PoolAddress, PoolWishes};
-use swarm_kv::{Error, Options, Usage};
+use swarm_kv::rdma::{self, DeviceChoice, Fault, NodeStatus, PoolAddress, PoolSpec};
+use swarm_kv::shm::Numa;
+use swarm_kv::{Error, Options, Usage, Verdict};
 
 use crate::Failure;
-use crate::pool::{Numa, Wishes};
-use crate::store::Task;
+use crate::pool_options::PoolOptions;
+use crate::task::Task;
 
-/// The device that this process uses, as its command line has it.
+/// The device that this process uses, from its command line.
 static DEVICE: OnceLock<DeviceChoice> = OnceLock::new();
 
-/// Uses this device from now on.
+/// Sets the device for this process.
 pub fn choose(device: DeviceChoice) {
-    // The command line is read once.
+    // The command line is parsed once.
     let _ = DEVICE.set(device);
 }
 
-/// The device that was chosen.
+/// Returns the chosen device.
 pub fn device() -> DeviceChoice {
     DEVICE.get().cloned().unwrap_or_default()
 }
 
-/// A pool on memory nodes.
+/// An RDMA pool.
 pub struct FarPool {
     pool: rdma::Pool,
     path: PathBuf,
 }
 
 impl FarPool {
-    /// Makes one.
-    pub fn create(name: &str, wishes: Wishes<'_>) -> Result<Self, Failure> {
-        let Wishes { nodes, capacity, max_clients, slots, pointer_bits, numa, .. } = wishes;
-        let Wishes { node_paths, rights, any_file_system, .. } = wishes;
+    /// Creates a pool.
+    pub fn create(name: &str, wishes: PoolOptions<'_>) -> Result<Self, Failure> {
+        let PoolOptions { nodes, capacity, max_clients, slots, pointer_bits, numa, .. } = wishes;
+        let PoolOptions { node_paths, rights, any_file_system, .. } = wishes;
         if pointer_bits.is_some() {
             return Err(Failure::Usage(format!("{name}: its pointers have the bits they need")));
         }
@@ -59,42 +60,50 @@ impl FarPool {
                 "{name}: it has no files, and so no mode, group or file system"
             )));
         }
-        let wishes = PoolWishes { nodes, capacity, max_clients, slots };
+        let wishes = PoolSpec { nodes, capacity, max_clients, slots };
         let pool = rdma::Pool::create(&address(name)?, &wishes, device())?;
         Ok(Self { pool, path: name.into() })
     }
 
-    /// Opens one.
+    /// Opens a pool.
     pub fn open(name: &str) -> Result<Self, Failure> {
         Ok(Self { pool: rdma::Pool::open(&address(name)?, device())?, path: name.into() })
     }
 
-    /// Removes one.
+    /// Removes a pool.
     pub fn destroy(name: &str, force: bool) -> Result<(), Failure> {
         Ok(rdma::Pool::destroy(&address(name)?, force)?)
     }
 
-    /// What the command line calls it.
+    /// Returns the pool's name on the command line.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What lies where in its nodes.
+    /// Returns the layout of its nodes' memory.
     pub fn geometry(&self) -> Geometry {
         self.pool.geometry()
     }
 
-    /// Who holds a client slot.
+    /// Returns the clients that hold a client slot.
     pub fn clients(&self) -> Result<Vec<Holder>, Failure> {
         Ok(self.pool.clients()?)
     }
 
-    /// What it holds.
+    /// Returns the pool's usage.
     pub fn usage(&self) -> Result<Result<Usage, Error>, Failure> {
         Ok(rdma::usage(&self.pool)?)
     }
 
-    /// Ends a client.
+    /// Whether all of it is whole.
+    pub fn verify(
+        &self,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Result<Verdict, Error>, Failure> {
+        Ok(rdma::verify(&self.pool, progress)?)
+    }
+
+    /// Evicts a client.
     pub fn evict(&self, slot: usize) -> Result<Evicted, Failure> {
         Ok(self.pool.evict(slot)?)
     }
@@ -108,15 +117,15 @@ impl FarPool {
         Ok(())
     }
 
-    /// How each node is, or what is wrong with it.
+    /// Returns the status of each node, or why it has none.
     pub fn nodes(&self) -> Vec<(NodeEntry, Result<Status, PlaneError>)> {
         self.pool.record().nodes.iter().cloned().zip(self.pool.statuses()).collect()
     }
 
-    /// The process of each node, where that runs on this host.
+    /// Returns the process of each node that runs on this host.
     pub fn node_processes(&self) -> Vec<Option<u32>> {
         let local =
-            |process: rdma::control::admin::Process| process.is_local().then_some(process.id);
+            |process: rdma::control::protocol::Process| process.is_local().then_some(process.id);
         self.pool
             .statuses()
             .into_iter()
@@ -124,7 +133,7 @@ impl FarPool {
             .collect()
     }
 
-    /// Opens a client that keeps registers by `P`, and does `task` with it.
+    /// Opens a client with register protocol `P`, and runs `task` with it.
     pub(crate) fn with<P: Protocol, T: Task>(
         &self,
         options: Options,
@@ -135,14 +144,14 @@ impl FarPool {
         task.run(&*client).map_err(|failure| self.explain(failure, session, client.nodes()))
     }
 
-    /// Too few nodes answer `session`: says why.
+    /// Explains why too few nodes answer `session`.
     fn explain(&self, failure: Failure, session: Session, nodes: Vec<NodeStatus>) -> Failure {
-        let Failure::Store { error: Error::Replication(_), line } = failure else { return failure };
+        let Failure::Store { error: Error::Replication(_), at } = failure else { return failure };
         let faults: Vec<Fault> = nodes.into_iter().filter_map(|node| node.fault).collect();
         if faults.is_empty() {
             return failure;
         }
-        let line = line.map(|line| format!("line {line}: ")).unwrap_or_default();
+        let line = at.map(|at| format!("line {}: ", at.line)).unwrap_or_default();
         let why = if self.has_evicted(session, &faults) {
             "this client was evicted; nothing that it did since takes effect".to_owned()
         } else {
@@ -152,8 +161,9 @@ impl FarPool {
         Failure::Failed(format!("{line}{}: {why}", self.path.display()))
     }
 
-    /// Whether `session` was evicted, as its nodes say. Those that have not been asked again since the
-    /// connection was lost say nothing; then it was if it holds no slot any more.
+    /// Returns whether `session` was evicted. A node to which the client has not reconnected
+    /// reports nothing. If all are such, the client was evicted if it holds no client slot any
+    /// more.
     fn has_evicted(&self, session: Session, faults: &[Fault]) -> bool {
         let ours = |client: &Holder| client.incarnation == session.incarnation.0;
         let fenced = |fault: &Fault| matches!(fault, Fault::Fenced { .. });

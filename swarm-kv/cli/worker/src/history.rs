@@ -1,5 +1,6 @@
-//! Histories as files: one JSON object a line, an operation each.
+//! Histories as files: each line is a JSON object, an operation.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::{BufRead, Read, Write};
 
@@ -8,10 +9,10 @@ use swarm_core::history::{Answer, Call, Operation};
 
 use crate::Failure;
 
-/// Nothing longer is read into memory: a key and two values of the greatest length, escaped.
+/// The longest line that is read into memory: a key and two values of maximum length, escaped.
 const MAX_LINE: u64 = 16 << 20;
 
-/// What a client asked for.
+/// The kind of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Op {
@@ -21,17 +22,27 @@ pub enum Op {
     Put,
     /// Store a value under a new key.
     Insert,
-    /// Change a value.
+    /// Replace a value.
     Update,
     /// Remove a key.
     Delete,
+    /// Replace an expected value.
+    #[serde(rename = "cas")]
+    CompareAndSwap,
+    /// Replace a value by another, and return it.
+    Swap,
+    /// Add to a number.
+    #[serde(rename = "incr")]
+    Increment,
 }
 
 impl Op {
-    /// All, in the order of their numbers.
-    pub const ALL: [Self; 5] = [Self::Get, Self::Put, Self::Insert, Self::Update, Self::Delete];
+    /// How many kinds there are.
+    pub const COUNT: usize = 8;
+    /// What `torture` does, in the order of the numbers that its logs have.
+    pub const TORTURE: [Self; 5] = [Self::Get, Self::Put, Self::Insert, Self::Update, Self::Delete];
 
-    /// The kind of a call.
+    /// Returns the kind of a call.
     pub fn of(call: Call) -> Self {
         match call {
             Call::Get => Self::Get,
@@ -39,10 +50,13 @@ impl Op {
             Call::Insert(_) => Self::Insert,
             Call::Update(_) => Self::Update,
             Call::Delete => Self::Delete,
+            Call::CompareAndSwap { .. } => Self::CompareAndSwap,
+            Call::Swap(_) => Self::Swap,
+            Call::Increment(_) => Self::Increment,
         }
     }
 
-    /// Its name in files.
+    /// Returns its name in files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Get => "get",
@@ -50,40 +64,45 @@ impl Op {
             Self::Insert => "insert",
             Self::Update => "update",
             Self::Delete => "delete",
+            Self::CompareAndSwap => "cas",
+            Self::Swap => "swap",
+            Self::Increment => "incr",
         }
     }
 }
 
-/// What became of it.
+/// The outcome of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
     /// Done.
     Ok,
-    /// There was no such key.
+    /// The key did not exist.
     Absent,
-    /// The key was there already.
+    /// The key existed already; a cas found another value than it expected.
     Exists,
-    /// Nobody was told.
+    /// The client got no answer.
     Unknown,
 }
 
 impl Outcome {
-    /// All.
+    /// All outcomes.
     pub const ALL: [Self; 4] = [Self::Ok, Self::Absent, Self::Exists, Self::Unknown];
 
-    /// What became of an operation.
+    /// Returns the outcome of an operation.
     pub fn of(op: &Operation) -> Self {
         match (op.call, op.answered) {
             (_, None) => Self::Unknown,
-            (Call::Get, Some((_, Answer::Value(None))))
-            | (Call::Update(_), Some((_, Answer::Refused))) => Self::Absent,
-            (_, Some((_, Answer::Refused))) => Self::Exists,
+            (_, Some((_, Answer::Value(None)))) | (Call::Update(_), Some((_, Answer::Refused))) => {
+                Self::Absent
+            }
+            (_, Some((_, Answer::Refused)))
+            | (Call::CompareAndSwap { .. }, Some((_, Answer::Value(_)))) => Self::Exists,
             _ => Self::Ok,
         }
     }
 
-    /// Its name in files.
+    /// Returns its name in files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -94,7 +113,8 @@ impl Outcome {
     }
 }
 
-/// An operation as a line tells it. All fields are there, and no others.
+/// An operation, as encoded in a line. All fields are required, but `expected`, which a cas has and
+/// no other operation, and no others are allowed.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Line {
@@ -103,6 +123,8 @@ pub struct Line {
     key: String,
     #[serde(deserialize_with = "nullable")]
     value: Option<String>,
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    expected: Option<Option<String>>,
     call_ns: u64,
     #[serde(deserialize_with = "nullable")]
     return_ns: Option<u64>,
@@ -111,14 +133,21 @@ pub struct Line {
     read: Option<String>,
 }
 
-/// A field that may be null, and may not be left out: an `Option` alone would take both.
+/// Deserializes a field that may be null but not missing: an `Option` alone would accept both.
 fn nullable<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     from: D,
 ) -> Result<Option<T>, D::Error> {
     Option::deserialize(from)
 }
 
-/// What stands for the keys and values of a history.
+/// Deserializes a field that may be null or missing, and tells which.
+fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    from: D,
+) -> Result<Option<Option<T>>, D::Error> {
+    Option::deserialize(from).map(Some)
+}
+
+/// Numbers for the keys or values of a history.
 #[derive(Debug, Default)]
 pub struct Names {
     names: Vec<String>,
@@ -126,7 +155,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// The number of a name.
+    /// Returns the number of a name.
     pub fn number(&mut self, name: String) -> u64 {
         if let Some(&number) = self.numbers.get(&name) {
             return number;
@@ -137,30 +166,47 @@ impl Names {
         number
     }
 
-    /// The name with a number.
+    /// Returns the name with a number.
     pub fn name(&self, number: u64) -> &str {
         usize::try_from(number).ok().and_then(|at| self.names.get(at)).map_or("?", |name| name)
     }
 }
 
-/// Operations, and what their keys and values are called.
+/// Operations, and the names of their keys and values.
 #[derive(Debug, Default)]
 pub struct History {
-    /// What was called, and what was answered.
+    /// The calls and their answers.
     pub operations: Vec<Operation>,
-    /// What the keys are called.
+    /// The names of the keys.
     pub keys: Names,
-    /// What the values are called.
-    pub values: Names,
+    /// The names of the values that are no [numbers](Self::value).
+    names: Names,
+}
+
+/// Values that are decimal numbers below this are their own numbers, so that they can be added to;
+/// others are numbered from here on.
+const FIRST_NAME: u64 = 1 << 63;
+
+/// Returns the number that a value is, if it is a decimal number without leading zeros, and not too
+/// large.
+fn decimal(value: &str) -> Option<u64> {
+    let canonical = value == "0" || value.starts_with(|c: char| ('1'..='9').contains(&c));
+    value.parse().ok().filter(|&number| canonical && number < FIRST_NAME)
 }
 
 impl History {
-    /// An operation as a line.
+    /// Encodes an operation as a line.
     pub fn line(&self, op: &Operation) -> Line {
-        let name = |value| self.values.name(value).to_owned();
+        let name = |value| self.value_name(value).into_owned();
         let value = match op.call {
             Call::Put(value) | Call::Insert(value) | Call::Update(value) => Some(name(value)),
+            Call::CompareAndSwap { new, .. } | Call::Swap(new) => new.map(name),
+            Call::Increment(by) => Some(name(by)),
             Call::Get | Call::Delete => None,
+        };
+        let expected = match op.call {
+            Call::CompareAndSwap { expected, .. } => Some(expected.map(name)),
+            _ => None,
         };
         let read = match op.answered {
             Some((_, Answer::Value(read))) => read.map(name),
@@ -171,6 +217,7 @@ impl History {
             op: Op::of(op.call),
             key: self.keys.name(op.key).to_owned(),
             value,
+            expected,
             call_ns: op.called,
             return_ns: op.answered.map(|(at, _)| at),
             outcome: Outcome::of(op),
@@ -178,7 +225,7 @@ impl History {
         }
     }
 
-    /// Writes all operations, in the order that they have.
+    /// Writes all operations, in their order.
     pub fn write(&self, mut out: impl Write) -> std::io::Result<()> {
         for op in &self.operations {
             serde_json::to_writer(&mut out, &self.line(op))?;
@@ -214,19 +261,43 @@ impl History {
     }
 
     fn take(&mut self, line: Line) -> Result<(), String> {
-        let Line { client, op, key, value, call_ns, return_ns, outcome, read } = line;
+        let Line { client, op, key, value, expected, call_ns, return_ns, outcome, read } = line;
         let client = usize::try_from(client).map_err(|_| "client is too large a number")?;
         if value.is_some() && matches!(op, Op::Get | Op::Delete) {
             return Err(format!("{} has a value, and writes none", op.name()));
         }
+        if expected.is_some() != (op == Op::CompareAndSwap) {
+            return Err("a cas tells what it expects, no other operation does".to_owned());
+        }
         let answer = match (op, outcome, read) {
             (_, Outcome::Unknown, None) => None,
-            (Op::Get, Outcome::Ok, Some(read)) => Some(Answer::Value(Some(self.value(read)))),
-            (Op::Get, Outcome::Ok, None) => {
-                return Err("a get that is ok tells what it read; of no key it is absent".into());
+            (Op::Get | Op::Swap, Outcome::Ok, Some(read))
+            | (Op::CompareAndSwap, Outcome::Exists, Some(read)) => {
+                Some(Answer::Value(Some(self.value(read))))
             }
-            (_, _, Some(_)) => return Err("only a get that is ok reads something".to_owned()),
-            (Op::Get, Outcome::Absent, None) => Some(Answer::Value(None)),
+            (Op::Increment, Outcome::Ok, Some(read)) => {
+                Some(Answer::Value(Some(decimal(&read).ok_or("an incr has a sum below 2^63")?)))
+            }
+            (Op::Get | Op::Swap, Outcome::Ok, None) => {
+                return Err(format!(
+                    "a {} that is ok tells what it read; of no key it is absent",
+                    op.name()
+                ));
+            }
+            (Op::Increment, Outcome::Ok, None) => {
+                return Err("an incr that is ok tells what it read, the sum".to_owned());
+            }
+            (Op::CompareAndSwap, Outcome::Exists, None) => {
+                return Err("a cas that found another value tells what it read".to_owned());
+            }
+            (_, _, Some(_)) => {
+                return Err("only a get, swap or incr that is ok, or a cas that found another \
+                            value, reads something"
+                    .to_owned());
+            }
+            (Op::Get | Op::Swap | Op::CompareAndSwap, Outcome::Absent, None) => {
+                Some(Answer::Value(None))
+            }
             (Op::Insert, Outcome::Exists, None) | (Op::Update, Outcome::Absent, None) => {
                 Some(Answer::Refused)
             }
@@ -245,32 +316,48 @@ impl History {
             }
             (Some(answer), Some(at)) => Some((at, answer)),
         };
-        let written =
-            || value.map(|value| self.value(value)).ok_or(format!("{} has no value", op.name()));
+        let by = value.as_deref().and_then(decimal);
+        let new = value.map(|value| self.value(value));
+        let written = || new.ok_or(format!("{} has no value", op.name()));
         let call = match op {
             Op::Get => Call::Get,
             Op::Put => Call::Put(written()?),
             Op::Insert => Call::Insert(written()?),
             Op::Update => Call::Update(written()?),
             Op::Delete => Call::Delete,
+            Op::CompareAndSwap => {
+                let expected = expected.flatten().map(|value| self.value(value));
+                Call::CompareAndSwap { expected, new }
+            }
+            Op::Swap => Call::Swap(new),
+            Op::Increment => Call::Increment(by.ok_or("the value of an incr is what it adds")?),
         };
         let key = self.keys.number(key);
         self.operations.push(Operation { key, client, call, called: call_ns, answered });
         Ok(())
     }
 
-    fn value(&mut self, name: String) -> u64 {
-        self.values.number(name)
+    /// Returns the number of a value.
+    pub fn value(&mut self, name: String) -> u64 {
+        decimal(&name).unwrap_or_else(|| FIRST_NAME + self.names.number(name))
+    }
+
+    /// Returns the value with a number.
+    pub fn value_name(&self, number: u64) -> Cow<'_, str> {
+        match number.checked_sub(FIRST_NAME) {
+            Some(name) => Cow::Borrowed(self.names.name(name)),
+            None => Cow::Owned(number.to_string()),
+        }
     }
 }
 
 fn parse(line: &[u8]) -> Result<Line, String> {
-    // An array of the fields' values would do for the parser.
+    // The parser would also accept an array of the fields' values.
     if !line.trim_ascii_start().starts_with(b"{") {
         return Err("not an operation: it is no JSON object".to_owned());
     }
     serde_json::from_slice(line).map_err(|error| {
-        // There is one line only, as far as the parser knows.
+        // The parser sees one line only, so its line number is useless.
         let text = error.to_string();
         let why = text.split(" at line ").next().unwrap_or(&text);
         format!("not an operation, at column {}: {why}", error.column())
@@ -294,6 +381,10 @@ mod tests {
             r#"{"client":2,"op":"insert","key":"k","value":"v","call_ns":1,"return_ns":null,"outcome":"unknown","read":null}"#,
             r#"{"client":3,"op":"update","key":"k","value":"w","call_ns":1,"return_ns":2,"outcome":"absent","read":null}"#,
             r#"{"client":3,"op":"delete","key":"\u0000","value":null,"call_ns":3,"return_ns":3,"outcome":"ok","read":null}"#,
+            r#"{"client":4,"op":"cas","key":"k","value":"w","expected":null,"call_ns":3,"return_ns":4,"outcome":"exists","read":"v"}"#,
+            r#"{"client":4,"op":"cas","key":"k","value":null,"expected":"v","call_ns":5,"return_ns":6,"outcome":"ok","read":null}"#,
+            r#"{"client":4,"op":"swap","key":"k","value":"007","call_ns":7,"return_ns":8,"outcome":"absent","read":null}"#,
+            r#"{"client":4,"op":"incr","key":"n","value":"7","call_ns":9,"return_ns":10,"outcome":"ok","read":"12"}"#,
             "",
         ]
         .join("\n");
@@ -310,9 +401,23 @@ mod tests {
             (r#"[1,"get","k",null,5,9,"ok","v"]"#, "no JSON object"),
             ("\u{fffd}", "not an operation"),
             (&GOOD[..40], "not an operation"),
-            (&GOOD.replace("get", "cas"), "unknown variant"),
+            (&GOOD.replace("get", "swop"), "unknown variant"),
+            (&GOOD.replace("get", "cas"), "what it expects"),
+            (&GOOD.replace("null,", "null,\"expected\":null,"), "no other operation does"),
+            (&GOOD.replace("get", "swap").replace("\"v\"", "null"), "what it read"),
+            (&GOOD.replace("get", "incr"), "a sum below"),
+            (&GOOD.replace("get", "incr").replace("\"v\"", "\"7\""), "what it adds"),
+            (&GOOD.replace("get", "incr").replace("\"v\"", "null"), "the sum"),
+            (
+                &GOOD
+                    .replace("get", "cas")
+                    .replace("null,", "null,\"expected\":null,")
+                    .replace("\"ok\"", "\"exists\"")
+                    .replace("\"v\"", "null"),
+                "found another value",
+            ),
             (&GOOD.replace("\"key\":\"k\",", ""), "missing field `key`"),
-            // What may be null is there all the same.
+            // Fields that may be null are still required.
             (&GOOD.replace("\"value\":null,", ""), "missing field `value`"),
             (&GOOD.replace("\"return_ns\":9,", ""), "missing field `return_ns`"),
             (&GOOD.replace(",\"read\":\"v\"", ""), "missing field `read`"),

@@ -1,4 +1,4 @@
-//! What a client is told and what it tells, one JSON object a line.
+//! The messages between a worker and its parent, one JSON object a line.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::workload::{Kind, Plan, System};
 
-/// A client's job: the first line that it gets.
+/// A client's job: the first line that it receives.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Job {
     /// `swarm bench`.
@@ -21,14 +21,14 @@ pub enum Job {
     Soak(SoakJob),
 }
 
-/// To measure a workload.
+/// Measures a workload.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct BenchJob {
-    /// The pool, as a command line names it.
+    /// The pool, as named on a command line.
     pub pool: PathBuf,
-    /// How replicas are kept.
+    /// The system that keeps the replicas.
     pub system: System,
-    /// Which operations.
+    /// The operations.
     pub plan: Plan,
     /// Bytes of a key.
     pub key_size: usize,
@@ -36,187 +36,187 @@ pub struct BenchJob {
     pub value_size: usize,
     /// Operations in flight.
     pub window: usize,
-    /// The roundtrip that is emulated.
+    /// The emulated roundtrip.
     pub rtt_ns: u64,
-    /// Whether to tell how far it is.
+    /// Whether to report progress.
     pub progress: bool,
 }
 
-/// To work until the time is over, and keep a log of what was acknowledged.
+/// Works until the time is over, and keeps a log of acknowledged writes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DemoJob {
-    /// The pool, as a command line names it.
+    /// The pool, as named on a command line.
     pub pool: PathBuf,
     /// Its log.
     pub log: PathBuf,
-    /// Which of the clients this is.
+    /// The number of this client.
     pub client: u32,
-    /// How many keys there are.
+    /// The number of keys.
     pub keys: u32,
-    /// The roundtrip that is emulated.
+    /// The emulated roundtrip.
     pub rtt_ns: u64,
-    /// How long it works.
+    /// How long it runs.
     pub seconds: u64,
 }
 
-/// To work on hot keys until the time is over, and keep a log of all calls and answers.
+/// Works on hot keys until the time is over, and keeps a log of all calls and answers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TortureJob {
-    /// The pool, as a command line names it.
+    /// The pool, as named on a command line.
     pub pool: PathBuf,
     /// Its log.
     pub log: PathBuf,
-    /// Tells the keys of this run from others.
+    /// Distinguishes the keys of this run from others.
     pub run: String,
-    /// Which of the clients this is.
+    /// The number of this client.
     pub client: u32,
-    /// How many keys there are.
+    /// The number of keys.
     pub keys: u32,
-    /// What it draws by.
+    /// The random seed.
     pub seed: u64,
-    /// How long it works.
+    /// How long it runs.
     pub seconds: u64,
     /// Whether it uses the pool's memory without an emulated network.
     pub near: bool,
-    /// Whether to go on when the pool is full: clients that are stopped hold memory back for a while.
+    /// Whether to continue when the pool is full: stopped clients block reclamation for a while.
     pub goes_on_full: bool,
-    /// Roundtrips that an operation may take when nothing fails any more, if there is a bound.
+    /// The most roundtrips of an operation once nothing fails any more, if there is a bound.
     pub most_roundtrips: Option<u32>,
-    /// On the clock of [`monotonic_ns`]; none if it is to wait for [`Order::Go`].
+    /// When to end, on the clock of [`monotonic_ns`]. `None` waits for [`Order::Go`].
     pub until_ns: Option<u64>,
 }
 
-/// How a client of torture was served when nothing failed any more.
+/// How a client of torture was served once nothing failed any more.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Served {
-    /// Operations that ended.
+    /// Completed operations.
     pub operations: u64,
-    /// Of these, writes that were refused as the pool is full.
+    /// Writes among them that were refused because the pool is full.
     pub refused: u64,
-    /// The most that one of them took.
+    /// The most roundtrips that one of them took.
     pub roundtrips: u32,
-    /// What the first one that was not served was told.
+    /// The error of the first one that was not served.
     pub unserved: Option<String>,
 }
 
-/// To work on a few hot keys on record, and on many others, until it is time to leave.
+/// Works on a few hot keys with a log, and on many others, until it is time to leave.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SoakJob {
-    /// The pool, as a command line names it.
+    /// The pool, as named on a command line.
     pub pool: PathBuf,
     /// The directory of the logs.
     pub logs: PathBuf,
-    /// Tells the keys of this run from others.
+    /// Distinguishes the keys of this run from others.
     pub run: String,
-    /// Which of the clients this is.
+    /// The number of this client.
     pub client: u32,
-    /// How many keys there are.
+    /// The number of keys.
     pub keys: u32,
-    /// What it draws by.
+    /// The random seed.
     pub seed: u64,
     /// When the first window began, on the clock of [`monotonic_ns`].
     pub started_ns: u64,
-    /// When it is to leave, on the same clock.
+    /// When to leave, on the same clock.
     pub leave_ns: u64,
 }
 
-/// What a client of soak did since it told the last time.
+/// The work of a client of soak since its last report.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct SoakTally {
-    /// The window that it is in: it is done with all those before.
+    /// The window that it is in: it has finished all earlier ones.
     pub window: u64,
-    /// Operations that ended.
+    /// Completed operations.
     pub operations: u64,
     /// Bytes of values that were written.
     pub bytes: u64,
     /// Writes that were refused because the pool was full.
     pub full: u64,
-    /// Values that were not as they were written.
+    /// Values that differ from what was written.
     pub damaged: u64,
 }
 
-/// What all clients are told: the further lines.
+/// A command to all clients: the further lines.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub enum Order {
-    /// All keys are loaded: go on.
+    /// All keys are loaded: continue.
     Warm,
     /// Begin at this time of [`monotonic_ns`].
     Go {
-        /// On that clock.
+        /// The time.
         at_ns: u64,
     },
-    /// Nothing fails any more: go on for a bit.
+    /// Nothing fails any more: continue for a short time.
     Lifted,
 }
 
-/// What a client tells.
+/// A client's message.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Message {
     /// Its share of the keys is loaded.
     Loaded,
     /// It waits for [`Order::Go`].
     Ready,
-    /// So many operations were done at a time of [`monotonic_ns`].
+    /// The operations done at a time of [`monotonic_ns`].
     Progress {
-        /// On that clock.
+        /// The time.
         at_ns: u64,
-        /// Of all so far.
+        /// All operations so far.
         done: u64,
     },
-    /// A client of torture moved so many keys since it told the last time.
+    /// Keys that a client of torture relocated since its last report.
     Moved(u64),
-    /// It has nothing under way, since this time of [`monotonic_ns`], and waits for [`Order::Lifted`]; whether
-    /// because the pool is full.
+    /// It has no operation in progress since this time of [`monotonic_ns`], and waits for
+    /// [`Order::Lifted`].
     Resting {
-        /// On that clock.
+        /// The time.
         since_ns: u64,
         /// Whether the pool was full.
         full: bool,
     },
-    /// How it was served after that.
+    /// How it was served after [`Order::Lifted`].
     Served(Served),
-    /// What a client of soak did.
-    Tally(SoakTally),
-    /// All is done.
+    /// The work of a client of soak.
+    OpCost(SoakTally),
+    /// The job is done.
     Report(Box<Report>),
-    /// It went wrong.
+    /// The job failed.
     Failed(String),
-    /// Nothing more will come.
+    /// The last message: the client has ended.
     Gone,
 }
 
-/// What a client did.
+/// A client's results.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     /// When it began, on the clock of [`monotonic_ns`].
     pub started_ns: u64,
     /// When it ended.
     pub ended_ns: u64,
-    /// What came of each kind of operation.
+    /// The results of each kind of operation.
     pub kinds: BTreeMap<Kind, KindReport>,
-    /// The same of those that began in the second half of the time, and are not in `kinds`: of demo alone.
+    /// The same for operations of the second half of the time, which are not in `kinds`; demo only.
     pub later: BTreeMap<Kind, KindReport>,
-    /// Times without a completed operation, the longer ones.
+    /// The longer gaps between completed operations.
     pub gaps: Vec<(u64, u64)>,
 }
 
-/// What came of one kind of operation.
+/// The results of one kind of operation.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct KindReport {
-    /// How many there were.
+    /// The number of operations.
     pub count: u64,
-    /// How many took how many roundtrips.
+    /// The number of operations for each number of roundtrips.
     pub roundtrips: BTreeMap<u32, u64>,
     /// Verbs that they posted.
     pub verbs: u64,
-    /// Bytes that these carried.
+    /// Bytes that the verbs carried.
     pub bytes: u64,
-    /// How often each latency was met.
+    /// How often each latency occurred.
     pub latencies: Vec<(u64, u64)>,
 }
 
 impl KindReport {
-    /// Takes in another client's.
+    /// Adds another client's results.
     pub fn add(&mut self, other: &Self) {
         self.count += other.count;
         self.verbs += other.verbs;
@@ -227,18 +227,18 @@ impl KindReport {
         self.latencies.extend(&other.latencies);
     }
 
-    /// The share of operations that took one roundtrip.
+    /// Returns the share of operations that took one roundtrip.
     pub fn one_roundtrip(&self) -> f64 {
         self.roundtrips.get(&1).copied().unwrap_or(0) as f64 / self.count.max(1) as f64
     }
 
-    /// The latency that this part of those that were timed did not exceed. `None` if none was.
+    /// Returns a quantile of the measured latencies. `None` if there are none.
     pub fn latency(&self, quantile: f64) -> Option<u64> {
         let latencies = self.histogram();
         (!latencies.is_empty()).then(|| latencies.value_at_quantile(quantile))
     }
 
-    /// The latencies.
+    /// Returns the latencies as a histogram.
     pub fn histogram(&self) -> Histogram<u64> {
         let mut histogram = new_histogram();
         for &(latency, count) in &self.latencies {
@@ -248,12 +248,12 @@ impl KindReport {
     }
 }
 
-/// A histogram for latencies: nanoseconds to a minute, three digits.
+/// Makes a histogram for latencies: nanoseconds to a minute, three digits.
 pub fn new_histogram() -> Histogram<u64> {
     Histogram::new_with_max(60_000_000_000, 3).expect("the bounds are valid")
 }
 
-/// How often each value was met.
+/// Returns how often each value occurred.
 pub fn recorded(histogram: &Histogram<u64>) -> Vec<(u64, u64)> {
     histogram
         .iter_recorded()
@@ -261,7 +261,7 @@ pub fn recorded(histogram: &Histogram<u64>) -> Vec<(u64, u64)> {
         .collect()
 }
 
-/// Nanoseconds on the clock that all processes of a host share.
+/// Returns nanoseconds on the clock that all processes of a host share.
 pub fn monotonic_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64

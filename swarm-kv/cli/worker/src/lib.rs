@@ -1,21 +1,29 @@
-//! What the clients of `swarm`'s commands do: the store as they use it, and the loops of those that work for long.
+//! The clients of `swarm`'s commands: the store as they use it, and the loops of long-running ones.
 //!
-//! The store is generic, and its code is generated where its types are chosen. That is here and nowhere else in the
-//! command line, so that this crate is built to run fast, and the one with the arguments, reports and leaders is
-//! built fast. So nothing that is public here is generic over a client's types: commands have a [`Store`](store::Store).
+//! The store is generic, and its code is generated where its types are chosen. In the command line,
+//! this crate alone does that. So this crate is built to run fast, and the crate with the
+//! arguments, reports and parents is built to compile fast. Therefore no public item here is
+//! generic over a client's types: commands have a [`Store`](store::Store).
 //!
-//! | file | concept |
+//! The layers, top to bottom. A module uses only modules in rows below its own. The module `layers`
+//! of swarm-kv's test `correctness` checks this.
+//!
+//! | layer | concept |
 //! | --- | --- |
-//! | `failure` | why a command could not be carried out |
-//! | `pool`, `far` | pools of this host, and on memory nodes behind RDMA cards |
-//! | `store`, `system` | the library, as the commands use it; the systems that are measured |
-//! | `job` | what a client is told to do, and what it tells |
-//! | `distribution`, `workload`, `measure` | YCSB |
-//! | `demo`, `demo_log` | clients of the demo, and what was acknowledged to them |
-//! | `torture`, `torture_log`, `history` | clients on hot keys, what they did, histories as files |
-//! | `soak` | clients that come and go |
+//! | `soak` | clients that join and leave |
+//! | `torture` | clients on hot keys |
+//! | `demo` | clients of the demo |
+//! | `measure`, `demo_log`, `torture_log` | the loop of bench; acknowledged writes; each client's calls |
+//! | `store` | the library, as the commands use it |
+//! | `pool` | pools of this host and on RDMA memory nodes |
+//! | `far` | pools on RDMA memory nodes |
+//! | `task`, `system`, `parent`, `history` | what is done with a client; the systems that bench measures; the channel to the leader; histories as files |
+//! | `job`, `pool_options`, `backup` | jobs and reports; what a new pool is to be like; the format of backups |
+//! | `workload` | YCSB: operations and their mix |
+//! | `distribution`, `failure` | distributions of keys; why a command failed |
 #![forbid(unsafe_code)]
 
+pub mod backup;
 pub mod demo;
 pub mod demo_log;
 pub mod distribution;
@@ -25,37 +33,27 @@ pub mod far;
 pub mod history;
 pub mod job;
 mod measure;
+mod parent;
 pub mod pool;
+mod pool_options;
 pub mod soak;
 pub mod store;
 mod system;
+mod task;
 pub mod torture;
 pub mod torture_log;
 pub mod workload;
 
-pub use failure::Failure;
+pub use failure::{AtLine, Failure};
+pub use parent::ParentChannel;
 
-use job::{Job, Message, Order};
+use job::{Job, Message};
 
-/// The way to whoever leads.
-pub trait Lead {
-    /// Tells.
-    ///
-    /// # Errors
-    /// Nobody leads any more.
-    fn tell(&self, message: Message) -> Result<(), Failure>;
-    /// Waits to be told.
-    ///
-    /// # Errors
-    /// Nobody leads any more.
-    fn wait(&self) -> Result<Order, Failure>;
-}
-
-/// Does the job and tells how it went.
+/// Runs the job and reports its result.
 ///
 /// # Errors
-/// Nobody leads any more.
-pub fn work(job: &Job, lead: &dyn Lead) -> Result<(), Failure> {
+/// The parent has ended.
+pub fn work(job: &Job, lead: &dyn ParentChannel) -> Result<(), Failure> {
     let result = match job {
         Job::Bench(job) => measure::run(job, lead),
         Job::Demo(job) => demo::run(job, lead),

@@ -1,8 +1,8 @@
-//! A client of bench: loads its share, warms up, and does its operations against the clock.
+//! A client of bench: loads its share, warms up, and measures its operations.
 //!
-//! The measured loop does nothing but take the next operation from an array and do it. What an
-//! operation costs in roundtrips, verbs and bytes comes from the client's own exact counters; its
-//! time is looked at for a sample only where looking would cost more than a few percent.
+//! The measured loop takes the next operation from an array and runs it, and nothing else. The cost
+//! of an operation in roundtrips, verbs and bytes comes from the client's own exact counters. Its
+//! time is sampled where timing every operation would cost more than a few percent.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -13,44 +13,45 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
-use swarm_core::fabric::counting::Tally;
+use swarm_core::fabric::counting::OpCost;
 use swarm_core::register::Protocol;
 use swarm_kv::{Client, Counters, Error, KindCounters, block_on};
 
 use crate::job::{
     BenchJob, KindReport, Message, Order, Report, monotonic_ns, new_histogram, recorded,
 };
-use crate::store::{Store, Task, block_on_all, open_pool, run_system, with_system};
+use crate::store::{Store, block_on_all, open_pool, run_system, with_system};
+use crate::task::Task;
 use crate::workload::{Keys, Kind, Op};
-use crate::{Failure, Lead};
+use crate::{Failure, ParentChannel};
 
-/// From this roundtrip on, every operation is timed.
+/// With at least this roundtrip, every operation is timed.
 const TIME_ALL_FROM_NS: u64 = 2_000;
-/// Below it, one in so many. A power of two.
+/// With a shorter one, one in this many is timed. A power of two.
 const TIME_ONE_IN: usize = 32;
-/// The keys of so many operations are looked at together, before the first of them.
+/// The number of operations whose keys are touched together, before the first of them.
 const BATCH: usize = 64;
-/// How often progress is told.
+/// The interval between progress reports.
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
-/// Does the job.
-pub(crate) fn run(job: &BenchJob, lead: &dyn Lead) -> Result<Report, Failure> {
+/// Runs the job.
+pub(crate) fn run(job: &BenchJob, lead: &dyn ParentChannel) -> Result<Report, Failure> {
     let (ops, keys_then) = job.plan.operations();
     let keys = &Keys::new(keys_then, job.key_size);
     let pool = open_pool(Path::new(&job.pool))?;
-    // First touches of pages are the kernel's work, not the store's.
+    // The first access to a page costs the kernel's time, not the store's.
     pool.populate();
     let load = Load { job, keys, lead };
     let measure = Measure { job, keys, ops: &ops, lead, far: pool.is_far() };
     if job.rtt_ns == 0 {
         return run_system(&pool, job.system, keys_then, 0, Both { load, measure });
     }
-    // Loading is not measured and need not wait.
+    // Loading is not measured and needs no emulated delay.
     with_system(&pool, job.system, keys_then, |store| load.run(store))?;
     run_system(&pool, job.system, keys_then, job.rtt_ns, measure)
 }
 
-/// One client that loads and is measured.
+/// A client that both loads and is measured.
 struct Both<'a> {
     load: Load<'a>,
     measure: Measure<'a>,
@@ -72,7 +73,7 @@ impl Task for Both<'_> {
 struct Load<'a> {
     job: &'a BenchJob,
     keys: &'a Keys,
-    lead: &'a dyn Lead,
+    lead: &'a dyn ParentChannel,
 }
 
 impl Load<'_> {
@@ -96,8 +97,8 @@ struct Measure<'a> {
     job: &'a BenchJob,
     keys: &'a Keys,
     ops: &'a [Op],
-    lead: &'a dyn Lead,
-    /// Whether there is a network, which takes its time.
+    lead: &'a dyn ParentChannel,
+    /// Whether the pool is behind a network, which takes its own time.
     far: bool,
 }
 
@@ -126,10 +127,10 @@ impl Task for Measure<'_> {
 }
 
 impl Measure<'_> {
-    /// Gets every key once, so that the client knows where each is.
+    /// Gets every key once, so that the client caches all locations.
     fn warm_up(&self, store: &Store<'_>) -> Result<(), Failure> {
         let next = Cell::new(0);
-        // Long roundtrips overlap, so that a warm-up takes seconds and not minutes.
+        // Long roundtrips overlap, so that a warm-up takes seconds, not minutes.
         let lanes = 1 + (self.job.rtt_ns / 10_000).min(255) as usize;
         let lane = async || {
             while next.get() < self.job.plan.keys {
@@ -143,7 +144,7 @@ impl Measure<'_> {
     }
 }
 
-/// The measured loops of one client, which share its operations.
+/// The concurrent measured loops of one client, which share its operations.
 struct Lanes<'a> {
     of: Measure<'a>,
     next: Cell<usize>,
@@ -183,7 +184,8 @@ impl<'a> Lanes<'a> {
         }
     }
 
-    /// A program has the keys that it is about to use at hand; here they come from memory.
+    /// Loads the keys of a batch into the processor's cache: a program has its keys there, this
+    /// loop has them in memory.
     fn look_at_keys(&self, from: usize) {
         let ops = &self.of.ops[from..self.of.ops.len().min(from + BATCH)];
         let ends = ops.iter().map(|op| {
@@ -241,7 +243,7 @@ impl<'a> Lanes<'a> {
     }
 }
 
-/// Makes the value another one.
+/// Changes the value.
 #[inline]
 fn stamp(value: &mut [u8], number: usize) {
     if let Some(head) = value.first_chunk_mut() {
@@ -251,7 +253,7 @@ fn stamp(value: &mut [u8], number: usize) {
 
 struct Meter {
     histograms: [Histogram<u64>; Kind::ALL.len()],
-    /// What went to read-modify-writes as a whole, and of that to their gets and updates.
+    /// The cost of read-modify-writes as a whole, and the part of their gets and updates.
     both: KindCounters,
     gets: KindCounters,
     updates: KindCounters,
@@ -271,13 +273,13 @@ impl Meter {
         self.histograms[kind as usize].saturating_record(latency.as_nanos() as u64);
     }
 
-    fn both(&mut self, get: Tally, update: Tally) {
+    fn both(&mut self, get: OpCost, update: OpCost) {
         count(&mut self.gets, get);
         count(&mut self.updates, update);
         count(&mut self.both, get + update);
     }
 
-    /// What each kind that ran cost, where the client counted `counters`.
+    /// Returns the cost of each kind that ran, from the client's `counters`.
     fn kinds(self, counters: Counters) -> BTreeMap<Kind, KindReport> {
         let counts =
             [counters.get - self.gets, counters.update - self.updates, counters.insert, self.both];
@@ -289,7 +291,7 @@ impl Meter {
     }
 }
 
-fn count(count: &mut KindCounters, tally: Tally) {
+fn count(count: &mut KindCounters, tally: OpCost) {
     count.operations += 1;
     let last = count.roundtrips.len() - 1;
     count.roundtrips[last.min(tally.roundtrips as usize)] += 1;
@@ -297,7 +299,7 @@ fn count(count: &mut KindCounters, tally: Tally) {
     count.bytes += tally.bytes;
 }
 
-/// A kind's counts and times, as they are told.
+/// Makes the report of a kind from its counts and times.
 pub(crate) fn describe(count: &KindCounters, histogram: &Histogram<u64>) -> KindReport {
     let roundtrips = count.roundtrips.iter().enumerate().filter(|(_, times)| **times > 0);
     KindReport {

@@ -1,49 +1,28 @@
-//! A pool as a command line names it: *near*, a directory whose files this host's processes map; or
-//! *far*, on memory nodes behind RDMA cards. Far pools are there only if this program was built
-//! with the feature `rdma`.
+//! A pool as named on a command line: a *shared-memory* pool (`Near`), a directory whose files this
+//! host's processes map; or an *RDMA* pool (`Far`), on memory nodes behind RDMA cards. RDMA pools
+//! need the feature `rdma`.
 
-use std::path::{Path, PathBuf};
+use std::io::ErrorKind;
+use std::path::Path;
 
 use swarm_core::layout::Geometry;
+use swarm_core::node::NodeId;
+use swarm_kv::Reader;
 pub use swarm_kv::shm::Pool as NearPool;
 use swarm_kv::shm::{self, CreateOptions, DirectoryLeft, OpenOptions};
-pub use swarm_kv::shm::{Numa, Rights};
-use swarm_kv::{Error, Estimate, Holding};
+pub use swarm_kv::shm::{Numa, Repaired, ReplaceOptions, Rights};
+use swarm_kv::{ClientUsage, Error, Estimate, Filled, Options, Verdict};
 
 use crate::Failure;
 #[cfg(feature = "rdma")]
 use crate::far;
+pub use crate::pool_options::PoolOptions;
 
-/// What is said where far pools are not to be had.
+/// The error of a program without RDMA pools.
 #[cfg(not(feature = "rdma"))]
 pub const NO_RDMA: &str = "this swarm was built without RDMA; build it with `cargo build \
     --release --features rdma` (needs the packages libibverbs-dev, librdmacm-dev, libclang-dev and \
     protobuf-compiler)";
-
-/// What a new pool is to be like.
-#[derive(Clone, Copy, Debug)]
-pub struct Wishes<'a> {
-    /// Memory nodes: 1, 3, 5 or 7.
-    pub nodes: usize,
-    /// Bytes of each.
-    pub capacity: u64,
-    /// Client slots.
-    pub max_clients: usize,
-    /// Stamp slots of a register.
-    pub slots: usize,
-    /// For tests: bits of a pointer, if not as many as it needs.
-    pub pointer_bits: Option<u32>,
-    /// Where a near pool's nodes lie, if not in its directory.
-    pub node_paths: &'a [PathBuf],
-    /// On which NUMA nodes of this host a near pool's memory lies.
-    pub numa: Numa,
-    /// Whom a near pool is for, besides this user.
-    pub rights: Option<&'a Rights>,
-    /// Also on a file system whose mapped files are copies.
-    pub any_file_system: bool,
-    /// Asked whether the creation of a near pool is to end.
-    pub stop: Option<fn() -> bool>,
-}
 
 /// A pool.
 pub enum Pool {
@@ -54,22 +33,22 @@ pub enum Pool {
     Far(far::FarPool),
 }
 
-/// Whether a path is meant to name a far pool; if so it is text.
+/// Returns the path as text if it names an RDMA pool.
 fn far_name(path: &Path) -> Option<&str> {
     path.to_str().filter(|text| text.starts_with("rdma:"))
 }
 
 impl Pool {
-    /// Makes one.
-    pub fn create(path: &Path, wishes: Wishes<'_>) -> Result<Self, Failure> {
+    /// Creates a pool.
+    pub fn create(path: &Path, wishes: PoolOptions<'_>) -> Result<Self, Failure> {
         if let Some(name) = far_name(path) {
             #[cfg(feature = "rdma")]
             return Ok(Self::Far(far::FarPool::create(name, wishes)?));
             #[cfg(not(feature = "rdma"))]
             return Err(without(name));
         }
-        let Wishes { nodes, capacity, max_clients, slots, pointer_bits, numa, .. } = wishes;
-        let Wishes { node_paths, rights, any_file_system, stop, .. } = wishes;
+        let PoolOptions { nodes, capacity, max_clients, slots, pointer_bits, numa, .. } = wishes;
+        let PoolOptions { node_paths, rights, any_file_system, stop, .. } = wishes;
         let node_paths = (!node_paths.is_empty()).then(|| node_paths.to_vec());
         let options = CreateOptions {
             nodes,
@@ -87,7 +66,8 @@ impl Pool {
         Ok(Self::Near(NearPool::create(path, &options)?))
     }
 
-    /// Opens one; `degraded` goes on without a minority of a near one's nodes, whatever is wrong with their files.
+    /// Opens a pool. `degraded` continues without a minority of a shared-memory pool's nodes,
+    /// whatever is wrong with their files.
     pub fn open(path: &Path, degraded: bool) -> Result<Self, Failure> {
         if let Some(name) = far_name(path) {
             #[cfg(feature = "rdma")]
@@ -98,7 +78,28 @@ impl Pool {
         Ok(Self::Near(NearPool::open(path, OpenOptions { degraded, ..OpenOptions::default() })?))
     }
 
-    /// Removes one; `force` does so under live clients. Yields the directory of a near one if it stays.
+    /// Opens one for a command that changes nothing: a near one to [read alone](Self::reader) where this user may not write it, or if
+    /// `read_only`.
+    pub fn open_to_read(path: &Path, degraded: bool, read_only: bool) -> Result<Self, Failure> {
+        if far_name(path).is_some() {
+            if read_only {
+                return Err(Failure::Usage(
+                    "--read-only is for pools in shared memory: whoever uses memory nodes takes a client slot".to_owned(),
+                ));
+            }
+            return Self::open(path, degraded);
+        }
+        let options = OpenOptions { degraded, read_only, ..OpenOptions::default() };
+        match NearPool::open(path, options) {
+            Err(refused) if may_not_write(&refused) => {
+                Ok(Self::Near(NearPool::open(path, OpenOptions { read_only: true, ..options })?))
+            }
+            opened => Ok(Self::Near(opened?)),
+        }
+    }
+
+    /// Removes a pool, with `force` also under live clients. Returns the directory of a
+    /// shared-memory pool if it stays.
     pub fn destroy(path: &Path, force: bool) -> Result<Option<DirectoryLeft>, Failure> {
         if let Some(name) = far_name(path) {
             #[cfg(feature = "rdma")]
@@ -109,7 +110,51 @@ impl Pool {
         Ok(NearPool::destroy(path, force)?)
     }
 
-    /// What the command line calls it.
+    /// Makes a pool's control file anew if it is lost or damaged, with `force` also if it is whole.
+    pub fn repair(path: &Path, force: bool) -> Result<Repaired, Failure> {
+        if let Some(name) = far_name(path) {
+            return Err(Failure::Usage(format!(
+                "{name}: a pool on memory nodes has no control file to repair"
+            )));
+        }
+        Ok(NearPool::repair(path, force)?)
+    }
+
+    /// Puts a new file into the place of a shared-memory pool's node, filled from the others. Nobody
+    /// else may have the pool open. `progress` is told how much was filled; if it returns `false`,
+    /// the pool stays as it was. Returns whether the node was replaced.
+    pub fn replace(
+        path: &Path,
+        node: u8,
+        options: &ReplaceOptions,
+        progress: &mut dyn FnMut(Filled) -> bool,
+    ) -> Result<bool, Failure> {
+        if let Some(name) = far_name(path) {
+            return Err(Failure::Usage(format!(
+                "{name}: only nodes of pools in shared memory are replaced so far"
+            )));
+        }
+        let replacement = NearPool::replace(path, NodeId(node), options)?;
+        let client = shm::open(replacement.pool(), Options::default())?;
+        let is_filled = shm::fill(&replacement, &client, progress)?;
+        // Before the node votes: what a client does on leaving it does without that node.
+        drop(client);
+        if is_filled {
+            replacement.finish()?;
+        }
+        Ok(is_filled)
+    }
+
+    /// Who reads it, where it was opened to read alone.
+    pub fn reader(&self) -> Option<Reader> {
+        match self {
+            Self::Near(pool) => pool.is_read_only().then(|| Reader::new(pool)),
+            #[cfg(feature = "rdma")]
+            Self::Far(_) => None,
+        }
+    }
+
+    /// Returns the pool's name on the command line.
     pub fn path(&self) -> &Path {
         match self {
             Self::Near(pool) => pool.path(),
@@ -118,7 +163,7 @@ impl Pool {
         }
     }
 
-    /// What lies where in its nodes.
+    /// Returns the layout of its nodes' memory.
     pub fn geometry(&self) -> Geometry {
         match self {
             Self::Near(pool) => pool.geometry(),
@@ -127,12 +172,12 @@ impl Pool {
         }
     }
 
-    /// Whether operations take as long as a network does.
+    /// Returns whether the pool is behind a network.
     pub fn is_far(&self) -> bool {
         !matches!(self, Self::Near(_))
     }
 
-    /// Enters a near pool's memory into this process's page tables.
+    /// Maps a shared-memory pool's memory into this process's page tables.
     pub fn populate(&self) {
         match self {
             Self::Near(pool) => pool.populate(),
@@ -141,7 +186,7 @@ impl Pool {
         }
     }
 
-    /// How many clients there are.
+    /// Returns the number of clients.
     pub fn clients(&self) -> Result<usize, Failure> {
         match self {
             Self::Near(pool) => Ok(pool.live_clients().len()),
@@ -150,13 +195,14 @@ impl Pool {
         }
     }
 
-    /// What it holds, and of a near pool what each client slot does, by a part of its index, as long as `goes_on` says
-    /// so: it is told of how much of that. Takes no client slot: what is wrong with a pool is asked when all slots are
-    /// taken, too. A far pool is counted as a whole.
+    /// Returns the pool's usage and, for a shared-memory pool, that of each client slot. It samples
+    /// a part of the index, as long as `goes_on` returns true, which gets that part's size. It
+    /// takes no client slot, so that a pool can also be examined while all slots are taken. An RDMA
+    /// pool is counted as a whole.
     pub fn accounts_while(
         &self,
         goes_on: &mut dyn FnMut(u64, u64) -> bool,
-    ) -> Result<(Estimate, Option<Vec<Holding>>), Failure> {
+    ) -> Result<(Estimate, Option<Vec<ClientUsage>>), Failure> {
         let accounts: Result<_, Error> = match self {
             Self::Near(pool) => {
                 shm::accounts_while(pool, goes_on).map(|(estimate, held)| (estimate, Some(held)))
@@ -167,15 +213,26 @@ impl Pool {
         accounts.map_err(|error| Failure::from(error).in_pool(self.path()))
     }
 
-    /// Bytes of each node in chunks that have an owner, and of these in objects that were set aside.
-    /// Of a far pool, the former twice.
+    /// Whether all of it is whole: each bucket and key at every node. Takes no client slot and changes nothing; `progress` is
+    /// told how much of the index was gone over, and of how much.
+    pub fn verify(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<Verdict, Failure> {
+        let verdict = match self {
+            Self::Near(pool) => shm::verify(pool, progress),
+            #[cfg(feature = "rdma")]
+            Self::Far(pool) => pool.verify(progress)?,
+        };
+        verdict.map_err(|error| Failure::from(error).in_pool(self.path()))
+    }
+
+    /// Returns bytes of each node in chunks that have an owner, and of these in allocated objects.
+    /// For an RDMA pool, both are the former.
     pub fn in_use(&self) -> Result<(u64, u64), Failure> {
         match self {
             Self::Near(pool) => {
-                let held = shm::holdings(pool)
+                let held = shm::client_usage(pool)
                     .map_err(|error| Failure::from(error).in_pool(self.path()))?;
-                let sum = |bytes: fn(&Holding) -> u64| held.iter().map(bytes).sum();
-                Ok((sum(|holding| holding.held_bytes), sum(|holding| holding.aside_bytes)))
+                let sum = |bytes: fn(&ClientUsage) -> u64| held.iter().map(bytes).sum();
+                Ok((sum(|holding| holding.owned_bytes), sum(|holding| holding.allocated_bytes)))
             }
             #[cfg(feature = "rdma")]
             Self::Far(_) => {
@@ -185,8 +242,8 @@ impl Pool {
         }
     }
 
-    /// A client with this process number on this host is known to be dead: its slot is free from now
-    /// on. The kernel lets go of near ones by itself.
+    /// Frees the client slots of a dead process of this host. In a shared-memory pool the kernel
+    /// does that.
     #[cfg_attr(
         not(feature = "rdma"),
         expect(unused_variables, reason = "near slots free themselves")
@@ -200,11 +257,20 @@ impl Pool {
     }
 }
 
+/// Whether a pool was not opened because this user may not write its files, or nobody may, as they lie on a mount that is read-only.
+fn may_not_write(refused: &shm::Error) -> bool {
+    match refused {
+        shm::Error::Permission { .. } => true,
+        shm::Error::Io { source, .. } => source.kind() == ErrorKind::ReadOnlyFilesystem,
+        _ => false,
+    }
+}
+
 impl From<shm::Error> for Failure {
     fn from(error: shm::Error) -> Self {
         let told = error.to_string();
         match error {
-            // What no pool can have, or no memory of that kind.
+            // Parameters that no pool, or no memory of that kind, can have.
             shm::Error::Geometry(_) | shm::Error::CapacityUnit { .. } | shm::Error::Mode { .. } => {
                 Self::Usage(told)
             }

@@ -1,8 +1,8 @@
-//! A client of soak: one operation after the other, until it is time to leave or it is killed.
+//! A client of soak: it runs one operation at a time, until it is time to leave or it is killed.
 //!
-//! A part of its operations is on a few hot keys, which are others in each window of time, and on
-//! record; the others are on many keys that stay, whose values are of mixed sizes and are known to be
-//! whole when they are read.
+//! Some of its operations are on a few hot keys, which differ in each window of time, and are
+//! logged. The others are on many permanent keys, whose values have mixed sizes and are checked
+//! when they are read.
 
 use std::path::{Path, PathBuf};
 
@@ -14,35 +14,35 @@ use crate::demo::TELL_EVERY_NS;
 use crate::history::Op;
 use crate::job::{Message, Report, SoakJob, SoakTally, monotonic_ns};
 use crate::store::{Store, open_pool, with_emulated};
-use crate::torture::{Hand, MAX_ERRORS, NICE, RTT_NS, key_name, pick};
+use crate::torture::{MAX_ERRORS, NICE, RTT_NS, RecordedClient, key_name, pick};
 use crate::torture_log::{Log, MIXED, Tag, Told};
-use crate::{Failure, Lead};
+use crate::{Failure, ParentChannel};
 
-/// One of so many operations is on a hot key.
+/// One in this many operations is on a hot key.
 const HOT_SHARE: u32 = 3;
 
-/// How long a window is.
+/// The length of a window.
 pub const WINDOW_NS: u64 = 2_000_000_000;
-/// Keys of a window.
+/// The number of hot keys of a window.
 pub const HOT_KEYS: u32 = 16;
 
-/// The window that a moment is in.
+/// Returns the window at the time `now`.
 pub fn window_at(started_ns: u64, now: u64) -> u64 {
     now.saturating_sub(started_ns) / WINDOW_NS
 }
 
-/// Where a client's log of a window lies.
+/// Returns the path of a client's log of a window.
 pub(crate) fn log_path(logs: &Path, window: u64, client: u32) -> PathBuf {
     logs.join(format!("log-{window}-{client}"))
 }
 
-/// What tells a window's keys from others.
+/// Returns the part of a window's key names that distinguishes them from others.
 pub fn run_of(run: &str, window: u64) -> String {
     format!("{run}-{window}")
 }
 
-/// Does the job.
-pub(crate) fn run(job: &SoakJob, lead: &dyn Lead) -> Result<Report, Failure> {
+/// Runs the job.
+pub(crate) fn run(job: &SoakJob, lead: &dyn ParentChannel) -> Result<Report, Failure> {
     // As in torture.
     let _ = rustix::process::nice(NICE);
     let pool = open_pool(&job.pool)?;
@@ -51,14 +51,14 @@ pub(crate) fn run(job: &SoakJob, lead: &dyn Lead) -> Result<Report, Failure> {
     with_emulated(&pool, keys, RTT_NS, |store| soak.run(store))
 }
 
-/// The name of a key that stays.
+/// Returns the name of a permanent key.
 pub fn lasting_name(run: &str, key: u32) -> String {
     key_name(run, MIXED + key)
 }
 
 struct Soak<'a> {
     job: &'a SoakJob,
-    lead: &'a dyn Lead,
+    lead: &'a dyn ParentChannel,
 }
 
 /// The window that a client is in.
@@ -82,7 +82,7 @@ impl Soak<'_> {
         let job = self.job;
         let names: Vec<_> = (0..job.keys).map(|key| lasting_name(&job.run, key)).collect();
         let mut rng = SmallRng::seed_from_u64(job.seed ^ u64::from(job.client) << 32);
-        let mut hand = Hand::new(store);
+        let mut hand = RecordedClient::new(store);
         let started_ns = monotonic_ns();
         let (mut now, mut told_at, mut errors) = (started_ns, started_ns, 0);
         let mut current = Current::open(job, window_at(job.started_ns, now))?;
@@ -98,7 +98,7 @@ impl Soak<'_> {
             if window != tally.window || now - told_at > TELL_EVERY_NS {
                 tally.window = window;
                 told_at = now;
-                self.lead.tell(Message::Tally(std::mem::take(&mut tally)))?;
+                self.lead.tell(Message::OpCost(std::mem::take(&mut tally)))?;
                 tally.window = window;
             }
             let tag = Tag { client: job.client, number };
@@ -124,12 +124,12 @@ impl Soak<'_> {
                 Err(error) => return Err(error.into()),
             }
         }
-        self.lead.tell(Message::Tally(tally))?;
+        self.lead.tell(Message::OpCost(tally))?;
         Ok(Report { started_ns, ended_ns: now, ..Report::default() })
     }
 }
 
-/// Mostly there, so that it is values that are replaced.
+/// Draws an operation on a permanent key. Most keys exist, so that writes mostly replace values.
 fn pick_lasting(rng: &mut SmallRng) -> Op {
     match rng.random_range(0..100) {
         0..40 => Op::Get,

@@ -1,10 +1,9 @@
-//! The store as the commands use it: one type, whatever keeps the replicas and whether there is an emulated network
-//! in between.
+//! The store as the commands use it: one type for all systems, with or without an emulated network.
 //!
-//! The library's store is generic, and all of it is built anew for each kind of client. So there is one kind for memory
-//! that is near, with an emulated network or none, and for SWARM and what it is measured against, and one for memory
-//! behind RDMA cards. What `bench` measures, a `Task`, is built for both; all else uses a [`Store`], which calls a
-//! client of whatever kind.
+//! The library's store is generic, and all of it is compiled for each kind of client. So there are
+//! two kinds. One is for shared memory, with or without an emulated network, and for SWARM and the
+//! systems that it is measured against. The other is for RDMA. A `Task`, which `bench` measures, is
+//! compiled for both; all else uses a [`Store`], which calls a client of either kind.
 
 use std::future::Future;
 use std::ops::ControlFlow;
@@ -14,24 +13,36 @@ use std::task::{Context, Poll, Waker};
 
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
-use swarm_core::fabric::counting::Tally;
+use swarm_core::fabric::counting::OpCost;
 use swarm_core::register::Protocol;
 use swarm_kv::shm;
-use swarm_kv::{Client, Counters, Error, Options, Usage, block_on};
+use swarm_kv::{
+    Client, CompareAndSwap, Counters, Cursor, Error, Gc, GcStage, Options, Usage, block_on,
+};
 
 use crate::Failure;
 use crate::pool::Pool;
 use crate::system::{Chosen, choose};
+use crate::task::Task;
 use crate::workload::System;
 
 /// An operation of a client of any kind.
 type Operation<'s, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + 's>>;
 
-/// What a value is given to; `None` where there is no such key.
+/// A callback that gets a value; `None` if the key does not exist.
 type Look<'s> = &'s mut (dyn FnMut(Option<&[u8]>) + 's);
 
-/// What keys and values are given to, until it breaks off.
+/// A callback that gets keys and values, until it breaks.
 type Each<'s> = &'s mut (dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 's);
+
+/// What keys are given to, until it breaks off.
+type EachKey<'s> = &'s mut (dyn FnMut(&[u8]) -> ControlFlow<()> + 's);
+
+/// The same, all of them.
+type Pairs<'s> = &'s mut (dyn FnMut(&[u8], &[u8]) + 's);
+
+/// A value, or that there is none.
+type Maybe<'s> = Option<&'s [u8]>;
 
 /// The operations of a client of any kind.
 trait Operations {
@@ -40,11 +51,21 @@ trait Operations {
     fn insert<'s>(&'s self, key: &'s [u8], value: &'s [u8]) -> Operation<'s, bool>;
     fn update<'s>(&'s self, key: &'s [u8], value: &'s [u8]) -> Operation<'s, bool>;
     fn delete<'s>(&'s self, key: &'s [u8]) -> Operation<'s, ()>;
+    fn compare_and_swap<'s>(
+        &'s self,
+        key: &'s [u8],
+        values: [Maybe<'s>; 2],
+    ) -> Operation<'s, CompareAndSwap>;
+    fn increment<'s>(&'s self, key: &'s [u8], by: i64) -> Operation<'s, i64>;
     fn for_each<'s>(&'s self, each: Each<'s>) -> Operation<'s, ()>;
+    fn for_each_key<'s>(&'s self, prefix: &'s [u8], each: EachKey<'s>) -> Operation<'s, ()>;
+    fn next_keys<'s>(&'s self, cursor: &'s mut Cursor, each: Pairs<'s>) -> Operation<'s, bool>;
+    fn put_many<'s>(&'s self, keys: &'s [&'s [u8]], values: &'s [&'s [u8]]) -> Operation<'s, ()>;
     fn usage(&self) -> Operation<'_, Usage>;
+    fn gc<'s>(&'s self, tell: &'s mut dyn FnMut(GcStage)) -> Operation<'s, Gc>;
     fn rest(&self);
     fn counters(&self) -> Counters;
-    fn last(&self) -> Tally;
+    fn last(&self) -> OpCost;
 }
 
 impl<F: Fabric, C: Clock, P: Protocol> Operations for Client<F, C, P> {
@@ -71,12 +92,40 @@ impl<F: Fabric, C: Clock, P: Protocol> Operations for Client<F, C, P> {
         Box::pin(self.delete(key))
     }
 
+    fn compare_and_swap<'s>(
+        &'s self,
+        key: &'s [u8],
+        [expected, new]: [Maybe<'s>; 2],
+    ) -> Operation<'s, CompareAndSwap> {
+        Box::pin(self.compare_and_swap(key, expected, new))
+    }
+
+    fn increment<'s>(&'s self, key: &'s [u8], by: i64) -> Operation<'s, i64> {
+        Box::pin(self.increment(key, by))
+    }
+
     fn for_each<'s>(&'s self, each: Each<'s>) -> Operation<'s, ()> {
         Box::pin(self.for_each(each))
     }
 
+    fn for_each_key<'s>(&'s self, prefix: &'s [u8], each: EachKey<'s>) -> Operation<'s, ()> {
+        Box::pin(self.for_each_key(prefix, each))
+    }
+
+    fn next_keys<'s>(&'s self, cursor: &'s mut Cursor, each: Pairs<'s>) -> Operation<'s, bool> {
+        Box::pin(self.next_keys(cursor, each))
+    }
+
+    fn put_many<'s>(&'s self, keys: &'s [&'s [u8]], values: &'s [&'s [u8]]) -> Operation<'s, ()> {
+        Box::pin(self.put_many(keys, values))
+    }
+
     fn usage(&self) -> Operation<'_, Usage> {
         Box::pin(self.usage())
+    }
+
+    fn gc<'s>(&'s self, tell: &'s mut dyn FnMut(GcStage)) -> Operation<'s, Gc> {
+        Box::pin(self.gc(tell))
     }
 
     fn rest(&self) {
@@ -87,23 +136,23 @@ impl<F: Fabric, C: Clock, P: Protocol> Operations for Client<F, C, P> {
         self.counters()
     }
 
-    fn last(&self) -> Tally {
+    fn last(&self) -> OpCost {
         self.last()
     }
 }
 
-/// A client of a pool, of any kind: each operation costs an allocation more than the client's own, and nothing else.
-/// All else is as [`Client`] says.
+/// A client of any kind. Each operation costs one allocation more than the client's own. For all
+/// else see [`Client`].
 #[derive(Clone, Copy)]
 pub struct Store<'s>(&'s dyn Operations);
 
 impl<'s> Store<'s> {
-    /// `client`, whatever its types.
+    /// Wraps a client of any kind.
     pub(crate) fn new<F: Fabric, C: Clock, P: Protocol>(client: &'s Client<F, C, P>) -> Self {
         Self(client)
     }
 
-    /// Gives `look` the key's value.
+    /// Calls `look` with the key's value.
     ///
     /// # Errors
     /// See [`Client::get`].
@@ -125,7 +174,7 @@ impl<'s> Store<'s> {
         self.0.put(key, value).await
     }
 
-    /// Stores a value under a new key. Says whether the key was new.
+    /// Stores a value under a new key. Returns whether the key was new.
     ///
     /// # Errors
     /// See [`Client::insert`].
@@ -133,7 +182,7 @@ impl<'s> Store<'s> {
         self.0.insert(key, value).await
     }
 
-    /// Changes a value. Says whether the key was there.
+    /// Replaces a value. Returns whether the key existed.
     ///
     /// # Errors
     /// See [`Client::update`].
@@ -149,7 +198,28 @@ impl<'s> Store<'s> {
         self.0.delete(key).await
     }
 
-    /// Gives `each` all keys and values until it breaks off.
+    /// Replaces a value that is expected.
+    ///
+    /// # Errors
+    /// See [`Client::compare_and_swap`].
+    pub async fn compare_and_swap(
+        &self,
+        key: &[u8],
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+    ) -> Result<CompareAndSwap, Error> {
+        self.0.compare_and_swap(key, [expected, new]).await
+    }
+
+    /// Adds to a number, and returns the sum.
+    ///
+    /// # Errors
+    /// See [`Client::increment`].
+    pub async fn increment(&self, key: &[u8], by: i64) -> Result<i64, Error> {
+        self.0.increment(key, by).await
+    }
+
+    /// Calls `each` with all keys and values until it breaks.
     ///
     /// # Errors
     /// See [`Client::for_each`].
@@ -160,7 +230,39 @@ impl<'s> Store<'s> {
         self.0.for_each(&mut each).await
     }
 
-    /// How much of the pool is in use.
+    /// Gives `each` all keys that begin with `prefix` until it breaks off.
+    ///
+    /// # Errors
+    /// See [`Client::for_each_key`].
+    pub async fn for_each_key(
+        &self,
+        prefix: &[u8],
+        mut each: impl FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> Result<(), Error> {
+        self.0.for_each_key(prefix, &mut each).await
+    }
+
+    /// Gives `each` the keys and values of the next few buckets. False, and none, behind the last one.
+    ///
+    /// # Errors
+    /// See [`Client::next_keys`].
+    pub async fn next_keys(
+        &self,
+        cursor: &mut Cursor,
+        mut each: impl FnMut(&[u8], &[u8]),
+    ) -> Result<bool, Error> {
+        self.0.next_keys(cursor, &mut each).await
+    }
+
+    /// Stores each value under the key at the same place.
+    ///
+    /// # Errors
+    /// See [`Client::put_many`].
+    pub async fn put_many(&self, keys: &[&[u8]], values: &[&[u8]]) -> Result<(), Error> {
+        self.0.put_many(keys, values).await
+    }
+
+    /// Returns how much of the pool is in use.
     ///
     /// # Errors
     /// See [`Client::usage`].
@@ -168,32 +270,31 @@ impl<'s> Store<'s> {
         self.0.usage().await
     }
 
-    /// There will be no operation for a while.
+    /// Gives back what nobody uses.
+    ///
+    /// # Errors
+    /// See [`Client::gc`].
+    pub async fn gc(&self, tell: &mut dyn FnMut(GcStage)) -> Result<Gc, Error> {
+        self.0.gc(tell).await
+    }
+
+    /// Prepares for a pause without operations.
     pub fn rest(&self) {
         self.0.rest();
     }
 
-    /// What all operations so far cost.
+    /// Returns the cost of all operations so far.
     pub fn counters(&self) -> Counters {
         self.0.counters()
     }
 
-    /// What the operation that ended last cost.
-    pub fn last(&self) -> Tally {
+    /// Returns the cost of the last completed operation.
+    pub fn last(&self) -> OpCost {
         self.0.last()
     }
 }
 
-/// Something to do with a client, built anew for each kind.
-pub(crate) trait Task {
-    type Output;
-    fn run<F: Fabric, C: Clock, P: Protocol>(
-        self,
-        client: &Client<F, C, P>,
-    ) -> Result<Self::Output, Failure>;
-}
-
-/// Something to do with a [`Store`].
+/// A task that uses a [`Store`].
 struct WithStore<T>(T);
 
 impl<T: FnMut(&Store<'_>) -> Result<(), Failure>> Task for WithStore<T> {
@@ -207,10 +308,10 @@ impl<T: FnMut(&Store<'_>) -> Result<(), Failure>> Task for WithStore<T> {
     }
 }
 
-/// The same without a type of its own: what opens clients is built once, here.
+/// The same as a trait object, so that the code that opens clients is compiled once.
 type Act<'a> = &'a mut dyn FnMut(&Store<'_>) -> Result<(), Failure>;
 
-/// Has `task` done by `with`, and yields what came of it.
+/// Runs `task` through `with`, and returns its result.
 fn brought<T>(
     task: impl FnOnce(&Store<'_>) -> Result<T, Failure>,
     with: impl FnOnce(Act<'_>) -> Result<(), Failure>,
@@ -223,10 +324,10 @@ fn brought<T>(
     Ok(brought.expect("a task that is done brings something"))
 }
 
-/// Locations that the everyday commands remember.
+/// Cached locations of simple commands.
 const FEW: usize = 1 << 12;
 
-/// Opens a client and does `task` with it.
+/// Opens a client and runs `task` with it.
 ///
 /// # Errors
 /// There is no client slot, or the task fails.
@@ -237,7 +338,7 @@ pub fn with_client<T>(
     with_keys(pool, FEW, task)
 }
 
-/// The same with a client that remembers so many locations.
+/// Does the same with a client that caches `keys` locations.
 ///
 /// # Errors
 /// As [`with_client`].
@@ -253,8 +354,9 @@ fn act_plain(pool: &Pool, keys: usize, act: Act<'_>) -> Result<(), Failure> {
     run_plain(pool, keys, System::Swarm, WithStore(act))
 }
 
-/// The same with a client whose completions come `rtt_ns` late and to whom switched-off nodes do not
-/// answer; where nodes are near, as far ones are late and fail by themselves.
+/// Does the same with a client whose completions are delayed by `rtt_ns`, and to which switched-off
+/// nodes do not answer. This is for shared memory only: RDMA nodes have delays and failures of
+/// their own.
 ///
 /// # Errors
 /// As [`with_client`].
@@ -277,7 +379,7 @@ fn act_emulated(
     run_emulated(pool, keys, rtt_ns, system, WithStore(act))
 }
 
-/// The same with a client that keeps replicas in the way that is measured, and that no network keeps waiting.
+/// Does the same with a client of the measured system, without emulated delay.
 ///
 /// # Errors
 /// As [`with_client`].
@@ -293,9 +395,9 @@ pub fn with_system<T>(
     })
 }
 
-/// Does `task` with a client that keeps replicas in the way that is measured. Where the roundtrip is zero, SWARM's is
-/// at first hand; the baselines know no shorter way to near memory, so that for them an emulated network that takes no
-/// time is the same.
+/// Runs `task` with a client of the measured system. With a zero roundtrip, SWARM's client accesses
+/// the memory directly. The baselines have no fast path for synchronous memory, so for them an
+/// emulated network without delay is the same.
 pub(crate) fn run_system<T: Task>(
     pool: &Pool,
     system: System,
@@ -346,8 +448,8 @@ fn run_emulated<T: Task>(
     }
 }
 
-/// Clients on trial are more than there are processors: one that gets none for a while holds memory back, and
-/// the others wait so long for it.
+/// How long clients wait for memory. There are more clients than processors: one that gets none for
+/// a while blocks reclamation.
 const WAIT_NS: u64 = 5_000_000_000;
 
 fn remembering(keys: usize) -> Options {
@@ -356,16 +458,16 @@ fn remembering(keys: usize) -> Options {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self::Store { error, line: None }
+        Self::Store { error, at: None }
     }
 }
 
-/// Opens a pool that is whole.
+/// Opens a pool, not degraded.
 pub fn open_pool(path: &Path) -> Result<Pool, Failure> {
     Pool::open(path, false)
 }
 
-/// Polls all futures in turn until all are done, or one has failed.
+/// Polls all futures in turn until all are done or one fails.
 pub fn block_on_all<E>(mut futures: Vec<impl Future<Output = Result<(), E>>>) -> Result<(), E> {
     if futures.len() == 1 {
         return futures.pop().map_or(Ok(()), block_on);

@@ -1,6 +1,7 @@
-//! The system that `bench` measures, as a register protocol that is chosen when the program runs.
+//! The system that `bench` measures, as a register protocol chosen at run time.
 //!
-//! A store for each would be built three times. What it takes to choose is a comparison, and all three pay it.
+//! A type for each would compile the store three times. The choice costs one comparison, for all
+//! three alike.
 
 use std::cell::Cell;
 
@@ -8,7 +9,7 @@ use swarm_core::baselines::{DmAbd, Raw};
 use swarm_core::clock::Clock;
 use swarm_core::error::Error;
 use swarm_core::fabric::Fabric;
-use swarm_core::layout::Site;
+use swarm_core::layout::ReplicaSet;
 use swarm_core::quorum::Group;
 use swarm_core::register::safe_guess::SafeGuess;
 use swarm_core::register::{Check, Found, Protocol, Register, Value, Write, Written};
@@ -19,7 +20,7 @@ thread_local! {
     static CHOSEN: Cell<System> = const { Cell::new(System::Swarm) };
 }
 
-/// The clients that this thread opens from here on belong to `system`.
+/// Makes clients that this thread opens from now on use `system`.
 pub(crate) fn choose(system: System) {
     CHOSEN.set(system);
 }
@@ -39,7 +40,7 @@ impl Protocol for Chosen {
         register: &Register,
         seen: &mut Option<Self::Seen<'f, F>>,
     ) -> Option<Value<'f, F>> {
-        // The baselines try nothing.
+        // The baselines have no fast path.
         (CHOSEN.get() == System::Swarm).then(|| SafeGuess::try_read(group, register, seen))?
     }
 
@@ -61,7 +62,7 @@ impl Protocol for Chosen {
         group: &'f Group<F, C>,
         register: &mut Register,
         write: Write<'_>,
-        site: &Site,
+        site: &ReplicaSet,
         posted: &mut Option<Self::Posted<'f>>,
     ) -> Option<Written> {
         (CHOSEN.get() == System::Swarm)

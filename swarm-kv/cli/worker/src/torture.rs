@@ -1,5 +1,6 @@
-//! A client of torture: one operation after the other on hot keys, until the time is over, the pool
-//! is full, or it is killed. Once nothing fails any more, it goes on for a bit, and must be served.
+//! A client of torture: it runs one operation at a time on hot keys, until the time is over, the
+//! pool is full, or it is killed. Once nothing fails any more, it continues for a short time, in
+//! which its operations must succeed.
 
 use std::fmt::Display;
 use std::io;
@@ -16,27 +17,27 @@ use crate::history::Op;
 use crate::job::{Message, Order, Report, Served, TortureJob, monotonic_ns};
 use crate::store::{Store, open_pool, with_emulated, with_keys};
 use crate::torture_log::{Log, Tag, Told};
-use crate::{Failure, Lead};
+use crate::{Failure, ParentChannel};
 
-/// The roundtrip that is emulated.
+/// The emulated roundtrip.
 pub const RTT_NS: u64 = 2_000;
-/// By how much clients are nicer than who leads them.
+/// The niceness of clients, relative to their parent.
 pub(crate) const NICE: i32 = 5;
-/// A client that is told nothing but errors gives up.
+/// The number of consecutive errors after which a client gives up.
 pub(crate) const MAX_ERRORS: u32 = 50;
-/// Keys that all clients ask for in the end, at most, and what.
+/// The most keys that all clients use in the last phase, and their operations.
 const LAST_KEYS: u32 = 10;
 const LAST_CALLS: [Op; 7] =
     [Op::Get, Op::Put, Op::Update, Op::Get, Op::Delete, Op::Insert, Op::Get];
 
-/// A key's name.
+/// Returns a key's name.
 pub fn key_name(run: &str, key: impl Display) -> String {
     format!("torture-{run}-{key}")
 }
 
-/// Does the job.
-pub(crate) fn run(job: &TortureJob, lead: &dyn Lead) -> Result<Report, Failure> {
-    // Clients that are many take all of the processors; who leads them must get a word in.
+/// Runs the job.
+pub(crate) fn run(job: &TortureJob, lead: &dyn ParentChannel) -> Result<Report, Failure> {
+    // Many clients use all processors, and their parent must run as well.
     let _ = rustix::process::nice(NICE);
     let pool = open_pool(&job.pool)?;
     let (keys, torture) = (job.keys as usize, Torture { job, lead });
@@ -48,7 +49,7 @@ pub(crate) fn run(job: &TortureJob, lead: &dyn Lead) -> Result<Report, Failure> 
 
 struct Torture<'a> {
     job: &'a TortureJob,
-    lead: &'a dyn Lead,
+    lead: &'a dyn ParentChannel,
 }
 
 impl Torture<'_> {
@@ -58,13 +59,13 @@ impl Torture<'_> {
         let mut log = Log::create(&job.log).map_err(failed)?;
         let names: Vec<_> = (0..job.keys).map(|key| key_name(&job.run, key)).collect();
         let mut rng = SmallRng::seed_from_u64(job.seed ^ u64::from(job.client) << 32);
-        let mut hand = Hand::new(store);
+        let mut hand = RecordedClient::new(store);
         let until_ns = match job.until_ns {
             Some(until_ns) => until_ns,
             None => {
                 self.lead.tell(Message::Ready)?;
                 let Order::Go { at_ns } = self.lead.wait()? else { return Ok(Report::default()) };
-                // Not spinning: those who were not told yet need the processors.
+                // No spinning: clients that have not received the command yet need the processors.
                 thread::sleep(Duration::from_nanos(at_ns.saturating_sub(monotonic_ns())));
                 at_ns + job.seconds * 1_000_000_000
             }
@@ -92,7 +93,7 @@ impl Torture<'_> {
                         break;
                     }
                 }
-                // Nobody has damaged anything.
+                // No client damages memory, so this is a bug.
                 Err(error) if error == Error::Replication(CoreError::Damaged) => {
                     return Err(error.into());
                 }
@@ -113,10 +114,10 @@ impl Torture<'_> {
         Ok(Report { started_ns, ended_ns: now, ..Report::default() })
     }
 
-    /// All kinds of operations while nothing fails, and the other clients do the same.
+    /// Runs all kinds of operations while nothing fails and the other clients do the same.
     fn be_served(
         &self,
-        (store, hand): (&Store<'_>, &mut Hand<'_>),
+        (store, hand): (&Store<'_>, &mut RecordedClient<'_>),
         log: &mut Log,
         names: &[String],
         mut numbers: impl Iterator<Item = u32>,
@@ -148,21 +149,22 @@ impl Torture<'_> {
     }
 }
 
-/// Keys that a client has moved. What it moved since it told the last time is lost when it is killed.
+/// Counts the keys that a client has relocated. The count since its last report is lost when it is
+/// killed.
 #[derive(Default)]
 struct Moves {
     told: u64,
 }
 
 impl Moves {
-    /// Tells how many there were since the last time.
-    fn tell(&mut self, store: &Store<'_>, lead: &dyn Lead) -> Result<(), Failure> {
+    /// Reports how many there were since the last report.
+    fn tell(&mut self, store: &Store<'_>, lead: &dyn ParentChannel) -> Result<(), Failure> {
         let moved = store.counters().moved;
         lead.tell(Message::Moved(moved - std::mem::replace(&mut self.told, moved)))
     }
 }
 
-/// All five, with keys that are there about half of the time.
+/// Draws one of the five operations, so that keys exist about half of the time.
 pub(crate) fn pick(rng: &mut SmallRng) -> Op {
     match rng.random_range(0..100) {
         0..35 => Op::Get,
@@ -173,30 +175,30 @@ pub(crate) fn pick(rng: &mut SmallRng) -> Op {
     }
 }
 
-/// What a client does, one operation after the other.
-pub(crate) struct Hand<'s> {
+/// A client whose operations are logged.
+pub(crate) struct RecordedClient<'s> {
     store: &'s Store<'s>,
     value: Vec<u8>,
     room: Vec<u8>,
 }
 
-impl<'s> Hand<'s> {
+impl<'s> RecordedClient<'s> {
     pub(crate) fn new(store: &'s Store<'s>) -> Self {
         Self { store, value: Vec::new(), room: Vec::new() }
     }
 
-    /// The bytes of the value that was written last, or would have been.
+    /// Returns the bytes of the value of the last write or attempted write.
     pub(crate) fn length(&self) -> usize {
         self.value.len()
     }
 
-    /// Carries out one operation; what it writes is called `tag`.
+    /// Runs one operation; `tag` names the value that it writes.
     pub(crate) fn act(&mut self, op: Op, name: &[u8], key: u32, tag: Tag) -> Result<Told, Error> {
         tag.fill(key, &mut self.value);
         self.carry_out(op, name, key)
     }
 
-    /// The same, on record. Says also when it was over.
+    /// Does the same with a log. Also returns when it ended.
     pub(crate) fn act_on_record(
         &mut self,
         log: &mut Log,
@@ -228,11 +230,14 @@ impl<'s> Hand<'s> {
             Op::Insert => done(block_on(store.insert(name, value))?),
             Op::Update => done(block_on(store.update(name, value))?),
             Op::Delete => block_on(store.delete(name)).map(|()| Told::Done)?,
+            Op::CompareAndSwap | Op::Swap | Op::Increment => {
+                unreachable!("clients do what Op::TORTURE lists")
+            }
         })
     }
 }
 
-/// What a get is told.
+/// Returns the result of a get.
 pub fn read(key: u32, value: Option<&[u8]>, room: &mut Vec<u8>) -> Told {
     match value.map(|value| Tag::parse(key, value, room)) {
         None => Told::Absent,
@@ -241,7 +246,8 @@ pub fn read(key: u32, value: Option<&[u8]>, room: &mut Vec<u8>) -> Told {
     }
 }
 
-/// Deletes a key. False if it stays: a delete takes a buffer, too, and a full pool has none.
+/// Deletes a key. Returns false if it stays: a delete needs a buffer, too, and a full pool has
+/// none.
 pub fn try_delete(store: &Store<'_>, key: &str) -> Result<bool, Error> {
     match block_on(store.delete(key.as_bytes())) {
         Ok(()) => Ok(true),

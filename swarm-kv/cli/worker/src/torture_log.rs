@@ -1,8 +1,8 @@
-//! What a client of torture did, on record whatever becomes of it.
+//! The log of a client of torture, which survives the client.
 //!
-//! The invariant: a call is on record before anything of it is posted, and an answer before the next
-//! call. A record is handed to the kernel by one write, so that SIGKILL takes nothing back. A client
-//! that is killed leaves at most one call without an answer, at the end.
+//! **Invariant:** a call is logged before anything of it is posted, and an answer before the next
+//! call. One write hands a record to the kernel, so SIGKILL loses none. A client that is killed
+//! leaves at most one call without an answer, at the end.
 //!
 //! A record is three words:
 //!
@@ -11,9 +11,9 @@
 //! answer   [ 2 | answer 4 bits | client 24 bits | number 32 bits ]   when called     when returned
 //! ```
 //!
-//! A write's value is known by its client and its number there; an answer that is a value names it in
-//! the same way. The time of the call is taken again once the call is on record, since it is posted
-//! only then; who was killed in between is known by the first.
+//! A write's value is identified by its client and its number there; an answer that is a value
+//! names it in the same way. The time of the call is taken again after the call is logged, because
+//! it is posted only then. For a client that was killed in between, the first time counts.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -33,17 +33,17 @@ const FULL: u64 = 6;
 /// Keys from this number on have values of mixed sizes.
 pub(crate) const MIXED: u32 = 1 << 23;
 
-/// A value as it is known in histories.
+/// The identity of a value in histories.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tag {
-    /// Who wrote it.
+    /// The client that wrote it.
     pub client: u32,
-    /// The how manieth of its writes that is.
+    /// The number of the client's write.
     pub number: u32,
 }
 
 impl Tag {
-    /// A value, its bytes as they are stored: the tag, the key, and bytes that follow from them.
+    /// Fills in a value's stored bytes: the tag, the key, and bytes that are derived from them.
     pub(crate) fn fill(self, key: u32, value: &mut Vec<u8>) {
         value.clear();
         value.extend(self.client.to_le_bytes());
@@ -57,7 +57,8 @@ impl Tag {
         }
     }
 
-    /// Most values are small, as in caches; some are kept out of place, some of those are large.
+    /// Returns a value's length. Most values are small, as in caches. Some are out of place, and
+    /// some of those are large.
     fn length(self, key: u32) -> usize {
         match self.number {
             _ if key >= MIXED => self.mixed_length(),
@@ -67,7 +68,7 @@ impl Tag {
         }
     }
 
-    /// 64 B to 64 KiB: four of five are short, one in a hundred is long.
+    /// Returns a length of 64 B to 64 KiB: four of five are short, one in a hundred is long.
     fn mixed_length(self) -> usize {
         let word = u64::from(self.client) << 32 | u64::from(self.number);
         let dice = word.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16;
@@ -80,7 +81,7 @@ impl Tag {
         }
     }
 
-    /// What a value of `key` tells, unless it is not one, whole.
+    /// Decodes a value of `key`. Returns `None` unless it is intact.
     pub fn parse(key: u32, value: &[u8], room: &mut Vec<u8>) -> Option<Self> {
         let word = |at: usize| Some(u32::from_le_bytes(*value.get(at..)?.first_chunk()?));
         let tag = Self { client: word(0)?, number: word(4)? };
@@ -89,22 +90,22 @@ impl Tag {
     }
 }
 
-/// What a client was told, as it is taken down.
+/// The result of an operation, as logged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Told {
-    /// It is done.
+    /// The operation is done.
     Done,
-    /// The key was there already, or was not.
+    /// The key existed already, or did not exist.
     Refused,
-    /// There is no such key.
+    /// The key does not exist.
     Absent,
-    /// Who wrote the value that is there.
+    /// The identity of the value.
     Value(Tag),
-    /// A value that nobody can have written.
+    /// A value that no client can have written.
     Damaged,
     /// The operation ended in an error.
     Unknown,
-    /// It had no effect: the pool is full.
+    /// The operation had no effect: the pool is full.
     Full,
 }
 
@@ -112,12 +113,12 @@ pub enum Told {
 pub(crate) struct Log(File);
 
 impl Log {
-    /// An empty log.
+    /// Creates an empty log.
     pub(crate) fn create(path: &Path) -> io::Result<Self> {
         File::create(path).map(Self)
     }
 
-    /// An operation is about to begin.
+    /// Logs a call that is about to begin.
     pub(crate) fn call(&mut self, op: Op, key: u32, number: u32, at_ns: u64) -> io::Result<()> {
         self.write([
             CALL << 60 | (op as u64) << 56 | u64::from(key) << 32 | u64::from(number),
@@ -126,7 +127,7 @@ impl Log {
         ])
     }
 
-    /// It has ended.
+    /// Logs the answer.
     pub(crate) fn answer(&mut self, told: Told, called_ns: u64, at_ns: u64) -> io::Result<()> {
         let (kind, tag) = match told {
             Told::Done => (0, None),
@@ -150,13 +151,13 @@ impl Log {
     }
 }
 
-/// Takes a client's log into the history. What was being written at the end does not count, nor what a full
-/// pool has refused: its value must not be seen.
+/// Adds a client's log to the history. It skips an incomplete record at the end, and operations
+/// that a full pool refused: their values must not be seen.
 pub fn take(history: &mut History, path: &Path, client: u32) -> Result<(), Failure> {
     let failed = |why: String| Failure::because(format!("cannot read {}", path.display()), why);
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
-        // It was killed before it had one.
+        // The client was killed before it had a log.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(failed(error.to_string())),
     };
@@ -172,7 +173,7 @@ pub fn take(history: &mut History, path: &Path, client: u32) -> Result<(), Failu
             (ANSWER, Some(mut op)) => {
                 op.called = called_ns;
                 op.answered = answer(history, head).map(|answer| (at_ns, answer));
-                // A full pool promises that nothing happened.
+                // An operation that a full pool refuses has no effect.
                 if head >> 56 & 0xf != FULL {
                     history.operations.push(op);
                 }
@@ -187,12 +188,13 @@ pub fn take(history: &mut History, path: &Path, client: u32) -> Result<(), Failu
 fn call(history: &mut History, head: u64, called: u64, client: u32) -> Operation {
     let tag = Tag { client, number: head as u32 };
     let mut value = || name(history, tag);
-    let call = match Op::ALL[(head >> 56 & 7).min(4) as usize] {
-        Op::Get => Call::Get,
-        Op::Put => Call::Put(value()),
-        Op::Insert => Call::Insert(value()),
-        Op::Update => Call::Update(value()),
-        Op::Delete => Call::Delete,
+    // The number of an `Op`.
+    let call = match head >> 56 & 7 {
+        0 => Call::Get,
+        1 => Call::Put(value()),
+        2 => Call::Insert(value()),
+        3 => Call::Update(value()),
+        _ => Call::Delete,
     };
     let key = head >> 32 & 0xff_ffff;
     Operation { key, client: client as usize, call, called, answered: None }
@@ -205,14 +207,14 @@ fn answer(history: &mut History, head: u64) -> Option<Answer> {
         1 => Some(Answer::Refused),
         2 => Some(Answer::Value(None)),
         3 => Some(Answer::Value(Some(name(history, tag)))),
-        4 => Some(Answer::Value(Some(history.values.number("damaged".to_owned())))),
+        4 => Some(Answer::Value(Some(history.value("damaged".to_owned())))),
         _ => None,
     }
 }
 
-/// The number of a value's name.
+/// Returns the number of a value's name.
 pub fn name(history: &mut History, tag: Tag) -> u64 {
-    history.values.number(format!("{}-{}", tag.client, tag.number))
+    history.value(format!("{}-{}", tag.client, tag.number))
 }
 
 #[cfg(test)]

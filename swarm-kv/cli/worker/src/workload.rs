@@ -1,7 +1,7 @@
-//! YCSB's workloads: which operation on which key, made before the clock starts.
+//! YCSB's workloads: the sequence of operations and keys, made before the measurement.
 //!
-//! Operations are a flat array of words and keys a flat array of bytes, so that the measured loop
-//! neither draws nor formats anything.
+//! Operations are an array of words, and keys an array of bytes, so the measured loop neither draws
+//! nor formats anything.
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::distribution::{Distribution, Pick, Picker};
 
-/// How replicas are kept.
+/// The system that keeps the replicas.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum System {
@@ -38,7 +38,7 @@ pub enum Mix {
 }
 
 impl Mix {
-    /// How many percent of the operations are gets, and what the others are.
+    /// Returns the percentage of gets, and the kind of the other operations.
     pub fn shares(self) -> (u32, Kind) {
         match self {
             Self::A => (50, Kind::Update),
@@ -65,10 +65,10 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All, in the order in which they are reported.
+    /// All kinds, in the order of reports.
     pub const ALL: [Self; 4] = [Self::Get, Self::Update, Self::Insert, Self::ReadModifyWrite];
 
-    /// Its name in reports.
+    /// Returns its name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Get => "get",
@@ -85,7 +85,7 @@ pub struct Op(u32);
 
 impl Op {
     const KEY_BITS: u32 = 30;
-    /// The most keys that there may be.
+    /// The maximum number of keys.
     pub const MAX_KEYS: usize = 1 << Self::KEY_BITS;
 
     fn new(kind: Kind, key: usize) -> Self {
@@ -93,13 +93,13 @@ impl Op {
         Self(((kind as u32) << Self::KEY_BITS) | key as u32)
     }
 
-    /// What to do.
+    /// Returns the kind.
     #[inline]
     pub(crate) fn kind(self) -> Kind {
         Kind::ALL[(self.0 >> Self::KEY_BITS) as usize]
     }
 
-    /// The key's number.
+    /// Returns the key's number.
     #[inline]
     pub(crate) fn key(self) -> usize {
         (self.0 & ((1 << Self::KEY_BITS) - 1)) as usize
@@ -113,12 +113,12 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// The bytes that the numbers of `count` keys take.
+    /// Returns the bytes that the numbers of `count` keys take.
     pub fn smallest_size(count: usize) -> usize {
         count.saturating_sub(1).checked_ilog10().map_or(1, |digits| digits as usize + 1)
     }
 
-    /// Keys 0 to `count`, each of `size` bytes: `user`, if there is room, and the number.
+    /// Makes keys 0 to `count`, each of `size` bytes: `user`, if there is room, and the number.
     pub(crate) fn new(count: usize, size: usize) -> Self {
         let prefix = if size >= 4 + Self::smallest_size(count) { "user" } else { "" };
         let mut bytes = vec![b'0'; count * size];
@@ -134,49 +134,49 @@ impl Keys {
         Self { size, bytes }
     }
 
-    /// The number of a key, of whatever size and count, if it is one of these keys.
+    /// Returns the number of a key of any size and count, if it is one of these keys.
     pub fn number(key: &[u8]) -> Option<usize> {
         let digits = key.strip_prefix(b"user").unwrap_or(key);
         std::str::from_utf8(digits).ok()?.parse().ok()
     }
 
-    /// A key.
+    /// Returns a key.
     #[inline]
     pub(crate) fn get(&self, number: usize) -> &[u8] {
         &self.bytes[number * self.size..][..self.size]
     }
 }
 
-/// What one client is to do.
+/// The operations of one client.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Plan {
-    /// Which operations.
+    /// The mix of operations.
     pub mix: Mix,
-    /// On which keys.
+    /// The distribution of keys.
     pub distribution: Distribution,
-    /// Keys that are loaded.
+    /// The number of loaded keys.
     pub keys: usize,
-    /// The number of the first new key: no key of this or a larger number is there.
+    /// The number of the first new key: no key with this or a larger number exists.
     pub first_new: usize,
-    /// Operations of all clients together.
+    /// The operations of all clients together.
     pub ops: usize,
-    /// Which of the clients this is.
+    /// The number of this client.
     pub client: usize,
-    /// How many clients there are.
+    /// The number of clients.
     pub clients: usize,
-    /// What is drawn by.
+    /// The random seed.
     pub seed: u64,
 }
 
 impl Plan {
-    /// How many operations are this client's.
+    /// Returns the number of this client's operations.
     pub(crate) fn own_ops(&self) -> usize {
         self.ops / self.clients + usize::from(self.client < self.ops % self.clients)
     }
 
-    /// This client's operations, and how many keys there are then.
+    /// Returns this client's operations, and the number of keys after them.
     ///
-    /// The clients take turns in the numbers of new keys.
+    /// The numbers of new keys alternate between the clients.
     pub(crate) fn operations(&self) -> (Vec<Op>, usize) {
         let seed = self.seed.wrapping_mul(1_000_003).wrapping_add(self.client as u64);
         let mut rng = SmallRng::seed_from_u64(seed);
@@ -202,7 +202,7 @@ impl Plan {
         (ops, self.new_key(inserted.max(1)) + 1)
     }
 
-    /// The number of this client's `nth` new key, from 1.
+    /// Returns the number of this client's `nth` new key, from 1.
     fn new_key(&self, nth: usize) -> usize {
         self.first_new + (nth - 1) * self.clients + self.client
     }

@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use swarm_core::quorum::Patience;
+use swarm_core::quorum::Timeouts;
 use swarm_core::register::safe_guess::SafeGuess;
 use swarm_core::sim::seeds::is_deep;
 use swarm_kv::shm::{self, CreateOptions, OpenOptions, Pool};
@@ -33,9 +33,9 @@ struct End {
 /// Has every client put values of `size` bytes until it cannot, or has put so many. They take turns poll by poll, so
 /// that all that is in flight is in flight at the same time.
 fn fill(pool: &Pool, size: usize, most: usize, roundtrip: u64) -> Vec<End> {
-    // Duels over the heap map may take their time here.
-    let patience = Patience { deadline: 60_000_000_000, ..Patience::default() };
-    let options = Options::default().patience(patience);
+    // Duels over the chunk map may take their time here.
+    let timeouts = Timeouts { deadline: 60_000_000_000, ..Timeouts::default() };
+    let options = Options::default().timeouts(timeouts);
     let open = |_| {
         let client = shm::open_emulated::<SafeGuess>(pool, options, roundtrip);
         client.expect("a slot")
@@ -71,7 +71,7 @@ fn fill(pool: &Pool, size: usize, most: usize, roundtrip: u64) -> Vec<End> {
     ends
 }
 
-/// Each lost claim used up a heap-map record, of which a slot has eight before it owns a chunk for
+/// Each lost claim used up a chunk-map record, of which a slot has eight before it owns a chunk for
 /// them. Of 64 clients that began together, 48 to 64 were told that the pool was full, for good,
 /// when a twentieth of it was in use.
 #[test]

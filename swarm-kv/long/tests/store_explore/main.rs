@@ -25,7 +25,7 @@ use swarm_core::history::{BUDGET, Call, Recorder, check};
 use swarm_core::layout::{Geometry, MIN_CAPACITY};
 use swarm_core::node::NodeId;
 use swarm_core::sim::deaths::die_everywhere;
-use swarm_core::sim::explore::{Bounds, Grain, LoneClock, Race, digest, explore_or_panic};
+use swarm_core::sim::explore::{Bounds, LoneClock, Race, StepSize, digest, explore_or_panic};
 use swarm_core::sim::seeds::is_deep;
 use swarm_core::sim::{Setup, Sim};
 
@@ -199,7 +199,7 @@ impl Plan {
     /// Explores the race verb by verb, where it is its turn to be explored deep.
     fn play_verbs(self, name: &str) {
         for &depth in OF_MANY_STEPS.iter().filter(|_| is_deep(name)) {
-            explore_one(name, Grain::Verb, depth, || self.begin(1));
+            explore_one(name, StepSize::Verb, depth, || self.begin(1));
         }
     }
 }
@@ -229,7 +229,7 @@ fn explore_each(name: &str, depths: &[Depth], begin: impl Fn() -> Race) {
     let deep = depths.iter().any(|depth| depth.things() > 1);
     let depths = if deep && !is_deep(name) { OF_MANY_STEPS } else { depths };
     for &depth in depths {
-        explore_one(name, Grain::Chain, depth, &begin);
+        explore_one(name, StepSize::Chain, depth, &begin);
     }
 }
 
@@ -242,7 +242,7 @@ fn explore_many_steps(name: &str, begin: impl Fn() -> Race) {
     }
 }
 
-fn explore_one(name: &str, grain: Grain, depth: Depth, begin: impl Fn() -> Race) {
+fn explore_one(name: &str, grain: StepSize, depth: Depth, begin: impl Fn() -> Race) {
     let Depth { surprises, node_crashes, client_crashes } = depth;
     let bounds = Bounds {
         grain,

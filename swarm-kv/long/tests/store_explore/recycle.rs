@@ -1,17 +1,17 @@
 //! Memory that comes back, in every schedule of a small race: a buffer, a register, a bucket's record
 //! are used again while others go by what they remember. Whoever touches memory after its time, as the
-//! [board](crate::board) sees it, fails the race.
+//! [epoch table](crate::board) sees it, fails the race.
 //!
-//! What a client is told by the board is as good as a completion: a state is the same only if all of
+//! What a client is told by the epoch table is as good as a completion: a state is the same only if all of
 //! that is. See [`Watched`].
 
 use std::cell::{Cell, RefCell};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
-use swarm_core::fabric::Board;
+use swarm_core::fabric::EpochDomain;
 use swarm_core::history::{Call, Recorder};
-use swarm_core::layout::Site;
+use swarm_core::layout::ReplicaSet;
 use swarm_core::sim::explore::{LoneClock, Race, digest};
 use swarm_core::sim::{Setup, Sim};
 use swarm_core::words::Pointer;
@@ -27,7 +27,7 @@ const LOOK: u64 = 10_000;
 
 type Teller = Rc<Story>;
 
-/// What clients said to the board and were told by it.
+/// What clients said to the epoch table and were told by it.
 #[derive(Default)]
 struct Told {
     /// Of each client, a hash of all that.
@@ -66,20 +66,20 @@ impl Watched {
     }
 }
 
-impl Board for Watched {
-    fn enter(&self) -> u64 {
-        let epoch = self.seat.enter();
+impl EpochDomain for Watched {
+    fn pin(&self) -> u64 {
+        let epoch = self.seat.pin();
         self.is_there(epoch);
         self.tell(0, epoch)
     }
 
-    fn remain(&self, epoch: u64) {
-        self.seat.remain(epoch);
+    fn repin(&self, epoch: u64) {
+        self.seat.repin(epoch);
         self.is_there(self.tell(1, epoch));
     }
 
-    fn leave(&self) {
-        self.seat.leave();
+    fn unpin(&self) {
+        self.seat.unpin();
         self.is_there(self.tell(2, 0));
     }
 
@@ -87,16 +87,16 @@ impl Board for Watched {
         self.tell(3, self.seat.epoch())
     }
 
-    fn latest(&self) -> u64 {
-        self.tell(8, self.seat.latest())
+    fn epoch_bound(&self) -> u64 {
+        self.tell(8, self.seat.epoch_bound())
     }
 
     fn generation(&self) -> u64 {
         self.tell(4, self.seat.generation())
     }
 
-    fn renew(&self) {
-        self.seat.renew();
+    fn new_generation(&self) {
+        self.seat.new_generation();
         self.told.generation.set(self.told.generation.get() + 1);
         self.tell(5, self.told.generation.get());
     }
@@ -105,7 +105,7 @@ impl Board for Watched {
         true
     }
 
-    fn reclaimed(&self, memory: &Site) {
+    fn reclaimed(&self, memory: &ReplicaSet) {
         let back = if memory.is_alike() { &self.back.out_of_place } else { &self.back.homed };
         back.set(back.get() + 1);
         self.seat.reclaimed(memory);
@@ -120,8 +120,8 @@ impl Board for Watched {
         self.tell(6, u64::from(attached)) == 1
     }
 
-    fn advance(&self) -> u64 {
-        self.tell(7, self.seat.advance())
+    fn try_advance(&self) -> u64 {
+        self.tell(7, self.seat.try_advance())
     }
 }
 
@@ -190,7 +190,7 @@ impl Stage {
         let told = Rc::clone(&self.told);
         let back = Rc::clone(back);
         let watched = Watched { seat, told, back, client: id };
-        Rc::new(Story { client: story.client.recycling(Box::new(watched)), ..story })
+        Rc::new(Story { client: story.client.with_epochs(Box::new(watched)), ..story })
     }
 
     fn begin(&self, sim: &mut Sim, story: &Teller, deeds: &'static [Deed]) {
@@ -207,7 +207,7 @@ impl Stage {
                             assert!(gave_up.shortage().is_some(), "{deed:?}: {gave_up:?}")
                         }
                     },
-                    Tick => drop(seat.advance()),
+                    Tick => drop(seat.try_advance()),
                     // Where a node does not answer, nothing is found.
                     Collect => drop(story.client.collect().await),
                 }

@@ -1,0 +1,344 @@
+//! The common case on synchronous fabrics, as straight-line code.
+//!
+//! A processor that loads and stores the memory itself needs a few dozen nanoseconds for a
+//! roundtrip. Preparing for all other cases would cost more than that. These two functions do what
+//! the general paths do when no node is suspected and a majority answers at once and agrees. In any
+//! other case they hand on what they saw, or give up, and the general path starts over. By then a
+//! read has changed nothing. A write may have put its stamp into slots: the general path continues
+//! with the same stamp and buffer, and finds it there.
+//!
+//! They use the fabric's [common chains](crate::fabric::Fabric::load): home first, then the nodes
+//! that follow it in the ring.
+
+use super::replicas::Votes;
+use crate::clock::Clock;
+use crate::fabric::{Fabric, Store, Swap};
+use crate::layout::{BufferHeader, Location, SLOTS, register};
+use crate::node::{Address, MAX_NODES, NodeId, NodeSet};
+use crate::quorum::Group;
+use crate::register::handle::{Own, Register, Value};
+use crate::register::in_n_out::{
+    Copy, InPlace, in_place_head, is_of, judge_in_place, largest, state,
+};
+use crate::register::weak_read::WeakRead;
+use crate::words::Stamp;
+
+/// The largest majority.
+const MAJORITY: usize = MAX_NODES / 2 + 1;
+
+/// Returns the node `step` places after home in a ring of `n`, and the object's address there.
+#[inline(always)]
+fn replica(place: &Location, step: usize, n: usize) -> (NodeId, Address) {
+    if step == 0 {
+        return (place.home, Address(place.at_home));
+    }
+    let past = place.home.index() + step;
+    let node = NodeId(if past < n { past } else { past - n } as u8);
+    // The node before home is the first elsewhere, the one before that the second.
+    (node, Address(place.elsewhere + (n - 1 - step) as u64 * u64::from(place.stride)))
+}
+
+/// The nodes that a synchronous operation uses.
+#[derive(Clone, Copy)]
+struct Ring {
+    nodes: NodeSet,
+    /// Number of nodes after home that are skipped.
+    gap: usize,
+}
+
+/// Returns home and the nodes that follow it, if the fabric is synchronous and none of them is
+/// suspected. With three nodes, skips one that is.
+#[inline(always)]
+fn ring<F: Fabric, C: Clock>(group: &Group<F, C>, home: NodeId, n: usize) -> Option<Ring> {
+    if !group.fabric().is_near() {
+        return None;
+    }
+    let nodes = NodeSet::ring(home, n / 2 + 1, n);
+    if group.suspects().intersection(nodes).is_empty() {
+        return Some(Ring { nodes, gap: 0 });
+    }
+    past_suspect(group, home, n)
+}
+
+/// Returns `None` when it is time to check whether the suspect is back: the general paths do that.
+#[cold]
+fn past_suspect<F: Fabric, C: Clock>(group: &Group<F, C>, home: NodeId, n: usize) -> Option<Ring> {
+    let others = [home, NodeId(((home.index() + 2) % n) as u8)];
+    let nodes = others.into_iter().collect::<NodeSet>();
+    (n == 3 && group.preferred(home) == nodes).then_some(Ring { nodes, gap: 1 })
+}
+
+impl<F: Fabric, C: Clock> Group<F, C> {
+    /// Prefetches what a synchronous read of the object at `place` uses, which has `words` words at
+    /// home. A hint: it reads nothing.
+    #[inline(always)]
+    pub fn expect(&self, place: &Location, words: usize) {
+        let (fabric, n) = (self.fabric(), self.nodes());
+        fabric.expect(place.home, Address(place.at_home), words);
+        for step in 1..n / 2 + 1 {
+            let (node, at) = replica(place, step, n);
+            fabric.expect(node, at, 1);
+        }
+    }
+
+    /// Prefetches the same for a synchronous write.
+    #[inline(always)]
+    pub fn expect_change(&self, place: &Location, words: usize) {
+        let (fabric, n) = (self.fabric(), self.nodes());
+        fabric.expect_change(place.home, Address(place.at_home), words);
+        for step in 1..n / 2 + 1 {
+            let (node, at) = replica(place, step, n);
+            fabric.expect_change(node, at, 1);
+        }
+    }
+}
+
+/// Does one weak read of a majority. Returns the value, or leaves in `seen` what the general path
+/// continues from.
+#[inline(always)]
+pub(crate) fn read<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    register: &Register,
+    seen: &mut Option<WeakRead<F::Reply<'f>>>,
+) -> Option<Value<'f, F>> {
+    // Most pools have these node counts. The general case takes a copy, as taking the address of
+    // `register` would force it out of processor registers here.
+    match group.nodes() {
+        3 => read_of(group, register, seen, 3),
+        1 => read_of(group, register, seen, 1),
+        _ => read_of_any(group, *register, seen),
+    }
+}
+
+#[inline(never)]
+fn read_of_any<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    register: Register,
+    seen: &mut Option<WeakRead<F::Reply<'f>>>,
+) -> Option<Value<'f, F>> {
+    read_of(group, &register, seen, group.nodes())
+}
+
+#[inline(always)]
+fn read_of<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    register: &Register,
+    seen: &mut Option<WeakRead<F::Reply<'f>>>,
+    n: usize,
+) -> Option<Value<'f, F>> {
+    let (fabric, place, identity) = (group.fabric(), &register.place, register.identity);
+    let ring = ring(group, place.home, n)?;
+    let words = register.shape().value_words();
+    let reply = fabric.fetch(place.home, Address(place.at_home), words);
+    let (mut shown, mut all_have_it) = ([Stamp::EMPTY; MAJORITY], true);
+    for (step, shown) in (1..n / 2 + 1).zip(&mut shown[1..]) {
+        let (node, at) = replica(place, step + ring.gap, n);
+        let read = fabric.load::<{ register::STATE_WORDS }>(node, at);
+        match read.and_then(|read| state(&read, identity)) {
+            Some(stamp) => *shown = stamp,
+            None => all_have_it = false,
+        }
+    }
+    let others = n / 2;
+    fabric.charge(1 + others, 8 * (words + others * register::STATE_WORDS));
+    let reply = reply.filter(|_| all_have_it)?;
+    shown[0] = state(&reply, identity)?;
+    let (mut max, mut any) = (shown[0], shown[0].0);
+    for &stamp in &shown[1..n / 2 + 1] {
+        max = max.max(stamp);
+        any |= stamp.0;
+    }
+    // M1: a majority holds a verified stamp. V3: nothing of a frozen register is returned.
+    if max.is_verified()
+        && !Stamp(any).is_frozen()
+        && let InPlace::Value(length) = judge_in_place(group.format(), register, max, &reply)
+    {
+        return Some(Value { reply, start: register::VALUE, length });
+    }
+    *seen = look(register.place, ring, &shown[..=n / 2], reply);
+    None
+}
+
+/// Returns a weak read that was not enough; `None` if the register must be relocated, of which it
+/// tells nothing.
+#[cold]
+fn look<R>(place: Location, ring: Ring, shown: &[Stamp], reply: R) -> Option<WeakRead<R>> {
+    let (mut votes, n) = (Votes::new(), 2 * shown.len() - 1);
+    for (step, stamp) in shown.iter().enumerate() {
+        let step = if step == 0 { 0 } else { step + ring.gap };
+        votes.count(replica(&place, step, n).0, *stamp);
+    }
+    let (max, holders, missing) = (votes.largest().ok()?, votes.holders, NodeSet::EMPTY);
+    Some(WeakRead {
+        max,
+        holders,
+        voters: ring.nodes,
+        missing,
+        home: Some(reply),
+        other_key: false,
+    })
+}
+
+/// Writes a guess and, if it proves fresh, what a complete write puts into the slots and in place.
+/// Returns whether it did.
+#[inline(always)]
+pub(crate) fn write<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    register: &mut Register,
+    guess: (Stamp, Copy<'_>),
+    header: &BufferHeader,
+    value: &[u8],
+) -> bool {
+    if group.nodes() == 3 {
+        return write_of(group, register, guess, header, value, 3);
+    }
+    let mut copy = *register;
+    let is_fresh = write_of_any(group, &mut copy, guess, *header, value);
+    *register = copy;
+    is_fresh
+}
+
+#[inline(never)]
+fn write_of_any<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    register: &mut Register,
+    guess: (Stamp, Copy<'_>),
+    header: BufferHeader,
+    value: &[u8],
+) -> bool {
+    write_of(group, register, guess, &header, value, group.nodes())
+}
+
+#[inline(always)]
+fn write_of<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    register: &mut Register,
+    (w, copy): (Stamp, Copy<'_>),
+    header: &BufferHeader,
+    value: &[u8],
+    n: usize,
+) -> bool {
+    let (fabric, place, slot) = (group.fabric(), register.place, group.slot());
+    let Some(ring) = ring(group, place.home, n) else { return false };
+    // M3: every node that is used must hold the buffer.
+    if !ring.nodes.minus(copy.site.holders).is_empty() {
+        return false;
+    }
+    let cost = 8 * (copy.head.len() + 1 + register::STATE_WORDS) + copy.tail.len();
+    // Home is outside the loop: with three nodes the loop then has one iteration and is unrolled.
+    let followed = match raise(group, register, (w, copy), 0, n) {
+        Ok(others) => others,
+        Err(own) => {
+            register.own = gave_up(group, (register.place, register.own), w, (0, 0, own), cost);
+            return false;
+        }
+    };
+    for step in 1..n / 2 + 1 {
+        if let Err(own) = raise(group, register, (w, copy), step + ring.gap, n) {
+            let before = (register.place, register.own);
+            register.own = gave_up(group, before, w, (step, ring.gap, own), cost);
+            return false;
+        }
+    }
+    // Taken from home alone: a stamp at one other node alone is reported by the client that
+    // completes it.
+    register.followed = followed;
+    let stamp = w.verified();
+    let head = in_place_head(stamp, header);
+    let tail = if value.len() <= register.capacity() { value } else { &[] };
+    let verify = |at: Address| Swap { at: at.plus(slot), expect: w.0, new: stamp.0 };
+    let at = Address(place.at_home);
+    let store = Store { at: at.plus(register::IN_PLACE), head: &head, tail };
+    fabric.write_cas(place.home, Some(store), verify(at));
+    for step in 1..n / 2 + 1 {
+        let (node, at) = replica(&place, step + ring.gap, n);
+        fabric.write_cas(node, None, verify(at));
+    }
+    register.own.is_at(stamp, ring.nodes);
+    register.met(stamp);
+    let nodes = n / 2 + 1;
+    fabric.charge(4 * nodes + 1, nodes * (cost + 8) + 8 * head.len() + tail.len());
+    true
+}
+
+/// Does WRITE, CAS and READ at the node `step` places after home. Returns the largest stamp in
+/// other clients' slots if the guess proved fresh there.
+///
+/// # Errors
+/// It did not: what this client's own slot holds, if the register is there.
+#[inline(always)]
+fn raise<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    register: &Register,
+    (w, copy): (Stamp, Copy<'_>),
+    step: usize,
+    n: usize,
+) -> Result<Stamp, Option<Stamp>> {
+    let (node, at) = replica(&register.place, step, n);
+    let (slot, expected) = (group.slot(), register.own.at(node));
+    let from = copy.site.place.at(node, n).plus(copy.from);
+    let store = Store { at: from, head: copy.head, tail: copy.tail };
+    let swap = Swap { at: at.plus(slot), expect: expected.0, new: expected.max(w).0 };
+    let done = group.fabric().write_cas_load::<{ register::STATE_WORDS }>(node, store, swap, at);
+    let (old, [slots @ .., birth, number]) = done.ok_or(None)?;
+    // Selected by comparison: indexing by the slot would put the slots into memory.
+    let of = |is_own: bool| {
+        core::array::from_fn::<u64, SLOTS, _>(|i| if (i == slot) == is_own { slots[i] } else { 0 })
+    };
+    let (own, others) = (largest(&of(true)), largest(&of(false)));
+    if !is_of(register.identity, birth, number) {
+        return Err(None);
+    }
+    let took = old == expected.0 && own.0 == w.0;
+    // G2: a fresh guess is larger than all that its own chains saw. V3: none of that is frozen.
+    if took && others < w && !others.is_frozen() { Ok(others) } else { Err(Some(own)) }
+}
+
+/// Returns what this client's slots hold after a guess did not prove fresh at node number `step`,
+/// whose slot holds `own`.
+#[cold]
+fn gave_up<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    (place, mut before): (Location, Own),
+    w: Stamp,
+    (step, gap, own): (usize, usize, Option<Stamp>),
+    cost: usize,
+) -> Own {
+    let n = group.nodes();
+    let node = |step| replica(&place, if step == 0 { 0 } else { step + gap }, n).0;
+    for earlier in 0..step {
+        before.saw(node(earlier), w);
+    }
+    if let Some(own) = own {
+        before.saw(node(step), own);
+    }
+    group.fabric().charge(3 * (step + 1), cost * (step + 1));
+    before
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::words::Pointer;
+
+    #[test]
+    fn replicas_lie_where_their_place_says() {
+        for n in [1, 3, 5, 7] {
+            for home in 0..n as u8 {
+                let place = Location {
+                    pointer: Pointer(1),
+                    home: NodeId(home),
+                    at_home: 5000,
+                    elsewhere: 700,
+                    stride: 16,
+                };
+                let ring = (0..=n / 2).map(|step| replica(&place, step, n));
+                let nodes = ring.clone().map(|(node, _)| node).collect::<NodeSet>();
+                assert_eq!(nodes, NodeSet::ring(place.home, n / 2 + 1, n));
+                for (node, at) in (0..n).map(|step| replica(&place, step, n)) {
+                    assert_eq!(at, place.at(node, n), "{node} of {n}, home {home}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! The store for C and C++: `include/swarm.h` is made from this crate, `include/swarm.hpp` lies over it.
+//!
+//! **Invariant:** *nothing that a caller passes in, and nothing that goes wrong in here, unwinds or aborts a program in C*. Each call
+//! goes through [`status::call`], which catches panics; each argument through [`arguments`], which refuses NULL and lengths that
+//! cannot be. What a caller must see to himself is that a pointer which is not NULL points to what the header says.
+//!
+//! | file | concept |
+//! | --- | --- |
+//! | `status` | what a call comes to: a status, and an error's text |
+//! | `arguments` | what callers pass in, and where results go |
+//! | `store` | a handle: opened, reopened, closed |
+//! | `blocking` | operations that return when they are done |
+//! | `cursor` | keys, one by one |
+//! | `operation` | operations that are submitted, and polled |
+#![expect(non_camel_case_types, reason = "they are named as C names them")]
+
+mod arguments;
+pub mod status;
+
+// In the header's order.
+pub mod store;
+
+pub mod blocking;
+pub mod cursor;
+pub mod operation;
+
+/// Bytes of the longest key. The shortest has one.
+pub const SWARM_MAX_KEY: usize = 255;
+/// Bytes of the longest value: 1 MiB. The shortest has none.
+pub const SWARM_MAX_VALUE: usize = 1048576;
+/// Bytes of an error's message, with the zero byte at its end.
+pub const SWARM_MESSAGE: usize = 1024;
+
+const _: () = assert!(SWARM_MAX_KEY == swarm_core::layout::MAX_KEY);
+const _: () = assert!(SWARM_MAX_VALUE == swarm_core::layout::MAX_VALUE);

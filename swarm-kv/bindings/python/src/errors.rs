@@ -1,0 +1,54 @@
+//! Errors as exceptions, by what a program can do.
+
+use pyo3::create_exception;
+use pyo3::exceptions::{PyException, PyValueError};
+use pyo3::prelude::*;
+use swarm_kv::{Error, ErrorKind, shm};
+
+create_exception!(
+    swarm,
+    SwarmError,
+    PyException,
+    "An operation did not end, or a pool was not opened."
+);
+create_exception!(swarm, OpenError, SwarmError, "A pool was not opened or made.");
+create_exception!(swarm, Retry, SwarmError, "The same operation may do later.");
+create_exception!(
+    swarm,
+    MakeRoom,
+    SwarmError,
+    "The pool is full: delete keys, or move to a larger one."
+);
+create_exception!(swarm, Reopen, SwarmError, "The handle has come to its end: call its reopen().");
+create_exception!(swarm, GiveUp, SwarmError, "It ends so each time.");
+
+/// The exception of an error's kind. It tells whether a write may have taken effect.
+pub(crate) fn raise(py: Python<'_>, error: Error) -> PyErr {
+    let said = error.to_string();
+    let raised = match error.kind() {
+        ErrorKind::Retry => Retry::new_err(said),
+        ErrorKind::MakeRoom => MakeRoom::new_err(said),
+        ErrorKind::Reopen => Reopen::new_err(said),
+        _ => GiveUp::new_err(said),
+    };
+    let told = raised.value(py).setattr("may_have_taken_effect", error.may_have_taken_effect());
+    told.err().unwrap_or(raised)
+}
+
+pub(crate) fn not_opened(error: shm::Error) -> PyErr {
+    OpenError::new_err(error.to_string())
+}
+
+pub(crate) fn closed() -> PyErr {
+    PyValueError::new_err("the handle is closed; open another one, or call its reopen()")
+}
+
+pub(crate) fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    module.add("Error", py.get_type::<SwarmError>())?;
+    module.add("OpenError", py.get_type::<OpenError>())?;
+    module.add("Retry", py.get_type::<Retry>())?;
+    module.add("MakeRoom", py.get_type::<MakeRoom>())?;
+    module.add("Reopen", py.get_type::<Reopen>())?;
+    module.add("GiveUp", py.get_type::<GiveUp>())
+}

@@ -1,0 +1,100 @@
+//! Operations of asyncio's twins: begun where the event loop runs, ended in another thread where they take waiting.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Mutex;
+use std::task::{Context, Poll, Waker};
+
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use swarm_kv::{CompareAndSwap, Error, Store};
+
+use crate::errors::raise;
+use crate::finish;
+
+/// What an operation came to.
+pub(crate) enum Told {
+    Done,
+    Answer(bool),
+    Number(i64),
+    Value(Option<Vec<u8>>),
+}
+
+type Operation = Pin<Box<dyn Future<Output = Result<Told, Error>> + Send>>;
+
+/// An operation that was begun.
+pub(crate) enum Pending {
+    Ended(Result<Told, Error>),
+    Rest(Operation),
+}
+
+/// What is left of an operation.
+#[pyclass(frozen, module = "swarm._swarm")]
+pub(crate) struct Rest(Mutex<Option<Operation>>);
+
+fn python<'py>(py: Python<'py>, told: Result<Told, Error>) -> PyResult<Bound<'py, PyAny>> {
+    match told.map_err(|error| raise(py, error))? {
+        Told::Done | Told::Value(None) => Ok(py.None().into_bound(py)),
+        Told::Answer(answer) => Ok(answer.into_pyobject(py)?.to_owned().into_any()),
+        Told::Number(number) => Ok(number.into_pyobject(py)?.into_any()),
+        Told::Value(Some(value)) => Ok(PyBytes::new(py, &value).into_any()),
+    }
+}
+
+/// Polls an operation of this name once. It takes what it needs of a value, one that is expected, and a number.
+pub(crate) fn begin(
+    store: Store,
+    name: &str,
+    key: &[u8],
+    (value, expected, by): (Option<&[u8]>, Option<&[u8]>, i64),
+) -> PyResult<Pending> {
+    let (key, new, expected) =
+        (key.to_vec(), value.map(<[u8]>::to_vec), expected.map(<[u8]>::to_vec));
+    let value = value.unwrap_or_default().to_vec();
+    let mut operation: Operation = match name {
+        "get" => Box::pin(async move { store.get(&key).await.map(Told::Value) }),
+        "put" => Box::pin(async move { store.put(&key, &value).await.map(|()| Told::Done) }),
+        "insert" => Box::pin(async move { store.insert(&key, &value).await.map(Told::Answer) }),
+        "replace" => Box::pin(async move { store.update(&key, &value).await.map(Told::Answer) }),
+        "delete" => Box::pin(async move { store.delete(&key).await.map(|()| Told::Done) }),
+        "cas" => Box::pin(async move {
+            let told = store.compare_and_swap(&key, expected.as_deref(), new.as_deref()).await?;
+            Ok(Told::Answer(told == CompareAndSwap::Swapped))
+        }),
+        "incr" => Box::pin(async move { store.increment(&key, by).await.map(Told::Number) }),
+        "swap" => Box::pin(async move { store.swap(&key, &value).await.map(Told::Value) }),
+        "put_if_absent" => {
+            Box::pin(async move { store.put_if_absent(&key, &value).await.map(Told::Value) })
+        }
+        "get_and_delete" => {
+            Box::pin(async move { store.get_and_delete(&key).await.map(Told::Value) })
+        }
+        _ => return Err(PyValueError::new_err("there is no such operation")),
+    };
+    Ok(match operation.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(told) => Pending::Ended(told),
+        Poll::Pending => Pending::Rest(operation),
+    })
+}
+
+impl Pending {
+    /// Whether it has ended, and what it came to or what is left of it.
+    pub(crate) fn told<'py>(self, py: Python<'py>) -> PyResult<(bool, Bound<'py, PyAny>)> {
+        Ok(match self {
+            Self::Ended(told) => (true, python(py, told)?),
+            Self::Rest(rest) => (false, Bound::new(py, Rest(Mutex::new(Some(rest))))?.into_any()),
+        })
+    }
+}
+
+#[pymethods]
+impl Rest {
+    /// Waits for its end, without the interpreter's lock.
+    fn finish<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let rest = self.0.lock().ok().and_then(|mut rest| rest.take());
+        let mut rest = rest.ok_or_else(|| PyRuntimeError::new_err("somebody ends it already"))?;
+        let told = py.detach(|| finish(rest.as_mut()));
+        python(py, told)
+    }
+}

@@ -1,0 +1,220 @@
+//! `swarm get`, `put`, `insert`, `update`, `delete`, `cas` and `incr`.
+
+use std::ffi::OsStr;
+use std::io::{self, IsTerminal, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+
+use serde_json::{Map, Value, json};
+use swarm_core::layout::MAX_VALUE;
+use swarm_kv::{CompareAndSwap, block_on};
+use swarm_worker::store::{Store, with_client};
+
+use crate::common::args::{CasArgs, GetArgs, IncrArgs, KeyArgs, PoolArgs, ReadArgs, ValueArgs};
+use crate::common::escape::for_terminal;
+use crate::common::exit::{Answer, Failure, say, tell};
+use crate::common::limits::{check_key, check_value};
+use crate::common::pool::{open_given, open_to_read};
+
+enum Call<'a> {
+    Get,
+    Put(&'a [u8]),
+    Insert(&'a [u8]),
+    Update(&'a [u8]),
+    Delete,
+    Cas { old: &'a [u8], new: &'a [u8] },
+    Incr(i64),
+}
+
+struct Keyed<'a> {
+    key: &'a [u8],
+    call: Call<'a>,
+}
+
+/// What a call brought.
+enum Brought {
+    Done(bool),
+    Value(Vec<u8>),
+    /// Lost to this value, or to none.
+    Lost(Option<Vec<u8>>),
+}
+
+impl Keyed<'_> {
+    fn run(&self, store: &Store<'_>) -> Result<Brought, Failure> {
+        let key = self.key;
+        Ok(match self.call {
+            Call::Get => match block_on(store.get(key, |value| value.map(<[u8]>::to_vec)))? {
+                Some(value) => Brought::Value(value),
+                None => Brought::Done(false),
+            },
+            Call::Put(value) => {
+                block_on(store.put(key, value))?;
+                Brought::Done(true)
+            }
+            Call::Insert(value) => Brought::Done(block_on(store.insert(key, value))?),
+            Call::Update(value) => Brought::Done(block_on(store.update(key, value))?),
+            Call::Delete => {
+                block_on(store.delete(key))?;
+                Brought::Done(true)
+            }
+            Call::Cas { old, new } => {
+                match block_on(store.compare_and_swap(key, Some(old), Some(new)))? {
+                    CompareAndSwap::Swapped => Brought::Done(true),
+                    CompareAndSwap::Lost(found) => Brought::Lost(found),
+                }
+            }
+            Call::Incr(by) => {
+                Brought::Value(block_on(store.increment(key, by))?.to_string().into())
+            }
+        })
+    }
+}
+
+/// Prints a key's value.
+pub(crate) fn get(args: &GetArgs, json: bool) -> Result<Answer, Failure> {
+    match read(&args.pool, &args.key)? {
+        Brought::Value(value) => {
+            print_value(&value, json).map_err(|error| Failure::output(&error))?;
+            Ok(Answer::Yes)
+        }
+        Brought::Done(_) | Brought::Lost(_) => no(json, "there is no such key"),
+    }
+}
+
+/// Stores a value.
+pub(crate) fn put(args: &ValueArgs, json: bool) -> Result<Answer, Failure> {
+    let value = value(&args.value)?;
+    done(call(&args.pool, &args.key, Call::Put(&value))?, json, "")
+}
+
+/// Stores a value under a new key.
+pub(crate) fn insert(args: &ValueArgs, json: bool) -> Result<Answer, Failure> {
+    let value = value(&args.value)?;
+    done(call(&args.pool, &args.key, Call::Insert(&value))?, json, "the key exists")
+}
+
+/// Changes a value.
+pub(crate) fn update(args: &ValueArgs, json: bool) -> Result<Answer, Failure> {
+    let value = value(&args.value)?;
+    done(call(&args.pool, &args.key, Call::Update(&value))?, json, "there is no such key")
+}
+
+/// Removes a key.
+pub(crate) fn delete(args: &KeyArgs, json: bool) -> Result<Answer, Failure> {
+    done(call(&args.pool, &args.key, Call::Delete)?, json, "")
+}
+
+/// Replaces a value that is expected. Where another is there, prints that.
+pub(crate) fn cas(args: &CasArgs, json: bool) -> Result<Answer, Failure> {
+    let (old, new) = (args.old.as_bytes(), value(&args.new)?);
+    match call(&args.pool, &args.key, Call::Cas { old, new: &new })? {
+        Brought::Lost(Some(found)) => {
+            if json {
+                let mut said = Map::from_iter([("done".to_owned(), json!(false))]);
+                put_bytes(&mut said, "value", &found);
+                say(Value::Object(said))?;
+            } else {
+                print_value(&found, false).map_err(|error| Failure::output(&error))?;
+            }
+            Ok(Answer::No)
+        }
+        Brought::Lost(None) => no(json, "there is no such key"),
+        brought => done(brought, json, ""),
+    }
+}
+
+/// Adds to a number, and prints the sum.
+pub(crate) fn incr(args: &IncrArgs, json: bool) -> Result<Answer, Failure> {
+    if let Brought::Value(mut sum) = call(&args.pool, &args.key, Call::Incr(args.by))? {
+        if !json && !io::stdout().is_terminal() {
+            sum.push(b'\n');
+        }
+        print_value(&sum, json).map_err(|error| Failure::output(&error))?;
+    }
+    Ok(Answer::Yes)
+}
+
+/// The value of a key, also where this user may not write the pool.
+fn read(args: &ReadArgs, key: &OsStr) -> Result<Brought, Failure> {
+    let key = key.as_bytes();
+    check_key(key).map_err(Failure::Usage)?;
+    let pool = open_to_read(args)?;
+    let Some(reader) = pool.reader() else {
+        return with_client(&pool, |store| Keyed { key, call: Call::Get }.run(store));
+    };
+    let value = reader.get(key).map_err(|error| Failure::from(error).in_pool(pool.path()))?;
+    Ok(value.map_or(Brought::Done(false), Brought::Value))
+}
+
+fn call(pool: &PoolArgs, key: &OsStr, call: Call<'_>) -> Result<Brought, Failure> {
+    let key = key.as_bytes();
+    check_key(key).map_err(Failure::Usage)?;
+    let keyed = Keyed { key, call };
+    with_client(&open_given(pool)?, |store| keyed.run(store))
+}
+
+fn done(brought: Brought, json: bool, refused: &str) -> Result<Answer, Failure> {
+    if let Brought::Done(false) = brought {
+        return no(json, refused);
+    }
+    if json {
+        say(json!({ "done": true }))?;
+    }
+    Ok(Answer::Yes)
+}
+
+fn no(json: bool, reason: &str) -> Result<Answer, Failure> {
+    if json {
+        say(json!({ "done": false, "reason": reason }))?;
+    } else {
+        tell(format_args!("swarm: {reason}"));
+    }
+    Ok(Answer::No)
+}
+
+/// The value on the command line or, for `-`, on standard input. Behind `--` it is what it is.
+fn value(argument: &OsStr) -> Result<Vec<u8>, Failure> {
+    let mut value = argument.as_bytes().to_vec();
+    let is_literal = || std::env::args_os().any(|argument| argument == "--");
+    if value == b"-" && !is_literal() {
+        value.clear();
+        io::stdin()
+            .take(MAX_VALUE as u64 + 1)
+            .read_to_end(&mut value)
+            .map_err(|error| Failure::because("cannot read the value", error))?;
+    }
+    check_value(&value).map_err(Failure::Usage)?;
+    Ok(value)
+}
+
+/// Prints the bytes as they are, so that they can be piped on. A terminal gets a newline, and what it would take for an order
+/// escaped.
+fn print_value(value: &[u8], json: bool) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    if json {
+        return writeln!(out, "{}", describe(value));
+    }
+    if out.is_terminal() {
+        out.write_all(&for_terminal(value))?;
+        out.write_all(b"\n")?;
+    } else {
+        out.write_all(value)?;
+    }
+    out.flush()
+}
+
+fn describe(value: &[u8]) -> Value {
+    let mut object = Map::from_iter([("done".to_owned(), json!(true))]);
+    put_bytes(&mut object, "value", value);
+    Value::Object(object)
+}
+
+/// Adds bytes under `name` if they are text and in hexadecimal under `name_hex` otherwise.
+pub(crate) fn put_bytes(object: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => object.insert(name.to_owned(), json!(text)),
+        Err(_) => {
+            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            object.insert(format!("{name}_hex"), json!(hex))
+        }
+    };
+}

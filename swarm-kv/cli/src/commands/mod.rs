@@ -1,0 +1,14 @@
+//! Commands of one file each.
+
+pub(crate) mod backup;
+pub(crate) mod evict;
+pub(crate) mod gc;
+pub(crate) mod import_export;
+pub(crate) mod info;
+pub(crate) mod keys;
+#[cfg(feature = "rdma")]
+pub(crate) mod memnode;
+pub(crate) mod repair;
+pub(crate) mod replace;
+pub(crate) mod restore;
+pub(crate) mod verify;

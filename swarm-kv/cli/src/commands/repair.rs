@@ -1,0 +1,43 @@
+//! `swarm repair`.
+
+use serde_json::json;
+use swarm_worker::pool::{Pool, Repaired};
+
+use crate::common::args::RepairArgs;
+use crate::common::exit::{Answer, Failure, say, tell};
+
+/// Makes a pool's control file anew.
+pub(crate) fn run(args: &RepairArgs, json: bool) -> Result<Answer, Failure> {
+    let Repaired { pool, made_anew, fault, .. } = Pool::repair(&args.pool, args.force)?;
+    let fault = fault.map(|fault| fault.to_string());
+    let (absent, nodes) = (pool.absent_nodes(), pool.geometry().nodes);
+    if json {
+        let left_out: Vec<_> = absent
+            .iter()
+            .map(|absent| json!({ "node": absent.node.0, "why": absent.why.to_string() }))
+            .collect();
+        say(
+            json!({ "made_anew": made_anew, "fault": fault, "nodes": nodes, "left_out": left_out }),
+        )?;
+        return Ok(Answer::Yes);
+    }
+    if let Some(fault) = fault {
+        tell(fault);
+    }
+    for absent in absent {
+        tell(format_args!("left out {}: {}", absent.node, absent.why));
+    }
+    let pool = args.pool.display();
+    say(match (made_anew, absent.len()) {
+        (true, 0) => {
+            format!("repaired {pool}: its control file was made anew from all {nodes} nodes")
+        }
+        (true, out) => format!(
+            "repaired {pool}: its control file was made anew from {} of {nodes} nodes; open it with --degraded until the \
+             others' files are restored",
+            nodes - out
+        ),
+        (false, _) => format!("{pool} has a control file that is whole; nothing was changed"),
+    })?;
+    Ok(Answer::Yes)
+}

@@ -1,0 +1,138 @@
+//! `swarm restore`: the keys and values of a backup, into any pool.
+//!
+//! The invariant: *no key of a block is stored before all of the block was read and found whole*; of a regular file, before
+//! all of the backup was.
+
+use std::cell::Cell;
+use std::path::Path;
+
+use serde_json::json;
+use swarm_kv::{Cursor, block_on};
+use swarm_worker::backup::{Bad, Decoder, Pairs};
+use swarm_worker::store::{Store, with_client};
+
+use crate::commands::backup::{Input, progress};
+use crate::common::args::RestoreArgs;
+use crate::common::cleanup;
+use crate::common::exit::{Answer, Failure, say, tell};
+use crate::common::pace::Pace;
+use crate::common::pool::open_given;
+use crate::common::units::count;
+
+/// Keys that are put at a time.
+const TOGETHER: usize = 256;
+
+/// Puts the keys and values of a backup.
+pub(crate) fn run(args: &RestoreArgs, json: bool) -> Result<Answer, Failure> {
+    let input = Input::open(&args.file)?;
+    if input.length().is_some() {
+        let bad = |bad| failed(&input, bad, 0);
+        input.counts_of_whole().map_err(bad)?;
+        input.rewind().map_err(|why| input.cannot_read(why))?;
+    }
+    let pool = open_given(&args.pool)?;
+    let pace = Pace::new(args.rate);
+    let mut restore = Restore { input: &input, pace, stored: Cell::new(0), refused: false };
+    let done = with_client(&pool, |store| {
+        if !args.merge && has_keys(store)? {
+            return Err(has_some(&args.pool.pool));
+        }
+        restore.all(store)
+    });
+    let stored = restore.stored.get();
+    done.map_err(|failure| match restore.refused {
+        true => failure.and(&format!("{}; restore again with --merge", so_far(stored))),
+        false => failure,
+    })?;
+    if json {
+        say(json!({ "keys": stored }))?;
+    } else {
+        tell(count(stored, "key"));
+    }
+    Ok(Answer::Yes)
+}
+
+/// Whether there is a key.
+fn has_keys(store: &Store<'_>) -> Result<bool, Failure> {
+    let (mut cursor, mut any) = (Cursor::new(), false);
+    while !any && block_on(store.next_keys(&mut cursor, |_, _| any = true))? {}
+    Ok(any)
+}
+
+fn has_some(pool: &Path) -> Failure {
+    Failure::Failed(format!(
+        "{} has keys, and nothing was stored; restore into a new pool, or with --merge, which gives keys that both have the \
+         backup's values and leaves the others as they are",
+        pool.display()
+    ))
+}
+
+/// A backup is refused of which so many keys are stored.
+fn failed(input: &Input, bad: Bad, stored: u64) -> Failure {
+    let failure = match bad {
+        Bad::Unreadable(why) => input.cannot_read(why),
+        bad => Failure::Failed(format!("{} {bad}", input.name())),
+    };
+    failure.and(&so_far(stored))
+}
+
+fn so_far(stored: u64) -> String {
+    match stored {
+        0 => "nothing was stored".to_owned(),
+        1 => "1 key before that is stored".to_owned(),
+        stored => format!("{stored} keys before that are stored"),
+    }
+}
+
+/// A backup on its way into a pool.
+struct Restore<'i> {
+    input: &'i Input,
+    pace: Pace,
+    stored: Cell<u64>,
+    /// Whether the store did not take something.
+    refused: bool,
+}
+
+impl Restore<'_> {
+    fn all(&mut self, store: &Store<'_>) -> Result<(), Failure> {
+        let input = self.input;
+        let bar = progress(input.length());
+        let bad = |stored: &Cell<u64>, bad| failed(input, bad, stored.get());
+        let mut decoder = Decoder::new(input.bytes()).map_err(|it| bad(&self.stored, it))?;
+        loop {
+            self.would_say();
+            // The next block may be long in coming.
+            store.rest();
+            let block = decoder.next_block().map_err(|it| bad(&self.stored, it))?;
+            let Some(pairs) = block else { break };
+            let stored = self.block(store, pairs);
+            self.refused = stored.is_err();
+            stored?;
+            bar.set_position(decoder.bytes_read());
+            bar.set_message(count(self.stored.get(), "key"));
+        }
+        bar.finish_and_clear();
+        Ok(())
+    }
+
+    fn block(&mut self, store: &Store<'_>, pairs: Pairs<'_>) -> Result<(), Failure> {
+        let (keys, values): (Vec<_>, Vec<_>) = pairs.unzip();
+        let together = self.pace.together(TOGETHER);
+        for (keys, values) in keys.chunks(together).zip(values.chunks(together)) {
+            block_on(store.put_many(keys, values))?;
+            self.stored.set(self.stored.get() + keys.len() as u64);
+            self.would_say();
+            self.pace.keep(keys.len() as u64, || store.rest());
+        }
+        Ok(())
+    }
+
+    /// What is told if a signal ends it now.
+    fn would_say(&self) {
+        let stored = count(self.stored.get(), "key");
+        cleanup::would_say(format!(
+            "swarm: interrupted: {stored} of the backup are stored, of the next {TOGETHER} any may be; restore it again \
+             with --merge to have all"
+        ));
+    }
+}

@@ -1,0 +1,16 @@
+//! What commands share: arguments, how a pool is opened, what is printed, how a command ends.
+
+pub(crate) mod args;
+pub(crate) mod args_rdma;
+pub(crate) mod busy;
+pub(crate) mod cleanup;
+pub(crate) mod escape;
+pub(crate) mod exit;
+pub(crate) mod limits;
+pub(crate) mod lines;
+pub(crate) mod node_faults;
+pub(crate) mod output;
+pub(crate) mod pace;
+pub(crate) mod pool;
+pub(crate) mod temporary;
+pub(crate) mod units;

@@ -1,0 +1,269 @@
+//! The result of torture, as text and as JSON.
+
+use serde_json::{Value, json};
+use swarm_core::history::{Answer as Told, Call, Operation};
+use swarm_worker::history::{History, Op, Outcome};
+use swarm_worker::job::Served;
+
+use crate::check::Verdict;
+use crate::common::busy::Busy;
+use crate::common::exit::{Answer, Failure, say, tell};
+use crate::common::units::{count, show_ns, show_rate};
+
+/// How long the effect of a kill may last.
+const SOON_NS: u64 = 100_000_000;
+/// If the pool was full before this many writes took effect, there is no verdict.
+const FEWEST_WRITES: u64 = 100;
+
+/// The result of a run.
+pub(crate) struct Brought {
+    pub(crate) seconds: f64,
+    pub(crate) clients: u32,
+    pub(crate) kills: u64,
+    /// Number of stops of clients.
+    pub(crate) stops: u64,
+    pub(crate) freezes: u64,
+    /// How often a node went down and came back.
+    pub(crate) downs: u64,
+    pub(crate) gone: Vec<u8>,
+    /// Keys relocated to new registers. A lower bound, because a killed client's unreported ones
+    /// are lost.
+    pub(crate) moved: u64,
+    /// Whether the run ended early because the pool was full.
+    pub(crate) full: bool,
+    /// Values written during the failures.
+    pub(crate) writes: u64,
+    /// How clients were served once nothing failed any more.
+    pub(crate) served: Served,
+    pub(crate) widest_gap_ns: u64,
+    /// The longest time of an answered operation.
+    pub(crate) slowest_ns: u64,
+    /// The longest time of those in progress at a kill, or soon after.
+    pub(crate) slowest_at_kills_ns: u64,
+    pub(crate) busy: Option<Busy>,
+    pub(crate) verdict: Verdict,
+}
+
+/// Returns how many of these are acknowledged writes of a value.
+pub(crate) fn writes(operations: &[Operation]) -> u64 {
+    let is_write = |op: &&Operation| {
+        matches!(op.call, Call::Put(_) | Call::Insert(_) | Call::Update(_))
+            && matches!(op.answered, Some((_, Told::Done)))
+    };
+    operations.iter().filter(is_write).count() as u64
+}
+
+/// Returns the longest time without an answer to any client, between the first answer and the last.
+pub(crate) fn widest_gap(operations: &[Operation]) -> u64 {
+    let mut ends: Vec<u64> = operations.iter().filter_map(|op| Some(op.answered?.0)).collect();
+    ends.sort_unstable();
+    ends.windows(2).map(|two| two[1] - two[0]).max().unwrap_or(0)
+}
+
+/// Returns the longest time of an answered operation among these.
+pub(crate) fn slowest<'o>(operations: impl IntoIterator<Item = &'o Operation>) -> u64 {
+    let took = |op: &Operation| Some(op.answered?.0.saturating_sub(op.called));
+    operations.into_iter().filter_map(took).max().unwrap_or(0)
+}
+
+/// Returns the longest time of those in progress within [`SOON_NS`] after one of these moments.
+pub(crate) fn slowest_at(operations: &[Operation], moments: &[u64]) -> u64 {
+    let at_one = |op: &&Operation| {
+        let ended = op.answered.map_or(u64::MAX, |(ended, _)| ended);
+        moments.iter().any(|&at| op.called <= at + SOON_NS && at <= ended)
+    };
+    slowest(operations.iter().filter(at_one))
+}
+
+fn counts(history: &History) -> [[u64; 4]; Op::COUNT] {
+    let mut counts = [[0; 4]; Op::COUNT];
+    for op in &history.operations {
+        counts[Op::of(op.call) as usize][Outcome::of(op) as usize] += 1;
+    }
+    counts
+}
+
+impl Brought {
+    /// Prints the result, and returns the exit status.
+    pub(crate) fn answer(&self, history: &History, json: bool) -> Result<Answer, Failure> {
+        let said = if json { say(self.json(history)) } else { self.table(history) };
+        if let Some(why) = self.no_verdict() {
+            tell(format_args!("swarm: no verdict: {why}"));
+        }
+        self.comes_to(said)
+    }
+
+    /// Returns the exit status; `was_said` is the result of printing.
+    fn comes_to(&self, was_said: Result<(), Failure>) -> Result<Answer, Failure> {
+        Ok(match self.verdict.answer_once(was_said)? {
+            Answer::Yes if self.unserved().is_some() => Answer::No,
+            Answer::Yes if self.no_verdict().is_some() => Answer::Unclear,
+            answer => answer,
+        })
+    }
+
+    /// Returns why there is no verdict, if there is none. A contradiction is wrong even in a short
+    /// history.
+    fn no_verdict(&self) -> Option<String> {
+        let is_little = self.full && self.writes < FEWEST_WRITES && self.verdict.is_good();
+        is_little.then(|| {
+            format!(
+                "the pool was full after {}; what was done fits together, but that is too little \
+                 to judge by: take a pool with more room",
+                count(self.writes, "write")
+            )
+        })
+    }
+
+    /// Returns what was not served in the end, if anything.
+    fn unserved(&self) -> Option<String> {
+        let Served { refused, unserved, .. } = &self.served;
+        let refused = (*refused > 0 && !self.full)
+            .then(|| format!("{} refused for want of memory", count(*refused, "write")));
+        unserved.clone().or(refused)
+    }
+
+    fn json(&self, history: &History) -> Value {
+        let mut object = self.verdict.json(history);
+        object.insert("seconds".into(), json!(self.seconds));
+        for (op, counts) in Op::TORTURE.into_iter().zip(counts(history)) {
+            let outcomes = Outcome::ALL.into_iter().zip(counts);
+            let outcomes: serde_json::Map<_, _> =
+                outcomes.map(|(outcome, n)| (outcome.name().to_owned(), json!(n))).collect();
+            object.insert(op.name().into(), Value::Object(outcomes));
+        }
+        object.insert("clients".into(), json!(self.clients));
+        object.insert("kills".into(), json!(self.kills));
+        object.insert("stops".into(), json!(self.stops));
+        object.insert("freezes".into(), json!(self.freezes));
+        object.insert("downs".into(), json!(self.downs));
+        object.insert("killed_nodes".into(), json!(self.gone));
+        object.insert("moved".into(), json!(self.moved));
+        object.insert("widest_gap_ns".into(), json!(self.widest_gap_ns));
+        object.insert("slowest_ns".into(), json!(self.slowest_ns));
+        object.insert("slowest_at_kills_ns".into(), json!(self.slowest_at_kills_ns));
+        object.insert("pool_full".into(), json!(self.full));
+        object.insert("machine".into(), self.busy.map_or(Value::Null, Busy::json));
+        object.insert("writes".into(), json!(self.writes));
+        let Served { operations, refused, roundtrips, .. } = self.served;
+        let live = json!({
+            "operations": operations,
+            "refused": refused,
+            "most_roundtrips": roundtrips,
+            "unserved": self.unserved(),
+        });
+        object.insert("live".into(), live);
+        let why = self.no_verdict();
+        if why.is_some() {
+            object.insert("linearizable".into(), Value::Null);
+        }
+        object.insert("no_verdict".into(), json!(why));
+        Value::Object(object)
+    }
+
+    fn table(&self, history: &History) -> Result<(), Failure> {
+        let [ok, absent, exists, unknown] = Outcome::ALL.map(Outcome::name);
+        say(format_args!("\n  {:8}{ok:>12}{absent:>12}{exists:>12}{unknown:>12}", ""))?;
+        for (op, counts) in Op::TORTURE.into_iter().zip(counts(history)) {
+            let [ok, absent, exists, unknown] = counts;
+            let name = op.name();
+            say(format_args!("  {name:8}{ok:>12}{absent:>12}{exists:>12}{unknown:>12}"))?;
+        }
+        let rate = show_rate(history.operations.len() as f64 / self.seconds.max(1e-9));
+        say(format_args!("\n  throughput      {rate} for {:.1} s", self.seconds))?;
+        say(format_args!("  widest gap      {} without an answer", show_ns(self.widest_gap_ns)))?;
+        let [slowest, at_kills] = [self.slowest_ns, self.slowest_at_kills_ns].map(show_ns);
+        let felt =
+            if self.kills > 0 { format!(", {at_kills} after a kill") } else { String::new() };
+        say(format_args!("  slowest         {slowest}{felt}"))?;
+        let (clients, kills, stops) = (self.clients, self.kills, self.stops);
+        say(format_args!("  clients         {clients}, killed {kills}, stopped {stops}"))?;
+        let gone: Vec<_> = self.gone.iter().map(u8::to_string).collect();
+        let gone = match gone.as_slice() {
+            [] => "none".to_owned(),
+            [node] => format!("node {node}"),
+            nodes => format!("nodes {}", nodes.join(", ")),
+        };
+        let (freezes, downs) = (self.freezes, self.downs);
+        say(format_args!(
+            "  nodes           freezes {freezes}, down {downs}, gone for good: {gone}"
+        ))?;
+        say(format_args!("  moved           {} at least", count(self.moved, "key")))?;
+        if self.full {
+            say("  the pool was full; what was done counts all the same")?;
+        }
+        if let Some(busy) = self.busy.and_then(Busy::said) {
+            say(format_args!("  {busy}"))?;
+        }
+        let Served { operations, roundtrips, refused, .. } = self.served;
+        say(format_args!(
+            "  in the end      {operations} served within {roundtrips} roundtrips each, refused {refused}"
+        ))?;
+        if let Some(why) = self.unserved() {
+            say(format_args!("  NOT SERVED      {why}"))?;
+        }
+        say("")?;
+        if self.no_verdict().is_some() { Ok(()) } else { self.verdict.say(history) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::judge_quietly;
+
+    /// Makes the result of a run on one key, with defaults for all else.
+    fn brought(history: &History) -> Brought {
+        Brought {
+            seconds: 1.0,
+            clients: 1,
+            kills: 0,
+            stops: 0,
+            freezes: 0,
+            downs: 0,
+            gone: Vec::new(),
+            moved: 0,
+            full: false,
+            writes: 0,
+            served: Served::default(),
+            widest_gap_ns: 0,
+            slowest_ns: 0,
+            slowest_at_kills_ns: 0,
+            busy: None,
+            verdict: judge_quietly(history, |_| {}).expect("it is short"),
+        }
+    }
+
+    fn history(told: Told) -> History {
+        let (key, client, called) = (0, 0, 1);
+        let call = Operation { key, client, call: Call::Get, called, answered: Some((2, told)) };
+        let mut history = History::default();
+        history.operations.push(call);
+        history.keys.number("k".into());
+        history.value("v".into());
+        history
+    }
+
+    #[test]
+    fn what_was_not_served_and_what_is_too_little_is_told() {
+        let right = history(Told::Value(None));
+        let answer = |brought: &Brought| brought.comes_to(Ok(())).expect("it was told");
+        assert_eq!(answer(&brought(&right)), Answer::Yes);
+        let refused = Served { refused: 1, ..Served::default() };
+        let unserved = Served { unserved: Some("why".into()), ..Served::default() };
+        let with = |served: &Served, full, writes| {
+            answer(&Brought { served: served.clone(), full, writes, ..brought(&right) })
+        };
+        assert_eq!(with(&unserved, false, 1000), Answer::No);
+        assert_eq!(with(&unserved, true, 1000), Answer::No);
+        // Only a full pool may refuse a write.
+        assert_eq!(with(&refused, false, 1000), Answer::No);
+        assert_eq!(with(&refused, true, 1000), Answer::Yes);
+        assert_eq!(with(&refused, true, FEWEST_WRITES - 1), Answer::Unclear);
+        // A contradiction is wrong even in a short history.
+        let wrong = history(Told::Value(Some(0)));
+        let little = Brought { full: true, ..brought(&wrong) };
+        assert_eq!(answer(&little), Answer::No);
+        assert_eq!(little.no_verdict(), None);
+    }
+}

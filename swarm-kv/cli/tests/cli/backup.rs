@@ -1,0 +1,217 @@
+//! backup and restore.
+
+use std::fs;
+use std::io::Write;
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+
+use crate::common::{TestPool, swarm, wait_until};
+
+/// A pool of another geometry, with nothing in it.
+fn pool_of(nodes: &str, capacity: &str) -> TestPool {
+    let pool = TestPool::absent();
+    swarm(&["create", pool.path(), "--nodes", nodes, "--capacity", capacity]).assert().success();
+    pool
+}
+
+/// A pool with keys and values of all kinds.
+fn filled() -> TestPool {
+    let pool = TestPool::create();
+    let mut text: String = (0..2000).map(|n| format!("key {n}\tvalue {n}\n")).collect();
+    text += "empty\t\ntab\\tkey\tnew\\nline\n";
+    let mut text = text.into_bytes();
+    text.extend(b"\xff\xfe\t\x00\x01\x80\n");
+    text.extend([&[b'k'; 255][..], b"\t", &[b'v'; 1 << 20], b"\n"].concat());
+    swarm(&["import", pool.path(), "-"]).write_stdin(text).assert().code(0);
+    pool
+}
+
+fn sorted(pool: &TestPool) -> Vec<Vec<u8>> {
+    let told = pool.output("export", &[]);
+    let mut lines: Vec<_> = told.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
+    lines.sort();
+    lines
+}
+
+fn start(args: &[&str]) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_swarm"));
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().expect("the command line can be run")
+}
+
+/// Interrupts a command, and yields what it said.
+fn interrupt(child: Child) -> String {
+    kill_process(Pid::from_child(&child), Signal::INT).expect("it runs");
+    let ended = child.wait_with_output().expect("it ends");
+    let told = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(130), "{told}");
+    told
+}
+
+/// What a command that has to fail says.
+fn failure(args: &[&str], status: i32) -> String {
+    let failed = swarm(args).assert().code(status);
+    String::from_utf8_lossy(&failed.get_output().stderr).into_owned()
+}
+
+#[test]
+fn a_backup_is_restored_into_any_geometry() {
+    let old = filled();
+    let file = old.file("backup").to_string_lossy().into_owned();
+    let told = swarm(&["backup", old.path(), &file]).assert().code(0);
+    let told = String::from_utf8_lossy(&told.get_output().stderr).into_owned();
+    assert!(told.starts_with("2004 keys, "), "{told}");
+    let whole = swarm(&["backup", "--verify", &file, "--json"]).output().expect("it runs");
+    let whole: serde_json::Value = serde_json::from_slice(&whole.stdout).expect("it is JSON");
+    assert_eq!((&whole["whole"], &whole["keys"]), (&json!(true), &json!(2004)));
+    let expected = sorted(&old);
+    for (nodes, capacity) in [("1", "32MiB"), ("5", "16MiB")] {
+        let new = pool_of(nodes, capacity);
+        swarm(&["restore", &file, new.path()]).assert().code(0);
+        assert!(sorted(&new) == expected, "{nodes} nodes");
+    }
+    // Through pipes as well.
+    let piped = old.output("backup", &["-"]);
+    swarm(&["backup", "--verify", "-"]).write_stdin(piped.clone()).assert().code(0);
+    let new = pool_of("3", "24MiB");
+    swarm(&["restore", "-", new.path()]).write_stdin(piped).assert().code(0);
+    assert!(sorted(&new) == expected);
+}
+
+/// Two pools would be mixed up, and nobody be told.
+#[test]
+fn a_pool_that_has_keys_is_restored_into_if_it_is_asked_for() {
+    let (old, new) = (TestPool::create(), TestPool::create());
+    for (key, value) in [("both", "old"), ("old", "old")] {
+        assert_eq!(old.status("put", &[key, value]), 0);
+    }
+    for (key, value) in [("both", "new"), ("new", "new")] {
+        assert_eq!(new.status("put", &[key, value]), 0);
+    }
+    let file = old.file("backup").to_string_lossy().into_owned();
+    assert_eq!(old.status("backup", &[&file]), 0);
+    let told = failure(&["restore", &file, new.path()], 3);
+    assert!(told.contains("has keys") && told.contains("--merge"), "{told}");
+    assert_eq!(new.output("get", &["both"]), b"new");
+    assert_eq!(new.status("get", &["old"]), 1);
+    swarm(&["restore", &file, new.path(), "--merge"]).assert().code(0);
+    for (key, value) in [("both", &b"old"[..]), ("old", b"old"), ("new", b"new")] {
+        assert_eq!(new.output("get", &[key]), value, "{key}");
+    }
+}
+
+/// Of a file nothing is stored unless all of it is whole; of a pipe what came before.
+#[test]
+fn a_backup_that_is_cut_off_or_damaged_is_refused_with_the_place() {
+    let old = filled();
+    let whole = old.output("backup", &["-"]);
+    let file = old.file("backup").to_string_lossy().into_owned();
+    let last = whole.len() - 60;
+    let mut damaged = whole.clone();
+    damaged[last] ^= 4;
+    for bytes in [&whole[..last], &damaged] {
+        fs::write(&file, bytes).expect("it is writable");
+        let told = swarm(&["backup", "--verify", &file, "--json"]).assert().code(1);
+        let told: serde_json::Value =
+            serde_json::from_slice(&told.get_output().stdout).expect("it is JSON");
+        assert_eq!(told["whole"], json!(false));
+        let (block, byte) = (told["block"].as_u64(), told["byte"].as_u64());
+        let (block, byte) = (block.expect("a number"), byte.expect("a number"));
+        assert!(block > 0 && byte <= last as u64, "{told}");
+        let new = pool_of("3", "24MiB");
+        let told = failure(&["restore", &file, new.path()], 3);
+        assert!(told.contains(&format!("block {block}, which begins at byte {byte}")), "{told}");
+        assert!(told.contains("nothing was stored"), "{told}");
+        assert_eq!(new.output("export", &[]), b"");
+        let piped = swarm(&["restore", "-", new.path()]).write_stdin(bytes).assert().code(3);
+        let told = String::from_utf8_lossy(&piped.get_output().stderr).into_owned();
+        let stored = sorted(&new).len() - 1;
+        assert!(stored > 0 && told.contains(&format!("{stored} keys before that")), "{told}");
+    }
+    fs::write(&file, b"key\tvalue\n").expect("it is writable");
+    assert!(failure(&["backup", "--verify", &file], 1).contains("is no backup"));
+    assert!(failure(&["backup", "--verify", "/nonexistent/file"], 3).contains("cannot read"));
+    // A later version's header, with nothing behind it.
+    let later = [b"\x89SWMBAK\n\x02\0\0\0\0\0\0\0", &xxh3_of_version_2()[..]].concat();
+    fs::write(&file, later).expect("it is writable");
+    let told = failure(&["backup", "--verify", &file], 1);
+    assert!(told.contains("version 2") && told.contains("reads 1"), "{told}");
+}
+
+/// The checksum of such a header's first 16 bytes.
+fn xxh3_of_version_2() -> [u8; 8] {
+    let front = b"\x89SWMBAK\n\x02\0\0\0\0\0\0\0";
+    xxhash_rust::xxh3::xxh3_64(front).to_le_bytes()
+}
+
+/// The backup of last night is what is there until tonight's is whole.
+#[test]
+fn a_backup_that_fails_leaves_the_older_one() {
+    let pool = filled();
+    let file = pool.file("backup");
+    let path = file.to_string_lossy().into_owned();
+    fs::write(&file, b"last night's").expect("it is writable");
+    let names = || -> Vec<_> {
+        let files = fs::read_dir(pool.file("")).expect("it is there").flatten();
+        let names = files.map(|file| file.file_name().to_string_lossy().into_owned());
+        names.filter(|name| name.contains("backup")).collect()
+    };
+    let child = start(&["backup", pool.path(), &path, "--rate", "1"]);
+    wait_until("it is begun", || {
+        let info = crate::common::json(&["info", pool.path(), "--json"]);
+        names().len() == 2 && info["clients"] == 1
+    });
+    let told = interrupt(child);
+    assert!(told.contains("no backup was made") && told.contains("as it was"), "{told}");
+    assert_eq!(fs::read(&file).expect("it is there"), b"last night's");
+    assert_eq!(names(), ["backup"]);
+    assert_eq!(failure(&["backup", "/nonexistent/pool", &path], 3).lines().count(), 1);
+    assert_eq!(fs::read(&file).expect("it is there"), b"last night's");
+    assert_eq!(names(), ["backup"]);
+    assert_eq!(pool.status("backup", &[&path]), 0);
+    assert_eq!(names(), ["backup"]);
+    swarm(&["backup", "--verify", &path]).assert().code(0);
+    let nowhere = pool.file("nowhere/backup").to_string_lossy().into_owned();
+    assert!(failure(&["backup", pool.path(), &nowhere], 3).contains("cannot write"));
+}
+
+#[test]
+fn a_restore_that_is_interrupted_says_how_much_is_stored_and_can_be_run_again() {
+    let (old, new) = (filled(), pool_of("3", "24MiB"));
+    let whole = old.output("backup", &["-"]);
+    let mut child = start(&["restore", "-", new.path(), "--rate", "1000"]);
+    let mut input = child.stdin.take().expect("it was asked for");
+    // All but the end: it waits for that.
+    let feeder = std::thread::spawn({
+        let part = whole[..whole.len() - 10].to_vec();
+        move || {
+            let _ = input.write_all(&part);
+            input
+        }
+    });
+    let keys = || crate::common::json(&["info", new.path(), "--exact", "--json"])["keys"].as_u64();
+    wait_until("some are stored", || keys() > Some(100));
+    let told = interrupt(child);
+    drop(feeder.join().expect("it ends"));
+    let stored: u64 = told.split_whitespace().find_map(|word| word.parse().ok()).expect("a number");
+    assert!(stored <= keys().expect("a number") && told.contains("--merge"), "{told}");
+    assert!(stored + 256 >= keys().expect("a number"), "{told}");
+    swarm(&["restore", "-", new.path(), "--merge"]).write_stdin(whole).assert().code(0);
+    assert!(sorted(&new) == sorted(&old));
+}
+
+/// `swarm export | head` ends quietly. Half a backup is none, and who made it has to know.
+#[test]
+fn a_backup_that_nobody_takes_is_a_failure() {
+    let pool = filled();
+    let mut child = start(&["backup", pool.path(), "-"]);
+    drop(child.stdout.take());
+    let ended = child.wait_with_output().expect("it ends");
+    assert_eq!(ended.status.code(), Some(3));
+    assert!(String::from_utf8_lossy(&ended.stderr).contains("cannot write the backup"));
+    assert_eq!(pool.status("backup", &["-", "--json"]), 2);
+    assert_eq!(pool.status("backup", &[]), 2);
+    assert_eq!(pool.status("backup", &["file", "--rate", "0"]), 2);
+}

@@ -1,0 +1,18 @@
+//! The channel between a worker and its parent process or thread.
+
+use crate::failure::Failure;
+use crate::job::{Message, Order};
+
+/// A worker's channel to its parent.
+pub trait ParentChannel {
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// The parent has ended.
+    fn tell(&self, message: Message) -> Result<(), Failure>;
+    /// Waits for a command.
+    ///
+    /// # Errors
+    /// The parent has ended.
+    fn wait(&self) -> Result<Order, Failure>;
+}

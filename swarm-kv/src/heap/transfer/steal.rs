@@ -1,0 +1,251 @@
+//! Chooses which chunks a client steals from live clients.
+//!
+//! What other clients can spare shows once a [GC cycle](crate::gc::mark_sweep) has walked the
+//! index: the unreachable objects in their chunks. The owner may be about to use them, and must
+//! then find others. So a client steals half of what there is. It leaves the last chunk without
+//! reachable objects if the owner uses its class, or if it has chunk-map records: the owner would
+//! claim another one at once.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use swarm_core::clock::Clock;
+use swarm_core::fabric::Fabric;
+use swarm_core::layout::ChunkClass;
+use swarm_core::quorum::Group;
+
+use crate::error::Error;
+use crate::heap::chunk_map::{SHARED, Unit};
+use crate::heap::{Heap, ObjectKind};
+
+impl Heap {
+    /// Steals half of the room for such objects from the client that has the most. Returns whether
+    /// there is any.
+    ///
+    /// # Errors
+    /// Too few nodes that answer; no memory for the map's record.
+    pub(crate) async fn steal_room<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        kind: ObjectKind,
+    ) -> Result<bool, Error> {
+        self.take_over(group, |units| {
+            let units = self.others(units).filter(|unit| unit.is_for(kind));
+            half(units.map(|unit| (self.room(unit), *unit)).filter(|(room, _)| *room > 0))
+        })
+        .await
+    }
+
+    /// Steals half of the units without reachable objects that are for other objects than these,
+    /// from the client that has the most of those. Returns whether there are any.
+    ///
+    /// # Errors
+    /// Too few nodes that answer; no memory for the map's record.
+    pub(crate) async fn steal_unreachable<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        kind: ObjectKind,
+    ) -> Result<bool, Error> {
+        self.take_over(group, |units| {
+            let class = |unit: &Unit| (unit.owner, unit.class.encode());
+            let (unnamed, named): (Vec<&Unit>, Vec<&Unit>) =
+                self.others(units).partition(|unit| self.named(unit) == 0);
+            // Of these classes, the first such unit stays.
+            let small = named.into_iter().filter(|unit| unit.class != ChunkClass::Run);
+            let mut in_use: BTreeSet<_> = small.map(class).collect();
+            let records = self.records().class.encode();
+            in_use.extend(unnamed.iter().map(|unit| (unit.owner, records)));
+            let unnamed = unnamed.into_iter().filter(|unit| !in_use.remove(&class(unit)));
+            half(unnamed.filter(|unit| !unit.is_for(kind)).map(|unit| (1, *unit)))
+        })
+        .await
+    }
+
+    /// Takes half of the half-transferred units, which a client has taken over and not made its
+    /// own, from the client that has the most. A client that is idle by now never makes them its
+    /// own, and neither does the next client of a slot whose client died in between. A client that
+    /// is about to finds that it does not own them. The wait for the clients that used them before
+    /// starts over (E9). Returns whether there are any.
+    ///
+    /// # Errors
+    /// Too few nodes that answer; no memory for the map's record.
+    pub(crate) async fn take_stranded<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+    ) -> Result<bool, Error> {
+        self.take_over(group, |units| {
+            let stranded = units.iter().filter(|unit| unit.owner != self.slot && unit.taken);
+            half(stranded.map(|unit| (1, *unit)))
+        })
+        .await
+    }
+
+    /// Takes the shared units for other objects than these that are sparse enough to be
+    /// [emptied](crate::heap::transfer::sparse), and whose objects fit in this client's own units;
+    /// clients with ranges there take others. Returns whether there are any.
+    ///
+    /// # Errors
+    /// Too few nodes that answer; no memory for the map's record.
+    pub(crate) async fn take_sparse<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        kind: ObjectKind,
+    ) -> Result<bool, Error> {
+        let is_sparse = |unit: &Unit| {
+            let is_known = self.reclaimer.named(unit.first).is_some();
+            let (named, is_movable) = (self.named(unit), self.can_move(unit.class));
+            is_known && is_movable && self.is_little(named, unit) && self.finds_room(named, unit)
+        };
+        self.take_over(group, |units| {
+            let shared = self.others(units).filter(|unit| unit.owner == SHARED);
+            shared.filter(|unit| !unit.is_for(kind) && is_sparse(unit)).copied().collect()
+        })
+        .await
+    }
+
+    /// Returns the units of other clients, except half-transferred ones.
+    fn others<'u>(&self, units: &'u [Unit]) -> impl Iterator<Item = &'u Unit> + use<'u> {
+        let slot = self.slot;
+        units.iter().filter(move |unit| unit.owner != slot && !unit.taken)
+    }
+
+    /// Returns how many objects of a unit are unreachable, of those that other clients have.
+    fn room(&self, unit: &Unit) -> u64 {
+        let others =
+            self.reclaimer.parts(unit.first).map_or(self.objects(unit), |(others, _)| others);
+        others.saturating_sub(self.named_of_others(unit))
+    }
+
+    /// Returns how many objects were reachable at the end of the last GC cycle, 0 if there was
+    /// none; of this client's own objects, how many are in use.
+    fn named(&self, unit: &Unit) -> u64 {
+        let own = self.reclaimer.parts(unit.first).map_or(0, |(_, in_use)| in_use);
+        self.named_of_others(unit) + own
+    }
+
+    fn named_of_others(&self, unit: &Unit) -> u64 {
+        self.reclaimer.named(unit.first).unwrap_or(0)
+    }
+}
+
+/// Returns units with half of the room of the client that has the most, the roomiest first.
+fn half(units: impl Iterator<Item = (u64, Unit)>) -> Vec<Unit> {
+    let mut holders = BTreeMap::<usize, Vec<(u64, Unit)>>::new();
+    for (room, unit) in units {
+        holders.entry(unit.owner).or_default().push((room, unit));
+    }
+    let all = |units: &[(u64, Unit)]| units.iter().map(|(room, _)| room).sum::<u64>();
+    let mut most = holders.into_values().max_by_key(|units| all(units)).unwrap_or_default();
+    most.sort_by_key(|&(room, _)| Reverse(room));
+    let (wanted, mut got) = (all(&most).div_ceil(2), 0);
+    let is_needed = |&(room, _): &(u64, Unit)| {
+        let needed = got < wanted;
+        got += room;
+        needed
+    };
+    most.into_iter().take_while(is_needed).map(|(_, unit)| unit).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use swarm_core::fabric::loopback::Loopback;
+    use swarm_core::words::Pointer;
+
+    use super::*;
+    use crate::heap::Purpose;
+    use crate::heap::tests::{Says, Still, alone};
+    use crate::runtime::block_on::block_on;
+
+    /// The chunks that the heap owns by the map as it is now.
+    fn own(heap: &Heap, group: &Group<Loopback, Still>) -> Vec<usize> {
+        block_on(heap.used(group)).expect("a node");
+        heap.own(&heap.map.borrow()).map(|unit| unit.first).collect()
+    }
+
+    /// A client that took units over may then be idle, or die and have a successor that does not
+    /// know of them. Other clients get them all the same, and no two clients have them at once.
+    #[test]
+    fn what_somebody_took_over_and_never_used_is_to_be_had() {
+        let (group, client) = alone();
+        let kind = client.plain(16);
+        block_on(client.allocate(&group, kind, Purpose::Insert)).expect("memory");
+        let epoch = Cell::new(5);
+        let board = Says(|| epoch.get());
+        let idle = Heap::new(client.geometry, 1);
+        block_on(idle.used(&group)).expect("a node");
+        assert_eq!(block_on(idle.take_over(&group, <[Unit]>::to_vec)), Ok(true));
+        idle.announce(&board);
+        block_on(client.used(&group)).expect("a node");
+        assert_eq!(block_on(client.steal_room(&group, kind)), Ok(false), "it is on its way");
+        assert_eq!(block_on(client.take_stranded(&group)), Ok(true));
+        client.announce(&board);
+        assert_eq!(
+            block_on(client.make_own(&group, &board)),
+            Ok(false),
+            "somebody may be at work in it"
+        );
+        epoch.set(7);
+        assert_eq!(block_on(client.make_own(&group, &board)), Ok(true));
+        let taken = own(&client, &group);
+        let _ = block_on(idle.make_own(&group, &board));
+        assert!(!taken.is_empty() && own(&idle, &group).iter().all(|first| !taken.contains(first)));
+    }
+
+    /// The chunk was used once, and nothing is left in it.
+    #[test]
+    fn who_uses_nothing_of_a_class_keeps_no_chunk_for_it() {
+        let (group, holder) = alone();
+        let client = Heap::new(holder.geometry, 1);
+        let (kind, other) = (holder.plain(16), holder.plain(100));
+        holder.has_had(kind);
+        block_on(holder.allocate(&group, kind, Purpose::Insert)).expect("memory");
+        block_on(client.used(&group)).expect("a node");
+        client.reclaimer.begin();
+        client.reclaimer.all_marked();
+        assert_eq!(block_on(client.steal_unreachable(&group, other)), Ok(true));
+        let left = own(&holder, &group);
+        assert!(left.iter().all(|chunk| !own(&client, &group).contains(chunk)));
+    }
+
+    #[test]
+    fn half_of_the_room_of_who_has_the_most() {
+        let unit =
+            |first, owner| Unit { first, chunks: 1, owner, class: ChunkClass::Run, taken: false };
+        let firsts = |all: &[(u64, usize, usize)]| -> Vec<usize> {
+            let units = all.iter().map(|&(room, first, owner)| (room, unit(first, owner)));
+            half(units).into_iter().map(|unit| unit.first).collect()
+        };
+        assert!(firsts(&[]).is_empty());
+        assert_eq!(firsts(&[(1, 7, 3)]), [7], "the last one as well");
+        assert_eq!(firsts(&[(3, 1, 0), (1, 2, 1), (1, 3, 1), (9, 4, 1), (8, 5, 1)]), [4, 5]);
+        assert_eq!(firsts(&[(1, 1, 0), (1, 2, 0), (1, 3, 0)]), [1, 2]);
+    }
+
+    /// Transferring chunks in which all objects are in use would gain nothing.
+    #[test]
+    fn of_chunks_in_which_all_is_named_there_is_no_share() {
+        let (group, holder) = alone();
+        let client = Heap::new(holder.geometry, 1);
+        let kind = holder.plain(16);
+        let objects = holder.geometry.objects(kind.class);
+        let values: Vec<Pointer> = (0..2 * objects)
+            .map(|_| block_on(holder.allocate(&group, kind, Purpose::Replace)).expect("memory"))
+            .collect();
+        block_on(client.used(&group)).expect("a node");
+        let collect = |named: &[Pointer]| {
+            client.reclaimer.begin();
+            named.iter().for_each(|&value| client.reclaimer.mark(value));
+            client.reclaimer.all_marked();
+        };
+        collect(&values);
+        assert_eq!(block_on(client.steal_room(&group, kind)), Ok(false));
+        let (gone, before) = (holder.geometry.chunk_of(values[0]), own(&holder, &group));
+        collect(&values[1..]);
+        assert_eq!(block_on(client.steal_room(&group, kind)), Ok(true));
+        let kept: Vec<usize> = before.into_iter().filter(|&chunk| chunk != gone).collect();
+        assert_eq!(own(&holder, &group), kept);
+        assert!(!kept.is_empty());
+    }
+}

@@ -1,0 +1,438 @@
+//! Insert: one change of a bucket's cell. Its chains carry the new register before the record and
+//! the word (S1).
+//!
+//! The cell decides which insert wins (S4). A full bucket first drops deleted keys, or splits.
+
+use heapless::Vec;
+use swarm_core::cell::{self, Proposal, Proposed};
+use swarm_core::clock::Clock;
+use swarm_core::fabric::Fabric;
+use swarm_core::layout::{ChunkClass, Identity, Location, MAX_IN_PLACE, Shape, record, words_for};
+use swarm_core::node::NodeId;
+use swarm_core::register::{Check, Found, Protocol, Register, Write};
+use swarm_core::words::Pointer;
+
+use crate::client::handle::{Client, TRIES};
+use crate::error::Error;
+use crate::heap::{ObjectKind, Purpose};
+use crate::index::bucket::{
+    Bucket, Child, Content, Entry, MAX_DEPTH, MAX_ENTRIES, SPLIT_PAYLOAD, shape,
+};
+use crate::index::created::{NewChild, NewRegister};
+use crate::index::lookup::{Located, bit};
+use crate::ops::locate::entries;
+
+/// Whether a change ended before it posted anything: for want of memory or of a number, or because
+/// another operation of this client keeps it from those. No node has received what was to be
+/// created with it.
+pub(crate) fn has_no_memory<T>(change: &Result<T, Error>) -> bool {
+    matches!(change, Err(Error::Full(_) | Error::Spent | Error::Unfinished))
+}
+
+/// What an insert found under its key's hash.
+enum Before {
+    /// The key is there.
+    Exists,
+    /// The key is not there; if it was deleted, the entry to replace.
+    Absent(Option<Entry>),
+    /// A register under the hash was being moved, and is no longer.
+    Moved,
+}
+
+impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
+    /// Inserts the key. Returns false if it is there.
+    pub(crate) async fn insert_now(
+        &self,
+        hash: u64,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<bool, Error> {
+        let mut newborn = None::<NewRegister<'_>>;
+        let mut located = self.index.cached(&self.group, hash).await?;
+        for _ in 0..TRIES {
+            let dead = match self.before(&located, hash, key).await? {
+                Before::Exists => return Ok(false),
+                Before::Absent(dead) => dead,
+                Before::Moved => {
+                    located = self.index.fresh(&self.group, hash).await?;
+                    continue;
+                }
+            };
+            if self.is_worn(&located) {
+                located = self.in_young_cells(located, hash).await?;
+                continue;
+            }
+            if dead.is_none() && located.bucket.is_full(&self.geometry) {
+                located = self.make_room(located, hash).await?;
+                continue;
+            }
+            // V5: a writer whose register this entry replaced finds out by the link.
+            let link = dead.filter(|dead| dead.linked).map(|dead| dead.predecessor(self.ended()));
+            // A register that was proposed in vain is unknown to all other clients: it is proposed
+            // again, unless its header would change: a late copy of the first one could overwrite
+            // the new one.
+            let (newborn, is_new) = match &mut newborn {
+                Some(newborn) if newborn.predecessor == link => (newborn, false),
+                other => {
+                    let fresh = self.bear(hash, key, value).await?;
+                    (other.insert(NewRegister { predecessor: link, ..fresh }), true)
+                }
+            };
+            let proposed = self.propose(&located, hash, newborn, dead).await;
+            if is_new && has_no_memory(&proposed) {
+                self.heap.take_back(newborn.buffer);
+                self.heap.take_back_unused(newborn.register.place.pointer);
+            }
+            if proposed? {
+                let register = newborn.seen_from(self.geometry.format, self.group.slot());
+                self.locations.insert(key, register, located.generation);
+                return Ok(true);
+            }
+            self.index.forget(located.cell.place.pointer);
+            located = self.index.fresh(&self.group, hash).await?;
+        }
+        Err(Error::Contended)
+    }
+
+    /// Returns whether the key is there, by this bucket and the registers that it lists.
+    ///
+    /// S4: a bucket that is out of date does no harm. A register that has a value is listed, and a
+    /// proposal on an old record is lost.
+    async fn before(&self, located: &Located, hash: u64, key: &[u8]) -> Result<Before, Error> {
+        let mut dead = None;
+        for entry in entries(located, hash, key) {
+            let Some(mut register) = entry.register(&self.geometry) else { continue };
+            // S5: a register is the key's by its key, not by its hash.
+            match P::read(&self.group, &mut register, Check::Key(key)).await {
+                Ok(Found::Value(_)) => {
+                    self.locations.insert(key, register, located.generation);
+                    return Ok(Before::Exists);
+                }
+                Ok(Found::Deleted) => dead = Some(*entry),
+                Ok(Found::OtherKey) => {}
+                Err(swarm_core::error::Error::Moved) => {
+                    self.move_on(hash, &register, 0, Purpose::Relocate).await?;
+                    return Ok(Before::Moved);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Before::Absent(dead))
+    }
+
+    /// Makes a register for the key, in memory of its own, which no node has yet.
+    async fn bear<'a>(
+        &self,
+        hash: u64,
+        key: &'a [u8],
+        value: &'a [u8],
+    ) -> Result<NewRegister<'a>, Error> {
+        let capacity = if value.len() <= MAX_IN_PLACE { words_for(value.len()) } else { 0 };
+        let wanted = Shape { key_length: key.len(), capacity };
+        let (place, shape, write) = self.room(hash, wanted, value, Purpose::Insert).await?;
+        let identity = Identity { birth: self.group.now(), number: write.number };
+        let (register, buffer) = (Register::new(place, identity, shape), write.buffer);
+        Ok(NewRegister { register, buffer, key, value, deleted: false, predecessor: None })
+    }
+
+    /// Allocates a register with room in place for at least as many words as `wanted`, and a buffer
+    /// for `value`.
+    pub(crate) async fn room<'v>(
+        &self,
+        hash: u64,
+        wanted: Shape,
+        value: &'v [u8],
+        need: Purpose,
+    ) -> Result<(Location, Shape, Write<'v>), Error> {
+        let (n, first) = (self.geometry.nodes, self.home(hash).index());
+        let mut told = None;
+        // If its home has no room, another node may.
+        for home in (0..n).map(|step| NodeId(((first + step) % n) as u8)) {
+            match self.room_at(home, wanted, value, need).await {
+                Err(Error::Full(shortage)) => _ = told.get_or_insert(Error::Full(shortage)),
+                room => return room,
+            }
+        }
+        Err(told.unwrap_or(Error::Contended))
+    }
+
+    /// The same for a register with this home. The buffer comes first, as it is easily given back.
+    async fn room_at<'v>(
+        &self,
+        home: NodeId,
+        wanted: Shape,
+        value: &'v [u8],
+        need: Purpose,
+    ) -> Result<(Location, Shape, Write<'v>), Error> {
+        let class = self.geometry.register_class(wanted.small_words(), wanted.full_words());
+        let shape = shape(class, wanted.key_length).expect("the class was chosen for the key");
+        let kind = self.first_buffer(home, shape, value);
+        let write = self.new_write(kind, value, need, false).await?;
+        match self.room_for_register(self.heap.homed(class, home), class, need).await {
+            Ok(place) => Ok((place, shape, write)),
+            Err(error) => {
+                self.heap.take_back(write.buffer);
+                Err(error)
+            }
+        }
+    }
+
+    /// Returns the kind of the first buffer of a register of this home and shape that begins with
+    /// `value`.
+    pub(crate) fn first_buffer(&self, home: NodeId, shape: Shape, value: &[u8]) -> ObjectKind {
+        self.heap.first_buffer(value.len(), home, value.len() <= 8 * shape.capacity)
+    }
+
+    async fn room_for_register(
+        &self,
+        kind: ObjectKind,
+        class: ChunkClass,
+        need: Purpose,
+    ) -> Result<Location, Error> {
+        let pointer = self.allocate_there(kind, need).await?;
+        let place =
+            self.geometry.homed_place(pointer, class).ok_or(swarm_core::error::Error::Damaged)?;
+        Ok(place)
+    }
+
+    /// Proposes the bucket with the new register in it. Returns false if another change came first.
+    async fn propose(
+        &self,
+        located: &Located,
+        hash: u64,
+        newborn: &NewRegister<'_>,
+        dead: Option<Entry>,
+    ) -> Result<bool, Error> {
+        let Content::Entries { entries, .. } = &located.bucket.content else { return Ok(false) };
+        let mut entries: Vec<Entry, MAX_ENTRIES> =
+            entries.iter().filter(|e| Some(**e) != dead).copied().collect();
+        let born = newborn.born(entries.len());
+        if entries.push(newborn.entry(&self.geometry, hash)).is_err() {
+            return Ok(false);
+        }
+        let content = Content::Entries { entries, born: Some(born) };
+        let bucket = Bucket { content, ..located.bucket };
+        let image = newborn.image(self.geometry.format);
+        let parts = newborn.parts(&image, self.group.placement());
+        self.change(located, bucket, &parts, Purpose::Replace).await
+    }
+
+    /// Changes a bucket to `bucket`. Returns false if another change came first. If it [ends
+    /// early](has_no_memory), no node has received anything.
+    pub(crate) async fn change(
+        &self,
+        located: &Located,
+        bucket: Bucket,
+        newborns: &[cell::InitialWrite<'_>],
+        need: Purpose,
+    ) -> Result<bool, Error> {
+        let payload = bucket.encode();
+        let change = self.number()?;
+        let record = self.record(&bucket.content, need).await?;
+        let proposal = Proposal { change, record, payload: &payload, newborns, sparing: false };
+        let births = self.index.births();
+        let proposed =
+            cell::propose(&self.group, &located.cell, &located.view, &proposal, &births).await?;
+        let Proposed::Committed(view) = proposed else { return Ok(false) };
+        self.has_changed(located, record, &bucket.content);
+        if view.record() == record {
+            self.index.remember(&Located { view, bucket, ..*located });
+        } else {
+            // S4: other clients have built on this change, and their record says more than this
+            // bucket. A proposal of this bucket's entries on it would drop theirs.
+            self.index.forget(located.cell.place.pointer);
+        }
+        Ok(true)
+    }
+
+    /// Records that a change of this client is committed: the record that it replaced may be
+    /// retired.
+    fn has_changed(&self, before: &Located, record: Pointer, content: &Content) {
+        let Some(participant) = &self.participant else { return };
+        let cell = before.cell.place.pointer;
+        self.heap.has_replaced(participant.board(), cell, (before.view.record(), record));
+        match content {
+            Content::Split(children) => self.heap.has_split(cell, record, *children),
+            Content::Entries { entries, born } => {
+                let born = born.as_ref().filter(|born| !born.deleted);
+                let first = born.map(|born| (entries[born.entry].pointer, born.buffer));
+                self.heap.has_borne(record, first);
+            }
+        }
+    }
+
+    /// Allocates a bucket's record, which replaces the one before.
+    ///
+    /// All records with entries have one size. Hashes fill buckets evenly, so at any time most
+    /// buckets would need few of several sizes, and freed records of the others would be of no use.
+    async fn record(&self, content: &Content, need: Purpose) -> Result<Pointer, Error> {
+        // Without an epoch domain no record is reclaimed.
+        if self.participant.is_some() {
+            self.heap.takes_a_record();
+        }
+        self.allocate(self.record_kind(content), need).await
+    }
+
+    /// Returns the kind of a bucket's record.
+    pub(crate) fn record_kind(&self, content: &Content) -> ObjectKind {
+        match content {
+            Content::Entries { .. } => self.heap.entries_records(),
+            Content::Split(_) => self.heap.plain(record::HEADER_WORDS + SPLIT_PAYLOAD),
+        }
+    }
+
+    /// Makes room in a full bucket: drops deleted keys, or splits it. Returns the bucket that now
+    /// covers the hash.
+    #[cold]
+    async fn make_room(&self, located: Located, hash: u64) -> Result<Located, Error> {
+        let Content::Entries { entries, .. } = &located.bucket.content else {
+            return Ok(self.index.fresh(&self.group, hash).await?);
+        };
+        let mut live = Vec::<Entry, MAX_ENTRIES>::new();
+        for entry in entries {
+            let Some(mut register) = entry.register(&self.geometry) else { continue };
+            let found = match P::read(&self.group, &mut register, Check::Identity).await {
+                Err(swarm_core::error::Error::Moved) => {
+                    self.move_on(entry.hash, &register, 0, Purpose::Relocate).await?;
+                    return Ok(self.index.fresh(&self.group, hash).await?);
+                }
+                found => found?,
+            };
+            // V5: writers may need a linked entry to find out about their writes.
+            if !matches!(found, Found::Deleted) || entry.linked {
+                live.push(*entry).expect("no more than there were");
+            }
+        }
+        if live.len() < entries.len() {
+            let content = Content::Entries { entries: live, born: None };
+            let bucket = Bucket { content, ..located.bucket };
+            self.change(&located, bucket, &[], Purpose::Replace).await?;
+        } else {
+            self.split(&located, hash).await?;
+        }
+        self.index.forget(located.cell.place.pointer);
+        Ok(self.index.fresh(&self.group, hash).await?)
+    }
+
+    /// Whether a bucket's cell is nearly exhausted: few ballots are left (S6). A bucket that cannot
+    /// be split takes changes to the end.
+    #[inline]
+    pub(crate) fn is_worn(&self, located: &Located) -> bool {
+        located.view.is_worn(self.geometry.format) && located.bucket.depth < MAX_DEPTH
+    }
+
+    /// Splits a bucket whose cell is nearly exhausted: its keys go on in two new cells (S6).
+    /// Returns the bucket that now covers the hash.
+    #[cold]
+    async fn in_young_cells(&self, located: Located, hash: u64) -> Result<Located, Error> {
+        self.split(&located, hash).await?;
+        self.index.forget(located.cell.place.pointer);
+        Ok(self.index.fresh(&self.group, hash).await?)
+    }
+
+    /// Returns the bucket that covers `hash`, as it is now, in a cell that can be changed.
+    ///
+    /// # Errors
+    /// `Exhausted` if there is none: the bucket cannot be split.
+    pub(crate) async fn fresh_to_change(&self, hash: u64) -> Result<Located, Error> {
+        let mut located = self.index.fresh(&self.group, hash).await?;
+        for _ in 0..TRIES {
+            if !self.is_worn(&located) {
+                if located.view.is_exhausted(self.geometry.format) {
+                    return Err(swarm_core::error::Error::Exhausted.into());
+                }
+                return Ok(located);
+            }
+            located = Box::pin(self.in_young_cells(located, hash)).await?;
+        }
+        Err(Error::Contended)
+    }
+
+    /// Splits a bucket in two. Whether this change or another came first shows when the bucket is
+    /// read.
+    async fn split(&self, located: &Located, hash: u64) -> Result<(), Error> {
+        let mut taken = Vec::new();
+        let split = self.split_with(located, hash, &mut taken).await;
+        if has_no_memory(&split) {
+            // No node has received it.
+            taken.into_iter().for_each(|object| self.heap.take_back_unused(object));
+        }
+        split
+    }
+
+    /// The same; adds the cells and records of the children to `taken`.
+    async fn split_with(
+        &self,
+        located: &Located,
+        hash: u64,
+        taken: &mut Vec<Pointer, 4>,
+    ) -> Result<(), Error> {
+        let Content::Entries { entries, .. } = &located.bucket.content else { return Ok(()) };
+        let depth = located.bucket.depth;
+        if depth == MAX_DEPTH {
+            return Err(Error::Crowded);
+        }
+        let change = self.number()?;
+        let mut children = Vec::<(Child, NewChild), 2>::new();
+        for side in 0..2 {
+            let prefix = located.bucket.prefix | ((side as u64) << (63 - depth));
+            let entries = entries.iter().filter(|e| bit(e.hash, depth) == side).copied().collect();
+            let content = Content::Entries { entries, born: None };
+            let bucket = Bucket { depth: depth + 1, prefix, content };
+            let home = NodeId(((hash as usize + side) % self.geometry.nodes) as u8);
+            let kind = self.heap.homed(self.geometry.bucket_class(), home);
+            // A replacement: the key for which this makes room has its memory already, and needs
+            // only the split.
+            let cell = self.allocate(kind, Purpose::Replace).await?;
+            taken.push(cell).expect("two children");
+            let place =
+                self.geometry.bucket_place(cell).ok_or(swarm_core::error::Error::Damaged)?;
+            let record = self.record(&bucket.content, Purpose::Replace).await?;
+            taken.push(record).expect("two children");
+            let child = NewChild::new(&self.geometry, place, record, change, &bucket);
+            let named = Child { cell, record, words: child.record_words() };
+            let pushed = children.push((named, child));
+            debug_assert!(pushed.is_ok(), "two children");
+        }
+        let parts: Vec<cell::InitialWrite<'_>, 8> =
+            children.iter().flat_map(|(_, child)| child.parts()).collect();
+        let named = [children[0].0, children[1].0];
+        let bucket = Bucket { content: Content::Split(named), ..located.bucket };
+        self.change(located, bucket, &parts, Purpose::Replace).await?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::MAX_ENTRIES;
+    use crate::client::handle::tests::alone;
+    use crate::error::Error;
+    use crate::runtime::block_on::block_on;
+
+    /// However often a bucket splits, keys of one hash stay together. Once a bucket lists as many
+    /// of them as it can, another one is refused, and nothing of it is left. The others stay, and
+    /// once one of them is deleted there is room.
+    #[test]
+    fn of_one_hash_there_are_as_many_keys_as_a_bucket_lists() {
+        const HASH: u64 = 0x5a5a_0123_89ab_cdef;
+        let client = alone();
+        let name = |number: usize| format!("key {number}").into_bytes();
+        let insert = |number| block_on(client.insert_now(HASH, &name(number), b"value"));
+        let is_there = |number| {
+            let got = block_on(client.get_by_index(HASH, &name(number)));
+            got.expect("a node").is_some()
+        };
+        for number in 0..MAX_ENTRIES {
+            assert_eq!(insert(number), Ok(true), "key {number}");
+        }
+        for _ in 0..2 {
+            assert_eq!(insert(MAX_ENTRIES), Err(Error::Crowded));
+            assert_eq!(insert(0), Ok(false), "it is one of them");
+            assert!((0..MAX_ENTRIES).all(is_there) && !is_there(MAX_ENTRIES));
+        }
+        assert_eq!(block_on(client.delete_now(HASH, &name(3))), Ok(()));
+        assert_eq!(insert(MAX_ENTRIES), Ok(true));
+        assert!((0..=MAX_ENTRIES).all(|number| is_there(number) == (number != 3)));
+    }
+}

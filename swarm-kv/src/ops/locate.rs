@@ -1,0 +1,94 @@
+//! Finds a key's register: in the location cache, or by the index.
+
+use swarm_core::clock::Clock;
+use swarm_core::fabric::Fabric;
+use swarm_core::node::NodeId;
+use swarm_core::register::weak_read::{Confirmed, confirm};
+use swarm_core::register::{Protocol, Register};
+
+use crate::client::handle::{Client, TRIES};
+use crate::error::Error;
+use crate::heap::Purpose;
+use crate::index::bucket::{Bucket, Content, Entry};
+use crate::index::lookup::Located;
+
+/// How a register's location is known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Told {
+    /// From the location cache.
+    Remembered,
+    /// From the index, within this operation.
+    Listed,
+    /// The same, and a node shows that the register was deleted.
+    ListedAsDeleted,
+}
+
+impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
+    /// Returns the node that holds the in-place copies of keys with this hash, if there is room for
+    /// them.
+    pub(crate) fn home(&self, hash: u64) -> NodeId {
+        NodeId((hash % self.geometry.nodes as u64) as u8)
+    }
+
+    /// Finds the key's register in the cache or by the index.
+    #[inline]
+    pub(crate) async fn locate(
+        &self,
+        hash: u64,
+        key: &[u8],
+    ) -> Result<Option<(Register, Told)>, Error> {
+        match self.locations.get(hash, key) {
+            Some(register) => Ok(Some((register, Told::Remembered))),
+            None => Box::pin(self.locate_by_index(hash, key)).await,
+        }
+    }
+
+    #[cold]
+    async fn locate_by_index(
+        &self,
+        hash: u64,
+        key: &[u8],
+    ) -> Result<Option<(Register, Told)>, Error> {
+        for _ in 0..TRIES {
+            let located = self.index.fresh(&self.group, hash).await?;
+            let mut moved = None;
+            // S5: a register under this hash is the key's only if it holds the key.
+            for entry in entries(&located, hash, key) {
+                let Some(mut register) = entry.register(&self.geometry) else { continue };
+                match confirm(&self.group, &mut register, key).await {
+                    Ok(Confirmed::OtherKey) => {}
+                    Ok(Confirmed::Deleted) => return Ok(Some((register, Told::ListedAsDeleted))),
+                    Ok(Confirmed::Key) => {
+                        self.locations.insert(key, register, located.generation);
+                        return Ok(Some((register, Told::Listed)));
+                    }
+                    Err(swarm_core::error::Error::Moved) => moved = Some(register),
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            let Some(register) = moved else { return Ok(None) };
+            self.move_on(hash, &register, 0, Purpose::Relocate).await?;
+        }
+        Err(Error::Contended)
+    }
+}
+
+/// Returns the entries that may be this key's.
+pub(crate) fn entries<'a>(
+    located: &'a Located,
+    hash: u64,
+    key: &[u8],
+) -> impl Iterator<Item = &'a Entry> {
+    let entries = match &located.bucket.content {
+        Content::Entries { entries, .. } => entries.as_slice(),
+        Content::Split(_) => &[],
+    };
+    let length = key.len();
+    entries.iter().filter(move |entry| entry.hash == hash && entry.key_length == length)
+}
+
+/// Whether a bucket lists this very register.
+pub(crate) fn lists(bucket: &Bucket, register: &Register) -> bool {
+    let Content::Entries { entries, .. } = &bucket.content else { return false };
+    entries.iter().any(|entry| entry.names(register))
+}

@@ -1,0 +1,20 @@
+//! The operations on keys.
+
+pub(crate) mod blocking;
+pub(crate) mod cursor;
+mod delete;
+pub(crate) mod fill;
+mod get;
+pub(crate) mod insert;
+pub(crate) mod key_lock;
+mod keys;
+pub(crate) mod locate;
+mod many;
+pub(crate) mod modify;
+mod operations;
+mod put;
+pub(crate) mod relocate;
+pub(crate) mod scan;
+pub(crate) mod update;
+pub(crate) mod verify;
+mod write_buffer;

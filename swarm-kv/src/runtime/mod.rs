@@ -1,0 +1,5 @@
+//! What `async` code of one thread needs: a mutex, a bounded wait, and an executor for one future.
+
+pub(crate) mod block_on;
+pub(crate) mod local_mutex;
+pub(crate) mod wait_budget;

@@ -1,0 +1,219 @@
+//! A handle's operations for programs without `async`.
+
+use std::ops::ControlFlow;
+
+use swarm_core::fabric::Fabric;
+
+use super::clients::{Clients, Lease};
+use super::whole::{Lent, Movable};
+use crate::error::Error;
+use crate::ops::modify::CompareAndSwap;
+use crate::ops::scan::Estimate;
+use crate::pools::shm::Plain;
+
+/// A [`Store`](super::Store) whose operations return when they are done.
+pub struct BlockingStore<'s, F: Fabric = Plain>(&'s Clients<Lent<F>>);
+
+impl<'s, F: Movable> BlockingStore<'s, F> {
+    pub(super) fn new(clients: &'s Clients<Lent<F>>) -> Self {
+        Self(clients)
+    }
+
+    #[inline]
+    fn lend(&self) -> Result<Lease<'s, Lent<F>>, Error> {
+        match self.0.lend_now() {
+            Some(lease) => Ok(lease),
+            None => self.0.lend_blocking(),
+        }
+    }
+
+    /// See [`Store::get`](super::Store::get).
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        self.read(key, <[u8]>::to_vec)
+    }
+
+    /// See [`Store::read`](super::Store::read).
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn read<T>(&self, key: &[u8], read: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, Error> {
+        let lease = self.lend()?;
+        let value = lease.blocking().get(key)?;
+        Ok(value.map(|value| read(&value)))
+    }
+
+    /// See [`Store::put`](super::Store::put).
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        self.lend()?.blocking().put(key, value)
+    }
+
+    /// See [`Store::insert`](super::Store::insert).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
+        self.lend()?.blocking().insert(key, value)
+    }
+
+    /// See [`Store::update`](super::Store::update).
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
+        self.lend()?.blocking().update(key, value)
+    }
+
+    /// See [`Store::delete`](super::Store::delete).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn delete(&self, key: &[u8]) -> Result<(), Error> {
+        self.lend()?.blocking().delete(key)
+    }
+
+    /// See [`Store::compare_and_swap`](super::Store::compare_and_swap).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn compare_and_swap(
+        &self,
+        key: &[u8],
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+    ) -> Result<CompareAndSwap, Error> {
+        self.lend()?.blocking().compare_and_swap(key, expected, new)
+    }
+
+    /// See [`Store::update_with`](super::Store::update_with).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn update_with(
+        &self,
+        key: &[u8],
+        change: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        self.lend()?.blocking().update_with(key, change)
+    }
+
+    /// See [`Store::increment`](super::Store::increment).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn increment(&self, key: &[u8], by: i64) -> Result<i64, Error> {
+        self.lend()?.blocking().increment(key, by)
+    }
+
+    /// See [`Store::swap`](super::Store::swap).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn swap(&self, key: &[u8], value: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        self.lend()?.blocking().swap(key, value)
+    }
+
+    /// See [`Store::put_if_absent`](super::Store::put_if_absent).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn put_if_absent(&self, key: &[u8], value: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        self.lend()?.blocking().put_if_absent(key, value)
+    }
+
+    /// See [`Store::get_and_delete`](super::Store::get_and_delete).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn get_and_delete(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        self.lend()?.blocking().get_and_delete(key)
+    }
+
+    /// See [`Store::get_many`](super::Store::get_many).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn get_many(&self, keys: &[impl AsRef<[u8]>]) -> Result<Vec<Option<Vec<u8>>>, Error> {
+        let mut values = Vec::with_capacity(keys.len());
+        self.read_many(keys, |value| values.push(value.map(<[u8]>::to_vec)))?;
+        Ok(values)
+    }
+
+    /// Calls `each` with the values of `keys`, in their order, each read in place.
+    ///
+    /// # Errors
+    /// As [`get_many`](Self::get_many), before any was called.
+    pub fn read_many(
+        &self,
+        keys: &[impl AsRef<[u8]>],
+        mut each: impl FnMut(Option<&[u8]>),
+    ) -> Result<(), Error> {
+        let lease = self.lend()?;
+        let values = lease.blocking().get_many(keys)?;
+        values.iter().for_each(|value| each(value.as_deref()));
+        Ok(())
+    }
+
+    /// See [`Store::put_many`](super::Store::put_many).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn put_many(
+        &self,
+        keys: &[impl AsRef<[u8]>],
+        values: &[impl AsRef<[u8]>],
+    ) -> Result<(), Error> {
+        self.lend()?.blocking().put_many(keys, values)
+    }
+
+    /// See [`Store::delete_many`](super::Store::delete_many).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn delete_many(&self, keys: &[impl AsRef<[u8]>]) -> Result<(), Error> {
+        self.lend()?.blocking().delete_many(keys)
+    }
+
+    /// See [`Store::keys`](super::Store::keys).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn keys(&self, prefix: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        let mut keys = Vec::new();
+        let each = |key: &[u8]| {
+            keys.push(key.to_vec());
+            ControlFlow::Continue(())
+        };
+        self.lend()?.blocking().for_each_key(prefix, each)?;
+        Ok(keys)
+    }
+
+    /// See [`Store::scan`](super::Store::scan).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn scan(
+        &self,
+        prefix: &[u8],
+        each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), Error> {
+        self.lend()?.blocking().scan(prefix, each)
+    }
+
+    /// See [`Store::len`](super::Store::len).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn len(&self) -> Result<Estimate, Error> {
+        self.lend()?.blocking().len()
+    }
+}

@@ -1,0 +1,300 @@
+//! Random schedules of clients and daemons: messages that are late or lost, a daemon that dies,
+//! clients that join, leave, stop and are evicted one daemon at a time.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use fastrand::Rng;
+
+use super::*;
+use crate::control::{FenceAgent, Id, Membership, NodeEntry, PoolSpec};
+
+const NODES: usize = 3;
+const SLOTS: usize = 3;
+const SCHEDULES: u64 = 100;
+const STEPS: usize = 2000;
+
+/// A node without memory.
+struct Nothing;
+
+impl FenceAgent for Nothing {
+    fn join(&mut self, _: &PoolDescriptor, _: u8) -> Result<(), String> {
+        Ok(())
+    }
+    fn release(&mut self) -> Result<Id, String> {
+        Ok(Id(0))
+    }
+    fn fence(&mut self, _: usize, _: u64) -> usize {
+        0
+    }
+}
+
+/// A message in flight.
+enum Message {
+    Tell { client: Holder, node: usize, said: EpochReport },
+    EpochReply { client: u64, node: usize, heard: EpochReply },
+    Fence { node: usize, slot: usize, incarnation: u64 },
+}
+
+/// A client.
+struct Actor {
+    board: RdmaEpochs,
+    /// The daemons that have answered so far.
+    answered: Vec<usize>,
+    has_begun: bool,
+    /// Whether it has an operation in progress.
+    is_inside: bool,
+    /// Its calls of `new_generation`: the latest epoch at the time, and each client's generation.
+    renewals: Vec<(u64, HashMap<u64, u64>)>,
+    /// Where it is fenced.
+    fenced: Vec<usize>,
+}
+
+impl Actor {
+    fn client(&self) -> &Holder {
+        &self.board.shared.client
+    }
+}
+
+struct World {
+    rng: Rng,
+    record: PoolDescriptor,
+    daemons: Vec<Membership<Nothing>>,
+    dead: Option<usize>,
+    messages: Vec<Message>,
+    /// By incarnation: those that are not gone.
+    actors: HashMap<u64, Actor>,
+    incarnations: u64,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let entry = |number: usize| NodeEntry {
+            name: number.to_string(),
+            address: format!("127.0.0.1:{}", 7000 + number).parse().expect("it is an address"),
+            life: Id(1 + number as u128),
+            capacity: 64 << 20,
+        };
+        let wishes = PoolSpec { nodes: NODES, capacity: 64 << 20, max_clients: SLOTS, slots: 6 };
+        let entries: Vec<_> = (0..NODES).map(entry).collect();
+        let record =
+            PoolDescriptor::new("a".into(), entries.clone(), &wishes).expect("it is sound");
+        let daemon = |(number, entry): (usize, NodeEntry)| {
+            let mut membership = Membership::new(entry, Nothing);
+            membership.join(record.clone(), number as u8).expect("it is free");
+            membership
+        };
+        let daemons = entries.into_iter().enumerate().map(daemon).collect();
+        let (dead, messages, actors, incarnations) = Default::default();
+        Self { rng: Rng::with_seed(seed), record, daemons, dead, messages, actors, incarnations }
+    }
+
+    fn step(&mut self) {
+        match self.rng.u8(..24) {
+            0 => self.come(),
+            1..6 => self.say(),
+            6..18 if !self.messages.is_empty() => {
+                // Mostly in order.
+                let late = self.rng.u8(..8) == 0;
+                let at = if late { self.rng.usize(..self.messages.len()) } else { 0 };
+                let message = self.messages.remove(at);
+                if self.rng.u8(..16) > 0 {
+                    self.deliver(message);
+                }
+            }
+            18..20 => self.begin_or_end(),
+            20 => self.renew(),
+            21 if self.rng.u8(..8) == 0 => self.leave(),
+            22 if self.rng.u8(..8) == 0 => self.evict(),
+            23 if self.rng.u8(..64) == 0 && self.dead.is_none() => {
+                self.dead = Some(self.rng.usize(..NODES));
+            }
+            _ => {}
+        }
+    }
+
+    fn any(&mut self) -> Option<u64> {
+        let mut there: Vec<u64> = self.actors.keys().copied().collect();
+        there.sort_unstable();
+        self.rng.choice(there)
+    }
+
+    /// A client takes a free client slot, as in etcd: a majority admits it, and fences its
+    /// predecessor.
+    fn come(&mut self) {
+        let held = |slot| self.actors.values().any(|actor| actor.client().slot == slot);
+        let Some(slot) = (0..SLOTS).find(|&slot| !held(slot)) else { return };
+        self.incarnations += 1;
+        let incarnation = self.incarnations;
+        let token = Id(incarnation.into());
+        let client = Holder { slot, incarnation, token, label: String::new() };
+        let mut nodes: Vec<usize> = (0..NODES).filter(|&node| Some(node) != self.dead).collect();
+        self.rng.shuffle(&mut nodes);
+        for &node in &nodes[..self.record.majority()] {
+            let admitted = self.daemons[node].admit(self.record.id, client.clone());
+            admitted.expect("it is later");
+        }
+        let board = RdmaEpochs { shared: Arc::new(Shared::new(&self.record, &client)) };
+        let (answered, renewals, fenced) = Default::default();
+        let (has_begun, is_inside) = (false, false);
+        let actor = Actor { board, answered, has_begun, is_inside, renewals, fenced };
+        self.actors.insert(incarnation, actor);
+    }
+
+    fn say(&mut self) {
+        let Some(client) = self.any() else { return };
+        let (node, actor) = (self.rng.usize(..NODES), &self.actors[&client]);
+        actor.board.try_advance();
+        let (client, said) = (actor.client().clone(), actor.board.shared.report());
+        self.messages.push(Message::Tell { client, node, said });
+    }
+
+    fn begin_or_end(&mut self) {
+        let Some(client) = self.any() else { return };
+        let actor = self.actors.get_mut(&client).expect("it is there");
+        if actor.is_inside {
+            actor.board.unpin();
+        } else if actor.has_begun {
+            actor.board.pin();
+        }
+        actor.is_inside = actor.has_begun && !actor.is_inside;
+    }
+
+    fn deliver(&mut self, message: Message) {
+        match message {
+            Message::Tell { node, .. } | Message::Fence { node, .. } if Some(node) == self.dead => {
+            }
+            Message::Tell { client, node, said } => {
+                let incarnation = client.incarnation;
+                if let Ok(heard) = self.daemons[node].report(self.record.id, client, &said) {
+                    self.messages.push(Message::EpochReply { client: incarnation, node, heard });
+                }
+            }
+            Message::Fence { node, slot, incarnation } => self.fence(node, slot, incarnation),
+            Message::EpochReply { client, node, heard } => {
+                let Some(actor) = self.actors.get_mut(&client) else { return };
+                let verdict = actor.board.shared.record_reply(node, heard);
+                actor.answered.retain(|&other| other != node);
+                actor.answered.push(node);
+                if !actor.has_begun && actor.answered.len() >= self.record.majority() {
+                    actor.board.shared.begin();
+                    actor.has_begun = true;
+                }
+                if let Verdict::Fence(slot, incarnation) = verdict {
+                    self.fence_everywhere(slot, incarnation);
+                }
+            }
+        }
+    }
+
+    fn fence_everywhere(&mut self, slot: usize, incarnation: u64) {
+        let fence = |node| Message::Fence { node, slot, incarnation };
+        self.messages.extend((0..NODES).map(fence));
+    }
+
+    /// A client that a majority has fenced is gone: it may go on without effect.
+    fn fence(&mut self, node: usize, slot: usize, incarnation: u64) {
+        self.daemons[node].fence(self.record.id, slot, incarnation).expect("it is the pool's");
+        for actor in self.actors.values_mut() {
+            let client = actor.client();
+            if client.slot == slot && client.incarnation <= incarnation {
+                actor.fenced.retain(|&other| other != node);
+                actor.fenced.push(node);
+            }
+        }
+        let majority = self.record.majority();
+        self.actors.retain(|_, actor| actor.fenced.len() < majority);
+    }
+
+    fn evict(&mut self) {
+        let Some(client) = self.any() else { return };
+        self.fence_everywhere(self.actors[&client].client().slot, client);
+    }
+
+    /// A client leaves; not every daemon learns of it.
+    fn leave(&mut self) {
+        let Some(client) = self.any() else { return };
+        if self.actors[&client].is_inside {
+            return;
+        }
+        let actor = self.actors.remove(&client).expect("it is there");
+        let Holder { slot, token, .. } = *actor.client();
+        for node in 0..NODES {
+            if Some(node) != self.dead && self.rng.u8(..4) > 0 {
+                let left = self.daemons[node].leave(self.record.id, slot, token);
+                left.expect("it is the pool's");
+            }
+        }
+    }
+
+    fn renew(&mut self) {
+        let Some(client) = self.any() else { return };
+        // A client that has not begun caches no location.
+        let begun = self.actors.iter().filter(|(_, actor)| actor.has_begun);
+        let generations = begun.map(|(&it, actor)| (it, actor.board.generation())).collect();
+        let actor = self.actors.get_mut(&client).expect("it is there");
+        if actor.has_begun {
+            actor.board.new_generation();
+            actor.renewals.push((actor.board.epoch_bound(), generations));
+        }
+    }
+
+    /// Checks that no client is more than one epoch behind the latest, nor has an older operation,
+    /// and that a client beyond the latest epoch of a renewal has invalidated its cache since.
+    fn check(&self) {
+        let allowed = self.actors.values().map(|actor| actor.board.shared.replies().epoch);
+        let latest = allowed.max().unwrap_or(0);
+        for (client, actor) in self.actors.iter().filter(|(_, actor)| actor.has_begun) {
+            assert!(
+                actor.board.epoch_bound() >= latest,
+                "client {client} has not heard of {latest}"
+            );
+            let since = actor.board.shared.since.load(Ordering::Relaxed);
+            assert!(since == 0 || since + 1 >= latest, "client {client}: since {since}, {latest}");
+            for (asked, before) in self.actors.values().flat_map(|other| &other.renewals) {
+                let forgotten =
+                    before.get(client).is_none_or(|&before| actor.board.generation() > before);
+                assert!(actor.board.epoch() <= *asked || forgotten, "client {client}, {asked}");
+            }
+        }
+    }
+}
+
+#[test]
+fn nobody_is_more_than_one_epoch_behind() {
+    let mut epochs = 0;
+    for seed in 0..SCHEDULES {
+        let mut world = World::new(seed);
+        for step in 0..STEPS {
+            world.step();
+            let checked = catch_unwind(AssertUnwindSafe(|| world.check()));
+            assert!(checked.is_ok(), "schedule {seed}, step {step}");
+        }
+        epochs += world.daemons.iter().map(|daemon| daemon.epochs().0).max().unwrap_or(0);
+    }
+    println!("{epochs} epochs in {SCHEDULES} schedules");
+    assert!(epochs > 5 * SCHEDULES, "{epochs}: they go on");
+}
+
+/// A restarted daemon refuses every client; those that wanted memory made hundreds of connections a
+/// second to it.
+#[test]
+fn who_does_not_answer_is_asked_now_and_then() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let mut world = World::new(0);
+    world.record.nodes[0].address = listener.local_addr().expect("it listens");
+    let client = Holder { slot: 0, incarnation: 1, token: Id(1), label: String::new() };
+    let shared = Arc::new(Shared::new(&world.record, &client));
+    shared.wanted.store(u32::MAX, Ordering::Relaxed);
+    let theirs = Arc::clone(&shared);
+    let reaper: Reaper = Box::new(|_| ());
+    let reporter = thread::spawn(move || theirs.report_to(0, &mpsc::channel().0, &reaper));
+    let began = Instant::now();
+    for _ in 0..4 {
+        drop(listener.accept());
+    }
+    assert!(began.elapsed() >= 2 * LATER, "{:?}", began.elapsed());
+    shared.stopping.store(true, Ordering::Relaxed);
+    drop(listener);
+    reporter.join().expect("it ends");
+}

@@ -1,0 +1,60 @@
+//! Incarnations: each client has one that no client had before (G4, E8a).
+//!
+//! The control file counts them. So that they are not given out again if that file is lost, the
+//! headers of the nodes say how far that may have gone, a block at a time.
+//!
+//! **Invariant (S16):** no client acts under an incarnation above the end that the headers of a
+//! majority of the nodes say. A repair of the control file goes on above the largest end of a
+//! majority.
+
+use std::sync::Arc;
+
+use swarm_core::words::{Incarnation, WriteNumber};
+
+use crate::error::Error;
+use crate::files::header::{INCARNATIONS, incarnations, incarnations_end};
+use crate::files::mapping::Mapping;
+use crate::pool::Pool;
+use crate::words::sync::{Ordering, fence};
+
+/// How many incarnations are recorded at a time. A repair skips fewer.
+const BLOCK: u64 = 256;
+
+/// Returns an incarnation that no client had. Relaxed: the word alone decides.
+pub(crate) fn next_incarnation(pool: &Pool) -> Result<Incarnation, Error> {
+    let control = pool.control();
+    let next = |last: u64| (last < WriteNumber::LAST_INCARNATION.0).then(|| last + 1);
+    let last = control.incarnation().fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+    // S11: the pages in place of a lost control file would give them all out again.
+    control.check()?;
+    let used_up = |_| Error::Incarnations { pool: pool.path().to_path_buf() };
+    let own = last.map_err(used_up)? + 1;
+    // S16: before any client acts under it. A client that is killed until here leaves it unused.
+    record(pool, own)?;
+    Ok(Incarnation(own))
+}
+
+/// Makes the headers of a majority of the nodes say that this incarnation may have been given out.
+fn record(pool: &Pool, own: u64) -> Result<(), Error> {
+    let nodes = pool.geometry().nodes;
+    let mapped = || (0..nodes).filter_map(|node| pool.mapping(node));
+    let is_recorded = || 2 * mapped().filter(|mapping| says(mapping, own)).count() > nodes;
+    if is_recorded() {
+        return Ok(());
+    }
+    let end = (own + BLOCK - 1).min(WriteNumber::LAST_INCARNATION.0);
+    for mapping in mapped() {
+        // Only grows: a client that was delayed here may find a later end. Relaxed: each word
+        // counts by itself.
+        mapping.words()[INCARNATIONS].fetch_max(incarnations(end), Ordering::Relaxed);
+    }
+    if is_recorded() { Ok(()) } else { Err(Error::Unrecorded { pool: pool.path().to_path_buf() }) }
+}
+
+/// Returns whether a node's header says that this incarnation may have been given out.
+fn says(mapping: &Arc<Mapping>, own: u64) -> bool {
+    let end = incarnations_end(mapping.words()[INCARNATIONS].load(Ordering::Relaxed));
+    // S11: what is in the place of lost memory is in no file.
+    fence(Ordering::SeqCst);
+    end.is_some_and(|end| own <= end) && !mapping.is_lost()
+}
