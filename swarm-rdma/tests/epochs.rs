@@ -3,7 +3,7 @@
 
 mod control_common;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use control_common::{Daemon, daemons, list, wishes};
 use swarm_core::fabric::EpochDomain;
@@ -28,16 +28,16 @@ impl Cluster {
     }
 }
 
-/// Waits until `done`, for ten seconds at most. Whether it came to that.
+/// Waits until `done`, for ten seconds at most that this process slept: on a busy host, sleeps and what
+/// is awaited both take longer. Whether it came to that.
 fn within_seconds(done: impl Fn() -> bool) -> bool {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while Instant::now() < deadline {
-        if done() {
-            return true;
+    (0..2_000).any(|_| {
+        let is_done = done();
+        if !is_done {
+            std::thread::sleep(Duration::from_millis(5));
         }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    false
+        is_done
+    })
 }
 
 fn goes_on(board: &RdmaEpochs, epochs: u64) -> bool {
@@ -74,11 +74,12 @@ fn the_epoch_stays_while_nobody_wants_memory_back() {
     let seat = cluster.plane.attach(&cluster.record).expect("there are slots");
     let board = seat.board();
     assert!(goes_on(&board, 2));
-    assert!(within_seconds(|| {
+    let stays = (0..100).any(|_| {
         let before = board.epoch();
         some_rounds();
         board.epoch() == before
-    }));
+    });
+    assert!(stays);
     assert!(goes_on(&board, 2), "it is wanted again");
 }
 
@@ -112,7 +113,7 @@ fn a_child_that_drops_its_copy_of_a_seat_neither_leaves_nor_waits() {
     if child == 0 {
         // SAFETY: the child alone runs this, and ends without another look at the seat.
         unsafe {
-            libc::alarm(20);
+            libc::alarm(120);
             drop(std::ptr::read(&raw const seat));
             libc::_exit(0);
         }

@@ -5,17 +5,21 @@ mod common;
 
 use std::env;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::process::Command;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use common::in_time::in_time;
 use common::{
-    POOL, Running, client, connect, device_address, endpoints, options, post, say, serve, until,
+    POOL, Running, client, connect, connect_as, device_address, endpoints, options, post, say,
+    serve, until,
 };
 use swarm_core::fabric::{Fabric, NodeDown, Verb};
 use swarm_core::node::{Address, NodeId};
 use swarm_rdma::{
-    ClientId, DeviceChoice, Endpoint, Error, Fault, MemoryNode, MemorySource, PoolId, RdmaFabric,
-    ServeOptions, devices,
+    ClientId, ConnectOptions, DeviceChoice, Endpoint, Error, Fault, MemoryNode, MemorySource,
+    PoolId, RdmaFabric, ServeOptions, devices,
 };
 
 const AT: Address = Address(600);
@@ -172,10 +176,12 @@ fn a_chain_is_one_doorbell_and_one_completion() {
         }
     }
     let after = fabric.counters();
-    assert_eq!(after.chains - before.chains, 300);
-    assert_eq!(after.doorbells - before.doorbells, 300);
-    assert_eq!(after.signalled - before.signalled, 300);
-    assert_eq!(after.work_requests - before.work_requests, 900);
+    // On a busy host, a wait that was long has probed.
+    let probes = after.probes - before.probes;
+    assert_eq!(after.chains - before.chains, 300 + probes);
+    assert_eq!(after.doorbells - before.doorbells, 300 + probes);
+    assert_eq!(after.signalled - before.signalled, 300 + probes);
+    assert_eq!(after.work_requests - before.work_requests, 900 + probes);
     assert_eq!(after.fenced, before.fenced, "nothing of WRITE, CAS, READ waits");
     assert_eq!(after.registrations, 1);
     post(&fabric, 0, &[read(), write(&[1]), swap, write(&[2])]).expect("the node is up");
@@ -217,9 +223,10 @@ fn a_chain_in_the_background_goes_out_with_the_next_one() {
         assert_eq!(post(&fabric, 0, &[read(), add(n + 2)]), Ok(vec![n + 2, n + 2]));
     }
     let after = fabric.counters();
-    assert_eq!(after.doorbells - before.doorbells, 100);
-    assert_eq!(after.signalled - before.signalled, 100);
-    assert_eq!(after.work_requests - before.work_requests, 500);
+    let probes = after.probes - before.probes;
+    assert_eq!(after.doorbells - before.doorbells, 100 + probes);
+    assert_eq!(after.signalled - before.signalled, 100 + probes);
+    assert_eq!(after.work_requests - before.work_requests, 500 + probes);
     // What does not fit goes out at once, behind what waits.
     let large = [7; 1000];
     fabric.post_deferred(node, &[add(300)]);
@@ -229,10 +236,25 @@ fn a_chain_in_the_background_goes_out_with_the_next_one() {
     assert_eq!(post(&other, 0, &[read()]), Ok(vec![301]), "it waits");
     fabric.flush();
     until("it is flushed", || post(&other, 0, &[read()]) == Ok(vec![302]));
-    fabric.post_deferred(node, &[add(302)]);
+    // Tear-down waits for a deferred chain, but half a second at most: that is too short if a busy host
+    // lets the device wait.
     drop(fabric);
-    assert_eq!(post(&other, 0, &[read()]), Ok(vec![303]), "tear-down waits for it");
+    let waits = (3..13).any(|slot| {
+        let fabric = connect(client(slot), &endpoints);
+        post(&fabric, 0, &[write(&[302])]).expect("the node is up");
+        fabric.post_deferred(node, &[add(302)]);
+        let begun = Instant::now();
+        drop(fabric);
+        let took = begun.elapsed();
+        let is_there = post(&other, 0, &[read()]) == Ok(vec![303]);
+        assert!(is_there || took >= DRAIN, "tear-down did not wait");
+        is_there
+    });
+    assert!(waits, "no deferred chain got there");
 }
+
+/// How long tear-down waits.
+const DRAIN: Duration = Duration::from_millis(500);
 
 #[test]
 fn an_evicted_client_s_write_does_not_land() {
@@ -264,8 +286,8 @@ fn an_evicted_client_s_write_does_not_land() {
     let next = ClientId { incarnation: 900, ..client(1) };
     post(&connect(next, &endpoints), 0, &[write(&[6])]).expect("a new client");
     let late = RdmaFabric::connect(&options(ClientId { incarnation: 899, ..next }), &endpoints);
-    let late = late.expect("a fabric").status();
-    assert!(matches!(late[0].fault, Some(Fault::Fenced { .. })), "{late:?}");
+    let late = late.expect("a fabric");
+    until("it is fenced", || matches!(late.status()[0].fault, Some(Fault::Fenced { .. })));
     assert_eq!(nodes[0].report().fenced, 1);
 }
 
@@ -278,8 +300,10 @@ fn nodes_of_other_pools_and_numbers_are_refused() {
         options.pool = pool;
         let fabric = RdmaFabric::connect(&options, &[endpoint]).expect("a fabric");
         assert_eq!(post(&fabric, 0, &[read()]), Err(NodeDown));
-        let said = fabric.status()[0].fault.as_ref().expect("a fault").to_string();
-        assert!(said.contains(wanted) && said.contains(&endpoint.address.to_string()), "{said}");
+        until(wanted, || {
+            let said = fabric.status()[0].fault.as_ref().expect("a fault").to_string();
+            said.contains(wanted) && said.contains(&endpoint.address.to_string())
+        });
     };
     let endpoint = endpoints(&nodes)[0];
     fault(PoolId(3), endpoint, "belongs to pool");
@@ -299,34 +323,47 @@ fn nodes_of_other_pools_and_numbers_are_refused() {
 fn a_killed_node_is_an_error_in_a_moment_and_never_comes_back_empty() {
     let Some(at) = device_address() else { return };
     let mut nodes: Vec<_> = (0..3).map(|number| Running::start(number, at, 0)).collect();
-    let endpoints: Vec<_> = nodes.iter().map(Running::endpoint).collect();
-    let fabric = connect(client(1), &endpoints);
-    for node in 0..3 {
-        post(&fabric, node, &[write(&[7])]).expect("the node is up");
-    }
-    let port = endpoints[1].address.port();
-    nodes[1].kill();
-    let begun = Instant::now();
-    let mut last = Duration::ZERO;
-    while post(&fabric, 1, &[read()]).is_ok() {
-        assert!(begun.elapsed() < Duration::from_secs(2), "a dead node answers");
-        last = begun.elapsed();
-    }
-    let took = begun.elapsed() - last;
-    eprintln!("a killed node was an error after {took:?}");
-    assert!(took < Duration::from_millis(150), "{took:?}");
-    assert_eq!(post(&fabric, 0, &[read()]), Ok(vec![7]), "the others go on");
-    let begun = Instant::now();
-    assert_eq!(post(&fabric, 1, &[read()]), Err(NodeDown));
-    assert!(begun.elapsed() < Duration::from_millis(20), "later chains fail fast");
+    let mut client_of_dead_node = None;
+    let limit = Duration::ZERO..Duration::from_millis(150);
+    in_time("a killed node was an error", limit, 5, || {
+        client_of_dead_node = None;
+        nodes[1] = Running::start(1, at, 0);
+        let endpoints: Vec<_> = nodes.iter().map(Running::endpoint).collect();
+        // The options that clients have; with them a busy host loses connections, which are made anew.
+        let fabric = connect_as(&ConnectOptions::new(POOL, client(1), 1024), &endpoints);
+        for node in 0..3 {
+            until("the node is up", || post(&fabric, node, &[write(&[7])]).is_ok());
+        }
+        nodes[1].kill();
+        let took = until_error(&fabric, 1);
+        client_of_dead_node = Some((fabric, endpoints[1].address));
+        took
+    });
+    let (fabric, address) = client_of_dead_node.expect("a try");
+    until("the others go on", || post(&fabric, 0, &[read()]) == Ok(vec![7]));
+    // Later chains fail at once: nothing is posted.
+    let mut later = pin!(fabric.post(NodeId(1), &[read()]));
+    let polled = later.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(matches!(polled, Poll::Ready(Err(NodeDown))), "a chain of a dead node is posted");
     // It starts again, at the same place, with empty memory, and says that it is the same.
-    nodes[1] = Running::start(1, at, port);
-    assert_eq!(nodes[1].endpoint().address, endpoints[1].address);
+    nodes[1] = Running::start(1, at, address.port());
+    assert_eq!(nodes[1].endpoint().address, address);
     until("it is known to be another", || {
         drop(fabric.post(NodeId(1), &[read()]));
         matches!(fabric.status()[1].fault, Some(Fault::Reborn { .. }))
     });
     assert_eq!(post(&fabric, 1, &[read()]), Err(NodeDown));
+}
+
+/// Posts chains until one is not answered. Returns how long that took, from the last answer on.
+fn until_error(fabric: &RdmaFabric, node: u8) -> Duration {
+    for _ in 0..10_000 {
+        let begun = Instant::now();
+        if post(fabric, node, &[read()]).is_err() {
+            return begun.elapsed();
+        }
+    }
+    panic!("a dead node answers");
 }
 
 /// Not a test of its own: what the tests' children run.

@@ -109,6 +109,8 @@ impl RdmaFabric {
             connector: Some(connector),
             #[cfg(test)]
             injected_status: Cell::new(None),
+            #[cfg(test)]
+            failures: RefCell::default(),
         })
     }
 
@@ -147,6 +149,8 @@ impl RdmaFabric {
     #[cold]
     pub(super) fn lose(&self, node: usize, why: &str) {
         let link = &self.links[node];
+        #[cfg(test)]
+        self.failures.borrow_mut().push(why.to_owned());
         if link.fail() {
             let fault = Fault::Lost { address: link.address(), why: why.to_owned() };
             self.handoffs.report(node, fault);

@@ -84,6 +84,9 @@ pub struct RdmaFabric {
     /// Status that replaces the status of the next completion.
     #[cfg(test)]
     injected_status: Cell<Option<u32>>,
+    /// What failed, in order. The status names a reason only until the node is up again.
+    #[cfg(test)]
+    failures: RefCell<Vec<String>>,
 }
 
 impl RdmaFabric {
@@ -131,6 +134,16 @@ impl RdmaFabric {
     /// is up.
     pub(crate) fn asks(&self) -> Option<u8> {
         Some(self.links[0].up()?.connection.asks())
+    }
+
+    /// Returns the first node's timeout for acknowledgments and its retries, as the device has them.
+    pub(crate) fn retransmission(&self) -> Option<(u8, u8)> {
+        Some(self.links[0].up()?.connection.retransmission())
+    }
+
+    /// Takes what has failed since the last call, in order.
+    pub(crate) fn take_failures(&self) -> Vec<String> {
+        self.failures.take()
     }
 
     /// Replaces the status of the next completion.

@@ -107,7 +107,20 @@ impl Connection {
     /// Returns how many READs and atomics the device may have in flight.
     #[cfg(test)]
     pub(crate) fn asks(&self) -> u8 {
-        let mask = ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC.0 as libc::c_int;
+        self.query(ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC).max_rd_atomic
+    }
+
+    /// Returns the device's timeout for acknowledgments and its retries.
+    #[cfg(test)]
+    pub(crate) fn retransmission(&self) -> (u8, u8) {
+        let mask = ibv_qp_attr_mask::IBV_QP_TIMEOUT | ibv_qp_attr_mask::IBV_QP_RETRY_CNT;
+        let attributes = self.query(mask);
+        (attributes.timeout, attributes.retry_cnt)
+    }
+
+    #[cfg(test)]
+    fn query(&self, what: ibv_qp_attr_mask) -> ibv_qp_attr {
+        let mask = what.0 as libc::c_int;
         // SAFETY: the structures are plain numbers and pointers, for which zeroes are valid.
         let (mut attributes, mut initial): (ibv_qp_attr, ibv_qp_init_attr) =
             unsafe { (mem::zeroed(), mem::zeroed()) };
@@ -117,7 +130,7 @@ impl Connection {
             rdma_sys::ibv_query_qp(queue_pair, &raw mut attributes, mask, &raw mut initial)
         };
         checked(returned).expect("the device answers");
-        attributes.max_rd_atomic
+        attributes
     }
 
     pub(crate) fn key(&self) -> IdKey {
