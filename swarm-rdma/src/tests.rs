@@ -574,6 +574,26 @@ fn a_chain_that_the_device_never_ends_is_an_error_all_the_same() {
     });
 }
 
+/// A chain that waits for room must not fail at a node that is up: it once did after a second, however
+/// long the device was to try.
+#[test]
+fn a_chain_waits_for_room_as_long_as_its_connection_lasts() {
+    let Some(at) = device_address() else { return };
+    let node = serve(at);
+    let options = ConnectOptions { ack_timeout: 17, retries: 2, ..patient() };
+    let fabric = connect_as(&options, node.address());
+    until_up(&fabric);
+    node.kill_silently();
+    fabric.take_failures();
+    let is_refused = (0..10_000).any(|_| {
+        let mut chain = pin!(fabric.post(NodeId(0), &[read()]));
+        chain.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    });
+    assert!(is_refused, "a chain of a silent node ends");
+    let found = fabric.take_failures();
+    assert!(found.iter().any(|why| why.contains("the node does not answer")), "{found:?}");
+}
+
 #[test]
 fn slots_come_back_from_connections_that_fail() {
     let Some(at) = device_address() else { return };

@@ -16,8 +16,6 @@ use swarm_core::node::{Address, NodeId};
 use super::RdmaFabric;
 use crate::options::ConnectOptions;
 
-/// How long posting waits for room. In-flight chains complete or fail sooner.
-const ROOM: Duration = Duration::from_secs(1);
 /// Empty polls of the completion queue before each further one yields the processor.
 pub(super) const SPINS: u32 = 64;
 /// Empty polls before each further one sleeps until a completion.
@@ -87,11 +85,13 @@ impl RdmaFabric {
         }
     }
 
-    /// Polls until `ready` returns a value, at most for [`ROOM`].
+    /// Polls until `ready` returns a value. Gives up only after the time in which in-flight chains
+    /// complete or their connection fails: a chain that found no room for a shorter time would fail
+    /// at a node that is up.
     #[cold]
     pub(super) fn wait_for<T>(&self, ready: impl Fn() -> Option<T>) -> Option<T> {
         self.count(|counters| counters.full += 1);
-        let deadline = Instant::now() + ROOM;
+        let deadline = Instant::now() + self.longest;
         loop {
             self.progress();
             if let Some(found) = ready() {
