@@ -47,6 +47,18 @@ impl ConnectOptions {
         let device = DeviceChoice::default();
         Self { device, pool, client, words, patience, ack_timeout: 12, retries: 3 }
     }
+
+    /// Sets timeout and retries so that a node that does not answer counts as lost after `time`, or
+    /// up to twice that. The longer, the longer a lost packet delays its chain: a seventh of that.
+    #[must_use]
+    pub fn node_timeout(mut self, time: Duration) -> Self {
+        self.retries = 6;
+        let tries = u128::from(self.retries) + 1;
+        // 0 is without end.
+        let is_enough = |&power: &u8| (4096 << power) * tries >= time.as_nanos();
+        self.ack_timeout = (1..=31).find(is_enough).unwrap_or(31);
+        self
+    }
 }
 
 /// Event counts of a fabric, for tests and reports.
@@ -83,4 +95,23 @@ pub struct NodeStatus {
     pub life: Option<InstanceId>,
     /// Why there is no connection, if there is none.
     pub fault: Option<Fault>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_lost_after_the_time_that_is_set_or_up_to_twice_that() {
+        let options = ConnectOptions::new(PoolId(1), ClientId::NOBODY, 8);
+        for millis in [1, 67, 100, 1_000, 7_500, 60_000, 3_600_000] {
+            let time = Duration::from_millis(millis);
+            let set = options.clone().node_timeout(time);
+            let lost = Duration::from_nanos(4096 << set.ack_timeout) * (u32::from(set.retries) + 1);
+            assert!((time..=time * 2).contains(&lost), "{lost:?} for {time:?}");
+        }
+        let (none, longest) = (Duration::ZERO, Duration::MAX);
+        assert_eq!(options.clone().node_timeout(none).ack_timeout, 1, "0 is without end");
+        assert_eq!(options.node_timeout(longest).ack_timeout, 31);
+    }
 }

@@ -35,7 +35,7 @@ static ALLOCATOR: swarm_shm::HugePages = swarm_shm::HugePages;
 fn main() -> ExitCode {
     let Cli { command, json, device } = common::args::parse();
     #[cfg(feature = "rdma")]
-    swarm_worker::far::choose(device.choice());
+    swarm_worker::far::choose(device.choice(), device.node_timeout);
     workers::set::hand_down(&device);
     let result = match command {
         Command::Demo => demo::run(json),

@@ -7,6 +7,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use swarm_core::layout::Geometry;
 use swarm_core::quorum::Session;
@@ -50,6 +51,7 @@ pub struct Pool {
     record: Arc<PoolDescriptor>,
     geometry: Geometry,
     device: DeviceChoice,
+    node_timeout: Option<Duration>,
 }
 
 impl Pool {
@@ -79,7 +81,17 @@ impl Pool {
 
     fn of(plane: Plane, record: PoolDescriptor, device: DeviceChoice) -> Result<Self, Error> {
         let geometry = record.geometry()?;
-        Ok(Self { plane: Arc::new(plane), record: Arc::new(record), geometry, device })
+        let (plane, record) = (Arc::new(plane), Arc::new(record));
+        Ok(Self { plane, record, geometry, device, node_timeout: None })
+    }
+
+    /// Sets for how long a node may be silent before clients that are opened from now on count it
+    /// as lost, and do without it until they are connected again. It is some 70 ms by default: see
+    /// [`ConnectOptions::node_timeout`].
+    #[must_use]
+    pub fn node_timeout(mut self, time: Duration) -> Self {
+        self.node_timeout = Some(time);
+        self
     }
 
     /// Removes a pool: its nodes drop what they hold. `force` does so under live clients.
@@ -131,6 +143,9 @@ impl Pool {
         let words = self.geometry.capacity / 8;
         let mut options = ConnectOptions::new(PoolId(self.record.id.0), client, words);
         options.device = self.device.clone();
+        if let Some(time) = self.node_timeout {
+            options = options.node_timeout(time);
+        }
         let endpoint = |node: &swarm_rdma::control::NodeEntry| Endpoint {
             address: node.address,
             life: Some(InstanceId(node.life.0)),

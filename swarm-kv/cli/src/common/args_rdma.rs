@@ -23,13 +23,24 @@ pub(crate) struct DeviceArgs {
     /// GID index of the port [default: RoCE v2 over IPv4 where there is one]
     #[arg(long, global = true, env = "SWARM_GID_INDEX", hide_env_values = true, hide = HIDDEN)]
     pub(crate) gid_index: Option<u8>,
+    /// For how long a memory node may be silent before this client does without it [default: 70ms]
+    #[arg(
+        long,
+        global = true,
+        value_name = "TIME",
+        env = "SWARM_NODE_TIMEOUT",
+        hide_env_values = true,
+        hide = HIDDEN,
+        value_parser = parse_duration
+    )]
+    pub(crate) node_timeout: Option<Duration>,
 }
 
 impl DeviceArgs {
     /// The same as the library takes it.
     #[cfg(feature = "rdma")]
     pub(crate) fn choice(&self) -> swarm_kv::rdma::DeviceChoice {
-        let &Self { ref device, port, gid_index } = self;
+        let &Self { ref device, port, gid_index, .. } = self;
         swarm_kv::rdma::DeviceChoice { device: device.clone(), port, gid_index }
     }
 
@@ -40,6 +51,7 @@ impl DeviceArgs {
             ("SWARM_DEVICE", self.device.clone()),
             ("SWARM_PORT", self.port.map(number)),
             ("SWARM_GID_INDEX", self.gid_index.map(number)),
+            ("SWARM_NODE_TIMEOUT", self.node_timeout.map(|time| format!("{}ns", time.as_nanos()))),
         ]
         .into_iter()
         .filter_map(|(name, value)| Some((name, value?)))
@@ -117,7 +129,7 @@ mod tests {
     fn help_lists_only_what_this_build_can_do() {
         let help = Cli::command().render_long_help().to_string();
         assert!(help.contains("--json") && help.contains("torture"), "{help}");
-        for option in ["--device", "--port", "--gid-index", "memnode"] {
+        for option in ["--device", "--port", "--gid-index", "--node-timeout", "memnode"] {
             assert_eq!(help.contains(option), cfg!(feature = "rdma"), "{option}: {help}");
         }
     }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use swarm_core::layout::Geometry;
 use swarm_core::quorum::Session;
@@ -19,10 +20,23 @@ use crate::task::Task;
 /// The device that this process uses, from its command line.
 static DEVICE: OnceLock<DeviceChoice> = OnceLock::new();
 
-/// Sets the device for this process.
-pub fn choose(device: DeviceChoice) {
+/// For how long a node may be silent, from the command line.
+static NODE_TIMEOUT: OnceLock<Duration> = OnceLock::new();
+
+/// Sets the device for this process, and for how long nodes may be silent.
+pub fn choose(device: DeviceChoice, node_timeout: Option<Duration>) {
     // The command line is parsed once.
     let _ = DEVICE.set(device);
+    if let Some(time) = node_timeout {
+        let _ = NODE_TIMEOUT.set(time);
+    }
+}
+
+fn patient(pool: rdma::Pool) -> rdma::Pool {
+    match NODE_TIMEOUT.get() {
+        Some(&time) => pool.node_timeout(time),
+        None => pool,
+    }
 }
 
 /// Returns the chosen device.
@@ -61,13 +75,14 @@ impl FarPool {
             )));
         }
         let wishes = PoolSpec { nodes, capacity, max_clients, slots };
-        let pool = rdma::Pool::create(&address(name)?, &wishes, device())?;
+        let pool = patient(rdma::Pool::create(&address(name)?, &wishes, device())?);
         Ok(Self { pool, path: name.into() })
     }
 
     /// Opens a pool.
     pub fn open(name: &str) -> Result<Self, Failure> {
-        Ok(Self { pool: rdma::Pool::open(&address(name)?, device())?, path: name.into() })
+        let pool = patient(rdma::Pool::open(&address(name)?, device())?);
+        Ok(Self { pool, path: name.into() })
     }
 
     /// Removes a pool.
