@@ -63,6 +63,19 @@ fenced() { sed -n 's/.* \([0-9]*\) fenced.*/\1/p' "$work/$1.log" | tail -n 1 | g
 # How many clients the pool has.
 clients() { "$SWARM" info "$pool" --json | sed -n 's/.*"clients":\([0-9]*\).*/\1/p'; }
 
+# Evicts client 0, and goes on until no daemon lists it: one that a busy host lets answer late is passed
+# over. As it may be late again, none must list it three times.
+evict_everywhere() {
+    local said absent=0
+    "$SWARM" evict "$pool" 0
+    for _ in {1..50}; do
+        if said="$("$SWARM" evict "$pool" 0 2>&1)"; then absent=0; continue; fi
+        [[ "$said" == *"has no client 0"* ]] || die "an eviction: $said"
+        ((++absent < 3)) || return 0
+    done
+    die "client 0 is listed after 50 evictions"
+}
+
 # Nobody reaches what listens on this TCP port of this host any more; queue pairs go on.
 cut_off() {
     tc qdisc add dev lo clsact
@@ -78,6 +91,9 @@ fresh() { # a pool without clients, of nodes that are all there
 }
 
 echo "nodes = [\"$address:7471\", \"$address:7472\", \"$address:7473\"]" > "$file"
+# A busy host may let nodes and clients wait for a processor. What dies is noticed all the same: the
+# system says so to whoever is connected.
+export SWARM_NODE_TIMEOUT="${SWARM_NODE_TIMEOUT:-7s}"
 SWARM_GID_INDEX="${SWARM_GID_INDEX:-}"
 [[ -n "$SWARM_GID_INDEX" ]] || unset SWARM_GID_INDEX
 
@@ -201,16 +217,18 @@ if wants nodes; then
     stays "$pool"
     kill -KILL "${nodes[0]}" "${nodes[1]}" 2> /dev/null || true
     sleep 1
-    begun=$SECONDS
-    printf 'after\tno\n' >&7
-    exec 7>&-
-    status=0
-    wait "$client" || status=$?
-    same "the client's exit status" 3 "$status"
-    says "the client" "too few memory nodes answer: memory node $address:" "$(cat "$work/import.log")"
-    says "a later client" "memory nodes answered, 2 are needed: memory node $address:" \
-        "$(fails 3 "$SWARM" get "$pool" still)"
-    ((SECONDS - begun < 15)) || die "that took $((SECONDS - begun)) s"
+    without_majority() {
+        printf 'after\tno\n' >&7
+        exec 7>&-
+        status=0
+        wait "$client" || status=$?
+        same "the client's exit status" 3 "$status"
+        says "the client" "too few memory nodes answer: memory node $address:" \
+            "$(cat "$work/import.log")"
+        says "a later client" "memory nodes answered, 2 are needed: memory node $address:" \
+            "$(fails 3 "$SWARM" get "$pool" still)"
+    }
+    in_time 15 "to say so" without_majority
     stop_nodes
 fi
 
@@ -221,7 +239,7 @@ if wants evict; then
     stays "$pool"
     "$SWARM" info "$pool"
     says "who is there, for programs" '"owners":[{"client":0,' "$("$SWARM" info "$pool" --json)"
-    "$SWARM" evict "$pool" 0
+    evict_everywhere
     printf 'after\tno\n' >&7
     exec 7>&-
     status=0
@@ -238,12 +256,14 @@ if wants etcd; then
     say "the same with etcd"
     members=127.0.0.1:2379
     named="rdma://$members/pool"
-    begun=$SECONDS
-    says "etcd gone at start" "etcd at" "$(fails 3 "$SWARM" get "$named" a)"
-    says "etcd gone at start" "etcd at" "$(fails 3 "$SWARM" create "$named" --capacity "$capacity")"
-    says "etcd gone at start" "etcd at" "$(fails 3 "$SWARM" memnode --listen "$address:7481" \
-        --capacity 64MiB --etcd "$members" --name a)"
-    ((SECONDS - begun < 30)) || die "that took $((SECONDS - begun)) s"
+    without_etcd() {
+        says "etcd gone at start" "etcd at" "$(fails 3 "$SWARM" get "$named" a)"
+        says "etcd gone at start" "etcd at" \
+            "$(fails 3 "$SWARM" create "$named" --capacity "$capacity")"
+        says "etcd gone at start" "etcd at" "$(fails 3 "$SWARM" memnode --listen "$address:7481" \
+            --capacity 64MiB --etcd "$members" --name a)"
+    }
+    in_time 30 "to say so" without_etcd
     start_etcd "$members"
     nodes=()
     for name in a b c; do
@@ -268,7 +288,9 @@ if wants etcd; then
     slot="$("$SWARM" info "$named" | sed -n 's/^client *\([0-9][0-9]*\) .*incarnation.*/\1/p' | head -n 1)"
     before="$(fenced c)"
     cut_off 7483
-    says "who could not be told" '"missing":["c"]' "$("$SWARM" evict "$named" "$slot" --json)"
+    # On a busy host others may be late as well.
+    evicted="$("$SWARM" evict "$named" "$slot" --json)"
+    [[ "$evicted" =~ \"missing\":\[[^]]*\"c\" ]] || die "node c was told of the eviction: $evicted"
     fences_more() { (($(fenced c) > before)); }
     waits 10 "the daemon that was cut off to fence the client" fences_more
     reconnect

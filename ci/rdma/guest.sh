@@ -11,7 +11,9 @@
 #
 #   GUEST_CACHE    where kernel and RAM disk are kept     (~/.cache/swarm-guest)
 #   GUEST_OUT      what is OUT in the guest, on the host  ($GUEST_CACHE/out)
-#   GUEST_CPUS, GUEST_MEMORY, GUEST_SECONDS               (2, 1G, 300: after that it is ended)
+#   GUEST_CPUS, GUEST_MEMORY, GUEST_SECONDS               (2, 1G, 300: it is ended once each of its
+#                                                         processors had as much, or after five
+#                                                         times that: a busy host gives it little)
 #   GUEST_NET      a -netdev that joins guests; else rxe0 stands on an interface of its own
 #   GUEST_QEMU     more arguments for QEMU                GUEST_PASS  names of variables to pass on
 #
@@ -188,7 +190,9 @@ fi
 arguments+=(${GUEST_QEMU:-})
 for boot in 1 2 3; do
     rm -f "$out/.clock"
-    timeout --foreground -k 5 "${GUEST_SECONDS:-300}" qemu-system-x86_64 "${arguments[@]}" < /dev/null ||
+    timeout --foreground -k 5 "$((${GUEST_SECONDS:-300} * 5))" \
+        prlimit --cpu="$((${GUEST_SECONDS:-300} * ${GUEST_CPUS:-2}))" \
+        qemu-system-x86_64 "${arguments[@]}" < /dev/null ||
         echo "guest.sh: QEMU ended with status $?" >&2
     [[ -e "$out/.clock" ]] || break
     echo "guest.sh: the guest's clock ran wrong ($(cat "$out/.clock")) at boot $boot of 3" >&2

@@ -44,14 +44,35 @@ fails() {
     echo "$said"
 }
 
+# Waits for a command to succeed. The bound counts tries, ten for each second: on a busy host they take
+# longer.
 # waits SECONDS WHAT COMMAND...
 waits() {
-    local until=$((SECONDS + $1)) what="$2"
+    local tries=$(($1 * 10)) what="$2"
     shift 2
     until "$@" >/dev/null 2>&1; do
-        ((SECONDS < until)) || die "waited in vain for $what"
+        ((tries-- > 0)) || die "waited in vain for $what"
         sleep 0.1
     done
+}
+
+# Runs commands that must end within so many seconds, and on a busy host within as many times what the
+# command line takes to say its version, before and after them, as that is a tenth of a second.
+# in_time SECONDS WHAT COMMAND...
+in_time() {
+    local limit="$1" what="$2" begun moment took
+    shift 2
+    begun="${EPOCHREALTIME/./}"
+    "$SWARM" --version > "$work/version"
+    moment=$((${EPOCHREALTIME/./} - begun))
+    begun="${EPOCHREALTIME/./}"
+    "$@"
+    took=$((${EPOCHREALTIME/./} - begun))
+    begun="${EPOCHREALTIME/./}"
+    "$SWARM" --version > "$work/version"
+    moment=$((moment + ${EPOCHREALTIME/./} - begun))
+    ((took < limit * 1000000 || took < limit * 5 * moment)) ||
+        die "$what took $((took / 1000)) ms, and to say a version $((moment / 2000)) ms"
 }
 
 # Starts a memory node's daemon and waits until it is ready; its process number is in `node`.
