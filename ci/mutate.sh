@@ -105,7 +105,7 @@ check() { SWARM_SCHEDULES="$3" within="$limit" tests "$1" "$2" -- "${@:4}"; }
 # what store_sim is to catch shows in few.
 budget() {
     case "$1 $2" in
-        "kv store_sim") echo "$((usual / 20))" ;;
+        "kv-long store_sim") echo "$((usual / 20))" ;;
         kv*) echo "$((usual / 5))" ;;
         *) echo "$usual" ;;
     esac

@@ -1,2 +1,13 @@
-//! Nothing but tests of swarm-kv, in `tests`. They are a package of their own since packages are what
-//! Cargo optimises apart: these compute for so long that it pays to build them optimised.
+//! Tests of swarm-kv that compute for long, in `tests`, and what they have in common.
+//!
+//! They are a package of their own since packages are what Cargo optimises apart: it pays to build them optimised. The
+//! store is generic. It is generated for simulated nodes here, once, and not in each of the test programs: without much
+//! optimisation the compiler takes what a crate below has generated already.
+//!
+//! | file | concept |
+//! | --- | --- |
+//! | [`store_sim_common`] | a store on simulated nodes, and clients of it whose operations are recorded |
+//! | [`board`] | an epoch table for them, which poisons reclaimed memory |
+
+pub mod board;
+pub mod store_sim_common;

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 const STORIES: [&str; 4] = [
     "swarm-core/tests/cell/stories.rs",
     "swarm-core/tests/register/stories.rs",
-    "swarm-kv/tests/store_stories",
-    "swarm-kv/tests/move_stories",
+    "swarm-kv/long/tests/store_stories",
+    "swarm-kv/long/tests/move_stories",
 ];
 
 /// Invariants that no line of code keeps by itself, each with the reason. They are cited nowhere.

@@ -6,20 +6,13 @@
 //! `SWARM_DEEP` says which races are explored as deep as that, of the others only one thing goes wrong; see
 //! [`is_deep`]. `SWARM_SURPRISES` and `SWARM_EXPLORED` take the place of the bounds: see [`explore_or_panic`].
 
-#[expect(dead_code, reason = "clients hear of epochs in several ways, here in one")]
-#[path = "../../../tests/store_sim_common/board.rs"]
-mod board;
 mod midst;
 mod recycle;
-#[expect(dead_code, reason = "what random schedules alone make use of")]
-#[path = "../../../tests/store_sim_common/mod.rs"]
-mod store_sim_common;
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use midst::Midst;
-use store_sim_common::{Line, Story, of_six_keys, options};
 use swarm_core::clock::Clock;
 use swarm_core::history::{BUDGET, Call, Recorder, check};
 use swarm_core::layout::{Geometry, MIN_CAPACITY};
@@ -28,6 +21,8 @@ use swarm_core::sim::deaths::die_everywhere;
 use swarm_core::sim::explore::{Bounds, LoneClock, Race, StepSize, digest, explore_or_panic};
 use swarm_core::sim::seeds::is_deep;
 use swarm_core::sim::{Setup, Sim};
+use swarm_kv_long::board;
+use swarm_kv_long::store_sim_common::{self, Line, Story, of_six_keys, options};
 
 const NODES: [NodeId; 3] = [NodeId(0), NodeId(1), NodeId(2)];
 /// Bytes of each node's memory. The simulator stores what is touched.

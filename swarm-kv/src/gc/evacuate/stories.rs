@@ -23,11 +23,11 @@ use swarm_core::sim::{Setup, Sim};
 
 use crate::heap::Purpose;
 
-#[expect(dead_code, reason = "clients hear of epochs in several ways, here in one")]
-#[path = "../../../tests/store_sim_common/board.rs"]
+#[expect(dead_code, unreachable_pub, reason = "swarm-kv-long makes more use of it")]
+#[path = "../../../long/src/board.rs"]
 mod board;
-#[expect(dead_code, reason = "what random schedules alone make use of")]
-#[path = "../../../tests/store_sim_common/mod.rs"]
+#[expect(dead_code, unreachable_pub, reason = "swarm-kv-long makes more use of it")]
+#[path = "../../../long/src/store_sim_common.rs"]
 mod store_sim_common;
 
 use board::{Notes, Seat, Works};

@@ -13,7 +13,7 @@ use swarm_core::words::{GRANULE_WORDS, Pointer};
 
 /// Which clients are pinned, and since when.
 #[derive(Default)]
-pub(crate) struct Notes {
+pub struct Notes {
     /// How often the epoch advanced.
     moves: Cell<u64>,
     /// How often cached locations were invalidated.
@@ -61,30 +61,30 @@ struct Chair {
 
 impl Notes {
     /// Makes an epoch table that clients learn of by messages, as behind RDMA cards.
-    pub(crate) fn by_hearsay(mut rng: Rng) -> Self {
+    pub fn by_hearsay(mut rng: Rng) -> Self {
         let likely = [0.05, 0.2, 0.5][rng.usize(..3)];
         Self { hearsay: Some((RefCell::new(rng), likely)), ..Self::default() }
     }
 
     /// The same, where clients learn of epochs only by [`hears`](Self::hears).
-    pub(crate) fn by_hand() -> Self {
+    pub fn by_hand() -> Self {
         Self { hearsay: Some((RefCell::new(Rng::with_seed(0)), 0.0)), ..Self::default() }
     }
 
     /// Returns this epoch table, with clients that are delayed as they pin.
-    pub(crate) fn with_late_ones(self, rng: Rng) -> Self {
+    pub fn with_late_ones(self, rng: Rng) -> Self {
         Self { late: Some(RefCell::new(rng)), ..self }
     }
 
     /// Returns this epoch table, where others take steps between two calls that a client makes
     /// within one poll: some words of chains, a reading of the epoch, and, rarely, another
     /// generation. They do not decide what to do next, as only one is polled at a time.
-    pub(crate) fn with_steps_between(self, rng: Rng) -> Self {
+    pub fn with_steps_between(self, rng: Rng) -> Self {
         Self { between: Some(RefCell::new(rng)), ..self }
     }
 
     /// A client reports its epoch, and learns of the current one.
-    pub(crate) fn hears(&self, client: usize) {
+    pub fn hears(&self, client: usize) {
         for chair in self.seats.borrow_mut().iter_mut().filter(|chair| chair.client == client) {
             self.exchange(chair);
         }
@@ -102,19 +102,19 @@ impl Notes {
     }
 
     /// A client has left its slot.
-    pub(crate) fn leaves(&self, client: usize) {
+    pub fn leaves(&self, client: usize) {
         for chair in self.seats.borrow_mut().iter_mut().filter(|chair| chair.client == client) {
             chair.gone = true;
         }
     }
 
     /// Returns the epoch.
-    pub(crate) fn epoch(&self) -> u64 {
+    pub fn epoch(&self) -> u64 {
         self.moves.get() + 1
     }
 
     /// Returns how often chunks changed owners, or were released to the chunk map.
-    pub(crate) fn passed_on(&self) -> u64 {
+    pub fn passed_on(&self) -> u64 {
         self.passed_on.get()
     }
 
@@ -134,7 +134,7 @@ impl Notes {
 }
 
 /// An epoch table that simulated clients share.
-pub(crate) struct Seat {
+pub struct Seat {
     notes: Rc<Notes>,
     /// Knows which clients are dead.
     world: SimFabric,
@@ -142,12 +142,13 @@ pub(crate) struct Seat {
 }
 
 impl Seat {
-    pub(crate) fn new(notes: &Rc<Notes>, world: SimFabric, client: usize) -> Self {
+    /// Makes the one of a client, in the slot of its number.
+    pub fn new(notes: &Rc<Notes>, world: SimFabric, client: usize) -> Self {
         Self::in_slot(client, notes, world, client)
     }
 
     /// The same in another slot than the one of the client's number.
-    pub(crate) fn in_slot(slot: usize, notes: &Rc<Notes>, world: SimFabric, client: usize) -> Self {
+    pub fn in_slot(slot: usize, notes: &Rc<Notes>, world: SimFabric, client: usize) -> Self {
         let mut seats = notes.seats.borrow_mut();
         let heard = notes.epoch();
         let (since, reached, generation, renewed) = Default::default();
@@ -307,10 +308,11 @@ impl EpochDomain for Seat {
 }
 
 /// A task that is at work.
-pub(crate) struct Works(Rc<Notes>, usize);
+pub struct Works(Rc<Notes>, usize);
 
 impl Works {
-    pub(crate) fn new(notes: &Rc<Notes>, client: usize) -> Self {
+    /// The client has one more, until this is dropped.
+    pub fn new(notes: &Rc<Notes>, client: usize) -> Self {
         *notes.working.borrow_mut().entry(client).or_default() += 1;
         Self(Rc::clone(notes), client)
     }

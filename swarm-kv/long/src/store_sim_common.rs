@@ -20,7 +20,7 @@ use swarm_core::words::{Incarnation, WordFormat};
 use swarm_kv::{Client, CompareAndSwap, Error, Options, Shortage};
 
 /// Returns the same geometry with buckets of six keys at most: a schedule has few.
-pub(crate) fn of_six_keys(geometry: Geometry) -> Geometry {
+pub fn of_six_keys(geometry: Geometry) -> Geometry {
     Geometry { bucket_payload: 27, ..geometry }
 }
 
@@ -29,7 +29,7 @@ const SMALL_CHUNK: u64 = 4 << 10;
 
 /// Returns the same geometry for `max_clients` slots, with so few small chunks that they hardly
 /// suffice.
-pub(crate) fn of_few_chunks(geometry: Geometry, max_clients: usize, chunks: usize) -> Geometry {
+pub fn of_few_chunks(geometry: Geometry, max_clients: usize, chunks: usize) -> Geometry {
     // What precedes the chunks depends a little on how many there are.
     let with = |chunks: usize| {
         let capacity = chunks as u64 * SMALL_CHUNK;
@@ -40,15 +40,15 @@ pub(crate) fn of_few_chunks(geometry: Geometry, max_clients: usize, chunks: usiz
 
 /// A simulated fabric that can be disconnected: then chains lead nowhere.
 #[derive(Clone, Debug)]
-pub(crate) struct Line {
+pub struct Line {
     /// The underlying fabric.
-    pub(crate) inner: SimFabric,
+    pub inner: SimFabric,
     /// Whether it was disconnected.
-    pub(crate) hung_up: Rc<Cell<bool>>,
+    pub hung_up: Rc<Cell<bool>>,
 }
 
 /// A chain, unless its fabric was disconnected.
-pub(crate) struct Posted<'f>(Option<SimCompletion<'f>>);
+pub struct Posted<'f>(Option<SimCompletion<'f>>);
 
 impl Future for Posted<'_> {
     type Output = Result<Vec<u64>, NodeDown>;
@@ -86,7 +86,7 @@ impl Fabric for Line {
 }
 
 /// Returns the bytes of value number `id`: of different lengths, in place and not.
-pub(crate) fn value(id: u64) -> Vec<u8> {
+pub fn value(id: u64) -> Vec<u8> {
     let words = [1, 2, 5, 12][(id % 4) as usize];
     let mut bytes: Vec<u8> = (0..words).flat_map(|_| id.to_le_bytes()).collect();
     bytes.truncate(bytes.len() - (id % 3) as usize * usize::from(words > 1));
@@ -102,13 +102,13 @@ fn id_of(bytes: &[u8]) -> u64 {
 }
 
 /// Returns the bytes of key number `key`.
-pub(crate) fn key(key: u64) -> Vec<u8> {
+pub fn key(key: u64) -> Vec<u8> {
     // Of different lengths, so that registers are of different classes.
     format!("key {key}{}", ".".repeat((key % 3) as usize * 7)).into_bytes()
 }
 
 /// Keys that hold decimal numbers, which clients add to, have these numbers.
-pub(crate) const COUNTERS: std::ops::Range<u64> = 40..42;
+pub const COUNTERS: std::ops::Range<u64> = 40..42;
 
 /// Returns value number `id` of key number `number`.
 fn value_of(number: u64, id: u64) -> Vec<u8> {
@@ -126,7 +126,7 @@ fn id_of_value(number: u64, bytes: &[u8]) -> u64 {
 
 /// Draws a read-modify-write of a key, or of a counter: value number `id` is new, and `seen` tells
 /// what is thought to be there.
-pub(crate) fn modification(
+pub fn modification(
     rng: &mut Rng,
     (key, id): (u64, u64),
     seen: impl Fn(u64) -> Option<u64>,
@@ -144,7 +144,7 @@ pub(crate) fn modification(
 }
 
 /// Returns how words are split: mostly so that a key's timestamps end soon, and it moves.
-pub(crate) fn format(usual: WordFormat, setup: &mut Setup) -> WordFormat {
+pub fn format(usual: WordFormat, setup: &mut Setup) -> WordFormat {
     let mut rng = Rng::with_seed(setup.seed ^ 0x3078e);
     if rng.u8(..4) == 0 {
         return usual;
@@ -156,20 +156,20 @@ pub(crate) fn format(usual: WordFormat, setup: &mut Setup) -> WordFormat {
 }
 
 /// A client of the store, and the recorder of its operations.
-pub(crate) struct Story {
+pub struct Story {
     /// The client. All clocks have one type, as a store is compiled for each.
-    pub(crate) client: Client<Line, Rc<dyn Clock>>,
+    pub client: Client<Line, Rc<dyn Clock>>,
     /// The recorder.
-    pub(crate) recorder: Recorder,
+    pub recorder: Recorder,
     /// Its number, for reports.
-    pub(crate) id: usize,
+    pub id: usize,
     /// What it saw last under each key.
-    pub(crate) seen: RefCell<BTreeMap<u64, Option<u64>>>,
+    pub seen: RefCell<BTreeMap<u64, Option<u64>>>,
 }
 
 /// Why an operation has no answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum GaveUp {
+pub enum GaveUp {
     /// Its future was dropped.
     Dropped,
     /// It ended in an error.
@@ -184,7 +184,7 @@ impl From<Error> for GaveUp {
 
 impl GaveUp {
     /// Returns what there was no memory for, if that is the reason.
-    pub(crate) fn shortage(self) -> Option<Shortage> {
+    pub fn shortage(self) -> Option<Shortage> {
         match self {
             Self::Failed(Error::Full(shortage) | Error::Unsettled(shortage)) => Some(shortage),
             _ => None,
@@ -192,7 +192,7 @@ impl GaveUp {
     }
 
     /// Returns whether too few nodes answered in time, or others were always faster.
-    pub(crate) fn is_late(self) -> bool {
+    pub fn is_late(self) -> bool {
         let Self::Failed(error) = self else { return false };
         matches!(
             error,
@@ -217,11 +217,11 @@ fn has_no_effect(error: Error) -> bool {
 }
 
 /// After how many polls an operation is dropped; `None`: never.
-pub(crate) type Polls = Option<u32>;
+pub type Polls = Option<u32>;
 
 /// Returns the options of a client that finds nodes late after `late` nanoseconds, and gives up
 /// after `deadline`.
-pub(crate) fn options((late, deadline): (u64, u64)) -> Options {
+pub fn options((late, deadline): (u64, u64)) -> Options {
     Options::default()
         .cached_keys(16)
         .cached_buckets(8)
@@ -232,7 +232,7 @@ pub(crate) fn options((late, deadline): (u64, u64)) -> Options {
 
 impl Story {
     /// Makes client number `id`, in this slot and incarnation.
-    pub(crate) fn new(
+    pub fn new(
         (line, clock): (Line, Rc<dyn Clock>),
         geometry: Geometry,
         (id, slot, incarnation): (usize, usize, u64),
@@ -245,7 +245,7 @@ impl Story {
     }
 
     /// Runs one operation on key number `number`, and records it.
-    pub(crate) async fn call(&self, number: u64, call: Call, polls: Polls) -> Result<(), GaveUp> {
+    pub async fn call(&self, number: u64, call: Call, polls: Polls) -> Result<(), GaveUp> {
         let noted = self.recorder.called(self.id, number, call);
         let asked = dropped_after(polls, self.ask(number, call)).await;
         let answer = asked.ok_or(GaveUp::Dropped)?.inspect_err(|error| {
@@ -261,11 +261,20 @@ impl Story {
     }
 
     /// Returns what it saw last under that key.
-    pub(crate) fn last_seen(&self, number: u64) -> Option<u64> {
+    pub fn last_seen(&self, number: u64) -> Option<u64> {
         self.seen.borrow().get(&number).copied().flatten()
     }
 
-    async fn ask(&self, number: u64, call: Call) -> Result<Answer, Error> {
+    /// The operation itself. It is boxed, so that its code is generated here, and not where it is awaited.
+    fn ask(
+        &self,
+        number: u64,
+        call: Call,
+    ) -> Pin<Box<dyn Future<Output = Result<Answer, Error>> + '_>> {
+        Box::pin(self.asked(number, call))
+    }
+
+    async fn asked(&self, number: u64, call: Call) -> Result<Answer, Error> {
         let told = |done| if done { Answer::Done } else { Answer::Refused };
         let (client, key) = (&self.client, &*key(number));
         let value = |id| value_of(number, id);

@@ -9,11 +9,6 @@
 //! `SWARM_SCHEDULES` says how many schedules to run, `SWARM_FIRST` which is the first, and
 //! `SWARM_SEED` runs a single one. A failing schedule is shrunk and printed.
 
-#[expect(dead_code, reason = "clients hear of epochs in several ways, here in some")]
-#[path = "store_sim_common/board.rs"]
-mod board;
-mod store_sim_common;
-
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -22,11 +17,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::task::Poll;
 
-use board::{Notes, Seat, Works};
 use fastrand::Rng;
-use store_sim_common::{
-    COUNTERS, GaveUp, Line, Polls, Story, format, modification, of_few_chunks, of_six_keys, options,
-};
 use swarm_core::error::Error as CoreError;
 use swarm_core::history::{BUDGET, Call, Operation, Recorder, check};
 use swarm_core::layout::Geometry;
@@ -37,6 +28,10 @@ use swarm_core::sim::{
 };
 use swarm_core::words::WordFormat;
 use swarm_kv::Error;
+use swarm_kv_long::board::{Notes, Seat, Works};
+use swarm_kv_long::store_sim_common::{
+    COUNTERS, GaveUp, Line, Polls, Story, format, modification, of_few_chunks, of_six_keys, options,
+};
 
 /// Maximum steps of one schedule. When five clients move one key with short timestamps and find
 /// nodes late after 50 steps, it may take ten million (seed 51009117).

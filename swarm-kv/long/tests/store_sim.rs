@@ -10,8 +10,6 @@
 //! `SWARM_SCHEDULES` says how many schedules to run, `SWARM_FIRST` which is the first, and
 //! `SWARM_SEED` runs a single one. A failing schedule is shrunk and printed.
 
-mod store_sim_common;
-
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::future::{Future, poll_fn};
@@ -20,9 +18,6 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use fastrand::Rng;
-use store_sim_common::{
-    COUNTERS, GaveUp, Line, Polls, Story, format, modification, of_few_chunks, of_six_keys, options,
-};
 use swarm_core::history::{Answer, BUDGET, Call, Operation, Recorder, check};
 use swarm_core::layout::{Geometry, SEED_RECORDS};
 use swarm_core::node::NodeId;
@@ -30,6 +25,9 @@ use swarm_core::sim::seeds::{again, seeds};
 use swarm_core::sim::shrink::story;
 use swarm_core::sim::{
     FaultRates, Outcome, Policy, ReplayRules, Setup, Sim, SimFabric, clock_fits,
+};
+use swarm_kv_long::store_sim_common::{
+    COUNTERS, GaveUp, Line, Polls, Story, format, modification, of_few_chunks, of_six_keys, options,
 };
 
 /// Maximum steps of one schedule.

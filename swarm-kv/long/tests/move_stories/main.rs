@@ -6,19 +6,16 @@
 mod full;
 mod majorities;
 mod modify;
-#[expect(dead_code, reason = "what random schedules alone make use of")]
-#[path = "../store_sim_common/mod.rs"]
-mod store_sim_common;
 
 use std::cell::Cell;
 use std::rc::Rc;
 
-use store_sim_common::{GaveUp, Line, Story, of_six_keys, options};
 use swarm_core::history::{Answer, BUDGET, Call, Recorder, check};
 use swarm_core::layout::Geometry;
 use swarm_core::node::NodeId;
 use swarm_core::sim::explore::LoneClock;
 use swarm_core::sim::{Setup, Sim};
+use swarm_kv_long::store_sim_common::{self, GaveUp, Line, Story, of_six_keys, options};
 
 const NODES: [NodeId; 3] = [NodeId(0), NodeId(1), NodeId(2)];
 /// Bytes of each node's memory. The simulator stores only what is accessed.

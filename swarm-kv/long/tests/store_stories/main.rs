@@ -1,8 +1,5 @@
 //! Scripted schedules of the store, each a scenario.
 
-#[expect(dead_code, reason = "clients hear of epochs in several ways, here in one")]
-#[path = "../store_sim_common/board.rs"]
-mod board;
 mod chunks;
 mod collect;
 mod epochs;
@@ -10,9 +7,6 @@ mod hearsay;
 mod held;
 mod moves;
 mod play;
-#[expect(dead_code, reason = "what random schedules alone make use of")]
-#[path = "../store_sim_common/mod.rs"]
-mod store_sim_common;
 mod worn;
 
 use play::{ASTRAY, CREATOR, ENOUGH, LAST, NEXT, NODES, Play, WARM, all_but};
@@ -20,6 +14,7 @@ use swarm_core::fabric::MAX_VERBS;
 use swarm_core::history::{Answer, BUDGET, Call, check};
 use swarm_core::node::NodeId;
 use swarm_core::sim::explore::LoneClock;
+use swarm_kv_long::{board, store_sim_common};
 
 /// Keys that only fill the bucket have numbers from here on.
 const FILLERS: u64 = 100;
