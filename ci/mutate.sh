@@ -3,7 +3,7 @@
 #
 #   ci/mutate.sh                    every mutation, with a short budget
 #   ci/mutate.sh NAME...            only these
-#   ci/mutate.sh --lot N            one mutation in twelve, each number others
+#   ci/mutate.sh --lot N            one mutation in twenty-four, each number others
 #   ci/mutate.sh [--lot N] --tested   the same, where all tests have just passed: the checks need not
 #                                   show once more that they do without any
 #   SWARM_SCHEDULES=300000 ci/mutate.sh
@@ -212,7 +212,7 @@ is_rare() {
 is_in_lot() {
     local sum
     read -r sum _ < <(cksum <<< "$1")
-    (((sum + lot) % 12 == 0))
+    (((sum + lot) % 24 == 0))
 }
 
 # The patches of these names, or all: first the store's, which take longest, and of those first
