@@ -17,6 +17,7 @@ step "schedules (random ones)" schedules 1000 5000 300
 step "kills (what a client that is killed costs the others, in a pool that is nearly full as well)" kills
 step "soak (everything that may wear out)" \
     cargo test --quiet --locked --release -p swarm-cli --test cli -- --ignored nothing_wears_out
+step "turnover (a pool that is written fifty times over, by clients that die)" ci/soak.sh 1 50
 step "loom (the fabric's words under the memory model)" loom
 step "peers (the README's table of others can be made)" peers
 step "c (the library for C and C++, its header, symbols, examples and tests, beside other processes)" ci/c.sh

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# A small pool is written fifty times over while clients die, leave and come. What must hold on every
+# A small pool is written twenty times over, or as often as is said, while clients die, leave and come. What must hold on every
 # machine is looked at here; medians are only told:
 # `cargo test --release -p swarm-cli --test cli -- --ignored nothing_wears_out` looks at them.
 #
-#   ci/soak.sh [SEED]
+#   ci/soak.sh [SEED [TIMES]]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # Two clients of few keys write most: what more of them have in use is collected more often.
 status=0
-said=$(cargo run --release --locked --quiet -- soak --seed "${1:-1}" --seconds 10 --turnover 50 \
+said=$(cargo run --release --locked --quiet -- soak --seed "${1:-1}" --seconds 10 --turnover "${2:-20}" \
     --capacity 16MiB --clients 2 --keys 20) || status=$?
 echo "$said"
 # 1 is for any check that fails, 3 for one that is open on a busy machine or for a failure: those below are looked at one
