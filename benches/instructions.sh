@@ -9,7 +9,9 @@ if ! command -v valgrind > /dev/null; then
     echo "valgrind is not here, which counts the instructions: ci/install.sh valgrind libc6-dbg" >&2
     exit 1
 fi
-cargo build --release --quiet --locked -p swarm-benches --no-default-features --example hot_path --example hot_handle
+# The command line is named as well, so that the libraries have the features that it has, and are built once for both.
+cargo build --release --quiet --locked -p swarm-benches -p swarm-cli --no-default-features \
+    --example hot_path --example hot_handle
 programs="${CARGO_TARGET_DIR:-target}/release/examples"
 count() {
     for _ in 1 2 3; do

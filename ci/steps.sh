@@ -115,9 +115,11 @@ peers() {
         --rounds 1 --keys 1000 --seconds 0.05
 }
 
-# Times are of code as it is used: with the assertions of the other builds it takes twice as long.
+# Times are of code as it is used: with the assertions of the other builds it takes twice as long. The command line is
+# named as well, so that the libraries have the features that it has, and are built once for both.
 kills() {
-    cargo test --quiet --locked --release -p swarm-kv --test kills -- --ignored --nocapture "$@"
+    cargo build --quiet --locked --release -p swarm-benches -p swarm-cli --no-default-features --example kills || return
+    "$target/release/examples/kills" "$@"
 }
 
 # Random schedules of all simulators, so many as follow, from number $1 on. A failure names its seed, and the command

@@ -8,8 +8,8 @@
 //!
 //! `instructions.sh` counts the instructions of a cached get and update under callgrind; the example `costs` their
 //! roundtrips, verbs and bytes; `guard.sh` compares both with `baseline.txt`. The example `hit_rates` counts
-//! how often the location cache knows a key; `peers` sets the store beside others.
-//! Whole workloads are the command line's: `swarm bench`.
+//! how often the location cache knows a key; `peers` sets the store beside others. The example `kills` measures what a client
+//! that is killed costs the others. Whole workloads are the command line's: `swarm bench`.
 
 mod zipf;
 

@@ -1,7 +1,11 @@
 //! One of four clients is killed. The others' operations go on as if nothing had happened.
 //!
-//! How long they take depends on optimized code, as it is used: CI has a step for it.
+//! How long they take depends on optimized code, as it is used: CI has a step for it, `kills`. It is an example and no test
+//! since tests of a release are built anew, together with all libraries: they do not abort when they panic.
+//!
+//! `cargo run --release -p swarm-benches --no-default-features --example kills [NAME]`: only what has the name in its own.
 
+#[path = "../../swarm-kv/tests/common/mod.rs"]
 mod common;
 
 use std::env;
@@ -17,7 +21,7 @@ use common::own_time;
 use swarm_kv::Options;
 use swarm_kv::shm::{self, CreateOptions, OpenOptions, Pool};
 
-/// Tells a re-executed test which pool to use.
+/// Tells a re-executed program which pool to use.
 const POOL: &str = "SWARM_KV_TEST_POOL";
 /// Tells it which of the clients it is, and how many keys there are.
 const PART: &str = "SWARM_KV_TEST_PART";
@@ -37,11 +41,29 @@ static END: AtomicBool = AtomicBool::new(false);
 /// An operation that has not ended by then never will.
 const HANGS: Duration = Duration::from_secs(20);
 
-/// Not a test itself: what each client does until its input ends, or it is killed. It prints a line
-/// once it has begun, and another with the nanoseconds of its longest operation since.
-#[test]
-fn child() {
-    let Some(path) = env::var_os(POOL) else { return };
+fn main() {
+    if let Some(pool) = env::var_os(POOL) {
+        return child(Path::new(&pool));
+    }
+    let all: [(&str, fn()); 2] = [
+        (
+            "the_others_operations_go_on_when_a_client_is_killed",
+            the_others_operations_go_on_when_a_client_is_killed,
+        ),
+        ("so_they_do_in_a_pool_that_is_nearly_full", so_they_do_in_a_pool_that_is_nearly_full),
+    ];
+    let wanted = env::args().nth(1).unwrap_or_default();
+    let chosen: Vec<_> = all.into_iter().filter(|(name, _)| name.contains(&wanted)).collect();
+    assert!(!chosen.is_empty(), "nothing has {wanted} in its name");
+    for (name, run) in chosen {
+        println!("{name}:");
+        run();
+    }
+}
+
+/// What each client does until its input ends, or it is killed. It prints a line once it has begun, and another with the
+/// nanoseconds of its longest operation since.
+fn child(path: &Path) {
     let pool = Pool::open(path, OpenOptions::default()).expect("the parent's pool");
     let client = shm::open(&pool, Options::default()).expect("a slot");
     let store = client.blocking();
@@ -97,8 +119,7 @@ struct Client {
 
 impl Client {
     fn begins(pool: &Path, part: usize, keys: u64) -> Self {
-        let mut command = Command::new(env::current_exe().expect("the test program"));
-        command.args(["--exact", "child", "--nocapture", "--test-threads=1"]);
+        let mut command = Command::new(env::current_exe().expect("this program"));
         command.env(POOL, pool).env(PART, part.to_string()).env(KEYS, keys.to_string());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().expect("a child");
@@ -179,8 +200,6 @@ fn scratch() -> tempfile::TempDir {
     dir.expect("a temporary directory")
 }
 
-#[test]
-#[ignore = "times of optimized code: cargo test --release -p swarm-kv --test kills -- --ignored the_others"]
 fn the_others_operations_go_on_when_a_client_is_killed() {
     let dir = scratch();
     let after = Duration::from_millis(150);
@@ -202,9 +221,7 @@ fn the_others_operations_go_on_when_a_client_is_killed() {
     assert!(longest[KILLS - 2] <= WANTED, "{longest:?}");
 }
 
-/// When hardly any memory is left except the dead client's.
-#[test]
-#[ignore = "about a minute, of optimized code: cargo test --release -p swarm-kv --test kills -- --ignored so_they"]
+/// When hardly any memory is left except the dead client's. Takes about a minute.
 fn so_they_do_in_a_pool_that_is_nearly_full() {
     let mut longest: Vec<Duration> = (0..3)
         .map(|_| {
