@@ -13,7 +13,7 @@ benches/instructions.sh | awk '{ sub(":", "", $1); print "near-" $1 "-instructio
 # Counts are the same without optimising, which takes longer than all that this does. All that `cargo test` builds is named
 # as well, so that the libraries have the same features, and are built once for both.
 cargo build --quiet --locked --no-default-features -p swarm-benches -p swarm-core -p swarm-shm -p swarm-kv -p swarm-cli \
-    -p swarm-worker -p swarm-kv-long --example costs
+    -p swarm-worker -p swarm-kv-full -p swarm-kv-long --example costs
 "${CARGO_TARGET_DIR:-target}/debug/examples/costs" >> "$now"
 if [[ "${1:-}" == --write ]]; then
     cp "$now" "$baseline"

@@ -11,7 +11,7 @@ source ci/steps.sh
 
 step "test (with all races explored as deep as they go)" env SWARM_RIGHTS_REQUIRED=1 SWARM_DEEP=all cargo test --locked
 step "claims (a pool that is filled up by 64 clients at once)" \
-    cargo test --quiet --locked -p swarm-kv-long --test full -- --ignored at_once_fill
+    cargo test --quiet --locked -p swarm-kv-full --test full -- --ignored at_once_fill
 step "guard (instructions, roundtrips, verbs and bytes of cached operations are what they were)" guard
 step "schedules (random ones)" schedules 1000 5000 300
 step "kills (what a client that is killed costs the others, in a pool that is nearly full as well)" kills

@@ -3,19 +3,28 @@
 mod crowd;
 mod heap;
 
-use swarm_kv::shm::{self, Client, CreateOptions, Pool};
+use swarm_core::register::safe_guess::SafeGuess;
+use swarm_kv::shm::{self, CreateOptions, Emulated, Pool};
 use swarm_kv::{Error, Options};
+
+/// A client with an emulated network or without: of one type, so that the store is generated once.
+type Client = shm::Client<SafeGuess, Emulated>;
 
 const SIZE: usize = 3000;
 /// How often something is tried again that waits for memory to come back.
 const TRIES: usize = 200;
+
+/// Opens a client without a network.
+fn open(pool: &Pool, options: Options) -> Client {
+    shm::open_unhindered(pool, options).expect("a slot")
+}
 
 /// A small pool with one client that has put as many values as there was room for.
 fn full() -> (tempfile::TempDir, Pool, Client, usize) {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let options = CreateOptions { capacity: 8 << 20, max_clients: 4, ..CreateOptions::default() };
     let pool = Pool::create(dir.path().join("pool"), &options).expect("create");
-    let client = shm::open(&pool, Options::default().reclaimed_at_once(1)).expect("a slot");
+    let client = open(&pool, Options::default().reclaimed_at_once(1));
     let stored = fill(&client, 0);
     assert!(stored > 500, "{stored}");
     (dir, pool, client, stored)
@@ -71,7 +80,7 @@ fn least(bound: usize, what: &str, mut count: impl FnMut() -> usize) {
 fn a_refused_write_goes_over_the_index_once() {
     let (_dir, pool, first, stored) = full();
     drop(first);
-    let client = shm::open(&pool, Options::default()).expect("a slot");
+    let client = open(&pool, Options::default());
     let mut numbers = stored..;
     least(6 * stored, &format!("roundtrips at most of three refusals, {stored} keys"), || {
         let (mut refused, mut most) = (0, 0);
@@ -92,7 +101,7 @@ fn a_refused_write_goes_over_the_index_once() {
 fn what_needs_more_memory_is_refused_and_what_is_there_stays() {
     let (_dir, pool, client, first) = full();
     let store = client.blocking();
-    let other = shm::open(&pool, Options::default()).expect("a slot");
+    let other = open(&pool, Options::default());
     // What changes of buckets left behind comes back after a while.
     let stored = fill(&client, fill(&other, first));
     assert!(stored < first + first / 10, "{stored} after {first}");
@@ -118,7 +127,7 @@ fn what_needs_more_memory_is_refused_and_what_is_there_stays() {
 #[test]
 fn updates_in_place_go_on() {
     let (_dir, pool, client, stored) = full();
-    let other = shm::open(&pool, Options::default().reclaimed_at_once(1)).expect("a slot");
+    let other = open(&pool, Options::default().reclaimed_at_once(1));
     for (round, store) in [(1, client.blocking()), (2, other.blocking()), (3, client.blocking())] {
         for number in 0..stored {
             let update = || store.update(&key(number), &value(number, round));
@@ -145,7 +154,7 @@ fn hardly_any_update_alone_looks_for_all_garbage() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let options = CreateOptions { capacity: 8 << 20, max_clients: 4, ..CreateOptions::default() };
     let pool = Pool::create(dir.path().join("pool"), &options).expect("create");
-    let clients = [(); 2].map(|()| shm::open(&pool, Options::default()).expect("a slot"));
+    let clients = [(); 2].map(|()| open(&pool, Options::default()));
     for number in 0..VALUES {
         assert!(clients[number % 2].blocking().insert(&key(number), &[7; 500]).expect("room"));
     }
@@ -204,7 +213,7 @@ fn there_is_room_again_for_as_much_as_was_deleted() {
 #[test]
 fn clients_that_are_new_find_room_after_deletes() {
     let (_dir, pool) = empty(8 << 20);
-    let attach = || shm::open(&pool, Options::default()).expect("a slot");
+    let attach = || open(&pool, Options::default());
     let stored = fill(&attach(), 0);
     let deleted = (0..stored).step_by(10);
     for number in deleted.clone() {
@@ -222,7 +231,7 @@ fn clients_that_are_new_find_room_after_deletes() {
 #[test]
 fn a_pool_is_filled_and_emptied_many_times() {
     let (_dir, pool) = empty(4 << 20);
-    let client = shm::open(&pool, Options::default()).expect("a slot");
+    let client = open(&pool, Options::default());
     let store = client.blocking();
     let key = |round: usize, number: usize| key(round * 100_000 + number);
     let mut first = None;
@@ -252,7 +261,7 @@ fn empty(capacity: u64) -> (tempfile::TempDir, Pool) {
 /// A pool that is full of values that take a chunk each, and how many.
 fn full_of_long() -> (tempfile::TempDir, Pool, Client, usize) {
     let (dir, pool) = empty(16 << 20);
-    let client = shm::open(&pool, Options::default().reclaimed_at_once(1)).expect("a slot");
+    let client = open(&pool, Options::default().reclaimed_at_once(1));
     let insert =
         |&number: &usize| client.blocking().insert(&key(number), &long(number, 0)).is_err();
     let stored = (0..).find(insert).expect("it is full in the end");
@@ -267,7 +276,7 @@ fn long(number: usize, round: u8) -> Vec<u8> {
 #[test]
 fn updates_in_place_of_long_values_go_on() {
     let (_dir, pool, client, stored) = full_of_long();
-    let attach = || shm::open(&pool, Options::default().reclaimed_at_once(1)).expect("a slot");
+    let attach = || open(&pool, Options::default().reclaimed_at_once(1));
     for number in 0..stored {
         let update = || client.blocking().update(&key(number), &long(number, 1));
         assert!(soon("an update", update), "key {number} of {stored}");
@@ -311,7 +320,7 @@ fn an_update_that_begins_again_finds_memory() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let options = CreateOptions { capacity: 8 << 20, max_clients: 2, ..CreateOptions::default() };
     let pool = Pool::create(dir.path().join("pool"), &options).expect("create");
-    let [one, other] = [(); 2].map(|()| shm::open(&pool, Options::default()).expect("a slot"));
+    let [one, other] = [(); 2].map(|()| open(&pool, Options::default()));
     let (one, other) = (one.blocking(), other.blocking());
     for round in 0..6000 {
         other.delete(&key(0)).expect("a delete");
@@ -332,7 +341,7 @@ fn mixed(number: usize, round: u8) -> Vec<u8> {
 fn updates_in_place_of_all_sizes_go_on_whoever_writes() {
     const ROUNDS: u8 = 3;
     let (_dir, pool) = empty(16 << 20);
-    let attach = || shm::open(&pool, Options::default().reclaimed_at_once(1)).expect("a slot");
+    let attach = || open(&pool, Options::default().reclaimed_at_once(1));
     let clients: Vec<Client> = (0..8).map(|_| attach()).collect();
     let insert = |store: &Client, number| store.blocking().insert(&key(number), &mixed(number, 0));
     let stored = (0..).find(|&number| insert(&clients[0], number).is_err());
@@ -366,7 +375,7 @@ fn updates_in_place_of_all_sizes_go_on_whoever_writes() {
 #[test]
 fn updates_in_place_of_the_longest_values_go_on() {
     let (_dir, pool) = empty(16 << 20);
-    let attach = || shm::open(&pool, Options::default().reclaimed_at_once(1)).expect("a slot");
+    let attach = || open(&pool, Options::default().reclaimed_at_once(1));
     let (client, other) = (attach(), attach());
     let longest = |number, round| [value(number, round), vec![round; (1 << 20) - SIZE]].concat();
     let insert =
@@ -388,7 +397,7 @@ fn updates_in_place_of_the_longest_values_go_on() {
 #[test]
 fn updates_in_place_go_on_of_values_that_grew() {
     let (_dir, pool) = empty(8 << 20);
-    let attach = || shm::open(&pool, Options::default().reclaimed_at_once(1)).expect("a slot");
+    let attach = || open(&pool, Options::default().reclaimed_at_once(1));
     let (client, other) = (attach(), attach());
     let insert = |&number: &usize| client.blocking().insert(&key(number), &[0; 600]).is_err();
     let stored = (0..).find(insert).expect("it is full in the end");
@@ -407,7 +416,7 @@ fn updates_in_place_go_on_of_values_that_grew() {
 #[test]
 fn updates_in_place_go_on_of_each_size_that_was_ever_written() {
     let (_dir, pool) = empty(8 << 20);
-    let attach = || shm::open(&pool, Options::default().reclaimed_at_once(1)).expect("a slot");
+    let attach = || open(&pool, Options::default().reclaimed_at_once(1));
     let (client, other) = (attach(), attach());
     let sizes = (0..24).map(|step| (60.0 * 1.3_f64.powi(step)) as usize);
     let of_all = sizes.flat_map(|size| std::iter::repeat_n(size, 200_000 / (size + 400)));
@@ -432,7 +441,7 @@ fn updates_in_place_go_on_of_each_size_that_was_ever_written() {
 #[test]
 fn what_was_of_one_size_is_for_another() {
     let (_dir, pool) = empty(8 << 20);
-    let client = shm::open(&pool, Options::default()).expect("a slot");
+    let client = open(&pool, Options::default());
     let store = client.blocking();
     let medium = |number| [value(number, 0), vec![0; 9000]].concat();
     let insert = |&number: &usize| store.insert(&key(number), &medium(number)).is_err();
@@ -452,7 +461,7 @@ fn what_was_of_one_size_is_for_another() {
 #[test]
 fn clients_that_do_nothing_keep_little() {
     let (_dir, pool) = empty(8 << 20);
-    let attach = || shm::open(&pool, Options::default()).expect("a slot");
+    let attach = || open(&pool, Options::default());
     let idle: Vec<Client> = (0..24).map(|_| attach()).collect();
     for (number, client) in idle.iter().enumerate() {
         let store = client.blocking();

@@ -9,6 +9,8 @@ use swarm_core::sim::seeds::is_deep;
 use swarm_kv::shm::{self, CreateOptions, OpenOptions, Pool};
 use swarm_kv::{Error, Options};
 
+use crate::open;
+
 const CLIENTS: usize = 64;
 
 fn pool(capacity: u64) -> (tempfile::TempDir, Pool) {
@@ -106,8 +108,7 @@ fn clients_that_claim_at_once_fill_the_pool() {
 fn updates_wear_nothing_out() {
     let times = if is_deep("updates_wear_nothing_out") { 40 } else { 10 };
     let (_dir, pool) = pool(4 << 20);
-    let clients: Vec<_> =
-        (0..4).map(|_| shm::open(&pool, Options::default()).expect("a slot")).collect();
+    let clients: Vec<_> = (0..4).map(|_| open(&pool, Options::default())).collect();
     let keys: Vec<Vec<u8>> = (0..20).map(|key| format!("key {key}").into_bytes()).collect();
     let size = |round: usize| [40, 700, 1500, 3000][round % 4];
     let (mut written, mut round) = (0, 0);
@@ -132,7 +133,7 @@ fn who_is_in_the_middle_of_something_holds_up_the_others_no_longer_than_that() {
     let (_dir, pool) = pool(4 << 20);
     let slow = shm::open_emulated::<SafeGuess>(&pool, Options::default(), 1_000_000_000);
     let slow = slow.expect("a slot");
-    let quick = shm::open(&pool, Options::default()).expect("a slot");
+    let quick = open(&pool, Options::default());
     let quick = quick.blocking();
     quick.put(b"key", &[1; 3000]).expect("a put");
     let mut cx = Context::from_waker(Waker::noop());
@@ -153,8 +154,7 @@ fn who_is_in_the_middle_of_something_holds_up_the_others_no_longer_than_that() {
 fn inserts_and_deletes_wear_nothing_out() {
     let times = if is_deep("inserts_and_deletes_wear_nothing_out") { 20 } else { 5 };
     let (_dir, pool) = pool(4 << 20);
-    let clients: Vec<_> =
-        (0..3).map(|_| shm::open(&pool, Options::default()).expect("a slot")).collect();
+    let clients: Vec<_> = (0..3).map(|_| open(&pool, Options::default())).collect();
     let size = |round: usize| [40, 700, 200, 1200][round % 4];
     let key = |round: usize| format!("key {}", round % 300).into_bytes();
     let (mut written, mut round) = (0, 0);
@@ -178,7 +178,7 @@ fn inserts_and_deletes_wear_nothing_out() {
 #[test]
 fn a_full_pool_takes_inserts_again_after_deletes() {
     let (_dir, pool) = pool(4 << 20);
-    let client = shm::open(&pool, Options::default()).expect("a slot");
+    let client = open(&pool, Options::default());
     let client = client.blocking();
     let key = |n: usize| format!("key {n}").into_bytes();
     let mut stored = 0;

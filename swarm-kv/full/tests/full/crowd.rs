@@ -1,7 +1,9 @@
 //! A crowd of clients that need little each: servers that fork, test farms, a day of calls of the command.
 
-use swarm_kv::shm::{self, CreateOptions, Pool};
+use swarm_kv::shm::{CreateOptions, Pool};
 use swarm_kv::{Error, Options};
+
+use crate::open;
 
 const CROWD: usize = 60;
 
@@ -11,7 +13,7 @@ fn pool(crowd: usize) -> (tempfile::TempDir, Pool) {
     let options =
         CreateOptions { capacity: 8 << 20, max_clients: CROWD, ..CreateOptions::default() };
     let pool = Pool::create(dir.path().join("pool"), &options).expect("create");
-    let attach = |_| shm::open(&pool, Options::default()).expect("a slot");
+    let attach = |_| open(&pool, Options::default());
     let clients: Vec<_> = (0..crowd).map(attach).collect();
     for (number, client) in clients.iter().enumerate() {
         let key = format!("of the crowd {number}");
@@ -23,7 +25,7 @@ fn pool(crowd: usize) -> (tempfile::TempDir, Pool) {
 
 /// How many values of so many bytes a new client stores until it is told time and again that the pool is full.
 fn capacity(pool: &Pool, size: usize) -> u32 {
-    let client = shm::open(pool, Options::default()).expect("a slot");
+    let client = open(pool, Options::default());
     let (mut stored, mut refused) = (0_u32, 0);
     while refused < 3 {
         match client.blocking().put(&stored.to_le_bytes(), &vec![3; size]) {
@@ -50,7 +52,7 @@ fn what_a_crowd_leaves_is_to_be_had() {
 #[test]
 fn the_last_of_a_crowd_finds_memory_like_the_first() {
     let (_dir, pool) = pool(0);
-    let attach = |_| shm::open(&pool, Options::default()).expect("a slot");
+    let attach = |_| open(&pool, Options::default());
     let clients: Vec<_> = (0..CROWD).map(attach).collect();
     let roundtrips = |number: usize| {
         let client = &clients[number];
