@@ -9,7 +9,7 @@
 //! | --- | --- |
 //! | `recorder` | recording histories |
 //! | `units`, `sweep` | checking a history whose read values are written once, in one sweep |
-//! | `search` | checking any history, with read-modify-write: the search for an order, often long |
+//! | `search` | checking any history: the search for an order, often long |
 //! | `window` | a small part that shows that a history is not linearizable |
 
 mod recorder;
@@ -168,7 +168,13 @@ pub fn check_key(
 /// Returns whether the history of one key is linearizable.
 fn verdict(operations: &[Operation], initial: Option<u64>, budget: u64) -> Verdict {
     match units::bring(operations, initial) {
-        Brought::Units(units) => Sweep::run(units, initial.is_some(), budget),
+        Brought::Units(units) => {
+            let are_guessed = units.are_guessed;
+            match Sweep::run(units, initial.is_some(), budget) {
+                Verdict::Violated if are_guessed => Search::new(operations, initial).run(budget),
+                verdict => verdict,
+            }
+        }
         Brought::Unfit => Search::new(operations, initial).run(budget),
         Brought::Impossible => Verdict::Violated,
     }

@@ -12,7 +12,8 @@
 //!   unknown.
 //!
 //! A read-modify-write fits only one value before it, which may come from sums of unknown
-//! increments. So where there is one, the window begins where the history does.
+//! increments. So increments are taken for the compare-and-swaps that they amount to, where each sum is known. If one is
+//! not, or values come up again, a window with a read-modify-write begins where the history does.
 //!
 //! The end is the earliest at which the history fails, found by bisection. The start is late. It
 //! need not be the latest, since a write in progress at a moment may explain more than one that is
@@ -24,6 +25,7 @@ use std::vec::Vec;
 
 use super::search::writes;
 use super::sweep::Verdict;
+use super::units::without_sums;
 use super::{Answer, Call, Operation, verdict};
 
 /// Bound on the operations that are looked at, over all attempts, to reduce a window.
@@ -66,8 +68,11 @@ impl fmt::Display for Window {
 
 impl Window {
     /// Returns a small part of a history that is not linearizable.
-    pub(super) fn of(history: &[Operation], initial: Option<u64>, budget: u64) -> Self {
-        let whole = history.iter().any(|op| op.call.is_read_modify_write());
+    pub(super) fn of(original: &[Operation], initial: Option<u64>, budget: u64) -> Self {
+        let without_sums = without_sums(original, initial);
+        let history = without_sums.as_deref().unwrap_or(original);
+        let is_modify = |op: &Operation| op.call.is_read_modify_write();
+        let whole = without_sums.is_none() && history.iter().any(is_modify);
         let most = if whole { LITTLE_BUDGET } else { BUDGET };
         let judge = Judge::new(history, budget.min(most.max(4 * history.len() as u64)));
         let mut start = Some(initial);
@@ -113,24 +118,31 @@ impl Window {
             (part, start) = (shortest, None);
         }
         judge.forget_rest(&mut part, start);
-        Self::show(history, &part, start)
+        Self::show((original, history), &part, start)
     }
 
     /// Returns the operations of a part that matter, in their original form.
-    fn show(history: &[Operation], part: &[Operation], initial: Option<Option<u64>>) -> Self {
+    fn show(
+        (original, history): (&[Operation], &[Operation]),
+        part: &[Operation],
+        initial: Option<Option<u64>>,
+    ) -> Self {
         let values: BTreeSet<u64> = part.iter().filter_map(told).collect();
         let writes = |op: &Operation| written(op.call).is_some_and(|value| values.contains(&value));
         let matter = |op: &&Operation| op.answered.is_some() || writes(op);
-        let was: BTreeMap<_, _> = history.iter().map(|op| ((op.client, op.called), op)).collect();
+        let pairs = history.iter().zip(original);
+        let was: BTreeMap<_, _> =
+            pairs.map(|pair| ((pair.0.client, pair.0.called), pair)).collect();
         let mut operations: Vec<Operation> = part.iter().filter(matter).copied().collect();
         let others = part.len() - operations.len();
         for op in &mut operations {
-            if let Some(was) = was.get(&(op.client, op.called)).filter(|was| was.call == op.call) {
-                *op = **was;
+            let was = was.get(&(op.client, op.called)).filter(|(was, _)| was.call == op.call);
+            if let Some((_, original)) = was {
+                *op = **original;
             }
         }
         operations.sort_by_key(|op| op.called);
-        let key = history.first().map_or(0, |op| op.key);
+        let key = original.first().map_or(0, |op| op.key);
         Self { key, initial, operations, others }
     }
 }
@@ -170,10 +182,16 @@ impl Judge {
             (Some(&value), None) => std::vec![Some(value)],
             (Some(_), Some(_)) => Vec::new(),
             (None, _) => {
+                // What a read-modify-write of unknown outcome made something of, which was read.
+                let source = |op: &Operation| source(op).filter(|(_, new)| told.contains(new));
+                let sources: BTreeSet<u64> =
+                    part.iter().filter_map(source).map(|(before, _)| before).collect();
                 // A value that is never read or written.
-                let other = (0..).find(|value| !written.contains(value));
+                let other =
+                    (0..).find(|value| !written.contains(value) && !sources.contains(value));
                 let repeated = told.intersection(&self.repeated).copied().map(Some);
-                [None, other].into_iter().chain(repeated).collect()
+                let sources = sources.difference(&written).copied().map(Some);
+                [None, other].into_iter().chain(repeated).chain(sources).collect()
             }
         }
     }
@@ -210,9 +228,19 @@ impl Judge {
     }
 }
 
+/// Returns the value that must have been there.
 fn told(op: &Operation) -> Option<u64> {
-    match op.answered {
-        Some((_, Answer::Value(value))) => value,
+    match (op.call, op.answered) {
+        (Call::CompareAndSwap { expected, .. }, Some((_, Answer::Done))) => expected,
+        (_, Some((_, Answer::Value(value)))) => value,
+        _ => None,
+    }
+}
+
+/// Returns what a compare-and-swap of unknown outcome replaced by what, if it did.
+fn source(op: &Operation) -> Option<(u64, u64)> {
+    match (op.call, op.answered) {
+        (Call::CompareAndSwap { expected, new }, None) => expected.zip(new),
         _ => None,
     }
 }
