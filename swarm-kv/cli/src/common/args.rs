@@ -233,7 +233,9 @@ Examples:
   swarm bench --system dm-abd --workload a --rtt 2us --json";
 
 const TORTURE_HELP: &str = "Each client is a process that gets, puts, inserts, updates and \
-deletes as fast as it can; every value is written once. Every call is on record before it is made, \
+deletes, compares and swaps (cas) and adds to numbers (incr) as fast as it can: of a hundred operations 30 are gets, \
+12 puts, 12 inserts, 14 updates, 16 deletes, 8 cas and 8 incr, which are cas where the key holds no number; every \
+third key does. Every value is written once, every sum is there once. Every call is on record before it is made, \
 every answer as soon as it is there, so that what a killed client did is known as far as it can be. \
 When the time is over nothing fails any more: stopped clients go on, nodes come back, and each client \
 that is left must be served whatever it asks for, within a bound of roundtrips on a temporary pool. Then \
@@ -274,8 +276,8 @@ Examples:
 const CHECK_HELP: &str = "A line is a JSON object: client, op (get, put, insert, update, delete, \
 cas, swap, incr), key, value (string; null of get and delete, and of a cas or swap that removes the key), \
 expected (of a cas alone; null for no key), call_ns, return_ns (null if it never returned), outcome \
-(ok, absent, exists, unknown), read (string of a get that is ok, else null). All are there, and no \
-others. Times are of one clock. Keys are absent at first.
+(ok, absent, exists, unknown), read (string of a get that is ok and of a cas, swap or incr as below, else null). All \
+are there, and no others. Times are of one clock. Keys are absent at first.
 
 A cas is ok if it replaced what it expected, else exists, and read is what it found, or absent. A swap \
 is ok, and read is what it replaced, or absent, and nothing was there; it is done in either case. An incr \

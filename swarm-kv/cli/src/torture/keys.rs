@@ -36,6 +36,7 @@ impl FinalReads<'_> {
             let at = monotonic_ns();
             let told = match told {
                 torture_log::Told::Value(tag) => Some(name(self.history, tag)),
+                torture_log::Told::Sum(sum) => Some(sum),
                 torture_log::Told::Damaged => Some(self.history.value("damaged".into())),
                 _ => None,
             };

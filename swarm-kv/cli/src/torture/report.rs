@@ -75,12 +75,13 @@ pub(crate) fn slowest_at(operations: &[Operation], moments: &[u64]) -> u64 {
     slowest(operations.iter().filter(at_one))
 }
 
-fn counts(history: &History) -> [[u64; 4]; Op::COUNT] {
+/// Returns each operation, and how often it had each outcome.
+fn counts(history: &History) -> impl Iterator<Item = (Op, [u64; 4])> {
     let mut counts = [[0; 4]; Op::COUNT];
     for op in &history.operations {
         counts[Op::of(op.call) as usize][Outcome::of(op) as usize] += 1;
     }
-    counts
+    Op::TORTURE.into_iter().map(move |op| (op, counts[op as usize]))
 }
 
 impl Brought {
@@ -126,7 +127,7 @@ impl Brought {
     fn json(&self, history: &History) -> Value {
         let mut object = self.verdict.json(history);
         object.insert("seconds".into(), json!(self.seconds));
-        for (op, counts) in Op::TORTURE.into_iter().zip(counts(history)) {
+        for (op, counts) in counts(history) {
             let outcomes = Outcome::ALL.into_iter().zip(counts);
             let outcomes: serde_json::Map<_, _> =
                 outcomes.map(|(outcome, n)| (outcome.name().to_owned(), json!(n))).collect();
@@ -164,7 +165,7 @@ impl Brought {
     fn table(&self, history: &History) -> Result<(), Failure> {
         let [ok, absent, exists, unknown] = Outcome::ALL.map(Outcome::name);
         say(format_args!("\n  {:8}{ok:>12}{absent:>12}{exists:>12}{unknown:>12}", ""))?;
-        for (op, counts) in Op::TORTURE.into_iter().zip(counts(history)) {
+        for (op, counts) in counts(history) {
             let [ok, absent, exists, unknown] = counts;
             let name = op.name();
             say(format_args!("  {name:8}{ok:>12}{absent:>12}{exists:>12}{unknown:>12}"))?;

@@ -62,6 +62,7 @@ fn what_clients_are_told_while_things_fail_is_linearizable() {
     let said = torture(&[&flags[..], &["--history", &file]].concat(), |said| {
         more_than(said, &[("/operations", 1000), ("/kills", 3), ("/freezes", 1)])
             && more_than(said, &told)
+            && more_than(said, &[("/cas/ok", 0), ("/cas/exists", 0), ("/incr/ok", 0)])
     });
     assert_eq!(said["killed_nodes"].as_array().map(Vec::len), Some(1));
     let again = json(&["check", &file, "--json"]);
@@ -246,6 +247,53 @@ fn doctored_histories_are_not_linearizable() {
     ];
     for (what, history) in histories {
         let (status, said) = check(&history, &[]);
+        assert_eq!(status, 1, "{what}: {said}");
+        assert!(said.contains("\"k\" is not linearizable"), "{what}: {said}");
+    }
+}
+
+/// A line of a cas or an incr, as `check --help` says.
+fn change(client: u32, op: &str, fields: Value, times: (u64, u64)) -> String {
+    let mut line = json!({
+        "client": client, "op": op, "key": "k", "call_ns": times.0, "return_ns": times.1, "read": null,
+    });
+    let all = line.as_object_mut().expect("it is one");
+    all.extend(fields.as_object().expect("it is one").clone());
+    format!("{line}\n")
+}
+
+#[test]
+fn changes_that_go_wrong_are_not_linearizable() {
+    let put = line(1, "put", Some("5"), (1, 2), "ok");
+    let get = |value| line(9, "get", None, (20, 21), value);
+    let cas = |client, new, outcome, read: Value, times| {
+        let fields = json!({"expected": "5", "value": new, "outcome": outcome, "read": read});
+        change(client, "cas", fields, times)
+    };
+    let incr = |client, by, sum, times| {
+        change(client, "incr", json!({"value": by, "outcome": "ok", "read": sum}), times)
+    };
+    let won = cas(2, "a", "ok", Value::Null, (3, 10));
+    let lost = |found: &str| cas(3, "b", "exists", json!(found), (4, 11));
+    for right in [
+        put.clone() + &won + &lost("a") + &get("a"),
+        put.clone() + &incr(2, "1", "6", (3, 10)) + &incr(3, "7", "13", (4, 11)) + &get("13"),
+        put.clone() + &incr(2, "1", "6", (3, 10)) + &cas(3, "b", "exists", json!("6"), (11, 12)),
+    ] {
+        let (status, said) = check(&right, &[]);
+        assert_eq!(status, 0, "{right}: {said}");
+    }
+    for (what, wrong) in [
+        ("a cas that is lost and took effect", put.clone() + &won + &lost("a") + &get("b")),
+        ("two of which one is lost", put.clone() + &won + &cas(3, "b", "ok", Value::Null, (4, 11))),
+        ("a lost update", put.clone() + &incr(2, "1", "6", (3, 10)) + &get("5")),
+        (
+            "a lost increment",
+            put.clone() + &incr(2, "1", "6", (3, 10)) + &incr(3, "7", "12", (4, 11)),
+        ),
+        ("an increment applied twice", put + &incr(2, "1", "6", (3, 10)) + &get("7")),
+    ] {
+        let (status, said) = check(&wrong, &[]);
         assert_eq!(status, 1, "{what}: {said}");
         assert!(said.contains("\"k\" is not linearizable"), "{what}: {said}");
     }

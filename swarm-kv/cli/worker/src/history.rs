@@ -40,7 +40,15 @@ impl Op {
     /// How many kinds there are.
     pub const COUNT: usize = 8;
     /// What `torture` does, in the order of the numbers that its logs have.
-    pub const TORTURE: [Self; 5] = [Self::Get, Self::Put, Self::Insert, Self::Update, Self::Delete];
+    pub const TORTURE: [Self; 7] = [
+        Self::Get,
+        Self::Put,
+        Self::Insert,
+        Self::Update,
+        Self::Delete,
+        Self::CompareAndSwap,
+        Self::Increment,
+    ];
 
     /// Returns the kind of a call.
     pub fn of(call: Call) -> Self {

@@ -105,7 +105,7 @@ impl Soak<'_> {
             let (op, result);
             if rng.random_ratio(1, HOT_SHARE) {
                 let key = rng.random_range(0..HOT_KEYS);
-                op = pick(&mut rng);
+                op = pick(&mut rng, key);
                 let name = current.names[key as usize].as_bytes();
                 (result, now) = hand
                     .act_on_record(&mut current.log, op, name, key, tag)

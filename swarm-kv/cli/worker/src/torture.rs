@@ -2,6 +2,7 @@
 //! pool is full, or it is killed. Once nothing fails any more, it continues for a short time, in
 //! which its operations must succeed.
 
+use std::collections::HashMap;
 use std::fmt::Display;
 use std::io;
 use std::thread;
@@ -10,13 +11,13 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use swarm_core::error::Error as CoreError;
-use swarm_kv::{Error, block_on};
+use swarm_kv::{CompareAndSwap, Error, block_on};
 
 use crate::demo::TELL_EVERY_NS;
 use crate::history::Op;
 use crate::job::{Message, Order, Report, Served, TortureJob, monotonic_ns};
 use crate::store::{Store, open_pool, with_emulated, with_keys};
-use crate::torture_log::{Log, Tag, Told};
+use crate::torture_log::{Known, Log, Tag, Told, is_counter};
 use crate::{Failure, ParentChannel};
 
 /// The emulated roundtrip.
@@ -27,8 +28,19 @@ pub(crate) const NICE: i32 = 5;
 pub(crate) const MAX_ERRORS: u32 = 50;
 /// The most keys that all clients use in the last phase, and their operations.
 const LAST_KEYS: u32 = 10;
-const LAST_CALLS: [Op; 7] =
-    [Op::Get, Op::Put, Op::Update, Op::Get, Op::Delete, Op::Insert, Op::Get];
+const LAST_CALLS: [Op; 9] = [
+    Op::Get,
+    Op::Put,
+    Op::Update,
+    Op::Get,
+    Op::CompareAndSwap,
+    Op::Increment,
+    Op::Delete,
+    Op::Insert,
+    Op::Get,
+];
+/// A compare-and-swap or an increment in the last phase is tried so often: others of its kind may keep it from its end.
+const LAST_TRIES: u32 = 20;
 
 /// Returns a key's name.
 pub fn key_name(run: &str, key: impl Display) -> String {
@@ -78,7 +90,7 @@ impl Torture<'_> {
         let mut numbers = 1..u32::MAX;
         while let Some(number) = numbers.next().filter(|_| now < until_ns) {
             let key = rng.random_range(0..job.keys);
-            let (op, name) = (pick(&mut rng), names[key as usize].as_bytes());
+            let (op, name) = (pick(&mut rng, key), names[key as usize].as_bytes());
             let tag = Tag { client: job.client, number };
             let result;
             (result, now) = hand.act_on_record(&mut log, op, name, key, tag).map_err(failed)?;
@@ -93,10 +105,12 @@ impl Torture<'_> {
                         break;
                     }
                 }
-                // No client damages memory, so this is a bug.
-                Err(error) if error == Error::Replication(CoreError::Damaged) => {
-                    return Err(error.into());
-                }
+                // No client damages memory, and all that is written under counters are numbers, so this is a bug.
+                Err(
+                    error @ (Error::Replication(CoreError::Damaged)
+                    | Error::Number(_)
+                    | Error::Overflow),
+                ) => return Err(error.into()),
                 Err(_) if errors < MAX_ERRORS => errors += 1,
                 Err(error) => return Err(error.into()),
             }
@@ -125,9 +139,16 @@ impl Torture<'_> {
         let client = self.job.client;
         let mut served = Served::default();
         for (key, name) in (0..LAST_KEYS).zip(names) {
-            for op in LAST_CALLS {
-                let tag = Tag { client, number: numbers.next().unwrap_or(u32::MAX) };
-                let (result, _) = hand.act_on_record(log, op, name.as_bytes(), key, tag)?;
+            for op in LAST_CALLS.map(|op| fit(op, key)) {
+                let mut result = Err(Error::Contended);
+                for _ in 0..LAST_TRIES {
+                    let tag = Tag { client, number: numbers.next().unwrap_or(u32::MAX) };
+                    (result, _) = hand.act_on_record(log, op, name.as_bytes(), key, tag)?;
+                    let is_change = matches!(op, Op::CompareAndSwap | Op::Increment);
+                    if !is_change || result != Err(Error::Contended) {
+                        break;
+                    }
+                }
                 let roundtrips = store.last().roundtrips;
                 served.operations += 1;
                 served.roundtrips = served.roundtrips.max(roundtrips);
@@ -164,15 +185,23 @@ impl Moves {
     }
 }
 
-/// Draws one of the five operations, so that keys exist about half of the time.
-pub(crate) fn pick(rng: &mut SmallRng) -> Op {
-    match rng.random_range(0..100) {
-        0..35 => Op::Get,
-        35..50 => Op::Put,
-        50..65 => Op::Insert,
-        65..83 => Op::Update,
-        _ => Op::Delete,
-    }
+/// Draws an operation on a key, so that keys exist about half of the time.
+pub(crate) fn pick(rng: &mut SmallRng, key: u32) -> Op {
+    let op = match rng.random_range(0..100) {
+        0..30 => Op::Get,
+        30..42 => Op::Put,
+        42..54 => Op::Insert,
+        54..68 => Op::Update,
+        68..84 => Op::Delete,
+        84..92 => Op::CompareAndSwap,
+        _ => Op::Increment,
+    };
+    fit(op, key)
+}
+
+/// Returns the operation, or a compare-and-swap instead of an increment of a key that holds no number.
+fn fit(op: Op, key: u32) -> Op {
+    if op == Op::Increment && !is_counter(key) { Op::CompareAndSwap } else { op }
 }
 
 /// A client whose operations are logged.
@@ -180,11 +209,13 @@ pub(crate) struct RecordedClient<'s> {
     store: &'s Store<'s>,
     value: Vec<u8>,
     room: Vec<u8>,
+    /// What it knows of a key by its last operation there: what it expects there in a compare-and-swap.
+    known: HashMap<u32, Known>,
 }
 
 impl<'s> RecordedClient<'s> {
     pub(crate) fn new(store: &'s Store<'s>) -> Self {
-        Self { store, value: Vec::new(), room: Vec::new() }
+        Self { store, value: Vec::new(), room: Vec::new(), known: HashMap::new() }
     }
 
     /// Returns the bytes of the value of the last write or attempted write.
@@ -195,7 +226,7 @@ impl<'s> RecordedClient<'s> {
     /// Runs one operation; `tag` names the value that it writes.
     pub(crate) fn act(&mut self, op: Op, name: &[u8], key: u32, tag: Tag) -> Result<Told, Error> {
         tag.fill(key, &mut self.value);
-        self.carry_out(op, name, key)
+        self.carry_out(op, name, key, tag)
     }
 
     /// Does the same with a log. Also returns when it ended.
@@ -208,10 +239,12 @@ impl<'s> RecordedClient<'s> {
         tag: Tag,
     ) -> io::Result<(Result<Told, Error>, u64)> {
         tag.fill(key, &mut self.value);
-        log.call(op, key, tag.number, monotonic_ns())?;
+        let expected = self.known.get(&key).copied().filter(|_| op == Op::CompareAndSwap);
+        log.call((op, expected), key, tag.number, monotonic_ns())?;
         let called_ns = monotonic_ns();
-        let result = self.carry_out(op, name, key);
+        let result = self.carry_out(op, name, key, tag);
         let now = monotonic_ns();
+        self.learn(op, key, tag, &result);
         let told = match &result {
             Ok(told) => *told,
             Err(Error::Full { .. }) => Told::Full,
@@ -221,7 +254,25 @@ impl<'s> RecordedClient<'s> {
         Ok((result, now))
     }
 
-    fn carry_out(&mut self, op: Op, name: &[u8], key: u32) -> Result<Told, Error> {
+    /// Notes what is there now, as far as this client knows.
+    fn learn(&mut self, op: Op, key: u32, tag: Tag, result: &Result<Told, Error>) {
+        let known = match result {
+            Ok(Told::Value(tag)) => Some(Known::Tag(*tag)),
+            Ok(Told::Sum(sum)) => Some(Known::Sum(*sum)),
+            Ok(Told::Done) if op != Op::Delete && is_counter(key) => {
+                Some(Known::Sum(tag.written_number()))
+            }
+            Ok(Told::Done) if op != Op::Delete => Some(Known::Tag(tag)),
+            Ok(_) => None,
+            Err(_) => return,
+        };
+        match known {
+            Some(known) => _ = self.known.insert(key, known),
+            None => _ = self.known.remove(&key),
+        }
+    }
+
+    fn carry_out(&mut self, op: Op, name: &[u8], key: u32, tag: Tag) -> Result<Told, Error> {
         let done = |done| if done { Told::Done } else { Told::Refused };
         let (store, value) = (self.store, &self.value);
         Ok(match op {
@@ -230,20 +281,33 @@ impl<'s> RecordedClient<'s> {
             Op::Insert => done(block_on(store.insert(name, value))?),
             Op::Update => done(block_on(store.update(name, value))?),
             Op::Delete => block_on(store.delete(name)).map(|()| Told::Done)?,
-            Op::CompareAndSwap | Op::Swap | Op::Increment => {
-                unreachable!("clients do what Op::TORTURE lists")
+            Op::CompareAndSwap => {
+                let expected = self.known.get(&key);
+                expected.inspect(|known| known.fill(key, &mut self.room));
+                let expected = expected.map(|_| self.room.as_slice());
+                match block_on(store.compare_and_swap(name, expected, Some(value)))? {
+                    CompareAndSwap::Swapped => Told::Done,
+                    CompareAndSwap::Lost(found) => read(key, found.as_deref(), &mut self.room),
+                }
             }
+            Op::Increment => {
+                let by = tag.added_number() as i64;
+                Told::Sum(block_on(store.increment(name, by))? as u64)
+            }
+            Op::Swap => unreachable!("clients do what Op::TORTURE lists"),
         })
     }
 }
 
-/// Returns the result of a get.
+/// Returns what a value that was read tells.
 pub fn read(key: u32, value: Option<&[u8]>, room: &mut Vec<u8>) -> Told {
-    match value.map(|value| Tag::parse(key, value, room)) {
-        None => Told::Absent,
-        Some(Some(tag)) => Told::Value(tag),
-        Some(None) => Told::Damaged,
-    }
+    let Some(value) = value else { return Told::Absent };
+    let told = if is_counter(key) {
+        std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()).map(Told::Sum)
+    } else {
+        Tag::parse(key, value, room).map(Told::Value)
+    };
+    told.unwrap_or(Told::Damaged)
 }
 
 /// Deletes a key. Returns false if it stays: a delete needs a buffer, too, and a full pool has

@@ -7,12 +7,15 @@
 //! A record is three words:
 //!
 //! ```text
-//! call     [ 1 | op 4 bits | key 24 bits | number 32 bits ]     when it was called   0
-//! answer   [ 2 | answer 4 bits | client 24 bits | number 32 bits ]   when called     when returned
+//! call     [ 1 | op 4 bits | key 24 bits | number 32 bits ]     when it was called   what a cas expects, else 0
+//! answer   [ 2 | answer 4 bits | value 56 bits ]                when called          when returned
+//! value    [ client 24 bits | number 32 bits ], or a sum
 //! ```
 //!
 //! A write's value is identified by its client and its number there; an answer that is a value
-//! names it in the same way. The time of the call is taken again after the call is logged, because
+//! names it in the same way. What a cas expects is its value, with bit 63 set, or 0 for no value. The values of
+//! [counters](is_counter) are numbers: a client adds to a counter, or writes, what its number there is
+//! mapped to, so that each sum is there once, but for one chance in millions. The time of the call is taken again after the call is logged, because
 //! it is posted only then. For a client that was killed in between, the first time counts.
 
 use std::fs::File;
@@ -30,8 +33,19 @@ const CALL: u64 = 1;
 const ANSWER: u64 = 2;
 const FULL: u64 = 6;
 
+const SUM: u64 = 7;
+/// What tells that there is a value from that there is none.
+const SOME: u64 = 1 << 63;
+/// Bits of a value in a record.
+const VALUE: u64 = (1 << 56) - 1;
+
 /// Keys from this number on have values of mixed sizes.
 pub(crate) const MIXED: u32 = 1 << 23;
+
+/// Returns whether a key of torture holds a number, to which clients add.
+pub fn is_counter(key: u32) -> bool {
+    key < MIXED && key % 3 == 2
+}
 
 /// The identity of a value in histories.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,13 +57,44 @@ pub struct Tag {
 }
 
 impl Tag {
-    /// Fills in a value's stored bytes: the tag, the key, and bytes that are derived from them.
+    /// Returns it as it stands in a record.
+    fn word(self) -> u64 {
+        u64::from(self.client) << 32 | u64::from(self.number)
+    }
+
+    fn of_word(word: u64) -> Self {
+        Self { client: (word >> 32 & 0xff_ffff) as u32, number: word as u32 }
+    }
+
+    /// Returns the number that is written under a counter: so large that sums of it and what is added do not come up
+    /// again elsewhere, and so small that a thousand times what is added fits above it.
+    pub(crate) fn written_number(self) -> u64 {
+        1 << 54 | self.scattered() >> 11
+    }
+
+    /// Returns what is added to a counter.
+    pub(crate) fn added_number(self) -> u64 {
+        1 + (self.scattered() >> 24)
+    }
+
+    fn scattered(self) -> u64 {
+        let mut word = self.word().wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        word = (word ^ word >> 31).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word ^ word >> 29
+    }
+
+    /// Fills in a value's stored bytes: the tag, the key, and bytes that are derived from them; of a counter, its
+    /// number as text.
     pub(crate) fn fill(self, key: u32, value: &mut Vec<u8>) {
         value.clear();
+        if is_counter(key) {
+            value.extend(self.written_number().to_string().into_bytes());
+            return;
+        }
         value.extend(self.client.to_le_bytes());
         value.extend(self.number.to_le_bytes());
         value.extend(key.to_le_bytes());
-        let mut word = u64::from(self.client) << 32 | u64::from(self.number);
+        let mut word = self.word();
         value.resize(self.length(key), 0);
         for bytes in value[12..].chunks_mut(8) {
             word = (word ^ u64::from(key)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
@@ -101,12 +146,43 @@ pub enum Told {
     Absent,
     /// The identity of the value.
     Value(Tag),
+    /// The number under a counter.
+    Sum(u64),
     /// A value that no client can have written.
     Damaged,
     /// The operation ended in an error.
     Unknown,
     /// The operation had no effect: the pool is full.
     Full,
+}
+
+/// A value, as a client knows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Known {
+    /// What a client wrote.
+    Tag(Tag),
+    /// The number under a counter.
+    Sum(u64),
+}
+
+impl Known {
+    /// Fills in its stored bytes, as the value of `key`.
+    pub(crate) fn fill(self, key: u32, value: &mut Vec<u8>) {
+        match self {
+            Self::Tag(tag) => tag.fill(key, value),
+            Self::Sum(sum) => {
+                value.clear();
+                value.extend(sum.to_string().into_bytes());
+            }
+        }
+    }
+
+    fn word(self) -> u64 {
+        match self {
+            Self::Tag(tag) => tag.word(),
+            Self::Sum(sum) => sum,
+        }
+    }
 }
 
 /// A client's log.
@@ -118,28 +194,34 @@ impl Log {
         File::create(path).map(Self)
     }
 
-    /// Logs a call that is about to begin.
-    pub(crate) fn call(&mut self, op: Op, key: u32, number: u32, at_ns: u64) -> io::Result<()> {
-        self.write([
-            CALL << 60 | (op as u64) << 56 | u64::from(key) << 32 | u64::from(number),
-            at_ns,
-            0,
-        ])
+    /// Logs a call that is about to begin, and what it expects if it is a cas.
+    pub(crate) fn call(
+        &mut self,
+        (op, expected): (Op, Option<Known>),
+        key: u32,
+        number: u32,
+        at_ns: u64,
+    ) -> io::Result<()> {
+        let expected = expected.map_or(0, |known| SOME | known.word());
+        let head = CALL << 60 | (op as u64) << 56 | u64::from(key) << 32 | u64::from(number);
+        self.write([head, at_ns, expected])
     }
 
     /// Logs the answer.
     pub(crate) fn answer(&mut self, told: Told, called_ns: u64, at_ns: u64) -> io::Result<()> {
-        let (kind, tag) = match told {
-            Told::Done => (0, None),
-            Told::Refused => (1, None),
-            Told::Absent => (2, None),
-            Told::Value(tag) => (3, Some(tag)),
-            Told::Damaged => (4, None),
-            Told::Unknown => (5, None),
-            Told::Full => (FULL, None),
+        let (kind, value) = match told {
+            Told::Done => (0, 0),
+            Told::Refused => (1, 0),
+            Told::Absent => (2, 0),
+            Told::Value(tag) => (3, tag.word()),
+            // No client can have added so much.
+            Told::Sum(sum) if sum > VALUE => (4, 0),
+            Told::Sum(sum) => (SUM, sum),
+            Told::Damaged => (4, 0),
+            Told::Unknown => (5, 0),
+            Told::Full => (FULL, 0),
         };
-        let tag = tag.map_or(0, |tag| u64::from(tag.client) << 32 | u64::from(tag.number));
-        self.write([ANSWER << 60 | kind << 56 | tag, called_ns, at_ns])
+        self.write([ANSWER << 60 | kind << 56 | value, called_ns, at_ns])
     }
 
     fn write(&mut self, words: [u64; 3]) -> io::Result<()> {
@@ -169,7 +251,7 @@ pub fn take(history: &mut History, path: &Path, client: u32) -> Result<(), Failu
         let mut word = || words.next().unwrap_or(0);
         let (head, called_ns, at_ns) = (word(), word(), word());
         match (head >> 60, under_way.take()) {
-            (CALL, None) => under_way = Some(call(history, head, called_ns, client)),
+            (CALL, None) => under_way = Some(call(history, (head, at_ns), called_ns, client)),
             (ANSWER, Some(mut op)) => {
                 op.called = called_ns;
                 op.answered = answer(history, head).map(|answer| (at_ns, answer));
@@ -185,29 +267,44 @@ pub fn take(history: &mut History, path: &Path, client: u32) -> Result<(), Failu
     Ok(())
 }
 
-fn call(history: &mut History, head: u64, called: u64, client: u32) -> Operation {
+fn call(
+    history: &mut History,
+    (head, expected): (u64, u64),
+    called: u64,
+    client: u32,
+) -> Operation {
     let tag = Tag { client, number: head as u32 };
-    let mut value = || name(history, tag);
+    let key = head >> 32 & 0xff_ffff;
+    let is_counter = is_counter(key as u32);
+    let mut value = |tag: Tag| if is_counter { tag.written_number() } else { name(history, tag) };
     // The number of an `Op`.
     let call = match head >> 56 & 7 {
         0 => Call::Get,
-        1 => Call::Put(value()),
-        2 => Call::Insert(value()),
-        3 => Call::Update(value()),
-        _ => Call::Delete,
+        1 => Call::Put(value(tag)),
+        2 => Call::Insert(value(tag)),
+        3 => Call::Update(value(tag)),
+        4 => Call::Delete,
+        5 => {
+            let word = expected & VALUE;
+            let before = if is_counter { word } else { value(Tag::of_word(word)) };
+            let expected = (expected & SOME != 0).then_some(before);
+            Call::CompareAndSwap { expected, new: Some(value(tag)) }
+        }
+        6 => Call::Swap(Some(value(tag))),
+        _ => Call::Increment(tag.added_number()),
     };
-    let key = head >> 32 & 0xff_ffff;
     Operation { key, client: client as usize, call, called, answered: None }
 }
 
 fn answer(history: &mut History, head: u64) -> Option<Answer> {
-    let tag = Tag { client: (head >> 32 & 0xff_ffff) as u32, number: head as u32 };
+    let value = head & VALUE;
     match head >> 56 & 0xf {
         0 => Some(Answer::Done),
         1 => Some(Answer::Refused),
         2 => Some(Answer::Value(None)),
-        3 => Some(Answer::Value(Some(name(history, tag)))),
+        3 => Some(Answer::Value(Some(name(history, Tag::of_word(value))))),
         4 => Some(Answer::Value(Some(history.value("damaged".to_owned())))),
+        SUM => Some(Answer::Value(Some(value))),
         _ => None,
     }
 }
@@ -235,6 +332,25 @@ mod tests {
         assert_eq!(Tag::parse(3, b"", &mut room), None);
     }
 
+    /// A counter's value is what other programs read as a number, and a thousand clients' sums fit into a record.
+    #[test]
+    fn numbers_are_small_enough_to_be_added_to() {
+        let mut value = Vec::new();
+        for client in 0..100 {
+            for number in 1..100 {
+                let tag = Tag { client, number };
+                let (written, added) = (tag.written_number(), tag.added_number());
+                assert!((1 << 54..1 << 55).contains(&written), "{written}");
+                assert!(
+                    (1..=1 << 40).contains(&added) && written + 2000 * added < VALUE,
+                    "{added}"
+                );
+                tag.fill(2, &mut value);
+                assert_eq!(value, written.to_string().into_bytes());
+            }
+        }
+    }
+
     #[test]
     fn mixed_sizes_are_mostly_small_and_reach_64_kib() {
         let mut value = Vec::new();
@@ -255,27 +371,42 @@ mod tests {
         let path = directory.path().join("log");
         let mut log = Log::create(&path).expect("it is writable");
         let tag = Tag { client: 9, number: 4 };
-        log.call(Op::Get, 2, 1, 10).expect("it is writable");
+        let no = |op| (op, None);
+        log.call(no(Op::Get), 1, 1, 10).expect("it is writable");
         log.answer(Told::Value(tag), 11, 12).expect("it is writable");
-        log.call(Op::Insert, 2, 2, 13).expect("it is writable");
+        log.call(no(Op::Insert), 1, 2, 13).expect("it is writable");
         log.answer(Told::Refused, 14, 15).expect("it is writable");
-        log.call(Op::Update, 2, 3, 16).expect("it is writable");
+        log.call(no(Op::Update), 1, 3, 16).expect("it is writable");
         log.answer(Told::Unknown, 17, 18).expect("it is writable");
-        log.call(Op::Put, 2, 5, 18).expect("it is writable");
+        log.call(no(Op::Put), 1, 5, 18).expect("it is writable");
         log.answer(Told::Full, 18, 19).expect("it is writable");
-        log.call(Op::Delete, 1, 4, 19).expect("it is writable");
+        log.call((Op::CompareAndSwap, Some(Known::Tag(tag))), 1, 6, 20).expect("it is writable");
+        log.answer(Told::Absent, 21, 22).expect("it is writable");
+        log.call((Op::CompareAndSwap, Some(Known::Sum(77))), 2, 7, 23).expect("it is writable");
+        log.answer(Told::Done, 24, 25).expect("it is writable");
+        log.call(no(Op::CompareAndSwap), 1, 8, 26).expect("it is writable");
+        log.answer(Told::Value(tag), 27, 28).expect("it is writable");
+        log.call(no(Op::Increment), 2, 9, 29).expect("it is writable");
+        log.answer(Told::Sum(88), 30, 31).expect("it is writable");
+        log.call(no(Op::Delete), 1, 4, 32).expect("it is writable");
         log.0.write_all(&[1; RECORD - 1]).expect("it is writable");
         let mut history = History::default();
         take(&mut history, &path, 5).expect("it is whole");
         let read = name(&mut history, tag);
-        let (two, three) = (Tag { client: 5, number: 2 }, Tag { client: 5, number: 3 });
-        let (two, three) = (name(&mut history, two), name(&mut history, three));
+        let own = |number| Tag { client: 5, number };
+        let [two, three, six, eight] = [2, 3, 6, 8].map(|number| name(&mut history, own(number)));
+        let cas = |expected, new| Call::CompareAndSwap { expected, new: Some(new) };
+        let added = own(9).added_number();
         let op = |key, call, called, answered| Operation { key, client: 5, call, called, answered };
         let expected = [
-            op(2, Call::Get, 11, Some((12, Answer::Value(Some(read))))),
-            op(2, Call::Insert(two), 14, Some((15, Answer::Refused))),
-            op(2, Call::Update(three), 17, None),
-            op(1, Call::Delete, 19, None),
+            op(1, Call::Get, 11, Some((12, Answer::Value(Some(read))))),
+            op(1, Call::Insert(two), 14, Some((15, Answer::Refused))),
+            op(1, Call::Update(three), 17, None),
+            op(1, cas(Some(read), six), 21, Some((22, Answer::Value(None)))),
+            op(2, cas(Some(77), own(7).written_number()), 24, Some((25, Answer::Done))),
+            op(1, cas(None, eight), 27, Some((28, Answer::Value(Some(read))))),
+            op(2, Call::Increment(added), 30, Some((31, Answer::Value(Some(88))))),
+            op(1, Call::Delete, 32, None),
         ];
         assert_eq!(history.operations, expected);
     }
