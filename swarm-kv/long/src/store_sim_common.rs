@@ -124,7 +124,7 @@ fn id_of_value(number: u64, bytes: &[u8]) -> u64 {
     id_of(bytes)
 }
 
-/// Draws a read-modify-write of a key, or of a counter: value number `id` is new, and `seen` tells
+/// Draws a read-modify-write of a key, or of a counter, beside which there are other writes: value number `id` is new, and `seen` tells
 /// what is thought to be there.
 pub fn modification(
     rng: &mut Rng,
@@ -133,6 +133,10 @@ pub fn modification(
 ) -> (u64, Call) {
     let key = if rng.bool() { rng.u64(COUNTERS) } else { key };
     let is_counter = COUNTERS.contains(&key);
+    if is_counter && rng.u8(..4) == 0 {
+        let beside = [Call::Put(id), Call::Insert(id), Call::Update(id), Call::Delete];
+        return (key, beside[rng.usize(..4)]);
+    }
     let new = (rng.u8(..4) > 0).then_some(id);
     let call = match rng.u8(..4) {
         0 | 1 if is_counter => Call::Increment(rng.u64(1..1000)),

@@ -1,13 +1,18 @@
 //! Read-modify-writes, which move their key: beside other operations, beside each other, and left
 //! half-way.
 
-use swarm_core::history::{Answer, Call};
-use swarm_core::node::NodeId;
+use std::cell::Cell;
+use std::rc::Rc;
 
-use super::store_sim_common::COUNTERS;
+use swarm_core::history::{Answer, BUDGET, Call, Recorder, check};
+use swarm_core::node::NodeId;
+use swarm_core::sim::{Outcome, Setup, Sim};
+use swarm_kv::Error;
+
+use super::store_sim_common::{COUNTERS, GaveUp, Line, Story, options};
 use super::{
-    Deed, MOVE, MOVES_AGAIN, NODES, Play, READER, RIVAL, STUCK, dies, ends, is_stuck, rounds,
-    stuck_behind, until_over,
+    CAPACITY, Deed, MOVE, MOVES_AGAIN, NODES, Play, READER, RIVAL, STUCK, dies, ends, geometry,
+    is_stuck, rounds, stuck_behind, until_over,
 };
 
 const SWAP: Deed = (RIVAL, 0, Call::Swap(Some(9)));
@@ -105,6 +110,111 @@ fn an_increment_counts_once_whoever_finishes_it() {
         for is_dead in [false, true] {
             until_over(|turn| !is_counted_once(turn, lands, is_dead));
         }
+    }
+}
+
+/// Two clients find no number, and both insert what they add: one of them finds the other's.
+#[test]
+fn two_that_find_no_value_add_to_each_other() {
+    let is_counted = |turn: usize, lands: &[NodeId]| {
+        let mut play = Play::new();
+        play.begin((STUCK, COUNTER, Call::Increment(1000)));
+        rounds(&mut play, STUCK, turn, &NODES);
+        if play.sim.tasks(STUCK) == 0 {
+            return false;
+        }
+        lands.iter().for_each(|&node| play.sim.take_all(STUCK, node));
+        play.all(&[(RIVAL, COUNTER, Call::Increment(10))], &NODES);
+        ends(&mut play, STUCK, &NODES);
+        play.all(&[(READER, COUNTER, Call::Get)], &NODES);
+        assert_eq!(play.last(), Some(Answer::Value(Some(1010))), "{turn}, {lands:?}");
+        play.is_linearizable((turn, lands));
+        true
+    };
+    for lands in [&[], &NODES[..1], &NODES[1..2], &NODES[..2], &NODES] {
+        until_over(|turn| !is_counted(turn, lands));
+    }
+}
+
+/// While a client adds to a number another one puts the largest there is. Its sum would be none: it stays as it is, also
+/// if it was met in the frozen register.
+#[test]
+fn what_nothing_can_be_made_of_stays_as_it_is() {
+    const LARGEST: u64 = i64::MAX as u64;
+    let mut overflowed = 0;
+    let mut stays = |turn: usize, lands: &[NodeId]| {
+        let mut play = Play::new();
+        // As long as the largest: that fits into the same register.
+        let first = (RIVAL, COUNTER, Call::Put(1_000_000_000_000_000_000));
+        play.all(&[first, (STUCK, COUNTER, Call::Get)], &NODES);
+        let (story, told) = (Rc::clone(&play.stories[STUCK]), Rc::<Cell<_>>::default());
+        let tell = Rc::clone(&told);
+        play.sim.spawn(STUCK, async move {
+            tell.set(Some(story.call(COUNTER, Call::Increment(1), None).await));
+        });
+        play.sim.poll_once(STUCK);
+        // It is under way when the other one's is done: the register is frozen with the new value.
+        play.begin((RIVAL, COUNTER, Call::Put(LARGEST)));
+        rounds(&mut play, STUCK, turn, &NODES);
+        if play.sim.tasks(STUCK) == 0 {
+            return false;
+        }
+        lands.iter().for_each(|&node| play.sim.take_all(STUCK, node));
+        ends(&mut play, RIVAL, &NODES);
+        ends(&mut play, STUCK, &NODES);
+        overflowed += u32::from(told.get() == Some(Err(GaveUp::Failed(Error::Overflow))));
+        play.all(&[(READER, COUNTER, Call::Get)], &NODES);
+        assert_eq!(play.last(), Some(Answer::Value(Some(LARGEST))), "{turn}, {lands:?}");
+        play.is_linearizable((turn, lands));
+        true
+    };
+    for lands in [&[], &NODES[..1], &NODES[1..2], &NODES[..2], &NODES] {
+        until_over(|turn| !stays(turn, lands));
+    }
+    assert!(overflowed > 0);
+}
+
+/// Clients that add to one number at a time, whose turns a die decides: each change comes to its end. Returns how many
+/// there were, their roundtrips, and the most of one.
+fn add_at_a_time(seed: u64, clients: usize, each: u64) -> (u64, u64, u32) {
+    let mut sim = Sim::new(&Setup { words: CAPACITY / 8, ..Setup::new(seed, 3, clients) });
+    let (recorder, hung_up) = (Recorder::new(), Rc::<Cell<bool>>::default());
+    let costs = Rc::<Cell<(u64, u64, u32)>>::default();
+    let stories = (0..clients).map(|id| {
+        let line = Line { inner: sim.fabric(id), hung_up: Rc::clone(&hung_up) };
+        let connection = (line, Rc::new(sim.clock(id)) as _);
+        let who = (id, id, id as u64 + 1);
+        Rc::new(Story::new(connection, geometry(), who, options((30_000, 1 << 60)), &recorder))
+    });
+    let stories: Vec<_> = stories.collect();
+    for (id, story) in stories.iter().enumerate() {
+        let (story, costs) = (Rc::clone(story), Rc::clone(&costs));
+        sim.spawn(id, async move {
+            for _ in 0..each {
+                story.call(COUNTER, Call::Increment(1), None).await.expect("it comes to its end");
+                let (changes, all, most) = costs.get();
+                let one = story.client.last().roundtrips;
+                costs.set((changes + 1, all + u64::from(one), most.max(one)));
+            }
+        });
+    }
+    assert_eq!(sim.run(20_000_000), Outcome::Done);
+    hung_up.set(true);
+    check(&recorder.operations(), |_| None, BUDGET).unwrap_or_else(|wrong| panic!("{wrong}"));
+    costs.get()
+}
+
+#[test]
+fn changes_of_one_key_at_a_time_come_to_their_ends() {
+    for clients in [1, 2, 3] {
+        let (mut changes, mut all, mut most) = (0, 0, 0);
+        for seed in 0..10 {
+            let costs = add_at_a_time(seed, clients, 30);
+            (changes, all, most) = (changes + costs.0, all + costs.1, most.max(costs.2));
+        }
+        let mean = all as f64 / changes as f64;
+        println!("{clients} clients, {changes} changes: mean {mean:.2} roundtrips, most {most}");
+        assert_eq!(changes, 10 * 30 * clients as u64);
     }
 }
 
