@@ -1,11 +1,13 @@
 //! Every schedule of a small race in the store, up to a number of surprises: insert against insert,
 //! delete against update, delete against insert, split against insert, moves of a key against each
-//! other, an update and a delete, each with a reader beside them, while a node crashes and a client
-//! dies; for races of many steps, one of the two, or both where the node is gone from the beginning.
+//! other, an update and a delete, changes that depend on the value against all of these, each with a
+//! reader beside them, while a node crashes and a client dies; for races of many steps, one of the two,
+//! or both where the node is gone from the beginning.
 //!
 //! `SWARM_DEEP` says which races are explored as deep as that, of the others only one thing goes wrong; see
 //! [`is_deep`]. `SWARM_SURPRISES` and `SWARM_EXPLORED` take the place of the bounds: see [`explore_or_panic`].
 
+mod changes;
 mod midst;
 mod recycle;
 
@@ -383,6 +385,7 @@ fn a_client_may_die_anywhere() {
     let delete: &[&[_]] = &[&[(0, Call::Delete)], OTHERS[0], OTHERS[1]];
     let get: &[&[_]] = &[&[(0, Call::Get)], OTHERS[0], OTHERS[1]];
     let split: &[&[_]] = &[&[(2, Call::Insert(1))], OTHERS[0], OTHERS[1]];
+    let change: &[&[_]] = &[&[(0, Call::Swap(Some(1)))], OTHERS[0], OTHERS[1]];
     let there = Plan { there: 1, known: true, ..NOTHING };
     let plans = [
         ("an insert", Plan { racers: insert, known: true, ..NOTHING }),
@@ -392,6 +395,7 @@ fn a_client_may_die_anywhere() {
         ("a delete", Plan { racers: delete, ..there }),
         ("a get", Plan { racers: get, ..there }),
         ("a split", Plan { racers: split, fillers: 5, ..there }),
+        ("a change", Plan { racers: change, ..there }),
     ];
     for (name, plan) in plans {
         let seeds = if is_deep(name) { 25 } else { 3 };

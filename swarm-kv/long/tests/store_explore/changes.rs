@@ -1,0 +1,63 @@
+//! Changes that depend on the value, beside other operations on the same key: of two that replace one value, one is
+//! lost; what a client that dies left half done is done once or never.
+
+use swarm_core::history::Call;
+use swarm_core::sim::seeds::is_deep;
+
+use crate::{BOTH, DEPTHS, NOTHING, Plan, READS};
+
+/// The value that is there when the race begins.
+const FIRST: Option<u64> = Some(900);
+const CHANGE: &[(u64, Call)] = &[(0, Call::CompareAndSwap { expected: FIRST, new: Some(1) })];
+const RIVAL: &[(u64, Call)] = &[(0, Call::CompareAndSwap { expected: FIRST, new: Some(9) })];
+const GET: &[(u64, Call)] = &[(0, Call::Get)];
+
+/// Explores a race for the key that is there; where it is its turn to be explored deep, also with a node and a client that
+/// crash, anywhere.
+fn play(name: &str, racers: &'static [&'static [(u64, Call)]]) {
+    let plan = Plan { racers, there: 1, known: true, ..NOTHING };
+    plan.play_many_steps(name);
+    if is_deep(name) {
+        plan.play(name, BOTH);
+    }
+}
+
+#[test]
+fn change_against_update() {
+    play("change against update", &[CHANGE, &[(0, Call::Update(5))], GET]);
+}
+
+#[test]
+fn change_against_get() {
+    play("change against get", &[CHANGE, READS]);
+}
+
+#[test]
+fn change_against_delete() {
+    play("change against delete", &[CHANGE, &[(0, Call::Delete)], GET]);
+}
+
+#[test]
+fn change_against_insert() {
+    play("change against insert", &[&[(0, Call::Swap(None))], &[(0, Call::Insert(5))], GET]);
+}
+
+#[test]
+fn change_against_change() {
+    play("change against change", &[CHANGE, RIVAL, GET]);
+}
+
+/// Neither is lost: the second one replaces what the first one wrote.
+#[test]
+fn swap_against_swap() {
+    const SWAPS: [&[(u64, Call)]; 2] = [&[(0, Call::Swap(Some(1)))], &[(0, Call::Swap(Some(9)))]];
+    play("swap against swap", &[SWAPS[0], SWAPS[1], GET]);
+}
+
+/// Where the key is not there, a change is an insert.
+#[test]
+fn change_against_change_of_no_value() {
+    const ADD: &[(u64, Call)] = &[(0, Call::CompareAndSwap { expected: None, new: Some(1) })];
+    let racers: &[&[_]] = &[ADD, &[(0, Call::Swap(Some(5)))], GET];
+    Plan { racers, known: true, ..NOTHING }.play("change against change of no value", DEPTHS);
+}
