@@ -122,6 +122,11 @@ kills() {
     "$target/release/examples/kills" "$@"
 }
 
+# Read-modify-writes of real processes, for long.
+changes() {
+    cargo test --quiet --locked --release -p swarm-kv --test accounts --test increments -- --ignored --nocapture
+}
+
 # Random schedules of all simulators, so many as follow, from number $1 on. A failure names its seed, and the command
 # that plays it again. No package is named: those of the tests, and what they share is built with the same features.
 schedules() {

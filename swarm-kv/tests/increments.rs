@@ -1,0 +1,94 @@
+//! Many increments of one number: in a pool that has no room for what they replace, and without a node.
+
+use swarm_core::node::NodeId;
+use swarm_core::register::safe_guess::SafeGuess;
+use swarm_kv::shm::{self, Client, CreateOptions, Emulated, Pool};
+use swarm_kv::{CompareAndSwap, Error, Options};
+use swarm_shm::SwitchState;
+
+const NUMBER: &[u8] = b"number";
+const MILLION: i64 = 1_000_000;
+/// An emulated roundtrip, in nanoseconds.
+const ROUNDTRIP: u64 = 2000;
+
+type Far = Client<SafeGuess, Emulated>;
+
+fn pool(capacity: u64) -> (tempfile::TempDir, Pool) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = CreateOptions { capacity, max_clients: 4, ..CreateOptions::default() };
+    let pool = Pool::create(dir.path().join("pool"), &options).expect("a pool");
+    (dir, pool)
+}
+
+/// A client on whose path nodes can be taken away.
+fn far(pool: &Pool) -> Far {
+    shm::open_emulated::<SafeGuess>(pool, Options::default(), ROUNDTRIP).expect("a slot")
+}
+
+/// Adds to the number until it is `last`, or until a change is refused. Returns what it is then.
+fn count_up_to(client: &Far, last: i64) -> Result<i64, (i64, Error)> {
+    let store = client.blocking();
+    let mut sum = store.increment(NUMBER, 0).expect("a node");
+    while sum < last {
+        match store.increment(NUMBER, 1) {
+            Ok(next) => assert_eq!(std::mem::replace(&mut sum, next) + 1, next),
+            Err(error) => return Err((sum, error)),
+        }
+    }
+    Ok(sum)
+}
+
+/// There is room for some ten thousand of them.
+#[test]
+#[ignore = "takes a minute"]
+fn a_million_increments_need_16_mib() {
+    let (_dir, pool) = pool(16 << 20);
+    let client = shm::open(&pool, Options::default()).expect("a slot");
+    for sum in 1..=MILLION {
+        assert_eq!(client.blocking().increment(NUMBER, 1), Ok(sum));
+    }
+    let modify = client.counters().modify;
+    let of_seven = modify.roundtrips[7];
+    println!("{of_seven} of {} took 7 roundtrips: {:?}", modify.operations, modify.roundtrips);
+    assert!(of_seven > MILLION as u64 * 9 / 10);
+}
+
+/// Adds to a number until the pool is used up, as a node is gone. Returns how often.
+fn used_up_by(capacity: u64) -> i64 {
+    let (_dir, pool) = pool(capacity);
+    let client = far(&pool);
+    let store = client.blocking();
+    assert_eq!(count_up_to(&client, 100), Ok(100));
+    pool.switch(NodeId(1)).set(SwitchState::Down);
+    let (sum, error) = count_up_to(&client, MILLION).expect_err("there is no room");
+    println!("{capacity} bytes: {} increments, then: {error}", sum - 100);
+    assert!(matches!(error, Error::Full(_)) && !error.may_have_taken_effect(), "{error}");
+    // It is refused before the key is frozen: what needs no memory goes on.
+    let get = || store.get(NUMBER).expect("a majority").map(|value| value.to_vec());
+    assert_eq!(get(), Some(sum.to_string().into_bytes()));
+    let lost = store.compare_and_swap(NUMBER, Some(b"none"), Some(b"0"));
+    assert!(matches!(lost, Ok(CompareAndSwap::Lost(Some(_)))), "{lost:?}");
+    assert_eq!(store.update(NUMBER, sum.to_string().as_bytes()), Ok(true));
+    assert!(matches!(store.increment(NUMBER, 1), Err(Error::Full(_))));
+    // With the node there is room for as many again, and again, as soon as the client looks for room: that there was
+    // none it remembers for as long as it took to find out.
+    pool.switch(NodeId(1)).set(SwitchState::Up);
+    assert!((0..100_000).any(|_| store.increment(NUMBER, 1).is_ok()));
+    assert_eq!(count_up_to(&client, 3 * sum), Ok(3 * sum));
+    sum - 100
+}
+
+/// What changes replace comes back when every node has answered. Without a node they use the pool up, and are then
+/// refused.
+#[test]
+fn without_a_node_increments_use_memory_up() {
+    let times = used_up_by(4 << 20);
+    assert!((1000..100_000).contains(&times), "{times}");
+}
+
+#[test]
+#[ignore = "takes a minute"]
+fn without_a_node_increments_use_16_mib_up() {
+    let times = used_up_by(16 << 20);
+    assert!((10_000..100_000).contains(&times), "{times}");
+}
