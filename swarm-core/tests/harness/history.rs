@@ -611,7 +611,7 @@ fn one_hot_key_with_read_modify_write() {
                 6 => Call::Delete,
                 7..9 => Call::Increment(rng.u64(1..1 << 40)),
                 _ => {
-                    let expected = std::mem::replace(&mut recent, Some(new));
+                    let expected = recent.replace(new);
                     Call::CompareAndSwap { expected, new: Some(new) }
                 }
             }
