@@ -24,7 +24,8 @@
 use swarm_core::clock::Clock;
 use swarm_core::fabric::{Fabric, Verb};
 use swarm_core::layout::{BufferHeader, buffer};
-use swarm_core::node::NodeId;
+use swarm_core::node::{NodeId, NodeSet};
+use swarm_core::quorum::Next;
 use swarm_core::register::{Check, Protocol, Register, fill};
 
 use crate::client::handle::{Client, TRIES};
@@ -128,6 +129,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
     /// Puts the first buffer of a register at the new node, if another one has it. Before the
     /// register is filled, whose latest write may lie there, rewritten (I4).
+    ///
+    /// A majority of the others has the record, as it was just read among them, and with it the
+    /// buffer, except for the one that the buffer leaves out. So any majority of them includes one
+    /// that has it.
     async fn fill_first_buffer<N: Fabric>(
         &self,
         entry: &Entry,
@@ -139,18 +144,30 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         if !site.holders.contains(node) {
             return Ok(());
         }
-        for other in site.holders.filter(|&other| other != node) {
-            let read = [Verb::Read { at: site.place.at(other, n).plus(buffer::REWRITE), words }];
-            let Ok(reply) = self.group.fabric().post(other, &read).await else { continue };
-            let is_its = BufferHeader::decode(&reply).is_some_and(|header| {
-                header.number == entry.identity.number && header.register == entry.pointer
-            });
-            if is_its {
-                let at = site.place.at(node, n).plus(buffer::REWRITE);
-                let write = [Verb::Write { at, head: &reply, tail: &[] }];
-                joining.post(node, &write).await.map_err(|_| silent())?;
-                break;
-            }
+        let (mut found, need) = (Vec::new(), self.group.majority());
+        let read = |other| {
+            let at = site.place.at(other, n).plus(buffer::REWRITE);
+            self.group.fabric().post(other, &[Verb::Read { at, words }])
+        };
+        self.group
+            .settle(NodeSet::all(n), need, |other, reply| {
+                let Some(reply) = reply else {
+                    let holds = site.holders.contains(other);
+                    return if holds { Next::Post(read(other)) } else { Next::Vote };
+                };
+                let is_its = BufferHeader::decode(&reply).is_some_and(|header| {
+                    header.number == entry.identity.number && header.register == entry.pointer
+                });
+                if is_its {
+                    found = reply.to_vec();
+                }
+                Next::Vote
+            })
+            .await?;
+        if !found.is_empty() {
+            let at = site.place.at(node, n).plus(buffer::REWRITE);
+            let write = [Verb::Write { at, head: &found, tail: &[] }];
+            joining.post(node, &write).await.map_err(|_| silent())?;
         }
         Ok(())
     }
