@@ -19,7 +19,8 @@
 //!
 //! 1. The new file gets its header: what the others' headers know, and that it votes, in the next
 //!    life. It is synced.
-//! 2. The others' headers say that life, and an event count above that of any former file (S16).
+//! 2. The others' headers say that life, and an event count above that of any former file (S16). They
+//!    are synced.
 //! 3. The control file says them. From here on a former file is refused.
 //! 4. The new file is renamed to the node's place.
 
@@ -211,6 +212,12 @@ impl Replacement {
             words[OTHERS_EVENTS + self.node.index()].fetch_max(self.count, Ordering::Release);
             say_lives(other, &self.lives);
             words[CONFIGURATION].store(self.configuration, Ordering::Release);
+        }
+        // H3: on a disk, too, before the control file says so: else a power failure may leave headers
+        // that lag behind it, and a repair that goes by headers alone takes the former file.
+        for (id, other) in others(&self.pool).filter(|(_, other)| !other.is_lost()) {
+            let path = node::path(self.pool.path(), id);
+            other.sync_header().map_err(|error| Error::io(&path, "sync", error))?;
         }
         // H3: a majority says it, and none of them is lost.
         let there = others(&self.pool).filter(|(_, other)| !other.is_lost()).count();
