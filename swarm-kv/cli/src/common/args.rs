@@ -17,9 +17,9 @@ use crate::common::units::{parse_duration, parse_size};
 /// In the environment: the pool of a command that names none.
 const POOL: &str = "SWARM_POOL";
 /// Commands that may leave the pool to that.
-const TAKE_POOL: [&str; 16] = [
+const TAKE_POOL: [&str; 17] = [
     "create", "info", "get", "put", "insert", "update", "delete", "cas", "incr", "keys", "import",
-    "export", "backup", "evict", "gc", "repair",
+    "export", "backup", "evict", "gc", "repair", "replace",
 ];
 
 const ABOUT: &str = "A replicated, linearizable key-value store over memory that runs no code.\n\n\

@@ -56,7 +56,7 @@ fn a_lost_node_is_replaced_and_the_pool_is_whole() {
         said.contains("is a former file of node 1") && said.contains("swarm replace"),
         "{said}"
     );
-    assert_eq!(told(&pool, &["1"]).0, 0);
+    swarm(&["replace", "1"]).env("SWARM_POOL", pool.path()).assert().code(0);
     assert_eq!(pool.status("info", &["--verify"]), 0);
 }
 
