@@ -72,6 +72,7 @@ pub use ops::blocking::Blocking;
 pub use ops::cursor::Cursor;
 pub use ops::fill::Filled;
 pub use ops::modify::CompareAndSwap;
+pub use ops::replace::{Membership, ReplaceError, ReplaceStep};
 pub use ops::scan::{Estimate, Usage};
 pub use ops::verify::{Fault, FaultKind, Verdict};
 #[cfg(feature = "rdma")]

@@ -206,6 +206,10 @@ impl<F: Fabric> Fabric for ReadOnlyFabric<F> {
         self.inner.cut_off();
     }
 
+    fn reconfigure(&self) {
+        self.inner.reconfigure();
+    }
+
     fn nodes(&self) -> usize {
         self.inner.nodes()
     }

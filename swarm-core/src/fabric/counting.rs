@@ -220,6 +220,10 @@ impl<F: Fabric> Fabric for Counting<F> {
         self.inner.cut_off();
     }
 
+    fn reconfigure(&self) {
+        self.inner.reconfigure();
+    }
+
     #[inline]
     fn nodes(&self) -> usize {
         self.inner.nodes()

@@ -214,6 +214,10 @@ impl<F: Fabric, S: Switches> Fabric for Faulty<F, S> {
         self.inner.cut_off();
     }
 
+    fn reconfigure(&self) {
+        self.inner.reconfigure();
+    }
+
     fn drain(&self) {
         self.inner.drain();
     }

@@ -161,6 +161,13 @@ pub trait Fabric {
     /// nothing any more. For fabrics whose epoch domains may report that.
     fn cut_off(&self) {}
 
+    /// Takes up the pool's [configuration](crate::node::Configuration): from here on, chains to a
+    /// node go to the memory of its present life, and a node that is filling is down. What was posted
+    /// before has reached a former life or never takes effect. Called when an operation begins in
+    /// another [generation](crate::fabric::EpochDomain::generation), before it posts anything, while
+    /// others may be under way. For fabrics whose nodes may be replaced while clients work.
+    fn reconfigure(&self) {}
+
     /// Returns the number of nodes: 1, 3, 5 or 7.
     fn nodes(&self) -> usize;
 

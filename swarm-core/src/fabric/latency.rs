@@ -154,6 +154,10 @@ impl<F: Fabric, C: Clock> Fabric for Delayed<F, C> {
         self.inner.cut_off();
     }
 
+    fn reconfigure(&self) {
+        self.inner.reconfigure();
+    }
+
     fn drain(&self) {
         self.inner.drain();
     }

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use fastrand::Rng;
 use swarm_core::fabric::{EpochDomain, Fabric, RemoteFree};
 use swarm_core::layout::{ReplicaSet, buffer, register};
+use swarm_core::node::NodeId;
 use swarm_core::sim::SimFabric;
 use swarm_core::words::{GRANULE_WORDS, Pointer};
 
@@ -133,12 +134,18 @@ impl Notes {
     }
 }
 
+/// Returns which of the simulator's nodes are or were this one.
+pub type Lives = Rc<dyn Fn(NodeId) -> Vec<NodeId>>;
+
 /// An epoch table that simulated clients share.
 pub struct Seat {
     notes: Rc<Notes>,
     /// Knows which clients are dead.
     world: SimFabric,
     seat: usize,
+    /// Where nodes are replaced: how many the pool has, and which of the simulator's nodes are or
+    /// were this one.
+    pub lives: Option<(usize, Lives)>,
 }
 
 impl Seat {
@@ -156,7 +163,7 @@ impl Seat {
         let gone = false;
         seats.push(Chair { client, slot, since, heard, reached, generation, renewed, left, gone });
         let seat = seats.len() - 1;
-        Self { notes: Rc::clone(notes), world, seat }
+        Self { notes: Rc::clone(notes), world, seat, lives: None }
     }
 
     /// Returns the epoch that this client knows of.
@@ -263,17 +270,19 @@ impl EpochDomain for Seat {
     fn reclaimed(&self, memory: &ReplicaSet) {
         // Up to a buffer's value or a record's payload; a register's slots and identity, and at
         // home up to the value in place. Elsewhere a bucket's cell has no more room.
+        let nodes = self.lives.as_ref().map_or(self.world.nodes(), |(nodes, _)| *nodes);
         let at = |node| {
             let words = match memory.place.home {
                 _ if memory.is_alike() => buffer::HEADER_WORDS,
                 home if node == home => register::VALUE,
                 _ => register::STATE_WORDS,
             };
-            let first = memory.place.at(node, self.world.nodes()).0;
-            (node, first..first + words as u64)
+            let first = memory.place.at(node, nodes).0;
+            let physical = self.lives.as_ref().map_or(vec![node], |(_, lives)| lives(node));
+            physical.into_iter().map(move |node| (node, first..first + words as u64))
         };
         self.world.note(format_args!("has {:?} again", memory.place.pointer));
-        self.world.forbid(memory.holders.map(at).collect());
+        self.world.forbid(memory.holders.flat_map(at).collect());
     }
 
     fn passed_on(&self, first: Pointer, granules: u64) {

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -45,16 +46,45 @@ pub struct Line {
     pub inner: SimFabric,
     /// Whether it was disconnected.
     pub hung_up: Rc<Cell<bool>>,
+    /// Which of the simulator's nodes is each node, where nodes are replaced.
+    pub members: Option<Rc<dyn Members>>,
 }
 
-/// A chain, unless its fabric was disconnected.
-pub struct Posted<'f>(Option<SimCompletion<'f>>);
+/// Which of the simulator's nodes is each node, as one client sees it.
+pub trait Members: Debug {
+    /// Returns how many nodes the pool has.
+    fn nodes(&self) -> usize;
+
+    /// Goes by the configuration as of now.
+    fn reconfigure(&self);
+
+    /// Returns the simulator's node that is this one, if the client may post to it.
+    fn physical(&self, node: NodeId) -> Option<NodeId>;
+
+    /// Returns whether all that is posted is known to be lost.
+    fn is_lost(&self) -> bool;
+}
+
+/// A chain, unless its fabric was disconnected, or its node is none of the configuration.
+pub enum Posted<'f> {
+    /// It was disconnected: the chain never completes.
+    Nowhere,
+    /// The node is none of the configuration's, or this client may not post to it.
+    Down,
+    /// The chain, and the view that says whether its node is lost.
+    There(SimCompletion<'f>, Option<&'f dyn Members>),
+}
 
 impl Future for Posted<'_> {
     type Output = Result<Vec<u64>, NodeDown>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.as_mut().map_or(Poll::Pending, |posted| Pin::new(posted).poll(cx))
+        match &mut *self {
+            Self::Nowhere => Poll::Pending,
+            Self::Down => Poll::Ready(Err(NodeDown)),
+            Self::There(_, Some(members)) if members.is_lost() => Poll::Ready(Err(NodeDown)),
+            Self::There(posted, _) => Pin::new(posted).poll(cx),
+        }
     }
 }
 
@@ -68,8 +98,14 @@ impl Fabric for Line {
         !self.hung_up.get() && self.inner.is_near()
     }
 
+    fn reconfigure(&self) {
+        if let Some(members) = &self.members {
+            members.reconfigure();
+        }
+    }
+
     fn nodes(&self) -> usize {
-        self.inner.nodes()
+        self.members.as_ref().map_or(self.inner.nodes(), |it| it.nodes())
     }
 
     fn posted(&self) -> u64 {
@@ -81,7 +117,14 @@ impl Fabric for Line {
     }
 
     fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> Self::Completion<'f> {
-        Posted((!self.hung_up.get()).then(|| self.inner.post(node, chain)))
+        if self.hung_up.get() {
+            return Posted::Nowhere;
+        }
+        let members = self.members.as_deref();
+        match members.map_or(Some(node), |members| members.physical(node)) {
+            Some(physical) => Posted::There(self.inner.post(physical, chain), members),
+            None => Posted::Down,
+        }
     }
 }
 

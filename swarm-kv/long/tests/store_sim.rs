@@ -286,7 +286,7 @@ impl Drop for Stage {
 impl Stage {
     fn story(&self, id: usize, slot: usize, inner: SimFabric) -> Story {
         let incarnation = self.incarnations.replace(self.incarnations.get() + 1);
-        let line = Line { inner, hung_up: Rc::clone(&self.hung_up) };
+        let line = Line { inner, hung_up: Rc::clone(&self.hung_up), members: None };
         let connection = (line, Rc::new(self.sim.clock(id)) as _);
         let timeouts = self.plan.timeouts(self.breaks);
         let plan = &self.plan;

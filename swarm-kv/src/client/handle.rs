@@ -371,6 +371,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             self.lost.set(Some(lost));
             self.group.fabric().cut_off();
         }
+        // H7: a node that is gone is so for each operation that begins in this generation.
+        self.group.fabric().reconfigure();
         self.generation.set(generation);
         self.locations.renew(generation);
         self.index.renew(generation);

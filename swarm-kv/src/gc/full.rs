@@ -255,7 +255,8 @@ impl<F: Fabric, C: Clock, P> Client<F, C, P> {
             // A device may be another pool's by now, if this pool is lost.
             goes_on = (generation == self.generation.get() || board.lost().is_none()) && {
                 if generation != self.generation.get() {
-                    // The chunk map is read anew.
+                    // H7; and the chunk map is read anew.
+                    self.group.fabric().reconfigure();
                     self.generation.set(generation);
                     self.heap.renew(generation);
                 }
@@ -279,6 +280,7 @@ mod tests {
     use swarm_core::fabric::Verb;
     use swarm_core::fabric::loopback::Loopback;
     use swarm_core::layout::Geometry;
+    use swarm_core::node::NodeId;
     use swarm_core::quorum::Session;
     use swarm_core::sim::explore::LoneClock;
     use swarm_core::words::Incarnation;
@@ -292,6 +294,7 @@ mod tests {
         epoch: Rc<Cell<u64>>,
         /// By how much others may be ahead.
         ahead: u64,
+        generation: Rc<Cell<u64>>,
     }
 
     impl EpochDomain for GoesOn {
@@ -307,7 +310,7 @@ mod tests {
             self.epoch() + self.ahead
         }
         fn generation(&self) -> u64 {
-            0
+            self.generation.get()
         }
         fn new_generation(&self) {}
         fn is_attached(&self, slot: usize) -> bool {
@@ -337,7 +340,66 @@ mod tests {
         let options = Options::default().memory_wait(1_000_000);
         let client: Alone<W> =
             Client::new(Watched { nodes, watch }, clock(), geometry, session(0), options);
-        client.with_epochs(Box::new(GoesOn { epoch: Rc::new(Cell::new(5)), ahead }))
+        let (epoch, generation) = (Rc::new(Cell::new(5)), Rc::default());
+        client.with_epochs(Box::new(GoesOn { epoch, ahead, generation }))
+    }
+
+    /// Memory of this process whose configuration is another one in each generation.
+    struct Configured {
+        nodes: Loopback,
+        generation: Rc<Cell<u64>>,
+        taken_up: Cell<u64>,
+        posted: Rc<Cell<bool>>,
+    }
+
+    impl Fabric for Configured {
+        type EpochDomain = Box<dyn EpochDomain>;
+        type Reply<'f> = Vec<u64>;
+        type Completion<'f> = <Loopback as Fabric>::Completion<'f>;
+
+        fn is_near(&self) -> bool {
+            true
+        }
+        fn nodes(&self) -> usize {
+            self.nodes.nodes()
+        }
+        fn reconfigure(&self) {
+            self.taken_up.set(self.generation.get());
+        }
+        fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> Self::Completion<'f> {
+            let is_known = self.taken_up.get() == self.generation.get();
+            assert!(is_known, "a chain by a former configuration");
+            self.posted.set(true);
+            self.nodes.post(node, chain)
+        }
+    }
+
+    /// A node is replaced while a client that has run a collection is idle, and then it leaves: what
+    /// it does on leaving are operations of their own. Chunks were given back at the former node.
+    #[test]
+    fn who_leaves_gives_chunks_back_by_the_configuration_that_stands() {
+        let geometry = Geometry::new(1, 4 << 20, 2, 1).expect("geometry");
+        let nodes = Loopback::new(1, 4 << 17);
+        let (generation, posted) = (Rc::<Cell<u64>>::default(), Rc::<Cell<bool>>::default());
+        let fabric = Configured {
+            nodes,
+            generation: Rc::clone(&generation),
+            taken_up: Cell::new(0),
+            posted: Rc::clone(&posted),
+        };
+        let session = Session { client: 0, incarnation: Incarnation(1) };
+        let client: Client<_, _> =
+            Client::new(fabric, LoneClock::new(1000), geometry, session, Options::default());
+        let board =
+            GoesOn { epoch: Rc::new(Cell::new(5)), ahead: 0, generation: Rc::clone(&generation) };
+        let client = client.with_epochs(Box::new(board));
+        client.blocking().put(b"key", b"value").expect("memory");
+        client.blocking().delete(b"key").expect("a node");
+        block_on(client.gc(&mut |_| ())).expect("a node");
+        generation.set(1);
+        posted.set(false);
+        drop(client);
+        assert!(posted.get(), "it has chunks to give back");
     }
 
     /// Nothing is wrong.

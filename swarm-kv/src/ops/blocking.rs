@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
+use swarm_core::node::NodeId;
 use swarm_core::register::Protocol;
 
 use crate::client::handle::{Client, Value};
@@ -13,6 +14,7 @@ use crate::gc::full::{Gc, GcStage};
 use crate::heap::ClientUsage;
 use crate::ops::cursor::Cursor;
 use crate::ops::modify::CompareAndSwap;
+use crate::ops::replace::{Membership, ReplaceError, ReplaceStep};
 use crate::ops::scan::{Estimate, Usage};
 use crate::ops::update::UpdateRest;
 use crate::runtime::block_on::block_on;
@@ -287,5 +289,21 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Blocking<'c, F, C, P> {
     /// As there.
     pub fn gc(&self, tell: &mut dyn FnMut(GcStage)) -> Result<Gc, Error> {
         block_on(self.0.gc(tell))
+    }
+
+    /// See [`Client::replace_node`].
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn replace_node<M: Membership>(
+        &self,
+        membership: &M,
+        node: NodeId,
+        goes_on: &mut dyn FnMut(ReplaceStep) -> bool,
+    ) -> Result<bool, ReplaceError> {
+        block_on(self.0.replace_node(membership, node, goes_on))
     }
 }

@@ -3,13 +3,17 @@
 //! This is the part of a replacement that knows what is in a pool, and nothing of files or daemons.
 //! It works over two fabrics: the client's own, which answers for the lost node that it is down,
 //! and `joining`, which posts to the new node alone. Whoever calls it has seen to the rest: the new
-//! node is all zeros; no operation is under way, and none begins until the new node votes, but this
-//! client's (H4).
+//! node is all zeros; no operation is under way that began before the lost node was gone (H7), or
+//! none at all (H4); and only this client posts to the new node until that votes.
 //!
 //! **Invariant (H5):** the new node holds what the index leads to, and the chunk map with all marks
-//! of what is handed out. All else that a node holds is of no use: what no bucket names and no
-//! operation under way can reach is garbage, and garbage is zeroed at every node before it is used
-//! again (E8), which at the new node it is.
+//! of what is handed out, as of some moment after the lost node was gone. All else that a node holds
+//! is of no use: what no bucket names and no operation under way can reach is garbage, and garbage
+//! is zeroed at every node before it is used again (E8), which at the new node it is. What others
+//! change, create or take out of the index meanwhile is at a majority without the new node (H8).
+//!
+//! The client is pinned from the look at a bucket until what it lists is at the new node: what it
+//! carries there is not used for anything else meanwhile (E2). A bucket of many keys is one pin.
 //!
 //! - *The index*, bucket by bucket along their prefixes: split buckets, and the children that these
 //!   name. Each by H2; then what it lists, before the next one.

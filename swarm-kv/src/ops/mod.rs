@@ -14,6 +14,7 @@ pub(crate) mod modify;
 mod operations;
 mod put;
 pub(crate) mod relocate;
+pub(crate) mod replace;
 pub(crate) mod scan;
 pub(crate) mod update;
 pub(crate) mod verify;

@@ -123,7 +123,7 @@ fn only_for_tests(files: &[PathBuf]) -> BTreeSet<PathBuf> {
 
 /// Whether a word is an invariant's name, such as E7 or E4a.
 fn is_invariant(word: &str) -> bool {
-    let Some(rest) = word.strip_prefix(|c: char| "IMLGCSVEK".contains(c)) else { return false };
+    let Some(rest) = word.strip_prefix(|c: char| "IMLGCSVEKH".contains(c)) else { return false };
     let digits = rest.strip_suffix(|c: char| c.is_ascii_lowercase()).unwrap_or(rest);
     (1..=2).contains(&digits.len()) && digits.chars().all(|c| c.is_ascii_digit())
 }

@@ -228,6 +228,10 @@ impl Fabric for ReadFabric {
         self.0.cut_off();
     }
 
+    fn reconfigure(&self) {
+        self.0.reconfigure();
+    }
+
     fn nodes(&self) -> usize {
         self.0.nodes()
     }

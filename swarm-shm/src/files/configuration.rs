@@ -1,4 +1,4 @@
-//! The configuration: which file is each node's.
+//! The [configuration](swarm_core::node::Configuration) in files: which file is each node's.
 //!
 //! A node that is lost for good is *replaced*: a new file takes its place. The place keeps its
 //! number, and its *life* grows by one. The number of the configuration grows with it, so that
@@ -12,6 +12,7 @@
 //! One process at a time changes the configuration: one that holds exclusive locks on the files of
 //! a majority of the nodes (S17).
 
+pub(crate) use swarm_core::node::NodeState;
 use swarm_core::node::{MAX_NODES, NodeId};
 
 use crate::files::header::{LIFE, LIVES};
@@ -20,15 +21,6 @@ use crate::words::sync::Ordering;
 
 /// The life of each node: how often it was replaced.
 pub(crate) type Lives = [u32; MAX_NODES];
-
-/// Whether a node's file takes part in majorities.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum NodeState {
-    /// It does.
-    Votes,
-    /// It is being filled, or its filling was given up: it does not have what it must.
-    Filling,
-}
 
 /// Encodes a life and a state as a word of a header or of the control file.
 pub(crate) fn life_word(life: u32, state: NodeState) -> u64 {

@@ -87,7 +87,7 @@ impl Play {
         let sim = Sim::new(&Setup { words: CAPACITY / 8, ..Setup::new(1, 3, CLIENTS) });
         let (recorder, hung_up) = (Recorder::new(), Rc::<Cell<bool>>::default());
         let story = |(id, now): (usize, u64)| {
-            let line = Line { inner: sim.fabric(id), hung_up: Rc::clone(&hung_up) };
+            let line = Line { inner: sim.fabric(id), hung_up: Rc::clone(&hung_up), members: None };
             let (who, timeouts) = ((id, id, id as u64 + 1), (late, 1 << 60));
             let connection = (line, Rc::new(LoneClock::new(now)) as _);
             Rc::new(Story::new(connection, geometry, who, options(timeouts), &recorder))

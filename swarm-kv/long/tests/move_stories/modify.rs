@@ -181,7 +181,7 @@ fn add_at_a_time(seed: u64, clients: usize, each: u64) -> (u64, u64, u32) {
     let (recorder, hung_up) = (Recorder::new(), Rc::<Cell<bool>>::default());
     let costs = Rc::<Cell<(u64, u64, u32)>>::default();
     let stories = (0..clients).map(|id| {
-        let line = Line { inner: sim.fabric(id), hung_up: Rc::clone(&hung_up) };
+        let line = Line { inner: sim.fabric(id), hung_up: Rc::clone(&hung_up), members: None };
         let connection = (line, Rc::new(sim.clock(id)) as _);
         let who = (id, id, id as u64 + 1);
         Rc::new(Story::new(connection, geometry(), who, options((30_000, 1 << 60)), &recorder))

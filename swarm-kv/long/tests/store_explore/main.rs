@@ -89,7 +89,7 @@ fn story(
     late: u64,
     (hung_up, recorder): (&Rc<Cell<bool>>, &Recorder),
 ) -> Story {
-    let line = Line { inner: sim.fabric(id), hung_up: Rc::clone(hung_up) };
+    let line = Line { inner: sim.fabric(id), hung_up: Rc::clone(hung_up), members: None };
     Story::new(
         (line, Rc::new(clock)),
         geometry(),

@@ -179,7 +179,7 @@ struct Stage {
 
 impl Stage {
     fn story(&self, sim: &Sim, id: usize, back: &Rc<Back>) -> Teller {
-        let line = Line { inner: sim.fabric(id), hung_up: Rc::clone(&self.hung_up) };
+        let line = Line { inner: sim.fabric(id), hung_up: Rc::clone(&self.hung_up), members: None };
         let who = (id, id, id as u64 + 1);
         let connection = (line, Rc::new(LoneClock::new(NOW).with_look(LOOK)) as _);
         let story =

@@ -112,7 +112,8 @@ impl Play {
         clock: impl Clock + 'static,
         late: u64,
     ) -> Rc<Story> {
-        let line = Line { inner: self.sim.fabric(id), hung_up: Rc::clone(&self.hung_up) };
+        let line =
+            Line { inner: self.sim.fabric(id), hung_up: Rc::clone(&self.hung_up), members: None };
         let (timeouts, who) = ((late, 1 << 50), (id, id, id as u64 + 1));
         let mut story = Story::new(
             (line, Rc::new(clock)),

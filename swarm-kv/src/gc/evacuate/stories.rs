@@ -180,7 +180,8 @@ impl Stage {
         clock: impl Clock + 'static,
         late: u64,
     ) -> Teller {
-        let line = Line { inner: self.sim.fabric(id), hung_up: Rc::clone(&self.hung_up) };
+        let line =
+            Line { inner: self.sim.fabric(id), hung_up: Rc::clone(&self.hung_up), members: None };
         self.incarnations += 1;
         let who = (id, slot, self.incarnations);
         let options = options((late, 1 << 60));

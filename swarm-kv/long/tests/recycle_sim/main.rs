@@ -9,6 +9,8 @@
 //! `SWARM_SCHEDULES` says how many schedules to run, `SWARM_FIRST` which is the first, and
 //! `SWARM_SEED` runs a single one. A failing schedule is shrunk and printed.
 
+mod replacing;
+
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -18,16 +20,18 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use fastrand::Rng;
+use replacing::{FILLERS, Filler, Pool, Replacing, SPARES};
 use swarm_core::error::Error as CoreError;
 use swarm_core::history::{BUDGET, Call, Operation, Recorder, check};
 use swarm_core::layout::Geometry;
+use swarm_core::node::NodeId;
 use swarm_core::sim::seeds::{again, seeds};
 use swarm_core::sim::shrink::story;
 use swarm_core::sim::{
     FaultRates, Outcome, Policy, ReplayRules, Setup, Sim, SimFabric, dropped_after,
 };
 use swarm_core::words::WordFormat;
-use swarm_kv::Error;
+use swarm_kv::{Error, ReplaceError};
 use swarm_kv_long::board::{Notes, Seat, Works};
 use swarm_kv_long::store_sim_common::{
     COUNTERS, GaveUp, Line, Polls, Story, format, modification, of_few_chunks, of_six_keys, options,
@@ -50,10 +54,24 @@ const CROWD: usize = 6;
 const DEATHS: f64 = 0.0005;
 /// Steps between two checks for clients that died or left.
 const WATCH: u64 = 500;
+/// Schedules in which a client that fills dies at each of its awaits, and the most of these.
+const DYING: u64 = 2;
+const MOST_POLLS: u64 = 100_000;
+/// Steps between two looks at how far a replacement is.
+const LOOK: u64 = 100;
 /// One in this many schedules has a client that is held until the others have done `HELD_FOR`
 /// operations.
 const HELD_IN: u64 = 512;
 const HELD_FOR: u64 = 1000;
+
+/// How nodes are replaced.
+#[derive(Clone, Copy, Debug)]
+struct Replaces {
+    /// After how many operations the last client is held until that is over, if it is.
+    held: Option<u64>,
+    /// The first client that fills dies after so many polls, if it does, and nobody else.
+    dies_after: Option<u64>,
+}
 
 /// The clients' work in one schedule, and its faults.
 #[derive(Clone, Copy, Debug)]
@@ -96,6 +114,8 @@ struct Plan {
     held: Option<u64>,
     /// How many clients have left before the others attach.
     crowd: usize,
+    /// How nodes are replaced, if they are.
+    replaces: Option<Replaces>,
 }
 
 impl Plan {
@@ -158,6 +178,7 @@ impl Plan {
             between: rare.u8(..4) == 0,
             held: None,
             crowd: 0,
+            replaces: None,
         };
         let mut rng = Rng::with_seed(seed ^ 0xc20d);
         let plan = if rng.u8(..6) == 0 { plan.behind_a_crowd(&mut rng) } else { plan };
@@ -207,6 +228,49 @@ impl Plan {
         }
     }
 
+    /// A plan in which nodes are lost and replaced.
+    fn replacing(seed: u64) -> Self {
+        let plans = (0..).map(|salt| Self::random(seed ^ (salt << 40) ^ salt));
+        let fits = |plan: &Self| {
+            plan.geometry.nodes > 1 && plan.held.is_none() && plan.crowd + plan.heirs == 0
+        };
+        let mut plans = plans.filter(fits);
+        let plan = plans.next().expect("most are");
+        let mut rng = Rng::with_seed(seed ^ 0x4e91ace);
+        let nodes = plan.geometry.nodes.min(5);
+        let geometry = Geometry { nodes, ..plan.geometry };
+        let chunks = geometry.chunks() - geometry.first_chunk();
+        let slots = CLIENTS + 1 + FILLERS;
+        let geometry = match geometry.max_clients {
+            slots_now if slots_now < slots => of_few_chunks(geometry, slots, chunks),
+            _ => geometry,
+        };
+        // A client that looks again and again would keep one of lower priority from going on.
+        let policy = match plan.setup.policy {
+            Policy::Priorities { .. } => Policy::Weighted { redraw: 0.005 },
+            weighted @ Policy::Weighted { .. } => weighted,
+        };
+        let setup = Setup {
+            nodes: nodes + SPARES,
+            clients: plan.setup.clients + FILLERS,
+            policy,
+            ..plan.setup
+        };
+        let held = (rng.u8(..4) == 0).then(|| rng.u64(1..6));
+        let at_once = if held.is_some() { 1 } else { plan.at_once };
+        let replaces = Some(Replaces { held, dies_after: None });
+        Self { setup, geometry, at_once, heirs: FILLERS, replaces, ..plan }
+    }
+
+    /// A plan in which one node is lost, and the first client that fills it dies after so many polls.
+    fn filler_dies(seed: u64, polls: u64) -> Self {
+        let plan = Self::replacing(seed);
+        let replaces = Some(Replaces { held: None, dies_after: Some(polls) });
+        let keys = plan.keys.min(3);
+        let first_keys = keys;
+        Self { keys, first_keys, at_once: 1, rounds: 8, collections: 0.1, replaces, ..plan }
+    }
+
     /// Returns how many operations a task of this client does.
     fn rounds(&self, client: usize) -> u64 {
         let others = self.workers() as u64 - 1;
@@ -231,17 +295,24 @@ impl Plan {
         let mut rng = Rng::with_seed(self.setup.seed);
         let chaos = match rng.u8(..5) {
             0 | 1 => FaultRates::NONE,
-            _ => FaultRates::random(&mut rng, self.setup.nodes, self.workers(), 6000.0),
+            _ => FaultRates::random(&mut rng, self.geometry.nodes, self.workers(), 6000.0),
         };
         let chaos = if self.near > 0.0 { chaos.beside_near() } else { chaos };
         // Memory is reclaimed continuously only if all nodes answer.
-        let chaos = if self.held.is_some() { FaultRates::NONE } else { chaos };
+        let is_calm = self.held.is_some() || self.dies_after().is_some();
+        let chaos = if is_calm { FaultRates::NONE } else { chaos };
         let deaths = FaultRates {
             client_crash: chaos.client_crash.max(DEATHS),
             clients_lost: self.workers() - 1,
             ..chaos
         };
-        (rng, if self.heirs > 0 && !self.leave { deaths } else { chaos })
+        let dies = self.heirs > 0 && !self.leave && self.replaces.is_none();
+        (rng, if dies { deaths } else { chaos })
+    }
+
+    /// Returns after how many polls the first client that fills dies, if nobody else does.
+    fn dies_after(&self) -> Option<u64> {
+        self.replaces?.dies_after
     }
 
     /// Makes the epoch table of all clients.
@@ -308,6 +379,12 @@ struct Shown {
     /// Clients that left while others went on.
     left: u64,
     held: u64,
+    /// Nodes that were replaced, clients that died as they filled, other nodes that were paused
+    /// meanwhile, and operations without an answer.
+    replaced: u64,
+    died: u64,
+    paused: u64,
+    unanswered: u64,
 }
 
 /// A schedule that is being run.
@@ -331,6 +408,8 @@ struct Stage {
     done: Rc<Cell<u64>>,
     breaks: bool,
     conduct: ReplayRules,
+    replacing: Option<Replacing>,
+    chaos: FaultRates,
 }
 
 impl Drop for Stage {
@@ -342,14 +421,17 @@ impl Drop for Stage {
 impl Stage {
     fn story(&self, id: usize, slot: usize, inner: SimFabric) -> Story {
         let incarnation = self.incarnations.replace(self.incarnations.get() + 1);
-        let line = Line { inner, hung_up: Rc::clone(&self.hung_up) };
+        let pool = self.replacing.as_ref().map(|replacing| &replacing.pool);
+        let members = pool.map(Pool::view);
+        let line = Line { inner, hung_up: Rc::clone(&self.hung_up), members };
         let connection = (line, Rc::new(self.sim.clock(id)) as _);
         let deadline = if self.breaks { 50_000_000 } else { u64::MAX / 4 };
         let (late, geometry) = (self.plan.late, self.plan.geometry);
         let who = (id, slot, incarnation);
         let options = options((late, deadline)).reclaimed_at_once(self.plan.reclaimed_at_once);
         let story = Story::new(connection, geometry, who, options, &self.recorder);
-        let seat = Seat::in_slot(slot, &self.notes, self.sim.fabric(id), id);
+        let mut seat = Seat::in_slot(slot, &self.notes, self.sim.fabric(id), id);
+        seat.lives = pool.map(Pool::lives);
         Story { client: story.client.with_epochs(Box::new(seat)), ..story }
     }
 
@@ -372,6 +454,109 @@ impl Stage {
             }
         }
         Err("the play did not end".to_owned())
+    }
+
+    /// Runs all operations of the clients, while nodes are lost and replaced.
+    fn run_replacing(&mut self, rng: &mut Rng) -> Result<(), String> {
+        let mut stuck = 0;
+        for _ in 0..STEPS / LOOK {
+            let outcome = self.run_to_death();
+            stuck = if outcome == Outcome::Stuck { stuck + 1 } else { 0 };
+            let is_over = self.replacing.as_ref().is_none_or(Replacing::is_over);
+            if is_over {
+                // A client that is held is let go on.
+                self.done.set(HELD_FOR);
+            }
+            match outcome {
+                Outcome::Done if is_over => return Ok(()),
+                // Only one that is held is left, until a node is lost, replaced, and voting.
+                Outcome::Stuck if stuck > 3000 => {
+                    return Err(format!("Stuck: the play did not end, of {:?}", self.replacing));
+                }
+                _ => self.replace(rng, outcome != Outcome::Limit),
+            }
+        }
+        Err("the play did not end".to_owned())
+    }
+
+    /// Runs for some steps. If the first client that fills is to die, it dies.
+    fn run_to_death(&mut self) -> Outcome {
+        let first = self.plan.workers() + 1;
+        let Some(polls) = self.plan.dies_after().filter(|_| self.sim.tasks(first) > 0) else {
+            return self.sim.run(LOOK);
+        };
+        for _ in 0..LOOK {
+            if self.sim.polls(first) >= polls {
+                self.sim.crash_client(first);
+                self.replacing.as_mut().expect("it fills").died += 1;
+                break;
+            }
+            match self.sim.run(1) {
+                Outcome::Limit => {}
+                outcome => return outcome,
+            }
+        }
+        Outcome::Limit
+    }
+
+    /// Goes on with replacements: a node is lost, clients fill it.
+    fn replace(&mut self, rng: &mut Rng, at_once: bool) {
+        let Some(mut replacing) = self.replacing.take() else { return };
+        if at_once {
+            replacing.hurries(&mut self.sim);
+        }
+        let to_fill = replacing.goes_on(&mut self.sim, rng);
+        let nodes_away = replacing.may_be_away(&self.sim);
+        self.sim.set_chaos(FaultRates { nodes_away, ..self.chaos });
+        self.replacing = Some(replacing);
+        let Some((node, fillers)) = to_fill else { return };
+        for _ in 0..fillers {
+            let first = self.plan.workers() + 1;
+            let mut clients = first..first + FILLERS;
+            let used = self.inherited.clone();
+            let client = clients.find(|id| !used.contains(id) && !self.sim.is_dead(*id));
+            match client {
+                Some(id) => self.fill(id, node, rng),
+                None => self.replacing.as_mut().expect("there is one").is_given_up(),
+            }
+        }
+    }
+
+    /// A client fills a node, in a slot of its own.
+    fn fill(&mut self, id: usize, node: NodeId, rng: &mut Rng) {
+        self.inherited.push(id);
+        let near = rng.f64() < self.plan.near;
+        let fabric = if near { self.sim.near(id) } else { self.sim.fabric(id) };
+        let story = Rc::new(self.story(id, id + 1, fabric.clone()));
+        let replacing = self.replacing.as_mut().expect("a node is lost");
+        replacing.fills(id);
+        let line = Line { inner: fabric, hung_up: Rc::clone(&self.hung_up), members: None };
+        let filler = Filler { pool: Rc::clone(&replacing.pool), line, turns: self.sim.fabric(id) };
+        // If this client dies, its destructor does not run.
+        let kept = Rc::new(RefCell::new(Some(Rc::clone(&story))));
+        self.kept.push(Box::new(Rc::clone(&kept)));
+        let (works, notes) = (Works::new(&self.notes, id), Rc::clone(&self.notes));
+        let late = rng.u32(..20);
+        self.sim.spawn(id, async move {
+            let _works = works;
+            for _ in 0..late {
+                filler.turns.turn().await;
+            }
+            filler.turns.note(format_args!("replaces {node}"));
+            let ended = story.client.replace_node(&filler, node, &mut |_| true).await;
+            filler.turns.note(format_args!("{ended:?}"));
+            match ended {
+                Ok(votes) => assert!(votes, "nobody gave it up"),
+                Err(ReplaceError::Refused(_)) => {}
+                Err(ReplaceError::Failed(error)) => {
+                    let gave_up = GaveUp::Failed(error);
+                    assert!(gave_up.is_late() || gave_up.shortage().is_some(), "{error:?}");
+                }
+                Err(other) => panic!("{other}"),
+            }
+            drop((story, kept.take()));
+            notes.leaves(id);
+        });
     }
 
     /// Gives an heir to each client that died and has no chain in flight, as far as there are any.
@@ -512,7 +697,12 @@ async fn operate(
         let (key, call) = plan.operation(rng, (slot, value), story);
         if !may_be_held {
             done.set(done.get() + 1);
-        } else if plan.held == Some(round) {
+        } else if plan.held.or(plan.replaces.and_then(|it| it.held)) == Some(round) {
+            while plan.replaces.is_some() && !turns.is_still(story.id) {
+                turns.turn().await;
+            }
+            // A replacement waits for who does not rest.
+            story.client.rest();
             // Held, not waiting: nothing wakes it before.
             let is_over = || done.get() >= HELD_FOR;
             poll_fn(|_| if is_over() { Poll::Ready(()) } else { Poll::Pending }).await;
@@ -562,14 +752,29 @@ fn play(plan: &Plan, conduct: &ReplayRules) -> Result<Shown, String> {
         left: Rc::default(),
         inherited: Vec::new(),
         done: Rc::default(),
-        breaks: chaos.disconnect > 0.0,
+        // A node that is lost as another one begins to vote leaves those without a majority that
+        // began before.
+        breaks: chaos.disconnect > 0.0 || plan.replaces.is_some(),
         conduct: conduct.clone(),
+        replacing: plan.replaces.map(|how| {
+            let replacing = Replacing::new(plan.geometry.nodes, &mut rng);
+            let is_calm = chaos == FaultRates::NONE && plan.near == 0.0;
+            let replacing = replacing.with_pauses(is_calm && how.dies_after.is_none());
+            if how.dies_after.is_some() { replacing.one() } else { replacing }
+        }),
+        chaos,
     };
     let mut result = stage.prepare();
     stage.sim.follow(conduct);
     stage.sim.set_chaos(chaos);
     (0..plan.workers()).for_each(|id| stage.enter(id, id, &mut rng));
-    result = result.and_then(|()| stage.run_with_heirs(&mut rng));
+    result = result.and_then(|()| match plan.replaces {
+        Some(_) => stage.run_replacing(&mut rng),
+        None => stage.run_with_heirs(&mut rng),
+    });
+    if let Some(replacing) = &stage.replacing {
+        replacing.lose_more(&mut stage.sim, &mut rng);
+    }
     result = result.and_then(|()| stage.last_look(&mut rng));
     let history = stage.recorder.operations();
     let of_heir = |op: &&Operation| op.client > plan.workers() && op.answered.is_some();
@@ -584,6 +789,10 @@ fn play(plan: &Plan, conduct: &ReplayRules) -> Result<Shown, String> {
         inherited: history.iter().filter(of_heir).count() as u64,
         left: stage.left.borrow().len() as u64,
         held: u64::from(plan.held.is_some()),
+        replaced: stage.replacing.as_ref().map_or(0, |it| it.replaced),
+        died: stage.replacing.as_ref().map_or(0, |it| it.died),
+        paused: stage.replacing.as_ref().map_or(0, |it| it.paused),
+        unanswered: history.iter().filter(|op| op.answered.is_none()).count() as u64,
     };
     result
         .and_then(|()| check(&history, |_| None, BUDGET).map_err(|error| error.to_string()))
@@ -595,12 +804,11 @@ fn play(plan: &Plan, conduct: &ReplayRules) -> Result<Shown, String> {
         })
 }
 
-#[test]
-fn nobody_meets_a_buffer_after_its_time() {
-    let seeds = seeds(300);
+/// Plays many schedules; prints the story of the first that fails.
+fn explore(seeds: impl Iterator<Item = u64>, plan: impl Fn(u64) -> Plan) -> Shown {
     let mut total = Shown::default();
-    for seed in seeds.clone() {
-        let plan = Plan::random(seed);
+    for seed in seeds {
+        let plan = plan(seed);
         // Panics in the store name no seed: they are caught to add it.
         let Ok(Ok(shown)) = std::panic::catch_unwind(|| play(&plan, &ReplayRules::free())) else {
             let operations = (CLIENTS + HEIRS) * TASKS * plan.most_rounds();
@@ -618,7 +826,18 @@ fn nobody_meets_a_buffer_after_its_time() {
         total.inherited += shown.inherited;
         total.left += shown.left;
         total.held += shown.held;
+        total.replaced += shown.replaced;
+        total.died += shown.died;
+        total.paused += shown.paused;
+        total.unanswered += shown.unanswered;
     }
+    total
+}
+
+#[test]
+fn nobody_meets_a_buffer_after_its_time() {
+    let seeds = seeds(300);
+    let total = explore(seeds.clone(), Plan::random);
     println!("{} schedules: {total:?}", seeds.clone().count());
     // Otherwise nothing was tested.
     let seldom = seeds.count() as u64;
@@ -628,4 +847,40 @@ fn nobody_meets_a_buffer_after_its_time() {
     assert!(seldom < 100 || total.passed_on > seldom, "{total:?}");
     assert!(seldom < 100 || total.inherited > seldom / 10, "{total:?}");
     assert!(seldom < 100 || total.left > seldom / 10, "{total:?}");
+}
+
+/// Clients go on while nodes are lost and replaced, one after the other. Clients that fill die or get
+/// into each other's way, a client sleeps over all of it, and other nodes are lost afterwards.
+#[test]
+fn nodes_are_replaced_while_clients_work() {
+    let seeds = seeds(200);
+    let total = explore(seeds.clone(), Plan::replacing);
+    println!("{} schedules: {total:?}", seeds.clone().count());
+    // Otherwise nothing was tested.
+    let seldom = seeds.count() as u64;
+    assert!(seldom < 100 || total.replaced > seldom, "{total:?}");
+    assert!(seldom < 100 || total.died > seldom / 20, "{total:?}");
+    assert!(seldom < 100 || total.paused > seldom / 20, "{total:?}");
+    assert!(seldom < 100 || total.reclaimed > seldom, "{total:?}");
+}
+
+/// A client that fills dies at each of its awaits in turn, and another one takes the replacement up.
+#[test]
+fn a_client_that_fills_may_die_anywhere() {
+    let mut deaths = 0;
+    for seed in 0..DYING {
+        for polls in 1..MOST_POLLS {
+            let plan = Plan::filler_dies(seed, polls);
+            let shown = play(&plan, &ReplayRules::free());
+            let shown = shown.unwrap_or_else(|error| panic!("seed {seed}, {polls} polls: {error}"));
+            assert_eq!(shown.replaced, 1, "seed {seed}, {polls} polls: the node is not replaced");
+            deaths += shown.died;
+            if shown.died == 0 {
+                break;
+            }
+            assert!(polls + 1 < MOST_POLLS, "seed {seed}: it takes more polls");
+        }
+    }
+    println!("{deaths} deaths under {DYING} schedules");
+    assert!(deaths > 50 * DYING, "{deaths} deaths");
 }
