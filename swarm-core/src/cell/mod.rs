@@ -58,13 +58,28 @@ const ATTEMPTS: u32 = 4096;
 
 /// Where a cell lies, and the payload capacity of its in-place copy and of each of its records.
 ///
-/// Zeroed memory is a cell in which nothing was committed yet. It has four words and the payload's.
+/// Zeroed memory is a cell in which nothing was committed yet. It has four words and the payload's,
+/// unless its copy lies further behind the word.
 #[derive(Clone, Copy, Debug)]
 pub struct CellRef {
     /// Where it lies.
     pub place: Location,
     /// Payload capacity in words.
     pub room: usize,
+    /// Offset of the in-place copy in the replica at home, in words.
+    pub in_place: usize,
+}
+
+impl CellRef {
+    /// Returns the cell at `place`, with the in-place copy right behind its word.
+    pub fn new(place: Location, room: usize) -> Self {
+        Self { place, room, in_place: cell::IN_PLACE }
+    }
+
+    /// Returns how many words from the cell's word on a read takes of a node's replica.
+    pub fn words_to_read(&self, is_home: bool) -> usize {
+        if is_home { self.in_place + cell::IN_PLACE_WORDS + self.room } else { 1 }
+    }
 }
 
 /// Returns the verb that puts `payload` in place at the home node, for `word`.
@@ -72,7 +87,7 @@ pub struct CellRef {
 /// Only a hint for readers (C8): one that finds another word there or a wrong checksum fetches the
 /// record.
 fn in_place<'a>(at: &CellRef, n: usize, head: &'a [u64; 3], payload: &'a [u64]) -> Verb<'a> {
-    let at = at.place.at(at.place.home, n).plus(cell::IN_PLACE);
+    let at = at.place.at(at.place.home, n).plus(at.in_place);
     Verb::Write { at, head, tail: payload.as_bytes() }
 }
 

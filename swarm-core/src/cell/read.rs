@@ -41,6 +41,12 @@ impl<'f, F: Fabric> Committed<'f, F> {
         Self { view, reply: None, from: 0, words: 0 }
     }
 
+    /// Returns the fabric's reply, and the position and length of the payload in it; none if the
+    /// cell is vacant.
+    pub fn into_reply(self) -> Option<(F::Reply<'f>, usize, usize)> {
+        Some((self.reply?, self.from, self.words))
+    }
+
     fn of(view: View, body: Body<'f, F>) -> Self {
         let (reply, from, words) = body.into_reply();
         Self { view, reply: Some(reply), from, words }
@@ -105,9 +111,9 @@ async fn look<'f, F: Fabric, C: Clock>(
     let mut late = false;
     loop {
         for node in wanted.minus(begun) {
-            let copy = if node == at.place.home { cell::IN_PLACE_WORDS + at.room } else { 0 };
             let from = at.place.at(node, n).plus(cell::WORD);
-            let chain = [Verb::Read { at: from, words: cell::IN_PLACE + copy }];
+            let words = at.words_to_read(node == at.place.home);
+            let chain = [Verb::Read { at: from, words }];
             round.add(node, group.fabric().post(node, &chain));
         }
         begun = begun.union(wanted);
@@ -166,8 +172,8 @@ async fn show<'f, F: Fabric, C: Clock>(
     if pointer.is_null() {
         return Ok(Committed::vacant(view));
     }
-    if let Some(length) = home.as_ref().and_then(|home| whole(word, at.room, home)) {
-        let from = cell::IN_PLACE + cell::IN_PLACE_WORDS;
+    if let Some(length) = home.as_ref().and_then(|home| whole(word, at, home)) {
+        let from = at.in_place + cell::IN_PLACE_WORDS;
         return Ok(Committed { view, reply: home, from, words: length });
     }
     // Round 2: the record.
@@ -181,11 +187,11 @@ async fn show<'f, F: Fabric, C: Clock>(
 }
 
 /// Returns the length of the payload in place, if it belongs to `word` and is valid (C8).
-fn whole(word: CellWord, room: usize, home: &[u64]) -> Option<usize> {
-    let &[of, checksum, length, ref payload @ ..] = home.get(cell::IN_PLACE..)? else {
+fn whole(word: CellWord, at: &CellRef, home: &[u64]) -> Option<usize> {
+    let &[of, checksum, length, ref payload @ ..] = home.get(at.in_place..)? else {
         return None;
     };
-    let length = usize::try_from(length).ok().filter(|&length| length <= room)?;
+    let length = usize::try_from(length).ok().filter(|&length| length <= at.room)?;
     let payload = payload.get(..length)?;
     (of == word.0 && checksum == cell_checksum(word, payload)).then_some(length)
 }

@@ -253,6 +253,13 @@ pub struct Value<'f, F: Fabric + 'f> {
     pub(crate) length: usize,
 }
 
+impl<'f, F: Fabric + 'f> Value<'f, F> {
+    /// Returns the `length` bytes that a reply of the fabric has from word `start` on.
+    pub fn of(reply: F::Reply<'f>, start: usize, length: usize) -> Self {
+        Self { reply, start, length }
+    }
+}
+
 impl<'f, F: Fabric + 'f> Deref for Value<'f, F> {
     type Target = [u8];
 

@@ -30,7 +30,7 @@ const SMALL: usize = 3;
 
 /// Returns the cell, with this home.
 pub(crate) fn cell(home: u8) -> CellRef {
-    CellRef { place: Location::everywhere(Pointer(CELL), NodeId(home)), room: ROOM }
+    CellRef::new(Location::everywhere(Pointer(CELL), NodeId(home)), ROOM)
 }
 
 /// Returns where record number `index` lies.

@@ -95,7 +95,7 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
 }
 
 pub(crate) fn at() -> CellRef {
-    CellRef { place: Location::everywhere(Pointer(1), NodeId(0)), room: 2 }
+    CellRef::new(Location::everywhere(Pointer(1), NodeId(0)), 2)
 }
 
 fn record_at(nth: u64) -> Pointer {

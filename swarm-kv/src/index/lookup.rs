@@ -173,7 +173,7 @@ impl Index {
 
     /// Returns the cell of a bucket at `place`.
     fn cell(&self, place: Location) -> CellRef {
-        CellRef { place, room: self.geometry.bucket_payload }
+        CellRef::new(place, self.geometry.bucket_payload)
     }
 
     /// Caches a bucket. E7: not if it was read in an earlier generation, except splits.

@@ -123,7 +123,7 @@ fn place(pointer: Pointer) -> Location {
 
 /// Returns the cell.
 fn directory() -> CellRef {
-    CellRef { place: place(DIRECTORY), room: ENTRY }
+    CellRef::new(place(DIRECTORY), ENTRY)
 }
 
 /// Called by [`host`].

@@ -299,7 +299,7 @@ impl Heap {
     }
 
     fn map_cell(&self) -> CellRef {
-        CellRef { place: self.geometry.map_cell(), room: self.geometry.map_payload() }
+        CellRef::new(self.geometry.map_cell(), self.geometry.map_payload())
     }
 
     /// Reads the map, and returns the view for a change of it. The caller has [exclusive
