@@ -4,6 +4,8 @@
 use super::register::SLOTS;
 use crate::words::{GRANULE, WordFormat};
 
+/// The feature of pools in which keys may be cells.
+const FEATURE_KEYED_CELLS: u64 = 1;
 /// The layout version that this code reads and writes.
 pub const LAYOUT_VERSION: u32 = 13;
 /// Bytes at the beginning of a node's memory that belong to the transport.
@@ -58,6 +60,8 @@ pub struct Geometry {
     pub slots: usize,
     /// Seed of the hash of keys.
     pub hash_seed: u64,
+    /// Whether keys may be cells: programs that do not know such keys refuse the pool.
+    pub keyed_cells: bool,
 }
 
 /// Why a pool cannot have the requested geometry.
@@ -145,6 +149,7 @@ impl Geometry {
             format: WordFormat { pointer_bits, tick_shift: TICK_SHIFT },
             slots: SLOTS,
             hash_seed,
+            keyed_cells: false,
         };
         let (many, fewer) = (with(chunk_bytes), with(2 * chunk_bytes));
         // Each client's area holds records of the chunk map: half as many chunks make them half as
@@ -177,6 +182,29 @@ impl Geometry {
         let geometry = Self { slots, ..self };
         geometry.check()?;
         Ok(geometry)
+    }
+
+    /// Returns the same geometry, in which keys may be cells or not.
+    #[must_use]
+    pub fn with_keyed_cells(self, keyed_cells: bool) -> Self {
+        Self { keyed_cells, ..self }
+    }
+
+    /// Returns the features of a pool that a program must know to use it, one a bit.
+    pub fn features(&self) -> u64 {
+        if self.keyed_cells { FEATURE_KEYED_CELLS } else { 0 }
+    }
+
+    /// Returns the same geometry, of a pool with these features; or those that this code does not
+    /// know.
+    ///
+    /// # Errors
+    /// Features that this code does not know.
+    pub fn with_features(self, features: u64) -> Result<Self, u64> {
+        match features & !FEATURE_KEYED_CELLS {
+            0 => Ok(self.with_keyed_cells(features & FEATURE_KEYED_CELLS != 0)),
+            unknown => Err(unknown),
+        }
     }
 
     /// Returns the same geometry with pointers of this many bits, at least as many as the capacity

@@ -78,7 +78,7 @@ pub struct PoolDescriptor {
     pub name: String,
     /// The layout of its memory.
     pub layout_version: u32,
-    /// Features that a program must know to use the pool, one bit each. This version defines none.
+    /// Features that a program must know to use the pool, one bit each: bit 0, keys may be cells.
     #[serde(default)]
     pub features: u64,
     /// Wall-clock nanoseconds since 1970.
@@ -125,7 +125,7 @@ impl PoolDescriptor {
             id: Id::random()?,
             name,
             layout_version: LAYOUT_VERSION,
-            features: 0,
+            features: geometry.features(),
             created: created.as_nanos() as u64,
             capacity: geometry.capacity,
             max_clients: geometry.max_clients,
@@ -148,9 +148,6 @@ impl PoolDescriptor {
         if self.layout_version != LAYOUT_VERSION {
             return Err(Error::Version { found: self.layout_version, known: LAYOUT_VERSION });
         }
-        if self.features != 0 {
-            return Err(Error::Features { unknown: self.features });
-        }
         let geometry = Geometry {
             group: 0,
             nodes: self.nodes.len(),
@@ -162,7 +159,10 @@ impl PoolDescriptor {
             format: WordFormat { pointer_bits: self.pointer_bits, tick_shift: self.tick_shift },
             slots: self.slots,
             hash_seed: self.hash_seed,
+            keyed_cells: false,
         };
+        let unknown = |unknown| Error::Features { unknown };
+        let geometry = geometry.with_features(self.features).map_err(unknown)?;
         geometry.check()?;
         if self.nodes.iter().any(|node| node.capacity < self.capacity) {
             return Err(BadGeometry::Inconsistent.into());

@@ -57,7 +57,7 @@ pub(crate) const INCARNATIONS: usize = 19;
 const CHECK_BITS: u32 = 28;
 /// The checksum of the words before it.
 const CHECKSUM: usize = 15;
-/// Features of the pool that a program must know. No bit has a meaning in this version.
+/// Features of the pool that a program must know: bit 0, keys may be cells.
 pub(crate) const FEATURES: usize = 16;
 
 const _: () = assert!(LIVES + MAX_NODES.div_ceil(2) <= EVENTS);
@@ -154,6 +154,7 @@ impl Header {
             0,
             0,
         ];
+        words[FEATURES] = geometry.features();
         words[CHECKSUM] = checksum(&words);
         if let FileRole::Node(_) = self.member {
             words[INCARNATIONS] = incarnations(0);
@@ -174,9 +175,6 @@ impl Header {
         if words[CHECKSUM] != checksum(words) {
             return Err(damaged("the checksum does not agree"));
         }
-        if words[FEATURES] != 0 {
-            return Err(Error::Features { file: path.to_path_buf(), unknown: words[FEATURES] });
-        }
         let small = |at: usize| u32::try_from(words[at]).map_err(|_| damaged("a number is off"));
         let geometry = Geometry {
             group: small(4)?,
@@ -189,7 +187,10 @@ impl Header {
             format: WordFormat { pointer_bits: small(11)?, tick_shift: small(12)? },
             slots: SLOTS.saturating_sub((words[6] >> 32) as usize),
             hash_seed: words[13],
+            keyed_cells: false,
         };
+        let unknown = |unknown| Error::Features { file: path.to_path_buf(), unknown };
+        let geometry = geometry.with_features(words[FEATURES]).map_err(unknown)?;
         geometry.check().map_err(|error| damaged(&error.to_string()))?;
         let node = u8::try_from(words[5]).ok().map(NodeId);
         let node = node.filter(|node| node.index() < geometry.nodes);
@@ -252,7 +253,12 @@ mod tests {
         for bit in 0..(FEATURES + 1) * 64 {
             let mut flipped = words;
             flipped[bit / 64] ^= 1 << (bit % 64);
-            let error = Header::decode(&flipped, Path::new("x")).expect_err("a flipped bit");
+            let decoded = Header::decode(&flipped, Path::new("x"));
+            if bit == FEATURES * 64 {
+                assert!(decoded.is_ok_and(|header| header.geometry.keyed_cells), "it is known");
+                continue;
+            }
+            let error = decoded.expect_err("a flipped bit");
             match bit / 64 {
                 0 => assert!(matches!(error, Error::Foreign { .. }), "{bit}: {error}"),
                 1 => assert!(matches!(error, Error::Version { .. }), "{bit}: {error}"),
