@@ -24,10 +24,10 @@
 //! cell:      0  word             changed by CAS alone
 //!            1  in-place copy    at the home node only: word, checksum, length (words), payload
 //!
-//!            of a key (reserved: no entry names one so far)
-//!            1  birth, number    as of a register
-//!            3  shape, predecessor, origin, checksum; then a word for when the key expires
-//!            8  key, and at the home node after it the in-place copy
+//!            of a key: a register's layout, with the word in place of the first stamp slot
+//!            1  reserved         five words: the first for when the key expires
+//!            6  birth, number    as of a register; then, as there, header and key, at home behind
+//!            8  in-place copy    as above
 //!
 //! record:    0  accepted         ballot; changed by CAS alone, only ever grows
 //!            1  base             word that named the record that it builds on

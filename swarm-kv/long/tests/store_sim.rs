@@ -147,7 +147,8 @@ impl Plan {
         };
         let slots = [6, 6, 6, 1][rng.usize(..4)];
         let slots = if rare.u8(..8) == 0 { rare.usize(2..=5) } else { slots };
-        let geometry = Geometry { slots, ..plan.geometry };
+        let keyed_cells = Rng::with_seed(seed ^ 0x0ce11).bool();
+        let geometry = Geometry { slots, keyed_cells, ..plan.geometry };
         let geometry = match Rng::with_seed(seed ^ 0x5ca2ce).usize(..4 * MOST_CHUNKS) {
             chunks @ FEWEST_CHUNKS..MOST_CHUNKS => of_few_chunks(geometry, CLIENTS + 1, chunks),
             _ => geometry,

@@ -13,6 +13,7 @@ use swarm_core::register::safe_guess::SafeGuess;
 use swarm_core::register::{self, Protocol};
 use swarm_core::words::{GRANULE, Pointer, WriteNumber};
 
+use crate::client::cell_cache::CellCache;
 use crate::client::counters::{Counters, KindCounters};
 use crate::client::gc_state::{FailedReclaim, GcCycle, Tombstones};
 use crate::client::key_locks::KeyLocks;
@@ -162,6 +163,8 @@ pub struct Client<F: Fabric, C: Clock, P = SafeGuess> {
     pub(crate) index: Index,
     pub(crate) heap: Heap,
     pub(crate) locations: LocationCache,
+    /// Keys that are cells.
+    pub(crate) cells: CellCache,
     pub(crate) key_locks: KeyLocks,
     pub(crate) reclaimed_at_once: usize,
     pub(crate) memory_wait: u64,
@@ -215,6 +218,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             index: Index::new(geometry, options.cached_buckets),
             heap: Heap::new(geometry, session.client),
             locations: LocationCache::new(keys, geometry.hash_seed),
+            cells: CellCache::new(keys),
             key_locks: KeyLocks::default(),
             reclaimed_at_once: options.reclaimed_at_once,
             memory_wait: options.memory_wait,
@@ -375,6 +379,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         self.group.fabric().reconfigure();
         self.generation.set(generation);
         self.locations.renew(generation);
+        self.cells.renew(generation);
         self.index.renew(generation);
         self.heap.renew(generation);
     }
@@ -493,7 +498,9 @@ pub(crate) mod tests {
     /// The only client of a pool of one node, without reclamation.
     pub(crate) fn alone() -> Client<Loopback, LoneClock> {
         let nodes = Loopback::new(1, 4 << 17);
-        Client::new(nodes, LoneClock::new(1000), geometry(), SESSION, Options::default())
+        // Stories of keys that move are told with it.
+        let geometry = geometry().with_keyed_cells(false);
+        Client::new(nodes, LoneClock::new(1000), geometry, SESSION, Options::default())
     }
 
     /// An epoch domain without other clients, in this generation.

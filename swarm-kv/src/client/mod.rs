@@ -1,6 +1,7 @@
 //! One client and its state. Its operations are in [`ops`](crate::ops), its garbage collection in
 //! [`gc`](crate::gc).
 
+pub(crate) mod cell_cache;
 pub(crate) mod counters;
 pub(crate) mod gc_state;
 pub(crate) mod handle;

@@ -29,7 +29,7 @@ use crate::client::handle::Client;
 use crate::error::Error;
 use crate::gc::index_walk::WalkStep;
 use crate::heap::{ObjectKind, Purpose};
-use crate::index::bucket::{Bucket, Content, Entry};
+use crate::index::bucket::{Bucket, Content, Entry, KeyObject};
 use crate::index::lookup::Located;
 
 /// Buckets that one step goes over. What its changes replace comes back behind it.
@@ -89,7 +89,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         if self.is_worn(located) {
             return Ok(());
         }
-        let registers = entries.iter().filter_map(|it| Some((it, it.register(&self.geometry)?)));
+        // Keys that are cells stay where they are, and so does a chunk that has one.
+        let registers = entries.iter().filter_map(|it| match it.object(&self.geometry)? {
+            KeyObject::Register(register) => Some((it, register)),
+            KeyObject::Cell(_) => None,
+        });
         let surveys = registers.map(async |(entry, register)| {
             read_all(&self.group, &register.place).await.map(|read_all| (entry, register, read_all))
         });

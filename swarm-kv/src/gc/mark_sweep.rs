@@ -22,10 +22,11 @@ use std::collections::HashMap;
 use std::mem::take;
 
 use futures_util::future::try_join_all;
+use swarm_core::cell;
 use swarm_core::clock::Clock;
 use swarm_core::epoch::GRACE;
 use swarm_core::fabric::{EpochDomain, Fabric, MAX_VERBS, Verb};
-use swarm_core::layout::{BufferHeader, ChunkClass, Location, ReplicaSet, buffer, cell, register};
+use swarm_core::layout::{self, BufferHeader, ChunkClass, Location, ReplicaSet, buffer, register};
 use swarm_core::node::NodeSet;
 use swarm_core::register::Protocol;
 use swarm_core::register::read_all::{AllReplicas, read_all};
@@ -36,7 +37,8 @@ use crate::client::handle::Client;
 use crate::error::Error;
 use crate::gc::index_walk::WalkStep;
 use crate::heap::{Purpose, Unreachable};
-use crate::index::bucket::{Bucket, Content, Entry, MAX_ENTRIES};
+use crate::index::bucket::{Bucket, Content, Created, Entry, KeyObject, MAX_ENTRIES};
+use crate::index::keyed_cell::{Kind, Parts};
 use crate::index::lookup::Located;
 
 /// Buckets that one step walks, and objects that it READs, for an operation that waits for memory.
@@ -221,7 +223,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Prefetches a bucket's cell, which is walked next or soon.
     pub(crate) fn expect_bucket(&self, cell: &Location) {
         let payload = self.geometry.bucket_payload;
-        self.expect_everywhere(cell, cell::IN_PLACE + cell::IN_PLACE_WORDS + payload);
+        self.expect_everywhere(
+            cell,
+            layout::cell::IN_PLACE + layout::cell::IN_PLACE_WORDS + payload,
+        );
     }
 
     /// Prefetches at every node words that are READ soon. On a synchronous fabric, a cycle spends
@@ -253,8 +258,12 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     reclaimer.mark(born.buffer);
                     spent = Some(born.buffer);
                 }
-                let registers =
-                    || entries.iter().filter_map(|it| Some((it, it.register(&self.geometry)?)));
+                let registers = || {
+                    entries.iter().filter_map(|it| match it.object(&self.geometry)? {
+                        KeyObject::Register(register) => Some((it, register)),
+                        KeyObject::Cell(_) => None,
+                    })
+                };
                 for (_, register) in registers() {
                     self.expect_everywhere(&register.place, register::STATE_WORDS);
                 }
@@ -280,6 +289,12 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                         live.push(*entry).map_err(|_| swarm_core::error::Error::Damaged)?;
                     }
                 }
+                for entry in entries.iter().filter(|entry| entry.is_cell) {
+                    let is_dead = self.mark_cell(entry, *born, &mut spent).await?;
+                    if !is_dead || !self.is_left(entry, found) {
+                        live.push(*entry).map_err(|_| swarm_core::error::Error::Damaged)?;
+                    }
+                }
                 // S6: the last changes of a nearly exhausted cell are kept for a split or for
                 // moving its keys.
                 if (live.len() < entries.len() || spent.is_some()) && !self.is_worn(located) {
@@ -295,6 +310,30 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             }
         }
         Ok(())
+    }
+
+    /// Marks the record of a key's cell, once that has converged (E6). Returns whether the key is
+    /// deleted. `spent` is the first buffer or record that the bucket's record names, unless it is
+    /// still in use.
+    async fn mark_cell(
+        &self,
+        entry: &Entry,
+        born: Option<Created>,
+        spent: &mut Option<Pointer>,
+    ) -> Result<bool, Error> {
+        let damaged = || swarm_core::error::Error::Damaged;
+        let Some(KeyObject::Cell(cell)) = entry.object(&self.geometry) else {
+            return Err(damaged().into());
+        };
+        let converged = cell::converged(&self.group, &cell.at, &()).await?;
+        let committed = converged.ok_or(Error::Contended)?;
+        let record = committed.view.record();
+        self.heap.reclaimer.mark(record);
+        if born.is_some_and(|born| born.buffer == record) {
+            *spent = None;
+        }
+        let parts = Parts::of(&committed).ok_or_else(damaged)?;
+        Ok(parts.kind == Kind::Absent)
     }
 
     /// Whether a register was deleted for good.

@@ -5,8 +5,8 @@
 //! 1      prefix       the hash's leading `depth` bits, left-aligned
 //! 2      created      entries: buffer of the new register [ pointer 40 | deleted 1 | words 23 ]
 //! 3 …    entries      of four words: hash, [ pointer 40 | class 16 | key length 8 ], number,
-//!                     creation time; one that is linked has LINKED in its class; the topmost
-//!                     bit of the second word is reserved for keys that are cells
+//!                     creation time; one that is linked has LINKED in its class; one whose key
+//!                     is a cell has CELL in its second word
 //!        or children  of two words: cell, [ record 40 | words 24 ]
 //! ```
 //!
@@ -18,12 +18,16 @@ use swarm_core::layout::{BUCKET_PAYLOAD, ChunkClass, Geometry, Identity, Predece
 use swarm_core::register::Register;
 use swarm_core::words::{GRANULE_WORDS, Pointer, Stamp, WriteNumber};
 
+use crate::index::keyed_cell::KeyedCell;
+
 const HEADER_WORDS: usize = 3;
 const ENTRY_WORDS: usize = 4;
 const CHILD_WORDS: usize = 2;
 const NONE_BORN: u64 = 0xff;
 /// In an entry's class: the register names a predecessor.
 const LINKED: u16 = 0x4000;
+/// In an entry's second word: the key is a [cell](crate::index::keyed_cell). A pointer has 39 bits.
+const CELL: u64 = 1 << 63;
 /// In what was created: the register is deleted from the beginning.
 const BORN_DELETED: u64 = 1 << 23;
 
@@ -37,7 +41,7 @@ pub(crate) const MAX_DEPTH: u32 = 64;
 /// A record's payload.
 pub(crate) type Payload = Vec<u64, BUCKET_PAYLOAD>;
 
-/// A key's register, as a bucket lists it.
+/// A key's register or cell, as a bucket lists it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Entry {
     pub(crate) hash: u64,
@@ -48,10 +52,20 @@ pub(crate) struct Entry {
     /// Whether the register replaced another one and names it as its predecessor. A writer that was
     /// overtaken there may have to find out what became of its write (V5).
     pub(crate) linked: bool,
+    /// Whether it is a cell.
+    pub(crate) is_cell: bool,
+}
+
+/// What has a key's value.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum KeyObject {
+    Register(Register),
+    Cell(KeyedCell),
 }
 
 impl Entry {
-    /// Returns this entry's register as the predecessor of a register that begins with `origin`.
+    /// Returns this entry's register or cell as the predecessor of an object that begins with
+    /// `origin`.
     pub(crate) fn predecessor(&self, origin: Stamp) -> Predecessor {
         let Self { pointer, class, identity, .. } = *self;
         Predecessor { pointer, class, number: identity.number, origin }
@@ -62,17 +76,27 @@ impl Entry {
         self.pointer == register.place.pointer && self.identity == register.identity
     }
 
-    /// Returns the register that this entry names. `None` if no register can be there: the entry is
-    /// damaged.
-    pub(crate) fn register(&self, geometry: &Geometry) -> Option<Register> {
+    /// Whether this entry names that very object.
+    pub(crate) fn is(&self, pointer: Pointer, identity: Identity) -> bool {
+        self.pointer == pointer && self.identity == identity
+    }
+
+    /// Returns the register or the cell that this entry names. `None` if neither can be there: the
+    /// entry is damaged.
+    pub(crate) fn object(&self, geometry: &Geometry) -> Option<KeyObject> {
         let shape = shape(self.class, self.key_length)?;
         let place = geometry.homed_place(self.pointer, self.class)?;
-        Some(Register::new(place, self.identity, shape))
+        Some(if self.is_cell {
+            KeyObject::Cell(KeyedCell::new(place, self.identity, shape))
+        } else {
+            KeyObject::Register(Register::new(place, self.identity, shape))
+        })
     }
 
     fn encode(&self) -> [u64; ENTRY_WORDS] {
         let class = self.class.encode() | if self.linked { LINKED } else { 0 };
         let location = (self.pointer.0 << 24) | (u64::from(class) << 8) | self.key_length as u64;
+        let location = location | if self.is_cell { CELL } else { 0 };
         [self.hash, location, self.identity.number.0, self.identity.birth]
     }
 
@@ -81,7 +105,8 @@ impl Entry {
         let class = (location >> 8) as u16;
         Some(Self {
             hash,
-            pointer: Pointer(location >> 24),
+            pointer: Pointer((location & !CELL) >> 24),
+            is_cell: location & CELL != 0,
             class: ChunkClass::decode(class & !LINKED)?,
             linked: class & LINKED != 0,
             key_length: (location & 0xff) as usize,
@@ -98,15 +123,15 @@ pub(crate) fn shape(class: ChunkClass, key_length: usize) -> Option<Shape> {
     (shape.small_words() <= usize::from(small) * GRANULE_WORDS).then_some(shape)
 }
 
-/// The register that was created together with a record: it must be at a node before the record is
-/// (S1).
+/// The register or cell that was created together with a record: it must be at a node before the
+/// record is (S1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Created {
     /// Its number in the list of entries.
     pub(crate) entry: usize,
-    /// Its first buffer.
+    /// Its first buffer; a cell's first record.
     pub(crate) buffer: Pointer,
-    /// Words of that buffer.
+    /// Words of that buffer or record.
     pub(crate) words: usize,
     /// Whether it is deleted from the beginning.
     pub(crate) deleted: bool,
@@ -151,6 +176,12 @@ impl Bucket {
     pub(crate) fn is_full(&self, geometry: &Geometry) -> bool {
         let most = (geometry.bucket_payload - HEADER_WORDS) / ENTRY_WORDS;
         matches!(&self.content, Content::Entries { entries, .. } if entries.len() >= most)
+    }
+
+    /// Whether it lists this very register or cell.
+    pub(crate) fn lists(&self, pointer: Pointer, identity: Identity) -> bool {
+        let Content::Entries { entries, .. } = &self.content else { return false };
+        entries.iter().any(|entry| entry.is(pointer, identity))
     }
 
     /// Returns the words of the payload.
@@ -235,6 +266,7 @@ mod tests {
             key_length: 24,
             identity: Identity { birth: 5, number: WriteNumber(6) },
             linked: hash % 2 == 1,
+            is_cell: hash % 3 == 1,
         }
     }
 

@@ -11,6 +11,7 @@ use swarm_core::words::{CellWord, Pointer, Stamp, Timestamp, WordFormat, WriteNu
 use zerocopy::IntoBytes;
 
 use crate::index::bucket::{Bucket, Created, Entry, Payload};
+use crate::index::keyed_cell::KeyedCell;
 use crate::index::lookup::{FIRST_BALLOT, first_word};
 
 /// A register with its first value, before any node has it.
@@ -84,6 +85,7 @@ impl<'a> NewRegister<'a> {
             key_length: shape.key_length,
             identity,
             linked: self.predecessor.is_some(),
+            is_cell: false,
         }
     }
 
@@ -138,6 +140,105 @@ impl<'a> NewRegister<'a> {
                 at: Replicas::All,
             },
             InitialWrite::Set { place, at: register::SLOTS_AT, value: image.stamp.0 },
+        ]
+    }
+}
+
+/// A keyed cell with its first record, before any node has it.
+pub(crate) struct NewCell<'a> {
+    pub(crate) cell: KeyedCell,
+    /// Its first record.
+    pub(crate) record: Pointer,
+    pub(crate) key: &'a [u8],
+    pub(crate) payload: &'a [u64],
+    /// The register that it replaces.
+    pub(crate) predecessor: Predecessor,
+}
+
+/// The words of a new keyed cell that are not key or payload.
+pub(crate) struct CellImage {
+    word: CellWord,
+    /// The identity, and after it, at home, the in-place copy up to the payload.
+    home: [u64; register::IDENTITY_WORDS + layout::cell::IN_PLACE_WORDS],
+    /// The identity, and after it, elsewhere, the header up to the key.
+    elsewhere: [u64; register::IDENTITY_WORDS + register::HEADER_WORDS],
+    record_header: [u64; record::HEADER_WORDS - 1],
+}
+
+impl<'a> NewCell<'a> {
+    /// Returns the words that go with key and payload.
+    pub(crate) fn image(&self, format: WordFormat) -> CellImage {
+        let Self { cell, record, key, payload, predecessor } = *self;
+        let (word, number) = (first_word(format, record), cell.identity.number);
+        let record_header = RecordHeader::new(record, CellWord(0), number, payload).encode();
+        let [birth, name] = cell.identity.encode();
+        let header = Header { number, key, predecessor: Some(predecessor) };
+        let [shape, before, origin, header_sum] = header.encode();
+        let sum = cell_checksum(word, payload);
+        CellImage {
+            word,
+            home: [birth, name, word.0, sum, payload.len() as u64],
+            elsewhere: [birth, name, shape, before, origin, header_sum],
+            record_header,
+        }
+    }
+
+    /// Returns its entry in the bucket.
+    pub(crate) fn entry(&self, geometry: &Geometry, hash: u64) -> Entry {
+        Entry {
+            hash,
+            pointer: self.cell.at.place.pointer,
+            class: self.cell.class(geometry),
+            key_length: self.key.len(),
+            identity: self.cell.identity,
+            linked: true,
+            is_cell: true,
+        }
+    }
+
+    /// Returns what a record says of it, where it is entry number `entry`.
+    pub(crate) fn born(&self, entry: usize) -> Created {
+        let words = record::HEADER_WORDS + self.payload.len();
+        Created { entry, buffer: self.record, words, deleted: false }
+    }
+
+    /// Returns what the chains write, in order. S1: the first record is complete before its
+    /// accepted ballot, and all else before the cell's word names it.
+    pub(crate) fn parts<'b>(&'b self, image: &'b CellImage) -> [InitialWrite<'b>; 6] {
+        let place = self.cell.at.place;
+        let everywhere = Location::everywhere(self.record, place.home);
+        let payload = self.payload.as_bytes();
+        [
+            InitialWrite::Write {
+                place: self.cell.shape.header_place(&place),
+                from: 0,
+                head: &image.elsewhere[register::IDENTITY_WORDS..],
+                tail: self.key,
+                at: Replicas::Home,
+            },
+            InitialWrite::Write {
+                place,
+                from: register::IDENTITY,
+                head: &image.home,
+                tail: payload,
+                at: Replicas::Home,
+            },
+            InitialWrite::Write {
+                place,
+                from: register::IDENTITY,
+                head: &image.elsewhere,
+                tail: self.key,
+                at: Replicas::Elsewhere,
+            },
+            InitialWrite::Write {
+                place: everywhere,
+                from: record::BODY,
+                head: &image.record_header,
+                tail: payload,
+                at: Replicas::All,
+            },
+            InitialWrite::Set { place: everywhere, at: record::ACCEPTED, value: FIRST_BALLOT.0 },
+            InitialWrite::Set { place, at: layout::cell::WORD, value: image.word.0 },
         ]
     }
 }

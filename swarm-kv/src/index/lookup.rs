@@ -22,7 +22,8 @@ use swarm_core::quorum::Group;
 use swarm_core::register::safe_guess::{deleted_stamp, first_stamp};
 use swarm_core::words::{Ballot, CellFlags, CellWord, Pointer, WordFormat};
 
-use crate::index::bucket::{Bucket, Child, Content, MAX_DEPTH};
+use crate::index::bucket::{Bucket, Child, Content, Created, KeyObject, MAX_DEPTH};
+use crate::index::keyed_cell::KeyedCell;
 
 /// The ballot of the record with which a cell is created.
 pub(crate) const FIRST_BALLOT: Ballot = Ballot(2);
@@ -69,6 +70,11 @@ impl Index {
     #[inline(always)]
     pub(crate) fn enter(&self, epoch: u64) {
         self.epoch.set(epoch);
+    }
+
+    /// Returns the epoch in which the latest operation began.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.get()
     }
 
     /// Enters another generation: drops cached buckets (E7). Splits are for ever.
@@ -172,7 +178,7 @@ impl Index {
     }
 
     /// Returns the cell of a bucket at `place`.
-    fn cell(&self, place: Location) -> CellRef {
+    pub(crate) fn cell(&self, place: Location) -> CellRef {
         CellRef::new(place, self.geometry.bucket_payload)
     }
 
@@ -215,7 +221,11 @@ impl CreatedParts for BucketCreatedParts<'_> {
         match Bucket::decode(payload).map(|bucket| bucket.content) {
             Some(Content::Entries { entries, born: Some(born) }) => {
                 let entry = &entries[born.entry];
-                let Some(newborn) = entry.register(self.0) else { return };
+                let newborn = match entry.object(self.0) {
+                    Some(KeyObject::Register(newborn)) => newborn,
+                    Some(KeyObject::Cell(newborn)) => return self.keyed_cell(&newborn, born, each),
+                    None => return,
+                };
                 let (place, shape) = (newborn.place, newborn.shape());
                 let header = shape.header_place(&place);
                 each(CreatedPart::Copy { place: header, from: 0, words: shape.header_words() });
@@ -241,14 +251,35 @@ impl CreatedParts for BucketCreatedParts<'_> {
 }
 
 impl BucketCreatedParts<'_> {
-    fn child(&self, child: &Child, each: &mut dyn FnMut(CreatedPart)) {
-        let Some(place) = self.0.bucket_place(child.cell) else { return };
-        let everywhere = Location::everywhere(child.record, NodeId(0));
-        let words = child.words.saturating_sub(record::BODY);
+    /// The in-place copy is a hint, and left out.
+    fn keyed_cell(&self, newborn: &KeyedCell, born: Created, each: &mut dyn FnMut(CreatedPart)) {
+        let (place, shape) = (newborn.at.place, newborn.shape);
+        let header = shape.header_place(&place);
+        each(CreatedPart::Copy { place: header, from: 0, words: shape.header_words() });
+        let words = register::IDENTITY_WORDS;
+        each(CreatedPart::Copy { place, from: register::IDENTITY, words });
+        self.first_record(born.buffer, born.words, place, each);
+    }
+
+    /// A cell's first record, and the word that names it (S1).
+    fn first_record(
+        &self,
+        record: Pointer,
+        words: usize,
+        cell: Location,
+        each: &mut dyn FnMut(CreatedPart),
+    ) {
+        let everywhere = Location::everywhere(record, NodeId(0));
+        let words = words.saturating_sub(record::BODY);
         each(CreatedPart::Copy { place: everywhere, from: record::BODY, words });
         each(CreatedPart::Set { place: everywhere, at: record::ACCEPTED, value: FIRST_BALLOT.0 });
-        let value = first_word(self.0.format, child.record).0;
-        each(CreatedPart::Set { place, at: layout::cell::WORD, value });
+        let value = first_word(self.0.format, record).0;
+        each(CreatedPart::Set { place: cell, at: layout::cell::WORD, value });
+    }
+
+    fn child(&self, child: &Child, each: &mut dyn FnMut(CreatedPart)) {
+        let Some(place) = self.0.bucket_place(child.cell) else { return };
+        self.first_record(child.record, child.words, place, each);
     }
 }
 

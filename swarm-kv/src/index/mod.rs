@@ -3,4 +3,5 @@
 
 pub(crate) mod bucket;
 pub(crate) mod created;
+pub(crate) mod keyed_cell;
 pub(crate) mod lookup;

@@ -20,7 +20,8 @@ use swarm_core::register::{Check, Found, Protocol, Register, read_key, try_read_
 use crate::client::handle::{Client, Value};
 use crate::client::location_cache::hash_key;
 use crate::error::Error;
-use crate::index::bucket::{Content, Entry};
+use crate::index::bucket::{Content, Entry, KeyObject};
+use crate::index::keyed_cell::{KeyedCell, Kind};
 use crate::index::lookup::{Located, Walk};
 
 /// The most buckets of one call: some hundred keys where memory is near; where it is far, as many are READ at the same time.
@@ -57,6 +58,13 @@ impl Cursor {
         self.width = if bytes > MANY_BYTES { self.width / 2 } else { 2 * self.width };
         self.width = self.width.clamp(1, MOST);
     }
+}
+
+/// A key and its value, if it has one.
+enum Pair<'c, F: Fabric + 'c> {
+    None,
+    Register(Value<'c, F>, Value<'c, F>),
+    Cell(Vec<u8>, Value<'c, F>),
 }
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
@@ -107,7 +115,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         cursor: &mut Cursor,
         mut each: impl FnMut(&[u8], &[u8]),
     ) -> Result<bool, Error> {
-        let mut found: Vec<(u64, Register)> = Vec::with_capacity(MOST);
+        let mut found: Vec<(u64, KeyObject)> = Vec::with_capacity(MOST);
         for bucket in 0..cursor.width {
             let Some(located) = self.next_bucket(cursor).await? else {
                 if bucket == 0 {
@@ -116,16 +124,29 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 break;
             };
             for entry in entries(&located) {
-                found.push((entry.hash, self.register_of(entry)?));
+                found.push((entry.hash, self.object_of(entry)?));
             }
         }
-        let expect = |(_, register): &(u64, Register)| {
-            self.group.expect(&register.place, register.shape().full_words());
+        let expect = |(_, object): &(u64, KeyObject)| {
+            let (place, shape) = match object {
+                KeyObject::Register(register) => (&register.place, register.shape()),
+                KeyObject::Cell(cell) => (&cell.at.place, cell.shape),
+            };
+            self.group.expect(place, shape.full_words());
         };
         found.iter().take(AHEAD).for_each(expect);
         for at in 0..found.len() {
             found.get(at + AHEAD).into_iter().for_each(expect);
-            let (hash, register) = &mut found[at];
+            let (hash, object) = &mut found[at];
+            let register = match object {
+                KeyObject::Register(register) => register,
+                KeyObject::Cell(cell) => {
+                    if let Some((key, value)) = self.pair_of_cell(*hash, cell).await? {
+                        each(&key, &value);
+                    }
+                    continue;
+                }
+            };
             let (mut seen, tried) = (None, try_read_key(&self.group, register));
             let value = match P::try_read(&self.group, register, &mut seen) {
                 Some(value) => Some(value),
@@ -200,23 +221,44 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 try_join_all(entries(&located).iter().map(pair)).await
             })
         });
-        for (key, value) in try_join_all(buckets).await?.into_iter().flatten().flatten() {
-            each(&key, &value);
+        for pair in try_join_all(buckets).await?.into_iter().flatten() {
+            match pair {
+                Pair::None => {}
+                Pair::Register(key, value) => each(&key, &value),
+                Pair::Cell(key, value) => each(&key, &value),
+            }
         }
         Ok(true)
     }
 
     /// An entry's key and value, if it has one: at the same time.
-    async fn pair_of(&self, entry: &Entry) -> Result<Option<(Value<'_, F>, Value<'_, F>)>, Error> {
-        let mut register = self.register_of(entry)?;
+    async fn pair_of(&self, entry: &Entry) -> Result<Pair<'_, F>, Error> {
+        let mut register = match self.object_of(entry)? {
+            KeyObject::Register(register) => register,
+            KeyObject::Cell(cell) => {
+                let pair = self.pair_of_cell(entry.hash, &cell).await?;
+                return Ok(pair.map_or(Pair::None, |(key, value)| Pair::Cell(key, value)));
+            }
+        };
         let named = register;
         let fabric = self.group.fabric();
         let key = fabric.branch(async { Ok(read_key(&self.group, &named).await?) });
         let value = fabric.branch(self.value_of(entry.hash, &mut register, None));
         let (key, value) = try_join(key, value).await?;
-        let Some(value) = value else { return Ok(None) };
+        let Some(value) = value else { return Ok(Pair::None) };
         self.is_at(entry.hash, &key)?;
-        Ok(Some((key, value)))
+        Ok(Pair::Register(key, value))
+    }
+
+    /// The key and the value of a cell that a bucket named within this call, if it has one.
+    async fn pair_of_cell(
+        &self,
+        hash: u64,
+        cell: &KeyedCell,
+    ) -> Result<Option<(Vec<u8>, Value<'_, F>)>, Error> {
+        let (key, shown) = self.read_any_cell(cell).await?;
+        self.is_at(hash, &key)?;
+        Ok((shown.kind != Kind::Absent).then_some((key, shown.value)))
     }
 
     /// The rest of a read of a register that a bucket named within this call: its key's value, if it has one.
@@ -235,8 +277,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     }
 
     /// A backup that passes over what it cannot read would be short of it, and nobody be told.
-    fn register_of(&self, entry: &Entry) -> Result<Register, Error> {
-        entry.register(&self.geometry).ok_or_else(damaged)
+    fn object_of(&self, entry: &Entry) -> Result<KeyObject, Error> {
+        entry.object(&self.geometry).ok_or_else(damaged)
     }
 
     fn is_at(&self, hash: u64, key: &[u8]) -> Result<(), Error> {

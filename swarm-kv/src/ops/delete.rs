@@ -6,7 +6,7 @@ use swarm_core::register::Protocol;
 
 use crate::client::handle::{Client, TRIES};
 use crate::error::Error;
-use crate::ops::locate::{Told, lists};
+use crate::ops::locate::{Place, Told, lists};
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Deletes the key, which the caller has locked.
@@ -18,7 +18,16 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// deleted by this very stamp, and to go on to its successor would delete twice.
     pub(crate) async fn delete_now(&self, hash: u64, key: &[u8]) -> Result<(), Error> {
         for _ in 0..TRIES {
-            let Some((mut register, told)) = self.locate(hash, key).await? else { return Ok(()) };
+            let (mut register, told) = match self.locate(hash, key).await? {
+                Some(Place::Register(register, told)) => (register, told),
+                Some(Place::Cell(cell)) => {
+                    if Box::pin(self.write_cell(hash, key, cell, None)).await? {
+                        return Ok(());
+                    }
+                    continue;
+                }
+                None => return Ok(()),
+            };
             let fresh = told != Told::Remembered;
             if !fresh {
                 let located = self.index.fresh(&self.group, hash).await?;

@@ -21,21 +21,25 @@
 //!   done when they died is settled at a majority of the others, and the new node gets that. A key
 //!   on the move is moved to its end first, and its bucket gone over again: where a register is
 //!   frozen at a majority, one with the new node might show slots that are not (V1).
-//! - *First buffers* of registers that their bucket's record still brings along. Whoever brings that
+//! - *Keyed cells*, each by H2, with their headers.
+//! - *First buffers* of registers, and first records of cells, that their bucket's record still brings along. Whoever brings that
 //!   record to a node that lacks it copies them from any node that has it (S1, E4b).
 //! - *The chunk map and the marks*, last (E8a): a move takes memory.
 
+use swarm_core::cell;
 use swarm_core::clock::Clock;
 use swarm_core::fabric::{Fabric, Verb};
-use swarm_core::layout::{BufferHeader, buffer};
+use swarm_core::layout::{BufferHeader, Header, Location, RecordHeader, buffer, record, register};
 use swarm_core::node::{NodeId, NodeSet};
 use swarm_core::quorum::Next;
-use swarm_core::register::{Check, Protocol, Register, fill};
+use swarm_core::register::freeze::predecessor;
+use swarm_core::register::{Check, Protocol, Register, fill, read_key};
 
 use crate::client::handle::{Client, TRIES};
 use crate::error::Error;
 use crate::heap::Purpose;
-use crate::index::bucket::{Content, Created, Entry};
+use crate::index::bucket::{Content, Created, Entry, KeyObject};
+use crate::index::keyed_cell::KeyedCell;
 use crate::index::lookup::Walk;
 
 /// How much was filled.
@@ -99,11 +103,23 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 return Ok(0);
             };
             if let Some(born) = born {
-                self.fill_first_buffer(&entries[born.entry], *born, joining).await?;
+                let entry = &entries[born.entry];
+                if entry.is_cell {
+                    self.fill_first_record(*born, joining).await?;
+                } else {
+                    self.fill_first_buffer(entry, *born, joining).await?;
+                }
             }
             let mut on_the_move = None;
             for entry in entries {
-                let mut register = entry.register(&self.geometry).ok_or_else(damaged)?;
+                let object = entry.object(&self.geometry).ok_or_else(damaged)?;
+                let mut register = match object {
+                    KeyObject::Register(register) => register,
+                    KeyObject::Cell(cell) => {
+                        self.fill_cell(&cell, joining).await?;
+                        continue;
+                    }
+                };
                 match self.fill_register(&mut register, joining).await {
                     Ok(()) => {}
                     Err(swarm_core::error::Error::Moved) => on_the_move = Some((entry, register)),
@@ -129,6 +145,70 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     ) -> Result<(), swarm_core::error::Error> {
         drop(P::read(&self.group, register, Check::Identity).await?);
         fill::fill(&self.group, register, joining).await
+    }
+
+    /// Puts a key's cell at the new node: its committed record and word (H2), and the header that
+    /// writers who follow predecessors go by (V5).
+    async fn fill_cell<N: Fabric>(
+        &self,
+        cell: &KeyedCell,
+        (joining, node): (&N, NodeId),
+    ) -> Result<(), Error> {
+        let (place, n) = (cell.at.place, self.group.nodes());
+        drop(cell::fill(&self.group, &cell.at, &(), (joining, node)).await?);
+        // A cell has its header where a register of its shape has it.
+        let register = Register::new(place, cell.identity, cell.shape);
+        let key = read_key(&self.group, &register).await?;
+        let number = cell.identity.number;
+        let before = predecessor(&self.group, &place, cell.shape, number).await?;
+        let predecessor = before.ok_or_else(damaged)?;
+        let header = Header { number, key: &key, predecessor }.encode();
+        let identity = cell.identity.encode();
+        let at = cell.shape.header_place(&place).at(node, n);
+        let chain = [
+            Verb::Write { at, head: &header, tail: &key },
+            Verb::Write {
+                at: place.at(node, n).plus(register::IDENTITY),
+                head: &identity,
+                tail: &[],
+            },
+        ];
+        joining.post(node, &chain).await.map(drop).map_err(|_| silent().into())
+    }
+
+    /// Puts the first record of a cell at the new node, if another one has it: who brings the
+    /// bucket's record to a node copies it from any that has that.
+    async fn fill_first_record<N: Fabric>(
+        &self,
+        born: Created,
+        (joining, node): (&N, NodeId),
+    ) -> Result<(), Error> {
+        let n = self.group.nodes();
+        let everywhere = Location::everywhere(born.buffer, node);
+        for other in NodeSet::all(n).filter(|&other| other != node) {
+            let read = [Verb::Read { at: everywhere.at(other, n), words: born.words }];
+            let Ok(reply) = self.group.fabric().post(other, &read).await else { continue };
+            let header = RecordHeader::decode(&reply[record::BODY..]);
+            let payload = &reply[record::HEADER_WORDS.min(reply.len())..];
+            if reply[record::ACCEPTED] == 0
+                || !header.is_some_and(|header| header.agrees(born.buffer, payload))
+            {
+                continue;
+            }
+            let at = everywhere.at(node, n);
+            let chain = [
+                Verb::Write { at: at.plus(record::BODY), head: &reply[record::BODY..], tail: &[] },
+                // I4: a control word is not written.
+                Verb::Cas {
+                    at: at.plus(record::ACCEPTED),
+                    expect: 0,
+                    new: reply[record::ACCEPTED],
+                },
+            ];
+            joining.post(node, &chain).await.map_err(|_| silent())?;
+            break;
+        }
+        Ok(())
     }
 
     /// Puts the first buffer of a register at the new node, if another one has it. Before the
@@ -265,6 +345,11 @@ mod tests {
                     let length = if number % 50 == 0 { 5000 } else { (number + round) % 60 };
                     let value = vec![(number + round) as u8; length];
                     store.put(&key, &value).expect("memory");
+                    // Some keys move, or are cells.
+                    if number % 5 == 0 {
+                        store.swap(&key, b"another").expect("memory");
+                        store.swap(&key, &value).expect("memory");
+                    }
                     self.pairs.insert(key.clone(), value);
                     if (number + round).is_multiple_of(6) {
                         store.delete(&key).expect("a majority");
@@ -375,7 +460,8 @@ mod tests {
         for (number, key) in kept.pairs.keys().enumerate() {
             client.blocking().get(key).expect("a majority");
             let hash = client.check(key, &[]).expect("a key");
-            let register = client.locations.get(hash, key).expect("it is remembered");
+            // What is half done in a cell is settled by the next round.
+            let Some(register) = client.locations.get(hash, key) else { continue };
             if number % 3 == 0 {
                 block_on(freeze(&client.group, &register)).expect("a majority");
             } else if number % 3 == 1 {

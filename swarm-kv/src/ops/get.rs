@@ -9,13 +9,15 @@ use swarm_core::register::{Check, Found, Protocol, Register, read_key};
 use crate::client::handle::{Client, PinGuard, TRIES, Value};
 use crate::error::Error;
 use crate::heap::Purpose;
-use crate::ops::locate::entries;
+use crate::index::bucket::KeyObject;
+use crate::index::keyed_cell::Kind;
+use crate::ops::locate::{Place, Told, entries};
 
 type GetResult<'c, F> = Result<Option<Value<'c, F>>, Error>;
 
-/// A value that is there, and the register that has it; or why that is frozen and cannot be moved
-/// on.
-pub(crate) type Listed<'c, F> = (Value<'c, F>, Result<Register, Error>);
+/// A value that is there, and the register or cell that has it; or why that is frozen and cannot be
+/// moved on.
+pub(crate) type Listed<'c, F> = (Value<'c, F>, Result<Place, Error>);
 
 /// The rest of a get that must wait, or asks the index.
 pub(crate) struct GetRest<'c, F: Fabric + 'c, C: Clock + 'c, P: Protocol + 'c> {
@@ -91,6 +93,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 Err(error) => return Err(error.into()),
             }
         }
+        if let Some(value) = self.get_by_cell(hash, key).await? {
+            return Ok(Some(value));
+        }
         match self.get_by_index(hash, key).await {
             // The key is being moved, which takes memory.
             Err(Error::Full(_)) => {
@@ -119,11 +124,30 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let located = self.index.fresh(&self.group, hash).await?;
             let mut moved = None;
             for entry in entries(&located, hash, key) {
-                let Some(mut register) = entry.register(&self.geometry) else { continue };
+                let Some(object) = entry.object(&self.geometry) else { continue };
+                let mut register = match object {
+                    KeyObject::Register(register) => register,
+                    KeyObject::Cell(cell) => {
+                        let found = (cell, located.generation);
+                        match self.read_listed_cell(hash, key, found).await? {
+                            None => continue,
+                            // S2, Q2: it is dead for good, and the index listed it within this
+                            // operation.
+                            Some(shown) if shown.kind == Kind::Absent => return Ok(None),
+                            // Q3: a cell that was forwarded has the key's value as long as it is
+                            // listed.
+                            Some(shown) => {
+                                let place = Place::Cell((cell, located.generation));
+                                return Ok(Some((shown.value, Ok(place))));
+                            }
+                        }
+                    }
+                };
                 match P::read(&self.group, &mut register, Check::Key(key)).await {
                     Ok(Found::Value(value)) => {
                         self.locations.insert(key, register, located.generation);
-                        return Ok(Some((value, Ok(register))));
+                        let place = Place::Register(register, Told::Listed);
+                        return Ok(Some((value, Ok(place))));
                     }
                     // S2: the index listed the register within this operation. So the key was
                     // absent when it was deleted, or when it was found listed.

@@ -16,9 +16,10 @@ use crate::client::handle::{Client, TRIES};
 use crate::error::Error;
 use crate::heap::{ObjectKind, Purpose};
 use crate::index::bucket::{
-    Bucket, Child, Content, Entry, MAX_DEPTH, MAX_ENTRIES, SPLIT_PAYLOAD, shape,
+    Bucket, Child, Content, Created, Entry, KeyObject, MAX_DEPTH, MAX_ENTRIES, SPLIT_PAYLOAD, shape,
 };
 use crate::index::created::{NewChild, NewRegister};
+use crate::index::keyed_cell::Kind;
 use crate::index::lookup::{Located, bit};
 use crate::ops::locate::entries;
 
@@ -101,7 +102,20 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     async fn before(&self, located: &Located, hash: u64, key: &[u8]) -> Result<Before, Error> {
         let mut dead = None;
         for entry in entries(located, hash, key) {
-            let Some(mut register) = entry.register(&self.geometry) else { continue };
+            let Some(object) = entry.object(&self.geometry) else { continue };
+            let mut register = match object {
+                KeyObject::Register(register) => register,
+                KeyObject::Cell(cell) => {
+                    let found = (cell, located.generation);
+                    match self.read_listed_cell(hash, key, found).await?.map(|it| it.kind) {
+                        None => {}
+                        // Q2: dead for good.
+                        Some(Kind::Absent) => dead = Some(*entry),
+                        Some(Kind::Value | Kind::Forward) => return Ok(Before::Exists),
+                    }
+                    continue;
+                }
+            };
             // S5: a register is the key's by its key, not by its hash.
             match P::read(&self.group, &mut register, Check::Key(key)).await {
                 Ok(Found::Value(_)) => {
@@ -183,7 +197,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         self.heap.first_buffer(value.len(), home, value.len() <= 8 * shape.capacity)
     }
 
-    async fn room_for_register(
+    pub(crate) async fn room_for_register(
         &self,
         kind: ObjectKind,
         class: ChunkClass,
@@ -254,7 +268,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         match content {
             Content::Split(children) => self.heap.has_split(cell, record, *children),
             Content::Entries { entries, born } => {
-                let born = born.as_ref().filter(|born| !born.deleted);
+                let is_register = |born: &&Created| !born.deleted && !entries[born.entry].is_cell;
+                let born = born.as_ref().filter(is_register);
                 let first = born.map(|born| (entries[born.entry].pointer, born.buffer));
                 self.heap.has_borne(record, first);
             }
@@ -290,7 +305,12 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         };
         let mut live = Vec::<Entry, MAX_ENTRIES>::new();
         for entry in entries {
-            let Some(mut register) = entry.register(&self.geometry) else { continue };
+            let Some(object) = entry.object(&self.geometry) else { continue };
+            let KeyObject::Register(mut register) = object else {
+                // V5: it names a register as its predecessor.
+                live.push(*entry).expect("no more than there were");
+                continue;
+            };
             let found = match P::read(&self.group, &mut register, Check::Identity).await {
                 Err(swarm_core::error::Error::Moved) => {
                     self.move_on(entry.hash, &register, 0, Purpose::Relocate).await?;

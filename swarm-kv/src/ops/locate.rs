@@ -6,11 +6,19 @@ use swarm_core::node::NodeId;
 use swarm_core::register::weak_read::{Confirmed, confirm};
 use swarm_core::register::{Protocol, Register};
 
+use crate::client::cell_cache::FoundCell;
 use crate::client::handle::{Client, TRIES};
 use crate::error::Error;
 use crate::heap::Purpose;
-use crate::index::bucket::{Bucket, Content, Entry};
+use crate::index::bucket::{Bucket, Content, Entry, KeyObject};
+use crate::index::keyed_cell::Kind;
 use crate::index::lookup::Located;
+
+/// Where a key is.
+pub(crate) enum Place {
+    Register(Register, Told),
+    Cell(FoundCell),
+}
 
 /// How a register's location is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,37 +38,47 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         NodeId((hash % self.geometry.nodes as u64) as u8)
     }
 
-    /// Finds the key's register in the cache or by the index.
+    /// Finds the key's register or cell in the caches or by the index.
     #[inline]
-    pub(crate) async fn locate(
-        &self,
-        hash: u64,
-        key: &[u8],
-    ) -> Result<Option<(Register, Told)>, Error> {
+    pub(crate) async fn locate(&self, hash: u64, key: &[u8]) -> Result<Option<Place>, Error> {
         match self.locations.get(hash, key) {
-            Some(register) => Ok(Some((register, Told::Remembered))),
+            Some(register) => Ok(Some(Place::Register(register, Told::Remembered))),
             None => Box::pin(self.locate_by_index(hash, key)).await,
         }
     }
 
     #[cold]
-    async fn locate_by_index(
-        &self,
-        hash: u64,
-        key: &[u8],
-    ) -> Result<Option<(Register, Told)>, Error> {
+    async fn locate_by_index(&self, hash: u64, key: &[u8]) -> Result<Option<Place>, Error> {
+        if let Some(found) = self.cells.get(hash, key) {
+            return Ok(Some(Place::Cell(found)));
+        }
         for _ in 0..TRIES {
             let located = self.index.fresh(&self.group, hash).await?;
             let mut moved = None;
             // S5: a register under this hash is the key's only if it holds the key.
             for entry in entries(&located, hash, key) {
-                let Some(mut register) = entry.register(&self.geometry) else { continue };
+                let Some(object) = entry.object(&self.geometry) else { continue };
+                let mut register = match object {
+                    KeyObject::Register(register) => register,
+                    KeyObject::Cell(cell) => {
+                        let found = (cell, located.generation);
+                        let shown = self.read_listed_cell(hash, key, found).await?;
+                        match shown.map(|shown| shown.kind) {
+                            None => continue,
+                            // S2, Q2: dead for good.
+                            Some(Kind::Absent) => return Ok(None),
+                            Some(_) => return Ok(Some(Place::Cell(found))),
+                        }
+                    }
+                };
                 match confirm(&self.group, &mut register, key).await {
                     Ok(Confirmed::OtherKey) => {}
-                    Ok(Confirmed::Deleted) => return Ok(Some((register, Told::ListedAsDeleted))),
+                    Ok(Confirmed::Deleted) => {
+                        return Ok(Some(Place::Register(register, Told::ListedAsDeleted)));
+                    }
                     Ok(Confirmed::Key) => {
                         self.locations.insert(key, register, located.generation);
-                        return Ok(Some((register, Told::Listed)));
+                        return Ok(Some(Place::Register(register, Told::Listed)));
                     }
                     Err(swarm_core::error::Error::Moved) => moved = Some(register),
                     Err(error) => return Err(error.into()),

@@ -1,12 +1,14 @@
 //! The operations on keys.
 
 pub(crate) mod blocking;
+mod convert;
 pub(crate) mod cursor;
 mod delete;
 pub(crate) mod fill;
 mod get;
 pub(crate) mod insert;
 pub(crate) mod key_lock;
+pub(crate) mod keyed;
 mod keys;
 pub(crate) mod locate;
 mod many;

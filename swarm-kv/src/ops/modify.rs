@@ -25,10 +25,11 @@ use std::rc::Rc;
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
 use swarm_core::layout::MAX_VALUE;
-use swarm_core::register::{Check, Found, Protocol, Register};
+use swarm_core::register::{Check, Found, Protocol};
 
 use crate::client::handle::{Client, TRIES};
 use crate::error::Error;
+use crate::ops::locate::{Place, Told};
 
 /// After a change that is lost the client pauses for up to twice this long, in nanoseconds, and twice
 /// as long after each further one, so many times at most.
@@ -69,10 +70,10 @@ impl Next {
 }
 
 /// A value before and after a change; `None` where there is none.
-type Change = (Option<Vec<u8>>, Option<Vec<u8>>);
+pub(crate) type Change = (Option<Vec<u8>>, Option<Vec<u8>>);
 
 /// Returns what is to be there after a value.
-type Choice<'c> = dyn Fn(Option<&[u8]>) -> Result<Rc<Next>, Error> + 'c;
+pub(crate) type Choice<'c> = dyn Fn(Option<&[u8]>) -> Result<Rc<Next>, Error> + 'c;
 
 /// Chooses what is to be there after a value, for a caller.
 type Choose<'c> = dyn FnMut(Option<&[u8]>) -> Result<Next, Error> + 'c;
@@ -273,7 +274,12 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 let longest = SHORTEST_PAUSE << attempt.min(DOUBLINGS);
                 self.group.pause(self.group.dice(attempt) % longest).await;
             }
-            let Some((read, register)) = self.read_to_modify(hash, key).await? else {
+            if let Some(cell) = self.cells.get(hash, key)
+                && let Some(done) = self.change_cell(hash, key, cell, choice).await?
+            {
+                return Ok(done);
+            }
+            let Some((read, object)) = self.read_to_modify(hash, key).await? else {
                 let next = choice(None)?;
                 let Next::Put(new) = &*next else { return Ok((None, None)) };
                 if self.insert_now(hash, key, new).await? {
@@ -281,6 +287,12 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 }
                 continue;
             };
+            if let Ok(Place::Cell(cell)) = object {
+                match self.change_cell(hash, key, cell, choice).await? {
+                    Some(done) => return Ok(done),
+                    None => continue,
+                }
+            }
             let next = choice(Some(&read))?;
             let new = match &*next {
                 // K3: what was read was the value at a moment within this operation.
@@ -289,7 +301,12 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 Next::Delete => &[],
             };
             let mut rewrite = Rewrite { key, read: &read, choice, done: None };
-            self.move_rewritten(hash, &register?, new, &mut rewrite).await?;
+            let Place::Register(register, _) = object? else { continue };
+            if matches!(&*next, Next::Put(_)) && self.becomes_cell(key, new.len(), read.len()) {
+                Box::pin(self.convert(hash, &register, new, &mut rewrite)).await?;
+            } else {
+                self.move_rewritten(hash, &register, new, &mut rewrite).await?;
+            }
             if let Some(done) = rewrite.done {
                 // What it replaced can be looked for.
                 self.failed_reclaim.set(None);
@@ -305,10 +322,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         &self,
         hash: u64,
         key: &[u8],
-    ) -> Result<Option<(Vec<u8>, Result<Register, Error>)>, Error> {
+    ) -> Result<Option<(Vec<u8>, Result<Place, Error>)>, Error> {
         if let Some(mut register) = self.locations.get(hash, key) {
             match P::read(&self.group, &mut register, Check::Identity).await {
-                Ok(Found::Value(value)) => return Ok(Some((value.to_vec(), Ok(register)))),
+                Ok(Found::Value(value)) => {
+                    let place = Place::Register(register, Told::Remembered);
+                    return Ok(Some((value.to_vec(), Ok(place))));
+                }
                 Ok(_) | Err(swarm_core::error::Error::Gone | swarm_core::error::Error::Moved) => {
                     self.locations.remove(hash, key);
                 }
@@ -316,7 +336,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             }
         }
         let listed = self.read_by_index(hash, key).await?;
-        Ok(listed.map(|(value, register)| (value.to_vec(), register)))
+        Ok(listed.map(|(value, object)| (value.to_vec(), object)))
     }
 }
 
@@ -479,8 +499,8 @@ mod tests {
         goes_on(1);
         assert_eq!(change(), Err(EXHAUSTED));
         let listed = block_on(client.read_by_index(HASH, key)).expect("a node");
-        let (_, register) = listed.expect("it is there");
-        let register = register.expect("it is not frozen");
+        let (_, place) = listed.expect("it is there");
+        let Ok(Place::Register(register, _)) = place else { panic!("it is frozen") };
         let moved = block_on(client.move_on(HASH, &register, 0, Purpose::Relocate));
         assert_eq!(moved, Err(EXHAUSTED));
         assert_eq!(updated(), Ok(true), "it is not frozen");

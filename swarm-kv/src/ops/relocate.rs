@@ -30,6 +30,7 @@
 //! Roundtrips of a move: bucket, key, two for the freeze, value, bucket, change.
 
 use heapless::Vec;
+use swarm_core::cell::InitialWrite;
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
 use swarm_core::layout::{Identity, Location, MAX_IN_PLACE, Shape, words_for};
@@ -42,7 +43,7 @@ use crate::client::handle::{Client, TRIES, Value};
 use crate::error::Error;
 use crate::gc::direct_reclaim::PAUSE;
 use crate::heap::Purpose;
-use crate::index::bucket::{Bucket, Content, Entry, shape};
+use crate::index::bucket::{Bucket, Content, Created, Entry, shape};
 use crate::index::created::NewRegister;
 use crate::ops::insert::has_no_memory;
 use crate::ops::locate::entries;
@@ -57,6 +58,9 @@ const PUT_OFF: u32 = 256;
 const LOOKS: usize = 8;
 /// As long as the longest value that lies in place.
 static ROOM: [u8; MAX_IN_PLACE] = [0; MAX_IN_PLACE];
+
+/// A new register's place and shape, and the write of its first buffer.
+pub(crate) type Room<'v> = (Location, Shape, Write<'v>);
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Moves the key of this hash: afterwards no bucket lists `old`, and its successor has room in
@@ -193,7 +197,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             predecessor: Some(listed.predecessor(last.stamp)),
         };
         let mut is_proposed = false;
-        let in_its_place = self.put_in_place_of(hash, old, &newborn, &mut is_proposed).await;
+        let named = (old.place.pointer, old.identity);
+        let in_its_place =
+            self.put_register_in_place_of(hash, named, &newborn, &mut is_proposed).await;
         if !is_proposed {
             self.give_back(&place, &[write]);
         }
@@ -215,7 +221,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     }
 
     /// Frees the memory of a new register that no node has received.
-    fn give_back(&self, place: &Location, held: &[Write<'_>]) {
+    pub(crate) fn give_back(&self, place: &Location, held: &[Write<'_>]) {
         held.iter().for_each(|write| self.heap.take_back(write.buffer));
         self.heap.take_back_unused(place.pointer);
     }
@@ -234,35 +240,52 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
     /// Replaces `old` by `newborn` in the bucket. Returns false if the bucket does not list `old`
     /// any more. Sets `is_proposed` if a node may have received the new register.
-    async fn put_in_place_of(
+    pub(crate) async fn put_register_in_place_of(
         &self,
         hash: u64,
-        old: &Register,
+        old: (Pointer, Identity),
         newborn: &NewRegister<'_>,
         is_proposed: &mut bool,
     ) -> Result<bool, Error> {
         let image = newborn.image(self.geometry.format);
+        let parts = newborn.parts(&image, self.group.placement());
+        let (entry, born) = (newborn.entry(&self.geometry, hash), |at| newborn.born(at));
+        let new = (entry, &born as &dyn Fn(usize) -> Created, &parts[..]);
+        let listed = self.put_in_place_of(hash, old, new, is_proposed).await?;
+        let Some(generation) = listed else { return Ok(false) };
+        if !newborn.deleted {
+            let register = newborn.seen_from(self.geometry.format, self.group.slot());
+            self.locations.insert(newborn.key, register, generation);
+        }
+        Ok(true)
+    }
+
+    /// Replaces the entry of `old` by another, created with its `parts`. Returns the generation in
+    /// which it did, or `None` if the bucket does not list `old` any more. Sets `is_proposed` if a
+    /// node may have received any part.
+    pub(crate) async fn put_in_place_of(
+        &self,
+        hash: u64,
+        old: (Pointer, Identity),
+        (entry, born, parts): (Entry, &dyn Fn(usize) -> Created, &[InitialWrite<'_>]),
+        is_proposed: &mut bool,
+    ) -> Result<Option<u64>, Error> {
         for _ in 0..TRIES {
             // S6: its ballots were checked before `old` was frozen.
             let located = self.index.fresh(&self.group, hash).await?;
             let Content::Entries { entries, .. } = &located.bucket.content else { continue };
-            let Some(at) = entries.iter().position(|entry| entry.names(old)) else {
-                return Ok(false);
+            let Some(at) = entries.iter().position(|it| it.is(old.0, old.1)) else {
+                return Ok(None);
             };
             let mut entries = entries.clone();
-            entries[at] = newborn.entry(&self.geometry, hash);
-            let content = Content::Entries { entries, born: Some(newborn.born(at)) };
+            entries[at] = entry;
+            let content = Content::Entries { entries, born: Some(born(at)) };
             let bucket = Bucket { content, ..located.bucket };
-            let parts = newborn.parts(&image, self.group.placement());
-            let changed = self.change(&located, bucket, &parts, Purpose::Relocate).await;
+            let changed = self.change(&located, bucket, parts, Purpose::Relocate).await;
             *is_proposed |= !has_no_memory(&changed);
             if changed? {
                 self.moved.set(self.moved.get() + 1);
-                if !newborn.deleted {
-                    let register = newborn.seen_from(self.geometry.format, self.group.slot());
-                    self.locations.insert(newborn.key, register, located.generation);
-                }
-                return Ok(true);
+                return Ok(Some(located.generation));
             }
             self.index.forget(located.cell.place.pointer);
         }
@@ -412,7 +435,7 @@ pub(crate) fn outgrown(register: &Register, length: usize) -> bool {
 }
 
 /// Returns the entry that names `register`, if there is one.
-fn entry_of(bucket: &Bucket, register: &Register) -> Option<Entry> {
+pub(crate) fn entry_of(bucket: &Bucket, register: &Register) -> Option<Entry> {
     let Content::Entries { entries, .. } = &bucket.content else { return None };
     entries.iter().find(|entry| entry.names(register)).copied()
 }

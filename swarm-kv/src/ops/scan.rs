@@ -11,7 +11,8 @@ use swarm_core::words::Pointer;
 use crate::client::handle::{Client, Value};
 use crate::error::Error;
 use crate::heap::ClientUsage;
-use crate::index::bucket::{Content, Entry};
+use crate::index::bucket::{Content, Entry, KeyObject};
+use crate::index::keyed_cell::{KeyedCell, Kind};
 use crate::index::lookup::Located;
 
 /// What a pool holds.
@@ -89,6 +90,17 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
+/// A key's object, as a walk meets it.
+pub(crate) enum Met<'m> {
+    Register(&'m Register),
+    /// A cell, with its key and its committed record.
+    Cell {
+        cell: &'m KeyedCell,
+        key: &'m [u8],
+        record: Pointer,
+    },
+}
+
 /// A key and its value.
 type Pair = (Vec<u8>, Vec<u8>);
 
@@ -104,9 +116,12 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         &self,
         mut each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<(), Error> {
-        let walk = self.walk(async |register, value| {
-            let key = read_key(&self.group, register).await?;
-            Ok(each(&key, value))
+        let walk = self.walk(async |met, value| match met {
+            Met::Register(register) => {
+                let key = read_key(&self.group, register).await?;
+                Ok(each(&key, value))
+            }
+            Met::Cell { key, .. } => Ok(each(key, value)),
         });
         self.look();
         self.in_own_process(walk).await
@@ -115,13 +130,16 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// The keys and values of one of the first buckets, and of those that it was split into.
     pub(crate) async fn pairs_below(&self, first: usize) -> Result<Vec<Pair>, Error> {
         let mut pairs = Vec::new();
-        let mut add = async |register: &Register, value: &[u8]| {
-            let key = read_key(&self.group, register).await?;
-            pairs.push((key.to_vec(), value.to_vec()));
+        let mut add = async |met: Met<'_>, value: &[u8]| {
+            let key = match met {
+                Met::Register(register) => read_key(&self.group, register).await?.to_vec(),
+                Met::Cell { key, .. } => key.to_vec(),
+            };
+            pairs.push((key, value.to_vec()));
             Ok(ControlFlow::Continue(()))
         };
         let walk = self.walk_below(first, async |located| {
-            self.entries_of(located, async |_, register, value| add(register, value?).await).await
+            self.entries_of(located, async |_, met, value| add(met, value?).await).await
         });
         let walked = self.in_own_process(walk).await;
         walked.map(|_| pairs)
@@ -230,15 +248,20 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 *index_bytes += bytes;
                 each(object, bytes);
             }
-            self.entries_of(located, async |entry, register, value| {
+            self.entries_of(located, async |entry, met, value| {
                 *keys += 1;
-                // A key whose relocation is blocked counts with its capacity.
-                let length = value.map_or(register.capacity(), <[u8]>::len);
-                let buffer = self.geometry.format.pointer(register.last_stamp());
-                let taken = [
-                    (entry.pointer, self.heap.object_bytes(entry.class)),
-                    (buffer, self.heap.buffer_bytes(length)),
-                ];
+                let out_of_place = match met {
+                    Met::Register(register) => {
+                        // A key whose relocation is blocked counts with its capacity.
+                        let length = value.map_or(register.capacity(), <[u8]>::len);
+                        let buffer = self.geometry.format.pointer(register.last_stamp());
+                        (buffer, self.heap.buffer_bytes(length))
+                    }
+                    Met::Cell { cell, record, .. } => {
+                        (record, self.heap.bytes(self.heap.plain(cell.record_words())))
+                    }
+                };
+                let taken = [(entry.pointer, self.heap.object_bytes(entry.class)), out_of_place];
                 for (object, bytes) in taken {
                     *live_bytes += bytes;
                     each(object, bytes);
@@ -279,13 +302,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         self.in_own_process(self.heap.client_usage(&self.group)).await
     }
 
-    /// Calls `each` with the register of every key and its value until it breaks off.
+    /// Calls `each` with the object of every key and its value until it breaks off.
     async fn walk(
         &self,
-        mut each: impl AsyncFnMut(&Register, &[u8]) -> Result<ControlFlow<()>, Error>,
+        mut each: impl AsyncFnMut(Met<'_>, &[u8]) -> Result<ControlFlow<()>, Error>,
     ) -> Result<(), Error> {
         self.walk_buckets(async |located| {
-            self.entries_of(located, async |_, register, value| each(register, value?).await).await
+            self.entries_of(located, async |_, met, value| each(met, value?).await).await
         })
         .await
     }
@@ -321,14 +344,14 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Calls `each` with the entry, register and value of each key of a bucket. If a key is being
+    /// Calls `each` with the entry, object and value of each key of a bucket. If a key is being
     /// moved, its value is known only if there is memory to move it.
     async fn entries_of(
         &self,
         located: &Located,
         mut each: impl AsyncFnMut(
             &Entry,
-            &Register,
+            Met<'_>,
             Result<&[u8], Error>,
         ) -> Result<ControlFlow<()>, Error>,
     ) -> Result<ControlFlow<()>, Error> {
@@ -336,7 +359,21 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             return Ok(ControlFlow::Continue(()));
         };
         for entry in entries {
-            let Some(mut register) = entry.register(&self.geometry) else { continue };
+            let Some(object) = entry.object(&self.geometry) else { continue };
+            let mut register = match object {
+                KeyObject::Register(register) => register,
+                KeyObject::Cell(cell) => {
+                    let (key, shown) = self.read_any_cell(&cell).await?;
+                    if shown.kind != Kind::Absent {
+                        let record = shown.view.record();
+                        let met = Met::Cell { cell: &cell, key: &key, record };
+                        if each(entry, met, Ok(&shown.value)).await?.is_break() {
+                            return Ok(ControlFlow::Break(()));
+                        }
+                    }
+                    continue;
+                }
+            };
             let value = self.value_at(entry, &mut register).await;
             let value = match &value {
                 Ok(None) => continue,
@@ -344,7 +381,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 Err(Error::Full(shortage)) => Err(Error::Full(*shortage)),
                 Err(_) => return value.map(|_| ControlFlow::Break(())),
             };
-            if each(entry, &register, value).await?.is_break() {
+            if each(entry, Met::Register(&register), value).await?.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
         }

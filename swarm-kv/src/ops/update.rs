@@ -12,7 +12,7 @@ use crate::client::handle::{Client, PinGuard, TRIES};
 use crate::client::key_locks::KeyLock;
 use crate::error::Error;
 use crate::heap::{ObjectIndex, Purpose, Taken};
-use crate::ops::locate::Told;
+use crate::ops::locate::{Place, Told};
 use crate::ops::relocate::outgrown;
 
 type CoreResult<T> = Result<T, swarm_core::error::Error>;
@@ -186,8 +186,15 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     ) -> Result<bool, Error> {
         for _ in 0..TRIES {
             let generation = self.locations.generation();
-            let Some((mut register, told)) = self.locate(hash, key).await? else {
-                return Ok(false);
+            let (mut register, told) = match self.locate(hash, key).await? {
+                Some(Place::Register(register, told)) => (register, told),
+                Some(Place::Cell(cell)) => {
+                    if Box::pin(self.write_cell(hash, key, cell, Some(value))).await? {
+                        return Ok(true);
+                    }
+                    continue;
+                }
+                None => return Ok(false),
             };
             let fresh = told != Told::Remembered;
             // A write that a delete refuses would take a buffer and numbers. S2: the index named

@@ -8,7 +8,7 @@
 //! then nobody is at it. What was changed meanwhile is looked at once more. An object that is wrong, and another way, at
 //! each of [`LOOKS`] looks is being worked upon by somebody, and is counted as [busy](Verdict::busy).
 
-use swarm_core::cell::committed;
+use swarm_core::cell::{CellRef, committed};
 use swarm_core::clock::Clock;
 use swarm_core::fabric::{Fabric, Verb};
 use swarm_core::layout::{Location, RecordHeader, cell, cell_checksum, record};
@@ -20,7 +20,8 @@ use swarm_core::words::{CellWord, Pointer};
 use crate::client::handle::Client;
 use crate::client::location_cache::hash_key;
 use crate::error::Error;
-use crate::index::bucket::{Content, Entry};
+use crate::index::bucket::{Content, Entry, KeyObject};
+use crate::index::keyed_cell::Kind;
 use crate::index::lookup::Walk;
 use crate::read_only::ReadOnlyFabric;
 
@@ -131,11 +132,13 @@ enum Suspect {
     Bucket { place: Location, hash: u64, seen: Vec<u64> },
     /// A register that a bucket listed.
     Register { entry: Entry, seen: u64 },
+    /// A cell that a bucket listed.
+    Cell { entry: Entry, seen: Vec<u64> },
 }
 
-/// What the nodes have of a bucket.
+/// What the nodes have of a cell: a bucket's, or a key's.
 #[derive(Default)]
-struct BucketAudit {
+struct CellAudit {
     down: NodeSet,
     /// Nodes whose word names another record than the committed one.
     lacking: NodeSet,
@@ -148,9 +151,21 @@ struct BucketAudit {
     seen: Vec<u64>,
 }
 
-impl BucketAudit {
+impl CellAudit {
     fn is_sound(&self) -> bool {
         self.lacking.is_empty() && self.bad.is_empty() && !self.is_unsettled
+    }
+
+    /// Whether nothing is wrong with a key's cell. As of a register, some nodes may lag.
+    fn is_sound_of_key(&self) -> bool {
+        self.bad.is_empty() && !self.is_unsettled
+    }
+
+    fn tell_of_key(&self, hash: u64, verdict: &mut Verdict) {
+        verdict.add_at(FaultKind::BadChecksum, self.bad, hash, None);
+        if self.is_unsettled {
+            verdict.add(FaultKind::UnsettledGuess, None, hash, None);
+        }
     }
 
     fn tell(&self, hash: u64, verdict: &mut Verdict) {
@@ -223,7 +238,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<ReadOnlyFabric<F>, C, P> {
         suspects: &mut Vec<Suspect>,
     ) -> Result<(), Error> {
         self.forget_changes();
-        let bucket = self.audit_bucket(&place).await;
+        let bucket = self.audit_cell(&self.index.cell(place)).await;
         verdict.buckets += 1;
         verdict.down(bucket.down);
         verdict.torn += u64::from(bucket.is_torn_in_place);
@@ -247,6 +262,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<ReadOnlyFabric<F>, C, P> {
         };
         self.forget_changes();
         for entry in &entries {
+            if entry.is_cell {
+                self.look_at_cell(entry, verdict, suspects).await?;
+                continue;
+            }
             let Some(audit) = self.audit_entry(entry).await else {
                 verdict.add(FaultKind::BadChecksum, None, entry.hash, None);
                 continue;
@@ -271,7 +290,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<ReadOnlyFabric<F>, C, P> {
         self.forget_changes();
         match suspect {
             Suspect::Bucket { place, hash, seen } => {
-                let audit = self.audit_bucket(&place).await;
+                let audit = self.audit_cell(&self.index.cell(place)).await;
                 if audit.is_sound() {
                     return Ok(None);
                 }
@@ -279,6 +298,29 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<ReadOnlyFabric<F>, C, P> {
                     return Ok(Some(Suspect::Bucket { place, hash, seen: audit.seen }));
                 }
                 audit.tell(hash, verdict);
+            }
+            Suspect::Cell { entry, seen } => {
+                let located = match self.index.fresh(&self.group, entry.hash).await {
+                    Ok(located) => located,
+                    // It is told of the bucket.
+                    Err(swarm_core::error::Error::Damaged) => return Ok(None),
+                    Err(error) => return Err(error.into()),
+                };
+                if !located.bucket.lists(entry.pointer, entry.identity) {
+                    return Ok(None);
+                }
+                self.forget_changes();
+                let Some(KeyObject::Cell(cell)) = entry.object(&self.geometry) else {
+                    return Ok(None);
+                };
+                let audit = self.audit_cell(&cell.at).await;
+                if audit.is_sound_of_key() {
+                    return Ok(None);
+                }
+                if audit.seen != seen {
+                    return Ok(Some(Suspect::Cell { entry, seen: audit.seen }));
+                }
+                audit.tell_of_key(entry.hash, verdict);
             }
             Suspect::Register { entry, seen } => {
                 // Its memory may serve something else by now.
@@ -312,7 +354,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<ReadOnlyFabric<F>, C, P> {
 
     /// What the nodes have of a register. `None` if the entry names none that there can be.
     async fn audit_entry(&self, entry: &Entry) -> Option<Audit> {
-        let mut audit = audit(&self.group, &entry.register(&self.geometry)?).await;
+        let KeyObject::Register(register) = entry.object(&self.geometry)? else { return None };
+        let mut audit = audit(&self.group, &register).await;
         let is_its = |key: &[u8]| hash_key(key, self.geometry.hash_seed) == entry.hash;
         if !audit.key().is_empty() && !is_its(audit.key()) {
             // A whole key, and another one than is found there.
@@ -321,14 +364,50 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<ReadOnlyFabric<F>, C, P> {
         Some(audit)
     }
 
-    async fn audit_bucket(&self, place: &Location) -> BucketAudit {
-        let (n, room) = (self.group.nodes(), self.geometry.bucket_payload);
-        let (mut audit, mut words) = (BucketAudit::default(), [None; MAX_NODES]);
+    /// The first look at a key's cell.
+    async fn look_at_cell(
+        &self,
+        entry: &Entry,
+        verdict: &mut Verdict,
+        suspects: &mut Vec<Suspect>,
+    ) -> Result<(), Error> {
+        self.forget_changes();
+        let Some(KeyObject::Cell(cell)) = entry.object(&self.geometry) else {
+            verdict.add(FaultKind::BadChecksum, None, entry.hash, None);
+            return Ok(());
+        };
+        let audit = self.audit_cell(&cell.at).await;
+        verdict.down(audit.down);
+        verdict.torn += u64::from(audit.is_torn_in_place);
+        audit.lacking.for_each(|node| verdict.behind[node.index()] += 1);
+        let is_sound = audit.is_sound_of_key();
+        if !is_sound {
+            suspects.push(Suspect::Cell { entry: *entry, seen: audit.seen });
+        }
+        match self.read_any_cell(&cell).await {
+            Ok((key, shown)) => {
+                verdict.keys += u64::from(shown.kind != Kind::Absent);
+                if hash_key(&key, self.geometry.hash_seed) != entry.hash {
+                    verdict.add(FaultKind::BadChecksum, None, entry.hash, None);
+                }
+            }
+            Err(Error::Replication(swarm_core::error::Error::Damaged)) if !is_sound => {}
+            // It is whole at each node, and nothing that a key's cell can say.
+            Err(Error::Replication(swarm_core::error::Error::Damaged)) => {
+                verdict.add(FaultKind::BadChecksum, None, entry.hash, None);
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    async fn audit_cell(&self, cell: &CellRef) -> CellAudit {
+        let (n, place) = (self.group.nodes(), &cell.place);
+        let (mut audit, mut words) = (CellAudit::default(), [None; MAX_NODES]);
         let mut in_place = None;
         for node in NodeSet::all(n) {
-            let copy = if node == place.home { cell::IN_PLACE_WORDS + room } else { 0 };
             let at = place.at(node, n).plus(cell::WORD);
-            let read = [Verb::Read { at, words: cell::IN_PLACE + copy }];
+            let read = [Verb::Read { at, words: cell.words_to_read(node == place.home) }];
             let Ok(reply) = self.group.fabric().post(node, &read).await else {
                 audit.down.insert(node);
                 continue;
@@ -353,16 +432,21 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<ReadOnlyFabric<F>, C, P> {
             return audit;
         }
         for node in there.holding(names) {
-            if !self.has_record_at(record, node, &mut audit.seen).await {
+            if !self.has_record_at((record, cell.room), node, &mut audit.seen).await {
                 audit.bad.insert(node);
             }
         }
-        audit.is_torn_in_place = in_place.is_some_and(|reply| is_torn(&reply, word));
+        audit.is_torn_in_place = in_place.is_some_and(|reply| is_torn(&reply, cell.in_place, word));
         audit
     }
 
     /// Whether a record is whole at `node`, or that does not answer any more.
-    async fn has_record_at(&self, pointer: Pointer, node: NodeId, seen: &mut Vec<u64>) -> bool {
+    async fn has_record_at(
+        &self,
+        (pointer, room): (Pointer, usize),
+        node: NodeId,
+        seen: &mut Vec<u64>,
+    ) -> bool {
         let at =
             Location::everywhere(pointer, node).at(node, self.group.nodes()).plus(record::BODY);
         let read = async |at: swarm_core::node::Address, words: usize| {
@@ -377,7 +461,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<ReadOnlyFabric<F>, C, P> {
         let Some(reply) = read(at, front).await else { return true };
         let Some(header) = reply.as_deref().and_then(RecordHeader::decode) else { return false };
         seen.extend(header.encode());
-        if header.length > self.geometry.bucket_payload {
+        if header.length > room {
             return false;
         }
         match read(at.plus(front), header.length).await {
@@ -388,8 +472,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<ReadOnlyFabric<F>, C, P> {
 }
 
 /// Whether the copy beside a cell's word says that it is the word's record, and is not whole.
-fn is_torn(home: &[u64], word: CellWord) -> bool {
-    let Some(&[of, checksum, length, ref payload @ ..]) = home.get(cell::IN_PLACE..) else {
+fn is_torn(home: &[u64], in_place: usize, word: CellWord) -> bool {
+    let Some(&[of, checksum, length, ref payload @ ..]) = home.get(in_place..) else {
         return false;
     };
     let payload = usize::try_from(length).ok().and_then(|length| payload.get(..length));
@@ -452,6 +536,10 @@ mod tests {
             if number % 2 == 0 {
                 let length = if number % 64 == 0 { 6000 } else { number as usize % 100 };
                 two.blocking().put(&key, &vec![7; length]).expect("memory");
+            }
+            if number % 7 == 0 {
+                two.blocking().swap(&key, b"another").expect("memory");
+                one.blocking().swap(&key, b"and another").expect("memory");
             }
             if number % 5 == 0 {
                 one.blocking().delete(&key).expect("it is there");

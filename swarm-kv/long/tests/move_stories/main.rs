@@ -40,13 +40,27 @@ const ENOUGH: usize = 300;
 /// Nanoseconds after which a client asks a third node.
 const LATE: u64 = 2_000;
 
+thread_local! {
+    /// Whether read-modify-writes make cells of keys.
+    static ARE_CELLS: Cell<bool> = const { Cell::new(false) };
+}
+
 /// A client, a key, and its operation.
 type Deed = (usize, u64, Call);
 
 /// One bucket, of six keys at most, and enough memory for everything.
 fn geometry() -> Geometry {
     let geometry = Geometry::new(3, CAPACITY, 16, 7).expect("a small geometry");
-    Geometry { bucket_bits: 0, ..of_six_keys(geometry) }
+    let geometry = of_six_keys(geometry).with_keyed_cells(ARE_CELLS.get());
+    Geometry { bucket_bits: 0, ..geometry }
+}
+
+/// Runs stories in a pool without keyed cells, and in one with them.
+fn with_and_without_cells(stories: impl Fn()) {
+    for are_cells in [false, true] {
+        ARE_CELLS.set(are_cells);
+        stories();
+    }
 }
 
 /// Three nodes, five clients, and the recorded operations.

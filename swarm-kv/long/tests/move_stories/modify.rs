@@ -11,8 +11,8 @@ use swarm_kv::Error;
 
 use super::store_sim_common::{COUNTERS, GaveUp, Line, Story, options};
 use super::{
-    CAPACITY, Deed, MOVE, MOVES_AGAIN, NODES, Play, READER, RIVAL, STUCK, dies, ends, geometry,
-    is_stuck, rounds, stuck_behind, until_over,
+    ARE_CELLS, CAPACITY, Deed, MOVE, MOVES_AGAIN, NODES, Play, READER, RIVAL, STUCK, dies, ends,
+    geometry, is_stuck, rounds, stuck_behind, until_over, with_and_without_cells,
 };
 
 const SWAP: Deed = (RIVAL, 0, Call::Swap(Some(9)));
@@ -50,32 +50,40 @@ fn stuck_beside_a_change(deeds: &[Deed]) {
 /// A write that is under way is in what the change was made of, or is written again.
 #[test]
 fn a_write_under_way_comes_before_a_change_or_after_it() {
-    stuck_beside_a_change(&[SWAP]);
-    stuck_beside_a_change(&[(READER, 0, Call::Get), TAKE]);
-    stuck_behind(&[SWAP]);
+    with_and_without_cells(|| {
+        stuck_beside_a_change(&[SWAP]);
+        stuck_beside_a_change(&[(READER, 0, Call::Get), TAKE]);
+        stuck_behind(&[SWAP]);
+    });
 }
 
 /// A writer slept over a change, a delete and an insert.
 #[test]
 fn a_writer_finds_out_over_change_delete_and_insert() {
-    let deeds = [SWAP, (RIVAL, 0, Call::Delete), (RIVAL, 0, Call::Insert(29)), SWAP];
-    stuck_beside_a_change(&deeds);
-    stuck_behind(&[TAKE, (RIVAL, 0, Call::Insert(29))]);
+    with_and_without_cells(|| {
+        let deeds = [SWAP, (RIVAL, 0, Call::Delete), (RIVAL, 0, Call::Insert(29)), SWAP];
+        stuck_beside_a_change(&deeds);
+        stuck_behind(&[TAKE, (RIVAL, 0, Call::Insert(29))]);
+    });
 }
 
 /// What others write, move, delete and insert while a change is half done is not lost, and the
 /// change is not made twice.
 #[test]
 fn a_change_is_made_of_what_came_before_it() {
-    stuck_in_a_change(&[(RIVAL, 0, Call::Update(9))]);
-    stuck_in_a_change(&[MOVE, (READER, 0, Call::Get)]);
-    stuck_in_a_change(&[(RIVAL, 0, Call::Delete), (RIVAL, 0, Call::Insert(29))]);
+    with_and_without_cells(|| {
+        stuck_in_a_change(&[(RIVAL, 0, Call::Update(9))]);
+        stuck_in_a_change(&[MOVE, (READER, 0, Call::Get)]);
+        stuck_in_a_change(&[(RIVAL, 0, Call::Delete), (RIVAL, 0, Call::Insert(29))]);
+    });
 }
 
 #[test]
 fn of_two_changes_at_a_time_one_comes_first() {
-    stuck_in_a_change(&[SWAP, (READER, 0, Call::Get)]);
-    stuck_in_a_change(&[TAKE]);
+    with_and_without_cells(|| {
+        stuck_in_a_change(&[SWAP, (READER, 0, Call::Get)]);
+        stuck_in_a_change(&[TAKE]);
+    });
 }
 
 /// A client that adds to a number is stuck after `turn` roundtrips, with its chains executed at
@@ -106,11 +114,13 @@ fn is_counted_once(turn: usize, lands: &[NodeId], is_dead: bool) -> bool {
 
 #[test]
 fn an_increment_counts_once_whoever_finishes_it() {
-    for lands in [&[], &NODES[..1], &NODES[1..2], &NODES[..2], &NODES] {
-        for is_dead in [false, true] {
-            until_over(|turn| !is_counted_once(turn, lands, is_dead));
+    with_and_without_cells(|| {
+        for lands in [&[], &NODES[..1], &NODES[1..2], &NODES[..2], &NODES] {
+            for is_dead in [false, true] {
+                until_over(|turn| !is_counted_once(turn, lands, is_dead));
+            }
         }
-    }
+    });
 }
 
 /// Two clients find no number, and both insert what they add: one of them finds the other's.
@@ -232,10 +242,13 @@ fn a_place_that_is_remembered_proves_no_absence() {
     play.is_linearizable("all");
 }
 
+fn cost(play: &Play) -> u32 {
+    play.stories[STUCK].client.last().roundtrips
+}
+
 #[test]
 fn what_a_change_costs() {
     let mut play = Play::new();
-    let cost = |play: &Play| play.stories[STUCK].client.last().roundtrips;
     // The first one may have to raise high-water marks.
     play.all(&[9, 13].map(|id| (STUCK, 0, Call::Swap(Some(id)))), &NODES);
     assert_eq!(cost(&play), 7, "read, bucket, two for the freeze, value, bucket, change");
@@ -246,4 +259,41 @@ fn what_a_change_costs() {
     assert_eq!(cost(&play), 1, "bucket");
     play.all(&[1, 1, 1].map(|by| (STUCK, COUNTER, Call::Increment(by))), &NODES);
     assert_eq!(cost(&play), 7);
+}
+
+/// What is done to a key that is a cell, by a client that was there and by one that was not.
+#[test]
+fn what_a_change_of_a_cell_costs() {
+    ARE_CELLS.set(true);
+    let mut play = Play::new();
+    // The first ones may have to raise high-water marks.
+    (0..20).for_each(|_| play.all(&[9, 13].map(|id| (STUCK, 0, Call::Swap(Some(id)))), &NODES));
+    assert_eq!(cost(&play), 1, "change");
+    let mut costs = |who: usize, calls: &[Call]| -> Vec<u32> {
+        let cost = |call: &Call| {
+            play.all(&[(who, 0, *call)], &NODES);
+            play.stories[who].client.last().roundtrips
+        };
+        calls.iter().map(cost).collect()
+    };
+    let compare = |expected, new| Call::CompareAndSwap { expected, new: Some(new) };
+    let calls = [
+        Call::Get,
+        Call::Update(21),
+        compare(Some(1), 9),
+        compare(Some(21), 13),
+        Call::Insert(17),
+        Call::Delete,
+    ];
+    assert_eq!(costs(STUCK, &calls), [1; 6]);
+    costs(STUCK, &[Call::Insert(29), Call::Swap(Some(33))]);
+    // It remembers the register that the key was first: that, bucket, cell.
+    let calls = [Call::Get, Call::Get, Call::Swap(Some(37)), Call::Swap(Some(41))];
+    let told = costs(READER, &calls);
+    assert_eq!((told[1], told[3]), (1, 1), "{told:?}: once it knows the cell, and has memory");
+    assert!(told[0] <= 5, "{told:?}");
+    // Others have changed it: a change that is lost, a read, a change.
+    let [lost] = costs(STUCK, &[Call::Swap(Some(45))])[..] else { panic!("one") };
+    assert!((2..=5).contains(&lost), "{lost}");
+    play.is_linearizable("all");
 }

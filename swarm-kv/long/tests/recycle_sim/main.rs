@@ -154,7 +154,9 @@ impl Plan {
         let keys = if other.u8(..4) == 0 { other.u64(7..14) } else { few };
         let slots = [6, 6, 6, 1][Rng::with_seed(seed ^ 0x5107).usize(..4)];
         let slots = if rare.u8(..8) == 0 { rare.usize(2..=5) } else { slots };
-        let geometry = Geometry { bucket_bits: 0, slots, format, ..of_six_keys(geometry) };
+        let keyed_cells = Rng::with_seed(seed ^ 0x0ce11).bool();
+        let geometry = of_six_keys(geometry).with_keyed_cells(keyed_cells);
+        let geometry = Geometry { bucket_bits: 0, slots, format, ..geometry };
         let plan = Self {
             setup,
             geometry: scarce.map_or(geometry, |chunks| shortage(geometry, chunks)),

@@ -1,0 +1,89 @@
+//! Which keys are cells, and what this client last saw there. Losing an entry costs roundtrips only.
+//!
+//! **Invariants:** all entries were found in one generation (E7), as those of the location cache.
+//! A record is built on only by an operation of the epoch in which it was seen (E4a): later ones
+//! may find other content in its memory.
+
+use std::cell::{Cell, RefCell};
+
+use quick_cache::unsync::Cache;
+use swarm_core::cell::View;
+
+use crate::index::keyed_cell::KeyedCell;
+
+/// Keys that are cached at most. Each takes its value's length, and about 400 bytes.
+const MOST: usize = 1024;
+/// One in this many cached keys may be a cell.
+const SHARE: usize = 16;
+
+/// The value that a cell's committed record gave its key.
+#[derive(Clone)]
+pub(crate) struct SeenCell {
+    /// The epoch in which it was seen, or an earlier one.
+    pub(crate) epoch: u64,
+    pub(crate) view: View,
+    pub(crate) value: Vec<u8>,
+}
+
+/// A key's cell, and the generation in which it was found.
+pub(crate) type FoundCell = (KeyedCell, u64);
+
+struct CachedCell {
+    key: Box<[u8]>,
+    cell: KeyedCell,
+    seen: Option<SeenCell>,
+}
+
+/// The cells of keys, by their hashes.
+pub(crate) struct CellCache {
+    cells: RefCell<Cache<u64, CachedCell>>,
+    generation: Cell<u64>,
+}
+
+impl CellCache {
+    /// Makes a cache for a client that caches this many keys.
+    pub(crate) fn new(keys: usize) -> Self {
+        let cells = Cache::new((keys / SHARE).clamp(1, MOST));
+        Self { cells: RefCell::new(cells), generation: Cell::new(0) }
+    }
+
+    /// Enters another generation: drops all entries (E7).
+    pub(crate) fn renew(&self, generation: u64) {
+        self.generation.set(generation);
+        self.cells.borrow_mut().clear();
+    }
+
+    /// Returns the cell of a key.
+    pub(crate) fn get(&self, hash: u64, key: &[u8]) -> Option<FoundCell> {
+        let cells = self.cells.borrow();
+        let cached = cells.get(&hash).filter(|cached| *cached.key == *key)?;
+        Some((cached.cell, self.generation.get()))
+    }
+
+    /// Takes what was seen of this very cell in this epoch.
+    pub(crate) fn take_seen(&self, hash: u64, cell: &KeyedCell, epoch: u64) -> Option<SeenCell> {
+        let mut cells = self.cells.borrow_mut();
+        let mut cached = cells.get_mut(&hash)?;
+        let seen = (cached.cell.identity == cell.identity).then(|| cached.seen.take()).flatten();
+        seen.filter(|seen| seen.epoch == epoch)
+    }
+
+    /// Caches the cell of a key, and what was seen of it.
+    pub(crate) fn insert(
+        &self,
+        hash: u64,
+        key: &[u8],
+        (cell, generation): FoundCell,
+        seen: Option<SeenCell>,
+    ) {
+        // E7: found in an earlier generation.
+        if generation != self.generation.get() {
+            return;
+        }
+        self.cells.borrow_mut().insert(hash, CachedCell { key: key.into(), cell, seen });
+    }
+
+    pub(crate) fn remove(&self, hash: u64) {
+        self.cells.borrow_mut().remove(&hash);
+    }
+}

@@ -1,0 +1,145 @@
+//! A register becomes a [cell](crate::ops::keyed), at the first read-modify-write of its key.
+//!
+//! It is a [move](crate::ops::relocate) with a cell in place of the register that begins with the
+//! new value: the register is frozen, and one change of the bucket lists the cell, whose first
+//! record has the value. All of K1, K2 and K4 holds as for a move that changes the value. The cell
+//! names the register as its predecessor, so a writer whose stamp met the freeze finds out as in any
+//! other move (V4, V5).
+//!
+//! Roundtrips: bucket, two for the freeze, value, bucket, change.
+
+use swarm_core::cell::View;
+use swarm_core::clock::Clock;
+use swarm_core::fabric::Fabric;
+use swarm_core::layout::{ChunkClass, Identity, Location, MAX_IN_PLACE, Shape};
+use swarm_core::node::NodeId;
+use swarm_core::register::freeze::freeze;
+use swarm_core::register::{Protocol, Register};
+use swarm_core::words::{CellWord, GRANULE_WORDS, Pointer};
+
+use crate::client::cell_cache::SeenCell;
+use crate::client::handle::Client;
+use crate::error::Error;
+use crate::heap::Purpose;
+use crate::index::bucket::shape;
+use crate::index::created::NewCell;
+use crate::index::keyed_cell::{KeyedCell, Kind, payload};
+use crate::index::lookup::first_word;
+use crate::ops::modify::Rewrite;
+use crate::ops::relocate::entry_of;
+
+/// A cell has room for a value of at least this many bytes: a number of any length.
+const LEAST: usize = 24;
+
+impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
+    /// Whether this key goes on in a cell, with a value of this length after one of that: where its
+    /// records share chunks, as those of buckets do.
+    pub(crate) fn becomes_cell(&self, key: &[u8], new: usize, before: usize) -> bool {
+        let length = new.max(before).max(LEAST);
+        let words = KeyedCell::shape_for(key.len(), length).capacity + 2 * GRANULE_WORDS;
+        self.geometry.keyed_cells
+            && length <= MAX_IN_PLACE
+            && matches!(self.geometry.plain_class(words), ChunkClass::Plain(_))
+    }
+
+    /// Turns a key's register into a cell, and lets `rewrite` choose with which value it begins. It
+    /// has room for `new`, which was chosen of what was read.
+    ///
+    /// # Errors
+    /// [`Error::Full`]: nothing has changed.
+    pub(crate) async fn convert(
+        &self,
+        hash: u64,
+        old: &Register,
+        new: &[u8],
+        rewrite: &mut Rewrite<'_>,
+    ) -> Result<(), Error> {
+        let located = self.fresh_to_change(hash).await?;
+        // S6: a bucket that stays worn has no changes left but for keys that come, go or must move.
+        if located.view.is_worn(self.geometry.format) {
+            return Err(swarm_core::error::Error::Exhausted.into());
+        }
+        let Some(listed) = entry_of(&located.bucket, old) else { return Ok(()) };
+        let key = rewrite.key;
+        self.locations.remove(hash, key);
+        // K4: memory and a number first. There is room for the new value and for the one that was
+        // read: another client may change that first, and then this one has to keep it.
+        let length = new.len().max(rewrite.read.len()).max(LEAST);
+        let (place, shape) = self.room_for_cell(hash, key, length).await?;
+        let mut cell = KeyedCell::new(place, Identity::default(), shape);
+        let records = self.heap.plain(cell.record_words());
+        let record = self.allocate(records, Purpose::Insert).await;
+        let record = record.inspect_err(|_| self.heap.take_back_unused(place.pointer))?;
+        let give_back = || self.give_back_cell(&place, record);
+        self.has_record(Purpose::Insert).await.inspect_err(|_| give_back())?;
+        cell.identity.number = self.number().inspect_err(|_| give_back())?;
+        let epoch = self.index.epoch();
+        // V1: a majority of the slots is frozen before the bucket changes.
+        let last = freeze(&self.group, old).await.inspect_err(|_| give_back())?;
+        let before = last.value.as_deref();
+        // K1: of the register's last value, whatever was read before.
+        let next = rewrite.next(before);
+        let after = next.after(before).filter(|after| cell.fits(after.len()));
+        let Some(after) = after else {
+            // It was deleted meanwhile, or has grown. It goes on as it is, and the change begins anew.
+            give_back();
+            let length = before.map_or(0, <[u8]>::len);
+            return self.move_on(hash, old, length, Purpose::Relocate).await.map(drop);
+        };
+        cell.identity.birth = self.group.now();
+        let first = payload(Kind::Value, key, after);
+        let predecessor = listed.predecessor(last.stamp);
+        let newborn = NewCell { cell, record, key, payload: &first, predecessor };
+        let image = newborn.image(self.geometry.format);
+        let (mut is_proposed, entry) = (false, newborn.entry(&self.geometry, hash));
+        let (old, parts) = ((old.place.pointer, old.identity), newborn.parts(&image));
+        let born = |at| newborn.born(at);
+        let listed = self.put_in_place_of(hash, old, (entry, &born, &parts), &mut is_proposed);
+        let listed = listed.await;
+        if !is_proposed {
+            give_back();
+        }
+        // K2: only if the cell of the bucket chose this one does what was made of the value count.
+        if let Some(generation) = listed? {
+            let view =
+                View::born(self.geometry.format, self.group.nodes(), self.first_word(record));
+            let seen = SeenCell { epoch, view, value: after.to_vec() };
+            self.cells.insert(hash, key, (cell, generation), Some(seen));
+            rewrite.is_done(before, Some(after));
+        }
+        Ok(())
+    }
+
+    fn first_word(&self, record: Pointer) -> CellWord {
+        first_word(self.geometry.format, record)
+    }
+
+    /// Frees the memory of a new cell that no node has received.
+    fn give_back_cell(&self, place: &Location, record: Pointer) {
+        self.heap.take_back_unused(record);
+        self.heap.take_back_unused(place.pointer);
+    }
+
+    /// Allocates a cell for a key and a value of this length.
+    async fn room_for_cell(
+        &self,
+        hash: u64,
+        key: &[u8],
+        length: usize,
+    ) -> Result<(Location, Shape), Error> {
+        let wanted = KeyedCell::shape_for(key.len(), length);
+        let class = self.geometry.register_class(wanted.small_words(), wanted.full_words());
+        let shape = shape(class, key.len()).expect("the class was chosen for the key");
+        let (n, first) = (self.geometry.nodes, self.home(hash).index());
+        let mut told = None;
+        // If its home has no room, another node may.
+        for home in (0..n).map(|step| NodeId(((first + step) % n) as u8)) {
+            let kind = self.heap.homed(class, home);
+            match self.room_for_register(kind, class, Purpose::Insert).await {
+                Err(Error::Full(shortage)) => _ = told.get_or_insert(Error::Full(shortage)),
+                place => return Ok((place?, shape)),
+            }
+        }
+        Err(told.unwrap_or(Error::Contended))
+    }
+}
