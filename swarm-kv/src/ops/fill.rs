@@ -178,35 +178,44 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
     /// Puts the first record of a cell at the new node, if another one has it: who brings the
     /// bucket's record to a node copies it from any that has that.
+    ///
+    /// A majority of the others has the bucket's record, as it was just read among them, and with it
+    /// this one. So any majority of them includes one that has it.
     async fn fill_first_record<N: Fabric>(
         &self,
         born: Created,
         (joining, node): (&N, NodeId),
     ) -> Result<(), Error> {
-        let n = self.group.nodes();
+        let (n, need) = (self.group.nodes(), self.group.majority());
         let everywhere = Location::everywhere(born.buffer, node);
-        for other in NodeSet::all(n).filter(|&other| other != node) {
-            let read = [Verb::Read { at: everywhere.at(other, n), words: born.words }];
-            let Ok(reply) = self.group.fabric().post(other, &read).await else { continue };
-            let header = RecordHeader::decode(&reply[record::BODY..]);
-            let payload = &reply[record::HEADER_WORDS.min(reply.len())..];
-            if reply[record::ACCEPTED] == 0
-                || !header.is_some_and(|header| header.agrees(born.buffer, payload))
-            {
-                continue;
-            }
+        let is_whole = |record: &[u64]| {
+            let header = record.get(record::BODY..).and_then(RecordHeader::decode);
+            let payload = record.get(record::HEADER_WORDS..).unwrap_or_default();
+            record.get(record::ACCEPTED).is_some_and(|&accepted| accepted != 0)
+                && header.is_some_and(|header| header.agrees(born.buffer, payload))
+        };
+        let read = |other| {
+            let read = Verb::Read { at: everywhere.at(other, n), words: born.words };
+            self.group.fabric().post(other, &[read])
+        };
+        let mut found = Vec::new();
+        self.group
+            .settle(NodeSet::all(n), need, |other, reply| {
+                let Some(reply) = reply else { return Next::Post(read(other)) };
+                if is_whole(&reply) {
+                    found = reply.to_vec();
+                }
+                Next::Vote
+            })
+            .await?;
+        if !found.is_empty() {
             let at = everywhere.at(node, n);
-            let chain = [
-                Verb::Write { at: at.plus(record::BODY), head: &reply[record::BODY..], tail: &[] },
-                // I4: a control word is not written.
-                Verb::Cas {
-                    at: at.plus(record::ACCEPTED),
-                    expect: 0,
-                    new: reply[record::ACCEPTED],
-                },
-            ];
-            joining.post(node, &chain).await.map_err(|_| silent())?;
-            break;
+            let body =
+                Verb::Write { at: at.plus(record::BODY), head: &found[record::BODY..], tail: &[] };
+            // I4: a control word is not written.
+            let at = at.plus(record::ACCEPTED);
+            let accept = Verb::Cas { at, expect: 0, new: found[record::ACCEPTED] };
+            joining.post(node, &[body, accept]).await.map_err(|_| silent())?;
         }
         Ok(())
     }

@@ -255,7 +255,8 @@ fn every_name_and_file_is_there() {
         }
         let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         if quoted.contains('_') && quoted.chars().all(is_name) {
-            let is_test = is_there(&format!("tests/{quoted}.rs"));
+            let is_test = is_there(&format!("tests/{quoted}.rs"))
+                || is_there(&format!("tests/{quoted}/main.rs"));
             assert!(names.contains(quoted) || is_test, "there is no {quoted}");
         }
         let file = quoted.split(' ').next().unwrap_or_default();
