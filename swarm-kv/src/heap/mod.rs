@@ -279,9 +279,12 @@ impl Heap {
     fn keep_own(&self, map: &[u32]) {
         let mut own = vec![false; map.len()];
         // E8b: a chunk that was taken over may be shared again, with other ranges. Then all ranges
-        // end.
-        let are_same = ends_of_shares(map) == ends_of_shares(&self.map.borrow());
-        let shared = units(map).filter(|unit| are_same && unit.owner == SHARED && !unit.taken);
+        // end. One that was this client's own may be shared by now: it has no range of that.
+        let before = self.map.borrow();
+        let are_same = ends_of_shares(map) == ends_of_shares(&before);
+        let was_shared = |unit: &Unit| before.get(unit.first) == map.get(unit.first);
+        let shared = units(map).filter(|unit| unit.owner == SHARED && !unit.taken);
+        let shared = shared.filter(|unit| are_same && was_shared(unit));
         for unit in self.own(map).chain(shared) {
             own[unit.first] = true;
         }

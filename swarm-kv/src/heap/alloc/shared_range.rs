@@ -171,6 +171,7 @@ impl Heap {
 
 #[cfg(test)]
 mod tests {
+    use swarm_core::fabric::loopback::Loopback;
     use swarm_core::layout::SizeClass;
     use swarm_core::node::NodeId;
     use swarm_core::words::Pointer;
@@ -178,7 +179,7 @@ mod tests {
     use super::*;
     use crate::heap::Purpose;
     use crate::heap::chunk_map::Unit;
-    use crate::heap::tests::{Says, alone};
+    use crate::heap::tests::{Says, Still, alone};
     use crate::runtime::block_on::block_on;
 
     impl Heap {
@@ -293,6 +294,28 @@ mod tests {
         assert!(!block_on(other.take_half_of_vacant(&group, &board)).expect("a node"));
     }
 
+    /// Another client takes this chunk over, empties it and releases it, and all share it from then
+    /// on, for objects of this kind.
+    fn shares_anew(
+        group: &Group<Loopback, Still>,
+        other: &Heap,
+        chunk: usize,
+        ObjectKind { class, .. }: ObjectKind,
+    ) {
+        block_on(other.used(group)).expect("a node");
+        let it = |units: &[Unit]| -> Vec<Unit> {
+            units.iter().filter(|unit| unit.first == chunk).copied().collect()
+        };
+        assert_eq!(block_on(other.take_over(group, it)), Ok(true));
+        let unit = other.taken_units(&other.map.borrow()).next().expect("it is taken");
+        block_on(other.clear(group, &unit)).expect("a node");
+        let share = |map: &mut [u32]| {
+            Unit { owner: SHARED, taken: false, class, ..unit }.enter_into(map);
+            Ok(())
+        };
+        assert_eq!(block_on(other.change_map(group, Purpose::Insert, |_| true, share)), Ok(true));
+    }
+
     /// A client has been idle for long. Meanwhile another client has taken the chunk over, emptied
     /// it and released it, and it is shared again, for the same objects: the map looks like the one
     /// that the idle client knows.
@@ -302,24 +325,38 @@ mod tests {
         let (kind, other) = (heap.plain(16), Heap::new(heap.geometry, 1));
         let allocate = |heap: &Heap| block_on(heap.allocate(&group, kind, Purpose::Insert));
         let first = allocate(&heap).expect("memory");
-        block_on(other.used(&group)).expect("a node");
-        let shared = |units: &[Unit]| -> Vec<Unit> {
-            units.iter().filter(|unit| unit.owner == SHARED).copied().collect()
-        };
-        assert_eq!(block_on(other.take_over(&group, shared)), Ok(true));
-        let unit = other.taken_units(&other.map.borrow()).next().expect("it is taken");
-        block_on(other.clear(&group, &unit)).expect("a node");
-        let share = |map: &mut [u32]| {
-            Unit { owner: SHARED, taken: false, ..unit }.enter_into(map);
-            Ok(())
-        };
-        assert_eq!(block_on(other.change_map(&group, Purpose::Insert, |_| true, share)), Ok(true));
+        shares_anew(&group, &other, heap.geometry.chunk_of(first), kind);
         let theirs: Vec<Pointer> =
             (0..heap.first_range(kind)).map_while(|_| allocate(&other).ok()).collect();
         assert_eq!(theirs[0], first, "it is the same chunk");
         heap.renew(2);
         let next = allocate(&heap).expect("memory");
         assert!(!theirs.contains(&next), "{next:?} is somebody else's");
+    }
+
+    /// The same of a chunk that was the idle client's own. No shared chunk was taken over, and the
+    /// map that it reads next says that the chunk is shared, for the same objects or for others.
+    #[test]
+    fn a_chunk_of_its_own_that_all_share_by_now_is_not_gone_on_with() {
+        for size in [16, 4, 100] {
+            let (group, heap) = alone();
+            let (own, other) = (heap.plain(16), Heap::new(heap.geometry, 1));
+            heap.has_had(own);
+            let allocate = |heap: &Heap, kind| {
+                block_on(heap.allocate(&group, kind, Purpose::Insert)).expect("memory")
+            };
+            let chunk = heap.geometry.chunk_of(allocate(&heap, own));
+            let kind = heap.plain(size);
+            shares_anew(&group, &other, chunk, kind);
+            let range = heap.first_range(kind);
+            let theirs: Vec<Pointer> = (0..range).map(|_| allocate(&other, kind)).collect();
+            assert_eq!(heap.geometry.chunk_of(theirs[0]), chunk);
+            heap.renew(2);
+            let next = allocate(&heap, own);
+            assert!(size == 16 || heap.geometry.chunk_of(next) != chunk, "{next:?}: {size} words");
+            assert!(!theirs.contains(&next), "{next:?} is somebody else's");
+            assert!(!theirs.contains(&allocate(&heap, kind)), "{size} words");
+        }
     }
 
     /// Where no chunk is free, a range is used, however many objects the client has had.
