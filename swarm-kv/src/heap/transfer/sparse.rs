@@ -80,9 +80,13 @@ impl Heap {
     pub(in crate::heap) fn judge_closed(&self) {
         let judged = self.reclaimer.take_judged().into_iter();
         let used = judged.filter_map(|first| Some((first, self.reclaimer.in_use(first)?)));
-        let in_use: BTreeMap<usize, u64> = used.filter(|&(_, used)| used > 0).collect();
+        let (in_use, empty): (BTreeMap<usize, u64>, BTreeMap<_, _>) =
+            used.partition(|&(_, used)| used > 0);
         self.open_again(&in_use.keys().copied().collect());
-        self.stuck.borrow_mut().extend(in_use);
+        // What lacked registers finds those of the keys that have moved.
+        if empty.is_empty() {
+            self.stuck.borrow_mut().extend(in_use);
+        }
     }
 
     /// Drops the object tables of these chunks, as of any that were another client's. E3: objects
@@ -379,6 +383,27 @@ mod tests {
         bench.heap.reclaim(bench.kind, 11, 1, |_| {});
         let back = bench.chunks[0].len() - 1 + bench.chunks[1].len() - 7;
         assert_eq!(bench.to_be_had().len(), back);
+    }
+
+    /// Keys that were to move lacked registers, and the next collection brings back those of the
+    /// keys that have moved. The rest stayed in its chunks for ever otherwise, though each time that
+    /// it is tried again a chunk is gained.
+    #[test]
+    fn what_was_left_is_tried_again_where_a_chunk_was_gained() {
+        for moved in [3, 2] {
+            let bench = Bench::new(3);
+            for (number, left) in [(0, 3), (1, 3), (2, 7)] {
+                bench.leave(number, left);
+            }
+            bench.close(0);
+            bench.close(1);
+            bench.heap.begins_to_collect(0);
+            bench.chunks[0][..moved].iter().for_each(|&moved| bench.heap.take_back(moved));
+            bench.heap.is_collected(0);
+            let stuck = bench.heap.stuck.borrow();
+            let none_is_empty = moved < 3;
+            assert_eq!(stuck.contains_key(&bench.chunk(1)), none_is_empty, "{stuck:?}");
+        }
     }
 
     /// What has moved out of it by the time it ends was named when it began.
