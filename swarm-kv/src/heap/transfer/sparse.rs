@@ -11,8 +11,9 @@
 //!
 //! A chunk that is not empty after the next GC cycle is opened again, as if this client had just
 //! got it: its object table is dropped, and all its objects count as in use, not known for what,
-//! until another cycle. It is closed again only when fewer are in use. So each chunk is tried at
-//! most as often as it has objects, however often memory is searched for.
+//! until another cycle. It is closed again only when fewer are in use, or if another one that was
+//! closed with it is empty. So each chunk is tried at most as often as it has objects and as chunks
+//! are gained, however often memory is searched for.
 
 use std::collections::{BTreeMap, BTreeSet};
 
