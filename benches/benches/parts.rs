@@ -16,7 +16,7 @@ use swarm_core::words::{Pointer, Timestamp, WordFormat, WriteNumber};
 #[path = "../../swarm-kv/src/client/location_cache/mod.rs"]
 mod cache;
 
-const IDENTITY: Identity = Identity { birth: 0, number: WriteNumber(1) };
+const IDENTITY: Identity = Identity { created_at: 0, number: WriteNumber(1) };
 const FORMAT: WordFormat = WordFormat { pointer_bits: 22, tick_shift: 6 };
 
 fn checksums(criterion: &mut Criterion) {
@@ -59,7 +59,7 @@ fn cache_lookup(criterion: &mut Criterion) {
         let shape = Shape { key_length: 24, capacity: 8 };
         for number in 0..keys {
             let place = Location::everywhere(Pointer(number + 1), swarm_core::node::NodeId(0));
-            let identity = Identity { birth: 1, number: WriteNumber(number) };
+            let identity = Identity { created_at: 1, number: WriteNumber(number) };
             let register = Register::new(place, identity, shape);
             locations.insert(&key(number), register, GENERATION);
         }

@@ -44,7 +44,7 @@ impl Bare {
         let geometry = pool.geometry();
         let middle = geometry.chunks() as u64 / 2 * geometry.chunk_granules();
         let place = Location::everywhere(Pointer(middle), NodeId(0));
-        let identity = Identity { birth: 1, number: swarm_core::words::WriteNumber(1) };
+        let identity = Identity { created_at: 1, number: swarm_core::words::WriteNumber(1) };
         let group = Group::new(pool.fabric(), pool.clock(), geometry.format, attachment.session());
         let bare = Self {
             group,
@@ -54,12 +54,12 @@ impl Bare {
             _attachment: attachment,
             _dir: dir,
         };
-        bare.give_birth(identity);
+        bare.create_replica(identity);
         bare
     }
 
     /// Header, first buffer and first slot at every node.
-    fn give_birth(&self, identity: Identity) {
+    fn create_replica(&self, identity: Identity) {
         let format = self.group.format();
         let first_buffer = BufferHeader {
             rewrite: Timestamp(0),

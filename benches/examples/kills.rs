@@ -90,7 +90,7 @@ fn child(path: &Path) {
         };
         let value = &value[..lengths[rng.usize(..3)]];
         let before = own_time();
-        let told = match choice {
+        let outcome = match choice {
             0 => store.delete(&key),
             1 => store.insert(&key, value).map(drop),
             2 => store.put(&key, value),
@@ -98,7 +98,7 @@ fn child(path: &Path) {
             _ => store.get(&key).map(drop),
         };
         let took = own_time() - before;
-        told.expect("an operation");
+        outcome.expect("an operation");
         operations += 1;
         match operations {
             // Until then it gets memory of its own.

@@ -56,10 +56,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [one, other] = pools.each_ref().map(Pool::attach);
     let seats = [one?, other?];
     let [with, without] = [0, 1].map(|at| {
-        let (pool, seat): (&Pool, _) = (&pools[at], &seats[at]);
-        Store::new(pool.fabric(), pool.clock(), pool.geometry(), seat.session(), Options::default())
+        let (pool, client_slot): (&Pool, _) = (&pools[at], &seats[at]);
+        Store::new(
+            pool.fabric(),
+            pool.clock(),
+            pool.geometry(),
+            client_slot.session(),
+            Options::default(),
+        )
     });
-    let stores = [with.with_epochs(seats[0].board()), without];
+    let stores = [with.with_epochs(seats[0].domain()), without];
     for store in &stores {
         for number in 0..KEYS {
             store.blocking().put(&key(number), &[number as u8; 64])?;

@@ -29,7 +29,11 @@ enum Change<'a> {
 #[derive(Arbitrary, Debug)]
 enum Input<'a> {
     /// Of these keys, with values that are these bytes again and again.
-    Backup { name: u64, pairs: Vec<(&'a [u8], u8, u32)>, changes: Vec<Change<'a>> },
+    Backup {
+        name: u64,
+        pairs: Vec<(&'a [u8], u8, u32)>,
+        changes: Vec<Change<'a>>,
+    },
     Any(&'a [u8]),
 }
 
@@ -43,7 +47,9 @@ fn decode(file: &[u8]) -> (Vec<Pair>, Result<(), Bad>) {
     };
     loop {
         match decoder.next_block() {
-            Ok(Some(block)) => pairs.extend(block.map(|(key, value)| (key.to_vec(), value.to_vec()))),
+            Ok(Some(block)) => {
+                pairs.extend(block.map(|(key, value)| (key.to_vec(), value.to_vec())))
+            }
             Ok(None) => return (pairs, Ok(())),
             Err(bad) => {
                 assert!(bad.spot().is_none_or(|spot| spot.byte <= file.len() as u64), "{bad}");
@@ -108,12 +114,12 @@ fuzz_target!(|input: Input| {
             };
             let pairs: Vec<Pair> = keys.take(64).map(pair).collect();
             let file = encode(name, &pairs);
-            let (told, end) = decode(&file);
-            assert!(end.is_ok() && told == pairs, "what goes in comes out");
+            let (outcome, end) = decode(&file);
+            assert!(end.is_ok() && outcome == pairs, "what goes in comes out");
             let mut changed = file.clone();
             changes.iter().take(8).for_each(|it| change(&mut changed, it));
-            let (told, end) = decode(&changed);
-            assert!(told == pairs[..told.len()], "what is handed out is right");
+            let (outcome, end) = decode(&changed);
+            assert!(outcome == pairs[..outcome.len()], "what is handed out is right");
             assert_eq!(end.is_ok(), changed == file, "a change is noticed");
         }
     }

@@ -109,12 +109,12 @@ fn expected(file: &[u8]) -> (Vec<Pair>, bool) {
 
 fuzz_target!(|input: Input| {
     let file = input.file();
-    let told = read(&file, input.buffer());
-    assert!(told == expected(&file), "what the lines say");
+    let outcome = read(&file, input.buffer());
+    assert!(outcome == expected(&file), "what the lines say");
     if input.is_huge() {
         return;
     }
-    let (pairs, whole) = told;
+    let (pairs, whole) = outcome;
     let (mut written, mut line) = (Vec::new(), Vec::new());
     for (key, value) in &pairs {
         escape::format_line(key, value, &mut line);

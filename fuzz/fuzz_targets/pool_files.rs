@@ -100,22 +100,22 @@ fn hurt(image: &Image, damage: &Damage) -> std::io::Result<()> {
 }
 
 /// What a key says, unless it is an error that is told.
-fn told(store: &shm::Client, key: &[u8]) -> Option<Option<Vec<u8>>> {
-    let told = store.blocking().get(key).ok()?;
-    Some(told.map(|value| value.to_vec()))
+fn outcome(store: &shm::Client, key: &[u8]) -> Option<Option<Vec<u8>>> {
+    let outcome = store.blocking().get(key).ok()?;
+    Some(outcome.map(|value| value.to_vec()))
 }
 
 /// An operation may end in an error. One that is done has done what it says.
 fn use_it(store: &shm::Client) {
-    if let Some(found) = told(store, THERE.0) {
+    if let Some(found) = outcome(store, THERE.0) {
         assert_eq!(found.as_deref(), Some(THERE.1), "nobody wrote anything else");
     }
     for (key, value) in NEW {
-        if let Some(found) = told(store, key) {
+        if let Some(found) = outcome(store, key) {
             assert_eq!(found, None, "nobody wrote it yet");
         }
         let put = store.blocking().put(key, value);
-        let Some(found) = told(store, key) else { continue };
+        let Some(found) = outcome(store, key) else { continue };
         let found = found.as_deref();
         match put {
             Ok(()) => assert_eq!(found, Some(value), "it is done"),
@@ -123,7 +123,7 @@ fn use_it(store: &shm::Client) {
                 Error::Replication(_)
                 | Error::Contended
                 | Error::Unsettled(_)
-                | Error::UnsettledSpent
+                | Error::UnsettledNumbersExhausted
                 | Error::UnsettledUnfinished,
             ) => {
                 assert!(found.is_none_or(|found| found == value), "done or not: {found:?}");

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_had_no_processor_has_not_waited() {
+    fn a_client_without_a_processor_has_not_waited() {
         const HOUR: u64 = 3_600_000_000_000;
         let mut wait = Wait::new(7);
         let looks = (1..).take_while(|&look| !wait.is_over(1000, 7 + look * HOUR)).count() as u64;

@@ -42,7 +42,7 @@ pub struct Participant<B: ?Sized> {
     groups: [PinGroup; 2],
     /// Whether the second group is the oldest one.
     swapped: Cell<bool>,
-    board: B,
+    domain: B,
 }
 
 /// An operation in progress, for [`Participant::unpin`].
@@ -52,15 +52,15 @@ pub struct Pinned(bool);
 
 impl<B> Participant<B> {
     /// Makes a client without operations.
-    pub fn new(board: B) -> Self {
-        Self { groups: Default::default(), swapped: Cell::new(false), board }
+    pub fn new(domain: B) -> Self {
+        Self { groups: Default::default(), swapped: Cell::new(false), domain }
     }
 }
 
 impl<B: EpochDomain + ?Sized> Participant<B> {
     /// Returns the epoch table.
-    pub fn board(&self) -> &B {
-        &self.board
+    pub fn domain(&self) -> &B {
+        &self.domain
     }
 
     #[inline(always)]
@@ -76,19 +76,19 @@ impl<B: EpochDomain + ?Sized> Participant<B> {
         if group.epoch.get() != 0 {
             return self.pin_beside();
         }
-        group.epoch.set(self.board.pin());
+        group.epoch.set(self.domain.pin());
         group.count.set(1);
         Pinned(which)
     }
 
     /// Begins an operation while others are in progress.
     fn pin_beside(&self) -> Pinned {
-        let (oldest, epoch) = (self.swapped.get(), self.board.epoch());
+        let (oldest, epoch) = (self.swapped.get(), self.domain.epoch());
         let which = if epoch == self.group(oldest).epoch.get() { oldest } else { !oldest };
         let group = self.group(which);
         // The group's first epoch stands for all of it: an earlier epoch only waits longer (E2).
         if group.epoch.get() == 0 {
-            group.epoch.set(self.board.pin_beside());
+            group.epoch.set(self.domain.pin_beside());
         }
         group.count.set(group.count.get() + 1);
         Pinned(which)
@@ -115,7 +115,7 @@ impl<B: EpochDomain + ?Sized> Participant<B> {
         self.group(oldest).epoch.set(0);
         let next = self.group(!oldest);
         if next.epoch.get() == 0 {
-            self.board.unpin();
+            self.domain.unpin();
         } else {
             self.go_on(next, fabric);
         }
@@ -127,9 +127,9 @@ impl<B: EpochDomain + ?Sized> Participant<B> {
         self.swapped.set(!self.swapped.get());
         if is_over(next, fabric) {
             next.epoch.set(0);
-            self.board.unpin();
+            self.domain.unpin();
         } else {
-            self.board.repin(next.epoch.get());
+            self.domain.repin(next.epoch.get());
         }
     }
 }
@@ -221,11 +221,11 @@ mod tests {
     fn the_epoch_waits_for_the_operation_under_way_and_no_longer() {
         let (presence, far) = (Participant::new(Alone::default()), Far::default());
         let visit = presence.pin();
-        assert_eq!(presence.board().try_advance(), 2, "it began in this epoch");
-        assert_eq!(presence.board().try_advance(), 2, "it began in the one before");
+        assert_eq!(presence.domain().try_advance(), 2, "it began in this epoch");
+        assert_eq!(presence.domain().try_advance(), 2, "it began in the one before");
         presence.unpin(visit, &far);
-        assert_eq!(presence.board().try_advance(), 3);
-        assert_eq!(presence.board().try_advance(), 4, "nobody is there");
+        assert_eq!(presence.domain().try_advance(), 3);
+        assert_eq!(presence.domain().try_advance(), 4, "nobody is there");
     }
 
     #[test]
@@ -233,14 +233,14 @@ mod tests {
         let (presence, far) = (Participant::new(Alone::default()), Far::default());
         let mut last = presence.pin();
         for _ in 0..10 {
-            let before = presence.board().try_advance();
+            let before = presence.domain().try_advance();
             let next = presence.pin();
             presence.unpin(last, &far);
-            assert_eq!(presence.board().try_advance(), before + 1);
+            assert_eq!(presence.domain().try_advance(), before + 1);
             last = next;
         }
         presence.unpin(last, &far);
-        assert_eq!(presence.board().since.get(), 0);
+        assert_eq!(presence.domain().since.get(), 0);
     }
 
     #[test]
@@ -249,22 +249,22 @@ mod tests {
         let visit = presence.pin();
         post(&far);
         presence.unpin(visit, &far);
-        presence.board().try_advance();
-        assert_eq!(presence.board().try_advance(), 2, "its chain may still take effect");
+        presence.domain().try_advance();
+        assert_eq!(presence.domain().try_advance(), 2, "its chain may still take effect");
         far.over.set(1);
         presence.unpin_completed(&far);
-        assert_eq!(presence.board().try_advance(), 3);
+        assert_eq!(presence.domain().try_advance(), 3);
     }
 
     #[test]
     fn a_later_operation_whose_chains_are_over_leaves_with_the_first() {
         let (presence, far) = (Participant::new(Alone::default()), Far::default());
         let first = presence.pin();
-        presence.board().try_advance();
+        presence.domain().try_advance();
         let second = presence.pin();
         presence.unpin(second, &far);
-        assert_eq!(presence.board().since.get(), 1);
+        assert_eq!(presence.domain().since.get(), 1);
         presence.unpin(first, &far);
-        assert_eq!(presence.board().since.get(), 0);
+        assert_eq!(presence.domain().since.get(), 0);
     }
 }

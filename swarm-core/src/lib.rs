@@ -46,7 +46,7 @@
 //! let operations = async {
 //!     let new = NewRegister {
 //!         place: Location::everywhere(Pointer(1), NodeId(0)),
-//!         identity: Identity { birth: group.now(), number: number() },
+//!         identity: Identity { created_at: group.now(), number: number() },
 //!         capacity: 2,
 //!         key: b"color",
 //!         buffer: Pointer(8),

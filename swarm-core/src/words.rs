@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! stamp = [ timestamp | pointer | verified | frozen ]     0 = empty
-//! cell  = [ ballot    | pointer | solid    | accepted ]   0 = vacant, solid and accepted
+//! cell  = [ ballot    | pointer | confirmed    | accepted ]   0 = vacant, confirmed and accepted
 //! lock  = [ write number              | mode ]            0 = never locked
 //! ```
 //!
@@ -62,7 +62,7 @@ bitflags! {
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct CellFlags: u64 {
         /// The record is confirmed: more than one fast round's unfinished proposal.
-        const SOLID = 2;
+        const CONFIRMED = 2;
         /// The record was accepted under this ballot, not merely kept by a promise.
         const ACCEPTED = 1;
     }
@@ -153,8 +153,8 @@ pub struct CellWord(pub u64);
 
 impl CellWord {
     /// Returns whether the record is more than one fast round's unfinished proposal.
-    pub fn is_solid(self) -> bool {
-        self.0 == 0 || self.0 & CellFlags::SOLID.bits() != 0
+    pub fn is_confirmed(self) -> bool {
+        self.0 == 0 || self.0 & CellFlags::CONFIRMED.bits() != 0
     }
 
     /// Returns whether the record was accepted under the word's ballot.
@@ -166,8 +166,8 @@ impl CellWord {
 impl fmt::Debug for CellWord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "CellWord({:#x}", self.0 >> FLAG_BITS)?;
-        if self.is_solid() {
-            f.write_str(" solid")?;
+        if self.is_confirmed() {
+            f.write_str(" confirmed")?;
         }
         if self.is_accepted() {
             f.write_str(" accepted")?;
@@ -274,7 +274,7 @@ pub struct Writer(u64);
 ///
 /// `[ incarnation: 36 bits | abandoned writes: 13 bits | counter: 13 bits ]`. A counter that
 /// overflows makes another writer, which is harmless. A client whose numbers are used up continues
-/// under another incarnation ([`Group::set_aside`](crate::quorum::Group::set_aside)). There are
+/// under another incarnation ([`Group::keep_next_incarnation`](crate::quorum::Group::keep_next_incarnation)). There are
 /// enough of them for two years in a pool that is opened a thousand times a second.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
 pub struct WriteNumber(pub u64);
@@ -366,8 +366,8 @@ mod tests {
         let word = FORMAT.cell(Ballot(5), Pointer(3), CellFlags::ACCEPTED);
         assert_eq!(FORMAT.ballot(word), Ballot(5));
         assert_eq!(FORMAT.record(word), Pointer(3));
-        assert!(word.is_accepted() && !word.is_solid());
-        assert!(CellWord(0).is_accepted() && CellWord(0).is_solid());
+        assert!(word.is_accepted() && !word.is_confirmed());
+        assert!(CellWord(0).is_accepted() && CellWord(0).is_confirmed());
     }
 
     #[test]

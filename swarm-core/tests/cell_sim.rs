@@ -26,8 +26,8 @@ use std::rc::Rc;
 use fastrand::Rng;
 
 use common::{
-    FORMAT, LastToken, RECORDS, append, cell, is_born, list, number, plant, plant_object, record,
-    solid, with_proposal, word,
+    FORMAT, LastToken, RECORDS, append, cell, confirmed, is_created, list, number, plant,
+    plant_object, record, with_proposal, word,
 };
 use swarm_core::cell::{CellRef, Proposal, Proposed, View, propose};
 use swarm_core::error::Error;
@@ -195,15 +195,15 @@ async fn live<F: Fabric>(
             cached = Some((tokens.clone(), view));
             Ok(Some(tokens))
         };
-        let told = dropped_after(drop_after, operation).await;
+        let outcome = dropped_after(drop_after, operation).await;
         operations.end();
-        let Some(told) = told else {
+        let Some(outcome) = outcome else {
             history.borrow_mut().dropped += 1;
             continue;
         };
         let mut history = history.borrow_mut();
         history.fast += u64::from(group.events().slow == slow);
-        match told {
+        match outcome {
             Ok(Some(tokens)) => history.end(op, tokens),
             Ok(None) => return,
             Err(error) => history.errors.push(error),
@@ -346,17 +346,17 @@ impl Run {
     /// Makes some cells start like those that a split created: with a record at a majority.
     fn plant(&mut self, rng: &mut Rng) {
         let World { sim, at, nodes, .. } = &self.world;
-        let born = rng.u8(..3) == 0;
+        let created = rng.u8(..3) == 0;
         let (first, count) = (rng.usize(..*nodes), rng.usize(nodes / 2 + 1..=*nodes));
         for node in self.world.nodes() {
-            if born && (node.index() + nodes - first) % nodes < count {
+            if created && (node.index() + nodes - first) % nodes < count {
                 plant_object(0, node, *nodes, |at, value| sim.set_word(node, at, value));
                 plant(0, Pointer::NULL, 2, &[0], |at, value| sim.set_word(node, at, value));
                 let at = at.place.at(node, *nodes);
-                sim.set_word(node, at, word(2, record(0), solid()).0);
+                sim.set_word(node, at, word(2, record(0), confirmed()).0);
             }
         }
-        self.history.borrow_mut().end(0, if born { vec![0] } else { Vec::new() });
+        self.history.borrow_mut().end(0, if created { vec![0] } else { Vec::new() });
     }
 
     /// Runs to the end, and checks the memory after each result.
@@ -369,7 +369,7 @@ impl Run {
                 return Ok(());
             }
             seen = time;
-            check_births(world, &history.borrow())
+            check_created_parts(world, &history.borrow())
         })?;
         self.world.check_errors(&self.history.borrow().errors)
     }
@@ -390,22 +390,23 @@ impl Run {
         if self.history.borrow().errors.len() > failed {
             return Err("a last read fails".into());
         }
-        check_births(&self.world, &self.history.borrow())
+        check_created_parts(&self.world, &self.history.borrow())
     }
 }
 
 /// Checks that what was created with any returned token is at a majority.
-fn check_births(world: &World, history: &History) -> Result<(), String> {
-    let Some(told) = history.ops.iter().filter(|op| op.ended.is_some()).max_by_key(|op| op.ended)
+fn check_created_parts(world: &World, history: &History) -> Result<(), String> {
+    let Some(outcome) =
+        history.ops.iter().filter(|op| op.ended.is_some()).max_by_key(|op| op.ended)
     else {
         return Ok(());
     };
-    for &token in &told.list {
+    for &token in &outcome.list {
         let there =
-            |&node: &NodeId| is_born(token, node, world.nodes, |at| world.sim.word(node, at));
+            |&node: &NodeId| is_created(token, node, world.nodes, |at| world.sim.word(node, at));
         let count = world.nodes().filter(there).count();
         if count <= world.nodes / 2 {
-            return Err(format!("what {token} brought is at {count} nodes only: {told:?}"));
+            return Err(format!("what {token} brought is at {count} nodes only: {outcome:?}"));
         }
     }
     Ok(())
@@ -413,15 +414,15 @@ fn check_births(world: &World, history: &History) -> Result<(), String> {
 
 /// Checks that there is one chain, with each change once, in an order that respects real time.
 fn check(history: &History) -> Result<(), String> {
-    let told: Vec<&Op> = history.ops.iter().filter(|op| op.ended.is_some()).collect();
-    let mut by_length = told.clone();
+    let outcome: Vec<&Op> = history.ops.iter().filter(|op| op.ended.is_some()).collect();
+    let mut by_length = outcome.clone();
     by_length.sort_by_key(|op| (op.list.len(), op.change));
     for pair in by_length.windows(2) {
         if !pair[1].list.starts_with(&pair[0].list) {
             return Err(format!("not one chain: {pair:?}"));
         }
     }
-    for op in &told {
+    for op in &outcome {
         let mut changes: Vec<u64> = op.list.iter().map(|token| token / PER_OP).collect();
         changes.sort_unstable();
         if changes.windows(2).any(|pair| pair[0] == pair[1]) {
@@ -431,8 +432,8 @@ fn check(history: &History) -> Result<(), String> {
             return Err(format!("{token} was lost and is there: {op:?}"));
         }
     }
-    for one in &told {
-        for two in &told {
+    for one in &outcome {
+        for two in &outcome {
             if one.ended >= Some(two.begun) {
                 continue;
             }
@@ -442,8 +443,8 @@ fn check(history: &History) -> Result<(), String> {
             }
         }
     }
-    for (index, one) in told.iter().enumerate() {
-        for two in &told[index + 1..] {
+    for (index, one) in outcome.iter().enumerate() {
+        for two in &outcome[index + 1..] {
             if one.change && two.change && !one.list.is_empty() && one.list == two.list {
                 return Err(format!("two changes in one: {one:?} {two:?}"));
             }
@@ -462,7 +463,7 @@ fn play(seed: u64, conduct: &ReplayRules) -> Result<Run, String> {
 
 #[test]
 fn lists_form_one_chain_under_any_schedule() {
-    let (mut ops, mut told, mut fast, mut errors, mut lost, mut steps) = (0, 0, 0, 0, 0, 0);
+    let (mut ops, mut outcome, mut fast, mut errors, mut lost, mut steps) = (0, 0, 0, 0, 0, 0);
     let (mut dropped, mut spared) = (0, 0);
     for seed in seeds(3000) {
         // Panics inside of the protocol name no seed: they are caught to report it.
@@ -473,7 +474,7 @@ fn lists_form_one_chain_under_any_schedule() {
         };
         let history = run.history.borrow();
         ops += history.ops.len();
-        told += history.ops.iter().filter(|op| op.ended.is_some()).count();
+        outcome += history.ops.iter().filter(|op| op.ended.is_some()).count();
         fast += history.fast;
         dropped += history.dropped;
         spared += history.spared;
@@ -482,8 +483,8 @@ fn lists_form_one_chain_under_any_schedule() {
         steps += run.world.sim.steps();
     }
     println!(
-        "{ops} operations, {told} ended, {dropped} dropped, {fast} without a ballot, {lost} records lost \
+        "{ops} operations, {outcome} ended, {dropped} dropped, {fast} without a ballot, {lost} records lost \
          ({spared} had back), {errors} errors, {steps} steps"
     );
-    assert!(told > ops * 8 / 10, "too few operations came to an end");
+    assert!(outcome > ops * 8 / 10, "too few operations came to an end");
 }

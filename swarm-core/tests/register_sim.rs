@@ -16,7 +16,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{Client, FIRST_VALUE, GaveUp, Held, Polls, give_birth, place};
+use common::{Client, FIRST_VALUE, GaveUp, Held, Polls, create_replica, place};
 use fastrand::Rng;
 use swarm_core::baselines::DmAbd;
 use swarm_core::error::Error;
@@ -109,7 +109,7 @@ impl Plan {
             shared: rng.u8(..6) == 0,
             near: [0.0, 0.0, 0.5, 1.0][rng.usize(..4)],
             slots: [SLOTS, SLOTS, SLOTS, 2, 1, 1][rng.usize(..6)],
-            held: [Held::Everywhere, Held::Lean][rng.usize(..2)],
+            held: [Held::Everywhere, Held::AllButOne][rng.usize(..2)],
         };
         if plan.near > 0.0 {
             plan.setup.chaos = plan.setup.chaos.beside_near();
@@ -156,7 +156,7 @@ fn play<P: Protocol + 'static>(plan: &Plan, conduct: &ReplayRules) -> Result<Sho
     let mut rng = Rng::with_seed(plan.setup.seed);
     let mut sim = Sim::new(&plan.setup);
     sim.follow(conduct);
-    bear(&mut sim, plan, &mut rng);
+    create_register(&mut sim, plan, &mut rng);
     let recorder = Recorder::new();
     let shown = Rc::new(RefCell::new(Shown::default()));
     for id in 0..clients {
@@ -196,7 +196,7 @@ fn judge(result: Result<(), String>, history: &[Operation]) -> Result<(), String
 }
 
 /// Creates the register at a majority, and at the others late or never.
-fn bear(sim: &mut Sim, plan: &Plan, rng: &mut Rng) {
+fn create_register(sim: &mut Sim, plan: &Plan, rng: &mut Rng) {
     let (nodes, creator) = (plan.setup.nodes, plan.setup.clients - 1);
     let fabric = sim.fabric(creator);
     let all = rng.u8(..3) > 0;
@@ -204,7 +204,7 @@ fn bear(sim: &mut Sim, plan: &Plan, rng: &mut Rng) {
     let place = place(plan.home);
     for step in 0..nodes {
         let node = NodeId(((first + step) % nodes) as u8);
-        drop(give_birth((&place, plan.held), node, nodes, |chain| fabric.post(node, chain)));
+        drop(create_replica((&place, plan.held), node, nodes, |chain| fabric.post(node, chain)));
         if all || step <= nodes / 2 {
             sim.take_all(creator, node);
         } else if rng.bool() {
@@ -242,7 +242,7 @@ async fn operate<P: Protocol>(
             }
             Err(GaveUp::Dropped) => {}
             // A write is incomplete at a holder that is silent.
-            Err(GaveUp::Failed(Error::Moved)) if plan.held == Held::Lean => {
+            Err(GaveUp::Failed(Error::Moved)) if plan.held == Held::AllButOne => {
                 shown.borrow_mut().moved += 1
             }
             // Two connections broke in one round.

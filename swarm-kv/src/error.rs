@@ -8,7 +8,7 @@ use swarm_core::layout::{MAX_KEY, MAX_VALUE};
 /// Why an operation of the store failed.
 ///
 /// After [`Error::Replication`], [`Error::Contended`], [`Error::Unsettled`],
-/// [`Error::UnsettledSpent`], [`Error::UnsettledUnfinished`] and [`Error::CutShort`] a write may or
+/// [`Error::UnsettledNumbersExhausted`], [`Error::UnsettledUnfinished`] and [`Error::CutShort`] a write may or
 /// may not have taken effect; after all others it has not. (For an operation that began before a
 /// fork, [`Error::Forked`] says so in the child alone: the parent continues it.) After
 /// [`Error::Destroyed`] and [`Error::Gone`] the effect of a write is lost.
@@ -55,15 +55,15 @@ pub enum Error {
         "this client has no write numbers left, and neither a daemon nor etcd granted more; restart \
          them, or open a new client"
     )]
-    Spent,
+    NumbersExhausted,
     /// A write met a move of its key, and this client has no write numbers for that, as in
-    /// [`Error::Spent`]. The next client that uses the key continues the move (V4).
+    /// [`Error::NumbersExhausted`]. The next client that uses the key continues the move (V4).
     #[error(
         "this client has no write numbers left, and neither a daemon nor etcd granted more; the key \
          was being moved, so the write may or may not have taken effect: get the key, and restart \
          them, or open a new client"
     )]
-    UnsettledSpent,
+    UnsettledNumbersExhausted,
     /// Other clients' changes came first too often.
     #[error(
         "other clients kept changing the same key or bucket; a write may or may not have taken \
@@ -118,7 +118,7 @@ pub enum Error {
     UnsettledUnfinished,
     /// Too many keys share one hash.
     #[error("more keys share one hash than a bucket holds")]
-    Crowded,
+    TooManyCollisions,
     /// The replicas could not carry the operation out.
     #[error(transparent)]
     Replication(swarm_core::error::Error),

@@ -25,11 +25,13 @@ impl Error {
     pub fn kind(&self) -> ErrorKind {
         use swarm_core::error::Error as Core;
         match self {
-            Self::Key(_) | Self::Value(_) | Self::Type(_) | Self::Crowded => ErrorKind::GiveUp,
+            Self::Key(_) | Self::Value(_) | Self::Type(_) | Self::TooManyCollisions => {
+                ErrorKind::GiveUp
+            }
             Self::Number(_) | Self::Overflow => ErrorKind::GiveUp,
             Self::Full(shortage) | Self::Unsettled(shortage) => shortage.kind(),
             Self::Contended | Self::Unfinished | Self::UnsettledUnfinished => ErrorKind::Retry,
-            Self::Spent | Self::UnsettledSpent => ErrorKind::Reopen,
+            Self::NumbersExhausted | Self::UnsettledNumbersExhausted => ErrorKind::Reopen,
             Self::Forked | Self::Destroyed | Self::Gone => ErrorKind::Reopen,
             Self::Replication(Core::NoMajority { .. } | Core::Moved | Core::Contended) => {
                 ErrorKind::Retry
@@ -48,7 +50,7 @@ impl Error {
             Self::Replication(_)
             | Self::Contended
             | Self::Unsettled(_)
-            | Self::UnsettledSpent
+            | Self::UnsettledNumbersExhausted
             | Self::UnsettledUnfinished
             | Self::Destroyed
             | Self::Gone
@@ -59,10 +61,10 @@ impl Error {
             | Self::Number(_)
             | Self::Overflow
             | Self::Full(_)
-            | Self::Spent
+            | Self::NumbersExhausted
             | Self::Forked
             | Self::Unfinished
-            | Self::Crowded => false,
+            | Self::TooManyCollisions => false,
         }
     }
 }
@@ -112,8 +114,8 @@ mod tests {
             Error::Type(3),
             Error::Number(5),
             Error::Overflow,
-            Error::Spent,
-            Error::UnsettledSpent,
+            Error::NumbersExhausted,
+            Error::UnsettledNumbersExhausted,
             Error::Contended,
             Error::Forked,
             Error::Destroyed,
@@ -121,7 +123,7 @@ mod tests {
             Error::CutShort,
             Error::Unfinished,
             Error::UnsettledUnfinished,
-            Error::Crowded,
+            Error::TooManyCollisions,
         ];
         for shortage in [full, held_up, cannot_claim] {
             all.extend([Error::Full(shortage), Error::Unsettled(shortage)]);
@@ -170,15 +172,15 @@ mod tests {
             Error::Type(_) => 2,
             Error::Full(_) => 3,
             Error::Unsettled(_) => 4,
-            Error::Spent => 5,
-            Error::UnsettledSpent => 6,
+            Error::NumbersExhausted => 5,
+            Error::UnsettledNumbersExhausted => 6,
             Error::Contended => 7,
             Error::Forked => 8,
             Error::Destroyed => 9,
             Error::Gone => 10,
             Error::Unfinished => 11,
             Error::UnsettledUnfinished => 12,
-            Error::Crowded => 13,
+            Error::TooManyCollisions => 13,
             Error::Replication(_) => 14,
             Error::CutShort => 15,
             Error::Number(_) => 16,

@@ -88,14 +88,14 @@ impl Reader {
             let options = Options::default().cached_keys(1);
             let (clock, geometry) = (self.pool.clock(), self.pool.geometry());
             let looker = Client::new(fabric, clock, geometry, nobody(), options.cached_buckets(1));
-            let told = block_on(look(&looker));
+            let outcome = block_on(look(&looker));
             let is_so = block_on(looker.group.fabric().inner().saw_what_was());
             // Behind the last READ: the pool is there, and is what it was.
             if let lost @ Some(_) = self.pool.lost() {
                 return Err(cut_off(lost));
             }
             let is_same = self.pool.generation() == generation;
-            match told {
+            match outcome {
                 // What was used for something else under its eyes, or is not at the others without the nodes that were left out, looks like that as well.
                 Err(Error::Replication(swarm_core::error::Error::NoMajority { .. })) => {
                     let answered =
@@ -107,7 +107,7 @@ impl Reader {
                     }
                     pause(attempt);
                 }
-                told if is_so && is_same => return told,
+                outcome if is_so && is_same => return outcome,
                 _ => pause(attempt),
             }
         }
@@ -163,14 +163,14 @@ mod tests {
         let reader = Reader::new(&pool);
         let too_few = |answered| Error::from(NoMajority { answered, needed: 2 });
         let looks = Cell::new(0);
-        let told = reader.look(async |looker| {
+        let outcome = reader.look(async |looker| {
             looks.set(looks.get() + 1);
             if looks.get() < 5 {
                 return Err(too_few(0));
             }
             Ok(looker.get(b"key").await?.is_some())
         });
-        assert_eq!((told, looks.get()), (Ok(false), 5));
+        assert_eq!((outcome, looks.get()), (Ok(false), 5));
         assert_eq!(reader.look(async |_| Err::<(), _>(too_few(0))), Err(Error::Contended));
         for node in ["node-0", "node-2"] {
             let file = std::fs::OpenOptions::new().write(true).open(pool.path().join(node));

@@ -85,7 +85,7 @@ fn child() {
 }
 
 /// A teller at work.
-struct Teller {
+struct ClientStory {
     /// Which of the tellers at work.
     place: usize,
     child: Child,
@@ -93,7 +93,7 @@ struct Teller {
     did: i64,
 }
 
-impl Teller {
+impl ClientStory {
     fn new(pool: &Pool, place: usize, seed: usize) -> Self {
         let mut command = Command::new(env::current_exe().expect("the test program"));
         command.args(["--exact", "child", "--nocapture", "--test-threads=1"]);
@@ -137,7 +137,7 @@ fn audit(client: &shm::Client, teller: usize) -> (Books, i64) {
     let patiently = |change: &dyn Fn() -> Result<Books, Error>| {
         let tries = (0..100)
             .map(|_| change())
-            .find(|told| !told.as_ref().is_err_and(|error| error.kind() == ErrorKind::Retry));
+            .find(|outcome| !outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Retry));
         tries.expect("others are not always faster").expect("a node")
     };
     let books = patiently(&|| {
@@ -166,7 +166,8 @@ fn nothing_is_lost_or_made(kills: usize) {
     open.resize(AUDITS + 1, 0);
     assert_eq!(client.blocking().put_if_absent(BANK, &written(&open)), Ok(None));
     let mut rng = Rng::with_seed(37);
-    let mut tellers: Vec<Teller> = (0..AT_ONCE).map(|at| Teller::new(&pool, at, at)).collect();
+    let mut tellers: Vec<ClientStory> =
+        (0..AT_ONCE).map(|at| ClientStory::new(&pool, at, at)).collect();
     // By place: transfers, and those that were counted, when its teller began.
     let mut before = [[0; 2]; AT_ONCE];
     let (mut stopped, mut killed_stopped) = (0, 0);
@@ -194,7 +195,7 @@ fn nothing_is_lost_or_made(kills: usize) {
         let (moved, counted) = (books[ACCOUNTS + place] - moved_before, counted - counted_before);
         assert!((did..=did + 1).contains(&moved), "a teller said {did}, and moved {moved}");
         assert!((did..=moved).contains(&counted), "a teller said {did} of {moved}: {counted}");
-        tellers.push(Teller::new(&pool, place, next));
+        tellers.push(ClientStory::new(&pool, place, next));
     }
     tellers.into_iter().for_each(|teller| _ = teller.kill());
     let transfers: i64 = before.iter().map(|[moved, _]| moved).sum();
@@ -206,7 +207,7 @@ fn nothing_is_lost_or_made(kills: usize) {
 }
 
 #[test]
-fn the_sum_of_all_accounts_stays_whoever_is_killed() {
+fn the_sum_of_all_accounts_stays_whichever_client_is_killed() {
     nothing_is_lost_or_made(KILLS);
 }
 

@@ -201,7 +201,7 @@ fn let_all_come(pool: &Pool, rounds: u64, children: usize) -> [u64; 2] {
 /// Memory of clients that died or left is reclaimed: each takes more than one of the pool's 256
 /// chunks, and none of eight thousand is refused any.
 #[test]
-fn memory_of_those_who_died_or_left_is_not_lost() {
+fn memory_of_clients_that_died_or_left_is_not_lost() {
     let (_alone, _dir, pool) = pool(16 << 20);
     let_all_come(&pool, COMINGS, 30);
 }
@@ -209,7 +209,7 @@ fn memory_of_those_who_died_or_left_is_not_lost() {
 /// The second half takes no more memory than the first, which must have taken all it can.
 #[test]
 #[ignore = "takes two minutes"]
-fn memory_of_those_who_died_or_left_is_not_lost_for_long() {
+fn memory_of_clients_that_died_or_left_is_not_lost_for_long() {
     let (_alone, _dir, pool) = pool(16 << 20);
     let used = let_all_come(&pool, 5 * COMINGS, 60);
     let more = used[1].saturating_sub(used[0]);

@@ -232,8 +232,8 @@ fn a_server_may_fork_workers_that_open_clients() {
     let workers: Vec<i32> = (1..=WORKERS).map(worker).collect();
     assert!(put_all(&client, 0));
     // All are waited for: a child still at work would outlive the pool.
-    let told: Vec<bool> = workers.into_iter().map(told_true).collect();
-    assert_eq!(told, [true; WORKERS]);
+    let outcome: Vec<bool> = workers.into_iter().map(told_true).collect();
+    assert_eq!(outcome, [true; WORKERS]);
     assert_eq!(pool.live_clients(), [0]);
     let fresh = shm::open(&pool, Options::default()).expect("a free slot");
     for at in 0..(WORKERS + 1) * KEYS {

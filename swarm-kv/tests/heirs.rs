@@ -46,7 +46,7 @@ fn child() {
 
 /// Lets a child put `values` values, or as many as there is room for, and kills it. Returns how
 /// many it put.
-fn is_filled_by_one_who_dies(pool: &Path, values: usize) -> usize {
+fn is_filled_by_a_client_that_dies(pool: &Path, values: usize) -> usize {
     let mut command = Command::new(env::current_exe().expect("the test program"));
     command.args(["--exact", "child", "--nocapture", "--test-threads=1"]);
     command.env(POOL, pool).env(VALUES, values.to_string());
@@ -62,12 +62,12 @@ fn is_filled_by_one_who_dies(pool: &Path, values: usize) -> usize {
 /// What the dead client stored is deleted, and as much stored again, except for a tenth. First its
 /// chunks must become the survivor's, and their contents known.
 #[test]
-fn memory_of_one_who_was_killed_serves_the_others_soon() {
+fn memory_of_a_killed_client_serves_the_others_soon() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let options = CreateOptions { capacity: 8 << 20, max_clients: 4, ..CreateOptions::default() };
     let pool = Pool::create(dir.path().join("pool"), &options).expect("create");
     let survivor = shm::open(&pool, Options::default()).expect("a slot");
-    let stored = is_filled_by_one_who_dies(pool.path(), usize::MAX);
+    let stored = is_filled_by_a_client_that_dies(pool.path(), usize::MAX);
     let (since, store) = (own_time(), survivor.blocking());
     assert!(stored > 500, "{stored}");
     for number in 0..stored {
@@ -98,7 +98,7 @@ fn what_the_dead_held_is_taken_over_before_memory_runs_out() {
     let options = CreateOptions { capacity: 32 << 20, max_clients: 4, ..CreateOptions::default() };
     let pool = Pool::create(dir.path().join("pool"), &options).expect("create");
     let survivor = shm::open(&pool, Options::default()).expect("a slot");
-    assert_eq!(is_filled_by_one_who_dies(pool.path(), VALUES), VALUES);
+    assert_eq!(is_filled_by_a_client_that_dies(pool.path(), VALUES), VALUES);
     let held_by_the_dead = || {
         let held = shm::client_usage(&pool).expect("holdings");
         // The survivor attached first.
@@ -164,7 +164,7 @@ fn pay_more(pool: &Pool, usual: Cost) -> Vec<Cost> {
 /// Each process that attached for one put searched for the memory that the one before had found,
 /// for ever.
 #[test]
-fn what_a_collection_found_is_for_those_who_come_later() {
+fn what_a_collection_found_is_for_clients_that_come_later() {
     let (_dir, pool, usual, _) = with_garbage(|number| number < 16);
     // One client has to search, and the next ones take the first of the chunks that it released.
     // Registers of deleted keys stay for another cycle: marks of more chunks are read.
@@ -229,7 +229,7 @@ fn what_the_dead_held_is_given_back() {
     let other = shm::open(&pool, Options::default()).expect("a slot");
     let store = other.blocking();
     (0..200).for_each(|number| store.put(&key(10_000 + number), &[1; SIZE]).expect("memory"));
-    let stored = is_filled_by_one_who_dies(pool.path(), usize::MAX);
+    let stored = is_filled_by_a_client_that_dies(pool.path(), usize::MAX);
     (0..stored).for_each(|number| store.delete(&key(number)).expect("a delete"));
     let held = || {
         shm::client_usage(&pool)

@@ -58,7 +58,7 @@ fn writer(pool: &Pool) -> shm::Client {
 
 /// An operation that was polled once, whose future a live client keeps.
 #[test]
-fn a_full_pool_names_who_keeps_an_operations_future() {
+fn a_full_pool_names_the_client_that_keeps_an_operations_future() {
     let (_dir, pool) = pool();
     let writer = writer(&pool);
     put(&writer, 0).expect("there is room");
@@ -77,7 +77,7 @@ fn a_full_pool_names_who_keeps_an_operations_future() {
 
 /// The client's own write of the key, which is not polled, so that it does not end.
 #[test]
-fn a_write_behind_one_whose_future_is_kept_is_told_so() {
+fn a_write_behind_one_whose_future_is_kept_gets_an_error() {
     let (_dir, pool) = pool();
     let timeouts = Timeouts { deadline: 10_000_000, ..Timeouts::default() };
     let options = Options::default().timeouts(timeouts).memory_wait(10_000_000);

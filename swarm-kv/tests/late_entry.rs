@@ -97,7 +97,7 @@ fn play(inserts: u32, nodes: usize) -> Result<(), String> {
     let other = Rc::new(shm::open(&pool, options()).expect("attach"));
     let attachment = pool.attach().expect("attach");
     let pause = Hook::default();
-    let board = Paused { inner: attachment.board(), pause: Rc::clone(&pause) };
+    let domain = Paused { inner: attachment.domain(), pause: Rc::clone(&pause) };
     let client: Client<Same, _> = Client::new(
         Same(pool.fabric()),
         pool.clock(),
@@ -105,7 +105,7 @@ fn play(inserts: u32, nodes: usize) -> Result<(), String> {
         attachment.session(),
         options(),
     );
-    let client = client.with_epochs(board);
+    let client = client.with_epochs(domain);
 
     // Keys of one bucket.
     let (seed, bits) = (pool.geometry().hash_seed, pool.geometry().bucket_bits);
@@ -132,12 +132,12 @@ fn play(inserts: u32, nodes: usize) -> Result<(), String> {
             assert!(store.insert(others[3].as_bytes(), &n.to_le_bytes()).expect("insert"));
         }
     }));
-    let told = client.blocking().insert(keys[4].as_bytes(), b"fifth");
+    let outcome = client.blocking().insert(keys[4].as_bytes(), b"fifth");
 
     let look = shm::open(&pool, options()).expect("attach");
-    let mut wrong = match told {
+    let mut wrong = match outcome {
         Ok(true) => Vec::new(),
-        told => vec![format!("the insert of a key that is not there: {told:?}")],
+        outcome => vec![format!("the insert of a key that is not there: {outcome:?}")],
     };
     for (name, expected) in [(&keys[0], 5), (&keys[1], 6), (&keys[2], 5), (&keys[3], 4)] {
         if *name == keys[3] && inserts == 0 {
@@ -145,14 +145,14 @@ fn play(inserts: u32, nodes: usize) -> Result<(), String> {
         }
         match look.blocking().get(name.as_bytes()) {
             Ok(Some(value)) if value.len() == expected => {}
-            told => wrong.push(format!("key {name}, inserted and acknowledged: {told:?}")),
+            outcome => wrong.push(format!("key {name}, inserted and acknowledged: {outcome:?}")),
         }
     }
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
 }
 
 #[test]
-fn who_enters_late_goes_by_nothing_that_was_remembered() {
+fn a_client_that_pins_late_goes_by_nothing_that_was_remembered() {
     let mut failed = 0;
     for nodes in [1, 3] {
         for inserts in 0..60 {

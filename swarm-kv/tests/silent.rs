@@ -63,7 +63,7 @@ fn refused(keys: usize, times: u8) -> usize {
                     assert!(client.last().roundtrips <= SEARCH, "{:?}", client.last());
                     searches += usize::from(client.last().roundtrips > REFUSED);
                 }
-                told => panic!("update {round} of key {number} of {keys}: {told:?}"),
+                outcome => panic!("update {round} of key {number} of {keys}: {outcome:?}"),
             }
             if refused == ENOUGH {
                 break;
@@ -197,7 +197,7 @@ impl Clock for Held {
 /// there, and a client that loses the processor at any moment does not take one for silent: none of
 /// its writes is refused.
 #[test]
-fn who_gets_no_processor_is_refused_nothing() {
+fn a_client_without_a_processor_is_refused_nothing() {
     for every in [61, 97, 151] {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let options =
@@ -213,20 +213,20 @@ fn who_gets_no_processor_is_refused_nothing() {
             attachment.session(),
             Options::default(),
         );
-        let client = client.with_epochs(attachment.board());
+        let client = client.with_epochs(attachment.domain());
         let store = client.blocking();
         for number in 0.. {
             if client.counters().reclaimed > 4000 {
                 break;
             }
             let value = vec![number as u8; 12 + number % 40];
-            let told = match number % 4 {
+            let outcome = match number % 4 {
                 0 => store.put(b"key", &value),
                 1 => store.get(b"key").map(drop),
                 2 => store.delete(b"key"),
                 _ => store.insert(b"key", &value).map(drop),
             };
-            assert_eq!(told, Ok(()), "operation {number}, held up every {every} looks");
+            assert_eq!(outcome, Ok(()), "operation {number}, held up every {every} looks");
         }
     }
 }

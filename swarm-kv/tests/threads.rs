@@ -25,7 +25,7 @@ const HANGS: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_micros(100);
 
 /// What a thread did.
-type Told = Result<Vec<Operation>, Error>;
+type Outcome = Result<Vec<Operation>, Error>;
 
 /// Runs one thread's operations: all five on a few keys, whose locations it drops from its cache;
 /// or gets and updates until there were enough moves of keys.
@@ -35,7 +35,7 @@ fn work(
     since: Instant,
     (moves, wanted): (&AtomicU64, Option<u64>),
     ready: &Barrier,
-) -> Told {
+) -> Outcome {
     let client = shm::open(pool, Options::default().cached_keys(2).cached_buckets(1))
         .expect("there is a slot for each thread");
     let store = client.blocking();
@@ -65,14 +65,14 @@ fn work(
             _ => Call::Delete,
         };
         let called = since.elapsed().as_nanos() as u64;
-        let told = |done| if done { Answer::Done } else { Answer::Refused };
+        let outcome = |done| if done { Answer::Done } else { Answer::Refused };
         let answer = match call {
             Call::Get => Answer::Value(store.get(&name)?.map(|value| {
                 u64::from_le_bytes(*value.first_chunk().expect("values have eight bytes"))
             })),
-            Call::Update(_) => told(store.update(&name, &value)?),
+            Call::Update(_) => outcome(store.update(&name, &value)?),
             Call::Put(_) => store.put(&name, &value).map(|()| Answer::Done)?,
-            Call::Insert(_) => told(store.insert(&name, &value)?),
+            Call::Insert(_) => outcome(store.insert(&name, &value)?),
             Call::Delete => store.delete(&name).map(|()| Answer::Done)?,
             _ => unreachable!("it is none of those above"),
         };
@@ -88,14 +88,14 @@ fn play(options: &CreateOptions, wanted: Option<u64>) -> (Vec<Operation>, u64) {
     let pool = &Pool::create(dir.path().join("pool"), options).expect("a pool");
     let (since, ready) = (Instant::now(), &Barrier::new(THREADS));
     let moves = &AtomicU64::new(0);
-    let told: Vec<Told> = std::thread::scope(|scope| {
+    let outcome: Vec<Outcome> = std::thread::scope(|scope| {
         let spawn = |me| scope.spawn(move || work(pool, me, since, (moves, wanted), ready));
         let threads: Vec<_> = (0..THREADS).map(spawn).collect();
         threads.into_iter().map(|thread| thread.join().expect("no thread panics")).collect()
     });
     let mut all = Vec::new();
-    for told in told {
-        all.extend(told.expect("all nodes answer, and there is room"));
+    for outcome in outcome {
+        all.extend(outcome.expect("all nodes answer, and there is room"));
     }
     if let Err(rejected) = check(&all, |_| None, BUDGET) {
         panic!("{rejected}");
@@ -105,7 +105,7 @@ fn play(options: &CreateOptions, wanted: Option<u64>) -> (Vec<Operation>, u64) {
 
 /// Scans all keys again and again until the others are done: each key is recorded as if it was got
 /// at some moment of the scan. Every second scan uses the asynchronous path.
-fn walk(pool: &Pool, since: Instant, done: &AtomicU64) -> Told {
+fn walk(pool: &Pool, since: Instant, done: &AtomicU64) -> Outcome {
     let near = shm::open(pool, Options::default()).expect("there is a slot");
     let far = shm::open_emulated::<SafeGuess>(pool, Options::default(), 2000);
     let far = far.expect("there is a slot");
@@ -115,10 +115,10 @@ fn walk(pool: &Pool, since: Instant, done: &AtomicU64) -> Told {
             break;
         }
         let called = since.elapsed().as_nanos() as u64;
-        let (mut cursor, mut told) = (Cursor::new(), [None; KEYS as usize]);
+        let (mut cursor, mut outcome) = (Cursor::new(), [None; KEYS as usize]);
         let mut each = |key: &[u8], value: &[u8]| {
             let value = u64::from_le_bytes(*value.first_chunk().expect("values have eight bytes"));
-            let twice = told[usize::from(key[0] - b'a')].replace(value);
+            let twice = outcome[usize::from(key[0] - b'a')].replace(value);
             assert_eq!(twice, None, "a key is told once");
         };
         while match time % 2 {
@@ -126,7 +126,7 @@ fn walk(pool: &Pool, since: Instant, done: &AtomicU64) -> Told {
             _ => far.blocking().next_keys(&mut cursor, &mut each)?,
         } {}
         let answered = since.elapsed().as_nanos() as u64;
-        for (key, value) in (0..).zip(told) {
+        for (key, value) in (0..).zip(outcome) {
             let (call, answered) = (Call::Get, Some((answered, Answer::Value(value))));
             // Reads of one walk overlap, and those of one client do not.
             let client = THREADS + key as usize;
@@ -148,15 +148,15 @@ fn a_walk_over_all_keys_is_linearizable_key_by_key() {
         let walker = scope.spawn(move || walk(pool, since, done));
         let spawn = |me| {
             scope.spawn(move || {
-                let told = work(pool, me, since, (moves, None), ready);
+                let outcome = work(pool, me, since, (moves, None), ready);
                 done.fetch_add(1, Ordering::Release);
-                told
+                outcome
             })
         };
         let threads: Vec<_> = (0..THREADS).map(spawn).collect();
         let threads = threads.into_iter().chain([walker]);
-        let told = threads.map(|thread| thread.join().expect("no thread panics"));
-        told.collect::<Result<Vec<_>, Error>>().expect("all nodes answer, and there is room")
+        let outcome = threads.map(|thread| thread.join().expect("no thread panics"));
+        outcome.collect::<Result<Vec<_>, Error>>().expect("all nodes answer, and there is room")
     });
     let walks = all.last().map_or(0, Vec::len) / KEYS as usize;
     if let Err(rejected) = check(&all.concat(), |_| None, BUDGET) {
@@ -165,7 +165,7 @@ fn a_walk_over_all_keys_is_linearizable_key_by_key() {
 }
 
 #[test]
-fn what_threads_are_told_is_linearizable() {
+fn what_threads_see_is_linearizable() {
     let options = CreateOptions { nodes: 3, capacity: 64 << 20, ..CreateOptions::default() };
     let (all, _) = play(&options, None);
     assert_eq!(all.len() as u64, THREADS as u64 * OPERATIONS);
@@ -173,7 +173,7 @@ fn what_threads_are_told_is_linearizable() {
 
 /// The timestamps of this pool end a second after a register's creation.
 #[test]
-fn keys_move_every_second_under_those_who_use_them() {
+fn keys_move_every_second_under_clients_that_use_them() {
     let options =
         CreateOptions { capacity: 64 << 20, pointer_bits: Some(38), ..CreateOptions::default() };
     let (all, moves) = play(&options, Some(MOVES));
@@ -181,7 +181,7 @@ fn keys_move_every_second_under_those_who_use_them() {
 }
 
 /// Runs one thread's operations, on a handle that others use as well.
-fn use_handle(store: &Store, me: usize, since: Instant) -> Told {
+fn use_handle(store: &Store, me: usize, since: Instant) -> Outcome {
     let mut rng = fastrand::Rng::with_seed(me as u64);
     let mut history = Vec::new();
     for nth in 0..SHARED_OPERATIONS {
@@ -197,13 +197,13 @@ fn use_handle(store: &Store, me: usize, since: Instant) -> Told {
             _ => Call::Delete,
         };
         let called = since.elapsed().as_nanos() as u64;
-        let told = |done| if done { Answer::Done } else { Answer::Refused };
+        let outcome = |done| if done { Answer::Done } else { Answer::Refused };
         let read = |value: &[u8]| u64::from_le_bytes(*value.first_chunk().expect("eight bytes"));
         let answer = match call {
             Call::Get => Answer::Value(block_on(store.read(&name, read))?),
-            Call::Update(_) => told(block_on(store.update(&name, &value))?),
+            Call::Update(_) => outcome(block_on(store.update(&name, &value))?),
             Call::Put(_) => store.blocking().put(&name, &value).map(|()| Answer::Done)?,
-            Call::Insert(_) => told(store.blocking().insert(&name, &value)?),
+            Call::Insert(_) => outcome(store.blocking().insert(&name, &value)?),
             Call::Delete => block_on(store.delete(&name)).map(|()| Answer::Done)?,
             _ => unreachable!("it is none of those above"),
         };
@@ -215,21 +215,21 @@ fn use_handle(store: &Store, me: usize, since: Instant) -> Told {
 
 /// More threads than clients: each client serves one thread after another.
 #[test]
-fn threads_that_share_a_handle_are_told_what_is_linearizable() {
+fn threads_that_share_a_handle_see_what_is_linearizable() {
     let dir = tempfile::tempdir().expect("a directory");
     let options = CreateOptions { nodes: 3, capacity: 64 << 20, ..CreateOptions::default() };
     let pool = Pool::create(dir.path().join("pool"), &options).expect("a pool");
     let options = StoreOptions::default().clients(THREADS / 2);
     let store = Store::of(&pool, options.client(Options::default().cached_keys(2)));
     let (store, since) = (&store.expect("a free slot"), Instant::now());
-    let told: Vec<Told> = std::thread::scope(|scope| {
+    let outcome: Vec<Outcome> = std::thread::scope(|scope| {
         let spawn = |me| scope.spawn(move || use_handle(store, me, since));
         let threads: Vec<_> = (0..THREADS).map(spawn).collect();
         threads.into_iter().map(|thread| thread.join().expect("no thread panics")).collect()
     });
     let mut all = Vec::new();
-    for told in told {
-        all.extend(told.expect("all nodes answer, and there is room"));
+    for outcome in outcome {
+        all.extend(outcome.expect("all nodes answer, and there is room"));
     }
     if let Err(rejected) = check(&all, |_| None, BUDGET) {
         panic!("{rejected}");

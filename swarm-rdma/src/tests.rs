@@ -347,7 +347,7 @@ fn a_majority_does_not_wait_for_a_silent_host() {
 }
 
 #[test]
-fn a_node_greets_strangers_with_a_refusal() {
+fn a_node_answers_strangers_with_a_refusal() {
     let Some(at) = device_address() else { return };
     let node = serve(at);
     let hello = ClientHello { pool: POOL, node: NodeId(0), client: ME }.encode();

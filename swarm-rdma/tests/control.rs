@@ -29,9 +29,9 @@ fn a_pool_is_made_found_and_removed() {
     let record = plane.create(&wishes()).expect("three nodes are free");
     assert_eq!(plane.record().expect("it is there"), record);
     assert!(matches!(plane.create(&wishes()), Err(Error::Exists { .. })));
-    let seat = plane.attach(&record).expect("all slots are free");
+    let client_slot = plane.attach(&record).expect("all slots are free");
     assert!(matches!(plane.destroy(false), Err(Error::InUse { clients: 1, .. })));
-    drop(seat);
+    drop(client_slot);
     plane.destroy(false).expect("nobody uses it");
     assert!(matches!(plane.record(), Err(Error::NoPool { .. })));
     assert!(daemons.iter().all(|daemon| daemon.released()));
@@ -59,7 +59,7 @@ fn a_pool_is_removed_however_long_its_memory_takes_to_zero() {
 
 /// Once it was said to be removed when one node alone had heard of it: the others went on serving its clients.
 #[test]
-fn who_removes_a_pool_is_told_which_of_its_nodes_were_not_reached() {
+fn removing_a_pool_reports_which_of_its_nodes_were_not_reached() {
     let mut daemons = daemons(3);
     let (plane, _directory) = plane(&daemons);
     plane.create(&wishes()).expect("three nodes are free");
@@ -128,8 +128,8 @@ fn slots_and_incarnations_belong_to_one_client() {
             scope.spawn(|| {
                 for _ in 0..10 {
                     let before = *last.lock().expect("nobody panicked");
-                    let seat = plane.attach(&record).expect("there are slots for all");
-                    let session = seat.session();
+                    let client_slot = plane.attach(&record).expect("there are slots for all");
+                    let session = client_slot.session();
                     let incarnation = session.incarnation.0;
                     assert!(incarnation > before, "{incarnation} after {before}");
                     assert!(given.lock().expect("nobody panicked").insert(incarnation));
@@ -139,14 +139,14 @@ fn slots_and_incarnations_belong_to_one_client() {
                     drop(last);
                     thread::sleep(Duration::from_millis(1));
                     held.lock().expect("nobody panicked").remove(&session.client);
-                    drop(seat);
+                    drop(client_slot);
                 }
             });
         }
     });
     assert_eq!(given.lock().expect("nobody panicked").len(), 60);
-    let seat = plane.attach(&record).expect("all slots are free");
-    assert_eq!(seat.session().client, 0, "the lowest");
+    let client_slot = plane.attach(&record).expect("all slots are free");
+    assert_eq!(client_slot.session().client, 0, "the lowest");
 }
 
 /// With a node gone as well.

@@ -112,13 +112,13 @@ fn a_pool_is_made_found_and_removed() {
     let record = plane.create(&wishes()).expect("three nodes are free");
     assert_eq!(server.plane().record().expect("it is there"), record);
     assert!(matches!(plane.create(&wishes()), Err(Error::Exists { .. })));
-    let seat = plane.attach(&record).expect("all slots are free");
-    assert_eq!(seat.session().client, 0);
+    let client_slot = plane.attach(&record).expect("all slots are free");
+    assert_eq!(client_slot.session().client, 0);
     let second = plane.attach(&record).expect("all others are");
     assert_eq!(second.session().client, 1);
-    assert!(second.session().incarnation > seat.session().incarnation);
+    assert!(second.session().incarnation > client_slot.session().incarnation);
     assert!(matches!(plane.destroy(false), Err(Error::InUse { clients: 2, .. })));
-    drop(seat);
+    drop(client_slot);
     let third = plane.attach(&record).expect("a slot was let go of");
     assert_eq!(third.session().client, 0);
     assert!(third.session().incarnation > second.session().incarnation);
@@ -189,13 +189,13 @@ fn a_node_that_starts_again_gets_its_name_when_the_lease_ends() {
 /// A client's process is stopped: its lease ends, another client gets its slot, and has it fenced
 /// before it begins.
 #[test]
-fn who_takes_over_a_slot_fences_its_former_holder() {
+fn a_client_that_takes_over_a_slot_fences_its_former_holder() {
     let Some(mut server) = Server::start() else { return };
     let (daemons, _registrations) = cluster(&server);
     let plane = server.plane();
     let record = plane.create(&wishes()).expect("three nodes are free");
-    let seat = plane.attach(&record).expect("all slots are free");
-    let session = seat.session();
+    let client_slot = plane.attach(&record).expect("all slots are free");
+    let session = client_slot.session();
     // etcd forgets the lease while the client cannot renew it.
     revoke(&server, "/swarm/pools/p/clients/0000");
     let next = server.plane().attach(&record).expect("the slot is free");
@@ -203,9 +203,9 @@ fn who_takes_over_a_slot_fences_its_former_holder() {
     assert!(next.session().incarnation > session.incarnation);
     let before = (session.client, next.session().incarnation.0 - 1);
     assert!(daemons.iter().all(|daemon| daemon.fenced().contains(&before)));
-    wait_for("the former holder to hear of it", || seat.is_lost());
+    wait_for("the former holder to hear of it", || client_slot.is_lost());
     // It must not take away its successor's slot.
-    drop(seat);
+    drop(client_slot);
     let slots: Vec<_> = plane.clients(&record).expect("etcd answers");
     assert_eq!(slots.len(), 1);
     assert_eq!(slots[0].incarnation, next.session().incarnation.0);
@@ -221,7 +221,7 @@ fn a_client_outlives_etcd() {
     let (_daemons, _registrations) = cluster(&server);
     let plane = server.plane();
     let record = plane.create(&wishes()).expect("three nodes are free");
-    let seat = plane.attach(&record).expect("all slots are free");
+    let client_slot = plane.attach(&record).expect("all slots are free");
     server.stop();
     let gone = Instant::now();
     in_time("to find that etcd is gone", Duration::ZERO..Duration::from_secs(8), 5, || {
@@ -232,17 +232,17 @@ fn a_client_outlives_etcd() {
         begun.elapsed()
     });
     sleep(EXPIRY.saturating_sub(gone.elapsed()));
-    assert!(!seat.is_lost(), "nobody can have taken its slot");
+    assert!(!client_slot.is_lost(), "nobody can have taken its slot");
     server.restart();
     wait_for("the slot to be held again", || {
         server.plane().clients(&record).is_ok_and(|clients| {
-            clients.iter().any(|held| held.incarnation == seat.session().incarnation.0)
+            clients.iter().any(|held| held.incarnation == client_slot.session().incarnation.0)
         })
     });
     sleep(EXPIRY);
-    assert!(!seat.is_lost());
+    assert!(!client_slot.is_lost());
     let other = server.plane().attach(&record).expect("there are slots");
-    assert_ne!(other.session().client, seat.session().client);
+    assert_ne!(other.session().client, client_slot.session().client);
 }
 
 #[test]
@@ -344,18 +344,18 @@ fn a_name_outlives_the_member_by_which_it_was_taken() {
 }
 
 #[test]
-fn who_is_evicted_does_not_come_back() {
+fn an_evicted_client_does_not_come_back() {
     let Some(server) = Server::start() else { return };
     let (daemons, _registrations) = cluster(&server);
     let plane = server.plane();
     let record = plane.create(&wishes()).expect("three nodes are free");
-    let seat = plane.attach(&record).expect("all slots are free");
+    let client_slot = plane.attach(&record).expect("all slots are free");
     let evicted = plane.evict(&record, 0).expect("all nodes answer");
-    let fenced = (0, seat.session().incarnation.0);
+    let fenced = (0, client_slot.session().incarnation.0);
     assert_eq!((evicted.incarnation, evicted.fenced.len()), (fenced.1, 3));
     assert!(daemons.iter().all(|daemon| daemon.fenced().contains(&fenced)));
     assert!(plane.clients(&record).expect("etcd answers").is_empty());
-    wait_for("the evicted client to hear of it", || seat.is_lost());
+    wait_for("the evicted client to hear of it", || client_slot.is_lost());
     assert_eq!(server.etcd().evictions("p").expect("etcd answers"), [fenced]);
     let next = plane.attach(&record).expect("all slots are free");
     assert_eq!(next.session().client, 0);
@@ -371,7 +371,7 @@ fn an_eviction_leaves_a_later_one_on_record() {
     let plane = server.plane();
     let record = plane.create(&wishes()).expect("three nodes are free");
     let seats = [0, 1].map(|_| plane.attach(&record).expect("there are slots"));
-    let lives = seats.each_ref().map(|seat| seat.session().incarnation.0);
+    let lives = seats.each_ref().map(|client_slot| client_slot.session().incarnation.0);
     // Of the one slot a later life was evicted already, of the other one an earlier one.
     put(&server, "/swarm/pools/p/evictions/0000", "1000");
     put(&server, "/swarm/pools/p/evictions/0001", "1");
@@ -460,7 +460,7 @@ fn wait_for(what: &str, done: impl Fn() -> bool) {
 /// A client that etcd does not know any more holds the epoch up: whoever waits for it has it fenced. One
 /// that etcd knows is let be.
 #[test]
-fn who_is_waited_for_and_has_no_lease_is_evicted() {
+fn a_client_that_is_waited_for_and_has_no_lease_is_evicted() {
     let Some(server) = Server::start() else { return };
     let (daemons, _registrations) = cluster(&server);
     let plane = server.plane();
@@ -475,15 +475,15 @@ fn who_is_waited_for_and_has_no_lease_is_evicted() {
     for daemon in &daemons {
         ask(daemon.address(), &tell).expect("it hears");
     }
-    let board = waits.board();
-    let until = board.epoch() + 4;
-    wait_for("a ghost to be evicted", || board.try_advance() >= until);
+    let domain = waits.domain();
+    let until = domain.epoch() + 4;
+    wait_for("a ghost to be evicted", || domain.try_advance() >= until);
     assert!(daemons.iter().all(|daemon| daemon.fenced().contains(&(5, 1000))));
-    let busy = lives.board();
+    let busy = lives.domain();
     busy.pin();
-    let held = board.epoch() + 1;
+    let held = domain.epoch() + 1;
     sleep(Duration::from_secs(5));
-    assert!(board.try_advance() <= held, "one that lives is waited for");
+    assert!(domain.try_advance() <= held, "one that lives is waited for");
     assert_eq!(plane.clients(&record).expect("etcd answers").len(), 2);
     busy.unpin();
 }

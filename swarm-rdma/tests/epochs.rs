@@ -40,9 +40,9 @@ fn within_seconds(done: impl Fn() -> bool) -> bool {
     })
 }
 
-fn goes_on(board: &RdmaEpochs, epochs: u64) -> bool {
-    let until = board.epoch() + epochs;
-    within_seconds(|| board.try_advance() >= until)
+fn goes_on(domain: &RdmaEpochs, epochs: u64) -> bool {
+    let until = domain.epoch() + epochs;
+    within_seconds(|| domain.try_advance() >= until)
 }
 
 /// Time for many rounds of messages.
@@ -55,32 +55,32 @@ fn the_epoch_goes_on_while_nobody_is_under_way_and_without_a_minority() {
     let mut cluster = Cluster::new();
     let seats: Vec<_> =
         (0..3).map(|_| cluster.plane.attach(&cluster.record).expect("there are slots")).collect();
-    let boards: Vec<_> = seats.iter().map(|seat| seat.board()).collect();
-    assert!(goes_on(&boards[0], 5), "nobody does anything");
-    let now = boards[0].epoch();
-    assert!(within_seconds(|| boards[2].epoch() + 1 >= now), "all hear of it");
+    let domains: Vec<_> = seats.iter().map(|client_slot| client_slot.domain()).collect();
+    assert!(goes_on(&domains[0], 5), "nobody does anything");
+    let now = domains[0].epoch();
+    assert!(within_seconds(|| domains[2].epoch() + 1 >= now), "all hear of it");
     cluster.daemons.pop();
-    assert!(goes_on(&boards[1], 3), "without a minority");
+    assert!(goes_on(&domains[1], 3), "without a minority");
     cluster.daemons.pop();
     some_rounds();
-    let now = boards[1].try_advance();
+    let now = domains[1].try_advance();
     some_rounds();
-    assert!(boards[1].try_advance() <= now + 1, "not without a majority");
+    assert!(domains[1].try_advance() <= now + 1, "not without a majority");
 }
 
 #[test]
 fn the_epoch_stays_while_nobody_wants_memory_back() {
     let cluster = Cluster::new();
-    let seat = cluster.plane.attach(&cluster.record).expect("there are slots");
-    let board = seat.board();
-    assert!(goes_on(&board, 2));
+    let client_slot = cluster.plane.attach(&cluster.record).expect("there are slots");
+    let domain = client_slot.domain();
+    assert!(goes_on(&domain, 2));
     let stays = (0..100).any(|_| {
-        let before = board.epoch();
+        let before = domain.epoch();
         some_rounds();
-        board.epoch() == before
+        domain.epoch() == before
     });
     assert!(stays);
-    assert!(goes_on(&board, 2), "it is wanted again");
+    assert!(goes_on(&domain, 2), "it is wanted again");
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn an_operation_under_way_holds_the_epoch_up_until_it_is_over() {
         cluster.plane.attach(&cluster.record).expect("there are slots"),
         cluster.plane.attach(&cluster.record).expect("there are slots"),
     );
-    let (here, there) = (here.board(), there.board());
+    let (here, there) = (here.domain(), there.domain());
     assert!(goes_on(&here, 2));
     let since = here.pin();
     some_rounds();
@@ -107,14 +107,14 @@ fn an_operation_under_way_holds_the_epoch_up_until_it_is_over() {
 #[test]
 fn a_child_that_drops_its_copy_of_a_seat_neither_leaves_nor_waits() {
     let cluster = Cluster::new();
-    let seat = cluster.plane.attach(&cluster.record).expect("there are slots");
+    let client_slot = cluster.plane.attach(&cluster.record).expect("there are slots");
     // SAFETY: the child does no more than is said here, and ends by `_exit`, or by the alarm if it waits.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: the child alone runs this, and ends without another look at the seat.
         unsafe {
             libc::alarm(120);
-            drop(std::ptr::read(&raw const seat));
+            drop(std::ptr::read(&raw const client_slot));
             libc::_exit(0);
         }
     }
@@ -124,18 +124,18 @@ fn a_child_that_drops_its_copy_of_a_seat_neither_leaves_nor_waits() {
     assert_eq!(status, 0, "it waited");
     let clients = cluster.plane.clients(&cluster.record).expect("the daemons answer");
     assert_eq!(clients.len(), 1, "its parent is there");
-    assert!(goes_on(&seat.board(), 2), "and heard");
+    assert!(goes_on(&client_slot.domain(), 2), "and heard");
 }
 
 /// Whoever hears of the epoch behind the latest at the time has forgotten.
 #[test]
-fn whoever_is_beyond_the_latest_epoch_has_forgotten_places() {
+fn a_client_beyond_the_epoch_bound_has_forgotten_places() {
     let cluster = Cluster::new();
     let (teller, hearer) = (
         cluster.plane.attach(&cluster.record).expect("there are slots"),
         cluster.plane.attach(&cluster.record).expect("there are slots"),
     );
-    let (teller, hearer) = (teller.board(), hearer.board());
+    let (teller, hearer) = (teller.domain(), hearer.domain());
     for round in 0..10 {
         let before = hearer.generation();
         teller.new_generation();
@@ -154,35 +154,35 @@ fn whoever_is_beyond_the_latest_epoch_has_forgotten_places() {
 #[test]
 fn a_client_that_died_holds_the_epoch_up_until_it_is_evicted() {
     let cluster = Cluster::new();
-    let seat = cluster.plane.attach(&cluster.record).expect("there are slots");
-    let board = seat.board();
-    assert!(goes_on(&board, 2));
+    let client_slot = cluster.plane.attach(&cluster.record).expect("there are slots");
+    let domain = client_slot.domain();
+    assert!(goes_on(&domain, 2));
     // It has told all daemons of itself, and falls silent.
     let slot = 5;
     let client = Holder::new(slot, 1000).expect("there is chance");
     let said = EpochReport { epoch: 1, renewed: 0, reached: 0 };
     let tell = Request::Tell { pool: cluster.record.id, client, said };
-    let now = board.epoch();
+    let now = domain.epoch();
     let hear = |daemon: &Daemon| match ask(daemon.address(), &tell).expect("it hears") {
         Reply::EpochReply(heard) => heard.epoch,
         reply => panic!("{reply:?}"),
     };
     let latest = cluster.daemons.iter().map(hear).max();
-    assert!(latest >= Some(now - 1), "{latest:?} at {board:?}");
-    assert!(board.is_attached(slot) || within_seconds(|| board.is_attached(slot)));
+    assert!(latest >= Some(now - 1), "{latest:?} at {domain:?}");
+    assert!(domain.is_attached(slot) || within_seconds(|| domain.is_attached(slot)));
     some_rounds();
-    let held = board.try_advance();
+    let held = domain.try_advance();
     some_rounds();
-    assert!(board.try_advance() <= held + 1, "nobody knows that it is dead");
+    assert!(domain.try_advance() <= held + 1, "nobody knows that it is dead");
     cluster.plane.evict(&cluster.record, slot).expect("a majority answers");
-    assert!(goes_on(&board, 4), "it is gone");
-    assert!(within_seconds(|| !board.is_attached(slot)));
+    assert!(goes_on(&domain, 4), "it is gone");
+    assert!(within_seconds(|| !domain.is_attached(slot)));
     let late = ask(cluster.daemons[0].address(), &tell);
     assert!(late.is_err(), "it does not come back: {late:?}");
 }
 
 #[test]
-fn who_has_left_holds_nothing_up_and_is_not_heard_any_more() {
+fn a_client_that_left_holds_nothing_up_and_its_reports_are_ignored() {
     let cluster = Cluster::new();
     let (stays, leaves) = (
         cluster.plane.attach(&cluster.record).expect("there are slots"),
@@ -194,13 +194,13 @@ fn who_has_left_holds_nothing_up_and_is_not_heard_any_more() {
         client: cluster.daemons[0].holders()[slot].clone(),
         said: EpochReport::default(),
     };
-    leaves.board().pin();
+    leaves.domain().pin();
     drop(leaves);
-    assert!(goes_on(&stays.board(), 4));
+    assert!(goes_on(&stays.domain(), 4));
     let late = ask(cluster.daemons[0].address(), &last_words);
     assert!(late.is_err(), "{late:?}");
     assert!(cluster.daemons[0].holders().iter().all(|holder| holder.slot != slot));
     let next = cluster.plane.attach(&cluster.record).expect("its slot is free");
     assert_eq!(next.session().client, slot);
-    assert!(goes_on(&next.board(), 3));
+    assert!(goes_on(&next.domain(), 3));
 }

@@ -365,7 +365,7 @@ mod tests {
 
     /// These addresses are never mapped: they lie in the first page.
     #[test]
-    fn places_are_used_again_and_say_nothing_of_who_was_there() {
+    fn places_are_used_again_and_show_nothing_of_their_former_users() {
         for _ in 0..100 {
             let (first, second) = (guard(64..128), guard(256..512));
             assert!(holds(64) && holds(127) && holds(256) && holds(511));

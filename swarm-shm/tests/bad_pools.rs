@@ -150,13 +150,14 @@ fn a_majority_that_cannot_be_used() {
     fs::remove_file(path.join("node-0")).expect("a node");
     fs::write(path.join("node-2"), "text").expect("another content");
     for options in [STRICT, DEGRADED] {
-        let told = refused(&path, options, "").to_string();
-        assert!(told.contains("majority gone: the files of 2 of 3"), "{told}");
-        assert!(told.contains("node-0: the file of node 0 is missing"), "{told}");
+        let outcome = refused(&path, options, "").to_string();
+        assert!(outcome.contains("majority gone: the files of 2 of 3"), "{outcome}");
+        assert!(outcome.contains("node-0: the file of node 0 is missing"), "{outcome}");
         assert!(
-            told.contains("node-2: is no file of a pool") || told.contains("node-2: its length")
+            outcome.contains("node-2: is no file of a pool")
+                || outcome.contains("node-2: its length")
         );
-        assert!(!told.contains("node-1"), "{told}");
+        assert!(!outcome.contains("node-1"), "{outcome}");
     }
 }
 
@@ -230,9 +231,9 @@ fn a_newer_layout() {
         overwrite(&path.join(name), 8, &newer.to_le_bytes());
         refused(&path, DEGRADED, name);
         let error = refused(&path, STRICT, name);
-        let told = matches!(error, Error::Version { found, known, .. }
+        let outcome = matches!(error, Error::Version { found, known, .. }
             if found == newer && known + 1 == newer);
-        assert!(told, "{name}: {error}");
+        assert!(outcome, "{name}: {error}");
     }
 }
 
@@ -293,17 +294,18 @@ fn damage_behind_the_control_files_header() {
         // Event counts are checked, as only they tell how old the files are.
         if kept != [fill; 24] {
             let damaged = Pool::open(&path, STRICT).expect_err("other counts than the nodes have");
-            let told = matches!(damaged, Error::MajorityGone { .. } | Error::OlderControl { .. });
-            assert!(told, "{fill:x}: {damaged}");
+            let outcome =
+                matches!(damaged, Error::MajorityGone { .. } | Error::OlderControl { .. });
+            assert!(outcome, "{fill:x}: {damaged}");
         }
         overwrite(&path.join("control"), EVENTS, &kept);
         // So are lives, as only they tell which file is a node's.
         if fill != 0 {
             let damaged = Pool::open(&path, STRICT).expect_err("other lives than the nodes have");
             let is_former = |why: &Error| matches!(why, Error::FormerLife { .. });
-            let told =
+            let outcome =
                 matches!(&damaged, Error::MajorityGone { whys, .. } if whys.iter().all(is_former));
-            assert!(told, "{fill:x}: {damaged}");
+            assert!(outcome, "{fill:x}: {damaged}");
         }
         overwrite(&path.join("control"), LIVES, &[0; MAX_NODES * 8]);
         let pool = Pool::open(&path, STRICT).expect("its header is whole");
@@ -357,8 +359,8 @@ fn put_back(dir: &Path, copy: &Path) {
 }
 
 fn is_older(error: &Error, node: u8) {
-    let told = matches!(error, Error::Older { node: NodeId(found), .. } if *found == node);
-    assert!(told && error.to_string().contains("is an older copy"), "{error}");
+    let outcome = matches!(error, Error::Older { node: NodeId(found), .. } if *found == node);
+    assert!(outcome && error.to_string().contains("is an older copy"), "{error}");
 }
 
 /// It was taken for the current file, though it lacks what was acknowledged since.
@@ -383,7 +385,7 @@ fn an_older_copy_of_a_node_is_refused_by_name() {
 
 /// Opening a pool only to inspect it is no use of it: it changes nothing, and a copy stays current.
 #[test]
-fn who_merely_looks_makes_no_copy_an_older_one() {
+fn a_mere_reader_makes_no_copy_an_older_one() {
     let (_dir, path) = closed();
     used(&path, STRICT);
     let copy = copied(&path, "node-1");
@@ -409,16 +411,16 @@ fn a_copy_of_a_pool_in_use_is_an_older_one_once_its_client_has_left() {
 fn a_copy_of_a_pool_in_use_is_an_older_one_within_a_second() {
     let (_dir, path) = closed();
     let client = Pool::open(&path, STRICT).expect("a pool").attach().expect("a slot");
-    let board = client.board();
+    let domain = client.domain();
     let copy = copied(&path, "node-1");
     sleep(Duration::from_millis(600));
-    board.look();
+    domain.look();
     put_back(&path, &copy);
     is_older(&refused(&path, STRICT, "node-1"), 1);
     // The client still has the current file.
     sleep(Duration::from_millis(600));
-    board.look();
-    assert_eq!(board.lost(), None);
+    domain.look();
+    assert_eq!(domain.lost(), None);
 }
 
 /// Copying a file over a node in use puts an older file in place of the one that clients have
@@ -429,13 +431,13 @@ fn a_client_under_which_an_older_copy_is_put_ends() {
     let pool = Pool::open(&path, STRICT).expect("a pool");
     let copy = fs::read(path.join("node-1")).expect("a node");
     let client = pool.attach().expect("a slot");
-    let board = client.board();
+    let domain = client.domain();
     overwrite(&path.join("node-1"), 0, &copy);
     sleep(Duration::from_millis(600));
-    let before = board.generation();
-    board.look();
-    assert_eq!(board.lost(), Some(Lost::Removed));
-    assert_ne!(board.generation(), before, "others look as well");
+    let before = domain.generation();
+    domain.look();
+    assert_eq!(domain.lost(), Some(Lost::Removed));
+    assert_ne!(domain.generation(), before, "others look as well");
     is_older(&pool.attach().expect_err("the node is another"), 1);
     is_older(&refused(&path, STRICT, "node-1"), 1);
 }
@@ -458,7 +460,7 @@ fn a_node_that_was_away_comes_back() {
 
 /// A client is killed after each step of attaching. These are the words that it leaves.
 #[test]
-fn whoever_is_killed_while_it_comes_leaves_a_pool_that_opens() {
+fn a_client_that_is_killed_while_it_comes_leaves_a_pool_that_opens() {
     for (announced, in_header, settled) in
         [(false, false, false), (true, false, false), (true, true, false), (true, true, true)]
     {

@@ -26,11 +26,11 @@ fn child() {
     assert_eq!(role, "fork");
     let pool = Pool::open(&pool, OpenOptions::default()).expect("the parent's pool");
     let client = pool.attach().expect("a free slot");
-    let (mut heard, mut told) = pipe().expect("a pipe");
+    let (mut heard, mut outcome) = pipe().expect("a pipe");
     // SAFETY: the child does no more than is written here, and ends by `_exit`.
     let forked = unsafe { libc::fork() };
     if forked == 0 {
-        let _ = told.write_all(&[0]);
+        let _ = outcome.write_all(&[0]);
         let _ = stdin().read(&mut [0]);
         // SAFETY: ends the child, without touching this process's state.
         unsafe { libc::_exit(0) };
@@ -45,7 +45,7 @@ fn child() {
 }
 
 #[test]
-fn a_parent_that_dies_frees_its_slot_whoever_it_has_forked() {
+fn a_parent_that_dies_frees_its_slot_whatever_it_has_forked() {
     let (_dir, pool) = pool();
     let mut parent = Running::start("fork", pool.path());
     let said = parent.hear();
@@ -106,7 +106,7 @@ fn a_child_that_drops_its_copy_leaves_the_slot_alone() {
     for call in [fork, bare_clone] {
         let (_dir, pool) = pool();
         let client = pool.attach().expect("a free slot");
-        let since = client.board().pin();
+        let since = client.domain().pin();
         let before = pool.clients();
         let is_so = is_so_in_a_child(call, || {
             // SAFETY: only the child runs this, and it ends without using the value again.

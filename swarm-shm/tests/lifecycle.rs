@@ -224,8 +224,8 @@ fn a_directory_on_hugetlbfs_is_refused() {
         return;
     };
     for path in [mount.0.path().to_path_buf(), mount.0.path().join("pool")] {
-        let told = Pool::create(&path, &small()).expect_err("no small files").to_string();
-        assert!(told.contains("hugetlbfs") && told.contains("--node-path"), "{told}");
+        let outcome = Pool::create(&path, &small()).expect_err("no small files").to_string();
+        assert!(outcome.contains("hugetlbfs") && outcome.contains("--node-path"), "{outcome}");
     }
     assert_eq!(names(mount.0.path()), [""; 0]);
 }
@@ -261,8 +261,8 @@ fn a_pools_memory_is_in_no_core_dump() {
     let maps = fs::read_to_string("/proc/self/smaps").expect("the process's mappings");
     let (mut of_pool, mut flags) = (false, Vec::new());
     for line in maps.lines() {
-        if let Some(told) = line.strip_prefix("VmFlags:") {
-            flags.extend(of_pool.then(|| told.split_whitespace().any(|flag| flag == "dd")));
+        if let Some(outcome) = line.strip_prefix("VmFlags:") {
+            flags.extend(of_pool.then(|| outcome.split_whitespace().any(|flag| flag == "dd")));
         } else if line.contains('/') {
             of_pool = line.contains(pool.path().to_str().expect("a name"));
         } else if !line.split(' ').next().is_some_and(|word| word.ends_with(':')) {
@@ -346,12 +346,12 @@ fn a_file_system_that_does_not_really_reserve_is_told() {
         return;
     }
     let made = Pool::create(Path::new(&merged).join("pool"), &small());
-    let told = made.as_ref().map(Pool::copy_on_write);
-    let told = told.map_err(ToString::to_string);
+    let outcome = made.as_ref().map(Pool::copy_on_write);
+    let outcome = outcome.map_err(ToString::to_string);
     drop(made);
     let unmounted = Command::new("umount").args(["-l", &merged]).status();
     assert!(unmounted.is_ok_and(|status| status.success()));
-    assert_eq!(told, Ok(Some("overlay")));
+    assert_eq!(outcome, Ok(Some("overlay")));
     assert_eq!(pool().1.copy_on_write(), None);
 }
 
@@ -458,8 +458,11 @@ fn a_damaged_pool_is_left_as_it_was_without_force() {
         harm(&path.join("node-2"), &other.path().join("node-2"));
         let error = Pool::destroy(&path, false).expect_err("a damaged node");
         assert!(matches!(error, Error::NotDestroyed { .. }), "{error}");
-        let told = error.to_string();
-        assert!(told.contains("node-2: ") && told.contains("Nothing was removed"), "{told}");
+        let outcome = error.to_string();
+        assert!(
+            outcome.contains("node-2: ") && outcome.contains("Nothing was removed"),
+            "{outcome}"
+        );
         assert_eq!(names(&path), COMPLETE);
         fs::write(path.join("node-2"), whole).expect("written");
         drop(Pool::open(&path, STRICT).expect("the pool is as it was"));
@@ -471,7 +474,7 @@ fn a_damaged_pool_is_left_as_it_was_without_force() {
 /// Between `fork` and `exec` a child holds copies of all descriptors, and with them their locks.
 /// Copies of a failed attempt's or a departed client's made an unused pool appear in use.
 #[test]
-fn who_starts_programs_meanwhile_does_not_keep_a_pool_in_use() {
+fn a_process_that_starts_programs_meanwhile_does_not_keep_a_pool_in_use() {
     let (_dir, pool) = pool();
     let path = pool.path().to_path_buf();
     let node = path.join("node-2");
@@ -585,8 +588,8 @@ fn a_pool_whose_control_file_was_emptied_is_destroyed_by_force_alone() {
         let error = Pool::destroy(&path, false).expect_err("it tells whose the nodes are");
         assert!(matches!(error, Error::NotDestroyed { .. }), "{left} {and_zeros}: {error}");
         assert_eq!(names(&path), COMPLETE);
-        let told = Pool::destroy(&path, true);
-        assert!(matches!(told, Ok(None)), "{left} {and_zeros}: {told:?}");
+        let outcome = Pool::destroy(&path, true);
+        assert!(matches!(outcome, Ok(None)), "{left} {and_zeros}: {outcome:?}");
         assert!(!path.exists());
     }
     // Beside no node it may be anybody's, and so may one that says something else.
@@ -672,10 +675,10 @@ fn what_was_removed_is_told_where_something_cannot_be() {
     let opened = Pool::open(&path, STRICT);
     let unmounted = Command::new("umount").arg("-l").arg(&busy).status();
     assert!(unmounted.is_ok_and(|status| status.success()));
-    let told = error.to_string();
-    let Error::PartlyDestroyed { removed, .. } = error else { panic!("{told}") };
+    let outcome = error.to_string();
+    let Error::PartlyDestroyed { removed, .. } = error else { panic!("{outcome}") };
     assert_eq!(removed, [path.join("node-0")]);
-    assert!(told.starts_with(busy.to_str().expect("a name")), "{told}");
+    assert!(outcome.starts_with(busy.to_str().expect("a name")), "{outcome}");
     let error = opened.expect_err("half destroyed");
     assert!(matches!(error, Error::HalfDestroyed { .. }), "{error}");
     Pool::destroy(&path, false).expect("nothing is in the way");

@@ -113,8 +113,8 @@ fn mapped(file: &File, bytes: usize) -> Option<MmapRaw> {
 }
 
 #[test]
-fn a_pool_is_created_with_huge_pages_for_all_who_open_it() {
-    let name = "a_pool_is_created_with_huge_pages_for_all_who_open_it";
+fn a_pool_is_created_with_huge_pages_for_all_that_open_it() {
+    let name = "a_pool_is_created_with_huge_pages_for_all_that_open_it";
     let Some(dir) = on_tmpfs() else { return skipped(name, "no /dev/shm") };
     if !has_huge_pages(dir.path()) {
         return skipped(name, "this kernel puts no pages together here");

@@ -43,9 +43,9 @@ fn child() {
         }
         "operate" => {
             let client = pool.attach().expect("a free slot");
-            say(client.board().pin());
+            say(client.domain().pin());
             wait_for_parent();
-            client.board().unpin();
+            client.domain().unpin();
             say("left");
             wait_for_parent();
         }
@@ -56,7 +56,7 @@ fn child() {
                 }
             });
             let client = pool.attach().expect("a free slot");
-            say(client.board().pin());
+            say(client.domain().pin());
             wait_for_parent();
         }
         "look" => {
@@ -230,28 +230,28 @@ fn handles_go_where_they_are_needed() {
 fn the_epoch_waits_for_operations_of_the_living() {
     let (_dir, pool) = pool();
     let mine = pool.attach().expect("a free slot");
-    let board = mine.board();
-    assert_eq!((board.try_advance(), board.try_advance()), (2, 3), "nobody does anything");
+    let domain = mine.domain();
+    assert_eq!((domain.try_advance(), domain.try_advance()), (2, 3), "nobody does anything");
     let mut child = Running::start("operate", pool.path());
     assert_eq!(child.hear(), "3");
     for _ in 0..10 {
-        assert_eq!(board.try_advance(), 4);
+        assert_eq!(domain.try_advance(), 4);
     }
     nudge(&mut child);
     assert_eq!(child.hear(), "left");
-    assert_eq!((board.try_advance(), board.try_advance()), (5, 6));
+    assert_eq!((domain.try_advance(), domain.try_advance()), (5, 6));
 
     let mut other = Running::start("operate", pool.path());
     assert_eq!(other.hear(), "6");
-    assert_eq!((board.try_advance(), board.try_advance()), (7, 7));
+    assert_eq!((domain.try_advance(), domain.try_advance()), (7, 7));
     other.process.kill().expect("SIGKILL");
     other.process.wait().expect("the child");
-    assert_eq!((board.try_advance(), board.try_advance()), (8, 9), "the dead do nothing");
+    assert_eq!((domain.try_advance(), domain.try_advance()), (8, 9), "the dead do nothing");
     // The next client in a dead owner's slot is not pinned yet.
     let next = pool.attach().expect("a free slot");
     assert_eq!(next.session().client, 2, "slot 1 is still held");
-    assert_eq!(next.board().epoch(), 9);
-    assert_eq!((board.try_advance(), board.try_advance()), (10, 11));
+    assert_eq!(next.domain().epoch(), 9);
+    assert_eq!((domain.try_advance(), domain.try_advance()), (10, 11));
 }
 
 fn stop(child: &Running) {
@@ -268,12 +268,12 @@ fn stop(child: &Running) {
 fn a_stopped_client_is_shown_and_can_be_ended() {
     let (_dir, pool) = pool();
     let mine = pool.attach().expect("a free slot");
-    let board = mine.board();
+    let domain = mine.domain();
     let mut child = Running::start("operate", pool.path());
     assert_eq!(child.hear(), "1");
     stop(&child);
     assert_eq!(
-        (board.try_advance(), board.try_advance(), board.try_advance()),
+        (domain.try_advance(), domain.try_advance(), domain.try_advance()),
         (2, 2, 2),
         "it is pinned"
     );
@@ -286,7 +286,7 @@ fn a_stopped_client_is_shown_and_can_be_ended() {
     );
     assert_eq!((it.slot, it.process, it.elsewhere), (1, child.process.id(), false));
     assert_eq!((it.condition, it.since, pool.epoch()), (ClientState::Stopped, Some(1), 2));
-    let laggard = board.laggard(0).expect("it holds the epoch up");
+    let laggard = domain.laggard(0).expect("it holds the epoch up");
     assert_eq!((laggard.slot, laggard.process), (1, Some(child.process.id())));
     assert_eq!((laggard.state, laggard.is_own, laggard.since), (LaggardState::Stopped, false, 1));
     assert!(laggard.nanoseconds.is_some() && laggard.nanoseconds <= pool.epoch_age());
@@ -295,15 +295,15 @@ fn a_stopped_client_is_shown_and_can_be_ended() {
     assert_eq!(pool.live_clients(), [0]);
     let it = pool.clients()[1];
     assert_eq!((it.slot, it.condition, it.since), (1, ClientState::Dead, None));
-    assert_eq!((board.try_advance(), board.try_advance()), (3, 4), "nothing is pinned any more");
-    assert_eq!(board.laggard(0), None);
-    board.pin();
-    board.try_advance();
-    let laggard = board.laggard(0).expect("it holds the epoch up itself");
+    assert_eq!((domain.try_advance(), domain.try_advance()), (3, 4), "nothing is pinned any more");
+    assert_eq!(domain.laggard(0), None);
+    domain.pin();
+    domain.try_advance();
+    let laggard = domain.laggard(0).expect("it holds the epoch up itself");
     assert!(laggard.is_own && laggard.since == 4, "{laggard:?}");
     assert_eq!(laggard.state, LaggardState::Running);
-    assert_eq!(board.laggard(u64::MAX), None, "not for so long");
-    board.unpin();
+    assert_eq!(domain.laggard(u64::MAX), None, "not for so long");
+    domain.unpin();
     let next = pool.attach().expect("a free slot");
     assert_eq!(next.session().client, 1);
     child.process.wait().expect("the child");
@@ -365,7 +365,7 @@ fn a_frozen_client_is_shown_with_what_thaws_it() {
         let Some(group) = Group::new(mount, file, freezes, thaws) else { continue };
         let (_dir, pool) = pool();
         let mine = pool.attach().expect("a free slot");
-        let board = mine.board();
+        let domain = mine.domain();
         let mut child = Running::start("operate", pool.path());
         child.hear();
         let process = child.process.id();
@@ -378,8 +378,8 @@ fn a_frozen_client_is_shown_with_what_thaws_it() {
             assert_eq!((of().slot, of().since.is_some()), (1, true));
             let frozen = swarm_shm::frozen(process).expect("it is");
             assert_eq!(frozen.thaw, [(group.file.clone(), thaws)]);
-            assert_eq!((board.try_advance(), board.try_advance()), (2, 2), "it is pinned");
-            let laggard = board.laggard(0).expect("it holds the epoch up");
+            assert_eq!((domain.try_advance(), domain.try_advance()), (2, 2), "it is pinned");
+            let laggard = domain.laggard(0).expect("it holds the epoch up");
             assert_eq!((laggard.slot, laggard.process), (1, Some(process)));
             assert_eq!(laggard.state, LaggardState::Frozen);
             let mut watch = HaltWatch::default();
@@ -443,11 +443,11 @@ fn halted_for(watch: &mut HaltWatch, pool: &Pool, least: Duration) -> StoppedCli
 
 /// What tells a stopped client from a slow one is that the kernel let it execute nothing.
 #[test]
-fn who_is_stopped_for_long_enough_in_an_operation_is_ended_and_nobody_else() {
+fn a_client_that_is_stopped_for_long_enough_in_an_operation_is_ended_and_no_other() {
     const LONG: Duration = Duration::from_millis(300);
     let (_dir, pool) = pool();
     let mine = pool.attach().expect("a free slot");
-    let board = mine.board();
+    let domain = mine.domain();
     let [mut operates, mut holds] =
         ["operate", "hold"].map(|role| Running::start(role, pool.path()));
     operates.hear();
@@ -492,7 +492,7 @@ fn who_is_stopped_for_long_enough_in_an_operation_is_ended_and_nobody_else() {
     let mut rest = String::new();
     operates.lines.read_to_string(&mut rest).expect("it is text");
     assert_eq!(rest, "", "it did not come to leave");
-    assert_eq!((board.try_advance(), board.try_advance()), (2, 3), "it pins nothing any more");
+    assert_eq!((domain.try_advance(), domain.try_advance()), (2, 3), "it pins nothing any more");
     assert_eq!(pool.halted_clients(&mut watch, u64::MAX), []);
     assert!(holds.process.try_wait().expect("a child").is_none(), "it lives");
     signal(idle, Signal::KILL);
@@ -501,10 +501,10 @@ fn who_is_stopped_for_long_enough_in_an_operation_is_ended_and_nobody_else() {
 
 /// A debugger that holds one thread of a process lets its client's go on, or may.
 #[test]
-fn who_is_stopped_in_part_is_named_and_left_alone() {
+fn a_client_that_is_stopped_in_part_is_named_and_left_alone() {
     let (_dir, pool) = pool();
     let mine = pool.attach().expect("a free slot");
-    let board = mine.board();
+    let domain = mine.domain();
     let mut child = Running::start("operate beside a thread", pool.path());
     child.hear();
     let process = child.process.id();
@@ -527,8 +527,8 @@ fn who_is_stopped_in_part_is_named_and_left_alone() {
     assert_eq!(it.why, WhyLeftAlone::InPart(vec![other.cast_unsigned()]));
     assert_eq!(pool.clients_left_alone(it.since), [], "it does not hold up its own epoch");
     assert_eq!(pool.halted_clients(&mut HaltWatch::default(), u64::MAX), []);
-    assert_eq!((board.try_advance(), board.try_advance()), (2, 2), "it is pinned");
-    let laggard = board.laggard(0).expect("it holds the epoch up");
+    assert_eq!((domain.try_advance(), domain.try_advance()), (2, 2), "it is pinned");
+    let laggard = domain.laggard(0).expect("it holds the epoch up");
     assert_eq!((laggard.slot, laggard.state), (1, LaggardState::StoppedInPart));
     assert_eq!(pool.evict(1).expect("its slot names it"), [process]);
     // Its process is waited for once its tracer has been told that the thread ended.
@@ -544,38 +544,38 @@ fn who_is_stopped_in_part_is_named_and_left_alone() {
 static ENDED: AtomicUsize = AtomicUsize::new(0);
 
 #[test]
-fn clients_that_may_end_who_is_stopped_and_holds_the_epoch_up() {
+fn clients_that_may_end_one_that_is_stopped_and_holds_the_epoch_up() {
     let (_dir, pool) = pool();
     let count = |_: &StoppedClient| _ = ENDED.fetch_add(1, Ordering::Relaxed);
     let may = EvictStopped::after(Duration::from_millis(200)).telling(count);
     let may = OpenOptions { evict_stopped: Some(may), ..OpenOptions::default() };
     let may = Pool::open(pool.path(), may).expect("it is there");
     let [mine, other] = [&may, &pool].map(|pool| pool.attach().expect("a free slot"));
-    let (board, other) = (mine.board(), other.board());
+    let (domain, other) = (mine.domain(), other.domain());
     let mut child = Running::start("operate", pool.path());
     child.hear();
-    let wait = |board: &swarm_shm::ShmEpochs| {
+    let wait = |domain: &swarm_shm::ShmEpochs| {
         for _ in 0..40 {
-            assert!(board.try_advance() <= 2, "it is pinned");
-            board.end_halted();
+            assert!(domain.try_advance() <= 2, "it is pinned");
+            domain.end_halted();
             thread::sleep(Duration::from_millis(10));
         }
     };
-    wait(&board);
+    wait(&domain);
     assert_eq!(ENDED.load(Ordering::Relaxed), 0, "it is slow");
     signal(child.process.id(), Signal::STOP);
     wait(&other);
     assert_eq!(ENDED.load(Ordering::Relaxed), 0, "who was not asked to ends nobody");
     until(|| {
-        board.end_halted();
-        board.try_advance() > 2
+        domain.end_halted();
+        domain.try_advance() > 2
     });
     assert_eq!(ENDED.load(Ordering::Relaxed), 1);
     assert_eq!(child.process.wait().expect("it has ended").signal(), Some(9));
 }
 
 #[test]
-fn who_is_not_there_or_is_oneself_is_not_ended() {
+fn a_client_that_is_not_there_or_is_oneself_is_not_ended() {
     let (_dir, pool) = pool();
     let mine = pool.attach().expect("a free slot");
     assert!(matches!(pool.evict(0), Err(Error::OwnClient { slot: 0, .. })));

@@ -140,14 +140,14 @@ fn a_control_file_that_is_lost_or_damaged_is_made_anew() {
     }
     for (damage, inflict) in damages(length) {
         inflict(&control);
-        let told = Pool::open(&path, degraded()).expect_err("no control file").to_string();
+        let outcome = Pool::open(&path, degraded()).expect_err("no control file").to_string();
         // A version that is not known may be a newer program's.
         assert!(
-            told.contains("swarm repair") || told.contains("layout version"),
-            "{damage}: {told}"
+            outcome.contains("swarm repair") || outcome.contains("layout version"),
+            "{damage}: {outcome}"
         );
         let Repaired { pool, fault, .. } = repaired(&path);
-        assert_eq!(fault.expect("a fault").to_string(), told, "{damage}");
+        assert_eq!(fault.expect("a fault").to_string(), outcome, "{damage}");
         assert_eq!((pool.pool_id(), pool.absent_nodes().len()), (id, 0), "{damage}");
         for node in (0..3).map(NodeId) {
             let found = post(&pool.fabric(), node, &[Verb::Read { at, words: 2 }]);
@@ -224,8 +224,8 @@ fn each_nodes_header_is_damaged_in_turn() {
             let Repaired { pool, .. } = repaired(&path);
             let [absent] = pool.absent_nodes() else { panic!("{:?}", pool.absent_nodes()) };
             assert_eq!(absent.node, NodeId(node));
-            let told = absent.why.to_string();
-            assert!(told.starts_with(file.to_str().expect("text")), "{told}");
+            let outcome = absent.why.to_string();
+            assert!(outcome.starts_with(file.to_str().expect("text")), "{outcome}");
             drop(pool);
             last = last.max(used(&path, degraded()));
             flip(&file, at);
@@ -237,15 +237,15 @@ fn each_nodes_header_is_damaged_in_turn() {
         flip(&file, 16);
         flip(&path.join(format!("node-{}", (node + 1) % 3)), 64);
         let error = refused(&path, false);
-        let told = error.to_string();
+        let outcome = error.to_string();
         assert!(matches!(&error, Error::MajorityGone { whys, .. } if whys.len() == 2), "{error}");
-        assert!(told.contains(&format!("node-{node}: ")), "{told}");
+        assert!(outcome.contains(&format!("node-{node}: ")), "{outcome}");
     }
 }
 
 /// The end of the incarnations is told by a majority.
 #[test]
-fn a_damaged_end_of_incarnations_is_not_heard() {
+fn a_damaged_end_of_incarnations_is_ignored() {
     let (_dir, path, last) = worn();
     for byte in 0..8 {
         fs::remove_file(path.join("control")).expect("a file");
@@ -301,7 +301,7 @@ fn an_older_copy_of_a_node_is_left_out_by_name() {
 /// A whole control file that says that most files are older copies is right, unless it is not to be
 /// heard.
 #[test]
-fn a_whole_control_file_is_heard_about_older_copies() {
+fn a_whole_control_file_decides_about_older_copies() {
     let (dir, path, _) = worn();
     for name in &COMPLETE[1..] {
         fs::copy(path.join(name), dir.path().join(name)).expect("copied");
@@ -376,16 +376,16 @@ fn a_majority_of_the_nodes_is_enough() {
             assert!(matches!(error, Error::NoPool { .. }), "{error}");
         } else {
             let error = refused(&path, false);
-            let told =
+            let outcome =
                 matches!(&error, Error::MajorityGone { whys, .. } if whys.len() == missing + 1);
-            assert!(told, "{error}");
+            assert!(outcome, "{error}");
         }
     }
 }
 
 fn is_open_in(error: &Error, process: u32) {
-    let told = matches!(error, Error::Open { processes, .. } if processes.contains(&process));
-    assert!(told && error.to_string().contains(&process.to_string()), "{error}");
+    let outcome = matches!(error, Error::Open { processes, .. } if processes.contains(&process));
+    assert!(outcome && error.to_string().contains(&process.to_string()), "{error}");
 }
 
 /// A client that is stopped would go on writing to the files later, by a control file of its own.
@@ -443,7 +443,7 @@ fn clients_are_known_by_the_files_that_they_have_mapped() {
 
 /// A forked child, or a pool that is merely open, may attach a client later.
 #[test]
-fn whoever_has_the_pool_open_is_waited_for() {
+fn processes_that_have_the_pool_open_are_waited_for() {
     let (_dir, path, last) = worn();
     let pool = Pool::open(&path, strict()).expect("a pool");
     fs::remove_file(path.join("control")).expect("a file");
@@ -603,10 +603,10 @@ fn child() {
     if role == "attach" {
         let pool = Pool::open(&path, strict()).expect("a pool");
         let client = pool.attach().expect("a slot");
-        let board = client.board();
+        let domain = client.domain();
         say("attached");
         loop {
-            board.look();
+            domain.look();
             sleep(Duration::from_millis(10));
         }
     }

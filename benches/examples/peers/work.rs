@@ -141,14 +141,14 @@ fn serve<P: Peer>(peer: &mut P, keys: u64, seed: u64) -> Result<()> {
         peer.get(&key(number), &mut [0; 64])?;
     }
     let mut work = Work { peer, draws, next: 0, updates: seed << 32, rng };
-    let mut told = std::io::stdout();
-    writeln!(told, "ready")?;
+    let mut outcome = std::io::stdout();
+    writeln!(outcome, "ready")?;
     for line in std::io::stdin().lock().lines() {
         let line = line?;
         let (name, seconds) = line.split_once(' ').ok_or("workload and seconds, please")?;
         let workload = WORKLOADS.into_iter().find(|workload| workload.name() == name);
         let rate = work.measure(workload.ok_or("no such workload")?, seconds.parse()?)?;
-        writeln!(told, "{rate}")?;
+        writeln!(outcome, "{rate}")?;
     }
     Ok(())
 }

@@ -123,7 +123,7 @@ async fn largest<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     register: &mut Register,
 ) -> Result<Stamp, Error> {
-    let m = weak_read::look(group, register, Check::Identity).await?.max;
+    let m = weak_read::read_once(group, register, Check::Identity).await?.max;
     if !group.format().is_deleted(m) {
         return Ok(m);
     }

@@ -10,7 +10,7 @@ use crate::words::{Ballot, CellWord, Pointer, WriteNumber};
 
 /// Maximum number of created parts of one record: with the record, its accepted ballot and the
 /// cell's word they fill a chain.
-pub const MAX_BIRTHS: usize = MAX_VERBS - 3;
+pub const MAX_CREATED_PARTS: usize = MAX_VERBS - 3;
 
 /// Part of an object that is created with a record, as derived from the record's payload.
 #[derive(Clone, Copy, Debug)]
@@ -38,15 +38,15 @@ pub enum CreatedPart {
 
 /// Derives from another client's record what must be at a node before the record is.
 pub trait CreatedParts {
-    /// Calls `each` for what was created with the record of this payload: at most [`MAX_BIRTHS`]
+    /// Calls `each` for what was created with the record of this payload: at most [`MAX_CREATED_PARTS`]
     /// times, and in the order in which the parts must be written. An object's copies come before
     /// what makes it visible.
-    fn births(&self, payload: &[u64], each: &mut dyn FnMut(CreatedPart));
+    fn created_parts(&self, payload: &[u64], each: &mut dyn FnMut(CreatedPart));
 }
 
 /// For cells whose records create no objects.
 impl CreatedParts for () {
-    fn births(&self, _payload: &[u64], _each: &mut dyn FnMut(CreatedPart)) {}
+    fn created_parts(&self, _payload: &[u64], _each: &mut dyn FnMut(CreatedPart)) {}
 }
 
 /// A subset of an object's nodes.
@@ -92,7 +92,9 @@ pub(super) type Chain<'a> = Vec<Verb<'a>, MAX_VERBS>;
 
 /// Adds a verb to a chain that has room for it.
 pub(super) fn push<'a>(chain: &mut Chain<'a>, verb: Verb<'a>) {
-    chain.push(verb).expect("births were counted, and all else fits beside MAX_BIRTHS");
+    chain
+        .push(verb)
+        .expect("created parts were counted, and all else fits beside MAX_CREATED_PARTS");
 }
 
 /// Returns the address of a record's accepted-ballot word.
@@ -117,7 +119,7 @@ pub(super) struct AcceptRequest<'a> {
     pub(super) pointer: Pointer,
     head: [u64; record::HEADER_WORDS - 1],
     payload: &'a [u64],
-    born: Created<'a>,
+    created: Created<'a>,
     /// Whether this round is the first that brings the record to any node.
     pub(super) fresh: bool,
 }
@@ -129,23 +131,24 @@ impl<'a> AcceptRequest<'a> {
         base: CellWord,
         writer: WriteNumber,
         payload: &'a [u64],
-        newborns: &'a [InitialWrite<'a>],
+        initial_writes: &'a [InitialWrite<'a>],
     ) -> Self {
         let head = RecordHeader::new(pointer, base, writer, payload).encode();
-        Self { pointer, head, payload, born: Created::Here(newborns), fresh: true }
+        Self { pointer, head, payload, created: Created::Here(initial_writes), fresh: true }
     }
 
-    /// Makes a request for another client's record, unchanged. `born` is what was created with it,
+    /// Makes a request for another client's record, unchanged. `created` is what was created with it,
     /// and the words to copy, if some node lacks them.
     pub(super) fn adopted(
         pointer: Pointer,
         header: RecordHeader,
         payload: &'a [u64],
-        born: Option<(&'a [CreatedPart], &'a [u64])>,
+        created: Option<(&'a [CreatedPart], &'a [u64])>,
     ) -> Self {
-        let born =
-            born.map_or(Created::There, |(births, copies)| Created::Elsewhere(births, copies));
-        Self { pointer, head: header.encode(), payload, born, fresh: false }
+        let created = created.map_or(Created::There, |(created_parts, copies)| {
+            Created::Elsewhere(created_parts, copies)
+        });
+        Self { pointer, head: header.encode(), payload, created, fresh: false }
     }
 
     /// Returns the record's payload.
@@ -156,9 +159,11 @@ impl<'a> AcceptRequest<'a> {
     /// Adds what is created and then the record, but not its accepted ballot, to a node's chain
     /// (S1). Returns false if what is created was not fetched.
     pub(super) fn bring<'b>(&'b self, chain: &mut Chain<'b>, node: NodeId, n: usize) -> bool {
-        match self.born {
-            Created::Here(newborns) => bring_newborns(newborns, chain, node, n),
-            Created::Elsewhere(births, copies) => bring_copies(births, copies, chain, node, n),
+        match self.created {
+            Created::Here(initial_writes) => push_created_parts(initial_writes, chain, node, n),
+            Created::Elsewhere(created_parts, copies) => {
+                bring_copies(created_parts, copies, chain, node, n)
+            }
             Created::There => return false,
         }
         let at = accepted_at(self.pointer).plus(record::BODY - record::ACCEPTED);
@@ -174,14 +179,14 @@ impl<'a> AcceptRequest<'a> {
     }
 }
 
-fn bring_newborns<'b>(
-    newborns: &'b [InitialWrite<'b>],
+fn push_created_parts<'b>(
+    initial_writes: &'b [InitialWrite<'b>],
     chain: &mut Chain<'b>,
     node: NodeId,
     n: usize,
 ) {
-    for newborn in newborns {
-        match *newborn {
+    for just_created in initial_writes {
+        match *just_created {
             InitialWrite::Write { place, from, head, tail, at } => {
                 if at == Replicas::All || (at == Replicas::Home) == (node == place.home) {
                     push(chain, Verb::Write { at: place.at(node, n).plus(from), head, tail });
@@ -195,14 +200,14 @@ fn bring_newborns<'b>(
 }
 
 fn bring_copies<'b>(
-    births: &'b [CreatedPart],
+    created_parts: &'b [CreatedPart],
     mut copies: &'b [u64],
     chain: &mut Chain<'b>,
     node: NodeId,
     n: usize,
 ) {
-    for birth in births {
-        match *birth {
+    for part in created_parts {
+        match *part {
             CreatedPart::Copy { place, from, words } => {
                 let (head, rest) = copies.split_at(words);
                 copies = rest;

@@ -24,7 +24,7 @@ pub(super) struct Own<'a> {
     /// The committed record that it builds on.
     pub(super) base: Pointer,
     /// The record.
-    pub(super) offer: AcceptRequest<'a>,
+    pub(super) request: AcceptRequest<'a>,
     /// Whether a ballot may choose it, or may have chosen it.
     pub(super) open: bool,
 }
@@ -47,7 +47,7 @@ pub(super) async fn classic<'f, F: Fabric, C: Clock>(
     at: &CellRef,
     words: &mut Words,
     own: Option<&mut Own<'_>>,
-    births: &impl CreatedParts,
+    created_parts: &impl CreatedParts,
 ) -> Result<Option<Decided<'f, F>>, Error> {
     let mut round = Classic::new(group, at.place, words.next_classic()?);
     // Round 1: promises.
@@ -61,13 +61,13 @@ pub(super) async fn classic<'f, F: Fabric, C: Clock>(
         // C5: a change is built on a committed record only. Built on one that merely may be
         // committed, it would be acknowledged while what was created with that one is at a single
         // node.
-        if chosen == own.base || chosen == own.offer.pointer {
+        if chosen == own.base || chosen == own.request.pointer {
             // Round 2, and a third if the record was proposed before. One node that accepts it is
             // enough for a ballot to choose it.
             own.open = true;
-            let accepted = round.accept(words, Some(&own.offer)).await;
-            own.offer.fresh = false;
-            let view = accepted?.then(|| round.decided(at, words, Some(&own.offer)));
+            let accepted = round.accept(words, Some(&own.request)).await;
+            own.request.fresh = false;
+            let view = accepted?.then(|| round.decided(at, words, Some(&own.request)));
             return Ok(view.map(|view| Decided { view, body: None }));
         }
     }
@@ -84,20 +84,20 @@ pub(super) async fn classic<'f, F: Fabric, C: Clock>(
     };
     // E4a: if no node is known to lack it, every node may have what was created with it, and that
     // memory may be in use for something else.
-    let brought = if words.lacking(chosen).minus(holders).is_empty() {
+    let fetched = if words.lacking(chosen).minus(holders).is_empty() {
         None
     } else {
-        match bring(group, at, body.payload(), births, holders).await {
+        match bring(group, at, body.payload(), created_parts, holders).await {
             Err(Error::NoMajority { .. }) => return Ok(None),
-            brought => Some(brought?),
+            fetched => Some(fetched?),
         }
     };
-    let born = brought.as_ref().map(|brought| (&*brought.births, brought.copies()));
-    let offer = AcceptRequest::adopted(chosen, body.header, body.payload(), born);
-    if !round.accept(words, Some(&offer)).await? {
+    let created = fetched.as_ref().map(|fetched| (&*fetched.created_parts, fetched.copies()));
+    let request = AcceptRequest::adopted(chosen, body.header, body.payload(), created);
+    if !round.accept(words, Some(&request)).await? {
         return Ok(None);
     }
-    let view = round.decided(at, words, Some(&offer));
+    let view = round.decided(at, words, Some(&request));
     Ok(Some(Decided { view, body: Some(body) }))
 }
 
@@ -162,7 +162,7 @@ impl<'f, F: Fabric, C: Clock> Classic<'f, F, C> {
                 Some(self.round.next().await)
             };
             match event {
-                Some(Event::Reply(node, reply)) => self.hear(node, &reply, words),
+                Some(Event::Reply(node, reply)) => self.collect(node, &reply, words),
                 Some(Event::Down(node)) => self.steps[node.index()] = Step::Out,
                 Some(Event::Late) => self.late = true,
                 _ if enough => return Ok(true),
@@ -179,10 +179,10 @@ impl<'f, F: Fabric, C: Clock> Classic<'f, F, C> {
     async fn accept(
         &mut self,
         words: &mut Words,
-        offer: Option<&AcceptRequest<'_>>,
+        request: Option<&AcceptRequest<'_>>,
     ) -> Result<bool, Error> {
         for node in self.promised {
-            self.offer(node, words, offer);
+            self.request(node, words, request);
         }
         loop {
             let enough = self.accepted.len() >= self.group.majority();
@@ -190,13 +190,13 @@ impl<'f, F: Fabric, C: Clock> Classic<'f, F, C> {
                 if enough { ready(&mut self.round).await } else { Some(self.round.next().await) };
             match event {
                 Some(Event::Reply(node, reply)) => {
-                    self.hear(node, &reply, words);
+                    self.collect(node, &reply, words);
                     match self.steps[node.index()] {
                         // Also asks nodes that promise only now: the first majority may not
                         // survive.
-                        Step::Promised => self.offer(node, words, offer),
-                        Step::Raising(_) => self.raised(node, &reply, words, offer),
-                        Step::Landing => self.landed(node, &reply, words, offer),
+                        Step::Promised => self.request(node, words, request),
+                        Step::Raising(_) => self.raised(node, &reply, words, request),
+                        Step::Landing => self.landed(node, &reply, words, request),
                         _ => {}
                     }
                 }
@@ -253,7 +253,7 @@ impl<'f, F: Fabric, C: Clock> Classic<'f, F, C> {
     }
 
     /// Processes an answer to `ask`, and ignores others.
-    fn hear(&mut self, node: NodeId, reply: &[u64], words: &mut Words) {
+    fn collect(&mut self, node: NodeId, reply: &[u64], words: &mut Words) {
         match self.steps[node.index()] {
             Step::Asked(expect) if CellWord(reply[0]) == expect => {
                 words.saw(node, expect);
@@ -283,7 +283,7 @@ impl<'f, F: Fabric, C: Clock> Classic<'f, F, C> {
             return self.keep(node, Promise { word, accepted, base });
         };
         let (accepted, base) = (Ballot(accepted), CellWord(base));
-        if !word.is_solid() && self.group.format().ballot(base) >= accepted {
+        if !word.is_confirmed() && self.group.format().ballot(base) >= accepted {
             // No client wrote that: the node's memory is damaged, and no basis for a choice (C2).
             self.steps[node.index()] = Step::Out;
             return;
@@ -301,20 +301,20 @@ impl<'f, F: Fabric, C: Clock> Classic<'f, F, C> {
     fn swap(
         &self,
         node: NodeId,
-        offer: Option<&AcceptRequest<'_>>,
+        request: Option<&AcceptRequest<'_>>,
     ) -> Option<(CellWord, CellWord)> {
         let format = self.group.format();
         let word = self.promises[node.index()]?.word;
-        let pointer = offer.map_or(Pointer::NULL, |offer| offer.pointer);
-        let new = format.cell(self.ballot, pointer, CellFlags::SOLID | CellFlags::ACCEPTED);
+        let pointer = request.map_or(Pointer::NULL, |request| request.pointer);
+        let new = format.cell(self.ballot, pointer, CellFlags::CONFIRMED | CellFlags::ACCEPTED);
         Some((decide::promised(format, word, self.ballot), new))
     }
 
     /// Brings the record to a node that has promised.
-    fn offer(&mut self, node: NodeId, words: &mut Words, offer: Option<&AcceptRequest<'_>>) {
+    fn request(&mut self, node: NodeId, words: &mut Words, request: Option<&AcceptRequest<'_>>) {
         let (n, format) = (self.group.nodes(), self.group.format());
-        let Some(record) = offer else { return self.land(node, words, None) };
-        let Some((promise, new)) = self.swap(node, offer) else { return };
+        let Some(record) = request else { return self.land(node, words, None) };
+        let Some((promise, new)) = self.swap(node, request) else { return };
         let held = self.promises[node.index()].and_then(|p| p.holds(format, record.pointer));
         let mut chain = Chain::new();
         if held.is_none() && !record.bring(&mut chain, node, n) {
@@ -347,12 +347,14 @@ impl<'f, F: Fabric, C: Clock> Classic<'f, F, C> {
         node: NodeId,
         reply: &[u64],
         words: &mut Words,
-        offer: Option<&AcceptRequest<'_>>,
+        request: Option<&AcceptRequest<'_>>,
     ) {
-        let (Step::Raising(from), Some(record)) = (self.steps[node.index()], offer) else { return };
+        let (Step::Raising(from), Some(record)) = (self.steps[node.index()], request) else {
+            return;
+        };
         let was = Ballot(reply[reply.len() - 1]);
         if was == from || was >= self.ballot {
-            return self.land(node, words, offer);
+            return self.land(node, words, request);
         }
         // Terminates: it only grows, towards this ballot.
         self.steps[node.index()] = Step::Raising(was);
@@ -361,8 +363,8 @@ impl<'f, F: Fabric, C: Clock> Classic<'f, F, C> {
     }
 
     /// Swaps the word.
-    fn land(&mut self, node: NodeId, words: &mut Words, offer: Option<&AcceptRequest<'_>>) {
-        let Some((promise, new)) = self.swap(node, offer) else { return };
+    fn land(&mut self, node: NodeId, words: &mut Words, request: Option<&AcceptRequest<'_>>) {
+        let Some((promise, new)) = self.swap(node, request) else { return };
         let at = self.place.at(node, self.group.nodes()).plus(cell::WORD);
         let chain = [Verb::Cas { at, expect: promise.0, new: new.0 }];
         self.steps[node.index()] = Step::Landing;
@@ -376,9 +378,9 @@ impl<'f, F: Fabric, C: Clock> Classic<'f, F, C> {
         node: NodeId,
         reply: &[u64],
         words: &mut Words,
-        offer: Option<&AcceptRequest<'_>>,
+        request: Option<&AcceptRequest<'_>>,
     ) {
-        let Some((promise, new)) = self.swap(node, offer) else { return };
+        let Some((promise, new)) = self.swap(node, request) else { return };
         let was = CellWord(reply[reply.len() - 1]);
         if was == promise {
             words.saw(node, new);
@@ -393,13 +395,13 @@ impl<'f, F: Fabric, C: Clock> Classic<'f, F, C> {
 
     /// Returns the view after a majority has accepted. Puts the payload in place, without waiting
     /// for it.
-    fn decided(&self, at: &CellRef, words: &Words, offer: Option<&AcceptRequest<'_>>) -> View {
-        let pointer = offer.map_or(Pointer::NULL, |offer| offer.pointer);
-        if let Some(offer) = offer {
-            let flags = CellFlags::SOLID | CellFlags::ACCEPTED;
+    fn decided(&self, at: &CellRef, words: &Words, request: Option<&AcceptRequest<'_>>) -> View {
+        let pointer = request.map_or(Pointer::NULL, |request| request.pointer);
+        if let Some(request) = request {
+            let flags = CellFlags::CONFIRMED | CellFlags::ACCEPTED;
             let word = self.group.format().cell(self.ballot, pointer, flags);
-            let head = in_place_head(word, offer.payload());
-            let verb = in_place(at, self.group.nodes(), &head, offer.payload());
+            let head = in_place_head(word, request.payload());
+            let verb = in_place(at, self.group.nodes(), &head, request.payload());
             drop(self.group.fabric().post(at.place.home, &[verb]));
         }
         words.view(pointer)

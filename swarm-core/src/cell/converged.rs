@@ -1,7 +1,7 @@
 //! Whether a cell has converged: every node's word is the same.
 //!
 //! Records are reclaimed, so a client must know when a record is unreachable. **Invariant (E6):**
-//! once every node shows the same word, solid and accepted, no earlier record returns. To put one
+//! once every node shows the same word, confirmed and accepted, no earlier record returns. To put one
 //! into a word takes a promise of a higher ballot, and the client that gets it finds this record
 //! everywhere.
 
@@ -32,10 +32,10 @@ const _: () = assert!(ROUNDS < ATTEMPTS);
 pub async fn converged<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     at: &CellRef,
-    births: &impl CreatedParts,
+    created_parts: &impl CreatedParts,
 ) -> Result<Option<Committed<'f, F>>, Error> {
     for attempt in 0..ROUNDS {
-        let committed = read(group, at, births).await?;
+        let committed = read(group, at, created_parts).await?;
         let mut words = Words::new(group.format(), group.nodes(), &View::VACANT);
         let same = same_word(group, at, &mut words).await?;
         if same.is_some_and(|word| group.format().record(word) == committed.view.record()) {
@@ -45,13 +45,13 @@ pub async fn converged<'f, F: Fabric, C: Clock>(
         if attempt > 0 {
             back_off(group, attempt).await;
             // A node lags. A ballot brings it what the others have.
-            drop(classic(group, at, &mut words, None, births).await?);
+            drop(classic(group, at, &mut words, None, created_parts).await?);
         }
     }
     Ok(None)
 }
 
-/// Returns the word that every node shows, if it is solid and accepted.
+/// Returns the word that every node shows, if it is confirmed and accepted.
 async fn same_word<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     at: &CellRef,
@@ -63,13 +63,13 @@ async fn same_word<F: Fabric, C: Clock>(
         let at = at.place.at(node, n).plus(cell::WORD);
         group.fabric().post(node, &[Verb::Read { at, words: 1 }])
     };
-    let hear = |node, reply: F::Reply<'_>| {
+    let collect = |node, reply: F::Reply<'_>| {
         let word = CellWord(reply[0]);
         words.saw(node, word);
         // E6: all nodes must show one word; then all promises name this record from now on, or one
-        // built on it, whatever the flags. Another word than solid and accepted is about to change.
-        same &= *common.get_or_insert(word) == word && word.is_solid() && word.is_accepted();
+        // built on it, whatever the flags. Another word than confirmed and accepted is about to change.
+        same &= *common.get_or_insert(word) == word && word.is_confirmed() && word.is_accepted();
     };
-    group.everywhere(read, hear).await?;
+    group.everywhere(read, collect).await?;
     Ok(common.filter(|_| same))
 }

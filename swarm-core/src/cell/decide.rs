@@ -4,7 +4,7 @@ use crate::node::MAX_NODES;
 use crate::words::{Ballot, CellFlags, CellWord, Pointer, WordFormat};
 
 /// Returns the record that is committed, given the word that each node showed, if they prove one
-/// (C7); and the word that says so once it is solid and accepted.
+/// (C7); and the word that says so once it is confirmed and accepted.
 ///
 /// The words may have been READ at different times. The record was committed by the time of the
 /// last READ, and if all were READ within an operation, no later one was when it began.
@@ -20,7 +20,7 @@ pub fn committed(
         // A majority accepted it in one round. A word that a promise kept is not enough. A record
         // adopted at one node and merely promised at another looks the same but for that bit, and
         // can lose.
-        let majority = word.is_solid()
+        let majority = word.is_confirmed()
             && word.is_accepted()
             && seen().filter(|&other| other == word).count() > n / 2;
         // All n hold it under one ballot, whatever the flags: a fast round succeeded, or the
@@ -31,20 +31,24 @@ pub fn committed(
     })
 }
 
-/// Returns the word's ballot and record, solid and accepted.
+/// Returns the word's ballot and record, confirmed and accepted.
 pub(super) fn settled(format: WordFormat, word: CellWord) -> CellWord {
     if format.ballot(word) == Ballot(0) {
         return CellWord(0);
     }
-    format.cell(format.ballot(word), format.record(word), CellFlags::SOLID | CellFlags::ACCEPTED)
+    format.cell(
+        format.ballot(word),
+        format.record(word),
+        CellFlags::CONFIRMED | CellFlags::ACCEPTED,
+    )
 }
 
 /// Returns what a promise of `ballot` makes of a word.
 pub(super) fn promised(format: WordFormat, word: CellWord, ballot: Ballot) -> CellWord {
-    // C2: the solid bit stays: a promise neither completes a fast round nor undoes one. C7: the
+    // C2: the confirmed bit stays: a promise neither completes a fast round nor undoes one. C7: the
     // accepted bit does not: a promise is no vote for the record.
-    let solid = if word.is_solid() { CellFlags::SOLID } else { CellFlags::empty() };
-    format.cell(ballot, format.record(word), solid)
+    let confirmed = if word.is_confirmed() { CellFlags::CONFIRMED } else { CellFlags::empty() };
+    format.cell(ballot, format.record(word), confirmed)
 }
 
 /// Returns the classic ballot after `top`. C3: classic ballots are odd and fast ones even, so that
@@ -65,14 +69,14 @@ pub(super) struct Promise {
     pub(super) word: CellWord,
     /// The accepted ballot there of the record that the word names.
     pub(super) accepted: Ballot,
-    /// If the word is not solid: the word from which the fast round that brought the record began.
+    /// If the word is not confirmed: the word from which the fast round that brought the record began.
     pub(super) base: CellWord,
 }
 
 impl Promise {
     /// Returns the record that counts if not all nodes that promised hold the same one (C2).
     fn vote(&self, format: WordFormat) -> (Ballot, Pointer) {
-        if self.word.is_solid() {
+        if self.word.is_confirmed() {
             (self.accepted, format.record(self.word))
         } else {
             // Some node does not hold this fast round's record, so it was not committed. It must
@@ -89,7 +93,7 @@ impl Promise {
         if format.record(self.word) == record {
             return Some(self.accepted);
         }
-        let below = !self.word.is_solid() && format.record(self.base) == record;
+        let below = !self.word.is_confirmed() && format.record(self.base) == record;
         below.then_some(format.ballot(self.base))
     }
 }
@@ -102,7 +106,7 @@ pub(super) fn choose<'a>(
 ) -> Option<Pointer> {
     let mut records = promises.clone().map(|promise| format.record(promise.word));
     let first = records.next()?;
-    // The same record everywhere, by its pointer alone: one node may be solid already, or raised by
+    // The same record everywhere, by its pointer alone: one node may be confirmed already, or raised by
     // a re-proposal that was not completed.
     if records.all(|record| record == first) {
         return Some(first);
@@ -116,9 +120,9 @@ mod tests {
 
     const FORMAT: WordFormat = WordFormat { pointer_bits: 22, tick_shift: 6 };
 
-    fn word(ballot: u64, record: u64, solid: bool, accepted: bool) -> CellWord {
+    fn word(ballot: u64, record: u64, confirmed: bool, accepted: bool) -> CellWord {
         let mut flags = CellFlags::empty();
-        flags.set(CellFlags::SOLID, solid);
+        flags.set(CellFlags::CONFIRMED, confirmed);
         flags.set(CellFlags::ACCEPTED, accepted);
         FORMAT.cell(Ballot(ballot), Pointer(record), flags)
     }

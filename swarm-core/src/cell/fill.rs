@@ -48,11 +48,11 @@ use zerocopy::IntoBytes;
 pub async fn fill<'f, F: Fabric, N: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     at: &CellRef,
-    births: &impl CreatedParts,
+    created_parts: &impl CreatedParts,
     joining: (&N, NodeId),
 ) -> Result<Committed<'f, F>, Error> {
     for _ in 0..ATTEMPTS {
-        let found = read(group, at, births).await?;
+        let found = read(group, at, created_parts).await?;
         if found.view.record().is_null() || put(group, at, found.view.record(), joining).await? {
             return Ok(found);
         }
@@ -72,7 +72,7 @@ async fn put<F: Fabric, N: Fabric, C: Clock>(
     let body = fetch(group, at, pointer, (NodeSet::all(n), WhenLate::Wait)).await?;
     // H2: as one of the others accepted it.
     let ballot = body.accepted();
-    let word = format.cell(ballot, pointer, CellFlags::SOLID | CellFlags::ACCEPTED);
+    let word = format.cell(ballot, pointer, CellFlags::CONFIRMED | CellFlags::ACCEPTED);
     let (head, in_place_head) = (body.header.encode(), in_place_head(word, body.payload()));
     let mut chain = Chain::new();
     let image = accepted_at(pointer).plus(record::BODY - record::ACCEPTED);

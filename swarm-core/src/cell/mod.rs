@@ -6,7 +6,7 @@
 //! **Invariant (C2, C5):** a record is built only on a committed one, and a ballot chooses the last
 //! record that may be committed. So committed records form one chain.
 //!
-//! A word is *solid* unless it comes from a fast round that is not known to have succeeded at all
+//! A word is *confirmed* unless it comes from a fast round that is not known to have succeeded at all
 //! nodes.
 //!
 //! | round | roundtrips | committed when |
@@ -34,7 +34,7 @@ mod read;
 mod record;
 mod view;
 
-pub use accept_request::{CreatedPart, CreatedParts, InitialWrite, MAX_BIRTHS, Replicas};
+pub use accept_request::{CreatedPart, CreatedParts, InitialWrite, MAX_CREATED_PARTS, Replicas};
 pub use converged::converged;
 pub use decide::committed;
 pub use fill::fill;

@@ -13,7 +13,7 @@ use super::record::{Way, includes};
 use super::view::{View, Words};
 use super::{ATTEMPTS, CellRef, back_off, in_place, in_place_head, ready};
 use crate::cell::accept_request::{
-    AcceptRequest, Chain, CreatedParts, InitialWrite, MAX_BIRTHS, push,
+    AcceptRequest, Chain, CreatedParts, InitialWrite, MAX_CREATED_PARTS, push,
 };
 use crate::cell::decide::fast_after;
 
@@ -27,9 +27,9 @@ pub struct Proposal<'a> {
     pub record: Pointer,
     /// The record's payload.
     pub payload: &'a [u64],
-    /// What is created with it, at most [`MAX_BIRTHS`] parts, in the order in which they must be
+    /// What is created with it, at most [`MAX_CREATED_PARTS`] parts, in the order in which they must be
     /// written.
-    pub newborns: &'a [InitialWrite<'a>],
+    pub initial_writes: &'a [InitialWrite<'a>],
     /// Whether to save the record's memory. A lost proposal usually comes too late at every node;
     /// then its record can be freed, for one more roundtrip.
     pub sparing: bool,
@@ -73,26 +73,29 @@ pub async fn propose<F: Fabric, C: Clock>(
     at: &CellRef,
     on: &View,
     proposal: &Proposal<'_>,
-    births: &impl CreatedParts,
+    created_parts: &impl CreatedParts,
 ) -> Result<Proposed, Error> {
     assert!(proposal.payload.len() <= at.room, "a payload needs room in the cell's records");
-    assert!(proposal.newborns.len() <= MAX_BIRTHS, "newborns must fit into a chain");
-    let Proposal { change, record, payload, newborns, sparing } = *proposal;
+    assert!(
+        proposal.initial_writes.len() <= MAX_CREATED_PARTS,
+        "created parts must fit into a chain"
+    );
+    let Proposal { change, record, payload, initial_writes, sparing } = *proposal;
     let (n, base) = (group.nodes(), on.record());
     let mut words = Words::new(group.format(), n, on);
     words.check_room()?;
     let word = on.fast_base(group.format(), n, group.suspects());
-    // C1: a client that finds the record not solid takes this word for the accepted one. Without a
+    // C1: a client that finds the record not confirmed takes this word for the accepted one. Without a
     // fast round no client finds it so.
     let below = word.unwrap_or(group.format().cell(Ballot(0), base, CellFlags::empty()));
-    let offer = AcceptRequest::own(record, below, change, payload, newborns);
-    let mut own = Own { base, offer, open: false };
+    let request = AcceptRequest::own(record, below, change, payload, initial_writes);
+    let mut own = Own { base, request, open: false };
     if let Some(word) = word {
-        own.offer.fresh = false;
-        match fast(group, at, &mut words, word, &own.offer, sparing).await? {
+        own.request.fresh = false;
+        match fast(group, at, &mut words, word, &own.request, sparing).await? {
             Fast::Won(view) => return Ok(Proposed::Committed(view)),
             Fast::Unnamed(ballot) if sparing => {
-                own.offer.fresh = unraise(group, &own.offer, ballot).await;
+                own.request.fresh = unraise(group, &own.request, ballot).await;
             }
             Fast::Unnamed(_) | Fast::Refused => {}
             Fast::Open => own.open = true,
@@ -110,7 +113,7 @@ pub async fn propose<F: Fabric, C: Clock>(
         // What a lost round showed may be enough.
         let (committed, view, body) = match words.committed() {
             Some((committed, _)) if committed != base => (committed, words.view(committed), None),
-            _ => match classic(group, at, &mut words, Some(&mut own), births).await? {
+            _ => match classic(group, at, &mut words, Some(&mut own), created_parts).await? {
                 Some(decided) => (decided.view.record(), decided.view, decided.body),
                 None => continue,
             },
@@ -130,7 +133,7 @@ pub async fn propose<F: Fabric, C: Clock>(
         let mine = committed == record
             || own.open && includes(group, at, way, body.as_ref(), change).await?;
         // A record that is still fresh has not been sent to any node since.
-        let unused = own.offer.fresh;
+        let unused = own.request.fresh;
         return Ok(if mine { Proposed::Committed(view) } else { Proposed::Lost { unused } });
     }
     Err(Error::Contended)
@@ -145,8 +148,8 @@ enum Fast {
     Unnamed(Ballot),
     /// The words of a majority did not, and never will: no ballot chooses the record, unless a
     /// later round of its proposer has it accepted. A ballot chooses what all of a majority name,
-    /// or what is solid. Before a ballot has chosen it, only that proposer brings the record to a
-    /// node or makes it solid.
+    /// or what is confirmed. Before a ballot has chosen it, only that proposer brings the record to a
+    /// node or makes it confirmed.
     Refused,
     /// Not every node's word did, as far as is known. The record may be committed anyway, by other
     /// clients.
@@ -160,18 +163,18 @@ async fn fast<F: Fabric, C: Clock>(
     at: &CellRef,
     words: &mut Words,
     base: CellWord,
-    offer: &AcceptRequest<'_>,
+    request: &AcceptRequest<'_>,
     mut sparing: bool,
 ) -> Result<Fast, Error> {
     let (n, format) = (group.nodes(), group.format());
     let ballot = fast_after(format.ballot(base));
-    let new = format.cell(ballot, offer.pointer, CellFlags::ACCEPTED);
+    let new = format.cell(ballot, request.pointer, CellFlags::ACCEPTED);
     let mut round = Round::new(group);
     for node in NodeSet::all(n) {
         let mut chain = Chain::new();
-        let brought = offer.bring(&mut chain, node, n);
+        let brought = request.bring(&mut chain, node, n);
         debug_assert!(brought, "what is born with one's own is at hand");
-        push(&mut chain, offer.raise(Ballot(0), ballot));
+        push(&mut chain, request.raise(Ballot(0), ballot));
         let word = at.place.at(node, n).plus(cell::WORD);
         push(&mut chain, Verb::Cas { at: word, expect: base.0, new: new.0 });
         round.add(node, group.fabric().post(node, &chain));
@@ -183,7 +186,7 @@ async fn fast<F: Fabric, C: Clock>(
         // C1: all n: a fast majority could be one of two, and a classic majority might not even see
         // it.
         if won.len() == n {
-            return Ok(Fast::Won(finish(group, at, offer, new)));
+            return Ok(Fast::Won(finish(group, at, request, new)));
         }
         // Also all n: a chain that has not been answered may still take effect.
         if missed.len() == n {
@@ -224,10 +227,10 @@ async fn fast<F: Fabric, C: Clock>(
 /// so none raises it. Returns false if a node does not answer in time.
 async fn unraise<F: Fabric, C: Clock>(
     group: &Group<F, C>,
-    offer: &AcceptRequest<'_>,
+    request: &AcceptRequest<'_>,
     ballot: Ballot,
 ) -> bool {
-    let lower = [offer.raise(ballot, Ballot(0))];
+    let lower = [request.raise(ballot, Ballot(0))];
     let mut round = Round::new(group);
     for node in NodeSet::all(group.nodes()) {
         round.add(node, group.fabric().post(node, &lower));
@@ -242,37 +245,37 @@ async fn unraise<F: Fabric, C: Clock>(
     true
 }
 
-/// Completes a fast round that succeeded: makes the words solid and puts the payload in place,
+/// Completes a fast round that succeeded: makes the words confirmed and puts the payload in place,
 /// without waiting for it. A reader that arrives earlier asks all nodes.
 fn finish<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     at: &CellRef,
-    offer: &AcceptRequest<'_>,
+    request: &AcceptRequest<'_>,
     shown: CellWord,
 ) -> View {
     let n = group.nodes();
-    let solid = crate::cell::decide::settled(group.format(), shown);
-    let head = in_place_head(solid, offer.payload());
+    let confirmed = crate::cell::decide::settled(group.format(), shown);
+    let head = in_place_head(confirmed, request.payload());
     for node in NodeSet::all(n) {
-        let cas = solidify(at, node, n, shown, solid);
+        let cas = confirm_record(at, node, n, shown, confirmed);
         if node == at.place.home {
-            let copy = in_place(at, n, &head, offer.payload());
+            let copy = in_place(at, n, &head, request.payload());
             drop(group.fabric().post(node, &[copy, cas]));
         } else {
             drop(group.fabric().post(node, &[cas]));
         }
     }
-    View::everywhere(offer.pointer, solid, n)
+    View::everywhere(request.pointer, confirmed, n)
 }
 
-/// Returns the verb that makes a word solid whose record is committed.
-pub(super) fn solidify(
+/// Returns the verb that makes a word confirmed whose record is committed.
+pub(super) fn confirm_record(
     at: &CellRef,
     node: NodeId,
     n: usize,
     shown: CellWord,
-    solid: CellWord,
+    confirmed: CellWord,
 ) -> Verb<'static> {
     let word = at.place.at(node, n).plus(cell::WORD);
-    Verb::Cas { at: word, expect: shown.0, new: solid.0 }
+    Verb::Cas { at: word, expect: shown.0, new: confirmed.0 }
 }

@@ -11,7 +11,7 @@ use crate::quorum::{Event, Group, Round};
 use crate::words::CellWord;
 
 use super::classic::classic;
-use super::propose::solidify;
+use super::propose::confirm_record;
 use super::record::{Body, WhenLate, fetch};
 use super::view::{View, Words};
 use super::{ATTEMPTS, CellRef, back_off, in_place, in_place_head};
@@ -67,7 +67,7 @@ impl<'f, F: Fabric> Committed<'f, F> {
 pub async fn read<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     at: &CellRef,
-    births: &impl CreatedParts,
+    created_parts: &impl CreatedParts,
 ) -> Result<Committed<'f, F>, Error> {
     let mut words = Words::new(group.format(), group.nodes(), &View::VACANT);
     // Round 1: the words, and the in-place copy at the home node.
@@ -86,7 +86,7 @@ pub async fn read<'f, F: Fabric, C: Clock>(
             back_off(group, attempt).await;
         }
         // C7: if the words prove nothing, a ballot decides.
-        if let Some(decided) = classic(group, at, &mut words, None, births).await? {
+        if let Some(decided) = classic(group, at, &mut words, None, created_parts).await? {
             return Ok(match decided.body {
                 Some(body) => Committed::of(decided.view, body),
                 None => Committed::vacant(decided.view),
@@ -157,7 +157,7 @@ async fn show<'f, F: Fabric, C: Clock>(
     let pointer = format.record(word);
     let mut view = words.view(pointer);
     for node in NodeSet::all(n) {
-        // A fast round succeeded, and has not made the word solid yet. (A promise is left to its
+        // A fast round succeeded, and has not made the word confirmed yet. (A promise is left to its
         // proposer. To call the record accepted there would be correct, as it is committed under
         // that ballot, but the proposer would lose its CAS.)
         if let Some(shown) = words.seen(node)
@@ -165,7 +165,7 @@ async fn show<'f, F: Fabric, C: Clock>(
             && shown.is_accepted()
             && settled(format, shown) == word
         {
-            drop(group.fabric().post(node, &[solidify(at, node, n, shown, word)]));
+            drop(group.fabric().post(node, &[confirm_record(at, node, n, shown, word)]));
             view.set(node, word);
         }
     }

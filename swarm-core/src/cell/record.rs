@@ -12,7 +12,7 @@ use crate::words::{Ballot, Pointer, WriteNumber};
 
 use super::CellRef;
 use crate::cell::accept_request::{
-    Chain, CreatedPart, CreatedParts, MAX_BIRTHS, accepted_at, push,
+    Chain, CreatedPart, CreatedParts, MAX_CREATED_PARTS, accepted_at, push,
 };
 
 /// A complete record. Holds the fabric's reply.
@@ -122,12 +122,12 @@ pub(super) async fn fetch<'f, F: Fabric, C: Clock>(
 }
 
 /// What was created with a record, and a reply with the words to copy.
-pub(super) struct Brought<'f, F: Fabric + 'f> {
-    pub(super) births: Vec<CreatedPart, MAX_BIRTHS>,
+pub(super) struct Fetched<'f, F: Fabric + 'f> {
+    pub(super) created_parts: Vec<CreatedPart, MAX_CREATED_PARTS>,
     copies: Option<F::Reply<'f>>,
 }
 
-impl<F: Fabric> Brought<'_, F> {
+impl<F: Fabric> Fetched<'_, F> {
     /// Returns the words to copy, one part's after the other's.
     pub(super) fn copies(&self) -> &[u64] {
         self.copies.as_deref().unwrap_or(&[])
@@ -143,25 +143,25 @@ pub(super) async fn bring<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     at: &CellRef,
     payload: &[u64],
-    births: &impl CreatedParts,
+    created_parts: &impl CreatedParts,
     holders: NodeSet,
-) -> Result<Brought<'f, F>, Error> {
+) -> Result<Fetched<'f, F>, Error> {
     let mut all = Vec::new();
     let mut overflow = false;
-    births.births(payload, &mut |birth| overflow |= all.push(birth).is_err());
+    created_parts.created_parts(payload, &mut |part| overflow |= all.push(part).is_err());
     if overflow {
         return Err(Error::Damaged);
     }
     let n = group.nodes();
     let mut copies = None;
-    if all.iter().any(|birth| matches!(birth, CreatedPart::Copy { .. })) {
+    if all.iter().any(|part| matches!(part, CreatedPart::Copy { .. })) {
         let step = |node, reply: Option<F::Reply<'f>>| match reply {
             // If holders die, another ballot determines whether the record matters.
             None if !holders.contains(node) => WhenLate::GiveUp.elsewhere(),
             None => {
                 let mut chain = Chain::new();
-                for birth in &all {
-                    if let CreatedPart::Copy { place, from, words } = *birth {
+                for part in &all {
+                    if let CreatedPart::Copy { place, from, words } = *part {
                         push(&mut chain, Verb::Read { at: place.at(node, n).plus(from), words });
                     }
                 }
@@ -174,7 +174,7 @@ pub(super) async fn bring<'f, F: Fabric, C: Clock>(
         };
         group.settle(first(group, at, holders), 1, step).await?;
     }
-    Ok(Brought { births: all, copies })
+    Ok(Fetched { created_parts: all, copies })
 }
 
 /// A path along the predecessors of committed records.

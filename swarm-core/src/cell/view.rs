@@ -32,7 +32,7 @@ impl View {
         let mut view = Self { record, ..Self::VACANT };
         for node in NodeSet::all(n) {
             if let Some(seen) = words[node.index()] {
-                // A fast round's word is about to be made solid. Only its proposer knows what a
+                // A fast round's word is about to be made confirmed. Only its proposer knows what a
                 // promise becomes: the view guesses, and a wrong guess costs a round.
                 let settling = seen.is_accepted() && settled(format, seen) == word;
                 view.set(node, if settling { word } else { seen });
@@ -69,7 +69,7 @@ impl View {
 
     /// Returns the view of a cell whose word is, or soon will be, `word` at every node: one that
     /// was created with a committed record.
-    pub fn born(format: WordFormat, n: usize, word: CellWord) -> Self {
+    pub fn created(format: WordFormat, n: usize, word: CellWord) -> Self {
         Self::everywhere(format.record(word), word, n)
     }
 
@@ -92,9 +92,9 @@ impl View {
         let common = self.common();
         let equal = |node: NodeId| self.words[node.index()] == common;
         (self.known.holding(equal) == self.known
-            // Not from a word that is not solid, which is about to change.
-            && common.is_solid()
-            // C1: never from a promised word: a client that finds the round's record not solid
+            // Not from a word that is not confirmed, which is about to change.
+            && common.is_confirmed()
+            // C1: never from a promised word: a client that finds the round's record not confirmed
             // takes what is below for accepted under this word's ballot.
             && common.is_accepted()
             // True of all views. Checked again, as the change is built on the record.

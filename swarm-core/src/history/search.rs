@@ -19,7 +19,7 @@ use super::{Answer, Call, Operation};
 
 /// Returns the value after `call` took effect, if it may have had `answer` on `value`.
 fn apply(call: Call, answer: Option<Answer>, value: Option<u64>) -> Option<Option<u64>> {
-    let (after, told) = match (call, value) {
+    let (after, outcome) = match (call, value) {
         (Call::Get, _) => (value, Answer::Value(value)),
         (Call::Put(new), _) | (Call::Insert(new), None) | (Call::Update(new), Some(_)) => {
             (Some(new), Answer::Done)
@@ -34,7 +34,7 @@ fn apply(call: Call, answer: Option<Answer>, value: Option<u64>) -> Option<Optio
             (sum, Answer::Value(sum))
         }
     };
-    answer.is_none_or(|answer| answer == told).then_some(after)
+    answer.is_none_or(|answer| answer == outcome).then_some(after)
 }
 
 /// Returns whether the call changes the value whenever it has this answer (or when it takes

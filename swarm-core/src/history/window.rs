@@ -74,14 +74,14 @@ impl Window {
         let is_modify = |op: &Operation| op.call.is_read_modify_write();
         let whole = without_sums.is_none() && history.iter().any(is_modify);
         let most = if whole { LITTLE_BUDGET } else { BUDGET };
-        let judge = Judge::new(history, budget.min(most.max(4 * history.len() as u64)));
+        let checker = Checker::new(history, budget.min(most.max(4 * history.len() as u64)));
         let mut start = Some(initial);
         let mut part = history.to_vec();
         let mut ends: Vec<u64> = history.iter().filter_map(|op| Some(op.answered?.0)).collect();
         ends.sort_unstable();
         ends.dedup();
         // An impossible answer is given at one of these times.
-        let fails = |&end: &u64| judge.fails(&until(history, end), Some(initial));
+        let fails = |&end: &u64| checker.fails(&until(history, end), Some(initial));
         let at = ends.partition_point(|end| !fails(end));
         if let Some(end) = ends.get(at).filter(|end| fails(end)) {
             part = until(history, *end);
@@ -96,7 +96,7 @@ impl Window {
         for step in powers.map_while(|power| 1usize.checked_shl(power)) {
             let index = begins.len().saturating_sub(step);
             let later = begins.get(index).map(|&begin| from(&part, begin)).unwrap_or_default();
-            if judge.fails(&later, None) {
+            if checker.fails(&later, None) {
                 fails = Some((index, later));
                 break;
             }
@@ -109,7 +109,7 @@ impl Window {
             while index + 1 < works {
                 let middle = index + (works - index) / 2;
                 let later = from(&part, begins[middle]);
-                if judge.fails(&later, None) {
+                if checker.fails(&later, None) {
                     (index, shortest) = (middle, later);
                 } else {
                     works = middle;
@@ -117,7 +117,7 @@ impl Window {
             }
             (part, start) = (shortest, None);
         }
-        judge.forget_rest(&mut part, start);
+        checker.forget_rest(&mut part, start);
         Self::show((original, history), &part, start)
     }
 
@@ -127,7 +127,7 @@ impl Window {
         part: &[Operation],
         initial: Option<Option<u64>>,
     ) -> Self {
-        let values: BTreeSet<u64> = part.iter().filter_map(told).collect();
+        let values: BTreeSet<u64> = part.iter().filter_map(value_of).collect();
         let writes = |op: &Operation| written(op.call).is_some_and(|value| values.contains(&value));
         let matter = |op: &&Operation| op.answered.is_some() || writes(op);
         let pairs = history.iter().zip(original);
@@ -148,14 +148,14 @@ impl Window {
 }
 
 /// What the checks of one history's parts have in common.
-struct Judge {
+struct Checker {
     /// The values that are written more than once: such a value may be the first one although it is
     /// written in the part, too.
     repeated: BTreeSet<u64>,
     budget: u64,
 }
 
-impl Judge {
+impl Checker {
     fn new(history: &[Operation], budget: u64) -> Self {
         let mut values: Vec<u64> = history.iter().filter_map(|op| written(op.call)).collect();
         values.sort_unstable();
@@ -174,22 +174,22 @@ impl Judge {
 
     /// Returns the values that a part may have begun with, as far as it makes a difference.
     fn begins(&self, part: &[Operation]) -> Vec<Option<u64>> {
-        let told: BTreeSet<u64> = part.iter().filter_map(told).collect();
+        let value_of: BTreeSet<u64> = part.iter().filter_map(value_of).collect();
         let written: BTreeSet<u64> = part.iter().filter_map(|op| written(op.call)).collect();
         // A value that was read must be the first one if it was never written; no two can be.
-        let mut unwritten = told.difference(&written);
+        let mut unwritten = value_of.difference(&written);
         match (unwritten.next(), unwritten.next()) {
             (Some(&value), None) => std::vec![Some(value)],
             (Some(_), Some(_)) => Vec::new(),
             (None, _) => {
                 // What a read-modify-write of unknown outcome made something of, which was read.
-                let source = |op: &Operation| source(op).filter(|(_, new)| told.contains(new));
+                let source = |op: &Operation| source(op).filter(|(_, new)| value_of.contains(new));
                 let sources: BTreeSet<u64> =
                     part.iter().filter_map(source).map(|(before, _)| before).collect();
                 // A value that is never read or written.
                 let other =
                     (0..).find(|value| !written.contains(value) && !sources.contains(value));
-                let repeated = told.intersection(&self.repeated).copied().map(Some);
+                let repeated = value_of.intersection(&self.repeated).copied().map(Some);
                 let sources = sources.difference(&written).copied().map(Some);
                 [None, other].into_iter().chain(repeated).chain(sources).collect()
             }
@@ -229,7 +229,7 @@ impl Judge {
 }
 
 /// Returns the value that must have been there.
-fn told(op: &Operation) -> Option<u64> {
+fn value_of(op: &Operation) -> Option<u64> {
     match (op.call, op.answered) {
         (Call::CompareAndSwap { expected, .. }, Some((_, Answer::Done))) => expected,
         (_, Some((_, Answer::Value(value)))) => value,

@@ -146,7 +146,7 @@ mod tests {
         let format = WordFormat { pointer_bits: 20, tick_shift: 0 };
         let (pointer, register) = (Pointer(9), Pointer(40));
         let stamp = format.stamp(Timestamp(5), pointer, StampFlags::empty());
-        let identity = |number| Identity { birth: 4, number: WriteNumber(number) };
+        let identity = |number| Identity { created_at: 4, number: WriteNumber(number) };
         let header = |identity| BufferHeader {
             rewrite: Timestamp(0),
             number: WriteNumber(8),

@@ -3,22 +3,22 @@
 use crate::words::GRANULE_WORDS;
 
 const SIZE_BITS: u32 = 11;
-const PLAIN: u16 = 0x1000;
-const LEAN: u16 = 0x1800;
-const WIDE: u16 = 0x0800;
-const RUN: u16 = 0x0200;
-const RUN_TAIL: u16 = 0x0201;
+const UNIFORM: u16 = 0x1000;
+const ALL_BUT_ONE: u16 = 0x1800;
+const ALL_NODES: u16 = 0x0800;
+const LARGE: u16 = 0x0200;
+const LARGE_TAIL: u16 = 0x0201;
 const HOMED: u16 = 0x8000;
 
 /// What a chunk holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum ChunkClass {
     /// Objects of one size, the same at every node.
-    Plain(SizeClass),
+    Uniform(SizeClass),
     /// Buffers, each at all nodes but one (M3).
-    Lean(SizeClass),
+    AllButOne(SizeClass),
     /// Buffers that all nodes hold, of an even number of granules.
-    Wide(SizeClass),
+    AllNodes(SizeClass),
     /// Objects that each have a home node, where they are larger.
     Homed {
         /// Granules at other nodes than home: 1 to 7.
@@ -27,9 +27,9 @@ pub enum ChunkClass {
         full: SizeClass,
     },
     /// The first chunk of a run that holds one large object.
-    Run,
+    Large,
     /// The other chunks of a run.
-    RunTail,
+    LargeTail,
 }
 
 impl ChunkClass {
@@ -43,12 +43,12 @@ impl ChunkClass {
     /// ```
     pub fn encode(self) -> u16 {
         match self {
-            Self::Plain(size) => PLAIN | size.0,
-            Self::Lean(size) => LEAN | size.0,
-            Self::Wide(size) => WIDE | size.0,
+            Self::Uniform(size) => UNIFORM | size.0,
+            Self::AllButOne(size) => ALL_BUT_ONE | size.0,
+            Self::AllNodes(size) => ALL_NODES | size.0,
             Self::Homed { small, full } => HOMED | (u16::from(small) << SIZE_BITS) | full.0,
-            Self::Run => RUN,
-            Self::RunTail => RUN_TAIL,
+            Self::Large => LARGE,
+            Self::LargeTail => LARGE_TAIL,
         }
     }
 
@@ -57,11 +57,11 @@ impl ChunkClass {
         let size = SizeClass(code % (1 << SIZE_BITS)).checked();
         let small = (code >> SIZE_BITS) as u8 % 8;
         match code {
-            RUN => Some(Self::Run),
-            RUN_TAIL => Some(Self::RunTail),
-            _ if code >> SIZE_BITS == PLAIN >> SIZE_BITS => size.map(Self::Plain),
-            _ if code >> SIZE_BITS == LEAN >> SIZE_BITS => size.map(Self::Lean),
-            _ if code >> SIZE_BITS == WIDE >> SIZE_BITS => size.map(Self::Wide),
+            LARGE => Some(Self::Large),
+            LARGE_TAIL => Some(Self::LargeTail),
+            _ if code >> SIZE_BITS == UNIFORM >> SIZE_BITS => size.map(Self::Uniform),
+            _ if code >> SIZE_BITS == ALL_BUT_ONE >> SIZE_BITS => size.map(Self::AllButOne),
+            _ if code >> SIZE_BITS == ALL_NODES >> SIZE_BITS => size.map(Self::AllNodes),
             _ if code >> 14 == HOMED >> 14 && small > 0 => {
                 size.map(|full| Self::Homed { small, full })
             }
@@ -134,10 +134,10 @@ mod tests {
     #[test]
     fn classes_come_apart_as_they_went_together() {
         for class in [
-            ChunkClass::Plain(SizeClass::for_granules(40)),
+            ChunkClass::Uniform(SizeClass::for_granules(40)),
             ChunkClass::Homed { small: 6, full: SizeClass::for_granules(70) },
-            ChunkClass::Run,
-            ChunkClass::RunTail,
+            ChunkClass::Large,
+            ChunkClass::LargeTail,
         ] {
             assert_eq!(ChunkClass::decode(class.encode()), Some(class));
         }

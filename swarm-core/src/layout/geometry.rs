@@ -23,7 +23,7 @@ pub const MAX_CAPACITY: u64 = 1 << 44;
 pub const BUCKET_PAYLOAD: usize = 59;
 /// Number of bootstrap records: chunk-map records that a client slot may propose before it owns a
 /// chunk.
-pub const SEED_RECORDS: u64 = 8;
+pub const BOOTSTRAP_RECORDS: u64 = 8;
 
 const MIN_CHUNK: u64 = 64 << 10;
 /// The chunk size at [`MAX_CAPACITY`].
@@ -297,8 +297,8 @@ mod tests {
                 // Every smaller capacity is refused with the same recommendation.
                 for less in [MIN_CHUNK, 1] {
                     let capacity = needed - less;
-                    let told = BadGeometry::TooSmall { capacity, needed };
-                    assert_eq!(new(capacity), Err(told), "{of}");
+                    let outcome = BadGeometry::TooSmall { capacity, needed };
+                    assert_eq!(new(capacity), Err(outcome), "{of}");
                 }
                 // Every larger one suffices, up to where chunks double again, and beyond.
                 for chunks in 0..2 * MAX_CHUNKS as u64 {

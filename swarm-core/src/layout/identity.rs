@@ -9,7 +9,7 @@ pub const IDENTITY_WORDS: usize = 2;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Identity {
     /// Creation time in nanoseconds since the pool's creation; timestamps count from here.
-    pub birth: u64,
+    pub created_at: u64,
     /// Number of the write that created it, which no other register has.
     pub number: WriteNumber,
 }
@@ -18,6 +18,6 @@ impl Identity {
     /// Returns the words at [`register::IDENTITY`](super::register::IDENTITY).
     #[inline]
     pub fn encode(self) -> [u64; IDENTITY_WORDS] {
-        [self.birth, self.number.0]
+        [self.created_at, self.number.0]
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! register:  0  stamp slots [6]
-//!            6  birth            creation time in nanoseconds since the pool's creation
-//!            7  number           of the write that created it: birth and number are its identity
+//!            6  created          creation time in nanoseconds since the pool's creation
+//!            7  number           of the write that created it: the time and this are its identity
 //!            8  in-place copy    at home only: a buffer's image, stamp instead of lock
 //!
 //!            header              at home in the granule after the copy, elsewhere at 8:
@@ -26,7 +26,7 @@
 //!
 //!            of a key: a register's layout, with the word in place of the first stamp slot
 //!            1  reserved         five words: the first for when the key expires
-//!            6  birth, number    as of a register; then, as there, header and key, at home behind
+//!            6  created, number  as of a register; then, as there, header and key, at home behind
 //!            8  in-place copy    as above
 //!
 //! record:    0  accepted         ballot; changed by CAS alone, only ever grows
@@ -54,8 +54,8 @@ pub use bytes::{bytes, words_for};
 pub use cell::cell_checksum;
 pub use class::{ChunkClass, SizeClass};
 pub use geometry::{
-    BUCKET_PAYLOAD, BadGeometry, Geometry, HEADER_BYTES, LAYOUT_VERSION, MAX_CAPACITY, MAX_CHUNKS,
-    MAX_CLIENTS, MIN_CAPACITY, SEED_RECORDS,
+    BOOTSTRAP_RECORDS, BUCKET_PAYLOAD, BadGeometry, Geometry, HEADER_BYTES, LAYOUT_VERSION,
+    MAX_CAPACITY, MAX_CHUNKS, MAX_CLIENTS, MIN_CAPACITY,
 };
 pub use identity::Identity;
 pub use place::Location;

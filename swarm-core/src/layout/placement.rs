@@ -183,7 +183,7 @@ impl Placement {
             return ReplicaSet::everywhere(pointer, pointer, self.nodes);
         };
         if let Some((absent, _, at)) = self.within_at(pointer) {
-            return self.lean_site(pointer, absent, at);
+            return self.all_but_one_set(pointer, absent, at);
         }
         let Located { chunk, part, within } = Self::locate(parts, pointer);
         let later = part - self.nodes as u64;
@@ -195,7 +195,7 @@ impl Placement {
     /// The same for a buffer that is not at `absent` and lies at word `at` of the node after that
     /// one: see [`within_at`](Self::within_at).
     #[inline(always)]
-    pub fn lean_site(&self, pointer: Pointer, absent: NodeId, at: u64) -> ReplicaSet {
+    pub fn all_but_one_set(&self, pointer: Pointer, absent: NodeId, at: u64) -> ReplicaSet {
         let length = self.parts.as_ref().map_or(0, |parts| parts.length);
         let mut holders = NodeSet::all(self.nodes);
         holders.remove(absent);
@@ -209,7 +209,7 @@ impl Placement {
     }
 
     /// For a buffer that is not at all nodes: returns the node that does not hold it, its offset in
-    /// the parts for such buffers, and the word for its [site](Self::lean_site). `None` for all
+    /// the parts for such buffers, and the word for its [site](Self::all_but_one_set). `None` for all
     /// others.
     #[inline(always)]
     pub fn within_at(&self, pointer: Pointer) -> Option<(NodeId, u64, u64)> {

@@ -16,7 +16,7 @@
 
 use super::bytes::words_for;
 use super::class::{ChunkClass, SizeClass};
-use super::geometry::{Geometry, HEADER_BYTES, SEED_RECORDS, granule_bits};
+use super::geometry::{BOOTSTRAP_RECORDS, Geometry, HEADER_BYTES, granule_bits};
 use super::place::Location;
 use super::placement::Placement;
 use super::register::MAX_IN_PLACE;
@@ -84,13 +84,13 @@ impl Geometry {
     }
 
     /// Returns the word that counts how many bootstrap records a client slot has used.
-    pub fn seed_counter(&self, slot: usize) -> Address {
-        Address(self.seed_start(slot) * GRANULE_WORDS as u64)
+    pub fn bootstrap_counter(&self, slot: usize) -> Address {
+        Address(self.bootstrap_start(slot) * GRANULE_WORDS as u64)
     }
 
     /// Returns where bootstrap record number `index` of a client slot lies.
-    pub fn seed(&self, slot: usize, index: u64) -> Pointer {
-        Pointer(self.seed_start(slot) + 1 + index * self.map_record_granules())
+    pub fn bootstrap_record(&self, slot: usize, index: u64) -> Pointer {
+        Pointer(self.bootstrap_start(slot) + 1 + index * self.map_record_granules())
     }
 
     /// Returns the class for registers of this shape.
@@ -105,13 +105,13 @@ impl Geometry {
     }
 
     /// Returns the class for objects of `words` words that are the same at every node, or
-    /// [`ChunkClass::Run`] if they are too large to share a chunk.
+    /// [`ChunkClass::Large`] if they are too large to share a chunk.
     pub fn plain_class(&self, words: usize) -> ChunkClass {
         let size = SizeClass::for_words(words);
         if size.granules() <= (self.chunk_granules() - 1) / 2 {
-            ChunkClass::Plain(size)
+            ChunkClass::Uniform(size)
         } else {
-            ChunkClass::Run
+            ChunkClass::Large
         }
     }
 
@@ -122,20 +122,20 @@ impl Geometry {
         buffers.in_words(self.capacity / 8)
     }
 
-    /// Returns the class for buffers of values of `length` bytes. `lean`: one node may be left out,
+    /// Returns the class for buffers of values of `length` bytes. `all_but_one`: one node may be left out,
     /// if the value is not longer than what fits in place (M4).
-    pub fn buffer_class(&self, length: usize, lean: bool) -> ChunkClass {
+    pub fn buffer_class(&self, length: usize, all_but_one: bool) -> ChunkClass {
         let words = buffer::HEADER_WORDS + words_for(length);
         let Some(part) = self.placement().part() else { return self.plain_class(words) };
         let size = SizeClass::for_words(words);
-        if lean && length <= MAX_IN_PLACE && size.granules() <= part {
-            return ChunkClass::Lean(size);
+        if all_but_one && length <= MAX_IN_PLACE && size.granules() <= part {
+            return ChunkClass::AllButOne(size);
         }
         let size = SizeClass::for_granules(size.granules().next_multiple_of(2));
         if size.granules() <= (self.chunk_granules() - 1) / 2 {
-            ChunkClass::Wide(size)
+            ChunkClass::AllNodes(size)
         } else {
-            ChunkClass::Run
+            ChunkClass::Large
         }
     }
 
@@ -150,40 +150,40 @@ impl Geometry {
         match class {
             // A client that READs a bucket's record does not know its length, so there must be that
             // many words.
-            ChunkClass::Plain(size) => {
+            ChunkClass::Uniform(size) => {
                 let last = size.granules().max(self.bucket_record_granules());
                 room.checked_sub(last).map_or(0, |before| before / size.granules() + 1)
             }
-            ChunkClass::Wide(size) => room / size.granules(),
-            ChunkClass::Lean(size) => {
+            ChunkClass::AllNodes(size) => room / size.granules(),
+            ChunkClass::AllButOne(size) => {
                 self.placement().part().map_or(0, |part| part / size.granules())
             }
             ChunkClass::Homed { small, full } => {
                 room / (full.granules() + (self.nodes as u64 - 1) * u64::from(small))
             }
-            ChunkClass::Run => 1,
-            ChunkClass::RunTail => 0,
+            ChunkClass::Large => 1,
+            ChunkClass::LargeTail => 0,
         }
     }
 
-    /// Returns the pointer of object `index` of `home` in `chunk`; for a lean buffer, `home` is the
+    /// Returns the pointer of object `index` of `home` in `chunk`; for an all-but-one buffer, `home` is the
     /// node that does not hold it. Other classes without homes have home 0.
     pub fn object(&self, chunk: usize, class: ChunkClass, home: NodeId, index: u64) -> Pointer {
         let first = chunk as u64 * self.chunk_granules() + 1;
         match class {
-            ChunkClass::Plain(size) => Pointer(first + index * size.granules()),
+            ChunkClass::Uniform(size) => Pointer(first + index * size.granules()),
             ChunkClass::Homed { .. } => {
                 Pointer(first + u64::from(home.0) * self.objects(class) + index)
             }
-            ChunkClass::Lean(size) => {
+            ChunkClass::AllButOne(size) => {
                 let without = self.placement().without(home, chunk, index * size.granules());
                 without.unwrap_or(Pointer::NULL)
             }
-            ChunkClass::Wide(size) => {
+            ChunkClass::AllNodes(size) => {
                 let all = self.placement().with_all(chunk, index * size.granules());
                 all.unwrap_or(Pointer::NULL)
             }
-            ChunkClass::Run | ChunkClass::RunTail => {
+            ChunkClass::Large | ChunkClass::LargeTail => {
                 self.placement().with_all(chunk, 0).unwrap_or(Pointer(first))
             }
         }
@@ -254,13 +254,13 @@ impl Geometry {
         granules(record::HEADER_WORDS + self.map_payload())
     }
 
-    fn seed_start(&self, slot: usize) -> u64 {
-        let seeds = 1 + SEED_RECORDS * self.map_record_granules();
-        HEADER_BYTES / GRANULE as u64 + self.map_cell_granules() + slot as u64 * seeds
+    fn bootstrap_start(&self, slot: usize) -> u64 {
+        let bootstrap_records = 1 + BOOTSTRAP_RECORDS * self.map_record_granules();
+        HEADER_BYTES / GRANULE as u64 + self.map_cell_granules() + slot as u64 * bootstrap_records
     }
 
     fn buckets_start(&self) -> u64 {
-        self.seed_start(self.max_clients)
+        self.bootstrap_start(self.max_clients)
     }
 
     fn heap_start(&self) -> u64 {
@@ -327,7 +327,7 @@ mod tests {
                 }
                 let spans: std::vec::Vec<_> = taken.into_iter().collect();
                 assert!(spans.windows(2).all(|pair| pair[0].1 <= pair[1].0));
-                assert!(spans[0].0 >= geometry.seed_start(geometry.max_clients) * 8);
+                assert!(spans[0].0 >= geometry.bootstrap_start(geometry.max_clients) * 8);
                 assert!(spans[spans.len() - 1].1 <= geometry.heap_start() * 8);
             }
         }
@@ -342,7 +342,7 @@ mod tests {
         let words = record::HEADER_WORDS + geometry.bucket_payload;
         let chunk = geometry.chunks() - 1;
         for granules in 1..=geometry.chunk_granules() / 2 {
-            let class = ChunkClass::Plain(SizeClass::for_granules(granules));
+            let class = ChunkClass::Uniform(SizeClass::for_granules(granules));
             let last = geometry.objects(class).checked_sub(1).expect("a chunk has an object");
             let last = geometry.object(chunk, class, NodeId(0), last);
             assert!(geometry.contains(last, words), "{granules}");

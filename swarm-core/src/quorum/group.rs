@@ -60,7 +60,7 @@ pub struct Group<F, C> {
     timeouts: Cell<Timeouts>,
     /// The incarnation of its write numbers, and the next one.
     incarnation: Cell<Incarnation>,
-    set_aside: Cell<Option<Incarnation>>,
+    keep_next_incarnation: Cell<Option<Incarnation>>,
     counter: Cell<u64>,
     pub(crate) suspects: Cell<NodeSet>,
     avoided: Cell<u32>,
@@ -104,7 +104,7 @@ impl<F: Fabric, C: Clock> Group<F, C> {
             buffers,
             timeouts: Cell::new(Timeouts::default()),
             incarnation: Cell::new(session.incarnation),
-            set_aside: Cell::new(None),
+            keep_next_incarnation: Cell::new(None),
             counter: Cell::new(0),
             suspects: Cell::new(NodeSet::EMPTY),
             avoided: Cell::new(0),
@@ -226,12 +226,12 @@ impl<F: Fabric, C: Clock> Group<F, C> {
     }
 
     /// Returns a new write number; `None` if they are used up and no next incarnation is
-    /// [kept](Self::set_aside).
+    /// [kept](Self::keep_next_incarnation).
     #[inline]
     pub fn number(&self) -> Option<WriteNumber> {
         let counter = self.counter.get() + 1;
         if counter > WriteNumber::LAST_COUNTER {
-            return self.number_of_those_set_aside();
+            return self.number_of_those_allocated();
         }
         self.counter.set(counter);
         Some(WriteNumber::new(self.incarnation.get(), counter))
@@ -240,8 +240,8 @@ impl<F: Fabric, C: Clock> Group<F, C> {
     /// Continues under the incarnation that was kept (G4). Writes in progress keep their numbers;
     /// no later number is of the same writer, so nothing proves them complete.
     #[cold]
-    fn number_of_those_set_aside(&self) -> Option<WriteNumber> {
-        let incarnation = self.set_aside.take()?;
+    fn number_of_those_allocated(&self) -> Option<WriteNumber> {
+        let incarnation = self.keep_next_incarnation.take()?;
         self.incarnation.set(incarnation);
         self.counter.set(1);
         Some(WriteNumber::new(incarnation, 1))
@@ -250,20 +250,21 @@ impl<F: Fabric, C: Clock> Group<F, C> {
     /// Returns whether most numbers are used up and no next incarnation is kept.
     #[inline]
     pub fn lacks_numbers(&self) -> bool {
-        self.counter.get() > WriteNumber::LAST_COUNTER / 2 && self.set_aside.get().is_none()
+        self.counter.get() > WriteNumber::LAST_COUNTER / 2
+            && self.keep_next_incarnation.get().is_none()
     }
 
     /// Returns whether there is another number, under this incarnation or the next.
     #[inline]
     pub fn has_numbers(&self) -> bool {
-        self.counter.get() < WriteNumber::LAST_COUNTER || self.set_aside.get().is_some()
+        self.counter.get() < WriteNumber::LAST_COUNTER || self.keep_next_incarnation.get().is_some()
     }
 
     /// Keeps `incarnation`, which no client had, for when this client's numbers are used up.
     /// Numbers must grow, so one that is not larger than the present one is ignored (G4).
-    pub fn set_aside(&self, incarnation: Incarnation) {
+    pub fn keep_next_incarnation(&self, incarnation: Incarnation) {
         if incarnation > self.incarnation.get() {
-            self.set_aside.set(Some(incarnation));
+            self.keep_next_incarnation.set(Some(incarnation));
         }
     }
 
@@ -488,19 +489,19 @@ mod tests {
             group.fabric().post(NodeId(1), &[Verb::Read { at: Address(0), words: 1 }]),
         );
         let mut cx = Context::from_waker(Waker::noop());
-        let mut told = Vec::<&str, 2>::new();
+        let mut outcome = Vec::<&str, 2>::new();
         for _ in 0..=2 * timeouts.deadline {
             match pin!(round.next()).poll(&mut cx) {
                 Poll::Pending => {}
-                Poll::Ready(Event::Late) => told.push("late").expect("once"),
+                Poll::Ready(Event::Late) => outcome.push("late").expect("once"),
                 Poll::Ready(Event::Expired) => {
-                    told.push("expired").expect("once");
+                    outcome.push("expired").expect("once");
                     break;
                 }
                 Poll::Ready(_) => panic!("nobody answers"),
             }
         }
-        assert_eq!(told, ["late", "expired"]);
+        assert_eq!(outcome, ["late", "expired"]);
     }
 
     struct Hand(Cell<u64>);
@@ -531,8 +532,11 @@ mod tests {
             clock.0.set(clock.0.get() + 10_000_000_000);
             for round in &mut rounds {
                 for _ in 0..3 {
-                    let told = pin!(round.next()).poll(&mut cx);
-                    assert!(matches!(told, Poll::Ready(Event::Reply(..))), "all are there in time");
+                    let outcome = pin!(round.next()).poll(&mut cx);
+                    assert!(
+                        matches!(outcome, Poll::Ready(Event::Reply(..))),
+                        "all are there in time"
+                    );
                 }
             }
             assert!(group.late_after() <= 2 * before, "{before}, then {}", group.late_after());

@@ -49,9 +49,9 @@ pub struct Round<'f, F: Fabric + 'f, C> {
     /// How long it may be.
     deadline: u64,
     late: bool,
-    told: bool,
+    reported: bool,
     /// Whether any node has answered.
-    pub(crate) heard: bool,
+    pub(crate) received: bool,
     /// Nodes that were late before any had answered.
     overdue: NodeSet,
 }
@@ -68,8 +68,8 @@ impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
             wait: None,
             deadline: group.timeouts().deadline,
             late: false,
-            told: false,
-            heard: false,
+            reported: false,
+            received: false,
             overdue: NodeSet::EMPTY,
         }
     }
@@ -103,7 +103,7 @@ impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
 
     /// Makes the round report lateness once more, for nodes that were posted to only now.
     pub(crate) fn watch_again(&mut self) {
-        self.told = false;
+        self.reported = false;
         (self.since, self.wait) = (None, None);
     }
 
@@ -121,7 +121,7 @@ impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
         // Looks once more after the clock. This client may have been stopped between look and clock
         // for that long, and a node whose answer has arrived meanwhile is not late.
         let answer = self.look(cx);
-        Poll::Ready(answer.unwrap_or_else(|| self.tell(over)))
+        Poll::Ready(answer.unwrap_or_else(|| self.report(over)))
     }
 
     /// Returns an answer that has arrived.
@@ -153,12 +153,12 @@ impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
                     self.since = None;
                 }
                 if self.group.suspects().contains(node) {
-                    if !self.heard && self.overdue.contains(node) {
+                    if !self.received && self.overdue.contains(node) {
                         self.group.was_impatient();
                     }
                     self.group.trust(node);
                 }
-                self.heard = true;
+                self.received = true;
                 Event::Reply(node, reply)
             }
             Err(_) => {
@@ -175,15 +175,15 @@ impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
         if self.wait.get_or_insert(Wait::new(now)).is_over(self.deadline, now) {
             return Some(Over::Deadline);
         }
-        (!self.told && waited >= self.group.late_after()).then_some(Over::Late)
+        (!self.reported && waited >= self.group.late_after()).then_some(Over::Late)
     }
 
-    fn tell(&mut self, over: Over) -> Event<F::Reply<'f>> {
+    fn report(&mut self, over: Over) -> Event<F::Reply<'f>> {
         if over == Over::Deadline {
             return Event::Expired;
         }
         let group = self.group;
-        self.told = true;
+        self.reported = true;
         if !core::mem::replace(&mut self.late, true) {
             let events = group.events.get();
             group.events.set(SlowPathCounts { widened: events.widened + 1, ..events });
@@ -195,7 +195,7 @@ impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
 
     /// Clears the suspicion of nodes that answer now, although their votes are not needed. Waits
     /// half a roundtrip for them, since a probe may have been posted last.
-    pub(crate) async fn hear_out(&mut self) {
+    pub(crate) async fn collect_late(&mut self) {
         let group = self.group;
         let suspects = group.suspects.get();
         if self.pending.intersection(suspects).is_empty() {
@@ -209,8 +209,8 @@ impl<'f, F: Fabric, C: Clock> Round<'f, F, C> {
                     self.answered(node, result);
                 }
             }
-            let heard = self.pending.intersection(suspects).is_empty();
-            if heard || group.clock().now() >= until {
+            let received = self.pending.intersection(suspects).is_empty();
+            if received || group.clock().now() >= until {
                 return Poll::Ready(());
             }
             cx.waker().wake_by_ref();
@@ -283,8 +283,11 @@ mod tests {
             let mut cx = Context::from_waker(Waker::noop());
             assert!(pin!(round.next()).poll(&mut cx).is_pending());
             clock.0.set(clock.0.get() + 10_000_000_000);
-            let told = pin!(round.next()).poll(&mut cx);
-            assert!(matches!(told, Poll::Ready(Event::Reply(..))), "its answer was there in time");
+            let reported = pin!(round.next()).poll(&mut cx);
+            assert!(
+                matches!(reported, Poll::Ready(Event::Reply(..))),
+                "its answer was there in time"
+            );
             assert!(group.late_after() <= 2 * before, "{} ns", group.late_after());
         }
     }

@@ -126,13 +126,13 @@ impl<'f, F: Fabric, C: Clock> VoteCollector<'f, F, C> {
         let mut late = NodeSet::EMPTY;
         let mut lateness = 0;
         let mut widen = !self.without.is_empty();
-        self.round.heard = !self.votes.is_empty();
+        self.round.received = !self.votes.is_empty();
         loop {
             if widen {
                 self.begin(everyone, step);
             }
             if self.votes.len() >= self.need {
-                self.round.hear_out().await;
+                self.round.collect_late().await;
                 return Ok(self.votes);
             }
             let waited_for = self.round.pending().minus(late);
@@ -212,9 +212,9 @@ impl<F: Fabric, C: Clock> Group<F, C> {
     pub async fn everywhere<'f>(
         &'f self,
         post: impl FnMut(NodeId) -> F::Completion<'f>,
-        hear: impl FnMut(NodeId, F::Reply<'f>),
+        collect: impl FnMut(NodeId, F::Reply<'f>),
     ) -> Result<(), Error> {
-        self.at_all_of(NodeSet::all(self.nodes()), post, hear).await
+        self.at_all_of(NodeSet::all(self.nodes()), post, collect).await
     }
 
     /// The same for these nodes.
@@ -225,7 +225,7 @@ impl<F: Fabric, C: Clock> Group<F, C> {
         &'f self,
         nodes: NodeSet,
         mut post: impl FnMut(NodeId) -> F::Completion<'f>,
-        mut hear: impl FnMut(NodeId, F::Reply<'f>),
+        mut collect: impl FnMut(NodeId, F::Reply<'f>),
     ) -> Result<(), Error> {
         // Long, unless roundtrips are longer.
         let longest = LONG_LATE.max(self.late_after()).min(self.timeouts().deadline);
@@ -237,7 +237,7 @@ impl<F: Fabric, C: Clock> Group<F, C> {
         while answered < nodes.len() {
             match round.next().await {
                 Event::Reply(node, reply) => {
-                    hear(node, reply);
+                    collect(node, reply);
                     answered += 1;
                 }
                 Event::Late => {}
@@ -320,7 +320,7 @@ mod tests {
         let (mut operation, mut cx) = (pin!(operation), Context::from_waker(Waker::noop()));
         (0..100_000)
             .find_map(|_| match operation.as_mut().poll(&mut cx) {
-                Poll::Ready(told) => Some(told),
+                Poll::Ready(outcome) => Some(outcome),
                 Poll::Pending => None,
             })
             .expect("an end")

@@ -65,7 +65,7 @@ pub async fn audit<F: Fabric, C: Clock>(group: &Group<F, C>, register: &Register
     let mut slots = [[Stamp::EMPTY; SLOTS]; MAX_NODES];
     let mut in_place = None;
     for node in NodeSet::all(n) {
-        let Some(shown) = look(group, register, node).await else {
+        let Some(shown) = weak(group, register, node).await else {
             audit.down.insert(node);
             continue;
         };
@@ -125,7 +125,7 @@ pub async fn audit<F: Fabric, C: Clock>(group: &Group<F, C>, register: &Register
 }
 
 /// All of the replica at `node`. `None` if that does not answer.
-async fn look<'f, F: Fabric, C: Clock>(
+async fn weak<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &Register,
     node: NodeId,

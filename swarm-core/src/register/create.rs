@@ -81,7 +81,7 @@ pub async fn create<F: Fabric, C: Clock>(
         return Err(Error::Damaged);
     }
     let NewRegister { place, identity, .. } = *new;
-    Ok(Register::newborn(place, identity, new.shape(), image.stamp, group.slot()))
+    Ok(Register::just_created(place, identity, new.shape(), image.stamp, group.slot()))
 }
 
 /// The words of a new register.

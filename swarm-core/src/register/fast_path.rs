@@ -155,14 +155,14 @@ fn read_of<'f, F: Fabric, C: Clock>(
     {
         return Some(Value { reply, start: register::VALUE, length });
     }
-    *seen = look(register.place, ring, &shown[..=n / 2], reply);
+    *seen = weak(register.place, ring, &shown[..=n / 2], reply);
     None
 }
 
 /// Returns a weak read that was not enough; `None` if the register must be relocated, of which it
 /// tells nothing.
 #[cold]
-fn look<R>(place: Location, ring: Ring, shown: &[Stamp], reply: R) -> Option<WeakRead<R>> {
+fn weak<R>(place: Location, ring: Ring, shown: &[Stamp], reply: R) -> Option<WeakRead<R>> {
     let (mut votes, n) = (Votes::new(), 2 * shown.len() - 1);
     for (step, stamp) in shown.iter().enumerate() {
         let step = if step == 0 { 0 } else { step + ring.gap };
@@ -280,13 +280,13 @@ fn raise<F: Fabric, C: Clock>(
     let store = Store { at: from, head: copy.head, tail: copy.tail };
     let swap = Swap { at: at.plus(slot), expect: expected.0, new: expected.max(w).0 };
     let done = group.fabric().write_cas_load::<{ register::STATE_WORDS }>(node, store, swap, at);
-    let (old, [slots @ .., birth, number]) = done.ok_or(None)?;
+    let (old, [slots @ .., created_at, number]) = done.ok_or(None)?;
     // Selected by comparison: indexing by the slot would put the slots into memory.
     let of = |is_own: bool| {
         core::array::from_fn::<u64, SLOTS, _>(|i| if (i == slot) == is_own { slots[i] } else { 0 })
     };
     let (own, others) = (largest(&of(true)), largest(&of(false)));
-    if !is_of(register.identity, birth, number) {
+    if !is_of(register.identity, created_at, number) {
         return Err(None);
     }
     let took = old == expected.0 && own.0 == w.0;

@@ -23,7 +23,7 @@ use crate::fabric::{Fabric, Verb};
 use crate::layout::{Header, Location, MAX_CLIENTS, Predecessor, SLOTS, Shape, register};
 use crate::node::{MAX_NODES, NodeId, NodeSet};
 use crate::quorum::{Group, Next};
-use crate::register::weak_read::look;
+use crate::register::weak_read::read_once;
 use crate::words::{LockMode, Stamp, WriteNumber};
 
 /// Rounds at one node until its slots are frozen. Each stamp that arrives meanwhile adds one. Once
@@ -78,7 +78,7 @@ pub async fn read_frozen<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &Register,
 ) -> Result<Option<Found<'f, F>>, Error> {
-    match look(group, &mut { *register }, Check::Identity).await {
+    match read_once(group, &mut { *register }, Check::Identity).await {
         Err(Error::Moved) => {}
         looked => return looked.map(|_| None),
     }
@@ -138,8 +138,10 @@ async fn freeze_slots<F: Fabric, C: Clock>(
         let mut tries = [0; MAX_NODES];
         let step = |node: NodeId, reply: Option<F::Reply<'_>>| {
             let slots = register.place.at(node, group.nodes()).plus(register::SLOTS_AT);
-            let look = Verb::Read { at: slots, words: register::STATE_WORDS };
-            let Some(reply) = reply else { return Next::Post(group.fabric().post(node, &[look])) };
+            let read_once = Verb::Read { at: slots, words: register::STATE_WORDS };
+            let Some(reply) = reply else {
+                return Next::Post(group.fabric().post(node, &[read_once]));
+            };
             let read = &reply[reply.len().saturating_sub(register::STATE_WORDS)..];
             let Some(max) = state(read, register.identity) else {
                 votes.missing.insert(node);
@@ -163,7 +165,7 @@ async fn freeze_slots<F: Fabric, C: Clock>(
             if tries[node.index()] > TRIES {
                 return Next::NoVote;
             }
-            chain.push(look).expect("one more than the slots");
+            chain.push(read_once).expect("one more than the slots");
             Next::Post(group.fabric().post(node, &chain))
         };
         match group.settle(first, group.majority(), step).await {

@@ -49,7 +49,7 @@ impl Register {
 
     /// Returns a register that was just created with `stamp` in its first slot, as seen by the
     /// client with stamp slot `slot`.
-    pub fn newborn(
+    pub fn just_created(
         place: Location,
         identity: Identity,
         shape: Shape,

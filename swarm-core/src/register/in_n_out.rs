@@ -48,14 +48,14 @@ pub(crate) fn largest_of_others(slots: &[u64], own: usize) -> Stamp {
 #[inline(always)]
 pub(crate) fn state(reply: &[u64], identity: Identity) -> Option<Stamp> {
     let words: &[u64; register::STATE_WORDS] = reply.first_chunk()?;
-    let [slots @ .., birth, number] = words;
-    is_of(identity, *birth, *number).then(|| largest(slots))
+    let [slots @ .., created_at, number] = words;
+    is_of(identity, *created_at, *number).then(|| largest(slots))
 }
 
 /// Returns whether a replica is this register's, by the words of its identity.
 #[inline(always)]
-pub(crate) fn is_of(identity: Identity, birth: u64, number: u64) -> bool {
-    birth == identity.birth && number == identity.number.0
+pub(crate) fn is_of(identity: Identity, created_at: u64, number: u64) -> bool {
+    created_at == identity.created_at && number == identity.number.0
 }
 
 /// Posts the READ of one replica: slots and identity, the in-place copy at the home node, and the

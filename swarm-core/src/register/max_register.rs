@@ -390,20 +390,20 @@ pub(crate) async fn read<'f, F: Fabric, C: Clock>(
     check: Check<'_>,
     want: Want,
 ) -> Result<Maximum<'f, F>, Error> {
-    let look = weak_read::look(group, register, check).await?;
-    let (stamp, holders) = (look.max, look.holders);
-    let look = if matches!(want, Want::Value | Want::Unless(_)) && want.value_of(stamp) {
-        match in_place(group, register, look) {
+    let weak = weak_read::read_once(group, register, check).await?;
+    let (stamp, holders) = (weak.max, weak.holders);
+    let weak = if matches!(want, Want::Value | Want::Unless(_)) && want.value_of(stamp) {
+        match in_place(group, register, weak) {
             Ok(value) => {
                 let (value, header) = (Some(value), BufferHeader::default());
                 return Ok(Maximum { stamp, value, header, holders, other_key: false });
             }
-            Err(look) => look,
+            Err(weak) => weak,
         }
     } else {
-        look
+        weak
     };
-    read_on(group, register, check, want, look).await
+    read_on(group, register, check, want, weak).await
 }
 
 /// Returns the value if the weak read shows it: it is in place, and its stamp is verified, so a
@@ -412,19 +412,19 @@ pub(crate) async fn read<'f, F: Fabric, C: Clock>(
 pub(crate) fn in_place<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &Register,
-    look: WeakRead<F::Reply<'f>>,
+    weak: WeakRead<F::Reply<'f>>,
 ) -> Result<Value<'f, F>, WeakRead<F::Reply<'f>>> {
-    let shows = look.max.is_verified() && look.missing.is_empty() && !look.other_key;
+    let shows = weak.max.is_verified() && weak.missing.is_empty() && !weak.other_key;
     if !shows {
-        return Err(look);
+        return Err(weak);
     }
     let judged =
-        look.home.as_deref().map(|reply| judge_in_place(group.format(), register, look.max, reply));
-    match (judged, look.home) {
+        weak.home.as_deref().map(|reply| judge_in_place(group.format(), register, weak.max, reply));
+    match (judged, weak.home) {
         (Some(InPlace::Value(length)), Some(reply)) => {
             Ok(Value { reply, start: register::VALUE, length })
         }
-        (_, home) => Err(WeakRead { home, ..look }),
+        (_, home) => Err(WeakRead { home, ..weak }),
     }
 }
 
@@ -434,11 +434,11 @@ pub(crate) async fn read_on<'f, F: Fabric, C: Clock>(
     register: &mut Register,
     check: Check<'_>,
     want: Want,
-    mut look: WeakRead<F::Reply<'f>>,
+    mut weak: WeakRead<F::Reply<'f>>,
 ) -> Result<Maximum<'f, F>, Error> {
     let mut without = Without::NOBODY;
     for _ in 0..READ_TRIES {
-        let WeakRead { max: stamp, holders, other_key, .. } = look;
+        let WeakRead { max: stamp, holders, other_key, .. } = weak;
         if without.proves_damage(stamp, holders) {
             return Err(Error::Damaged);
         }
@@ -453,8 +453,8 @@ pub(crate) async fn read_on<'f, F: Fabric, C: Clock>(
         // M1: a verified stamp is at a majority. A delete's stamp, and all of DM-ABD's, are
         // verified from the beginning and prove nothing.
         let deleted = group.format().is_deleted(stamp);
-        let told = stamp.is_verified() && !deleted && want != Want::OutOfPlace;
-        let stable = told || holders.len() >= group.majority() || want == Want::AsItIs;
+        let in_place = stamp.is_verified() && !deleted && want != Want::OutOfPlace;
+        let stable = in_place || holders.len() >= group.majority() || want == Want::AsItIs;
         let wanted = want.value_of(stamp) && !deleted;
         if stable && !wanted {
             return Ok(maximum);
@@ -467,21 +467,21 @@ pub(crate) async fn read_on<'f, F: Fabric, C: Clock>(
             write(group, register, Writes { stamp, copy: None, held: holders }).await?;
             return Ok(maximum);
         }
-        let hint = length_hint(group, register, &look);
+        let hint = length_hint(group, register, &weak);
         let fetched = match fetch(group, register, stamp, holders, hint).await? {
             Ok(fetched) => fetched,
             Err(by) => {
                 without = by;
                 group.count_retry();
-                look = weak_read::look(group, register, check).await?;
+                weak = weak_read::read_once(group, register, check).await?;
                 continue;
             }
         };
         // M1, M2: what a majority does not hold is written back before it is returned.
         if !stable {
             write_back(group, register, stamp, holders, &fetched).await?;
-        } else if stamp.is_verified() && look.voters.contains(register.home()) {
-            repair_in_place(group, register, &look, &fetched);
+        } else if stamp.is_verified() && weak.voters.contains(register.home()) {
+            repair_in_place(group, register, &weak, &fetched);
         }
         maximum.header = fetched.header;
         maximum.value = wanted.then(|| fetched.into_value());
@@ -494,10 +494,10 @@ pub(crate) async fn read_on<'f, F: Fabric, C: Clock>(
 fn length_hint<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     register: &Register,
-    look: &WeakRead<F::Reply<'_>>,
+    weak: &WeakRead<F::Reply<'_>>,
 ) -> usize {
     let judged =
-        look.home.as_ref().map(|reply| judge_in_place(group.format(), register, look.max, reply));
+        weak.home.as_ref().map(|reply| judge_in_place(group.format(), register, weak.max, reply));
     match judged {
         Some(InPlace::Value(length) | InPlace::Length(length)) => length,
         _ => register.capacity(),
@@ -521,15 +521,15 @@ async fn write_back<F: Fabric, C: Clock>(
 fn repair_in_place<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     register: &Register,
-    look: &WeakRead<F::Reply<'_>>,
+    weak: &WeakRead<F::Reply<'_>>,
     fetched: &Fetched<F::Reply<'_>>,
 ) {
     let format = group.format();
-    let Some(reply) = look.home.as_ref() else { return };
-    if !matches!(judge_in_place(format, register, look.max, reply), InPlace::Bad) {
+    let Some(reply) = weak.home.as_ref() else { return };
+    if !matches!(judge_in_place(format, register, weak.max, reply), InPlace::Bad) {
         return;
     }
     let value = fetched.value();
-    let head = in_place_head(look.max, &fetched.header);
+    let head = in_place_head(weak.max, &fetched.header);
     put_in_place(group, register, &head, value, None);
 }

@@ -73,13 +73,13 @@ pub async fn read_all<F: Fabric, C: Clock>(
         let at = place.at(node, nodes).plus(register::SLOTS_AT);
         group.fabric().post(node, &[Verb::Read { at, words: register::STATE_WORDS }])
     };
-    let hear = |node: NodeId, reply: F::Reply<'_>| {
+    let collect = |node: NodeId, reply: F::Reply<'_>| {
         read_all.vacant &= reply.iter().all(|&word| word == 0);
         for (slot, &word) in read_all.slots[node.index()].iter_mut().zip(reply.iter()) {
             *slot = Stamp(word);
         }
     };
-    group.everywhere(read, hear).await?;
+    group.everywhere(read, collect).await?;
     Ok(read_all)
 }
 

@@ -71,7 +71,7 @@ impl Protocol for SafeGuess {
         seen: Option<WeakRead<F::Reply<'f>>>,
     ) -> Result<Found<'f, F>, Error> {
         let m = match seen {
-            Some(look) => max_register::read_on(group, register, check, Want::Value, look).await?,
+            Some(weak) => max_register::read_on(group, register, check, Want::Value, weak).await?,
             None => max_register::read(group, register, check, Want::Value).await?,
         };
         if m.other_key {
@@ -215,7 +215,7 @@ fn first<'a, F: Fabric, C: Clock>(
 #[inline(always)]
 fn guess<F: Fabric, C: Clock>(group: &Group<F, C>, register: &Register) -> Timestamp {
     let format = group.format();
-    let age = group.now().saturating_sub(register.identity.birth);
+    let age = group.now().saturating_sub(register.identity.created_at);
     // I5: a client's guesses only grow, whatever its clock says. A client that read the register
     // knows its first timestamp or a later one; a guess is above the first one in any case.
     let after = format.timestamp(register.last).0 + 1;
@@ -336,7 +336,8 @@ fn advance_clock<F: Fabric, C: Clock>(group: &Group<F, C>, register: &Register, 
     if format.is_deleted(m) {
         return;
     }
-    let stamped = register.identity.birth.saturating_add(format.nanoseconds(format.timestamp(m)));
+    let stamped =
+        register.identity.created_at.saturating_add(format.nanoseconds(format.timestamp(m)));
     group.advance(stamped.saturating_sub(group.now()));
 }
 

@@ -91,7 +91,7 @@ impl<R: core::ops::Deref<Target = [u64]>> Seen<R> {
 }
 
 /// Does a weak read, and backfills the replicas that lack the register.
-pub(crate) async fn look<'f, F: Fabric, C: Clock>(
+pub(crate) async fn read_once<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &mut Register,
     check: Check<'_>,
@@ -105,11 +105,11 @@ pub(crate) async fn look<'f, F: Fabric, C: Clock>(
             Err(error) => Err(Failed { error, missing: seen.votes.missing }),
         };
         match looked {
-            Ok(look) => {
-                if !look.missing.is_empty() {
-                    complete(group, register, look.voters, look.missing).await;
+            Ok(read_once) => {
+                if !read_once.missing.is_empty() {
+                    complete(group, register, read_once.voters, read_once.missing).await;
                 }
-                return Ok(look);
+                return Ok(read_once);
             }
             Err(failed) => failed.complete(group, register).await?,
         }
@@ -138,10 +138,10 @@ pub async fn confirm<F: Fabric, C: Clock>(
     register: &mut Register,
     key: &[u8],
 ) -> Result<Confirmed, Error> {
-    let look = look(group, register, Check::Key(key)).await?;
-    Ok(match look.other_key {
+    let read_once = read_once(group, register, Check::Key(key)).await?;
+    Ok(match read_once.other_key {
         true => Confirmed::OtherKey,
-        false if group.format().is_deleted(look.max) => Confirmed::Deleted,
+        false if group.format().is_deleted(read_once.max) => Confirmed::Deleted,
         false => Confirmed::Key,
     })
 }

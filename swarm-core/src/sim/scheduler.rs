@@ -152,7 +152,7 @@ pub struct Sim {
     steps: u64,
     pub(super) following: Option<Following>,
     tape: Option<Rc<RefCell<Script>>>,
-    told: Option<Rc<RefCell<Trace>>>,
+    traced: Option<Rc<RefCell<Trace>>>,
     pub(super) chaos: FaultRates,
     pub(super) rng: Rng,
 }
@@ -184,7 +184,7 @@ impl Sim {
             steps: 0,
             following: None,
             tape: None,
-            told: None,
+            traced: None,
             chaos: setup.chaos,
             rng,
         };
@@ -233,8 +233,8 @@ impl Sim {
         self.following = conduct.script.clone().map(|script| Following { script, at: 0, on: 0 });
         self.world().calm = conduct.calm;
         self.tape.clone_from(&conduct.tape);
-        self.told.clone_from(&conduct.trace);
-        if self.told.is_some() {
+        self.traced.clone_from(&conduct.trace);
+        if self.traced.is_some() {
             self.start_trace();
         }
     }
@@ -523,8 +523,8 @@ impl Sim {
 impl Drop for Sim {
     /// Passes the trace on, also if the run panicked.
     fn drop(&mut self) {
-        if let Some(told) = &self.told {
-            *told.borrow_mut() = self.take_trace();
+        if let Some(traced) = &self.traced {
+            *traced.borrow_mut() = self.take_trace();
         }
     }
 }

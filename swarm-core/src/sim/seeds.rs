@@ -85,9 +85,9 @@ mod tests {
 
     #[test]
     fn a_command_names_package_program_and_test() {
-        let told =
+        let printed =
             command("SWARM_SEED=7", Some("swarm-core"), "cell_sim-0123456789abcdef", Some("story"));
-        assert_eq!(told, "SWARM_SEED=7 cargo test -p swarm-core --test cell_sim story");
+        assert_eq!(printed, "SWARM_SEED=7 cargo test -p swarm-core --test cell_sim story");
         // If tests run one after the other, the thread does not have the test's name.
         assert_eq!(
             command("A=1", None, "cell_sim", Some("main")),

@@ -6,7 +6,8 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use crate::common::{
-    FORMAT, append, cell, is_born, list, number, object, plant, plant_object, record, solid, word,
+    FORMAT, append, cell, confirmed, is_created, list, number, object, plant, plant_object, record,
+    word,
 };
 use swarm_core::cell::{CellRef, Proposed, View, committed};
 use swarm_core::clock::Clock;
@@ -86,7 +87,7 @@ fn alone_everything_is_one_roundtrip() {
         assert_eq!(get(&group, &at).0, [1, 2, 3]);
         for token in 1..4 {
             for node in (0..n).map(|node| NodeId(node as u8)) {
-                assert!(is_born(token, node, n, |at| nodes.word(node, at)));
+                assert!(is_created(token, node, n, |at| nodes.word(node, at)));
                 // What only the home node has.
                 let beyond = nodes.word(node, object(token).at(node, n).plus(3));
                 assert_eq!(beyond == token, node == object(token).home);
@@ -187,12 +188,12 @@ fn a_cell_at_the_end_of_its_ballots_can_be_read() {
     let (nodes, switches) = (Loopback::new(3, 1 << 15), HandSwitches::new());
     let (group, at) = (client(&nodes, &switches, 0), cell(0));
     put(&group, &at, &View::VACANT, &[1]);
-    let near = word(FORMAT.last_ballot().0 - 500, record(1), solid());
+    let near = word(FORMAT.last_ballot().0 - 500, record(1), confirmed());
     for node in (0..2).map(NodeId) {
         nodes.set_word(node, at.place.at(node, 3), near.0);
     }
     // Half promised to a client that died: a read must start a ballot.
-    let promised = word(FORMAT.last_ballot().0 - 400, record(1), solid() - accepted());
+    let promised = word(FORMAT.last_ballot().0 - 400, record(1), confirmed() - accepted());
     nodes.set_word(NodeId(0), at.place.at(NodeId(0), 3), promised.0);
     let (tokens, view, _) = get(&group, &at);
     assert_eq!(tokens, [1]);
@@ -227,21 +228,21 @@ fn words_of_another_operations_round_make_a_view() {
 fn a_newborn_cell_is_brought_to_the_node_that_lacks_it() {
     let (nodes, switches) = (Loopback::new(3, 1 << 15), HandSwitches::new());
     let (group, at) = (client(&nodes, &switches, 0), cell(0));
-    let born = word(2, record(1), solid());
+    let created = word(2, record(1), confirmed());
     for node in [NodeId(0), NodeId(2)] {
         plant_object(1, node, 3, |at, value| nodes.set_word(node, at, value));
         plant(1, Pointer::NULL, 2, &[1], |at, value| nodes.set_word(node, at, value));
-        nodes.set_word(node, at.place.at(node, 3), born.0);
+        nodes.set_word(node, at.place.at(node, 3), created.0);
     }
     let (tokens, view, cost) = get(&group, &at);
     // All three words, then the record: nothing is in place yet.
     assert_eq!((tokens, cost), (vec![1], 3));
     let (_, cost) = put(&group, &at, &view, &[1, 2]);
     assert_eq!(cost, 2);
-    assert!(is_born(2, NodeId(1), 3, |at| nodes.word(NodeId(1), at)));
+    assert!(is_created(2, NodeId(1), 3, |at| nodes.word(NodeId(1), at)));
     let (_, cost) = put(&group, &at, &get(&group, &at).1, &[1, 2, 3]);
     assert_eq!(cost, 1);
-    let (_, cost) = put(&group, &at, &View::born(FORMAT, 3, born), &[1, 4]);
+    let (_, cost) = put(&group, &at, &View::created(FORMAT, 3, created), &[1, 4]);
     assert_eq!(cost, 1);
     assert_eq!(get(&group, &at).0, [1, 2, 3]);
 }

@@ -60,7 +60,7 @@ fn content(token: u64) -> [u64; SMALL - 1] {
 pub(crate) struct LastToken;
 
 impl CreatedParts for LastToken {
-    fn births(&self, payload: &[u64], each: &mut dyn FnMut(CreatedPart)) {
+    fn created_parts(&self, payload: &[u64], each: &mut dyn FnMut(CreatedPart)) {
         let Some(&token) = payload.last() else { return };
         let place = object(token);
         each(CreatedPart::Copy { place, from: 1, words: SMALL - 1 });
@@ -69,7 +69,7 @@ impl CreatedParts for LastToken {
 }
 
 /// Returns whether the object of `token` is complete at `node`.
-pub(crate) fn is_born(
+pub(crate) fn is_created(
     token: u64,
     node: NodeId,
     nodes: usize,
@@ -106,14 +106,19 @@ pub(crate) async fn with_proposal<T>(
     let place = object(token);
     let [one, two] = content(token);
     let bytes = two.to_le_bytes();
-    let newborns = [
+    let initial_writes = [
         InitialWrite::Write { place, from: 1, head: &[one], tail: &bytes, at: Replicas::All },
         InitialWrite::Write { place, from: 3, head: &[token], tail: &[], at: Replicas::Home },
         InitialWrite::Set { place, at: 0, value: token },
     ];
     let record = record(index);
-    let proposal =
-        Proposal { change, record, payload: tokens, newborns: &newborns, sparing: false };
+    let proposal = Proposal {
+        change,
+        record,
+        payload: tokens,
+        initial_writes: &initial_writes,
+        sparing: false,
+    };
     propose(&proposal).await
 }
 
@@ -136,14 +141,14 @@ pub(crate) fn word(ballot: u64, record: Pointer, flags: CellFlags) -> CellWord {
     FORMAT.cell(Ballot(ballot), record, flags)
 }
 
-/// Returns the flags solid and accepted.
-pub(crate) fn solid() -> CellFlags {
-    CellFlags::SOLID | CellFlags::ACCEPTED
+/// Returns the flags confirmed and accepted.
+pub(crate) fn confirmed() -> CellFlags {
+    CellFlags::CONFIRMED | CellFlags::ACCEPTED
 }
 
 /// Returns the word that named the base of a planted record.
 fn base(predecessor: Pointer) -> CellWord {
-    if predecessor.is_null() { CellWord(0) } else { word(2, predecessor, solid()) }
+    if predecessor.is_null() { CellWord(0) } else { word(2, predecessor, confirmed()) }
 }
 
 /// Puts a complete record into a node's memory, as if it had long been there.

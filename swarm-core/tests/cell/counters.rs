@@ -81,7 +81,7 @@ async fn operate(
         }
         let payload = new.as_slice();
         let (change, record) = (number(group.session().client, index + 1), record(index));
-        let proposal = Proposal { change, record, payload, newborns: &[], sparing: false };
+        let proposal = Proposal { change, record, payload, initial_writes: &[], sparing: false };
         match propose(group, at, &view, &proposal, &()).await? {
             Proposed::Committed(view) => {
                 *cached = (view.record() == record).then_some((new, view));
@@ -174,7 +174,7 @@ fn play(seed: u64, conduct: &ReplayRules) -> Result<(Shared, usize), String> {
 
 #[test]
 fn read_modify_write_is_linearizable_under_any_schedule() {
-    let (mut operations, mut told, mut lost, mut dropped) = (0, 0, 0, 0);
+    let (mut operations, mut outcome, mut lost, mut dropped) = (0, 0, 0, 0);
     for seed in seeds(3000) {
         // Panics inside of the protocol name no seed: they are caught to report it.
         let Ok(Ok((shared, answered))) =
@@ -185,11 +185,11 @@ fn read_modify_write_is_linearizable_under_any_schedule() {
             panic!("seed {seed} (played alone by `{again}`): {story}");
         };
         operations += shared.recorder.operations().len();
-        told += answered;
+        outcome += answered;
         lost += shared.lost.get();
         dropped += shared.dropped.get();
     }
-    println!("{operations} operations, {told} answered, {dropped} dropped, {lost} tried again");
-    assert!(told > operations * 8 / 10, "too few operations came to an end");
+    println!("{operations} operations, {outcome} answered, {dropped} dropped, {lost} tried again");
+    assert!(outcome > operations * 8 / 10, "too few operations came to an end");
     assert!(operations < 1000 || lost > 0, "no client lost to another");
 }

@@ -8,7 +8,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
 use crate::common::{
-    FORMAT, append, cell, is_born, list, number, plant, plant_object, record, solid, word,
+    FORMAT, append, cell, confirmed, is_created, list, number, plant, plant_object, record, word,
 };
 use swarm_core::cell::{Proposed, View};
 use swarm_core::clock::Clock;
@@ -32,7 +32,7 @@ struct Rivals {
 
 /// The result of a client's operation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-enum Told {
+enum Outcome {
     Committed,
     Lost,
     List(Vec<u64>),
@@ -42,7 +42,7 @@ enum Told {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Event {
     Began(usize),
-    Ended(usize, Told),
+    Ended(usize, Outcome),
 }
 
 type SlowPathCounts = Rc<RefCell<Vec<Event>>>;
@@ -57,7 +57,7 @@ impl Rivals {
             if !self.lagging || node != NODES[2] {
                 plant_object(0, node, 3, set);
                 plant(0, Pointer::NULL, 2, &[0], set);
-                sim.set_word(node, at.at(node, 3), word(2, record(0), solid()).0);
+                sim.set_word(node, at.at(node, 3), word(2, record(0), confirmed()).0);
             }
         }
         let events = SlowPathCounts::default();
@@ -77,25 +77,25 @@ impl Rivals {
         let timeouts = Timeouts { late_floor: 1 << 40, late_roundtrips: 1, deadline: 1 << 50 };
         let group = group(sim, client, LoneClock::new(0), timeouts);
         let events = Rc::clone(events);
-        let mut words = [Some(word(2, record(0), solid())); MAX_NODES];
+        let mut words = [Some(word(2, record(0), confirmed())); MAX_NODES];
         if self.lagging {
-            words[2] = Some(word(0, Pointer::NULL, solid()));
+            words[2] = Some(word(0, Pointer::NULL, confirmed()));
         }
         let token = client as u64 + 1;
         sim.spawn(client, async move {
             events.borrow_mut().push(Event::Began(client));
-            let told = if client >= self.proposers {
-                Told::List(list(&group, &cell(0)).await.expect("a majority answers").0)
+            let outcome = if client >= self.proposers {
+                Outcome::List(list(&group, &cell(0)).await.expect("a majority answers").0)
             } else {
                 let view = View::of(FORMAT, 3, &words).expect("a majority agrees");
                 let change = number(client, 1);
                 let proposed = append(&group, &cell(0), &view, token, change, &[0, token]).await;
                 match proposed.expect("a majority answers") {
-                    Proposed::Committed(_) => Told::Committed,
-                    Proposed::Lost { .. } => Told::Lost,
+                    Proposed::Committed(_) => Outcome::Committed,
+                    Proposed::Lost { .. } => Outcome::Lost,
                 }
             };
-            events.borrow_mut().push(Event::Ended(client, told));
+            events.borrow_mut().push(Event::Ended(client, outcome));
         });
     }
 }
@@ -150,21 +150,21 @@ fn judge(sim: &Sim, all: &[Vec<u64>], events: &[Event]) -> Result<(), &'static s
     }
     let began = |client| events.iter().position(|e| *e == Event::Began(client));
     for (at, event) in events.iter().enumerate() {
-        let Event::Ended(client, told) = event else { continue };
+        let Event::Ended(client, outcome) = event else { continue };
         let token = *client as u64 + 1;
-        match told {
-            Told::Committed if list[1..] != [token] => return Err("a change is forgotten"),
-            Told::Lost if list.contains(&token) => return Err("a lost change is in"),
-            Told::Lost if list.len() < 2 => return Err("a change lost to nobody"),
-            Told::List(tokens) if !list.starts_with(tokens) => {
+        match outcome {
+            Outcome::Committed if list[1..] != [token] => return Err("a change is forgotten"),
+            Outcome::Lost if list.contains(&token) => return Err("a lost change is in"),
+            Outcome::Lost if list.len() < 2 => return Err("a change lost to nobody"),
+            Outcome::List(tokens) if !list.starts_with(tokens) => {
                 return Err("what was read is gone");
             }
             _ => {}
         }
         for later in &events[at..] {
-            if let Event::Ended(reader, Told::List(tokens)) = later
+            if let Event::Ended(reader, Outcome::List(tokens)) = later
                 && began(*reader) > Some(at)
-                && *told == Told::Committed
+                && *outcome == Outcome::Committed
                 && !tokens.contains(&token)
             {
                 return Err("a read missed a change that was in before");
@@ -172,8 +172,8 @@ fn judge(sim: &Sim, all: &[Vec<u64>], events: &[Event]) -> Result<(), &'static s
         }
     }
     for &token in &list[1..] {
-        let born = |&&n: &&NodeId| is_born(token, n, 3, |at| sim.word(n, at));
-        if NODES.iter().filter(born).count() < 2 {
+        let created = |&&n: &&NodeId| is_created(token, n, 3, |at| sim.word(n, at));
+        if NODES.iter().filter(created).count() < 2 {
             return Err("what was born with a record is at one node only");
         }
     }

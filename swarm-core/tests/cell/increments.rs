@@ -67,9 +67,9 @@ impl Counter {
             increment_often(busy, &recorder, times);
             seen.set(true);
         });
-        let told = increment(&self.story.stopped, &self.recorder, (0, self.story.stale), OWN);
+        let outcome = increment(&self.story.stopped, &self.recorder, (0, self.story.stale), OWN);
         assert!(done.get(), "it was stopped");
-        told
+        outcome
     }
 
     /// Checks the value in the end, and that the history is linearizable with it.

@@ -15,7 +15,7 @@ use swarm_core::quorum::{Group, Session, Timeouts};
 use swarm_core::sim::{FaultRates, Policy, ReplayRules, Setup, Sim, SimClock, SimFabric};
 use swarm_core::words::{Ballot, CellWord, Incarnation, Pointer};
 
-use super::common::{FORMAT, LastToken, ROOM, cell, is_born, list, object};
+use super::common::{FORMAT, LastToken, ROOM, cell, is_created, list, object};
 use super::replaced::{
     Configuration, DEADLINE, FILLERS, Progress, Replaced, Replacement, Shown, Stage, explore,
 };
@@ -149,11 +149,11 @@ impl Play {
                 cell.history.borrow_mut().end(op, tokens);
             }
         })?;
-        self.are_born()
+        self.are_created()
     }
 
     /// Whether what the tokens brought that were read last is at a majority.
-    fn are_born(&self) -> Result<(), String> {
+    fn are_created(&self) -> Result<(), String> {
         let Self { replacement, cell } = self;
         if replacement.configuration.stage.get() != Stage::New {
             return Ok(());
@@ -162,7 +162,7 @@ impl Play {
         for &token in &history.ops.last().expect("it was begun").list {
             let there = |&node: &NodeId| {
                 let physical = replacement.physical(node);
-                is_born(token, node, nodes, |at| replacement.sim.word(physical, at))
+                is_created(token, node, nodes, |at| replacement.sim.word(physical, at))
             };
             let count = (0..nodes as u8).map(NodeId).filter(there).count();
             if count <= nodes / 2 {

@@ -115,7 +115,7 @@ pub(crate) fn change_to(
 ) -> Result<Proposed, Error> {
     let change = WriteNumber::new(client.session().incarnation, nth + 1);
     let (record, payload) = (record_at(nth), &[value, nth]);
-    let proposal = Proposal { change, record, payload, newborns: &[], sparing: false };
+    let proposal = Proposal { change, record, payload, initial_writes: &[], sparing: false };
     block_on(propose(client, &at(), on, &proposal, &()))
 }
 
@@ -129,7 +129,7 @@ fn change_often(client: &Client, numbers: impl Iterator<Item = u64>) {
     for nth in numbers {
         match change(client, &on, nth) {
             Ok(Proposed::Committed(next)) => on = next,
-            told => panic!("nobody else is there: {told:?}"),
+            outcome => panic!("nobody else is there: {outcome:?}"),
         }
     }
 }
@@ -167,9 +167,9 @@ impl Story {
         meanwhile: impl FnOnce(&Nodes, &Client) + 'static,
     ) -> Result<Proposed, Error> {
         self.stop_at(N2, meanwhile);
-        let told = change(&self.stopped, &self.stale, OWN);
+        let outcome = change(&self.stopped, &self.stale, OWN);
         assert!(self.nodes.stop.borrow().is_none(), "it was stopped");
-        told
+        outcome
     }
 
     /// The client is stopped before its next chain to this node, for as long as `meanwhile` takes.
@@ -180,43 +180,43 @@ impl Story {
 }
 
 #[test]
-fn who_was_stopped_before_it_proposed_has_lost() {
+fn a_client_that_was_stopped_before_it_proposed_has_lost() {
     let story = Story::new();
     change_often(&story.busy, 1..CHANGES);
-    let told = change(&story.stopped, &story.stale, OWN);
-    assert!(matches!(told, Ok(Proposed::Lost { .. })), "{told:?}");
+    let outcome = change(&story.stopped, &story.stale, OWN);
+    assert!(matches!(outcome, Ok(Proposed::Lost { .. })), "{outcome:?}");
 }
 
 /// Two nodes took its record, and a ballot may have chosen it: only the later records show that
 /// none did.
 #[test]
-fn who_was_stopped_half_way_finds_out_that_it_has_lost() {
+fn a_client_that_was_stopped_half_way_finds_out_that_it_has_lost() {
     let story = Story::new();
-    let told = story.stopped_half_way(|_, busy| change_often(busy, 1..CHANGES));
-    assert!(matches!(told, Ok(Proposed::Lost { .. })), "{told:?}");
+    let outcome = story.stopped_half_way(|_, busy| change_often(busy, 1..CHANGES));
+    assert!(matches!(outcome, Ok(Proposed::Lost { .. })), "{outcome:?}");
 }
 
 /// Others completed its change, and built on it.
 #[test]
-fn who_was_stopped_half_way_finds_out_that_it_has_won() {
+fn a_client_that_was_stopped_half_way_finds_out_that_it_has_won() {
     let story = Story::new();
-    let told = story.stopped_half_way(|nodes, busy| {
+    let outcome = story.stopped_half_way(|nodes, busy| {
         nodes.away.set(Some(N2));
         let on = block_on(read(busy, &at(), &())).expect("two are there").view;
         assert_eq!(on.record(), record_at(OWN), "both others have it");
         nodes.away.set(None);
         change_often(busy, 1..CHANGES);
     });
-    assert!(matches!(told, Ok(Proposed::Committed(_))), "{told:?}");
+    assert!(matches!(outcome, Ok(Proposed::Committed(_))), "{outcome:?}");
 }
 
 /// Following the predecessors takes longer than an operation may: the outcome stays unknown.
 #[test]
-fn who_cannot_find_out_in_time_is_told_that_it_is_open() {
+fn a_client_that_cannot_find_out_in_time_gets_an_open_outcome() {
     let story = Story::new();
     story.stopped.set_timeouts(Timeouts { deadline: 50 * CHANGES, ..Timeouts::default() });
-    let told = story.stopped_half_way(|_, busy| change_often(busy, 1..CHANGES));
-    assert!(matches!(told, Err(Error::Contended)), "{told:?}");
+    let outcome = story.stopped_half_way(|_, busy| change_often(busy, 1..CHANGES));
+    assert!(matches!(outcome, Err(Error::Contended)), "{outcome:?}");
 }
 
 /// A client that knows a record of the cell does not take it for one that others changed.
@@ -228,8 +228,8 @@ fn a_cell_that_lost_all_its_words_is_damaged() {
         assert_ne!(story.nodes.inner.word(node, word), 0);
         story.nodes.inner.set_word(node, word, 0);
     }
-    let told = change(&story.stopped, &story.stale, OWN);
-    assert!(matches!(told, Err(Error::Damaged)), "{told:?}");
+    let outcome = change(&story.stopped, &story.stale, OWN);
+    assert!(matches!(outcome, Err(Error::Damaged)), "{outcome:?}");
 }
 
 /// A record's memory is damaged, so that its checksum is valid and it names a later record. There
@@ -238,7 +238,7 @@ fn a_cell_that_lost_all_its_words_is_damaged() {
 fn records_that_lead_round_in_a_circle_are_damaged() {
     let story = Story::new();
     story.stopped.set_timeouts(Timeouts { deadline: u64::MAX, ..Timeouts::default() });
-    let told = story.stopped_half_way(|nodes, busy| {
+    let outcome = story.stopped_half_way(|nodes, busy| {
         change_often(busy, 1..100);
         let later = FORMAT.cell(Ballot(1000), record_at(90), CellFlags::all());
         let writer = WriteNumber::new(Incarnation(2), 51);
@@ -250,5 +250,5 @@ fn records_that_lead_round_in_a_circle_are_damaged() {
                 .for_each(|(i, word)| nodes.inner.set_word(node, body.plus(i), *word));
         }
     });
-    assert!(matches!(told, Err(Error::Damaged)), "{told:?}");
+    assert!(matches!(outcome, Err(Error::Damaged)), "{outcome:?}");
 }

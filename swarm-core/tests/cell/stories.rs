@@ -9,7 +9,8 @@ use std::future::Future;
 use std::rc::Rc;
 
 use crate::common::{
-    FORMAT, append, cell, is_born, list, number, object, plant, plant_object, record, solid, word,
+    FORMAT, append, cell, confirmed, is_created, list, number, object, plant, plant_object, record,
+    word,
 };
 use swarm_core::cell::{CellRef, Proposed, View};
 use swarm_core::error::Error;
@@ -33,7 +34,7 @@ const SHORT: u64 = 100;
 const ENOUGH: usize = 200;
 
 /// The result of a client's operation, once it has ended.
-type Told<T> = Rc<RefCell<Option<Result<T, Error>>>>;
+type Outcome<T> = Rc<RefCell<Option<Result<T, Error>>>>;
 
 struct Story {
     sim: Sim,
@@ -46,7 +47,7 @@ impl Story {
         let story = Self { sim: Sim::new(&Setup::new(1, 3, 12)), clients: 0 };
         for node in ALL {
             story.has(node, X, Pointer::NULL, 2);
-            story.shows(node, 2, X, solid());
+            story.shows(node, 2, X, confirmed());
         }
         story
     }
@@ -81,8 +82,8 @@ impl Story {
         self.sim.word(node, Address(record(index).0 * 8))
     }
 
-    fn is_born(&self, token: u64, node: NodeId) -> bool {
-        is_born(token, node, 3, |at| self.sim.word(node, at))
+    fn is_created(&self, token: u64, node: NodeId) -> bool {
+        is_created(token, node, 3, |at| self.sim.word(node, at))
     }
 
     /// Lets a new client, which finds nodes late only after `timeouts` nanoseconds, start
@@ -91,7 +92,7 @@ impl Story {
         &mut self,
         timeouts: u64,
         operation: impl FnOnce(Group<SimFabric, SimClock>) -> O + 'static,
-    ) -> (usize, Told<T>)
+    ) -> (usize, Outcome<T>)
     where
         T: 'static,
         O: Future<Output = Result<T, Error>> + 'static,
@@ -102,18 +103,18 @@ impl Story {
         let group = Group::new(self.sim.fabric(client), self.sim.clock(client), FORMAT, session);
         let late = Timeouts { late_floor: timeouts, late_roundtrips: 1, ..Timeouts::default() };
         group.set_timeouts(late);
-        let told = Told::default();
-        let tell = Rc::clone(&told);
+        let outcome = Outcome::default();
+        let tell = Rc::clone(&outcome);
         let operation = operation(group);
         self.sim.spawn(client, async move {
             *tell.borrow_mut() = Some(operation.await);
         });
         self.sim.poll_once(client);
-        (client, told)
+        (client, outcome)
     }
 
     /// Lets a client read, starting at `home`.
-    fn read(&mut self, home: NodeId, timeouts: u64) -> (usize, Told<Vec<u64>>) {
+    fn read(&mut self, home: NodeId, timeouts: u64) -> (usize, Outcome<Vec<u64>>) {
         let at = cell(home.0);
         self.begin(timeouts, move |group| async move {
             list(&group, &at).await.map(|(tokens, _)| tokens)
@@ -121,10 +122,10 @@ impl Story {
     }
 
     /// Lets a client propose `[0, token]` on `x`, with or without a fast round.
-    fn propose(&mut self, token: u64, fast: bool, timeouts: u64) -> (usize, Told<Proposed>) {
-        let mut words = [Some(word(2, record(X), solid())); MAX_NODES];
+    fn propose(&mut self, token: u64, fast: bool, timeouts: u64) -> (usize, Outcome<Proposed>) {
+        let mut words = [Some(word(2, record(X), confirmed())); MAX_NODES];
         if !fast {
-            words[2] = Some(word(1, record(X), solid()));
+            words[2] = Some(word(1, record(X), confirmed()));
         }
         let view = View::of(FORMAT, 3, &words).expect("x is committed");
         let at: CellRef = cell(0);
@@ -162,14 +163,14 @@ impl Story {
 
     /// Checks that a reader that starts at `home` and uses `nodes` alone gets this list.
     fn ends_with(&mut self, home: NodeId, nodes: &[NodeId], tokens: &[u64]) {
-        let (client, told) = self.read(home, SHORT);
+        let (client, outcome) = self.read(home, SHORT);
         self.finish(client, nodes);
-        assert_eq!(told.take().expect("it is done").expect("a majority is up"), tokens);
+        assert_eq!(outcome.take().expect("it is done").expect("a majority is up"), tokens);
     }
 }
 
 fn promise() -> CellFlags {
-    CellFlags::SOLID
+    CellFlags::CONFIRMED
 }
 
 /// `r` was adopted at one node and merely promised at another, where a dead proposer had left it:
@@ -178,20 +179,20 @@ fn promise() -> CellFlags {
 fn what_a_promise_keeps_is_not_a_vote() {
     let mut story = Story::new();
     story.has(N0, R, record(X), 3);
-    story.shows(N0, 3, R, solid());
+    story.shows(N0, 3, R, confirmed());
     story.shows(N1, 5, X, promise());
     story.has(N2, Y, record(X), 5);
-    story.shows(N2, 5, Y, solid());
+    story.shows(N2, 5, Y, confirmed());
     let (dead, _) = story.read(N0, SHORT);
     up_to_the_raise(&mut story, dead, 7);
     story.until(dead, &[N1], |story| story.is_accepted(N1, R));
-    let (reader, told) = story.read(N0, LONG);
+    let (reader, outcome) = story.read(N0, LONG);
     story.sim.roundtrip(reader, &[N0, N1]);
-    assert!(told.borrow().is_none(), "r is not committed, and can still lose");
+    assert!(outcome.borrow().is_none(), "r is not committed, and can still lose");
     // It does: a ballot at the other majority finds r under 3 and y under 5.
     story.ends_with(N2, &[N0, N2], &[X, Y]);
     story.finish(reader, &ALL);
-    assert_eq!(told.take().expect("it is done").expect("all are up"), [X, Y]);
+    assert_eq!(outcome.take().expect("it is done").expect("all are up"), [X, Y]);
 }
 
 /// Two nodes show `r` under one promised ballot. They had it from different rounds, and the
@@ -204,12 +205,12 @@ fn two_promises_are_not_two_votes() {
         story.has(node, index, record(X), accepted);
         story.shows(node, 11, index, promise());
     }
-    let (reader, told) = story.read(N0, LONG);
+    let (reader, outcome) = story.read(N0, LONG);
     story.sim.roundtrip(reader, &[N0, N1]);
-    assert!(told.borrow().is_none(), "r is not committed, and can still lose");
+    assert!(outcome.borrow().is_none(), "r is not committed, and can still lose");
     story.ends_with(N2, &[N0, N2], &[X, Y]);
     story.finish(reader, &ALL);
-    assert_eq!(told.take().expect("it is done").expect("all are up"), [X, Y]);
+    assert_eq!(outcome.take().expect("it is done").expect("all are up"), [X, Y]);
 }
 
 /// A slow reader finds `r` at each of three nodes, each time under another ballot, while `y` comes
@@ -218,32 +219,32 @@ fn two_promises_are_not_two_votes() {
 fn the_same_record_everywhere_under_different_ballots_is_not_committed() {
     let mut story = Story::new();
     story.has(N0, R, record(X), 3);
-    story.shows(N0, 3, R, solid());
-    let (reader, told) = story.read(N0, LONG);
+    story.shows(N0, 3, R, confirmed());
+    let (reader, outcome) = story.read(N0, LONG);
     story.sim.take_all(reader, N0);
     story.has(N1, R, record(X), 7);
-    story.shows(N1, 7, R, solid());
+    story.shows(N1, 7, R, confirmed());
     story.sim.roundtrip(reader, &[N0, N1]);
     // y is adopted at node 0 under 9, then r at node 2 under 11.
     story.has(N0, Y, record(X), 9);
-    story.shows(N0, 9, Y, solid());
+    story.shows(N0, 9, Y, confirmed());
     story.has(N2, Y, record(X), 5);
     story.has(N2, R, record(X), 11);
-    story.shows(N2, 11, R, solid());
+    story.shows(N2, 11, R, confirmed());
     story.shows(N1, 11, R, promise());
     story.posts(reader, N2);
     story.sim.roundtrip(reader, &[N2]);
-    assert!(told.borrow().is_none(), "r is not committed, and can still lose");
+    assert!(outcome.borrow().is_none(), "r is not committed, and can still lose");
     story.ends_with(N0, &[N0, N1], &[X, Y]);
     story.finish(reader, &ALL);
-    assert_eq!(told.take().expect("it is done").expect("all are up"), [X, Y]);
+    assert_eq!(outcome.take().expect("it is done").expect("all are up"), [X, Y]);
 }
 
 /// A proposer dies when its record and what was created with it are at one node. The next proposer
 /// brings them to a majority before it continues; otherwise that node's death would lose
 /// acknowledged data.
 #[test]
-fn an_adopted_record_brings_what_was_born_with_it() {
+fn an_adopted_record_brings_what_was_created_with_it() {
     let mut story = Story::new();
     let (first, _) = story.propose(R, false, LONG);
     story.until(first, &[N0, N1], |story| story.is_promised(N1, 3));
@@ -252,11 +253,11 @@ fn an_adopted_record_brings_what_was_born_with_it() {
     for node in ALL {
         story.sim.lose_chains(first, node);
     }
-    assert!(story.is_born(R, N0) && !story.is_born(R, N2));
-    let (second, told) = story.propose(Y, false, SHORT);
+    assert!(story.is_created(R, N0) && !story.is_created(R, N2));
+    let (second, outcome) = story.propose(Y, false, SHORT);
     story.finish(second, &[N0, N2]);
-    assert!(matches!(told.take(), Some(Ok(Proposed::Lost { .. }))));
-    assert!(story.is_born(R, N2) && story.is_accepted(N2, R));
+    assert!(matches!(outcome.take(), Some(Ok(Proposed::Lost { .. }))));
+    assert!(story.is_created(R, N2) && story.is_accepted(N2, R));
     story.sim.crash_node(N0, false);
     story.ends_with(N1, &[N1, N2], &[X, R]);
 }
@@ -267,10 +268,10 @@ fn an_adopted_record_brings_what_was_born_with_it() {
 fn what_a_read_returns_is_committed() {
     let mut story = Story::new();
     story.has(N0, R, record(X), 3);
-    story.shows(N0, 3, R, solid());
+    story.shows(N0, 3, R, confirmed());
     story.shows(N1, 3, X, promise());
     story.ends_with(N0, &[N0, N1], &[X, R]);
-    assert!(story.is_accepted(N0, R) && story.is_accepted(N1, R) && story.is_born(R, N1));
+    assert!(story.is_accepted(N0, R) && story.is_accepted(N1, R) && story.is_created(R, N1));
     story.sim.crash_node(N0, true);
     story.ends_with(N1, &[N1, N2], &[X, R]);
 }
@@ -280,7 +281,7 @@ fn what_a_read_returns_is_committed() {
 #[test]
 fn a_late_newborn_does_not_erase_what_came_after() {
     let mut story = Story::new();
-    let (first, told) = story.propose(R, true, LONG);
+    let (first, outcome) = story.propose(R, true, LONG);
     story.sim.take_all(first, N0);
     story.sim.take_all(first, N1);
     story.ends_with(N0, &[N0, N1], &[X, R]);
@@ -289,7 +290,7 @@ fn a_late_newborn_does_not_erase_what_came_after() {
     story.sim.take_all(first, N2);
     assert_eq!(story.sim.word(N2, control), 50);
     story.finish(first, &ALL);
-    assert!(matches!(told.take(), Some(Ok(Proposed::Committed(_)))));
+    assert!(matches!(outcome.take(), Some(Ok(Proposed::Committed(_)))));
 }
 
 /// Verb by verb, in a fast round and in a classic one: where a word names a record, what was
@@ -298,18 +299,18 @@ fn a_late_newborn_does_not_erase_what_came_after() {
 fn what_a_word_names_is_there() {
     for fast in [true, false] {
         let mut story = Story::new();
-        let (client, told) = story.propose(R, fast, LONG);
+        let (client, outcome) = story.propose(R, fast, LONG);
         for _ in 0..ENOUGH {
             for node in ALL {
                 while story.sim.on_their_way(client, node) > 0 {
                     story.sim.take_verbs(client, node, 1);
                     let named = FORMAT.record(story.shown(node)) == record(R);
-                    assert!(!named || story.is_born(R, node), "fast: {fast}");
+                    assert!(!named || story.is_created(R, node), "fast: {fast}");
                 }
             }
             story.sim.roundtrip(client, &ALL);
         }
-        assert!(matches!(told.take(), Some(Ok(Proposed::Committed(_)))));
+        assert!(matches!(outcome.take(), Some(Ok(Proposed::Committed(_)))));
     }
 }
 
@@ -322,13 +323,13 @@ fn a_late_copy_of_a_newborn_does_not_erase_what_came_after() {
     story.posts(first, N0);
     story.until(first, &[N0], |story| story.is_accepted(N0, R));
     ALL.into_iter().for_each(|node| story.sim.lose_chains(first, node));
-    let (second, told) = story.propose(Y, false, LONG);
+    let (second, outcome) = story.propose(Y, false, LONG);
     // All three promise, and are about to get what they lack.
     story.until(second, &ALL, |story| ALL.iter().all(|&node| !story.shown(node).is_accepted()));
     story.until(second, &[N0, N1], |story| story.sim.on_their_way(second, N2) > 0);
     story.finish(second, &[N0, N1]);
-    assert!(matches!(told.take(), Some(Ok(Proposed::Lost { .. }))));
-    assert!(!story.is_born(R, N2), "its chain is on its way");
+    assert!(matches!(outcome.take(), Some(Ok(Proposed::Lost { .. }))));
+    assert!(!story.is_created(R, N2), "its chain is on its way");
     let control = object(R).at(N2, 3);
     story.sim.set_word(N2, control, 50);
     story.sim.take_all(second, N2);
@@ -341,7 +342,7 @@ fn a_late_copy_of_a_newborn_does_not_erase_what_came_after() {
 #[test]
 fn a_change_that_others_completed_and_built_upon_is_known_as_applied() {
     let mut story = Story::new();
-    let (first, told) = story.propose(R, true, SHORT);
+    let (first, outcome) = story.propose(R, true, SHORT);
     story.sim.take_all(first, N0);
     story.sim.take_all(first, N1);
     story.sim.lose_chains(first, N2);
@@ -354,7 +355,7 @@ fn a_change_that_others_completed_and_built_upon_is_known_as_applied() {
     story.finish(second, &[N0, N1]);
     story.ends_with(N0, &[N0, N1], &[X, R, 3]);
     story.finish(first, &ALL);
-    let Some(Ok(Proposed::Committed(view))) = told.take() else { panic!("it was applied") };
+    let Some(Ok(Proposed::Committed(view))) = outcome.take() else { panic!("it was applied") };
     assert_eq!(view.record(), record(3));
 }
 
@@ -364,8 +365,8 @@ fn a_change_that_others_completed_and_built_upon_is_known_as_applied() {
 fn a_record_of_a_former_life_is_not_taken_for_this_ones() {
     let mut story = Story::new();
     plant(R, record(X), 0, &[9], |at, value| story.sim.set_word(N2, at, value));
-    let (first, told) = story.begin(SHORT, |group| async move {
-        let view = View::born(FORMAT, 3, word(2, record(X), solid()));
+    let (first, outcome) = story.begin(SHORT, |group| async move {
+        let view = View::created(FORMAT, 3, word(2, record(X), confirmed()));
         append(&group, &cell(2), &view, R, number(0, 1), &[X, R]).await
     });
     story.sim.take_all(first, N0);
@@ -382,7 +383,7 @@ fn a_record_of_a_former_life_is_not_taken_for_this_ones() {
     story.posts(first, N2);
     story.sim.roundtrip(first, &[N2]);
     story.finish(first, &ALL);
-    assert!(matches!(told.take(), Some(Ok(Proposed::Committed(_)))), "r is below the last one");
+    assert!(matches!(outcome.take(), Some(Ok(Proposed::Committed(_)))), "r is below the last one");
 }
 
 /// Two proposers adopt `r` at node 0, one after the other, while `y` is accepted at node 2 under a
@@ -403,21 +404,21 @@ fn an_accepted_ballot_never_falls() {
 fn raised_twice(slow_first: bool) {
     let mut story = Story::new();
     story.has(N0, R, record(X), 3);
-    story.shows(N0, 3, R, solid());
+    story.shows(N0, 3, R, confirmed());
     story.shows(N1, 3, X, promise());
     let (slow, _) = story.read(N0, SHORT);
     up_to_the_raise(&mut story, slow, 5);
     story.has(N2, Y, record(X), 7);
-    story.shows(N2, 7, Y, solid());
+    story.shows(N2, 7, Y, confirmed());
     story.shows(N1, 7, X, promise());
-    let (quick, told) = story.read(N0, SHORT);
+    let (quick, outcome) = story.read(N0, SHORT);
     if slow_first {
         up_to_the_raise(&mut story, quick, 9);
         story.sim.take_chains(slow, N0, 1);
         assert_eq!(story.accepted(N0, R), 5);
     }
     story.finish(quick, &[N0, N1]);
-    assert_eq!(told.take().expect("it is done").expect("a majority is up"), [X, R]);
+    assert_eq!(outcome.take().expect("it is done").expect("a majority is up"), [X, R]);
     if !slow_first {
         story.sim.take_chains(slow, N0, 1);
     }
@@ -439,13 +440,13 @@ fn up_to_the_raise(story: &mut Story, client: usize, ballot: u64) {
 /// Two of three promised, then one of them died without notice. The third, which is late, is asked
 /// to accept as well.
 #[test]
-fn who_promises_late_joins() {
+fn a_node_that_promises_late_joins() {
     let mut story = Story::new();
-    let (client, told) = story.propose(R, false, LONG);
+    let (client, outcome) = story.propose(R, false, LONG);
     story.until(client, &[N0, N1], |story| story.is_promised(N1, 3));
     story.sim.crash_node(N1, true);
     story.finish(client, &[N0, N2]);
-    assert!(matches!(told.take(), Some(Ok(Proposed::Committed(_)))));
+    assert!(matches!(outcome.take(), Some(Ok(Proposed::Committed(_)))));
     assert!(story.is_accepted(N0, R) && story.is_accepted(N2, R));
 }
 
@@ -453,15 +454,15 @@ fn who_promises_late_joins() {
 /// that. A client that adopts it has the promises of both, and is about to raise it there. It has
 /// no answer yet from node 2, which has neither `r` nor what was created with it.
 fn before_the_late_promise<T>(
-    begin: impl FnOnce(&mut Story) -> (usize, Told<T>),
-) -> (Story, usize, Told<T>) {
+    begin: impl FnOnce(&mut Story) -> (usize, Outcome<T>),
+) -> (Story, usize, Outcome<T>) {
     let mut story = Story::new();
     for node in [N0, N1] {
         story.has(node, R, record(X), 3);
     }
-    story.shows(N0, 3, R, solid());
+    story.shows(N0, 3, R, confirmed());
     story.shows(N1, 5, R, promise());
-    let (client, told) = begin(&mut story);
+    let (client, outcome) = begin(&mut story);
     let is_promised = |story: &Story, node| story.is_promised(node, 7);
     story.until(client, &[N0, N1], |story| is_promised(story, N0) && is_promised(story, N1));
     // The promises arrive, and it fetches the record, but not what was created with it.
@@ -470,8 +471,8 @@ fn before_the_late_promise<T>(
     story.sim.roundtrip(client, &[N0]);
     story.posts(client, N1);
     assert!(story.sim.on_their_way(client, N0) == 1 && story.sim.on_their_way(client, N2) > 0);
-    assert!(FORMAT.record(story.shown(N2)) == record(X) && !story.is_born(R, N2));
-    (story, client, told)
+    assert!(FORMAT.record(story.shown(N2)) == record(X) && !story.is_created(R, N2));
+    (story, client, outcome)
 }
 
 /// Lets the client's chains to node 2 take effect, and arrive, until none is pending.
@@ -480,7 +481,7 @@ fn promises_late(story: &mut Story, client: usize) {
         while story.sim.on_their_way(client, N2) > 0 {
             story.sim.take_verbs(client, N2, 1);
             let names = FORMAT.record(story.shown(N2)) == record(R);
-            assert!(!names || story.is_born(R, N2), "what was born with r is there before r");
+            assert!(!names || story.is_created(R, N2), "what was born with r is there before r");
         }
         story.sim.deliver(client, N2);
         story.sim.poll_once(client);
@@ -490,30 +491,30 @@ fn promises_late(story: &mut Story, client: usize) {
 /// All nodes that answered show `r`, so what was created with it is not READ. Node 2 promises late
 /// and lacks it. It must not get `r` alone, or the next node's death would lose acknowledged data.
 #[test]
-fn who_promises_late_gets_no_record_without_its_newborns() {
+fn a_node_that_promises_late_gets_no_record_without_its_created_parts() {
     let read = |gone| {
-        let (mut story, client, told) = before_the_late_promise(|story| story.read(N0, SHORT));
+        let (mut story, client, outcome) = before_the_late_promise(|story| story.read(N0, SHORT));
         promises_late(&mut story, client);
         story.finish(client, &ALL);
-        assert_eq!(told.take().expect("it is done").expect("all are up"), [X, R]);
+        assert_eq!(outcome.take().expect("it is done").expect("all are up"), [X, R]);
         (story, gone)
     };
     // As before, but no node is late yet: the round need not be restarted.
     let lose = |gone| {
-        let (mut story, client, told) =
+        let (mut story, client, outcome) =
             before_the_late_promise(|story| story.propose(Y, false, LONG));
         promises_late(&mut story, client);
         assert!(story.is_promised(N2, 7));
         story.finish(client, &[N0, N1]);
-        assert!(matches!(told.take(), Some(Ok(Proposed::Lost { .. }))));
-        assert!(story.is_accepted(N0, R) && story.is_accepted(N1, R) && !story.is_born(R, N2));
+        assert!(matches!(outcome.take(), Some(Ok(Proposed::Lost { .. }))));
+        assert!(story.is_accepted(N0, R) && story.is_accepted(N1, R) && !story.is_created(R, N2));
         (story, gone)
     };
     for (mut story, gone) in [read(N0), read(N1), lose(N0), lose(N1)] {
         story.sim.crash_node(gone, false);
         let left = if gone == N0 { N1 } else { N0 };
         story.ends_with(N2, &[left, N2], &[X, R]);
-        assert!(story.is_born(R, left) && story.is_born(R, N2), "{gone} is gone");
+        assert!(story.is_created(R, left) && story.is_created(R, N2), "{gone} is gone");
         assert!(story.is_accepted(left, R) && story.is_accepted(N2, R), "{gone} is gone");
     }
 }
@@ -521,10 +522,11 @@ fn who_promises_late_gets_no_record_without_its_newborns() {
 /// As before, but one of the first two dies before it accepts. With the other one and node 2, which
 /// answer, another ballot ends.
 #[test]
-fn who_promises_late_without_newborns_leaves_it_to_another_ballot() {
+fn a_late_promise_without_created_parts_leaves_it_to_another_ballot() {
     for (gone, left) in [(N0, N1), (N1, N0)] {
         for (silent, dies_first) in [(false, false), (false, true), (true, false), (true, true)] {
-            let (mut story, client, told) = before_the_late_promise(|story| story.read(N0, SHORT));
+            let (mut story, client, outcome) =
+                before_the_late_promise(|story| story.read(N0, SHORT));
             let die = |story: &mut Story| {
                 story.sim.crash_node(gone, silent);
                 story.sim.deliver(client, gone);
@@ -539,9 +541,9 @@ fn who_promises_late_without_newborns_leaves_it_to_another_ballot() {
             }
             story.finish(client, &ALL);
             let case = format!("{gone} is gone, silent: {silent}, first: {dies_first}");
-            assert_eq!(told.take().expect("it is done").expect(&case), [X, R], "{case}");
+            assert_eq!(outcome.take().expect("it is done").expect(&case), [X, R], "{case}");
             assert!(story.is_accepted(left, R) && story.is_accepted(N2, R), "{case}");
-            assert!(story.is_born(R, N2), "{case}");
+            assert!(story.is_created(R, N2), "{case}");
         }
     }
 }
@@ -555,23 +557,23 @@ fn a_failed_fast_round_does_not_win_by_its_ballot() {
     // node 0, under 4.
     for node in ALL {
         story.has(node, Y, record(X), 3);
-        story.shows(node, 3, Y, solid());
+        story.shows(node, 3, Y, confirmed());
     }
     let (first, _) = story.begin(LONG, |group| async move {
-        let word = word(3, record(Y), solid());
-        let view = View::born(FORMAT, 3, word);
+        let word = word(3, record(Y), confirmed());
+        let view = View::created(FORMAT, 3, word);
         append(&group, &cell(0), &view, R, number(0, 1), &[X, Y, R]).await
     });
     story.sim.take_all(first, N0);
     // It gets no further, and another change is committed by the others.
     let at = cell(1);
-    let (second, told) = story.begin(SHORT, move |group| async move {
+    let (second, outcome) = story.begin(SHORT, move |group| async move {
         let (mut tokens, view) = list(&group, &at).await?;
         tokens.push(4);
         append(&group, &at, &view, 4, number(9, 4), &tokens).await
     });
     story.finish(second, &[N1, N2]);
-    assert!(matches!(told.take(), Some(Ok(Proposed::Committed(_)))));
+    assert!(matches!(outcome.take(), Some(Ok(Proposed::Committed(_)))));
     story.ends_with(N0, &[N0, N1], &[X, Y, 4]);
     story.finish(first, &ALL);
     story.ends_with(N0, &ALL, &[X, Y, 4]);
@@ -592,9 +594,9 @@ fn a_damaged_promise_does_not_count() {
     damaged().ends_with(N2, &ALL, &[X]);
     let mut story = damaged();
     story.sim.crash_node(N0, false);
-    let (reader, told) = story.read(N1, SHORT);
+    let (reader, outcome) = story.read(N1, SHORT);
     story.finish(reader, &ALL);
-    assert!(matches!(told.take(), Some(Err(Error::NoMajority { .. }))));
+    assert!(matches!(outcome.take(), Some(Err(Error::NoMajority { .. }))));
 }
 
 /// Two fast rounds from one word have one ballot. `r` has two of three nodes and `y` the third. A
@@ -602,7 +604,7 @@ fn a_damaged_promise_does_not_count() {
 #[test]
 fn a_majority_is_not_enough_for_a_fast_round() {
     let mut story = Story::new();
-    let (first, told) = story.propose(R, true, LONG);
+    let (first, outcome) = story.propose(R, true, LONG);
     let (second, other) = story.propose(Y, true, LONG);
     story.sim.take_all(first, N0);
     story.sim.take_all(first, N1);
@@ -613,22 +615,22 @@ fn a_majority_is_not_enough_for_a_fast_round() {
         story.sim.lose_chains(second, node);
     }
     story.sim.poll_once(first);
-    assert!(told.borrow().is_none(), "neither is committed");
+    assert!(outcome.borrow().is_none(), "neither is committed");
     story.ends_with(N0, &[N0, N2], &[X]);
     story.finish(first, &ALL);
-    let committed = matches!(told.take(), Some(Ok(Proposed::Committed(_))));
+    let committed = matches!(outcome.take(), Some(Ok(Proposed::Committed(_))));
     story.ends_with(N0, &ALL, if committed { &[X, R] } else { &[X] });
     assert!(other.borrow().is_none());
 }
 
-/// A fast round's record is committed: all three nodes have it, not solid. One of them has promised
-/// a ballot since, or has a solid word, or has accepted it anew; its word differs. The record is
+/// A fast round's record is committed: all three nodes have it, not confirmed. One of them has promised
+/// a ballot since, or has a confirmed word, or has accepted it anew; its word differs. The record is
 /// the same, and must not be dropped.
 #[test]
 fn the_same_record_at_all_is_committed_whatever_their_words() {
     let accepted = CellFlags::ACCEPTED;
     for (ballot, flags, raised) in
-        [(5, CellFlags::empty(), 4), (4, solid(), 4), (7, solid(), 7), (4, accepted, 4)]
+        [(5, CellFlags::empty(), 4), (4, confirmed(), 4), (7, confirmed(), 7), (4, accepted, 4)]
     {
         for (odd, gone) in [(N0, N1), (N0, N2), (N1, N2), (N2, N0)] {
             let mut story = Story::new();
@@ -640,10 +642,10 @@ fn the_same_record_at_all_is_committed_whatever_their_words() {
             story.sim.crash_node(gone, true);
             let up: Vec<NodeId> = ALL.into_iter().filter(|&node| node != gone).collect();
             // A proposer that does not know it is behind.
-            let (late, told) = story.propose(Y, false, SHORT);
+            let (late, outcome) = story.propose(Y, false, SHORT);
             story.finish(late, &up);
             assert!(
-                matches!(told.take(), Some(Ok(Proposed::Lost { .. }))),
+                matches!(outcome.take(), Some(Ok(Proposed::Lost { .. }))),
                 "{ballot} {odd} {gone}"
             );
             story.ends_with(up[0], &up, &[X, R]);
@@ -652,32 +654,32 @@ fn the_same_record_at_all_is_committed_whatever_their_words() {
 }
 
 /// A fast round's `r` won at all three nodes, so `x` counts as replaced, and its memory was reused
-/// for another cell. Node 1 never learned that `r` is solid, nor of the change after it. It votes
+/// for another cell. Node 1 never learned that `r` is confirmed, nor of the change after it. It votes
 /// for `x`, by the word on which `r` was built; by what is in the memory of `x`, it would win.
 #[test]
 fn what_came_back_for_other_uses_does_not_vote() {
     let mut story = Story::new();
-    let (first, told) = story.propose(R, true, LONG);
+    let (first, outcome) = story.propose(R, true, LONG);
     story.sim.roundtrip(first, &ALL);
-    let won = told.take();
+    let won = outcome.take();
     assert!(matches!(won, Some(Ok(Proposed::Committed(_)))));
     story.sim.take_all(first, N0);
     story.sim.take_all(first, N2);
     story.sim.crash_client(first);
     let at = cell(0);
-    let (second, told) = story.begin(SHORT, move |group| async move {
+    let (second, outcome) = story.begin(SHORT, move |group| async move {
         let (mut tokens, view) = list(&group, &at).await?;
         tokens.push(3);
         append(&group, &at, &view, 3, number(9, 3), &tokens).await
     });
     story.finish(second, &[N0, N2]);
-    assert!(matches!(told.take(), Some(Ok(Proposed::Committed(_)))));
+    assert!(matches!(outcome.take(), Some(Ok(Proposed::Committed(_)))));
     story.sim.crash_client(second);
     for node in ALL {
         let set = |at, value| story.sim.set_word(node, at, value);
         plant(X, Pointer::NULL, 100, &[77], set);
     }
-    assert!(!story.shown(N1).is_solid(), "nobody told node 1");
+    assert!(!story.shown(N1).is_confirmed(), "nobody told node 1");
     story.ends_with(N1, &[N1, N2], &[X, R, 3]);
 }
 
@@ -690,24 +692,24 @@ fn a_fast_round_starts_from_an_accepted_word() {
     let mut story = Story::new();
     for (node, ballot) in [(N0, 3), (N1, 3), (N2, 1)] {
         story.has(node, BELOW, record(X), ballot);
-        story.shows(node, ballot, BELOW, solid());
+        story.shows(node, ballot, BELOW, confirmed());
     }
-    let mut words = [Some(word(3, record(BELOW), solid())); MAX_NODES];
-    words[2] = Some(word(1, record(BELOW), solid()));
+    let mut words = [Some(word(3, record(BELOW), confirmed())); MAX_NODES];
+    words[2] = Some(word(1, record(BELOW), confirmed()));
     let view = View::of(FORMAT, 3, &words).expect("it is committed");
-    let (rival, told) = story.begin(LONG, move |group| async move {
+    let (rival, outcome) = story.begin(LONG, move |group| async move {
         append(&group, &cell(0), &view, Y, number(0, 1), &[X, BELOW, Y]).await
     });
     ALL.iter().for_each(|&node| story.sim.take_all(rival, node));
     assert!(ALL.iter().all(|&node| story.is_promised(node, 5)));
     let (first, _) = story.begin(LONG, |group| async move {
-        let view = View::born(FORMAT, 3, word(5, record(BELOW), promise()));
+        let view = View::created(FORMAT, 3, word(5, record(BELOW), promise()));
         append(&group, &cell(0), &view, R, number(1, 1), &[X, BELOW, R]).await
     });
     story.sim.take_all(first, N2);
     story.sim.crash_client(first);
     story.finish(rival, &[N0, N1]);
-    assert!(matches!(told.take(), Some(Ok(Proposed::Committed(_)))));
+    assert!(matches!(outcome.take(), Some(Ok(Proposed::Committed(_)))));
     story.ends_with(N0, &[N0, N2], &[X, BELOW, Y]);
 }
 
@@ -718,8 +720,8 @@ fn a_fast_round_starts_from_an_accepted_word() {
 fn what_was_met_and_not_committed_is_nothing_to_build_on() {
     let mut story = Story::new();
     story.has(N0, R, record(X), 3);
-    story.shows(N0, 3, R, solid());
-    let (first, told) = story.propose(Y, false, SHORT);
+    story.shows(N0, 3, R, confirmed());
+    let (first, outcome) = story.propose(Y, false, SHORT);
     story.until(first, &[N0, N1], |story| story.is_promised(N1, 5) || story.is_promised(N1, 3));
     let at = cell(1);
     let (second, other) = story.begin(SHORT, move |group| async move {
@@ -730,7 +732,7 @@ fn what_was_met_and_not_committed_is_nothing_to_build_on() {
     story.finish(second, &[N1, N2]);
     assert!(matches!(other.take(), Some(Ok(Proposed::Committed(_)))));
     story.finish(first, &[N0, N1]);
-    assert!(matches!(told.take(), Some(Ok(Proposed::Lost { .. }))));
+    assert!(matches!(outcome.take(), Some(Ok(Proposed::Lost { .. }))));
     for nodes in [[N0, N1], [N1, N2], [N2, N0]] {
         story.ends_with(nodes[0], &nodes, &[X, 3]);
     }
@@ -759,11 +761,11 @@ fn a_proposer_may_die_anywhere() {
                 let done = story.sim.tasks(client) == 0;
                 story.sim.crash_client(client);
                 for nodes in [[N0, N1], [N1, N2], [N2, N0]] {
-                    let (reader, told) = story.read(nodes[0], SHORT);
+                    let (reader, outcome) = story.read(nodes[0], SHORT);
                     story.finish(reader, &nodes);
-                    let tokens = told.take().expect("it is done").expect("a majority is up");
+                    let tokens = outcome.take().expect("it is done").expect("a majority is up");
                     assert!(tokens == [X, R] || tokens == [X] && !done, "{tokens:?}");
-                    let there = ALL.into_iter().filter(|&node| story.is_born(R, node)).count();
+                    let there = ALL.into_iter().filter(|&node| story.is_created(R, node)).count();
                     assert!(tokens == [X] || there >= 2);
                 }
             }

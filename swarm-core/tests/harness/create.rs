@@ -78,25 +78,25 @@ fn now<T>(operation: impl Future<Output = T>) -> T {
     }
 }
 
-fn group<F: Fabric>(fabric: F, client: usize, lean: bool) -> Group<F, Zero> {
+fn group<F: Fabric>(fabric: F, client: usize, all_but_one: bool) -> Group<F, Zero> {
     let session = Session { client, incarnation: Incarnation(client as u64 + 1) };
     let group = Group::new(fabric, Zero, FORMAT, session);
-    let placement = placement(group.nodes(), lean);
+    let placement = placement(group.nodes(), all_but_one);
     group.with_placement(placement)
 }
 
 /// Every node has each buffer, or all but one.
-fn placement(nodes: usize, lean: bool) -> Placement {
-    if !lean {
+fn placement(nodes: usize, all_but_one: bool) -> Placement {
+    if !all_but_one {
         return Placement::everywhere(nodes);
     }
     Geometry::new(nodes, MIN_CAPACITY, 2, 1).expect("a geometry").placement()
 }
 
-/// The register with this home. The first buffer of a lean one leaves out the home, if the value is
+/// The register with this home. The first buffer of an all-but-one one leaves out the home, if the value is
 /// short.
-fn new_register(home: u8, lean: bool, value: &[u8]) -> NewRegister<'_> {
-    let placement = placement(3, lean);
+fn new_register(home: u8, all_but_one: bool, value: &[u8]) -> NewRegister<'_> {
+    let placement = placement(3, all_but_one);
     let buffer = if value.len() <= CAPACITY * 8 {
         placement.without(NodeId(home), 0, BUFFER)
     } else {
@@ -104,7 +104,7 @@ fn new_register(home: u8, lean: bool, value: &[u8]) -> NewRegister<'_> {
     };
     NewRegister {
         place: Location::everywhere(REGISTER, NodeId(home)),
-        identity: Identity { birth: 0, number: WriteNumber(7) },
+        identity: Identity { created_at: 0, number: WriteNumber(7) },
         capacity: CAPACITY,
         key: KEY,
         buffer: buffer.unwrap_or(Pointer(BUFFER)),
@@ -116,12 +116,12 @@ fn new_register(home: u8, lean: bool, value: &[u8]) -> NewRegister<'_> {
 fn read(
     nodes: &Loopback,
     new: &NewRegister<'_>,
-    lean: bool,
+    all_but_one: bool,
     down: Option<NodeId>,
 ) -> Result<Vec<u8>, Error> {
     let switches = HandSwitches::new();
     down.into_iter().for_each(|node| switches.set(node, SwitchState::Down));
-    let group = group(Faulty::new(nodes.clone(), &switches), 1, lean);
+    let group = group(Faulty::new(nodes.clone(), &switches), 1, all_but_one);
     let mut register = Register::new(new.place, new.identity, new.shape());
     match now(SafeGuess::read(&group, &mut register, Check::Key(KEY)))? {
         Found::Value(value) => Ok(value.to_vec()),
@@ -136,18 +136,18 @@ fn a_register_is_whole_wherever_its_creator_stops() {
     let (mut created, mut unfinished) = (0, 0);
     for case in 0..3 * 2 * 2 * (VERBS + 1).pow(3) {
         let (home, rest) = ((case % 3) as u8, case / 3);
-        let (lean, rest) = (rest % 2 == 0, rest / 2);
+        let (all_but_one, rest) = (rest % 2 == 0, rest / 2);
         let (value, rest) = (VALUES[rest % 2], rest / 2);
         let left = [0, 1, 2].map(|node| rest / (VERBS + 1).pow(node) % (VERBS + 1));
 
-        let new = new_register(home, lean, value);
+        let new = new_register(home, all_but_one, value);
         // Each reader finds the nodes as the creator left them.
         for down in [None, Some(0), Some(1), Some(2)] {
             let nodes = Loopback::new(3, WORDS);
-            let creator = group(Cut { nodes: &nodes, left: left.map(Cell::new) }, 0, lean);
+            let creator = group(Cut { nodes: &nodes, left: left.map(Cell::new) }, 0, all_but_one);
             let is_created = now(create(&creator, &new)).is_ok();
-            let which = format!("home {home}, lean {lean}, verbs {left:?}, down {down:?}");
-            match read(&nodes, &new, lean, down.map(NodeId)) {
+            let which = format!("home {home}, lean {all_but_one}, verbs {left:?}, down {down:?}");
+            match read(&nodes, &new, all_but_one, down.map(NodeId)) {
                 Ok(seen) => assert_eq!(seen, value, "{which}"),
                 Err(Error::Gone | Error::NoMajority { .. }) if !is_created => unfinished += 1,
                 Err(error) => panic!("{which}: {error}"),

@@ -26,7 +26,7 @@ enum Buffer {
     Free,
     /// Handed out in this era.
     Live(u8),
-    /// Born and retired in these eras.
+    /// Created and retired in these eras.
     Retired(u8, u8),
     /// There is no such buffer.
     None,
@@ -235,10 +235,10 @@ impl Model {
                 next.push(State { writer: Writer::Retires(buffer, state.era), ..state });
             }
             Writer::Retires(buffer, era) => {
-                let Buffer::Live(birth) = state.buffers[usize::from(state.own)] else {
+                let Buffer::Live(created_at) = state.buffers[usize::from(state.own)] else {
                     unreachable!("its own buffer is in use")
                 };
-                state.buffers[usize::from(state.own)] = Buffer::Retired(birth, era);
+                state.buffers[usize::from(state.own)] = Buffer::Retired(created_at, era);
                 // Beside a stopped client, each retirement begins an era, and waits for nobody.
                 state.era += u8::from(self.stop.is_some());
                 let updates = state.updates - 1;
@@ -253,8 +253,8 @@ fn reclaim(state: &mut State) -> bool {
     let before = state.buffers;
     let announces = !matches!(state.reader, Reader::Idle | Reader::Pins(_));
     for buffer in &mut state.buffers {
-        if let Buffer::Retired(birth, end) = *buffer
-            && !(announces && end >= state.lower && birth <= state.upper)
+        if let Buffer::Retired(created_at, end) = *buffer
+            && !(announces && end >= state.lower && created_at <= state.upper)
         {
             *buffer = Buffer::Free;
         }

@@ -34,7 +34,7 @@ enum Place {
     Free,
     /// Born in this era.
     Listed(u8),
-    /// Born and retired in these eras.
+    /// Created and retired in these eras.
     Retired(u8, u8),
 }
 
@@ -183,10 +183,10 @@ impl State {
             predecessor: Some(old),
             origin,
         };
-        let Place::Listed(birth) = self.places[usize::from(old.0)] else {
+        let Place::Listed(created_at) = self.places[usize::from(old.0)] else {
             unreachable!("it was listed")
         };
-        self.places[usize::from(old.0)] = Place::Retired(birth, self.era);
+        self.places[usize::from(old.0)] = Place::Retired(created_at, self.era);
         self.era += 1;
         self.places[to] = Place::Listed(self.era);
         self.listed = to as u8;
@@ -202,10 +202,10 @@ impl State {
         let is_in_operation = !matches!(self.writer, Writer::Idle | Writer::Done);
         let announced = self.announced;
         for place in &mut self.places {
-            if let Place::Retired(birth, end) = *place {
+            if let Place::Retired(created_at, end) = *place {
                 let is_kept = match rule {
                     Rule::Epochs => true,
-                    Rule::Eras => (birth..=end).contains(&announced),
+                    Rule::Eras => (created_at..=end).contains(&announced),
                 };
                 if !(is_in_operation && is_kept) {
                     *place = Place::Free;
@@ -335,7 +335,7 @@ fn registers_that_epochs_keep_tell_a_writer_what_became_of_its_write() {
 }
 
 /// The others find room, and the line that a walk would follow is broken: the register that
-/// replaced that of S was born and retired after S announced its era. A guess, which the first move
+/// replaced that of S was created and retired after S announced its era. A guess, which the first move
 /// took along, is written again. A verified stamp, which no move found, counts as written.
 #[test]
 fn registers_that_are_used_again_by_eras_lose_a_write_or_apply_it_twice() {

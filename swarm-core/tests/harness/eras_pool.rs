@@ -25,7 +25,7 @@ enum Keeps {
 struct Key {
     /// The era in which its buffer was handed out.
     buffer: usize,
-    /// The tick at which its register was born.
+    /// The tick at which its register was created.
     register: usize,
 }
 
@@ -37,9 +37,9 @@ fn refused_after(room: usize, keys: usize, lasts: usize, keeps: Keeps) -> Option
     let mut free = room.checked_sub(keys).expect("there is room for the keys");
     // Births, and whether it is the one that the stopped client is to fetch.
     let mut retired: Vec<(usize, bool)> = Vec::new();
-    let is_kept = |&(birth, is_its): &(usize, bool)| match keeps {
-        // Retired after the client stopped: it lived in that era if it was born by then.
-        Keeps::ItsEra => birth <= announced,
+    let is_kept = |&(created_at, is_its): &(usize, bool)| match keeps {
+        // Retired after the client stopped: it lived in that era if it was created by then.
+        Keeps::ItsEra => created_at <= announced,
         Keeps::ItsBuffer => is_its,
         Keeps::Nothing => false,
     };

@@ -44,8 +44,8 @@ fn brute_force(left: &mut Vec<Operation>, value: Option<u64>) -> bool {
             continue;
         }
         let mut after = value;
-        let told = apply(op.call, &mut after);
-        if op.answered.is_some_and(|(_, answer)| answer != told) {
+        let outcome = apply(op.call, &mut after);
+        if op.answered.is_some_and(|(_, answer)| answer != outcome) {
             continue;
         }
         left.remove(index);
@@ -343,9 +343,10 @@ fn one_wrong_answer_is_found_and_shown() {
     for clients in [2, 4, 8] {
         let mut history = long_history(&mut rng, clients, 2000, 1 << 40);
         let late = history[1000].called;
-        let told = |op: &Operation| matches!(op.answered, Some((_, Answer::Value(Some(_)))));
-        let old = history.iter().find(|op| told(op)).expect("some value was read").answered;
-        let wrong = history.iter_mut().find(|op| op.called > late && told(op)).expect("likewise");
+        let outcome = |op: &Operation| matches!(op.answered, Some((_, Answer::Value(Some(_)))));
+        let old = history.iter().find(|op| outcome(op)).expect("some value was read").answered;
+        let wrong =
+            history.iter_mut().find(|op| op.called > late && outcome(op)).expect("likewise");
         wrong.answered = Some((wrong.answered.expect("told").0, old.expect("told").1));
         let wrong = *wrong;
         let Err(rejected @ Rejected::Violation(_)) = check_key(&history, None, BUDGET) else {
@@ -443,13 +444,13 @@ fn one_wrong_answer_on_a_hot_key() {
         let (mut found, tries) = (0, 20);
         for _ in 0..tries {
             let mut history = right.clone();
-            let told: Vec<_> = (0..history.len())
+            let outcome: Vec<_> = (0..history.len())
                 .filter(|&at| matches!(history[at].answered, Some((_, Answer::Value(Some(_))))))
                 .collect();
             // The answer of the read of a value some time before.
-            let one = rng.usize(told.len() / 4..told.len());
-            let two = one - told.len() / 4;
-            let (wrong, old) = (told[one], told[two]);
+            let one = rng.usize(outcome.len() / 4..outcome.len());
+            let two = one - outcome.len() / 4;
+            let (wrong, old) = (outcome[one], outcome[two]);
             let answer = history[old].answered.expect("it was told").1;
             history[wrong].answered = history[wrong].answered.map(|(at, _)| (at, answer));
             let Err(Rejected::Violation(window)) = check_key(&history, None, BUDGET) else {
@@ -631,9 +632,9 @@ fn one_hot_key_with_read_modify_write() {
             sum(op).is_some_and(|(by, sum)| sums.get(&(sum - by)).is_some_and(|&first| first > 0))
         };
         let one = wrong.iter_mut().filter(second).nth(count / 100).expect("one of them");
-        let (by, told) = sum(one).expect("it was told");
+        let (by, outcome) = sum(one).expect("it was told");
         let at = one.answered.expect("it was told").0;
-        one.answered = Some((at, Answer::Value(Some(sums[&(told - by)] + by))));
+        one.answered = Some((at, Answer::Value(Some(sums[&(outcome - by)] + by))));
         // Where many increments have no answer, it is not certain which of them wrote what was read.
         if lost < 1000 {
             continue;

@@ -57,7 +57,7 @@ fn register(nodes: &Loopback) -> Register {
         elsewhere: 12 * 8,
         stride: 4 * 8,
     };
-    let identity = Identity { birth: 500, number: WriteNumber(7) };
+    let identity = Identity { created_at: 500, number: WriteNumber(7) };
     for node in (0..3).map(NodeId) {
         let at = place.at(node, 3).plus(register::IDENTITY);
         for (i, word) in identity.encode().into_iter().enumerate() {
@@ -195,16 +195,16 @@ fn a_replica_that_the_register_did_not_reach_is_completed() {
     let mut register = register(&nodes);
     let group = client(&nodes, 0, 1000);
     write::<SafeGuess>(&group, &mut register, 100, b"one");
-    let birth = register.place.at(NodeId(2), 3).plus(register::IDENTITY);
+    let created_at = register.place.at(NodeId(2), 3).plus(register::IDENTITY);
     let header = SHAPE.header_place(&register.place).at(NodeId(2), 3);
     let shape = nodes.word(NodeId(2), header);
-    nodes.set_word(NodeId(2), birth, 0);
+    nodes.set_word(NodeId(2), created_at, 0);
     nodes.set_word(NodeId(2), header, 0);
     // Home 1 prefers nodes 1 and 2; node 2 has no vote, and gets its header again.
     let (value, roundtrips) = read::<SafeGuess>(&group, &mut register);
     assert_eq!(value, Some(b"one".to_vec()));
     assert!(roundtrips > 1);
-    assert_eq!(nodes.word(NodeId(2), birth), 500);
+    assert_eq!(nodes.word(NodeId(2), created_at), 500);
     assert_eq!(nodes.word(NodeId(2), header), shape);
     assert_eq!(read::<SafeGuess>(&group, &mut register), (Some(b"one".to_vec()), 1));
 }
@@ -284,7 +284,7 @@ fn numbers_go_on_under_another_incarnation() {
         drop(group.begin_write());
     }
     let last = group.number().expect("half of them are left");
-    group.set_aside(Incarnation(9));
+    group.keep_next_incarnation(Incarnation(9));
     assert!(!group.lacks_numbers(), "there are others");
     let under_way = group.begin_write();
     let mut before = last;

@@ -9,7 +9,9 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use crate::common::{Client, FIRST_VALUE, FORMAT, GaveUp, Held, Polls, give_birth, place, value};
+use crate::common::{
+    Client, FIRST_VALUE, FORMAT, GaveUp, Held, Polls, create_replica, place, value,
+};
 use fastrand::Rng;
 use swarm_core::error::Error;
 use swarm_core::fabric::Fabric;
@@ -64,13 +66,13 @@ fn write_bound(slots: usize) -> u32 {
     write_of_m(slots) + read_of_m(slots) + LOCK + write_of_m(slots)
 }
 
-fn born(setup: &Setup, held: Held) -> Sim {
+fn created(setup: &Setup, held: Held) -> Sim {
     let mut sim = Sim::new(setup);
     let creator = setup.clients - 1;
     let fabric = sim.fabric(creator);
     for node in ALL {
         let place = (&place(0), held);
-        drop(give_birth(place, node, 3, |chain| fabric.post(node, chain)));
+        drop(create_replica(place, node, 3, |chain| fabric.post(node, chain)));
         sim.take_all(creator, node);
     }
     sim
@@ -115,14 +117,14 @@ impl Arms {
             slots: [1, 2, SLOTS][rng.usize(..3)],
             used: rng.bool(),
             deletes: rng.bool(),
-            held: [Held::Everywhere, Held::Lean][rng.usize(..2)],
+            held: [Held::Everywhere, Held::AllButOne][rng.usize(..2)],
         }
     }
 
     /// Returns whether an operation may find that the key must be relocated: it gave way at a slot,
     /// or a write is incomplete at a dead node that should hold its buffer.
     fn moves(self) -> bool {
-        self.slots < SLOTS || self.deaths && self.held == Held::Lean
+        self.slots < SLOTS || self.deaths && self.held == Held::AllButOne
     }
 
     /// Returns the factor by which a death increases bounds.
@@ -173,7 +175,7 @@ fn play(seed: u64, writers: usize, arms: Arms, largest: &Rc<RefCell<Largest>>) {
         policy,
         ..Setup::new(seed, 3, writers + 2)
     };
-    let mut sim = born(&setup, arms.held);
+    let mut sim = created(&setup, arms.held);
     sim.set_chaos(chaos);
     sim.start_trace();
     let recorder = Recorder::new();
@@ -327,7 +329,7 @@ fn random_adversaries_with_everything() {
 /// its own.
 #[test]
 fn an_adversary_in_the_same_slot() {
-    let mut sim = born(&Setup { words: 1 << 13, ..Setup::new(1, 3, 2) }, Held::Everywhere);
+    let mut sim = created(&Setup { words: 1 << 13, ..Setup::new(1, 3, 2) }, Held::Everywhere);
     sim.set_clock(0, 1_000_000_000, 0);
     let recorder = Recorder::new();
     let mut client = client(&sim, (0, 0), (1, Held::Everywhere), NEVER, &recorder);
@@ -389,7 +391,7 @@ fn a_climbing_adversary_in_buffers_that_are_used_again() {
 fn climb(writers: usize, used: bool) -> u32 {
     let reader = writers;
     let setup = Setup { words: 1 << 13, ..Setup::new(1, 3, writers + 2) };
-    let mut sim = born(&setup, Held::Everywhere);
+    let mut sim = created(&setup, Held::Everywhere);
     sim.start_trace();
     let (recorder, cost) = (Recorder::new(), Rc::new(RefCell::new(None)));
     let old = LockWord::new(WriteNumber(1), LockMode::Write).0 * u64::from(used);

@@ -33,13 +33,13 @@ pub(crate) const FIRST_VALUE: u64 = 1_000_000;
 /// address.
 const BUFFER_GRANULES: u64 = 2;
 const ALL_BUFFERS: u64 = 64;
-const LEAN_BUFFERS: u64 = 16;
+const ALL_BUT_ONE_BUFFERS: u64 = 16;
 /// Granules from a chunk's beginning to the first buffer, to the clients' buffers, and to those
-/// that all nodes hold if others are lean.
+/// that all nodes hold if others lack one node.
 const FIRST_AT: u64 = 60;
 const CLIENTS_AT: u64 = 64;
 const WIDE_AT: u64 = 160;
-const IDENTITY: Identity = Identity { birth: 500, number: WriteNumber(7) };
+const IDENTITY: Identity = Identity { created_at: 500, number: WriteNumber(7) };
 
 /// Returns the register's location, with its home at this node.
 pub(crate) fn place(home: u8) -> Location {
@@ -68,21 +68,23 @@ pub(crate) enum Held {
     /// All of them.
     Everywhere,
     /// All but one, as in the store.
-    Lean,
+    AllButOne,
 }
 
 impl Held {
     fn placement(self, nodes: usize) -> Placement {
         match self {
             Self::Everywhere => Placement::everywhere(nodes),
-            Self::Lean => Geometry::new(nodes, MIN_CAPACITY, 2, 1).expect("a geometry").placement(),
+            Self::AllButOne => {
+                Geometry::new(nodes, MIN_CAPACITY, 2, 1).expect("a geometry").placement()
+            }
         }
     }
 }
 
 /// Calls `post` with the chain that creates the register at one node: header, buffer, first slot;
 /// at a home that does not hold the buffer, the in-place copy.
-pub(crate) fn give_birth<T>(
+pub(crate) fn create_replica<T>(
     (place, held): (&Location, Held),
     node: NodeId,
     nodes: usize,
@@ -108,7 +110,7 @@ pub(crate) fn give_birth<T>(
     let buffer = site.place.at(node, nodes);
     let stamped = [stamp.0];
     let in_place = Verb::Write { at: buffer.plus(buffer::LOCK), head: &stamped, tail: &[] };
-    let in_place = (held == Held::Lean && node == place.home).then_some(in_place);
+    let in_place = (held == Held::AllButOne && node == place.home).then_some(in_place);
     let header = header.encode();
     let header_at = SHAPE.header_place(place).at(node, nodes);
     let identity_at = at.plus(register::IDENTITY);
@@ -167,8 +169,8 @@ impl<F: Fabric, C: Clock> Client<F, C> {
 
     /// Returns whether some nodes do not hold a buffer. Then the key is relocated if a write is
     /// incomplete at a silent node that should hold its buffer.
-    pub(crate) fn is_lean(&self) -> bool {
-        self.held == Held::Lean
+    pub(crate) fn is_at_all_but_one(&self) -> bool {
+        self.held == Held::AllButOne
     }
 
     /// Returns memory for another write.
@@ -178,11 +180,11 @@ impl<F: Fabric, C: Clock> Client<F, C> {
 
     /// Returns its buffer of this number, as long as no node is silent.
     pub(crate) fn buffer(&self, index: u64) -> Pointer {
-        let granules = if self.held == Held::Lean { LEAN_BUFFERS } else { ALL_BUFFERS };
+        let granules = if self.held == Held::AllButOne { ALL_BUT_ONE_BUFFERS } else { ALL_BUFFERS };
         assert!(index < granules / BUFFER_GRANULES, "a client writes fewer times");
         let within = self.id as u64 * granules + index * BUFFER_GRANULES;
         let buffers = self.group.placement();
-        let lean = match self.group.left_out(self.register.home()) {
+        let all_but_one = match self.group.left_out(self.register.home()) {
             None => buffers.with_all(0, WIDE_AT + within),
             // Sometimes another node is left out, as when memory is low.
             Some(_) if (self.id as u64 + index) % 4 == 3 => {
@@ -191,14 +193,14 @@ impl<F: Fabric, C: Clock> Client<F, C> {
             }
             Some(absent) => buffers.without(absent, 0, CLIENTS_AT + within),
         };
-        lean.unwrap_or(Pointer(CLIENTS_AT + within))
+        all_but_one.unwrap_or(Pointer(CLIENTS_AT + within))
     }
 
     /// Reads, and freezes the register if its key must be relocated; its last value is then the
     /// next register's first. Returns whether that was so.
     pub(crate) async fn read_or_freeze<P: Protocol>(&mut self) -> bool {
         match self.read::<P>(Polls::ALL).await {
-            Err(GaveUp::Failed(Error::Moved)) if self.is_lean() => {}
+            Err(GaveUp::Failed(Error::Moved)) if self.is_at_all_but_one() => {}
             read => {
                 read.unwrap_or_else(|error| panic!("the last read: {error:?}"));
                 return false;

@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use crate::common::{Client, FIRST_VALUE, GaveUp, Held, Polls, give_birth, place};
+use crate::common::{Client, FIRST_VALUE, GaveUp, Held, Polls, create_replica, place};
 use swarm_core::error::Error;
 use swarm_core::fabric::Fabric;
 use swarm_core::history::{BUDGET, Recorder, check_key};
@@ -50,28 +50,28 @@ fn client<C: swarm_core::clock::Clock>(
 #[derive(Clone, Copy, Debug)]
 struct CreatedPart {
     /// Number of nodes that have it.
-    born: usize,
+    holders: usize,
     /// Number of stamp slots that the pool uses.
     slots: usize,
     held: Held,
 }
 
 /// Returns the race at its start.
-fn begin(racers: &'static [Racer], birth: CreatedPart, seed: u64) -> Race {
+fn begin(racers: &'static [Racer], created: CreatedPart, seed: u64) -> Race {
     let count = racers.len();
     let mut sim = Sim::new(&Setup { words: 1 << 13, ..Setup::new(seed, 3, count + 4) });
     let creator = count + 3;
     let fabric = sim.fabric(creator);
-    for node in NODES.into_iter().take(birth.born) {
-        let place = (&place(HOME), birth.held);
-        drop(give_birth(place, node, 3, |chain| fabric.post(node, chain)));
+    for node in NODES.into_iter().take(created.holders) {
+        let place = (&place(HOME), created.held);
+        drop(create_replica(place, node, 3, |chain| fabric.post(node, chain)));
         sim.take_all(creator, node);
     }
     let recorder = Recorder::new();
     for (id, &(ahead, acts)) in racers.iter().enumerate() {
         // No node is late: a node that does not answer reports that it is down.
         let client = client(&sim, id, LoneClock::new(10_000 + ahead), 1 << 40, &recorder);
-        let mut client = client.of(birth.slots, birth.held);
+        let mut client = client.of(created.slots, created.held);
         sim.spawn(id, async move {
             for (index, act) in acts.iter().enumerate() {
                 let value = 100 * (id as u64 + 1) + index as u64;
@@ -81,13 +81,13 @@ fn begin(racers: &'static [Racer], birth: CreatedPart, seed: u64) -> Race {
                     Delete => client.delete::<SafeGuess>(Polls::ALL).await,
                 };
                 // A write that is incomplete at a holder that is gone has the key relocated.
-                let moved = client.is_lean() && done == Err(GaveUp::Failed(Error::Moved));
+                let moved = client.is_at_all_but_one() && done == Err(GaveUp::Failed(Error::Moved));
                 assert!(done.is_ok() || moved, "{done:?}");
             }
         });
     }
     let heard = recorder.clone();
-    let check = move |sim: &mut Sim| check(sim, count, birth, &recorder);
+    let check = move |sim: &mut Sim| check(sim, count, created, &recorder);
     let digest = move || digest(&heard.operations());
     Race { sim, racers: count, digest: Box::new(digest), check: Box::new(check) }
 }
@@ -97,7 +97,7 @@ fn begin(racers: &'static [Racer], birth: CreatedPart, seed: u64) -> Race {
 fn check(
     sim: &mut Sim,
     racers: usize,
-    birth: CreatedPart,
+    created: CreatedPart,
     recorder: &Recorder,
 ) -> Result<(), String> {
     let (first, frozen) = (sim.steps() as usize % 3, Rc::<Cell<bool>>::default());
@@ -112,7 +112,7 @@ fn check(
         }
         let id = racers + away.index();
         let client = client(sim, id, sim.clock(id), 100, recorder);
-        let mut client = client.of(birth.slots, birth.held);
+        let mut client = client.of(created.slots, created.held);
         let froze = Rc::clone(&frozen);
         sim.spawn(id, async move {
             froze.set(client.read_or_freeze::<SafeGuess>().await);
@@ -133,8 +133,9 @@ const fn bounds(grain: StepSize, surprises: usize, crashes: usize) -> Bounds {
     Bounds { grain, surprises: Some(surprises), node_crashes, client_crashes, schedules: MOST }
 }
 
-/// A register is at all nodes, or at the first two, with lean buffers or not.
-const BIRTHS: [(usize, Held); 3] = [(3, Held::Lean), (2, Held::Lean), (2, Held::Everywhere)];
+/// A register is at all nodes, or at the first two, with all-but-one buffers or not.
+const CREATIONS: [(usize, Held); 3] =
+    [(3, Held::AllButOne), (2, Held::AllButOne), (2, Held::Everywhere)];
 /// Maximum number of schedules of one race.
 const MOST: u64 = 1_000_000;
 
@@ -148,11 +149,11 @@ fn play(name: &str, racers: &'static [Racer], depths: &[Bounds]) {
 }
 
 fn play_with(name: &str, racers: &'static [Racer], slots: usize, depths: &[Bounds]) {
-    for (born, held) in BIRTHS {
-        let name = format!("{name}, born at {born}, held {held:?}");
+    for (holders, held) in CREATIONS {
+        let name = format!("{name}, born at {holders}, held {held:?}");
         for bounds in chosen(&name, depths) {
             explore_or_panic(&name, *bounds, || {
-                begin(racers, CreatedPart { born, slots, held }, 1)
+                begin(racers, CreatedPart { holders, slots, held }, 1)
             });
         }
     }
@@ -218,9 +219,9 @@ fn a_client_may_die_anywhere() {
         ("a delete", &[(0, &[Delete]), OTHERS[0], OTHERS[1]]),
     ];
     for (name, racers) in victims {
-        for (born, held) in BIRTHS {
-            let birth = CreatedPart { born, slots: SLOTS, held };
-            die_everywhere(name, 0, 25, |seed| begin(racers, birth, seed));
+        for (holders, held) in CREATIONS {
+            let created = CreatedPart { holders, slots: SLOTS, held };
+            die_everywhere(name, 0, 25, |seed| begin(racers, created, seed));
         }
     }
 }

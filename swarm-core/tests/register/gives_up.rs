@@ -96,12 +96,12 @@ fn place() -> Location {
 const SHAPE: Shape = Shape { key_length: 1, capacity: 8 };
 
 /// Returns a register at all nodes, created with a value that is never read.
-fn born() -> (Loopback, Register) {
-    born_in(Loopback::new(3, 1 << 14), FORMAT)
+fn created() -> (Loopback, Register) {
+    created_in(Loopback::new(3, 1 << 14), FORMAT)
 }
 
-fn born_in(nodes: Loopback, format: WordFormat) -> (Loopback, Register) {
-    let identity = Identity { birth: 0, number: WriteNumber::new(Incarnation(9), 1) };
+fn created_in(nodes: Loopback, format: WordFormat) -> (Loopback, Register) {
+    let identity = Identity { created_at: 0, number: WriteNumber::new(Incarnation(9), 1) };
     let key = [u64::from(b'k')];
     let words = || header(identity.number, b"k").into_iter().chain(key);
     for node in ALL {
@@ -162,7 +162,7 @@ fn is_fetch(chain: &[Verb<'_>]) -> bool {
 /// each weak read of a read may find another writer's guess, and none that the read remembers.
 #[test]
 fn a_read_among_many_abandoned_writes_is_contended() {
-    let (nodes, register) = born();
+    let (nodes, register) = created();
     let clock = Ticking(Cell::new(0));
     let session = Session { client: 1, incarnation: Incarnation(1) };
     let writer =
@@ -194,8 +194,8 @@ fn a_read_among_many_abandoned_writes_is_contended() {
 
 /// Nodes answer whenever their slots are READ, and fall silent whenever their buffers are.
 #[test]
-fn who_is_let_down_by_nodes_time_and_again_is_told_so() {
-    let (nodes, register) = born();
+fn a_client_that_nodes_fail_time_and_again_gets_an_error() {
+    let (nodes, register) = created();
     let fetches = Cell::new(0);
     let answers = |_, chain: &[Verb<'_>]| {
         fetches.set(fetches.get() + u32::from(is_fetch(chain)));
@@ -209,7 +209,7 @@ fn who_is_let_down_by_nodes_time_and_again_is_told_so() {
 }
 
 /// Returns the results of a read and of a relocation.
-fn told(nodes: &Loopback, register: &Register) -> [Result<(), Error>; 2] {
+fn outcome(nodes: &Loopback, register: &Register) -> [Result<(), Error>; 2] {
     let client = group(nodes.clone(), 3);
     let read = read(&client, register).map(drop);
     [read, block_on(freeze(&client, register)).map(drop)]
@@ -221,11 +221,11 @@ const DAMAGED: [Result<(), Error>; 2] = [Err(Error::Damaged); 2];
 #[test]
 fn a_damaged_slot_is_damage() {
     for flags in [StampFlags::empty(), StampFlags::VERIFIED] {
-        let (nodes, register) = born();
+        let (nodes, register) = created();
         let register = write(&nodes, &register, 0, b"a value");
         let wrong = FORMAT.stamp(Timestamp(1 << 20), Pointer(700), flags);
         nodes.set_word(NodeId(1), place().at(NodeId(1), 3).plus(5), wrong.0);
-        assert_eq!(told(&nodes, &register), DAMAGED, "{flags:?}");
+        assert_eq!(outcome(&nodes, &register), DAMAGED, "{flags:?}");
     }
 }
 
@@ -235,7 +235,7 @@ fn a_damaged_slot_is_damage() {
 fn a_slot_that_names_what_no_node_can_have_is_damage() {
     let geometry = Geometry::new(3, 5 << 20, 4, 1).expect("geometry");
     let format = geometry.format;
-    let (nodes, register) = born_in(Loopback::new(3, 5 << 17), format);
+    let (nodes, register) = created_in(Loopback::new(3, 5 << 17), format);
     // Pointers have room for eight.
     let beyond = Pointer((7 << 20) / 64 + 1);
     let wrong = format.stamp(Timestamp(1 << 20), beyond, StampFlags::empty());
@@ -251,7 +251,7 @@ fn a_slot_that_names_what_no_node_can_have_is_damage() {
 #[test]
 fn damaged_buffers_are_damage_where_none_is_left() {
     for damaged in 1..=3 {
-        let (nodes, register) = born();
+        let (nodes, register) = created();
         let register = write(&nodes, &register, 0, b"a value");
         for node in &ALL[..damaged] {
             let buffer = Location::everywhere(Pointer(BUFFERS_AT), *node).at(*node, 3);
@@ -260,7 +260,7 @@ fn damaged_buffers_are_damage_where_none_is_left() {
             }
         }
         let expected = if damaged == 3 { DAMAGED } else { [Ok(()); 2] };
-        assert_eq!(told(&nodes, &register), expected, "{damaged} copies");
+        assert_eq!(outcome(&nodes, &register), expected, "{damaged} copies");
     }
 }
 
@@ -268,7 +268,7 @@ fn damaged_buffers_are_damage_where_none_is_left() {
 /// will.
 #[test]
 fn a_damaged_lock_is_damage() {
-    let (nodes, register) = born();
+    let (nodes, register) = created();
     let clock = Ticking(Cell::new(0));
     let session = Session { client: 1, incarnation: Incarnation(1) };
     let writer =

@@ -16,7 +16,7 @@ use swarm_core::register::fill::fill;
 use swarm_core::register::safe_guess::SafeGuess;
 use swarm_core::sim::{Policy, ReplayRules, Setup, Sim, SimClock, SimFabric};
 
-use super::common::{Client, FORMAT, GaveUp, Held, Polls, give_birth, place};
+use super::common::{Client, FORMAT, GaveUp, Held, Polls, create_replica, place};
 use super::replaced::{
     Configuration, DEADLINE, FILLERS, Progress, Replaced, Replacement, Shown, Stage, explore,
 };
@@ -106,7 +106,7 @@ async fn operate(
         progress.end();
         match result {
             Ok(_) | Err(GaveUp::Dropped) => {}
-            Err(GaveUp::Failed(Error::Moved)) if plan.held == Held::Lean => {}
+            Err(GaveUp::Failed(Error::Moved)) if plan.held == Held::AllButOne => {}
             // It began before the new node voted, and heard that the lost one is down; then another
             // node was lost.
             Err(GaveUp::Failed(Error::NoMajority { .. })) if stage != configuration.stage.get() => {
@@ -139,9 +139,9 @@ fn play(plan: &Plan, conduct: &ReplayRules) -> Result<Shown, String> {
     let mut rng = Rng::with_seed(plan.setup.seed ^ 0x9e1f);
     let mut sim = Sim::new(&plan.setup);
     sim.follow(conduct);
-    let mut born = *plan;
-    (born.setup.nodes, born.setup.clients) = (nodes, plan.setup.clients - FILLERS);
-    super::bear(&mut sim, &born, &mut rng);
+    let mut created = *plan;
+    (created.setup.nodes, created.setup.clients) = (nodes, plan.setup.clients - FILLERS);
+    super::create_register(&mut sim, &created, &mut rng);
     let lost = NodeId(rng.u8(..nodes as u8));
     let mut at = Replacement::new(sim, rng, lost, STEPS);
     let recorder = Recorder::new();
@@ -192,12 +192,14 @@ fn what_an_incomplete_write_is_above_is_not_lost() {
     let client = |sim: &Sim, id| {
         let connection = (connect(sim, id, false), sim.clock(id));
         Client::new(connection, (id, id), place(HOME), (1 << 40, 1 << 41), &recorder)
-            .of(SLOTS, Held::Lean)
+            .of(SLOTS, Held::AllButOne)
     };
-    // The register is born at a bare majority.
+    // The register is created at a bare majority.
     for node in [lost, home] {
         let fabric = sim.fabric(creator);
-        drop(give_birth((&place(HOME), Held::Lean), node, nodes, |chain| fabric.post(node, chain)));
+        drop(create_replica((&place(HOME), Held::AllButOne), node, nodes, |chain| {
+            fabric.post(node, chain)
+        }));
         sim.take_all(creator, node);
     }
     // A writer dies with its write at one of the two nodes that hold the buffer.

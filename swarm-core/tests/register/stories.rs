@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use crate::common::{Client, FIRST_VALUE, FORMAT, Held, KEY, Polls, give_birth, place, value};
+use crate::common::{Client, FIRST_VALUE, FORMAT, Held, KEY, Polls, create_replica, place, value};
 use swarm_core::history::{Answer, BUDGET, Recorder, check_key};
 use swarm_core::layout::{Identity, SLOTS, buffer, header, register};
 use swarm_core::node::{Address, NodeId};
@@ -31,26 +31,26 @@ struct Story {
 
 impl Story {
     /// Three nodes, three clients, and a register with its home at node `home`. Its creation has
-    /// reached the nodes in `born`; the chains to the others are pending.
-    fn new(home: u8, born: &[NodeId]) -> Self {
-        Self::of(3, (home, Held::Everywhere), born)
+    /// reached the nodes in `created`; the chains to the others are pending.
+    fn new(home: u8, created: &[NodeId]) -> Self {
+        Self::of(3, (home, Held::Everywhere), created)
     }
 
     /// Likewise, where each buffer leaves out a node.
-    fn lean(home: u8) -> Self {
-        Self::of(3, (home, Held::Lean), &ALL)
+    fn all_but_one(home: u8) -> Self {
+        Self::of(3, (home, Held::AllButOne), &ALL)
     }
 
     /// Likewise, with `nodes` nodes.
-    fn of(nodes: usize, (home, held): (u8, Held), born: &[NodeId]) -> Self {
+    fn of(nodes: usize, (home, held): (u8, Held), created: &[NodeId]) -> Self {
         let mut sim = Sim::new(&Setup { words: 1 << 13, ..Setup::new(1, nodes, 4) });
         let fabric = sim.fabric(CREATOR);
         for node in (0..nodes).map(|node| NodeId(node as u8)) {
             use swarm_core::fabric::Fabric;
             let place = (&place(home), held);
-            drop(give_birth(place, node, nodes, |chain| fabric.post(node, chain)));
+            drop(create_replica(place, node, nodes, |chain| fabric.post(node, chain)));
         }
-        for &node in born {
+        for &node in created {
             sim.take_all(CREATOR, node);
         }
         Self { sim, nodes, home, held, recorder: Recorder::new() }
@@ -86,9 +86,9 @@ impl Story {
     /// whether it did.
     fn read_or_freeze(&mut self, id: usize) -> Rc<Cell<Option<bool>>> {
         let (mut client, froze) = (self.client(id), Rc::<Cell<_>>::default());
-        let told = Rc::clone(&froze);
+        let outcome = Rc::clone(&froze);
         self.sim.spawn(id, async move {
-            told.set(Some(client.read_or_freeze::<SafeGuess>().await));
+            outcome.set(Some(client.read_or_freeze::<SafeGuess>().await));
         });
         self.sim.poll_once(id);
         froze
@@ -229,7 +229,7 @@ fn of_two_writers_one_sees_the_other() {
 /// The register's creation arrives late at a node, after a write. It must not erase the write's
 /// stamp, which a majority was to hold. Before it arrived, that node had no vote.
 #[test]
-fn a_late_birth_does_not_erase_what_came_before() {
+fn a_late_created_part_does_not_erase_what_came_before() {
     // Writers that share the first slot with the creation, and that do not.
     for writer in [0, 1] {
         let mut story = Story::new(1, &[N0, N1]);
@@ -261,7 +261,7 @@ fn another_life_of_the_memory_has_no_vote() {
     story.sim.lose_chains(CREATOR, N2);
     let at = place(0).at(N2, 3);
     story.sim.set_word(N2, at.plus(1), !1);
-    let other = Identity { birth: 77, number: WriteNumber(3) };
+    let other = Identity { created_at: 77, number: WriteNumber(3) };
     let image = other.encode().into_iter().chain(header(other.number, KEY));
     for (word, value) in image.chain([u64::from_le_bytes(*KEY)]).enumerate() {
         story.sim.set_word(N2, at.plus(register::IDENTITY + word), value);
@@ -418,7 +418,7 @@ fn a_write_back_does_not_free_a_lock() {
 /// A reader determines that a guess stands, and marks it as verified where its value is. A slot of
 /// the third node, which the write has not reached, must not name a buffer that is not there.
 #[test]
-fn who_confirms_a_guess_names_no_buffer_that_is_missing() {
+fn a_client_that_confirms_a_guess_names_no_buffer_that_is_missing() {
     let (p, r) = (1, 2);
     let mut story = Story::new(0, &ALL);
     story.write(p, &[100]);
@@ -814,7 +814,7 @@ fn ranks(home: u8) -> [NodeId; 3] {
 #[test]
 fn a_complete_write_without_one_node_is_read_at_every_majority() {
     for home in 0..3 {
-        let mut story = Story::lean(home);
+        let mut story = Story::all_but_one(home);
         let [first, second, without] = ranks(home);
         story.write(1, &[100, 101]);
         story.finish(1, &[first, second]);
@@ -834,7 +834,7 @@ fn a_complete_write_without_one_node_is_read_at_every_majority() {
 #[test]
 fn a_guess_at_one_holder_moves_where_the_other_is_silent() {
     for (home, rank) in [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)] {
-        let mut story = Story::lean(home);
+        let mut story = Story::all_but_one(home);
         let (holder, without) = (ranks(home)[rank], ranks(home)[2]);
         story.write(1, &[100]);
         story.sim.take_all(1, holder);
@@ -853,7 +853,7 @@ fn a_guess_at_one_holder_moves_where_the_other_is_silent() {
 #[test]
 fn the_node_that_does_without_shows_no_stamp() {
     for home in 0..3 {
-        let mut story = Story::lean(home);
+        let mut story = Story::all_but_one(home);
         let [first, second, without] = ranks(home);
         story.write(1, &[100]);
         story.sim.take_all(1, first);
@@ -862,8 +862,9 @@ fn the_node_that_does_without_shows_no_stamp() {
         let froze = story.read_or_freeze(2);
         story.finish(2, &ALL);
         assert_eq!((froze.get(), story.answer(1)), (Some(false), Some(Answer::Value(Some(100)))));
-        let born = story.slot(CREATOR, without);
-        let shows = |story: &Story, node| [1, 2].into_iter().any(|id| story.slot(id, node) > born);
+        let created = story.slot(CREATOR, without);
+        let shows =
+            |story: &Story, node| [1, 2].into_iter().any(|id| story.slot(id, node) > created);
         assert_eq!([first, second, without].map(|node| shows(&story, node)), [true, true, false]);
         story.is_linearizable();
     }

@@ -7,7 +7,7 @@
 //! | file | concept |
 //! | --- | --- |
 //! | [`store_sim_common`] | a store on simulated nodes, and clients of it whose operations are recorded |
-//! | [`board`] | an epoch table for them, which poisons reclaimed memory |
+//! | [`domain`] | an epoch table for them, which poisons reclaimed memory |
 
-pub mod board;
+pub mod domain;
 pub mod store_sim_common;

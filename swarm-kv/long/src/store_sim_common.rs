@@ -258,7 +258,7 @@ fn has_no_effect(error: Error) -> bool {
         Error::Replication(_)
             | Error::Contended
             | Error::Unsettled(_)
-            | Error::UnsettledSpent
+            | Error::UnsettledNumbersExhausted
             | Error::UnsettledUnfinished
     )
 }
@@ -322,7 +322,7 @@ impl Story {
     }
 
     async fn asked(&self, number: u64, call: Call) -> Result<Answer, Error> {
-        let told = |done| if done { Answer::Done } else { Answer::Refused };
+        let outcome = |done| if done { Answer::Done } else { Answer::Refused };
         let (client, key) = (&self.client, &*key(number));
         let value = |id| value_of(number, id);
         let id = |value: Option<&[u8]>| value.map(|value| id_of_value(number, value));
@@ -332,8 +332,8 @@ impl Story {
                 client.put(key, &value(id)).await?;
                 Answer::Done
             }
-            Call::Insert(id) => told(client.insert(key, &value(id)).await?),
-            Call::Update(id) => told(client.update(key, &value(id)).await?),
+            Call::Insert(id) => outcome(client.insert(key, &value(id)).await?),
+            Call::Update(id) => outcome(client.update(key, &value(id)).await?),
             Call::Delete => {
                 client.delete(key).await?;
                 Answer::Done

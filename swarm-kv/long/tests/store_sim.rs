@@ -19,7 +19,7 @@ use std::task::Poll;
 
 use fastrand::Rng;
 use swarm_core::history::{Answer, BUDGET, Call, Operation, Recorder, check};
-use swarm_core::layout::{Geometry, SEED_RECORDS};
+use swarm_core::layout::{BOOTSTRAP_RECORDS, Geometry};
 use swarm_core::node::NodeId;
 use swarm_core::sim::seeds::{again, seeds};
 use swarm_core::sim::shrink::story;
@@ -291,8 +291,8 @@ impl Stage {
         let connection = (line, Rc::new(self.sim.clock(id)) as _);
         let timeouts = self.plan.timeouts(self.breaks);
         let plan = &self.plan;
-        let who = (id, slot, incarnation);
-        Story::new(connection, plan.geometry, who, options(timeouts), &self.recorder)
+        let identity = (id, slot, incarnation);
+        Story::new(connection, plan.geometry, identity, options(timeouts), &self.recorder)
     }
 
     fn run(&mut self, steps: u64, what: &str) -> Result<(), String> {
@@ -407,7 +407,7 @@ impl Stage {
         let short = self.done.short.borrow().clone();
         let (full, cannot_claim): (Vec<_>, Vec<_>) = short.into_iter().partition(|short| !short.1);
         for (slot, _) in cannot_claim {
-            if !self.has_used_its_seeds(slot) {
+            if !self.has_used_its_bootstrap_records(slot) {
                 return Err(format!(
                     "client {slot} has records, and was told that it cannot claim"
                 ));
@@ -430,10 +430,10 @@ impl Stage {
     }
 
     /// Returns whether a slot has used all of its bootstrap records.
-    fn has_used_its_seeds(&self, slot: usize) -> bool {
-        let counter = self.plan.geometry.seed_counter(slot);
+    fn has_used_its_bootstrap_records(&self, slot: usize) -> bool {
+        let counter = self.plan.geometry.bootstrap_counter(slot);
         let mut nodes = (0..self.plan.geometry.nodes).map(|node| NodeId(node as u8));
-        nodes.any(|node| u64::from(self.sim.word(node, counter) as u32) == SEED_RECORDS)
+        nodes.any(|node| u64::from(self.sim.word(node, counter) as u32) == BOOTSTRAP_RECORDS)
     }
 
     /// At the end, a live client reads every key.
@@ -462,7 +462,7 @@ impl Stage {
 async fn held<T>(polls: u32, done: &Done, operation: impl Future<Output = T>) -> T {
     let (mut operation, mut polled) = (pin!(operation), 0);
     let mut since = None;
-    let told = poll_fn(|cx| {
+    let outcome = poll_fn(|cx| {
         let begun = done.begun.get();
         if polled == polls && begun < HELD_FOR {
             since.get_or_insert(begun);
@@ -473,7 +473,7 @@ async fn held<T>(polls: u32, done: &Done, operation: impl Future<Output = T>) ->
     })
     .await;
     done.beside_held.set(since.map_or(0, |since| done.begun.get() - since));
-    told
+    outcome
 }
 
 /// The operations of one task of a client.
@@ -499,11 +499,11 @@ async fn operate(
         turns.turn().await;
         turns.note(format_args!("{call:?} of key {key}"));
         let called = story.call(key, call, polls);
-        let told = match plan.held.filter(|_| (story.id, round) == (0, 0)) {
+        let outcome = match plan.held.filter(|_| (story.id, round) == (0, 0)) {
             Some(polls) => held(polls, done, called).await,
             None => called.await,
         };
-        match told {
+        match outcome {
             Ok(()) | Err(GaveUp::Dropped) => {}
             Err(gave_up) if may_fail && gave_up.is_late() => {}
             Err(gave_up) if done.lacked(story.id, gave_up) => {}

@@ -241,10 +241,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     }
 
     /// Turns reclamation on: memory that this client's writes supersede is reused once no operation
-    /// can reach it, by `board`. All clients of a pool must share one epoch domain, or use none.
+    /// can reach it, by `domain`. All clients of a pool must share one epoch domain, or use none.
     #[must_use]
-    pub fn with_epochs(mut self, board: F::EpochDomain) -> Self {
-        self.participant = Some(Participant::new(board));
+    pub fn with_epochs(mut self, domain: F::EpochDomain) -> Self {
+        self.participant = Some(Participant::new(domain));
         drop(self.pin());
         self
     }
@@ -291,9 +291,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let visit = self.participant.as_ref().map(|participant| {
             let visit = participant.pin();
             // E2: after the pin. A client that was delayed before it may have pinned an old epoch.
-            self.index.enter(participant.board().epoch());
+            self.index.enter(participant.domain().epoch());
             // E7: the generation is checked after the pin, before anything cached is used.
-            let generation = participant.board().generation();
+            let generation = participant.domain().generation();
             if generation != self.generation.get() {
                 self.forget(generation);
             }
@@ -305,11 +305,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Returns a fresh write number.
     ///
     /// # Errors
-    /// [`Error::Spent`] if there is none, and none is granted.
+    /// [`Error::NumbersExhausted`] if there is none, and none is granted.
     pub(crate) fn number(&self) -> Result<WriteNumber, Error> {
         // A refill follows each write. With none left, not even the last writes got that far.
         let found = || self.finds_numbers().then(|| self.group.number()).flatten();
-        self.group.number().or_else(found).ok_or(Error::Spent)
+        self.group.number().or_else(found).ok_or(Error::NumbersExhausted)
     }
 
     /// Runs `change`, of the chunk map, again as long as it lacks numbers and the epoch domain
@@ -323,8 +323,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     ) -> Result<T, Error> {
         loop {
             match change().await {
-                Err(Error::Spent) if self.finds_numbers() => {}
-                told => return told,
+                Err(Error::NumbersExhausted) if self.finds_numbers() => {}
+                outcome => return outcome,
             }
         }
     }
@@ -358,9 +358,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         if self.is_cut_off() {
             return;
         }
-        let board = self.participant.as_ref().map(Participant::board);
-        if let Some(incarnation) = board.and_then(EpochDomain::incarnation) {
-            self.group.set_aside(incarnation);
+        let domain = self.participant.as_ref().map(Participant::domain);
+        if let Some(incarnation) = domain.and_then(EpochDomain::incarnation) {
+            self.group.keep_next_incarnation(incarnation);
         }
     }
 
@@ -370,7 +370,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         // S8: the outcome of the operation under way is checked at its end, as it finds no location
         // cached.
         if let Some(lost) =
-            self.participant.as_ref().and_then(|participant| participant.board().lost())
+            self.participant.as_ref().and_then(|participant| participant.domain().lost())
         {
             self.lost.set(Some(lost));
             self.group.fabric().cut_off();
@@ -406,7 +406,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             return;
         }
         let is_brisk =
-            self.participant.as_ref().is_none_or(|participant| participant.board().look());
+            self.participant.as_ref().is_none_or(|participant| participant.domain().look());
         self.between_looks.set(if is_brisk { BETWEEN_LOOKS } else { 0 });
     }
 
@@ -432,7 +432,7 @@ impl<F: Fabric, C: Clock, P> Drop for Client<F, C, P> {
         // E9: only a pinned client that has observed the generation knows what it owns.
         let pin = self.participant.as_ref().map(|participant| (participant, participant.pin()));
         let generation =
-            pin.as_ref().map_or(0, |(participant, _)| participant.board().generation());
+            pin.as_ref().map_or(0, |(participant, _)| participant.domain().generation());
         if generation == self.generation.get() {
             self.heap.detach(&self.group);
         }
@@ -552,7 +552,7 @@ pub(crate) mod tests {
 
     /// Another client may own the chunks by then, and reuse what lies below the high-water marks.
     #[test]
-    fn who_leaves_behind_another_generation_takes_nothing_back() {
+    fn a_client_that_leaves_behind_another_generation_takes_nothing_back() {
         assert!(takes_back(false) > 0);
         assert_eq!(takes_back(true), 0);
     }
@@ -566,7 +566,7 @@ pub(crate) mod tests {
 
     /// An insert first needs a chunk, and a change of the chunk map takes a number as well.
     #[test]
-    fn who_claims_memory_looks_for_numbers_too() {
+    fn a_client_that_claims_memory_looks_for_numbers_too() {
         let dir = tempfile::tempdir().expect("a directory");
         let options = CreateOptions { capacity: 4 << 20, ..CreateOptions::default() };
         let pool = Pool::create(dir.path().join("pool"), &options).expect("a pool");
@@ -577,12 +577,12 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn where_nobody_gives_numbers_out_they_are_spent() {
+    fn where_no_numbers_are_granted_they_are_exhausted() {
         let geometry = Geometry::new(3, 4 << 20, 4, 1).expect("geometry");
         let session = Session { client: 0, incarnation: Incarnation(1) };
         let nodes = Loopback::new(3, 4 << 17);
         let client: Client<_, _> = Client::new(nodes, Still, geometry, session, Options::default());
         spend(&client);
-        assert_eq!(client.blocking().put(b"key", b"value"), Err(Error::Spent));
+        assert_eq!(client.blocking().put(b"key", b"value"), Err(Error::NumbersExhausted));
     }
 }

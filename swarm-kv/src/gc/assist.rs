@@ -83,7 +83,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             if self.heap.rests_from_looks() {
                 return;
             }
-            let in_vain = self.in_time(self.vacant_aside()).await.is_none();
+            let in_vain = self.in_time(self.assist_takeover()).await.is_none();
             self.heap.look_is_over(in_vain);
             // No GC cycle has failed by that: one that is due stays due.
             if in_vain {
@@ -96,7 +96,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             }
         }
         loop {
-            match self.in_time(self.step_aside()).await {
+            match self.in_time(self.assist_step()).await {
                 Some(AssistState::Going) if is_urgent() => {}
                 Some(AssistState::Going | AssistState::Waiting) => return,
                 Some(AssistState::Done) => return self.heap.is_collected(now()),
@@ -111,7 +111,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     pub(crate) async fn assist_records(&self) {
         let Some(_alone) = self.searching.try_enter() else { return };
         let look = async {
-            self.look_for_records().await?;
+            self.check_records().await?;
             self.some_memory_back(RECORD_BATCHES, NodeSet::EMPTY).await
         };
         let in_vain = self.in_time(look).await.is_none();
@@ -123,23 +123,23 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     ///
     /// # Errors
     /// If not all nodes answer; the objects are then left to a GC cycle.
-    pub(crate) async fn look_for_records(&self) -> Result<(), Error> {
+    pub(crate) async fn check_records(&self) -> Result<(), Error> {
         let Some(participant) = &self.participant else { return Ok(()) };
         let _pin = self.pin();
         let remembered = |hash| Some(self.locations.by_hash(hash)?.place);
-        self.heap.look_for_records(&self.group, participant.board(), remembered).await
+        self.heap.check_records(&self.group, participant.domain(), remembered).await
     }
 
     /// Returns the result of a step. `None` if it fails or takes too long; then it is dropped.
     async fn in_time<T>(&self, step: impl Future<Output = Result<T, Error>>) -> Option<T> {
         match select(pin!(self.in_own_process(step)), pin!(self.group.own_time(LONGEST))).await {
-            Either::Left((told, _)) => told.ok(),
+            Either::Left((outcome, _)) => outcome.ok(),
             Either::Right(_) => None,
         }
     }
 
     /// Runs a short step of a GC cycle.
-    async fn step_aside(&self) -> Result<AssistState, Error> {
+    async fn assist_step(&self) -> Result<AssistState, Error> {
         if self.heap.is_swept() {
             let any = self.some_memory_back(BATCHES, NodeSet::EMPTY).await?;
             return Ok(match self.heap.reclaimer.is_to_reset() {
@@ -162,17 +162,17 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Takes over some orphaned chunks, or continues to: otherwise an operation that finds no
     /// memory would have to take all of them over. It takes a majority's answers, so no write waits
     /// for a silent node.
-    async fn vacant_aside(&self) -> Result<(), Error> {
+    async fn assist_takeover(&self) -> Result<(), Error> {
         if self.heap.is_taking() {
             self.heap.takes_vacant();
             self.some_memory_back(BATCHES, self.group.suspects()).await?;
         } else if self.heap.looks_for_vacant() {
             if let Some(participant) = &self.participant {
                 let _pin = self.pin();
-                self.heap.take_half_of_vacant(&self.group, participant.board()).await?;
+                self.heap.take_half_of_vacant(&self.group, participant.domain()).await?;
                 // Also for chunks half-transferred by a search that was dropped, or by the slot's
                 // previous client.
-                self.heap.announce(participant.board());
+                self.heap.announce(participant.domain());
             }
             if self.heap.is_taking() {
                 self.heap.takes_vacant();
@@ -249,9 +249,9 @@ mod tests {
             Client::new(fabric, clock(), geometry, session(0), Options::default());
         let client = client.with_epochs(Box::new(Alone(Rc::clone(&epoch))));
         client.blocking().put(b"key", b"value").expect("memory");
-        let board = Alone(Rc::clone(&epoch));
-        assert_eq!(block_on(client.heap.take_vacant(&client.group, &board)), Ok(true));
-        client.heap.announce(&board);
+        let domain = Alone(Rc::clone(&epoch));
+        assert_eq!(block_on(client.heap.take_vacant(&client.group, &domain)), Ok(true));
+        client.heap.announce(&domain);
         epoch.set(5 + GRACE);
         is_lost.set(true);
         block_on(client.assist_collection());

@@ -128,7 +128,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     drop(pin);
                     return Err(self.held_up(unsettled));
                 }
-                told => return told,
+                outcome => return outcome,
             };
             drop(pin);
             if !self.find_memory(&mut search).await? {
@@ -147,14 +147,14 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         else {
             return full;
         };
-        let board = participant.board();
+        let domain = participant.domain();
         let last = self.failed_reclaim.get().and_then(|last| last.held_up);
-        let in_vain = last == Some(board.epoch());
+        let in_vain = last == Some(domain.epoch());
         // An operation that has just begun does not block reclamation for long. One that this client
         // has not waited for, as it met a move, or its search found no use in waiting, may be slow;
         // but what does not go on by itself blocks it whatever else was found.
         let least = if in_vain { self.memory_wait / 2 } else { self.memory_wait };
-        let laggard = board.laggard(least).filter(|it| in_vain || it.state.is_halted());
+        let laggard = domain.laggard(least).filter(|it| in_vain || it.state.is_halted());
         let shortage = Shortage { held_up: laggard, ..shortage };
         if let Error::Full(_) = full { Error::Full(shortage) } else { Error::Unsettled(shortage) }
     }
@@ -240,7 +240,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             return Ok(true);
         }
         let now = self.group.clock().now();
-        let (wanted, epoch) = (search.wanted, participant.board().epoch());
+        let (wanted, epoch) = (search.wanted, participant.domain().epoch());
         let is_believed = |last: FailedReclaim| {
             let gone_on = last.held_up.is_some_and(|held_up| held_up != epoch);
             wanted == Some(last.wanted) && now < last.until && !gone_on
@@ -259,7 +259,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             // Nothing more is reclaimed before the epoch advances. Other clients may free some:
             // another try is worthwhile once as much time again has passed.
             let until = now.saturating_add(now.saturating_sub(search.since));
-            while participant.board().try_advance() == epoch
+            while participant.domain().try_advance() == epoch
                 && self.group.clock().now() < until
                 && self.give_way(&mut search.stall).await
             {
@@ -291,7 +291,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     return Ok(true);
                 }
                 // Taking chunks changes the chunk map, which takes write numbers.
-                Err(Error::Spent) if self.finds_numbers() => search.steps -= 1,
+                Err(Error::NumbersExhausted) if self.finds_numbers() => search.steps -= 1,
                 // If a node does not answer, or there is no record for the chunk map, other steps
                 // may help.
                 Err(Error::Replication(_)) if step == Step::Collect => search.misses_a_node = true,
@@ -300,7 +300,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             }
         }
         // A pool that stays full is searched half of the time at most, or once in a while.
-        let (now, epoch) = (self.group.clock().now(), participant.board().epoch());
+        let (now, epoch) = (self.group.clock().now(), participant.domain().epoch());
         let took = now.saturating_sub(search.since);
         let held_up = search.stall.is_over().then_some(epoch);
         let until = now + if held_up.is_some() { took } else { took.min(LONGEST_BELIEF) };
@@ -315,7 +315,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
     /// Returns the epoch; 0 for a client without an epoch domain.
     pub(crate) fn epoch(&self) -> u64 {
-        self.participant.as_ref().map_or(0, |participant| participant.board().epoch())
+        self.participant.as_ref().map_or(0, |participant| participant.domain().epoch())
     }
 
     /// Waits a little for other clients' operations; returns false once they have made no progress
@@ -328,7 +328,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         // Operations of this client that wait for this search see that it makes progress.
         self.searching.goes_on();
         if let Some(participant) = &self.participant {
-            participant.board().end_halted();
+            participant.domain().end_halted();
         }
         std::thread::yield_now();
         self.group.pause(PAUSE).await;
@@ -344,7 +344,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         if self.memory_back(self.silent(search)).await? {
             return Ok(true);
         }
-        let waits = self.heap.waits(participant.board().epoch(), self.silent(search));
+        let waits = self.heap.waits(participant.domain().epoch(), self.silent(search));
         Ok(waits && self.give_way(&mut search.stall).await)
     }
 
@@ -353,7 +353,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let (Some(participant), Some(wanted)) = (&self.participant, search.wanted) else {
             return Ok(false);
         };
-        let board = participant.board();
+        let domain = participant.domain();
         match step {
             Step::Collect | Step::Sparse | Step::Evacuate if search.misses_a_node => Ok(false),
             // A write that replaces a value finds the memory that this frees.
@@ -371,14 +371,14 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 self.records_back().await?;
                 // Memory that was reclaimed meanwhile was none of its garbage.
                 let came_back = self.heap.reclaimer.reclaimed() > before;
-                let waits = self.heap.waits(board.epoch(), self.silent(search));
+                let waits = self.heap.waits(domain.epoch(), self.silent(search));
                 Ok(collected.garbage > 0 || came_back || waits)
             }
             Step::Vacant => {
                 let _pin = self.pin();
                 // The slot's previous client may have left chunks half-transferred.
-                let taken = self.heap.take_vacant(&self.group, board).await?;
-                self.heap.announce(board);
+                let taken = self.heap.take_vacant(&self.group, domain).await?;
+                self.heap.announce(domain);
                 Ok(taken || self.heap.is_taking())
             }
             Step::Alike => {
@@ -388,13 +388,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     taken = self.heap.steal_room(&self.group, self.heap.entries_records()).await?;
                     search.found |= taken;
                 }
-                self.heap.announce(board);
+                self.heap.announce(domain);
                 Ok(taken)
             }
             Step::Share => {
                 let _pin = self.pin();
                 let taken = self.heap.steal_unreachable(&self.group, wanted.0).await?;
-                self.heap.announce(board);
+                self.heap.announce(domain);
                 Ok(taken)
             }
             Step::Evacuate => {
@@ -408,19 +408,19 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             Step::Sparse => {
                 let _pin = self.pin();
                 let taken = self.heap.take_sparse(&self.group, wanted.0).await?;
-                self.heap.announce(board);
+                self.heap.announce(domain);
                 Ok(taken)
             }
             Step::Stranded => {
                 let _pin = self.pin();
                 let taken = self.heap.take_stranded(&self.group).await?;
                 search.found |= taken;
-                self.heap.announce(board);
+                self.heap.announce(domain);
                 Ok(taken)
             }
             Step::Empty => {
                 let _pin = self.pin();
-                let left = self.heap.release_empty(&self.group, board, wanted).await?;
+                let left = self.heap.release_empty(&self.group, domain, wanted).await?;
                 search.found |= left;
                 Ok(left)
             }
@@ -462,7 +462,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Frees records of buckets that were replaced and that no operation can reach.
     pub(crate) async fn replaced_back(&self) -> Result<(), Error> {
         let back = async {
-            self.look_for_records().await?;
+            self.check_records().await?;
             self.some_memory_back(RECORD_BATCHES, NodeSet::EMPTY).await
         };
         or_none(back.await).map(drop)
@@ -481,20 +481,20 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     ) -> Result<bool, Error> {
         let Some(participant) = &self.participant else { return Ok(false) };
         participant.unpin_completed(self.group.fabric());
-        let board = participant.board();
-        board.try_advance();
+        let domain = participant.domain();
+        domain.try_advance();
         let _pin = self.pin();
         self.heap.know_own(&self.group).await?;
         let recalled = match silent.is_empty() {
-            true => self.heap.recall_seeds(&self.group, board).await,
+            true => self.heap.recall_bootstrap_records(&self.group, domain).await,
             false => Ok(()),
         };
-        let epoch = board.epoch();
-        let each = |place: &_| board.reclaimed(place);
+        let epoch = domain.epoch();
+        let each = |place: &_| domain.reclaimed(place);
         let reset = self.heap.reset_due(&self.group, (epoch, batches, silent), each).await;
         // Chunks that were taken over become this client's own even while a node is silent whose
         // answer zeroing would need.
-        let own = self.with_numbers(async || self.heap.make_own(&self.group, board).await).await?;
+        let own = self.with_numbers(async || self.heap.make_own(&self.group, domain).await).await?;
         recalled?;
         Ok(reset? > 0 || own)
     }
@@ -505,7 +505,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 fn or_none(back: Result<bool, Error>) -> Result<bool, Error> {
     match back {
         Err(Error::Replication(_) | Error::Full(_) | Error::Contended) => Ok(false),
-        told => told,
+        outcome => outcome,
     }
 }
 
@@ -558,7 +558,7 @@ mod tests {
     /// A write that met a move searches for no memory itself, and a search that finds nothing to
     /// wait for does not wait. Their errors named nobody, and told to delete keys.
     #[test]
-    fn who_is_stopped_is_named_whatever_was_waited_for() {
+    fn a_stopped_client_is_named_whatever_was_waited_for() {
         let blocked = Blocked(Rc::new(Cell::new((LaggardState::Stopped, false, 1000))));
         let geometry = Geometry::new(1, 4 << 20, 2, 1).expect("geometry");
         let fabric = Watched { nodes: Loopback::new(1, 4 << 17), watch: |_: &[Verb<'_>]| false };
@@ -567,31 +567,31 @@ mod tests {
         let client: Client<_, _> = Client::new(fabric, Still, geometry, session, options);
         let client = client.with_epochs(Box::new(blocked.clone()));
         let shortage = Shortage { object: 64, capacity: 4096, held_up: None, cannot_claim: false };
-        let named = |state, is_own, age| {
+        let reachable = |state, is_own, age| {
             blocked.0.set((state, is_own, age));
             [Error::Full(shortage), Error::Unsettled(shortage)].map(|error| {
-                let told = [client.held_up(error), client.held_up_by_others(error)];
-                told.map(|error| match error {
+                let outcome = [client.held_up(error), client.held_up_by_others(error)];
+                outcome.map(|error| match error {
                     Error::Full(it) | Error::Unsettled(it) => it.held_up.is_some(),
                     other => panic!("{other}"),
                 })
             })
         };
         let (nobody, somebody) = ([[false; 2]; 2], [[true; 2]; 2]);
-        assert_eq!(named(LaggardState::Stopped, false, 1000), somebody);
-        assert_eq!(named(LaggardState::Frozen, false, 1000), somebody);
-        assert_eq!(named(LaggardState::Stopped, false, 999), nobody, "not for long");
+        assert_eq!(reachable(LaggardState::Stopped, false, 1000), somebody);
+        assert_eq!(reachable(LaggardState::Frozen, false, 1000), somebody);
+        assert_eq!(reachable(LaggardState::Stopped, false, 999), nobody, "not for long");
         for state in [LaggardState::Running, LaggardState::Elsewhere, LaggardState::Unknown] {
-            assert_eq!(named(state, false, 1000), nobody, "it may be slow: {state:?}");
+            assert_eq!(reachable(state, false, 1000), nobody, "it may be slow: {state:?}");
         }
         // A search has waited for it in vain.
         let wanted = (client.heap.entries_records(), Purpose::Insert);
         let last = FailedReclaim { wanted, until: 0, held_up: Some(7) };
         client.failed_reclaim.set(Some(last));
-        assert_eq!(named(LaggardState::Running, false, 500), somebody);
-        assert_eq!(named(LaggardState::Running, false, 499), nobody);
-        assert_eq!(named(LaggardState::Running, true, 500), [[true, false]; 2]);
+        assert_eq!(reachable(LaggardState::Running, false, 500), somebody);
+        assert_eq!(reachable(LaggardState::Running, false, 499), nobody);
+        assert_eq!(reachable(LaggardState::Running, true, 500), [[true, false]; 2]);
         client.failed_reclaim.set(Some(FailedReclaim { held_up: Some(6), ..last }));
-        assert_eq!(named(LaggardState::Running, false, 1000), nobody, "it has gone on since");
+        assert_eq!(reachable(LaggardState::Running, false, 1000), nobody, "it has gone on since");
     }
 }

@@ -85,7 +85,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// exhausted cell are kept for a split (S6). A split's record stays, as what was created with
     /// it may be something else by now.
     async fn move_what_is_closed(&self, located: &Located) -> Result<(), Error> {
-        let Content::Entries { entries, born } = &located.bucket.content else { return Ok(()) };
+        let Content::Entries { entries, created } = &located.bucket.content else { return Ok(()) };
         if self.is_worn(located) {
             return Ok(());
         }
@@ -103,9 +103,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         }
         let is_closed = |object| self.heap.reclaimer.is_closed(object);
         let record = is_closed(located.view.record());
-        if !is_changed && (record || born.is_some_and(|born| is_closed(born.buffer))) {
+        if !is_changed && (record || created.is_some_and(|created| is_closed(created.buffer))) {
             // As its cell has converged, all nodes have the buffer that was created with it.
-            let content = Content::Entries { entries: entries.clone(), born: None };
+            let content = Content::Entries { entries: entries.clone(), created: None };
             let bucket = Bucket { content, ..located.bucket };
             self.or_stay(self.change(located, bucket, &[], Purpose::Evacuate).await)?;
         }
@@ -162,12 +162,12 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             self.group.fabric().post(node, &[Verb::Read { at, words }])
         };
         let mut length = 0;
-        let hear = |_, reply: F::Reply<'_>| {
+        let collect = |_, reply: F::Reply<'_>| {
             let header = BufferHeader::decode(&reply);
             let its_own = header.filter(|header| header.register == register.place.pointer);
             length = its_own.map_or(length, |header| length.max(header.length));
         };
-        self.group.at_all_of(site.holders, read, hear).await?;
+        self.group.at_all_of(site.holders, read, collect).await?;
         Ok(length)
     }
 }

@@ -136,14 +136,14 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         stall: &mut WaitBudget,
     ) -> Result<bool, Error> {
         let Some(participant) = &self.participant else { return Ok(false) };
-        let board = participant.board();
+        let domain = participant.domain();
         self.with_records(stall, async || {
             let _pin = self.pin();
-            self.heap.take_vacant(&self.group, board).await
+            self.heap.take_vacant(&self.group, domain).await
         })
         .await?;
         // Also for chunks half-transferred by the slot's previous client.
-        self.heap.announce(board);
+        self.heap.announce(domain);
         while self.heap.is_taking() {
             tell(GcStage::Waiting);
             let came = self.what_comes_back().await?;
@@ -165,7 +165,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     async fn what_comes_back(&self) -> Result<bool, Error> {
         match self.some_memory_back(usize::MAX, NodeSet::EMPTY).await {
             Err(Error::Full(_) | Error::Contended) => Ok(false),
-            told => told,
+            outcome => outcome,
         }
     }
 
@@ -199,8 +199,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         while goes_on.get() {
             let release = self.with_records(stall, async || {
                 let _pin = self.pin();
-                let board = participant.board();
-                goes_on.set(self.heap.leave_all_empty(&self.group, board, true).await?);
+                let domain = participant.domain();
+                goes_on.set(self.heap.leave_all_empty(&self.group, domain, true).await?);
                 Ok(true)
             });
             if !release.await? {
@@ -227,7 +227,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     }
                 }
                 Err(Error::Contended) => return Ok(false),
-                told => return told,
+                outcome => return outcome,
             }
         }
     }
@@ -242,25 +242,25 @@ impl<F: Fabric, C: Clock, P> Client<F, C, P> {
         if !self.has_collected() || !self.group.fabric().is_near() {
             return;
         }
-        let board = participant.board();
+        let domain = participant.domain();
         for _ in 0..GRACE {
-            board.try_advance();
+            domain.try_advance();
         }
         let since = self.group.clock().now();
         // A few chunks for each pin: all clients' memory waits for it meanwhile.
         let mut goes_on = true;
         while goes_on && self.group.clock().now().saturating_sub(since) < LEAVING {
             let visit = participant.pin();
-            let generation = board.generation();
+            let generation = domain.generation();
             // A device may be another pool's by now, if this pool is lost.
-            goes_on = (generation == self.generation.get() || board.lost().is_none()) && {
+            goes_on = (generation == self.generation.get() || domain.lost().is_none()) && {
                 if generation != self.generation.get() {
                     // H7; and the chunk map is read anew.
                     self.group.fabric().reconfigure();
                     self.generation.set(generation);
                     self.heap.renew(generation);
                 }
-                let leave = self.heap.leave_all_empty(&self.group, board, false);
+                let leave = self.heap.leave_all_empty(&self.group, domain, false);
                 // If it fails the chunks stay.
                 block_on(async {
                     let (leave, over) = (pin!(leave), pin!(self.group.own_time(LEAVING)));
@@ -390,9 +390,9 @@ mod tests {
         let session = Session { client: 0, incarnation: Incarnation(1) };
         let client: Client<_, _> =
             Client::new(fabric, LoneClock::new(1000), geometry, session, Options::default());
-        let board =
+        let domain =
             GoesOn { epoch: Rc::new(Cell::new(5)), ahead: 0, generation: Rc::clone(&generation) };
-        let client = client.with_epochs(Box::new(board));
+        let client = client.with_epochs(Box::new(domain));
         client.blocking().put(b"key", b"value").expect("memory");
         client.blocking().delete(b"key").expect("a node");
         block_on(client.gc(&mut |_| ())).expect("a node");
@@ -417,20 +417,20 @@ mod tests {
         let is_change = |chain: &[Verb<'_>]| chain.iter().any(|it| matches!(it, Verb::Cas { .. }));
         let client = beside_the_dead(|chain| is_lost.get() && is_change(chain), 0);
         let participant = client.participant.as_ref().expect("it has epochs");
-        let board = participant.board();
+        let domain = participant.domain();
         assert_eq!(block_on(client.heap.used(&client.group)).map(|_| ()), Ok(()));
-        assert_eq!(block_on(client.heap.take_vacant(&client.group, board)), Ok(true));
-        client.heap.announce(board);
+        assert_eq!(block_on(client.heap.take_vacant(&client.group, domain)), Ok(true));
+        client.heap.announce(domain);
         assert!(client.heap.is_taking());
         is_lost.set(true);
-        let told = block_on(client.gc(&mut |_| ()));
-        assert!(matches!(told, Err(Error::Replication(_))), "{told:?}");
+        let outcome = block_on(client.gc(&mut |_| ()));
+        assert!(matches!(outcome, Err(Error::Replication(_))), "{outcome:?}");
     }
 
     /// Epochs advance all the time, and never far enough: it takes too long, and no operation is to
     /// blame.
     #[test]
-    fn who_waits_for_too_long_while_others_go_on_blames_nobody() {
+    fn a_client_that_waits_too_long_while_others_go_on_blames_none() {
         let client = beside_the_dead(|_| false, 1 << 40);
         let gc = block_on(client.gc(&mut |_| ())).expect("a node");
         assert!(!gc.held_up && gc.more, "{gc:?}");

@@ -104,7 +104,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             },
         };
         participant.unpin_completed(self.group.fabric());
-        let epoch = participant.board().try_advance();
+        let epoch = participant.domain().try_advance();
         let progress = match &mut collection.stage {
             Stage::Waiting if epoch < collection.began + GRACE => Progress::Waiting,
             Stage::Waiting => {
@@ -143,7 +143,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     // and so could buffers, which are reached through registers. One rule for all
                     // is easier to keep.
                     if collection.may_be_cached {
-                        participant.board().new_generation();
+                        participant.domain().new_generation();
                     }
                     // The lists of what is retired may take its place.
                     collection.found.settled = HashMap::new();
@@ -158,7 +158,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 return Ok(Progress::Done(GcResult { garbage, more, lacked_records }));
             }
             Stage::Retiring { at, retired } => {
-                *retired += self.retire(&collection.chunks, at, participant.board());
+                *retired += self.retire(&collection.chunks, at, participant.domain());
                 Progress::Going
             }
         };
@@ -193,7 +193,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let Some(chunks) = self.heap.take_stock(&self.group).await? else { return Ok(None) };
         self.heap.begins_to_collect(self.group.clock().now());
         let began =
-            self.participant.as_ref().map_or(0, |participant| participant.board().epoch_bound());
+            self.participant.as_ref().map_or(0, |participant| participant.domain().epoch_bound());
         let registers = self.heap.most_registers().min(REGISTERS) as usize;
         // If there are few keys, most objects belong to deleted ones.
         let expected = self.registers_met.get().map_or(registers, |met| 2 * met + LONG_STEP);
@@ -250,13 +250,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 cells.for_each(|cell| self.expect_bucket(&cell));
                 children.iter().for_each(|child| reclaimer.mark(child.cell));
             }
-            Content::Entries { entries, born } => {
+            Content::Entries { entries, created } => {
                 let mut live = heapless::Vec::<Entry, MAX_ENTRIES>::new();
                 // The buffer that was created with it, once it is no longer needed.
                 let mut spent = None;
-                if let Some(born) = born {
-                    reclaimer.mark(born.buffer);
-                    spent = Some(born.buffer);
+                if let Some(created) = created {
+                    reclaimer.mark(created.buffer);
+                    spent = Some(created.buffer);
                 }
                 let registers = || {
                     entries.iter().filter_map(|it| match it.object(&self.geometry)? {
@@ -279,8 +279,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     buffers.sort_unstable();
                     buffers.dedup();
                     for buffer in buffers {
-                        match born {
-                            Some(born) if born.buffer == buffer => spent = None,
+                        match created {
+                            Some(created) if created.buffer == buffer => spent = None,
                             _ => reclaimer.mark(buffer),
                         }
                     }
@@ -290,7 +290,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     }
                 }
                 for entry in entries.iter().filter(|entry| entry.is_cell) {
-                    let is_dead = self.mark_cell(entry, *born, &mut spent).await?;
+                    let is_dead = self.mark_cell(entry, *created, &mut spent).await?;
                     if !is_dead || !self.is_left(entry, found) {
                         live.push(*entry).map_err(|_| swarm_core::error::Error::Damaged)?;
                     }
@@ -318,7 +318,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     async fn mark_cell(
         &self,
         entry: &Entry,
-        born: Option<Created>,
+        created: Option<Created>,
         spent: &mut Option<Pointer>,
     ) -> Result<bool, Error> {
         let damaged = || swarm_core::error::Error::Damaged;
@@ -329,7 +329,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let committed = converged.ok_or(Error::Contended)?;
         let record = committed.view.record();
         self.heap.reclaimer.mark(record);
-        if born.is_some_and(|born| born.buffer == record) {
+        if created.is_some_and(|created| created.buffer == record) {
             *spent = None;
         }
         let parts = Parts::of(&committed).ok_or_else(damaged)?;
@@ -354,10 +354,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             return true;
         }
         let name = (entry.pointer, entry.identity.number);
-        let board = participant.board();
-        let met = self.tombstones.borrow().get(&name).copied().unwrap_or(board.epoch_bound());
+        let domain = participant.domain();
+        let met = self.tombstones.borrow().get(&name).copied().unwrap_or(domain.epoch_bound());
         found.tombstones.insert(name, met);
-        board.epoch() >= met + GRACE
+        domain.epoch() >= met + GRACE
     }
 
     /// Leaves only these entries in a bucket. The next cycle finds what it named besides. Returns
@@ -376,7 +376,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         if self.heap.awaits_records() {
             return Ok(false);
         }
-        let content = Content::Entries { entries: live, born: None };
+        let content = Content::Entries { entries: live, created: None };
         let bucket = Bucket { content, ..located.bucket };
         match self.change(located, bucket, &[], need).await {
             Ok(_) => Ok(true),
@@ -389,7 +389,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     async fn sweep(&self, chunk: usize, at: &mut ChunkWalk) -> Result<Vec<Unreachable>, Error> {
         let _pin = self.pin();
         self.heap.know_own(&self.group).await?;
-        let (objects, next) = self.heap.reclaimer.unnamed(chunk, at.object, SWEPT);
+        let (objects, next) = self.heap.reclaimer.unreachable(chunk, at.object, SWEPT);
         at.go_on(next);
         Ok(objects)
     }
@@ -400,7 +400,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     async fn look_at(&self, mut objects: Vec<Unreachable>, found: &Found) -> Result<bool, Error> {
         let _pin = self.pin();
         self.heap.know_own(&self.group).await?;
-        objects.retain(|object| self.heap.reclaimer.is_unnamed(object.pointer));
+        objects.retain(|object| self.heap.reclaimer.is_unreachable(object.pointer));
         let mut is_garbage = false;
         for objects in objects.chunks(MAX_VERBS) {
             let writes = self.writes_in(objects).await?;
@@ -472,13 +472,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Retires some of the garbage, from `at` on, once a new generation has begun where clients may
     /// have cached some (E7). An object that was touched since the cycle began is none (E5), and
     /// neither is one of a chunk that has changed its owner. Returns how many objects it retired.
-    fn retire(&self, chunks: &[usize], at: &mut ChunkWalk, board: &impl EpochDomain) -> usize {
-        let (epoch, reclaimer) = (board.epoch_bound(), &self.heap.reclaimer);
+    fn retire(&self, chunks: &[usize], at: &mut ChunkWalk, domain: &impl EpochDomain) -> usize {
+        let (epoch, reclaimer) = (domain.epoch_bound(), &self.heap.reclaimer);
         let mut retired = 0;
         for &chunk in chunks.iter().skip(at.chunk).take(RETIRED_FROM) {
-            let (garbage, next) = reclaimer.unnamed(chunk, at.object, SWEPT);
+            let (garbage, next) = reclaimer.unreachable(chunk, at.object, SWEPT);
             let garbage = garbage.iter().filter(|object| reclaimer.retire(object, epoch));
-            retired += garbage.inspect(|object| self.heap.bears_no_more(object.pointer)).count();
+            retired += garbage.inspect(|object| self.heap.forget_created(object.pointer)).count();
             at.go_on(next);
             if next.is_some() || retired >= SWEPT {
                 break;

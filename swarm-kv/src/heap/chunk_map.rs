@@ -21,7 +21,7 @@ pub(super) const SHARED: usize = 0x7f00;
 
 /// A chunk that has an owner, or the chunks of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Unit {
+pub(super) struct Extent {
     /// Its first chunk.
     pub(super) first: usize,
     /// How many chunks it takes.
@@ -33,7 +33,7 @@ pub(super) struct Unit {
     pub(super) taken: bool,
 }
 
-impl Unit {
+impl Extent {
     fn range(&self) -> Range<usize> {
         self.first..self.first + self.chunks
     }
@@ -45,7 +45,7 @@ impl Unit {
 
     /// Writes the unit into a map.
     pub(super) fn enter_into(&self, map: &mut [u32]) {
-        map[self.range()].fill(self.entry(ChunkClass::RunTail));
+        map[self.range()].fill(self.entry(ChunkClass::LargeTail));
         map[self.first] = self.entry(self.class);
     }
 
@@ -61,21 +61,21 @@ impl Unit {
 }
 
 /// Returns the units that have an owner, in order.
-pub(super) fn units(map: &[u32]) -> impl Iterator<Item = Unit> {
+pub(super) fn extents(map: &[u32]) -> impl Iterator<Item = Extent> {
     (1..map.len()).filter_map(|first| {
         let (owner, class, taken) = decode(map[first])?;
-        let tail = Some((owner, ChunkClass::RunTail, taken));
+        let tail = Some((owner, ChunkClass::LargeTail, taken));
         let chunks = match class {
-            ChunkClass::RunTail => return None,
-            ChunkClass::Run => {
+            ChunkClass::LargeTail => return None,
+            ChunkClass::Large => {
                 1 + map[first + 1..].iter().take_while(|e| decode(**e) == tail).count()
             }
-            ChunkClass::Plain(_)
-            | ChunkClass::Lean(_)
-            | ChunkClass::Wide(_)
+            ChunkClass::Uniform(_)
+            | ChunkClass::AllButOne(_)
+            | ChunkClass::AllNodes(_)
             | ChunkClass::Homed { .. } => 1,
         };
-        Some(Unit { first, chunks, owner, class, taken })
+        Some(Extent { first, chunks, owner, class, taken })
     })
 }
 
@@ -97,7 +97,7 @@ pub(super) fn is_sound(map: &[u32], slots: usize) -> bool {
 /// Whether a map's entry can occur in a pool for this many clients.
 fn is_sound_entry(entry: u32, slots: usize) -> bool {
     let is_owner = |owner, class| match class {
-        ChunkClass::Run | ChunkClass::RunTail => owner < slots,
+        ChunkClass::Large | ChunkClass::LargeTail => owner < slots,
         _ => owner < slots || owner == SHARED,
     };
     entry == 0 || decode(entry).is_some_and(|(owner, class, _)| is_owner(owner, class))
@@ -125,26 +125,27 @@ mod tests {
 
     #[test]
     fn what_is_entered_is_read_again() {
-        let unit = |first, chunks, class, taken| Unit { first, chunks, owner: 1023, class, taken };
-        let plain = ChunkClass::Plain(SizeClass::for_granules(4));
+        let extent =
+            |first, chunks, class, taken| Extent { first, chunks, owner: 1023, class, taken };
+        let plain = ChunkClass::Uniform(SizeClass::for_granules(4));
         let homed = ChunkClass::Homed { small: 1, full: SizeClass::for_granules(4) };
         let all = [
-            unit(1, 3, ChunkClass::Run, false),
-            unit(4, 1, plain, true),
-            unit(5, 2, ChunkClass::Run, true),
-            unit(7, 1, ChunkClass::Run, true),
-            unit(9, 1, homed, false),
-            Unit { owner: SHARED, ..unit(10, 1, plain, false) },
+            extent(1, 3, ChunkClass::Large, false),
+            extent(4, 1, plain, true),
+            extent(5, 2, ChunkClass::Large, true),
+            extent(7, 1, ChunkClass::Large, true),
+            extent(9, 1, homed, false),
+            Extent { owner: SHARED, ..extent(10, 1, plain, false) },
         ];
         let mut map = vec![0; 12];
-        all.iter().for_each(|unit| unit.enter_into(&mut map));
-        assert_eq!(units(&map).collect::<Vec<_>>(), all);
+        all.iter().for_each(|extent| extent.enter_into(&mut map));
+        assert_eq!(extents(&map).collect::<Vec<_>>(), all);
         assert!(is_sound(&map, 1024) && !is_sound(&map, 1023));
         // A run is never shared.
         let mut shared = vec![0];
-        Unit { owner: SHARED, ..unit(0, 1, ChunkClass::Run, false) }.enter_into(&mut shared);
+        Extent { owner: SHARED, ..extent(0, 1, ChunkClass::Large, false) }.enter_into(&mut shared);
         assert!(!is_sound_entry(shared[0], 1024));
-        all.iter().for_each(|unit| unit.take_out_of(&mut map));
+        all.iter().for_each(|extent| extent.take_out_of(&mut map));
         assert_eq!(map, [0; 12]);
     }
 }

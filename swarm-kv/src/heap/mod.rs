@@ -32,7 +32,7 @@ use alloc::active_chunk::ActiveChunk;
 use alloc::high_water::{HighWater, homes, read_counters};
 pub use alloc::reserve::writing_clients;
 use alloc::shared_range::RangeProgress;
-use chunk_map::{SHARED, Unit, ends_of_shares, units};
+use chunk_map::{Extent, SHARED, ends_of_shares, extents};
 use gc_pacer::GcPacer;
 pub(crate) use reclaim::reclaimer::Reclaimer;
 pub(crate) use reclaim::remote_free::AT_ONCE as RECORDS_AT_ONCE;
@@ -73,13 +73,13 @@ pub(crate) struct Heap {
     /// still its own (E9).
     current: Cell<bool>,
     /// Bootstrap records used so far, once read.
-    seeds: Cell<Option<HighWater>>,
+    bootstrap_records: Cell<Option<HighWater>>,
     /// Bootstrap records that were used and are zeroed again.
-    seeds_back: RefCell<Vec<Pointer>>,
+    bootstrap_free: RefCell<Vec<Pointer>>,
     /// Bootstrap records that are to be retired, and the epoch in which all of them were in use.
-    seeds_noted: RefCell<Option<(u64, Vec<Pointer>)>>,
+    bootstrap_noted: RefCell<Option<(u64, Vec<Pointer>)>>,
     /// Retired bootstrap records: operations that begin after this epoch cannot reach them.
-    seeds_retired: RefCell<Option<(u64, Vec<Pointer>)>>,
+    bootstrap_retired: RefCell<Option<(u64, Vec<Pointer>)>>,
     /// First chunks of the units that were taken over, and the epoch in which that was announced.
     taken: RefCell<(u64, Vec<usize>)>,
     /// Whether all free chunks are reserved, by the map as last read.
@@ -115,7 +115,7 @@ pub(crate) enum Purpose {
     Evacuate,
 }
 
-/// The class of an object and its home; for a lean buffer, the node that has no copy.
+/// The class of an object and its home; for an all-but-one buffer, the node that has no copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ObjectKind {
     class: ChunkClass,
@@ -127,7 +127,7 @@ pub(crate) struct ObjectKind {
 impl ObjectKind {
     /// Whether these objects can only be buffers: so it is in a pool of several nodes.
     pub(crate) fn is_of_values(self) -> bool {
-        matches!(self.class, ChunkClass::Lean(_) | ChunkClass::Wide(_))
+        matches!(self.class, ChunkClass::AllButOne(_) | ChunkClass::AllNodes(_))
     }
 
     /// Returns the same kind for another home.
@@ -150,16 +150,16 @@ impl Heap {
             map: RefCell::default(),
             generation: Cell::new(0),
             current: Cell::new(false),
-            seeds: Cell::new(None),
-            seeds_back: RefCell::default(),
-            seeds_noted: RefCell::default(),
-            seeds_retired: RefCell::default(),
+            bootstrap_records: Cell::new(None),
+            bootstrap_free: RefCell::default(),
+            bootstrap_noted: RefCell::default(),
+            bootstrap_retired: RefCell::default(),
             taken: RefCell::default(),
             tight: Cell::new(false),
             wanted: Cell::new(None),
             growth: GcPacer::default(),
             awaited: PendingRetirements::default(),
-            class_of_last: Cell::new(((usize::MAX, false), ChunkClass::RunTail)),
+            class_of_last: Cell::new(((usize::MAX, false), ChunkClass::LargeTail)),
             spare: Cell::new(None),
             stuck: RefCell::default(),
             reclaimer: Reclaimer::new(geometry),
@@ -170,7 +170,7 @@ impl Heap {
     /// Returns the kind for objects of `words` words that are the same at every node.
     pub(crate) fn plain(&self, words: usize) -> ObjectKind {
         match self.geometry.plain_class(words) {
-            ChunkClass::Run => self.run(words),
+            ChunkClass::Large => self.run(words),
             class => ObjectKind { class, home: NodeId(0), chunks: 1 },
         }
     }
@@ -178,7 +178,7 @@ impl Heap {
     /// Returns the kind for an object that takes chunks of its own.
     fn run(&self, words: usize) -> ObjectKind {
         let chunks = self.geometry.run_chunks(words);
-        ObjectKind { class: ChunkClass::Run, home: NodeId(0), chunks }
+        ObjectKind { class: ChunkClass::Large, home: NodeId(0), chunks }
     }
 
     /// Returns the kind for a buffer of a value of `length` bytes. `absent` is the node that has no
@@ -194,18 +194,18 @@ impl Heap {
     }
 
     #[inline]
-    fn of_buffer(&self, length: usize, absent: NodeId, lean: bool) -> ObjectKind {
+    fn of_buffer(&self, length: usize, absent: NodeId, all_but_one: bool) -> ObjectKind {
         let (of, class) = self.class_of_last.get();
-        if of == (length, lean)
-            && let ChunkClass::Lean(_) = class
+        if of == (length, all_but_one)
+            && let ChunkClass::AllButOne(_) = class
         {
             return ObjectKind { class, home: absent, chunks: 1 };
         }
-        let class = self.geometry.buffer_class(length, lean);
-        self.class_of_last.set(((length, lean), class));
+        let class = self.geometry.buffer_class(length, all_but_one);
+        self.class_of_last.set(((length, all_but_one), class));
         match class {
-            ChunkClass::Run => self.run(buffer::HEADER_WORDS + words_for(length)),
-            class @ ChunkClass::Lean(_) => ObjectKind { class, home: absent, chunks: 1 },
+            ChunkClass::Large => self.run(buffer::HEADER_WORDS + words_for(length)),
+            class @ ChunkClass::AllButOne(_) => ObjectKind { class, home: absent, chunks: 1 },
             class => ObjectKind { class, home: NodeId(0), chunks: 1 },
         }
     }
@@ -219,7 +219,7 @@ impl Heap {
                 let place = self.geometry.homed_place(object, kind.class)?;
                 Some(ReplicaSet { place, holders })
             }
-            ChunkClass::Plain(_) => {
+            ChunkClass::Uniform(_) => {
                 Some(ReplicaSet { place: Location::everywhere(object, kind.home), holders })
             }
             _ => Some(self.geometry.placement().site(object)),
@@ -282,11 +282,11 @@ impl Heap {
         // end. One that was this client's own may be shared by now: it has no range of that.
         let before = self.map.borrow();
         let are_same = ends_of_shares(map) == ends_of_shares(&before);
-        let was_shared = |unit: &Unit| before.get(unit.first) == map.get(unit.first);
-        let shared = units(map).filter(|unit| unit.owner == SHARED && !unit.taken);
-        let shared = shared.filter(|unit| are_same && was_shared(unit));
-        for unit in self.own(map).chain(shared) {
-            own[unit.first] = true;
+        let was_shared = |extent: &Extent| before.get(extent.first) == map.get(extent.first);
+        let shared = extents(map).filter(|extent| extent.owner == SHARED && !extent.taken);
+        let shared = shared.filter(|extent| are_same && was_shared(extent));
+        for extent in self.own(map).chain(shared) {
+            own[extent.first] = true;
         }
         let is_own = |chunk: usize| own.get(chunk).is_some_and(|own| *own);
         self.keep_chunks(is_own);
@@ -296,7 +296,7 @@ impl Heap {
         });
         self.spare.set(spare);
         // E9: a unit that another client had in between counts as never announced.
-        let taken: Vec<usize> = self.taken_units(map).map(|unit| unit.first).collect();
+        let taken: Vec<usize> = self.taken_extents(map).map(|extent| extent.first).collect();
         self.taken.borrow_mut().1.retain(|first| taken.contains(first));
     }
 
@@ -376,11 +376,11 @@ impl Heap {
     /// records, or units that were taken over. Objects that need zeroing at one of the nodes
     /// `silent` are not.
     pub(crate) fn waits(&self, epoch: u64, silent: NodeSet) -> bool {
-        let seeds = self.seeds_retired.borrow();
-        let seeds_wait = self.seeds_noted.borrow().is_some()
-            || seeds.as_ref().is_some_and(|(since, _)| since + GRACE > epoch);
+        let bootstrap_records = self.bootstrap_retired.borrow();
+        let bootstrap_waits = self.bootstrap_noted.borrow().is_some()
+            || bootstrap_records.as_ref().is_some_and(|(since, _)| since + GRACE > epoch);
         self.reclaimer.waits(epoch, self.are_reset(silent))
-            || silent.is_empty() && seeds_wait
+            || silent.is_empty() && bootstrap_waits
             || self.taking_waits(epoch)
     }
 
@@ -442,8 +442,8 @@ impl Heap {
         group: &Group<F, C>,
     ) -> Result<Option<Vec<usize>>, Error> {
         self.read_map(group).await?;
-        let own: Vec<Unit> = self.own(&self.map.borrow()).collect();
-        let unknown = own.iter().flat_map(|&Unit { first, chunks, class, .. }| {
+        let own: Vec<Extent> = self.own(&self.map.borrow()).collect();
+        let unknown = own.iter().flat_map(|&Extent { first, chunks, class, .. }| {
             homes(&self.geometry, class)
                 .map(move |home| (first, ObjectKind { class, home, chunks }))
         });
@@ -465,20 +465,21 @@ impl Heap {
                 self.reclaimer.open(chunk, kind, used);
             }
         }
-        let own = own.into_iter().map(|unit| unit.first);
+        let own = own.into_iter().map(|extent| extent.first);
         Ok((!are_more).then(|| own.chain(self.reclaimer.shared()).collect()))
     }
 
     /// Returns how many registers fit in all chunks for registers, by the map as last read.
     pub(crate) fn most_registers(&self) -> u64 {
         let map = self.map.borrow();
-        let registers = units(&map).filter(|unit| matches!(unit.class, ChunkClass::Homed { .. }));
-        registers.map(|unit| self.objects(&unit)).sum()
+        let registers =
+            extents(&map).filter(|extent| matches!(extent.class, ChunkClass::Homed { .. }));
+        registers.map(|extent| self.objects(&extent)).sum()
     }
 
     /// Returns how many objects fit in a unit, over all homes.
-    fn objects(&self, unit: &Unit) -> u64 {
-        self.geometry.objects(unit.class) * homes(&self.geometry, unit.class).len() as u64
+    fn objects(&self, extent: &Extent) -> u64 {
+        self.geometry.objects(extent.class) * homes(&self.geometry, extent.class).len() as u64
     }
 
     /// Returns the last allocation that failed.
@@ -497,11 +498,11 @@ impl Heap {
             self.is_refused();
         }
         let granules = match kind.class {
-            ChunkClass::Plain(size) | ChunkClass::Lean(size) | ChunkClass::Wide(size) => {
-                size.granules()
-            }
+            ChunkClass::Uniform(size)
+            | ChunkClass::AllButOne(size)
+            | ChunkClass::AllNodes(size) => size.granules(),
             ChunkClass::Homed { full, .. } => full.granules(),
-            ChunkClass::Run | ChunkClass::RunTail => {
+            ChunkClass::Large | ChunkClass::LargeTail => {
                 kind.chunks as u64 * self.geometry.chunk_granules()
             }
         };
@@ -665,7 +666,7 @@ pub(crate) mod tests {
     /// An insert reads the chunk map for its first memory, gets no reply, and is not polled any
     /// more.
     #[test]
-    fn who_needs_memory_behind_a_kept_future_is_told_so() {
+    fn an_operation_that_needs_memory_behind_a_kept_future_gets_an_error() {
         let geometry = Geometry::new(1, 4 << 20, 2, 1).expect("geometry");
         let session = Session { client: 0, incarnation: Incarnation(1) };
         let map = geometry.map_cell().at(NodeId(0), 1);

@@ -9,7 +9,7 @@ use swarm_core::words::GRANULE;
 
 use crate::error::Error;
 use crate::heap::alloc::high_water::{homes, read_counters};
-use crate::heap::chunk_map::{SHARED, Unit, units};
+use crate::heap::chunk_map::{Extent, SHARED, extents};
 use crate::heap::{Heap, ObjectKind};
 
 /// Memory that a client slot owns at each node, or that all clients share. A slot keeps its chunks
@@ -39,7 +39,7 @@ impl Heap {
         group: &Group<F, C>,
     ) -> Result<Vec<ClientUsage>, Error> {
         self.alone(group, self.read_map(group)).await?;
-        let units: Vec<Unit> = units(&self.map.borrow()).collect();
+        let extents: Vec<Extent> = extents(&self.map.borrow()).collect();
         let slots = self.geometry.max_clients;
         let mut client_usage: Vec<ClientUsage> = (0..=slots)
             .map(|slot| ClientUsage {
@@ -47,7 +47,7 @@ impl Heap {
                 ..ClientUsage::default()
             })
             .collect();
-        for Unit { first, chunks, owner, class, .. } in units {
+        for Extent { first, chunks, owner, class, .. } in extents {
             let counters: Vec<Address> = homes(&self.geometry, class)
                 .map(|home| self.geometry.counter(first, home))
                 .collect();
@@ -69,10 +69,10 @@ impl Heap {
     pub(crate) fn object_bytes(&self, class: ChunkClass) -> u64 {
         let nodes = self.geometry.nodes as u64;
         let at_all_nodes = match class {
-            ChunkClass::Plain(size) | ChunkClass::Wide(size) => nodes * size.granules(),
-            ChunkClass::Lean(size) => (nodes - 1) * size.granules(),
+            ChunkClass::Uniform(size) | ChunkClass::AllNodes(size) => nodes * size.granules(),
+            ChunkClass::AllButOne(size) => (nodes - 1) * size.granules(),
             ChunkClass::Homed { small, full } => full.granules() + (nodes - 1) * u64::from(small),
-            ChunkClass::Run | ChunkClass::RunTail => nodes * self.geometry.chunk_granules(),
+            ChunkClass::Large | ChunkClass::LargeTail => nodes * self.geometry.chunk_granules(),
         };
         GRANULE as u64 * at_all_nodes / nodes
     }

@@ -23,13 +23,13 @@ use crate::index::keyed_cell::KeyedCell;
 const HEADER_WORDS: usize = 3;
 const ENTRY_WORDS: usize = 4;
 const CHILD_WORDS: usize = 2;
-const NONE_BORN: u64 = 0xff;
+const NONE_CREATED: u64 = 0xff;
 /// In an entry's class: the register names a predecessor.
 const LINKED: u16 = 0x4000;
 /// In an entry's second word: the key is a [cell](crate::index::keyed_cell). A pointer has 39 bits.
 const CELL: u64 = 1 << 63;
 /// In what was created: the register is deleted from the beginning.
-const BORN_DELETED: u64 = 1 << 23;
+const CREATED_DELETED: u64 = 1 << 23;
 
 /// How many keys a bucket lists in any pool.
 pub(crate) const MAX_ENTRIES: usize = (BUCKET_PAYLOAD - HEADER_WORDS) / ENTRY_WORDS;
@@ -97,11 +97,11 @@ impl Entry {
         let class = self.class.encode() | if self.linked { LINKED } else { 0 };
         let location = (self.pointer.0 << 24) | (u64::from(class) << 8) | self.key_length as u64;
         let location = location | if self.is_cell { CELL } else { 0 };
-        [self.hash, location, self.identity.number.0, self.identity.birth]
+        [self.hash, location, self.identity.number.0, self.identity.created_at]
     }
 
     fn decode(words: &[u64]) -> Option<Self> {
-        let &[hash, location, number, birth] = words else { return None };
+        let &[hash, location, number, created_at] = words else { return None };
         let class = (location >> 8) as u16;
         Some(Self {
             hash,
@@ -110,7 +110,7 @@ impl Entry {
             class: ChunkClass::decode(class & !LINKED)?,
             linked: class & LINKED != 0,
             key_length: (location & 0xff) as usize,
-            identity: Identity { birth, number: WriteNumber(number) },
+            identity: Identity { created_at, number: WriteNumber(number) },
         })
     }
 }
@@ -153,7 +153,7 @@ pub(crate) struct Child {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Content {
     /// Keys.
-    Entries { entries: Vec<Entry, MAX_ENTRIES>, born: Option<Created> },
+    Entries { entries: Vec<Entry, MAX_ENTRIES>, created: Option<Created> },
     /// The two buckets that replace it, for the next bit 0 and 1.
     Split([Child; 2]),
 }
@@ -169,7 +169,7 @@ pub(crate) struct Bucket {
 impl Bucket {
     /// Makes an empty bucket.
     pub(crate) fn empty(depth: u32, prefix: u64) -> Self {
-        Self { depth, prefix, content: Content::Entries { entries: Vec::new(), born: None } }
+        Self { depth, prefix, content: Content::Entries { entries: Vec::new(), created: None } }
     }
 
     /// Whether it lists as many keys as a bucket of this pool may.
@@ -190,13 +190,13 @@ impl Bucket {
         let mut push = |word| words.push(word).expect("a payload has room for a full bucket");
         let depth = u64::from(self.depth) << 8;
         match &self.content {
-            Content::Entries { entries, born } => {
-                let entry = born.map_or(NONE_BORN, |born| born.entry as u64);
+            Content::Entries { entries, created } => {
+                let entry = created.map_or(NONE_CREATED, |created| created.entry as u64);
                 push(depth | ((entries.len() as u64) << 16) | (entry << 24));
                 push(self.prefix);
-                push(born.map_or(0, |born| {
-                    let deleted = if born.deleted { BORN_DELETED } else { 0 };
-                    (born.buffer.0 << 24) | deleted | born.words as u64
+                push(created.map_or(0, |created| {
+                    let deleted = if created.deleted { CREATED_DELETED } else { 0 };
+                    (created.buffer.0 << 24) | deleted | created.words as u64
                 }));
                 entries.iter().flat_map(Entry::encode).for_each(push);
             }
@@ -215,7 +215,7 @@ impl Bucket {
 
     /// Decodes a payload. `None` if it is damaged.
     pub(crate) fn decode(words: &[u64]) -> Option<Self> {
-        let (&[head, prefix, born], rest) = words.split_first_chunk::<HEADER_WORDS>()?;
+        let (&[head, prefix, created], rest) = words.split_first_chunk::<HEADER_WORDS>()?;
         let depth = ((head >> 8) & 0xff) as u32;
         let count = ((head >> 16) & 0xff) as usize;
         let entry = (head >> 24) & 0xff;
@@ -227,16 +227,16 @@ impl Bucket {
                 let words = rest.get(..count * ENTRY_WORDS)?;
                 let entries: Option<Vec<Entry, MAX_ENTRIES>> = (count <= MAX_ENTRIES)
                     .then(|| words.chunks_exact(ENTRY_WORDS).map(Entry::decode).collect())?;
-                let born = (entry != NONE_BORN).then_some(Created {
+                let created = (entry != NONE_CREATED).then_some(Created {
                     entry: entry as usize,
-                    buffer: Pointer(born >> 24),
-                    words: (born & (BORN_DELETED - 1)) as usize,
-                    deleted: born & BORN_DELETED != 0,
+                    buffer: Pointer(created >> 24),
+                    words: (created & (CREATED_DELETED - 1)) as usize,
+                    deleted: created & CREATED_DELETED != 0,
                 });
-                if born.is_some_and(|born| born.entry >= count) {
+                if created.is_some_and(|created| created.entry >= count) {
                     return None;
                 }
-                Content::Entries { entries: entries?, born }
+                Content::Entries { entries: entries?, created }
             }
             1 => {
                 let &[a, x, b, y] = rest.first_chunk()?;
@@ -264,7 +264,7 @@ mod tests {
             pointer: Pointer(77),
             class: Geometry::new(3, MIN_CAPACITY, 4, 1).expect("geometry").register_class(16, 30),
             key_length: 24,
-            identity: Identity { birth: 5, number: WriteNumber(6) },
+            identity: Identity { created_at: 5, number: WriteNumber(6) },
             linked: hash % 2 == 1,
             is_cell: hash % 3 == 1,
         }
@@ -273,9 +273,9 @@ mod tests {
     #[test]
     fn buckets_come_apart_as_they_went_together() {
         let entries = (0..MAX_ENTRIES as u64).map(entry).collect();
-        let born = Some(Created { entry: 2, buffer: Pointer(9), words: 14, deleted: true });
+        let created = Some(Created { entry: 2, buffer: Pointer(9), words: 14, deleted: true });
         let full =
-            Bucket { depth: 9, prefix: 3 << 55, content: Content::Entries { entries, born } };
+            Bucket { depth: 9, prefix: 3 << 55, content: Content::Entries { entries, created } };
         assert_eq!(full.encode().len(), BUCKET_PAYLOAD);
         assert_eq!(Bucket::decode(&full.encode()), Some(full));
         let child = Child { cell: Pointer(4), record: Pointer(5), words: 12 };

@@ -57,13 +57,13 @@ impl<'a> NewRegister<'a> {
         let in_place = if deleted { Stamp::EMPTY } else { stamp };
         let buffer_header = buffer_header.encode();
         let [rewrite, number, register, guess, sum] = buffer_header;
-        let [birth, name] = identity.encode();
+        let [created_at, name] = identity.encode();
         let header = Header { number: identity.number, key, predecessor };
         let [shape, before, origin, header_sum] = header.encode();
         Image {
             stamp,
-            home: [birth, name, in_place.0, rewrite, number, register, guess, sum],
-            elsewhere: [birth, name, shape, before, origin, header_sum],
+            home: [created_at, name, in_place.0, rewrite, number, register, guess, sum],
+            elsewhere: [created_at, name, shape, before, origin, header_sum],
             buffer_header,
         }
     }
@@ -90,7 +90,7 @@ impl<'a> NewRegister<'a> {
     }
 
     /// Returns what a record says of it, where it is entry number `entry`.
-    pub(crate) fn born(&self, entry: usize) -> Created {
+    pub(crate) fn created(&self, entry: usize) -> Created {
         let words = buffer::HEADER_WORDS + layout::words_for(self.value.len());
         Created { entry, buffer: self.buffer, words, deleted: self.deleted }
     }
@@ -98,7 +98,7 @@ impl<'a> NewRegister<'a> {
     /// Returns the register as the client with stamp slot `slot` knows it once it is created.
     pub(crate) fn seen_from(&self, format: WordFormat, slot: usize) -> Register {
         let Register { place, identity, .. } = self.register;
-        Register::newborn(place, identity, self.register.shape(), self.stamp(format), slot)
+        Register::just_created(place, identity, self.register.shape(), self.stamp(format), slot)
     }
 
     /// Returns what the chains write, in order. S1: the register is complete before its first stamp
@@ -171,14 +171,14 @@ impl<'a> NewCell<'a> {
         let Self { cell, record, key, payload, predecessor } = *self;
         let (word, number) = (first_word(format, record), cell.identity.number);
         let record_header = RecordHeader::new(record, CellWord(0), number, payload).encode();
-        let [birth, name] = cell.identity.encode();
+        let [created_at, name] = cell.identity.encode();
         let header = Header { number, key, predecessor: Some(predecessor) };
         let [shape, before, origin, header_sum] = header.encode();
         let sum = cell_checksum(word, payload);
         CellImage {
             word,
-            home: [birth, name, word.0, sum, payload.len() as u64],
-            elsewhere: [birth, name, shape, before, origin, header_sum],
+            home: [created_at, name, word.0, sum, payload.len() as u64],
+            elsewhere: [created_at, name, shape, before, origin, header_sum],
             record_header,
         }
     }
@@ -197,7 +197,7 @@ impl<'a> NewCell<'a> {
     }
 
     /// Returns what a record says of it, where it is entry number `entry`.
-    pub(crate) fn born(&self, entry: usize) -> Created {
+    pub(crate) fn created(&self, entry: usize) -> Created {
         let words = record::HEADER_WORDS + self.payload.len();
         Created { entry, buffer: self.record, words, deleted: false }
     }

@@ -30,7 +30,7 @@ pub(crate) const FIRST_BALLOT: Ballot = Ballot(2);
 
 /// Returns the word with which a cell is created.
 pub(crate) fn first_word(format: WordFormat, record: Pointer) -> CellWord {
-    format.cell(FIRST_BALLOT, record, CellFlags::SOLID | CellFlags::ACCEPTED)
+    format.cell(FIRST_BALLOT, record, CellFlags::CONFIRMED | CellFlags::ACCEPTED)
 }
 
 /// One client's view of the index.
@@ -84,7 +84,7 @@ impl Index {
     }
 
     /// Returns how to find what was created together with a bucket's record.
-    pub(crate) fn births(&self) -> BucketCreatedParts<'_> {
+    pub(crate) fn created_parts(&self) -> BucketCreatedParts<'_> {
         BucketCreatedParts(&self.geometry)
     }
 
@@ -145,7 +145,7 @@ impl Index {
         depth: u32,
     ) -> Result<Located, Error> {
         let (cell, since) = (self.cell(place), (self.generation.get(), self.epoch.get()));
-        let committed = cell::read(group, &cell, &self.births()).await?;
+        let committed = cell::read(group, &cell, &self.created_parts()).await?;
         self.located(cell, since, &committed, prefix, depth)
     }
 
@@ -217,29 +217,31 @@ pub(crate) fn prefix(hash: u64, depth: u32) -> u64 {
 pub(crate) struct BucketCreatedParts<'a>(&'a Geometry);
 
 impl CreatedParts for BucketCreatedParts<'_> {
-    fn births(&self, payload: &[u64], each: &mut dyn FnMut(CreatedPart)) {
+    fn created_parts(&self, payload: &[u64], each: &mut dyn FnMut(CreatedPart)) {
         match Bucket::decode(payload).map(|bucket| bucket.content) {
-            Some(Content::Entries { entries, born: Some(born) }) => {
-                let entry = &entries[born.entry];
-                let newborn = match entry.object(self.0) {
-                    Some(KeyObject::Register(newborn)) => newborn,
-                    Some(KeyObject::Cell(newborn)) => return self.keyed_cell(&newborn, born, each),
+            Some(Content::Entries { entries, created: Some(created) }) => {
+                let entry = &entries[created.entry];
+                let new_register = match entry.object(self.0) {
+                    Some(KeyObject::Register(new_register)) => new_register,
+                    Some(KeyObject::Cell(new_register)) => {
+                        return self.keyed_cell(&new_register, created, each);
+                    }
                     None => return,
                 };
-                let (place, shape) = (newborn.place, newborn.shape());
+                let (place, shape) = (new_register.place, new_register.shape());
                 let header = shape.header_place(&place);
                 each(CreatedPart::Copy { place: header, from: 0, words: shape.header_words() });
                 let words = register::IDENTITY_WORDS;
                 each(CreatedPart::Copy { place, from: register::IDENTITY, words });
-                let first = self.0.placement().first_site(born.buffer, &place);
-                let words = born.words.saturating_sub(buffer::REWRITE);
+                let first = self.0.placement().first_site(created.buffer, &place);
+                let words = created.words.saturating_sub(buffer::REWRITE);
                 // All nodes have it, the home in place. Otherwise the record is damaged.
                 if first.holders.len() == self.0.nodes {
                     each(CreatedPart::Copy { place: first.place, from: buffer::REWRITE, words });
                 }
                 // V6: a register that was deleted when it moved is created deleted.
-                let stamp = if born.deleted { deleted_stamp } else { first_stamp };
-                let value = stamp(self.0.format, born.buffer).0;
+                let stamp = if created.deleted { deleted_stamp } else { first_stamp };
+                let value = stamp(self.0.format, created.buffer).0;
                 each(CreatedPart::Set { place, at: register::SLOTS_AT, value });
             }
             Some(Content::Split(children)) => {
@@ -252,13 +254,18 @@ impl CreatedParts for BucketCreatedParts<'_> {
 
 impl BucketCreatedParts<'_> {
     /// The in-place copy is a hint, and left out.
-    fn keyed_cell(&self, newborn: &KeyedCell, born: Created, each: &mut dyn FnMut(CreatedPart)) {
-        let (place, shape) = (newborn.at.place, newborn.shape);
+    fn keyed_cell(
+        &self,
+        new_register: &KeyedCell,
+        created: Created,
+        each: &mut dyn FnMut(CreatedPart),
+    ) {
+        let (place, shape) = (new_register.at.place, new_register.shape);
         let header = shape.header_place(&place);
         each(CreatedPart::Copy { place: header, from: 0, words: shape.header_words() });
         let words = register::IDENTITY_WORDS;
         each(CreatedPart::Copy { place, from: register::IDENTITY, words });
-        self.first_record(born.buffer, born.words, place, each);
+        self.first_record(created.buffer, created.words, place, each);
     }
 
     /// A cell's first record, and the word that names it (S1).
@@ -343,7 +350,7 @@ impl Index {
     ) -> Result<Option<Located>, Error> {
         let Some((place, prefix, depth)) = walk.stack.pop() else { return Ok(None) };
         let (cell, since) = (self.cell(place), (self.generation.get(), self.epoch.get()));
-        let converged = cell::converged(group, &cell, &self.births()).await?;
+        let converged = cell::converged(group, &cell, &self.created_parts()).await?;
         let committed = converged.ok_or(Error::Contended)?;
         let located = self.located(cell, since, &committed, prefix, depth)?;
         self.descend(walk, &located)?;
@@ -360,7 +367,7 @@ impl Index {
     ) -> Result<Option<Located>, Error> {
         let Some((place, prefix, depth)) = walk.stack.pop() else { return Ok(None) };
         let (cell, since) = (self.cell(place), (self.generation.get(), self.epoch.get()));
-        let committed = cell::fill(group, &cell, &self.births(), joining).await?;
+        let committed = cell::fill(group, &cell, &self.created_parts(), joining).await?;
         let located = self.located(cell, since, &committed, prefix, depth)?;
         self.descend(walk, &located)?;
         Ok(Some(located))
@@ -384,11 +391,11 @@ impl Index {
             group.fabric().post(node, &chain)
         };
         let mut vacant = cells.len();
-        let hear = |_, reply: F::Reply<'_>| {
+        let collect = |_, reply: F::Reply<'_>| {
             let named = reply.iter().position(|&word| CellWord(word) != CellWord(0));
             vacant = vacant.min(named.unwrap_or(cells.len()));
         };
-        group.everywhere(read, hear).await?;
+        group.everywhere(read, collect).await?;
         Ok(vacant)
     }
 
@@ -448,8 +455,8 @@ mod tests {
             let copy = nodes.word(NodeId(0), at(&key).plus(word));
             nodes.set_word(NodeId(0), at(&other).plus(word), copy);
         }
-        let told = block_on(reader.get(&other)).map(drop);
-        assert_eq!(told, Err(Error::Damaged.into()));
+        let outcome = block_on(reader.get(&other)).map(drop);
+        assert_eq!(outcome, Err(Error::Damaged.into()));
     }
 
     /// The bucket's record may be reused by then.

@@ -49,7 +49,7 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Blocking<'c, F, C, P> {
     pub fn get(&self, key: &[u8]) -> Result<Option<Value<'c, F>>, Error> {
         let mut rest = None;
         match self.0.try_get(key, &mut rest) {
-            Some(told) => told,
+            Some(outcome) => outcome,
             None => block_on_rest(|| self.0.get_on(key, rest.expect("what is left of it"))),
         }
     }
@@ -60,14 +60,14 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Blocking<'c, F, C, P> {
     /// As there.
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         let mut rest = UpdateRest::default();
-        let told = match self.0.try_update(|counters| &mut counters.put, key, value, &mut rest) {
-            Some(told) => told.map(drop),
+        let outcome = match self.0.try_update(|counters| &mut counters.put, key, value, &mut rest) {
+            Some(outcome) => outcome.map(drop),
             None => block_on_rest(|| self.0.put_on(key, value, rest)),
         };
         if self.0.is_assist_due() {
             block_on_rest(|| self.0.gc_assist());
         }
-        told
+        outcome
     }
 
     /// See [`Client::insert`].
@@ -85,14 +85,15 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Blocking<'c, F, C, P> {
     #[inline]
     pub fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
         let mut rest = UpdateRest::default();
-        let told = match self.0.try_update(|counters| &mut counters.update, key, value, &mut rest) {
-            Some(told) => told,
-            None => block_on_rest(|| self.0.update_on(key, value, rest)),
-        };
+        let outcome =
+            match self.0.try_update(|counters| &mut counters.update, key, value, &mut rest) {
+                Some(outcome) => outcome,
+                None => block_on_rest(|| self.0.update_on(key, value, rest)),
+            };
         if self.0.is_assist_due() {
             block_on_rest(|| self.0.gc_assist());
         }
-        told
+        outcome
     }
 
     /// See [`Client::delete`].

@@ -39,7 +39,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let words = KeyedCell::shape_for(key.len(), length).capacity + 2 * GRANULE_WORDS;
         self.geometry.keyed_cells
             && length <= MAX_IN_PLACE
-            && matches!(self.geometry.plain_class(words), ChunkClass::Plain(_))
+            && matches!(self.geometry.plain_class(words), ChunkClass::Uniform(_))
     }
 
     /// Turns a key's register into a cell, and lets `rewrite` choose with which value it begins. It
@@ -86,15 +86,15 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let length = before.map_or(0, <[u8]>::len);
             return self.move_on(hash, old, length, Purpose::Relocate).await.map(drop);
         };
-        cell.identity.birth = self.group.now();
+        cell.identity.created_at = self.group.now();
         let first = payload(Kind::Value, key, after);
         let predecessor = listed.predecessor(last.stamp);
-        let newborn = NewCell { cell, record, key, payload: &first, predecessor };
-        let image = newborn.image(self.geometry.format);
-        let (mut is_proposed, entry) = (false, newborn.entry(&self.geometry, hash));
-        let (old, parts) = ((old.place.pointer, old.identity), newborn.parts(&image));
-        let born = |at| newborn.born(at);
-        let listed = self.put_in_place_of(hash, old, (entry, &born, &parts), &mut is_proposed);
+        let new_register = NewCell { cell, record, key, payload: &first, predecessor };
+        let image = new_register.image(self.geometry.format);
+        let (mut is_proposed, entry) = (false, new_register.entry(&self.geometry, hash));
+        let (old, parts) = ((old.place.pointer, old.identity), new_register.parts(&image));
+        let created = |at| new_register.created(at);
+        let listed = self.put_in_place_of(hash, old, (entry, &created, &parts), &mut is_proposed);
         let listed = listed.await;
         if !is_proposed {
             give_back();
@@ -102,7 +102,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         // K2: only if the cell of the bucket chose this one does what was made of the value count.
         if let Some(generation) = listed? {
             let view =
-                View::born(self.geometry.format, self.group.nodes(), self.first_word(record));
+                View::created(self.geometry.format, self.group.nodes(), self.first_word(record));
             let seen = SeenCell { epoch, view, value: after.to_vec() };
             self.cells.insert(hash, key, (cell, generation), Some(seen));
             rewrite.is_done(before, Some(after));
@@ -131,15 +131,15 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let class = self.geometry.register_class(wanted.small_words(), wanted.full_words());
         let shape = shape(class, key.len()).expect("the class was chosen for the key");
         let (n, first) = (self.geometry.nodes, self.home(hash).index());
-        let mut told = None;
+        let mut outcome = None;
         // If its home has no room, another node may.
         for home in (0..n).map(|step| NodeId(((first + step) % n) as u8)) {
             let kind = self.heap.homed(class, home);
             match self.room_for_register(kind, class, Purpose::Insert).await {
-                Err(Error::Full(shortage)) => _ = told.get_or_insert(Error::Full(shortage)),
+                Err(Error::Full(shortage)) => _ = outcome.get_or_insert(Error::Full(shortage)),
                 place => return Ok((place?, shape)),
             }
         }
-        Err(told.unwrap_or(Error::Contended))
+        Err(outcome.unwrap_or(Error::Contended))
     }
 }

@@ -86,7 +86,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     ) -> Result<bool, Error> {
         self.look();
         let mut bytes = 0;
-        let told = |key: &[u8], value: &[u8]| {
+        let visit = |key: &[u8], value: &[u8]| {
             bytes += value.len();
             each(key, value);
         };
@@ -95,8 +95,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 // What the buckets name is there as long as this is.
                 let _pin = self.pin();
                 match self.group.fabric().is_near() {
-                    true => self.next_near(cursor, told).await,
-                    false => self.next_far(cursor, told).await,
+                    true => self.next_near(cursor, visit).await,
+                    false => self.next_far(cursor, visit).await,
                 }
             })
             .await?;
@@ -341,7 +341,7 @@ mod tests {
     /// Also those in buckets that were split, with values that are empty or out of place; those that were deleted
     /// are not. Where memory is far a roundtrip is shared by several keys.
     #[test]
-    fn each_key_is_told_once_where_memory_is_near_or_far() {
+    fn each_key_is_listed_once_where_memory_is_near_or_far() {
         let (_dir, pool) = pool();
         let client = shm::open(&pool, Options::default()).expect("a client");
         let mut expected = Pairs::new();
@@ -375,7 +375,7 @@ mod tests {
 
     /// A register that is frozen says nothing: its key goes on in another one.
     #[test]
-    fn keys_on_the_move_are_told() {
+    fn keys_on_the_move_are_reported() {
         let client = alone();
         let mut expected = Pairs::new();
         for number in 0..50_u8 {
@@ -404,9 +404,9 @@ mod tests {
             let zeros = swarm_core::fabric::Verb::Write { at, head: &[0; 5], tail: &[] };
             block_on(client.group.fabric().post(node, &[zeros])).expect("up");
         }
-        let told = |cursor: &mut Cursor| client.blocking().next_keys(cursor, |_, _| {});
+        let visit = |cursor: &mut Cursor| client.blocking().next_keys(cursor, |_, _| {});
         let mut cursor = Cursor::new();
-        let end = std::iter::repeat_with(|| told(&mut cursor)).find(|told| *told != Ok(true));
+        let end = std::iter::repeat_with(|| visit(&mut cursor)).find(|visit| *visit != Ok(true));
         assert!(matches!(end, Some(Err(Error::Replication(_)))), "{end:?}");
     }
 

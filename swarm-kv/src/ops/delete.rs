@@ -6,7 +6,7 @@ use swarm_core::register::Protocol;
 
 use crate::client::handle::{Client, TRIES};
 use crate::error::Error;
-use crate::ops::locate::{Place, Told, lists};
+use crate::ops::locate::{LocatedBy, Place, lists};
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Deletes the key, which the caller has locked.
@@ -18,8 +18,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// deleted by this very stamp, and to go on to its successor would delete twice.
     pub(crate) async fn delete_now(&self, hash: u64, key: &[u8]) -> Result<(), Error> {
         for _ in 0..TRIES {
-            let (mut register, told) = match self.locate(hash, key).await? {
-                Some(Place::Register(register, told)) => (register, told),
+            let (mut register, located_by) = match self.locate(hash, key).await? {
+                Some(Place::Register(register, located_by)) => (register, located_by),
                 Some(Place::Cell(cell)) => {
                     if Box::pin(self.write_cell(hash, key, cell, None)).await? {
                         return Ok(());
@@ -28,7 +28,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 }
                 None => return Ok(()),
             };
-            let fresh = told != Told::Remembered;
+            let fresh = located_by != LocatedBy::Remembered;
             if !fresh {
                 let located = self.index.fresh(&self.group, hash).await?;
                 if !lists(&located.bucket, &register) {

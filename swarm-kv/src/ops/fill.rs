@@ -98,16 +98,16 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let mut next = walk.clone();
             let located = self.index.fill_step(&self.group, &mut next, joining).await?;
             let Some(located) = located else { break };
-            let Content::Entries { entries, born } = &located.bucket.content else {
+            let Content::Entries { entries, created } = &located.bucket.content else {
                 *walk = next;
                 return Ok(0);
             };
-            if let Some(born) = born {
-                let entry = &entries[born.entry];
+            if let Some(created) = created {
+                let entry = &entries[created.entry];
                 if entry.is_cell {
-                    self.fill_first_record(*born, joining).await?;
+                    self.fill_first_record(*created, joining).await?;
                 } else {
-                    self.fill_first_buffer(entry, *born, joining).await?;
+                    self.fill_first_buffer(entry, *created, joining).await?;
                 }
             }
             let mut on_the_move = None;
@@ -183,19 +183,19 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// this one. So any majority of them includes one that has it.
     async fn fill_first_record<N: Fabric>(
         &self,
-        born: Created,
+        created: Created,
         (joining, node): (&N, NodeId),
     ) -> Result<(), Error> {
         let (n, need) = (self.group.nodes(), self.group.majority());
-        let everywhere = Location::everywhere(born.buffer, node);
+        let everywhere = Location::everywhere(created.buffer, node);
         let is_whole = |record: &[u64]| {
             let header = record.get(record::BODY..).and_then(RecordHeader::decode);
             let payload = record.get(record::HEADER_WORDS..).unwrap_or_default();
             record.get(record::ACCEPTED).is_some_and(|&accepted| accepted != 0)
-                && header.is_some_and(|header| header.agrees(born.buffer, payload))
+                && header.is_some_and(|header| header.agrees(created.buffer, payload))
         };
         let read = |other| {
-            let read = Verb::Read { at: everywhere.at(other, n), words: born.words };
+            let read = Verb::Read { at: everywhere.at(other, n), words: created.words };
             self.group.fabric().post(other, &[read])
         };
         let mut found = Vec::new();
@@ -229,11 +229,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     async fn fill_first_buffer<N: Fabric>(
         &self,
         entry: &Entry,
-        born: Created,
+        created: Created,
         (joining, node): (&N, NodeId),
     ) -> Result<(), Error> {
-        let (n, words) = (self.group.nodes(), born.words.saturating_sub(buffer::REWRITE));
-        let site = self.group.placement().site(born.buffer);
+        let (n, words) = (self.group.nodes(), created.words.saturating_sub(buffer::REWRITE));
+        let site = self.group.placement().site(created.buffer);
         if !site.holders.contains(node) {
             return Ok(());
         }

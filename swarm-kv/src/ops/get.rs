@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::heap::Purpose;
 use crate::index::bucket::KeyObject;
 use crate::index::keyed_cell::Kind;
-use crate::ops::locate::{Place, Told, entries};
+use crate::ops::locate::{LocatedBy, Place, entries};
 
 type GetResult<'c, F> = Result<Option<Value<'c, F>>, Error>;
 
@@ -77,9 +77,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     ) -> GetResult<'c, F> {
         let tally = rest.tally;
         let rest = self.in_own_process(self.read_on(key, rest));
-        let (told, tally) = self.group.fabric().track_on(tally, rest).await;
+        let (outcome, tally) = self.group.fabric().track_on(tally, rest).await;
         self.count(|counters| &mut counters.get, tally);
-        told
+        outcome
     }
 
     async fn read_on<'c>(&'c self, key: &[u8], rest: GetRest<'c, F, C, P>) -> GetResult<'c, F> {
@@ -102,7 +102,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 drop(pin);
                 self.with_memory(async || self.get_by_index(hash, key).await).await
             }
-            told => told,
+            outcome => outcome,
         }
     }
 
@@ -146,7 +146,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 match P::read(&self.group, &mut register, Check::Key(key)).await {
                     Ok(Found::Value(value)) => {
                         self.locations.insert(key, register, located.generation);
-                        let place = Place::Register(register, Told::Listed);
+                        let place = Place::Register(register, LocatedBy::Listed);
                         return Ok(Some((value, Ok(place))));
                     }
                     // S2: the index listed the register within this operation. So the key was

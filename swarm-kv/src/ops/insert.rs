@@ -27,7 +27,7 @@ use crate::ops::locate::entries;
 /// another operation of this client keeps it from those. No node has received what was to be
 /// created with it.
 pub(crate) fn has_no_memory<T>(change: &Result<T, Error>) -> bool {
-    matches!(change, Err(Error::Full(_) | Error::Spent | Error::Unfinished))
+    matches!(change, Err(Error::Full(_) | Error::NumbersExhausted | Error::Unfinished))
 }
 
 /// What an insert found under its key's hash.
@@ -48,7 +48,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         key: &[u8],
         value: &[u8],
     ) -> Result<bool, Error> {
-        let mut newborn = None::<NewRegister<'_>>;
+        let mut new_register = None::<NewRegister<'_>>;
         let mut located = self.index.cached(&self.group, hash).await?;
         for _ in 0..TRIES {
             let dead = match self.before(&located, hash, key).await? {
@@ -72,20 +72,20 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             // A register that was proposed in vain is unknown to all other clients: it is proposed
             // again, unless its header would change: a late copy of the first one could overwrite
             // the new one.
-            let (newborn, is_new) = match &mut newborn {
-                Some(newborn) if newborn.predecessor == link => (newborn, false),
+            let (new_register, is_new) = match &mut new_register {
+                Some(new_register) if new_register.predecessor == link => (new_register, false),
                 other => {
-                    let fresh = self.bear(hash, key, value).await?;
+                    let fresh = self.prepare_register(hash, key, value).await?;
                     (other.insert(NewRegister { predecessor: link, ..fresh }), true)
                 }
             };
-            let proposed = self.propose(&located, hash, newborn, dead).await;
+            let proposed = self.propose(&located, hash, new_register, dead).await;
             if is_new && has_no_memory(&proposed) {
-                self.heap.take_back(newborn.buffer);
-                self.heap.take_back_unused(newborn.register.place.pointer);
+                self.heap.take_back(new_register.buffer);
+                self.heap.take_back_unused(new_register.register.place.pointer);
             }
             if proposed? {
-                let register = newborn.seen_from(self.geometry.format, self.group.slot());
+                let register = new_register.seen_from(self.geometry.format, self.group.slot());
                 self.locations.insert(key, register, located.generation);
                 return Ok(true);
             }
@@ -135,7 +135,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     }
 
     /// Makes a register for the key, in memory of its own, which no node has yet.
-    async fn bear<'a>(
+    async fn prepare_register<'a>(
         &self,
         hash: u64,
         key: &'a [u8],
@@ -144,7 +144,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let capacity = if value.len() <= MAX_IN_PLACE { words_for(value.len()) } else { 0 };
         let wanted = Shape { key_length: key.len(), capacity };
         let (place, shape, write) = self.room(hash, wanted, value, Purpose::Insert).await?;
-        let identity = Identity { birth: self.group.now(), number: write.number };
+        let identity = Identity { created_at: self.group.now(), number: write.number };
         let (register, buffer) = (Register::new(place, identity, shape), write.buffer);
         Ok(NewRegister { register, buffer, key, value, deleted: false, predecessor: None })
     }
@@ -159,15 +159,15 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         need: Purpose,
     ) -> Result<(Location, Shape, Write<'v>), Error> {
         let (n, first) = (self.geometry.nodes, self.home(hash).index());
-        let mut told = None;
+        let mut outcome = None;
         // If its home has no room, another node may.
         for home in (0..n).map(|step| NodeId(((first + step) % n) as u8)) {
             match self.room_at(home, wanted, value, need).await {
-                Err(Error::Full(shortage)) => _ = told.get_or_insert(Error::Full(shortage)),
+                Err(Error::Full(shortage)) => _ = outcome.get_or_insert(Error::Full(shortage)),
                 room => return room,
             }
         }
-        Err(told.unwrap_or(Error::Contended))
+        Err(outcome.unwrap_or(Error::Contended))
     }
 
     /// The same for a register with this home. The buffer comes first, as it is easily given back.
@@ -214,20 +214,20 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         &self,
         located: &Located,
         hash: u64,
-        newborn: &NewRegister<'_>,
+        new_register: &NewRegister<'_>,
         dead: Option<Entry>,
     ) -> Result<bool, Error> {
         let Content::Entries { entries, .. } = &located.bucket.content else { return Ok(false) };
         let mut entries: Vec<Entry, MAX_ENTRIES> =
             entries.iter().filter(|e| Some(**e) != dead).copied().collect();
-        let born = newborn.born(entries.len());
-        if entries.push(newborn.entry(&self.geometry, hash)).is_err() {
+        let created = new_register.created(entries.len());
+        if entries.push(new_register.entry(&self.geometry, hash)).is_err() {
             return Ok(false);
         }
-        let content = Content::Entries { entries, born: Some(born) };
+        let content = Content::Entries { entries, created: Some(created) };
         let bucket = Bucket { content, ..located.bucket };
-        let image = newborn.image(self.geometry.format);
-        let parts = newborn.parts(&image, self.group.placement());
+        let image = new_register.image(self.geometry.format);
+        let parts = new_register.parts(&image, self.group.placement());
         self.change(located, bucket, &parts, Purpose::Replace).await
     }
 
@@ -237,16 +237,18 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         &self,
         located: &Located,
         bucket: Bucket,
-        newborns: &[cell::InitialWrite<'_>],
+        initial_writes: &[cell::InitialWrite<'_>],
         need: Purpose,
     ) -> Result<bool, Error> {
         let payload = bucket.encode();
         let change = self.number()?;
         let record = self.record(&bucket.content, need).await?;
-        let proposal = Proposal { change, record, payload: &payload, newborns, sparing: false };
-        let births = self.index.births();
+        let proposal =
+            Proposal { change, record, payload: &payload, initial_writes, sparing: false };
+        let created_parts = self.index.created_parts();
         let proposed =
-            cell::propose(&self.group, &located.cell, &located.view, &proposal, &births).await?;
+            cell::propose(&self.group, &located.cell, &located.view, &proposal, &created_parts)
+                .await?;
         let Proposed::Committed(view) = proposed else { return Ok(false) };
         self.has_changed(located, record, &bucket.content);
         if view.record() == record {
@@ -264,13 +266,14 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     fn has_changed(&self, before: &Located, record: Pointer, content: &Content) {
         let Some(participant) = &self.participant else { return };
         let cell = before.cell.place.pointer;
-        self.heap.has_replaced(participant.board(), cell, (before.view.record(), record));
+        self.heap.has_replaced(participant.domain(), cell, (before.view.record(), record));
         match content {
             Content::Split(children) => self.heap.has_split(cell, record, *children),
-            Content::Entries { entries, born } => {
-                let is_register = |born: &&Created| !born.deleted && !entries[born.entry].is_cell;
-                let born = born.as_ref().filter(is_register);
-                let first = born.map(|born| (entries[born.entry].pointer, born.buffer));
+            Content::Entries { entries, created } => {
+                let is_register =
+                    |created: &&Created| !created.deleted && !entries[created.entry].is_cell;
+                let created = created.as_ref().filter(is_register);
+                let first = created.map(|created| (entries[created.entry].pointer, created.buffer));
                 self.heap.has_borne(record, first);
             }
         }
@@ -324,7 +327,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             }
         }
         if live.len() < entries.len() {
-            let content = Content::Entries { entries: live, born: None };
+            let content = Content::Entries { entries: live, created: None };
             let bucket = Bucket { content, ..located.bucket };
             self.change(&located, bucket, &[], Purpose::Replace).await?;
         } else {
@@ -390,14 +393,14 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let Content::Entries { entries, .. } = &located.bucket.content else { return Ok(()) };
         let depth = located.bucket.depth;
         if depth == MAX_DEPTH {
-            return Err(Error::Crowded);
+            return Err(Error::TooManyCollisions);
         }
         let change = self.number()?;
         let mut children = Vec::<(Child, NewChild), 2>::new();
         for side in 0..2 {
             let prefix = located.bucket.prefix | ((side as u64) << (63 - depth));
             let entries = entries.iter().filter(|e| bit(e.hash, depth) == side).copied().collect();
-            let content = Content::Entries { entries, born: None };
+            let content = Content::Entries { entries, created: None };
             let bucket = Bucket { depth: depth + 1, prefix, content };
             let home = NodeId(((hash as usize + side) % self.geometry.nodes) as u8);
             let kind = self.heap.homed(self.geometry.bucket_class(), home);
@@ -447,7 +450,7 @@ mod tests {
             assert_eq!(insert(number), Ok(true), "key {number}");
         }
         for _ in 0..2 {
-            assert_eq!(insert(MAX_ENTRIES), Err(Error::Crowded));
+            assert_eq!(insert(MAX_ENTRIES), Err(Error::TooManyCollisions));
             assert_eq!(insert(0), Ok(false), "it is one of them");
             assert!((0..MAX_ENTRIES).all(is_there) && !is_there(MAX_ENTRIES));
         }

@@ -202,7 +202,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let records = self.heap.plain(cell.record_words());
         let record = self.allocate(records, Purpose::Replace).await?;
         let payload = &words;
-        let proposal = Proposal { change, record, payload, newborns: &[], sparing: false };
+        let proposal = Proposal { change, record, payload, initial_writes: &[], sparing: false };
         match cell::propose(&self.group, &cell.at, view, &proposal, &()).await? {
             Proposed::Committed(view) => Ok(Some((view.record() == record).then_some(view))),
             Proposed::Lost { unused } => {
@@ -234,9 +234,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let forward = (Kind::Forward, key, &*seen.value);
         match self.propose_to(cell, &seen.view, forward).await {
             Ok(Some(_)) => self.list_forwarded(hash, key, cell, (room, &seen.value)).await,
-            told => {
+            outcome => {
                 self.give_back(&room.0, std::slice::from_ref(&room.2));
-                told.map(drop)
+                outcome.map(drop)
             }
         }
     }
@@ -284,8 +284,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         ((place, shape, write), value): (Room<'_>, &[u8]),
     ) -> Result<(), Error> {
         self.cells.remove(hash);
-        let identity = Identity { birth: self.group.now(), number: write.number };
-        let newborn = NewRegister {
+        let identity = Identity { created_at: self.group.now(), number: write.number };
+        let new_register = NewRegister {
             register: Register::new(place, identity, shape),
             buffer: write.buffer,
             key,
@@ -295,7 +295,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         };
         let mut is_proposed = false;
         let old = (cell.at.place.pointer, cell.identity);
-        let listed = self.put_register_in_place_of(hash, old, &newborn, &mut is_proposed).await;
+        let listed =
+            self.put_register_in_place_of(hash, old, &new_register, &mut is_proposed).await;
         if !is_proposed {
             self.give_back(&place, &[write]);
         }
@@ -370,8 +371,8 @@ mod tests {
         let cell = cell_of(client, key);
         let shown = block_on(client.read_cell(&cell, key)).expect("nodes").expect("its key");
         let forward = (Kind::Forward, key, &*shown.value);
-        let told = block_on(client.propose_to(&cell, &shown.view, forward));
-        assert!(told.expect("memory").is_some());
+        let outcome = block_on(client.propose_to(&cell, &shown.view, forward));
+        assert!(outcome.expect("memory").is_some());
     }
 
     fn get(client: &Here, key: &[u8]) -> Option<Vec<u8>> {
@@ -493,7 +494,7 @@ mod tests {
         let (worn, format) = (cell_of(&one, b"key"), one.geometry.format);
         let shown = block_on(one.read_cell(&worn, b"key")).expect("nodes").expect("its key");
         let (ballot, record) = (Ballot((format.last_ballot().0 / 5 * 4) & !1), shown.view.record());
-        let word = format.cell(ballot, record, CellFlags::SOLID | CellFlags::ACCEPTED);
+        let word = format.cell(ballot, record, CellFlags::CONFIRMED | CellFlags::ACCEPTED);
         for node in NodeSet::all(3) {
             let at = layout::Location::everywhere(record, NodeId(0)).at(node, 3);
             nodes.set_word(node, at.plus(record::ACCEPTED), ballot.0);

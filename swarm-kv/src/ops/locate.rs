@@ -16,13 +16,13 @@ use crate::index::lookup::Located;
 
 /// Where a key is.
 pub(crate) enum Place {
-    Register(Register, Told),
+    Register(Register, LocatedBy),
     Cell(FoundCell),
 }
 
 /// How a register's location is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Told {
+pub(crate) enum LocatedBy {
     /// From the location cache.
     Remembered,
     /// From the index, within this operation.
@@ -42,7 +42,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     #[inline]
     pub(crate) async fn locate(&self, hash: u64, key: &[u8]) -> Result<Option<Place>, Error> {
         match self.locations.get(hash, key) {
-            Some(register) => Ok(Some(Place::Register(register, Told::Remembered))),
+            Some(register) => Ok(Some(Place::Register(register, LocatedBy::Remembered))),
             None => Box::pin(self.locate_by_index(hash, key)).await,
         }
     }
@@ -74,11 +74,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 match confirm(&self.group, &mut register, key).await {
                     Ok(Confirmed::OtherKey) => {}
                     Ok(Confirmed::Deleted) => {
-                        return Ok(Some(Place::Register(register, Told::ListedAsDeleted)));
+                        return Ok(Some(Place::Register(register, LocatedBy::ListedAsDeleted)));
                     }
                     Ok(Confirmed::Key) => {
                         self.locations.insert(key, register, located.generation);
-                        return Ok(Some(Place::Register(register, Told::Listed)));
+                        return Ok(Some(Place::Register(register, LocatedBy::Listed)));
                     }
                     Err(swarm_core::error::Error::Moved) => moved = Some(register),
                     Err(error) => return Err(error.into()),

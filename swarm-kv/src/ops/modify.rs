@@ -29,7 +29,7 @@ use swarm_core::register::{Check, Found, Protocol};
 
 use crate::client::handle::{Client, TRIES};
 use crate::error::Error;
-use crate::ops::locate::{Place, Told};
+use crate::ops::locate::{LocatedBy, Place};
 
 /// After a change that is lost the client pauses for up to twice this long, in nanoseconds, and twice
 /// as long after each further one, so many times at most.
@@ -326,7 +326,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         if let Some(mut register) = self.locations.get(hash, key) {
             match P::read(&self.group, &mut register, Check::Identity).await {
                 Ok(Found::Value(value)) => {
-                    let place = Place::Register(register, Told::Remembered);
+                    let place = Place::Register(register, LocatedBy::Remembered);
                     return Ok(Some((value.to_vec(), Ok(place))));
                 }
                 Ok(_) | Err(swarm_core::error::Error::Gone | swarm_core::error::Error::Moved) => {
@@ -450,11 +450,11 @@ mod tests {
         let full = (0..).find_map(|_| take().err()).expect("an end");
         let hash = client.check(b"key", &[]).expect("a key");
         let mut register = client.locations.get(hash, b"key").expect("it was written");
-        let (Error::Full(full), Err(Error::Full(told))) = (full, store.swap(b"key", b"other"))
+        let (Error::Full(full), Err(Error::Full(outcome))) = (full, store.swap(b"key", b"other"))
         else {
             panic!("{full} is not told")
         };
-        assert_eq!(told.object, full.object);
+        assert_eq!(outcome.object, full.object);
         let read = block_on(SafeGuess::read(&client.group, &mut register, Check::Identity));
         assert!(matches!(read, Ok(Found::Value(value)) if *value == b"value"[..]), "not frozen");
         let moved = block_on(client.move_on(hash, &register, 0, Purpose::Relocate));
@@ -465,7 +465,7 @@ mod tests {
     /// A bucket lists as many keys of one hash as it can, and cannot be split. Near the end of its
     /// ballots nothing is frozen that might find no other place, and what is frozen is read (S6).
     #[test]
-    fn nothing_is_frozen_in_a_bucket_that_is_worn_for_good() {
+    fn nothing_is_frozen_in_a_bucket_that_is_exhausted_for_good() {
         const HASH: u64 = 0x5a5a_0123_89ab_cdef;
         const EXHAUSTED: Error = Error::Replication(swarm_core::error::Error::Exhausted);
         let client = alone();
@@ -474,7 +474,7 @@ mod tests {
             block_on(client.insert_now(HASH, name.as_bytes(), b"value"))
         };
         (0..MAX_ENTRIES).for_each(|number| assert_eq!(insert(number), Ok(true)));
-        assert_eq!(insert(MAX_ENTRIES), Err(Error::Crowded));
+        assert_eq!(insert(MAX_ENTRIES), Err(Error::TooManyCollisions));
         let (key, format) = (b"key 0", client.geometry.format);
         let choice = |_: Option<&[u8]>| -> Result<Rc<Next>, Error> {
             Ok(Rc::new(Next::Put(b"other".to_vec())))
@@ -487,7 +487,7 @@ mod tests {
             let at = located.cell.place.at(NodeId(0), 1).plus(cell::WORD);
             // Fast ballots are even.
             let ballot = Ballot((last - left * (last / 8) + 2) & !1);
-            let flags = CellFlags::SOLID | CellFlags::ACCEPTED;
+            let flags = CellFlags::CONFIRMED | CellFlags::ACCEPTED;
             let word = format.cell(ballot, located.view.record(), flags);
             client.group.fabric().inner().set_word(NodeId(0), at, word.0);
         };
@@ -534,8 +534,11 @@ mod tests {
                 Err(error) => panic!("{error}"),
             }
         };
-        let told = store.swap(b"key", b"short");
-        assert!(matches!(told, Err(Error::Full(shortage)) if shortage.object == full), "{told:?}");
+        let outcome = store.swap(b"key", b"short");
+        assert!(
+            matches!(outcome, Err(Error::Full(shortage)) if shortage.object == full),
+            "{outcome:?}"
+        );
         let read = block_on(SafeGuess::read(&client.group, &mut register, Check::Identity));
         assert!(matches!(read, Ok(Found::Value(value)) if *value == long), "it is not frozen");
     }

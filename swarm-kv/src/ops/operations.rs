@@ -20,7 +20,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     pub async fn get(&self, key: &[u8]) -> Result<Option<Value<'_, F>>, Error> {
         let mut rest = None;
         match self.try_get(key, &mut rest) {
-            Some(told) => told,
+            Some(outcome) => outcome,
             None => Box::pin(self.get_on(key, rest.expect("what is left of it"))).await,
         }
     }
@@ -31,14 +31,14 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// A key or value out of bounds; a full pool; too few memory nodes that answer.
     pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         let mut rest = UpdateRest::default();
-        let told = match self.try_update(|counters| &mut counters.put, key, value, &mut rest) {
-            Some(told) => told.map(drop),
+        let outcome = match self.try_update(|counters| &mut counters.put, key, value, &mut rest) {
+            Some(outcome) => outcome.map(drop),
             None => Box::pin(self.put_on(key, value, rest)).await,
         };
         if self.is_assist_due() {
             self.gc_assist().await;
         }
-        told
+        outcome
     }
 
     /// Adds `key` with `value`. Returns false, with no effect, if the key is there already: of two
@@ -69,14 +69,15 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     #[inline]
     pub async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
         let mut rest = UpdateRest::default();
-        let told = match self.try_update(|counters| &mut counters.update, key, value, &mut rest) {
-            Some(told) => told,
+        let outcome = match self.try_update(|counters| &mut counters.update, key, value, &mut rest)
+        {
+            Some(outcome) => outcome,
             None => Box::pin(self.update_on(key, value, rest)).await,
         };
         if self.is_assist_due() {
             self.gc_assist().await;
         }
-        told
+        outcome
     }
 
     /// Deletes `key`, whether or not it is there.

@@ -28,9 +28,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             }
             self.put_anew(key, value).await
         });
-        let (told, tally) = self.group.fabric().track_on(tally, put).await;
+        let (outcome, tally) = self.group.fabric().track_on(tally, put).await;
         self.count(|counters| &mut counters.put, tally);
-        told
+        outcome
     }
 
     async fn put_anew(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {

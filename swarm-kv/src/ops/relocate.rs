@@ -186,8 +186,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             }
         };
         held.iter().for_each(|unused| self.heap.take_back(unused.buffer));
-        let identity = Identity { birth: self.group.now(), number: write.number };
-        let newborn = NewRegister {
+        let identity = Identity { created_at: self.group.now(), number: write.number };
+        let new_register = NewRegister {
             register: Register::new(place, identity, shape),
             buffer: write.buffer,
             key,
@@ -199,7 +199,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let mut is_proposed = false;
         let named = (old.place.pointer, old.identity);
         let in_its_place =
-            self.put_register_in_place_of(hash, named, &newborn, &mut is_proposed).await;
+            self.put_register_in_place_of(hash, named, &new_register, &mut is_proposed).await;
         if !is_proposed {
             self.give_back(&place, &[write]);
         }
@@ -238,24 +238,25 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         found.map_err(|error| self.held_up_by_others(error))
     }
 
-    /// Replaces `old` by `newborn` in the bucket. Returns false if the bucket does not list `old`
+    /// Replaces `old` by `new_register` in the bucket. Returns false if the bucket does not list `old`
     /// any more. Sets `is_proposed` if a node may have received the new register.
     pub(crate) async fn put_register_in_place_of(
         &self,
         hash: u64,
         old: (Pointer, Identity),
-        newborn: &NewRegister<'_>,
+        new_register: &NewRegister<'_>,
         is_proposed: &mut bool,
     ) -> Result<bool, Error> {
-        let image = newborn.image(self.geometry.format);
-        let parts = newborn.parts(&image, self.group.placement());
-        let (entry, born) = (newborn.entry(&self.geometry, hash), |at| newborn.born(at));
-        let new = (entry, &born as &dyn Fn(usize) -> Created, &parts[..]);
+        let image = new_register.image(self.geometry.format);
+        let parts = new_register.parts(&image, self.group.placement());
+        let (entry, created) =
+            (new_register.entry(&self.geometry, hash), |at| new_register.created(at));
+        let new = (entry, &created as &dyn Fn(usize) -> Created, &parts[..]);
         let listed = self.put_in_place_of(hash, old, new, is_proposed).await?;
         let Some(generation) = listed else { return Ok(false) };
-        if !newborn.deleted {
-            let register = newborn.seen_from(self.geometry.format, self.group.slot());
-            self.locations.insert(newborn.key, register, generation);
+        if !new_register.deleted {
+            let register = new_register.seen_from(self.geometry.format, self.group.slot());
+            self.locations.insert(new_register.key, register, generation);
         }
         Ok(true)
     }
@@ -267,7 +268,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         &self,
         hash: u64,
         old: (Pointer, Identity),
-        (entry, born, parts): (Entry, &dyn Fn(usize) -> Created, &[InitialWrite<'_>]),
+        (entry, created, parts): (Entry, &dyn Fn(usize) -> Created, &[InitialWrite<'_>]),
         is_proposed: &mut bool,
     ) -> Result<Option<u64>, Error> {
         for _ in 0..TRIES {
@@ -279,7 +280,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             };
             let mut entries = entries.clone();
             entries[at] = entry;
-            let content = Content::Entries { entries, born: Some(born(at)) };
+            let content = Content::Entries { entries, created: Some(created(at)) };
             let bucket = Bucket { content, ..located.bucket };
             let changed = self.change(&located, bucket, parts, Purpose::Relocate).await;
             *is_proposed |= !has_no_memory(&changed);
@@ -337,8 +338,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             Err(Error::Full(shortage)) if posted => {
                 self.moved_by_others(hash, key, old, Error::Unsettled(shortage)).await
             }
-            Err(Error::Spent) if posted => {
-                self.moved_by_others(hash, key, old, Error::UnsettledSpent).await
+            Err(Error::NumbersExhausted) if posted => {
+                self.moved_by_others(hash, key, old, Error::UnsettledNumbersExhausted).await
             }
             Err(Error::Unfinished) if posted => {
                 self.moved_by_others(hash, key, old, Error::UnsettledUnfinished).await
@@ -352,7 +353,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// before it froze the register.
     ///
     /// # Errors
-    /// `unsettled`, never [`Error::Full`], [`Error::Spent`] or [`Error::Unfinished`]: the write is
+    /// `unsettled`, never [`Error::Full`], [`Error::NumbersExhausted`] or [`Error::Unfinished`]: the write is
     /// in the register's stamp slots, and the client that moves the key later may find that it took
     /// effect. To begin again would write twice (V4). The next operation meets the move before it
     /// posts anything.
@@ -460,7 +461,7 @@ mod tests {
     /// The client that moves the key has frozen one node, and died. The update lands at another
     /// node and meets the move there.
     #[test]
-    fn a_write_that_met_a_move_is_not_denied_when_numbers_are_spent() {
+    fn a_write_that_met_a_move_is_not_denied_when_numbers_are_exhausted() {
         let geometry = Geometry::new(3, 4 << 20, 4, 1).expect("geometry");
         let nodes = Loopback::new(3, 4 << 17);
         let client = |client| {
@@ -484,10 +485,10 @@ mod tests {
         (0..8191).for_each(|_| drop(writer.group.begin_write()));
         let last = WriteNumber::new(Incarnation(1), WriteNumber::LAST_COUNTER - 1);
         while writer.group.number().expect("there are more") < last {}
-        let told = block_on(writer.update(b"key", b"after"));
+        let outcome = block_on(writer.update(b"key", b"after"));
         // Another client goes on with the move.
         let found = block_on(other.get(b"key")).expect("a majority").expect("it is there").to_vec();
-        assert_eq!((told, &*found), (Err(Error::UnsettledSpent), &b"after"[..]));
+        assert_eq!((outcome, &*found), (Err(Error::UnsettledNumbersExhausted), &b"after"[..]));
     }
 
     /// A client's write of a key, for which there is memory; for a move of the key there is none.
@@ -517,8 +518,8 @@ mod tests {
         let (client, hash, register, write) = in_a_full_pool();
         let format = client.geometry.format;
         let guess = format.stamp(Timestamp(9), write.buffer, StampFlags::empty());
-        let told = block_on(client.stands(hash, b"key", &register, (write, guess)));
-        assert!(matches!(told, Err(Error::Unsettled(_))), "{told:?}");
+        let outcome = block_on(client.stands(hash, b"key", &register, (write, guess)));
+        assert!(matches!(outcome, Err(Error::Unsettled(_))), "{outcome:?}");
         assert_ne!(again(&client, &register).number.writer(), write.number.writer());
     }
 
@@ -549,8 +550,8 @@ mod tests {
         let (client, hash, register, write) = in_a_full_pool();
         block_on(freeze(&client.group, &register)).expect("a node");
         let _kept = kept_at(&client);
-        let told = block_on(client.stands(hash, b"key", &register, (write, Stamp::EMPTY)));
-        assert_eq!(told, Err(Error::Unfinished));
+        let outcome = block_on(client.stands(hash, b"key", &register, (write, Stamp::EMPTY)));
+        assert_eq!(outcome, Err(Error::Unfinished));
         let found = client.blocking().get(b"key").expect("a node");
         assert_eq!(found.as_deref(), Some(&b"value"[..]));
     }
@@ -571,7 +572,7 @@ mod tests {
     /// There is memory for a register and its buffer, and none for the bucket's record. However
     /// often the client tries, no attempt loses any of it.
     #[test]
-    fn who_finds_no_record_for_a_move_gives_back_the_rest() {
+    fn a_client_without_a_record_for_a_move_gives_back_the_rest() {
         let client = alone();
         client.blocking().put(b"key", b"value").expect("memory");
         let hash = client.check(b"key", &[]).expect("a key");
@@ -595,23 +596,23 @@ mod tests {
 
     /// Its stamp is lost or in, and it cannot tell: that the key is there proves neither.
     #[test]
-    fn who_was_overtaken_too_often_is_told_nothing() {
+    fn a_change_that_was_overtaken_too_often_has_no_outcome() {
         let client = alone();
         client.blocking().put(b"key", b"0").expect("memory");
         let hash = client.check(b"key", &[]).expect("a key");
         let old = client.locations.get(hash, b"key").expect("it is remembered");
         (1..5).for_each(|sum| assert_eq!(client.blocking().increment(b"key", 1), Ok(sum)));
-        let told = |most| block_on(client.walk_back(hash, b"key", &old, most));
-        assert_eq!(told(3), Err(Error::Contended));
-        assert!(told(4).is_ok_and(|origin| origin != client.ended()));
+        let outcome = |most| block_on(client.walk_back(hash, b"key", &old, most));
+        assert_eq!(outcome(3), Err(Error::Contended));
+        assert!(outcome(4).is_ok_and(|origin| origin != client.ended()));
     }
 
     /// Nothing is lost: the next attempt finds the buffer free, and the client's numbers go on.
     #[test]
     fn a_write_that_was_not_posted_leaves_its_buffer() {
         let (client, hash, register, write) = in_a_full_pool();
-        let told = block_on(client.stands(hash, b"key", &register, (write, Stamp::EMPTY)));
-        assert!(matches!(told, Err(Error::Full(_))), "{told:?}");
+        let outcome = block_on(client.stands(hash, b"key", &register, (write, Stamp::EMPTY)));
+        assert!(matches!(outcome, Err(Error::Full(_))), "{outcome:?}");
         let next = again(&client, &register);
         assert_eq!(next.number.writer(), write.number.writer());
         assert_eq!(next.buffer, write.buffer);

@@ -146,10 +146,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         &self,
         goes_on: &mut dyn FnMut(ReplaceStep) -> bool,
     ) -> bool {
-        let told = self.tell_everybody();
+        let announced = self.tell_everybody();
         let participant = self.participant.as_ref().expect("it was told");
-        while participant.board().try_advance() < told + GRACE {
-            if !goes_on(ReplaceStep::Waits(participant.board().laggard(LATE))) {
+        while participant.domain().try_advance() < announced + GRACE {
+            if !goes_on(ReplaceStep::Waits(participant.domain().laggard(LATE))) {
                 return false;
             }
             self.rest();
@@ -162,8 +162,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// the epoch up to which others may still begin without.
     fn tell_everybody(&self) -> u64 {
         let participant = self.participant.as_ref().expect("a replacement takes an epoch domain");
-        participant.board().new_generation();
-        participant.board().epoch_bound()
+        participant.domain().new_generation();
+        participant.domain().epoch_bound()
     }
 }
 
@@ -204,7 +204,7 @@ mod tests {
     struct Busy {
         epoch: Rc<Cell<u64>>,
         /// The epoch when everybody was told.
-        told: Rc<Cell<u64>>,
+        announced: Rc<Cell<u64>>,
     }
 
     impl EpochDomain for Busy {
@@ -221,7 +221,7 @@ mod tests {
         }
         fn new_generation(&self) {
             self.epoch.set(self.epoch.get() + 10);
-            self.told.set(self.epoch());
+            self.announced.set(self.epoch());
         }
         fn is_attached(&self, _: usize) -> bool {
             true
@@ -234,7 +234,7 @@ mod tests {
 
     type Watch = fn(&[Verb<'_>]) -> bool;
 
-    fn client(board: &Busy) -> Client<Watched<Watch>, LoneClock> {
+    fn client(domain: &Busy) -> Client<Watched<Watch>, LoneClock> {
         let geometry = Geometry::new(1, 4 << 20, 2, 1).expect("geometry");
         let watch: Watch = |_| false;
         let fabric = Watched { nodes: Loopback::new(1, 4 << 17), watch };
@@ -242,23 +242,23 @@ mod tests {
         let clock = LoneClock::new(1000);
         let client: Client<_, _> =
             Client::new(fabric, clock, geometry, session, Options::default());
-        client.with_epochs(Box::new(board.clone()))
+        client.with_epochs(Box::new(domain.clone()))
     }
 
     /// Who began an operation in an epoch before everybody was told does not know that a node is gone.
     #[test]
     fn the_epochs_count_from_when_everybody_was_told() {
-        let board = Busy::default();
-        let client = client(&board);
+        let domain = Busy::default();
+        let client = client(&domain);
         assert!(block_on(client.wait_for_earlier_operations(&mut |_| true)));
-        assert!(board.epoch() >= board.told.get() + GRACE, "{} epochs", board.epoch());
-        assert!(board.told.get() > 10);
+        assert!(domain.epoch() >= domain.announced.get() + GRACE, "{} epochs", domain.epoch());
+        assert!(domain.announced.get() > 10);
     }
 
     #[test]
     fn who_waits_may_give_up() {
-        let board = Busy::default();
-        let client = client(&board);
+        let domain = Busy::default();
+        let client = client(&domain);
         let mut waits = 0;
         let given_up = block_on(client.wait_for_earlier_operations(&mut |step| {
             waits += u32::from(matches!(step, ReplaceStep::Waits(None)));

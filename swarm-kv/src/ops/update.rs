@@ -12,7 +12,7 @@ use crate::client::handle::{Client, PinGuard, TRIES};
 use crate::client::key_locks::KeyLock;
 use crate::error::Error;
 use crate::heap::{ObjectIndex, Purpose, Taken};
-use crate::ops::locate::{Place, Told};
+use crate::ops::locate::{LocatedBy, Place};
 use crate::ops::relocate::outgrown;
 
 type CoreResult<T> = Result<T, swarm_core::error::Error>;
@@ -131,9 +131,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     ) -> Result<bool, Error> {
         let tally = rest.tally;
         let rest = self.in_own_process(self.write_on(key, value, rest));
-        let (told, tally) = self.group.fabric().track_on(tally, rest).await;
+        let (outcome, tally) = self.group.fabric().track_on(tally, rest).await;
         self.count(|counters| &mut counters.update, tally);
-        told
+        outcome
     }
 
     /// Returns whether the key was there.
@@ -186,8 +186,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     ) -> Result<bool, Error> {
         for _ in 0..TRIES {
             let generation = self.locations.generation();
-            let (mut register, told) = match self.locate(hash, key).await? {
-                Some(Place::Register(register, told)) => (register, told),
+            let (mut register, located_by) = match self.locate(hash, key).await? {
+                Some(Place::Register(register, located_by)) => (register, located_by),
                 Some(Place::Cell(cell)) => {
                     if Box::pin(self.write_cell(hash, key, cell, Some(value))).await? {
                         return Ok(true);
@@ -196,11 +196,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 }
                 None => return Ok(false),
             };
-            let fresh = told != Told::Remembered;
+            let fresh = located_by != LocatedBy::Remembered;
             // A write that a delete refuses would take a buffer and numbers. S2: the index named
             // the register within this operation, so the key was absent then, or when it was
             // deleted.
-            if told == Told::ListedAsDeleted
+            if located_by == LocatedBy::ListedAsDeleted
                 && let Ok(Found::Deleted) =
                     P::read(&self.group, &mut register, Check::Identity).await
             {
@@ -222,7 +222,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 {
                     continue;
                 }
-                told => told?,
+                outcome => outcome?,
             };
             let before = met(&register);
             let written = P::write(&self.group, &mut register, write).await;
@@ -263,7 +263,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 // E1: retired, not freed. A client that met the write before the delete may be
                 // copying it.
                 if let Some(participant) = &self.participant {
-                    self.heap.refused(write.buffer, participant.board().epoch_bound());
+                    self.heap.refused(write.buffer, participant.domain().epoch_bound());
                 }
             }
             Err(swarm_core::error::Error::Gone) => {}
@@ -286,9 +286,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         if let Some(participant) = &self.participant {
             self.heap
                 .reclaimer
-                .wrote_now(register, taken, before, || participant.board().epoch_bound());
+                .wrote_now(register, taken, before, || participant.domain().epoch_bound());
             let followed = (register.followed(), before.0[0]);
-            self.heap.has_followed(participant.board(), hash, followed);
+            self.heap.has_followed(participant.domain(), hash, followed);
         } else {
             self.heap.reclaimer.handed_out(taken.buffer);
         }
@@ -300,9 +300,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         if let Some(participant) = &self.participant {
             // E2, E2a: the epoch is read after the write; the bound, as other clients may be one
             // ahead.
-            self.heap.wrote(register, buffer, before, || participant.board().epoch_bound());
+            self.heap.wrote(register, buffer, before, || participant.domain().epoch_bound());
             let followed = (register.followed(), before[0]);
-            self.heap.has_followed(participant.board(), hash, followed);
+            self.heap.has_followed(participant.domain(), hash, followed);
         }
     }
 }

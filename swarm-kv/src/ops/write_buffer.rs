@@ -116,11 +116,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     fn buffer_back(&self, kind: ObjectKind, need: Purpose, least: usize) -> Option<Pointer> {
         let participant = self.participant.as_ref()?;
         participant.unpin_completed(self.group.fabric());
-        let board = participant.board();
-        let watched = board.keeps_watch();
-        self.heap.reclaim(kind, board.try_advance(), least, |buffer| {
+        let domain = participant.domain();
+        let watched = domain.keeps_watch();
+        self.heap.reclaim(kind, domain.try_advance(), least, |buffer| {
             if watched && let Some(site) = self.heap.site(kind, buffer) {
-                board.reclaimed(&site);
+                domain.reclaimed(&site);
             }
         });
         self.heap.take_buffer(kind, need)
@@ -138,7 +138,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         for kind in kinds {
             match self.allocate_there(kind, need).await {
                 Err(Error::Full(full)) => refused = refused.or(Some(full)),
-                told => return told,
+                outcome => return outcome,
             }
             if let Some(buffer) = self.buffer_back(kind, need, 1) {
                 return Ok(buffer);

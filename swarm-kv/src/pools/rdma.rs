@@ -165,13 +165,13 @@ pub struct Client<P: Protocol = SafeGuess> {
     // Dropped in this order: the chains that the client posts on leaving are posted, and have
     // ended, while the slot is its own.
     client: crate::client::handle::Client<RdmaFabric, WallClock, P>,
-    seat: ClientSlot,
+    client_slot: ClientSlot,
 }
 
 impl<P: Protocol> Client<P> {
     /// Returns the client's slot in the pool.
-    pub fn seat(&self) -> &ClientSlot {
-        &self.seat
+    pub fn client_slot(&self) -> &ClientSlot {
+        &self.client_slot
     }
 
     /// Returns the client's state at each node, and why it has no connection where it has none.
@@ -203,13 +203,13 @@ pub fn open(pool: &Pool, options: Options) -> Result<Client, Error> {
 /// # Errors
 /// All client slots are taken; the control plane does not answer; the device fails.
 pub fn open_plain<P: Protocol>(pool: &Pool, options: Options) -> Result<Client<P>, Error> {
-    let seat = pool.plane.attach(&pool.record)?;
-    let session = seat.session();
+    let client_slot = pool.plane.attach(&pool.record)?;
+    let session = client_slot.session();
     let fabric =
         pool.connect(ClientId { slot: session.client as u32, incarnation: session.incarnation.0 })?;
     let client =
         crate::client::handle::Client::new(fabric, pool.clock(), pool.geometry, session, options);
-    Ok(Client { client: client.with_epochs(seat.board()), seat })
+    Ok(Client { client: client.with_epochs(client_slot.domain()), client_slot })
 }
 
 /// Verifies that all of `pool` is intact, as [`shm::verify`](crate::pools::shm::verify) does for

@@ -54,7 +54,7 @@ impl<P: Protocol, F: Fabric<EpochDomain = ShmEpochs>> Client<P, F> {
             session,
             options,
         );
-        Ok(Self { client: client.with_epochs(attachment.board()), attachment })
+        Ok(Self { client: client.with_epochs(attachment.domain()), attachment })
     }
 
     /// Returns the client's slot in the pool.

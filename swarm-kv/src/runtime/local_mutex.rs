@@ -138,7 +138,7 @@ mod tests {
 
     /// A holder that is polled is waited for, however long it takes.
     #[test]
-    fn who_is_polled_is_waited_for_and_who_is_kept_is_not() {
+    fn a_polled_operation_is_waited_for_and_a_kept_one_is_not() {
         let (gate, clock) = (LocalMutex::default(), Hand(Cell::new(0)));
         let inside = |ends: bool| -> Operation<'_> {
             Box::pin(gate.pass(

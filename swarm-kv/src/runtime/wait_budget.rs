@@ -64,7 +64,7 @@ mod tests {
     const PATIENCE: u64 = 5 * LONGEST_LOOK;
 
     #[test]
-    fn who_had_no_processor_is_not_held_to_be_stopped() {
+    fn a_client_without_a_processor_is_not_held_to_be_stopped() {
         const HOUR: u64 = 3_600_000_000_000;
         let mut stall = WaitBudget::new(PATIENCE, 0, 7);
         // This client had no processor either.
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn who_went_on_is_waited_for_anew_but_not_for_ever() {
+    fn a_client_that_went_on_is_waited_for_anew_but_not_for_ever() {
         let mut stall = WaitBudget::new(PATIENCE, 0, 7);
         let went_on =
             (1..).take_while(|&look| stall.goes_on(look * LONGEST_LOOK, look / 4)).count();

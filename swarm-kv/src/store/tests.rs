@@ -170,7 +170,7 @@ fn threads_share_what_slots_there_are() {
 
 /// Nothing of what is read escapes, and the client is not lost.
 #[test]
-fn who_panics_gives_its_client_back() {
+fn an_operation_that_panics_gives_its_client_back() {
     let (_dir, pool) = pool(CreateOptions { nodes: 1, capacity: 4 << 20, ..Default::default() });
     let store = Store::of(&pool, options(1)).expect("a free slot");
     let store = store.blocking();
@@ -184,7 +184,7 @@ fn who_panics_gives_its_client_back() {
 
 /// A write that is dropped in the middle gives its client to the next one, which goes on with the same key.
 #[test]
-fn who_is_dropped_gives_its_client_back() {
+fn a_dropped_operation_gives_its_client_back() {
     let (_dir, pool) = pool(CreateOptions { capacity: 4 << 20, ..CreateOptions::default() });
     let store = Store::emulated(&pool, options(1), 10_000).expect("a free slot");
     for number in 0..50_u8 {
@@ -250,7 +250,7 @@ fn ready<'s>(polled: Polled<'s>) -> Lease<'s, usize> {
 
 /// In the order in which they came, whoever comes meanwhile.
 #[test]
-fn who_waits_longest_is_served_first() {
+fn the_longest_waiter_is_served_first() {
     let clients = numbers(2);
     let first = ready(One::of(&clients).poll());
     let second = clients.lend_now();
@@ -275,7 +275,7 @@ fn who_waits_longest_is_served_first() {
 /// However many wait, each is polled when it comes and when it has a client, and never in vain: a runtime
 /// whose tasks wait has nothing to do.
 #[test]
-fn who_waits_is_woken_once() {
+fn a_waiter_is_woken_once() {
     let clients = numbers(1);
     let mut first = One::of(&clients);
     let mut lent = ready(first.poll());
@@ -305,7 +305,7 @@ fn a_client_that_came_back_meanwhile_is_found() {
 
 /// One that was granted a client and is dropped before it takes it passes it on.
 #[test]
-fn who_leaves_the_queue_passes_on_what_it_was_granted() {
+fn a_waiter_that_leaves_the_queue_passes_on_what_it_was_granted() {
     let clients = numbers(1);
     let lent = clients.lend_now().expect("the first one");
     let mut waiting: VecDeque<_> = (0..3).map(|_| One::of(&clients)).collect();

@@ -49,8 +49,8 @@ impl ClientSlot {
     ///
     /// # Panics
     /// If [`Plane::attach`](super::Plane::attach) did not return this client slot.
-    pub fn board(&self) -> RdmaEpochs {
-        self.threads.as_ref().expect("a seat that was given out speaks").board()
+    pub fn domain(&self) -> RdmaEpochs {
+        self.threads.as_ref().expect("a seat that was given out speaks").domain()
     }
 
     /// Returns the client's session.

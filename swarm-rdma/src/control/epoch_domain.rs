@@ -296,7 +296,7 @@ impl EpochThreads {
     }
 
     /// Returns the client's epoch domain.
-    pub(super) fn board(&self) -> RdmaEpochs {
+    pub(super) fn domain(&self) -> RdmaEpochs {
         RdmaEpochs { shared: Arc::clone(&self.shared) }
     }
 }

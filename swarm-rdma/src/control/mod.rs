@@ -145,7 +145,8 @@ impl Plane {
     /// # Errors
     /// All are taken, or etcd or a majority of the daemons does not answer.
     pub fn attach(&self, record: &PoolDescriptor) -> Result<ClientSlot, Error> {
-        let (mut seat, reaper, source): (ClientSlot, Reaper, IncarnationSource) = match self {
+        let (mut client_slot, reaper, source): (ClientSlot, Reaper, IncarnationSource) = match self
+        {
             Self::Etcd(etcd, pool) => (
                 etcd.attach(pool, record)?,
                 etcd.reaper(pool.clone(), record.clone()),
@@ -158,8 +159,8 @@ impl Plane {
                 fixed.incarnation_source(record.clone()),
             ),
         };
-        seat.start_reports(reaper, source)?;
-        Ok(seat)
+        client_slot.start_reports(reaper, source)?;
+        Ok(client_slot)
     }
 
     /// Returns the status of each of the pool's daemons, in order, or why it does not answer or is

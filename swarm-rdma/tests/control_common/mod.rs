@@ -125,16 +125,17 @@ pub(crate) fn wishes() -> PoolSpec {
 /// and who comes later has a larger one than all.
 pub(crate) fn gives_more_incarnations(plane: &Plane, record: &PoolDescriptor) {
     let seats: Vec<_> = (0..4).map(|_| plane.attach(record).expect("there are slots")).collect();
-    let mut given: BTreeSet<_> = seats.iter().map(|seat| seat.session().incarnation).collect();
-    assert!(seats[0].board().incarnation().is_none(), "none were asked for");
+    let mut given: BTreeSet<_> =
+        seats.iter().map(|client_slot| client_slot.session().incarnation).collect();
+    assert!(seats[0].domain().incarnation().is_none(), "none were asked for");
     // Sleeps are longer on a busy host.
     let mut sleeps = 3_000;
-    for seat in &seats {
-        let (board, mut before) = (seat.board(), seat.session().incarnation);
+    for client_slot in &seats {
+        let (domain, mut before) = (client_slot.domain(), client_slot.session().incarnation);
         // More than are drawn at a time.
         for _ in 0..100 {
             let next = loop {
-                if let Some(next) = board.incarnation() {
+                if let Some(next) = domain.incarnation() {
                     break next;
                 }
                 sleeps -= 1;

@@ -55,7 +55,7 @@ impl ShmEpochs {
         let mapping = pool.control().mapping();
         let epoch = Window::new(mapping, control::EPOCH);
         let slot = attachment.session().client;
-        let own = Window::new(mapping, control::board(slot));
+        let own = Window::new(mapping, control::epoch_word(slot));
         let clock = pool.clock();
         let watch = Watch::new(clock.now());
         let (heard, is_replaced) = (Cell::new(0), Cell::new(false));
@@ -213,7 +213,7 @@ impl EpochDomain for ShmEpochs {
     fn try_advance(&self) -> u64 {
         let words = self.pool.control().mapping().words();
         let slots = self.pool.geometry().max_clients;
-        let clients = (0..slots).map(|slot| &words[control::board(slot)]);
+        let clients = (0..slots).map(|slot| &words[control::epoch_word(slot)]);
         // S11: if the control file is lost, clients' words are zeros. The standstill word is read
         // after the epoch. If the epoch is from the replacement pages, so is that word; if the
         // epoch is the file's own, the CAS changes no other epoch.
@@ -231,7 +231,7 @@ impl EpochDomain for ShmEpochs {
             return None;
         }
         let is_behind = |slot: &usize| {
-            let since = self.pool.control().mapping().words()[control::board(*slot)]
+            let since = self.pool.control().mapping().words()[control::epoch_word(*slot)]
                 .load(Ordering::Acquire);
             since != 0 && since < epoch
         };

@@ -60,7 +60,7 @@ impl Pool {
         // A lock that cannot be queried counts as held.
         let held = range_lock::is_locked(control.file(), bytes.clone()).unwrap_or(true);
         let name = ProcessId::decode(control.slot(slot).load(Ordering::Relaxed))?;
-        let since = control.mapping().words()[control::board(slot)].load(Ordering::Acquire);
+        let since = control.mapping().words()[control::epoch_word(slot)].load(Ordering::Acquire);
         let tenant = |process, elsewhere, condition| {
             let since = Some(since).filter(|&since| since != 0 && condition != ClientState::Dead);
             Some(ClientInfo { slot, process, elsewhere, condition, since })

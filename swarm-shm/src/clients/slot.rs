@@ -86,7 +86,7 @@ impl ClientSlot {
         let session = Session { client, incarnation: next_incarnation(pool)? };
         control.slot(client).store(ProcessId::own().encode(), Ordering::Relaxed);
         // Operations of a dead owner are over.
-        control.mapping().words()[control::board(client)].store(0, Ordering::Release);
+        control.mapping().words()[control::epoch_word(client)].store(0, Ordering::Release);
         pool.held().add(client);
         Ok(Self { pool: pool.clone(), session, origin: Origin::here(), lock: file })
     }
@@ -98,7 +98,7 @@ impl ClientSlot {
 
     /// Returns the pool's epoch table, in which this client shows that it is pinned. One for each
     /// client.
-    pub fn board(&self) -> ShmEpochs {
+    pub fn domain(&self) -> ShmEpochs {
         ShmEpochs::new(self)
     }
 
@@ -138,7 +138,7 @@ mod tests {
     /// Each client used to ask for all slots below its own, one system call each, and each call
     /// walked the locks of all: opening a thousand took the cube of that.
     #[test]
-    fn who_opens_many_asks_for_none_that_it_holds() {
+    fn a_process_that_opens_many_asks_for_none_that_it_holds() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let options = CreateOptions { nodes: 1, capacity: 4 << 20, ..CreateOptions::default() };
         let pool = Pool::create(dir.path().join("pool"), &options).expect("create");

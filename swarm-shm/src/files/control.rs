@@ -82,16 +82,16 @@ pub(crate) const STANDSTILL: usize = 1283;
 /// epoch is the earliest. A client that begins an operation finds a generation that never existed,
 /// and is told why (S8).
 const LOST: Marks = [(EPOCH + GENERATION, 1 << 63), (STANDSTILL, u64::MAX)];
-const BOARD: usize = 1536;
+const EPOCH_TABLE: usize = 1536;
 /// Each client's words of the epoch table are in a cache line of their own: it stores there often.
-const BOARD_STRIDE: usize = 8;
+const EPOCH_WORD_STRIDE: usize = 8;
 /// What follows has one entry for each client slot of the pool.
 const MAILBOXES: usize = 9728;
 /// Bytes of a client slot's page.
 const PAGE: usize = 4096;
 
-const _: () = assert!(SLOTS + MAX_CLIENTS <= EPOCH && STANDSTILL < BOARD);
-const _: () = assert!(BOARD + MAX_CLIENTS * BOARD_STRIDE <= MAILBOXES);
+const _: () = assert!(SLOTS + MAX_CLIENTS <= EPOCH && STANDSTILL < EPOCH_TABLE);
+const _: () = assert!(EPOCH_TABLE + MAX_CLIENTS * EPOCH_WORD_STRIDE <= MAILBOXES);
 const _: () = assert!(HEADER_WORDS <= INCARNATION && SWITCHES + MAX_NODES <= DESTRUCTION);
 const _: () = assert!(DESTRUCTION < LIVES && LIVES + MAX_NODES <= EVENTS);
 const _: () = assert!(EVENTS + MAX_NODES <= CALIBRATIONS.start);
@@ -303,9 +303,9 @@ impl Control {
 }
 
 /// Returns the index of a client slot's word in the epoch table.
-pub(crate) fn board(slot: usize) -> usize {
+pub(crate) fn epoch_word(slot: usize) -> usize {
     assert!(slot < MAX_CLIENTS, "there is no client slot {slot}");
-    BOARD + slot * BOARD_STRIDE
+    EPOCH_TABLE + slot * EPOCH_WORD_STRIDE
 }
 
 /// Returns the length of a pool's control file, in bytes.

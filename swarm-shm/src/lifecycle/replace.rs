@@ -551,7 +551,7 @@ mod tests {
     /// Whoever has the pool open has the lost node's memory as well, or may go on without it by a
     /// majority of its own.
     #[test]
-    fn a_replacement_waits_for_whoever_has_the_pool_open() {
+    fn a_replacement_waits_for_processes_that_have_the_pool_open() {
         let (_dir, path) = worn();
         for options in [OpenOptions::default(), degraded()] {
             let pool = Pool::open(&path, options).expect("a pool");

@@ -110,7 +110,7 @@ mod tests {
 
     /// A container that examines itself: the frozen group is above those that it sees.
     #[test]
-    fn who_does_not_see_the_file_knows_that_it_is_frozen() {
+    fn a_process_that_does_not_see_the_file_knows_that_it_is_frozen() {
         let dir = tempfile::tempdir().expect("a directory");
         write(dir.path(), "a", &[("cgroup.freeze", "0\n"), ("cgroup.events", "frozen 1\n")]);
         assert_eq!(frozen_of(dir.path(), "0::/a\n"), Some(Frozen::default()));

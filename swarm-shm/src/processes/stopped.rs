@@ -246,7 +246,7 @@ impl Sighting {
 
 /// Returns the epoch since which a slot's client is in an operation.
 pub(crate) fn pinned(control: &Control, slot: usize) -> Option<u64> {
-    let word = &control.mapping().words()[control::board(slot)];
+    let word = &control.mapping().words()[control::epoch_word(slot)];
     Some(word.load(Ordering::Acquire)).filter(|&since| since != 0)
 }
 

@@ -123,7 +123,7 @@ fn nor_under_one_that_began_beside_an_older_one() {
 /// A client that pins in a later epoch than was read after the start of a generation observes that
 /// generation.
 #[test]
-fn who_begins_later_meets_the_generation() {
+fn a_client_that_begins_later_meets_the_generation() {
     explore(None, || {
         let control = Control::new();
         let words = Arc::clone(&control);

@@ -113,7 +113,7 @@ fn in_n_out_read(client: &Client, node: &Node) -> u64 {
 }
 
 #[test]
-fn who_sees_a_stamp_sees_the_buffer_behind_it() {
+fn a_client_that_sees_a_stamp_sees_the_buffer_behind_it() {
     explore(None, || {
         let node = Node::new(WORDS);
         let theirs = node.clone();
@@ -131,7 +131,7 @@ fn who_sees_a_stamp_sees_the_buffer_behind_it() {
 
 /// The same by the common chains of one READ.
 #[test]
-fn who_loads_a_stamp_sees_the_buffer_behind_it() {
+fn a_client_that_loads_a_stamp_sees_the_buffer_behind_it() {
     explore(None, || {
         let node = Node::new(WORDS);
         let theirs = node.clone();
@@ -239,8 +239,8 @@ fn publication_is_passed_on() {
             }
         });
         let client = Client::default();
-        let [told] = client.post(&node, &[read(1, 1)]);
-        if told == 1 {
+        let [outcome] = client.post(&node, &[read(1, 1)]);
+        if outcome == 1 {
             let [stamp, _, value] = client.post(&node, &[read(0, 3)]);
             assert_eq!((stamp, value), (1, 7));
         }

@@ -28,7 +28,7 @@ use swarm_shm::{FIRST_WORD, fetch, load, run, write_cas, write_cas_load};
 use super::{Node, explore};
 
 const FORMAT: WordFormat = WordFormat { pointer_bits: 22, tick_shift: 0 };
-const IDENTITY: Identity = Identity { birth: 1, number: WriteNumber(1) };
+const IDENTITY: Identity = Identity { created_at: 1, number: WriteNumber(1) };
 /// No key, and one word of room in place.
 const SHAPE: Shape = Shape { key_length: 0, capacity: 1 };
 const REGISTER: Pointer = Pointer(FIRST_WORD / GRANULE_WORDS as u64);
@@ -164,7 +164,7 @@ impl Client {
 }
 
 /// Makes a node with the new register.
-fn born() -> Node {
+fn created() -> Node {
     let node = Node::new(WORDS);
     let bytes = BORN.to_le_bytes();
     let buffer_header = BufferHeader {
@@ -221,7 +221,7 @@ fn a_write_and_its_copy_in_place_beside_reads() {
     let (old, new, settled) = (Met::default(), Met::default(), Met::default());
     let met = [old.clone(), new.clone(), settled.clone()];
     explore_roomy(Some(1), move || {
-        let node = born();
+        let node = created();
         let mut writer = Client::new(&node, 0, 100);
         let writes = spawn(move || writer.write(10));
         let mut reader = Client::new(&node, 2, 100);
@@ -244,7 +244,7 @@ fn a_write_beside_a_write_and_a_read() {
         let (rewritten, met) = (Met::default(), Met::default());
         let both = [rewritten.clone(), met.clone()];
         explore_roomy(Some(1), move || {
-            let node = born();
+            let node = created();
             let mut writer = Client::new(&node, 1, other);
             let writer = spawn(move || {
                 writer.write(20);
@@ -270,7 +270,7 @@ fn a_read_and_a_write_beside_a_write() {
     let (old, new, slow) = (Met::default(), Met::default(), Met::default());
     let met = [old.clone(), new.clone(), slow.clone()];
     explore_roomy(Some(2), move || {
-        let node = born();
+        let node = created();
         let mut writer = Client::new(&node, 1, 100);
         let writer = spawn(move || {
             writer.write(20);

@@ -164,25 +164,25 @@ fn a_control_file_that_is_cut_short_is_told() {
     for half in [false, true] {
         let (_dir, pool) = pool();
         let (client, other) = (pool.attach().expect("a slot"), pool.attach().expect("a slot"));
-        let (board, others) = (client.board(), other.board());
-        assert!(board.incarnation().is_some());
-        let epoch = board.try_advance();
+        let (domain, others) = (client.domain(), other.domain());
+        assert!(domain.incarnation().is_some());
+        let epoch = domain.try_advance();
         assert_eq!(others.pin(), epoch);
-        let generation = board.generation();
+        let generation = domain.generation();
         cut(pool.path(), "control", if half { length(&pool) / 2 } else { 0 });
         assert!(matches!(pool.attach(), Err(Error::Length { .. })));
         if half {
             // What is left of it shows nothing; the last remote-free queue is gone.
-            board.send_remote_free(7, RemoteFree::decode([1, 2]));
+            domain.send_remote_free(7, RemoteFree::decode([1, 2]));
         }
         others.unpin();
-        assert_eq!(board.incarnation(), None);
+        assert_eq!(domain.incarnation(), None);
         // What was retired in an epoch is not reused.
         for _ in 0..4 {
-            assert!(board.try_advance() < epoch + 1, "of {epoch}");
+            assert!(domain.try_advance() < epoch + 1, "of {epoch}");
         }
-        assert_ne!(board.generation(), generation, "whoever begins something asks what is lost");
-        assert_eq!(board.lost(), Some(Lost::CutShort));
+        assert_ne!(domain.generation(), generation, "whoever begins something asks what is lost");
+        assert_eq!(domain.lost(), Some(Lost::CutShort));
         assert!(matches!(pool.attach(), Err(Error::Length { .. })));
         for node in [0, 1, 2] {
             assert!(pool.fabric().load::<1>(NodeId(node), AT).is_some(), "the nodes are whole");
@@ -192,12 +192,12 @@ fn a_control_file_that_is_cut_short_is_told() {
 
 /// As a working client does twice a second, whatever it accesses.
 #[test]
-fn who_looks_for_the_control_file_sees_that_it_is_short() {
+fn a_client_that_looks_for_the_control_file_sees_that_it_is_short() {
     let (_dir, pool) = pool();
     let client = pool.attach().expect("a slot");
     let bytes = fs::metadata(pool.path().join("control")).expect("a file").len();
     cut(pool.path(), "control", bytes - 4096);
-    assert_eq!(client.board().lost(), Some(Lost::CutShort));
+    assert_eq!(client.domain().lost(), Some(Lost::CutShort));
 }
 
 /// A forked child has copies of the mappings, and of their marks.
@@ -227,7 +227,7 @@ pub(crate) fn act(role: &str, pool: &Path) {
     let options = OpenOptions { leave_sigbus: role == "unhandled", ..OpenOptions::default() };
     match role {
         "siginfo" => handle(told_more as *const () as usize, libc::SA_SIGINFO),
-        "plain" => handle(told as *const () as usize, 0),
+        "plain" => handle(outcome as *const () as usize, 0),
         "ignored" => handle(libc::SIG_IGN, 0),
         "sent" => handle(libc::SIG_DFL, 0),
         _ => {}
@@ -264,7 +264,7 @@ fn handle(handler: usize, flags: i32) {
     assert_eq!(unsafe { libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut()) }, 0);
 }
 
-extern "C" fn told(signal: i32) {
+extern "C" fn outcome(signal: i32) {
     // SAFETY: ends the process.
     unsafe { libc::_exit(signal + 10) };
 }

@@ -61,7 +61,7 @@ impl<F: Fabric> Client<F> {
     /// Creates the register, and publishes it, unless another client was first. Returns whether it
     /// did.
     async fn create(&self, value: &[u8], on: &View) -> Result<bool, Error> {
-        let identity = Identity { birth: self.0.now(), number: self.number() };
+        let identity = Identity { created_at: self.0.now(), number: self.number() };
         let place = place(allocate(SHAPE.full_words()));
         let new = NewRegister {
             place,
@@ -73,10 +73,10 @@ impl<F: Fabric> Client<F> {
         };
         create(&self.0, &new).await?;
         // It is complete at a majority: from here on, others may find it.
-        let payload: [u64; ENTRY] = [place.pointer.0, identity.birth, identity.number.0];
+        let payload: [u64; ENTRY] = [place.pointer.0, identity.created_at, identity.number.0];
         let (change, record) = (self.number(), allocate(record::HEADER_WORDS + ENTRY));
         let proposal =
-            Proposal { change, record, payload: &payload, newborns: &[], sparing: false };
+            Proposal { change, record, payload: &payload, initial_writes: &[], sparing: false };
         let proposed = cell::propose(&self.0, &directory(), on, &proposal, &()).await?;
         Ok(matches!(proposed, Proposed::Committed(_)))
     }
@@ -84,8 +84,8 @@ impl<F: Fabric> Client<F> {
     /// Returns the register that the directory names.
     async fn find(&self) -> Result<Register, Error> {
         let entry = cell::read(&self.0, &directory(), &()).await?;
-        let &[pointer, birth, number] = &entry[..] else { return Err(Error::Gone) };
-        let identity = Identity { birth, number: WriteNumber(number) };
+        let &[pointer, created_at, number] = &entry[..] else { return Err(Error::Gone) };
+        let identity = Identity { created_at, number: WriteNumber(number) };
         Ok(Register::new(place(Pointer(pointer)), identity, SHAPE))
     }
 

@@ -54,8 +54,8 @@ pub(crate) unsafe fn key<'a>(data: *const c_void, length: usize) -> Result<&'a [
 /// As of [`key`].
 pub(crate) unsafe fn prefix<'a>(data: *const c_void, length: usize) -> Result<&'a [u8], Failure> {
     if length > SWARM_MAX_KEY {
-        let said = format!("a key has at most {SWARM_MAX_KEY} bytes; none begins with {length}");
-        return Err(Failure::argument(said));
+        let message = format!("a key has at most {SWARM_MAX_KEY} bytes; none begins with {length}");
+        return Err(Failure::argument(message));
     }
     // SAFETY: the caller's promise.
     unsafe { bytes(data, length, "the prefix") }

@@ -267,8 +267,8 @@ pub unsafe extern "C" fn swarm_submit_compare_and_swap(
         // SAFETY: the caller's promise.
         let new = unsafe { value_or_none(new_value, new_length) }?.map(<[u8]>::to_vec);
         Ok(async move {
-            let told = store.compare_and_swap(&key, expected.as_deref(), new.as_deref()).await?;
-            let is_swapped = told == CompareAndSwap::Swapped;
+            let outcome = store.compare_and_swap(&key, expected.as_deref(), new.as_deref()).await?;
+            let is_swapped = outcome == CompareAndSwap::Swapped;
             Ok((if is_swapped { SWARM_OK } else { SWARM_LOST }, None))
         })
     };
@@ -364,7 +364,7 @@ unsafe fn go_on(
     error: *mut swarm_error,
     advance: impl FnOnce(&mut State),
 ) -> swarm_status {
-    let tell = |found: *const u8, bytes: usize| {
+    let hand_out = |found: *const u8, bytes: usize| {
         // SAFETY: the caller's promise; where they are NULL nobody wants it.
         unsafe {
             if !value.is_null() {
@@ -376,7 +376,7 @@ unsafe fn go_on(
         }
     };
     let work = || {
-        tell(ptr::null(), 0);
+        hand_out(ptr::null(), 0);
         // SAFETY: the caller's promise.
         let mut state = unsafe { shared(operation, "the operation") }?.lock()?;
         advance(&mut state);
@@ -386,7 +386,7 @@ unsafe fn go_on(
             State::Ended(Ok((status, found))) => {
                 // It stays where it is until the operation is dropped: an operation that has ended does not change.
                 if let Some(found) = found {
-                    tell(found.as_ptr(), found.len());
+                    hand_out(found.as_ptr(), found.len());
                 }
                 Ok(*status)
             }
@@ -494,13 +494,13 @@ mod tests {
         if child == 0 {
             // SAFETY: any process may; whatever hangs ends so.
             unsafe { libc::alarm(60) };
-            let told = [poll(&first), wait(&first), poll(&second), wait(&second)];
+            let outcome = [poll(&first), wait(&first), poll(&second), wait(&second)];
             let free = |operation| {
                 // SAFETY: it came out of a box, and is not used again.
                 unsafe { swarm_operation_free(Box::into_raw(operation), ptr::null_mut()) }
             };
             let freed = [free(first), free(second)];
-            let well = told == [SWARM_ERROR_FORKED; 4] && freed == [SWARM_OK; 2];
+            let well = outcome == [SWARM_ERROR_FORKED; 4] && freed == [SWARM_OK; 2];
             // SAFETY: nothing of the parent's runs at its end.
             unsafe { libc::_exit(if well { 0 } else { 1 }) };
         }

@@ -92,10 +92,11 @@ impl Failure {
 
     /// What a panic becomes. How far a write had come is not known.
     pub(crate) fn panicked(payload: &(dyn std::any::Any + Send)) -> Self {
-        let said = payload.downcast_ref::<String>().map(String::as_str);
-        let said = said.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("no text");
+        let message = payload.downcast_ref::<String>().map(String::as_str);
         let message =
-            format!("a defect of the library: {said}; close the handle, and report this text");
+            message.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("no text");
+        let message =
+            format!("a defect of the library: {message}; close the handle, and report this text");
         Self { status: SWARM_ERROR_PANIC, may_have_taken_effect: true, message }
     }
 

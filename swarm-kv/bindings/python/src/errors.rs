@@ -24,15 +24,15 @@ create_exception!(swarm, GiveUp, SwarmError, "It ends so each time.");
 
 /// The exception of an error's kind. It tells whether a write may have taken effect.
 pub(crate) fn raise(py: Python<'_>, error: Error) -> PyErr {
-    let said = error.to_string();
+    let message = error.to_string();
     let raised = match error.kind() {
-        ErrorKind::Retry => Retry::new_err(said),
-        ErrorKind::MakeRoom => MakeRoom::new_err(said),
-        ErrorKind::Reopen => Reopen::new_err(said),
-        _ => GiveUp::new_err(said),
+        ErrorKind::Retry => Retry::new_err(message),
+        ErrorKind::MakeRoom => MakeRoom::new_err(message),
+        ErrorKind::Reopen => Reopen::new_err(message),
+        _ => GiveUp::new_err(message),
     };
-    let told = raised.value(py).setattr("may_have_taken_effect", error.may_have_taken_effect());
-    told.err().unwrap_or(raised)
+    let outcome = raised.value(py).setattr("may_have_taken_effect", error.may_have_taken_effect());
+    outcome.err().unwrap_or(raised)
 }
 
 pub(crate) fn not_opened(error: shm::Error) -> PyErr {

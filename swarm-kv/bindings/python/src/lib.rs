@@ -44,8 +44,8 @@ fn finish<T: Future + ?Sized>(mut operation: Pin<&mut T>) -> T::Output {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut cx = Context::from_waker(&waker);
     loop {
-        if let Poll::Ready(told) = operation.as_mut().poll(&mut cx) {
-            return told;
+        if let Poll::Ready(outcome) = operation.as_mut().poll(&mut cx) {
+            return outcome;
         }
         thread::park();
     }
@@ -60,14 +60,14 @@ macro_rules! run {
             let $store: &Store = opened.as_deref().expect("it is open");
             let mut operation = pin!($operation);
             let polled = operation.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-            let told = match polled {
-                Poll::Ready(told) => told,
+            let outcome = match polled {
+                Poll::Ready(outcome) => outcome,
                 Poll::Pending => $py.detach(|| finish(operation.as_mut())),
             };
-            match told {
+            match outcome {
                 // It has had no effect.
                 Err(Error::Forked) if std::mem::take(&mut again) => $handle.open_again()?,
-                told => break told.map_err(|error| raise($py, error)),
+                outcome => break outcome.map_err(|error| raise($py, error)),
             }
         }
     }};
@@ -231,8 +231,8 @@ impl Handle {
         expected: Option<&[u8]>,
         new: Option<&[u8]>,
     ) -> PyResult<bool> {
-        let told = run!(self, py, |store| store.compare_and_swap(key, expected, new))?;
-        Ok(told == CompareAndSwap::Swapped)
+        let outcome = run!(self, py, |store| store.compare_and_swap(key, expected, new))?;
+        Ok(outcome == CompareAndSwap::Swapped)
     }
 
     #[pyo3(signature = (key, by = 1))]
@@ -372,9 +372,9 @@ impl Handle {
         match begin()? {
             Pending::Ended(Err(Error::Forked)) => {
                 self.open_again()?;
-                begin()?.told(py)
+                begin()?.outcome(py)
             }
-            pending => pending.told(py),
+            pending => pending.outcome(py),
         }
     }
 }

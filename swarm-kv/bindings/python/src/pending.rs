@@ -14,18 +14,18 @@ use crate::errors::raise;
 use crate::finish;
 
 /// What an operation came to.
-pub(crate) enum Told {
+pub(crate) enum Outcome {
     Done,
     Answer(bool),
     Number(i64),
     Value(Option<Vec<u8>>),
 }
 
-type Operation = Pin<Box<dyn Future<Output = Result<Told, Error>> + Send>>;
+type Operation = Pin<Box<dyn Future<Output = Result<Outcome, Error>> + Send>>;
 
 /// An operation that was begun.
 pub(crate) enum Pending {
-    Ended(Result<Told, Error>),
+    Ended(Result<Outcome, Error>),
     Rest(Operation),
 }
 
@@ -33,12 +33,12 @@ pub(crate) enum Pending {
 #[pyclass(frozen, module = "swarm._swarm")]
 pub(crate) struct Rest(Mutex<Option<Operation>>);
 
-fn python<'py>(py: Python<'py>, told: Result<Told, Error>) -> PyResult<Bound<'py, PyAny>> {
-    match told.map_err(|error| raise(py, error))? {
-        Told::Done | Told::Value(None) => Ok(py.None().into_bound(py)),
-        Told::Answer(answer) => Ok(answer.into_pyobject(py)?.to_owned().into_any()),
-        Told::Number(number) => Ok(number.into_pyobject(py)?.into_any()),
-        Told::Value(Some(value)) => Ok(PyBytes::new(py, &value).into_any()),
+fn python<'py>(py: Python<'py>, outcome: Result<Outcome, Error>) -> PyResult<Bound<'py, PyAny>> {
+    match outcome.map_err(|error| raise(py, error))? {
+        Outcome::Done | Outcome::Value(None) => Ok(py.None().into_bound(py)),
+        Outcome::Answer(answer) => Ok(answer.into_pyobject(py)?.to_owned().into_any()),
+        Outcome::Number(number) => Ok(number.into_pyobject(py)?.into_any()),
+        Outcome::Value(Some(value)) => Ok(PyBytes::new(py, &value).into_any()),
     }
 }
 
@@ -53,36 +53,36 @@ pub(crate) fn begin(
         (key.to_vec(), value.map(<[u8]>::to_vec), expected.map(<[u8]>::to_vec));
     let value = value.unwrap_or_default().to_vec();
     let mut operation: Operation = match name {
-        "get" => Box::pin(async move { store.get(&key).await.map(Told::Value) }),
-        "put" => Box::pin(async move { store.put(&key, &value).await.map(|()| Told::Done) }),
-        "insert" => Box::pin(async move { store.insert(&key, &value).await.map(Told::Answer) }),
-        "replace" => Box::pin(async move { store.update(&key, &value).await.map(Told::Answer) }),
-        "delete" => Box::pin(async move { store.delete(&key).await.map(|()| Told::Done) }),
+        "get" => Box::pin(async move { store.get(&key).await.map(Outcome::Value) }),
+        "put" => Box::pin(async move { store.put(&key, &value).await.map(|()| Outcome::Done) }),
+        "insert" => Box::pin(async move { store.insert(&key, &value).await.map(Outcome::Answer) }),
+        "replace" => Box::pin(async move { store.update(&key, &value).await.map(Outcome::Answer) }),
+        "delete" => Box::pin(async move { store.delete(&key).await.map(|()| Outcome::Done) }),
         "cas" => Box::pin(async move {
-            let told = store.compare_and_swap(&key, expected.as_deref(), new.as_deref()).await?;
-            Ok(Told::Answer(told == CompareAndSwap::Swapped))
+            let outcome = store.compare_and_swap(&key, expected.as_deref(), new.as_deref()).await?;
+            Ok(Outcome::Answer(outcome == CompareAndSwap::Swapped))
         }),
-        "incr" => Box::pin(async move { store.increment(&key, by).await.map(Told::Number) }),
-        "swap" => Box::pin(async move { store.swap(&key, &value).await.map(Told::Value) }),
+        "incr" => Box::pin(async move { store.increment(&key, by).await.map(Outcome::Number) }),
+        "swap" => Box::pin(async move { store.swap(&key, &value).await.map(Outcome::Value) }),
         "put_if_absent" => {
-            Box::pin(async move { store.put_if_absent(&key, &value).await.map(Told::Value) })
+            Box::pin(async move { store.put_if_absent(&key, &value).await.map(Outcome::Value) })
         }
         "get_and_delete" => {
-            Box::pin(async move { store.get_and_delete(&key).await.map(Told::Value) })
+            Box::pin(async move { store.get_and_delete(&key).await.map(Outcome::Value) })
         }
         _ => return Err(PyValueError::new_err("there is no such operation")),
     };
     Ok(match operation.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(told) => Pending::Ended(told),
+        Poll::Ready(outcome) => Pending::Ended(outcome),
         Poll::Pending => Pending::Rest(operation),
     })
 }
 
 impl Pending {
     /// Whether it has ended, and what it came to or what is left of it.
-    pub(crate) fn told<'py>(self, py: Python<'py>) -> PyResult<(bool, Bound<'py, PyAny>)> {
+    pub(crate) fn outcome<'py>(self, py: Python<'py>) -> PyResult<(bool, Bound<'py, PyAny>)> {
         Ok(match self {
-            Self::Ended(told) => (true, python(py, told)?),
+            Self::Ended(outcome) => (true, python(py, outcome)?),
             Self::Rest(rest) => (false, Bound::new(py, Rest(Mutex::new(Some(rest))))?.into_any()),
         })
     }
@@ -94,7 +94,7 @@ impl Rest {
     fn finish<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let rest = self.0.lock().ok().and_then(|mut rest| rest.take());
         let mut rest = rest.ok_or_else(|| PyRuntimeError::new_err("somebody ends it already"))?;
-        let told = py.detach(|| finish(rest.as_mut()));
-        python(py, told)
+        let outcome = py.detach(|| finish(rest.as_mut()));
+        python(py, outcome)
     }
 }

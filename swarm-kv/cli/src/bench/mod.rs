@@ -60,16 +60,16 @@ pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<Answer, Failure> {
     let job = |client| Job::Bench(job(args, path.clone(), first_new, client));
     let jobs = (0..args.clients).map(job).collect();
     let watch = Watch::begin();
-    let mut crew = WorkerSet::start(jobs, shell)?;
-    let reports = match lead(&mut crew, args.clients, &bar) {
+    let mut workers = WorkerSet::start(jobs, shell)?;
+    let reports = match parent(&mut workers, args.clients, &bar) {
         Ok(reports) => reports,
         Err(failure) => {
-            bury(crew, &path);
+            bury(workers, &path);
             return Err(failure);
         }
     };
     bar.finish_and_clear();
-    drop(crew);
+    drop(workers);
     print(&Measured::new(args, nodes, &reports, watch.end()), json)?;
     Ok(Answer::Yes)
 }
@@ -190,8 +190,8 @@ fn capacity(args: &BenchArgs) -> u64 {
 }
 
 /// Kills the clients early, and frees their client slots in `path`.
-fn bury(crew: WorkerSet, path: &Path) {
-    let dead = crew.disband();
+fn bury(workers: WorkerSet, path: &Path) {
+    let dead = workers.disband();
     // The earlier failure is the one to report.
     if let Ok(pool) = open_pool(path) {
         for process in dead {
@@ -201,19 +201,23 @@ fn bury(crew: WorkerSet, path: &Path) {
 }
 
 /// Drives the clients through loading, warm-up and the measured phase.
-fn lead(crew: &mut WorkerSet, clients: usize, bar: &ProgressBar) -> Result<Vec<Report>, Failure> {
+fn parent(
+    workers: &mut WorkerSet,
+    clients: usize,
+    bar: &ProgressBar,
+) -> Result<Vec<Report>, Failure> {
     bar.set_message("loading");
-    crew.gather(|message| matches!(message, Message::Loaded))?;
+    workers.gather(|message| matches!(message, Message::Loaded))?;
     bar.set_message("warming up");
-    crew.order(Order::Warm)?;
-    crew.gather(|message| matches!(message, Message::Ready))?;
+    workers.order(Order::Warm)?;
+    workers.gather(|message| matches!(message, Message::Ready))?;
     bar.set_message("measuring");
-    crew.go()?;
+    workers.go()?;
     let mut done = vec![0; clients];
     let mut reports: Vec<Option<Report>> = (0..clients).map(|_| None).collect();
     let mut at_work = clients;
     while at_work > 0 {
-        match crew.next(Duration::MAX) {
+        match workers.next(Duration::MAX) {
             Some((client, Message::Progress { done: so_far, .. })) => {
                 done[client] = so_far;
                 bar.set_position(done.iter().sum());

@@ -108,7 +108,7 @@ impl<'a> Measured<'a> {
         if self.kinds.values().any(|report| report.latency(1.0).is_none()) {
             writeln!(out, "-: none of so few was timed; give more --ops")?;
         }
-        self.busy.and_then(Busy::said).map_or(Ok(()), |busy| writeln!(out, "\n{busy}"))
+        self.busy.and_then(Busy::printed).map_or(Ok(()), |busy| writeln!(out, "\n{busy}"))
     }
 }
 

@@ -13,7 +13,7 @@ use swarm_worker::history::{History, Outcome};
 
 use crate::check::report::{show_window, window_json};
 use crate::common::args::CheckArgs;
-use crate::common::exit::{Answer, Failure, say};
+use crate::common::exit::{Answer, Failure, print_line};
 
 /// Checks the history in a file.
 pub(crate) fn run(args: &CheckArgs, json: bool) -> Result<Answer, Failure> {
@@ -36,9 +36,9 @@ pub(crate) fn run(args: &CheckArgs, json: bool) -> Result<Answer, Failure> {
     bar.finish_and_clear();
     let verdict = judge(&history)?;
     verdict.answer_once(if json {
-        say(Value::Object(verdict.json(&history)))
+        print_line(Value::Object(verdict.json(&history)))
     } else {
-        verdict.say(&history)
+        verdict.print_line(&history)
     })
 }
 
@@ -138,19 +138,21 @@ impl Verdict {
     }
 
     /// Prints the verdict as text.
-    pub(crate) fn say(&self, history: &History) -> Result<(), Failure> {
+    pub(crate) fn print_line(&self, history: &History) -> Result<(), Failure> {
         if let Some(window) = &self.window {
-            say(show_window(history, window))?;
+            print_line(show_window(history, window))?;
         }
-        let told = format!(
+        let text = format!(
             "operations {}, keys {}, of unknown outcome {}",
             history.operations.len(),
             self.keys,
             self.unknown
         );
         match self.wrong.len() {
-            0 => say(format_args!("linearizable: {told}")),
-            wrong => say(format_args!("NOT linearizable: {told}, keys that are wrong {wrong}")),
+            0 => print_line(format_args!("linearizable: {text}")),
+            wrong => {
+                print_line(format_args!("NOT linearizable: {text}, keys that are wrong {wrong}"))
+            }
         }
     }
 }

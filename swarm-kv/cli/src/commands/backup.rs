@@ -16,7 +16,7 @@ use swarm_worker::store::{Store, with_client};
 
 use crate::common::args::{BackupArgs, PoolArgs};
 use crate::common::cleanup;
-use crate::common::exit::{Answer, Failure, say, tell};
+use crate::common::exit::{Answer, Failure, eprint_line, print_line};
 use crate::common::output::Place;
 use crate::common::pace::Pace;
 use crate::common::pool::open_given;
@@ -42,9 +42,9 @@ pub(crate) fn run(args: &BackupArgs, json: bool) -> Result<Answer, Failure> {
     bar.finish_and_clear();
     output.keep()?;
     if json {
-        say(json!({ "keys": counts.keys, "bytes": counts.bytes }))?;
+        print_line(json!({ "keys": counts.keys, "bytes": counts.bytes }))?;
     } else {
-        tell(told(counts));
+        eprint_line(text(counts));
     }
     Ok(Answer::Yes)
 }
@@ -162,9 +162,11 @@ fn verify(path: &Path, json: bool) -> Result<Answer, Failure> {
         Ok((counts, begun)) => {
             if json {
                 let Counts { keys, bytes } = counts;
-                say(json!({ "whole": true, "keys": keys, "bytes": bytes, "begun_ns": begun }))?;
+                print_line(
+                    json!({ "whole": true, "keys": keys, "bytes": bytes, "begun_ns": begun }),
+                )?;
             } else {
-                say(format_args!("whole: {}", told(counts)))?;
+                print_line(format_args!("whole: {}", text(counts)))?;
             }
             return Ok(Answer::Yes);
         }
@@ -173,14 +175,14 @@ fn verify(path: &Path, json: bool) -> Result<Answer, Failure> {
     };
     if json {
         let (spot, why) = (bad.spot(), format!("it {bad}"));
-        say(json!({
+        print_line(json!({
             "whole": false,
             "why": why,
             "block": spot.map(|spot| spot.block),
             "byte": spot.map(|spot| spot.byte),
         }))?;
     } else {
-        tell(format_args!("swarm: {} {bad}", input.name()));
+        eprint_line(format_args!("swarm: {} {bad}", input.name()));
     }
     Ok(Answer::No)
 }
@@ -262,7 +264,7 @@ pub(crate) fn progress(length: Option<u64>) -> ProgressBar {
 }
 
 /// How much there is, for people.
-pub(crate) fn told(Counts { keys, bytes }: Counts) -> String {
+pub(crate) fn text(Counts { keys, bytes }: Counts) -> String {
     format!("{}, {}", count(keys, "key"), show_size(bytes))
 }
 

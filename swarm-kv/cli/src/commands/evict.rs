@@ -8,7 +8,7 @@ use swarm_kv::shm::{ClientState, HaltWatch, LeftAlone, StoppedClient, WhyLeftAlo
 use swarm_worker::pool::{NearPool, Pool};
 
 use crate::common::args::EvictArgs;
-use crate::common::exit::{Answer, Failure, say, tell};
+use crate::common::exit::{Answer, Failure, eprint_line, print_line};
 use crate::common::units::count;
 
 /// How often clients are looked at that may be stopped.
@@ -39,20 +39,20 @@ fn stopped(pool: &NearPool, least: Duration, json: bool) -> Result<Answer, Failu
     let mut alone = pool.clients_left_alone(u64::MAX);
     let number = count((left.len() + alone.len()) as u64, "client");
     if !json && left.len() + alone.len() > 0 {
-        tell(format_args!("watching {number} in the middle of an operation"));
+        eprint_line(format_args!("watching {number} in the middle of an operation"));
     }
-    let (mut told, mut went_on) = (Vec::new(), Vec::new());
+    let (mut evicted, mut went_on) = (Vec::new(), Vec::new());
     let mut answer = Answer::Yes;
     loop {
         for (client, ended) in pool.evict_halted(&mut watch, least) {
             if let Err(why) = &ended {
-                tell(format_args!("swarm: {why}"));
+                eprint_line(format_args!("swarm: {why}"));
                 answer = Answer::Unclear;
             } else if !json {
-                say(line(&client))?;
+                print_line(line(&client))?;
             }
             left.retain(|it| it.slot != client.slot);
-            told.push(json!({
+            evicted.push(json!({
                 "client": client.slot,
                 "processes": client.processes,
                 "state": condition(&client),
@@ -82,20 +82,20 @@ fn stopped(pool: &NearPool, least: Duration, json: bool) -> Result<Answer, Failu
     if json {
         let left_alone = alone.iter().map(|it| left_alone(it, seen));
         let left_alone: Vec<_> = left_alone.chain(went_on.iter().map(ran_or_ended)).collect();
-        say(json!({ "evicted": told, "left_alone": left_alone }))?;
+        print_line(json!({ "evicted": evicted, "left_alone": left_alone }))?;
         return Ok(answer);
     }
-    alone.iter().for_each(|it| tell(why(it, pool, seen)));
+    alone.iter().for_each(|it| eprint_line(why(it, pool, seen)));
     for StoppedClient { slot, processes, since, .. } in &went_on {
         let processes = list(processes);
-        tell(format_args!(
+        eprint_line(format_args!(
             "client {slot}, process {processes}, is left alone: it was stopped in an operation that began in epoch \
              {since}, and has run or ended since"
         ));
     }
-    if told.is_empty() {
+    if evicted.is_empty() {
         let none = "no client was stopped in the middle of an operation for so long";
-        say(if alone.is_empty() { none } else { "no client was ended" })?;
+        print_line(if alone.is_empty() { none } else { "no client was ended" })?;
     }
     Ok(answer)
 }
@@ -184,10 +184,10 @@ fn line(client: &StoppedClient) -> String {
 fn near(pool: &NearPool, slot: usize, json: bool) -> Result<Answer, Failure> {
     let processes = pool.evict(slot)?;
     if json {
-        say(json!({ "client": slot, "processes": processes }))?;
+        print_line(json!({ "client": slot, "processes": processes }))?;
         return Ok(Answer::Yes);
     }
-    say(match processes.len() {
+    print_line(match processes.len() {
         0 => format!("client {slot} has ended by itself; its slot is free"),
         _ => format!(
             "evicted client {slot}: process {} is killed, its slot is free",
@@ -202,7 +202,7 @@ mod far {
     use serde_json::json;
     use swarm_kv::rdma::control::NodeEntry;
 
-    use crate::common::exit::{Answer, Failure, say, tell};
+    use crate::common::exit::{Answer, Failure, eprint_line, print_line};
     use swarm_worker::far::FarPool;
 
     /// Ends a client and says where it is fenced.
@@ -213,7 +213,7 @@ mod far {
         };
         let (fenced, missing) = (names(&evicted.fenced), names(&evicted.missing));
         if json {
-            say(json!({
+            print_line(json!({
                 "client": slot,
                 "incarnation": evicted.incarnation,
                 "holder": evicted.label,
@@ -222,10 +222,13 @@ mod far {
             }))?;
         } else {
             let who = evicted.label.as_deref().unwrap_or("its former holder");
-            say(format_args!("evicted client {slot} ({who}): fenced at {}", fenced.join(", ")))?;
+            print_line(format_args!(
+                "evicted client {slot} ({who}): fenced at {}",
+                fenced.join(", ")
+            ))?;
         }
         if !missing.is_empty() {
-            tell(format_args!(
+            eprint_line(format_args!(
                 "not fenced at {}, which did not answer: the client can reach these still, but no \
                  majority, so nothing that it does is ever acknowledged",
                 missing.join(", ")

@@ -7,7 +7,7 @@ use swarm_worker::pool::Pool;
 use swarm_worker::store::with_client;
 
 use crate::common::args::GcArgs;
-use crate::common::exit::{Answer, Failure, say, tell};
+use crate::common::exit::{Answer, Failure, eprint_line, print_line};
 use crate::common::units::{count, show_size};
 
 /// Gives what nobody uses of a pool back to it, in whole chunks.
@@ -21,9 +21,9 @@ pub(crate) fn run(args: &GcArgs, json: bool) -> Result<Answer, Failure> {
     });
     bar.finish_and_clear();
     let gc = gc?;
-    say(if json { object(gc).to_string() } else { text(gc) })?;
+    print_line(if json { object(gc).to_string() } else { text(gc) })?;
     if gc.held_up {
-        tell(
+        eprint_line(
             "others have had operations under way for too long, so that not all was looked for: swarm info says who; \
              then do it again",
         );

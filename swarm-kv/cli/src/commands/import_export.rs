@@ -20,7 +20,7 @@ use crate::commands::keys::put_bytes;
 use crate::common::args::{ImportArgs, KeysArgs, ReadArgs};
 use crate::common::cleanup;
 use crate::common::escape::{escape, for_terminal, format_line};
-use crate::common::exit::{Answer, AtLine, Failure, say, tell};
+use crate::common::exit::{Answer, AtLine, Failure, eprint_line, print_line};
 use crate::common::lines::{Lines, Pair, front};
 use crate::common::pool::{open_given, open_to_read};
 use crate::common::units::count;
@@ -50,9 +50,9 @@ pub(crate) fn import(args: &ImportArgs, json: bool) -> Result<Answer, Failure> {
     let lines = with_client(&pool, |store| import_all(input, store))?;
     bar.finish_and_clear();
     if json {
-        say(json!({ "lines": lines }))?;
+        print_line(json!({ "lines": lines }))?;
     } else {
-        tell(count(lines, "line"));
+        eprint_line(count(lines, "line"));
     }
     Ok(Answer::Yes)
 }

@@ -18,7 +18,7 @@ use swarm_worker::pool::{NearPool, Pool};
 
 use crate::commands::verify;
 use crate::common::args::{InfoArgs, ReadArgs};
-use crate::common::exit::{Answer, Failure, say, tell};
+use crate::common::exit::{Answer, Failure, eprint_line, print_line};
 use crate::common::pool::absent_nodes;
 use crate::common::units::{count, show_size};
 
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &InfoArgs, json: bool) -> Result<Answer, Failure> {
         #[cfg(feature = "rdma")]
         Pool::Far(_) => None,
     };
-    let Told { mut object, lines } = pool_told(&pool, estimate)?;
+    let Shown { mut object, lines } = pool_told(&pool, estimate)?;
     if json {
         if let Some(holders) = holders {
             holders.put(usage, &mut object);
@@ -52,14 +52,14 @@ pub(crate) fn run(args: &InfoArgs, json: bool) -> Result<Answer, Failure> {
         if let Pool::Far(pool) = &pool {
             put_who(pool, &mut object)?;
         }
-        say(Value::Object(object))?;
+        print_line(Value::Object(object))?;
         return Ok(Answer::Yes);
     }
-    for (name, told) in lines {
-        say(format_args!("{name:<16}{told}"))?;
+    for (name, text) in lines {
+        print_line(format_args!("{name:<16}{text}"))?;
     }
     if let Some(holders) = holders {
-        holders.say(&args.pool.display().to_string(), usage)?;
+        holders.print_line(&args.pool.display().to_string(), usage)?;
     }
     #[cfg(feature = "rdma")]
     if let Pool::Far(pool) = &pool {
@@ -95,12 +95,12 @@ fn processor_ns() -> u64 {
 }
 
 /// The same thing for programs and for people.
-struct Told {
+struct Shown {
     object: Map<String, Value>,
     lines: Vec<(&'static str, String)>,
 }
 
-fn pool_told(pool: &Pool, estimate: Estimate) -> Result<Told, Failure> {
+fn pool_told(pool: &Pool, estimate: Estimate) -> Result<Shown, Failure> {
     let geometry = pool.geometry();
     let clients = pool.clients()?;
     let Usage { used_bytes, keys, live_bytes, index_bytes, .. } = estimate.usage;
@@ -131,7 +131,7 @@ fn pool_told(pool: &Pool, estimate: Estimate) -> Result<Told, Failure> {
     let about = if exact { "" } else { "about " };
     let mut lines = vec![("memory nodes", nodes_there(pool))];
     lines.extend(absent_nodes(pool).iter().map(|absent| ("  left out", absent.why.to_string())));
-    lines.extend(replaced(pool).map(|told| ("replaced", told)));
+    lines.extend(replaced(pool).map(|text| ("replaced", text)));
     lines.extend([
         ("capacity", format!("{} each", show_size(geometry.capacity))),
         ("used", format!("{}: in chunks that have an owner", show_size(used_bytes))),
@@ -144,15 +144,15 @@ fn pool_told(pool: &Pool, estimate: Estimate) -> Result<Told, Failure> {
         ("layout version", LAYOUT_VERSION.to_string()),
     ]);
     if !exact {
-        let told = format!(
+        let text = format!(
             "by {:.2} % of the index; keys may be off by {}; --exact counts all",
             100.0 * estimate.share,
             2 * estimate.keys_error
         );
-        lines.push(("estimated", told));
+        lines.push(("estimated", text));
     }
     let object = object.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-    Ok(Told { object, lines })
+    Ok(Shown { object, lines })
 }
 
 /// How many nodes there are, and which of them are there, if not all are.
@@ -199,10 +199,10 @@ fn lives(pool: &Pool) -> Vec<u32> {
 /// Which nodes were replaced, for people; `None` if none was.
 fn replaced(pool: &Pool) -> Option<String> {
     let lives = lives(pool).into_iter().enumerate().filter(|(_, life)| *life > 0);
-    let told: Vec<_> = lives
+    let text: Vec<_> = lives
         .map(|(node, life)| format!("node {node} {}", count(u64::from(life), "time")))
         .collect();
-    (!told.is_empty()).then(|| told.join(", "))
+    (!text.is_empty()).then(|| text.join(", "))
 }
 
 /// Who holds a near pool's memory.
@@ -256,7 +256,7 @@ impl Holders {
             Some(_) => "while pinned: no memory is reclaimed",
             None => "not pinned; it keeps its slot",
         };
-        tell(format_args!(
+        eprint_line(format_args!(
             "client {slot}, process {process}, is frozen with its control group{}{}, {holds} until {thaw} or it is \
              evicted (swarm evict {pool} {slot})",
             least.unwrap_or_default(),
@@ -299,12 +299,12 @@ impl Holders {
     }
 
     /// For people.
-    fn say(&self, pool: &str, usage: Usage) -> Result<(), Failure> {
-        say(format_args!("{:<16}{}", "epoch", self.epoch))?;
+    fn print_line(&self, pool: &str, usage: Usage) -> Result<(), Failure> {
+        print_line(format_args!("{:<16}{}", "epoch", self.epoch))?;
         if self.slots.is_empty() {
             return Ok(());
         }
-        say(format_args!(
+        print_line(format_args!(
             "\n{:>6}{:>8}  {:<9}{:>7}{:>11}{:>11}{:>13}  pinned",
             "client", "process", "state", "chunks", "owned", "allocated", "reclaimable"
         ))?;
@@ -316,7 +316,7 @@ impl Holders {
                 Some(0) => "this epoch".to_owned(),
                 Some(epochs) => format!("{} ago", count(epochs, "epoch")),
             };
-            say(format_args!(
+            print_line(format_args!(
                 "{slot:>6}{process:>8}  {:<9}{:>7}{:>11}{:>11}{:>13}  {pinned}",
                 state(tenant, holding),
                 holding.chunks,
@@ -326,7 +326,7 @@ impl Holders {
             ))?;
         }
         let (allocated, reclaimable) = (self.allocated_bytes(), self.reclaimable(usage));
-        say(format_args!(
+        print_line(format_args!(
             "\nallocated: objects handed out to clients, {} in all: {} in use,\n{} reclaimable, that is garbage \
              or free",
             show_size(allocated),
@@ -338,13 +338,13 @@ impl Holders {
                 self.say_frozen(pool, tenant);
             } else if tenant.condition == ClientState::Stopped && tenant.since.is_some() {
                 let ClientInfo { slot, process, .. } = tenant;
-                tell(format_args!(
+                eprint_line(format_args!(
                     "client {slot}, process {process}, is stopped while pinned: no memory is reclaimed until it \
                      continues (kill -CONT {process}) or is evicted (swarm evict {pool} {slot})"
                 ));
             } else if let Some(age) = self.held_up(tenant).filter(|&age| age >= LONG) {
                 let ClientInfo { slot, process, .. } = tenant;
-                tell(format_args!(
+                eprint_line(format_args!(
                     "client {slot}, process {process}, has been pinned for {} s at least: no memory is reclaimed \
                      until its program polls the operation's future to its end or drops it, or the client is \
                      evicted (swarm evict {pool} {slot})",
@@ -396,9 +396,9 @@ struct Epochs {
 #[cfg(feature = "rdma")]
 impl Epochs {
     fn of(nodes: &[(NodeEntry, Result<Status, PlaneError>)]) -> Self {
-        let told = || nodes.iter().filter_map(|(_, status)| status.as_ref().ok());
-        let epoch = told().map(|status| status.epoch).max().unwrap_or(0);
-        Self { epoch, standings: told().flat_map(|status| status.standings.clone()).collect() }
+        let text = || nodes.iter().filter_map(|(_, status)| status.as_ref().ok());
+        let epoch = text().map(|status| status.epoch).max().unwrap_or(0);
+        Self { epoch, standings: text().flat_map(|status| status.standings.clone()).collect() }
     }
 
     /// How many epochs a client is behind. One is usual: it is told after it happens.
@@ -441,10 +441,10 @@ fn put_who(
 fn say_who(pool: &swarm_worker::far::FarPool) -> Result<(), Failure> {
     let nodes = pool.nodes();
     let epochs = Epochs::of(&nodes);
-    say(format_args!("{:<16}{}", "epoch", epochs.epoch))?;
+    print_line(format_args!("{:<16}{}", "epoch", epochs.epoch))?;
     for (number, (node, status)) in nodes.into_iter().enumerate() {
         let wrong = status.err().map(|wrong| format!(": {wrong}")).unwrap_or_default();
-        say(format_args!("node {number:<11}{} at {}{wrong}", node.name, node.address))?;
+        print_line(format_args!("node {number:<11}{} at {}{wrong}", node.name, node.address))?;
     }
     for client in pool.clients()? {
         let (slot, life) = (client.slot, client.incarnation);
@@ -454,7 +454,7 @@ fn say_who(pool: &swarm_worker::far::FarPool) -> Result<(), Failure> {
                 format!(", {} behind: no memory comes back meanwhile", count(epochs, "epoch"))
             }
         };
-        say(format_args!("client {slot:<9}{} (incarnation {life}{behind})", client.label))?;
+        print_line(format_args!("client {slot:<9}{} (incarnation {life}{behind})", client.label))?;
     }
     Ok(())
 }

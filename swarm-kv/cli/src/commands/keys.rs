@@ -11,7 +11,7 @@ use swarm_worker::store::{Store, with_client};
 
 use crate::common::args::{CasArgs, GetArgs, IncrArgs, KeyArgs, PoolArgs, ReadArgs, ValueArgs};
 use crate::common::escape::for_terminal;
-use crate::common::exit::{Answer, Failure, say, tell};
+use crate::common::exit::{Answer, Failure, eprint_line, print_line};
 use crate::common::limits::{check_key, check_value};
 use crate::common::pool::{open_given, open_to_read};
 
@@ -109,9 +109,9 @@ pub(crate) fn cas(args: &CasArgs, json: bool) -> Result<Answer, Failure> {
     match call(&args.pool, &args.key, Call::Cas { old, new: &new })? {
         Brought::Lost(Some(found)) => {
             if json {
-                let mut said = Map::from_iter([("done".to_owned(), json!(false))]);
-                put_bytes(&mut said, "value", &found);
-                say(Value::Object(said))?;
+                let mut printed = Map::from_iter([("done".to_owned(), json!(false))]);
+                put_bytes(&mut printed, "value", &found);
+                print_line(Value::Object(printed))?;
             } else {
                 print_value(&found, false).map_err(|error| Failure::output(&error))?;
             }
@@ -157,16 +157,16 @@ fn done(brought: Brought, json: bool, refused: &str) -> Result<Answer, Failure> 
         return no(json, refused);
     }
     if json {
-        say(json!({ "done": true }))?;
+        print_line(json!({ "done": true }))?;
     }
     Ok(Answer::Yes)
 }
 
 fn no(json: bool, reason: &str) -> Result<Answer, Failure> {
     if json {
-        say(json!({ "done": false, "reason": reason }))?;
+        print_line(json!({ "done": false, "reason": reason }))?;
     } else {
-        tell(format_args!("swarm: {reason}"));
+        eprint_line(format_args!("swarm: {reason}"));
     }
     Ok(Answer::No)
 }

@@ -15,7 +15,7 @@ use swarm_rdma::{ClientId, MemoryNode, MemorySource, NodeReport, PoolId, ServeOp
 use swarm_worker::far;
 
 use crate::common::args::MemnodeArgs;
-use crate::common::exit::{Answer, Failure, say, tell};
+use crate::common::exit::{Answer, Failure, eprint_line, print_line};
 use crate::common::units::show_size;
 
 /// How often evictions are looked for that the daemon was not told of.
@@ -141,7 +141,7 @@ impl Daemon<'_> {
     fn look(&mut self) {
         let twin = self.registration.as_ref().is_some_and(Registration::is_lost);
         if twin && !self.twin {
-            tell(format_args!(
+            eprint_line(format_args!(
                 "another memory node has taken the name {} in etcd, as this one could not renew it; \
                  this one goes on in its pool, new pools get the other one",
                 self.server.membership().entry().name
@@ -160,7 +160,7 @@ impl Daemon<'_> {
             Ok(evictions) => evictions,
             Err(error) => {
                 if !self.silent {
-                    tell(format_args!("{error}; the node serves on meanwhile"));
+                    eprint_line(format_args!("{error}; the node serves on meanwhile"));
                 }
                 self.silent = true;
                 // If nobody else answers either, this one is asked again.
@@ -181,7 +181,7 @@ impl Daemon<'_> {
 fn ready(entry: &NodeEntry, report: &NodeReport, json: bool) -> Result<(), Failure> {
     let NodeEntry { name, address, life, capacity } = entry;
     if json {
-        return say(json!({
+        return print_line(json!({
             "ready": true,
             "name": name,
             "address": address.to_string(),
@@ -191,13 +191,16 @@ fn ready(entry: &NodeEntry, report: &NodeReport, json: bool) -> Result<(), Failu
         }));
     }
     let pages = if report.huge_pages { " in huge pages" } else { "" };
-    say(format_args!("ready: memory node {name} at {address} with {}{pages}", show_size(*capacity)))
+    print_line(format_args!(
+        "ready: memory node {name} at {address} with {}{pages}",
+        show_size(*capacity)
+    ))
 }
 
 fn report(entry: &NodeEntry, report: &NodeReport, json: bool) {
     let &NodeReport { connections, accepted, refused, fenced, registrations, .. } = report;
-    let said = if json {
-        say(json!({
+    let printed = if json {
+        print_line(json!({
             "name": entry.name,
             "connections": connections,
             "accepted": accepted,
@@ -206,12 +209,12 @@ fn report(entry: &NodeEntry, report: &NodeReport, json: bool) {
             "registrations": registrations,
         }))
     } else {
-        say(format_args!(
+        print_line(format_args!(
             "memory node {}: {connections} connections now, {accepted} accepted, {refused} refused, \
              {fenced} fenced, {registrations} memory registrations",
             entry.name
         ))
     };
     // Whoever read its reports may have gone, or the disk be full: it holds a pool's memory still.
-    let _ = said;
+    let _ = printed;
 }

@@ -4,7 +4,7 @@ use serde_json::json;
 use swarm_worker::pool::{Pool, Repaired};
 
 use crate::common::args::RepairArgs;
-use crate::common::exit::{Answer, Failure, say, tell};
+use crate::common::exit::{Answer, Failure, eprint_line, print_line};
 
 /// Makes a pool's control file anew.
 pub(crate) fn run(args: &RepairArgs, json: bool) -> Result<Answer, Failure> {
@@ -16,19 +16,19 @@ pub(crate) fn run(args: &RepairArgs, json: bool) -> Result<Answer, Failure> {
             .iter()
             .map(|absent| json!({ "node": absent.node.0, "why": absent.why.to_string() }))
             .collect();
-        say(
+        print_line(
             json!({ "made_anew": made_anew, "fault": fault, "nodes": nodes, "left_out": left_out }),
         )?;
         return Ok(Answer::Yes);
     }
     if let Some(fault) = fault {
-        tell(fault);
+        eprint_line(fault);
     }
     for absent in absent {
-        tell(format_args!("left out {}: {}", absent.node, absent.why));
+        eprint_line(format_args!("left out {}: {}", absent.node, absent.why));
     }
     let pool = args.pool.display();
-    say(match (made_anew, absent.len()) {
+    print_line(match (made_anew, absent.len()) {
         (true, 0) => {
             format!("repaired {pool}: its control file was made anew from all {nodes} nodes")
         }

@@ -7,7 +7,7 @@ use swarm_worker::pool::{Pool, ReplaceOptions};
 
 use crate::common::args::ReplaceArgs;
 use crate::common::cleanup;
-use crate::common::exit::{Answer, Failure, say, tell};
+use crate::common::exit::{Answer, Failure, eprint_line, print_line};
 use crate::common::pace::Pace;
 use crate::common::units::count;
 
@@ -31,17 +31,17 @@ pub(crate) fn run(args: &ReplaceArgs, json: bool) -> Result<Answer, Failure> {
     match replaced {
         Ok(true) => {}
         Ok(false) => {
-            tell("swarm: the node was not replaced, and the pool is as it was");
+            eprint_line("swarm: the node was not replaced, and the pool is as it was");
             return Err(cleanup::failure());
         }
         Err(_) if cleanup::seen() => return Err(cleanup::failure()),
         Err(failure) => return Err(failure),
     }
     if json {
-        say(json!({ "node": args.node, "keys": filled.keys, "buckets": filled.buckets }))?;
+        print_line(json!({ "node": args.node, "keys": filled.keys, "buckets": filled.buckets }))?;
     } else {
         let (node, pool) = (args.node, args.pool.display());
-        say(format_args!(
+        print_line(format_args!(
             "replaced node {node} of {pool}: {} in {} are at all nodes",
             count(filled.keys, "key"),
             count(filled.buckets, "bucket"),

@@ -14,7 +14,7 @@ use swarm_worker::store::{Store, with_client};
 use crate::commands::backup::{Input, progress};
 use crate::common::args::RestoreArgs;
 use crate::common::cleanup;
-use crate::common::exit::{Answer, Failure, say, tell};
+use crate::common::exit::{Answer, Failure, eprint_line, print_line};
 use crate::common::pace::Pace;
 use crate::common::pool::open_given;
 use crate::common::units::count;
@@ -45,9 +45,9 @@ pub(crate) fn run(args: &RestoreArgs, json: bool) -> Result<Answer, Failure> {
         false => failure,
     })?;
     if json {
-        say(json!({ "keys": stored }))?;
+        print_line(json!({ "keys": stored }))?;
     } else {
-        tell(count(stored, "key"));
+        eprint_line(count(stored, "key"));
     }
     Ok(Answer::Yes)
 }

@@ -7,7 +7,7 @@ use swarm_kv::{Fault, Verdict};
 use crate::commands::keys::put_bytes;
 use crate::common::args::ReadArgs;
 use crate::common::escape::for_terminal;
-use crate::common::exit::{Answer, Failure, say, tell};
+use crate::common::exit::{Answer, Failure, eprint_line, print_line};
 use crate::common::pool::open_to_read;
 use crate::common::units::count;
 
@@ -26,7 +26,7 @@ pub(crate) fn run(args: &ReadArgs, json: bool) -> Result<Answer, Failure> {
     bar.finish_and_clear();
     let verdict = verdict?;
     if json {
-        say(told(&verdict))?;
+        print_line(summary(&verdict))?;
     } else {
         say_verdict(&verdict)?;
     }
@@ -39,7 +39,7 @@ pub(crate) fn run(args: &ReadArgs, json: bool) -> Result<Answer, Failure> {
 }
 
 /// For programs.
-fn told(verdict: &Verdict) -> Value {
+fn summary(verdict: &Verdict) -> Value {
     let fault = |fault: &Fault| {
         let mut object = Map::new();
         object.insert("fault".into(), json!(fault.kind.name()));
@@ -66,17 +66,17 @@ fn told(verdict: &Verdict) -> Value {
 /// For people.
 fn say_verdict(verdict: &Verdict) -> Result<(), Failure> {
     let Verdict { buckets, keys, down, behind, torn, faults, fault_count, busy, .. } = verdict;
-    say(format_args!("{:<16}{buckets}", "buckets"))?;
-    say(format_args!("{:<16}{keys}", "keys"))?;
+    print_line(format_args!("{:<16}{buckets}", "buckets"))?;
+    print_line(format_args!("{:<16}{keys}", "keys"))?;
     let behind: Vec<_> = behind.iter().map(ToString::to_string).collect();
-    say(format_args!(
+    print_line(format_args!(
         "{:<16}{}: keys whose latest write each node leaves to the others, as it may",
         "left out",
         behind.join(", ")
     ))?;
-    say(format_args!("{:<16}{torn} in place, which a reader mends", "torn"))?;
+    print_line(format_args!("{:<16}{torn} in place, which a reader mends", "torn"))?;
     for node in down {
-        say(format_args!("{:<16}node {node} does not answer", "down"))?;
+        print_line(format_args!("{:<16}node {node} does not answer", "down"))?;
     }
     for fault in faults.iter().take(MOST_SAID) {
         let node = fault.node.map(|node| format!(" at node {node}")).unwrap_or_default();
@@ -84,13 +84,13 @@ fn say_verdict(verdict: &Verdict) -> Result<(), Failure> {
             Some(key) => format!("key {}", String::from_utf8_lossy(&for_terminal(key))),
             None => format!("hash {:016x}", fault.hash),
         };
-        say(format_args!("{:<16}{}{node}: {of}", "fault", fault.kind.name()))?;
+        print_line(format_args!("{:<16}{}{node}: {of}", "fault", fault.kind.name()))?;
     }
     if *fault_count > MOST_SAID as u64 {
-        say(format_args!("{:<16}{} more", "", fault_count - MOST_SAID as u64))?;
+        print_line(format_args!("{:<16}{} more", "", fault_count - MOST_SAID as u64))?;
     }
     if *busy > 0 {
-        tell(format_args!(
+        eprint_line(format_args!(
             "{}: clients were at work there at each look, and nothing is said of them",
             count(*busy, "key or bucket")
         ));
@@ -100,5 +100,5 @@ fn say_verdict(verdict: &Verdict) -> Result<(), Failure> {
         true if *busy > 0 => "not known: run it again while clients do less".to_owned(),
         true => "sound".to_owned(),
     };
-    say(format_args!("{:<16}{sound}", "verdict"))
+    print_line(format_args!("{:<16}{sound}", "verdict"))
 }

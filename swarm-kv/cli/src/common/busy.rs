@@ -81,7 +81,7 @@ impl Busy {
     }
 
     /// For people, where it is worth a word.
-    pub(crate) fn said(self) -> Option<String> {
+    pub(crate) fn printed(self) -> Option<String> {
         let Self { others, stolen } = self;
         let [others, stolen] = [others, stolen].map(|share| 100.0 * share);
         self.is_busy().then(|| {
@@ -113,10 +113,13 @@ mod tests {
         let begin = ticks(&machine(1000, 5000, 0), &own(30));
         assert_eq!(begin, Ticks { all: 6120, used: 1115, stolen: 0, own: 65 });
         let quiet = Busy::between(begin, ticks(&machine(1104, 5096, 0), &own(130)));
-        assert_eq!((quiet, quiet.said()), (Busy { others: 0.02, stolen: 0.0 }, None));
+        assert_eq!((quiet, quiet.printed()), (Busy { others: 0.02, stolen: 0.0 }, None));
         let busy = Busy::between(begin, ticks(&machine(1160, 5020, 20), &own(130)));
         assert_eq!(busy, Busy { others: 0.3, stolen: 0.1 });
-        assert!(busy.said().is_some_and(|said| said.contains("30 %") && said.contains("10 %")));
+        assert!(
+            busy.printed()
+                .is_some_and(|printed| printed.contains("30 %") && printed.contains("10 %"))
+        );
         assert_eq!(Ticks::parse("cpu 1 2 3", &own(0)), None);
     }
 

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::common::exit::{Failure, tell};
+use crate::common::exit::{Failure, eprint_line};
 use crate::common::node_faults::Switch;
 use swarm_shm::SwitchState;
 
@@ -77,7 +77,7 @@ fn signal() {
 
 /// Ends the process. The record is held until that has ended, so that nothing comes to be any more.
 fn end(mut record: MutexGuard<'_, Record>) -> ! {
-    record.last_words.take().into_iter().for_each(tell);
+    record.last_words.take().into_iter().for_each(eprint_line);
     record.paths.drain(..).for_each(|path| remove(&path));
     std::process::exit(130)
 }

@@ -32,20 +32,20 @@ pub(crate) fn report(result: Result<Answer, Failure>, json: bool) -> ExitCode {
         _ => 3,
     };
     let Some(message) = failure.message() else { return ExitCode::SUCCESS };
-    tell(format_args!("swarm: {message}"));
+    eprint_line(format_args!("swarm: {message}"));
     if json {
         // A failure stays one, whether or not it can be told.
-        let _ = say(json!({ "error": message }));
+        let _ = print_line(json!({ "error": message }));
     }
     ExitCode::from(code)
 }
 
 /// Prints a line on standard output, which may be closed or full.
-pub(crate) fn say(line: impl Display) -> Result<(), Failure> {
+pub(crate) fn print_line(line: impl Display) -> Result<(), Failure> {
     writeln!(io::stdout().lock(), "{line}").map_err(|error| Failure::output(&error))
 }
 
 /// Prints a line on standard error. Where that cannot be written to, nobody wants to know.
-pub(crate) fn tell(line: impl Display) {
+pub(crate) fn eprint_line(line: impl Display) {
     let _ = writeln!(io::stderr().lock(), "{line}");
 }

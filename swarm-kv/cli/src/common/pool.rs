@@ -8,12 +8,12 @@ use swarm_worker::pool::{Pool, PoolOptions, Rights};
 
 use crate::common::args::{CreateArgs, DestroyArgs, PoolArgs, ReadArgs};
 use crate::common::cleanup;
-use crate::common::exit::{Answer, Failure, say, tell};
+use crate::common::exit::{Answer, Failure, eprint_line, print_line};
 use crate::common::units::{count, show_size};
 
 /// Opens the pool that a command line names, and tells of nodes that the command goes on without.
 pub(crate) fn open_given(args: &PoolArgs) -> Result<Pool, Failure> {
-    say_who_is_absent(Pool::open(&args.pool, args.degraded)?)
+    report_absent_nodes(Pool::open(&args.pool, args.degraded)?)
 }
 
 /// The same for a command that changes nothing, which goes on without the right to, or is not to
@@ -22,17 +22,17 @@ pub(crate) fn open_to_read(args: &ReadArgs) -> Result<Pool, Failure> {
     let &ReadArgs { pool: ref args, read_only } = args;
     let pool = Pool::open_to_read(&args.pool, args.degraded, read_only)?;
     if pool.reader().is_some() && !read_only {
-        tell(format_args!(
+        eprint_line(format_args!(
             "reading alone: {} may not be written by this user, or lies on a read-only mount",
             args.pool.display()
         ));
     }
-    say_who_is_absent(pool)
+    report_absent_nodes(pool)
 }
 
-fn say_who_is_absent(pool: Pool) -> Result<Pool, Failure> {
+fn report_absent_nodes(pool: Pool) -> Result<Pool, Failure> {
     for absent in absent_nodes(&pool) {
-        tell(format_args!("going on without {}: {}", absent.node, absent.why));
+        eprint_line(format_args!("going on without {}: {}", absent.node, absent.why));
     }
     Ok(pool)
 }
@@ -92,7 +92,7 @@ pub(crate) fn create(args: &CreateArgs, json: bool) -> Result<Answer, Failure> {
     if let Pool::Near(near) = &created
         && let Some(name) = near.copy_on_write()
     {
-        tell(format_args!(
+        eprint_line(format_args!(
             "warning: {} lies on {name}, where room that is reserved may be missing all the same: for a client that \
              finds none a node is down",
             args.pool.display()
@@ -100,7 +100,7 @@ pub(crate) fn create(args: &CreateArgs, json: bool) -> Result<Answer, Failure> {
     }
     let writing = swarm_kv::writing_clients(&geometry);
     if json {
-        say(json!({
+        print_line(json!({
             "pool": args.pool.to_string_lossy(),
             "nodes": nodes,
             "capacity_bytes": capacity,
@@ -110,7 +110,7 @@ pub(crate) fn create(args: &CreateArgs, json: bool) -> Result<Answer, Failure> {
             "slots": slots,
         }))?;
     } else {
-        say(format_args!(
+        print_line(format_args!(
             "made {}: {} of {}, for up to {}; memory for {} to write",
             args.pool.display(),
             count(nodes as u64, "memory node"),
@@ -119,7 +119,9 @@ pub(crate) fn create(args: &CreateArgs, json: bool) -> Result<Answer, Failure> {
             if writing == max_clients { "all of them".into() } else { writing.to_string() },
         ))?;
         if matches!(created, Pool::Near(_)) {
-            say("a crash of the host leaves nothing of it to rely on: swarm backup makes copies")?;
+            print_line(
+                "a crash of the host leaves nothing of it to rely on: swarm backup makes copies",
+            )?;
         }
     }
     Ok(Answer::Yes)
@@ -134,15 +136,18 @@ pub(crate) fn destroy(args: &DestroyArgs, json: bool) -> Result<Answer, Failure>
             let directory = left.directory.to_string_lossy().into_owned();
             json!({ "directory": directory, "why": left.why.to_string() })
         });
-        say(json!({ "done": true, "left": left }))?;
+        print_line(json!({ "done": true, "left": left }))?;
     } else if let Some(DirectoryLeft { directory, why, .. }) = left {
         let why = match why.kind() {
             ErrorKind::DirectoryNotEmpty => "something that is not the pool's is in it".to_owned(),
             _ => why.to_string(),
         };
-        say(format_args!("removed the pool in {pool}; {} stays: {why}", directory.display()))?;
+        print_line(format_args!(
+            "removed the pool in {pool}; {} stays: {why}",
+            directory.display()
+        ))?;
     } else {
-        say(format_args!("removed {pool}"))?;
+        print_line(format_args!("removed {pool}"))?;
     }
     Ok(Answer::Yes)
 }

@@ -2,7 +2,7 @@
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-use crate::common::exit::tell;
+use crate::common::exit::eprint_line;
 use crate::common::units::show_rate;
 
 /// The length of a step of the timeline.
@@ -12,7 +12,7 @@ pub(crate) const STEP_NS: u64 = 100_000_000;
 pub(crate) struct Live {
     started_ns: u64,
     /// The time and count of each client's last report.
-    told: Vec<(u64, u64)>,
+    progress: Vec<(u64, u64)>,
     /// Operations of all clients in each step of time.
     pub(crate) steps: Vec<u64>,
     bars: Vec<ProgressBar>,
@@ -32,7 +32,7 @@ impl Live {
         });
         Self {
             started_ns,
-            told: vec![(started_ns, 0); clients],
+            progress: vec![(started_ns, 0); clients],
             steps: vec![0; (seconds * 1_000_000_000 / STEP_NS) as usize],
             bars: bars.collect(),
             lines,
@@ -42,12 +42,12 @@ impl Live {
 
     /// Returns the operations of one client so far.
     pub(crate) fn done(&self, client: usize) -> u64 {
-        self.told[client].1
+        self.progress[client].1
     }
 
     /// Records a client's progress report.
     pub(crate) fn progress(&mut self, client: usize, at_ns: u64, done: u64) {
-        let (then, before) = std::mem::replace(&mut self.told[client], (at_ns, done));
+        let (then, before) = std::mem::replace(&mut self.progress[client], (at_ns, done));
         let more = done.saturating_sub(before);
         let since = at_ns.saturating_sub(then).max(1);
         let bar = &self.bars[client];
@@ -63,7 +63,7 @@ impl Live {
     /// Prints an event.
     pub(crate) fn event(&self, text: &str) {
         if self.lines.is_hidden() {
-            tell(text);
+            eprint_line(text);
         } else {
             // Display only: the report has it, too.
             let _ = self.lines.println(text);
@@ -76,7 +76,7 @@ impl Live {
         if self.lines.is_hidden() && steps > self.next_line {
             let second = &self.steps[self.next_line - 10..self.next_line.min(self.steps.len())];
             let rate = show_rate(second.iter().sum::<u64>() as f64);
-            tell(format_args!("  {} s  {rate}", self.next_line / 10));
+            eprint_line(format_args!("  {} s  {rate}", self.next_line / 10));
             self.next_line += 10;
         }
     }

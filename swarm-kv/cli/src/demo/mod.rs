@@ -20,11 +20,11 @@ use swarm_worker::store::{Store, with_client, with_emulated};
 
 use crate::bench::report::merge;
 use crate::common::busy::Watch;
-use crate::common::exit::{Answer, Failure, tell};
+use crate::common::exit::{Answer, Failure, eprint_line};
 use crate::common::temporary::TemporaryPool;
 use crate::common::units::show_ns;
 use crate::demo::live::Live;
-use crate::demo::report::{Told, print, widest_gap};
+use crate::demo::report::{Summary, print, widest_gap};
 use crate::demo::verdict::judge;
 use crate::workers::set::{Isolation, WorkerSet, gone};
 
@@ -43,7 +43,7 @@ pub(crate) fn run(json: bool) -> Result<Answer, Failure> {
     let temporary = TemporaryPool::create(NODES, CAPACITY, 64)?;
     with_client(temporary.pool(), load)?;
     if !json {
-        tell(format_args!(
+        eprint_line(format_args!(
             "{NODES} memory nodes, {CLIENTS} clients, {KEYS} keys, 95 % gets and 5 % updates, \
              {SECONDS} s;\neach roundtrip takes {}, as over a fast network",
             show_ns(RTT_NS)
@@ -51,15 +51,15 @@ pub(crate) fn run(json: bool) -> Result<Answer, Failure> {
     }
     let log = |client: usize| temporary.directory().join(format!("log-{client}"));
     let jobs = (0..CLIENTS).map(|client| job(temporary.path(), log(client), client)).collect();
-    let mut crew = WorkerSet::start(jobs, Isolation::Process)?;
-    crew.gather(|message| matches!(message, Message::Ready))?;
+    let mut workers = WorkerSet::start(jobs, Isolation::Process)?;
+    workers.gather(|message| matches!(message, Message::Ready))?;
     let watch = Watch::begin();
-    let started_ns = crew.go()?;
+    let started_ns = workers.go()?;
     let mut live = Live::new(CLIENTS, SECONDS, started_ns);
     let fail = || temporary.near().switch(NodeId(FROZEN_NODE)).set(SwitchState::Frozen);
-    let reports = follow(&mut crew, &mut live, started_ns, fail)?;
+    let reports = follow(&mut workers, &mut live, started_ns, fail)?;
     live.end();
-    drop(crew);
+    drop(workers);
     let busy = watch.end();
 
     let found = with_emulated(temporary.pool(), KEYS as usize, 0, find)?;
@@ -68,7 +68,7 @@ pub(crate) fn run(json: bool) -> Result<Answer, Failure> {
     let after = merge(reports.iter().map(|report| &report.later));
     let survivors: u64 = before.values().chain(after.values()).map(|kind| kind.count).sum();
     let ended_ns = reports.iter().map(|report| report.ended_ns).max().unwrap_or(started_ns);
-    let told = Told {
+    let summary = Summary {
         before,
         after,
         rtt_ns: RTT_NS,
@@ -83,8 +83,8 @@ pub(crate) fn run(json: bool) -> Result<Answer, Failure> {
         busy,
         verdict: judge(&found, &logs, Some(KILLED_CLIENT)),
     };
-    print(&told, json)?;
-    Ok(if told.verdict.lost.is_empty() { Answer::Yes } else { Answer::No })
+    print(&summary, json)?;
+    Ok(if summary.verdict.lost.is_empty() { Answer::Yes } else { Answer::No })
 }
 
 fn job(pool: PathBuf, log: PathBuf, client: usize) -> Job {
@@ -100,7 +100,7 @@ fn job(pool: PathBuf, log: PathBuf, client: usize) -> Job {
 
 /// Shows the clients' progress, injects the failures half-way, and collects the reports.
 fn follow(
-    crew: &mut WorkerSet,
+    workers: &mut WorkerSet,
     live: &mut Live,
     started_ns: u64,
     fail: impl Fn(),
@@ -114,13 +114,13 @@ fn follow(
         if !failed && now >= fail_at {
             failed = true;
             fail();
-            crew.kill(KILLED_CLIENT)?;
+            workers.kill(KILLED_CLIENT)?;
             live.killed(KILLED_CLIENT);
             live.event(&format!(
                 "  node {FROZEN_NODE} stops answering, client {KILLED_CLIENT} is killed"
             ));
         }
-        match crew.next(Duration::from_millis(10)) {
+        match workers.next(Duration::from_millis(10)) {
             Some((client, Message::Progress { at_ns, done })) => live.progress(client, at_ns, done),
             Some((client, Message::Report(report))) => reports[client] = Some(*report),
             Some((_, Message::Failed(why))) => return Err(Failure::Failed(why)),

@@ -15,7 +15,7 @@ use crate::common::units::{count, show_measured, show_ns, show_rate};
 use crate::demo::verdict::Verdict;
 
 /// The result of the demo.
-pub(crate) struct Told {
+pub(crate) struct Summary {
     /// Results of the clients that were not killed, before the failures.
     pub(crate) before: BTreeMap<Kind, KindReport>,
     /// Their results after the failures.
@@ -65,13 +65,13 @@ fn intersect(a: &[(u64, u64)], b: &[(u64, u64)]) -> Vec<(u64, u64)> {
 }
 
 /// Prints the result.
-pub(crate) fn print(told: &Told, json: bool) -> Result<(), Failure> {
+pub(crate) fn print(summary: &Summary, json: bool) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    if json { writeln!(out, "{}", told.json()) } else { told.table(&mut out) }
+    if json { writeln!(out, "{}", summary.json()) } else { summary.table(&mut out) }
         .map_err(|error| Failure::output(&error))
 }
 
-impl Told {
+impl Summary {
     fn throughput(&self) -> f64 {
         self.operations as f64 / self.seconds
     }
@@ -149,7 +149,7 @@ impl Told {
              each roundtrip takes {})",
             show_ns(self.rtt_ns)
         )?;
-        if let Some(busy) = self.busy.and_then(Busy::said) {
+        if let Some(busy) = self.busy.and_then(Busy::printed) {
             writeln!(out, "  {busy}")?;
         }
         writeln!(out)?;

@@ -142,8 +142,9 @@ fn sessions(root: &Path, user: u32) -> Finding {
         return Finding::ok(probe, "no systemd removes files at a logout");
     }
     let configured = fs::read_to_string(root.join("etc/systemd/logind.conf")).unwrap_or_default();
-    let said = configured.lines().rev().find_map(|line| line.trim().strip_prefix("RemoveIPC="));
-    let is_no = said.is_some_and(|said| ["no", "false", "0", "off"].contains(&said.trim()));
+    let printed = configured.lines().rev().find_map(|line| line.trim().strip_prefix("RemoveIPC="));
+    let is_no =
+        printed.is_some_and(|printed| ["no", "false", "0", "off"].contains(&printed.trim()));
     match user {
         _ if is_no => Finding::ok(probe, "no"),
         user if user < FIRST_PERSON => {
@@ -160,8 +161,8 @@ fn sessions(root: &Path, user: u32) -> Finding {
 fn pages(root: &Path) -> Finding {
     let probe = "pages";
     let path = root.join("sys/kernel/mm/transparent_hugepage/shmem_enabled");
-    let said = fs::read_to_string(path).unwrap_or_default();
-    if said.contains("[deny]") || said.is_empty() {
+    let printed = fs::read_to_string(path).unwrap_or_default();
+    if printed.contains("[deny]") || printed.is_empty() {
         let advice = "`echo never > /sys/kernel/mm/transparent_hugepage/shmem_enabled` allows them on request";
         return Finding::warn(
             probe,

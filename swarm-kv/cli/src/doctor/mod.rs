@@ -22,7 +22,7 @@ use std::path::Path;
 use serde_json::json;
 
 use crate::common::args::DoctorArgs;
-use crate::common::exit::{Answer, Failure, say};
+use crate::common::exit::{Answer, Failure, print_line};
 use finding::{Finding, Verdict};
 
 /// Runs the probes and prints the findings.
@@ -64,16 +64,16 @@ fn report(findings: &[Finding], json: bool) -> Result<(), Failure> {
                 })
             })
             .collect();
-        return say(json!({ "findings": list, "bad": bad, "warnings": warnings }));
+        return print_line(json!({ "findings": list, "bad": bad, "warnings": warnings }));
     }
     let wide = findings.iter().map(|finding| finding.probe.len()).max().unwrap_or(0);
     for Finding { probe, verdict, saw, advice } in findings {
-        say(format_args!("{:<5} {probe:<wide$}  {saw}", verdict.name()))?;
+        print_line(format_args!("{:<5} {probe:<wide$}  {saw}", verdict.name()))?;
         if let Some(advice) = advice {
-            say(format_args!("      {:<wide$}  -> {advice}", ""))?;
+            print_line(format_args!("      {:<wide$}  -> {advice}", ""))?;
         }
     }
-    say(match (bad, warnings) {
+    print_line(match (bad, warnings) {
         (0, 0) => "all is well".to_owned(),
         (0, _) => format!("nothing is bad, {warnings} could be better"),
         _ => format!("{bad} bad, {warnings} could be better"),

@@ -26,7 +26,7 @@ pub(crate) struct Sample {
     /// In chunks that have an owner.
     pub(crate) used: u64,
     /// In allocated objects.
-    pub(crate) aside: u64,
+    pub(crate) allocated: u64,
 }
 
 /// The trend of samples: the median of the slopes between any two (Theil-Sen). A client that dies
@@ -110,7 +110,7 @@ fn lower_end(slopes: &[f64], samples: usize) -> f64 {
 pub(crate) struct Memory {
     pub(crate) warm_up_s: f64,
     pub(crate) used: Trend,
-    pub(crate) aside: Trend,
+    pub(crate) allocated: Trend,
 }
 
 impl Memory {
@@ -123,12 +123,12 @@ impl Memory {
             let warm: Vec<_> = warm.iter().map(|sample| (sample.at, bytes(sample))).collect();
             Trend::of(&warm, times * (1.0 - WARM_UP))
         };
-        let (used, aside) = (trend(|sample| sample.used)?, trend(|sample| sample.aside)?);
-        Some(Self { warm_up_s, used, aside })
+        let (used, allocated) = (trend(|sample| sample.used)?, trend(|sample| sample.allocated)?);
+        Some(Self { warm_up_s, used, allocated })
     }
 
     pub(crate) fn is_flat(&self) -> bool {
-        self.used.is_flat() && self.aside.is_flat()
+        self.used.is_flat() && self.allocated.is_flat()
     }
 }
 
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     fn samples(bytes: impl Fn(f64) -> f64) -> Vec<Sample> {
-        let sample = |at: f64| Sample { at, used: 1 << 20, aside: bytes(at) as u64 };
+        let sample = |at: f64| Sample { at, used: 1 << 20, allocated: bytes(at) as u64 };
         (0..100).map(|second| sample(f64::from(second))).collect()
     }
 
@@ -150,10 +150,12 @@ mod tests {
     fn a_leak_is_no_noise() {
         let noise = |at: f64| 1e6 + 5e4 * (at * 37.0).sin();
         let flat = memory(&samples(noise));
-        assert!(flat.is_flat() && flat.aside.slope.abs() < 200.0, "{flat:?}");
+        assert!(flat.is_flat() && flat.allocated.slope.abs() < 200.0, "{flat:?}");
         let leak = memory(&samples(|at| noise(at) + 2000.0 * at));
         assert!(
-            !leak.is_flat() && !leak.aside.is_flat() && (leak.aside.slope - 2000.0).abs() < 200.0,
+            !leak.is_flat()
+                && !leak.allocated.is_flat()
+                && (leak.allocated.slope - 2000.0).abs() < 200.0,
             "{leak:?}"
         );
         assert_eq!(leak.used.slope, 0.0);
@@ -177,7 +179,7 @@ mod tests {
     fn a_dip_is_no_trend() {
         let dips = |at: f64| if (20.0..30.0).contains(&at) { 4e5 } else { 1e6 };
         let memory = memory(&samples(dips));
-        assert_eq!(memory.aside.growth, 0.0, "{memory:?}");
+        assert_eq!(memory.allocated.growth, 0.0, "{memory:?}");
     }
 
     #[test]

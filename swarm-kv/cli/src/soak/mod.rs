@@ -24,7 +24,7 @@ use swarm_worker::torture::key_name;
 use crate::common::args::SoakArgs;
 use crate::common::busy::Watch;
 use crate::common::cleanup;
-use crate::common::exit::{Answer, Failure, tell};
+use crate::common::exit::{Answer, Failure, eprint_line};
 use crate::common::temporary::{Site, TemporaryPool};
 use crate::common::units::show_size;
 use crate::soak::memory::{Memory, Sample};
@@ -75,7 +75,7 @@ pub(crate) fn run(args: &SoakArgs, json: bool) -> Result<Answer, Failure> {
             format!("swarm: interrupted; keys of this run may still be in {}", pool.display());
         cleanup::ends_by_itself(Some(left));
     }
-    let outcome = soak.lead();
+    let outcome = soak.parent();
     // Clients in the same terminal get the same signal, and their end may be noticed first.
     let outcome = outcome.map_err(|why| if cleanup::seen() { cleanup::failure() } else { why });
     if args.pool.is_some() {
@@ -116,7 +116,7 @@ struct Soak<'a> {
     site: &'a Site,
     run: String,
     rng: SmallRng,
-    crew: WorkerSet,
+    workers: WorkerSet,
     at_work: HashMap<usize, AtWork>,
     started_ns: u64,
     ended_ns: u64,
@@ -142,7 +142,7 @@ impl<'a> Soak<'a> {
             site,
             run,
             rng: SmallRng::seed_from_u64(args.seed),
-            crew: WorkerSet::start(Vec::new(), Isolation::Process)?,
+            workers: WorkerSet::start(Vec::new(), Isolation::Process)?,
             at_work: HashMap::new(),
             started_ns: now,
             ended_ns: now,
@@ -161,7 +161,7 @@ impl<'a> Soak<'a> {
     }
 
     /// Runs joining and leaving clients until the run is over; then kills all.
-    fn lead(&mut self) -> Result<(), Failure> {
+    fn parent(&mut self) -> Result<(), Failure> {
         let style = ProgressStyle::with_template("{wide_bar} {elapsed}/{msg}");
         let bar = ProgressBar::new(1000).with_style(style.expect("the template is well-formed"));
         loop {
@@ -170,7 +170,7 @@ impl<'a> Soak<'a> {
                 break;
             }
             if cleanup::seen() {
-                tell("swarm: ending; a second signal ends it at once");
+                eprint_line("swarm: ending; a second signal ends it at once");
                 return Err(cleanup::failure());
             }
             bar.set_position((self.progress(now) * 1000.0) as u64);
@@ -231,7 +231,7 @@ impl<'a> Soak<'a> {
             self.kill_behind = self.tally.bytes + self.site.pool().geometry().capacity / 2;
             let victim = self.rng.random_range(0..self.at_work.len());
             if let Some(&client) = self.at_work.keys().nth(victim) {
-                let dead = self.crew.kill(client)?;
+                let dead = self.workers.kill(client)?;
                 self.site.pool().bury(dead)?;
                 self.at_work.remove(&client);
                 self.kills += 1;
@@ -253,7 +253,7 @@ impl<'a> Soak<'a> {
             leave_ns,
         });
         self.clients += 1;
-        let client = self.crew.add(&job)?;
+        let client = self.workers.add(&job)?;
         // The client begins no earlier than now.
         let window = window_at(self.started_ns, now);
         self.at_work.insert(client, AtWork { window, leave_ns, leaves: false });
@@ -262,7 +262,7 @@ impl<'a> Soak<'a> {
 
     /// Handles a message, if one arrives in time.
     fn hear(&mut self, patience: Duration) -> Result<(), Failure> {
-        let Some((client, message)) = self.crew.next(patience) else { return Ok(()) };
+        let Some((client, message)) = self.workers.next(patience) else { return Ok(()) };
         match message {
             Message::OpCost(tally) => {
                 let sum = &mut self.tally;
@@ -282,7 +282,7 @@ impl<'a> Soak<'a> {
             Message::Gone => {
                 // A killed client is not in the map any more.
                 if let Some(at_work) = self.at_work.remove(&client) {
-                    self.crew.bid_farewell(client);
+                    self.workers.bid_farewell(client);
                     if !at_work.leaves {
                         return Err(gone(client));
                     }
@@ -299,8 +299,8 @@ impl<'a> Soak<'a> {
     fn sample(&mut self, now: u64) -> Result<(), Failure> {
         self.sample_at = now + SAMPLE_EVERY_NS;
         let at = (now - self.started_ns) as f64 / 1e9;
-        let (used, aside) = self.site.pool().in_use()?;
-        self.samples.push(Sample { at, used, aside });
+        let (used, allocated) = self.site.pool().in_use()?;
+        self.samples.push(Sample { at, used, allocated });
         Ok(())
     }
 
@@ -317,7 +317,7 @@ impl<'a> Soak<'a> {
     /// Kills all clients at work. Returns the windows whose keys may exist.
     fn disband(&mut self) -> Result<Range<u64>, Failure> {
         for (client, _) in std::mem::take(&mut self.at_work) {
-            let dead = self.crew.kill(client)?;
+            let dead = self.workers.kill(client)?;
             self.site.pool().bury(dead)?;
             self.kills += 1;
         }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use swarm_worker::job::SoakTally;
 
 use crate::common::busy::Busy;
-use crate::common::exit::{Answer, Failure, say};
+use crate::common::exit::{Answer, Failure, print_line};
 use crate::common::units::{count, show_ns, show_rate, show_size};
 use crate::soak::memory::{MOST_GROWTH, Memory, Trend};
 use crate::soak::windows::Windows;
@@ -87,7 +87,7 @@ impl From<bool> for Outcome {
 struct Check {
     name: &'static str,
     result: Outcome,
-    told: String,
+    text: String,
 }
 
 impl Brought<'_> {
@@ -106,7 +106,7 @@ impl Brought<'_> {
             Check {
                 name: "volume",
                 result: (self.times >= self.turnover as f64).into(),
-                told: format!(
+                text: format!(
                     "{} written, {:.1} times the capacity (at least {} times)",
                     show_size(tally.bytes),
                     self.times,
@@ -116,12 +116,12 @@ impl Brought<'_> {
             Check {
                 name: "never full",
                 result: (tally.full == 0).into(),
-                told: format!("{} refused because the pool was full", count(tally.full, "write")),
+                text: format!("{} refused because the pool was full", count(tally.full, "write")),
             },
             Check {
                 name: "histories",
                 result: windows.wrong.is_none().into(),
-                told: match &windows.wrong {
+                text: match &windows.wrong {
                     None => format!(
                         "linearizable: {} in {} of {}",
                         count(windows.operations, "operation"),
@@ -134,7 +134,7 @@ impl Brought<'_> {
             Check {
                 name: "values",
                 result: (tally.damaged == 0).into(),
-                told: match tally.damaged {
+                text: match tally.damaged {
                     0 => "all that were read are whole".to_owned(),
                     damaged => format!("{} damaged", count(damaged, "value")),
                 },
@@ -144,7 +144,7 @@ impl Brought<'_> {
         checks.extend(self.paces().map(|(name, pace)| Check {
             name: if name == "get" { "get median" } else { "update median" },
             result: self.of_times(pace.is_some_and(Pace::holds)),
-            told: pace.map_or("too few to tell".to_owned(), |pace| {
+            text: pace.map_or("too few to tell".to_owned(), |pace| {
                 format!(
                     "{} at first, {} at last: {:+.1} % (at most {:.0} %)",
                     show_ns(pace.first_ns),
@@ -168,7 +168,7 @@ impl Brought<'_> {
         let check = |name, what, pick: fn(Memory) -> Trend| Check {
             name,
             result: self.memory.is_some_and(|memory| pick(memory).is_flat()).into(),
-            told: self.memory.map_or("too few samples to tell".to_owned(), |memory| {
+            text: self.memory.map_or("too few samples to tell".to_owned(), |memory| {
                 format!(
                     "{} (flat is up to {:+.0} %, after the first {:.0} s)",
                     show_trend(pick(memory), what),
@@ -179,7 +179,7 @@ impl Brought<'_> {
         };
         [
             check("memory", "in chunks", |memory| memory.used),
-            check("allocated", "in objects", |memory| memory.aside),
+            check("allocated", "in objects", |memory| memory.allocated),
         ]
     }
 
@@ -192,8 +192,8 @@ impl Brought<'_> {
             (false, true) => Answer::Unclear,
             (false, false) => Answer::Yes,
         };
-        let said = if json { say(self.json(&checks)) } else { self.table(&checks) };
-        match said {
+        let printed = if json { print_line(self.json(&checks)) } else { self.table(&checks) };
+        match printed {
             Ok(()) | Err(Failure::OutputClosed) => Ok(answer),
             Err(failure) => Err(failure),
         }
@@ -202,7 +202,7 @@ impl Brought<'_> {
     fn table(&self, checks: &[Check]) -> Result<(), Failure> {
         let operations = self.tally.operations;
         let rate = show_rate(operations as f64 / self.seconds.max(1e-9));
-        say(format_args!(
+        print_line(format_args!(
             "{}: {:.1} s, {}, {rate}; {} came, {} were killed, {} left",
             self.pool.display(),
             self.seconds,
@@ -212,12 +212,14 @@ impl Brought<'_> {
             self.left
         ))?;
         if let Some((_, history, verdict)) = &self.windows.wrong {
-            verdict.say(history)?;
+            verdict.print_line(history)?;
         }
-        for Check { name, result, told } in checks {
-            say(format_args!("  {name:<15}{:<8}{told}", result.name()))?;
+        for Check { name, result, text } in checks {
+            print_line(format_args!("  {name:<15}{:<8}{text}", result.name()))?;
         }
-        self.busy.and_then(Busy::said).map_or(Ok(()), |busy| say(format_args!("  {busy}")))
+        self.busy
+            .and_then(Busy::printed)
+            .map_or(Ok(()), |busy| print_line(format_args!("  {busy}")))
     }
 
     fn json(&self, checks: &[Check]) -> Value {
@@ -275,7 +277,7 @@ fn memory_json(memory: Memory, samples: usize) -> Value {
         "samples": samples,
         "warm_up_seconds": memory.warm_up_s,
         "used": trend(memory.used),
-        "allocated": trend(memory.aside),
+        "allocated": trend(memory.allocated),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use swarm_core::history::{Answer as Told, Call, Operation};
+use swarm_core::history::{Answer as Shown, Call, Operation};
 
 use swarm_kv::block_on;
 use swarm_worker::history::History;
@@ -31,13 +31,13 @@ impl FinalReads<'_> {
         for key in 0..self.keys {
             let name_of_key = key_name(self.run, key);
             let called = monotonic_ns();
-            let told =
+            let answer =
                 block_on(store.get(name_of_key.as_bytes(), |value| read(key, value, &mut room)))?;
             let at = monotonic_ns();
-            let told = match told {
-                torture_log::Told::Value(tag) => Some(name(self.history, tag)),
-                torture_log::Told::Sum(sum) => Some(sum),
-                torture_log::Told::Damaged => Some(self.history.value("damaged".into())),
+            let answer = match answer {
+                torture_log::Outcome::Value(tag) => Some(name(self.history, tag)),
+                torture_log::Outcome::Sum(sum) => Some(sum),
+                torture_log::Outcome::Damaged => Some(self.history.value("damaged".into())),
                 _ => None,
             };
             self.history.operations.push(Operation {
@@ -45,7 +45,7 @@ impl FinalReads<'_> {
                 client: self.client as usize,
                 call: Call::Get,
                 called,
-                answered: Some((at, Told::Value(told))),
+                answered: Some((at, Shown::Value(answer))),
             });
             if self.delete && !try_delete(store, &name_of_key)? {
                 left += 1;

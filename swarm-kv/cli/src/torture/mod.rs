@@ -22,7 +22,7 @@ use super::check::judge;
 use crate::common::args::TortureArgs;
 use crate::common::busy::Watch;
 use crate::common::cleanup;
-use crate::common::exit::{Answer, Failure, tell};
+use crate::common::exit::{Answer, Failure, eprint_line};
 use crate::common::temporary::{Site, TemporaryPool};
 use crate::torture::file::HistoryFile;
 use crate::torture::keys::{FinalReads, clear, left_in};
@@ -71,7 +71,7 @@ pub(crate) fn run(args: &TortureArgs, json: bool) -> Result<Answer, Failure> {
         args.pool.is_some().then(|| format!("swarm: interrupted ({})", torture.keys_left())),
     );
     let mut history = History::default();
-    let outcome = torture.lead();
+    let outcome = torture.parent();
     let outcome = outcome.and(torture.take_logs(&mut history));
     let lifted_ns = torture.lifted_ns;
     let while_things_fail: Vec<_> =
@@ -197,13 +197,13 @@ impl<'a> Torture<'a> {
     }
 
     /// Runs the clients until the time is over. All have ended when this returns.
-    fn lead(&mut self) -> Result<(), Failure> {
+    fn parent(&mut self) -> Result<(), Failure> {
         let jobs = (0..self.args.clients).map(|_| self.job()).collect();
-        let mut crew = WorkerSet::start(jobs, Isolation::Process)?;
-        let outcome = self.supervise(&mut crew);
+        let mut workers = WorkerSet::start(jobs, Isolation::Process)?;
+        let outcome = self.supervise(&mut workers);
         if outcome.is_err() {
-            self.let_go_on(&crew, u64::MAX);
-            for dead in crew.disband() {
+            self.let_go_on(&workers, u64::MAX);
+            for dead in workers.disband() {
                 // On failure, the client that needs the client slot reports it.
                 let _ = self.site.pool().bury(dead);
             }
@@ -211,14 +211,14 @@ impl<'a> Torture<'a> {
         outcome
     }
 
-    fn supervise(&mut self, crew: &mut WorkerSet) -> Result<(), Failure> {
+    fn supervise(&mut self, workers: &mut WorkerSet) -> Result<(), Failure> {
         let template = "{wide_bar} {elapsed}/{msg} s";
         let style = ProgressStyle::with_template(template).expect("the template is well-formed");
         let bar = ProgressBar::new(self.args.seconds * 1000)
             .with_style(style)
             .with_message(self.args.seconds.to_string());
-        crew.gather(|message| matches!(message, Message::Ready))?;
-        self.started_ns = crew.go()?;
+        workers.gather(|message| matches!(message, Message::Ready))?;
+        self.started_ns = workers.go()?;
         self.until_ns = self.started_ns + self.args.seconds * 1_000_000_000;
         self.begun = true;
         self.chaos.begin(self.started_ns);
@@ -227,19 +227,19 @@ impl<'a> Torture<'a> {
             bar.set_position(now.saturating_sub(self.started_ns) / 1_000_000);
             self.look_at_the_time(now, self.until_ns)?;
             if (self.started_ns..self.until_ns).contains(&now) && !self.full {
-                self.make_fail(crew, now)?;
+                self.make_fail(workers, now)?;
             }
             let is_over = now >= self.until_ns || self.full;
-            self.let_go_on(crew, if is_over { u64::MAX } else { now });
-            self.hear(crew)?;
+            self.let_go_on(workers, if is_over { u64::MAX } else { now });
+            self.hear(workers)?;
         }
-        self.let_go_on(crew, u64::MAX);
+        self.let_go_on(workers, u64::MAX);
         self.chaos.give_back();
         self.lifted_ns = monotonic_ns();
-        crew.order(Order::Lifted)?;
+        workers.order(Order::Lifted)?;
         while !self.resting.is_empty() {
             self.look_at_the_time(monotonic_ns(), self.lifted_ns)?;
-            self.hear(crew)?;
+            self.hear(workers)?;
         }
         // With stopped clients, a refused write does not prove that the pool is full.
         if self.served.refused > 0 && self.args.stop_clients {
@@ -262,7 +262,7 @@ impl<'a> Torture<'a> {
     /// Returns a failure after a signal, or if a client takes too long after the run.
     fn look_at_the_time(&self, now: u64, over_ns: u64) -> Result<(), Failure> {
         if cleanup::seen() {
-            tell("swarm: ending; a second signal ends it at once");
+            eprint_line("swarm: ending; a second signal ends it at once");
             return Err(cleanup::failure());
         }
         let late = self.working.first().or(self.resting.first());
@@ -273,18 +273,18 @@ impl<'a> Torture<'a> {
     }
 
     /// Injects the failures of nodes and clients that are due.
-    fn make_fail(&mut self, crew: &mut WorkerSet, now: u64) -> Result<(), Failure> {
+    fn make_fail(&mut self, workers: &mut WorkerSet, now: u64) -> Result<(), Failure> {
         self.chaos.tick(now);
         if let Some(victim) = self.chaos.victim(now, self.working.len()) {
             self.kills.push(monotonic_ns());
             let client = self.working.swap_remove(victim);
             // A stopped client is killed while stopped.
             self.stopped.retain(|&(stopped, _)| stopped != client);
-            crew.process(client).into_iter().for_each(cleanup::forget);
-            let dead = crew.kill(client)?;
+            workers.process(client).into_iter().for_each(cleanup::forget);
+            let dead = workers.kill(client)?;
             self.site.pool().bury(dead)?;
             let next = self.job();
-            self.working.push(crew.add(&next)?);
+            self.working.push(workers.add(&next)?);
         }
         let is_stopped = |client: &usize| self.stopped.iter().any(|(stopped, _)| stopped == client);
         let going: Vec<usize> =
@@ -292,7 +292,7 @@ impl<'a> Torture<'a> {
         // The others continue.
         if self.stopped.len() < (self.args.clients as usize / 2).max(1)
             && let Some((index, until)) = self.chaos.stop(now, going.len())
-            && crew.process(going[index]).is_some_and(cleanup::stop)
+            && workers.process(going[index]).is_some_and(cleanup::stop)
         {
             self.stopped.push((going[index], until));
             self.stops += 1;
@@ -301,18 +301,18 @@ impl<'a> Torture<'a> {
     }
 
     /// Continues clients whose stop is over.
-    fn let_go_on(&mut self, crew: &WorkerSet, now: u64) {
+    fn let_go_on(&mut self, workers: &WorkerSet, now: u64) {
         self.stopped.retain(|&(client, until)| {
             if until <= now {
-                crew.process(client).into_iter().for_each(cleanup::go_on);
+                workers.process(client).into_iter().for_each(cleanup::go_on);
             }
             until > now
         });
     }
 
     /// Waits briefly for a client's message, and handles it.
-    fn hear(&mut self, crew: &WorkerSet) -> Result<(), Failure> {
-        match crew.next(Duration::from_millis(1)) {
+    fn hear(&mut self, workers: &WorkerSet) -> Result<(), Failure> {
+        match workers.next(Duration::from_millis(1)) {
             Some((client, Message::Resting { since_ns, full }))
                 if self.working.contains(&client) =>
             {
@@ -370,7 +370,7 @@ impl<'a> Torture<'a> {
             with_emulated(pool, keys, RTT_NS, |store| look.run(store))?
         };
         if left > 0 {
-            tell(format_args!("swarm: the pool is full: {}", self.keys_left()));
+            eprint_line(format_args!("swarm: the pool is full: {}", self.keys_left()));
         }
         if cleanup::seen() { Err(cleanup::failure()) } else { Ok(()) }
     }
@@ -387,8 +387,10 @@ impl<'a> Torture<'a> {
         if let Some(file) = file.filter(|_| !history.operations.is_empty()) {
             let path = file.path().display().to_string();
             match file.write(history).map_err(Failure::message) {
-                Ok(()) => tell(format_args!("swarm: the history so far is in {path}")),
-                Err(why) => why.into_iter().for_each(|why| tell(format_args!("swarm: {why}"))),
+                Ok(()) => eprint_line(format_args!("swarm: the history so far is in {path}")),
+                Err(why) => {
+                    why.into_iter().for_each(|why| eprint_line(format_args!("swarm: {why}")))
+                }
             }
         }
         let more = if self.args.pool.is_some() { self.clear() } else { None };

@@ -1,13 +1,13 @@
 //! The result of torture, as text and as JSON.
 
 use serde_json::{Value, json};
-use swarm_core::history::{Answer as Told, Call, Operation};
+use swarm_core::history::{Answer as Shown, Call, Operation};
 use swarm_worker::history::{History, Op, Outcome};
 use swarm_worker::job::Served;
 
 use crate::check::Verdict;
 use crate::common::busy::Busy;
-use crate::common::exit::{Answer, Failure, say, tell};
+use crate::common::exit::{Answer, Failure, eprint_line, print_line};
 use crate::common::units::{count, show_ns, show_rate};
 
 /// How long the effect of a kill may last.
@@ -48,7 +48,7 @@ pub(crate) struct Brought {
 pub(crate) fn writes(operations: &[Operation]) -> u64 {
     let is_write = |op: &&Operation| {
         matches!(op.call, Call::Put(_) | Call::Insert(_) | Call::Update(_))
-            && matches!(op.answered, Some((_, Told::Done)))
+            && matches!(op.answered, Some((_, Shown::Done)))
     };
     operations.iter().filter(is_write).count() as u64
 }
@@ -87,11 +87,11 @@ fn counts(history: &History) -> impl Iterator<Item = (Op, [u64; 4])> {
 impl Brought {
     /// Prints the result, and returns the exit status.
     pub(crate) fn answer(&self, history: &History, json: bool) -> Result<Answer, Failure> {
-        let said = if json { say(self.json(history)) } else { self.table(history) };
+        let printed = if json { print_line(self.json(history)) } else { self.table(history) };
         if let Some(why) = self.no_verdict() {
-            tell(format_args!("swarm: no verdict: {why}"));
+            eprint_line(format_args!("swarm: no verdict: {why}"));
         }
-        self.comes_to(said)
+        self.comes_to(printed)
     }
 
     /// Returns the exit status; `was_said` is the result of printing.
@@ -164,21 +164,24 @@ impl Brought {
 
     fn table(&self, history: &History) -> Result<(), Failure> {
         let [ok, absent, exists, unknown] = Outcome::ALL.map(Outcome::name);
-        say(format_args!("\n  {:8}{ok:>12}{absent:>12}{exists:>12}{unknown:>12}", ""))?;
+        print_line(format_args!("\n  {:8}{ok:>12}{absent:>12}{exists:>12}{unknown:>12}", ""))?;
         for (op, counts) in counts(history) {
             let [ok, absent, exists, unknown] = counts;
             let name = op.name();
-            say(format_args!("  {name:8}{ok:>12}{absent:>12}{exists:>12}{unknown:>12}"))?;
+            print_line(format_args!("  {name:8}{ok:>12}{absent:>12}{exists:>12}{unknown:>12}"))?;
         }
         let rate = show_rate(history.operations.len() as f64 / self.seconds.max(1e-9));
-        say(format_args!("\n  throughput      {rate} for {:.1} s", self.seconds))?;
-        say(format_args!("  widest gap      {} without an answer", show_ns(self.widest_gap_ns)))?;
+        print_line(format_args!("\n  throughput      {rate} for {:.1} s", self.seconds))?;
+        print_line(format_args!(
+            "  widest gap      {} without an answer",
+            show_ns(self.widest_gap_ns)
+        ))?;
         let [slowest, at_kills] = [self.slowest_ns, self.slowest_at_kills_ns].map(show_ns);
         let felt =
             if self.kills > 0 { format!(", {at_kills} after a kill") } else { String::new() };
-        say(format_args!("  slowest         {slowest}{felt}"))?;
+        print_line(format_args!("  slowest         {slowest}{felt}"))?;
         let (clients, kills, stops) = (self.clients, self.kills, self.stops);
-        say(format_args!("  clients         {clients}, killed {kills}, stopped {stops}"))?;
+        print_line(format_args!("  clients         {clients}, killed {kills}, stopped {stops}"))?;
         let gone: Vec<_> = self.gone.iter().map(u8::to_string).collect();
         let gone = match gone.as_slice() {
             [] => "none".to_owned(),
@@ -186,25 +189,25 @@ impl Brought {
             nodes => format!("nodes {}", nodes.join(", ")),
         };
         let (freezes, downs) = (self.freezes, self.downs);
-        say(format_args!(
+        print_line(format_args!(
             "  nodes           freezes {freezes}, down {downs}, gone for good: {gone}"
         ))?;
-        say(format_args!("  moved           {} at least", count(self.moved, "key")))?;
+        print_line(format_args!("  moved           {} at least", count(self.moved, "key")))?;
         if self.full {
-            say("  the pool was full; what was done counts all the same")?;
+            print_line("  the pool was full; what was done counts all the same")?;
         }
-        if let Some(busy) = self.busy.and_then(Busy::said) {
-            say(format_args!("  {busy}"))?;
+        if let Some(busy) = self.busy.and_then(Busy::printed) {
+            print_line(format_args!("  {busy}"))?;
         }
         let Served { operations, roundtrips, refused, .. } = self.served;
-        say(format_args!(
+        print_line(format_args!(
             "  in the end      {operations} served within {roundtrips} roundtrips each, refused {refused}"
         ))?;
         if let Some(why) = self.unserved() {
-            say(format_args!("  NOT SERVED      {why}"))?;
+            print_line(format_args!("  NOT SERVED      {why}"))?;
         }
-        say("")?;
-        if self.no_verdict().is_some() { Ok(()) } else { self.verdict.say(history) }
+        print_line("")?;
+        if self.no_verdict().is_some() { Ok(()) } else { self.verdict.print_line(history) }
     }
 }
 
@@ -235,9 +238,9 @@ mod tests {
         }
     }
 
-    fn history(told: Told) -> History {
+    fn history(text: Shown) -> History {
         let (key, client, called) = (0, 0, 1);
-        let call = Operation { key, client, call: Call::Get, called, answered: Some((2, told)) };
+        let call = Operation { key, client, call: Call::Get, called, answered: Some((2, text)) };
         let mut history = History::default();
         history.operations.push(call);
         history.keys.number("k".into());
@@ -247,7 +250,7 @@ mod tests {
 
     #[test]
     fn what_was_not_served_and_what_is_too_little_is_told() {
-        let right = history(Told::Value(None));
+        let right = history(Shown::Value(None));
         let answer = |brought: &Brought| brought.comes_to(Ok(())).expect("it was told");
         assert_eq!(answer(&brought(&right)), Answer::Yes);
         let refused = Served { refused: 1, ..Served::default() };
@@ -262,7 +265,7 @@ mod tests {
         assert_eq!(with(&refused, true, 1000), Answer::Yes);
         assert_eq!(with(&refused, true, FEWEST_WRITES - 1), Answer::Unclear);
         // A contradiction is wrong even in a short history.
-        let wrong = history(Told::Value(Some(0)));
+        let wrong = history(Shown::Value(Some(0)));
         let little = Brought { full: true, ..brought(&wrong) };
         assert_eq!(answer(&little), Answer::No);
         assert_eq!(little.no_verdict(), None);

@@ -22,11 +22,11 @@ pub(crate) fn run(parent: i32) -> Result<Answer, Failure> {
     if process::getppid().map(process::Pid::as_raw_pid) != Some(parent) {
         return Err(Failure::OutputClosed);
     }
-    let lead = Pipes { input: RefCell::new(io::stdin().lock()) };
-    let job = lead.line()?;
+    let parent = Pipes { input: RefCell::new(io::stdin().lock()) };
+    let job = parent.line()?;
     let job = serde_json::from_str(&job)
         .map_err(|error| Failure::because("standard input does not begin with a job", error))?;
-    work(&job, &lead)?;
+    work(&job, &parent)?;
     Ok(Answer::Yes)
 }
 

@@ -58,15 +58,15 @@ impl WorkerSet {
     /// Starts a worker for each job.
     pub(crate) fn start(jobs: Vec<Job>, shell: Isolation) -> Result<Self, Failure> {
         let (messages, inbox) = mpsc::channel();
-        let mut crew = Self { members: Vec::new(), inbox, messages };
+        let mut workers = Self { members: Vec::new(), inbox, messages };
         for (number, job) in jobs.into_iter().enumerate() {
-            let messages = crew.messages.clone();
-            crew.members.push(match shell {
+            let messages = workers.messages.clone();
+            workers.members.push(match shell {
                 Isolation::Process => start_process(number, &job, messages)?,
                 Isolation::Thread => start_thread(number, job, messages),
             });
         }
-        Ok(crew)
+        Ok(workers)
     }
 
     /// Starts one more worker process, and returns its number.
@@ -210,9 +210,9 @@ fn start_process(
 fn start_thread(number: usize, job: Job, messages: Sender<(usize, Message)>) -> Member {
     let (orders, inbox) = mpsc::channel();
     thread::spawn(move || {
-        let lead = Channels { member: number, orders: inbox, messages: messages.clone() };
+        let parent = Channels { member: number, orders: inbox, messages: messages.clone() };
         // A failure to report means that the parent has ended.
-        let _ = work(&job, &lead);
+        let _ = work(&job, &parent);
         let _ = messages.send((number, Message::Gone));
     });
     Member::Thread { orders }

@@ -29,8 +29,8 @@ fn filled() -> TestPool {
 }
 
 fn sorted(pool: &TestPool) -> Vec<Vec<u8>> {
-    let told = pool.output("export", &[]);
-    let mut lines: Vec<_> = told.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
+    let printed = pool.output("export", &[]);
+    let mut lines: Vec<_> = printed.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
     lines.sort();
     lines
 }
@@ -45,9 +45,9 @@ fn start(args: &[&str]) -> Child {
 fn interrupt(child: Child) -> String {
     kill_process(Pid::from_child(&child), Signal::INT).expect("it runs");
     let ended = child.wait_with_output().expect("it ends");
-    let told = String::from_utf8_lossy(&ended.stderr).into_owned();
-    assert_eq!(ended.status.code(), Some(130), "{told}");
-    told
+    let printed = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(130), "{printed}");
+    printed
 }
 
 /// What a command that has to fail says.
@@ -60,9 +60,9 @@ fn failure(args: &[&str], status: i32) -> String {
 fn a_backup_is_restored_into_any_geometry() {
     let old = filled();
     let file = old.file("backup").to_string_lossy().into_owned();
-    let told = swarm(&["backup", old.path(), &file]).assert().code(0);
-    let told = String::from_utf8_lossy(&told.get_output().stderr).into_owned();
-    assert!(told.starts_with("2004 keys, "), "{told}");
+    let printed = swarm(&["backup", old.path(), &file]).assert().code(0);
+    let printed = String::from_utf8_lossy(&printed.get_output().stderr).into_owned();
+    assert!(printed.starts_with("2004 keys, "), "{printed}");
     let whole = swarm(&["backup", "--verify", &file, "--json"]).output().expect("it runs");
     let whole: serde_json::Value = serde_json::from_slice(&whole.stdout).expect("it is JSON");
     assert_eq!((&whole["whole"], &whole["keys"]), (&json!(true), &json!(2004)));
@@ -92,8 +92,8 @@ fn a_pool_that_has_keys_is_restored_into_if_it_is_asked_for() {
     }
     let file = old.file("backup").to_string_lossy().into_owned();
     assert_eq!(old.status("backup", &[&file]), 0);
-    let told = failure(&["restore", &file, new.path()], 3);
-    assert!(told.contains("has keys") && told.contains("--merge"), "{told}");
+    let printed = failure(&["restore", &file, new.path()], 3);
+    assert!(printed.contains("has keys") && printed.contains("--merge"), "{printed}");
     assert_eq!(new.output("get", &["both"]), b"new");
     assert_eq!(new.status("get", &["old"]), 1);
     swarm(&["restore", &file, new.path(), "--merge"]).assert().code(0);
@@ -113,22 +113,25 @@ fn a_backup_that_is_cut_off_or_damaged_is_refused_with_the_place() {
     damaged[last] ^= 4;
     for bytes in [&whole[..last], &damaged] {
         fs::write(&file, bytes).expect("it is writable");
-        let told = swarm(&["backup", "--verify", &file, "--json"]).assert().code(1);
-        let told: serde_json::Value =
-            serde_json::from_slice(&told.get_output().stdout).expect("it is JSON");
-        assert_eq!(told["whole"], json!(false));
-        let (block, byte) = (told["block"].as_u64(), told["byte"].as_u64());
+        let printed = swarm(&["backup", "--verify", &file, "--json"]).assert().code(1);
+        let printed: serde_json::Value =
+            serde_json::from_slice(&printed.get_output().stdout).expect("it is JSON");
+        assert_eq!(printed["whole"], json!(false));
+        let (block, byte) = (printed["block"].as_u64(), printed["byte"].as_u64());
         let (block, byte) = (block.expect("a number"), byte.expect("a number"));
-        assert!(block > 0 && byte <= last as u64, "{told}");
+        assert!(block > 0 && byte <= last as u64, "{printed}");
         let new = pool_of("3", "24MiB");
-        let told = failure(&["restore", &file, new.path()], 3);
-        assert!(told.contains(&format!("block {block}, which begins at byte {byte}")), "{told}");
-        assert!(told.contains("nothing was stored"), "{told}");
+        let printed = failure(&["restore", &file, new.path()], 3);
+        assert!(
+            printed.contains(&format!("block {block}, which begins at byte {byte}")),
+            "{printed}"
+        );
+        assert!(printed.contains("nothing was stored"), "{printed}");
         assert_eq!(new.output("export", &[]), b"");
         let piped = swarm(&["restore", "-", new.path()]).write_stdin(bytes).assert().code(3);
-        let told = String::from_utf8_lossy(&piped.get_output().stderr).into_owned();
+        let printed = String::from_utf8_lossy(&piped.get_output().stderr).into_owned();
         let stored = sorted(&new).len() - 1;
-        assert!(stored > 0 && told.contains(&format!("{stored} keys before that")), "{told}");
+        assert!(stored > 0 && printed.contains(&format!("{stored} keys before that")), "{printed}");
     }
     fs::write(&file, b"key\tvalue\n").expect("it is writable");
     assert!(failure(&["backup", "--verify", &file], 1).contains("is no backup"));
@@ -136,8 +139,8 @@ fn a_backup_that_is_cut_off_or_damaged_is_refused_with_the_place() {
     // A later version's header, with nothing behind it.
     let later = [b"\x89SWMBAK\n\x02\0\0\0\0\0\0\0", &xxh3_of_version_2()[..]].concat();
     fs::write(&file, later).expect("it is writable");
-    let told = failure(&["backup", "--verify", &file], 1);
-    assert!(told.contains("version 2") && told.contains("reads 1"), "{told}");
+    let printed = failure(&["backup", "--verify", &file], 1);
+    assert!(printed.contains("version 2") && printed.contains("reads 1"), "{printed}");
 }
 
 /// The checksum of such a header's first 16 bytes.
@@ -163,8 +166,8 @@ fn a_backup_that_fails_leaves_the_older_one() {
         let info = crate::common::json(&["info", pool.path(), "--json"]);
         names().len() == 2 && info["clients"] == 1
     });
-    let told = interrupt(child);
-    assert!(told.contains("no backup was made") && told.contains("as it was"), "{told}");
+    let printed = interrupt(child);
+    assert!(printed.contains("no backup was made") && printed.contains("as it was"), "{printed}");
     assert_eq!(fs::read(&file).expect("it is there"), b"last night's");
     assert_eq!(names(), ["backup"]);
     assert_eq!(failure(&["backup", "/nonexistent/pool", &path], 3).lines().count(), 1);
@@ -193,11 +196,12 @@ fn a_restore_that_is_interrupted_says_how_much_is_stored_and_can_be_run_again() 
     });
     let keys = || crate::common::json(&["info", new.path(), "--exact", "--json"])["keys"].as_u64();
     wait_until("some are stored", || keys() > Some(100));
-    let told = interrupt(child);
+    let printed = interrupt(child);
     drop(feeder.join().expect("it ends"));
-    let stored: u64 = told.split_whitespace().find_map(|word| word.parse().ok()).expect("a number");
-    assert!(stored <= keys().expect("a number") && told.contains("--merge"), "{told}");
-    assert!(stored + 256 >= keys().expect("a number"), "{told}");
+    let stored: u64 =
+        printed.split_whitespace().find_map(|word| word.parse().ok()).expect("a number");
+    assert!(stored <= keys().expect("a number") && printed.contains("--merge"), "{printed}");
+    assert!(stored + 256 >= keys().expect("a number"), "{printed}");
     swarm(&["restore", "-", new.path(), "--merge"]).write_stdin(whole).assert().code(0);
     assert!(sorted(&new) == sorted(&old));
 }

@@ -36,17 +36,21 @@ fn every_workload_reports_the_kinds_that_ran() {
         ("d", &["get", "insert"]),
         ("f", &["get", "read_modify_write"]),
     ] {
-        let said = bench(&format!("--workload {workload} --clients 2"));
-        assert_eq!(said["system"], "swarm");
-        assert_eq!(said["workload"], workload);
-        assert_eq!(said["clients"], 2);
-        assert_eq!(said["nodes"], 3);
-        assert_eq!(said["ops"], OPS);
-        assert!(said["seconds"].is_f64() && said["throughput"].is_f64());
-        let of_kind = |kind: &&str| said.get(kind).map_or(0, check_kind);
-        assert_eq!(kinds.iter().map(of_kind).sum::<u64>(), OPS, "{said}");
+        let printout = bench(&format!("--workload {workload} --clients 2"));
+        assert_eq!(printout["system"], "swarm");
+        assert_eq!(printout["workload"], workload);
+        assert_eq!(printout["clients"], 2);
+        assert_eq!(printout["nodes"], 3);
+        assert_eq!(printout["ops"], OPS);
+        assert!(printout["seconds"].is_f64() && printout["throughput"].is_f64());
+        let of_kind = |kind: &&str| printout.get(kind).map_or(0, check_kind);
+        assert_eq!(kinds.iter().map(of_kind).sum::<u64>(), OPS, "{printout}");
         for absent in ["get", "update", "insert", "read_modify_write"] {
-            assert_eq!(said.get(absent).is_some(), kinds.contains(&absent), "{workload} {absent}");
+            assert_eq!(
+                printout.get(absent).is_some(),
+                kinds.contains(&absent),
+                "{workload} {absent}"
+            );
         }
     }
 }
@@ -54,18 +58,19 @@ fn every_workload_reports_the_kinds_that_ran() {
 #[test]
 fn every_system_runs_with_processes_threads_windows_and_delays() {
     for system in ["swarm", "dm-abd", "raw"] {
-        let said = bench(&format!("--system {system} --workload a --threads --window 4 --rtt 2us"));
-        assert_eq!(said["system"], system);
-        assert_eq!(check_kind(&said["get"]) + check_kind(&said["update"]), OPS);
-        assert!(said["get"]["p1_ns"].as_u64() >= Some(2000), "{said}");
+        let printout =
+            bench(&format!("--system {system} --workload a --threads --window 4 --rtt 2us"));
+        assert_eq!(printout["system"], system);
+        assert_eq!(check_kind(&printout["get"]) + check_kind(&printout["update"]), OPS);
+        assert!(printout["get"]["p1_ns"].as_u64() >= Some(2000), "{printout}");
     }
 }
 
 #[test]
 fn a_read_modify_write_takes_the_roundtrips_of_both() {
     for window in ["1", "8"] {
-        let said = bench(&format!("--workload f --window {window} --distribution uniform"));
-        let both = &said["read_modify_write"]["roundtrips"];
+        let printout = bench(&format!("--workload f --window {window} --distribution uniform"));
+        let both = &printout["read_modify_write"]["roundtrips"];
         assert!(both.get("1").is_none(), "{both}");
         assert!(both["2"].as_u64() > Some(OPS / 4), "{both}");
     }
@@ -76,8 +81,8 @@ fn an_existing_pool_is_used_and_kept() {
     let pool = TestPool::create();
     assert_eq!(pool.status("put", &["own", "value"]), 0);
     for _ in 0..2 {
-        let said = json(&["bench", pool.path(), "--json", "--keys", "100", "--ops", "1000"]);
-        assert_eq!(said["ops"], 1000);
+        let printout = json(&["bench", pool.path(), "--json", "--keys", "100", "--ops", "1000"]);
+        assert_eq!(printout["ops"], 1000);
     }
     assert_eq!(pool.output("get", &["own"]), b"value");
 }
@@ -90,8 +95,8 @@ fn inserts_are_of_new_keys_each_time() {
     let mut expected = 100;
     for clients in ["2", "1", "3"] {
         let args = ["--workload", "d", "--keys", "100", "--ops", "1000", "--clients", clients];
-        let said = json(&[&["bench", pool.path(), "--json"], &args[..]].concat());
-        expected += said["insert"]["count"].as_u64().expect("some are inserts");
+        let printout = json(&[&["bench", pool.path(), "--json"], &args[..]].concat());
+        expected += printout["insert"]["count"].as_u64().expect("some are inserts");
         assert_eq!(keys(), Some(expected));
     }
 }
@@ -134,7 +139,7 @@ fn nonsense_is_wrong_usage() {
 #[test]
 fn the_table_is_for_people() {
     let args = ["bench", "--keys", "100", "--ops", "1000", "--workload", "c"];
-    let said = swarm(&args).assert().code(0);
-    let text = String::from_utf8_lossy(&said.get_output().stdout).into_owned();
+    let printout = swarm(&args).assert().code(0);
+    let text = String::from_utf8_lossy(&printout.get_output().stdout).into_owned();
     assert!(text.contains("op/s") && text.contains("get"), "{text}");
 }

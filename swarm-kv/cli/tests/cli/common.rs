@@ -50,8 +50,8 @@ impl TestPool {
     pub(crate) fn status(&self, command: &str, args: &[&str]) -> i32 {
         let output = swarm(&[&[command, self.path()], args].concat()).output();
         let output = output.expect("the command line can be run");
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert!(!told.contains("panicked"), "{command} {args:?}: {told}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert!(!printed.contains("panicked"), "{command} {args:?}: {printed}");
         output.status.code().expect("it was not killed")
     }
 
@@ -65,8 +65,8 @@ impl TestPool {
 /// The JSON object that a command prints.
 pub(crate) fn json(args: &[&str]) -> Value {
     let output = swarm(args).output().expect("the command line can be run");
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{args:?}: {told}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {printed}");
     serde_json::from_slice(&output.stdout).expect("it prints one JSON value")
 }
 

@@ -8,28 +8,29 @@ use crate::common::{json, temporary_pools, wait_until};
 
 #[test]
 fn the_demo_ends_well() {
-    let said = json(&["demo", "--json"]);
-    assert_eq!(said["ok"], true);
-    assert_eq!(said["lost"], 0);
+    let printout = json(&["demo", "--json"]);
+    assert_eq!(printout["ok"], true);
+    assert_eq!(printout["lost"], 0);
     // All keys were loaded, and some written since. How many, and how quickly, is the machine's doing.
-    assert!(said["acknowledged_writes"].as_u64() > Some(10_000), "{said}");
-    assert!(said["operations"].as_u64() > Some(1000), "{said}");
-    assert!(said["widest_gap_ns"].as_u64() > Some(0), "{said}");
-    assert!(said["machine"]["busy"].is_boolean(), "{said}");
+    assert!(printout["acknowledged_writes"].as_u64() > Some(10_000), "{printout}");
+    assert!(printout["operations"].as_u64() > Some(1000), "{printout}");
+    assert!(printout["widest_gap_ns"].as_u64() > Some(0), "{printout}");
+    assert!(printout["machine"]["busy"].is_boolean(), "{printout}");
     for kind in ["get", "update"] {
-        assert!(said[kind]["p50_ns"].as_u64() <= said[kind]["p99_ns"].as_u64());
-        assert!(said[kind]["one_roundtrip"].as_f64() > Some(0.5), "{said}");
+        assert!(printout[kind]["p50_ns"].as_u64() <= printout[kind]["p99_ns"].as_u64());
+        assert!(printout[kind]["one_roundtrip"].as_f64() > Some(0.5), "{printout}");
     }
     // Times until things fail and since are told apart, and what a roundtrip takes.
-    assert_eq!(said["rtt_ns"], 2000);
+    assert_eq!(printout["rtt_ns"], 2000);
     for kind in ["get", "update"] {
-        let count = |told: &serde_json::Value| told[kind]["count"].as_u64().expect("a number");
-        let parts = [&said["before"], &said["after"]].map(count);
-        assert!(parts.iter().all(|&part| part > 0), "{said}");
-        assert_eq!(parts.iter().sum::<u64>(), count(&said));
+        let count =
+            |printed: &serde_json::Value| printed[kind]["count"].as_u64().expect("a number");
+        let parts = [&printout["before"], &printout["after"]].map(count);
+        assert!(parts.iter().all(|&part| part > 0), "{printout}");
+        assert_eq!(parts.iter().sum::<u64>(), count(&printout));
     }
     // They go on behind the failure, which is half-way.
-    let steps = said["operations_per_100ms"].as_array().expect("it is a list");
+    let steps = printout["operations_per_100ms"].as_array().expect("it is a list");
     let behind = steps[steps.len() / 2 + 1..].iter().filter_map(|step| step.as_u64());
     assert!(behind.sum::<u64>() > 100, "{steps:?}");
 }

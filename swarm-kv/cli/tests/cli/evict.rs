@@ -92,9 +92,9 @@ fn a_stopped_client_is_shown_with_what_it_holds_up_and_can_be_evicted() {
     assert_eq!((&it["pinned_epoch"], &info["epoch"]), (&since.into(), &pool.epoch().into()));
     assert_eq!(it["epochs_behind"], pool.epoch() - since);
     let output = swarm(&["info", made.path()]).output().expect("it runs");
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
     let advice = format!("swarm evict {} {}", made.path(), stopped.slot);
-    assert!(output.status.success() && told.contains(&advice), "{told}");
+    assert!(output.status.success() && printed.contains(&advice), "{printed}");
 
     let slot = stopped.slot.to_string();
     let evicted = json(&["evict", made.path(), &slot, "--json"]);
@@ -113,11 +113,11 @@ fn a_stopped_client_is_shown_with_what_it_holds_up_and_can_be_evicted() {
 
 /// One that is at work is none, however long its operation takes.
 #[test]
-fn who_is_stopped_for_long_enough_is_evicted_without_being_named() {
+fn a_client_that_is_stopped_for_long_enough_is_evicted_without_being_named() {
     let made = TestPool::create();
     let pool = Pool::open(made.path(), OpenOptions::default()).expect("it is a pool");
     let keeps = pool.attach().expect("a slot");
-    let _ = keeps.board().pin();
+    let _ = keeps.domain().pin();
     let for_long = |time| json(&["evict", made.path(), "--stopped-for", time, "--json"]);
     let nobody = serde_json::json!({ "evicted": [], "left_alone": [] });
     assert_eq!(for_long("1ms"), nobody, "this process is at work");
@@ -134,10 +134,10 @@ fn who_is_stopped_for_long_enough_is_evicted_without_being_named() {
         (&"stopped".into(), &stopped.since.into())
     );
     assert!(!pool.live_clients().contains(&stopped.slot), "its slot is free");
-    keeps.board().unpin();
+    keeps.domain().unpin();
     let output = swarm(&["evict", made.path(), "--stopped-for", "1ms"]).output().expect("it runs");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success() && said.contains("no client was stopped"), "{said}");
+    let printout = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && printout.contains("no client was stopped"), "{printout}");
     for usage in [&[][..], &["3", "--stopped-for", "1s"], &["--stopped-for", "soon"]] {
         assert_eq!(made.status("evict", usage), 2, "{usage:?}");
     }
@@ -145,7 +145,7 @@ fn who_is_stopped_for_long_enough_is_evicted_without_being_named() {
 
 /// What cannot be known of a client is not said of it, but that an operation is open.
 #[test]
-fn who_cannot_be_seen_is_named_and_left_alone() {
+fn a_client_that_cannot_be_seen_is_named_and_left_alone() {
     let inside = |program: &str, args: &[&str]| {
         let mut unshare = Command::new("unshare");
         unshare.args(["--pid", "--fork", "--kill-child", "--mount-proc", program]);
@@ -160,20 +160,25 @@ fn who_cannot_be_seen_is_named_and_left_alone() {
     let made = TestPool::create();
     let pool = Pool::open(made.path(), OpenOptions::default()).expect("it is a pool");
     let keeps = pool.attach().expect("a slot");
-    let since = keeps.board().pin();
+    let since = keeps.domain().pin();
     let program = env!("CARGO_BIN_EXE_swarm");
     let evict = ["evict", made.path(), "--stopped-for", "50ms"];
     let output = inside(program, &[&evict[..], &["--json"]].concat()).expect("it runs");
     assert!(output.status.success(), "{output:?}");
-    let said: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
-    let [it] = &said["left_alone"].as_array().expect("a list")[..] else { panic!("{said}") };
+    let printout: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
+    let [it] = &printout["left_alone"].as_array().expect("a list")[..] else {
+        panic!("{printout}")
+    };
     assert_eq!((&it["client"], &it["why"]), (&keeps.session().client.into(), &"unseen".into()));
     assert_eq!((&it["pinned_epoch"], &it["stopped_threads"]), (&since.into(), &Value::Null));
     assert!(it["seen_ns"].as_u64() >= Some(50_000_000), "{it}");
     let output = inside(program, &evict).expect("it runs");
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(told.contains("cannot be seen from here") && !told.contains("is stopped,"), "{told}");
-    keeps.board().unpin();
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        printed.contains("cannot be seen from here") && !printed.contains("is stopped,"),
+        "{printed}"
+    );
+    keeps.domain().unpin();
     let output = inside(program, &evict).expect("it runs");
     assert!(output.stderr.is_empty(), "it is in no operation any more: {output:?}");
 }
@@ -184,22 +189,25 @@ fn a_client_that_keeps_an_operation_under_way_is_shown() {
     let made = TestPool::create();
     let pool = Pool::open(made.path(), OpenOptions::default()).expect("it is a pool");
     let [keeps, looks] = [0, 1].map(|_| pool.attach().expect("a slot"));
-    let since = keeps.board().pin();
-    assert_eq!((looks.board().try_advance(), looks.board().try_advance()), (since + 1, since + 1));
-    let told = || {
+    let since = keeps.domain().pin();
+    assert_eq!(
+        (looks.domain().try_advance(), looks.domain().try_advance()),
+        (since + 1, since + 1)
+    );
+    let printed = || {
         let output = swarm(&["info", made.path()]).output().expect("it runs");
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
     let advice = format!("swarm evict {} {}", made.path(), keeps.session().client);
     // As long as is worth a word.
     std::thread::sleep(std::time::Duration::from_millis(1_100));
-    let said = told();
-    assert!(said.contains("has been pinned for") && said.contains(&advice), "{said}");
+    let printout = printed();
+    assert!(printout.contains("has been pinned for") && printout.contains(&advice), "{printout}");
     let it = holder(&json(&["info", made.path(), "--exact", "--json"]), keeps.session().client);
     assert_eq!((&it["state"], &it["epochs_behind"]), (&"alive".into(), &1.into()));
     assert!(it["held_up_ns"].as_u64() >= Some(1_000_000_000), "{it}");
-    keeps.board().unpin();
-    assert_eq!(told(), "", "it is over");
+    keeps.domain().unpin();
+    assert_eq!(printed(), "", "it is over");
 }
 
 /// Takes back after every few writes, so that the epoch is asked for all the time.
@@ -208,7 +216,7 @@ fn shm_options() -> swarm_kv::Options {
 }
 
 #[test]
-fn who_holds_memory_is_told_also_when_nobody_is_there() {
+fn holders_of_memory_are_shown_even_when_no_client_is_there() {
     let made = TestPool::create();
     let empty = json(&["info", made.path(), "--exact", "--json"]);
     assert_eq!(empty["owners"].as_array().map(Vec::len), Some(0), "{empty}");
@@ -236,12 +244,12 @@ fn who_holds_memory_is_told_also_when_nobody_is_there() {
     assert_eq!(both("reclaimable_bytes"), number("reclaimable_bytes"), "nobody else holds any");
     assert!(both("owned_bytes") >= both("allocated_bytes"), "{info}");
     assert_eq!(number("used_bytes") + number("free_bytes"), number("capacity_bytes"));
-    let said = String::from_utf8_lossy(&made.output("info", &[])).into_owned();
-    assert!(said.contains("detached") && said.contains("allocated"), "{said}");
+    let printout = String::from_utf8_lossy(&made.output("info", &[])).into_owned();
+    assert!(printout.contains("detached") && printout.contains("allocated"), "{printout}");
 }
 
 #[test]
-fn who_is_not_there_cannot_be_evicted() {
+fn a_client_that_is_not_there_cannot_be_evicted() {
     let made = TestPool::create();
     for client in ["0", "7", "8", "99999999"] {
         assert_eq!(made.status("evict", &[client]), 3, "{client}");
@@ -316,10 +324,10 @@ fn a_frozen_client_is_shown_with_what_thaws_it() {
         (group.file.to_str(), Some(group.thaws))
     );
     let output = swarm(&["info", made.path()]).output().expect("it runs");
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
     let advice = format!("echo {} > {}", group.thaws, group.file.display());
-    assert!(told.contains(&format!("client 0, process {process}, is frozen")), "{told}");
-    assert!(told.contains(&advice) && told.contains("swarm evict"), "{told}");
+    assert!(printed.contains(&format!("client 0, process {process}, is frozen")), "{printed}");
+    assert!(printed.contains(&advice) && printed.contains("swarm evict"), "{printed}");
     fs::write(&group.file, group.thaws).expect("it thaws");
     wait_until("it goes on", || holder(&info(), 0)["state"] == "alive");
     assert!(holder(&info(), 0)["frozen_by"].is_null());

@@ -30,7 +30,7 @@ fn all_up(pool: &Pool) -> bool {
 /// `swarm check FILE | head -1` had said yes to every history: that nobody listens was taken for
 /// success.
 #[test]
-fn a_verdict_stands_though_nobody_hears_it() {
+fn a_verdict_stands_though_no_client_receives_it() {
     let put = r#"{"client":1,"op":"put","key":"k","value":"a","call_ns":1,"return_ns":2,"outcome":"ok","read":null}"#;
     let get = r#"{"client":1,"op":"get","key":"k","value":null,"call_ns":3,"return_ns":4,"outcome":"absent","read":null}"#;
     for (history, expected) in [(format!("{put}\n{get}\n"), 1), (format!("{get}\n"), 0)] {
@@ -101,8 +101,8 @@ fn nodes_that_killed_torture_took_away_come_back() {
     let pool = open(&made);
     pool.switch(NodeId(0)).set(SwitchState::Frozen);
     pool.switch(NodeId(2)).set(SwitchState::Down);
-    let said = json(&["torture", made.path(), "--seconds", "1", "--clients", "1", "--json"]);
-    assert_eq!(said["linearizable"], true);
+    let printout = json(&["torture", made.path(), "--seconds", "1", "--clients", "1", "--json"]);
+    assert_eq!(printout["linearizable"], true);
     assert!(all_up(&pool));
 }
 

@@ -67,9 +67,9 @@ fn changes_that_depend_on_the_value() {
     let lost = swarm(&["cas", pool.path(), "k", "1", "3"]).assert().code(1);
     assert_eq!(lost.get_output().stdout, b"2");
     let lost = swarm(&["cas", pool.path(), "k", "1", "3", "--json"]).assert().code(1);
-    let said: serde_json::Value =
+    let printout: serde_json::Value =
         serde_json::from_slice(&lost.get_output().stdout).expect("it is JSON");
-    assert_eq!((&said["done"], &said["value"]), (&false.into(), &"2".into()));
+    assert_eq!((&printout["done"], &printout["value"]), (&false.into(), &"2".into()));
     assert_eq!(pool.output("incr", &["k"]), b"3\n");
     assert_eq!(pool.output("incr", &["k", "-10"]), b"-7\n");
     assert_eq!(pool.output("get", &["k"]), b"-7");
@@ -88,9 +88,9 @@ fn json_says_the_same() {
     swarm(&["put", pool.path(), "b", "-"]).write_stdin(vec![0xff, 0x0a]).assert().code(0);
     assert_eq!(json(&["get", pool.path(), "b", "--json"])["value_hex"], "ff0a");
     let absent = swarm(&["get", pool.path(), "absent", "--json"]).assert().code(1);
-    let said: serde_json::Value =
+    let printout: serde_json::Value =
         serde_json::from_slice(&absent.get_output().stdout).expect("it is JSON");
-    assert_eq!(said["done"], false);
+    assert_eq!(printout["done"], false);
 }
 
 /// It read standard input, whatever was in front of it.

@@ -40,11 +40,11 @@ fn what_is_left_after_a_crash_is_told() {
     assert!(made.contains("crash of the host") && made.contains("swarm backup"), "{made}");
     let help = swarm(&["create", "--help"]).output().expect("it runs").stdout;
     let help = String::from_utf8(help).expect("text");
-    let said = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    let printout = help.split_whitespace().collect::<Vec<_>>().join(" ");
     for word in
         ["killed", "crashes", "tmpfs", "disk", "DAX", "reboot", "logout", "RemoveIPC", "Copies"]
     {
-        assert!(said.contains(word), "{word}: {help}");
+        assert!(printout.contains(word), "{word}: {help}");
     }
 }
 
@@ -123,8 +123,8 @@ fn a_pool_that_is_too_small_for_its_clients_says_what_does() {
         swarm(&[&made[..], &["--nodes", "1", "--json"]].concat()).assert()
     };
     let refused = create("4MiB").code(2);
-    let told = String::from_utf8_lossy(&refused.get_output().stderr).into_owned();
-    let needed = told.split("give it at least ").nth(1).and_then(|rest| rest.split(' ').next());
+    let printed = String::from_utf8_lossy(&refused.get_output().stderr).into_owned();
+    let needed = printed.split("give it at least ").nth(1).and_then(|rest| rest.split(' ').next());
     let made = create(needed.expect("how much")).success();
     let made: serde_json::Value =
         serde_json::from_slice(&made.get_output().stdout).expect("an object");
@@ -143,9 +143,11 @@ fn a_pool_without_room_is_a_failure_and_leaves_nothing() {
 fn a_capacity_that_is_no_multiple_is_wrong_usage() {
     let pool = TestPool::absent();
     let failed = swarm(&["create", pool.path(), "--capacity", "4194305"]).assert().code(2);
-    let told = String::from_utf8_lossy(&failed.get_output().stderr).into_owned();
-    assert!(told.contains("a multiple of 8 bytes") && told.contains("4194312"), "{told}");
-    assert!(!told.contains("node-0") && !fs::exists(pool.path()).expect("its parent is readable"));
+    let printed = String::from_utf8_lossy(&failed.get_output().stderr).into_owned();
+    assert!(printed.contains("a multiple of 8 bytes") && printed.contains("4194312"), "{printed}");
+    assert!(
+        !printed.contains("node-0") && !fs::exists(pool.path()).expect("its parent is readable")
+    );
 }
 
 /// The command line in a shell that sets a limit first.
@@ -161,9 +163,9 @@ fn a_limit_of_files_sizes_is_named() {
     let pool = TestPool::absent();
     for limit in ["ulimit -f 4096", "ulimit -f 16"] {
         let failed = limited(limit, &["create", pool.path(), "--capacity", "16MiB"]);
-        let told = String::from_utf8_lossy(&failed.stderr);
-        assert_eq!(failed.status.code(), Some(3), "{told}");
-        assert!(told.contains("ulimit -f"), "{told}");
+        let printed = String::from_utf8_lossy(&failed.stderr);
+        assert_eq!(failed.status.code(), Some(3), "{printed}");
+        assert!(printed.contains("ulimit -f"), "{printed}");
         assert!(!fs::exists(pool.path()).expect("its parent is readable"));
     }
 }
@@ -176,13 +178,13 @@ fn a_limit_of_open_files_is_named() {
     for limit in 4..20 {
         let output =
             limited(&format!("ulimit -n {limit}"), &["get", pool.path(), "k", "--degraded"]);
-        let told = String::from_utf8_lossy(&output.stderr);
+        let printed = String::from_utf8_lossy(&output.stderr);
         if output.status.success() {
-            assert_eq!((&output.stdout[..], &told[..]), (&b"v"[..], ""), "{limit}");
+            assert_eq!((&output.stdout[..], &printed[..]), (&b"v"[..], ""), "{limit}");
             break;
         }
-        assert_eq!(output.status.code(), Some(3), "{limit}: {told}");
-        assert!(told.contains("ulimit -n"), "{limit}: {told}");
+        assert_eq!(output.status.code(), Some(3), "{limit}: {printed}");
+        assert!(printed.contains("ulimit -n"), "{limit}: {printed}");
         refused += 1;
     }
     assert!(refused > 0, "one of them is too low");
@@ -251,10 +253,13 @@ fn a_control_group_that_is_too_small_is_named() {
     let pool = directory.path().join("pool");
     let pool = pool.to_str().expect("a path in UTF-8");
     let failed = group.run(&["create", pool, "--capacity", "64MiB"]);
-    let told = String::from_utf8_lossy(&failed.stderr);
-    assert_eq!(failed.status.code(), Some(3), "{told}");
-    assert!(told.contains(&*group.limit.to_string_lossy()), "{told}");
-    assert!(told.contains(&(3 * LIMIT).to_string()) && told.contains(&LIMIT.to_string()), "{told}");
+    let printed = String::from_utf8_lossy(&failed.stderr);
+    assert_eq!(failed.status.code(), Some(3), "{printed}");
+    assert!(printed.contains(&*group.limit.to_string_lossy()), "{printed}");
+    assert!(
+        printed.contains(&(3 * LIMIT).to_string()) && printed.contains(&LIMIT.to_string()),
+        "{printed}"
+    );
     assert!(!fs::exists(pool).expect("its parent is readable"));
     let made = group.run(&["create", pool, "--capacity", "4MiB"]);
     assert_eq!(made.status.code(), Some(0), "{}", String::from_utf8_lossy(&made.stderr));
@@ -308,12 +313,12 @@ fn a_damaged_pool_is_a_failure_that_names_the_file() {
         assert_eq!(pool.status("put", &["k", "v"]), 0);
         harm(&format!("{}/{name}", pool.path()));
         let failed = swarm(&["get", pool.path(), "k"]).assert().code(3);
-        let told = String::from_utf8_lossy(&failed.get_output().stderr).into_owned();
-        assert!(told.starts_with("swarm: ") && told.contains(name), "{name}: {told}");
+        let printed = String::from_utf8_lossy(&failed.get_output().stderr).into_owned();
+        assert!(printed.starts_with("swarm: ") && printed.contains(name), "{name}: {printed}");
         let failed = swarm(&["get", pool.path(), "k", "--json"]).assert().code(3);
-        let told: serde_json::Value =
+        let printed: serde_json::Value =
             serde_json::from_slice(&failed.get_output().stdout).expect("it is JSON");
-        assert!(told["error"].is_string());
+        assert!(printed["error"].is_string());
     }
 }
 
@@ -326,8 +331,8 @@ fn a_damaged_pool_is_destroyed_by_force_alone() {
     let whole = fs::read(&node).expect("it is there");
     fs::write(&node, "not a node").expect("it is writable");
     let failed = swarm(&["destroy", pool.path()]).assert().code(3);
-    let told = String::from_utf8_lossy(&failed.get_output().stderr).into_owned();
-    assert!(told.contains("node-2") && told.contains("use force"), "{told}");
+    let printed = String::from_utf8_lossy(&failed.get_output().stderr).into_owned();
+    assert!(printed.contains("node-2") && printed.contains("use force"), "{printed}");
     fs::write(&node, whole).expect("it is writable");
     assert_eq!(pool.output("get", &["k"]), b"v");
     fs::write(&node, "not a node").expect("it is writable");
@@ -355,9 +360,12 @@ fn damaged_memory_is_a_failure_that_names_the_pool() {
     ];
     for (command, args) in every {
         let failed = swarm(&[&[command, pool.path()], args].concat()).assert().code(3);
-        let told = String::from_utf8_lossy(&failed.get_output().stderr).into_owned();
-        assert!(told.starts_with(&format!("swarm: {}: ", pool.path())), "{command}: {told}");
-        assert!(told.contains("damaged") && told.contains("into a new pool"), "{command}: {told}");
+        let printed = String::from_utf8_lossy(&failed.get_output().stderr).into_owned();
+        assert!(printed.starts_with(&format!("swarm: {}: ", pool.path())), "{command}: {printed}");
+        assert!(
+            printed.contains("damaged") && printed.contains("into a new pool"),
+            "{command}: {printed}"
+        );
     }
 }
 
@@ -366,15 +374,18 @@ fn a_full_pool_is_a_failure_that_names_it_and_its_capacity() {
     let pool = TestPool::absent();
     let made = ["create", pool.path(), "--capacity", "4MiB", "--max-clients", "1"];
     let made = swarm(&made).assert().success();
-    let told = String::from_utf8_lossy(&made.get_output().stdout).into_owned();
+    let printed = String::from_utf8_lossy(&made.get_output().stdout).into_owned();
     let of = "3 memory nodes of 4.0 MiB, for up to 1 client; memory for all of them to write\n";
-    assert!(told.contains(of), "{told}");
+    assert!(printed.contains(of), "{printed}");
     let lines: String = (0..100).map(|n| format!("{n}\t{}\n", "v".repeat(100_000))).collect();
     let failed = swarm(&["import", pool.path(), "-"]).write_stdin(lines).assert().code(3);
-    let told = String::from_utf8_lossy(&failed.get_output().stderr).into_owned();
-    assert!(told.starts_with("swarm: line "), "{told}");
-    assert!(told.contains(&format!(": {}: the pool is full", pool.path())), "{told}");
-    assert!(told.contains(" 4194304 bytes ") && told.contains("export and import"), "{told}");
+    let printed = String::from_utf8_lossy(&failed.get_output().stderr).into_owned();
+    assert!(printed.starts_with("swarm: line "), "{printed}");
+    assert!(printed.contains(&format!(": {}: the pool is full", pool.path())), "{printed}");
+    assert!(
+        printed.contains(" 4194304 bytes ") && printed.contains("export and import"),
+        "{printed}"
+    );
 }
 
 /// It needed a slot, and failed just when someone asked why others failed.
@@ -404,8 +415,8 @@ fn a_pool_goes_on_without_a_minority_if_told_to() {
     assert_eq!(json(&["info", pool.path(), "--degraded", "--exact", "--json"])["keys"], 2);
     fs::remove_file(format!("{}/node-2", pool.path())).expect("it is there");
     let failed = swarm(&["get", pool.path(), "k", "--degraded"]).assert().code(3);
-    let told = String::from_utf8_lossy(&failed.get_output().stderr).into_owned();
-    assert!(told.contains("majority gone: the files of 2 of 3"), "{told}");
+    let printed = String::from_utf8_lossy(&failed.get_output().stderr).into_owned();
+    assert!(printed.contains("majority gone: the files of 2 of 3"), "{printed}");
 }
 
 /// What a damaged file took with it was the pool, until somebody removed the file.
@@ -426,13 +437,16 @@ fn a_pool_goes_on_without_a_damaged_node_and_says_which() {
         harm(&format!("{}/node-1", pool.path()));
         assert_eq!(pool.status("get", &["k"]), 3);
         let got = swarm(&["get", pool.path(), "k", "--degraded"]).assert().success();
-        let told = String::from_utf8_lossy(&got.get_output().stderr).into_owned();
+        let printed = String::from_utf8_lossy(&got.get_output().stderr).into_owned();
         assert_eq!(got.get_output().stdout, b"v");
-        assert!(told.starts_with("going on without node 1: ") && told.contains(why), "{told}");
+        assert!(
+            printed.starts_with("going on without node 1: ") && printed.contains(why),
+            "{printed}"
+        );
         let info = json(&["info", pool.path(), "--degraded", "--json"]);
         let wrong = |node: usize| info["memory_nodes"][node]["wrong"].clone();
         assert!(wrong(0).is_null() && wrong(2).is_null(), "{info}");
-        assert!(wrong(1).as_str().is_some_and(|told| told.contains(why)), "{info}");
+        assert!(wrong(1).as_str().is_some_and(|printed| printed.contains(why)), "{info}");
         let text = String::from_utf8(pool.output("info", &["--degraded"])).expect("text");
         assert!(text.contains("3, of which 0, 2 are there") && text.contains(why), "{text}");
     }
@@ -448,12 +462,12 @@ fn a_pool_without_its_control_file_is_one_story() {
         &["create", pool.path(), "--capacity", "16MiB"],
         &["destroy", pool.path()],
     ];
-    let told = calls.map(|call| {
+    let printed = calls.map(|call| {
         let failed = swarm(call).assert().code(3);
         String::from_utf8_lossy(&failed.get_output().stderr).into_owned()
     });
-    assert!(told[0].contains("control: is missing") && told[0].contains("destroy --force"));
-    assert!(told.iter().all(|other| *other == told[0]), "{told:?}");
+    assert!(printed[0].contains("control: is missing") && printed[0].contains("destroy --force"));
+    assert!(printed.iter().all(|other| *other == printed[0]), "{printed:?}");
     assert_eq!(pool.status("destroy", &["--force"]), 0);
     assert!(!fs::exists(pool.path()).expect("its parent is readable"));
 }
@@ -466,12 +480,12 @@ fn what_stays_of_a_destroyed_pool_is_told() {
     let text = String::from_utf8(pool.output("destroy", &[])).expect("text");
     assert!(text.contains("removed the pool in") && text.contains(" stays: something"), "{text}");
     assert_eq!(pool.status("create", &["--capacity", "16MiB"]), 0);
-    let told = json(&["destroy", pool.path(), "--json"]);
-    assert!(told["left"]["directory"].is_string(), "{told}");
+    let printed = json(&["destroy", pool.path(), "--json"]);
+    assert!(printed["left"]["directory"].is_string(), "{printed}");
     assert_eq!(pool.status("create", &["--capacity", "16MiB"]), 0);
     fs::remove_file(format!("{}/letter", pool.path())).expect("it is there");
-    let told = json(&["destroy", pool.path(), "--json"]);
-    assert!(told["left"].is_null() && told["done"] == true, "{told}");
+    let printed = json(&["destroy", pool.path(), "--json"]);
+    assert!(printed["left"].is_null() && printed["done"] == true, "{printed}");
 }
 
 /// Standard output on a full device was a panic.
@@ -494,9 +508,9 @@ fn output_that_cannot_be_written_is_a_failure() {
             .stdout(full)
             .output()
             .expect("the command line can be run");
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(3), "{call:?}: {told}");
-        assert!(told.starts_with("swarm: cannot write the output"), "{call:?}: {told}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{call:?}: {printed}");
+        assert!(printed.starts_with("swarm: cannot write the output"), "{call:?}: {printed}");
     }
     let full = OpenOptions::new().write(true).open("/dev/full").expect("a device");
     let status = std::process::Command::new(env!("CARGO_BIN_EXE_swarm"))
@@ -510,12 +524,12 @@ fn output_that_cannot_be_written_is_a_failure() {
 #[test]
 fn a_host_of_shared_memory_is_sound() {
     let pool = TestPool::create();
-    let told = json(&["doctor", pool.path(), "--json"]);
-    let findings = told["findings"].as_array().expect("a list");
+    let printed = json(&["doctor", pool.path(), "--json"]);
+    let findings = printed["findings"].as_array().expect("a list");
     let of = |probe: &str| findings.iter().find(|finding| finding["probe"] == probe);
-    assert_eq!(told["bad"], 0, "{told}");
+    assert_eq!(printed["bad"], 0, "{printed}");
     for probe in ["/dev/shm", "memory limit", "open files", "RemoveIPC", "clock source", "pool"] {
-        assert!(of(probe).is_some(), "{probe}: {told}");
+        assert!(of(probe).is_some(), "{probe}: {printed}");
     }
     assert_eq!(of("pool").expect("it is there")["verdict"], "ok");
     fs::remove_file(format!("{}/control", pool.path())).expect("it is there");
@@ -545,8 +559,8 @@ fn what_nobody_uses_is_given_back_in_whole_chunks() {
     assert_eq!(gc["held_up"], false);
     let info = json(&["info", pool.path(), "--exact", "--json"]);
     assert_eq!(info["keys"], stored - gone().count());
-    let told = String::from_utf8(pool.output("gc", &[])).expect("text");
-    assert!(told.starts_with("gave back ") && told.contains(" are free; "), "{told}");
+    let printed = String::from_utf8(pool.output("gc", &[])).expect("text");
+    assert!(printed.starts_with("gave back ") && printed.contains(" are free; "), "{printed}");
     // It needs a slot, and all nodes.
     std::fs::remove_file(std::path::Path::new(pool.path()).join("node-2")).expect("a node");
     assert_eq!(pool.status("gc", &[]), 3);
@@ -554,7 +568,7 @@ fn what_nobody_uses_is_given_back_in_whole_chunks() {
 
 /// Somebody else may read a pool's files, and write none of them.
 #[test]
-fn who_may_only_read_reads() {
+fn a_user_with_read_permission_alone_reads() {
     let pool = TestPool::create();
     assert_eq!(pool.status("put", &["key", "value"]), 0);
     assert_eq!(pool.status("put", &["long", &"v".repeat(5000)]), 0);
@@ -585,25 +599,25 @@ fn who_may_only_read_reads() {
     let Ok(get) = get else {
         let required = std::env::var_os("SWARM_RIGHTS_REQUIRED").is_some();
         assert!(!required, "the program cannot be run as another user here");
-        let _ = writeln!(std::io::stderr(), "SKIPPED who_may_only_read_reads");
+        let _ = writeln!(std::io::stderr(), "SKIPPED a_user_with_read_permission_alone_reads");
         return;
     };
-    let told = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!((get.status.code(), &get.stdout[..]), (Some(0), &b"value"[..]), "{}", told(&get));
-    assert!(told(&get).contains("reading alone"), "{}", told(&get));
+    let printed = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!((get.status.code(), &get.stdout[..]), (Some(0), &b"value"[..]), "{}", printed(&get));
+    assert!(printed(&get).contains("reading alone"), "{}", printed(&get));
     let run = |args: &[&str]| run(args).expect("as before");
     assert_eq!(run(&["get", pool.path(), "absent"]).status.code(), Some(1));
     let export = run(&["export", pool.path()]);
-    assert_eq!(export.status.code(), Some(0), "{}", told(&export));
+    assert_eq!(export.status.code(), Some(0), "{}", printed(&export));
     assert_eq!(export.stdout, exported);
     let info = run(&["info", pool.path()]);
-    assert_eq!(info.status.code(), Some(0), "{}", told(&info));
+    assert_eq!(info.status.code(), Some(0), "{}", printed(&info));
     assert!(String::from_utf8_lossy(&info.stdout).contains("keys"));
     assert_eq!(run(&["keys", pool.path(), "lo"]).stdout, b"long\n");
     assert_eq!(run(&["info", "--verify", pool.path()]).status.code(), Some(0));
     let put = run(&["put", pool.path(), "key", "another"]);
     assert_eq!(put.status.code(), Some(3));
-    assert!(told(&put).contains("no permission"), "{}", told(&put));
+    assert!(printed(&put).contains("no permission"), "{}", printed(&put));
     let after: Vec<_> = ["control", "node-1"].map(|name| fs::read(path.join(name))).into();
     for (before, after) in before.into_iter().zip(after) {
         assert!(before.expect("ours") == after.expect("ours"), "nothing was written");
@@ -630,10 +644,10 @@ fn a_pool_on_a_read_only_mount_is_read() {
         return;
     }
     let run = |args: &[&str]| run(env!("CARGO_BIN_EXE_swarm"), args).expect("as before");
-    let told = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    let printed = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
     let get = run(&["get", pool.path(), "key"]);
-    assert_eq!((get.status.code(), &get.stdout[..]), (Some(0), &b"value"[..]), "{}", told(&get));
-    assert!(told(&get).contains("read-only mount"), "{}", told(&get));
+    assert_eq!((get.status.code(), &get.stdout[..]), (Some(0), &b"value"[..]), "{}", printed(&get));
+    assert!(printed(&get).contains("read-only mount"), "{}", printed(&get));
     client.blocking().put(b"key", b"another").expect("memory");
     assert_eq!(run(&["get", pool.path(), "key"]).stdout, b"another");
     assert_eq!(run(&["export", pool.path()]).stdout, b"key\tanother\n");
@@ -641,7 +655,7 @@ fn a_pool_on_a_read_only_mount_is_read() {
     assert_eq!(run(&["info", pool.path()]).status.code(), Some(0));
     let put = run(&["put", pool.path(), "key", "third"]);
     assert_eq!(put.status.code(), Some(3));
-    assert!(told(&put).contains("Read-only file system"), "{}", told(&put));
+    assert!(printed(&put).contains("Read-only file system"), "{}", printed(&put));
 }
 
 /// All client slots are taken, and this user may write.
@@ -666,9 +680,9 @@ fn a_pool_is_read_alone_if_that_is_asked_for() {
     ] {
         assert_eq!(pool.status(command, args), 3, "{command}: no slot is free");
         let args = [&[command, pool.path(), "--read-only"], args].concat();
-        let told = swarm(&args).assert().code(0);
-        assert_eq!(String::from_utf8_lossy(&told.get_output().stdout), right, "{command}");
-        assert!(told.get_output().stderr.is_empty(), "{command}");
+        let printed = swarm(&args).assert().code(0);
+        assert_eq!(String::from_utf8_lossy(&printed.get_output().stdout), right, "{command}");
+        assert!(printed.get_output().stderr.is_empty(), "{command}");
     }
     assert_eq!(pool.status("get", &["--read-only", "absent"]), 1);
     assert_eq!(pool.status("info", &["--read-only", "--verify"]), 0);
@@ -704,10 +718,10 @@ fn files_that_are_cut_short_end_no_process() {
         lines.write_all(b"behind\tvalue\n").expect("it listens");
         drop(lines);
         let output = import.wait_with_output().expect("it ends");
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), status, "{file}: {told}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), status, "{file}: {printed}");
         if file == "control" {
-            assert!(told.contains("control file was cut short"), "{told}");
+            assert!(printed.contains("control file was cut short"), "{printed}");
             continue;
         }
         for key in ["before", "behind"] {

@@ -10,17 +10,17 @@ use swarm_kv::shm::{OpenOptions, Pool};
 use crate::common::{TestPool, json, swarm, wait_until};
 
 /// What `repair` says on standard error, and its exit status.
-fn told(pool: &TestPool, args: &[&str]) -> (i32, String) {
+fn printed(pool: &TestPool, args: &[&str]) -> (i32, String) {
     let output = swarm(&[&["repair", pool.path()], args].concat()).output().expect("it can be run");
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    (output.status.code().expect("it was not killed"), told)
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code().expect("it was not killed"), printed)
 }
 
 #[test]
 fn a_pool_that_lost_its_control_file_is_repaired() {
     let pool = TestPool::create();
     let control = Path::new(pool.path()).join("control");
-    assert_eq!(told(&pool, &[]), (0, String::new()), "there is nothing to do");
+    assert_eq!(printed(&pool, &[]), (0, String::new()), "there is nothing to do");
     assert_eq!(json(&["repair", pool.path(), "--json"])["made_anew"], false);
     for key in 0..50 {
         assert_eq!(pool.status("put", &[&format!("key-{key}"), &"value".repeat(key)]), 0);
@@ -46,15 +46,18 @@ fn a_pool_that_lost_its_control_file_is_repaired() {
     // Without a node, and with one that is damaged.
     fs::write(&control, "text").expect("written");
     fs::remove_file(Path::new(pool.path()).join("node-2")).expect("a node");
-    let (status, said) = told(&pool, &[]);
-    assert!(status == 0 && said.contains("left out node 2"), "{said}");
+    let (status, printout) = printed(&pool, &[]);
+    assert!(status == 0 && printout.contains("left out node 2"), "{printout}");
     assert_eq!(pool.status("get", &["key-1"]), 3);
     assert_eq!(pool.output("get", &["--degraded", "key-1"]), b"value");
-    let (status, said) = told(&pool, &["--force"]);
-    assert!(status == 0 && said.contains("left out node 2"), "{said}");
+    let (status, printout) = printed(&pool, &["--force"]);
+    assert!(status == 0 && printout.contains("left out node 2"), "{printout}");
     fs::remove_file(Path::new(pool.path()).join("node-1")).expect("a node");
-    let (status, said) = told(&pool, &["--force"]);
-    assert!(status == 3 && said.contains("node-1: the file of node 1 is missing"), "{said}");
+    let (status, printout) = printed(&pool, &["--force"]);
+    assert!(
+        status == 3 && printout.contains("node-1: the file of node 1 is missing"),
+        "{printout}"
+    );
 }
 
 /// A command that has clients at work, and ends when this is dropped.
@@ -85,13 +88,16 @@ fn a_pool_whose_clients_live_is_not_repaired() {
     drop(opened);
     fs::remove_file(Path::new(pool.path()).join("control")).expect("a file");
     for args in [&[][..], &["--force"]] {
-        let (status, said) = told(&pool, args);
+        let (status, printout) = printed(&pool, args);
         assert_eq!(status, 3);
-        assert!(said.contains(&process.to_string()) && said.contains("is open in"), "{said}");
+        assert!(
+            printout.contains(&process.to_string()) && printout.contains("is open in"),
+            "{printout}"
+        );
     }
     kill_process(id, Signal::KILL).expect("it is this test's");
     drop(at_work);
-    wait_until("its files are closed", || told(&pool, &[]).0 == 0);
+    wait_until("its files are closed", || printed(&pool, &[]).0 == 0);
     assert_eq!(pool.status("put", &["k", "v"]), 0);
     assert_eq!(pool.status("info", &["--verify"]), 0);
 }

@@ -14,11 +14,11 @@ fn place(pool: &TestPool, node: u8) -> PathBuf {
 }
 
 /// What `replace` says on standard error, and its exit status.
-fn told(pool: &TestPool, args: &[&str]) -> (i32, String) {
+fn printed(pool: &TestPool, args: &[&str]) -> (i32, String) {
     let output =
         swarm(&[&["replace", pool.path()], args].concat()).output().expect("it can be run");
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    (output.status.code().expect("it was not killed"), told)
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code().expect("it was not killed"), printed)
 }
 
 #[test]
@@ -51,10 +51,10 @@ fn a_lost_node_is_replaced_and_the_pool_is_whole() {
     // The former file comes back.
     fs::write(elsewhere, former).expect("written");
     let output = swarm(&["get", pool.path(), "key 1"]).output().expect("it can be run");
-    let said = String::from_utf8_lossy(&output.stderr);
+    let printout = String::from_utf8_lossy(&output.stderr);
     assert!(
-        said.contains("is a former file of node 1") && said.contains("swarm replace"),
-        "{said}"
+        printout.contains("is a former file of node 1") && printout.contains("swarm replace"),
+        "{printout}"
     );
     swarm(&["replace", "1"]).env("SWARM_POOL", pool.path()).assert().code(0);
     assert_eq!(pool.status("info", &["--verify"]), 0);
@@ -64,19 +64,19 @@ fn a_lost_node_is_replaced_and_the_pool_is_whole() {
 fn a_node_that_cannot_be_replaced_is_told() {
     let pool = TestPool::create();
     assert_eq!(pool.status("put", &["key", "value"]), 0);
-    let (status, said) = told(&pool, &["3"]);
-    assert!(status == 3 && said.contains("the pool has nodes 0 to 2"), "{said}");
+    let (status, printout) = printed(&pool, &["3"]);
+    assert!(status == 3 && printout.contains("the pool has nodes 0 to 2"), "{printout}");
     let opened = Pool::open(pool.path(), OpenOptions::default()).expect("a pool");
-    let (status, said) = told(&pool, &["1"]);
-    assert!(status == 3 && said.contains(&std::process::id().to_string()), "{said}");
+    let (status, printout) = printed(&pool, &["1"]);
+    assert!(status == 3 && printout.contains(&std::process::id().to_string()), "{printout}");
     drop(opened);
     fs::write(place(&pool, 1), "notes").expect("written");
-    let (status, said) = told(&pool, &["1"]);
-    assert!(status == 3 && said.contains("move it away"), "{said}");
+    let (status, printout) = printed(&pool, &["1"]);
+    assert!(status == 3 && printout.contains("move it away"), "{printout}");
     fs::remove_file(place(&pool, 1)).expect("moved away");
     fs::remove_file(place(&pool, 2)).expect("lost");
-    let (status, said) = told(&pool, &["1"]);
-    assert!(status == 3 && said.contains("majority gone"), "{said}");
+    let (status, printout) = printed(&pool, &["1"]);
+    assert!(status == 3 && printout.contains("majority gone"), "{printout}");
 }
 
 /// Ended by a signal that it can handle, it removes what it made; killed, it leaves that to the next
@@ -108,7 +108,7 @@ fn a_replacement_that_is_interrupted_leaves_the_pool_as_it_was() {
         assert_eq!(new.exists(), signal == Signal::KILL);
         assert_eq!(pool.status("get", &["key 1"]), if is_lost { 3 } else { 0 });
         assert_eq!(pool.output("get", &["--degraded", "key 1"]), b"value 1");
-        assert_eq!(told(&pool, &["1"]), (0, String::new()));
+        assert_eq!(printed(&pool, &["1"]), (0, String::new()));
         assert!(!new.exists());
         assert_eq!(pool.status("info", &["--verify"]), 0);
     }

@@ -51,10 +51,10 @@ fn end_by_a_kill(torture: Child) -> (Output, String) {
     let client = children(torture.id())[0];
     kill_process(client, Signal::KILL).expect("it runs");
     let output = torture.wait_with_output().expect("it ends");
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(3), "{told}");
-    assert!(told.contains("ended without a report; was it killed?"), "{told}");
-    (output, told)
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(3), "{printed}");
+    assert!(printed.contains("ended without a report; was it killed?"), "{printed}");
+    (output, printed)
 }
 
 /// The names in the pool's directory that have to do with the history.
@@ -67,9 +67,9 @@ fn beside(pool: &TestPool) -> Vec<String> {
 
 /// The history is whole, and lies where it was to.
 fn is_saved(pool: &TestPool, file: &Path) {
-    let said = json(&["check", &file.to_string_lossy(), "--json"]);
-    assert_eq!(said["linearizable"], true, "{said}");
-    assert!(said["operations"].as_u64() > Some(1000), "{said}");
+    let printout = json(&["check", &file.to_string_lossy(), "--json"]);
+    assert_eq!(printout["linearizable"], true, "{printout}");
+    assert!(printout["operations"].as_u64() > Some(1000), "{printout}");
     assert_eq!(beside(pool), ["history"]);
 }
 
@@ -83,8 +83,8 @@ fn the_history_of_a_run_that_failed_is_saved() {
     let torture = start(&pool, Some(&file));
     wait_for_records(&torture);
     assert_eq!(fs::read(&file).expect("it is there"), EARLIER);
-    let (_, told) = end_by_a_kill(torture);
-    assert!(told.contains("the history so far is in"), "{told}");
+    let (_, printed) = end_by_a_kill(torture);
+    assert!(printed.contains("the history so far is in"), "{printed}");
     is_saved(&pool, &file);
 }
 
@@ -112,10 +112,10 @@ fn a_history_that_cannot_be_written_is_told_at_once() {
     for place in [directory.clone(), pool.file("nowhere/history"), pool.file("pool/geometry/x")] {
         let torture = start(&pool, Some(&place));
         let output = torture.wait_with_output().expect("it ends");
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(3), "{told}");
-        assert!(told.contains(&format!("cannot write {}", place.display())), "{told}");
-        assert!(!told.contains("history so far"), "{told}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(3), "{printed}");
+        assert!(printed.contains(&format!("cannot write {}", place.display())), "{printed}");
+        assert!(!printed.contains("history so far"), "{printed}");
     }
     assert_eq!(beside(&pool), ["history-directory"]);
 }
@@ -128,10 +128,10 @@ fn a_link_is_followed_and_a_pipe_is_written_to() {
     fs::write(&file, EARLIER).expect("it is writable");
     std::os::unix::fs::symlink(&file, &link).expect("it can be made");
     let args = ["torture", "--seconds", "1", "--clients", "1", "--json", "--history"];
-    let said = json(&[&args[..], &[&link.to_string_lossy()]].concat());
+    let printout = json(&[&args[..], &[&link.to_string_lossy()]].concat());
     assert!(fs::symlink_metadata(&link).expect("it is there").is_symlink());
     let again = json(&["check", &file.to_string_lossy(), "--json"]);
-    assert_eq!(again["operations"], said["operations"]);
+    assert_eq!(again["operations"], printout["operations"]);
 
     assert!(Command::new("mkfifo").arg(&pipe).status().expect("it is there").success());
     let check = Command::new(env!("CARGO_BIN_EXE_swarm"))
@@ -139,11 +139,11 @@ fn a_link_is_followed_and_a_pipe_is_written_to() {
         .stdout(Stdio::piped())
         .spawn()
         .expect("the command line can be run");
-    let said = json(&[&args[..], &[&pipe.to_string_lossy()]].concat());
+    let printout = json(&[&args[..], &[&pipe.to_string_lossy()]].concat());
     assert!(fs::metadata(&pipe).expect("it is there").file_type().is_fifo());
     let again = check.wait_with_output().expect("it ends").stdout;
     let again: serde_json::Value = serde_json::from_slice(&again).expect("it is JSON");
-    assert_eq!(again["operations"], said["operations"]);
+    assert_eq!(again["operations"], printout["operations"]);
 }
 
 /// They had stayed in somebody's pool, and nobody was told.
@@ -167,17 +167,17 @@ fn no_key_of_a_run_that_did_not_end_well_stays() {
 
 /// The pool is out of reach while torture ends: it says which keys stay, and how they are removed.
 #[test]
-fn keys_that_cannot_be_deleted_are_told() {
+fn keys_that_cannot_be_deleted_are_reported() {
     let pool = TestPool::create();
     assert_eq!(pool.status("put", &["mine", "value"]), 0);
     let torture = start(&pool, None);
     wait_for_records(&torture);
     fs::rename(pool.path(), pool.file("away")).expect("it is ours");
-    let (_, told) = end_by_a_kill(torture);
+    let (_, printed) = end_by_a_kill(torture);
     fs::rename(pool.file("away"), pool.path()).expect("it is ours");
-    assert!(told.contains("keys that begin with torture-"), "{told}");
+    assert!(printed.contains("keys that begin with torture-"), "{printed}");
     assert_ne!(pool.output("export", &[]), b"mine\tvalue\n");
-    let command = told.split('`').nth(1).expect("it is said how");
+    let command = printed.split('`').nth(1).expect("it is said how");
     let swarm = Path::new(env!("CARGO_BIN_EXE_swarm")).parent().expect("it is in a directory");
     let path = format!("{}:{}", swarm.display(), std::env::var("PATH").unwrap_or_default());
     let removed = Command::new("sh").args(["-c", command]).env("PATH", path).status();

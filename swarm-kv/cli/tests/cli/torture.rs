@@ -11,24 +11,24 @@ use crate::common::{TestPool, json, swarm, temporary_pools};
 fn check(text: &str, flags: &[&str]) -> (i32, String) {
     let output = swarm(&[&["check", "-"], flags].concat()).write_stdin(text).output();
     let output = output.expect("the command line can be run");
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!told.contains("panicked"), "{told}");
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!printed.contains("panicked"), "{printed}");
     let status = output.status.code().expect("it was not killed");
-    (status, String::from_utf8_lossy(&output.stdout).into_owned() + &told)
+    (status, String::from_utf8_lossy(&output.stdout).into_owned() + &printed)
 }
 
-/// A line of a history; `told` is the outcome, or what was read.
-fn line(client: u32, op: &str, value: Option<&str>, times: (u64, u64), told: &str) -> String {
-    let outcome = ["ok", "absent", "exists", "unknown"].contains(&told);
+/// A line of a history; `printed` is the outcome, or what was read.
+fn line(client: u32, op: &str, value: Option<&str>, times: (u64, u64), printed: &str) -> String {
+    let outcome = ["ok", "absent", "exists", "unknown"].contains(&printed);
     let line = json!({
         "client": client,
         "op": op,
         "key": "k",
         "value": value,
         "call_ns": times.0,
-        "return_ns": (told != "unknown").then_some(times.1),
-        "outcome": if outcome { told } else { "ok" },
-        "read": (!outcome).then_some(told),
+        "return_ns": (printed != "unknown").then_some(times.1),
+        "outcome": if outcome { printed } else { "ok" },
+        "read": (!outcome).then_some(printed),
     });
     format!("{line}\n")
 }
@@ -36,38 +36,40 @@ fn line(client: u32, op: &str, value: Option<&str>, times: (u64, u64), told: &st
 /// What a torture says that went on for so long that it did as much as is to be judged: a machine with other work gets less
 /// done in a second. However long, all that was done has to be right.
 fn torture(args: &[&str], is_enough: impl Fn(&Value) -> bool) -> Value {
-    let mut said = Value::Null;
+    let mut printout = Value::Null;
     for seconds in ["2", "4", "8", "16", "32"] {
-        said = json(&[&["torture", "--json", "--seconds", seconds], args].concat());
-        assert_eq!(said["linearizable"], true, "{said}");
-        are_served(&said);
-        if is_enough(&said) {
-            return said;
+        printout = json(&[&["torture", "--json", "--seconds", seconds], args].concat());
+        assert_eq!(printout["linearizable"], true, "{printout}");
+        are_served(&printout);
+        if is_enough(&printout) {
+            return printout;
         }
     }
-    panic!("too little was done: {said}");
+    panic!("too little was done: {printout}");
 }
 
 /// Whether more than so many of what it names were counted.
-fn more_than(said: &Value, counted: &[(&str, u64)]) -> bool {
-    counted.iter().all(|&(name, count)| said.pointer(name).and_then(Value::as_u64) > Some(count))
+fn more_than(printout: &Value, counted: &[(&str, u64)]) -> bool {
+    counted
+        .iter()
+        .all(|&(name, count)| printout.pointer(name).and_then(Value::as_u64) > Some(count))
 }
 
 #[test]
-fn what_clients_are_told_while_things_fail_is_linearizable() {
+fn what_clients_see_while_things_fail_is_linearizable() {
     let directory = tempfile::tempdir().expect("a temporary directory can be made");
     let file = directory.path().join("history").to_string_lossy().into_owned();
     let flags = ["--kill-clients", "--kill-node", "--freeze-node", "--clients", "6", "--keys", "3"];
-    let told = [("/get/absent", 0), ("/insert/exists", 0), ("/update/absent", 0)];
-    let said = torture(&[&flags[..], &["--history", &file]].concat(), |said| {
-        more_than(said, &[("/operations", 1000), ("/kills", 3), ("/freezes", 1)])
-            && more_than(said, &told)
-            && more_than(said, &[("/cas/ok", 0), ("/cas/exists", 0), ("/incr/ok", 0)])
+    let printed = [("/get/absent", 0), ("/insert/exists", 0), ("/update/absent", 0)];
+    let printout = torture(&[&flags[..], &["--history", &file]].concat(), |printout| {
+        more_than(printout, &[("/operations", 1000), ("/kills", 3), ("/freezes", 1)])
+            && more_than(printout, &printed)
+            && more_than(printout, &[("/cas/ok", 0), ("/cas/exists", 0), ("/incr/ok", 0)])
     });
-    assert_eq!(said["killed_nodes"].as_array().map(Vec::len), Some(1));
+    assert_eq!(printout["killed_nodes"].as_array().map(Vec::len), Some(1));
     let again = json(&["check", &file, "--json"]);
     for field in ["linearizable", "operations", "keys", "unknown"] {
-        assert_eq!(again[field], said[field], "{field}");
+        assert_eq!(again[field], printout[field], "{field}");
     }
     doctored(Path::new(&file));
 }
@@ -86,14 +88,14 @@ fn doctored(file: &Path) {
     assert_ne!(lines[first]["read"], lines[last]["read"]);
     lines[last]["read"] = lines[first]["read"].clone();
     let text: Vec<_> = lines.iter().map(Value::to_string).collect();
-    let (status, said) = check(&text.join("\n"), &[]);
-    assert_eq!(status, 1, "{said}");
-    assert!(said.contains("NOT linearizable") && said.contains("├"), "{said}");
-    let (status, said) = check(&text.join("\n"), &["--json"]);
-    let said: Value = serde_json::from_str(said.trim()).expect("it is JSON");
-    assert_eq!((status, &said["linearizable"]), (1, &Value::Bool(false)));
-    assert_eq!(said["wrong_keys"], json!([key]));
-    assert!(said["window"]["operations"].as_array().map(Vec::len) < Some(40), "{said}");
+    let (status, printout) = check(&text.join("\n"), &[]);
+    assert_eq!(status, 1, "{printout}");
+    assert!(printout.contains("NOT linearizable") && printout.contains("├"), "{printout}");
+    let (status, printout) = check(&text.join("\n"), &["--json"]);
+    let printout: Value = serde_json::from_str(printout.trim()).expect("it is JSON");
+    assert_eq!((status, &printout["linearizable"]), (1, &Value::Bool(false)));
+    assert_eq!(printout["wrong_keys"], json!([key]));
+    assert!(printout["window"]["operations"].as_array().map(Vec::len) < Some(40), "{printout}");
 }
 
 /// It read `gone for good 2`: two of them, or the third?
@@ -101,12 +103,12 @@ fn doctored(file: &Path) {
 fn a_node_that_is_gone_is_called_by_its_number() {
     let args = ["torture", "--seconds", "1", "--clients", "1", "--kill-node", "--seed", "7"];
     let output = swarm(&args).output().expect("the command line can be run");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let node = said.split("gone for good: node ").nth(1).and_then(|rest| rest.lines().next());
-    assert!(["0", "1", "2"].map(Some).contains(&node), "{said}");
+    let printout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let node = printout.split("gone for good: node ").nth(1).and_then(|rest| rest.lines().next());
+    assert!(["0", "1", "2"].map(Some).contains(&node), "{printout}");
     let output = swarm(&args[..5]).output().expect("the command line can be run");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(said.contains("gone for good: none\n"), "{said}");
+    let printout = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(printout.contains("gone for good: none\n"), "{printout}");
 }
 
 #[test]
@@ -114,8 +116,8 @@ fn a_pool_that_is_there_is_left_as_it_was() {
     let pool = TestPool::create();
     assert_eq!(pool.status("put", &["mine", "value"]), 0);
     let args = ["torture", pool.path(), "--seconds", "1", "--clients", "2", "--freeze-node"];
-    let said = json(&[&args[..], &["--json"]].concat());
-    assert_eq!(said["linearizable"], true);
+    let printout = json(&[&args[..], &["--json"]].concat());
+    assert_eq!(printout["linearizable"], true);
     assert_eq!(pool.output("export", &[]), b"mine\tvalue\n");
     assert_eq!(temporary_pools(std::process::id()), Vec::<std::path::PathBuf>::new());
 }
@@ -136,27 +138,30 @@ fn a_full_pool_ends_it_early_without_a_verdict() {
     }
     let args = ["torture", pool.path(), "--seconds", "20", "--clients", "2", "--json"];
     let output = swarm(&args).output().expect("the command line can be run");
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(3), "{told}");
-    assert!(told.contains("no verdict: the pool was full after"), "{told}");
-    let said: Value = serde_json::from_slice(&output.stdout).expect("it prints one JSON value");
-    assert_eq!((&said["linearizable"], &said["pool_full"]), (&Value::Null, &json!(true)));
-    assert!(said["no_verdict"].as_str().is_some_and(|why| why.contains("more room")), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(3), "{printed}");
+    assert!(printed.contains("no verdict: the pool was full after"), "{printed}");
+    let printout: Value = serde_json::from_slice(&output.stdout).expect("it prints one JSON value");
+    assert_eq!((&printout["linearizable"], &printout["pool_full"]), (&Value::Null, &json!(true)));
+    assert!(
+        printout["no_verdict"].as_str().is_some_and(|why| why.contains("more room")),
+        "{printout}"
+    );
     // Clients that did not wait for the others had ended before they were to begin, after no time at all.
-    assert!((0.0..15.0).contains(&said["seconds"].as_f64().unwrap_or(0.0)), "{said}");
+    assert!((0.0..15.0).contains(&printout["seconds"].as_f64().unwrap_or(0.0)), "{printout}");
     // What takes no memory is served all the same.
-    assert_eq!(said["live"]["unserved"], Value::Null, "{said}");
+    assert_eq!(printout["live"]["unserved"], Value::Null, "{printout}");
     // Where clients are stopped they go on, as what those hold back comes again. Here nothing does: that the last writes
     // are refused, too, is no failure.
     let args =
         ["torture", pool.path(), "--seconds", "2", "--clients", "2", "--stop-clients", "--json"];
     let output = swarm(&args).output().expect("the command line can be run");
-    let said: Value = serde_json::from_slice(&output.stdout).expect("it prints one JSON value");
-    assert_ne!(output.status.code(), Some(1), "{said}");
+    let printout: Value = serde_json::from_slice(&output.stdout).expect("it prints one JSON value");
+    assert_ne!(output.status.code(), Some(1), "{printout}");
     assert_eq!(
-        (&said["pool_full"], &said["live"]["unserved"]),
+        (&printout["pool_full"], &printout["live"]["unserved"]),
         (&json!(true), &Value::Null),
-        "{said}"
+        "{printout}"
     );
 }
 
@@ -164,24 +169,24 @@ fn a_full_pool_ends_it_early_without_a_verdict() {
 /// processes had been on it. A client that is stopped in the middle of an operation goes on when the others have
 /// done thousands.
 #[test]
-fn what_clients_of_near_memory_are_told_is_linearizable() {
+fn what_clients_of_near_memory_see_is_linearizable() {
     let args = ["--near", "--clients", "4", "--keys", "3", "--kill-clients", "--stop-clients"];
-    torture(&args, |said| more_than(said, &[("/kills", 1), ("/stops", 1)]));
+    torture(&args, |printout| more_than(printout, &[("/kills", 1), ("/stops", 1)]));
 }
 
 /// Every node freezes, thaws, goes down and comes back, one at a time.
 #[test]
 fn nodes_go_and_come_one_after_the_other() {
     let args = ["--clients", "3", "--roll-nodes", "--stop-clients"];
-    torture(&args, |said| more_than(said, &[("/freezes", 1), ("/downs", 0)]));
+    torture(&args, |printout| more_than(printout, &[("/freezes", 1), ("/downs", 0)]));
 }
 
 /// All clients that were left got what they asked for when nothing failed any more.
-fn are_served(said: &Value) {
-    let live = &said["live"];
-    assert_eq!(live["unserved"], Value::Null, "{said}");
-    assert!(live["operations"].as_u64() > Some(0), "{said}");
-    assert!(live["most_roundtrips"].as_u64() > Some(0), "{said}");
+fn are_served(printout: &Value) {
+    let live = &printout["live"];
+    assert_eq!(live["unserved"], Value::Null, "{printout}");
+    assert!(live["operations"].as_u64() > Some(0), "{printout}");
+    assert!(live["most_roundtrips"].as_u64() > Some(0), "{printout}");
 }
 
 #[test]
@@ -206,21 +211,21 @@ fn keys_that_move_every_second_are_linearizable() {
         let args = [pool.path(), "--keys", &keys, "--clients", "3", "--kill-clients"];
         torture(&args, is_enough)
     };
-    let number = |said: &Value, name: &str| said[name].as_u64().expect("a number");
+    let number = |printout: &Value, name: &str| printout[name].as_u64().expect("a number");
     let first = of_keys(1000, |_| true);
     let a_second = number(&first, "operations") as f64 / first["seconds"].as_f64().expect("some");
-    let said = of_keys((a_second as u64 / 5).clamp(50, 20_000), |said| {
-        more_than(said, &[("/operations", 1000), ("/kills", 3)])
+    let printout = of_keys((a_second as u64 / 5).clamp(50, 20_000), |printout| {
+        more_than(printout, &[("/operations", 1000), ("/kills", 3)])
     });
     // One operation in ten or so; where timestamps last for hours it is one in sixty at most, as
     // values outgrow their places.
-    assert!(40 * number(&said, "moved") > number(&said, "operations"), "{said}");
+    assert!(40 * number(&printout, "moved") > number(&printout, "operations"), "{printout}");
 }
 
 #[test]
 fn doctored_histories_are_not_linearizable() {
     let put = |value, times| line(1, "put", Some(value), times, "ok");
-    let get = |times, told| line(2, "get", None, times, told);
+    let get = |times, printed| line(2, "get", None, times, printed);
     let histories = [
         ("a stale read", put("a", (1, 2)) + &put("b", (3, 4)) + &get((5, 6), "a")),
         (
@@ -246,9 +251,9 @@ fn doctored_histories_are_not_linearizable() {
         ),
     ];
     for (what, history) in histories {
-        let (status, said) = check(&history, &[]);
-        assert_eq!(status, 1, "{what}: {said}");
-        assert!(said.contains("\"k\" is not linearizable"), "{what}: {said}");
+        let (status, printout) = check(&history, &[]);
+        assert_eq!(status, 1, "{what}: {printout}");
+        assert!(printout.contains("\"k\" is not linearizable"), "{what}: {printout}");
     }
 }
 
@@ -280,8 +285,8 @@ fn changes_that_go_wrong_are_not_linearizable() {
         put.clone() + &incr(2, "1", "6", (3, 10)) + &incr(3, "7", "13", (4, 11)) + &get("13"),
         put.clone() + &incr(2, "1", "6", (3, 10)) + &cas(3, "b", "exists", json!("6"), (11, 12)),
     ] {
-        let (status, said) = check(&right, &[]);
-        assert_eq!(status, 0, "{right}: {said}");
+        let (status, printout) = check(&right, &[]);
+        assert_eq!(status, 0, "{right}: {printout}");
     }
     for (what, wrong) in [
         ("a cas that is lost and took effect", put.clone() + &won + &lost("a") + &get("b")),
@@ -293,15 +298,15 @@ fn changes_that_go_wrong_are_not_linearizable() {
         ),
         ("an increment applied twice", put + &incr(2, "1", "6", (3, 10)) + &get("7")),
     ] {
-        let (status, said) = check(&wrong, &[]);
-        assert_eq!(status, 1, "{what}: {said}");
-        assert!(said.contains("\"k\" is not linearizable"), "{what}: {said}");
+        let (status, printout) = check(&wrong, &[]);
+        assert_eq!(status, 1, "{what}: {printout}");
+        assert!(printout.contains("\"k\" is not linearizable"), "{what}: {printout}");
     }
 }
 
 #[test]
 fn right_histories_are_linearizable() {
-    let get = |times, told| line(2, "get", None, times, told);
+    let get = |times, printed| line(2, "get", None, times, printed);
     let dead = line(1, "put", Some("a"), (1, 0), "unknown");
     for history in [
         dead.clone() + &get((2, 3), "absent") + &get((4, 5), "a"),
@@ -310,8 +315,8 @@ fn right_histories_are_linearizable() {
             + &line(2, "insert", Some("b"), (2, 6), "ok")
             + &line(3, "delete", None, (1, 7), "ok"),
     ] {
-        let (status, said) = check(&history, &[]);
-        assert_eq!(status, 0, "{history}: {said}");
+        let (status, printout) = check(&history, &[]);
+        assert_eq!(status, 0, "{history}: {printout}");
     }
 }
 
@@ -319,24 +324,24 @@ fn right_histories_are_linearizable() {
 fn what_is_no_history_is_refused() {
     let good = line(1, "put", Some("a"), (1, 2), "ok");
     for bad in ["garbage", "{}", "[1,2]", "null", "{\"client\":1", "\u{0}\u{1}"] {
-        let (status, said) = check(&format!("{good}{bad}\n{good}"), &[]);
-        assert_eq!(status, 3, "{bad}: {said}");
-        assert!(said.contains("line 2"), "{bad}: {said}");
+        let (status, printout) = check(&format!("{good}{bad}\n{good}"), &[]);
+        assert_eq!(status, 3, "{bad}: {printout}");
+        assert!(printout.contains("line 2"), "{bad}: {printout}");
     }
     // A field that was left out is not null: a write that answered in time would be one that never did.
     for field in ["client", "op", "key", "value", "call_ns", "return_ns", "outcome", "read"] {
         let mut less: Value = serde_json::from_str(&good).expect("it is JSON");
         less.as_object_mut().and_then(|line| line.remove(field)).expect("all fields are there");
-        let (status, said) = check(&format!("{good}{less}\n{good}"), &[]);
-        assert_eq!(status, 3, "{field}: {said}");
+        let (status, printout) = check(&format!("{good}{less}\n{good}"), &[]);
+        assert_eq!(status, 3, "{field}: {printout}");
         assert!(
-            said.contains("line 2") && said.contains(&format!("missing field `{field}`")),
-            "{said}"
+            printout.contains("line 2") && printout.contains(&format!("missing field `{field}`")),
+            "{printout}"
         );
     }
     // A line that was cut off.
-    let (status, said) = check(&good[..good.len() / 2], &["--json"]);
-    assert!(status == 3 && said.contains("line 1"), "{said}");
+    let (status, printout) = check(&good[..good.len() / 2], &["--json"]);
+    assert!(status == 3 && printout.contains("line 1"), "{printout}");
     let missing = swarm(&["check", "/nowhere/history"]).output();
     assert_eq!(missing.expect("the command line can be run").status.code(), Some(3));
 }
@@ -369,9 +374,9 @@ fn fields_that_contradict_the_others_are_refused() {
             "only a get, swap or incr that is ok",
         ),
     ] {
-        let (status, said) = check(&format!("{good}{bad}{good}"), &[]);
-        assert_eq!(status, 3, "{bad}: {said}");
-        assert!(said.contains("line 2") && said.contains(why), "{bad}: {said}");
+        let (status, printout) = check(&format!("{good}{bad}{good}"), &[]);
+        assert_eq!(status, 3, "{bad}: {printout}");
+        assert!(printout.contains("line 2") && printout.contains(why), "{bad}: {printout}");
     }
 }
 
@@ -383,13 +388,13 @@ fn a_history_that_holds_nothing_is_no_verdict() {
     std::fs::write(&file, "").expect("it is writable");
     let file = file.to_string_lossy();
     let output = swarm(&["check", &file]).output().expect("the command line can be run");
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(3), "{told}");
-    assert!(told.contains(&format!("{file} holds no operation")), "{told}");
-    let (status, said) = check("\n \n", &["--json"]);
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(3), "{printed}");
+    assert!(printed.contains(&format!("{file} holds no operation")), "{printed}");
+    let (status, printout) = check("\n \n", &["--json"]);
     assert!(
-        status == 3 && said.contains(r#"{"error":"standard input holds no operation"}"#),
-        "{said}"
+        status == 3 && printout.contains(r#"{"error":"standard input holds no operation"}"#),
+        "{printout}"
     );
 }
 
@@ -403,9 +408,9 @@ fn values_are_shown_as_what_they_are() {
             "outcome": "ok", "read": value,
         });
         let history = line(1, "put", Some("a"), (1, 2), "ok") + &read.to_string();
-        let (status, said) = check(&history, &[]);
-        assert_eq!(status, 1, "{said}");
-        assert!(said.contains(&format!("-> {shown}  ")), "{said}");
+        let (status, printout) = check(&history, &[]);
+        assert_eq!(status, 1, "{printout}");
+        assert!(printout.contains(&format!("-> {shown}  ")), "{printout}");
     }
 }
 
@@ -420,9 +425,9 @@ fn a_single_node_is_not_taken_away() {
         let path = file.to_string_lossy();
         let args = ["torture", "--nodes", "1", "--seconds", "1", flag, "--history", &path];
         let output = swarm(&args).output().expect("the command line can be run");
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{told}");
-        assert!(told.contains("time-out") && told.contains("three nodes"), "{told}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{printed}");
+        assert!(printed.contains("time-out") && printed.contains("three nodes"), "{printed}");
         assert_eq!(std::fs::read(&file).expect("it is there"), b"of an earlier run");
     }
 }

@@ -39,9 +39,9 @@ fn what_is_exported_can_be_imported() {
 #[test]
 fn one_line_is_not_several() {
     let pool = TestPool::create();
-    for (text, said) in [("a\tb\n", "1 line\n"), ("a\tb\nc\td\n", "2 lines\n")] {
+    for (text, printout) in [("a\tb\n", "1 line\n"), ("a\tb\nc\td\n", "2 lines\n")] {
         let done = swarm(&["import", pool.path(), "-"]).write_stdin(text).assert().code(0);
-        assert_eq!(String::from_utf8_lossy(&done.get_output().stderr), said);
+        assert_eq!(String::from_utf8_lossy(&done.get_output().stderr), printout);
     }
 }
 
@@ -77,8 +77,8 @@ fn a_bad_line_is_named_and_those_before_it_are_kept() {
         let shown = &bad[..bad.len().min(20)];
         let text = format!("first\t1\nsecond\t2\n{bad}\nfourth\t4\n");
         let failed = swarm(&["import", pool.path(), "-"]).write_stdin(text).assert().code(3);
-        let told = String::from_utf8_lossy(&failed.get_output().stderr).into_owned();
-        assert!(told.contains("line 3: "), "{shown:?}: {told}");
+        let printed = String::from_utf8_lossy(&failed.get_output().stderr).into_owned();
+        assert!(printed.contains("line 3: "), "{shown:?}: {printed}");
         assert_eq!(pool.output("get", &["first"]), b"1", "{shown:?}");
         assert_eq!(pool.output("get", &["second"]), b"2", "{shown:?}");
         assert_eq!(pool.status("get", &["fourth"]), 1, "{shown:?}");
@@ -159,9 +159,10 @@ fn an_interrupted_import_says_how_much_is_stored() {
     kill_process(Pid::from_child(&import), Signal::INT).expect("it runs");
     let ended = import.wait_with_output().expect("it ends");
     assert_eq!(ended.status.code(), Some(130));
-    let told = String::from_utf8_lossy(&ended.stderr);
-    let stored: u64 = told.split_whitespace().find_map(|word| word.parse().ok()).expect("a number");
-    assert!((1..=100).contains(&stored) && told.contains("stored"), "{told}");
+    let printed = String::from_utf8_lossy(&ended.stderr);
+    let stored: u64 =
+        printed.split_whitespace().find_map(|word| word.parse().ok()).expect("a number");
+    assert!((1..=100).contains(&stored) && printed.contains("stored"), "{printed}");
     drop(input);
 }
 
@@ -183,19 +184,19 @@ fn a_failed_import_says_what_is_stored_for_certain() {
     input.write_all(b"second\tvalue\n").expect("it is read");
     drop(input);
     let ended = import.wait_with_output().expect("it ends");
-    let told = String::from_utf8_lossy(&ended.stderr);
-    assert_eq!(ended.status.code(), Some(3), "{told}");
-    assert!(told.contains("line 2: ") && told.contains("was destroyed"), "{told}");
-    assert!(!told.contains("stored"), "nothing is: {told}");
+    let printed = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(3), "{printed}");
+    assert!(printed.contains("line 2: ") && printed.contains("was destroyed"), "{printed}");
+    assert!(!printed.contains("stored"), "nothing is: {printed}");
     // More than fits: of the lines of one batch, those in other lanes are under way.
     let pool = TestPool::create();
     let text: String = (0..1000).map(|n| format!("{n}\t{}\n", "v".repeat(100_000))).collect();
     let failed = swarm(&["import", pool.path(), "-"]).write_stdin(text).assert().code(3);
-    let told = String::from_utf8_lossy(&failed.get_output().stderr).into_owned();
-    let (_, known) = told.split_once("known to be stored: the first ").expect("it says so");
+    let printed = String::from_utf8_lossy(&failed.get_output().stderr).into_owned();
+    let (_, known) = printed.split_once("known to be stored: the first ").expect("it says so");
     let known: usize = known.split(' ').next().and_then(|n| n.parse().ok()).expect("a number");
     for key in 0..known {
-        assert_eq!(pool.status("get", &[&key.to_string()]), 0, "{key}: {told}");
+        assert_eq!(pool.status("get", &[&key.to_string()]), 0, "{key}: {printed}");
     }
 }
 
@@ -209,8 +210,8 @@ fn keys_are_listed_by_what_they_begin_with() {
     assert_eq!(pool.status("put", &["user:3", "value"]), 0);
     assert_eq!(pool.status("delete", &["user:3"]), 0);
     let keys = |args: &[&str]| {
-        let told = String::from_utf8(pool.output("keys", args)).expect("text");
-        let mut lines: Vec<_> = told.lines().map(str::to_owned).collect();
+        let printed = String::from_utf8(pool.output("keys", args)).expect("text");
+        let mut lines: Vec<_> = printed.lines().map(str::to_owned).collect();
         lines.sort();
         lines
     };

@@ -10,8 +10,8 @@ use crate::common::{TestPool, swarm};
 fn verify(pool: &TestPool, more: &[&str]) -> (Value, Option<i32>) {
     let args = [&["info", pool.path(), "--verify", "--json"], more].concat();
     let output = swarm(&args).output().expect("the command line can be run");
-    let told = String::from_utf8_lossy(&output.stderr);
-    let verdict = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{told}"));
+    let printed = String::from_utf8_lossy(&output.stderr);
+    let verdict = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{printed}"));
     (verdict, output.status.code())
 }
 
@@ -23,8 +23,8 @@ fn a_pool_is_verified_and_what_is_wrong_is_told() {
     assert_eq!(pool.status("put", &["damaged", "a value of some length"]), 0);
     let (sound, status) = verify(&pool, &[]);
     assert_eq!((&sound["sound"], &sound["keys"], status), (&json!(true), &json!(501), Some(0)));
-    let said = String::from_utf8_lossy(&pool.output("info", &["--verify"])).into_owned();
-    assert!(said.lines().last().is_some_and(|line| line.ends_with("sound")), "{said}");
+    let printout = String::from_utf8_lossy(&pool.output("info", &["--verify"])).into_owned();
+    assert!(printout.lines().last().is_some_and(|line| line.ends_with("sound")), "{printout}");
     // A bit of the value is changed wherever a node has it.
     let file = format!("{}/node-1", pool.path());
     let mut bytes = fs::read(&file).expect("it is there");
@@ -43,8 +43,8 @@ fn a_pool_is_verified_and_what_is_wrong_is_told() {
     for fault in faults {
         assert_eq!((&fault["fault"], &fault["key"]), (&json!("bad checksum"), &json!("damaged")));
     }
-    let said = String::from_utf8_lossy(&pool.output("info", &["--verify"])).into_owned();
-    assert!(said.contains("bad checksum") && said.contains("key damaged"), "{said}");
+    let printout = String::from_utf8_lossy(&pool.output("info", &["--verify"])).into_owned();
+    assert!(printout.contains("bad checksum") && printout.contains("key damaged"), "{printout}");
     fs::remove_file(&file).expect("it is there");
     let (degraded, status) = verify(&pool, &["--degraded"]);
     assert_eq!((&degraded["nodes_down"], status), (&json!([1]), Some(1)), "{degraded}");

@@ -424,8 +424,8 @@ mod tests {
             &[BODY - 5, 1, 1, BODY, BODY - 200, BODY / 2, BODY / 2, 7],
         ] {
             let pairs = some(values);
-            let (told, end) = decoded(&encoded(&pairs));
-            assert!(told == pairs, "{values:?}");
+            let (found, end) = decoded(&encoded(&pairs));
+            assert!(found == pairs, "{values:?}");
             end.expect("it is whole");
         }
         let pairs: Vec<Pair> =
@@ -474,15 +474,15 @@ mod tests {
         let file = encoder.whole();
         assert!(decoded(file).1.is_ok());
         for end in 0..file.len() {
-            let (told, bad) = decoded(&file[..end]);
-            assert!(told == pairs[..told.len()], "{end}");
+            let (found, bad) = decoded(&file[..end]);
+            assert!(found == pairs[..found.len()], "{end}");
             let bad = bad.expect_err("it is cut off");
             match &bad {
                 Bad::Other => assert_eq!(end, 0),
                 Bad::Header => assert!(end < HEADER, "{end}"),
                 Bad::Cut(spot) => {
                     assert!((HEADER..=end).contains(&(spot.byte as usize)), "{end}: {bad}");
-                    assert_eq!(spot.block, told.len() as u64, "{end}: {bad}");
+                    assert_eq!(spot.block, found.len() as u64, "{end}: {bad}");
                 }
                 bad => panic!("{end}: {bad}"),
             }
@@ -504,15 +504,15 @@ mod tests {
         let mut file = encoder.whole().to_vec();
         for bit in 0..8 * file.len() {
             file[bit / 8] ^= 1 << (bit % 8);
-            let (told, bad) = decoded(&file);
+            let (found, bad) = decoded(&file);
             file[bit / 8] ^= 1 << (bit % 8);
-            assert!(told == pairs[..told.len()], "bit {bit}");
+            assert!(found == pairs[..found.len()], "bit {bit}");
             match bad.expect_err("it is changed") {
                 Bad::Other => assert!(bit < 64),
                 Bad::Header => assert!(bit < 8 * HEADER),
                 Bad::Damaged(spot, _) => {
                     assert!(spot.byte as usize <= bit / 8, "bit {bit}: {spot}");
-                    assert_eq!(spot.block, told.len() as u64, "bit {bit}: {spot}");
+                    assert_eq!(spot.block, found.len() as u64, "bit {bit}: {spot}");
                 }
                 bad => panic!("bit {bit}: {bad}"),
             }

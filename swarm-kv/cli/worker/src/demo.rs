@@ -22,9 +22,9 @@ pub(crate) const TELL_EVERY_NS: u64 = 50_000_000;
 const MAX_GAPS: usize = 1 << 17;
 
 /// Runs the job.
-pub(crate) fn run(job: &DemoJob, lead: &dyn ParentChannel) -> Result<Report, Failure> {
+pub(crate) fn run(job: &DemoJob, parent: &dyn ParentChannel) -> Result<Report, Failure> {
     let pool = open_pool(&job.pool)?;
-    let demo = Demo { job, lead };
+    let demo = Demo { job, parent };
     with_emulated(&pool, job.keys as usize, job.rtt_ns, |store| demo.run(store))
 }
 
@@ -38,7 +38,7 @@ pub fn key_name(key: u32) -> [u8; 24] {
 
 struct Demo<'a> {
     job: &'a DemoJob,
-    lead: &'a dyn ParentChannel,
+    parent: &'a dyn ParentChannel,
 }
 
 impl Demo<'_> {
@@ -49,9 +49,9 @@ impl Demo<'_> {
         for key in &keys {
             block_on(store.get(key, |_| ()))?;
         }
-        self.lead.tell(Message::Ready)?;
+        self.parent.tell(Message::Ready)?;
         let mut started_ns = monotonic_ns();
-        if let Order::Go { at_ns } = self.lead.wait()? {
+        if let Order::Go { at_ns } = self.parent.wait()? {
             started_ns = at_ns;
         }
         while monotonic_ns() < started_ns {
@@ -76,7 +76,7 @@ impl Demo<'_> {
         let before = store.counters();
         let until = started_ns + self.job.seconds * 1_000_000_000;
         let (half, mut between) = (started_ns + self.job.seconds * 500_000_000, None);
-        let (mut done, mut told, mut last) = (0, started_ns, started_ns);
+        let (mut done, mut reported, mut last) = (0, started_ns, started_ns);
         while last < until {
             let key = picker.loaded(&mut rng) as u32;
             let name = &keys[key as usize];
@@ -104,9 +104,9 @@ impl Demo<'_> {
             if end - last > GAP_FLOOR_NS && report.gaps.len() < MAX_GAPS {
                 report.gaps.push((last, end));
             }
-            if end - told > TELL_EVERY_NS {
-                told = end;
-                self.lead.tell(Message::Progress { at_ns: end, done })?;
+            if end - reported > TELL_EVERY_NS {
+                reported = end;
+                self.parent.tell(Message::Progress { at_ns: end, done })?;
             }
             last = end;
         }

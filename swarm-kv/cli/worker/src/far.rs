@@ -155,7 +155,7 @@ impl FarPool {
         task: T,
     ) -> Result<T::Output, Failure> {
         let client = rdma::open_plain::<P>(&self.pool, options)?;
-        let session = client.seat().session();
+        let session = client.client_slot().session();
         task.run(&*client).map_err(|failure| self.explain(failure, session, client.nodes()))
     }
 

@@ -453,8 +453,8 @@ mod tests {
                 "never absent",
             ),
         ] {
-            let told = read(format!("{GOOD}\n{bad}\n").as_bytes()).expect_err(bad);
-            assert!(told.contains(why) && told.contains("line 2"), "{bad}: {told}");
+            let text = read(format!("{GOOD}\n{bad}\n").as_bytes()).expect_err(bad);
+            assert!(text.contains(why) && text.contains("line 2"), "{bad}: {text}");
         }
         assert!(read(&[0xff, 0xfe, b'\n']).is_err());
         assert!(read(b"").is_ok() && read(b"\n \n").is_ok());

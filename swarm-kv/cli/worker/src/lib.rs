@@ -53,14 +53,14 @@ use job::{Job, Message};
 ///
 /// # Errors
 /// The parent has ended.
-pub fn work(job: &Job, lead: &dyn ParentChannel) -> Result<(), Failure> {
+pub fn work(job: &Job, parent: &dyn ParentChannel) -> Result<(), Failure> {
     let result = match job {
-        Job::Bench(job) => measure::run(job, lead),
-        Job::Demo(job) => demo::run(job, lead),
-        Job::Torture(job) => torture::run(job, lead),
-        Job::Soak(job) => soak::run(job, lead),
+        Job::Bench(job) => measure::run(job, parent),
+        Job::Demo(job) => demo::run(job, parent),
+        Job::Torture(job) => torture::run(job, parent),
+        Job::Soak(job) => soak::run(job, parent),
     };
-    lead.tell(match result {
+    parent.tell(match result {
         Ok(report) => Message::Report(Box::new(report)),
         Err(failure) => match failure.message() {
             Some(message) => Message::Failed(message),

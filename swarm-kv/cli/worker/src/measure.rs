@@ -35,14 +35,14 @@ const BATCH: usize = 64;
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
 /// Runs the job.
-pub(crate) fn run(job: &BenchJob, lead: &dyn ParentChannel) -> Result<Report, Failure> {
+pub(crate) fn run(job: &BenchJob, parent: &dyn ParentChannel) -> Result<Report, Failure> {
     let (ops, keys_then) = job.plan.operations();
     let keys = &Keys::new(keys_then, job.key_size);
     let pool = open_pool(Path::new(&job.pool))?;
     // The first access to a page costs the kernel's time, not the store's.
     pool.populate();
-    let load = Load { job, keys, lead };
-    let measure = Measure { job, keys, ops: &ops, lead, far: pool.is_far() };
+    let load = Load { job, keys, parent };
+    let measure = Measure { job, keys, ops: &ops, parent, far: pool.is_far() };
     if job.rtt_ns == 0 {
         return run_system(&pool, job.system, keys_then, 0, Both { load, measure });
     }
@@ -73,7 +73,7 @@ impl Task for Both<'_> {
 struct Load<'a> {
     job: &'a BenchJob,
     keys: &'a Keys,
-    lead: &'a dyn ParentChannel,
+    parent: &'a dyn ParentChannel,
 }
 
 impl Load<'_> {
@@ -87,8 +87,8 @@ impl Load<'_> {
             }
             Ok::<(), Error>(())
         })?;
-        self.lead.tell(Message::Loaded)?;
-        self.lead.wait()?;
+        self.parent.tell(Message::Loaded)?;
+        self.parent.wait()?;
         Ok(())
     }
 }
@@ -97,7 +97,7 @@ struct Measure<'a> {
     job: &'a BenchJob,
     keys: &'a Keys,
     ops: &'a [Op],
-    lead: &'a dyn ParentChannel,
+    parent: &'a dyn ParentChannel,
     /// Whether the pool is behind a network, which takes its own time.
     far: bool,
 }
@@ -110,8 +110,8 @@ impl Task for Measure<'_> {
         client: &Client<F, C, P>,
     ) -> Result<Report, Failure> {
         self.warm_up(&Store::new(client))?;
-        self.lead.tell(Message::Ready)?;
-        if let Order::Go { at_ns } = self.lead.wait()? {
+        self.parent.tell(Message::Ready)?;
+        if let Order::Go { at_ns } = self.parent.wait()? {
             while monotonic_ns() < at_ns {
                 std::hint::spin_loop();
             }
@@ -151,7 +151,7 @@ struct Lanes<'a> {
     /// An operation is timed if its number has none of these bits.
     untimed: usize,
     meter: RefCell<Meter>,
-    told: Cell<Instant>,
+    reported: Cell<Instant>,
 }
 
 impl<'a> Lanes<'a> {
@@ -159,7 +159,7 @@ impl<'a> Lanes<'a> {
         let slow = of.far || of.job.rtt_ns >= TIME_ALL_FROM_NS;
         let untimed = if slow { 0 } else { TIME_ONE_IN - 1 };
         let meter = RefCell::new(Meter::new());
-        Self { of, next: Cell::new(0), untimed, meter, told: Cell::new(Instant::now()) }
+        Self { of, next: Cell::new(0), untimed, meter, reported: Cell::new(Instant::now()) }
     }
 
     async fn work<F: Fabric, C: Clock, P: Protocol>(
@@ -235,11 +235,11 @@ impl<'a> Lanes<'a> {
     }
 
     fn tell(&self, number: usize, now: Instant) -> Result<(), Failure> {
-        if !self.of.job.progress || now - self.told.get() < TELL_EVERY {
+        if !self.of.job.progress || now - self.reported.get() < TELL_EVERY {
             return Ok(());
         }
-        self.told.set(now);
-        self.of.lead.tell(Message::Progress { at_ns: monotonic_ns(), done: number as u64 })
+        self.reported.set(now);
+        self.of.parent.tell(Message::Progress { at_ns: monotonic_ns(), done: number as u64 })
     }
 }
 

@@ -268,13 +268,13 @@ fn may_not_write(refused: &shm::Error) -> bool {
 
 impl From<shm::Error> for Failure {
     fn from(error: shm::Error) -> Self {
-        let told = error.to_string();
+        let outcome = error.to_string();
         match error {
             // Parameters that no pool, or no memory of that kind, can have.
             shm::Error::Geometry(_) | shm::Error::CapacityUnit { .. } | shm::Error::Mode { .. } => {
-                Self::Usage(told)
+                Self::Usage(outcome)
             }
-            _ => Self::Failed(told),
+            _ => Self::Failed(outcome),
         }
     }
 }

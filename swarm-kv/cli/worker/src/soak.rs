@@ -15,7 +15,7 @@ use crate::history::Op;
 use crate::job::{Message, Report, SoakJob, SoakTally, monotonic_ns};
 use crate::store::{Store, open_pool, with_emulated};
 use crate::torture::{MAX_ERRORS, NICE, RTT_NS, RecordedClient, key_name, pick};
-use crate::torture_log::{Log, MIXED, Tag, Told};
+use crate::torture_log::{Log, MIXED, Outcome, Tag};
 use crate::{Failure, ParentChannel};
 
 /// One in this many operations is on a hot key.
@@ -42,12 +42,12 @@ pub fn run_of(run: &str, window: u64) -> String {
 }
 
 /// Runs the job.
-pub(crate) fn run(job: &SoakJob, lead: &dyn ParentChannel) -> Result<Report, Failure> {
+pub(crate) fn run(job: &SoakJob, parent: &dyn ParentChannel) -> Result<Report, Failure> {
     // As in torture.
     let _ = rustix::process::nice(NICE);
     let pool = open_pool(&job.pool)?;
     let keys = (job.keys + 2 * HOT_KEYS) as usize;
-    let soak = Soak { job, lead };
+    let soak = Soak { job, parent };
     with_emulated(&pool, keys, RTT_NS, |store| soak.run(store))
 }
 
@@ -58,7 +58,7 @@ pub fn lasting_name(run: &str, key: u32) -> String {
 
 struct Soak<'a> {
     job: &'a SoakJob,
-    lead: &'a dyn ParentChannel,
+    parent: &'a dyn ParentChannel,
 }
 
 /// The window that a client is in.
@@ -98,7 +98,7 @@ impl Soak<'_> {
             if window != tally.window || now - told_at > TELL_EVERY_NS {
                 tally.window = window;
                 told_at = now;
-                self.lead.tell(Message::OpCost(std::mem::take(&mut tally)))?;
+                self.parent.tell(Message::OpCost(std::mem::take(&mut tally)))?;
                 tally.window = window;
             }
             let tag = Tag { client: job.client, number };
@@ -124,7 +124,7 @@ impl Soak<'_> {
                 Err(error) => return Err(error.into()),
             }
         }
-        self.lead.tell(Message::OpCost(tally))?;
+        self.parent.tell(Message::OpCost(tally))?;
         Ok(Report { started_ns, ended_ns: now, ..Report::default() })
     }
 }
@@ -140,11 +140,11 @@ fn pick_lasting(rng: &mut SmallRng) -> Op {
     }
 }
 
-fn count(tally: &mut SoakTally, op: Op, result: &Result<Told, Error>, length: usize) {
+fn count(tally: &mut SoakTally, op: Op, result: &Result<Outcome, Error>, length: usize) {
     tally.operations += 1;
     match (op, result) {
-        (Op::Get, Ok(Told::Damaged)) => tally.damaged += 1,
-        (Op::Put | Op::Insert | Op::Update, Ok(Told::Done)) => tally.bytes += length as u64,
+        (Op::Get, Ok(Outcome::Damaged)) => tally.damaged += 1,
+        (Op::Put | Op::Insert | Op::Update, Ok(Outcome::Done)) => tally.bytes += length as u64,
         (_, Err(Error::Full { .. } | Error::Unsettled { .. })) => tally.full += 1,
         _ => {}
     }

@@ -17,7 +17,7 @@ use crate::demo::TELL_EVERY_NS;
 use crate::history::Op;
 use crate::job::{Message, Order, Report, Served, TortureJob, monotonic_ns};
 use crate::store::{Store, open_pool, with_emulated, with_keys};
-use crate::torture_log::{Known, Log, Tag, Told, is_counter};
+use crate::torture_log::{Known, Log, Outcome, Tag, is_counter};
 use crate::{Failure, ParentChannel};
 
 /// The emulated roundtrip.
@@ -48,11 +48,11 @@ pub fn key_name(run: &str, key: impl Display) -> String {
 }
 
 /// Runs the job.
-pub(crate) fn run(job: &TortureJob, lead: &dyn ParentChannel) -> Result<Report, Failure> {
+pub(crate) fn run(job: &TortureJob, parent: &dyn ParentChannel) -> Result<Report, Failure> {
     // Many clients use all processors, and their parent must run as well.
     let _ = rustix::process::nice(NICE);
     let pool = open_pool(&job.pool)?;
-    let (keys, torture) = (job.keys as usize, Torture { job, lead });
+    let (keys, torture) = (job.keys as usize, Torture { job, parent });
     if job.near {
         return with_keys(&pool, keys, |store| torture.run(store));
     }
@@ -61,7 +61,7 @@ pub(crate) fn run(job: &TortureJob, lead: &dyn ParentChannel) -> Result<Report, 
 
 struct Torture<'a> {
     job: &'a TortureJob,
-    lead: &'a dyn ParentChannel,
+    parent: &'a dyn ParentChannel,
 }
 
 impl Torture<'_> {
@@ -75,8 +75,8 @@ impl Torture<'_> {
         let until_ns = match job.until_ns {
             Some(until_ns) => until_ns,
             None => {
-                self.lead.tell(Message::Ready)?;
-                let Order::Go { at_ns } = self.lead.wait()? else { return Ok(Report::default()) };
+                self.parent.tell(Message::Ready)?;
+                let Order::Go { at_ns } = self.parent.wait()? else { return Ok(Report::default()) };
                 // No spinning: clients that have not received the command yet need the processors.
                 thread::sleep(Duration::from_nanos(at_ns.saturating_sub(monotonic_ns())));
                 at_ns + job.seconds * 1_000_000_000
@@ -116,15 +116,15 @@ impl Torture<'_> {
             }
             if now - told_at > TELL_EVERY_NS {
                 told_at = now;
-                moves.tell(store, self.lead)?;
+                moves.tell(store, self.parent)?;
             }
         }
-        moves.tell(store, self.lead)?;
+        moves.tell(store, self.parent)?;
         store.rest();
-        self.lead.tell(Message::Resting { since_ns: now, full })?;
-        let Order::Lifted = self.lead.wait()? else { return Ok(Report::default()) };
+        self.parent.tell(Message::Resting { since_ns: now, full })?;
+        let Order::Lifted = self.parent.wait()? else { return Ok(Report::default()) };
         let served = self.be_served((store, &mut hand), &mut log, &names, numbers);
-        self.lead.tell(Message::Served(served.map_err(failed)?))?;
+        self.parent.tell(Message::Served(served.map_err(failed)?))?;
         Ok(Report { started_ns, ended_ns: now, ..Report::default() })
     }
 
@@ -174,14 +174,14 @@ impl Torture<'_> {
 /// killed.
 #[derive(Default)]
 struct Moves {
-    told: u64,
+    outcome: u64,
 }
 
 impl Moves {
     /// Reports how many there were since the last report.
-    fn tell(&mut self, store: &Store<'_>, lead: &dyn ParentChannel) -> Result<(), Failure> {
+    fn tell(&mut self, store: &Store<'_>, parent: &dyn ParentChannel) -> Result<(), Failure> {
         let moved = store.counters().moved;
-        lead.tell(Message::Moved(moved - std::mem::replace(&mut self.told, moved)))
+        parent.tell(Message::Moved(moved - std::mem::replace(&mut self.outcome, moved)))
     }
 }
 
@@ -224,7 +224,13 @@ impl<'s> RecordedClient<'s> {
     }
 
     /// Runs one operation; `tag` names the value that it writes.
-    pub(crate) fn act(&mut self, op: Op, name: &[u8], key: u32, tag: Tag) -> Result<Told, Error> {
+    pub(crate) fn act(
+        &mut self,
+        op: Op,
+        name: &[u8],
+        key: u32,
+        tag: Tag,
+    ) -> Result<Outcome, Error> {
         tag.fill(key, &mut self.value);
         self.carry_out(op, name, key, tag)
     }
@@ -237,7 +243,7 @@ impl<'s> RecordedClient<'s> {
         name: &[u8],
         key: u32,
         tag: Tag,
-    ) -> io::Result<(Result<Told, Error>, u64)> {
+    ) -> io::Result<(Result<Outcome, Error>, u64)> {
         tag.fill(key, &mut self.value);
         let expected = self.known.get(&key).copied().filter(|_| op == Op::CompareAndSwap);
         log.call((op, expected), key, tag.number, monotonic_ns())?;
@@ -245,24 +251,24 @@ impl<'s> RecordedClient<'s> {
         let result = self.carry_out(op, name, key, tag);
         let now = monotonic_ns();
         self.learn(op, key, tag, &result);
-        let told = match &result {
-            Ok(told) => *told,
-            Err(Error::Full { .. }) => Told::Full,
-            Err(_) => Told::Unknown,
+        let outcome = match &result {
+            Ok(outcome) => *outcome,
+            Err(Error::Full { .. }) => Outcome::Full,
+            Err(_) => Outcome::Unknown,
         };
-        log.answer(told, called_ns, now)?;
+        log.answer(outcome, called_ns, now)?;
         Ok((result, now))
     }
 
     /// Notes what is there now, as far as this client knows.
-    fn learn(&mut self, op: Op, key: u32, tag: Tag, result: &Result<Told, Error>) {
+    fn learn(&mut self, op: Op, key: u32, tag: Tag, result: &Result<Outcome, Error>) {
         let known = match result {
-            Ok(Told::Value(tag)) => Some(Known::Tag(*tag)),
-            Ok(Told::Sum(sum)) => Some(Known::Sum(*sum)),
-            Ok(Told::Done) if op != Op::Delete && is_counter(key) => {
+            Ok(Outcome::Value(tag)) => Some(Known::Tag(*tag)),
+            Ok(Outcome::Sum(sum)) => Some(Known::Sum(*sum)),
+            Ok(Outcome::Done) if op != Op::Delete && is_counter(key) => {
                 Some(Known::Sum(tag.written_number()))
             }
-            Ok(Told::Done) if op != Op::Delete => Some(Known::Tag(tag)),
+            Ok(Outcome::Done) if op != Op::Delete => Some(Known::Tag(tag)),
             Ok(_) => None,
             Err(_) => return,
         };
@@ -272,27 +278,27 @@ impl<'s> RecordedClient<'s> {
         }
     }
 
-    fn carry_out(&mut self, op: Op, name: &[u8], key: u32, tag: Tag) -> Result<Told, Error> {
-        let done = |done| if done { Told::Done } else { Told::Refused };
+    fn carry_out(&mut self, op: Op, name: &[u8], key: u32, tag: Tag) -> Result<Outcome, Error> {
+        let done = |done| if done { Outcome::Done } else { Outcome::Refused };
         let (store, value) = (self.store, &self.value);
         Ok(match op {
             Op::Get => block_on(store.get(name, |value| read(key, value, &mut self.room)))?,
-            Op::Put => block_on(store.put(name, value)).map(|()| Told::Done)?,
+            Op::Put => block_on(store.put(name, value)).map(|()| Outcome::Done)?,
             Op::Insert => done(block_on(store.insert(name, value))?),
             Op::Update => done(block_on(store.update(name, value))?),
-            Op::Delete => block_on(store.delete(name)).map(|()| Told::Done)?,
+            Op::Delete => block_on(store.delete(name)).map(|()| Outcome::Done)?,
             Op::CompareAndSwap => {
                 let expected = self.known.get(&key);
                 expected.inspect(|known| known.fill(key, &mut self.room));
                 let expected = expected.map(|_| self.room.as_slice());
                 match block_on(store.compare_and_swap(name, expected, Some(value)))? {
-                    CompareAndSwap::Swapped => Told::Done,
+                    CompareAndSwap::Swapped => Outcome::Done,
                     CompareAndSwap::Lost(found) => read(key, found.as_deref(), &mut self.room),
                 }
             }
             Op::Increment => {
                 let by = tag.added_number() as i64;
-                Told::Sum(block_on(store.increment(name, by))? as u64)
+                Outcome::Sum(block_on(store.increment(name, by))? as u64)
             }
             Op::Swap => unreachable!("clients do what Op::TORTURE lists"),
         })
@@ -300,14 +306,14 @@ impl<'s> RecordedClient<'s> {
 }
 
 /// Returns what a value that was read tells.
-pub fn read(key: u32, value: Option<&[u8]>, room: &mut Vec<u8>) -> Told {
-    let Some(value) = value else { return Told::Absent };
-    let told = if is_counter(key) {
-        std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()).map(Told::Sum)
+pub fn read(key: u32, value: Option<&[u8]>, room: &mut Vec<u8>) -> Outcome {
+    let Some(value) = value else { return Outcome::Absent };
+    let outcome = if is_counter(key) {
+        std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()).map(Outcome::Sum)
     } else {
-        Tag::parse(key, value, room).map(Told::Value)
+        Tag::parse(key, value, room).map(Outcome::Value)
     };
-    told.unwrap_or(Told::Damaged)
+    outcome.unwrap_or(Outcome::Damaged)
 }
 
 /// Deletes a key. Returns false if it stays: a delete needs a buffer, too, and a full pool has

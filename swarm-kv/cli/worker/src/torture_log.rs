@@ -137,7 +137,7 @@ impl Tag {
 
 /// The result of an operation, as logged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Told {
+pub enum Outcome {
     /// The operation is done.
     Done,
     /// The key existed already, or did not exist.
@@ -208,18 +208,23 @@ impl Log {
     }
 
     /// Logs the answer.
-    pub(crate) fn answer(&mut self, told: Told, called_ns: u64, at_ns: u64) -> io::Result<()> {
-        let (kind, value) = match told {
-            Told::Done => (0, 0),
-            Told::Refused => (1, 0),
-            Told::Absent => (2, 0),
-            Told::Value(tag) => (3, tag.word()),
+    pub(crate) fn answer(
+        &mut self,
+        outcome: Outcome,
+        called_ns: u64,
+        at_ns: u64,
+    ) -> io::Result<()> {
+        let (kind, value) = match outcome {
+            Outcome::Done => (0, 0),
+            Outcome::Refused => (1, 0),
+            Outcome::Absent => (2, 0),
+            Outcome::Value(tag) => (3, tag.word()),
             // No client can have added so much.
-            Told::Sum(sum) if sum > VALUE => (4, 0),
-            Told::Sum(sum) => (SUM, sum),
-            Told::Damaged => (4, 0),
-            Told::Unknown => (5, 0),
-            Told::Full => (FULL, 0),
+            Outcome::Sum(sum) if sum > VALUE => (4, 0),
+            Outcome::Sum(sum) => (SUM, sum),
+            Outcome::Damaged => (4, 0),
+            Outcome::Unknown => (5, 0),
+            Outcome::Full => (FULL, 0),
         };
         self.write([ANSWER << 60 | kind << 56 | value, called_ns, at_ns])
     }
@@ -373,21 +378,21 @@ mod tests {
         let tag = Tag { client: 9, number: 4 };
         let no = |op| (op, None);
         log.call(no(Op::Get), 1, 1, 10).expect("it is writable");
-        log.answer(Told::Value(tag), 11, 12).expect("it is writable");
+        log.answer(Outcome::Value(tag), 11, 12).expect("it is writable");
         log.call(no(Op::Insert), 1, 2, 13).expect("it is writable");
-        log.answer(Told::Refused, 14, 15).expect("it is writable");
+        log.answer(Outcome::Refused, 14, 15).expect("it is writable");
         log.call(no(Op::Update), 1, 3, 16).expect("it is writable");
-        log.answer(Told::Unknown, 17, 18).expect("it is writable");
+        log.answer(Outcome::Unknown, 17, 18).expect("it is writable");
         log.call(no(Op::Put), 1, 5, 18).expect("it is writable");
-        log.answer(Told::Full, 18, 19).expect("it is writable");
+        log.answer(Outcome::Full, 18, 19).expect("it is writable");
         log.call((Op::CompareAndSwap, Some(Known::Tag(tag))), 1, 6, 20).expect("it is writable");
-        log.answer(Told::Absent, 21, 22).expect("it is writable");
+        log.answer(Outcome::Absent, 21, 22).expect("it is writable");
         log.call((Op::CompareAndSwap, Some(Known::Sum(77))), 2, 7, 23).expect("it is writable");
-        log.answer(Told::Done, 24, 25).expect("it is writable");
+        log.answer(Outcome::Done, 24, 25).expect("it is writable");
         log.call(no(Op::CompareAndSwap), 1, 8, 26).expect("it is writable");
-        log.answer(Told::Value(tag), 27, 28).expect("it is writable");
+        log.answer(Outcome::Value(tag), 27, 28).expect("it is writable");
         log.call(no(Op::Increment), 2, 9, 29).expect("it is writable");
-        log.answer(Told::Sum(88), 30, 31).expect("it is writable");
+        log.answer(Outcome::Sum(88), 30, 31).expect("it is writable");
         log.call(no(Op::Delete), 1, 4, 32).expect("it is writable");
         log.0.write_all(&[1; RECORD - 1]).expect("it is writable");
         let mut history = History::default();

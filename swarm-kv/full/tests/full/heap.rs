@@ -129,7 +129,7 @@ fn updates_wear_nothing_out() {
 /// Memory comes back when the operations end that were under way, and a client that finds none
 /// asks again before it says so.
 #[test]
-fn who_is_in_the_middle_of_something_holds_up_the_others_no_longer_than_that() {
+fn an_operation_under_way_holds_up_the_others_no_longer_than_it_lasts() {
     let (_dir, pool) = pool(4 << 20);
     let slow = shm::open_emulated::<SafeGuess>(&pool, Options::default(), 1_000_000_000);
     let slow = slow.expect("a slot");

@@ -58,7 +58,7 @@ fn soon<T>(what: &str, mut tried: impl FnMut() -> Result<T, Error>) -> T {
     for _ in 0..TRIES {
         match tried() {
             Err(Error::Full(_)) => std::thread::sleep(std::time::Duration::from_millis(10)),
-            told => return told.unwrap_or_else(|error| panic!("{what}: {error}")),
+            outcome => return outcome.unwrap_or_else(|error| panic!("{what}: {error}")),
         }
     }
     panic!("{what}: no memory has come back")
@@ -162,7 +162,7 @@ fn hardly_any_update_alone_looks_for_all_garbage() {
     for number in VALUES.. {
         match clients[0].blocking().insert(&key(number), &[7; 60_000]) {
             Err(Error::Full(_)) => break,
-            told => assert!(told.expect("an insert")),
+            outcome => assert!(outcome.expect("an insert")),
         }
     }
     for number in 0..DELETED {
@@ -307,7 +307,7 @@ fn inserts_take_nothing_from_updates_in_place() {
         match store.insert(&key(new), &long(new, 1)) {
             Ok(true) => inserted += 1,
             Err(Error::Full(_)) => {}
-            told => panic!("{told:?}"),
+            outcome => panic!("{outcome:?}"),
         }
     }
     println!("{inserted} inserted in a pool that was full of {stored}");
@@ -338,7 +338,7 @@ fn mixed(number: usize, round: u8) -> Vec<u8> {
 
 /// Clients take turns at keys whose values lie in any one's chunks, and go on trying to insert.
 #[test]
-fn updates_in_place_of_all_sizes_go_on_whoever_writes() {
+fn updates_in_place_of_all_sizes_go_on_whichever_client_writes() {
     const ROUNDS: u8 = 3;
     let (_dir, pool) = empty(16 << 20);
     let attach = || open(&pool, Options::default().reclaimed_at_once(1));

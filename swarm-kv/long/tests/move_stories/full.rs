@@ -75,7 +75,7 @@ fn is_met_on_the_move(call: Call, one: NodeId, turn: usize) -> (bool, bool) {
     let unsettled = match answer.get() {
         Some(Ok(())) => false,
         Some(Err(GaveUp::Failed(Error::Unsettled(_)))) => true,
-        told => panic!("{told:?}"),
+        outcome => panic!("{outcome:?}"),
     };
     ends(&mut play, MOVES, &NODES);
     play.all(&[READER, RIVAL, STUCK].map(|id| (id, 0, Call::Get)), &NODES);
@@ -175,9 +175,9 @@ fn is_read_frozen(
         // Its buffer must leave out another node than the guess's: one that it found late.
         NODES.into_iter().for_each(|node| play.sim.take_all(STUCK, node));
         for (key, call) in [(0, Call::Get), (WARM, Call::Update(13))] {
-            let told = play.begin_in_a_full_pool((RIVAL, key, call));
+            let outcome = play.begin_in_a_full_pool((RIVAL, key, call));
             ends(&mut play, RIVAL, &[one, second]);
-            assert_eq!(told.get(), Some(Ok(())));
+            assert_eq!(outcome.get(), Some(Ok(())));
         }
     }
     play.begin_in_a_full_pool((STUCK, 0, Call::Update(1)));
@@ -193,9 +193,9 @@ fn is_read_frozen(
     rounds(&mut play, MOVES, TILL_LATE, &[]);
     rounds(&mut play, MOVES, turn, &[one, second]);
     let over = play.sim.tasks(MOVES) == 0;
-    let told = play.begin_in_a_full_pool((MOVES_AGAIN, 0, Call::Get));
+    let outcome = play.begin_in_a_full_pool((MOVES_AGAIN, 0, Call::Get));
     ends(&mut play, MOVES_AGAIN, &[first, second]);
-    let read = told.get() == Some(Ok(())) && play.last() == Some(Answer::Value(Some(1)));
+    let read = outcome.get() == Some(Ok(())) && play.last() == Some(Answer::Value(Some(1)));
     ends(&mut play, MOVES, &NODES);
     play.all(&[(MOVES_AGAIN, 0, Call::Get)], &NODES);
     [STUCK, RIVAL, READER].iter().for_each(|&id| ends(&mut play, id, &NODES));

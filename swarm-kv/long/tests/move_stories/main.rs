@@ -46,7 +46,7 @@ thread_local! {
 }
 
 /// A client, a key, and its operation.
-type Deed = (usize, u64, Call);
+type Action = (usize, u64, Call);
 
 /// One bucket, of six keys at most, and enough memory for everything.
 fn geometry() -> Geometry {
@@ -102,9 +102,9 @@ impl Play {
         let (recorder, hung_up) = (Recorder::new(), Rc::<Cell<bool>>::default());
         let story = |(id, now): (usize, u64)| {
             let line = Line { inner: sim.fabric(id), hung_up: Rc::clone(&hung_up), members: None };
-            let (who, timeouts) = ((id, id, id as u64 + 1), (late, 1 << 60));
+            let (identity, timeouts) = ((id, id, id as u64 + 1), (late, 1 << 60));
             let connection = (line, Rc::new(LoneClock::new(now)) as _);
-            Rc::new(Story::new(connection, geometry, who, options(timeouts), &recorder))
+            Rc::new(Story::new(connection, geometry, identity, options(timeouts), &recorder))
         };
         let stories = CLOCKS.into_iter().enumerate().map(story).collect();
         Self { sim, recorder, hung_up, stories }
@@ -116,11 +116,11 @@ impl Play {
     }
 
     /// A client begins an operation.
-    fn begin(&mut self, (id, key, call): Deed) {
+    fn begin(&mut self, (id, key, call): Action) {
         let story = Rc::clone(&self.stories[id]);
         self.sim.spawn(id, async move {
-            let told = story.call(key, call, None).await;
-            assert!(told.is_ok(), "client {id}: {call:?} of key {key}: {told:?}");
+            let outcome = story.call(key, call, None).await;
+            assert!(outcome.is_ok(), "client {id}: {call:?} of key {key}: {outcome:?}");
         });
         self.sim.poll_once(id);
     }
@@ -129,10 +129,10 @@ impl Play {
     /// Returns its result.
     fn begin_in_a_full_pool(
         &mut self,
-        (id, key, call): Deed,
+        (id, key, call): Action,
     ) -> Rc<Cell<Option<Result<(), GaveUp>>>> {
-        let (story, told) = (Rc::clone(&self.stories[id]), Rc::<Cell<_>>::default());
-        let tell = Rc::clone(&told);
+        let (story, outcome) = (Rc::clone(&self.stories[id]), Rc::<Cell<_>>::default());
+        let tell = Rc::clone(&outcome);
         self.sim.spawn(id, async move {
             let answer = story.call(key, call, None).await;
             let refused = answer.is_err_and(|gave_up| gave_up.shortage().is_some());
@@ -140,14 +140,14 @@ impl Play {
             tell.set(Some(answer));
         });
         self.sim.poll_once(id);
-        told
+        outcome
     }
 
     /// Runs these operations one after the other; only these nodes answer.
-    fn all(&mut self, deeds: &[Deed], nodes: &[NodeId]) {
-        for &deed in deeds {
-            self.begin(deed);
-            assert!(self.sim.finish(deed.0, nodes), "{deed:?} does not end");
+    fn all(&mut self, deeds: &[Action], nodes: &[NodeId]) {
+        for &action in deeds {
+            self.begin(action);
+            assert!(self.sim.finish(action.0, nodes), "{action:?} does not end");
         }
     }
 
@@ -222,7 +222,7 @@ fn dies(play: &mut Play, id: usize) {
 /// A client is stuck in an operation: `turn` roundtrips are over, and the chains that it posted
 /// then have executed at the nodes of `lands` only. The others do their operations, `first` before
 /// the client continues at all. Then it continues. Returns false if it was over before.
-fn is_stuck(call: Call, turn: usize, lands: &[NodeId], first: &[Deed], deeds: &[Deed]) -> bool {
+fn is_stuck(call: Call, turn: usize, lands: &[NodeId], first: &[Action], deeds: &[Action]) -> bool {
     let mut play = Play::new();
     play.begin((STUCK, 0, call));
     play.all(first, &NODES);
@@ -239,8 +239,8 @@ fn is_stuck(call: Call, turn: usize, lands: &[NodeId], first: &[Deed], deeds: &[
 }
 
 /// Stuck at every roundtrip of every operation, with its chains executed at some nodes.
-fn stuck_anywhere(deeds: &[Deed]) {
-    let rival: &[Deed] = &[(RIVAL, 0, Call::Update(13))];
+fn stuck_anywhere(deeds: &[Action]) {
+    let rival: &[Action] = &[(RIVAL, 0, Call::Update(13))];
     for call in [Call::Update(1), Call::Put(1), Call::Delete, Call::Insert(1), Call::Get] {
         for first in [&[], rival] {
             for lands in some_nodes() {
@@ -255,7 +255,7 @@ fn stuck_anywhere(deeds: &[Deed]) {
 /// Then the others do their operations, and the update continues: it must not be written again.
 /// Returns whether the move was over before the read, and whether the read returned the update from
 /// where the key had moved to: of that no lock tells the writer.
-fn is_stuck_behind(pause: usize, lands: &[NodeId], deeds: &[Deed]) -> (bool, bool) {
+fn is_stuck_behind(pause: usize, lands: &[NodeId], deeds: &[Action]) -> (bool, bool) {
     let mut play = Play::new();
     // It has memory for a value of that length: the first that the update posts is its guess.
     play.all(&[(STUCK, 0, Call::Update(5))], &NODES);
@@ -275,7 +275,7 @@ fn is_stuck_behind(pause: usize, lands: &[NodeId], deeds: &[Deed]) -> (bool, boo
 }
 
 /// Whatever happens after a move, a write that it took along is not written again.
-fn stuck_behind(deeds: &[Deed]) {
+fn stuck_behind(deeds: &[Action]) {
     let mut returned = 0;
     for lands in some_nodes().skip(1) {
         until_over(|pause| {
@@ -287,8 +287,8 @@ fn stuck_behind(deeds: &[Deed]) {
     assert!(returned > 0, "{deeds:?}: no move took the update along before it was read");
 }
 
-const MOVE: Deed = (MOVES, 0, Call::Update(21));
-const MOVE_AGAIN: Deed = (MOVES_AGAIN, 0, Call::Update(25));
+const MOVE: Action = (MOVES, 0, Call::Update(21));
+const MOVE_AGAIN: Action = (MOVES_AGAIN, 0, Call::Update(25));
 
 /// A writer whose guess a reader returned finds its register moved. The guess took effect, before
 /// what the move took along: writing it again would make it the latest value again.

@@ -65,7 +65,7 @@ fn what_a_reader_returns_is_what_moves() {
 /// A writer whose update is at one node finds a move, and moves the key on: its own majority shows
 /// the update. But it comes second, and the first mover did not see the update.
 #[test]
-fn who_comes_second_goes_by_the_first() {
+fn the_second_client_goes_by_the_first() {
     for (one, others) in apart() {
         until_over(|frozen| {
             let mut over = false;

@@ -11,20 +11,20 @@ use swarm_kv::Error;
 
 use super::store_sim_common::{COUNTERS, GaveUp, Line, Story, options};
 use super::{
-    ARE_CELLS, CAPACITY, Deed, MOVE, MOVES_AGAIN, NODES, Play, READER, RIVAL, STUCK, dies, ends,
+    ARE_CELLS, Action, CAPACITY, MOVE, MOVES_AGAIN, NODES, Play, READER, RIVAL, STUCK, dies, ends,
     geometry, is_stuck, rounds, stuck_behind, until_over, with_and_without_cells,
 };
 
-const SWAP: Deed = (RIVAL, 0, Call::Swap(Some(9)));
-const TAKE: Deed = (RIVAL, 0, Call::Swap(None));
+const SWAP: Action = (RIVAL, 0, Call::Swap(Some(9)));
+const TAKE: Action = (RIVAL, 0, Call::Swap(None));
 /// The number of key 0's first value.
 const FIRST: Option<u64> = Some(805);
 const COUNTER: u64 = COUNTERS.start;
 
 /// Stuck at every roundtrip of every kind of read-modify-write, with its chains executed at some
 /// nodes.
-fn stuck_in_a_change(deeds: &[Deed]) {
-    let rival: &[Deed] = &[(RIVAL, 0, Call::Update(13))];
+fn stuck_in_a_change(deeds: &[Action]) {
+    let rival: &[Action] = &[(RIVAL, 0, Call::Update(13))];
     for call in [
         Call::Swap(Some(1)),
         Call::CompareAndSwap { expected: FIRST, new: Some(1) },
@@ -39,7 +39,7 @@ fn stuck_in_a_change(deeds: &[Deed]) {
 }
 
 /// An operation that is stuck anywhere, and then goes on, beside a change of the same key.
-fn stuck_beside_a_change(deeds: &[Deed]) {
+fn stuck_beside_a_change(deeds: &[Action]) {
     for call in [Call::Update(1), Call::Delete, Call::Insert(1), Call::Get] {
         for lands in [&[], &NODES[1..2], &NODES[..2], &NODES] {
             until_over(|turn| !is_stuck(call, turn, lands, &[], deeds));
@@ -113,7 +113,7 @@ fn is_counted_once(turn: usize, lands: &[NodeId], is_dead: bool) -> bool {
 }
 
 #[test]
-fn an_increment_counts_once_whoever_finishes_it() {
+fn an_increment_counts_once_whichever_client_finishes_it() {
     with_and_without_cells(|| {
         for lands in [&[], &NODES[..1], &NODES[1..2], &NODES[..2], &NODES] {
             for is_dead in [false, true] {
@@ -157,8 +157,8 @@ fn what_nothing_can_be_made_of_stays_as_it_is() {
         // As long as the largest: that fits into the same register.
         let first = (RIVAL, COUNTER, Call::Put(1_000_000_000_000_000_000));
         play.all(&[first, (STUCK, COUNTER, Call::Get)], &NODES);
-        let (story, told) = (Rc::clone(&play.stories[STUCK]), Rc::<Cell<_>>::default());
-        let tell = Rc::clone(&told);
+        let (story, outcome) = (Rc::clone(&play.stories[STUCK]), Rc::<Cell<_>>::default());
+        let tell = Rc::clone(&outcome);
         play.sim.spawn(STUCK, async move {
             tell.set(Some(story.call(COUNTER, Call::Increment(1), None).await));
         });
@@ -172,7 +172,7 @@ fn what_nothing_can_be_made_of_stays_as_it_is() {
         lands.iter().for_each(|&node| play.sim.take_all(STUCK, node));
         ends(&mut play, RIVAL, &NODES);
         ends(&mut play, STUCK, &NODES);
-        overflowed += u32::from(told.get() == Some(Err(GaveUp::Failed(Error::Overflow))));
+        overflowed += u32::from(outcome.get() == Some(Err(GaveUp::Failed(Error::Overflow))));
         play.all(&[(READER, COUNTER, Call::Get)], &NODES);
         assert_eq!(play.last(), Some(Answer::Value(Some(LARGEST))), "{turn}, {lands:?}");
         play.is_linearizable((turn, lands));
@@ -193,8 +193,8 @@ fn add_at_a_time(seed: u64, clients: usize, each: u64) -> (u64, u64, u32) {
     let stories = (0..clients).map(|id| {
         let line = Line { inner: sim.fabric(id), hung_up: Rc::clone(&hung_up), members: None };
         let connection = (line, Rc::new(sim.clock(id)) as _);
-        let who = (id, id, id as u64 + 1);
-        Rc::new(Story::new(connection, geometry(), who, options((30_000, 1 << 60)), &recorder))
+        let identity = (id, id, id as u64 + 1);
+        Rc::new(Story::new(connection, geometry(), identity, options((30_000, 1 << 60)), &recorder))
     });
     let stories: Vec<_> = stories.collect();
     for (id, story) in stories.iter().enumerate() {
@@ -269,10 +269,10 @@ fn what_a_change_of_a_cell_costs() {
     // The first ones may have to raise high-water marks.
     (0..20).for_each(|_| play.all(&[9, 13].map(|id| (STUCK, 0, Call::Swap(Some(id)))), &NODES));
     assert_eq!(cost(&play), 1, "change");
-    let mut costs = |who: usize, calls: &[Call]| -> Vec<u32> {
+    let mut costs = |identity: usize, calls: &[Call]| -> Vec<u32> {
         let cost = |call: &Call| {
-            play.all(&[(who, 0, *call)], &NODES);
-            play.stories[who].client.last().roundtrips
+            play.all(&[(identity, 0, *call)], &NODES);
+            play.stories[identity].client.last().roundtrips
         };
         calls.iter().map(cost).collect()
     };
@@ -289,9 +289,13 @@ fn what_a_change_of_a_cell_costs() {
     costs(STUCK, &[Call::Insert(29), Call::Swap(Some(33))]);
     // It remembers the register that the key was first: that, bucket, cell.
     let calls = [Call::Get, Call::Get, Call::Swap(Some(37)), Call::Swap(Some(41))];
-    let told = costs(READER, &calls);
-    assert_eq!((told[1], told[3]), (1, 1), "{told:?}: once it knows the cell, and has memory");
-    assert!(told[0] <= 5, "{told:?}");
+    let outcome = costs(READER, &calls);
+    assert_eq!(
+        (outcome[1], outcome[3]),
+        (1, 1),
+        "{outcome:?}: once it knows the cell, and has memory"
+    );
+    assert!(outcome[0] <= 5, "{outcome:?}");
     // Others have changed it: a change that is lost, a read, a change.
     let [lost] = costs(STUCK, &[Call::Swap(Some(45))])[..] else { panic!("one") };
     assert!((2..=5).contains(&lost), "{lost}");

@@ -32,7 +32,7 @@ use swarm_core::sim::{
 };
 use swarm_core::words::WordFormat;
 use swarm_kv::{Error, ReplaceError};
-use swarm_kv_long::board::{Notes, Seat, Works};
+use swarm_kv_long::domain::{Notes, SimParticipant, Works};
 use swarm_kv_long::store_sim_common::{
     COUNTERS, GaveUp, Line, Polls, Story, format, modification, of_few_chunks, of_six_keys, options,
 };
@@ -47,7 +47,7 @@ const CLIENTS: usize = 5;
 const TASKS: usize = 2;
 const ROUNDS: usize = 50;
 /// Maximum number of clients that enter the slots of dead ones; they have the last numbers.
-const HEIRS: usize = 2;
+const SUCCESSORS: usize = 2;
 /// Clients that put a key or two before the others attach, and leave, each with chunks of its own.
 const CROWD: usize = 6;
 /// How often a client dies in schedules with heirs, for each step.
@@ -99,11 +99,11 @@ struct Plan {
     /// How likely a client's processor loads and stores the nodes' memory itself.
     near: f64,
     /// Whether clients learn of epochs one after the other.
-    hearsay: bool,
+    delayed: bool,
     /// How many buckets' records are checked at once.
     reclaimed_at_once: usize,
     /// How many clients that die or leave have an heir.
-    heirs: usize,
+    successors: usize,
     /// Whether clients leave when they are done.
     leave: bool,
     /// How long a clock stands still at a time, and how far it steps back, if it does; nanoseconds.
@@ -172,9 +172,9 @@ impl Plan {
             collections: [0.0, 0.1, 0.3][rng.usize(..3)],
             skew: [1, 300, 3000][rng.usize(..3)],
             near: [0.0, 0.5, 1.0][rng.usize(..3)],
-            hearsay: Rng::with_seed(seed ^ 0x4ea25a1).u8(..3) == 0,
+            delayed: Rng::with_seed(seed ^ 0x4ea25a1).u8(..3) == 0,
             reclaimed_at_once: [1, 4, 16][Rng::with_seed(seed ^ 0xa7_09ce).usize(..3)],
-            heirs: 0,
+            successors: 0,
             leave: rare.u8(..8) == 0,
             fits: fits(&mut rare),
             between: rare.u8(..4) == 0,
@@ -187,16 +187,16 @@ impl Plan {
         if seed % HELD_IN == HELD_IN / 8 {
             return plan.held_up(usual, &mut rare);
         }
-        plan.with_heirs(&mut Rng::with_seed(seed ^ 0x4e125))
+        plan.with_successors(&mut Rng::with_seed(seed ^ 0x4e125))
     }
 
     /// The same, or a plan in which clients die soon and some have heirs. If clients leave, every
     /// other plan has an heir.
-    fn with_heirs(self, rng: &mut Rng) -> Self {
-        let heirs = if rng.u8(..6) == 0 { rng.usize(1..=HEIRS) } else { 0 };
-        let heirs = if self.leave && heirs == 0 { rng.usize(..2) } else { heirs };
-        let setup = Setup { clients: self.setup.clients + heirs, ..self.setup };
-        Self { setup, heirs, ..self }
+    fn with_successors(self, rng: &mut Rng) -> Self {
+        let successors = if rng.u8(..6) == 0 { rng.usize(1..=SUCCESSORS) } else { 0 };
+        let successors = if self.leave && successors == 0 { rng.usize(..2) } else { successors };
+        let setup = Setup { clients: self.setup.clients + successors, ..self.setup };
+        Self { setup, successors, ..self }
     }
 
     /// The same, where most chunks of a small pool hold a key or two of clients that left, so that
@@ -234,7 +234,7 @@ impl Plan {
     fn replacing(seed: u64) -> Self {
         let plans = (0..).map(|salt| Self::random(seed ^ (salt << 40) ^ salt));
         let fits = |plan: &Self| {
-            plan.geometry.nodes > 1 && plan.held.is_none() && plan.crowd + plan.heirs == 0
+            plan.geometry.nodes > 1 && plan.held.is_none() && plan.crowd + plan.successors == 0
         };
         let mut plans = plans.filter(fits);
         let plan = plans.next().expect("most are");
@@ -261,7 +261,7 @@ impl Plan {
         let held = (rng.u8(..4) == 0).then(|| rng.u64(1..6));
         let at_once = if held.is_some() { 1 } else { plan.at_once };
         let replaces = Some(Replaces { held, dies_after: None });
-        Self { setup, geometry, at_once, heirs: FILLERS, replaces, ..plan }
+        Self { setup, geometry, at_once, successors: FILLERS, replaces, ..plan }
     }
 
     /// A plan in which one node is lost, and the first client that fills it dies after so many polls.
@@ -288,7 +288,7 @@ impl Plan {
     /// Returns the clients that work from the beginning. After them comes the one that prepares the
     /// store.
     fn workers(&self) -> usize {
-        self.setup.clients - 1 - self.heirs
+        self.setup.clients - 1 - self.successors
     }
 
     /// Returns the fault rates once the store is prepared, and the random source for all that
@@ -308,7 +308,7 @@ impl Plan {
             clients_lost: self.workers() - 1,
             ..chaos
         };
-        let dies = self.heirs > 0 && !self.leave && self.replaces.is_none();
+        let dies = self.successors > 0 && !self.leave && self.replaces.is_none();
         (rng, if dies { deaths } else { chaos })
     }
 
@@ -318,10 +318,10 @@ impl Plan {
     }
 
     /// Makes the epoch table of all clients.
-    fn board(&self) -> Rc<Notes> {
+    fn domain(&self) -> Rc<Notes> {
         let seed = self.setup.seed;
-        let notes = match self.hearsay {
-            true => Notes::by_hearsay(Rng::with_seed(seed ^ 0x4ea2)),
+        let notes = match self.delayed {
+            true => Notes::with_delays(Rng::with_seed(seed ^ 0x4ea2)),
             false => Notes::default(),
         };
         let notes = match self.between {
@@ -376,7 +376,7 @@ struct Shown {
     /// Chunks that other clients used afterwards.
     passed_on: u64,
     /// Heirs, and answers that they got.
-    heirs: u64,
+    successors: u64,
     inherited: u64,
     /// Clients that left while others went on.
     left: u64,
@@ -429,12 +429,12 @@ impl Stage {
         let connection = (line, Rc::new(self.sim.clock(id)) as _);
         let deadline = if self.breaks { 50_000_000 } else { u64::MAX / 4 };
         let (late, geometry) = (self.plan.late, self.plan.geometry);
-        let who = (id, slot, incarnation);
+        let identity = (id, slot, incarnation);
         let options = options((late, deadline)).reclaimed_at_once(self.plan.reclaimed_at_once);
-        let story = Story::new(connection, geometry, who, options, &self.recorder);
-        let mut seat = Seat::in_slot(slot, &self.notes, self.sim.fabric(id), id);
-        seat.lives = pool.map(Pool::lives);
-        Story { client: story.client.with_epochs(Box::new(seat)), ..story }
+        let story = Story::new(connection, geometry, identity, options, &self.recorder);
+        let mut participant = SimParticipant::in_slot(slot, &self.notes, self.sim.fabric(id), id);
+        participant.lives = pool.map(Pool::lives);
+        Story { client: story.client.with_epochs(Box::new(participant)), ..story }
     }
 
     fn run(&mut self, what: &str) -> Result<(), String> {
@@ -445,12 +445,12 @@ impl Stage {
     }
 
     /// Runs all operations of the clients, and the heirs of those that die.
-    fn run_with_heirs(&mut self, rng: &mut Rng) -> Result<(), String> {
+    fn run_with_successors(&mut self, rng: &mut Rng) -> Result<(), String> {
         // A client that takes the slot of one that left need not wait.
         let watch = if self.plan.leave { WATCH / 10 } else { WATCH };
         for _ in 0..STEPS / watch {
-            match self.sim.run(if self.plan.heirs > 0 { watch } else { STEPS }) {
-                Outcome::Limit if self.plan.heirs > 0 => self.inherit(rng),
+            match self.sim.run(if self.plan.successors > 0 { watch } else { STEPS }) {
+                Outcome::Limit if self.plan.successors > 0 => self.inherit(rng),
                 Outcome::Done => return Ok(()),
                 outcome => return Err(format!("{outcome:?}: the play did not end")),
             }
@@ -568,7 +568,7 @@ impl Stage {
         for slot in 0..self.plan.workers() {
             let is_heirless = !self.inherited.contains(&slot);
             if is_heirless
-                && self.inherited.len() < self.plan.heirs
+                && self.inherited.len() < self.plan.successors
                 && (self.sim.fabric(slot).is_gone(slot) || self.left.borrow().contains(&slot))
             {
                 let id = self.plan.workers() + 1 + self.inherited.len();
@@ -727,7 +727,7 @@ async fn operate(
             Err(gave_up) if may_fail && gave_up.is_late() => {}
             Err(gave_up) if gave_up.shortage().is_some() => {}
             // If timestamps are short, so are numbers, and searches for memory use them up.
-            Err(GaveUp::Failed(Error::Spent | Error::UnsettledSpent)) => {
+            Err(GaveUp::Failed(Error::NumbersExhausted | Error::UnsettledNumbersExhausted)) => {
                 done.set(done.get() + rounds - round);
                 return;
             }
@@ -744,7 +744,7 @@ fn play(plan: &Plan, conduct: &ReplayRules) -> Result<Shown, String> {
         plan: *plan,
         sim: Sim::new(&plan.setup),
         recorder: Recorder::new(),
-        notes: plan.board(),
+        notes: plan.domain(),
         reclaimed: Rc::default(),
         moves: Rc::default(),
         evacuated: Rc::default(),
@@ -772,14 +772,14 @@ fn play(plan: &Plan, conduct: &ReplayRules) -> Result<Shown, String> {
     (0..plan.workers()).for_each(|id| stage.enter(id, id, &mut rng));
     result = result.and_then(|()| match plan.replaces {
         Some(_) => stage.run_replacing(&mut rng),
-        None => stage.run_with_heirs(&mut rng),
+        None => stage.run_with_successors(&mut rng),
     });
     if let Some(replacing) = &stage.replacing {
         replacing.lose_more(&mut stage.sim, &mut rng);
     }
     result = result.and_then(|()| stage.last_look(&mut rng));
     let history = stage.recorder.operations();
-    let of_heir = |op: &&Operation| op.client > plan.workers() && op.answered.is_some();
+    let of_successor = |op: &&Operation| op.client > plan.workers() && op.answered.is_some();
     let shown = Shown {
         steps: stage.sim.steps(),
         operations: history.len() as u64,
@@ -787,8 +787,8 @@ fn play(plan: &Plan, conduct: &ReplayRules) -> Result<Shown, String> {
         moves: stage.moves.get(),
         evacuated: stage.evacuated.get(),
         passed_on: stage.notes.passed_on(),
-        heirs: stage.inherited.len() as u64,
-        inherited: history.iter().filter(of_heir).count() as u64,
+        successors: stage.inherited.len() as u64,
+        inherited: history.iter().filter(of_successor).count() as u64,
         left: stage.left.borrow().len() as u64,
         held: u64::from(plan.held.is_some()),
         replaced: stage.replacing.as_ref().map_or(0, |it| it.replaced),
@@ -813,7 +813,7 @@ fn explore(seeds: impl Iterator<Item = u64>, plan: impl Fn(u64) -> Plan) -> Show
         let plan = plan(seed);
         // Panics in the store name no seed: they are caught to add it.
         let Ok(Ok(shown)) = std::panic::catch_unwind(|| play(&plan, &ReplayRules::free())) else {
-            let operations = (CLIENTS + HEIRS) * TASKS * plan.most_rounds();
+            let operations = (CLIENTS + SUCCESSORS) * TASKS * plan.most_rounds();
             let story = story(operations, |conduct| play(&plan, conduct).map(drop));
             let again = again(&format!("SWARM_SEED={seed}"));
             panic!("seed {seed} (played alone by `{again}`): {story}\n{plan:?}");
@@ -824,7 +824,7 @@ fn explore(seeds: impl Iterator<Item = u64>, plan: impl Fn(u64) -> Plan) -> Show
         total.moves += shown.moves;
         total.evacuated += shown.evacuated;
         total.passed_on += shown.passed_on;
-        total.heirs += shown.heirs;
+        total.successors += shown.successors;
         total.inherited += shown.inherited;
         total.left += shown.left;
         total.held += shown.held;
@@ -837,7 +837,7 @@ fn explore(seeds: impl Iterator<Item = u64>, plan: impl Fn(u64) -> Plan) -> Show
 }
 
 #[test]
-fn nobody_meets_a_buffer_after_its_time() {
+fn no_client_reaches_a_buffer_after_its_time() {
     let seeds = seeds(300);
     let total = explore(seeds.clone(), Plan::random);
     println!("{} schedules: {total:?}", seeds.clone().count());

@@ -11,7 +11,7 @@ use swarm_core::error::Error as CoreError;
 use swarm_core::node::{Configuration, NodeId, NodeState};
 use swarm_core::sim::{Sim, SimFabric};
 use swarm_kv::{Error, Membership};
-use swarm_kv_long::board::Lives;
+use swarm_kv_long::domain::Lives;
 use swarm_kv_long::store_sim_common::{Line, Members};
 
 /// Nodes of the simulator that take lost ones' places.

@@ -23,7 +23,7 @@ use swarm_core::sim::deaths::die_everywhere;
 use swarm_core::sim::explore::{Bounds, LoneClock, Race, StepSize, digest, explore_or_panic};
 use swarm_core::sim::seeds::is_deep;
 use swarm_core::sim::{Setup, Sim};
-use swarm_kv_long::board;
+use swarm_kv_long::domain;
 use swarm_kv_long::store_sim_common::{self, Line, Story, of_six_keys, options};
 
 const NODES: [NodeId; 3] = [NodeId(0), NodeId(1), NodeId(2)];
@@ -41,7 +41,7 @@ const NOW: u64 = 10_000;
 /// By such a clock, the timestamps of a register that is as old as the race are at their end: they
 /// reach 2^51 nanoseconds. Whoever writes it moves its key.
 const LATER: u64 = 1 << 53;
-/// The same for a register that was born [`LATER`].
+/// The same for a register that was created [`LATER`].
 const MUCH_LATER: u64 = 1 << 55;
 
 /// What a race is between, and before it.
@@ -154,9 +154,9 @@ impl Plan {
             });
         }
         self.midst.play(&mut sim);
-        let (heard, cast) = (recorder.clone(), Cast { hung_up, racers });
+        let (known, cast) = (recorder.clone(), Cast { hung_up, racers });
         let check = move |sim: &mut Sim| self.check(sim, &cast, &recorder);
-        let digest = move || digest(&heard.operations());
+        let digest = move || digest(&known.operations());
         Race { sim, racers: count, digest: Box::new(digest), check: Box::new(check) }
     }
 

@@ -16,7 +16,7 @@ use swarm_core::sim::explore::{LoneClock, Race, digest};
 use swarm_core::sim::{Setup, Sim};
 use swarm_core::words::Pointer;
 
-use crate::board::{Notes, Seat, Works};
+use crate::domain::{Notes, SimParticipant, Works};
 use crate::store_sim_common::{Line, Story, options};
 use crate::{
     CAPACITY, Cast, Depth, NODES, NOW, depth, explore_each, explore_many_steps, geometry, judge,
@@ -25,11 +25,11 @@ use crate::{
 /// Nanoseconds that pass when a clock is looked at: so many that nobody waits for long.
 const LOOK: u64 = 10_000;
 
-type Teller = Rc<Story>;
+type ClientStory = Rc<Story>;
 
 /// What clients said to the epoch table and were told by it.
 #[derive(Default)]
-struct Told {
+struct Outcome {
     /// Of each client, a hash of all that.
     hashes: RefCell<Vec<DefaultHasher>>,
     /// Of each client, since when it has operations under way.
@@ -38,10 +38,10 @@ struct Told {
     generation: Cell<u64>,
 }
 
-impl Told {
+impl Outcome {
     fn print(&self, notes: &Notes) -> u64 {
         let mut hash = DefaultHasher::new();
-        self.hashes.borrow().iter().for_each(|told| told.finish().hash(&mut hash));
+        self.hashes.borrow().iter().for_each(|outcome| outcome.finish().hash(&mut hash));
         (&*self.since.borrow(), self.generation.get(), notes.epoch()).hash(&mut hash);
         hash.finish()
     }
@@ -49,56 +49,56 @@ impl Told {
 
 /// A client's seat, with a record of what was said.
 struct Watched {
-    seat: Seat,
-    told: Rc<Told>,
+    participant: SimParticipant,
+    outcome: Rc<Outcome>,
     back: Rc<Back>,
     client: usize,
 }
 
 impl Watched {
     fn tell(&self, what: u8, answer: u64) -> u64 {
-        (what, answer).hash(&mut self.told.hashes.borrow_mut()[self.client]);
+        (what, answer).hash(&mut self.outcome.hashes.borrow_mut()[self.client]);
         answer
     }
 
     fn is_there(&self, since: u64) {
-        self.told.since.borrow_mut()[self.client] = since;
+        self.outcome.since.borrow_mut()[self.client] = since;
     }
 }
 
 impl EpochDomain for Watched {
     fn pin(&self) -> u64 {
-        let epoch = self.seat.pin();
+        let epoch = self.participant.pin();
         self.is_there(epoch);
         self.tell(0, epoch)
     }
 
     fn repin(&self, epoch: u64) {
-        self.seat.repin(epoch);
+        self.participant.repin(epoch);
         self.is_there(self.tell(1, epoch));
     }
 
     fn unpin(&self) {
-        self.seat.unpin();
+        self.participant.unpin();
         self.is_there(self.tell(2, 0));
     }
 
     fn epoch(&self) -> u64 {
-        self.tell(3, self.seat.epoch())
+        self.tell(3, self.participant.epoch())
     }
 
     fn epoch_bound(&self) -> u64 {
-        self.tell(8, self.seat.epoch_bound())
+        self.tell(8, self.participant.epoch_bound())
     }
 
     fn generation(&self) -> u64 {
-        self.tell(4, self.seat.generation())
+        self.tell(4, self.participant.generation())
     }
 
     fn new_generation(&self) {
-        self.seat.new_generation();
-        self.told.generation.set(self.told.generation.get() + 1);
-        self.tell(5, self.told.generation.get());
+        self.participant.new_generation();
+        self.outcome.generation.set(self.outcome.generation.get() + 1);
+        self.tell(5, self.outcome.generation.get());
     }
 
     fn keeps_watch(&self) -> bool {
@@ -108,20 +108,20 @@ impl EpochDomain for Watched {
     fn reclaimed(&self, memory: &ReplicaSet) {
         let back = if memory.is_alike() { &self.back.out_of_place } else { &self.back.homed };
         back.set(back.get() + 1);
-        self.seat.reclaimed(memory);
+        self.participant.reclaimed(memory);
     }
 
     fn passed_on(&self, first: Pointer, granules: u64) {
-        self.seat.passed_on(first, granules);
+        self.participant.passed_on(first, granules);
     }
 
     fn is_attached(&self, slot: usize) -> bool {
-        let attached = self.seat.is_attached(slot);
+        let attached = self.participant.is_attached(slot);
         self.tell(6, u64::from(attached)) == 1
     }
 
     fn try_advance(&self) -> u64 {
-        self.tell(7, self.seat.try_advance())
+        self.tell(7, self.participant.try_advance())
     }
 }
 
@@ -136,7 +136,7 @@ struct Back {
 
 /// What a client does.
 #[derive(Clone, Copy, Debug)]
-enum Deed {
+enum Action {
     /// An operation on a key.
     Call(u64, Call),
     /// Others look whether the epoch can move on.
@@ -145,69 +145,74 @@ enum Deed {
     Collect,
 }
 
-use Deed::{Collect, Tick};
+use Action::{Collect, Tick};
 
-const fn insert(key: u64, value: u64) -> Deed {
-    Deed::Call(key, Call::Insert(value))
+const fn insert(key: u64, value: u64) -> Action {
+    Action::Call(key, Call::Insert(value))
 }
 
-const fn update(value: u64) -> Deed {
-    Deed::Call(0, Call::Update(value))
+const fn update(value: u64) -> Action {
+    Action::Call(0, Call::Update(value))
 }
 
-const GET: Deed = Deed::Call(0, Call::Get);
-const DELETE: Deed = Deed::Call(0, Call::Delete);
+const GET: Action = Action::Call(0, Call::Get);
+const DELETE: Action = Action::Call(0, Call::Delete);
 
 /// A race against client 0, whose memory comes back.
 #[derive(Clone, Copy)]
 struct Plan {
     /// What client 0 does before the others learn where key 0 is.
-    before: &'static [Deed],
+    before: &'static [Action],
     /// What it does when they know.
-    behind: &'static [Deed],
+    behind: &'static [Action],
     /// What each client does in the race.
-    racers: &'static [&'static [Deed]],
+    racers: &'static [&'static [Action]],
 }
 
 /// The clients of a race and what they share.
 struct Stage {
     recorder: Recorder,
     notes: Rc<Notes>,
-    told: Rc<Told>,
+    outcome: Rc<Outcome>,
     hung_up: Rc<Cell<bool>>,
 }
 
 impl Stage {
-    fn story(&self, sim: &Sim, id: usize, back: &Rc<Back>) -> Teller {
+    fn story(&self, sim: &Sim, id: usize, back: &Rc<Back>) -> ClientStory {
         let line = Line { inner: sim.fabric(id), hung_up: Rc::clone(&self.hung_up), members: None };
-        let who = (id, id, id as u64 + 1);
+        let identity = (id, id, id as u64 + 1);
         let connection = (line, Rc::new(LoneClock::new(NOW).with_look(LOOK)) as _);
-        let story =
-            Story::new(connection, geometry(), who, options((1 << 56, 1 << 60)), &self.recorder);
-        self.told.hashes.borrow_mut().push(DefaultHasher::new());
-        self.told.since.borrow_mut().push(0);
-        let seat = Seat::new(&self.notes, sim.fabric(id), id);
-        let told = Rc::clone(&self.told);
+        let story = Story::new(
+            connection,
+            geometry(),
+            identity,
+            options((1 << 56, 1 << 60)),
+            &self.recorder,
+        );
+        self.outcome.hashes.borrow_mut().push(DefaultHasher::new());
+        self.outcome.since.borrow_mut().push(0);
+        let participant = SimParticipant::new(&self.notes, sim.fabric(id), id);
+        let outcome = Rc::clone(&self.outcome);
         let back = Rc::clone(back);
-        let watched = Watched { seat, told, back, client: id };
+        let watched = Watched { participant, outcome, back, client: id };
         Rc::new(Story { client: story.client.with_epochs(Box::new(watched)), ..story })
     }
 
-    fn begin(&self, sim: &mut Sim, story: &Teller, deeds: &'static [Deed]) {
+    fn begin(&self, sim: &mut Sim, story: &ClientStory, deeds: &'static [Action]) {
         let (story, works) = (Rc::clone(story), Works::new(&self.notes, story.id));
         // One of those who do nothing else looks after the epoch.
-        let seat = Seat::new(&self.notes, sim.fabric(story.id), story.id);
+        let participant = SimParticipant::new(&self.notes, sim.fabric(story.id), story.id);
         sim.spawn(story.id, async move {
             let _works = works;
-            for &deed in deeds {
-                match deed {
-                    Deed::Call(key, call) => match story.call(key, call, None).await {
+            for &action in deeds {
+                match action {
+                    Action::Call(key, call) => match story.call(key, call, None).await {
                         Ok(()) => {}
                         Err(gave_up) => {
-                            assert!(gave_up.shortage().is_some(), "{deed:?}: {gave_up:?}")
+                            assert!(gave_up.shortage().is_some(), "{action:?}: {gave_up:?}")
                         }
                     },
-                    Tick => drop(seat.try_advance()),
+                    Tick => drop(participant.try_advance()),
                     // Where a node does not answer, nothing is found.
                     Collect => drop(story.client.collect().await),
                 }
@@ -215,7 +220,7 @@ impl Stage {
         });
     }
 
-    fn all(&self, sim: &mut Sim, story: &Teller, deeds: &'static [Deed]) {
+    fn all(&self, sim: &mut Sim, story: &ClientStory, deeds: &'static [Action]) {
         self.begin(sim, story, deeds);
         assert!(sim.finish(story.id, &NODES), "client {} does not end", story.id);
         sim.drain();
@@ -228,12 +233,12 @@ impl Plan {
         let count = self.racers.len();
         let mut sim = Sim::new(&Setup { words: CAPACITY / 8, ..Setup::new(1, 3, count + 4) });
         let (recorder, hung_up) = (Recorder::new(), Rc::<Cell<bool>>::default());
-        let (notes, told) = Default::default();
-        let stage = Stage { recorder: recorder.clone(), notes, told, hung_up: hung_up.clone() };
+        let (notes, outcome) = Default::default();
+        let stage = Stage { recorder: recorder.clone(), notes, outcome, hung_up: hung_up.clone() };
         let racers: Vec<_> = (0..count).map(|id| stage.story(&sim, id, back)).collect();
         stage.all(&mut sim, &racers[0], self.before);
         for (id, racer) in racers.iter().enumerate().skip(1) {
-            const WARM: [Deed; 3] = [insert(201, 801), insert(204, 805), GET];
+            const WARM: [Action; 3] = [insert(201, 801), insert(204, 805), GET];
             stage.all(&mut sim, racer, if id == 1 { &WARM } else { &WARM[2..] });
         }
         stage.all(&mut sim, &racers[0], self.behind);
@@ -241,10 +246,10 @@ impl Plan {
             stage.begin(&mut sim, racer, deeds);
         }
         let cast = Cast { hung_up, racers };
-        let heard = recorder.clone();
+        let known = recorder.clone();
         let check = move |sim: &mut Sim| judge(sim, &cast, &recorder, &[0, 1, 2, 3, 4, 5, 6, 7]);
-        let Stage { notes, told, .. } = stage;
-        let digest = move || digest(&heard.operations()).rotate_left(1) ^ told.print(&notes);
+        let Stage { notes, outcome, .. } = stage;
+        let digest = move || digest(&known.operations()).rotate_left(1) ^ outcome.print(&notes);
         Race { sim, racers: count, digest: Box::new(digest), check: Box::new(check) }
     }
 
@@ -264,12 +269,12 @@ impl Plan {
 }
 
 /// A client's key has a value, and three buffers are left of those that were set aside.
-const WRITTEN: &[Deed] =
+const WRITTEN: &[Action] =
     &[insert(0, 901), update(905), insert(3, 909), insert(6, 913), insert(9, 917)];
 /// It writes again and again: what its first three writes took the place of comes back with the
 /// fourth, one to be used at once and two for later, among them what somebody may have met under way
 /// in the first. Behind a get, all that a write posted is over.
-const WRITES: &[Deed] =
+const WRITES: &[Action] =
     &[update(1), update(5), update(25), GET, Tick, Tick, update(9), GET, update(17)];
 /// A reader is done soon: there are few enough places for two things.
 const OF_A_READER: &[Depth] = &[depth(0, 1, 1), depth(2, 0, 0)];
@@ -278,7 +283,7 @@ const BUFFER: Plan = Plan { before: WRITTEN, behind: &[], racers: &[] };
 
 #[test]
 fn a_buffer_is_used_again_beside_readers() {
-    const RACERS: &[&[Deed]] = &[WRITES, &[GET, GET]];
+    const RACERS: &[&[Action]] = &[WRITES, &[GET, GET]];
     let plan = Plan { racers: RACERS, ..BUFFER };
     let back = plan.play("a buffer used again, and a reader", OF_A_READER);
     assert!(back.out_of_place.get() > 0, "nothing came back");
@@ -286,7 +291,7 @@ fn a_buffer_is_used_again_beside_readers() {
 
 #[test]
 fn a_buffer_is_used_again_beside_an_update() {
-    const RACERS: &[&[Deed]] = &[WRITES, &[update(13)], &[GET]];
+    const RACERS: &[&[Action]] = &[WRITES, &[update(13)], &[GET]];
     let plan = Plan { racers: RACERS, ..BUFFER };
     let back = plan.play_many_steps("a buffer used again, and an update");
     assert!(back.out_of_place.get() > 0, "nothing came back");
@@ -294,10 +299,10 @@ fn a_buffer_is_used_again_beside_an_update() {
 
 /// Racers of which the first uses a register and a record again, and the second does something to the
 /// same key.
-type Pair = [&'static [Deed]; 2];
+type Pair = [&'static [Action]; 2];
 
-const fn beside_each_other(first: &'static [Deed]) -> [Pair; 4] {
-    const OTHERS: [&[Deed]; 4] = [&[GET, GET], &[update(13)], &[DELETE], &[insert(0, 17)]];
+const fn beside_each_other(first: &'static [Action]) -> [Pair; 4] {
+    const OTHERS: [&[Action]; 4] = [&[GET, GET], &[update(13)], &[DELETE], &[insert(0, 17)]];
     let [reader, updater, deleter, inserter] = OTHERS;
     [[first, reader], [first, updater], [first, deleter], [first, inserter]]
 }
@@ -316,7 +321,7 @@ impl Plan {
 /// The key is there. Then it is deleted, and its bucket names it no more, but others remember it.
 const DELETED: Plan = Plan { before: &[insert(0, 901)], behind: &[DELETE, Collect], racers: &[] };
 /// What it left behind is found and used again.
-const INSERTS: &[Deed] = &[Collect, Collect, insert(0, 1)];
+const INSERTS: &[Action] = &[Collect, Collect, insert(0, 1)];
 
 #[test]
 fn a_register_and_a_record_are_used_again() {
@@ -328,6 +333,6 @@ fn a_register_and_a_record_are_used_again() {
 #[test]
 fn what_was_found_is_used_by_nobody_else() {
     const FOUND: Plan = Plan { behind: &[DELETE, Collect, Collect, Collect], ..DELETED };
-    const INSERT: &[Deed] = &[insert(0, 1)];
+    const INSERT: &[Action] = &[insert(0, 1)];
     FOUND.uses_again("a register that was found", &const { beside_each_other(INSERT) });
 }

@@ -8,11 +8,11 @@ use swarm_core::node::NodeId;
 use swarm_core::sim::explore::LoneClock;
 use swarm_kv::Error;
 
-use crate::board::Works;
+use crate::domain::Works;
 use crate::play::{ASTRAY, ENOUGH, LAST, NEXT, NODES, Play, all_but};
 use crate::store_sim_common::Story;
 
-type Teller = Rc<Story>;
+type ClientStory = Rc<Story>;
 
 /// A value that takes chunks of its own. Read as a stamp, its words would be a delete's.
 const LONG: (&str, usize) = ("key", 300 << 10);
@@ -33,16 +33,20 @@ const LOOK: u64 = 10_000;
 impl Play {
     /// A client puts these values, whose bytes are all the same, as far as there is room for them.
     /// Returns how many those were.
-    fn puts(&mut self, story: &Teller, values: Vec<(&[u8], usize, u8)>) -> usize {
+    fn puts(&mut self, story: &ClientStory, values: Vec<(&[u8], usize, u8)>) -> usize {
         let done = self.begin_puts(story, values);
         assert!(self.sim.finish(story.id, &NODES), "the puts end");
         done.get()
     }
 
     /// The same, as far as it gets without an answer.
-    fn begin_puts(&mut self, story: &Teller, values: Vec<(&[u8], usize, u8)>) -> Rc<Cell<usize>> {
+    fn begin_puts(
+        &mut self,
+        story: &ClientStory,
+        values: Vec<(&[u8], usize, u8)>,
+    ) -> Rc<Cell<usize>> {
         let done = Rc::<Cell<usize>>::default();
-        let (story, told) = (Rc::clone(story), Rc::clone(&done));
+        let (story, outcome) = (Rc::clone(story), Rc::clone(&done));
         let values: Vec<_> =
             values.into_iter().map(|(key, len, byte)| (key.to_vec(), vec![byte; len])).collect();
         let (id, works) = (story.id, self.notes.as_ref().map(|notes| Works::new(notes, story.id)));
@@ -50,7 +54,7 @@ impl Play {
             let _works = works;
             for (key, value) in values {
                 match story.client.put(&key, &value).await {
-                    Ok(()) => told.set(told.get() + 1),
+                    Ok(()) => outcome.set(outcome.get() + 1),
                     put => assert!(matches!(put, Err(Error::Full(_))), "{put:?}"),
                 }
             }
@@ -61,7 +65,7 @@ impl Play {
 
     /// A client's value takes chunks of its own, and others fill the pool, before any client
     /// searches for memory: all of this fits, and after it nothing else does.
-    fn fills(&mut self, story: &Teller) {
+    fn fills(&mut self, story: &ClientStory) {
         let (key, length) = LONG;
         assert_eq!(self.puts(story, vec![(key.as_bytes(), length, 0xff)]), 1);
         let names: Vec<String> = (0..SHORTER).map(|n| format!("{n}")).collect();
@@ -70,7 +74,7 @@ impl Play {
     }
 
     /// A client begins to get a key, and expects one of these values.
-    fn demand(&mut self, story: &Teller, key: &[u8], values: Vec<Vec<u8>>) {
+    fn demand(&mut self, story: &ClientStory, key: &[u8], values: Vec<Vec<u8>>) {
         let (story, key, id) = (Rc::clone(story), key.to_vec(), story.id);
         let works = self.notes.as_ref().map(|notes| Works::new(notes, story.id));
         self.sim.spawn(id, async move {

@@ -10,7 +10,7 @@ use swarm_core::node::NodeId;
 use swarm_core::sim::explore::LoneClock;
 use swarm_kv::Error;
 
-use crate::board::Works;
+use crate::domain::Works;
 use crate::play::{ASTRAY, CAPACITY, CREATOR, ENOUGH, LAST, NEXT, NODES, Play, WARM, all_but};
 use crate::store_sim_common::{GaveUp, Story};
 
@@ -21,7 +21,7 @@ const LONG: usize = 100_000;
 /// bucket is split, which would read the existing keys. Their values take the reclaimed memory.
 const OTHERS: std::ops::Range<u64> = 10..14;
 
-type Teller = Rc<Story>;
+type ClientStory = Rc<Story>;
 
 /// After this, a client has memory, and has the key's location cached.
 fn warm() -> Vec<(u64, Call)> {
@@ -33,24 +33,24 @@ type Found = Rc<Cell<Option<Option<usize>>>>;
 
 impl Play {
     /// A client begins a GC cycle.
-    fn collect(&mut self, story: &Teller) -> Found {
+    fn collect(&mut self, story: &ClientStory) -> Found {
         let found = Found::default();
-        let (story, told) = (Rc::clone(story), Rc::clone(&found));
+        let (story, outcome) = (Rc::clone(story), Rc::clone(&found));
         let works = self.notes.as_ref().map(|notes| Works::new(notes, story.id));
         self.sim.spawn(story.id, async move {
             let _works = works;
-            told.set(Some(story.client.collect().await.expect("all nodes answer")));
+            outcome.set(Some(story.client.collect().await.expect("all nodes answer")));
         });
         found
     }
 
     /// A client begins a GC cycle, which may find that a node does not answer.
-    fn begin_to_collect(&mut self, story: &Teller) {
-        let told = Rc::clone(story);
+    fn begin_to_collect(&mut self, story: &ClientStory) {
+        let outcome = Rc::clone(story);
         let works = self.notes.as_ref().map(|notes| Works::new(notes, story.id));
         self.sim.spawn(story.id, async move {
             let _works = works;
-            let found = told.client.collect().await;
+            let found = outcome.client.collect().await;
             assert!(matches!(found, Ok(_) | Err(Error::Replication(_))), "{found:?}");
         });
         self.sim.poll_once(story.id);
@@ -58,7 +58,7 @@ impl Play {
 
     /// A client begins a GC cycle, which waits until the operations in progress are over, and no
     /// longer.
-    pub(crate) fn collect_and_wait(&mut self, story: &Teller) -> Found {
+    pub(crate) fn collect_and_wait(&mut self, story: &ClientStory) -> Found {
         let found = self.collect(story);
         let notes = self.notes.clone().expect("memory comes back");
         let began = notes.epoch();
@@ -72,7 +72,7 @@ impl Play {
     }
 
     /// A client reclaims what is unreachable, once no chain is in flight any more.
-    fn get_back(&mut self, story: &Teller) {
+    fn get_back(&mut self, story: &ClientStory) {
         self.sim.drain();
         for _ in 0..3 {
             self.collect(story);
@@ -81,7 +81,7 @@ impl Play {
     }
 
     /// A client reclaims what is unreachable, and reuses it.
-    fn use_again(&mut self, story: &Teller) {
+    fn use_again(&mut self, story: &ClientStory) {
         self.get_back(story);
         for other in OTHERS {
             let values = (0..64).map(|n| (other, Call::Update(903 + 4 * n)));
@@ -379,7 +379,7 @@ fn as_large_as_a_map() -> Vec<u8> {
 
 impl Play {
     /// A client begins to put these. Only the largest values may be refused for lack of room.
-    fn put(&mut self, story: &Teller, values: &[(&str, Vec<u8>)]) {
+    fn put(&mut self, story: &ClientStory, values: &[(&str, Vec<u8>)]) {
         let (story, values) = (
             Rc::clone(story),
             Vec::from_iter(values.iter().cloned().map(|(key, value)| (key.to_owned(), value))),
@@ -396,7 +396,7 @@ impl Play {
     }
 
     /// A client puts these.
-    fn has_put(&mut self, story: &Teller, values: &[(&str, Vec<u8>)]) {
+    fn has_put(&mut self, story: &ClientStory, values: &[(&str, Vec<u8>)]) {
         self.put(story, values);
         assert!(self.sim.finish(story.id, &NODES), "the puts end");
     }
@@ -404,7 +404,7 @@ impl Play {
 
 /// A client's value is too large for the pool. The record for its change of the chunk map is kept
 /// for the next change.
-fn keeps_a_record() -> (Play, Teller) {
+fn keeps_a_record() -> (Play, ClientStory) {
     let mut play = Play::with_epochs(SMALL, 6);
     let client = play.patient(NEXT);
     // No other client has chunks that it could take over.

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use swarm_core::history::{Answer, Call};
 use swarm_core::sim::explore::LoneClock;
 
-use crate::board::Works;
+use crate::domain::Works;
 use crate::play::{CAPACITY, CREATOR, ENOUGH, LAST, NEXT, NODES, Play, WARM, all_but};
 use crate::store_sim_common::Story;
 
@@ -49,7 +49,7 @@ fn reads_what_was_retired(before: u64, writes: u64) -> u64 {
 }
 
 #[test]
-fn one_epoch_is_not_enough_for_who_began_in_the_same() {
+fn one_epoch_is_not_enough_for_an_operation_that_began_in_the_same() {
     // The point at which memory runs out depends on how much the writer wrote before.
     let moves = |before| (0..WRITES).map(|n| reads_what_was_retired(before, n)).collect::<Vec<_>>();
     let moves: Vec<Vec<u64>> = (0..4).map(moves).collect();
@@ -109,7 +109,7 @@ fn brings_what_was_refused(rounds: usize) -> bool {
 }
 
 #[test]
-fn what_a_delete_refused_waits_for_who_brings_it_to_others() {
+fn what_a_delete_refused_waits_for_a_client_that_brings_it_to_others() {
     let over = (0..ENOUGH).find(|&rounds| !brings_what_was_refused(rounds));
     assert!(over > Some(2), "it takes some roundtrips");
 }
@@ -174,7 +174,7 @@ const ELSEWHERE: u64 = 10;
 /// split takes. So the split is not known to be everywhere. Another client replaces the children's
 /// first records, and they are collected as garbage. Only then is the split known to be everywhere.
 /// The hints that the records were replaced arrive after that, before any of them is reused.
-fn hears_late_of_a_childs_first_record(rounds: usize) {
+fn is_late_informed_of_a_childs_first_record(rounds: usize) {
     let mut play = Play::with_epochs(CAPACITY, 6);
     let (client, other) = (play.hasty(NEXT), play.patient(LAST));
     play.all(&client, (0..FULL - 1).map(|n| (n, Call::Insert(800 + 4 * n))).collect(), &NODES);
@@ -220,5 +220,5 @@ fn hears_late_of_a_childs_first_record(rounds: usize) {
 /// A late hint about a child's first record says nothing about memory that was reclaimed since.
 #[test]
 fn what_came_back_is_not_taken_for_a_childs_first_record() {
-    (0..=80).step_by(8).for_each(hears_late_of_a_childs_first_record);
+    (0..=80).step_by(8).for_each(is_late_informed_of_a_childs_first_record);
 }

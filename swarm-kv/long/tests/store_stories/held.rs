@@ -20,8 +20,8 @@ fn is_held(rounds: usize) -> bool {
     let [held, busy, last] = [ASTRAY, NEXT, LAST].map(|id| play.patient(id));
     // It has memory, and has read the bucket.
     play.all(&held, vec![(STAYS, Call::Insert(7))], &NODES);
-    let told = Rc::new(Cell::new(None));
-    let (its, story) = (Rc::clone(&told), Rc::clone(&held));
+    let outcome = Rc::new(Cell::new(None));
+    let (its, story) = (Rc::clone(&outcome), Rc::clone(&held));
     play.sim.spawn(ASTRAY, async move {
         its.set(Some(story.call(0, Call::Insert(1), None).await));
     });
@@ -38,7 +38,7 @@ fn is_held(rounds: usize) -> bool {
     }
     assert!(play.sim.finish(ASTRAY, &NODES), "it does not end");
     // Others may have been quicker all the time. But nothing is damaged.
-    match told.get().expect("it has ended") {
+    match outcome.get().expect("it has ended") {
         Ok(()) => {}
         Err(gave_up) if gave_up.is_late() => {}
         Err(gave_up) => panic!("held after {rounds} roundtrips: {gave_up:?}"),
@@ -50,7 +50,7 @@ fn is_held(rounds: usize) -> bool {
 
 /// A bucket that had changed four thousand times meanwhile was reported as damaged.
 #[test]
-fn who_was_held_while_others_did_ten_thousand_operations_is_not_told_of_damage() {
+fn a_client_held_for_ten_thousand_operations_of_others_sees_no_damage() {
     let rounds = (0..).find(|&rounds| !is_held(rounds)).expect("it ends");
     assert!(rounds > 0, "an insert takes some roundtrips");
 }

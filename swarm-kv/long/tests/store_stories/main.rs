@@ -2,8 +2,8 @@
 
 mod chunks;
 mod collect;
+mod delayed;
 mod epochs;
-mod hearsay;
 mod held;
 mod moves;
 mod play;
@@ -14,7 +14,7 @@ use swarm_core::fabric::MAX_VERBS;
 use swarm_core::history::{Answer, BUDGET, Call, check};
 use swarm_core::node::NodeId;
 use swarm_core::sim::explore::LoneClock;
-use swarm_kv_long::{board, store_sim_common};
+use swarm_kv_long::{domain, store_sim_common};
 
 /// Keys that only fill the bucket have numbers from here on.
 const FILLERS: u64 = 100;
@@ -88,7 +88,7 @@ fn lands_at_one_node_only(
 
 /// The objects that an insert and a split create come along when their record is adopted.
 #[test]
-fn what_is_born_at_one_node_outlives_it() {
+fn what_is_created_at_one_node_outlives_it() {
     // With the last number, the bucket splits.
     for others in [1, 5] {
         for only in NODES {
@@ -163,7 +163,7 @@ fn a_client_writes_a_key_once_at_a_time() {
 /// write there, a delete must delete that one.
 #[test]
 fn a_place_that_is_remembered_proves_nothing() {
-    for (call, told, then) in [
+    for (call, outcome, then) in [
         (Call::Get, Answer::Value(Some(5)), Some(5)),
         (Call::Update(9), Answer::Done, Some(9)),
         (Call::Put(9), Answer::Done, Some(9)),
@@ -177,7 +177,7 @@ fn a_place_that_is_remembered_proves_nothing() {
         play.all(&client, vec![(0, Call::Get)], &NODES);
         play.all(&other, vec![(0, Call::Delete), (0, Call::Insert(5))], &NODES);
         play.all(&client, vec![(0, call)], &NODES);
-        assert_eq!(play.last(), Some(told), "{call:?}");
+        assert_eq!(play.last(), Some(outcome), "{call:?}");
         play.all(&other, vec![(0, Call::Get)], &NODES);
         assert_eq!(play.last(), Some(Answer::Value(then)), "after {call:?}");
     }
@@ -269,7 +269,7 @@ fn a_bucket_that_was_built_upon_is_not_the_latest() {
 /// one that died when its chains of round `dies` had reached one other node, so that this client
 /// adopts its record. An update is acknowledged at the late node and another one, which then dies.
 /// The late chains erase nothing of it. Returns false if all was over before those rounds.
-fn a_birth_comes_late(late: NodeId, from: usize, dies: Option<usize>) -> bool {
+fn a_created_part_comes_late(late: NodeId, from: usize, dies: Option<usize>) -> bool {
     /// The client that has the slot in which registers are created.
     const UPDATES: usize = 0;
     const DIES: usize = 4;
@@ -321,9 +321,9 @@ fn a_birth_comes_late(late: NodeId, from: usize, dies: Option<usize>) -> bool {
 }
 
 #[test]
-fn a_late_birth_erases_no_acknowledged_write() {
+fn a_late_created_part_erases_no_acknowledged_write() {
     for late in NODES {
-        let rounds = |dies| (0..ENOUGH).find(|&from| !a_birth_comes_late(late, from, dies));
+        let rounds = |dies| (0..ENOUGH).find(|&from| !a_created_part_comes_late(late, from, dies));
         assert!(rounds(None) > Some(0), "it takes some roundtrips");
         let over = (0..ENOUGH).find(|&dies| rounds(Some(dies)) == Some(0));
         assert!(over > Some(0), "it takes some roundtrips");
@@ -346,14 +346,14 @@ fn dies_within_a_chain(rounds: usize, verbs: usize, misses: Option<NodeId>) -> b
     if let Some(node) = misses {
         play.sim.disconnect(ASTRAY, node, false);
     }
-    let heard: Vec<_> = NODES.into_iter().filter(|&node| Some(node) != misses).collect();
+    let known: Vec<_> = NODES.into_iter().filter(|&node| Some(node) != misses).collect();
     for _ in 0..rounds {
         play.sim.roundtrip(ASTRAY, &NODES);
     }
     if play.sim.tasks(ASTRAY) == 0 {
         return false;
     }
-    for &node in &heard {
+    for &node in &known {
         for _ in 0..verbs {
             if play.sim.on_their_way(ASTRAY, node) > 0 {
                 play.sim.take_verbs(ASTRAY, node, 1);

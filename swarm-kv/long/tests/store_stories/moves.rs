@@ -43,7 +43,7 @@ fn line_ends(pause: usize, lands: NodeId) -> bool {
 }
 
 #[test]
-fn a_line_that_ended_is_kept_for_those_who_walk_it() {
+fn a_line_that_ended_is_kept_for_clients_that_walk_it() {
     for lands in NODES {
         let over = (0..ENOUGH).find(|&pause| !line_ends(pause, lands));
         assert!(over > Some(1), "it takes some roundtrips");

@@ -10,7 +10,7 @@ use swarm_core::node::NodeId;
 use swarm_core::sim::explore::LoneClock;
 use swarm_core::sim::{Setup, Sim};
 
-use crate::board::{Notes, Seat, Works};
+use crate::domain::{Notes, SimParticipant, Works};
 use crate::store_sim_common::{Line, Story, of_six_keys, options};
 
 pub(crate) const NODES: [NodeId; 3] = [NodeId(0), NodeId(1), NodeId(2)];
@@ -114,17 +114,17 @@ impl Play {
     ) -> Rc<Story> {
         let line =
             Line { inner: self.sim.fabric(id), hung_up: Rc::clone(&self.hung_up), members: None };
-        let (timeouts, who) = ((late, 1 << 50), (id, id, id as u64 + 1));
+        let (timeouts, identity) = ((late, 1 << 50), (id, id, id as u64 + 1));
         let mut story = Story::new(
             (line, Rc::new(clock)),
             self.geometry,
-            who,
+            identity,
             options(timeouts),
             &self.recorder,
         );
         if let Some(notes) = &self.notes {
-            let seat = Seat::new(notes, self.sim.fabric(id), id);
-            story = Story { client: story.client.with_epochs(Box::new(seat)), ..story };
+            let participant = SimParticipant::new(notes, self.sim.fabric(id), id);
+            story = Story { client: story.client.with_epochs(Box::new(participant)), ..story };
         }
         let story = Rc::new(story);
         self.stories.push(Rc::clone(&story) as Rc<dyn std::any::Any>);
@@ -138,8 +138,11 @@ impl Play {
         self.sim.spawn(story.id, async move {
             let _works = works;
             for (key, call) in calls {
-                let told = story.call(key, call, None).await;
-                assert!(told.is_ok() || story.id == ASTRAY, "{call:?} of key {key}: {told:?}");
+                let outcome = story.call(key, call, None).await;
+                assert!(
+                    outcome.is_ok() || story.id == ASTRAY,
+                    "{call:?} of key {key}: {outcome:?}"
+                );
             }
         });
     }

@@ -35,7 +35,7 @@ fn play(left: u64, is_ending: bool) -> (Play, Rc<Story>) {
         let record = format.record(CellWord(play.sim.word(node, at)));
         // Fast ballots are even.
         let ballot = Ballot((end & !1) - 2 * left);
-        let word = format.cell(ballot, record, CellFlags::SOLID | CellFlags::ACCEPTED);
+        let word = format.cell(ballot, record, CellFlags::CONFIRMED | CellFlags::ACCEPTED);
         play.sim.set_word(node, at, word.0);
     }
     // Its cached bucket has another ballot.
@@ -54,7 +54,7 @@ fn are_there(play: &mut Play, client: &Rc<Story>) {
 /// A key comes and goes, and each time its bucket changes. When ballots are short its keys go on in
 /// other cells, even if that was not possible at once.
 #[test]
-fn a_bucket_goes_on_when_its_cell_is_worn() {
+fn a_bucket_goes_on_when_its_cell_is_nearly_exhausted() {
     for left in 0..6 {
         for is_ending in [false, true] {
             let (mut play, client) = play(left, is_ending);
@@ -73,7 +73,7 @@ fn a_bucket_goes_on_when_its_cell_is_worn() {
 
 /// A key of such a bucket moves: it finds a place for itself before it is frozen.
 #[test]
-fn a_key_moves_out_of_a_cell_that_is_worn() {
+fn a_key_moves_out_of_a_cell_that_is_nearly_exhausted() {
     for left in 0..3 {
         for is_ending in [false, true] {
             let (mut play, client) = play(left, is_ending);

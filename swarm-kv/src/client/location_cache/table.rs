@@ -39,7 +39,7 @@ const WORD_BITS: u32 = GRANULE_WORDS.ilog2();
 #[repr(C)]
 pub(super) struct Slot {
     hash: u64,
-    birth: u64,
+    created_at: u64,
     number: u64,
     own: u64,
     last: u64,
@@ -87,7 +87,7 @@ impl Slot {
         }
         Some(Self {
             hash,
-            birth: identity.birth,
+            created_at: identity.created_at,
             number: identity.number.0,
             own: seen.own.0,
             last: seen.last.0,
@@ -124,7 +124,7 @@ impl Slot {
     /// Returns the register.
     #[inline(always)]
     pub(super) fn register(&self) -> Register {
-        let identity = Identity { birth: self.birth, number: WriteNumber(self.number) };
+        let identity = Identity { created_at: self.created_at, number: WriteNumber(self.number) };
         let (key_length, capacity) = (usize::from(self.key_length), usize::from(self.room));
         let seen = Seen {
             own: Stamp(self.own),

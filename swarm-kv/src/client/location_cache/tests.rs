@@ -22,7 +22,7 @@ fn some(rng: &mut fastrand::Rng, key_length: usize) -> Register {
     let pointer = Pointer(rng.u64(..(1 << 40)));
     let home = NodeId(rng.u8(..7));
     let place = Location { pointer, home, at_home, elsewhere, stride: rng.u32(..) };
-    let identity = Identity { birth: rng.u64(..), number: WriteNumber(rng.u64(..)) };
+    let identity = Identity { created_at: rng.u64(..), number: WriteNumber(rng.u64(..)) };
     let shape = Shape { key_length, capacity: usize::from(rng.u16(..)) };
     let own_at = NodeSet::from_bits(rng.u8(..128));
     let seen = Seen { own: Stamp(rng.u64(..)), own_at, last: Stamp(rng.u64(..)) };
@@ -158,7 +158,7 @@ fn a_place_in_the_largest_pool_comes_back() {
             let first = geometry.chunk_granules() * (geometry.chunks() as u64 - 1) + 1;
             let last = first + nodes as u64 * geometry.objects(class) - 1;
             let place = geometry.homed_place(Pointer(last), class).expect("an object");
-            let identity = Identity { birth: u64::MAX, number: WriteNumber(u64::MAX >> 2) };
+            let identity = Identity { created_at: u64::MAX, number: WriteNumber(u64::MAX >> 2) };
             let register = Register::new(place, identity, shape);
             cache.insert(b"key", register, 0);
             let known = cache.get(hash_key(b"key", 0), b"key").expect("it fits");
@@ -174,7 +174,7 @@ fn what_a_write_of_an_earlier_generation_learnt_is_not_taken_in() {
     let (cache, key) = (LocationCache::new(4, 0), b"key");
     let hash = hash_key(key, 0);
     let register = |pointer| {
-        let identity = Identity { birth: 1, number: WriteNumber(1) };
+        let identity = Identity { created_at: 1, number: WriteNumber(1) };
         let shape = Shape { key_length: key.len(), capacity: 1 };
         Register::new(Location::everywhere(Pointer(pointer), NodeId(0)), identity, shape)
     };

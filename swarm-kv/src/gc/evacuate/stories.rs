@@ -24,13 +24,13 @@ use swarm_core::sim::{Setup, Sim};
 use crate::heap::Purpose;
 
 #[expect(dead_code, unreachable_pub, reason = "swarm-kv-long makes more use of it")]
-#[path = "../../../long/src/board.rs"]
-mod board;
+#[path = "../../../long/src/domain.rs"]
+mod domain;
 #[expect(dead_code, unreachable_pub, reason = "swarm-kv-long makes more use of it")]
 #[path = "../../../long/src/store_sim_common.rs"]
 mod store_sim_common;
 
-use board::{Notes, Seat, Works};
+use domain::{Notes, SimParticipant, Works};
 use store_sim_common::{Line, Story, of_few_chunks, of_six_keys, options};
 
 const NODES: [NodeId; 3] = [NodeId(0), NodeId(1), NodeId(2)];
@@ -38,7 +38,7 @@ const NODES: [NodeId; 3] = [NodeId(0), NodeId(1), NodeId(2)];
 /// first one's slot; and those that read in the end.
 const EVACUATOR: usize = 0;
 const OTHER: usize = 1;
-const HEIR: usize = 2;
+const SUCCESSOR: usize = 2;
 const READERS: usize = 3;
 const CLIENTS: usize = READERS + NODES.len();
 const CHUNKS: usize = 60;
@@ -56,11 +56,11 @@ const LATER: u64 = 1 << 53;
 /// Nanoseconds that pass at each reading of a clock: enough that no client waits for long.
 const LOOK: u64 = 10_000;
 
-type Teller = Rc<Story>;
+type ClientStory = Rc<Story>;
 
 /// An action of a client.
 #[derive(Clone, Copy, Debug)]
-enum Deed {
+enum Action {
     Call(u64, Call),
     Collect,
     /// Of what lies in closed chunks.
@@ -69,7 +69,7 @@ enum Deed {
     Leave,
 }
 
-use Deed::{Collect, Evacuate, Leave};
+use Action::{Collect, Evacuate, Leave};
 
 /// What moves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,28 +88,30 @@ struct Meanwhile {
     moves: What,
     /// Whether its own chunks are closed as well, with a part of what moves.
     closed: bool,
-    deeds: &'static [Deed],
+    deeds: &'static [Action],
 }
 
-const fn deeds(deeds: &'static [Deed]) -> Meanwhile {
+const fn deeds(deeds: &'static [Action]) -> Meanwhile {
     Meanwhile { now: NOW, moves: What::All, closed: false, deeds }
 }
 
 const NOTHING: Meanwhile = deeds(&[]);
-const GETS: Meanwhile = deeds(&[Deed::Call(0, Call::Get), Deed::Call(3, Call::Get)]);
-const WRITES: Meanwhile = deeds(&[Deed::Call(0, Call::Update(4)), Deed::Call(3, Call::Update(7))]);
+const GETS: Meanwhile = deeds(&[Action::Call(0, Call::Get), Action::Call(3, Call::Get)]);
+const WRITES: Meanwhile =
+    deeds(&[Action::Call(0, Call::Update(4)), Action::Call(3, Call::Update(7))]);
 /// Values in place become values that are not, and the reverse.
-const GROWS: Meanwhile = deeds(&[Deed::Call(0, Call::Update(7)), Deed::Call(3, Call::Update(4))]);
-const DELETES: Meanwhile = deeds(&[Deed::Call(0, Call::Delete), Deed::Call(3, Call::Delete)]);
+const GROWS: Meanwhile =
+    deeds(&[Action::Call(0, Call::Update(7)), Action::Call(3, Call::Update(4))]);
+const DELETES: Meanwhile = deeds(&[Action::Call(0, Call::Delete), Action::Call(3, Call::Delete)]);
 const INSERTS: Meanwhile = deeds(&[
-    Deed::Call(0, Call::Delete),
-    Deed::Call(0, Call::Insert(4)),
-    Deed::Call(210, Call::Insert(8)),
+    Action::Call(0, Call::Delete),
+    Action::Call(0, Call::Insert(4)),
+    Action::Call(210, Call::Insert(8)),
 ]);
 /// One more key than the bucket has room for.
 const SPLITS: Meanwhile =
-    deeds(&[Deed::Call(210, Call::Insert(8)), Deed::Call(213, Call::Insert(12))]);
-const COLLECTS: Meanwhile = deeds(&[Deed::Call(0, Call::Delete), Collect]);
+    deeds(&[Action::Call(210, Call::Insert(8)), Action::Call(213, Call::Insert(12))]);
+const COLLECTS: Meanwhile = deeds(&[Action::Call(0, Call::Delete), Collect]);
 /// Registers are at the end of their timestamps.
 const MOVES: Meanwhile = Meanwhile { now: LATER, ..WRITES };
 const EVACUATES: Meanwhile = Meanwhile { closed: true, ..deeds(&[Evacuate]) };
@@ -169,7 +171,7 @@ impl Stage {
 
     /// Makes a client that has had enough of each kind that it shares no chunk, and finds no node
     /// late.
-    fn client(&mut self, id: usize, slot: usize, now: u64) -> Teller {
+    fn client(&mut self, id: usize, slot: usize, now: u64) -> ClientStory {
         self.with_clock((id, slot), LoneClock::new(now).with_look(LOOK), 1 << 56)
     }
 
@@ -179,53 +181,55 @@ impl Stage {
         (id, slot): (usize, usize),
         clock: impl Clock + 'static,
         late: u64,
-    ) -> Teller {
+    ) -> ClientStory {
         let line =
             Line { inner: self.sim.fabric(id), hung_up: Rc::clone(&self.hung_up), members: None };
         self.incarnations += 1;
-        let who = (id, slot, self.incarnations);
+        let identity = (id, slot, self.incarnations);
         let options = options((late, 1 << 60));
-        let story = Story::new((line, Rc::new(clock)), self.geometry, who, options, &self.recorder);
-        let seat = Seat::in_slot(slot, &self.notes, self.sim.fabric(id), id);
-        let story = Rc::new(Story { client: story.client.with_epochs(Box::new(seat)), ..story });
+        let story =
+            Story::new((line, Rc::new(clock)), self.geometry, identity, options, &self.recorder);
+        let participant = SimParticipant::in_slot(slot, &self.notes, self.sim.fabric(id), id);
+        let story =
+            Rc::new(Story { client: story.client.with_epochs(Box::new(participant)), ..story });
         story.client.heap.has_had_all();
         self.kept.push(Rc::clone(&story) as Rc<dyn Any>);
         story
     }
 
-    fn begin(&mut self, story: &Teller, deeds: &[Deed]) {
+    fn begin(&mut self, story: &ClientStory, deeds: &[Action]) {
         let (story, deeds) = (Rc::clone(story), deeds.to_vec());
         let (id, works) = (story.id, Works::new(&self.notes, story.id));
         self.sim.spawn(id, async move {
             let _works = works;
-            for deed in deeds {
-                act(&story, deed).await;
+            for action in deeds {
+                act(&story, action).await;
             }
         });
         self.sim.poll_once(id);
     }
 
-    fn all(&mut self, story: &Teller, deeds: &[Deed]) {
+    fn all(&mut self, story: &ClientStory, deeds: &[Action]) {
         self.begin(story, deeds);
         assert!(self.sim.finish(story.id, &NODES), "client {} does not end", story.id);
     }
 
     /// The same with inserts of keys.
-    fn inserts(&mut self, story: &Teller, keys: &[(u64, u64)]) {
-        let insert = |&(key, value): &(u64, u64)| Deed::Call(key, Call::Insert(value));
+    fn inserts(&mut self, story: &ClientStory, keys: &[(u64, u64)]) {
+        let insert = |&(key, value): &(u64, u64)| Action::Call(key, Call::Insert(value));
         self.all(story, &keys.iter().map(insert).collect::<Vec<_>>());
     }
 
     /// Gives a client a free record in another chunk than its bucket's record is in. Returns how
     /// many chunks it closed.
-    fn closes_record(&mut self, story: &Teller) -> usize {
+    fn closes_record(&mut self, story: &ClientStory) -> usize {
         let records = story.client.heap.entries_records();
         let closed = story.client.heap.close_all(Some(records));
-        let (told, works) = (Rc::clone(story), Works::new(&self.notes, story.id));
+        let (outcome, works) = (Rc::clone(story), Works::new(&self.notes, story.id));
         self.sim.spawn(story.id, async move {
             let _works = works;
-            let _pin = told.client.pin();
-            told.client.has_record(Purpose::Replace).await.expect("memory");
+            let _pin = outcome.client.pin();
+            outcome.client.has_record(Purpose::Replace).await.expect("memory");
         });
         assert!(self.sim.finish(story.id, &NODES), "it does not end");
         closed
@@ -233,7 +237,7 @@ impl Stage {
 
     /// Makes both clients, and keys of which much is in closed chunks of the first client's.
     /// Returns how many those are.
-    fn prepare(&mut self, meanwhile: Meanwhile) -> (Teller, Teller, usize) {
+    fn prepare(&mut self, meanwhile: Meanwhile) -> (ClientStory, ClientStory, usize) {
         let evacuator = self.client(EVACUATOR, EVACUATOR, NOW);
         let other = self.client(OTHER, OTHER, meanwhile.now);
         self.inserts(&evacuator, &MOVED);
@@ -244,13 +248,13 @@ impl Stage {
         // Its first write moves the key, if its clock is ahead.
         self.inserts(&other, &[OTHERS]);
         if meanwhile.closed {
-            self.all(&other, &[Deed::Call(3, Call::Update(815))]);
+            self.all(&other, &[Action::Call(3, Call::Update(815))]);
             other.client.heap.close_all(None);
-            self.all(&other, &[Deed::Call(OTHERS.0, Call::Delete)]);
+            self.all(&other, &[Action::Call(OTHERS.0, Call::Delete)]);
             self.inserts(&other, &[OTHERS, (210, 819)]);
         }
         self.inserts(&evacuator, &ROOM);
-        self.all(&other, &MOVED.map(|(key, _)| Deed::Call(key, Call::Get)));
+        self.all(&other, &MOVED.map(|(key, _)| Action::Call(key, Call::Get)));
         // Some of them may have been closed before.
         let record = self.closes_record(&evacuator);
         self.sim.drain();
@@ -258,12 +262,13 @@ impl Stage {
     }
 
     /// Collects and reuses the garbage, after every operation is over.
-    fn use_again(&mut self, story: &Teller) {
+    fn use_again(&mut self, story: &ClientStory) {
         self.sim.drain();
         self.all(story, &[Collect, Collect, Leave, Collect]);
         self.sim.drain();
-        let updates = |key| (0..6).map(move |n| Deed::Call(key, Call::Put(1000 + 4 * n + key % 4)));
-        let deeds: Vec<Deed> = [0, 3, 201, 204, 213].into_iter().flat_map(updates).collect();
+        let updates =
+            |key| (0..6).map(move |n| Action::Call(key, Call::Put(1000 + 4 * n + key % 4)));
+        let deeds: Vec<Action> = [0, 3, 201, 204, 213].into_iter().flat_map(updates).collect();
         self.all(story, &deeds);
         self.sim.drain();
     }
@@ -275,7 +280,7 @@ impl Stage {
             let id = READERS + away.index();
             let reader = self.with_clock((id, id), self.sim.clock(id), 100);
             let keys = [0, 3, 201, 204, 207, 210, 213];
-            self.begin(&reader, &keys.map(|key| Deed::Call(key, Call::Get)));
+            self.begin(&reader, &keys.map(|key| Action::Call(key, Call::Get)));
             assert!(self.sim.finish(id, &nodes), "a reader does not end");
         }
         let history = self.recorder.operations();
@@ -286,19 +291,19 @@ impl Stage {
     }
 }
 
-async fn act(story: &Story, deed: Deed) {
+async fn act(story: &Story, action: Action) {
     let client = &story.client;
-    match deed {
-        Deed::Call(key, call) => story.call(key, call, None).await.expect("all nodes answer"),
-        Deed::Collect => drop(client.collect().await.expect("all nodes answer")),
-        Deed::Evacuate => client.empty_closed().await.expect("all nodes answer"),
-        Deed::Leave => {
-            let board = client.participant.as_ref().expect("it is on a board").board();
+    match action {
+        Action::Call(key, call) => story.call(key, call, None).await.expect("all nodes answer"),
+        Action::Collect => drop(client.collect().await.expect("all nodes answer")),
+        Action::Evacuate => client.empty_closed().await.expect("all nodes answer"),
+        Action::Leave => {
+            let domain = client.participant.as_ref().expect("it is on a board").domain();
             let _pin = client.pin();
             let wanted = (client.heap.plain(300), Purpose::Insert);
-            let left = client.heap.release_empty(&client.group, board, wanted).await;
+            let left = client.heap.release_empty(&client.group, domain, wanted).await;
             left.expect("all nodes answer");
-            let _: u64 = board.epoch();
+            let _: u64 = domain.epoch();
         }
     }
 }
@@ -339,8 +344,8 @@ fn meets(rounds: usize, meanwhile: Meanwhile, fate: Fate) -> bool {
         }
         Fate::Dies(_) => {
             stage.sim.drain();
-            stage.sim.fabric(HEIR).inherit(EVACUATOR);
-            stage.client(HEIR, EVACUATOR, NOW)
+            stage.sim.fabric(SUCCESSOR).inherit(EVACUATOR);
+            stage.client(SUCCESSOR, EVACUATOR, NOW)
         }
     };
     let left = stage.notes.passed_on();

@@ -82,7 +82,7 @@ impl Heap {
         self.allocate_at(group, kind, need, true).await
     }
 
-    /// The same at this home only; for a lean buffer, with this node as the one without a copy.
+    /// The same at this home only; for an all-but-one buffer, with this node as the one without a copy.
     #[inline]
     pub(crate) async fn allocate_there<F: Fabric, C: Clock>(
         &self,
@@ -180,11 +180,11 @@ impl Heap {
     }
 
     /// Returns the homes to try, the wanted one first. A chunk has as many objects for each home,
-    /// but keys are not spread so evenly. For lean buffers, a register's home is the last choice
+    /// but keys are not spread so evenly. For all-but-one buffers, a register's home is the last choice
     /// for the node without a copy.
     pub(crate) fn homes_for(&self, kind: ObjectKind) -> impl Iterator<Item = ObjectKind> + use<> {
         let (first, all) = (kind.home.0, homes(&self.geometry, kind.class).len() as u8);
-        let back = matches!(kind.class, ChunkClass::Lean(_));
+        let back = matches!(kind.class, ChunkClass::AllButOne(_));
         (0..all).map(move |step| {
             let step = if back { all - step } else { step };
             ObjectKind { home: NodeId((first + step) % all), ..kind }
@@ -208,7 +208,7 @@ impl Heap {
             if self.keeps(kind, need) && self.unread(kind).is_empty() {
                 return Ok(None);
             }
-            if self.set_aside(group, kind, keep).await? {
+            if self.raise_high_water(group, kind, keep).await? {
                 continue;
             }
             if !self.open_chunk(group, kind).await? {
@@ -218,7 +218,7 @@ impl Heap {
     }
 
     /// Raises the active chunk's high-water mark. Returns false if the chunk is used up.
-    async fn set_aside<F: Fabric, C: Clock>(
+    async fn raise_high_water<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,
         kind: ObjectKind,
@@ -334,8 +334,8 @@ impl Heap {
     pub(in crate::heap) fn unread_in(&self, map: &[u32], kind: ObjectKind) -> Vec<usize> {
         let known = self.known.borrow();
         self.own(map)
-            .filter(|unit| unit.is_for(kind))
-            .map(|unit| unit.first)
+            .filter(|extent| extent.is_for(kind))
+            .map(|extent| extent.first)
             .filter(|&chunk| !known.contains(&(chunk, kind.home)))
             .collect()
     }
@@ -368,7 +368,7 @@ mod tests {
     /// own its chunk by now, and may have reused objects of it. Lowering the mark would hand those
     /// out twice.
     #[test]
-    fn who_does_not_know_what_is_its_own_takes_nothing_back() {
+    fn a_client_that_does_not_know_what_is_its_own_takes_nothing_back() {
         let (group, heap) = alone();
         let kind = heap.plain(16);
         heap.has_had(kind);

@@ -9,7 +9,7 @@
 use swarm_core::cell::{self, CellRef, CreatedPart, CreatedParts, Proposal, Proposed};
 use swarm_core::clock::{Clock, Wait};
 use swarm_core::fabric::{Fabric, MAX_VERBS};
-use swarm_core::layout::{ChunkClass, SEED_RECORDS, record};
+use swarm_core::layout::{BOOTSTRAP_RECORDS, ChunkClass, record};
 use swarm_core::node::{Address, NodeId};
 use swarm_core::quorum::Group;
 use swarm_core::words::Pointer;
@@ -17,7 +17,7 @@ use swarm_core::words::Pointer;
 use crate::error::{Error, Shortage};
 use crate::heap::alloc::active_chunk::{ActiveChunk, FEW_RECORDS};
 use crate::heap::alloc::high_water::{Raise, fill_counters, raise_counters, read_counters};
-use crate::heap::chunk_map::{SHARED, Unit, is_sound, units};
+use crate::heap::chunk_map::{Extent, SHARED, extents, is_sound};
 use crate::heap::{CLAIM_TRIES, DAMAGED, Heap, ObjectKind, Purpose};
 
 /// Chunks claimed at once at most.
@@ -32,7 +32,7 @@ const LONGEST_CLAIM: u64 = 200_000;
 struct NothingCreated;
 
 impl CreatedParts for NothingCreated {
-    fn births(&self, _payload: &[u64], _each: &mut dyn FnMut(CreatedPart)) {}
+    fn created_parts(&self, _payload: &[u64], _each: &mut dyn FnMut(CreatedPart)) {}
 }
 
 impl Heap {
@@ -88,7 +88,7 @@ impl Heap {
             if !is_needed(&map) {
                 return Ok(false);
             }
-            let change = group.number().ok_or(Error::Spent)?;
+            let change = group.number().ok_or(Error::NumbersExhausted)?;
             let record = self.map_record(group).await?;
             if let Err(error) = edit(&mut map) {
                 self.keep(record);
@@ -100,7 +100,7 @@ impl Heap {
                 .map(|pair| u64::from(pair[0]) | (u64::from(*pair.get(1).unwrap_or(&0)) << 32))
                 .collect();
             let proposal =
-                Proposal { change, record, payload: &payload, newborns: &[], sparing: true };
+                Proposal { change, record, payload: &payload, initial_writes: &[], sparing: true };
             // Sparing, as records are few: a slot has little before it owns a chunk for them, and
             // many clients may make their first claims at once.
             match cell::propose(group, &cell, &view, &proposal, &NothingCreated).await? {
@@ -124,9 +124,9 @@ impl Heap {
         (owner, kind): (usize, ObjectKind),
         need: Purpose,
     ) -> Result<(), Error> {
-        let owned = self.own(map).filter(|unit| unit.class == kind.class).count();
+        let owned = self.own(map).filter(|extent| extent.class == kind.class).count();
         let wanted = match kind.class {
-            ChunkClass::Run => 1,
+            ChunkClass::Large => 1,
             _ if owner == SHARED => 1,
             _ => (owned / OWNED_PER_CLAIM + 1).min(MAX_CLAIM),
         };
@@ -137,7 +137,7 @@ impl Heap {
             let kept = self.kept_from(map, kind, if got == 0 { need } else { Purpose::Insert });
             let enough = left >= kind.chunks + kept;
             match first.filter(|_| enough) {
-                Some(first) => Unit { owner, ..self.unit(kind, first) }.enter_into(map),
+                Some(first) => Extent { owner, ..self.extent(kind, first) }.enter_into(map),
                 None if got == 0 => return Err(self.full(kind, need)),
                 None => break,
             }
@@ -152,18 +152,18 @@ impl Heap {
         &self,
         map: &mut [u32],
         wanted: (ObjectKind, Purpose),
-        left: &[Unit],
+        left: &[Extent],
     ) {
         let (kind, need) = wanted;
-        let may_pass = |unit: &&Unit| self.may_pass(unit, wanted);
-        let left: usize = left.iter().filter(may_pass).map(|unit| unit.chunks).sum();
+        let may_pass = |extent: &&Extent| self.may_pass(extent, wanted);
+        let left: usize = left.iter().filter(may_pass).map(|extent| extent.chunks).sum();
         let is_there = kind.chunks <= left
             || self.count_free(map) >= kind.chunks + self.kept_from(map, kind, need);
         if is_there
             && self.unread_in(map, kind).is_empty()
             && let Some(first) = self.free(map, kind.chunks)
         {
-            self.unit(kind, first).enter_into(map);
+            self.extent(kind, first).enter_into(map);
         }
     }
 
@@ -186,7 +186,7 @@ impl Heap {
             && spare
             && let Some(first) = self.free(map, 1)
         {
-            self.unit(records, first).enter_into(map);
+            self.extent(records, first).enter_into(map);
         }
     }
 
@@ -212,16 +212,19 @@ impl Heap {
     }
 
     /// Returns a unit of this slot for `kind`.
-    fn unit(&self, kind: ObjectKind, first: usize) -> Unit {
+    fn extent(&self, kind: ObjectKind, first: usize) -> Extent {
         let ObjectKind { class, chunks, .. } = kind;
-        Unit { first, chunks, owner: self.slot, class, taken: false }
+        Extent { first, chunks, owner: self.slot, class, taken: false }
     }
 
     /// Returns the units that this slot may use: units that were taken over are not among them
     /// (E9).
-    pub(in crate::heap) fn own<'m>(&self, map: &'m [u32]) -> impl Iterator<Item = Unit> + use<'m> {
+    pub(in crate::heap) fn own<'m>(
+        &self,
+        map: &'m [u32],
+    ) -> impl Iterator<Item = Extent> + use<'m> {
         let slot = self.slot;
-        units(map).filter(move |unit| unit.owner == slot && !unit.taken)
+        extents(map).filter(move |extent| extent.owner == slot && !extent.taken)
     }
 
     /// Returns how many units those are, by the map as last read.
@@ -249,17 +252,19 @@ impl Heap {
         let records = self.records();
         let active_chunks = self.active_chunks.borrow();
         let active = active_chunks.iter().find(|active| active.kind == records);
-        let back = self.seeds_back.borrow().len() + self.reclaimer.fresh(records);
+        let back = self.bootstrap_free.borrow().len() + self.reclaimer.fresh(records);
         // Bootstrap records count only once their mark was read: they may be used up.
-        SEED_RECORDS
-            - self.seeds.get().map_or(SEED_RECORDS, |seeds| seeds.objects().min(SEED_RECORDS))
+        BOOTSTRAP_RECORDS
+            - self.bootstrap_records.get().map_or(BOOTSTRAP_RECORDS, |bootstrap_records| {
+                bootstrap_records.objects().min(BOOTSTRAP_RECORDS)
+            })
             + active.map_or(0, ActiveChunk::unused)
             + back as u64
     }
 
     /// Takes memory for a chunk-map record: from a chunk for them, or a bootstrap record.
     async fn map_record<F: Fabric, C: Clock>(&self, group: &Group<F, C>) -> Result<Pointer, Error> {
-        let spare = self.spare.take().or_else(|| self.seeds_back.borrow_mut().pop());
+        let spare = self.spare.take().or_else(|| self.bootstrap_free.borrow_mut().pop());
         if let Some(pointer) = spare.or_else(|| self.reclaimer.take_fresh(self.records())) {
             self.reclaimer.handed_out(pointer);
             return Ok(pointer);
@@ -267,26 +272,26 @@ impl Heap {
         if let Some(pointer) = self.take_own(group, self.records(), Purpose::Replace, 0).await? {
             return Ok(pointer);
         }
-        let counter = self.geometry.seed_counter(self.slot);
-        let seeds = match self.seeds.get() {
-            Some(seeds) => seeds,
+        let counter = self.geometry.bootstrap_counter(self.slot);
+        let bootstrap_records = match self.bootstrap_records.get() {
+            Some(bootstrap_records) => bootstrap_records,
             None => read_counters(group, &[counter]).await?[0],
         };
-        self.seeds.set(Some(seeds));
-        let used = seeds.objects();
-        if used > SEED_RECORDS {
+        self.bootstrap_records.set(Some(bootstrap_records));
+        let used = bootstrap_records.objects();
+        if used > BOOTSTRAP_RECORDS {
             return Err(DAMAGED);
         }
-        if used == SEED_RECORDS {
+        if used == BOOTSTRAP_RECORDS {
             let shortage = self.shortage(self.records(), Purpose::Replace);
             // By the map that was read for this claim. Where all free chunks are reserved, no other
             // client could claim either.
             return Err(Error::Full(Shortage { cannot_claim: !self.is_tight(), ..shortage }));
         }
-        let raise = Raise { at: counter, from: seeds, to: used + 1, slot: self.slot };
+        let raise = Raise { at: counter, from: bootstrap_records, to: used + 1, slot: self.slot };
         raise_counters(group, &[raise]).await?;
-        self.seeds.set(Some(raise.raised()));
-        Ok(self.geometry.seed(self.slot, used))
+        self.bootstrap_records.set(Some(raise.raised()));
+        Ok(self.geometry.bootstrap_record(self.slot, used))
     }
 
     /// Keeps a record that no node names, and that is as if never used, for the next claim. Until
@@ -343,13 +348,14 @@ impl Heap {
         let map = self.decode_map(&committed)?;
         // A run's other chunks have no marks: the object lies there.
         let chunks: Vec<Address> =
-            units(&map).map(|unit| self.geometry.counter(unit.first, NodeId(0))).collect();
+            extents(&map).map(|extent| self.geometry.counter(extent.first, NodeId(0))).collect();
         for chunks in chunks.chunks(MAX_VERBS) {
             fill_counters(group, joining, chunks, self.geometry.nodes).await?;
         }
-        let seeds = (0..self.geometry.max_clients).map(|slot| self.geometry.seed_counter(slot));
-        for seeds in seeds.collect::<Vec<_>>().chunks(MAX_VERBS) {
-            fill_counters(group, joining, seeds, 1).await?;
+        let bootstrap_records =
+            (0..self.geometry.max_clients).map(|slot| self.geometry.bootstrap_counter(slot));
+        for bootstrap_records in bootstrap_records.collect::<Vec<_>>().chunks(MAX_VERBS) {
+            fill_counters(group, joining, bootstrap_records, 1).await?;
         }
         Ok(())
     }
@@ -386,14 +392,15 @@ mod tests {
         heap.has_had_all();
         let object =
             block_on(heap.allocate(&group, heap.plain(16), Purpose::Insert)).expect("memory");
-        let own = || heap.own(&heap.map.borrow()).map(|unit| unit.first).collect::<Vec<usize>>();
+        let own =
+            || heap.own(&heap.map.borrow()).map(|extent| extent.first).collect::<Vec<usize>>();
         assert!(!own().is_empty());
         let rival = Heap::new(heap.geometry, 1);
         let is_read = Cell::new(false);
         let watch = |_: &[Verb<'_>]| {
             if !is_read.replace(true) {
                 block_on(rival.used(&group)).expect("a node");
-                let taken = block_on(rival.take_over(&group, <[Unit]>::to_vec));
+                let taken = block_on(rival.take_over(&group, <[Extent]>::to_vec));
                 assert_eq!(taken, Ok(true));
                 heap.renew(2);
             }
@@ -412,7 +419,7 @@ mod tests {
     #[test]
     fn whatever_changes_the_map_sees_to_the_next_records() {
         let (group, heap) = alone();
-        for change in 0..4 * SEED_RECORDS {
+        for change in 0..4 * BOOTSTRAP_RECORDS {
             let changed = block_on(heap.change_map(&group, Purpose::Replace, |_| true, |_| Ok(())));
             assert_eq!(changed, Ok(true), "change {change}");
         }
@@ -422,9 +429,9 @@ mod tests {
     /// no record left for another claim. It reported an empty pool as full, and so had keys
     /// deleted.
     #[test]
-    fn who_has_no_record_to_claim_with_does_not_call_the_pool_full() {
+    fn a_client_without_a_record_to_claim_with_does_not_call_the_pool_full() {
         let (group, heap) = alone();
-        raise(&group, heap.geometry.seed_counter(0), SEED_RECORDS);
+        raise(&group, heap.geometry.bootstrap_counter(0), BOOTSTRAP_RECORDS);
         let refused = |heap: &Heap, kind| loop {
             match block_on(heap.allocate(&group, kind, Purpose::Insert)) {
                 Ok(_) => {}
@@ -432,15 +439,15 @@ mod tests {
                 Err(error) => panic!("{error}"),
             }
         };
-        let told = refused(&heap, heap.plain(16));
-        assert!(told.cannot_claim, "{told:?}");
+        let outcome = refused(&heap, heap.plain(16));
+        assert!(outcome.cannot_claim, "{outcome:?}");
         // Another client can claim, until nothing is left but the reserve.
         let rival = Heap::new(heap.geometry, 1);
-        let told = refused(&rival, rival.buffer(10_000, None));
-        assert!(!told.cannot_claim, "{told:?}");
+        let outcome = refused(&rival, rival.buffer(10_000, None));
+        assert!(!outcome.cannot_claim, "{outcome:?}");
         // Then the other client could claim no more either.
-        let told = refused(&heap, heap.plain(16));
-        assert!(!told.cannot_claim, "{told:?}");
+        let outcome = refused(&heap, heap.plain(16));
+        assert!(!outcome.cannot_claim, "{outcome:?}");
     }
 
     /// A chunk that was taken over may have no records left, which shows only when it is opened.
@@ -451,11 +458,15 @@ mod tests {
         let in_a_chunk = heap.geometry.objects(records.class);
         raise(&group, heap.geometry.counter(chunk, records.home), in_a_chunk);
         block_on(heap.allocate(&group, records, Purpose::Insert)).expect("memory");
-        heap.seeds.set(Some(raise(&group, heap.geometry.seed_counter(0), SEED_RECORDS)));
+        heap.bootstrap_records.set(Some(raise(
+            &group,
+            heap.geometry.bootstrap_counter(0),
+            BOOTSTRAP_RECORDS,
+        )));
         for change in 0..2 * in_a_chunk {
             let take_over = |map: &mut [u32]| {
                 if heap.records_left() == FEW_RECORDS {
-                    heap.unit(records, chunk).enter_into(map);
+                    heap.extent(records, chunk).enter_into(map);
                 }
                 Ok(())
             };
@@ -476,8 +487,8 @@ mod tests {
         heap.keep(kept);
         let chunk = heap.geometry.chunk_of(kept);
         heap.reclaimer.begin();
-        let garbage = heap.reclaimer.all_unnamed(chunk);
-        let is_garbage = |record| garbage.iter().any(|unnamed| unnamed.pointer == record);
+        let garbage = heap.reclaimer.all_unreachable(chunk);
+        let is_garbage = |record| garbage.iter().any(|unreachable| unreachable.pointer == record);
         assert!(is_garbage(lost));
         assert!(!is_garbage(kept));
         assert_eq!(block_on(heap.map_record(&group)).ok(), Some(kept));

@@ -13,16 +13,16 @@ use swarm_core::quorum::{Group, Next};
 
 use crate::error::Error;
 
-/// Returns the homes for which a chunk of this class has high-water marks; for lean buffers, the
+/// Returns the homes for which a chunk of this class has high-water marks; for all-but-one buffers, the
 /// nodes without a copy.
 pub(in crate::heap) fn homes(
     geometry: &Geometry,
     class: ChunkClass,
 ) -> impl ExactSizeIterator<Item = NodeId> + use<> {
     let homes = match class {
-        ChunkClass::Homed { .. } | ChunkClass::Lean(_) => geometry.nodes as u8,
-        ChunkClass::Plain(_) | ChunkClass::Wide(_) | ChunkClass::Run => 1,
-        ChunkClass::RunTail => 0,
+        ChunkClass::Homed { .. } | ChunkClass::AllButOne(_) => geometry.nodes as u8,
+        ChunkClass::Uniform(_) | ChunkClass::AllNodes(_) | ChunkClass::Large => 1,
+        ChunkClass::LargeTail => 0,
     };
     (0..homes).map(NodeId)
 }
@@ -256,8 +256,8 @@ mod tests {
     fn what_a_former_owner_takes_back_late_lowers_nothing() {
         let mut sim = Sim::new(&Setup { words: 8, ..Setup::new(1, 3, 3) });
         let [former, next, last] = [0, 1, 2].map(|id| group(&sim, id));
-        let told = Rc::new(Cell::new(HighWater::default()));
-        let (owner, word) = (Rc::clone(&former), Rc::clone(&told));
+        let seen = Rc::new(Cell::new(HighWater::default()));
+        let (owner, word) = (Rc::clone(&former), Rc::clone(&seen));
         sim.spawn(0, async move {
             raise_counters(&owner, &[EIGHT]).await.expect("set aside");
             word.set(EIGHT.raised());
@@ -265,7 +265,7 @@ mod tests {
         assert!(sim.finish(0, &NODES));
         for node in NODES {
             sim.take_all(0, node);
-            drop(former.fabric().post(node, &[told.get().take_back(AT, 1)]));
+            drop(former.fabric().post(node, &[seen.get().take_back(AT, 1)]));
         }
         NODES[1..].iter().for_each(|&node| sim.take_all(0, node));
         let owner = Rc::clone(&next);
@@ -279,12 +279,12 @@ mod tests {
         sim.roundtrip(1, &NODES[1..]);
         assert!(sim.finish(1, &NODES[..2]));
         sim.take_all(0, NODES[0]);
-        let word = Rc::clone(&told);
+        let word = Rc::clone(&seen);
         sim.spawn(2, async move {
             word.set(read_counters(&last, &[AT]).await.expect("a majority")[0]);
         });
         assert!(sim.finish(2, &[NODES[0], NODES[2]]));
-        assert_eq!(told.get().objects(), 8, "they would be given out twice");
+        assert_eq!(seen.get().objects(), 8, "they would be given out twice");
     }
 
     type Given = Rc<RefCell<Vec<Range<u64>>>>;

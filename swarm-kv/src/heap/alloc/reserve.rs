@@ -15,7 +15,7 @@
 use swarm_core::layout::{ChunkClass, Geometry, SizeClass};
 use swarm_core::words::Pointer;
 
-use crate::heap::chunk_map::{Unit, units};
+use crate::heap::chunk_map::{Extent, extents};
 use crate::heap::{Heap, ObjectKind, Purpose};
 
 /// One chunk of this many is reserved.
@@ -68,12 +68,13 @@ impl Parts {
 impl Heap {
     /// Returns how many chunks must stay free in `map` after a claim for such an object.
     pub(in crate::heap) fn kept_from(&self, map: &[u32], kind: ObjectKind, need: Purpose) -> usize {
-        let runs = units(map).filter(|unit| unit.class == ChunkClass::Run).map(|run| run.chunks);
+        let runs =
+            extents(map).filter(|extent| extent.class == ChunkClass::Large).map(|run| run.chunks);
         let longest = runs.fold(kind.chunks, usize::max);
         let Parts { small, long, moves } = Parts::of(&self.geometry, longest);
         match need {
             Purpose::Insert => small + long + moves,
-            Purpose::Replace if kind.class == ChunkClass::Run => moves,
+            Purpose::Replace if kind.class == ChunkClass::Large => moves,
             Purpose::Replace => long + moves,
             Purpose::Relocate => 0,
             Purpose::Evacuate => map.len(),
@@ -84,10 +85,10 @@ impl Heap {
     /// for their own class would pay for it.
     pub(in crate::heap) fn may_pass(
         &self,
-        unit: &Unit,
+        extent: &Extent,
         (kind, need): (ObjectKind, Purpose),
     ) -> bool {
-        let [from_run, to_run] = [unit.class, kind.class].map(|class| class == ChunkClass::Run);
+        let [from_run, to_run] = [extent.class, kind.class].map(|class| class == ChunkClass::Large);
         match need {
             Purpose::Insert => !from_run && !to_run,
             Purpose::Replace => !from_run || to_run,
@@ -122,7 +123,7 @@ impl Heap {
     #[inline]
     pub(crate) fn need_instead_of(&self, buffer: Pointer, kind: ObjectKind) -> Purpose {
         // Of values with chunks of their own, a single one takes much.
-        let is_asked = self.is_tight() || kind.class == ChunkClass::Run;
+        let is_asked = self.is_tight() || kind.class == ChunkClass::Large;
         if is_asked && !buffer.is_null() && self.grows(buffer, kind) {
             Purpose::Insert
         } else {
@@ -134,16 +135,16 @@ impl Heap {
     #[cold]
     fn grows(&self, buffer: Pointer, kind: ObjectKind) -> bool {
         let chunk = self.geometry.chunk_of(buffer);
-        let before = units(&self.map.borrow()).find(|unit| unit.first == chunk);
+        let before = extents(&self.map.borrow()).find(|extent| extent.first == chunk);
         let of = |class, chunks| match class {
             // The size for the same value where all nodes have a copy.
-            ChunkClass::Lean(size) => {
+            ChunkClass::AllButOne(size) => {
                 SizeClass::for_granules(size.granules().next_multiple_of(2)).granules()
             }
-            ChunkClass::Plain(size) | ChunkClass::Wide(size) => size.granules(),
+            ChunkClass::Uniform(size) | ChunkClass::AllNodes(size) => size.granules(),
             _ => chunks as u64 * self.geometry.chunk_granules(),
         };
-        before.is_none_or(|unit| of(kind.class, kind.chunks) > of(unit.class, unit.chunks))
+        before.is_none_or(|extent| of(kind.class, kind.chunks) > of(extent.class, extent.chunks))
     }
 
     /// Whether the free objects of this kind are reserved for another purpose.
@@ -155,7 +156,7 @@ impl Heap {
     fn is_scarce(&self, kind: ObjectKind) -> bool {
         let few = self.few(kind);
         match kind.class {
-            ChunkClass::Run => self.lacks_reserve(kind),
+            ChunkClass::Large => self.lacks_reserve(kind),
             _ => few > 0 && self.unused(kind) + self.reclaimer.at_hand(kind) <= few,
         }
     }
@@ -165,10 +166,10 @@ impl Heap {
     pub(in crate::heap) fn few(&self, kind: ObjectKind) -> usize {
         let in_a_chunk = self.geometry.objects(kind.class) as usize;
         match kind.class {
-            ChunkClass::Plain(_) | ChunkClass::Lean(_) | ChunkClass::Wide(_) => {
+            ChunkClass::Uniform(_) | ChunkClass::AllButOne(_) | ChunkClass::AllNodes(_) => {
                 FEW_BUFFERS.min(in_a_chunk.div_ceil(4)).min(in_a_chunk.saturating_sub(1))
             }
-            ChunkClass::Homed { .. } | ChunkClass::Run | ChunkClass::RunTail => 0,
+            ChunkClass::Homed { .. } | ChunkClass::Large | ChunkClass::LargeTail => 0,
         }
     }
 

@@ -25,7 +25,7 @@ use swarm_core::quorum::Group;
 use crate::error::Error;
 use crate::heap::alloc::active_chunk::{ActiveChunk, FIRST_BATCH};
 use crate::heap::alloc::high_water::{HighWater, homes, read_counters, take_range};
-use crate::heap::chunk_map::{SHARED, units};
+use crate::heap::chunk_map::{SHARED, extents};
 use crate::heap::{CLAIM_TRIES, DAMAGED, Heap, ObjectKind};
 
 /// Bytes of objects that a client takes at first, in addition to those that it reserves for
@@ -56,11 +56,11 @@ impl Heap {
         let all = in_a_chunk * homes(&self.geometry, kind.class).len() as u64;
         let had = self.had.borrow();
         let had = had.iter().filter(|had| had.kind.class == kind.class).map(|had| had.objects);
-        kind.class != ChunkClass::Run
+        kind.class != ChunkClass::Large
             && kind.class != self.records().class
             && 2 * self.first_range(kind) <= in_a_chunk
             && had.sum::<u64>() < all
-            && !self.own(&self.map.borrow()).any(|unit| unit.is_for(kind))
+            && !self.own(&self.map.borrow()).any(|extent| extent.is_for(kind))
     }
 
     /// Returns how many objects a client takes first. Inserts leave some of them.
@@ -72,9 +72,9 @@ impl Heap {
     /// Returns the chunks in `map` that are shared for this kind and may have room.
     pub(in crate::heap) fn shared_in(&self, map: &[u32], kind: ObjectKind) -> Vec<usize> {
         let known = self.known.borrow();
-        units(map)
-            .filter(|unit| unit.owner == SHARED && !unit.taken && unit.is_for(kind))
-            .map(|unit| unit.first)
+        extents(map)
+            .filter(|extent| extent.owner == SHARED && !extent.taken && extent.is_for(kind))
+            .map(|extent| extent.first)
             .filter(|&chunk| !known.contains(&(chunk, kind.home)))
             .collect()
     }
@@ -178,7 +178,7 @@ mod tests {
 
     use super::*;
     use crate::heap::Purpose;
-    use crate::heap::chunk_map::Unit;
+    use crate::heap::chunk_map::Extent;
     use crate::heap::tests::{Says, Still, alone};
     use crate::runtime::block_on::block_on;
 
@@ -192,8 +192,11 @@ mod tests {
         /// The same for all kinds.
         pub(crate) fn has_had_all(&self) {
             for size in (1..self.geometry.chunk_granules()).map(SizeClass::for_granules) {
-                let plain =
-                    [ChunkClass::Plain(size), ChunkClass::Lean(size), ChunkClass::Wide(size)];
+                let plain = [
+                    ChunkClass::Uniform(size),
+                    ChunkClass::AllButOne(size),
+                    ChunkClass::AllNodes(size),
+                ];
                 let homed = (1..8).map(|small| ChunkClass::Homed { small, full: size });
                 let classes = plain.into_iter().chain(homed);
                 classes.for_each(|class| self.has_had(self.homed(class, NodeId(0))));
@@ -220,7 +223,7 @@ mod tests {
 
     /// What a leaving client did not hand out goes to the next client; what it handed out does not.
     #[test]
-    fn who_leaves_takes_back_the_rest_of_its_range() {
+    fn a_client_that_leaves_takes_back_the_rest_of_its_range() {
         let (group, heap) = alone();
         let kind = heap.plain(16);
         let first = block_on(heap.allocate(&group, kind, Purpose::Insert)).expect("memory");
@@ -235,7 +238,7 @@ mod tests {
     /// A client that needs many objects claims chunks of its own once it has had as many as a chunk
     /// holds. Ranges double, so that takes few changes of the mark.
     #[test]
-    fn who_needs_many_has_its_own() {
+    fn a_client_that_needs_many_has_its_own() {
         let (group, heap) = alone();
         let kind = heap.plain(16);
         let in_a_chunk = heap.geometry.objects(kind.class);
@@ -243,8 +246,8 @@ mod tests {
         let all: Vec<Pointer> = (0..3 * in_a_chunk).map(|_| allocate()).collect();
         let map = heap.map.borrow();
         let is_shared = |chunk| {
-            let mut units = units(&map);
-            units.any(|unit| unit.first == chunk && unit.owner == SHARED)
+            let mut extents = extents(&map);
+            extents.any(|extent| extent.first == chunk && extent.owner == SHARED)
         };
         let shared = all.iter().filter(|&&object| is_shared(heap.geometry.chunk_of(object)));
         let shared = shared.count() as u64;
@@ -265,12 +268,12 @@ mod tests {
         heap.reclaimer.begin();
         [theirs, kept].into_iter().for_each(|object| heap.reclaimer.mark(object));
         heap.reclaimer.all_marked();
-        let unnamed = heap.reclaimer.all_unnamed(chunk);
-        let found: Vec<Pointer> = unnamed.iter().map(|object| object.pointer).collect();
+        let unreachable = heap.reclaimer.all_unreachable(chunk);
+        let found: Vec<Pointer> = unreachable.iter().map(|object| object.pointer).collect();
         assert_eq!(found, [garbage]);
         // A client that takes the chunk over goes by how many objects are in use, and by how many
         // others have.
-        assert_eq!(heap.reclaimer.named(chunk), Some(1));
+        assert_eq!(heap.reclaimer.reachable(chunk), Some(1));
         let others = heap.geometry.objects(kind.class) - heap.first_range(kind);
         assert_eq!(heap.reclaimer.parts(chunk), Some((others, 2)));
     }
@@ -280,18 +283,18 @@ mod tests {
     #[test]
     fn a_range_ends_when_its_chunk_is_taken_over() {
         let (group, heap) = alone();
-        let (kind, other, board) = (heap.plain(16), Heap::new(heap.geometry, 1), Says(|| 9));
+        let (kind, other, domain) = (heap.plain(16), Heap::new(heap.geometry, 1), Says(|| 9));
         let allocate = |heap: &Heap| block_on(heap.allocate(&group, kind, Purpose::Insert));
         let first = allocate(&heap).expect("memory");
         block_on(other.used(&group)).expect("a node");
-        let shared = |units: &[Unit]| -> Vec<Unit> {
-            units.iter().filter(|unit| unit.owner == SHARED).copied().collect()
+        let shared = |extents: &[Extent]| -> Vec<Extent> {
+            extents.iter().filter(|extent| extent.owner == SHARED).copied().collect()
         };
         assert_eq!(block_on(other.take_over(&group, shared)), Ok(true));
         heap.renew(2);
         let next = allocate(&heap).expect("memory");
         assert_ne!(heap.geometry.chunk_of(next), heap.geometry.chunk_of(first));
-        assert!(!block_on(other.take_half_of_vacant(&group, &board)).expect("a node"));
+        assert!(!block_on(other.take_half_of_vacant(&group, &domain)).expect("a node"));
     }
 
     /// Another client takes this chunk over, empties it and releases it, and all share it from then
@@ -303,14 +306,14 @@ mod tests {
         ObjectKind { class, .. }: ObjectKind,
     ) {
         block_on(other.used(group)).expect("a node");
-        let it = |units: &[Unit]| -> Vec<Unit> {
-            units.iter().filter(|unit| unit.first == chunk).copied().collect()
+        let it = |extents: &[Extent]| -> Vec<Extent> {
+            extents.iter().filter(|extent| extent.first == chunk).copied().collect()
         };
         assert_eq!(block_on(other.take_over(group, it)), Ok(true));
-        let unit = other.taken_units(&other.map.borrow()).next().expect("it is taken");
-        block_on(other.clear(group, &unit)).expect("a node");
+        let extent = other.taken_extents(&other.map.borrow()).next().expect("it is taken");
+        block_on(other.clear(group, &extent)).expect("a node");
         let share = |map: &mut [u32]| {
-            Unit { owner: SHARED, taken: false, class, ..unit }.enter_into(map);
+            Extent { owner: SHARED, taken: false, class, ..extent }.enter_into(map);
             Ok(())
         };
         assert_eq!(block_on(other.change_map(group, Purpose::Insert, |_| true, share)), Ok(true));

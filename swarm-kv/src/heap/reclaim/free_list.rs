@@ -65,7 +65,7 @@ impl FreeList {
     /// Whether most of what there was is used up. Runs do not count: they free whole chunks.
     pub(in crate::heap) fn is_used_up(&self, unused: impl Fn(ObjectKind) -> usize) -> bool {
         let is_little = |left| left <= self.had / 4 && left + MUCH <= self.had;
-        self.kind.class != ChunkClass::Run
+        self.kind.class != ChunkClass::Large
             && is_little(self.len())
             && is_little(self.len() + unused(self.kind))
     }

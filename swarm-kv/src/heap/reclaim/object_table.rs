@@ -54,7 +54,7 @@ impl ObjectState {
     }
 
     /// Makes the state of the first record of the bucket at `cell`, while nodes may lack both.
-    pub(in crate::heap) fn is_born_in(cell: Pointer) -> Self {
+    pub(in crate::heap) fn is_created_in(cell: Pointer) -> Self {
         Self(Self::is_in(cell).0 | Self::BORN)
     }
 
@@ -65,8 +65,8 @@ impl ObjectState {
     }
 
     /// Whether it is the first record of that bucket, and nodes may lack both.
-    pub(in crate::heap) fn was_born_in(self, cell: Pointer) -> bool {
-        self.0 & !Self::OLD == Self::is_born_in(cell).0
+    pub(in crate::heap) fn was_created_in(self, cell: Pointer) -> bool {
+        self.0 & !Self::OLD == Self::is_created_in(cell).0
     }
 
     /// Returns the complete write that it holds.
@@ -100,7 +100,7 @@ pub(crate) struct ObjectIndex {
     absent: NodeId,
 }
 
-/// Where a buffer and its state are: a lean buffer, or any buffer of a pool of one node.
+/// Where a buffer and its state are: an all-but-one buffer, or any buffer of a pool of one node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
     pub(in crate::heap) buffer: Pointer,
@@ -131,9 +131,9 @@ impl ObjectTable {
     /// Makes a table of objects that are all in this state.
     fn new(geometry: &Geometry, kind: ObjectKind, each: ObjectState) -> Self {
         let stride = match kind.class {
-            ChunkClass::Plain(size) | ChunkClass::Lean(size) | ChunkClass::Wide(size) => {
-                size.granules()
-            }
+            ChunkClass::Uniform(size)
+            | ChunkClass::AllButOne(size)
+            | ChunkClass::AllNodes(size) => size.granules(),
             _ => 1,
         };
         let objects = geometry.objects(kind.class);
@@ -153,7 +153,7 @@ impl ObjectTable {
     /// Returns the kind of object number `index`.
     fn kind(&self, index: usize) -> ObjectKind {
         let home = match self.class {
-            ChunkClass::Homed { .. } | ChunkClass::Lean(_) => {
+            ChunkClass::Homed { .. } | ChunkClass::AllButOne(_) => {
                 NodeId((index as u64 / self.objects) as u8)
             }
             _ => NodeId(0),
@@ -228,14 +228,14 @@ pub(in crate::heap) struct ObjectTables {
     /// For each chunk, how many reachable objects of other clients the cycle under way has met.
     counts: Vec<u32>,
     /// The same of the last cycle that has walked the whole index.
-    named: Vec<u32>,
+    reachable: Vec<u32>,
 }
 
 impl ObjectTables {
     pub(in crate::heap) fn new(geometry: Geometry) -> Self {
         let chunk_bits = geometry.chunk_granules().trailing_zeros();
-        let (chunks, counts, named) = Default::default();
-        Self { geometry, chunk_bits, buffers: geometry.placement(), chunks, counts, named }
+        let (chunks, counts, reachable) = Default::default();
+        Self { geometry, chunk_bits, buffers: geometry.placement(), chunks, counts, reachable }
     }
 
     /// Opens the objects of this kind in `chunk`, which are this client's from now on. The chunk's
@@ -290,7 +290,7 @@ impl ObjectTables {
         for (chunk, table) in self.chunks.iter_mut().enumerate() {
             if !is_own(chunk) && table.take().is_some() {
                 // Reachable objects there were not counted.
-                for counts in [&mut self.counts, &mut self.named] {
+                for counts in [&mut self.counts, &mut self.reachable] {
                     counts.get_mut(chunk).into_iter().for_each(|count| *count = u32::MAX);
                 }
             }
@@ -333,10 +333,10 @@ impl ObjectTables {
         let table = self.chunks.get(chunk)?.as_ref()?;
         // In a chunk of another class, pointers are told apart differently.
         let (absent, index, at) = match (table.class, self.buffers.within_at(buffer)) {
-            (ChunkClass::Lean(_), Some((absent, within, at))) => {
+            (ChunkClass::AllButOne(_), Some((absent, within, at))) => {
                 (absent, table.index_within(Some(absent), within)?, at)
             }
-            (ChunkClass::Plain(_), None) if self.buffers.part().is_none() => {
+            (ChunkClass::Uniform(_), None) if self.buffers.part().is_none() => {
                 (NodeId(0), table.index(self.within(buffer)), 0)
             }
             _ => return None,
@@ -349,7 +349,7 @@ impl ObjectTables {
     #[inline(always)]
     pub(in crate::heap) fn site(&self, found: &Found) -> ReplicaSet {
         match self.buffers.part() {
-            Some(_) => self.buffers.lean_site(found.buffer, found.spot.absent, found.at),
+            Some(_) => self.buffers.all_but_one_set(found.buffer, found.spot.absent, found.at),
             None => self.buffers.site(found.buffer),
         }
     }
@@ -420,7 +420,7 @@ impl ObjectTables {
     ) -> Option<(&mut ObjectTable, usize, Option<NodeId>)> {
         let (chunk, within) = (self.buffers.chunk(object, self.chunk_bits), self.within(object));
         let table = self.chunks.get_mut(chunk)?.as_mut()?;
-        if let ChunkClass::Plain(_) | ChunkClass::Homed { .. } = table.class {
+        if let ChunkClass::Uniform(_) | ChunkClass::Homed { .. } = table.class {
             let index = table.index(within);
             return (within != 0).then_some((table, index, None));
         }
@@ -454,13 +454,13 @@ impl ObjectTables {
 
     /// Ends the mark phase.
     pub(in crate::heap) fn all_marked(&mut self) {
-        self.named = take(&mut self.counts);
+        self.reachable = take(&mut self.counts);
     }
 
     /// Returns how many objects of other clients in `chunk` are reachable, by the last cycle that
     /// walked the whole index.
-    pub(in crate::heap) fn named(&self, chunk: usize) -> Option<u64> {
-        self.named.get(chunk).map(|&named| u64::from(named))
+    pub(in crate::heap) fn reachable(&self, chunk: usize) -> Option<u64> {
+        self.reachable.get(chunk).map(|&reachable| u64::from(reachable))
     }
 
     /// For a shared chunk of which this client has a part, returns how many objects are other
@@ -482,7 +482,7 @@ impl ObjectTables {
     /// Returns the unmarked objects of `chunk` that were in use when the cycle began and were not
     /// touched since (E5): at most `most`, from object number `from` on. Returns also from which
     /// number on there are more, if there are.
-    pub(in crate::heap) fn unnamed(
+    pub(in crate::heap) fn unreachable(
         &self,
         chunk: usize,
         from: usize,
@@ -508,7 +508,7 @@ impl ObjectTables {
     }
 
     /// Whether an object is as the cycle found it, and unmarked.
-    pub(in crate::heap) fn is_unnamed(&mut self, object: Pointer) -> bool {
+    pub(in crate::heap) fn is_unreachable(&mut self, object: Pointer) -> bool {
         self.locate(object).is_some_and(|(table, index)| {
             table.entries.get(index).is_some_and(|entry| entry.is_old()) && !table.is_marked(index)
         })
@@ -523,7 +523,7 @@ mod tests {
     /// A GC cycle of a client without chunks still counts other clients' reachable objects: it
     /// takes over only chunks in which it met none.
     #[test]
-    fn who_has_no_chunk_keeps_no_ledgers_and_counts_what_others_have() {
+    fn a_client_without_chunks_keeps_no_tables_and_counts_what_others_have() {
         let geometry = Geometry::new(3, MIN_CAPACITY, 4, 1).expect("geometry");
         let mut tables = ObjectTables::new(geometry);
         let kind = ObjectKind { class: geometry.plain_class(16), home: NodeId(0), chunks: 1 };
@@ -534,7 +534,7 @@ mod tests {
         tables.begin();
         tables.mark(object(last));
         tables.all_marked();
-        assert_eq!([chunk, last].map(|chunk| tables.named(chunk)), [Some(0), Some(1)]);
+        assert_eq!([chunk, last].map(|chunk| tables.reachable(chunk)), [Some(0), Some(1)]);
         assert!(tables.chunks.is_empty());
         tables.open(last, kind, 1);
         assert_eq!(tables.find(object(last)).copied(), Some(ObjectState::OUT));
@@ -548,7 +548,7 @@ mod tests {
         for granules in (0..26).flat_map(|bits| (0..32).map(move |step| (32 + step) << bits >> 5)) {
             let stride = SizeClass::for_granules(granules).granules();
             let table = ObjectTable {
-                class: ChunkClass::Run,
+                class: ChunkClass::Large,
                 chunks: 1,
                 inverse: u64::MAX / stride,
                 objects: 0,

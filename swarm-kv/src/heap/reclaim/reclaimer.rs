@@ -278,8 +278,8 @@ impl Reclaimer {
     }
 
     /// The same for the first record of the bucket at `cell`, which was created by a split.
-    pub(in crate::heap) fn born(&self, cell: Pointer, record: Pointer) {
-        self.put(record, ObjectState::is_born_in(cell));
+    pub(in crate::heap) fn created(&self, cell: Pointer, record: Pointer) {
+        self.put(record, ObjectState::is_created_in(cell));
     }
 
     /// Records what an object is in use for, if that is not known yet.
@@ -295,7 +295,7 @@ impl Reclaimer {
     /// then it is something else by now.
     pub(in crate::heap) fn reached_all(&self, cell: Pointer, record: Pointer) {
         if let Some(entry) = self.tables.borrow_mut().find(record)
-            && entry.was_born_in(cell)
+            && entry.was_created_in(cell)
         {
             *entry = ObjectState::is_in(cell);
         }
@@ -306,7 +306,7 @@ impl Reclaimer {
     pub(in crate::heap) fn is_in(&self, record: Pointer, cell: Pointer) -> bool {
         let mut tables = self.tables.borrow_mut();
         let entry = tables.find(record).map(|entry| *entry);
-        entry.is_some_and(|entry| entry.cell() == Some(cell) || entry.was_born_in(cell))
+        entry.is_some_and(|entry| entry.cell() == Some(cell) || entry.was_created_in(cell))
     }
 
     /// Retires a record that was replaced in the bucket at `cell`, if it is still known to be in
@@ -417,14 +417,14 @@ impl Reclaimer {
     /// Records that `buffer` has the first value of a register that was created together with a
     /// record of this client.
     pub(in crate::heap) fn first(&self, register: Pointer, buffer: Pointer) {
-        self.put(buffer, ObjectState::is_born_in(register));
+        self.put(buffer, ObjectState::is_created_in(register));
     }
 
     /// Records that no client copies that buffer to any node any more: it holds a write like any
     /// other (E4b).
     pub(in crate::heap) fn first_is_everywhere(&self, register: Pointer, buffer: Pointer) {
         if let Some(entry) = self.tables.borrow_mut().find(buffer)
-            && entry.was_born_in(register)
+            && entry.was_created_in(register)
         {
             let written = (Timestamp::FIRST.0 << self.geometry.format.pointer_bits) | register.0;
             *entry = ObjectState::holds(written);
@@ -543,8 +543,8 @@ impl Reclaimer {
 
     /// Returns how many objects of other clients in `chunk` are reachable, as far as a cycle has
     /// seen.
-    pub(in crate::heap) fn named(&self, chunk: usize) -> Option<u64> {
-        self.tables.borrow().named(chunk)
+    pub(in crate::heap) fn reachable(&self, chunk: usize) -> Option<u64> {
+        self.tables.borrow().reachable(chunk)
     }
 
     /// For a shared chunk of which this client has a part, returns how many objects are other
@@ -555,19 +555,19 @@ impl Reclaimer {
 
     /// Returns objects of `chunk` that a cycle found unreachable, at most `most`, from object number
     /// `from` on; and from which number on there are more.
-    pub(crate) fn unnamed(
+    pub(crate) fn unreachable(
         &self,
         chunk: usize,
         from: usize,
         most: usize,
     ) -> (Vec<Unreachable>, Option<usize>) {
-        self.tables.borrow().unnamed(chunk, from, most)
+        self.tables.borrow().unreachable(chunk, from, most)
     }
 
     /// Returns all of them.
     #[cfg(test)]
-    pub(in crate::heap) fn all_unnamed(&self, chunk: usize) -> Vec<Unreachable> {
-        self.unnamed(chunk, 0, usize::MAX).0
+    pub(in crate::heap) fn all_unreachable(&self, chunk: usize) -> Vec<Unreachable> {
+        self.unreachable(chunk, 0, usize::MAX).0
     }
 
     /// Marks an object that the cycle found unreachable, but that an operation may still fetch: it
@@ -581,7 +581,7 @@ impl Reclaimer {
     /// its next write has a larger number.
     pub(crate) fn retire(&self, garbage: &Unreachable, epoch: u64) -> bool {
         let mut tables = self.tables.borrow_mut();
-        if !tables.is_unnamed(garbage.pointer) {
+        if !tables.is_unreachable(garbage.pointer) {
             return false;
         }
         if let Some(entry) = tables.find(garbage.pointer) {
@@ -595,8 +595,8 @@ impl Reclaimer {
     }
 
     /// Whether an object is as the cycle under way found it, and unmarked.
-    pub(crate) fn is_unnamed(&self, object: Pointer) -> bool {
-        self.tables.borrow_mut().is_unnamed(object)
+    pub(crate) fn is_unreachable(&self, object: Pointer) -> bool {
+        self.tables.borrow_mut().is_unreachable(object)
     }
 
     /// Takes objects of one kind, at most `most`, that are to be zeroed, can be, and are
@@ -650,7 +650,7 @@ mod tests {
         }
 
         /// For buffers that one node has no copy of; their states are found by position.
-        fn lean() -> Self {
+        fn all_but_one() -> Self {
             let geometry = Geometry::new(3, 8 << 20, 4, 1).expect("geometry");
             Self::of(geometry, geometry.buffer_class(64, true))
         }
@@ -681,7 +681,10 @@ mod tests {
             let buffer = self.reclaimer.geometry.format.pointer(after);
             let spots = [after, before].map(|stamp| self.reclaimer.spot(stamp, |_| {}));
             let alone = self.reclaimer.geometry.nodes == 1;
-            assert_eq!(spots[0].is_some(), alone || matches!(self.kind.class, ChunkClass::Lean(_)));
+            assert_eq!(
+                spots[0].is_some(),
+                alone || matches!(self.kind.class, ChunkClass::AllButOne(_))
+            );
             let (after, before) = ((buffer, after, spots[0]), ([before, before], spots[1]));
             self.reclaimer.wrote(register, after, before, || 5);
         }
@@ -705,8 +708,8 @@ mod tests {
     }
 
     #[test]
-    fn what_a_later_write_took_the_place_of_comes_back_after_two_epochs() {
-        for bench in [Bench::new(), Bench::lean(), Bench::alone()] {
+    fn what_a_later_write_superseded_is_reclaimed_after_two_epochs() {
+        for bench in [Bench::new(), Bench::all_but_one(), Bench::alone()] {
             let (first, second) = (bench.stamp(10, 0), bench.stamp(20, 1));
             bench.wrote(&register(7), Stamp::EMPTY, first);
             assert_eq!(bench.retired(), 0);
@@ -773,10 +776,10 @@ mod tests {
         let bench = Bench::new();
         let (cell, record) = (Pointer(7), bench.buffer(0));
         bench.reclaimer.handed_out(record);
-        bench.reclaimer.born(cell, record);
+        bench.reclaimer.created(cell, record);
         assert_eq!(bench.replaced(7, 0), 0, "some node may lack it");
         bench.reclaimer.begin();
-        let garbage = bench.reclaimer.all_unnamed(bench.chunk);
+        let garbage = bench.reclaimer.all_unreachable(bench.chunk);
         let garbage = garbage.iter().find(|object| object.pointer == record).expect("unmarked");
         assert!(bench.reclaimer.retire(garbage, 5));
         bench.reclaimer.reached_all(cell, record);
@@ -784,7 +787,7 @@ mod tests {
         bench.reclaimer.handed_out(record);
         bench.reclaimer.reached_all(cell, record);
         assert_eq!(bench.replaced(7, 0), 1, "it is something else");
-        bench.reclaimer.born(cell, record);
+        bench.reclaimer.created(cell, record);
         bench.reclaimer.reached_all(cell, record);
         assert_eq!(bench.replaced(7, 0), 2);
     }
@@ -805,10 +808,12 @@ mod tests {
         bench.reclaimer.handed_out(bench.buffer(0));
         bench.wrote(&register(7), Stamp::EMPTY, bench.stamp(10, 0));
         bench.reclaimer.begin();
-        let [unnamed] = bench.reclaimer.all_unnamed(bench.chunk)[..] else { panic!("one buffer") };
+        let [unreachable] = bench.reclaimer.all_unreachable(bench.chunk)[..] else {
+            panic!("one buffer")
+        };
         bench.wrote(&register(7), bench.stamp(10, 0), bench.stamp(20, 1));
         assert_eq!(bench.retired(), 1);
-        assert!(!bench.reclaimer.retire(&unnamed, 6));
+        assert!(!bench.reclaimer.retire(&unreachable, 6));
         assert_eq!(bench.retired(), 1);
     }
 
@@ -847,7 +852,7 @@ mod tests {
     /// A delete came first. A client that met the write before the delete may be about to copy it
     /// to another node.
     #[test]
-    fn a_write_that_was_refused_comes_back_when_nobody_holds_it() {
+    fn a_write_that_was_refused_is_reclaimed_when_no_client_can_reach_it() {
         let bench = Bench::new();
         bench.reclaimer.handed_out(bench.buffer(0));
         bench.reclaimer.refused(bench.buffer(0), 5);
@@ -863,7 +868,7 @@ mod tests {
 
     /// As long as a client may write a first buffer again as it was at first, it is not reused.
     #[test]
-    fn a_first_buffer_comes_back_behind_the_record_that_it_was_born_with() {
+    fn a_first_buffer_is_reclaimed_after_the_record_that_it_was_created_with() {
         let bench = Bench::new();
         let first = |index| bench.stamp(Timestamp::FIRST.0, index).verified();
         for index in [0, 1] {

@@ -46,7 +46,7 @@ pub(in crate::heap) struct PendingRetirements {
     followed: RefCell<Vec<PendingWrite>>,
     /// For each record of this client that was created together with a register: that register and
     /// its first buffer.
-    borne: RefCell<HashMap<Pointer, (Pointer, Pointer)>>,
+    created_with: RefCell<HashMap<Pointer, (Pointer, Pointer)>>,
 }
 
 impl PendingRetirements {
@@ -57,7 +57,7 @@ impl PendingRetirements {
 
     /// Drops what was created together with other records.
     pub(in crate::heap) fn keep(&self, is_own: impl Fn(Pointer) -> bool) {
-        self.borne.borrow_mut().retain(|&record, _| is_own(record));
+        self.created_with.borrow_mut().retain(|&record, _| is_own(record));
     }
 }
 
@@ -101,12 +101,12 @@ impl Heap {
     /// of that one a hint.
     pub(crate) fn has_replaced(
         &self,
-        board: &impl EpochDomain,
+        domain: &impl EpochDomain,
         cell: Pointer,
         (record, by): (Pointer, Pointer),
     ) {
         self.reclaimer.committed(cell, by);
-        self.tell(board, record, RemoteFree::Record { cell, record });
+        self.tell(domain, record, RemoteFree::Record { cell, record });
     }
 
     /// Sends a hint if a write of this client, now complete, superseded another client's: `stamp`
@@ -114,24 +114,24 @@ impl Heap {
     #[inline]
     pub(crate) fn has_followed(
         &self,
-        board: &impl EpochDomain,
+        domain: &impl EpochDomain,
         hash: u64,
         (stamp, before): (Stamp, Stamp),
     ) {
         if !stamp.same_write(before) && stamp > before {
             self.takes_a_record();
             let buffer = self.geometry.format.pointer(stamp);
-            self.tell(board, buffer, RemoteFree::Write { hash, stamp });
+            self.tell(domain, buffer, RemoteFree::Write { hash, stamp });
         }
     }
 
     /// Sends the owner of an object a hint.
-    fn tell(&self, board: &impl EpochDomain, object: Pointer, replaced: RemoteFree) {
+    fn tell(&self, domain: &impl EpochDomain, object: Pointer, replaced: RemoteFree) {
         match self.owner(object) {
             // Of a shared chunk, only the client that has an object knows so: another client's is
             // left to its GC cycle.
             Some(slot) if slot == self.slot || slot == SHARED => self.hears(replaced),
-            Some(slot) => board.send_remote_free(slot, replaced),
+            Some(slot) => domain.send_remote_free(slot, replaced),
             None => {}
         }
     }
@@ -146,23 +146,23 @@ impl Heap {
         match first {
             Some((register, buffer)) => {
                 self.reclaimer.first(register, buffer);
-                self.awaited.borne.borrow_mut().insert(record, (register, buffer));
+                self.awaited.created_with.borrow_mut().insert(record, (register, buffer));
             }
-            None => self.bears_no_more(record),
+            None => self.forget_created(record),
         }
     }
 
     /// Drops what was created together with this record, which is reused, or about to be: a GC
     /// cycle took it.
-    pub(crate) fn bears_no_more(&self, record: Pointer) {
-        self.awaited.borne.borrow_mut().remove(&record);
+    pub(crate) fn forget_created(&self, record: Pointer) {
+        self.awaited.created_with.borrow_mut().remove(&record);
     }
 
     /// Records that a record of this client is a split.
     pub(crate) fn has_split(&self, cell: Pointer, record: Pointer, children: [Child; 2]) {
         for child in &children {
-            self.bears_no_more(child.record);
-            self.reclaimer.born(child.cell, child.record);
+            self.forget_created(child.record);
+            self.reclaimer.created(child.cell, child.record);
         }
         self.ask(cell, record, Some(children));
     }
@@ -184,11 +184,11 @@ impl Heap {
 
     fn ask(&self, cell: Pointer, record: Pointer, children: Option<[Child; 2]>) {
         if let Some(cell) = self.geometry.bucket_place(cell) {
-            self.look_later(PendingRecord { cell, record, children, looks: LOOKS });
+            self.check_later(PendingRecord { cell, record, children, looks: LOOKS });
         }
     }
 
-    fn look_later(&self, asked: PendingRecord) {
+    fn check_later(&self, asked: PendingRecord) {
         let mut waiting = self.awaited.asked.borrow_mut();
         if waiting.len() < MOST {
             waiting.push(asked);
@@ -211,13 +211,13 @@ impl Heap {
     ///
     /// # Errors
     /// If not all nodes answer; the records are then left to a GC cycle.
-    pub(crate) async fn look_for_records<F: Fabric, C: Clock>(
+    pub(crate) async fn check_records<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,
-        board: &impl EpochDomain,
+        domain: &impl EpochDomain,
         remembered: impl Fn(u64) -> Option<Location>,
     ) -> Result<(), Error> {
-        board.drain_remote_frees(&mut |replaced| self.hears(replaced));
+        domain.drain_remote_frees(&mut |replaced| self.hears(replaced));
         let mut asked = self.awaited.asked.take();
         // Before the READs: a record that was reclaimed since it was queued may be on its way into
         // the same cell again, which the words would not show.
@@ -225,19 +225,19 @@ impl Heap {
         let looks = asked.chunks(MAX_VERBS).map(|some| self.shown(group, some));
         let shown = try_join_all(looks).await?;
         // After the READs: operations that began before may have reached what they do not show.
-        let epoch = board.epoch_bound();
+        let epoch = domain.epoch_bound();
         for (asked, shown) in asked.iter().zip(shown.iter().flatten()) {
             self.answer(asked, *shown, epoch);
         }
-        self.look_for_writes(group, board, remembered).await
+        self.check_writes(group, domain, remembered).await
     }
 
     /// The same for superseded writes, as far as the client remembers their registers (E4c); a
     /// register that is no longer remembered may be something else by now. One roundtrip.
-    async fn look_for_writes<F: Fabric, C: Clock>(
+    async fn check_writes<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,
-        board: &impl EpochDomain,
+        domain: &impl EpochDomain,
         remembered: impl Fn(u64) -> Option<Location>,
     ) -> Result<(), Error> {
         // A few at a time, the latest first: an operation waits.
@@ -253,7 +253,7 @@ impl Heap {
         let looks = places.iter().map(|(place, _)| read_all(group, place));
         let shown = try_join_all(looks).await?;
         // After the READs, as for records.
-        let epoch = board.epoch_bound();
+        let epoch = domain.epoch_bound();
         for ((place, stamp), shown) in places.iter().zip(&shown) {
             if let Some(settled) = shown.settled() {
                 self.reclaimer.followed(place.pointer, (*stamp, settled), epoch);
@@ -278,12 +278,12 @@ impl Heap {
             let chain: heapless::Vec<Verb<'_>, MAX_VERBS> = asked.iter().map(look).collect();
             group.fabric().post(node, &chain)
         };
-        let hear = |_, reply: F::Reply<'_>| {
+        let collect = |_, reply: F::Reply<'_>| {
             for ((word, same), &read) in words.iter_mut().zip(&mut same).zip(reply.iter()) {
                 *same &= *word.get_or_insert(CellWord(read)) == CellWord(read);
             }
         };
-        group.everywhere(read, hear).await?;
+        group.everywhere(read, collect).await?;
         let format = self.geometry.format;
         let shown = words.into_iter().zip(same);
         Ok(shown
@@ -302,8 +302,8 @@ impl Heap {
             }
             (Some(shown), None) if shown != asked.record => {
                 let replaced = self.reclaimer.replaced(asked.record, asked.cell.pointer, epoch);
-                let borne = self.awaited.borne.borrow_mut().remove(&asked.record);
-                if let Some((register, buffer)) = borne.filter(|_| replaced) {
+                let created_with = self.awaited.created_with.borrow_mut().remove(&asked.record);
+                if let Some((register, buffer)) = created_with.filter(|_| replaced) {
                     self.reclaimer.first_is_everywhere(register, buffer);
                 }
                 replaced
@@ -311,7 +311,7 @@ impl Heap {
             _ => false,
         };
         if !settled && asked.looks > 0 {
-            self.look_later(PendingRecord { looks: asked.looks - 1, ..*asked });
+            self.check_later(PendingRecord { looks: asked.looks - 1, ..*asked });
         }
     }
 }
@@ -345,7 +345,7 @@ mod tests {
             heap.reclaimer.committed(cell, record);
             5
         });
-        let look = || block_on(heap.look_for_records(&group, &meanwhile, |_| None));
+        let look = || block_on(heap.check_records(&group, &meanwhile, |_| None));
         look().expect("one node");
         assert_eq!(heap.reclaimer.due(99, 9, |_| true), None, "the cell's record is in use");
         // Queued in this life, it is found: the cell shows no such record.
@@ -364,18 +364,18 @@ mod tests {
         let take = || block_on(heap.allocate(&group, kind, Purpose::Replace)).expect("memory");
         let (record, other, buffer) = (take(), take(), take());
         let register = heap.geometry.bucket_cell(0).pointer;
-        for born_with in [record, other] {
-            heap.has_borne(born_with, Some((register, buffer)));
+        for created_with in [record, other] {
+            heap.has_borne(created_with, Some((register, buffer)));
         }
-        heap.bears_no_more(record);
-        let bears = |record| heap.awaited.borne.borrow().contains_key(&record);
-        assert_eq!([record, other].map(bears), [false, true]);
+        heap.forget_created(record);
+        let knows_created = |record| heap.awaited.created_with.borrow().contains_key(&record);
+        assert_eq!([record, other].map(knows_created), [false, true]);
         heap.has_split(
             register,
             take(),
             [other, take()].map(|record| Child { cell: register, record, words: 32 }),
         );
-        assert!(!bears(other), "it is a bucket's first record");
+        assert!(!knows_created(other), "it is a bucket's first record");
     }
 
     /// A split makes room for a key, whose insert replaces the first record of one of the two
@@ -393,12 +393,13 @@ mod tests {
         heap.has_split(parent, split, children);
         heap.hears(RemoteFree::Record { cell: left, record: first });
         let look = || {
-            let looked = heap.look_for_records(&group, &Says(|| 5), |_| None);
+            let looked = heap.check_records(&group, &Says(|| 5), |_| None);
             block_on(looked).expect("one node");
         };
         look();
         assert_eq!(heap.reclaimer.due(99, 9, |_| true), None, "the node lacks the split");
-        let word = group.format().cell(Ballot(1), split, CellFlags::SOLID | CellFlags::ACCEPTED);
+        let word =
+            group.format().cell(Ballot(1), split, CellFlags::CONFIRMED | CellFlags::ACCEPTED);
         let at = cells[0].at(NodeId(0), 1).plus(cell::WORD);
         let write = Verb::Write { at, head: &[word.0], tail: &[] };
         block_on(group.fabric().post(NodeId(0), &[write])).expect("the node");

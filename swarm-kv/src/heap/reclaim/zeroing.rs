@@ -31,7 +31,7 @@ impl ZeroBatch<'_> {
         let objects = std::mem::take(&mut self.objects);
         match self.kind {
             Some(kind) => self.heap.reclaimer.renewed(kind, &objects),
-            None => self.heap.seeds_back.borrow_mut().extend(objects),
+            None => self.heap.bootstrap_free.borrow_mut().extend(objects),
         }
     }
 }
@@ -44,7 +44,7 @@ impl Drop for ZeroBatch<'_> {
         match self.kind {
             _ if objects.is_empty() => {}
             Some(kind) => self.heap.reclaimer.put_off(kind, &objects, until),
-            None => *self.heap.seeds_retired.borrow_mut() = Some((until, objects)),
+            None => *self.heap.bootstrap_retired.borrow_mut() = Some((until, objects)),
         }
     }
 }
@@ -79,8 +79,9 @@ impl Heap {
         let objects = self.reclaimer.due(epoch, MAX_VERBS, self.are_reset(silent));
         let objects = objects.map(|(kind, objects)| (Some(kind), objects));
         // All nodes hold bootstrap records.
-        let seeds = || if silent.is_empty() { self.due_seeds(epoch) } else { None };
-        let (kind, objects) = objects.or_else(|| Some((None, seeds()?)))?;
+        let bootstrap_records =
+            || if silent.is_empty() { self.due_bootstrap_records(epoch) } else { None };
+        let (kind, objects) = objects.or_else(|| Some((None, bootstrap_records()?)))?;
         Some(ZeroBatch { heap: self, kind, objects, epoch })
     }
 
@@ -91,8 +92,8 @@ impl Heap {
         silent: NodeSet,
     ) -> impl Fn(ObjectKind) -> bool + use<> {
         move |kind| match kind.class {
-            // The home of a lean buffer is the node without a copy.
-            ChunkClass::Lean(_) => silent.holding(|node| node != kind.home).is_empty(),
+            // The home of an all-but-one buffer is the node without a copy.
+            ChunkClass::AllButOne(_) => silent.holding(|node| node != kind.home).is_empty(),
             _ => silent.is_empty(),
         }
     }
@@ -147,14 +148,14 @@ mod tests {
     fn what_a_silent_node_holds_is_not_waited_for() {
         let (_, heap) = alone();
         let silent: NodeSet = [NodeId(1)].into_iter().collect();
-        let lean = |home| ObjectKind {
-            class: ChunkClass::Lean(SizeClass::for_granules(2)),
+        let all_but_one = |home| ObjectKind {
+            class: ChunkClass::AllButOne(SizeClass::for_granules(2)),
             home,
             chunks: 1,
         };
         let are_reset = heap.are_reset(silent);
-        assert!(are_reset(lean(NodeId(1))));
-        assert!(!are_reset(lean(NodeId(0))) && !are_reset(heap.plain(16)));
+        assert!(are_reset(all_but_one(NodeId(1))));
+        assert!(!are_reset(all_but_one(NodeId(0))) && !are_reset(heap.plain(16)));
         assert!(heap.are_reset(NodeSet::EMPTY)(heap.plain(16)));
     }
 }

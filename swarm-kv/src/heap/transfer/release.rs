@@ -15,7 +15,7 @@ use swarm_core::words::GRANULE_WORDS;
 
 use crate::error::Error;
 use crate::heap::alloc::high_water::homes;
-use crate::heap::chunk_map::Unit;
+use crate::heap::chunk_map::Extent;
 use crate::heap::{Heap, ObjectKind, Purpose};
 
 /// Words that one WRITE zeroes.
@@ -36,7 +36,7 @@ impl Heap {
     pub(crate) async fn release_empty<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,
-        board: &impl EpochDomain,
+        domain: &impl EpochDomain,
         wanted: (ObjectKind, Purpose),
     ) -> Result<bool, Error> {
         if !group.suspects().is_empty() {
@@ -44,7 +44,7 @@ impl Heap {
             // would be lost.
             return Ok(false);
         }
-        self.alone(group, self.leave(group, board, Some(wanted), true)).await
+        self.alone(group, self.leave(group, domain, Some(wanted), true)).await
     }
 
     /// The same of [a few](AT_ONCE) chunks, for a client that needs none itself. One that leaves, and does not `stay`, keeps none
@@ -55,54 +55,56 @@ impl Heap {
     pub(crate) async fn leave_all_empty<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,
-        board: &impl EpochDomain,
+        domain: &impl EpochDomain,
         stays: bool,
     ) -> Result<bool, Error> {
         if !group.suspects().is_empty() {
             return Ok(false);
         }
-        self.alone(group, self.leave(group, board, None, stays)).await
+        self.alone(group, self.leave(group, domain, None, stays)).await
     }
 
     async fn leave<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,
-        board: &impl EpochDomain,
+        domain: &impl EpochDomain,
         wanted: Option<(ObjectKind, Purpose)>,
         stays: bool,
     ) -> Result<bool, Error> {
         // An operation that may still hold a pointer retired since may still write there.
-        let epoch = board.epoch();
-        let left = RefCell::new(Vec::<Unit>::new());
-        let empty = |map: &[u32]| -> Vec<Unit> {
+        let epoch = domain.epoch();
+        let left = RefCell::new(Vec::<Extent>::new());
+        let empty = |map: &[u32]| -> Vec<Extent> {
             // Units that it was about to release when another client changed the map have no object
             // table any more. The exception is what it took up again meanwhile: this change's own
             // record may be in there.
-            let is_open = |unit: &Unit| {
-                let mut homes = homes(&self.geometry, unit.class);
-                homes.any(|home| self.reclaimer.is_open(unit.first, home))
+            let is_open = |extent: &Extent| {
+                let mut homes = homes(&self.geometry, extent.class);
+                homes.any(|home| self.reclaimer.is_open(extent.first, home))
             };
-            let is_forgotten = |unit: &Unit| {
-                left.borrow().iter().any(|left| left.first == unit.first) && !is_open(unit)
+            let is_forgotten = |extent: &Extent| {
+                left.borrow().iter().any(|left| left.first == extent.first) && !is_open(extent)
             };
-            let (forgotten, known): (Vec<Unit>, Vec<Unit>) = self.own(map).partition(is_forgotten);
+            let (forgotten, known): (Vec<Extent>, Vec<Extent>) =
+                self.own(map).partition(is_forgotten);
             let held = self.reclaimer.held(epoch);
             // A unit without an object table has none in use.
-            let is_wanted = |unit: &Unit| wanted.is_some_and(|(kind, _)| unit.is_for(kind));
-            let is_empty =
-                |unit: &Unit| !is_wanted(unit) && self.reclaimer.is_empty(unit.first, &held);
-            let empty: Vec<Unit> = known.iter().copied().filter(is_empty).collect();
+            let is_wanted = |extent: &Extent| wanted.is_some_and(|(kind, _)| extent.is_for(kind));
+            let is_empty = |extent: &Extent| {
+                !is_wanted(extent) && self.reclaimer.is_empty(extent.first, &held)
+            };
+            let empty: Vec<Extent> = known.iter().copied().filter(is_empty).collect();
             let most = if wanted.is_some() { usize::MAX } else { AT_ONCE };
             forgotten.into_iter().chain(self.spare(&known, &empty, stays)).take(most).collect()
         };
         let set_apart = |map: &mut [u32]| {
-            let units = empty(map);
-            let firsts: HashSet<usize> = units.iter().map(|unit| unit.first).collect();
+            let extents = empty(map);
+            let firsts: HashSet<usize> = extents.iter().map(|extent| extent.first).collect();
             self.keep_chunks(|chunk| !firsts.contains(&chunk));
-            for unit in &units {
-                Unit { taken: true, ..*unit }.enter_into(map);
+            for extent in &extents {
+                Extent { taken: true, ..*extent }.enter_into(map);
             }
-            left.replace(units);
+            left.replace(extents);
             Ok(())
         };
         if !self
@@ -112,15 +114,16 @@ impl Heap {
             return Ok(false);
         }
         let left = left.into_inner();
-        for unit in &left {
-            self.clear(group, unit).await?;
-            self.pass_on(board, unit);
+        for extent in &left {
+            self.clear(group, extent).await?;
+            self.pass_on(domain, extent);
         }
-        let is_left = |unit: &Unit| left.iter().any(|left| left.first == unit.first);
-        let apart = |map: &[u32]| -> Vec<Unit> { self.taken_units(map).filter(is_left).collect() };
+        let is_left = |extent: &Extent| left.iter().any(|left| left.first == extent.first);
+        let apart =
+            |map: &[u32]| -> Vec<Extent> { self.taken_extents(map).filter(is_left).collect() };
         let leave = |map: &mut [u32]| {
             let apart = apart(map);
-            apart.iter().for_each(|unit| unit.take_out_of(map));
+            apart.iter().for_each(|extent| extent.take_out_of(map));
             if let Some(wanted) = wanted {
                 self.choose_of(map, wanted, &apart);
             }
@@ -132,24 +135,27 @@ impl Heap {
     /// Returns the `empty` units of these that are not kept. Kept are the last one with chunk-map
     /// records, as the release of the rest takes some, and the last one of a class in use if it has
     /// the [few](Self::few) reserved buffers and this client needs them still. Closed units have none.
-    fn spare(&self, units: &[Unit], empty: &[Unit], is_needed: bool) -> Vec<Unit> {
+    fn spare(&self, extents: &[Extent], empty: &[Extent], is_needed: bool) -> Vec<Extent> {
         let closed = self.reclaimer.closed();
-        let is_closed = |unit: &Unit| closed.contains(&unit.first);
-        let (closed, empty): (Vec<Unit>, Vec<Unit>) = empty.iter().copied().partition(is_closed);
-        let units: Vec<Unit> =
-            units.iter().filter(|unit| !closed.contains(unit)).copied().collect();
-        let count = |units: &[Unit], class| units.iter().filter(|unit| unit.class == class).count();
-        let is_spare = |&(at, unit): &(usize, &Unit)| {
-            let (class, gone) = (unit.class, count(&empty[..=at], unit.class));
+        let is_closed = |extent: &Extent| closed.contains(&extent.first);
+        let (closed, empty): (Vec<Extent>, Vec<Extent>) =
+            empty.iter().copied().partition(is_closed);
+        let extents: Vec<Extent> =
+            extents.iter().filter(|extent| !closed.contains(extent)).copied().collect();
+        let count = |extents: &[Extent], class| {
+            extents.iter().filter(|extent| extent.class == class).count()
+        };
+        let is_spare = |&(at, extent): &(usize, &Extent)| {
+            let (class, gone) = (extent.class, count(&empty[..=at], extent.class));
             let all = count(&empty, class);
             match class {
-                ChunkClass::Run => true,
+                ChunkClass::Large => true,
                 _ if class == self.records().class => gone < all,
                 _ if !is_needed => true,
-                _ => gone < all || all == count(&units, class) || self.leaves_few(class),
+                _ => gone < all || all == count(&extents, class) || self.leaves_few(class),
             }
         };
-        let spare = empty.iter().enumerate().filter(is_spare).map(|(_, unit)| *unit);
+        let spare = empty.iter().enumerate().filter(is_spare).map(|(_, extent)| *extent);
         closed.into_iter().chain(spare).collect()
     }
 
@@ -168,10 +174,10 @@ impl Heap {
     pub(in crate::heap) async fn clear<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,
-        unit: &Unit,
+        extent: &Extent,
     ) -> Result<(), Error> {
         let words = self.geometry.chunk_granules() as usize * GRANULE_WORDS;
-        let (counters, end) = (unit.first * words, (unit.first + unit.chunks) * words);
+        let (counters, end) = (extent.first * words, (extent.first + extent.chunks) * words);
         let zeros = vec![0; words.min(PIECE)];
         let pieces: Vec<usize> = (counters + GRANULE_WORDS..end).step_by(zeros.len()).collect();
         let set = |at| Verb::Write {
@@ -195,7 +201,7 @@ mod tests {
     use std::cell::Cell;
 
     use swarm_core::fabric::loopback::Loopback;
-    use swarm_core::layout::{SEED_RECORDS, cell, record};
+    use swarm_core::layout::{BOOTSTRAP_RECORDS, cell, record};
     use swarm_core::node::NodeId;
     use swarm_core::quorum::Session;
     use swarm_core::sim::explore::LoneClock;
@@ -213,7 +219,7 @@ mod tests {
     #[test]
     fn a_chunk_that_was_taken_up_again_is_not_left() {
         let (group, heap) = alone();
-        let (kind, records, board) = (heap.plain(100), heap.records(), Says(|| 9));
+        let (kind, records, domain) = (heap.plain(100), heap.records(), Says(|| 9));
         let nothing = (heap.plain(1 << 30), Purpose::Insert);
         heap.has_had(kind);
         let allocate =
@@ -228,13 +234,13 @@ mod tests {
             taken.push(allocate(records));
         }
         heap.reclaimer.untouched(idle);
-        assert_eq!(block_on(heap.release_empty(&group, &board, nothing)), Ok(true));
+        assert_eq!(block_on(heap.release_empty(&group, &domain, nothing)), Ok(true));
         while chunk_of(taken[taken.len() - 1]) != again {
             taken.push(allocate(records));
         }
         // All of their objects are free, except what the map names; and there is one record for
         // another change.
-        let own: Vec<usize> = heap.own(&heap.map.borrow()).map(|unit| unit.first).collect();
+        let own: Vec<usize> = heap.own(&heap.map.borrow()).map(|extent| extent.first).collect();
         let used = block_on(heap.quiet_record(&group)).expect("nobody changes it");
         for (chunk, index) in own
             .iter()
@@ -246,19 +252,19 @@ mod tests {
             }
         }
         assert!(heap.spare.take().is_none() && heap.reclaimer.fresh(records) == 0);
-        let last = heap.geometry.seed(0, SEED_RECORDS - 1);
-        heap.seeds_back.replace(vec![last]);
+        let last = heap.geometry.bootstrap_record(0, BOOTSTRAP_RECORDS - 1);
+        heap.bootstrap_free.replace(vec![last]);
 
         let rival = Heap::new(heap.geometry, 1);
         let word = heap.geometry.map_cell().at(NODE, 1).plus(cell::WORD);
-        let named = || {
+        let reachable = || {
             let word = CellWord(group.fabric().word(NODE, word));
             heap.geometry.format.record(word)
         };
         let at = |record: Pointer| record.0 * GRANULE_WORDS as u64 + record::ACCEPTED as u64;
         let (is_read, is_cleared) = (Cell::new(false), Cell::new(false));
         let watch = |chain: &[Verb<'_>]| {
-            let map = at(named());
+            let map = at(reachable());
             let clears = |verb: &Verb<'_>| match *verb {
                 Verb::Write { at, head, .. } => (at.0..at.0 + head.len() as u64).contains(&map),
                 _ => false,
@@ -274,9 +280,9 @@ mod tests {
         let watched = Watched { nodes: group.fabric().clone(), watch };
         let clock = LoneClock::new(1000);
         let watched = Group::new(watched, clock, heap.geometry.format, group.session());
-        block_on(heap.release_empty(&watched, &board, nothing)).expect("a node");
+        block_on(heap.release_empty(&watched, &domain, nothing)).expect("a node");
         assert!(!is_cleared.get(), "the map's record was set to zeros");
-        assert_eq!(chunk_of(named()), again, "it was not taken up again");
+        assert_eq!(chunk_of(reachable()), again, "it was not taken up again");
     }
 
     /// A client has taken a chunk over, in which its former owner may be at work, and releases one
@@ -284,33 +290,33 @@ mod tests {
     #[test]
     fn what_was_taken_over_is_not_left_along_with_the_rest() {
         let (group, heap) = alone();
-        let (other, board) = (Heap::new(heap.geometry, 1), Says(|| 9));
+        let (other, domain) = (Heap::new(heap.geometry, 1), Says(|| 9));
         let (theirs, own) = (heap.plain(16), heap.plain(100));
         other.has_had(theirs);
         heap.has_had(own);
         block_on(other.allocate(&group, theirs, Purpose::Insert)).expect("memory");
         let idle = block_on(heap.allocate(&group, own, Purpose::Insert)).expect("memory");
         heap.reclaimer.untouched(idle);
-        let of_theirs = |units: &[Unit]| -> Vec<Unit> {
-            units.iter().filter(|unit| unit.is_for(theirs)).copied().collect()
+        let of_theirs = |extents: &[Extent]| -> Vec<Extent> {
+            extents.iter().filter(|extent| extent.is_for(theirs)).copied().collect()
         };
         assert_eq!(block_on(heap.take_over(&group, of_theirs)), Ok(true));
         let nothing = (heap.plain(1 << 30), Purpose::Insert);
-        assert_eq!(block_on(heap.release_empty(&group, &board, nothing)), Ok(true));
+        assert_eq!(block_on(heap.release_empty(&group, &domain, nothing)), Ok(true));
         let map = heap.map.borrow();
-        assert!(heap.own(&map).all(|unit| !unit.is_for(own)), "it is left");
-        assert!(heap.taken_units(&map).any(|unit| unit.is_for(theirs)));
+        assert!(heap.own(&map).all(|extent| !extent.is_for(own)), "it is left");
+        assert!(heap.taken_extents(&map).any(|extent| extent.is_for(theirs)));
     }
 
     /// Where the reserve is used up, one more free chunk does not serve inserts yet. Its releaser
     /// gets it all the same, except for runs: otherwise its search would go on until it has filled
     /// the reserve.
     #[test]
-    fn who_leaves_a_chunk_is_served_first() {
+    fn a_client_that_leaves_a_chunk_is_served_first() {
         // A chunk holds so few of the longer ones that they would be kept for updates.
         for words in [100, 2500] {
             let (group, heap) = alone();
-            let (kind, other, board) = (heap.plain(words), heap.plain(16), Says(|| 9));
+            let (kind, other, domain) = (heap.plain(words), heap.plain(16), Says(|| 9));
             let wanted = (kind, Purpose::Insert);
             [kind, other].into_iter().for_each(|kind| heap.has_had(kind));
             let allocate = |kind, need| block_on(heap.allocate(&group, kind, need));
@@ -322,7 +328,7 @@ mod tests {
                 "{words} words"
             );
             assert_eq!(
-                block_on(heap.release_empty(&group, &board, wanted)),
+                block_on(heap.release_empty(&group, &domain, wanted)),
                 Ok(true),
                 "{words} words"
             );
@@ -333,7 +339,7 @@ mod tests {
     /// A client that is interrupted leaves a unit whose objects still count as used, as words of
     /// theirs are in it.
     #[test]
-    fn a_units_counters_are_the_last_that_is_set_to_zeros() {
+    fn an_extents_counters_are_the_last_that_is_set_to_zeros() {
         let (_, heap) = alone();
         let (words, first) = (heap.geometry.chunk_granules() * 8, heap.geometry.chunks() - 2);
         // The node ends in the middle of the unit.
@@ -342,8 +348,8 @@ mod tests {
         nodes.set_word(NodeId(0), counters, 7);
         let session = Session { client: 0, incarnation: Incarnation(1) };
         let group = Group::new(nodes.clone(), Still, heap.geometry.format, session);
-        let unit = Unit { first, chunks: 2, owner: 0, class: ChunkClass::Run, taken: true };
-        assert!(block_on(heap.clear(&group, &unit)).is_err());
+        let extent = Extent { first, chunks: 2, owner: 0, class: ChunkClass::Large, taken: true };
+        assert!(block_on(heap.clear(&group, &extent)).is_err());
         assert_eq!(nodes.word(NodeId(0), counters), 7);
     }
 
@@ -351,12 +357,12 @@ mod tests {
     #[test]
     fn what_a_long_value_leaves_is_for_long_ones() {
         let (group, heap) = alone();
-        let (small, long, board) = (heap.plain(16), heap.plain(8000), Says(|| 9));
+        let (small, long, domain) = (heap.plain(16), heap.plain(8000), Says(|| 9));
         let allocate = |kind| block_on(heap.allocate(&group, kind, Purpose::Replace));
         while allocate(small).is_ok() {}
         let value = allocate(long).expect("there is as much for long ones");
         heap.reclaimer.untouched(value);
-        let left = block_on(heap.release_empty(&group, &board, (small, Purpose::Replace)));
+        let left = block_on(heap.release_empty(&group, &domain, (small, Purpose::Replace)));
         assert_eq!(left, Ok(true));
         assert!(matches!(allocate(small), Err(Error::Full(_))));
         assert!(allocate(long).is_ok());
@@ -367,14 +373,14 @@ mod tests {
     #[test]
     fn chunks_of_map_records_are_left_too() {
         let (group, heap) = alone();
-        let (kind, board) = (heap.records(), Says(|| 9));
+        let (kind, domain) = (heap.records(), Says(|| 9));
         // There is not that much memory.
         let wanted = (heap.plain(1 << 30), Purpose::Insert);
         let in_a_chunk = heap.geometry.objects(kind.class);
         for _ in 0..3 * in_a_chunk {
             block_on(heap.allocate(&group, kind, Purpose::Replace)).expect("memory");
         }
-        let chunks: Vec<usize> = heap.own(&heap.map.borrow()).map(|unit| unit.first).collect();
+        let chunks: Vec<usize> = heap.own(&heap.map.borrow()).map(|extent| extent.first).collect();
         assert!(chunks.len() > 3, "{chunks:?}");
         // All are freed but the one that is in use.
         let used = block_on(heap.quiet_record(&group)).expect("nobody changes it");
@@ -386,11 +392,11 @@ mod tests {
                 heap.reclaimer.untouched(record);
             }
         }
-        assert_eq!(block_on(heap.release_empty(&group, &board, wanted)), Ok(true));
+        assert_eq!(block_on(heap.release_empty(&group, &domain, wanted)), Ok(true));
         let left = heap.count_own();
         assert!(left < chunks.len(), "{left} of {}", chunks.len());
         assert_eq!(
-            block_on(heap.release_empty(&group, &board, wanted)),
+            block_on(heap.release_empty(&group, &domain, wanted)),
             Ok(false),
             "the last one is kept"
         );
@@ -402,10 +408,10 @@ mod tests {
     fn a_chunk_with_the_last_buffers_of_a_size_is_kept() {
         let (_, heap) = alone();
         let class = heap.plain(16).class;
-        let unit = |first| Unit { first, chunks: 1, owner: 0, class, taken: false };
-        let [first, second, third] = [4, 5, 6].map(unit);
-        let spare = |units: &[Unit], empty: &[Unit]| -> Vec<usize> {
-            heap.spare(units, empty, true).into_iter().map(|unit| unit.first).collect()
+        let extent = |first| Extent { first, chunks: 1, owner: 0, class, taken: false };
+        let [first, second, third] = [4, 5, 6].map(extent);
+        let spare = |extents: &[Extent], empty: &[Extent]| -> Vec<usize> {
+            heap.spare(extents, empty, true).into_iter().map(|extent| extent.first).collect()
         };
         assert!(spare(&[first, second], &[second]).is_empty());
         assert_eq!(spare(&[first, second, third], &[second, third]), [5]);

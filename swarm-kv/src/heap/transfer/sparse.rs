@@ -24,7 +24,7 @@ use swarm_core::quorum::Group;
 
 use crate::error::Error;
 use crate::heap::alloc::high_water::homes;
-use crate::heap::chunk_map::Unit;
+use crate::heap::chunk_map::Extent;
 use crate::heap::{Heap, ObjectKind};
 
 /// Objects of registers, of buffers and of records that one evacuation moves at most.
@@ -38,7 +38,7 @@ const SLACK: u64 = 8;
 const SPARE_RECORDS: u64 = 64;
 
 /// A unit, and how many of its objects are in use.
-type Used = (u64, Unit);
+type Used = (u64, Extent);
 
 impl Heap {
     /// Closes chunks in which little is in use, none that is for objects of the kind `wanted`. Yields whether any are
@@ -54,25 +54,25 @@ impl Heap {
         // E10a: a closed chunk's high-water mark is not raised meanwhile.
         let close = async {
             self.read_current(group).await?;
-            self.sparse(wanted).iter().for_each(|unit| self.close(unit));
+            self.sparse(wanted).iter().for_each(|extent| self.close(extent));
             Ok(!self.reclaimer.closed().is_empty())
         };
         self.alone(group, close).await
     }
 
-    fn close(&self, unit: &Unit) {
+    fn close(&self, extent: &Extent) {
         let mut known = self.known.borrow_mut();
-        known.extend(homes(&self.geometry, unit.class).map(|home| (unit.first, home)));
-        self.active_chunks.borrow_mut().retain(|active| active.chunk != unit.first);
-        self.reclaimer.close(unit.first);
+        known.extend(homes(&self.geometry, extent.class).map(|home| (extent.first, home)));
+        self.active_chunks.borrow_mut().retain(|active| active.chunk != extent.first);
+        self.reclaimer.close(extent.first);
     }
 
     /// Opens the chunks for this kind of object again, as an allocation of it failed.
     pub(crate) fn open_for(&self, kind: ObjectKind) {
         let closed = self.reclaimer.closed();
-        let is_one = |unit: &Unit| unit.is_for(kind) && closed.contains(&unit.first);
+        let is_one = |extent: &Extent| extent.is_for(kind) && closed.contains(&extent.first);
         let firsts: BTreeSet<usize> =
-            self.own(&self.map.borrow()).filter(is_one).map(|unit| unit.first).collect();
+            self.own(&self.map.borrow()).filter(is_one).map(|extent| extent.first).collect();
         self.open_again(&firsts);
     }
 
@@ -100,7 +100,7 @@ impl Heap {
 
     /// Returns the units that are worth closing: of each class the sparsest, as far as their
     /// objects in use fit elsewhere.
-    fn sparse(&self, wanted: ObjectKind) -> Vec<Unit> {
+    fn sparse(&self, wanted: ObjectKind) -> Vec<Extent> {
         let mut registers = Vec::new();
         let mut buffers = Vec::new();
         let mut records = Vec::new();
@@ -117,18 +117,18 @@ impl Heap {
             all.filter(|it| self.is_sparse(it)).map(|(used, _)| used).sum::<u64>()
         };
         let chosen_buffers = self.choose_sparse(&buffers, in_sparse(&registers));
-        let moved = |units: &[Used]| units.iter().map(|(used, _)| used).sum::<u64>();
+        let moved = |extents: &[Used]| extents.iter().map(|(used, _)| used).sum::<u64>();
         let chosen_registers = self.choose_sparse(&registers, moved(&chosen_buffers));
         let keys = moved(&chosen_buffers) + moved(&chosen_registers);
         let chosen_records = self.choose_sparse(&records, keys.min(SPARE_RECORDS));
         let all = [chosen_registers, chosen_buffers, chosen_records].into_iter().flatten();
-        all.map(|(_, unit)| unit).collect()
+        all.map(|(_, extent)| extent).collect()
     }
 
-    /// Whether `more` objects of the class of `unit` fit in this client's units.
-    pub(in crate::heap) fn finds_room(&self, more: u64, unit: &Unit) -> bool {
+    /// Whether `more` objects of the class of `extent` fit in this client's units.
+    pub(in crate::heap) fn finds_room(&self, more: u64, extent: &Extent) -> bool {
         let map = self.map.borrow();
-        let own = self.own(&map).filter(|own| own.class == unit.class);
+        let own = self.own(&map).filter(|own| own.class == extent.class);
         let known =
             own.filter_map(|own| Some((self.objects(&own), self.reclaimer.in_use(own.first)?)));
         let idle: u64 = known.map(|(objects, used)| objects.saturating_sub(used)).sum();
@@ -139,16 +139,19 @@ impl Heap {
     fn by_class(&self, wanted: ObjectKind) -> Vec<Vec<Used>> {
         let closed = self.reclaimer.closed();
         let mut classes = BTreeMap::<u16, Vec<Used>>::new();
-        for unit in self.own(&self.map.borrow()) {
-            if !self.can_move(unit.class) || unit.is_for(wanted) || closed.contains(&unit.first) {
+        for extent in self.own(&self.map.borrow()) {
+            if !self.can_move(extent.class)
+                || extent.is_for(wanted)
+                || closed.contains(&extent.first)
+            {
                 continue;
             }
-            if let Some(used) = self.reclaimer.in_use(unit.first) {
-                classes.entry(unit.class.encode()).or_default().push((used, unit));
+            if let Some(used) = self.reclaimer.in_use(extent.first) {
+                classes.entry(extent.class.encode()).or_default().push((used, extent));
             }
         }
         let mut classes: Vec<Vec<Used>> = classes.into_values().collect();
-        classes.iter_mut().for_each(|units| units.sort_by_key(|&(used, _)| used));
+        classes.iter_mut().for_each(|extents| extents.sort_by_key(|&(used, _)| used));
         classes
     }
 
@@ -156,22 +159,22 @@ impl Heap {
     /// records are in use as long as the map is as it is, and runs free whole chunks by themselves.
     pub(in crate::heap) fn can_move(&self, class: ChunkClass) -> bool {
         let stay = [self.geometry.bucket_class(), self.records().class];
-        !stay.contains(&class) && !matches!(class, ChunkClass::Run | ChunkClass::RunTail)
+        !stay.contains(&class) && !matches!(class, ChunkClass::Large | ChunkClass::LargeTail)
     }
 
     /// Whether a value of this length takes chunks of its own: moving it would take as many more.
     pub(crate) fn takes_chunks(&self, length: usize) -> bool {
-        self.geometry.buffer_class(length, true) == ChunkClass::Run
+        self.geometry.buffer_class(length, true) == ChunkClass::Large
     }
 
-    fn is_sparse(&self, (used, unit): &Used) -> bool {
-        let was_stuck = self.stuck.borrow().get(&unit.first).is_some_and(|then| used >= then);
-        self.is_little(*used, unit) && !was_stuck
+    fn is_sparse(&self, (used, extent): &Used) -> bool {
+        let was_stuck = self.stuck.borrow().get(&extent.first).is_some_and(|then| used >= then);
+        self.is_little(*used, extent) && !was_stuck
     }
 
     /// Whether a chunk with this many objects in use is sparse.
-    pub(in crate::heap) fn is_little(&self, used: u64, unit: &Unit) -> bool {
-        used * SPARSE <= self.objects(unit)
+    pub(in crate::heap) fn is_little(&self, used: u64, extent: &Extent) -> bool {
+        used * SPARSE <= self.objects(extent)
     }
 
     /// Chooses the sparsest units of each of these classes, as far as all that is in use there fits
@@ -180,22 +183,22 @@ impl Heap {
     fn choose_sparse(&self, classes: &[Vec<Used>], more: u64) -> Vec<Used> {
         let mut left = MOST;
         let mut chosen = Vec::new();
-        for units in classes {
-            let objects = self.objects(&units[0].1);
-            let all: u64 = units.iter().map(|(used, _)| used).sum();
-            let (mut used, mut stay) = (0, units.len() as u64);
+        for extents in classes {
+            let objects = self.objects(&extents[0].1);
+            let all: u64 = extents.iter().map(|(used, _)| used).sum();
+            let (mut used, mut stay) = (0, extents.len() as u64);
             let mut of_class = Vec::new();
-            for unit in units.iter().filter(|unit| self.is_sparse(unit)) {
-                used += unit.0;
+            for extent in extents.iter().filter(|extent| self.is_sparse(extent)) {
+                used += extent.0;
                 stay -= 1;
                 let in_others = all - used;
                 let idle = stay * objects - in_others;
                 let needed = used + more.min(in_others);
                 if needed + needed.div_ceil(SLACK) > idle || used > left {
-                    used -= unit.0;
+                    used -= extent.0;
                     break;
                 }
-                of_class.push(*unit);
+                of_class.push(*extent);
             }
             // An empty chunk is released without being closed.
             if used > 0 {
@@ -221,11 +224,11 @@ mod tests {
         /// Closes all chunks of this client's whose objects can move, or those for one kind.
         /// Returns how many it has closed.
         pub(crate) fn close_all(&self, kind: Option<ObjectKind>) -> usize {
-            let is_one = |unit: &Unit| {
-                self.can_move(unit.class) && kind.is_none_or(|kind| unit.is_for(kind))
+            let is_one = |extent: &Extent| {
+                self.can_move(extent.class) && kind.is_none_or(|kind| extent.is_for(kind))
             };
             let map = self.map.borrow().clone();
-            let closed = self.own(&map).filter(is_one).inspect(|unit| self.close(unit));
+            let closed = self.own(&map).filter(is_one).inspect(|extent| self.close(extent));
             closed.count()
         }
     }
@@ -267,14 +270,14 @@ mod tests {
 
         fn sparse(&self) -> Vec<usize> {
             let other = self.heap.plain(200);
-            self.heap.sparse(other).iter().map(|unit| unit.first).collect()
+            self.heap.sparse(other).iter().map(|extent| extent.first).collect()
         }
 
         fn close(&self, number: usize) {
             let first = self.chunk(number);
             let map = self.heap.map.borrow().clone();
-            let unit = self.heap.own(&map).find(|unit| unit.first == first).expect("its own");
-            self.heap.close(&unit);
+            let extent = self.heap.own(&map).find(|extent| extent.first == first).expect("its own");
+            self.heap.close(&extent);
         }
 
         /// Returns the objects that can be allocated without another chunk; none may be handed out
@@ -344,8 +347,8 @@ mod tests {
         let object = bench.allocate();
         let map = bench.heap.map.borrow().clone();
         let chunk = bench.heap.geometry.chunk_of(object);
-        let unit = bench.heap.own(&map).find(|unit| unit.first == chunk).expect("its own");
-        bench.heap.close(&unit);
+        let extent = bench.heap.own(&map).find(|extent| extent.first == chunk).expect("its own");
+        bench.heap.close(&extent);
         assert_eq!(bench.to_be_had(), []);
         assert_ne!(bench.heap.geometry.chunk_of(bench.allocate()), chunk);
     }
@@ -356,23 +359,23 @@ mod tests {
     fn a_chunk_that_could_not_be_emptied_is_opened_again() {
         let bench = Bench::new(2);
         let reclaimer = &bench.heap.reclaimer;
-        let [named, ready, retired, ..] = bench.chunks[0][..] else { panic!("objects") };
+        let [reachable, ready, retired, ..] = bench.chunks[0][..] else { panic!("objects") };
         bench.leave(0, 3);
         bench.close(0);
         bench.heap.take_back(ready);
         bench.heap.refused(retired, 9);
         bench.heap.begins_to_collect(0);
         bench.heap.is_collected(0);
-        assert!(!reclaimer.is_closed(named));
+        assert!(!reclaimer.is_closed(reachable));
         // The next GC cycle finds that the rest of it is unreachable.
         assert_eq!(
             block_on(bench.heap.take_stock(&bench.group)).map(|all| all.is_some()),
             Ok(true)
         );
         bench.heap.begins_to_collect(0);
-        bench.chunks[1].iter().chain([&named]).for_each(|&object| reclaimer.mark(object));
-        for unnamed in reclaimer.all_unnamed(bench.chunk(0)) {
-            assert!(reclaimer.retire(&unnamed, 9));
+        bench.chunks[1].iter().chain([&reachable]).for_each(|&object| reclaimer.mark(object));
+        for unreachable in reclaimer.all_unreachable(bench.chunk(0)) {
+            assert!(reclaimer.retire(&unreachable, 9));
         }
         bench.heap.is_collected(0);
         bench.leave(1, 7);
@@ -422,7 +425,7 @@ mod tests {
 
     /// Otherwise operations that want such objects would be refused.
     #[test]
-    fn a_closed_chunk_is_opened_for_who_lacks_its_objects() {
+    fn a_closed_chunk_is_opened_for_a_client_that_lacks_its_objects() {
         let bench = Bench::new(1);
         bench.close(0);
         bench.heap.open_for(bench.heap.plain(200));
@@ -445,7 +448,7 @@ mod tests {
         assert_eq!(leave(), Ok(true));
         let map = bench.heap.map.borrow();
         let own: Vec<(usize, ChunkClass)> =
-            bench.heap.own(&map).map(|unit| (unit.first, unit.class)).collect();
+            bench.heap.own(&map).map(|extent| (extent.first, extent.class)).collect();
         assert!(!own.contains(&(bench.chunk(0), bench.kind.class)));
         assert!(own.contains(&(bench.chunk(1), bench.kind.class)));
     }

@@ -15,7 +15,7 @@ use swarm_core::layout::ChunkClass;
 use swarm_core::quorum::Group;
 
 use crate::error::Error;
-use crate::heap::chunk_map::{SHARED, Unit};
+use crate::heap::chunk_map::{Extent, SHARED};
 use crate::heap::{Heap, ObjectKind};
 
 impl Heap {
@@ -29,9 +29,9 @@ impl Heap {
         group: &Group<F, C>,
         kind: ObjectKind,
     ) -> Result<bool, Error> {
-        self.take_over(group, |units| {
-            let units = self.others(units).filter(|unit| unit.is_for(kind));
-            half(units.map(|unit| (self.room(unit), *unit)).filter(|(room, _)| *room > 0))
+        self.take_over(group, |extents| {
+            let extents = self.others(extents).filter(|extent| extent.is_for(kind));
+            half(extents.map(|extent| (self.room(extent), *extent)).filter(|(room, _)| *room > 0))
         })
         .await
     }
@@ -46,17 +46,18 @@ impl Heap {
         group: &Group<F, C>,
         kind: ObjectKind,
     ) -> Result<bool, Error> {
-        self.take_over(group, |units| {
-            let class = |unit: &Unit| (unit.owner, unit.class.encode());
-            let (unnamed, named): (Vec<&Unit>, Vec<&Unit>) =
-                self.others(units).partition(|unit| self.named(unit) == 0);
+        self.take_over(group, |extents| {
+            let class = |extent: &Extent| (extent.owner, extent.class.encode());
+            let (unreachable, reachable): (Vec<&Extent>, Vec<&Extent>) =
+                self.others(extents).partition(|extent| self.reachable(extent) == 0);
             // Of these classes, the first such unit stays.
-            let small = named.into_iter().filter(|unit| unit.class != ChunkClass::Run);
+            let small = reachable.into_iter().filter(|extent| extent.class != ChunkClass::Large);
             let mut in_use: BTreeSet<_> = small.map(class).collect();
             let records = self.records().class.encode();
-            in_use.extend(unnamed.iter().map(|unit| (unit.owner, records)));
-            let unnamed = unnamed.into_iter().filter(|unit| !in_use.remove(&class(unit)));
-            half(unnamed.filter(|unit| !unit.is_for(kind)).map(|unit| (1, *unit)))
+            in_use.extend(unreachable.iter().map(|extent| (extent.owner, records)));
+            let unreachable =
+                unreachable.into_iter().filter(|extent| !in_use.remove(&class(extent)));
+            half(unreachable.filter(|extent| !extent.is_for(kind)).map(|extent| (1, *extent)))
         })
         .await
     }
@@ -73,9 +74,10 @@ impl Heap {
         &self,
         group: &Group<F, C>,
     ) -> Result<bool, Error> {
-        self.take_over(group, |units| {
-            let stranded = units.iter().filter(|unit| unit.owner != self.slot && unit.taken);
-            half(stranded.map(|unit| (1, *unit)))
+        self.take_over(group, |extents| {
+            let stranded =
+                extents.iter().filter(|extent| extent.owner != self.slot && extent.taken);
+            half(stranded.map(|extent| (1, *extent)))
         })
         .await
     }
@@ -91,59 +93,62 @@ impl Heap {
         group: &Group<F, C>,
         kind: ObjectKind,
     ) -> Result<bool, Error> {
-        let is_sparse = |unit: &Unit| {
-            let is_known = self.reclaimer.named(unit.first).is_some();
-            let (named, is_movable) = (self.named(unit), self.can_move(unit.class));
-            is_known && is_movable && self.is_little(named, unit) && self.finds_room(named, unit)
+        let is_sparse = |extent: &Extent| {
+            let is_known = self.reclaimer.reachable(extent.first).is_some();
+            let (reachable, is_movable) = (self.reachable(extent), self.can_move(extent.class));
+            is_known
+                && is_movable
+                && self.is_little(reachable, extent)
+                && self.finds_room(reachable, extent)
         };
-        self.take_over(group, |units| {
-            let shared = self.others(units).filter(|unit| unit.owner == SHARED);
-            shared.filter(|unit| !unit.is_for(kind) && is_sparse(unit)).copied().collect()
+        self.take_over(group, |extents| {
+            let shared = self.others(extents).filter(|extent| extent.owner == SHARED);
+            shared.filter(|extent| !extent.is_for(kind) && is_sparse(extent)).copied().collect()
         })
         .await
     }
 
     /// Returns the units of other clients, except half-transferred ones.
-    fn others<'u>(&self, units: &'u [Unit]) -> impl Iterator<Item = &'u Unit> + use<'u> {
+    fn others<'u>(&self, extents: &'u [Extent]) -> impl Iterator<Item = &'u Extent> + use<'u> {
         let slot = self.slot;
-        units.iter().filter(move |unit| unit.owner != slot && !unit.taken)
+        extents.iter().filter(move |extent| extent.owner != slot && !extent.taken)
     }
 
     /// Returns how many objects of a unit are unreachable, of those that other clients have.
-    fn room(&self, unit: &Unit) -> u64 {
+    fn room(&self, extent: &Extent) -> u64 {
         let others =
-            self.reclaimer.parts(unit.first).map_or(self.objects(unit), |(others, _)| others);
-        others.saturating_sub(self.named_of_others(unit))
+            self.reclaimer.parts(extent.first).map_or(self.objects(extent), |(others, _)| others);
+        others.saturating_sub(self.reachable_of_others(extent))
     }
 
     /// Returns how many objects were reachable at the end of the last GC cycle, 0 if there was
     /// none; of this client's own objects, how many are in use.
-    fn named(&self, unit: &Unit) -> u64 {
-        let own = self.reclaimer.parts(unit.first).map_or(0, |(_, in_use)| in_use);
-        self.named_of_others(unit) + own
+    fn reachable(&self, extent: &Extent) -> u64 {
+        let own = self.reclaimer.parts(extent.first).map_or(0, |(_, in_use)| in_use);
+        self.reachable_of_others(extent) + own
     }
 
-    fn named_of_others(&self, unit: &Unit) -> u64 {
-        self.reclaimer.named(unit.first).unwrap_or(0)
+    fn reachable_of_others(&self, extent: &Extent) -> u64 {
+        self.reclaimer.reachable(extent.first).unwrap_or(0)
     }
 }
 
 /// Returns units with half of the room of the client that has the most, the roomiest first.
-fn half(units: impl Iterator<Item = (u64, Unit)>) -> Vec<Unit> {
-    let mut holders = BTreeMap::<usize, Vec<(u64, Unit)>>::new();
-    for (room, unit) in units {
-        holders.entry(unit.owner).or_default().push((room, unit));
+fn half(extents: impl Iterator<Item = (u64, Extent)>) -> Vec<Extent> {
+    let mut holders = BTreeMap::<usize, Vec<(u64, Extent)>>::new();
+    for (room, extent) in extents {
+        holders.entry(extent.owner).or_default().push((room, extent));
     }
-    let all = |units: &[(u64, Unit)]| units.iter().map(|(room, _)| room).sum::<u64>();
-    let mut most = holders.into_values().max_by_key(|units| all(units)).unwrap_or_default();
+    let all = |extents: &[(u64, Extent)]| extents.iter().map(|(room, _)| room).sum::<u64>();
+    let mut most = holders.into_values().max_by_key(|extents| all(extents)).unwrap_or_default();
     most.sort_by_key(|&(room, _)| Reverse(room));
     let (wanted, mut got) = (all(&most).div_ceil(2), 0);
-    let is_needed = |&(room, _): &(u64, Unit)| {
+    let is_needed = |&(room, _): &(u64, Extent)| {
         let needed = got < wanted;
         got += room;
         needed
     };
-    most.into_iter().take_while(is_needed).map(|(_, unit)| unit).collect()
+    most.into_iter().take_while(is_needed).map(|(_, extent)| extent).collect()
 }
 
 #[cfg(test)]
@@ -161,7 +166,7 @@ mod tests {
     /// The chunks that the heap owns by the map as it is now.
     fn own(heap: &Heap, group: &Group<Loopback, Still>) -> Vec<usize> {
         block_on(heap.used(group)).expect("a node");
-        heap.own(&heap.map.borrow()).map(|unit| unit.first).collect()
+        heap.own(&heap.map.borrow()).map(|extent| extent.first).collect()
     }
 
     /// A client that took units over may then be idle, or die and have a successor that does not
@@ -172,30 +177,30 @@ mod tests {
         let kind = client.plain(16);
         block_on(client.allocate(&group, kind, Purpose::Insert)).expect("memory");
         let epoch = Cell::new(5);
-        let board = Says(|| epoch.get());
+        let domain = Says(|| epoch.get());
         let idle = Heap::new(client.geometry, 1);
         block_on(idle.used(&group)).expect("a node");
-        assert_eq!(block_on(idle.take_over(&group, <[Unit]>::to_vec)), Ok(true));
-        idle.announce(&board);
+        assert_eq!(block_on(idle.take_over(&group, <[Extent]>::to_vec)), Ok(true));
+        idle.announce(&domain);
         block_on(client.used(&group)).expect("a node");
         assert_eq!(block_on(client.steal_room(&group, kind)), Ok(false), "it is on its way");
         assert_eq!(block_on(client.take_stranded(&group)), Ok(true));
-        client.announce(&board);
+        client.announce(&domain);
         assert_eq!(
-            block_on(client.make_own(&group, &board)),
+            block_on(client.make_own(&group, &domain)),
             Ok(false),
             "somebody may be at work in it"
         );
         epoch.set(7);
-        assert_eq!(block_on(client.make_own(&group, &board)), Ok(true));
+        assert_eq!(block_on(client.make_own(&group, &domain)), Ok(true));
         let taken = own(&client, &group);
-        let _ = block_on(idle.make_own(&group, &board));
+        let _ = block_on(idle.make_own(&group, &domain));
         assert!(!taken.is_empty() && own(&idle, &group).iter().all(|first| !taken.contains(first)));
     }
 
     /// The chunk was used once, and nothing is left in it.
     #[test]
-    fn who_uses_nothing_of_a_class_keeps_no_chunk_for_it() {
+    fn a_client_that_uses_nothing_of_a_class_keeps_no_chunk_for_it() {
         let (group, holder) = alone();
         let client = Heap::new(holder.geometry, 1);
         let (kind, other) = (holder.plain(16), holder.plain(100));
@@ -210,12 +215,17 @@ mod tests {
     }
 
     #[test]
-    fn half_of_the_room_of_who_has_the_most() {
-        let unit =
-            |first, owner| Unit { first, chunks: 1, owner, class: ChunkClass::Run, taken: false };
+    fn half_of_the_room_of_the_client_that_has_the_most() {
+        let extent = |first, owner| Extent {
+            first,
+            chunks: 1,
+            owner,
+            class: ChunkClass::Large,
+            taken: false,
+        };
         let firsts = |all: &[(u64, usize, usize)]| -> Vec<usize> {
-            let units = all.iter().map(|&(room, first, owner)| (room, unit(first, owner)));
-            half(units).into_iter().map(|unit| unit.first).collect()
+            let extents = all.iter().map(|&(room, first, owner)| (room, extent(first, owner)));
+            half(extents).into_iter().map(|extent| extent.first).collect()
         };
         assert!(firsts(&[]).is_empty());
         assert_eq!(firsts(&[(1, 7, 3)]), [7], "the last one as well");
@@ -234,9 +244,9 @@ mod tests {
             .map(|_| block_on(holder.allocate(&group, kind, Purpose::Replace)).expect("memory"))
             .collect();
         block_on(client.used(&group)).expect("a node");
-        let collect = |named: &[Pointer]| {
+        let collect = |reachable: &[Pointer]| {
             client.reclaimer.begin();
-            named.iter().for_each(|&value| client.reclaimer.mark(value));
+            reachable.iter().for_each(|&value| client.reclaimer.mark(value));
             client.reclaimer.all_marked();
         };
         collect(&values);

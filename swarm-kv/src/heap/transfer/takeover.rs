@@ -20,7 +20,7 @@ use swarm_core::quorum::Group;
 use swarm_core::words::Pointer;
 
 use crate::error::Error;
-use crate::heap::chunk_map::{SHARED, Unit, ends_shares, units};
+use crate::heap::chunk_map::{Extent, SHARED, ends_shares, extents};
 use crate::heap::gc_pacer::worth_a_cycle;
 use crate::heap::{Heap, Purpose};
 
@@ -32,9 +32,9 @@ impl Heap {
     pub(crate) async fn take_vacant<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,
-        board: &impl EpochDomain,
+        domain: &impl EpochDomain,
     ) -> Result<bool, Error> {
-        self.take_over(group, |units| self.vacant(units, board)).await
+        self.take_over(group, |extents| self.vacant(extents, domain)).await
     }
 
     /// Takes over half of them, if that is worth a GC cycle: other live clients may want some as
@@ -45,26 +45,26 @@ impl Heap {
     pub(crate) async fn take_half_of_vacant<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,
-        board: &impl EpochDomain,
+        domain: &impl EpochDomain,
     ) -> Result<bool, Error> {
         let least = worth_a_cycle(self.count_own());
-        let half = |units: &[Unit]| {
-            let mut vacant = self.vacant(units, board);
+        let half = |extents: &[Extent]| {
+            let mut vacant = self.vacant(extents, domain);
             vacant.truncate(vacant.len().div_ceil(2));
-            let chunks: usize = vacant.iter().map(|unit| unit.chunks).sum();
+            let chunks: usize = vacant.iter().map(|extent| extent.chunks).sum();
             if chunks < least { Vec::new() } else { vacant }
         };
         self.take_over(group, half).await
     }
 
     /// Returns the units of slots without a client.
-    fn vacant(&self, units: &[Unit], board: &impl EpochDomain) -> Vec<Unit> {
+    fn vacant(&self, extents: &[Extent], domain: &impl EpochDomain) -> Vec<Extent> {
         let mut attached = BTreeMap::new();
         let mut is_attached =
-            |slot| *attached.entry(slot).or_insert_with(|| board.is_attached(slot));
+            |slot| *attached.entry(slot).or_insert_with(|| domain.is_attached(slot));
         // Shared chunks have no owner that could be missing.
-        let others = units.iter().filter(|unit| ![self.slot, SHARED].contains(&unit.owner));
-        others.filter(|unit| !is_attached(unit.owner)).copied().collect()
+        let others = extents.iter().filter(|extent| ![self.slot, SHARED].contains(&extent.owner));
+        others.filter(|extent| !is_attached(extent.owner)).copied().collect()
     }
 
     /// Takes over the units that `choose` chooses. Returns whether there are any. If the map as
@@ -72,7 +72,7 @@ impl Heap {
     pub(in crate::heap) async fn take_over<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,
-        choose: impl Fn(&[Unit]) -> Vec<Unit>,
+        choose: impl Fn(&[Extent]) -> Vec<Extent>,
     ) -> Result<bool, Error> {
         self.alone(group, self.take_over_alone(group, choose)).await
     }
@@ -80,19 +80,19 @@ impl Heap {
     async fn take_over_alone<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,
-        choose: impl Fn(&[Unit]) -> Vec<Unit>,
+        choose: impl Fn(&[Extent]) -> Vec<Extent>,
     ) -> Result<bool, Error> {
-        let chosen = |map: &[u32]| choose(&units(map).collect::<Vec<_>>());
+        let chosen = |map: &[u32]| choose(&extents(map).collect::<Vec<_>>());
         if chosen(&self.map.borrow()).is_empty() {
             return Ok(false);
         }
         let take = |map: &mut [u32]| {
             let chosen = chosen(map);
-            if chosen.iter().any(|unit| unit.owner == SHARED) {
+            if chosen.iter().any(|extent| extent.owner == SHARED) {
                 ends_shares(map);
             }
-            for unit in chosen {
-                Unit { owner: self.slot, taken: true, ..unit }.enter_into(map);
+            for extent in chosen {
+                Extent { owner: self.slot, taken: true, ..extent }.enter_into(map);
             }
             Ok(())
         };
@@ -102,13 +102,13 @@ impl Heap {
     /// Begins a new generation if the map shows units as taken over by this slot that were not
     /// announced (E9). The slot's previous client may have died before it did so. E2: the epoch
     /// that counts is read after that.
-    pub(crate) fn announce(&self, board: &impl EpochDomain) {
+    pub(crate) fn announce(&self, domain: &impl EpochDomain) {
         let map = self.map.borrow();
-        let taken: Vec<usize> = self.taken_units(&map).map(|unit| unit.first).collect();
+        let taken: Vec<usize> = self.taken_extents(&map).map(|extent| extent.first).collect();
         let mut known = self.taken.borrow_mut();
         if taken.iter().any(|first| !known.1.contains(first)) {
-            board.new_generation();
-            *known = (board.epoch_bound(), taken);
+            domain.new_generation();
+            *known = (domain.epoch_bound(), taken);
         }
     }
 
@@ -131,27 +131,27 @@ impl Heap {
     pub(crate) async fn make_own<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,
-        board: &impl EpochDomain,
+        domain: &impl EpochDomain,
     ) -> Result<bool, Error> {
-        if !self.is_taking() || self.taking_waits(board.epoch()) {
+        if !self.is_taking() || self.taking_waits(domain.epoch()) {
             return Ok(false);
         }
-        self.alone(group, self.make_own_alone(group, board)).await
+        self.alone(group, self.make_own_alone(group, domain)).await
     }
 
     async fn make_own_alone<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,
-        board: &impl EpochDomain,
+        domain: &impl EpochDomain,
     ) -> Result<bool, Error> {
-        let due = |map: &[u32]| -> Vec<Unit> {
+        let due = |map: &[u32]| -> Vec<Extent> {
             let taken = self.taken.borrow();
-            self.taken_units(map).filter(|unit| taken.1.contains(&unit.first)).collect()
+            self.taken_extents(map).filter(|extent| taken.1.contains(&extent.first)).collect()
         };
         let settle = |map: &mut [u32]| {
-            for unit in due(map) {
-                self.pass_on(board, &unit);
-                Unit { taken: false, ..unit }.enter_into(map);
+            for extent in due(map) {
+                self.pass_on(domain, &extent);
+                Extent { taken: false, ..extent }.enter_into(map);
             }
             Ok(())
         };
@@ -159,18 +159,18 @@ impl Heap {
     }
 
     /// Returns the units that this slot has taken over and may not use yet.
-    pub(in crate::heap) fn taken_units<'m>(
+    pub(in crate::heap) fn taken_extents<'m>(
         &self,
         map: &'m [u32],
-    ) -> impl Iterator<Item = Unit> + use<'m> {
+    ) -> impl Iterator<Item = Extent> + use<'m> {
         let slot = self.slot;
-        units(map).filter(move |unit| unit.owner == slot && unit.taken)
+        extents(map).filter(move |extent| extent.owner == slot && extent.taken)
     }
 
-    pub(in crate::heap) fn pass_on(&self, board: &impl EpochDomain, unit: &Unit) {
+    pub(in crate::heap) fn pass_on(&self, domain: &impl EpochDomain, extent: &Extent) {
         let granules = self.geometry.chunk_granules();
-        let first = Pointer(unit.first as u64 * granules);
-        board.passed_on(first, unit.chunks as u64 * granules);
+        let first = Pointer(extent.first as u64 * granules);
+        domain.passed_on(first, extent.chunks as u64 * granules);
     }
 }
 
@@ -188,26 +188,26 @@ mod tests {
     fn what_nobody_was_told_of_is_not_used() {
         let (group, heap) = alone();
         let other = Heap::new(heap.geometry, 1);
-        let [told, untold] = [16, 100].map(|words| heap.plain(words));
-        for kind in [told, untold] {
+        let [outcome, untold] = [16, 100].map(|words| heap.plain(words));
+        for kind in [outcome, untold] {
             block_on(other.allocate(&group, kind, Purpose::Insert)).expect("memory");
         }
         block_on(heap.used(&group)).expect("a node");
         let take = |kind| {
-            let of_that = |units: &[Unit]| {
-                units.iter().filter(|unit| unit.is_for(kind)).copied().collect::<Vec<_>>()
+            let of_that = |extents: &[Extent]| {
+                extents.iter().filter(|extent| extent.is_for(kind)).copied().collect::<Vec<_>>()
             };
             block_on(heap.take_over(&group, of_that))
         };
         let epoch = Cell::new(5);
-        let board = Says(|| epoch.get());
-        assert_eq!(take(told), Ok(true));
-        heap.announce(&board);
+        let domain = Says(|| epoch.get());
+        assert_eq!(take(outcome), Ok(true));
+        heap.announce(&domain);
         epoch.set(7);
         assert_eq!(take(untold), Ok(true));
-        assert_eq!(block_on(heap.make_own(&group, &board)), Ok(true));
-        let is_own = |kind| heap.own(&heap.map.borrow()).any(|unit| unit.is_for(kind));
-        assert!(is_own(told));
+        assert_eq!(block_on(heap.make_own(&group, &domain)), Ok(true));
+        let is_own = |kind| heap.own(&heap.map.borrow()).any(|extent| extent.is_for(kind));
+        assert!(is_own(outcome));
         assert!(!is_own(untold), "its former owner may be at work in it");
     }
 
@@ -239,15 +239,15 @@ mod tests {
 
     /// An operation that began in between has not observed the generation, and is waited for.
     #[test]
-    fn what_was_taken_over_waits_from_when_everybody_was_told() {
+    fn what_was_taken_over_waits_from_when_a_new_generation_began() {
         let (group, heap) = alone();
         let other = Heap::new(heap.geometry, 1);
         block_on(other.allocate(&group, other.plain(16), Purpose::Insert)).expect("memory");
         block_on(heap.used(&group)).expect("a node");
-        assert_eq!(block_on(heap.take_over(&group, <[Unit]>::to_vec)), Ok(true));
-        let board = Moves(Cell::new(5));
-        heap.announce(&board);
-        assert_eq!(board.epoch(), 6, "everybody is told");
+        assert_eq!(block_on(heap.take_over(&group, <[Extent]>::to_vec)), Ok(true));
+        let domain = Moves(Cell::new(5));
+        heap.announce(&domain);
+        assert_eq!(domain.epoch(), 6, "everybody is told");
         assert!(heap.taking_waits(7));
         assert!(!heap.taking_waits(8));
     }

@@ -221,7 +221,7 @@ mod tests {
 
     /// One daemon has fenced the client. The others, where it can still write, do not know.
     #[test]
-    fn who_is_fenced_by_one_daemon_alone_is_not_gone() {
+    fn a_client_that_one_daemon_alone_fenced_is_not_gone() {
         let fenced = Some(EpochReply { epoch: 5, fenced: vec![(1, 2)], ..EpochReply::default() });
         let unaware = heard(5, &[]);
         let answers = [fenced.clone(), unaware, None];
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_left_is_gone_wherever_that_was_heard() {
+    fn a_client_that_left_is_gone_wherever_that_was_reported() {
         let left = Some(EpochReply { epoch: 5, left: vec![(1, 2)], ..EpochReply::default() });
         let lists = heard(5, &[client(1, 2, 3), client(0, 1, 5)]);
         assert_eq!(judge(5, &[left.clone(), lists, None], 2), Verdict::MoveOn);
@@ -248,7 +248,7 @@ mod tests {
     /// joined and left since. Its leave was taken for both, while the former client was still at
     /// work at that daemon.
     #[test]
-    fn who_has_left_does_not_speak_for_a_former_life() {
+    fn a_client_that_left_does_not_report_for_a_former_life() {
         let left = vec![(1, 9)];
         let knows = EpochReply { epoch: 5, fenced: vec![(1, 8)], left, ..EpochReply::default() };
         let lists = heard(5, &[client(1, 8, 3)]);

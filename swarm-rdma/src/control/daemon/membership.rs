@@ -406,7 +406,7 @@ mod tests {
     /// elsewhere and gives it back. The other got it from the other daemons, and is alive: it was
     /// taken for one that left.
     #[test]
-    fn who_gives_a_claim_back_has_not_left_for_the_one_that_got_the_slot() {
+    fn a_claim_that_is_given_back_does_not_leave_for_the_slots_next_holder() {
         let (mut membership, pool) = membership();
         let elsewhere = Holder { token: Id(77), ..holder(0, 5) };
         membership.claim(pool, holder(0, 5)).expect("it is free");
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_evicted_is_fenced_and_does_not_come_back() {
+    fn an_evicted_client_is_fenced_and_does_not_come_back() {
         let (mut membership, pool) = membership();
         membership.claim(pool, holder(2, 3)).expect("it is free");
         assert_eq!(membership.fence(pool, 2, 3), Ok(1));
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_admitted_fences_the_slot_s_former_lives() {
+    fn a_client_that_is_admitted_fences_the_slot_s_former_lives() {
         let (mut membership, pool) = membership();
         membership.admit(pool, holder(1, 8)).expect("it is new");
         membership.admit(pool, holder(1, 8)).expect("it is asked for again");

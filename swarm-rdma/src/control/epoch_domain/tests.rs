@@ -38,7 +38,7 @@ enum Message {
 
 /// A client.
 struct Actor {
-    board: RdmaEpochs,
+    domain: RdmaEpochs,
     /// The daemons that have answered so far.
     answered: Vec<usize>,
     has_begun: bool,
@@ -52,7 +52,7 @@ struct Actor {
 
 impl Actor {
     fn client(&self) -> &Holder {
-        &self.board.shared.client
+        &self.domain.shared.client
     }
 }
 
@@ -134,18 +134,18 @@ impl World {
             let admitted = self.daemons[node].admit(self.record.id, client.clone());
             admitted.expect("it is later");
         }
-        let board = RdmaEpochs { shared: Arc::new(Shared::new(&self.record, &client)) };
+        let domain = RdmaEpochs { shared: Arc::new(Shared::new(&self.record, &client)) };
         let (answered, renewals, fenced) = Default::default();
         let (has_begun, is_inside) = (false, false);
-        let actor = Actor { board, answered, has_begun, is_inside, renewals, fenced };
+        let actor = Actor { domain, answered, has_begun, is_inside, renewals, fenced };
         self.actors.insert(incarnation, actor);
     }
 
     fn say(&mut self) {
         let Some(client) = self.any() else { return };
         let (node, actor) = (self.rng.usize(..NODES), &self.actors[&client]);
-        actor.board.try_advance();
-        let (client, said) = (actor.client().clone(), actor.board.shared.report());
+        actor.domain.try_advance();
+        let (client, said) = (actor.client().clone(), actor.domain.shared.report());
         self.messages.push(Message::Tell { client, node, said });
     }
 
@@ -153,9 +153,9 @@ impl World {
         let Some(client) = self.any() else { return };
         let actor = self.actors.get_mut(&client).expect("it is there");
         if actor.is_inside {
-            actor.board.unpin();
+            actor.domain.unpin();
         } else if actor.has_begun {
-            actor.board.pin();
+            actor.domain.pin();
         }
         actor.is_inside = actor.has_begun && !actor.is_inside;
     }
@@ -173,11 +173,11 @@ impl World {
             Message::Fence { node, slot, incarnation } => self.fence(node, slot, incarnation),
             Message::EpochReply { client, node, heard } => {
                 let Some(actor) = self.actors.get_mut(&client) else { return };
-                let verdict = actor.board.shared.record_reply(node, heard);
+                let verdict = actor.domain.shared.record_reply(node, heard);
                 actor.answered.retain(|&other| other != node);
                 actor.answered.push(node);
                 if !actor.has_begun && actor.answered.len() >= self.record.majority() {
-                    actor.board.shared.begin();
+                    actor.domain.shared.begin();
                     actor.has_begun = true;
                 }
                 if let Verdict::Fence(slot, incarnation) = verdict {
@@ -231,30 +231,30 @@ impl World {
         let Some(client) = self.any() else { return };
         // A client that has not begun caches no location.
         let begun = self.actors.iter().filter(|(_, actor)| actor.has_begun);
-        let generations = begun.map(|(&it, actor)| (it, actor.board.generation())).collect();
+        let generations = begun.map(|(&it, actor)| (it, actor.domain.generation())).collect();
         let actor = self.actors.get_mut(&client).expect("it is there");
         if actor.has_begun {
-            actor.board.new_generation();
-            actor.renewals.push((actor.board.epoch_bound(), generations));
+            actor.domain.new_generation();
+            actor.renewals.push((actor.domain.epoch_bound(), generations));
         }
     }
 
     /// Checks that no client is more than one epoch behind the latest, nor has an older operation,
     /// and that a client beyond the latest epoch of a renewal has invalidated its cache since.
     fn check(&self) {
-        let allowed = self.actors.values().map(|actor| actor.board.shared.replies().epoch);
+        let allowed = self.actors.values().map(|actor| actor.domain.shared.replies().epoch);
         let latest = allowed.max().unwrap_or(0);
         for (client, actor) in self.actors.iter().filter(|(_, actor)| actor.has_begun) {
             assert!(
-                actor.board.epoch_bound() >= latest,
+                actor.domain.epoch_bound() >= latest,
                 "client {client} has not heard of {latest}"
             );
-            let since = actor.board.shared.since.load(Ordering::Relaxed);
+            let since = actor.domain.shared.since.load(Ordering::Relaxed);
             assert!(since == 0 || since + 1 >= latest, "client {client}: since {since}, {latest}");
             for (asked, before) in self.actors.values().flat_map(|other| &other.renewals) {
                 let forgotten =
-                    before.get(client).is_none_or(|&before| actor.board.generation() > before);
-                assert!(actor.board.epoch() <= *asked || forgotten, "client {client}, {asked}");
+                    before.get(client).is_none_or(|&before| actor.domain.generation() > before);
+                assert!(actor.domain.epoch() <= *asked || forgotten, "client {client}, {asked}");
             }
         }
     }
@@ -279,7 +279,7 @@ fn nobody_is_more_than_one_epoch_behind() {
 /// A restarted daemon refuses every client; those that wanted memory made hundreds of connections a
 /// second to it.
 #[test]
-fn who_does_not_answer_is_asked_now_and_then() {
+fn a_node_that_does_not_answer_is_asked_now_and_then() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let mut world = World::new(0);
     world.record.nodes[0].address = listener.local_addr().expect("it listens");

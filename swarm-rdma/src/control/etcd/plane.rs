@@ -240,9 +240,9 @@ impl Etcd {
             let Some(lease) = Lease::take(&self.members, claim)? else { continue };
             let request = Request::Admit { pool: record.id, client: holder.clone() };
             // From here on, dropping the seat releases the client slot.
-            let seat = ClientSlot::new(holder, record.clone(), Some(lease));
+            let client_slot = ClientSlot::new(holder, record.clone(), Some(lease));
             Daemons::of(record).majority(&request)?;
-            return Ok(seat);
+            return Ok(client_slot);
         }
         Err(Error::Busy { address: self.address(pool) })
     }

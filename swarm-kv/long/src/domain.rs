@@ -23,12 +23,12 @@ pub struct Notes {
     passed_on: Cell<u64>,
     /// Tasks of each client that are at work.
     working: RefCell<HashMap<usize, usize>>,
-    seats: RefCell<Vec<Chair>>,
+    seats: RefCell<Vec<SimEpochs>>,
     /// If clients learn of epochs one after the other: when they do, and how likely, at each access
     /// of one of them.
-    hearsay: Option<(RefCell<Rng>, f64)>,
+    delayed: Option<(RefCell<Rng>, f64)>,
     /// Remote-free hints, by client. Each is delivered again as long as the run lasts.
-    told: RefCell<Vec<(usize, RemoteFree)>>,
+    outcome: RefCell<Vec<(usize, RemoteFree)>>,
     /// If clients are sometimes delayed between reading the epoch and storing it in the epoch
     /// table: all that happened since they last unpinned happened in between.
     late: Option<RefCell<Rng>>,
@@ -40,13 +40,13 @@ pub struct Notes {
 }
 
 /// What is known of a seat.
-struct Chair {
+struct SimEpochs {
     client: usize,
     slot: usize,
     /// The epoch since which it is pinned, or 0.
     since: u64,
     /// The last epoch that it knows of.
-    heard: u64,
+    known: u64,
     /// The epoch that it has reported as reached: all its operations in progress began in it or
     /// later.
     reached: u64,
@@ -62,14 +62,14 @@ struct Chair {
 
 impl Notes {
     /// Makes an epoch table that clients learn of by messages, as behind RDMA cards.
-    pub fn by_hearsay(mut rng: Rng) -> Self {
+    pub fn with_delays(mut rng: Rng) -> Self {
         let likely = [0.05, 0.2, 0.5][rng.usize(..3)];
-        Self { hearsay: Some((RefCell::new(rng), likely)), ..Self::default() }
+        Self { delayed: Some((RefCell::new(rng), likely)), ..Self::default() }
     }
 
-    /// The same, where clients learn of epochs only by [`hears`](Self::hears).
+    /// The same, where clients learn of epochs only by [`is_informed`](Self::is_informed).
     pub fn by_hand() -> Self {
-        Self { hearsay: Some((RefCell::new(Rng::with_seed(0)), 0.0)), ..Self::default() }
+        Self { delayed: Some((RefCell::new(Rng::with_seed(0)), 0.0)), ..Self::default() }
     }
 
     /// Returns this epoch table, with clients that are delayed as they pin.
@@ -85,27 +85,37 @@ impl Notes {
     }
 
     /// A client reports its epoch, and learns of the current one.
-    pub fn hears(&self, client: usize) {
-        for chair in self.seats.borrow_mut().iter_mut().filter(|chair| chair.client == client) {
-            self.exchange(chair);
+    pub fn is_informed(&self, client: usize) {
+        for with_epochs_of in self
+            .seats
+            .borrow_mut()
+            .iter_mut()
+            .filter(|with_epochs_of| with_epochs_of.client == client)
+        {
+            self.exchange(with_epochs_of);
         }
     }
 
-    fn exchange(&self, chair: &mut Chair) {
-        if chair.since == 0 || chair.since == chair.heard {
-            chair.reached = chair.heard;
+    fn exchange(&self, with_epochs_of: &mut SimEpochs) {
+        if with_epochs_of.since == 0 || with_epochs_of.since == with_epochs_of.known {
+            with_epochs_of.reached = with_epochs_of.known;
         }
-        self.renewed.set(self.renewed.get().max(chair.renewed));
-        if chair.heard < self.epoch() {
-            chair.heard += 1;
-            chair.generation += u64::from(self.renewed.get() >= chair.heard);
+        self.renewed.set(self.renewed.get().max(with_epochs_of.renewed));
+        if with_epochs_of.known < self.epoch() {
+            with_epochs_of.known += 1;
+            with_epochs_of.generation += u64::from(self.renewed.get() >= with_epochs_of.known);
         }
     }
 
     /// A client has left its slot.
     pub fn leaves(&self, client: usize) {
-        for chair in self.seats.borrow_mut().iter_mut().filter(|chair| chair.client == client) {
-            chair.gone = true;
+        for with_epochs_of in self
+            .seats
+            .borrow_mut()
+            .iter_mut()
+            .filter(|with_epochs_of| with_epochs_of.client == client)
+        {
+            with_epochs_of.gone = true;
         }
     }
 
@@ -125,10 +135,10 @@ impl Notes {
 
     /// Some clients report their epochs, and learn of the current one.
     fn gossip(&self) {
-        let Some((dice, likely)) = &self.hearsay else { return };
-        for chair in self.seats.borrow_mut().iter_mut() {
+        let Some((dice, likely)) = &self.delayed else { return };
+        for with_epochs_of in self.seats.borrow_mut().iter_mut() {
             if dice.borrow_mut().f64() < *likely {
-                self.exchange(chair);
+                self.exchange(with_epochs_of);
             }
         }
     }
@@ -138,17 +148,17 @@ impl Notes {
 pub type Lives = Rc<dyn Fn(NodeId) -> Vec<NodeId>>;
 
 /// An epoch table that simulated clients share.
-pub struct Seat {
+pub struct SimParticipant {
     notes: Rc<Notes>,
     /// Knows which clients are dead.
     world: SimFabric,
-    seat: usize,
+    participant: usize,
     /// Where nodes are replaced: how many the pool has, and which of the simulator's nodes are or
     /// were this one.
     pub lives: Option<(usize, Lives)>,
 }
 
-impl Seat {
+impl SimParticipant {
     /// Makes the one of a client, in the slot of its number.
     pub fn new(notes: &Rc<Notes>, world: SimFabric, client: usize) -> Self {
         Self::in_slot(client, notes, world, client)
@@ -157,26 +167,40 @@ impl Seat {
     /// The same in another slot than the one of the client's number.
     pub fn in_slot(slot: usize, notes: &Rc<Notes>, world: SimFabric, client: usize) -> Self {
         let mut seats = notes.seats.borrow_mut();
-        let heard = notes.epoch();
+        let known = notes.epoch();
         let (since, reached, generation, renewed) = Default::default();
-        let left = heard;
+        let left = known;
         let gone = false;
-        seats.push(Chair { client, slot, since, heard, reached, generation, renewed, left, gone });
-        let seat = seats.len() - 1;
-        Self { notes: Rc::clone(notes), world, seat, lives: None }
+        seats.push(SimEpochs {
+            client,
+            slot,
+            since,
+            known,
+            reached,
+            generation,
+            renewed,
+            left,
+            gone,
+        });
+        let participant = seats.len() - 1;
+        Self { notes: Rc::clone(notes), world, participant, lives: None }
     }
 
     /// Returns the epoch that this client knows of.
     fn now(&self) -> u64 {
-        if self.hears() { self.chair(|chair| chair.heard) } else { self.notes.epoch() }
+        if self.is_informed() {
+            self.with_epochs_of(|with_epochs_of| with_epochs_of.known)
+        } else {
+            self.notes.epoch()
+        }
     }
 
-    fn hears(&self) -> bool {
-        self.notes.hearsay.is_some()
+    fn is_informed(&self) -> bool {
+        self.notes.delayed.is_some()
     }
 
-    fn chair<T>(&self, work: impl FnOnce(&mut Chair) -> T) -> T {
-        work(&mut self.notes.seats.borrow_mut()[self.seat])
+    fn with_epochs_of<T>(&self, work: impl FnOnce(&mut SimEpochs) -> T) -> T {
+        work(&mut self.notes.seats.borrow_mut()[self.participant])
     }
 
     /// Runs what others do before this call.
@@ -189,7 +213,7 @@ impl Seat {
         if dice.u8(..8) == 0 {
             self.look();
         }
-        if dice.u8(..128) == 0 && !self.hears() {
+        if dice.u8(..128) == 0 && !self.is_informed() {
             self.notes.generation.set(self.notes.generation.get() + 1);
         }
     }
@@ -197,14 +221,15 @@ impl Seat {
     /// Advances the epoch if no client holds it up.
     fn look(&self) {
         let epoch = self.notes.epoch();
-        let over = |chair: &Chair| {
-            let says_so = match self.notes.hearsay {
-                None => chair.since == 0 || chair.since == epoch,
-                Some(_) => chair.reached == epoch,
+        let over = |with_epochs_of: &SimEpochs| {
+            let says_so = match self.notes.delayed {
+                None => with_epochs_of.since == 0 || with_epochs_of.since == epoch,
+                Some(_) => with_epochs_of.reached == epoch,
             };
             // A client that has left cannot report that its chains are over.
-            let has_left = !self.notes.works(chair.client) && self.world.is_still(chair.client);
-            says_so || has_left || self.world.is_gone(chair.client)
+            let has_left = !self.notes.works(with_epochs_of.client)
+                && self.world.is_still(with_epochs_of.client);
+            says_so || has_left || self.world.is_gone(with_epochs_of.client)
         };
         if self.notes.seats.borrow().iter().all(over) {
             self.notes.moves.set(epoch);
@@ -212,25 +237,29 @@ impl Seat {
     }
 }
 
-impl EpochDomain for Seat {
+impl EpochDomain for SimParticipant {
     fn pin(&self) -> u64 {
         self.others_go_on();
         self.notes.gossip();
         let is_late = self.notes.late.as_ref().is_some_and(|dice| dice.borrow_mut().u8(..4) == 0);
-        let seen = if is_late { self.chair(|chair| chair.left) } else { self.now() };
+        let seen = if is_late {
+            self.with_epochs_of(|with_epochs_of| with_epochs_of.left)
+        } else {
+            self.now()
+        };
         self.repin(seen);
         seen
     }
 
     fn repin(&self, epoch: u64) {
-        self.chair(|chair| chair.since = epoch);
+        self.with_epochs_of(|with_epochs_of| with_epochs_of.since = epoch);
     }
 
     fn unpin(&self) {
         self.others_go_on();
         self.repin(0);
         let left = self.now();
-        self.chair(|chair| chair.left = left);
+        self.with_epochs_of(|with_epochs_of| with_epochs_of.left = left);
     }
 
     fn epoch(&self) -> u64 {
@@ -240,24 +269,25 @@ impl EpochDomain for Seat {
 
     fn epoch_bound(&self) -> u64 {
         self.others_go_on();
-        self.now() + u64::from(self.hears())
+        self.now() + u64::from(self.is_informed())
     }
 
     fn generation(&self) -> u64 {
         self.others_go_on();
         // A client that asks while it is not pinned may get no new generation.
-        if self.chair(|chair| chair.since) == 0 {
+        if self.with_epochs_of(|with_epochs_of| with_epochs_of.since) == 0 {
             return 0;
         }
-        self.notes.generation.get() + self.chair(|chair| chair.generation)
+        self.notes.generation.get()
+            + self.with_epochs_of(|with_epochs_of| with_epochs_of.generation)
     }
 
     fn new_generation(&self) {
         self.others_go_on();
         self.world.note("begins another generation");
-        if self.hears() {
+        if self.is_informed() {
             let until = self.now() + 2;
-            self.chair(|chair| chair.renewed = until);
+            self.with_epochs_of(|with_epochs_of| with_epochs_of.renewed = until);
         } else {
             self.notes.generation.set(self.notes.generation.get() + 1);
         }
@@ -293,19 +323,22 @@ impl EpochDomain for Seat {
     }
 
     fn is_attached(&self, slot: usize) -> bool {
-        let holds =
-            |chair: &Chair| chair.slot == slot && !chair.gone && !self.world.is_gone(chair.client);
+        let holds = |with_epochs_of: &SimEpochs| {
+            with_epochs_of.slot == slot
+                && !with_epochs_of.gone
+                && !self.world.is_gone(with_epochs_of.client)
+        };
         self.notes.seats.borrow().iter().any(holds)
     }
 
     fn send_remote_free(&self, slot: usize, replaced: RemoteFree) {
-        self.notes.told.borrow_mut().push((slot, replaced));
+        self.notes.outcome.borrow_mut().push((slot, replaced));
     }
 
     fn drain_remote_frees(&self, each: &mut dyn FnMut(RemoteFree)) {
-        let slot = self.chair(|chair| chair.slot);
-        let told = self.notes.told.borrow();
-        told.iter().filter(|(of, _)| *of == slot).for_each(|(_, replaced)| each(*replaced));
+        let slot = self.with_epochs_of(|with_epochs_of| with_epochs_of.slot);
+        let outcome = self.notes.outcome.borrow();
+        outcome.iter().filter(|(of, _)| *of == slot).for_each(|(_, replaced)| each(*replaced));
     }
 
     fn try_advance(&self) -> u64 {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use swarm_core::fabric::EpochDomain;
 use swarm_core::history::{Answer, Call};
 
-use crate::board::{Notes, Seat};
+use crate::domain::{Notes, SimParticipant};
 use crate::play::{ASTRAY, CAPACITY, LAST, NEXT, NODES, Play, WARM};
 
 /// The other key of the client whose memory is reclaimed.
@@ -15,12 +15,12 @@ const OTHER: u64 = 1;
 /// slow; the writer writes again and retires the buffer, in an epoch that is over for others. If it
 /// used that epoch, it would reuse the buffer while the reader is about to access it.
 #[test]
-fn what_is_retired_waits_for_those_who_are_an_epoch_ahead() {
+fn what_is_retired_waits_for_clients_that_are_an_epoch_ahead() {
     let mut play = Play::with_epochs(CAPACITY, 6);
     let notes = Rc::new(Notes::by_hand());
     play.notes = Some(Rc::clone(&notes));
     let (writer, reader) = (play.patient(NEXT), play.patient(ASTRAY));
-    let observer = Seat::new(&notes, play.sim.fabric(LAST), LAST);
+    let observer = SimParticipant::new(&notes, play.sim.fabric(LAST), LAST);
     let calls = [(0, 800), (OTHER, 804), (WARM, 808)].map(|(key, id)| (key, Call::Insert(id)));
     let grown = [(0, 803), (OTHER, 807), (0, 811)].map(|(key, id)| (key, Call::Update(id)));
     play.all(&writer, calls.into_iter().chain(grown).collect(), &NODES);
@@ -33,10 +33,10 @@ fn what_is_retired_waits_for_those_who_are_an_epoch_ahead() {
         play.all(&writer, vec![(WARM, Call::Get)], &NODES);
     };
     over(&mut play);
-    [NEXT, ASTRAY].into_iter().for_each(|client| notes.hears(client));
+    [NEXT, ASTRAY].into_iter().for_each(|client| notes.is_informed(client));
     observer.try_advance();
     assert_eq!(notes.epoch(), 2);
-    notes.hears(ASTRAY);
+    notes.is_informed(ASTRAY);
     // A guess, whose value is in its buffer only.
     play.all(&writer, vec![(0, Call::Update(815))], &NODES);
     NODES.into_iter().for_each(|node| play.sim.lose_chains(NEXT, node));
@@ -46,10 +46,10 @@ fn what_is_retired_waits_for_those_who_are_an_epoch_ahead() {
     assert!(NODES.into_iter().any(|node| play.sim.on_their_way(ASTRAY, node) > 0), "to the buffer");
     play.all(&writer, vec![(0, Call::Update(819))], &NODES);
     over(&mut play);
-    [NEXT, NEXT, ASTRAY].into_iter().for_each(|client| notes.hears(client));
+    [NEXT, NEXT, ASTRAY].into_iter().for_each(|client| notes.is_informed(client));
     observer.try_advance();
     assert_eq!(notes.epoch(), 3);
-    notes.hears(NEXT);
+    notes.is_informed(NEXT);
     let values = || (0..64).map(|n| (OTHER, Call::Update(903 + 4 * n))).collect();
     play.all(&writer, values(), &NODES);
     assert_eq!(writer.client.counters().reclaimed, 0, "the reader is on its way to it");
@@ -59,10 +59,10 @@ fn what_is_retired_waits_for_those_who_are_an_epoch_ahead() {
     assert!(matches!(read.answered, Some((_, Answer::Value(Some(815 | 819))))), "{read}");
     over(&mut play);
     for _ in 0..3 {
-        [NEXT, ASTRAY].into_iter().for_each(|client| notes.hears(client));
+        [NEXT, ASTRAY].into_iter().for_each(|client| notes.is_informed(client));
         observer.try_advance();
     }
-    notes.hears(NEXT);
+    notes.is_informed(NEXT);
     play.all(&writer, values(), &NODES);
     assert!(writer.client.counters().reclaimed > 0, "it comes back in the end");
     play.is_linearizable();
