@@ -231,6 +231,30 @@ fn every_mutation_is_named_and_there() {
     assert!(differ.is_empty(), "named and not there, or there and not named: {differ:?}");
 }
 
+/// A name that no test has runs none, and a check that runs no test passes.
+#[test]
+fn every_mutation_names_tests_that_are_there() {
+    let sources = sources();
+    let mut names: BTreeSet<String> = BTreeSet::new();
+    for file in sources.iter().filter(|path| has_ending(path, "rs")) {
+        names.extend(functions(&fs::read_to_string(file).expect("it is text"), false));
+        names.insert(file.file_stem().expect("it has a name").to_string_lossy().into_owned());
+    }
+    let is_there = |part: &str| names.iter().any(|name| name.contains(part));
+    let mut checked = 0;
+    for patch in sources.iter().filter(|path| has_ending(path, "patch")) {
+        let text = fs::read_to_string(patch).expect("it is text");
+        let head = text.lines().take_while(|line| !line.starts_with("diff "));
+        for line in head.filter_map(|line| line.strip_prefix("caught by: ")) {
+            for part in line.split_whitespace().skip(2).flat_map(|name| name.split("::")) {
+                assert!(is_there(part), "{}: there is no {part}", patch.display());
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked > 100, "{checked}");
+}
+
 #[test]
 fn every_name_and_file_is_there() {
     let document = document();
