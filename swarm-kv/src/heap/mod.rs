@@ -29,7 +29,7 @@ use swarm_core::words::{GRANULE, Pointer, Stamp};
 use crate::error::{Error, Shortage};
 use crate::runtime::local_mutex::LocalMutex;
 use alloc::active_chunk::ActiveChunk;
-use alloc::high_water::{HighWater, homes, read_counters};
+use alloc::high_water::{HighWater, adopt_counters, homes, read_counters};
 pub use alloc::reserve::writing_clients;
 use alloc::shared_range::RangeProgress;
 use chunk_map::{Extent, SHARED, ends_of_shares, extents};
@@ -457,12 +457,17 @@ impl Heap {
                 .map(|(chunk, kind)| self.geometry.counter(*chunk, kind.home))
                 .collect();
             let used = read_counters(group, &counters).await?;
-            for (&(chunk, kind), counter) in batch.iter().zip(&used) {
-                let used = counter.objects();
-                if used > self.geometry.objects(kind.class) {
-                    return Err(DAMAGED);
-                }
-                self.reclaimer.open(chunk, kind, used);
+            let is_too_much = |((_, kind), used): (&(usize, ObjectKind), &HighWater)| {
+                used.objects() > self.geometry.objects(kind.class)
+            };
+            if batch.iter().zip(&used).any(is_too_much) {
+                return Err(DAMAGED);
+            }
+            // E8a: no former owner lowers them from here on.
+            let marks: Vec<(Address, HighWater)> = counters.into_iter().zip(used).collect();
+            let used = adopt_counters(group, &marks, self.slot).await?;
+            for (&(chunk, kind), used) in batch.iter().zip(&used) {
+                self.reclaimer.open(chunk, kind, used.objects());
             }
         }
         let own = own.into_iter().map(|extent| extent.first);

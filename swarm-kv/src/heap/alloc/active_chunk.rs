@@ -13,7 +13,9 @@ use swarm_core::quorum::Group;
 use swarm_core::words::Pointer;
 
 use crate::error::Error;
-use crate::heap::alloc::high_water::{HighWater, Raise, homes, raise_counters, read_adjacent};
+use crate::heap::alloc::high_water::{
+    HighWater, Raise, adopt_counters, homes, raise_counters, read_adjacent,
+};
 use crate::heap::{CLAIM_TRIES, DAMAGED, Heap, ObjectKind, Purpose};
 
 /// Objects by which a high-water mark is raised at first; doubles each time.
@@ -268,37 +270,54 @@ impl Heap {
             let counter = |&chunk: &usize| self.geometry.counter(chunk, NodeId(0));
             let counters: Vec<Address> = unread.iter().map(counter).collect();
             let read = read_adjacent(group, &counters, homes).await?;
+            let mut opened = Vec::new();
             for (&chunk, marks) in unread.iter().zip(read.chunks(homes)) {
                 for (home, &mark) in (0..).map(NodeId).zip(marks) {
                     let kind = kind.at(home);
-                    if closed.contains(&kind) && self.open_arena(chunk, kind, mark)? {
+                    if closed.contains(&kind) && self.has_room(chunk, kind, mark)? {
                         closed.retain(|&other| other != kind);
+                        opened.push((chunk, kind, mark));
                     }
                 }
             }
+            self.open_arenas(group, &opened).await?;
         }
         Ok(true)
     }
 
-    /// Makes this chunk, whose high-water mark is `counter`, active. Returns false if it has no
-    /// room, or was looked at before.
-    fn open_arena(
-        &self,
-        chunk: usize,
-        kind: ObjectKind,
-        counter: HighWater,
-    ) -> Result<bool, Error> {
-        let (limit, next) = (self.geometry.objects(kind.class), counter.objects());
-        let is_new = self.known.borrow_mut().insert((chunk, kind.home));
-        if next > limit {
+    /// Returns whether this chunk, whose high-water mark is `counter`, has room and was not looked
+    /// at before.
+    fn has_room(&self, chunk: usize, kind: ObjectKind, counter: HighWater) -> Result<bool, Error> {
+        let (limit, used) = (self.geometry.objects(kind.class), counter.objects());
+        if used > limit {
             return Err(DAMAGED);
         }
-        if !is_new || next == limit {
-            return Ok(false);
+        let mut known = self.known.borrow_mut();
+        if used == limit {
+            known.insert((chunk, kind.home));
         }
-        self.replace_arena(ActiveChunk { kind, chunk, next, counter, limit, batch: FIRST_BATCH });
-        self.reclaimer.open(chunk, kind, next);
-        Ok(true)
+        Ok(!known.contains(&(chunk, kind.home)))
+    }
+
+    /// Makes these chunks, with their high-water marks, active.
+    async fn open_arenas<F: Fabric, C: Clock>(
+        &self,
+        group: &Group<F, C>,
+        chunks: &[(usize, ObjectKind, HighWater)],
+    ) -> Result<(), Error> {
+        let counter = |chunk, kind: ObjectKind| self.geometry.counter(chunk, kind.home);
+        let marks: Vec<(Address, HighWater)> =
+            chunks.iter().map(|&(chunk, kind, mark)| (counter(chunk, kind), mark)).collect();
+        // E8a: no former owner lowers them from here on.
+        let marks = adopt_counters(group, &marks, self.slot).await?;
+        for (&(chunk, kind, _), counter) in chunks.iter().zip(marks) {
+            let (limit, next, batch) =
+                (self.geometry.objects(kind.class), counter.objects(), FIRST_BATCH);
+            self.known.borrow_mut().insert((chunk, kind.home));
+            self.replace_arena(ActiveChunk { kind, chunk, next, counter, limit, batch });
+            self.reclaimer.open(chunk, kind, next);
+        }
+        Ok(())
     }
 
     /// Makes this chunk active. The unused objects of its predecessor stay free.
@@ -381,5 +400,32 @@ mod tests {
         block_on(heap.know_own(&group)).expect("a node");
         heap.detach(&group);
         assert_eq!(aside(), 1);
+    }
+
+    /// A client leaves, and what lowers its mark is late. By then the next client has taken up what
+    /// lies below the mark: in a collection, or for the objects above it. It counts that as used,
+    /// and may have reused it.
+    #[test]
+    fn what_was_taken_up_below_a_mark_is_not_given_out_once_more() {
+        for collects in [true, false] {
+            let (group, former) = alone();
+            let kind = former.plain(16);
+            former.has_had(kind);
+            let object = block_on(former.allocate(&group, kind, Purpose::Insert)).expect("memory");
+            let chunk = former.geometry.chunk_of(object);
+            let at = former.geometry.counter(chunk, kind.home);
+            let mark = || block_on(read_counters(&group, &[at])).expect("a node")[0];
+            let late = mark().take_back(at, 1);
+            let next = Heap::new(former.geometry, 0);
+            if collects {
+                block_on(next.take_stock(&group)).expect("a node");
+            } else {
+                block_on(next.know_own(&group)).expect("a node");
+                assert_eq!(block_on(next.open_chunk(&group, kind)), Ok(true));
+            }
+            assert!(next.reclaimer.is_open(chunk, kind.home));
+            block_on(group.fabric().post(NodeId(0), &[late])).expect("a node");
+            assert_eq!(mark().objects(), FIRST_BATCH, "by a collection: {collects}");
+        }
     }
 }

@@ -187,6 +187,28 @@ pub(in crate::heap) async fn raise_counters<F: Fabric, C: Clock>(
     Ok(())
 }
 
+/// Makes marks, as they were read, this client slot's own. Returns their words afterwards. One
+/// roundtrip, more where nodes lag; none if nothing was handed out below any of them.
+///
+/// E8a: the owner before may have left, and its CAS that lowers a mark may still be on its way. This
+/// client takes what is below the mark as used, and reuses it once it is garbage. If the mark came
+/// down after that, the next owner would give the same objects out once more. So a majority's words
+/// change first: the CAS finds none of them.
+pub(in crate::heap) async fn adopt_counters<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    counters: &[(Address, HighWater)],
+    slot: usize,
+) -> Result<Vec<HighWater>, Error> {
+    let raise = |&(at, from): &(Address, HighWater)| Raise { at, from, to: from.objects(), slot };
+    let is_used = |(_, mark): &&(Address, HighWater)| mark.objects() > 0;
+    let raises: Vec<Raise> = counters.iter().filter(is_used).map(raise).collect();
+    if !raises.is_empty() {
+        raise_counters(group, &raises).await?;
+    }
+    let word = |it| if is_used(&it) { raise(it).raised() } else { it.1 };
+    Ok(counters.iter().map(word).collect())
+}
+
 /// Moves a shared mark from `from`, as it was read, to this many objects, if no other client is
 /// first. Returns the word afterwards, or `None` if another client was first; then a minority of
 /// nodes may be past these objects all the same. One roundtrip, more where nodes lag.
@@ -285,6 +307,41 @@ mod tests {
         });
         assert!(sim.finish(2, &[NODES[0], NODES[2]]));
         assert_eq!(seen.get().objects(), 8, "they would be given out twice");
+    }
+
+    /// A client leaves, and takes back seven of eight objects, which one node has applied when the
+    /// next client takes up all eight. The others apply it later.
+    #[test]
+    fn what_the_next_owner_took_up_is_not_taken_back() {
+        for readers in [[0, 1], [0, 2], [1, 2]] {
+            let mut sim = Sim::new(&Setup { words: 8, ..Setup::new(1, 3, 3) });
+            let [former, next, last] = [0, 1, 2].map(|id| group(&sim, id));
+            let owner = Rc::clone(&former);
+            sim.spawn(
+                0,
+                async move { raise_counters(&owner, &[EIGHT]).await.expect("a majority") },
+            );
+            assert!(sim.finish(0, &NODES));
+            for node in NODES {
+                sim.take_all(0, node);
+                drop(former.fabric().post(node, &[EIGHT.raised().take_back(AT, 1)]));
+            }
+            sim.take_all(0, NODES[1]);
+            sim.spawn(1, async move {
+                let marks = read_counters(&next, &[AT]).await.expect("a majority");
+                assert_eq!(marks[0].objects(), 8);
+                adopt_counters(&next, &[(AT, marks[0])], 3).await.expect("a majority");
+            });
+            assert!(sim.finish(1, &NODES[..2]));
+            [NODES[0], NODES[2]].into_iter().for_each(|node| sim.take_all(0, node));
+            let seen = Rc::new(Cell::new(HighWater::default()));
+            let word = Rc::clone(&seen);
+            sim.spawn(2, async move {
+                word.set(read_counters(&last, &[AT]).await.expect("a majority")[0]);
+            });
+            assert!(sim.finish(2, &readers.map(|node| NODES[node])));
+            assert_eq!(seen.get().objects(), 8, "nodes {readers:?}: given out twice");
+        }
     }
 
     type Given = Rc<RefCell<Vec<Range<u64>>>>;
