@@ -477,6 +477,11 @@ fn a_client_that_is_stopped_for_long_enough_in_an_operation_is_ended_and_no_othe
         pool.clients().iter().any(|it| it.process == process && it.condition == ClientState::Alive)
     });
     signal(process, Signal::STOP);
+    // A look before that would begin to watch it anew, whatever it had done.
+    until(|| {
+        let clients = pool.clients();
+        clients.iter().any(|it| it.process == process && it.condition == ClientState::Stopped)
+    });
     let again = halted_for(&mut watch, &pool, Duration::ZERO);
     assert!(again.halted < LONG, "it is watched from the beginning: {again:?}");
     // Whatever it does next is in its way.
