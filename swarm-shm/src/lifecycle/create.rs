@@ -139,9 +139,9 @@ fn create(dir: &Path, options: &CreateOptions) -> Result<(), Error> {
     draft.finish()
 }
 
-/// Returns [`Error::Stopped`] if the creation is to end.
-fn goes_on(dir: &Path, options: &CreateOptions) -> Result<(), Error> {
-    match options.stop {
+/// Returns [`Error::Stopped`] if what makes files for a pool is to end.
+pub(crate) fn goes_on(dir: &Path, stop: Option<fn() -> bool>) -> Result<(), Error> {
+    match stop {
         Some(stop) if stop() => Err(Error::Stopped { pool: dir.to_path_buf() }),
         _ => Ok(()),
     }
@@ -264,7 +264,7 @@ impl<'a> UnfinishedPool<'a> {
         }
         let kind = Backing::of(&file, &path)?;
         let mapping = reserve(&file, &path, header.geometry.capacity, options, &|| {
-            goes_on(self.dir, options)
+            goes_on(self.dir, options.stop)
         })?;
         if kind == Backing::Device {
             if Header::is_node(&mapping.load(0)) {

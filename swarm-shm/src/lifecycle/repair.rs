@@ -487,9 +487,14 @@ fn put_in_place(dir: &Path, from: &Path, former: Option<&File>) -> Result<bool, 
         (Err(Errno::INVAL | Errno::NOSYS), _) => return Ok(false),
         (Err(error), _) => return Err(refused(error.into())),
     }
-    let sync = |dir: File| dir.sync_all();
-    File::open(dir).and_then(sync).map_err(|error| Error::io(dir, "sync", error))?;
+    sync_directory(dir)?;
     Ok(true)
+}
+
+/// Syncs a directory: what was renamed in it stays so after a power failure.
+pub(crate) fn sync_directory(dir: &Path) -> Result<(), Error> {
+    let sync = |dir: File| dir.sync_all();
+    File::open(dir).and_then(sync).map_err(|error| Error::io(dir, "sync", error))
 }
 
 /// Returns whether `former` is the control file still, or there is none still.

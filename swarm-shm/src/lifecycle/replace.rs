@@ -42,9 +42,9 @@ use crate::files::header::{
 };
 use crate::files::mapping::{Access, Mapping};
 use crate::files::node;
-use crate::lifecycle::create::{CreateOptions, is_at, reserve};
+use crate::lifecycle::create::{CreateOptions, goes_on, is_at, reserve};
 use crate::lifecycle::file_system::FileSystem;
-use crate::lifecycle::repair::{Alone, grant};
+use crate::lifecycle::repair::{Alone, grant, sync_directory};
 use crate::pool::Pool;
 use crate::words::sync::Ordering;
 
@@ -242,8 +242,7 @@ impl Replacement {
         let to = node::path(dir, self.node);
         fs::rename(name, &to).map_err(|error| Error::io(name, "rename", error))?;
         self.new.kept = true;
-        let sync = |dir: File| dir.sync_all();
-        File::open(dir).and_then(sync).map_err(|error| Error::io(dir, "sync", error))
+        sync_directory(dir)
     }
 }
 
@@ -376,10 +375,7 @@ fn make(pool: &Pool, node: NodeId, life: u32, options: &ReplaceOptions) -> Resul
     let models: Vec<File> = others(pool).filter_map(open).collect();
     grant(&file, &path, &models)?;
     let create = CreateOptions { stop: options.stop, ..CreateOptions::default() };
-    let goes_on = || match create.stop {
-        Some(stop) if stop() => Err(Error::Stopped { pool: pool.path().to_path_buf() }),
-        _ => Ok(()),
-    };
+    let goes_on = || goes_on(pool.path(), options.stop);
     let header = pool.control().header().of(FileRole::Node(node));
     let plain = reserve(&file, &path, header.geometry.capacity, &create, &goes_on)?;
     // H3: it says that it does not vote before it says what it is.
