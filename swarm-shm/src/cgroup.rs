@@ -128,10 +128,11 @@ fn free_swap(meminfo: &str) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn write(mount: &Path, group: &str, files: &[(&str, &str)]) {
+    /// Makes a control group with these files.
+    pub(crate) fn write(mount: &Path, group: &str, files: &[(&str, &str)]) {
         let group = mount.join(group);
         fs::create_dir_all(&group).expect("a directory");
         for (name, content) in files {

@@ -66,14 +66,7 @@ fn is_frozen(group: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn write(mount: &Path, group: &str, files: &[(&str, &str)]) {
-        let group = mount.join(group);
-        fs::create_dir_all(&group).expect("a directory");
-        for (name, content) in files {
-            fs::write(group.join(name), content).expect("a file");
-        }
-    }
+    use crate::cgroup::tests::write;
 
     const OWN: &str = "0::/slice/pod/container\n";
 

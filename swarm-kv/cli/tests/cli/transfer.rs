@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -138,17 +138,23 @@ fn what_is_exported_as_json_can_be_imported() {
     assert_eq!(other.output("get", &["\u{feff}key"]), b"value");
 }
 
-/// ^C said nothing of what it had done.
-#[test]
-fn an_interrupted_import_says_how_much_is_stored() {
-    let pool = TestPool::create();
+/// Starts an import from what is written to it.
+fn importing(pool: &TestPool) -> (Child, ChildStdin) {
     let mut import = Command::new(env!("CARGO_BIN_EXE_swarm"))
         .args(["import", pool.path(), "-"])
         .stdin(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .expect("the command line can be run");
-    let mut input = import.stdin.take().expect("it was asked for");
+    let input = import.stdin.take().expect("it was asked for");
+    (import, input)
+}
+
+/// ^C said nothing of what it had done.
+#[test]
+fn an_interrupted_import_says_how_much_is_stored() {
+    let pool = TestPool::create();
+    let (import, mut input) = importing(&pool);
     let text: String = (0..100).map(|n| format!("{n}\tvalue\n")).collect();
     input.write_all(text.as_bytes()).expect("it is read");
     wait_until("all is stored", || {
@@ -171,13 +177,7 @@ fn an_interrupted_import_says_how_much_is_stored() {
 #[test]
 fn a_failed_import_says_what_is_stored_for_certain() {
     let pool = TestPool::create();
-    let mut import = Command::new(env!("CARGO_BIN_EXE_swarm"))
-        .args(["import", pool.path(), "-"])
-        .stdin(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the command line can be run");
-    let mut input = import.stdin.take().expect("it was asked for");
+    let (import, mut input) = importing(&pool);
     input.write_all(b"first\tvalue\n").expect("it is read");
     wait_until("it is stored", || pool.status("get", &["first"]) == 0);
     assert_eq!(pool.status("destroy", &["--force"]), 0);
