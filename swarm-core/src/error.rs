@@ -28,6 +28,11 @@ pub enum Error {
     Damaged,
 }
 
+impl Error {
+    /// The only node that was asked does not answer.
+    pub const NO_ANSWER: Self = Self::NoMajority { answered: 0, needed: 1 };
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {

@@ -222,6 +222,11 @@ impl fmt::Display for Shortage {
     }
 }
 
+impl Error {
+    /// The nodes' memory holds what no step of the protocol can produce.
+    pub(crate) const DAMAGED: Self = Self::Replication(swarm_core::error::Error::Damaged);
+}
+
 impl From<swarm_core::error::Error> for Error {
     fn from(error: swarm_core::error::Error) -> Self {
         use swarm_core::error::Error as Core;

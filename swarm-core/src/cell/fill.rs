@@ -117,6 +117,6 @@ fn raise(record: Pointer, from: Ballot, to: Ballot) -> Verb<'static> {
 
 /// Returns the last word of the new node's answer.
 fn last_word<R: Deref<Target = [u64]>>(answer: Result<R, NodeDown>) -> Result<u64, Error> {
-    let reply = answer.map_err(|_| Error::NoMajority { answered: 0, needed: 1 })?;
+    let reply = answer.map_err(|_| Error::NO_ANSWER)?;
     Ok(reply.last().copied().unwrap_or_default())
 }

@@ -62,4 +62,6 @@ pub use place::Location;
 pub use placement::{Placement, ReplicaSet};
 pub use record::RecordHeader;
 pub(crate) use register::has_key;
-pub use register::{Header, MAX_IN_PLACE, MAX_KEY, Predecessor, SLOTS, Shape, header};
+pub use register::{
+    Header, MAX_IN_PLACE, MAX_KEY, Predecessor, SLOTS, Shape, header, words_in_place,
+};

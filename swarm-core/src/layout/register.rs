@@ -14,6 +14,13 @@ use crate::words::{GRANULE_WORDS, Pointer, Stamp, WriteNumber};
 pub const MAX_KEY: usize = 255;
 /// The largest value that a register keeps a copy of in place, in bytes.
 pub const MAX_IN_PLACE: usize = 4096;
+
+/// Returns the words that a new register has in place for a value of this length: none for one that
+/// is not kept in place.
+pub fn words_in_place(length: usize) -> usize {
+    if length <= MAX_IN_PLACE { words_for(length) } else { 0 }
+}
+
 /// Stamp slots in a register (§4.4): with its identity, they fill a cache line. More writers than
 /// this share slots.
 pub const SLOTS: usize = 6;

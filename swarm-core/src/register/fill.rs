@@ -86,7 +86,7 @@ pub async fn fill<F: Fabric, N: Fabric, C: Clock>(
         add(Verb::Cas { at: slot, expect: 0, new: m.stamp.0 });
     }
     let posted = joining.post(node, &chain).await;
-    posted.map(drop).map_err(|_| Error::NoMajority { answered: 0, needed: 1 })
+    posted.map(drop).map_err(|_| Error::NO_ANSWER)
 }
 
 /// Returns what the new node is to show: the largest stamp of a majority of the others as it is, or

@@ -321,9 +321,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         created: Option<Created>,
         spent: &mut Option<Pointer>,
     ) -> Result<bool, Error> {
-        let damaged = || swarm_core::error::Error::Damaged;
         let Some(KeyObject::Cell(cell)) = entry.object(&self.geometry) else {
-            return Err(damaged().into());
+            return Err(Error::DAMAGED);
         };
         let converged = cell::converged(&self.group, &cell.at, &()).await?;
         let committed = converged.ok_or(Error::Contended)?;
@@ -332,7 +331,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         if created.is_some_and(|created| created.buffer == record) {
             *spent = None;
         }
-        let parts = Parts::of(&committed).ok_or_else(damaged)?;
+        let parts = Parts::of(&committed).ok_or(Error::DAMAGED)?;
         Ok(parts.kind == Kind::Absent)
     }
 

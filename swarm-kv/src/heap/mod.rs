@@ -136,9 +136,6 @@ impl ObjectKind {
     }
 }
 
-/// A map or a high-water mark holds a value that no protocol step can produce.
-const DAMAGED: Error = Error::Replication(swarm_core::error::Error::Damaged);
-
 impl Heap {
     pub(crate) fn new(geometry: Geometry, slot: usize) -> Self {
         Self {
@@ -461,7 +458,7 @@ impl Heap {
                 used.objects() > self.geometry.objects(kind.class)
             };
             if batch.iter().zip(&used).any(is_too_much) {
-                return Err(DAMAGED);
+                return Err(Error::DAMAGED);
             }
             // E8a: no former owner lowers them from here on.
             let marks: Vec<(Address, HighWater)> = counters.into_iter().zip(used).collect();

@@ -12,7 +12,6 @@ use swarm_core::cell::View;
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
 use swarm_core::layout::{ChunkClass, Identity, Location, MAX_IN_PLACE, Shape};
-use swarm_core::node::NodeId;
 use swarm_core::register::freeze::freeze;
 use swarm_core::register::{Protocol, Register};
 use swarm_core::words::{CellWord, GRANULE_WORDS, Pointer};
@@ -130,16 +129,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let wanted = KeyedCell::shape_for(key.len(), length);
         let class = self.geometry.register_class(wanted.small_words(), wanted.full_words());
         let shape = shape(class, key.len()).expect("the class was chosen for the key");
-        let (n, first) = (self.geometry.nodes, self.home(hash).index());
-        let mut outcome = None;
-        // If its home has no room, another node may.
-        for home in (0..n).map(|step| NodeId(((first + step) % n) as u8)) {
+        let room = async |home| {
             let kind = self.heap.homed(class, home);
-            match self.room_for_register(kind, class, Purpose::Insert).await {
-                Err(Error::Full(shortage)) => _ = outcome.get_or_insert(Error::Full(shortage)),
-                place => return Ok((place?, shape)),
-            }
-        }
-        Err(outcome.unwrap_or(Error::Contended))
+            self.room_for_register(kind, class, Purpose::Insert).await
+        };
+        Ok((self.at_a_home(hash, room).await?, shape))
     }
 }

@@ -278,11 +278,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
     /// A backup that passes over what it cannot read would be short of it, and nobody be told.
     fn object_of(&self, entry: &Entry) -> Result<KeyObject, Error> {
-        entry.object(&self.geometry).ok_or_else(damaged)
+        entry.object(&self.geometry).ok_or(Error::DAMAGED)
     }
 
     fn is_at(&self, hash: u64, key: &[u8]) -> Result<(), Error> {
-        if hash_key(key, self.geometry.hash_seed) == hash { Ok(()) } else { Err(damaged()) }
+        if hash_key(key, self.geometry.hash_seed) == hash { Ok(()) } else { Err(Error::DAMAGED) }
     }
 }
 
@@ -292,11 +292,6 @@ fn entries(located: &Located) -> &[Entry] {
         Content::Entries { entries, .. } => entries,
         Content::Split(_) => &[],
     }
-}
-
-#[cold]
-fn damaged() -> Error {
-    swarm_core::error::Error::Damaged.into()
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@
 
 use swarm_core::cell;
 use swarm_core::clock::Clock;
+use swarm_core::error::Error as CoreError;
 use swarm_core::fabric::{Fabric, Verb};
 use swarm_core::layout::{BufferHeader, Header, Location, RecordHeader, buffer, record, register};
 use swarm_core::node::{NodeId, NodeSet};
@@ -112,7 +113,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             }
             let mut on_the_move = None;
             for entry in entries {
-                let object = entry.object(&self.geometry).ok_or_else(damaged)?;
+                let object = entry.object(&self.geometry).ok_or(Error::DAMAGED)?;
                 let mut register = match object {
                     KeyObject::Register(register) => register,
                     KeyObject::Cell(cell) => {
@@ -122,7 +123,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 };
                 match self.fill_register(&mut register, joining).await {
                     Ok(()) => {}
-                    Err(swarm_core::error::Error::Moved) => on_the_move = Some((entry, register)),
+                    Err(CoreError::Moved) => on_the_move = Some((entry, register)),
                     Err(error) => return Err(error.into()),
                 }
             }
@@ -161,7 +162,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let key = read_key(&self.group, &register).await?;
         let number = cell.identity.number;
         let before = predecessor(&self.group, &place, cell.shape, number).await?;
-        let predecessor = before.ok_or_else(damaged)?;
+        let predecessor = before.ok_or(Error::DAMAGED)?;
         let header = Header { number, key: &key, predecessor }.encode();
         let identity = cell.identity.encode();
         let at = cell.shape.header_place(&place).at(node, n);
@@ -173,7 +174,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 tail: &[],
             },
         ];
-        joining.post(node, &chain).await.map(drop).map_err(|_| silent().into())
+        joining.post(node, &chain).await.map(drop).map_err(|_| CoreError::NO_ANSWER.into())
     }
 
     /// Puts the first record of a cell at the new node, if another one has it: who brings the
@@ -215,7 +216,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             // I4: a control word is not written.
             let at = at.plus(record::ACCEPTED);
             let accept = Verb::Cas { at, expect: 0, new: found[record::ACCEPTED] };
-            joining.post(node, &[body, accept]).await.map_err(|_| silent())?;
+            joining.post(node, &[body, accept]).await.map_err(|_| CoreError::NO_ANSWER)?;
         }
         Ok(())
     }
@@ -260,21 +261,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         if !found.is_empty() {
             let at = site.place.at(node, n).plus(buffer::REWRITE);
             let write = [Verb::Write { at, head: &found, tail: &[] }];
-            joining.post(node, &write).await.map_err(|_| silent())?;
+            joining.post(node, &write).await.map_err(|_| CoreError::NO_ANSWER)?;
         }
         Ok(())
     }
-}
-
-/// The new node does not answer.
-#[cold]
-fn silent() -> swarm_core::error::Error {
-    swarm_core::error::Error::NoMajority { answered: 0, needed: 1 }
-}
-
-#[cold]
-fn damaged() -> swarm_core::error::Error {
-    swarm_core::error::Error::Damaged
 }
 
 #[cfg(test)]

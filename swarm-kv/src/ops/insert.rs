@@ -7,7 +7,7 @@ use heapless::Vec;
 use swarm_core::cell::{self, Proposal, Proposed};
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
-use swarm_core::layout::{ChunkClass, Identity, Location, MAX_IN_PLACE, Shape, record, words_for};
+use swarm_core::layout::{ChunkClass, Identity, Location, Shape, record, words_in_place};
 use swarm_core::node::NodeId;
 use swarm_core::register::{Check, Found, Protocol, Register, Write};
 use swarm_core::words::Pointer;
@@ -141,8 +141,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         key: &'a [u8],
         value: &'a [u8],
     ) -> Result<NewRegister<'a>, Error> {
-        let capacity = if value.len() <= MAX_IN_PLACE { words_for(value.len()) } else { 0 };
-        let wanted = Shape { key_length: key.len(), capacity };
+        let wanted = Shape { key_length: key.len(), capacity: words_in_place(value.len()) };
         let (place, shape, write) = self.room(hash, wanted, value, Purpose::Insert).await?;
         let identity = Identity { created_at: self.group.now(), number: write.number };
         let (register, buffer) = (Register::new(place, identity, shape), write.buffer);
@@ -158,13 +157,22 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         value: &'v [u8],
         need: Purpose,
     ) -> Result<(Location, Shape, Write<'v>), Error> {
+        self.at_a_home(hash, async |home| self.room_at(home, wanted, value, need).await).await
+    }
+
+    /// Returns what `allocate` finds at the home of keys with this hash or, if that has no room, at
+    /// the next node that has. If none has, the error is the home's.
+    pub(crate) async fn at_a_home<T>(
+        &self,
+        hash: u64,
+        allocate: impl AsyncFn(NodeId) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         let (n, first) = (self.geometry.nodes, self.home(hash).index());
         let mut outcome = None;
-        // If its home has no room, another node may.
         for home in (0..n).map(|step| NodeId(((first + step) % n) as u8)) {
-            match self.room_at(home, wanted, value, need).await {
+            match allocate(home).await {
                 Err(Error::Full(shortage)) => _ = outcome.get_or_insert(Error::Full(shortage)),
-                room => return room,
+                found => return found,
             }
         }
         Err(outcome.unwrap_or(Error::Contended))

@@ -16,7 +16,7 @@ use std::rc::Rc;
 use swarm_core::cell::{self, Proposal, Proposed, View};
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
-use swarm_core::layout::{Identity, MAX_IN_PLACE, Shape, words_for};
+use swarm_core::layout::{Identity, Shape, words_in_place};
 use swarm_core::register::{self, Protocol, Register};
 
 use crate::client::cell_cache::{FoundCell, SeenCell};
@@ -57,10 +57,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         cell: &KeyedCell,
     ) -> Result<(Vec<u8>, ShownCell<'_, F>), Error> {
         let committed = cell::read(&self.group, &cell.at, &()).await?;
-        let (view, parts) = (committed.view, Parts::of(&committed).ok_or_else(damaged)?);
+        let (view, parts) = (committed.view, Parts::of(&committed).ok_or(Error::DAMAGED)?);
         let key = parts.key(&committed).to_vec();
         // A cell that a bucket listed was created with a record.
-        let (reply, from, _) = committed.into_reply().ok_or_else(damaged)?;
+        let (reply, from, _) = committed.into_reply().ok_or(Error::DAMAGED)?;
         let value = register::Value::of(reply, from + parts.value_at(), parts.length);
         Ok((key, ShownCell { kind: parts.kind, view, value }))
     }
@@ -174,7 +174,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         epoch: u64,
     ) -> Result<Option<SeenCell>, Error> {
         let Some(shown) = self.read_cell(cell, key).await? else {
-            return Err(damaged());
+            return Err(Error::DAMAGED);
         };
         match shown.kind {
             Kind::Value => Ok(Some(seen_of(&shown, epoch))),
@@ -229,8 +229,6 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     ) -> Result<(), Error> {
         self.fresh_to_change(hash).await?;
         let room = self.room_after(hash, key, (&seen.value, least), Purpose::Insert).await?;
-        let record = self.has_record(Purpose::Relocate).await;
-        record.inspect_err(|_| self.give_back(&room.0, std::slice::from_ref(&room.2)))?;
         let forward = (Kind::Forward, key, &*seen.value);
         match self.propose_to(cell, &seen.view, forward).await {
             Ok(Some(_)) => self.list_forwarded(hash, key, cell, (room, &seen.value)).await,
@@ -255,12 +253,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             return Ok(());
         }
         let room = self.room_after(hash, key, (value, 0), Purpose::Relocate).await?;
-        let record = self.has_record(Purpose::Relocate).await;
-        record.inspect_err(|_| self.give_back(&room.0, std::slice::from_ref(&room.2)))?;
         self.list_forwarded(hash, key, cell, (room, value)).await
     }
 
-    /// Allocates a register for a key and its value, with room in place for `least` bytes.
+    /// Allocates a register for a key and its value, with room in place for `least` bytes, and sees to
+    /// a record for the bucket that will list it.
     async fn room_after<'v>(
         &self,
         hash: u64,
@@ -268,10 +265,12 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         (value, least): (&'v [u8], usize),
         need: Purpose,
     ) -> Result<Room<'v>, Error> {
-        let in_place = |length| if length <= MAX_IN_PLACE { words_for(length) } else { 0 };
-        let capacity = in_place(value.len()).max(in_place(least));
+        let capacity = words_in_place(value.len()).max(words_in_place(least));
         let wanted = Shape { key_length: key.len(), capacity };
-        self.room(hash, wanted, value, need).await
+        let room = self.room(hash, wanted, value, need).await?;
+        let record = self.has_record(Purpose::Relocate).await;
+        record.inspect_err(|_| self.give_back(&room.0, std::slice::from_ref(&room.2)))?;
+        Ok(room)
     }
 
     /// Q3: the register begins with the value that the cell ended with, and the bucket has one
@@ -323,11 +322,6 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 /// Returns what was seen of a cell that has a value.
 pub(crate) fn seen_of<F: Fabric>(shown: &ShownCell<'_, F>, epoch: u64) -> SeenCell {
     SeenCell { epoch, view: shown.view, value: shown.value.to_vec() }
-}
-
-#[cold]
-fn damaged() -> Error {
-    swarm_core::error::Error::Damaged.into()
 }
 
 #[cfg(test)]

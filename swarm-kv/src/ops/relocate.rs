@@ -33,7 +33,7 @@ use heapless::Vec;
 use swarm_core::cell::InitialWrite;
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
-use swarm_core::layout::{Identity, Location, MAX_IN_PLACE, Shape, words_for};
+use swarm_core::layout::{Identity, Location, MAX_IN_PLACE, Shape, words_for, words_in_place};
 use swarm_core::register::freeze::{freeze, predecessor, stands};
 use swarm_core::register::safe_guess::deleted_stamp;
 use swarm_core::register::{Protocol, Register, Write, read_key};
@@ -109,8 +109,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         new: &[u8],
         rewrite: &mut Rewrite<'_>,
     ) -> Result<(), Error> {
-        let in_place = if new.len() <= MAX_IN_PLACE { words_for(new.len()) } else { 0 };
-        let room = (old.shape().capacity.max(in_place), new);
+        let room = (old.shape().capacity.max(words_in_place(new.len())), new);
         let moved = self.move_on_now(hash, old, room, Purpose::Insert, Some(rewrite));
         Box::pin(moved).await.map(drop)
     }

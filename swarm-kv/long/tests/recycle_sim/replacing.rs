@@ -148,7 +148,7 @@ impl Membership for Filler {
         self.turns.turn().await;
         let spare = self.pool.lives.borrow().len();
         if spare == self.pool.nodes + SPARES {
-            return Err(Error::Replication(CoreError::NoMajority { answered: 0, needed: 1 }));
+            return Err(Error::Replication(CoreError::NO_ANSWER));
         }
         let physical = NodeId(spare as u8);
         self.pool.lives.borrow_mut().push((node, life, physical));

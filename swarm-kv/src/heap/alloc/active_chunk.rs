@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::heap::alloc::high_water::{
     HighWater, Raise, adopt_counters, homes, raise_counters, read_adjacent,
 };
-use crate::heap::{CLAIM_TRIES, DAMAGED, Heap, ObjectKind, Purpose};
+use crate::heap::{CLAIM_TRIES, Heap, ObjectKind, Purpose};
 
 /// Objects by which a high-water mark is raised at first; doubles each time.
 pub(in crate::heap) const FIRST_BATCH: u64 = 8;
@@ -290,7 +290,7 @@ impl Heap {
     fn has_room(&self, chunk: usize, kind: ObjectKind, counter: HighWater) -> Result<bool, Error> {
         let (limit, used) = (self.geometry.objects(kind.class), counter.objects());
         if used > limit {
-            return Err(DAMAGED);
+            return Err(Error::DAMAGED);
         }
         let mut known = self.known.borrow_mut();
         if used == limit {

@@ -18,7 +18,7 @@ use crate::error::{Error, Shortage};
 use crate::heap::alloc::active_chunk::{ActiveChunk, FEW_RECORDS};
 use crate::heap::alloc::high_water::{Raise, fill_counters, raise_counters, read_counters};
 use crate::heap::chunk_map::{Extent, SHARED, extents, is_sound};
-use crate::heap::{CLAIM_TRIES, DAMAGED, Heap, ObjectKind, Purpose};
+use crate::heap::{CLAIM_TRIES, Heap, ObjectKind, Purpose};
 
 /// Chunks claimed at once at most.
 const MAX_CLAIM: usize = 8;
@@ -280,7 +280,7 @@ impl Heap {
         self.bootstrap_records.set(Some(bootstrap_records));
         let used = bootstrap_records.objects();
         if used > BOOTSTRAP_RECORDS {
-            return Err(DAMAGED);
+            return Err(Error::DAMAGED);
         }
         if used == BOOTSTRAP_RECORDS {
             let shortage = self.shortage(self.records(), Purpose::Replace);
@@ -330,7 +330,7 @@ impl Heap {
                 *second = (*word >> 32) as u32;
             }
         }
-        if is_sound(&map, self.geometry.max_clients) { Ok(map) } else { Err(DAMAGED) }
+        if is_sound(&map, self.geometry.max_clients) { Ok(map) } else { Err(Error::DAMAGED) }
     }
 
     /// Puts the chunk map, and all high-water marks, at `node`, which takes a lost one's place and

@@ -117,7 +117,7 @@ pub(in crate::heap) async fn fill_counters<F: Fabric, N: Fabric, C: Clock>(
     let chain: Vec<Verb<'_>> = places.zip(marks).filter(|(_, mark)| mark.0 != 0).map(cas).collect();
     for chain in chain.chunks(MAX_VERBS) {
         let posted = joining.post(node, chain).await;
-        posted.map_err(|_| swarm_core::error::Error::NoMajority { answered: 0, needed: 1 })?;
+        posted.map_err(|_| swarm_core::error::Error::NO_ANSWER)?;
     }
     Ok(())
 }

@@ -26,7 +26,7 @@ use crate::error::Error;
 use crate::heap::alloc::active_chunk::{ActiveChunk, FIRST_BATCH};
 use crate::heap::alloc::high_water::{HighWater, homes, read_counters, take_range};
 use crate::heap::chunk_map::{SHARED, extents};
-use crate::heap::{CLAIM_TRIES, DAMAGED, Heap, ObjectKind};
+use crate::heap::{CLAIM_TRIES, Heap, ObjectKind};
 
 /// Bytes of objects that a client takes at first, in addition to those that it reserves for
 /// replacements.
@@ -131,7 +131,7 @@ impl Heap {
         let counters: Vec<Address> = chunks.iter().map(|&chunk| at(chunk)).collect();
         let limit = self.geometry.objects(kind.class);
         for (&chunk, &from) in chunks.iter().zip(&read_counters(group, &counters).await?) {
-            let room = limit.checked_sub(from.objects()).ok_or(DAMAGED)?;
+            let room = limit.checked_sub(from.objects()).ok_or(Error::DAMAGED)?;
             if room == 0 || !from.can_change() {
                 self.known.borrow_mut().insert((chunk, kind.home));
                 continue;
