@@ -630,7 +630,11 @@ fn a_client_in_a_container_is_found_from_outside() {
     // Whoever watches ends nobody in there: that takes a word from somebody.
     signal(it.process, Signal::STOP);
     until(|| pool.clients()[0].condition == ClientState::Stopped);
-    assert_eq!(pool.halted_clients(&mut HaltWatch::default(), u64::MAX), []);
+    let mut watch = HaltWatch::default();
+    for _ in 0..20 {
+        assert_eq!(pool.halted_clients(&mut watch, u64::MAX), []);
+        thread::sleep(Duration::from_millis(1));
+    }
     let left = pool.clients_left_alone(u64::MAX);
     assert_eq!((left[0].process, &left[0].why), (it.process, &WhyLeftAlone::OtherNamespace));
     assert_eq!(pool.evict(0).expect("it is seen from here"), [it.process]);
