@@ -13,7 +13,9 @@ use swarm_core::quorum::Group;
 use swarm_core::words::Pointer;
 
 use crate::error::Error;
-use crate::heap::alloc::high_water::{HighWater, Raise, homes, raise_counters, read_adjacent};
+use crate::heap::alloc::high_water::{
+    HighWater, Raise, adopt_counters, homes, raise_counters, read_adjacent,
+};
 use crate::heap::{CLAIM_TRIES, Heap, ObjectKind, Purpose};
 
 /// Objects by which a high-water mark is raised at first; doubles each time.
@@ -56,12 +58,6 @@ impl ActiveChunk {
     /// handed out.
     fn more(&self, keep: u64) -> u64 {
         self.batch.min(self.limit.saturating_sub(keep).saturating_sub(self.aside()))
-    }
-
-    /// Takes note that the mark was raised.
-    fn is_raised(&mut self, raise: &Raise) {
-        self.counter = raise.raised();
-        self.batch = (self.batch * 2).min(self.limit);
     }
 
     /// Whether half of what the mark was raised by last is handed out.
@@ -217,7 +213,7 @@ impl Heap {
             if self.raise_high_water(group, kind, keep).await? {
                 continue;
             }
-            if !self.open_chunk(group, kind, keep).await? {
+            if !self.open_chunk(group, kind).await? {
                 return Ok(None);
             }
         }
@@ -236,7 +232,11 @@ impl Heap {
         let (kinds, raises): (Vec<ObjectKind>, Vec<Raise>) = (self.active_chunks.borrow().iter())
             .filter(due)
             .filter(|active| active.more(keep) > 0)
-            .map(|active| (active.kind, self.raise(active, keep)))
+            .map(|active| {
+                let at = self.geometry.counter(active.chunk, active.kind.home);
+                let to = active.aside() + active.more(keep);
+                (active.kind, Raise { at, from: active.counter, to, slot: self.slot })
+            })
             .unzip();
         if !kinds.contains(&kind) {
             return Ok(false);
@@ -244,42 +244,33 @@ impl Heap {
         raise_counters(group, &raises).await?;
         for active in self.active_chunks.borrow_mut().iter_mut() {
             if let Some(at) = kinds.iter().position(|kind| *kind == active.kind) {
-                active.is_raised(&raises[at]);
+                active.counter = raises[at].raised();
+                active.batch = (active.batch * 2).min(active.limit);
             }
         }
         Ok(true)
     }
 
-    /// Returns how a chunk's mark is raised next.
-    fn raise(&self, active: &ActiveChunk, keep: u64) -> Raise {
-        let at = self.geometry.counter(active.chunk, active.kind.home);
-        let to = active.aside() + active.more(keep);
-        Raise { at, from: active.counter, to, slot: self.slot }
-    }
-
-    /// Returns by how many objects the mark of the next chunk of this kind is raised at first.
-    fn batch(&self, kind: ObjectKind) -> u64 {
-        let active_chunks = self.active_chunks.borrow();
-        let last = active_chunks.iter().find(|active| active.kind == kind);
-        last.map_or(FIRST_BATCH, |last| last.batch)
-    }
-
-    /// Makes another chunk of this kind that the slot owns active, and others that were read on the way
-    /// for homes without one, and raises their marks. Leaves the last `keep` objects of a chunk. Returns false if none has room.
+    /// Makes another chunk of this kind that the slot owns active, for each home without one.
+    /// Returns false if none has room.
     async fn open_chunk<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,
         kind: ObjectKind,
-        keep: u64,
     ) -> Result<bool, Error> {
         let mut closed: Vec<ObjectKind> =
             self.homes_for(kind).filter(|&other| other == kind || !self.has_more(other)).collect();
         let homes = homes(&self.geometry, kind.class).len();
-        let mut opened = Vec::new();
-        for unread in self.unread(kind).chunks(MAX_VERBS) {
+        while closed.contains(&kind) {
+            let mut unread = self.unread(kind);
+            unread.truncate(MAX_VERBS);
+            if unread.is_empty() {
+                return Ok(false);
+            }
             let counter = |&chunk: &usize| self.geometry.counter(chunk, NodeId(0));
             let counters: Vec<Address> = unread.iter().map(counter).collect();
             let read = read_adjacent(group, &counters, homes).await?;
+            let mut opened = Vec::new();
             for (&chunk, marks) in unread.iter().zip(read.chunks(homes)) {
                 for (home, &mark) in (0..).map(NodeId).zip(marks) {
                     let kind = kind.at(home);
@@ -289,13 +280,9 @@ impl Heap {
                     }
                 }
             }
-            if !closed.contains(&kind) {
-                self.open_arenas(group, &opened, keep).await?;
-                return Ok(true);
-            }
+            self.open_arenas(group, &opened).await?;
         }
-        // For other homes, another chunk is opened when it is needed.
-        Ok(false)
+        Ok(true)
     }
 
     /// Returns whether this chunk, whose high-water mark is `counter`, has room and was not looked
@@ -312,28 +299,22 @@ impl Heap {
         Ok(!known.contains(&(chunk, kind.home)))
     }
 
-    /// Makes these chunks, with their high-water marks as they were read, active. One roundtrip, more
-    /// where nodes lag.
+    /// Makes these chunks, with their high-water marks, active.
     async fn open_arenas<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,
         chunks: &[(usize, ObjectKind, HighWater)],
-        keep: u64,
     ) -> Result<(), Error> {
-        let active = |&(chunk, kind, counter): &(usize, ObjectKind, HighWater)| {
-            let (limit, next) = (self.geometry.objects(kind.class), counter.objects());
-            ActiveChunk { kind, chunk, next, counter, limit, batch: self.batch(kind) }
-        };
-        let opened: Vec<ActiveChunk> = chunks.iter().map(active).collect();
-        let raises: Vec<Raise> = opened.iter().map(|active| self.raise(active, keep)).collect();
-        // E8a: no former owner lowers the marks from here on. Their words change at a majority, even
-        // where `keep` leaves no object to raise them by.
-        raise_counters(group, &raises).await?;
-        for (mut active, raise) in opened.into_iter().zip(raises) {
-            let (kind, chunk, next) = (active.kind, active.chunk, active.next);
-            active.is_raised(&raise);
+        let counter = |chunk, kind: ObjectKind| self.geometry.counter(chunk, kind.home);
+        let marks: Vec<(Address, HighWater)> =
+            chunks.iter().map(|&(chunk, kind, mark)| (counter(chunk, kind), mark)).collect();
+        // E8a: no former owner lowers them from here on.
+        let marks = adopt_counters(group, &marks, self.slot).await?;
+        for (&(chunk, kind, _), counter) in chunks.iter().zip(marks) {
+            let (limit, next, batch) =
+                (self.geometry.objects(kind.class), counter.objects(), FIRST_BATCH);
             self.known.borrow_mut().insert((chunk, kind.home));
-            self.replace_arena(active);
+            self.replace_arena(ActiveChunk { kind, chunk, next, counter, limit, batch });
             self.reclaimer.open(chunk, kind, next);
         }
         Ok(())
@@ -440,12 +421,11 @@ mod tests {
                 block_on(next.take_stock(&group)).expect("a node");
             } else {
                 block_on(next.know_own(&group)).expect("a node");
-                assert_eq!(block_on(next.open_chunk(&group, kind, 0)), Ok(true));
+                assert_eq!(block_on(next.open_chunk(&group, kind)), Ok(true));
             }
-            let opened = mark().objects();
             assert!(next.reclaimer.is_open(chunk, kind.home));
             block_on(group.fabric().post(NodeId(0), &[late])).expect("a node");
-            assert_eq!(mark().objects(), opened, "by a collection: {collects}");
+            assert_eq!(mark().objects(), FIRST_BATCH, "by a collection: {collects}");
         }
     }
 }
