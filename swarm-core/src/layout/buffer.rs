@@ -103,7 +103,7 @@ impl BufferHeader {
 
     /// Returns whether the buffer was written for `stamp` of the register of this identity at
     /// `register`, and header and `value` are complete (I5).
-    #[inline]
+    #[inline(always)]
     pub fn agrees(
         &self,
         format: WordFormat,

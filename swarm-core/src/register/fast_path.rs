@@ -13,12 +13,12 @@
 use super::replicas::Votes;
 use crate::clock::Clock;
 use crate::fabric::{Fabric, Store, Swap};
-use crate::layout::{BufferHeader, Location, SLOTS, register};
+use crate::layout::{Location, ReplicaSet, buffer, register};
 use crate::node::{Address, MAX_NODES, NodeId, NodeSet};
 use crate::quorum::Group;
 use crate::register::handle::{Own, Register, Value};
 use crate::register::in_n_out::{
-    Copy, InPlace, in_place_head, is_of, judge_in_place, largest, state,
+    Copy, InPlace, in_place_words, is_of, judge_in_place, largest, state,
 };
 use crate::register::weak_read::WeakRead;
 use crate::words::Stamp;
@@ -46,10 +46,18 @@ struct Ring {
     gap: usize,
 }
 
-/// Returns home and the nodes that follow it, if the fabric is synchronous and none of them is
-/// suspected. With three nodes, skips one that is.
+/// Returns home and the nodes that follow it, if the fabric is synchronous and no node is suspected:
+/// then their addresses take no decision.
 #[inline(always)]
 fn ring<F: Fabric, C: Clock>(group: &Group<F, C>, home: NodeId, n: usize) -> Option<Ring> {
+    let is_whole = group.fabric().is_near() && group.suspects().is_empty();
+    is_whole.then(|| Ring { nodes: NodeSet::ring(home, n / 2 + 1, n), gap: 0 })
+}
+
+/// Returns the same if none of these nodes is suspected. With three nodes, skips one that is.
+///
+/// Returns `None` when it is time to check whether the suspect is back: the general paths do that.
+fn past_suspects<F: Fabric, C: Clock>(group: &Group<F, C>, home: NodeId, n: usize) -> Option<Ring> {
     if !group.fabric().is_near() {
         return None;
     }
@@ -57,12 +65,6 @@ fn ring<F: Fabric, C: Clock>(group: &Group<F, C>, home: NodeId, n: usize) -> Opt
     if group.suspects().intersection(nodes).is_empty() {
         return Some(Ring { nodes, gap: 0 });
     }
-    past_suspect(group, home, n)
-}
-
-/// Returns `None` when it is time to check whether the suspect is back: the general paths do that.
-#[cold]
-fn past_suspect<F: Fabric, C: Clock>(group: &Group<F, C>, home: NodeId, n: usize) -> Option<Ring> {
     let others = [home, NodeId(((home.index() + 2) % n) as u8)];
     let nodes = others.into_iter().collect::<NodeSet>();
     (n == 3 && group.preferred(home) == nodes).then_some(Ring { nodes, gap: 1 })
@@ -73,24 +75,47 @@ impl<F: Fabric, C: Clock> Group<F, C> {
     /// home. A hint: it reads nothing.
     #[inline(always)]
     pub fn expect(&self, place: &Location, words: usize) {
-        let (fabric, n) = (self.fabric(), self.nodes());
-        fabric.expect(place.home, Address(place.at_home), words);
-        for step in 1..n / 2 + 1 {
-            let (node, at) = replica(place, step, n);
-            fabric.expect(node, at, 1);
-        }
+        let expect = |(node, at), words| self.fabric().expect(node, at, words);
+        each_replica(place, self.nodes(), words, expect);
     }
 
     /// Prefetches the same for a synchronous write.
     #[inline(always)]
     pub fn expect_change(&self, place: &Location, words: usize) {
-        let (fabric, n) = (self.fabric(), self.nodes());
-        fabric.expect_change(place.home, Address(place.at_home), words);
-        for step in 1..n / 2 + 1 {
-            let (node, at) = replica(place, step, n);
-            fabric.expect_change(node, at, 1);
-        }
+        let expect = |(node, at), words| self.fabric().expect_change(node, at, words);
+        each_replica(place, self.nodes(), words, expect);
     }
+
+    /// Prefetches the first `words` words of a buffer that leaves out at most one node, for a write
+    /// to all others. A hint: it reads nothing.
+    #[inline(always)]
+    pub fn expect_buffer(&self, site: &ReplicaSet, words: usize) {
+        let (n, place) = (self.nodes(), &site.place);
+        let expect = |step| {
+            let (node, at) = replica(place, step, n);
+            self.fabric().expect_change(node, at, words);
+        };
+        if site.holders.contains(place.home) {
+            expect(0);
+        }
+        // Most pools have three nodes, which takes no loop.
+        if n == 3 {
+            expect(1);
+            return expect(2);
+        }
+        (1..n).for_each(expect);
+    }
+}
+
+/// Calls `each` with the replicas of a majority, home first, and how many words are used of each.
+#[inline(always)]
+fn each_replica(place: &Location, n: usize, words: usize, each: impl Fn((NodeId, Address), usize)) {
+    each(replica(place, 0, n), words);
+    // As above.
+    if n == 3 {
+        return each(replica(place, 1, 3), 1);
+    }
+    (1..n / 2 + 1).for_each(|step| each(replica(place, step, n), 1));
 }
 
 /// Does one weak read of a majority. Returns the value, or leaves in `seen` what the general path
@@ -103,11 +128,20 @@ pub(crate) fn read<'f, F: Fabric, C: Clock>(
 ) -> Option<Value<'f, F>> {
     // Most pools have these node counts. The general case takes a copy, as taking the address of
     // `register` would force it out of processor registers here.
-    match group.nodes() {
-        3 => read_of(group, register, seen, 3),
-        1 => read_of(group, register, seen, 1),
-        _ => read_of_any(group, *register, seen),
+    let home = register.place.home;
+    if group.nodes() == 3
+        && let Some(ring) = ring(group, home, 3)
+    {
+        return read_of(group, register, seen, ring, 3);
     }
+    if group.nodes() == 1
+        && let Some(ring) = ring(group, home, 1)
+    {
+        return read_of(group, register, seen, ring, 1);
+    }
+    // Taken apart, so that the value of the paths above may stay in processor registers as well.
+    let Value { reply, start, length } = read_of_any(group, *register, seen)?;
+    Some(Value { reply, start, length })
 }
 
 #[inline(never)]
@@ -116,7 +150,8 @@ fn read_of_any<'f, F: Fabric, C: Clock>(
     register: Register,
     seen: &mut Option<WeakRead<F::Reply<'f>>>,
 ) -> Option<Value<'f, F>> {
-    read_of(group, &register, seen, group.nodes())
+    let ring = past_suspects(group, register.place.home, group.nodes())?;
+    read_of(group, &register, seen, ring, group.nodes())
 }
 
 #[inline(always)]
@@ -124,10 +159,10 @@ fn read_of<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     register: &Register,
     seen: &mut Option<WeakRead<F::Reply<'f>>>,
+    ring: Ring,
     n: usize,
 ) -> Option<Value<'f, F>> {
     let (fabric, place, identity) = (group.fabric(), &register.place, register.identity);
-    let ring = ring(group, place.home, n)?;
     let words = register.shape().value_words();
     let reply = fabric.fetch(place.home, Address(place.at_home), words);
     let (mut shown, mut all_have_it) = ([Stamp::EMPTY; MAJORITY], true);
@@ -180,20 +215,30 @@ fn weak<R>(place: Location, ring: Ring, shown: &[Stamp], reply: R) -> Option<Wea
 }
 
 /// Writes a guess and, if it proves fresh, what a complete write puts into the slots and in place.
-/// Returns whether it did.
+/// Returns whether it did. Its buffer is at `site`, and has these header words.
 #[inline(always)]
 pub(crate) fn write<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     register: &mut Register,
-    guess: (Stamp, Copy<'_>),
-    header: &BufferHeader,
+    (w, site): (Stamp, &ReplicaSet),
+    header: &[u64; buffer::HEADER_WORDS - 1],
     value: &[u8],
 ) -> bool {
-    if group.nodes() == 3 {
-        return write_of(group, register, guess, header, value, 3);
+    let (n, home) = (group.nodes(), register.place.home);
+    let guess = (w, Copy::of_guess(*site, header, value));
+    if n == 3
+        && let Some(ring) = ring(group, home, 3)
+    {
+        return write_of(group, register, guess, header, value, ring, 3);
     }
+    if n == 1
+        && let Some(ring) = ring(group, home, 1)
+    {
+        return write_of(group, register, guess, header, value, ring, 1);
+    }
+    // A copy, as above.
     let mut copy = *register;
-    let is_fresh = write_of_any(group, &mut copy, guess, *header, value);
+    let is_fresh = write_of_any(group, &mut copy, w, header, value);
     *register = copy;
     is_fresh
 }
@@ -202,11 +247,15 @@ pub(crate) fn write<F: Fabric, C: Clock>(
 fn write_of_any<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     register: &mut Register,
-    guess: (Stamp, Copy<'_>),
-    header: BufferHeader,
+    w: Stamp,
+    header: &[u64; buffer::HEADER_WORDS - 1],
     value: &[u8],
 ) -> bool {
-    write_of(group, register, guess, &header, value, group.nodes())
+    let n = group.nodes();
+    let Some(ring) = past_suspects(group, register.place.home, n) else { return false };
+    let site = group.placement().site(group.format().pointer(w));
+    let guess = (w, Copy::of_guess(site, header, value));
+    write_of(group, register, guess, header, value, ring, n)
 }
 
 #[inline(always)]
@@ -214,12 +263,12 @@ fn write_of<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     register: &mut Register,
     (w, copy): (Stamp, Copy<'_>),
-    header: &BufferHeader,
+    header: &[u64; buffer::HEADER_WORDS - 1],
     value: &[u8],
+    ring: Ring,
     n: usize,
 ) -> bool {
     let (fabric, place, slot) = (group.fabric(), register.place, group.slot());
-    let Some(ring) = ring(group, place.home, n) else { return false };
     // M3: every node that is used must hold the buffer.
     if !ring.nodes.minus(copy.site.holders).is_empty() {
         return false;
@@ -244,7 +293,7 @@ fn write_of<F: Fabric, C: Clock>(
     // completes it.
     register.followed = followed;
     let stamp = w.verified();
-    let head = in_place_head(stamp, header);
+    let head = in_place_words(stamp, header);
     let tail = if value.len() <= register.capacity() { value } else { &[] };
     let verify = |at: Address| Swap { at: at.plus(slot), expect: w.0, new: stamp.0 };
     let at = Address(place.at_home);
@@ -281,11 +330,10 @@ fn raise<F: Fabric, C: Clock>(
     let swap = Swap { at: at.plus(slot), expect: expected.0, new: expected.max(w).0 };
     let done = group.fabric().write_cas_load::<{ register::STATE_WORDS }>(node, store, swap, at);
     let (old, [slots @ .., created_at, number]) = done.ok_or(None)?;
-    // Selected by comparison: indexing by the slot would put the slots into memory.
-    let of = |is_own: bool| {
-        core::array::from_fn::<u64, SLOTS, _>(|i| if (i == slot) == is_own { slots[i] } else { 0 })
-    };
-    let (own, others) = (largest(&of(true)), largest(&of(false)));
+    // Taken out, so that one pass finds the largest of the others.
+    let mut others = slots;
+    let own = Stamp(others.get_mut(slot).map_or(0, core::mem::take));
+    let others = largest(&others);
     if !is_of(register.identity, created_at, number) {
         return Err(None);
     }

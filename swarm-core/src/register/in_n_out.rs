@@ -301,7 +301,15 @@ pub(crate) fn in_place_head(
     stamp: Stamp,
     header: &BufferHeader,
 ) -> [u64; register::IN_PLACE_WORDS] {
-    let [rewrite, number, register, guess, checksum] = header.encode();
+    in_place_words(stamp, &header.encode())
+}
+
+/// The same from the words of the header.
+#[inline(always)]
+pub(crate) fn in_place_words(
+    stamp: Stamp,
+    &[rewrite, number, register, guess, checksum]: &[u64; buffer::HEADER_WORDS - 1],
+) -> [u64; register::IN_PLACE_WORDS] {
     [stamp.0, rewrite, number, register, guess, checksum]
 }
 

@@ -100,8 +100,7 @@ impl Protocol for SafeGuess {
         };
         let words = guessed.header.encode();
         // A guess is never a register's first stamp, whose buffer has another placement.
-        let copy = Copy::of_guess(*site, &words, write.value);
-        if !fast_path::write(group, register, (guessed.w, copy), &guessed.header, write.value) {
+        if !fast_path::write(group, register, (guessed.w, site), &words, write.value) {
             *posted = Some(guessed);
             return None;
         }

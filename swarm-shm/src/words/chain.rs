@@ -77,24 +77,33 @@ fn span(memory: &[Word], at: Address, words: usize) -> Result<&[Word], NodeDown>
     memory.get(start..start.wrapping_add(words)).ok_or(NodeDown)
 }
 
-/// Returns the cache lines of `words` words from `at` on, by their first words. They may lie
-/// outside of the memory.
+/// Calls `each` with the cache lines of `words` words from `at` on, by their first words. They may
+/// lie outside of the memory.
 #[inline(always)]
-fn lines(memory: &[Word], at: Address, words: usize) -> impl Iterator<Item = *const Word> {
+fn each_line(memory: &[Word], at: Address, words: usize, each: impl Fn(*const Word)) {
     let first = memory.as_ptr().wrapping_add(at.0.wrapping_sub(FIRST_WORD) as usize);
-    (0..words.div_ceil(LINE)).map(move |line| first.wrapping_add(line * LINE))
+    let line = |number: usize| each(first.wrapping_add(number * LINE));
+    // Up to three without a loop: a register with a short value has no more.
+    line(0);
+    if words > LINE {
+        line(1);
+    }
+    if words > 2 * LINE {
+        line(2);
+        (3..words.div_ceil(LINE)).for_each(line);
+    }
 }
 
 /// Prefetches the cache lines of `words` words from `at` on.
 #[inline(always)]
 pub(crate) fn prefetch(memory: &[Word], at: Address, words: usize) {
-    lines(memory, at, words).for_each(crate::words::sync::prefetch);
+    each_line(memory, at, words, crate::words::sync::prefetch);
 }
 
 /// The same for lines that will be stored to.
 #[inline(always)]
 pub(crate) fn prefetch_change(memory: &[Word], at: Address, words: usize) {
-    lines(memory, at, words).for_each(crate::words::sync::prefetch_change);
+    each_line(memory, at, words, crate::words::sync::prefetch_change);
 }
 
 /// Takes the next `words` words of the reply.
