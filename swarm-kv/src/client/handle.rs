@@ -557,6 +557,34 @@ pub(crate) mod tests {
         assert_eq!(takes_back(true), 0);
     }
 
+    /// A location is looked up before the pin, and another generation may have begun by then: what
+    /// lies there may be reused while this operation runs.
+    #[test]
+    fn a_location_of_an_earlier_generation_is_not_used() {
+        let generation = Rc::<Cell<u64>>::default();
+        let watch: fn(&[Verb<'_>]) -> bool = |_| false;
+        let fabric = Watched { nodes: Loopback::new(1, 4 << 17), watch };
+        let (clock, geometry) = (LoneClock::new(1000), geometry().with_keyed_cells(false));
+        let client: Client<_, _> =
+            Client::new(fabric, clock, geometry, SESSION, Options::default());
+        let client = client.with_epochs(Box::new(Of(Rc::clone(&generation))));
+        let store = client.blocking();
+        let verbs = |operation: &dyn Fn()| {
+            operation();
+            client.last().verbs
+        };
+        let get = || assert!(store.get(b"key").expect("a node").is_some());
+        let update = || assert_eq!(store.update(b"key", b"value"), Ok(true));
+        store.put(b"key", b"value").expect("memory");
+        for operation in [&get as &dyn Fn(), &update] {
+            verbs(operation);
+            let cached = verbs(operation);
+            generation.set(generation.get() + 1);
+            assert!(verbs(operation) > cached, "it asks the index");
+            assert_eq!(verbs(operation), cached);
+        }
+    }
+
     /// Uses up all numbers that a client has.
     fn spend<F: Fabric, C: Clock, P: Protocol>(client: &Client<F, C, P>) {
         while client.group.has_numbers() {

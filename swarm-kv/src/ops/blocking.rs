@@ -48,10 +48,11 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Blocking<'c, F, C, P> {
     #[inline]
     pub fn get(&self, key: &[u8]) -> Result<Option<Value<'c, F>>, Error> {
         let mut rest = None;
-        match self.0.try_get(key, &mut rest) {
-            Some(outcome) => outcome,
-            None => block_on_rest(|| self.0.get_on(key, rest.expect("what is left of it"))),
+        if let Some(value) = self.0.try_get(key, &mut rest) {
+            return Ok(Some(value));
         }
+        let rest = rest.expect("what is left of it")?;
+        block_on_rest(|| self.0.get_on(key, rest))
     }
 
     /// See [`Client::put`].

@@ -7,6 +7,7 @@ use swarm_core::register::freeze::read_frozen;
 use swarm_core::register::{Check, Found, Protocol, Register, read_key};
 
 use crate::client::handle::{Client, PinGuard, TRIES, Value};
+use crate::client::location_cache::Cached;
 use crate::error::Error;
 use crate::heap::Purpose;
 use crate::index::bucket::KeyObject;
@@ -31,42 +32,47 @@ pub(crate) struct GetRest<'c, F: Fabric + 'c, C: Clock + 'c, P: Protocol + 'c> {
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Runs a get that need not wait: the key's location is cached, and the fabric is synchronous.
-    /// Otherwise sets `rest`, for [`get_on`](Self::get_on).
+    /// Otherwise sets `rest`: to an error, or for [`get_on`](Self::get_on).
     #[inline]
     pub(crate) fn try_get<'c>(
         &'c self,
         key: &[u8],
-        rest: &mut Option<GetRest<'c, F, C, P>>,
-    ) -> Option<GetResult<'c, F>> {
+        rest: &mut Option<Result<GetRest<'c, F, C, P>, Error>>,
+    ) -> Option<Value<'c, F>> {
         if self.is_cut_off() {
-            return Some(Err(self.why_cut_off()));
+            *rest = Some(Err(self.why_cut_off()));
+            return None;
         }
         let hash = match self.check(key, &[]) {
             Ok(hash) => hash,
             Err(error) => {
                 self.count(|counters| &mut counters.get, OpCost::default());
-                return Some(Err(error));
+                *rest = Some(Err(error));
+                return None;
             }
         };
-        let glanced = self.locations.glance(hash, |place, words| self.group.expect(place, words));
+        let generation = self.generation.get();
+        let cached = self.locations.meet(hash, key);
+        if let Some(Cached { register, .. }) = &cached {
+            self.group.expect(&register.place, register.shape().value_words());
+        }
         let pin = self.pin();
+        // E7: the pin showed whether what was cached before it may be used.
+        let cached = cached.filter(|_| generation == self.generation.get());
         let others = self.group.fabric().begin();
-        let (mut seen, mut met) = (None, None);
-        let read = self.locations.look(glanced, hash, key, |register| {
-            let read = P::try_read(&self.group, register, &mut seen);
-            if read.is_none() {
-                met = Some(*register);
-            }
-            read
-        });
+        let mut seen = None;
+        let read = cached
+            .as_ref()
+            .and_then(|cached| P::try_read(&self.group, &cached.register, &mut seen));
         let tally = self.group.fabric().pause(others);
-        let Some(value) = read.flatten() else {
-            *rest = Some(GetRest { hash, register: met, seen, pin, tally });
+        let Some(value) = read else {
+            let register = cached.map(|cached| cached.register);
+            *rest = Some(Ok(GetRest { hash, register, seen, pin, tally }));
             return None;
         };
         pin.end();
         self.count(|counters| &mut counters.get, tally);
-        Some(Ok(Some(value)))
+        Some(value)
     }
 
     /// Continues a get. Its future is large.

@@ -18,11 +18,15 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// A key out of bounds; too few memory nodes that answer.
     #[inline]
     pub async fn get(&self, key: &[u8]) -> Result<Option<Value<'_, F>>, Error> {
-        let mut rest = None;
-        match self.try_get(key, &mut rest) {
-            Some(outcome) => outcome,
-            None => Box::pin(self.get_on(key, rest.expect("what is left of it"))).await,
-        }
+        // In a block, so that the future has no room for what is left of the get.
+        let rest = {
+            let mut rest = None;
+            if let Some(value) = self.try_get(key, &mut rest) {
+                return Ok(Some(value));
+            }
+            Box::pin(self.get_on(key, rest.expect("what is left of it")?))
+        };
+        rest.await
     }
 
     /// Sets the value of `key`, whether or not the key is there.

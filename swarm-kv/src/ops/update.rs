@@ -3,13 +3,13 @@
 use swarm_core::clock::Clock;
 use swarm_core::fabric::counting::OpCost;
 use swarm_core::fabric::{EpochDomain, Fabric};
-use swarm_core::layout::Location;
 use swarm_core::register::{Check, Found, Protocol, Register, Write, Written};
 use swarm_core::words::{Pointer, Stamp};
 
 use crate::client::counters::{Counters, KindCounters};
 use crate::client::handle::{Client, PinGuard, TRIES};
 use crate::client::key_locks::KeyLock;
+use crate::client::location_cache::Cached;
 use crate::error::Error;
 use crate::heap::{ObjectIndex, Purpose, Taken};
 use crate::ops::locate::{LocatedBy, Place};
@@ -75,17 +75,20 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 return Some(Err(error));
             }
         };
-        let expect = |place: &Location, words| self.group.expect_change(place, words);
-        let glanced = self.locations.glance(hash, expect);
+        let generation = self.generation.get();
+        let mut cached = self.locations.meet(hash, key);
+        if let Some(Cached { register, .. }) = &cached {
+            self.group.expect_change(&register.place, register.shape().value_words());
+        }
         let pin = self.pin();
         let others = self.group.fabric().begin();
-        let written = self.is_key_free(hash)
-            && self
-                .locations
-                .work(glanced, hash, key, |register| {
-                    self.try_write((hash, value), register, &mut rest.begun)
-                })
-                .unwrap_or(false);
+        // E7: the pin showed whether what was cached before it may be used.
+        let may_try = generation == self.generation.get() && self.is_key_free(hash);
+        let written = cached.as_mut().filter(|_| may_try).is_some_and(|cached| {
+            let written = self.try_write((hash, value), &mut cached.register, &mut rest.begun);
+            self.locations.saw(cached);
+            written
+        });
         let tally = self.group.fabric().pause(others);
         if !written {
             (rest.hash, rest.pin, rest.tally) = (hash, Some(pin), tally);

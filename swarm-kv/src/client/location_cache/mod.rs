@@ -18,13 +18,18 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 // By its path, as the benchmarks include this file by its own path.
 mod table;
 
-pub(crate) use table::ObjectIndex;
-use table::Table;
+use table::{ObjectIndex, Table};
 
 /// Returns a key's hash, in a pool with this seed.
 #[inline]
 pub(crate) fn hash_key(key: &[u8], seed: u64) -> u64 {
     xxh3_64_with_seed(key, seed)
+}
+
+/// A key's register, and where in the cache it is.
+pub(crate) struct Cached {
+    pub(crate) register: Register,
+    at: ObjectIndex,
 }
 
 /// The locations of keys' registers.
@@ -59,8 +64,7 @@ impl LocationCache {
 
     #[inline]
     pub(crate) fn get(&self, hash: u64, key: &[u8]) -> Option<Register> {
-        let (glanced, _) = self.table.borrow().glance(hash);
-        self.look(glanced, hash, key, |register| *register)
+        self.meet(hash, key).map(|cached| cached.register)
     }
 
     /// Returns the register of a key with this hash.
@@ -68,17 +72,13 @@ impl LocationCache {
         self.table.borrow().by_hash(hash)
     }
 
-    /// Returns where the entry of a key with this hash probably is. Passes to `expect` where its
-    /// register probably lies, and its words at home. A hint only, so it may come before the
-    /// operation's pin.
+    /// Passes to `expect` where the register of a key with this hash probably lies, and its words
+    /// at home.
     #[inline(always)]
-    pub(crate) fn glance(&self, hash: u64, expect: impl FnOnce(&Location, usize)) -> ObjectIndex {
-        let table = self.table.borrow();
-        let (glanced, slot) = table.glance(hash);
-        if let Some(slot) = slot {
+    pub(crate) fn glance(&self, hash: u64, expect: impl FnOnce(&Location, usize)) {
+        if let Some(slot) = self.table.borrow().glance(hash) {
             expect(&slot.place(), slot.words());
         }
-        glanced
     }
 
     /// Prefetches what a lookup of a key with this hash reads first.
@@ -90,35 +90,19 @@ impl LocationCache {
         fabric.bring(key);
     }
 
-    /// Calls `look` with a key's register, if it is cached; [`glance`](Self::glance) returned
-    /// `glanced`.
+    /// Returns a key's register, if it is cached.
     #[inline(always)]
-    pub(crate) fn look<T>(
-        &self,
-        glanced: ObjectIndex,
-        hash: u64,
-        key: &[u8],
-        look: impl FnOnce(&Register) -> T,
-    ) -> Option<T> {
-        let register = self.table.borrow_mut().meet(glanced, hash, key)?.register();
-        Some(look(&register))
+    pub(crate) fn meet(&self, hash: u64, key: &[u8]) -> Option<Cached> {
+        let mut table = self.table.borrow_mut();
+        let (at, slot) = table.meet(hash, key)?;
+        Some(Cached { register: slot.register(), at })
     }
 
-    /// Calls `work` with a key's register, if it is cached, and caches what `work` observed of it.
+    /// Caches what was observed of a register since it was [met](Self::meet). The cache must not
+    /// have been changed since.
     #[inline(always)]
-    pub(crate) fn work<T>(
-        &self,
-        glanced: ObjectIndex,
-        hash: u64,
-        key: &[u8],
-        work: impl FnOnce(&mut Register) -> T,
-    ) -> Option<T> {
-        let mut table = self.table.borrow_mut();
-        let slot = table.meet(glanced, hash, key)?;
-        let mut register = slot.register();
-        let worked = work(&mut register);
-        slot.saw(&register);
-        Some(worked)
+    pub(crate) fn saw(&self, cached: &Cached) {
+        self.table.borrow_mut().slot_mut(cached.at).saw(&cached.register);
     }
 
     /// Caches a key's register, found by an operation that looked in `generation`.

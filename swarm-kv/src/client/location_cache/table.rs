@@ -216,13 +216,11 @@ impl Table {
         self.live = 0;
     }
 
-    /// Returns where a key with this hash probably is, with the slot there if it has the hash;
-    /// otherwise the first place.
+    /// Returns the slot of a key with this hash, probably.
     #[inline(always)]
-    pub(super) fn glance(&self, hash: u64) -> (ObjectIndex, Option<&Slot>) {
-        let first = self.first(hash);
-        let slot = self.slot(first);
-        if slot.hash == hash { (first, Some(slot)) } else { self.search(hash) }
+    pub(super) fn glance(&self, hash: u64) -> Option<&Slot> {
+        let slot = self.slot(self.first(hash));
+        if slot.hash == hash { Some(slot) } else { self.search(hash) }
     }
 
     /// Returns slot and key of the first place for this hash.
@@ -233,30 +231,26 @@ impl Table {
     }
 
     #[inline(never)]
-    fn search(&self, hash: u64) -> (ObjectIndex, Option<&Slot>) {
-        let found = self.places(hash).find(|&at| self.slot(at).hash == hash);
-        (found.unwrap_or(self.first(hash)), found.map(|at| self.slot(at)))
+    fn search(&self, hash: u64) -> Option<&Slot> {
+        let found = self.places(hash).find(|&at| self.slot(at).hash == hash)?;
+        Some(self.slot(found))
     }
 
-    /// Returns a key's slot, where [`glance`](Self::glance) found it or elsewhere, and counts a
-    /// hit.
+    /// Returns the place and the slot of a key, and counts a hit.
     #[inline(always)]
-    pub(super) fn meet(
-        &mut self,
-        glanced: ObjectIndex,
-        hash: u64,
-        key: &[u8],
-    ) -> Option<&mut Slot> {
-        let slot = if self.is(glanced, hash, key) {
-            self.slot_mut(glanced)
+    pub(super) fn meet(&mut self, hash: u64, key: &[u8]) -> Option<(ObjectIndex, &Slot)> {
+        let first = self.first(hash);
+        // The slot within each branch: the first one then takes no other bounds check.
+        let (at, slot) = if self.is(first, hash, key) {
+            (first, self.slot_mut(first))
         } else {
             let at = self.find(hash, key)?;
-            self.slot_mut(at)
+            (at, self.slot_mut(at))
         };
         if slot.met() < MOST_MET {
             slot.set_met(slot.met() + 1);
         }
-        Some(slot)
+        Some((at, slot))
     }
 
     /// Returns a register of a key with this hash.
@@ -306,7 +300,7 @@ impl Table {
     }
 
     #[inline(always)]
-    fn slot_mut(&mut self, ObjectIndex { block, way }: ObjectIndex) -> &mut Slot {
+    pub(super) fn slot_mut(&mut self, ObjectIndex { block, way }: ObjectIndex) -> &mut Slot {
         &mut self.block_mut(block).slots[way % WAYS]
     }
 

@@ -73,8 +73,9 @@ fn what_is_remembered_is_what_was_put_in_last() {
                 }
                 8..12 => {
                     let seen = some(&mut rng, key.len()).seen();
-                    let work = |register: &mut Register| *register = register.with_seen(seen);
-                    if cache.work(cache.glance(hash, |_, _| {}), hash, &key, work).is_some() {
+                    if let Some(mut cached) = cache.meet(hash, &key) {
+                        cached.register = cached.register.with_seen(seen);
+                        cache.saw(&cached);
                         let (_, put) = model.get_mut(&key).expect("it was put in");
                         *put = put.with_seen(seen);
                     }
@@ -99,8 +100,7 @@ fn what_is_remembered_is_what_was_put_in_last() {
             // Only now and then: another key's entry shows above.
             if step % 1000 == 999 {
                 let remembered = |(key, (hash, _)): &(&Vec<u8>, &(u64, Register))| {
-                    let glanced = cache.glance(*hash, |_, _| {});
-                    cache.look(glanced, *hash, key, |_| {}).is_some()
+                    cache.get(*hash, key).is_some()
                 };
                 assert!(model.iter().filter(remembered).count() <= room);
             }
