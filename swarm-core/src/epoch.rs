@@ -69,7 +69,7 @@ impl<B: EpochDomain + ?Sized> Participant<B> {
     }
 
     /// Begins an operation.
-    #[inline]
+    #[inline(always)]
     pub fn pin(&self) -> Pinned {
         let which = self.swapped.get();
         let group = self.group(which);
@@ -82,6 +82,7 @@ impl<B: EpochDomain + ?Sized> Participant<B> {
     }
 
     /// Begins an operation while others are in progress.
+    #[inline(never)]
     fn pin_beside(&self) -> Pinned {
         let (oldest, epoch) = (self.swapped.get(), self.domain.epoch());
         let which = if epoch == self.group(oldest).epoch.get() { oldest } else { !oldest };

@@ -35,9 +35,9 @@ const MILLISECOND: u64 = 1_000_000;
 pub struct ShmEpochs {
     pool: Pool,
     /// The word that counts epochs, and those after it.
-    epoch: Window,
-    /// This client's word, and those after it.
-    own: Window,
+    epoch: Window<[Word; AGE + 1]>,
+    /// This client's word.
+    own: Window<[Word; 1]>,
     slot: usize,
     /// How many entries of its remote-free queue it has read.
     heard: Cell<u64>,
@@ -53,9 +53,9 @@ impl ShmEpochs {
     pub(crate) fn new(attachment: &ClientSlot) -> Self {
         let pool = attachment.pool().clone();
         let mapping = pool.control().mapping();
-        let epoch = Window::new(mapping, control::EPOCH);
+        let epoch = Window::few(mapping, control::EPOCH);
         let slot = attachment.session().client;
-        let own = Window::new(mapping, control::epoch_word(slot));
+        let own = Window::few(mapping, control::epoch_word(slot));
         let clock = pool.clock();
         let watch = Watch::new(clock.now());
         let (heard, is_replaced) = (Cell::new(0), Cell::new(false));

@@ -225,11 +225,27 @@ impl Mapping {
     }
 }
 
-/// A mapping's words from some word on, kept ready so that the data path finds them in one step.
+/// A mapping's words from some word on, kept ready so that the data path finds them in one step:
+/// all of them, or an array, of which a constant index takes no bounds check.
 #[derive(Debug)]
-pub(crate) struct Window {
-    words: &'static [Word],
+pub(crate) struct Window<W: ?Sized + 'static = [Word]> {
+    words: &'static W,
     mapping: Option<Arc<Mapping>>,
+}
+
+impl<const N: usize> Window<[Word; N]> {
+    /// Returns the `N` words of `mapping` from `first` on.
+    ///
+    /// # Panics
+    /// The mapping has fewer.
+    pub(crate) fn few(mapping: &Arc<Mapping>, first: usize) -> Self {
+        let words =
+            mapping.words()[first..].first_chunk::<N>().expect("a mapping with these words");
+        // SAFETY: the window holds the mapping for as long as it lives, and lends the words out for
+        // no longer.
+        let words = unsafe { &*core::ptr::from_ref(words) };
+        Self { words, mapping: Some(Arc::clone(mapping)) }
+    }
 }
 
 impl Window {
@@ -246,10 +262,12 @@ impl Window {
     pub(crate) fn empty() -> Self {
         Self { words: &[], mapping: None }
     }
+}
 
+impl<W: ?Sized> Window<W> {
     /// Returns the words.
     #[inline(always)]
-    pub(crate) fn words(&self) -> &[Word] {
+    pub(crate) fn words(&self) -> &W {
         self.words
     }
 
