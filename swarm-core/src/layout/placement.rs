@@ -182,7 +182,7 @@ impl Placement {
         let Some(parts) = &self.parts else {
             return ReplicaSet::everywhere(pointer, pointer, self.nodes);
         };
-        if let Some((absent, _, at)) = self.within_at(pointer) {
+        if let Some((_, absent, _, at)) = self.within_at(pointer) {
             return self.all_but_one_set(pointer, absent, at);
         }
         let Located { chunk, part, within } = Self::locate(parts, pointer);
@@ -208,16 +208,16 @@ impl Placement {
         }
     }
 
-    /// For a buffer that is not at all nodes: returns the node that does not hold it, its offset in
-    /// the parts for such buffers, and the word for its [site](Self::all_but_one_set). `None` for all
-    /// others.
+    /// For a buffer that is not at all nodes: returns its chunk, the node that does not hold it, its
+    /// offset in the parts for such buffers, and the word for its [site](Self::all_but_one_set).
+    /// `None` for all others.
     #[inline(always)]
-    pub fn within_at(&self, pointer: Pointer) -> Option<(NodeId, u64, u64)> {
+    pub fn within_at(&self, pointer: Pointer) -> Option<(usize, NodeId, u64, u64)> {
         let parts = self.parts.as_ref()?;
         let Located { chunk, part, within } = Self::locate(parts, pointer);
         let first = (chunk << parts.chunk_bits) + 1;
         let at = (first + within) * GRANULE_WORDS as u64;
-        (part < self.nodes as u64).then_some((NodeId(part as u8), within, at))
+        (part < self.nodes as u64).then_some((chunk as usize, NodeId(part as u8), within, at))
     }
 
     /// Returns the [site](Self::site) of the first buffer of the register at `place`: its home has

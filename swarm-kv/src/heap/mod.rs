@@ -116,12 +116,24 @@ pub(crate) enum Purpose {
 }
 
 /// The class of an object and its home; for an all-but-one buffer, the node that has no copy.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Eq, Debug)]
 pub(crate) struct ObjectKind {
     class: ChunkClass,
     home: NodeId,
     /// Chunks that one object takes; more than 1 only for runs.
     chunks: usize,
+}
+
+impl PartialEq for ObjectKind {
+    /// Compares kinds of buffers, which each write does, without the jump table of all classes.
+    #[inline(always)]
+    fn eq(&self, other: &Self) -> bool {
+        let is_class = match (self.class, other.class) {
+            (ChunkClass::AllButOne(one), ChunkClass::AllButOne(other)) => one == other,
+            (one, other) => one == other,
+        };
+        is_class && (self.home, self.chunks) == (other.home, other.chunks)
+    }
 }
 
 impl ObjectKind {
@@ -180,6 +192,7 @@ impl Heap {
 
     /// Returns the kind for a buffer of a value of `length` bytes. `absent` is the node that has no
     /// copy, if any.
+    #[inline(always)]
     pub(crate) fn buffer(&self, length: usize, absent: Option<NodeId>) -> ObjectKind {
         self.of_buffer(length, absent.unwrap_or(NodeId(0)), absent.is_some())
     }
@@ -190,14 +203,18 @@ impl Heap {
         self.of_buffer(length, home, in_place)
     }
 
-    #[inline]
+    #[inline(always)]
     fn of_buffer(&self, length: usize, absent: NodeId, all_but_one: bool) -> ObjectKind {
-        let (of, class) = self.class_of_last.get();
-        if of == (length, all_but_one)
-            && let ChunkClass::AllButOne(_) = class
-        {
-            return ObjectKind { class, home: absent, chunks: 1 };
+        match self.class_of_last.get() {
+            (of, class @ ChunkClass::AllButOne(_)) if of == (length, all_but_one) => {
+                ObjectKind { class, home: absent, chunks: 1 }
+            }
+            _ => self.of_other_buffer(length, absent, all_but_one),
         }
+    }
+
+    #[inline(never)]
+    fn of_other_buffer(&self, length: usize, absent: NodeId, all_but_one: bool) -> ObjectKind {
         let class = self.geometry.buffer_class(length, all_but_one);
         self.class_of_last.set(((length, all_but_one), class));
         match class {
@@ -343,11 +360,6 @@ impl Heap {
             return None;
         }
         self.reclaimer.take_now(kind, expect)
-    }
-
-    /// Returns where a buffer that was taken lies, and where its state word is.
-    pub(crate) fn taken(&self, buffer: Pointer) -> Taken {
-        self.reclaimer.taken(buffer)
     }
 
     /// Frees an object that was handed out unused, and of which no node has a word.

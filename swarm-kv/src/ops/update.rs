@@ -110,7 +110,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let Some((write, taken)) = self.new_write_now(register, value) else { return false };
         let (before, mut posted) = (met(register), None);
         let spot = self.heap.reclaimer.spot(before[0], |entry| self.group.fabric().bring(entry));
-        let written = P::try_write(&self.group, register, write, &taken.site, &mut posted);
+        let site = self.heap.reclaimer.site(&taken);
+        let written = P::try_write(&self.group, register, write, &site, &mut posted);
         if written == Some(Written::Done) && !outgrown(register, value.len()) {
             self.wrote_now(hash, register, &taken, (before, spot));
             return true;

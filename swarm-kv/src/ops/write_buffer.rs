@@ -42,7 +42,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let taken =
             match self.heap.take_buffer_now(kind, need, |next, entry| self.expect(next, entry)) {
                 Some(taken) => taken,
-                None => self.heap.taken(self.buffer_now(kind, need)?),
+                None => Taken::new(self.buffer_now(kind, need)?),
             };
         match self.group.number() {
             Some(number) => Some((Write { number, buffer: taken.buffer, value }, taken)),
@@ -60,10 +60,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         if let Some(entry) = entry {
             self.group.fabric().bring(entry);
         }
-        for node in next.holders {
-            let at = next.place.at(node, self.group.nodes());
-            self.group.fabric().expect_change(node, at, EXPECTED);
-        }
+        self.group.expect_buffer(next, EXPECTED);
     }
 
     /// Takes a fresh number and a buffer of this kind for a write of `value`; if `others`, or of

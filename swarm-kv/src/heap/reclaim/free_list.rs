@@ -79,14 +79,14 @@ impl FreeList {
         expect: impl FnOnce(&Found),
     ) -> Option<Found> {
         let &buffer = self.ready.last()?;
-        let known = self.next.take().filter(|next| next.buffer == buffer);
-        let taken = known.or_else(|| tables.buffer(buffer))?;
+        let taken = match self.next {
+            Some(next) if next.buffer == buffer => next,
+            _ => tables.buffer(buffer)?,
+        };
         self.ready.pop();
-        if let Some(&next) = self.ready.last()
-            && let Some(next) = tables.buffer(next)
-        {
-            expect(&next);
-            self.next = Some(next);
+        self.next = self.ready.last().and_then(|&next| tables.buffer(next));
+        if let Some(next) = &self.next {
+            expect(next);
         }
         Some(taken)
     }

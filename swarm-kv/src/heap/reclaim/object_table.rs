@@ -329,20 +329,24 @@ impl ObjectTables {
     /// all of several nodes hold.
     #[inline(always)]
     pub(in crate::heap) fn buffer(&self, buffer: Pointer) -> Option<Found> {
+        let spot = |chunk: usize, index: usize, absent| ObjectIndex {
+            chunk: chunk as u32,
+            index: index as u32,
+            absent,
+        };
+        if let Some((chunk, absent, within, at)) = self.buffers.within_at(buffer) {
+            let table = self.chunks.get(chunk)?.as_ref()?;
+            // In a chunk of another class, pointers are told apart differently.
+            let ChunkClass::AllButOne(_) = table.class else { return None };
+            let index = table.index_within(Some(absent), within)?;
+            return Some(Found { buffer, at, spot: spot(chunk, index, absent) });
+        }
         let chunk = self.buffers.chunk(buffer, self.chunk_bits);
         let table = self.chunks.get(chunk)?.as_ref()?;
-        // In a chunk of another class, pointers are told apart differently.
-        let (absent, index, at) = match (table.class, self.buffers.within_at(buffer)) {
-            (ChunkClass::AllButOne(_), Some((absent, within, at))) => {
-                (absent, table.index_within(Some(absent), within)?, at)
-            }
-            (ChunkClass::Uniform(_), None) if self.buffers.part().is_none() => {
-                (NodeId(0), table.index(self.within(buffer)), 0)
-            }
-            _ => return None,
-        };
-        let spot = ObjectIndex { chunk: chunk as u32, index: index as u32, absent };
-        Some(Found { buffer, at, spot })
+        let is_lone = self.buffers.part().is_none();
+        let (ChunkClass::Uniform(_), true) = (table.class, is_lone) else { return None };
+        let index = table.index(self.within(buffer));
+        Some(Found { buffer, at: 0, spot: spot(chunk, index, NodeId(0)) })
     }
 
     /// Returns the replica set of such a buffer.

@@ -28,14 +28,29 @@ use swarm_core::words::{Pointer, Stamp, Timestamp};
 
 use crate::heap::ObjectKind;
 use crate::heap::reclaim::free_list::FreeList;
-use crate::heap::reclaim::object_table::{ObjectIndex, ObjectState, ObjectTables, Unreachable};
+use crate::heap::reclaim::object_table::{
+    Found, ObjectIndex, ObjectState, ObjectTables, Unreachable,
+};
 
-/// A buffer that was taken for a write, where it lies, and where its state is if that is known.
+/// Places for homes: a power of two, so that finding one takes no division.
+const HOMES: usize = MAX_NODES.next_power_of_two();
+
+/// A buffer that was taken for a write, and where it and its state are if that is known.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Taken {
     pub(crate) buffer: Pointer,
-    pub(crate) site: ReplicaSet,
-    spot: Option<ObjectIndex>,
+    found: Option<Found>,
+}
+
+impl Taken {
+    /// Returns a buffer of which only the pointer is known.
+    pub(crate) fn new(buffer: Pointer) -> Self {
+        Self { buffer, found: None }
+    }
+
+    fn spot(&self) -> Option<ObjectIndex> {
+        self.found.map(|found| found.spot)
+    }
 }
 
 /// The objects of a client, and which of them are retired or free.
@@ -44,7 +59,7 @@ pub(crate) struct Reclaimer {
     tables: RefCell<ObjectTables>,
     free_lists: RefCell<Vec<FreeList>>,
     /// For each home, the free list that was used last.
-    last: [Cell<usize>; MAX_NODES],
+    last: [Cell<usize>; HOMES],
     reclaimed: Cell<u64>,
     /// Chunks of which nothing is handed out, as they are being
     /// [emptied](crate::heap::transfer::sparse) (E10a). Objects freed there are on no free list.
@@ -130,15 +145,15 @@ impl Reclaimer {
         let found = free_list.take_found(&tables, |next| {
             expect(&tables.site(next), tables.get(next.spot));
         })?;
-        Some(Taken { buffer: found.buffer, site: tables.site(&found), spot: Some(found.spot) })
+        Some(Taken { buffer: found.buffer, found: Some(found) })
     }
 
-    /// Returns where a buffer that was taken otherwise lies.
-    pub(in crate::heap) fn taken(&self, buffer: Pointer) -> Taken {
-        let tables = self.tables.borrow();
-        match tables.buffer(buffer) {
-            Some(found) => Taken { buffer, site: tables.site(&found), spot: Some(found.spot) },
-            None => Taken { buffer, site: self.geometry.placement().site(buffer), spot: None },
+    /// Returns where a buffer that was taken lies.
+    #[inline(always)]
+    pub(crate) fn site(&self, taken: &Taken) -> ReplicaSet {
+        match &taken.found {
+            Some(found) => self.tables.borrow().site(found),
+            None => self.geometry.placement().site(taken.buffer),
         }
     }
 
@@ -382,7 +397,7 @@ impl Reclaimer {
         if self.geometry.format.pointer(after) != taken.buffer {
             return self.handed_out(taken.buffer);
         }
-        self.wrote(register, (taken.buffer, after, taken.spot), before, epoch);
+        self.wrote(register, (taken.buffer, after, taken.spot()), before, epoch);
     }
 
     /// Returns the register to which the buffer that `stamp` names holds a write of that timestamp,
@@ -468,7 +483,7 @@ impl Reclaimer {
         free_lists: &'s mut [FreeList],
         kind: ObjectKind,
     ) -> Option<&'s mut FreeList> {
-        let last = &self.last[kind.home.index() % MAX_NODES];
+        let last = &self.last[kind.home.index() % HOMES];
         if free_lists.get(last.get()).is_none_or(|free_list| free_list.kind != kind) {
             last.set(Self::search(free_lists, kind)?);
         }
