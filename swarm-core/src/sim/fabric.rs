@@ -61,6 +61,11 @@ impl SimFabric {
         self.world.borrow_mut().forbid(self.client, words);
     }
 
+    /// Poisons at `node`, which takes the place of `former`, what is poisoned there.
+    pub fn succeed(&self, former: NodeId, node: NodeId) {
+        self.world.borrow_mut().succeed(former, node);
+    }
+
     /// Unpoisons these words of every node.
     pub fn permit(&self, words: Range<u64>) {
         self.world.borrow_mut().permit(words);

@@ -365,6 +365,17 @@ impl World {
         self.forbidden.retain(|(_, places)| places.iter().all(elsewhere));
     }
 
+    /// Poisons what is poisoned at node `former` at node `node` too, which takes its place: a WRITE there
+    /// takes the words of all nodes as well.
+    pub(super) fn succeed(&mut self, former: NodeId, node: NodeId) {
+        for (client, places) in &mut self.forbidden {
+            if let Some((_, words)) = places.iter().find(|(of, _)| *of == former).cloned() {
+                self.nodes[node.index()].memory.forbid(words.clone(), Some(*client));
+                places.push((node, words));
+            }
+        }
+    }
+
     /// Transfers what one client was to reuse to another.
     pub(super) fn bequeath(&mut self, from: usize, to: usize) {
         for (owner, places) in self.forbidden.iter_mut().filter(|(owner, _)| *owner == from) {

@@ -151,7 +151,10 @@ impl Membership for Filler {
             return Err(Error::Replication(CoreError::NO_ANSWER));
         }
         let physical = NodeId(spare as u8);
-        self.pool.lives.borrow_mut().push((node, life, physical));
+        let mut lives = self.pool.lives.borrow_mut();
+        let former = lives.iter().rfind(|it| it.0 == node).expect("its first life").2;
+        self.turns.succeed(former, physical);
+        lives.push((node, life, physical));
         let joining = Joining { pool: Rc::clone(&self.pool), physical };
         Ok(Line { members: Some(Rc::new(joining)), ..self.line.clone() })
     }
