@@ -54,6 +54,12 @@ const CROWD: usize = 6;
 const DEATHS: f64 = 0.0005;
 /// Steps between two checks for clients that died or left.
 const WATCH: u64 = 500;
+/// Clients and keys in schedules that are about evacuation: each of the clients has left some of them.
+const LARGE_CROWD: Range<usize> = 6..12;
+const MANY_KEYS: Range<u64> = 18..30;
+/// Schedules in which a client that evacuates dies at its awaits in turn, at one of so many.
+const DYING_EVACUATORS: u64 = 3;
+const BETWEEN_DEATHS: usize = 7;
 /// Schedules in which a client that fills dies at each of its awaits, and the most of these.
 const DYING: u64 = 2;
 const MOST_POLLS: u64 = 100_000;
@@ -94,6 +100,10 @@ struct Plan {
     drops: f64,
     /// How many operations a GC cycle precedes.
     collections: f64,
+    /// How many operations an evacuation precedes, and whether the first client does nothing else and
+    /// dies after so many polls.
+    evacuations: f64,
+    evacuator_dies: Option<u64>,
     /// Maximum difference between clocks; nanoseconds.
     skew: i64,
     /// How likely a client's processor loads and stores the nodes' memory itself.
@@ -170,6 +180,8 @@ impl Plan {
             modify: [0.0, 0.0, 0.0, 0.5][Rng::with_seed(seed ^ 0x30d1f1).usize(..4)],
             drops: [0.0, 0.05][rng.usize(..2)],
             collections: [0.0, 0.1, 0.3][rng.usize(..3)],
+            evacuations: 0.0,
+            evacuator_dies: None,
             skew: [1, 300, 3000][rng.usize(..3)],
             near: [0.0, 0.5, 1.0][rng.usize(..3)],
             delayed: Rng::with_seed(seed ^ 0x4ea25a1).u8(..3) == 0,
@@ -207,6 +219,48 @@ impl Plan {
         let keys = rng.u64(8..14);
         let geometry = of_few_chunks(self.geometry, CLIENTS + 1 + CROWD, chunks);
         Self { geometry, crowd, keys, first_keys: keys, ..self }
+    }
+
+    /// A plan in which clients evacuate again and again, beside each other and beside clients that
+    /// write, delete, move and collect the same keys: many slots, small chunks, and a crowd that has
+    /// left a few keys in chunks of each.
+    fn evacuating(seed: u64) -> Self {
+        let plans = (0..).map(|salt| Self::random(seed ^ (salt << 40) ^ salt));
+        let mut plans = plans.filter(|plan| plan.held.is_none() && plan.crowd == 0);
+        let plan = plans.next().expect("most are");
+        let mut rng = Rng::with_seed(seed ^ 0xe7ac);
+        let crowd = rng.usize(LARGE_CROWD);
+        let keys = rng.u64(MANY_KEYS);
+        // Each of the crowd has chunks for registers, records, and two sizes of buffers.
+        let chunks = 5 * crowd + rng.usize(2..16);
+        let geometry = of_few_chunks(plan.geometry, CLIENTS + 1 + crowd, chunks);
+        let any = [[1, 4, 0, 2, 2], [2, 2, 2, 2, 4], [1, 6, 0, 1, 0]][rng.usize(..3)];
+        Self {
+            geometry,
+            crowd,
+            keys,
+            first_keys: keys,
+            mixes: [any, any],
+            rounds: plan.rounds.min(16),
+            evacuations: [0.1, 0.3][rng.usize(..2)],
+            ..plan
+        }
+    }
+
+    /// The same, where the first client evacuates, dies after so many polls, and has an heir.
+    fn evacuator_dies(seed: u64, polls: u64) -> Self {
+        let plan = Self::evacuating(seed);
+        let setup = Setup { clients: plan.setup.clients - plan.successors + 1, ..plan.setup };
+        Self {
+            setup,
+            successors: 1,
+            at_once: 1,
+            rounds: 6,
+            drops: 0.0,
+            leave: false,
+            evacuator_dies: Some(polls),
+            ..plan
+        }
     }
 
     /// The same, where the last client is held between two operations while others overwrite a
@@ -301,14 +355,15 @@ impl Plan {
         };
         let chaos = if self.near > 0.0 { chaos.beside_near() } else { chaos };
         // Memory is reclaimed continuously only if all nodes answer.
-        let is_calm = self.held.is_some() || self.dies_after().is_some();
+        let one_dies = self.dies_after().or(self.evacuator_dies).is_some();
+        let is_calm = self.held.is_some() || one_dies;
         let chaos = if is_calm { FaultRates::NONE } else { chaos };
         let deaths = FaultRates {
             client_crash: chaos.client_crash.max(DEATHS),
             clients_lost: self.workers() - 1,
             ..chaos
         };
-        let dies = self.successors > 0 && !self.leave && self.replaces.is_none();
+        let dies = self.successors > 0 && !self.leave && !one_dies && self.replaces.is_none();
         (rng, if dies { deaths } else { chaos })
     }
 
@@ -381,7 +436,7 @@ struct Shown {
     /// Clients that left while others went on.
     left: u64,
     held: u64,
-    /// Nodes that were replaced, clients that died as they filled, other nodes that were paused
+    /// Nodes that were replaced, clients that died as they filled or evacuated, other nodes that were paused
     /// meanwhile, and operations without an answer.
     replaced: u64,
     died: u64,
@@ -404,6 +459,8 @@ struct Stage {
     incarnations: Cell<u64>,
     /// Slots whose owners have left.
     left: Rc<RefCell<Vec<usize>>>,
+    /// Clients that died as they evacuated.
+    died: u64,
     /// Slots whose owners died or left and have an heir.
     inherited: Vec<usize>,
     /// Operations of the clients that are not held.
@@ -444,8 +501,27 @@ impl Stage {
         }
     }
 
+    /// Runs all operations of the clients, until the one that evacuates dies, if it is to die.
+    fn run_to_death_of_evacuator(&mut self) -> Result<(), String> {
+        let Some(polls) = self.plan.evacuator_dies else { return Ok(()) };
+        for _ in 0..STEPS {
+            if self.sim.polls(0) >= polls {
+                self.sim.crash_client(0);
+                self.died += 1;
+                return Ok(());
+            }
+            match self.sim.run(1) {
+                Outcome::Limit => {}
+                Outcome::Done => return Ok(()),
+                outcome => return Err(format!("{outcome:?}: the play did not end")),
+            }
+        }
+        Err("the play did not end".to_owned())
+    }
+
     /// Runs all operations of the clients, and the heirs of those that die.
     fn run_with_successors(&mut self, rng: &mut Rng) -> Result<(), String> {
+        self.run_to_death_of_evacuator()?;
         // A client that takes the slot of one that left need not wait.
         let watch = if self.plan.leave { WATCH / 10 } else { WATCH };
         for _ in 0..STEPS / watch {
@@ -713,6 +789,15 @@ async fn operate(
             continue;
         }
         turns.turn().await;
+        let evacuates = plan.evacuator_dies.is_some() && story.id == 0;
+        if evacuates || rng.f64() < plan.evacuations {
+            turns.note("an evacuation");
+            let polls = polls.map(|polls| 10 * polls);
+            let found = dropped_after(polls, story.client.gc(&mut |_| {})).await;
+            let damaged = Error::Replication(CoreError::Damaged);
+            assert!(found != Some(Err(damaged)), "an evacuation found damage where there is none");
+            turns.note(format_args!("found {found:?}"));
+        }
         if rng.f64() < plan.collections {
             turns.note("a collection");
             // If a node does not answer, nothing is found.
@@ -752,6 +837,7 @@ fn play(plan: &Plan, conduct: &ReplayRules) -> Result<Shown, String> {
         kept: Vec::new(),
         incarnations: Cell::new(1),
         left: Rc::default(),
+        died: 0,
         inherited: Vec::new(),
         done: Rc::default(),
         // A node that is lost as another one begins to vote leaves those without a majority that
@@ -792,7 +878,7 @@ fn play(plan: &Plan, conduct: &ReplayRules) -> Result<Shown, String> {
         left: stage.left.borrow().len() as u64,
         held: u64::from(plan.held.is_some()),
         replaced: stage.replacing.as_ref().map_or(0, |it| it.replaced),
-        died: stage.replacing.as_ref().map_or(0, |it| it.died),
+        died: stage.died + stage.replacing.as_ref().map_or(0, |it| it.died),
         paused: stage.replacing.as_ref().map_or(0, |it| it.paused),
         unanswered: history.iter().filter(|op| op.answered.is_none()).count() as u64,
     };
@@ -849,6 +935,41 @@ fn no_client_reaches_a_buffer_after_its_time() {
     assert!(seldom < 100 || total.passed_on > seldom, "{total:?}");
     assert!(seldom < 100 || total.inherited > seldom / 10, "{total:?}");
     assert!(seldom < 100 || total.left > seldom / 10, "{total:?}");
+}
+
+/// Clients evacuate sparse chunks while others do the same, die, or write, delete, move and collect
+/// what is in them.
+#[test]
+fn clients_evacuate_while_others_work() {
+    let seeds = seeds(100);
+    let total = explore(seeds.clone(), Plan::evacuating);
+    println!("{} schedules: {total:?}", seeds.clone().count());
+    // Otherwise nothing was tested.
+    let seldom = seeds.count() as u64;
+    assert!(seldom < 100 || total.evacuated > 5 * seldom, "{total:?}");
+    assert!(seldom < 100 || total.passed_on > 5 * seldom, "{total:?}");
+}
+
+/// A client that evacuates dies at every seventh of its awaits in turn, others write the same keys, and
+/// another one has its slot afterwards.
+#[test]
+fn a_client_that_evacuates_may_die_anywhere() {
+    let (mut deaths, mut evacuated) = (0, 0);
+    for seed in 0..DYING_EVACUATORS {
+        let first = 1 + seed % BETWEEN_DEATHS as u64;
+        for polls in (first..MOST_POLLS).step_by(BETWEEN_DEATHS) {
+            let plan = Plan::evacuator_dies(seed, polls);
+            let shown = play(&plan, &ReplayRules::free());
+            let shown = shown.unwrap_or_else(|error| panic!("seed {seed}, {polls} polls: {error}"));
+            deaths += shown.died;
+            evacuated += shown.evacuated;
+            if shown.died == 0 {
+                break;
+            }
+        }
+    }
+    println!("{deaths} deaths under {DYING_EVACUATORS} schedules, {evacuated} keys");
+    assert!(deaths > 50 * DYING_EVACUATORS, "{deaths} deaths");
 }
 
 /// Clients go on while nodes are lost and replaced, one after the other. Clients that fill die or get
