@@ -364,7 +364,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             Step::Collect => {
                 let before = self.heap.reclaimer.reclaimed();
                 let collected = self.collect_garbage(&mut search.stall, || {}).await?;
-                search.promises = collected.is_none_or(|it| it.garbage > 0 || it.more);
+                // Garbage that a cycle finds makes no more of it. What others replace meanwhile is for
+                // updates (E11): a new key need not wait for another walk over the index.
+                let is_insert = wanted.1 == Purpose::Insert;
+                search.promises =
+                    collected.is_none_or(|it| it.more || it.garbage > 0 && !is_insert);
                 let collected = collected.unwrap_or_default();
                 search.found |= collected.garbage > 0 || collected.more;
                 search.lacked_records = collected.lacked_records;
