@@ -97,6 +97,32 @@ fn a_refused_write_goes_over_the_index_once() {
     });
 }
 
+/// A client that is new finds some garbage of short values, but none that serves its own key: that there was some is no reason for
+/// a second look.
+#[test]
+fn a_refused_write_that_finds_garbage_of_no_use_goes_over_the_index_once() {
+    let (_dir, pool) = empty(8 << 20);
+    let short = |number: usize| ([1; 64], format!("short {number}"));
+    let fill = |client: &Client, from: usize| {
+        let refused = (from..100_000).find(|&number| {
+            let (value, key) = short(number);
+            matches!(client.blocking().insert(key.as_bytes(), &value), Err(Error::Full(_)))
+        });
+        refused.expect("it is full in the end")
+    };
+    let first = open(&pool, Options::default());
+    let mut keys = 0;
+    for _ in 0..10 {
+        keys = fill(&first, keys);
+    }
+    drop(first);
+    least(2 * keys, &format!("roundtrips of a refusal, {keys} keys"), || {
+        let client = open(&pool, Options::default());
+        keys = fill(&client, keys);
+        client.last().roundtrips as usize
+    });
+}
+
 #[test]
 fn what_needs_more_memory_is_refused_and_what_is_there_stays() {
     let (_dir, pool, client, first) = full();
