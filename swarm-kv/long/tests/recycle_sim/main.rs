@@ -25,7 +25,7 @@ use swarm_core::error::Error as CoreError;
 use swarm_core::history::{BUDGET, Call, Operation, Recorder, check};
 use swarm_core::layout::Geometry;
 use swarm_core::node::NodeId;
-use swarm_core::sim::seeds::{again, seeds};
+use swarm_core::sim::seeds::{again, is_deep, seeds};
 use swarm_core::sim::shrink::story;
 use swarm_core::sim::{
     FaultRates, Outcome, Policy, ReplayRules, Setup, Sim, SimFabric, dropped_after,
@@ -57,7 +57,7 @@ const WATCH: u64 = 500;
 /// Clients and keys in schedules that are about evacuation: each of the clients has left some of them.
 const LARGE_CROWD: Range<usize> = 6..12;
 const MANY_KEYS: Range<u64> = 18..30;
-/// Schedules in which a client that evacuates dies at its awaits in turn, at one of so many.
+/// Schedules in which a client that evacuates dies at its awaits in turn; at one of so many, unless explored deep.
 const DYING_EVACUATORS: u64 = 3;
 const BETWEEN_DEATHS: usize = 7;
 /// Schedules in which a client that fills dies at each of its awaits, and the most of these.
@@ -950,14 +950,15 @@ fn clients_evacuate_while_others_work() {
     assert!(seldom < 100 || total.passed_on > 5 * seldom, "{total:?}");
 }
 
-/// A client that evacuates dies at every seventh of its awaits in turn, others write the same keys, and
-/// another one has its slot afterwards.
+/// A client that evacuates dies at every seventh of its awaits in turn, explored deep at each, others write
+/// the same keys, and another one has its slot afterwards.
 #[test]
 fn a_client_that_evacuates_may_die_anywhere() {
     let (mut deaths, mut evacuated) = (0, 0);
+    let between = if is_deep("a client that evacuates") { 1 } else { BETWEEN_DEATHS };
     for seed in 0..DYING_EVACUATORS {
-        let first = 1 + seed % BETWEEN_DEATHS as u64;
-        for polls in (first..MOST_POLLS).step_by(BETWEEN_DEATHS) {
+        let first = 1 + seed % between as u64;
+        for polls in (first..MOST_POLLS).step_by(between) {
             let plan = Plan::evacuator_dies(seed, polls);
             let shown = play(&plan, &ReplayRules::free());
             let shown = shown.unwrap_or_else(|error| panic!("seed {seed}, {polls} polls: {error}"));
