@@ -52,7 +52,7 @@ fn decode(file: &[u8]) -> (Vec<Pair>, Result<(), Bad>) {
             }
             Ok(None) => return (pairs, Ok(())),
             Err(bad) => {
-                assert!(bad.spot().is_none_or(|spot| spot.byte <= file.len() as u64), "{bad}");
+                assert!(bad.position().is_none_or(|position| position.byte <= file.len() as u64), "{bad}");
                 return (pairs, Err(bad));
             }
         }

@@ -9,7 +9,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use zerocopy::IntoBytes;
 
 use super::handle::Register;
-use super::in_n_out::{InPlace, Judged, judge, judge_in_place, largest, state};
+use super::in_n_out::{InPlace, Validated, largest, state, validate, validate_in_place};
 use crate::clock::Clock;
 use crate::fabric::{Fabric, Verb};
 use crate::layout::{Header, MAX_KEY, SLOTS, buffer, register};
@@ -118,8 +118,8 @@ pub async fn audit<F: Fabric, C: Clock>(group: &Group<F, C>, register: &Register
     }
     if let Some(shown) = in_place {
         let is_its = shown.get(register::IN_PLACE) == Some(&complete.0);
-        let judged = judge_in_place(format, register, complete, &shown);
-        audit.is_torn_in_place = is_its && matches!(judged, InPlace::Bad);
+        let validated = validate_in_place(format, register, complete, &shown);
+        audit.is_torn_in_place = is_its && matches!(validated, InPlace::Bad);
     }
     audit
 }
@@ -152,10 +152,10 @@ async fn has_value<F: Fabric, C: Clock>(
         let Ok(reply) = group.fabric().post(node, &[Verb::Read { at, words }]).await else {
             return true;
         };
-        match judge(group.format(), register, stamp, reply) {
-            Judged::Good(_) => return true,
-            Judged::Longer(more) => words = more,
-            Judged::Bad => return false,
+        match validate(group.format(), register, stamp, reply) {
+            Validated::Good(_) => return true,
+            Validated::Longer(more) => words = more,
+            Validated::Bad => return false,
         }
     }
     false

@@ -18,7 +18,7 @@ use crate::node::{Address, MAX_NODES, NodeId, NodeSet};
 use crate::quorum::Group;
 use crate::register::handle::{Own, Register, Value};
 use crate::register::in_n_out::{
-    Copy, InPlace, in_place_words, is_of, judge_in_place, largest, state,
+    Copy, InPlace, in_place_words, is_of, largest, state, validate_in_place,
 };
 use crate::register::weak_read::WeakRead;
 use crate::words::Stamp;
@@ -186,7 +186,7 @@ fn read_of<'f, F: Fabric, C: Clock>(
     // M1: a majority holds a verified stamp. V3: nothing of a frozen register is returned.
     if max.is_verified()
         && !Stamp(any).is_frozen()
-        && let InPlace::Value(length) = judge_in_place(group.format(), register, max, &reply)
+        && let InPlace::Value(length) = validate_in_place(group.format(), register, max, &reply)
     {
         return Some(Value { reply, start: register::VALUE, length });
     }

@@ -226,7 +226,7 @@ impl<R> Fetched<R> {
 }
 
 /// Result of validating a buffer for a stamp.
-pub(crate) enum Judged<R> {
+pub(crate) enum Validated<R> {
     /// It is the stamp's, and complete.
     Good(Fetched<R>),
     /// It is longer than what was read: its number of words.
@@ -236,25 +236,25 @@ pub(crate) enum Judged<R> {
 }
 
 /// Validates a READ of the buffer that `stamp` names, from [`buffer::REWRITE`] on (I5).
-pub(crate) fn judge<R: core::ops::Deref<Target = [u64]>>(
+pub(crate) fn validate<R: core::ops::Deref<Target = [u64]>>(
     format: WordFormat,
     register: &Register,
     stamp: Stamp,
     reply: R,
-) -> Judged<R> {
-    let Some(header) = BufferHeader::decode(&reply) else { return Judged::Bad };
+) -> Validated<R> {
+    let Some(header) = BufferHeader::decode(&reply) else { return Validated::Bad };
     if header.length > crate::layout::MAX_VALUE {
-        return Judged::Bad;
+        return Validated::Bad;
     }
     let words = Fetched::<R>::VALUE + header.length.div_ceil(8);
     let Some(value) = reply.get(Fetched::<R>::VALUE..words) else {
-        return Judged::Longer(words);
+        return Validated::Longer(words);
     };
     let value = crate::layout::bytes(value, header.length).unwrap_or_default();
     if header.agrees(format, register.name(), stamp, value) {
-        Judged::Good(Fetched { reply, header })
+        Validated::Good(Fetched { reply, header })
     } else {
-        Judged::Bad
+        Validated::Bad
     }
 }
 
@@ -270,7 +270,7 @@ pub(crate) enum InPlace {
 
 /// Validates the in-place copy in the home node's READ for a verified `stamp`.
 #[inline(always)]
-pub(crate) fn judge_in_place(
+pub(crate) fn validate_in_place(
     format: WordFormat,
     register: &Register,
     stamp: Stamp,

@@ -9,8 +9,8 @@
 
 use super::handle::{Check, Register, Value};
 use super::in_n_out::{
-    Copy, Fetched, InPlace, Judged, in_place_head, judge, judge_in_place, largest_of_others,
-    post_again, post_write, post_write_alone, put_in_place, tells,
+    Copy, Fetched, InPlace, Validated, in_place_head, largest_of_others, post_again, post_write,
+    post_write_alone, put_in_place, tells, validate, validate_in_place,
 };
 use super::replicas::{COMPLETIONS, Failed, Votes};
 use crate::clock::Clock;
@@ -112,18 +112,18 @@ pub(crate) async fn fetch<'f, F: Fabric, C: Clock>(
             return Ok(Err(Without { stamp, nodes: bad.intersection(holders) }));
         }
         match round.next().await {
-            Event::Reply(node, reply) => match judge(format, register, stamp, reply) {
-                Judged::Good(fetched) => {
+            Event::Reply(node, reply) => match validate(format, register, stamp, reply) {
+                Validated::Good(fetched) => {
                     let site = ReplicaSet { place, holders: bad.intersection(holders) };
                     repair(group, stamp, &fetched, site);
                     return Ok(Ok(fetched));
                 }
-                Judged::Longer(words)
+                Validated::Longer(words)
                     if !is_in_place(register, &place, node) && can_be(node, words) =>
                 {
                     round.add(node, post(node, words));
                 }
-                Judged::Longer(_) | Judged::Bad => {
+                Validated::Longer(_) | Validated::Bad => {
                     bad.insert(node);
                     wanted = everyone;
                 }
@@ -418,9 +418,11 @@ pub(crate) fn in_place<'f, F: Fabric, C: Clock>(
     if !shows {
         return Err(weak);
     }
-    let judged =
-        weak.home.as_deref().map(|reply| judge_in_place(group.format(), register, weak.max, reply));
-    match (judged, weak.home) {
+    let validated = weak
+        .home
+        .as_deref()
+        .map(|reply| validate_in_place(group.format(), register, weak.max, reply));
+    match (validated, weak.home) {
         (Some(InPlace::Value(length)), Some(reply)) => {
             Ok(Value { reply, start: register::VALUE, length })
         }
@@ -496,9 +498,11 @@ fn length_hint<F: Fabric, C: Clock>(
     register: &Register,
     weak: &WeakRead<F::Reply<'_>>,
 ) -> usize {
-    let judged =
-        weak.home.as_ref().map(|reply| judge_in_place(group.format(), register, weak.max, reply));
-    match judged {
+    let validated = weak
+        .home
+        .as_ref()
+        .map(|reply| validate_in_place(group.format(), register, weak.max, reply));
+    match validated {
         Some(InPlace::Value(length) | InPlace::Length(length)) => length,
         _ => register.capacity(),
     }
@@ -526,7 +530,7 @@ fn repair_in_place<F: Fabric, C: Clock>(
 ) {
     let format = group.format();
     let Some(reply) = weak.home.as_ref() else { return };
-    if !matches!(judge_in_place(format, register, weak.max, reply), InPlace::Bad) {
+    if !matches!(validate_in_place(format, register, weak.max, reply), InPlace::Bad) {
         return;
     }
     let value = fetched.value();

@@ -109,11 +109,12 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     ) -> bool {
         let Some((write, taken)) = self.new_write_now(register, value) else { return false };
         let (before, mut posted) = (met(register), None);
-        let spot = self.heap.reclaimer.spot(before[0], |entry| self.group.fabric().bring(entry));
+        let object_index =
+            self.heap.reclaimer.object_index(before[0], |entry| self.group.fabric().bring(entry));
         let site = self.heap.reclaimer.site(&taken);
         let written = P::try_write(&self.group, register, write, &site, &mut posted);
         if written == Some(Written::Done) && !outgrown(register, value.len()) {
-            self.wrote_now(hash, register, &taken, (before, spot));
+            self.wrote_now(hash, register, &taken, (before, object_index));
             return true;
         }
         // E3: the object table says that the buffer is in use before the write continues.

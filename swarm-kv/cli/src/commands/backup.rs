@@ -174,12 +174,12 @@ fn verify(path: &Path, json: bool) -> Result<Answer, Failure> {
         Err(bad) => bad,
     };
     if json {
-        let (spot, why) = (bad.spot(), format!("it {bad}"));
+        let (position, why) = (bad.position(), format!("it {bad}"));
         print_line(json!({
             "whole": false,
             "why": why,
-            "block": spot.map(|spot| spot.block),
-            "byte": spot.map(|spot| spot.byte),
+            "block": position.map(|position| position.block),
+            "byte": position.map(|position| position.byte),
         }))?;
     } else {
         eprint_line(format_args!("swarm: {} {bad}", input.name()));

@@ -174,21 +174,21 @@ pub enum Bad {
     /// Its header is damaged or cut off.
     Header,
     /// It ends before its end mark.
-    Cut(Spot),
+    Cut(Position),
     /// Something in it is not as it was written.
-    Damaged(Spot, &'static str),
+    Damaged(Position, &'static str),
 }
 
 /// A place in a backup.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Spot {
+pub struct Position {
     /// The block, counted from 0.
     pub block: u64,
     /// The byte at which that begins.
     pub byte: u64,
 }
 
-impl fmt::Display for Spot {
+impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "block {}, which begins at byte {}", self.block, self.byte)
     }
@@ -196,9 +196,9 @@ impl fmt::Display for Spot {
 
 impl Bad {
     /// Where.
-    pub fn spot(&self) -> Option<Spot> {
+    pub fn position(&self) -> Option<Position> {
         match self {
-            Self::Cut(spot) | Self::Damaged(spot, _) => Some(*spot),
+            Self::Cut(position) | Self::Damaged(position, _) => Some(*position),
             _ => None,
         }
     }
@@ -216,10 +216,10 @@ impl fmt::Display for Bad {
                 )
             }
             Self::Header => f.write_str("is damaged or cut off in its first 64 bytes"),
-            Self::Cut(spot) => {
-                write!(f, "is cut off: it ends within {spot}, before its end mark")
+            Self::Cut(position) => {
+                write!(f, "is cut off: it ends within {position}, before its end mark")
             }
-            Self::Damaged(spot, what) => write!(f, "is damaged: {what} {spot}"),
+            Self::Damaged(position, what) => write!(f, "is damaged: {what} {position}"),
         }
     }
 }
@@ -229,7 +229,7 @@ pub struct Decoder<'r> {
     input: Box<dyn Read + 'r>,
     name: u64,
     begun: u64,
-    spot: Spot,
+    position: Position,
     counts: Counts,
     body: Vec<u8>,
 }
@@ -263,8 +263,8 @@ impl<'r> Decoder<'r> {
             return Err(Bad::Header);
         }
         let (name, begun) = (word(&header[FRONT..]), word(&header[FRONT + 8..]));
-        let spot = Spot { block: 0, byte: HEADER as u64 };
-        Ok(Self { input, name, begun, spot, counts: Counts::default(), body: Vec::new() })
+        let position = Position { block: 0, byte: HEADER as u64 };
+        Ok(Self { input, name, begun, position, counts: Counts::default(), body: Vec::new() })
     }
 
     /// When the backup was begun, nanoseconds since 1970.
@@ -279,7 +279,7 @@ impl<'r> Decoder<'r> {
 
     /// How many bytes were read so far.
     pub fn bytes_read(&self) -> u64 {
-        self.spot.byte
+        self.position.byte
     }
 
     /// The pairs of the next block, which is whole. `None` behind the last one, if the backup is whole.
@@ -287,16 +287,16 @@ impl<'r> Decoder<'r> {
     /// # Errors
     /// The block is damaged, or not all there.
     pub fn next_block(&mut self) -> Result<Option<Pairs<'_>>, Bad> {
-        let spot = self.spot;
-        let damaged = |what| Err(Bad::Damaged(spot, what));
+        let position = self.position;
+        let damaged = |what| Err(Bad::Damaged(position, what));
         let mut head = [0; HEAD];
         if fill(&mut *self.input, &mut head)? < HEAD {
-            return Err(Bad::Cut(spot));
+            return Err(Bad::Cut(position));
         }
         let Some((Head { kind, length, number }, sum)) = Head::decode(&head, self.name) else {
             return damaged("what says how long it is, in");
         };
-        if number != spot.block {
+        if number != position.block {
             return damaged("another block is in the place of");
         }
         if !matches!(kind, DATA | END) || length > LONGEST {
@@ -304,14 +304,15 @@ impl<'r> Decoder<'r> {
         }
         self.body.resize(length, 0);
         if fill(&mut *self.input, &mut self.body)? < length {
-            return Err(Bad::Cut(spot));
+            return Err(Bad::Cut(position));
         }
         if sum != xxh3_64_with_seed(&self.body, self.name) {
             return damaged("the checksum does not agree with");
         }
-        self.spot = Spot { block: number + 1, byte: spot.byte + (HEAD + length) as u64 };
+        self.position =
+            Position { block: number + 1, byte: position.byte + (HEAD + length) as u64 };
         if kind == END {
-            self.end(spot)?;
+            self.end(position)?;
             return Ok(None);
         }
         let mut pairs = Pairs(&self.body);
@@ -325,14 +326,14 @@ impl<'r> Decoder<'r> {
     }
 
     /// Whether what the last block says agrees with what came before, and nothing follows it.
-    fn end(&mut self, spot: Spot) -> Result<(), Bad> {
+    fn end(&mut self, position: Position) -> Result<(), Bad> {
         let Counts { keys, bytes } = self.counts;
         if self.body.len() != END_BODY || [keys, bytes] != [word(&self.body), word(&self.body[8..])]
         {
-            return Err(Bad::Damaged(spot, "more or fewer keys came before than are told in"));
+            return Err(Bad::Damaged(position, "more or fewer keys came before than are told in"));
         }
         if fill(&mut *self.input, &mut [0])? > 0 {
-            return Err(Bad::Damaged(spot, "something follows the end mark, which is"));
+            return Err(Bad::Damaged(position, "something follows the end mark, which is"));
         }
         Ok(())
     }
@@ -480,9 +481,9 @@ mod tests {
             match &bad {
                 Bad::Other => assert_eq!(end, 0),
                 Bad::Header => assert!(end < HEADER, "{end}"),
-                Bad::Cut(spot) => {
-                    assert!((HEADER..=end).contains(&(spot.byte as usize)), "{end}: {bad}");
-                    assert_eq!(spot.block, found.len() as u64, "{end}: {bad}");
+                Bad::Cut(position) => {
+                    assert!((HEADER..=end).contains(&(position.byte as usize)), "{end}: {bad}");
+                    assert_eq!(position.block, found.len() as u64, "{end}: {bad}");
                 }
                 bad => panic!("{end}: {bad}"),
             }
@@ -510,9 +511,9 @@ mod tests {
             match bad.expect_err("it is changed") {
                 Bad::Other => assert!(bit < 64),
                 Bad::Header => assert!(bit < 8 * HEADER),
-                Bad::Damaged(spot, _) => {
-                    assert!(spot.byte as usize <= bit / 8, "bit {bit}: {spot}");
-                    assert_eq!(spot.block, found.len() as u64, "bit {bit}: {spot}");
+                Bad::Damaged(position, _) => {
+                    assert!(position.byte as usize <= bit / 8, "bit {bit}: {position}");
+                    assert_eq!(position.block, found.len() as u64, "bit {bit}: {position}");
                 }
                 bad => panic!("bit {bit}: {bad}"),
             }
@@ -551,7 +552,7 @@ mod tests {
         }
         let strange = [header, first, at(&other, 1), third, end(&file)].concat();
         let bad = decoded(&strange).1.expect_err("a block is another's");
-        assert_eq!(bad.spot(), Some(Spot { block: 1, byte: (HEADER + block) as u64 }));
+        assert_eq!(bad.position(), Some(Position { block: 1, byte: (HEADER + block) as u64 }));
     }
 
     /// What a later version writes is refused by its number, whatever else is in it.

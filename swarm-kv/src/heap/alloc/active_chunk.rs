@@ -50,19 +50,19 @@ impl ActiveChunk {
     }
 
     /// Returns the high-water mark.
-    fn aside(&self) -> u64 {
+    fn mark(&self) -> u64 {
         self.counter.objects()
     }
 
     /// Returns by how much to raise the mark next. The last `keep` objects of the chunk are never
     /// handed out.
     fn more(&self, keep: u64) -> u64 {
-        self.batch.min(self.limit.saturating_sub(keep).saturating_sub(self.aside()))
+        self.batch.min(self.limit.saturating_sub(keep).saturating_sub(self.mark()))
     }
 
     /// Whether half of what the mark was raised by last is handed out.
     fn runs_out(&self) -> bool {
-        self.aside() - self.next <= self.batch / 4
+        self.mark() - self.next <= self.batch / 4
     }
 
     /// Returns how many objects of the chunk were not handed out.
@@ -139,7 +139,7 @@ impl Heap {
     fn take(&self, kind: ObjectKind) -> Option<Pointer> {
         let mut active_chunks = self.active_chunks.borrow_mut();
         let active = active_chunks.iter_mut().find(|active| active.kind == kind)?;
-        if active.next == active.aside() {
+        if active.next == active.mark() {
             return None;
         }
         let index = active.next;
@@ -234,7 +234,7 @@ impl Heap {
             .filter(|active| active.more(keep) > 0)
             .map(|active| {
                 let at = self.geometry.counter(active.chunk, active.kind.home);
-                let to = active.aside() + active.more(keep);
+                let to = active.mark() + active.more(keep);
                 (active.kind, Raise { at, from: active.counter, to, slot: self.slot })
             })
             .unzip();
@@ -280,7 +280,7 @@ impl Heap {
                     }
                 }
             }
-            self.open_arenas(group, &opened).await?;
+            self.make_active(group, &opened).await?;
         }
         Ok(true)
     }
@@ -300,7 +300,7 @@ impl Heap {
     }
 
     /// Makes these chunks, with their high-water marks, active.
-    async fn open_arenas<F: Fabric, C: Clock>(
+    async fn make_active<F: Fabric, C: Clock>(
         &self,
         group: &Group<F, C>,
         chunks: &[(usize, ObjectKind, HighWater)],
@@ -314,14 +314,14 @@ impl Heap {
             let (limit, next, batch) =
                 (self.geometry.objects(kind.class), counter.objects(), FIRST_BATCH);
             self.known.borrow_mut().insert((chunk, kind.home));
-            self.replace_arena(ActiveChunk { kind, chunk, next, counter, limit, batch });
+            self.replace_active(ActiveChunk { kind, chunk, next, counter, limit, batch });
             self.reclaimer.open(chunk, kind, next);
         }
         Ok(())
     }
 
     /// Makes this chunk active. The unused objects of its predecessor stay free.
-    pub(in crate::heap) fn replace_arena(&self, mut active: ActiveChunk) {
+    pub(in crate::heap) fn replace_active(&self, mut active: ActiveChunk) {
         let mut active_chunks = self.active_chunks.borrow_mut();
         if let Some(at) = active_chunks.iter().position(|last| last.kind == active.kind) {
             let last = active_chunks.swap_remove(at);
@@ -340,7 +340,7 @@ impl Heap {
     fn left_over(&self, active: &ActiveChunk) -> Vec<Pointer> {
         let object =
             |at| self.geometry.object(active.chunk, active.kind.class, active.kind.home, at);
-        (active.next..active.aside()).map(object).collect()
+        (active.next..active.mark()).map(object).collect()
     }
 
     /// Returns the chunks of this kind that the slot owns and whose high-water marks were not read
@@ -366,7 +366,7 @@ impl Heap {
             return;
         }
         for active in
-            self.active_chunks.borrow_mut().drain(..).filter(|active| active.next < active.aside())
+            self.active_chunks.borrow_mut().drain(..).filter(|active| active.next < active.mark())
         {
             let at = self.geometry.counter(active.chunk, active.kind.home);
             for node in NodeSet::all(group.nodes()) {
@@ -393,13 +393,13 @@ mod tests {
         heap.has_had(kind);
         let object = block_on(heap.allocate(&group, kind, Purpose::Insert)).expect("memory");
         let counter = heap.geometry.counter(heap.geometry.chunk_of(object), kind.home);
-        let aside = || block_on(read_counters(&group, &[counter])).expect("a node")[0].objects();
+        let mark = || block_on(read_counters(&group, &[counter])).expect("a node")[0].objects();
         heap.renew(1);
         heap.detach(&group);
-        assert_eq!(aside(), FIRST_BATCH);
+        assert_eq!(mark(), FIRST_BATCH);
         block_on(heap.know_own(&group)).expect("a node");
         heap.detach(&group);
-        assert_eq!(aside(), 1);
+        assert_eq!(mark(), 1);
     }
 
     /// A client leaves, and what lowers its mark is late. By then the next client has taken up what

@@ -281,7 +281,7 @@ mod tests {
         let seen = Rc::new(Cell::new(HighWater::default()));
         let (owner, word) = (Rc::clone(&former), Rc::clone(&seen));
         sim.spawn(0, async move {
-            raise_counters(&owner, &[EIGHT]).await.expect("set aside");
+            raise_counters(&owner, &[EIGHT]).await.expect("raised");
             word.set(EIGHT.raised());
         });
         assert!(sim.finish(0, &NODES));
@@ -295,7 +295,7 @@ mod tests {
             let counters = read_counters(&owner, &[AT]).await.expect("a majority");
             assert_eq!(counters[0].objects(), 1);
             let again = Raise { from: counters[0], ..EIGHT };
-            raise_counters(&owner, &[again]).await.expect("set aside");
+            raise_counters(&owner, &[again]).await.expect("raised");
         });
         sim.poll_once(1);
         sim.roundtrip(1, &NODES[1..]);

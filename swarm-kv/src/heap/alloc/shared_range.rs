@@ -164,7 +164,7 @@ impl Heap {
                 None => had.push(RangeProgress { kind, objects }),
             }
         }
-        self.replace_arena(ActiveChunk::of_range(kind, chunk, range.start, taken));
+        self.replace_active(ActiveChunk::of_range(kind, chunk, range.start, taken));
         self.reclaimer.open_range(chunk, kind, range);
     }
 }

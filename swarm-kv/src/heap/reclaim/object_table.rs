@@ -106,7 +106,7 @@ pub(crate) struct Found {
     pub(in crate::heap) buffer: Pointer,
     /// A word from which its [replica set](ObjectTables::site) is computed.
     at: u64,
-    pub(in crate::heap) spot: ObjectIndex,
+    pub(in crate::heap) object_index: ObjectIndex,
 }
 
 /// The objects of one chunk, or of a run.
@@ -329,7 +329,7 @@ impl ObjectTables {
     /// all of several nodes hold.
     #[inline(always)]
     pub(in crate::heap) fn buffer(&self, buffer: Pointer) -> Option<Found> {
-        let spot = |chunk: usize, index: usize, absent| ObjectIndex {
+        let object_index = |chunk: usize, index: usize, absent| ObjectIndex {
             chunk: chunk as u32,
             index: index as u32,
             absent,
@@ -339,21 +339,23 @@ impl ObjectTables {
             // In a chunk of another class, pointers are told apart differently.
             let ChunkClass::AllButOne(_) = table.class else { return None };
             let index = table.index_within(Some(absent), within)?;
-            return Some(Found { buffer, at, spot: spot(chunk, index, absent) });
+            return Some(Found { buffer, at, object_index: object_index(chunk, index, absent) });
         }
         let chunk = self.buffers.chunk(buffer, self.chunk_bits);
         let table = self.chunks.get(chunk)?.as_ref()?;
         let is_lone = self.buffers.part().is_none();
         let (ChunkClass::Uniform(_), true) = (table.class, is_lone) else { return None };
         let index = table.index(self.within(buffer));
-        Some(Found { buffer, at: 0, spot: spot(chunk, index, NodeId(0)) })
+        Some(Found { buffer, at: 0, object_index: object_index(chunk, index, NodeId(0)) })
     }
 
     /// Returns the replica set of such a buffer.
     #[inline(always)]
     pub(in crate::heap) fn site(&self, found: &Found) -> ReplicaSet {
         match self.buffers.part() {
-            Some(_) => self.buffers.all_but_one_set(found.buffer, found.spot.absent, found.at),
+            Some(_) => {
+                self.buffers.all_but_one_set(found.buffer, found.object_index.absent, found.at)
+            }
             None => self.buffers.site(found.buffer),
         }
     }
@@ -374,19 +376,23 @@ impl ObjectTables {
 
     /// Returns the state at an index.
     #[inline(always)]
-    pub(in crate::heap) fn get(&self, spot: ObjectIndex) -> Option<&ObjectState> {
-        self.chunks.get(spot.chunk as usize)?.as_ref()?.entries.get(spot.index as usize)
+    pub(in crate::heap) fn get(&self, object_index: ObjectIndex) -> Option<&ObjectState> {
+        self.chunks
+            .get(object_index.chunk as usize)?
+            .as_ref()?
+            .entries
+            .get(object_index.index as usize)
     }
 
     /// Returns the state and the kind of an object, by its index if it was found before.
     #[inline(always)]
     pub(in crate::heap) fn at_or_of(
         &mut self,
-        spot: Option<ObjectIndex>,
+        object_index: Option<ObjectIndex>,
         object: Pointer,
     ) -> Option<(&mut ObjectState, ObjectKind)> {
-        match spot {
-            Some(spot) => self.at(spot),
+        match object_index {
+            Some(object_index) => self.at(object_index),
             None => self.look_up(object),
         }
     }
@@ -394,10 +400,10 @@ impl ObjectTables {
     /// Returns the state at an index and its object's kind. The tables must be as they were when
     /// the index was found.
     #[inline(always)]
-    fn at(&mut self, spot: ObjectIndex) -> Option<(&mut ObjectState, ObjectKind)> {
-        let table = self.chunks.get_mut(spot.chunk as usize)?.as_mut()?;
-        let kind = table.kind_at(spot.absent);
-        Some((table.entries.get_mut(spot.index as usize)?, kind))
+    fn at(&mut self, object_index: ObjectIndex) -> Option<(&mut ObjectState, ObjectKind)> {
+        let table = self.chunks.get_mut(object_index.chunk as usize)?.as_mut()?;
+        let kind = table.kind_at(object_index.absent);
+        Some((table.entries.get_mut(object_index.index as usize)?, kind))
     }
 
     /// Returns the state and the kind of an object, if it is in a chunk with a table.

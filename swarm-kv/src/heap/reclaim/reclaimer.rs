@@ -48,8 +48,8 @@ impl Taken {
         Self { buffer, found: None }
     }
 
-    fn spot(&self) -> Option<ObjectIndex> {
-        self.found.map(|found| found.spot)
+    fn object_index(&self) -> Option<ObjectIndex> {
+        self.found.map(|found| found.object_index)
     }
 }
 
@@ -143,7 +143,7 @@ impl Reclaimer {
         let mut free_lists = self.free_lists.borrow_mut();
         let free_list = self.shelf_of(&mut free_lists, kind)?;
         let found = free_list.take_found(&tables, |next| {
-            expect(&tables.site(next), tables.get(next.spot));
+            expect(&tables.site(next), tables.get(next.object_index));
         })?;
         Some(Taken { buffer: found.buffer, found: Some(found) })
     }
@@ -340,15 +340,15 @@ impl Reclaimer {
     /// Returns where the state is of the buffer that `stamp` names, if it is this client's. Passes
     /// the state to `expect`.
     #[inline(always)]
-    pub(crate) fn spot(
+    pub(crate) fn object_index(
         &self,
         stamp: Stamp,
         expect: impl FnOnce(&ObjectState),
     ) -> Option<ObjectIndex> {
         let tables = self.tables.borrow();
-        let spot = tables.buffer(self.geometry.format.pointer(stamp))?.spot;
-        tables.get(spot).map(expect);
-        Some(spot)
+        let object_index = tables.buffer(self.geometry.format.pointer(stamp))?.object_index;
+        tables.get(object_index).map(expect);
+        Some(object_index)
     }
 
     /// Records that a write of `buffer` to `register` is complete, with the stamp `after`. Retires
@@ -358,7 +358,7 @@ impl Reclaimer {
     pub(in crate::heap) fn wrote(
         &self,
         register: &Register,
-        (buffer, after, spot): (Pointer, Stamp, Option<ObjectIndex>),
+        (buffer, after, object_index): (Pointer, Stamp, Option<ObjectIndex>),
         (before, spot_before): ([Stamp; 2], Option<ObjectIndex>),
         epoch: impl Fn() -> u64,
     ) {
@@ -373,7 +373,7 @@ impl Reclaimer {
         let mut tables = self.tables.borrow_mut();
         let own = register.place.pointer.0;
         let entry = |stamp| (format.timestamp(stamp).0 << format.pointer_bits) | own;
-        if let Some((object, _)) = tables.at_or_of(spot, buffer) {
+        if let Some((object, _)) = tables.at_or_of(object_index, buffer) {
             *object = ObjectState::holds(entry(after));
         }
         let [latest, largest] = before;
@@ -397,7 +397,7 @@ impl Reclaimer {
         if self.geometry.format.pointer(after) != taken.buffer {
             return self.handed_out(taken.buffer);
         }
-        self.wrote(register, (taken.buffer, after, taken.spot()), before, epoch);
+        self.wrote(register, (taken.buffer, after, taken.object_index()), before, epoch);
     }
 
     /// Returns the register to which the buffer that `stamp` names holds a write of that timestamp,
@@ -451,7 +451,7 @@ impl Reclaimer {
     fn supersede(
         &self,
         tables: &mut ObjectTables,
-        (stamp, spot): (Stamp, Option<ObjectIndex>),
+        (stamp, object_index): (Stamp, Option<ObjectIndex>),
         after: Stamp,
         entry: u64,
         epoch: impl Fn() -> u64,
@@ -461,7 +461,7 @@ impl Reclaimer {
         if old.is_null() || old == format.pointer(after) || stamp >= after {
             return;
         }
-        let Some((object, kind)) = tables.at_or_of(spot, old) else { return };
+        let Some((object, kind)) = tables.at_or_of(object_index, old) else { return };
         let Some(held) = object.held() else { return };
         // E3: the same register, and no earlier than what the buffer holds. A later timestamp is
         // the second stamp of the same write.
@@ -694,13 +694,15 @@ mod tests {
 
         fn wrote(&self, register: &Register, before: Stamp, after: Stamp) {
             let buffer = self.reclaimer.geometry.format.pointer(after);
-            let spots = [after, before].map(|stamp| self.reclaimer.spot(stamp, |_| {}));
+            let object_indices =
+                [after, before].map(|stamp| self.reclaimer.object_index(stamp, |_| {}));
             let alone = self.reclaimer.geometry.nodes == 1;
             assert_eq!(
-                spots[0].is_some(),
+                object_indices[0].is_some(),
                 alone || matches!(self.kind.class, ChunkClass::AllButOne(_))
             );
-            let (after, before) = ((buffer, after, spots[0]), ([before, before], spots[1]));
+            let (after, before) =
+                ((buffer, after, object_indices[0]), ([before, before], object_indices[1]));
             self.reclaimer.wrote(register, after, before, || 5);
         }
 
