@@ -87,7 +87,7 @@
 //!    zeroed at every node;
 //! 6. stealing half of another client's empty chunks, a cycle, and releasing those;
 //! 7. for inserts: taking over shared chunks of which at most half is reachable, and a cycle;
-//! 8. except for buffers of updates in place: [evacuation](mod@evacuate) of its own
+//! 8. except for buffers of updates of the same size: [evacuation](mod@evacuate) of its own
 //!    sparse (`heap/transfer/sparse.rs`) chunks. Their keys and records move out, at some eight
 //!    roundtrips a key; then a cycle and a release;
 //! 9. chunks that another client took over and never made its own.

@@ -151,13 +151,13 @@ fn what_needs_more_memory_is_refused_and_what_is_there_stays() {
 
 /// Values take their predecessors' place.
 #[test]
-fn updates_in_place_go_on() {
+fn updates_of_the_same_size_go_on() {
     let (_dir, pool, client, stored) = full();
     let other = open(&pool, Options::default().reclaimed_at_once(1));
     for (round, store) in [(1, client.blocking()), (2, other.blocking()), (3, client.blocking())] {
         for number in 0..stored {
             let update = || store.update(&key(number), &value(number, round));
-            assert!(soon("an update in place", update), "key {number}");
+            assert!(soon("an update of the same size", update), "key {number}");
         }
         for number in 0..stored {
             let read = store.get(&key(number)).expect("a get");
@@ -300,7 +300,7 @@ fn long(number: usize, round: u8) -> Vec<u8> {
 
 /// Values that take a chunk each take their predecessors' place as well, whoever writes them.
 #[test]
-fn updates_in_place_of_long_values_go_on() {
+fn updates_of_the_same_size_of_long_values_go_on() {
     let (_dir, pool, client, stored) = full_of_long();
     let attach = || open(&pool, Options::default().reclaimed_at_once(1));
     for number in 0..stored {
@@ -317,10 +317,10 @@ fn updates_in_place_of_long_values_go_on() {
     }
 }
 
-/// What an update in place takes of the reserve comes back to it, and is not for inserts that are tried in
+/// What an update of the same size takes of the reserve comes back to it, and is not for inserts that are tried in
 /// between. Otherwise a few of them would end the updates, for good.
 #[test]
-fn inserts_take_nothing_from_updates_in_place() {
+fn inserts_take_nothing_from_updates_of_the_same_size() {
     let (_dir, _pool, client, stored) = full_of_long();
     let store = client.blocking();
     let mut inserted = 0;
@@ -364,7 +364,7 @@ fn mixed(number: usize, round: u8) -> Vec<u8> {
 
 /// Clients take turns at keys whose values lie in any one's chunks, and go on trying to insert.
 #[test]
-fn updates_in_place_of_all_sizes_go_on_whichever_client_writes() {
+fn updates_of_the_same_size_of_all_sizes_go_on_whichever_client_writes() {
     const ROUNDS: u8 = 3;
     let (_dir, pool) = empty(16 << 20);
     let attach = || open(&pool, Options::default().reclaimed_at_once(1));
@@ -399,7 +399,7 @@ fn updates_in_place_of_all_sizes_go_on_whichever_client_writes() {
 
 /// One more chunk than the reserve of a pool of that size would have.
 #[test]
-fn updates_in_place_of_the_longest_values_go_on() {
+fn updates_of_the_same_size_of_the_longest_values_go_on() {
     let (_dir, pool) = empty(16 << 20);
     let attach = || open(&pool, Options::default().reclaimed_at_once(1));
     let (client, other) = (attach(), attach());
@@ -421,7 +421,7 @@ fn updates_in_place_of_the_longest_values_go_on() {
 
 /// Values that grow are refused in the end. As many as have grown take each other's place then.
 #[test]
-fn updates_in_place_go_on_of_values_that_grew() {
+fn updates_of_the_same_size_go_on_of_values_that_grew() {
     let (_dir, pool) = empty(8 << 20);
     let attach = || open(&pool, Options::default().reclaimed_at_once(1));
     let (client, other) = (attach(), attach());
@@ -440,7 +440,7 @@ fn updates_in_place_go_on_of_values_that_grew() {
 
 /// A pool that was filled with one size after the other, so that all chunks of the first ones are full.
 #[test]
-fn updates_in_place_go_on_of_each_size_that_was_ever_written() {
+fn updates_of_the_same_size_go_on_of_each_size_that_was_ever_written() {
     let (_dir, pool) = empty(8 << 20);
     let attach = || open(&pool, Options::default().reclaimed_at_once(1));
     let (client, other) = (attach(), attach());

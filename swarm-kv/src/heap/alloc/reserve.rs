@@ -1,6 +1,6 @@
 //! The reserve: what a full pool keeps free, and for what (E11).
 //!
-//! A pool that is full for inserts still serves updates in place, and keys that have to move. Each
+//! A pool that is full for inserts still serves updates of the same size, and keys that have to move. Each
 //! takes memory before it frees some, at every client that writes. So inserts leave some chunks,
 //! the *reserve*. Small objects that replace others may have half of it; values with chunks of
 //! their own a quarter more, or as much more as the longest one takes; keys that move all of it.

@@ -5,4 +5,5 @@ pub(super) mod free_list;
 pub(super) mod object_table;
 pub(crate) mod reclaimer;
 pub(super) mod remote_free;
+mod supersede;
 pub(super) mod zeroing;
