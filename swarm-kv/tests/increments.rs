@@ -38,7 +38,7 @@ fn count_up_to(client: &Far, last: i64) -> Result<i64, (i64, Error)> {
     Ok(sum)
 }
 
-/// There is room for some ten thousand of them.
+/// There is room for some hundred thousand of them.
 #[test]
 #[ignore = "takes a minute"]
 fn a_million_increments_need_16_mib() {
@@ -48,9 +48,9 @@ fn a_million_increments_need_16_mib() {
         assert_eq!(client.blocking().increment(NUMBER, 1), Ok(sum));
     }
     let modify = client.counters().modify;
-    let of_seven = modify.roundtrips[7];
-    println!("{of_seven} of {} took 7 roundtrips: {:?}", modify.operations, modify.roundtrips);
-    assert!(of_seven > MILLION as u64 * 9 / 10);
+    let of_one = modify.roundtrips[1];
+    println!("{of_one} of {} took 1 roundtrip: {:?}", modify.operations, modify.roundtrips);
+    assert!(of_one > MILLION as u64 * 95 / 100);
 }
 
 /// Adds to a number until the pool is used up, as a node is gone. Returns how often.
@@ -63,12 +63,12 @@ fn used_up_by(capacity: u64) -> i64 {
     let (sum, error) = count_up_to(&client, MILLION).expect_err("there is no room");
     println!("{capacity} bytes: {} increments, then: {error}", sum - 100);
     assert!(matches!(error, Error::Full(_)) && !error.may_have_taken_effect(), "{error}");
-    // It is refused before the key is frozen: what needs no memory goes on.
+    // It is refused before the cell changes: what needs no memory goes on. An update of a cell needs a record.
     let get = || store.get(NUMBER).expect("a majority").map(|value| value.to_vec());
     assert_eq!(get(), Some(sum.to_string().into_bytes()));
     let lost = store.compare_and_swap(NUMBER, Some(b"none"), Some(b"0"));
     assert!(matches!(lost, Ok(CompareAndSwap::Lost(Some(_)))), "{lost:?}");
-    assert_eq!(store.update(NUMBER, sum.to_string().as_bytes()), Ok(true));
+    assert!(matches!(store.update(NUMBER, b"1"), Err(Error::Full(_))));
     assert!(matches!(store.increment(NUMBER, 1), Err(Error::Full(_))));
     // With the node there is room for as many again, and again, as soon as the client looks for room: that there was
     // none it remembers for as long as it took to find out.
@@ -83,12 +83,12 @@ fn used_up_by(capacity: u64) -> i64 {
 #[test]
 fn without_a_node_increments_use_memory_up() {
     let times = used_up_by(4 << 20);
-    assert!((1000..100_000).contains(&times), "{times}");
+    assert!((20_000..40_000).contains(&times), "{times}");
 }
 
 #[test]
 #[ignore = "takes a minute"]
 fn without_a_node_increments_use_16_mib_up() {
     let times = used_up_by(16 << 20);
-    assert!((10_000..100_000).contains(&times), "{times}");
+    assert!((100_000..150_000).contains(&times), "{times}");
 }

@@ -60,7 +60,8 @@ pub struct Geometry {
     pub slots: usize,
     /// Seed of the hash of keys.
     pub hash_seed: u64,
-    /// Whether keys may be cells: programs that do not know such keys refuse the pool.
+    /// Whether keys may be cells, as in every new pool: programs that do not know such keys refuse
+    /// the pool.
     pub keyed_cells: bool,
 }
 
@@ -149,7 +150,7 @@ impl Geometry {
             format: WordFormat { pointer_bits, tick_shift: TICK_SHIFT },
             slots: SLOTS,
             hash_seed,
-            keyed_cells: false,
+            keyed_cells: true,
         };
         let (many, fewer) = (with(chunk_bytes), with(2 * chunk_bytes));
         // Each client's area holds records of the chunk map: half as many chunks make them half as
@@ -184,7 +185,7 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// Returns the same geometry, in which keys may be cells or not.
+    /// Returns the same geometry, in which keys may be cells, as in every new pool, or not.
     #[must_use]
     pub fn with_keyed_cells(self, keyed_cells: bool) -> Self {
         Self { keyed_cells, ..self }

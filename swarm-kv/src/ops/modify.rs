@@ -15,6 +15,10 @@
 //! A key without a register that has a value is inserted, which is one change of the bucket as
 //! well.
 //!
+//! Where keys may be cells, the first change of a key makes a [cell](crate::ops::convert) of its
+//! register in the same way, and later ones are [changes of the cell](crate::ops::keyed). What
+//! follows is said of keys that are none.
+//!
 //! Roundtrips: a get where nothing changes; six more for a change; an insert's where there is no
 //! key. Each change takes a register, a buffer and a record, and what they replace comes back by a
 //! [GC cycle](crate::gc::mark_sweep).
@@ -142,8 +146,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// unknown ([`Error::may_have_taken_effect`]). One that is lost changes nothing, and says what
     /// it found.
     ///
-    /// About seven roundtrips; one or two if it is lost; an insert's if there is to be no value
-    /// yet. It takes memory, as an insert does. Of many that change one key at a time those that
+    /// About seven roundtrips for the first change of a key; after that one if nobody else changed
+    /// the key since this client did, and one or two if it is lost; an insert's if there is to be no
+    /// value yet. Values above 4 KiB take seven each time. It takes memory, as an insert does. Of many that change one key at a time those that
     /// lose begin anew, after a random pause.
     ///
     /// # Errors
