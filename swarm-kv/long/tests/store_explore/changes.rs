@@ -4,21 +4,29 @@
 use swarm_core::history::Call;
 use swarm_core::sim::seeds::is_deep;
 
-use crate::{BOTH, DEPTHS, NOTHING, Plan, READS};
+use crate::{BOTH, Cells, DEPTHS, NOTHING, Plan, READS};
 
 /// The value that is there when the race begins.
 const FIRST: Option<u64> = Some(900);
 const CHANGE: &[(u64, Call)] = &[(0, Call::CompareAndSwap { expected: FIRST, new: Some(1) })];
 const RIVAL: &[(u64, Call)] = &[(0, Call::CompareAndSwap { expected: FIRST, new: Some(9) })];
 const GET: &[(u64, Call)] = &[(0, Call::Get)];
+/// A value of twelve words, where cells here have room for five at most.
+const OUTGROWS: u64 = 3;
 
-/// Explores a race for the key that is there; where it is its turn to be explored deep, also with a node and a client that
-/// crash, anywhere.
+/// Explores a race for the key that is there, in a pool without keyed cells, in one where the first change makes a cell of the
+/// key, and for a key that is a cell; where it is its turn to be explored deep, also with a node and a client that crash, anywhere.
 fn play(name: &str, racers: &'static [&'static [(u64, Call)]]) {
-    let plan = Plan { racers, there: 1, known: true, ..NOTHING };
-    plan.play_many_steps(name);
-    if is_deep(name) {
-        plan.play(name, BOTH);
+    for (cells, name) in [
+        (Cells::Never, format!("{name}, without cells")),
+        (Cells::Later, format!("{name}, which makes a cell")),
+        (Cells::Already, format!("{name}, of a cell")),
+    ] {
+        let plan = Plan { racers, there: 1, known: true, cells, ..NOTHING };
+        plan.play_many_steps(&name);
+        if is_deep(&name) {
+            plan.play(&name, BOTH);
+        }
     }
 }
 
@@ -52,6 +60,25 @@ fn change_against_change() {
 fn swap_against_swap() {
     const SWAPS: [&[(u64, Call)]; 2] = [&[(0, Call::Swap(Some(1)))], &[(0, Call::Swap(Some(9)))]];
     play("swap against swap", &[SWAPS[0], SWAPS[1], GET]);
+}
+
+/// A value that has no room in the cell: it is forwarded, and a register goes on.
+#[test]
+fn forward_against_change() {
+    const LONGER: &[(u64, Call)] = &[(0, Call::Update(OUTGROWS))];
+    for (name, rival) in [
+        ("forward against change", CHANGE),
+        ("forward against update", &[(0, Call::Update(5))]),
+        ("forward against delete", &[(0, Call::Delete)]),
+        ("forward against forward", &[(0, Call::Update(OUTGROWS + 4))]),
+    ] {
+        let racers: &'static [&'static [(u64, Call)]] = Box::leak(Box::new([LONGER, rival, GET]));
+        let plan = Plan { racers, there: 1, known: true, cells: Cells::Already, ..NOTHING };
+        plan.play_many_steps(name);
+        if is_deep(name) {
+            plan.play(name, BOTH);
+        }
+    }
 }
 
 /// Where the key is not there, a change is an insert.

@@ -34,6 +34,8 @@ const FILLERS: u64 = 100;
 /// Keys with which racers get memory of their own have numbers from here on.
 const WARM: u64 = 200;
 const WARMS: u64 = 5;
+/// Values of keys before they are cells have numbers from here on.
+const BEFORE: u64 = 700;
 /// As long as what the racers write.
 const WARM_VALUE: u64 = 801;
 /// What clocks show in the beginning.
@@ -61,6 +63,18 @@ struct Plan {
     clocks: &'static [u64],
     /// What has happened already when the race begins.
     midst: Midst,
+    cells: Cells,
+}
+
+/// Whether keys are cells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Cells {
+    /// The pool has none.
+    Never,
+    /// A key is one from its first change on.
+    Later,
+    /// All keys that are there are.
+    Already,
 }
 
 /// The clients of a race. Those that are left in the end do not take their leave: they may be dead.
@@ -87,12 +101,12 @@ fn story(
     id: usize,
     clock: impl Clock + 'static,
     late: u64,
-    (hung_up, recorder): (&Rc<Cell<bool>>, &Recorder),
+    (hung_up, recorder, cells): (&Rc<Cell<bool>>, &Recorder, Cells),
 ) -> Story {
     let line = Line { inner: sim.fabric(id), hung_up: Rc::clone(hung_up), members: None };
     Story::new(
         (line, Rc::new(clock)),
-        geometry(),
+        geometry().with_keyed_cells(cells != Cells::Never),
         (id, id, id as u64 + 1),
         options((late, 1 << 60)),
         recorder,
@@ -121,7 +135,7 @@ impl Plan {
         let count = self.racers.len();
         let mut sim = Sim::new(&Setup { words: CAPACITY / 8, ..Setup::new(seed, 3, count + 4) });
         let (recorder, hung_up) = (Recorder::new(), Rc::<Cell<bool>>::default());
-        let book = (&hung_up, &recorder);
+        let book = (&hung_up, &recorder, self.cells);
         // Nobody is late: who does not answer says so.
         let clock = |id| LoneClock::new(self.clocks.get(id).copied().unwrap_or(NOW));
         let lone = |sim: &Sim, id| Rc::new(story(sim, id, clock(id), 1 << 56, book));
@@ -135,6 +149,16 @@ impl Plan {
             do_all(&mut sim, id, Rc::clone(racer), warm.collect(), &NODES).expect("it ends");
         }
         let mut calls: Vec<_> = (0..self.there).map(|key| (key, Call::Put(900 + key))).collect();
+        if self.cells == Cells::Already {
+            // The change of a key makes it a cell.
+            calls = (0..self.there)
+                .flat_map(|key| {
+                    let change =
+                        Call::CompareAndSwap { expected: Some(BEFORE + key), new: Some(900 + key) };
+                    [(key, Call::Put(BEFORE + key)), (key, change)]
+                })
+                .collect();
+        }
         calls.extend((0..self.fillers).map(|n| (FILLERS + n, Call::Insert(950 + n))));
         calls.extend((0..self.deleted).map(|key| (key, Call::Get)));
         do_all(&mut sim, count, Rc::clone(&creator), calls, &NODES).expect("it ends");
@@ -163,7 +187,7 @@ impl Plan {
     /// Each majority that lives is asked for every key in the end.
     fn check(self, sim: &mut Sim, cast: &Cast, recorder: &Recorder) -> Result<(), String> {
         let keys: Vec<u64> = (0..4).chain(FILLERS..FILLERS + self.fillers).collect();
-        judge(sim, cast, recorder, &keys)?;
+        judge(sim, cast, (recorder, self.cells), &keys)?;
         let moved = cast.racers.iter().any(|racer| racer.client.counters().moved > 0);
         let all_are_well = !(0..self.racers.len()).any(|id| sim.is_dead(id));
         // Otherwise nothing was put to the test.
@@ -202,13 +226,18 @@ impl Plan {
 }
 
 /// Each majority that lives is asked for these keys, and the history is judged.
-fn judge(sim: &mut Sim, cast: &Cast, recorder: &Recorder, keys: &[u64]) -> Result<(), String> {
+fn judge(
+    sim: &mut Sim,
+    cast: &Cast,
+    (recorder, cells): (&Recorder, Cells),
+    keys: &[u64],
+) -> Result<(), String> {
     for away in NODES {
         let up = |&n: &NodeId| n != away && !sim.is_away(n);
         let nodes: Vec<_> = NODES.into_iter().filter(up).collect();
         if nodes.len() >= 2 {
             let id = cast.racers.len() + 1 + away.index();
-            let story = story(sim, id, sim.clock(id), 100, (&cast.hung_up, recorder));
+            let story = story(sim, id, sim.clock(id), 100, (&cast.hung_up, recorder, cells));
             let gets = keys.iter().map(|&key| (key, Call::Get)).collect();
             do_all(sim, id, Rc::new(story), gets, &nodes)?;
         }
@@ -285,6 +314,7 @@ const NOTHING: Plan = Plan {
     known: false,
     clocks: &[],
     midst: Midst::Nothing,
+    cells: Cells::Later,
 };
 const READS: &[(u64, Call)] = &[(0, Call::Get), (0, Call::Get)];
 
