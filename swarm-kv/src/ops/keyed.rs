@@ -480,6 +480,26 @@ mod tests {
         }
     }
 
+    /// A register finds no memory: the cell goes on with the value that it has (K4).
+    #[test]
+    fn what_finds_no_place_is_not_forwarded() {
+        let (_, [one, two]) = clients();
+        (0..2).for_each(|_| _ = one.blocking().increment(b"key", 1).expect("memory"));
+        let long = vec![7; 1000];
+        let is_full = |number: usize| {
+            let put = two.blocking().put(format!("another {number}").as_bytes(), &long);
+            put.is_err_and(|error| matches!(error, Error::Full(_)))
+        };
+        assert!((0..10_000).any(is_full));
+        for _ in 0..3 {
+            assert!(matches!(two.blocking().put(b"key", &long), Err(Error::Full(_))));
+            let cell = cell_of(&one, b"key");
+            let shown = block_on(one.read_cell(&cell, b"key")).expect("nodes").expect("its key");
+            assert_eq!((shown.kind, &*shown.value), (Kind::Value, &b"2"[..]));
+        }
+        assert_eq!(one.blocking().increment(b"key", 1), Ok(3));
+    }
+
     /// Ballots end: the key goes on in a register, and in another cell from the next change on.
     #[test]
     fn a_worn_cell_goes_on() {

@@ -3,6 +3,7 @@
 //! A client whose clock is far ahead of a register's creation finds the register's timestamps
 //! exhausted, and moves its key.
 
+mod cells;
 mod full;
 mod majorities;
 mod modify;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use swarm_core::history::{Answer, BUDGET, Call, Recorder, check};
 use swarm_core::node::NodeId;
-use swarm_core::sim::{Outcome, Setup, Sim};
+use swarm_core::sim::{Outcome, Policy, Setup, Sim};
 use swarm_kv::Error;
 
 use super::store_sim_common::{COUNTERS, GaveUp, Line, Story, options};
@@ -16,10 +16,15 @@ use super::{
 };
 
 const SWAP: Action = (RIVAL, 0, Call::Swap(Some(9)));
+const SWAP_AGAIN: Action = (RIVAL, 0, Call::Swap(Some(17)));
+/// A value of twelve words, for which the cells of these stories have no room.
+const OUTGROWS: u64 = 7;
 const TAKE: Action = (RIVAL, 0, Call::Swap(None));
 /// The number of key 0's first value.
 const FIRST: Option<u64> = Some(805);
 const COUNTER: u64 = COUNTERS.start;
+/// How often weights of turns change, if no other is said.
+const OFTEN: f64 = 0.005;
 
 /// Stuck at every roundtrip of every kind of read-modify-write, with its chains executed at some
 /// nodes.
@@ -67,12 +72,26 @@ fn a_writer_finds_out_over_change_delete_and_insert() {
     });
 }
 
+/// A writer slept while the key became a cell, and while the cell was forwarded: what became of its write is told by the register, two
+/// links away.
+#[test]
+fn a_writer_finds_out_over_a_cell_that_was_forwarded() {
+    ARE_CELLS.set(true);
+    let forward: Action = (RIVAL, 0, Call::Update(OUTGROWS));
+    stuck_beside_a_change(&[SWAP, forward]);
+    stuck_beside_a_change(&[SWAP, forward, (READER, 0, Call::Get), (RIVAL, 0, Call::Update(13))]);
+    stuck_beside_a_change(&[SWAP, forward, SWAP_AGAIN]);
+    stuck_behind(&[SWAP, forward]);
+}
+
 /// What others write, move, delete and insert while a change is half done is not lost, and the
 /// change is not made twice.
 #[test]
 fn a_change_is_made_of_what_came_before_it() {
     with_and_without_cells(|| {
         stuck_in_a_change(&[(RIVAL, 0, Call::Update(9))]);
+        // So long that it has no room in a cell for what was read.
+        stuck_in_a_change(&[(RIVAL, 0, Call::Update(OUTGROWS))]);
         stuck_in_a_change(&[MOVE, (READER, 0, Call::Get)]);
         stuck_in_a_change(&[(RIVAL, 0, Call::Delete), (RIVAL, 0, Call::Insert(29))]);
     });
@@ -184,10 +203,16 @@ fn what_nothing_can_be_made_of_stays_as_it_is() {
     assert!(overflowed > 0);
 }
 
-/// Clients that add to one number at a time, whose turns a die decides: each change comes to its end. Returns how many
-/// there were, their roundtrips, and the most of one.
-fn add_at_a_time(seed: u64, clients: usize, each: u64) -> (u64, u64, u32) {
-    let mut sim = Sim::new(&Setup { words: CAPACITY / 8, ..Setup::new(seed, 3, clients) });
+/// Clients that add to one number at a time, whose turns a die decides, by weights that change as often as `redraw` says:
+/// each change comes to its end. Returns how many there were, their roundtrips, and the most of one.
+pub(crate) fn add_at_a_time(
+    (seed, redraw): (u64, f64),
+    clients: usize,
+    each: u64,
+) -> (u64, u64, u32) {
+    let setup = Setup::new(seed, 3, clients);
+    let policy = Policy::Weighted { redraw };
+    let mut sim = Sim::new(&Setup { words: CAPACITY / 8, policy, ..setup });
     let (recorder, hung_up) = (Recorder::new(), Rc::<Cell<bool>>::default());
     let costs = Rc::<Cell<(u64, u64, u32)>>::default();
     let stories = (0..clients).map(|id| {
@@ -219,7 +244,7 @@ fn changes_of_one_key_at_a_time_come_to_their_ends() {
     for clients in [1, 2, 3] {
         let (mut changes, mut all, mut most) = (0, 0, 0);
         for seed in 0..10 {
-            let costs = add_at_a_time(seed, clients, 30);
+            let costs = add_at_a_time((seed, OFTEN), clients, 30);
             (changes, all, most) = (changes + costs.0, all + costs.1, most.max(costs.2));
         }
         let mean = all as f64 / changes as f64;

@@ -164,7 +164,7 @@ impl Plan {
         let keys = if other.u8(..4) == 0 { other.u64(7..14) } else { few };
         let slots = [6, 6, 6, 1][Rng::with_seed(seed ^ 0x5107).usize(..4)];
         let slots = if rare.u8(..8) == 0 { rare.usize(2..=5) } else { slots };
-        let keyed_cells = Rng::with_seed(seed ^ 0x0ce11).bool();
+        let keyed_cells = Rng::with_seed(seed ^ 0x0ce11).u8(..8) > 0;
         let geometry = of_six_keys(geometry).with_keyed_cells(keyed_cells);
         let geometry = Geometry { bucket_bits: 0, slots, format, ..geometry };
         let plan = Self {
@@ -177,7 +177,7 @@ impl Plan {
             at_once: [1, 1, 2][rng.usize(..3)],
             rounds: rng.u64(16..ROUNDS as u64) / if scarce.is_some() { 2 } else { 1 },
             mixes,
-            modify: [0.0, 0.0, 0.0, 0.5][Rng::with_seed(seed ^ 0x30d1f1).usize(..4)],
+            modify: [0.0, 0.0, 0.5, 0.5][Rng::with_seed(seed ^ 0x30d1f1).usize(..4)],
             drops: [0.0, 0.05][rng.usize(..2)],
             collections: [0.0, 0.1, 0.3][rng.usize(..3)],
             evacuations: 0.0,

@@ -4,15 +4,13 @@
 use swarm_core::history::Call;
 use swarm_core::sim::seeds::is_deep;
 
-use crate::{BOTH, Cells, DEPTHS, NOTHING, Plan, READS};
+use crate::{BOTH, Cells, DEPTHS, NOTHING, OUTGROWS, Plan, READS};
 
 /// The value that is there when the race begins.
 const FIRST: Option<u64> = Some(900);
 const CHANGE: &[(u64, Call)] = &[(0, Call::CompareAndSwap { expected: FIRST, new: Some(1) })];
 const RIVAL: &[(u64, Call)] = &[(0, Call::CompareAndSwap { expected: FIRST, new: Some(9) })];
 const GET: &[(u64, Call)] = &[(0, Call::Get)];
-/// A value of twelve words, where cells here have room for five at most.
-const OUTGROWS: u64 = 3;
 
 /// Explores a race for the key that is there, in a pool without keyed cells, in one where the first change makes a cell of the
 /// key, and for a key that is a cell; where it is its turn to be explored deep, also with a node and a client that crash, anywhere.

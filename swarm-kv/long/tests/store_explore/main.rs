@@ -34,6 +34,8 @@ const FILLERS: u64 = 100;
 /// Keys with which racers get memory of their own have numbers from here on.
 const WARM: u64 = 200;
 const WARMS: u64 = 5;
+/// A value of twelve words, where cells here have room for five at most.
+const OUTGROWS: u64 = 3;
 /// Values of keys before they are cells have numbers from here on.
 const BEFORE: u64 = 700;
 /// As long as what the racers write.
@@ -416,7 +418,9 @@ fn a_client_may_die_anywhere() {
     let get: &[&[_]] = &[&[(0, Call::Get)], OTHERS[0], OTHERS[1]];
     let split: &[&[_]] = &[&[(2, Call::Insert(1))], OTHERS[0], OTHERS[1]];
     let change: &[&[_]] = &[&[(0, Call::Swap(Some(1)))], OTHERS[0], OTHERS[1]];
+    let outgrows: &[&[_]] = &[&[(0, Call::Update(OUTGROWS))], OTHERS[0], OTHERS[1]];
     let there = Plan { there: 1, known: true, ..NOTHING };
+    let cell = Plan { cells: Cells::Already, ..there };
     let plans = [
         ("an insert", Plan { racers: insert, known: true, ..NOTHING }),
         ("an insert over a deleted key", Plan { racers: insert, deleted: 1, ..there }),
@@ -425,7 +429,11 @@ fn a_client_may_die_anywhere() {
         ("a delete", Plan { racers: delete, ..there }),
         ("a get", Plan { racers: get, ..there }),
         ("a split", Plan { racers: split, fillers: 5, ..there }),
-        ("a change", Plan { racers: change, ..there }),
+        ("a change that moves its key", Plan { racers: change, cells: Cells::Never, ..there }),
+        ("a change that makes a cell", Plan { racers: change, ..there }),
+        ("a change of a cell", Plan { racers: change, ..cell }),
+        ("an update for which its cell has no room", Plan { racers: outgrows, ..cell }),
+        ("a delete of a cell", Plan { racers: delete, ..cell }),
     ];
     for (name, plan) in plans {
         let seeds = if is_deep(name) { 25 } else { 3 };

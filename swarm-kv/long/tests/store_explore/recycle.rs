@@ -339,3 +339,13 @@ fn what_was_found_is_used_by_nobody_else() {
     const INSERT: &[Action] = &[insert(0, 1)];
     FOUND.uses_again("a register that was found", &const { beside_each_other(INSERT) });
 }
+
+/// The key is a cell, which is deleted: what follows may use it and its records again.
+#[test]
+fn a_cell_and_its_records_are_used_again() {
+    const SWAP: Action = Action::Call(0, Call::Swap(Some(905)));
+    const AGAIN: Action = Action::Call(0, Call::Swap(Some(5)));
+    const CELL: Plan = Plan { before: &[insert(0, 901), SWAP, SWAP], ..DELETED };
+    const SWAPS: &[Action] = &[Collect, Collect, insert(0, 1), AGAIN];
+    CELL.uses_again("a cell used again", &const { beside_each_other(SWAPS) });
+}
