@@ -9,6 +9,8 @@ caller="$(realpath "$0")"
 cd "$(dirname "$caller")/.." || exit
 source ci/steps.sh
 
+# What takes longest builds in folders of its own, and goes on beside all other steps.
+begin mutations env SWARM_SCHEDULES=20001 ci/mutate.sh
 step "test (with all races explored as deep as they go)" env SWARM_RIGHTS_REQUIRED=1 SWARM_DEEP=all cargo test --locked
 step "claims (a pool that is filled up by 64 clients at once)" \
     cargo test --quiet --locked -p swarm-kv-full --test full -- --ignored at_once_fill
@@ -25,7 +27,7 @@ step "c (the library for C and C++, its header, symbols, examples and tests, bes
 step "python (the package, installed by pip, and its tests)" ci/python.sh
 step "examples (programs on other crates: tokio, axum, rayon, market data)" ci/examples.sh
 step "threads (multi-threaded tests under the thread sanitizer)" ci/threads.sh
-step "mutations (the checks notice each safety line that is missing)" env SWARM_SCHEDULES=20001 ci/mutate.sh
 step "fuzz (damaged files, hostile nodes, bad formats)" ci/fuzz.sh 60
 step "rdma (the transport, the store and the command line on real queue pairs, in a guest)" ci/rdma.sh
+step "mutations (the checks notice each safety line that is missing)" joined mutations
 echo "| $(git rev-parse --short HEAD) | $(date -u +%F) | $passed steps | $SECONDS s |"
