@@ -36,7 +36,7 @@ enum Before {
     Exists,
     /// The key is not there; if it was deleted, the entry to replace.
     Absent(Option<Entry>),
-    /// A register under the hash was being moved, and is no longer.
+    /// A register under the hash was being moved, and is no longer; or the bucket is out of date.
     Moved,
 }
 
@@ -97,8 +97,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
     /// Returns whether the key is there, by this bucket and the registers that it lists.
     ///
-    /// S4: a bucket that is out of date does no harm. A register that has a value is listed, and a
-    /// proposal on an old record is lost.
+    /// S4: a bucket that is out of date does no harm. A register that has a value is listed, as is a cell that
+    /// was not forwarded, and a proposal on an old record is lost.
     async fn before(&self, located: &Located, hash: u64, key: &[u8]) -> Result<Before, Error> {
         let mut dead = None;
         for entry in entries(located, hash, key) {
@@ -111,7 +111,14 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                         None => {}
                         // Q2: dead for good.
                         Some(Kind::Absent) => dead = Some(*entry),
-                        Some(Kind::Value | Kind::Forward) => return Ok(Before::Exists),
+                        Some(Kind::Value) => return Ok(Before::Exists),
+                        // Q3: it has the key's value as long as it is listed, and this bucket may be out of
+                        // date.
+                        Some(Kind::Forward) => {
+                            let now = self.index.fresh(&self.group, hash).await?;
+                            let is_listed = now.bucket.lists(cell.at.place.pointer, cell.identity);
+                            return Ok(if is_listed { Before::Exists } else { Before::Moved });
+                        }
                     }
                     continue;
                 }

@@ -480,6 +480,18 @@ mod tests {
         }
     }
 
+    /// The bucket that a client remembers lists a cell that was forwarded, and the key was deleted since.
+    #[test]
+    fn an_insert_takes_no_forwarded_cell_for_its_key() {
+        let (_, [one, two]) = clients();
+        (0..2).for_each(|_| _ = one.blocking().increment(b"key", 1).expect("memory"));
+        assert_eq!(two.blocking().insert(b"key", b"8"), Ok(false));
+        one.blocking().put(b"key", &[7; 1000]).expect("memory");
+        one.blocking().delete(b"key").expect("nodes answer");
+        assert_eq!(two.blocking().insert(b"key", b"8"), Ok(true));
+        assert_eq!(get(&one, b"key").as_deref(), Some(&b"8"[..]));
+    }
+
     /// A register finds no memory: the cell goes on with the value that it has (K4).
     #[test]
     fn what_finds_no_place_is_not_forwarded() {

@@ -64,13 +64,15 @@ fn swap_against_swap() {
 #[test]
 fn forward_against_change() {
     const LONGER: &[(u64, Call)] = &[(0, Call::Update(OUTGROWS))];
-    for (name, rival) in [
-        ("forward against change", CHANGE),
-        ("forward against update", &[(0, Call::Update(5))]),
-        ("forward against delete", &[(0, Call::Delete)]),
-        ("forward against forward", &[(0, Call::Update(OUTGROWS + 4))]),
+    const AND_GONE: &[(u64, Call)] = &[(0, Call::Update(OUTGROWS)), (0, Call::Delete)];
+    for (name, longer, rival) in [
+        ("forward against change", LONGER, CHANGE),
+        ("forward against update", LONGER, &[(0, Call::Update(5))]),
+        ("forward against delete", LONGER, &[(0, Call::Delete)]),
+        ("forward against forward", LONGER, &[(0, Call::Update(OUTGROWS + 4))]),
+        ("forward and delete against insert", AND_GONE, &[(0, Call::Insert(5))]),
     ] {
-        let racers: &'static [&'static [(u64, Call)]] = Box::leak(Box::new([LONGER, rival, GET]));
+        let racers: &'static [&'static [(u64, Call)]] = Box::leak(Box::new([longer, rival, GET]));
         let plan = Plan { racers, there: 1, known: true, cells: Cells::Already, ..NOTHING };
         plan.play_many_steps(name);
         if is_deep(name) {
