@@ -160,6 +160,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`shm::open`].
+    #[cfg_attr(not(debug_assertions), inline)]
     pub fn of(pool: &Pool, options: StoreOptions) -> Result<Self, shm::Error> {
         Self::with(pool, options, move |pool| shm::open(pool, options.client))
     }
@@ -169,6 +170,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`open`](Self::open).
+    #[cfg_attr(not(debug_assertions), inline)]
     pub fn reopen(&self) -> Result<Self, shm::Error> {
         Self::of(&self.0.pool.reopen()?, self.0.options)
     }
@@ -180,6 +182,7 @@ impl Store<Emulated> {
     ///
     /// # Errors
     /// As [`shm::open_emulated`].
+    #[cfg_attr(not(debug_assertions), inline)]
     pub fn emulated(
         pool: &Pool,
         options: StoreOptions,

@@ -17,6 +17,8 @@ use crate::Failure;
 #[cfg(feature = "rdma")]
 use crate::far;
 pub use crate::pool_options::PoolOptions;
+use crate::system::{Chosen, choose};
+use crate::workload::System;
 
 /// The error of a program without RDMA pools.
 #[cfg(not(feature = "rdma"))]
@@ -135,7 +137,9 @@ impl Pool {
             )));
         }
         let replacement = NearPool::replace(path, NodeId(node), options)?;
-        let client = shm::open(replacement.pool(), Options::default())?;
+        // Of the kind that all other commands have, so that no other one is generated.
+        choose(System::Swarm);
+        let client = shm::open_unhindered::<Chosen>(replacement.pool(), Options::default())?;
         let is_filled = shm::fill(&replacement, &client, progress)?;
         // Before the node votes: what a client does on leaving it does without that node.
         drop(client);
