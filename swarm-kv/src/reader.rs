@@ -57,7 +57,9 @@ impl Reader {
     /// A key out of bounds; too few memory nodes that answer; [`Error::Contended`] if others change it again and again, or left a change of it half
     /// done; [`Error::Destroyed`], [`Error::Gone`] or [`Error::CutShort`] if the pool is lost.
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        self.look(async |looker| Ok(looker.get(key).await?.map(|value| value.to_vec())))
+        self.look(async |looker| {
+            Ok(looker.get_without_memory(key).await?.map(|value| value.to_vec()))
+        })
     }
 
     /// Calls `each` with every key and its value until it breaks off: those of a first bucket as of one moment, of one after the other.
@@ -107,6 +109,10 @@ impl Reader {
                     }
                     pause(attempt);
                 }
+                // A key is being moved, which takes memory. To reclaim some changes what nodes hold,
+                // so no answer could rest on it (S15), and all that reclaims would be generated for
+                // readers as well.
+                Err(Error::Full(_)) => pause(attempt),
                 outcome if is_so && is_same => return outcome,
                 _ => pause(attempt),
             }
@@ -136,6 +142,7 @@ mod tests {
     use swarm_shm::CreateOptions;
 
     use super::*;
+    use crate::error::Shortage;
 
     /// Two of five nodes have a write that was left half done, and it went without one at a time.
     #[test]
@@ -150,6 +157,27 @@ mod tests {
             }
             assert!(looks.iter().all(|set| 2 * set.len() < nodes), "a majority is left");
         }
+    }
+
+    /// A key is on the move, and to move it on takes memory: its clients have to.
+    #[test]
+    fn a_reader_reclaims_no_memory_and_looks_again() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let options =
+            CreateOptions { capacity: 4 << 20, max_clients: 4, ..CreateOptions::default() };
+        let reader = Reader::new(&Pool::create(dir.path().join("pool"), &options).expect("a pool"));
+        let shortage =
+            Shortage { object: 64, capacity: 4 << 20, held_up: None, cannot_claim: false };
+        let looks = Cell::new(0);
+        let outcome = reader.look(async |_| {
+            looks.set(looks.get() + 1);
+            if looks.get() < 3 { Err(Error::Full(shortage)) } else { Ok(()) }
+        });
+        assert_eq!((outcome, looks.get()), (Ok(()), 3));
+        assert_eq!(
+            reader.look(async |_| Err::<(), _>(Error::Full(shortage))),
+            Err(Error::Contended)
+        );
     }
 
     /// What a look goes by is used for something else meanwhile, and then hardly any node seems to

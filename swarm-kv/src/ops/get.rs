@@ -112,6 +112,17 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         }
     }
 
+    /// Gets the value of a key for a client that has no memory and caches nothing: a
+    /// [reader's](crate::reader).
+    ///
+    /// # Errors
+    /// As [`get`](Self::get). [`Full`](Error::Full) if the key is being moved, which takes memory.
+    pub(crate) async fn get_without_memory(&self, key: &[u8]) -> GetResult<'_, F> {
+        let hash = self.check(key, &[])?;
+        let _pin = self.pin();
+        self.in_own_process(self.get_by_index(hash, key)).await
+    }
+
     pub(crate) async fn get_by_index(
         &self,
         hash: u64,
