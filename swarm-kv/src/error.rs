@@ -40,6 +40,18 @@ pub enum Error {
         max = i64::MAX
     )]
     Overflow,
+    /// The value, of so many bytes, has no room in a cell, so it can have neither a time to live nor a version.
+    #[error(
+        "a value of {0} bytes can have neither a time to live nor a version: that takes one of at most {max} bytes",
+        max = swarm_core::layout::MAX_IN_PLACE - 8
+    )]
+    TooLongForCell(usize),
+    /// The pool was created without keyed cells: its keys can have neither lives nor versions.
+    #[error(
+        "keys of this pool can have neither a time to live nor a version: it was created without keyed cells; back it \
+         up, and restore that into a new pool"
+    )]
+    NoCells,
     /// No memory is left, or this client [can claim](Shortage::cannot_claim) none.
     #[error("{0}")]
     Full(Shortage),

@@ -29,6 +29,7 @@ impl Error {
                 ErrorKind::GiveUp
             }
             Self::Number(_) | Self::Overflow => ErrorKind::GiveUp,
+            Self::TooLongForCell(_) | Self::NoCells => ErrorKind::GiveUp,
             Self::Full(shortage) | Self::Unsettled(shortage) => shortage.kind(),
             Self::Contended | Self::Unfinished | Self::UnsettledUnfinished => ErrorKind::Retry,
             Self::NumbersExhausted | Self::UnsettledNumbersExhausted => ErrorKind::Reopen,
@@ -60,6 +61,8 @@ impl Error {
             | Self::Type(_)
             | Self::Number(_)
             | Self::Overflow
+            | Self::TooLongForCell(_)
+            | Self::NoCells
             | Self::Full(_)
             | Self::NumbersExhausted
             | Self::Forked
@@ -114,6 +117,8 @@ mod tests {
             Error::Type(3),
             Error::Number(5),
             Error::Overflow,
+            Error::TooLongForCell(5000),
+            Error::NoCells,
             Error::NumbersExhausted,
             Error::UnsettledNumbersExhausted,
             Error::Contended,
@@ -185,9 +190,11 @@ mod tests {
             Error::CutShort => 15,
             Error::Number(_) => 16,
             Error::Overflow => 17,
+            Error::TooLongForCell(_) => 18,
+            Error::NoCells => 19,
         };
         let met: std::collections::BTreeSet<_> = all().iter().map(of).collect();
-        assert_eq!(met, (0..18).collect());
+        assert_eq!(met, (0..20).collect());
         let kinds: std::collections::HashSet<_> = all().iter().map(Error::kind).collect();
         assert_eq!(kinds.len(), 4);
     }

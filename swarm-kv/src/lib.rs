@@ -70,11 +70,13 @@ pub use gc::full::{Gc, GcStage};
 pub use heap::{ClientUsage, writing_clients};
 pub use ops::blocking::Blocking;
 pub use ops::cursor::Cursor;
+pub use ops::expiry::{MAX_EXPIRING, TimeToLive};
 pub use ops::fill::Filled;
 pub use ops::modify::CompareAndSwap;
 pub use ops::replace::{Membership, ReplaceError, ReplaceStep};
 pub use ops::scan::{Estimate, Usage};
 pub use ops::verify::{Fault, FaultKind, Verdict};
+pub use ops::version::Version;
 #[cfg(feature = "rdma")]
 pub use pools::rdma;
 pub use pools::shm;

@@ -90,6 +90,7 @@ impl Reader {
             let options = Options::default().cached_keys(1);
             let (clock, geometry) = (self.pool.clock(), self.pool.geometry());
             let looker = Client::new(fabric, clock, geometry, nobody(), options.cached_buckets(1));
+            let looker = looker.that_only_looks();
             let outcome = block_on(look(&looker));
             let is_so = block_on(looker.group.fabric().inner().saw_what_was());
             // Behind the last READ: the pool is there, and is what it was.

@@ -13,7 +13,7 @@ use swarm_core::fabric::Fabric;
 use swarm_core::node::NodeId;
 use swarm_core::register::safe_guess::SafeGuess;
 use swarm_kv::shm::{self, CreateOptions, OpenOptions, Pool};
-use swarm_kv::{Client, Error, Options};
+use swarm_kv::{Client, Error, Options, TimeToLive};
 use swarm_shm::SwitchState;
 
 struct TestPool {
@@ -391,4 +391,35 @@ fn a_long_value_takes_one_roundtrip_more() {
     let value = client.blocking().get(b"long").expect("get");
     assert_eq!(value.map(|value| value.len()), Some(10_000));
     assert_eq!(client.last().roundtrips, 2);
+}
+
+/// By the clock that processes of a host share, of every kind of handle.
+#[test]
+fn keys_expire_by_the_hosts_clock() {
+    let test = pool(4 << 20);
+    let [one, two] = [open(&test), open(&test)];
+    let ttl = std::time::Duration::from_millis(50);
+    one.blocking().put(b"stays", b"value").expect("put");
+    one.blocking().put_with_ttl(b"key", b"value", ttl).expect("put");
+    one.blocking().put_with_ttl(b"long", b"value", 1000 * ttl).expect("put");
+    assert!(two.blocking().ttl(b"key").expect("ttl").left().is_some_and(|left| left <= ttl));
+    assert_eq!(two.blocking().ttl(b"stays"), Ok(TimeToLive::Endless));
+    std::thread::sleep(ttl);
+    for client in [&two, &one] {
+        assert!(client.blocking().get(b"key").expect("get").is_none());
+        assert!(client.blocking().get(b"long").expect("get").is_some());
+        assert_eq!(client.blocking().ttl(b"key"), Ok(TimeToLive::Absent));
+        assert_eq!(client.blocking().update(b"key", b"again"), Ok(false));
+    }
+    let mut keys = Vec::new();
+    let each = |key: &[u8], _: &[u8]| {
+        keys.push(key.to_vec());
+        std::ops::ControlFlow::Continue(())
+    };
+    two.blocking().for_each(each).expect("for_each");
+    keys.sort();
+    assert_eq!(keys, [b"long".to_vec(), b"stays".to_vec()]);
+    assert_eq!(two.blocking().persist(b"long"), Ok(true));
+    assert_eq!(one.blocking().ttl(b"long"), Ok(TimeToLive::Endless));
+    assert_eq!(one.blocking().insert(b"key", b"again"), Ok(true));
 }

@@ -67,6 +67,14 @@ impl View {
         self.record
     }
 
+    /// Returns the highest ballot under which a node's word names the committed record. A record that
+    /// is committed later has a higher one, whatever memory it lies in (C2).
+    pub fn chosen_by(&self, format: WordFormat) -> Ballot {
+        let names = |node: NodeId| format.record(self.words[node.index()]) == self.record;
+        let ballots = self.known.holding(names).map(|it| format.ballot(self.words[it.index()]));
+        ballots.max().unwrap_or_default()
+    }
+
     /// Returns the view of a cell whose word is, or soon will be, `word` at every node: one that
     /// was created with a committed record.
     pub fn created(format: WordFormat, n: usize, word: CellWord) -> Self {

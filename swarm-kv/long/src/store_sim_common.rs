@@ -7,6 +7,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use fastrand::Rng;
 use swarm_core::clock::Clock;
@@ -153,6 +154,9 @@ pub fn key(key: u64) -> Vec<u8> {
 /// Keys that hold decimal numbers, which clients add to, have these numbers.
 pub const COUNTERS: std::ops::Range<u64> = 40..42;
 
+/// What clocks do is noted as this client's, whose operations have no answers.
+pub const CLOCKS: usize = 99;
+
 /// Returns value number `id` of key number `number`.
 fn value_of(number: u64, id: u64) -> Vec<u8> {
     if COUNTERS.contains(&number) { id.to_string().into_bytes() } else { value(id) }
@@ -202,6 +206,24 @@ pub fn format(usual: WordFormat, setup: &mut Setup) -> WordFormat {
     WordFormat { pointer_bits: 62 - 17, tick_shift: 0 }
 }
 
+/// Which values expire: those of puts whose numbers are `of` these, after `ttl` by the clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Lives {
+    /// The time to live.
+    pub ttl: Duration,
+    /// Whether a put of value number so expires.
+    pub of: fn(u64) -> bool,
+}
+
+impl Lives {
+    /// Draws the lives of values in one of four schedules of pools with keyed cells: over at once, soon, or hardly ever.
+    pub fn random(seed: u64, geometry: &Geometry) -> Option<Self> {
+        let mut rng = Rng::with_seed(seed ^ 0x77e1);
+        let ttl = Duration::from_nanos([0, 300, 3000, 30_000, 1 << 40][rng.usize(..5)]);
+        (rng.u8(..4) == 0 && geometry.keyed_cells).then_some(Self { ttl, of: |id| id % 3 == 0 })
+    }
+}
+
 /// A client of the store, and the recorder of its operations.
 pub struct Story {
     /// The client. All clocks have one type, as a store is compiled for each.
@@ -212,6 +234,8 @@ pub struct Story {
     pub id: usize,
     /// What it saw last under each key.
     pub seen: RefCell<BTreeMap<u64, Option<u64>>>,
+    /// Which of its values expire, if any do.
+    pub lives: Option<Lives>,
 }
 
 /// Why an operation has no answer.
@@ -288,12 +312,40 @@ impl Story {
     ) -> Self {
         let session = Session { client: slot, incarnation: Incarnation(incarnation) };
         let client = Client::new(line, clock, geometry, session, options);
-        Self { client, recorder: recorder.clone(), id, seen: RefCell::default() }
+        let seen = RefCell::default();
+        Self { client, recorder: recorder.clone(), id, seen, lives: None }
+    }
+
+    /// Some of its values, and of those that it makes of others', expire.
+    #[must_use]
+    pub fn with_lives(self, lives: Option<Lives>) -> Self {
+        Self { lives, ..self }
+    }
+
+    /// Returns after which time the value of a put expires, if it does.
+    fn ttl(&self, number: u64, id: u64) -> Option<Duration> {
+        let lives = self.lives.filter(|lives| (lives.of)(id) && !COUNTERS.contains(&number))?;
+        Some(lives.ttl)
+    }
+
+    /// Notes that a value may come to its end by itself, once or never, from now on: the key is absent then, if
+    /// this is its value still (X1, X2). A value that is made of another one has its life.
+    fn may_expire(&self, number: u64, call: Call) {
+        let expires = match call {
+            Call::Put(id) => self.ttl(number, id).map(|_| id),
+            Call::CompareAndSwap { new, .. } | Call::Swap(new) if self.lives.is_some() => new,
+            _ => None,
+        };
+        if expires.is_some() && !COUNTERS.contains(&number) {
+            let expiry = Call::CompareAndSwap { expected: expires, new: None };
+            self.recorder.called(CLOCKS, number, expiry);
+        }
     }
 
     /// Runs one operation on key number `number`, and records it.
     pub async fn call(&self, number: u64, call: Call, polls: Polls) -> Result<(), GaveUp> {
         let noted = self.recorder.called(self.id, number, call);
+        self.may_expire(number, call);
         let asked = dropped_after(polls, self.ask(number, call)).await;
         let answer = asked.ok_or(GaveUp::Dropped)?.inspect_err(|error| {
             if has_no_effect(*error) {
@@ -329,7 +381,10 @@ impl Story {
         Ok(match call {
             Call::Get => Answer::Value(id(client.get(key).await?.as_deref())),
             Call::Put(id) => {
-                client.put(key, &value(id)).await?;
+                match self.ttl(number, id) {
+                    Some(ttl) => client.put_with_ttl(key, &value(id), ttl).await?,
+                    None => client.put(key, &value(id)).await?,
+                }
                 Answer::Done
             }
             Call::Insert(id) => outcome(client.insert(key, &value(id)).await?),

@@ -28,7 +28,8 @@ use swarm_core::sim::{
     FaultRates, Outcome, Policy, ReplayRules, Setup, Sim, SimFabric, clock_fits,
 };
 use swarm_kv_long::store_sim_common::{
-    COUNTERS, GaveUp, Line, Polls, Story, format, modification, of_few_chunks, of_six_keys, options,
+    COUNTERS, GaveUp, Line, Lives, Polls, Story, format, modification, of_few_chunks, of_six_keys,
+    options,
 };
 
 /// Maximum steps of one schedule.
@@ -86,6 +87,8 @@ struct Plan {
     fits: Option<(u64, u64)>,
     /// After how many polls of its first operation the first client is held, if it is.
     held: Option<u32>,
+    /// Which values expire.
+    expires: Option<Lives>,
 }
 
 impl Plan {
@@ -145,6 +148,7 @@ impl Plan {
             near: [0.0, 0.0, 0.5, 1.0][rng.usize(..4)],
             fits: clock_fits(&mut rare),
             held: None,
+            expires: None,
         };
         let slots = [6, 6, 6, 1][rng.usize(..4)];
         let slots = if rare.u8(..8) == 0 { rare.usize(2..=5) } else { slots };
@@ -154,7 +158,7 @@ impl Plan {
             chunks @ FEWEST_CHUNKS..MOST_CHUNKS => of_few_chunks(geometry, CLIENTS + 1, chunks),
             _ => geometry,
         };
-        let plan = Self { geometry, ..plan };
+        let plan = Self { geometry, expires: Lives::random(seed, &geometry), ..plan };
         let is_held = plan.setup.seed % HELD_IN == HELD_IN / 8;
         if is_held { plan.held_up(&mut rare) } else { plan }
     }
@@ -293,7 +297,9 @@ impl Stage {
         let timeouts = self.plan.timeouts(self.breaks);
         let plan = &self.plan;
         let identity = (id, slot, incarnation);
-        Story::new(connection, plan.geometry, identity, options(timeouts), &self.recorder)
+        let story =
+            Story::new(connection, plan.geometry, identity, options(timeouts), &self.recorder);
+        story.with_lives(plan.expires)
     }
 
     fn run(&mut self, steps: u64, what: &str) -> Result<(), String> {

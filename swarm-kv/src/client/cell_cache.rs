@@ -22,6 +22,8 @@ pub(crate) struct SeenCell {
     /// The epoch in which it was seen, or an earlier one.
     pub(crate) epoch: u64,
     pub(crate) view: View,
+    /// When it expires, if it does.
+    pub(crate) deadline: Option<u64>,
     pub(crate) value: Vec<u8>,
 }
 

@@ -27,6 +27,8 @@ pub(crate) struct Found {
     pub(crate) settled: HashMap<Pointer, Stamp>,
     /// Whether any were taken out of the index.
     pub(crate) unmapped: bool,
+    /// How many expired cells it ended by memory that is reserved.
+    pub(crate) ended_by_reserve: usize,
     /// Whether there was no memory for a bucket's record, or it was being reclaimed.
     pub(crate) lacked_records: bool,
     /// The tombstones that it met.

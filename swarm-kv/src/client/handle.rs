@@ -186,6 +186,8 @@ pub struct Client<F: Fabric, C: Clock, P = SafeGuess> {
     /// The last search that found nothing.
     pub(crate) failed_reclaim: Cell<Option<FailedReclaim>>,
     pub(crate) generation: Cell<u64>,
+    /// Whether it is a reader's, whose fabric changes nothing (X5).
+    pub(crate) only_looks: bool,
     /// What became of the pool, once the client is cut off from it.
     pub(crate) lost: Cell<Option<Lost>>,
     /// How many operations of a kind pass between checks that the pool still exists, less one.
@@ -232,12 +234,19 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             searching: LocalMutex::default(),
             failed_reclaim: Cell::new(None),
             generation: Cell::new(0),
+            only_looks: false,
             lost: Cell::new(None),
             between_looks: Cell::new(BETWEEN_LOOKS),
             counters: RefCell::default(),
             last: Cell::default(),
             protocol: PhantomData,
         }
+    }
+
+    /// Makes it a reader's: it proposes nothing that its fabric would keep to itself.
+    pub(crate) fn that_only_looks(mut self) -> Self {
+        self.only_looks = true;
+        self
     }
 
     /// Turns reclamation on: memory that this client's writes supersede is reused once no operation

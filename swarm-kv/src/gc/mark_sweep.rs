@@ -22,7 +22,7 @@ use std::collections::HashMap;
 use std::mem::take;
 
 use futures_util::future::try_join_all;
-use swarm_core::cell;
+use swarm_core::cell::{self, View};
 use swarm_core::clock::Clock;
 use swarm_core::epoch::GRACE;
 use swarm_core::fabric::{EpochDomain, Fabric, MAX_VERBS, Verb};
@@ -38,7 +38,7 @@ use crate::error::Error;
 use crate::gc::index_walk::WalkStep;
 use crate::heap::{Purpose, Unreachable};
 use crate::index::bucket::{Bucket, Content, Created, Entry, KeyObject, MAX_ENTRIES};
-use crate::index::keyed_cell::{Kind, Parts};
+use crate::index::keyed_cell::{KeyedCell, Kind, Parts};
 use crate::index::lookup::Located;
 
 /// Buckets that one step walks, and objects that it READs, for an operation that waits for memory.
@@ -51,6 +51,8 @@ const RETIRED_FROM: usize = 16;
 /// Registers for which there is room from the beginning, if there may be that many: growing a large
 /// table takes a step milliseconds.
 const REGISTERS: u64 = 1 << 22;
+/// Cells that a cycle ends, as their values have expired, by memory that is reserved for moves.
+const MOST_BY_RESERVE: usize = 16;
 
 /// How far a cycle has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -290,7 +292,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     }
                 }
                 for entry in entries.iter().filter(|entry| entry.is_cell) {
-                    let is_dead = self.mark_cell(entry, *created, &mut spent).await?;
+                    let is_dead = self.mark_cell(entry, *created, &mut spent, found).await?;
                     if !is_dead || !self.is_left(entry, found) {
                         live.push(*entry).map_err(|_| swarm_core::error::Error::Damaged)?;
                     }
@@ -320,6 +322,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         entry: &Entry,
         created: Option<Created>,
         spent: &mut Option<Pointer>,
+        found: &mut Found,
     ) -> Result<bool, Error> {
         let Some(KeyObject::Cell(cell)) = entry.object(&self.geometry) else {
             return Err(Error::DAMAGED);
@@ -332,7 +335,35 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             *spent = None;
         }
         let parts = Parts::of(&committed).ok_or(Error::DAMAGED)?;
+        if parts.kind == Kind::Value && self.is_past(parts.deadline) {
+            return self.end_expired(&cell, parts.key(&committed), &committed.view, found).await;
+        }
         Ok(parts.kind == Kind::Absent)
+    }
+
+    /// Ends a cell whose value has expired, so that its memory comes back though nobody asks for the
+    /// key. Returns whether it did: what there is no memory for is left to the next cycle.
+    ///
+    /// What this takes comes back threefold by the next cycle. A few records of what is reserved for
+    /// moves begin it where nothing else is free.
+    async fn end_expired(
+        &self,
+        cell: &KeyedCell,
+        key: &[u8],
+        view: &View,
+        found: &mut Found,
+    ) -> Result<bool, Error> {
+        let mut ended = self.expire(cell, key, view, Purpose::Replace).await;
+        if matches!(ended, Err(Error::Full(_))) && found.ended_by_reserve < MOST_BY_RESERVE {
+            found.ended_by_reserve += 1;
+            ended = self.expire(cell, key, view, Purpose::Relocate).await;
+        }
+        // The next cycle finds what it replaced.
+        found.unmapped |= ended.is_ok();
+        match ended {
+            Err(Error::Full(_)) => Ok(false),
+            ended => ended,
+        }
     }
 
     /// Whether a register was deleted for good.

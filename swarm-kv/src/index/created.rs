@@ -151,8 +151,8 @@ pub(crate) struct NewCell<'a> {
     pub(crate) record: Pointer,
     pub(crate) key: &'a [u8],
     pub(crate) payload: &'a [u64],
-    /// The register that it replaces.
-    pub(crate) predecessor: Predecessor,
+    /// The register or cell that it replaces.
+    pub(crate) predecessor: Option<Predecessor>,
 }
 
 /// The words of a new keyed cell that are not key or payload.
@@ -172,7 +172,7 @@ impl<'a> NewCell<'a> {
         let (word, number) = (first_word(format, record), cell.identity.number);
         let record_header = RecordHeader::new(record, CellWord(0), number, payload).encode();
         let [created_at, name] = cell.identity.encode();
-        let header = Header { number, key, predecessor: Some(predecessor) };
+        let header = Header { number, key, predecessor };
         let [shape, before, origin, header_sum] = header.encode();
         let sum = cell_checksum(word, payload);
         CellImage {
@@ -191,7 +191,7 @@ impl<'a> NewCell<'a> {
             class: self.cell.class(geometry),
             key_length: self.key.len(),
             identity: self.cell.identity,
-            linked: true,
+            linked: self.predecessor.is_some(),
             is_cell: true,
         }
     }

@@ -4,15 +4,19 @@
 //! object  0     the cell's word, in place of a register's first stamp slot; five reserved words
 //!         6     birth and number; then header, key and in-place copy where a register has them
 //!
-//! payload 0     [ value length 48 | key length 8 | kind 8 ]
-//!         1     key, then value, each up to a whole word
+//! payload 0     [ value length 48 | key length 8 | has a deadline 1 | kind 7 ]
+//!         1     the deadline, if it has one: by the pool's clock, in nanoseconds since the pool's creation
+//!               key, then value, each up to a whole word
 //! ```
 //!
 //! | kind | the key | what may be built on it |
 //! | --- | --- | --- |
 //! | value | has this value | anything |
 //! | absent | is deleted, for good: an insert puts another register in its place | nothing |
-//! | forward | has this value, and goes on in a register that begins with it | nothing |
+//! | forward | has this value, and goes on in a register, or a cell, that begins with it | nothing |
+//!
+//! A value with a deadline is there until the cell is *absent*, as any value is. A client whose clock
+//! says that the deadline has passed proposes that ([`expiry`](crate::ops::expiry)).
 //!
 //! **Invariant (Q2):** nothing is built on a record of the kinds *absent* and *forward*. So a cell
 //! that showed one of them shows it for ever, as a register does that is deleted or frozen.
@@ -31,6 +35,10 @@ use zerocopy::IntoBytes;
 
 /// Words of a payload before the key.
 const HEAD_WORDS: usize = 1;
+/// The bit of the head that says that a deadline follows.
+const DEADLINE: u64 = 0x80;
+/// Bytes that a value with a deadline takes besides.
+pub(crate) const DEADLINE_BYTES: usize = 8;
 /// Words of a register's in-place copy that a cell's has for its payload.
 const SPARED: usize = register::IN_PLACE_WORDS - cell::IN_PLACE_WORDS;
 
@@ -61,6 +69,11 @@ impl KeyedCell {
         HEAD_WORDS + self.shape.key_words() + words_for(length) <= self.at.room
     }
 
+    /// Whether its records have room for what this one says.
+    pub(crate) fn fits_content(&self, content: &CellContent<'_>) -> bool {
+        self.fits(content.value.len() + content.deadline.map_or(0, |_| DEADLINE_BYTES))
+    }
+
     /// Returns the words of each of its records: all have one size, so that each may take the place
     /// of any other.
     pub(crate) fn record_words(&self) -> usize {
@@ -88,10 +101,40 @@ pub(crate) enum Kind {
     Forward = 3,
 }
 
+/// What a record says, and of which key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct CellContent<'a> {
+    pub(crate) kind: Kind,
+    /// When the value expires, if it does.
+    pub(crate) deadline: Option<u64>,
+    pub(crate) key: &'a [u8],
+    pub(crate) value: &'a [u8],
+}
+
+impl CellContent<'_> {
+    /// Returns the payload of a record that says so.
+    pub(crate) fn payload(&self) -> Vec<u64> {
+        let Self { kind, deadline, key, value } = *self;
+        let mut words = vec![kind as u64 | (key.len() as u64) << 8 | (value.len() as u64) << 16];
+        if let Some(deadline) = deadline {
+            words[0] |= DEADLINE;
+            words.push(deadline);
+        }
+        for bytes in [key, value] {
+            let at = words.len();
+            words.resize(at + words_for(bytes.len()), 0);
+            words[at..].as_mut_bytes()[..bytes.len()].copy_from_slice(bytes);
+        }
+        words
+    }
+}
+
 /// Where a payload has key and value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Parts {
     pub(crate) kind: Kind,
+    /// When the value expires, if it does.
+    pub(crate) deadline: Option<u64>,
     pub(crate) key_length: usize,
     /// Bytes of the value.
     pub(crate) length: usize,
@@ -100,29 +143,35 @@ pub(crate) struct Parts {
 impl Parts {
     /// Returns what a payload is made of. `None` if it is damaged.
     pub(crate) fn of(payload: &[u64]) -> Option<Self> {
-        let &[head, ..] = payload else { return None };
-        let kind = match head & 0xff {
+        let &[head, ref rest @ ..] = payload else { return None };
+        let deadline = if head & DEADLINE == 0 { None } else { Some(*rest.first()?) };
+        let kind = match head & (DEADLINE - 1) {
             1 => Kind::Value,
             2 => Kind::Absent,
             3 => Kind::Forward,
             _ => return None,
         };
-        let parts =
-            Self { kind, key_length: (head >> 8 & 0xff) as usize, length: (head >> 16) as usize };
-        let rest = payload.len() - HEAD_WORDS;
+        let (key_length, length) = ((head >> 8 & 0xff) as usize, (head >> 16) as usize);
+        let parts = Self { kind, deadline, key_length, length };
+        let rest = payload.len() - parts.key_at();
         let is_whole = parts.length <= 8 * rest
             && words_for(parts.key_length) + words_for(parts.length) == rest;
         is_whole.then_some(parts)
     }
 
+    /// Returns the word at which the key begins.
+    fn key_at(&self) -> usize {
+        HEAD_WORDS + usize::from(self.deadline.is_some())
+    }
+
     /// Returns the word at which the value begins.
     pub(crate) fn value_at(&self) -> usize {
-        HEAD_WORDS + words_for(self.key_length)
+        self.key_at() + words_for(self.key_length)
     }
 
     /// Returns the key of a payload that is made so.
     pub(crate) fn key<'p>(&self, payload: &'p [u64]) -> &'p [u8] {
-        let key = payload.get(HEAD_WORDS..).and_then(|words| bytes(words, self.key_length));
+        let key = payload.get(self.key_at()..).and_then(|words| bytes(words, self.key_length));
         key.unwrap_or_default()
     }
 
@@ -134,16 +183,6 @@ impl Parts {
     }
 }
 
-/// Returns the payload of a record.
-pub(crate) fn payload(kind: Kind, key: &[u8], value: &[u8]) -> Vec<u64> {
-    let mut words = vec![0; HEAD_WORDS + words_for(key.len()) + words_for(value.len())];
-    words[0] = kind as u64 | (key.len() as u64) << 8 | (value.len() as u64) << 16;
-    let at = HEAD_WORDS + words_for(key.len());
-    words[HEAD_WORDS..].as_mut_bytes()[..key.len()].copy_from_slice(key);
-    words[at..].as_mut_bytes()[..value.len()].copy_from_slice(value);
-    words
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,12 +192,13 @@ mod tests {
         for (key, value) in
             [(&b"k"[..], &b""[..]), (b"longer than one word", b"12345678"), (b"12345678", b"9")]
         {
-            for kind in [Kind::Value, Kind::Absent, Kind::Forward] {
-                let words = payload(kind, key, value);
+            let kinds = [Kind::Value, Kind::Absent, Kind::Forward];
+            for (kind, deadline) in kinds.into_iter().flat_map(|it| [(it, None), (it, Some(!7))]) {
+                let words = CellContent { kind, deadline, key, value }.payload();
                 let parts = Parts::of(&words).expect("it is whole");
                 assert_eq!(
-                    (parts.kind, parts.key(&words), parts.value(&words)),
-                    (kind, key, value)
+                    (parts.kind, parts.deadline, parts.key(&words), parts.value(&words)),
+                    (kind, deadline, key, value)
                 );
                 assert_eq!(Parts::of(&words[..words.len() - 1]), None);
                 assert_eq!(Parts::of(&[&words[..], &[0]].concat()), None);
@@ -167,6 +207,7 @@ mod tests {
         assert_eq!(Parts::of(&[]), None);
         assert_eq!(Parts::of(&[4]), None);
         assert_eq!(Parts::of(&[!0xff | 1, 0]), None);
+        assert_eq!(Parts::of(&[DEADLINE | 1]), None);
     }
 
     /// The in-place copy ends where the header begins, and the record has room for it.

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
@@ -13,10 +14,12 @@ use crate::error::Error;
 use crate::gc::full::{Gc, GcStage};
 use crate::heap::ClientUsage;
 use crate::ops::cursor::Cursor;
+use crate::ops::expiry::TimeToLive;
 use crate::ops::modify::CompareAndSwap;
 use crate::ops::replace::{Membership, ReplaceError, ReplaceStep};
 use crate::ops::scan::{Estimate, Usage};
 use crate::ops::update::UpdateRest;
+use crate::ops::version::Version;
 use crate::runtime::block_on::block_on;
 
 /// Blocks on a future that is large and seldom needed: it takes no space in the caller's frame.
@@ -160,6 +163,51 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Blocking<'c, F, C, P> {
     /// As there.
     pub fn get_and_delete(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         block_on(self.0.get_and_delete(key))
+    }
+
+    /// See [`Client::put_with_ttl`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn put_with_ttl(&self, key: &[u8], value: &[u8], ttl: Duration) -> Result<(), Error> {
+        block_on(self.0.put_with_ttl(key, value, ttl))
+    }
+
+    /// See [`Client::ttl`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn ttl(&self, key: &[u8]) -> Result<TimeToLive, Error> {
+        block_on(self.0.ttl(key))
+    }
+
+    /// See [`Client::persist`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn persist(&self, key: &[u8]) -> Result<bool, Error> {
+        block_on(self.0.persist(key))
+    }
+
+    /// See [`Client::get_versioned`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn get_versioned(&self, key: &[u8]) -> Result<Option<(Vec<u8>, Version)>, Error> {
+        block_on(self.0.get_versioned(key))
+    }
+
+    /// See [`Client::put_if_version`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn put_if_version(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        version: Version,
+    ) -> Result<bool, Error> {
+        block_on(self.0.put_if_version(key, value, version))
     }
 
     /// See [`Client::get_many`].

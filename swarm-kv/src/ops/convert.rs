@@ -22,13 +22,13 @@ use crate::error::Error;
 use crate::heap::Purpose;
 use crate::index::bucket::shape;
 use crate::index::created::NewCell;
-use crate::index::keyed_cell::{KeyedCell, Kind, payload};
+use crate::index::keyed_cell::{CellContent, DEADLINE_BYTES, KeyedCell, Kind};
 use crate::index::lookup::first_word;
 use crate::ops::modify::Rewrite;
 use crate::ops::relocate::entry_of;
 
 /// A cell has room for a value of at least this many bytes: a number of any length.
-const LEAST: usize = 24;
+pub(crate) const LEAST: usize = 24;
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Whether this key goes on in a cell, with a value of this length after one of that: where its
@@ -63,8 +63,12 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         self.locations.remove(hash, key);
         // K4: memory and a number first. There is room for the new value and for the one that was
         // read: another client may change that first, and then this one has to keep it.
-        let length = new.len().max(rewrite.read.len()).max(LEAST);
-        let (place, shape) = self.room_for_cell(hash, key, length).await?;
+        let length = match rewrite.deadline {
+            None => new.len().max(rewrite.read.len()).max(LEAST),
+            // Whatever is there is replaced.
+            Some(_) => new.len().max(LEAST) + DEADLINE_BYTES,
+        };
+        let (place, shape) = self.room_for_cell(hash, key, length, Purpose::Insert).await?;
         let mut cell = KeyedCell::new(place, Identity::default(), shape);
         let records = self.heap.plain(cell.record_words());
         let record = self.allocate(records, Purpose::Insert).await;
@@ -78,17 +82,19 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let before = last.value.as_deref();
         // K1: of the register's last value, whatever was read before.
         let next = rewrite.next(before);
-        let after = next.after(before).filter(|after| cell.fits(after.len()));
-        let Some(after) = after else {
+        let (kind, deadline) = (Kind::Value, rewrite.deadline);
+        let content = next.after(before).map(|value| CellContent { kind, deadline, key, value });
+        let Some(content) = content.filter(|content| cell.fits_content(content)) else {
             // It was deleted meanwhile, or has grown. It goes on as it is, and the change begins anew.
             give_back();
             let length = before.map_or(0, <[u8]>::len);
             return self.move_on(hash, old, length, Purpose::Relocate).await.map(drop);
         };
         cell.identity.created_at = self.group.now();
-        let first = payload(Kind::Value, key, after);
+        let (after, first) = (content.value, content.payload());
         let predecessor = listed.predecessor(last.stamp);
-        let new_register = NewCell { cell, record, key, payload: &first, predecessor };
+        let new_register =
+            NewCell { cell, record, key, payload: &first, predecessor: Some(predecessor) };
         let image = new_register.image(self.geometry.format);
         let (mut is_proposed, entry) = (false, new_register.entry(&self.geometry, hash));
         let (old, parts) = ((old.place.pointer, old.identity), new_register.parts(&image));
@@ -102,36 +108,37 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         if let Some(generation) = listed? {
             let view =
                 View::created(self.geometry.format, self.group.nodes(), self.first_word(record));
-            let seen = SeenCell { epoch, view, value: after.to_vec() };
+            let seen = SeenCell { epoch, view, deadline, value: after.to_vec() };
             self.cells.insert(hash, key, (cell, generation), Some(seen));
-            rewrite.is_done(before, Some(after));
+            rewrite.is_done_with(before, Some(after), deadline.is_some());
         }
         Ok(())
     }
 
-    fn first_word(&self, record: Pointer) -> CellWord {
+    pub(crate) fn first_word(&self, record: Pointer) -> CellWord {
         first_word(self.geometry.format, record)
     }
 
     /// Frees the memory of a new cell that no node has received.
-    fn give_back_cell(&self, place: &Location, record: Pointer) {
+    pub(crate) fn give_back_cell(&self, place: &Location, record: Pointer) {
         self.heap.take_back_unused(record);
         self.heap.take_back_unused(place.pointer);
     }
 
     /// Allocates a cell for a key and a value of this length.
-    async fn room_for_cell(
+    pub(crate) async fn room_for_cell(
         &self,
         hash: u64,
         key: &[u8],
         length: usize,
+        need: Purpose,
     ) -> Result<(Location, Shape), Error> {
         let wanted = KeyedCell::shape_for(key.len(), length);
         let class = self.geometry.register_class(wanted.small_words(), wanted.full_words());
         let shape = shape(class, key.len()).expect("the class was chosen for the key");
         let room = async |home| {
             let kind = self.heap.homed(class, home);
-            self.room_for_register(kind, class, Purpose::Insert).await
+            self.room_for_register(kind, class, need).await
         };
         Ok((self.at_a_home(hash, room).await?, shape))
     }

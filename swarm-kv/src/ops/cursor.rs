@@ -256,9 +256,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         hash: u64,
         cell: &KeyedCell,
     ) -> Result<Option<(Vec<u8>, Value<'_, F>)>, Error> {
-        let (key, shown) = self.read_any_cell(cell).await?;
+        let (key, shown) = self.read_cell_as_it_is(cell).await?;
         self.is_at(hash, &key)?;
-        Ok((shown.kind != Kind::Absent).then_some((key, shown.value)))
+        // X5: a walk leaves out what has expired, and changes nothing.
+        let is_there = shown.kind != Kind::Absent && !self.is_past(shown.deadline);
+        Ok(is_there.then_some((key, shown.value)))
     }
 
     /// The rest of a read of a register that a bucket named within this call: its key's value, if it has one.

@@ -99,8 +99,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 Err(error) => return Err(error.into()),
             }
         }
-        if let Some(value) = self.get_by_cell(hash, key).await? {
-            return Ok(Some(value));
+        match self.get_by_cell(hash, key).await {
+            Ok(Some(value)) => return Ok(Some(value)),
+            // There was no memory to end it, as it has expired: it is looked for below.
+            Ok(None) | Err(Error::Full(_)) => {}
+            Err(error) => return Err(error),
         }
         match self.get_by_index(hash, key).await {
             // The key is being moved, which takes memory.
@@ -139,7 +142,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     ) -> Result<Option<Listed<'_, F>>, Error> {
         for _ in 0..TRIES {
             let located = self.index.fresh(&self.group, hash).await?;
-            let mut moved = None;
+            let (mut moved, mut goes_on) = (None, false);
             for entry in entries(&located, hash, key) {
                 let Some(object) = entry.object(&self.geometry) else { continue };
                 let mut register = match object {
@@ -151,6 +154,18 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                             // S2, Q2: it is dead for good, and the index listed it within this
                             // operation.
                             Some(shown) if shown.kind == Kind::Absent => return Ok(None),
+                            // X3: it goes on in another cell, and expires there. What is not forwarded
+                            // had not expired when it was read.
+                            Some(shown)
+                                if shown.kind == Kind::Forward && self.is_past(shown.deadline) =>
+                            {
+                                if self.only_looks {
+                                    return Ok(None);
+                                }
+                                self.move_forwarded(hash, key, &cell, &shown).await?;
+                                goes_on = true;
+                                break;
+                            }
                             // Q3: a cell that was forwarded has the key's value as long as it is
                             // listed.
                             Some(shown) => {
@@ -173,6 +188,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     Err(swarm_core::error::Error::Moved) => moved = Some(register),
                     Err(error) => return Err(error.into()),
                 }
+            }
+            if goes_on {
+                continue;
             }
             let Some(register) = moved else { return Ok(None) };
             match self.move_on(hash, &register, 0, Purpose::Relocate).await {

@@ -31,7 +31,7 @@ pub(crate) fn has_no_memory<T>(change: &Result<T, Error>) -> bool {
 }
 
 /// What an insert found under its key's hash.
-enum Before {
+pub(crate) enum Before {
     /// The key is there.
     Exists,
     /// The key is not there; if it was deleted, the entry to replace.
@@ -99,7 +99,12 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     ///
     /// S4: a bucket that is out of date does no harm. A register that has a value is listed, as is a cell that
     /// was not forwarded, and a proposal on an old record is lost.
-    async fn before(&self, located: &Located, hash: u64, key: &[u8]) -> Result<Before, Error> {
+    pub(crate) async fn before(
+        &self,
+        located: &Located,
+        hash: u64,
+        key: &[u8],
+    ) -> Result<Before, Error> {
         let mut dead = None;
         for entry in entries(located, hash, key) {
             let Some(object) = entry.object(&self.geometry) else { continue };
@@ -107,17 +112,22 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 KeyObject::Register(register) => register,
                 KeyObject::Cell(cell) => {
                     let found = (cell, located.generation);
-                    match self.read_listed_cell(hash, key, found).await?.map(|it| it.kind) {
+                    match self.read_listed_cell(hash, key, found).await? {
                         None => {}
                         // Q2: dead for good.
-                        Some(Kind::Absent) => dead = Some(*entry),
-                        Some(Kind::Value) => return Ok(Before::Exists),
+                        Some(shown) if shown.kind == Kind::Absent => dead = Some(*entry),
+                        Some(shown) if shown.kind == Kind::Value => return Ok(Before::Exists),
                         // Q3: it has the key's value as long as it is listed, and this bucket may be out of
                         // date.
-                        Some(Kind::Forward) => {
+                        Some(shown) => {
                             let now = self.index.fresh(&self.group, hash).await?;
                             let is_listed = now.bucket.lists(cell.at.place.pointer, cell.identity);
-                            return Ok(if is_listed { Before::Exists } else { Before::Moved });
+                            if is_listed && !self.is_past(shown.deadline) {
+                                return Ok(Before::Exists);
+                            }
+                            // X3: it goes on in another cell, and expires there.
+                            self.move_forwarded(hash, key, &cell, &shown).await?;
+                            return Ok(Before::Moved);
                         }
                     }
                     continue;
@@ -232,18 +242,30 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         new_register: &NewRegister<'_>,
         dead: Option<Entry>,
     ) -> Result<bool, Error> {
+        let image = new_register.image(self.geometry.format);
+        let parts = new_register.parts(&image, self.group.placement());
+        let (entry, created) =
+            (new_register.entry(&self.geometry, hash), |at| new_register.created(at));
+        self.propose_entry(located, (entry, &created, &parts), dead).await
+    }
+
+    /// The same for an entry that is created with these parts.
+    pub(crate) async fn propose_entry(
+        &self,
+        located: &Located,
+        (entry, created, parts): (Entry, &dyn Fn(usize) -> Created, &[cell::InitialWrite<'_>]),
+        dead: Option<Entry>,
+    ) -> Result<bool, Error> {
         let Content::Entries { entries, .. } = &located.bucket.content else { return Ok(false) };
         let mut entries: Vec<Entry, MAX_ENTRIES> =
             entries.iter().filter(|e| Some(**e) != dead).copied().collect();
-        let created = new_register.created(entries.len());
-        if entries.push(new_register.entry(&self.geometry, hash)).is_err() {
+        let created = created(entries.len());
+        if entries.push(entry).is_err() {
             return Ok(false);
         }
         let content = Content::Entries { entries, created: Some(created) };
         let bucket = Bucket { content, ..located.bucket };
-        let image = new_register.image(self.geometry.format);
-        let parts = new_register.parts(&image, self.group.placement());
-        self.change(located, bucket, &parts, Purpose::Replace).await
+        self.change(located, bucket, parts, Purpose::Replace).await
     }
 
     /// Changes a bucket to `bucket`. Returns false if another change came first. If it [ends
@@ -317,7 +339,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Makes room in a full bucket: drops deleted keys, or splits it. Returns the bucket that now
     /// covers the hash.
     #[cold]
-    async fn make_room(&self, located: Located, hash: u64) -> Result<Located, Error> {
+    pub(crate) async fn make_room(&self, located: Located, hash: u64) -> Result<Located, Error> {
         let Content::Entries { entries, .. } = &located.bucket.content else {
             return Ok(self.index.fresh(&self.group, hash).await?);
         };
@@ -362,7 +384,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Splits a bucket whose cell is nearly exhausted: its keys go on in two new cells (S6).
     /// Returns the bucket that now covers the hash.
     #[cold]
-    async fn in_young_cells(&self, located: Located, hash: u64) -> Result<Located, Error> {
+    pub(crate) async fn in_young_cells(
+        &self,
+        located: Located,
+        hash: u64,
+    ) -> Result<Located, Error> {
         self.split(&located, hash).await?;
         self.index.forget(located.cell.place.pointer);
         Ok(self.index.fresh(&self.group, hash).await?)

@@ -24,7 +24,8 @@ use crate::client::handle::{Client, TRIES, Value};
 use crate::error::Error;
 use crate::heap::Purpose;
 use crate::index::created::NewRegister;
-use crate::index::keyed_cell::{KeyedCell, Kind, Parts, payload};
+use crate::index::keyed_cell::{CellContent, KeyedCell, Kind, Parts};
+use crate::ops::expiry::Life;
 use crate::ops::modify::{Change, Choice, Next};
 use crate::ops::relocate::Room;
 
@@ -36,6 +37,7 @@ const DOUBLINGS: u32 = 12;
 /// What a cell showed.
 pub(crate) struct ShownCell<'c, F: Fabric + 'c> {
     pub(crate) kind: Kind,
+    pub(crate) deadline: Option<u64>,
     pub(crate) view: View,
     pub(crate) value: Value<'c, F>,
 }
@@ -51,8 +53,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         Ok((*its == *key).then_some(shown))
     }
 
-    /// Reads a cell and its key.
-    pub(crate) async fn read_any_cell(
+    /// Reads a cell and its key, whether or not its value has expired.
+    pub(crate) async fn read_cell_as_it_is(
         &self,
         cell: &KeyedCell,
     ) -> Result<(Vec<u8>, ShownCell<'_, F>), Error> {
@@ -62,7 +64,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         // A cell that a bucket listed was created with a record.
         let (reply, from, _) = committed.into_reply().ok_or(Error::DAMAGED)?;
         let value = register::Value::of(reply, from + parts.value_at(), parts.length);
-        Ok((key, ShownCell { kind: parts.kind, view, value }))
+        Ok((key, ShownCell { kind: parts.kind, deadline: parts.deadline, view, value }))
     }
 
     /// Gets the value of a key whose cell is cached. `None` if it is not, or if the index has to be
@@ -94,11 +96,12 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     ) -> Result<bool, Error> {
         let next = Rc::new(value.map_or(Next::Delete, |value| Next::Put(value.to_vec())));
         let choice = |_: Option<&[u8]>| Ok(Rc::clone(&next));
-        Ok(self.change_cell(hash, key, cell, &choice).await?.is_some())
+        let life = Life::Set(None);
+        Ok(self.change_cell_and_life(hash, key, cell, (&choice, life)).await?.is_some())
     }
 
-    /// Lets `choice` choose what comes after the value of a key that is a cell. Returns both, or
-    /// `None` if the key is to be looked for again: this cell has ended.
+    /// Lets `choice` choose what comes after the value of a key that is a cell, and keeps its
+    /// deadline. Returns both, or `None` if the key is to be looked for again: this cell has ended.
     ///
     /// # Errors
     /// [`Error::Full`]: the key has the value that it had.
@@ -106,13 +109,25 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         &self,
         hash: u64,
         key: &[u8],
-        (cell, generation): FoundCell,
+        cell: FoundCell,
         choice: &Choice<'_>,
+    ) -> Result<Option<Change>, Error> {
+        self.change_cell_and_life(hash, key, cell, (choice, Life::Kept)).await
+    }
+
+    /// The same with another deadline.
+    pub(crate) async fn change_cell_and_life(
+        &self,
+        hash: u64,
+        key: &[u8],
+        (cell, generation): FoundCell,
+        (choice, life): (&Choice<'_>, Life),
     ) -> Result<Option<Change>, Error> {
         let mut lost = 0_u32;
         for _ in 0..TRIES {
             let epoch = self.index.epoch();
-            let (seen, is_fresh) = match self.cells.take_seen(hash, &cell, epoch) {
+            let seen = self.cells.take_seen(hash, &cell, epoch);
+            let (seen, is_fresh) = match seen.filter(|seen| !self.is_past(seen.deadline)) {
                 Some(seen) => (seen, false),
                 None => match self.see_cell(hash, key, &cell, epoch).await? {
                     Some(seen) => (seen, true),
@@ -134,13 +149,18 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 Next::Put(value) => (Kind::Value, value.as_slice()),
                 Next::Delete => (Kind::Absent, &[][..]),
             };
+            let deadline = if kind == Kind::Absent { None } else { life.after(seen.deadline) };
+            let content = CellContent { kind, deadline, key, value };
             // S6: a cell that is worn goes on as a register.
-            if !cell.fits(value.len()) || seen.view.is_worn(self.geometry.format) {
+            if !cell.fits_content(&content) || seen.view.is_worn(self.geometry.format) {
+                if seen.deadline.is_some() {
+                    return Box::pin(self.forward_expiring(hash, &cell, &seen, &content)).await;
+                }
                 self.forward(hash, key, &cell, &seen, value.len()).await?;
                 return Ok(None);
             }
             // Q1: built on the record that `value` was made of.
-            let proposed = self.propose_to(&cell, &seen.view, (kind, key, value)).await?;
+            let proposed = self.propose_to(&cell, &seen.view, &content, Purpose::Replace).await?;
             if let Some(view) = proposed {
                 let SeenCell { epoch, value: before, .. } = seen;
                 if kind == Kind::Absent {
@@ -148,7 +168,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     return Ok(Some((Some(before), None)));
                 }
                 // Others may have built on it: what they wrote is not known.
-                let seen = view.map(|view| SeenCell { epoch, view, value: value.to_vec() });
+                let value_of = |view| SeenCell { epoch, view, deadline, value: value.to_vec() };
+                let seen = view.map(value_of);
                 self.cells.insert(hash, key, (cell, generation), seen);
                 return Ok(Some((Some(before), Some(value.to_vec()))));
             }
@@ -159,7 +180,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     }
 
     /// Waits for a random time, so that of several clients that change a key one at a time gets on.
-    async fn pause_after(&self, lost: u32) {
+    pub(crate) async fn pause_after(&self, lost: u32) {
         let longest = SHORTEST_PAUSE << lost.min(DOUBLINGS);
         self.group.pause(self.group.dice(u64::from(lost)) % longest).await;
     }
@@ -183,7 +204,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 Ok(None)
             }
             Kind::Forward => {
-                self.move_forwarded(hash, key, cell, &shown.value).await?;
+                self.move_forwarded(hash, key, cell, &shown).await?;
                 Ok(None)
             }
         }
@@ -191,16 +212,17 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
     /// Proposes a record. Returns whether it was committed, and the view if it is the last one
     /// there. One roundtrip if the view is right.
-    async fn propose_to(
+    pub(crate) async fn propose_to(
         &self,
         cell: &KeyedCell,
         view: &View,
-        (kind, key, value): (Kind, &[u8], &[u8]),
+        content: &CellContent<'_>,
+        need: Purpose,
     ) -> Result<Option<Option<View>>, Error> {
-        let words = payload(kind, key, value);
+        let words = content.payload();
         let change = self.number()?;
         let records = self.heap.plain(cell.record_words());
-        let record = self.allocate(records, Purpose::Replace).await?;
+        let record = self.allocate(records, need).await?;
         let payload = &words;
         let proposal = Proposal { change, record, payload, initial_writes: &[], sparing: false };
         match cell::propose(&self.group, &cell.at, view, &proposal, &()).await? {
@@ -229,9 +251,12 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     ) -> Result<(), Error> {
         self.fresh_to_change(hash).await?;
         let room = self.room_after(hash, key, (&seen.value, least), Purpose::Insert).await?;
-        let forward = (Kind::Forward, key, &*seen.value);
-        match self.propose_to(cell, &seen.view, forward).await {
-            Ok(Some(_)) => self.list_forwarded(hash, key, cell, (room, &seen.value)).await,
+        let (kind, value) = (Kind::Forward, &*seen.value);
+        let forward = CellContent { kind, deadline: None, key, value };
+        match self.propose_to(cell, &seen.view, &forward, Purpose::Replace).await {
+            Ok(Some(_)) => {
+                self.list_forwarded(hash, key, cell, (room, &seen.value)).await.map(drop)
+            }
             outcome => {
                 self.give_back(&room.0, std::slice::from_ref(&room.2));
                 outcome.map(drop)
@@ -239,26 +264,31 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         }
     }
 
-    /// Lists a register in place of a cell that was forwarded, unless another client has.
+    /// Lists a register in place of a cell that was forwarded, unless another client has; a cell if
+    /// its value has a deadline.
     pub(crate) async fn move_forwarded(
         &self,
         hash: u64,
         key: &[u8],
         cell: &KeyedCell,
-        value: &[u8],
+        shown: &ShownCell<'_, F>,
     ) -> Result<(), Error> {
+        let value = &*shown.value;
         self.cells.remove(hash);
         let located = self.fresh_to_change(hash).await?;
         if !located.bucket.lists(cell.at.place.pointer, cell.identity) {
             return Ok(());
         }
+        if let Some(deadline) = shown.deadline {
+            return self.move_expiring(hash, key, cell, (value, deadline)).await;
+        }
         let room = self.room_after(hash, key, (value, 0), Purpose::Relocate).await?;
-        self.list_forwarded(hash, key, cell, (room, value)).await
+        self.list_forwarded(hash, key, cell, (room, value)).await.map(drop)
     }
 
     /// Allocates a register for a key and its value, with room in place for `least` bytes, and sees to
     /// a record for the bucket that will list it.
-    async fn room_after<'v>(
+    pub(crate) async fn room_after<'v>(
         &self,
         hash: u64,
         key: &[u8],
@@ -274,14 +304,14 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     }
 
     /// Q3: the register begins with the value that the cell ended with, and the bucket has one
-    /// winner.
-    async fn list_forwarded(
+    /// winner. Returns whether it is this register.
+    pub(crate) async fn list_forwarded(
         &self,
         hash: u64,
         key: &[u8],
         cell: &KeyedCell,
         ((place, shape, write), value): (Room<'_>, &[u8]),
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         self.cells.remove(hash);
         let identity = Identity { created_at: self.group.now(), number: write.number };
         let new_register = NewRegister {
@@ -299,7 +329,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         if !is_proposed {
             self.give_back(&place, &[write]);
         }
-        listed.map(drop)
+        listed
     }
 
     /// Reads a cell that the index listed within this operation, and caches it. `None` if it is
@@ -321,7 +351,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
 /// Returns what was seen of a cell that has a value.
 pub(crate) fn seen_of<F: Fabric>(shown: &ShownCell<'_, F>, epoch: u64) -> SeenCell {
-    SeenCell { epoch, view: shown.view, value: shown.value.to_vec() }
+    let ShownCell { deadline, view, .. } = *shown;
+    SeenCell { epoch, view, deadline, value: shown.value.to_vec() }
 }
 
 #[cfg(test)]
@@ -364,8 +395,10 @@ mod tests {
     fn left_forwarded(client: &Here, key: &[u8]) {
         let cell = cell_of(client, key);
         let shown = block_on(client.read_cell(&cell, key)).expect("nodes").expect("its key");
-        let forward = (Kind::Forward, key, &*shown.value);
-        let outcome = block_on(client.propose_to(&cell, &shown.view, forward));
+        let (kind, value) = (Kind::Forward, &*shown.value);
+        let forward = CellContent { kind, deadline: shown.deadline, key, value };
+        let outcome = client.propose_to(&cell, &shown.view, &forward, Purpose::Replace);
+        let outcome = block_on(outcome);
         assert!(outcome.expect("memory").is_some());
     }
 

@@ -1,9 +1,10 @@
 //! The operations on keys.
 
 pub(crate) mod blocking;
-mod convert;
+pub(crate) mod convert;
 pub(crate) mod cursor;
 mod delete;
+pub(crate) mod expiry;
 pub(crate) mod fill;
 mod get;
 pub(crate) mod insert;
@@ -20,4 +21,5 @@ pub(crate) mod replace;
 pub(crate) mod scan;
 pub(crate) mod update;
 pub(crate) mod verify;
+pub(crate) mod version;
 mod write_buffer;

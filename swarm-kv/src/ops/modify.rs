@@ -119,8 +119,10 @@ pub(crate) struct Rewrite<'a> {
     pub(crate) key: &'a [u8],
     /// The value as it was read, before the register was frozen.
     pub(crate) read: &'a [u8],
-    choice: &'a Choice<'a>,
-    done: Option<Change>,
+    pub(crate) choice: &'a Choice<'a>,
+    /// When a value that is put expires, if it does: then the key goes on in a cell.
+    pub(crate) deadline: Option<u64>,
+    pub(crate) done: Option<Change>,
 }
 
 impl Rewrite<'_> {
@@ -132,7 +134,17 @@ impl Rewrite<'_> {
 
     /// Notes that the key went on with `after`, made of `before`.
     pub(crate) fn is_done(&mut self, before: Option<&[u8]>, after: Option<&[u8]>) {
-        if before != after {
+        self.is_done_with(before, after, false);
+    }
+
+    /// The same; with a deadline also the value that was there is another one.
+    pub(crate) fn is_done_with(
+        &mut self,
+        before: Option<&[u8]>,
+        after: Option<&[u8]>,
+        has_deadline: bool,
+    ) {
+        if before != after || has_deadline {
             self.done = Some((before.map(<[u8]>::to_vec), after.map(<[u8]>::to_vec)));
         }
     }
@@ -305,7 +317,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 Next::Put(new) => new.as_slice(),
                 Next::Delete => &[],
             };
-            let mut rewrite = Rewrite { key, read: &read, choice, done: None };
+            let mut rewrite = Rewrite { key, read: &read, choice, deadline: None, done: None };
             let Place::Register(register, _) = object? else { continue };
             if matches!(&*next, Next::Put(_)) && self.becomes_cell(key, new.len(), read.len()) {
                 Box::pin(self.convert(hash, &register, new, &mut rewrite)).await?;
@@ -323,7 +335,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     }
 
     /// Returns the key's value and its register, if it is there, or why that cannot be moved on.
-    async fn read_to_modify(
+    pub(crate) async fn read_to_modify(
         &self,
         hash: u64,
         key: &[u8],

@@ -363,8 +363,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let mut register = match object {
                 KeyObject::Register(register) => register,
                 KeyObject::Cell(cell) => {
-                    let (key, shown) = self.read_any_cell(&cell).await?;
-                    if shown.kind != Kind::Absent {
+                    // X5: a walk leaves out what has expired, and changes nothing.
+                    let (key, shown) = self.read_cell_as_it_is(&cell).await?;
+                    if shown.kind != Kind::Absent && !self.is_past(shown.deadline) {
                         let record = shown.view.record();
                         let met = Met::Cell { cell: &cell, key: &key, record };
                         if each(entry, met, Ok(&shown.value)).await?.is_break() {

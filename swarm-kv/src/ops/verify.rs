@@ -384,7 +384,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<ReadOnlyFabric<F>, C, P> {
         if !is_sound {
             suspects.push(Suspect::Cell { entry: *entry, seen: audit.seen });
         }
-        match self.read_any_cell(&cell).await {
+        match self.read_cell_as_it_is(&cell).await {
             Ok((key, shown)) => {
                 verdict.keys += u64::from(shown.kind != Kind::Absent);
                 if hash_key(&key, self.geometry.hash_seed) != entry.hash {

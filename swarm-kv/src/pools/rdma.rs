@@ -247,5 +247,6 @@ fn read_only(
         pool.geometry,
         nobody,
         Options::default(),
-    ))
+    )
+    .that_only_looks())
 }

@@ -205,6 +205,7 @@ pub(crate) fn read_only(
 ) -> crate::client::handle::Client<ReadOnlyFabric<ReadFabric>, PoolClock> {
     let (fabric, options) = (ReadOnlyFabric::new(pool.read_fabric()), Options::default());
     crate::client::handle::Client::new(fabric, pool.clock(), pool.geometry(), nobody(), options)
+        .that_only_looks()
 }
 
 /// Returns the session of a read-only view. No other client sees its changes, so it may be any.

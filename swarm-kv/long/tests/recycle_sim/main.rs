@@ -34,7 +34,8 @@ use swarm_core::words::WordFormat;
 use swarm_kv::{Error, ReplaceError};
 use swarm_kv_long::domain::{Notes, SimParticipant, Works};
 use swarm_kv_long::store_sim_common::{
-    COUNTERS, GaveUp, Line, Polls, Story, format, modification, of_few_chunks, of_six_keys, options,
+    COUNTERS, GaveUp, Line, Lives, Polls, Story, format, modification, of_few_chunks, of_six_keys,
+    options,
 };
 
 /// Maximum steps of one schedule. When five clients move one key with short timestamps and find
@@ -96,6 +97,8 @@ struct Plan {
     mixes: [[u32; 5]; 2],
     /// How many of them are read-modify-writes instead.
     modify: f64,
+    /// Which values expire.
+    expires: Option<Lives>,
     /// How many operations are dropped half-way.
     drops: f64,
     /// How many operations a GC cycle precedes.
@@ -168,6 +171,7 @@ impl Plan {
         let geometry = of_six_keys(geometry).with_keyed_cells(keyed_cells);
         let geometry = Geometry { bucket_bits: 0, slots, format, ..geometry };
         let plan = Self {
+            expires: Lives::random(seed, &geometry),
             setup,
             geometry: scarce.map_or(geometry, |chunks| shortage(geometry, chunks)),
             // A client that keeps finding all nodes late makes no progress.
@@ -277,6 +281,7 @@ impl Plan {
             mixes: [any, any],
             drops: 0.0,
             modify: 0.0,
+            expires: None,
             leave: false,
             crowd: 0,
             held: Some(rng.u64(1..6)),
@@ -489,6 +494,7 @@ impl Stage {
         let identity = (id, slot, incarnation);
         let options = options((late, deadline)).reclaimed_at_once(self.plan.reclaimed_at_once);
         let story = Story::new(connection, geometry, identity, options, &self.recorder);
+        let story = story.with_lives(self.plan.expires);
         let mut participant = SimParticipant::in_slot(slot, &self.notes, self.sim.fabric(id), id);
         participant.lives = pool.map(Pool::lives);
         Story { client: story.client.with_epochs(Box::new(participant)), ..story }

@@ -4,7 +4,7 @@
 use swarm_core::history::Call;
 use swarm_core::sim::seeds::is_deep;
 
-use crate::{BOTH, Cells, DEPTHS, NOTHING, OUTGROWS, Plan, READS};
+use crate::{BOTH, Cells, DEPTHS, EXPIRED, EXPIRING, NOTHING, OUTGROWS, Plan, READS};
 
 /// The value that is there when the race begins.
 const FIRST: Option<u64> = Some(900);
@@ -74,6 +74,32 @@ fn forward_against_change() {
     ] {
         let racers: &'static [&'static [(u64, Call)]] = Box::leak(Box::new([longer, rival, GET]));
         let plan = Plan { racers, there: 1, known: true, cells: Cells::Already, ..NOTHING };
+        plan.play_many_steps(name);
+        if is_deep(name) {
+            plan.play(name, BOTH);
+        }
+    }
+}
+
+/// The first client finds the value expired, by its clock, and the others do not: what they write is not taken away, and what
+/// the first one found absent is absent.
+#[test]
+fn expiry_against_all_else() {
+    for (name, rival) in [
+        ("expiry against put", Call::Put(5)),
+        ("expiry against a new life", Call::Put(EXPIRING + 4)),
+        ("expiry against swap", Call::Swap(Some(9))),
+        ("expiry against change", Call::CompareAndSwap { expected: Some(EXPIRING), new: Some(1) }),
+        ("expiry against delete", Call::Delete),
+        ("expiry against insert", Call::Insert(5)),
+        ("expiry against forward", Call::Update(OUTGROWS)),
+        ("expiry against forward that keeps its life", Call::Swap(Some(OUTGROWS))),
+    ] {
+        let late: &[(u64, Call)] = Box::leak(Box::new([(0, Call::Get), (0, Call::Get)]));
+        let rival: &[(u64, Call)] = Box::leak(Box::new([(0, rival), (0, Call::Get)]));
+        let racers: &'static [&'static [(u64, Call)]] = Box::leak(Box::new([late, rival, GET]));
+        let cells = Cells::Expiring;
+        let plan = Plan { racers, there: 1, known: true, cells, clocks: &[EXPIRED], ..NOTHING };
         plan.play_many_steps(name);
         if is_deep(name) {
             plan.play(name, BOTH);

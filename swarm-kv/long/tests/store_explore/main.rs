@@ -13,6 +13,7 @@ mod recycle;
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use midst::Midst;
 use swarm_core::clock::Clock;
@@ -24,7 +25,7 @@ use swarm_core::sim::explore::{Bounds, LoneClock, Race, StepSize, digest, explor
 use swarm_core::sim::seeds::is_deep;
 use swarm_core::sim::{Setup, Sim};
 use swarm_kv_long::domain;
-use swarm_kv_long::store_sim_common::{self, Line, Story, of_six_keys, options};
+use swarm_kv_long::store_sim_common::{self, Line, Lives, Story, of_six_keys, options};
 
 const NODES: [NodeId; 3] = [NodeId(0), NodeId(1), NodeId(2)];
 /// Bytes of each node's memory. The simulator stores what is touched.
@@ -40,6 +41,10 @@ const OUTGROWS: u64 = 3;
 const BEFORE: u64 = 700;
 /// As long as what the racers write.
 const WARM_VALUE: u64 = 801;
+/// Values that expire have numbers from here on.
+const EXPIRING: u64 = 600;
+/// What clocks show by which they have expired.
+const EXPIRED: u64 = 20_000;
 /// What clocks show in the beginning.
 const NOW: u64 = 10_000;
 /// By such a clock, the timestamps of a register that is as old as the race are at their end: they
@@ -77,6 +82,16 @@ enum Cells {
     Later,
     /// All keys that are there are.
     Already,
+    /// So they are, and their values expire soon after [`NOW`].
+    Expiring,
+}
+
+impl Cells {
+    fn lives(self) -> Option<Lives> {
+        let lives =
+            Lives { ttl: Duration::from_nanos(1000), of: |id| (EXPIRING..BEFORE).contains(&id) };
+        (self == Self::Expiring).then_some(lives)
+    }
 }
 
 /// The clients of a race. Those that are left in the end do not take their leave: they may be dead.
@@ -106,13 +121,14 @@ fn story(
     (hung_up, recorder, cells): (&Rc<Cell<bool>>, &Recorder, Cells),
 ) -> Story {
     let line = Line { inner: sim.fabric(id), hung_up: Rc::clone(hung_up), members: None };
-    Story::new(
+    let story = Story::new(
         (line, Rc::new(clock)),
         geometry().with_keyed_cells(cells != Cells::Never),
         (id, id, id as u64 + 1),
         options((late, 1 << 60)),
         recorder,
-    )
+    );
+    story.with_lives(cells.lives())
 }
 
 /// These operations, one after the other, while nothing else happens.
@@ -151,7 +167,7 @@ impl Plan {
             do_all(&mut sim, id, Rc::clone(racer), warm.collect(), &NODES).expect("it ends");
         }
         let mut calls: Vec<_> = (0..self.there).map(|key| (key, Call::Put(900 + key))).collect();
-        if self.cells == Cells::Already {
+        if matches!(self.cells, Cells::Already | Cells::Expiring) {
             // The change of a key makes it a cell.
             calls = (0..self.there)
                 .flat_map(|key| {
@@ -169,8 +185,11 @@ impl Plan {
             gets.push((FILLERS, Call::Get));
             do_all(&mut sim, id, Rc::clone(racer), gets, &NODES).expect("it ends");
         }
-        let deletes = (0..self.deleted).map(|key| (key, Call::Delete)).collect();
-        do_all(&mut sim, count, creator, deletes, &NODES).expect("it ends");
+        let deletes = (0..self.deleted).map(|key| (key, Call::Delete));
+        let expire = (0..self.there).map(|key| (key, Call::Put(EXPIRING + key)));
+        let expire = expire.filter(|_| self.cells == Cells::Expiring);
+        let last = deletes.chain(expire).collect();
+        do_all(&mut sim, count, creator, last, &NODES).expect("it ends");
         for (id, (racer, calls)) in racers.iter().zip(self.racers).enumerate() {
             let racer = Rc::clone(racer);
             sim.spawn(id, async move {
@@ -193,7 +212,7 @@ impl Plan {
         let moved = cast.racers.iter().any(|racer| racer.client.counters().moved > 0);
         let all_are_well = !(0..self.racers.len()).any(|id| sim.is_dead(id));
         // Otherwise nothing was put to the test.
-        if self.clocks.is_empty() || moved || !all_are_well {
+        if self.clocks.is_empty() || self.cells == Cells::Expiring || moved || !all_are_well {
             Ok(())
         } else {
             Err("no key moved".to_owned())

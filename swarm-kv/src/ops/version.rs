@@ -1,0 +1,163 @@
+//! Values with versions: a change that is made only if the key was not changed since it was read.
+//!
+//! A version names the record that gave a key its value: its cell, and the ballot by which it was
+//! chosen. A cell chooses one record by a ballot, and no ballot comes back. So a key of which a version
+//! is current has had the same value ever since, and not only an equal one (W1).
+
+use std::rc::Rc;
+
+use swarm_core::clock::Clock;
+use swarm_core::fabric::Fabric;
+use swarm_core::register::Protocol;
+use swarm_core::words::{Ballot, Pointer, WriteNumber};
+
+use crate::client::cell_cache::SeenCell;
+use crate::client::handle::{Client, TRIES};
+use crate::error::Error;
+use crate::heap::Purpose;
+use crate::index::keyed_cell::{CellContent, KeyedCell, Kind};
+use crate::ops::expiry::FoundKey;
+use crate::ops::modify::{Next, Rewrite};
+
+/// A version of a key's value. It says whether it equals another one, and nothing else.
+///
+/// As long as two are equal, the key was not changed, deleted or expired in between. Two may differ
+/// though it was not, as after it went on in other memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Version {
+    cell: WriteNumber,
+    record: Pointer,
+    ballot: Ballot,
+}
+
+impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
+    /// Returns the value of `key`, if it is there, and its version.
+    ///
+    /// One roundtrip if the key's cell is cached; the first time some eight more, as the key becomes a
+    /// cell.
+    ///
+    /// # Errors
+    /// A key out of bounds; [`Error::TooLongForCell`] for a value of more than
+    /// [`MAX_EXPIRING`](crate::MAX_EXPIRING) bytes; [`Error::NoCells`] in a pool that was created
+    /// without keyed cells; a full pool; too few memory nodes that answer.
+    pub async fn get_versioned(&self, key: &[u8]) -> Result<Option<(Vec<u8>, Version)>, Error> {
+        let get = self.with_memory(async || {
+            let hash = self.check(key, &[])?;
+            let _lock = self.lock_key(hash).await?;
+            let found = self.find_cell(hash, key).await?;
+            Ok(found.map(|((cell, _), seen)| (self.version(&cell, &seen), seen.value)))
+        });
+        let get = Box::pin(self.in_own_process(get));
+        let (found, tally) = self.group.fabric().track(get).await;
+        self.count(|counters| &mut counters.get, tally);
+        Ok(found?.map(|(version, value)| (value, version)))
+    }
+
+    /// Makes `value` the value of `key` if its version is still `version`, and keeps its time to live.
+    /// Returns false, with no effect, if it has another one, or is not there.
+    ///
+    /// It takes effect once or, if it is lost or ends in an error, never; after some errors that is
+    /// unknown ([`Error::may_have_taken_effect`]). Two roundtrips.
+    ///
+    /// # Errors
+    /// As [`get_versioned`](Self::get_versioned).
+    pub async fn put_if_version(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        version: Version,
+    ) -> Result<bool, Error> {
+        let put = self.with_memory(async || {
+            let hash = self.check(key, value)?;
+            self.can_be_cell(key, value.len())?;
+            let _lock = self.lock_key(hash).await?;
+            self.put_if_version_now(hash, key, value, version).await
+        });
+        let put = Box::pin(self.in_own_process(put));
+        let (result, tally) = self.group.fabric().track(put).await;
+        self.count(|counters| &mut counters.modify, tally);
+        self.gc_assist().await;
+        result
+    }
+
+    async fn put_if_version_now(
+        &self,
+        hash: u64,
+        key: &[u8],
+        value: &[u8],
+        version: Version,
+    ) -> Result<bool, Error> {
+        let Some((found, seen)) = self.find_cell(hash, key).await? else { return Ok(false) };
+        let cell = found.0;
+        self.cells.insert(hash, key, found, None);
+        if self.version(&cell, &seen) != version {
+            return Ok(false);
+        }
+        let content = CellContent { kind: Kind::Value, deadline: seen.deadline, key, value };
+        if cell.fits_content(&content) && !seen.view.is_worn(self.geometry.format) {
+            // W1: built on the record of this version, or lost for good.
+            let proposed = self.propose_to(&cell, &seen.view, &content, Purpose::Replace).await?;
+            return Ok(proposed.is_some());
+        }
+        // There is no room in this cell. What is there now is compared by the value's own record: the
+        // key goes on elsewhere first, with the same value, and its version is another one then.
+        self.make_room_in_cell(hash, key, (&cell, &seen), &content).await
+    }
+
+    /// Lets the key go on in a register that begins with the new value, in place of a cell that ends
+    /// with the value of the version.
+    async fn make_room_in_cell(
+        &self,
+        hash: u64,
+        key: &[u8],
+        (cell, seen): (&KeyedCell, &SeenCell),
+        content: &CellContent<'_>,
+    ) -> Result<bool, Error> {
+        if seen.deadline.is_some() {
+            // It loses: whoever reads the version anew finds a larger cell.
+            Box::pin(self.forward_expiring(hash, cell, seen, content)).await?;
+            return Ok(false);
+        }
+        self.fresh_to_change(hash).await?;
+        let room = self.room_after(hash, key, (content.value, 0), Purpose::Insert).await?;
+        let (kind, value) = (Kind::Forward, &*seen.value);
+        let forward = CellContent { kind, deadline: None, key, value };
+        match self.propose_to(cell, &seen.view, &forward, Purpose::Replace).await {
+            Ok(Some(_)) => self.list_forwarded(hash, key, cell, (room, content.value)).await,
+            outcome => {
+                self.give_back(&room.0, std::slice::from_ref(&room.2));
+                outcome.map(|_| false)
+            }
+        }
+    }
+
+    /// Finds a key's cell, and makes one of a key that has none.
+    async fn find_cell(
+        &self,
+        hash: u64,
+        key: &[u8],
+    ) -> Result<Option<(crate::client::cell_cache::FoundCell, SeenCell)>, Error> {
+        for lost in 0..TRIES as u32 {
+            let (read, register) = match self.find_key(hash, key).await? {
+                None => return Ok(None),
+                Some(FoundKey::Cell(found, seen)) => return Ok(Some((found, seen))),
+                Some(FoundKey::Register(value, register)) => (value, register?),
+            };
+            self.can_be_cell(key, read.len())?;
+            let keep = Rc::new(Next::Keep);
+            let choice = |_: Option<&[u8]>| Ok(Rc::clone(&keep));
+            let mut rewrite =
+                Rewrite { key, read: &read, choice: &choice, deadline: None, done: None };
+            Box::pin(self.convert(hash, &register, &read, &mut rewrite)).await?;
+            if lost > 0 {
+                self.pause_after(lost).await;
+            }
+        }
+        Err(Error::Contended)
+    }
+
+    fn version(&self, cell: &KeyedCell, seen: &SeenCell) -> Version {
+        let ballot = seen.view.chosen_by(self.geometry.format);
+        Version { cell: cell.identity.number, record: seen.view.record(), ballot }
+    }
+}
