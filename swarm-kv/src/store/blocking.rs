@@ -1,14 +1,17 @@
 //! A handle's operations for programs without `async`.
 
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 use swarm_core::fabric::Fabric;
 
 use super::clients::{Clients, Lease};
 use super::whole::{Lent, Movable};
 use crate::error::Error;
+use crate::ops::expiry::TimeToLive;
 use crate::ops::modify::CompareAndSwap;
 use crate::ops::scan::Estimate;
+use crate::ops::version::Version;
 use crate::pools::shm::Plain;
 
 /// A [`Store`](super::Store) whose operations return when they are done.
@@ -104,6 +107,51 @@ impl<'s, F: Movable> BlockingStore<'s, F> {
         change: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
     ) -> Result<Option<Vec<u8>>, Error> {
         self.lend()?.blocking().update_with(key, change)
+    }
+
+    /// See [`Store::put_with_ttl`](super::Store::put_with_ttl).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn put_with_ttl(&self, key: &[u8], value: &[u8], ttl: Duration) -> Result<(), Error> {
+        self.lend()?.blocking().put_with_ttl(key, value, ttl)
+    }
+
+    /// See [`Store::ttl`](super::Store::ttl).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn ttl(&self, key: &[u8]) -> Result<TimeToLive, Error> {
+        self.lend()?.blocking().ttl(key)
+    }
+
+    /// See [`Store::persist`](super::Store::persist).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn persist(&self, key: &[u8]) -> Result<bool, Error> {
+        self.lend()?.blocking().persist(key)
+    }
+
+    /// See [`Store::get_versioned`](super::Store::get_versioned).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn get_versioned(&self, key: &[u8]) -> Result<Option<(Vec<u8>, Version)>, Error> {
+        self.lend()?.blocking().get_versioned(key)
+    }
+
+    /// See [`Store::put_if_version`](super::Store::put_if_version).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn put_if_version(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        version: Version,
+    ) -> Result<bool, Error> {
+        self.lend()?.blocking().put_if_version(key, value, version)
     }
 
     /// See [`Store::increment`](super::Store::increment).

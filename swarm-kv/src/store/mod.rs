@@ -18,13 +18,16 @@ use std::future::Future;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use swarm_core::fabric::Fabric;
 
 use crate::client::handle::Options;
 use crate::error::Error;
+use crate::ops::expiry::TimeToLive;
 use crate::ops::modify::CompareAndSwap;
 use crate::ops::scan::Estimate;
+use crate::ops::version::Version;
 use crate::pools::shm::{self, Emulated, OpenOptions, Plain, Pool};
 
 mod blocking;
@@ -352,6 +355,74 @@ impl<F: Movable> Store<F> {
     ) -> impl Future<Output = Result<i64, Error>> + Send + 's {
         on_client(&self.0.clients, (key, by), async |client: &Lent<F>, (key, by)| {
             client.increment(key, by).await
+        })
+    }
+
+    /// Makes `value` the value of `key`, and lets it expire after `ttl`.
+    ///
+    /// # Errors
+    /// As [`Client::put_with_ttl`](crate::Client::put_with_ttl).
+    pub fn put_with_ttl<'s>(
+        &'s self,
+        key: &'s [u8],
+        value: &'s [u8],
+        ttl: Duration,
+    ) -> impl Future<Output = Result<(), Error>> + Send + 's {
+        on_client(
+            &self.0.clients,
+            (key, value, ttl),
+            async |client: &Lent<F>, (key, value, ttl)| client.put_with_ttl(key, value, ttl).await,
+        )
+    }
+
+    /// Returns how long `key` is there yet.
+    ///
+    /// # Errors
+    /// As [`Client::ttl`](crate::Client::ttl).
+    pub fn ttl<'s>(
+        &'s self,
+        key: &'s [u8],
+    ) -> impl Future<Output = Result<TimeToLive, Error>> + Send + 's {
+        on_client(&self.0.clients, key, async |client: &Lent<F>, key| client.ttl(key).await)
+    }
+
+    /// Lets `key` stay, if it is to expire. Returns whether it was.
+    ///
+    /// # Errors
+    /// As [`Client::persist`](crate::Client::persist).
+    pub fn persist<'s>(
+        &'s self,
+        key: &'s [u8],
+    ) -> impl Future<Output = Result<bool, Error>> + Send + 's {
+        on_client(&self.0.clients, key, async |client: &Lent<F>, key| client.persist(key).await)
+    }
+
+    /// Returns the value of `key` and its version.
+    ///
+    /// # Errors
+    /// As [`Client::get_versioned`](crate::Client::get_versioned).
+    pub fn get_versioned<'s>(
+        &'s self,
+        key: &'s [u8],
+    ) -> impl Future<Output = Result<Option<(Vec<u8>, Version)>, Error>> + Send + 's {
+        on_client(&self.0.clients, key, async |client: &Lent<F>, key| {
+            client.get_versioned(key).await
+        })
+    }
+
+    /// Makes `value` the value of `key` if its version is still `version`. Returns whether it did.
+    ///
+    /// # Errors
+    /// As [`Client::put_if_version`](crate::Client::put_if_version).
+    pub fn put_if_version<'s>(
+        &'s self,
+        key: &'s [u8],
+        value: &'s [u8],
+        version: Version,
+    ) -> impl Future<Output = Result<bool, Error>> + Send + 's {
+        let call = (key, value, version);
+        on_client(&self.0.clients, call, async |client: &Lent<F>, (key, value, version)| {
+            client.put_if_version(key, value, version).await
         })
     }
 

@@ -1,15 +1,18 @@
-//! `swarm get`, `put`, `insert`, `update`, `delete`, `cas` and `incr`.
+//! `swarm get`, `put`, `insert`, `update`, `delete`, `cas`, `incr`, `ttl` and `persist`.
 
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use swarm_core::layout::MAX_VALUE;
-use swarm_kv::{CompareAndSwap, block_on};
+use swarm_kv::{CompareAndSwap, TimeToLive, block_on};
 use swarm_worker::store::{Store, with_client};
 
-use crate::common::args::{CasArgs, GetArgs, IncrArgs, KeyArgs, PoolArgs, ReadArgs, ValueArgs};
+use crate::common::args::{
+    CasArgs, GetArgs, IncrArgs, KeyArgs, PoolArgs, PutArgs, ReadArgs, ValueArgs,
+};
 use crate::common::escape::for_terminal;
 use crate::common::exit::{Answer, Failure, eprint_line, print_line};
 use crate::common::limits::{check_key, check_value};
@@ -23,6 +26,9 @@ enum Call<'a> {
     Delete,
     Cas { old: &'a [u8], new: &'a [u8] },
     Incr(i64),
+    PutWithTtl(&'a [u8], Duration),
+    Ttl,
+    Persist,
 }
 
 struct Keyed<'a> {
@@ -36,6 +42,7 @@ enum Brought {
     Value(Vec<u8>),
     /// Lost to this value, or to none.
     Lost(Option<Vec<u8>>),
+    Life(TimeToLive),
 }
 
 impl Keyed<'_> {
@@ -65,6 +72,12 @@ impl Keyed<'_> {
             Call::Incr(by) => {
                 Brought::Value(block_on(store.increment(key, by))?.to_string().into())
             }
+            Call::PutWithTtl(value, ttl) => {
+                block_on(store.put_with_ttl(key, value, ttl))?;
+                Brought::Done(true)
+            }
+            Call::Ttl => Brought::Life(block_on(store.ttl(key))?),
+            Call::Persist => Brought::Done(block_on(store.persist(key))?),
         })
     }
 }
@@ -76,14 +89,39 @@ pub(crate) fn get(args: &GetArgs, json: bool) -> Result<Answer, Failure> {
             print_value(&value, json).map_err(|error| Failure::output(&error))?;
             Ok(Answer::Yes)
         }
-        Brought::Done(_) | Brought::Lost(_) => no(json, "there is no such key"),
+        _ => no(json, "there is no such key"),
     }
 }
 
 /// Stores a value.
-pub(crate) fn put(args: &ValueArgs, json: bool) -> Result<Answer, Failure> {
-    let value = value(&args.value)?;
-    done(call(&args.pool, &args.key, Call::Put(&value))?, json, "")
+pub(crate) fn put(args: &PutArgs, json: bool) -> Result<Answer, Failure> {
+    let value = value(&args.it.value)?;
+    let put = args.ttl.map_or(Call::Put(&value), |ttl| Call::PutWithTtl(&value, ttl));
+    done(call(&args.it.pool, &args.it.key, put)?, json, "")
+}
+
+/// Prints for how long a key is there yet, in seconds.
+pub(crate) fn ttl(args: &KeyArgs, json: bool) -> Result<Answer, Failure> {
+    let Brought::Life(life) = call(&args.pool, &args.key, Call::Ttl)? else {
+        return no(json, "there is no such key");
+    };
+    let left = match life {
+        TimeToLive::Absent => return no(json, "there is no such key"),
+        TimeToLive::Endless => None,
+        TimeToLive::Left(left) => Some(left.as_secs_f64()),
+    };
+    if json {
+        print_line(json!({ "done": true, "ttl_seconds": left }))?;
+    } else {
+        print_line(left.map_or("it does not expire".to_owned(), |left| format!("{left:.3}")))?;
+    }
+    Ok(Answer::Yes)
+}
+
+/// Lets a key stay that is to expire.
+pub(crate) fn persist(args: &KeyArgs, json: bool) -> Result<Answer, Failure> {
+    let persisted = call(&args.pool, &args.key, Call::Persist)?;
+    done(persisted, json, "there is no such key, or it does not expire")
 }
 
 /// Stores a value under a new key.

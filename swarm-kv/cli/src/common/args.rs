@@ -105,8 +105,13 @@ pub(crate) enum Command {
     #[command(after_help = "Exit status 1: there is no such key.")]
     Get(GetArgs),
     /// Store a value, whether or not the key is there
-    #[command(visible_alias = "set")]
-    Put(ValueArgs),
+    #[command(
+        visible_alias = "set",
+        after_help = "With --ttl the key is as if it had been deleted once that time is over by the clocks of the hosts that use it. \
+        A later put or update ends that; cas and incr keep it. `swarm backup` and `swarm export` leave the time out.\n\n\
+        Example:\n  swarm put /dev/shm/pool session:17 alice --ttl 30m"
+    )]
+    Put(PutArgs),
     /// Store a value under a new key
     #[command(
         visible_alias = "add",
@@ -134,6 +139,12 @@ pub(crate) enum Command {
         all the same."
     )]
     Incr(IncrArgs),
+    /// Print for how many seconds a key is there yet
+    #[command(after_help = "Exit status 1: there is no such key.")]
+    Ttl(KeyArgs),
+    /// Let a key stay that is to expire
+    #[command(after_help = "Exit status 1: there is no such key, or it does not expire.")]
+    Persist(KeyArgs),
     /// Print the keys that begin with a prefix, or all, a line each, in no order
     #[command(
         after_help = "Inside a key, \\t, \\n, \\r and \\\\ stand for tab, newline, carriage return and backslash. Keys that come or go \
@@ -470,6 +481,15 @@ pub(crate) struct ValueArgs {
     /// The value, up to 1 MiB; `-` reads it from standard input, but behind `--` it is a value as well
     #[arg(allow_hyphen_values = true)]
     pub(crate) value: OsString,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct PutArgs {
+    #[command(flatten)]
+    pub(crate) it: ValueArgs,
+    /// How long the key is to be there, such as 10s, 30m or 500ms; values of up to 4088 bytes
+    #[arg(long, value_parser = parse_duration)]
+    pub(crate) ttl: Option<Duration>,
 }
 
 #[derive(Args, Debug)]

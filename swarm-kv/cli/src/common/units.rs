@@ -19,8 +19,17 @@ const SIZES: [(&str, u64); 13] = [
     ("b", 1),
 ];
 
-const DURATIONS: [(&str, u64); 5] =
-    [("ns", 1), ("us", 1_000), ("µs", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
+const SECOND: u64 = 1_000_000_000;
+const DURATIONS: [(&str, u64); 8] = [
+    ("ns", 1),
+    ("us", 1_000),
+    ("µs", 1_000),
+    ("ms", 1_000_000),
+    ("s", SECOND),
+    ("m", 60 * SECOND),
+    ("h", 3600 * SECOND),
+    ("d", 86_400 * SECOND),
+];
 
 /// A number of bytes: `256MiB`, `1.5 GiB`, `64000000`.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
@@ -39,7 +48,8 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text);
     let factor = match unit {
         "" if number.parse() == Ok(0.0) => 1,
-        unit => find(&DURATIONS, unit).ok_or("write a number and ns, us, ms or s, as in 2us")?,
+        unit => find(&DURATIONS, unit)
+            .ok_or("write a number and ns, us, ms, s, m, h or d, as in 2us")?,
     };
     scale(number, factor)
         .map(Duration::from_nanos)

@@ -57,6 +57,28 @@ fn what_cannot_be_stored_is_wrong_usage_and_changes_nothing() {
     assert_eq!(pool.output("get", &[&longest]), b"v");
 }
 
+/// A key that expires says when, and stays if it is told so.
+#[test]
+fn keys_expire() {
+    let pool = TestPool::create();
+    assert_eq!(pool.status("ttl", &["k"]), 1);
+    assert_eq!(pool.status("put", &["k", "v", "--ttl", "1h"]), 0);
+    let left: f64 = String::from_utf8(pool.output("ttl", &["k"]))
+        .expect("text")
+        .trim()
+        .parse()
+        .expect("seconds");
+    assert!(left <= 3600.0 && left > 3000.0, "{left}");
+    let left = json(&["ttl", pool.path(), "k", "--json"]);
+    assert!(left["ttl_seconds"].as_f64().is_some_and(|left| left <= 3600.0), "{left}");
+    assert_eq!([pool.status("persist", &["k"]), pool.status("persist", &["k"])], [0, 1]);
+    assert!(json(&["ttl", pool.path(), "k", "--json"])["ttl_seconds"].is_null());
+    assert_eq!(pool.status("put", &["k", "v", "--ttl", "0s"]), 0);
+    assert_eq!([pool.status("get", &["k"]), pool.status("update", &["k", "w"])], [1, 1]);
+    assert_eq!(pool.status("put", &["k", "v", "--ttl", "soon"]), 2);
+    assert_eq!(pool.status("put", &["k", &"v".repeat(5000), "--ttl", "1s"]), 3);
+}
+
 /// What is lost is said by the exit status, and by what is there.
 #[test]
 fn changes_that_depend_on_the_value() {

@@ -10,6 +10,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
@@ -17,7 +18,8 @@ use swarm_core::fabric::counting::OpCost;
 use swarm_core::register::Protocol;
 use swarm_kv::shm;
 use swarm_kv::{
-    Client, CompareAndSwap, Counters, Cursor, Error, Gc, GcStage, Options, Usage, block_on,
+    Client, CompareAndSwap, Counters, Cursor, Error, Gc, GcStage, Options, TimeToLive, Usage,
+    block_on,
 };
 
 use crate::Failure;
@@ -57,6 +59,14 @@ trait Operations {
         values: [Maybe<'s>; 2],
     ) -> Operation<'s, CompareAndSwap>;
     fn increment<'s>(&'s self, key: &'s [u8], by: i64) -> Operation<'s, i64>;
+    fn put_with_ttl<'s>(
+        &'s self,
+        key: &'s [u8],
+        value: &'s [u8],
+        ttl: Duration,
+    ) -> Operation<'s, ()>;
+    fn ttl<'s>(&'s self, key: &'s [u8]) -> Operation<'s, TimeToLive>;
+    fn persist<'s>(&'s self, key: &'s [u8]) -> Operation<'s, bool>;
     fn for_each<'s>(&'s self, each: Each<'s>) -> Operation<'s, ()>;
     fn for_each_key<'s>(&'s self, prefix: &'s [u8], each: EachKey<'s>) -> Operation<'s, ()>;
     fn next_keys<'s>(&'s self, cursor: &'s mut Cursor, each: Pairs<'s>) -> Operation<'s, bool>;
@@ -102,6 +112,23 @@ impl<F: Fabric, C: Clock, P: Protocol> Operations for Client<F, C, P> {
 
     fn increment<'s>(&'s self, key: &'s [u8], by: i64) -> Operation<'s, i64> {
         Box::pin(self.increment(key, by))
+    }
+
+    fn put_with_ttl<'s>(
+        &'s self,
+        key: &'s [u8],
+        value: &'s [u8],
+        ttl: Duration,
+    ) -> Operation<'s, ()> {
+        Box::pin(self.put_with_ttl(key, value, ttl))
+    }
+
+    fn ttl<'s>(&'s self, key: &'s [u8]) -> Operation<'s, TimeToLive> {
+        Box::pin(self.ttl(key))
+    }
+
+    fn persist<'s>(&'s self, key: &'s [u8]) -> Operation<'s, bool> {
+        Box::pin(self.persist(key))
     }
 
     fn for_each<'s>(&'s self, each: Each<'s>) -> Operation<'s, ()> {
@@ -217,6 +244,30 @@ impl<'s> Store<'s> {
     /// See [`Client::increment`].
     pub async fn increment(&self, key: &[u8], by: i64) -> Result<i64, Error> {
         self.0.increment(key, by).await
+    }
+
+    /// Sets a value that expires.
+    ///
+    /// # Errors
+    /// See [`Client::put_with_ttl`].
+    pub async fn put_with_ttl(&self, key: &[u8], value: &[u8], ttl: Duration) -> Result<(), Error> {
+        self.0.put_with_ttl(key, value, ttl).await
+    }
+
+    /// Returns how long a key is there yet.
+    ///
+    /// # Errors
+    /// See [`Client::ttl`].
+    pub async fn ttl(&self, key: &[u8]) -> Result<TimeToLive, Error> {
+        self.0.ttl(key).await
+    }
+
+    /// Lets a key stay that is to expire. Returns whether it was.
+    ///
+    /// # Errors
+    /// See [`Client::persist`].
+    pub async fn persist(&self, key: &[u8]) -> Result<bool, Error> {
+        self.0.persist(key).await
     }
 
     /// Calls `each` with all keys and values until it breaks.
