@@ -2,11 +2,12 @@
 //!
 //! [Closed](crate::heap) chunks hand out nothing. An *evacuation* walks the index and moves all
 //! that the index names in them. A key [moves](crate::ops::relocate), register and value, whichever
-//! client wrote them. A bucket's record moves by a proposal of the same entries. There is no other
-//! way to move anything. So whatever other clients do to a key or a bucket meanwhile is what may
-//! happen in any move: all go by the same cells. The old objects are unreachable afterwards; the
-//! next [GC cycle](crate::gc::mark_sweep) finds them, and two epochs later the chunks are
-//! [released](crate::heap).
+//! client wrote them. A bucket's record moves by a proposal of the same entries, a [keyed
+//! cell](crate::index::keyed_cell)'s by one of the same value, and a keyed cell goes on in
+//! another. There is no other way to move anything. So whatever other clients do to a key or a
+//! bucket meanwhile is what may happen in any move: all go by the same cells. The old objects are
+//! unreachable afterwards; the next [GC cycle](crate::gc::mark_sweep) finds them, and two epochs
+//! later the chunks are [released](crate::heap).
 //!
 //! An evacuation ends at the end of the index, whether or not all could be moved. An object that
 //! has nowhere to go, or that an operation under way uses, stays, and its chunk is opened again. If
@@ -30,6 +31,7 @@ use crate::error::Error;
 use crate::gc::index_walk::WalkStep;
 use crate::heap::{ObjectKind, Purpose};
 use crate::index::bucket::{Bucket, Content, Entry, KeyObject};
+use crate::index::keyed_cell::{CellContent, Kind};
 use crate::index::lookup::Located;
 
 /// Buckets that one step goes over. What its changes replace comes back behind it.
@@ -89,7 +91,6 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         if self.is_worn(located) {
             return Ok(());
         }
-        // Keys that are cells stay where they are, and so does a chunk that has one.
         let registers = entries.iter().filter_map(|it| match it.object(&self.geometry)? {
             KeyObject::Register(register) => Some((it, register)),
             KeyObject::Cell(_) => None,
@@ -100,6 +101,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let mut is_changed = false;
         for (entry, register, read_all) in try_join_all(surveys).await? {
             is_changed |= self.move_key(entry, &register, &read_all).await?;
+        }
+        // S6: a bucket that stays worn could not list what a cell goes on in.
+        let stays = located.view.is_worn(self.geometry.format);
+        for entry in entries.iter().filter(|entry| entry.is_cell && !stays) {
+            is_changed |= self.move_cell(entry).await?;
         }
         let is_closed = |object| self.heap.reclaimer.is_closed(object);
         let record = is_closed(located.view.record());
@@ -136,6 +142,39 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let moved = self.or_stay(self.move_out(entry.hash, register, length).await)?;
         self.evacuated.set(self.evacuated.get() + u64::from(moved));
         Ok(moved)
+    }
+
+    /// Moves the record of a key that is a cell, if that lies in a closed chunk, by a proposal of the
+    /// same value; or the key, if the cell does, to another cell (Q3). Returns whether its bucket was
+    /// changed. Deleted keys are left to a GC cycle, and worn cells to the next change.
+    async fn move_cell(&self, entry: &Entry) -> Result<bool, Error> {
+        let Some(KeyObject::Cell(cell)) = entry.object(&self.geometry) else {
+            return Err(Error::DAMAGED);
+        };
+        let is_closed = |object| self.heap.reclaimer.is_closed(object);
+        let (hash, is_there) = (entry.hash, is_closed(entry.pointer));
+        let (key, shown) = self.read_cell_as_it_is(&cell).await?;
+        let moves = is_there || is_closed(shown.view.record());
+        let is_worn = shown.view.is_worn(self.geometry.format);
+        if shown.kind == Kind::Absent || !moves || is_worn && shown.kind == Kind::Value {
+            return Ok(false);
+        }
+        if is_there {
+            let last = (shown.kind, &shown.view, &*shown.value, shown.deadline);
+            let outcome = self.move_cell_out(hash, &key, &cell, last).await;
+            let moved = outcome == Ok(true);
+            self.or_stay(outcome)?;
+            self.evacuated.set(self.evacuated.get() + u64::from(moved));
+            return Ok(moved);
+        }
+        if shown.kind == Kind::Value {
+            // Q1: the same value again. What is remembered of the cell is of the record before.
+            self.cells.remove(hash);
+            let (kind, deadline, value) = (Kind::Value, shown.deadline, &*shown.value);
+            let record = CellContent { kind, deadline, key: &key, value };
+            self.or_stay(self.propose_to(&cell, &shown.view, &record, Purpose::Evacuate).await)?;
+        }
+        Ok(false)
     }
 
     /// Returns whether something was changed: it stays where it is if there is no room for it.
@@ -245,6 +284,29 @@ mod tests {
             drop(crowd);
             let client = holds_as_much_as_a_new_one(&pool, size);
             (0..CROWD).for_each(|number| holds(&client, 100, number));
+        }
+    }
+
+    /// The same for numbers that are cells: each leaves a cell, in a chunk of registers, and a
+    /// record.
+    #[test]
+    fn a_crowd_that_has_left_a_number_each_leaves_room() {
+        const CROWD: usize = 17;
+        for size in [1000, 60_000] {
+            let (_dir, pool) = new();
+            let crowd: Vec<Client> = (0..CROWD).map(|_| open(&pool)).collect();
+            for (number, client) in crowd.iter().enumerate() {
+                client.heap.has_had_all();
+                for sum in 1..=3 {
+                    assert_eq!(client.blocking().increment(&key(100, number), 1), Ok(sum));
+                }
+            }
+            drop(crowd);
+            let client = holds_as_much_as_a_new_one(&pool, size);
+            for number in 0..CROWD {
+                let value = client.blocking().get(&key(100, number)).expect("get");
+                assert_eq!(value.as_deref(), Some(&b"3"[..]), "number {number}");
+            }
         }
     }
 

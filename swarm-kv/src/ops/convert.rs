@@ -6,7 +6,10 @@
 //! names the register as its predecessor, so a writer whose stamp met the freeze finds out as in any
 //! other move (V4, V5).
 //!
-//! Roundtrips: bucket, two for the freeze, value, bucket, change.
+//! A cell may become another one, to leave its chunk: that one begins with its last value.
+//!
+//! Roundtrips: bucket, two for the freeze, value, bucket, change; from cell to cell, forward, bucket
+//! and change.
 
 use swarm_core::cell::View;
 use swarm_core::clock::Clock;
@@ -68,7 +71,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             // Whatever is there is replaced.
             Some(_) => new.len().max(LEAST) + DEADLINE_BYTES,
         };
-        let (place, shape) = self.room_for_cell(hash, key, length, Purpose::Insert).await?;
+        let class = self.class_of_cell(key, length);
+        let (place, shape) = self.room_for_cell(hash, key, class, Purpose::Insert).await?;
         let mut cell = KeyedCell::new(place, Identity::default(), shape);
         let records = self.heap.plain(cell.record_words());
         let record = self.allocate(records, Purpose::Insert).await;
@@ -125,16 +129,70 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         self.heap.take_back_unused(place.pointer);
     }
 
-    /// Allocates a cell for a key and a value of this length.
+    /// Moves a cell that was read to another place of its class (E10a): it is forwarded, and the cell
+    /// that the bucket lists in its place begins with its value (Q3). Memory comes first (K4). Returns
+    /// false if another change came first.
+    ///
+    /// # Errors
+    /// [`Error::Full`]: the key has the value that it had.
+    pub(crate) async fn move_cell_out(
+        &self,
+        hash: u64,
+        key: &[u8],
+        old: &KeyedCell,
+        shown: (Kind, &View, &[u8], Option<u64>),
+    ) -> Result<bool, Error> {
+        let (kind, view, value, deadline) = shown;
+        self.cells.remove(hash);
+        let class = old.class(&self.geometry);
+        let (place, shape) = self.room_for_cell(hash, key, class, Purpose::Evacuate).await?;
+        let mut cell = KeyedCell::new(place, Identity::default(), shape);
+        let records = self.heap.plain(cell.record_words());
+        let record = self.allocate(records, Purpose::Evacuate).await;
+        let record = record.inspect_err(|_| self.heap.take_back_unused(place.pointer))?;
+        let give_back = || self.give_back_cell(&place, record);
+        self.has_record(Purpose::Evacuate).await.inspect_err(|_| give_back())?;
+        let number = self.number().inspect_err(|_| give_back())?;
+        cell.identity = Identity { created_at: self.group.now(), number };
+        // Q2: one that was forwarded before shows its last value.
+        if kind == Kind::Value {
+            // X3: with its deadline, if it has one.
+            let forward = CellContent { kind: Kind::Forward, deadline, key, value };
+            let ended = self.propose_to(old, view, &forward, Purpose::Evacuate).await;
+            if ended.inspect_err(|_| give_back())?.is_none() {
+                give_back();
+                return Ok(false);
+            }
+        }
+        let first = CellContent { kind: Kind::Value, deadline, key, value }.payload();
+        let predecessor = Some(old.predecessor(&self.geometry));
+        let new_cell = NewCell { cell, record, key, payload: &first, predecessor };
+        let image = new_cell.image(self.geometry.format);
+        let (mut is_proposed, entry) = (false, new_cell.entry(&self.geometry, hash));
+        let (old, parts) = ((old.at.place.pointer, old.identity), new_cell.parts(&image));
+        let created = |at| new_cell.created(at);
+        let listed = self.put_in_place_of(hash, old, (entry, &created, &parts), &mut is_proposed);
+        let listed = listed.await;
+        if !is_proposed {
+            give_back();
+        }
+        Ok(listed?.is_some())
+    }
+
+    /// Returns the class of a cell for a key and a value of this length.
+    pub(crate) fn class_of_cell(&self, key: &[u8], length: usize) -> ChunkClass {
+        let wanted = KeyedCell::shape_for(key.len(), length);
+        self.geometry.register_class(wanted.small_words(), wanted.full_words())
+    }
+
+    /// Allocates a cell of this class for a key.
     pub(crate) async fn room_for_cell(
         &self,
         hash: u64,
         key: &[u8],
-        length: usize,
+        class: ChunkClass,
         need: Purpose,
     ) -> Result<(Location, Shape), Error> {
-        let wanted = KeyedCell::shape_for(key.len(), length);
-        let class = self.geometry.register_class(wanted.small_words(), wanted.full_words());
         let shape = shape(class, key.len()).expect("the class was chosen for the key");
         let room = async |home| {
             let kind = self.heap.homed(class, home);

@@ -396,7 +396,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         need: Purpose,
     ) -> Result<(KeyedCell, Pointer), Error> {
         let length = length.max(LEAST) + DEADLINE_BYTES;
-        let (place, shape) = self.room_for_cell(hash, key, length, need).await?;
+        let class = self.class_of_cell(key, length);
+        let (place, shape) = self.room_for_cell(hash, key, class, need).await?;
         let mut cell = KeyedCell::new(place, Identity::default(), shape);
         let records = self.heap.plain(cell.record_words());
         let record = self.allocate(records, need).await;
@@ -422,7 +423,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let deadline = seen.deadline;
         let forward = CellContent { kind: Kind::Forward, deadline, key, value };
         let end = async || self.propose_to(cell, &seen.view, &forward, Purpose::Replace).await;
-        self.fresh_to_change(hash).await?;
+        let located = self.fresh_to_change(hash).await?;
+        // S6: a bucket that stays worn could not list what the key goes on in.
+        if located.view.is_worn(self.geometry.format) {
+            return Err(swarm_core::error::Error::Exhausted.into());
+        }
         if let Err(too_long) = self.can_be_cell(key, next.value.len()) {
             if next.deadline.is_some() {
                 return Err(too_long);
@@ -742,6 +747,21 @@ mod tests {
         assert_eq!(two.blocking().ttl(b"key"), Ok(TimeToLive::Endless));
         other.set(1 << 40);
         assert_eq!(get(&two, b"key"), Some(longer));
+    }
+
+    /// What an evacuation moves keeps its life, expired or not.
+    #[test]
+    fn an_evacuation_keeps_a_life() {
+        let ([one, two], [_, other]) = clients();
+        put(&one, b"key", b"value");
+        let (hash, cell) = (one.check(b"key", &[]).expect("a key"), cell_of(&one, b"key"));
+        let (_, shown) = block_on(one.read_cell_as_it_is(&cell)).expect("nodes answer");
+        let last = (shown.kind, &shown.view, &*shown.value, shown.deadline);
+        assert_eq!(block_on(one.move_cell_out(hash, b"key", &cell, last)), Ok(true));
+        assert_eq!(two.blocking().ttl(b"key"), Ok(TimeToLive::Left(TTL)));
+        assert_ne!(cell_of(&two, b"key").identity, cell.identity);
+        other.set(20_000);
+        assert_eq!(get(&two, b"key"), None);
     }
 
     /// Epochs that advance whenever somebody asks for it.

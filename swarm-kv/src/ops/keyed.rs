@@ -249,7 +249,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         seen: &SeenCell,
         least: usize,
     ) -> Result<(), Error> {
-        self.fresh_to_change(hash).await?;
+        let located = self.fresh_to_change(hash).await?;
+        // S6: a bucket that stays worn could not list the register.
+        if located.view.is_worn(self.geometry.format) {
+            return Err(swarm_core::error::Error::Exhausted.into());
+        }
         let room = self.room_after(hash, key, (&seen.value, least), Purpose::Insert).await?;
         let (kind, value) = (Kind::Forward, &*seen.value);
         let forward = CellContent { kind, deadline: None, key, value };
@@ -543,6 +547,32 @@ mod tests {
             assert_eq!((shown.kind, &*shown.value), (Kind::Value, &b"2"[..]));
         }
         assert_eq!(one.blocking().increment(b"key", 1), Ok(3));
+    }
+
+    /// An evacuation has read a cell, and another client changes it before it is forwarded.
+    #[test]
+    fn a_cell_that_changed_meanwhile_is_not_moved() {
+        let (_, [one, two]) = clients();
+        (0..2).for_each(|_| _ = one.blocking().increment(b"key", 1).expect("memory"));
+        let (hash, cell) = (one.check(b"key", &[]).expect("a key"), cell_of(&one, b"key"));
+        let moves = |change: bool| {
+            let shown = block_on(one.read_cell(&cell, b"key")).expect("nodes").expect("its key");
+            let last = (shown.kind, &shown.view, &*shown.value, shown.deadline);
+            if change {
+                assert_eq!(two.blocking().increment(b"key", 1), Ok(3));
+            }
+            block_on(one.move_cell_out(hash, b"key", &cell, last)).expect("memory")
+        };
+        assert!(!moves(true));
+        assert_eq!(get(&two, b"key").as_deref(), Some(&b"3"[..]));
+        assert!(moves(false));
+        assert_eq!(get(&two, b"key").as_deref(), Some(&b"3"[..]));
+        assert_eq!(two.blocking().increment(b"key", 1), Ok(4));
+        assert_ne!(cell_of(&two, b"key").identity, cell.identity);
+        assert_eq!(one.blocking().increment(b"key", 1), Ok(5));
+        // The bucket lists the other cell by now.
+        assert!(!moves(false));
+        assert_eq!(get(&one, b"key").as_deref(), Some(&b"5"[..]));
     }
 
     /// Ballots end: the key goes on in a register, and in another cell from the next change on.
