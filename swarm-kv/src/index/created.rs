@@ -169,6 +169,7 @@ impl<'a> NewCell<'a> {
     /// Returns the words that go with key and payload.
     pub(crate) fn image(&self, format: WordFormat) -> CellImage {
         let Self { cell, record, key, payload, predecessor } = *self;
+        assert!(payload.len() <= cell.at.room, "the cell has room for what it begins with");
         let (word, number) = (first_word(format, record), cell.identity.number);
         let record_header = RecordHeader::new(record, CellWord(0), number, payload).encode();
         let [created_at, name] = cell.identity.encode();

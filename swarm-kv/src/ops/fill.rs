@@ -415,6 +415,21 @@ mod tests {
         assert!(splits > 0, "it lists keys in buckets that were split");
     }
 
+    /// No key is read in between, or whoever reads it would complete its cell.
+    #[test]
+    fn cells_of_keys_outlive_nodes_that_are_lost_one_after_the_other() {
+        let mut kept = Kept::of(3);
+        kept.work(0, 100);
+        for node in [0, 1, 2] {
+            kept.lose(node);
+            kept.replace(node);
+        }
+        kept.has_all();
+        kept.work(1, 100);
+        kept.has_all();
+        kept.is_sound();
+    }
+
     /// Of what was done while one node was away, another one alone has it all: keys, buckets, and
     /// which memory is in use. With that one lost behind the replacement, the new node and the one
     /// that was away are all that is left.
