@@ -67,7 +67,7 @@ fn tell<F: Fabric, C: Clock, P: Protocol>(memory: &str, client: &Client<F, C, P>
     for (operation, first) in [("get", 0), ("update", 0), ("insert", KEYS), ("delete", KEYS)] {
         let mut costs = Vec::new();
         for number in first..first + KEYS {
-            // Whoever looks for a key reads its bucket: the insert goes by what it saw.
+            // A client that looks for a key reads its bucket: the insert goes by what it saw.
             if operation == "insert" && store.get(&key(number))?.is_some() {
                 return Err(format!("key {number} is there before it is inserted").into());
             }

@@ -8,7 +8,7 @@ use crate::error::{Error, Shortage};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The same operation may do later: others went first, memory nodes did not answer, or somebody who is stopped keeps
+    /// The same operation may do later: others went first, memory nodes did not answer, or a stopped client keeps
     /// memory from coming back. Wait longer from one try to the next, and look at the error's text if it lasts.
     Retry,
     /// The pool has no room for it. Delete keys, or move to a larger pool.
@@ -75,7 +75,7 @@ impl Error {
 impl Shortage {
     fn kind(&self) -> ErrorKind {
         match self {
-            // Room comes back with whoever keeps it, and deleting keys makes none before.
+            // Room comes back with the client that keeps it, and deleting keys makes none before.
             Self { held_up: Some(_), .. } => ErrorKind::Retry,
             Self { cannot_claim: true, .. } => ErrorKind::Reopen,
             _ => ErrorKind::MakeRoom,
@@ -168,7 +168,7 @@ mod tests {
         }
     }
 
-    /// No variant is left out above: the compiler tells whoever adds one.
+    /// No variant is left out above: the compiler reports one that is added.
     #[test]
     fn each_variant_is_judged() {
         let of = |error: &Error| match error {

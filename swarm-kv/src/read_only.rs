@@ -75,7 +75,7 @@ impl<F: Fabric> ReadOnlyFabric<F> {
         Self { inner, changed: RefCell::default(), shown: None, left_out: NodeSet::EMPTY }
     }
 
-    /// The same, for who wants to know whether it was right: see [`saw_what_was`](Self::saw_what_was).
+    /// The same, for a caller that wants to know whether it was right: see [`saw_what_was`](Self::saw_what_was).
     pub(crate) fn witness(inner: F) -> Self {
         Self { shown: Some(RefCell::default()), ..Self::new(inner) }
     }

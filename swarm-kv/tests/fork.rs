@@ -122,7 +122,7 @@ fn a_child_waits_for_nothing_with_its_parents_handle() {
     let before = shared(pool.path());
     let child = begin_child(|| {
         let forked = Poll::Ready(Err(Error::Forked));
-        // The client is still lent out, and whoever waits for it waits for ever.
+        // The client is still lent out, and an operation that waits for it waits for ever.
         if poll(&waiting) != forked || poll(&operation()) != forked {
             return false;
         }

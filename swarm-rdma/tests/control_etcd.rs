@@ -151,7 +151,7 @@ fn two_memory_nodes_with_one_name_are_both_named() {
 }
 
 /// A memory node is stopped for longer than its lease, and another takes its name. Its pool goes by lives and
-/// not by names, but whoever looks for the node by its name would look at the other one.
+/// not by names, but a client that looks for the node by its name would look at the other one.
 #[test]
 fn a_node_whose_name_was_taken_meanwhile_knows() {
     let Some(server) = Server::start() else { return };
@@ -402,7 +402,7 @@ fn a_pool_that_too_few_nodes_have_forgotten_is_not_removed() {
     assert!(matches!(plane.record(), Err(Error::NoPool { .. })));
 }
 
-/// Whoever insists has etcd forget it, and is told what that means.
+/// A user that insists has etcd forget it, and is told what that means.
 #[test]
 fn a_pool_is_forgotten_by_force_and_that_is_said() {
     let Some(server) = Server::start() else { return };
@@ -457,7 +457,7 @@ fn wait_for(what: &str, done: impl Fn() -> bool) {
     panic!("waited in vain for {what}");
 }
 
-/// A client that etcd does not know any more holds the epoch up: whoever waits for it has it fenced. One
+/// A client that etcd does not know any more holds the epoch up: a client that waits for it has it fenced. One
 /// that etcd knows is let be.
 #[test]
 fn a_client_that_is_waited_for_and_has_no_lease_is_evicted() {

@@ -127,7 +127,7 @@ fn a_child_that_drops_its_copy_of_a_seat_neither_leaves_nor_waits() {
     assert!(goes_on(&client_slot.domain(), 2), "and heard");
 }
 
-/// Whoever hears of the epoch behind the latest at the time has forgotten.
+/// A client that learns of the epoch after the latest at the time has forgotten.
 #[test]
 fn a_client_beyond_the_epoch_bound_has_forgotten_places() {
     let cluster = Cluster::new();

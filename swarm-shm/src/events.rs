@@ -17,7 +17,7 @@
 //!
 //! # What is known without a control file
 //!
-//! Whoever raised the counts stores them in the headers of all its nodes, so that each node says how
+//! The process that raised the counts stores them in the headers of all its nodes, so that each node says how
 //! far the others are. A current file has at least the count that any other node says (S16). A node
 //! says no more than was stored in a header before, but may not say the last raises, of clients that
 //! were killed in between.

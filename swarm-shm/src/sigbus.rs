@@ -243,7 +243,7 @@ pub(crate) fn install() -> io::Result<()> {
         return Ok(());
     }
     let there = ask(None)?;
-    let own = meet as extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+    let own = on_sigbus as extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
     if there.sa_sigaction != own as libc::sighandler_t {
         EARLIER.set(there);
         let mut action = there;
@@ -264,7 +264,7 @@ fn ask(action: Option<&libc::sigaction>) -> io::Result<libc::sigaction> {
     let mut before = MaybeUninit::<libc::sigaction>::zeroed();
     let action = action.map_or(ptr::null(), ptr::from_ref);
     // SAFETY: both are valid or null, and outlive the call. The handler that is installed is
-    // `meet`.
+    // `on_sigbus`.
     if unsafe { libc::sigaction(libc::SIGBUS, action, before.as_mut_ptr()) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -273,7 +273,7 @@ fn ask(action: Option<&libc::sigaction>) -> io::Result<libc::sigaction> {
 }
 
 /// The handler.
-extern "C" fn meet(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: this thread's, for as long as it runs.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.

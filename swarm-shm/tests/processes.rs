@@ -627,7 +627,7 @@ fn a_client_in_a_container_is_found_from_outside() {
     assert_eq!(pool.client_process(0), Some(1), "so it calls itself");
     let it = pool.clients()[0];
     assert!((!it.elsewhere && it.process > 1) && it.condition == ClientState::Alive, "{it:?}");
-    // Whoever watches ends nobody in there: that takes a word from somebody.
+    // A client that watches ends no client in there: that takes a word from somebody.
     signal(it.process, Signal::STOP);
     until(|| pool.clients()[0].condition == ClientState::Stopped);
     let mut watch = HaltWatch::default();

@@ -576,7 +576,7 @@ fn what_an_interrupted_repair_left_goes_with_the_pool() {
     assert!(!path.exists());
 }
 
-/// The owner of the files, not whoever repairs them.
+/// The owner of the files, not the user that repairs them.
 #[test]
 fn the_owner_of_the_nodes_files_owns_the_new_control_file() {
     let (_dir, path, last) = worn();

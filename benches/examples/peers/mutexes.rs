@@ -1,4 +1,4 @@
-//! A table behind 4,096 mutexes of the C library, shared by processes and robust: whoever dies with one is noticed by the
+//! A table behind 4,096 mutexes of the C library, shared by processes and robust: a death with one is noticed by the
 //! next that locks it. What he left half-written is the program's to mend, which here is an error.
 
 use std::mem::{MaybeUninit, size_of};

@@ -1,4 +1,4 @@
-//! A table whose slots each have a count that is odd while the value is being written. Whoever dies then blocks the key
+//! A table whose slots each have a count that is odd while the value is being written. A death then blocks the key
 //! for good: it is here for what one line of locking costs, not to be used.
 
 use std::hint::spin_loop;
@@ -72,7 +72,7 @@ impl Peer for Seqlocks {
                 Err(_) => spin_loop(),
             }
         };
-        // Pairs with the fence in `get`: who reads a word of this value finds the count changed.
+        // Pairs with the fence in `get`: a reader of a word of this value finds the count changed.
         fence(Ordering::Release);
         store(slot, value);
         slot[0].store(count + 1, Ordering::Release);

@@ -64,7 +64,7 @@ async fn put<F: Fabric, C: Clock>(
     let header = BufferHeader { number, length: value.len(), ..BufferHeader::default() };
     let head = in_place_head(stamp, &header);
     group
-        .settle(home, 1, |node, reply| match reply {
+        .collect_votes(home, 1, |node, reply| match reply {
             None if node == register.home() => {
                 Next::Post(post_in_place(group, register, &head, value))
             }
@@ -83,7 +83,7 @@ async fn read<'f, F: Fabric, C: Clock>(
     let home = NodeSet::ring(register.home(), 1, group.nodes());
     let mut read = None;
     group
-        .settle(home, 1, |node, reply| match reply {
+        .collect_votes(home, 1, |node, reply| match reply {
             None if node == register.home() => {
                 Next::Post(post_read(group, node, register, Check::Identity))
             }

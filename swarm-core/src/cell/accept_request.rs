@@ -158,11 +158,11 @@ impl<'a> AcceptRequest<'a> {
 
     /// Adds what is created and then the record, but not its accepted ballot, to a node's chain
     /// (S1). Returns false if what is created was not fetched.
-    pub(super) fn bring<'b>(&'b self, chain: &mut Chain<'b>, node: NodeId, n: usize) -> bool {
+    pub(super) fn push_to<'b>(&'b self, chain: &mut Chain<'b>, node: NodeId, n: usize) -> bool {
         match self.created {
             Created::Here(initial_writes) => push_created_parts(initial_writes, chain, node, n),
             Created::Elsewhere(created_parts, copies) => {
-                bring_copies(created_parts, copies, chain, node, n)
+                push_copies(created_parts, copies, chain, node, n)
             }
             Created::There => return false,
         }
@@ -199,7 +199,7 @@ fn push_created_parts<'b>(
     }
 }
 
-fn bring_copies<'b>(
+fn push_copies<'b>(
     created_parts: &'b [CreatedPart],
     mut copies: &'b [u64],
     chain: &mut Chain<'b>,

@@ -13,7 +13,7 @@ use crate::node::{MAX_NODES, NodeId, NodeSet};
 use crate::quorum::{Event, Group, Round};
 use crate::words::{Ballot, CellFlags, CellWord, Pointer};
 
-use super::record::{Body, WhenLate, bring, fetch};
+use super::record::{Body, WhenLate, fetch, fetch_to_adopt};
 use super::view::{View, Words};
 use super::{CellRef, in_place, in_place_head, ready};
 use crate::cell::accept_request::{AcceptRequest, Chain, CreatedParts, accepted_at, push};
@@ -87,7 +87,7 @@ pub(super) async fn classic<'f, F: Fabric, C: Clock>(
     let fetched = if words.lacking(chosen).minus(holders).is_empty() {
         None
     } else {
-        match bring(group, at, body.payload(), created_parts, holders).await {
+        match fetch_to_adopt(group, at, body.payload(), created_parts, holders).await {
             Err(Error::NoMajority { .. }) => return Ok(None),
             fetched => Some(fetched?),
         }
@@ -317,7 +317,7 @@ impl<'f, F: Fabric, C: Clock> Classic<'f, F, C> {
         let Some((promise, new)) = self.swap(node, request) else { return };
         let held = self.promises[node.index()].and_then(|p| p.holds(format, record.pointer));
         let mut chain = Chain::new();
-        if held.is_none() && !record.bring(&mut chain, node, n) {
+        if held.is_none() && !record.push_to(&mut chain, node, n) {
             // It promised late, and what was created was not fetched (E4a). Another ballot brings
             // it.
             self.refused.insert(node);

@@ -27,12 +27,12 @@ pub fn committed(
         // proposer of that ballot can choose nothing else. Under different ballots it can still
         // lose.
         let all = seen().filter(|&other| same_round(word, other)).count() == n;
-        (majority || all).then(|| (format.record(word), settled(format, word)))
+        (majority || all).then(|| (format.record(word), confirmed_word(format, word)))
     })
 }
 
 /// Returns the word's ballot and record, confirmed and accepted.
-pub(super) fn settled(format: WordFormat, word: CellWord) -> CellWord {
+pub(super) fn confirmed_word(format: WordFormat, word: CellWord) -> CellWord {
     if format.ballot(word) == Ballot(0) {
         return CellWord(0);
     }

@@ -5,14 +5,14 @@
 //! post to the new node until it votes.
 //!
 //! **Invariant (H2):** the new node shows the committed record, accepted under a ballot under which
-//! another node accepted it. Whoever proposed that ballot had chosen the record, and may have asked
+//! another node accepted it. The client that proposed that ballot had chosen the record, and may have asked
 //! the lost node as well. So the new node is one that missed what came later, and nothing else. A
 //! record that was committed before the lost node was gone is at f of the others at least, and any
 //! f + 1 of them include one: what a read among them returns is that record or one built on it
 //! (C2). A later ballot is promised and accepted by f + 1 of the others, which every majority with
 //! the new node meets.
 //!
-//! What was created with the record is not brought. Whoever fills a cell fills what its record
+//! What was created with the record is not brought. A client that fills a cell fills what its record
 //! lists as well, before the new node votes (S1); the words that lie there may belong to other
 //! objects by now (E4a).
 

@@ -172,7 +172,7 @@ async fn fast<F: Fabric, C: Clock>(
     let mut round = Round::new(group);
     for node in NodeSet::all(n) {
         let mut chain = Chain::new();
-        let brought = request.bring(&mut chain, node, n);
+        let brought = request.push_to(&mut chain, node, n);
         debug_assert!(brought, "what is born with one's own is at hand");
         push(&mut chain, request.raise(Ballot(0), ballot));
         let word = at.place.at(node, n).plus(cell::WORD);
@@ -254,7 +254,7 @@ fn finish<F: Fabric, C: Clock>(
     shown: CellWord,
 ) -> View {
     let n = group.nodes();
-    let confirmed = crate::cell::decide::settled(group.format(), shown);
+    let confirmed = crate::cell::decide::confirmed_word(group.format(), shown);
     let head = in_place_head(confirmed, request.payload());
     for node in NodeSet::all(n) {
         let cas = confirm_record(at, node, n, shown, confirmed);

@@ -16,7 +16,7 @@ use super::record::{Body, WhenLate, fetch};
 use super::view::{View, Words};
 use super::{ATTEMPTS, CellRef, back_off, in_place, in_place_head};
 use crate::cell::accept_request::CreatedParts;
-use crate::cell::decide::settled;
+use crate::cell::decide::confirmed_word;
 
 /// A committed record's payload. Dereferences to its words, none if the cell is vacant. Holds the
 /// fabric's reply.
@@ -163,7 +163,7 @@ async fn show<'f, F: Fabric, C: Clock>(
         if let Some(shown) = words.seen(node)
             && shown != word
             && shown.is_accepted()
-            && settled(format, shown) == word
+            && confirmed_word(format, shown) == word
         {
             drop(group.fabric().post(node, &[confirm_record(at, node, n, shown, word)]));
             view.set(node, word);

@@ -112,7 +112,7 @@ pub(super) async fn fetch<'f, F: Fabric, C: Clock>(
             Next::NoVote
         }
     };
-    match group.settle(first(group, at, among), 1, step).await {
+    match group.collect_votes(first(group, at, among), 1, step).await {
         // All of them answered; what must be there is not.
         Err(Error::NoMajority { .. }) if when_late == WhenLate::Wait && torn == among => {
             Err(Error::Damaged)
@@ -139,7 +139,7 @@ impl<F: Fabric> Fetched<'_, F> {
 ///
 /// # Errors
 /// [`Error::NoMajority`] if no holder answers, [`Error::Damaged`] if there are too many parts.
-pub(super) async fn bring<'f, F: Fabric, C: Clock>(
+pub(super) async fn fetch_to_adopt<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     at: &CellRef,
     payload: &[u64],
@@ -172,7 +172,7 @@ pub(super) async fn bring<'f, F: Fabric, C: Clock>(
                 Next::Vote
             }
         };
-        group.settle(first(group, at, holders), 1, step).await?;
+        group.collect_votes(first(group, at, holders), 1, step).await?;
     }
     Ok(Fetched { created_parts: all, copies })
 }

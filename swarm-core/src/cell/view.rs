@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::node::{MAX_NODES, NodeId, NodeSet};
 use crate::words::{Ballot, CellWord, Pointer, WordFormat};
 
-use crate::cell::decide::{classic_after, committed, settled};
+use crate::cell::decide::{classic_after, committed, confirmed_word};
 
 /// One in this many ballots, at the end, is for reads alone, so that a cell that takes no more
 /// changes can be read (S6).
@@ -34,7 +34,7 @@ impl View {
             if let Some(seen) = words[node.index()] {
                 // A fast round's word is about to be made confirmed. Only its proposer knows what a
                 // promise becomes: the view guesses, and a wrong guess costs a round.
-                let settling = seen.is_accepted() && settled(format, seen) == word;
+                let settling = seen.is_accepted() && confirmed_word(format, seen) == word;
                 view.set(node, if settling { word } else { seen });
             }
         }

@@ -266,8 +266,8 @@ impl<F: Fabric> Fabric for Counting<F> {
     }
 
     #[inline(always)]
-    fn bring<T>(&self, local: &T) {
-        self.inner.bring(local);
+    fn prefetch_local<T>(&self, local: &T) {
+        self.inner.prefetch_local(local);
     }
 
     #[inline(always)]

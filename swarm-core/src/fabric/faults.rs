@@ -156,8 +156,8 @@ impl<F: Fabric, S: Switches> Fabric for Faulty<F, S> {
     }
 
     #[inline(always)]
-    fn bring<T>(&self, local: &T) {
-        self.inner.bring(local);
+    fn prefetch_local<T>(&self, local: &T) {
+        self.inner.prefetch_local(local);
     }
 
     #[inline(always)]

@@ -205,7 +205,7 @@ pub trait Fabric {
 
     /// Prefetches `local` memory of this process that will be used soon. Affects only time.
     #[inline(always)]
-    fn bring<T>(&self, _local: &T) {}
+    fn prefetch_local<T>(&self, _local: &T) {}
 
     /// Posts a chain of one READ of `N` words on a synchronous fabric. Returns the words, or `None`
     /// if the node does not answer.

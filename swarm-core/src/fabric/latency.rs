@@ -97,8 +97,8 @@ impl<F: Fabric, C: Clock> Fabric for Delayed<F, C> {
     }
 
     #[inline(always)]
-    fn bring<T>(&self, local: &T) {
-        self.inner.bring(local);
+    fn prefetch_local<T>(&self, local: &T) {
+        self.inner.prefetch_local(local);
     }
 
     #[inline(always)]

@@ -25,7 +25,7 @@ use std::vec::Vec;
 pub use recorder::Recorder;
 use search::Search;
 use sweep::{Sweep, Verdict};
-use units::Brought;
+use units::Conversion;
 pub use window::Window;
 
 /// What a client requested. Values are represented by numbers; 0 is a value like any other.
@@ -167,15 +167,15 @@ pub fn check_key(
 
 /// Returns whether the history of one key is linearizable.
 fn verdict(operations: &[Operation], initial: Option<u64>, budget: u64) -> Verdict {
-    match units::bring(operations, initial) {
-        Brought::Units(units) => {
+    match units::convert(operations, initial) {
+        Conversion::Units(units) => {
             let are_guessed = units.are_guessed;
             match Sweep::run(units, initial.is_some(), budget) {
                 Verdict::Violated if are_guessed => Search::new(operations, initial).run(budget),
                 verdict => verdict,
             }
         }
-        Brought::Unfit => Search::new(operations, initial).run(budget),
-        Brought::Impossible => Verdict::Violated,
+        Conversion::Unfit => Search::new(operations, initial).run(budget),
+        Conversion::Impossible => Verdict::Violated,
     }
 }

@@ -508,7 +508,7 @@ mod tests {
     use fastrand::Rng;
 
     use super::super::search::Search;
-    use super::super::units::{Brought, bring};
+    use super::super::units::{Conversion, convert};
     use super::super::{Answer, Call, Operation};
     use super::*;
 
@@ -568,10 +568,10 @@ mod tests {
         for seed in 0..rounds {
             let history = history(&mut Rng::with_seed(seed));
             let expected = Search::new(&history, None).run(1_000_000);
-            let found = match bring(&history, None) {
-                Brought::Units(units) => Sweep::run(units, false, 1_000_000),
-                Brought::Impossible => Verdict::Violated,
-                Brought::Unfit => unreachable!("values are unique"),
+            let found = match convert(&history, None) {
+                Conversion::Units(units) => Sweep::run(units, false, 1_000_000),
+                Conversion::Impossible => Verdict::Violated,
+                Conversion::Unfit => unreachable!("values are unique"),
             };
             match expected {
                 Verdict::Undecided => continue,

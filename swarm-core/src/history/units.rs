@@ -83,7 +83,7 @@ pub(super) struct Units {
 
 /// The result of the conversion.
 #[derive(Debug)]
-pub(super) enum Brought {
+pub(super) enum Conversion {
     /// The history in this form.
     Units(Units),
     /// A value that is read was written more than once, or a read-modify-write removes a value or leaves it as it was:
@@ -200,19 +200,19 @@ fn makes_sense(op: &Operation) -> bool {
 }
 
 /// Converts the history of one key.
-pub(super) fn bring(history: &[Operation], initial: Option<u64>) -> Brought {
+pub(super) fn convert(history: &[Operation], initial: Option<u64>) -> Conversion {
     if !history.iter().all(makes_sense) {
-        return Brought::Impossible;
+        return Conversion::Impossible;
     }
     let Some(parts) = history.iter().map(Part::of).collect::<Option<Vec<_>>>() else {
-        return Brought::Unfit;
+        return Conversion::Unfit;
     };
     let mut lines = Lines { history, initial, parts, clusters: HashMap::new() };
-    let Some(are_guessed) = lines.find_sums() else { return Brought::Unfit };
+    let Some(are_guessed) = lines.find_sums() else { return Conversion::Unfit };
     lines.find_clusters();
     match lines.units() {
-        Brought::Units(units) => Brought::Units(Units { are_guessed, ..units }),
-        Brought::Impossible if are_guessed => Brought::Unfit,
+        Conversion::Units(units) => Conversion::Units(Units { are_guessed, ..units }),
+        Conversion::Impossible if are_guessed => Conversion::Unfit,
         unfit => unfit,
     }
 }
@@ -364,26 +364,26 @@ impl Lines<'_> {
     }
 
     /// Makes the units.
-    fn units(&self) -> Brought {
+    fn units(&self) -> Conversion {
         let Self { history, initial, parts, clusters } = self;
         let mut is_unfit = false;
         for cluster in clusters.values().filter(|cluster| cluster.is_needed()) {
             match cluster.writers {
-                0 => return Brought::Impossible,
+                0 => return Conversion::Impossible,
                 // It was there once, and replaced twice.
-                1 if cluster.links > 1 => return Brought::Impossible,
+                1 if cluster.links > 1 => return Conversion::Impossible,
                 1 => {}
                 _ => is_unfit = true,
             }
         }
         if is_unfit {
-            return Brought::Unfit;
+            return Conversion::Unfit;
         }
         let mut units = Units::default();
         let mut links = clusters.values().map(|cluster| cluster.links as usize).sum::<usize>();
         let first = initial.and_then(|value| clusters.get(&value)).filter(|it| it.is_needed());
         if let Some(first) = first {
-            let Some(line) = self.line(None, first) else { return Brought::Impossible };
+            let Some(line) = self.line(None, first) else { return Conversion::Impossible };
             units.initial_until = Some(line.available);
             links -= line.links;
         }
@@ -394,7 +394,7 @@ impl Lines<'_> {
             match (cluster, op.answered) {
                 (Some(cluster), _) => {
                     let Some(line) = self.line(Some(index), cluster) else {
-                        return Brought::Impossible;
+                        return Conversion::Impossible;
                     };
                     links -= line.links;
                     let Line { available, due, .. } = line;
@@ -412,7 +412,7 @@ impl Lines<'_> {
             }
         }
         // What is left are values that were made of each other in a circle.
-        if links == 0 { Brought::Units(units) } else { Brought::Impossible }
+        if links == 0 { Conversion::Units(units) } else { Conversion::Impossible }
     }
 
     /// Returns when the line of a value takes effect; `None` if its operations cannot follow each other.

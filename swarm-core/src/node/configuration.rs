@@ -7,7 +7,7 @@
 //! on its former life any more, and nobody but the client that fills posts to the next one.
 //!
 //! **Invariant (H6):** configurations have one order, and one writer each: each is decided once,
-//! by whoever changes the one before it. And each has a majority of nodes that vote, each in the
+//! by the client that changes the one before it. And each has a majority of nodes that vote, each in the
 //! life that filled it.
 //!
 //! This is all that is common to fabrics, and knows neither files nor daemons. What a fabric brings:

@@ -75,7 +75,7 @@ impl<'f, F: Fabric, C: Clock> VoteCollector<'f, F, C> {
     ///
     /// # Errors
     /// As for [`wait`](Self::wait).
-    pub(crate) async fn settle(
+    pub(crate) async fn collect_votes(
         mut self,
         first: NodeSet,
         step: &mut Steps<'_, 'f, F>,
@@ -251,13 +251,15 @@ impl<F: Fabric, C: Clock> Group<F, C> {
     ///
     /// # Errors
     /// [`Error::NoMajority`] once too few nodes can still vote, or at the deadline.
-    pub async fn settle<'f>(
+    pub async fn collect_votes<'f>(
         &'f self,
         first: NodeSet,
         need: usize,
         mut step: impl FnMut(NodeId, Option<F::Reply<'f>>) -> Next<F::Completion<'f>>,
     ) -> Result<NodeSet, Error> {
-        VoteCollector::new(self, NodeSet::all(self.nodes()), need).settle(first, &mut step).await
+        VoteCollector::new(self, NodeSet::all(self.nodes()), need)
+            .collect_votes(first, &mut step)
+            .await
     }
 }
 
@@ -327,7 +329,7 @@ mod tests {
     }
 
     fn majority(client: &Client<'_>) -> Result<NodeSet, Error> {
-        polled(client.settle(NodeSet::ring(NodeId(0), 2, 3), 2, |node, reply| match reply {
+        polled(client.collect_votes(NodeSet::ring(NodeId(0), 2, 3), 2, |node, reply| match reply {
             None => Next::Post(client.fabric().post(node, &READ)),
             Some(_) => Next::Vote,
         }))

@@ -1,8 +1,8 @@
 //! Whether a register is whole: what each node has of it, READ by itself, and nothing done about it.
 //!
-//! A protocol that meets a replica that is missing, or behind, brings it up, and who meets a guess settles it. This is for
+//! A protocol that meets a replica that is missing, or behind, brings it up, and settles a guess. This is for
 //! those who are to be told of it. It rests on nothing but READs, of different moments: what is under way looks half done, so
-//! whoever calls something a fault looks again, and compares the [digests](Audit::digest).
+//! a caller that takes something for a fault looks again, and compares the [digests](Audit::digest).
 
 use heapless::Vec;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -35,7 +35,7 @@ pub struct Audit {
     pub is_unsettled: bool,
     /// Nodes that are to have the latest complete write and do not, where fewer than a majority do.
     pub lagging: NodeSet,
-    /// Nodes whose slots do not show it: as a rule, who writes leaves some out.
+    /// Nodes whose slots do not show it: as a rule, a write leaves some out.
     pub behind: NodeSet,
     /// Its key, if a node has that whole.
     key: Vec<u8, MAX_KEY>,

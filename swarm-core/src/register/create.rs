@@ -2,7 +2,7 @@
 //!
 //! One chain to each node writes the header with the key, the identity, the first value, and last
 //! the first stamp. **Invariant:** nobody else knows the register before a majority has it. So
-//! whoever learns of it finds its value at a node of any majority (M1), and brings it to nodes that
+//! a client that learns of it finds its value at a node of any majority (M1), and brings it to nodes that
 //! it did not reach (I6).
 
 use heapless::Vec;
@@ -76,7 +76,7 @@ pub async fn create<F: Fabric, C: Clock>(
             Next::Vote
         }
     };
-    group.settle(NodeSet::all(group.nodes()), group.majority(), step).await?;
+    group.collect_votes(NodeSet::all(group.nodes()), group.majority(), step).await?;
     if damaged {
         return Err(Error::Damaged);
     }

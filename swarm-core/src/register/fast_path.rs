@@ -304,7 +304,7 @@ fn write_of<F: Fabric, C: Clock>(
         fabric.write_cas(node, None, verify(at));
     }
     register.own.is_at(stamp, ring.nodes);
-    register.met(stamp);
+    register.observe(stamp);
     let nodes = n / 2 + 1;
     fabric.charge(4 * nodes + 1, nodes * (cost + 8) + 8 * head.len() + tail.len());
     true

@@ -6,7 +6,7 @@
 //! **Invariant (V1):** every complete write had its stamp in slots of a majority before they were
 //! frozen, so every relocating client's majority shows it, or a larger one. A client that finds a
 //! frozen slot returns nothing of that register. The index names the relocation that won, and a
-//! writer [learns](stands) from it whether its write took effect.
+//! writer [learns](took_effect) from it whether its write took effect.
 //!
 //! Roundtrips: two, one more for each CAS that a writer's CAS preceded, one to fetch the value.
 
@@ -168,7 +168,7 @@ async fn freeze_slots<F: Fabric, C: Clock>(
             chain.push(read_once).expect("one more than the slots");
             Next::Post(group.fabric().post(node, &chain))
         };
-        match group.settle(first, group.majority(), step).await {
+        match group.collect_votes(first, group.majority(), step).await {
             Ok(_) => return Ok(votes),
             Err(error) => {
                 let missing = votes.missing;
@@ -187,7 +187,7 @@ async fn freeze_slots<F: Fabric, C: Clock>(
 ///
 /// # Errors
 /// [`Error::NoMajority`].
-pub async fn stands<F: Fabric, C: Clock>(
+pub async fn took_effect<F: Fabric, C: Clock>(
     group: &Group<F, C>,
     register: &Register,
     write: Write<'_>,
@@ -230,7 +230,7 @@ pub async fn predecessor<F: Fabric, C: Clock>(
     let header = shape.header_place(place);
     let mut found = None;
     group
-        .settle(group.preferred(place.home), group.majority(), |node, reply| {
+        .collect_votes(group.preferred(place.home), group.majority(), |node, reply| {
             let Some(reply) = reply else {
                 let (at, words) = (header.at(node, group.nodes()), shape.header_words());
                 return Next::Post(group.fabric().post(node, &[Verb::Read { at, words }]));

@@ -128,7 +128,7 @@ impl Register {
     }
 
     /// Records a stamp that was observed.
-    pub(crate) fn met(&mut self, stamp: Stamp) {
+    pub(crate) fn observe(&mut self, stamp: Stamp) {
         self.last = self.last.max(stamp);
     }
 }
@@ -191,7 +191,7 @@ pub async fn read_key<'f, F: Fabric, C: Clock>(
 ) -> Result<Value<'f, F>, Error> {
     let mut found = None;
     group
-        .settle(group.preferred(register.home()), 1, |node, reply| match reply {
+        .collect_votes(group.preferred(register.home()), 1, |node, reply| match reply {
             None => {
                 let read = register.read_header(node, group.nodes());
                 Next::Post(group.fabric().post(node, &[read]))
@@ -293,7 +293,7 @@ pub enum Written {
     /// The register is deleted, for good; the write had no effect.
     Deleted,
     /// The register is being relocated, or must be. Only the relocation determines whether the
-    /// write took effect: see [`stands`](crate::register::freeze::stands). Contains the stamp under
+    /// write took effect: see [`took_effect`](crate::register::freeze::took_effect). Contains the stamp under
     /// which it was last posted, [`Stamp::EMPTY`] if under none.
     Moved(Stamp),
 }

@@ -8,7 +8,7 @@
 //! Where the pool's writers use one slot only, a write's own CAS can replace its READ. The other
 //! slots are empty, so a CAS that succeeds proves the node's maximum: it was the expected stamp and
 //! is now the new one. If a stamp was expected, the CAS also proves which register it reached: that
-//! stamp was in this register's slot, and in no other's. See [`tells`].
+//! stamp was in this register's slot, and in no other's. See [`cas_proves_max`].
 //!
 //! **Invariant (I4):** a WRITE never touches a slot or a lock. Otherwise a reader that writes a
 //! buffer back could erase a lock, and a late image of a new register could erase an acknowledged
@@ -121,11 +121,11 @@ pub(crate) fn post_write<'f, F: Fabric, C: Clock>(
 ///
 /// A frozen slot is not raised. On synchronous fabrics the READ costs next to nothing.
 #[inline(always)]
-pub(crate) fn tells<F: Fabric, C: Clock>(group: &Group<F, C>, own: Stamp) -> bool {
+pub(crate) fn cas_proves_max<F: Fabric, C: Clock>(group: &Group<F, C>, own: Stamp) -> bool {
     !group.fabric().is_near() && group.slots() == 1 && own != Stamp::EMPTY && !own.is_frozen()
 }
 
-/// Posts the chain of one write at one node where the CAS [proves the maximum](tells): WRITE the
+/// Posts the chain of one write at one node where the CAS [proves the maximum](cas_proves_max): WRITE the
 /// buffer, CAS the slot. The reply is the slot's old word.
 #[inline(always)]
 pub(crate) fn post_write_alone<'f, F: Fabric, C: Clock>(

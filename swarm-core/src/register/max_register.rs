@@ -9,8 +9,8 @@
 
 use super::handle::{Check, Register, Value};
 use super::in_n_out::{
-    Copy, Fetched, InPlace, Validated, in_place_head, largest_of_others, post_again, post_write,
-    post_write_alone, put_in_place, tells, validate, validate_in_place,
+    Copy, Fetched, InPlace, Validated, cas_proves_max, in_place_head, largest_of_others,
+    post_again, post_write, post_write_alone, put_in_place, validate, validate_in_place,
 };
 use super::replicas::{COMPLETIONS, Failed, Votes};
 use crate::clock::Clock;
@@ -245,7 +245,7 @@ impl Votes {
             let Some(copy) = &copy else {
                 return Next::Post(post_again(group, node, register, stamp, own));
             };
-            if tells(group, own) {
+            if cas_proves_max(group, own) {
                 slots.alone.insert(node);
                 return Next::Post(post_write_alone(group, node, register, stamp, own, copy));
             }
@@ -290,7 +290,7 @@ impl Votes {
         let max = self.largest().map_err(Failed::from)?;
         register.followed = slots.followed;
         if !group.format().is_deleted(max) {
-            register.met(max);
+            register.observe(max);
         }
         Ok((voters, max))
     }
@@ -308,7 +308,7 @@ async fn write_once<F: Fabric, C: Clock>(
     let (mut votes, mut slots) = (Votes::new(), Slots::new());
     let first = group.preferred(register.home());
     let mut step = |node, reply| votes.step(&mut slots, group, register, writes, (node, reply));
-    match gathering.settle(first, &mut step).await {
+    match gathering.collect_votes(first, &mut step).await {
         Ok(voters) => votes.conclude(group, register, &slots, voters),
         // Other nodes may answer, but do not hold the buffer.
         Err(_) if votes.missing.is_empty() && among != everyone => Err(Failed::from(Error::Moved)),

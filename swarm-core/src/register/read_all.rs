@@ -23,7 +23,7 @@ pub struct AllReplicas {
 
 impl AllReplicas {
     /// Returns the largest verified stamp that the maxima of a majority reach or exceed.
-    pub fn settled(&self) -> Option<Stamp> {
+    pub fn completed(&self) -> Option<Stamp> {
         let majority = self.nodes / 2 + 1;
         let reached = |stamp: Stamp| {
             let past = |slots: &&[Stamp; SLOTS]| slots.iter().any(|&held| held >= stamp);
@@ -33,9 +33,9 @@ impl AllReplicas {
     }
 
     /// Returns the stamps whose buffers may still be fetched: all from the
-    /// [completed](Self::settled) one on, whichever node shows them (E6).
+    /// [completed](Self::completed) one on, whichever node shows them (E6).
     pub fn current(&self) -> impl Iterator<Item = Stamp> + '_ {
-        let settled = self.settled().map_or(Stamp::EMPTY, Stamp::guessed);
+        let settled = self.completed().map_or(Stamp::EMPTY, Stamp::guessed);
         self.stamps().filter(move |&stamp| stamp != Stamp::EMPTY && stamp >= settled)
     }
 
@@ -115,7 +115,7 @@ mod tests {
     fn what_lies_below_a_verified_stamp_of_a_majority_is_of_no_use() {
         let [old, new] = [3, 5].map(|timestamp| stamp(timestamp, StampFlags::VERIFIED));
         let read_all = read_all([&[old, new], &[new], &[old]]);
-        assert_eq!(read_all.settled(), Some(new));
+        assert_eq!(read_all.completed(), Some(new));
         assert_eq!(current(&read_all), [5]);
     }
 
@@ -124,7 +124,7 @@ mod tests {
     fn a_guess_settles_nothing() {
         let (old, guess) = (stamp(3, StampFlags::VERIFIED), stamp(5, StampFlags::empty()));
         let read_all = read_all([&[old, guess], &[old, guess], &[old]]);
-        assert_eq!(read_all.settled(), Some(old));
+        assert_eq!(read_all.completed(), Some(old));
         assert_eq!(current(&read_all), [3, 5]);
     }
 
@@ -132,7 +132,7 @@ mod tests {
     fn what_a_minority_shows_settles_nothing_and_is_of_use() {
         let [old, new] = [3, 5].map(|timestamp| stamp(timestamp, StampFlags::VERIFIED));
         let read_all = read_all([&[old, new], &[old], &[old]]);
-        assert_eq!(read_all.settled(), Some(old));
+        assert_eq!(read_all.completed(), Some(old));
         assert_eq!(current(&read_all), [3, 5]);
     }
 
@@ -141,6 +141,6 @@ mod tests {
     fn a_stamp_is_settled_where_maxima_are_past_it() {
         let (old, guess) = (stamp(3, StampFlags::VERIFIED), stamp(5, StampFlags::empty()));
         let read_all = read_all([&[old], &[guess], &[]]);
-        assert_eq!(read_all.settled(), Some(old));
+        assert_eq!(read_all.completed(), Some(old));
     }
 }

@@ -189,6 +189,6 @@ pub(crate) async fn read_header<'f, F: Fabric, C: Clock>(
         }
         Some(_) => Next::NoVote,
     };
-    group.settle(from, 1, read).await?;
+    group.collect_votes(from, 1, read).await?;
     found.ok_or(Error::Gone)
 }

@@ -269,7 +269,7 @@ fn finish<F: Fabric, C: Clock>(
     for node in voters {
         register.own.saw(node, stamp);
     }
-    register.met(stamp);
+    register.observe(stamp);
 }
 
 /// Continues a write whose guess was not the largest stamp that its own chains saw.

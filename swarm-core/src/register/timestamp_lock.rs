@@ -67,7 +67,7 @@ pub(crate) async fn try_lock<F: Fabric, C: Clock>(
         LockMode::Write => VoteCollector::new(group, among, among.len() + 1 - to_read),
     };
     let votes = gathering
-        .settle(group.preferred(home), &mut |node, reply: Option<F::Reply<'_>>| {
+        .collect_votes(group.preferred(home), &mut |node, reply: Option<F::Reply<'_>>| {
             let Some(reply) = reply else { return Next::Post(post(node, 0)) };
             let Some(&held) = reply.first() else { return Next::NoVote };
             let i = node.index();

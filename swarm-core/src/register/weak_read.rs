@@ -83,7 +83,7 @@ impl<R: core::ops::Deref<Target = [u64]>> Seen<R> {
         let max = votes.largest().map_err(Failed::from)?;
         let holders = votes.holders;
         if !group.format().is_deleted(max) {
-            register.met(max);
+            register.observe(max);
         }
         let missing = votes.missing;
         Ok(WeakRead { max, holders, voters, missing, home, other_key: !same_key })
@@ -100,7 +100,7 @@ pub(crate) async fn read_once<'f, F: Fabric, C: Clock>(
         let mut seen = Seen::new(check);
         let preferred = group.preferred(register.home());
         let step = |node, reply| seen.step(group, register, check, node, reply);
-        let looked = match group.settle(preferred, group.majority(), step).await {
+        let looked = match group.collect_votes(preferred, group.majority(), step).await {
             Ok(voters) => seen.conclude(group, register, voters),
             Err(error) => Err(Failed { error, missing: seen.votes.missing }),
         };

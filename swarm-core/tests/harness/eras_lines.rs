@@ -324,7 +324,7 @@ fn writer_goes_on(mut state: State, is_verified: bool) -> Option<(&'static str, 
     Some((step, state))
 }
 
-/// Who is overtaken by moves finds out what became of its write, and the others find no room.
+/// A writer that is overtaken by moves finds out what became of its write, and the others find no room.
 #[test]
 fn registers_that_epochs_keep_tell_a_writer_what_became_of_its_write() {
     for is_verified in [false, true] {

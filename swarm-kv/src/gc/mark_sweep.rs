@@ -10,7 +10,7 @@
 //!   walks the index once all operations that were under way then have ended.
 //! - **E6**: no old pointer returns. A bucket counts only once its cell has
 //!   [converged](swarm_core::cell::converged): then only the record that every node shows can be
-//!   proposed again. Of a register, what lies below the [completed](AllReplicas::settled) stamp is
+//!   proposed again. Of a register, what lies below the [completed](AllReplicas::completed) stamp is
 //!   never fetched. Both take an answer of every node.
 //! - **E7**: no operation goes by what was cached before. Clients cache the locations of registers
 //!   and records. Before those are retired, a new generation begins, in which all clients drop
@@ -286,7 +286,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                             _ => reclaimer.mark(buffer),
                         }
                     }
-                    found.settled.insert(entry.pointer, read_all.settled().unwrap_or(Stamp::EMPTY));
+                    found
+                        .settled
+                        .insert(entry.pointer, read_all.completed().unwrap_or(Stamp::EMPTY));
                     if !self.is_dead(&read_all) || !self.is_left(entry, found) {
                         live.push(*entry).map_err(|_| swarm_core::error::Error::Damaged)?;
                     }
@@ -368,7 +370,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
     /// Whether a register was deleted for good.
     pub(crate) fn is_dead(&self, read_all: &AllReplicas) -> bool {
-        read_all.settled().is_some_and(|stamp| self.geometry.format.is_deleted(stamp))
+        read_all.completed().is_some_and(|stamp| self.geometry.format.is_deleted(stamp))
     }
 
     /// Whether no writer needs a deleted key's entry any more (V5): it is not linked, or was found

@@ -175,7 +175,7 @@ impl Heap {
 
     /// Ends a cycle.
     pub(crate) fn is_collected(&self, now: u64) {
-        self.judge_closed();
+        self.end_evacuation();
         self.reclaimer.is_collected(|kind| self.unused(kind));
         self.growth.swept.set(false);
         self.growth.refused.set(false);

@@ -7,7 +7,7 @@
 //! which cover the same hashes; so no hash is gone over twice, or not at all. Keys are not of one moment: of two that
 //! somebody changes one after the other, the later change alone may be told.
 //!
-//! Between two calls nothing is under way. So whoever hands on what it is given to a pipe that is slow keeps no memory from
+//! Between two calls nothing is under way. So a caller that hands it on to a slow pipe keeps no memory from
 //! coming back. Within a call, many keys are on their way at a time: where memory is far all of some buckets, and where it
 //! is near what comes next is asked for some keys ahead.
 
@@ -407,7 +407,7 @@ mod tests {
         assert!(matches!(end, Some(Err(Error::Replication(_)))), "{end:?}");
     }
 
-    /// Whoever waits between two calls would keep all memory from coming back.
+    /// A caller that waits between two calls would keep all memory from coming back.
     #[test]
     fn nothing_is_under_way_between_two_calls() {
         let (_dir, pool) = pool();

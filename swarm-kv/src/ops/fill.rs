@@ -2,7 +2,7 @@
 //!
 //! This is the part of a replacement that knows what is in a pool, and nothing of files or daemons.
 //! It works over two fabrics: the client's own, which answers for the lost node that it is down,
-//! and `joining`, which posts to the new node alone. Whoever calls it has seen to the rest: the new
+//! and `joining`, which posts to the new node alone. Its caller has seen to the rest: the new
 //! node is all zeros; no operation is under way that began before the lost node was gone (H7), or
 //! none at all (H4); and only this client posts to the new node until that votes.
 //!
@@ -22,7 +22,7 @@
 //!   on the move is moved to its end first, and its bucket gone over again: where a register is
 //!   frozen at a majority, one with the new node might show slots that are not (V1).
 //! - *Keyed cells*, each by H2, with their headers.
-//! - *First buffers* of registers, and first records of cells, that their bucket's record still brings along. Whoever brings that
+//! - *First buffers* of registers, and first records of cells, that their bucket's record still brings along. To bring that
 //!   record to a node that lacks it copies them from any node that has it (S1, E4b).
 //! - *The chunk map and the marks*, last (E8a): a move takes memory.
 
@@ -201,7 +201,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         };
         let mut found = Vec::new();
         self.group
-            .settle(NodeSet::all(n), need, |other, reply| {
+            .collect_votes(NodeSet::all(n), need, |other, reply| {
                 let Some(reply) = reply else { return Next::Post(read(other)) };
                 if is_whole(&reply) {
                     found = reply.to_vec();
@@ -244,7 +244,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             self.group.fabric().post(other, &[Verb::Read { at, words }])
         };
         self.group
-            .settle(NodeSet::all(n), need, |other, reply| {
+            .collect_votes(NodeSet::all(n), need, |other, reply| {
                 let Some(reply) = reply else {
                     let holds = site.holders.contains(other);
                     return if holds { Next::Post(read(other)) } else { Next::Vote };

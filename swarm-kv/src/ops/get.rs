@@ -52,7 +52,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             }
         };
         let generation = self.generation.get();
-        let cached = self.locations.meet(hash, key);
+        let cached = self.locations.lookup(hash, key);
         if let Some(Cached { register, .. }) = &cached {
             self.group.expect(&register.place, register.shape().value_words());
         }

@@ -311,7 +311,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     |created: &&Created| !created.deleted && !entries[created.entry].is_cell;
                 let created = created.as_ref().filter(is_register);
                 let first = created.map(|created| (entries[created.entry].pointer, created.buffer));
-                self.heap.has_borne(record, first);
+                self.heap.record_created_with(record, first);
             }
         }
     }

@@ -495,7 +495,7 @@ mod tests {
         assert_ne!(cell_of(&two, b"key").identity, dead.identity);
     }
 
-    /// Whoever meets it reads the value; whoever changes it goes on with a register.
+    /// A client that reaches it reads the value; one that changes it goes on with a register.
     #[test]
     fn what_was_forwarded_and_left_has_its_value_and_goes_on() {
         for change in 0..5 {

@@ -82,7 +82,7 @@ pub(crate) type Choice<'c> = dyn Fn(Option<&[u8]>) -> Result<Rc<Next>, Error> + 
 /// Chooses what is to be there after a value, for a caller.
 type Choose<'c> = dyn FnMut(Option<&[u8]>) -> Result<Next, Error> + 'c;
 
-/// Whoever chooses what is to be there after a value, and what was chosen last. It is asked again
+/// What chooses the value that is to be there after another, and what it chose last. It is asked again
 /// where another value is met, so only once if nobody else changes the key.
 struct Chooser<'c> {
     choose: &'c mut Choose<'c>,
@@ -206,7 +206,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
     /// Adds `by` to the number under `key`, and returns the sum. No value counts as 0.
     ///
-    /// The number is decimal text, as [`i64::from_str`](std::str::FromStr) reads it: whoever gets
+    /// The number is decimal text, as [`i64::from_str`](std::str::FromStr) reads it: a program that gets
     /// the key, by whatever program, can read it, and put another one.
     ///
     /// Effects and roundtrips are those of [`compare_and_swap`](Self::compare_and_swap).

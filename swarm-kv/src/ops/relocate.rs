@@ -34,7 +34,7 @@ use swarm_core::cell::InitialWrite;
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
 use swarm_core::layout::{Identity, Location, MAX_IN_PLACE, Shape, words_for, words_in_place};
-use swarm_core::register::freeze::{freeze, predecessor, stands};
+use swarm_core::register::freeze::{freeze, predecessor, took_effect};
 use swarm_core::register::safe_guess::deleted_stamp;
 use swarm_core::register::{Protocol, Register, Write, read_key};
 use swarm_core::words::{Pointer, Stamp};
@@ -295,7 +295,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Handles a write that met a move of its register: moves the key on, with room in place for
     /// the value, and returns whether the write, last posted under `stamp`, took effect (V4). If
     /// not, it never will.
-    pub(crate) async fn stands(
+    pub(crate) async fn took_effect(
         &self,
         hash: u64,
         key: &[u8],
@@ -314,9 +314,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         // complete.
         let unfinished = self.group.begin_write();
         let origin = self.successors_origin(hash, key, register, (length, true)).await?;
-        let stands = stands(&self.group, register, write, (stamp, origin)).await?;
+        let took_effect = took_effect(&self.group, register, write, (stamp, origin)).await?;
         unfinished.complete();
-        Ok(stands)
+        Ok(took_effect)
     }
 
     /// Moves a key on from `old`. Returns the stamp with which its successor began, or a delete's
@@ -517,7 +517,7 @@ mod tests {
         let (client, hash, register, write) = in_a_full_pool();
         let format = client.geometry.format;
         let guess = format.stamp(Timestamp(9), write.buffer, StampFlags::empty());
-        let outcome = block_on(client.stands(hash, b"key", &register, (write, guess)));
+        let outcome = block_on(client.took_effect(hash, b"key", &register, (write, guess)));
         assert!(matches!(outcome, Err(Error::Unsettled(_))), "{outcome:?}");
         assert_ne!(again(&client, &register).number.writer(), write.number.writer());
     }
@@ -537,8 +537,9 @@ mod tests {
         let format = client.geometry.format;
         let guess = format.stamp(Timestamp(9), write.buffer, StampFlags::empty());
         let kept = kept_at(&client);
-        let stands = |stamp| block_on(client.stands(hash, b"key", &register, (write, stamp)));
-        assert_eq!(stands(guess), Err(Error::UnsettledUnfinished));
+        let took_effect =
+            |stamp| block_on(client.took_effect(hash, b"key", &register, (write, stamp)));
+        assert_eq!(took_effect(guess), Err(Error::UnsettledUnfinished));
         drop(kept);
         assert_ne!(again(&client, &register).number.writer(), write.number.writer());
     }
@@ -549,7 +550,7 @@ mod tests {
         let (client, hash, register, write) = in_a_full_pool();
         block_on(freeze(&client.group, &register)).expect("a node");
         let _kept = kept_at(&client);
-        let outcome = block_on(client.stands(hash, b"key", &register, (write, Stamp::EMPTY)));
+        let outcome = block_on(client.took_effect(hash, b"key", &register, (write, Stamp::EMPTY)));
         assert_eq!(outcome, Err(Error::Unfinished));
         let found = client.blocking().get(b"key").expect("a node");
         assert_eq!(found.as_deref(), Some(&b"value"[..]));
@@ -610,7 +611,7 @@ mod tests {
     #[test]
     fn a_write_that_was_not_posted_leaves_its_buffer() {
         let (client, hash, register, write) = in_a_full_pool();
-        let outcome = block_on(client.stands(hash, b"key", &register, (write, Stamp::EMPTY)));
+        let outcome = block_on(client.took_effect(hash, b"key", &register, (write, Stamp::EMPTY)));
         assert!(matches!(outcome, Err(Error::Full(_))), "{outcome:?}");
         let next = again(&client, &register);
         assert_eq!(next.number.writer(), write.number.writer());

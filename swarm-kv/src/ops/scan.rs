@@ -90,8 +90,8 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// A key's object, as a walk meets it.
-pub(crate) enum Met<'m> {
+/// A key's object, as a walk reaches it.
+pub(crate) enum WalkedObject<'m> {
     Register(&'m Register),
     /// A cell, with its key and its committed record.
     Cell {
@@ -117,11 +117,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         mut each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<(), Error> {
         let walk = self.walk(async |met, value| match met {
-            Met::Register(register) => {
+            WalkedObject::Register(register) => {
                 let key = read_key(&self.group, register).await?;
                 Ok(each(&key, value))
             }
-            Met::Cell { key, .. } => Ok(each(key, value)),
+            WalkedObject::Cell { key, .. } => Ok(each(key, value)),
         });
         self.look();
         self.in_own_process(walk).await
@@ -130,10 +130,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// The keys and values of one of the first buckets, and of those that it was split into.
     pub(crate) async fn pairs_below(&self, first: usize) -> Result<Vec<Pair>, Error> {
         let mut pairs = Vec::new();
-        let mut add = async |met: Met<'_>, value: &[u8]| {
+        let mut add = async |met: WalkedObject<'_>, value: &[u8]| {
             let key = match met {
-                Met::Register(register) => read_key(&self.group, register).await?.to_vec(),
-                Met::Cell { key, .. } => key.to_vec(),
+                WalkedObject::Register(register) => read_key(&self.group, register).await?.to_vec(),
+                WalkedObject::Cell { key, .. } => key.to_vec(),
             };
             pairs.push((key, value.to_vec()));
             Ok(ControlFlow::Continue(()))
@@ -251,13 +251,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             self.entries_of(located, async |entry, met, value| {
                 *keys += 1;
                 let out_of_place = match met {
-                    Met::Register(register) => {
+                    WalkedObject::Register(register) => {
                         // A key whose relocation is blocked counts with its capacity.
                         let length = value.map_or(register.capacity(), <[u8]>::len);
                         let buffer = self.geometry.format.pointer(register.last_stamp());
                         (buffer, self.heap.buffer_bytes(length))
                     }
-                    Met::Cell { cell, record, .. } => {
+                    WalkedObject::Cell { cell, record, .. } => {
                         (record, self.heap.bytes(self.heap.plain(cell.record_words())))
                     }
                 };
@@ -305,7 +305,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Calls `each` with the object of every key and its value until it breaks off.
     async fn walk(
         &self,
-        mut each: impl AsyncFnMut(Met<'_>, &[u8]) -> Result<ControlFlow<()>, Error>,
+        mut each: impl AsyncFnMut(WalkedObject<'_>, &[u8]) -> Result<ControlFlow<()>, Error>,
     ) -> Result<(), Error> {
         self.walk_buckets(async |located| {
             self.entries_of(located, async |_, met, value| each(met, value?).await).await
@@ -351,7 +351,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         located: &Located,
         mut each: impl AsyncFnMut(
             &Entry,
-            Met<'_>,
+            WalkedObject<'_>,
             Result<&[u8], Error>,
         ) -> Result<ControlFlow<()>, Error>,
     ) -> Result<ControlFlow<()>, Error> {
@@ -367,7 +367,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     let (key, shown) = self.read_cell_as_it_is(&cell).await?;
                     if shown.kind != Kind::Absent && !self.is_past(shown.deadline) {
                         let record = shown.view.record();
-                        let met = Met::Cell { cell: &cell, key: &key, record };
+                        let met = WalkedObject::Cell { cell: &cell, key: &key, record };
                         if each(entry, met, Ok(&shown.value)).await?.is_break() {
                             return Ok(ControlFlow::Break(()));
                         }
@@ -382,7 +382,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 Err(Error::Full(shortage)) => Err(Error::Full(*shortage)),
                 Err(_) => return value.map(|_| ControlFlow::Break(())),
             };
-            if each(entry, Met::Register(&register), value).await?.is_break() {
+            if each(entry, WalkedObject::Register(&register), value).await?.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
         }

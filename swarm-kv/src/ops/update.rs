@@ -76,7 +76,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             }
         };
         let generation = self.generation.get();
-        let mut cached = self.locations.meet(hash, key);
+        let mut cached = self.locations.lookup(hash, key);
         if let Some(Cached { register, .. }) = &cached {
             self.group.expect_change(&register.place, register.shape().value_words());
         }
@@ -108,9 +108,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         begun: &mut Option<UpdateBegun<'c, 'v, P>>,
     ) -> bool {
         let Some((write, taken)) = self.new_write_now(register, value) else { return false };
-        let (before, mut posted) = (met(register), None);
-        let object_index =
-            self.heap.reclaimer.object_index(before[0], |entry| self.group.fabric().bring(entry));
+        let (before, mut posted) = (known_stamps(register), None);
+        let object_index = self
+            .heap
+            .reclaimer
+            .object_index(before[0], |entry| self.group.fabric().prefetch_local(entry));
         let site = self.heap.reclaimer.site(&taken);
         let written = P::try_write(&self.group, register, write, &site, &mut posted);
         if written == Some(Written::Done) && !outgrown(register, value.len()) {
@@ -229,7 +231,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 }
                 outcome => outcome?,
             };
-            let before = met(&register);
+            let before = known_stamps(&register);
             let written = P::write(&self.group, &mut register, write).await;
             let place = (&register, generation);
             let seen = (before, fresh);
@@ -261,8 +263,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 return Ok(Some(true));
             }
             Ok(Written::Moved(stamp)) => {
-                let stands = self.stands(hash, key, register, (write, stamp)).await?;
-                return Ok(stands.then_some(true));
+                let took_effect = self.took_effect(hash, key, register, (write, stamp)).await?;
+                return Ok(took_effect.then_some(true));
             }
             Ok(Written::Deleted) => {
                 // E1: retired, not freed. A client that met the write before the delete may be
@@ -314,7 +316,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
 /// Returns the stamps by which a client may know its own earlier write to a register.
 #[inline]
-fn met(register: &Register) -> [Stamp; 2] {
+fn known_stamps(register: &Register) -> [Stamp; 2] {
     [register.own_stamp(), register.last_stamp()]
 }
 

@@ -88,7 +88,7 @@ pub struct Verdict {
     pub down: Vec<usize>,
     /// For each node, keys whose latest write it does not show. As a rule a write goes to a majority, so that this is no fault.
     pub behind: Vec<u64>,
-    /// Copies in place that are torn. Writers who put theirs there at the same time leave them so, and readers, who go by another
+    /// Copies in place that are torn. Writers at the same time leave them so, and readers, which go by another
     /// copy then, mend them: this is no fault.
     pub torn: u64,
     /// What is wrong, the first thousand.

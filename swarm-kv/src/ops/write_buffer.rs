@@ -58,7 +58,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     #[inline(always)]
     fn expect(&self, next: &ReplicaSet, entry: Option<&ObjectState>) {
         if let Some(entry) = entry {
-            self.group.fabric().bring(entry);
+            self.group.fabric().prefetch_local(entry);
         }
         self.group.expect_buffer(next, EXPECTED);
     }

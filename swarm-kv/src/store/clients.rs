@@ -1,4 +1,4 @@
-//! The clients of a handle: each is lent to one operation at a time, and who finds none waits for one.
+//! The clients of a handle: each is lent to one operation at a time, and one that finds none waits for one.
 //!
 //! **Invariant (S12):** *a client is in its slot, with one lease, or granted to one who waits, and nowhere else*. A slot is a pointer that is swapped: who
 //! finds null there has nothing. A thread remembers which slot it found a client in last, and looks there first, so that
@@ -7,7 +7,7 @@
 //!
 //! No wake-up is lost: who waits says so (`waiting`) and then looks at all slots; who gives a client back puts it into its slot and then looks
 //! whether anybody waits. All this is sequentially consistent, so that one of them sees the other. Who waits is served in the order in which
-//! it came, and who comes new takes nothing as long as anybody waits.
+//! it came, and a new one takes nothing as long as another waits.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ pub(super) struct Clients<C> {
     /// Held while one is opened: when that failed last.
     failed: Lock<Option<Instant>>,
     open: Open<C>,
-    /// In a child that this forks, nobody gives back what was lent out, and whoever had a lock is not there.
+    /// In a child that this forks, nobody gives back what was lent out, and the thread that had a lock is not there.
     origin: Origin,
 }
 
@@ -112,7 +112,7 @@ impl<C> Clients<C> {
     /// A client that is in its slot: as a rule the one that this thread had last.
     #[inline]
     pub(super) fn lend_now(&self) -> Option<Lease<'_, C>> {
-        // Relaxed: who does not see that somebody waits yet came first.
+        // Relaxed: an operation that does not see yet that another waits came first.
         if self.waiting.load(Ordering::Relaxed) != 0 {
             return None;
         }
@@ -267,7 +267,7 @@ impl<'s, C> Future for Waiting<'s, C> {
         }
         let granted = queue.granted.remove(&ticket);
         drop(queue);
-        // Who takes its client in this very poll is not woken for it: a runtime would poll it once more.
+        // An operation that takes its client in this very poll is not woken for it: a runtime would poll it once more.
         let others = woken.into_iter().filter(|(other, _)| *other != ticket);
         others.for_each(|(_, waker)| waker.wake());
         let Some((slot, client)) = granted else { return Poll::Pending };

@@ -8,7 +8,7 @@
 //! | file | concept |
 //! | --- | --- |
 //! | `slot` | a place for a client |
-//! | `clients` | who has which client, and who waits for one |
+//! | `clients` | which operation has which client, and which wait for one |
 //! | `whole` | an operation that moves between threads together with its client |
 //! | `blocking` | the same operations for programs without `async` |
 //! | `plain`, `encoded` | values of types; with the features `zerocopy` and `serde` |

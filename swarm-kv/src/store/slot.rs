@@ -33,7 +33,7 @@ impl<T> Slot<T> {
             return None;
         }
         let pointer = self.pointer.swap(ptr::null_mut(), Ordering::SeqCst);
-        // SAFETY: what is not null came out of a box in `put`, and whoever swaps it out has it alone.
+        // SAFETY: what is not null came out of a box in `put`, and the thread that swaps it out has it alone.
         (!pointer.is_null()).then(|| unsafe { Box::from_raw(pointer) })
     }
 

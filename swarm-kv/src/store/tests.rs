@@ -248,7 +248,7 @@ fn ready<'s>(polled: Polled<'s>) -> Lease<'s, usize> {
     }
 }
 
-/// In the order in which they came, whoever comes meanwhile.
+/// In the order in which they came, whatever comes meanwhile.
 #[test]
 fn the_longest_waiter_is_served_first() {
     let clients = numbers(2);

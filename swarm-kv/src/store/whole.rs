@@ -48,7 +48,7 @@ pin_project! {
 //   do; places, numbers and boxes that are its own; replies and completions, of which `Movable` says this. Nothing in this crate or in
 //   those below has an `Rc`, a thread's own variable or a lock's guard across an await.
 // So whatever has no atomics about it and is referred to from in here is the client, which nobody else refers to as long as it is lent out:
-// it all goes to the other thread at once. A thread that polls it next sees what the one before did, since whoever polls a pinned future,
+// it all goes to the other thread at once. A thread that polls it next sees what the one before did, as what polls a pinned future,
 // by `&mut`, has got it from there.
 unsafe impl<T> Send for Whole<T> {}
 

@@ -1,4 +1,4 @@
-//! Who reads a pool and writes nothing.
+//! A reader of a pool, which writes nothing.
 
 use std::future::Future;
 use std::ops::ControlFlow;

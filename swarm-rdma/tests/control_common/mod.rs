@@ -122,7 +122,7 @@ pub(crate) fn wishes() -> PoolSpec {
 }
 
 /// Clients that live long are given incarnations to go on under, larger and larger ones that nobody else has;
-/// and who comes later has a larger one than all.
+/// and a later client has a larger one than all.
 pub(crate) fn gives_more_incarnations(plane: &Plane, record: &PoolDescriptor) {
     let seats: Vec<_> = (0..4).map(|_| plane.attach(record).expect("there are slots")).collect();
     let mut given: BTreeSet<_> =

@@ -198,12 +198,12 @@ impl EpochDomain for ShmEpochs {
 
     fn send_remote_free(&self, slot: usize, replaced: RemoteFree) {
         if slot < self.pool.geometry().max_clients {
-            remote_free::tell(self.mailbox(slot), replaced);
+            remote_free::push(self.mailbox(slot), replaced);
         }
     }
 
     fn drain_remote_frees(&self, each: &mut dyn FnMut(RemoteFree)) {
-        self.heard.set(remote_free::told(self.mailbox(self.slot), self.heard.get(), each));
+        self.heard.set(remote_free::drain(self.mailbox(self.slot), self.heard.get(), each));
     }
 
     fn incarnation(&self) -> Option<Incarnation> {

@@ -6,9 +6,9 @@
 //!
 //! E2b: an evicted client does no harm, wherever it was stopped, be it between a check and the store
 //! that rests on it. After SIGKILL a thread leaves the kernel no more, and the lock is released
-//! when the last thread with the process's files has exited. So whoever finds the lock free, and
+//! when the last thread with the process's files has exited. So a process that finds the lock free, and
 //! counts the client's mark no more, finds a client whose last store is made. There is nobody to
-//! return an error to: whoever waits for the process sees that a signal ended it.
+//! return an error to: a parent that waits for the process sees that a signal ended it.
 
 use std::os::fd::OwnedFd;
 use std::thread;

@@ -126,7 +126,7 @@ impl Fabric for ShmFabric {
     }
 
     #[inline(always)]
-    fn bring<T>(&self, local: &T) {
+    fn prefetch_local<T>(&self, local: &T) {
         crate::words::sync::prefetch(core::ptr::from_ref(local));
     }
 

@@ -2,11 +2,11 @@
 //!
 //! A node that is lost for good is *replaced*: a new file takes its place. The place keeps its
 //! number, and its *life* grows by one. The number of the configuration grows with it, so that
-//! whoever reads without a lock finds that it is another one (S15).
+//! a process that reads without a lock finds that it is another one (S15).
 //!
 //! **Invariant (H3):** no file of a former life votes. A life is decided once the headers of a
 //! majority say it, and then the control file. The new file takes the place of the old one after
-//! that, by a rename. So whoever is killed in between leaves a node without a file that votes, and
+//! that, by a rename. So a process that is killed in between leaves a node without a file that votes, and
 //! never one with two.
 //!
 //! One process at a time changes the configuration: one that holds exclusive locks on the files of

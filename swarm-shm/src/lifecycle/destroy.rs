@@ -107,7 +107,7 @@ impl ControlSays {
     }
 }
 
-/// Removes an emptied control file, which is worth nothing, and the nodes beside it. Whoever is
+/// Removes an emptied control file, which is worth nothing, and the nodes beside it. A process that is
 /// interrupted between the two leaves a pool without a control file.
 fn destroy_emptied(dir: &Path, control: &File, force: bool) -> Result<(), Error> {
     let path = dir.join(CONTROL);

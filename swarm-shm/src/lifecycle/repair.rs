@@ -10,7 +10,7 @@
 //! has any of the nodes open that the pool goes on with. Each opening that may write holds a shared
 //! lock on the files that it has mapped, however the pool's directory and control file are called
 //! by then; a repair holds exclusive ones. So a client of a removed control file, running or
-//! stopped, is named, and whoever is not named has no file of the repaired pool mapped.
+//! stopped, is named, and a process that is not named has no file of the repaired pool mapped.
 //!
 //! Which files are current: a node's own event count is at least what each other node says of it
 //! (`events`). An older copy, a damaged file and another pool's file are left out. If no majority
@@ -23,7 +23,7 @@
 //! 1. The new file is written beside the old one, and synced. It has a name that no other command
 //!    looks at, and the next repair begins it anew.
 //! 2. Each node's event count is raised by two, above whatever the lost control file may say, so
-//!    that whoever still reads by that one is told that the files are another's (S10). The next
+//!    that a process that still reads by that one is told that the files are another's (S10). The next
 //!    repair finds a count that is larger than others say, which is no fault.
 //! 3. Each node is told the others' counts, which their headers have by now. The headers are
 //!    synced: a control file that is on the disk says nothing that they do not.

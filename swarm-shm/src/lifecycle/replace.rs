@@ -1,8 +1,8 @@
 //! Replacing a node: a new file takes the place of one that is lost, with nobody else attached.
 //!
-//! This is the part that is the fabric's: the files, who may have them open, and the
+//! This is the part that is the fabric's: the files, which processes may have them open, and the
 //! [configuration](crate::files::configuration). What the new node has to hold is put there in
-//! between by whoever knows what is in the pool, over two fabrics: [`Replacement::pool`]'s, which
+//! between by a client that knows what is in the pool, over two fabrics: [`Replacement::pool`]'s, which
 //! answers for the node that it is down, and [`Replacement::joining`], which posts to the new node
 //! alone.
 //!
@@ -466,7 +466,7 @@ mod tests {
         assert!(Pool::open(&path, OpenOptions::default()).is_ok(), "it is the current one");
     }
 
-    /// Its event count alone says that a former file is an older copy, to whoever reads no lives.
+    /// Its event count alone says that a former file is an older copy, to a process that reads no lives.
     #[test]
     fn a_former_file_has_a_lower_event_count() {
         let (_dir, path) = worn();
@@ -529,7 +529,7 @@ mod tests {
         }
     }
 
-    /// A file that is not filled has all headers that a node has. It does not vote, whoever puts it
+    /// A file that is not filled has all headers that a node has. It does not vote, whichever process puts it
     /// into the node's place.
     #[test]
     fn a_file_that_is_not_filled_does_not_vote() {
@@ -544,7 +544,7 @@ mod tests {
         drop(Pool::open(&path, OpenOptions::default()).expect("all are there"));
     }
 
-    /// Whoever has the pool open has the lost node's memory as well, or may go on without it by a
+    /// A process that has the pool open has the lost node's memory as well, or may go on without it by a
     /// majority of its own.
     #[test]
     fn a_replacement_waits_for_processes_that_have_the_pool_open() {

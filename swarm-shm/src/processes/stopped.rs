@@ -45,7 +45,7 @@ pub struct StoppedClient {
     pub halted: Duration,
 }
 
-/// Which stopped clients a client may end that lacks memory, and who is told.
+/// Which stopped clients a client may end that lacks memory, and what is called then.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct EvictStopped {

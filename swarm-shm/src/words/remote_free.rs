@@ -26,7 +26,7 @@ fn notes(ring: &[Word]) -> &[[Word; NOTE_WORDS]] {
 }
 
 /// Writes an entry.
-pub(crate) fn tell(ring: &[Word], replaced: RemoteFree) {
+pub(crate) fn push(ring: &[Word], replaced: RemoteFree) {
     let notes = notes(ring);
     let note = &notes[ring[0].fetch_add(1, Ordering::Relaxed) as usize % notes.len()];
     let [first, second] = replaced.encode();
@@ -35,7 +35,7 @@ pub(crate) fn tell(ring: &[Word], replaced: RemoteFree) {
 }
 
 /// Reads the entries after the first `heard`. Returns how many there are in all.
-pub(crate) fn told(ring: &[Word], heard: u64, each: &mut dyn FnMut(RemoteFree)) -> u64 {
+pub(crate) fn drain(ring: &[Word], heard: u64, each: &mut dyn FnMut(RemoteFree)) -> u64 {
     let notes = notes(ring);
     let all = ring[0].load(Ordering::Relaxed);
     for back in 1..=all.wrapping_sub(heard).min(notes.len() as u64) {

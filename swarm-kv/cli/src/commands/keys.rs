@@ -36,8 +36,8 @@ struct Keyed<'a> {
     call: Call<'a>,
 }
 
-/// What a call brought.
-enum Brought {
+/// The result of a call.
+enum CallResult {
     Done(bool),
     Value(Vec<u8>),
     /// Lost to this value, or to none.
@@ -46,38 +46,38 @@ enum Brought {
 }
 
 impl Keyed<'_> {
-    fn run(&self, store: &Store<'_>) -> Result<Brought, Failure> {
+    fn run(&self, store: &Store<'_>) -> Result<CallResult, Failure> {
         let key = self.key;
         Ok(match self.call {
             Call::Get => match block_on(store.get(key, |value| value.map(<[u8]>::to_vec)))? {
-                Some(value) => Brought::Value(value),
-                None => Brought::Done(false),
+                Some(value) => CallResult::Value(value),
+                None => CallResult::Done(false),
             },
             Call::Put(value) => {
                 block_on(store.put(key, value))?;
-                Brought::Done(true)
+                CallResult::Done(true)
             }
-            Call::Insert(value) => Brought::Done(block_on(store.insert(key, value))?),
-            Call::Update(value) => Brought::Done(block_on(store.update(key, value))?),
+            Call::Insert(value) => CallResult::Done(block_on(store.insert(key, value))?),
+            Call::Update(value) => CallResult::Done(block_on(store.update(key, value))?),
             Call::Delete => {
                 block_on(store.delete(key))?;
-                Brought::Done(true)
+                CallResult::Done(true)
             }
             Call::Cas { old, new } => {
                 match block_on(store.compare_and_swap(key, Some(old), Some(new)))? {
-                    CompareAndSwap::Swapped => Brought::Done(true),
-                    CompareAndSwap::Lost(found) => Brought::Lost(found),
+                    CompareAndSwap::Swapped => CallResult::Done(true),
+                    CompareAndSwap::Lost(found) => CallResult::Lost(found),
                 }
             }
             Call::Incr(by) => {
-                Brought::Value(block_on(store.increment(key, by))?.to_string().into())
+                CallResult::Value(block_on(store.increment(key, by))?.to_string().into())
             }
             Call::PutWithTtl(value, ttl) => {
                 block_on(store.put_with_ttl(key, value, ttl))?;
-                Brought::Done(true)
+                CallResult::Done(true)
             }
-            Call::Ttl => Brought::Life(block_on(store.ttl(key))?),
-            Call::Persist => Brought::Done(block_on(store.persist(key))?),
+            Call::Ttl => CallResult::Life(block_on(store.ttl(key))?),
+            Call::Persist => CallResult::Done(block_on(store.persist(key))?),
         })
     }
 }
@@ -85,7 +85,7 @@ impl Keyed<'_> {
 /// Prints a key's value.
 pub(crate) fn get(args: &GetArgs, json: bool) -> Result<Answer, Failure> {
     match read(&args.pool, &args.key)? {
-        Brought::Value(value) => {
+        CallResult::Value(value) => {
             print_value(&value, json).map_err(|error| Failure::output(&error))?;
             Ok(Answer::Yes)
         }
@@ -102,7 +102,7 @@ pub(crate) fn put(args: &PutArgs, json: bool) -> Result<Answer, Failure> {
 
 /// Prints for how long a key is there yet, in seconds.
 pub(crate) fn ttl(args: &KeyArgs, json: bool) -> Result<Answer, Failure> {
-    let Brought::Life(life) = call(&args.pool, &args.key, Call::Ttl)? else {
+    let CallResult::Life(life) = call(&args.pool, &args.key, Call::Ttl)? else {
         return no(json, "there is no such key");
     };
     let left = match life {
@@ -145,7 +145,7 @@ pub(crate) fn delete(args: &KeyArgs, json: bool) -> Result<Answer, Failure> {
 pub(crate) fn cas(args: &CasArgs, json: bool) -> Result<Answer, Failure> {
     let (old, new) = (args.old.as_bytes(), value(&args.new)?);
     match call(&args.pool, &args.key, Call::Cas { old, new: &new })? {
-        Brought::Lost(Some(found)) => {
+        CallResult::Lost(Some(found)) => {
             if json {
                 let mut printed = Map::from_iter([("done".to_owned(), json!(false))]);
                 put_bytes(&mut printed, "value", &found);
@@ -155,14 +155,14 @@ pub(crate) fn cas(args: &CasArgs, json: bool) -> Result<Answer, Failure> {
             }
             Ok(Answer::No)
         }
-        Brought::Lost(None) => no(json, "there is no such key"),
+        CallResult::Lost(None) => no(json, "there is no such key"),
         brought => done(brought, json, ""),
     }
 }
 
 /// Adds to a number, and prints the sum.
 pub(crate) fn incr(args: &IncrArgs, json: bool) -> Result<Answer, Failure> {
-    if let Brought::Value(mut sum) = call(&args.pool, &args.key, Call::Incr(args.by))? {
+    if let CallResult::Value(mut sum) = call(&args.pool, &args.key, Call::Incr(args.by))? {
         if !json && !io::stdout().is_terminal() {
             sum.push(b'\n');
         }
@@ -172,7 +172,7 @@ pub(crate) fn incr(args: &IncrArgs, json: bool) -> Result<Answer, Failure> {
 }
 
 /// The value of a key, also where this user may not write the pool.
-fn read(args: &ReadArgs, key: &OsStr) -> Result<Brought, Failure> {
+fn read(args: &ReadArgs, key: &OsStr) -> Result<CallResult, Failure> {
     let key = key.as_bytes();
     check_key(key).map_err(Failure::Usage)?;
     let pool = open_to_read(args)?;
@@ -180,18 +180,18 @@ fn read(args: &ReadArgs, key: &OsStr) -> Result<Brought, Failure> {
         return with_client(&pool, |store| Keyed { key, call: Call::Get }.run(store));
     };
     let value = reader.get(key).map_err(|error| Failure::from(error).in_pool(pool.path()))?;
-    Ok(value.map_or(Brought::Done(false), Brought::Value))
+    Ok(value.map_or(CallResult::Done(false), CallResult::Value))
 }
 
-fn call(pool: &PoolArgs, key: &OsStr, call: Call<'_>) -> Result<Brought, Failure> {
+fn call(pool: &PoolArgs, key: &OsStr, call: Call<'_>) -> Result<CallResult, Failure> {
     let key = key.as_bytes();
     check_key(key).map_err(Failure::Usage)?;
     let keyed = Keyed { key, call };
     with_client(&open_given(pool)?, |store| keyed.run(store))
 }
 
-fn done(brought: Brought, json: bool, refused: &str) -> Result<Answer, Failure> {
-    if let Brought::Done(false) = brought {
+fn done(brought: CallResult, json: bool, refused: &str) -> Result<Answer, Failure> {
+    if let CallResult::Done(false) = brought {
         return no(json, refused);
     }
     if json {

@@ -215,6 +215,6 @@ fn report(entry: &NodeEntry, report: &NodeReport, json: bool) {
             entry.name
         ))
     };
-    // Whoever read its reports may have gone, or the disk be full: it holds a pool's memory still.
+    // The reader of its reports may have gone, or the disk be full: it holds a pool's memory still.
     let _ = printed;
 }

@@ -19,7 +19,7 @@ use crate::common::exit::{Failure, eprint_line};
 use crate::common::node_faults::Switch;
 use swarm_shm::SwitchState;
 
-/// How often a directory is removed in which clients, who end a little later, still make files.
+/// How often a directory is removed in which clients that end a little later still make files.
 const ATTEMPTS: usize = 200;
 /// How long a command that ends by itself may take.
 const PATIENCE: Duration = Duration::from_secs(60);

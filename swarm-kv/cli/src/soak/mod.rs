@@ -28,7 +28,7 @@ use crate::common::exit::{Answer, Failure, eprint_line};
 use crate::common::temporary::{Site, TemporaryPool};
 use crate::common::units::show_size;
 use crate::soak::memory::{Memory, Sample};
-use crate::soak::report::Brought;
+use crate::soak::report::SoakResult;
 use crate::soak::windows::Windows;
 use crate::torture::keys::clear;
 use crate::workers::set::{Isolation, WorkerSet, gone};
@@ -88,7 +88,7 @@ pub(crate) fn run(args: &SoakArgs, json: bool) -> Result<Answer, Failure> {
     } else {
         outcome?;
     }
-    soak.brought().print(json)
+    soak.result().print(json)
 }
 
 /// Returns the names of all keys of a run: the permanent ones, and those of windows that were not
@@ -324,10 +324,10 @@ impl<'a> Soak<'a> {
         Ok(self.windows.judged..window_at(self.started_ns, monotonic_ns()) + 1)
     }
 
-    fn brought(self) -> Brought<'a> {
+    fn result(self) -> SoakResult<'a> {
         let capacity = self.site.pool().geometry().capacity;
         let times = self.tally.bytes as f64 / capacity as f64;
-        Brought {
+        SoakResult {
             pool: self.args.pool.as_deref().unwrap_or(Path::new("a temporary pool")),
             seconds: (self.ended_ns - self.started_ns) as f64 / 1e9,
             capacity,

@@ -17,7 +17,7 @@ use swarm_worker::soak::WINDOW_NS;
 const SLOWER: f64 = 0.10;
 
 /// The result of a run.
-pub(crate) struct Brought<'a> {
+pub(crate) struct SoakResult<'a> {
     pub(crate) pool: &'a Path,
     pub(crate) seconds: f64,
     pub(crate) capacity: u64,
@@ -90,7 +90,7 @@ struct Check {
     text: String,
 }
 
-impl Brought<'_> {
+impl SoakResult<'_> {
     fn paces(&self) -> [(&'static str, Option<Pace>); 2] {
         let times = self.windows.first_and_last();
         let times = times.as_ref();

@@ -27,7 +27,7 @@ use crate::common::temporary::{Site, TemporaryPool};
 use crate::torture::file::HistoryFile;
 use crate::torture::keys::{FinalReads, clear, left_in};
 use crate::torture::nemesis::Nemesis;
-use crate::torture::report::{Brought, slowest, slowest_at, widest_gap, writes};
+use crate::torture::report::{TortureResult, slowest, slowest_at, widest_gap, writes};
 use crate::workers::set::{Isolation, WorkerSet, gone};
 
 /// Bytes of each node of a temporary pool for each second: about twice what clients on two cores
@@ -91,7 +91,7 @@ pub(crate) fn run(args: &TortureArgs, json: bool) -> Result<Answer, Failure> {
     if let Some(file) = file {
         file.write(&history)?;
     }
-    let brought = Brought {
+    let brought = TortureResult {
         seconds: torture.ended_ns.saturating_sub(torture.started_ns) as f64 / 1e9,
         clients: torture.clients,
         slowest_ns: slowest(&while_things_fail),

@@ -16,7 +16,7 @@ const SOON_NS: u64 = 100_000_000;
 const FEWEST_WRITES: u64 = 100;
 
 /// The result of a run.
-pub(crate) struct Brought {
+pub(crate) struct TortureResult {
     pub(crate) seconds: f64,
     pub(crate) clients: u32,
     pub(crate) kills: u64,
@@ -84,7 +84,7 @@ fn counts(history: &History) -> impl Iterator<Item = (Op, [u64; 4])> {
     Op::TORTURE.into_iter().map(move |op| (op, counts[op as usize]))
 }
 
-impl Brought {
+impl TortureResult {
     /// Prints the result, and returns the exit status.
     pub(crate) fn answer(&self, history: &History, json: bool) -> Result<Answer, Failure> {
         let printed = if json { print_line(self.json(history)) } else { self.table(history) };
@@ -217,8 +217,8 @@ mod tests {
     use crate::check::judge_quietly;
 
     /// Makes the result of a run on one key, with defaults for all else.
-    fn brought(history: &History) -> Brought {
-        Brought {
+    fn result(history: &History) -> TortureResult {
+        TortureResult {
             seconds: 1.0,
             clients: 1,
             kills: 0,
@@ -251,12 +251,12 @@ mod tests {
     #[test]
     fn what_was_not_served_and_what_is_too_little_is_told() {
         let right = history(Shown::Value(None));
-        let answer = |brought: &Brought| brought.comes_to(Ok(())).expect("it was told");
-        assert_eq!(answer(&brought(&right)), Answer::Yes);
+        let answer = |brought: &TortureResult| brought.comes_to(Ok(())).expect("it was told");
+        assert_eq!(answer(&result(&right)), Answer::Yes);
         let refused = Served { refused: 1, ..Served::default() };
         let unserved = Served { unserved: Some("why".into()), ..Served::default() };
         let with = |served: &Served, full, writes| {
-            answer(&Brought { served: served.clone(), full, writes, ..brought(&right) })
+            answer(&TortureResult { served: served.clone(), full, writes, ..result(&right) })
         };
         assert_eq!(with(&unserved, false, 1000), Answer::No);
         assert_eq!(with(&unserved, true, 1000), Answer::No);
@@ -266,7 +266,7 @@ mod tests {
         assert_eq!(with(&refused, true, FEWEST_WRITES - 1), Answer::Unclear);
         // A contradiction is wrong even in a short history.
         let wrong = history(Shown::Value(Some(0)));
-        let little = Brought { full: true, ..brought(&wrong) };
+        let little = TortureResult { full: true, ..result(&wrong) };
         assert_eq!(answer(&little), Answer::No);
         assert_eq!(little.no_verdict(), None);
     }

@@ -1,4 +1,4 @@
-//! Who holds a pool's memory, and ending whoever holds it for too long.
+//! Who holds a pool's memory, and ending a client that holds it for too long.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -331,6 +331,6 @@ fn a_frozen_client_is_shown_with_what_thaws_it() {
     fs::write(&group.file, group.thaws).expect("it thaws");
     wait_until("it goes on", || holder(&info(), 0)["state"] == "alive");
     assert!(holder(&info(), 0)["frozen_by"].is_null());
-    // Whoever is in it goes first.
+    // A client that is in it goes first.
     drop((importer, group));
 }

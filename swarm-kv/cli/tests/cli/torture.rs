@@ -414,7 +414,7 @@ fn values_are_shown_as_what_they_are() {
     }
 }
 
-/// It was said that there is no minority, and not why that would be needed. And whoever was refused had
+/// It was said that there is no minority, and not why that would be needed. And a client that was refused had
 /// lost the history of an earlier run.
 #[test]
 fn a_single_node_is_not_taken_away() {

@@ -298,7 +298,7 @@ fn long(number: usize, round: u8) -> Vec<u8> {
     [value(number, round), vec![round; 40_000]].concat()
 }
 
-/// Values that take a chunk each take their predecessors' place as well, whoever writes them.
+/// Values that take a chunk each take their predecessors' place as well, whichever client writes them.
 #[test]
 fn updates_of_the_same_size_of_long_values_go_on() {
     let (_dir, pool, client, stored) = full_of_long();

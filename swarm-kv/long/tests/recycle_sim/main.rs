@@ -785,7 +785,7 @@ async fn operate(
             while plan.replaces.is_some() && !turns.is_still(story.id) {
                 turns.turn().await;
             }
-            // A replacement waits for who does not rest.
+            // A replacement waits for a client that does not rest.
             story.client.rest();
             // Held, not waiting: nothing wakes it before.
             let is_over = || done.get() >= HELD_FOR;

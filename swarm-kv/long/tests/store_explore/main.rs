@@ -48,7 +48,7 @@ const EXPIRED: u64 = 20_000;
 /// What clocks show in the beginning.
 const NOW: u64 = 10_000;
 /// By such a clock, the timestamps of a register that is as old as the race are at their end: they
-/// reach 2^51 nanoseconds. Whoever writes it moves its key.
+/// reach 2^51 nanoseconds. A client that writes it moves its key.
 const LATER: u64 = 1 << 53;
 /// The same for a register that was created [`LATER`].
 const MUCH_LATER: u64 = 1 << 55;
@@ -154,7 +154,7 @@ impl Plan {
         let mut sim = Sim::new(&Setup { words: CAPACITY / 8, ..Setup::new(seed, 3, count + 4) });
         let (recorder, hung_up) = (Recorder::new(), Rc::<Cell<bool>>::default());
         let book = (&hung_up, &recorder, self.cells);
-        // Nobody is late: who does not answer says so.
+        // No node is late: one that does not answer says so.
         let clock = |id| LoneClock::new(self.clocks.get(id).copied().unwrap_or(NOW));
         let lone = |sim: &Sim, id| Rc::new(story(sim, id, clock(id), 1 << 56, book));
         let racers: Vec<_> = (0..count).map(|id| lone(&sim, id)).collect();
@@ -391,7 +391,7 @@ fn split_against_insert() {
     plan.play_verbs("split against insert");
 }
 
-/// Who writes by a clock of [`LATER`] moves the key. So does who writes what does not fit in place.
+/// A client that writes by a clock of [`LATER`] moves the key. So does one whose value does not fit in place.
 const MOVE: &[(u64, Call)] = &[(0, Call::Update(21))];
 const MOVED: Plan = Plan { there: 1, known: true, clocks: &[LATER], ..NOTHING };
 

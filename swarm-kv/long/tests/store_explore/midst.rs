@@ -27,7 +27,7 @@ impl Midst {
     }
 }
 
-/// An update is at one node when a reader comes, who writes as well, and then the key moves. If the
+/// An update is at one node when a reader comes, which writes as well, and then the key moves. If the
 /// reader returned the update, it must not be written again.
 #[test]
 fn a_move_behind_a_reader_of_half_an_update() {

@@ -1,5 +1,5 @@
 //! Memory that comes back, in every schedule of a small race: a buffer, a register, a bucket's record
-//! are used again while others go by what they remember. Whoever touches memory after its time, as the
+//! are used again while others go by what they remember. A client that accesses memory after its time, as the
 //! [epoch table](swarm_kv_long::board) sees it, fails the race.
 //!
 //! What a client is told by the epoch table is as good as a completion: a state is the same only if all of

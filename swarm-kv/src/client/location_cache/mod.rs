@@ -64,7 +64,7 @@ impl LocationCache {
 
     #[inline]
     pub(crate) fn get(&self, hash: u64, key: &[u8]) -> Option<Register> {
-        self.meet(hash, key).map(|cached| cached.register)
+        self.lookup(hash, key).map(|cached| cached.register)
     }
 
     /// Returns the register of a key with this hash.
@@ -86,19 +86,19 @@ impl LocationCache {
     pub(crate) fn expect<F: Fabric>(&self, fabric: &F, hash: u64) {
         let table = self.table.borrow();
         let (slot, key) = table.lines(hash);
-        fabric.bring(slot);
-        fabric.bring(key);
+        fabric.prefetch_local(slot);
+        fabric.prefetch_local(key);
     }
 
     /// Returns a key's register, if it is cached.
     #[inline(always)]
-    pub(crate) fn meet(&self, hash: u64, key: &[u8]) -> Option<Cached> {
+    pub(crate) fn lookup(&self, hash: u64, key: &[u8]) -> Option<Cached> {
         let mut table = self.table.borrow_mut();
-        let (at, slot) = table.meet(hash, key)?;
+        let (at, slot) = table.lookup(hash, key)?;
         Some(Cached { register: slot.register(), at })
     }
 
-    /// Caches what was observed of a register since it was [met](Self::meet). The cache must not
+    /// Caches what was observed of a register since it was [looked up](Self::lookup). The cache must not
     /// have been changed since.
     #[inline(always)]
     pub(crate) fn saw(&self, cached: &Cached) {

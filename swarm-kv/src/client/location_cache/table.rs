@@ -24,7 +24,7 @@ const INLINE_KEY: usize = 24;
 /// Places in a block.
 const WAYS: usize = 8;
 /// Hits of an entry that count.
-const MOST_MET: u8 = 3;
+const MAX_HITS: u8 = 3;
 /// Bytes and words of a processor's cache line.
 const LINE: usize = 64;
 const LINE_WORDS: usize = LINE / 8;
@@ -49,7 +49,7 @@ pub(super) struct Slot {
     /// The higher bits.
     high: [u8; 3],
     /// The home node, and the count of hits.
-    home_met: u8,
+    home_hits: u8,
     room: u16,
     own_at: u8,
     key_length: u8,
@@ -94,7 +94,7 @@ impl Slot {
             stride: place.stride,
             low: apart.map(|granules| granules as u32),
             high: apart.map(|granules| (granules >> 32) as u8),
-            home_met: place.home.0,
+            home_hits: place.home.0,
             room: u16::try_from(capacity).ok()?,
             own_at: seen.own_at.bits(),
             key_length: u8::try_from(key_length).ok()?,
@@ -114,7 +114,7 @@ impl Slot {
         let [low, high] = [self.low.map(u64::from), self.high.map(u64::from)];
         Location {
             pointer: Pointer(low[0] | (high[0] << 32)),
-            home: NodeId(self.home_met % (1 << HOME_BITS)),
+            home: NodeId(self.home_hits % (1 << HOME_BITS)),
             at_home: (low[1] | (high[1] << 32)) << WORD_BITS,
             elsewhere: (low[2] | (high[2] << 32)) << WORD_BITS,
             stride: self.stride,
@@ -141,12 +141,12 @@ impl Slot {
         (self.own, self.own_at, self.last) = (own.0, own_at.bits(), last.0);
     }
 
-    fn met(&self) -> u8 {
-        self.home_met >> HOME_BITS
+    fn hits(&self) -> u8 {
+        self.home_hits >> HOME_BITS
     }
 
-    fn set_met(&mut self, met: u8) {
-        self.home_met = (self.home_met % (1 << HOME_BITS)) | (met << HOME_BITS);
+    fn set_hits(&mut self, hits: u8) {
+        self.home_hits = (self.home_hits % (1 << HOME_BITS)) | (hits << HOME_BITS);
     }
 }
 
@@ -238,7 +238,7 @@ impl Table {
 
     /// Returns the place and the slot of a key, and counts a hit.
     #[inline(always)]
-    pub(super) fn meet(&mut self, hash: u64, key: &[u8]) -> Option<(ObjectIndex, &Slot)> {
+    pub(super) fn lookup(&mut self, hash: u64, key: &[u8]) -> Option<(ObjectIndex, &Slot)> {
         let first = self.first(hash);
         // The slot within each branch: the first one then takes no other bounds check.
         let (at, slot) = if self.is(first, hash, key) {
@@ -247,8 +247,8 @@ impl Table {
             let at = self.find(hash, key)?;
             (at, self.slot_mut(at))
         };
-        if slot.met() < MOST_MET {
-            slot.set_met(slot.met() + 1);
+        if slot.hits() < MAX_HITS {
+            slot.set_hits(slot.hits() + 1);
         }
         Some((at, slot))
     }
@@ -265,9 +265,9 @@ impl Table {
         let Some(fresh) = Slot::new(hash, key, register) else { return self.remove(hash, key) };
         if let Some(at) = self.find(hash, key) {
             let slot = self.slot_mut(at);
-            let met = slot.met();
+            let hits = slot.hits();
             *slot = fresh;
-            slot.set_met(met);
+            slot.set_hits(hits);
             return;
         }
         let at = self.vacancy(hash);
@@ -399,16 +399,16 @@ impl Table {
         self.hand = self.hand.wrapping_add(1);
         let mut places: heapless::Vec<ObjectIndex, { 2 * WAYS }> = self.places(hash).collect();
         places.rotate_left(self.hand % (2 * WAYS));
-        for _ in 0..=MOST_MET {
+        for _ in 0..=MAX_HITS {
             for &at in &places {
-                if self.is_live(at) && self.slot(at).met() == 0 {
+                if self.is_live(at) && self.slot(at).hits() == 0 {
                     self.vacate(at);
                     return at;
                 }
             }
             for &at in &places {
                 let slot = self.slot_mut(at);
-                slot.set_met(slot.met().saturating_sub(1));
+                slot.set_hits(slot.hits().saturating_sub(1));
             }
         }
         let all = self.blocks * WAYS;

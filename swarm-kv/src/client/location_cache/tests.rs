@@ -73,7 +73,7 @@ fn what_is_remembered_is_what_was_put_in_last() {
                 }
                 8..12 => {
                     let seen = some(&mut rng, key.len()).seen();
-                    if let Some(mut cached) = cache.meet(hash, &key) {
+                    if let Some(mut cached) = cache.lookup(hash, &key) {
                         cached.register = cached.register.with_seen(seen);
                         cache.saw(&cached);
                         let (_, put) = model.get_mut(&key).expect("it was put in");

@@ -88,7 +88,7 @@ pub(in crate::heap) async fn read_adjacent<F: Fabric, C: Clock>(
     // Each client asks other nodes first.
     let first = group.preferred(NodeId((group.session().client % group.nodes()) as u8));
     group
-        .settle(first, group.majority(), |node, reply| {
+        .collect_votes(first, group.majority(), |node, reply| {
             let Some(reply) = reply else { return Next::Post(group.fabric().post(node, &reads)) };
             for (largest, &counter) in largest.iter_mut().zip(reply.iter()) {
                 let rank = |counter: &HighWater| (counter.objects(), counter.changes());
@@ -168,7 +168,7 @@ pub(in crate::heap) async fn raise_counters<F: Fabric, C: Clock>(
         Next::Post(group.fabric().post(node, &chain))
     };
     group
-        .settle(all, group.majority(), |node: NodeId, reply| {
+        .collect_votes(all, group.majority(), |node: NodeId, reply| {
             let words = &mut words[node.index()];
             let Some(reply) = reply else { return cas(node, words) };
             if reply.len() < raises.len() {
@@ -223,7 +223,7 @@ pub(in crate::heap) async fn take_range<F: Fabric, C: Clock>(
     let (mut words, mut is_lost) = (vec![from; group.nodes()], false);
     let all = NodeSet::all(group.nodes());
     let taken = group
-        .settle(all, group.majority(), |node: NodeId, reply| {
+        .collect_votes(all, group.majority(), |node: NodeId, reply| {
             let word = &mut words[node.index()];
             let cas = |held: HighWater| Next::Post(group.fabric().post(node, &[raise.cas(held)]));
             let Some(reply) = reply else { return cas(*word) };

@@ -157,7 +157,7 @@ impl Heap {
         let few = self.few(kind);
         match kind.class {
             ChunkClass::Large => self.lacks_reserve(kind),
-            _ => few > 0 && self.unused(kind) + self.reclaimer.at_hand(kind) <= few,
+            _ => few > 0 && self.unused(kind) + self.reclaimer.free_count(kind) <= few,
         }
     }
 
@@ -177,7 +177,7 @@ impl Heap {
     /// kind.
     fn lacks_reserve(&self, run: ObjectKind) -> bool {
         let map = self.map.borrow();
-        let at_hand = self.unused(run) + self.reclaimer.at_hand(run);
+        let at_hand = self.unused(run) + self.reclaimer.free_count(run);
         let free = self.count_free(&map) + at_hand * run.chunks;
         free < run.chunks + self.kept_from(&map, run, Purpose::Insert)
     }

@@ -103,7 +103,7 @@ impl FreeList {
     }
 
     /// Returns how many objects are free.
-    pub(in crate::heap) fn at_hand(&self) -> usize {
+    pub(in crate::heap) fn free_count(&self) -> usize {
         self.ready.len() + self.fresh.len()
     }
 
@@ -168,11 +168,11 @@ impl FreeList {
         self.retired.retain(|&(_, object)| is_own(object));
         self.swept.retain(|&(_, object)| is_own(object));
         self.had = self.had.saturating_sub(before - self.len());
-        self.keep_at_hand(is_own);
+        self.retain_free(is_own);
     }
 
     /// Drops all other free objects.
-    pub(in crate::heap) fn keep_at_hand(&mut self, is_kept: impl Fn(Pointer) -> bool) {
+    pub(in crate::heap) fn retain_free(&mut self, is_kept: impl Fn(Pointer) -> bool) {
         let before = self.len();
         self.ready.retain(|&object| is_kept(object));
         // Its chunk may have another object table by the time that this pointer is free again.

@@ -31,10 +31,10 @@ impl ObjectState {
     /// clears it (E5).
     const OLD: u64 = 1 << 62;
     /// Set in the states of children's first records until every node shows the split.
-    const BORN: u64 = 1 << 61;
+    const SPLIT_PENDING: u64 = 1 << 61;
     /// Another client's: this one has only a part of the chunk. The value differs from all others,
     /// so the object is neither free nor in use here.
-    const OTHERS: Self = Self(Self::IDLE.0 | Self::BORN);
+    const OTHERS: Self = Self(Self::IDLE.0 | Self::SPLIT_PENDING);
 
     /// Makes the state of an object with this complete write.
     pub(in crate::heap) fn holds(write: u64) -> Self {
@@ -55,13 +55,14 @@ impl ObjectState {
 
     /// Makes the state of the first record of the bucket at `cell`, while nodes may lack both.
     pub(in crate::heap) fn is_created_in(cell: Pointer) -> Self {
-        Self(Self::is_in(cell).0 | Self::BORN)
+        Self(Self::is_in(cell).0 | Self::SPLIT_PENDING)
     }
 
     /// Returns the cell of the bucket whose record it is, if no node may lack it.
     pub(in crate::heap) fn cell(self) -> Option<Pointer> {
         let cell = Pointer(self.0 & (Self::OLD - 1));
-        (self.0 & Self::IDLE.0 != 0 && cell.0 & Self::BORN == 0 && !cell.is_null()).then_some(cell)
+        (self.0 & Self::IDLE.0 != 0 && cell.0 & Self::SPLIT_PENDING == 0 && !cell.is_null())
+            .then_some(cell)
     }
 
     /// Whether it is the first record of that bucket, and nodes may lack both.

@@ -55,14 +55,14 @@ pub(crate) struct Reclaimer {
     /// [emptied](crate::heap::transfer::sparse) (E10a). Objects freed there are on no free list.
     closed: RefCell<BTreeSet<usize>>,
     /// Chunks that were closed when the last GC cycle began.
-    judged: RefCell<BTreeSet<usize>>,
+    closed_before: RefCell<BTreeSet<usize>>,
 }
 
 impl Reclaimer {
     pub(in crate::heap) fn new(geometry: Geometry) -> Self {
-        let (free_lists, last, reclaimed, closed, judged) = Default::default();
+        let (free_lists, last, reclaimed, closed, closed_before) = Default::default();
         let tables = RefCell::new(ObjectTables::new(geometry));
-        Self { geometry, tables, free_lists, last, reclaimed, closed, judged }
+        Self { geometry, tables, free_lists, last, reclaimed, closed, closed_before }
     }
 
     /// Opens the objects of this kind in `chunk`, which are this client's from now on; `used` of
@@ -193,7 +193,7 @@ impl Reclaimer {
         self.free_lists
             .borrow_mut()
             .iter_mut()
-            .for_each(|free_list| free_list.keep_at_hand(is_kept));
+            .for_each(|free_list| free_list.retain_free(is_kept));
     }
 
     /// Whether an object lies in a closed chunk.
@@ -209,8 +209,8 @@ impl Reclaimer {
     }
 
     /// Takes the chunks that were closed when the last GC cycle began.
-    pub(in crate::heap) fn take_judged(&self) -> BTreeSet<usize> {
-        self.judged.take()
+    pub(in crate::heap) fn take_closed_before(&self) -> BTreeSet<usize> {
+        self.closed_before.take()
     }
 
     /// Returns how many objects of this chunk are in use, if all are known.
@@ -227,7 +227,7 @@ impl Reclaimer {
     pub(in crate::heap) fn keep(&self, is_own: impl Fn(usize) -> bool) {
         self.tables.borrow_mut().keep(&is_own);
         self.closed.borrow_mut().retain(|&chunk| is_own(chunk));
-        self.judged.borrow_mut().retain(|&chunk| is_own(chunk));
+        self.closed_before.borrow_mut().retain(|&chunk| is_own(chunk));
         let is_own = |object| is_own(self.geometry.chunk_of(object));
         self.free_lists.borrow_mut().iter_mut().for_each(|free_list| free_list.keep(is_own));
     }
@@ -252,8 +252,8 @@ impl Reclaimer {
     }
 
     /// Returns how many objects of this kind are free.
-    pub(in crate::heap) fn at_hand(&self, kind: ObjectKind) -> usize {
-        self.free_list(kind, |free_list| free_list.at_hand()).unwrap_or(0)
+    pub(in crate::heap) fn free_count(&self, kind: ObjectKind) -> usize {
+        self.free_list(kind, |free_list| free_list.free_count()).unwrap_or(0)
     }
 
     /// Returns how many free objects of this kind are zeroed or were never used.
@@ -316,7 +316,7 @@ impl Reclaimer {
             self.free_list(kind, |free_list| free_list.reclaim(epoch, least, each)).unwrap_or(0);
         if over > 0 && !self.closed.borrow().is_empty() {
             self.free_list(kind, |free_list| {
-                free_list.keep_at_hand(|buffer| !self.is_closed(buffer))
+                free_list.retain_free(|buffer| !self.is_closed(buffer))
             });
         }
         self.reclaimed.set(self.reclaimed.get() + over as u64);
@@ -351,7 +351,7 @@ impl Reclaimer {
     /// Starts a GC cycle.
     pub(crate) fn begin(&self) {
         self.tables.borrow_mut().begin();
-        self.judged.replace(self.closed());
+        self.closed_before.replace(self.closed());
     }
 
     /// Marks an object as reachable.

@@ -106,7 +106,7 @@ impl Heap {
         (record, by): (Pointer, Pointer),
     ) {
         self.reclaimer.committed(cell, by);
-        self.tell(domain, record, RemoteFree::Record { cell, record });
+        self.send_hint(domain, record, RemoteFree::Record { cell, record });
     }
 
     /// Sends a hint if a write of this client, now complete, superseded another client's: `stamp`
@@ -121,16 +121,16 @@ impl Heap {
         if !stamp.same_write(before) && stamp > before {
             self.takes_a_record();
             let buffer = self.geometry.format.pointer(stamp);
-            self.tell(domain, buffer, RemoteFree::Write { hash, stamp });
+            self.send_hint(domain, buffer, RemoteFree::Write { hash, stamp });
         }
     }
 
     /// Sends the owner of an object a hint.
-    fn tell(&self, domain: &impl EpochDomain, object: Pointer, replaced: RemoteFree) {
+    fn send_hint(&self, domain: &impl EpochDomain, object: Pointer, replaced: RemoteFree) {
         match self.owner(object) {
             // Of a shared chunk, only the client that has an object knows so: another client's is
             // left to its GC cycle.
-            Some(slot) if slot == self.slot || slot == SHARED => self.hears(replaced),
+            Some(slot) if slot == self.slot || slot == SHARED => self.take_hint(replaced),
             Some(slot) => domain.send_remote_free(slot, replaced),
             None => {}
         }
@@ -142,7 +142,7 @@ impl Heap {
     /// Where nodes lack the record, or take the next one for their own, a client may write the
     /// buffer there again as it was at first. So it is reclaimed like others only after the record
     /// (E4b).
-    pub(crate) fn has_borne(&self, record: Pointer, first: Option<(Pointer, Pointer)>) {
+    pub(crate) fn record_created_with(&self, record: Pointer, first: Option<(Pointer, Pointer)>) {
         match first {
             Some((register, buffer)) => {
                 self.reclaimer.first(register, buffer);
@@ -167,7 +167,7 @@ impl Heap {
         self.ask(cell, record, Some(children));
     }
 
-    fn hears(&self, replaced: RemoteFree) {
+    fn take_hint(&self, replaced: RemoteFree) {
         match replaced {
             RemoteFree::Record { cell, record } if self.reclaimer.is_in(record, cell) => {
                 self.ask(cell, record, None);
@@ -217,7 +217,7 @@ impl Heap {
         domain: &impl EpochDomain,
         remembered: impl Fn(u64) -> Option<Location>,
     ) -> Result<(), Error> {
-        domain.drain_remote_frees(&mut |replaced| self.hears(replaced));
+        domain.drain_remote_frees(&mut |replaced| self.take_hint(replaced));
         let mut asked = self.awaited.asked.take();
         // Before the READs: a record that was reclaimed since it was queued may be on its way into
         // the same cell again, which the words would not show.
@@ -255,7 +255,7 @@ impl Heap {
         // After the READs, as for records.
         let epoch = domain.epoch_bound();
         for ((place, stamp), shown) in places.iter().zip(&shown) {
-            if let Some(settled) = shown.settled() {
+            if let Some(settled) = shown.completed() {
                 self.reclaimer.followed(place.pointer, (*stamp, settled), epoch);
             }
         }
@@ -336,7 +336,7 @@ mod tests {
         let cell = heap.geometry.bucket_cell(0).pointer;
         let replaced = RemoteFree::Record { cell, record };
         heap.reclaimer.committed(cell, record);
-        heap.hears(replaced);
+        heap.take_hint(replaced);
         heap.reclaimer.replaced(record, cell, 1);
         assert!(heap.reclaimer.due(3, 9, |_| true).is_some(), "it came back");
         // After the READs, it is committed in the cell once more.
@@ -349,7 +349,7 @@ mod tests {
         look().expect("one node");
         assert_eq!(heap.reclaimer.due(99, 9, |_| true), None, "the cell's record is in use");
         // Queued in this life, it is found: the cell shows no such record.
-        heap.hears(replaced);
+        heap.take_hint(replaced);
         look().expect("one node");
         assert_eq!(heap.reclaimer.due(99, 9, |_| true), Some((kind, vec![record])));
     }
@@ -365,7 +365,7 @@ mod tests {
         let (record, other, buffer) = (take(), take(), take());
         let register = heap.geometry.bucket_cell(0).pointer;
         for created_with in [record, other] {
-            heap.has_borne(created_with, Some((register, buffer)));
+            heap.record_created_with(created_with, Some((register, buffer)));
         }
         heap.forget_created(record);
         let knows_created = |record| heap.awaited.created_with.borrow().contains_key(&record);
@@ -391,7 +391,7 @@ mod tests {
         let children =
             [(left, first), (right, other)].map(|(cell, record)| Child { cell, record, words: 32 });
         heap.has_split(parent, split, children);
-        heap.hears(RemoteFree::Record { cell: left, record: first });
+        heap.take_hint(RemoteFree::Record { cell: left, record: first });
         let look = || {
             let looked = heap.check_records(&group, &Says(|| 5), |_| None);
             block_on(looked).expect("one node");

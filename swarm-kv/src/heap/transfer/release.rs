@@ -164,7 +164,7 @@ impl Heap {
         let gone = self.geometry.objects(class) as usize;
         homes(&self.geometry, class).map(|home| self.homed(class, home)).all(|kind| {
             let few = self.few(kind);
-            few == 0 || self.unused(kind) + self.reclaimer.at_hand(kind) >= few + gone
+            few == 0 || self.unused(kind) + self.reclaimer.free_count(kind) >= few + gone
         })
     }
 

@@ -78,9 +78,9 @@ impl Heap {
 
     /// Ends a GC cycle: opens those chunks again that were closed when it began and are not empty
     /// now.
-    pub(in crate::heap) fn judge_closed(&self) {
-        let judged = self.reclaimer.take_judged().into_iter();
-        let used = judged.filter_map(|first| Some((first, self.reclaimer.in_use(first)?)));
+    pub(in crate::heap) fn end_evacuation(&self) {
+        let closed_before = self.reclaimer.take_closed_before().into_iter();
+        let used = closed_before.filter_map(|first| Some((first, self.reclaimer.in_use(first)?)));
         let (in_use, empty): (BTreeMap<usize, u64>, BTreeMap<_, _>) =
             used.partition(|&(_, used)| used > 0);
         self.open_again(&in_use.keys().copied().collect());
