@@ -207,6 +207,20 @@ impl Handle {
         run!(self, py, |store| store.put(key, value))
     }
 
+    /// The time to live is in seconds, and neither negative nor no number.
+    fn _put_with_ttl(&self, py: Python<'_>, key: &[u8], value: &[u8], ttl: f64) -> PyResult<()> {
+        let ttl = pending::seconds(ttl)?;
+        run!(self, py, |store| store.put_with_ttl(key, value, ttl))
+    }
+
+    fn ttl(&self, py: Python<'_>, key: &[u8]) -> PyResult<Option<f64>> {
+        Ok(pending::seconds_left(run!(self, py, |store| store.ttl(key))?))
+    }
+
+    fn persist(&self, py: Python<'_>, key: &[u8]) -> PyResult<bool> {
+        run!(self, py, |store| store.persist(key))
+    }
+
     fn __setitem__(&self, py: Python<'_>, key: &[u8], value: &[u8]) -> PyResult<()> {
         run!(self, py, |store| store.put(key, value))
     }
@@ -355,7 +369,7 @@ impl Handle {
     }
 
     /// Begins an operation of asyncio's twin: what it came to, or what is left of it.
-    #[pyo3(signature = (operation, key, value = None, expected = None, by = 0))]
+    #[pyo3(signature = (operation, key, value = None, expected = None, by = 0, ttl = None))]
     fn _begin<'py>(
         &self,
         py: Python<'py>,
@@ -364,10 +378,11 @@ impl Handle {
         value: Option<&[u8]>,
         expected: Option<&[u8]>,
         by: i64,
+        ttl: Option<f64>,
     ) -> PyResult<(bool, Bound<'py, PyAny>)> {
         let begin = || {
             let store = Store::clone(self.opened()?.as_deref().expect("it is open"));
-            pending::begin(store, operation, key, (value, expected, by))
+            pending::begin(store, operation, key, (value, expected, by, ttl))
         };
         match begin()? {
             Pending::Ended(Err(Error::Forked)) => {

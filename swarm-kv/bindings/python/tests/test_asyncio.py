@@ -27,6 +27,10 @@ def test_tasks_share_a_handle(pool):
             assert await db.setdefault(b"n", b"two") == b"one"
             assert await db.update_with(b"n", lambda value: value + b"!") == b"one!"
             assert await db.pop(b"n") == b"one!" and await db.pop(b"n", None) is None
+            await db.put(b"session", b"alice", ttl=1000)
+            assert 900 < await db.ttl(b"session") <= 1000 and await db.persist(b"session") is True
+            await db.put(b"session", b"alice", ttl=0)
+            assert await db.get(b"session") is None and await db.ttl(b"session") is None
             await db.put_many({b"a": b"1", b"b": b"2"})
             assert await db.get_many([b"b", b"a"]) == [b"2", b"1"]
             assert sorted(await db.items()) == [(b"a", b"1"), (b"b", b"2")]

@@ -1,8 +1,11 @@
 """What one process does with a handle."""
 
 import collections.abc
+import math
 import multiprocessing
 import threading
+import time
+from datetime import timedelta
 
 import pytest
 
@@ -71,6 +74,25 @@ def test_numbers_are_added_to(db):
         db.incr(b"n")
     with pytest.raises(OverflowError):
         db.incr(b"n", 1 << 63)
+
+
+def test_keys_expire(db):
+    db.put(b"k", b"v", ttl=timedelta(hours=1))
+    assert 3000 < db.ttl(b"k") <= 3600 and db[b"k"] == b"v"
+    assert db.persist(b"k") is True and db.persist(b"k") is False
+    assert db.ttl(b"k") == math.inf and db.ttl(b"none") is None
+    db.put(b"k", b"v", ttl=0.05)
+    time.sleep(0.06)
+    assert b"k" not in db and db.get(b"k") is None and db.keys() == []
+    db.put(b"k", b"v", ttl=1000)
+    db.put(b"k", b"w")
+    assert db.ttl(b"k") == math.inf
+    for wrong in (-1, math.nan, math.inf):
+        with pytest.raises(ValueError):
+            db.put(b"k", b"v", ttl=wrong)
+    with pytest.raises(swarm.GiveUp):
+        db.put(b"k", bytes(5000), ttl=1)
+    assert db[b"k"] == b"w"
 
 
 def test_threads_that_change_one_key_lose_nothing(db):

@@ -15,6 +15,7 @@ Keys have 1 to 255 bytes, values up to 1 MiB; both are `bytes`.
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from collections.abc import Mapping, MutableMapping
+from datetime import timedelta
 
 from ._swarm import (
     Error,
@@ -52,6 +53,10 @@ def _popped(key, value, default):
     if not default:
         raise KeyError(key)
     return default[0]
+
+
+def _seconds(ttl):
+    return ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
 
 
 class Store(Handle, MutableMapping):
@@ -101,6 +106,22 @@ class Store(Handle, MutableMapping):
     def estimated_len(self):
         """About how many keys there are, by a part of the index; exact where that is small."""
         return Handle.__len__(self)
+
+    def put(self, key, value, ttl=None):
+        """Puts a value. With `ttl`, in seconds or as a timedelta, the key expires after that time: it is as if it had been deleted. A
+        later put ends the time to live, what depends on the value keeps it. Values of up to 4,088 bytes."""
+        if ttl is None:
+            Handle.put(self, key, value)
+        else:
+            self._put_with_ttl(key, value, _seconds(ttl))
+
+    def ttl(self, key):
+        """For how many seconds a key is there yet: math.inf if it does not expire, None if it is not there."""
+        return Handle.ttl(self, key)
+
+    def persist(self, key):
+        """Lets a key stay that is to expire. False, with no effect, if it is not there or does not expire."""
+        return Handle.persist(self, key)
 
     def cas(self, key, expected, new):
         """Makes `new` the value of a key if its value is `expected`, and returns whether it was; None stands for no value. It
@@ -204,8 +225,9 @@ class AsyncStore:
         self._bulk.shutdown(wait=False)
         self.store.close()
 
-    async def _run(self, operation, key, value=None, expected=None, by=0):
-        is_over, told = self.store._begin(operation, key, value, expected, by)
+    async def _run(self, operation, key, value=None, expected=None, by=0, ttl=None):
+        ttl = None if ttl is None else _seconds(ttl)
+        is_over, told = self.store._begin(operation, key, value, expected, by, ttl)
         if is_over:
             return told
         return await asyncio.get_running_loop().run_in_executor(self._begun, told.finish)
@@ -217,8 +239,14 @@ class AsyncStore:
         value = await self._run("get", key)
         return default if value is None else value
 
-    async def put(self, key, value):
-        await self._run("put", key, value)
+    async def put(self, key, value, ttl=None):
+        await self._run("put", key, value, ttl=ttl)
+
+    async def ttl(self, key):
+        return await self._run("ttl", key)
+
+    async def persist(self, key):
+        return await self._run("persist", key)
 
     async def insert(self, key, value):
         return await self._run("insert", key, value)
