@@ -292,6 +292,53 @@ swarm_status swarm_compare_and_swap(const swarm_store *store,
                                     size_t new_length,
                                     swarm_error *error);
 
+// Makes `value` the value of `key`, and lets the key expire after `ttl_ms` milliseconds: from then on it is as if it had been deleted. A
+// later put or update ends that; a compare-and-swap and an increment keep it. Values have up to 4088 bytes: a longer one ends in
+// SWARM_ERROR_GIVE_UP. Clocks decide when the key expires, and nothing else.
+//
+// Ownership: nothing is kept. Threads: any.
+//
+// Returns SWARM_OK; SWARM_ERROR_ARGUMENT; SWARM_ERROR_RETRY, SWARM_ERROR_MAKE_ROOM, SWARM_ERROR_REOPEN, SWARM_ERROR_GIVE_UP,
+// SWARM_ERROR_FORKED; SWARM_ERROR_PANIC.
+//
+// # Safety
+// `store` is NULL or a handle that was not closed. `key` and `value` are NULL or have so many bytes. `error` is NULL or can be written.
+swarm_status swarm_put_with_ttl(const swarm_store *store,
+                                const void *key,
+                                size_t key_length,
+                                const void *value,
+                                size_t value_length,
+                                uint64_t ttl_ms,
+                                swarm_error *error);
+
+// Writes to `*left_ms` for how many milliseconds `key` is there yet, UINT64_MAX if it does not expire; zero if the call fails or the
+// key is not there, which is SWARM_ABSENT.
+//
+// Ownership: nothing is kept. Threads: any.
+//
+// Returns SWARM_OK; SWARM_ABSENT; SWARM_ERROR_ARGUMENT; SWARM_ERROR_RETRY, SWARM_ERROR_MAKE_ROOM, SWARM_ERROR_REOPEN,
+// SWARM_ERROR_GIVE_UP, SWARM_ERROR_FORKED; SWARM_ERROR_PANIC.
+//
+// # Safety
+// `store` is NULL or a handle that was not closed. `key` is NULL or has so many bytes. `left_ms` and `error` are NULL or can be
+// written.
+swarm_status swarm_ttl(const swarm_store *store,
+                       const void *key,
+                       size_t key_length,
+                       uint64_t *left_ms,
+                       swarm_error *error);
+
+// Lets `key` stay, if it is to expire. If it is not there or does not expire it returns SWARM_ABSENT, and changes nothing.
+//
+// Ownership: nothing is kept. Threads: any.
+//
+// Returns SWARM_OK; SWARM_ABSENT; SWARM_ERROR_ARGUMENT; SWARM_ERROR_RETRY, SWARM_ERROR_MAKE_ROOM, SWARM_ERROR_REOPEN,
+// SWARM_ERROR_GIVE_UP, SWARM_ERROR_FORKED; SWARM_ERROR_PANIC.
+//
+// # Safety
+// `store` is NULL or a handle that was not closed. `key` is NULL or has so many bytes. `error` is NULL or can be written.
+swarm_status swarm_persist(const swarm_store *store, const void *key, size_t key_length, swarm_error *error);
+
 // Adds `by` to the number under `key`, in decimal digits, and writes the sum to `*sum`, which is zero if the call fails. No value
 // counts as 0. A value that is no number, and a sum beyond 64 bits, end in SWARM_ERROR_GIVE_UP, and nothing changes.
 //

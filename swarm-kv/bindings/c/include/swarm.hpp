@@ -204,6 +204,29 @@ public:
         return status == SWARM_OK;
     }
 
+    /* Puts a value, and lets the key expire after that time. Values have up to 4088 bytes. */
+    void put(std::string_view key, std::string_view value, std::chrono::milliseconds ttl) const {
+        detail::run([&](swarm_error *failed) {
+            return swarm_put_with_ttl(owned_.get(), key.data(), key.size(), value.data(), value.size(),
+                                      static_cast<std::uint64_t>(ttl.count() < 0 ? 0 : ttl.count()), failed);
+        });
+    }
+
+    /* For how long `key` is there yet: milliseconds::max() if it does not expire, nothing if it is not there. */
+    std::optional<std::chrono::milliseconds> ttl(std::string_view key) const {
+        std::uint64_t left;
+        const auto status = detail::run(
+            [&](swarm_error *failed) { return swarm_ttl(owned_.get(), key.data(), key.size(), &left, failed); });
+        if (status == SWARM_ABSENT) return std::nullopt;
+        return left == UINT64_MAX ? std::chrono::milliseconds::max() : std::chrono::milliseconds(left);
+    }
+
+    /* Lets `key` stay, if it is to expire: whether it was. */
+    bool persist(std::string_view key) const {
+        return detail::run([&](swarm_error *failed) { return swarm_persist(owned_.get(), key.data(), key.size(), failed); }) ==
+               SWARM_OK;
+    }
+
     /* Adds `by` to the number under `key`, in decimal digits: the sum. No value counts as 0. */
     std::int64_t increment(std::string_view key, std::int64_t by = 1) const {
         std::int64_t sum;

@@ -2,8 +2,9 @@
 
 use std::ffi::c_void;
 use std::ptr;
+use std::time::Duration;
 
-use swarm_kv::CompareAndSwap;
+use swarm_kv::{CompareAndSwap, TimeToLive};
 
 use crate::arguments::{key, preset, shared, value, value_or_none};
 use crate::status::swarm_status::{SWARM_ABSENT, SWARM_EXISTS, SWARM_LOST, SWARM_OK};
@@ -253,6 +254,101 @@ pub unsafe extern "C" fn swarm_compare_and_swap(
         let new = unsafe { value_or_none(new_value, new_length) }?;
         let swapped = store.0.blocking().compare_and_swap(key, expected, new)?;
         Ok(if swapped == CompareAndSwap::Swapped { SWARM_OK } else { SWARM_LOST })
+    };
+    // SAFETY: the caller's promise.
+    unsafe { call(error, work) }
+}
+
+/// Makes `value` the value of `key`, and lets the key expire after `ttl_ms` milliseconds: from then on it is as if it had been deleted. A
+/// later put or update ends that; a compare-and-swap and an increment keep it. Values have up to 4088 bytes: a longer one ends in
+/// SWARM_ERROR_GIVE_UP. Clocks decide when the key expires, and nothing else.
+///
+/// Ownership: nothing is kept. Threads: any.
+///
+/// Returns SWARM_OK; SWARM_ERROR_ARGUMENT; SWARM_ERROR_RETRY, SWARM_ERROR_MAKE_ROOM, SWARM_ERROR_REOPEN, SWARM_ERROR_GIVE_UP,
+/// SWARM_ERROR_FORKED; SWARM_ERROR_PANIC.
+///
+/// # Safety
+/// `store` is NULL or a handle that was not closed. `key` and `value` are NULL or have so many bytes. `error` is NULL or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn swarm_put_with_ttl(
+    store: *const swarm_store,
+    key: *const c_void,
+    key_length: usize,
+    value: *const c_void,
+    value_length: usize,
+    ttl_ms: u64,
+    error: *mut swarm_error,
+) -> swarm_status {
+    let work = || {
+        // SAFETY: the caller's promise.
+        let (store, key) = unsafe { (shared(store, "the handle")?, self::key(key, key_length)?) };
+        // SAFETY: the caller's promise.
+        let value = unsafe { self::value(value, value_length) }?;
+        store.0.blocking().put_with_ttl(key, value, Duration::from_millis(ttl_ms))?;
+        Ok(SWARM_OK)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { call(error, work) }
+}
+
+/// Writes to `*left_ms` for how many milliseconds `key` is there yet, UINT64_MAX if it does not expire; zero if the call fails or the
+/// key is not there, which is SWARM_ABSENT.
+///
+/// Ownership: nothing is kept. Threads: any.
+///
+/// Returns SWARM_OK; SWARM_ABSENT; SWARM_ERROR_ARGUMENT; SWARM_ERROR_RETRY, SWARM_ERROR_MAKE_ROOM, SWARM_ERROR_REOPEN,
+/// SWARM_ERROR_GIVE_UP, SWARM_ERROR_FORKED; SWARM_ERROR_PANIC.
+///
+/// # Safety
+/// `store` is NULL or a handle that was not closed. `key` is NULL or has so many bytes. `left_ms` and `error` are NULL or can be
+/// written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn swarm_ttl(
+    store: *const swarm_store,
+    key: *const c_void,
+    key_length: usize,
+    left_ms: *mut u64,
+    error: *mut swarm_error,
+) -> swarm_status {
+    let work = || {
+        // SAFETY: the caller's promise.
+        unsafe { preset(left_ms, 0, "where the time goes") }?;
+        // SAFETY: the caller's promise.
+        let (store, key) = unsafe { (shared(store, "the handle")?, self::key(key, key_length)?) };
+        let left = match store.0.blocking().ttl(key)? {
+            TimeToLive::Absent => return Ok(SWARM_ABSENT),
+            TimeToLive::Endless => u64::MAX,
+            TimeToLive::Left(left) => u64::try_from(left.as_millis()).unwrap_or(u64::MAX - 1),
+        };
+        // SAFETY: it was written before.
+        unsafe { left_ms.write(left) };
+        Ok(SWARM_OK)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { call(error, work) }
+}
+
+/// Lets `key` stay, if it is to expire. If it is not there or does not expire it returns SWARM_ABSENT, and changes nothing.
+///
+/// Ownership: nothing is kept. Threads: any.
+///
+/// Returns SWARM_OK; SWARM_ABSENT; SWARM_ERROR_ARGUMENT; SWARM_ERROR_RETRY, SWARM_ERROR_MAKE_ROOM, SWARM_ERROR_REOPEN,
+/// SWARM_ERROR_GIVE_UP, SWARM_ERROR_FORKED; SWARM_ERROR_PANIC.
+///
+/// # Safety
+/// `store` is NULL or a handle that was not closed. `key` is NULL or has so many bytes. `error` is NULL or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn swarm_persist(
+    store: *const swarm_store,
+    key: *const c_void,
+    key_length: usize,
+    error: *mut swarm_error,
+) -> swarm_status {
+    let work = || {
+        // SAFETY: the caller's promise.
+        let (store, key) = unsafe { (shared(store, "the handle")?, self::key(key, key_length)?) };
+        Ok(if store.0.blocking().persist(key)? { SWARM_OK } else { SWARM_ABSENT })
     };
     // SAFETY: the caller's promise.
     unsafe { call(error, work) }

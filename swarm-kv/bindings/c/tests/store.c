@@ -69,6 +69,16 @@ static void values_that_depend_on_the_one_before(swarm_store *store) {
     CHECK(swarm_compare_and_swap(store, S("swap"), S(""), NULL, 0, &error) == SWARM_OK);
     CHECK(swarm_get(store, S("swap"), NULL, 0, &length, &error) == SWARM_ABSENT);
 
+    uint64_t left = 1;
+    CHECK(swarm_ttl(store, S("life"), &left, &error) == SWARM_ABSENT && left == 0);
+    CHECK(swarm_put_with_ttl(store, S("life"), S("1"), 3600000, &error) == SWARM_OK);
+    CHECK(swarm_ttl(store, S("life"), &left, &error) == SWARM_OK && left <= 3600000 && left > 3000000);
+    CHECK(swarm_persist(store, S("life"), &error) == SWARM_OK && swarm_persist(store, S("life"), &error) == SWARM_ABSENT);
+    CHECK(swarm_ttl(store, S("life"), &left, &error) == SWARM_OK && left == UINT64_MAX);
+    CHECK(swarm_put_with_ttl(store, S("life"), S("2"), 0, &error) == SWARM_OK);
+    CHECK(swarm_get(store, S("life"), NULL, 0, &length, &error) == SWARM_ABSENT);
+    CHECK(swarm_ttl(store, S("life"), NULL, &error) == SWARM_ERROR_ARGUMENT);
+
     CHECK(swarm_increment(store, S("sum"), 40, &sum, &error) == SWARM_OK && sum == 40);
     CHECK(swarm_increment(store, S("sum"), -42, &sum, &error) == SWARM_OK && sum == -2);
     CHECK(swarm_get(store, S("sum"), buffer, sizeof buffer, &length, &error) == SWARM_OK);

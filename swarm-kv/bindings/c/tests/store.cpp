@@ -63,6 +63,11 @@ static void values_that_depend_on_the_one_before(const swarm::store &db) {
     CHECK(db.compare_and_swap("swap", "", "1") && db.get("swap") == "1");
     CHECK(db.submit_compare_and_swap("swap", "0", "2").wait() == SWARM_LOST);
     CHECK(db.submit_compare_and_swap("swap", "1", std::nullopt).wait() == SWARM_OK && !db.get("swap"));
+    db.put("life", "1", std::chrono::hours(1));
+    CHECK(db.ttl("life").value() > std::chrono::minutes(50) && db.persist("life") && !db.persist("life"));
+    CHECK(db.ttl("life").value() == std::chrono::milliseconds::max() && !db.ttl("none"));
+    db.put("life", "2", std::chrono::milliseconds(0));
+    CHECK(!db.get("life"));
     CHECK(db.increment("sum") == 1 && db.increment("sum", -3) == -2 && db.get("sum") == "-2");
     auto added = db.submit_increment("sum", 44);
     CHECK(added.wait() == SWARM_OK && added.value() == "42");
