@@ -85,6 +85,8 @@ impl Reader {
     fn look<T>(&self, look: impl AsyncFn(&Looker) -> Result<T, Error>) -> Result<T, Error> {
         for attempt in 0..LOOKS {
             let generation = self.pool.generation();
+            // Behind the generation: by a configuration that is taken up, or that is told below.
+            let configuration = self.pool.configuration();
             let fabric = ReadOnlyFabric::witness(self.pool.read_fabric());
             let fabric = fabric.without(left_out(attempt, self.pool.geometry().nodes));
             let options = Options::default().cached_keys(1);
@@ -97,7 +99,8 @@ impl Reader {
             if let lost @ Some(_) = self.pool.lost() {
                 return Err(cut_off(lost));
             }
-            let is_same = self.pool.generation() == generation;
+            let is_same =
+                self.pool.generation() == generation && self.pool.configuration() == configuration;
             match outcome {
                 // What was used for something else under its eyes, or is not at the others without the nodes that were left out, looks like that as well.
                 Err(Error::Replication(swarm_core::error::Error::NoMajority { .. })) => {

@@ -421,17 +421,37 @@ pub enum Error {
         /// The reason.
         reason: String,
     },
-    /// Processes have the pool open whose node is to be replaced.
-    #[error("{}: the pool is open in {}: a node can be replaced only while no process has it open; end them first. Nothing \
-             was changed", pool.display(), openers(processes))]
-    OpenElsewhere {
+    /// The node is being replaced, or its replacement was interrupted: the pool goes on without it.
+    #[error("{}: {node} is being replaced, or its replacement was interrupted: the pool goes on without it until it is filled \
+             (swarm info shows how far that is; swarm replace begins anew)", pool.display())]
+    NotVoting {
         /// The pool's directory.
         pool: PathBuf,
-        /// Those that can be seen from here.
+        /// The node.
+        node: NodeId,
+    },
+    /// Another process replaces the same node.
+    #[error("{}: {node} is being replaced by {}; wait for it, or end it and replace the node again", pool.display(),
+            openers(processes))]
+    BeingReplaced {
+        /// The pool's directory.
+        pool: PathBuf,
+        /// The node.
+        node: NodeId,
+        /// Those processes that can be seen from here.
         processes: Vec<u32>,
     },
-    /// Another process makes the pool's control file anew, or replaces a node.
-    #[error("{}: another process repairs the pool or replaces a node of it; wait for it and open the pool", pool.display())]
+    /// Another process changes the pool's configuration and does not go on.
+    #[error("{}: the configuration is being changed by {}, which does not go on; continue or end it", pool.display(),
+            openers(processes))]
+    BeingConfigured {
+        /// The pool's directory.
+        pool: PathBuf,
+        /// Those processes that can be seen from here.
+        processes: Vec<u32>,
+    },
+    /// Another process makes the pool's control file anew.
+    #[error("{}: another process repairs the pool; wait for it and open the pool", pool.display())]
     BeingRepaired {
         /// The pool's directory.
         pool: PathBuf,

@@ -75,6 +75,11 @@ impl Origin {
         Self { word: word(), number: u64::MAX }
     }
 
+    /// Returns a number that no process has that this one was copied from, and is not 0.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
     /// Returns whether this process is another one than the origin's: a copy of it.
     #[inline(always)]
     pub fn is_elsewhere(&self) -> bool {

@@ -29,7 +29,7 @@
 //! | `clients` | client slots and their epochs; eviction; whether the pool still exists |
 //! | `pool` | an open pool: how to open it, nodes that are absent |
 //! | `processes` | the processes behind client slots: which hold one, which were stopped |
-//! | `clock`, `held` | the clock that all processes share; which client slots an opening holds |
+//! | `clock`, `held`, `members`, `exchange` | the clock that all processes share; which client slots an opening holds; which files are its nodes', and how threads share them |
 //! | `fork` | what a forked child must not share with its parent |
 //! | `files` | control file, node files, headers; backing, mappings, pages, NUMA, locks of byte ranges |
 //! | `events`, `sigbus` | whether a node's file is the current one; what a process does when mapped memory is gone |
@@ -55,11 +55,15 @@ mod clock;
 #[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
+mod exchange;
+#[cfg(not(loom))]
 mod fork;
 #[cfg(not(loom))]
 mod held;
 #[cfg(not(loom))]
 mod huge;
+#[cfg(not(loom))]
+mod members;
 #[cfg(not(loom))]
 mod pool;
 #[cfg(not(loom))]
@@ -87,7 +91,8 @@ pub use self::{
     lifecycle::repair::Repaired,
     lifecycle::replace::{ReplaceOptions, Replacement},
     lifecycle::rights::Rights,
-    pool::{AbsentNode, OpenOptions, Pool},
+    members::AbsentNode,
+    pool::{OpenOptions, Pool},
     processes::freezer::{Frozen, frozen},
     processes::left_alone::{LeftAlone, WhyLeftAlone},
     processes::state::ClientState,

@@ -1,34 +1,38 @@
 //! An open pool.
 
-use std::fs::File;
 use std::path::{self, Path};
 use std::sync::Arc;
 
 use swarm_core::fabric::Lost;
 use swarm_core::layout::Geometry;
-use swarm_core::node::{MAX_NODES, NodeId, NodeSet};
+use swarm_core::node::{Configuration, MAX_NODES, NodeId, NodeSet};
 
 use crate::clock::{Line, PoolClock};
 use crate::error::Error;
 use crate::events::{self, Standing};
-use crate::files::configuration::{NodeState, own_life};
-use crate::files::control::{self, CONTROL, Control, GENERATION};
-use crate::files::header::{EVENTS, FileRole, OTHERS_EVENTS};
-use crate::files::mapping::{Access, Mapping};
-use crate::files::node;
+use crate::exchange::Exchange;
+use crate::files::control::{self, Control, GENERATION};
+use crate::files::header::{EVENTS, OTHERS_EVENTS};
+use crate::files::mapping::Access;
 use crate::files::numa::Numa;
 use crate::files::pages::{self, Pages};
+use crate::files::range_lock;
 use crate::files::switch::NodeSwitch;
 use crate::held::Held;
+use crate::members::{AbsentNode, How, Members, is_current};
 use crate::processes::stopped::{EvictStopped, Evictor};
 use crate::words::epochs;
 use crate::words::sync::{Ordering, fence};
+
+/// How often a configuration is taken up that another thread takes up at the same time.
+const TRIES: usize = 100;
 
 /// How to open a pool.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenOptions {
     /// Goes on without nodes whose files are missing, damaged, cut short or another's, as long as a
-    /// majority is there. [`Pool::absent_nodes`] lists them.
+    /// majority is there. [`Pool::absent_nodes`] lists them. Each opening goes on without a node
+    /// that is being replaced, until that votes.
     pub degraded: bool,
     /// What is done about the memory's pages. [`Pages::Touched`], the default, takes no time. It
     /// suffices for a pool that was created with [`Pages::Huge`], the default there.
@@ -57,16 +61,6 @@ pub struct OpenOptions {
     pub evict_stopped: Option<EvictStopped>,
 }
 
-/// A node that this opening of a pool goes on without.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct AbsentNode {
-    /// Which one.
-    pub node: NodeId,
-    /// What is wrong with its file.
-    pub why: Error,
-}
-
 /// An open pool: a directory with a control file and one file for each memory node, all mapped into
 /// this process. Cheap to clone, and shared between threads; each client takes its own
 /// [`fabric`](Self::fabric), [`clock`](Self::clock) and [client slot](Self::attach). A child that
@@ -79,15 +73,12 @@ pub struct Pool {
 #[derive(Debug)]
 struct Inner {
     control: Control,
-    nodes: [Option<Arc<Mapping>>; MAX_NODES],
+    members: Exchange<Members>,
     absent: Vec<AbsentNode>,
     clock: Line,
     held: Held,
     evictor: Option<Evictor>,
     options: OpenOptions,
-    /// The openings of the nodes' files that say that this pool is open (S17): none if it is opened
-    /// to read only.
-    _present: Vec<File>,
 }
 
 impl Pool {
@@ -103,19 +94,19 @@ impl Pool {
         // Absolute: attaching a client opens it again, whatever the working directory is then.
         let dir = path::absolute(dir).map_err(|error| Error::io(dir, "find", error))?;
         options.numa.check()?;
-        let access = if options.read_only { Access::Read } else { Access::Write };
-        let control = Control::open(&dir, access, !options.leave_sigbus)?;
-        let Nodes { mapped: nodes, absent, present } = map_nodes(&control, options)?;
+        let how = options.how();
+        let control = Control::open(&dir, how.access, how.guarded)?;
+        let (members, absent) = Members::open(&control, how, options.degraded)?;
         let clock = Line::of(&control)?;
         let evictor = options.evict_stopped.map(Evictor::new);
-        let (held, _present) = (Held::new(), present);
-        let inner = Inner { control, nodes, absent, clock, held, evictor, options, _present };
+        let (held, members) = (Held::new(), Exchange::new(members));
+        let inner = Inner { control, members, absent, clock, held, evictor, options };
         let pool = Self { inner: Arc::new(inner) };
         if options.pages == Pages::Huge && !options.read_only {
             pool.populate();
         }
         // After populating: it moves pages that this process has.
-        pool.inner.nodes.iter().flatten().try_for_each(|mapping| options.numa.apply(mapping))?;
+        pool.members().mappings().try_for_each(|(_, mapping)| options.numa.apply(mapping))?;
         pool.control().check()?;
         Ok(pool)
     }
@@ -129,50 +120,22 @@ impl Pool {
         Self::open(self.path(), self.inner.options)
     }
 
-    /// Opens the pool without `node`, for a process that alone has it open: `files` are those of its
-    /// nodes that are there, exclusively locked (S17). The locks end with the opening.
-    pub(crate) fn open_alone(
-        control: Control,
-        files: Vec<(NodeId, File)>,
-        (node, why): (NodeId, Error),
-    ) -> Result<Self, Error> {
-        let (mut mapped, mut absent) = ([const { None }; MAX_NODES], Vec::new());
-        for id in NodeSet::all(control.header().geometry.nodes) {
-            if id == node {
-                continue;
-            }
-            let path = node::path(control.dir(), id);
-            let file = files.iter().find(|(other, _)| *other == id).map(|(_, file)| file);
-            let found = file.ok_or_else(|| Error::Missing { file: path.clone(), node: id });
-            match found.and_then(|file| map_current(&control, id, file, &path, Access::Write, true))
-            {
-                Ok(mapping) => mapped[id.index()] = Some(mapping),
-                Err(why) if is_the_files(&why) => absent.push(AbsentNode { node: id, why }),
-                Err(why) => return Err(why),
-            }
-        }
-        absent.push(AbsentNode { node, why });
-        absent.sort_by_key(|absent| absent.node);
-        check_majority(&control, &mut absent)?;
-        let clock = Line::of(&control)?;
-        let _present = files.into_iter().map(|(_, file)| file).collect();
-        let (held, evictor) = (Held::new(), None);
-        let options = OpenOptions { degraded: true, ..OpenOptions::default() };
-        let inner =
-            Inner { control, options, nodes: mapped, absent, clock, held, evictor, _present };
-        let pool = Self { inner: Arc::new(inner) };
-        pool.control().check()?;
-        Ok(pool)
-    }
-
-    /// Returns the number of the pool's configuration: how often a node was replaced.
-    pub fn configuration(&self) -> u64 {
+    /// Returns the pool's configuration, as it stands now: how often each node was replaced, and
+    /// which are being replaced.
+    pub fn configuration(&self) -> Configuration {
         self.control().configuration()
     }
 
-    /// Returns how often each node was replaced.
-    pub fn lives(&self) -> Vec<u32> {
-        self.control().lives()[..self.geometry().nodes].to_vec()
+    /// Returns how far the filling of a node is that is being replaced: how many of the index's
+    /// first buckets were gone over, and how many there are. For display.
+    pub fn filled(&self, node: NodeId) -> (u32, u32) {
+        self.control().filled(node)
+    }
+
+    /// Returns whether a process is at work that replaces `node`.
+    pub fn is_being_filled(&self, node: NodeId) -> bool {
+        let filler = Control::filler_bytes(node);
+        range_lock::is_locked(self.control().file(), filler).unwrap_or(false)
     }
 
     /// Returns the layout of the nodes' memory.
@@ -206,8 +169,8 @@ impl Pool {
     /// touches that memory. A process that opens the pool anew goes on without them if
     /// [`degraded`](OpenOptions::degraded).
     pub fn lost_nodes(&self) -> NodeSet {
-        let all = NodeSet::all(self.geometry().nodes);
-        all.holding(|id| self.mapping(id.index()).is_some_and(|mapping| mapping.is_lost()))
+        let members = self.members();
+        members.mappings().filter(|(_, mapping)| mapping.is_lost()).map(|(node, _)| node).collect()
     }
 
     /// Returns whether the pool was opened to [read only](OpenOptions::read_only).
@@ -228,7 +191,7 @@ impl Pool {
         if control.says_destroyed() {
             return Some(Lost::Destroyed);
         }
-        let is_another = || !control.is_as_configured() || self.is_replaced();
+        let is_another = || !control.has_its_features() || self.is_replaced();
         control.fate().or_else(|| is_another().then_some(Lost::Removed))
     }
 
@@ -238,7 +201,7 @@ impl Pool {
         if self.is_read_only() {
             return;
         }
-        self.inner.nodes.iter().flatten().for_each(|mapping| pages::populate(mapping));
+        self.members().mappings().for_each(|(_, mapping)| pages::populate(mapping));
     }
 
     /// Returns the clock that all processes share, for one client.
@@ -270,21 +233,41 @@ impl Pool {
         &self.inner.control
     }
 
+    /// Returns the nodes, by the configuration that this opening took up last.
+    pub(crate) fn members(&self) -> Arc<Members> {
+        self.inner.members.get()
+    }
+
+    /// Takes up the pool's configuration, and returns the nodes by it. Maps what is new.
+    pub(crate) fn take_up(&self) -> Arc<Members> {
+        for _ in 0..TRIES {
+            let members = self.members();
+            let Some(next) = members.taken_up(self.control(), self.inner.options.how()) else {
+                return members;
+            };
+            let next = Arc::new(next);
+            // Another thread that was first has taken up this one, or a later one.
+            if self.inner.members.exchange(&members, Arc::clone(&next)) {
+                return next;
+            }
+        }
+        self.members()
+    }
+
     /// Raises the [event counts](crate::events) of the nodes that this opening has, so that copies
     /// of their files are recognized (S10). Returns the first node whose file here is no longer the
     /// current one. Makes no system call.
     pub(crate) fn raise_events(&self) -> Option<(NodeId, Standing)> {
-        let control = self.control();
-        let mut counts = [0; MAX_NODES];
+        let (control, members) = (self.control(), self.members());
+        let (mut counts, mut other) = ([0; MAX_NODES], None);
         // All of them, whatever is wrong with one.
-        let all = NodeSet::all(self.geometry().nodes);
-        let other = all.into_iter().fold(None, |first, node| {
-            let Some(mapping) = self.mapping(node.index()) else { return first };
+        for (node, mapping) in members.mappings() {
             // S11: zeros in place of lost memory are no count: that node is down, not an older
             // copy.
             let is_lost = || mapping.is_lost() || control.mapping().is_lost();
-            if is_lost() {
-                return first;
+            // H9: nor is a file of a former life.
+            if is_lost() || !members.is_as_configured(control, node) {
+                continue;
             }
             let header = &mapping.words()[EVENTS];
             let standing = events::raise_unless(control.events(node), header, is_lost);
@@ -293,37 +276,23 @@ impl Pool {
                 // S11: the pages in place of lost memory have counts that no file has.
                 fence(Ordering::SeqCst);
                 counts[node.index()] = if is_lost() { 0 } else { count };
+            } else {
+                let found = members.told(control, node, standing);
+                other = other.or(found.map(|standing| (node, standing)));
             }
-            let is_other = standing != Standing::Current && !is_lost();
-            first.or_else(|| is_other.then_some((node, standing)))
-        });
-        self.spread_events(counts);
+        }
+        spread_events(&members, counts);
         other
     }
 
-    /// Stores in each node's header what the others' event counts are, 0 if unknown. So a node's
-    /// file that is an older copy is recognized by the other nodes, if the control file is lost
-    /// (S16).
-    fn spread_events(&self, counts: [u64; MAX_NODES]) {
-        for mapping in (0..MAX_NODES).filter_map(|node| self.mapping(node)) {
-            for (word, count) in mapping.words()[OTHERS_EVENTS..].iter().zip(counts) {
-                // S16: only grows, as the counts do. Release: after the count, which is in that
-                // node's own header by now.
-                word.fetch_max(count, Ordering::Release);
-            }
-        }
-    }
-
-    /// Whether a node's file is another one by now than the one that this opening has mapped: clients of the other one raise the
-    /// count before the first word that they change. Loads only.
+    /// Whether a node's file is another one by now than the one that this opening has mapped,
+    /// though the node was not replaced: clients of the other one raise the count before the first
+    /// word that they change. Loads only.
     fn is_replaced(&self) -> bool {
-        let control = self.control();
-        NodeSet::all(self.geometry().nodes).into_iter().any(|node| {
-            self.mapping(node.index()).is_some_and(|mapping| {
-                let header = &mapping.words()[EVENTS];
-                let standing = events::standing(control.events(node), header);
-                standing != Standing::Current && !mapping.is_lost() && !control.mapping().is_lost()
-            })
+        let (control, members) = (self.control(), self.members());
+        members.mappings().any(|(node, _)| {
+            let standing = members.standing(control, node);
+            standing.is_some_and(|standing| standing != Standing::Current)
         })
     }
 
@@ -332,135 +301,31 @@ impl Pool {
         let other = self.raise_events();
         other.map_or(Ok(()), |(node, standing)| is_current(self.control(), node, standing))
     }
+}
 
-    /// Returns a node's memory, if there is such a node and its file was there.
-    pub(crate) fn mapping(&self, node: usize) -> Option<&Arc<Mapping>> {
-        self.inner.nodes.get(node)?.as_ref()
+impl OpenOptions {
+    fn how(&self) -> How {
+        let access = if self.read_only { Access::Read } else { Access::Write };
+        How { access, guarded: !self.leave_sigbus }
     }
 }
 
-/// The nodes of an opening.
-struct Nodes {
-    mapped: [Option<Arc<Mapping>>; MAX_NODES],
-    absent: Vec<AbsentNode>,
-    /// See [`Inner`].
-    present: Vec<File>,
-}
-
-fn map_nodes(control: &Control, options: OpenOptions) -> Result<Nodes, Error> {
-    let all = NodeSet::all(control.header().geometry.nodes);
-    let mut mapped = [const { None }; MAX_NODES];
-    let (mut absent, mut present) = (Vec::new(), Vec::new());
-    for node in all {
-        match map_node(control, node, options) {
-            Ok((mapping, file)) => {
-                mapped[node.index()] = Some(mapping);
-                present.extend((!options.read_only).then_some(file));
-            }
-            Err(why) if is_the_files(&why) => absent.push(AbsentNode { node, why }),
-            Err(why) => return Err(why),
+/// Stores in each node's header what the others' event counts are, 0 if unknown. So a node's file
+/// that is an older copy is recognized by the other nodes, if the control file is lost (S16).
+fn spread_events(members: &Members, counts: [u64; MAX_NODES]) {
+    for (_, mapping) in members.mappings() {
+        for (word, count) in mapping.words()[OTHERS_EVENTS..].iter().zip(counts) {
+            // S16: only grows, as the counts do. Release: after the count, which is in that node's
+            // own header by now.
+            word.fetch_max(count, Ordering::Release);
         }
     }
-    check_majority(control, &mut absent)?;
-    if !options.degraded && !absent.is_empty() {
-        return Err(absent.swap_remove(0).why);
-    }
-    Ok(Nodes { mapped, absent, present })
-}
-
-/// Returns an error with what is wrong with each absent node if these are a majority.
-fn check_majority(control: &Control, absent: &mut Vec<AbsentNode>) -> Result<(), Error> {
-    let (pool, nodes) = (control.dir().to_path_buf(), control.header().geometry.nodes);
-    if 2 * absent.len() <= nodes {
-        return Ok(());
-    }
-    let newer = absent.iter().filter(|absent| matches!(absent.why, Error::Newer { .. })).count();
-    let whys = absent.drain(..).map(|absent| absent.why).collect();
-    // One older control file is likelier than that many newer node files.
-    if 2 * newer > nodes {
-        return Err(Error::OlderControl { file: pool.join(CONTROL), nodes, whys });
-    }
-    Err(Error::MajorityGone { pool, nodes, whys })
-}
-
-/// Maps a node's file, and returns the opening that says that it is in use.
-fn map_node(
-    control: &Control,
-    node: NodeId,
-    options: OpenOptions,
-) -> Result<(Arc<Mapping>, File), Error> {
-    let path = node::path(control.dir(), node);
-    let access = if options.read_only { Access::Read } else { Access::Write };
-    let Some(file) = node::open(&path, access)? else {
-        return Err(Error::Missing { file: path, node });
-    };
-    if !options.read_only && !node::enter(&file, &path)? {
-        return Err(Error::BeingRepaired { pool: control.dir().to_path_buf() });
-    }
-    let mapping = map_current(control, node, &file, &path, access, !options.leave_sigbus)?;
-    Ok((mapping, file))
-}
-
-/// Maps a node's file, which must be the current one.
-fn map_current(
-    control: &Control,
-    node: NodeId,
-    file: &File,
-    path: &Path,
-    access: Access,
-    guarded: bool,
-) -> Result<Arc<Mapping>, Error> {
-    let role = control.header().of(FileRole::Node(node));
-    let mapping = node::map(file, path, &role, access, guarded)?;
-    let standing = events::standing(control.events(node), &mapping.words()[EVENTS]);
-    let ((found, state), current) = (own_life(&mapping), control.lives()[node.index()]);
-    mapping.check(file, path)?;
-    control.check()?;
-    // H3: whatever its event count is.
-    let file = path.to_path_buf();
-    if found < current {
-        return Err(Error::FormerLife { file, node, found, current });
-    }
-    if state != NodeState::Votes {
-        return Err(Error::Unfilled { file, node });
-    }
-    is_current(control, node, standing)?;
-    Ok(mapping)
-}
-
-/// Returns an error if a node's file is not the current one.
-fn is_current(control: &Control, node: NodeId, standing: Standing) -> Result<(), Error> {
-    let file = node::path(control.dir(), node);
-    match standing {
-        Standing::Current => Ok(()),
-        Standing::Older { found, known } => Err(Error::Older { file, node, found, known }),
-        Standing::Newer { found, known } => Err(Error::Newer { file, node, found, known }),
-    }
-}
-
-/// S9: returns whether the fault lies in the node's file. Any other error is this process's or
-/// program's: it lacks rights or descriptors, or does not know the pool's layout. Other processes
-/// would go on with a node that this one leaves out for good.
-pub(crate) fn is_the_files(why: &Error) -> bool {
-    matches!(
-        why,
-        Error::Missing { .. }
-            | Error::Length { .. }
-            | Error::MemoryLost { .. }
-            | Error::Foreign { .. }
-            | Error::Damaged { .. }
-            | Error::OtherPool { .. }
-            | Error::WrongNode { .. }
-            | Error::Older { .. }
-            | Error::Newer { .. }
-            | Error::FormerLife { .. }
-            | Error::Unfilled { .. }
-            | Error::Unsuited { .. }
-    )
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use super::*;
     use crate::lifecycle::create::CreateOptions;
 

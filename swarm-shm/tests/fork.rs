@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use common::{Running, pool, role, say};
 use swarm_core::fabric::EpochDomain;
-use swarm_shm::{OpenOptions, Pool};
+use swarm_core::node::NodeId;
+use swarm_shm::{OpenOptions, Pool, ReplaceOptions};
 
 /// Nothing that ends takes longer than this.
 const HANGS: Duration = Duration::from_secs(60);
@@ -119,5 +120,23 @@ fn a_child_that_drops_its_copy_leaves_the_slot_alone() {
         assert_eq!((pool.live_clients(), before[0].since), (vec![0], Some(since)));
         drop(client);
         assert_eq!((pool.live_clients(), pool.clients()), (Vec::new(), Vec::new()));
+    }
+}
+
+/// The new file is its parent's, which fills it.
+#[test]
+fn a_child_that_drops_a_replacement_leaves_the_new_file() {
+    for call in [fork, bare_clone] {
+        let (_dir, pool) = pool();
+        let replacement = pool.replace(NodeId(1), &ReplaceOptions::default()).expect("begun");
+        let new = pool.path().join("node-1.new");
+        let is_so = is_so_in_a_child(call, || {
+            // SAFETY: only the child runs this, and it ends without using the value again.
+            drop(unsafe { ptr::read(&raw const replacement) });
+            new.exists()
+        });
+        assert!(is_so);
+        drop(replacement);
+        assert!(!new.exists());
     }
 }

@@ -6,6 +6,12 @@
 //! **Invariant (S16):** no client acts under an incarnation above the end that the headers of a
 //! majority of the nodes say. A repair of the control file goes on above the largest end of a
 //! majority.
+//!
+//! **A node that is replaced** knows what the others know (H9). An end that is recorded counts only
+//! at nodes that were not replaced when the configuration was read *behind* it: by then it is at
+//! f + 1 nodes, so at f of the 2f others, and a process that reads those of f + 1 others once the
+//! node is gone finds it at one. If the node was gone first, it does not count, and the end is at
+//! f + 1 of the others. Both sides have a full fence between the two words.
 
 use std::sync::Arc;
 
@@ -36,14 +42,18 @@ pub(crate) fn next_incarnation(pool: &Pool) -> Result<Incarnation, Error> {
 
 /// Makes the headers of a majority of the nodes say that this incarnation may have been given out.
 fn record(pool: &Pool, own: u64) -> Result<(), Error> {
-    let nodes = pool.geometry().nodes;
-    let mapped = || (0..nodes).filter_map(|node| pool.mapping(node));
-    let is_recorded = || 2 * mapped().filter(|mapping| says(mapping, own)).count() > nodes;
+    let (control, members) = (pool.control(), pool.take_up());
+    let is_recorded = || {
+        let say = members.mappings().filter(|(_, mapping)| says(mapping, own));
+        // H9: `says` has a fence, behind the load of the end.
+        let count = say.filter(|(node, _)| members.is_as_configured(control, *node)).count();
+        2 * count > pool.geometry().nodes
+    };
     if is_recorded() {
         return Ok(());
     }
     let end = (own + BLOCK - 1).min(WriteNumber::LAST_INCARNATION.0);
-    for mapping in mapped() {
+    for (_, mapping) in members.mappings() {
         // Only grows: a client that was delayed here may find a later end. Relaxed: each word
         // counts by itself.
         mapping.words()[INCARNATIONS].fetch_max(incarnations(end), Ordering::Relaxed);

@@ -80,6 +80,8 @@ impl ClientSlot {
         // The pool may have been destroyed between the opening and the lock. From here on, a
         // destruction notices this client.
         control.check_alive()?;
+        // H9: this opening may be older than what the nodes are by now.
+        pool.take_up();
         // S10: before the first word that this client changes at a node: copies of the file that
         // were made until here are older then.
         pool.check_events()?;

@@ -11,6 +11,7 @@ use crate::clients::epoch_domain::ShmEpochs;
 use crate::fabric::reply::{Replies, Reply, SHORT_WORDS};
 use crate::files::mapping::{Mapping, Window};
 use crate::fork::Origin;
+use crate::members::Members;
 use crate::pool::Pool;
 use crate::sigbus::any_lost;
 use crate::words::chain::{
@@ -25,7 +26,8 @@ const WINDOWS: usize = (MAX_NODES + 1).next_power_of_two();
 /// One client's access to the nodes of a pool.
 ///
 /// `Send`, not `Sync`: each thread opens its own with [`Pool::fabric`]. It keeps the pool's memory
-/// mapped for as long as it lives. A chain takes effect within [`post`](Fabric::post), and its
+/// mapped for as long as it lives, and that of a node that was replaced until it has
+/// [taken up](Fabric::reconfigure) the next file. A chain takes effect within [`post`](Fabric::post), and its
 /// completion is ready at once.
 #[derive(Debug)]
 pub struct ShmFabric {
@@ -33,6 +35,10 @@ pub struct ShmFabric {
     /// the last node: a verb's bounds check refuses both without a check of their own.
     windows: [Window; WINDOWS],
     nodes: usize,
+    /// The pool, if its nodes may be replaced meanwhile, and the configuration by which the windows
+    /// are those of its nodes.
+    pool: Option<Pool>,
+    taken_up: Cell<[u64; MAX_NODES]>,
     replies: Replies,
     /// Whether no fence followed this client's last store.
     unfenced: Cell<bool>,
@@ -58,23 +64,42 @@ impl Pool {
 
 impl ShmFabric {
     fn new(pool: &Pool) -> Self {
-        let windows = std::array::from_fn(|node| match pool.mapping(node) {
-            Some(mapping) => Window::new(mapping, FIRST_WORD as usize),
-            None => Window::empty(),
-        });
-        let nodes = pool.geometry().nodes;
-        let (replies, unfenced) = (Replies::new(), Cell::new(false));
-        Self { windows, nodes, replies, unfenced, origin: Cell::new(Origin::here()) }
+        let windows = std::array::from_fn(|_| Window::empty(FIRST_WORD as usize));
+        let fabric = Self::over(windows, pool.geometry().nodes, Some(pool.clone()));
+        fabric.look_through(&pool.take_up());
+        fabric
     }
 
     /// Returns access to one of a pool's nodes; the others are down.
     pub(crate) fn of_one(nodes: usize, node: NodeId, mapping: &Arc<Mapping>) -> Self {
         let windows = std::array::from_fn(|other| match other == node.index() {
             true => Window::new(mapping, FIRST_WORD as usize),
-            false => Window::empty(),
+            false => Window::empty(FIRST_WORD as usize),
         });
-        let (replies, unfenced) = (Replies::new(), Cell::new(false));
-        Self { windows, nodes, replies, unfenced, origin: Cell::new(Origin::here()) }
+        Self::over(windows, nodes, None)
+    }
+
+    fn over(windows: [Window; WINDOWS], nodes: usize, pool: Option<Pool>) -> Self {
+        Self {
+            windows,
+            nodes,
+            pool,
+            taken_up: Cell::new([0; MAX_NODES]),
+            replies: Replies::new(),
+            unfenced: Cell::new(false),
+            origin: Cell::new(Origin::here()),
+        }
+    }
+
+    /// Has the windows show these nodes.
+    fn look_through(&self, members: &Members) {
+        for (node, window) in self.windows.iter().enumerate() {
+            // SAFETY: the words that a window lends are used within the method of this type that
+            // took them, none of which calls this one; replies are copies. No other thread has the
+            // fabric, as it is not `Sync`.
+            unsafe { window.change(members.mapping(node)) };
+        }
+        self.taken_up.set(*members.words());
     }
 
     #[inline(always)]
@@ -108,6 +133,16 @@ impl Fabric for ShmFabric {
 
     fn cut_off(&self) {
         self.origin.set(Origin::nowhere());
+    }
+
+    /// H9: chains go to a former life until here, and none does behind it.
+    #[cold]
+    fn reconfigure(&self) {
+        let Some(pool) = &self.pool else { return };
+        let members = pool.take_up();
+        if *members.words() != self.taken_up.get() {
+            self.look_through(&members);
+        }
     }
 
     #[inline(always)]

@@ -9,8 +9,7 @@
 //! that, by a rename. So a process that is killed in between leaves a node without a file that votes, and
 //! never one with two.
 //!
-//! One process at a time changes the configuration: one that holds exclusive locks on the files of
-//! a majority of the nodes (S17).
+//! One process at a time changes the configuration: one that holds the lock for it (H4).
 
 pub(crate) use swarm_core::node::NodeState;
 use swarm_core::node::{MAX_NODES, NodeId};
@@ -44,7 +43,7 @@ pub(crate) fn life_said(by: &Mapping, node: NodeId) -> u32 {
     (word >> (node.index() % 2 * 32)) as u32
 }
 
-/// Stores the life of each node in a node's header. The caller holds the locks of the only writer.
+/// Stores the life of each node in a node's header. The caller holds the lock of the only writer.
 pub(crate) fn say_lives(to: &Mapping, lives: &Lives) {
     for (word, pair) in to.words()[LIVES..].iter().zip(lives.chunks(2)) {
         let high = pair.get(1).copied().unwrap_or(0);

@@ -7,6 +7,8 @@
 //!         80  destruction     a magic word once it has begun
 //!         96  lives           one for each node: [ life 32 | state 32 ]: see `configuration`
 //!        104  events          one for each node: its event count: see `events`
+//!        112  filled          one for each node: [ done 32 | all 32 ] of the index's first buckets,
+//!                             while it is being replaced: for display
 //!        128  calibrations    of the clock: 8 words for each of the last boots
 //!        256  client slots    the owner's pid namespace and process id
 //!       1280  epoch           how often it advanced
@@ -34,7 +36,7 @@ use std::sync::Arc;
 use rustix::fs::fstat;
 use swarm_core::fabric::Lost;
 use swarm_core::layout::MAX_CLIENTS;
-use swarm_core::node::{MAX_NODES, NodeId};
+use swarm_core::node::{Configuration, MAX_NODES, NodeId, NodeSet};
 
 use crate::error::Error;
 use crate::events;
@@ -70,6 +72,12 @@ const LIVES: usize = 96;
 /// decide which file may ever vote again. Every client raises event counts, which tell the current
 /// file among those of one life.
 const EVENTS: usize = 104;
+const FILLED: usize = 112;
+/// By how much the event count of a node that is replaced is above any that a former file has: a
+/// file may have one more than the control file says.
+const RAISE: u64 = 2;
+/// How often the words for lives are loaded again.
+const TRIES: usize = 100;
 const SLOTS: usize = 256;
 /// The word that counts epochs.
 pub(crate) const EPOCH: usize = 1280;
@@ -94,7 +102,7 @@ const _: () = assert!(SLOTS + MAX_CLIENTS <= EPOCH && STANDSTILL < EPOCH_TABLE);
 const _: () = assert!(EPOCH_TABLE + MAX_CLIENTS * EPOCH_WORD_STRIDE <= MAILBOXES);
 const _: () = assert!(HEADER_WORDS <= INCARNATION && SWITCHES + MAX_NODES <= DESTRUCTION);
 const _: () = assert!(DESTRUCTION < LIVES && LIVES + MAX_NODES <= EVENTS);
-const _: () = assert!(EVENTS + MAX_NODES <= CALIBRATIONS.start);
+const _: () = assert!(EVENTS + MAX_NODES <= FILLED && FILLED + MAX_NODES <= CALIBRATIONS.start);
 
 /// An open control file.
 #[derive(Debug)]
@@ -106,8 +114,8 @@ pub(crate) struct Control {
     mapping: Arc<Mapping>,
     header: Header,
     access: Access,
-    /// Its words for features and configuration when it was opened.
-    configuration: [u64; 2],
+    /// Its word for features when it was opened.
+    features: u64,
 }
 
 impl Control {
@@ -151,8 +159,8 @@ impl Control {
             return Err(length(bytes));
         }
         let mapping = Mapping::open(&file, &path, bytes, access)?;
-        let configuration = [words[FEATURES], words[FEATURES + 1]];
-        Ok(Self { dir: dir.to_path_buf(), file, mapping, header, access, configuration })
+        let features = words[FEATURES];
+        Ok(Self { dir: dir.to_path_buf(), file, mapping, header, access, features })
     }
 
     /// Returns whether the pool's destruction has begun.
@@ -196,9 +204,9 @@ impl Control {
         self.access == Access::Read
     }
 
-    /// Returns whether the pool's configuration is the one at its opening.
-    pub(crate) fn is_as_configured(&self) -> bool {
-        self.mapping.load(FEATURES) == self.configuration
+    /// Returns whether the pool's features are those at its opening.
+    pub(crate) fn has_its_features(&self) -> bool {
+        self.mapping.load(FEATURES) == [self.features]
     }
 
     /// Returns the opening that is used to query locks.
@@ -228,26 +236,70 @@ impl Control {
         &self.mapping.words()[EVENTS + node.index()]
     }
 
-    /// Returns the number of the configuration.
-    pub(crate) fn configuration(&self) -> u64 {
-        self.mapping.words()[CONFIGURATION].load(Ordering::Acquire)
+    /// Returns a node's word for its life and state. Acquire: of a node that votes, what its own
+    /// header says is there.
+    pub(crate) fn life_word(&self, node: NodeId) -> u64 {
+        self.mapping.words()[LIVES + node.index()].load(Ordering::Acquire)
     }
 
-    /// Returns the life of each node.
-    pub(crate) fn lives(&self) -> Lives {
-        let words: [u64; MAX_NODES] = self.mapping.load(LIVES);
-        words.map(|word| decode_life(word).0)
+    /// Returns all of these words, as they are at one moment.
+    pub(crate) fn life_words(&self) -> [u64; MAX_NODES] {
+        let load = || std::array::from_fn(|node| self.life_word(NodeId(node as u8)));
+        let mut words = load();
+        // Whoever changes them again and again begins another generation each time.
+        for _ in 0..TRIES {
+            let again = load();
+            if again == words {
+                break;
+            }
+            words = again;
+        }
+        words
     }
 
-    /// Says that `node` has another life and event count, in the configuration of this number. The
-    /// caller is the only one that changes it.
-    pub(crate) fn replace(&self, node: NodeId, (life, events): (u32, u64), configuration: u64) {
-        // H3: the life first. Whatever is killed behind it leaves no file that votes.
+    /// Returns the configuration.
+    pub(crate) fn configuration(&self) -> Configuration {
+        let number = self.mapping.words()[CONFIGURATION].load(Ordering::Acquire);
+        let words = self.life_words();
+        let filling = |node: NodeId| decode_life(words[node.index()]).1 == NodeState::Filling;
+        let nodes = self.header.geometry.nodes;
+        let filling = NodeSet::all(nodes).holding(filling);
+        Configuration::kept(nodes, number, words.map(|word| decode_life(word).0), filling)
+    }
+
+    /// Decides what the next configuration says of `node`. The caller is the only one that changes
+    /// it.
+    pub(crate) fn decide(&self, node: NodeId, next: &Configuration) {
         let words = self.mapping.words();
-        words[LIVES + node.index()].store(life_word(life, NodeState::Votes), Ordering::Release);
-        self.events(node).store(events::known(events), Ordering::Release);
-        words[CONFIGURATION].store(configuration, Ordering::Release);
-        epochs::renew(&words[EPOCH + GENERATION]);
+        let word = life_word(next.life(node), next.state(node));
+        // H9: the life before the count. H3: whatever is killed behind it leaves no file that votes.
+        words[LIVES + node.index()].store(word, Ordering::Release);
+        words[FILLED + node.index()].store(0, Ordering::Relaxed);
+        words[CONFIGURATION].store(next.number(), Ordering::Release);
+    }
+
+    /// Makes a node's event count one that no former file of it has, or gets: it is above `known`,
+    /// too. Returns it.
+    pub(crate) fn void_events(&self, node: NodeId, known: u64) -> u64 {
+        let word = self.events(node);
+        let next = |word: u64| events::known((word >> 1).max(known).saturating_add(RAISE));
+        // Others may raise a former file's count until the next word is there, and not behind it.
+        let update = |word| Some(next(word));
+        let former = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, update);
+        next(former.unwrap_or_else(|word| word)) >> 1
+    }
+
+    /// Returns how far the filling of a node is: first buckets of the index that were gone over, and
+    /// all of them.
+    pub(crate) fn filled(&self, node: NodeId) -> (u32, u32) {
+        let word = self.mapping.words()[FILLED + node.index()].load(Ordering::Relaxed);
+        ((word >> 32) as u32, word as u32)
+    }
+
+    /// Says how far it is.
+    pub(crate) fn set_filled(&self, node: NodeId, (done, all): (u32, u32)) {
+        let word = u64::from(done) << 32 | u64::from(all);
+        self.mapping.words()[FILLED + node.index()].store(word, Ordering::Relaxed);
     }
 
     /// Returns a client slot's word.
@@ -258,6 +310,17 @@ impl Control {
     /// Returns the bytes whose lock decides which client owns each of these client slots.
     pub(crate) fn slot_bytes(slots: Range<usize>) -> Range<u64> {
         (SLOTS + slots.start) as u64 * 8..(SLOTS + slots.end) as u64 * 8
+    }
+
+    /// Returns the bytes that are locked while the configuration is changed.
+    pub(crate) fn decision_bytes() -> Range<u64> {
+        CONFIGURATION as u64 * 8..CONFIGURATION as u64 * 8 + 8
+    }
+
+    /// Returns the bytes that are locked while a process replaces this node.
+    pub(crate) fn filler_bytes(node: NodeId) -> Range<u64> {
+        let word = (LIVES + node.index()) as u64;
+        word * 8..word * 8 + 8
     }
 
     /// Returns the bytes that are locked while the clock is calibrated.

@@ -3,6 +3,7 @@
 //! Mapped memory is shared with other processes, so it is only accessed as atomic words, never as
 //! bytes. This is the only place that turns addresses into references.
 
+use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -226,11 +227,13 @@ impl Mapping {
 }
 
 /// A mapping's words from some word on, kept ready so that the data path finds them in one step:
-/// all of them, or an array, of which a constant index takes no bounds check.
+/// all of them, of whichever mapping it is at present, or an array, of which a constant index takes
+/// no bounds check.
 #[derive(Debug)]
 pub(crate) struct Window<W: ?Sized + 'static = [Word]> {
-    words: &'static W,
-    mapping: Option<Arc<Mapping>>,
+    words: Cell<&'static W>,
+    mapping: RefCell<Option<Arc<Mapping>>>,
+    first: usize,
 }
 
 impl<const N: usize> Window<[Word; N]> {
@@ -244,23 +247,35 @@ impl<const N: usize> Window<[Word; N]> {
         // SAFETY: the window holds the mapping for as long as it lives, and lends the words out for
         // no longer.
         let words = unsafe { &*core::ptr::from_ref(words) };
-        Self { words, mapping: Some(Arc::clone(mapping)) }
+        Self { words: Cell::new(words), mapping: RefCell::new(Some(Arc::clone(mapping))), first }
     }
 }
 
 impl Window {
     /// Returns the words of `mapping` from `first` on.
     pub(crate) fn new(mapping: &Arc<Mapping>, first: usize) -> Self {
-        let words = &mapping.words()[first..];
-        // SAFETY: the window holds the mapping for as long as it lives, and lends the words out for
-        // no longer.
-        let words = unsafe { slice::from_raw_parts(words.as_ptr(), words.len()) };
-        Self { words, mapping: Some(Arc::clone(mapping)) }
+        let window = Self::empty(first);
+        // SAFETY: nobody has the window yet.
+        unsafe { window.change(Some(mapping)) };
+        window
     }
 
     /// Returns a window without words.
-    pub(crate) fn empty() -> Self {
-        Self { words: &[], mapping: None }
+    pub(crate) fn empty(first: usize) -> Self {
+        Self { words: Cell::new(&[]), mapping: RefCell::new(None), first }
+    }
+
+    /// Goes on with the words of another mapping, or with none.
+    ///
+    /// # Safety
+    /// None of the [words](Self::words) that the window has lent is used any more.
+    pub(crate) unsafe fn change(&self, mapping: Option<&Arc<Mapping>>) {
+        let words = mapping.map_or(&[][..], |mapping| &mapping.words()[self.first..]);
+        // SAFETY: the window holds the mapping until it is changed again or dropped, and lends the
+        // words out for no longer: the caller sees to the former, the borrow to the latter.
+        self.words.set(unsafe { slice::from_raw_parts(words.as_ptr(), words.len()) });
+        // Behind that: the former mapping may end here.
+        drop(self.mapping.replace(mapping.map(Arc::clone)));
     }
 }
 
@@ -268,13 +283,13 @@ impl<W: ?Sized> Window<W> {
     /// Returns the words.
     #[inline(always)]
     pub(crate) fn words(&self) -> &W {
-        self.words
+        self.words.get()
     }
 
     /// Returns whether the mapping [is lost](Mapping::is_lost).
     #[cold]
     #[inline(never)]
     pub(crate) fn is_lost(&self) -> bool {
-        self.mapping.as_ref().is_some_and(|mapping| mapping.is_lost())
+        self.mapping.borrow().as_ref().is_some_and(|mapping| mapping.is_lost())
     }
 }

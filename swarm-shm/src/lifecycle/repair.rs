@@ -44,7 +44,7 @@ use crate::clients::list::live_clients;
 use crate::error::Error;
 use crate::events;
 use crate::files::backing::Backing;
-use crate::files::configuration::{Lives, life_said, own_life};
+use crate::files::configuration::{Lives, NodeState, life_said, own_life};
 use crate::files::control::{self, CONTROL, Control, REPAIRED, open_file};
 use crate::files::header::{
     CONFIGURATION, EVENTS, FileRole, Header, INCARNATIONS, OTHERS_EVENTS, incarnations,
@@ -54,7 +54,8 @@ use crate::files::mapping::{Access, Mapping};
 use crate::files::node::{self, PRESENCE};
 use crate::files::range_lock::{self, PATIENCE};
 use crate::lifecycle::create::is_at;
-use crate::pool::{OpenOptions, Pool, is_the_files};
+use crate::members::is_the_files;
+use crate::pool::{OpenOptions, Pool};
 use crate::processes::process;
 use crate::words::sync::Ordering;
 
@@ -182,14 +183,14 @@ impl Heard {
 
 /// S17: the nodes' files, none of which another process has open, and the control file without
 /// clients, until this is dropped.
-pub(crate) struct Alone<'a> {
+struct Alone<'a> {
     control: Option<&'a File>,
     nodes: Vec<(NodeId, File)>,
 }
 
 impl<'a> Alone<'a> {
     /// Locks all files of the pool. Returns an error that names the processes that have it open.
-    pub(crate) fn with(dir: &Path, control: Option<&'a File>) -> Result<Self, Error> {
+    fn with(dir: &Path, control: Option<&'a File>) -> Result<Self, Error> {
         let mut alone = Self { control: None, nodes: Vec::new() };
         let refused = |path: &Path| {
             let path = path.to_path_buf();
@@ -219,11 +220,6 @@ impl<'a> Alone<'a> {
             alone.control = Some(file);
         }
         Ok(alone)
-    }
-
-    /// Returns the nodes' files, which stay locked, and unlocks the control file.
-    pub(crate) fn into_nodes(mut self) -> Vec<(NodeId, File)> {
-        std::mem::take(&mut self.nodes)
     }
 }
 
@@ -314,9 +310,14 @@ impl<'a> CurrentNodes<'a> {
         let mut current = Vec::new();
         for (node, end) in nodes.into_iter().zip(ends) {
             let (file, known) = (node::path(dir, node.id), known[node.id.index()]);
-            let (found, life) = (own_life(&node.mapping).0, lives[node.id.index()]);
+            let ((found, state), life) = (own_life(&node.mapping), lives[node.id.index()]);
             if found < life {
                 whys.push(Error::FormerLife { file, node: node.id, found, current: life });
+                continue;
+            }
+            // H3: it does not know what the others do.
+            if state != NodeState::Votes {
+                whys.push(Error::Unfilled { file, node: node.id });
                 continue;
             }
             if node.count < known {

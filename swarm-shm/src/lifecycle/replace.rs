@@ -1,40 +1,50 @@
-//! Replacing a node: a new file takes the place of one that is lost, with nobody else attached.
+//! Replacing a node: a new file takes the place of one that is lost, while clients work.
 //!
-//! This is the part that is the fabric's: the files, which processes may have them open, and the
-//! [configuration](crate::files::configuration). What the new node has to hold is put there in
-//! between by a client that knows what is in the pool, over two fabrics: [`Replacement::pool`]'s, which
-//! answers for the node that it is down, and [`Replacement::joining`], which posts to the new node
+//! This is the part that is the fabric's: the new file, and where the
+//! [configuration](crate::files::configuration) is decided. What the new node has to hold is put
+//! there in between by whoever knows what is in the pool, over two fabrics: a client's own, which
+//! answers for the node that it is down, and [`Replacement::join`]'s, which posts to the new node
 //! alone.
 //!
-//! **Invariant (H4):** from before the first look at the others until the new node votes, no
-//! process but this one has the pool open. The locks are those of a repair (S17). So no operation
-//! is under way that began before, and none begins that could still count on the lost node (fact 1
-//! of H1); the memory that the fill reads is not used again meanwhile.
+//! **Invariant (H4):** one process at a time changes the configuration: it holds a lock on bytes of
+//! the control file. It says each change in the headers of a majority of the nodes first, and then
+//! in the control file, by which everybody goes. The new file is in the node's place, says that it
+//! votes, and knows what the others' headers do, before the control file says that it votes.
+//!
+//! # The two changes
+//!
+//! *The node is filling, in its next life.* The others' headers say the life; then the control file
+//! says it, and an event count above that of any former file. From here on no opening takes a former
+//! file, and nobody raises its count.
+//!
+//! *It votes.* All that it has to hold is there.
+//!
+//! 1. The new file gets its header: what the others' headers know by then. It is synced.
+//! 2. It is renamed to the node's place. It still says that it does not vote.
+//! 3. It says that it votes, and the others' headers say the configuration.
+//! 4. The control file says so.
 //!
 //! # If it is interrupted
 //!
-//! The new file has a name that no opening looks at until the last step, and says that it does not
-//! vote until all that it has to hold is there. Each step of [`Replacement::finish`] leaves a pool
-//! that opens as before, or degraded, without the node; the next replacement begins anew.
-//!
-//! 1. The new file gets its header: what the others' headers know, and that it votes, in the next
-//!    life. It is synced.
-//! 2. The others' headers say that life, and an event count above that of any former file (S16). They
-//!    are synced.
-//! 3. The control file says them. From here on a former file is refused.
-//! 4. The new file is renamed to the node's place.
+//! A process that is killed leaves a pool that its clients use as before, or without the node, or it
+//! is done. Its locks end with it, and the next replacement begins anew, in another life and with
+//! another file. A file that says that it votes while the control file does not, is whole; if that
+//! control file is lost it may be taken for the node that it was to be, which lagged since: no memory
+//! was zeroed without it (E8).
 
+use std::cell::Cell;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, symlink};
 use std::path::{self, Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use swarm_core::node::{NodeId, NodeSet};
+use swarm_core::node::{Configuration, NodeId, NodeSet};
 
 use crate::error::Error;
 use crate::fabric::shm_fabric::ShmFabric;
 use crate::files::backing::Backing;
-use crate::files::configuration::{Lives, NodeState, decode_life, life_said, life_word, say_lives};
+use crate::files::configuration::{NodeState, decode_life, life_word, say_lives};
 use crate::files::control::Control;
 use crate::files::header::{
     CONFIGURATION, EVENTS, FileRole, HEADER_WORDS, Header, INCARNATIONS, LIFE, OTHERS_EVENTS,
@@ -42,14 +52,18 @@ use crate::files::header::{
 };
 use crate::files::mapping::{Access, Mapping};
 use crate::files::node;
+use crate::files::range_lock;
+use crate::fork::{Origin, OwnFile};
 use crate::lifecycle::create::{CreateOptions, goes_on, is_at, reserve};
 use crate::lifecycle::file_system::FileSystem;
-use crate::lifecycle::repair::{Alone, grant, sync_directory};
+use crate::lifecycle::repair::{grant, sync_directory};
+use crate::members::Members;
 use crate::pool::Pool;
-use crate::words::sync::Ordering;
+use crate::processes::process;
+use crate::words::sync::{Ordering, fence};
 
-/// By how much the new file's event count is above any that a former one may have.
-const RAISE: u64 = 2;
+/// How long to wait for another process that changes the configuration. It takes milliseconds.
+const DECIDING: Duration = Duration::from_secs(1);
 
 /// How a node is replaced.
 #[derive(Clone, Debug, Default)]
@@ -62,35 +76,40 @@ pub struct ReplaceOptions {
     pub stop: Option<fn() -> bool>,
 }
 
-/// A node's replacement that has begun: nobody else can open the pool until it ends. If it is
-/// dropped before it is [finished](Self::finish), the pool is as it was.
+/// A node's replacement that has begun: no other process replaces the same node until it ends. If it
+/// is dropped before the new node votes, the new file is removed.
 #[derive(Debug)]
 pub struct Replacement {
     pool: Pool,
     node: NodeId,
     new: NewFile,
-    /// The life of each node, and the number of the configuration, once it is finished.
-    lives: Lives,
-    configuration: u64,
-    /// The new file's event count.
-    count: u64,
+    /// The opening of the control file that its locks belong to.
+    control: OwnFile,
 }
 
-/// The new node's file, which is removed unless it is kept.
+/// The new node's file.
 #[derive(Debug)]
 struct NewFile {
+    place: Unfinished,
+    file: File,
+    mapping: Arc<Mapping>,
+}
+
+/// What is removed unless it is kept.
+#[derive(Debug)]
+struct Unfinished {
     /// Its name in the pool's directory, until it takes the node's place.
     name: PathBuf,
     /// Where it lies, if that is a link.
     target: Option<PathBuf>,
-    file: Option<File>,
-    mapping: Option<Arc<Mapping>>,
-    kept: bool,
+    kept: Cell<bool>,
+    /// Whose it is: a forked child that drops a copy removes nothing of its parent's.
+    origin: Origin,
 }
 
-impl Drop for NewFile {
+impl Drop for Unfinished {
     fn drop(&mut self) {
-        if !self.kept {
+        if !self.kept.get() && !self.origin.is_elsewhere() {
             // The path to an error must not end in another.
             self.target.iter().chain([&self.name]).for_each(|path| drop(fs::remove_file(path)));
         }
@@ -98,54 +117,46 @@ impl Drop for NewFile {
 }
 
 impl Pool {
-    /// Begins to replace `node` of the pool in `dir`: makes a new file for it, and keeps others
-    /// from opening the pool. The node may be lost, damaged, or well; what it holds is not read.
-    ///
-    /// Next, put all that the new node has to hold there (the store's `fill` does), and
-    /// [finish](Replacement::finish). A replacement that was interrupted at any point leaves the
-    /// pool without the node at worst, and the next one begins anew.
+    /// Begins to replace `node`, which may be lost, damaged, or well: what it holds is not read.
+    /// Makes a new file for it. Nothing of the pool is changed before
+    /// [`decide`](Replacement::decide) is called.
     ///
     /// # Errors
-    /// Processes have the pool open. The control file, or a majority of all nodes without this one,
-    /// is missing or damaged. What is in the node's place is no file of this pool's, or a device.
-    /// There is no room for the new file. Nothing was changed.
-    pub fn replace(
-        dir: impl AsRef<Path>,
-        node: NodeId,
-        options: &ReplaceOptions,
-    ) -> Result<Replacement, Error> {
-        let dir = dir.as_ref();
-        let dir = path::absolute(dir).map_err(|error| Error::io(dir, "find", error))?;
-        let control = Control::open(&dir, Access::Write, true)?;
-        check_node(&control, node)?;
-        let locked = control.reopen()?;
-        let alone = Alone::with(&dir, Some(&locked)).map_err(|error| match error {
-            Error::Open { pool, processes } => Error::OpenElsewhere { pool, processes },
-            error => error,
+    /// Another process replaces the same node. There is no such node, or no other one that knows
+    /// what was there. What is in the node's place is no file of this pool's, or a device. There is
+    /// no room for the new file. The pool was opened to read only. Nothing was changed.
+    pub fn replace(&self, node: NodeId, options: &ReplaceOptions) -> Result<Replacement, Error> {
+        if self.is_read_only() {
+            return Err(Error::ReadOnly { pool: self.path().to_path_buf() });
+        }
+        // Refuses a node that cannot be replaced as things are.
+        self.configuration().replacing(node).map_err(|refused| Error::NotReplaceable {
+            pool: self.path().to_path_buf(),
+            node,
+            reason: refused.to_string(),
         })?;
-        // H4: these locks keep others from opening the pool; the slots are for the one that fills.
-        let files = alone.into_nodes();
-        // Another repair, replacement or destruction may have ended before the locks were taken.
-        control.check_alive()?;
-        check_place(&control, node)?;
-        let former = files.iter().find(|(id, _)| *id == node);
-        let former_count = former.map_or(0, |(_, file)| count_of(&control, node, file));
-        let why = Error::Unfilled { file: node::path(&dir, node), node };
-        let pool = Self::open_alone(control, files, (node, why))?;
-        let (lives, configuration) = next_configuration(&pool, node)?;
-        let known = others(&pool)
-            .map(|(_, other)| other.words()[OTHERS_EVENTS + node.index()].load(Ordering::Acquire))
-            .fold(former_count, u64::max)
-            .max(pool.control().events(node).load(Ordering::Acquire) >> 1);
-        let count = known.saturating_add(RAISE);
-        clear_leftover(&pool, node);
-        let new = make(&pool, node, lives[node.index()], options)?;
-        Ok(Replacement { pool, node, new, lives, configuration, count })
+        let refused = |error| Error::io(self.path(), "register fork handlers for", error);
+        let control = OwnFile::open(|| self.control().reopen(), refused)?;
+        let bytes = Control::filler_bytes(node);
+        let taken = range_lock::lock_within(&control, bytes.clone(), range_lock::PATIENCE);
+        if !taken.map_err(|error| Error::io(self.path(), "lock a node of", error))? {
+            let processes = process::holders(&control, &bytes).unwrap_or_default();
+            return Err(Error::BeingReplaced { pool: self.path().to_path_buf(), node, processes });
+        }
+        self.control().check_alive()?;
+        // H1: what the new node has to hold is at f + 1 of the others.
+        let members = self.take_up();
+        let others = members.mappings().filter(|(id, other)| *id != node && !other.is_lost());
+        check_majority(self, node, others.count())?;
+        check_place(self.control(), node)?;
+        clear_leftover(self, node);
+        let new = make(self, node, options)?;
+        Ok(Replacement { pool: self.clone(), node, new, control })
     }
 }
 
 impl Replacement {
-    /// Returns the pool without the node, for one client of this process. Nobody else can open it.
+    /// Returns the pool.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
@@ -155,121 +166,177 @@ impl Replacement {
         self.node
     }
 
-    /// Returns access to the new node alone.
-    pub fn joining(&self) -> ShmFabric {
-        ShmFabric::of_one(self.pool.geometry().nodes, self.node, self.mapping())
+    /// Returns access to the new node alone, in the life in which the configuration says that it is
+    /// filling. Nobody else posts to it.
+    pub fn join(&self, life: u32) -> ShmFabric {
+        // H3: a file that is opened by hand is one that does not vote.
+        let word = life_word(life, NodeState::Filling);
+        self.new.mapping.words()[LIFE].store(word, Ordering::Release);
+        ShmFabric::of_one(self.pool.geometry().nodes, self.node, &self.new.mapping)
     }
 
-    /// Lets the new node vote. All that it has to hold must be there, and no client of this process
-    /// may be at work.
+    /// Says how far the filling is, for whoever looks at the pool.
+    pub fn note_filled(&self, done: u64, all: u64) {
+        let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        self.pool.control().set_filled(self.node, (small(done), small(all)));
+    }
+
+    /// Decides `next`, if it follows the configuration that stands, and returns whether it does.
+    /// `next` says something else of this node alone: that it is filling, or that it votes. In the
+    /// latter case all that the node has to hold must be there.
     ///
     /// # Errors
-    /// A file could not be written or renamed, or its memory is gone. The pool is as it was, or it
-    /// opens degraded, without the node.
-    pub fn finish(mut self) -> Result<(), Error> {
-        STEPS.iter().try_for_each(|step| step(&mut self))
-    }
-
-    fn mapping(&self) -> &Arc<Mapping> {
-        self.new.mapping.as_ref().expect("it is mapped before anybody has the replacement")
-    }
-
-    /// Step 1.
-    fn describe(&mut self) -> Result<(), Error> {
-        let pool = &self.pool;
-        let new = self.mapping();
-        let words = new.words();
-        // S16: an end that was recorded at a majority is at one of any f + 1 of the others.
-        let ends =
-            others(pool).map(|(_, other)| other.words()[INCARNATIONS].load(Ordering::Relaxed));
-        let ends: Vec<u64> = ends.filter_map(incarnations_end).collect();
-        if 2 * ends.len() <= pool.geometry().nodes {
-            return Err(Error::Unrecorded { pool: pool.path().to_path_buf() });
+    /// A file could not be written or renamed, or too few nodes are there. Another process is
+    /// stopped while it changes the configuration. It is open whether it was decided: what the
+    /// control file says is so.
+    pub fn decide(&self, next: &Configuration) -> Result<bool, Error> {
+        let (control, dir) = (self.pool.control(), self.pool.path());
+        let bytes = Control::decision_bytes();
+        let held = range_lock::hold_within(&self.control, bytes.clone(), DECIDING);
+        // H4: one at a time.
+        let Some(_held) = held.map_err(|error| Error::io(dir, "lock", error))? else {
+            let processes = process::holders(&self.control, &bytes).unwrap_or_default();
+            return Err(Error::BeingConfigured { pool: dir.to_path_buf(), processes });
+        };
+        control.check_alive()?;
+        if !next.follows(&control.configuration()) {
+            return Ok(false);
         }
+        let change = Change { replacement: self, members: self.pool.take_up(), next };
+        match next.state(self.node) {
+            NodeState::Filling => GONE.iter().try_for_each(|step| step(&change))?,
+            NodeState::Votes => VOTES.iter().try_for_each(|step| step(&change))?,
+        }
+        control.check()?;
+        Ok(true)
+    }
+}
+
+/// A change of the configuration, by a process that holds the lock.
+struct Change<'r> {
+    replacement: &'r Replacement,
+    /// The nodes by the configuration that stands.
+    members: Arc<Members>,
+    next: &'r Configuration,
+}
+
+type Step = fn(&Change<'_>) -> Result<(), Error>;
+
+/// The steps by which a node is gone.
+const GONE: [Step; 2] = [|change| change.tell_others(), |change| change.tell_control()];
+
+/// The steps by which the new node votes.
+const VOTES: [Step; 5] = [
+    |change| change.describe(),
+    |change| change.put_in_place(),
+    |change| change.say_that_it_votes(),
+    |change| change.tell_others(),
+    |change| change.tell_control(),
+];
+
+impl Change<'_> {
+    /// The other nodes that vote and are there.
+    fn others(&self) -> impl Iterator<Item = (NodeId, &Arc<Mapping>)> {
+        let others = self.members.mappings().filter(|(id, _)| *id != self.replacement.node);
+        others.filter(|(_, other)| !other.is_lost())
+    }
+
+    /// Gives the new file its header, as far as it is not its own life's.
+    fn describe(&self) -> Result<(), Error> {
+        let Replacement { node, new: NewFile { place, file, mapping }, pool, .. } =
+            self.replacement;
+        let words = mapping.words();
+        // S16, H9: behind the life, which the control file has said since. An end that counts this
+        // node's former file was recorded at f of the others before that, and any f + 1 of them
+        // include one.
+        fence(Ordering::SeqCst);
+        let ends =
+            self.others().map(|(_, other)| other.words()[INCARNATIONS].load(Ordering::Relaxed));
+        let ends: Vec<u64> = ends.filter_map(incarnations_end).collect();
+        check_majority(pool, *node, ends.len())?;
         let end = ends.into_iter().max().unwrap_or(0);
         words[INCARNATIONS].store(incarnations(end), Ordering::Relaxed);
-        for (id, other) in others(pool) {
+        for (id, other) in self.others() {
             let count = other.words()[EVENTS].load(Ordering::Acquire);
             words[OTHERS_EVENTS + id.index()].store(count, Ordering::Relaxed);
         }
-        words[OTHERS_EVENTS + self.node.index()].store(self.count, Ordering::Relaxed);
-        words[EVENTS].store(self.count, Ordering::Relaxed);
-        words[CONFIGURATION].store(self.configuration, Ordering::Relaxed);
-        say_lives(new, &self.lives);
-        // H3: last, and in the file before any other says so.
-        let life = self.lives[self.node.index()];
-        words[LIFE].store(life_word(life, NodeState::Votes), Ordering::Release);
-        let file = self.new.file.as_ref().expect("it is open as long as it is mapped");
-        let path = self.new.target.as_ref().unwrap_or(&self.new.name);
-        new.check(file, path)?;
+        // S10: what the control file has said since the node is gone.
+        let count = pool.control().events(*node).load(Ordering::Acquire) >> 1;
+        words[OTHERS_EVENTS + node.index()].store(count, Ordering::Relaxed);
+        words[EVENTS].store(count, Ordering::Relaxed);
+        words[CONFIGURATION].store(self.next.number(), Ordering::Relaxed);
+        say_lives(mapping, self.next.lives());
+        let path = place.target.as_ref().unwrap_or(&place.name);
+        mapping.check(file, path)?;
         file.sync_all().map_err(|error| Error::io(path, "sync", error))
     }
 
-    /// Step 2.
-    fn tell_others(&mut self) -> Result<(), Error> {
-        for (_, other) in others(&self.pool) {
+    fn put_in_place(&self) -> Result<(), Error> {
+        let Replacement { node, new: NewFile { place, .. }, pool, .. } = self.replacement;
+        let to = node::path(pool.path(), *node);
+        fs::rename(&place.name, &to).map_err(|error| Error::io(&place.name, "rename", error))?;
+        place.kept.set(true);
+        sync_directory(pool.path())
+    }
+
+    /// H3: in its own header before any other says so.
+    fn say_that_it_votes(&self) -> Result<(), Error> {
+        let Replacement { node, new: NewFile { mapping, .. }, pool, .. } = self.replacement;
+        let word = life_word(self.next.life(*node), NodeState::Votes);
+        mapping.words()[LIFE].store(word, Ordering::Release);
+        sync(pool, *node, mapping)
+    }
+
+    /// Says the configuration in the headers of a majority.
+    fn tell_others(&self) -> Result<(), Error> {
+        let Replacement { node, pool, .. } = self.replacement;
+        check_majority(pool, *node, self.others().count())?;
+        let count = pool.control().events(*node).load(Ordering::Acquire) >> 1;
+        for (_, other) in self.others() {
             let words = other.words();
-            words[OTHERS_EVENTS + self.node.index()].fetch_max(self.count, Ordering::Release);
-            say_lives(other, &self.lives);
-            words[CONFIGURATION].store(self.configuration, Ordering::Release);
+            // A former file that is put back is an older copy to whoever reads no lives, too.
+            words[OTHERS_EVENTS + node.index()].fetch_max(count, Ordering::Release);
+            say_lives(other, self.next.lives());
+            words[CONFIGURATION].store(self.next.number(), Ordering::Release);
         }
         // H3: on a disk, too, before the control file says so: else a power failure may leave headers
         // that lag behind it, and a repair that goes by headers alone takes the former file.
-        for (id, other) in others(&self.pool).filter(|(_, other)| !other.is_lost()) {
-            let path = node::path(self.pool.path(), id);
-            other.sync_header().map_err(|error| Error::io(&path, "sync", error))?;
-        }
+        self.others().try_for_each(|(id, other)| sync(pool, id, other))?;
         // H3: a majority says it, and none of them is lost.
-        let there = others(&self.pool).filter(|(_, other)| !other.is_lost()).count();
-        if 2 * there <= self.pool.geometry().nodes {
-            return Err(Error::Unrecorded { pool: self.pool.path().to_path_buf() });
+        check_majority(pool, *node, self.others().count())
+    }
+
+    fn tell_control(&self) -> Result<(), Error> {
+        let Replacement { node, pool, .. } = self.replacement;
+        let control = pool.control();
+        control.check_alive()?;
+        let is_gone = self.next.state(*node) == NodeState::Filling;
+        control.decide(*node, self.next);
+        if is_gone {
+            // H9: behind the life, so that nobody takes the former file for an older copy.
+            let said = self.others().map(|(_, other)| {
+                other.words()[OTHERS_EVENTS + node.index()].load(Ordering::Acquire)
+            });
+            control.void_events(*node, said.max().unwrap_or(0));
         }
         Ok(())
     }
-
-    /// Step 3.
-    fn tell_control(&mut self) -> Result<(), Error> {
-        let control = self.pool.control();
-        control.check_alive()?;
-        let new = (self.lives[self.node.index()], self.count);
-        control.replace(self.node, new, self.configuration);
-        control.check()
-    }
-
-    /// Step 4.
-    fn put_in_place(&mut self) -> Result<(), Error> {
-        let (dir, name) = (self.pool.path(), &self.new.name);
-        let to = node::path(dir, self.node);
-        fs::rename(name, &to).map_err(|error| Error::io(name, "rename", error))?;
-        self.new.kept = true;
-        sync_directory(dir)
-    }
 }
 
-type Step = fn(&mut Replacement) -> Result<(), Error>;
-
-/// The steps of [`Replacement::finish`].
-const STEPS: [Step; 4] = [
-    Replacement::describe,
-    Replacement::tell_others,
-    Replacement::tell_control,
-    Replacement::put_in_place,
-];
-
-/// The other nodes that are there.
-fn others(pool: &Pool) -> impl Iterator<Item = (NodeId, &Arc<Mapping>)> {
-    NodeSet::all(pool.geometry().nodes).filter_map(|id| Some((id, pool.mapping(id.index())?)))
+/// Returns an error if so many others of `node` are no majority.
+fn check_majority(pool: &Pool, node: NodeId, others: usize) -> Result<(), Error> {
+    let nodes = pool.geometry().nodes;
+    if 2 * others > nodes {
+        return Ok(());
+    }
+    let reason =
+        format!("{others} other nodes of {nodes} are there and whole, which is no majority");
+    Err(Error::NotReplaceable { pool: pool.path().to_path_buf(), node, reason })
 }
 
-/// Refuses a node that the pool does not have, or that no others could fill.
-fn check_node(control: &Control, node: NodeId) -> Result<(), Error> {
-    let (pool, nodes) = (control.dir().to_path_buf(), control.header().geometry.nodes);
-    let refused = |reason: String| Err(Error::NotReplaceable { pool: pool.clone(), node, reason });
-    match nodes {
-        _ if node.index() >= nodes => refused(format!("the pool has nodes 0 to {}", nodes - 1)),
-        1 => refused("the pool has no other node that knows what was in it".into()),
-        _ => Ok(()),
-    }
+fn sync(pool: &Pool, node: NodeId, mapping: &Mapping) -> Result<(), Error> {
+    let path = node::path(pool.path(), node);
+    mapping.sync_header().map_err(|error| Error::io(&path, "sync", error))
 }
 
 /// Refuses to replace what is no file of the pool's. A link is replaced, and what it leads to stays.
@@ -284,32 +351,6 @@ fn check_place(control: &Control, node: NodeId) -> Result<(), Error> {
     let words = words.and_then(|file| Backing::Regular.header(&file, &path)).unwrap_or_default();
     let is_its = Header::is_node_of(&words, control.header().pool_id);
     if is_its { Ok(()) } else { Err(Error::Occupied { file: path }) }
-}
-
-/// Returns the event count of a former file, if it is one.
-fn count_of(control: &Control, node: NodeId, file: &File) -> u64 {
-    let (path, header) = (node::path(control.dir(), node), control.header());
-    let mapped = node::map(file, &path, &header.of(FileRole::Node(node)), Access::Write, true);
-    mapped.map_or(0, |mapping| mapping.words()[EVENTS].load(Ordering::Acquire))
-}
-
-/// Returns the lives and the number of the configuration in which `node` is replaced: of that node
-/// one above whatever any header says, as a replacement may have been killed before the control file
-/// said so. Of the others the control file decides.
-fn next_configuration(pool: &Pool, node: NodeId) -> Result<(Lives, u64), Error> {
-    let mut lives = pool.control().lives();
-    let mut number = pool.configuration();
-    let life = &mut lives[node.index()];
-    for (_, other) in others(pool) {
-        number = number.max(other.words()[CONFIGURATION].load(Ordering::Acquire));
-        *life = (*life).max(life_said(other, node));
-    }
-    *life = life.checked_add(1).ok_or_else(|| Error::NotReplaceable {
-        pool: pool.path().to_path_buf(),
-        node,
-        reason: "it was replaced as often as can be counted".into(),
-    })?;
-    Ok((lives, number.saturating_add(1)))
 }
 
 /// Returns the name of a node's new file until it takes the node's place.
@@ -341,7 +382,7 @@ fn clear_leftover(pool: &Pool, node: NodeId) {
 }
 
 /// Makes the new node's file: all zeros but its header, which says that it does not vote.
-fn make(pool: &Pool, node: NodeId, life: u32, options: &ReplaceOptions) -> Result<NewFile, Error> {
+fn make(pool: &Pool, node: NodeId, options: &ReplaceOptions) -> Result<NewFile, Error> {
     let name = new_path(pool.path(), node);
     let absolute = |path: &PathBuf| path::absolute(path).map_err(|e| Error::io(path, "find", e));
     let target = options.path.as_ref().map(absolute).transpose()?;
@@ -358,7 +399,7 @@ fn make(pool: &Pool, node: NodeId, life: u32, options: &ReplaceOptions) -> Resul
         std::io::ErrorKind::AlreadyExists => Error::Occupied { file: path.clone() },
         _ => Error::io(&path, "create", error),
     })?;
-    let mut new = NewFile { name, target, file: None, mapping: None, kept: false };
+    let place = Unfinished { name, target, kept: Cell::new(false), origin: Origin::here() };
     // A link from a node's place to itself would lead nowhere.
     let is_place = |id| {
         let place = node::path(pool.path(), id);
@@ -368,32 +409,37 @@ fn make(pool: &Pool, node: NodeId, life: u32, options: &ReplaceOptions) -> Resul
         let reason = "it is a node's own place in the pool's directory; leave the path out";
         return Err(Error::unsuited(&path, reason));
     }
-    if new.target.is_some() {
-        symlink(&path, &new.name).map_err(|error| Error::io(&new.name, "create", error))?;
+    if place.target.is_some() {
+        symlink(&path, &place.name).map_err(|error| Error::io(&place.name, "create", error))?;
     }
+    let members = pool.take_up();
+    let others = members.mappings().filter(|(id, _)| *id != node);
     let open = |(id, _)| node::open(&node::path(pool.path(), id), Access::Read).ok().flatten();
-    let models: Vec<File> = others(pool).filter_map(open).collect();
+    let models: Vec<File> = others.filter_map(open).collect();
     grant(&file, &path, &models)?;
     let create = CreateOptions { stop: options.stop, ..CreateOptions::default() };
     let goes_on = || goes_on(pool.path(), options.stop);
     let header = pool.control().header().of(FileRole::Node(node));
     let plain = reserve(&file, &path, header.geometry.capacity, &create, &goes_on)?;
     // H3: it says that it does not vote before it says what it is.
-    plain.store(LIFE, &[life_word(life, NodeState::Filling)]);
+    plain.store(LIFE, &[life_word(0, NodeState::Filling)]);
     let mut words = header.encode();
-    words[LIFE] = life_word(life, NodeState::Filling);
+    words[LIFE] = life_word(0, NodeState::Filling);
     plain.store(0, &words);
-    new.mapping = Some(node::map(&file, &path, &header, Access::Write, true)?);
-    new.file = Some(file);
-    Ok(new)
+    let mapping = node::map(&file, &path, &header, Access::Write, true)?;
+    Ok(NewFile { place, file, mapping })
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::FileExt;
 
+    use swarm_core::fabric::{Fabric, Verb};
+    use swarm_core::node::Address;
+
     use super::*;
     use crate::pool::OpenOptions;
+    use crate::words::chain::FIRST_WORD;
 
     const LOST: NodeId = NodeId(1);
 
@@ -422,12 +468,47 @@ mod tests {
         pool.attach().expect("a slot").session().incarnation.0
     }
 
+    fn replace(dir: &Path, node: u8, options: &ReplaceOptions) -> Result<Replacement, Error> {
+        Pool::open(dir, degraded())?.replace(NodeId(node), options)
+    }
+
     fn begun(dir: &Path) -> Replacement {
-        Pool::replace(dir, LOST, &ReplaceOptions::default()).expect("a replacement")
+        replace(dir, LOST.0, &ReplaceOptions::default()).expect("a replacement")
     }
 
     fn refused(dir: &Path, node: u8, options: &ReplaceOptions) -> Error {
-        Pool::replace(dir, NodeId(node), options).map(drop).expect_err("it cannot be replaced")
+        replace(dir, node, options).map(drop).expect_err("it cannot be replaced")
+    }
+
+    /// The node is gone: returns its life.
+    fn gone(replacement: &Replacement) -> u32 {
+        let gone = replacement.pool.configuration().replacing(LOST).expect("two others");
+        assert!(replacement.decide(&gone).expect("decided"));
+        gone.life(LOST)
+    }
+
+    /// It votes. Nothing is filled, as there is nothing.
+    fn votes(replacement: &Replacement, life: u32) {
+        drop(replacement.join(life));
+        let votes = replacement.pool.configuration().voting(LOST, life).expect("it is filling");
+        assert!(replacement.decide(&votes).expect("decided"));
+    }
+
+    fn replaced(dir: &Path) {
+        let replacement = begun(dir);
+        let life = gone(&replacement);
+        votes(&replacement, life);
+    }
+
+    /// The life of each node, and the number of the configuration.
+    fn configuration(pool: &Pool) -> ([u32; 3], u64) {
+        let now = pool.configuration();
+        ([0, 1, 2].map(|node| now.life(NodeId(node))), now.number())
+    }
+
+    /// A process that is killed removes nothing.
+    fn killed(replacement: Replacement) {
+        replacement.new.place.kept.set(true);
     }
 
     /// Why the only node that is left out is.
@@ -445,9 +526,9 @@ mod tests {
         let place = node::path(&path, LOST);
         let former = dir.path().join("former");
         fs::copy(&place, &former).expect("copied");
-        begun(&path).finish().expect("replaced");
+        replaced(&path);
         let pool = Pool::open(&path, OpenOptions::default()).expect("all are there");
-        assert_eq!((pool.lives(), pool.configuration()), (vec![0, 1, 0], 1));
+        assert_eq!(configuration(&pool), ([0, 1, 0], 2));
         drop(pool);
         let newer = dir.path().join("newer");
         fs::copy(&place, &newer).expect("copied");
@@ -460,7 +541,7 @@ mod tests {
         fs::remove_file(path.join("control")).expect("a file");
         let pool = Pool::repair(&path, false).expect("a majority").pool;
         assert!(matches!(left_out(&pool), Error::FormerLife { .. }), "{}", left_out(&pool));
-        assert_eq!((pool.lives(), pool.configuration()), (vec![0, 1, 0], 1));
+        assert_eq!(configuration(&pool), ([0, 1, 0], 2));
         drop(pool);
         fs::copy(&newer, &place).expect("put back");
         assert!(Pool::open(&path, OpenOptions::default()).is_ok(), "it is the current one");
@@ -478,50 +559,54 @@ mod tests {
         };
         let former = count(&node::path(&path, LOST));
         assert!(former > 0);
-        begun(&path).finish().expect("replaced");
+        replaced(&path);
         // What the control file may have announced is one more.
         assert!(count(&node::path(&path, LOST)) > former + 1);
     }
 
     /// SIGKILL after each step: the pool opens as before, or without the node, or is done; the
     /// former file never votes beside what knows of the new one; and the next replacement begins
-    /// anew, in a life that no file had before.
+    /// anew, in another life.
     #[test]
     fn a_replacement_that_was_killed_after_any_step_is_taken_up_again() {
-        for step in 0..=STEPS.len() {
+        let steps = GONE.len() + VOTES.len();
+        for step in 0..=steps {
             let (dir, path) = worn();
             let former = dir.path().join("former");
             fs::copy(node::path(&path, LOST), &former).expect("copied");
-            let mut replacement = begun(&path);
-            STEPS[..step].iter().for_each(|step| step(&mut replacement).expect("a step"));
-            // A process that is killed removes nothing.
-            replacement.new.kept = true;
-            drop(replacement);
-            let opened = Pool::open(&path, OpenOptions::default());
-            match step {
-                0..=2 => drop(opened.expect("it is as before")),
-                3 => {
-                    let why = opened.expect_err("nobody has the new life yet");
-                    assert!(matches!(why, Error::FormerLife { .. }), "{why}");
-                    let pool = Pool::open(&path, degraded()).expect("a majority");
-                    assert_eq!(pool.absent_nodes().len(), 1);
-                }
-                _ => {
-                    drop(opened.expect("it is done"));
-                    fs::copy(&former, node::path(&path, LOST)).expect("put back");
-                    assert!(Pool::open(&path, OpenOptions::default()).is_err());
-                }
+            let replacement = begun(&path);
+            let steps_of = |steps: &[Step], next: &Configuration| {
+                let members = replacement.pool.take_up();
+                let change = Change { replacement: &replacement, members, next };
+                steps.iter().try_for_each(|step| step(&change)).expect("steps");
+            };
+            let next = replacement.pool.configuration().replacing(LOST).expect("two others");
+            steps_of(&GONE[..step.min(GONE.len())], &next);
+            if step > GONE.len() {
+                drop(replacement.join(next.life(LOST)));
+                steps_of(&VOTES[..step - GONE.len()], &next.voting(LOST, 1).expect("filling"));
+            }
+            killed(replacement);
+            let is_gone = (GONE.len()..steps).contains(&step);
+            let pool = Pool::open(&path, OpenOptions::default()).expect("nothing is amiss");
+            assert_eq!(pool.absent_nodes().len(), usize::from(is_gone), "{step}");
+            drop(pool);
+            if is_gone {
+                fs::copy(&former, node::path(&path, LOST)).expect("put back");
+                let pool = Pool::open(&path, OpenOptions::default()).expect("without it");
+                assert!(matches!(left_out(&pool), Error::NotVoting { node: LOST, .. }));
             }
             used(&path, degraded());
-            begun(&path).finish().expect("replaced");
+            replaced(&path);
             assert!(!new_path(&path, LOST).exists());
             let pool = Pool::open(&path, OpenOptions::default()).expect("all are there");
-            let lives = if step < 2 { 1 } else { 2 };
-            assert_eq!(
-                (pool.lives()[1], pool.configuration()),
-                (lives, u64::from(lives)),
-                "{step}"
-            );
+            let expected = match step {
+                0..2 => (1, 2),
+                _ if is_gone => (2, 3),
+                _ => (2, 4),
+            };
+            let (lives, number) = configuration(&pool);
+            assert_eq!((lives[1], number), expected, "{step}");
             drop(pool);
             fs::copy(&former, node::path(&path, LOST)).expect("put back");
             let why = Pool::open(&path, OpenOptions::default()).expect_err("a former file");
@@ -534,39 +619,75 @@ mod tests {
     #[test]
     fn a_file_that_is_not_filled_does_not_vote() {
         let (_dir, path) = worn();
-        let mut replacement = begun(&path);
-        replacement.new.kept = true;
-        drop(replacement);
+        killed(begun(&path));
         fs::rename(new_path(&path, LOST), node::path(&path, LOST)).expect("renamed by hand");
         let why = Pool::open(&path, OpenOptions::default()).expect_err("it is empty");
         assert!(matches!(why, Error::Unfilled { node: LOST, .. }), "{why}");
-        begun(&path).finish().expect("replaced");
+        replaced(&path);
         drop(Pool::open(&path, OpenOptions::default()).expect("all are there"));
     }
 
-    /// A process that has the pool open has the lost node's memory as well, or may go on without it by a
-    /// majority of its own.
+    /// Two that replace one node would remove each other's files.
     #[test]
-    fn a_replacement_waits_for_processes_that_have_the_pool_open() {
+    fn one_process_at_a_time_replaces_a_node() {
         let (_dir, path) = worn();
-        for options in [OpenOptions::default(), degraded()] {
-            let pool = Pool::open(&path, options).expect("a pool");
-            let why = refused(&path, 1, &ReplaceOptions::default());
-            let Error::OpenElsewhere { processes, .. } = &why else { panic!("{why}") };
-            assert_eq!(*processes, [std::process::id()]);
-            drop(pool);
-            drop(fs::remove_file(node::path(&path, LOST)));
-        }
         let replacement = begun(&path);
-        let why = Pool::open(&path, degraded()).expect_err("it is being replaced");
-        assert!(matches!(why, Error::BeingRepaired { .. }), "{why}");
-        let why = refused(&path, 1, &ReplaceOptions::default());
-        assert!(matches!(why, Error::OpenElsewhere { .. }), "{why}");
+        let why = refused(&path, LOST.0, &ReplaceOptions::default());
+        let Error::BeingReplaced { processes, .. } = &why else { panic!("{why}") };
+        assert_eq!(*processes, [std::process::id()]);
+        assert!(replacement.pool.is_being_filled(LOST));
         drop(replacement);
         assert!(!new_path(&path, LOST).exists(), "it was given up");
-        drop(Pool::open(&path, degraded()).expect("a majority"));
-        begun(&path).finish().expect("replaced");
-        drop(Pool::open(&path, OpenOptions::default()).expect("all are there"));
+        replaced(&path);
+    }
+
+    /// Two that decide at a time would write one configuration over the other.
+    #[test]
+    fn one_process_at_a_time_decides() {
+        let (_dir, path) = worn();
+        let replacement = begun(&path);
+        let next = replacement.pool.configuration().replacing(LOST).expect("two others");
+        let another = replacement.pool.control().reopen().expect("it is there");
+        let held = range_lock::hold_within(&another, Control::decision_bytes(), Duration::ZERO);
+        let held = held.expect("asked");
+        assert!(held.is_some());
+        let why = replacement.decide(&next).expect_err("another one decides");
+        assert!(matches!(why, Error::BeingConfigured { .. }), "{why}");
+        assert_eq!(configuration(&replacement.pool), ([0; 3], 0));
+        drop(held);
+        assert!(replacement.decide(&next).expect("decided"));
+        assert!(!replacement.decide(&next).expect("heard"), "it was decided before");
+    }
+
+    /// A client that worked meanwhile took the new file's count for that of another pool, and its
+    /// chains went to the file that nobody reads any more.
+    #[test]
+    fn who_has_the_pool_open_goes_on_with_the_new_file() {
+        let (_dir, path) = worn();
+        let pool = Pool::open(&path, OpenOptions::default()).expect("a pool");
+        let fabric = pool.fabric();
+        let at = Address(FIRST_WORD + 100);
+        let write = |word: u64| {
+            let verb = Verb::Write { at, head: &[word], tail: &[] };
+            fabric.post(LOST, &[verb]).into_inner().is_ok()
+        };
+        assert!(write(1));
+        let replacement = begun(&path);
+        let life = gone(&replacement);
+        // Whatever it knows: nothing is wrong with the pool.
+        assert_eq!((pool.lost(), pool.raise_events()), (None, None));
+        assert!(write(2), "it has not heard of it");
+        fabric.reconfigure();
+        assert!(!write(3), "the node is gone");
+        assert_eq!((pool.lost(), pool.raise_events()), (None, None));
+        votes(&replacement, life);
+        assert_eq!((pool.lost(), pool.raise_events()), (None, None));
+        fabric.reconfigure();
+        assert!(write(4), "the node is back");
+        let found = replacement.new.mapping.words()[at.0 as usize].load(Ordering::Relaxed);
+        assert_eq!(found, 4, "in the new file");
+        assert_eq!((pool.lost(), pool.raise_events()), (None, None));
+        assert!(pool.attach().is_ok());
     }
 
     /// What one node alone knows of the others, and of incarnations, the new node knows: with one
@@ -582,7 +703,7 @@ mod tests {
         let last = last.max(used(&path, degraded()));
         fs::rename(&away, node::path(&path, NodeId(2))).expect("back");
         fs::remove_file(node::path(&path, LOST)).expect("lost");
-        begun(&path).finish().expect("replaced");
+        replaced(&path);
         // An older copy of node 0: only the lost node, and so the new one, knows of its last client.
         fs::copy(node::path(&path, NodeId(0)), dir.path().join("newest")).expect("copied");
         fs::copy(&first, node::path(&path, NodeId(0))).expect("put back");
@@ -619,7 +740,8 @@ mod tests {
         fs::write(&place, former).expect("as it was");
         fs::rename(path.join("node-2"), dir.path().join("away")).expect("away");
         let why = refused(&path, 1, &ReplaceOptions::default());
-        assert!(matches!(why, Error::MajorityGone { .. }), "{why}");
+        assert!(matches!(why, Error::NotReplaceable { .. }), "{why}");
+        assert!(!new_path(&path, LOST).exists());
         let (_dir, alone) = pool_of(1);
         let why = refused(&alone, 0, &ReplaceOptions::default());
         assert!(matches!(why, Error::NotReplaceable { .. }), "{why}");
@@ -634,21 +756,18 @@ mod tests {
         let [first, second] = ["first", "second"].map(|name| dir.path().join(name));
         for (place, life) in [(&first, 1), (&second, 2)] {
             let options = ReplaceOptions { path: Some(place.clone()), ..Default::default() };
-            let mut killed = Pool::replace(&path, LOST, &options).expect("begun");
-            killed.new.kept = true;
-            drop(killed);
-            let replacement = Pool::replace(&path, LOST, &options).expect("begun anew");
-            replacement.finish().expect("replaced");
+            killed(replace(&path, LOST.0, &options).expect("begun"));
+            let replacement = replace(&path, LOST.0, &options).expect("begun anew");
+            assert_eq!(gone(&replacement), life);
+            votes(&replacement, life);
             assert_eq!(fs::read_link(node::path(&path, LOST)).expect("a link"), *place);
             let pool = Pool::open(&path, OpenOptions::default()).expect("all are there");
-            assert_eq!(pool.lives(), [0, life, 0]);
+            assert_eq!(configuration(&pool).0, [0, life, 0]);
         }
         assert!(first.exists(), "a former file is whoever's it was");
-        begun(&path).finish().expect("replaced");
+        replaced(&path);
         assert!(node::path(&path, LOST).symlink_metadata().expect("a file").is_file());
-        let mut killed = begun(&path);
-        killed.new.kept = true;
-        drop(killed);
+        killed(begun(&path));
         assert!(new_path(&path, LOST).exists());
         Pool::destroy(&path, false).expect("destroyed");
         assert!(!path.exists());

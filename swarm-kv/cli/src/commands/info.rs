@@ -6,6 +6,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Map, Value, json};
 use swarm_core::layout::LAYOUT_VERSION;
+use swarm_core::node::{Configuration, NodeId, NodeState};
 #[cfg(feature = "rdma")]
 use swarm_kv::rdma::control::protocol::Status;
 #[cfg(feature = "rdma")]
@@ -169,17 +170,25 @@ fn nodes_there(pool: &Pool) -> String {
 /// The nodes of a near pool, and what is wrong with those that are left out, for programs.
 fn nodes_told(pool: &Pool) -> Value {
     let absent = absent_nodes(pool);
-    let lives = lives(pool);
+    let now = configured(pool);
     let nodes = (0..pool.geometry().nodes).map(|node| {
         let wrong = absent.iter().find(|absent| absent.node.index() == node);
-        let (wrong, life) = (wrong.map(|it| it.why.to_string()), lives.get(node));
-        json!({ "name": format!("node-{node}"), "wrong": wrong, "replaced": life })
+        let wrong = wrong.map(|it| it.why.to_string());
+        let id = NodeId(node as u8);
+        let (life, state) = (now.map(|now| now.life(id)), now.map(|now| node_state(&now, id)));
+        json!({
+            "name": format!("node-{node}"),
+            "wrong": wrong,
+            "replaced": life,
+            "state": state,
+            "filled": now.and_then(|now| filled(pool, &now, id)),
+        })
     });
     nodes.collect()
 }
 
-/// The number of a near pool's configuration.
-fn configuration(pool: &Pool) -> Option<u64> {
+/// A near pool's configuration.
+fn configured(pool: &Pool) -> Option<Configuration> {
     match pool {
         Pool::Near(near) => Some(near.configuration()),
         #[cfg(feature = "rdma")]
@@ -187,21 +196,50 @@ fn configuration(pool: &Pool) -> Option<u64> {
     }
 }
 
-/// How often each node was replaced, of a near pool.
-fn lives(pool: &Pool) -> Vec<u32> {
-    match pool {
-        Pool::Near(near) => near.lives(),
-        #[cfg(feature = "rdma")]
-        Pool::Far(_) => Vec::new(),
+/// The number of a near pool's configuration.
+fn configuration(pool: &Pool) -> Option<u64> {
+    configured(pool).map(|now| now.number())
+}
+
+/// What a node does.
+fn node_state(now: &Configuration, node: NodeId) -> &'static str {
+    match now.state(node) {
+        NodeState::Votes => "votes",
+        NodeState::Filling => "filling",
     }
 }
 
-/// Which nodes were replaced, for people; `None` if none was.
+/// Which part of a node that is filling was filled, and whether a process is at it.
+fn filled(pool: &Pool, now: &Configuration, node: NodeId) -> Option<Value> {
+    match pool {
+        Pool::Near(_) if now.state(node) == NodeState::Votes => None,
+        Pool::Near(near) => {
+            let (done, all) = near.filled(node);
+            Some(json!({ "done": done, "of": all, "is_at_work": near.is_being_filled(node) }))
+        }
+        #[cfg(feature = "rdma")]
+        Pool::Far(_) => None,
+    }
+}
+
+/// Which nodes were replaced, or are being, for people; `None` if none was.
 fn replaced(pool: &Pool) -> Option<String> {
-    let lives = lives(pool).into_iter().enumerate().filter(|(_, life)| *life > 0);
-    let text: Vec<_> = lives
-        .map(|(node, life)| format!("node {node} {}", count(u64::from(life), "time")))
-        .collect();
+    let now = configured(pool)?;
+    let nodes = (0..pool.geometry().nodes as u8).map(NodeId);
+    let text = nodes.filter(|&node| now.life(node) > 0).map(|node| {
+        let times = count(u64::from(now.life(node)), "time");
+        match filled(pool, &now, node) {
+            Some(filled) => format!(
+                "node {} {times}, {} of {} parts filled{}",
+                node.0,
+                filled["done"],
+                filled["of"],
+                if filled["is_at_work"] == true { "" } else { " (interrupted)" }
+            ),
+            None => format!("node {} {times}", node.0),
+        }
+    });
+    let text: Vec<_> = text.collect();
     (!text.is_empty()).then(|| text.join(", "))
 }
 

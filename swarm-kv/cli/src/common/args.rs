@@ -51,9 +51,9 @@ const REPAIR_HELP: &str = "It goes by the files of a majority of the memory node
     Exit status 3: nothing was changed, and why.";
 
 const REPLACE_HELP: &str = "The new node gets all that the others have, from a majority of all nodes without it, and the pool is whole again: it opens without \
-    --degraded, and survives the loss of any other. No process may have the pool open meanwhile; those that have are named. A file of the \
+    --degraded, and survives the loss of any other. Clients work meanwhile. A client that is stopped in the middle of an operation is waited for. A file of the \
     node that is there is replaced, whatever it says; one that is no file of this pool is not, and what a link leads to is left alone. If it \
-    is interrupted, the pool is as it was, or opens with --degraded; the next call begins anew.\n\n\
+    is interrupted once the node is gone for the clients, the pool goes on without the node, as swarm info says, until the next call, which begins anew.\n\n\
     A file that was replaced never takes part again, if it is put back.\n\n\
     Examples:\n  swarm replace /dev/shm/pool 1\n  swarm replace /dev/shm/pool 1 /mnt/other/node-1";
 

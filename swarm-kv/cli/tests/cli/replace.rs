@@ -1,11 +1,13 @@
 //! `replace`: exit statuses, what is said, and that the pool is whole afterwards.
 
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
-use swarm_kv::shm::{OpenOptions, Pool};
+use swarm_core::node::{NodeId, NodeState};
+use swarm_kv::shm::{OpenOptions, Pool, ReplaceOptions};
 
 use crate::common::{TestPool, json, swarm, wait_until};
 
@@ -37,8 +39,9 @@ fn a_lost_node_is_replaced_and_the_pool_is_whole() {
     assert_eq!((&replaced["node"], &replaced["keys"]), (&1.into(), &300.into()));
     assert_eq!(pool.status("info", &["--verify"]), 0);
     let info = json(&["info", pool.path(), "--json"]);
-    assert_eq!(info["configuration"], 1);
+    assert_eq!(info["configuration"], 2);
     assert_eq!(info["memory_nodes"][1]["replaced"], 1);
+    assert_eq!(info["memory_nodes"][1]["state"], "votes");
     // Any other may go now.
     for other in [0, 2] {
         let away = pool.file("away");
@@ -67,9 +70,10 @@ fn a_node_that_cannot_be_replaced_is_told() {
     let (status, printout) = printed(&pool, &["3"]);
     assert!(status == 3 && printout.contains("the pool has nodes 0 to 2"), "{printout}");
     let opened = Pool::open(pool.path(), OpenOptions::default()).expect("a pool");
+    let replacement = opened.replace(NodeId(1), &ReplaceOptions::default()).expect("begun");
     let (status, printout) = printed(&pool, &["1"]);
     assert!(status == 3 && printout.contains(&std::process::id().to_string()), "{printout}");
-    drop(opened);
+    drop((replacement, opened));
     fs::write(place(&pool, 1), "notes").expect("written");
     let (status, printout) = printed(&pool, &["1"]);
     assert!(status == 3 && printout.contains("move it away"), "{printout}");
@@ -80,9 +84,9 @@ fn a_node_that_cannot_be_replaced_is_told() {
 }
 
 /// Ended by a signal that it can handle, it removes what it made; killed, it leaves that to the next
-/// call. The pool is as it was in between, or without the node that it was without.
+/// call. Clients go on without the node in between, and with it while it is replaced.
 #[test]
-fn a_replacement_that_is_interrupted_leaves_the_pool_as_it_was() {
+fn a_replacement_that_is_interrupted_leaves_the_pool_without_the_node() {
     for (signal, is_lost) in
         [(Signal::INT, false), (Signal::INT, true), (Signal::KILL, false), (Signal::KILL, true)]
     {
@@ -95,21 +99,34 @@ fn a_replacement_that_is_interrupted_leaves_the_pool_as_it_was() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_swarm"));
         command.args(["replace", pool.path(), "1", "--rate", "1"]);
         let mut child =
-            command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it can be run");
+            command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it can be run");
         let new = Path::new(pool.path()).join("node-1.new");
-        // It has its whole length before anything is filled.
-        let length = || fs::metadata(&new).map_or(0, |found| found.len());
-        wait_until("it is at work", || length() == 16 << 20);
-        assert_eq!(pool.status("get", &["--degraded", "key 1"]), 3, "nobody else may open it");
+        let opened = Pool::open(pool.path(), OpenOptions { degraded: true, ..Default::default() });
+        let opened = opened.expect("a majority");
+        let is_gone = || opened.configuration().state(NodeId(1)) == NodeState::Filling;
+        wait_until("it is filled", || is_gone() && opened.filled(NodeId(1)).0 > 0);
+        let info = json(&["info", pool.path(), "--json"]);
+        let told = &info["memory_nodes"][1];
+        assert_eq!(
+            (&told["state"], &told["filled"]["is_at_work"]),
+            (&"filling".into(), &true.into())
+        );
+        // Others work meanwhile, without being told to go on without the node.
+        assert_eq!(pool.status("put", &["key 1", "another"]), 0);
         let id = Pid::from_raw(child.id() as i32).expect("it is not 0");
         kill_process(id, signal).expect("it is this test's");
+        let mut printout = String::new();
+        child.stderr.take().expect("it is piped").read_to_string(&mut printout).expect("text");
         let status = child.wait().expect("the child");
         assert_eq!(status.code(), (signal == Signal::INT).then_some(130));
+        assert_eq!(printout.contains("begins anew"), signal == Signal::INT, "{printout}");
         assert_eq!(new.exists(), signal == Signal::KILL);
-        assert_eq!(pool.status("get", &["key 1"]), if is_lost { 3 } else { 0 });
-        assert_eq!(pool.output("get", &["--degraded", "key 1"]), b"value 1");
+        assert!(is_gone());
+        let printout = pool.output("info", &[]);
+        assert!(String::from_utf8_lossy(&printout).contains("(interrupted)"));
+        assert_eq!(pool.output("get", &["key 1"]), b"another");
         assert_eq!(printed(&pool, &["1"]), (0, String::new()));
-        assert!(!new.exists());
+        assert!(!new.exists() && !is_gone());
         assert_eq!(pool.status("info", &["--verify"]), 0);
     }
 }

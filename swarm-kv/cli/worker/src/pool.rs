@@ -9,9 +9,9 @@ use swarm_core::layout::Geometry;
 use swarm_core::node::NodeId;
 use swarm_kv::Reader;
 pub use swarm_kv::shm::Pool as NearPool;
-use swarm_kv::shm::{self, CreateOptions, DirectoryLeft, OpenOptions};
+use swarm_kv::shm::{self, CreateOptions, DirectoryLeft, NotReplaced, OpenOptions};
 pub use swarm_kv::shm::{Numa, Repaired, ReplaceOptions, Rights};
-use swarm_kv::{ClientUsage, Error, Estimate, Filled, Options, Verdict};
+use swarm_kv::{ClientUsage, Error, Estimate, Options, ReplaceError, ReplaceStep, Verdict};
 
 use crate::Failure;
 #[cfg(feature = "rdma")]
@@ -122,31 +122,30 @@ impl Pool {
         Ok(NearPool::repair(path, force)?)
     }
 
-    /// Puts a new file into the place of a shared-memory pool's node, filled from the others. Nobody
-    /// else may have the pool open. `progress` is told how much was filled; if it returns `false`,
-    /// the pool stays as it was. Returns whether the node was replaced.
+    /// Puts a new file into the place of a shared-memory pool's node, filled from the others, while
+    /// clients work. `goes_on` is told how far it is, once the node is gone for all clients; if it
+    /// returns `false`, the node stays gone until it is replaced. Returns whether the node votes.
     pub fn replace(
         path: &Path,
         node: u8,
         options: &ReplaceOptions,
-        progress: &mut dyn FnMut(Filled) -> bool,
+        goes_on: &mut dyn FnMut(ReplaceStep) -> bool,
     ) -> Result<bool, Failure> {
         if let Some(name) = far_name(path) {
             return Err(Failure::Usage(format!(
                 "{name}: only nodes of pools in shared memory are replaced so far"
             )));
         }
-        let replacement = NearPool::replace(path, NodeId(node), options)?;
+        let pool = NearPool::open(path, OpenOptions { degraded: true, ..OpenOptions::default() })?;
+        let replacement = pool.replace(NodeId(node), options)?;
         // Of the kind that all other commands have, so that no other one is generated.
         choose(System::Swarm);
-        let client = shm::open_unhindered::<Chosen>(replacement.pool(), Options::default())?;
-        let is_filled = shm::fill(&replacement, &client, progress)?;
-        // Before the node votes: what a client does on leaving it does without that node.
-        drop(client);
-        if is_filled {
-            replacement.finish()?;
-        }
-        Ok(is_filled)
+        let client = shm::open_unhindered::<Chosen>(&pool, Options::default())?;
+        shm::replace(&replacement, &client, goes_on).map_err(|error| match error {
+            NotReplaced::Files(error) => error.into(),
+            NotReplaced::Steps(ReplaceError::Failed(error)) => error.into(),
+            other => Failure::Failed(other.to_string()),
+        })
     }
 
     /// Who reads it, where it was opened to read alone.

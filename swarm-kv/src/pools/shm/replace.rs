@@ -1,0 +1,80 @@
+//! Replacing a node of a pool in shared memory: where its configuration is decided, and where the
+//! new memory comes from.
+
+use std::cell::RefCell;
+
+use swarm_core::error::Error as CoreError;
+use swarm_core::fabric::Fabric;
+use swarm_core::node::{Configuration, NodeId};
+use swarm_core::register::Protocol;
+use swarm_shm::{Replacement, ShmFabric};
+
+use super::Client;
+use crate::error::Error;
+use crate::ops::replace::{Membership, ReplaceError, ReplaceStep};
+use crate::runtime::block_on::block_on;
+
+/// Why a node was not replaced.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotReplaced {
+    /// A file could not be written, or too few nodes are there.
+    #[error(transparent)]
+    Files(swarm_shm::Error),
+    /// The configuration does not allow it, or it failed on the way.
+    #[error(transparent)]
+    Steps(ReplaceError),
+}
+
+/// Fills the new file of a replacement, and lets it vote, while others use the pool. `client` is one
+/// of [its pool](Replacement::pool)'s. Calls `goes_on` between steps, and gives up if it returns
+/// `false`. Returns whether the node votes.
+///
+/// A replacement that was given up, or whose process died, leaves the node gone, if it came so far:
+/// the pool goes on without it, and the next replacement begins anew.
+///
+/// # Errors
+/// Those of [`replace_node`](crate::Client::replace_node). A file could not be written.
+pub fn replace<P: Protocol, F: Fabric>(
+    replacement: &Replacement,
+    client: &Client<P, F>,
+    goes_on: &mut dyn FnMut(ReplaceStep) -> bool,
+) -> Result<bool, NotReplaced> {
+    let members = Members { replacement, failed: RefCell::new(None) };
+    let mut goes_on = |step: ReplaceStep| {
+        if let ReplaceStep::Fills(filled) = step {
+            replacement.note_filled(filled.done, filled.first_buckets);
+        }
+        goes_on(step)
+    };
+    let replaced = client.replace_node(&members, replacement.node(), &mut goes_on);
+    block_on(replaced).map_err(|error| {
+        // What failed says more than that there was no answer.
+        members.failed.take().map_or(NotReplaced::Steps(error), NotReplaced::Files)
+    })
+}
+
+/// The pool's configuration and the new file, as [`Membership`] has them.
+struct Members<'r> {
+    replacement: &'r Replacement,
+    failed: RefCell<Option<swarm_shm::Error>>,
+}
+
+impl Membership for Members<'_> {
+    type Joining = ShmFabric;
+
+    fn configuration(&self) -> Configuration {
+        self.replacement.pool().configuration()
+    }
+
+    async fn decide(&self, next: &Configuration) -> Result<bool, Error> {
+        self.replacement.decide(next).map_err(|error| {
+            self.failed.replace(Some(error));
+            CoreError::NO_ANSWER.into()
+        })
+    }
+
+    async fn join(&self, _: NodeId, life: u32) -> Result<ShmFabric, Error> {
+        Ok(self.replacement.join(life))
+    }
+}
