@@ -506,6 +506,38 @@ mod tests {
         }
     }
 
+    /// Each client died with a key on the move: to move them takes memory, of which relocations have a reserve.
+    #[test]
+    fn a_pool_that_is_full_while_a_node_is_gone_is_healed() {
+        let mut kept = Kept::of(3);
+        kept.work(0, 200);
+        kept.lose(1);
+        let pool = kept.open();
+        let client = shm::open(&pool, Options::default()).expect("a slot");
+        for number in 0.. {
+            let (key, value) = (format!("more {number}").into_bytes(), vec![7; 40 + number % 300]);
+            match client.blocking().put(&key, &value) {
+                Ok(()) => kept.pairs.insert(key, value),
+                Err(Error::Full(_)) => break,
+                Err(error) => panic!("{error}"),
+            };
+        }
+        let spread = kept.pairs.len() / 50;
+        let registers = kept.pairs.keys().step_by(spread).filter_map(|key| {
+            client.blocking().get(key).expect("a majority");
+            client.locations.get(client.check(key, &[]).expect("a key"), key)
+        });
+        let frozen = registers.take(8).map(|register| block_on(freeze(&client.group, &register)));
+        assert_eq!(frozen.filter(Result::is_ok).count(), 8, "one of each client");
+        drop(client);
+        drop(pool);
+        kept.replace(1);
+        kept.is_sound();
+        kept.has_all();
+        kept.work(1, 10);
+        kept.has_all();
+    }
+
     /// The node was well. Once it is gone it stays so; the next replacement begins anew.
     #[test]
     fn a_replacement_that_is_given_up_leaves_the_pool_without_the_node() {

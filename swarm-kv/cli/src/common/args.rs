@@ -260,6 +260,7 @@ Examples:
   swarm torture --clients 8 --kill-clients --freeze-node
   swarm torture --near --kill-clients --stop-clients
   swarm torture --nodes 5 --roll-nodes --stop-clients
+  swarm torture --replace-nodes --kill-clients
   swarm torture --seconds 60 --kill-node --history FILE; swarm check FILE";
 
 const SOAK_HELP: &str = "Client processes do all operations, on values of 64 B to 64 KiB, most of \
@@ -671,6 +672,10 @@ pub(crate) struct TortureArgs {
     /// takes three nodes or more
     #[arg(long, conflicts_with = "freeze_node")]
     pub(crate) roll_nodes: bool,
+    /// Lose the file of every memory node in turn, and replace it while clients work; half of the processes that
+    /// do are killed on the way; takes three nodes or more
+    #[arg(long, conflicts_with_all = ["pool", "kill_node", "freeze_node", "roll_nodes"])]
+    pub(crate) replace_nodes: bool,
     /// Stop clients with SIGSTOP at random moments, each for 0.1 to 5 s
     #[arg(long)]
     pub(crate) stop_clients: bool,

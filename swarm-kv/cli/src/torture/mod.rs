@@ -5,9 +5,11 @@
 pub(crate) mod file;
 pub(crate) mod keys;
 pub(crate) mod nemesis;
+pub(crate) mod replacer;
 pub(crate) mod report;
 
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -27,6 +29,7 @@ use crate::common::temporary::{Site, TemporaryPool};
 use crate::torture::file::HistoryFile;
 use crate::torture::keys::{FinalReads, clear, left_in};
 use crate::torture::nemesis::Nemesis;
+use crate::torture::replacer::Replacer;
 use crate::torture::report::{TortureResult, slowest, slowest_at, widest_gap, writes};
 use crate::workers::set::{Isolation, WorkerSet, gone};
 
@@ -88,6 +91,7 @@ pub(crate) fn run(args: &TortureArgs, json: bool) -> Result<Answer, Failure> {
     let Nemesis { freezes, downs, ref gone, .. } = torture.chaos;
     let gone = gone.clone();
     drop(torture.chaos);
+    let replaced = torture.replacer.as_ref().map(|replacer| (replacer.replaced, replacer.killed));
     if let Some(file) = file {
         file.write(&history)?;
     }
@@ -100,6 +104,7 @@ pub(crate) fn run(args: &TortureArgs, json: bool) -> Result<Answer, Failure> {
         stops: torture.stops,
         freezes,
         downs,
+        replaced,
         gone,
         moved: torture.moved,
         full: torture.full,
@@ -122,6 +127,7 @@ struct Torture<'a> {
     site: &'a Site,
     run: String,
     chaos: Nemesis<'a>,
+    replacer: Option<Replacer>,
     started_ns: u64,
     until_ns: u64,
     /// Whether the first clients have been started.
@@ -149,11 +155,22 @@ struct Torture<'a> {
 impl<'a> Torture<'a> {
     fn new(args: &'a TortureArgs, site: &'a Site, run: String) -> Result<Self, Failure> {
         let started_ns = monotonic_ns();
+        let nodes = site.pool().geometry().nodes;
+        if args.replace_nodes && nodes < 3 {
+            return Err(Failure::Usage(
+                "--replace-nodes loses one memory node at a time, and the others must be a majority: take three \
+                 nodes or more"
+                    .to_owned(),
+            ));
+        }
+        let replacer =
+            args.replace_nodes.then(|| Replacer::new(site.path().to_path_buf(), nodes, args.seed));
         Ok(Self {
             args,
             site,
             run,
             chaos: Nemesis::new(site.pool(), args)?,
+            replacer,
             started_ns,
             until_ns: started_ns,
             begun: false,
@@ -185,6 +202,7 @@ impl<'a> Torture<'a> {
             seed: self.args.seed,
             seconds: self.args.seconds,
             near: self.args.near,
+            degraded: self.args.replace_nodes,
             goes_on_full: self.args.stop_clients,
             // A user's pool may have many keys and other clients.
             most_roundtrips: self
@@ -222,6 +240,7 @@ impl<'a> Torture<'a> {
         self.until_ns = self.started_ns + self.args.seconds * 1_000_000_000;
         self.begun = true;
         self.chaos.begin(self.started_ns);
+        self.replacer.iter_mut().for_each(|replacer| replacer.begin(self.started_ns));
         while !self.working.is_empty() {
             let now = monotonic_ns();
             bar.set_position(now.saturating_sub(self.started_ns) / 1_000_000);
@@ -236,6 +255,7 @@ impl<'a> Torture<'a> {
         self.let_go_on(workers, u64::MAX);
         self.chaos.give_back();
         self.lifted_ns = monotonic_ns();
+        self.replace_what_is_lost()?;
         workers.order(Order::Lifted)?;
         while !self.resting.is_empty() {
             self.look_at_the_time(monotonic_ns(), self.lifted_ns)?;
@@ -247,8 +267,31 @@ impl<'a> Torture<'a> {
         }
         // The last writes must also be found without the nodes that failed for good.
         self.chaos.take_again();
+        self.take_others();
         bar.finish_and_clear();
         Ok(())
+    }
+
+    /// Waits until every node is there again.
+    fn replace_what_is_lost(&mut self) -> Result<(), Failure> {
+        let began = monotonic_ns();
+        while let Some(replacer) = &mut self.replacer
+            && !replacer.finish()?
+        {
+            self.look_at_the_time(monotonic_ns(), began)?;
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// Takes a minority away that lacks the node which was replaced last: it must have all that the
+    /// others know.
+    fn take_others(&mut self) {
+        if let Some(last) =
+            self.replacer.as_ref().and_then(Replacer::last).filter(|_| !self.args.near)
+        {
+            self.chaos.take_others(last);
+        }
     }
 
     /// Returns whether keys take at least half of the pool: then a write may be refused even
@@ -275,6 +318,7 @@ impl<'a> Torture<'a> {
     /// Injects the failures of nodes and clients that are due.
     fn make_fail(&mut self, workers: &mut WorkerSet, now: u64) -> Result<(), Failure> {
         self.chaos.tick(now);
+        self.replacer.iter_mut().try_for_each(|replacer| replacer.tick(now))?;
         if let Some(victim) = self.chaos.victim(now, self.working.len()) {
             self.kills.push(monotonic_ns());
             let client = self.working.swap_remove(victim);

@@ -226,6 +226,15 @@ impl<'p> Nemesis<'p> {
         }
     }
 
+    /// Takes a minority down that lacks `node`, until all are given back.
+    pub(crate) fn take_others(&mut self, node: u8) {
+        let minority = (self.nodes - 1) / 2;
+        for other in (1..=minority).map(|next| (node + next) % self.nodes) {
+            self.switch(other, SwitchState::Down);
+            self.frozen.push(other);
+        }
+    }
+
     fn switch(&self, node: u8, state: SwitchState) {
         cleanup::turn(&self.switches[usize::from(node)], state);
     }

@@ -25,6 +25,8 @@ pub(crate) struct TortureResult {
     pub(crate) freezes: u64,
     /// How often a node went down and came back.
     pub(crate) downs: u64,
+    /// How often a node was lost and replaced, and how many processes were killed at that, if nodes were.
+    pub(crate) replaced: Option<(u64, u64)>,
     pub(crate) gone: Vec<u8>,
     /// Keys relocated to new registers. A lower bound, because a killed client's unreported ones
     /// are lost.
@@ -138,6 +140,8 @@ impl TortureResult {
         object.insert("stops".into(), json!(self.stops));
         object.insert("freezes".into(), json!(self.freezes));
         object.insert("downs".into(), json!(self.downs));
+        object.insert("replaced".into(), json!(self.replaced.map(|(replaced, _)| replaced)));
+        object.insert("killed_replacers".into(), json!(self.replaced.map(|(_, killed)| killed)));
         object.insert("killed_nodes".into(), json!(self.gone));
         object.insert("moved".into(), json!(self.moved));
         object.insert("widest_gap_ns".into(), json!(self.widest_gap_ns));
@@ -192,6 +196,13 @@ impl TortureResult {
         print_line(format_args!(
             "  nodes           freezes {freezes}, down {downs}, gone for good: {gone}"
         ))?;
+        if let Some((replaced, killed)) = self.replaced {
+            print_line(format_args!(
+                "  replaced        {}, a process killed at it {}",
+                count(replaced, "node"),
+                count(killed, "time"),
+            ))?;
+        }
         print_line(format_args!("  moved           {} at least", count(self.moved, "key")))?;
         if self.full {
             print_line("  the pool was full; what was done counts all the same")?;
@@ -225,6 +236,7 @@ mod tests {
             stops: 0,
             freezes: 0,
             downs: 0,
+            replaced: None,
             gone: Vec::new(),
             moved: 0,
             full: false,

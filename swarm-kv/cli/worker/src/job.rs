@@ -78,6 +78,8 @@ pub struct TortureJob {
     pub seconds: u64,
     /// Whether it uses the pool's memory without an emulated network.
     pub near: bool,
+    /// Whether to go on without nodes that are lost.
+    pub degraded: bool,
     /// Whether to continue when the pool is full: stopped clients block reclamation for a while.
     pub goes_on_full: bool,
     /// The most roundtrips of an operation once nothing fails any more, if there is a bound.

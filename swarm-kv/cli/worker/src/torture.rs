@@ -16,7 +16,8 @@ use swarm_kv::{CompareAndSwap, Error, block_on};
 use crate::demo::TELL_EVERY_NS;
 use crate::history::Op;
 use crate::job::{Message, Order, Report, Served, TortureJob, monotonic_ns};
-use crate::store::{Store, open_pool, with_emulated, with_keys};
+use crate::pool::Pool;
+use crate::store::{Store, with_emulated, with_keys};
 use crate::torture_log::{Known, Log, Outcome, Tag, is_counter};
 use crate::{Failure, ParentChannel};
 
@@ -51,7 +52,7 @@ pub fn key_name(run: &str, key: impl Display) -> String {
 pub(crate) fn run(job: &TortureJob, parent: &dyn ParentChannel) -> Result<Report, Failure> {
     // Many clients use all processors, and their parent must run as well.
     let _ = rustix::process::nice(NICE);
-    let pool = open_pool(&job.pool)?;
+    let pool = Pool::open(&job.pool, job.degraded)?;
     let (keys, torture) = (job.keys as usize, Torture { job, parent });
     if job.near {
         return with_keys(&pool, keys, |store| torture.run(store));
