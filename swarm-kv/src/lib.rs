@@ -87,4 +87,5 @@ pub use swarm_core::error::Error as ReplicationError;
 pub use swarm_core::fabric::counting::OpCost;
 pub use swarm_core::fabric::{Laggard, LaggardState};
 pub use swarm_core::layout::Geometry;
+pub use swarm_core::node::{Configuration, NodeId, NodeState};
 pub use swarm_core::quorum::{SlowPathCounts, Timeouts};
