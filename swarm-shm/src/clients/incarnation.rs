@@ -20,6 +20,7 @@ use swarm_core::words::{Incarnation, WriteNumber};
 use crate::error::Error;
 use crate::files::header::{INCARNATIONS, incarnations, incarnations_end};
 use crate::files::mapping::Mapping;
+use crate::members::Members;
 use crate::pool::Pool;
 use crate::words::sync::{Ordering, fence};
 
@@ -42,7 +43,12 @@ pub(crate) fn next_incarnation(pool: &Pool) -> Result<Incarnation, Error> {
 
 /// Makes the headers of a majority of the nodes say that this incarnation may have been given out.
 fn record(pool: &Pool, own: u64) -> Result<(), Error> {
-    let (control, members) = (pool.control(), pool.take_up());
+    record_at(pool, &pool.take_up(), own)
+}
+
+/// The same, at the nodes of a configuration that was taken up before.
+fn record_at(pool: &Pool, members: &Members, own: u64) -> Result<(), Error> {
+    let control = pool.control();
     let is_recorded = || {
         let say = members.mappings().filter(|(_, mapping)| says(mapping, own));
         // H9: `says` has a fence, behind the load of the end.
@@ -67,4 +73,44 @@ fn says(mapping: &Arc<Mapping>, own: u64) -> bool {
     // S11: what is in the place of lost memory is in no file.
     fence(Ordering::SeqCst);
     end.is_some_and(|end| own <= end) && !mapping.is_lost()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use swarm_core::node::NodeId;
+
+    use super::*;
+    use crate::files::node;
+    use crate::lifecycle::create::CreateOptions;
+    use crate::lifecycle::replace::ReplaceOptions;
+    use crate::pool::OpenOptions;
+
+    /// A client that stood still while a node was replaced records its incarnation at the former file: that node and
+    /// another one that was away know nothing of it, and are a majority of which a repair may hear.
+    #[test]
+    fn what_is_recorded_at_a_former_life_does_not_count() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("pool");
+        let options = CreateOptions { nodes: 3, capacity: 4 << 20, ..CreateOptions::default() };
+        drop(Pool::create(&path, &options).expect("a pool"));
+        let (place, away) = (node::path(&path, NodeId(2)), dir.path().join("away"));
+        fs::rename(&place, &away).expect("it is there");
+        let degraded = OpenOptions { degraded: true, ..OpenOptions::default() };
+        let slow = Pool::open(&path, degraded).expect("a majority");
+        let members = slow.take_up();
+        fs::rename(&away, &place).expect("back");
+        let other = Pool::open(&path, OpenOptions::default()).expect("all are there");
+        let replacement = other.replace(NodeId(1), &ReplaceOptions::default()).expect("begun");
+        let gone = other.configuration().replacing(NodeId(1)).expect("two others");
+        assert!(replacement.decide(&gone).expect("decided"));
+        drop(replacement.join(gone.life(NodeId(1))));
+        let votes = other.configuration().voting(NodeId(1), gone.life(NodeId(1))).expect("filled");
+        assert!(replacement.decide(&votes).expect("decided"));
+        let late = 10 * BLOCK;
+        let why = record_at(&slow, &members, late).expect_err("at one node that votes");
+        assert!(matches!(why, Error::Unrecorded { .. }), "{why}");
+        record(&slow, late).expect("at two");
+    }
 }
