@@ -127,6 +127,21 @@ changes() {
     cargo test --quiet --locked --release -p swarm-kv --test accounts --test increments -- --ignored --nocapture
 }
 
+# Clients on hot keys, some of them killed, while one node after the other is lost and replaced, and half of the processes
+# that replace are killed: for so many seconds, and longer where hardly any node was replaced in that time.
+torture() {
+    local seconds said
+    for seconds in "$1" "$((2 * $1))" "$((4 * $1))"; do
+        said=$(cargo run --release --locked --quiet -- torture --seconds "$seconds" --replace-nodes --kill-clients \
+            --stop-clients --json) || return
+        echo "$said"
+        [[ "$said" == *'"linearizable":true'* ]] || return
+        [[ "$said" =~ \"replaced\":([0-9]+) ]] && ((BASH_REMATCH[1] < 3)) || return 0
+    done
+    echo "torture: hardly any node was replaced" >&2
+    return 1
+}
+
 # Random schedules of all simulators, so many as follow, from number $1 on. A failure names its seed, and the command
 # that plays it again. No package is named: those of the tests, and what they share is built with the same features.
 schedules() {
