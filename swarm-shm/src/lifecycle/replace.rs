@@ -2,7 +2,7 @@
 //!
 //! This is the part that is the fabric's: the new file, and where the
 //! [configuration](crate::files::configuration) is decided. What the new node has to hold is put
-//! there in between by whoever knows what is in the pool, over two fabrics: a client's own, which
+//! there in between by a client that knows what is in the pool, over two fabrics: a client's own, which
 //! answers for the node that it is down, and [`Replacement::join`]'s, which posts to the new node
 //! alone.
 //!
@@ -294,7 +294,7 @@ impl Change<'_> {
         let count = pool.control().events(*node).load(Ordering::Acquire) >> 1;
         for (_, other) in self.others() {
             let words = other.words();
-            // A former file that is put back is an older copy to whoever reads no lives, too.
+            // A former file that is put back is an older copy to a process that reads no lives, too.
             words[OTHERS_EVENTS + node.index()].fetch_max(count, Ordering::Release);
             say_lives(other, self.next.lives());
             words[CONFIGURATION].store(self.next.number(), Ordering::Release);
@@ -662,7 +662,7 @@ mod tests {
     /// A client that worked meanwhile took the new file's count for that of another pool, and its
     /// chains went to the file that nobody reads any more.
     #[test]
-    fn who_has_the_pool_open_goes_on_with_the_new_file() {
+    fn a_client_that_has_the_pool_open_goes_on_with_the_new_file() {
         let (_dir, path) = worn();
         let pool = Pool::open(&path, OpenOptions::default()).expect("a pool");
         let fabric = pool.fabric();
