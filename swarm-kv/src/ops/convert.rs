@@ -17,9 +17,9 @@ use swarm_core::fabric::Fabric;
 use swarm_core::layout::{ChunkClass, Identity, Location, MAX_IN_PLACE, Shape};
 use swarm_core::register::freeze::freeze;
 use swarm_core::register::{Protocol, Register};
-use swarm_core::words::{CellWord, GRANULE_WORDS, Pointer};
+use swarm_core::words::{GRANULE_WORDS, Pointer};
 
-use crate::client::cell_cache::SeenCell;
+use crate::client::cell_cache::{FoundCell, SeenCell};
 use crate::client::handle::Client;
 use crate::error::Error;
 use crate::heap::Purpose;
@@ -56,11 +56,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         new: &[u8],
         rewrite: &mut Rewrite<'_>,
     ) -> Result<(), Error> {
-        let located = self.fresh_to_change(hash).await?;
-        // S6: a bucket that stays worn has no changes left but for keys that come, go or must move.
-        if located.view.is_worn(self.geometry.format) {
-            return Err(swarm_core::error::Error::Exhausted.into());
-        }
+        let located = self.bucket_to_list_in(hash).await?;
         let Some(listed) = entry_of(&located.bucket, old) else { return Ok(()) };
         let key = rewrite.key;
         self.locations.remove(hash, key);
@@ -72,14 +68,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             Some(_) => new.len().max(LEAST) + DEADLINE_BYTES,
         };
         let class = self.class_of_cell(key, length);
-        let (place, shape) = self.room_for_cell(hash, key, class, Purpose::Insert).await?;
-        let mut cell = KeyedCell::new(place, Identity::default(), shape);
-        let records = self.heap.plain(cell.record_words());
-        let record = self.allocate(records, Purpose::Insert).await;
-        let record = record.inspect_err(|_| self.heap.take_back_unused(place.pointer))?;
-        let give_back = || self.give_back_cell(&place, record);
-        self.has_record(Purpose::Insert).await.inspect_err(|_| give_back())?;
-        cell.identity.number = self.number().inspect_err(|_| give_back())?;
+        let (mut cell, record) = self.new_cell(hash, key, class, Purpose::Insert).await?;
+        let give_back = || self.give_back_cell(&cell.at.place, record);
         let epoch = self.index.epoch();
         // V1: a majority of the slots is frozen before the bucket changes.
         let last = freeze(&self.group, old).await.inspect_err(|_| give_back())?;
@@ -97,30 +87,16 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         cell.identity.created_at = self.group.now();
         let (after, first) = (content.value, content.payload());
         let predecessor = listed.predecessor(last.stamp);
-        let new_register =
+        let new_cell =
             NewCell { cell, record, key, payload: &first, predecessor: Some(predecessor) };
-        let image = new_register.image(self.geometry.format);
-        let (mut is_proposed, entry) = (false, new_register.entry(&self.geometry, hash));
-        let (old, parts) = ((old.place.pointer, old.identity), new_register.parts(&image));
-        let created = |at| new_register.created(at);
-        let listed = self.put_in_place_of(hash, old, (entry, &created, &parts), &mut is_proposed);
-        let listed = listed.await;
-        if !is_proposed {
-            give_back();
-        }
+        let listed = self.list_cell(hash, (old.place.pointer, old.identity), &new_cell).await?;
         // K2: only if the cell of the bucket chose this one does what was made of the value count.
-        if let Some(generation) = listed? {
-            let view =
-                View::created(self.geometry.format, self.group.nodes(), self.first_word(record));
+        if let Some((found, view)) = listed {
             let seen = SeenCell { epoch, view, deadline, value: after.to_vec() };
-            self.cells.insert(hash, key, (cell, generation), Some(seen));
+            self.cells.insert(hash, key, found, Some(seen));
             rewrite.is_done_with(before, Some(after), deadline.is_some());
         }
         Ok(())
-    }
-
-    pub(crate) fn first_word(&self, record: Pointer) -> CellWord {
-        first_word(self.geometry.format, record)
     }
 
     /// Frees the memory of a new cell that no node has received.
@@ -145,15 +121,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let (kind, view, value, deadline) = shown;
         self.cells.remove(hash);
         let class = old.class(&self.geometry);
-        let (place, shape) = self.room_for_cell(hash, key, class, Purpose::Evacuate).await?;
-        let mut cell = KeyedCell::new(place, Identity::default(), shape);
-        let records = self.heap.plain(cell.record_words());
-        let record = self.allocate(records, Purpose::Evacuate).await;
-        let record = record.inspect_err(|_| self.heap.take_back_unused(place.pointer))?;
-        let give_back = || self.give_back_cell(&place, record);
-        self.has_record(Purpose::Evacuate).await.inspect_err(|_| give_back())?;
-        let number = self.number().inspect_err(|_| give_back())?;
-        cell.identity = Identity { created_at: self.group.now(), number };
+        let (mut cell, record) = self.new_cell(hash, key, class, Purpose::Evacuate).await?;
+        let give_back = || self.give_back_cell(&cell.at.place, record);
         // Q2: one that was forwarded before shows its last value.
         if kind == Kind::Value {
             // X3: with its deadline, if it has one.
@@ -164,19 +133,54 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 return Ok(false);
             }
         }
+        cell.identity.created_at = self.group.now();
         let first = CellContent { kind: Kind::Value, deadline, key, value }.payload();
         let predecessor = Some(old.predecessor(&self.geometry));
         let new_cell = NewCell { cell, record, key, payload: &first, predecessor };
-        let image = new_cell.image(self.geometry.format);
-        let (mut is_proposed, entry) = (false, new_cell.entry(&self.geometry, hash));
-        let (old, parts) = ((old.at.place.pointer, old.identity), new_cell.parts(&image));
-        let created = |at| new_cell.created(at);
+        let old = (old.at.place.pointer, old.identity);
+        Ok(self.list_cell(hash, old, &new_cell).await?.is_some())
+    }
+
+    /// Allocates a cell of this class for a key, its first record and its number, and sees to a record
+    /// for the bucket that will list it. No node has received it.
+    pub(crate) async fn new_cell(
+        &self,
+        hash: u64,
+        key: &[u8],
+        class: ChunkClass,
+        need: Purpose,
+    ) -> Result<(KeyedCell, Pointer), Error> {
+        let (place, shape) = self.room_for_cell(hash, key, class, need).await?;
+        let mut cell = KeyedCell::new(place, Identity::default(), shape);
+        let records = self.heap.plain(cell.record_words());
+        let record = self.allocate(records, need).await;
+        let record = record.inspect_err(|_| self.heap.take_back_unused(place.pointer))?;
+        let give_back = || self.give_back_cell(&place, record);
+        self.has_record(need).await.inspect_err(|_| give_back())?;
+        cell.identity.number = self.number().inspect_err(|_| give_back())?;
+        Ok((cell, record))
+    }
+
+    /// Lists a new cell in place of what the bucket lists for its key: the bucket has one winner. If it
+    /// is this cell, returns where it was found and a view of its first record. Frees a cell that no
+    /// node has received.
+    pub(crate) async fn list_cell(
+        &self,
+        hash: u64,
+        old: (Pointer, Identity),
+        new: &NewCell<'_>,
+    ) -> Result<Option<(FoundCell, View)>, Error> {
+        let (format, n) = (self.geometry.format, self.group.nodes());
+        let image = new.image(format);
+        let (entry, created) = (new.entry(&self.geometry, hash), |at| new.created(at));
+        let (mut is_proposed, parts) = (false, new.parts(&image));
         let listed = self.put_in_place_of(hash, old, (entry, &created, &parts), &mut is_proposed);
         let listed = listed.await;
         if !is_proposed {
-            give_back();
+            self.give_back_cell(&new.cell.at.place, new.record);
         }
-        Ok(listed?.is_some())
+        let view = || View::created(format, n, first_word(format, new.record));
+        Ok(listed?.map(|generation| ((new.cell, generation), view())))
     }
 
     /// Returns the class of a cell for a key and a value of this length.
@@ -186,7 +190,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     }
 
     /// Allocates a cell of this class for a key.
-    pub(crate) async fn room_for_cell(
+    async fn room_for_cell(
         &self,
         hash: u64,
         key: &[u8],

@@ -21,7 +21,7 @@ use std::time::Duration;
 use swarm_core::cell::View;
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
-use swarm_core::layout::{Identity, MAX_IN_PLACE};
+use swarm_core::layout::MAX_IN_PLACE;
 use swarm_core::register::Protocol;
 use swarm_core::words::Pointer;
 
@@ -31,9 +31,8 @@ use crate::error::Error;
 use crate::heap::Purpose;
 use crate::index::created::NewCell;
 use crate::index::keyed_cell::{CellContent, DEADLINE_BYTES, KeyedCell, Kind};
-use crate::index::lookup::Located;
 use crate::ops::convert::LEAST;
-use crate::ops::insert::{Before, has_no_memory};
+use crate::ops::insert::has_no_memory;
 use crate::ops::keyed::{ShownCell, seen_of};
 use crate::ops::locate::Place;
 use crate::ops::modify::{Change, Next, Rewrite};
@@ -109,17 +108,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     pub async fn put_with_ttl(&self, key: &[u8], value: &[u8], ttl: Duration) -> Result<(), Error> {
         let ttl = u64::try_from(ttl.as_nanos()).unwrap_or(u64::MAX);
         let deadline = self.group.clock().said().saturating_add(ttl);
-        let put = self.with_memory(async || {
+        let put = async || {
             let hash = self.check(key, value)?;
             self.can_be_cell(key, value.len())?;
             let _lock = self.lock_key(hash).await?;
             self.put_until(hash, key, value, deadline).await
-        });
-        let put = Box::pin(self.in_own_process(put));
-        let (result, tally) = self.group.fabric().track(put).await;
-        self.count(|counters| &mut counters.modify, tally);
-        self.gc_assist().await;
-        result
+        };
+        self.as_change(put).await
     }
 
     /// Returns how long `key` is there yet, by this client's clock.
@@ -130,14 +125,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// A key out of bounds; a full pool, if the key has to be moved, or has expired; too few memory
     /// nodes that answer.
     pub async fn ttl(&self, key: &[u8]) -> Result<TimeToLive, Error> {
-        let find = self.with_memory(async || {
+        let find = async || {
             let hash = self.check(key, &[])?;
             self.find_key(hash, key).await
-        });
-        let find = Box::pin(self.in_own_process(find));
-        let (found, tally) = self.group.fabric().track(find).await;
-        self.count(|counters| &mut counters.get, tally);
-        Ok(match found? {
+        };
+        Ok(match self.as_lookup(find).await? {
             None => TimeToLive::Absent,
             Some(FoundKey::Cell(_, SeenCell { deadline: Some(deadline), .. })) => {
                 let left = deadline.saturating_sub(self.group.clock().said());
@@ -155,16 +147,12 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// # Errors
     /// A key out of bounds; a full pool; too few memory nodes that answer.
     pub async fn persist(&self, key: &[u8]) -> Result<bool, Error> {
-        let persist = self.with_memory(async || {
+        let persist = async || {
             let hash = self.check(key, &[])?;
             let _lock = self.lock_key(hash).await?;
             self.persist_now(hash, key).await
-        });
-        let persist = Box::pin(self.in_own_process(persist));
-        let (result, tally) = self.group.fabric().track(persist).await;
-        self.count(|counters| &mut counters.modify, tally);
-        self.gc_assist().await;
-        result
+        };
+        self.as_change(persist).await
     }
 
     /// Whether a deadline is past by this client's clock.
@@ -194,8 +182,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             if shown.kind != Kind::Value || !self.is_past(shown.deadline) {
                 return Ok((key, shown));
             }
-            // X1: absent only once the cell says so. (X5: a reader cannot change it.)
-            let need = Purpose::Replace;
+            // X1: absent only once the cell says so. (X5: a reader cannot change it.) It frees what the key
+            // takes, so it may use the reserve.
+            let need = Purpose::Relocate;
             if self.only_looks || self.expire(cell, &key, &shown.view, need).await? {
                 let absent = ShownCell { kind: Kind::Absent, deadline: None, ..shown };
                 return Ok((key, absent));
@@ -335,28 +324,17 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let mut new_cell = None::<NewCell<'_>>;
         let mut located = self.index.cached(&self.group, hash).await?;
         for _ in 0..TRIES {
-            let dead = match self.before(&located, hash, key).await? {
-                Before::Exists => return Ok(false),
-                Before::Absent(dead) => dead,
-                Before::Moved => {
-                    located = self.index.fresh(&self.group, hash).await?;
-                    continue;
-                }
+            let dead;
+            (located, dead) = match self.with_room(located, hash, key).await? {
+                Some(found) => found,
+                None => return Ok(false),
             };
-            if self.is_worn(&located) {
-                located = self.in_young_cells(located, hash).await?;
-                continue;
-            }
-            if dead.is_none() && located.bucket.is_full(&self.geometry) {
-                located = self.make_room(located, hash).await?;
-                continue;
-            }
             // V5: as an insert of a register.
             let link = dead.filter(|dead| dead.linked).map(|dead| dead.predecessor(self.ended()));
             let (new_cell, is_new) = match &mut new_cell {
                 Some(new_cell) if new_cell.predecessor == link => (new_cell, false),
                 other => {
-                    let room = self.new_cell(hash, key, value.len(), Purpose::Insert).await?;
+                    let room = self.new_expiring(hash, key, value.len(), Purpose::Insert).await?;
                     let (payload, predecessor) = (&payload, link);
                     let (mut cell, record) = room;
                     cell.identity.created_at = self.group.now();
@@ -380,32 +358,16 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         Err(Error::Contended)
     }
 
-    /// Returns the bucket as it is now, after a change of it that was lost.
-    async fn again(&self, located: &Located, hash: u64) -> Result<Located, Error> {
-        self.index.forget(located.cell.place.pointer);
-        Ok(self.index.fresh(&self.group, hash).await?)
-    }
-
-    /// Allocates a cell for a key and an expiring value of this length, and its first record, and sees
-    /// to a record for the bucket that will list it. No node has received it.
-    async fn new_cell(
+    /// Allocates a cell for a key with an expiring value of this length.
+    async fn new_expiring(
         &self,
         hash: u64,
         key: &[u8],
         length: usize,
         need: Purpose,
     ) -> Result<(KeyedCell, Pointer), Error> {
-        let length = length.max(LEAST) + DEADLINE_BYTES;
-        let class = self.class_of_cell(key, length);
-        let (place, shape) = self.room_for_cell(hash, key, class, need).await?;
-        let mut cell = KeyedCell::new(place, Identity::default(), shape);
-        let records = self.heap.plain(cell.record_words());
-        let record = self.allocate(records, need).await;
-        let record = record.inspect_err(|_| self.heap.take_back_unused(place.pointer))?;
-        let give_back = || self.give_back_cell(&place, record);
-        self.has_record(need).await.inspect_err(|_| give_back())?;
-        cell.identity.number = self.number().inspect_err(|_| give_back())?;
-        Ok((cell, record))
+        let class = self.class_of_cell(key, length.max(LEAST) + DEADLINE_BYTES);
+        self.new_cell(hash, key, class, need).await
     }
 
     /// Ends a cell with an expiring value that is worn, or has no room for what comes next: the key goes
@@ -418,47 +380,43 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         seen: &SeenCell,
         next: &CellContent<'_>,
     ) -> Result<Option<Change>, Error> {
-        let (key, value) = (next.key, &*seen.value);
-        // X3: with its deadline.
-        let deadline = seen.deadline;
-        let forward = CellContent { kind: Kind::Forward, deadline, key, value };
-        let end = async || self.propose_to(cell, &seen.view, &forward, Purpose::Replace).await;
-        let located = self.fresh_to_change(hash).await?;
-        // S6: a bucket that stays worn could not list what the key goes on in.
-        if located.view.is_worn(self.geometry.format) {
-            return Err(swarm_core::error::Error::Exhausted.into());
-        }
+        let key = next.key;
         if let Err(too_long) = self.can_be_cell(key, next.value.len()) {
             if next.deadline.is_some() {
                 return Err(too_long);
             }
             // X4: the register begins with the next value, as the value of before has a deadline.
-            let room = self.room_after(hash, key, (next.value, 0), Purpose::Insert).await?;
-            return match end().await {
-                Ok(Some(_)) => {
-                    let listed = self.list_forwarded(hash, key, cell, (room, next.value)).await?;
-                    let change = || (Some(seen.value.clone()), Some(next.value.to_vec()));
-                    Ok(listed.then(change))
-                }
-                outcome => {
-                    self.give_back(&room.0, std::slice::from_ref(&room.2));
-                    outcome.map(|_| None)
-                }
-            };
+            let is_done = self.forward(hash, key, (cell, seen), (next.value, 0)).await?;
+            let change = || (Some(seen.value.clone()), Some(next.value.to_vec()));
+            return Ok(is_done.then(change));
         }
-        let length = value.len().max(next.value.len());
-        let room = self.new_cell(hash, key, length, Purpose::Insert).await?;
-        match end().await {
-            Ok(Some(_)) => {
-                let value = (value, deadline.expect("it expires"));
-                self.list_expiring(hash, key, cell, (room, value)).await?;
+        self.forward_to_cell(hash, key, (cell, seen), next.value.len()).await?;
+        Ok(None)
+    }
+
+    /// Ends a cell with an expiring value: the key goes on, with this value, in another cell, with room
+    /// for `least` bytes. If it is this client's, returns where it was found and a view of its first
+    /// record.
+    pub(crate) async fn forward_to_cell(
+        &self,
+        hash: u64,
+        key: &[u8],
+        (cell, seen): (&KeyedCell, &SeenCell),
+        least: usize,
+    ) -> Result<Option<(FoundCell, View)>, Error> {
+        self.bucket_to_list_in(hash).await?;
+        let length = seen.value.len().max(least);
+        let room = self.new_expiring(hash, key, length, Purpose::Insert).await?;
+        match self.end_cell(key, cell, seen).await {
+            Ok(true) => {
+                let value = (&*seen.value, seen.deadline.expect("it expires"));
+                self.list_expiring(hash, key, cell, (room, value)).await
             }
             outcome => {
                 self.give_back_cell(&room.0.at.place, room.1);
-                outcome?;
+                outcome.map(|_| None)
             }
         }
-        Ok(None)
     }
 
     /// Lists a cell in place of one that was forwarded with an expiring value.
@@ -469,8 +427,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         cell: &KeyedCell,
         (value, deadline): (&[u8], u64),
     ) -> Result<(), Error> {
-        let room = self.new_cell(hash, key, value.len(), Purpose::Relocate).await?;
-        self.list_expiring(hash, key, cell, (room, (value, deadline))).await
+        let room = self.new_expiring(hash, key, value.len(), Purpose::Relocate).await?;
+        self.list_expiring(hash, key, cell, (room, (value, deadline))).await.map(drop)
     }
 
     /// Q3, X3: the cell begins with the value and the deadline that the one before ended with, and the
@@ -481,25 +439,19 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         key: &[u8],
         old: &KeyedCell,
         ((mut cell, record), (value, deadline)): ((KeyedCell, Pointer), (&[u8], u64)),
-    ) -> Result<(), Error> {
+    ) -> Result<Option<(FoundCell, View)>, Error> {
         self.cells.remove(hash);
         cell.identity.created_at = self.group.now();
         let (kind, deadline) = (Kind::Value, Some(deadline));
         let payload = CellContent { kind, deadline, key, value }.payload();
         let predecessor = Some(old.predecessor(&self.geometry));
         let new_cell = NewCell { cell, record, key, payload: &payload, predecessor };
-        let image = new_cell.image(self.geometry.format);
-        let (entry, created) = (new_cell.entry(&self.geometry, hash), |at| new_cell.created(at));
-        let new = (entry, &created as &dyn Fn(usize) -> _, &new_cell.parts(&image)[..]);
-        let (mut is_proposed, old) = (false, (old.at.place.pointer, old.identity));
-        let listed = self.put_in_place_of(hash, old, new, &mut is_proposed).await;
-        if !is_proposed {
-            self.give_back_cell(&cell.at.place, record);
+        let old = (old.at.place.pointer, old.identity);
+        let listed = self.list_cell(hash, old, &new_cell).await?;
+        if let Some((found, _)) = listed {
+            self.cells.insert(hash, key, found, None);
         }
-        if let Some(generation) = listed? {
-            self.cells.insert(hash, key, (cell, generation), None);
-        }
-        Ok(())
+        Ok(listed)
     }
 }
 
@@ -864,6 +816,65 @@ mod tests {
         assert_eq!(get(&one, b"key").as_deref(), Some(&b"value"[..]), "a walk changes nothing");
         assert_eq!(get(&two, b"key"), None);
         assert_eq!(get(&one, b"key"), None);
+    }
+
+    /// The value of a version goes on in a larger cell, or in a register, unless something newer is there.
+    #[test]
+    fn a_change_by_version_may_outgrow_its_cell() {
+        let ([one, two], _) = clients();
+        let versioned = |client: &Here| client.blocking().get_versioned(b"key").expect("memory");
+        for with_life in [false, true] {
+            let first = cell_of_new(&one, with_life);
+            let ((_, version), long) = (versioned(&two).expect("it is there"), vec![7; 300]);
+            one.blocking().update(b"key", b"newer").expect("memory");
+            assert_eq!(two.blocking().put_if_version(b"key", &long, version), Ok(false));
+            assert_eq!(get(&one, b"key").as_deref(), Some(&b"newer"[..]));
+            if with_life {
+                put(&one, b"key", b"again");
+            }
+            let (_, version) = versioned(&two).expect("it is there");
+            assert_eq!(two.blocking().put_if_version(b"key", &long, version), Ok(true));
+            assert_eq!(get(&one, b"key"), Some(long));
+            assert_eq!(
+                one.blocking().ttl(b"key").map(TimeToLive::left),
+                Ok(with_life.then_some(TTL))
+            );
+            assert!(versioned(&one).is_some() && cell_of(&one, b"key").identity != first.identity);
+            one.blocking().delete(b"key").expect("memory");
+        }
+    }
+
+    /// The cell of a key that is new.
+    fn cell_of_new(client: &Here, with_life: bool) -> KeyedCell {
+        match with_life {
+            false => drop(client.blocking().increment(b"key", 1).expect("memory")),
+            true => put(client, b"key", b"first"),
+        }
+        client.blocking().get_versioned(b"key").expect("memory");
+        cell_of(client, b"key")
+    }
+
+    /// To end a key takes a record, and frees its cell.
+    #[test]
+    fn what_expires_in_a_full_pool_is_absent() {
+        let ([one, two], [clock, other]) = clients();
+        put(&one, b"key", b"value");
+        let mut number = 0;
+        let full = loop {
+            number += 1;
+            let key = format!("other {number}");
+            match one.blocking().put(key.as_bytes(), &[7; 100]) {
+                Ok(()) => {}
+                Err(why) => break why,
+            }
+        };
+        assert!(matches!(full, Error::Full(_)), "{full}");
+        // What replaces others has a part of the reserve.
+        let records = two.heap.plain(cell_of(&one, b"key").record_words());
+        while block_on(two.allocate(records, Purpose::Replace)).is_ok() {}
+        clock.set(clock.get() + 1_000);
+        other.set(clock.get());
+        assert_eq!(get(&two, b"key"), None);
     }
 
     /// A version tells a value from an equal one, and a change by version keeps the life.

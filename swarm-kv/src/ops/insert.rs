@@ -31,7 +31,7 @@ pub(crate) fn has_no_memory<T>(change: &Result<T, Error>) -> bool {
 }
 
 /// What an insert found under its key's hash.
-pub(crate) enum Before {
+enum Before {
     /// The key is there.
     Exists,
     /// The key is not there; if it was deleted, the entry to replace.
@@ -51,22 +51,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let mut new_register = None::<NewRegister<'_>>;
         let mut located = self.index.cached(&self.group, hash).await?;
         for _ in 0..TRIES {
-            let dead = match self.before(&located, hash, key).await? {
-                Before::Exists => return Ok(false),
-                Before::Absent(dead) => dead,
-                Before::Moved => {
-                    located = self.index.fresh(&self.group, hash).await?;
-                    continue;
-                }
+            let dead;
+            (located, dead) = match self.with_room(located, hash, key).await? {
+                Some(found) => found,
+                None => return Ok(false),
             };
-            if self.is_worn(&located) {
-                located = self.in_young_cells(located, hash).await?;
-                continue;
-            }
-            if dead.is_none() && located.bucket.is_full(&self.geometry) {
-                located = self.make_room(located, hash).await?;
-                continue;
-            }
             // V5: a writer whose register this entry replaced finds out by the link.
             let link = dead.filter(|dead| dead.linked).map(|dead| dead.predecessor(self.ended()));
             // A register that was proposed in vain is unknown to all other clients: it is proposed
@@ -89,22 +78,50 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 self.locations.insert(key, register, located.generation);
                 return Ok(true);
             }
-            self.index.forget(located.cell.place.pointer);
-            located = self.index.fresh(&self.group, hash).await?;
+            located = self.again(&located, hash).await?;
         }
         Err(Error::Contended)
+    }
+
+    /// Sees to it that the bucket can list a key that is not there. Returns the bucket, and the entry to
+    /// replace if the key was deleted; `None` if the key is there.
+    pub(crate) async fn with_room(
+        &self,
+        mut located: Located,
+        hash: u64,
+        key: &[u8],
+    ) -> Result<Option<(Located, Option<Entry>)>, Error> {
+        for _ in 0..TRIES {
+            let dead = match self.before(&located, hash, key).await? {
+                Before::Exists => return Ok(None),
+                Before::Absent(dead) => dead,
+                Before::Moved => {
+                    located = self.index.fresh(&self.group, hash).await?;
+                    continue;
+                }
+            };
+            if self.is_worn(&located) {
+                located = self.in_young_cells(located, hash).await?;
+            } else if dead.is_none() && located.bucket.is_full(&self.geometry) {
+                located = self.make_room(located, hash).await?;
+            } else {
+                return Ok(Some((located, dead)));
+            }
+        }
+        Err(Error::Contended)
+    }
+
+    /// Returns the bucket as it is now, after a change of it that was lost.
+    pub(crate) async fn again(&self, located: &Located, hash: u64) -> Result<Located, Error> {
+        self.index.forget(located.cell.place.pointer);
+        Ok(self.index.fresh(&self.group, hash).await?)
     }
 
     /// Returns whether the key is there, by this bucket and the registers that it lists.
     ///
     /// S4: a bucket that is out of date does no harm. A register that has a value is listed, as is a cell that
     /// was not forwarded, and a proposal on an old record is lost.
-    pub(crate) async fn before(
-        &self,
-        located: &Located,
-        hash: u64,
-        key: &[u8],
-    ) -> Result<Before, Error> {
+    async fn before(&self, located: &Located, hash: u64, key: &[u8]) -> Result<Before, Error> {
         let mut dead = None;
         for entry in entries(located, hash, key) {
             let Some(object) = entry.object(&self.geometry) else { continue };
@@ -121,8 +138,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                         // date.
                         Some(shown) => {
                             let now = self.index.fresh(&self.group, hash).await?;
-                            let is_listed = now.bucket.lists(cell.at.place.pointer, cell.identity);
-                            if is_listed && !self.is_past(shown.deadline) {
+                            if !now.bucket.lists(cell.at.place.pointer, cell.identity) {
+                                return Ok(Before::Moved);
+                            }
+                            if !self.is_past(shown.deadline) {
                                 return Ok(Before::Exists);
                             }
                             // X3: it goes on in another cell, and expires there.

@@ -25,6 +25,7 @@ use crate::error::Error;
 use crate::heap::Purpose;
 use crate::index::created::NewRegister;
 use crate::index::keyed_cell::{CellContent, KeyedCell, Kind, Parts};
+use crate::index::lookup::Located;
 use crate::ops::expiry::Life;
 use crate::ops::modify::{Change, Choice, Next};
 use crate::ops::relocate::Room;
@@ -156,7 +157,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 if seen.deadline.is_some() {
                     return Box::pin(self.forward_expiring(hash, &cell, &seen, &content)).await;
                 }
-                self.forward(hash, key, &cell, &seen, value.len()).await?;
+                let next = (&*seen.value, value.len());
+                self.forward(hash, key, (&cell, &seen), next).await?;
                 return Ok(None);
             }
             // Q1: built on the record that `value` was made of.
@@ -236,35 +238,53 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         }
     }
 
-    /// Ends a cell whose key goes on in a register, with room in place for `least` bytes. Memory
-    /// comes first (K4).
+    /// Ends a cell with the value that it has. The key goes on in a register that begins with `value`,
+    /// that one or what comes after it, with room in place for `least` bytes. Memory comes first (K4).
+    /// Returns whether it goes on in this register.
     ///
     /// # Errors
     /// [`Error::Full`]: nothing has changed.
-    async fn forward(
+    pub(crate) async fn forward(
         &self,
         hash: u64,
         key: &[u8],
-        cell: &KeyedCell,
-        seen: &SeenCell,
-        least: usize,
-    ) -> Result<(), Error> {
-        let located = self.fresh_to_change(hash).await?;
-        // S6: a bucket that stays worn could not list the register.
-        if located.view.is_worn(self.geometry.format) {
-            return Err(swarm_core::error::Error::Exhausted.into());
-        }
-        let room = self.room_after(hash, key, (&seen.value, least), Purpose::Insert).await?;
-        let (kind, value) = (Kind::Forward, &*seen.value);
-        let forward = CellContent { kind, deadline: None, key, value };
-        match self.propose_to(cell, &seen.view, &forward, Purpose::Replace).await {
-            Ok(Some(_)) => {
-                self.list_forwarded(hash, key, cell, (room, &seen.value)).await.map(drop)
-            }
+        (cell, seen): (&KeyedCell, &SeenCell),
+        (value, least): (&[u8], usize),
+    ) -> Result<bool, Error> {
+        self.bucket_to_list_in(hash).await?;
+        let room = self.room_after(hash, key, (value, least), Purpose::Insert).await?;
+        match self.end_cell(key, cell, seen).await {
+            Ok(true) => self.list_forwarded(hash, key, cell, (room, value)).await,
             outcome => {
                 self.give_back(&room.0, std::slice::from_ref(&room.2));
-                outcome.map(drop)
+                outcome
             }
+        }
+    }
+
+    /// Ends a cell with the value that it has: its key goes on in other memory. Returns whether it did;
+    /// if not, it has another value.
+    pub(crate) async fn end_cell(
+        &self,
+        key: &[u8],
+        cell: &KeyedCell,
+        seen: &SeenCell,
+    ) -> Result<bool, Error> {
+        // X3: with its deadline.
+        let SeenCell { view, deadline, value, .. } = seen;
+        let forward = CellContent { kind: Kind::Forward, deadline: *deadline, key, value };
+        Ok(self.propose_to(cell, view, &forward, Purpose::Replace).await?.is_some())
+    }
+
+    /// Returns the bucket that is to list what a key goes on in.
+    ///
+    /// # Errors
+    /// It is worn. S6: one that stays so has no changes left but for keys that come, go or must move.
+    pub(crate) async fn bucket_to_list_in(&self, hash: u64) -> Result<Located, Error> {
+        let located = self.fresh_to_change(hash).await?;
+        match located.view.is_worn(self.geometry.format) {
+            true => Err(swarm_core::error::Error::Exhausted.into()),
+            false => Ok(located),
         }
     }
 

@@ -266,15 +266,34 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     async fn modify(&self, key: &[u8], choice: &mut Choose<'_>) -> Result<Change, Error> {
         let chooser = RefCell::new(Chooser { choose: choice, last: None });
         let choice = |before: Option<&[u8]>| chooser.borrow_mut().after(before);
-        let modify = self.with_memory(async || {
+        let modify = async || {
             let hash = self.check(key, &[])?;
             let _lock = self.lock_key(hash).await?;
             self.modify_now(hash, key, &choice).await
-        });
-        let modify = Box::pin(self.in_own_process(modify));
-        let (result, tally) = self.group.fabric().track(modify).await;
+        };
+        self.as_change(modify).await
+    }
+
+    /// Runs a change of one key's cell, counts it, and does this client's share of collecting garbage.
+    pub(crate) async fn as_change<T>(
+        &self,
+        change: impl AsyncFn() -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let change = Box::pin(self.in_own_process(self.with_memory(change)));
+        let (result, tally) = self.group.fabric().track(change).await;
         self.count(|counters| &mut counters.modify, tally);
         self.gc_assist().await;
+        result
+    }
+
+    /// Runs an operation that looks one key up, and counts it as a get.
+    pub(crate) async fn as_lookup<T>(
+        &self,
+        lookup: impl AsyncFn() -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let lookup = Box::pin(self.in_own_process(self.with_memory(lookup)));
+        let (result, tally) = self.group.fabric().track(lookup).await;
+        self.count(|counters| &mut counters.get, tally);
         result
     }
 

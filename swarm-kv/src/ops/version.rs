@@ -41,16 +41,16 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// [`MAX_EXPIRING`](crate::MAX_EXPIRING) bytes; [`Error::NoCells`] in a pool that was created
     /// without keyed cells; a full pool; too few memory nodes that answer.
     pub async fn get_versioned(&self, key: &[u8]) -> Result<Option<(Vec<u8>, Version)>, Error> {
-        let get = self.with_memory(async || {
+        let get = async || {
             let hash = self.check(key, &[])?;
             let _lock = self.lock_key(hash).await?;
-            let found = self.find_cell(hash, key).await?;
-            Ok(found.map(|((cell, _), seen)| (self.version(&cell, &seen), seen.value)))
-        });
-        let get = Box::pin(self.in_own_process(get));
-        let (found, tally) = self.group.fabric().track(get).await;
-        self.count(|counters| &mut counters.get, tally);
-        Ok(found?.map(|(version, value)| (value, version)))
+            self.find_cell(hash, key).await
+        };
+        let found = self.as_lookup(get).await?;
+        Ok(found.map(|((cell, _), seen)| {
+            let version = self.version(&cell, &seen);
+            (seen.value, version)
+        }))
     }
 
     /// Makes `value` the value of `key` if its version is still `version`, and keeps its time to live.
@@ -67,17 +67,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         value: &[u8],
         version: Version,
     ) -> Result<bool, Error> {
-        let put = self.with_memory(async || {
+        let put = async || {
             let hash = self.check(key, value)?;
             self.can_be_cell(key, value.len())?;
             let _lock = self.lock_key(hash).await?;
             self.put_if_version_now(hash, key, value, version).await
-        });
-        let put = Box::pin(self.in_own_process(put));
-        let (result, tally) = self.group.fabric().track(put).await;
-        self.count(|counters| &mut counters.modify, tally);
-        self.gc_assist().await;
-        result
+        };
+        self.as_change(put).await
     }
 
     async fn put_if_version_now(
@@ -99,36 +95,15 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let proposed = self.propose_to(&cell, &seen.view, &content, Purpose::Replace).await?;
             return Ok(proposed.is_some());
         }
-        // There is no room in this cell. What is there now is compared by the value's own record: the
-        // key goes on elsewhere first, with the same value, and its version is another one then.
-        self.make_room_in_cell(hash, key, (&cell, &seen), &content).await
-    }
-
-    /// Lets the key go on in a register that begins with the new value, in place of a cell that ends
-    /// with the value of the version.
-    async fn make_room_in_cell(
-        &self,
-        hash: u64,
-        key: &[u8],
-        (cell, seen): (&KeyedCell, &SeenCell),
-        content: &CellContent<'_>,
-    ) -> Result<bool, Error> {
-        if seen.deadline.is_some() {
-            // It loses: whoever reads the version anew finds a larger cell.
-            Box::pin(self.forward_expiring(hash, cell, seen, content)).await?;
-            return Ok(false);
+        // There is no room in this cell.
+        if seen.deadline.is_none() {
+            return self.forward(hash, key, (&cell, &seen), (value, 0)).await;
         }
-        self.fresh_to_change(hash).await?;
-        let room = self.room_after(hash, key, (content.value, 0), Purpose::Insert).await?;
-        let (kind, value) = (Kind::Forward, &*seen.value);
-        let forward = CellContent { kind, deadline: None, key, value };
-        match self.propose_to(cell, &seen.view, &forward, Purpose::Replace).await {
-            Ok(Some(_)) => self.list_forwarded(hash, key, cell, (room, content.value)).await,
-            outcome => {
-                self.give_back(&room.0, std::slice::from_ref(&room.2));
-                outcome.map(|_| false)
-            }
-        }
+        // X4: it goes on in a larger one first, with the value of this version, on which nobody has built
+        // if the change is built on its first record (W1).
+        let larger = self.forward_to_cell(hash, key, (&cell, &seen), value.len()).await?;
+        let Some((found, view)) = larger else { return Ok(false) };
+        Ok(self.propose_to(&found.0, &view, &content, Purpose::Replace).await?.is_some())
     }
 
     /// Finds a key's cell, and makes one of a key that has none.
