@@ -844,6 +844,20 @@ mod tests {
         }
     }
 
+    /// A client remembers what was there before another change.
+    #[test]
+    fn what_has_changed_since_goes_on_where_it_is() {
+        let ([one, two], _) = clients();
+        let hash = two.check(b"key", &[]).expect("a key");
+        put(&one, b"key", b"first");
+        let found = block_on(two.find_key(hash, b"key")).expect("nodes answer");
+        let Some(FoundKey::Cell((cell, _), seen)) = found else { panic!("it is a cell") };
+        put(&one, b"key", b"newer");
+        let moved = block_on(two.forward_to_cell(hash, b"key", (&cell, &seen), 300));
+        assert!(moved.expect("memory").is_none());
+        assert_eq!(get(&two, b"key").as_deref(), Some(&b"newer"[..]));
+    }
+
     /// The cell of a key that is new.
     fn cell_of_new(client: &Here, with_life: bool) -> KeyedCell {
         match with_life {
