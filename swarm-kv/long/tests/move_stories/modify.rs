@@ -106,21 +106,29 @@ fn of_two_changes_at_a_time_one_comes_first() {
 }
 
 /// A client that adds to a number is stuck after `turn` roundtrips, with its chains executed at
-/// `lands`; it may die there. Others add, and it goes on. Returns false if it was over before.
-fn is_counted_once(turn: usize, lands: &[NodeId], is_dead: bool) -> bool {
+/// `lands`; it, or a node, may crash there. Others add, and it goes on and adds again. Returns false
+/// if it was over before.
+fn is_counted_once(turn: usize, lands: &[NodeId], crashes: Crashes, is_cell: bool) -> bool {
     let mut play = Play::new();
-    play.all(&[(RIVAL, COUNTER, Call::Increment(1)), (STUCK, COUNTER, Call::Get)], &NODES);
+    let add = (RIVAL, COUNTER, Call::Increment(1));
+    // The second time a key that may be one becomes a cell.
+    let first = &[add, add][..1 + usize::from(is_cell)];
+    play.all(first, &NODES);
+    play.all(&[(STUCK, COUNTER, Call::Get)], &NODES);
     play.begin((STUCK, COUNTER, Call::Increment(1000)));
     rounds(&mut play, STUCK, turn, &NODES);
     if play.sim.tasks(STUCK) == 0 {
         return false;
     }
     lands.iter().for_each(|&node| play.sim.take_all(STUCK, node));
-    if is_dead {
-        dies(&mut play, STUCK);
+    match crashes {
+        Crashes::Nobody => {}
+        Crashes::Node(node) => play.sim.crash_node(node, false),
+        Crashes::Client => dies(&mut play, STUCK),
     }
-    play.all(&[(RIVAL, COUNTER, Call::Increment(10)), (READER, COUNTER, Call::Get)], &NODES);
+    play.all(&[(READER, COUNTER, Call::Get), (RIVAL, COUNTER, Call::Increment(10))], &NODES);
     play.all(&[(MOVES_AGAIN, COUNTER, Call::Increment(100))], &NODES);
+    let (others, is_dead) = (first.len() as u64 + 110, crashes == Crashes::Client);
     if !is_dead {
         ends(&mut play, STUCK, &NODES);
         // It goes by what it remembers of the first.
@@ -128,18 +136,29 @@ fn is_counted_once(turn: usize, lands: &[NodeId], is_dead: bool) -> bool {
     }
     play.all(&[(READER, COUNTER, Call::Get)], &NODES);
     let Some(Answer::Value(Some(sum))) = play.last() else { panic!("no number") };
-    let right = if is_dead { sum == 111 || sum == 1111 } else { sum == 11_111 };
-    assert!(right, "{sum}: {turn}, {lands:?}");
-    play.is_linearizable((turn, lands, is_dead));
+    let right = if is_dead { &[others, others + 1000][..] } else { &[others + 11_000] };
+    assert!(right.contains(&sum), "{sum}: {turn}, {lands:?}, {crashes:?}, {is_cell}");
+    play.is_linearizable((turn, lands, crashes, is_cell));
     true
+}
+
+/// What crashes while a client is stuck.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Crashes {
+    Nobody,
+    Node(NodeId),
+    Client,
 }
 
 #[test]
 fn an_increment_counts_once_whichever_client_finishes_it() {
     with_and_without_cells(|| {
         for lands in [&[], &NODES[..1], &NODES[1..2], &NODES[..2], &NODES] {
-            for is_dead in [false, true] {
-                until_over(|turn| !is_counted_once(turn, lands, is_dead));
+            let nodes = [NODES[0], NODES[2]].map(Crashes::Node);
+            for crashes in [Crashes::Nobody, Crashes::Client, nodes[0], nodes[1]] {
+                for is_cell in [false, true] {
+                    until_over(|turn| !is_counted_once(turn, lands, crashes, is_cell));
+                }
             }
         }
     });
