@@ -26,7 +26,7 @@
 //! | --- | --- |
 //! | `lifecycle` | creating, repairing and destroying a pool, replacing a node, within what the host grants |
 //! | `fabric` | chains on mapped words |
-//! | `clients` | client slots and their epochs; eviction; whether the pool still exists |
+//! | `clients` | client slots and their epochs; eviction; sleeping until a key changes; whether the pool still exists |
 //! | `pool` | an open pool: how to open it, nodes that are absent |
 //! | `processes` | the processes behind client slots: which hold one, which were stopped |
 //! | `clock`, `held`, `members`, `exchange` | the clock that all processes share; which client slots an opening holds; which files are its nodes', and how threads share them |
@@ -77,6 +77,7 @@ pub use self::{
     clients::epoch_domain::ShmEpochs,
     clients::list::ClientInfo,
     clients::slot::ClientSlot,
+    clients::wait::WaitWords,
     clock::{ClockSource, PoolClock},
     error::Error,
     fabric::reply::Reply,
@@ -104,6 +105,7 @@ pub use self::{
     words::chain::{FIRST_WORD, fetch, load, run, write_cas, write_cas_load},
     words::epochs::{advance, enter, enter_beside, epoch, generation, leave, remain, renew},
     words::sync::Word,
+    words::waits::{any_wait, prepare, release},
 };
 #[cfg(not(loom))]
 pub use huge::HugePages;

@@ -177,6 +177,11 @@ pub trait EpochDomain {
     /// choice of the client to steal memory from first depends on it.
     fn is_attached(&self, slot: usize) -> bool;
 
+    /// Wakes clients that sleep until a key with this hash changes. To be called behind a change of the
+    /// key, whose last verb was a CAS (N1). A hint: whoever sleeps looks again by itself. One load if
+    /// nobody sleeps.
+    fn wake(&self, _hash: u64) {}
+
     /// Sends a hint to the client in a slot that this one has replaced a record or a write of its.
     /// The hint may be lost, late, duplicated or wrong.
     fn send_remote_free(&self, _slot: usize, _replaced: RemoteFree) {}
@@ -248,6 +253,9 @@ impl<B: EpochDomain + ?Sized> EpochDomain for std::boxed::Box<B> {
     }
     fn is_attached(&self, slot: usize) -> bool {
         (**self).is_attached(slot)
+    }
+    fn wake(&self, hash: u64) {
+        (**self).wake(hash);
     }
     fn send_remote_free(&self, slot: usize, replaced: RemoteFree) {
         (**self).send_remote_free(slot, replaced);

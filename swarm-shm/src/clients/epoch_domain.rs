@@ -10,6 +10,7 @@ use swarm_core::words::Incarnation;
 use crate::clients::incarnation::next_incarnation;
 use crate::clients::list::ClientInfo;
 use crate::clients::slot::ClientSlot;
+use crate::clients::wait;
 use crate::clients::watch::Watch;
 use crate::clock::PoolClock;
 use crate::files::control::{self, Control, GENERATION};
@@ -21,6 +22,7 @@ use crate::processes::state::ClientState;
 use crate::words::epochs;
 use crate::words::remote_free;
 use crate::words::sync::{Ordering, Word, fence};
+use crate::words::waits;
 
 /// The word that says since when it is this epoch: `[ the epoch's last bits 16 | milliseconds 48
 /// ]`, of the pool's clock. The first client that needs memory in the epoch stores it. It says
@@ -36,6 +38,8 @@ pub struct ShmEpochs {
     pool: Pool,
     /// The word that counts epochs, and those after it.
     epoch: Window<[Word; AGE + 1]>,
+    /// The words on which clients sleep that wait for keys.
+    waits: Window<[Word; waits::WORDS]>,
     /// This client's word.
     own: Window<[Word; 1]>,
     slot: usize,
@@ -54,12 +58,13 @@ impl ShmEpochs {
         let pool = attachment.pool().clone();
         let mapping = pool.control().mapping();
         let epoch = Window::few(mapping, control::EPOCH);
+        let waits = Window::few(mapping, control::WAIT_WORDS);
         let slot = attachment.session().client;
         let own = Window::few(mapping, control::epoch_word(slot));
         let clock = pool.clock();
         let watch = Watch::new(clock.now());
         let (heard, is_replaced) = (Cell::new(0), Cell::new(false));
-        Self { pool, epoch, own, slot, heard, watch, is_replaced, clock }
+        Self { pool, epoch, waits, own, slot, heard, watch, is_replaced, clock }
     }
 
     /// Records since when it is this epoch, unless another client has.
@@ -194,6 +199,14 @@ impl EpochDomain for ShmEpochs {
 
     fn is_attached(&self, slot: usize) -> bool {
         !self.is_dead(slot)
+    }
+
+    #[inline(always)]
+    fn wake(&self, hash: u64) {
+        let word = &self.waits.words()[waits::place_of(hash)];
+        if waits::any_wait(word) {
+            wait::wake(word);
+        }
     }
 
     fn send_remote_free(&self, slot: usize, replaced: RemoteFree) {

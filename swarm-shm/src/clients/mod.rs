@@ -5,4 +5,5 @@ pub(crate) mod evict;
 pub(crate) mod incarnation;
 pub(crate) mod list;
 pub(crate) mod slot;
+pub(crate) mod wait;
 pub(crate) mod watch;

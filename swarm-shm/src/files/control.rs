@@ -10,6 +10,7 @@
 //!        112  filled          one for each node: [ done 32 | all 32 ] of the index's first buckets,
 //!                             while it is being replaced: for display
 //!        128  calibrations    of the clock: 8 words for each of the last boots
+//!        192  wait words      where clients sleep until a key changes: see `waits`
 //!        256  client slots    the owner's pid namespace and process id
 //!       1280  epoch           how often it advanced
 //!       1281  generation      how often cached locations were invalidated
@@ -50,6 +51,7 @@ use crate::sigbus::Marks;
 use crate::words::epochs;
 use crate::words::remote_free;
 use crate::words::sync::{Ordering, Word};
+use crate::words::waits;
 
 /// The control file's name.
 pub(crate) const CONTROL: &str = "control";
@@ -78,6 +80,8 @@ const FILLED: usize = 112;
 const RAISE: u64 = 2;
 /// How often the words for lives are loaded again.
 const TRIES: usize = 100;
+/// The first of the words on which clients sleep.
+pub(crate) const WAIT_WORDS: usize = 192;
 const SLOTS: usize = 256;
 /// The word that counts epochs.
 pub(crate) const EPOCH: usize = 1280;
@@ -102,6 +106,7 @@ const _: () = assert!(SLOTS + MAX_CLIENTS <= EPOCH && STANDSTILL < EPOCH_TABLE);
 const _: () = assert!(EPOCH_TABLE + MAX_CLIENTS * EPOCH_WORD_STRIDE <= MAILBOXES);
 const _: () = assert!(HEADER_WORDS <= INCARNATION && SWITCHES + MAX_NODES <= DESTRUCTION);
 const _: () = assert!(DESTRUCTION < LIVES && LIVES + MAX_NODES <= EVENTS);
+const _: () = assert!(CALIBRATIONS.end <= WAIT_WORDS && WAIT_WORDS + waits::WORDS <= SLOTS);
 const _: () = assert!(EVENTS + MAX_NODES <= FILLED && FILLED + MAX_NODES <= CALIBRATIONS.start);
 
 /// An open control file.

@@ -8,3 +8,5 @@ pub(crate) mod epochs;
 pub(crate) mod remote_free;
 #[cfg_attr(not(loom), expect(unreachable_pub, reason = "public for loom's tests alone"))]
 pub(crate) mod sync;
+#[cfg_attr(not(loom), expect(unreachable_pub, reason = "public for loom's tests alone"))]
+pub(crate) mod waits;

@@ -14,6 +14,7 @@
 mod epochs;
 mod events;
 mod register;
+mod waits;
 
 use std::cell::Cell;
 
