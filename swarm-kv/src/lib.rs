@@ -77,6 +77,7 @@ pub use ops::replace::{Membership, ReplaceError, ReplaceStep};
 pub use ops::scan::{Estimate, Usage};
 pub use ops::verify::{Fault, FaultKind, Verdict};
 pub use ops::version::Version;
+pub use ops::watch::{BlockingWatch, Watch};
 #[cfg(feature = "rdma")]
 pub use pools::rdma;
 pub use pools::shm;

@@ -12,6 +12,7 @@ use swarm_core::quorum::{Group, Session, Timeouts};
 use swarm_core::register::safe_guess::SafeGuess;
 use swarm_core::register::{self, Protocol};
 use swarm_core::words::{GRANULE, Pointer, WriteNumber};
+use swarm_shm::WaitWords;
 
 use crate::client::cell_cache::CellCache;
 use crate::client::counters::{Counters, KindCounters};
@@ -175,6 +176,8 @@ pub struct Client<F: Fabric, C: Clock, P = SafeGuess> {
     /// How many of those it moved out of sparse chunks.
     pub(crate) evacuated: Cell<u64>,
     pub(crate) participant: Option<Participant<F::EpochDomain>>,
+    /// Where its threads sleep until keys change, if its fabric has that.
+    pub(crate) wait_words: Option<WaitWords>,
     /// The GC cycle under way, except while a step of it runs.
     pub(crate) collection: Cell<Option<Box<GcCycle>>>,
     /// The tombstones that the last GC cycle met.
@@ -228,6 +231,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             moved: Cell::new(0),
             evacuated: Cell::new(0),
             participant: None,
+            wait_words: None,
             collection: Cell::new(None),
             tombstones: RefCell::default(),
             registers_met: Cell::new(None),
@@ -255,6 +259,12 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     pub fn with_epochs(mut self, domain: F::EpochDomain) -> Self {
         self.participant = Some(Participant::new(domain));
         drop(self.pin());
+        self
+    }
+
+    /// Lets threads that wait for a key sleep until it changes.
+    pub(crate) fn with_wait_words(mut self, words: Option<WaitWords>) -> Self {
+        self.wait_words = words;
         self
     }
 
@@ -417,6 +427,14 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let is_brisk =
             self.participant.as_ref().is_none_or(|participant| participant.domain().look());
         self.between_looks.set(if is_brisk { BETWEEN_LOOKS } else { 0 });
+    }
+
+    /// Wakes clients that sleep until a key of this hash changes, behind a change of it.
+    #[inline(always)]
+    pub(crate) fn wake(&self, hash: u64) {
+        if let Some(participant) = &self.participant {
+            participant.domain().wake(hash);
+        }
     }
 
     #[inline]

@@ -44,6 +44,11 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Blocking<'c, F, C, P> {
         Self(client)
     }
 
+    /// The client.
+    pub(crate) fn client(&self) -> &'c Client<F, C, P> {
+        self.0
+    }
+
     /// See [`Client::get`].
     ///
     /// # Errors

@@ -39,13 +39,17 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let deleted = P::delete(&self.group, &mut register).await;
             self.locations.remove(hash, key);
             match deleted {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    self.wake(hash);
+                    return Ok(());
+                }
                 Err(swarm_core::error::Error::Gone) => {}
                 // V4: the delete took effect if its successor's origin is a delete's stamp.
                 // Otherwise this stamp is lost.
                 Err(swarm_core::error::Error::Moved) => {
                     let origin = self.successors_origin(hash, key, &register, (0, true)).await?;
                     if self.geometry.format.is_deleted(origin) {
+                        self.wake(hash);
                         return Ok(());
                     }
                 }

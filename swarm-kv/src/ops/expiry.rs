@@ -350,6 +350,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 self.give_back_cell(&new_cell.cell.at.place, new_cell.record);
             }
             if proposed? {
+                self.wake(hash);
                 self.cells.insert(hash, key, (new_cell.cell, located.generation), None);
                 return Ok(true);
             }

@@ -74,6 +74,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 self.heap.take_back_unused(new_register.register.place.pointer);
             }
             if proposed? {
+                self.wake(hash);
                 let register = new_register.seen_from(self.geometry.format, self.group.slot());
                 self.locations.insert(key, register, located.generation);
                 return Ok(true);

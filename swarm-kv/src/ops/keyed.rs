@@ -21,6 +21,7 @@ use swarm_core::register::{self, Protocol, Register};
 
 use crate::client::cell_cache::{FoundCell, SeenCell};
 use crate::client::handle::{Client, TRIES, Value};
+use crate::client::location_cache::hash_key;
 use crate::error::Error;
 use crate::heap::Purpose;
 use crate::index::created::NewRegister;
@@ -228,7 +229,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let payload = &words;
         let proposal = Proposal { change, record, payload, initial_writes: &[], sparing: false };
         match cell::propose(&self.group, &cell.at, view, &proposal, &()).await? {
-            Proposed::Committed(view) => Ok(Some((view.record() == record).then_some(view))),
+            Proposed::Committed(view) => {
+                self.wake(hash_key(content.key, self.geometry.hash_seed));
+                Ok(Some((view.record() == record).then_some(view)))
+            }
             Proposed::Lost { unused } => {
                 if unused {
                     self.heap.take_back_unused(record);

@@ -22,4 +22,5 @@ pub(crate) mod scan;
 pub(crate) mod update;
 pub(crate) mod verify;
 pub(crate) mod version;
+pub(crate) mod watch;
 mod write_buffer;

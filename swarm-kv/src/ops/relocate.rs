@@ -285,6 +285,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             *is_proposed |= !has_no_memory(&changed);
             if changed? {
                 self.moved.set(self.moved.get() + 1);
+                // A move may change the value as well.
+                self.wake(hash);
                 return Ok(Some(located.generation));
             }
             self.index.forget(located.cell.place.pointer);

@@ -264,6 +264,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             }
             Ok(Written::Moved(stamp)) => {
                 let took_effect = self.took_effect(hash, key, register, (write, stamp)).await?;
+                self.wake(hash);
                 return Ok(took_effect.then_some(true));
             }
             Ok(Written::Deleted) => {
@@ -296,6 +297,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 .wrote_now(register, taken, before, || participant.domain().epoch_bound());
             let followed = (register.followed(), before.0[0]);
             self.heap.has_followed(participant.domain(), hash, followed);
+            participant.domain().wake(hash);
         } else {
             self.heap.reclaimer.handed_out(taken.buffer);
         }
@@ -310,6 +312,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             self.heap.wrote(register, buffer, before, || participant.domain().epoch_bound());
             let followed = (register.followed(), before[0]);
             self.heap.has_followed(participant.domain(), hash, followed);
+            participant.domain().wake(hash);
         }
     }
 }

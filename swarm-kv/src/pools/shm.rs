@@ -58,7 +58,8 @@ impl<P: Protocol, F: Fabric<EpochDomain = ShmEpochs>> Client<P, F> {
             session,
             options,
         );
-        Ok(Self { client: client.with_epochs(attachment.domain()), attachment })
+        let client = client.with_epochs(attachment.domain()).with_wait_words(pool.wait_words());
+        Ok(Self { client, attachment })
     }
 
     /// Returns the client's slot in the pool.

@@ -1,0 +1,340 @@
+//! Waiting for a key to change.
+//!
+//! A client that waits says so, looks at the key, and sleeps if it finds what it has seen before. On
+//! shared memory a client that changes the key wakes it (N1). Elsewhere, and where the client that made
+//! the change died before it woke anybody, the one that waits looks again by itself: after 10 ms at
+//! first, and after a second at most. So a lost wake costs time, and never the last value (N2).
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use futures_util::task::AtomicWaker;
+use swarm_core::clock::Clock;
+use swarm_core::fabric::Fabric;
+use swarm_core::register::Protocol;
+use swarm_shm::WaitWords;
+
+use crate::client::handle::Client;
+use crate::error::Error;
+use crate::ops::blocking::Blocking;
+use crate::runtime::block_on::block_on;
+
+/// The pauses before a client looks again by itself: at first, and at most.
+const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
+
+/// One key, as a client sees it change: see [`Client::watch`].
+pub struct Watch<'c, F: Fabric, C: Clock, P: Protocol> {
+    client: &'c Client<F, C, P>,
+    key: Box<[u8]>,
+    hash: u64,
+    /// The value that was returned last, if any was: `None` if the key was absent.
+    seen: Option<Option<Vec<u8>>>,
+    pauses: [Duration; 2],
+}
+
+impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
+    /// Watches `key`: whether or not it is there, [`next`](Watch::next) returns its values as they change.
+    ///
+    /// # Errors
+    /// A key out of bounds.
+    pub fn watch(&self, key: &[u8]) -> Result<Watch<'_, F, C, P>, Error> {
+        let hash = self.check(key, &[])?;
+        Ok(Watch { client: self, key: key.into(), hash, seen: None, pauses: PAUSES })
+    }
+
+    /// Says that this client waits for a change of a key with this hash, before it looks at the key.
+    fn prepare_wait(&self, hash: u64) -> u32 {
+        self.wait_words.as_ref().map_or(0, |words| words.prepare(hash))
+    }
+
+    /// Blocks this thread until a key with this hash changes, if a change wakes it, or for so long at most.
+    fn wait(&self, hash: u64, prepared: u32, longest: Duration) {
+        match &self.wait_words {
+            Some(words) => words.wait(hash, prepared, longest),
+            None => thread::sleep(longest),
+        }
+    }
+
+    /// The same without blocking the thread: on shared memory another one sleeps.
+    async fn wait_aside(&self, hash: u64, prepared: u32, longest: Duration) {
+        let sleeper = self
+            .wait_words
+            .clone()
+            .and_then(|words| Sleeper::start(words, (hash, prepared), longest));
+        match sleeper {
+            Some(sleeper) => sleeper.ended().await,
+            None => {
+                let nanoseconds = u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX);
+                self.group.pause(nanoseconds).await;
+            }
+        }
+    }
+}
+
+impl<F: Fabric, C: Clock, P: Protocol> Watch<'_, F, C, P> {
+    /// Returns the value once it is another one than was returned last, `None` if the key is absent; the
+    /// first time at once.
+    ///
+    /// Of several changes in a row some may be missed, and never the last one. A key that is deleted and
+    /// inserted again with the same value meanwhile has not changed, nor has one that moves.
+    ///
+    /// A roundtrip for each look: after a change of this key, or of another one that shares its wait
+    /// word, and now and then (10 ms after the first look, up to 1 s apart later). On shared memory a thread
+    /// of its own sleeps in between, and nobody polls; behind a network the client's clock is polled.
+    ///
+    /// # Cancel safety
+    /// Dropped before it ends, no value is lost: the next call returns it.
+    ///
+    /// # Errors
+    /// Those of [`get`](Client::get).
+    pub async fn next(&mut self) -> Result<Option<Vec<u8>>, Error> {
+        let (client, hash) = (self.client, self.hash);
+        let sleep = async |prepared, longest| client.wait_aside(hash, prepared, longest).await;
+        let changed = self.changed(None, sleep).await?;
+        Ok(changed.expect("it has no limit"))
+    }
+
+    /// The same, and blocks the thread: for so long at most, if there is a limit. `None` if that was over
+    /// before a change.
+    pub(crate) fn next_blocking(
+        &mut self,
+        limit: Option<Duration>,
+    ) -> Result<Option<Option<Vec<u8>>>, Error> {
+        let (client, hash) = (self.client, self.hash);
+        let sleep = async |prepared, longest| client.wait(hash, prepared, longest);
+        block_on(self.changed(limit, sleep))
+    }
+
+    async fn changed(
+        &mut self,
+        limit: Option<Duration>,
+        sleep: impl AsyncFn(u32, Duration),
+    ) -> Result<Option<Option<Vec<u8>>>, Error> {
+        let (client, began, [mut pause, longest]) = (self.client, Instant::now(), self.pauses);
+        loop {
+            // N1: before the look.
+            let prepared = client.prepare_wait(self.hash);
+            let value = client.get(&self.key).await?.map(|value| value.to_vec());
+            if self.seen.as_ref() != Some(&value) {
+                self.seen = Some(value.clone());
+                return Ok(Some(value));
+            }
+            let left = limit.map(|limit| limit.saturating_sub(began.elapsed()));
+            if left == Some(Duration::ZERO) {
+                return Ok(None);
+            }
+            client.rest();
+            sleep(prepared, left.map_or(pause, |left| pause.min(left))).await;
+            // N2: whoever was to wake it may be dead.
+            pause = (2 * pause).min(longest);
+        }
+    }
+}
+
+/// A thread that sleeps for a task.
+struct Sleeper {
+    is_over: AtomicBool,
+    task: AtomicWaker,
+}
+
+impl Sleeper {
+    /// Starts one that sleeps for so long at most. `None` if the system has no thread for it.
+    fn start(
+        words: WaitWords,
+        (hash, prepared): (u64, u32),
+        longest: Duration,
+    ) -> Option<Arc<Self>> {
+        let sleeper = Arc::new(Self { is_over: AtomicBool::new(false), task: AtomicWaker::new() });
+        let its = Arc::clone(&sleeper);
+        let sleeps = move || {
+            words.wait(hash, prepared, longest);
+            its.is_over.store(true, Ordering::Release);
+            its.task.wake();
+        };
+        thread::Builder::new().name("swarm-watch".to_owned()).spawn(sleeps).ok()?;
+        Some(sleeper)
+    }
+
+    async fn ended(&self) {
+        poll_fn(|cx| {
+            // Before the look, or the thread might end in between.
+            self.task.register(cx.waker());
+            if self.is_over.load(Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+}
+
+/// A [`Watch`] whose calls return when there is a change.
+pub struct BlockingWatch<'c, F: Fabric, C: Clock, P: Protocol>(Watch<'c, F, C, P>);
+
+impl<'c, F: Fabric, C: Clock, P: Protocol> Blocking<'c, F, C, P> {
+    /// See [`Client::watch`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn watch(&self, key: &[u8]) -> Result<BlockingWatch<'c, F, C, P>, Error> {
+        Ok(BlockingWatch(self.client().watch(key)?))
+    }
+}
+
+impl<F: Fabric, C: Clock, P: Protocol> BlockingWatch<'_, F, C, P> {
+    /// See [`Watch::next`]. The thread sleeps meanwhile.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn next(&mut self) -> Result<Option<Vec<u8>>, Error> {
+        Ok(self.0.next_blocking(None)?.expect("it has no limit"))
+    }
+
+    /// The same, for so long at most: `None` if the value did not change.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn next_within(&mut self, limit: Duration) -> Result<Option<Option<Vec<u8>>>, Error> {
+        self.0.next_blocking(Some(limit))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use swarm_core::fabric::loopback::Loopback;
+    use swarm_core::layout::Geometry;
+    use swarm_core::quorum::Session;
+    use swarm_core::sim::explore::LoneClock;
+    use swarm_core::words::Incarnation;
+
+    use super::*;
+    use crate::client::handle::Options;
+    use crate::pools::shm::{self, CreateOptions, Pool};
+
+    fn pool() -> (tempfile::TempDir, Pool) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let options =
+            CreateOptions { capacity: 4 << 20, max_clients: 4, ..CreateOptions::default() };
+        let pool = Pool::create(dir.path().join("pool"), &options).expect("a pool");
+        (dir, pool)
+    }
+
+    /// So long that who is not woken does not end.
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    /// Each change, by whichever operation, wakes a client that sleeps.
+    #[test]
+    fn every_kind_of_change_wakes_a_client_that_waits() {
+        let (_dir, pool) = pool();
+        let (said, heard) = channel();
+        thread::scope(|threads| {
+            let watched = &pool;
+            threads.spawn(move || {
+                let client = shm::open(watched, Options::default()).expect("a slot");
+                let mut watch = client.blocking().watch(b"key").expect("a key");
+                watch.0.pauses = [HOUR; 2];
+                loop {
+                    let value = watch.next().expect("a majority");
+                    if said.send(value.clone()).is_err() || value.as_deref() == Some(b"end") {
+                        break;
+                    }
+                }
+            });
+            let client = shm::open(&pool, Options::default()).expect("a slot");
+            let store = client.blocking();
+            let next = || heard.recv_timeout(Duration::from_secs(60)).expect("it is woken");
+            assert_eq!(next(), None, "it is not there");
+            let is = |value: &[u8]| assert_eq!(next().as_deref(), Some(value));
+            for round in 0..20 {
+                let value = |kind: &str| format!("{kind} {round}").into_bytes();
+                assert!(store.insert(b"key", &value("inserted")).expect("memory"));
+                is(&value("inserted"));
+                assert!(store.update(b"key", &value("updated")).expect("memory"));
+                is(&value("updated"));
+                store.put(b"key", &value("put")).expect("memory");
+                is(&value("put"));
+                store.update(b"key", &[7; 3000]).expect("memory");
+                is(&[7; 3000]);
+                store.update(b"key", b"1").expect("memory");
+                is(b"1");
+                store.increment(b"key", 1).expect("memory");
+                is(b"2");
+                store.increment(b"key", 1).expect("memory");
+                is(b"3");
+                store.swap(b"key", &value("swapped")).expect("memory");
+                is(&value("swapped"));
+                let ttl = Duration::from_secs(1000);
+                store.put_with_ttl(b"key", &value("expires"), ttl).expect("memory");
+                is(&value("expires"));
+                let (_, version) = store.get_versioned(b"key").expect("a majority").expect("there");
+                assert!(
+                    store.put_if_version(b"key", &value("by version"), version).expect("memory")
+                );
+                is(&value("by version"));
+                store.delete(b"key").expect("a majority");
+                assert_eq!(next(), None);
+            }
+            store.put(b"key", b"end").expect("memory");
+            is(b"end");
+        });
+    }
+
+    /// A task waits, and its executor goes on.
+    #[test]
+    fn a_task_waits_without_its_thread() {
+        let (_dir, pool) = pool();
+        let [one, two] = [0, 1].map(|_| shm::open(&pool, Options::default()).expect("a slot"));
+        let mut watch = one.watch(b"key").expect("a key");
+        watch.pauses = [HOUR; 2];
+        assert_eq!(block_on(watch.next()), Ok(None));
+        let change = async { two.put(b"key", b"value").await };
+        let (value, put) = block_on(futures_util::future::join(watch.next(), change));
+        put.expect("memory");
+        assert_eq!(value, Ok(Some(b"value".to_vec())));
+        // It is over whatever becomes of the thread.
+        drop(block_on(futures_util::future::select(
+            std::pin::pin!(watch.next()),
+            std::future::ready(()),
+        )));
+        block_on(two.put(b"key", b"next")).expect("memory");
+        assert_eq!(block_on(watch.next()), Ok(Some(b"next".to_vec())));
+    }
+
+    #[test]
+    fn a_wait_ends_with_its_limit() {
+        let (_dir, pool) = pool();
+        let client = shm::open(&pool, Options::default()).expect("a slot");
+        let mut watch = client.blocking().watch(b"key").expect("a key");
+        assert_eq!(watch.next(), Ok(None));
+        assert_eq!(watch.next_within(Duration::ZERO), Ok(None));
+        let (began, limit) = (Instant::now(), Duration::from_millis(30));
+        assert_eq!(watch.next_within(limit), Ok(None));
+        assert!(began.elapsed() >= limit);
+        client.blocking().put(b"key", b"value").expect("memory");
+        assert_eq!(watch.next_within(Duration::ZERO), Ok(Some(Some(b"value".to_vec()))));
+    }
+
+    /// Nobody wakes a client whose fabric has no wait words, or where whoever was to wake it died.
+    #[test]
+    fn a_client_that_is_not_woken_looks_again() {
+        let geometry = Geometry::new(3, 4 << 20, 4, 1).expect("geometry");
+        let nodes = Loopback::new(3, 4 << 17);
+        let [one, two] = [0, 1].map(|client| {
+            let session = Session { client, incarnation: Incarnation(client as u64 + 1) };
+            let clock = LoneClock::new(10_000);
+            Client::<_, _>::new(nodes.clone(), clock, geometry, session, Options::default())
+        });
+        let mut watch = one.watch(b"key").expect("a key");
+        assert_eq!(block_on(watch.next()), Ok(None));
+        let change = async {
+            two.group.pause(1_000_000).await;
+            two.put(b"key", b"value").await
+        };
+        let (value, put) = block_on(futures_util::future::join(watch.next(), change));
+        put.expect("memory");
+        assert_eq!(value, Ok(Some(b"value".to_vec())));
+    }
+}
