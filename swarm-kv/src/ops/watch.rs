@@ -202,9 +202,12 @@ impl<F: Fabric, C: Clock, P: Protocol> BlockingWatch<'_, F, C, P> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
     use std::sync::mpsc::channel;
 
     use swarm_core::fabric::loopback::Loopback;
+    use swarm_core::fabric::{EpochDomain, Verb};
     use swarm_core::layout::Geometry;
     use swarm_core::quorum::Session;
     use swarm_core::sim::explore::LoneClock;
@@ -212,6 +215,7 @@ mod tests {
 
     use super::*;
     use crate::client::handle::Options;
+    use crate::heap::tests::Watched;
     use crate::pools::shm::{self, CreateOptions, Pool};
 
     fn pool() -> (tempfile::TempDir, Pool) {
@@ -224,6 +228,8 @@ mod tests {
 
     /// So long that who is not woken does not end.
     const HOUR: Duration = Duration::from_secs(3600);
+    /// So long that who is woken ends.
+    const LONG: Duration = Duration::from_secs(30);
 
     /// Each change, by whichever operation, wakes a client that sleeps.
     #[test]
@@ -236,8 +242,7 @@ mod tests {
                 let client = shm::open(watched, Options::default()).expect("a slot");
                 let mut watch = client.blocking().watch(b"key").expect("a key");
                 watch.0.pauses = [HOUR; 2];
-                loop {
-                    let value = watch.next().expect("a majority");
+                while let Some(value) = watch.next_within(LONG).expect("a majority") {
                     if said.send(value.clone()).is_err() || value.as_deref() == Some(b"end") {
                         break;
                     }
@@ -245,7 +250,7 @@ mod tests {
             });
             let client = shm::open(&pool, Options::default()).expect("a slot");
             let store = client.blocking();
-            let next = || heard.recv_timeout(Duration::from_secs(60)).expect("it is woken");
+            let next = || heard.recv().expect("it is woken");
             assert_eq!(next(), None, "it is not there");
             let is = |value: &[u8]| assert_eq!(next().as_deref(), Some(value));
             for round in 0..20 {
@@ -280,6 +285,37 @@ mod tests {
             store.put(b"key", b"end").expect("memory");
             is(b"end");
         });
+    }
+
+    /// The key changes as soon as a client that is about to sleep has looked.
+    #[test]
+    fn a_change_behind_the_look_wakes_a_client_that_waits() {
+        let (_dir, pool) = pool();
+        let (attachment, geometry) = (pool.attach().expect("a slot"), pool.geometry());
+        let nodes = Loopback::new(3, (geometry.capacity / 8) as usize);
+        let session = |client| Session { client, incarnation: Incarnation(client as u64 + 1) };
+        let clock = || LoneClock::new(10_000);
+        let other: Client<_, _> =
+            Client::new(nodes.clone(), clock(), geometry, session(1), Options::default());
+        let (domain, hash) = (attachment.domain(), other.check(b"key", &[]).expect("a key"));
+        let is_due = Rc::new(Cell::new(false));
+        let due = Rc::clone(&is_due);
+        let changes = move |_: &[Verb<'_>]| {
+            if due.replace(false) {
+                block_on(other.put(b"key", b"value")).expect("memory");
+                domain.wake(hash);
+            }
+            false
+        };
+        let fabric = Watched { nodes, watch: changes };
+        let client: Client<_, _> =
+            Client::new(fabric, clock(), geometry, session(0), Options::default());
+        let client = client.with_wait_words(pool.wait_words());
+        let mut watch = client.blocking().watch(b"key").expect("a key");
+        watch.0.pauses = [HOUR; 2];
+        assert_eq!(watch.next(), Ok(None));
+        is_due.set(true);
+        assert_eq!(watch.next_within(LONG), Ok(Some(Some(b"value".to_vec()))));
     }
 
     /// A task waits, and its executor goes on.
