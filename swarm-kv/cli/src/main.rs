@@ -51,6 +51,7 @@ fn main() -> ExitCode {
         Command::Delete(args) => commands::keys::delete(&args, json),
         Command::Cas(args) => commands::keys::cas(&args, json),
         Command::Incr(args) => commands::keys::incr(&args, json),
+        Command::Watch(args) => commands::watch::run(&args, json),
         Command::Ttl(args) => commands::keys::ttl(&args, json),
         Command::Persist(args) => commands::keys::persist(&args, json),
         Command::Keys(args) => commands::import_export::keys(&args, json),

@@ -298,10 +298,11 @@ mod tests {
         let other: Client<_, _> =
             Client::new(nodes.clone(), clock(), geometry, session(1), Options::default());
         let (domain, hash) = (attachment.domain(), other.check(b"key", &[]).expect("a key"));
-        let is_due = Rc::new(Cell::new(false));
-        let due = Rc::clone(&is_due);
+        let (posts, due_at) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(u64::MAX)));
+        let (posted, due) = (Rc::clone(&posts), Rc::clone(&due_at));
         let changes = move |_: &[Verb<'_>]| {
-            if due.replace(false) {
+            posted.set(posted.get() + 1);
+            if posted.get() == due.get() {
                 block_on(other.put(b"key", b"value")).expect("memory");
                 domain.wake(hash);
             }
@@ -314,7 +315,10 @@ mod tests {
         let mut watch = client.blocking().watch(b"key").expect("a key");
         watch.0.pauses = [HOUR; 2];
         assert_eq!(watch.next(), Ok(None));
-        is_due.set(true);
+        posts.set(0);
+        assert_eq!(watch.next_within(Duration::ZERO), Ok(None));
+        // Behind the last chain of the next look.
+        due_at.set(posts.replace(0));
         assert_eq!(watch.next_within(LONG), Ok(Some(Some(b"value".to_vec()))));
     }
 

@@ -12,3 +12,4 @@ pub(crate) mod repair;
 pub(crate) mod replace;
 pub(crate) mod restore;
 pub(crate) mod verify;
+pub(crate) mod watch;

@@ -17,9 +17,9 @@ use crate::common::units::{parse_duration, parse_size};
 /// In the environment: the pool of a command that names none.
 const POOL: &str = "SWARM_POOL";
 /// Commands that may leave the pool to that.
-const TAKE_POOL: [&str; 17] = [
+const TAKE_POOL: [&str; 18] = [
     "create", "info", "get", "put", "insert", "update", "delete", "cas", "incr", "keys", "import",
-    "export", "backup", "evict", "gc", "repair", "replace",
+    "export", "backup", "evict", "gc", "repair", "replace", "watch",
 ];
 
 const ABOUT: &str = "A replicated, linearizable key-value store over memory that runs no code.\n\n\
@@ -145,6 +145,15 @@ pub(crate) enum Command {
     /// Let a key stay that is to expire
     #[command(after_help = "Exit status 1: there is no such key, or it does not expire.")]
     Persist(KeyArgs),
+    /// Print a key's value, and again each time that it changes
+    #[command(
+        after_help = "A line for each value, with \\t, \\n, \\r and \\\\ for tab, newline, carriage return and backslash; where the key \
+        is not there a message on standard error. Of several changes in a row some may be left out, and never the last one. It sleeps in \
+        between, and goes on until it is interrupted.\n\n\
+        Exit status 1: with --changes, the key did not change so often within --timeout.\n\n\
+        Example:\n  swarm watch /dev/shm/pool leader"
+    )]
+    Watch(WatchArgs),
     /// Print the keys that begin with a prefix, or all, a line each, in no order
     #[command(
         after_help = "Inside a key, \\t, \\n, \\r and \\\\ stand for tab, newline, carriage return and backslash. Keys that come or go \
@@ -491,6 +500,20 @@ pub(crate) struct PutArgs {
     /// How long the key is to be there, such as 10s, 30m or 500ms; values of up to 4088 bytes
     #[arg(long, value_parser = parse_duration)]
     pub(crate) ttl: Option<Duration>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct WatchArgs {
+    #[command(flatten)]
+    pub(crate) pool: PoolArgs,
+    /// The key, 1 to 255 bytes
+    pub(crate) key: OsString,
+    /// End after so many changes
+    #[arg(long)]
+    pub(crate) changes: Option<u64>,
+    /// End after this time, such as 10s or 500ms
+    #[arg(long, value_parser = parse_duration)]
+    pub(crate) timeout: Option<Duration>,
 }
 
 #[derive(Args, Debug)]

@@ -1,4 +1,7 @@
-//! get, put, insert, update, delete, cas and incr, as a shell sees them.
+//! get, put, insert, update, delete, cas, incr and watch, as a shell sees them.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 
 use crate::common::{TestPool, json, swarm};
 
@@ -162,4 +165,32 @@ fn the_environment_may_name_the_pool() {
     assert_eq!(status(&["destroy"]), 2);
     assert_eq!(status(&["get"]), 2);
     assert_eq!(pool.output("get", &["k"]), b"v");
+}
+
+/// Each value is told as it comes, by a process that sleeps in between, whatever other ones do.
+#[test]
+fn a_key_is_watched() {
+    let pool = TestPool::create();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_swarm"))
+        .args(["watch", pool.path(), "key", "--changes", "3"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the command line can be run");
+    let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+    let mut told = BufReader::new(child.stderr.take().expect("its messages")).lines();
+    let mut next = || lines.next().expect("a line").expect("text");
+    let absent = told.next().expect("a line").expect("text");
+    assert_eq!(absent, "swarm: there is no such key");
+    assert_eq!(pool.status("put", &["key", "one\ttab"]), 0);
+    assert_eq!(next(), "one\\ttab");
+    assert_eq!(pool.status("update", &["key", "2"]), 0);
+    assert_eq!(next(), "2");
+    assert_eq!(pool.status("incr", &["key"]), 0);
+    assert_eq!(next(), "3");
+    assert!(child.wait().expect("it ends").success());
+    let args = ["watch", pool.path(), "key", "--changes", "1", "--timeout", "10ms", "--json"];
+    let output = swarm(&args).output().expect("the command line can be run");
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.stdout, b"{\"there\":true,\"value\":\"3\"}\n");
 }

@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
@@ -33,6 +33,9 @@ type Operation<'s, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + 's>>;
 
 /// A callback that gets a value; `None` if the key does not exist.
 type Look<'s> = &'s mut (dyn FnMut(Option<&[u8]>) + 's);
+
+/// A callback that gets a key's values, until it breaks.
+type EachValue<'s> = &'s mut (dyn FnMut(Option<&[u8]>) -> ControlFlow<()> + 's);
 
 /// A callback that gets keys and values, until it breaks.
 type Each<'s> = &'s mut (dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 's);
@@ -67,6 +70,7 @@ trait Operations {
     ) -> Operation<'s, ()>;
     fn ttl<'s>(&'s self, key: &'s [u8]) -> Operation<'s, TimeToLive>;
     fn persist<'s>(&'s self, key: &'s [u8]) -> Operation<'s, bool>;
+    fn watch(&self, key: &[u8], limit: Option<Duration>, each: EachValue<'_>) -> Result<(), Error>;
     fn for_each<'s>(&'s self, each: Each<'s>) -> Operation<'s, ()>;
     fn for_each_key<'s>(&'s self, prefix: &'s [u8], each: EachKey<'s>) -> Operation<'s, ()>;
     fn next_keys<'s>(&'s self, cursor: &'s mut Cursor, each: Pairs<'s>) -> Operation<'s, bool>;
@@ -129,6 +133,20 @@ impl<F: Fabric, C: Clock, P: Protocol> Operations for Client<F, C, P> {
 
     fn persist<'s>(&'s self, key: &'s [u8]) -> Operation<'s, bool> {
         Box::pin(self.persist(key))
+    }
+
+    fn watch(&self, key: &[u8], limit: Option<Duration>, each: EachValue<'_>) -> Result<(), Error> {
+        let (mut watch, began) = (self.blocking().watch(key)?, Instant::now());
+        loop {
+            let changed = match limit.map(|limit| limit.saturating_sub(began.elapsed())) {
+                None => Some(watch.next()?),
+                Some(left) => watch.next_within(left)?,
+            };
+            match changed {
+                Some(value) if each(value.as_deref()).is_continue() => {}
+                _ => return Ok(()),
+            }
+        }
     }
 
     fn for_each<'s>(&'s self, each: Each<'s>) -> Operation<'s, ()> {
@@ -268,6 +286,20 @@ impl<'s> Store<'s> {
     /// See [`Client::persist`].
     pub async fn persist(&self, key: &[u8]) -> Result<bool, Error> {
         self.0.persist(key).await
+    }
+
+    /// Calls `each` with the value of a key, and each time that it changes, until it breaks or the time
+    /// is over. Blocks the thread.
+    ///
+    /// # Errors
+    /// See [`Client::watch`].
+    pub fn watch(
+        &self,
+        key: &[u8],
+        limit: Option<Duration>,
+        mut each: impl FnMut(Option<&[u8]>) -> ControlFlow<()>,
+    ) -> Result<(), Error> {
+        self.0.watch(key, limit, &mut each)
     }
 
     /// Calls `each` with all keys and values until it breaks.
