@@ -37,7 +37,7 @@ enum Input<'a> {
     Any(&'a [u8]),
 }
 
-type Pair = (Vec<u8>, Vec<u8>);
+type Pair = (Vec<u8>, Vec<u8>, Option<u64>);
 
 fn decode(file: &[u8]) -> (Vec<Pair>, Result<(), Bad>) {
     let mut pairs = Vec::new();
@@ -48,7 +48,7 @@ fn decode(file: &[u8]) -> (Vec<Pair>, Result<(), Bad>) {
     loop {
         match decoder.next_block() {
             Ok(Some(block)) => {
-                pairs.extend(block.map(|(key, value)| (key.to_vec(), value.to_vec())))
+                pairs.extend(block.map(|(key, value, expires)| (key.to_vec(), value.to_vec(), expires)))
             }
             Ok(None) => return (pairs, Ok(())),
             Err(bad) => {
@@ -62,8 +62,8 @@ fn decode(file: &[u8]) -> (Vec<Pair>, Result<(), Bad>) {
 fn encode(name: u64, pairs: &[Pair]) -> Vec<u8> {
     let mut encoder = Encoder::new(name, 0);
     let mut file = Vec::new();
-    for (key, value) in pairs {
-        encoder.push(key, value);
+    for (key, value, expires) in pairs {
+        encoder.push(key, value, *expires);
         file.extend_from_slice(encoder.whole());
         encoder.written();
     }
@@ -105,12 +105,14 @@ fuzz_target!(|input: Input| {
     match input {
         Input::Any(file) => {
             let (pairs, end) = decode(file);
-            assert!(end.is_err() || pairs.iter().all(|(key, _)| !key.is_empty()));
+            assert!(end.is_err() || pairs.iter().all(|(key, ..)| !key.is_empty()));
         }
         Input::Backup { name, pairs, changes } => {
             let keys = pairs.into_iter().filter(|(key, ..)| (1..256).contains(&key.len()));
             let pair = |(key, byte, length): (&[u8], u8, u32)| {
-                (key.to_vec(), vec![byte; length as usize % LONG])
+                // Some expire.
+                let expires = (byte % 4 == 1).then_some(u64::from(length) << 20);
+                (key.to_vec(), vec![byte; length as usize % LONG], expires)
             };
             let pairs: Vec<Pair> = keys.take(64).map(pair).collect();
             let file = encode(name, &pairs);

@@ -7,6 +7,7 @@ use std::io::BufReader;
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
+use serde_json::Value;
 
 #[path = "../../swarm-kv/cli/src/common/escape.rs"]
 mod escape;
@@ -73,8 +74,18 @@ fn is_json(line: &[u8]) -> bool {
 
 /// What a line of JSON says.
 fn parse_json(line: &[u8]) -> Option<Pair> {
-    let object: BTreeMap<String, String> = serde_json::from_slice(line).ok()?;
-    let bytes = |name: &str| match (object.get(name), object.get(&format!("{name}_hex"))) {
+    let mut object: BTreeMap<String, Value> = serde_json::from_slice(line).ok()?;
+    let expires = match object.remove("expires_ns") {
+        Some(Value::Number(number)) => Some(number.as_u64()?),
+        Some(_) => return None,
+        None => None,
+    };
+    let text = |name: &str| match object.get(name) {
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(_) => Err(()),
+        None => Ok(None),
+    };
+    let bytes = |name: &str| match (text(name).ok()?, text(&format!("{name}_hex")).ok()?) {
         (Some(text), None) => Some(text.clone().into_bytes()),
         (None, Some(hex)) if hex.is_ascii() && hex.len() % 2 == 0 => {
             let byte = |at| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok();
@@ -83,7 +94,7 @@ fn parse_json(line: &[u8]) -> Option<Pair> {
         }
         _ => None,
     };
-    Some((bytes("key")?, bytes("value")?)).filter(|_| object.len() == 2)
+    Some((bytes("key")?, bytes("value")?, expires)).filter(|_| object.len() == 2)
 }
 
 /// The same, with the whole file at hand.
@@ -95,11 +106,11 @@ fn expected(file: &[u8]) -> (Vec<Pair>, bool) {
         let pair = if is_json(line) {
             parse_json(line.strip_suffix(b"\r").filter(|_| whole.is_some()).unwrap_or(line))
         } else {
-            escape::parse_line(line).ok()
+            escape::parse_line(line).ok().map(|(key, value)| (key, value, None))
         };
         match pair {
-            Some((key, value)) if (1..256).contains(&key.len()) && value.len() <= 1 << 20 => {
-                pairs.push((key, value));
+            Some(pair) if (1..256).contains(&pair.0.len()) && pair.1.len() <= 1 << 20 => {
+                pairs.push(pair);
             }
             _ => return (pairs, false),
         }
@@ -116,7 +127,10 @@ fuzz_target!(|input: Input| {
     }
     let (pairs, whole) = outcome;
     let (mut written, mut line) = (Vec::new(), Vec::new());
-    for (key, value) in &pairs {
+    let mut pairs = pairs;
+    for (key, value, expires) in &mut pairs {
+        // Lines of text do not say.
+        *expires = None;
         escape::format_line(key, value, &mut line);
         if written.is_empty() {
             written.extend_from_slice(front(&line));

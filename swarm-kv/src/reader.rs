@@ -70,10 +70,21 @@ impl Reader {
         &self,
         mut each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<(), Error> {
+        self.for_each_with_ttl(|key, value, _| each(key, value))
+    }
+
+    /// As [`for_each`](Self::for_each), and tells of each key how long it is there yet, by this host's clock, if it expires.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn for_each_with_ttl(
+        &self,
+        mut each: impl FnMut(&[u8], &[u8], Option<Duration>) -> ControlFlow<()>,
+    ) -> Result<(), Error> {
         for first in 0..self.pool.geometry().first_buckets() {
             let pairs = self.look(async |looker| looker.pairs_below(first).await)?;
-            for (key, value) in pairs {
-                if each(&key, &value).is_break() {
+            for (key, value, left) in pairs {
+                if each(&key, &value, left).is_break() {
                     return Ok(());
                 }
             }

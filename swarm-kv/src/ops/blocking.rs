@@ -255,6 +255,29 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Blocking<'c, F, C, P> {
         block_on(self.0.next_keys(cursor, each))
     }
 
+    /// See [`Client::next_keys_with_ttl`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn next_keys_with_ttl(
+        &self,
+        cursor: &mut Cursor,
+        each: impl FnMut(&[u8], &[u8], Option<Duration>),
+    ) -> Result<bool, Error> {
+        block_on(self.0.next_keys_with_ttl(cursor, each))
+    }
+
+    /// See [`Client::for_each_with_ttl`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn for_each_with_ttl(
+        &self,
+        each: impl FnMut(&[u8], &[u8], Option<Duration>) -> ControlFlow<()>,
+    ) -> Result<(), Error> {
+        block_on(self.0.for_each_with_ttl(each))
+    }
+
     /// See [`Client::for_each`].
     ///
     /// # Errors

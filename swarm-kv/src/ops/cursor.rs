@@ -11,6 +11,8 @@
 //! coming back. Within a call, many keys are on their way at a time: where memory is far all of some buckets, and where it
 //! is near what comes next is asked for some keys ahead.
 
+use std::time::Duration;
+
 use futures_util::future::{try_join, try_join_all};
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
@@ -64,7 +66,7 @@ impl Cursor {
 enum Pair<'c, F: Fabric + 'c> {
     None,
     Register(Value<'c, F>, Value<'c, F>),
-    Cell(Vec<u8>, Value<'c, F>),
+    Cell(Vec<u8>, Value<'c, F>, Option<u64>),
 }
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
@@ -84,11 +86,39 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         cursor: &mut Cursor,
         mut each: impl FnMut(&[u8], &[u8]),
     ) -> Result<bool, Error> {
+        self.next_until(cursor, |key, value, _| each(key, value)).await
+    }
+
+    /// As [`next_keys`](Self::next_keys), and tells of each key how long it is there yet, by this client's clock, if it
+    /// expires.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Cancel safety
+    /// As there.
+    pub async fn next_keys_with_ttl(
+        &self,
+        cursor: &mut Cursor,
+        mut each: impl FnMut(&[u8], &[u8], Option<Duration>),
+    ) -> Result<bool, Error> {
+        let each = |key: &[u8], value: &[u8], deadline: Option<u64>| {
+            each(key, value, deadline.map(|deadline| self.left_until(deadline)));
+        };
+        self.next_until(cursor, each).await
+    }
+
+    /// The same with the deadlines themselves.
+    async fn next_until(
+        &self,
+        cursor: &mut Cursor,
+        mut each: impl FnMut(&[u8], &[u8], Option<u64>),
+    ) -> Result<bool, Error> {
         self.look();
         let mut bytes = 0;
-        let visit = |key: &[u8], value: &[u8]| {
+        let visit = |key: &[u8], value: &[u8], deadline| {
             bytes += value.len();
-            each(key, value);
+            each(key, value, deadline);
         };
         let goes_on = self
             .in_own_process(async {
@@ -113,7 +143,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     async fn next_near(
         &self,
         cursor: &mut Cursor,
-        mut each: impl FnMut(&[u8], &[u8]),
+        mut each: impl FnMut(&[u8], &[u8], Option<u64>),
     ) -> Result<bool, Error> {
         let mut found: Vec<(u64, KeyObject)> = Vec::with_capacity(MOST);
         for bucket in 0..cursor.width {
@@ -141,8 +171,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let register = match object {
                 KeyObject::Register(register) => register,
                 KeyObject::Cell(cell) => {
-                    if let Some((key, value)) = self.pair_of_cell(*hash, cell).await? {
-                        each(&key, &value);
+                    if let Some((key, value, deadline)) = self.pair_of_cell(*hash, cell).await? {
+                        each(&key, &value, deadline);
                     }
                     continue;
                 }
@@ -158,7 +188,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 None => read_key(&self.group, register).await?,
             };
             self.is_at(*hash, &key)?;
-            each(&key, &value);
+            each(&key, &value, None);
         }
         Ok(true)
     }
@@ -199,7 +229,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     async fn next_far(
         &self,
         cursor: &mut Cursor,
-        mut each: impl FnMut(&[u8], &[u8]),
+        mut each: impl FnMut(&[u8], &[u8], Option<u64>),
     ) -> Result<bool, Error> {
         cursor.walks.retain(|walk| walk.next_place().is_some());
         while cursor.walks.len() < cursor.width && cursor.next < self.first_buckets() {
@@ -224,8 +254,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         for pair in try_join_all(buckets).await?.into_iter().flatten() {
             match pair {
                 Pair::None => {}
-                Pair::Register(key, value) => each(&key, &value),
-                Pair::Cell(key, value) => each(&key, &value),
+                Pair::Register(key, value) => each(&key, &value, None),
+                Pair::Cell(key, value, deadline) => each(&key, &value, deadline),
             }
         }
         Ok(true)
@@ -237,7 +267,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             KeyObject::Register(register) => register,
             KeyObject::Cell(cell) => {
                 let pair = self.pair_of_cell(entry.hash, &cell).await?;
-                return Ok(pair.map_or(Pair::None, |(key, value)| Pair::Cell(key, value)));
+                return Ok(pair.map_or(Pair::None, |(key, value, deadline)| {
+                    Pair::Cell(key, value, deadline)
+                }));
             }
         };
         let named = register;
@@ -250,17 +282,17 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         Ok(Pair::Register(key, value))
     }
 
-    /// The key and the value of a cell that a bucket named within this call, if it has one.
+    /// The key, the value and the deadline of a cell that a bucket named within this call, if it has a value.
     async fn pair_of_cell(
         &self,
         hash: u64,
         cell: &KeyedCell,
-    ) -> Result<Option<(Vec<u8>, Value<'_, F>)>, Error> {
+    ) -> Result<Option<(Vec<u8>, Value<'_, F>, Option<u64>)>, Error> {
         let (key, shown) = self.read_cell_as_it_is(cell).await?;
         self.is_at(hash, &key)?;
         // X5: a walk leaves out what has expired, and changes nothing.
         let is_there = shown.kind != Kind::Absent && !self.is_past(shown.deadline);
-        Ok(is_there.then_some((key, shown.value)))
+        Ok(is_there.then_some((key, shown.value, shown.deadline)))
     }
 
     /// The rest of a read of a register that a bucket named within this call: its key's value, if it has one.

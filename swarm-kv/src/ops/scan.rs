@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
@@ -98,11 +99,13 @@ pub(crate) enum WalkedObject<'m> {
         cell: &'m KeyedCell,
         key: &'m [u8],
         record: Pointer,
+        /// When its value expires, if it does.
+        deadline: Option<u64>,
     },
 }
 
-/// A key and its value.
-type Pair = (Vec<u8>, Vec<u8>);
+/// A key, its value, and how long it is there yet, if it expires.
+type Pair = (Vec<u8>, Vec<u8>, Option<Duration>);
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Calls `each` with every key and its value until it breaks off.
@@ -116,12 +119,26 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         &self,
         mut each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<(), Error> {
+        self.for_each_with_ttl(|key, value, _| each(key, value)).await
+    }
+
+    /// As [`for_each`](Self::for_each), and tells of each key how long it is there yet, by this client's clock, if it
+    /// expires.
+    ///
+    /// # Errors
+    /// Too few memory nodes that answer.
+    pub async fn for_each_with_ttl(
+        &self,
+        mut each: impl FnMut(&[u8], &[u8], Option<Duration>) -> ControlFlow<()>,
+    ) -> Result<(), Error> {
         let walk = self.walk(async |met, value| match met {
             WalkedObject::Register(register) => {
                 let key = read_key(&self.group, register).await?;
-                Ok(each(&key, value))
+                Ok(each(&key, value, None))
             }
-            WalkedObject::Cell { key, .. } => Ok(each(key, value)),
+            WalkedObject::Cell { key, deadline, .. } => {
+                Ok(each(key, value, deadline.map(|deadline| self.left_until(deadline))))
+            }
         });
         self.look();
         self.in_own_process(walk).await
@@ -131,11 +148,14 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     pub(crate) async fn pairs_below(&self, first: usize) -> Result<Vec<Pair>, Error> {
         let mut pairs = Vec::new();
         let mut add = async |met: WalkedObject<'_>, value: &[u8]| {
-            let key = match met {
-                WalkedObject::Register(register) => read_key(&self.group, register).await?.to_vec(),
-                WalkedObject::Cell { key, .. } => key.to_vec(),
+            let (key, deadline) = match met {
+                WalkedObject::Register(register) => {
+                    (read_key(&self.group, register).await?.to_vec(), None)
+                }
+                WalkedObject::Cell { key, deadline, .. } => (key.to_vec(), deadline),
             };
-            pairs.push((key, value.to_vec()));
+            let left = deadline.map(|deadline| self.left_until(deadline));
+            pairs.push((key, value.to_vec(), left));
             Ok(ControlFlow::Continue(()))
         };
         let walk = self.walk_below(first, async |located| {
@@ -366,8 +386,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     // X5: a walk leaves out what has expired, and changes nothing.
                     let (key, shown) = self.read_cell_as_it_is(&cell).await?;
                     if shown.kind != Kind::Absent && !self.is_past(shown.deadline) {
-                        let record = shown.view.record();
-                        let met = WalkedObject::Cell { cell: &cell, key: &key, record };
+                        let (record, deadline) = (shown.view.record(), shown.deadline);
+                        let met = WalkedObject::Cell { cell: &cell, key: &key, record, deadline };
                         if each(entry, met, Ok(&shown.value)).await?.is_break() {
                             return Ok(ControlFlow::Break(()));
                         }

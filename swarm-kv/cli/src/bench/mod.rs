@@ -78,7 +78,7 @@ pub(crate) fn run(args: &BenchArgs, json: bool) -> Result<Answer, Failure> {
 /// inserted are not new.
 fn first_free(key_size: usize, store: &Store<'_>) -> Result<usize, Failure> {
     let mut first = 0;
-    block_on(store.for_each(|key, _| {
+    block_on(store.for_each(|key, _, _| {
         if key.len() == key_size
             && let Some(number) = Keys::number(key)
         {

@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
@@ -128,8 +128,10 @@ fn write_all(
     loop {
         let before = encoder.counts().keys;
         cleanup::would_say(output.interrupted_at(before));
-        let goes_on =
-            block_on(store.next_keys(&mut cursor, |key, value| encoder.push(key, value)))?;
+        let push = |key: &[u8], value: &[u8], left: Option<Duration>| {
+            encoder.push(key, value, left.map(expires_after));
+        };
+        let goes_on = block_on(store.next_keys(&mut cursor, push))?;
         if !goes_on {
             encoder.end(now());
         }
@@ -151,8 +153,19 @@ fn write_all(
 }
 
 /// Nanoseconds since 1970.
-fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}
+
+/// When something expires that is there for so long yet, in nanoseconds since 1970: a time that every pool's clock can be
+/// compared with.
+pub(crate) fn expires_after(left: Duration) -> u64 {
+    now().saturating_add(u64::try_from(left.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// How long something is there yet that expires at this time. `None` if it has expired.
+pub(crate) fn left_until(expires: u64) -> Option<Duration> {
+    expires.checked_sub(now()).filter(|left| *left > 0).map(Duration::from_nanos)
 }
 
 /// Says whether a backup is whole.

@@ -4,18 +4,20 @@
 //! whose key it has already, so that of two lines with one key the later wins; and where the next
 //! line has not arrived yet, so that nothing waits for it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, IsTerminal, Read, Write};
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
 use swarm_kv::{Error, block_on};
 use swarm_worker::store::{Store, block_on_all, with_client};
 
+use crate::commands::backup::{expires_after, left_until};
 use crate::commands::keys::put_bytes;
 use crate::common::args::{ImportArgs, KeysArgs, ReadArgs};
 use crate::common::cleanup;
@@ -47,12 +49,14 @@ pub(crate) fn import(args: &ImportArgs, json: bool) -> Result<Answer, Failure> {
     };
     let input = BufReader::with_capacity(1 << 16, bar.wrap_read(input));
     let pool = open_given(&args.pool)?;
-    let lines = with_client(&pool, |store| import_all(input, store))?;
+    let (lines, expired) = with_client(&pool, |store| import_all(input, store))?;
     bar.finish_and_clear();
     if json {
-        print_line(json!({ "lines": lines }))?;
-    } else {
+        print_line(json!({ "lines": lines, "expired": expired }))?;
+    } else if expired == 0 {
         eprint_line(count(lines, "line"));
+    } else {
+        eprint_line(format_args!("{}, of which {expired} had expired", count(lines, "line")));
     }
     Ok(Answer::Yes)
 }
@@ -62,9 +66,12 @@ pub(crate) fn import(args: &ImportArgs, json: bool) -> Result<Answer, Failure> {
 struct Batch {
     pairs: Vec<Pair>,
     keys: HashSet<Vec<u8>>,
+    /// How many were passed over, as they have expired.
+    expired: Cell<u64>,
 }
 
-fn import_all(input: BufReader<impl Read>, store: &Store<'_>) -> Result<u64, Failure> {
+/// Returns how many lines there were, and how many of them have expired.
+fn import_all(input: BufReader<impl Read>, store: &Store<'_>) -> Result<(u64, u64), Failure> {
     let mut lines = Lines::new(input);
     let mut batch = Batch::default();
     let mut stored = 0;
@@ -76,7 +83,7 @@ fn import_all(input: BufReader<impl Read>, store: &Store<'_>) -> Result<u64, Fai
                 stored += batch.put(store, stored)?;
                 return match end {
                     Err(bad) => Err(at_line(stored + 1, bad)),
-                    Ok(_) => Ok(stored),
+                    Ok(_) => Ok((stored, batch.expired.get())),
                 };
             }
         };
@@ -103,10 +110,17 @@ impl Batch {
         let rest = RefCell::new(pairs.iter().zip(before + 1..));
         let lanes = (0..LANES.min(pairs.len())).map(|_| async {
             loop {
-                let Some(((key, value), line)) = rest.borrow_mut().next() else {
+                let Some(((key, value, expires), line)) = rest.borrow_mut().next() else {
                     return Ok::<(), Failure>(());
                 };
-                let put = store.put(key, value).await;
+                let put = match expires.map(left_until) {
+                    None => store.put(key, value).await,
+                    Some(Some(left)) => store.put_with_ttl(key, value, left).await,
+                    Some(None) => {
+                        self.expired.set(self.expired.get() + 1);
+                        Ok(())
+                    }
+                };
                 let at = Some(AtLine { line, stored: before });
                 put.map_err(|error| Failure::Store { error, at })?;
             }
@@ -133,7 +147,7 @@ pub(crate) fn export(pool: &ReadArgs, json: bool) -> Result<Answer, Failure> {
     let pool = open_to_read(pool)?;
     if let Some(reader) = pool.reader() {
         let keys = || Ok(pool.accounts_while(&mut |_, _| true)?.0.usage.keys);
-        let all = |each: Each<'_>| reader.for_each(each);
+        let all = |each: Each<'_>| reader.for_each_with_ttl(each);
         export_all(keys, all, json).map_err(|failure| failure.in_pool(pool.path()))?;
     } else {
         with_client(&pool, |store| {
@@ -144,8 +158,8 @@ pub(crate) fn export(pool: &ReadArgs, json: bool) -> Result<Answer, Failure> {
     Ok(Answer::Yes)
 }
 
-/// What each key and its value are given to, until it breaks off.
-type Each<'e> = &'e mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>;
+/// What each key and its value are given to, and how long it is there yet if it expires, until it breaks off.
+type Each<'e> = &'e mut dyn FnMut(&[u8], &[u8], Option<Duration>) -> ControlFlow<()>;
 
 /// Prints what `all` gives, of which there are so many `keys`.
 fn export_all(
@@ -161,13 +175,15 @@ fn export_all(
     let is_terminal = io::stdout().is_terminal();
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let mut line = Vec::new();
-    let (mut written, mut first) = (Ok(()), true);
-    all(&mut |key, value| {
+    let (mut written, mut first, mut expiring) = (Ok(()), true, 0);
+    all(&mut |key, value, left| {
+        expiring += u64::from(left.is_some());
         if json {
             line.clear();
             let mut pair = Map::new();
             put_bytes(&mut pair, "key", key);
             put_bytes(&mut pair, "value", value);
+            pair.extend(left.map(|left| ("expires_ns".to_owned(), expires_after(left).into())));
             line.extend(format!("{}\n", Value::Object(pair)).into_bytes());
         } else {
             format_line(key, value, &mut line);
@@ -181,7 +197,14 @@ fn export_all(
         if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })?;
     bar.finish_and_clear();
-    written.and_then(|()| out.flush()).map_err(|error| Failure::output(&error))
+    written.and_then(|()| out.flush()).map_err(|error| Failure::output(&error))?;
+    if expiring > 0 && !json {
+        eprint_line(format_args!(
+            "swarm: {} to expire, which lines of text do not say; those of --json do",
+            if expiring == 1 { "a key is".to_owned() } else { format!("{expiring} keys are") }
+        ));
+    }
+    Ok(())
 }
 
 /// Prints the keys that begin with a prefix.

@@ -3,15 +3,15 @@
 //! The invariant: *no key of a block is stored before all of the block was read and found whole*; of a regular file, before
 //! all of the backup was.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::path::Path;
 
 use serde_json::json;
 use swarm_kv::{Cursor, block_on};
 use swarm_worker::backup::{Bad, Decoder, Pairs};
-use swarm_worker::store::{Store, with_client};
+use swarm_worker::store::{Store, block_on_all, with_client};
 
-use crate::commands::backup::{Input, progress};
+use crate::commands::backup::{Input, left_until, progress};
 use crate::common::args::RestoreArgs;
 use crate::common::cleanup;
 use crate::common::exit::{Answer, Failure, eprint_line, print_line};
@@ -21,6 +21,8 @@ use crate::common::units::count;
 
 /// Keys that are put at a time.
 const TOGETHER: usize = 256;
+/// Of those that expire, so many are in flight.
+const LANES: usize = 16;
 
 /// Puts the keys and values of a backup.
 pub(crate) fn run(args: &RestoreArgs, json: bool) -> Result<Answer, Failure> {
@@ -32,7 +34,8 @@ pub(crate) fn run(args: &RestoreArgs, json: bool) -> Result<Answer, Failure> {
     }
     let pool = open_given(&args.pool)?;
     let pace = Pace::new(args.rate);
-    let mut restore = Restore { input: &input, pace, stored: Cell::new(0), refused: false };
+    let (stored, expired) = Default::default();
+    let mut restore = Restore { input: &input, pace, stored, expired, refused: false };
     let done = with_client(&pool, |store| {
         if !args.merge && has_keys(store)? {
             return Err(has_some(&args.pool.pool));
@@ -44,10 +47,13 @@ pub(crate) fn run(args: &RestoreArgs, json: bool) -> Result<Answer, Failure> {
         true => failure.and(&format!("{}; restore again with --merge", so_far(stored))),
         false => failure,
     })?;
+    let expired = restore.expired;
     if json {
-        print_line(json!({ "keys": stored }))?;
-    } else {
+        print_line(json!({ "keys": stored, "expired": expired }))?;
+    } else if expired == 0 {
         eprint_line(count(stored, "key"));
+    } else {
+        eprint_line(format_args!("{}; {expired} more had expired", count(stored, "key")));
     }
     Ok(Answer::Yes)
 }
@@ -55,7 +61,7 @@ pub(crate) fn run(args: &RestoreArgs, json: bool) -> Result<Answer, Failure> {
 /// Whether there is a key.
 fn has_keys(store: &Store<'_>) -> Result<bool, Failure> {
     let (mut cursor, mut any) = (Cursor::new(), false);
-    while !any && block_on(store.next_keys(&mut cursor, |_, _| any = true))? {}
+    while !any && block_on(store.next_keys(&mut cursor, |_, _, _| any = true))? {}
     Ok(any)
 }
 
@@ -84,11 +90,31 @@ fn so_far(stored: u64) -> String {
     }
 }
 
+/// Puts these pairs, to expire when they say, except for those that have. Returns how many have.
+fn put_expiring(store: &Store<'_>, pairs: &[(&[u8], &[u8], Option<u64>)]) -> Result<u64, Failure> {
+    let (rest, expired) = (RefCell::new(pairs.iter()), Cell::new(0));
+    let lanes = (0..LANES.min(pairs.len())).map(|_| async {
+        loop {
+            let Some((key, value, expires)) = rest.borrow_mut().next() else {
+                return Ok::<(), Failure>(());
+            };
+            match expires.and_then(left_until) {
+                Some(left) => store.put_with_ttl(key, value, left).await?,
+                None => expired.set(expired.get() + 1),
+            }
+        }
+    });
+    block_on_all(lanes.collect())?;
+    Ok(expired.get())
+}
+
 /// A backup on its way into a pool.
 struct Restore<'i> {
     input: &'i Input,
     pace: Pace,
     stored: Cell<u64>,
+    /// Keys that were left out, as they have expired since the backup.
+    expired: u64,
     /// Whether the store did not take something.
     refused: bool,
 }
@@ -116,15 +142,27 @@ impl Restore<'_> {
     }
 
     fn block(&mut self, store: &Store<'_>, pairs: Pairs<'_>) -> Result<(), Failure> {
-        let (keys, values): (Vec<_>, Vec<_>) = pairs.unzip();
+        let is_endless = |(.., expires): &(_, _, Option<u64>)| expires.is_none();
+        let (endless, expiring): (Vec<_>, Vec<_>) = pairs.partition(is_endless);
+        let (keys, values): (Vec<_>, Vec<_>) =
+            endless.into_iter().map(|(key, value, _)| (key, value)).unzip();
         let together = self.pace.together(TOGETHER);
         for (keys, values) in keys.chunks(together).zip(values.chunks(together)) {
             block_on(store.put_many(keys, values))?;
-            self.stored.set(self.stored.get() + keys.len() as u64);
-            self.would_say();
-            self.pace.keep(keys.len() as u64, || store.rest());
+            self.are_stored(store, keys.len() as u64);
+        }
+        for pairs in expiring.chunks(together) {
+            let expired = put_expiring(store, pairs)?;
+            self.expired += expired;
+            self.are_stored(store, pairs.len() as u64 - expired);
         }
         Ok(())
+    }
+
+    fn are_stored(&mut self, store: &Store<'_>, more: u64) {
+        self.stored.set(self.stored.get() + more);
+        self.would_say();
+        self.pace.keep(more, || store.rest());
     }
 
     /// What is told if a signal ends it now.

@@ -108,7 +108,7 @@ pub(crate) enum Command {
     #[command(
         visible_alias = "set",
         after_help = "With --ttl the key is as if it had been deleted once that time is over by the clocks of the hosts that use it. \
-        A later put or update ends that; cas and incr keep it. `swarm backup` and `swarm export` leave the time out.\n\n\
+        A later put or update ends that; cas and incr keep it. `swarm backup` and `swarm export --json` write when it is over, and lines of text do not.\n\n\
         Example:\n  swarm put /dev/shm/pool session:17 alice --ttl 30m"
     )]
     Put(PutArgs),
@@ -167,7 +167,8 @@ pub(crate) enum Command {
         visible_alias = "load",
         after_help = "Lines are key<TAB>value; inside a key or value, \\t, \\n, \\r and \
         \\\\ stand for tab, newline, carriage return and backslash. Or they are those of \
-        `export --json`. Import stops at a line that is not of this form and says which; the \
+        `export --json`, where expires_ns says when a key expires, in nanoseconds since 1970; one that \
+        has expired is passed over. Import stops at a line that is not of this form and says which; the \
         lines in front of it are stored.\n\n\
         Example:\n  swarm export OLD | swarm import NEW -"
     )]
@@ -176,7 +177,8 @@ pub(crate) enum Command {
     #[command(
         visible_aliases = ["dump", "list", "ls"],
         after_help = "Inside a key or value, \\t, \\n, \\r and \\\\ stand for tab, newline, \
-        carriage return and backslash. Keys that change meanwhile appear with one of their values."
+        carriage return and backslash. Keys that change meanwhile appear with one of their values. When a key \
+        expires is told with --json, as expires_ns."
     )]
     Export(ReadArgs),
     /// Write all keys and values to a file, from which `restore` makes them again
@@ -233,7 +235,8 @@ Examples:
   swarm backup /dev/shm/pool - | ssh host swarm restore - /dev/shm/pool";
 
 const RESTORE_HELP: &str = "The pool may have any number of nodes and any capacity that the keys fit in. A pool that has \
-keys is refused: with --merge those of the backup get the backup's values, and the others stay. A regular file is gone \
+keys is refused: with --merge those of the backup get the backup's values, and the others stay. Keys expire when they would have; \
+those that have are left out. A regular file is gone \
 over as a whole before anything is stored; of a pipe each block is, and what was stored before a bad one stays, and is \
 told. What was interrupted can be restored again, with --merge.
 

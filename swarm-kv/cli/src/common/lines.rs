@@ -13,7 +13,7 @@ use super::limits::{check_key, check_value};
 /// A line is never longer, every byte escaped.
 const MAX_LINE: usize = 2 * (MAX_KEY + MAX_VALUE) + 2;
 /// Nor is one of JSON, where a byte takes six at most; nothing longer is read into memory.
-const MAX_JSON: usize = 6 * (MAX_KEY + MAX_VALUE) + 64;
+const MAX_JSON: usize = 6 * (MAX_KEY + MAX_VALUE) + 96;
 /// What some programs put in front of text.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
@@ -22,8 +22,8 @@ pub(crate) fn front(first_line: &[u8]) -> &'static [u8] {
     if first_line.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK } else { b"" }
 }
 
-/// A key and its value.
-pub(crate) type Pair = (Vec<u8>, Vec<u8>);
+/// A key, its value, and when it expires, if it does: in nanoseconds since 1970. A line of JSON alone says so.
+pub(crate) type Pair = (Vec<u8>, Vec<u8>, Option<u64>);
 
 /// The lines of a file.
 pub(crate) struct Lines<R> {
@@ -59,14 +59,15 @@ impl<R: BufRead> Lines<R> {
         if line.len() > if is_json { MAX_JSON } else { MAX_LINE } {
             return Err("it is longer than any key and value".to_owned());
         }
-        let (key, value) = if is_json {
+        let (key, value, expires) = if is_json {
             parse_json(line.strip_suffix(b"\r").filter(|_| is_whole).unwrap_or(&line))?
         } else {
-            parse_line(&line).map_err(|bad| bad.to_string())?
+            let (key, value) = parse_line(&line).map_err(|bad| bad.to_string())?;
+            (key, value, None)
         };
         check_key(&key)?;
         check_value(&value)?;
-        Ok(Some((key, value)))
+        Ok(Some((key, value, expires)))
     }
 }
 
@@ -74,10 +75,16 @@ impl<R: BufRead> Lines<R> {
 fn parse_json(line: &[u8]) -> Result<Pair, String> {
     let mut object: Map<String, Value> =
         serde_json::from_slice(line).map_err(|bad| format!("it is no JSON object: {bad}"))?;
-    let pair = (take_bytes(&mut object, "key")?, take_bytes(&mut object, "value")?);
+    let (key, value) = (take_bytes(&mut object, "key")?, take_bytes(&mut object, "value")?);
+    let expires = match object.remove("expires_ns") {
+        None => None,
+        Some(expires) => Some(expires.as_u64().ok_or("expires_ns is no number of nanoseconds")?),
+    };
     match object.keys().next() {
-        Some(other) => Err(format!("an object has a key and a value, and no {other}")),
-        None => Ok(pair),
+        Some(other) => Err(format!(
+            "an object has a key and a value, and expires_ns if it expires, and no {other}"
+        )),
+        None => Ok((key, value, expires)),
     }
 }
 
@@ -117,7 +124,7 @@ mod tests {
     }
 
     fn pair(key: &[u8], value: &[u8]) -> Pair {
-        (key.to_vec(), value.to_vec())
+        (key.to_vec(), value.to_vec(), None)
     }
 
     #[test]
@@ -138,7 +145,12 @@ mod tests {
     fn lines_of_both_kinds_are_told_apart() {
         let text = b"{\"key\":\"t\\tab\",\"value_hex\":\"ff0A\"}\r\n{\"key\":\tv\n";
         assert_eq!(all(text), Ok(vec![pair(b"t\tab", b"\xff\n"), pair(b"{\"key\":", b"v")]));
+        let text = b"{\"key\":\"k\",\"value\":\"v\",\"expires_ns\":1790000000123456789}\n";
+        assert_eq!(all(text), Ok(vec![(b"k".to_vec(), b"v".to_vec(), Some(1790000000123456789))]));
         for bad in [
+            "{\"key\":\"k\",\"value\":\"v\",\"expires_ns\":1.5}",
+            "{\"key\":\"k\",\"value\":\"v\",\"expires_ns\":-1}",
+            "{\"key\":\"k\",\"value\":\"v\",\"expires_ns\":null}",
             "{",
             "{}",
             "{\"key\":\"k\"}",

@@ -3,11 +3,12 @@
 use std::fs;
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-use crate::common::{TestPool, swarm, wait_until};
+use crate::common::{TestPool, json, swarm, wait_until};
 
 /// A pool of another geometry, with nothing in it.
 fn pool_of(nodes: &str, capacity: &str) -> TestPool {
@@ -80,6 +81,56 @@ fn a_backup_is_restored_into_any_geometry() {
     assert!(sorted(&new) == expected);
 }
 
+/// When a key expires in a pool, in nanoseconds since 1970, as far as `ttl` tells.
+fn expires(pool: &TestPool, key: &str) -> Option<f64> {
+    let left = json(&["ttl", pool.path(), key, "--json"])["ttl_seconds"].as_f64()?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
+    Some(now.as_secs_f64() + left)
+}
+
+/// Keys expire when they would have, from a backup and from lines of JSON. What has expired meanwhile is left out, and told.
+#[test]
+fn keys_expire_when_they_would_have_where_they_are_restored() {
+    let old = TestPool::create();
+    let keys = ["an hour", "a day", "stays"];
+    for (key, ttl) in [("an hour", "1h"), ("a day", "24h"), ("over", "2s")] {
+        assert_eq!(old.status("put", &[key, "value", "--ttl", ttl]), 0);
+    }
+    assert_eq!(old.status("put", &["stays", "value"]), 0);
+    let file = old.file("backup").to_string_lossy().into_owned();
+    let lines = old.file("lines").to_string_lossy().into_owned();
+    assert_eq!(old.status("backup", &[&file]), 0);
+    let text = old.output("export", &["--json"]);
+    let reader = old.output("export", &["--json", "--read-only"]);
+    let count = |text: &[u8]| {
+        let is_line = |line: &&[u8]| line.windows(10).any(|it| it == b"expires_ns");
+        text.split(|byte| *byte == b'\n').filter(is_line).count()
+    };
+    assert_eq!((count(&text), count(&reader)), (3, 3));
+    fs::write(&lines, text).expect("it is writable");
+    let printed = swarm(&["export", old.path()]).assert().code(0);
+    let printed = String::from_utf8_lossy(&printed.get_output().stderr).into_owned();
+    assert!(printed.contains("3 keys are to expire"), "{printed}");
+    wait_until("a key expires", || old.status("get", &["over"]) == 1);
+    let before = keys.map(|key| expires(&old, key));
+    let (restored, imported) = (TestPool::create(), TestPool::create());
+    let told = json(&["restore", &file, restored.path(), "--json"]);
+    assert_eq!(told, json!({ "keys": 3, "expired": 1 }));
+    let told = json(&["import", imported.path(), &lines, "--json"]);
+    assert_eq!(told, json!({ "lines": 4, "expired": 1 }));
+    for pool in [restored, imported] {
+        for (key, before) in keys.into_iter().zip(before) {
+            assert_eq!(pool.output("get", &[key]), b"value");
+            let after = expires(&pool, key);
+            assert_eq!(after.is_some(), before.is_some(), "{key}");
+            let off = after.unwrap_or(0.0) - before.unwrap_or(0.0);
+            // Between a look at what is left and one at the clock this process may stand.
+            assert!(off.abs() < 60.0, "{key}: {off} s");
+        }
+        assert_eq!(pool.status("get", &["over"]), 1);
+    }
+}
+
 /// Two pools would be mixed up, and nobody be told.
 #[test]
 fn a_pool_that_has_keys_is_restored_into_if_it_is_asked_for() {
@@ -137,15 +188,15 @@ fn a_backup_that_is_cut_off_or_damaged_is_refused_with_the_place() {
     assert!(failure(&["backup", "--verify", &file], 1).contains("is no backup"));
     assert!(failure(&["backup", "--verify", "/nonexistent/file"], 3).contains("cannot read"));
     // A later version's header, with nothing behind it.
-    let later = [b"\x89SWMBAK\n\x02\0\0\0\0\0\0\0", &xxh3_of_version_2()[..]].concat();
+    let later = [b"\x89SWMBAK\n\x03\0\0\0\0\0\0\0", &xxh3_of_version_3()[..]].concat();
     fs::write(&file, later).expect("it is writable");
     let printed = failure(&["backup", "--verify", &file], 1);
-    assert!(printed.contains("version 2") && printed.contains("reads 1"), "{printed}");
+    assert!(printed.contains("version 3") && printed.contains("reads 1 to 2"), "{printed}");
 }
 
 /// The checksum of such a header's first 16 bytes.
-fn xxh3_of_version_2() -> [u8; 8] {
-    let front = b"\x89SWMBAK\n\x02\0\0\0\0\0\0\0";
+fn xxh3_of_version_3() -> [u8; 8] {
+    let front = b"\x89SWMBAK\n\x03\0\0\0\0\0\0\0";
     xxhash_rust::xxh3::xxh3_64(front).to_le_bytes()
 }
 

@@ -10,8 +10,8 @@ use std::io::{self, ErrorKind, Read};
 use swarm_core::layout::{MAX_KEY, MAX_VALUE};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// The version of the format that this program writes, and the only one that it reads.
-pub const VERSION: u32 = 1;
+/// The version of the format that this program writes. It reads the earlier ones, too: version 1 has no deadlines.
+pub const VERSION: u32 = 2;
 
 /// What a backup begins with. No text does, and a transfer that takes it for text changes it.
 const MAGIC: [u8; 8] = *b"\x89SWMBAK\n";
@@ -23,10 +23,14 @@ const FRONT: usize = 24;
 const HEAD: usize = 32;
 /// Bytes of a pair in front of its key: lengths of key and value.
 const LENGTHS: usize = 4;
+/// The bit of them that says that a deadline follows, from version 2 on.
+const EXPIRES: u32 = 1 << 31;
+/// Bytes of a deadline.
+const DEADLINE: usize = 8;
 /// A body is no longer than this, but for one of a single pair.
 const BODY: usize = 256 << 10;
 /// Nor is such a one longer than this.
-const LONGEST: usize = LENGTHS + MAX_KEY + MAX_VALUE;
+const LONGEST: usize = LENGTHS + DEADLINE + MAX_KEY + MAX_VALUE;
 /// Bytes of the last block's body.
 const END_BODY: usize = 24;
 
@@ -75,15 +79,18 @@ impl Encoder {
         Self { name, number: 0, counts: Counts::default(), block: vec![0; HEAD], whole }
     }
 
-    /// Takes in a pair. A key has 1 to [`MAX_KEY`] bytes, a value [`MAX_VALUE`] at most.
-    pub fn push(&mut self, key: &[u8], value: &[u8]) {
+    /// Takes in a pair. A key has 1 to [`MAX_KEY`] bytes, a value [`MAX_VALUE`] at most; `expires` says when it expires, if
+    /// it does, in nanoseconds since 1970.
+    pub fn push(&mut self, key: &[u8], value: &[u8], expires: Option<u64>) {
         assert!((1..=MAX_KEY).contains(&key.len()) && value.len() <= MAX_VALUE, "a store's pair");
-        let length = LENGTHS + key.len() + value.len();
+        let length = LENGTHS + expires.map_or(0, |_| DEADLINE) + key.len() + value.len();
         if self.block.len() > HEAD && self.block.len() - HEAD + length > BODY {
             self.end_block(DATA);
         }
-        let lengths = ((value.len() as u32) << 8) | key.len() as u32;
+        let flag = expires.map_or(0, |_| EXPIRES);
+        let lengths = flag | ((value.len() as u32) << 8) | key.len() as u32;
         self.block.extend_from_slice(&lengths.to_le_bytes());
+        self.block.extend(expires.iter().flat_map(|expires| expires.to_le_bytes()));
         self.block.extend_from_slice(key);
         self.block.extend_from_slice(value);
         self.counts.add(key, value);
@@ -212,7 +219,7 @@ impl fmt::Display for Bad {
             Self::Version(version) => {
                 write!(
                     f,
-                    "is a backup of version {version} of the format; this swarm reads {VERSION}"
+                    "is a backup of version {version} of the format; this swarm reads 1 to {VERSION}"
                 )
             }
             Self::Header => f.write_str("is damaged or cut off in its first 64 bytes"),
@@ -227,6 +234,7 @@ impl fmt::Display for Bad {
 /// Reads a backup, block by block.
 pub struct Decoder<'r> {
     input: Box<dyn Read + 'r>,
+    version: u32,
     name: u64,
     begun: u64,
     position: Position,
@@ -254,7 +262,7 @@ impl<'r> Decoder<'r> {
             return Err(Bad::Header);
         }
         let version = word(&front[8..]) as u32;
-        if version != VERSION {
+        if !(1..=VERSION).contains(&version) {
             return Err(Bad::Version(version));
         }
         if length < HEADER
@@ -264,7 +272,8 @@ impl<'r> Decoder<'r> {
         }
         let (name, begun) = (word(&header[FRONT..]), word(&header[FRONT + 8..]));
         let position = Position { block: 0, byte: HEADER as u64 };
-        Ok(Self { input, name, begun, position, counts: Counts::default(), body: Vec::new() })
+        let (counts, body) = Default::default();
+        Ok(Self { input, version, name, begun, position, counts, body })
     }
 
     /// When the backup was begun, nanoseconds since 1970.
@@ -315,14 +324,15 @@ impl<'r> Decoder<'r> {
             self.end(position)?;
             return Ok(None);
         }
-        let mut pairs = Pairs(&self.body);
-        for (key, value) in &mut pairs {
+        let pairs = Pairs { rest: &self.body, have_deadlines: self.version > 1 };
+        let mut all = pairs.clone();
+        for (key, value, _) in &mut all {
             self.counts.add(key, value);
         }
-        if !pairs.0.is_empty() {
+        if !all.rest.is_empty() {
             return damaged("something else than keys and values is in");
         }
-        Ok(Some(Pairs(&self.body)))
+        Ok(Some(pairs))
     }
 
     /// Whether what the last block says agrees with what came before, and nothing follows it.
@@ -353,24 +363,33 @@ fn fill(input: &mut dyn Read, into: &mut [u8]) -> Result<usize, Bad> {
     Ok(filled)
 }
 
-/// The keys and values of a block.
+/// The keys and values of a block, and when each expires, if it does, in nanoseconds since 1970.
 #[derive(Clone)]
-pub struct Pairs<'b>(&'b [u8]);
+pub struct Pairs<'b> {
+    rest: &'b [u8],
+    have_deadlines: bool,
+}
 
 impl<'b> Iterator for Pairs<'b> {
-    type Item = (&'b [u8], &'b [u8]);
+    type Item = (&'b [u8], &'b [u8], Option<u64>);
 
     fn next(&mut self) -> Option<Self::Item> {
-        let (lengths, rest) = self.0.split_first_chunk::<LENGTHS>()?;
-        let lengths = u32::from_le_bytes(*lengths);
+        let (lengths, mut rest) = self.rest.split_first_chunk::<LENGTHS>()?;
+        let mut lengths = u32::from_le_bytes(*lengths);
+        let mut expires = None;
+        if self.have_deadlines && lengths & EXPIRES != 0 {
+            let (deadline, after) = rest.split_first_chunk::<DEADLINE>()?;
+            (expires, rest) = (Some(u64::from_le_bytes(*deadline)), after);
+            lengths &= !EXPIRES;
+        }
         let (key, value) = ((lengths & 0xff) as usize, (lengths >> 8) as usize);
         if key == 0 || value > MAX_VALUE {
             return None;
         }
         let (key, rest) = rest.split_at_checked(key)?;
         let (value, rest) = rest.split_at_checked(value)?;
-        self.0 = rest;
-        Some((key, value))
+        self.rest = rest;
+        Some((key, value, expires))
     }
 }
 
@@ -378,11 +397,11 @@ impl<'b> Iterator for Pairs<'b> {
 mod tests {
     use super::*;
 
-    type Pair = (Vec<u8>, Vec<u8>);
+    type Pair = (Vec<u8>, Vec<u8>, Option<u64>);
 
     fn encoded(pairs: &[Pair]) -> Vec<u8> {
         let mut encoder = Encoder::new(0x1234_5678_9abc_def0, 77);
-        pairs.iter().for_each(|(key, value)| encoder.push(key, value));
+        pairs.iter().for_each(|(key, value, expires)| encoder.push(key, value, *expires));
         encoder.end(78);
         encoder.whole().to_vec()
     }
@@ -396,7 +415,9 @@ mod tests {
         };
         loop {
             match decoder.next_block() {
-                Ok(Some(block)) => pairs.extend(block.map(|(k, v)| (k.to_vec(), v.to_vec()))),
+                Ok(Some(block)) => {
+                    pairs.extend(block.map(|(k, v, expires)| (k.to_vec(), v.to_vec(), expires)));
+                }
                 Ok(None) => {
                     assert_eq!(decoder.counts().keys, pairs.len() as u64);
                     assert_eq!(decoder.bytes_read(), file.len() as u64);
@@ -407,10 +428,11 @@ mod tests {
         }
     }
 
-    /// Pairs of several blocks, the last ones short.
+    /// Pairs of several blocks, the last ones short. Every other one expires.
     fn some(values: &[usize]) -> Vec<Pair> {
         let pair = |(at, &length): (usize, &usize)| {
-            (vec![at as u8; 1 + 127 * at % 255], vec![!at as u8; length])
+            let expires = (at % 2 == 1).then_some(!(at as u64) << 7);
+            (vec![at as u8; 1 + 127 * at % 255], vec![!at as u8; length], expires)
         };
         values.iter().enumerate().map(pair).collect()
     }
@@ -430,7 +452,7 @@ mod tests {
             end.expect("it is whole");
         }
         let pairs: Vec<Pair> =
-            (0..30_000_u32).map(|n| (n.to_le_bytes().to_vec(), vec![7; 24])).collect();
+            (0..30_000_u32).map(|n| (n.to_le_bytes().to_vec(), vec![7; 24], None)).collect();
         let file = encoded(&pairs);
         assert!(decoded(&file).0 == pairs);
         // Bodies are nearly full.
@@ -440,8 +462,11 @@ mod tests {
     /// The layout is a promise: this is what `docs/BACKUP.md` says, byte by byte.
     #[test]
     fn the_bytes_are_those_that_are_documented() {
-        let file = encoded(&[(b"k".to_vec(), b"value".to_vec())]);
-        assert_eq!(file[..12], *b"\x89SWMBAK\n\x01\0\0\0");
+        let file = encoded(&[
+            (b"k".to_vec(), b"value".to_vec(), None),
+            (b"e".to_vec(), b"".to_vec(), Some(0x0102)),
+        ]);
+        assert_eq!(file[..12], *b"\x89SWMBAK\n\x02\0\0\0");
         assert_eq!(file[12..16], [0; 4]);
         let sum = |bytes: &[u8], seed| xxh3_64_with_seed(bytes, seed).to_le_bytes();
         let name: u64 = 0x1234_5678_9abc_def0;
@@ -450,11 +475,11 @@ mod tests {
         assert_eq!(file[32..40], 77_u64.to_le_bytes());
         assert_eq!(file[40..56], [0; 16]);
         assert_eq!(file[56..64], sum(&file[..56], 0));
-        let (block, end) = file[64..].split_at(32 + 10);
-        assert_eq!(block[..16], *b"data\x0a\0\0\0\0\0\0\0\0\0\0\0");
-        assert_eq!(block[32..], *b"\x01\x05\0\0kvalue");
+        let (block, end) = file[64..].split_at(32 + 10 + 13);
+        assert_eq!(block[..16], *b"data\x17\0\0\0\0\0\0\0\0\0\0\0");
+        assert_eq!(block[32..], *b"\x01\x05\0\0kvalue\x01\0\0\x80\x02\x01\0\0\0\0\0\0e");
         assert_eq!(end[..16], *b"end.\x18\0\0\0\x01\0\0\0\0\0\0\0");
-        let words = [1_u64, 6, 78].map(u64::to_le_bytes).concat();
+        let words = [2_u64, 7, 78].map(u64::to_le_bytes).concat();
         assert_eq!(end[32..], words);
         for block in [block, end] {
             assert_eq!(block[16..24], sum(&block[32..], name));
@@ -467,8 +492,8 @@ mod tests {
     fn a_backup_that_is_cut_off_anywhere_is_refused() {
         let mut encoder = Encoder::new(5, 0);
         let pairs = some(&[9, 0, 30, 2, 60]);
-        for (key, value) in &pairs {
-            encoder.push(key, value);
+        for (key, value, expires) in &pairs {
+            encoder.push(key, value, *expires);
             encoder.end_block(DATA);
         }
         encoder.end(0);
@@ -497,8 +522,8 @@ mod tests {
     fn a_bit_that_is_changed_anywhere_is_noticed_in_its_block() {
         let pairs = some(&[9, 0, 12]);
         let mut encoder = Encoder::new(6, 1);
-        for (key, value) in &pairs {
-            encoder.push(key, value);
+        for (key, value, expires) in &pairs {
+            encoder.push(key, value, *expires);
             encoder.end_block(DATA);
         }
         encoder.end(0);
@@ -524,8 +549,8 @@ mod tests {
     fn blocks_that_are_missing_doubled_swapped_or_another_backups_are_noticed() {
         let of = |name| {
             let mut encoder = Encoder::new(name, 1);
-            for (key, value) in some(&[9, 9, 9]) {
-                encoder.push(&key[..1], &value);
+            for (key, value, _) in some(&[9, 9, 9]) {
+                encoder.push(&key[..1], &value, None);
                 encoder.end_block(DATA);
             }
             encoder.end(0);
@@ -555,19 +580,40 @@ mod tests {
         assert_eq!(bad.position(), Some(Position { block: 1, byte: (HEADER + block) as u64 }));
     }
 
+    /// The same file, as if another version had written it.
+    fn of_version(mut file: Vec<u8>, version: u32) -> Vec<u8> {
+        file[8..12].copy_from_slice(&version.to_le_bytes());
+        let sum = xxh3_64_with_seed(&file[..16], 0);
+        file[16..24].copy_from_slice(&sum.to_le_bytes());
+        let sum = xxh3_64_with_seed(&file[..HEADER - 8], 0);
+        file[HEADER - 8..HEADER].copy_from_slice(&sum.to_le_bytes());
+        file
+    }
+
+    /// What version 1 wrote is as it is now where nothing expires. There a value that would expire is one that is too long.
+    #[test]
+    fn what_version_1_wrote_is_read() {
+        let pair = |expires| vec![(b"key".to_vec(), b"value".to_vec(), expires)];
+        let file = of_version(encoded(&pair(None)), 1);
+        let (pairs, end) = decoded(&file);
+        assert_eq!(pairs, pair(None));
+        end.expect("it is whole");
+        let (pairs, end) = decoded(&of_version(encoded(&pair(Some(5))), 1));
+        assert!(pairs.is_empty() && matches!(end, Err(Bad::Damaged(..))));
+        let (_, end) = decoded(&of_version(encoded(&pair(None)), 0));
+        assert!(matches!(end, Err(Bad::Version(0))));
+    }
+
     /// What a later version writes is refused by its number, whatever else is in it.
     #[test]
     fn a_version_of_the_future_is_told() {
-        let mut file = encoded(&some(&[9]));
-        file[8..12].copy_from_slice(&2_u32.to_le_bytes());
-        let sum = xxh3_64_with_seed(&file[..16], 0);
-        file[16..24].copy_from_slice(&sum.to_le_bytes());
+        let mut file = of_version(encoded(&some(&[9])), 3);
         file.truncate(30);
-        let bad = decoded(&file).1.expect_err("it is of version 2");
-        assert!(matches!(bad, Bad::Version(2)), "{bad}");
-        assert!(bad.to_string().contains("version 2"), "{bad}");
+        let bad = decoded(&file).1.expect_err("it is of version 3");
+        assert!(matches!(bad, Bad::Version(3)), "{bad}");
+        assert!(bad.to_string().contains("version 3"), "{bad}");
         // A version that is damaged is not one.
-        file[8] = 3;
+        file[8] = 4;
         assert!(matches!(decoded(&file).1, Err(Bad::Header)));
         assert!(matches!(decoded(b"key\tvalue\n").1, Err(Bad::Other)));
         assert!(matches!(decoded(b"").1, Err(Bad::Other)));

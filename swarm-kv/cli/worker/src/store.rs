@@ -37,14 +37,14 @@ type Look<'s> = &'s mut (dyn FnMut(Option<&[u8]>) + 's);
 /// A callback that gets a key's values, until it breaks.
 type EachValue<'s> = &'s mut (dyn FnMut(Option<&[u8]>) -> ControlFlow<()> + 's);
 
-/// A callback that gets keys and values, until it breaks.
-type Each<'s> = &'s mut (dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 's);
+/// A callback that gets keys and values, and how long they are there yet if they expire, until it breaks.
+type Each<'s> = &'s mut (dyn FnMut(&[u8], &[u8], Option<Duration>) -> ControlFlow<()> + 's);
 
 /// What keys are given to, until it breaks off.
 type EachKey<'s> = &'s mut (dyn FnMut(&[u8]) -> ControlFlow<()> + 's);
 
 /// The same, all of them.
-type Pairs<'s> = &'s mut (dyn FnMut(&[u8], &[u8]) + 's);
+type Pairs<'s> = &'s mut (dyn FnMut(&[u8], &[u8], Option<Duration>) + 's);
 
 /// A value, or that there is none.
 type Maybe<'s> = Option<&'s [u8]>;
@@ -150,7 +150,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Operations for Client<F, C, P> {
     }
 
     fn for_each<'s>(&'s self, each: Each<'s>) -> Operation<'s, ()> {
-        Box::pin(self.for_each(each))
+        Box::pin(self.for_each_with_ttl(each))
     }
 
     fn for_each_key<'s>(&'s self, prefix: &'s [u8], each: EachKey<'s>) -> Operation<'s, ()> {
@@ -158,7 +158,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Operations for Client<F, C, P> {
     }
 
     fn next_keys<'s>(&'s self, cursor: &'s mut Cursor, each: Pairs<'s>) -> Operation<'s, bool> {
-        Box::pin(self.next_keys(cursor, each))
+        Box::pin(self.next_keys_with_ttl(cursor, each))
     }
 
     fn put_many<'s>(&'s self, keys: &'s [&'s [u8]], values: &'s [&'s [u8]]) -> Operation<'s, ()> {
@@ -302,13 +302,13 @@ impl<'s> Store<'s> {
         self.0.watch(key, limit, &mut each)
     }
 
-    /// Calls `each` with all keys and values until it breaks.
+    /// Calls `each` with all keys and values until it breaks, and with how long each is there yet, if it expires.
     ///
     /// # Errors
-    /// See [`Client::for_each`].
+    /// See [`Client::for_each_with_ttl`].
     pub async fn for_each(
         &self,
-        mut each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        mut each: impl FnMut(&[u8], &[u8], Option<Duration>) -> ControlFlow<()>,
     ) -> Result<(), Error> {
         self.0.for_each(&mut each).await
     }
@@ -325,14 +325,15 @@ impl<'s> Store<'s> {
         self.0.for_each_key(prefix, &mut each).await
     }
 
-    /// Gives `each` the keys and values of the next few buckets. False, and none, behind the last one.
+    /// Gives `each` the keys and values of the next few buckets, and how long each is there yet, if it expires. False,
+    /// and none, behind the last one.
     ///
     /// # Errors
-    /// See [`Client::next_keys`].
+    /// See [`Client::next_keys_with_ttl`].
     pub async fn next_keys(
         &self,
         cursor: &mut Cursor,
-        mut each: impl FnMut(&[u8], &[u8]),
+        mut each: impl FnMut(&[u8], &[u8], Option<Duration>),
     ) -> Result<bool, Error> {
         self.0.next_keys(cursor, &mut each).await
     }

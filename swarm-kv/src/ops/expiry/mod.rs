@@ -132,8 +132,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         Ok(match self.as_lookup(find).await? {
             None => TimeToLive::Absent,
             Some(FoundKey::Cell(_, SeenCell { deadline: Some(deadline), .. })) => {
-                let left = deadline.saturating_sub(self.group.clock().said());
-                TimeToLive::Left(Duration::from_nanos(left))
+                TimeToLive::Left(self.left_until(deadline))
             }
             Some(_) => TimeToLive::Endless,
         })
@@ -153,6 +152,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             self.persist_now(hash, key).await
         };
         self.as_change(persist).await
+    }
+
+    /// How long it is until a deadline by this client's clock.
+    pub(crate) fn left_until(&self, deadline: u64) -> Duration {
+        Duration::from_nanos(deadline.saturating_sub(self.group.clock().said()))
     }
 
     /// Whether a deadline is past by this client's clock.

@@ -430,6 +430,25 @@ fn what_expires_in_a_full_pool_is_absent() {
     assert_eq!(get(&two, b"key"), None);
 }
 
+#[test]
+fn walks_tell_how_long_keys_are_there_yet() {
+    let ([one, two], [_, other]) = clients();
+    put(&one, b"key", b"value");
+    one.blocking().put(b"stays", b"value").expect("memory");
+    other.set(10_400);
+    let (mut cursor, mut met) = (Cursor::new(), Vec::new());
+    let mut each = |key: &[u8], _: &[u8], left: Option<Duration>| met.push((key.to_vec(), left));
+    while two.blocking().next_keys_with_ttl(&mut cursor, &mut each).expect("nodes answer") {}
+    let all = |key: &[u8], _: &[u8], left| {
+        each(key, b"", left);
+        ControlFlow::Continue(())
+    };
+    two.blocking().for_each_with_ttl(all).expect("nodes answer");
+    met.sort();
+    let (key, stays) = ((b"key".to_vec(), Some(TTL * 6 / 10)), (b"stays".to_vec(), None));
+    assert_eq!(met, [key.clone(), key, stays.clone(), stays]);
+}
+
 /// A version tells a value from an equal one, and a change by version keeps the life.
 #[test]
 fn a_version_is_of_one_change() {
