@@ -53,12 +53,37 @@ pub enum Call {
     Swap(Option<u64>),
     /// Adds to the value, modulo 2^64; no value counts as 0. Answer: the value after.
     Increment(u64),
+    /// Sets the value, with a life of this length. Other writes end it, but read-modify-writes
+    /// keep it. Answer: [`Answer::Done`].
+    PutWithTtl {
+        /// The value, after which its life is named.
+        value: u64,
+        /// How long it lasts at least: see [`with_expiries`].
+        ttl: u64,
+    },
+    /// Ends the life of the value, so that it stays. Answer: done, or refused if it has none.
+    Persist,
+    /// Asks for a life. Answer: [`Answer::Life`].
+    Ttl,
+    /// Removes the value if its life is the one of this name. Nobody asks for it, so it has no answer:
+    /// a client does it as a clock says so.
+    Expire(u64),
 }
 
 impl Call {
     /// Returns whether what it writes or answers depends on the value that it replaces.
     pub fn is_read_modify_write(self) -> bool {
         matches!(self, Self::CompareAndSwap { .. } | Self::Swap(_) | Self::Increment(_))
+    }
+
+    /// Returns whether it is about the life of a value.
+    pub fn is_about_life(self) -> bool {
+        matches!(self, Self::PutWithTtl { .. } | Self::Persist | Self::Ttl | Self::Expire(_))
+    }
+
+    /// Returns whether it changes nothing, whatever its answer.
+    fn is_read(self) -> bool {
+        matches!(self, Self::Get | Self::Ttl)
     }
 }
 
@@ -70,8 +95,11 @@ pub enum Answer {
     Value(Option<u64>),
     /// It succeeded.
     Done,
-    /// It had no effect: the key was there already (insert), or was not there (update).
+    /// It had no effect: the key was there already (insert), was not there (update), or had no life
+    /// (persist).
     Refused,
+    /// Whether the value has a life, or that there is no value.
+    Life(Option<bool>),
 }
 
 /// One operation of a history.
@@ -129,6 +157,18 @@ impl fmt::Display for Rejected {
 
 /// Enough steps for any history that is not constructed to be hard.
 pub const BUDGET: u64 = 200_000_000;
+
+/// Returns the history with an [`Expire`](Call::Expire) for each value that was put with a life: it may
+/// happen from the life's length after the put's call on, or never. So it is right where clients' clocks go
+/// as the one of the history's times does.
+pub fn with_expiries(operations: &[Operation]) -> Vec<Operation> {
+    let expire = |op: &Operation| {
+        let Call::PutWithTtl { value, ttl } = op.call else { return None };
+        let called = op.called.saturating_add(ttl);
+        Some(Operation { call: Call::Expire(value), called, answered: None, ..*op })
+    };
+    operations.iter().copied().chain(operations.iter().filter_map(expire)).collect()
+}
 
 /// Checks a history in which `initial` gives the keys' first values.
 ///

@@ -86,8 +86,8 @@ pub(super) struct Units {
 pub(super) enum Conversion {
     /// The history in this form.
     Units(Units),
-    /// A value that is read was written more than once, or a read-modify-write removes a value or leaves it as it was:
-    /// those depend on values, which units do not have.
+    /// A value that is read was written more than once, a read-modify-write removes a value or leaves it as it was, or an
+    /// operation is about a life: those depend on values, which units do not have.
     Unfit,
     /// It is not linearizable: a value was read that was never written or was replaced twice, or an answer is
     /// impossible.
@@ -108,6 +108,10 @@ impl Part {
     /// express it.
     fn of(op: &Operation) -> Option<Self> {
         let (needs, writes) = match (op.call, op.answered.map(|(_, answer)| answer)) {
+            // Lives depend on values, too.
+            (Call::PutWithTtl { .. } | Call::Persist | Call::Ttl | Call::Expire(_), _) => {
+                return None;
+            }
             (Call::Get | Call::CompareAndSwap { .. }, Some(Answer::Value(found))) => (found, None),
             (Call::Get | Call::Delete, _) | (_, Some(Answer::Refused)) => (None, None),
             (Call::Put(value) | Call::Insert(value) | Call::Update(value), _) => {
@@ -144,6 +148,7 @@ fn kind(op: &Operation, part: Part) -> Option<Kind> {
         (Call::Insert(_) | Call::CompareAndSwap { .. } | Call::Swap(Some(_)), _)
         | (Call::Increment(_), _) => Kind::Insert,
         (Call::Get | Call::Delete | Call::Swap(None), _) => Kind::Delete,
+        (Call::PutWithTtl { .. } | Call::Persist | Call::Ttl | Call::Expire(_), _) => return None,
     })
 }
 
@@ -189,11 +194,18 @@ fn makes_sense(op: &Operation) -> bool {
         let fits = match op.call {
             Call::Get | Call::Swap(_) => matches!(answer, Answer::Value(_)),
             Call::Increment(_) => matches!(answer, Answer::Value(Some(_))),
-            Call::Put(_) | Call::Delete => answer == Answer::Done,
-            Call::Insert(_) | Call::Update(_) => !matches!(answer, Answer::Value(_)),
-            Call::CompareAndSwap { expected, .. } => {
-                answer != Answer::Refused && answer != Answer::Value(expected)
+            Call::Put(_) | Call::Delete | Call::PutWithTtl { .. } => answer == Answer::Done,
+            Call::Persist => matches!(answer, Answer::Done | Answer::Refused),
+            Call::Ttl => matches!(answer, Answer::Life(_)),
+            Call::Expire(_) => false,
+            Call::Insert(_) | Call::Update(_) => {
+                matches!(answer, Answer::Done | Answer::Refused)
             }
+            Call::CompareAndSwap { expected, .. } => match answer {
+                Answer::Done => true,
+                Answer::Value(found) => found != expected,
+                Answer::Refused | Answer::Life(_) => false,
+            },
         };
         fits && op.called <= at
     })

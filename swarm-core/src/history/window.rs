@@ -71,7 +71,7 @@ impl Window {
     pub(super) fn of(original: &[Operation], initial: Option<u64>, budget: u64) -> Self {
         let without_sums = without_sums(original, initial);
         let history = without_sums.as_deref().unwrap_or(original);
-        let is_modify = |op: &Operation| op.call.is_read_modify_write();
+        let is_modify = |op: &Operation| op.call.is_read_modify_write() || op.call.is_about_life();
         let whole = without_sums.is_none() && history.iter().any(is_modify);
         let most = if whole { LITTLE_BUDGET } else { BUDGET };
         let checker = Checker::new(history, budget.min(most.max(4 * history.len() as u64)));
@@ -248,8 +248,10 @@ fn source(op: &Operation) -> Option<(u64, u64)> {
 fn written(call: Call) -> Option<u64> {
     match call {
         Call::Put(value) | Call::Insert(value) | Call::Update(value) => Some(value),
+        Call::PutWithTtl { value, .. } => Some(value),
         Call::CompareAndSwap { new, .. } | Call::Swap(new) => new,
         Call::Get | Call::Delete | Call::Increment(_) => None,
+        Call::Persist | Call::Ttl | Call::Expire(_) => None,
     }
 }
 

@@ -152,6 +152,9 @@ pub fn digest(history: &[Operation]) -> u64 {
             Some((at, Answer::Done)) => (at, 1),
             Some((at, Answer::Refused)) => (at, 2),
             Some((at, Answer::Value(value))) => (at, value.map_or(3, |value| value + 4)),
+            Some((at, Answer::Life(life))) => {
+                (at, life.map_or(3, |has_one| 4 + u64::from(has_one)))
+            }
         };
         [operation.called, at, answer].into_iter().fold(hash, mix)
     })

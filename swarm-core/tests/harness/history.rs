@@ -5,7 +5,9 @@ use std::time::Instant;
 
 use fastrand::Rng;
 use rustix::time::{ClockId, clock_gettime};
-use swarm_core::history::{Answer, BUDGET, Call, Operation, Recorder, Rejected, check, check_key};
+use swarm_core::history::{
+    Answer, BUDGET, Call, Operation, Recorder, Rejected, check, check_key, with_expiries,
+};
 
 /// Applies an operation to a map with one key, and returns its answer.
 fn apply(call: Call, value: &mut Option<u64>) -> Answer {
@@ -28,12 +30,42 @@ fn apply(call: Call, value: &mut Option<u64>) -> Answer {
             *value = Some(now.unwrap_or(0).wrapping_add(by));
             return Answer::Value(*value);
         }
+        (Call::PutWithTtl { .. } | Call::Persist | Call::Ttl | Call::Expire(_), _) => {
+            unreachable!("it is about a life")
+        }
+    }
+    Answer::Done
+}
+
+/// The same for a key whose value may have a life, which has the name of the value that it was put with.
+fn apply_to_life(call: Call, (value, life): &mut (Option<u64>, Option<u64>)) -> Answer {
+    match call {
+        Call::PutWithTtl { value: new, .. } => (*value, *life) = (Some(new), Some(new)),
+        Call::Persist => return life.take().map_or(Answer::Refused, |_| Answer::Done),
+        Call::Ttl => return Answer::Life(value.map(|_| life.is_some())),
+        Call::Expire(of) if *life == Some(of) => (*value, *life) = (None, None),
+        Call::Expire(_) => {}
+        _ => {
+            let was_there = value.is_some();
+            let answer = apply(call, value);
+            let keeps = match call {
+                Call::Get => true,
+                Call::CompareAndSwap { .. } | Call::Swap(_) | Call::Increment(_) => was_there,
+                _ => answer == Answer::Refused,
+            };
+            *life = life.filter(|_| keeps && value.is_some());
+            return answer;
+        }
     }
     Answer::Done
 }
 
 /// Tries every order.
 fn brute_force(left: &mut Vec<Operation>, value: Option<u64>) -> bool {
+    brute_force_with_life(left, (value, None))
+}
+
+fn brute_force_with_life(left: &mut Vec<Operation>, value: (Option<u64>, Option<u64>)) -> bool {
     if left.iter().all(|op| op.answered.is_none()) {
         return true;
     }
@@ -44,12 +76,12 @@ fn brute_force(left: &mut Vec<Operation>, value: Option<u64>) -> bool {
             continue;
         }
         let mut after = value;
-        let outcome = apply(op.call, &mut after);
+        let outcome = apply_to_life(op.call, &mut after);
         if op.answered.is_some_and(|(_, answer)| answer != outcome) {
             continue;
         }
         left.remove(index);
-        let found = brute_force(left, after);
+        let found = brute_force_with_life(left, after);
         left.insert(index, op);
         if found {
             return true;
@@ -234,6 +266,147 @@ fn agrees_with_brute_force_on_read_modify_write_of_unique_values() {
     }
     println!("{accepted} of {rounds} accepted");
     assert!((rounds / 10..rounds * 9 / 10).contains(&accepted), "{accepted} of {rounds} accepted");
+}
+
+/// Returns a history of operations about lives, and others, on a few values, some of which were applied in an order:
+/// about half of these histories are right.
+fn history_of_lives(rng: &mut Rng) -> Vec<Operation> {
+    let times = rng.u64(1..6);
+    let mut state = (None, None);
+    (0..rng.usize(3..9))
+        .map(|client| {
+            let value = rng.u64(1..4);
+            let call = match rng.u8(..12) {
+                0..3 => Call::PutWithTtl { value, ttl: 7 },
+                3 | 4 => Call::Expire(value),
+                5 => Call::Persist,
+                6 | 7 => Call::Ttl,
+                8 => Call::Swap((rng.u8(..4) > 0).then_some(value)),
+                9 => Call::CompareAndSwap { expected: state.0, new: Some(value) },
+                _ => random_call(rng, 3),
+            };
+            let is_done = rng.u8(..6) > 0;
+            let applied = if is_done { apply_to_life(call, &mut state) } else { Answer::Done };
+            let answer = match (rng.u8(..3), call) {
+                (0, Call::Get | Call::Swap(_)) => Answer::Value(rng.bool().then_some(value)),
+                (0, Call::Ttl) => Answer::Life(rng.bool().then(|| rng.bool())),
+                (0, Call::Persist) => [Answer::Done, Answer::Refused][rng.usize(..2)],
+                _ => applied,
+            };
+            let called = (client as u64 * 2 + rng.u64(0..times)).saturating_sub(times / 2);
+            let known = is_done && rng.u8(..5) > 0 && !matches!(call, Call::Expire(_));
+            let answered = known.then(|| (called + rng.u64(0..times), answer));
+            Operation { key: 1, client, call, called, answered }
+        })
+        .collect()
+}
+
+#[test]
+fn agrees_with_brute_force_on_lives() {
+    let mut accepted = 0;
+    let rounds = rounds(60_000);
+    for seed in 0..rounds {
+        let history = history_of_lives(&mut Rng::with_seed(seed));
+        let expected = brute_force(&mut history.clone(), None);
+        let found = check_key(&history, None, BUDGET);
+        assert_eq!(found.is_ok(), expected, "seed {seed}: {history:#?} {found:?}");
+        accepted += u64::from(expected);
+    }
+    println!("{accepted} of {rounds} accepted");
+    assert!((rounds / 10..rounds * 9 / 10).contains(&accepted), "{accepted} of {rounds} accepted");
+}
+
+/// An operation of a history of one key, which is called and answered at these times.
+fn at(called: u64, answered: u64, call: Call, answer: Answer) -> Operation {
+    Operation { key: 1, client: 0, call, called, answered: Some((answered, answer)) }
+}
+
+/// A value with a life may be gone once the life is over, and not before. What ends the life, or keeps it, does so.
+#[test]
+fn lives_end_in_their_time_and_by_nothing_else() {
+    let put = at(10, 12, Call::PutWithTtl { value: 7, ttl: 100 }, Answer::Done);
+    let get = |called, value| at(called, called + 2, Call::Get, Answer::Value(value));
+    let life = |called, life| at(called, called + 2, Call::Ttl, Answer::Life(life));
+    let insert = |called| at(called, called + 2, Call::Insert(9), Answer::Done);
+    let persist = at(20, 22, Call::Persist, Answer::Done);
+    let swap = at(20, 22, Call::Swap(Some(8)), Answer::Value(Some(7)));
+    let overwrite = at(20, 22, Call::Put(8), Answer::Done);
+    let update = at(20, 22, Call::Update(8), Answer::Done);
+    let refused = at(20, 22, Call::Insert(8), Answer::Refused);
+    let no_life = at(30, 32, Call::Persist, Answer::Refused);
+    let good: &[&[Operation]] = &[
+        &[put, get(20, Some(7)), get(200, Some(7))],
+        &[put, get(200, None), get(300, None)],
+        &[put, get(109, None)],
+        &[put, life(20, Some(true)), life(200, None)],
+        &[put, persist, life(30, Some(false)), no_life, get(200, Some(7))],
+        &[put, swap, life(30, Some(true)), get(200, None)],
+        &[put, overwrite, life(30, Some(false)), get(200, Some(8))],
+        &[put, update, no_life],
+        &[put, refused, insert(200), get(300, Some(9))],
+        &[put, get(200, None), at(210, 212, Call::PutWithTtl { value: 5, ttl: 0 }, Answer::Done)],
+    ];
+    let bad: &[&[Operation]] = &[
+        &[put, get(20, None)],
+        &[put, get(107, None)],
+        &[put, insert(50)],
+        &[put, get(200, None), get(300, Some(7))],
+        &[put, persist, get(200, None)],
+        &[put, persist, life(30, Some(true))],
+        &[put, overwrite, get(200, None)],
+        &[put, update, insert(200)],
+        &[put, swap, life(30, Some(false))],
+        &[put, swap, get(50, None)],
+        &[put, no_life],
+        &[put, life(20, Some(false))],
+        &[put, life(20, None)],
+        &[put, at(200, 202, Call::Update(8), Answer::Refused), get(300, Some(7))],
+        &[at(20, 22, Call::Put(7), Answer::Done), life(30, Some(true))],
+        &[life(20, Some(false))],
+    ];
+    for (histories, fits) in [(good, true), (bad, false)] {
+        for history in histories {
+            let found = check_key(&with_expiries(history), None, BUDGET);
+            assert_eq!(found.is_ok(), fits, "{history:#?} {found:?}");
+        }
+    }
+    // Nothing is said of ends: then nothing ends.
+    assert!(check_key(&[put, get(200, None)], None, BUDGET).is_err());
+}
+
+/// Many values that live for a while, by clients at a time: no operation costs more than a few.
+#[test]
+fn long_histories_of_lives_are_judged_soon() {
+    let mut history = Vec::new();
+    let (mut state, mut ends) = ((None, None), 0);
+    let mut rng = Rng::with_seed(5);
+    for number in 0..100_000_u64 {
+        let called = 10 * number;
+        if state.1.is_some() && called >= ends {
+            apply_to_life(Call::Expire(state.1.unwrap_or(0)), &mut state);
+        }
+        let ttl = [0, 50, 5_000, 1 << 40][rng.usize(..4)];
+        let call = match rng.u8(..10) {
+            0..3 => Call::PutWithTtl { value: number, ttl },
+            3 => Call::Put(number),
+            4 => Call::Insert(number),
+            5 => Call::Swap(Some(number)),
+            6 => Call::Persist,
+            7 => Call::Ttl,
+            8 => Call::Delete,
+            _ => Call::Get,
+        };
+        let answer = apply_to_life(call, &mut state);
+        if let Call::PutWithTtl { ttl, .. } = call {
+            ends = called + ttl;
+        }
+        let (before, after) = (rng.u64(..30), rng.u64(..30));
+        let called = called.saturating_sub(before);
+        let answered = Some((10 * number + after, answer));
+        history.push(Operation { key: 1, client: 0, call, called, answered });
+    }
+    let found = check_key(&with_expiries(&history), None, 10 * history.len() as u64);
+    assert!(found.is_ok(), "{found:?}");
 }
 
 #[test]

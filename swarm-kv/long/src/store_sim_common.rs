@@ -19,7 +19,7 @@ use swarm_core::node::NodeId;
 use swarm_core::quorum::{Session, Timeouts};
 use swarm_core::sim::{Setup, SimCompletion, SimFabric, dropped_after};
 use swarm_core::words::{Incarnation, WordFormat};
-use swarm_kv::{Client, CompareAndSwap, Error, Options, Shortage};
+use swarm_kv::{Client, CompareAndSwap, Error, Options, Shortage, TimeToLive};
 
 /// Returns the same geometry with buckets of six keys at most: a schedule has few.
 pub fn of_six_keys(geometry: Geometry) -> Geometry {
@@ -407,6 +407,17 @@ impl Story {
             Call::Increment(by) => {
                 Answer::Value(Some(client.increment(key, by as i64).await? as u64))
             }
+            Call::PutWithTtl { value: id, ttl } => {
+                client.put_with_ttl(key, &value(id), Duration::from_nanos(ttl)).await?;
+                Answer::Done
+            }
+            Call::Persist => outcome(client.persist(key).await?),
+            Call::Ttl => Answer::Life(match client.ttl(key).await? {
+                TimeToLive::Absent => None,
+                TimeToLive::Endless => Some(false),
+                TimeToLive::Left(_) => Some(true),
+            }),
+            Call::Expire(_) => unreachable!("nobody asks for it"),
         })
     }
 }

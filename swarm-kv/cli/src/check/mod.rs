@@ -8,7 +8,7 @@ use std::io::{self, BufReader, Read};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
-use swarm_core::history::{BUDGET, Operation, Rejected, Window, check_key};
+use swarm_core::history::{BUDGET, Operation, Rejected, Window, check_key, with_expiries};
 use swarm_worker::history::{History, Outcome};
 
 use crate::check::report::{show_window, window_json};
@@ -82,7 +82,7 @@ pub(crate) fn judge_quietly(history: &History, judged: impl Fn(u64)) -> Result<V
     // A key whose history is too hard to decide. A wrong key decides the verdict regardless of it.
     let mut undecided = None;
     for (key, operations) in keys {
-        match check_key(&operations, None, BUDGET) {
+        match check_key(&with_expiries(&operations), None, BUDGET) {
             Ok(()) => {}
             Err(Rejected::Violation(window)) => {
                 verdict.wrong.push(key);

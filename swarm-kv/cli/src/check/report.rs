@@ -68,10 +68,15 @@ fn row(history: &History, op: &Operation) -> [String; 4] {
         }
         Call::Swap(new) => or_none(history, new),
         Call::Increment(by) => by.to_string(),
-        Call::Get | Call::Delete => String::new(),
+        Call::PutWithTtl { value, ttl } => format!("{} for {ttl} ns", show(history, value)),
+        Call::Expire(value) => show(history, value),
+        Call::Get | Call::Delete | Call::Persist | Call::Ttl => String::new(),
     };
     let answer = match op.answered {
         Some((_, Answer::Value(Some(value)))) => show(history, value),
+        Some((_, Answer::Life(Some(expires)))) => {
+            if expires { "expires" } else { "stays" }.to_owned()
+        }
         _ => Outcome::of(op).name().to_owned(),
     };
     let op_name = Op::of(op.call).name().to_owned();

@@ -258,7 +258,7 @@ Examples:
 const TORTURE_HELP: &str = "Each client is a process that gets, puts, inserts, updates and \
 deletes, compares and swaps (cas) and adds to numbers (incr) as fast as it can: of a hundred operations 30 are gets, \
 12 puts, 12 inserts, 14 updates, 16 deletes, 8 cas and 8 incr, which are cas where the key holds no number; every \
-third key does. Every value is written once, every sum is there once. Every call is on record before it is made, \
+third key does. Of another third some puts are put_with_ttl, some gets ttl, and some updates persist. Every value is written once, every sum is there once. Every call is on record before it is made, \
 every answer as soon as it is there, so that what a killed client did is known as far as it can be. \
 When the time is over nothing fails any more: stopped clients go on, nodes come back, and each client \
 that is left must be served whatever it asks for, within a bound of roundtrips on a temporary pool. Then \
@@ -298,14 +298,18 @@ Examples:
   swarm soak /dev/shm/pool --minutes 60 --clients 8 --json";
 
 const CHECK_HELP: &str = "A line is a JSON object: client, op (get, put, insert, update, delete, \
-cas, swap, incr), key, value (string; null of get and delete, and of a cas or swap that removes the key), \
-expected (of a cas alone; null for no key), call_ns, return_ns (null if it never returned), outcome \
-(ok, absent, exists, unknown), read (string of a get that is ok and of a cas, swap or incr as below, else null). All \
+cas, swap, incr, put_with_ttl, persist, ttl), key, value (string; null of get, delete, persist and ttl, and of a cas or \
+swap that removes the key), expected (of a cas alone; null for no key), ttl_ns (of a put_with_ttl alone), call_ns, return_ns (null if it never returned), outcome \
+(ok, absent, exists, unknown), read (string of a get that is ok and of a cas, swap, incr or ttl as below, else null). All \
 are there, and no others. Times are of one clock. Keys are absent at first.
 
 A cas is ok if it replaced what it expected, else exists, and read is what it found, or absent. A swap \
 is ok, and read is what it replaced, or absent, and nothing was there; it is done in either case. An incr \
 adds value, a decimal number, and read is the sum; no key counts as 0, and all sums are below 2^63.
+
+What a put_with_ttl wrote may be gone from call_ns and ttl_ns on, by the clock of call_ns. A put, an update or a persist ends \
+that, and a cas, swap or incr keeps it. A persist is absent if there is no key that expires; of a ttl that is ok read is \
+expires, or stays.
 
 Exit status: 0 linearizable; 1 not, with a small window that shows it; 2 wrong usage; 3 no verdict: \
 FILE cannot be read, holds no operation or a line that is none, or is too hard to judge.";

@@ -168,11 +168,11 @@ impl TortureResult {
 
     fn table(&self, history: &History) -> Result<(), Failure> {
         let [ok, absent, exists, unknown] = Outcome::ALL.map(Outcome::name);
-        print_line(format_args!("\n  {:8}{ok:>12}{absent:>12}{exists:>12}{unknown:>12}", ""))?;
+        print_line(format_args!("\n  {:12}{ok:>12}{absent:>12}{exists:>12}{unknown:>12}", ""))?;
         for (op, counts) in counts(history) {
             let [ok, absent, exists, unknown] = counts;
             let name = op.name();
-            print_line(format_args!("  {name:8}{ok:>12}{absent:>12}{exists:>12}{unknown:>12}"))?;
+            print_line(format_args!("  {name:12}{ok:>12}{absent:>12}{exists:>12}{unknown:>12}"))?;
         }
         let rate = show_rate(history.operations.len() as f64 / self.seconds.max(1e-9));
         print_line(format_args!("\n  throughput      {rate} for {:.1} s", self.seconds))?;

@@ -65,6 +65,7 @@ fn what_clients_see_while_things_fail_is_linearizable() {
         more_than(printout, &[("/operations", 1000), ("/kills", 3), ("/freezes", 1)])
             && more_than(printout, &printed)
             && more_than(printout, &[("/cas/ok", 0), ("/cas/exists", 0), ("/incr/ok", 0)])
+            && more_than(printout, &[("/put_with_ttl/ok", 0), ("/persist/ok", 0), ("/ttl/ok", 0)])
     });
     assert_eq!(printout["killed_nodes"].as_array().map(Vec::len), Some(1));
     let again = json(&["check", &file, "--json"]);
@@ -79,7 +80,7 @@ fn doctored(file: &Path) {
     let text = std::fs::read_to_string(file).expect("it was written");
     let mut lines: Vec<Value> =
         text.lines().map(|line| serde_json::from_str(line).expect("it is JSON")).collect();
-    let reads = |line: &Value| line["read"].is_string();
+    let reads = |line: &Value| line["read"].is_string() && line["op"] != "ttl";
     let first = lines.iter().position(reads).expect("something was read");
     let key = lines[first]["key"].clone();
     let last = lines.iter().rposition(|line| reads(line) && line["key"] == key);
@@ -278,12 +279,23 @@ fn changes_that_go_wrong_are_not_linearizable() {
     let incr = |client, by, sum, times| {
         change(client, "incr", json!({"value": by, "outcome": "ok", "read": sum}), times)
     };
+    let expiring = |ttl: u64| {
+        let fields = json!({"value": "7", "ttl_ns": ttl, "outcome": "ok"});
+        change(1, "put_with_ttl", fields, (1, 2))
+    };
+    let persist =
+        |outcome| change(2, "persist", json!({"value": null, "outcome": outcome}), (3, 4));
+    let ttl =
+        |read| change(2, "ttl", json!({"value": null, "outcome": "ok", "read": read}), (5, 6));
     let won = cas(2, "a", "ok", Value::Null, (3, 10));
     let lost = |found: &str| cas(3, "b", "exists", json!(found), (4, 11));
     for right in [
         put.clone() + &won + &lost("a") + &get("a"),
         put.clone() + &incr(2, "1", "6", (3, 10)) + &incr(3, "7", "13", (4, 11)) + &get("13"),
         put.clone() + &incr(2, "1", "6", (3, 10)) + &cas(3, "b", "exists", json!("6"), (11, 12)),
+        expiring(18) + &get("absent"),
+        expiring(19) + &persist("ok") + &get("7"),
+        expiring(100) + &ttl("expires") + &get("7"),
     ] {
         let (status, printout) = check(&right, &[]);
         assert_eq!(status, 0, "{right}: {printout}");
@@ -297,6 +309,10 @@ fn changes_that_go_wrong_are_not_linearizable() {
             put.clone() + &incr(2, "1", "6", (3, 10)) + &incr(3, "7", "12", (4, 11)),
         ),
         ("an increment applied twice", put + &incr(2, "1", "6", (3, 10)) + &get("7")),
+        ("what has expired too early", expiring(21) + &get("absent")),
+        ("what has expired although it was to stay", expiring(9) + &persist("ok") + &get("absent")),
+        ("what stays that expires", expiring(100) + &ttl("stays")),
+        ("what expires that stays", expiring(100) + &persist("ok") + &ttl("expires")),
     ] {
         let (status, printout) = check(&wrong, &[]);
         assert_eq!(status, 1, "{what}: {printout}");
@@ -362,16 +378,22 @@ fn fields_that_contradict_the_others_are_refused() {
         (line(1, "get", Some("a"), (3, 4), "unknown"), "get has a value"),
         (line(1, "delete", Some("a"), (3, 4), "ok"), "delete has a value"),
         (line(1, "delete", Some("a"), (3, 4), "unknown"), "delete has a value"),
-        (line(1, "put", Some("b"), (3, 4), "a"), "only a get, swap or incr that is ok"),
+        (line(1, "put", Some("b"), (3, 4), "a"), "only a get, swap, incr or ttl that is ok"),
         (
             with_read(line(1, "insert", Some("b"), (3, 4), "exists")),
-            "only a get, swap or incr that is ok",
+            "only a get, swap, incr or ttl that is ok",
         ),
-        (with_read(line(1, "get", None, (3, 4), "absent")), "only a get, swap or incr that is ok"),
-        (with_read(line(1, "get", None, (3, 4), "unknown")), "only a get, swap or incr that is ok"),
+        (
+            with_read(line(1, "get", None, (3, 4), "absent")),
+            "only a get, swap, incr or ttl that is ok",
+        ),
+        (
+            with_read(line(1, "get", None, (3, 4), "unknown")),
+            "only a get, swap, incr or ttl that is ok",
+        ),
         (
             with_read(line(1, "put", Some("b"), (3, 4), "unknown")),
-            "only a get, swap or incr that is ok",
+            "only a get, swap, incr or ttl that is ok",
         ),
     ] {
         let (status, printout) = check(&format!("{good}{bad}{good}"), &[]);

@@ -34,13 +34,23 @@ pub enum Op {
     /// Add to a number.
     #[serde(rename = "incr")]
     Increment,
+    /// Store a value that expires.
+    #[serde(rename = "put_with_ttl")]
+    PutWithTtl,
+    /// Let a key stay that is to expire.
+    Persist,
+    /// Ask whether a key expires.
+    Ttl,
+    /// The end of a value that expires, which nobody asks for.
+    #[serde(skip_deserializing)]
+    Expire,
 }
 
 impl Op {
     /// How many kinds there are.
-    pub const COUNT: usize = 8;
-    /// What `torture` does, in the order of the numbers that its logs have.
-    pub const TORTURE: [Self; 7] = [
+    pub const COUNT: usize = 12;
+    /// What `torture` does.
+    pub const TORTURE: [Self; 10] = [
         Self::Get,
         Self::Put,
         Self::Insert,
@@ -48,6 +58,9 @@ impl Op {
         Self::Delete,
         Self::CompareAndSwap,
         Self::Increment,
+        Self::PutWithTtl,
+        Self::Persist,
+        Self::Ttl,
     ];
 
     /// Returns the kind of a call.
@@ -61,6 +74,10 @@ impl Op {
             Call::CompareAndSwap { .. } => Self::CompareAndSwap,
             Call::Swap(_) => Self::Swap,
             Call::Increment(_) => Self::Increment,
+            Call::PutWithTtl { .. } => Self::PutWithTtl,
+            Call::Persist => Self::Persist,
+            Call::Ttl => Self::Ttl,
+            Call::Expire(_) => Self::Expire,
         }
     }
 
@@ -75,6 +92,10 @@ impl Op {
             Self::CompareAndSwap => "cas",
             Self::Swap => "swap",
             Self::Increment => "incr",
+            Self::PutWithTtl => "put_with_ttl",
+            Self::Persist => "persist",
+            Self::Ttl => "ttl",
+            Self::Expire => "expire",
         }
     }
 }
@@ -85,7 +106,7 @@ impl Op {
 pub enum Outcome {
     /// Done.
     Ok,
-    /// The key did not exist.
+    /// The key did not exist, or, for a persist, did not expire.
     Absent,
     /// The key existed already; a cas found another value than it expected.
     Exists,
@@ -101,9 +122,8 @@ impl Outcome {
     pub fn of(op: &Operation) -> Self {
         match (op.call, op.answered) {
             (_, None) => Self::Unknown,
-            (_, Some((_, Answer::Value(None)))) | (Call::Update(_), Some((_, Answer::Refused))) => {
-                Self::Absent
-            }
+            (_, Some((_, Answer::Value(None) | Answer::Life(None))))
+            | (Call::Update(_) | Call::Persist, Some((_, Answer::Refused))) => Self::Absent,
             (_, Some((_, Answer::Refused)))
             | (Call::CompareAndSwap { .. }, Some((_, Answer::Value(_)))) => Self::Exists,
             _ => Self::Ok,
@@ -122,7 +142,7 @@ impl Outcome {
 }
 
 /// An operation, as encoded in a line. All fields are required, but `expected`, which a cas has and
-/// no other operation, and no others are allowed.
+/// no other operation, and `ttl_ns`, which a put_with_ttl has, and no others are allowed.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Line {
@@ -133,6 +153,8 @@ pub struct Line {
     value: Option<String>,
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     expected: Option<Option<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ttl_ns: Option<u64>,
     call_ns: u64,
     #[serde(deserialize_with = "nullable")]
     return_ns: Option<u64>,
@@ -140,6 +162,9 @@ pub struct Line {
     #[serde(deserialize_with = "nullable")]
     read: Option<String>,
 }
+
+/// What a ttl reads of a key that expires, and of one that does not.
+const LIVES: [&str; 2] = ["expires", "stays"];
 
 /// Deserializes a field that may be null but not missing: an `Option` alone would accept both.
 fn nullable<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
@@ -210,14 +235,17 @@ impl History {
             Call::Put(value) | Call::Insert(value) | Call::Update(value) => Some(name(value)),
             Call::CompareAndSwap { new, .. } | Call::Swap(new) => new.map(name),
             Call::Increment(by) => Some(name(by)),
-            Call::Get | Call::Delete => None,
+            Call::PutWithTtl { value, .. } | Call::Expire(value) => Some(name(value)),
+            Call::Get | Call::Delete | Call::Persist | Call::Ttl => None,
         };
+        let ttl_ns = if let Call::PutWithTtl { ttl, .. } = op.call { Some(ttl) } else { None };
         let expected = match op.call {
             Call::CompareAndSwap { expected, .. } => Some(expected.map(name)),
             _ => None,
         };
         let read = match op.answered {
             Some((_, Answer::Value(read))) => read.map(name),
+            Some((_, Answer::Life(Some(expires)))) => Some(LIVES[usize::from(!expires)].to_owned()),
             _ => None,
         };
         Line {
@@ -226,6 +254,7 @@ impl History {
             key: self.keys.name(op.key).to_owned(),
             value,
             expected,
+            ttl_ns,
             call_ns: op.called,
             return_ns: op.answered.map(|(at, _)| at),
             outcome: Outcome::of(op),
@@ -269,13 +298,17 @@ impl History {
     }
 
     fn take(&mut self, line: Line) -> Result<(), String> {
-        let Line { client, op, key, value, expected, call_ns, return_ns, outcome, read } = line;
+        let Line { client, op, key, value, expected, ttl_ns, call_ns, return_ns, outcome, read } =
+            line;
         let client = usize::try_from(client).map_err(|_| "client is too large a number")?;
-        if value.is_some() && matches!(op, Op::Get | Op::Delete) {
+        if value.is_some() && matches!(op, Op::Get | Op::Delete | Op::Persist | Op::Ttl) {
             return Err(format!("{} has a value, and writes none", op.name()));
         }
         if expected.is_some() != (op == Op::CompareAndSwap) {
             return Err("a cas tells what it expects, no other operation does".to_owned());
+        }
+        if ttl_ns.is_some() != (op == Op::PutWithTtl) {
+            return Err("a put_with_ttl has ttl_ns, no other operation does".to_owned());
         }
         let answer = match (op, outcome, read) {
             (_, Outcome::Unknown, None) => None,
@@ -283,6 +316,12 @@ impl History {
             | (Op::CompareAndSwap, Outcome::Exists, Some(read)) => {
                 Some(Answer::Value(Some(self.value(read))))
             }
+            (Op::Ttl, Outcome::Ok, read) => {
+                let life = LIVES.iter().position(|life| Some(*life) == read.as_deref());
+                let life = life.ok_or("a ttl that is ok reads expires, or stays")?;
+                Some(Answer::Life(Some(life == 0)))
+            }
+            (Op::Ttl, Outcome::Absent, None) => Some(Answer::Life(None)),
             (Op::Increment, Outcome::Ok, Some(read)) => {
                 Some(Answer::Value(Some(decimal(&read).ok_or("an incr has a sum below 2^63")?)))
             }
@@ -299,16 +338,17 @@ impl History {
                 return Err("a cas that found another value tells what it read".to_owned());
             }
             (_, _, Some(_)) => {
-                return Err("only a get, swap or incr that is ok, or a cas that found another \
+                return Err(
+                    "only a get, swap, incr or ttl that is ok, or a cas that found another \
                             value, reads something"
-                    .to_owned());
+                        .to_owned(),
+                );
             }
             (Op::Get | Op::Swap | Op::CompareAndSwap, Outcome::Absent, None) => {
                 Some(Answer::Value(None))
             }
-            (Op::Insert, Outcome::Exists, None) | (Op::Update, Outcome::Absent, None) => {
-                Some(Answer::Refused)
-            }
+            (Op::Insert, Outcome::Exists, None)
+            | (Op::Update | Op::Persist, Outcome::Absent, None) => Some(Answer::Refused),
             (_, Outcome::Ok, None) => Some(Answer::Done),
             (op, outcome, None) => {
                 return Err(format!("the outcome of {} is never {}", op.name(), outcome.name()));
@@ -339,6 +379,12 @@ impl History {
             }
             Op::Swap => Call::Swap(new),
             Op::Increment => Call::Increment(by.ok_or("the value of an incr is what it adds")?),
+            Op::PutWithTtl => {
+                Call::PutWithTtl { value: written()?, ttl: ttl_ns.unwrap_or_default() }
+            }
+            Op::Persist => Call::Persist,
+            Op::Ttl => Call::Ttl,
+            Op::Expire => return Err("nobody asks for an expire".to_owned()),
         };
         let key = self.keys.number(key);
         self.operations.push(Operation { key, client, call, called: call_ns, answered });
@@ -393,6 +439,12 @@ mod tests {
             r#"{"client":4,"op":"cas","key":"k","value":null,"expected":"v","call_ns":5,"return_ns":6,"outcome":"ok","read":null}"#,
             r#"{"client":4,"op":"swap","key":"k","value":"007","call_ns":7,"return_ns":8,"outcome":"absent","read":null}"#,
             r#"{"client":4,"op":"incr","key":"n","value":"7","call_ns":9,"return_ns":10,"outcome":"ok","read":"12"}"#,
+            r#"{"client":4,"op":"put_with_ttl","key":"n","value":"7","ttl_ns":5,"call_ns":11,"return_ns":12,"outcome":"ok","read":null}"#,
+            r#"{"client":4,"op":"persist","key":"n","value":null,"call_ns":13,"return_ns":14,"outcome":"absent","read":null}"#,
+            r#"{"client":4,"op":"persist","key":"n","value":null,"call_ns":13,"return_ns":14,"outcome":"ok","read":null}"#,
+            r#"{"client":4,"op":"ttl","key":"n","value":null,"call_ns":15,"return_ns":16,"outcome":"ok","read":"expires"}"#,
+            r#"{"client":4,"op":"ttl","key":"n","value":null,"call_ns":15,"return_ns":16,"outcome":"ok","read":"stays"}"#,
+            r#"{"client":4,"op":"ttl","key":"n","value":null,"call_ns":15,"return_ns":16,"outcome":"absent","read":null}"#,
             "",
         ]
         .join("\n");
@@ -410,6 +462,10 @@ mod tests {
             ("\u{fffd}", "not an operation"),
             (&GOOD[..40], "not an operation"),
             (&GOOD.replace("get", "swop"), "unknown variant"),
+            (&GOOD.replace("get", "expire"), "unknown variant"),
+            (&GOOD.replace("get", "ttl"), "reads expires, or stays"),
+            (&GOOD.replace("get", "put_with_ttl"), "has ttl_ns"),
+            (&GOOD.replace("null,", "null,\"ttl_ns\":5,"), "no other operation does"),
             (&GOOD.replace("get", "cas"), "what it expects"),
             (&GOOD.replace("null,", "null,\"expected\":null,"), "no other operation does"),
             (&GOOD.replace("get", "swap").replace("\"v\"", "null"), "what it read"),

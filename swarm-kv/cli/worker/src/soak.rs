@@ -14,7 +14,7 @@ use crate::demo::TELL_EVERY_NS;
 use crate::history::Op;
 use crate::job::{Message, Report, SoakJob, SoakTally, monotonic_ns};
 use crate::store::{Store, open_pool, with_emulated};
-use crate::torture::{MAX_ERRORS, NICE, RTT_NS, RecordedClient, key_name, pick};
+use crate::torture::{MAX_ERRORS, NICE, RTT_NS, RecordedClient, key_name, pick, without_lives};
 use crate::torture_log::{Log, MIXED, Outcome, Tag};
 use crate::{Failure, ParentChannel};
 
@@ -105,7 +105,7 @@ impl Soak<'_> {
             let (op, result);
             if rng.random_ratio(1, HOT_SHARE) {
                 let key = rng.random_range(0..HOT_KEYS);
-                op = pick(&mut rng, key);
+                op = without_lives(pick(&mut rng, key));
                 let name = current.names[key as usize].as_bytes();
                 (result, now) = hand
                     .act_on_record(&mut current.log, op, name, key, tag)

@@ -11,14 +11,14 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use swarm_core::error::Error as CoreError;
-use swarm_kv::{CompareAndSwap, Error, block_on};
+use swarm_kv::{CompareAndSwap, Error, TimeToLive, block_on};
 
 use crate::demo::TELL_EVERY_NS;
 use crate::history::Op;
 use crate::job::{Message, Order, Report, Served, TortureJob, monotonic_ns};
 use crate::pool::Pool;
 use crate::store::{Store, with_emulated, with_keys};
-use crate::torture_log::{Known, Log, Outcome, Tag, is_counter};
+use crate::torture_log::{Known, Log, Outcome, Tag, is_counter, may_expire};
 use crate::{Failure, ParentChannel};
 
 /// The emulated roundtrip.
@@ -29,7 +29,7 @@ pub(crate) const NICE: i32 = 5;
 pub(crate) const MAX_ERRORS: u32 = 50;
 /// The most keys that all clients use in the last phase, and their operations.
 const LAST_KEYS: u32 = 10;
-const LAST_CALLS: [Op; 9] = [
+const LAST_CALLS: [Op; 12] = [
     Op::Get,
     Op::Put,
     Op::Update,
@@ -38,6 +38,9 @@ const LAST_CALLS: [Op; 9] = [
     Op::Increment,
     Op::Delete,
     Op::Insert,
+    Op::PutWithTtl,
+    Op::Ttl,
+    Op::Persist,
     Op::Get,
 ];
 /// A compare-and-swap or an increment in the last phase is tried so often: others of its kind may keep it from its end.
@@ -145,7 +148,10 @@ impl Torture<'_> {
                 for _ in 0..LAST_TRIES {
                     let tag = Tag { client, number: numbers.next().unwrap_or(u32::MAX) };
                     (result, _) = hand.act_on_record(log, op, name.as_bytes(), key, tag)?;
-                    let is_change = matches!(op, Op::CompareAndSwap | Op::Increment);
+                    let is_change = matches!(
+                        op,
+                        Op::CompareAndSwap | Op::Increment | Op::PutWithTtl | Op::Persist
+                    );
                     if !is_change || result != Err(Error::Contended) {
                         break;
                     }
@@ -189,10 +195,13 @@ impl Moves {
 /// Draws an operation on a key, so that keys exist about half of the time.
 pub(crate) fn pick(rng: &mut SmallRng, key: u32) -> Op {
     let op = match rng.random_range(0..100) {
-        0..30 => Op::Get,
-        30..42 => Op::Put,
+        0..5 => Op::Ttl,
+        5..30 => Op::Get,
+        30..38 => Op::PutWithTtl,
+        38..42 => Op::Put,
         42..54 => Op::Insert,
-        54..68 => Op::Update,
+        54..57 => Op::Persist,
+        57..68 => Op::Update,
         68..84 => Op::Delete,
         84..92 => Op::CompareAndSwap,
         _ => Op::Increment,
@@ -200,9 +209,24 @@ pub(crate) fn pick(rng: &mut SmallRng, key: u32) -> Op {
     fit(op, key)
 }
 
-/// Returns the operation, or a compare-and-swap instead of an increment of a key that holds no number.
+/// Returns the operation, or a compare-and-swap instead of an increment of a key that holds no number, or one that is not
+/// about lives where no value expires.
 fn fit(op: Op, key: u32) -> Op {
-    if op == Op::Increment && !is_counter(key) { Op::CompareAndSwap } else { op }
+    match op {
+        Op::Increment if !is_counter(key) => Op::CompareAndSwap,
+        op if may_expire(key) => op,
+        op => without_lives(op),
+    }
+}
+
+/// Returns the operation, or what is most like it if it is about lives.
+pub(crate) fn without_lives(op: Op) -> Op {
+    match op {
+        Op::PutWithTtl => Op::Put,
+        Op::Persist => Op::Update,
+        Op::Ttl => Op::Get,
+        op => op,
+    }
 }
 
 /// A client whose operations are logged.
@@ -212,11 +236,14 @@ pub(crate) struct RecordedClient<'s> {
     room: Vec<u8>,
     /// What it knows of a key by its last operation there: what it expects there in a compare-and-swap.
     known: HashMap<u32, Known>,
+    /// Whether the pool is one in which nothing expires.
+    has_no_cells: bool,
 }
 
 impl<'s> RecordedClient<'s> {
     pub(crate) fn new(store: &'s Store<'s>) -> Self {
-        Self { store, value: Vec::new(), room: Vec::new(), known: HashMap::new() }
+        let (value, room, known) = Default::default();
+        Self { store, value, room, known, has_no_cells: false }
     }
 
     /// Returns the bytes of the value of the last write or attempted write.
@@ -246,11 +273,13 @@ impl<'s> RecordedClient<'s> {
         tag: Tag,
     ) -> io::Result<(Result<Outcome, Error>, u64)> {
         tag.fill(key, &mut self.value);
+        let op = if self.has_no_cells { without_lives(op) } else { op };
         let expected = self.known.get(&key).copied().filter(|_| op == Op::CompareAndSwap);
-        log.call((op, expected), key, tag.number, monotonic_ns())?;
+        log.call((op, expected), key, tag, monotonic_ns())?;
         let called_ns = monotonic_ns();
         let result = self.carry_out(op, name, key, tag);
         let now = monotonic_ns();
+        self.has_no_cells |= result == Err(Error::NoCells);
         self.learn(op, key, tag, &result);
         let outcome = match &result {
             Ok(outcome) => *outcome,
@@ -263,6 +292,9 @@ impl<'s> RecordedClient<'s> {
 
     /// Notes what is there now, as far as this client knows.
     fn learn(&mut self, op: Op, key: u32, tag: Tag, result: &Result<Outcome, Error>) {
+        if matches!(op, Op::Persist | Op::Ttl) {
+            return;
+        }
         let known = match result {
             Ok(Outcome::Value(tag)) => Some(Known::Tag(*tag)),
             Ok(Outcome::Sum(sum)) => Some(Known::Sum(*sum)),
@@ -301,7 +333,17 @@ impl<'s> RecordedClient<'s> {
                 let by = tag.added_number() as i64;
                 Outcome::Sum(block_on(store.increment(name, by))? as u64)
             }
-            Op::Swap => unreachable!("clients do what Op::TORTURE lists"),
+            Op::PutWithTtl => {
+                let ttl = Duration::from_nanos(tag.ttl_ns());
+                block_on(store.put_with_ttl(name, value, ttl)).map(|()| Outcome::Done)?
+            }
+            Op::Persist => done(block_on(store.persist(name))?),
+            Op::Ttl => Outcome::Life(match block_on(store.ttl(name))? {
+                TimeToLive::Absent => None,
+                TimeToLive::Endless => Some(false),
+                TimeToLive::Left(_) => Some(true),
+            }),
+            Op::Swap | Op::Expire => unreachable!("clients do what Op::TORTURE lists"),
         })
     }
 }

@@ -7,7 +7,7 @@
 //! A record is three words:
 //!
 //! ```text
-//! call     [ 1 | op 4 bits | key 24 bits | number 32 bits ]     when it was called   what a cas expects, else 0
+//! call     [ 1 | op 4 bits | key 24 bits | number 32 bits ]     when it was called   what a cas expects, a life's length, else 0
 //! answer   [ 2 | answer 4 bits | value 56 bits ]                when called          when returned
 //! value    [ client 24 bits | number 32 bits ], or a sum
 //! ```
@@ -34,6 +34,10 @@ const ANSWER: u64 = 2;
 const FULL: u64 = 6;
 
 const SUM: u64 = 7;
+/// What a ttl found: no key, one that stays, one that expires.
+const LIVES: [Option<bool>; 3] = [None, Some(false), Some(true)];
+/// The answer that is the first of those.
+const LIFE: u64 = 8;
 /// What tells that there is a value from that there is none.
 const SOME: u64 = 1 << 63;
 /// Bits of a value in a record.
@@ -45,6 +49,11 @@ pub(crate) const MIXED: u32 = 1 << 23;
 /// Returns whether a key of torture holds a number, to which clients add.
 pub fn is_counter(key: u32) -> bool {
     key < MIXED && key % 3 == 2
+}
+
+/// Returns whether values of a key of torture may expire.
+pub fn may_expire(key: u32) -> bool {
+    key < MIXED && key % 3 == 1
 }
 
 /// The identity of a value in histories.
@@ -77,6 +86,12 @@ impl Tag {
         1 + (self.scattered() >> 24)
     }
 
+    /// Returns how long the value is there, if it is put to expire, in nanoseconds: over at once, or soon, or long after
+    /// the others.
+    pub(crate) fn ttl_ns(self) -> u64 {
+        [0, 100_000, 3_000_000, 50_000_000, 1_000_000_000, 1 << 50][(self.scattered() % 6) as usize]
+    }
+
     fn scattered(self) -> u64 {
         let mut word = self.word().wrapping_mul(0x9e37_79b9_7f4a_7c15);
         word = (word ^ word >> 31).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -107,6 +122,8 @@ impl Tag {
     fn length(self, key: u32) -> usize {
         match self.number {
             _ if key >= MIXED => self.mixed_length(),
+            // What expires has no room for more.
+            number if number.is_multiple_of(256) && may_expire(key) => 3000,
             number if number.is_multiple_of(256) => 5000,
             number if number.is_multiple_of(16) => 400,
             number => 12 + (number % 40) as usize,
@@ -148,6 +165,8 @@ pub enum Outcome {
     Value(Tag),
     /// The number under a counter.
     Sum(u64),
+    /// Whether the key expires, if it is there.
+    Life(Option<bool>),
     /// A value that no client can have written.
     Damaged,
     /// The operation ended in an error.
@@ -199,10 +218,14 @@ impl Log {
         &mut self,
         (op, expected): (Op, Option<Known>),
         key: u32,
-        number: u32,
+        Tag { client, number }: Tag,
         at_ns: u64,
     ) -> io::Result<()> {
-        let expected = expected.map_or(0, |known| SOME | known.word());
+        let ttl_ns = Tag { client, number }.ttl_ns();
+        let expected = match op {
+            Op::PutWithTtl => at_least(ttl_ns),
+            _ => expected.map_or(0, |known| SOME | known.word()),
+        };
         let head = CALL << 60 | (op as u64) << 56 | u64::from(key) << 32 | u64::from(number);
         self.write([head, at_ns, expected])
     }
@@ -222,6 +245,9 @@ impl Log {
             // No client can have added so much.
             Outcome::Sum(sum) if sum > VALUE => (4, 0),
             Outcome::Sum(sum) => (SUM, sum),
+            Outcome::Life(life) => {
+                (LIFE + LIVES.iter().position(|it| *it == life).unwrap_or(0) as u64, 0)
+            }
             Outcome::Damaged => (4, 0),
             Outcome::Unknown => (5, 0),
             Outcome::Full => (FULL, 0),
@@ -236,6 +262,11 @@ impl Log {
         }
         self.0.write_all(&record)
     }
+}
+
+/// How long a value is there at least, by the clock of histories: the pool's may be a little faster.
+fn at_least(ttl_ns: u64) -> u64 {
+    ttl_ns - ttl_ns / 64
 }
 
 /// Adds a client's log to the history. It skips an incomplete record at the end, and operations
@@ -283,7 +314,7 @@ fn call(
     let is_counter = is_counter(key as u32);
     let mut value = |tag: Tag| if is_counter { tag.written_number() } else { name(history, tag) };
     // The number of an `Op`.
-    let call = match head >> 56 & 7 {
+    let call = match head >> 56 & 0xf {
         0 => Call::Get,
         1 => Call::Put(value(tag)),
         2 => Call::Insert(value(tag)),
@@ -296,7 +327,10 @@ fn call(
             Call::CompareAndSwap { expected, new: Some(value(tag)) }
         }
         6 => Call::Swap(Some(value(tag))),
-        _ => Call::Increment(tag.added_number()),
+        7 => Call::Increment(tag.added_number()),
+        8 => Call::PutWithTtl { value: value(tag), ttl: expected },
+        9 => Call::Persist,
+        _ => Call::Ttl,
     };
     Operation { key, client: client as usize, call, called, answered: None }
 }
@@ -310,6 +344,7 @@ fn answer(history: &mut History, head: u64) -> Option<Answer> {
         3 => Some(Answer::Value(Some(name(history, Tag::of_word(value))))),
         4 => Some(Answer::Value(Some(history.value("damaged".to_owned())))),
         SUM => Some(Answer::Value(Some(value))),
+        life @ LIFE.. => LIVES.get((life - LIFE) as usize).map(|life| Answer::Life(*life)),
         _ => None,
     }
 }
@@ -376,31 +411,43 @@ mod tests {
         let path = directory.path().join("log");
         let mut log = Log::create(&path).expect("it is writable");
         let tag = Tag { client: 9, number: 4 };
+        let own = |number| Tag { client: 5, number };
         let no = |op| (op, None);
-        log.call(no(Op::Get), 1, 1, 10).expect("it is writable");
+        log.call(no(Op::Get), 1, own(1), 10).expect("it is writable");
         log.answer(Outcome::Value(tag), 11, 12).expect("it is writable");
-        log.call(no(Op::Insert), 1, 2, 13).expect("it is writable");
+        log.call(no(Op::Insert), 1, own(2), 13).expect("it is writable");
         log.answer(Outcome::Refused, 14, 15).expect("it is writable");
-        log.call(no(Op::Update), 1, 3, 16).expect("it is writable");
+        log.call(no(Op::Update), 1, own(3), 16).expect("it is writable");
         log.answer(Outcome::Unknown, 17, 18).expect("it is writable");
-        log.call(no(Op::Put), 1, 5, 18).expect("it is writable");
+        log.call(no(Op::Put), 1, own(5), 18).expect("it is writable");
         log.answer(Outcome::Full, 18, 19).expect("it is writable");
-        log.call((Op::CompareAndSwap, Some(Known::Tag(tag))), 1, 6, 20).expect("it is writable");
+        log.call((Op::CompareAndSwap, Some(Known::Tag(tag))), 1, own(6), 20)
+            .expect("it is writable");
         log.answer(Outcome::Absent, 21, 22).expect("it is writable");
-        log.call((Op::CompareAndSwap, Some(Known::Sum(77))), 2, 7, 23).expect("it is writable");
+        log.call((Op::CompareAndSwap, Some(Known::Sum(77))), 2, own(7), 23)
+            .expect("it is writable");
         log.answer(Outcome::Done, 24, 25).expect("it is writable");
-        log.call(no(Op::CompareAndSwap), 1, 8, 26).expect("it is writable");
+        log.call(no(Op::CompareAndSwap), 1, own(8), 26).expect("it is writable");
         log.answer(Outcome::Value(tag), 27, 28).expect("it is writable");
-        log.call(no(Op::Increment), 2, 9, 29).expect("it is writable");
+        log.call(no(Op::Increment), 2, own(9), 29).expect("it is writable");
         log.answer(Outcome::Sum(88), 30, 31).expect("it is writable");
-        log.call(no(Op::Delete), 1, 4, 32).expect("it is writable");
+        log.call(no(Op::PutWithTtl), 1, own(10), 32).expect("it is writable");
+        log.answer(Outcome::Done, 33, 34).expect("it is writable");
+        log.call(no(Op::Persist), 1, own(11), 35).expect("it is writable");
+        log.answer(Outcome::Refused, 36, 37).expect("it is writable");
+        for (at, life) in LIVES.into_iter().enumerate() {
+            log.call(no(Op::Ttl), 1, own(12), 38).expect("it is writable");
+            log.answer(Outcome::Life(life), 39 + at as u64, 50).expect("it is writable");
+        }
+        log.call(no(Op::Delete), 1, own(4), 52).expect("it is writable");
         log.0.write_all(&[1; RECORD - 1]).expect("it is writable");
         let mut history = History::default();
         take(&mut history, &path, 5).expect("it is whole");
         let read = name(&mut history, tag);
-        let own = |number| Tag { client: 5, number };
         let [two, three, six, eight] = [2, 3, 6, 8].map(|number| name(&mut history, own(number)));
         let cas = |expected, new| Call::CompareAndSwap { expected, new: Some(new) };
+        let ttl = at_least(own(10).ttl_ns());
+        let put = Call::PutWithTtl { value: name(&mut history, own(10)), ttl };
         let added = own(9).added_number();
         let op = |key, call, called, answered| Operation { key, client: 5, call, called, answered };
         let expected = [
@@ -411,7 +458,12 @@ mod tests {
             op(2, cas(Some(77), own(7).written_number()), 24, Some((25, Answer::Done))),
             op(1, cas(None, eight), 27, Some((28, Answer::Value(Some(read))))),
             op(2, Call::Increment(added), 30, Some((31, Answer::Value(Some(88))))),
-            op(1, Call::Delete, 32, None),
+            op(1, put, 33, Some((34, Answer::Done))),
+            op(1, Call::Persist, 36, Some((37, Answer::Refused))),
+            op(1, Call::Ttl, 39, Some((50, Answer::Life(None)))),
+            op(1, Call::Ttl, 40, Some((50, Answer::Life(Some(false))))),
+            op(1, Call::Ttl, 41, Some((50, Answer::Life(Some(true))))),
+            op(1, Call::Delete, 52, None),
         ];
         assert_eq!(history.operations, expected);
     }
