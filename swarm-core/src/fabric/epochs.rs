@@ -182,6 +182,14 @@ pub trait EpochDomain {
     /// nobody sleeps.
     fn wake(&self, _hash: u64) {}
 
+    /// Returns whether the client that attached to the slot of this number as `session`, the
+    /// incarnation that it began with, has ended: a fact, never a suspicion (L1). Nothing that it does takes
+    /// effect any more, and no client is that session again, so this stays true. `false` as long
+    /// as it is not known. It may make system calls.
+    fn is_gone(&self, _slot: usize, _session: Incarnation) -> bool {
+        false
+    }
+
     /// Sends a hint to the client in a slot that this one has replaced a record or a write of its.
     /// The hint may be lost, late, duplicated or wrong.
     fn send_remote_free(&self, _slot: usize, _replaced: RemoteFree) {}
@@ -256,6 +264,9 @@ impl<B: EpochDomain + ?Sized> EpochDomain for std::boxed::Box<B> {
     }
     fn wake(&self, hash: u64) {
         (**self).wake(hash);
+    }
+    fn is_gone(&self, slot: usize, session: Incarnation) -> bool {
+        (**self).is_gone(slot, session)
     }
     fn send_remote_free(&self, slot: usize, replaced: RemoteFree) {
         (**self).send_remote_free(slot, replaced);

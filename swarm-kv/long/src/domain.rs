@@ -10,7 +10,7 @@ use swarm_core::fabric::{EpochDomain, Fabric, RemoteFree};
 use swarm_core::layout::{ReplicaSet, buffer, register};
 use swarm_core::node::NodeId;
 use swarm_core::sim::SimFabric;
-use swarm_core::words::{GRANULE_WORDS, Pointer};
+use swarm_core::words::{GRANULE_WORDS, Incarnation, Pointer};
 
 /// Which clients are pinned, and since when.
 #[derive(Default)]
@@ -329,6 +329,14 @@ impl EpochDomain for SimParticipant {
                 && !self.world.is_gone(with_epochs_of.client)
         };
         self.notes.seats.borrow().iter().any(holds)
+    }
+
+    /// Clients attach with the session of their number and one. One that is dead, and of which nothing is under way, has
+    /// ended; one that left its slot has, too.
+    fn is_gone(&self, slot: usize, session: Incarnation) -> bool {
+        let seats = self.notes.seats.borrow();
+        let is_it = |it: &&SimEpochs| (it.slot, it.client as u64 + 1) == (slot, session.0);
+        seats.iter().find(is_it).is_some_and(|it| it.gone || self.world.is_gone(it.client))
     }
 
     fn send_remote_free(&self, slot: usize, replaced: RemoteFree) {

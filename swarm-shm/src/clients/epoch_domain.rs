@@ -209,6 +209,10 @@ impl EpochDomain for ShmEpochs {
         }
     }
 
+    fn is_gone(&self, slot: usize, session: Incarnation) -> bool {
+        self.pool.is_gone(slot, session)
+    }
+
     fn send_remote_free(&self, slot: usize, replaced: RemoteFree) {
         if slot < self.pool.geometry().max_clients {
             remote_free::push(self.mailbox(slot), replaced);

@@ -1,14 +1,19 @@
-//! Client slots: which clients may act on the pool.
+//! Client slots: which clients may act on the pool, and which have ended.
 //!
 //! **Invariant (S7):** a slot has at most one live owner. It is held by a lock on its bytes in the
 //! control file, which the kernel releases when the owner dies, so death is a fact here and never a
 //! suspicion. Process ids are displayed, with their pid namespace, and never trusted: see
 //! `process`. A child that the owner's process forks has no part in the slot: see `fork`.
+//!
+//! A client's *session* is its slot and the incarnation that it attached with. That never comes back, and
+//! stays what it is when the client goes on under another incarnation. The slot's page says which session
+//! has it, or had it last (L1).
 
 use std::thread::sleep;
 use std::time::Instant;
 
 use swarm_core::quorum::Session;
+use swarm_core::words::Incarnation;
 
 use crate::clients::epoch_domain::ShmEpochs;
 use crate::clients::incarnation::next_incarnation;
@@ -18,7 +23,7 @@ use crate::files::range_lock;
 use crate::fork::{Origin, OwnFile};
 use crate::pool::Pool;
 use crate::processes::process::ProcessId;
-use crate::words::sync::Ordering;
+use crate::words::sync::{Ordering, fence};
 
 /// A client slot that this client holds. Dropping it, or the death of the process, frees the slot.
 ///
@@ -43,6 +48,27 @@ impl Pool {
     /// All client slots are held, or the pool was destroyed, or its destruction has begun.
     pub fn attach(&self) -> Result<ClientSlot, Error> {
         ClientSlot::new(self)
+    }
+
+    /// Returns whether the client that attached to a slot as `session` has ended. It says so once the
+    /// kernel has released the slot's lock, or another client has the slot, and stays so. What cannot be
+    /// found out counts as no end. One system call at most.
+    pub fn is_gone(&self, slot: usize, session: Incarnation) -> bool {
+        let control = self.control();
+        if slot >= self.geometry().max_clients {
+            return false;
+        }
+        // L1: acquire: pairs with the release in `take`. A client says its session before it does
+        // anything, and only the next owner of its slot says another one.
+        let last = control.session(slot).load(Ordering::Acquire);
+        // S11: what is in the place of a lost control file says nothing.
+        fence(Ordering::SeqCst);
+        if control.mapping().is_lost() {
+            return false;
+        }
+        let is_anothers = last != 0 && last != session.0;
+        let bytes = Control::slot_bytes(slot..slot + 1);
+        is_anothers || range_lock::is_locked(control.file(), bytes).is_ok_and(|locked| !locked)
     }
 }
 
@@ -87,6 +113,9 @@ impl ClientSlot {
         pool.check_events()?;
         let session = Session { client, incarnation: next_incarnation(pool)? };
         control.slot(client).store(ProcessId::own().encode(), Ordering::Relaxed);
+        // L1: while the lock is held, and before any other client hears of this session. Release: pairs
+        // with the acquire in `is_gone`.
+        control.session(client).store(session.incarnation.0, Ordering::Release);
         // Operations of a dead owner are over.
         control.mapping().words()[control::epoch_word(client)].store(0, Ordering::Release);
         pool.held().add(client);
@@ -158,5 +187,29 @@ mod tests {
         let again = Pool::open(pool.path(), Default::default()).expect("open");
         assert_eq!(slot(&again.attach().expect("it was let go of")), 5);
         assert_eq!(slot(&pool.attach().expect("it was let go of")), 5);
+    }
+
+    /// The next client in the slot of one that had ended made that one seem alive.
+    #[test]
+    fn a_session_ends_with_its_client_whoever_has_its_slot_then() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let options = CreateOptions { nodes: 1, capacity: 4 << 20, ..CreateOptions::default() };
+        let pool = Pool::create(dir.path().join("pool"), &options).expect("create");
+        let other = Pool::open(pool.path(), Default::default()).expect("open");
+        let is_gone = |it: Session| {
+            let all = [&pool, &other].map(|pool| pool.is_gone(it.client, it.incarnation));
+            assert_eq!(all[0], all[1]);
+            all[0]
+        };
+        let first = pool.attach().expect("a free slot");
+        let session = first.session();
+        assert!(!is_gone(session));
+        drop(first);
+        assert!(is_gone(session));
+        let next = other.attach().expect("it is free");
+        assert_eq!(next.session().client, session.client);
+        assert!(is_gone(session) && !is_gone(next.session()));
+        // Of another pool, or damaged.
+        assert!(!pool.is_gone(options.max_clients, session.incarnation));
     }
 }

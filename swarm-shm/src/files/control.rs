@@ -19,9 +19,10 @@
 //!       1283  standstill      zero; not so in the pages in place of a lost control file (`sigbus`)
 //!       1536  epoch table     8 words for each client slot: see `epoch_domain`
 //!       9728  remote frees    for each client slot of the pool, its queue: see `remote_free`
-//!         ..  client pages    from the next page on one of 4 KiB for each client slot; unused,
-//!                             meant for its owner's counters and a word to wait on: zero until a
-//!                             feature needs them
+//!         ..  client pages    from the next page on one of 4 KiB for each client slot: the session
+//!                             of its last owner, which is the incarnation that it attached with;
+//!                             the rest is unused, meant for its owner's counters and a word to
+//!                             wait on: zero until a feature needs them
 //! ```
 //!
 //! **Invariant:** only a lock on the bytes of its word decides which client owns a client slot. The
@@ -312,6 +313,13 @@ impl Control {
         &self.mapping.words()[SLOTS + slot]
     }
 
+    /// Returns the word with the session of a client slot's last owner; 0 if none has said it.
+    pub(crate) fn session(&self, slot: usize) -> &Word {
+        let slots = self.header.geometry.max_clients;
+        assert!(slot < slots, "there is no client slot {slot}");
+        &self.mapping.words()[(first_page(slots) + slot * PAGE) / 8]
+    }
+
     /// Returns the bytes whose lock decides which client owns each of these client slots.
     pub(crate) fn slot_bytes(slots: Range<usize>) -> Range<u64> {
         (SLOTS + slots.start) as u64 * 8..(SLOTS + slots.end) as u64 * 8
@@ -378,8 +386,12 @@ pub(crate) fn epoch_word(slot: usize) -> usize {
 
 /// Returns the length of a pool's control file, in bytes.
 pub(crate) fn bytes(max_clients: usize) -> u64 {
-    let pages = (8 * (MAILBOXES + max_clients * remote_free::WORDS)).next_multiple_of(PAGE);
-    (pages + max_clients * PAGE) as u64
+    (first_page(max_clients) + max_clients * PAGE) as u64
+}
+
+/// Returns the byte at which the first client slot's page begins.
+fn first_page(max_clients: usize) -> usize {
+    (8 * (MAILBOXES + max_clients * remote_free::WORDS)).next_multiple_of(PAGE)
 }
 
 /// Returns the first word of a client slot's remote-free queue.
