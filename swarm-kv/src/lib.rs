@@ -33,6 +33,7 @@
 //! | `store` | a handle for all threads and tasks of a process, which lends each operation a client |
 //! | `reader` | reading a pool that this process may not write |
 //! | `pools` | opening a store on shared-memory files and on RDMA memory nodes |
+//! | `objects` | locks: objects of one cell, which processes coordinate by |
 //! | `ops` | get, put, update, insert, delete, read-modify-write, scan; locating keys, write locks per key, relocating keys |
 //! | `gc` | mark and sweep, assist, evacuation, direct reclaim |
 //! | `client` | a client's state: location cache, pins, counters, the process that may use it |
@@ -55,6 +56,7 @@ mod error_kind;
 mod gc;
 mod heap;
 mod index;
+pub mod objects;
 mod ops;
 mod pools;
 mod read_only;

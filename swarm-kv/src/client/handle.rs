@@ -18,6 +18,7 @@ use crate::client::cell_cache::CellCache;
 use crate::client::counters::{Counters, KindCounters};
 use crate::client::gc_state::{FailedReclaim, GcCycle, Tombstones};
 use crate::client::key_locks::KeyLocks;
+use crate::client::left_places::LeftPlaces;
 use crate::client::location_cache::{LocationCache, hash_key};
 use crate::error::Error;
 use crate::heap::{Heap, ObjectKind, Purpose};
@@ -160,6 +161,8 @@ impl Options {
 /// write may or may not take effect, and nothing else is harmed.
 pub struct Client<F: Fabric, C: Clock, P = SafeGuess> {
     pub(crate) group: Group<Counting<F>, C>,
+    /// Its session: as what it attached to its slot. It goes on under other incarnations later.
+    pub(crate) attached: Session,
     pub(crate) geometry: Geometry,
     pub(crate) index: Index,
     pub(crate) heap: Heap,
@@ -167,6 +170,10 @@ pub struct Client<F: Fabric, C: Clock, P = SafeGuess> {
     /// Keys that are cells.
     pub(crate) cells: CellCache,
     pub(crate) key_locks: KeyLocks,
+    /// The last ticket of a place in an object.
+    pub(crate) tickets: Cell<u32>,
+    /// Places in objects that are to be given up.
+    pub(crate) left_places: LeftPlaces,
     pub(crate) reclaimed_at_once: usize,
     pub(crate) memory_wait: u64,
     /// How many more values that outgrow their place stay out of place.
@@ -219,12 +226,15 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let keys = options.cached_keys.min((geometry.capacity / GRANULE as u64) as usize);
         Self {
             group,
+            attached: session,
             geometry,
             index: Index::new(geometry, options.cached_buckets),
             heap: Heap::new(geometry, session.client),
             locations: LocationCache::new(keys, geometry.hash_seed),
             cells: CellCache::new(keys),
             key_locks: KeyLocks::default(),
+            tickets: Cell::new(0),
+            left_places: LeftPlaces::default(),
             reclaimed_at_once: options.reclaimed_at_once,
             memory_wait: options.memory_wait,
             growths_put_off: Cell::new(0),

@@ -6,5 +6,6 @@ pub(crate) mod counters;
 pub(crate) mod gc_state;
 pub(crate) mod handle;
 pub(crate) mod key_locks;
+pub(crate) mod left_places;
 pub(crate) mod location_cache;
 pub(crate) mod process;

@@ -80,7 +80,7 @@ pub(crate) type Change = (Option<Vec<u8>>, Option<Vec<u8>>);
 pub(crate) type Choice<'c> = dyn Fn(Option<&[u8]>) -> Result<Rc<Next>, Error> + 'c;
 
 /// Chooses what is to be there after a value, for a caller.
-type Choose<'c> = dyn FnMut(Option<&[u8]>) -> Result<Next, Error> + 'c;
+pub(crate) type Choose<'c> = dyn FnMut(Option<&[u8]>) -> Result<Next, Error> + 'c;
 
 /// What chooses the value that is to be there after another, and what it chose last. It is asked again
 /// where another value is met, so only once if nobody else changes the key.
@@ -264,12 +264,35 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
     /// Lets `choice` choose what is there after the key's value, and returns both.
     async fn modify(&self, key: &[u8], choice: &mut Choose<'_>) -> Result<Change, Error> {
+        self.modify_with(key, None, choice).await
+    }
+
+    /// The same for a key that is inserted in a cell, with room for so many bytes, if it is not there.
+    ///
+    /// # Errors
+    /// [`Error::NoCells`], [`Error::TooLongForCell`]: there is no such cell.
+    pub(crate) async fn modify_in_cell(
+        &self,
+        key: &[u8],
+        room: usize,
+        choice: &mut Choose<'_>,
+    ) -> Result<Change, Error> {
+        self.modify_with(key, Some(room), choice).await
+    }
+
+    async fn modify_with(
+        &self,
+        key: &[u8],
+        room: Option<usize>,
+        choice: &mut Choose<'_>,
+    ) -> Result<Change, Error> {
         let chooser = RefCell::new(Chooser { choose: choice, last: None });
         let choice = |before: Option<&[u8]>| chooser.borrow_mut().after(before);
         let modify = async || {
             let hash = self.check(key, &[])?;
+            room.map_or(Ok(()), |room| self.can_be_cell(key, room))?;
             let _lock = self.lock_key(hash).await?;
-            self.modify_now(hash, key, &choice).await
+            self.modify_now(hash, key, room, &choice).await
         };
         self.as_change(modify).await
     }
@@ -302,6 +325,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         &self,
         hash: u64,
         key: &[u8],
+        room: Option<usize>,
         choice: &Choice<'_>,
     ) -> Result<Change, Error> {
         for attempt in 0..TRIES as u64 {
@@ -318,7 +342,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let Some((read, object)) = self.read_to_modify(hash, key).await? else {
                 let next = choice(None)?;
                 let Next::Put(new) = &*next else { return Ok((None, None)) };
-                if self.insert_now(hash, key, new).await? {
+                let is_new = match room {
+                    None => self.insert_now(hash, key, new).await?,
+                    Some(room) => {
+                        Box::pin(self.insert_in_cell(hash, key, (new, None), room)).await?
+                    }
+                };
+                if is_new {
                     return Ok((None, Some(new.clone())));
                 }
                 continue;
@@ -515,7 +545,7 @@ mod tests {
         let choice = |_: Option<&[u8]>| -> Result<Rc<Next>, Error> {
             Ok(Rc::new(Next::Put(b"other".to_vec())))
         };
-        let change = || block_on(client.modify_now(HASH, key, &choice));
+        let change = || block_on(client.modify_now(HASH, key, None, &choice));
         let get = || block_on(client.get_by_index(HASH, key)).map(|got| got.map(|it| it.to_vec()));
         let last = format.last_ballot().0;
         let goes_on = |left: u64| {

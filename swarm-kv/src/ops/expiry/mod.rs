@@ -288,7 +288,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 return Ok(());
             }
             let Some((read, place)) = self.read_to_modify(hash, key).await? else {
-                if Box::pin(self.insert_expiring(hash, key, value, deadline)).await? {
+                let insert = self.insert_in_cell(hash, key, (value, Some(deadline)), value.len());
+                if Box::pin(insert).await? {
                     return Ok(());
                 }
                 continue;
@@ -315,15 +316,16 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         Err(Error::Contended)
     }
 
-    /// Inserts a key in a cell, with a deadline. Returns false if it is there.
-    async fn insert_expiring(
+    /// Inserts a key in a cell that has room for so many bytes, with a deadline, if it expires. Returns false if
+    /// it is there.
+    pub(crate) async fn insert_in_cell(
         &self,
         hash: u64,
         key: &[u8],
-        value: &[u8],
-        deadline: u64,
+        (value, deadline): (&[u8], Option<u64>),
+        room: usize,
     ) -> Result<bool, Error> {
-        let (kind, deadline) = (Kind::Value, Some(deadline));
+        let (kind, room) = (Kind::Value, room.max(value.len()));
         let payload = CellContent { kind, deadline, key, value }.payload();
         let mut new_cell = None::<NewCell<'_>>;
         let mut located = self.index.cached(&self.group, hash).await?;
@@ -338,7 +340,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let (new_cell, is_new) = match &mut new_cell {
                 Some(new_cell) if new_cell.predecessor == link => (new_cell, false),
                 other => {
-                    let room = self.new_expiring(hash, key, value.len(), Purpose::Insert).await?;
+                    let room = self.new_expiring(hash, key, room, Purpose::Insert).await?;
                     let (payload, predecessor) = (&payload, link);
                     let (mut cell, record) = room;
                     cell.identity.created_at = self.group.now();

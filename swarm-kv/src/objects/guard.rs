@@ -1,0 +1,65 @@
+//! What a holder has.
+
+use swarm_core::clock::Clock;
+use swarm_core::fabric::Fabric;
+use swarm_core::register::Protocol;
+
+use crate::objects::error::ObjectError;
+use crate::objects::seat::Seat;
+use crate::objects::waiting::Place;
+
+/// A part of an object that its client holds until it [releases](Self::release) it, is evicted, or ends.
+///
+/// # Drop
+/// Dropping it releases it. On shared memory that is done when the drop returns, in one roundtrip, if the nodes answer. Behind a network nothing can be waited for there: the
+/// release is only noted, and made good by the next operation of this client on any object, or by the client's end. So
+/// [release](Self::release) what you hold there. Dropped in a forked child it does nothing: the parent holds it.
+#[must_use = "dropping it releases what is held"]
+pub struct Guard<'l, F: Fabric, C: Clock, P: Protocol> {
+    place: Place<'l, F, C, P>,
+    token: u64,
+}
+
+impl<'l, F: Fabric, C: Clock, P: Protocol> Guard<'l, F, C, P> {
+    pub(crate) fn new(place: Place<'l, F, C, P>, token: u64) -> Self {
+        Self { place, token }
+    }
+
+    /// The token: larger than those of all holders before (L2). Let what the object guards refuse whoever comes
+    /// with a smaller one than it has seen.
+    #[must_use]
+    pub fn token(&self) -> u64 {
+        self.token
+    }
+
+    /// Whose place it is.
+    #[must_use]
+    pub fn seat(&self) -> Seat {
+        self.place.seat
+    }
+
+    /// Whether it still holds the object. What was true may be so no more when this returns: only the token tells
+    /// others apart.
+    ///
+    /// One roundtrip.
+    ///
+    /// # Errors
+    /// The key holds something else; too few memory nodes that answer.
+    pub async fn is_held(&self) -> Result<bool, ObjectError> {
+        self.place.holds(self.token).await
+    }
+
+    /// Releases it, and lets in who is next.
+    ///
+    /// One roundtrip if this client changed the object last, up to five if others have entered the queue since.
+    ///
+    /// # Cancel safety
+    /// Dropped before it ends, it is released as if the guard had been dropped.
+    ///
+    /// # Errors
+    /// [`ObjectError::TakenAway`]: it was held no more, and nothing was changed. The key holds something else. A full pool, or too few memory nodes that
+    /// answer: it is tried again as if the guard had been dropped.
+    pub async fn release(mut self) -> Result<(), ObjectError> {
+        self.place.leaves(self.token).await
+    }
+}

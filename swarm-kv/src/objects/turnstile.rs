@@ -1,0 +1,355 @@
+//! The state of an object that clients hold and queue up for: holders, tokens, waiters.
+//!
+//! ```text
+//! byte 0   mark, kind, version
+//!      8   the last token
+//!     16   how often it was stirred
+//!     24   [ waiters 16 | holders 16 | units 32 ]
+//!     32   each holder: [ ticket 32 | weight 16 | slot 16 ], session, token
+//!     ..   each waiter: [ ticket 32 | weight 16 | slot 16 ], session
+//!     ..   zeros, up to a length of `LENGTHS`
+//! ```
+//!
+//! It has so many *units*, of which each holder has its *weight*: a lock has one.
+//!
+//! **Invariants:** a holder ceases to be one only if it leaves, is evicted, or has ended (L1). Each new holder has a token larger than
+//! all before it (L2). Who came first is let in first: nobody is while another one waits, and the front of the queue leaves it only to hold, because it gives up,
+//! or because it has ended (L3).
+//!
+//! Nothing here is shared: a change of the cell makes one state the next (Q1).
+
+use heapless::Vec as Few;
+use swarm_core::words::Incarnation;
+
+use crate::objects::kind::{HEADER, ObjectKind};
+use crate::objects::seat::Seat;
+
+/// Holders of one object at most.
+pub const MAX_HOLDERS: usize = 32;
+/// Clients that wait for one object in order of arrival, at most. More of them try again until there is room.
+pub const MAX_WAITERS: usize = 32;
+
+const HEAD: usize = HEADER + 24;
+const HOLDER: usize = 24;
+const WAITER: usize = 16;
+/// Up to the first of these lengths a value is as long as it has to be, and beyond that as long as one of these: a cell grows
+/// by becoming another one, which should happen seldom.
+const LENGTHS: [usize; 3] =
+    [HEAD + HOLDER + 4 * WAITER, HEAD + HOLDER + MAX_WAITERS * WAITER, LONGEST];
+/// The longest value.
+pub(crate) const LONGEST: usize = HEAD + MAX_HOLDERS * HOLDER + MAX_WAITERS * WAITER;
+/// Bytes that a new object's cell has room for.
+pub(crate) const ROOM: usize = LENGTHS[0];
+
+/// A client that holds an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Holder {
+    /// Who it is.
+    pub seat: Seat,
+    /// Its token: larger than those of all holders before it.
+    pub token: u64,
+    /// Its part of the object's units.
+    pub weight: u16,
+}
+
+/// A client that waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Waiter {
+    seat: Seat,
+    weight: u16,
+}
+
+/// Who holds an object and who waits, at a moment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct QueueView {
+    /// What the object is.
+    pub kind: ObjectKind,
+    /// The last token that was given out; 0 if none was.
+    pub token: u64,
+    /// Who holds it, the one with the smallest token first.
+    pub holders: Vec<Holder>,
+    /// Who waits, in order of arrival.
+    pub waiters: Vec<Seat>,
+}
+
+impl QueueView {
+    /// Returns what an object's value says; `None` if this is no value of an object that is held and queued for.
+    #[must_use]
+    pub fn of(value: &[u8]) -> Option<Self> {
+        let kind = ObjectKind::of(value)?;
+        let Turnstile { token, holders, waiters, .. } = Turnstile::decode(kind, value)?;
+        let waiters = waiters.iter().map(|waiter| waiter.seat).collect();
+        Some(Self { kind, token, holders: holders.to_vec(), waiters })
+    }
+}
+
+/// What became of one that entered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Standing {
+    /// It holds the object, with this token.
+    Holds(u64),
+    /// It is in the queue.
+    Waits,
+    /// It has no place.
+    Outside,
+}
+
+/// Who holds an object and who waits.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Turnstile {
+    /// The last token that was given out.
+    token: u64,
+    /// Changed where nothing else is, so that no earlier change can take effect any more.
+    stirred: u64,
+    units: u32,
+    holders: Few<Holder, MAX_HOLDERS>,
+    waiters: Few<Waiter, MAX_WAITERS>,
+}
+
+impl Turnstile {
+    /// One of so many units, which nobody has ever held.
+    pub(crate) fn new(units: u32) -> Self {
+        Self { token: 0, stirred: 0, units, holders: Few::new(), waiters: Few::new() }
+    }
+
+    /// Returns what becomes of a place.
+    pub(crate) fn standing(&self, seat: &Seat) -> Standing {
+        if let Some(holder) = self.holders.iter().find(|holder| holder.seat == *seat) {
+            return Standing::Holds(holder.token);
+        }
+        let waits = self.waiters.iter().any(|waiter| waiter.seat == *seat);
+        if waits { Standing::Waits } else { Standing::Outside }
+    }
+
+    /// Whether there is a holder with this token.
+    pub(crate) fn has(&self, token: u64) -> bool {
+        self.holders.iter().any(|holder| holder.token == token)
+    }
+
+    /// Takes out holders that have ended, and lets in who is next.
+    pub(crate) fn goes_on(&mut self, is_gone: &dyn Fn(&Seat) -> bool) {
+        // L1: a holder that is only slow, or stopped, stays.
+        self.holders.retain(|holder| !is_gone(&holder.seat));
+        self.lets_in(is_gone);
+    }
+
+    /// Gives a place to one that has none: it holds the object if it can, else it waits if `queues` says so and there is room.
+    pub(crate) fn enter(
+        &mut self,
+        (seat, weight): (Seat, u16),
+        queues: bool,
+        is_gone: &dyn Fn(&Seat) -> bool,
+    ) {
+        self.goes_on(is_gone);
+        if self.standing(&seat) != Standing::Outside {
+            return;
+        }
+        // L3: not past those who wait.
+        if self.waiters.is_empty() && self.has_room(weight) {
+            self.admit(seat, weight);
+        } else if queues {
+            if self.waiters.is_full() {
+                self.waiters.retain(|waiter| !is_gone(&waiter.seat));
+            }
+            // The 33rd stays outside, and tries again.
+            let _ = self.waiters.push(Waiter { seat, weight });
+        }
+    }
+
+    /// Takes a place away, and lets in who is next.
+    pub(crate) fn leave(&mut self, seat: &Seat, is_gone: &dyn Fn(&Seat) -> bool) {
+        // L4: nobody else's.
+        self.holders.retain(|holder| holder.seat != *seat);
+        self.waiters.retain(|waiter| waiter.seat != *seat);
+        self.lets_in(is_gone);
+    }
+
+    /// Takes the place of the holder with this token away, and lets in who is next.
+    pub(crate) fn evict(&mut self, token: u64, is_gone: &dyn Fn(&Seat) -> bool) {
+        // L4: whoever holds it by now has another token.
+        self.holders.retain(|holder| holder.token != token);
+        self.lets_in(is_gone);
+    }
+
+    /// Changes nothing but the record: what was proposed on an earlier one takes effect no more.
+    pub(crate) fn stir(&mut self) {
+        self.stirred = self.stirred.wrapping_add(1);
+    }
+
+    fn lets_in(&mut self, is_gone: &dyn Fn(&Seat) -> bool) {
+        // L3: from the front.
+        while let Some(&Waiter { seat, weight }) = self.waiters.first() {
+            if is_gone(&seat) {
+                self.waiters.remove(0);
+            } else if self.has_room(weight) {
+                self.waiters.remove(0);
+                self.admit(seat, weight);
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn has_room(&self, weight: u16) -> bool {
+        let taken: u32 = self.holders.iter().map(|holder| u32::from(holder.weight)).sum();
+        !self.holders.is_full() && taken.saturating_add(u32::from(weight)) <= self.units
+    }
+
+    fn admit(&mut self, seat: Seat, weight: u16) {
+        // L2: for each holder, however the one before ceased to be one.
+        self.token = self.token.saturating_add(1);
+        let holder = Holder { seat, token: self.token, weight };
+        self.holders.push(holder).expect("there is room");
+    }
+
+    /// Returns the value of an object of this kind in this state.
+    pub(crate) fn encode(&self, kind: ObjectKind) -> Vec<u8> {
+        let used = HEAD + self.holders.len() * HOLDER + self.waiters.len() * WAITER;
+        let length = LENGTHS.into_iter().find(|&length| used <= length).unwrap_or(LONGEST);
+        let length = if length == LENGTHS[0] { used } else { length };
+        let mut value = Vec::with_capacity(length);
+        value.extend_from_slice(&kind.header());
+        let mut put = |word: u64| value.extend_from_slice(&word.to_le_bytes());
+        put(self.token);
+        put(self.stirred);
+        let counts = [self.holders.len(), self.waiters.len()].map(|count| count as u64);
+        put(u64::from(self.units) | counts[0] << 32 | counts[1] << 48);
+        for holder in &self.holders {
+            put(place(&holder.seat, holder.weight));
+            put(holder.seat.session.0);
+            put(holder.token);
+        }
+        for waiter in &self.waiters {
+            put(place(&waiter.seat, waiter.weight));
+            put(waiter.seat.session.0);
+        }
+        value.resize(length, 0);
+        value
+    }
+
+    /// Returns what the value of an object of this kind says. `None` if it is none.
+    pub(crate) fn decode(kind: ObjectKind, value: &[u8]) -> Option<Self> {
+        let (words, _) = value.strip_prefix(&kind.header())?.as_chunks::<8>();
+        let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
+        let (token, stirred, counts) = (words.next()?, words.next()?, words.next()?);
+        let mut all = Self { token, stirred, ..Self::new(counts as u32) };
+        for _ in 0..counts >> 32 & 0xffff {
+            let (place, session, token) = (words.next()?, words.next()?, words.next()?);
+            let (seat, weight) = placed(place, session);
+            all.holders.push(Holder { seat, token, weight }).ok()?;
+        }
+        for _ in 0..counts >> 48 {
+            let (place, session) = (words.next()?, words.next()?);
+            let (seat, weight) = placed(place, session);
+            all.waiters.push(Waiter { seat, weight }).ok()?;
+        }
+        Some(all)
+    }
+}
+
+fn place(seat: &Seat, weight: u16) -> u64 {
+    seat.slot as u64 & 0xffff | u64::from(weight) << 16 | u64::from(seat.ticket) << 32
+}
+
+fn placed(place: u64, session: u64) -> (Seat, u16) {
+    let (slot, ticket) = ((place & 0xffff) as usize, (place >> 32) as u32);
+    (Seat { slot, session: Incarnation(session), ticket }, (place >> 16) as u16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOCK: ObjectKind = ObjectKind::Lock;
+
+    fn seat(slot: usize) -> Seat {
+        Seat { slot, session: Incarnation(slot as u64 + 100), ticket: slot as u32 + 7 }
+    }
+
+    fn alive(_: &Seat) -> bool {
+        false
+    }
+
+    /// A lock that the client in slot 0 holds, and for which so many others wait.
+    fn with_waiters(waiters: usize) -> Turnstile {
+        let mut lock = Turnstile::new(1);
+        (0..=waiters).for_each(|slot| lock.enter((seat(slot), 1), true, &alive));
+        lock
+    }
+
+    #[test]
+    fn states_come_back_as_they_went() {
+        for waiters in 0..=MAX_WAITERS {
+            let lock = with_waiters(waiters);
+            let value = lock.encode(LOCK);
+            assert!(value.len() <= ROOM || LENGTHS.contains(&value.len()));
+            assert_eq!(Turnstile::decode(LOCK, &value), Some(lock));
+            assert_eq!(Turnstile::decode(LOCK, &value[..40]), None);
+        }
+        assert_eq!(Turnstile::decode(LOCK, b"a value"), None);
+    }
+
+    #[test]
+    fn who_came_first_is_let_in_first_and_each_token_is_larger() {
+        let mut lock = with_waiters(MAX_WAITERS);
+        lock.enter((seat(40), 1), true, &alive);
+        assert_eq!(lock.standing(&seat(40)), Standing::Outside, "the 33rd");
+        for slot in 0..=MAX_WAITERS {
+            assert_eq!(lock.standing(&seat(slot)), Standing::Holds(slot as u64 + 1));
+            // Nobody gets in front of those who wait.
+            lock.enter((seat(50), 1), false, &alive);
+            assert_eq!(lock.standing(&seat(50)), Standing::Outside);
+            lock.leave(&seat(slot), &alive);
+        }
+        lock.enter((seat(50), 1), false, &alive);
+        assert_eq!(lock.standing(&seat(50)), Standing::Holds(MAX_WAITERS as u64 + 2));
+    }
+
+    #[test]
+    fn a_holder_that_lives_stays_and_one_that_ended_is_followed_by_one_that_lives() {
+        let mut lock = with_waiters(3);
+        let before = lock.clone();
+        lock.goes_on(&|it| it.slot > 1);
+        assert_eq!(lock, before, "who waits behind another one is in nobody's way");
+        lock.goes_on(&|it| it.slot < 2);
+        assert_eq!(lock.standing(&seat(2)), Standing::Holds(2));
+        assert_eq!(lock.standing(&seat(1)), Standing::Outside);
+        assert_eq!(lock.standing(&seat(3)), Standing::Waits);
+    }
+
+    #[test]
+    fn only_the_own_place_is_left_and_only_the_named_one_evicted() {
+        let mut lock = with_waiters(1);
+        lock.evict(1, &alive);
+        let after = lock.clone();
+        assert_eq!(lock.standing(&seat(1)), Standing::Holds(2));
+        lock.leave(&seat(0), &alive);
+        lock.evict(1, &alive);
+        assert_eq!(lock, after, "it lost its place before");
+    }
+
+    /// Who waits and has ended took up the room of one that lives.
+    #[test]
+    fn who_ended_makes_room_in_a_full_queue() {
+        let mut lock = with_waiters(MAX_WAITERS);
+        lock.enter((seat(40), 1), true, &|it| it.slot == 9);
+        assert_eq!(lock.standing(&seat(40)), Standing::Waits);
+        assert_eq!(lock.standing(&seat(9)), Standing::Outside);
+    }
+
+    /// Many hold a part each, and one that wants all is not starved.
+    #[test]
+    fn one_that_wants_all_comes_in_its_turn() {
+        let mut all = Turnstile::new(4);
+        (0..3).for_each(|slot| all.enter((seat(slot), 1), true, &alive));
+        all.enter((seat(3), 4), true, &alive);
+        all.enter((seat(4), 1), true, &alive);
+        assert_eq!(all.standing(&seat(4)), Standing::Waits, "behind the one that wants all");
+        (0..3).for_each(|slot| all.leave(&seat(slot), &alive));
+        assert_eq!(all.standing(&seat(3)), Standing::Holds(4));
+        assert_eq!(all.standing(&seat(4)), Standing::Waits);
+        all.leave(&seat(3), &alive);
+        assert_eq!(all.standing(&seat(4)), Standing::Holds(5));
+    }
+}

@@ -1,0 +1,223 @@
+//! Entering an object's queue, waiting, and leaving.
+//!
+//! **Invariants:** a change of an object is made of the state that it is built on (Q1), so who enters, leaves or takes a dead client's place does
+//! so in the very state in which it found that. A place that its client gave up half-way, as its future was dropped or an operation failed, is
+//! remembered until it is known to be gone (L5): a client that lives on keeps nobody waiting for nothing.
+//!
+//! Roundtrips: to enter and to leave take a change each, one roundtrip for the client that changed the object last, and up to five after another client. While
+//! it waits a client reads the cell every so often ([`pace`](crate::objects::pace)): one roundtrip, and on shared memory a system call for each holder.
+
+use std::time::Duration;
+
+use swarm_core::clock::Clock;
+use swarm_core::fabric::Fabric;
+use swarm_core::register::Protocol;
+
+use crate::client::handle::Client;
+use crate::client::left_places::LeftPlace;
+use crate::error::Error;
+use crate::objects::error::ObjectError;
+use crate::objects::guard::Guard;
+use crate::objects::kind::ObjectKind;
+use crate::objects::pace::Pace;
+use crate::objects::seat::Seat;
+use crate::objects::turnstile::{QueueView, ROOM, Standing, Turnstile};
+use crate::ops::modify::Next;
+use crate::runtime::block_on::block_on;
+
+/// An object that clients hold and queue up for, as one client sees it.
+pub(crate) struct Queued<'c, F: Fabric, C: Clock, P: Protocol> {
+    pub(crate) client: &'c Client<F, C, P>,
+    pub(crate) name: Box<[u8]>,
+    pub(crate) kind: ObjectKind,
+    /// Its units, if it is new.
+    pub(crate) units: u32,
+}
+
+impl<'c, F: Fabric, C: Clock, P: Protocol> Queued<'c, F, C, P> {
+    /// Changes the state by `step`, and returns what `read` makes of what is there then.
+    async fn change<T>(
+        &self,
+        step: impl Fn(&mut Turnstile),
+        read: impl FnOnce(&Turnstile) -> T,
+    ) -> Result<T, ObjectError> {
+        let mut choice = |value: Option<&[u8]>| {
+            // What is no such object stays as it is, and is told below.
+            let Ok(before) = self.state(value) else { return Ok(Next::Keep) };
+            let mut after = before.clone();
+            step(&mut after);
+            let is_changed = after != before;
+            Ok(if is_changed { Next::Put(after.encode(self.kind)) } else { Next::Keep })
+        };
+        let (_, after) = self.client.modify_in_cell(&self.name, ROOM, &mut choice).await?;
+        Ok(read(&self.state(after.as_deref())?))
+    }
+
+    /// Returns the state that a value is.
+    fn state(&self, value: Option<&[u8]>) -> Result<Turnstile, ObjectError> {
+        let Some(value) = value else { return Ok(Turnstile::new(self.units)) };
+        let found = ObjectKind::of(value);
+        if found != Some(self.kind) {
+            return Err(ObjectError::OtherKind { wanted: self.kind, found });
+        }
+        Turnstile::decode(self.kind, value).ok_or(Error::DAMAGED.into())
+    }
+
+    /// Reads who holds it and who waits, and changes nothing.
+    pub(crate) async fn view(&self) -> Result<QueueView, ObjectError> {
+        let value = self.client.get(&self.name).await?;
+        let state = self.state(value.as_deref())?;
+        let value = state.encode(self.kind);
+        QueueView::of(&value).ok_or(Error::DAMAGED.into())
+    }
+
+    /// Takes a place, and waits for its turn, for so long at most. `None` if that was too short. `sleep` lets the time between two
+    /// looks pass.
+    pub(crate) async fn enter(
+        &self,
+        weight: u16,
+        limit: Option<Duration>,
+        sleep: impl AsyncFn(Duration),
+    ) -> Result<Option<Guard<'_, F, C, P>>, ObjectError> {
+        self.client.gives_up_places().await?;
+        let place = Place::new(self, self.client.next_seat());
+        let (clock, mut pace) = (self.client.group.clock(), Pace::new());
+        let queues = limit != Some(Duration::ZERO);
+        let until = limit.map(|limit| clock.now().saturating_add(nanoseconds(limit)));
+        loop {
+            if let Standing::Holds(token) = place.enter(weight, queues).await? {
+                return Ok(Some(Guard::new(place, token)));
+            }
+            let left = until.map(|until| Duration::from_nanos(until.saturating_sub(clock.now())));
+            if left == Some(Duration::ZERO) {
+                return place.gives_up(queues).await;
+            }
+            // Between two looks nothing is under way.
+            sleep(pace.next(left)).await;
+        }
+    }
+
+    /// Takes the place of the holder with this token away. Returns whether it had one.
+    pub(crate) async fn evict(&self, token: u64) -> Result<bool, ObjectError> {
+        let client = self.client;
+        client.gives_up_places().await?;
+        let was_there = std::cell::Cell::new(false);
+        let step = |state: &mut Turnstile| {
+            was_there.set(state.has(token));
+            state.evict(token, &|seat| client.is_seat_gone(seat));
+        };
+        self.change(step, |_| ()).await?;
+        Ok(was_there.get())
+    }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A place in an object. Dropped before it was left, it is remembered (L5): the next operation of its client on any object
+/// gives it up. On synchronous memory that is done at once.
+pub(crate) struct Place<'l, F: Fabric, C: Clock, P: Protocol> {
+    pub(crate) object: &'l Queued<'l, F, C, P>,
+    pub(crate) seat: Seat,
+    /// Whether it may be there.
+    is_taken: bool,
+}
+
+impl<'l, F: Fabric, C: Clock, P: Protocol> Place<'l, F, C, P> {
+    /// One that is about to be taken.
+    fn new(object: &'l Queued<'l, F, C, P>, seat: Seat) -> Self {
+        Self { object, seat, is_taken: true }
+    }
+
+    /// Takes it, or looks what has become of it; takes dead clients out on the way.
+    async fn enter(&self, weight: u16, queues: bool) -> Result<Standing, ObjectError> {
+        let (client, seat) = (self.object.client, self.seat);
+        let step = |state: &mut Turnstile| {
+            state.enter((seat, weight), queues, &|other| client.is_seat_gone(other));
+        };
+        self.object.change(step, |state| state.standing(&seat)).await
+    }
+
+    /// Leaves it if it only waits: it may have come in by now.
+    async fn gives_up(
+        mut self,
+        has_queued: bool,
+    ) -> Result<Option<Guard<'l, F, C, P>>, ObjectError> {
+        if has_queued {
+            let (client, seat) = (self.object.client, self.seat);
+            let step = |state: &mut Turnstile| {
+                if state.standing(&seat) == Standing::Waits {
+                    state.leave(&seat, &|other| client.is_seat_gone(other));
+                }
+            };
+            let standing = self.object.change(step, |state| state.standing(&seat)).await?;
+            if let Standing::Holds(token) = standing {
+                return Ok(Some(Guard::new(self, token)));
+            }
+        }
+        self.is_taken = false;
+        Ok(None)
+    }
+
+    /// Leaves it as a holder. An error if it was taken away: then nothing is changed (L4).
+    pub(crate) async fn leaves(&mut self, token: u64) -> Result<(), ObjectError> {
+        let (client, seat) = (self.object.client, self.seat);
+        let was_there = std::cell::Cell::new(false);
+        let step = |state: &mut Turnstile| {
+            was_there.set(state.standing(&seat) == Standing::Holds(token));
+            state.leave(&seat, &|other| client.is_seat_gone(other));
+        };
+        let left = self.object.change(step, |_| ()).await;
+        if matches!(left, Ok(()) | Err(ObjectError::OtherKind { .. })) {
+            self.is_taken = false;
+        }
+        left?;
+        if was_there.get() { Ok(()) } else { Err(ObjectError::TakenAway { token }) }
+    }
+
+    /// Returns whether it is still a holder's.
+    pub(crate) async fn holds(&self, token: u64) -> Result<bool, ObjectError> {
+        let seat = self.seat;
+        self.object.change(|_| {}, |state| state.standing(&seat) == Standing::Holds(token)).await
+    }
+}
+
+impl<F: Fabric, C: Clock, P: Protocol> Drop for Place<'_, F, C, P> {
+    fn drop(&mut self) {
+        let client = self.object.client;
+        // S7: a child's copy has no place.
+        if !self.is_taken || client.is_cut_off() {
+            return;
+        }
+        let (name, kind, seat) = (self.object.name.clone(), self.object.kind, self.seat);
+        client.left_places.add(LeftPlace { name, kind: kind.header(), ticket: seat.ticket });
+        if client.group.fabric().is_near() {
+            // L5: what fails stays on the list.
+            let _ = block_on(client.gives_up_places());
+        }
+    }
+}
+
+impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
+    /// L5: gives up the places that were left half-way.
+    pub(crate) async fn gives_up_places(&self) -> Result<(), ObjectError> {
+        while let Some(left) = self.left_places.first() {
+            let LeftPlace { name, kind, ticket } = left.clone();
+            let Some(kind) = ObjectKind::of(&kind) else { return Ok(()) };
+            let object = Queued { client: self, name, kind, units: 1 };
+            let seat = self.seat(ticket);
+            let step = |state: &mut Turnstile| {
+                // Where the place is not, a change that takes it may be under way: it is built on a
+                // record after which another one comes now, and is lost (Q1).
+                state.stir();
+                state.leave(&seat, &|other| self.is_seat_gone(other));
+            };
+            match object.change(step, |_| ()).await {
+                Ok(()) | Err(ObjectError::OtherKind { .. }) => self.left_places.remove(&left),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
