@@ -5,6 +5,7 @@ mod collect;
 mod delayed;
 mod epochs;
 mod held;
+mod locks;
 mod moves;
 mod play;
 mod worn;

@@ -1,0 +1,166 @@
+//! Scenarios of locks: clients that are stuck at any roundtrip while they enter, hold, wait or leave, and go on, or die.
+
+use std::cell::{Cell, RefCell};
+use std::mem::ManuallyDrop;
+use std::rc::Rc;
+
+use swarm_core::node::NodeId;
+use swarm_kv::objects::Guard;
+
+use crate::play::{ASTRAY, ENOUGH, LAST, NEXT, NODES, Play};
+use crate::store_sim_common::Story;
+
+const LOCK: &[u8] = b"lock";
+
+/// What a client does with the lock, until it is stuck.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Deed {
+    /// It acquires the lock, and holds it.
+    Acquires,
+    /// It holds the lock, and releases it.
+    Releases,
+    /// Another one holds the lock; it waits.
+    Waits,
+}
+
+/// Who held the lock, in which order: token and client.
+type Held = Rc<RefCell<Vec<(u64, usize)>>>;
+
+/// Pools of few clients, whose deaths are known.
+fn play() -> Play {
+    Play::with_epochs(8 << 20, 4)
+}
+
+/// A client acquires the lock, notes that, and releases it if it `leaves`.
+fn acquires(play: &mut Play, story: &Rc<Story>, held: &Held, leaves: bool) {
+    let (story, held) = (Rc::clone(story), Rc::clone(held));
+    play.sim.spawn(story.id, async move {
+        let lock = story.client.lock(LOCK);
+        // A client that dies drops nothing.
+        let guard = lock.acquire_paced(None, async |_| {}).await.expect("memory");
+        let guard = ManuallyDrop::new(guard.expect("it is its turn"));
+        held.borrow_mut().push((guard.token(), story.id));
+        if leaves {
+            let guard: Guard<'_, _, _, _> = ManuallyDrop::into_inner(guard);
+            guard.release().await.expect("it holds the lock");
+        }
+    });
+}
+
+fn ends(play: &mut Play, id: usize, what: impl std::fmt::Debug) {
+    assert!(play.sim.finish(id, &NODES), "client {id} does not end: {what:?}");
+}
+
+/// A client dies, and its chains in flight are lost.
+fn dies(play: &mut Play, id: usize) {
+    NODES.into_iter().for_each(|node| play.sim.lose_chains(id, node));
+    play.sim.crash_client(id);
+}
+
+/// The lock was used before, and is free.
+fn is_warm(play: &mut Play, stories: &[Rc<Story>], held: &Held) {
+    for story in stories {
+        acquires(play, story, held, true);
+        ends(play, story.id, "warm");
+    }
+}
+
+/// A client is stuck after so many roundtrips of its deed, with its chains executed at the nodes of `lands` only. Others
+/// come: one of them tries to acquire the lock before the client dies, or goes on, and waits for it after. Returns
+/// false if the deed was over before.
+fn is_stuck(deed: Deed, rounds: usize, lands: &[NodeId], it_dies: bool) -> bool {
+    let what = (deed, rounds, lands, it_dies);
+    let mut play = play();
+    let stories = [ASTRAY, NEXT, LAST].map(|id| play.patient(id));
+    let [astray, next, last] = &stories;
+    let held = Held::default();
+    is_warm(&mut play, &stories, &held);
+    let waits_for = deed == Deed::Waits;
+    if waits_for {
+        acquires(&mut play, last, &held, false);
+        ends(&mut play, LAST, what);
+    }
+    acquires(&mut play, astray, &held, deed == Deed::Releases);
+    play.sim.poll_once(ASTRAY);
+    (0..rounds).for_each(|_| play.sim.roundtrip(ASTRAY, &NODES));
+    let is_over = play.sim.tasks(ASTRAY) == 0 && deed != Deed::Acquires;
+    if is_over || rounds > 12 {
+        return false;
+    }
+    lands.iter().for_each(|&node| play.sim.take_all(ASTRAY, node));
+    // Nobody else holds it while it may.
+    let had = held.borrow().iter().filter(|(_, id)| *id == ASTRAY).count() > 1;
+    acquires(&mut play, next, &held, true);
+    play.sim.poll_once(NEXT);
+    (0..40).for_each(|_| play.sim.roundtrip(NEXT, &NODES));
+    let is_free = held.borrow().last().is_some_and(|(_, id)| *id == NEXT);
+    let may_leave = deed == Deed::Releases;
+    assert!(!(had && is_free) || may_leave, "{what:?}: it holds it, and so does another");
+    if waits_for {
+        assert!(!is_free, "{what:?}: past its holder");
+    }
+    if waits_for {
+        dies(&mut play, LAST);
+    }
+    if it_dies {
+        dies(&mut play, ASTRAY);
+        ends(&mut play, NEXT, what);
+    } else {
+        dies(&mut play, NEXT);
+        ends(&mut play, ASTRAY, what);
+    }
+    let held = held.borrow();
+    assert!(held.windows(2).all(|two| two[0].0 < two[1].0), "{what:?}: {held:?}");
+    true
+}
+
+/// Whoever dies, and wherever: the next one gets the lock, with a larger token, and nobody while it is held.
+#[test]
+fn a_lock_outlives_whoever_dies_at_any_roundtrip() {
+    for deed in [Deed::Acquires, Deed::Releases, Deed::Waits] {
+        for lands in [&[], &NODES[..1], &NODES[1..2], &NODES[..2], &NODES] {
+            let over = (0..ENOUGH).find(|&rounds| !is_stuck(deed, rounds, lands, true));
+            assert!(over.expect("it ends") > 0);
+        }
+    }
+}
+
+/// One that is only slow keeps what it holds, and its place in the queue.
+#[test]
+fn a_slow_client_loses_neither_lock_nor_place() {
+    for deed in [Deed::Acquires, Deed::Releases, Deed::Waits] {
+        for lands in [&[], &NODES[..1], &NODES[1..2], &NODES[..2], &NODES] {
+            let over = (0..ENOUGH).find(|&rounds| !is_stuck(deed, rounds, lands, false));
+            assert!(over.expect("it ends") > 0);
+        }
+    }
+}
+
+/// A client died while its change was on its way to one node: had the lock been taken over before that was lost or done, the
+/// dead client would have held it, or released it, afterwards.
+#[test]
+fn nothing_of_a_dead_client_takes_effect_after_the_takeover() {
+    let mut play = play();
+    let stories = [ASTRAY, NEXT].map(|id| play.patient(id));
+    let held = Held::default();
+    is_warm(&mut play, &stories, &held);
+    acquires(&mut play, &stories[0], &held, false);
+    ends(&mut play, ASTRAY, "it acquires");
+    let leaving = Rc::new(Cell::new(false));
+    let (story, leaves) = (Rc::clone(&stories[0]), Rc::clone(&leaving));
+    // An update is on its way when the client dies.
+    play.sim.spawn(ASTRAY, async move {
+        leaves.set(true);
+        story.client.put(b"another", b"value").await.expect("memory");
+    });
+    play.sim.poll_once(ASTRAY);
+    assert!(leaving.get());
+    play.sim.crash_client(ASTRAY);
+    acquires(&mut play, &stories[1], &held, false);
+    play.sim.poll_once(NEXT);
+    (0..40).for_each(|_| play.sim.roundtrip(NEXT, &NODES));
+    assert_eq!(held.borrow().len(), 3, "its chains are under way");
+    NODES.into_iter().for_each(|node| play.sim.take_all(ASTRAY, node));
+    ends(&mut play, NEXT, "it takes over");
+    assert_eq!(held.borrow().last(), Some(&(4, NEXT)));
+}
