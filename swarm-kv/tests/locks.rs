@@ -1,0 +1,192 @@
+//! Processes that hold a lock are killed and stopped. What they do under it is written to a file, whose lines tell who
+//! held it when.
+
+use std::env;
+use std::fs::{self, File, OpenOptions as FileOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use swarm_kv::Options;
+use swarm_kv::objects::ObjectError;
+use swarm_kv::shm::{self, CreateOptions, OpenOptions, Pool};
+
+/// Tells a re-executed test which pool to use, and what to do there.
+const POOL: &str = "SWARM_KV_TEST_POOL";
+const ROLE: &str = "SWARM_KV_TEST_ROLE";
+const LOCK: &[u8] = b"lock";
+const CHILDREN: usize = 4;
+const KILLS: usize = 60;
+
+/// Where the lines are.
+fn log_of(pool: &Path) -> PathBuf {
+    pool.with_extension("log")
+}
+
+fn say(what: impl std::fmt::Display) {
+    println!("says: {what}");
+}
+
+/// Not a test itself: what the children of the tests below do.
+#[test]
+fn child() {
+    let (Some(path), Ok(role)) = (env::var_os(POOL), env::var(ROLE)) else { return };
+    let pool = Pool::open(&path, OpenOptions::default()).expect("the parent's pool");
+    let client = shm::open(&pool, Options::default()).expect("a slot");
+    let lock = client.blocking().lock(LOCK);
+    match role.as_str() {
+        "again and again" => {
+            let mut log = FileOptions::new().append(true).open(log_of(path.as_ref()));
+            let log = log.as_mut().expect("the parent's file");
+            loop {
+                let guard = lock.acquire().expect("a small pool");
+                // One write each: lines come whole and in order.
+                let line = |what: &str| format!("{what} {}\n", guard.token());
+                log.write_all(line("enters").as_bytes()).expect("a file");
+                std::thread::yield_now();
+                log.write_all(line("leaves").as_bytes()).expect("a file");
+                guard.release().expect("it is held");
+            }
+        }
+        "hold" => {
+            let guard = lock.acquire().expect("a small pool");
+            say(guard.token());
+            // Until the parent says so.
+            let mut line = String::new();
+            std::io::stdin().read_line(&mut line).expect("the parent");
+            say(format_args!("{:?}", guard.release()));
+        }
+        other => panic!("no such role: {other}"),
+    }
+}
+
+/// A child at work.
+struct Running {
+    process: Child,
+    lines: BufReader<std::process::ChildStdout>,
+}
+
+impl Running {
+    fn start(role: &str, pool: &Path) -> Self {
+        let mut command = Command::new(env::current_exe().expect("the test program"));
+        command.args(["--exact", "child", "--nocapture", "--test-threads=1"]);
+        command.env(POOL, pool).env(ROLE, role).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.spawn().expect("a child");
+        let lines = BufReader::new(process.stdout.take().expect("its output"));
+        Self { process, lines }
+    }
+
+    /// What it says next.
+    fn hear(&mut self) -> String {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            assert!(self.lines.read_line(&mut line).expect("its output") > 0, "it ended");
+            if let Some((_, said)) = line.trim_end().split_once("says: ") {
+                return said.to_owned();
+            }
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        let process = Pid::from_child(&self.process);
+        kill_process(process, signal).expect("it is a child");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn pool() -> (tempfile::TempDir, Pool) {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let options = CreateOptions { capacity: 16 << 20, max_clients: 8, ..CreateOptions::default() };
+    let pool = Pool::create(dir.path().join("pool"), &options).expect("create");
+    File::create(log_of(pool.path())).expect("a file");
+    (dir, pool)
+}
+
+/// Holders and waiters are killed at any instruction: the lock has one holder at a time, whose token is larger than all
+/// before it, and goes on.
+#[test]
+fn killed_clients_wedge_no_lock() {
+    let (_dir, pool) = pool();
+    let start = || Running::start("again and again", pool.path());
+    let mut children: Vec<_> = (0..CHILDREN).map(|_| start()).collect();
+    let lines = || fs::read_to_string(log_of(pool.path())).expect("a file").lines().count();
+    let (mut seen, mut longest) = (0, Duration::ZERO);
+    for kill in 0..KILLS {
+        // It goes on after each of them.
+        let since = Instant::now();
+        while lines() <= seen + 4 {
+            assert!(since.elapsed() < Duration::from_secs(100), "after {kill} kills it stands still");
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        longest = longest.max(since.elapsed());
+        let victim = &mut children[kill % CHILDREN];
+        victim.process.kill().expect("SIGKILL");
+        victim.process.wait().expect("it ends");
+        seen = lines();
+        *victim = start();
+    }
+    drop(children);
+    let log = fs::read_to_string(log_of(pool.path())).expect("a file");
+    let (mut last, mut entered) = (0, 0);
+    for line in log.lines() {
+        let (what, token) = line.split_once(' ').expect("two words");
+        let token: u64 = token.parse().expect("a number");
+        if what == "enters" {
+            assert!(token > last, "{token} after {last}");
+            last = token;
+            entered += 1;
+        }
+        assert_eq!(token, last, "it {what} though another one holds it");
+    }
+    println!("held {entered} times, last token {last}, {KILLS} kills, longest pause {longest:?}");
+    let client = shm::open(&pool, Options::default()).expect("a slot");
+    let lock = client.blocking().lock(LOCK);
+    assert!(lock.acquire().expect("all are dead").token() > last);
+}
+
+/// A stopped holder keeps the lock, until it is evicted; then it is told, and changes nothing.
+#[test]
+fn a_stopped_holder_keeps_the_lock_until_it_is_evicted() {
+    let (_dir, pool) = pool();
+    let mut stopped = Running::start("hold", pool.path());
+    let token: u64 = stopped.hear().parse().expect("a token");
+    stopped.signal(Signal::STOP);
+    let client = shm::open(&pool, Options::default()).expect("a slot");
+    let lock = client.blocking().lock(LOCK);
+    assert!(lock.acquire_within(Duration::from_millis(50)).expect("a small pool").is_none());
+    assert_eq!(lock.view().expect("nodes answer").holders[0].token, token);
+    assert_eq!(lock.evict(token), Ok(true));
+    let guard = lock.try_acquire().expect("a small pool").expect("it is free");
+    assert!(guard.token() > token);
+    stopped.signal(Signal::CONT);
+    stopped.process.stdin.take().expect("its input").write_all(b"\n").expect("it reads");
+    let told = format!("{:?}", Err::<(), _>(ObjectError::TakenAway { token }));
+    assert_eq!(stopped.hear(), told);
+    assert_eq!(guard.is_held(), Ok(true));
+}
+
+/// The one that waits has the lock once the kernel has let go of the dead one's slot, whoever attaches there then.
+#[test]
+fn who_waits_takes_over_from_a_killed_holder() {
+    let (_dir, pool) = pool();
+    let mut holder = Running::start("hold", pool.path());
+    let token: u64 = holder.hear().parse().expect("a token");
+    let client = shm::open(&pool, Options::default()).expect("a slot");
+    let lock = client.blocking().lock(LOCK);
+    assert!(lock.try_acquire().expect("a small pool").is_none());
+    holder.process.kill().expect("SIGKILL");
+    holder.process.wait().expect("it ends");
+    // It has the slot of the dead one.
+    let _other = shm::open(&pool, Options::default()).expect("a slot");
+    let guard = lock.acquire().expect("a small pool");
+    assert_eq!(guard.token(), token + 1);
+}
