@@ -124,7 +124,10 @@ fn killed_clients_wedge_no_lock() {
         // It goes on after each of them.
         let since = Instant::now();
         while lines() <= seen + 4 {
-            assert!(since.elapsed() < Duration::from_secs(100), "after {kill} kills it stands still");
+            assert!(
+                since.elapsed() < Duration::from_secs(100),
+                "after {kill} kills it stands still"
+            );
             std::thread::sleep(Duration::from_micros(500));
         }
         longest = longest.max(since.elapsed());

@@ -54,6 +54,8 @@ fn main() -> ExitCode {
         Command::Watch(args) => commands::watch::run(&args, json),
         Command::Ttl(args) => commands::keys::ttl(&args, json),
         Command::Persist(args) => commands::keys::persist(&args, json),
+        Command::Lock(args) => commands::lock::lock(&args, json),
+        Command::Locks(args) => commands::lock::locks(&args, json),
         Command::Keys(args) => commands::import_export::keys(&args, json),
         Command::Import(args) => commands::import_export::import(&args, json),
         Command::Export(args) => commands::import_export::export(&args, json),

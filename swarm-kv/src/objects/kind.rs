@@ -20,6 +20,14 @@ pub enum ObjectKind {
 impl ObjectKind {
     const ALL: [Self; 1] = [Self::Lock];
 
+    /// Returns its name, in one word.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Lock => "lock",
+        }
+    }
+
     fn number(self) -> u8 {
         match self {
             Self::Lock => 1,
@@ -42,8 +50,6 @@ impl ObjectKind {
 
 impl fmt::Display for ObjectKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Lock => "a lock",
-        })
+        write!(f, "a {}", self.name())
     }
 }

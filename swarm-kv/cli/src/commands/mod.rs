@@ -6,6 +6,7 @@ pub(crate) mod gc;
 pub(crate) mod import_export;
 pub(crate) mod info;
 pub(crate) mod keys;
+pub(crate) mod lock;
 #[cfg(feature = "rdma")]
 pub(crate) mod memnode;
 pub(crate) mod repair;

@@ -17,9 +17,9 @@ use crate::common::units::{parse_duration, parse_size};
 /// In the environment: the pool of a command that names none.
 const POOL: &str = "SWARM_POOL";
 /// Commands that may leave the pool to that.
-const TAKE_POOL: [&str; 18] = [
+const TAKE_POOL: [&str; 20] = [
     "create", "info", "get", "put", "insert", "update", "delete", "cas", "incr", "keys", "import",
-    "export", "backup", "evict", "gc", "repair", "replace", "watch",
+    "export", "backup", "evict", "gc", "repair", "replace", "watch", "lock", "locks",
 ];
 
 const ABOUT: &str = "A replicated, linearizable key-value store over memory that runs no code.\n\n\
@@ -154,6 +154,15 @@ pub(crate) enum Command {
         Example:\n  swarm watch /dev/shm/pool leader"
     )]
     Watch(WatchArgs),
+    /// Run a command while holding a lock
+    #[command(after_help = LOCK_HELP)]
+    Lock(LockArgs),
+    /// Show who holds which lock, and who waits for it
+    #[command(
+        after_help = "Clients that have ended are shown as dead until somebody uses the lock. One that is stopped keeps what it holds: \
+        let it go on, or end it with `swarm evict POOL CLIENT`."
+    )]
+    Locks(ReadArgs),
     /// Print the keys that begin with a prefix, or all, a line each, in no order
     #[command(
         after_help = "Inside a key, \\t, \\n, \\r and \\\\ stand for tab, newline, carriage return and backslash. Keys that come or go \
@@ -220,6 +229,18 @@ pub(crate) enum Command {
         parent: i32,
     },
 }
+
+const LOCK_HELP: &str = "The lock is released when the command ends, and goes to whoever has waited longest; if this process is killed, as \
+soon as the kernel has ended it. The command is not killed with it, and goes on: let it refuse to do what it does under an older token than \
+the last one that was seen. Its token is in SWARM_LOCK_TOKEN. A process that is stopped keeps the lock. It takes a client slot meanwhile.
+
+A signal that is to end it is handed on to the command, and it ends with that.
+
+Exit status: that of the command, 128 and the signal if one ended it; 1 (or --conflict-exit-code) if the lock was not had in time; 126 \
+or 127 if the command cannot be run; 2 wrong usage, 3 failure.
+
+Example:
+  swarm lock /dev/shm/pool nightly --timeout 5s -- ./report.sh";
 
 const BACKUP_HELP: &str = "Clients may work meanwhile. Each key is there with a value that it had while the backup was \
 made, or is not there if it was absent then; keys are not all of one moment. FILE is written under another name and \
@@ -535,6 +556,23 @@ pub(crate) struct CasArgs {
     /// The value that it gets, up to 1 MiB; `-` reads it from standard input, but behind `--` it is a value as well
     #[arg(allow_hyphen_values = true)]
     pub(crate) new: OsString,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct LockArgs {
+    #[command(flatten)]
+    pub(crate) pool: PoolArgs,
+    /// The lock's name: a key, 1 to 255 bytes, that is used for nothing else
+    pub(crate) name: OsString,
+    /// How long to wait for the lock at most, such as 5s; 0s: not at all [default: as long as it takes]
+    #[arg(long, value_parser = parse_duration)]
+    pub(crate) timeout: Option<Duration>,
+    /// Exit status if that is too short
+    #[arg(long, default_value_t = 1)]
+    pub(crate) conflict_exit_code: u8,
+    /// The command, and what it takes
+    #[arg(last = true, required = true)]
+    pub(crate) command: Vec<OsString>,
 }
 
 #[derive(Args, Debug)]

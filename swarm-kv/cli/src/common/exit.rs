@@ -14,6 +14,8 @@ pub(crate) enum Answer {
     Yes,
     /// The store's answer is no: absent, exists, or a verdict that does not hold.
     No,
+    /// That of a command that was run.
+    Code(u8),
     /// There is no answer, and it was said why.
     Unclear,
 }
@@ -23,6 +25,7 @@ pub(crate) fn report(result: Result<Answer, Failure>, json: bool) -> ExitCode {
     let failure = match result {
         Ok(Answer::Yes) => return ExitCode::SUCCESS,
         Ok(Answer::No) => return ExitCode::from(1),
+        Ok(Answer::Code(code)) => return ExitCode::from(code),
         Ok(Answer::Unclear) => return ExitCode::from(3),
         Err(failure) => failure,
     };

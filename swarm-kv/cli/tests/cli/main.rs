@@ -8,6 +8,7 @@ mod evict;
 mod interrupt;
 mod keys;
 mod kill;
+mod lock;
 mod pools;
 mod repair;
 mod replace;

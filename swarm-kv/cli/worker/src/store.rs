@@ -16,6 +16,7 @@ use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
 use swarm_core::fabric::counting::OpCost;
 use swarm_core::register::Protocol;
+use swarm_kv::objects::ObjectError;
 use swarm_kv::shm;
 use swarm_kv::{
     Client, CompareAndSwap, Counters, Cursor, Error, Gc, GcStage, Options, TimeToLive, Usage,
@@ -49,6 +50,9 @@ type Pairs<'s> = &'s mut (dyn FnMut(&[u8], &[u8], Option<Duration>) + 's);
 /// A value, or that there is none.
 type Maybe<'s> = Option<&'s [u8]>;
 
+/// Whether a lock was had, and, if so, whether it was held to the end.
+type Locked = Result<Option<Result<(), ObjectError>>, ObjectError>;
+
 /// The operations of a client of any kind.
 trait Operations {
     fn get<'s>(&'s self, key: &'s [u8], look: Look<'s>) -> Operation<'s, ()>;
@@ -71,6 +75,7 @@ trait Operations {
     fn ttl<'s>(&'s self, key: &'s [u8]) -> Operation<'s, TimeToLive>;
     fn persist<'s>(&'s self, key: &'s [u8]) -> Operation<'s, bool>;
     fn watch(&self, key: &[u8], limit: Option<Duration>, each: EachValue<'_>) -> Result<(), Error>;
+    fn with_lock(&self, name: &[u8], limit: Option<Duration>, act: &mut dyn FnMut(u64)) -> Locked;
     fn for_each<'s>(&'s self, each: Each<'s>) -> Operation<'s, ()>;
     fn for_each_key<'s>(&'s self, prefix: &'s [u8], each: EachKey<'s>) -> Operation<'s, ()>;
     fn next_keys<'s>(&'s self, cursor: &'s mut Cursor, each: Pairs<'s>) -> Operation<'s, bool>;
@@ -147,6 +152,19 @@ impl<F: Fabric, C: Clock, P: Protocol> Operations for Client<F, C, P> {
                 _ => return Ok(()),
             }
         }
+    }
+
+    fn with_lock(&self, name: &[u8], limit: Option<Duration>, act: &mut dyn FnMut(u64)) -> Locked {
+        let lock = self.blocking().lock(name);
+        let guard = match limit {
+            None => Some(lock.acquire()?),
+            Some(limit) => lock.acquire_within(limit)?,
+        };
+        Ok(guard.map(|guard| {
+            self.rest();
+            act(guard.token());
+            guard.release()
+        }))
     }
 
     fn for_each<'s>(&'s self, each: Each<'s>) -> Operation<'s, ()> {
@@ -286,6 +304,23 @@ impl<'s> Store<'s> {
     /// See [`Client::persist`].
     pub async fn persist(&self, key: &[u8]) -> Result<bool, Error> {
         self.0.persist(key).await
+    }
+
+    /// Runs `act` with the token of a lock while that is held, if it is had within `limit`. Returns what it brings, and whether
+    /// the lock was held to the end. The thread sleeps while it waits.
+    ///
+    /// # Errors
+    /// See [`Lock::acquire`](swarm_kv::objects::Lock::acquire).
+    pub fn with_lock<R>(
+        &self,
+        name: &[u8],
+        limit: Option<Duration>,
+        act: impl FnOnce(u64) -> R,
+    ) -> Result<Option<(R, Result<(), ObjectError>)>, Failure> {
+        let (mut act, mut brought) = (Some(act), None);
+        let mut once = |token| brought = act.take().map(|act| act(token));
+        let released = self.0.with_lock(name, limit, &mut once)?;
+        Ok(released.and_then(|released| Some((brought?, released))))
     }
 
     /// Calls `each` with the value of a key, and each time that it changes, until it breaks or the time
@@ -543,6 +578,15 @@ fn remembering(keys: usize) -> Options {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self::Store { error, at: None }
+    }
+}
+
+impl From<ObjectError> for Failure {
+    fn from(error: ObjectError) -> Self {
+        match error {
+            ObjectError::Store(error) => error.into(),
+            other => Self::Failed(other.to_string()),
+        }
     }
 }
 

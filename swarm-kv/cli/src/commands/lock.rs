@@ -1,0 +1,182 @@
+//! `swarm lock` and `swarm locks`.
+//!
+//! The process of `swarm lock` holds the lock, as a client of the pool, while the command runs. The command is told the
+//! token, so that it can fence what it does.
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write};
+use std::ops::ControlFlow;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Map, Value, json};
+use swarm_kv::block_on;
+use swarm_kv::objects::{Holder, QueueView, Seat};
+use swarm_kv::shm::ClientState;
+use swarm_worker::pool::Pool;
+use swarm_worker::store::with_client;
+
+use crate::commands::keys::put_bytes;
+use crate::common::args::{LockArgs, ReadArgs};
+use crate::common::cleanup;
+use crate::common::escape::{escape, for_terminal};
+use crate::common::exit::{Answer, Failure, eprint_line, print_line};
+use crate::common::limits::check_key;
+use crate::common::pool::{open_given, open_to_read};
+
+/// In the environment of the command: the token under which it runs.
+const TOKEN: &str = "SWARM_LOCK_TOKEN";
+/// How often is looked whether a signal came.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Runs a command while it holds a lock.
+pub(crate) fn lock(args: &LockArgs, json: bool) -> Result<Answer, Failure> {
+    let name = args.name.as_bytes();
+    check_key(name).map_err(Failure::Usage)?;
+    let pool = open_given(&args.pool)?;
+    let ran = with_client(&pool, |store| {
+        store.with_lock(name, args.timeout, |token| run(&args.command, token))
+    })?;
+    let Some((ended, released)) = ran else {
+        let why = "the lock was not had in time";
+        if json {
+            print_line(json!({ "done": false, "reason": why }))?;
+        } else {
+            eprint_line(format_args!("swarm: {why}"));
+        }
+        return Ok(Answer::Code(args.conflict_exit_code));
+    };
+    if let Err(why) = released {
+        eprint_line(format_args!("swarm: {why}"));
+    }
+    ended
+}
+
+/// Runs a command to its end. A signal that is to end this process is handed on: the lock is released behind the command.
+fn run(command: &[OsString], token: u64) -> Result<Answer, Failure> {
+    let (program, args) = command.split_first().expect("the command line demands one");
+    let shown = program.to_string_lossy();
+    cleanup::ends_by_itself(Some(format!("swarm: {shown} goes on without the lock")));
+    let child = Command::new(program).args(args).env(TOKEN, token.to_string()).spawn();
+    let mut child = match child {
+        Ok(child) => child,
+        Err(error) => {
+            eprint_line(format_args!("swarm: cannot run {shown}: {error}"));
+            let is_missing = error.kind() == io::ErrorKind::NotFound;
+            return Ok(Answer::Code(if is_missing { 127 } else { 126 }));
+        }
+    };
+    hands_signals_on(&child);
+    let ended = child.wait().map_err(|error| Failure::because("cannot wait", error))?;
+    Ok(Answer::Code(code(ended)))
+}
+
+/// What a shell is told of a command that ended so.
+fn code(ended: ExitStatus) -> u8 {
+    let code = ended.code().unwrap_or_else(|| 128 + ended.signal().unwrap_or(0));
+    u8::try_from(code).unwrap_or(u8::MAX)
+}
+
+/// A process in the same terminal has got the signal itself, and gets another one.
+fn hands_signals_on(child: &Child) {
+    let process = Pid::from_child(child);
+    thread::spawn(move || {
+        while !cleanup::seen() {
+            thread::sleep(LOOK);
+        }
+        let _ = kill_process(process, Signal::TERM);
+    });
+}
+
+/// Shows who holds which object, and who waits.
+pub(crate) fn locks(args: &ReadArgs, json: bool) -> Result<Answer, Failure> {
+    let pool = open_to_read(args)?;
+    let mut objects = Vec::new();
+    let each = |key: &[u8], value: &[u8]| {
+        objects.extend(QueueView::of(value).map(|view| (key.to_vec(), view)));
+        ControlFlow::Continue(())
+    };
+    if let Some(reader) = pool.reader() {
+        reader.for_each(each).map_err(|error| Failure::from(error).in_pool(pool.path()))?;
+    } else {
+        with_client(&pool, |store| Ok(block_on(store.for_each(each))?))?;
+    }
+    objects.sort_by(|one, other| one.0.cmp(&other.0));
+    for (name, view) in &objects {
+        if json {
+            print_line(described(&pool, name, view))?;
+        } else {
+            print(&pool, name, view).map_err(|error| Failure::output(&error))?;
+        }
+    }
+    Ok(Answer::Yes)
+}
+
+/// A place, as it is shown.
+struct Shown {
+    client: usize,
+    process: Option<u32>,
+    state: &'static str,
+}
+
+/// Returns who has a place, as far as can be seen from here.
+fn shown(pool: &Pool, seat: &Seat) -> Shown {
+    let near = match pool {
+        Pool::Near(near) => near,
+        #[cfg(feature = "rdma")]
+        Pool::Far(_) => return Shown { client: seat.slot, process: None, state: "unknown" },
+    };
+    if near.is_gone(seat.slot, seat.session) {
+        return Shown { client: seat.slot, process: None, state: "dead" };
+    }
+    let found = near.clients().into_iter().find(|it| it.slot == seat.slot);
+    let state = match found.map(|it| it.condition) {
+        Some(ClientState::Stopped) => "stopped",
+        Some(ClientState::Frozen) => "frozen",
+        _ => "alive",
+    };
+    Shown { client: seat.slot, process: found.map(|it| it.process), state }
+}
+
+fn print(pool: &Pool, name: &[u8], view: &QueueView) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    let mut line = Vec::new();
+    escape(name, &mut line);
+    let line = if out.is_terminal() { for_terminal(&line) } else { line };
+    out.write_all(&line)?;
+    writeln!(out, ": {}, last token {}", view.kind, view.token)?;
+    let says = |Shown { client, process, state }: Shown| match process {
+        Some(process) => format!("client {client}, process {process}, {state}"),
+        None => format!("client {client}, {state}"),
+    };
+    for Holder { seat, token, .. } in &view.holders {
+        writeln!(out, "  held by {}, token {token}", says(shown(pool, seat)))?;
+    }
+    for seat in &view.waiters {
+        writeln!(out, "  {} waits", says(shown(pool, seat)))?;
+    }
+    Ok(())
+}
+
+fn described(pool: &Pool, name: &[u8], view: &QueueView) -> Value {
+    let place = |seat: &Seat| {
+        let Shown { client, process, state } = shown(pool, seat);
+        json!({ "client": client, "session": seat.session.0, "process": process, "state": state })
+    };
+    let holder = |it: &Holder| {
+        let mut described = place(&it.seat);
+        described["token"] = json!(it.token);
+        described
+    };
+    let mut object = Map::new();
+    put_bytes(&mut object, "name", name);
+    object.insert("kind".to_owned(), json!(view.kind.name()));
+    object.insert("token".to_owned(), json!(view.token));
+    object.insert("holders".to_owned(), view.holders.iter().map(holder).collect());
+    object.insert("waiters".to_owned(), view.waiters.iter().map(place).collect());
+    Value::Object(object)
+}
