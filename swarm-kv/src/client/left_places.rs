@@ -11,6 +11,8 @@ pub(crate) struct LeftPlace {
     pub(crate) name: Box<[u8]>,
     /// How its value begins.
     pub(crate) kind: [u8; 8],
+    /// The number that it is used with.
+    pub(crate) number: u32,
     pub(crate) ticket: u32,
 }
 

@@ -9,10 +9,15 @@ use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
 use swarm_core::register::Protocol;
 
+use crate::objects::barrier::{Barrier, BarrierView, Member};
 use crate::objects::error::ObjectError;
 use crate::objects::guard::Guard;
+use crate::objects::latch::Latch;
 use crate::objects::lock::Lock;
+use crate::objects::once::{Doing, Once};
+use crate::objects::rw_lock::RwLock;
 use crate::objects::seat::Seat;
+use crate::objects::semaphore::Semaphore;
 use crate::objects::turnstile::QueueView;
 use crate::ops::blocking::Blocking;
 use crate::runtime::block_on::block_on;
@@ -22,6 +27,41 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Blocking<'c, F, C, P> {
     #[must_use]
     pub fn lock(&self, name: &[u8]) -> BlockingLock<'c, F, C, P> {
         BlockingLock(self.client().lock(name))
+    }
+
+    /// See [`Client::rw_lock`](crate::Client::rw_lock).
+    #[must_use]
+    pub fn rw_lock(&self, name: &[u8]) -> BlockingRwLock<'c, F, C, P> {
+        let RwLock { read, write } = self.client().rw_lock(name);
+        BlockingRwLock { read: BlockingLock(read), write: BlockingLock(write) }
+    }
+
+    /// See [`Client::semaphore`](crate::Client::semaphore).
+    ///
+    /// # Panics
+    /// As there.
+    #[must_use]
+    pub fn semaphore(&self, name: &[u8], permits: u32) -> BlockingSemaphore<'c, F, C, P> {
+        let semaphore = self.client().semaphore(name, permits);
+        BlockingSemaphore { one: BlockingLock(semaphore.many(1)), semaphore }
+    }
+
+    /// See [`Client::once`](crate::Client::once).
+    #[must_use]
+    pub fn once(&self, name: &[u8]) -> BlockingOnce<'c, F, C, P> {
+        BlockingOnce(self.client().once(name))
+    }
+
+    /// See [`Client::latch`](crate::Client::latch).
+    #[must_use]
+    pub fn latch(&self, name: &[u8], count: u64) -> BlockingLatch<'c, F, C, P> {
+        BlockingLatch(self.client().latch(name, count))
+    }
+
+    /// See [`Client::barrier`](crate::Client::barrier).
+    #[must_use]
+    pub fn barrier(&self, name: &[u8], parties: u32) -> BlockingBarrier<'c, F, C, P> {
+        BlockingBarrier(self.client().barrier(name, parties))
     }
 }
 
@@ -122,6 +162,211 @@ impl<F: Fabric, C: Clock, P: Protocol> Drop for BlockingGuard<'_, F, C, P> {
         // What was taken away is gone, and what fails is tried again: there is nobody to tell.
         if let Some(guard) = self.0.take() {
             let _ = block_on(guard.release());
+        }
+    }
+}
+
+/// An [`RwLock`] whose operations return when they are done.
+pub struct BlockingRwLock<'c, F: Fabric, C: Clock, P: Protocol> {
+    read: BlockingLock<'c, F, C, P>,
+    write: BlockingLock<'c, F, C, P>,
+}
+
+impl<'c, F: Fabric, C: Clock, P: Protocol> BlockingRwLock<'c, F, C, P> {
+    /// See [`RwLock::read`].
+    #[must_use]
+    pub fn read(&self) -> &BlockingLock<'c, F, C, P> {
+        &self.read
+    }
+
+    /// See [`RwLock::write`].
+    #[must_use]
+    pub fn write(&self) -> &BlockingLock<'c, F, C, P> {
+        &self.write
+    }
+}
+
+/// A [`Semaphore`] whose operations return when they are done.
+pub struct BlockingSemaphore<'c, F: Fabric, C: Clock, P: Protocol> {
+    one: BlockingLock<'c, F, C, P>,
+    semaphore: Semaphore<'c, F, C, P>,
+}
+
+impl<'c, F: Fabric, C: Clock, P: Protocol> BlockingSemaphore<'c, F, C, P> {
+    /// See [`Semaphore::one`].
+    #[must_use]
+    pub fn one(&self) -> &BlockingLock<'c, F, C, P> {
+        &self.one
+    }
+
+    /// See [`Semaphore::many`].
+    ///
+    /// # Panics
+    /// As there.
+    #[must_use]
+    pub fn many(&self, permits: u32) -> BlockingLock<'c, F, C, P> {
+        BlockingLock(self.semaphore.many(permits))
+    }
+}
+
+/// A [`Once`] whose operations return when they are done.
+pub struct BlockingOnce<'c, F: Fabric, C: Clock, P: Protocol>(Once<'c, F, C, P>);
+
+impl<F: Fabric, C: Clock, P: Protocol> BlockingOnce<'_, F, C, P> {
+    /// See [`Once::begin`]. The thread sleeps between two looks.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn begin(&self) -> Result<Option<BlockingDoing<'_, F, C, P>>, ObjectError> {
+        let doing = block_on(self.0.begin_paced(async |pause| sleep(pause)))?;
+        Ok(doing.map(|doing| BlockingDoing(Some(doing))))
+    }
+}
+
+/// A [`Doing`] whose drop waits until the next one may begin, behind a network too.
+#[must_use = "dropping it lets another one begin"]
+pub struct BlockingDoing<'l, F: Fabric, C: Clock, P: Protocol>(Option<Doing<'l, F, C, P>>);
+
+impl<F: Fabric, C: Clock, P: Protocol> BlockingDoing<'_, F, C, P> {
+    /// See [`Doing::token`].
+    ///
+    /// # Panics
+    /// Never: it is there until it is done.
+    #[must_use]
+    pub fn token(&self) -> u64 {
+        self.0.as_ref().expect("it is not done").token()
+    }
+
+    /// See [`Doing::done`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn done(mut self) -> Result<(), ObjectError> {
+        self.0.take().map_or(Ok(()), |doing| block_on(doing.done()))
+    }
+}
+
+impl<F: Fabric, C: Clock, P: Protocol> Drop for BlockingDoing<'_, F, C, P> {
+    fn drop(&mut self) {
+        if let Some(doing) = self.0.take() {
+            let _ = block_on(doing.give_up());
+        }
+    }
+}
+
+/// A [`Latch`] whose operations return when they are done.
+pub struct BlockingLatch<'c, F: Fabric, C: Clock, P: Protocol>(Latch<'c, F, C, P>);
+
+impl<F: Fabric, C: Clock, P: Protocol> BlockingLatch<'_, F, C, P> {
+    /// See [`Latch::count_down`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn count_down(&self, by: u64) -> Result<u64, ObjectError> {
+        block_on(self.0.count_down(by))
+    }
+
+    /// See [`Latch::left_to_count`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn left_to_count(&self) -> Result<u64, ObjectError> {
+        block_on(self.0.left_to_count())
+    }
+
+    /// See [`Latch::wait`]. The thread sleeps between two looks.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn wait(&self) -> Result<(), ObjectError> {
+        block_on(self.0.wait_paced(None, async |pause| sleep(pause))).map(drop)
+    }
+
+    /// The same, for so long at most. Returns whether it is open.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub fn wait_within(&self, limit: Duration) -> Result<bool, ObjectError> {
+        block_on(self.0.wait_paced(Some(limit), async |pause| sleep(pause)))
+    }
+}
+
+/// A [`Barrier`] whose operations return when they are done.
+pub struct BlockingBarrier<'c, F: Fabric, C: Clock, P: Protocol>(Barrier<'c, F, C, P>);
+
+impl<F: Fabric, C: Clock, P: Protocol> BlockingBarrier<'_, F, C, P> {
+    /// See [`Barrier::join`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn join(&self) -> Result<BlockingMember<'_, F, C, P>, ObjectError> {
+        Ok(BlockingMember(Some(block_on(self.0.join())?)))
+    }
+
+    /// See [`Barrier::evict`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn evict(&self, seat: Seat) -> Result<bool, ObjectError> {
+        block_on(self.0.evict(seat))
+    }
+
+    /// See [`Barrier::view`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn view(&self) -> Result<BarrierView, ObjectError> {
+        block_on(self.0.view())
+    }
+}
+
+/// A [`Member`] whose drop waits until it has left, behind a network too.
+#[must_use = "dropping it leaves the barrier"]
+pub struct BlockingMember<'l, F: Fabric, C: Clock, P: Protocol>(Option<Member<'l, F, C, P>>);
+
+impl<'l, F: Fabric, C: Clock, P: Protocol> BlockingMember<'l, F, C, P> {
+    fn member(&mut self) -> &mut Member<'l, F, C, P> {
+        self.0.as_mut().expect("it has not left")
+    }
+
+    /// See [`Member::seat`].
+    pub fn seat(&mut self) -> Seat {
+        self.member().seat()
+    }
+
+    /// See [`Member::wait`]. The thread sleeps between two looks.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// Never: it waits for as long as it takes.
+    pub fn wait(&mut self) -> Result<BarrierView, ObjectError> {
+        let met = block_on(self.member().wait_paced(None, async |pause| sleep(pause)))?;
+        Ok(met.expect("it waits for as long as it takes"))
+    }
+
+    /// The same, for so long at most. `None` if that was too short.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn wait_within(&mut self, limit: Duration) -> Result<Option<BarrierView>, ObjectError> {
+        block_on(self.member().wait_paced(Some(limit), async |pause| sleep(pause)))
+    }
+
+    /// See [`Member::leave`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn leave(mut self) -> Result<(), ObjectError> {
+        self.0.take().map_or(Ok(()), |member| block_on(member.leave()))
+    }
+}
+
+impl<F: Fabric, C: Clock, P: Protocol> Drop for BlockingMember<'_, F, C, P> {
+    fn drop(&mut self) {
+        if let Some(member) = self.0.take() {
+            let _ = block_on(member.leave());
         }
     }
 }

@@ -22,6 +22,22 @@ pub enum ObjectError {
         /// What it is.
         found: Option<ObjectKind>,
     },
+    /// The object was made with another number: of a semaphore's permits, or a barrier's parties. Nothing was changed.
+    #[error("it was made with {found}, and is to be used with {wanted}")]
+    OtherNumber {
+        /// What it was opened with.
+        wanted: u32,
+        /// What it was made with.
+        found: u32,
+    },
+    /// A barrier has as many members as there is room for.
+    #[error("the barrier has {max} members, and no room for more", max = crate::objects::MAX_MEMBERS)]
+    Crowded,
+    /// This member was taken out of its barrier: it was evicted, or the key was written or deleted.
+    #[error(
+        "this member was taken out of the barrier, and the others go on without it; join again"
+    )]
+    Evicted,
     /// What this holder had was taken away before it was released: it was evicted, or the key was written or deleted.
     #[error(
         "what was held with token {token} was taken away meanwhile: others may have held it since; check what was done \

@@ -62,4 +62,9 @@ impl<'l, F: Fabric, C: Clock, P: Protocol> Guard<'l, F, C, P> {
     pub async fn release(mut self) -> Result<(), ObjectError> {
         self.place.leaves(self.token).await
     }
+
+    /// Releases it, and nobody holds it any more.
+    pub(crate) async fn close(mut self) -> Result<(), ObjectError> {
+        self.place.closes(self.token).await
+    }
 }

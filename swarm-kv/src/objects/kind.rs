@@ -13,24 +13,62 @@ pub(crate) const HEADER: usize = 8;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ObjectKind {
-    /// A [`Lock`](crate::objects::Lock).
+    /// A [lock](crate::Client::lock).
     Lock,
+    /// An [`RwLock`](crate::objects::RwLock).
+    RwLock,
+    /// A [`Semaphore`](crate::objects::Semaphore).
+    Semaphore,
+    /// A [`Once`](crate::objects::Once).
+    Once,
+    /// A [`Latch`](crate::objects::Latch).
+    Latch,
+    /// A [`Barrier`](crate::objects::Barrier).
+    Barrier,
+    /// An `Atomic`, which the feature `zerocopy` has.
+    Atomic,
+    /// A `Guarded`, which the feature `serde` has.
+    Guarded,
 }
 
 impl ObjectKind {
-    const ALL: [Self; 1] = [Self::Lock];
+    const ALL: [Self; 8] = [
+        Self::Lock,
+        Self::RwLock,
+        Self::Semaphore,
+        Self::Once,
+        Self::Latch,
+        Self::Barrier,
+        Self::Atomic,
+        Self::Guarded,
+    ];
 
     /// Returns its name, in one word.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Lock => "lock",
+            Self::RwLock => "rwlock",
+            Self::Semaphore => "semaphore",
+            Self::Once => "once",
+            Self::Latch => "latch",
+            Self::Barrier => "barrier",
+            Self::Atomic => "atomic",
+            Self::Guarded => "guarded",
         }
     }
 
     fn number(self) -> u8 {
+        // Never another one: it stands in pools.
         match self {
             Self::Lock => 1,
+            Self::RwLock => 2,
+            Self::Semaphore => 3,
+            Self::Once => 4,
+            Self::Latch => 5,
+            Self::Barrier => 6,
+            Self::Atomic => 7,
+            Self::Guarded => 8,
         }
     }
 
@@ -50,6 +88,15 @@ impl ObjectKind {
 
 impl fmt::Display for ObjectKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a {}", self.name())
+        f.write_str(match self {
+            Self::Lock => "a lock",
+            Self::RwLock => "a readers-writer lock",
+            Self::Semaphore => "a semaphore",
+            Self::Once => "a once",
+            Self::Latch => "a latch",
+            Self::Barrier => "a barrier",
+            Self::Atomic => "an atomic value",
+            Self::Guarded => "a guarded value",
+        })
     }
 }

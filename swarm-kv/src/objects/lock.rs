@@ -19,7 +19,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Returns the lock of this name. There is one for each key: it need not be created, and costs nothing before it is used.
     #[must_use]
     pub fn lock(&self, name: &[u8]) -> Lock<'_, F, C, P> {
-        Lock(Queued { client: self, name: name.into(), kind: ObjectKind::Lock, units: 1 })
+        Lock::part((self, name), (ObjectKind::Lock, 1), 1)
     }
 }
 
@@ -46,10 +46,24 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 /// # }
 /// ```
 ///
+/// The parts of an [`RwLock`](crate::objects::RwLock) and of a [`Semaphore`](crate::objects::Semaphore) are used in the same way.
+///
 /// Roundtrips: one to acquire it and one to release it, if this client used it last.
-pub struct Lock<'c, F: Fabric, C: Clock, P: Protocol>(pub(crate) Queued<'c, F, C, P>);
+pub struct Lock<'c, F: Fabric, C: Clock, P: Protocol> {
+    queued: Queued<'c, F, C, P>,
+    /// The part of the object's units that its holder has.
+    weight: u16,
+}
 
-impl<F: Fabric, C: Clock, P: Protocol> Lock<'_, F, C, P> {
+impl<'c, F: Fabric, C: Clock, P: Protocol> Lock<'c, F, C, P> {
+    /// Returns a part of an object.
+    pub(crate) fn part(
+        (client, name): (&'c Client<F, C, P>, &[u8]),
+        (kind, units): (ObjectKind, u32),
+        weight: u16,
+    ) -> Self {
+        Self { queued: Queued { client, name: name.into(), kind, units }, weight }
+    }
     /// Waits until this client holds the lock.
     ///
     /// Between two looks it lets time pass by its client's clock, and is polled meanwhile: a thread that does nothing else is busy. Where the runtime has
@@ -62,7 +76,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Lock<'_, F, C, P> {
     /// A name that is no key; [`ObjectError::OtherKind`]; a pool without keyed cells, or a full one; too few memory
     /// nodes that answer.
     pub async fn acquire(&self) -> Result<Guard<'_, F, C, P>, ObjectError> {
-        let guard = self.0.enter(1, None, async |pause| self.pause(pause).await).await?;
+        let guard =
+            self.queued.enter(self.weight, None, async |pause| self.pause(pause).await).await?;
         Ok(guard.expect("it waits for as long as it takes"))
     }
 
@@ -74,7 +89,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Lock<'_, F, C, P> {
     /// # Errors
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire(&self) -> Result<Option<Guard<'_, F, C, P>>, ObjectError> {
-        self.0.enter(1, Some(Duration::ZERO), async |_| {}).await
+        self.queued.enter(self.weight, Some(Duration::ZERO), async |_| {}).await
     }
 
     /// Waits for the lock for so long at most, by the client's clock. `None` if it does not get it.
@@ -88,7 +103,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Lock<'_, F, C, P> {
         &self,
         limit: Duration,
     ) -> Result<Option<Guard<'_, F, C, P>>, ObjectError> {
-        self.0.enter(1, Some(limit), async |pause| self.pause(pause).await).await
+        self.queued.enter(self.weight, Some(limit), async |pause| self.pause(pause).await).await
     }
 
     /// The same, where `sleep` lets the time between two looks pass: at most 5 ms. It may take longer, and then so does the handing over.
@@ -103,7 +118,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Lock<'_, F, C, P> {
         limit: Option<Duration>,
         sleep: impl AsyncFn(Duration),
     ) -> Result<Option<Guard<'_, F, C, P>>, ObjectError> {
-        self.0.enter(1, limit, sleep).await
+        self.queued.enter(self.weight, limit, sleep).await
     }
 
     /// Takes the lock away from the holder with this token, which need not have ended, and lets in who is next. Returns false, with no effect,
@@ -115,7 +130,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Lock<'_, F, C, P> {
     /// # Errors
     /// As [`acquire`](Self::acquire).
     pub async fn evict(&self, token: u64) -> Result<bool, ObjectError> {
-        self.0.evict(token).await
+        self.queued.evict(token).await
     }
 
     /// Returns who holds the lock and who waits. Clients that have ended may be among them until somebody comes by.
@@ -123,11 +138,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Lock<'_, F, C, P> {
     /// # Errors
     /// [`ObjectError::OtherKind`]; too few memory nodes that answer.
     pub async fn view(&self) -> Result<QueueView, ObjectError> {
-        self.0.view().await
+        self.queued.view().await
     }
 
     async fn pause(&self, pause: Duration) {
-        let nanoseconds = u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX);
-        self.0.client.group.pause(nanoseconds).await;
+        self.queued.client.pause_looking(pause).await;
     }
 }

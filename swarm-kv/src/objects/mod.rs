@@ -3,12 +3,17 @@
 //!
 //! | file | concept |
 //! | --- | --- |
-//! | `lock` | one holder at a time |
+//! | `lock`, `rw_lock`, `semaphore` | one holder at a time; many that read or one that writes; permits |
+//! | `once` | what is done once |
 //! | `guard` | what a holder has: its token, and the duty to leave |
+//! | `barrier`, `latch` | members that wait for each other; a count to wait for |
+//! | `barrier_state` | the state of a barrier |
+//! | `atomic`, `guarded` | values that are changed as a whole; with the features `zerocopy` and `serde` |
 //! | `blocking` | the same for programs without `async` |
 //! | `waiting` | entering a queue, waiting, leaving; places that were left half-way |
 //! | `turnstile` | the state: holders, tokens, and a queue in order of arrival |
 //! | `seat` | who holds or waits: a client's slot and session |
+//! | `cell` | kind and state in one value |
 //! | `pace` | how often who waits looks |
 //! | `kind`, `error` | what a key holds; what an operation on an object failed for |
 //!
@@ -21,28 +26,52 @@
 //!
 //! **What locks do not do.** A value under another key, written by a holder that died, may surface after the next holder has taken
 //! over: a write is not undone by the death of its writer. State that must change with a lock belongs into one value, which
-//! [`update_with`](crate::Client::update_with) changes as a whole, without a lock.
+//! [`update_with`](crate::Client::update_with), an `Atomic` or a `Guarded` changes as a whole, without a lock.
 //!
 //! **Deleting** the key of an object ends it, and its tokens begin anew: delete it when nobody uses it. A plain write of the key
 //! makes it something else, and all uses of the object end in [`ObjectError::OtherKind`].
 
+#[cfg(feature = "zerocopy")]
+mod atomic;
+mod barrier;
+mod barrier_state;
 mod blocking;
+mod cell;
 mod error;
 mod guard;
+#[cfg(feature = "serde")]
+mod guarded;
 mod kind;
+mod latch;
 mod lock;
+mod once;
 mod pace;
+mod rw_lock;
 mod seat;
+mod semaphore;
 mod turnstile;
 mod waiting;
 
 #[cfg(test)]
 mod tests;
 
-pub use blocking::{BlockingGuard, BlockingLock};
+#[cfg(feature = "zerocopy")]
+pub use atomic::{Atomic, BlockingAtomic};
+pub use barrier::{Barrier, BarrierView, Member};
+pub use barrier_state::MAX_MEMBERS;
+pub use blocking::{
+    BlockingBarrier, BlockingDoing, BlockingGuard, BlockingLatch, BlockingLock, BlockingMember,
+    BlockingOnce, BlockingRwLock, BlockingSemaphore,
+};
 pub use error::ObjectError;
 pub use guard::Guard;
+#[cfg(feature = "serde")]
+pub use guarded::{BlockingGuarded, Guarded};
 pub use kind::ObjectKind;
+pub use latch::Latch;
 pub use lock::Lock;
+pub use once::{Doing, Once};
+pub use rw_lock::RwLock;
 pub use seat::Seat;
+pub use semaphore::Semaphore;
 pub use turnstile::{Holder, MAX_HOLDERS, MAX_WAITERS, QueueView};

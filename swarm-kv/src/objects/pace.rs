@@ -2,6 +2,13 @@
 
 use std::time::Duration;
 
+use swarm_core::clock::Clock;
+use swarm_core::fabric::Fabric;
+use swarm_core::register::Protocol;
+
+use crate::client::handle::Client;
+use crate::objects::error::ObjectError;
+
 /// The pause before the second look. Each pause is twice as long as the one before.
 const FIRST: Duration = Duration::from_micros(20);
 /// The longest pause: so soon a waiter notices that it is its turn, or that a holder is dead.
@@ -20,6 +27,37 @@ impl Pace {
         let pause = self.0;
         self.0 = (pause * 2).min(LONGEST);
         left.map_or(pause, |left| pause.min(left))
+    }
+}
+
+/// Returns a time in nanoseconds.
+pub(crate) fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
+    /// Lets a pause between two looks pass, by the client's clock. It is polled meanwhile.
+    pub(crate) async fn pause_looking(&self, pause: Duration) {
+        self.group.pause(nanoseconds(pause)).await;
+    }
+
+    /// Looks until there is something, for so long at most. `sleep` lets the time between two looks pass.
+    pub(crate) async fn looks_until<T>(
+        &self,
+        limit: Option<Duration>,
+        sleep: impl AsyncFn(Duration),
+        look: impl AsyncFn() -> Result<Option<T>, ObjectError>,
+    ) -> Result<Option<T>, ObjectError> {
+        let (clock, mut pace) = (self.group.clock(), Pace::new());
+        let until = limit.map(|limit| clock.now().saturating_add(nanoseconds(limit)));
+        loop {
+            let found = look().await?;
+            let left = until.map(|until| Duration::from_nanos(until.saturating_sub(clock.now())));
+            if found.is_some() || left == Some(Duration::ZERO) {
+                return Ok(found);
+            }
+            sleep(pace.next(left)).await;
+        }
     }
 }
 

@@ -354,3 +354,165 @@ fn what_is_no_lock_is_told_and_left_as_it_is() {
     let lock = store.lock(b"");
     assert_eq!(lock.acquire().map(drop), Err(ObjectError::Store(Error::Key(0))));
 }
+
+/// Many read, one writes, and who comes to read waits behind a writer.
+#[test]
+fn many_read_and_one_writes() {
+    let play = Play::new();
+    let clients = [0, 1, 2, 3].map(|slot| play.client(slot));
+    let locks = clients.each_ref().map(|client| client.rw_lock(b"lock"));
+    let readers = [0, 1].map(|at| block_on(locks[at].read().acquire()).expect("memory"));
+    let mut writer = pin!(locks[2].write().acquire());
+    assert!(poll(writer.as_mut()).is_pending());
+    assert!(block_on(locks[3].read().try_acquire()).expect("memory").is_none());
+    let [first, second] = readers;
+    drop(first);
+    for _ in 0..100 {
+        assert!(poll(writer.as_mut()).is_pending(), "one reads still");
+    }
+    // It dies.
+    play.dies(1);
+    let written = block_on(writer).expect("memory");
+    assert_eq!(written.token(), 3);
+    assert!(block_on(locks[3].read().try_acquire()).expect("memory").is_none());
+    drop(written);
+    assert!(block_on(locks[3].read().try_acquire()).expect("memory").is_some());
+    assert_eq!(block_on(second.release()), Err(ObjectError::TakenAway { token: 2 }));
+    let other = block_on(clients[0].lock(b"lock").acquire()).map(drop);
+    let found = Some(ObjectKind::RwLock);
+    assert_eq!(other, Err(ObjectError::OtherKind { wanted: ObjectKind::Lock, found }));
+}
+
+#[test]
+fn permits_of_the_dead_are_free_again() {
+    let play = Play::new();
+    let [one, two] = [0, 1].map(|slot| play.client(slot));
+    let (here, there) = (one.blocking().semaphore(b"s", 3), two.blocking().semaphore(b"s", 3));
+    let both = here.many(2);
+    let held = both.acquire().expect("memory");
+    let last = there.one().try_acquire().expect("memory").expect("there is one");
+    assert!(there.one().try_acquire().expect("memory").is_none());
+    play.dies(0);
+    let all = there.many(2);
+    let more = all.try_acquire().expect("memory").expect("those of the dead");
+    drop((last, more));
+    assert_eq!(held.is_held(), Ok(false));
+    let wrong = two.blocking().semaphore(b"s", 4);
+    let told = ObjectError::OtherNumber { wanted: 4, found: 3 };
+    assert_eq!(wrong.one().acquire().map(drop), Err(told));
+}
+
+/// The one that began died in the middle of it; the next one gave up; the third did it.
+#[test]
+fn what_is_to_be_done_once_is_done_by_one_that_lives() {
+    let play = Play::new();
+    let clients = [0, 1, 2, 3].map(|slot| play.client(slot));
+    let onces = clients.each_ref().map(|client| client.once(b"once"));
+    let dead = block_on(onces[0].begin()).expect("memory").expect("it is the first");
+    let mut waiting = [1, 2, 3].map(|at| Box::pin(onces[at].begin()));
+    for waits in &mut waiting {
+        assert!(poll(waits.as_mut()).is_pending());
+    }
+    play.dies(0);
+    let [gives_up, does, hears] = waiting;
+    drop(block_on(gives_up).expect("memory").expect("it is its turn"));
+    let doing = block_on(does).expect("memory").expect("it is its turn");
+    assert_eq!(block_on(dead.done()), Err(ObjectError::TakenAway { token: 1 }));
+    assert_eq!(doing.token(), 3);
+    block_on(doing.done()).expect("memory");
+    assert!(block_on(hears).expect("memory").is_none());
+    assert!(clients[0].blocking().once(b"once").begin().expect("memory").is_none());
+}
+
+#[test]
+fn a_latch_opens_when_it_was_counted_down() {
+    let play = Play::new();
+    let [one, two] = [0, 1].map(|slot| play.client(slot));
+    let (here, there) = (one.blocking().latch(b"latch", 3), two.blocking().latch(b"latch", 3));
+    assert_eq!((here.left_to_count(), here.count_down(1)), (Ok(3), Ok(2)));
+    assert_eq!(there.wait_within(Duration::from_micros(50)), Ok(false));
+    assert_eq!(there.count_down(2), Ok(0));
+    assert_eq!((here.count_down(1), here.wait(), there.wait()), (Ok(0), Ok(()), Ok(())));
+}
+
+/// Members that died, left or were evicted were waited for.
+#[test]
+fn a_barrier_waits_for_members_that_live() {
+    let play = Play::new();
+    let clients = [0, 1, 2, 3].map(|slot| play.client(slot));
+    let barriers = clients.each_ref().map(|client| client.barrier(b"barrier", 4));
+    let [mut one, mut two, three, mut four] =
+        barriers.each_ref().map(|barrier| block_on(barrier.join()).expect("memory"));
+    {
+        let mut others = [Box::pin(one.wait()), Box::pin(two.wait()), Box::pin(four.wait())];
+        for _ in 0..20 {
+            for other in &mut others {
+                assert!(poll(other.as_mut()).is_pending());
+            }
+        }
+        play.dies(2);
+        for other in others {
+            let met = block_on(other).expect("memory");
+            assert_eq!((met.generation, met.members.len()), (1, 3));
+        }
+    }
+    assert_eq!(block_on(barriers[0].evict(four.seat())), Ok(true));
+    block_on(two.leave()).expect("memory");
+    assert_eq!(block_on(one.wait()).expect("memory").generation, 2);
+    assert_eq!(block_on(four.wait()), Err(ObjectError::Evicted));
+    let again = block_on(barriers[3].join()).expect("memory");
+    assert_eq!(block_on(barriers[1].view()).expect("a node").members.len(), 2);
+    drop(again);
+    assert_eq!(block_on(barriers[1].view()).expect("a node").members, [one.seat()]);
+    assert_eq!(block_on(three.leave()), Err(ObjectError::Evicted));
+    let wrong = block_on(clients[1].barrier(b"barrier", 5).join()).map(drop);
+    assert_eq!(wrong, Err(ObjectError::OtherNumber { wanted: 5, found: 4 }));
+}
+
+#[cfg(feature = "zerocopy")]
+#[test]
+fn atomic_values_change_as_a_whole() {
+    let play = Play::new();
+    let [one, two] = [0, 1].map(|slot| play.client(slot));
+    let here = one.blocking().atomic(b"atomic", [0_u64; 2]);
+    let there = two.blocking().atomic(b"atomic", [0_u64; 2]);
+    assert_eq!((here.load(), here.swap([1, 2])), (Ok([0, 0]), Ok([0, 0])));
+    assert_eq!(there.compare_exchange([1, 3], [5, 5]), Ok(Err([1, 2])));
+    assert_eq!(there.compare_exchange([1, 2], [3, 4]), Ok(Ok([1, 2])));
+    let doubled = here.fetch_update(|[a, b]| Some([2 * a, 2 * b]));
+    assert_eq!((doubled, there.load()), (Ok(([3, 4], [6, 8])), Ok([6, 8])));
+    let short = one.blocking().atomic(b"atomic", 0_u8);
+    assert_eq!(short.load(), Err(ObjectError::Store(Error::Type(16))));
+    assert_eq!(short.swap(1), Err(ObjectError::Store(Error::Type(16))));
+    assert_eq!(there.load(), Ok([6, 8]));
+}
+
+#[cfg(feature = "serde")]
+#[test]
+fn guarded_states_change_as_a_whole() {
+    let play = Play::new();
+    let [one, two] = [0, 1].map(|slot| play.client(slot));
+    let here = one.blocking().guarded::<Vec<String>>(b"guarded");
+    let there = two.blocking().guarded::<Vec<String>>(b"guarded");
+    assert_eq!(here.get(), Ok(None));
+    let grows = |word: &str| {
+        let word = word.to_owned();
+        move |state: Option<Vec<String>>| {
+            let mut words = state.unwrap_or_default();
+            words.push(word.clone());
+            words
+        }
+    };
+    for number in 0..50 {
+        let word = format!("word number {number}");
+        let after =
+            if number % 2 == 0 { here.update(grows(&word)) } else { there.update(grows(&word)) };
+        assert_eq!(after.map(|words| words.len()), Ok(number + 1));
+    }
+    assert_eq!(
+        here.get().map(|words| words.map(|it| it[49].clone())),
+        Ok(Some("word number 49".to_owned()))
+    );
+    let other = one.blocking().guarded::<(u64, String, bool)>(b"guarded");
+    assert!(matches!(other.get(), Err(ObjectError::Store(Error::Type(_)))));
+}

@@ -93,6 +93,8 @@ pub(crate) enum Standing {
     Waits,
     /// It has no place.
     Outside,
+    /// Nobody gets a place any more.
+    Closed,
 }
 
 /// Who holds an object and who waits.
@@ -119,7 +121,23 @@ impl Turnstile {
             return Standing::Holds(holder.token);
         }
         let waits = self.waiters.iter().any(|waiter| waiter.seat == *seat);
-        if waits { Standing::Waits } else { Standing::Outside }
+        match (waits, self.units) {
+            (true, _) => Standing::Waits,
+            (false, 0) => Standing::Closed,
+            (false, _) => Standing::Outside,
+        }
+    }
+
+    /// How many units it has.
+    pub(crate) fn units(&self) -> u32 {
+        self.units
+    }
+
+    /// Takes all places away, for good.
+    pub(crate) fn close(&mut self) {
+        self.units = 0;
+        self.holders.clear();
+        self.waiters.clear();
     }
 
     /// Whether there is a holder with this token.

@@ -7,6 +7,7 @@
 //! Roundtrips: to enter and to leave take a change each, one roundtrip for the client that changed the object last, and up to five after another client. While
 //! it waits a client reads the cell every so often ([`pace`](crate::objects::pace)): one roundtrip, and on shared memory a system call for each holder.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use swarm_core::clock::Clock;
@@ -19,7 +20,7 @@ use crate::error::Error;
 use crate::objects::error::ObjectError;
 use crate::objects::guard::Guard;
 use crate::objects::kind::ObjectKind;
-use crate::objects::pace::Pace;
+use crate::objects::pace::{Pace, nanoseconds};
 use crate::objects::seat::Seat;
 use crate::objects::turnstile::{QueueView, ROOM, Standing, Turnstile};
 use crate::ops::modify::Next;
@@ -60,7 +61,11 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Queued<'c, F, C, P> {
         if found != Some(self.kind) {
             return Err(ObjectError::OtherKind { wanted: self.kind, found });
         }
-        Turnstile::decode(self.kind, value).ok_or(Error::DAMAGED.into())
+        let state = Turnstile::decode(self.kind, value).ok_or(Error::DAMAGED)?;
+        if self.kind == ObjectKind::Semaphore && state.units() != self.units {
+            return Err(ObjectError::OtherNumber { wanted: self.units, found: state.units() });
+        }
+        Ok(state)
     }
 
     /// Reads who holds it and who waits, and changes nothing.
@@ -71,8 +76,8 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Queued<'c, F, C, P> {
         QueueView::of(&value).ok_or(Error::DAMAGED.into())
     }
 
-    /// Takes a place, and waits for its turn, for so long at most. `None` if that was too short. `sleep` lets the time between two
-    /// looks pass.
+    /// Takes a place, and waits for its turn, for so long at most. `None` if that was too short, or if nobody gets a place any more. `sleep` lets
+    /// the time between two looks pass.
     pub(crate) async fn enter(
         &self,
         weight: u16,
@@ -80,13 +85,18 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Queued<'c, F, C, P> {
         sleep: impl AsyncFn(Duration),
     ) -> Result<Option<Guard<'_, F, C, P>>, ObjectError> {
         self.client.gives_up_places().await?;
-        let place = Place::new(self, self.client.next_seat());
+        let mut place = Place::new(self, self.client.next_seat());
         let (clock, mut pace) = (self.client.group.clock(), Pace::new());
         let queues = limit != Some(Duration::ZERO);
         let until = limit.map(|limit| clock.now().saturating_add(nanoseconds(limit)));
         loop {
-            if let Standing::Holds(token) = place.enter(weight, queues).await? {
-                return Ok(Some(Guard::new(place, token)));
+            match place.enter(weight, queues).await? {
+                Standing::Holds(token) => return Ok(Some(Guard::new(place, token))),
+                Standing::Closed => {
+                    place.is_taken = false;
+                    return Ok(None);
+                }
+                Standing::Waits | Standing::Outside => {}
             }
             let left = until.map(|until| Duration::from_nanos(until.saturating_sub(clock.now())));
             if left == Some(Duration::ZERO) {
@@ -97,11 +107,22 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Queued<'c, F, C, P> {
         }
     }
 
+    /// Gives up a place that may be there.
+    async fn gives_up(&self, seat: Seat) -> Result<(), ObjectError> {
+        let step = |state: &mut Turnstile| {
+            // Where the place is not, a change that takes it may be under way: it is built on a
+            // record after which another one comes now, and is lost (Q1).
+            state.stir();
+            state.leave(&seat, &|other| self.client.is_seat_gone(other));
+        };
+        self.change(step, |_| ()).await
+    }
+
     /// Takes the place of the holder with this token away. Returns whether it had one.
     pub(crate) async fn evict(&self, token: u64) -> Result<bool, ObjectError> {
         let client = self.client;
         client.gives_up_places().await?;
-        let was_there = std::cell::Cell::new(false);
+        let was_there = Cell::new(false);
         let step = |state: &mut Turnstile| {
             was_there.set(state.has(token));
             state.evict(token, &|seat| client.is_seat_gone(seat));
@@ -109,10 +130,6 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Queued<'c, F, C, P> {
         self.change(step, |_| ()).await?;
         Ok(was_there.get())
     }
-}
-
-fn nanoseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// A place in an object. Dropped before it was left, it is remembered (L5): the next operation of its client on any object
@@ -163,13 +180,28 @@ impl<'l, F: Fabric, C: Clock, P: Protocol> Place<'l, F, C, P> {
     /// Leaves it as a holder. An error if it was taken away: then nothing is changed (L4).
     pub(crate) async fn leaves(&mut self, token: u64) -> Result<(), ObjectError> {
         let (client, seat) = (self.object.client, self.seat);
-        let was_there = std::cell::Cell::new(false);
+        self.ends(token, |state| state.leave(&seat, &|other| client.is_seat_gone(other))).await
+    }
+
+    /// The same, and takes all places away.
+    pub(crate) async fn closes(&mut self, token: u64) -> Result<(), ObjectError> {
+        self.ends(token, Turnstile::close).await
+    }
+
+    async fn ends(&mut self, token: u64, end: impl Fn(&mut Turnstile)) -> Result<(), ObjectError> {
+        let (seat, was_there) = (self.seat, Cell::new(false));
         let step = |state: &mut Turnstile| {
+            // L4: only who holds it changes it as a holder.
             was_there.set(state.standing(&seat) == Standing::Holds(token));
-            state.leave(&seat, &|other| client.is_seat_gone(other));
+            if was_there.get() {
+                end(state);
+            }
         };
         let left = self.object.change(step, |_| ()).await;
-        if matches!(left, Ok(()) | Err(ObjectError::OtherKind { .. })) {
+        if matches!(
+            left,
+            Ok(()) | Err(ObjectError::OtherKind { .. } | ObjectError::OtherNumber { .. })
+        ) {
             self.is_taken = false;
         }
         left?;
@@ -190,31 +222,36 @@ impl<F: Fabric, C: Clock, P: Protocol> Drop for Place<'_, F, C, P> {
         if !self.is_taken || client.is_cut_off() {
             return;
         }
-        let (name, kind, seat) = (self.object.name.clone(), self.object.kind, self.seat);
-        client.left_places.add(LeftPlace { name, kind: kind.header(), ticket: seat.ticket });
-        if client.group.fabric().is_near() {
-            // L5: what fails stays on the list.
-            let _ = block_on(client.gives_up_places());
-        }
+        let Queued { ref name, kind, units, .. } = *self.object;
+        client.leaves_place(name, (kind, units), self.seat);
     }
 }
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
+    /// L5: notes a place in an object of this kind and number that is to be given up, and does so at once where nodes are near.
+    pub(crate) fn leaves_place(&self, name: &[u8], (kind, number): (ObjectKind, u32), seat: Seat) {
+        let (name, kind, ticket) = (name.into(), kind.header(), seat.ticket);
+        self.left_places.add(LeftPlace { name, kind, number, ticket });
+        if self.group.fabric().is_near() {
+            // What fails stays on the list.
+            let _ = block_on(self.gives_up_places());
+        }
+    }
+
     /// L5: gives up the places that were left half-way.
     pub(crate) async fn gives_up_places(&self) -> Result<(), ObjectError> {
         while let Some(left) = self.left_places.first() {
-            let LeftPlace { name, kind, ticket } = left.clone();
-            let Some(kind) = ObjectKind::of(&kind) else { return Ok(()) };
-            let object = Queued { client: self, name, kind, units: 1 };
+            let LeftPlace { name, kind, number, ticket } = left.clone();
+            let kind = ObjectKind::of(&kind).expect("it was one");
             let seat = self.seat(ticket);
-            let step = |state: &mut Turnstile| {
-                // Where the place is not, a change that takes it may be under way: it is built on a
-                // record after which another one comes now, and is lost (Q1).
-                state.stir();
-                state.leave(&seat, &|other| self.is_seat_gone(other));
+            let given_up = match kind {
+                ObjectKind::Barrier => self.barrier(&name, number).gives_up(seat).await,
+                _ => Queued { client: self, name, kind, units: number }.gives_up(seat).await,
             };
-            match object.change(step, |_| ()).await {
-                Ok(()) | Err(ObjectError::OtherKind { .. }) => self.left_places.remove(&left),
+            match given_up {
+                Ok(()) | Err(ObjectError::OtherKind { .. } | ObjectError::OtherNumber { .. }) => {
+                    self.left_places.remove(&left);
+                }
                 Err(error) => return Err(error),
             }
         }
