@@ -140,6 +140,20 @@ impl<'l, F: Fabric, C: Clock, P: Protocol> BlockingGuard<'l, F, C, P> {
         self.guard().seat()
     }
 
+    /// See [`Guard::is_unsettled`].
+    #[must_use]
+    pub fn is_unsettled(&self) -> bool {
+        self.guard().is_unsettled()
+    }
+
+    /// See [`Guard::settle`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn settle(&mut self, keys: &[impl AsRef<[u8]>]) -> Result<(), ObjectError> {
+        block_on(self.0.as_mut().expect("it was not released").settle(keys))
+    }
+
     /// See [`Guard::is_held`].
     ///
     /// # Errors

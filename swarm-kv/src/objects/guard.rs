@@ -18,11 +18,12 @@ use crate::objects::waiting::Place;
 pub struct Guard<'l, F: Fabric, C: Clock, P: Protocol> {
     place: Place<'l, F, C, P>,
     token: u64,
+    unsettled: bool,
 }
 
 impl<'l, F: Fabric, C: Clock, P: Protocol> Guard<'l, F, C, P> {
-    pub(crate) fn new(place: Place<'l, F, C, P>, token: u64) -> Self {
-        Self { place, token }
+    pub(crate) fn new(place: Place<'l, F, C, P>, token: u64, unsettled: bool) -> Self {
+        Self { place, token, unsettled }
     }
 
     /// The token: larger than those of all holders before (L2). Let what the object guards refuse whoever comes
@@ -47,6 +48,33 @@ impl<'l, F: Fabric, C: Clock, P: Protocol> Guard<'l, F, C, P> {
     /// The key holds something else; too few memory nodes that answer.
     pub async fn is_held(&self) -> Result<bool, ObjectError> {
         self.place.holds(self.token).await
+    }
+
+    /// Whether a holder before this one was taken out, as it ended or was evicted, and nobody has [settled](Self::settle) what it did. What
+    /// the object guards may then be half done.
+    #[must_use]
+    pub fn is_unsettled(&self) -> bool {
+        self.unsettled
+    }
+
+    /// Settles these keys, which the object guards: what holders that have ended wrote under them took effect before this, or never will. Without it such a write
+    /// may surface at any later time, over newer ones. Then notes that the object is settled.
+    ///
+    /// To call it where [`is_unsettled`](Self::is_unsettled) says so is enough; a holder that was evicted and lives on may write
+    /// all the same. Seven roundtrips for each key that is not a cell, two for others.
+    ///
+    /// # Cancel safety
+    /// Dropped before it ends, it is unsettled still, and the next holder is told.
+    ///
+    /// # Errors
+    /// [`ObjectError::TakenAway`]: it is held no more. A key out of bounds; a full pool; too few memory nodes that answer.
+    pub async fn settle(&mut self, keys: &[impl AsRef<[u8]>]) -> Result<(), ObjectError> {
+        for key in keys {
+            self.place.object.client.settle(key.as_ref()).await?;
+        }
+        self.place.settles(self.token).await?;
+        self.unsettled = false;
+        Ok(())
     }
 
     /// Releases it, and lets in who is next.

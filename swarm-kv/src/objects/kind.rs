@@ -58,6 +58,11 @@ impl ObjectKind {
         }
     }
 
+    /// Whether its state is a [turnstile](crate::objects::turnstile).
+    pub(crate) fn is_queued_for(self) -> bool {
+        matches!(self, Self::Lock | Self::RwLock | Self::Semaphore | Self::Once)
+    }
+
     fn number(self) -> u8 {
         // Never another one: it stands in pools.
         match self {

@@ -25,7 +25,8 @@
 //! fenced with it: who was evicted may not know yet.
 //!
 //! **What locks do not do.** A value under another key, written by a holder that died, may surface after the next holder has taken
-//! over: a write is not undone by the death of its writer. State that must change with a lock belongs into one value, which
+//! over: a write is not undone by the death of its writer. The next holder is [told](Guard::is_unsettled), and can
+//! [settle](Guard::settle) such keys (L7). State that must change with a lock belongs into one value, which
 //! [`update_with`](crate::Client::update_with), an `Atomic` or a `Guarded` changes as a whole, without a lock.
 //!
 //! **Deleting** the key of an object ends it, and its tokens begin anew: delete it when nobody uses it. A plain write of the key

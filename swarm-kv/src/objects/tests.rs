@@ -516,3 +516,29 @@ fn guarded_states_change_as_a_whole() {
     let other = one.blocking().guarded::<(u64, String, bool)>(b"guarded");
     assert!(matches!(other.get(), Err(ObjectError::Store(Error::Type(_)))));
 }
+
+/// Who takes over from the dead is told, until somebody has settled what the dead one may have left.
+#[test]
+fn who_takes_over_is_told_until_it_is_settled() {
+    let play = Play::new();
+    let clients = [0, 1, 2, 3].map(|slot| play.client(slot));
+    let locks = clients.each_ref().map(|client| client.blocking().lock(b"lock"));
+    let first = locks[0].acquire().expect("memory");
+    assert!(!first.is_unsettled());
+    clients[0].blocking().put(b"key", b"value").expect("memory");
+    play.dies(0);
+    let second = locks[1].acquire().expect("memory");
+    assert!(second.is_unsettled());
+    // It dies as well, before it has settled anything.
+    play.dies(1);
+    let mut third = locks[2].acquire().expect("memory");
+    assert!(third.is_unsettled());
+    third.settle(&[b"key"]).expect("memory");
+    assert!(!third.is_unsettled());
+    third.release().expect("memory");
+    let fourth = locks[3].acquire().expect("memory");
+    assert!(!fourth.is_unsettled());
+    let read = clients[3].blocking().get(b"key").expect("a node");
+    assert_eq!(read.as_deref(), Some(&b"value"[..]));
+    std::mem::forget((first, second));
+}

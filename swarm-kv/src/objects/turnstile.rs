@@ -4,7 +4,7 @@
 //! byte 0   mark, kind, version
 //!      8   the last token
 //!     16   how often it was stirred
-//!     24   [ waiters 16 | holders 16 | units 32 ]
+//!     24   [ waiters 16 | holders 16 | unsettled 1 | units 31 ]
 //!     32   each holder: [ ticket 32 | weight 16 | slot 16 ], session, token
 //!     ..   each waiter: [ ticket 32 | weight 16 | slot 16 ], session
 //!     ..   zeros, up to a length of `LENGTHS`
@@ -14,7 +14,7 @@
 //!
 //! **Invariants:** a holder ceases to be one only if it leaves, is evicted, or has ended (L1). Each new holder has a token larger than
 //! all before it (L2). Who came first is let in first: nobody is while another one waits, and the front of the queue leaves it only to hold, because it gives up,
-//! or because it has ended (L3).
+//! or because it has ended (L3). Once a holder was taken out, the object is *unsettled* until a later one says that it is not (L7).
 //!
 //! Nothing here is shared: a change of the cell makes one state the next (Q1).
 
@@ -30,6 +30,7 @@ pub const MAX_HOLDERS: usize = 32;
 pub const MAX_WAITERS: usize = 32;
 
 const HEAD: usize = HEADER + 24;
+const UNSETTLED: u32 = 1 << 31;
 const HOLDER: usize = 24;
 const WAITER: usize = 16;
 /// Up to the first of these lengths a value is as long as it has to be, and beyond that as long as one of these: a cell grows
@@ -78,6 +79,9 @@ impl QueueView {
     #[must_use]
     pub fn of(value: &[u8]) -> Option<Self> {
         let kind = ObjectKind::of(value)?;
+        if !kind.is_queued_for() {
+            return None;
+        }
         let Turnstile { token, holders, waiters, .. } = Turnstile::decode(kind, value)?;
         let waiters = waiters.iter().map(|waiter| waiter.seat).collect();
         Some(Self { kind, token, holders: holders.to_vec(), waiters })
@@ -105,6 +109,8 @@ pub(crate) struct Turnstile {
     /// Changed where nothing else is, so that no earlier change can take effect any more.
     stirred: u64,
     units: u32,
+    /// Whether a holder was taken out, and what it did is not settled yet.
+    unsettled: bool,
     holders: Few<Holder, MAX_HOLDERS>,
     waiters: Few<Waiter, MAX_WAITERS>,
 }
@@ -112,7 +118,8 @@ pub(crate) struct Turnstile {
 impl Turnstile {
     /// One of so many units, which nobody has ever held.
     pub(crate) fn new(units: u32) -> Self {
-        Self { token: 0, stirred: 0, units, holders: Few::new(), waiters: Few::new() }
+        let (holders, waiters) = (Few::new(), Few::new());
+        Self { token: 0, stirred: 0, units, unsettled: false, holders, waiters }
     }
 
     /// Returns what becomes of a place.
@@ -148,7 +155,7 @@ impl Turnstile {
     /// Takes out holders that have ended, and lets in who is next.
     pub(crate) fn goes_on(&mut self, is_gone: &dyn Fn(&Seat) -> bool) {
         // L1: a holder that is only slow, or stopped, stays.
-        self.holders.retain(|holder| !is_gone(&holder.seat));
+        self.takes_out(|holder| is_gone(&holder.seat));
         self.lets_in(is_gone);
     }
 
@@ -186,8 +193,25 @@ impl Turnstile {
     /// Takes the place of the holder with this token away, and lets in who is next.
     pub(crate) fn evict(&mut self, token: u64, is_gone: &dyn Fn(&Seat) -> bool) {
         // L4: whoever holds it by now has another token.
-        self.holders.retain(|holder| holder.token != token);
+        self.takes_out(|holder| holder.token == token);
         self.lets_in(is_gone);
+    }
+
+    /// Whether a holder was taken out since it was last settled.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        self.unsettled
+    }
+
+    /// Notes that what holders that were taken out did is settled.
+    pub(crate) fn settles(&mut self) {
+        self.unsettled = false;
+    }
+
+    fn takes_out(&mut self, is_out: impl Fn(&Holder) -> bool) {
+        let before = self.holders.len();
+        self.holders.retain(|holder| !is_out(holder));
+        // L7: the next holder is told.
+        self.unsettled |= self.holders.len() < before;
     }
 
     /// Changes nothing but the record: what was proposed on an earlier one takes effect no more.
@@ -232,7 +256,8 @@ impl Turnstile {
         put(self.token);
         put(self.stirred);
         let counts = [self.holders.len(), self.waiters.len()].map(|count| count as u64);
-        put(u64::from(self.units) | counts[0] << 32 | counts[1] << 48);
+        let units = u64::from(self.units) | u64::from(if self.unsettled { UNSETTLED } else { 0 });
+        put(units | counts[0] << 32 | counts[1] << 48);
         for holder in &self.holders {
             put(place(&holder.seat, holder.weight));
             put(holder.seat.session.0);
@@ -251,7 +276,8 @@ impl Turnstile {
         let (words, _) = value.strip_prefix(&kind.header())?.as_chunks::<8>();
         let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
         let (token, stirred, counts) = (words.next()?, words.next()?, words.next()?);
-        let mut all = Self { token, stirred, ..Self::new(counts as u32) };
+        let (units, unsettled) = (counts as u32 & !UNSETTLED, counts as u32 & UNSETTLED != 0);
+        let mut all = Self { token, stirred, unsettled, ..Self::new(units) };
         for _ in 0..counts >> 32 & 0xffff {
             let (place, session, token) = (words.next()?, words.next()?, words.next()?);
             let (seat, weight) = placed(place, session);

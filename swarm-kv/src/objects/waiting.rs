@@ -91,12 +91,14 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Queued<'c, F, C, P> {
         let until = limit.map(|limit| clock.now().saturating_add(nanoseconds(limit)));
         loop {
             match place.enter(weight, queues).await? {
-                Standing::Holds(token) => return Ok(Some(Guard::new(place, token))),
-                Standing::Closed => {
+                (Standing::Holds(token), unsettled) => {
+                    return Ok(Some(Guard::new(place, token, unsettled)));
+                }
+                (Standing::Closed, _) => {
                     place.is_taken = false;
                     return Ok(None);
                 }
-                Standing::Waits | Standing::Outside => {}
+                (Standing::Waits | Standing::Outside, _) => {}
             }
             let left = until.map(|until| Duration::from_nanos(until.saturating_sub(clock.now())));
             if left == Some(Duration::ZERO) {
@@ -148,12 +150,15 @@ impl<'l, F: Fabric, C: Clock, P: Protocol> Place<'l, F, C, P> {
     }
 
     /// Takes it, or looks what has become of it; takes dead clients out on the way.
-    async fn enter(&self, weight: u16, queues: bool) -> Result<Standing, ObjectError> {
+    ///
+    /// Returns its standing, and whether the object is unsettled.
+    async fn enter(&self, weight: u16, queues: bool) -> Result<(Standing, bool), ObjectError> {
         let (client, seat) = (self.object.client, self.seat);
         let step = |state: &mut Turnstile| {
             state.enter((seat, weight), queues, &|other| client.is_seat_gone(other));
         };
-        self.object.change(step, |state| state.standing(&seat)).await
+        let read = |state: &Turnstile| (state.standing(&seat), state.is_unsettled());
+        self.object.change(step, read).await
     }
 
     /// Leaves it if it only waits: it may have come in by now.
@@ -168,9 +173,9 @@ impl<'l, F: Fabric, C: Clock, P: Protocol> Place<'l, F, C, P> {
                     state.leave(&seat, &|other| client.is_seat_gone(other));
                 }
             };
-            let standing = self.object.change(step, |state| state.standing(&seat)).await?;
-            if let Standing::Holds(token) = standing {
-                return Ok(Some(Guard::new(self, token)));
+            let read = |state: &Turnstile| (state.standing(&seat), state.is_unsettled());
+            if let (Standing::Holds(token), unsettled) = self.object.change(step, read).await? {
+                return Ok(Some(Guard::new(self, token, unsettled)));
             }
         }
         self.is_taken = false;
@@ -205,6 +210,19 @@ impl<'l, F: Fabric, C: Clock, P: Protocol> Place<'l, F, C, P> {
             self.is_taken = false;
         }
         left?;
+        if was_there.get() { Ok(()) } else { Err(ObjectError::TakenAway { token }) }
+    }
+
+    /// Notes as a holder that the object is settled. An error if it holds it no more.
+    pub(crate) async fn settles(&self, token: u64) -> Result<(), ObjectError> {
+        let (seat, was_there) = (self.seat, Cell::new(false));
+        let step = |state: &mut Turnstile| {
+            was_there.set(state.standing(&seat) == Standing::Holds(token));
+            if was_there.get() {
+                state.settles();
+            }
+        };
+        self.object.change(step, |_| ()).await?;
         if was_there.get() { Ok(()) } else { Err(ObjectError::TakenAway { token }) }
     }
 

@@ -194,6 +194,14 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Blocking<'c, F, C, P> {
         block_on(self.0.persist(key))
     }
 
+    /// See [`Client::settle`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn settle(&self, key: &[u8]) -> Result<(), Error> {
+        block_on(self.0.settle(key))
+    }
+
     /// See [`Client::get_versioned`].
     ///
     /// # Errors

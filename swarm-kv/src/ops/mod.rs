@@ -19,6 +19,7 @@ mod put;
 pub(crate) mod relocate;
 pub(crate) mod replace;
 pub(crate) mod scan;
+mod settle;
 pub(crate) mod update;
 pub(crate) mod verify;
 pub(crate) mod version;
