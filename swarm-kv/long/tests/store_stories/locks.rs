@@ -4,11 +4,12 @@ use std::cell::{Cell, RefCell};
 use std::mem::ManuallyDrop;
 use std::rc::Rc;
 
+use swarm_core::history::Call;
 use swarm_core::node::NodeId;
 use swarm_kv::objects::Guard;
 
-use crate::play::{ASTRAY, ENOUGH, LAST, NEXT, NODES, Play};
-use crate::store_sim_common::Story;
+use crate::play::{ASTRAY, CREATOR, ENOUGH, LAST, NEXT, NODES, Play, WARM, all_but};
+use crate::store_sim_common::{Story, key};
 
 const LOCK: &[u8] = b"lock";
 
@@ -163,4 +164,92 @@ fn nothing_of_a_dead_client_takes_effect_after_the_takeover() {
     NODES.into_iter().for_each(|node| play.sim.take_all(ASTRAY, node));
     ends(&mut play, NEXT, "it takes over");
     assert_eq!(held.borrow().last(), Some(&(4, NEXT)));
+}
+
+/// What the holder of a lock wrote when it died, after so many roundtrips, reached one node only; it `suspects` another one. The next holder, which does not reach that node, settles the key if
+/// it `settles`, and reads it; then another client reads it, at that node and one other. Returns what both read; `None` if the write was over before.
+fn two_reads(
+    call: Call,
+    (rounds, lands, suspects): (usize, NodeId, bool),
+    settles: bool,
+) -> Option<[Option<Vec<u8>>; 2]> {
+    let away = all_but(lands);
+    let mut play = play();
+    let (astray, creator) = (play.patient(ASTRAY), play.patient(CREATOR));
+    let [next, last] = [NEXT, LAST].map(|id| play.hasty(id));
+    let held = Held::default();
+    let warm = [(WARM, Call::Insert(801)), (WARM, Call::Delete), (WARM, Call::Insert(805))];
+    play.all(&astray, warm.to_vec(), &NODES);
+    is_warm(&mut play, &[Rc::clone(&astray)], &held);
+    match call {
+        Call::Insert(_) => {}
+        Call::Swap(_) => {
+            let makes = [Call::Insert(800), Call::Swap(Some(804)), Call::Swap(Some(808))];
+            play.all(&creator, makes.map(|call| (0, call)).to_vec(), &NODES);
+            // It has memory for records.
+            let warm = (0..3).map(|_| [812, 808].map(|id| (0, Call::Swap(Some(id))))).flatten();
+            play.all(&astray, warm.collect(), &NODES);
+        }
+        _ => play.all(&creator, vec![(0, Call::Insert(800))], &NODES),
+    }
+    play.all(&astray, vec![(0, Call::Get)], &NODES);
+    acquires(&mut play, &astray, &held, false);
+    ends(&mut play, ASTRAY, call);
+    if suspects {
+        // Its changes of cells begin with classic rounds: those of fast ones at one node come to nothing.
+        play.begin(&astray, vec![(WARM, Call::Get)]);
+        play.sim.poll_once(ASTRAY);
+        play.sim.disconnect(ASTRAY, away[1], false);
+        ends(&mut play, ASTRAY, call);
+    }
+    play.begin(&astray, vec![(0, call)]);
+    play.sim.poll_once(ASTRAY);
+    (0..rounds).for_each(|_| play.sim.roundtrip(ASTRAY, &NODES));
+    if play.sim.tasks(ASTRAY) == 0 {
+        return None;
+    }
+    play.sim.take_all(ASTRAY, lands);
+    dies(&mut play, ASTRAY);
+    let [first, second] = [(); 2].map(|()| Rc::<RefCell<Option<Vec<u8>>>>::default());
+    let (story, found) = (Rc::clone(&next), Rc::clone(&first));
+    play.sim.spawn(NEXT, async move {
+        let lock = story.client.lock(LOCK);
+        let guard = lock.acquire_paced(None, async |_| {}).await.expect("memory");
+        let mut guard = ManuallyDrop::new(guard.expect("it is its turn"));
+        assert!(guard.is_unsettled());
+        if settles {
+            guard.settle(&[key(0)]).await.expect("memory");
+        }
+        let value = story.client.get(&key(0)).await.expect("two nodes");
+        *found.borrow_mut() = value.map(|value| value.to_vec());
+    });
+    assert!(play.sim.finish(NEXT, &away), "{call:?}: it does not take over");
+    NODES.into_iter().for_each(|node| play.sim.lose_chains(NEXT, node));
+    let (story, found) = (Rc::clone(&last), Rc::clone(&second));
+    play.sim.spawn(LAST, async move {
+        let value = story.client.get(&key(0)).await.expect("two nodes");
+        *found.borrow_mut() = value.map(|value| value.to_vec());
+    });
+    assert!(play.sim.finish(LAST, &[lands, away[0]]), "{call:?}: it does not end");
+    Some([first.take(), second.take()])
+}
+
+/// What the dead holder's write had left at one node surfaced after the takeover, over what the next holder had read.
+#[test]
+fn what_a_dead_holder_left_at_one_node_surfaces_unless_it_is_settled() {
+    for call in [Call::Update(1), Call::Swap(Some(1)), Call::Insert(1)] {
+        let mut surfaced = 0;
+        for (lands, suspects) in NODES.into_iter().flat_map(|node| [(node, false), (node, true)]) {
+            for rounds in 0..ENOUGH {
+                let case = (rounds, lands, suspects);
+                let Some([next, last]) = two_reads(call, case, false) else { break };
+                surfaced += usize::from(next != last);
+                let settled = two_reads(call, case, true).expect("it is not over");
+                assert_eq!(settled[0], settled[1], "{call:?}: {case:?}");
+            }
+        }
+        // A read of a cell, a bucket's too, ends what it finds half done.
+        let may_surface = matches!(call, Call::Update(_));
+        assert_eq!(surfaced > 0, may_surface, "{call:?}: {surfaced} surfaced");
+    }
 }
