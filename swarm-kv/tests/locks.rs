@@ -19,6 +19,7 @@ const ROLE: &str = "SWARM_KV_TEST_ROLE";
 const LOCK: &[u8] = b"lock";
 const CHILDREN: usize = 4;
 const KILLS: usize = 60;
+const PERMITS: u32 = 3;
 
 /// Where the lines are.
 fn log_of(pool: &Path) -> PathBuf {
@@ -58,7 +59,35 @@ fn child() {
             std::io::stdin().read_line(&mut line).expect("the parent");
             say(format_args!("{:?}", guard.release()));
         }
+        "write" => {
+            let lock = client.blocking().rw_lock(LOCK);
+            let guard = lock.write().acquire().expect("a small pool");
+            held_until_killed(guard.token())
+        }
+        "permits" => {
+            let semaphore = client.blocking().semaphore(LOCK, PERMITS);
+            let all = semaphore.many(PERMITS);
+            let guard = all.acquire().expect("a small pool");
+            held_until_killed(guard.token())
+        }
+        "begin" => {
+            let once = client.blocking().once(LOCK);
+            let doing = once.begin().expect("a small pool").expect("it is the first");
+            held_until_killed(doing.token())
+        }
+        "join" => {
+            let barrier = client.blocking().barrier(LOCK, 2);
+            let mut member = barrier.join().expect("a small pool");
+            held_until_killed(member.seat().slot as u64)
+        }
         other => panic!("no such role: {other}"),
+    }
+}
+
+fn held_until_killed(token: u64) -> ! {
+    say(token);
+    loop {
+        std::thread::sleep(Duration::from_secs(1));
     }
 }
 
@@ -192,4 +221,46 @@ fn who_waits_takes_over_from_a_killed_holder() {
     let _other = shm::open(&pool, Options::default()).expect("a slot");
     let guard = lock.acquire().expect("a small pool");
     assert_eq!(guard.token(), token + 1);
+}
+
+/// Killed while it wrote, had all permits, was doing what is done once, and was a member of a barrier: each of them goes on.
+#[test]
+fn no_object_waits_for_a_killed_client() {
+    for role in ["write", "permits", "begin", "join"] {
+        let (_dir, pool) = pool();
+        let mut holder = Running::start(role, pool.path());
+        let token: u64 = holder.hear().parse().expect("a number");
+        let client = shm::open(&pool, Options::default()).expect("a slot");
+        let store = client.blocking();
+        let (lock, once) = (store.rw_lock(LOCK), store.once(LOCK));
+        let (semaphore, barrier) = (store.semaphore(LOCK, PERMITS), store.barrier(LOCK, 2));
+        let mut member = (role == "join").then(|| barrier.join().expect("a small pool"));
+        let short = Duration::from_millis(10);
+        match role {
+            "write" => assert!(lock.read().acquire_within(short).expect("memory").is_none()),
+            "permits" => assert!(semaphore.one().acquire_within(short).expect("memory").is_none()),
+            "begin" => {}
+            _ => {
+                let member = member.as_mut().expect("it has joined");
+                assert_eq!(member.wait_within(short), Ok(None));
+            }
+        }
+        holder.process.kill().expect("SIGKILL");
+        holder.process.wait().expect("it ends");
+        match role {
+            "write" => assert_eq!(lock.read().acquire().expect("memory").token(), token + 1),
+            "permits" => assert_eq!(semaphore.one().acquire().expect("memory").token(), token + 1),
+            "begin" => {
+                let doing = once.begin().expect("memory").expect("it was not done");
+                assert_eq!(doing.token(), token + 1);
+                doing.done().expect("memory");
+                assert!(once.begin().expect("memory").is_none());
+            }
+            _ => {
+                let member = member.as_mut().expect("it has joined");
+                let met = member.wait().expect("memory");
+                assert_eq!((met.generation, met.members), (1, vec![member.seat()]));
+            }
+        }
+    }
 }
