@@ -110,11 +110,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Barrier<'_, F, C, P> {
 
     /// L5: gives up a place that may be there.
     pub(crate) async fn gives_up(&self, seat: Seat) -> Result<(), ObjectError> {
-        let leave = |it: &mut Meeting| {
-            it.stir();
-            it.leave(&seat);
-        };
-        self.change(leave).await.map(drop)
+        self.change(|it| it.leave(&seat)).await.map(drop)
     }
 }
 

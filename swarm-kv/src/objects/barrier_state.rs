@@ -3,9 +3,8 @@
 //! ```text
 //! byte 0   mark, kind, version
 //!      8   the generation: how often it has opened
-//!     16   how often it was stirred
-//!     24   [ awaited 16 | members 16 | parties 32 ]
-//!     32   each member: [ ticket 32 | has arrived 16 | slot 16 ], session
+//!     16   [ awaited 16 | members 16 | parties 32 ]
+//!     24   each member: [ ticket 32 | has arrived 16 | slot 16 ], session
 //! ```
 //!
 //! **Invariants:** it opens only when nobody is awaited who has not joined yet, and every member has arrived in this
@@ -18,7 +17,7 @@ use crate::objects::seat::Seat;
 
 /// Members of one barrier at most.
 pub const MAX_MEMBERS: usize = 32;
-const HEAD: usize = 24;
+const HEAD: usize = 16;
 const MEMBER: usize = 16;
 /// Bytes of the longest state.
 pub(crate) const LONGEST: usize = HEAD + MAX_MEMBERS * MEMBER;
@@ -33,7 +32,6 @@ struct Member {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Meeting {
     pub(crate) generation: u64,
-    stirred: u64,
     pub(crate) parties: u32,
     /// How many of those have yet to join.
     awaited: u32,
@@ -43,7 +41,7 @@ pub(crate) struct Meeting {
 impl Meeting {
     /// One that so many parties have to join before it opens for the first time.
     pub(crate) fn new(parties: u32) -> Self {
-        Self { generation: 0, stirred: 0, parties, awaited: parties, members: Few::new() }
+        Self { generation: 0, parties, awaited: parties, members: Few::new() }
     }
 
     pub(crate) fn has(&self, seat: &Seat) -> bool {
@@ -93,16 +91,10 @@ impl Meeting {
         self.members.retain(|member| member.seat != *seat);
     }
 
-    /// Changes nothing but the record: what was proposed on an earlier one takes effect no more.
-    pub(crate) fn stir(&mut self) {
-        self.stirred = self.stirred.wrapping_add(1);
-    }
-
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut state = Vec::with_capacity(HEAD + self.members.len() * MEMBER);
         let mut put = |word: u64| state.extend_from_slice(&word.to_le_bytes());
         put(self.generation);
-        put(self.stirred);
         let counts = (u64::from(self.awaited) & 0xffff) << 48 | (self.members.len() as u64) << 32;
         put(u64::from(self.parties) | counts);
         for Member { seat, has_arrived } in &self.members {
@@ -117,9 +109,9 @@ impl Meeting {
     pub(crate) fn decode(state: &[u8]) -> Option<Self> {
         let (words, _) = state.as_chunks::<8>();
         let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
-        let (generation, stirred, counts) = (words.next()?, words.next()?, words.next()?);
+        let (generation, counts) = (words.next()?, words.next()?);
         let awaited = (counts >> 48) as u32;
-        let mut all = Self { generation, stirred, awaited, ..Self::new(counts as u32) };
+        let mut all = Self { generation, awaited, ..Self::new(counts as u32) };
         for _ in 0..counts >> 32 & 0xffff {
             let (place, session) = (words.next()?, Incarnation(words.next()?));
             let (slot, ticket) = ((place & 0xffff) as usize, (place >> 32) as u32);

@@ -3,9 +3,8 @@
 //! ```text
 //! byte 0   mark, kind, version
 //!      8   the last token
-//!     16   how often it was stirred
-//!     24   [ waiters 16 | holders 16 | unsettled 1 | units 31 ]
-//!     32   each holder: [ ticket 32 | weight 16 | slot 16 ], session, token
+//!     16   [ waiters 16 | holders 16 | unsettled 1 | units 31 ]
+//!     24   each holder: [ ticket 32 | weight 16 | slot 16 ], session, token
 //!     ..   each waiter: [ ticket 32 | weight 16 | slot 16 ], session
 //!     ..   zeros, up to a length of `LENGTHS`
 //! ```
@@ -29,7 +28,7 @@ pub const MAX_HOLDERS: usize = 32;
 /// Clients that wait for one object in order of arrival, at most. More of them try again until there is room.
 pub const MAX_WAITERS: usize = 32;
 
-const HEAD: usize = HEADER + 24;
+const HEAD: usize = HEADER + 16;
 const UNSETTLED: u32 = 1 << 31;
 const HOLDER: usize = 24;
 const WAITER: usize = 16;
@@ -106,8 +105,6 @@ pub(crate) enum Standing {
 pub(crate) struct Turnstile {
     /// The last token that was given out.
     token: u64,
-    /// Changed where nothing else is, so that no earlier change can take effect any more.
-    stirred: u64,
     units: u32,
     /// Whether a holder was taken out, and what it did is not settled yet.
     unsettled: bool,
@@ -119,7 +116,7 @@ impl Turnstile {
     /// One of so many units, which nobody has ever held.
     pub(crate) fn new(units: u32) -> Self {
         let (holders, waiters) = (Few::new(), Few::new());
-        Self { token: 0, stirred: 0, units, unsettled: false, holders, waiters }
+        Self { token: 0, units, unsettled: false, holders, waiters }
     }
 
     /// Returns what becomes of a place.
@@ -214,11 +211,6 @@ impl Turnstile {
         self.unsettled |= self.holders.len() < before;
     }
 
-    /// Changes nothing but the record: what was proposed on an earlier one takes effect no more.
-    pub(crate) fn stir(&mut self) {
-        self.stirred = self.stirred.wrapping_add(1);
-    }
-
     fn lets_in(&mut self, is_gone: &dyn Fn(&Seat) -> bool) {
         // L3: from the front.
         while let Some(&Waiter { seat, weight }) = self.waiters.first() {
@@ -254,7 +246,6 @@ impl Turnstile {
         value.extend_from_slice(&kind.header());
         let mut put = |word: u64| value.extend_from_slice(&word.to_le_bytes());
         put(self.token);
-        put(self.stirred);
         let counts = [self.holders.len(), self.waiters.len()].map(|count| count as u64);
         let units = u64::from(self.units) | u64::from(if self.unsettled { UNSETTLED } else { 0 });
         put(units | counts[0] << 32 | counts[1] << 48);
@@ -275,9 +266,9 @@ impl Turnstile {
     pub(crate) fn decode(kind: ObjectKind, value: &[u8]) -> Option<Self> {
         let (words, _) = value.strip_prefix(&kind.header())?.as_chunks::<8>();
         let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
-        let (token, stirred, counts) = (words.next()?, words.next()?, words.next()?);
+        let (token, counts) = (words.next()?, words.next()?);
         let (units, unsettled) = (counts as u32 & !UNSETTLED, counts as u32 & UNSETTLED != 0);
-        let mut all = Self { token, stirred, unsettled, ..Self::new(units) };
+        let mut all = Self { token, unsettled, ..Self::new(units) };
         for _ in 0..counts >> 32 & 0xffff {
             let (place, session, token) = (words.next()?, words.next()?, words.next()?);
             let (seat, weight) = placed(place, session);
@@ -329,7 +320,7 @@ mod tests {
             let value = lock.encode(LOCK);
             assert!(value.len() <= ROOM || LENGTHS.contains(&value.len()));
             assert_eq!(Turnstile::decode(LOCK, &value), Some(lock));
-            assert_eq!(Turnstile::decode(LOCK, &value[..40]), None);
+            assert_eq!(Turnstile::decode(LOCK, &value[..32]), None);
         }
         assert_eq!(Turnstile::decode(LOCK, b"a value"), None);
     }

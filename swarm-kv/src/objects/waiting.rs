@@ -109,14 +109,11 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Queued<'c, F, C, P> {
         }
     }
 
-    /// Gives up a place that may be there.
+    /// Gives up a place that may be there. Where a read finds that it is not, it never will be: who was to take it goes on with
+    /// nothing, and what it left behind is over with that read (C1, C7).
     async fn gives_up(&self, seat: Seat) -> Result<(), ObjectError> {
-        let step = |state: &mut Turnstile| {
-            // Where the place is not, a change that takes it may be under way: it is built on a
-            // record after which another one comes now, and is lost (Q1).
-            state.stir();
-            state.leave(&seat, &|other| self.client.is_seat_gone(other));
-        };
+        let client = self.client;
+        let step = |state: &mut Turnstile| state.leave(&seat, &|it| client.is_seat_gone(it));
         self.change(step, |_| ()).await
     }
 

@@ -1,13 +1,15 @@
-//! Settling keys: what others wrote under them has taken effect, or never will, for clients that have ended.
+//! Settling keys: what clients that have ended wrote under them took effect by now, or never will.
 //!
-//! A write that its client did not see to its end may surface later: at a minority of the nodes lies a stamp, or a record, that
-//! a reader or a proposer may yet find and complete. A newer write does not keep it from that: its timestamp may be the larger
-//! one. But an operation that is under way on a register that moved, or on a record that was replaced, is lost unless what came after took it along.
+//! A write to a register that its client did not see to its end may surface later: at a minority of the nodes lies a stamp that
+//! a reader may yet find and complete. A newer write does not keep it from that, as its timestamp may be the smaller one. So the key
+//! moves: its next register begins with what the freeze of this one shows, and nobody asks this one any more.
 //!
-//! **Invariant (L7):** a key that was settled has a register, a record of its cell, or, if it is absent, a record of its bucket, that is
-//! younger than the operation that settled it. So no write that a client began before, and does not go on with, takes effect after that.
+//! Of a cell, a read is enough, be it of the key's or, where the key is not there, of its bucket. It goes by words that no record can be in which
+//! is committed later without another message of its proposer, or it runs a round of its own (C1, C7).
 //!
-//! Roundtrips: a move's seven for a register; two for a cell, and for an absent key.
+//! **Invariant (L7):** a key that was settled shows no more of what clients wrote that had ended before.
+//!
+//! Roundtrips: a move's seven for a register; two for others.
 
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
@@ -16,9 +18,6 @@ use swarm_core::register::Protocol;
 use crate::client::handle::{Client, TRIES};
 use crate::error::Error;
 use crate::heap::Purpose;
-use crate::index::bucket::{Bucket, Content};
-use crate::index::keyed_cell::{CellContent, KeyedCell, Kind};
-use crate::ops::insert::Before;
 use crate::ops::locate::Place;
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
@@ -51,9 +50,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             }
             let listed = self.read_by_index(hash, key).await?;
             let is_settled = match listed.map(|(_, place)| place).transpose()? {
-                None => self.settle_absent(hash, key).await?,
-                Some(Place::Cell((cell, _))) => self.settle_cell(hash, key, &cell).await?,
-                // Its successor takes along what took effect (V1).
+                None | Some(Place::Cell(_)) => true,
+                // L7: its successor takes along what took effect (V1).
                 Some(Place::Register(register, _)) => {
                     self.move_on(hash, &register, 0, Purpose::Insert).await?.is_some()
                 }
@@ -63,45 +61,6 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             }
         }
         Err(Error::Contended)
-    }
-
-    /// Changes the bucket of a key that is not there to what it is: an insert that is built on the record before is lost. Returns false
-    /// if another change came first.
-    async fn settle_absent(&self, hash: u64, key: &[u8]) -> Result<bool, Error> {
-        let located = self.fresh_to_change(hash).await?;
-        let Before::Absent(_) = self.before(&located, hash, key).await? else { return Ok(false) };
-        let Content::Entries { entries, .. } = &located.bucket.content else { return Ok(false) };
-        let content = Content::Entries { entries: entries.clone(), created: None };
-        let bucket = Bucket { content, ..located.bucket };
-        let is_changed = self.change(&located, bucket, &[], Purpose::Replace).await?;
-        if !is_changed {
-            self.index.forget(located.cell.place.pointer);
-        }
-        Ok(is_changed)
-    }
-
-    /// Changes a cell to what it is: a change that is built on the record before is lost. Returns false if another change came first.
-    async fn settle_cell(&self, hash: u64, key: &[u8], cell: &KeyedCell) -> Result<bool, Error> {
-        let Some(shown) = self.read_cell(cell, key).await? else { return Ok(false) };
-        let (kind, deadline, value) = (shown.kind, shown.deadline, &*shown.value);
-        self.cells.remove(hash);
-        match kind {
-            Kind::Absent => Ok(false),
-            Kind::Forward => {
-                self.move_forwarded(hash, key, cell, &shown).await?;
-                Ok(false)
-            }
-            // S6: it goes on in another one.
-            Kind::Value if shown.view.is_worn(self.geometry.format) => {
-                let last = (kind, &shown.view, value, deadline);
-                Box::pin(self.move_cell_out(hash, key, cell, last)).await
-            }
-            Kind::Value => {
-                let same = CellContent { kind, deadline, key, value };
-                let proposed = self.propose_to(cell, &shown.view, &same, Purpose::Replace);
-                Ok(proposed.await?.is_some())
-            }
-        }
     }
 }
 

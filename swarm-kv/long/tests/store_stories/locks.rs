@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use swarm_core::history::Call;
 use swarm_core::node::NodeId;
+use swarm_core::sim::dropped_after;
 use swarm_kv::objects::Guard;
 
 use crate::play::{ASTRAY, CREATOR, ENOUGH, LAST, NEXT, NODES, Play, WARM, all_but};
@@ -187,7 +188,7 @@ fn two_reads(
             let makes = [Call::Insert(800), Call::Swap(Some(804)), Call::Swap(Some(808))];
             play.all(&creator, makes.map(|call| (0, call)).to_vec(), &NODES);
             // It has memory for records.
-            let warm = (0..3).map(|_| [812, 808].map(|id| (0, Call::Swap(Some(id))))).flatten();
+            let warm = (0..3).flat_map(|_| [812, 808].map(|id| (0, Call::Swap(Some(id)))));
             play.all(&astray, warm.collect(), &NODES);
         }
         _ => play.all(&creator, vec![(0, Call::Insert(800))], &NODES),
@@ -251,5 +252,52 @@ fn what_a_dead_holder_left_at_one_node_surfaces_unless_it_is_settled() {
         // A read of a cell, a bucket's too, ends what it finds half done.
         let may_surface = matches!(call, Call::Update(_));
         assert_eq!(surfaced > 0, may_surface, "{call:?}: {surfaced} surfaced");
+    }
+}
+
+/// A client dropped its future in the middle of entering, after so many polls, and lives on. Its next use of any lock gives the place up. Returns
+/// false if it had entered before.
+fn is_dropped(polls: u32, reach: &[NodeId]) -> bool {
+    let mut play = play();
+    let stories = [ASTRAY, NEXT].map(|id| play.patient(id));
+    let held = Held::default();
+    is_warm(&mut play, &stories, &held);
+    let (story, entered) = (Rc::clone(&stories[0]), Rc::<Cell<bool>>::default());
+    let over = Rc::clone(&entered);
+    play.sim.spawn(ASTRAY, async move {
+        let lock = story.client.lock(LOCK);
+        let entering = lock.acquire_paced(None, async |_| {});
+        if let Some(guard) = dropped_after(Some(polls), entering).await {
+            over.set(true);
+            let _ = ManuallyDrop::new(guard);
+        }
+    });
+    play.sim.poll_once(ASTRAY);
+    for _ in 0..ENOUGH {
+        play.sim.roundtrip(ASTRAY, reach);
+    }
+    if entered.get() {
+        return false;
+    }
+    assert_eq!(play.sim.tasks(ASTRAY), 0, "it is dropped");
+    let story = Rc::clone(&stories[0]);
+    play.sim.spawn(ASTRAY, async move {
+        let other = story.client.lock(b"another lock");
+        let guard = other.try_acquire().await.expect("memory").expect("it is free");
+        guard.release().await.expect("it is held");
+    });
+    ends(&mut play, ASTRAY, ("gives up", polls));
+    acquires(&mut play, &stories[1], &held, true);
+    ends(&mut play, NEXT, ("acquires", polls));
+    true
+}
+
+/// Nobody waits for a place whose client gave it up half-way, wherever that was.
+#[test]
+fn a_place_that_was_given_up_half_way_keeps_nobody_waiting() {
+    assert!((0..100).any(|polls| !is_dropped(polls, &NODES)), "it enters");
+    for reach in [&NODES[..2], &NODES[1..]] {
+        let over = (0..100).find(|&polls| !is_dropped(polls, reach));
+        assert!(over != Some(0), "it takes some polls");
     }
 }
