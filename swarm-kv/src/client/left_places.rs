@@ -1,6 +1,6 @@
 //! Places in [objects](crate::objects) that this client gave up half-way: a future was dropped, or an operation failed.
 //!
-//! **Invariant (L5):** one stays listed until it is known that the object does not have it, and never will.
+//! **Invariant (O5):** one stays listed until it is known that the object does not have it, and never will.
 
 use std::cell::RefCell;
 

@@ -108,7 +108,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Barrier<'_, F, C, P> {
         Ok(BarrierView { generation: meeting.generation, members: meeting.members() })
     }
 
-    /// L5: gives up a place that may be there.
+    /// O5: gives up a place that may be there.
     pub(crate) async fn gives_up(&self, seat: Seat) -> Result<(), ObjectError> {
         self.change(|it| it.leave(&seat)).await.map(drop)
     }

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! **Invariants:** it opens only when nobody is awaited who has not joined yet, and every member has arrived in this
-//! generation (L6). A member ceases to be one only if it leaves, is evicted, or has ended (L1).
+//! generation (O6). A member ceases to be one only if it leaves, is evicted, or has ended (O1).
 
 use heapless::Vec as Few;
 use swarm_core::words::Incarnation;
@@ -76,9 +76,9 @@ impl Meeting {
 
     /// Takes members out that have ended, and opens if nobody is awaited any more.
     pub(crate) fn goes_on(&mut self, is_gone: &dyn Fn(&Seat) -> bool) {
-        // L1: only who has not arrived is waited for.
+        // O1: only who has not arrived is waited for.
         self.members.retain(|member| member.has_arrived || !is_gone(&member.seat));
-        // L6: all of them.
+        // O6: all of them.
         let is_complete = self.awaited == 0 && self.members.iter().all(|it| it.has_arrived);
         if is_complete && !self.members.is_empty() {
             self.generation = self.generation.saturating_add(1);

@@ -26,7 +26,7 @@ impl<'l, F: Fabric, C: Clock, P: Protocol> Guard<'l, F, C, P> {
         Self { place, token, unsettled }
     }
 
-    /// The token: larger than those of all holders before (L2). Let what the object guards refuse whoever comes
+    /// The token: larger than those of all holders before (O2). Let what the object guards refuse whoever comes
     /// with a smaller one than it has seen.
     #[must_use]
     pub fn token(&self) -> u64 {

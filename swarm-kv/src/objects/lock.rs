@@ -26,7 +26,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 /// A lock that one client at a time holds, of whatever process.
 ///
 /// Whoever comes first gets it first, up to [`MAX_WAITERS`](crate::objects::MAX_WAITERS) that wait; more of them try again until there is room. A
-/// holder that ends, however that comes about, is followed by the next one (L1); one that is stopped keeps the lock until it goes on, or is [evicted](Self::evict).
+/// holder that ends, however that comes about, is followed by the next one (O1); one that is stopped keeps the lock until it goes on, or is [evicted](Self::evict).
 ///
 /// A client that acquires a lock that it holds itself waits like any other: for another task of its own, or for ever.
 ///

@@ -40,7 +40,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         Seat { slot, session, ticket }
     }
 
-    /// Whether the client that has this place has ended (L1). It may make a system call.
+    /// Whether the client that has this place has ended (O1). It may make a system call.
     pub(crate) fn is_seat_gone(&self, seat: &Seat) -> bool {
         !seat.is_of(self.attached)
             && self

@@ -11,9 +11,9 @@
 //!
 //! It has so many *units*, of which each holder has its *weight*: a lock has one.
 //!
-//! **Invariants:** a holder ceases to be one only if it leaves, is evicted, or has ended (L1). Each new holder has a token larger than
-//! all before it (L2). Who came first is let in first: nobody is while another one waits, and the front of the queue leaves it only to hold, because it gives up,
-//! or because it has ended (L3). Once a holder was taken out, the object is *unsettled* until a later one says that it is not (L7).
+//! **Invariants:** a holder ceases to be one only if it leaves, is evicted, or has ended (O1). Each new holder has a token larger than
+//! all before it (O2). Who came first is let in first: nobody is while another one waits, and the front of the queue leaves it only to hold, because it gives up,
+//! or because it has ended (O3). Once a holder was taken out, the object is *unsettled* until a later one says that it is not (O7).
 //!
 //! Nothing here is shared: a change of the cell makes one state the next (Q1).
 
@@ -151,7 +151,7 @@ impl Turnstile {
 
     /// Takes out holders that have ended, and lets in who is next.
     pub(crate) fn goes_on(&mut self, is_gone: &dyn Fn(&Seat) -> bool) {
-        // L1: a holder that is only slow, or stopped, stays.
+        // O1: a holder that is only slow, or stopped, stays.
         self.takes_out(|holder| is_gone(&holder.seat));
         self.lets_in(is_gone);
     }
@@ -167,7 +167,7 @@ impl Turnstile {
         if self.standing(&seat) != Standing::Outside {
             return;
         }
-        // L3: not past those who wait.
+        // O3: not past those who wait.
         if self.waiters.is_empty() && self.has_room(weight) {
             self.admit(seat, weight);
         } else if queues {
@@ -181,7 +181,7 @@ impl Turnstile {
 
     /// Takes a place away, and lets in who is next.
     pub(crate) fn leave(&mut self, seat: &Seat, is_gone: &dyn Fn(&Seat) -> bool) {
-        // L4: nobody else's.
+        // O4: nobody else's.
         self.holders.retain(|holder| holder.seat != *seat);
         self.waiters.retain(|waiter| waiter.seat != *seat);
         self.lets_in(is_gone);
@@ -189,7 +189,7 @@ impl Turnstile {
 
     /// Takes the place of the holder with this token away, and lets in who is next.
     pub(crate) fn evict(&mut self, token: u64, is_gone: &dyn Fn(&Seat) -> bool) {
-        // L4: whoever holds it by now has another token.
+        // O4: whoever holds it by now has another token.
         self.takes_out(|holder| holder.token == token);
         self.lets_in(is_gone);
     }
@@ -207,12 +207,12 @@ impl Turnstile {
     fn takes_out(&mut self, is_out: impl Fn(&Holder) -> bool) {
         let before = self.holders.len();
         self.holders.retain(|holder| !is_out(holder));
-        // L7: the next holder is told.
+        // O7: the next holder is told.
         self.unsettled |= self.holders.len() < before;
     }
 
     fn lets_in(&mut self, is_gone: &dyn Fn(&Seat) -> bool) {
-        // L3: from the front.
+        // O3: from the front.
         while let Some(&Waiter { seat, weight }) = self.waiters.first() {
             if is_gone(&seat) {
                 self.waiters.remove(0);
@@ -231,7 +231,7 @@ impl Turnstile {
     }
 
     fn admit(&mut self, seat: Seat, weight: u16) {
-        // L2: for each holder, however the one before ceased to be one.
+        // O2: for each holder, however the one before ceased to be one.
         self.token = self.token.saturating_add(1);
         let holder = Holder { seat, token: self.token, weight };
         self.holders.push(holder).expect("there is room");

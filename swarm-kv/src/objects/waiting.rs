@@ -2,7 +2,7 @@
 //!
 //! **Invariants:** a change of an object is made of the state that it is built on (Q1), so who enters, leaves or takes a dead client's place does
 //! so in the very state in which it found that. A place that its client gave up half-way, as its future was dropped or an operation failed, is
-//! remembered until it is known to be gone (L5): a client that lives on keeps nobody waiting for nothing.
+//! remembered until it is known to be gone (O5): a client that lives on keeps nobody waiting for nothing.
 //!
 //! Roundtrips: to enter and to leave take a change each, one roundtrip for the client that changed the object last, and up to five after another client. While
 //! it waits a client reads the cell every so often ([`pace`](crate::objects::pace)): one roundtrip, and on shared memory a system call for each holder.
@@ -131,7 +131,7 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Queued<'c, F, C, P> {
     }
 }
 
-/// A place in an object. Dropped before it was left, it is remembered (L5): the next operation of its client on any object
+/// A place in an object. Dropped before it was left, it is remembered (O5): the next operation of its client on any object
 /// gives it up. On synchronous memory that is done at once.
 pub(crate) struct Place<'l, F: Fabric, C: Clock, P: Protocol> {
     pub(crate) object: &'l Queued<'l, F, C, P>,
@@ -179,7 +179,7 @@ impl<'l, F: Fabric, C: Clock, P: Protocol> Place<'l, F, C, P> {
         Ok(None)
     }
 
-    /// Leaves it as a holder. An error if it was taken away: then nothing is changed (L4).
+    /// Leaves it as a holder. An error if it was taken away: then nothing is changed (O4).
     pub(crate) async fn leaves(&mut self, token: u64) -> Result<(), ObjectError> {
         let (client, seat) = (self.object.client, self.seat);
         self.ends(token, |state| state.leave(&seat, &|other| client.is_seat_gone(other))).await
@@ -193,7 +193,7 @@ impl<'l, F: Fabric, C: Clock, P: Protocol> Place<'l, F, C, P> {
     async fn ends(&mut self, token: u64, end: impl Fn(&mut Turnstile)) -> Result<(), ObjectError> {
         let (seat, was_there) = (self.seat, Cell::new(false));
         let step = |state: &mut Turnstile| {
-            // L4: only who holds it changes it as a holder.
+            // O4: only who holds it changes it as a holder.
             was_there.set(state.standing(&seat) == Standing::Holds(token));
             if was_there.get() {
                 end(state);
@@ -243,7 +243,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Drop for Place<'_, F, C, P> {
 }
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
-    /// L5: notes a place in an object of this kind and number that is to be given up, and does so at once where nodes are near.
+    /// O5: notes a place in an object of this kind and number that is to be given up, and does so at once where nodes are near.
     pub(crate) fn leaves_place(&self, name: &[u8], (kind, number): (ObjectKind, u32), seat: Seat) {
         let (name, kind, ticket) = (name.into(), kind.header(), seat.ticket);
         self.left_places.add(LeftPlace { name, kind, number, ticket });
@@ -253,7 +253,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         }
     }
 
-    /// L5: gives up the places that were left half-way.
+    /// O5: gives up the places that were left half-way.
     pub(crate) async fn gives_up_places(&self) -> Result<(), ObjectError> {
         while let Some(left) = self.left_places.first() {
             let LeftPlace { name, kind, number, ticket } = left.clone();

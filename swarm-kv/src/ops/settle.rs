@@ -7,7 +7,7 @@
 //! Of a cell, a read is enough, be it of the key's or, where the key is not there, of its bucket. It goes by words that no record can be in which
 //! is committed later without another message of its proposer, or it runs a round of its own (C1, C7).
 //!
-//! **Invariant (L7):** a key that was settled shows no more of what clients wrote that had ended before.
+//! **Invariant (O7):** a key that was settled shows no more of what clients wrote that had ended before.
 //!
 //! Roundtrips: a move's seven for a register; two for others.
 
@@ -51,7 +51,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let listed = self.read_by_index(hash, key).await?;
             let is_settled = match listed.map(|(_, place)| place).transpose()? {
                 None | Some(Place::Cell(_)) => true,
-                // L7: its successor takes along what took effect (V1).
+                // O7: its successor takes along what took effect (V1).
                 Some(Place::Register(register, _)) => {
                     self.move_on(hash, &register, 0, Purpose::Insert).await?.is_some()
                 }

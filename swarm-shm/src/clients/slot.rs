@@ -7,7 +7,7 @@
 //!
 //! A client's *session* is its slot and the incarnation that it attached with. That never comes back, and
 //! stays what it is when the client goes on under another incarnation. The slot's page says which session
-//! has it, or had it last (L1).
+//! has it, or had it last (O1).
 
 use std::thread::sleep;
 use std::time::Instant;
@@ -58,7 +58,7 @@ impl Pool {
         if slot >= self.geometry().max_clients {
             return false;
         }
-        // L1: acquire: pairs with the release in `take`. A client says its session before it does
+        // O1: acquire: pairs with the release in `take`. A client says its session before it does
         // anything, and only the next owner of its slot says another one.
         let last = control.session(slot).load(Ordering::Acquire);
         // S11: what is in the place of a lost control file says nothing.
@@ -113,7 +113,7 @@ impl ClientSlot {
         pool.check_events()?;
         let session = Session { client, incarnation: next_incarnation(pool)? };
         control.slot(client).store(ProcessId::own().encode(), Ordering::Relaxed);
-        // L1: while the lock is held, and before any other client hears of this session. Release: pairs
+        // O1: while the lock is held, and before any other client hears of this session. Release: pairs
         // with the acquire in `is_gone`.
         control.session(client).store(session.incarnation.0, Ordering::Release);
         // Operations of a dead owner are over.
