@@ -1,5 +1,5 @@
 //! Objects that processes coordinate by: each is a key, and its state is that key's value, in a
-//! [cell](crate::ops::keyed). It is opened by its name, by whoever has a client.
+//! cell. It is opened by its name, by whoever has a client.
 //!
 //! | file | concept |
 //! | --- | --- |

@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use swarm_kv::block_on;
 use swarm_kv::objects::{Holder, QueueView, Seat};
 use swarm_kv::shm::ClientState;
-use swarm_worker::pool::Pool;
+use swarm_worker::pool::{NearPool, Pool};
 use swarm_worker::store::with_client;
 
 use crate::commands::keys::put_bytes;
@@ -125,11 +125,14 @@ struct Shown {
 
 /// Returns who has a place, as far as can be seen from here.
 fn shown(pool: &Pool, seat: &Seat) -> Shown {
-    let near = match pool {
-        Pool::Near(near) => near,
+    match pool {
+        Pool::Near(near) => shown_near(near, seat),
         #[cfg(feature = "rdma")]
-        Pool::Far(_) => return Shown { client: seat.slot, process: None, state: "unknown" },
-    };
+        Pool::Far(_) => Shown { client: seat.slot, process: None, state: "unknown" },
+    }
+}
+
+fn shown_near(near: &NearPool, seat: &Seat) -> Shown {
     if near.is_gone(seat.slot, seat.session) {
         return Shown { client: seat.slot, process: None, state: "dead" };
     }

@@ -53,6 +53,9 @@ type Maybe<'s> = Option<&'s [u8]>;
 /// Whether a lock was had, and, if so, whether it was held to the end.
 type Locked = Result<Option<Result<(), ObjectError>>, ObjectError>;
 
+/// What was done under a lock that was had, and whether it was held to the end.
+pub type UnderLock<R> = Option<(R, Result<(), ObjectError>)>;
+
 /// The operations of a client of any kind.
 trait Operations {
     fn get<'s>(&'s self, key: &'s [u8], look: Look<'s>) -> Operation<'s, ()>;
@@ -316,7 +319,7 @@ impl<'s> Store<'s> {
         name: &[u8],
         limit: Option<Duration>,
         act: impl FnOnce(u64) -> R,
-    ) -> Result<Option<(R, Result<(), ObjectError>)>, Failure> {
+    ) -> Result<UnderLock<R>, Failure> {
         let (mut act, mut brought) = (Some(act), None);
         let mut once = |token| brought = act.take().map(|act| act(token));
         let released = self.0.with_lock(name, limit, &mut once)?;
