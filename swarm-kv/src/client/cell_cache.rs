@@ -5,8 +5,10 @@
 //! may find other content in its memory.
 
 use std::cell::{Cell, RefCell};
+use std::hash::{BuildHasherDefault, Hasher};
 
-use quick_cache::unsync::Cache;
+use quick_cache::UnitWeighter;
+use quick_cache::unsync::{Cache, DefaultLifecycle};
 use swarm_core::cell::View;
 
 use crate::index::keyed_cell::KeyedCell;
@@ -36,16 +38,38 @@ struct CachedCell {
     seen: Option<SeenCell>,
 }
 
+/// Takes a key's hash as it is: the pool's seed is in it.
+#[derive(Default)]
+struct AsItIs(u64);
+
+impl Hasher for AsItIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("a hash is one number");
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
+
+type Cells = Cache<u64, CachedCell, UnitWeighter, BuildHasherDefault<AsItIs>>;
+
 /// The cells of keys, by their hashes.
 pub(crate) struct CellCache {
-    cells: RefCell<Cache<u64, CachedCell>>,
+    cells: RefCell<Cells>,
     generation: Cell<u64>,
 }
 
 impl CellCache {
     /// Makes a cache for a client that caches this many keys.
     pub(crate) fn new(keys: usize) -> Self {
-        let cells = Cache::new((keys / SHARE).clamp(1, MOST));
+        let most = (keys / SHARE).clamp(1, MOST);
+        let (hashes, lifecycle) = (BuildHasherDefault::default(), DefaultLifecycle::default());
+        let cells = Cache::with(most, most as u64, UnitWeighter, hashes, lifecycle);
         Self { cells: RefCell::new(cells), generation: Cell::new(0) }
     }
 

@@ -10,13 +10,15 @@
 //! **Invariants:** it opens only when nobody is awaited who has not joined yet, and every member has arrived in this
 //! generation (O6). A member ceases to be one only if it leaves, is evicted, or has ended (O1).
 
-use heapless::Vec as Few;
 use swarm_core::words::Incarnation;
 
 use crate::objects::seat::Seat;
 
 /// Members of one barrier at most.
 pub const MAX_MEMBERS: usize = 32;
+/// So few that they need no memory of their own.
+type Few<T, const MOST: usize> = heapless::Vec<T, MOST>;
+
 const HEAD: usize = 16;
 const MEMBER: usize = 16;
 /// Bytes of the longest state.

@@ -258,6 +258,14 @@ impl<F: Fabric, C: Clock, P: Protocol> BlockingDoing<'_, F, C, P> {
     pub fn done(mut self) -> Result<(), ObjectError> {
         self.0.take().map_or(Ok(()), |doing| block_on(doing.done()))
     }
+
+    /// See [`Doing::give_up`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn give_up(mut self) -> Result<(), ObjectError> {
+        self.0.take().map_or(Ok(()), |doing| block_on(doing.give_up()))
+    }
 }
 
 impl<F: Fabric, C: Clock, P: Protocol> Drop for BlockingDoing<'_, F, C, P> {

@@ -17,7 +17,6 @@
 //!
 //! Nothing here is shared: a change of the cell makes one state the next (Q1).
 
-use heapless::Vec as Few;
 use swarm_core::words::Incarnation;
 
 use crate::objects::kind::{HEADER, ObjectKind};
@@ -27,6 +26,9 @@ use crate::objects::seat::Seat;
 pub const MAX_HOLDERS: usize = 32;
 /// Clients that wait for one object in order of arrival, at most. More of them try again until there is room.
 pub const MAX_WAITERS: usize = 32;
+
+/// So few that they need no memory of their own.
+type Few<T, const MOST: usize> = heapless::Vec<T, MOST>;
 
 const HEAD: usize = HEADER + 16;
 const UNSETTLED: u32 = 1 << 31;
@@ -130,6 +132,11 @@ impl Turnstile {
             (false, 0) => Standing::Closed,
             (false, _) => Standing::Outside,
         }
+    }
+
+    /// Whether nobody has ever held it or waited for it.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.token == 0 && self.waiters.is_empty()
     }
 
     /// How many units it has.

@@ -44,11 +44,11 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Queued<'c, F, C, P> {
     ) -> Result<T, ObjectError> {
         let mut choice = |value: Option<&[u8]>| {
             // What is no such object stays as it is, and is told below.
-            let Ok(before) = self.state(value) else { return Ok(Next::Keep) };
-            let mut after = before.clone();
-            step(&mut after);
-            let is_changed = after != before;
-            Ok(if is_changed { Next::Put(after.encode(self.kind)) } else { Next::Keep })
+            let Ok(mut state) = self.state(value) else { return Ok(Next::Keep) };
+            step(&mut state);
+            // What is as it was is kept.
+            let is_nothing = value.is_none() && state.is_unused();
+            Ok(if is_nothing { Next::Keep } else { Next::Put(state.encode(self.kind)) })
         };
         let (_, after) = self.client.modify_in_cell(&self.name, ROOM, &mut choice).await?;
         Ok(read(&self.state(after.as_deref())?))
