@@ -64,6 +64,7 @@ part "registers, twice $register schedules from ${SWARM_FIRST:-0} on" \
     schedules "$register" -p swarm-core --test register_sim
 part "cells, $cell schedules" schedules "$cell" -p swarm-core --test cell_sim
 part "the store, $store schedules" schedules "$store" -p swarm-kv-long --test store_sim
+part "locks, $store schedules" schedules "$store" -p swarm-kv-long --test locks_sim
 part "memory that comes back, $store schedules" schedules "$store" -p swarm-kv-long --test recycle_sim
 SWARM_SURPRISES=2 SWARM_EXPLORED=$explored part "every schedule of small races, deeper" \
     checks -p swarm-core --test register --test cell explore::

@@ -150,5 +150,5 @@ schedules() {
     SWARM_FIRST=$first SWARM_SCHEDULES=$registers \
         cargo test --quiet --locked --test register_sim --test cell_sim || return
     SWARM_FIRST=$first SWARM_SCHEDULES=$stores \
-        cargo test --quiet --locked --test store_sim --test recycle_sim
+        cargo test --quiet --locked --test store_sim --test recycle_sim --test locks_sim
 }

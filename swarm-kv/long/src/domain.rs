@@ -331,8 +331,8 @@ impl EpochDomain for SimParticipant {
         self.notes.seats.borrow().iter().any(holds)
     }
 
-    /// Clients attach with the session of their number and one. One that is dead, and of which nothing is under way, has
-    /// ended; one that left its slot has, too.
+    /// Clients attach with the session of their number and one. One that is dead, and of which nothing is under
+    /// way, has ended; one that left its slot has, too.
     fn is_gone(&self, slot: usize, session: Incarnation) -> bool {
         let seats = self.notes.seats.borrow();
         let is_it = |it: &&SimEpochs| (it.slot, it.client as u64 + 1) == (slot, session.0);

@@ -19,8 +19,8 @@ use crate::ops::blocking::Blocking;
 use crate::runtime::block_on::block_on;
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
-    /// Returns the atomic value of this name, which is `initial` until it is changed. There is one for each key: it need not be created. All its users have
-    /// to say the same type and the same initial value.
+    /// Returns the atomic value of this name, which is `initial` until it is changed. There is one for each
+    /// key: it need not be created. All its users have to say the same type and the same initial value.
     #[must_use]
     pub fn atomic<T: FromBytes + IntoBytes + Immutable + Copy>(
         &self,
@@ -69,7 +69,8 @@ impl<T: FromBytes + IntoBytes + Immutable + Copy, F: Fabric, C: Clock, P: Protoc
     /// One roundtrip if the key's cell is cached.
     ///
     /// # Errors
-    /// [`ObjectError::OtherKind`]; [`Error::Type`] if it has another length than a `T`; too few memory nodes that answer.
+    /// [`ObjectError::OtherKind`]; [`Error::Type`] if it has another length than a `T`; too few memory nodes
+    /// that answer.
     pub async fn load(&self) -> Result<T, ObjectError> {
         self.value(self.client.read_object(self.named()).await?.as_deref())
     }
@@ -87,7 +88,8 @@ impl<T: FromBytes + IntoBytes + Immutable + Copy, F: Fabric, C: Clock, P: Protoc
         Ok(self.fetch_update(|_| Some(value)).await?.0)
     }
 
-    /// Makes `new` the value if it is `expected`, byte for byte. Returns the value that was there: `Err` if it is another one.
+    /// Makes `new` the value if it is `expected`, byte for byte. Returns the value that was there: `Err` if it
+    /// is another one.
     ///
     /// # Cancel safety
     /// As [`swap`](Self::swap).

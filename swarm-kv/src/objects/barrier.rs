@@ -16,8 +16,8 @@ use crate::objects::kind::ObjectKind;
 use crate::objects::seat::Seat;
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
-    /// Returns the barrier of this name, which so many parties have to join before it opens for the first time. There is one for each key: it need not be created. All
-    /// its users have to say the same number.
+    /// Returns the barrier of this name, which so many parties have to join before it opens for the first time.
+    /// There is one for each key: it need not be created. All its users have to say the same number.
     #[must_use]
     pub fn barrier(&self, name: &[u8], parties: u32) -> Barrier<'_, F, C, P> {
         Barrier { client: self, name: name.into(), parties }
@@ -26,7 +26,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
 /// Where members wait for each other.
 ///
-/// More than its parties may join, [`MAX_MEMBERS`](crate::objects::MAX_MEMBERS) in all: each one is waited for from then on, until it leaves, is evicted or ends.
+/// More than its parties may join, [`MAX_MEMBERS`](crate::objects::MAX_MEMBERS) in all: each one is waited for
+/// from then on, until it leaves, is evicted or ends.
 pub struct Barrier<'c, F: Fabric, C: Clock, P: Protocol> {
     client: &'c Client<F, C, P>,
     name: Box<[u8]>,
@@ -41,6 +42,16 @@ pub struct BarrierView {
     pub generation: u64,
     /// Its members now.
     pub members: Vec<Seat>,
+}
+
+impl BarrierView {
+    /// Returns what a barrier's value says; `None` if this is none.
+    #[must_use]
+    pub fn of(value: &[u8]) -> Option<Self> {
+        let state = value.strip_prefix(&ObjectKind::Barrier.header())?;
+        let meeting = Meeting::decode(state)?;
+        Some(Self { generation: meeting.generation, members: meeting.members() })
+    }
 }
 
 impl<F: Fabric, C: Clock, P: Protocol> Barrier<'_, F, C, P> {
@@ -77,8 +88,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Barrier<'_, F, C, P> {
     /// Dropped before it ends, it leaves again, as [`Guard`](crate::objects::Guard) says of its drop.
     ///
     /// # Errors
-    /// [`ObjectError::Crowded`], [`ObjectError::OtherNumber`], [`ObjectError::OtherKind`]; a pool without keyed cells, or a full
-    /// one; too few memory nodes that answer.
+    /// [`ObjectError::Crowded`], [`ObjectError::OtherNumber`], [`ObjectError::OtherKind`]; a pool without keyed
+    /// cells, or a full one; too few memory nodes that answer.
     pub async fn join(&self) -> Result<Member<'_, F, C, P>, ObjectError> {
         self.client.gives_up_places().await?;
         let seat = self.client.next_seat();
@@ -90,7 +101,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Barrier<'_, F, C, P> {
         if member.is_in { Ok(member) } else { Err(ObjectError::Crowded) }
     }
 
-    /// Takes a member out, which need not have ended. It is told when it waits. Returns false, with no effect, if it is none any more.
+    /// Takes a member out, which need not have ended. It is told when it waits. Returns false, with no effect,
+    /// if it is none any more.
     ///
     /// # Errors
     /// As [`join`](Self::join).
@@ -144,8 +156,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Member<'_, F, C, P> {
         Ok(met.expect("it waits for as long as it takes"))
     }
 
-    /// The same, for so long at most. `None` if that was too short: it has arrived, and the next call goes on. `sleep` lets
-    /// the time between two looks pass: at most 5 ms.
+    /// The same, for so long at most. `None` if that was too short: it has arrived, and the next call goes on.
+    /// `sleep` lets the time between two looks pass: at most 5 ms.
     ///
     /// # Cancel safety
     /// As [`wait`](Self::wait).

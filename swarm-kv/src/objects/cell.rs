@@ -38,7 +38,8 @@ impl Named<'_> {
 pub(crate) type States = (Option<Vec<u8>>, Option<Vec<u8>>);
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
-    /// Changes the state of an object to what `step` makes of it; `None`: it stays. Returns what was there, and what is.
+    /// Changes the state of an object to what `step` makes of it; `None`: it stays. Returns what was there, and
+    /// what is.
     ///
     /// `step` may be called more than once: its last call counts.
     pub(crate) async fn change_object(

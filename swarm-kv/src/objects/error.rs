@@ -7,8 +7,8 @@ use crate::objects::kind::ObjectKind;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ObjectError {
-    /// The store failed. A place that was being taken is given up by the next operation of this client on any object, if not
-    /// at once, or with the client.
+    /// The store failed. A place that was being taken is given up by the next operation of this client on any
+    /// object, if not at once, or with the client.
     #[error(transparent)]
     Store(#[from] Error),
     /// The key holds something else; `None` if that is no object. Nothing was changed.

@@ -11,9 +11,10 @@ use crate::objects::waiting::Place;
 /// A part of an object that its client holds until it [releases](Self::release) it, is evicted, or ends.
 ///
 /// # Drop
-/// Dropping it releases it. On shared memory that is done when the drop returns, in one roundtrip, if the nodes answer. Behind a network nothing can be waited for there: the
-/// release is only noted, and made good by the next operation of this client on any object, or by the client's end. So
-/// [release](Self::release) what you hold there. Dropped in a forked child it does nothing: the parent holds it.
+/// Dropping it releases it. On shared memory that is done when the drop returns, in one roundtrip, if the nodes
+/// answer. Behind a network nothing can be waited for there: the release is only noted, and made good by the
+/// next operation of this client on any object, or by the client's end. So [release](Self::release) what you
+/// hold there. Dropped in a forked child it does nothing: the parent holds it.
 #[must_use = "dropping it releases what is held"]
 pub struct Guard<'l, F: Fabric, C: Clock, P: Protocol> {
     place: Place<'l, F, C, P>,
@@ -50,24 +51,26 @@ impl<'l, F: Fabric, C: Clock, P: Protocol> Guard<'l, F, C, P> {
         self.place.holds(self.token).await
     }
 
-    /// Whether a holder before this one was taken out, as it ended or was evicted, and nobody has [settled](Self::settle) what it did. What
-    /// the object guards may then be half done.
+    /// Whether a holder before this one was taken out, as it ended or was evicted, and nobody has
+    /// [settled](Self::settle) what it did. What the object guards may then be half done.
     #[must_use]
     pub fn is_unsettled(&self) -> bool {
         self.unsettled
     }
 
-    /// Settles these keys, which the object guards: what holders that have ended wrote under them took effect before this, or never will. Without it such a write
-    /// may surface at any later time, over newer ones. Then notes that the object is settled.
+    /// Settles these keys, which the object guards: what holders that have ended wrote under them took effect
+    /// before this, or never will. Without it such a write may surface at any later time, over newer ones. Then
+    /// notes that the object is settled.
     ///
-    /// To call it where [`is_unsettled`](Self::is_unsettled) says so is enough; a holder that was evicted and lives on may write
-    /// all the same. Seven roundtrips for each key that is not a cell, two for others.
+    /// To call it where [`is_unsettled`](Self::is_unsettled) says so is enough; a holder that was evicted and
+    /// lives on may write all the same. Seven roundtrips for each key that is not a cell, two for others.
     ///
     /// # Cancel safety
     /// Dropped before it ends, it is unsettled still, and the next holder is told.
     ///
     /// # Errors
-    /// [`ObjectError::TakenAway`]: it is held no more. A key out of bounds; a full pool; too few memory nodes that answer.
+    /// [`ObjectError::TakenAway`]: it is held no more. A key out of bounds; a full pool; too few memory nodes
+    /// that answer.
     pub async fn settle(&mut self, keys: &[impl AsRef<[u8]>]) -> Result<(), ObjectError> {
         for key in keys {
             self.place.object.client.settle(key.as_ref()).await?;
@@ -85,8 +88,8 @@ impl<'l, F: Fabric, C: Clock, P: Protocol> Guard<'l, F, C, P> {
     /// Dropped before it ends, it is released as if the guard had been dropped.
     ///
     /// # Errors
-    /// [`ObjectError::TakenAway`]: it was held no more, and nothing was changed. The key holds something else. A full pool, or too few memory nodes that
-    /// answer: it is tried again as if the guard had been dropped.
+    /// [`ObjectError::TakenAway`]: it was held no more, and nothing was changed. The key holds something else.
+    /// A full pool, or too few memory nodes that answer: it is tried again as if the guard had been dropped.
     pub async fn release(mut self) -> Result<(), ObjectError> {
         self.place.leaves(self.token).await
     }

@@ -25,7 +25,8 @@ use crate::runtime::block_on::block_on;
 const ROOM: usize = 56;
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
-    /// Returns the guarded state of this name. There is one for each key: it need not be created. All its users have to say the same type.
+    /// Returns the guarded state of this name. There is one for each key: it need not be created. All its users
+    /// have to say the same type.
     #[must_use]
     pub fn guarded<T: Serialize + DeserializeOwned>(&self, name: &[u8]) -> Guarded<'_, T, F, C, P> {
         Guarded { client: self, name: name.into(), state: PhantomData }
@@ -83,7 +84,8 @@ impl<T: Serialize + DeserializeOwned, F: Fabric, C: Clock, P: Protocol> Guarded<
     /// Dropped before it ends, it may take effect or not.
     ///
     /// # Errors
-    /// As [`get`](Self::get); [`Error::Type`] if the new state cannot be encoded; a pool without keyed cells, or a full one.
+    /// As [`get`](Self::get); [`Error::Type`] if the new state cannot be encoded; a pool without keyed cells,
+    /// or a full one.
     pub async fn update(&self, mut change: impl FnMut(Option<T>) -> T) -> Result<T, ObjectError> {
         let mut cannot = false;
         let step = |state: Option<&[u8]>| {

@@ -20,8 +20,8 @@ use crate::objects::error::ObjectError;
 use crate::objects::kind::ObjectKind;
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
-    /// Returns the latch of this name, which opens when it was counted down so often. There is one for each key: it need not be created, and
-    /// whoever counts first makes it with its number.
+    /// Returns the latch of this name, which opens when it was counted down so often. There is one for each
+    /// key: it need not be created, and whoever counts first makes it with its number.
     #[must_use]
     pub fn latch(&self, name: &[u8], count: u64) -> Latch<'_, F, C, P> {
         Latch { client: self, name: name.into(), count }
@@ -56,8 +56,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Latch<'_, F, C, P> {
     /// Dropped before it ends, it may have counted or not.
     ///
     /// # Errors
-    /// [`ObjectError::OtherKind`]; a pool without keyed cells, or a full one; too few memory nodes that answer. After some of them it
-    /// may have counted ([`Error::may_have_taken_effect`]).
+    /// [`ObjectError::OtherKind`]; a pool without keyed cells, or a full one; too few memory nodes that answer.
+    /// After some of them it may have counted ([`Error::may_have_taken_effect`]).
     pub async fn count_down(&self, by: u64) -> Result<u64, ObjectError> {
         let step = |state: Option<&[u8]>| {
             let left = self.left(state).ok()?;
@@ -83,7 +83,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Latch<'_, F, C, P> {
         self.wait_paced(None, async |pause| self.client.pause_looking(pause).await).await.map(drop)
     }
 
-    /// Waits until it is open, for so long at most, and returns whether it is. `sleep` lets the time between two looks pass: at most 5 ms.
+    /// Waits until it is open, for so long at most, and returns whether it is. `sleep` lets the time between
+    /// two looks pass: at most 5 ms.
     ///
     /// # Errors
     /// As [`count_down`](Self::count_down).

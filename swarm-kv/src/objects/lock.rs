@@ -16,7 +16,8 @@ use crate::objects::turnstile::QueueView;
 use crate::objects::waiting::Queued;
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
-    /// Returns the lock of this name. There is one for each key: it need not be created, and costs nothing before it is used.
+    /// Returns the lock of this name. There is one for each key: it need not be created, and costs nothing
+    /// before it is used.
     #[must_use]
     pub fn lock(&self, name: &[u8]) -> Lock<'_, F, C, P> {
         Lock::part((self, name), (ObjectKind::Lock, 1), 1)
@@ -25,8 +26,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
 /// A lock that one client at a time holds, of whatever process.
 ///
-/// Whoever comes first gets it first, up to [`MAX_WAITERS`](crate::objects::MAX_WAITERS) that wait; more of them try again until there is room. A
-/// holder that ends, however that comes about, is followed by the next one (O1); one that is stopped keeps the lock until it goes on, or is [evicted](Self::evict).
+/// Whoever comes first gets it first, up to [`MAX_WAITERS`](crate::objects::MAX_WAITERS) that wait; more of
+/// them try again until there is room. A holder that ends, however that comes about, is followed by the next
+/// one (O1); one that is stopped keeps the lock until it goes on, or is [evicted](Self::evict).
 ///
 /// A client that acquires a lock that it holds itself waits like any other: for another task of its own, or for ever.
 ///
@@ -46,7 +48,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 /// # }
 /// ```
 ///
-/// The parts of an [`RwLock`](crate::objects::RwLock) and of a [`Semaphore`](crate::objects::Semaphore) are used in the same way.
+/// The parts of an [`RwLock`](crate::objects::RwLock) and of a [`Semaphore`](crate::objects::Semaphore) are
+/// used in the same way.
 ///
 /// Roundtrips: one to acquire it and one to release it, if this client used it last.
 pub struct Lock<'c, F: Fabric, C: Clock, P: Protocol> {
@@ -66,8 +69,9 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Lock<'c, F, C, P> {
     }
     /// Waits until this client holds the lock.
     ///
-    /// Between two looks it lets time pass by its client's clock, and is polled meanwhile: a thread that does nothing else is busy. Where the runtime has
-    /// timers, [`acquire_paced`](Self::acquire_paced) leaves that to them.
+    /// Between two looks it lets time pass by its client's clock, and is polled meanwhile: a thread that does
+    /// nothing else is busy. Where the runtime has timers, [`acquire_paced`](Self::acquire_paced) leaves that
+    /// to them.
     ///
     /// # Cancel safety
     /// Dropped before it ends, it gives up its place, as [`Guard`] says of its drop.
@@ -106,7 +110,8 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Lock<'c, F, C, P> {
         self.queued.enter(self.weight, Some(limit), async |pause| self.pause(pause).await).await
     }
 
-    /// The same, where `sleep` lets the time between two looks pass: at most 5 ms. It may take longer, and then so does the handing over.
+    /// The same, where `sleep` lets the time between two looks pass: at most 5 ms. It may take longer, and then
+    /// so does the handing over.
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
@@ -121,11 +126,11 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Lock<'c, F, C, P> {
         self.queued.enter(self.weight, limit, sleep).await
     }
 
-    /// Takes the lock away from the holder with this token, which need not have ended, and lets in who is next. Returns false, with no effect,
-    /// if that holds it no more.
+    /// Takes the lock away from the holder with this token, which need not have ended, and lets in who is next.
+    /// Returns false, with no effect, if that holds it no more.
     ///
-    /// The holder is told when it releases the lock, or [asks](Guard::is_held). Until then it acts as if it held it: what it does
-    /// has to be fenced by its token.
+    /// The holder is told when it releases the lock, or [asks](Guard::is_held). Until then it acts as if it
+    /// held it: what it does has to be fenced by its token.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire).

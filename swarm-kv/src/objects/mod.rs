@@ -17,20 +17,22 @@
 //! | `pace` | how often who waits looks |
 //! | `kind`, `error` | what a key holds; what an operation on an object failed for |
 //!
-//! **Death is a fact.** A client that ends, in whatever way, leaves its places in all objects: whoever comes by takes them away
-//! once the client [is known to have ended](swarm_core::fabric::EpochDomain::is_gone) (O1). On shared memory the kernel knows at once. A client that is stopped, or
-//! does not poll its futures, has not ended: it keeps what it holds until it goes on, or is [evicted](Lock::evict).
+//! **Death is a fact.** A client that ends, in whatever way, leaves its places in all objects: whoever comes by
+//! takes them away once the client [is known to have ended](swarm_core::fabric::EpochDomain::is_gone) (O1). On
+//! shared memory the kernel knows at once. A client that is stopped, or does not poll its futures, has not
+//! ended: it keeps what it holds until it goes on, or is [evicted](Lock::evict).
 //!
-//! **A token is larger than all before it.** Each holder gets one (O2), and what a lock guards outside of its cell should be
-//! fenced with it: who was evicted may not know yet.
+//! **A token is larger than all before it.** Each holder gets one (O2), and what a lock guards outside of its
+//! cell should be fenced with it: who was evicted may not know yet.
 //!
-//! **What locks do not do.** A value under another key, written by a holder that died, may surface after the next holder has taken
-//! over: a write is not undone by the death of its writer. The next holder is [told](Guard::is_unsettled), and can
-//! [settle](Guard::settle) such keys (O7). State that must change with a lock belongs into one value, which
-//! [`update_with`](crate::Client::update_with), an `Atomic` or a `Guarded` changes as a whole, without a lock.
+//! **What locks do not do.** A value under another key, written by a holder that died, may surface after the
+//! next holder has taken over: a write is not undone by the death of its writer. The next holder is
+//! [told](Guard::is_unsettled), and can [settle](Guard::settle) such keys (O7). State that must change with a
+//! lock belongs into one value, which [`update_with`](crate::Client::update_with), an `Atomic` or a `Guarded`
+//! changes as a whole, without a lock.
 //!
-//! **Deleting** the key of an object ends it, and its tokens begin anew: delete it when nobody uses it. A plain write of the key
-//! makes it something else, and all uses of the object end in [`ObjectError::OtherKind`].
+//! **Deleting** the key of an object ends it, and its tokens begin anew: delete it when nobody uses it. A plain
+//! write of the key makes it something else, and all uses of the object end in [`ObjectError::OtherKind`].
 
 #[cfg(feature = "zerocopy")]
 mod atomic;

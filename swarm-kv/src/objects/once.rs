@@ -22,7 +22,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     }
 }
 
-/// Something that is done once. One client at a time does it; if it ends, is evicted or gives up before it is done, the next one begins.
+/// Something that is done once. One client at a time does it; if it ends, is evicted or gives up before it is
+/// done, the next one begins.
 pub struct Once<'c, F: Fabric, C: Clock, P: Protocol>(Queued<'c, F, C, P>);
 
 impl<F: Fabric, C: Clock, P: Protocol> Once<'_, F, C, P> {
@@ -52,7 +53,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Once<'_, F, C, P> {
     }
 }
 
-/// What the client has that is to do it. Dropped before it is [done](Self::done), the next one begins, as [`Guard`] says of its drop.
+/// What the client has that is to do it. Dropped before it is [done](Self::done), the next one begins, as
+/// [`Guard`] says of its drop.
 #[must_use = "dropping it lets another one begin"]
 pub struct Doing<'l, F: Fabric, C: Clock, P: Protocol>(Guard<'l, F, C, P>);
 

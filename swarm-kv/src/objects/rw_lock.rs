@@ -1,6 +1,7 @@
 //! A lock that many hold to read, or one to write.
 //!
-//! Its state is a [turnstile](crate::objects::turnstile) of so many units as there may be holders; a writer has all of them.
+//! Its state is a [turnstile](crate::objects::turnstile) of so many units as there may be holders; a writer has
+//! all of them.
 
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;

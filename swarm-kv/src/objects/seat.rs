@@ -10,8 +10,8 @@ use crate::client::handle::Client;
 
 /// A place that a client has in an object, as a holder or as one that waits.
 ///
-/// Slot and session name the client, for good: a session, the incarnation that a client attached with, never comes back. The
-/// ticket tells its places apart.
+/// Slot and session name the client, for good: a session, the incarnation that a client attached with, never
+/// comes back. The ticket tells its places apart.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Seat {
     /// The client's slot.

@@ -12,7 +12,8 @@ use crate::objects::lock::Lock;
 use crate::objects::turnstile::MAX_HOLDERS;
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
-    /// Returns the semaphore of this name, of so many permits. There is one for each key: it need not be created. All its users have to say the same number.
+    /// Returns the semaphore of this name, of so many permits. There is one for each key: it need not be
+    /// created. All its users have to say the same number.
     ///
     /// # Panics
     /// No permits, or more than [`MAX_HOLDERS`].
@@ -38,7 +39,9 @@ pub struct Semaphore<'c, F: Fabric, C: Clock, P: Protocol> {
 }
 
 impl<'c, F: Fabric, C: Clock, P: Protocol> Semaphore<'c, F, C, P> {
-    /// One permit, to acquire. Its operations end in [`ObjectError::OtherNumber`](crate::objects::ObjectError::OtherNumber) if the semaphore was made with another number of permits.
+    /// One permit, to acquire. Its operations end in
+    /// [`ObjectError::OtherNumber`](crate::objects::ObjectError::OtherNumber) if the semaphore was made with
+    /// another number of permits.
     #[must_use]
     pub fn one(&self) -> &Lock<'c, F, C, P> {
         &self.one

@@ -11,9 +11,10 @@
 //!
 //! It has so many *units*, of which each holder has its *weight*: a lock has one.
 //!
-//! **Invariants:** a holder ceases to be one only if it leaves, is evicted, or has ended (O1). Each new holder has a token larger than
-//! all before it (O2). Who came first is let in first: nobody is while another one waits, and the front of the queue leaves it only to hold, because it gives up,
-//! or because it has ended (O3). Once a holder was taken out, the object is *unsettled* until a later one says that it is not (O7).
+//! **Invariants:** a holder ceases to be one only if it leaves, is evicted, or has ended (O1). Each new holder
+//! has a token larger than all before it (O2). Who came first is let in first: nobody is while another one
+//! waits, and the front of the queue leaves it only to hold, because it gives up, or because it has ended (O3).
+//! Once a holder was taken out, the object is *unsettled* until a later one says that it is not (O7).
 //!
 //! Nothing here is shared: a change of the cell makes one state the next (Q1).
 
@@ -34,8 +35,8 @@ const HEAD: usize = HEADER + 16;
 const UNSETTLED: u32 = 1 << 31;
 const HOLDER: usize = 24;
 const WAITER: usize = 16;
-/// Up to the first of these lengths a value is as long as it has to be, and beyond that as long as one of these: a cell grows
-/// by becoming another one, which should happen seldom.
+/// Up to the first of these lengths a value is as long as it has to be, and beyond that as long as one of
+/// these: a cell grows by becoming another one, which should happen seldom.
 const LENGTHS: [usize; 3] =
     [HEAD + HOLDER + 4 * WAITER, HEAD + HOLDER + MAX_WAITERS * WAITER, LONGEST];
 /// The longest value.
@@ -163,7 +164,8 @@ impl Turnstile {
         self.lets_in(is_gone);
     }
 
-    /// Gives a place to one that has none: it holds the object if it can, else it waits if `queues` says so and there is room.
+    /// Gives a place to one that has none: it holds the object if it can, else it waits if `queues` says so and
+    /// there is room.
     pub(crate) fn enter(
         &mut self,
         (seat, weight): (Seat, u16),

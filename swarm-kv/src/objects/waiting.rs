@@ -1,11 +1,13 @@
 //! Entering an object's queue, waiting, and leaving.
 //!
-//! **Invariants:** a change of an object is made of the state that it is built on (Q1), so who enters, leaves or takes a dead client's place does
-//! so in the very state in which it found that. A place that its client gave up half-way, as its future was dropped or an operation failed, is
-//! remembered until it is known to be gone (O5): a client that lives on keeps nobody waiting for nothing.
+//! **Invariants:** a change of an object is made of the state that it is built on (Q1), so who enters, leaves
+//! or takes a dead client's place does so in the very state in which it found that. A place that its client
+//! gave up half-way, as its future was dropped or an operation failed, is remembered until it is known to be
+//! gone (O5): a client that lives on keeps nobody waiting for nothing.
 //!
-//! Roundtrips: to enter and to leave take a change each, one roundtrip for the client that changed the object last, and up to five after another client. While
-//! it waits a client reads the cell every so often ([`pace`](crate::objects::pace)): one roundtrip, and on shared memory a system call for each holder.
+//! Roundtrips: to enter and to leave take a change each, one roundtrip for the client that changed the object
+//! last, and up to five after another client. While it waits a client reads the cell every so often
+//! ([`pace`](crate::objects::pace)): one roundtrip, and on shared memory a system call for each holder.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -76,8 +78,8 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Queued<'c, F, C, P> {
         QueueView::of(&value).ok_or(Error::DAMAGED.into())
     }
 
-    /// Takes a place, and waits for its turn, for so long at most. `None` if that was too short, or if nobody gets a place any more. `sleep` lets
-    /// the time between two looks pass.
+    /// Takes a place, and waits for its turn, for so long at most. `None` if that was too short, or if nobody
+    /// gets a place any more. `sleep` lets the time between two looks pass.
     pub(crate) async fn enter(
         &self,
         weight: u16,
@@ -109,8 +111,8 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Queued<'c, F, C, P> {
         }
     }
 
-    /// Gives up a place that may be there. Where a read finds that it is not, it never will be: who was to take it goes on with
-    /// nothing, and what it left behind is over with that read (C1, C7).
+    /// Gives up a place that may be there. Where a read finds that it is not, it never will be: who was to take
+    /// it goes on with nothing, and what it left behind is over with that read (C1, C7).
     async fn gives_up(&self, seat: Seat) -> Result<(), ObjectError> {
         let client = self.client;
         let step = |state: &mut Turnstile| state.leave(&seat, &|it| client.is_seat_gone(it));
@@ -131,8 +133,8 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Queued<'c, F, C, P> {
     }
 }
 
-/// A place in an object. Dropped before it was left, it is remembered (O5): the next operation of its client on any object
-/// gives it up. On synchronous memory that is done at once.
+/// A place in an object. Dropped before it was left, it is remembered (O5): the next operation of its client on
+/// any object gives it up. On synchronous memory that is done at once.
 pub(crate) struct Place<'l, F: Fabric, C: Clock, P: Protocol> {
     pub(crate) object: &'l Queued<'l, F, C, P>,
     pub(crate) seat: Seat,
@@ -243,7 +245,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Drop for Place<'_, F, C, P> {
 }
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
-    /// O5: notes a place in an object of this kind and number that is to be given up, and does so at once where nodes are near.
+    /// O5: notes a place in an object of this kind and number that is to be given up, and does so at once where
+    /// nodes are near.
     pub(crate) fn leaves_place(&self, name: &[u8], (kind, number): (ObjectKind, u32), seat: Seat) {
         let (name, kind, ticket) = (name.into(), kind.header(), seat.ticket);
         self.left_places.add(LeftPlace { name, kind, number, ticket });

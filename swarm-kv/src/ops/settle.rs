@@ -1,11 +1,13 @@
 //! Settling keys: what clients that have ended wrote under them took effect by now, or never will.
 //!
-//! A write to a register that its client did not see to its end may surface later: at a minority of the nodes lies a stamp that
-//! a reader may yet find and complete. A newer write does not keep it from that, as its timestamp may be the smaller one. So the key
-//! moves: its next register begins with what the freeze of this one shows, and nobody asks this one any more.
+//! A write to a register that its client did not see to its end may surface later: at a minority of the nodes
+//! lies a stamp that a reader may yet find and complete. A newer write does not keep it from that, as its
+//! timestamp may be the smaller one. So the key moves: its next register begins with what the freeze of this
+//! one shows, and nobody asks this one any more.
 //!
-//! Of a cell, a read is enough, be it of the key's or, where the key is not there, of its bucket. It goes by words that no record can be in which
-//! is committed later without another message of its proposer, or it runs a round of its own (C1, C7).
+//! Of a cell, a read is enough, be it of the key's or, where the key is not there, of its bucket. It goes by
+//! words that no record can be in which is committed later without another message of its proposer, or it runs
+//! a round of its own (C1, C7).
 //!
 //! **Invariant (O7):** a key that was settled shows no more of what clients wrote that had ended before.
 //!

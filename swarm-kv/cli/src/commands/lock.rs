@@ -15,7 +15,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Map, Value, json};
 use swarm_kv::block_on;
-use swarm_kv::objects::{Holder, QueueView, Seat};
+use swarm_kv::objects::{BarrierView, Holder, ObjectKind, QueueView, Seat};
 use swarm_kv::shm::ClientState;
 use swarm_worker::pool::{NearPool, Pool};
 use swarm_worker::store::with_client;
@@ -56,7 +56,8 @@ pub(crate) fn lock(args: &LockArgs, json: bool) -> Result<Answer, Failure> {
     ended
 }
 
-/// Runs a command to its end. A signal that is to end this process is handed on: the lock is released behind the command.
+/// Runs a command to its end. A signal that is to end this process is handed on: the lock is released behind
+/// the command.
 fn run(command: &[OsString], token: u64) -> Result<Answer, Failure> {
     let (program, args) = command.split_first().expect("the command line demands one");
     let shown = program.to_string_lossy();
@@ -97,7 +98,9 @@ pub(crate) fn locks(args: &ReadArgs, json: bool) -> Result<Answer, Failure> {
     let pool = open_to_read(args)?;
     let mut objects = Vec::new();
     let each = |key: &[u8], value: &[u8]| {
-        objects.extend(QueueView::of(value).map(|view| (key.to_vec(), view)));
+        let queue = QueueView::of(value).map(Object::Queue);
+        let object = queue.or_else(|| BarrierView::of(value).map(Object::Barrier));
+        objects.extend(object.map(|object| (key.to_vec(), object)));
         ControlFlow::Continue(())
     };
     if let Some(reader) = pool.reader() {
@@ -106,14 +109,20 @@ pub(crate) fn locks(args: &ReadArgs, json: bool) -> Result<Answer, Failure> {
         with_client(&pool, |store| Ok(block_on(store.for_each(each))?))?;
     }
     objects.sort_by(|one, other| one.0.cmp(&other.0));
-    for (name, view) in &objects {
+    for (name, object) in &objects {
         if json {
-            print_line(described(&pool, name, view))?;
+            print_line(described(&pool, name, object))?;
         } else {
-            print(&pool, name, view).map_err(|error| Failure::output(&error))?;
+            print(&pool, name, object).map_err(|error| Failure::output(&error))?;
         }
     }
     Ok(Answer::Yes)
+}
+
+/// What an object says.
+enum Object {
+    Queue(QueueView),
+    Barrier(BarrierView),
 }
 
 /// A place, as it is shown.
@@ -145,27 +154,37 @@ fn shown_near(near: &NearPool, seat: &Seat) -> Shown {
     Shown { client: seat.slot, process: found.map(|it| it.process), state }
 }
 
-fn print(pool: &Pool, name: &[u8], view: &QueueView) -> io::Result<()> {
+fn print(pool: &Pool, name: &[u8], object: &Object) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let mut line = Vec::new();
     escape(name, &mut line);
     let line = if out.is_terminal() { for_terminal(&line) } else { line };
     out.write_all(&line)?;
-    writeln!(out, ": {}, last token {}", view.kind, view.token)?;
     let says = |Shown { client, process, state }: Shown| match process {
         Some(process) => format!("client {client}, process {process}, {state}"),
         None => format!("client {client}, {state}"),
     };
-    for Holder { seat, token, .. } in &view.holders {
-        writeln!(out, "  held by {}, token {token}", says(shown(pool, seat)))?;
-    }
-    for seat in &view.waiters {
-        writeln!(out, "  {} waits", says(shown(pool, seat)))?;
+    match object {
+        Object::Queue(view) => {
+            writeln!(out, ": {}, last token {}", view.kind, view.token)?;
+            for Holder { seat, token, .. } in &view.holders {
+                writeln!(out, "  held by {}, token {token}", says(shown(pool, seat)))?;
+            }
+            for seat in &view.waiters {
+                writeln!(out, "  {} waits", says(shown(pool, seat)))?;
+            }
+        }
+        Object::Barrier(view) => {
+            writeln!(out, ": a barrier, opened {} times", view.generation)?;
+            for seat in &view.members {
+                writeln!(out, "  {} is a member", says(shown(pool, seat)))?;
+            }
+        }
     }
     Ok(())
 }
 
-fn described(pool: &Pool, name: &[u8], view: &QueueView) -> Value {
+fn described(pool: &Pool, name: &[u8], object: &Object) -> Value {
     let place = |seat: &Seat| {
         let Shown { client, process, state } = shown(pool, seat);
         json!({ "client": client, "session": seat.session.0, "process": process, "state": state })
@@ -175,11 +194,20 @@ fn described(pool: &Pool, name: &[u8], view: &QueueView) -> Value {
         described["token"] = json!(it.token);
         described
     };
-    let mut object = Map::new();
-    put_bytes(&mut object, "name", name);
-    object.insert("kind".to_owned(), json!(view.kind.name()));
-    object.insert("token".to_owned(), json!(view.token));
-    object.insert("holders".to_owned(), view.holders.iter().map(holder).collect());
-    object.insert("waiters".to_owned(), view.waiters.iter().map(place).collect());
-    Value::Object(object)
+    let mut all = Map::new();
+    put_bytes(&mut all, "name", name);
+    match object {
+        Object::Queue(view) => {
+            all.insert("kind".to_owned(), json!(view.kind.name()));
+            all.insert("token".to_owned(), json!(view.token));
+            all.insert("holders".to_owned(), view.holders.iter().map(holder).collect());
+            all.insert("waiters".to_owned(), view.waiters.iter().map(place).collect());
+        }
+        Object::Barrier(view) => {
+            all.insert("kind".to_owned(), json!(ObjectKind::Barrier.name()));
+            all.insert("generation".to_owned(), json!(view.generation));
+            all.insert("members".to_owned(), view.members.iter().map(place).collect());
+        }
+    }
+    Value::Object(all)
 }

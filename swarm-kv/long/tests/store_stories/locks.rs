@@ -1,4 +1,5 @@
-//! Scenarios of locks: clients that are stuck at any roundtrip while they enter, hold, wait or leave, and go on, or die.
+//! Scenarios of locks: clients that are stuck at any roundtrip while they enter, hold, wait or leave, and go
+//! on, or die.
 
 use std::cell::{Cell, RefCell};
 use std::mem::ManuallyDrop;
@@ -67,9 +68,9 @@ fn is_warm(play: &mut Play, stories: &[Rc<Story>], held: &Held) {
     }
 }
 
-/// A client is stuck after so many roundtrips of its deed, with its chains executed at the nodes of `lands` only. Others
-/// come: one of them tries to acquire the lock before the client dies, or goes on, and waits for it after. Returns
-/// false if the deed was over before.
+/// A client is stuck after so many roundtrips of its deed, with its chains executed at the nodes of `lands`
+/// only. Others come: one of them tries to acquire the lock before the client dies, or goes on, and waits for
+/// it after. Returns false if the deed was over before.
 fn is_stuck(deed: Deed, rounds: usize, lands: &[NodeId], it_dies: bool) -> bool {
     let what = (deed, rounds, lands, it_dies);
     let mut play = play();
@@ -138,8 +139,8 @@ fn a_slow_client_loses_neither_lock_nor_place() {
     }
 }
 
-/// A client died while its change was on its way to one node: had the lock been taken over before that was lost or done, the
-/// dead client would have held it, or released it, afterwards.
+/// A client died while its change was on its way to one node: had the lock been taken over before that was lost
+/// or done, the dead client would have held it, or released it, afterwards.
 #[test]
 fn nothing_of_a_dead_client_takes_effect_after_the_takeover() {
     let mut play = play();
@@ -167,8 +168,10 @@ fn nothing_of_a_dead_client_takes_effect_after_the_takeover() {
     assert_eq!(held.borrow().last(), Some(&(4, NEXT)));
 }
 
-/// What the holder of a lock wrote when it died, after so many roundtrips, reached one node only; it `suspects` another one. The next holder, which does not reach that node, settles the key if
-/// it `settles`, and reads it; then another client reads it, at that node and one other. Returns what both read; `None` if the write was over before.
+/// What the holder of a lock wrote when it died, after so many roundtrips, reached one node only; it `suspects`
+/// another one. The next holder, which does not reach that node, settles the key if it `settles`, and reads it;
+/// then another client reads it, at that node and one other. Returns what both read; `None` if the write was
+/// over before.
 fn two_reads(
     call: Call,
     (rounds, lands, suspects): (usize, NodeId, bool),
@@ -255,8 +258,8 @@ fn what_a_dead_holder_left_at_one_node_surfaces_unless_it_is_settled() {
     }
 }
 
-/// A client dropped its future in the middle of entering, after so many polls, and lives on. Its next use of any lock gives the place up. Returns
-/// false if it had entered before.
+/// A client dropped its future in the middle of entering, after so many polls, and lives on. Its next use of
+/// any lock gives the place up. Returns false if it had entered before.
 fn is_dropped(polls: u32, reach: &[NodeId]) -> bool {
     let mut play = play();
     let stories = [ASTRAY, NEXT].map(|id| play.patient(id));
