@@ -8,6 +8,7 @@ use swarm_core::fabric::Fabric;
 use super::clients::{Clients, Lease};
 use super::whole::{Lent, Movable};
 use crate::error::Error;
+use crate::objects::ObjectError;
 use crate::ops::expiry::TimeToLive;
 use crate::ops::modify::CompareAndSwap;
 use crate::ops::scan::Estimate;
@@ -263,5 +264,32 @@ impl<'s, F: Movable> BlockingStore<'s, F> {
     /// As there.
     pub fn len(&self) -> Result<Estimate, Error> {
         self.lend()?.blocking().len()
+    }
+
+    /// Runs `act` with the token of a [lock](crate::Client::lock) while that is held, if it is had within
+    /// `limit`. `None`, and `act` is not run, if it is not. The thread sleeps while it waits.
+    ///
+    /// The lock is held by one of the handle's clients, which is in use meanwhile: what `act` does with the handle
+    /// takes another one. If it panics, the lock is released.
+    ///
+    /// # Errors
+    /// As [`Lock::acquire`](crate::objects::Lock::acquire). [`ObjectError::TakenAway`]: `act` was run, and the
+    /// lock was taken away in the meantime.
+    pub fn with_lock<R>(
+        &self,
+        name: &[u8],
+        limit: Option<Duration>,
+        act: impl FnOnce(u64) -> R,
+    ) -> Result<Option<R>, ObjectError> {
+        let lease = self.lend()?;
+        let lock = lease.blocking().lock(name);
+        let guard = match limit {
+            None => Some(lock.acquire()?),
+            Some(limit) => lock.acquire_within(limit)?,
+        };
+        let Some(guard) = guard else { return Ok(None) };
+        let result = act(guard.token());
+        guard.release()?;
+        Ok(Some(result))
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
@@ -366,4 +366,34 @@ fn all_of_it_may_move_between_threads() {
         let _ = store.scan(b"", |_, _| ControlFlow::Break(())).await;
         let _ = store.len().await;
     });
+}
+
+/// Threads of one process, whose clients are lent out, hold a lock one after the other.
+#[test]
+fn threads_hold_a_lock_one_after_the_other() {
+    const EACH: usize = 50;
+    let (_dir, pool) =
+        pool(CreateOptions { nodes: 1, capacity: 8 << 20, ..CreateOptions::default() });
+    let store = Store::of(&pool, options(4)).expect("a free slot");
+    let (inside, last) = (AtomicUsize::new(0), AtomicU64::new(0));
+    let enters = |token: u64| {
+        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
+        assert!(last.swap(token, Ordering::SeqCst) < token);
+        inside.fetch_sub(1, Ordering::SeqCst);
+    };
+    std::thread::scope(|threads| {
+        for _ in 0..3 {
+            threads.spawn(|| {
+                for _ in 0..EACH {
+                    let entered = store.blocking().with_lock(b"lock", None, enters);
+                    assert_eq!(entered, Ok(Some(())));
+                }
+            });
+        }
+    });
+    assert_eq!(last.load(Ordering::SeqCst), 3 * EACH as u64);
+    let nested = store.blocking().with_lock(b"lock", None, |_| {
+        store.blocking().with_lock(b"lock", Some(Duration::ZERO), |_| ())
+    });
+    assert_eq!(nested, Ok(Some(Ok(None))));
 }
