@@ -97,14 +97,16 @@ fn hands_signals_on(child: &Child) {
 pub(crate) fn locks(args: &ReadArgs, json: bool) -> Result<Answer, Failure> {
     let pool = open_to_read(args)?;
     let mut objects = Vec::new();
-    let each = |key: &[u8], value: &[u8]| {
+    let each = |key: &[u8], value: &[u8], _: Option<Duration>| {
         let queue = QueueView::of(value).map(Object::Queue);
         let object = queue.or_else(|| BarrierView::of(value).map(Object::Barrier));
         objects.extend(object.map(|object| (key.to_vec(), object)));
         ControlFlow::Continue(())
     };
     if let Some(reader) = pool.reader() {
-        reader.for_each(each).map_err(|error| Failure::from(error).in_pool(pool.path()))?;
+        reader
+            .for_each_with_ttl(each)
+            .map_err(|error| Failure::from(error).in_pool(pool.path()))?;
     } else {
         with_client(&pool, |store| Ok(block_on(store.for_each(each))?))?;
     }
