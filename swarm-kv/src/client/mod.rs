@@ -9,3 +9,4 @@ pub(crate) mod key_locks;
 pub(crate) mod left_places;
 pub(crate) mod location_cache;
 pub(crate) mod process;
+pub(crate) mod waiting;

@@ -8,6 +8,7 @@ use swarm_core::fabric::Fabric;
 use swarm_core::register::Protocol;
 
 use crate::client::handle::Client;
+use crate::client::waiting::Prepared;
 use crate::error::Error;
 use crate::objects::barrier_state::{LONGEST, Meeting};
 use crate::objects::cell::Named;
@@ -136,7 +137,7 @@ pub struct Member<'l, F: Fabric, C: Clock, P: Protocol> {
     is_in: bool,
 }
 
-impl<F: Fabric, C: Clock, P: Protocol> Member<'_, F, C, P> {
+impl<'l, F: Fabric, C: Clock, P: Protocol> Member<'l, F, C, P> {
     /// Who it is.
     #[must_use]
     pub fn seat(&self) -> Seat {
@@ -152,7 +153,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Member<'_, F, C, P> {
     /// [`ObjectError::Evicted`]: it is no member any more. As [`Barrier::join`].
     pub async fn wait(&mut self) -> Result<BarrierView, ObjectError> {
         let client = self.barrier.client;
-        let met = self.wait_paced(None, async |pause| client.pause_looking(pause).await).await?;
+        let sleep = async |prepared, pause| client.wait_aside(prepared, pause).await;
+        let met = self.wait_by(None, sleep).await?;
         Ok(met.expect("it waits for as long as it takes"))
     }
 
@@ -169,6 +171,18 @@ impl<F: Fabric, C: Clock, P: Protocol> Member<'_, F, C, P> {
         limit: Option<Duration>,
         sleep: impl AsyncFn(Duration),
     ) -> Result<Option<BarrierView>, ObjectError> {
+        self.wait_by(limit, async |_, pause| sleep(pause).await).await
+    }
+
+    pub(crate) fn client(&self) -> &'l Client<F, C, P> {
+        self.barrier.client
+    }
+
+    pub(crate) async fn wait_by(
+        &mut self,
+        limit: Option<Duration>,
+        sleep: impl AsyncFn(Prepared, Duration),
+    ) -> Result<Option<BarrierView>, ObjectError> {
         let (barrier, seat, generation) = (self.barrier, self.seat, self.generation);
         let look = async || {
             let (_, after) = barrier.change(|it| it.arrive(&seat, generation)).await?;
@@ -178,7 +192,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Member<'_, F, C, P> {
             }
             Ok((after.generation > generation).then_some(view))
         };
-        let met = barrier.client.looks_until(limit, sleep, look).await;
+        let met = barrier.client.looks_until(&barrier.name, limit, sleep, look).await;
         self.is_in = !matches!(met, Err(ObjectError::Evicted));
         if let Ok(Some(view)) = &met {
             self.generation = view.generation;

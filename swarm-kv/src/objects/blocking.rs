@@ -1,8 +1,7 @@
 //! Objects for programs without `async`.
 //!
-//! Who waits sleeps between two looks.
+//! Who waits sleeps between two looks, on shared memory until a change of the object wakes it.
 
-use std::thread::sleep;
 use std::time::Duration;
 
 use swarm_core::clock::Clock;
@@ -74,7 +73,9 @@ impl<F: Fabric, C: Clock, P: Protocol> BlockingLock<'_, F, C, P> {
     /// # Errors
     /// As there.
     pub fn acquire(&self) -> Result<BlockingGuard<'_, F, C, P>, ObjectError> {
-        let guard = block_on(self.0.acquire_paced(None, async |pause| sleep(pause)))?;
+        let client = self.0.client();
+        let sleep = async |prepared, pause| client.wait(prepared, pause);
+        let guard = block_on(self.0.acquire_by(None, sleep))?;
         Ok(BlockingGuard::new(guard.expect("it waits for as long as it takes")))
     }
 
@@ -94,7 +95,9 @@ impl<F: Fabric, C: Clock, P: Protocol> BlockingLock<'_, F, C, P> {
         &self,
         limit: Duration,
     ) -> Result<Option<BlockingGuard<'_, F, C, P>>, ObjectError> {
-        let guard = self.0.acquire_paced(Some(limit), async |pause| sleep(pause));
+        let client = self.0.client();
+        let sleep = async |prepared, pause| client.wait(prepared, pause);
+        let guard = self.0.acquire_by(Some(limit), sleep);
         Ok(block_on(guard)?.map(BlockingGuard::new))
     }
 
@@ -232,7 +235,9 @@ impl<F: Fabric, C: Clock, P: Protocol> BlockingOnce<'_, F, C, P> {
     /// # Errors
     /// As there.
     pub fn begin(&self) -> Result<Option<BlockingDoing<'_, F, C, P>>, ObjectError> {
-        let doing = block_on(self.0.begin_paced(async |pause| sleep(pause)))?;
+        let client = self.0.client();
+        let doing =
+            block_on(self.0.begin_by(async |prepared, pause| client.wait(prepared, pause)))?;
         Ok(doing.map(|doing| BlockingDoing(Some(doing))))
     }
 }
@@ -301,7 +306,9 @@ impl<F: Fabric, C: Clock, P: Protocol> BlockingLatch<'_, F, C, P> {
     /// # Errors
     /// As there.
     pub fn wait(&self) -> Result<(), ObjectError> {
-        block_on(self.0.wait_paced(None, async |pause| sleep(pause))).map(drop)
+        let client = self.0.client();
+        let sleep = async |prepared, pause| client.wait(prepared, pause);
+        block_on(self.0.wait_by(None, sleep)).map(drop)
     }
 
     /// The same, for so long at most. Returns whether it is open.
@@ -309,7 +316,9 @@ impl<F: Fabric, C: Clock, P: Protocol> BlockingLatch<'_, F, C, P> {
     /// # Errors
     /// As [`wait`](Self::wait).
     pub fn wait_within(&self, limit: Duration) -> Result<bool, ObjectError> {
-        block_on(self.0.wait_paced(Some(limit), async |pause| sleep(pause)))
+        let client = self.0.client();
+        let sleep = async |prepared, pause| client.wait(prepared, pause);
+        block_on(self.0.wait_by(Some(limit), sleep))
     }
 }
 
@@ -364,7 +373,9 @@ impl<'l, F: Fabric, C: Clock, P: Protocol> BlockingMember<'l, F, C, P> {
     /// # Panics
     /// Never: it waits for as long as it takes.
     pub fn wait(&mut self) -> Result<BarrierView, ObjectError> {
-        let met = block_on(self.member().wait_paced(None, async |pause| sleep(pause)))?;
+        let client = self.member().client();
+        let sleep = async |prepared, pause| client.wait(prepared, pause);
+        let met = block_on(self.member().wait_by(None, sleep))?;
         Ok(met.expect("it waits for as long as it takes"))
     }
 
@@ -373,7 +384,9 @@ impl<'l, F: Fabric, C: Clock, P: Protocol> BlockingMember<'l, F, C, P> {
     /// # Errors
     /// As there.
     pub fn wait_within(&mut self, limit: Duration) -> Result<Option<BarrierView>, ObjectError> {
-        block_on(self.member().wait_paced(Some(limit), async |pause| sleep(pause)))
+        let client = self.member().client();
+        let sleep = async |prepared, pause| client.wait(prepared, pause);
+        block_on(self.member().wait_by(Some(limit), sleep))
     }
 
     /// See [`Member::leave`].

@@ -14,6 +14,7 @@ use swarm_core::fabric::Fabric;
 use swarm_core::register::Protocol;
 
 use crate::client::handle::Client;
+use crate::client::waiting::Prepared;
 use crate::error::Error;
 use crate::objects::cell::Named;
 use crate::objects::error::ObjectError;
@@ -80,7 +81,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Latch<'_, F, C, P> {
     /// # Errors
     /// As [`count_down`](Self::count_down).
     pub async fn wait(&self) -> Result<(), ObjectError> {
-        self.wait_paced(None, async |pause| self.client.pause_looking(pause).await).await.map(drop)
+        let sleep = async |prepared, pause| self.client.wait_aside(prepared, pause).await;
+        self.wait_by(None, sleep).await.map(drop)
     }
 
     /// Waits until it is open, for so long at most, and returns whether it is. `sleep` lets the time between
@@ -93,7 +95,19 @@ impl<F: Fabric, C: Clock, P: Protocol> Latch<'_, F, C, P> {
         limit: Option<Duration>,
         sleep: impl AsyncFn(Duration),
     ) -> Result<bool, ObjectError> {
+        self.wait_by(limit, async |_, pause| sleep(pause).await).await
+    }
+
+    pub(crate) fn client(&self) -> &Client<F, C, P> {
+        self.client
+    }
+
+    pub(crate) async fn wait_by(
+        &self,
+        limit: Option<Duration>,
+        sleep: impl AsyncFn(Prepared, Duration),
+    ) -> Result<bool, ObjectError> {
         let look = async || Ok((self.left_to_count().await? == 0).then_some(()));
-        Ok(self.client.looks_until(limit, sleep, look).await?.is_some())
+        Ok(self.client.looks_until(&self.name, limit, sleep, look).await?.is_some())
     }
 }

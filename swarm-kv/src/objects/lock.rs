@@ -9,6 +9,7 @@ use swarm_core::fabric::Fabric;
 use swarm_core::register::Protocol;
 
 use crate::client::handle::Client;
+use crate::client::waiting::Prepared;
 use crate::objects::error::ObjectError;
 use crate::objects::guard::Guard;
 use crate::objects::kind::ObjectKind;
@@ -80,8 +81,8 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Lock<'c, F, C, P> {
     /// A name that is no key; [`ObjectError::OtherKind`]; a pool without keyed cells, or a full one; too few memory
     /// nodes that answer.
     pub async fn acquire(&self) -> Result<Guard<'_, F, C, P>, ObjectError> {
-        let guard =
-            self.queued.enter(self.weight, None, async |pause| self.pause(pause).await).await?;
+        let sleep = async |prepared, pause| self.pause(prepared, pause).await;
+        let guard = self.acquire_by(None, sleep).await?;
         Ok(guard.expect("it waits for as long as it takes"))
     }
 
@@ -93,7 +94,7 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Lock<'c, F, C, P> {
     /// # Errors
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire(&self) -> Result<Option<Guard<'_, F, C, P>>, ObjectError> {
-        self.queued.enter(self.weight, Some(Duration::ZERO), async |_| {}).await
+        self.acquire_by(Some(Duration::ZERO), async |_, _| {}).await
     }
 
     /// Waits for the lock for so long at most, by the client's clock. `None` if it does not get it.
@@ -107,7 +108,8 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Lock<'c, F, C, P> {
         &self,
         limit: Duration,
     ) -> Result<Option<Guard<'_, F, C, P>>, ObjectError> {
-        self.queued.enter(self.weight, Some(limit), async |pause| self.pause(pause).await).await
+        let sleep = async |prepared, pause| self.pause(prepared, pause).await;
+        self.acquire_by(Some(limit), sleep).await
     }
 
     /// The same, where `sleep` lets the time between two looks pass: at most 5 ms. It may take longer, and then
@@ -122,6 +124,18 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Lock<'c, F, C, P> {
         &self,
         limit: Option<Duration>,
         sleep: impl AsyncFn(Duration),
+    ) -> Result<Option<Guard<'_, F, C, P>>, ObjectError> {
+        self.acquire_by(limit, async |_, pause| sleep(pause).await).await
+    }
+
+    pub(crate) fn client(&self) -> &Client<F, C, P> {
+        self.queued.client
+    }
+
+    pub(crate) async fn acquire_by(
+        &self,
+        limit: Option<Duration>,
+        sleep: impl AsyncFn(Prepared, Duration),
     ) -> Result<Option<Guard<'_, F, C, P>>, ObjectError> {
         self.queued.enter(self.weight, limit, sleep).await
     }
@@ -146,7 +160,7 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Lock<'c, F, C, P> {
         self.queued.view().await
     }
 
-    async fn pause(&self, pause: Duration) {
-        self.queued.client.pause_looking(pause).await;
+    async fn pause(&self, prepared: Prepared, pause: Duration) {
+        self.queued.client.wait_aside(prepared, pause).await;
     }
 }

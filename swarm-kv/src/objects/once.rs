@@ -9,6 +9,7 @@ use swarm_core::fabric::Fabric;
 use swarm_core::register::Protocol;
 
 use crate::client::handle::Client;
+use crate::client::waiting::Prepared;
 use crate::objects::error::ObjectError;
 use crate::objects::guard::Guard;
 use crate::objects::kind::ObjectKind;
@@ -35,7 +36,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Once<'_, F, C, P> {
     /// # Errors
     /// As [`Lock::acquire`](crate::objects::Lock::acquire).
     pub async fn begin(&self) -> Result<Option<Doing<'_, F, C, P>>, ObjectError> {
-        self.begin_paced(async |pause| self.0.client.pause_looking(pause).await).await
+        self.begin_by(async |prepared, pause| self.0.client.wait_aside(prepared, pause).await).await
     }
 
     /// The same, where `sleep` lets the time between two looks pass: at most 5 ms.
@@ -48,6 +49,17 @@ impl<F: Fabric, C: Clock, P: Protocol> Once<'_, F, C, P> {
     pub async fn begin_paced(
         &self,
         sleep: impl AsyncFn(Duration),
+    ) -> Result<Option<Doing<'_, F, C, P>>, ObjectError> {
+        self.begin_by(async |_, pause| sleep(pause).await).await
+    }
+
+    pub(crate) fn client(&self) -> &Client<F, C, P> {
+        self.0.client
+    }
+
+    pub(crate) async fn begin_by(
+        &self,
+        sleep: impl AsyncFn(Prepared, Duration),
     ) -> Result<Option<Doing<'_, F, C, P>>, ObjectError> {
         Ok(self.0.enter(1, None, sleep).await?.map(Doing))
     }

@@ -7,6 +7,7 @@ use swarm_core::fabric::Fabric;
 use swarm_core::register::Protocol;
 
 use crate::client::handle::Client;
+use crate::client::waiting::Prepared;
 use crate::objects::error::ObjectError;
 
 /// The pause before the second look. Each pause is twice as long as the one before.
@@ -36,27 +37,27 @@ pub(crate) fn nanoseconds(time: Duration) -> u64 {
 }
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
-    /// Lets a pause between two looks pass, by the client's clock. It is polled meanwhile.
-    pub(crate) async fn pause_looking(&self, pause: Duration) {
-        self.group.pause(nanoseconds(pause)).await;
-    }
-
-    /// Looks until there is something, for so long at most. `sleep` lets the time between two looks pass.
+    /// Looks at the object of this name until there is something, for so long at most. `sleep` lets the time between two
+    /// looks pass.
     pub(crate) async fn looks_until<T>(
         &self,
+        name: &[u8],
         limit: Option<Duration>,
-        sleep: impl AsyncFn(Duration),
+        sleep: impl AsyncFn(Prepared, Duration),
         look: impl AsyncFn() -> Result<Option<T>, ObjectError>,
     ) -> Result<Option<T>, ObjectError> {
         let (clock, mut pace) = (self.group.clock(), Pace::new());
         let until = limit.map(|limit| clock.now().saturating_add(nanoseconds(limit)));
+        let hash = self.check(name, &[])?;
         loop {
+            // N1: before the look.
+            let prepared = self.prepare_wait(hash);
             let found = look().await?;
             let left = until.map(|until| Duration::from_nanos(until.saturating_sub(clock.now())));
             if found.is_some() || left == Some(Duration::ZERO) {
                 return Ok(found);
             }
-            sleep(pace.next(left)).await;
+            sleep(prepared, pace.next(left)).await;
         }
     }
 }

@@ -18,6 +18,7 @@ use swarm_core::register::Protocol;
 
 use crate::client::handle::Client;
 use crate::client::left_places::LeftPlace;
+use crate::client::waiting::Prepared;
 use crate::error::Error;
 use crate::objects::error::ObjectError;
 use crate::objects::guard::Guard;
@@ -84,14 +85,17 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Queued<'c, F, C, P> {
         &self,
         weight: u16,
         limit: Option<Duration>,
-        sleep: impl AsyncFn(Duration),
+        sleep: impl AsyncFn(Prepared, Duration),
     ) -> Result<Option<Guard<'_, F, C, P>>, ObjectError> {
         self.client.gives_up_places().await?;
         let mut place = Place::new(self, self.client.next_seat());
         let (clock, mut pace) = (self.client.group.clock(), Pace::new());
         let queues = limit != Some(Duration::ZERO);
         let until = limit.map(|limit| clock.now().saturating_add(nanoseconds(limit)));
+        let hash = self.client.check(&self.name, &[])?;
         loop {
+            // N1: before the look.
+            let prepared = self.client.prepare_wait(hash);
             match place.enter(weight, queues).await? {
                 (Standing::Holds(token), unsettled) => {
                     return Ok(Some(Guard::new(place, token, unsettled)));
@@ -107,7 +111,7 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Queued<'c, F, C, P> {
                 return place.gives_up(queues).await;
             }
             // Between two looks nothing is under way.
-            sleep(pace.next(left)).await;
+            sleep(prepared, pace.next(left)).await;
         }
     }
 

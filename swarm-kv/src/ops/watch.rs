@@ -5,20 +5,14 @@
 //! the change died before it woke anybody, the one that waits looks again by itself: after 10 ms at
 //! first, and after a second at most. So a lost wake costs time, and never the last value (N2).
 
-use std::future::poll_fn;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
-use std::thread;
 use std::time::{Duration, Instant};
 
-use futures_util::task::AtomicWaker;
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
 use swarm_core::register::Protocol;
-use swarm_shm::WaitWords;
 
 use crate::client::handle::Client;
+use crate::client::waiting::Prepared;
 use crate::error::Error;
 use crate::ops::blocking::Blocking;
 use crate::runtime::block_on::block_on;
@@ -37,41 +31,13 @@ pub struct Watch<'c, F: Fabric, C: Clock, P: Protocol> {
 }
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
-    /// Watches `key`: whether or not it is there, [`next`](Watch::next) returns its values as they change.
+    /// Watches `key`: whether or not it is there, [`changed`](Watch::changed) returns its values as they change.
     ///
     /// # Errors
     /// A key out of bounds.
     pub fn watch(&self, key: &[u8]) -> Result<Watch<'_, F, C, P>, Error> {
         let hash = self.check(key, &[])?;
         Ok(Watch { client: self, key: key.into(), hash, seen: None, pauses: PAUSES })
-    }
-
-    /// Says that this client waits for a change of a key with this hash, before it looks at the key.
-    fn prepare_wait(&self, hash: u64) -> u32 {
-        self.wait_words.as_ref().map_or(0, |words| words.prepare(hash))
-    }
-
-    /// Blocks this thread until a key with this hash changes, if a change wakes it, or for so long at most.
-    fn wait(&self, hash: u64, prepared: u32, longest: Duration) {
-        match &self.wait_words {
-            Some(words) => words.wait(hash, prepared, longest),
-            None => thread::sleep(longest),
-        }
-    }
-
-    /// The same without blocking the thread: on shared memory another one sleeps.
-    async fn wait_aside(&self, hash: u64, prepared: u32, longest: Duration) {
-        let sleeper = self
-            .wait_words
-            .clone()
-            .and_then(|words| Sleeper::start(words, (hash, prepared), longest));
-        match sleeper {
-            Some(sleeper) => sleeper.ended().await,
-            None => {
-                let nanoseconds = u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX);
-                self.group.pause(nanoseconds).await;
-            }
-        }
     }
 }
 
@@ -91,28 +57,28 @@ impl<F: Fabric, C: Clock, P: Protocol> Watch<'_, F, C, P> {
     ///
     /// # Errors
     /// Those of [`get`](Client::get).
-    pub async fn next(&mut self) -> Result<Option<Vec<u8>>, Error> {
-        let (client, hash) = (self.client, self.hash);
-        let sleep = async |prepared, longest| client.wait_aside(hash, prepared, longest).await;
-        let changed = self.changed(None, sleep).await?;
+    pub async fn changed(&mut self) -> Result<Option<Vec<u8>>, Error> {
+        let client = self.client;
+        let sleep = async |prepared, longest| client.wait_aside(prepared, longest).await;
+        let changed = self.changed_by(None, sleep).await?;
         Ok(changed.expect("it has no limit"))
     }
 
     /// The same, and blocks the thread: for so long at most, if there is a limit. `None` if that was over
     /// before a change.
-    pub(crate) fn next_blocking(
+    pub(crate) fn changed_blocking(
         &mut self,
         limit: Option<Duration>,
     ) -> Result<Option<Option<Vec<u8>>>, Error> {
-        let (client, hash) = (self.client, self.hash);
-        let sleep = async |prepared, longest| client.wait(hash, prepared, longest);
-        block_on(self.changed(limit, sleep))
+        let client = self.client;
+        let sleep = async |prepared, longest| client.wait(prepared, longest);
+        block_on(self.changed_by(limit, sleep))
     }
 
-    async fn changed(
+    async fn changed_by(
         &mut self,
         limit: Option<Duration>,
-        sleep: impl AsyncFn(u32, Duration),
+        sleep: impl AsyncFn(Prepared, Duration),
     ) -> Result<Option<Option<Vec<u8>>>, Error> {
         let (client, began, [mut pause, longest]) = (self.client, Instant::now(), self.pauses);
         loop {
@@ -135,40 +101,6 @@ impl<F: Fabric, C: Clock, P: Protocol> Watch<'_, F, C, P> {
     }
 }
 
-/// A thread that sleeps for a task.
-struct Sleeper {
-    is_over: AtomicBool,
-    task: AtomicWaker,
-}
-
-impl Sleeper {
-    /// Starts one that sleeps for so long at most. `None` if the system has no thread for it.
-    fn start(
-        words: WaitWords,
-        (hash, prepared): (u64, u32),
-        longest: Duration,
-    ) -> Option<Arc<Self>> {
-        let sleeper = Arc::new(Self { is_over: AtomicBool::new(false), task: AtomicWaker::new() });
-        let its = Arc::clone(&sleeper);
-        let sleeps = move || {
-            words.wait(hash, prepared, longest);
-            its.is_over.store(true, Ordering::Release);
-            its.task.wake();
-        };
-        thread::Builder::new().name("swarm-watch".to_owned()).spawn(sleeps).ok()?;
-        Some(sleeper)
-    }
-
-    async fn ended(&self) {
-        poll_fn(|cx| {
-            // Before the look, or the thread might end in between.
-            self.task.register(cx.waker());
-            if self.is_over.load(Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
-    }
-}
-
 /// A [`Watch`] whose calls return when there is a change.
 pub struct BlockingWatch<'c, F: Fabric, C: Clock, P: Protocol>(Watch<'c, F, C, P>);
 
@@ -183,20 +115,20 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Blocking<'c, F, C, P> {
 }
 
 impl<F: Fabric, C: Clock, P: Protocol> BlockingWatch<'_, F, C, P> {
-    /// See [`Watch::next`]. The thread sleeps meanwhile.
+    /// See [`Watch::changed`]. The thread sleeps meanwhile.
     ///
     /// # Errors
     /// As there.
-    pub fn next(&mut self) -> Result<Option<Vec<u8>>, Error> {
-        Ok(self.0.next_blocking(None)?.expect("it has no limit"))
+    pub fn changed(&mut self) -> Result<Option<Vec<u8>>, Error> {
+        Ok(self.0.changed_blocking(None)?.expect("it has no limit"))
     }
 
     /// The same, for so long at most: `None` if the value did not change.
     ///
     /// # Errors
     /// As there.
-    pub fn next_within(&mut self, limit: Duration) -> Result<Option<Option<Vec<u8>>>, Error> {
-        self.0.next_blocking(Some(limit))
+    pub fn changed_within(&mut self, limit: Duration) -> Result<Option<Option<Vec<u8>>>, Error> {
+        self.0.changed_blocking(Some(limit))
     }
 }
 
@@ -205,6 +137,7 @@ mod tests {
     use std::cell::Cell;
     use std::rc::Rc;
     use std::sync::mpsc::channel;
+    use std::thread;
 
     use swarm_core::fabric::loopback::Loopback;
     use swarm_core::fabric::{EpochDomain, Verb};
@@ -244,7 +177,7 @@ mod tests {
                 watch.0.pauses = [HOUR; 2];
                 loop {
                     let began = Instant::now();
-                    let value = watch.next_within(LONG).expect("a majority");
+                    let value = watch.changed_within(LONG).expect("a majority");
                     let Some(value) = value.filter(|_| began.elapsed() < LONG) else { break };
                     if said.send(value.clone()).is_err() || value.as_deref() == Some(b"end") {
                         break;
@@ -317,13 +250,13 @@ mod tests {
         let client = client.with_wait_words(pool.wait_words());
         let mut watch = client.blocking().watch(b"key").expect("a key");
         watch.0.pauses = [HOUR; 2];
-        assert_eq!(watch.next(), Ok(None));
+        assert_eq!(watch.changed(), Ok(None));
         posts.set(0);
-        assert_eq!(watch.next_within(Duration::ZERO), Ok(None));
+        assert_eq!(watch.changed_within(Duration::ZERO), Ok(None));
         // Behind the last chain of the next look.
         due_at.set(posts.replace(0));
         let began = Instant::now();
-        assert_eq!(watch.next_within(LONG), Ok(Some(Some(b"value".to_vec()))));
+        assert_eq!(watch.changed_within(LONG), Ok(Some(Some(b"value".to_vec()))));
         assert!(began.elapsed() < LONG, "it was woken");
     }
 
@@ -334,18 +267,18 @@ mod tests {
         let [one, two] = [0, 1].map(|_| shm::open(&pool, Options::default()).expect("a slot"));
         let mut watch = one.watch(b"key").expect("a key");
         watch.pauses = [HOUR; 2];
-        assert_eq!(block_on(watch.next()), Ok(None));
+        assert_eq!(block_on(watch.changed()), Ok(None));
         let change = async { two.put(b"key", b"value").await };
-        let (value, put) = block_on(futures_util::future::join(watch.next(), change));
+        let (value, put) = block_on(futures_util::future::join(watch.changed(), change));
         put.expect("memory");
         assert_eq!(value, Ok(Some(b"value".to_vec())));
         // It is over whatever becomes of the thread.
         drop(block_on(futures_util::future::select(
-            std::pin::pin!(watch.next()),
+            std::pin::pin!(watch.changed()),
             std::future::ready(()),
         )));
         block_on(two.put(b"key", b"next")).expect("memory");
-        assert_eq!(block_on(watch.next()), Ok(Some(b"next".to_vec())));
+        assert_eq!(block_on(watch.changed()), Ok(Some(b"next".to_vec())));
     }
 
     #[test]
@@ -353,13 +286,13 @@ mod tests {
         let (_dir, pool) = pool();
         let client = shm::open(&pool, Options::default()).expect("a slot");
         let mut watch = client.blocking().watch(b"key").expect("a key");
-        assert_eq!(watch.next(), Ok(None));
-        assert_eq!(watch.next_within(Duration::ZERO), Ok(None));
+        assert_eq!(watch.changed(), Ok(None));
+        assert_eq!(watch.changed_within(Duration::ZERO), Ok(None));
         let (began, limit) = (Instant::now(), Duration::from_millis(30));
-        assert_eq!(watch.next_within(limit), Ok(None));
+        assert_eq!(watch.changed_within(limit), Ok(None));
         assert!(began.elapsed() >= limit);
         client.blocking().put(b"key", b"value").expect("memory");
-        assert_eq!(watch.next_within(Duration::ZERO), Ok(Some(Some(b"value".to_vec()))));
+        assert_eq!(watch.changed_within(Duration::ZERO), Ok(Some(Some(b"value".to_vec()))));
     }
 
     /// Nobody wakes a client whose fabric has no wait words, or where whoever was to wake it died.
@@ -373,12 +306,12 @@ mod tests {
             Client::<_, _>::new(nodes.clone(), clock, geometry, session, Options::default())
         });
         let mut watch = one.watch(b"key").expect("a key");
-        assert_eq!(block_on(watch.next()), Ok(None));
+        assert_eq!(block_on(watch.changed()), Ok(None));
         let change = async {
             two.group.pause(1_000_000).await;
             two.put(b"key", b"value").await
         };
-        let (value, put) = block_on(futures_util::future::join(watch.next(), change));
+        let (value, put) = block_on(futures_util::future::join(watch.changed(), change));
         put.expect("memory");
         assert_eq!(value, Ok(Some(b"value".to_vec())));
     }

@@ -147,8 +147,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Operations for Client<F, C, P> {
         let (mut watch, began) = (self.blocking().watch(key)?, Instant::now());
         loop {
             let changed = match limit.map(|limit| limit.saturating_sub(began.elapsed())) {
-                None => Some(watch.next()?),
-                Some(left) => watch.next_within(left)?,
+                None => Some(watch.changed()?),
+                Some(left) => watch.changed_within(left)?,
             };
             match changed {
                 Some(value) if each(value.as_deref()).is_continue() => {}
