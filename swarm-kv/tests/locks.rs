@@ -18,8 +18,19 @@ const POOL: &str = "SWARM_KV_TEST_POOL";
 const ROLE: &str = "SWARM_KV_TEST_ROLE";
 const LOCK: &[u8] = b"lock";
 const CHILDREN: usize = 4;
+/// Clients that are killed; in the environment, how many instead.
 const KILLS: usize = 60;
+const MORE_KILLS: &str = "SWARM_KV_TEST_KILLS";
+const ACCOUNTS: usize = 8;
+/// What they have together.
+const MONEY: u64 = 8_000;
+const JOURNAL: &[u8] = b"journal";
 const PERMITS: u32 = 3;
+
+fn kills() -> usize {
+    let more = env::var(MORE_KILLS).ok().map(|number| number.parse().expect("a number"));
+    more.unwrap_or(KILLS)
+}
 
 /// Where the lines are.
 fn log_of(pool: &Path) -> PathBuf {
@@ -51,6 +62,21 @@ fn child() {
                 guard.release().expect("it is held");
             }
         }
+        "bank" => loop {
+            let mut guard = lock.acquire().expect("a small pool");
+            if opens(&client, &mut guard) {
+                say("settled");
+            }
+            let token = guard.token();
+            let (from, to) = (token as usize % ACCOUNTS, (token / 8) as usize % ACCOUNTS);
+            let sum = (0..ACCOUNTS).map(|account| balance(&client, account)).sum::<u64>();
+            if sum != MONEY {
+                say(format_args!("wrong: {sum} under token {token}"));
+                return;
+            }
+            transfers(&client, from, to, token % 100);
+            guard.release().expect("it is held");
+        },
         "hold" => {
             let guard = lock.acquire().expect("a small pool");
             say(guard.token());
@@ -82,6 +108,63 @@ fn child() {
         }
         other => panic!("no such role: {other}"),
     }
+}
+
+type Client = shm::Client;
+type Guard<'l> = swarm_kv::objects::BlockingGuard<
+    'l,
+    shm::Plain,
+    shm::PoolClock,
+    swarm_core::register::safe_guess::SafeGuess,
+>;
+
+fn account(number: usize) -> Vec<u8> {
+    format!("account {number}").into_bytes()
+}
+
+fn balance(client: &Client, number: usize) -> u64 {
+    let value = client.blocking().get(&account(number)).expect("nodes answer").expect("an account");
+    std::str::from_utf8(&value).ok().and_then(|text| text.parse().ok()).expect("a number")
+}
+
+fn has(client: &Client, number: usize, balance: u64) {
+    client.blocking().put(&account(number), balance.to_string().as_bytes()).expect("memory");
+}
+
+/// Moves money from one account to another, each of which is a register of its own. The journal says what both come to, until
+/// both do.
+fn transfers(client: &Client, from: usize, to: usize, amount: u64) {
+    let have = balance(client, from);
+    if from == to || have < amount {
+        return;
+    }
+    let (less, more) = (have - amount, balance(client, to) + amount);
+    let journal = format!("{from} {less} {to} {more}");
+    client.blocking().put(JOURNAL, journal.as_bytes()).expect("memory");
+    has(client, from, less);
+    std::thread::yield_now();
+    has(client, to, more);
+    client.blocking().put(JOURNAL, b"").expect("memory");
+}
+
+/// If a holder was killed, settles all keys, and does what the journal says. Returns whether one was.
+fn opens(client: &Client, guard: &mut Guard<'_>) -> bool {
+    if !guard.is_unsettled() {
+        return false;
+    }
+    let mut keys: Vec<_> = (0..ACCOUNTS).map(account).collect();
+    keys.push(JOURNAL.to_vec());
+    // Whoever is killed in here is followed by one that is told again.
+    guard.settle(&keys).expect("it is held");
+    let journal = client.blocking().get(JOURNAL).expect("nodes answer").expect("it is there");
+    let text = String::from_utf8(journal.to_vec()).expect("text");
+    let words: Vec<u64> = text.split(' ').filter_map(|word| word.parse().ok()).collect();
+    if let [from, less, to, more] = words[..] {
+        has(client, from as usize, less);
+        has(client, to as usize, more);
+        client.blocking().put(JOURNAL, b"").expect("memory");
+    }
+    true
 }
 
 fn held_until_killed(token: u64) -> ! {
@@ -149,7 +232,7 @@ fn killed_clients_wedge_no_lock() {
     let mut children: Vec<_> = (0..CHILDREN).map(|_| start()).collect();
     let lines = || fs::read_to_string(log_of(pool.path())).expect("a file").lines().count();
     let (mut seen, mut longest) = (0, Duration::ZERO);
-    for kill in 0..KILLS {
+    for kill in 0..kills() {
         // It goes on after each of them.
         let since = Instant::now();
         while lines() <= seen + 4 {
@@ -179,10 +262,52 @@ fn killed_clients_wedge_no_lock() {
         }
         assert_eq!(token, last, "it {what} though another one holds it");
     }
-    println!("held {entered} times, last token {last}, {KILLS} kills, longest pause {longest:?}");
+    let kills = kills();
+    println!("held {entered} times, last token {last}, {kills} kills, longest pause {longest:?}");
     let client = shm::open(&pool, Options::default()).expect("a slot");
     let lock = client.blocking().lock(LOCK);
     assert!(lock.acquire().expect("all are dead").token() > last);
+}
+
+/// Tellers are killed in the middle of transfers between accounts that a lock guards: who takes over is told, settles the accounts and
+/// ends the transfer. No money comes or goes.
+#[test]
+fn a_bank_whose_tellers_are_killed_loses_no_money() {
+    let (_dir, pool) = pool();
+    let client = shm::open(&pool, Options::default()).expect("a slot");
+    (0..ACCOUNTS).for_each(|number| has(&client, number, MONEY / ACCOUNTS as u64));
+    client.blocking().put(JOURNAL, b"").expect("memory");
+    let start = || Running::start("bank", pool.path());
+    let mut children: Vec<_> = (0..CHILDREN).map(|_| start()).collect();
+    let lock = client.blocking().lock(LOCK);
+    let (mut settled, mut last) = (0, 0);
+    for kill in 0..kills() {
+        // It goes on after each of them.
+        let since = Instant::now();
+        let mut token = last;
+        while token <= last + 2 {
+            assert!(since.elapsed() < Duration::from_secs(100), "it stands still: {kill} kills");
+            std::thread::sleep(Duration::from_micros(300 + 37 * (kill as u64 % 11)));
+            token = lock.view().expect("nodes answer").token;
+        }
+        last = token;
+        let victim = &mut children[kill % CHILDREN];
+        victim.process.kill().expect("SIGKILL");
+        victim.process.wait().expect("it ends");
+        let mut rest = String::new();
+        let _ = std::io::Read::read_to_string(&mut victim.lines, &mut rest);
+        assert!(!rest.contains("wrong"), "{rest}");
+        settled += rest.matches("settled").count();
+        *victim = start();
+        if kill % 10 == 9 {
+            let mut guard = lock.acquire().expect("a small pool");
+            settled += usize::from(opens(&client, &mut guard));
+            let sum = (0..ACCOUNTS).map(|number| balance(&client, number)).sum::<u64>();
+            assert_eq!(sum, MONEY, "after {kill} kills");
+            last = guard.token();
+        }
+    }
+    println!("{} kills, last token {last}, settled {settled} times", kills());
 }
 
 /// A stopped holder keeps the lock, until it is evicted; then it is told, and changes nothing.
