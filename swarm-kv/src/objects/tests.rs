@@ -542,3 +542,25 @@ fn who_takes_over_is_told_until_it_is_settled() {
     assert_eq!(read.as_deref(), Some(&b"value"[..]));
     std::mem::forget((first, second));
 }
+
+/// Bytes that no client wrote: each of them ends in an error, or is a state that goes on.
+#[test]
+fn damaged_values_are_told() {
+    let play = Play::new();
+    let client = play.client(0);
+    let (store, lock) = (client.blocking(), client.blocking().lock(b"lock"));
+    drop(lock.acquire().expect("memory"));
+    let whole = store.get(b"lock").expect("a node").expect("a lock").to_vec();
+    for length in 0..whole.len() {
+        store.put(b"lock", &whole[..length]).expect("memory");
+        assert!(lock.try_acquire().is_err(), "{length} bytes");
+    }
+    for at in 0..whole.len() {
+        for bit in 0..8 {
+            let mut other = whole.clone();
+            other[at] ^= 1 << bit;
+            store.put(b"lock", &other).expect("memory");
+            let _ = (lock.view(), lock.try_acquire().map(drop), store.get(b"lock").map(drop));
+        }
+    }
+}

@@ -65,10 +65,14 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Queued<'c, F, C, P> {
             return Err(ObjectError::OtherKind { wanted: self.kind, found });
         }
         let state = Turnstile::decode(self.kind, value).ok_or(Error::DAMAGED)?;
-        if self.kind == ObjectKind::Semaphore && state.units() != self.units {
-            return Err(ObjectError::OtherNumber { wanted: self.units, found: state.units() });
+        let (wanted, found) = (self.units, state.units());
+        match self.kind {
+            _ if wanted == found => Ok(state),
+            // One that is done has none.
+            ObjectKind::Once if found == 0 => Ok(state),
+            ObjectKind::Semaphore if found > 0 => Err(ObjectError::OtherNumber { wanted, found }),
+            _ => Err(Error::DAMAGED.into()),
         }
-        Ok(state)
     }
 
     /// Reads who holds it and who waits, and changes nothing.
