@@ -14,6 +14,10 @@ pub struct Recorder(Rc<RefCell<Recorded>>);
 struct Recorded {
     time: u64,
     operations: Vec<Option<Operation>>,
+    /// Lives: the number of the put, the deadline, and since when a clock has shown that, if one has.
+    lives: Vec<(usize, u64, Option<u64>)>,
+    /// The latest that any clock has shown.
+    latest: u64,
 }
 
 impl Recorder {
@@ -48,8 +52,37 @@ impl Recorder {
         self.0.borrow_mut().operations[number] = None;
     }
 
+    /// Records when the value of operation number `put` expires, by clocks.
+    pub fn lives_until(&self, put: usize, deadline: u64) {
+        let mut recorded = self.0.borrow_mut();
+        let since = (recorded.latest >= deadline).then_some(recorded.time);
+        recorded.lives.push((put, deadline, since));
+    }
+
+    /// Records what a client's clock shows. A value may have expired once any clock has shown its
+    /// deadline, and not before.
+    pub fn shown(&self, reading: u64) {
+        let recorded = &mut *self.0.borrow_mut();
+        let latest = recorded.latest.max(reading);
+        recorded.latest = latest;
+        let is_over = |life: &&mut (usize, u64, Option<u64>)| life.2.is_none() && latest >= life.1;
+        let mut over = recorded.lives.iter_mut().filter(is_over).peekable();
+        if over.peek().is_some() {
+            // What was answered before this look comes before it.
+            recorded.time += 1;
+        }
+        over.for_each(|(.., since)| *since = Some(recorded.time));
+    }
+
     /// Returns the history so far.
     pub fn operations(&self) -> Vec<Operation> {
-        self.0.borrow().operations.iter().flatten().copied().collect()
+        let recorded = self.0.borrow();
+        let expire = |&(put, _, since): &(usize, u64, Option<u64>)| {
+            let put = recorded.operations[put]?;
+            let Call::PutWithTtl { value, .. } = put.call else { return None };
+            Some(Operation { call: Call::Expire(value), called: since?, answered: None, ..put })
+        };
+        let expired = recorded.lives.iter().filter_map(expire);
+        recorded.operations.iter().flatten().copied().chain(expired).collect()
     }
 }

@@ -374,6 +374,23 @@ fn lives_end_in_their_time_and_by_nothing_else() {
     assert!(check_key(&[put, get(200, None)], None, BUDGET).is_err());
 }
 
+/// A value may expire once a clock has shown its deadline, and not before.
+#[test]
+fn what_no_clock_has_shown_has_not_expired() {
+    for shown in [99, 100] {
+        let recorder = Recorder::new();
+        let put = recorder.called(0, 1, Call::PutWithTtl { value: 7, ttl: 60 });
+        recorder.lives_until(put, 100);
+        recorder.answered(put, Answer::Done);
+        recorder.shown(shown);
+        let get = recorder.called(1, 1, Call::Get);
+        recorder.answered(get, Answer::Value(None));
+        recorder.shown(200);
+        let found = check(&recorder.operations(), |_| None, BUDGET);
+        assert_eq!(found.is_ok(), shown == 100, "{found:?}");
+    }
+}
+
 /// Many values that live for a while, by clients at a time: no operation costs more than a few.
 #[test]
 fn long_histories_of_lives_are_judged_soon() {

@@ -194,6 +194,45 @@ pub fn modification(
     (key, call)
 }
 
+/// Draws an operation that is about the life of a key's value, or a write beside those: value number `id`
+/// is new.
+pub fn about_life(rng: &mut Rng, id: u64) -> Call {
+    /// Nanoseconds: from none to more than a schedule takes.
+    const TTLS: [u64; 6] = [0, 300, 3_000, 30_000, 300_000, 1 << 50];
+    let ttl = TTLS[rng.usize(..TTLS.len())];
+    let calls = [
+        Call::PutWithTtl { value: id, ttl },
+        Call::PutWithTtl { value: id, ttl },
+        Call::PutWithTtl { value: id, ttl },
+        Call::Get,
+        Call::Ttl,
+        Call::Persist,
+        Call::Insert(id),
+        Call::Put(id),
+    ];
+    calls[rng.usize(..calls.len())]
+}
+
+/// A client's clock, which notes what it shows: values expire by it.
+struct NotedClock {
+    clock: Rc<dyn Clock>,
+    recorder: Recorder,
+    /// The number of an operation that puts a value with a life, whose time begins at the next look,
+    /// and how long it lasts.
+    begins: Rc<Cell<Option<(usize, u64)>>>,
+}
+
+impl Clock for NotedClock {
+    fn now(&self) -> u64 {
+        let now = self.clock.now();
+        if let Some((put, ttl)) = self.begins.take() {
+            self.recorder.lives_until(put, now.saturating_add(ttl));
+        }
+        self.recorder.shown(now);
+        now
+    }
+}
+
 /// Returns how words are split: mostly so that a key's timestamps end soon, and it moves.
 pub fn format(usual: WordFormat, setup: &mut Setup) -> WordFormat {
     let mut rng = Rng::with_seed(setup.seed ^ 0x3078e);
@@ -236,6 +275,8 @@ pub struct Story {
     pub seen: RefCell<BTreeMap<u64, Option<u64>>>,
     /// Which of its values expire, if any do.
     pub lives: Option<Lives>,
+    /// The value whose life it is about to begin: its number in the record, and how long it lasts.
+    pub begins: Rc<Cell<Option<(usize, u64)>>>,
 }
 
 /// Why an operation has no answer.
@@ -311,9 +352,10 @@ impl Story {
         recorder: &Recorder,
     ) -> Self {
         let session = Session { client: slot, incarnation: Incarnation(incarnation) };
-        let client = Client::new(line, clock, geometry, session, options);
-        let seen = RefCell::default();
-        Self { client, recorder: recorder.clone(), id, seen, lives: None }
+        let (recorder, begins) = (recorder.clone(), Rc::<Cell<_>>::default());
+        let noted = NotedClock { clock, recorder: recorder.clone(), begins: Rc::clone(&begins) };
+        let client = Client::new(line, Rc::new(noted) as _, geometry, session, options);
+        Self { client, recorder, id, seen: RefCell::default(), lives: None, begins }
     }
 
     /// Some of its values, and of those that it makes of others', expire.
@@ -346,6 +388,10 @@ impl Story {
     pub async fn call(&self, number: u64, call: Call, polls: Polls) -> Result<(), GaveUp> {
         let noted = self.recorder.called(self.id, number, call);
         self.may_expire(number, call);
+        if let Call::PutWithTtl { ttl, .. } = call {
+            // It looks at the clock first of all.
+            self.begins.set(Some((noted, ttl)));
+        }
         let asked = dropped_after(polls, self.ask(number, call)).await;
         let answer = asked.ok_or(GaveUp::Dropped)?.inspect_err(|error| {
             if has_no_effect(*error) {

@@ -2,7 +2,7 @@
 //! keys of one bucket, which fills up and splits. Meanwhile nodes crash and freeze, connections
 //! break, clients die or drop operations half-way, and clocks disagree, stand still and step back.
 //! In half of the schedules they compare and swap, swap and increment as well. Seven pools in eight make
-//! cells of such keys.
+//! cells of such keys; in a fifth of the schedules, values have lives, which end by these clocks.
 //! Rarely a client is held in the middle of an operation until others have done a thousand;
 //! sometimes memory is short. At the end there are no more faults, and every remaining client's
 //! operations succeed, within a bound of steps. A client that was told that the pool is full was
@@ -28,8 +28,8 @@ use swarm_core::sim::{
     FaultRates, Outcome, Policy, ReplayRules, Setup, Sim, SimFabric, clock_fits,
 };
 use swarm_kv_long::store_sim_common::{
-    COUNTERS, GaveUp, Line, Lives, Polls, Story, format, modification, of_few_chunks, of_six_keys,
-    options,
+    COUNTERS, GaveUp, Line, Lives, Polls, Story, about_life, format, modification, of_few_chunks,
+    of_six_keys, options,
 };
 
 /// Maximum steps of one schedule.
@@ -75,6 +75,8 @@ struct Plan {
     mix: [u32; 6],
     /// How many of them are read-modify-writes instead.
     modify: f64,
+    /// How many are about the lives of values instead.
+    live: f64,
     /// How many operations are dropped half-way.
     drops: f64,
     /// Maximum difference between clocks; nanoseconds.
@@ -142,6 +144,7 @@ impl Plan {
             lives: if at_once == 1 { [1, 1, 2][rng.usize(..3)] } else { 1 },
             mix,
             modify: [0.0, 0.0, 0.6, 0.6][Rng::with_seed(seed ^ 0x30d1f1).usize(..4)],
+            live: [0.0, 0.0, 0.0, 0.6][Rng::with_seed(seed ^ 0x71fe).usize(..4)],
             drops: [0.0, 0.1][rng.usize(..2)],
             skew: [1, 300, 3000][rng.usize(..3)],
             drift: [0, 1000, 900_000][rng.usize(..3)],
@@ -154,11 +157,13 @@ impl Plan {
         let slots = if rare.u8(..8) == 0 { rare.usize(2..=5) } else { slots };
         let keyed_cells = Rng::with_seed(seed ^ 0x0ce11).u8(..8) > 0;
         let geometry = Geometry { slots, keyed_cells, ..plan.geometry };
+        let live = if keyed_cells { plan.live } else { 0.0 };
         let geometry = match Rng::with_seed(seed ^ 0x5ca2ce).usize(..4 * MOST_CHUNKS) {
             chunks @ FEWEST_CHUNKS..MOST_CHUNKS => of_few_chunks(geometry, CLIENTS + 1, chunks),
             _ => geometry,
         };
-        let plan = Self { geometry, expires: Lives::random(seed, &geometry), ..plan };
+        let expires = Lives::random(seed, &geometry).filter(|_| live == 0.0);
+        let plan = Self { geometry, live, expires, ..plan };
         let is_held = plan.setup.seed % HELD_IN == HELD_IN / 8;
         if is_held { plan.held_up(&mut rare) } else { plan }
     }
@@ -166,7 +171,15 @@ impl Plan {
     /// The same with a client that is held in the middle of its first operation.
     fn held_up(self, rng: &mut Rng) -> Self {
         // A held client has not died, and its operation was not dropped.
-        Self { held: Some(rng.u32(1..12)), at_once: 1, lives: 1, drops: 0.0, modify: 0.0, ..self }
+        Self {
+            held: Some(rng.u32(1..12)),
+            at_once: 1,
+            lives: 1,
+            drops: 0.0,
+            modify: 0.0,
+            live: 0.0,
+            ..self
+        }
     }
 
     /// Returns the fault rates once the store is prepared.
@@ -216,6 +229,9 @@ impl Plan {
             _ => Call::Delete,
         };
         let further = if kind == Some(5) { 10 + rng.u64(..8) } else { rng.u64(..self.keys) };
+        if self.live > 0.0 && rng.f64() < self.live {
+            return (further, about_life(rng, id));
+        }
         if self.modify > 0.0 && rng.f64() < self.modify {
             return modification(rng, (further, id), |key| story.last_seen(key));
         }
@@ -243,6 +259,8 @@ struct Shown {
     moves: u64,
     /// Read-modify-writes that succeeded.
     modified: u64,
+    /// Values whose deadline a clock showed.
+    may_expire: u64,
 }
 
 /// What is done while a client is held.
@@ -578,6 +596,7 @@ fn play(plan: &Plan, conduct: &ReplayRules) -> Result<Shown, String> {
         unanswered: history.iter().filter(|op| op.answered.is_none()).count() as u64,
         moves: stage.moves.get(),
         modified: history.iter().filter(|op| has_modified(op)).count() as u64,
+        may_expire: history.iter().filter(|op| matches!(op.call, Call::Expire(_))).count() as u64,
     };
     result
         .and_then(|()| check(&history, |_| None, BUDGET).map_err(|error| error.to_string()))
@@ -614,6 +633,7 @@ fn the_store_is_linearizable_and_its_operations_end() {
         total.unanswered += shown.unanswered;
         total.moves += shown.moves;
         total.modified += shown.modified;
+        total.may_expire += shown.may_expire;
     }
     // More than half of the clients that are to be held are held.
     assert!(total.to_be_held < 16 || total.held > 0, "nobody was held: {total:?}");
@@ -621,5 +641,6 @@ fn the_store_is_linearizable_and_its_operations_end() {
     let count = seeds.count();
     assert!(count < 1000 || total.full > 0, "nobody was refused memory: {total:?}");
     assert!(count < 100 || total.modified > count as u64 / 4, "hardly any change: {total:?}");
+    assert!(count < 100 || total.may_expire > count as u64 / 8, "hardly any life: {total:?}");
     println!("{count} schedules: {total:?}");
 }

@@ -34,8 +34,8 @@ use swarm_core::words::WordFormat;
 use swarm_kv::{Error, ReplaceError};
 use swarm_kv_long::domain::{Notes, SimParticipant, Works};
 use swarm_kv_long::store_sim_common::{
-    COUNTERS, GaveUp, Line, Lives, Polls, Story, format, modification, of_few_chunks, of_six_keys,
-    options,
+    COUNTERS, GaveUp, Line, Lives, Polls, Story, about_life, format, modification, of_few_chunks,
+    of_six_keys, options,
 };
 
 /// Maximum steps of one schedule. When five clients move one key with short timestamps and find
@@ -99,6 +99,8 @@ struct Plan {
     modify: f64,
     /// Which values expire.
     expires: Option<Lives>,
+    /// How many are about the lives of values instead.
+    live: f64,
     /// How many operations are dropped half-way.
     drops: f64,
     /// How many operations a GC cycle precedes.
@@ -168,10 +170,12 @@ impl Plan {
         let slots = [6, 6, 6, 1][Rng::with_seed(seed ^ 0x5107).usize(..4)];
         let slots = if rare.u8(..8) == 0 { rare.usize(2..=5) } else { slots };
         let keyed_cells = Rng::with_seed(seed ^ 0x0ce11).u8(..8) > 0;
+        let live = [0.0, 0.0, 0.0, 0.5][Rng::with_seed(seed ^ 0x71fe).usize(..4)];
+        let live = if keyed_cells { live } else { 0.0 };
         let geometry = of_six_keys(geometry).with_keyed_cells(keyed_cells);
         let geometry = Geometry { bucket_bits: 0, slots, format, ..geometry };
         let plan = Self {
-            expires: Lives::random(seed, &geometry),
+            expires: Lives::random(seed, &geometry).filter(|_| live == 0.0),
             setup,
             geometry: scarce.map_or(geometry, |chunks| shortage(geometry, chunks)),
             // A client that keeps finding all nodes late makes no progress.
@@ -182,6 +186,7 @@ impl Plan {
             rounds: rng.u64(16..ROUNDS as u64) / if scarce.is_some() { 2 } else { 1 },
             mixes,
             modify: [0.0, 0.0, 0.5, 0.5][Rng::with_seed(seed ^ 0x30d1f1).usize(..4)],
+            live,
             drops: [0.0, 0.05][rng.usize(..2)],
             collections: [0.0, 0.1, 0.3][rng.usize(..3)],
             evacuations: 0.0,
@@ -282,6 +287,7 @@ impl Plan {
             drops: 0.0,
             modify: 0.0,
             expires: None,
+            live: 0.0,
             leave: false,
             crowd: 0,
             held: Some(rng.u64(1..6)),
@@ -403,6 +409,9 @@ impl Plan {
         }
         let call = [Call::Get, Call::Put(id), Call::Insert(id), Call::Update(id), Call::Delete];
         let key = rng.u64(..self.keys);
+        if self.live > 0.0 && rng.f64() < self.live {
+            return (key, about_life(rng, id));
+        }
         if self.modify > 0.0 && rng.f64() < self.modify {
             return modification(rng, (key, id), |key| story.last_seen(key));
         }
