@@ -136,3 +136,78 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         Version { cell: cell.identity.number, record: seen.view.record(), ballot }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use swarm_core::fabric::loopback::Loopback;
+    use swarm_core::layout::{Geometry, cell};
+    use swarm_core::node::NodeSet;
+    use swarm_core::quorum::Session;
+    use swarm_core::sim::explore::LoneClock;
+    use swarm_core::words::{CellFlags, Incarnation};
+
+    use super::*;
+    use crate::client::handle::Options;
+    use crate::index::bucket::MAX_ENTRIES;
+    use crate::ops::expiry::Life;
+    use crate::runtime::block_on::block_on;
+
+    /// A bucket lists as many keys of one hash as it can, and its cell is worn: it has no changes left
+    /// but for keys that come, go or must move (S6). What has no room in a key's cell is refused, and
+    /// the cell goes on: with a deadline or without, by version or not.
+    #[test]
+    fn no_cell_is_ended_in_a_bucket_that_stays_worn() {
+        const HASH: u64 = 0x5a5a_0123_89ab_cdef;
+        const EXHAUSTED: Error = Error::Replication(swarm_core::error::Error::Exhausted);
+        let geometry = Geometry::new(3, 4 << 20, 4, 1).expect("geometry").with_keyed_cells(true);
+        let (nodes, session) =
+            (Loopback::new(3, 4 << 17), Session { client: 0, incarnation: Incarnation(1) });
+        let clock = LoneClock::new(10_000);
+        let client: Client<_, _> =
+            Client::new(nodes.clone(), clock, geometry, session, Options::default());
+        let names: Vec<_> = (0..MAX_ENTRIES).map(|number| format!("key {number}")).collect();
+        for name in &names {
+            let inserted = block_on(client.insert_now(HASH, name.as_bytes(), b"value"));
+            assert_eq!(inserted, Ok(true));
+        }
+        // There is no room for more, however often it splits.
+        let more = client.insert_now(HASH, b"more", b"value");
+        assert_eq!(block_on(more), Err(Error::TooManyCollisions));
+        let find = |key| {
+            let found = block_on(client.find_cell(HASH, key)).expect("memory");
+            found.expect("it is there")
+        };
+        let change = |key, length, life| {
+            let next = Rc::new(Next::Put(vec![7; length]));
+            let choice = |_: Option<&[u8]>| Ok(Rc::clone(&next));
+            block_on(client.change_cell_and_life(HASH, key, find(key).0, (&choice, life))).map(drop)
+        };
+        let [endless, expiring] = [names[0].as_bytes(), names[1].as_bytes()];
+        assert_eq!(change(endless, 5, Life::Kept), Ok(()));
+        assert_eq!(change(expiring, 5, Life::Set(Some(1 << 40))), Ok(()));
+        let located = block_on(client.index.fresh(&client.group, HASH)).expect("nodes answer");
+        let format = client.geometry.format;
+        // Fast ballots are even.
+        let ballot = Ballot((format.last_ballot().0 / 5 * 4) & !1);
+        let flags = CellFlags::CONFIRMED | CellFlags::ACCEPTED;
+        let worn = format.cell(ballot, located.view.record(), flags);
+        for node in NodeSet::all(3) {
+            let at = located.cell.place.at(node, 3).plus(cell::WORD);
+            nodes.set_word(node, at, worn.0);
+        }
+        for (key, length, life) in [
+            (endless, 1000, Life::Kept),
+            (expiring, 1000, Life::Kept),
+            (expiring, 9000, Life::Set(None)),
+        ] {
+            assert_eq!(change(key, length, life), Err(EXHAUSTED), "{length}");
+            let (found, seen) = find(key);
+            let version = client.version(&found.0, &seen);
+            let value = vec![7; 1000];
+            let put = client.put_if_version_now(HASH, key, &value, version);
+            assert_eq!(block_on(put), Err(EXHAUSTED), "{length}");
+            let (_, shown) = block_on(client.read_cell_as_it_is(&found.0)).expect("nodes answer");
+            assert_eq!((shown.kind, shown.value.len()), (Kind::Value, 5));
+        }
+    }
+}
