@@ -200,7 +200,8 @@ fn each_operation_has_its_blocking_twin() {
     let all = sources("swarm-kv").join("\n");
     let operations = named(&all, "    pub async fn ");
     assert!(operations.contains("get") && operations.contains("usage"), "{operations:?}");
-    let blocking = ["swarm-kv/src/ops/blocking.rs", "swarm-kv/src/objects"];
+    let blocking =
+        ["swarm-kv/src/ops/blocking.rs", "swarm-kv/src/ops/watch.rs", "swarm-kv/src/objects"];
     let blocking = blocking.into_iter().flat_map(|at| files(&repository().join(at)));
     let blocking = blocking.map(|path| code(&fs::read_to_string(path).expect("text")));
     let twins = named(&blocking.collect::<String>(), "    pub fn ");
