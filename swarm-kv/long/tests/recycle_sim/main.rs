@@ -791,9 +791,10 @@ async fn operate(
         if !may_be_held {
             done.set(done.get() + 1);
         } else if plan.held.or(plan.replaces.and_then(|it| it.held)) == Some(round) {
-            while plan.replaces.is_some() && !turns.is_still(story.id) {
-                turns.turn().await;
-            }
+            // Nor does it take turns: what it has on its way to a node that is lost without a word ends once nothing
+            // else goes on.
+            let is_still = || plan.replaces.is_none() || turns.is_still(story.id);
+            poll_fn(|_| if is_still() { Poll::Ready(()) } else { Poll::Pending }).await;
             // A replacement waits for a client that does not rest.
             story.client.rest();
             // Held, not waiting: nothing wakes it before.
