@@ -17,7 +17,7 @@ step "claims (a pool that is filled up by 64 clients at once)" \
 step "guard (instructions, roundtrips, verbs and bytes of cached operations are what they were)" guard
 step "schedules (random ones)" schedules 1000 5000 300
 step "kills (what a client that is killed costs the others, in a pool that is nearly full as well)" kills
-step "torture (ten minutes in which nodes are lost and replaced beside clients that are killed)" torture 600
+step "torture (ten minutes in which nodes are lost and replaced beside clients that are killed)" torture 60 10
 step "changes (accounts over ten thousand kills and stops, a million increments)" changes
 step "soak (everything that may wear out)" \
     cargo test --quiet --locked --release -p swarm-cli --test cli -- --ignored nothing_wears_out

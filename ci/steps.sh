@@ -128,12 +128,17 @@ changes() {
 }
 
 # Clients on hot keys, some of them killed, while one node after the other is lost and replaced, and half of the processes
-# that replace are killed: for so many seconds, and longer where hardly any node was replaced in that time.
+# that replace are killed: for so many seconds, and longer where hardly any node was replaced in that time. With a second
+# number, as often, each time others.
 torture() {
+    local seed
+    for ((seed = 1; seed <= ${2:-1}; seed++)); do torture_once "$1" "$seed" || return; done
+}
+torture_once() {
     local seconds said
     for seconds in "$1" "$((2 * $1))" "$((4 * $1))"; do
         said=$(cargo run --release --locked --quiet -- torture --seconds "$seconds" --replace-nodes --kill-clients \
-            --stop-clients --json) || return
+            --stop-clients --seed "$2" --json) || return
         echo "$said"
         [[ "$said" == *'"linearizable":true'* ]] || return
         [[ "$said" =~ \"replaced\":([0-9]+) ]] && ((BASH_REMATCH[1] < 3)) || return 0
