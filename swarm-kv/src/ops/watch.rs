@@ -135,10 +135,13 @@ impl<F: Fabric, C: Clock, P: Protocol> BlockingWatch<'_, F, C, P> {
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+    use std::future::ready;
+    use std::pin::pin;
     use std::rc::Rc;
     use std::sync::mpsc::channel;
     use std::thread;
 
+    use futures_util::future::{Either, join, select};
     use swarm_core::fabric::loopback::Loopback;
     use swarm_core::fabric::{EpochDomain, Verb};
     use swarm_core::layout::Geometry;
@@ -269,14 +272,11 @@ mod tests {
         watch.pauses = [HOUR; 2];
         assert_eq!(block_on(watch.changed()), Ok(None));
         let change = async { two.put(b"key", b"value").await };
-        let (value, put) = block_on(futures_util::future::join(watch.changed(), change));
+        let (value, put) = block_on(join(watch.changed(), change));
         put.expect("memory");
         assert_eq!(value, Ok(Some(b"value".to_vec())));
         // It is over whatever becomes of the thread.
-        drop(block_on(futures_util::future::select(
-            std::pin::pin!(watch.changed()),
-            std::future::ready(()),
-        )));
+        drop(block_on(select(pin!(watch.changed()), ready(()))));
         block_on(two.put(b"key", b"next")).expect("memory");
         assert_eq!(block_on(watch.changed()), Ok(Some(b"next".to_vec())));
     }
@@ -307,12 +307,16 @@ mod tests {
         });
         let mut watch = one.watch(b"key").expect("a key");
         assert_eq!(block_on(watch.changed()), Ok(None));
-        let change = async {
+        let changes = async {
             two.group.pause(1_000_000).await;
-            two.put(b"key", b"value").await
+            two.put(b"key", b"value").await.expect("memory");
+            // A hundred times as long as it waits.
+            two.group.pause(1_000_000_000).await;
         };
-        let (value, put) = block_on(futures_util::future::join(watch.changed(), change));
-        put.expect("memory");
+        let value = match block_on(select(pin!(watch.changed()), pin!(changes))) {
+            Either::Left((value, _)) => value,
+            Either::Right(_) => panic!("it did not look"),
+        };
         assert_eq!(value, Ok(Some(b"value".to_vec())));
     }
 }
