@@ -57,6 +57,18 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     }
 }
 
+impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
+    /// How a client lets time pass that blocks its thread.
+    pub(crate) fn blocks(&self) -> impl AsyncFn(Prepared, Duration) {
+        async |prepared, longest| self.wait(prepared, longest)
+    }
+
+    /// How one does whose thread goes on.
+    pub(crate) fn goes_aside(&self) -> impl AsyncFn(Prepared, Duration) {
+        async |prepared, longest| self.wait_aside(prepared, longest).await
+    }
+}
+
 /// A thread that sleeps for a task.
 struct Sleeper {
     is_over: AtomicBool,

@@ -73,8 +73,7 @@ impl<F: Fabric, C: Clock, P: Protocol> BlockingLock<'_, F, C, P> {
     /// # Errors
     /// As there.
     pub fn acquire(&self) -> Result<BlockingGuard<'_, F, C, P>, ObjectError> {
-        let client = self.0.client();
-        let sleep = async |prepared, pause| client.wait(prepared, pause);
+        let sleep = self.0.client().blocks();
         let guard = block_on(self.0.acquire_by(None, sleep))?;
         Ok(BlockingGuard::new(guard.expect("it waits for as long as it takes")))
     }
@@ -95,8 +94,7 @@ impl<F: Fabric, C: Clock, P: Protocol> BlockingLock<'_, F, C, P> {
         &self,
         limit: Duration,
     ) -> Result<Option<BlockingGuard<'_, F, C, P>>, ObjectError> {
-        let client = self.0.client();
-        let sleep = async |prepared, pause| client.wait(prepared, pause);
+        let sleep = self.0.client().blocks();
         let guard = self.0.acquire_by(Some(limit), sleep);
         Ok(block_on(guard)?.map(BlockingGuard::new))
     }
@@ -235,9 +233,7 @@ impl<F: Fabric, C: Clock, P: Protocol> BlockingOnce<'_, F, C, P> {
     /// # Errors
     /// As there.
     pub fn begin(&self) -> Result<Option<BlockingDoing<'_, F, C, P>>, ObjectError> {
-        let client = self.0.client();
-        let doing =
-            block_on(self.0.begin_by(async |prepared, pause| client.wait(prepared, pause)))?;
+        let doing = block_on(self.0.begin_by(self.0.client().blocks()))?;
         Ok(doing.map(|doing| BlockingDoing(Some(doing))))
     }
 }
@@ -306,8 +302,7 @@ impl<F: Fabric, C: Clock, P: Protocol> BlockingLatch<'_, F, C, P> {
     /// # Errors
     /// As there.
     pub fn wait(&self) -> Result<(), ObjectError> {
-        let client = self.0.client();
-        let sleep = async |prepared, pause| client.wait(prepared, pause);
+        let sleep = self.0.client().blocks();
         block_on(self.0.wait_by(None, sleep)).map(drop)
     }
 
@@ -316,8 +311,7 @@ impl<F: Fabric, C: Clock, P: Protocol> BlockingLatch<'_, F, C, P> {
     /// # Errors
     /// As [`wait`](Self::wait).
     pub fn wait_within(&self, limit: Duration) -> Result<bool, ObjectError> {
-        let client = self.0.client();
-        let sleep = async |prepared, pause| client.wait(prepared, pause);
+        let sleep = self.0.client().blocks();
         block_on(self.0.wait_by(Some(limit), sleep))
     }
 }
@@ -373,8 +367,7 @@ impl<'l, F: Fabric, C: Clock, P: Protocol> BlockingMember<'l, F, C, P> {
     /// # Panics
     /// Never: it waits for as long as it takes.
     pub fn wait(&mut self) -> Result<BarrierView, ObjectError> {
-        let client = self.member().client();
-        let sleep = async |prepared, pause| client.wait(prepared, pause);
+        let sleep = self.member().client().blocks();
         let met = block_on(self.member().wait_by(None, sleep))?;
         Ok(met.expect("it waits for as long as it takes"))
     }
@@ -384,8 +377,7 @@ impl<'l, F: Fabric, C: Clock, P: Protocol> BlockingMember<'l, F, C, P> {
     /// # Errors
     /// As there.
     pub fn wait_within(&mut self, limit: Duration) -> Result<Option<BarrierView>, ObjectError> {
-        let client = self.member().client();
-        let sleep = async |prepared, pause| client.wait(prepared, pause);
+        let sleep = self.member().client().blocks();
         block_on(self.member().wait_by(Some(limit), sleep))
     }
 

@@ -81,8 +81,7 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Lock<'c, F, C, P> {
     /// A name that is no key; [`ObjectError::OtherKind`]; a pool without keyed cells, or a full one; too few memory
     /// nodes that answer.
     pub async fn acquire(&self) -> Result<Guard<'_, F, C, P>, ObjectError> {
-        let sleep = async |prepared, pause| self.pause(prepared, pause).await;
-        let guard = self.acquire_by(None, sleep).await?;
+        let guard = self.acquire_by(None, self.client().goes_aside()).await?;
         Ok(guard.expect("it waits for as long as it takes"))
     }
 
@@ -108,8 +107,7 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Lock<'c, F, C, P> {
         &self,
         limit: Duration,
     ) -> Result<Option<Guard<'_, F, C, P>>, ObjectError> {
-        let sleep = async |prepared, pause| self.pause(prepared, pause).await;
-        self.acquire_by(Some(limit), sleep).await
+        self.acquire_by(Some(limit), self.client().goes_aside()).await
     }
 
     /// The same, where `sleep` lets the time between two looks pass: at most 5 ms. It may take longer, and then
@@ -158,9 +156,5 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Lock<'c, F, C, P> {
     /// [`ObjectError::OtherKind`]; too few memory nodes that answer.
     pub async fn view(&self) -> Result<QueueView, ObjectError> {
         self.queued.view().await
-    }
-
-    async fn pause(&self, prepared: Prepared, pause: Duration) {
-        self.queued.client.wait_aside(prepared, pause).await;
     }
 }

@@ -49,15 +49,21 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let (clock, mut pace) = (self.group.clock(), Pace::new());
         let until = limit.map(|limit| clock.now().saturating_add(nanoseconds(limit)));
         let hash = self.check(name, &[])?;
+        // What is found at once asks nothing of the kernel: neither of this client's change of the object nor of
+        // others'. Where nobody wakes it there is nothing to prepare.
+        let mut prepared = self.wait_words.is_none().then(|| self.prepare_wait(hash));
         loop {
-            // N1: before the look.
-            let prepared = self.prepare_wait(hash);
             let found = look().await?;
             let left = until.map(|until| Duration::from_nanos(until.saturating_sub(clock.now())));
             if found.is_some() || left == Some(Duration::ZERO) {
                 return Ok(found);
             }
-            sleep(prepared, pace.next(left)).await;
+            // Between two looks nothing is under way.
+            if let Some(prepared) = prepared {
+                sleep(prepared, pace.next(left)).await;
+            }
+            // N1: before the next look.
+            prepared = Some(self.prepare_wait(hash));
         }
     }
 }
@@ -65,6 +71,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::handle::Options;
+    use crate::pools::shm::{self, CreateOptions, Pool};
 
     #[test]
     fn looks_are_at_most_five_milliseconds_apart() {
@@ -73,5 +81,24 @@ mod tests {
         assert_eq!((pauses[0], pauses[1], pauses[19]), (FIRST, 2 * FIRST, LONGEST));
         assert!(pauses.is_sorted());
         assert_eq!(pace.next(Some(FIRST)), FIRST, "what is left of the wait");
+    }
+
+    /// Each wake is a system call, and counted in the wait word.
+    #[test]
+    fn what_nobody_waits_for_wakes_nobody() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let options = CreateOptions { capacity: 4 << 20, ..CreateOptions::default() };
+        let pool = Pool::create(dir.path().join("pool"), &options).expect("a pool");
+        let client = shm::open(&pool, Options::default()).expect("a slot");
+        let (lock, hash) = (client.blocking().lock(b"lock"), client.check(b"lock", &[]));
+        let (words, hash) = (pool.wait_words().expect("they are there"), hash.expect("a key"));
+        let pairs = || {
+            let before = words.prepare(hash);
+            (0..10).for_each(|_| lock.acquire().expect("free").release().expect("held"));
+            let wakes = words.prepare(hash).wrapping_sub(before) >> 1;
+            assert_eq!(wakes, 1, "of whoever has prepared");
+        };
+        pairs();
+        pairs();
     }
 }

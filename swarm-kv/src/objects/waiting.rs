@@ -23,7 +23,6 @@ use crate::error::Error;
 use crate::objects::error::ObjectError;
 use crate::objects::guard::Guard;
 use crate::objects::kind::ObjectKind;
-use crate::objects::pace::{Pace, nanoseconds};
 use crate::objects::seat::Seat;
 use crate::objects::turnstile::{QueueView, ROOM, Standing, Turnstile};
 use crate::ops::modify::Next;
@@ -93,29 +92,21 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Queued<'c, F, C, P> {
     ) -> Result<Option<Guard<'_, F, C, P>>, ObjectError> {
         self.client.gives_up_places().await?;
         let mut place = Place::new(self, self.client.next_seat());
-        let (clock, mut pace) = (self.client.group.clock(), Pace::new());
         let queues = limit != Some(Duration::ZERO);
-        let until = limit.map(|limit| clock.now().saturating_add(nanoseconds(limit)));
-        let hash = self.client.check(&self.name, &[])?;
-        loop {
-            // N1: before the look.
-            let prepared = self.client.prepare_wait(hash);
-            match place.enter(weight, queues).await? {
-                (Standing::Holds(token), unsettled) => {
-                    return Ok(Some(Guard::new(place, token, unsettled)));
-                }
-                (Standing::Closed, _) => {
-                    place.is_taken = false;
-                    return Ok(None);
-                }
-                (Standing::Waits | Standing::Outside, _) => {}
+        let look = async || match place.enter(weight, queues).await? {
+            (Standing::Waits | Standing::Outside, _) => Ok(None),
+            decided => Ok(Some(decided)),
+        };
+        match self.client.looks_until(&self.name, limit, sleep, look).await? {
+            Some((Standing::Holds(token), unsettled)) => {
+                Ok(Some(Guard::new(place, token, unsettled)))
             }
-            let left = until.map(|until| Duration::from_nanos(until.saturating_sub(clock.now())));
-            if left == Some(Duration::ZERO) {
-                return place.gives_up(queues).await;
+            // Closed.
+            Some(_) => {
+                place.is_taken = false;
+                Ok(None)
             }
-            // Between two looks nothing is under way.
-            sleep(prepared, pace.next(left)).await;
+            None => place.gives_up(queues).await,
         }
     }
 

@@ -58,9 +58,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Watch<'_, F, C, P> {
     /// # Errors
     /// Those of [`get`](Client::get).
     pub async fn changed(&mut self) -> Result<Option<Vec<u8>>, Error> {
-        let client = self.client;
-        let sleep = async |prepared, longest| client.wait_aside(prepared, longest).await;
-        let changed = self.changed_by(None, sleep).await?;
+        let changed = self.changed_by(None, self.client.goes_aside()).await?;
         Ok(changed.expect("it has no limit"))
     }
 
@@ -70,9 +68,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Watch<'_, F, C, P> {
         &mut self,
         limit: Option<Duration>,
     ) -> Result<Option<Option<Vec<u8>>>, Error> {
-        let client = self.client;
-        let sleep = async |prepared, longest| client.wait(prepared, longest);
-        block_on(self.changed_by(limit, sleep))
+        block_on(self.changed_by(limit, self.client.blocks()))
     }
 
     async fn changed_by(
