@@ -222,6 +222,8 @@ struct World {
     /// Whether connections break: then too few nodes may answer.
     breaks: bool,
     clock_fits: Option<(u64, u64)>,
+    /// Clients whose memory is near.
+    near: Vec<bool>,
 }
 
 impl World {
@@ -235,6 +237,9 @@ impl World {
             0 => FaultRates::NONE,
             _ => FaultRates::random(rng, nodes, last, 120.0),
         };
+        let share = [0.0, 0.0, 0.5, 1.0][rare.usize(..4)];
+        let near: Vec<bool> = (0..=last).map(|_| rare.f64() < share).collect();
+        let chaos = if share > 0.0 { chaos.beside_near() } else { chaos };
         let policy = match rng.u8(..3) {
             0 => Policy::Priorities { changes: rng.usize(..8), horizon: 2000 },
             _ => Policy::Weighted { redraw: 0.005 },
@@ -251,7 +256,7 @@ impl World {
         let (mut sim, at) = (Sim::new(&setup), cell(rng.u8(..nodes as u8)));
         sim.follow(conduct);
         let breaks = chaos.disconnect > 0.0;
-        Self { sim, at, nodes, last, timeouts, breaks, clock_fits: fits }
+        Self { sim, at, nodes, last, timeouts, breaks, clock_fits: fits, near }
     }
 
     /// Gives a client its clock. Returns what it works with, and its own source of chance.
@@ -265,7 +270,9 @@ impl World {
 
     fn group(&self, client: usize) -> TestGroup {
         let session = Session { client, incarnation: Incarnation(client as u64 + 1) };
-        let group = Group::new(self.sim.fabric(client), self.sim.clock(client), FORMAT, session);
+        let near = self.near[client];
+        let fabric = if near { self.sim.near(client) } else { self.sim.fabric(client) };
+        let group = Group::new(fabric, self.sim.clock(client), FORMAT, session);
         group.set_timeouts(self.timeouts);
         group
     }

@@ -28,6 +28,7 @@ mod accept_request;
 mod classic;
 mod converged;
 mod decide;
+mod fast_path;
 mod fill;
 mod propose;
 mod read;
@@ -37,8 +38,9 @@ mod view;
 pub use accept_request::{CreatedPart, CreatedParts, InitialWrite, MAX_CREATED_PARTS, Replicas};
 pub use converged::converged;
 pub use decide::committed;
+pub use fast_path::{FastRound, is_as_seen, try_propose};
 pub use fill::fill;
-pub use propose::{Proposal, Proposed, propose};
+pub use propose::{Proposal, Proposed, propose, propose_on};
 pub use read::{Committed, read};
 pub use view::View;
 

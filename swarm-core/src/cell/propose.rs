@@ -9,6 +9,7 @@ use crate::quorum::{Event, Group, Round};
 use crate::words::{Ballot, CellFlags, CellWord, Pointer, WriteNumber};
 
 use super::classic::{Own, classic};
+use super::fast_path::{FastRound, try_propose};
 use super::record::{Way, includes};
 use super::view::{View, Words};
 use super::{ATTEMPTS, CellRef, back_off, in_place, in_place_head, ready};
@@ -75,6 +76,31 @@ pub async fn propose<F: Fabric, C: Clock>(
     proposal: &Proposal<'_>,
     created_parts: &impl CreatedParts,
 ) -> Result<Proposed, Error> {
+    let mut round = None;
+    match try_propose(group, at, on, proposal, &mut round) {
+        Some(view) => Ok(Proposed::Committed(view)),
+        None => propose_on(group, at, on, proposal, created_parts, round).await,
+    }
+}
+
+/// Continues a proposal whose fast round [`try_propose`] has done, if it has.
+///
+/// # Cancel safety
+/// As [`propose`].
+///
+/// # Errors
+/// As [`propose`].
+///
+/// # Panics
+/// As [`propose`].
+pub async fn propose_on<F: Fabric, C: Clock>(
+    group: &Group<F, C>,
+    at: &CellRef,
+    on: &View,
+    proposal: &Proposal<'_>,
+    created_parts: &impl CreatedParts,
+    round: Option<FastRound>,
+) -> Result<Proposed, Error> {
     assert!(proposal.payload.len() <= at.room, "a payload needs room in the cell's records");
     assert!(
         proposal.initial_writes.len() <= MAX_CREATED_PARTS,
@@ -84,7 +110,10 @@ pub async fn propose<F: Fabric, C: Clock>(
     let (n, base) = (group.nodes(), on.record());
     let mut words = Words::new(group.format(), n, on);
     words.check_room()?;
-    let word = on.fast_base(group.format(), n, group.suspects());
+    let word = match &round {
+        Some(round) => Some(round.base),
+        None => on.fast_base(group.format(), n, group.suspects()),
+    };
     // C1: a client that finds the record not confirmed takes this word for the accepted one. Without a
     // fast round no client finds it so.
     let below = word.unwrap_or(group.format().cell(Ballot(0), base, CellFlags::empty()));
@@ -92,7 +121,14 @@ pub async fn propose<F: Fabric, C: Clock>(
     let mut own = Own { base, request, open: false };
     if let Some(word) = word {
         own.request.fresh = false;
-        match fast(group, at, &mut words, word, &own.request, sparing).await? {
+        let outcome = match round {
+            Some(round) => {
+                words = round.words;
+                round.outcome
+            }
+            None => fast(group, at, &mut words, word, &own.request, sparing).await?,
+        };
+        match outcome {
             Fast::Won(view) => return Ok(Proposed::Committed(view)),
             Fast::Unnamed(ballot) if sparing => {
                 own.request.fresh = unraise(group, &own.request, ballot).await;
@@ -140,7 +176,7 @@ pub async fn propose<F: Fabric, C: Clock>(
 }
 
 /// The outcome of a fast round.
-enum Fast {
+pub(super) enum Fast {
     /// Every node's word went from the base to the record.
     Won(View),
     /// No node's word did, or ever will: no client has seen the record, whose accepted ballot is

@@ -155,9 +155,15 @@ impl<F: Fabric, I: Fn()> Suite<'_, F, I> {
         assert_eq!(done, Some((20, [10, 21, tail, 7])));
         let lost = fabric.write_cas_load::<2>(node, store, swap(5, 6), at(0));
         assert_eq!(lost, Some((20, [10, 20])));
+        let both = |second| [swap(20, 21), Swap { at: at(0), expect: 10, new: second }];
+        assert_eq!(fabric.write_cas_cas(node, store, both(11)), Some(10));
+        let over = Store { at: at(2), head: &[tail, 7], tail: &[] };
+        assert_eq!(fabric.write_cas_cas(node, over, both(12)), Some(11));
+        assert_eq!(*self.chain(&[self.read(0, 4)]), [11, 21, tail, 7]);
+        assert_eq!(*self.chain(&[self.swap(1, 21, 20)]), [21]);
         fabric.write_cas(node, Some(Store { at: at(2), head: &[30], tail: &[] }), swap(20, 22));
         fabric.write_cas(node, None, swap(22, 23));
-        assert_eq!(*self.chain(&[self.read(0, 4)]), [10, 23, 30, 7]);
+        assert_eq!(*self.chain(&[self.read(0, 4)]), [11, 23, 30, 7]);
         // Words outside of the memory do not exist, and later verbs of such a chain have no effect.
         for outside in [u64::MAX, u64::MAX - 3, u64::MAX / 2] {
             let outside = Address(outside);
@@ -165,10 +171,11 @@ impl<F: Fabric, I: Fn()> Suite<'_, F, I> {
             assert!(fabric.fetch(node, outside, 8).is_none());
             let store = Store { at: outside, head: &[1; 8], tail: &[] };
             assert_eq!(fabric.write_cas_load::<2>(node, store, swap(23, 24), at(0)), None);
+            assert_eq!(fabric.write_cas_cas(node, store, both(12)), None);
             fabric.write_cas(node, Some(store), swap(23, 24));
             fabric.write_cas(node, None, Swap { at: outside, expect: 0, new: 1 });
         }
-        assert_eq!(*self.chain(&[self.read(0, 2)]), [10, 23]);
+        assert_eq!(*self.chain(&[self.read(0, 2)]), [11, 23]);
     }
 
     fn verbs_take_effect_in_order(&self) {

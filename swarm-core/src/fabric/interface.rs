@@ -210,7 +210,7 @@ pub trait Fabric {
     /// Posts a chain of one READ of `N` words on a synchronous fabric. Returns the words, or `None`
     /// if the node does not answer.
     ///
-    /// This and the next three are the chains of the common operations. Each takes effect as with
+    /// This and the next four are the chains of the common operations. Each takes effect as with
     /// [`post`](Self::post), which it calls unless a fabric has a shorter way. Their cost is
     /// reported by [`charge`](Self::charge).
     #[inline]
@@ -238,6 +238,15 @@ pub trait Fabric {
         let reply = done::<Self>(self.post(node, &chain))?;
         let (&found, words) = reply.split_first()?;
         Some((found, *words.first_chunk()?))
+    }
+
+    /// Posts a chain of WRITE, CAS and CAS on a synchronous fabric. Returns what the second CAS found;
+    /// `None` if the node does not answer, perhaps after some of it took effect.
+    #[inline]
+    fn write_cas_cas(&self, node: NodeId, store: Store<'_>, swaps: [Swap; 2]) -> Option<u64> {
+        let [first, second] = swaps;
+        let reply = done::<Self>(self.post(node, &[store.into(), first.into(), second.into()]))?;
+        reply.get(1).copied()
     }
 
     /// Posts a chain of a WRITE, if there is one, and a CAS, deferred, on a synchronous fabric.

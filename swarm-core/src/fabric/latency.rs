@@ -123,6 +123,11 @@ impl<F: Fabric, C: Clock> Fabric for Delayed<F, C> {
     }
 
     #[inline(always)]
+    fn write_cas_cas(&self, node: NodeId, store: Store<'_>, swaps: [Swap; 2]) -> Option<u64> {
+        self.inner.write_cas_cas(node, store, swaps)
+    }
+
+    #[inline(always)]
     fn write_cas(&self, node: NodeId, store: Option<Store<'_>>, swap: Swap) {
         self.inner.write_cas(node, store, swap);
     }

@@ -12,17 +12,28 @@ use crate::node::{Address, NodeId};
 
 /// Memory nodes within this process. Clones are other clients of the same nodes.
 #[derive(Clone, Debug)]
-pub struct Loopback(Arc<Mutex<Vec<Vec<u64>>>>);
+pub struct Loopback {
+    nodes: Arc<Mutex<Vec<Vec<u64>>>>,
+    near: bool,
+}
 
 impl Loopback {
     /// Makes `nodes` nodes of `words` zeroed words each.
     pub fn new(nodes: usize, words: usize) -> Self {
         // Each is allocated by itself: cloning one would touch every page.
-        Self(Arc::new(Mutex::new((0..nodes).map(|_| vec![0; words]).collect())))
+        let nodes = (0..nodes).map(|_| vec![0; words]).collect();
+        Self { nodes: Arc::new(Mutex::new(nodes)), near: false }
+    }
+
+    /// Returns access to the same nodes as a synchronous fabric, which this one otherwise does not claim to
+    /// be: operations take their straight lines.
+    #[must_use]
+    pub fn near(&self) -> Self {
+        Self { near: true, ..self.clone() }
     }
 
     fn nodes_mut(&self) -> MutexGuard<'_, Vec<Vec<u64>>> {
-        self.0.lock().expect("no client panics while it has the nodes")
+        self.nodes.lock().expect("no client panics while it has the nodes")
     }
 
     /// Returns the word at `at` of `node`.
@@ -55,6 +66,10 @@ impl Fabric for Loopback {
     type EpochDomain = NoEpochs;
     type Reply<'f> = Vec<u64>;
     type Completion<'f> = Ready<Result<Vec<u64>, NodeDown>>;
+
+    fn is_near(&self) -> bool {
+        self.near
+    }
 
     fn nodes(&self) -> usize {
         self.nodes_mut().len()

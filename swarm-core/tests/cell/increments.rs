@@ -50,8 +50,8 @@ fn increment_often(client: &Client, recorder: &Recorder, times: u64) {
 }
 
 impl Counter {
-    fn new() -> Self {
-        Self { story: Story::new(), recorder: Recorder::new() }
+    fn far_and_near() -> [Self; 2] {
+        Story::far_and_near().map(|story| Self { story, recorder: Recorder::new() })
     }
 
     /// The client adds 1, and is stopped half-way: others complete its change, or come first, and
@@ -87,18 +87,20 @@ impl Counter {
 /// it lost, it would add once more.
 #[test]
 fn an_increment_that_others_completed_and_built_upon_counts_once() {
-    let counter = Counter::new();
-    assert_eq!(counter.increment_stopped(true, CHANGES), Ok(()));
-    counter.comes_to(CHANGES + 1);
+    for counter in Counter::far_and_near() {
+        assert_eq!(counter.increment_stopped(true, CHANGES), Ok(()));
+        counter.comes_to(CHANGES + 1);
+    }
 }
 
 /// Others built on what it built on, and its record was never committed, although two nodes took
 /// it. Told that it is committed, its increment would be missing.
 #[test]
 fn an_increment_that_came_too_late_is_tried_again_and_counts_once() {
-    let counter = Counter::new();
-    assert_eq!(counter.increment_stopped(false, CHANGES), Ok(()));
-    counter.comes_to(CHANGES + 1);
+    for counter in Counter::far_and_near() {
+        assert_eq!(counter.increment_stopped(false, CHANGES), Ok(()));
+        counter.comes_to(CHANGES + 1);
+    }
 }
 
 /// It cannot follow thousands of records before its deadline. The error leaves the outcome open,
@@ -106,8 +108,8 @@ fn an_increment_that_came_too_late_is_tried_again_and_counts_once() {
 /// committed in the second.
 #[test]
 fn an_increment_that_ends_in_an_error_counts_once_or_never() {
-    for completed in [true, false] {
-        let counter = Counter::new();
+    let both = || Counter::far_and_near();
+    for (completed, counter) in [true, false].into_iter().flat_map(|it| both().map(|c| (it, c))) {
         let soon = Timeouts { deadline: 50 * CHANGES, ..Timeouts::default() };
         counter.story.stopped.set_timeouts(soon);
         assert_eq!(counter.increment_stopped(completed, CHANGES), Err(Error::Contended));

@@ -40,6 +40,7 @@ impl Clock for Ticking {
 #[derive(Clone)]
 pub(crate) struct Nodes {
     inner: Loopback,
+    near: bool,
     pub(crate) away: Rc<Cell<Option<NodeId>>>,
     /// Before its first chain to this node.
     stop: Rc<RefCell<Option<Stop>>>,
@@ -61,6 +62,10 @@ impl Fabric for Nodes {
     type EpochDomain = NoEpochs;
     type Reply<'f> = Vec<u64>;
     type Completion<'f> = Done;
+
+    fn is_near(&self) -> bool {
+        self.near
+    }
 
     fn nodes(&self) -> usize {
         3
@@ -143,12 +148,17 @@ pub(crate) struct Story {
 }
 
 impl Story {
-    pub(crate) fn new() -> Self {
+    /// One of each kind of memory.
+    pub(crate) fn far_and_near() -> [Self; 2] {
+        [false, true].map(Self::new)
+    }
+
+    fn new(near: bool) -> Self {
         let inner = Loopback::new(3, (RECORDS_AT + OWN + 2) as usize * 8);
         let away = Rc::new(Cell::new(None));
         let client = |client: usize, stop: &Rc<RefCell<_>>| {
             let nodes =
-                Nodes { inner: inner.clone(), away: Rc::clone(&away), stop: Rc::clone(stop) };
+                Nodes { inner: inner.clone(), near, away: Rc::clone(&away), stop: Rc::clone(stop) };
             let session = Session { client, incarnation: Incarnation(client as u64 + 1) };
             Group::new(nodes, Ticking(Cell::new(0)), FORMAT, session)
         };
@@ -156,7 +166,7 @@ impl Story {
         let (stopped, busy) = (client(0, &stop), Rc::new(client(1, &Rc::default())));
         change_often(&busy, 0..1);
         let stale = view(&stopped);
-        let nodes = Nodes { inner, away, stop };
+        let nodes = Nodes { inner, near, away, stop };
         Self { nodes, stopped, busy, stale }
     }
 
@@ -181,74 +191,92 @@ impl Story {
 
 #[test]
 fn a_client_that_was_stopped_before_it_proposed_has_lost() {
-    let story = Story::new();
-    change_often(&story.busy, 1..CHANGES);
-    let outcome = change(&story.stopped, &story.stale, OWN);
-    assert!(matches!(outcome, Ok(Proposed::Lost { .. })), "{outcome:?}");
+    for story in Story::far_and_near() {
+        change_often(&story.busy, 1..CHANGES);
+        let outcome = change(&story.stopped, &story.stale, OWN);
+        assert!(matches!(outcome, Ok(Proposed::Lost { .. })), "{outcome:?}");
+    }
 }
 
 /// Two nodes took its record, and a ballot may have chosen it: only the later records show that
 /// none did.
 #[test]
 fn a_client_that_was_stopped_half_way_finds_out_that_it_has_lost() {
-    let story = Story::new();
-    let outcome = story.stopped_half_way(|_, busy| change_often(busy, 1..CHANGES));
-    assert!(matches!(outcome, Ok(Proposed::Lost { .. })), "{outcome:?}");
+    for story in Story::far_and_near() {
+        let outcome = story.stopped_half_way(|_, busy| change_often(busy, 1..CHANGES));
+        assert!(matches!(outcome, Ok(Proposed::Lost { .. })), "{outcome:?}");
+    }
 }
 
 /// Others completed its change, and built on it.
 #[test]
 fn a_client_that_was_stopped_half_way_finds_out_that_it_has_won() {
-    let story = Story::new();
-    let outcome = story.stopped_half_way(|nodes, busy| {
-        nodes.away.set(Some(N2));
-        let on = block_on(read(busy, &at(), &())).expect("two are there").view;
-        assert_eq!(on.record(), record_at(OWN), "both others have it");
-        nodes.away.set(None);
-        change_often(busy, 1..CHANGES);
-    });
-    assert!(matches!(outcome, Ok(Proposed::Committed(_))), "{outcome:?}");
+    for story in Story::far_and_near() {
+        let outcome = story.stopped_half_way(|nodes, busy| {
+            nodes.away.set(Some(N2));
+            let on = block_on(read(busy, &at(), &())).expect("two are there").view;
+            assert_eq!(on.record(), record_at(OWN), "both others have it");
+            nodes.away.set(None);
+            change_often(busy, 1..CHANGES);
+        });
+        assert!(matches!(outcome, Ok(Proposed::Committed(_))), "{outcome:?}");
+    }
 }
 
 /// Following the predecessors takes longer than an operation may: the outcome stays unknown.
 #[test]
 fn a_client_that_cannot_find_out_in_time_gets_an_open_outcome() {
-    let story = Story::new();
-    story.stopped.set_timeouts(Timeouts { deadline: 50 * CHANGES, ..Timeouts::default() });
-    let outcome = story.stopped_half_way(|_, busy| change_often(busy, 1..CHANGES));
-    assert!(matches!(outcome, Err(Error::Contended)), "{outcome:?}");
+    for story in Story::far_and_near() {
+        story.stopped.set_timeouts(Timeouts { deadline: 50 * CHANGES, ..Timeouts::default() });
+        let outcome = story.stopped_half_way(|_, busy| change_often(busy, 1..CHANGES));
+        assert!(matches!(outcome, Err(Error::Contended)), "{outcome:?}");
+    }
 }
 
 /// A client that knows a record of the cell does not take it for one that others changed.
 #[test]
 fn a_cell_that_lost_all_its_words_is_damaged() {
-    let story = Story::new();
-    for node in (0..3).map(NodeId) {
-        let word = at().place.at(node, 3).plus(cell::WORD);
-        assert_ne!(story.nodes.inner.word(node, word), 0);
-        story.nodes.inner.set_word(node, word, 0);
+    for story in Story::far_and_near() {
+        for node in (0..3).map(NodeId) {
+            let word = at().place.at(node, 3).plus(cell::WORD);
+            assert_ne!(story.nodes.inner.word(node, word), 0);
+            story.nodes.inner.set_word(node, word, 0);
+        }
+        let outcome = change(&story.stopped, &story.stale, OWN);
+        assert!(matches!(outcome, Err(Error::Damaged)), "{outcome:?}");
     }
-    let outcome = change(&story.stopped, &story.stale, OWN);
-    assert!(matches!(outcome, Err(Error::Damaged)), "{outcome:?}");
 }
 
 /// A record's memory is damaged, so that its checksum is valid and it names a later record. There
 /// are fewer ballots than records on that path, however much time there is.
 #[test]
 fn records_that_lead_round_in_a_circle_are_damaged() {
-    let story = Story::new();
-    story.stopped.set_timeouts(Timeouts { deadline: u64::MAX, ..Timeouts::default() });
-    let outcome = story.stopped_half_way(|nodes, busy| {
-        change_often(busy, 1..100);
-        let later = FORMAT.cell(Ballot(1000), record_at(90), CellFlags::all());
-        let writer = WriteNumber::new(Incarnation(2), 51);
-        let header = RecordHeader::new(record_at(50), later, writer, &[50, 50]).encode();
-        for node in (0..3).map(NodeId) {
-            let body = Address(record_at(50).0 * 8).plus(record::BODY);
-            (0..)
-                .zip(&header)
-                .for_each(|(i, word)| nodes.inner.set_word(node, body.plus(i), *word));
-        }
-    });
-    assert!(matches!(outcome, Err(Error::Damaged)), "{outcome:?}");
+    for story in Story::far_and_near() {
+        story.stopped.set_timeouts(Timeouts { deadline: u64::MAX, ..Timeouts::default() });
+        let outcome = story.stopped_half_way(|nodes, busy| {
+            change_often(busy, 1..100);
+            let later = FORMAT.cell(Ballot(1000), record_at(90), CellFlags::all());
+            let writer = WriteNumber::new(Incarnation(2), 51);
+            let header = RecordHeader::new(record_at(50), later, writer, &[50, 50]).encode();
+            for node in (0..3).map(NodeId) {
+                let body = Address(record_at(50).0 * 8).plus(record::BODY);
+                (0..)
+                    .zip(&header)
+                    .for_each(|(i, word)| nodes.inner.set_word(node, body.plus(i), *word));
+            }
+        });
+        assert!(matches!(outcome, Err(Error::Damaged)), "{outcome:?}");
+    }
+}
+
+/// A node does not answer. The others have its record, which a fast round at all but one does not commit.
+#[test]
+fn a_change_that_a_silent_node_lacks_takes_another_round() {
+    for story in Story::far_and_near() {
+        let outcome = story.stopped_half_way(|nodes, _| nodes.away.set(Some(N2)));
+        assert!(matches!(outcome, Ok(Proposed::Committed(_))), "{outcome:?}");
+        // Of the two that took it, one is left, and it is not lost.
+        story.nodes.away.set(Some(NodeId(1)));
+        assert_eq!(view(&story.busy).record(), record_at(OWN));
+    }
 }

@@ -16,7 +16,7 @@ use crate::pool::Pool;
 use crate::sigbus::any_lost;
 use crate::words::chain::{
     FIRST_WORD, fence_behind_write, fetch, load, prefetch, prefetch_change, run, write_cas,
-    write_cas_load,
+    write_cas_cas, write_cas_load,
 };
 use crate::words::sync::Word;
 
@@ -198,6 +198,12 @@ impl Fabric for ShmFabric {
     ) -> Option<(u64, [u64; N])> {
         let done = write_cas_load(self.words(node), store, swap, at, &self.unfenced).ok()?;
         if self.is_lost(node) { None } else { Some(done) }
+    }
+
+    #[inline(always)]
+    fn write_cas_cas(&self, node: NodeId, store: Store<'_>, swaps: [Swap; 2]) -> Option<u64> {
+        let found = write_cas_cas(self.words(node), store, swaps, &self.unfenced).ok()?;
+        if self.is_lost(node) { None } else { Some(found) }
     }
 
     #[inline(always)]

@@ -166,6 +166,22 @@ pub fn write_cas_load<const N: usize>(
     Ok((found, load(memory, at, unfenced)?))
 }
 
+/// Runs a WRITE and two CASes. Returns what the second one found.
+///
+/// # Errors
+/// As [`run`].
+#[inline(always)]
+pub fn write_cas_cas(
+    memory: &[Word],
+    write: Store<'_>,
+    [first, second]: [Swap; 2],
+    unfenced: &Cell<bool>,
+) -> Result<u64, NodeDown> {
+    store(memory, write, unfenced)?;
+    swap(memory, first, unfenced)?;
+    swap(memory, second, unfenced)
+}
+
 /// Runs a WRITE, if there is one, and a CAS.
 ///
 /// # Errors

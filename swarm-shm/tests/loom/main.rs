@@ -11,6 +11,7 @@
 
 #![cfg(loom)]
 
+mod cell;
 mod epochs;
 mod events;
 mod register;

@@ -23,7 +23,7 @@ use swarm_core::quorum::{Group, Session};
 use swarm_core::register::safe_guess::{SafeGuess, first_stamp};
 use swarm_core::register::{Check, Found, Protocol, Register, Write, Written};
 use swarm_core::words::{GRANULE_WORDS, Incarnation, Pointer, Timestamp, WordFormat, WriteNumber};
-use swarm_shm::{FIRST_WORD, fetch, load, run, write_cas, write_cas_load};
+use swarm_shm::{FIRST_WORD, fetch, load, run, write_cas, write_cas_cas, write_cas_load};
 
 use super::{Node, explore};
 
@@ -41,7 +41,7 @@ const WORDS: usize = (FIRST_BUFFER.0 + 1 - REGISTER.0) as usize * GRANULE_WORDS;
 const BORN: u64 = 7;
 
 /// One client's access to a node.
-struct LoomFabric {
+pub(super) struct LoomFabric {
     node: Node,
     unfenced: Cell<bool>,
 }
@@ -78,6 +78,10 @@ impl Fabric for LoomFabric {
         write_cas_load(&self.node.0, store, swap, at, &self.unfenced).ok()
     }
 
+    fn write_cas_cas(&self, _: NodeId, store: Store<'_>, swaps: [Swap; 2]) -> Option<u64> {
+        write_cas_cas(&self.node.0, store, swaps, &self.unfenced).ok()
+    }
+
     fn write_cas(&self, _: NodeId, store: Option<Store<'_>>, swap: Swap) {
         write_cas(&self.node.0, store, swap, &self.unfenced).expect("the words are there");
     }
@@ -91,12 +95,12 @@ impl Fabric for LoomFabric {
 /// Words of a thread's stack: operations' futures are large, and so are the frames that poll them.
 const STACK: usize = 1 << 15;
 
-fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+pub(super) fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     thread::Builder::new().stack_size(STACK).spawn(work).expect("a thread")
 }
 
 /// [`explore`]s a model in a thread of its own, as the first thread's stack has a fixed size.
-fn explore_roomy(preemptions: Option<usize>, model: impl Fn() + Sync + Send + 'static) {
+pub(super) fn explore_roomy(preemptions: Option<usize>, model: impl Fn() + Sync + Send + 'static) {
     let model = Arc::new(model);
     explore(preemptions, move || {
         let model = Arc::clone(&model);
@@ -105,7 +109,7 @@ fn explore_roomy(preemptions: Option<usize>, model: impl Fn() + Sync + Send + 's
 }
 
 /// A clock that stands still.
-struct At(u64);
+pub(super) struct At(u64);
 
 impl Clock for At {
     fn now(&self) -> u64 {
@@ -114,11 +118,18 @@ impl Clock for At {
 }
 
 /// Returns an operation's result: as its chains are done at once, so is it.
-fn now<T>(operation: impl Future<Output = T>) -> T {
+pub(super) fn now<T>(operation: impl Future<Output = T>) -> T {
     match pin!(operation).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(done) => done,
         Poll::Pending => panic!("it waits for a chain"),
     }
+}
+
+/// Makes what client number `id`, whose clock reads `time`, works with.
+pub(super) fn group_of(node: &Node, id: usize, time: u64) -> Group<LoomFabric, At> {
+    let fabric = LoomFabric { node: node.clone(), unfenced: Cell::new(false) };
+    let session = Session { client: id, incarnation: Incarnation(id as u64 + 1) };
+    Group::new(fabric, At(time), FORMAT, session)
 }
 
 /// A client of the register.
@@ -130,10 +141,8 @@ struct Client {
 impl Client {
     /// Makes client number `id`, whose clock reads `time`.
     fn new(node: &Node, id: usize, time: u64) -> Self {
-        let fabric = LoomFabric { node: node.clone(), unfenced: Cell::new(false) };
-        let session = Session { client: id, incarnation: Incarnation(id as u64 + 1) };
         let place = Location::everywhere(REGISTER, NodeId(0));
-        let group = Group::new(fabric, At(time), FORMAT, session);
+        let group = group_of(node, id, time);
         Self { group, register: Register::new(place, IDENTITY, SHAPE) }
     }
 

@@ -35,10 +35,11 @@ const WRITE: Store<'_> = Store { at: AT, head: &[7], tail: &[] };
 /// A CAS that succeeds on zeros.
 const SWAP: Swap = Swap { at: AT, expect: 0, new: 7 };
 
-const ACCESSES: [Access; 7] = [
+const ACCESSES: [Access; 8] = [
     |fabric, node| fabric.load::<8>(node, AT).map(drop),
     |fabric, node| fabric.fetch(node, AT, 8).map(drop),
     |fabric, node| fabric.write_cas_load::<8>(node, WRITE, SWAP, AT).map(drop),
+    |fabric, node| fabric.write_cas_cas(node, WRITE, [SWAP; 2]).map(drop),
     |fabric, node| post(fabric, node, &[Verb::Read { at: AT, words: 8 }]).ok().map(drop),
     |fabric, node| post(fabric, node, &[SWAP.into()]).ok().map(drop),
     |fabric, node| post(fabric, node, &[WRITE.into()]).ok().map(drop),
@@ -111,6 +112,9 @@ fn no_thread_counts_what_is_in_the_place_of_a_lost_node() {
                         let done = fabric.write_cas_load(GONE, store, swap, at(thread));
                         let Some((found, words)) = done else { return };
                         assert_eq!((found, words), (u64::MAX, ones), "round {round}");
+                        let done = fabric.write_cas_cas(GONE, store, [swap; 2]);
+                        let Some(found) = done else { return };
+                        assert_eq!(found, u64::MAX, "round {round}");
                     }
                 });
             }
