@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Instructions of one cached get and one cached update, of a client and of a handle (24-byte keys, 64-byte values, 3 nodes),
-# counted by callgrind: the difference of two runs that differ in the number of operations only. The loop around them
+# of an increment, and of a lock that is acquired and released, counted by callgrind: the difference of two runs that differ in the number of operations only. The loop around them
 # counts as well. A run's count varies by some 300,000 with where its keys hash to and with the work that a client does
 # by the clock, so each is the smallest of three, and the runs differ by enough operations that this is below 1 %.
 set -euo pipefail
@@ -19,12 +19,12 @@ count() {
             awk '/Collected/ { print $4 }'
     done | sort -n | head -n 1
 }
-few=10000 many=50000
-# A program, one of its operations, and under which name it is told.
+# A program, one of its operations, under which name it is told, and how often it is done.
 tell() {
-    local a b
+    local a b few="${4:-10000}" many="${5:-50000}"
     a=$(count "$1" "$2" "$few") b=$(count "$1" "$2" "$many")
     echo "$3: $(((b - a) / (many - few))) instructions"
 }
 for operation in get update; do tell hot_path "$operation" "$operation"; done
+for operation in increment lock; do tell hot_path "$operation" "$operation" 5000 20000; done
 for operation in get read update task-get; do tell hot_handle "$operation" "handle-$operation"; done

@@ -79,11 +79,11 @@ pub async fn propose<F: Fabric, C: Clock>(
     let mut round = None;
     match try_propose(group, at, on, proposal, &mut round) {
         Some(view) => Ok(Proposed::Committed(view)),
-        None => propose_on(group, at, on, proposal, created_parts, round).await,
+        None => propose_on(group, at, on, proposal, created_parts, &mut round).await,
     }
 }
 
-/// Continues a proposal whose fast round [`try_propose`] has done, if it has.
+/// Continues a proposal whose fast round [`try_propose`] has done, if it has; takes what that left.
 ///
 /// # Cancel safety
 /// As [`propose`].
@@ -99,7 +99,7 @@ pub async fn propose_on<F: Fabric, C: Clock>(
     on: &View,
     proposal: &Proposal<'_>,
     created_parts: &impl CreatedParts,
-    round: Option<FastRound>,
+    round: &mut Option<FastRound>,
 ) -> Result<Proposed, Error> {
     assert!(proposal.payload.len() <= at.room, "a payload needs room in the cell's records");
     assert!(
@@ -108,11 +108,13 @@ pub async fn propose_on<F: Fabric, C: Clock>(
     );
     let Proposal { change, record, payload, initial_writes, sparing } = *proposal;
     let (n, base) = (group.nodes(), on.record());
-    let mut words = Words::new(group.format(), n, on);
-    words.check_room()?;
-    let word = match &round {
-        Some(round) => Some(round.base),
-        None => on.fast_base(group.format(), n, group.suspects()),
+    let (mut words, word, tried) = match round.take() {
+        Some(FastRound { base, words, outcome }) => (words, Some(base), Some(outcome)),
+        None => {
+            let words = Words::new(group.format(), n, on);
+            words.check_room()?;
+            (words, on.fast_base(group.format(), n, group.suspects()), None)
+        }
     };
     // C1: a client that finds the record not confirmed takes this word for the accepted one. Without a
     // fast round no client finds it so.
@@ -121,11 +123,8 @@ pub async fn propose_on<F: Fabric, C: Clock>(
     let mut own = Own { base, request, open: false };
     if let Some(word) = word {
         own.request.fresh = false;
-        let outcome = match round {
-            Some(round) => {
-                words = round.words;
-                round.outcome
-            }
+        let outcome = match tried {
+            Some(outcome) => outcome,
             None => fast(group, at, &mut words, word, &own.request, sparing).await?,
         };
         match outcome {

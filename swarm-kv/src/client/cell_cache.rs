@@ -86,6 +86,24 @@ impl CellCache {
         Some((cached.cell, self.generation.get()))
     }
 
+    /// Takes what was seen of a key's cell, in whatever epoch. `None` if nothing was.
+    pub(crate) fn take(&self, hash: u64, key: &[u8]) -> Option<(FoundCell, SeenCell)> {
+        let mut cells = self.cells.borrow_mut();
+        let mut cached = cells.get_mut(&hash).filter(|cached| *cached.key == *key)?;
+        let seen = cached.seen.take()?;
+        Some(((cached.cell, self.generation.get()), seen))
+    }
+
+    /// Puts back what is known of a cell, if it is cached.
+    pub(crate) fn put_back(&self, hash: u64, cell: &KeyedCell, seen: SeenCell) {
+        // E7: whatever is cached was found in this generation.
+        if let Some(mut cached) = self.cells.borrow_mut().get_mut(&hash)
+            && cached.cell.identity == cell.identity
+        {
+            cached.seen = Some(seen);
+        }
+    }
+
     /// Takes what was seen of this very cell in this epoch.
     pub(crate) fn take_seen(&self, hash: u64, cell: &KeyedCell, epoch: u64) -> Option<SeenCell> {
         let mut cells = self.cells.borrow_mut();

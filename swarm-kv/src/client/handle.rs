@@ -170,6 +170,8 @@ pub struct Client<F: Fabric, C: Clock, P = SafeGuess> {
     /// Keys that are cells.
     pub(crate) cells: CellCache,
     pub(crate) key_locks: KeyLocks,
+    /// Room for the words of a record: a common change of a cell allocates none.
+    pub(crate) record_words: Cell<Vec<u64>>,
     /// The last ticket of a place in an object.
     pub(crate) tickets: Cell<u32>,
     /// Places in objects that are to be given up.
@@ -233,6 +235,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             locations: LocationCache::new(keys, geometry.hash_seed),
             cells: CellCache::new(keys),
             key_locks: KeyLocks::default(),
+            record_words: Cell::default(),
             tickets: Cell::new(0),
             left_places: LeftPlaces::default(),
             reclaimed_at_once: options.reclaimed_at_once,

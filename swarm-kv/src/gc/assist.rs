@@ -110,10 +110,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     #[cold]
     pub(crate) async fn assist_records(&self) {
         let Some(_alone) = self.searching.try_enter() else { return };
-        let look = async {
+        // Boxed, so that it is not copied once more by each future around it.
+        let look = Box::pin(async {
             self.check_records().await?;
             self.some_memory_back(RECORD_BATCHES, NodeSet::EMPTY).await
-        };
+        });
         let in_vain = self.in_time(look).await.is_none();
         self.heap.has_looked_for_records(in_vain);
     }

@@ -15,7 +15,7 @@
 //! GC cycle.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use swarm_core::clock::Clock;
 use swarm_core::epoch::GRACE;
@@ -30,6 +30,7 @@ use crate::error::{Error, Shortage};
 use crate::runtime::local_mutex::LocalMutex;
 use alloc::active_chunk::ActiveChunk;
 use alloc::high_water::{HighWater, adopt_counters, homes, read_counters};
+use alloc::known_marks::KnownMarks;
 pub use alloc::reserve::writing_clients;
 use alloc::shared_range::RangeProgress;
 use chunk_map::{Extent, SHARED, ends_of_shares, extents};
@@ -62,9 +63,7 @@ pub(crate) struct Heap {
     active_chunks: RefCell<Vec<ActiveChunk>>,
     /// Objects that this client has had from shared chunks, by kind.
     had: RefCell<Vec<RangeProgress>>,
-    /// Chunk and home of each high-water mark that was read; of shared chunks, only those that are
-    /// used up.
-    known: RefCell<HashSet<(usize, NodeId)>>,
+    known: RefCell<KnownMarks>,
     /// The chunk map as last read.
     map: RefCell<Vec<u32>>,
     /// The generation that this client has observed.
@@ -316,7 +315,7 @@ impl Heap {
 
     /// Drops all other chunks: nothing of them is handed out any more.
     fn keep_chunks(&self, is_own: impl Fn(usize) -> bool) {
-        self.known.borrow_mut().retain(|&(chunk, _)| is_own(chunk));
+        self.known.borrow_mut().keep(&is_own);
         self.active_chunks.borrow_mut().retain(|active| is_own(active.chunk));
         self.reclaimer.keep(&is_own);
         self.awaited.keep(|record| is_own(self.geometry.chunk_of(record)));

@@ -114,8 +114,16 @@ pub(crate) struct CellContent<'a> {
 impl CellContent<'_> {
     /// Returns the payload of a record that says so.
     pub(crate) fn payload(&self) -> Vec<u64> {
+        let mut words = Vec::new();
+        self.payload_into(&mut words);
+        words
+    }
+
+    /// Makes `words` the payload of a record that says so.
+    pub(crate) fn payload_into(&self, words: &mut Vec<u64>) {
         let Self { kind, deadline, key, value } = *self;
-        let mut words = vec![kind as u64 | (key.len() as u64) << 8 | (value.len() as u64) << 16];
+        words.clear();
+        words.push(kind as u64 | (key.len() as u64) << 8 | (value.len() as u64) << 16);
         if let Some(deadline) = deadline {
             words[0] |= DEADLINE;
             words.push(deadline);
@@ -125,7 +133,6 @@ impl CellContent<'_> {
             words.resize(at + words_for(bytes.len()), 0);
             words[at..].as_mut_bytes()[..bytes.len()].copy_from_slice(bytes);
         }
-        words
     }
 }
 

@@ -62,11 +62,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             Ok(step(before).map_or(Next::Keep, |after| Next::Put(named.value(&after))))
         };
         let room = HEADER + named.room;
-        let (before, after) = self.modify_in_cell(named.name, room, &mut choice).await?;
-        let state = |value: Option<Vec<u8>>| {
-            Ok::<_, ObjectError>(named.state(value.as_deref())?.map(<[u8]>::to_vec))
-        };
-        Ok((state(before)?, state(after)?))
+        let state =
+            |value: Option<&[u8]>| Ok::<_, ObjectError>(named.state(value)?.map(<[u8]>::to_vec));
+        let told =
+            |before: Option<&[u8]>, after: Option<&[u8]>| Ok((state(before)?, state(after)?));
+        self.modify(named.name, Some(room), &mut choice, told).await?
     }
 
     /// Reads the state of an object.

@@ -18,6 +18,7 @@
 //!
 //! Nothing here is shared: a change of the cell makes one state the next (Q1).
 
+use smallvec::SmallVec;
 use swarm_core::words::Incarnation;
 
 use crate::objects::kind::{HEADER, ObjectKind};
@@ -27,9 +28,6 @@ use crate::objects::seat::Seat;
 pub const MAX_HOLDERS: usize = 32;
 /// Clients that wait for one object in order of arrival, at most. More of them try again until there is room.
 pub const MAX_WAITERS: usize = 32;
-
-/// So few that they need no memory of their own.
-type Few<T, const MOST: usize> = heapless::Vec<T, MOST>;
 
 const HEAD: usize = HEADER + 16;
 const UNSETTLED: u32 = 1 << 31;
@@ -86,7 +84,7 @@ impl QueueView {
         }
         let Turnstile { token, holders, waiters, .. } = Turnstile::decode(kind, value)?;
         let waiters = waiters.iter().map(|waiter| waiter.seat).collect();
-        Some(Self { kind, token, holders: holders.to_vec(), waiters })
+        Some(Self { kind, token, holders: holders.into_vec(), waiters })
     }
 }
 
@@ -111,14 +109,16 @@ pub(crate) struct Turnstile {
     units: u32,
     /// Whether a holder was taken out, and what it did is not settled yet.
     unsettled: bool,
-    holders: Few<Holder, MAX_HOLDERS>,
-    waiters: Few<Waiter, MAX_WAITERS>,
+    /// At most [`MAX_HOLDERS`].
+    holders: SmallVec<[Holder; 1]>,
+    /// At most [`MAX_WAITERS`].
+    waiters: SmallVec<[Waiter; 1]>,
 }
 
 impl Turnstile {
     /// One of so many units, which nobody has ever held.
     pub(crate) fn new(units: u32) -> Self {
-        let (holders, waiters) = (Few::new(), Few::new());
+        let (holders, waiters) = (SmallVec::new(), SmallVec::new());
         Self { token: 0, units, unsettled: false, holders, waiters }
     }
 
@@ -180,11 +180,13 @@ impl Turnstile {
         if self.waiters.is_empty() && self.has_room(weight) {
             self.admit(seat, weight);
         } else if queues {
-            if self.waiters.is_full() {
+            if self.waiters.len() == MAX_WAITERS {
                 self.waiters.retain(|waiter| !is_gone(&waiter.seat));
             }
             // The 33rd stays outside, and tries again.
-            let _ = self.waiters.push(Waiter { seat, weight });
+            if self.waiters.len() < MAX_WAITERS {
+                self.waiters.push(Waiter { seat, weight });
+            }
         }
     }
 
@@ -236,14 +238,14 @@ impl Turnstile {
 
     fn has_room(&self, weight: u16) -> bool {
         let taken: u32 = self.holders.iter().map(|holder| u32::from(holder.weight)).sum();
-        !self.holders.is_full() && taken.saturating_add(u32::from(weight)) <= self.units
+        self.holders.len() < MAX_HOLDERS && taken.saturating_add(u32::from(weight)) <= self.units
     }
 
     fn admit(&mut self, seat: Seat, weight: u16) {
         // O2: for each holder, however the one before ceased to be one.
         self.token = self.token.saturating_add(1);
         let holder = Holder { seat, token: self.token, weight };
-        self.holders.push(holder).expect("there is room");
+        self.holders.push(holder);
     }
 
     /// Returns the value of an object of this kind in this state.
@@ -278,15 +280,19 @@ impl Turnstile {
         let (token, counts) = (words.next()?, words.next()?);
         let (units, unsettled) = (counts as u32 & !UNSETTLED, counts as u32 & UNSETTLED != 0);
         let mut all = Self { token, unsettled, ..Self::new(units) };
-        for _ in 0..counts >> 32 & 0xffff {
+        let (holders, waiters) = ((counts >> 32) as u16 as usize, (counts >> 48) as usize);
+        if holders > MAX_HOLDERS || waiters > MAX_WAITERS {
+            return None;
+        }
+        for _ in 0..holders {
             let (place, session, token) = (words.next()?, words.next()?, words.next()?);
             let (seat, weight) = placed(place, session);
-            all.holders.push(Holder { seat, token, weight }).ok()?;
+            all.holders.push(Holder { seat, token, weight });
         }
-        for _ in 0..counts >> 48 {
+        for _ in 0..waiters {
             let (place, session) = (words.next()?, words.next()?);
             let (seat, weight) = placed(place, session);
-            all.waiters.push(Waiter { seat, weight }).ok()?;
+            all.waiters.push(Waiter { seat, weight });
         }
         Some(all)
     }

@@ -52,8 +52,8 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Queued<'c, F, C, P> {
             let is_nothing = value.is_none() && state.is_unused();
             Ok(if is_nothing { Next::Keep } else { Next::Put(state.encode(self.kind)) })
         };
-        let (_, after) = self.client.modify_in_cell(&self.name, ROOM, &mut choice).await?;
-        Ok(read(&self.state(after.as_deref())?))
+        let told = |_: Option<&[u8]>, after: Option<&[u8]>| Ok(read(&self.state(after)?));
+        self.client.modify(&self.name, Some(ROOM), &mut choice, told).await?
     }
 
     /// Returns the state that a value is.

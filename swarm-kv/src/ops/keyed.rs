@@ -18,6 +18,7 @@ use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
 use swarm_core::layout::{Identity, Shape, words_in_place};
 use swarm_core::register::{self, Protocol, Register};
+use swarm_core::words::Pointer;
 
 use crate::client::cell_cache::{FoundCell, SeenCell};
 use crate::client::handle::{Client, TRIES, Value};
@@ -228,16 +229,29 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let record = self.allocate(records, need).await?;
         let payload = &words;
         let proposal = Proposal { change, record, payload, initial_writes: &[], sparing: false };
-        match cell::propose(&self.group, &cell.at, view, &proposal, &()).await? {
+        let proposed = cell::propose(&self.group, &cell.at, view, &proposal, &()).await?;
+        let hash = hash_key(content.key, self.geometry.hash_seed);
+        Ok(self.was_committed(hash, record, proposed))
+    }
+
+    /// Returns whether a record was committed, and the view if it is the last one there. Wakes clients
+    /// that wait for that, or takes the record's memory back.
+    pub(crate) fn was_committed(
+        &self,
+        hash: u64,
+        record: Pointer,
+        proposed: Proposed,
+    ) -> Option<Option<View>> {
+        match proposed {
             Proposed::Committed(view) => {
-                self.wake(hash_key(content.key, self.geometry.hash_seed));
-                Ok(Some((view.record() == record).then_some(view)))
+                self.wake(hash);
+                Some((view.record() == record).then_some(view))
             }
             Proposed::Lost { unused } => {
                 if unused {
                     self.heap.take_back_unused(record);
                 }
-                Ok(None)
+                None
             }
         }
     }

@@ -5,6 +5,7 @@ pub(crate) mod convert;
 pub(crate) mod cursor;
 mod delete;
 pub(crate) mod expiry;
+mod fast_change;
 pub(crate) mod fill;
 mod get;
 pub(crate) mod insert;

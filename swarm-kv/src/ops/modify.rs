@@ -23,16 +23,18 @@
 //! key. Each change takes a register, a buffer and a record, and what they replace comes back by a
 //! [GC cycle](crate::gc::mark_sweep).
 
-use std::cell::RefCell;
+use std::future::Future;
 use std::rc::Rc;
 
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
+use swarm_core::fabric::counting::OpCost;
 use swarm_core::layout::MAX_VALUE;
 use swarm_core::register::{Check, Found, Protocol};
 
 use crate::client::handle::{Client, TRIES};
 use crate::error::Error;
+use crate::ops::fast_change::Begun;
 use crate::ops::locate::{LocatedBy, Place};
 
 /// After a change that is lost the client pauses for up to twice this long, in nanoseconds, and twice
@@ -84,18 +86,21 @@ pub(crate) type Choose<'c> = dyn FnMut(Option<&[u8]>) -> Result<Next, Error> + '
 
 /// What chooses the value that is to be there after another, and what it chose last. It is asked again
 /// where another value is met, so only once if nobody else changes the key.
-struct Chooser<'c> {
-    choose: &'c mut Choose<'c>,
-    last: Option<(Option<Vec<u8>>, Rc<Next>)>,
+pub(crate) struct Chooser<'a, 'c> {
+    pub(crate) choose: &'a mut Choose<'c>,
+    pub(crate) last: Option<Chosen>,
 }
 
-impl Chooser<'_> {
-    fn after(&mut self, before: Option<&[u8]>) -> Result<Rc<Next>, Error> {
+/// A value, and what was chosen to be there after it.
+pub(crate) type Chosen = (Option<Vec<u8>>, Rc<Next>);
+
+impl Chooser<'_, '_> {
+    pub(crate) fn after(&mut self, before: Option<&[u8]>) -> Result<Rc<Next>, Error> {
         // K1: what was made of an equal value was made of this one.
         match self.last.take().filter(|(value, _)| value.as_deref() == before) {
             Some(last) => self.last = Some(last),
             None => {
-                let next = Rc::new(checked((self.choose)(before)?, before)?);
+                let next = Rc::new(checked(self.choose, before)?);
                 self.last = Some((before.map(<[u8]>::to_vec), next));
             }
         }
@@ -104,8 +109,9 @@ impl Chooser<'_> {
     }
 }
 
-/// Returns the choice that was made after `before`, unless it is none.
-fn checked(next: Next, before: Option<&[u8]>) -> Result<Next, Error> {
+/// Lets `choose` choose what is to be there after `before`, and checks that.
+pub(crate) fn checked(choose: &mut Choose<'_>, before: Option<&[u8]>) -> Result<Next, Error> {
+    let next = choose(before)?;
     match &next {
         Next::Put(value) if value.len() > MAX_VALUE => Err(Error::Value(value.len())),
         Next::Put(value) if Some(&**value) == before => Ok(Next::Keep),
@@ -178,9 +184,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             let is_expected = found == expected;
             Ok(if is_expected { Next::of(new.map(<[u8]>::to_vec)) } else { Next::Keep })
         };
-        let (found, _) = self.modify(key, &mut choice).await?;
-        let is_expected = found.as_deref() == expected;
-        Ok(if is_expected { CompareAndSwap::Swapped } else { CompareAndSwap::Lost(found) })
+        let tell = |found: Option<&[u8]>, _: Option<&[u8]>| match found == expected {
+            true => CompareAndSwap::Swapped,
+            false => CompareAndSwap::Lost(found.map(<[u8]>::to_vec)),
+        };
+        self.modify(key, None, &mut choice, tell).await
     }
 
     /// Makes the value of `key` what `change` makes of it, and returns that; `None` stands for no
@@ -201,7 +209,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         mut change: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
     ) -> Result<Option<Vec<u8>>, Error> {
         let mut choice = |found: Option<&[u8]>| Ok(Next::of(change(found)));
-        Ok(self.modify(key, &mut choice).await?.1)
+        self.modify(key, None, &mut choice, |_, after| after.map(<[u8]>::to_vec)).await
     }
 
     /// Adds `by` to the number under `key`, and returns the sum. No value counts as 0.
@@ -221,8 +229,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             // A counter is there once something was added to it, be it 0.
             Ok(Next::Put(sum.to_string().into_bytes()))
         };
-        let (_, after) = self.modify(key, &mut choice).await?;
-        number(after.as_deref())
+        self.modify(key, None, &mut choice, |_, after| number(after)).await?
     }
 
     /// Makes `value` the value of `key`, whether it is there or not, and returns the one before.
@@ -233,7 +240,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// A key or value out of bounds; a full pool; too few memory nodes that answer.
     pub async fn swap(&self, key: &[u8], value: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let mut choice = |_: Option<&[u8]>| Ok(Next::Put(value.to_vec()));
-        Ok(self.modify(key, &mut choice).await?.0)
+        self.modify(key, None, &mut choice, |before, _| before.map(<[u8]>::to_vec)).await
     }
 
     /// Adds `key` with `value` if it is not there, and returns the value that was there instead.
@@ -259,42 +266,30 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// A key out of bounds; a full pool; too few memory nodes that answer.
     pub async fn get_and_delete(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let mut choice = |_: Option<&[u8]>| Ok(Next::Delete);
-        Ok(self.modify(key, &mut choice).await?.0)
+        self.modify(key, None, &mut choice, |before, _| before.map(<[u8]>::to_vec)).await
     }
 
-    /// Lets `choice` choose what is there after the key's value, and returns both.
-    async fn modify(&self, key: &[u8], choice: &mut Choose<'_>) -> Result<Change, Error> {
-        self.modify_with(key, None, choice).await
-    }
-
-    /// The same for a key that is inserted in a cell, with room for so many bytes, if it is not there.
+    /// Lets `choose` choose what is there after the key's value, and returns what `tell` makes of both. With
+    /// `room` a key that is not there is inserted in a cell, with room for so many bytes.
     ///
     /// # Errors
     /// [`Error::NoCells`], [`Error::TooLongForCell`]: there is no such cell.
-    pub(crate) async fn modify_in_cell(
-        &self,
-        key: &[u8],
-        room: usize,
-        choice: &mut Choose<'_>,
-    ) -> Result<Change, Error> {
-        self.modify_with(key, Some(room), choice).await
-    }
-
-    async fn modify_with(
+    pub(crate) async fn modify<T>(
         &self,
         key: &[u8],
         room: Option<usize>,
-        choice: &mut Choose<'_>,
-    ) -> Result<Change, Error> {
-        let chooser = RefCell::new(Chooser { choose: choice, last: None });
-        let choice = |before: Option<&[u8]>| chooser.borrow_mut().after(before);
-        let modify = async || {
-            let hash = self.check(key, &[])?;
-            room.map_or(Ok(()), |room| self.can_be_cell(key, room))?;
-            let _lock = self.lock_key(hash).await?;
-            self.modify_now(hash, key, room, &choice).await
+        choose: &mut Choose<'_>,
+        tell: impl FnOnce(Option<&[u8]>, Option<&[u8]>) -> T,
+    ) -> Result<T, Error> {
+        let (mut tell, mut told) = (Some(tell), None);
+        let mut note = |before: Option<&[u8]>, after: Option<&[u8]>| {
+            told = tell.take().map(|tell| tell(before, after));
         };
-        self.as_change(modify).await
+        match self.begin_change(key, room, choose, &mut note) {
+            Begun::Done(result) => result?,
+            Begun::Rest(rest) => rest.await?,
+        }
+        Ok(told.expect("what took effect was told"))
     }
 
     /// Runs a change of one key's cell, counts it, and does this client's share of collecting garbage.
@@ -302,8 +297,17 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         &self,
         change: impl AsyncFn() -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let change = Box::pin(self.in_own_process(self.with_memory(change)));
-        let (result, tally) = self.group.fabric().track(change).await;
+        self.as_change_on(OpCost::default(), Box::pin(self.with_memory(change))).await
+    }
+
+    /// The same for what is left of a change whose start has cost `tally`.
+    pub(crate) async fn as_change_on<T>(
+        &self,
+        tally: OpCost,
+        rest: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let rest = self.in_own_process(rest);
+        let (result, tally) = self.group.fabric().track_on(tally, rest).await;
         self.count(|counters| &mut counters.modify, tally);
         self.gc_assist().await;
         result
@@ -320,8 +324,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         result
     }
 
-    /// The same for a key that the caller has locked.
-    async fn modify_now(
+    /// Lets `choice` choose what is there after the value of a key that the caller has locked, and
+    /// returns both.
+    pub(crate) async fn modify_now(
         &self,
         hash: u64,
         key: &[u8],

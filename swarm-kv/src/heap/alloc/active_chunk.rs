@@ -113,6 +113,12 @@ impl Heap {
         }
     }
 
+    /// Takes memory for a record that replaces another one, if some is free that costs no roundtrip.
+    #[inline]
+    pub(crate) fn take_record_now(&self, kind: ObjectKind) -> Option<Pointer> {
+        self.take_unused(kind, Purpose::Replace)
+    }
+
     /// Takes an object that was never used or is zeroed again, if one is free.
     #[inline]
     pub(in crate::heap) fn take_unused(&self, kind: ObjectKind, need: Purpose) -> Option<Pointer> {
@@ -294,9 +300,9 @@ impl Heap {
         }
         let mut known = self.known.borrow_mut();
         if used == limit {
-            known.insert((chunk, kind.home));
+            known.insert(chunk, kind.home);
         }
-        Ok(!known.contains(&(chunk, kind.home)))
+        Ok(!known.contains(chunk, kind.home))
     }
 
     /// Makes these chunks, with their high-water marks, active.
@@ -313,7 +319,7 @@ impl Heap {
         for (&(chunk, kind, _), counter) in chunks.iter().zip(marks) {
             let (limit, next, batch) =
                 (self.geometry.objects(kind.class), counter.objects(), FIRST_BATCH);
-            self.known.borrow_mut().insert((chunk, kind.home));
+            self.known.borrow_mut().insert(chunk, kind.home);
             self.replace_active(ActiveChunk { kind, chunk, next, counter, limit, batch });
             self.reclaimer.open(chunk, kind, next);
         }
@@ -355,7 +361,7 @@ impl Heap {
         self.own(map)
             .filter(|extent| extent.is_for(kind))
             .map(|extent| extent.first)
-            .filter(|&chunk| !known.contains(&(chunk, kind.home)))
+            .filter(|&chunk| !known.contains(chunk, kind.home))
             .collect()
     }
 

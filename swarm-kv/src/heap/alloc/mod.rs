@@ -5,5 +5,6 @@ pub(super) mod active_chunk;
 pub(super) mod bootstrap;
 pub(super) mod claim;
 pub(super) mod high_water;
+pub(super) mod known_marks;
 pub(super) mod reserve;
 pub(super) mod shared_range;

@@ -75,7 +75,7 @@ impl Heap {
         extents(map)
             .filter(|extent| extent.owner == SHARED && !extent.taken && extent.is_for(kind))
             .map(|extent| extent.first)
-            .filter(|&chunk| !known.contains(&(chunk, kind.home)))
+            .filter(|&chunk| !known.contains(chunk, kind.home))
             .collect()
     }
 
@@ -133,7 +133,7 @@ impl Heap {
         for (&chunk, &from) in chunks.iter().zip(&read_counters(group, &counters).await?) {
             let room = limit.checked_sub(from.objects()).ok_or(Error::DAMAGED)?;
             if room == 0 || !from.can_change() {
-                self.known.borrow_mut().insert((chunk, kind.home));
+                self.known.borrow_mut().insert(chunk, kind.home);
                 continue;
             }
             let to = from.objects() + room.min(self.next_range(kind));

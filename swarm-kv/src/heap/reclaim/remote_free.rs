@@ -109,6 +109,22 @@ impl Heap {
         self.send_hint(domain, record, RemoteFree::Record { cell, record });
     }
 
+    /// Records that a record of this client is in a keyed cell, and that every node's word went to it
+    /// from the one of the record before, which is retired (E4a): no look has to prove that.
+    #[inline]
+    pub(crate) fn has_replaced_everywhere(
+        &self,
+        domain: &impl EpochDomain,
+        cell: Pointer,
+        (before, by): (Pointer, Pointer),
+    ) {
+        self.reclaimer.committed(cell, by);
+        // After the words: operations that began before may have reached it.
+        if self.reclaimer.replaced(before, cell, domain.epoch_bound()) {
+            self.takes_a_record();
+        }
+    }
+
     /// Sends a hint if a write of this client, now complete, superseded another client's: `stamp`
     /// is what it superseded, `before` its own earlier one.
     #[inline]

@@ -9,7 +9,7 @@
 use swarm_core::clock::Clock;
 use swarm_core::fabric::{Fabric, MAX_VERBS, Verb};
 use swarm_core::layout::{ChunkClass, ReplicaSet, buffer};
-use swarm_core::node::{NodeId, NodeSet};
+use swarm_core::node::NodeSet;
 use swarm_core::quorum::Group;
 use swarm_core::words::{GRANULE_WORDS, Pointer};
 
@@ -24,6 +24,22 @@ struct ZeroBatch<'h> {
     kind: Option<ObjectKind>,
     objects: Vec<Pointer>,
     epoch: u64,
+}
+
+/// Words of most objects that are zeroed: a record's, or a buffer's.
+const FEW: usize = buffer::HEADER_WORDS;
+
+/// Zeros, which take no memory where they are few.
+struct Zeros(Option<Box<[u64]>>);
+
+impl Zeros {
+    fn new(words: usize) -> Self {
+        Self((words > FEW).then(|| vec![0; words].into()))
+    }
+
+    fn words(&self) -> &[u64] {
+        self.0.as_deref().unwrap_or(&[0; FEW])
+    }
 }
 
 impl ZeroBatch<'_> {
@@ -107,21 +123,21 @@ impl Heap {
         objects: &[Pointer],
     ) -> Result<(), Error> {
         let nodes = group.nodes();
-        let zeros = vec![0; self.words_to_reset(kind, true)];
-        let write = |&object: &Pointer, node: NodeId| {
-            let words = self.words_to_reset(kind, node == kind.home);
-            self.site(kind, object).map(|site| Verb::Write {
-                at: site.place.at(node, nodes),
-                head: &zeros[..words],
-                tail: &[],
-            })
-        };
+        let zeros = Zeros::new(self.words_to_reset(kind, true));
+        // An object whose pointer is none of this kind's is left out.
+        let sites: heapless::Vec<ReplicaSet, MAX_VERBS> =
+            objects.iter().filter_map(|&object| self.site(kind, object)).collect();
         let post = |node| {
-            let verbs: Vec<Verb<'_>> =
-                objects.iter().filter_map(|object| write(object, node)).collect();
+            let words = self.words_to_reset(kind, node == kind.home);
+            let write = |site: &ReplicaSet| Verb::Write {
+                at: site.place.at(node, nodes),
+                head: &zeros.words()[..words],
+                tail: &[],
+            };
+            let verbs: heapless::Vec<Verb<'_>, MAX_VERBS> = sites.iter().map(write).collect();
             group.fabric().post(node, &verbs)
         };
-        let holders = self.site(kind, objects[0]).map_or(NodeSet::EMPTY, |site| site.holders);
+        let holders = sites.first().map_or(NodeSet::EMPTY, |site| site.holders);
         group.at_all_of(holders, post, |_, _| {}).await?;
         Ok(())
     }
@@ -139,6 +155,7 @@ impl Heap {
 #[cfg(test)]
 mod tests {
     use swarm_core::layout::SizeClass;
+    use swarm_core::node::NodeId;
 
     use super::*;
     use crate::heap::tests::alone;

@@ -62,7 +62,7 @@ impl Heap {
 
     fn close(&self, extent: &Extent) {
         let mut known = self.known.borrow_mut();
-        known.extend(homes(&self.geometry, extent.class).map(|home| (extent.first, home)));
+        homes(&self.geometry, extent.class).for_each(|home| known.insert(extent.first, home));
         self.active_chunks.borrow_mut().retain(|active| active.chunk != extent.first);
         self.reclaimer.close(extent.first);
     }
