@@ -485,10 +485,11 @@ mod tests {
             is_silent.set(true);
             assert_eq!(two.blocking().increment(b"key", 1), Ok(5), "behind the one that it met");
             is_silent.set(false);
+            assert_eq!(two.blocking().increment(b"key", 1), Ok(6), "at the third node as well");
         }));
         assert_eq!(one.blocking().increment(b"key", 1), Ok(4));
         assert!(hook.borrow().is_none());
-        assert_eq!(one.blocking().increment(b"key", 1), Ok(6));
+        assert_eq!(one.blocking().increment(b"key", 1), Ok(7));
     }
 
     /// Records come back as soon as no operation can reach them, and no sooner.
