@@ -36,8 +36,10 @@ pub enum CreatedPart {
     },
 }
 
-/// Derives from another client's record what must be at a node before the record is.
-pub trait CreatedParts {
+/// Derives from another client's record what must be at a node before the record is. A proposal holds it
+/// as `dyn`, so that a cell's operations are built once for all of them: it is asked only when a record of
+/// another client is adopted. `Sync`, because what holds it may go on in another thread.
+pub trait CreatedParts: Sync {
     /// Calls `each` for what was created with the record of this payload: at most [`MAX_CREATED_PARTS`]
     /// times, and in the order in which the parts must be written. An object's copies come before
     /// what makes it visible.

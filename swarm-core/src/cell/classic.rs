@@ -47,7 +47,7 @@ pub(super) async fn classic<'f, F: Fabric, C: Clock>(
     at: &CellRef,
     words: &mut Words,
     own: Option<&mut Own<'_>>,
-    created_parts: &impl CreatedParts,
+    created_parts: &dyn CreatedParts,
 ) -> Result<Option<Decided<'f, F>>, Error> {
     let mut round = Classic::new(group, at.place, words.next_classic()?);
     // Round 1: promises.

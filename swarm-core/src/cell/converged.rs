@@ -32,7 +32,7 @@ const _: () = assert!(ROUNDS < ATTEMPTS);
 pub async fn converged<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     at: &CellRef,
-    created_parts: &impl CreatedParts,
+    created_parts: &dyn CreatedParts,
 ) -> Result<Option<Committed<'f, F>>, Error> {
     for attempt in 0..ROUNDS {
         let committed = read(group, at, created_parts).await?;

@@ -48,7 +48,7 @@ use zerocopy::IntoBytes;
 pub async fn fill<'f, F: Fabric, N: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     at: &CellRef,
-    created_parts: &impl CreatedParts,
+    created_parts: &dyn CreatedParts,
     joining: (&N, NodeId),
 ) -> Result<Committed<'f, F>, Error> {
     for _ in 0..ATTEMPTS {

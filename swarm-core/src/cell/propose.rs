@@ -74,7 +74,7 @@ pub async fn propose<F: Fabric, C: Clock>(
     at: &CellRef,
     on: &View,
     proposal: &Proposal<'_>,
-    created_parts: &impl CreatedParts,
+    created_parts: &dyn CreatedParts,
 ) -> Result<Proposed, Error> {
     let mut round = None;
     match try_propose(group, at, on, proposal, &mut round) {

@@ -67,7 +67,7 @@ impl<'f, F: Fabric> Committed<'f, F> {
 pub async fn read<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     at: &CellRef,
-    created_parts: &impl CreatedParts,
+    created_parts: &dyn CreatedParts,
 ) -> Result<Committed<'f, F>, Error> {
     let mut words = Words::new(group.format(), group.nodes(), &View::VACANT);
     // Round 1: the words, and the in-place copy at the home node.

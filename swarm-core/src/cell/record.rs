@@ -143,7 +143,7 @@ pub(super) async fn fetch_to_adopt<'f, F: Fabric, C: Clock>(
     group: &'f Group<F, C>,
     at: &CellRef,
     payload: &[u64],
-    created_parts: &impl CreatedParts,
+    created_parts: &dyn CreatedParts,
     holders: NodeSet,
 ) -> Result<Fetched<'f, F>, Error> {
     let mut all = Vec::new();
