@@ -98,7 +98,7 @@ pub async fn propose_on<F: Fabric, C: Clock>(
     at: &CellRef,
     on: &View,
     proposal: &Proposal<'_>,
-    created_parts: &impl CreatedParts,
+    created_parts: &dyn CreatedParts,
     round: &mut Option<FastRound>,
 ) -> Result<Proposed, Error> {
     assert!(proposal.payload.len() <= at.room, "a payload needs room in the cell's records");
