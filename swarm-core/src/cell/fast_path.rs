@@ -1,6 +1,7 @@
-//! The fast round on synchronous fabrics, as straight-line code.
+//! The first roundtrip of a read, and the fast round, on synchronous fabrics: straight-line code.
 //!
-//! It does what the general [fast round](fn@super::propose) does if the view allows one, nothing is
+//! A read goes by a majority's words, home first, and otherwise starts over in the general path: it has
+//! changed nothing. The fast round does what the general [fast round](fn@super::propose) does if the view allows one, nothing is
 //! created with the record and its memory need not be saved: all nodes are asked, whatever the first ones show, and all of them have
 //! answered when the last chain was posted. If every word went from the base to the record, the change
 //! is committed. Otherwise the general path continues with what the words showed, and with the same
@@ -11,6 +12,7 @@ use zerocopy::IntoBytes;
 use super::accept_request::accepted_at;
 use super::decide::{confirmed_word, fast_after};
 use super::propose::{Fast, Proposal};
+use super::read::Committed;
 use super::view::{View, Words};
 use super::{CellRef, in_place_head};
 use crate::clock::Clock;
@@ -30,22 +32,38 @@ pub struct FastRound {
     pub(super) outcome: Fast,
 }
 
-/// Whether every node still shows the word that the view expects there, on a synchronous fabric. Then
-/// its record has been the committed one ever since: ballots grow, so no word comes back (C2).
-#[inline]
-pub fn is_as_seen<F: Fabric, C: Clock>(group: &Group<F, C>, at: &CellRef, on: &View) -> bool {
-    let (n, fabric) = (group.nodes(), group.fabric());
-    let Some(word) = on.fast_base(group.format(), n, group.suspects()) else { return false };
-    if !fabric.is_near() {
-        return false;
+impl FastRound {
+    /// Whether the change is lost unless [`propose_on`](super::propose_on) goes on with it: no ballot chooses
+    /// its record.
+    #[inline]
+    pub fn is_refused(&self) -> bool {
+        matches!(self.outcome, Fast::Refused)
     }
-    let shows = |node| {
+}
+
+/// Does the first roundtrip of a [read](super::read()): the words of a majority, and the copy in place at
+/// home. Returns the committed record's payload if the words prove it and the copy is whole.
+#[inline]
+pub fn try_read<'f, F: Fabric, C: Clock>(
+    group: &'f Group<F, C>,
+    at: &CellRef,
+) -> Option<Committed<'f, F>> {
+    let (n, fabric, home) = (group.nodes(), group.fabric(), at.place.home);
+    if !fabric.is_near() || !group.suspects().is_empty() {
+        return None;
+    }
+    let at_home = at.place.at(home, n).plus(cell::WORD);
+    let words = at.words_to_read(true);
+    let reply = fabric.fetch(home, at_home, words)?;
+    let mut seen = [None; MAX_NODES];
+    seen[home.index()] = reply.first().copied().map(CellWord);
+    let others = NodeSet::ring(home, group.majority(), n).minus(NodeSet::ring(home, 1, n));
+    for node in others {
         let at = at.place.at(node, n).plus(cell::WORD);
-        fabric.load::<1>(node, at) == Some([word.0])
-    };
-    let is_as_seen = NodeSet::all(n).holding(shows) == NodeSet::all(n);
-    fabric.charge(n, 8 * n);
-    is_as_seen
+        seen[node.index()] = fabric.load::<1>(node, at).map(|[word]| CellWord(word));
+    }
+    fabric.charge(1 + others.len(), 8 * (words + others.len()));
+    Committed::in_place(View::of(group.format(), n, &seen)?, seen[home.index()]?, at, reply)
 }
 
 /// Does the fast round of a proposal. Returns the view if its record is committed. Otherwise leaves

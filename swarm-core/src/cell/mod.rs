@@ -38,7 +38,7 @@ mod view;
 pub use accept_request::{CreatedPart, CreatedParts, InitialWrite, MAX_CREATED_PARTS, Replicas};
 pub use converged::converged;
 pub use decide::committed;
-pub use fast_path::{FastRound, is_as_seen, try_propose};
+pub use fast_path::{FastRound, try_propose, try_read};
 pub use fill::fill;
 pub use propose::{Proposal, Proposed, propose, propose_on};
 pub use read::{Committed, read};

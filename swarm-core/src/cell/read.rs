@@ -47,6 +47,18 @@ impl<'f, F: Fabric> Committed<'f, F> {
         Some((self.reply?, self.from, self.words))
     }
 
+    /// Returns what a home node's `reply` has in place, if it belongs to `word` and is whole (C8).
+    #[inline]
+    pub(super) fn in_place(
+        view: View,
+        word: CellWord,
+        at: &CellRef,
+        reply: F::Reply<'f>,
+    ) -> Option<Self> {
+        let words = whole(word, at, &reply)?;
+        Some(Self { view, reply: Some(reply), from: at.in_place + cell::IN_PLACE_WORDS, words })
+    }
+
     fn of(view: View, body: Body<'f, F>) -> Self {
         let (reply, from, words) = body.into_reply();
         Self { view, reply: Some(reply), from, words }

@@ -86,11 +86,11 @@ impl CellCache {
         Some((cached.cell, self.generation.get()))
     }
 
-    /// Takes what was seen of a key's cell, in whatever epoch. `None` if nothing was.
-    pub(crate) fn take(&self, hash: u64, key: &[u8]) -> Option<(FoundCell, SeenCell)> {
+    /// Returns a key's cell, and takes what was seen of it, in whatever epoch.
+    pub(crate) fn take(&self, hash: u64, key: &[u8]) -> Option<(FoundCell, Option<SeenCell>)> {
         let mut cells = self.cells.borrow_mut();
         let mut cached = cells.get_mut(&hash).filter(|cached| *cached.key == *key)?;
-        let seen = cached.seen.take()?;
+        let seen = cached.seen.take();
         Some(((cached.cell, self.generation.get()), seen))
     }
 
