@@ -250,6 +250,10 @@ impl Play {
                 }
             }
         }
+        // Those that only let time pass take turns: one that waits for another does not look for ever.
+        if wakes.first() == Some(&Move::Wake(on)) {
+            wakes.rotate_left(1);
+        }
         moves.extend(wakes);
         let lively = moves.len();
         if lively == 0 {

@@ -2,7 +2,9 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::future::poll_fn;
 use std::rc::Rc;
+use std::task::Poll;
 
 use swarm_core::fabric::{Fabric, Verb};
 use swarm_core::node::{Address, NodeId};
@@ -126,4 +128,34 @@ fn crashes_are_found_too() {
     assert!(failure.story.contains("dies"), "{failure}");
     let panicked = std::panic::catch_unwind(|| crash(1, 0));
     assert!(panicked.is_err(), "its tasks expect the node to be up");
+}
+
+/// Of two that only let time pass, one waited for the other, which never got its turn.
+#[test]
+fn those_that_let_time_pass_take_turns() {
+    async fn pauses() {
+        let mut has_paused = false;
+        poll_fn(|_| match std::mem::replace(&mut has_paused, true) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        })
+        .await;
+    }
+    let explored = explore(Bounds { surprises: Some(0), ..ALL }, || {
+        let mut sim = Sim::new(&Setup::new(1, 1, 2));
+        let (adds, waits) = (sim.fabric(0), sim.fabric(1));
+        sim.spawn(0, async move {
+            for _ in 0..3 {
+                add(adds.clone(), true).await;
+                pauses().await;
+            }
+        });
+        sim.spawn(1, async move {
+            while value(&waits).await < 3 {
+                pauses().await;
+            }
+        });
+        Race { sim, racers: 2, digest: Box::new(|| 0), check: Box::new(|_| Ok(())) }
+    });
+    assert_eq!(explored.expect("both come to their ends").ended, 1);
 }
