@@ -8,6 +8,11 @@
 //! | --- | --- |
 //! | [`store_sim_common`] | a store on simulated nodes, and clients of it whose operations are recorded |
 //! | [`domain`] | an epoch table for them, which poisons reclaimed memory |
+//! | [`lock_history`], [`barrier_history`] | whether a lock, or a barrier, may do what clients saw of it |
+//! | [`steps`] | what clients do with an object, in order |
 
+pub mod barrier_history;
 pub mod domain;
+pub mod lock_history;
+pub mod steps;
 pub mod store_sim_common;
