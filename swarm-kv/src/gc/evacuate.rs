@@ -17,7 +17,6 @@
 //! Roundtrips: two for each bucket and one for its keys, as for a GC cycle, and some eight for each
 //! key that moves.
 
-use futures_util::future::try_join_all;
 use swarm_core::clock::Clock;
 use swarm_core::fabric::{Fabric, Verb};
 use swarm_core::layout::{BufferHeader, buffer};
@@ -33,6 +32,7 @@ use crate::heap::{ObjectKind, Purpose};
 use crate::index::bucket::{Bucket, Content, Entry, KeyObject};
 use crate::index::keyed_cell::{CellContent, Kind};
 use crate::index::lookup::Located;
+use crate::runtime::side_by_side::try_join_all;
 
 /// Buckets that one step goes over. What its changes replace comes back behind it.
 const STEP: usize = 12;

@@ -21,7 +21,6 @@
 use std::collections::HashMap;
 use std::mem::take;
 
-use futures_util::future::try_join_all;
 use swarm_core::cell::{self, View};
 use swarm_core::clock::Clock;
 use swarm_core::epoch::GRACE;
@@ -40,6 +39,7 @@ use crate::heap::{Purpose, Unreachable};
 use crate::index::bucket::{Bucket, Content, Created, Entry, KeyObject, MAX_ENTRIES};
 use crate::index::keyed_cell::{KeyedCell, Kind, Parts};
 use crate::index::lookup::Located;
+use crate::runtime::side_by_side::try_join_all;
 
 /// Buckets that one step walks, and objects that it READs, for an operation that waits for memory.
 pub(crate) const LONG_STEP: usize = 64;

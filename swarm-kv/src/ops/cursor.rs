@@ -13,7 +13,7 @@
 
 use std::time::Duration;
 
-use futures_util::future::{try_join, try_join_all};
+use futures_util::future::try_join;
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
 use swarm_core::fabric::counting::Counting;
@@ -25,6 +25,7 @@ use crate::error::Error;
 use crate::index::bucket::{Content, Entry, KeyObject};
 use crate::index::keyed_cell::{KeyedCell, Kind};
 use crate::index::lookup::{Located, Walk};
+use crate::runtime::side_by_side::try_join_all;
 
 /// The most buckets of one call: some hundred keys where memory is near; where it is far, as many are READ at the same time.
 const MOST: usize = 32;

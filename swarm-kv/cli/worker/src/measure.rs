@@ -284,10 +284,11 @@ impl Meter {
         let counts =
             [counters.get - self.gets, counters.update - self.updates, counters.insert, self.both];
         let kinds = Kind::ALL.into_iter().zip(counts).zip(&self.histograms);
-        kinds
-            .filter(|((_, count), _)| count.operations > 0)
-            .map(|((kind, count), histogram)| (kind, describe(&count, histogram)))
-            .collect()
+        let mut reports = BTreeMap::new();
+        for ((kind, count), histogram) in kinds.filter(|((_, count), _)| count.operations > 0) {
+            reports.insert(kind, describe(&count, histogram));
+        }
+        reports
     }
 }
 
@@ -301,10 +302,13 @@ fn count(count: &mut KindCounters, tally: OpCost) {
 
 /// Makes the report of a kind from its counts and times.
 pub(crate) fn describe(count: &KindCounters, histogram: &Histogram<u64>) -> KindReport {
-    let roundtrips = count.roundtrips.iter().enumerate().filter(|(_, times)| **times > 0);
+    let mut roundtrips = BTreeMap::new();
+    for (n, &times) in count.roundtrips.iter().enumerate().filter(|(_, times)| **times > 0) {
+        roundtrips.insert(n as u32, times);
+    }
     KindReport {
         count: count.operations,
-        roundtrips: roundtrips.map(|(n, &times)| (n as u32, times)).collect(),
+        roundtrips,
         verbs: count.verbs,
         bytes: count.bytes,
         latencies: recorded(histogram),

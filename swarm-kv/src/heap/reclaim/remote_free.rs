@@ -16,7 +16,6 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
-use futures_util::future::try_join_all;
 use swarm_core::clock::Clock;
 use swarm_core::fabric::{EpochDomain, Fabric, MAX_VERBS, RemoteFree, Verb};
 use swarm_core::layout::{Location, cell};
@@ -28,6 +27,7 @@ use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::chunk_map::SHARED;
 use crate::index::bucket::Child;
+use crate::runtime::side_by_side::try_join_all;
 
 /// Records taken at most before pending retirements are looked at: as many may be freed then.
 pub(crate) const AT_ONCE: usize = 64;

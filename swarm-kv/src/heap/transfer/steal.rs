@@ -31,7 +31,8 @@ impl Heap {
     ) -> Result<bool, Error> {
         self.take_over(group, |extents| {
             let extents = self.others(extents).filter(|extent| extent.is_for(kind));
-            half(extents.map(|extent| (self.room(extent), *extent)).filter(|(room, _)| *room > 0))
+            let rooms = extents.map(|extent| (self.room(extent), *extent));
+            half(&mut rooms.filter(|(room, _)| *room > 0))
         })
         .await
     }
@@ -52,12 +53,13 @@ impl Heap {
                 self.others(extents).partition(|extent| self.reachable(extent) == 0);
             // Of these classes, the first such unit stays.
             let small = reachable.into_iter().filter(|extent| extent.class != ChunkClass::Large);
-            let mut in_use: BTreeSet<_> = small.map(class).collect();
+            let mut in_use = BTreeSet::new();
+            in_use.extend(small.map(class));
             let records = self.records().class.encode();
             in_use.extend(unreachable.iter().map(|extent| (extent.owner, records)));
             let unreachable =
                 unreachable.into_iter().filter(|extent| !in_use.remove(&class(extent)));
-            half(unreachable.filter(|extent| !extent.is_for(kind)).map(|extent| (1, *extent)))
+            half(&mut unreachable.filter(|extent| !extent.is_for(kind)).map(|extent| (1, *extent)))
         })
         .await
     }
@@ -77,7 +79,7 @@ impl Heap {
         self.take_over(group, |extents| {
             let stranded =
                 extents.iter().filter(|extent| extent.owner != self.slot && extent.taken);
-            half(stranded.map(|extent| (1, *extent)))
+            half(&mut stranded.map(|extent| (1, *extent)))
         })
         .await
     }
@@ -134,7 +136,7 @@ impl Heap {
 }
 
 /// Returns units with half of the room of the client that has the most, the roomiest first.
-fn half(extents: impl Iterator<Item = (u64, Extent)>) -> Vec<Extent> {
+fn half(extents: &mut dyn Iterator<Item = (u64, Extent)>) -> Vec<Extent> {
     let mut holders = BTreeMap::<usize, Vec<(u64, Extent)>>::new();
     for (room, extent) in extents {
         holders.entry(extent.owner).or_default().push((room, extent));
@@ -224,8 +226,8 @@ mod tests {
             taken: false,
         };
         let firsts = |all: &[(u64, usize, usize)]| -> Vec<usize> {
-            let extents = all.iter().map(|&(room, first, owner)| (room, extent(first, owner)));
-            half(extents).into_iter().map(|extent| extent.first).collect()
+            let mut extents = all.iter().map(|&(room, first, owner)| (room, extent(first, owner)));
+            half(&mut extents).into_iter().map(|extent| extent.first).collect()
         };
         assert!(firsts(&[]).is_empty());
         assert_eq!(firsts(&[(1, 7, 3)]), [7], "the last one as well");
