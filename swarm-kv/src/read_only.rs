@@ -255,7 +255,7 @@ mod tests {
     use super::*;
     use crate::client::handle::{Client, Options};
     use crate::error::Error;
-    use crate::heap::tests::Still;
+    use crate::heap::tests::still;
     use crate::runtime::block_on::block_on;
 
     #[test]
@@ -325,7 +325,7 @@ mod tests {
         let fabric = ReadOnlyFabric::new(Elsewhere(Loopback::new(1, 4 << 17)));
         let session = Session { client: 0, incarnation: Incarnation(0) };
         let client: Client<_, _> =
-            Client::new(fabric, Still, geometry, session, Options::default());
+            Client::new(fabric, still(), geometry, session, Options::default());
         assert_eq!(block_on(client.usage()), Err(Error::Forked));
     }
 }

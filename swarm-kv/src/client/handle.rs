@@ -519,14 +519,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Drop for PinGuard<'_, F, C, P> {
 pub(crate) mod tests {
     use std::rc::Rc;
 
-    use swarm_core::fabric::Verb;
     use swarm_core::fabric::loopback::Loopback;
     use swarm_core::node::NodeId;
     use swarm_core::sim::explore::LoneClock;
     use swarm_core::words::Incarnation;
 
     use super::*;
-    use crate::heap::tests::{Still, Watched};
+    use crate::heap::tests::{Watched, still};
     use crate::pools::shm::{self, CreateOptions, Pool};
 
     const SESSION: Session = Session { client: 0, incarnation: Incarnation(1) };
@@ -572,8 +571,7 @@ pub(crate) mod tests {
     fn takes_back(another: bool) -> u64 {
         let (geometry, nodes) = (geometry(), Loopback::new(1, 4 << 17));
         let generation = Rc::<Cell<u64>>::default();
-        let watch: fn(&[Verb<'_>]) -> bool = |_| false;
-        let fabric = Watched { nodes: nodes.clone(), watch };
+        let fabric = Watched::new(nodes.clone(), |_| false);
         let clock = LoneClock::new(1000);
         let client: Client<_, _> =
             Client::new(fabric, clock, geometry, SESSION, Options::default());
@@ -602,8 +600,7 @@ pub(crate) mod tests {
     #[test]
     fn a_location_of_an_earlier_generation_is_not_used() {
         let generation = Rc::<Cell<u64>>::default();
-        let watch: fn(&[Verb<'_>]) -> bool = |_| false;
-        let fabric = Watched { nodes: Loopback::new(1, 4 << 17), watch };
+        let fabric = Watched::new(Loopback::new(1, 4 << 17), |_| false);
         let (clock, geometry) = (LoneClock::new(1000), geometry().with_keyed_cells(false));
         let client: Client<_, _> =
             Client::new(fabric, clock, geometry, SESSION, Options::default());
@@ -649,7 +646,8 @@ pub(crate) mod tests {
         let geometry = Geometry::new(3, 4 << 20, 4, 1).expect("geometry");
         let session = Session { client: 0, incarnation: Incarnation(1) };
         let nodes = Loopback::new(3, 4 << 17);
-        let client: Client<_, _> = Client::new(nodes, Still, geometry, session, Options::default());
+        let client: Client<_, _> =
+            Client::new(nodes, still(), geometry, session, Options::default());
         spend(&client);
         assert_eq!(client.blocking().put(b"key", b"value"), Err(Error::NumbersExhausted));
     }

@@ -245,7 +245,7 @@ mod tests {
             lost.set(lost.get() + u32::from(is_lost.get()));
             is_lost.get()
         };
-        let fabric = Watched { nodes, watch };
+        let fabric = Watched::new(nodes, watch);
         let client: Client<_, _> =
             Client::new(fabric, clock(), geometry, session(0), Options::default());
         let client = client.with_epochs(Box::new(Alone(Rc::clone(&epoch))));

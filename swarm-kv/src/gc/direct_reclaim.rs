@@ -526,7 +526,7 @@ mod tests {
 
     use super::*;
     use crate::client::handle::Options;
-    use crate::heap::tests::{Still, Watched};
+    use crate::heap::tests::{Watched, still};
 
     /// An epoch domain whose epoch another client, or this one, has blocked for a time.
     #[derive(Clone)]
@@ -565,10 +565,10 @@ mod tests {
     fn a_stopped_client_is_named_whatever_was_waited_for() {
         let blocked = Blocked(Rc::new(Cell::new((LaggardState::Stopped, false, 1000))));
         let geometry = Geometry::new(1, 4 << 20, 2, 1).expect("geometry");
-        let fabric = Watched { nodes: Loopback::new(1, 4 << 17), watch: |_: &[Verb<'_>]| false };
+        let fabric = Watched::new(Loopback::new(1, 4 << 17), |_| false);
         let session = Session { client: 0, incarnation: Incarnation(1) };
         let options = Options::default().memory_wait(1000);
-        let client: Client<_, _> = Client::new(fabric, Still, geometry, session, options);
+        let client: Client<_, _> = Client::new(fabric, still(), geometry, session, options);
         let client = client.with_epochs(Box::new(blocked.clone()));
         let shortage = Shortage { object: 64, capacity: 4096, held_up: None, cannot_claim: false };
         let reachable = |state, is_own, age| {

@@ -322,10 +322,10 @@ mod tests {
         }
     }
 
-    type Alone<W> = Client<Watched<W>, LoneClock>;
+    type Alone<'w> = Client<Watched<'w>, LoneClock>;
 
     /// A client, beside the chunks of one that is gone. `watch` says which replies are lost.
-    fn beside_the_dead<W: Fn(&[Verb<'_>]) -> bool>(watch: W, ahead: u64) -> Alone<W> {
+    fn beside_the_dead<'w>(watch: impl Fn(&[Verb<'_>]) -> bool + 'w, ahead: u64) -> Alone<'w> {
         let geometry = Geometry::new(1, 4 << 20, 2, 1).expect("geometry");
         let nodes = Loopback::new(1, 4 << 17);
         let session = |client| Session { client, incarnation: Incarnation(1) };
@@ -338,8 +338,8 @@ mod tests {
         dead.heap.has_had_all();
         dead.blocking().put(b"own", &[1; 128]).expect("memory");
         let options = Options::default().memory_wait(1_000_000);
-        let client: Alone<W> =
-            Client::new(Watched { nodes, watch }, clock(), geometry, session(0), options);
+        let client: Alone<'_> =
+            Client::new(Watched::new(nodes, watch), clock(), geometry, session(0), options);
         let (epoch, generation) = (Rc::new(Cell::new(5)), Rc::default());
         client.with_epochs(Box::new(GoesOn { epoch, ahead, generation }))
     }

@@ -545,58 +545,46 @@ pub(crate) mod tests {
     use crate::runtime::block_on::block_on;
     use crate::runtime::local_mutex::LocalMutexGuard;
 
-    pub(crate) struct Still;
-
-    impl Clock for Still {
-        fn now(&self) -> u64 {
-            0
-        }
+    /// A clock that stands.
+    pub(crate) fn still() -> LoneClock {
+        LoneClock::new(0).with_look(0)
     }
 
-    /// Nodes in this process, and a function that is called after each chain takes effect. It
-    /// returns whether the reply is lost.
-    pub(crate) struct Watched<W> {
-        pub(crate) nodes: Loopback,
-        pub(crate) watch: W,
-    }
+    /// Tells something of a chain.
+    type Watch<'w> = Box<dyn Fn(&[Verb<'_>]) -> bool + 'w>;
 
-    impl<W: Fn(&[Verb<'_>]) -> bool> Fabric for Watched<W> {
-        type EpochDomain = Box<dyn EpochDomain>;
-        type Reply<'f>
-            = Vec<u64>
-        where
-            W: 'f;
-        type Completion<'f>
-            = Ready<Result<Vec<u64>, NodeDown>>
-        where
-            W: 'f;
-
-        fn nodes(&self) -> usize {
-            self.nodes.nodes()
-        }
-
-        fn post<'f>(&'f self, node: NodeId, chain: &[Verb<'_>]) -> Self::Completion<'f> {
-            let done = self.nodes.post(node, chain);
-            if (self.watch)(chain) { ready(Err(NodeDown)) } else { done }
-        }
-    }
-
-    /// Nodes in this process that never reply to the chains for which `is_unanswered` is true.
-    struct Silent<W> {
+    /// Nodes in this process, with functions that are called after each chain takes effect. Whatever
+    /// these are, it is one type: a client is built anew for each type of fabric.
+    pub(crate) struct Watched<'w> {
         nodes: Loopback,
-        is_unanswered: W,
+        /// Whether the reply is lost, as that of a node that is down.
+        is_lost: Watch<'w>,
+        /// Whether there is never a reply.
+        is_unanswered: Watch<'w>,
     }
 
-    impl<W: Fn(&[Verb<'_>]) -> bool> Fabric for Silent<W> {
+    impl<'w> Watched<'w> {
+        /// Those that lose the replies to chains for which `is_lost` is true.
+        pub(crate) fn new(nodes: Loopback, is_lost: impl Fn(&[Verb<'_>]) -> bool + 'w) -> Self {
+            Self { nodes, is_lost: Box::new(is_lost), is_unanswered: Box::new(|_| false) }
+        }
+
+        /// Those that never reply to chains for which `is_unanswered` is true.
+        fn silent(nodes: Loopback, is_unanswered: impl Fn(&[Verb<'_>]) -> bool + 'w) -> Self {
+            Self { nodes, is_lost: Box::new(|_| false), is_unanswered: Box::new(is_unanswered) }
+        }
+    }
+
+    impl<'w> Fabric for Watched<'w> {
         type EpochDomain = Box<dyn EpochDomain>;
         type Reply<'f>
             = Vec<u64>
         where
-            W: 'f;
+            'w: 'f;
         type Completion<'f>
             = Either<Ready<Result<Vec<u64>, NodeDown>>, Pending<Result<Vec<u64>, NodeDown>>>
         where
-            W: 'f;
+            'w: 'f;
 
         fn nodes(&self) -> usize {
             self.nodes.nodes()
@@ -607,7 +595,7 @@ pub(crate) mod tests {
             if (self.is_unanswered)(chain) {
                 return Either::Right(pending());
             }
-            Either::Left(ready(block_on(done).map(|words| words.to_vec())))
+            Either::Left(if (self.is_lost)(chain) { ready(Err(NodeDown)) } else { done })
         }
     }
 
@@ -641,15 +629,15 @@ pub(crate) mod tests {
     }
 
     /// The heap of the only client of a pool of one node.
-    pub(super) fn alone() -> (Group<Loopback, Still>, Heap) {
+    pub(super) fn alone() -> (Group<Loopback, LoneClock>, Heap) {
         let geometry = Geometry::new(1, 4 << 20, 2, 1).expect("geometry");
         let session = Session { client: 0, incarnation: Incarnation(1) };
         let fabric = Loopback::new(1, 4 << 17);
-        (Group::new(fabric, Still, geometry.format, session), Heap::new(geometry, 0))
+        (Group::new(fabric, still(), geometry.format, session), Heap::new(geometry, 0))
     }
 
     /// Raises the high-water mark at `at` to `to`.
-    pub(super) fn raise(group: &Group<Loopback, Still>, at: Address, to: u64) -> HighWater {
+    pub(super) fn raise(group: &Group<Loopback, LoneClock>, at: Address, to: u64) -> HighWater {
         let from = block_on(read_counters(group, &[at])).expect("a node")[0];
         let raise = Raise { at, from, to, slot: 0 };
         block_on(raise_counters(group, &[raise])).expect("a node");
@@ -690,7 +678,7 @@ pub(crate) mod tests {
         let is_map =
             |verb: &Verb<'_>| matches!(*verb, Verb::Read { at, words } if reads(at, words));
         let is_unanswered = |chain: &[Verb<'_>]| is_silent.get() && chain.iter().any(is_map);
-        let fabric = Silent { nodes: Loopback::new(1, 4 << 17), is_unanswered };
+        let fabric = Watched::silent(Loopback::new(1, 4 << 17), is_unanswered);
         let timeouts = Timeouts { deadline: 1_000_000, ..Timeouts::default() };
         let options = Options::default().timeouts(timeouts).memory_wait(1_000_000);
         let clock = LoneClock::new(1000);

@@ -422,7 +422,9 @@ mod tests {
 
     use super::*;
     use crate::client::handle::{Client, Options};
-    use crate::heap::tests::Still;
+    use swarm_core::sim::explore::LoneClock;
+
+    use crate::heap::tests::still;
     use crate::runtime::block_on::block_on;
 
     fn pool(nodes: usize) -> (Geometry, Loopback) {
@@ -430,9 +432,9 @@ mod tests {
         (geometry, Loopback::new(nodes, 4 << 17))
     }
 
-    fn client(nodes: &Loopback, geometry: Geometry, slot: usize) -> Client<Loopback, Still> {
+    fn client(nodes: &Loopback, geometry: Geometry, slot: usize) -> Client<Loopback, LoneClock> {
         let session = Session { client: slot, incarnation: Incarnation(slot as u64 + 1) };
-        Client::new(nodes.clone(), Still, geometry, session, Options::default())
+        Client::new(nodes.clone(), still(), geometry, session, Options::default())
     }
 
     /// A bucket that was copied to another's place is intact, but not that one: what it does not

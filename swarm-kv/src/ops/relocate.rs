@@ -454,7 +454,7 @@ mod tests {
     use super::*;
     use crate::client::handle::Options;
     use crate::client::handle::tests::alone;
-    use crate::heap::tests::{Still, kept};
+    use crate::heap::tests::{kept, still};
     use crate::ops::modify::CompareAndSwap;
     use crate::runtime::block_on::block_on;
     use crate::runtime::local_mutex::LocalMutexGuard;
@@ -468,9 +468,9 @@ mod tests {
         let client = |client| {
             let session = Session { client, incarnation: Incarnation(client as u64 + 1) };
             let (nodes, options) = (nodes.clone(), Options::default());
-            Client::<_, _>::new(nodes, Still, geometry, session, options)
+            Client::<_, _>::new(nodes, still(), geometry, session, options)
         };
-        let (writer, other): (Client<Loopback, Still>, Client<Loopback, Still>) =
+        let (writer, other): (Client<Loopback, LoneClock>, Client<Loopback, LoneClock>) =
             (client(0), client(1));
         assert_eq!(block_on(writer.insert(b"key", b"before")), Ok(true));
         assert_eq!(block_on(writer.update(b"key", b"again")), Ok(true));

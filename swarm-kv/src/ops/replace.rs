@@ -187,7 +187,6 @@ mod tests {
     use std::cell::Cell;
     use std::rc::Rc;
 
-    use swarm_core::fabric::Verb;
     use swarm_core::fabric::loopback::Loopback;
     use swarm_core::layout::Geometry;
     use swarm_core::quorum::Session;
@@ -232,12 +231,9 @@ mod tests {
         }
     }
 
-    type Watch = fn(&[Verb<'_>]) -> bool;
-
-    fn client(domain: &Busy) -> Client<Watched<Watch>, LoneClock> {
+    fn client(domain: &Busy) -> Client<Watched<'static>, LoneClock> {
         let geometry = Geometry::new(1, 4 << 20, 2, 1).expect("geometry");
-        let watch: Watch = |_| false;
-        let fabric = Watched { nodes: Loopback::new(1, 4 << 17), watch };
+        let fabric = Watched::new(Loopback::new(1, 4 << 17), |_| false);
         let session = Session { client: 0, incarnation: Incarnation(1) };
         let clock = LoneClock::new(1000);
         let client: Client<_, _> =

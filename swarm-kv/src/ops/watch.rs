@@ -243,7 +243,7 @@ mod tests {
             }
             false
         };
-        let fabric = Watched { nodes, watch: changes };
+        let fabric = Watched::new(nodes, changes);
         let client: Client<_, _> =
             Client::new(fabric, clock(), geometry, session(0), Options::default());
         let client = client.with_wait_words(pool.wait_words());

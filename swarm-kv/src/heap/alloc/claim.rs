@@ -380,7 +380,7 @@ mod tests {
     use swarm_core::fabric::Verb;
 
     use super::*;
-    use crate::heap::tests::{Still, Watched, alone, raise};
+    use crate::heap::tests::{Watched, alone, raise, still};
     use crate::runtime::block_on::block_on;
 
     /// While a client reads the map, another client takes its chunks over, and the reader observes
@@ -406,8 +406,8 @@ mod tests {
             }
             false
         };
-        let watched = Watched { nodes: group.fabric().clone(), watch };
-        let watched = Group::new(watched, Still, heap.geometry.format, group.session());
+        let watched = Watched::new(group.fabric().clone(), watch);
+        let watched = Group::new(watched, still(), heap.geometry.format, group.session());
         heap.renew(1);
         block_on(heap.know_own(&watched)).expect("a node");
         assert!(is_read.get());

@@ -179,7 +179,9 @@ mod tests {
     use super::*;
     use crate::heap::Purpose;
     use crate::heap::chunk_map::Extent;
-    use crate::heap::tests::{Says, Still, alone};
+    use swarm_core::sim::explore::LoneClock;
+
+    use crate::heap::tests::{Says, alone};
     use crate::runtime::block_on::block_on;
 
     impl Heap {
@@ -300,7 +302,7 @@ mod tests {
     /// Another client takes this chunk over, empties it and releases it, and all share it from then
     /// on, for objects of this kind.
     fn shares_anew(
-        group: &Group<Loopback, Still>,
+        group: &Group<Loopback, LoneClock>,
         other: &Heap,
         chunk: usize,
         ObjectKind { class, .. }: ObjectKind,

@@ -208,7 +208,7 @@ mod tests {
     use swarm_core::words::{CellWord, Incarnation, Pointer};
 
     use super::*;
-    use crate::heap::tests::{Says, Still, Watched, alone};
+    use crate::heap::tests::{Says, Watched, alone, still};
     use crate::runtime::block_on::block_on;
 
     const NODE: NodeId = NodeId(0);
@@ -277,7 +277,7 @@ mod tests {
             // The answer that zeroing the record has succeeded never arrives.
             matches!(chain, [Verb::Cas { at: taken_back, .. }] if taken_back.0 == at(last))
         };
-        let watched = Watched { nodes: group.fabric().clone(), watch };
+        let watched = Watched::new(group.fabric().clone(), watch);
         let clock = LoneClock::new(1000);
         let watched = Group::new(watched, clock, heap.geometry.format, group.session());
         block_on(heap.release_empty(&watched, &domain, nothing)).expect("a node");
@@ -347,7 +347,7 @@ mod tests {
         let counters = Address(first as u64 * words);
         nodes.set_word(NodeId(0), counters, 7);
         let session = Session { client: 0, incarnation: Incarnation(1) };
-        let group = Group::new(nodes.clone(), Still, heap.geometry.format, session);
+        let group = Group::new(nodes.clone(), still(), heap.geometry.format, session);
         let extent = Extent { first, chunks: 2, owner: 0, class: ChunkClass::Large, taken: true };
         assert!(block_on(heap.clear(&group, &extent)).is_err());
         assert_eq!(nodes.word(NodeId(0), counters), 7);

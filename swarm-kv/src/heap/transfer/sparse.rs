@@ -217,7 +217,9 @@ mod tests {
 
     use super::*;
     use crate::heap::Purpose;
-    use crate::heap::tests::{Says, Still, alone};
+    use swarm_core::sim::explore::LoneClock;
+
+    use crate::heap::tests::{Says, alone};
     use crate::runtime::block_on::block_on;
 
     impl Heap {
@@ -235,7 +237,7 @@ mod tests {
 
     /// The heap of the only client, with chunks of `kind` that are all handed out.
     struct Bench {
-        group: Group<Loopback, Still>,
+        group: Group<Loopback, LoneClock>,
         heap: Heap,
         kind: ObjectKind,
         chunks: Vec<Vec<Pointer>>,

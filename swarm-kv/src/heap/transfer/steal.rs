@@ -162,11 +162,13 @@ mod tests {
 
     use super::*;
     use crate::heap::Purpose;
-    use crate::heap::tests::{Says, Still, alone};
+    use swarm_core::sim::explore::LoneClock;
+
+    use crate::heap::tests::{Says, alone};
     use crate::runtime::block_on::block_on;
 
     /// The chunks that the heap owns by the map as it is now.
-    fn own(heap: &Heap, group: &Group<Loopback, Still>) -> Vec<usize> {
+    fn own(heap: &Heap, group: &Group<Loopback, LoneClock>) -> Vec<usize> {
         block_on(heap.used(group)).expect("a node");
         heap.own(&heap.map.borrow()).map(|extent| extent.first).collect()
     }

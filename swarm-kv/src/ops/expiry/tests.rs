@@ -3,10 +3,11 @@
 use std::cell::Cell;
 use std::ops::ControlFlow;
 
+use swarm_core::fabric::EpochDomain;
 use swarm_core::fabric::loopback::Loopback;
-use swarm_core::fabric::{EpochDomain, Verb};
 use swarm_core::layout::Geometry;
 use swarm_core::quorum::Session;
+use swarm_core::sim::explore::LoneClock;
 use swarm_core::words::Incarnation;
 
 use super::*;
@@ -25,7 +26,8 @@ impl Clock for Hand {
     }
 }
 
-type Here = Client<Loopback, Hand>;
+/// Whatever their clocks are, clients are of one type, and built once.
+type Here = Client<Loopback, Rc<dyn Clock>>;
 
 const TTL: Duration = Duration::from_nanos(1_000);
 
@@ -36,7 +38,7 @@ fn clients() -> ([Here; 2], [Rc<Cell<u64>>; 2]) {
     let clocks = [0, 1].map(|_| Rc::new(Cell::new(10_000)));
     let clients = [0, 1].map(|client| {
         let session = Session { client, incarnation: Incarnation(client as u64 + 1) };
-        let clock = Hand(Rc::clone(&clocks[client]));
+        let clock: Rc<dyn Clock> = Rc::new(Hand(Rc::clone(&clocks[client])));
         Client::new(nodes.clone(), clock, geometry, session, Options::default())
     });
     (clients, clocks)
@@ -105,7 +107,7 @@ fn a_deadline_may_pass_at_any_time() {
                 let session = Session { client, incarnation: Incarnation(client as u64 + 1) };
                 let left =
                     if client == 0 { Rc::new(Cell::new(u64::MAX)) } else { Rc::clone(&left) };
-                let clock = Passing(left);
+                let clock: Rc<dyn Clock> = Rc::new(Passing(left));
                 Client::new(nodes.clone(), clock, geometry, session, Options::default())
             });
             let (here, there): (&Client<_, _>, &Client<_, _>) = (&one, &two);
@@ -289,21 +291,22 @@ impl EpochDomain for Advancing {
 fn a_collection_ends_what_has_expired() {
     let geometry = Geometry::new(3, 4 << 20, 4, 1).expect("geometry");
     let nodes = Loopback::new(3, 4 << 17);
-    let watch: fn(&[Verb<'_>]) -> bool = |_| false;
-    let [now, clock] = [0, 1].map(|_| Rc::new(Cell::new(10_000)));
+    let clock = |now| LoneClock::new(now).with_look(0);
     let session = |client| Session { client, incarnation: Incarnation(client as u64 + 1) };
     let one: Client<_, _> =
-        Client::new(nodes.clone(), Hand(clock), geometry, session(0), Options::default());
-    let fabric = Watched { nodes, watch };
-    let clock = Hand(Rc::clone(&now));
-    let two: Client<_, _> = Client::new(fabric, clock, geometry, session(1), Options::default());
-    let two = two.with_epochs(Box::new(Advancing(Cell::new(5))));
+        Client::new(nodes.clone(), clock(10_000), geometry, session(0), Options::default());
+    let collect = |client, now| {
+        let (fabric, options) = (Watched::new(nodes.clone(), |_| false), Options::default());
+        let client: Client<_, _> =
+            Client::new(fabric, clock(now), geometry, session(client), options);
+        let client = client.with_epochs(Box::new(Advancing(Cell::new(5))));
+        block_on(client.collect()).expect("nodes answer");
+    };
     let get = || one.blocking().get(b"key").expect("nodes answer").map(|value| value.to_vec());
     one.blocking().put_with_ttl(b"key", b"value", TTL).expect("memory");
-    block_on(two.collect()).expect("nodes answer");
+    collect(1, 10_000);
     assert_eq!(get().as_deref(), Some(&b"value"[..]));
-    now.set(20_000);
-    block_on(two.collect()).expect("nodes answer");
+    collect(2, 20_000);
     assert_eq!(get(), None);
 }
 
