@@ -1,12 +1,12 @@
 //! What a lock costs: acquired and released without contention, beside an update, flock(2) and a robust mutex between
-//! processes; and how long it takes until a client that sleeps has it, beside a thread that another one unparks.
+//! processes; and how long it takes until a client that sleeps has it, beside a futex ping-pong.
 //!
 //! `cargo run --release -p swarm-benches --no-default-features --example locks`
 
 use std::error::Error;
 use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -107,35 +107,57 @@ fn handed_over(pool: &Pool) -> Result<f64> {
     })
 }
 
-/// Microseconds from an unpark to when the thread that slept goes on.
-fn unparked() -> Result<f64> {
-    let (released, is_due, is_over) =
-        (AtomicU64::new(0), AtomicBool::new(false), AtomicBool::new(false));
-    let began = Instant::now();
+/// A word that threads of any process could sleep on.
+struct Futex(AtomicU32);
+
+impl Futex {
+    /// Sleeps until the word is this.
+    fn wait_for(&self, value: u32) {
+        loop {
+            let now = self.0.load(Ordering::Acquire);
+            if now == value {
+                return;
+            }
+            // SAFETY: the word outlives the call; without a time limit there is no other pointer.
+            unsafe {
+                let none = std::ptr::null::<libc::timespec>();
+                libc::syscall(libc::SYS_futex, self.0.as_ptr(), libc::FUTEX_WAIT, now, none);
+            }
+        }
+    }
+
+    /// Sets the word, and wakes who sleeps on it.
+    fn set(&self, value: u32) {
+        self.0.store(value, Ordering::Release);
+        // SAFETY: the word outlives the call.
+        unsafe { libc::syscall(libc::SYS_futex, self.0.as_ptr(), libc::FUTEX_WAKE, 1) };
+    }
+}
+
+/// Microseconds of a futex ping-pong, and of the way there: to when the thread that slept goes on.
+fn ping_pong() -> Result<[f64; 2]> {
+    let [ping, pong] = [(); 2].map(|()| Futex(AtomicU32::new(0)));
+    let (began, woke) = (Instant::now(), AtomicU64::new(0));
     let now = || began.elapsed().as_nanos() as u64;
-    let (took, taken) = channel();
+    let mut times: [Vec<f64>; 2] = Default::default();
     thread::scope(|threads| {
-        let waits = threads.spawn(|| {
-            while !is_over.load(Ordering::Acquire) {
-                thread::park();
-                if is_due.swap(false, Ordering::Acquire) {
-                    let _ = took.send(now() - released.load(Ordering::Relaxed));
-                }
+        let _answers = threads.spawn(|| {
+            for round in 1..=HANDED as u32 {
+                ping.wait_for(round);
+                woke.store(now(), Ordering::Relaxed);
+                pong.set(round);
             }
         });
-        let mut times = Vec::new();
-        for _ in 0..HANDED {
+        for round in 1..=HANDED as u32 {
             thread::sleep(ASLEEP);
-            released.store(now(), Ordering::Relaxed);
-            is_due.store(true, Ordering::Release);
-            waits.thread().unpark();
-            times.push(taken.recv()? as f64 / 1e3);
+            let start = now();
+            ping.set(round);
+            pong.wait_for(round);
+            times[0].push((now() - start) as f64 / 1e3);
+            times[1].push((woke.load(Ordering::Relaxed) - start) as f64 / 1e3);
         }
-        is_over.store(true, Ordering::Release);
-        waits.thread().unpark();
-        waits.join().map_err(|_| "it panicked")?;
-        Ok(median(times))
-    })
+    });
+    Ok(times.map(median))
 }
 
 fn main() -> Result<()> {
@@ -172,15 +194,19 @@ fn main() -> Result<()> {
     println!("an update            {update:>8.0}  {:.2} of it", ours / update);
     println!("a flock(2) pair      {flocks:>8.0}  {:.2} of it", ours / flocks);
     println!("a robust mutex       {mutex:>8.0}");
-    let (mut handed, mut parked) = (Vec::new(), Vec::new());
+    let mut times: [Vec<f64>; 3] = Default::default();
     for _ in 0..5 {
-        handed.push(handed_over(&pool)?);
-        parked.push(unparked()?);
+        times[0].push(handed_over(&pool)?);
+        let [both, there] = ping_pong()?;
+        times[1].push(both);
+        times[2].push(there);
     }
-    let (handed, parked) = (median(handed), median(parked));
+    let [handed, both, there] = times.map(median);
+    println!("\nfrom a release to a client that slept {handed:.1} us");
     println!(
-        "\nto a client that sleeps {handed:.1} us, to a thread that is unparked {parked:.1} us: {:.2} of it",
-        handed / parked
+        "a futex ping-pong {both:.1} us: {:.2} of it; the way there {there:.1} us: {:.2}",
+        handed / both,
+        handed / there
     );
     Ok(())
 }
