@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Instructions of one cached get and one cached update, of a client and of a handle (24-byte keys, 64-byte values, 3 nodes),
-# of an increment, and of a lock that is acquired and released, counted by callgrind: the difference of two runs that differ in the number of operations only. The loop around them
+# of an increment and a get of a counter, and of a lock that is acquired and released, counted by callgrind: the difference of two runs that differ in the number of operations only. The loop around them
 # counts as well. A run's count varies by some 300,000 with where its keys hash to and with the work that a client does
 # by the clock, so each is the smallest of three, and the runs differ by enough operations that this is below 1 %.
 set -euo pipefail
@@ -11,7 +11,7 @@ if ! command -v valgrind > /dev/null; then
 fi
 # The command line is named as well, so that the libraries have the features that it has, and are built once for both.
 cargo build --release --quiet --locked -p swarm-benches -p swarm-cli --no-default-features \
-    --example hot_path --example hot_handle
+    --example hot_path --example hot_cell --example hot_handle
 programs="${CARGO_TARGET_DIR:-target}/release/examples"
 count() {
     for _ in 1 2 3; do
@@ -26,5 +26,5 @@ tell() {
     echo "$3: $(((b - a) / (many - few))) instructions"
 }
 for operation in get update; do tell hot_path "$operation" "$operation"; done
-for operation in increment lock; do tell hot_path "$operation" "$operation" 5000 20000; done
+for operation in increment get lock; do tell hot_cell "$operation" "cell-$operation" 5000 20000; done
 for operation in get read update task-get; do tell hot_handle "$operation" "handle-$operation"; done

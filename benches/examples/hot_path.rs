@@ -1,6 +1,4 @@
-//! Runs cached operations for a profiler: `hot_path get|update|increment|lock|none COUNT`.
-//!
-//! An increment is a change of a key that is a cell; a lock is acquired and released.
+//! Runs cached gets or updates for a profiler: `hot_path get|update|none COUNT`.
 //!
 //! `benches/instructions.sh` counts the instructions of one operation with it.
 
@@ -35,8 +33,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         match what.as_str() {
             "get" => assert_eq!(store.get(&key)?.map(|value| value.len()), Some(64)),
             "update" => assert!(store.update(&key, &[number as u8; 64])?),
-            "increment" => drop(store.increment(&[b"counter", &key[4..5]].concat(), 1)?),
-            "lock" => store.lock(b"lock").acquire()?.release()?,
             _ => {
                 std::hint::black_box(key);
             }

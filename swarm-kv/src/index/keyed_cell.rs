@@ -183,6 +183,7 @@ impl Parts {
     }
 
     /// Returns its value.
+    #[cfg(test)]
     pub(crate) fn value<'p>(&self, payload: &'p [u64]) -> &'p [u8] {
         let value = payload.get(self.value_at()..).and_then(|words| bytes(words, self.length));
         value.unwrap_or_default()

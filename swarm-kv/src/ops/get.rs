@@ -99,6 +99,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 Err(error) => return Err(error.into()),
             }
         }
+        if let Some(value) = self.get_by_cell_now(hash, key) {
+            return Ok(Some(value));
+        }
         match self.get_by_cell(hash, key).await {
             Ok(Some(value)) => return Ok(Some(value)),
             // There was no memory to end it, as it has expired: it is looked for below.

@@ -70,6 +70,27 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         Ok((key, ShownCell { kind: parts.kind, deadline: parts.deadline, view, value }))
     }
 
+    /// Reads a cell that goes on, if that need not wait. `None` as well if it is another key's (S5), has
+    /// ended (Q2), or if the time of its value is over (X1).
+    #[inline]
+    pub(crate) fn read_cell_now(&self, cell: &KeyedCell, key: &[u8]) -> Option<ShownCell<'_, F>> {
+        let committed = cell::try_read(&self.group, &cell.at)?;
+        let (view, parts) = (committed.view, Parts::of(&committed)?);
+        let Parts { kind, deadline, length, .. } = parts;
+        if kind != Kind::Value || parts.key(&committed) != key || self.is_past(deadline) {
+            return None;
+        }
+        let (reply, from, _) = committed.into_reply()?;
+        let value = register::Value::of(reply, from + parts.value_at(), length);
+        Some(ShownCell { kind, deadline, view, value })
+    }
+
+    /// Gets the value of a key whose cell is cached, if that need not wait.
+    pub(crate) fn get_by_cell_now(&self, hash: u64, key: &[u8]) -> Option<Value<'_, F>> {
+        let (cell, _) = self.cells.get(hash, key)?;
+        Some(self.read_cell_now(&cell, key)?.value)
+    }
+
     /// Gets the value of a key whose cell is cached. `None` if it is not, or if the index has to be
     /// asked.
     pub(crate) async fn get_by_cell(

@@ -23,7 +23,8 @@ use crate::client::cell_cache::{FoundCell, SeenCell};
 use crate::client::handle::{Client, PinGuard};
 use crate::client::key_locks::KeyLock;
 use crate::error::Error;
-use crate::index::keyed_cell::{CellContent, KeyedCell, Kind, Parts};
+use crate::index::keyed_cell::{CellContent, KeyedCell, Kind};
+use crate::ops::keyed::seen_of;
 use crate::ops::modify::{Choose, Chooser, Next, checked};
 
 /// How often a change looks for what is there before it is left to the general path: what is cached; what is there, if
@@ -200,21 +201,8 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         // X1: a value whose time is over is none.
         match seen.filter(|seen| seen.epoch == epoch && !self.is_past(seen.deadline)) {
             Some(seen) => Some((found, seen, false)),
-            None => Some((found, self.look_now(&found.0, key, epoch)?, true)),
+            None => Some((found, seen_of(&self.read_cell_now(&found.0, key)?, epoch), true)),
         }
-    }
-
-    /// Reads a cell, if that need not wait. `None` as well if it is another key's (S5), has ended, or if the
-    /// time of its value is over.
-    fn look_now(&self, cell: &KeyedCell, key: &[u8], epoch: u64) -> Option<SeenCell> {
-        let committed = cell::try_read(&self.group, &cell.at)?;
-        let parts = Parts::of(&committed)?;
-        if parts.kind != Kind::Value || parts.key(&committed) != key || self.is_past(parts.deadline)
-        {
-            return None;
-        }
-        let value = parts.value(&committed).to_vec();
-        Some(SeenCell { epoch, view: committed.view, deadline: parts.deadline, value })
     }
 
     /// Records a change in a straight line: from the record of one view to that of another.

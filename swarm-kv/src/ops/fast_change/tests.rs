@@ -174,6 +174,29 @@ fn what_was_seen_in_an_earlier_epoch_is_looked_at_again() {
     }
 }
 
+/// A cell that was deleted or forwarded has no value, nor one on which anything is built.
+#[test]
+fn what_has_ended_is_left_to_the_general_path() {
+    let (_, [one, two], _) = clients();
+    (0..3).for_each(|_| _ = increment(&one));
+    let get = |client: &Near| client.blocking().get(b"key").expect("nodes").map(|it| it.to_vec());
+    assert_eq!((get(&two), get(&one)), (Some(b"3".to_vec()), Some(b"3".to_vec())));
+    assert_eq!(one.last().roundtrips, 1);
+    let (dead, hash) = (cell_of(&one, b"key"), one.check(b"key", &[]).expect("a key"));
+    two.blocking().delete(b"key").expect("nodes");
+    assert_eq!(get(&one), None);
+    one.cells.insert(hash, b"key", (dead, 0), None);
+    assert_eq!(changed_at_once(&one, b"4"), None);
+    (0..3).for_each(|_| _ = increment(&one));
+    assert_eq!(get(&two), Some(b"3".to_vec()));
+    let forwarded = cell_of(&one, b"key");
+    two.blocking().put(b"key", &[7; 3000]).expect("memory");
+    one.cells.insert(hash, b"key", (forwarded, 0), None);
+    assert_eq!(get(&one), Some(vec![7; 3000]));
+    one.cells.insert(hash, b"key", (forwarded, 0), None);
+    assert_eq!(changed_at_once(&one, b"4"), None);
+}
+
 /// A key of the same hash is another key.
 #[test]
 fn another_key_of_the_same_hash_is_left_alone() {
@@ -181,7 +204,9 @@ fn another_key_of_the_same_hash_is_left_alone() {
     (0..3).for_each(|_| _ = increment(&one));
     let hash = one.check(b"key", &[]).expect("a key");
     assert!(one.cells.take(hash, b"kex").is_none());
-    assert!(one.cells.take(hash, b"key").is_some());
+    let (found, _) = one.cells.take(hash, b"key").expect("it is cached");
+    assert!(one.read_cell_now(&found.0, b"kex").is_none());
+    assert!(one.read_cell_now(&found.0, b"key").is_some());
 }
 
 type Hook = Rc<RefCell<Option<Box<dyn FnOnce()>>>>;
