@@ -2,14 +2,16 @@
 //! delete against update, delete against insert, split against insert, moves of a key against each
 //! other, an update and a delete, changes that depend on the value against all of these, each with a
 //! reader beside them, while a node crashes and a client dies; for races of many steps, one of the two,
-//! or both where the node is gone from the beginning.
+//! or both where the node is gone from the beginning. Clients that hold a lock, or meet at a barrier.
 //!
 //! `SWARM_DEEP` says which races are explored as deep as that, of the others only one thing goes wrong; see
 //! [`is_deep`]. `SWARM_SURPRISES` and `SWARM_EXPLORED` take the place of the bounds: see [`explore_or_panic`].
 
 mod changes;
 mod midst;
+mod objects;
 mod recycle;
+mod watched;
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -1,23 +1,18 @@
 //! Memory that comes back, in every schedule of a small race: a buffer, a register, a bucket's record
 //! are used again while others go by what they remember. A client that accesses memory after its time, as the
-//! [epoch table](swarm_kv_long::board) sees it, fails the race.
-//!
-//! What a client is told by the epoch table is as good as a completion: a state is the same only if all of
-//! that is. See [`Watched`].
+//! [epoch table](swarm_kv_long::domain) sees it, fails the race.
 
-use std::cell::{Cell, RefCell};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::cell::Cell;
 use std::rc::Rc;
 
 use swarm_core::fabric::EpochDomain;
 use swarm_core::history::{Call, Recorder};
-use swarm_core::layout::ReplicaSet;
 use swarm_core::sim::explore::{LoneClock, Race, digest};
 use swarm_core::sim::{Setup, Sim};
-use swarm_core::words::Pointer;
 
 use crate::domain::{Notes, SimParticipant, Works};
 use crate::store_sim_common::{Line, Story, options};
+use crate::watched::{Back, Outcome, Watched};
 use crate::{
     CAPACITY, Cast, Cells, Depth, NODES, NOW, depth, explore_each, explore_many_steps, geometry,
     judge,
@@ -27,113 +22,6 @@ use crate::{
 const LOOK: u64 = 10_000;
 
 type ClientStory = Rc<Story>;
-
-/// What clients said to the epoch table and were told by it.
-#[derive(Default)]
-struct Outcome {
-    /// Of each client, a hash of all that.
-    hashes: RefCell<Vec<DefaultHasher>>,
-    /// Of each client, since when it has operations under way.
-    since: RefCell<Vec<u64>>,
-    /// How often clients were told to forget places.
-    generation: Cell<u64>,
-}
-
-impl Outcome {
-    fn print(&self, notes: &Notes) -> u64 {
-        let mut hash = DefaultHasher::new();
-        self.hashes.borrow().iter().for_each(|outcome| outcome.finish().hash(&mut hash));
-        (&*self.since.borrow(), self.generation.get(), notes.epoch()).hash(&mut hash);
-        hash.finish()
-    }
-}
-
-/// A client's seat, with a record of what was said.
-struct Watched {
-    participant: SimParticipant,
-    outcome: Rc<Outcome>,
-    back: Rc<Back>,
-    client: usize,
-}
-
-impl Watched {
-    fn tell(&self, what: u8, answer: u64) -> u64 {
-        (what, answer).hash(&mut self.outcome.hashes.borrow_mut()[self.client]);
-        answer
-    }
-
-    fn is_there(&self, since: u64) {
-        self.outcome.since.borrow_mut()[self.client] = since;
-    }
-}
-
-impl EpochDomain for Watched {
-    fn pin(&self) -> u64 {
-        let epoch = self.participant.pin();
-        self.is_there(epoch);
-        self.tell(0, epoch)
-    }
-
-    fn repin(&self, epoch: u64) {
-        self.participant.repin(epoch);
-        self.is_there(self.tell(1, epoch));
-    }
-
-    fn unpin(&self) {
-        self.participant.unpin();
-        self.is_there(self.tell(2, 0));
-    }
-
-    fn epoch(&self) -> u64 {
-        self.tell(3, self.participant.epoch())
-    }
-
-    fn epoch_bound(&self) -> u64 {
-        self.tell(8, self.participant.epoch_bound())
-    }
-
-    fn generation(&self) -> u64 {
-        self.tell(4, self.participant.generation())
-    }
-
-    fn new_generation(&self) {
-        self.participant.new_generation();
-        self.outcome.generation.set(self.outcome.generation.get() + 1);
-        self.tell(5, self.outcome.generation.get());
-    }
-
-    fn keeps_watch(&self) -> bool {
-        true
-    }
-
-    fn reclaimed(&self, memory: &ReplicaSet) {
-        let back = if memory.is_alike() { &self.back.out_of_place } else { &self.back.homed };
-        back.set(back.get() + 1);
-        self.participant.reclaimed(memory);
-    }
-
-    fn passed_on(&self, first: Pointer, granules: u64) {
-        self.participant.passed_on(first, granules);
-    }
-
-    fn is_attached(&self, slot: usize) -> bool {
-        let attached = self.participant.is_attached(slot);
-        self.tell(6, u64::from(attached)) == 1
-    }
-
-    fn try_advance(&self) -> u64 {
-        self.tell(7, self.participant.try_advance())
-    }
-}
-
-/// How often memory came back, in all schedules of a race together.
-#[derive(Default)]
-struct Back {
-    /// Registers and cells.
-    homed: Cell<u64>,
-    /// Buffers and records.
-    out_of_place: Cell<u64>,
-}
 
 /// What a client does.
 #[derive(Clone, Copy, Debug)]
@@ -190,12 +78,8 @@ impl Stage {
             options((1 << 56, 1 << 60)),
             &self.recorder,
         );
-        self.outcome.hashes.borrow_mut().push(DefaultHasher::new());
-        self.outcome.since.borrow_mut().push(0);
         let participant = SimParticipant::new(&self.notes, sim.fabric(id), id);
-        let outcome = Rc::clone(&self.outcome);
-        let back = Rc::clone(back);
-        let watched = Watched { participant, outcome, back, client: id };
+        let watched = Watched::new(participant, &self.outcome, back);
         Rc::new(Story { client: story.client.with_epochs(Box::new(watched)), ..story })
     }
 
