@@ -22,37 +22,55 @@ use crate::client::handle::Client;
 const POLLED: Duration = Duration::from_millis(1);
 
 /// A client that has said that it waits, before it looks.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Prepared {
     hash: u64,
     word: u32,
 }
 
+impl Prepared {
+    /// Says so of a key with this hash.
+    pub(crate) fn of(words: Option<&WaitWords>, hash: u64) -> Self {
+        Self { hash, word: words.map_or(0, |words| words.prepare(hash)) }
+    }
+
+    /// Blocks this thread until such a key changes, if a change wakes it, or for so long at most.
+    pub(crate) fn wait(self, words: Option<&WaitWords>, longest: Duration) {
+        match words {
+            Some(words) => words.wait(self.hash, self.word, longest),
+            None => thread::sleep(longest),
+        }
+    }
+
+    /// The same, while another thread sleeps. False if there is none, or it takes more than the wait.
+    pub(crate) async fn sleeps(self, words: Option<&WaitWords>, longest: Duration) -> bool {
+        let words = words.filter(|_| longest >= POLLED).cloned();
+        let sleeper = words.and_then(|words| Sleeper::start(words, self, longest));
+        match sleeper {
+            Some(sleeper) => sleeper.ended().await,
+            None => return false,
+        }
+        true
+    }
+}
+
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Says that this client waits for a change of a key with this hash, before it looks at the key.
     pub(crate) fn prepare_wait(&self, hash: u64) -> Prepared {
-        let word = self.wait_words.as_ref().map_or(0, |words| words.prepare(hash));
-        Prepared { hash, word }
+        Prepared::of(self.wait_words.as_ref(), hash)
     }
 
     /// Blocks this thread until such a key changes, if a change wakes it, or for so long at most.
     pub(crate) fn wait(&self, prepared: Prepared, longest: Duration) {
-        match &self.wait_words {
-            Some(words) => words.wait(prepared.hash, prepared.word, longest),
-            None => thread::sleep(longest),
-        }
+        prepared.wait(self.wait_words.as_ref(), longest);
     }
 
     /// The same without blocking the thread: on shared memory another one sleeps, behind a network the
     /// client's clock is polled.
     pub(crate) async fn wait_aside(&self, prepared: Prepared, longest: Duration) {
-        let words = self.wait_words.clone().filter(|_| longest >= POLLED);
-        match words.and_then(|words| Sleeper::start(words, prepared, longest)) {
-            Some(sleeper) => sleeper.ended().await,
-            None => {
-                let nanoseconds = u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX);
-                self.group.pause(nanoseconds).await;
-            }
+        if !prepared.sleeps(self.wait_words.as_ref(), longest).await {
+            let nanoseconds = u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX);
+            self.group.pause(nanoseconds).await;
         }
     }
 }

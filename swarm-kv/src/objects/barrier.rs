@@ -95,11 +95,31 @@ impl<F: Fabric, C: Clock, P: Protocol> Barrier<'_, F, C, P> {
         self.client.gives_up_places().await?;
         let seat = self.client.next_seat();
         let mut member = Member { barrier: self, seat, generation: 0, is_in: true };
+        let joined = self.joins(seat).await;
+        member.is_in = !matches!(joined, Err(ObjectError::Crowded));
+        member.generation = joined?;
+        Ok(member)
+    }
+
+    /// Takes a place, and returns the generation that it waits in first.
+    pub(crate) async fn joins(&self, seat: Seat) -> Result<u64, ObjectError> {
         let join = |it: &mut Meeting| it.join(seat, &|other| self.client.is_seat_gone(other));
         let (_, after) = self.change(join).await?;
-        member.generation = after.generation;
-        member.is_in = after.has(&seat);
-        if member.is_in { Ok(member) } else { Err(ObjectError::Crowded) }
+        if after.has(&seat) { Ok(after.generation) } else { Err(ObjectError::Crowded) }
+    }
+
+    /// Arrives in this generation, and returns who met, once all have arrived.
+    pub(crate) async fn meets(
+        &self,
+        seat: Seat,
+        generation: u64,
+    ) -> Result<Option<BarrierView>, ObjectError> {
+        let (_, after) = self.change(|it| it.arrive(&seat, generation)).await?;
+        if !after.has(&seat) {
+            return Err(ObjectError::Evicted);
+        }
+        let view = BarrierView { generation: after.generation, members: after.members() };
+        Ok((after.generation > generation).then_some(view))
     }
 
     /// Takes a member out, which need not have ended. It is told when it waits. Returns false, with no effect,
@@ -182,14 +202,7 @@ impl<'l, F: Fabric, C: Clock, P: Protocol> Member<'l, F, C, P> {
         sleep: impl AsyncFn(Prepared, Duration),
     ) -> Result<Option<BarrierView>, ObjectError> {
         let (barrier, seat, generation) = (self.barrier, self.seat, self.generation);
-        let look = async || {
-            let (_, after) = barrier.change(|it| it.arrive(&seat, generation)).await?;
-            let view = BarrierView { generation: after.generation, members: after.members() };
-            if !after.has(&seat) {
-                return Err(ObjectError::Evicted);
-            }
-            Ok((after.generation > generation).then_some(view))
-        };
+        let look = async || barrier.meets(seat, generation).await;
         let met = barrier.client.looks_until(&barrier.name, limit, sleep, look).await;
         self.is_in = !matches!(met, Err(ObjectError::Evicted));
         if let Ok(Some(view)) = &met {

@@ -44,16 +44,16 @@ mod error;
 mod guard;
 #[cfg(feature = "serde")]
 mod guarded;
-mod kind;
+pub(crate) mod kind;
 mod latch;
 mod lock;
 mod once;
-mod pace;
+pub(crate) mod pace;
 mod rw_lock;
-mod seat;
+pub(crate) mod seat;
 mod semaphore;
-mod turnstile;
-mod waiting;
+pub(crate) mod turnstile;
+pub(crate) mod waiting;
 
 #[cfg(test)]
 mod tests;

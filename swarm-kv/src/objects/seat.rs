@@ -18,7 +18,8 @@ pub struct Seat {
     pub slot: usize,
     /// The incarnation with which it attached to the slot.
     pub session: Incarnation,
-    pub(crate) ticket: u32,
+    /// Tells the places of one client apart.
+    pub ticket: u32,
 }
 
 impl Seat {

@@ -112,7 +112,7 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Queued<'c, F, C, P> {
 
     /// Gives up a place that may be there. Where a read finds that it is not, it never will be: who was to take
     /// it goes on with nothing, and what it left behind is over with that read (C1, C7).
-    async fn gives_up(&self, seat: Seat) -> Result<(), ObjectError> {
+    pub(crate) async fn gives_up(&self, seat: Seat) -> Result<(), ObjectError> {
         let client = self.client;
         let step = |state: &mut Turnstile| state.leave(&seat, &|it| client.is_seat_gone(it));
         self.change(step, |_| ()).await
@@ -147,10 +147,19 @@ impl<'l, F: Fabric, C: Clock, P: Protocol> Place<'l, F, C, P> {
         Self { object, seat, is_taken: true }
     }
 
+    /// One that somebody else gives up: a handle, which lends out a client to change it.
+    pub(crate) fn of_handle(object: &'l Queued<'l, F, C, P>, seat: Seat) -> Self {
+        Self { object, seat, is_taken: false }
+    }
+
     /// Takes it, or looks what has become of it; takes dead clients out on the way.
     ///
     /// Returns its standing, and whether the object is unsettled.
-    async fn enter(&self, weight: u16, queues: bool) -> Result<(Standing, bool), ObjectError> {
+    pub(crate) async fn enter(
+        &self,
+        weight: u16,
+        queues: bool,
+    ) -> Result<(Standing, bool), ObjectError> {
         let (client, seat) = (self.object.client, self.seat);
         let step = |state: &mut Turnstile| {
             state.enter((seat, weight), queues, &|other| client.is_seat_gone(other));
@@ -160,7 +169,7 @@ impl<'l, F: Fabric, C: Clock, P: Protocol> Place<'l, F, C, P> {
     }
 
     /// Leaves it if it only waits: it may have come in by now.
-    async fn gives_up(
+    pub(crate) async fn gives_up(
         mut self,
         has_queued: bool,
     ) -> Result<Option<Guard<'l, F, C, P>>, ObjectError> {

@@ -18,7 +18,7 @@ use crate::ops::blocking::Blocking;
 use crate::runtime::block_on::block_on;
 
 /// The pauses before a client looks again by itself: at first, and at most.
-const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
+pub(crate) const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
 
 /// One key, as a client sees it change: see [`Client::watch`].
 pub struct Watch<'c, F: Fabric, C: Clock, P: Protocol> {

@@ -104,6 +104,11 @@ impl<C> Clients<C> {
         })
     }
 
+    /// Whether this is a child that the process forked which opened them.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        self.origin.is_elsewhere()
+    }
+
     /// How many there are.
     pub(super) fn opened(&self) -> usize {
         self.opened.load(Ordering::Relaxed)

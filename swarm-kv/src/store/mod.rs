@@ -11,6 +11,7 @@
 //! | `clients` | which operation has which client, and which wait for one |
 //! | `whole` | an operation that moves between threads together with its client |
 //! | `blocking` | the same operations for programs without `async` |
+//! | `objects` | locks and other objects, and keys that are watched: what is held without a client |
 //! | `plain`, `encoded` | values of types; with the features `zerocopy` and `serde` |
 
 use std::fmt;
@@ -35,6 +36,7 @@ mod clients;
 #[cfg(feature = "serde")]
 mod encoded;
 mod lock;
+mod objects;
 #[cfg(feature = "zerocopy")]
 mod plain;
 mod slot;
@@ -45,6 +47,11 @@ mod tests;
 
 pub use blocking::BlockingStore;
 use clients::Clients;
+use objects::LeftPlaces;
+pub use objects::{
+    Begun, Pause, StoreBarrier, StoreDoing, StoreGuard, StoreLatch, StoreLock, StoreMember,
+    StoreOnce, StoreRwLock, StoreSemaphore, StoreWatch,
+};
 use whole::{Lent, Movable, on_client};
 
 /// How a handle is to behave.
@@ -134,6 +141,8 @@ pub struct Store<F: Fabric = Plain>(Arc<Shared<F>>);
 /// What clones of a handle share.
 struct Shared<F: Fabric> {
     clients: Clients<Lent<F>>,
+    /// Places in objects that are to be given up.
+    left_places: LeftPlaces,
     pool: Pool,
     options: StoreOptions,
 }
@@ -204,7 +213,8 @@ impl<F: Movable> Store<F> {
         let pool = pool.clone();
         let opened = pool.clone();
         let clients = Clients::new(options.clients, Box::new(move || open(&opened)))?;
-        Ok(Self(Arc::new(Shared { clients, pool, options })))
+        let left_places = LeftPlaces::default();
+        Ok(Self(Arc::new(Shared { clients, left_places, pool, options })))
     }
 
     /// The pool.

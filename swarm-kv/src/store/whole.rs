@@ -25,7 +25,7 @@ pub(super) type Lent<F> = shm::Client<SafeGuess, F>;
 /// # Safety
 /// Replies and completions refer to no memory that is a thread's, count nothing without atomics that is outside of the fabric itself,
 /// and hold no lock.
-pub unsafe trait Movable: Fabric<EpochDomain = ShmEpochs> + Send {}
+pub unsafe trait Movable: Fabric<EpochDomain = ShmEpochs> + Send + 'static {}
 
 // SAFETY: completions are ready from the beginning; a reply has a box of its own, and a reference to the fabric's list of such.
 unsafe impl Movable for Plain {}
@@ -66,11 +66,11 @@ impl<T: Future> Future for Whole<T> {
 /// It must await operations of the client that it is given, and nothing else: see above. It ends within its first poll if there is a client and
 /// what it awaits ends so; else it goes on with the client that it has. Dropped, it gives the client back, behind what it had begun.
 #[inline]
-pub(super) fn on_client<'s, F: Movable, A: Send + 's, R: Send + 's>(
+pub(super) fn on_client<'s, F: Movable, A: Send + 's, R: Send + 's, E: From<Error> + Send + 's>(
     clients: &'s Clients<Lent<F>>,
     arguments: A,
-    operation: impl AsyncFnOnce(&Lent<F>, A) -> Result<R, Error> + Send + 's,
-) -> impl Future<Output = Result<R, Error>> + Send + 's {
+    operation: impl AsyncFnOnce(&Lent<F>, A) -> Result<R, E> + Send + 's,
+) -> impl Future<Output = Result<R, E>> + Send + 's {
     Whole {
         operation: async move {
             let lease = match clients.lend_now() {

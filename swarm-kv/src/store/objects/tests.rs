@@ -1,0 +1,271 @@
+//! What is held and waited for without a client: beside `objects::tests`, which drive the same states through every fault.
+
+use std::pin::pin;
+use std::task::{Context, Waker};
+use std::thread;
+
+use swarm_core::node::NodeId;
+use swarm_core::quorum::Timeouts;
+
+use super::*;
+use crate::client::handle::Options;
+use crate::error::Error;
+use crate::objects::{ObjectError, ObjectKind};
+use crate::pools::shm::{CreateOptions, Pool};
+use crate::runtime::block_on::block_on;
+use crate::store::*;
+use swarm_shm::SwitchState;
+
+/// So long that what is waited for comes.
+const LONG: Option<Duration> = Some(Duration::from_secs(60));
+const SHORT: Option<Duration> = Some(Duration::from_millis(20));
+
+fn pool() -> (tempfile::TempDir, Pool) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = CreateOptions { capacity: 8 << 20, max_clients: 8, ..CreateOptions::default() };
+    let pool = Pool::create(dir.path().join("pool"), &options).expect("a pool");
+    (dir, pool)
+}
+
+fn handle(pool: &Pool, clients: usize) -> Store {
+    Store::of(pool, StoreOptions::default().clients(clients)).expect("a slot")
+}
+
+fn acquired(lock: &StoreLock, limit: Option<Duration>) -> Option<StoreGuard<Plain>> {
+    block_on(lock.acquire_paced(limit, Pause::blocks)).expect("memory")
+}
+
+/// Returns tokens of those that hold an object, and how many wait.
+fn queue(lock: &StoreLock) -> (Vec<u64>, usize) {
+    let view = block_on(lock.view()).expect("a majority");
+    (view.holders.iter().map(|holder| holder.token).collect(), view.waiters.len())
+}
+
+/// Six threads wait with the one client that the holder works with as well.
+#[test]
+fn who_waits_keeps_no_client_from_who_holds() {
+    let (_dir, pool) = pool();
+    let store = handle(&pool, 1);
+    let lock = store.lock(b"lock");
+    let first = acquired(&lock, LONG).expect("free");
+    thread::scope(|threads| {
+        for _ in 0..6 {
+            threads.spawn(|| {
+                let guard = acquired(&lock, LONG).expect("in time");
+                let number = store.blocking().get(b"n").expect("a majority").expect("there");
+                store.blocking().put(b"n", &[number[0] + 1]).expect("memory");
+                block_on(guard.release()).expect("held");
+            });
+        }
+        while queue(&lock).1 < 6 {
+            thread::yield_now();
+        }
+        store.blocking().put(b"n", &[0]).expect("memory");
+        block_on(first.release()).expect("held");
+    });
+    assert_eq!(store.blocking().get(b"n"), Ok(Some(vec![6])));
+    assert_eq!((store.clients(), queue(&lock)), (1, (vec![], 0)));
+}
+
+/// Its guard goes to another thread, and outlives all that it came from.
+#[test]
+fn what_is_held_borrows_nothing() {
+    let (_dir, pool) = pool();
+    let other = handle(&pool, 1);
+    let guard = block_on(handle(&pool, 1).lock(b"lock").acquire()).expect("memory");
+    let lock = other.lock(b"lock");
+    assert_eq!(block_on(lock.try_acquire()).map(|guard| guard.is_some()), Ok(false));
+    assert_eq!(block_on(guard.is_held()), Ok(true));
+    thread::spawn(move || drop(guard)).join().expect("no panic");
+    assert_eq!(acquired(&lock, LONG).map(|guard| guard.token()), Some(2));
+}
+
+#[test]
+fn a_wait_that_is_dropped_or_over_leaves_no_place() {
+    let (_dir, pool) = pool();
+    let (one, two) = (handle(&pool, 1), handle(&pool, 1));
+    let (mine, theirs) = (one.lock(b"lock"), two.lock(b"lock"));
+    let guard = acquired(&mine, LONG).expect("free");
+    {
+        let mut waits = pin!(theirs.acquire());
+        assert!(waits.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert_eq!(queue(&mine), (vec![1], 1));
+    }
+    assert_eq!(queue(&mine), (vec![1], 0));
+    assert!(acquired(&theirs, SHORT).is_none());
+    assert_eq!(queue(&mine), (vec![1], 0));
+    block_on(guard.release()).expect("held");
+}
+
+/// The only client is in use: another thread releases it once that is given back.
+#[test]
+fn a_guard_that_is_dropped_while_all_clients_are_in_use_is_released() {
+    let (_dir, pool) = pool();
+    let (one, two) = (handle(&pool, 1), handle(&pool, 1));
+    let guard = acquired(&one.lock(b"lock"), LONG).expect("free");
+    let lent = one.0.clients.lend_now().expect("it is free");
+    drop(guard);
+    let lock = two.lock(b"lock");
+    assert!(acquired(&lock, SHORT).is_none());
+    drop(lent);
+    assert_eq!(acquired(&lock, LONG).map(|guard| guard.token()), Some(2));
+}
+
+#[test]
+fn what_failed_is_given_up_by_a_later_operation_of_the_handle() {
+    let (_dir, pool) = pool();
+    let timeouts = Timeouts { deadline: 50_000_000, ..Timeouts::default() };
+    let options = StoreOptions::default().clients(2).client(Options::default().timeouts(timeouts));
+    let store = Store::emulated(&pool, options, 0).expect("a slot");
+    let other = handle(&pool, 1);
+    let guard = block_on(store.lock(b"lock").acquire()).expect("memory");
+    let switch = |state| (0..2).for_each(|node| pool.switch(NodeId(node)).set(state));
+    switch(SwitchState::Down);
+    let released = block_on(guard.release());
+    assert!(matches!(released, Err(ObjectError::Store(Error::Replication(_)))), "{released:?}");
+    switch(SwitchState::Up);
+    let lock = other.lock(b"lock");
+    assert_eq!(queue(&lock), (vec![1], 0));
+    // Of another object.
+    assert_eq!(block_on(store.latch(b"latch", 1).wait_paced(SHORT, Pause::blocks)), Ok(false));
+    assert_eq!(queue(&lock), (vec![], 0));
+}
+
+#[test]
+fn who_was_evicted_is_told() {
+    let (_dir, pool) = pool();
+    let (one, two) = (handle(&pool, 1), handle(&pool, 1));
+    let (mine, theirs) = (one.lock(b"lock"), two.lock(b"lock"));
+    let guard = acquired(&mine, LONG).expect("free");
+    assert_eq!(block_on(theirs.evict(guard.token())), Ok(true));
+    assert_eq!(block_on(theirs.evict(guard.token())), Ok(false));
+    let mut next = acquired(&theirs, LONG).expect("in time");
+    assert!(next.is_unsettled() && next.token() == 2);
+    assert_eq!(block_on(guard.is_held()), Ok(false));
+    assert_eq!(block_on(guard.release()), Err(ObjectError::TakenAway { token: 1 }));
+    assert_eq!(queue(&mine), (vec![2], 0));
+    one.blocking().put(b"key", b"value").expect("memory");
+    block_on(next.settle(&[b"key"])).expect("held");
+    assert!(!next.is_unsettled());
+    block_on(next.release()).expect("held");
+    assert_eq!(acquired(&mine, LONG).map(|guard| guard.is_unsettled()), Some(false));
+    let found =
+        Err(ObjectError::OtherKind { wanted: ObjectKind::Once, found: Some(ObjectKind::Lock) });
+    assert_eq!(block_on(one.once(b"lock").begin()).map(|_| ()), found);
+    assert!(matches!(block_on(one.lock(b"").acquire()), Err(ObjectError::Store(Error::Key(0)))));
+}
+
+#[test]
+fn many_read_or_one_writes_and_permits_are_counted() {
+    let (_dir, pool) = pool();
+    let (one, two) = (handle(&pool, 1), handle(&pool, 1));
+    let (mine, theirs) = (one.rw_lock(b"shared"), two.rw_lock(b"shared"));
+    let readers = [mine.read(), theirs.read()].map(|lock| acquired(lock, LONG).expect("free"));
+    assert!(acquired(mine.write(), SHORT).is_none());
+    readers.into_iter().for_each(|guard| block_on(guard.release()).expect("held"));
+    let writer = acquired(theirs.write(), LONG).expect("free");
+    assert!(acquired(mine.read(), SHORT).is_none());
+    drop(writer);
+    let (mine, theirs) = (one.semaphore(b"permits", 3), two.semaphore(b"permits", 3));
+    let both = acquired(&mine.many(2), LONG).expect("free");
+    let last = acquired(theirs.one(), LONG).expect("free");
+    assert!(acquired(theirs.one(), SHORT).is_none());
+    drop((both, last));
+    assert!(acquired(&theirs.many(3), LONG).is_some());
+    let other = block_on(one.semaphore(b"permits", 2).one().acquire()).map(drop);
+    assert_eq!(other, Err(ObjectError::OtherNumber { wanted: 2, found: 3 }));
+}
+
+#[test]
+fn what_is_to_be_done_once_is_done_by_one() {
+    let (_dir, pool) = pool();
+    let (one, two) = (handle(&pool, 1), handle(&pool, 1));
+    let (mine, theirs) = (one.once(b"once"), two.once(b"once"));
+    let Ok(Begun::Ours(doing)) = block_on(mine.begin()) else { panic!("nobody has begun") };
+    let begun = || block_on(theirs.begin_paced(SHORT, Pause::blocks));
+    assert!(matches!(begun(), Ok(Begun::NotYet)));
+    block_on(doing.give_up()).expect("held");
+    let Ok(Begun::Ours(doing)) = begun() else { panic!("it was given up") };
+    assert_eq!(doing.token(), 2);
+    block_on(doing.done()).expect("held");
+    assert!(matches!(begun(), Ok(Begun::Done)));
+    assert!(matches!(block_on(mine.begin()), Ok(Begun::Done)));
+    assert_eq!(queue(mine.queue()), (vec![], 0));
+}
+
+#[test]
+fn latches_open_and_members_meet() {
+    let (_dir, pool) = pool();
+    let (one, two) = (handle(&pool, 1), handle(&pool, 1));
+    let (mine, theirs) = (one.latch(b"latch", 2), two.latch(b"latch", 2));
+    assert_eq!(block_on(mine.wait_paced(SHORT, Pause::blocks)), Ok(false));
+    assert_eq!(block_on(mine.count_down(1)), Ok(1));
+    assert_eq!(block_on(theirs.count_down(1)), Ok(0));
+    assert_eq!(block_on(mine.wait_paced(LONG, Pause::blocks)), Ok(true));
+    assert_eq!(block_on(mine.left_to_count()), Ok(0));
+
+    let (mine, theirs) = (one.barrier(b"barrier", 2), two.barrier(b"barrier", 2));
+    let mut member = block_on(mine.join()).expect("room");
+    assert_eq!(block_on(member.wait_paced(SHORT, Pause::blocks)), Ok(None));
+    let mut other = block_on(theirs.join()).expect("room");
+    let meets = |member: &mut StoreMember| {
+        let view = block_on(member.wait_paced(LONG, Pause::blocks)).expect("memory");
+        assert_eq!(view.map(|view| view.members.len()), Some(2));
+    };
+    thread::scope(|threads| {
+        threads.spawn(|| meets(&mut other));
+        meets(&mut member);
+    });
+    assert_eq!(block_on(mine.evict(other.seat())), Ok(true));
+    assert_eq!(block_on(other.wait_paced(LONG, Pause::blocks)), Err(ObjectError::Evicted));
+    assert_eq!(block_on(mine.view()).map(|view| view.members), Ok(vec![member.seat()]));
+    block_on(member.leave()).expect("it was in");
+    drop(block_on(theirs.join()).expect("room"));
+    assert_eq!(block_on(mine.view()).map(|view| view.members), Ok(vec![]));
+}
+
+#[test]
+fn a_watch_returns_the_last_value_of_another_handle() {
+    let (_dir, pool) = pool();
+    let (one, two) = (handle(&pool, 1), handle(&pool, 1));
+    let mut watch = one.watch(b"key");
+    assert_eq!(block_on(watch.changed()), Ok(None));
+    assert_eq!(block_on(watch.changed_paced(SHORT, Pause::blocks)), Ok(None));
+    thread::scope(|threads| {
+        threads.spawn(|| {
+            (1..=100).for_each(|number: u8| two.blocking().put(b"key", &[number]).expect("memory"));
+        });
+        let mut last = 0;
+        while last < 100 {
+            let value = block_on(watch.changed_paced(LONG, Pause::blocks)).expect("a majority");
+            let next = value.expect("in time").expect("there")[0];
+            assert!(next > last);
+            last = next;
+        }
+    });
+    assert!(matches!(block_on(one.watch(b"").changed()), Err(Error::Key(0))));
+}
+
+/// Compiles: a runtime may move what waits and what is held.
+#[test]
+fn all_of_it_may_move_between_threads() {
+    fn whole<T: Send + 'static>(_: T) {}
+    let (_dir, pool) = pool();
+    let store = handle(&pool, 1);
+    whole(async move {
+        let mut guard = store.lock(b"lock").acquire().await?;
+        let _ = (guard.is_held().await?, guard.settle(&[b"key"]).await?, guard.release().await?);
+        let lock = store.rw_lock(b"shared");
+        let _ = (lock.read().try_acquire().await?, lock.write().view().await?);
+        if let Begun::Ours(doing) = store.once(b"once").begin().await? {
+            doing.done().await?;
+        }
+        let _ = store.latch(b"latch", 1).count_down(1).await?;
+        let _ = store.latch(b"latch", 1).wait_paced(None, Pause::aside).await?;
+        let mut member = store.barrier(b"barrier", 1).join().await?;
+        let _ = member.wait_paced(None, Pause::aside).await?;
+        let mut watch = store.watch(b"key");
+        let _ = (member.leave().await?, watch.changed().await?);
+        Ok::<_, ObjectError>(())
+    });
+}
