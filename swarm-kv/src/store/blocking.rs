@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use swarm_core::fabric::Fabric;
 
-use super::clients::{Clients, Lease};
+use super::clients::Lease;
 use super::whole::{Lent, Movable};
+use super::{Pause, Store, StoreWatch};
 use crate::error::Error;
 use crate::objects::ObjectError;
 use crate::ops::expiry::TimeToLive;
@@ -14,20 +15,25 @@ use crate::ops::modify::CompareAndSwap;
 use crate::ops::scan::Estimate;
 use crate::ops::version::Version;
 use crate::pools::shm::Plain;
+use crate::runtime::block_on::block_on;
 
 /// A [`Store`](super::Store) whose operations return when they are done.
-pub struct BlockingStore<'s, F: Fabric = Plain>(&'s Clients<Lent<F>>);
+pub struct BlockingStore<'s, F: Fabric = Plain>(&'s Store<F>);
+
+/// A [`StoreWatch`] whose calls return when there is a change: see [`BlockingStore::watch`].
+pub struct BlockingStoreWatch<F: Movable = Plain>(StoreWatch<F>);
 
 impl<'s, F: Movable> BlockingStore<'s, F> {
-    pub(super) fn new(clients: &'s Clients<Lent<F>>) -> Self {
-        Self(clients)
+    pub(super) fn new(store: &'s Store<F>) -> Self {
+        Self(store)
     }
 
     #[inline]
     fn lend(&self) -> Result<Lease<'s, Lent<F>>, Error> {
-        match self.0.lend_now() {
+        let clients = &self.0.0.clients;
+        match clients.lend_now() {
             Some(lease) => Ok(lease),
-            None => self.0.lend_blocking(),
+            None => clients.lend_blocking(),
         }
     }
 
@@ -266,14 +272,13 @@ impl<'s, F: Movable> BlockingStore<'s, F> {
         self.lend()?.blocking().len()
     }
 
-    /// Runs `act` with the token of a [lock](crate::Client::lock) while that is held, if it is had within
-    /// `limit`. `None`, and `act` is not run, if it is not. The thread sleeps while it waits.
+    /// Runs `act` with the token of a [lock](Store::lock) while that is held, if it is had within `limit`.
+    /// `None`, and `act` is not run, if it is not. The thread sleeps while it waits.
     ///
-    /// The lock is held by one of the handle's clients, which is in use meanwhile: what `act` does with the handle
-    /// takes another one. If it panics, the lock is released.
+    /// None of the handle's clients is in use meanwhile, but for each look. If `act` panics, the lock is released.
     ///
     /// # Errors
-    /// As [`Lock::acquire`](crate::objects::Lock::acquire). [`ObjectError::TakenAway`]: `act` was run, and the
+    /// As [`StoreLock::acquire`](super::StoreLock::acquire). [`ObjectError::TakenAway`]: `act` was run, and the
     /// lock was taken away in the meantime.
     pub fn with_lock<R>(
         &self,
@@ -281,15 +286,39 @@ impl<'s, F: Movable> BlockingStore<'s, F> {
         limit: Option<Duration>,
         act: impl FnOnce(u64) -> R,
     ) -> Result<Option<R>, ObjectError> {
-        let lease = self.lend()?;
-        let lock = lease.blocking().lock(name);
-        let guard = match limit {
-            None => Some(lock.acquire()?),
-            Some(limit) => lock.acquire_within(limit)?,
-        };
+        let lock = self.0.lock(name);
+        let guard = block_on(lock.acquire_paced(limit, Pause::blocks))?;
         let Some(guard) = guard else { return Ok(None) };
         let result = act(guard.token());
-        guard.release()?;
+        block_on(guard.release())?;
         Ok(Some(result))
+    }
+
+    /// See [`Store::watch`].
+    #[must_use]
+    pub fn watch(&self, key: &[u8]) -> BlockingStoreWatch<F> {
+        BlockingStoreWatch(self.0.watch(key))
+    }
+}
+
+impl<F: Movable> BlockingStoreWatch<F> {
+    /// See [`StoreWatch::changed`]. The thread sleeps meanwhile.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// Never: it has no limit.
+    pub fn changed(&mut self) -> Result<Option<Vec<u8>>, Error> {
+        let changed = block_on(self.0.changed_paced(None, Pause::blocks))?;
+        Ok(changed.expect("it has no limit"))
+    }
+
+    /// The same, for so long at most: `None` if the value did not change.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn changed_within(&mut self, limit: Duration) -> Result<Option<Option<Vec<u8>>>, Error> {
+        block_on(self.0.changed_paced(Some(limit), Pause::blocks))
     }
 }

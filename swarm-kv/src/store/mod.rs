@@ -45,7 +45,7 @@ mod whole;
 #[cfg(test)]
 mod tests;
 
-pub use blocking::BlockingStore;
+pub use blocking::{BlockingStore, BlockingStoreWatch};
 use clients::Clients;
 use objects::LeftPlaces;
 pub use objects::{
@@ -233,7 +233,7 @@ impl<F: Movable> Store<F> {
     /// waits for a client.
     #[must_use]
     pub fn blocking(&self) -> BlockingStore<'_, F> {
-        BlockingStore::new(&self.0.clients)
+        BlockingStore::new(self)
     }
 
     /// The value of `key`, if it is there.

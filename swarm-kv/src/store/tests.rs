@@ -368,21 +368,24 @@ fn all_of_it_may_move_between_threads() {
     });
 }
 
-/// Threads of one process, whose clients are lent out, hold a lock one after the other.
+/// Threads of one process, more than the handle has clients, hold a lock one after the other, and use the handle
+/// meanwhile: who holds it or waits for it has no client to itself.
 #[test]
 fn threads_hold_a_lock_one_after_the_other() {
     const EACH: usize = 50;
+    const THREADS: usize = 6;
     let (_dir, pool) =
         pool(CreateOptions { nodes: 1, capacity: 8 << 20, ..CreateOptions::default() });
-    let store = Store::of(&pool, options(4)).expect("a free slot");
+    let store = Store::of(&pool, options(2)).expect("a free slot");
     let (inside, last) = (AtomicUsize::new(0), AtomicU64::new(0));
     let enters = |token: u64| {
         assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
         assert!(last.swap(token, Ordering::SeqCst) < token);
+        assert_eq!(store.blocking().put(b"last", &token.to_le_bytes()), Ok(()));
         inside.fetch_sub(1, Ordering::SeqCst);
     };
     std::thread::scope(|threads| {
-        for _ in 0..3 {
+        for _ in 0..THREADS {
             threads.spawn(|| {
                 for _ in 0..EACH {
                     let entered = store.blocking().with_lock(b"lock", None, enters);
@@ -391,9 +394,24 @@ fn threads_hold_a_lock_one_after_the_other() {
             });
         }
     });
-    assert_eq!(last.load(Ordering::SeqCst), 3 * EACH as u64);
+    assert_eq!(last.load(Ordering::SeqCst), (THREADS * EACH) as u64);
     let nested = store.blocking().with_lock(b"lock", None, |_| {
         store.blocking().with_lock(b"lock", Some(Duration::ZERO), |_| ())
     });
     assert_eq!(nested, Ok(Some(Ok(None))));
+}
+
+#[test]
+fn a_handle_watches_a_key_with_no_client_in_use() {
+    let (_dir, pool) =
+        pool(CreateOptions { nodes: 1, capacity: 8 << 20, ..CreateOptions::default() });
+    let store = Store::of(&pool, options(1)).expect("a free slot");
+    let mut watch = store.blocking().watch(b"key");
+    assert_eq!(watch.changed(), Ok(None));
+    assert_eq!(watch.changed_within(Duration::from_millis(1)), Ok(None));
+    std::thread::scope(|threads| {
+        let watches = threads.spawn(|| watch.changed_within(Duration::from_secs(60)));
+        store.blocking().put(b"key", b"7").expect("memory");
+        assert_eq!(watches.join().expect("it ends"), Ok(Some(Some(b"7".to_vec()))));
+    });
 }
