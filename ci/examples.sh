@@ -1,7 +1,14 @@
 #!/usr/bin/env bash
-# The Rust examples that use other crates (examples/rust): formatted, without warnings, and each runs to its end on a
-# pool and prints what it should. Those in Python are run by ci/python.sh.
+# The Rust examples (examples/rust): formatted, without warnings, and each runs to its end on a pool and prints what it
+# should. Those in Python are run by ci/python.sh.
+#
+#   ci/examples.sh [KILLS]    the queue of jobs has so many workers killed, 30 if nothing is said
 set -euo pipefail
+kills="${1:-30}"
+if ! [[ "$kills" =~ ^[1-9][0-9]{0,5}$ ]]; then
+    echo "usage: ci/examples.sh [KILLS]" >&2
+    exit 2
+fi
 cd "$(dirname "$0")/.."
 target="$(realpath -m "${CARGO_TARGET_DIR:-target}")"
 cargo build --quiet --locked -p swarm-cli
@@ -59,3 +66,9 @@ expect "wrote 50000 quotes*" "$built/market-data" write "$pool"
 for reader in "${started[@]}"; do wait "$reader"; done
 started=()
 cat "$directory"/reader-*
+
+# What processes coordinate by. Each of them checks itself.
+expect "*5 leaders were killed, and each was followed by another one" "$built/leader-election" "$pool"
+expect "$kills workers were killed, and each of * jobs has its result once" "$built/job-queue" "$pool" "$kills"
+expect "4 clients made * requests, * at most;*" "$built/rate-limiter" "$pool"
+expect "9 watchers saw the last of 200 configurations,*" "$built/config-watch" "$pool"

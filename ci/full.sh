@@ -26,7 +26,7 @@ step "loom (the fabric's words under the memory model)" loom
 step "peers (the README's table of others can be made)" peers
 step "c (the library for C and C++, its header, symbols, examples and tests, beside other processes)" ci/c.sh
 step "python (the package, installed by pip, and its tests)" ci/python.sh
-step "examples (programs on other crates: tokio, axum, rayon, market data)" ci/examples.sh
+step "examples (programs to copy; a queue of jobs over a thousand kills of its workers)" ci/examples.sh 1000
 step "threads (multi-threaded tests under the thread sanitizer)" ci/threads.sh
 step "fuzz (damaged files, hostile nodes, bad formats)" ci/fuzz.sh 60
 step "rdma (the transport, the store and the command line on real queue pairs, in a guest)" ci/rdma.sh

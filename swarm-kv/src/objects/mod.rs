@@ -31,6 +31,9 @@
 //! lock belongs into one value, which [`update_with`](crate::Client::update_with), an `Atomic` or a `Guarded`
 //! changes as a whole, without a lock.
 //!
+//! **Programs** to copy, in the repository's `examples/rust`: `leader_election`, `job_queue` (which loses no job, whoever is killed),
+//! `rate_limiter` (one value, and no lock) and `config_watch`.
+//!
 //! **Deleting** the key of an object ends it, and its tokens begin anew: delete it when nobody uses it. A plain
 //! write of the key makes it something else, and all uses of the object end in [`ObjectError::OtherKind`].
 
