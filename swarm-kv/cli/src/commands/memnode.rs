@@ -16,6 +16,7 @@ use swarm_worker::far;
 
 use crate::common::args::MemnodeArgs;
 use crate::common::exit::{Answer, Failure, eprint_line, print_line};
+use crate::common::signals::on_signal;
 use crate::common::units::show_size;
 
 /// How often evictions are looked for that the daemon was not told of.
@@ -47,8 +48,7 @@ pub(crate) fn run(args: &MemnodeArgs, json: bool) -> Result<Answer, Failure> {
     let signal = move || {
         let _ = stop.send(());
     };
-    ctrlc::set_handler(signal)
-        .map_err(|error| Failure::because("cannot wait for signals", error))?;
+    on_signal(signal).map_err(|error| Failure::because("cannot wait for signals", error))?;
     let name = name(args)?;
     if args.listen.ip().is_unspecified() {
         return Err(Failure::Usage(format!(

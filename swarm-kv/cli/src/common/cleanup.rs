@@ -17,6 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::exit::{Failure, eprint_line};
 use crate::common::node_faults::Switch;
+use crate::common::signals::on_signal;
 use swarm_shm::SwitchState;
 
 /// How often a directory is removed in which clients that end a little later still make files.
@@ -41,8 +42,8 @@ struct Record {
 }
 
 static RECORD: LazyLock<Mutex<Record>> = LazyLock::new(|| {
-    // A second handler cannot come to be, and without one only what it puts right is missing.
-    let _ = ctrlc::set_handler(signal);
+    // Without a handler only what it puts right is missing.
+    let _ = on_signal(signal);
     Mutex::default()
 });
 

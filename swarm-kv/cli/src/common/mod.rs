@@ -12,5 +12,6 @@ pub(crate) mod node_faults;
 pub(crate) mod output;
 pub(crate) mod pace;
 pub(crate) mod pool;
+pub(crate) mod signals;
 pub(crate) mod temporary;
 pub(crate) mod units;
