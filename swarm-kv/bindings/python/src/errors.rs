@@ -3,6 +3,7 @@
 use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
+use swarm_kv::objects::ObjectError;
 use swarm_kv::{Error, ErrorKind, shm};
 
 create_exception!(
@@ -21,6 +22,26 @@ create_exception!(
 );
 create_exception!(swarm, Reopen, SwarmError, "The handle has come to its end: call its reopen().");
 create_exception!(swarm, GiveUp, SwarmError, "It ends so each time.");
+create_exception!(swarm, OtherKind, GiveUp, "The key is no such object: use another name.");
+create_exception!(
+    swarm,
+    OtherNumber,
+    GiveUp,
+    "The object was made with another number of permits or parties."
+);
+create_exception!(swarm, Crowded, Retry, "The barrier has no room for another member.");
+create_exception!(
+    swarm,
+    Evicted,
+    SwarmError,
+    "The member was taken out of its barrier: join again."
+);
+create_exception!(
+    swarm,
+    TakenAway,
+    SwarmError,
+    "What was held was taken away before it was released: others may have held it since."
+);
 
 /// The exception of an error's kind. It tells whether a write may have taken effect.
 pub(crate) fn raise(py: Python<'_>, error: Error) -> PyErr {
@@ -32,6 +53,23 @@ pub(crate) fn raise(py: Python<'_>, error: Error) -> PyErr {
         _ => GiveUp::new_err(message),
     };
     let outcome = raised.value(py).setattr("may_have_taken_effect", error.may_have_taken_effect());
+    outcome.err().unwrap_or(raised)
+}
+
+/// The exception of an object's error.
+pub(crate) fn raise_of_object(py: Python<'_>, error: ObjectError) -> PyErr {
+    let message = error.to_string();
+    let raised = match error {
+        ObjectError::Store(error) => return raise(py, error),
+        ObjectError::OtherKind { .. } => OtherKind::new_err(message),
+        ObjectError::OtherNumber { .. } => OtherNumber::new_err(message),
+        ObjectError::Crowded => Crowded::new_err(message),
+        ObjectError::Evicted => Evicted::new_err(message),
+        ObjectError::TakenAway { .. } => TakenAway::new_err(message),
+        _ => GiveUp::new_err(message),
+    };
+    // Of these none has changed anything.
+    let outcome = raised.value(py).setattr("may_have_taken_effect", false);
     outcome.err().unwrap_or(raised)
 }
 
@@ -50,5 +88,10 @@ pub(crate) fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("Retry", py.get_type::<Retry>())?;
     module.add("MakeRoom", py.get_type::<MakeRoom>())?;
     module.add("Reopen", py.get_type::<Reopen>())?;
-    module.add("GiveUp", py.get_type::<GiveUp>())
+    module.add("GiveUp", py.get_type::<GiveUp>())?;
+    module.add("OtherKind", py.get_type::<OtherKind>())?;
+    module.add("OtherNumber", py.get_type::<OtherNumber>())?;
+    module.add("Crowded", py.get_type::<Crowded>())?;
+    module.add("Evicted", py.get_type::<Evicted>())?;
+    module.add("TakenAway", py.get_type::<TakenAway>())
 }

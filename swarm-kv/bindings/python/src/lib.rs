@@ -6,8 +6,11 @@
 #![deny(unsafe_code)]
 
 mod errors;
+mod lent;
+mod objects;
 mod pending;
 mod scratch;
+mod wait;
 
 use std::future::Future;
 use std::ops::ControlFlow;
@@ -406,5 +409,6 @@ fn _swarm(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Handle>()?;
     module.add_class::<pending::Rest>()?;
     module.add_function(wrap_pyfunction!(create, module)?)?;
+    objects::add(module)?;
     errors::add(module)
 }

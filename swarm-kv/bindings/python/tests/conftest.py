@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 
 import swarm
@@ -14,3 +17,22 @@ def pool(tmp_path):
 def db(pool):
     with swarm.open(pool) as db:
         yield db
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs a program with a pool as its argument, in a process that is killed at the end."""
+    running = []
+
+    def run(program, pool):
+        command = [sys.executable, "-c", program, str(pool)]
+        pipe = subprocess.PIPE
+        running.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True))
+        return running[-1]
+
+    yield run
+    for child in running:
+        child.kill()
+        child.wait()
+        child.stdin.close()
+        child.stdout.close()

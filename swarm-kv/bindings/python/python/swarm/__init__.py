@@ -17,26 +17,39 @@ from concurrent.futures import ThreadPoolExecutor
 from collections.abc import Mapping, MutableMapping
 from datetime import timedelta
 
+from . import aio, objects
 from ._swarm import (
+    Crowded,
     Error,
+    Evicted,
     GiveUp,
     Handle,
     MakeRoom,
     OpenError,
+    OtherKind,
+    OtherNumber,
     Reopen,
     Retry,
+    TakenAway,
     create as _create,
 )
+from .objects import TimedOut
 
 __all__ = [
     "AsyncStore",
+    "Crowded",
     "Error",
+    "Evicted",
     "GiveUp",
     "MakeRoom",
     "OpenError",
+    "OtherKind",
+    "OtherNumber",
     "Reopen",
     "Retry",
     "Store",
+    "TakenAway",
+    "TimedOut",
     "create",
     "open",
 ]
@@ -59,8 +72,45 @@ def _seconds(ttl):
     return ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
 
 
-class Store(Handle, MutableMapping):
+class _Objects:
+    """What makes objects and watches, of `swarm.objects` or of `swarm.aio`. A name is bytes, or text, which stands for its UTF-8."""
+
+    def _store(self):
+        return self
+
+    def lock(self, name, timeout=None):
+        """The lock of this name. It need not be created. `timeout` is for `with` blocks: seconds to wait for it, or None."""
+        return self._objects.Lock(self._store(), name, timeout)
+
+    def rw_lock(self, name, timeout=None):
+        """The readers-writer lock of this name: `with db.rw_lock(b"x").read():`."""
+        return self._objects.RwLock(self._store(), name, timeout)
+
+    def semaphore(self, name, permits, timeout=None):
+        """The semaphore of this name, of 1 to 32 permits."""
+        return self._objects.Semaphore(self._store(), name, permits, timeout)
+
+    def once(self, name):
+        """What is to be done once under this name."""
+        return self._objects.Once(self._store(), name)
+
+    def latch(self, name, count):
+        """The latch of this name, which opens when it was counted down `count` times."""
+        return self._objects.Latch(self._store(), name, count)
+
+    def barrier(self, name, parties):
+        """The barrier of this name, which opens for the first time when so many have joined."""
+        return self._objects.Barrier(self._store(), name, parties)
+
+    def watch(self, key, timeout=None):
+        """Watches a key, whether or not it is there. `timeout` is for iterating: it ends if the value does not change for so long."""
+        return self._objects.Watch(self._store(), key, timeout)
+
+
+class Store(_Objects, Handle, MutableMapping):
     """A handle to a pool: a mapping from bytes to bytes. What is met on the way over it comes in no order."""
+
+    _objects = objects
 
     def __enter__(self):
         return self
@@ -139,7 +189,8 @@ class Store(Handle, MutableMapping):
 
     def update_with(self, key, change):
         """Makes the value of a key what `change` makes of it, and returns that; None stands for no value, on either side. It is
-        called again where another change of the key came first, so that none is lost."""
+        called again where another change of the key came first, so that none is lost. State that changes as a whole, such as JSON,
+        needs no lock: this is the way."""
         while True:
             value = Handle.get(self, key)
             new = change(value)
@@ -205,10 +256,12 @@ class Store(Handle, MutableMapping):
         self._put_array(keys, values.tobytes(), width)
 
 
-class AsyncStore:
+class AsyncStore(_Objects):
     """The operations of a handle for asyncio. One that ends at once, which is almost each, is over before the event loop
     turns; one that takes waiting goes on in a thread of its own executor. A task that is cancelled meanwhile leaves it to its end, or, before it
     got a thread, drops it: it may or may not have taken effect."""
+
+    _objects = aio
 
     def __init__(self, store):
         self.store = store
@@ -216,6 +269,9 @@ class AsyncStore:
         # to begin.
         self._begun = ThreadPoolExecutor(thread_name_prefix="swarm", max_workers=64)
         self._bulk = ThreadPoolExecutor(thread_name_prefix="swarm-bulk", max_workers=1)
+
+    def _store(self):
+        return self.store
 
     async def __aenter__(self):
         return self
