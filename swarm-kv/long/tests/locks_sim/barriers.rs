@@ -42,7 +42,10 @@ async fn meets(player: &Player, history: &BarrierHistory) -> Result<(), ObjectEr
 #[test]
 fn members_meet_under_any_schedule() {
     let (mut passed, mut died) = (0, 0);
-    for seed in seeds(200) {
+    let seeds = seeds(200);
+    // In a few schedules it may be that no member dies.
+    let are_many = seeds.end - seeds.start >= 200;
+    for seed in seeds {
         let history = Rc::<BarrierHistory>::default();
         let task = |player: Player| {
             let history = Rc::clone(&history);
@@ -67,6 +70,6 @@ fn members_meet_under_any_schedule() {
         passed += judged.unwrap_or_else(|wrong| panic!("{wrong}: {}", again(seed)));
         died += all.iter().filter(|(_, deed)| *deed == BarrierDeed::Ends).count();
     }
-    assert!(died > 0, "no member died");
+    assert!(!are_many || died > 0, "no member died");
     println!("{passed} times a member passed, {died} members died");
 }

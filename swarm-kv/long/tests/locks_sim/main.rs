@@ -166,7 +166,10 @@ fn again(seed: u64) -> String {
 #[test]
 fn one_client_at_a_time_is_inside_under_any_schedule() {
     let (mut entered, mut taken_over) = (0, 0);
-    for seed in seeds(1000) {
+    let seeds = seeds(1000);
+    // One in some thirty has a client that dies inside: in a few schedules it may be that none does.
+    let are_many = seeds.end - seeds.start >= 1000;
+    for seed in seeds {
         let history = Rc::<LockHistory>::default();
         let task = |player: Player| {
             let history = Rc::clone(&history);
@@ -180,7 +183,7 @@ fn one_client_at_a_time_is_inside_under_any_schedule() {
         let judged = judged.unwrap_or_else(|wrong| panic!("{wrong}: {}", again(seed)));
         (entered, taken_over) = (entered + judged.times, taken_over + judged.taken_over);
     }
-    assert!(taken_over > 0, "nobody died inside");
+    assert!(!are_many || taken_over > 0, "nobody died inside");
     println!(
         "{entered} times a client was inside, {taken_over} times after one that had died there"
     );
