@@ -86,6 +86,11 @@ impl<F: Movable> StoreDoing<F> {
         self.0.token()
     }
 
+    /// What it holds: to ask whether it does so still, and to settle keys.
+    pub fn guard(&mut self) -> &mut StoreGuard<F> {
+        &mut self.0
+    }
+
     /// Says that it is done, for good. See [`Doing::done`](crate::objects::Doing::done).
     ///
     /// # Cancel safety
