@@ -89,14 +89,18 @@ pool
 for compiler in gcc clang; do
     if [[ $compiler == gcc ]]; then beside=g++; else beside=clang++; fi
     for linkage in shared static; do
-        for source in examples/hello.c tests/store.c tests/peer.c; do build $compiler $linkage "$crate/$source"; done
-        for source in examples/hello.cpp tests/store.cpp; do build $beside $linkage "$crate/$source"; done
+        for source in examples/{hello,leader}.c tests/{store,objects,peer}.c; do build $compiler $linkage "$crate/$source"; done
+        for source in examples/hello.cpp tests/{store,objects}.cpp; do build $beside $linkage "$crate/$source"; done
         echo "$compiler, $linkage library:"
 
         pool
         "$scratch/built/store.c-$compiler-$linkage" "$scratch/pool"
         pool
         "$scratch/built/store.cpp-$beside-$linkage" "$scratch/pool"
+        pool
+        timeout 300 "$scratch/built/objects.c-$compiler-$linkage" "$scratch/pool"
+        pool
+        timeout 300 "$scratch/built/objects.cpp-$beside-$linkage" "$scratch/pool"
 
         pool
         "$scratch/built/hello.c-$compiler-$linkage" "$scratch/pool" | grep -q "the color is still green"
@@ -104,6 +108,23 @@ for compiler in gcc clang; do
         "$swarm" put "$scratch/pool" user:7 "of the command line" > /dev/null
         "$scratch/built/hello.cpp-$beside-$linkage" "$scratch/pool" | grep -q "user:7 has value 7"
         [[ "$("$swarm" get "$scratch/pool" user:7)" == "value 7" ]]
+
+        # Of two that would lead the one that waits leads once the other one is killed.
+        pool
+        leader="$scratch/built/leader.c-$compiler-$linkage"
+        "$leader" "$scratch/pool" &
+        killed=$!
+        until [[ "$("$swarm" get "$scratch/pool" leader 2> /dev/null || true)" == "process $killed, with token 1" ]]; do
+            kill -0 $killed || exit
+            sleep 0.05
+        done
+        "$leader" "$scratch/pool" > "$scratch/said" &
+        next=$!
+        until [[ -s "$scratch/said" ]] || ! kill -0 $killed 2> /dev/null; do sleep 0.05; done
+        kill -KILL $killed 2> /dev/null || true
+        wait $killed 2> /dev/null || true
+        wait $next
+        [[ "$("$swarm" get "$scratch/pool" leader)" == "process $next, with token 2" ]]
 
         peer="$scratch/built/peer.c-$compiler-$linkage"
         timeout 120 "$peer" "$scratch/pool" peer shell 20 &

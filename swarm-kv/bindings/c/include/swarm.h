@@ -26,6 +26,18 @@
 // Bytes of an error's message, with the zero byte at its end.
 #define SWARM_MESSAGE 1024
 
+// Holders of one object at most.
+#define SWARM_MAX_HOLDERS 32
+
+// Clients that wait for one object in order of arrival, at most. More of them try again until there is room.
+#define SWARM_MAX_WAITERS 32
+
+// Members of one barrier at most.
+#define SWARM_MAX_MEMBERS 32
+
+// A timeout that is never over.
+#define SWARM_FOREVER 18446744073709551615ull
+
 // What a call comes to. Errors are below zero, and say what a program can do; swarm_error.message says what happened.
 typedef enum {
   // Done.
@@ -38,6 +50,10 @@ typedef enum {
   SWARM_PENDING = 3,
   // The value was another than expected, and nothing was changed. No error.
   SWARM_LOST = 4,
+  // What was waited for did not come in time. No error.
+  SWARM_TIMED_OUT = 5,
+  // What is to be done once is done already. No error.
+  SWARM_DONE = 6,
   // The same call may do later: others went first, memory nodes did not answer, or a stopped process holds memory back. Wait longer
   // from one try to the next.
   SWARM_ERROR_RETRY = -1,
@@ -59,10 +75,25 @@ typedef enum {
   SWARM_ERROR_MEMORY = -9,
   // A defect of this library, which was stopped at its border. Close the handle, and report it.
   SWARM_ERROR_PANIC = -10,
+  // What was held, or the place in a barrier, was taken away before: by an eviction, or as the key was written or deleted. Others may
+  // have held it since.
+  SWARM_ERROR_TAKEN_AWAY = -11,
+  // The key holds no object of this kind, or one that was made with another number of permits or parties. Nothing was changed. Use another
+  // name, or delete the key.
+  SWARM_ERROR_OTHER_KIND = -12,
 } swarm_status;
 
 // Keys that were found, in no order. One thread at a time may use one.
 typedef struct swarm_cursor swarm_cursor;
+
+// A part of an object that is held, until it is released, its holder is evicted, or its process ends. One thread at a time may
+// use one, any thread. It lasts beyond swarm_close of the handle that it came from. In a forked child it holds nothing: the
+// parent does.
+typedef struct swarm_guard swarm_guard;
+
+// A member of a barrier, until it leaves, is evicted, or its process ends. One thread at a time may use one, any thread. It
+// lasts beyond swarm_close of the handle that it came from.
+typedef struct swarm_member swarm_member;
 
 // An operation that was submitted. One thread at a time may poll it or wait for it, any thread.
 typedef struct swarm_operation swarm_operation;
@@ -70,6 +101,9 @@ typedef struct swarm_operation swarm_operation;
 // A handle to a pool. Any number of threads may use one at the same time. It belongs to the process that opened it: in a forked child
 // each call with it returns SWARM_ERROR_FORKED at once, and swarm_reopen opens one of the child's own.
 typedef struct swarm_store swarm_store;
+
+// A key, as it changes. One thread at a time may use one, any thread.
+typedef struct swarm_watch swarm_watch;
 
 // Says what went wrong. It is the caller's, on the stack as a rule; nothing in it needs to be freed. A call writes it if it ends
 // in an error (a status below zero), and leaves it alone otherwise. Each call takes NULL instead, from who wants the status alone.
@@ -81,6 +115,50 @@ typedef struct {
   // What happened, to what, and what to do: UTF-8, with a zero byte at its end, cut if it is too long.
   char message[SWARM_MESSAGE];
 } swarm_error;
+
+// A place in an object: the client's slot in the pool, its session, which no other client ever has, and which of its places.
+typedef struct {
+  // The client's slot.
+  uint64_t slot;
+  // The client's session.
+  uint64_t session;
+  // Tells the places of one client apart.
+  uint32_t ticket;
+} swarm_seat;
+
+// Who holds an object.
+typedef struct {
+  // Its place.
+  swarm_seat seat;
+  // Its token.
+  uint64_t token;
+  // How much of it: permits; of a readers-writer lock 1 to read and SWARM_MAX_HOLDERS to write.
+  uint32_t weight;
+} swarm_holder;
+
+// Who holds an object and who waits, at a moment.
+typedef struct {
+  // The last token that was given out; zero if none was.
+  uint64_t token;
+  // How many hold it.
+  size_t holder_count;
+  // How many wait.
+  size_t waiter_count;
+  // Who holds it, the one with the smallest token first.
+  swarm_holder holders[SWARM_MAX_HOLDERS];
+  // Who waits, in order of arrival.
+  swarm_seat waiters[SWARM_MAX_WAITERS];
+} swarm_queue;
+
+// Who is to meet at a barrier, at a moment.
+typedef struct {
+  // How often the barrier has opened.
+  uint64_t generation;
+  // How many members it has.
+  size_t member_count;
+  // Its members.
+  swarm_seat members[SWARM_MAX_MEMBERS];
+} swarm_meeting;
 
 #ifdef __cplusplus
 extern "C" {
@@ -533,6 +611,383 @@ swarm_status swarm_wait(const swarm_operation *operation, const void **value, si
 // `operation` is NULL or one that was not freed; `error` is NULL or can be written.
 swarm_status swarm_operation_free(swarm_operation *operation,
                                   swarm_error *error);
+
+// The token: larger than those of all holders before. Let what the object guards refuse whoever comes with a smaller one than it
+// has seen: a holder that was evicted may not know yet. Zero for NULL.
+//
+// # Safety
+// `guard` is NULL or one that was not released and that no other thread uses.
+uint64_t swarm_guard_token(const swarm_guard *guard);
+
+// Whether a holder before this one died or was evicted, and nobody has called swarm_guard_settle since. What the object guards
+// may be half done then. False for NULL.
+//
+// # Safety
+// As of swarm_guard_token.
+bool swarm_guard_is_unsettled(swarm_guard *guard);
+
+// Whether it is held still: SWARM_OK, or SWARM_LOST if it was taken away. It may be so no more when this returns: only the token
+// tells others apart.
+//
+// Returns SWARM_OK; SWARM_LOST; SWARM_ERROR_ARGUMENT; SWARM_ERROR_OTHER_KIND; SWARM_ERROR_RETRY, SWARM_ERROR_REOPEN,
+// SWARM_ERROR_GIVE_UP, SWARM_ERROR_FORKED; SWARM_ERROR_PANIC.
+//
+// # Safety
+// `guard` is NULL or one that was not released and that no other thread uses. `error` is NULL or can be written.
+swarm_status swarm_guard_is_held(swarm_guard *guard, swarm_error *error);
+
+// Settles the `count` keys that the object guards: what holders that have ended wrote under them took effect before this, or
+// never will. Then notes that the object is settled. Without it such a write may surface at any later time, over newer ones.
+//
+// Ownership: nothing is kept. Threads: one at a time for a guard.
+//
+// Returns SWARM_OK; SWARM_ERROR_TAKEN_AWAY; SWARM_ERROR_ARGUMENT; SWARM_ERROR_OTHER_KIND; SWARM_ERROR_RETRY,
+// SWARM_ERROR_MAKE_ROOM, SWARM_ERROR_REOPEN, SWARM_ERROR_GIVE_UP, SWARM_ERROR_FORKED; SWARM_ERROR_PANIC.
+//
+// # Safety
+// `guard` is NULL or one that was not released and that no other thread uses. `keys` and `key_lengths` are NULL or have `count`
+// elements, and each key is NULL or has so many bytes. `error` is NULL or can be written.
+swarm_status swarm_guard_settle(swarm_guard *guard,
+                                const void *const *keys,
+                                const size_t *key_lengths,
+                                size_t count,
+                                swarm_error *error);
+
+// Releases what is held, lets in who is next, and frees the guard, whatever it returns. What was begun and is to be done once is
+// given up: the next one begins. NULL is passed over.
+//
+// Where it fails for another reason than SWARM_ERROR_TAKEN_AWAY it is tried again by the handle's next call for any object.
+//
+// Ownership: the guard is freed. Threads: any.
+//
+// Returns SWARM_OK; SWARM_ERROR_TAKEN_AWAY; SWARM_ERROR_OTHER_KIND; SWARM_ERROR_RETRY, SWARM_ERROR_MAKE_ROOM,
+// SWARM_ERROR_REOPEN, SWARM_ERROR_GIVE_UP; SWARM_ERROR_FORKED in a child: the parent holds it; SWARM_ERROR_PANIC.
+//
+// # Safety
+// `guard` is NULL or one that was not released and that no other thread uses. `error` is NULL or can be written.
+swarm_status swarm_guard_release(swarm_guard *guard, swarm_error *error);
+
+// Says of what swarm_once_begin began that it is done, for good, and frees the guard, whatever it returns. Another guard is
+// released, and that is SWARM_ERROR_ARGUMENT. NULL is SWARM_ERROR_ARGUMENT.
+//
+// Ownership: the guard is freed. Threads: any.
+//
+// Returns SWARM_OK; SWARM_ERROR_TAKEN_AWAY, if another one may have begun it meanwhile; SWARM_ERROR_ARGUMENT;
+// SWARM_ERROR_OTHER_KIND; SWARM_ERROR_RETRY, SWARM_ERROR_MAKE_ROOM, SWARM_ERROR_REOPEN, SWARM_ERROR_GIVE_UP, SWARM_ERROR_FORKED;
+// SWARM_ERROR_PANIC.
+//
+// # Safety
+// As of swarm_guard_release.
+swarm_status swarm_once_done(swarm_guard *guard, swarm_error *error);
+
+// Waits until the caller holds the lock of this name, for `timeout_ms` milliseconds at most, or without end if that is
+// SWARM_FOREVER, and writes a guard to `*guard`, or NULL if it does not return SWARM_OK. The lock need not be created: there is
+// one for each key.
+//
+// Who comes first gets it first. If its holder's process ends, the next one holds it; one that is only stopped keeps it until it
+// is evicted. Who acquires what it holds itself waits like any other. The thread sleeps meanwhile, and uses none of the handle's
+// clients; signals' handlers run, and the call goes on after them.
+//
+// Ownership: the guard is the caller's, until swarm_guard_release, which may be after swarm_close. `name` is not kept. Threads:
+// any.
+//
+// Returns SWARM_OK; SWARM_TIMED_OUT; SWARM_ERROR_ARGUMENT; SWARM_ERROR_OTHER_KIND; SWARM_ERROR_RETRY, SWARM_ERROR_MAKE_ROOM,
+// SWARM_ERROR_REOPEN, SWARM_ERROR_GIVE_UP, SWARM_ERROR_FORKED; SWARM_ERROR_PANIC.
+//
+// # Safety
+// `store` is NULL or a handle that was not closed. `name` is NULL or has so many bytes. `guard` and `error` are NULL or can be
+// written.
+swarm_status swarm_lock_acquire(const swarm_store *store,
+                                const void *name,
+                                size_t name_length,
+                                uint64_t timeout_ms,
+                                swarm_guard **guard,
+                                swarm_error *error);
+
+// As swarm_lock_acquire, of a lock that up to SWARM_MAX_HOLDERS hold to read. Who comes to read waits behind a writer that
+// waits.
+//
+// Returns what swarm_lock_acquire returns.
+//
+// # Safety
+// As of swarm_lock_acquire.
+swarm_status swarm_rwlock_read(const swarm_store *store,
+                               const void *name,
+                               size_t name_length,
+                               uint64_t timeout_ms,
+                               swarm_guard **guard,
+                               swarm_error *error);
+
+// As swarm_rwlock_read, to write: nobody else holds it then.
+//
+// Returns what swarm_lock_acquire returns.
+//
+// # Safety
+// As of swarm_lock_acquire.
+swarm_status swarm_rwlock_write(const swarm_store *store,
+                                const void *name,
+                                size_t name_length,
+                                uint64_t timeout_ms,
+                                swarm_guard **guard,
+                                swarm_error *error);
+
+// As swarm_lock_acquire, of `wanted` of a semaphore's `permits`, which are 1 to SWARM_MAX_HOLDERS. All its users have to say the
+// same number of permits: otherwise it returns SWARM_ERROR_OTHER_KIND.
+//
+// Returns what swarm_lock_acquire returns.
+//
+// # Safety
+// As of swarm_lock_acquire.
+swarm_status swarm_semaphore_acquire(const swarm_store *store,
+                                     const void *name,
+                                     size_t name_length,
+                                     uint32_t permits,
+                                     uint32_t wanted,
+                                     uint64_t timeout_ms,
+                                     swarm_guard **guard,
+                                     swarm_error *error);
+
+// Waits until what is to be done once under this name is done, and returns SWARM_DONE; or until it is the caller's to do, and
+// returns SWARM_OK with a guard. That one calls swarm_once_done when it is done, or swarm_guard_release to let the next one
+// begin, who also begins if the process ends. For the rest as swarm_lock_acquire.
+//
+// Returns SWARM_DONE, and what swarm_lock_acquire returns.
+//
+// # Safety
+// As of swarm_lock_acquire.
+swarm_status swarm_once_begin(const swarm_store *store,
+                              const void *name,
+                              size_t name_length,
+                              uint64_t timeout_ms,
+                              swarm_guard **guard,
+                              swarm_error *error);
+
+// Takes the lock of this name away from the holder with this token, which need not have ended, and lets in who is next. The
+// holder is told when it releases it (SWARM_ERROR_TAKEN_AWAY). Returns SWARM_ABSENT, and changes nothing, if that holds it no
+// more.
+//
+// Ownership: nothing is kept. Threads: any.
+//
+// Returns SWARM_OK; SWARM_ABSENT; SWARM_ERROR_ARGUMENT; SWARM_ERROR_OTHER_KIND; SWARM_ERROR_RETRY, SWARM_ERROR_MAKE_ROOM,
+// SWARM_ERROR_REOPEN, SWARM_ERROR_GIVE_UP, SWARM_ERROR_FORKED; SWARM_ERROR_PANIC.
+//
+// # Safety
+// `store` is NULL or a handle that was not closed. `name` is NULL or has so many bytes. `error` is NULL or can be written.
+swarm_status swarm_lock_evict(const swarm_store *store, const void *name, size_t name_length, uint64_t token, swarm_error *error);
+
+// As swarm_lock_evict, of a readers-writer lock.
+//
+// Returns what swarm_lock_evict returns.
+//
+// # Safety
+// As of swarm_lock_evict.
+swarm_status swarm_rwlock_evict(const swarm_store *store,
+                                const void *name,
+                                size_t name_length,
+                                uint64_t token,
+                                swarm_error *error);
+
+// As swarm_lock_evict, of a semaphore of so many permits.
+//
+// Returns what swarm_lock_evict returns.
+//
+// # Safety
+// As of swarm_lock_evict.
+swarm_status swarm_semaphore_evict(const swarm_store *store,
+                                   const void *name,
+                                   size_t name_length,
+                                   uint32_t permits,
+                                   uint64_t token,
+                                   swarm_error *error);
+
+// As swarm_lock_evict, of the one that does what is to be done once: the next one begins.
+//
+// Returns what swarm_lock_evict returns.
+//
+// # Safety
+// As of swarm_lock_evict.
+swarm_status swarm_once_evict(const swarm_store *store, const void *name, size_t name_length, uint64_t token, swarm_error *error);
+
+// Writes to `*queue` who holds a lock, a readers-writer lock, a semaphore or what is done once, and who waits for it. Where it
+// does not return SWARM_OK there is nobody in it. It changes nothing.
+//
+// Ownership: all is the caller's; nothing is kept. Threads: any.
+//
+// Returns SWARM_OK; SWARM_ABSENT, if nobody has used it yet; SWARM_ERROR_OTHER_KIND; SWARM_ERROR_ARGUMENT; SWARM_ERROR_RETRY,
+// SWARM_ERROR_REOPEN, SWARM_ERROR_GIVE_UP, SWARM_ERROR_FORKED; SWARM_ERROR_PANIC.
+//
+// # Safety
+// `store` is NULL or a handle that was not closed. `name` is NULL or has so many bytes. `queue` and `error` are NULL or can be
+// written.
+swarm_status swarm_queue_view(const swarm_store *store,
+                              const void *name,
+                              size_t name_length,
+                              swarm_queue *queue,
+                              swarm_error *error);
+
+// Joins the barrier of this name: from now on the others wait for this member. Writes it to `*member`, or NULL if that fails.
+// The barrier need not be created; it opens once `parties` have joined and every member has arrived. All its users have to say
+// the same number: otherwise it returns SWARM_ERROR_OTHER_KIND. More may join, SWARM_MAX_MEMBERS in all: a further one gets
+// SWARM_ERROR_RETRY.
+//
+// Ownership: the member is the caller's, until swarm_member_leave, which may be after swarm_close. `name` is not kept. Threads:
+// any.
+//
+// Returns SWARM_OK; SWARM_ERROR_ARGUMENT; SWARM_ERROR_OTHER_KIND; SWARM_ERROR_RETRY, SWARM_ERROR_MAKE_ROOM, SWARM_ERROR_REOPEN,
+// SWARM_ERROR_GIVE_UP, SWARM_ERROR_FORKED; SWARM_ERROR_PANIC.
+//
+// # Safety
+// `store` is NULL or a handle that was not closed. `name` is NULL or has so many bytes. `member` and `error` are NULL or can be
+// written.
+swarm_status swarm_barrier_join(const swarm_store *store,
+                                const void *name,
+                                size_t name_length,
+                                uint32_t parties,
+                                swarm_member **member,
+                                swarm_error *error);
+
+// Arrives, and waits until all members have, for `timeout_ms` milliseconds at most, or without end if that is SWARM_FOREVER.
+// Writes to `*meeting` how often the barrier has opened and who its members are by then: one that met and has left is not among
+// them; nobody is if it does not return SWARM_OK. It may be NULL. After SWARM_TIMED_OUT it has arrived, and the next call goes
+// on.
+//
+// Ownership: all is the caller's. Threads: one at a time for a member. As of swarm_lock_acquire the thread sleeps.
+//
+// Returns SWARM_OK; SWARM_TIMED_OUT; SWARM_ERROR_TAKEN_AWAY, if it was evicted; what else swarm_barrier_join returns.
+//
+// # Safety
+// `member` is NULL or one that has not left and that no other thread uses. `meeting` and `error` are NULL or can be written.
+swarm_status swarm_member_wait(swarm_member *member, uint64_t timeout_ms, swarm_meeting *meeting, swarm_error *error);
+
+// Its place, by which others evict it. Zeros for NULL. Threads: one at a time for a member.
+//
+// # Safety
+// `member` is NULL or one that has not left and that no other thread uses.
+swarm_seat swarm_member_seat(const swarm_member *member);
+
+// Leaves, so that nobody waits for it any more, and frees the member, whatever it returns. NULL is passed over.
+//
+// Where it fails for another reason than SWARM_ERROR_TAKEN_AWAY it is tried again by the handle's next call for any object.
+//
+// Ownership: the member is freed. Threads: any.
+//
+// Returns SWARM_OK; SWARM_ERROR_TAKEN_AWAY; what else swarm_barrier_join returns.
+//
+// # Safety
+// `member` is NULL or one that has not left and that no other thread uses. `error` is NULL or can be written.
+swarm_status swarm_member_leave(swarm_member *member, swarm_error *error);
+
+// Takes a member out of the barrier of this name, which need not have ended. It is told when it waits. Returns SWARM_ABSENT, and
+// changes nothing, if it is none any more.
+//
+// Ownership: nothing is kept. Threads: any.
+//
+// Returns SWARM_OK; SWARM_ABSENT; what else swarm_barrier_join returns.
+//
+// # Safety
+// `store` is NULL or a handle that was not closed. `name` is NULL or has so many bytes. `error` is NULL or can be written.
+swarm_status swarm_barrier_evict(const swarm_store *store,
+                                 const void *name,
+                                 size_t name_length,
+                                 uint32_t parties,
+                                 swarm_seat seat,
+                                 swarm_error *error);
+
+// Writes to `*meeting` who is to meet at the barrier of this name; nobody, if it does not return SWARM_OK. It changes nothing.
+//
+// Ownership: all is the caller's; nothing is kept. Threads: any.
+//
+// Returns SWARM_OK, also if nobody has used it yet; what else swarm_barrier_join returns.
+//
+// # Safety
+// `store` is NULL or a handle that was not closed. `name` is NULL or has so many bytes. `meeting` and `error` are NULL or can be
+// written.
+swarm_status swarm_barrier_view(const swarm_store *store,
+                                const void *name,
+                                size_t name_length,
+                                uint32_t parties,
+                                swarm_meeting *meeting,
+                                swarm_error *error);
+
+// Counts the latch of this name down by `by`, to zero at most, and writes what is left to `*left`, which is zero if the call
+// fails. With `by` zero it tells what is left. The latch opens at zero. It need not be created: who uses it first makes it with
+// its `count`. Counts are of nobody: a process that ends before it has counted is waited for in vain.
+//
+// Ownership: nothing is kept. Threads: any.
+//
+// Returns SWARM_OK; SWARM_ERROR_ARGUMENT; SWARM_ERROR_OTHER_KIND; SWARM_ERROR_RETRY, SWARM_ERROR_MAKE_ROOM, SWARM_ERROR_REOPEN,
+// SWARM_ERROR_GIVE_UP, SWARM_ERROR_FORKED; SWARM_ERROR_PANIC.
+//
+// # Safety
+// `store` is NULL or a handle that was not closed. `name` is NULL or has so many bytes. `left` and `error` are NULL or can be
+// written.
+swarm_status swarm_latch_count_down(const swarm_store *store,
+                                    const void *name,
+                                    size_t name_length,
+                                    uint64_t count,
+                                    uint64_t by,
+                                    uint64_t *left,
+                                    swarm_error *error);
+
+// Waits until the latch of this name is open, for `timeout_ms` milliseconds at most, or without end if that is SWARM_FOREVER.
+// With zero it tells whether it is.
+//
+// Ownership: nothing is kept. Threads: any. As of swarm_lock_acquire the thread sleeps.
+//
+// Returns SWARM_OK; SWARM_TIMED_OUT; what else swarm_latch_count_down returns.
+//
+// # Safety
+// `store` is NULL or a handle that was not closed. `name` is NULL or has so many bytes. `error` is NULL or can be written.
+swarm_status swarm_latch_wait(const swarm_store *store,
+                              const void *name,
+                              size_t name_length,
+                              uint64_t count,
+                              uint64_t timeout_ms,
+                              swarm_error *error);
+
+// Watches `key`, whether or not it is there: writes to `*watch` what swarm_watch_next tells its values by, or NULL if that
+// fails.
+//
+// Ownership: the watch is the caller's, until swarm_watch_close, which may be after swarm_close. `key` is copied. Threads: any.
+//
+// Returns SWARM_OK; SWARM_ERROR_ARGUMENT; SWARM_ERROR_PANIC.
+//
+// # Safety
+// `store` is NULL or a handle that was not closed. `key` is NULL or has so many bytes. `watch` and `error` are NULL or can be
+// written.
+swarm_status swarm_watch_open(const swarm_store *store,
+                              const void *key,
+                              size_t key_length,
+                              swarm_watch **watch,
+                              swarm_error *error);
+
+// Waits until the key's value is another one than was told last, for `timeout_ms` milliseconds at most, or without end if that
+// is SWARM_FOREVER; the first time it tells the value that is there. Returns SWARM_OK, and writes where the value is to `*value`
+// and its length to `*length`; or SWARM_ABSENT, if the key is not there. `*value` and `*length` become NULL and zero in all
+// other cases; both may be NULL for who does not want it.
+//
+// Of several changes in a row some may be missed, and never the last one: what changes after SWARM_TIMED_OUT, or between two
+// calls, is told by the next call. A value that is written again is no change. It never returns SWARM_OK for a value that it
+// told last.
+//
+// Ownership: the value is the watch's, and is there until the next call with the watch. Threads: one at a time for a watch. The
+// thread sleeps meanwhile, and uses none of the handle's clients; signals' handlers run, and the call goes on after them.
+//
+// Returns SWARM_OK; SWARM_ABSENT; SWARM_TIMED_OUT; SWARM_ERROR_ARGUMENT; SWARM_ERROR_RETRY, SWARM_ERROR_REOPEN,
+// SWARM_ERROR_GIVE_UP, SWARM_ERROR_FORKED; SWARM_ERROR_PANIC.
+//
+// # Safety
+// `watch` is NULL or one that was not closed and that no other thread uses. `value`, `length` and `error` are NULL or can be
+// written.
+swarm_status swarm_watch_next(swarm_watch *watch, uint64_t timeout_ms, const void **value, size_t *length, swarm_error *error);
+
+// Frees a watch, and the value that it told last. NULL is passed over. Threads: any.
+//
+// Returns SWARM_OK; SWARM_ERROR_PANIC.
+//
+// # Safety
+// `watch` is NULL or one that was not closed and that no other thread uses. `error` is NULL or can be written.
+swarm_status swarm_watch_close(swarm_watch *watch, swarm_error *error);
 
 #ifdef __cplusplus
 }  // extern "C"

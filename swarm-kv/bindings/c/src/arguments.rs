@@ -19,6 +19,15 @@ pub(crate) unsafe fn shared<'a, T>(pointer: *const T, what: &str) -> Result<&'a 
     unsafe { pointer.as_ref() }.ok_or_else(|| is_null(what))
 }
 
+/// The same of what is changed.
+///
+/// # Safety
+/// It is NULL, or points to a `T` that lasts and that nobody else uses as long as the result is used.
+pub(crate) unsafe fn exclusive<'a, T>(pointer: *mut T, what: &str) -> Result<&'a mut T, Failure> {
+    // SAFETY: the caller's promise.
+    unsafe { pointer.as_mut() }.ok_or_else(|| is_null(what))
+}
+
 /// Writes `content` to where a result goes, before there is one: a pointer that is not NULL can be written.
 ///
 /// # Safety

@@ -12,6 +12,10 @@
 //! | `blocking` | operations that return when they are done |
 //! | `cursor` | keys, one by one |
 //! | `operation` | operations that are submitted, and polled |
+//! | `lock`, `guard`, `view` | locks and the like; what their holders have; who they are |
+//! | `latch`, `barrier` | counts and members that are waited for |
+//! | `watch` | keys that are watched |
+//! | `wait` | waiting, for so long at most |
 #![expect(non_camel_case_types, reason = "they are named as C names them")]
 
 mod arguments;
@@ -24,6 +28,15 @@ pub mod blocking;
 pub mod cursor;
 pub mod operation;
 
+pub mod guard;
+pub mod lock;
+pub mod view;
+
+pub mod barrier;
+pub mod latch;
+mod wait;
+pub mod watch;
+
 /// Bytes of the longest key. The shortest has one.
 pub const SWARM_MAX_KEY: usize = 255;
 /// Bytes of the longest value: 1 MiB. The shortest has none.
@@ -31,5 +44,17 @@ pub const SWARM_MAX_VALUE: usize = 1048576;
 /// Bytes of an error's message, with the zero byte at its end.
 pub const SWARM_MESSAGE: usize = 1024;
 
+/// Holders of one object at most.
+pub const SWARM_MAX_HOLDERS: usize = 32;
+/// Clients that wait for one object in order of arrival, at most. More of them try again until there is room.
+pub const SWARM_MAX_WAITERS: usize = 32;
+/// Members of one barrier at most.
+pub const SWARM_MAX_MEMBERS: usize = 32;
+/// A timeout that is never over.
+pub const SWARM_FOREVER: u64 = 0xffff_ffff_ffff_ffff;
+
+const _: () = assert!(SWARM_MAX_HOLDERS == swarm_kv::objects::MAX_HOLDERS);
+const _: () = assert!(SWARM_MAX_WAITERS == swarm_kv::objects::MAX_WAITERS);
+const _: () = assert!(SWARM_MAX_MEMBERS == swarm_kv::objects::MAX_MEMBERS);
 const _: () = assert!(SWARM_MAX_KEY == swarm_core::layout::MAX_KEY);
 const _: () = assert!(SWARM_MAX_VALUE == swarm_core::layout::MAX_VALUE);

@@ -4,6 +4,7 @@ use std::ffi::{CStr, c_char};
 use std::panic::{self, AssertUnwindSafe};
 use std::ptr;
 
+use swarm_kv::objects::ObjectError;
 use swarm_kv::{Error, ErrorKind, shm};
 
 use crate::SWARM_MESSAGE;
@@ -22,6 +23,10 @@ pub enum swarm_status {
     SWARM_PENDING = 3,
     /// The value was another than expected, and nothing was changed. No error.
     SWARM_LOST = 4,
+    /// What was waited for did not come in time. No error.
+    SWARM_TIMED_OUT = 5,
+    /// What is to be done once is done already. No error.
+    SWARM_DONE = 6,
     /// The same call may do later: others went first, memory nodes did not answer, or a stopped process holds memory back. Wait longer
     /// from one try to the next.
     SWARM_ERROR_RETRY = -1,
@@ -43,6 +48,12 @@ pub enum swarm_status {
     SWARM_ERROR_MEMORY = -9,
     /// A defect of this library, which was stopped at its border. Close the handle, and report it.
     SWARM_ERROR_PANIC = -10,
+    /// What was held, or the place in a barrier, was taken away before: by an eviction, or as the key was written or deleted. Others may
+    /// have held it since.
+    SWARM_ERROR_TAKEN_AWAY = -11,
+    /// The key holds no object of this kind, or one that was made with another number of permits or parties. Nothing was changed. Use another
+    /// name, or delete the key.
+    SWARM_ERROR_OTHER_KIND = -12,
 }
 
 use swarm_status::*;
@@ -136,6 +147,21 @@ impl From<Error> for Failure {
     }
 }
 
+impl From<ObjectError> for Failure {
+    fn from(error: ObjectError) -> Self {
+        let status = match error {
+            ObjectError::Store(error) => return error.into(),
+            ObjectError::OtherKind { .. } | ObjectError::OtherNumber { .. } => {
+                SWARM_ERROR_OTHER_KIND
+            }
+            ObjectError::TakenAway { .. } | ObjectError::Evicted => SWARM_ERROR_TAKEN_AWAY,
+            ObjectError::Crowded => SWARM_ERROR_RETRY,
+            _ => SWARM_ERROR_GIVE_UP,
+        };
+        Self::without_effect(status, error.to_string())
+    }
+}
+
 impl From<shm::Error> for Failure {
     fn from(error: shm::Error) -> Self {
         Self::without_effect(SWARM_ERROR_OPEN, error.to_string())
@@ -172,6 +198,8 @@ pub extern "C" fn swarm_status_name(status: i32) -> *const c_char {
         2 => c"SWARM_EXISTS",
         3 => c"SWARM_PENDING",
         4 => c"SWARM_LOST",
+        5 => c"SWARM_TIMED_OUT",
+        6 => c"SWARM_DONE",
         -1 => c"SWARM_ERROR_RETRY",
         -2 => c"SWARM_ERROR_MAKE_ROOM",
         -3 => c"SWARM_ERROR_REOPEN",
@@ -182,6 +210,8 @@ pub extern "C" fn swarm_status_name(status: i32) -> *const c_char {
         -8 => c"SWARM_ERROR_BUFFER",
         -9 => c"SWARM_ERROR_MEMORY",
         -10 => c"SWARM_ERROR_PANIC",
+        -11 => c"SWARM_ERROR_TAKEN_AWAY",
+        -12 => c"SWARM_ERROR_OTHER_KIND",
         _ => return ptr::null(),
     };
     name.as_ptr()
@@ -238,6 +268,8 @@ mod tests {
             SWARM_EXISTS,
             SWARM_PENDING,
             SWARM_LOST,
+            SWARM_TIMED_OUT,
+            SWARM_DONE,
             SWARM_ERROR_RETRY,
             SWARM_ERROR_MAKE_ROOM,
             SWARM_ERROR_REOPEN,
@@ -248,11 +280,13 @@ mod tests {
             SWARM_ERROR_BUFFER,
             SWARM_ERROR_MEMORY,
             SWARM_ERROR_PANIC,
+            SWARM_ERROR_TAKEN_AWAY,
+            SWARM_ERROR_OTHER_KIND,
         ] {
             // SAFETY: a name ends with a zero byte.
             let name = unsafe { CStr::from_ptr(swarm_status_name(status as i32)) };
             assert_eq!(name.to_str(), Ok(format!("{status:?}").as_str()));
         }
-        assert!(swarm_status_name(5).is_null() && swarm_status_name(i32::MIN).is_null());
+        assert!(swarm_status_name(7).is_null() && swarm_status_name(i32::MIN).is_null());
     }
 }
