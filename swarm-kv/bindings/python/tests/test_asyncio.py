@@ -66,7 +66,9 @@ def test_tasks_wait_for_objects(pool):
             with pytest.raises(swarm.TimedOut):
                 await db.lock(b"lock").acquire(timeout=0.02)
             waits = asyncio.create_task(db.lock(b"lock").acquire())
-            while not (await lock.view()).waiters:
+            for _ in range(10_000):
+                if (await lock.view()).waiters:
+                    break
                 await asyncio.sleep(0.001)
             waits.cancel()
             with pytest.raises(asyncio.CancelledError):

@@ -16,6 +16,14 @@ import swarm
 LONG = 60
 
 
+def until(is_so):
+    """Waits until it is so."""
+    end = time.monotonic() + LONG
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
 @pytest.fixture
 def other(pool):
     with swarm.open(pool, clients=1) as other:
@@ -178,8 +186,7 @@ def test_who_waits_keeps_no_client_from_who_holds(pool):
         with lock:
             for thread in threads:
                 thread.start()
-            while len(lock.view().waiters) < 6:
-                time.sleep(0.001)
+            until(lambda: len(lock.view().waiters) == 6)
             db[b"n"] = b"0"
         for thread in threads:
             thread.join()
@@ -262,15 +269,31 @@ def test_a_signal_ends_a_wait(db, other, what):
 
 def test_other_threads_run_while_one_waits(db, other):
     with other.lock(b"lock"):
-        thread = threading.Thread(target=lambda: db.lock(b"lock").try_acquire())
-        waits = threading.Thread(target=lambda: db.lock(b"lock").acquire().release())
+        waits = threading.Thread(target=lambda: db.lock(b"lock").acquire(LONG).release())
+        began = time.monotonic()
         waits.start()
-        while not db.lock(b"lock").view().waiters:
-            time.sleep(0.001)
-        thread.start()
-        thread.join(LONG)
-        assert not thread.is_alive()
+        until(lambda: db.lock(b"lock").view().waiters)
+        assert time.monotonic() - began < LONG / 2
     waits.join()
+
+
+WAITER = """
+import sys, swarm
+with swarm.open(sys.argv[1]) as db:
+    print("waits", flush=True)
+    db.lock(b"lock").acquire()
+"""
+
+
+def test_a_process_that_waits_is_interrupted(pool, db, run):
+    with db.lock(b"lock"):
+        child = run(WAITER, pool)
+        child.stdout.readline()
+        until(lambda: db.lock(b"lock").view().waiters)
+        child.send_signal(signal.SIGINT)
+        # By KeyboardInterrupt.
+        assert child.wait(LONG) == -signal.SIGINT
+        assert db.lock(b"lock").view().waiters == []
 
 
 def count(lock, db):

@@ -320,8 +320,8 @@ class MemberBase:
         return Seat(*self._member.seat)
 
     def wait(self, timeout=None):
-        """Arrives, waits until all members have, and returns who met. Raises TimedOut: it has arrived then, and the next call goes on;
-        and Evicted."""
+        """Arrives, waits until all members have, and returns who they are by then: one that met and has left is not among them. Raises
+        TimedOut: it has arrived then, and the next call goes on; and Evicted."""
 
         def met(parts):
             if parts is None:

@@ -29,7 +29,7 @@ class QueueView(NamedTuple):
 
 
 class BarrierView(NamedTuple):
-    """Who is to meet at a barrier, or met, and how often it has opened."""
+    """Who is to meet at a barrier, and how often it has opened."""
 
     generation: int
     members: list
