@@ -1,8 +1,10 @@
 //! What is held and waited for without a client: beside `objects::tests`, which drive the same states through every fault.
 
+use std::cell::Cell;
 use std::pin::pin;
 use std::task::{Context, Waker};
 use std::thread;
+use std::time::Instant;
 
 use swarm_core::node::NodeId;
 use swarm_core::quorum::Timeouts;
@@ -244,6 +246,31 @@ fn a_watch_returns_the_last_value_of_another_handle() {
         }
     });
     assert!(matches!(block_on(one.watch(b"").changed()), Err(Error::Key(0))));
+}
+
+/// N1: the key changes once this has looked, before it sleeps; and nobody looks again for half a second.
+#[test]
+fn a_change_wakes_who_watches_by_a_handle() {
+    let (_dir, pool) = pool();
+    let (one, two) = (handle(&pool, 1), handle(&pool, 1));
+    let mut watch = one.watch(b"key");
+    assert_eq!(block_on(watch.changed()), Ok(None));
+    let woken = Cell::new(None);
+    let sleep = |pause: Pause| {
+        let longest = pause.longest();
+        let is_long = longest >= Duration::from_millis(500);
+        if is_long {
+            two.blocking().put(b"key", b"value").expect("memory");
+        }
+        let began = Instant::now();
+        let passed = pause.blocks();
+        if is_long {
+            woken.set(Some(began.elapsed() < longest));
+        }
+        passed
+    };
+    assert_eq!(block_on(watch.changed_paced(LONG, sleep)), Ok(Some(Some(b"value".to_vec()))));
+    assert_eq!(woken.get(), Some(true), "it was woken");
 }
 
 /// Compiles: a runtime may move what waits and what is held.
