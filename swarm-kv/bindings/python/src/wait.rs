@@ -157,6 +157,11 @@ impl Operation {
         }
     }
 
+    /// Drops it, which gives up its place, and may wait for nodes.
+    fn breaks_off(self, py: Python<'_>) {
+        py.detach(|| drop(self));
+    }
+
     /// Polls it without the interpreter's lock until it ends, or it is time to look for signals.
     fn sleeps(&mut self, py: Python<'_>) -> Option<Result<Made, ObjectError>> {
         let (running, sleep) = (self.running.as_mut()?, &self.sleep);
@@ -235,8 +240,12 @@ impl Wait {
                         None => Poll::Pending,
                     };
                 }
-                // One that raises drops the operation.
-                None => py.check_signals()?,
+                None => {
+                    if let Err(raised) = py.check_signals() {
+                        operation.breaks_off(py);
+                        return Err(raised);
+                    }
+                }
             }
         }
     }
@@ -254,7 +263,9 @@ impl Wait {
     }
 
     /// Breaks it off.
-    fn drop(&self) {
-        let _ = self.take();
+    fn drop(&self, py: Python<'_>) {
+        if let Ok(operation) = self.take() {
+            operation.breaks_off(py);
+        }
     }
 }
