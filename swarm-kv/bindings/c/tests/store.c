@@ -405,10 +405,10 @@ static void a_child_is_told_that_it_was_forked(void) {
     swarm_close(store, NULL);
 }
 
-/* Writes until this is killed. */
-static void write_for_ever(void) {
+/* Writes until this is killed, and tells when it has begun. */
+static void write_for_ever(int told) {
     swarm_store *store;
-    if (swarm_open(pool, 1, &store, NULL) != SWARM_OK) _exit(1);
+    if (swarm_open(pool, 1, &store, NULL) != SWARM_OK || write(told, "", 1) != 1) _exit(1);
     for (;;) swarm_put(store, S("child"), S("is at work"), NULL);
 }
 
@@ -433,10 +433,16 @@ static int is_ended(swarm_store *store, pid_t process) {
 static void a_handle_that_may_ends_who_is_stopped_in_an_operation(void) {
     swarm_store *former, *store;
     swarm_error error;
-    int status;
+    int status, ends[2];
+    char byte;
+    CHECK(pipe(ends) == 0);
     fflush(NULL);
     const pid_t process = fork();
-    if (process == 0) write_for_ever();
+    if (process == 0) write_for_ever(ends[1]);
+    /* One that is stopped while it is forked is in no operation, for as many rounds as it gets no further in. */
+    close(ends[1]);
+    CHECK(read(ends[0], &byte, 1) == 1);
+    close(ends[0]);
     CHECK(swarm_open_evicting("/no/pool", 1, 100, &former, &error) == SWARM_ERROR_OPEN && former == NULL);
     CHECK(swarm_open_evicting(pool, 1, 100, &former, &error) == SWARM_OK);
     CHECK(swarm_reopen(former, &store, &error) == SWARM_OK);
@@ -447,7 +453,10 @@ static void a_handle_that_may_ends_who_is_stopped_in_an_operation(void) {
         CHECK(kill(process, SIGSTOP) == 0);
         CHECK(waitpid(process, &status, WUNTRACED) == process && WIFSTOPPED(status));
         ended = is_ended(store, process);
-        if (!ended) kill(process, SIGCONT);
+        if (!ended) {
+            kill(process, SIGCONT);
+            usleep(1000);
+        }
     }
     CHECK(ended);
     if (!ended) kill(process, SIGKILL);
