@@ -452,14 +452,18 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
     #[inline]
     pub(crate) fn check(&self, key: &[u8], value: &[u8]) -> Result<u64, Error> {
-        if key.is_empty() || key.len() > MAX_KEY {
-            return Err(Error::Key(key.len()));
-        }
+        check_key(key)?;
         if value.len() > MAX_VALUE {
             return Err(Error::Value(value.len()));
         }
         Ok(hash_key(key, self.geometry.hash_seed))
     }
+}
+
+/// Checks a key's length.
+#[inline(always)]
+pub(crate) fn check_key(key: &[u8]) -> Result<(), Error> {
+    if key.is_empty() || key.len() > MAX_KEY { Err(Error::Key(key.len())) } else { Ok(()) }
 }
 
 impl<F: Fabric, C: Clock, P> Drop for Client<F, C, P> {

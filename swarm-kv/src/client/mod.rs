@@ -8,5 +8,6 @@ pub(crate) mod handle;
 pub(crate) mod key_locks;
 pub(crate) mod left_places;
 pub(crate) mod location_cache;
+pub(crate) mod looks;
 pub(crate) mod process;
 pub(crate) mod waiting;

@@ -7,6 +7,7 @@ use swarm_core::fabric::Fabric;
 use swarm_core::register::Protocol;
 
 use crate::client::handle::Client;
+use crate::client::looks::{Pauses, looks_until};
 use crate::client::waiting::Prepared;
 use crate::objects::error::ObjectError;
 
@@ -15,21 +16,8 @@ const FIRST: Duration = Duration::from_micros(20);
 /// The longest pause: so soon a waiter notices that it is its turn, or that a holder is dead.
 pub(crate) const LONGEST: Duration = Duration::from_millis(5);
 
-/// The pauses of one wait.
-pub(crate) struct Pace(Duration);
-
-impl Pace {
-    pub(crate) fn new() -> Self {
-        Self(FIRST)
-    }
-
-    /// Returns how long to pause before the next look, within what is left of the wait.
-    pub(crate) fn next(&mut self, left: Option<Duration>) -> Duration {
-        let pause = self.0;
-        self.0 = (pause * 2).min(LONGEST);
-        left.map_or(pause, |left| pause.min(left))
-    }
-}
+/// The first pause of a wait, and the longest.
+pub(crate) const PAUSES: [Duration; 2] = [FIRST, LONGEST];
 
 /// Returns a time in nanoseconds.
 pub(crate) fn nanoseconds(time: Duration) -> u64 {
@@ -46,25 +34,16 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         sleep: impl AsyncFn(Prepared, Duration),
         look: impl AsyncFn() -> Result<Option<T>, ObjectError>,
     ) -> Result<Option<T>, ObjectError> {
-        let (clock, mut pace) = (self.group.clock(), Pace::new());
+        let (clock, hash) = (self.group.clock(), self.check(name, &[])?);
         let until = limit.map(|limit| clock.now().saturating_add(nanoseconds(limit)));
-        let hash = self.check(name, &[])?;
+        let left = || until.map(|until| Duration::from_nanos(until.saturating_sub(clock.now())));
+        let prepare = || self.prepare_wait(hash);
         // What is found at once asks nothing of the kernel: neither of this client's change of the object nor of
         // others'. Where nobody wakes it there is nothing to prepare.
-        let mut prepared = self.wait_words.is_none().then(|| self.prepare_wait(hash));
-        loop {
-            let found = look().await?;
-            let left = until.map(|until| Duration::from_nanos(until.saturating_sub(clock.now())));
-            if found.is_some() || left == Some(Duration::ZERO) {
-                return Ok(found);
-            }
-            // Between two looks nothing is under way.
-            if let Some(prepared) = prepared {
-                sleep(prepared, pace.next(left)).await;
-            }
-            // N1: before the next look.
-            prepared = Some(self.prepare_wait(hash));
-        }
+        let prepared = self.wait_words.is_none().then(prepare);
+        let (sleep, look) = (&sleep, &look);
+        let sleep = move |prepared, pause| sleep(prepared, pause);
+        looks_until((prepared, prepare), (Pauses::new(PAUSES), left), sleep, move || look()).await
     }
 }
 
@@ -76,7 +55,7 @@ mod tests {
 
     #[test]
     fn looks_are_at_most_five_milliseconds_apart() {
-        let mut pace = Pace::new();
+        let mut pace = Pauses::new(PAUSES);
         let pauses: Vec<_> = (0..20).map(|_| pace.next(None)).collect();
         assert_eq!((pauses[0], pauses[1], pauses[19]), (FIRST, 2 * FIRST, LONGEST));
         assert!(pauses.is_sorted());

@@ -269,18 +269,28 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         while let Some(left) = self.left_places.first() {
             let LeftPlace { name, kind, number, ticket } = left.clone();
             let kind = ObjectKind::of(&kind).expect("it was one");
-            let seat = self.seat(ticket);
-            let given_up = match kind {
-                ObjectKind::Barrier => self.barrier(&name, number).gives_up(seat).await,
-                _ => Queued { client: self, name, kind, units: number }.gives_up(seat).await,
-            };
-            match given_up {
-                Ok(()) | Err(ObjectError::OtherKind { .. } | ObjectError::OtherNumber { .. }) => {
-                    self.left_places.remove(&left);
-                }
-                Err(error) => return Err(error),
-            }
+            self.gives_up_place(&name, (kind, number), self.seat(ticket)).await?;
+            self.left_places.remove(&left);
         }
         Ok(())
+    }
+
+    /// O5: gives up a place that may be there. An object that is another one by now does not have it.
+    pub(crate) async fn gives_up_place(
+        &self,
+        name: &[u8],
+        (kind, number): (ObjectKind, u32),
+        seat: Seat,
+    ) -> Result<(), ObjectError> {
+        let given_up = match kind {
+            ObjectKind::Barrier => self.barrier(name, number).gives_up(seat).await,
+            _ => {
+                Queued { client: self, name: name.into(), kind, units: number }.gives_up(seat).await
+            }
+        };
+        match given_up {
+            Err(ObjectError::OtherKind { .. } | ObjectError::OtherNumber { .. }) => Ok(()),
+            given_up => given_up,
+        }
     }
 }

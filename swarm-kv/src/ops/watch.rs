@@ -12,6 +12,7 @@ use swarm_core::fabric::Fabric;
 use swarm_core::register::Protocol;
 
 use crate::client::handle::Client;
+use crate::client::looks::{Pauses, looks_until};
 use crate::client::waiting::Prepared;
 use crate::error::Error;
 use crate::ops::blocking::Blocking;
@@ -76,25 +77,33 @@ impl<F: Fabric, C: Clock, P: Protocol> Watch<'_, F, C, P> {
         limit: Option<Duration>,
         sleep: impl AsyncFn(Prepared, Duration),
     ) -> Result<Option<Option<Vec<u8>>>, Error> {
-        let (client, began, [mut pause, longest]) = (self.client, Instant::now(), self.pauses);
-        loop {
-            // N1: before the look.
-            let prepared = client.prepare_wait(self.hash);
-            let value = client.get(&self.key).await?.map(|value| value.to_vec());
-            if self.seen.as_ref() != Some(&value) {
-                self.seen = Some(value.clone());
-                return Ok(Some(value));
-            }
-            let left = limit.map(|limit| limit.saturating_sub(began.elapsed()));
-            if left == Some(Duration::ZERO) {
-                return Ok(None);
-            }
+        let (client, began, sleep) = (self.client, Instant::now(), &sleep);
+        let prepare = || client.prepare_wait(self.hash);
+        let left = || limit.map(|limit| limit.saturating_sub(began.elapsed()));
+        let sleep = move |prepared, pause| {
             client.rest();
-            sleep(prepared, left.map_or(pause, |left| pause.min(left))).await;
-            // N2: whoever was to wake it may be dead.
-            pause = (2 * pause).min(longest);
+            sleep(prepared, pause)
+        };
+        let look = || async {
+            let value = client.get(&self.key).await?.map(|value| value.to_vec());
+            Ok::<_, Error>(is_news(&self.seen, value))
+        };
+        let pauses = Pauses::new(self.pauses);
+        // N1: before the first look.
+        let changed = looks_until((Some(prepare()), prepare), (pauses, left), sleep, look).await?;
+        if changed.is_some() {
+            self.seen.clone_from(&changed);
         }
+        Ok(changed)
     }
+}
+
+/// Returns a value if it is another one than was seen last, if any was.
+pub(crate) fn is_news(
+    seen: &Option<Option<Vec<u8>>>,
+    value: Option<Vec<u8>>,
+) -> Option<Option<Vec<u8>>> {
+    (seen.as_ref() != Some(&value)).then_some(value)
 }
 
 /// A [`Watch`] whose calls return when there is a change.

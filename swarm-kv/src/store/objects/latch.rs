@@ -60,7 +60,8 @@ impl<F: Movable> StoreLatch<F> {
         limit: Option<Duration>,
         sleep: impl Fn(Pause) -> S,
     ) -> Result<bool, ObjectError> {
-        let (_, hash) = self.store.begins(&self.name).await?;
+        self.store.gives_up_places().await?;
+        let hash = self.store.hash(&self.name)?;
         let look = || async { Ok((self.left_to_count().await? == 0).then_some(())) };
         Ok(self.store.looks_until(hash, limit, sleep, look).await?.is_some())
     }

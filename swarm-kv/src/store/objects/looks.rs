@@ -3,9 +3,10 @@
 use std::future::Future;
 use std::time::{Duration, Instant};
 
+use crate::client::looks::{Pauses, looks_until};
 use crate::client::waiting::Prepared;
 use crate::objects::ObjectError;
-use crate::objects::pace::Pace;
+use crate::objects::pace::PAUSES;
 use crate::store::Store;
 use crate::store::objects::pause::Pause;
 use crate::store::whole::Movable;
@@ -23,20 +24,11 @@ impl<F: Movable> Store<F> {
     where
         L: Future<Output = Result<Option<T>, ObjectError>>,
     {
-        let (began, words, mut pace) = (Instant::now(), self.0.pool.wait_words(), Pace::new());
+        let (began, words) = (Instant::now(), self.0.pool.wait_words());
+        let left = || limit.map(|limit| limit.saturating_sub(began.elapsed()));
+        let prepare = || Prepared::of(words.as_ref(), hash);
+        let sleep = |prepared, longest| sleep(Pause::new(words.clone(), prepared, longest));
         // What is found at once asks nothing of the kernel, as of a client.
-        let mut prepared = None;
-        loop {
-            let found = look().await?;
-            let left = limit.map(|limit| limit.saturating_sub(began.elapsed()));
-            if found.is_some() || left == Some(Duration::ZERO) {
-                return Ok(found);
-            }
-            if let Some(prepared) = prepared {
-                sleep(Pause::new(words.clone(), prepared, pace.next(left))).await;
-            }
-            // N1: before the next look.
-            prepared = Some(Prepared::of(words.as_ref(), hash));
-        }
+        looks_until((None, prepare), (Pauses::new(PAUSES), left), sleep, look).await
     }
 }

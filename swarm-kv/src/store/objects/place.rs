@@ -10,6 +10,8 @@ use std::thread;
 use swarm_core::register::safe_guess::SafeGuess;
 use swarm_shm::PoolClock;
 
+use crate::client::handle::check_key;
+use crate::client::location_cache::hash_key;
 use crate::error::Error;
 use crate::objects::waiting::Queued;
 use crate::objects::{ObjectError, ObjectKind, Seat};
@@ -52,19 +54,9 @@ impl LeftPlaces {
     /// Gives up all of them. Several threads may give up the same one.
     async fn give_up<F: Movable>(&self, client: &Lent<F>) -> Result<(), ObjectError> {
         while let Some(left) = self.first() {
-            let (object, seat) = &left;
-            let given_up = match object.kind {
-                ObjectKind::Barrier => {
-                    client.barrier(&object.name, object.number).gives_up(*seat).await
-                }
-                _ => object.queue(client).gives_up(*seat).await,
-            };
-            match given_up {
-                Ok(()) | Err(ObjectError::OtherKind { .. } | ObjectError::OtherNumber { .. }) => {
-                    self.0.lock().retain(|it| *it != left);
-                }
-                Err(error) => return Err(error),
-            }
+            let (Named { name, kind, number }, seat) = &left;
+            client.gives_up_place(name, (*kind, *number), *seat).await?;
+            self.0.lock().retain(|it| *it != left);
         }
         Ok(())
     }
@@ -86,13 +78,22 @@ impl<F: Movable> Store<F> {
         .await
     }
 
+    /// Returns the hash of a key, in the process that opened the handle.
+    pub(super) fn hash(&self, key: &[u8]) -> Result<u64, Error> {
+        // S7: a child says to nobody that it waits.
+        if self.0.clients.is_elsewhere() {
+            return Err(Error::Forked);
+        }
+        check_key(key)?;
+        Ok(hash_key(key, self.0.pool.geometry().hash_seed))
+    }
+
     /// Returns a seat that nobody has, and the hash of an object's name, before anything else is done with it.
     pub(super) async fn begins(&self, name: &[u8]) -> Result<(Seat, u64), ObjectError> {
         self.gives_up_places().await?;
-        on_client(&self.0.clients, name, async |client: &Lent<F>, name| {
-            Ok((client.next_seat(), client.check(name, &[])?))
-        })
-        .await
+        let hash = self.hash(name)?;
+        let seat = async |client: &Lent<F>, ()| Ok::<_, Error>(client.next_seat());
+        Ok((on_client(&self.0.clients, (), seat).await?, hash))
     }
 
     /// Gives up a place at once, if a client is free; else another thread waits for one.

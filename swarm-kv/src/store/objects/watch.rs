@@ -3,13 +3,14 @@
 use std::future::Future;
 use std::time::{Duration, Instant};
 
+use crate::client::looks::{Pauses, looks_until};
 use crate::client::waiting::Prepared;
 use crate::error::Error;
-use crate::ops::watch::PAUSES;
+use crate::ops::watch::{PAUSES, is_news};
 use crate::pools::shm::Plain;
 use crate::store::Store;
 use crate::store::objects::pause::Pause;
-use crate::store::whole::{Lent, Movable, on_client};
+use crate::store::whole::Movable;
 
 impl<F: Movable> Store<F> {
     /// Watches `key`, as [`Client::watch`](crate::Client::watch) does, with none of the handle's clients in use between two looks.
@@ -55,27 +56,18 @@ impl<F: Movable> StoreWatch<F> {
         limit: Option<Duration>,
         sleep: impl Fn(Pause) -> S,
     ) -> Result<Option<Option<Vec<u8>>>, Error> {
-        let (began, [mut pause, longest]) = (Instant::now(), PAUSES);
-        let (store, key) = (&self.store, &self.key[..]);
-        let words = store.0.pool.wait_words();
-        let check = async |client: &Lent<F>, key: &[u8]| client.check(key, &[]);
-        let hash = on_client(&store.0.clients, key, check).await?;
-        loop {
-            // N1: before the look.
-            let prepared = Prepared::of(words.as_ref(), hash);
-            let value = store.get(key).await?;
-            if self.seen.as_ref() != Some(&value) {
-                self.seen = Some(value.clone());
-                return Ok(Some(value));
-            }
-            let left = limit.map(|limit| limit.saturating_sub(began.elapsed()));
-            if left == Some(Duration::ZERO) {
-                return Ok(None);
-            }
-            let sleeps = left.map_or(pause, |left| pause.min(left));
-            sleep(Pause::new(words.clone(), prepared, sleeps)).await;
-            // N2: whoever was to wake it may be dead.
-            pause = (2 * pause).min(longest);
+        let (began, store, key) = (Instant::now(), &self.store, &self.key[..]);
+        let (words, hash) = (store.0.pool.wait_words(), store.hash(key)?);
+        let prepare = || Prepared::of(words.as_ref(), hash);
+        let left = || limit.map(|limit| limit.saturating_sub(began.elapsed()));
+        let sleep = |prepared, longest| sleep(Pause::new(words.clone(), prepared, longest));
+        let look = || async { Ok::<_, Error>(is_news(&self.seen, store.get(key).await?)) };
+        let pauses = Pauses::new(PAUSES);
+        // N1: before the first look.
+        let changed = looks_until((Some(prepare()), prepare), (pauses, left), sleep, look).await?;
+        if changed.is_some() {
+            self.seen.clone_from(&changed);
         }
+        Ok(changed)
     }
 }
