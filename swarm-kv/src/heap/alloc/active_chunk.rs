@@ -113,15 +113,9 @@ impl Heap {
         }
     }
 
-    /// Takes memory for a record that replaces another one, if some is free that costs no roundtrip.
-    #[inline]
-    pub(crate) fn take_record_now(&self, kind: ObjectKind) -> Option<Pointer> {
-        self.take_unused(kind, Purpose::Replace)
-    }
-
     /// Takes an object that was never used or is zeroed again, if one is free.
     #[inline]
-    pub(in crate::heap) fn take_unused(&self, kind: ObjectKind, need: Purpose) -> Option<Pointer> {
+    pub(crate) fn take_unused(&self, kind: ObjectKind, need: Purpose) -> Option<Pointer> {
         if !self.current.get() || self.keeps(kind, need) {
             return None;
         }

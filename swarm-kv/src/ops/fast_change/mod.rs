@@ -23,6 +23,7 @@ use crate::client::cell_cache::{FoundCell, SeenCell};
 use crate::client::handle::{Client, PinGuard};
 use crate::client::key_locks::KeyLock;
 use crate::error::Error;
+use crate::heap::Purpose;
 use crate::index::keyed_cell::{CellContent, KeyedCell, Kind};
 use crate::ops::keyed::seen_of;
 use crate::ops::modify::{Choose, Chooser, Next, checked};
@@ -233,7 +234,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         }
         let change = self.group.number().ok_or(Unproposed::Nothing)?;
         let records = self.heap.plain(cell.record_words());
-        let record = self.heap.take_record_now(records).ok_or(Unproposed::Nothing)?;
+        let record = self.heap.take_unused(records, Purpose::Replace).ok_or(Unproposed::Nothing)?;
         let mut payload = self.record_words.take();
         content.payload_into(&mut payload);
         let (initial_writes, sparing) = (&[][..], false);
