@@ -1,6 +1,10 @@
 //! A lock whose holder, and clients that wait for it, die at any point, or release it.
 
+use swarm_core::clock::Clock;
+use swarm_core::fabric::Fabric;
+use swarm_core::register::Protocol;
 use swarm_core::sim::explore::Race;
+use swarm_kv::objects::{Guard, Lock};
 use swarm_kv_long::lock_history::{LockDeed, check_lock};
 
 use crate::objects::{Actor, Stage, TWO_CRASHES, explore_objects};
@@ -19,12 +23,11 @@ enum Begin {
     Queued,
 }
 
-/// Acquires the lock, and releases it once the race has begun, which was so before it came if it `comes_late`.
-async fn enters_and_leaves(actor: Actor<LockDeed>, comes_late: bool) {
-    if comes_late {
-        actor.begins().await;
-    }
-    let lock = actor.story.client.lock(LOCK);
+/// Acquires the lock, and notes that it comes, waits, and is inside.
+pub(super) async fn enters<'l, F: Fabric, C: Clock, P: Protocol>(
+    actor: &Actor<LockDeed>,
+    lock: &'l Lock<'_, F, C, P>,
+) -> Guard<'l, F, C, P> {
     actor.note(LockDeed::Comes);
     let sleep = async |_| {
         if actor.history.last_of(actor.story.id) == Some(LockDeed::Comes) {
@@ -35,6 +38,16 @@ async fn enters_and_leaves(actor: Actor<LockDeed>, comes_late: bool) {
     let guard = lock.acquire_paced(None, sleep).await.expect("a majority is up");
     let guard = guard.expect("it has no limit");
     actor.note(LockDeed::Enters(guard.token()));
+    guard
+}
+
+/// Acquires the lock, and releases it once the race has begun, which was so before it came if it `comes_late`.
+async fn enters_and_leaves(actor: Actor<LockDeed>, comes_late: bool) {
+    if comes_late {
+        actor.begins().await;
+    }
+    let lock = actor.story.client.lock(LOCK);
+    let guard = enters(&actor, &lock).await;
     actor.begins().await;
     actor.note(LockDeed::Leaves);
     guard.release().await.expect("a majority is up, and it holds the lock");

@@ -8,7 +8,7 @@ use swarm_core::sim::explore::{Bounds, LoneClock, Race, StepSize, explore};
 use swarm_core::sim::seeds::is_deep;
 use swarm_kv_long::lock_history::{LockDeed, check_lock};
 
-use crate::objects::locks::LOCK;
+use crate::objects::locks::{LOCK, enters};
 use crate::objects::{Actor, Stage, TWO_CRASHES, explore_objects};
 use crate::store_sim_common::key;
 use crate::{Depth, NODES, NOW, WARM, depth, explore_each};
@@ -54,16 +54,7 @@ async fn writes(actor: Actor<LockDeed>, call: Call) {
 /// Waits for the lock, settles the key if it is told to, and reads it.
 async fn takes_over(actor: Actor<LockDeed>, settles: Settles) {
     let lock = actor.story.client.lock(LOCK);
-    actor.note(LockDeed::Comes);
-    let sleep = async |_| {
-        if actor.history.last_of(actor.story.id) == Some(LockDeed::Comes) {
-            actor.note(LockDeed::Waits);
-        }
-        actor.sleeps().await;
-    };
-    let guard = lock.acquire_paced(None, sleep).await.expect("a majority is up");
-    let mut guard = guard.expect("it has no limit");
-    actor.note(LockDeed::Enters(guard.token()));
+    let mut guard = enters(&actor, &lock).await;
     let polls = match settles {
         Settles::DropsIt(polls) if actor.story.id == NEXT => Some(polls),
         _ => None,
