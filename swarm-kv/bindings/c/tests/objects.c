@@ -9,18 +9,7 @@
 
 #include <swarm.h>
 
-static int failures;
-
-#define CHECK(what)                                                             \
-    do {                                                                        \
-        if (!(what)) {                                                          \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #what);  \
-            failures++;                                                         \
-        }                                                                       \
-    } while (0)
-
-/* Text without its zero byte, as an argument. */
-#define S(text) (text), sizeof(text) - 1
+#include "check.h"
 
 /* Milliseconds: so long that what is waited for comes, and so short that it does not. */
 #define LONG 60000

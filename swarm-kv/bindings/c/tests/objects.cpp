@@ -11,26 +11,7 @@
 
 using namespace std::chrono_literals;
 
-static int failures = 0;
-
-#define CHECK(what)                                                                                 \
-    do {                                                                                            \
-        if (!(what)) {                                                                              \
-            std::cerr << __FILE__ << ":" << __LINE__ << ": not so: " << #what << "\n";              \
-            failures++;                                                                             \
-        }                                                                                           \
-    } while (0)
-
-template <typename Call>
-static swarm_status thrown(Call &&call) {
-    try {
-        call();
-    } catch (const swarm::error &error) {
-        CHECK(std::string(error.what()).size() > 5);
-        return error.status();
-    }
-    return SWARM_OK;
-}
+#include "check.hpp"
 
 static_assert(!std::is_copy_constructible_v<swarm::guard> && std::is_nothrow_move_constructible_v<swarm::guard>);
 static_assert(!std::is_copy_constructible_v<swarm::member> && std::is_nothrow_move_constructible_v<swarm::member>);

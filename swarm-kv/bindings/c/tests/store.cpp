@@ -10,26 +10,7 @@
 
 #include <swarm.hpp>
 
-static int failures = 0;
-
-#define CHECK(what)                                                                                 \
-    do {                                                                                            \
-        if (!(what)) {                                                                              \
-            std::cerr << __FILE__ << ":" << __LINE__ << ": not so: " << #what << "\n";              \
-            failures++;                                                                             \
-        }                                                                                           \
-    } while (0)
-
-template <typename Call>
-static swarm_status thrown(Call &&call) {
-    try {
-        call();
-    } catch (const swarm::error &error) {
-        CHECK(std::string(error.what()).size() > 5);
-        return error.status();
-    }
-    return SWARM_OK;
-}
+#include "check.hpp"
 
 static_assert(!std::is_copy_constructible_v<swarm::store> && std::is_nothrow_move_constructible_v<swarm::store>);
 static_assert(!std::is_copy_constructible_v<swarm::operation> && std::is_nothrow_move_constructible_v<swarm::operation>);
