@@ -5,14 +5,15 @@
 //! timestamp may be the smaller one. So the key moves: its next register begins with what the freeze of this
 //! one shows, and nobody asks this one any more.
 //!
-//! Of a cell, a read is enough, be it of the key's or, where the key is not there, of its bucket. It goes by
-//! words that no record can be in which is committed later without another message of its proposer, or it runs
-//! a round of its own (C1, C7).
+//! A cell, be it the key's or, where the key is not there, that of its bucket, is [settled](cell::settle) by a
+//! ballot (C9): a read may go by a majority, and behind a network a client that is fenced at a majority may still
+//! bring its record to another node.
 //!
 //! **Invariant (O7):** a key that was settled shows no more of what clients wrote that had ended before.
 //!
-//! Roundtrips: a move's seven for a register; two for others.
+//! Roundtrips: seven, for a move of a register as for a ballot of a cell between two looks at the index.
 
+use swarm_core::cell::{self, CreatedParts};
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
 use swarm_core::register::Protocol;
@@ -46,21 +47,29 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     }
 
     async fn settle_now(&self, hash: u64, key: &[u8]) -> Result<(), Error> {
-        for lost in 0..TRIES as u32 {
-            if lost > 0 {
-                self.pause_after(lost).await;
-            }
+        let mut settled = None;
+        for tries in 1..=TRIES as u32 {
             let listed = self.read_by_index(hash, key).await?;
-            let is_settled = match listed.map(|(_, place)| place).transpose()? {
-                None | Some(Place::Cell(_)) => true,
+            let (at, is_bucket) = match listed.map(|(_, place)| place).transpose()? {
                 // O7: its successor takes along what took effect (V1).
                 Some(Place::Register(register, _)) => {
-                    self.move_on(hash, &register, 0, Purpose::Insert).await?.is_some()
+                    if self.move_on(hash, &register, 0, Purpose::Insert).await?.is_some() {
+                        return Ok(());
+                    }
+                    self.pause_after(tries).await;
+                    continue;
                 }
+                Some(Place::Cell((cell, _))) => (cell.at, false),
+                None => (self.index.fresh(&self.group, hash).await?.cell, true),
             };
-            if is_settled {
+            // What was settled has not taken the key elsewhere.
+            if settled == Some(at.place.pointer) {
                 return Ok(());
             }
+            let created = self.index.created_parts();
+            let created: &dyn CreatedParts = if is_bucket { &created } else { &() };
+            cell::settle(&self.group, &at, created).await?;
+            settled = Some(at.place.pointer);
         }
         Err(Error::Contended)
     }

@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use swarm_core::history::Call;
 use swarm_core::node::NodeId;
+use swarm_core::quorum::Timeouts;
 use swarm_core::sim::dropped_after;
 use swarm_kv::objects::Guard;
 
@@ -215,6 +216,9 @@ fn two_reads(
     play.sim.take_all(ASTRAY, lands);
     dies(&mut play, ASTRAY);
     let [first, second] = [(); 2].map(|()| Rc::<RefCell<Option<Vec<u8>>>>::default());
+    // Who settles waits for a node that is silent until an operation's deadline (C9).
+    let deadline = 100_000;
+    next.client.set_timeouts(Timeouts { late_floor: 100, late_roundtrips: 1, deadline });
     let (story, found) = (Rc::clone(&next), Rc::clone(&first));
     play.sim.spawn(NEXT, async move {
         let lock = story.client.lock(LOCK);
