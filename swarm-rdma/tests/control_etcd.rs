@@ -16,6 +16,7 @@ use in_time::in_time;
 
 use control_common::{CAPACITY, Daemon, daemons, free_address, gives_more_incarnations, wishes};
 use swarm_core::fabric::EpochDomain;
+use swarm_core::words::Incarnation;
 use swarm_rdma::control::protocol::{Request, ask};
 use swarm_rdma::control::{EpochReport, Error, Etcd, Holder, Id, NodeEntry, Plane, PoolAddress};
 
@@ -469,7 +470,7 @@ fn a_client_that_is_waited_for_and_has_no_lease_is_evicted() {
         plane.attach(&record).expect("there are slots"),
         plane.attach(&record).expect("there are slots"),
     );
-    let ghost = Holder::new(5, 1000).expect("there is chance");
+    let ghost = Holder::new(5, 1).expect("there is chance");
     let said = EpochReport { epoch: 1, renewed: 0, reached: 0 };
     let tell = Request::Tell { pool: record.id, client: ghost, said };
     for daemon in &daemons {
@@ -478,7 +479,7 @@ fn a_client_that_is_waited_for_and_has_no_lease_is_evicted() {
     let domain = waits.domain();
     let until = domain.epoch() + 4;
     wait_for("a ghost to be evicted", || domain.try_advance() >= until);
-    assert!(daemons.iter().all(|daemon| daemon.fenced().contains(&(5, 1000))));
+    assert!(daemons.iter().all(|daemon| daemon.fenced().contains(&(5, 1))));
     let busy = lives.domain();
     busy.pin();
     let held = domain.epoch() + 1;
@@ -486,4 +487,46 @@ fn a_client_that_is_waited_for_and_has_no_lease_is_evicted() {
     assert!(domain.try_advance() <= held, "one that lives is waited for");
     assert_eq!(plane.clients(&record).expect("etcd answers").len(), 2);
     busy.unpin();
+}
+
+/// A client that etcd does not know any more holds an object. Nobody wants memory; one that waits for the object asks
+/// about it, and has it fenced. One that etcd knows is let be.
+#[test]
+fn a_client_that_is_asked_about_and_has_no_lease_is_evicted() {
+    let Some(server) = Server::start() else { return };
+    let (daemons, _registrations) = cluster(&server);
+    let plane = server.plane();
+    let record = plane.create(&wishes()).expect("three nodes are free");
+    let (asks, lives) = (
+        plane.attach(&record).expect("there are slots"),
+        plane.attach(&record).expect("there are slots"),
+    );
+    let ghost = Holder::new(5, 1).expect("there is chance");
+    let said = EpochReport { epoch: 1, renewed: 0, reached: 0 };
+    let tell = Request::Tell { pool: record.id, client: ghost, said };
+    for daemon in &daemons {
+        ask(daemon.address(), &tell).expect("it hears");
+    }
+    let (domain, lives) = (asks.domain(), lives.session());
+    assert!(!domain.is_gone(5, Incarnation(1)), "nobody knows");
+    // Places of clients that there never were, as in a damaged object.
+    let strangers = [(lives.client, lives.incarnation.0 + 7), (3, 1000), (record.max_clients, 1)];
+    wait_for("a ghost to be evicted", || {
+        for (slot, session) in strangers {
+            assert!(!domain.is_gone(slot, Incarnation(session)), "there is no such client");
+        }
+        assert!(!domain.is_gone(lives.client, lives.incarnation), "it has its lease");
+        domain.is_gone(5, Incarnation(1))
+    });
+    assert!(daemons.iter().all(|daemon| daemon.fenced().contains(&(5, 1))));
+    for _ in 0..50 {
+        sleep(Duration::from_millis(100));
+        assert!(!domain.is_gone(lives.client, lives.incarnation), "it has its lease");
+        for (slot, session) in strangers {
+            assert!(!domain.is_gone(slot, Incarnation(session)), "there is no such client");
+        }
+    }
+    let is_strangers = |&(slot, up_to): &(usize, u64)| slot != 5 && up_to > lives.incarnation.0;
+    assert!(!daemons[0].fenced().iter().any(is_strangers), "nobody is fenced for a stranger");
+    assert_eq!(plane.clients(&record).expect("etcd answers").len(), 2);
 }

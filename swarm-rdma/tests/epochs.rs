@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use control_common::{Daemon, daemons, list, wishes};
 use swarm_core::fabric::EpochDomain;
+use swarm_core::quorum::Session;
 use swarm_rdma::control::protocol::{Reply, Request, ask};
 use swarm_rdma::control::{EpochReport, Holder, Plane, PoolDescriptor, RdmaEpochs};
 
@@ -179,6 +180,40 @@ fn a_client_that_died_holds_the_epoch_up_until_it_is_evicted() {
     assert!(within_seconds(|| !domain.is_attached(slot)));
     let late = ask(cluster.daemons[0].address(), &tell);
     assert!(late.is_err(), "it does not come back: {late:?}");
+}
+
+/// Whoever holds an object is asked about: one that lives is not gone, nor one that is silent, until it is evicted.
+#[test]
+fn a_client_is_gone_when_it_has_left_or_is_evicted() {
+    let mut cluster = Cluster::new();
+    let asks = cluster.plane.attach(&cluster.record).expect("there are slots");
+    let (leaves, silent) = (
+        cluster.plane.attach(&cluster.record).expect("there are slots"),
+        cluster.plane.attach(&cluster.record).expect("there are slots"),
+    );
+    let domain = asks.domain();
+    let [left, evicted] = [leaves.session(), silent.session()];
+    let is_gone = |session: Session| domain.is_gone(session.client, session.incarnation);
+    some_rounds();
+    assert!(![left, evicted, asks.session()].into_iter().any(is_gone), "they live");
+    drop(leaves);
+    assert!(within_seconds(|| is_gone(left)));
+    // As if it were killed, with its copy of the slot never dropped.
+    let silent = std::mem::ManuallyDrop::new(silent);
+    some_rounds();
+    assert!(!is_gone(evicted), "nobody knows");
+    cluster.daemons.pop();
+    cluster.plane.evict(&cluster.record, evicted.client).expect("a majority answers");
+    assert!(within_seconds(|| is_gone(evicted)));
+    assert_eq!(silent.session(), evicted);
+    // Its successor, and what the next ones of the slot know.
+    let next = cluster.plane.attach(&cluster.record).expect("the slot is free");
+    assert_eq!(next.session().client, left.client);
+    some_rounds();
+    assert!(!is_gone(next.session()) && is_gone(left));
+    let knows = next.domain();
+    assert!(within_seconds(|| knows.is_gone(left.client, left.incarnation)));
+    assert!(within_seconds(|| knows.is_gone(evicted.client, evicted.incarnation)));
 }
 
 #[test]

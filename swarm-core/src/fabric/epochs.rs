@@ -183,9 +183,9 @@ pub trait EpochDomain {
     fn wake(&self, _hash: u64) {}
 
     /// Returns whether the client that attached to the slot of this number as `session`, the
-    /// incarnation that it began with, has ended: a fact, never a suspicion (O1). Nothing that it does takes
-    /// effect any more, and no client is that session again, so this stays true. `false` as long
-    /// as it is not known. It may make system calls.
+    /// incarnation that it began with, has ended: a fact, never a suspicion (O1). It hears
+    /// no majority any more, what it still writes reaches a minority of the nodes at most, and no client is that
+    /// session again, so this stays true. `false` as long as it is not known. It may make system calls.
     fn is_gone(&self, _slot: usize, _session: Incarnation) -> bool {
         false
     }

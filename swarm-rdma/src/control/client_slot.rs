@@ -38,7 +38,7 @@ impl ClientSlot {
     /// Fewer than a majority answer.
     pub(super) fn start_reports(
         &mut self,
-        reaper: Reaper,
+        reaper: Option<Reaper>,
         source: IncarnationSource,
     ) -> Result<(), Error> {
         self.threads = Some(EpochThreads::start(&self.record, &self.holder, reaper, source)?);

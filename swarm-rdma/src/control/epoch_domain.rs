@@ -8,6 +8,7 @@
 //! nothing that was retired before. How daemons and clients use the reports:
 //! [`epochs`](crate::control::daemon::epochs).
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
@@ -17,6 +18,7 @@ use swarm_core::fabric::{EpochDomain, Laggard, LaggardState};
 use swarm_core::words::Incarnation;
 
 use super::error::Error;
+use crate::control::daemon::ended::Ended;
 use crate::control::daemon::epochs::{ClientEpoch, EpochReply, EpochReport, Verdict, judge};
 use crate::control::daemon::membership::Holder;
 use crate::control::daemon::protocol::{JsonConnection, Reply, Request};
@@ -34,11 +36,13 @@ const LATER: Duration = Duration::from_millis(100);
 /// The number of replies after the epoch advanced, or memory was wanted, that are followed by a
 /// short pause.
 const ROUNDS: u32 = 30;
-/// A client that blocks the epoch for this long is handed to the reaper.
+/// A client that is waited for so long is handed to the reaper: it blocks the epoch, or has a place in an object.
 const LONG: Duration = Duration::from_secs(2);
+/// A client that nobody has asked about for so long is not waited for any more.
+const ASKED: Duration = LONG.saturating_mul(3);
 
-/// Evicts a client that blocks the epoch, if its lease has ended.
-pub(super) type Reaper = Box<dyn Fn(&ClientEpoch) + Send + Sync>;
+/// Evicts the client with this slot and incarnation, if its lease has ended. Asks etcd.
+pub(super) type Reaper = Box<dyn Fn(usize, u64) + Send + Sync>;
 
 /// One client's view of the pool's epochs.
 pub struct RdmaEpochs {
@@ -67,6 +71,8 @@ struct Shared {
     /// For how many more replies another client is assumed to want it, because the epoch advanced.
     moving: AtomicU32,
     stopping: AtomicBool,
+    /// Whether the reaper is at work.
+    reaping: AtomicBool,
     replies: Mutex<Replies>,
     /// Incarnations under which it may continue.
     numbers: Numbers,
@@ -82,6 +88,17 @@ struct Replies {
     reached: u64,
     /// The client that blocks the epoch.
     held: Option<BlockingClient>,
+    ended: Ended,
+    /// Clients that this one waits for, by slot and incarnation.
+    awaited: BTreeMap<(usize, u64), AwaitedClient>,
+}
+
+/// A client of which this one asks whether it has ended.
+struct AwaitedClient {
+    /// When it last asked.
+    asked: Instant,
+    /// When the client was last handed to the reaper, or first asked about.
+    looked_after: Instant,
 }
 
 /// A client that blocks the epoch.
@@ -97,8 +114,10 @@ impl Shared {
     /// Makes the state of a client that has not learned of any epoch.
     fn new(record: &PoolDescriptor, client: &Holder) -> Self {
         let answers = vec![None; record.nodes.len()];
-        let replies = Replies { answers, epoch: 1, renewed: 0, reached: 0, held: None };
-        let (epoch, generation, since, renewed, stopping, wanted) = Default::default();
+        let ended = Ended::new(record.nodes.len(), record.majority());
+        let (held, awaited) = Default::default();
+        let replies = Replies { answers, epoch: 1, renewed: 0, reached: 0, held, ended, awaited };
+        let (epoch, generation, since, renewed, stopping, reaping, wanted) = Default::default();
         Self {
             record: record.clone(),
             client: client.clone(),
@@ -109,6 +128,7 @@ impl Shared {
             wanted,
             moving: AtomicU32::new(ROUNDS),
             stopping,
+            reaping,
             replies: Mutex::new(replies),
             numbers: Numbers::default(),
         }
@@ -145,6 +165,7 @@ impl Shared {
         let mut replies = self.replies();
         replies.epoch = replies.epoch.max(heard.epoch);
         replies.renewed = replies.renewed.max(heard.renewed);
+        replies.ended.record(node, &heard);
         replies.answers[node] = Some(heard);
         let verdict = judge(replies.epoch, &replies.answers, self.record.majority());
         // Without demand for memory, the epoch stays.
@@ -178,18 +199,34 @@ impl Shared {
     }
 
     /// Returns the client that blocks the epoch, once every [`LONG`].
-    fn long_held(&self) -> Option<ClientEpoch> {
+    fn long_held(&self) -> Option<(usize, u64)> {
         let mut replies = self.replies();
         let held = replies.held.as_mut()?;
-        let is_long = held.looked_after.elapsed() >= LONG;
-        if is_long {
+        let is_due = held.looked_after.elapsed() >= LONG;
+        if is_due {
             held.looked_after = Instant::now();
         }
-        is_long.then_some(held.client)
+        is_due.then_some((held.client.slot, held.client.incarnation))
+    }
+
+    /// Returns a client that this one waits for, each once every [`LONG`].
+    fn long_awaited(&self) -> Option<(usize, u64)> {
+        let now = Instant::now();
+        let mut replies = self.replies();
+        replies.awaited.retain(|_, awaited| now.duration_since(awaited.asked) < ASKED);
+        let is_due = |it: &AwaitedClient| now.duration_since(it.looked_after) >= LONG;
+        let (&client, awaited) = replies.awaited.iter_mut().find(|(_, it)| is_due(it))?;
+        awaited.looked_after = now;
+        Some(client)
     }
 
     /// Reports to daemon number `node` until `stopping` is set.
-    fn report_to(&self, node: usize, heard: &mpsc::Sender<usize>, reaper: &Reaper) {
+    fn report_to(
+        self: &Arc<Self>,
+        node: usize,
+        heard: &mpsc::Sender<usize>,
+        reaper: Option<&Arc<Reaper>>,
+    ) {
         let address = self.record.nodes[node].address;
         let mut connection = None;
         while !self.stopping.load(Ordering::Relaxed) {
@@ -206,7 +243,10 @@ impl Shared {
                     let verdict = self.record_reply(node, answer);
                     // Only the first replies have a receiver.
                     let _ = heard.send(node);
-                    self.act(&verdict, reaper);
+                    self.fence(&verdict);
+                    if let Some(reaper) = reaper {
+                        self.reap(reaper);
+                    }
                     true
                 }
                 // The daemon may be stopped: report again. If this client was evicted, its
@@ -223,16 +263,33 @@ impl Shared {
         }
     }
 
-    fn act(&self, verdict: &Verdict, reaper: &Reaper) {
+    fn fence(&self, verdict: &Verdict) {
         if let Verdict::Fence(slot, incarnation) = *verdict {
             let request = Request::Fence { pool: self.record.id, slot, incarnation };
             Daemons::of(&self.record).tell(&request);
         }
-        if self.wanted.load(Ordering::Relaxed) > 0
-            && let Some(held) = self.long_held()
-            && (held.slot, held.incarnation) != (self.client.slot, self.client.incarnation)
-        {
-            reaper(&held);
+    }
+
+    /// Hands a client that is waited for to the reaper: in a thread of its own, as reports go on while etcd is
+    /// asked, and one at a time.
+    fn reap(self: &Arc<Self>, reaper: &Arc<Reaper>) {
+        if self.reaping.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let wants_memory = self.wanted.load(Ordering::Relaxed) > 0;
+        let held = if wants_memory { self.long_held() } else { None };
+        let due = held.or_else(|| self.long_awaited());
+        let others = due.filter(|it| *it != (self.client.slot, self.client.incarnation));
+        let begun = others.map(|(slot, incarnation)| {
+            let (shared, reaper) = (Arc::clone(self), Arc::clone(reaper));
+            thread::Builder::new().name("swarm-reaper".to_owned()).spawn(move || {
+                reaper(slot, incarnation);
+                shared.reaping.store(false, Ordering::Relaxed);
+            })
+        });
+        // A thread that cannot start is tried again when the client is due again.
+        if !matches!(begun, Some(Ok(_))) {
+            self.reaping.store(false, Ordering::Relaxed);
         }
     }
 }
@@ -253,19 +310,19 @@ impl EpochThreads {
     pub(super) fn start(
         record: &PoolDescriptor,
         client: &Holder,
-        reaper: Reaper,
+        reaper: Option<Reaper>,
         source: IncarnationSource,
     ) -> Result<Self, Error> {
         let shared = Arc::new(Shared::new(record, client));
         let (replied, received) = mpsc::channel();
-        let reaper = Arc::new(reaper);
+        let reaper = reaper.map(Arc::new);
         let mut started = Self { shared: Arc::clone(&shared), threads: Vec::new() };
         for node in 0..record.nodes.len() {
             let (shared, replied) = (Arc::clone(&shared), replied.clone());
-            let reaper = Arc::clone(&reaper);
+            let reaper = reaper.clone();
             let reporter = thread::Builder::new()
                 .name("swarm-board".to_owned())
-                .spawn(move || shared.report_to(node, &replied, &reaper));
+                .spawn(move || shared.report_to(node, &replied, reaper.as_ref()));
             started.threads.extend(reporter);
         }
         let theirs = Arc::clone(&shared);
@@ -368,6 +425,24 @@ impl EpochDomain for RdmaEpochs {
         // With replies of fewer than a majority, the answer is unknown.
         heard().count() < self.shared.record.majority()
             || heard().any(|heard| heard.clients.iter().any(|it| it.slot == slot))
+    }
+
+    /// By the daemons' last replies. A client that is asked about and whose lease has ended is evicted.
+    fn is_gone(&self, slot: usize, session: Incarnation) -> bool {
+        let mut replies = self.shared.replies();
+        let client = (slot, session.0);
+        if replies.ended.has(slot, session.0) {
+            replies.awaited.remove(&client);
+            return true;
+        }
+        // What no client can be is waited for by nobody.
+        if slot >= self.shared.record.max_clients {
+            return false;
+        }
+        let now = Instant::now();
+        let first = AwaitedClient { asked: now, looked_after: now };
+        replies.awaited.entry(client).or_insert(first).asked = now;
+        false
     }
 
     fn incarnation(&self) -> Option<Incarnation> {

@@ -17,6 +17,7 @@
 //! | `daemon/server` | the daemon's server |
 //! | `daemon/quorum` | requests to all daemons of a pool |
 //! | `daemon/epochs` | when the epoch advances: the daemons' state, and the clients' rule |
+//! | `daemon/ended` | which clients have ended, by the daemons' replies |
 //! | `static_pool` | the control plane without etcd |
 //! | `etcd/plane`, `etcd/lease` | the control plane in etcd; keys under a lease |
 //! | `client_slot` | a client slot held by this client |
@@ -145,17 +146,17 @@ impl Plane {
     /// # Errors
     /// All are taken, or etcd or a majority of the daemons does not answer.
     pub fn attach(&self, record: &PoolDescriptor) -> Result<ClientSlot, Error> {
-        let (mut client_slot, reaper, source): (ClientSlot, Reaper, IncarnationSource) = match self
-        {
+        type Parts = (ClientSlot, Option<Reaper>, IncarnationSource);
+        let (mut client_slot, reaper, source): Parts = match self {
             Self::Etcd(etcd, pool) => (
                 etcd.attach(pool, record)?,
-                etcd.reaper(pool.clone(), record.clone()),
+                Some(etcd.reaper(pool.clone(), record.clone())),
                 etcd.incarnation_source(pool.clone()),
             ),
             // Without leases, a dead client cannot be told from a silent one.
             Self::StaticPool(fixed) => (
                 ClientSlot::new(fixed.claim(record)?, record.clone(), None),
-                Box::new(|_| ()),
+                None,
                 fixed.incarnation_source(record.clone()),
             ),
         };

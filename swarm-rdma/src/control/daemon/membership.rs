@@ -266,7 +266,8 @@ impl<B: FenceAgent> Membership<B> {
     }
 
     /// Records a client's epoch report, and returns those of all clients. A client that the daemon
-    /// did not know is admitted first (E2a).
+    /// did not know is admitted first (E2a). With its first report here, the former clients of its slot are fenced
+    /// (O1): it has the slot from a majority, so they left or are about to be evicted.
     ///
     /// # Errors
     /// A later incarnation holds the client slot, or this one was evicted.
@@ -284,6 +285,8 @@ impl<B: FenceAgent> Membership<B> {
         }
         if member.holders.get(&slot) != Some(&client) {
             self.admit(pool, client)?;
+        } else if member.fenced.get(&slot).copied().unwrap_or(0) < incarnation - 1 {
+            self.fence(pool, slot, incarnation - 1)?;
         }
         let member = self.of(pool)?;
         member.epochs.record(slot, incarnation, said);
@@ -444,6 +447,23 @@ mod tests {
         assert_eq!(membership.agent().0.last(), Some(&(1, 8)));
         assert_eq!(membership.admit(pool, holder(1, 8)), Err(Refusal::Evicted));
         assert_eq!(membership.claim(pool, holder(0, 9)), Err(Refusal::Stale { highest: 9 }));
+    }
+
+    /// A client left, and so did the next one of its slot: nothing but the fence tells of the first one.
+    #[test]
+    fn a_client_that_reports_first_fences_the_slot_s_former_lives() {
+        let (mut membership, pool) = membership();
+        let said = EpochReport { epoch: 1, renewed: 0, reached: 0 };
+        for incarnation in [5, 6] {
+            membership.claim(pool, holder(0, incarnation)).expect("it is free");
+            let heard =
+                membership.report(pool, holder(0, incarnation), &said).expect("it holds it");
+            assert_eq!(heard.fenced, [(0, incarnation - 1)]);
+            assert_eq!(heard.clients.len(), 1, "it goes on");
+            membership.report(pool, holder(0, incarnation), &said).expect("it goes on");
+            membership.leave(pool, 0, Id(incarnation.into())).expect("it belongs to the pool");
+        }
+        assert_eq!(membership.agent().0, [(0, 4), (0, 5)], "once each");
     }
 
     #[test]

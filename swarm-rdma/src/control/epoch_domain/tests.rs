@@ -14,8 +14,11 @@ const SLOTS: usize = 3;
 const SCHEDULES: u64 = 100;
 const STEPS: usize = 2000;
 
-/// A node without memory.
-struct Nothing;
+/// Node, client slot, and the incarnation up to which it was fenced there.
+type Fences = Arc<Mutex<Vec<(usize, usize, u64)>>>;
+
+/// A node without memory, and of which number.
+struct Nothing(usize, Fences);
 
 impl FenceAgent for Nothing {
     fn join(&mut self, _: &PoolDescriptor, _: u8) -> Result<(), String> {
@@ -24,7 +27,8 @@ impl FenceAgent for Nothing {
     fn release(&mut self) -> Result<Id, String> {
         Ok(Id(0))
     }
-    fn fence(&mut self, _: usize, _: u64) -> usize {
+    fn fence(&mut self, slot: usize, up_to: u64) -> usize {
+        self.1.lock().expect("nobody panicked").push((self.0, slot, up_to));
         0
     }
 }
@@ -58,17 +62,23 @@ impl Actor {
 
 struct World {
     rng: Rng,
+    /// Whether clients get their slots in etcd, or from the daemons.
+    has_etcd: bool,
+    fences: Fences,
     record: PoolDescriptor,
     daemons: Vec<Membership<Nothing>>,
     dead: Option<usize>,
     messages: Vec<Message>,
     /// By incarnation: those that are not gone.
     actors: HashMap<u64, Actor>,
+    /// Slots and incarnations of those that are.
+    gone: Vec<(usize, u64)>,
     incarnations: u64,
 }
 
 impl World {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64, has_etcd: bool) -> Self {
+        let fences = Fences::default();
         let entry = |number: usize| NodeEntry {
             name: number.to_string(),
             address: format!("127.0.0.1:{}", 7000 + number).parse().expect("it is an address"),
@@ -80,18 +90,20 @@ impl World {
         let record =
             PoolDescriptor::new("a".into(), entries.clone(), &wishes).expect("it is sound");
         let daemon = |(number, entry): (usize, NodeEntry)| {
-            let mut membership = Membership::new(entry, Nothing);
+            let mut membership = Membership::new(entry, Nothing(number, Arc::clone(&fences)));
             membership.join(record.clone(), number as u8).expect("it is free");
             membership
         };
         let daemons = entries.into_iter().enumerate().map(daemon).collect();
-        let (dead, messages, actors, incarnations) = Default::default();
-        Self { rng: Rng::with_seed(seed), record, daemons, dead, messages, actors, incarnations }
+        let (dead, messages, actors, gone, incarnations) = Default::default();
+        let rng = Rng::with_seed(seed);
+        Self { rng, has_etcd, fences, record, daemons, dead, messages, actors, gone, incarnations }
     }
 
     fn step(&mut self) {
         match self.rng.u8(..24) {
-            0 => self.come(),
+            0 if self.has_etcd => self.come_by_etcd(),
+            0 => self.come_by_claim(),
             1..6 => self.say(),
             6..18 if !self.messages.is_empty() => {
                 // Mostly in order.
@@ -111,6 +123,7 @@ impl World {
             }
             _ => {}
         }
+        self.note_fences();
     }
 
     fn any(&mut self) -> Option<u64> {
@@ -121,19 +134,60 @@ impl World {
 
     /// A client takes a free client slot, as in etcd: a majority admits it, and fences its
     /// predecessor.
-    fn come(&mut self) {
+    fn come_by_etcd(&mut self) {
         let held = |slot| self.actors.values().any(|actor| actor.client().slot == slot);
         let Some(slot) = (0..SLOTS).find(|&slot| !held(slot)) else { return };
         self.incarnations += 1;
         let incarnation = self.incarnations;
         let token = Id(incarnation.into());
         let client = Holder { slot, incarnation, token, label: String::new() };
-        let mut nodes: Vec<usize> = (0..NODES).filter(|&node| Some(node) != self.dead).collect();
-        self.rng.shuffle(&mut nodes);
-        for &node in &nodes[..self.record.majority()] {
+        for node in self.some_majority() {
             let admitted = self.daemons[node].admit(self.record.id, client.clone());
             admitted.expect("it is later");
         }
+        self.begins(client);
+    }
+
+    /// A client claims a slot that a majority of the daemons reports as free. It gives back what it was
+    /// granted by fewer than a majority, of which daemons may not learn.
+    fn come_by_claim(&mut self) {
+        let nodes = self.some_majority();
+        let held =
+            |node: &usize, slot| self.daemons[*node].holders().iter().any(|it| it.slot == slot);
+        let free = |slot: &usize| nodes.iter().all(|node| !held(node, *slot));
+        let Some(slot) = (0..SLOTS).find(free) else { return };
+        self.incarnations += 1;
+        let highest = nodes.iter().map(|&node| self.daemons[node].highest()).max().unwrap_or(0);
+        let incarnation = highest + 1;
+        let token = Id(self.incarnations.into());
+        let client = Holder { slot, incarnation, token, label: String::new() };
+        let mut granted = Vec::new();
+        for node in (0..NODES).filter(|&node| Some(node) != self.dead) {
+            let arrives = self.rng.u8(..4) > 0;
+            if arrives && self.daemons[node].claim(self.record.id, client.clone()).is_ok() {
+                granted.push(node);
+            }
+        }
+        if granted.len() >= self.record.majority() {
+            return self.begins(client);
+        }
+        for node in granted {
+            if self.rng.u8(..4) > 0 {
+                let given = self.daemons[node].give_back(self.record.id, slot, token);
+                given.expect("it is the pool's");
+            }
+        }
+    }
+
+    fn some_majority(&mut self) -> Vec<usize> {
+        let mut nodes: Vec<usize> = (0..NODES).filter(|&node| Some(node) != self.dead).collect();
+        self.rng.shuffle(&mut nodes);
+        nodes.truncate(self.record.majority());
+        nodes
+    }
+
+    fn begins(&mut self, client: Holder) {
+        let incarnation = client.incarnation;
         let domain = RdmaEpochs { shared: Arc::new(Shared::new(&self.record, &client)) };
         let (answered, renewals, fenced) = Default::default();
         let (has_begun, is_inside) = (false, false);
@@ -170,7 +224,10 @@ impl World {
                     self.messages.push(Message::EpochReply { client: incarnation, node, heard });
                 }
             }
-            Message::Fence { node, slot, incarnation } => self.fence(node, slot, incarnation),
+            Message::Fence { node, slot, incarnation } => {
+                let fenced = self.daemons[node].fence(self.record.id, slot, incarnation);
+                fenced.expect("it is the pool's");
+            }
             Message::EpochReply { client, node, heard } => {
                 let Some(actor) = self.actors.get_mut(&client) else { return };
                 let verdict = actor.domain.shared.record_reply(node, heard);
@@ -193,17 +250,19 @@ impl World {
     }
 
     /// A client that a majority has fenced is gone: it may go on without effect.
-    fn fence(&mut self, node: usize, slot: usize, incarnation: u64) {
-        self.daemons[node].fence(self.record.id, slot, incarnation).expect("it is the pool's");
-        for actor in self.actors.values_mut() {
-            let client = actor.client();
-            if client.slot == slot && client.incarnation <= incarnation {
-                actor.fenced.retain(|&other| other != node);
-                actor.fenced.push(node);
+    fn note_fences(&mut self) {
+        for (node, slot, up_to) in self.fences.lock().expect("nobody panicked").drain(..) {
+            for actor in self.actors.values_mut() {
+                let client = actor.client();
+                if client.slot == slot && client.incarnation <= up_to {
+                    actor.fenced.retain(|&other| other != node);
+                    actor.fenced.push(node);
+                }
             }
         }
         let majority = self.record.majority();
-        self.actors.retain(|_, actor| actor.fenced.len() < majority);
+        let gone = self.actors.extract_if(|_, actor| actor.fenced.len() >= majority);
+        self.gone.extend(gone.map(|(incarnation, actor)| (actor.client().slot, incarnation)));
     }
 
     fn evict(&mut self) {
@@ -219,6 +278,7 @@ impl World {
         }
         let actor = self.actors.remove(&client).expect("it is there");
         let Holder { slot, token, .. } = *actor.client();
+        self.gone.push((slot, client));
         for node in 0..NODES {
             if Some(node) != self.dead && self.rng.u8(..4) > 0 {
                 let left = self.daemons[node].leave(self.record.id, slot, token);
@@ -240,7 +300,8 @@ impl World {
     }
 
     /// Checks that no client is more than one epoch behind the latest, nor has an older operation,
-    /// and that a client beyond the latest epoch of a renewal has invalidated its cache since.
+    /// and that a client beyond the latest epoch of a renewal has invalidated its cache since. None that is
+    /// there has ended, as far as any of them knows.
     fn check(&self) {
         let allowed = self.actors.values().map(|actor| actor.domain.shared.replies().epoch);
         let latest = allowed.max().unwrap_or(0);
@@ -256,24 +317,34 @@ impl World {
                     before.get(client).is_none_or(|&before| actor.domain.generation() > before);
                 assert!(actor.domain.epoch() <= *asked || forgotten, "client {client}, {asked}");
             }
+            for other in self.actors.values() {
+                let Holder { slot, incarnation, .. } = *other.client();
+                let has_ended = actor.domain.shared.replies().ended.has(slot, incarnation);
+                assert!(!has_ended, "{client} knows that {incarnation} has ended, which lives");
+            }
         }
     }
 }
 
 #[test]
 fn nobody_is_more_than_one_epoch_behind() {
-    let mut epochs = 0;
+    let (mut epochs, mut ended) = (0, 0);
     for seed in 0..SCHEDULES {
-        let mut world = World::new(seed);
+        let mut world = World::new(seed, seed % 2 == 0);
         for step in 0..STEPS {
             world.step();
             let checked = catch_unwind(AssertUnwindSafe(|| world.check()));
             assert!(checked.is_ok(), "schedule {seed}, step {step}");
         }
         epochs += world.daemons.iter().map(|daemon| daemon.epochs().0).max().unwrap_or(0);
+        let knows = |&(slot, incarnation): &(usize, u64)| {
+            let has = |actor: &Actor| actor.domain.shared.replies().ended.has(slot, incarnation);
+            world.actors.values().any(has)
+        };
+        ended += world.gone.iter().filter(|client| knows(client)).count() as u64;
     }
-    println!("{epochs} epochs in {SCHEDULES} schedules");
-    assert!(epochs > 5 * SCHEDULES, "{epochs}: they go on");
+    println!("{epochs} epochs in {SCHEDULES} schedules, {ended} clients known to have ended");
+    assert!(epochs > 5 * SCHEDULES && ended > SCHEDULES, "{epochs}, {ended}: they go on");
 }
 
 /// A restarted daemon refuses every client; those that wanted memory made hundreds of connections a
@@ -281,14 +352,13 @@ fn nobody_is_more_than_one_epoch_behind() {
 #[test]
 fn a_node_that_does_not_answer_is_asked_now_and_then() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
-    let mut world = World::new(0);
+    let mut world = World::new(0, true);
     world.record.nodes[0].address = listener.local_addr().expect("it listens");
     let client = Holder { slot: 0, incarnation: 1, token: Id(1), label: String::new() };
     let shared = Arc::new(Shared::new(&world.record, &client));
     shared.wanted.store(u32::MAX, Ordering::Relaxed);
     let theirs = Arc::clone(&shared);
-    let reaper: Reaper = Box::new(|_| ());
-    let reporter = thread::spawn(move || theirs.report_to(0, &mpsc::channel().0, &reaper));
+    let reporter = thread::spawn(move || theirs.report_to(0, &mpsc::channel().0, None));
     let began = Instant::now();
     for _ in 0..4 {
         drop(listener.accept());
@@ -297,4 +367,32 @@ fn a_node_that_does_not_answer_is_asked_now_and_then() {
     shared.stopping.store(true, Ordering::Relaxed);
     drop(listener);
     reporter.join().expect("it ends");
+}
+
+/// Each is looked after once in a while, as long as it is asked about.
+#[test]
+fn a_client_that_is_asked_about_is_looked_after() {
+    let world = World::new(0, true);
+    let client = Holder { slot: 0, incarnation: 1, token: Id(1), label: String::new() };
+    let domain = RdmaEpochs { shared: Arc::new(Shared::new(&world.record, &client)) };
+    assert!(!domain.is_gone(1, Incarnation(7)) && !domain.is_gone(2, Incarnation(8)));
+    assert_eq!(domain.shared.long_awaited(), None, "it is too early");
+    let ages = |by: Duration, of: fn(&mut AwaitedClient) -> &mut Instant| {
+        let mut replies = domain.shared.replies();
+        let it = of(replies.awaited.get_mut(&(1, 7)).expect("it is awaited"));
+        *it = it.checked_sub(by).expect("the host runs for longer");
+    };
+    ages(LONG, |it| &mut it.looked_after);
+    assert_eq!(domain.shared.long_awaited(), Some((1, 7)));
+    assert_eq!(domain.shared.long_awaited(), None, "not again so soon");
+    ages(LONG, |it| &mut it.looked_after);
+    ages(ASKED, |it| &mut it.asked);
+    assert_eq!(domain.shared.long_awaited(), None, "nobody asks any more");
+    let fenced = || EpochReply { fenced: vec![(2, 8)], ..EpochReply::default() };
+    for node in 0..2 {
+        assert!(!domain.is_gone(2, Incarnation(8)));
+        domain.shared.record_reply(node, fenced());
+    }
+    assert!(domain.is_gone(2, Incarnation(8)));
+    assert!(domain.shared.replies().awaited.is_empty(), "it is known to have ended");
 }

@@ -33,7 +33,6 @@ use tokio::time::timeout;
 
 use crate::control::PoolSpec;
 use crate::control::client_slot::ClientSlot;
-use crate::control::daemon::epochs::ClientEpoch;
 use crate::control::daemon::membership::Holder;
 use crate::control::daemon::protocol::{Request, Status, who};
 use crate::control::daemon::quorum::{Daemons, Evicted, at_once};
@@ -320,15 +319,19 @@ impl Etcd {
         self.evict_life(pool, record, (slot, incarnation), label)
     }
 
-    /// Returns a reaper: it evicts a client that blocks the epoch, if its lease has ended.
+    /// Returns a reaper: it evicts a client that is waited for, if its lease has ended.
     pub(in crate::control) fn reaper(&self, pool: String, record: PoolDescriptor) -> Reaper {
         let members = self.members.clone();
-        Box::new(move |held: &ClientEpoch| {
-            // A failure is retried as long as the client blocks the epoch.
+        Box::new(move |slot, incarnation| {
+            // A failure is retried as long as the client is waited for.
             let Ok(etcd) = Self::connect(&members) else { return };
-            let is_it = |it: &Holder| (it.slot, it.incarnation) == (held.slot, held.incarnation);
-            if etcd.clients(&pool).is_ok_and(|clients| !clients.iter().any(is_it)) {
-                drop(etcd.evict_life(&pool, &record, (held.slot, held.incarnation), None));
+            let Ok(clients) = etcd.clients(&pool) else { return };
+            // A later holder of the slot had this client fenced before it began. What a damaged object names
+            // must fence nobody who is there, nor who is yet to come.
+            let is_held = clients.iter().any(|it| it.slot == slot);
+            let is_past = etcd.last_incarnation(&pool).is_ok_and(|(last, _)| incarnation <= last);
+            if !is_held && is_past {
+                drop(etcd.evict_life(&pool, &record, (slot, incarnation), None));
             }
         })
     }
