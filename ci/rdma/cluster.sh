@@ -76,6 +76,25 @@ evict_everywhere() {
     die "client 0 is listed after 50 evictions"
 }
 
+# The client slot of a client that held a lock when it was killed is in `slot`; `waiter` waits for that lock.
+# holder_dies POOL
+holder_dies() {
+    local holder
+    rm -f "$work/command" "$work/inside"
+    "$SWARM" lock "$1" door -- bash -c "echo \$\$ > '$work/command'; exec sleep 600" &
+    holder=$!
+    running+=("$holder")
+    waits 30 "a command under the lock" test -s "$work/command"
+    running+=("$(< "$work/command")")
+    says "who holds the lock" ":$holder, attached, token" "$("$SWARM" locks "$1")"
+    slot="$("$SWARM" locks "$1" --json | sed -n 's/.*"holders":\[{"client":\([0-9]*\).*/\1/p')"
+    kill -KILL "$holder"
+    kill -KILL "$(< "$work/command")"
+    "$SWARM" lock "$1" door --timeout 300s -- echo inside > "$work/inside" &
+    waiter=$!
+    running+=("$waiter")
+}
+
 # Nobody reaches what listens on this TCP port of this host any more; queue pairs go on.
 cut_off() {
     tc qdisc add dev lo clsact
@@ -249,6 +268,14 @@ if wants evict; then
     fails 1 "$SWARM" get "$pool" after > /dev/null
     same get yes "$("$SWARM" get "$pool" before)"
     says "nobody there" "has no client 0" "$(fails 3 "$SWARM" evict "$pool" 0)"
+    say "a lock whose holder is killed: the next client has it once the dead one is evicted"
+    holder_dies "$pool"
+    sleep 3
+    [[ ! -s "$work/inside" ]] || die "a client is taken for dead, and nobody has fenced it"
+    "$SWARM" evict "$pool" "$slot"
+    waits 60 "the lock to be taken over" test -s "$work/inside"
+    wait "$waiter" || die "who waited for the lock ended with $?"
+    same "who holds the lock behind that" "" "$("$SWARM" locks "$pool" | grep 'held by' || true)"
     stop_nodes
 fi
 
@@ -302,6 +329,10 @@ if wants etcd; then
     wait "$client" || status=$?
     same "the evicted client's exit status" 3 "$status"
     fails 1 "$SWARM" get "$named" after > /dev/null
+    say "a lock whose holder is killed: with etcd, the next client has it once the lease is over"
+    holder_dies "$named"
+    waits 60 "the lock to be taken over" test -s "$work/inside"
+    wait "$waiter" || die "who waited for the lock ended with $?"
     say "etcd dies; the clients that there are go on"
     stays "$named"
     kill -KILL "$etcd"

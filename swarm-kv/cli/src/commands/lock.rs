@@ -111,11 +111,12 @@ pub(crate) fn locks(args: &ReadArgs, json: bool) -> Result<Answer, Failure> {
         with_client(&pool, |store| Ok(block_on(store.for_each(each))?))?;
     }
     objects.sort_by(|one, other| one.0.cmp(&other.0));
+    let clients = Clients::of(&pool)?;
     for (name, object) in &objects {
         if json {
-            print_line(described(&pool, name, object))?;
+            print_line(described(&clients, name, object))?;
         } else {
-            print(&pool, name, object).map_err(|error| Failure::output(&error))?;
+            print(&clients, name, object).map_err(|error| Failure::output(&error))?;
         }
     }
     Ok(Answer::Yes)
@@ -131,21 +132,50 @@ enum Object {
 struct Shown {
     client: usize,
     process: Option<u32>,
+    /// Host and process, of a client of another host.
+    holder: Option<String>,
     state: &'static str,
 }
 
-/// Returns who has a place, as far as can be seen from here.
-fn shown(pool: &Pool, seat: &Seat) -> Shown {
-    match pool {
-        Pool::Near(near) => shown_near(near, seat),
-        #[cfg(feature = "rdma")]
-        Pool::Far(_) => Shown { client: seat.slot, process: None, state: "unknown" },
+/// The clients that there are, to tell who has a place.
+enum Clients<'p> {
+    Near(&'p NearPool),
+    /// Client slot, incarnation, host and process. What holds a slot may be dead.
+    #[cfg(feature = "rdma")]
+    Far(Vec<(usize, u64, String)>),
+}
+
+impl<'p> Clients<'p> {
+    fn of(pool: &'p Pool) -> Result<Self, Failure> {
+        match pool {
+            Pool::Near(near) => Ok(Self::Near(near)),
+            #[cfg(feature = "rdma")]
+            Pool::Far(far) => {
+                let clients = far.clients()?.into_iter();
+                Ok(Self::Far(clients.map(|it| (it.slot, it.incarnation, it.label)).collect()))
+            }
+        }
+    }
+
+    /// Returns who has a place, as far as can be seen from here.
+    fn shown(&self, seat: &Seat) -> Shown {
+        match self {
+            Self::Near(near) => shown_near(near, seat),
+            #[cfg(feature = "rdma")]
+            Self::Far(clients) => {
+                let is_it =
+                    |it: &&(usize, u64, String)| (it.0, it.1) == (seat.slot, seat.session.0);
+                let holder = clients.iter().find(is_it).map(|it| it.2.clone());
+                let state = if holder.is_some() { "attached" } else { "not attached" };
+                Shown { client: seat.slot, process: None, holder, state }
+            }
+        }
     }
 }
 
 fn shown_near(near: &NearPool, seat: &Seat) -> Shown {
     if near.is_gone(seat.slot, seat.session) {
-        return Shown { client: seat.slot, process: None, state: "dead" };
+        return Shown { client: seat.slot, process: None, holder: None, state: "dead" };
     }
     let found = near.clients().into_iter().find(|it| it.slot == seat.slot);
     let state = match found.map(|it| it.condition) {
@@ -153,43 +183,50 @@ fn shown_near(near: &NearPool, seat: &Seat) -> Shown {
         Some(ClientState::Frozen) => "frozen",
         _ => "alive",
     };
-    Shown { client: seat.slot, process: found.map(|it| it.process), state }
+    Shown { client: seat.slot, process: found.map(|it| it.process), holder: None, state }
 }
 
-fn print(pool: &Pool, name: &[u8], object: &Object) -> io::Result<()> {
+fn print(clients: &Clients<'_>, name: &[u8], object: &Object) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let mut line = Vec::new();
     escape(name, &mut line);
     let line = if out.is_terminal() { for_terminal(&line) } else { line };
     out.write_all(&line)?;
-    let says = |Shown { client, process, state }: Shown| match process {
-        Some(process) => format!("client {client}, process {process}, {state}"),
-        None => format!("client {client}, {state}"),
+    let says = |Shown { client, process, holder, state }: Shown| {
+        let process = process.map(|process| format!("process {process}, "));
+        let known = process.or(holder.map(|holder| format!("{holder}, "))).unwrap_or_default();
+        format!("client {client}, {known}{state}")
     };
     match object {
         Object::Queue(view) => {
             writeln!(out, ": {}, last token {}", view.kind, view.token)?;
             for Holder { seat, token, .. } in &view.holders {
-                writeln!(out, "  held by {}, token {token}", says(shown(pool, seat)))?;
+                writeln!(out, "  held by {}, token {token}", says(clients.shown(seat)))?;
             }
             for seat in &view.waiters {
-                writeln!(out, "  {} waits", says(shown(pool, seat)))?;
+                writeln!(out, "  {} waits", says(clients.shown(seat)))?;
             }
         }
         Object::Barrier(view) => {
             writeln!(out, ": a barrier, opened {} times", view.generation)?;
             for seat in &view.members {
-                writeln!(out, "  {} is a member", says(shown(pool, seat)))?;
+                writeln!(out, "  {} is a member", says(clients.shown(seat)))?;
             }
         }
     }
     Ok(())
 }
 
-fn described(pool: &Pool, name: &[u8], object: &Object) -> Value {
+fn described(clients: &Clients<'_>, name: &[u8], object: &Object) -> Value {
     let place = |seat: &Seat| {
-        let Shown { client, process, state } = shown(pool, seat);
-        json!({ "client": client, "session": seat.session.0, "process": process, "state": state })
+        let Shown { client, process, holder, state } = clients.shown(seat);
+        let session = seat.session.0;
+        let mut shown =
+            json!({ "client": client, "session": session, "process": process, "state": state });
+        if let Some(holder) = holder {
+            shown["holder"] = json!(holder);
+        }
+        shown
     };
     let holder = |it: &Holder| {
         let mut described = place(&it.seat);
