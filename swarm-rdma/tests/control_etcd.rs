@@ -471,10 +471,10 @@ fn a_client_that_is_waited_for_and_has_no_lease_is_evicted() {
         plane.attach(&record).expect("there are slots"),
     );
     let ghost = Holder::new(5, 1).expect("there is chance");
-    let said = EpochReport { epoch: 1, renewed: 0, reached: 0 };
-    let tell = Request::Tell { pool: record.id, client: ghost, said };
+    let report = EpochReport { epoch: 1, renewed: 0, reached: 0 };
+    let request = Request::Report { pool: record.id, client: ghost, report };
     for daemon in &daemons {
-        ask(daemon.address(), &tell).expect("it hears");
+        ask(daemon.address(), &request).expect("it hears");
     }
     let domain = waits.domain();
     let until = domain.epoch() + 4;
@@ -502,10 +502,10 @@ fn a_client_that_is_asked_about_and_has_no_lease_is_evicted() {
         plane.attach(&record).expect("there are slots"),
     );
     let ghost = Holder::new(5, 1).expect("there is chance");
-    let said = EpochReport { epoch: 1, renewed: 0, reached: 0 };
-    let tell = Request::Tell { pool: record.id, client: ghost, said };
+    let report = EpochReport { epoch: 1, renewed: 0, reached: 0 };
+    let request = Request::Report { pool: record.id, client: ghost, report };
     for daemon in &daemons {
-        ask(daemon.address(), &tell).expect("it hears");
+        ask(daemon.address(), &request).expect("it hears");
     }
     let (domain, lives) = (asks.domain(), lives.session());
     assert!(!domain.is_gone(5, Incarnation(1)), "nobody knows");

@@ -125,7 +125,7 @@ fn a_child_that_drops_its_copy_of_a_seat_neither_leaves_nor_waits() {
     assert_eq!(status, 0, "it waited");
     let clients = cluster.plane.clients(&cluster.record).expect("the daemons answer");
     assert_eq!(clients.len(), 1, "its parent is there");
-    assert!(goes_on(&client_slot.domain(), 2), "and heard");
+    assert!(goes_on(&client_slot.domain(), 2), "and reply");
 }
 
 /// A client that learns of the epoch after the latest at the time has forgotten.
@@ -161,11 +161,11 @@ fn a_client_that_died_holds_the_epoch_up_until_it_is_evicted() {
     // It has told all daemons of itself, and falls silent.
     let slot = 5;
     let client = Holder::new(slot, 1000).expect("there is chance");
-    let said = EpochReport { epoch: 1, renewed: 0, reached: 0 };
-    let tell = Request::Tell { pool: cluster.record.id, client, said };
+    let report = EpochReport { epoch: 1, renewed: 0, reached: 0 };
+    let tell = Request::Report { pool: cluster.record.id, client, report };
     let now = domain.epoch();
     let hear = |daemon: &Daemon| match ask(daemon.address(), &tell).expect("it hears") {
-        Reply::EpochReply(heard) => heard.epoch,
+        Reply::EpochReply(reply) => reply.epoch,
         reply => panic!("{reply:?}"),
     };
     let latest = cluster.daemons.iter().map(hear).max();
@@ -224,10 +224,10 @@ fn a_client_that_left_holds_nothing_up_and_its_reports_are_ignored() {
         cluster.plane.attach(&cluster.record).expect("there are slots"),
     );
     let slot = leaves.session().client;
-    let last_words = Request::Tell {
+    let last_words = Request::Report {
         pool: cluster.record.id,
         client: cluster.daemons[0].holders()[slot].clone(),
-        said: EpochReport::default(),
+        report: EpochReport::default(),
     };
     leaves.domain().pin();
     drop(leaves);

@@ -23,9 +23,9 @@ pub(super) struct HandshakeCheck<'p> {
 
 impl HandshakeCheck<'_> {
     /// Checks that the node that accepted the connection is the requested one.
-    pub(super) fn consent(&self, said: &[u8]) -> Result<NodeHello, Fault> {
+    pub(super) fn consent(&self, data: &[u8]) -> Result<NodeHello, Fault> {
         let Endpoint { address, life } = self.endpoint;
-        let card = NodeHello::decode(said).map_err(|unreadable| self.unread(unreadable))?;
+        let card = NodeHello::decode(data).map_err(|unreadable| self.unread(unreadable))?;
         let wanted = self.plan.pool;
         if card.pool != wanted {
             return Err(Fault::OtherPool { address, found: card.pool, wanted });
@@ -43,7 +43,7 @@ impl HandshakeCheck<'_> {
     }
 
     /// Translates a rejection into a fault.
-    pub(super) fn refusal(&self, said: &[u8], reason: i32) -> Fault {
+    pub(super) fn refusal(&self, data: &[u8], reason: i32) -> Fault {
         let address = self.endpoint.address;
         if reason != BY_CONSUMER {
             let why = match reason {
@@ -52,7 +52,7 @@ impl HandshakeCheck<'_> {
             };
             return Fault::Unreachable { address, why };
         }
-        match Reject::decode(said) {
+        match Reject::decode(data) {
             Err(unreadable) => self.unread(unreadable),
             Ok(Reject::Foreign) => Fault::Foreign { address },
             Ok(Reject::Version(version)) => Fault::Version { address, version },

@@ -180,7 +180,7 @@ impl Connector {
             EventKind::RouteResolved => self.ask(node),
             EventKind::Established => self.establish(node, event.private.bytes()),
             EventKind::Rejected => {
-                let fault = self.judge(node).refusal(event.private.bytes(), event.status);
+                let fault = self.handshake_check(node).refusal(event.private.bytes(), event.status);
                 self.fail(node, fault);
             }
             EventKind::Disconnected | EventKind::DeviceRemoved => self.lost(node),
@@ -221,8 +221,8 @@ impl Connector {
         }
     }
 
-    fn establish(&mut self, node: usize, said: &[u8]) {
-        let card = match self.judge(node).consent(said) {
+    fn establish(&mut self, node: usize, data: &[u8]) {
+        let card = match self.handshake_check(node).consent(data) {
             Ok(card) => card,
             Err(fault) => {
                 if let Stage::Asking(connection, _) = &self.nodes[node].stage {
@@ -250,7 +250,7 @@ impl Connector {
     }
 
     /// Returns the check for the answer of `node`.
-    fn judge(&self, node: usize) -> HandshakeCheck<'_> {
+    fn handshake_check(&self, node: usize) -> HandshakeCheck<'_> {
         HandshakeCheck {
             plan: &self.plan,
             node: NodeId(node as u8),

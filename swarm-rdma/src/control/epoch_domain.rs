@@ -19,7 +19,7 @@ use swarm_core::words::Incarnation;
 
 use super::error::Error;
 use crate::control::daemon::ended::Ended;
-use crate::control::daemon::epochs::{ClientEpoch, EpochReply, EpochReport, Verdict, judge};
+use crate::control::daemon::epochs::{ClientEpoch, EpochReply, EpochReport, Verdict, decide};
 use crate::control::daemon::membership::Holder;
 use crate::control::daemon::protocol::{JsonConnection, Reply, Request};
 use crate::control::daemon::quorum::Daemons;
@@ -161,13 +161,13 @@ impl Shared {
     }
 
     /// Records a reply of daemon number `node`, and advances the epoch if allowed and wanted.
-    fn record_reply(&self, node: usize, heard: EpochReply) -> Verdict {
+    fn record_reply(&self, node: usize, reply: EpochReply) -> Verdict {
         let mut replies = self.replies();
-        replies.epoch = replies.epoch.max(heard.epoch);
-        replies.renewed = replies.renewed.max(heard.renewed);
-        replies.ended.record(node, &heard);
-        replies.answers[node] = Some(heard);
-        let verdict = judge(replies.epoch, &replies.answers, self.record.majority());
+        replies.epoch = replies.epoch.max(reply.epoch);
+        replies.renewed = replies.renewed.max(reply.renewed);
+        replies.ended.record(node, &reply);
+        replies.answers[node] = Some(reply);
+        let verdict = decide(replies.epoch, &replies.answers, self.record.majority());
         // Without demand for memory, the epoch stays.
         if verdict == Verdict::MoveOn && self.wanted.load(Ordering::Relaxed) > 0 {
             replies.epoch += 1;
@@ -224,16 +224,16 @@ impl Shared {
     fn report_to(
         self: &Arc<Self>,
         node: usize,
-        heard: &mpsc::Sender<usize>,
+        replied: &mpsc::Sender<usize>,
         reaper: Option<&Arc<Reaper>>,
     ) {
         let address = self.record.nodes[node].address;
         let mut connection = None;
         while !self.stopping.load(Ordering::Relaxed) {
-            let request = Request::Tell {
+            let request = Request::Report {
                 pool: self.record.id,
                 client: self.client.clone(),
-                said: self.report(),
+                report: self.report(),
             };
             let asked = Instant::now();
             let answer = JsonConnection::ask(&mut connection, address, &request);
@@ -242,7 +242,7 @@ impl Shared {
                 Ok(Reply::EpochReply(answer)) => {
                     let verdict = self.record_reply(node, answer);
                     // Only the first replies have a receiver.
-                    let _ = heard.send(node);
+                    let _ = replied.send(node);
                     self.fence(&verdict);
                     if let Some(reaper) = reaper {
                         self.reap(reaper);
@@ -421,10 +421,10 @@ impl EpochDomain for RdmaEpochs {
 
     fn is_attached(&self, slot: usize) -> bool {
         let replies = self.shared.replies();
-        let heard = || replies.answers.iter().flatten();
+        let reply = || replies.answers.iter().flatten();
         // With replies of fewer than a majority, the answer is unknown.
-        heard().count() < self.shared.record.majority()
-            || heard().any(|heard| heard.clients.iter().any(|it| it.slot == slot))
+        reply().count() < self.shared.record.majority()
+            || reply().any(|reply| reply.clients.iter().any(|it| it.slot == slot))
     }
 
     /// By the daemons' last replies. A client that is asked about and whose lease has ended is evicted.

@@ -90,7 +90,7 @@ impl State {
     }
 
     /// Decides whether a request is accepted.
-    fn judge(&self, hello: &[u8]) -> Result<ClientHello, Reject> {
+    fn admit(&self, hello: &[u8]) -> Result<ClientHello, Reject> {
         let hello = ClientHello::decode(hello).map_err(|unreadable| match unreadable {
             Unreadable::Foreign => Reject::Foreign,
             Unreadable::Version(_) => Reject::Version(crate::TRANSPORT_VERSION),
@@ -152,7 +152,7 @@ impl Shared {
 
     fn consider(&self, id: Id, hello: &[u8], asks: u8) {
         let mut state = self.state();
-        let reject = match state.judge(hello) {
+        let reject = match state.admit(hello) {
             Ok(hello) => match self.join(&mut state, id, hello, asks) {
                 Ok(()) => {
                     state.report.accepted += 1;

@@ -26,13 +26,13 @@ impl Ended {
         Self { majority, fenced: vec![BTreeMap::new(); nodes], left: BTreeSet::new() }
     }
 
-    /// Records what the daemon of node number `node` said.
-    pub(in crate::control) fn record(&mut self, node: usize, said: &EpochReply) {
-        for &(slot, up_to) in &said.fenced {
+    /// Records what the daemon of node number `node` replied.
+    pub(in crate::control) fn record(&mut self, node: usize, reply: &EpochReply) {
+        for &(slot, up_to) in &reply.fenced {
             let fenced = self.fenced[node].entry(slot).or_default();
             *fenced = up_to.max(*fenced);
         }
-        self.left.extend(&said.left);
+        self.left.extend(&reply.left);
         let (fenced, majority) = (&self.fenced, self.majority);
         self.left.retain(|&(slot, incarnation)| !is_fenced(fenced, majority, slot, incarnation));
     }
@@ -58,33 +58,33 @@ fn is_fenced(
 mod tests {
     use super::*;
 
-    fn said(fenced: &[(usize, u64)], left: &[(usize, u64)]) -> EpochReply {
+    fn reply(fenced: &[(usize, u64)], left: &[(usize, u64)]) -> EpochReply {
         EpochReply { fenced: fenced.to_vec(), left: left.to_vec(), ..EpochReply::default() }
     }
 
     #[test]
     fn a_client_has_ended_once_a_majority_has_fenced_it() {
         let mut ended = Ended::new(3, 2);
-        ended.record(0, &said(&[(1, 7)], &[]));
-        ended.record(0, &said(&[(1, 7)], &[]));
+        ended.record(0, &reply(&[(1, 7)], &[]));
+        ended.record(0, &reply(&[(1, 7)], &[]));
         assert!(!ended.has(1, 7), "one node, twice");
-        ended.record(2, &said(&[(1, 5), (4, 9)], &[]));
+        ended.record(2, &reply(&[(1, 5), (4, 9)], &[]));
         assert!(ended.has(1, 5) && !ended.has(1, 6) && !ended.has(1, 7));
-        ended.record(1, &said(&[(1, 8)], &[]));
+        ended.record(1, &reply(&[(1, 8)], &[]));
         assert!(ended.has(1, 7) && !ended.has(1, 8) && !ended.has(0, 1) && !ended.has(4, 9));
-        ended.record(0, &said(&[], &[]));
+        ended.record(0, &reply(&[], &[]));
         assert!(ended.has(1, 7), "a fact stays one");
     }
 
     #[test]
     fn a_client_that_left_has_ended_and_no_other_life_of_its_slot() {
         let mut ended = Ended::new(3, 2);
-        ended.record(0, &said(&[], &[(1, 7)]));
+        ended.record(0, &reply(&[], &[(1, 7)]));
         assert!(ended.has(1, 7) && !ended.has(1, 6) && !ended.has(1, 8) && !ended.has(2, 7));
-        ended.record(0, &said(&[], &[(1, 12)]));
+        ended.record(0, &reply(&[], &[(1, 12)]));
         assert!(ended.has(1, 7) && ended.has(1, 12), "the next one left as well");
         for node in 0..2 {
-            ended.record(node, &said(&[(1, 11)], &[(1, 12)]));
+            ended.record(node, &reply(&[(1, 11)], &[(1, 12)]));
         }
         assert!(ended.has(1, 7) && ended.has(1, 12));
         assert_eq!(ended.left.len(), 1, "fences tell of the first one");

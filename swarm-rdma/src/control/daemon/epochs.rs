@@ -77,15 +77,20 @@ pub(in crate::control) struct Epochs {
 
 impl Epochs {
     /// Records a report of the client in `slot` with this incarnation.
-    pub(in crate::control) fn record(&mut self, slot: usize, incarnation: u64, said: &EpochReport) {
-        self.epoch = self.epoch.max(said.epoch);
-        self.renewed = self.renewed.max(said.renewed);
+    pub(in crate::control) fn record(
+        &mut self,
+        slot: usize,
+        incarnation: u64,
+        report: &EpochReport,
+    ) {
+        self.epoch = self.epoch.max(report.epoch);
+        self.renewed = self.renewed.max(report.renewed);
         let (whose, reached) = self.reached.entry(slot).or_default();
         if *whose < incarnation {
             (*whose, *reached) = (incarnation, 0);
         }
         if *whose == incarnation {
-            *reached = said.reached.max(*reached);
+            *reached = report.reached.max(*reached);
         }
     }
 
@@ -145,13 +150,13 @@ pub(in crate::control) enum Verdict {
     /// is gone.
     Fence(usize, u64),
     /// Too few daemons have replied since they learned of the epoch.
-    Unheard,
+    TooFewReplies,
 }
 
 /// Decides whether the epoch after `epoch` may begin, by the replies of a pool's daemons,
 /// `majority` of which are a majority. E2a: every listed client has reached `epoch`, has left, or
 /// is fenced by all daemons that reply.
-pub(in crate::control) fn judge(
+pub(in crate::control) fn decide(
     epoch: u64,
     answers: &[Option<EpochReply>],
     majority: usize,
@@ -159,17 +164,17 @@ pub(in crate::control) fn judge(
     let answers: Vec<&EpochReply> =
         answers.iter().flatten().filter(|it| it.epoch == epoch).collect();
     if answers.len() < majority {
-        return Verdict::Unheard;
+        return Verdict::TooFewReplies;
     }
-    let fenced = |slot| answers.iter().filter_map(move |heard| up_to(&heard.fenced, slot));
-    let left = |slot| answers.iter().filter_map(move |heard| up_to(&heard.left, slot)).max();
-    for &(slot, _) in answers.iter().flat_map(|heard| &heard.fenced) {
+    let fenced = |slot| answers.iter().filter_map(move |reply| up_to(&reply.fenced, slot));
+    let left = |slot| answers.iter().filter_map(move |reply| up_to(&reply.left, slot)).max();
+    for &(slot, _) in answers.iter().flat_map(|reply| &reply.fenced) {
         let most = fenced(slot).max().unwrap_or(0);
         if fenced(slot).filter(|&up_to| up_to == most).count() < answers.len() {
             return Verdict::Fence(slot, most);
         }
     }
-    let clients: Vec<&ClientEpoch> = answers.iter().flat_map(|heard| &heard.clients).collect();
+    let clients: Vec<&ClientEpoch> = answers.iter().flat_map(|reply| &reply.clients).collect();
     for client in &clients {
         let (life, left) = (Some(client.incarnation), left(client.slot));
         if life <= fenced(client.slot).max() || life == left {
@@ -203,45 +208,45 @@ mod tests {
         ClientEpoch { slot, incarnation, reached }
     }
 
-    fn heard(epoch: u64, clients: &[ClientEpoch]) -> Option<EpochReply> {
+    fn reply(epoch: u64, clients: &[ClientEpoch]) -> Option<EpochReply> {
         Some(EpochReply { epoch, clients: clients.to_vec(), ..EpochReply::default() })
     }
 
     #[test]
     fn the_epoch_waits_for_every_client_that_a_majority_lists() {
         let (near, far) = (client(0, 1, 5), client(1, 2, 4));
-        let answers = [heard(5, &[near]), heard(5, &[near, far]), None];
-        assert_eq!(judge(5, &answers, 2), Verdict::Held(far));
+        let answers = [reply(5, &[near]), reply(5, &[near, far]), None];
+        assert_eq!(decide(5, &answers, 2), Verdict::Held(far));
         let later = client(1, 2, 5);
-        let answers = [heard(5, &[near, far]), heard(5, &[near, later]), None];
-        assert_eq!(judge(5, &answers, 2), Verdict::MoveOn, "one that heard it is enough");
-        assert_eq!(judge(5, &[heard(5, &[]), heard(4, &[]), None], 2), Verdict::Unheard);
-        assert_eq!(judge(5, &[heard(5, &[]), None, None], 2), Verdict::Unheard);
+        let answers = [reply(5, &[near, far]), reply(5, &[near, later]), None];
+        assert_eq!(decide(5, &answers, 2), Verdict::MoveOn, "one that heard it is enough");
+        assert_eq!(decide(5, &[reply(5, &[]), reply(4, &[]), None], 2), Verdict::TooFewReplies);
+        assert_eq!(decide(5, &[reply(5, &[]), None, None], 2), Verdict::TooFewReplies);
     }
 
     /// One daemon has fenced the client. The others, where it can still write, do not know.
     #[test]
     fn a_client_that_one_daemon_alone_fenced_is_not_gone() {
         let fenced = Some(EpochReply { epoch: 5, fenced: vec![(1, 2)], ..EpochReply::default() });
-        let unaware = heard(5, &[]);
+        let unaware = reply(5, &[]);
         let answers = [fenced.clone(), unaware, None];
-        assert_eq!(judge(5, &answers, 2), Verdict::Fence(1, 2));
-        assert_eq!(judge(5, &[fenced.clone(), fenced.clone(), None], 2), Verdict::MoveOn);
-        let lists = heard(5, &[client(1, 2, 3)]);
+        assert_eq!(decide(5, &answers, 2), Verdict::Fence(1, 2));
+        assert_eq!(decide(5, &[fenced.clone(), fenced.clone(), None], 2), Verdict::MoveOn);
+        let lists = reply(5, &[client(1, 2, 3)]);
         let answers = [fenced.clone(), fenced.clone(), lists];
-        assert_eq!(judge(5, &answers, 2), Verdict::Fence(1, 2), "the third answers");
+        assert_eq!(decide(5, &answers, 2), Verdict::Fence(1, 2), "the third answers");
         let mut next = fenced.clone();
         next.as_mut().expect("it is one").clients.push(client(1, 3, 4));
-        assert_eq!(judge(5, &[next, fenced, None], 2), Verdict::Held(client(1, 3, 4)));
+        assert_eq!(decide(5, &[next, fenced, None], 2), Verdict::Held(client(1, 3, 4)));
     }
 
     #[test]
     fn a_client_that_left_is_gone_wherever_that_was_reported() {
         let left = Some(EpochReply { epoch: 5, left: vec![(1, 2)], ..EpochReply::default() });
-        let lists = heard(5, &[client(1, 2, 3), client(0, 1, 5)]);
-        assert_eq!(judge(5, &[left.clone(), lists, None], 2), Verdict::MoveOn);
-        let next = heard(5, &[client(1, 3, 0)]);
-        assert_eq!(judge(5, &[left, next, None], 2), Verdict::Held(client(1, 3, 0)));
+        let lists = reply(5, &[client(1, 2, 3), client(0, 1, 5)]);
+        assert_eq!(decide(5, &[left.clone(), lists, None], 2), Verdict::MoveOn);
+        let next = reply(5, &[client(1, 3, 0)]);
+        assert_eq!(decide(5, &[left, next, None], 2), Verdict::Held(client(1, 3, 0)));
     }
 
     /// A client was evicted, but one daemon did not learn of it. The next client in its slot has
@@ -251,33 +256,33 @@ mod tests {
     fn a_client_that_left_does_not_report_for_a_former_life() {
         let left = vec![(1, 9)];
         let knows = EpochReply { epoch: 5, fenced: vec![(1, 8)], left, ..EpochReply::default() };
-        let lists = heard(5, &[client(1, 8, 3)]);
+        let lists = reply(5, &[client(1, 8, 3)]);
         let answers = [Some(knows.clone()), Some(knows.clone()), lists.clone()];
-        assert_eq!(judge(5, &answers, 2), Verdict::Fence(1, 8));
+        assert_eq!(decide(5, &answers, 2), Verdict::Fence(1, 8));
         let unfenced = EpochReply { fenced: Vec::new(), ..knows.clone() };
-        assert_eq!(judge(5, &[Some(unfenced), None, lists], 2), Verdict::Fence(1, 8));
+        assert_eq!(decide(5, &[Some(unfenced), None, lists], 2), Verdict::Fence(1, 8));
         let fenced = Some(EpochReply { left: Vec::new(), ..knows.clone() });
-        assert_eq!(judge(5, &[Some(knows), fenced, None], 2), Verdict::MoveOn);
+        assert_eq!(decide(5, &[Some(knows), fenced, None], 2), Verdict::MoveOn);
     }
 
     #[test]
     fn a_daemon_takes_the_furthest_of_each_life() {
         let mut epochs = Epochs::default();
-        let said = |epoch, reached| EpochReport { epoch, renewed: 0, reached };
-        epochs.record(3, 7, &said(4, 3));
-        epochs.record(3, 7, &said(2, 2));
+        let report = |epoch, reached| EpochReport { epoch, renewed: 0, reached };
+        epochs.record(3, 7, &report(4, 3));
+        epochs.record(3, 7, &report(2, 2));
         assert_eq!((epochs.epoch(), epochs.epoch_of(3, 7).reached), (4, 3), "late messages");
-        epochs.record(3, 8, &said(5, 0));
-        epochs.record(3, 7, &said(5, 5));
+        epochs.record(3, 8, &report(5, 0));
+        epochs.record(3, 7, &report(5, 5));
         assert_eq!(epochs.epoch_of(3, 8).reached, 0, "another life's word");
         epochs.leave(3, 8);
         let answer = |epochs: &Epochs| {
             epochs.answer([(2, 4), (3, 9)].into_iter(), &BTreeMap::from([(3, 7)]))
         };
         assert_eq!(answer(&epochs).clients, [], "they hold slots, and have told nothing");
-        epochs.record(3, 9, &said(5, 0));
-        let heard = answer(&epochs);
-        assert_eq!(heard.clients, [client(3, 9, 0)]);
-        assert_eq!((heard.fenced, heard.left), (vec![(3, 7)], vec![(3, 8)]));
+        epochs.record(3, 9, &report(5, 0));
+        let reply = answer(&epochs);
+        assert_eq!(reply.clients, [client(3, 9, 0)]);
+        assert_eq!((reply.fenced, reply.left), (vec![(3, 7)], vec![(3, 8)]));
     }
 }

@@ -275,7 +275,7 @@ impl<B: FenceAgent> Membership<B> {
         &mut self,
         pool: Id,
         client: Holder,
-        said: &EpochReport,
+        report: &EpochReport,
     ) -> Result<EpochReply, Refusal> {
         let (slot, incarnation) = (client.slot, client.incarnation);
         let member = self.of(pool)?;
@@ -289,7 +289,7 @@ impl<B: FenceAgent> Membership<B> {
             self.fence(pool, slot, incarnation - 1)?;
         }
         let member = self.of(pool)?;
-        member.epochs.record(slot, incarnation, said);
+        member.epochs.record(slot, incarnation, report);
         let clients = member.holders.values().map(|holder| (holder.slot, holder.incarnation));
         Ok(member.epochs.answer(clients, &member.fenced))
     }
@@ -417,10 +417,10 @@ mod tests {
         assert_eq!(membership.holders(), [holder(0, 5)], "another one's");
         membership.give_back(pool, 0, Id(5)).expect("it belongs to the pool");
         assert!(membership.holders().is_empty());
-        let said = EpochReport { epoch: 3, renewed: 0, reached: 2 };
-        let heard = membership.report(pool, elsewhere.clone(), &said).expect("it has its slot");
-        assert_eq!(heard.left, []);
-        assert_eq!(heard.clients, [ClientEpoch { slot: 0, incarnation: 5, reached: 2 }]);
+        let report = EpochReport { epoch: 3, renewed: 0, reached: 2 };
+        let reply = membership.report(pool, elsewhere.clone(), &report).expect("it has its slot");
+        assert_eq!(reply.left, []);
+        assert_eq!(reply.clients, [ClientEpoch { slot: 0, incarnation: 5, reached: 2 }]);
         assert_eq!(membership.holders(), [elsewhere]);
     }
 
@@ -453,14 +453,14 @@ mod tests {
     #[test]
     fn a_client_that_reports_first_fences_the_slot_s_former_lives() {
         let (mut membership, pool) = membership();
-        let said = EpochReport { epoch: 1, renewed: 0, reached: 0 };
+        let report = EpochReport { epoch: 1, renewed: 0, reached: 0 };
         for incarnation in [5, 6] {
             membership.claim(pool, holder(0, incarnation)).expect("it is free");
-            let heard =
-                membership.report(pool, holder(0, incarnation), &said).expect("it holds it");
-            assert_eq!(heard.fenced, [(0, incarnation - 1)]);
-            assert_eq!(heard.clients.len(), 1, "it goes on");
-            membership.report(pool, holder(0, incarnation), &said).expect("it goes on");
+            let reply =
+                membership.report(pool, holder(0, incarnation), &report).expect("it holds it");
+            assert_eq!(reply.fenced, [(0, incarnation - 1)]);
+            assert_eq!(reply.clients.len(), 1, "it goes on");
+            membership.report(pool, holder(0, incarnation), &report).expect("it goes on");
             membership.leave(pool, 0, Id(incarnation.into())).expect("it belongs to the pool");
         }
         assert_eq!(membership.agent().0, [(0, 4), (0, 5)], "once each");

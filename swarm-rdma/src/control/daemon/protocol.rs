@@ -88,13 +88,15 @@ pub enum Request {
         token: Id,
     },
     /// Record a client's epoch report, and reply with those of all clients.
-    Tell {
+    #[serde(rename = "tell")]
+    Report {
         /// The pool.
         pool: Id,
         /// The client.
         client: Holder,
         /// Its report.
-        said: EpochReport,
+        #[serde(rename = "said")]
+        report: EpochReport,
     },
     /// Fence a client.
     Fence {

@@ -158,10 +158,12 @@ fn act<B: FenceAgent>(membership: &mut Membership<B>, request: Request) -> Reply
         Request::Admit { pool, client } => done(membership.admit(pool, client)),
         Request::GiveBack { pool, slot, token } => done(membership.give_back(pool, slot, token)),
         Request::Leave { pool, slot, token } => done(membership.leave(pool, slot, token)),
-        Request::Tell { pool, client, said } => match membership.report(pool, client, &said) {
-            Ok(heard) => Reply::EpochReply(heard),
-            Err(why) => Reply::Refused { why },
-        },
+        Request::Report { pool, client, report } => {
+            match membership.report(pool, client, &report) {
+                Ok(reply) => Reply::EpochReply(reply),
+                Err(why) => Reply::Refused { why },
+            }
+        }
         Request::Fence { pool, slot, incarnation } => {
             match membership.fence(pool, slot, incarnation) {
                 Ok(connections) => Reply::Fenced { connections },

@@ -35,8 +35,8 @@ impl FenceAgent for Nothing {
 
 /// A message in flight.
 enum Message {
-    Tell { client: Holder, node: usize, said: EpochReport },
-    EpochReply { client: u64, node: usize, heard: EpochReply },
+    Report { client: Holder, node: usize, report: EpochReport },
+    EpochReply { client: u64, node: usize, reply: EpochReply },
     Fence { node: usize, slot: usize, incarnation: u64 },
 }
 
@@ -199,8 +199,8 @@ impl World {
         let Some(client) = self.any() else { return };
         let (node, actor) = (self.rng.usize(..NODES), &self.actors[&client]);
         actor.domain.try_advance();
-        let (client, said) = (actor.client().clone(), actor.domain.shared.report());
-        self.messages.push(Message::Tell { client, node, said });
+        let (client, report) = (actor.client().clone(), actor.domain.shared.report());
+        self.messages.push(Message::Report { client, node, report });
     }
 
     fn begin_or_end(&mut self) {
@@ -216,21 +216,21 @@ impl World {
 
     fn deliver(&mut self, message: Message) {
         match message {
-            Message::Tell { node, .. } | Message::Fence { node, .. } if Some(node) == self.dead => {
-            }
-            Message::Tell { client, node, said } => {
+            Message::Report { node, .. } | Message::Fence { node, .. }
+                if Some(node) == self.dead => {}
+            Message::Report { client, node, report } => {
                 let incarnation = client.incarnation;
-                if let Ok(heard) = self.daemons[node].report(self.record.id, client, &said) {
-                    self.messages.push(Message::EpochReply { client: incarnation, node, heard });
+                if let Ok(reply) = self.daemons[node].report(self.record.id, client, &report) {
+                    self.messages.push(Message::EpochReply { client: incarnation, node, reply });
                 }
             }
             Message::Fence { node, slot, incarnation } => {
                 let fenced = self.daemons[node].fence(self.record.id, slot, incarnation);
                 fenced.expect("it is the pool's");
             }
-            Message::EpochReply { client, node, heard } => {
+            Message::EpochReply { client, node, reply } => {
                 let Some(actor) = self.actors.get_mut(&client) else { return };
-                let verdict = actor.domain.shared.record_reply(node, heard);
+                let verdict = actor.domain.shared.record_reply(node, reply);
                 actor.answered.retain(|&other| other != node);
                 actor.answered.push(node);
                 if !actor.has_begun && actor.answered.len() >= self.record.majority() {
