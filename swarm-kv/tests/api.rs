@@ -190,22 +190,42 @@ fn a_foreign_type_is_told() {
     }
 }
 
-/// `for_each` and `usage` had none. (What leaves sleeping to its caller has none: who blocks sleeps.)
+/// Returns the names of a code's public functions whose signature is such a one.
+fn functions(code: &str, is_such: impl Fn(&str) -> bool) -> BTreeSet<String> {
+    let such = public(code).into_iter().filter(|text| is_such(text));
+    such.filter_map(|text| Some(words(text.split_once("fn ")?.1)[0].to_owned())).collect()
+}
+
+/// Returns the store's code in files with such a path below its sources, without unit tests.
+fn part(is_such: impl Fn(&str) -> bool) -> String {
+    let sources = repository().join("swarm-kv/src");
+    let such = files(&sources).into_iter().filter(|path| {
+        let path = path.strip_prefix(&sources).expect("below it").to_string_lossy();
+        is_such(&path) && !path.ends_with("tests.rs")
+    });
+    such.map(|path| code(&fs::read_to_string(path).expect("text"))).collect()
+}
+
+/// `for_each` and `usage` had none, and locks of a handle. (What leaves sleeping to its caller has none: who blocks sleeps.)
 #[test]
 fn each_operation_has_its_blocking_twin() {
-    let named = |text: &str, before: &str| -> BTreeSet<String> {
-        let rests = text.split(before).skip(1);
-        rests.map(|rest| words(rest)[0].to_owned()).collect()
-    };
-    let all = sources("swarm-kv").join("\n");
-    let operations = named(&all, "    pub async fn ");
-    assert!(operations.contains("get") && operations.contains("usage"), "{operations:?}");
-    let blocking =
-        ["swarm-kv/src/ops/blocking.rs", "swarm-kv/src/ops/watch.rs", "swarm-kv/src/objects"];
-    let blocking = blocking.into_iter().flat_map(|at| files(&repository().join(at)));
-    let blocking = blocking.map(|path| code(&fs::read_to_string(path).expect("text")));
-    let twins = named(&blocking.collect::<String>(), "    pub fn ");
-    let missing = operations.difference(&twins).filter(|name| !name.ends_with("_paced"));
-    let missing = missing.collect::<Vec<_>>();
-    assert!(missing.is_empty(), "these have no blocking twin: {missing:?}");
+    let starts = |path: &str, all: &[&str]| all.iter().any(|one| path.starts_with(one));
+    let of_clients = ["ops/blocking.rs", "ops/watch.rs", "objects/"];
+    let of_handles =
+        ["store/blocking.rs", "store/encoded.rs", "store/plain.rs", "store/objects/blocking.rs"];
+    let clients = (part(|path| !starts(path, &["store/"])), part(|path| starts(path, &of_clients)));
+    let handles = (part(|path| starts(path, &["store/"])), part(|path| starts(path, &of_handles)));
+    for ((all, twins), known) in [(clients, ["get", "usage"]), (handles, ["get_many", "evict"])] {
+        // Of a type: a trait's are its implementations'.
+        let is_public = |text: &str| text.starts_with("    pub ");
+        let is_async = |text: &str| text.contains(" async fn ") || text.contains("-> impl Future<");
+        let operations = functions(&all, |text| is_public(text) && is_async(text));
+        assert!(known.iter().all(|known| operations.contains(*known)), "{operations:?}");
+        let twins = functions(&twins, |text| is_public(text) && !is_async(text));
+        // What sleeps itself: its twin is `blocks`.
+        let missing = operations.difference(&twins);
+        let missing = missing.filter(|name| !name.ends_with("_paced") && *name != "aside");
+        let missing = missing.collect::<Vec<_>>();
+        assert!(missing.is_empty(), "these have no blocking twin: {missing:?}");
+    }
 }

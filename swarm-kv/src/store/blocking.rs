@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use swarm_core::fabric::Fabric;
 
+use super::Store;
 use super::clients::Lease;
 use super::whole::{Lent, Movable};
-use super::{Pause, Store, StoreWatch};
 use crate::error::Error;
 use crate::objects::ObjectError;
 use crate::ops::expiry::TimeToLive;
@@ -15,13 +15,9 @@ use crate::ops::modify::CompareAndSwap;
 use crate::ops::scan::Estimate;
 use crate::ops::version::Version;
 use crate::pools::shm::Plain;
-use crate::runtime::block_on::block_on;
 
 /// A [`Store`](super::Store) whose operations return when they are done.
-pub struct BlockingStore<'s, F: Fabric = Plain>(&'s Store<F>);
-
-/// A [`StoreWatch`] whose calls return when there is a change: see [`BlockingStore::watch`].
-pub struct BlockingStoreWatch<F: Movable = Plain>(StoreWatch<F>);
+pub struct BlockingStore<'s, F: Fabric = Plain>(pub(super) &'s Store<F>);
 
 impl<'s, F: Movable> BlockingStore<'s, F> {
     pub(super) fn new(store: &'s Store<F>) -> Self {
@@ -286,39 +282,9 @@ impl<'s, F: Movable> BlockingStore<'s, F> {
         limit: Option<Duration>,
         act: impl FnOnce(u64) -> R,
     ) -> Result<Option<R>, ObjectError> {
-        let lock = self.0.lock(name);
-        let guard = block_on(lock.acquire_paced(limit, Pause::blocks))?;
-        let Some(guard) = guard else { return Ok(None) };
+        let Some(guard) = self.lock(name).acquire_by(limit)? else { return Ok(None) };
         let result = act(guard.token());
-        block_on(guard.release())?;
+        guard.release()?;
         Ok(Some(result))
-    }
-
-    /// See [`Store::watch`].
-    #[must_use]
-    pub fn watch(&self, key: &[u8]) -> BlockingStoreWatch<F> {
-        BlockingStoreWatch(self.0.watch(key))
-    }
-}
-
-impl<F: Movable> BlockingStoreWatch<F> {
-    /// See [`StoreWatch::changed`]. The thread sleeps meanwhile.
-    ///
-    /// # Errors
-    /// As there.
-    ///
-    /// # Panics
-    /// Never: it has no limit.
-    pub fn changed(&mut self) -> Result<Option<Vec<u8>>, Error> {
-        let changed = block_on(self.0.changed_paced(None, Pause::blocks))?;
-        Ok(changed.expect("it has no limit"))
-    }
-
-    /// The same, for so long at most: `None` if the value did not change.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn changed_within(&mut self, limit: Duration) -> Result<Option<Option<Vec<u8>>>, Error> {
-        block_on(self.0.changed_paced(Some(limit), Pause::blocks))
     }
 }

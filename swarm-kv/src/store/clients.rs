@@ -13,11 +13,9 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::ops::Deref;
-use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use swarm_shm::Origin;
@@ -26,6 +24,7 @@ use super::lock::Lock;
 use super::slot::Slot;
 use crate::error::Error;
 use crate::pools::shm;
+use crate::runtime::block_on::park_on;
 
 /// From one attempt to open another client to the next, where one has failed: the pool's slots may all be taken, which takes long
 /// to find out.
@@ -139,14 +138,7 @@ impl<C> Clients<C> {
     /// The same, with the thread asleep meanwhile.
     #[cold]
     pub(super) fn lend_blocking(&self) -> Result<Lease<'_, C>, Error> {
-        let mut lend = pin!(self.lend());
-        let waker = Waker::from(Arc::new(Unpark(thread::current())));
-        loop {
-            match lend.as_mut().poll(&mut Context::from_waker(&waker)) {
-                Poll::Ready(lent) => return lent,
-                Poll::Pending => thread::park(),
-            }
-        }
+        park_on(self.lend())
     }
 
     #[inline]
@@ -226,15 +218,6 @@ impl<C> Clients<C> {
                 None
             }
         }
-    }
-}
-
-/// Wakes a thread.
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
     }
 }
 

@@ -45,12 +45,12 @@ mod whole;
 #[cfg(test)]
 mod tests;
 
-pub use blocking::{BlockingStore, BlockingStoreWatch};
+pub use blocking::BlockingStore;
 use clients::Clients;
 use objects::LeftPlaces;
 pub use objects::{
-    Begun, Pause, StoreBarrier, StoreDoing, StoreGuard, StoreLatch, StoreLock, StoreMember,
-    StoreOnce, StoreRwLock, StoreSemaphore, StoreWatch,
+    Begun, BlockingObject, Pause, StoreBarrier, StoreDoing, StoreGuard, StoreLatch, StoreLock,
+    StoreMember, StoreOnce, StoreRwLock, StoreSemaphore, StoreWatch,
 };
 use whole::{Lent, Movable, on_client};
 

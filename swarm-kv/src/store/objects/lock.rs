@@ -19,7 +19,7 @@ impl<F: Movable> Store<F> {
     ///
     /// ```
     /// # use swarm_kv::shm::{CreateOptions, Pool};
-    /// # use swarm_kv::{Store, block_on, store::Pause};
+    /// # use swarm_kv::{Store, block_on};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("pool");
@@ -29,11 +29,7 @@ impl<F: Movable> Store<F> {
     /// # fn spawn<T: Send>(task: impl Future<Output = T> + Send + 'static) -> T { swarm_kv::block_on(task) }
     /// let guard = spawn(task)?;
     /// println!("token {}", guard.token());
-    /// // The same for programs without `async`: the thread sleeps.
     /// block_on(guard.release())?;
-    /// let lock = store.lock(b"report");
-    /// let guard = block_on(lock.acquire_paced(None, Pause::blocks))?;
-    /// assert_eq!(guard.map(|guard| guard.token()), Some(2));
     /// # Ok(())
     /// # }
     /// ```

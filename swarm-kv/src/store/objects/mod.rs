@@ -10,10 +10,12 @@
 //! | `lock`, `guard` | locks, readers-writer locks and semaphores; what a holder has |
 //! | `once`, `latch`, `barrier` | what is done once; a count to wait for; members that wait for each other |
 //! | `watch` | a key, as it changes |
+//! | `blocking` | the same for programs without `async` |
 //! | `looks`, `pause` | looking again and again, and the time in between |
 //! | `place` | a place in an object, and places that were left half-way |
 
 mod barrier;
+mod blocking;
 mod guard;
 mod latch;
 mod lock;
@@ -27,6 +29,7 @@ mod watch;
 mod tests;
 
 pub use barrier::{StoreBarrier, StoreMember};
+pub use blocking::BlockingObject;
 pub use guard::StoreGuard;
 pub use latch::StoreLatch;
 pub use lock::{StoreLock, StoreRwLock, StoreSemaphore};

@@ -26,11 +26,11 @@ pub struct StoreOnce<F: Movable = Plain>(StoreLock<F>);
 
 /// How it stands with what is to be done once.
 #[derive(Debug)]
-pub enum Begun<F: Movable = Plain> {
+pub enum Begun<D = StoreDoing> {
     /// It is done.
     Done,
     /// It is the caller's to do.
-    Ours(StoreDoing<F>),
+    Ours(D),
     /// Another one was at it for as long as this one waited.
     NotYet,
 }
@@ -43,7 +43,7 @@ impl<F: Movable> StoreOnce<F> {
     ///
     /// # Errors
     /// As [`StoreLock::acquire`].
-    pub async fn begin(&self) -> Result<Begun<F>, ObjectError> {
+    pub async fn begin(&self) -> Result<Begun<StoreDoing<F>>, ObjectError> {
         self.begin_paced(None, Pause::aside).await
     }
 
@@ -59,7 +59,7 @@ impl<F: Movable> StoreOnce<F> {
         &self,
         limit: Option<Duration>,
         sleep: impl Fn(Pause) -> S,
-    ) -> Result<Begun<F>, ObjectError> {
+    ) -> Result<Begun<StoreDoing<F>>, ObjectError> {
         Ok(match self.0.enters(limit, sleep).await? {
             Entered::Holds(guard) => Begun::Ours(StoreDoing(guard)),
             Entered::Closed => Begun::Done,

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Waker};
 use std::thread;
 use std::time::Instant;
@@ -271,6 +272,115 @@ fn a_change_wakes_who_watches_by_a_handle() {
     };
     assert_eq!(block_on(watch.changed_paced(LONG, sleep)), Ok(Some(Some(b"value".to_vec()))));
     assert_eq!(woken.get(), Some(true), "it was woken");
+}
+
+/// Threads without `async`, more than the handle has clients; what one holds is released by a call, or by its drop.
+#[test]
+fn threads_acquire_and_release_one_after_the_other() {
+    const EACH: usize = 30;
+    let (_dir, pool) = pool();
+    let store = handle(&pool, 2);
+    let lock = store.blocking().lock(b"lock");
+    let (is_inside, last) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|threads| {
+        for _ in 0..6 {
+            threads.spawn(|| {
+                for turn in 0..EACH {
+                    let guard = lock.acquire().expect("memory");
+                    assert!(!is_inside.swap(true, Ordering::SeqCst), "two are inside");
+                    assert!(last.swap(guard.token(), Ordering::SeqCst) < guard.token());
+                    assert_eq!(store.blocking().increment(b"n", 1), Ok(guard.token() as i64));
+                    is_inside.store(false, Ordering::SeqCst);
+                    if turn % 2 == 0 {
+                        assert_eq!(guard.release(), Ok(()));
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(last.into_inner(), 6 * EACH as u64);
+    assert_eq!(queue(&lock), (vec![], 0));
+    assert!(store.clients() <= 2);
+}
+
+/// Threads without `async` meet again and again, with one client among them.
+#[test]
+fn threads_meet_at_a_barrier() {
+    const ROUNDS: usize = 20;
+    let (_dir, pool) = pool();
+    let store = handle(&pool, 1);
+    let (barrier, arrived) = (store.blocking().barrier(b"barrier", 4), AtomicUsize::new(0));
+    thread::scope(|threads| {
+        for _ in 0..4 {
+            threads.spawn(|| {
+                let mut member = barrier.join().expect("room");
+                for round in 1..=ROUNDS {
+                    arrived.fetch_add(1, Ordering::SeqCst);
+                    let met = member.wait().expect("memory");
+                    assert!(arrived.load(Ordering::SeqCst) >= 4 * round, "one did not wait");
+                    assert_eq!(met.generation, round as u64);
+                }
+            });
+        }
+    });
+    assert_eq!(barrier.view().map(|view| view.members), Ok(vec![]));
+    assert_eq!(store.clients(), 1);
+}
+
+#[test]
+fn what_is_waited_for_without_async_ends_in_time() {
+    let (_dir, pool) = pool();
+    let (one, two) = (handle(&pool, 1), handle(&pool, 1));
+    let (mine, theirs) = (one.blocking(), two.blocking());
+    let short = SHORT.expect("a limit");
+
+    let guard = mine.lock(b"lock").acquire().expect("memory");
+    let lock = theirs.lock(b"lock");
+    assert!(lock.acquire_within(short).expect("memory").is_none());
+    assert!(lock.try_acquire().expect("memory").is_none());
+    assert_eq!((lock.evict(guard.token()), guard.is_held()), (Ok(true), Ok(false)));
+    let mut next = lock.try_acquire().expect("memory").expect("nobody has it");
+    assert!(next.is_unsettled());
+    assert_eq!((next.settle(&[b"key"]), next.is_unsettled()), (Ok(()), false));
+    assert_eq!(guard.release(), Err(ObjectError::TakenAway { token: 1 }));
+    assert_eq!(lock.view().map(|view| view.holders.len()), Ok(1));
+
+    let reads = mine.rw_lock(b"shared").read().acquire().expect("memory");
+    let shared = theirs.rw_lock(b"shared");
+    assert!(shared.write().acquire_within(short).expect("memory").is_none());
+    assert!(shared.read().acquire_within(short).expect("memory").is_some());
+    drop(reads);
+    assert!(shared.write().try_acquire().expect("memory").is_some());
+
+    let semaphore = mine.semaphore(b"permits", 2);
+    let one_of_them = semaphore.one().acquire().expect("memory");
+    assert!(semaphore.many(2).acquire_within(short).expect("memory").is_none());
+    drop(one_of_them);
+    assert!(semaphore.many(2).try_acquire().expect("memory").is_some());
+
+    let doing = mine.once(b"once").begin().expect("memory").expect("nobody has begun");
+    let once = theirs.once(b"once");
+    assert!(matches!(once.begin_within(short), Ok(Begun::NotYet)));
+    assert_eq!(once.queue().view().map(|view| view.token), Ok(doing.token()));
+    assert_eq!(doing.give_up(), Ok(()));
+    let Ok(Begun::Ours(doing)) = once.begin_within(short) else { panic!("it was given up") };
+    assert_eq!(doing.done(), Ok(()));
+    assert!(mine.once(b"once").begin().expect("memory").is_none());
+
+    let latch = mine.latch(b"latch", 2);
+    assert_eq!((latch.count_down(1), latch.wait_within(short)), (Ok(1), Ok(false)));
+    assert_eq!(theirs.latch(b"latch", 2).count_down(1), Ok(0));
+    assert_eq!(
+        (latch.wait(), latch.wait_within(short), latch.left_to_count()),
+        (Ok(()), Ok(true), Ok(0))
+    );
+
+    let barrier = mine.barrier(b"barrier", 2);
+    let mut member = barrier.join().expect("room");
+    assert_eq!(member.wait_within(short), Ok(None));
+    assert_eq!(barrier.evict(member.seat()), Ok(true));
+    assert_eq!(member.wait(), Err(ObjectError::Evicted));
+    assert_eq!(theirs.barrier(b"barrier", 2).join().expect("room").leave(), Ok(()));
 }
 
 /// Compiles: a runtime may move what waits and what is held.
