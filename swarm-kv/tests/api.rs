@@ -211,8 +211,14 @@ fn part(is_such: impl Fn(&str) -> bool) -> String {
 fn each_operation_has_its_blocking_twin() {
     let starts = |path: &str, all: &[&str]| all.iter().any(|one| path.starts_with(one));
     let of_clients = ["ops/blocking.rs", "ops/watch.rs", "objects/"];
-    let of_handles =
-        ["store/blocking.rs", "store/encoded.rs", "store/plain.rs", "store/objects/blocking.rs"];
+    let of_handles = [
+        "store/blocking.rs",
+        "store/encoded.rs",
+        "store/plain.rs",
+        "store/objects/atomic.rs",
+        "store/objects/blocking.rs",
+        "store/objects/guarded.rs",
+    ];
     let clients = (part(|path| !starts(path, &["store/"])), part(|path| starts(path, &of_clients)));
     let handles = (part(|path| starts(path, &["store/"])), part(|path| starts(path, &of_handles)));
     for ((all, twins), known) in [(clients, ["get", "usage"]), (handles, ["get_many", "evict"])] {

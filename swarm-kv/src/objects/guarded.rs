@@ -87,17 +87,34 @@ impl<T: Serialize + DeserializeOwned, F: Fabric, C: Clock, P: Protocol> Guarded<
     /// As [`get`](Self::get); [`Error::Type`] if the new state cannot be encoded; a pool without keyed cells,
     /// or a full one.
     pub async fn update(&self, mut change: impl FnMut(Option<T>) -> T) -> Result<T, ObjectError> {
+        let (_, after) = self.fetch_update(|state| Some(change(state))).await?;
+        after.ok_or(Error::DAMAGED.into())
+    }
+
+    /// The same, where the state stays as it is if `change` returns `None`. Returns the state before and after.
+    ///
+    /// # Cancel safety
+    /// As [`update`](Self::update).
+    ///
+    /// # Errors
+    /// As [`update`](Self::update).
+    pub async fn fetch_update(
+        &self,
+        mut change: impl FnMut(Option<T>) -> Option<T>,
+    ) -> Result<(Option<T>, Option<T>), ObjectError> {
         let mut cannot = false;
         let step = |state: Option<&[u8]>| {
-            let encoded = postcard::to_stdvec(&change(Self::decoded(state).ok()?));
+            // Of the last call alone: what an earlier one returned counts for nothing.
+            cannot = false;
+            let encoded = postcard::to_stdvec(&change(Self::decoded(state).ok()?)?);
             cannot = encoded.is_err();
             encoded.ok()
         };
-        let (_, after) = self.client.change_object(self.named(), step).await?;
+        let (before, after) = self.client.change_object(self.named(), step).await?;
         if cannot {
             return Err(Error::Type(0).into());
         }
-        Self::decoded(after.as_deref())?.ok_or(Error::DAMAGED.into())
+        Ok((Self::decoded(before.as_deref())?, Self::decoded(after.as_deref())?))
     }
 }
 
@@ -121,5 +138,16 @@ impl<T: Serialize + DeserializeOwned, F: Fabric, C: Clock, P: Protocol>
     /// As there.
     pub fn update(&self, change: impl FnMut(Option<T>) -> T) -> Result<T, ObjectError> {
         block_on(self.0.update(change))
+    }
+
+    /// See [`Guarded::fetch_update`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn fetch_update(
+        &self,
+        change: impl FnMut(Option<T>) -> Option<T>,
+    ) -> Result<(Option<T>, Option<T>), ObjectError> {
+        block_on(self.0.fetch_update(change))
     }
 }

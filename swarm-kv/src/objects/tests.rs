@@ -517,6 +517,26 @@ fn guarded_states_change_as_a_whole() {
     assert!(matches!(other.get(), Err(ObjectError::Store(Error::Type(_)))));
 }
 
+/// Programs in Python and C have the same values: `test_they_are_encoded_as_in_rust`, `values` of `tests/objects.c`.
+#[cfg(all(feature = "zerocopy", feature = "serde"))]
+#[test]
+fn values_are_what_other_languages_make_of_them() {
+    let play = Play::new();
+    let client = play.client(0);
+    let store = client.blocking();
+    let is = |name: &[u8]| store.get(name).expect("a node").expect("there").to_vec();
+    let with = |header: &[u8], state: &[u8]| [b"\xffswarm", header, state].concat();
+    store.atomic(b"n", 0_u64).swap(1 << 63 | 2).expect("memory");
+    assert_eq!(is(b"n"), with(b"\x07\x01", b"\x02\0\0\0\0\0\0\x80"));
+    assert_eq!(store.atomic(b"n", 0_i64).load(), Ok(i64::MIN + 2));
+    let bytes = vec![b'x'; 300];
+    store.guarded::<Vec<u8>>(b"bytes").update(|_| bytes.clone()).expect("memory");
+    assert_eq!(is(b"bytes"), with(b"\x08\x01", &[&b"\xac\x02"[..], &bytes].concat()));
+    store.guarded::<String>(b"text").update(|_| "{}".to_owned()).expect("memory");
+    assert_eq!(is(b"text"), with(b"\x08\x01", b"\x02{}"));
+    assert_eq!(store.guarded::<Vec<u8>>(b"text").get(), Ok(Some(b"{}".to_vec())));
+}
+
 /// Who takes over from the dead is told, until somebody has settled what the dead one may have left.
 #[test]
 fn who_takes_over_is_told_until_it_is_settled() {

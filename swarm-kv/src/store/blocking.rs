@@ -25,7 +25,7 @@ impl<'s, F: Movable> BlockingStore<'s, F> {
     }
 
     #[inline]
-    fn lend(&self) -> Result<Lease<'s, Lent<F>>, Error> {
+    pub(super) fn lend(&self) -> Result<Lease<'s, Lent<F>>, Error> {
         let clients = &self.0.0.clients;
         match clients.lend_now() {
             Some(lease) => Ok(lease),

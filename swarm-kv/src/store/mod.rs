@@ -48,6 +48,10 @@ mod tests;
 pub use blocking::BlockingStore;
 use clients::Clients;
 use objects::LeftPlaces;
+#[cfg(feature = "zerocopy")]
+pub use objects::StoreAtomic;
+#[cfg(feature = "serde")]
+pub use objects::StoreGuarded;
 pub use objects::{
     Begun, BlockingObject, Pause, StoreBarrier, StoreDoing, StoreGuard, StoreLatch, StoreLock,
     StoreMember, StoreOnce, StoreRwLock, StoreSemaphore, StoreWatch,

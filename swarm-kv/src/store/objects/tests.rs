@@ -383,6 +383,130 @@ fn what_is_waited_for_without_async_ends_in_time() {
     assert_eq!(theirs.barrier(b"barrier", 2).join().expect("room").leave(), Ok(()));
 }
 
+/// Threads with fewer clients; what changes the value need not be `Send`.
+#[cfg(feature = "zerocopy")]
+#[test]
+fn atomic_values_of_a_handle_change_as_a_whole() {
+    const EACH: u64 = 50;
+    let (_dir, pool) = pool();
+    let store = handle(&pool, 2);
+    let sum = store.blocking().atomic(b"sum", [7_u64; 2]);
+    thread::scope(|threads| {
+        for _ in 0..4 {
+            threads.spawn(|| {
+                let calls = std::rc::Rc::new(Cell::new(0));
+                for _ in 0..EACH {
+                    let add = |[one, two]: [u64; 2]| {
+                        calls.set(calls.get() + 1);
+                        Some([one + 1, two + 2])
+                    };
+                    let (before, after) = sum.fetch_update(add).expect("memory");
+                    assert_eq!(after, [before[0] + 1, before[1] + 2]);
+                }
+                assert!(calls.get() >= EACH);
+            });
+        }
+    });
+    let all = [7 + 4 * EACH, 7 + 8 * EACH];
+    // A client's, a task's and a thread's are one.
+    let client = crate::shm::open(&pool, Options::default()).expect("a slot");
+    let task = store.atomic(b"sum", [7_u64; 2]);
+    assert_eq!(client.blocking().atomic(b"sum", [7_u64; 2]).load(), Ok(all));
+    assert_eq!(block_on(task.compare_exchange([7; 2], [0; 2])), Ok(Err(all)));
+    assert_eq!(block_on(task.compare_exchange(all, [1, 2])), Ok(Ok(all)));
+    assert_eq!((sum.load(), sum.swap([3; 2])), (Ok([1, 2]), Ok([1, 2])));
+    assert_eq!(sum.compare_exchange([3; 2], [4; 2]), Ok(Ok([3; 2])));
+    assert_eq!((block_on(task.swap([5; 2])), block_on(task.load())), (Ok([4; 2]), Ok([5; 2])));
+    assert_eq!(block_on(task.fetch_update(|_| None)), Ok(([5; 2], [5; 2])));
+    // Another handle's change comes first.
+    let (other, mut calls) = (handle(&pool, 1), 0);
+    let late = |[one, two]: [u64; 2]| {
+        calls += 1;
+        if calls == 1 {
+            assert_eq!(other.blocking().atomic(b"sum", [7_u64; 2]).swap([9; 2]), Ok([5; 2]));
+        }
+        Some([one + 1, two])
+    };
+    assert_eq!((sum.fetch_update(late), calls), (Ok(([9; 2], [10, 9])), 2));
+    let other = store.blocking().atomic(b"sum", 0_u8).load();
+    assert_eq!(other, Err(ObjectError::Store(Error::Type(16))));
+    let locked = store.blocking().lock(b"sum").acquire().map(drop);
+    let (wanted, found) = (ObjectKind::Lock, Some(ObjectKind::Atomic));
+    assert_eq!(locked, Err(ObjectError::OtherKind { wanted, found }));
+    assert!(store.clients() <= 2);
+}
+
+/// Threads with fewer clients: each adds to what it found, and nothing is lost.
+#[cfg(feature = "serde")]
+#[test]
+fn guarded_states_of_a_handle_change_as_a_whole() {
+    const EACH: usize = 30;
+    let (_dir, pool) = pool();
+    let store = handle(&pool, 2);
+    let list = store.blocking().guarded::<Vec<u32>>(b"list");
+    assert_eq!(list.get(), Ok(None));
+    thread::scope(|threads| {
+        for number in 0..4 {
+            let list = &list;
+            threads.spawn(move || {
+                for _ in 0..EACH {
+                    let with =
+                        |list: Option<Vec<u32>>| [list.unwrap_or_default(), vec![number]].concat();
+                    assert_eq!(list.update(with).expect("memory").last(), Some(&number));
+                }
+            });
+        }
+    });
+    let task = store.guarded::<Vec<u32>>(b"list");
+    let all = block_on(task.get()).expect("a majority").expect("it was set");
+    assert!((0..4).all(|number| all.iter().filter(|it| **it == number).count() == EACH));
+    let is_long = |list: Option<Vec<u32>>| list.filter(|list| list.len() < 4 * EACH);
+    assert_eq!(list.fetch_update(is_long), Ok((Some(all.clone()), Some(all.clone()))));
+    let first = block_on(task.fetch_update(|list| list?.first().map(|it| vec![*it])));
+    assert_eq!(first, Ok((Some(all.clone()), Some(vec![all[0]]))));
+    assert_eq!(block_on(task.update(|list| list.unwrap_or_default())), Ok(vec![all[0]]));
+    assert_eq!(
+        store.blocking().guarded::<Vec<u32>>(b"none").fetch_update(|it| it),
+        Ok((None, None))
+    );
+    // Another handle's change comes first.
+    let (other, mut calls) = (handle(&pool, 1), 0);
+    let late = |list: Option<Vec<u32>>| {
+        calls += 1;
+        if calls == 1 {
+            let theirs = other.blocking().guarded(b"list").update(|_| vec![7_u32]);
+            assert_eq!(theirs, Ok(vec![7]));
+        }
+        list.map(|list| [list, vec![8]].concat())
+    };
+    assert_eq!((list.fetch_update(late), calls), (Ok((Some(vec![7]), Some(vec![7, 8]))), 2));
+    let other = store.blocking().guarded::<(u64, String, bool)>(b"list").get();
+    assert_eq!(other, Err(ObjectError::Store(Error::Type(3))));
+    assert!(store.clients() <= 2);
+}
+
+/// Compiles: a runtime may move them, with values that threads may not share.
+#[cfg(all(feature = "zerocopy", feature = "serde"))]
+#[test]
+fn values_that_change_as_a_whole_may_move_between_threads() {
+    fn whole<T: Send + 'static>(_: T) {}
+    fn one<T: Send>(future: T) -> T {
+        future
+    }
+    let (_dir, pool) = pool();
+    let store = handle(&pool, 1);
+    let state = store.guarded::<Cell<u8>>(b"guarded");
+    whole(async move {
+        let value = store.atomic(b"atomic", 0_u64);
+        let _ = (value.load().await?, value.swap(1).await?, value.compare_exchange(1, 2).await?);
+        let _ = value.fetch_update(|value| value.checked_add(1)).await?;
+        let _ = state.update(|state| state.unwrap_or_default()).await?;
+        let _ = one(state.fetch_update(|state| state)).await?;
+        let _ = one(state.get()).await?;
+        Ok::<_, ObjectError>(())
+    });
+}
+
 /// Compiles: a runtime may move what waits and what is held.
 #[test]
 fn all_of_it_may_move_between_threads() {
