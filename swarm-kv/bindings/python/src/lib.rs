@@ -10,6 +10,7 @@ mod lent;
 mod objects;
 mod pending;
 mod scratch;
+mod values;
 mod wait;
 
 use std::future::Future;
@@ -410,5 +411,6 @@ fn _swarm(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<pending::Rest>()?;
     module.add_function(wrap_pyfunction!(create, module)?)?;
     objects::add(module)?;
+    values::add(module)?;
     errors::add(module)
 }

@@ -48,6 +48,6 @@ def test_handles_have_the_same_objects_as_their_stubs():
     stub = ast.parse(pathlib.Path(swarm.__file__).with_suffix(".pyi").read_text())
     classes = {node.name: node for node in stub.body if isinstance(node, ast.ClassDef)}
     made = {name for name in vars(swarm._Objects) if not name.startswith("_")}
-    assert len(made) == 7
+    assert len(made) == 9
     for name in ("Store", "AsyncStore"):
         assert made <= {inner.name for inner in classes[name].body if hasattr(inner, "name")}

@@ -102,6 +102,14 @@ class _Objects:
         """The barrier of this name, which opens for the first time when so many have joined."""
         return self._objects.Barrier(self._store(), name, parties)
 
+    def atomic(self, name, initial=0, signed=True):
+        """The integer of 64 bits of this name, which is `initial` until it is changed."""
+        return self._objects.Atomic(self._store(), name, initial, signed)
+
+    def guarded(self, name, json=False):
+        """The state of this name that functions change as a whole: bytes, or with `json` what JSON knows."""
+        return self._objects.Guarded(self._store(), name, json)
+
     def watch(self, key, timeout=None):
         """Watches a key, whether or not it is there. `timeout` is for iterating: it ends if the value does not change for so long."""
         return self._objects.Watch(self._store(), key, timeout)

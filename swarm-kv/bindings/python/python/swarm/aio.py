@@ -111,6 +111,36 @@ class Barrier(Awaited, objects.BarrierBase):
     _member_type = Member
 
 
+class Atomic(Awaited, objects.AtomicBase):
+    __doc__ = objects.AtomicBase.__doc__
+
+    async def fetch_update(self, change):
+        value = await self.load()
+        while True:
+            new = change(value)
+            if new is None:
+                return value, value
+            found = await self.compare_exchange(value, new)
+            if found == value:
+                return value, new
+            value = found
+
+
+class Guarded(Awaited, objects.GuardedBase):
+    __doc__ = objects.GuardedBase.__doc__
+
+    async def update(self, change):
+        state = await self._bytes()
+        while True:
+            value = change(self._decoded(state))
+            new = self._encoded(value)
+            if new == state:
+                return value
+            is_changed, state = await self._replaces(state, new)
+            if is_changed:
+                return value
+
+
 class Watch(Awaited, objects.WatchBase):
     __doc__ = objects.Watch.__doc__
 

@@ -1,6 +1,6 @@
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Optional
+from typing import Any, Optional
 
 from . import Store
 from .views import BarrierView, QueueView, Seat
@@ -86,6 +86,24 @@ class Barrier:
     async def join(self) -> Member: ...
     async def evict(self, seat: Seat) -> bool: ...
     async def view(self) -> BarrierView: ...
+
+class Atomic:
+    store: Store
+    name: bytes
+    initial: int
+    signed: bool
+    async def load(self) -> int: ...
+    async def swap(self, value: int) -> int: ...
+    async def compare_exchange(self, expected: int, new: int) -> int: ...
+    async def fetch_add(self, by: int = ...) -> int: ...
+    async def fetch_update(self, change: Callable[[int], Optional[int]]) -> tuple[int, int]: ...
+
+class Guarded:
+    store: Store
+    name: bytes
+    json: bool
+    async def get(self) -> Any: ...
+    async def update(self, change: Callable[[Any], Any]) -> Any: ...
 
 class Watch:
     store: Store

@@ -1,8 +1,10 @@
-"""What processes coordinate by, each under a name of its own: locks, semaphores, onces, latches, barriers; and keys that are watched.
+"""What processes coordinate by, each under a name of its own: locks, semaphores, onces, latches, barriers; values that change as a
+whole; and keys that are watched.
 
 A handle makes them: `db.lock(b"report")`. asyncio's are in `swarm.aio`.
 """
 
+import json as json_text
 import threading
 
 from . import _swarm
@@ -379,6 +381,102 @@ class BarrierBase:
 
 class Barrier(Blocking, BarrierBase):
     __doc__ = BarrierBase.__doc__
+
+
+class AtomicBase:
+    """An integer of 64 bits that changes as a whole: with a sign, -2**63 to 2**63 - 1, or without, 0 to 2**64 - 1. All its users say the same
+    initial value, which it has until it is changed. What does not fit raises OverflowError, and changes nothing. It is Rust's
+    `Atomic<i64>` or `Atomic<u64>`."""
+
+    def __init__(self, store, name, initial=0, signed=True):
+        self.store, self.name, self.initial, self.signed = store, named(name), initial, signed
+
+    def __reduce__(self):
+        return (type(self), (self.store, self.name, self.initial, self.signed))
+
+    def _changes(self, operation, *arguments):
+        integer = (self.name, self.initial, self.signed)
+        return self._run(operation(self.store, integer, *arguments))
+
+    def load(self):
+        return self._changes(_swarm.load)
+
+    def swap(self, value):
+        """Makes it this value, and returns the one before."""
+        return self._changes(_swarm.swap, value)
+
+    def compare_exchange(self, expected, new):
+        """Makes it `new` if it is `expected`, and returns the value that was there: `expected`, if it was."""
+        return self._changes(_swarm.compare_exchange, expected, new)
+
+    def fetch_add(self, by=1):
+        """Adds to it, and returns the value before."""
+        return self._changes(_swarm.fetch_add, by)
+
+
+class Atomic(Blocking, AtomicBase):
+    __doc__ = AtomicBase.__doc__
+
+    def fetch_update(self, change):
+        """Makes it what `change` makes of it, and returns the values before and after; where `change` returns None or raises, it stays. It is
+        called again where another change came first."""
+        value = self.load()
+        while True:
+            new = change(value)
+            if new is None:
+                return value, value
+            found = self.compare_exchange(value, new)
+            if found == value:
+                return value, new
+            value = found
+
+
+class GuardedBase:
+    """A state that changes as a whole, by a function of the old one: nothing is held, so nothing is left behind by a process that ends.
+    It is bytes, Rust's `Guarded<Vec<u8>>`, or with `json` what JSON knows: its text is Rust's `Guarded<String>`."""
+
+    def __init__(self, store, name, json=False):
+        self.store, self.name, self.json = store, named(name), json
+
+    def __reduce__(self):
+        return (type(self), (self.store, self.name, self.json))
+
+    def _decoded(self, state):
+        return json_text.loads(state) if self.json and state is not None else state
+
+    def _encoded(self, state):
+        if self.json:
+            return json_text.dumps(state).encode()
+        if not isinstance(state, bytes):
+            raise TypeError(f"a state is bytes, not {type(state).__name__}")
+        return state
+
+    def _bytes(self):
+        return self._run(_swarm.get_guarded(self.store, self.name))
+
+    def _replaces(self, state, new):
+        return self._run(_swarm.change_guarded(self.store, self.name, state, new))
+
+    def get(self):
+        """The state, or None if it was never set."""
+        return self._run(_swarm.get_guarded(self.store, self.name), self._decoded)
+
+
+class Guarded(Blocking, GuardedBase):
+    __doc__ = GuardedBase.__doc__
+
+    def update(self, change):
+        """Makes the state what `change` makes of it, and returns that. Where none was set, it is made of None. It is called again where
+        another change came first; where it raises, the state stays."""
+        state = self._bytes()
+        while True:
+            value = change(self._decoded(state))
+            new = self._encoded(value)
+            if new == state:
+                return value
+            is_changed, state = self._replaces(state, new)
+            if is_changed:
+                return value
 
 
 class WatchBase:

@@ -1,6 +1,6 @@
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 from . import Error, Store
 from .views import BarrierView as BarrierView, Holder as Holder, QueueView as QueueView, Seat as Seat
@@ -90,6 +90,24 @@ class Barrier:
     def join(self) -> Member: ...
     def evict(self, seat: Seat) -> bool: ...
     def view(self) -> BarrierView: ...
+
+class Atomic:
+    store: Store
+    name: bytes
+    initial: int
+    signed: bool
+    def load(self) -> int: ...
+    def swap(self, value: int) -> int: ...
+    def compare_exchange(self, expected: int, new: int) -> int: ...
+    def fetch_add(self, by: int = ...) -> int: ...
+    def fetch_update(self, change: Callable[[int], Optional[int]]) -> tuple[int, int]: ...
+
+class Guarded:
+    store: Store
+    name: bytes
+    json: bool
+    def get(self) -> Any: ...
+    def update(self, change: Callable[[Any], Any]) -> Any: ...
 
 class Watch:
     store: Store
