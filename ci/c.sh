@@ -89,8 +89,8 @@ pool
 for compiler in gcc clang; do
     if [[ $compiler == gcc ]]; then beside=g++; else beside=clang++; fi
     for linkage in shared static; do
-        for source in examples/{hello,leader}.c tests/{store,objects,peer}.c; do build $compiler $linkage "$crate/$source"; done
-        for source in examples/hello.cpp tests/{store,objects}.cpp; do build $beside $linkage "$crate/$source"; done
+        for source in examples/{hello,leader}.c tests/{store,objects,values,peer}.c; do build $compiler $linkage "$crate/$source"; done
+        for source in examples/hello.cpp tests/{store,objects,values}.cpp; do build $beside $linkage "$crate/$source"; done
         echo "$compiler, $linkage library:"
 
         pool
@@ -101,6 +101,10 @@ for compiler in gcc clang; do
         timeout 300 "$scratch/built/objects.c-$compiler-$linkage" "$scratch/pool"
         pool
         timeout 300 "$scratch/built/objects.cpp-$beside-$linkage" "$scratch/pool"
+        pool
+        timeout 300 "$scratch/built/values.c-$compiler-$linkage" "$scratch/pool"
+        pool
+        timeout 300 "$scratch/built/values.cpp-$beside-$linkage" "$scratch/pool"
 
         pool
         "$scratch/built/hello.c-$compiler-$linkage" "$scratch/pool" | grep -q "the color is still green"

@@ -517,7 +517,7 @@ fn guarded_states_change_as_a_whole() {
     assert!(matches!(other.get(), Err(ObjectError::Store(Error::Type(_)))));
 }
 
-/// Programs in Python and C have the same values: `test_they_are_encoded_as_in_rust`, `values` of `tests/objects.c`.
+/// Programs in Python and C have the same values: `test_they_are_encoded_as_in_rust`, `they_are_encoded_as_in_rust` of `tests/values.c`.
 #[cfg(all(feature = "zerocopy", feature = "serde"))]
 #[test]
 fn values_are_what_other_languages_make_of_them() {

@@ -7,7 +7,8 @@
  *   swarm_error, the last argument, which may be NULL.
  * - A key or a value is a pointer to bytes and their number. No zero byte follows, and any byte may be in it.
  * - NULL where a pointer is needed, and lengths that cannot be, end in SWARM_ERROR_ARGUMENT.
- * - No call is made back into the program, and nothing unwinds through it.
+ * - No call is made back into the program but of a swarm_change, in the thread and within the call that it was passed to, and nothing
+ *   unwinds through it.
  */
 
 #ifndef SWARM_H
@@ -48,7 +49,7 @@ typedef enum {
   SWARM_EXISTS = 2,
   // A submitted operation has not ended yet. No error.
   SWARM_PENDING = 3,
-  // The value was another than expected, and nothing was changed. No error.
+  // The value was another than expected, or a swarm_change returned false, and nothing was changed. No error.
   SWARM_LOST = 4,
   // What was waited for did not come in time. No error.
   SWARM_TIMED_OUT = 5,
@@ -160,6 +161,16 @@ typedef struct {
   swarm_seat members[SWARM_MAX_MEMBERS];
 } swarm_meeting;
 
+// Makes a new state of an old one, for swarm_guarded_update, whose `context` it is given. `state` has `length` bytes, and is NULL
+// where none was ever set. It writes where the new state is to `*changed`, and its length to `*changed_length`, and returns true; if
+// it returns false, the state stays as it is.
+//
+// It is called again where another change came first, in the same thread: only what its last call makes counts. So it must not do anything
+// that is to happen once. `state` is there until it returns; what it writes, which stays the program's, has to be there until
+// it is called again or swarm_guarded_update returns. It may use the handle. It has to return: neither longjmp nor an exception may leave
+// it, which ends the process at best.
+typedef bool (*swarm_change)(void *context, const void *state, size_t length, const void **changed, size_t *changed_length);
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -246,10 +257,10 @@ swarm_status swarm_reopen(const swarm_store *store,
 swarm_status swarm_close(swarm_store *store,
                          swarm_error *error);
 
-// Frees a value that swarm_get_alloc returned. NULL is passed over. Threads: any.
+// Frees a value that swarm_get_alloc or swarm_guarded_get_alloc returned. NULL is passed over. Threads: any.
 //
 // # Safety
-// `value` is NULL or a value of swarm_get_alloc that was not freed.
+// `value` is NULL or such a value that was not freed.
 void swarm_free(void *value);
 
 // Copies the value of `key` into `buffer`, which has room for `capacity` bytes, and writes the value's length to `*length`.
@@ -944,6 +955,110 @@ swarm_status swarm_latch_wait(const swarm_store *store,
                               uint64_t count,
                               uint64_t timeout_ms,
                               swarm_error *error);
+
+// Writes the integer of this name to `*value`, which is zero if the call fails. It has 64 bits, and is `initial` until it is
+// changed: it need not be created, and all its users have to say the same. It is what Rust's `Atomic<u64>` is, and `db.atomic` of
+// Python. A number with a sign is kept in it as C converts one.
+//
+// Ownership: nothing is kept. Threads: any.
+//
+// Returns SWARM_OK; SWARM_ERROR_ARGUMENT; SWARM_ERROR_OTHER_KIND; SWARM_ERROR_RETRY, SWARM_ERROR_REOPEN, SWARM_ERROR_GIVE_UP (it is
+// no integer of 64 bits), SWARM_ERROR_FORKED; SWARM_ERROR_PANIC.
+//
+// # Safety
+// `store` is NULL or a handle that was not closed. `name` is NULL or has so many bytes. `value` and `error` are NULL or can be
+// written.
+swarm_status swarm_atomic_load(const swarm_store *store,
+                               const void *name,
+                               size_t name_length,
+                               uint64_t initial,
+                               uint64_t *value,
+                               swarm_error *error);
+
+// Makes `value` the integer of this name, and writes the one before to `*before`, which is zero if the call fails. For the rest as
+// swarm_atomic_load. It takes effect once or never.
+//
+// Returns what swarm_atomic_load returns; SWARM_ERROR_MAKE_ROOM.
+//
+// # Safety
+// As of swarm_atomic_load.
+swarm_status swarm_atomic_swap(const swarm_store *store,
+                               const void *name,
+                               size_t name_length,
+                               uint64_t initial,
+                               uint64_t value,
+                               uint64_t *before,
+                               swarm_error *error);
+
+// Makes `desired` the integer of this name if it is `expected`; otherwise it returns SWARM_LOST, and changes nothing. Writes the
+// integer that was there to `*found`, which is zero if the call fails. For the rest as swarm_atomic_swap.
+//
+// Returns SWARM_LOST, and what swarm_atomic_swap returns.
+//
+// # Safety
+// As of swarm_atomic_load.
+swarm_status swarm_atomic_compare_exchange(const swarm_store *store,
+                                           const void *name,
+                                           size_t name_length,
+                                           uint64_t initial,
+                                           uint64_t expected,
+                                           uint64_t desired,
+                                           uint64_t *found,
+                                           swarm_error *error);
+
+// Adds `by` to the integer of this name, modulo 2^64 as C counts, and writes the one before to `*before`, which is zero if the call
+// fails. For the rest as swarm_atomic_swap.
+//
+// Returns what swarm_atomic_swap returns.
+//
+// # Safety
+// As of swarm_atomic_load.
+swarm_status swarm_atomic_fetch_add(const swarm_store *store,
+                                    const void *name,
+                                    size_t name_length,
+                                    uint64_t initial,
+                                    uint64_t by,
+                                    uint64_t *before,
+                                    swarm_error *error);
+
+// Writes a copy of the state of this name to `*state`, and its length to `*length`. One without bytes is not NULL either. Where the
+// call does not return SWARM_OK they become NULL and zero; SWARM_ABSENT says that none was ever set. It is what Rust's
+// `Guarded<Vec<u8>>` is, and `db.guarded` of Python.
+//
+// Ownership: the copy is the caller's, who gives it to swarm_free. `name` is not kept. Threads: any.
+//
+// Returns SWARM_OK; SWARM_ABSENT; SWARM_ERROR_MEMORY; SWARM_ERROR_ARGUMENT; SWARM_ERROR_OTHER_KIND; SWARM_ERROR_RETRY,
+// SWARM_ERROR_REOPEN, SWARM_ERROR_GIVE_UP (it is of another type), SWARM_ERROR_FORKED; SWARM_ERROR_PANIC.
+//
+// # Safety
+// `store` is NULL or a handle that was not closed. `name` is NULL or has so many bytes. `state`, `length` and `error` are NULL or
+// can be written.
+swarm_status swarm_guarded_get_alloc(const swarm_store *store,
+                                     const void *name,
+                                     size_t name_length,
+                                     void **state,
+                                     size_t *length,
+                                     swarm_error *error);
+
+// Makes the state of this name what `change` makes of it. The state need not be created: where none was set, it is made of NULL. No
+// change of another process is lost, and none needs a lock: nothing is held, so a process that ends leaves nothing behind. It takes
+// effect once or never. `change` may be called several times: see swarm_change. `context` is passed to it, and may be NULL.
+//
+// Ownership: nothing is kept. Threads: any; `change` runs in the caller's.
+//
+// Returns SWARM_OK; SWARM_LOST, if `change` returned false: then nothing was changed; SWARM_ERROR_ARGUMENT, also if what `change` writes is NULL
+// or too long; SWARM_ERROR_OTHER_KIND; SWARM_ERROR_RETRY, SWARM_ERROR_MAKE_ROOM, SWARM_ERROR_REOPEN, SWARM_ERROR_GIVE_UP,
+// SWARM_ERROR_FORKED; SWARM_ERROR_PANIC.
+//
+// # Safety
+// `store` is NULL or a handle that was not closed. `name` is NULL or has so many bytes. `change` is NULL or does what swarm_change
+// says. `error` is NULL or can be written.
+swarm_status swarm_guarded_update(const swarm_store *store,
+                                  const void *name,
+                                  size_t name_length,
+                                  swarm_change change,
+                                  void *context,
+                                  swarm_error *error);
 
 // Watches `key`, whether or not it is there: writes to `*watch` what swarm_watch_next tells its values by, or NULL if that
 // fails.

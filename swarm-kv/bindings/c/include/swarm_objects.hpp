@@ -1,4 +1,4 @@
-/* What processes coordinate by, for C++17: locks and the like, and keys that are watched, over swarm.h.
+/* What processes coordinate by, for C++17: locks and the like, values that change as a whole, and keys that are watched, over swarm.h.
  *
  *   swarm::lock lock(db, "report");
  *   if (auto guard = lock.acquire_within(5s)) write_report(guard->token());
@@ -12,10 +12,12 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "swarm.hpp"
@@ -290,6 +292,108 @@ public:
 
 private:
     std::uint32_t parties_;
+};
+
+/* An integer of 64 bits that changes as a whole, of whatever process: `initial` until it is changed, which all its users say. */
+class atomic : detail::named {
+public:
+    atomic(const store &of, std::string_view name, std::uint64_t initial = 0) : named(of, name), initial_(initial) {}
+
+    std::uint64_t load() const {
+        return told([&](std::uint64_t *value, swarm_error *failed) {
+                   return swarm_atomic_load(handle(), name(), length(), initial_, value, failed);
+               }).second;
+    }
+    /* The value before. */
+    std::uint64_t exchange(std::uint64_t value) const {
+        return told([&](std::uint64_t *before, swarm_error *failed) {
+                   return swarm_atomic_swap(handle(), name(), length(), initial_, value, before, failed);
+               }).second;
+    }
+    /* Whether it was `expected`, which becomes the value that was there. */
+    bool compare_exchange(std::uint64_t &expected, std::uint64_t desired) const {
+        const auto [status, found] = told([&](std::uint64_t *was, swarm_error *failed) {
+            return swarm_atomic_compare_exchange(handle(), name(), length(), initial_, expected, desired, was, failed);
+        });
+        expected = found;
+        return status == SWARM_OK;
+    }
+    /* The value before. */
+    std::uint64_t fetch_add(std::uint64_t by = 1) const {
+        return told([&](std::uint64_t *before, swarm_error *failed) {
+                   return swarm_atomic_fetch_add(handle(), name(), length(), initial_, by, before, failed);
+               }).second;
+    }
+    /* Makes it what `change` makes of it, and returns the values before and after. It is called again where another change came first;
+     * where it throws, nothing changes. */
+    template <typename Change>
+    std::pair<std::uint64_t, std::uint64_t> fetch_update(Change &&change) const {
+        auto value = load();
+        for (;;) {
+            const std::uint64_t changed = change(value);
+            if (compare_exchange(value, changed)) return {value, changed};
+        }
+    }
+
+private:
+    template <typename Call>
+    static std::pair<swarm_status, std::uint64_t> told(Call &&call) {
+        std::uint64_t value = 0;
+        const auto status = detail::run([&](swarm_error *failed) { return call(&value, failed); });
+        return {status, value};
+    }
+
+    std::uint64_t initial_;
+};
+
+/* A state that changes as a whole, of whatever process, by a function of the old one: nothing is held. */
+class guarded : detail::named {
+public:
+    guarded(const store &of, std::string_view name) : named(of, name) {}
+
+    /* Nothing if none was ever set. */
+    std::optional<std::string> get() const {
+        void *state = nullptr;
+        std::size_t bytes = 0;
+        const auto status = detail::run([&](swarm_error *failed) {
+            return swarm_guarded_get_alloc(handle(), name(), length(), &state, &bytes, failed);
+        });
+        std::unique_ptr<void, detail::closer> owned(state);
+        if (status != SWARM_OK) return std::nullopt;
+        return std::string(static_cast<const char *>(state), bytes);
+    }
+
+    /* Makes the state what `change` makes of it, of std::optional<std::string_view> a std::string, and returns that. It is called again
+     * where another change came first; where it throws, nothing changes. */
+    template <typename Change>
+    std::string update(Change &&change) const {
+        struct made {
+            Change &change;
+            std::string state;
+            std::exception_ptr thrown;
+        } makes{change, {}, nullptr};
+        const auto call = [](void *context, const void *state, std::size_t bytes, const void **changed,
+                             std::size_t *changed_length) {
+            auto &makes = *static_cast<made *>(context);
+            try {
+                std::optional<std::string_view> old;
+                if (state) old = std::string_view(static_cast<const char *>(state), bytes);
+                makes.state = makes.change(old);
+                *changed = makes.state.data();
+                *changed_length = makes.state.size();
+                return true;
+            } catch (...) {
+                // Nothing unwinds through the library.
+                makes.thrown = std::current_exception();
+                return false;
+            }
+        };
+        detail::run([&](swarm_error *failed) {
+            return swarm_guarded_update(handle(), name(), length(), call, &makes, failed);
+        });
+        if (makes.thrown) std::rethrow_exception(makes.thrown);
+        return std::move(makes.state);
+    }
 };
 
 /* A key, as it changes. It may outlive its store. */

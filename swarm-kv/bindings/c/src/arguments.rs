@@ -3,11 +3,12 @@
 use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::slice;
+use std::{ptr, slice};
 
 use swarm_kv::Error;
 
-use crate::status::Failure;
+use crate::status::swarm_status::SWARM_OK;
+use crate::status::{Failure, swarm_status};
 use crate::{SWARM_MAX_KEY, SWARM_MAX_VALUE};
 
 /// What `pointer` points to.
@@ -39,6 +40,29 @@ pub(crate) unsafe fn preset<T>(pointer: *mut T, content: T, what: &str) -> Resul
     // SAFETY: the caller's promise. What was there is not read: it may never have been written.
     unsafe { pointer.write(content) };
     Ok(())
+}
+
+/// Writes a copy of a value, which is the caller's, and its length to where they go.
+///
+/// # Safety
+/// `value` and `length` can be written.
+pub(crate) unsafe fn hand_out(
+    found: &[u8],
+    value: *mut *mut c_void,
+    length: *mut usize,
+) -> Result<swarm_status, Failure> {
+    // SAFETY: `malloc` may be called with any size.
+    let copied = unsafe { libc::malloc(found.len().max(1)) };
+    if copied.is_null() {
+        return Err(Failure::memory(found.len()));
+    }
+    // SAFETY: it has room for so many bytes, and is new; for the rest the caller's promise.
+    unsafe {
+        ptr::copy_nonoverlapping(found.as_ptr(), copied.cast(), found.len());
+        value.write(copied);
+        length.write(found.len());
+    }
+    Ok(SWARM_OK)
 }
 
 fn is_null(what: &str) -> Failure {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use swarm_kv::{CompareAndSwap, TimeToLive};
 
-use crate::arguments::{key, preset, shared, value, value_or_none};
+use crate::arguments::{hand_out, key, preset, shared, value, value_or_none};
 use crate::status::swarm_status::{SWARM_ABSENT, SWARM_EXISTS, SWARM_LOST, SWARM_OK};
 use crate::status::{Failure, call, swarm_error, swarm_status};
 use crate::store::swarm_store;
@@ -80,18 +80,8 @@ pub unsafe extern "C" fn swarm_get_alloc(
     error: *mut swarm_error,
 ) -> swarm_status {
     let copy = |found: &[u8]| {
-        // SAFETY: `malloc` may be called with any size.
-        let copied = unsafe { libc::malloc(found.len().max(1)) };
-        if copied.is_null() {
-            return Err(Failure::memory(found.len()));
-        }
-        // SAFETY: it has room for so many bytes, and is new; where the results go was written before.
-        unsafe {
-            ptr::copy_nonoverlapping(found.as_ptr(), copied.cast(), found.len());
-            value.write(copied);
-            length.write(found.len());
-        }
-        Ok(SWARM_OK)
+        // SAFETY: they were written before.
+        unsafe { hand_out(found, value, length) }
     };
     let work = || {
         // SAFETY: the caller's promise.

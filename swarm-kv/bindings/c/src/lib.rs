@@ -14,6 +14,7 @@
 //! | `operation` | operations that are submitted, and polled |
 //! | `lock`, `guard`, `view` | locks and the like; what their holders have; who they are |
 //! | `latch`, `barrier` | counts and members that are waited for |
+//! | `atomic`, `guarded` | values that change as a whole |
 //! | `watch` | keys that are watched |
 //! | `wait` | waiting, for so long at most |
 #![expect(non_camel_case_types, reason = "they are named as C names them")]
@@ -34,6 +35,10 @@ pub mod view;
 
 pub mod barrier;
 pub mod latch;
+
+pub mod atomic;
+pub mod guarded;
+
 mod wait;
 pub mod watch;
 

@@ -21,7 +21,7 @@ pub enum swarm_status {
     SWARM_EXISTS = 2,
     /// A submitted operation has not ended yet. No error.
     SWARM_PENDING = 3,
-    /// The value was another than expected, and nothing was changed. No error.
+    /// The value was another than expected, or a swarm_change returned false, and nothing was changed. No error.
     SWARM_LOST = 4,
     /// What was waited for did not come in time. No error.
     SWARM_TIMED_OUT = 5,

@@ -182,10 +182,10 @@ pub unsafe extern "C" fn swarm_close(
     unsafe { call(error, work) }
 }
 
-/// Frees a value that swarm_get_alloc returned. NULL is passed over. Threads: any.
+/// Frees a value that swarm_get_alloc or swarm_guarded_get_alloc returned. NULL is passed over. Threads: any.
 ///
 /// # Safety
-/// `value` is NULL or a value of swarm_get_alloc that was not freed.
+/// `value` is NULL or such a value that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn swarm_free(value: *mut c_void) {
     // SAFETY: the caller's promise: it came from `malloc`.
