@@ -35,8 +35,9 @@
 //! **Programs** to copy, in the repository's `examples/rust`: `leader_election`, `job_queue` (which loses no job, whoever is killed),
 //! `rate_limiter` (one value, and no lock) and `config_watch`.
 //!
-//! **Threads and tasks** that share a handle have the same of it: [`Store::lock`](crate::Store::lock) and so on. There what is held borrows
-//! nothing, and neither who holds nor who waits keeps one of the handle's clients.
+//! **Threads and tasks** that share a handle have the same of it: [`Store::lock`](crate::Store::lock) and so on, and without `async`
+//! [`BlockingStore::lock`](crate::store::BlockingStore::lock). There what is held borrows nothing, and neither who holds nor who waits keeps
+//! one of the handle's clients.
 //!
 //! **Deleting** the key of an object ends it, and its tokens begin anew: delete it when nobody uses it. A plain
 //! write of the key makes it something else, and all uses of the object end in [`ObjectError::OtherKind`].
