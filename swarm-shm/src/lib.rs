@@ -102,7 +102,7 @@ pub use self::{
 #[cfg(loom)]
 pub use self::{
     events::{Standing, raise, standing},
-    words::chain::{FIRST_WORD, fetch, load, run, write_cas, write_cas_cas, write_cas_load},
+    words::chain::{FIRST_WORD, clear, fetch, load, run, write_cas, write_cas_cas, write_cas_load},
     words::epochs::{advance, enter, enter_beside, epoch, generation, leave, remain, renew},
     words::sync::Word,
     words::waits::{any_wait, prepare, release},

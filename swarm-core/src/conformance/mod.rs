@@ -164,6 +164,8 @@ impl<F: Fabric, I: Fn()> Suite<'_, F, I> {
         fabric.write_cas(node, Some(Store { at: at(2), head: &[30], tail: &[] }), swap(20, 22));
         fabric.write_cas(node, None, swap(22, 23));
         assert_eq!(*self.chain(&[self.read(0, 4)]), [11, 23, 30, 7]);
+        assert_eq!(fabric.clear::<1>(node, &[at(2), at(3)]), Some(()));
+        assert_eq!(*self.chain(&[self.read(0, 4)]), [11, 23, 0, 0]);
         // Words outside of the memory do not exist, and later verbs of such a chain have no effect.
         for outside in [u64::MAX, u64::MAX - 3, u64::MAX / 2] {
             let outside = Address(outside);
@@ -174,6 +176,7 @@ impl<F: Fabric, I: Fn()> Suite<'_, F, I> {
             assert_eq!(fabric.write_cas_cas(node, store, both(12)), None);
             fabric.write_cas(node, Some(store), swap(23, 24));
             fabric.write_cas(node, None, Swap { at: outside, expect: 0, new: 1 });
+            assert_eq!(fabric.clear::<8>(node, &[outside, at(0)]), None);
         }
         assert_eq!(*self.chain(&[self.read(0, 2)]), [11, 23]);
     }

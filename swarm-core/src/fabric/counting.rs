@@ -302,6 +302,11 @@ impl<F: Fabric> Fabric for Counting<F> {
     }
 
     #[inline(always)]
+    fn clear<const N: usize>(&self, node: NodeId, at: &[Address]) -> Option<()> {
+        self.inner.clear::<N>(node, at)
+    }
+
+    #[inline(always)]
     fn charge(&self, verbs: usize, bytes: usize) {
         let (verbs, bytes) = (verbs as u64, bytes as u64);
         self.current.set(self.current.get() + OpCost { roundtrips: 1, verbs, bytes });

@@ -192,6 +192,11 @@ impl<F: Fabric, S: Switches> Fabric for Faulty<F, S> {
     }
 
     #[inline(always)]
+    fn clear<const N: usize>(&self, node: NodeId, at: &[Address]) -> Option<()> {
+        self.inner.clear::<N>(node, at)
+    }
+
+    #[inline(always)]
     fn posted(&self) -> u64 {
         self.inner.posted()
     }

@@ -14,6 +14,8 @@ use core::ops::Deref;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 
+use heapless::Vec;
+
 use crate::fabric::epochs::EpochDomain;
 use crate::node::{Address, NodeId};
 
@@ -210,7 +212,7 @@ pub trait Fabric {
     /// Posts a chain of one READ of `N` words on a synchronous fabric. Returns the words, or `None`
     /// if the node does not answer.
     ///
-    /// This and the next four are the chains of the common operations. Each takes effect as with
+    /// This and the next five are the chains of the common operations. Each takes effect as with
     /// [`post`](Self::post), which it calls unless a fabric has a shorter way. Their cost is
     /// reported by [`charge`](Self::charge).
     #[inline]
@@ -258,6 +260,13 @@ pub trait Fabric {
         }
     }
 
+    /// Posts a chain of WRITEs of `N` zeros each, at most [`MAX_VERBS`] of them, on a synchronous fabric. `None` if
+    /// the node does not answer, perhaps after some of them.
+    #[inline]
+    fn clear<const N: usize>(&self, node: NodeId, at: &[Address]) -> Option<()> {
+        done::<Self>(self.post(node, &writes(at, &[0; N]))).map(drop)
+    }
+
     /// Reports what one roundtrip of [`load`](Self::load) and the like cost, if operations are
     /// counted.
     #[inline(always)]
@@ -283,6 +292,11 @@ pub trait Fabric {
     fn oldest_under_way(&self) -> u64 {
         self.posted()
     }
+}
+
+/// Returns the chain that WRITEs these words at each of these.
+fn writes<'a>(at: &[Address], head: &'a [u64]) -> Vec<Verb<'a>, MAX_VERBS> {
+    at.iter().map(|&at| Verb::Write { at, head, tail: &[] }).collect()
 }
 
 /// Returns the reply of a chain on a synchronous fabric.

@@ -133,6 +133,11 @@ impl<F: Fabric, C: Clock> Fabric for Delayed<F, C> {
     }
 
     #[inline(always)]
+    fn clear<const N: usize>(&self, node: NodeId, at: &[Address]) -> Option<()> {
+        self.inner.clear::<N>(node, at)
+    }
+
+    #[inline(always)]
     fn posted(&self) -> u64 {
         self.inner.posted()
     }

@@ -225,6 +225,7 @@ impl Heap {
 
     /// Returns which nodes have an object, and where. `None` if no object of this kind can have
     /// this pointer.
+    #[inline]
     pub(crate) fn site(&self, kind: ObjectKind, object: Pointer) -> Option<ReplicaSet> {
         let holders = NodeSet::all(self.geometry.nodes);
         match kind.class {
@@ -585,6 +586,10 @@ pub(crate) mod tests {
             = Either<Ready<Result<Vec<u64>, NodeDown>>, Pending<Result<Vec<u64>, NodeDown>>>
         where
             'w: 'f;
+
+        fn is_near(&self) -> bool {
+            self.nodes.is_near()
+        }
 
         fn nodes(&self) -> usize {
             self.nodes.nodes()

@@ -15,7 +15,7 @@ use crate::members::Members;
 use crate::pool::Pool;
 use crate::sigbus::any_lost;
 use crate::words::chain::{
-    FIRST_WORD, fence_behind_write, fetch, load, prefetch, prefetch_change, run, write_cas,
+    FIRST_WORD, clear, fence_behind_write, fetch, load, prefetch, prefetch_change, run, write_cas,
     write_cas_cas, write_cas_load,
 };
 use crate::words::sync::Word;
@@ -210,6 +210,14 @@ impl Fabric for ShmFabric {
     fn write_cas(&self, node: NodeId, store: Option<Store<'_>>, swap: Swap) {
         // No caller waits for it.
         let _ = write_cas(self.words(node), store, swap, &self.unfenced);
+    }
+
+    #[inline(always)]
+    fn clear<const N: usize>(&self, node: NodeId, at: &[Address]) -> Option<()> {
+        let done = clear::<N>(self.words(node), at, &self.unfenced);
+        // S11: the check below comes after the WRITEs: those to a lost node's pages do not count.
+        fence_behind_write(&self.unfenced);
+        if done.is_err() || self.is_lost(node) { None } else { Some(()) }
     }
 
     /// Runs the chain. A verb outside the node's memory touches nothing and ends the chain as if

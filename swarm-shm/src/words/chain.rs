@@ -200,6 +200,27 @@ pub fn write_cas(
     Ok(())
 }
 
+/// Runs a WRITE of `N` zeros at each of these.
+///
+/// # Errors
+/// As [`run`].
+#[inline(always)]
+pub fn clear<const N: usize>(
+    memory: &[Word],
+    at: &[Address],
+    unfenced: &Cell<bool>,
+) -> Result<(), NodeDown> {
+    for &at in at {
+        let start = at.0.wrapping_sub(FIRST_WORD) as usize;
+        let words = memory.get(start..).and_then(<[Word]>::first_chunk::<N>).ok_or(NodeDown)?;
+        // As before any WRITE.
+        fence(Ordering::Release);
+        words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        unfenced.set(true);
+    }
+    Ok(())
+}
+
 /// Runs one WRITE.
 #[inline(always)]
 fn store(

@@ -35,11 +35,12 @@ const WRITE: Store<'_> = Store { at: AT, head: &[7], tail: &[] };
 /// A CAS that succeeds on zeros.
 const SWAP: Swap = Swap { at: AT, expect: 0, new: 7 };
 
-const ACCESSES: [Access; 8] = [
+const ACCESSES: [Access; 9] = [
     |fabric, node| fabric.load::<8>(node, AT).map(drop),
     |fabric, node| fabric.fetch(node, AT, 8).map(drop),
     |fabric, node| fabric.write_cas_load::<8>(node, WRITE, SWAP, AT).map(drop),
     |fabric, node| fabric.write_cas_cas(node, WRITE, [SWAP; 2]).map(drop),
+    |fabric, node| fabric.clear::<8>(node, &[AT]),
     |fabric, node| post(fabric, node, &[Verb::Read { at: AT, words: 8 }]).ok().map(drop),
     |fabric, node| post(fabric, node, &[SWAP.into()]).ok().map(drop),
     |fabric, node| post(fabric, node, &[WRITE.into()]).ok().map(drop),

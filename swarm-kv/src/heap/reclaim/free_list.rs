@@ -144,8 +144,15 @@ impl FreeList {
     /// Takes the objects that are to be zeroed and that no operation can reach in `epoch`, at most
     /// `most`.
     pub(in crate::heap) fn due(&mut self, epoch: u64, most: usize) -> Vec<Pointer> {
-        let over = are_over(&self.swept, epoch).min(most);
-        self.swept.drain(..over).map(|(_, object)| object).collect()
+        let mut due = Vec::with_capacity(most.min(self.swept.len()));
+        while due.len() < most
+            && let Some(&(retired, object)) = self.swept.front()
+            && is_over(retired, epoch)
+        {
+            self.swept.pop_front();
+            due.push(object);
+        }
+        due
     }
 
     /// Whether objects are freed once the epoch advances beyond `epoch`. `is_reset`: objects that

@@ -266,7 +266,10 @@ mod tests {
         let watch = |chain: &[Verb<'_>]| {
             let map = at(reachable());
             let clears = |verb: &Verb<'_>| match *verb {
-                Verb::Write { at, head, .. } => (at.0..at.0 + head.len() as u64).contains(&map),
+                Verb::Write { at, head, tail } => {
+                    let words = (head.len() + tail.len() / 8) as u64;
+                    (at.0..at.0 + words).contains(&map)
+                }
                 _ => false,
             };
             is_cleared.set(is_cleared.get() || chain.iter().any(clears));
