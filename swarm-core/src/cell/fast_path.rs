@@ -13,7 +13,7 @@ use super::accept_request::accepted_at;
 use super::decide::{confirmed_word, fast_after};
 use super::propose::{Fast, Proposal};
 use super::read::Committed;
-use super::view::{View, Words};
+use super::view::{View, Words, last_for_changes};
 use super::{CellRef, in_place_head};
 use crate::clock::Clock;
 use crate::fabric::{Fabric, Store, Swap};
@@ -79,11 +79,14 @@ pub fn try_propose<F: Fabric, C: Clock>(
     let (n, format, fabric) = (group.nodes(), group.format(), group.fabric());
     let Proposal { change, record, payload, initial_writes, sparing } = *proposal;
     let is_plain = initial_writes.is_empty() && !sparing && payload.len() <= at.room;
-    // S6: what is exhausted takes no change.
-    if !fabric.is_near() || !is_plain || on.is_exhausted(format) {
+    if !fabric.is_near() || !is_plain {
         return None;
     }
     let base = on.fast_base(format, n, group.suspects())?;
+    // S6: what is exhausted takes no change. The view has no other word.
+    if format.ballot(base).0 > last_for_changes(format) {
+        return None;
+    }
     let ballot = fast_after(format.ballot(base));
     let new = format.cell(ballot, record, CellFlags::ACCEPTED);
     let head = RecordHeader::new(record, base, change, payload).encode();

@@ -97,6 +97,7 @@ fn in_place<'a>(at: &CellRef, n: usize, head: &'a [u64; 3], payload: &'a [u64]) 
 }
 
 /// Returns the words before the payload in place.
+#[inline]
 fn in_place_head(word: CellWord, payload: &[u64]) -> [u64; cell::IN_PLACE_WORDS] {
     [word.0, cell_checksum(word, payload), payload.len() as u64]
 }

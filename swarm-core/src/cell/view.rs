@@ -53,13 +53,13 @@ impl View {
     /// those that are reserved for reads.
     #[inline]
     pub fn is_exhausted(&self, format: WordFormat) -> bool {
-        let last = format.last_ballot().0;
-        self.is_past(format, last - last / RESERVE)
+        self.is_past(format, last_for_changes(format))
     }
 
     #[inline]
     fn is_past(&self, format: WordFormat, ballot: u64) -> bool {
-        !self.known.holding(|node| format.ballot(self.words[node.index()]).0 > ballot).is_empty()
+        let mut known = self.known;
+        known.any(|node| format.ballot(self.words[node.index()]).0 > ballot)
     }
 
     /// Returns the committed record; null if the cell is vacant.
@@ -91,6 +91,7 @@ impl View {
     }
 
     /// Returns the word from which a fast round can start, if it is worth a try.
+    #[inline]
     pub(super) fn fast_base(
         &self,
         format: WordFormat,
@@ -98,8 +99,8 @@ impl View {
         suspects: NodeSet,
     ) -> Option<CellWord> {
         let common = self.common();
-        let equal = |node: NodeId| self.words[node.index()] == common;
-        (self.known.holding(equal) == self.known
+        let mut known = self.known;
+        (known.all(|node| self.words[node.index()] == common)
             // Not from a word that is not confirmed, which is about to change.
             && common.is_confirmed()
             // C1: never from a promised word: a client that finds the round's record not confirmed
@@ -113,6 +114,7 @@ impl View {
     }
 
     /// Returns the word of the lowest known node: the others are assumed to show it as well.
+    #[inline]
     fn common(&self) -> CellWord {
         let mut known = self.known;
         known.next().map_or(CellWord(0), |node| self.words[node.index()])
@@ -216,10 +218,16 @@ impl Words {
 
     /// Checks that ballots are left for changes.
     pub(super) fn check_room(&self) -> Result<(), Error> {
-        let last = self.format.last_ballot().0;
-        if self.top.0 > last - last / RESERVE {
+        if self.top.0 > last_for_changes(self.format) {
             return Err(Error::Exhausted);
         }
         Ok(())
     }
+}
+
+/// Returns the last ballot that is not reserved for reads (S6).
+#[inline]
+pub(super) fn last_for_changes(format: WordFormat) -> u64 {
+    let last = format.last_ballot().0;
+    last - last / RESERVE
 }

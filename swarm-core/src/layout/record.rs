@@ -28,6 +28,7 @@ pub struct RecordHeader {
 
 impl RecordHeader {
     /// Returns the header of a record at `pointer` with this `payload`.
+    #[inline]
     pub fn new(pointer: Pointer, base: CellWord, writer: WriteNumber, payload: &[u64]) -> Self {
         let length = payload.len();
         let checksum = record_checksum(pointer, base, writer, payload);
@@ -35,6 +36,7 @@ impl RecordHeader {
     }
 
     /// Returns the words from [`BODY`] to the payload.
+    #[inline]
     pub fn encode(&self) -> [u64; HEADER_WORDS - 1] {
         [self.base.0, self.writer.0, self.length as u64, self.checksum]
     }
