@@ -35,7 +35,8 @@ pub(crate) type FoundCell = (KeyedCell, u64);
 struct CachedCell {
     key: Box<[u8]>,
     cell: KeyedCell,
-    seen: Option<SeenCell>,
+    /// In a box that is handed over and back, so that a change copies none of it.
+    seen: Option<Box<SeenCell>>,
 }
 
 /// Takes a key's hash as it is: the pool's seed is in it.
@@ -87,7 +88,8 @@ impl CellCache {
     }
 
     /// Returns a key's cell, and takes what was seen of it, in whatever epoch.
-    pub(crate) fn take(&self, hash: u64, key: &[u8]) -> Option<(FoundCell, Option<SeenCell>)> {
+    #[inline]
+    pub(crate) fn take(&self, hash: u64, key: &[u8]) -> Option<(FoundCell, Option<Box<SeenCell>>)> {
         let mut cells = self.cells.borrow_mut();
         let mut cached = cells.get_mut(&hash).filter(|cached| *cached.key == *key)?;
         let seen = cached.seen.take();
@@ -95,7 +97,8 @@ impl CellCache {
     }
 
     /// Puts back what is known of a cell, if it is cached.
-    pub(crate) fn put_back(&self, hash: u64, cell: &KeyedCell, seen: SeenCell) {
+    #[inline]
+    pub(crate) fn put_back(&self, hash: u64, cell: &KeyedCell, seen: Box<SeenCell>) {
         // E7: whatever is cached was found in this generation.
         if let Some(mut cached) = self.cells.borrow_mut().get_mut(&hash)
             && cached.cell.identity == cell.identity
@@ -109,7 +112,7 @@ impl CellCache {
         let mut cells = self.cells.borrow_mut();
         let mut cached = cells.get_mut(&hash)?;
         let seen = (cached.cell.identity == cell.identity).then(|| cached.seen.take()).flatten();
-        seen.filter(|seen| seen.epoch == epoch)
+        seen.filter(|seen| seen.epoch == epoch).map(|seen| *seen)
     }
 
     /// Caches the cell of a key, and what was seen of it.
@@ -124,6 +127,7 @@ impl CellCache {
         if generation != self.generation.get() {
             return;
         }
+        let seen = seen.map(Box::new);
         self.cells.borrow_mut().insert(hash, CachedCell { key: key.into(), cell, seen });
     }
 

@@ -90,6 +90,8 @@ pub(crate) struct Heap {
     awaited: PendingRetirements,
     /// The class of the last buffer, with its length and leanness.
     class_of_last: Cell<((usize, bool), ChunkClass)>,
+    /// The words of the last object that is the same at every node, and its kind.
+    plain_of_last: Cell<(usize, ObjectKind)>,
     /// A chunk-map record that was proposed, and that no node names: it is as if never used.
     spare: Cell<Option<Pointer>>,
     /// Chunks that could not be emptied, and how many of their objects were in use then.
@@ -168,6 +170,10 @@ impl Heap {
             growth: GcPacer::default(),
             awaited: PendingRetirements::default(),
             class_of_last: Cell::new(((usize::MAX, false), ChunkClass::LargeTail)),
+            plain_of_last: Cell::new((
+                0,
+                ObjectKind { class: geometry.plain_class(0), home: NodeId(0), chunks: 1 },
+            )),
             spare: Cell::new(None),
             stuck: RefCell::default(),
             reclaimer: Reclaimer::new(geometry),
@@ -176,11 +182,22 @@ impl Heap {
     }
 
     /// Returns the kind for objects of `words` words that are the same at every node.
+    #[inline]
     pub(crate) fn plain(&self, words: usize) -> ObjectKind {
-        match self.geometry.plain_class(words) {
+        match self.plain_of_last.get() {
+            (of, kind) if of == words => kind,
+            _ => self.other_plain(words),
+        }
+    }
+
+    #[inline(never)]
+    fn other_plain(&self, words: usize) -> ObjectKind {
+        let kind = match self.geometry.plain_class(words) {
             ChunkClass::Large => self.run(words),
             class => ObjectKind { class, home: NodeId(0), chunks: 1 },
-        }
+        };
+        self.plain_of_last.set((words, kind));
+        kind
     }
 
     /// Returns the kind for an object that takes chunks of its own.

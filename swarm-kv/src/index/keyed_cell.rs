@@ -65,11 +65,13 @@ impl KeyedCell {
     }
 
     /// Whether a value of this length fits into its records.
+    #[inline]
     pub(crate) fn fits(&self, length: usize) -> bool {
         HEAD_WORDS + self.shape.key_words() + words_for(length) <= self.at.room
     }
 
     /// Whether its records have room for what this one says.
+    #[inline]
     pub(crate) fn fits_content(&self, content: &CellContent<'_>) -> bool {
         self.fits(content.value.len() + content.deadline.map_or(0, |_| DEADLINE_BYTES))
     }
@@ -122,16 +124,22 @@ impl CellContent<'_> {
     /// Makes `words` the payload of a record that says so.
     pub(crate) fn payload_into(&self, words: &mut Vec<u64>) {
         let Self { kind, deadline, key, value } = *self;
-        words.clear();
-        words.push(kind as u64 | (key.len() as u64) << 8 | (value.len() as u64) << 16);
+        let (key_words, has_deadline) = (words_for(key.len()), deadline.is_some());
+        let head_words = HEAD_WORDS + usize::from(has_deadline);
+        words.resize(head_words + key_words + words_for(value.len()), 0);
+        let (head, rest) = words.split_at_mut(head_words);
+        head[0] = kind as u64 | (key.len() as u64) << 8 | (value.len() as u64) << 16;
         if let Some(deadline) = deadline {
-            words[0] |= DEADLINE;
-            words.push(deadline);
+            head[0] |= DEADLINE;
+            head[HEAD_WORDS] = deadline;
         }
-        for bytes in [key, value] {
-            let at = words.len();
-            words.resize(at + words_for(bytes.len()), 0);
-            words[at..].as_mut_bytes()[..bytes.len()].copy_from_slice(bytes);
+        let (of_key, of_value) = rest.split_at_mut(key_words);
+        for (words, bytes) in [(of_key, key), (of_value, value)] {
+            // Other bytes were there before.
+            if let Some(last) = words.last_mut() {
+                *last = 0;
+            }
+            words.as_mut_bytes()[..bytes.len()].copy_from_slice(bytes);
         }
     }
 }
@@ -201,7 +209,11 @@ mod tests {
         {
             let kinds = [Kind::Value, Kind::Absent, Kind::Forward];
             for (kind, deadline) in kinds.into_iter().flat_map(|it| [(it, None), (it, Some(!7))]) {
-                let words = CellContent { kind, deadline, key, value }.payload();
+                let content = CellContent { kind, deadline, key, value };
+                let words = content.payload();
+                let mut other = vec![!0; words.len()];
+                content.payload_into(&mut other);
+                assert_eq!(other, words, "in the place of another one");
                 let parts = Parts::of(&words).expect("it is whole");
                 assert_eq!(
                     (parts.kind, parts.deadline, parts.key(&words), parts.value(&words)),

@@ -110,6 +110,7 @@ impl Chooser<'_, '_> {
 }
 
 /// Lets `choose` choose what is to be there after `before`, and checks that.
+#[inline]
 pub(crate) fn checked(choose: &mut Choose<'_>, before: Option<&[u8]>) -> Result<Next, Error> {
     let next = choose(before)?;
     match &next {

@@ -60,7 +60,11 @@ impl<F: Fabric, C: Clock, P: Protocol> Default for ChangeRest<'_, F, C, P> {
 
 impl<'c, F: Fabric, C: Clock, P: Protocol + 'c> ChangeRest<'c, F, C, P> {
     /// Returns what is to be there after a value: what was chosen last, if that was for an equal one.
+    #[inline(always)]
     fn choose(&mut self, choose: &mut Choose<'_>, value: &[u8]) -> Result<Next, Error> {
+        if self.last.is_none() {
+            return checked(choose, Some(value));
+        }
         match self.last.take().filter(|(last, _)| last == value) {
             Some((_, next)) => Ok(next),
             None => checked(choose, Some(value)),
@@ -72,7 +76,7 @@ impl<'c, F: Fabric, C: Clock, P: Protocol + 'c> ChangeRest<'c, F, C, P> {
 struct Posted<'c> {
     hash: u64,
     found: FoundCell,
-    seen: SeenCell,
+    seen: Box<SeenCell>,
     after: Vec<u8>,
     in_flight: Box<InFlight>,
     /// No other change of this key begins before this one has ended.
@@ -111,8 +115,9 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             return Begun::Done(Err(self.why_cut_off()));
         }
         let mut rest = ChangeRest::default();
+        // A cell that is there has the room that it has: the general path asks whether there can be a new one.
         if self.group.fabric().is_near()
-            && let Ok(hash) = self.check_for_change(key, room)
+            && let Ok(hash) = self.check(key, &[])
         {
             let pin = self.pin();
             let others = self.group.fabric().begin();
@@ -154,7 +159,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         }
         let epoch = self.index.epoch();
         for _ in 0..LOOKS {
-            let Some((found, seen, is_fresh)) = self.known_now(hash, key, epoch) else {
+            let Some((found, mut seen, is_fresh)) = self.known_now(hash, key, epoch) else {
                 return false;
             };
             let after = match rest.choose(choose, &seen.value) {
@@ -172,11 +177,13 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                 Err(_) if !is_fresh => continue,
                 Ok(Next::Delete) | Err(_) => return false,
             };
-            match self.try_propose(key, (found, &seen), &after) {
+            match self.try_propose(key, (&found.0, &seen), &after) {
                 Ok(view) => {
                     self.has_changed_now(hash, &found.0, (&seen.view, &view));
                     tell(Some(&seen.value), Some(&after));
-                    self.cells.put_back(hash, &found.0, SeenCell { view, value: after, ..seen });
+                    seen.view = view;
+                    seen.value = after;
+                    self.cells.put_back(hash, &found.0, seen);
                     return true;
                 }
                 Err(Unproposed::Lost) => rest.last = Some((seen.value, Next::Put(after))),
@@ -197,12 +204,21 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
 
     /// Returns a key's cell and what it holds, if the cell is cached and goes on: as it was seen in this
     /// epoch (E4a), or as it is now; and whether that is so.
-    fn known_now(&self, hash: u64, key: &[u8], epoch: u64) -> Option<(FoundCell, SeenCell, bool)> {
+    #[inline(always)]
+    fn known_now(
+        &self,
+        hash: u64,
+        key: &[u8],
+        epoch: u64,
+    ) -> Option<(FoundCell, Box<SeenCell>, bool)> {
         let (found, seen) = self.cells.take(hash, key)?;
         // X1: a value whose time is over is none.
         match seen.filter(|seen| seen.epoch == epoch && !self.is_past(seen.deadline)) {
             Some(seen) => Some((found, seen, false)),
-            None => Some((found, seen_of(&self.read_cell_now(&found.0, key)?, epoch), true)),
+            None => {
+                let seen = seen_of(&self.read_cell_now(&found.0, key)?, epoch);
+                Some((found, Box::new(seen), true))
+            }
         }
     }
 
@@ -224,7 +240,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     fn try_propose(
         &self,
         key: &[u8],
-        ((cell, _), seen): (FoundCell, &SeenCell),
+        (cell, seen): (&KeyedCell, &SeenCell),
         after: &[u8],
     ) -> Result<View, Unproposed> {
         let content = CellContent { kind: Kind::Value, deadline: seen.deadline, key, value: after };
@@ -294,7 +310,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         let Posted { hash, found, seen, after, in_flight, _turn } = posted;
         let InFlight { record, change, round } = *in_flight;
         let mut round = Some(round);
-        let (cell, SeenCell { epoch, view, deadline, value }) = (found.0, seen);
+        let (cell, SeenCell { epoch, view, deadline, value }) = (found.0, *seen);
         let payload = CellContent { kind: Kind::Value, deadline, key, value: &after }.payload();
         let (payload, initial_writes, sparing) = (&*payload, &[][..], false);
         let proposal = Proposal { change, record, payload, initial_writes, sparing };

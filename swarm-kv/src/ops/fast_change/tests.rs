@@ -136,7 +136,7 @@ fn a_worn_cell_is_left_to_the_general_path() {
         nodes.set_word(node, worn.at.place.at(node, 3).plus(cell::WORD), word.0);
     }
     let view = swarm_core::cell::View::created(format, 3, word);
-    one.cells.put_back(hash, &worn, SeenCell { view, ..seen });
+    one.cells.put_back(hash, &worn, Box::new(SeenCell { view, ..*seen }));
     assert_eq!(changed_at_once(&one, b"9"), None);
     assert_eq!(increment(&one), 4);
     assert_ne!(cell_of(&one, b"key").identity, worn.identity, "it went on as a register");
@@ -163,8 +163,9 @@ fn what_was_seen_in_an_earlier_epoch_is_looked_at_again() {
         (0..3).for_each(|_| _ = increment(&one));
         let hash = one.check(b"key", &[]).expect("a key");
         let (found, seen) = one.cells.take(hash, b"key").expect("it is cached");
-        let seen = seen.expect("it was seen");
-        one.cells.put_back(hash, &found.0, SeenCell { epoch: seen.epoch + 1, ..seen });
+        let mut seen = seen.expect("it was seen");
+        seen.epoch += 1;
+        one.cells.put_back(hash, &found.0, seen);
         if changed {
             assert_eq!(increment(&two), 4);
         }
