@@ -172,6 +172,8 @@ pub struct Client<F: Fabric, C: Clock, P = SafeGuess> {
     pub(crate) key_locks: KeyLocks,
     /// Room for the words of a record: a common change of a cell allocates none.
     pub(crate) record_words: Cell<Vec<u64>>,
+    /// The bytes of a value that a change of a cell replaced: room for the next one.
+    pub(crate) spare_value: Cell<Vec<u8>>,
     /// The last ticket of a place in an object.
     pub(crate) tickets: Cell<u32>,
     /// Places in objects that are to be given up.
@@ -236,6 +238,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
             cells: CellCache::new(keys),
             key_locks: KeyLocks::default(),
             record_words: Cell::default(),
+            spare_value: Cell::default(),
             tickets: Cell::new(0),
             left_places: LeftPlaces::default(),
             reclaimed_at_once: options.reclaimed_at_once,

@@ -25,6 +25,10 @@ impl LeftPlaces {
         self.0.borrow_mut().push(place);
     }
 
+    pub(crate) fn are_none(&self) -> bool {
+        self.0.borrow().is_empty()
+    }
+
     pub(crate) fn first(&self) -> Option<LeftPlace> {
         self.0.borrow().first().cloned()
     }

@@ -7,6 +7,7 @@ use swarm_core::fabric::Fabric;
 use swarm_core::register::Protocol;
 
 use crate::client::handle::Client;
+use crate::client::location_cache::hash_key;
 use crate::client::looks::{Pauses, looks_until};
 use crate::client::waiting::Prepared;
 use crate::objects::error::ObjectError;
@@ -34,10 +35,10 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
         sleep: impl AsyncFn(Prepared, Duration),
         look: impl AsyncFn() -> Result<Option<T>, ObjectError>,
     ) -> Result<Option<T>, ObjectError> {
-        let (clock, hash) = (self.group.clock(), self.check(name, &[])?);
+        let clock = self.group.clock();
         let until = limit.map(|limit| clock.now().saturating_add(nanoseconds(limit)));
         let left = || until.map(|until| Duration::from_nanos(until.saturating_sub(clock.now())));
-        let prepare = || self.prepare_wait(hash);
+        let prepare = || self.prepare_wait(hash_key(name, self.geometry.hash_seed));
         // What is found at once asks nothing of the kernel: neither of this client's change of the object nor of
         // others'. Where nobody wakes it there is nothing to prepare.
         let prepared = self.wait_words.is_none().then(prepare);

@@ -20,6 +20,7 @@
 
 use smallvec::SmallVec;
 use swarm_core::words::Incarnation;
+use zerocopy::IntoBytes;
 
 use crate::objects::kind::{HEADER, ObjectKind};
 use crate::objects::seat::Seat;
@@ -250,24 +251,25 @@ impl Turnstile {
 
     /// Returns the value of an object of this kind in this state.
     pub(crate) fn encode(&self, kind: ObjectKind) -> Vec<u8> {
+        self.encode_in(kind, Vec::new())
+    }
+
+    /// The same, in the place of other bytes.
+    pub(crate) fn encode_in(&self, kind: ObjectKind, mut value: Vec<u8>) -> Vec<u8> {
         let used = HEAD + self.holders.len() * HOLDER + self.waiters.len() * WAITER;
         let length = LENGTHS.into_iter().find(|&length| used <= length).unwrap_or(LONGEST);
         let length = if length == LENGTHS[0] { used } else { length };
-        let mut value = Vec::with_capacity(length);
-        value.extend_from_slice(&kind.header());
-        let mut put = |word: u64| value.extend_from_slice(&word.to_le_bytes());
-        put(self.token);
+        value.clear();
+        value.reserve_exact(length);
         let counts = [self.holders.len(), self.waiters.len()].map(|count| count as u64);
         let units = u64::from(self.units) | u64::from(if self.unsettled { UNSETTLED } else { 0 });
-        put(units | counts[0] << 32 | counts[1] << 48);
-        for holder in &self.holders {
-            put(place(&holder.seat, holder.weight));
-            put(holder.seat.session.0);
-            put(holder.token);
+        let counts = units | counts[0] << 32 | counts[1] << 48;
+        put(&mut value, [u64::from_le_bytes(kind.header()), self.token, counts]);
+        for Holder { seat, token, weight } in &self.holders {
+            put(&mut value, [place(seat, *weight), seat.session.0, *token]);
         }
-        for waiter in &self.waiters {
-            put(place(&waiter.seat, waiter.weight));
-            put(waiter.seat.session.0);
+        for Waiter { seat, weight } in &self.waiters {
+            put(&mut value, [place(seat, *weight), seat.session.0]);
         }
         value.resize(length, 0);
         value
@@ -275,27 +277,37 @@ impl Turnstile {
 
     /// Returns what the value of an object of this kind says. `None` if it is none.
     pub(crate) fn decode(kind: ObjectKind, value: &[u8]) -> Option<Self> {
-        let (words, _) = value.strip_prefix(&kind.header())?.as_chunks::<8>();
-        let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
-        let (token, counts) = (words.next()?, words.next()?);
+        let (words, _) = value.as_chunks::<8>();
+        let (&[header, token, counts], words) = words.split_first_chunk()?;
+        if header != kind.header() {
+            return None;
+        }
+        let [token, counts] = [token, counts].map(u64::from_le_bytes);
         let (units, unsettled) = (counts as u32 & !UNSETTLED, counts as u32 & UNSETTLED != 0);
         let mut all = Self { token, unsettled, ..Self::new(units) };
         let (holders, waiters) = ((counts >> 32) as u16 as usize, (counts >> 48) as usize);
         if holders > MAX_HOLDERS || waiters > MAX_WAITERS {
             return None;
         }
-        for _ in 0..holders {
-            let (place, session, token) = (words.next()?, words.next()?, words.next()?);
+        let (of_holders, words) = words.split_at_checked(3 * holders)?;
+        for words in of_holders.as_chunks().0 {
+            let [place, session, token] = words.map(u64::from_le_bytes);
             let (seat, weight) = placed(place, session);
             all.holders.push(Holder { seat, token, weight });
         }
-        for _ in 0..waiters {
-            let (place, session) = (words.next()?, words.next()?);
+        for words in words.get(..2 * waiters)?.as_chunks().0 {
+            let [place, session] = words.map(u64::from_le_bytes);
             let (seat, weight) = placed(place, session);
             all.waiters.push(Waiter { seat, weight });
         }
         Some(all)
     }
+}
+
+/// Adds these words to a value.
+#[inline]
+fn put<const N: usize>(value: &mut Vec<u8>, words: [u64; N]) {
+    value.extend_from_slice(words.map(u64::to_le).as_bytes());
 }
 
 fn place(seat: &Seat, weight: u16) -> u64 {

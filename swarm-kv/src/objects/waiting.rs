@@ -44,26 +44,38 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Queued<'c, F, C, P> {
         step: impl Fn(&mut Turnstile),
         read: impl FnOnce(&Turnstile) -> T,
     ) -> Result<T, ObjectError> {
+        // What there is after the last call, which counts: nothing is decoded again to tell it.
+        let mut made = None;
         let mut choice = |value: Option<&[u8]>| {
             // What is no such object stays as it is, and is told below.
-            let Ok(mut state) = self.state(value) else { return Ok(Next::Keep) };
-            step(&mut state);
+            let Ok(state) = made.insert(self.state(value)) else { return Ok(Next::Keep) };
+            step(state);
             // What is as it was is kept.
-            let is_nothing = value.is_none() && state.is_unused();
-            Ok(if is_nothing { Next::Keep } else { Next::Put(state.encode(self.kind)) })
+            if value.is_none() && state.is_unused() {
+                return Ok(Next::Keep);
+            }
+            Ok(Next::Put(state.encode_in(self.kind, self.client.spare_value.take())))
         };
-        let told = |_: Option<&[u8]>, after: Option<&[u8]>| Ok(read(&self.state(after)?));
-        self.client.modify(&self.name, Some(ROOM), &mut choice, told).await?
+        // For the assertion alone.
+        let after = |_: Option<&[u8]>, after: Option<&[u8]>| {
+            cfg!(debug_assertions).then(|| after.map(<[u8]>::to_vec))
+        };
+        let after = self.client.modify(&self.name, Some(ROOM), &mut choice, after).await?;
+        let made = made.as_ref().expect("what took effect was chosen");
+        debug_assert!(after.is_none_or(|after| self.state(after.as_deref()) == *made));
+        match made {
+            Ok(state) => Ok(read(state)),
+            Err(error) => Err(*error),
+        }
     }
 
     /// Returns the state that a value is.
+    #[inline]
     fn state(&self, value: Option<&[u8]>) -> Result<Turnstile, ObjectError> {
         let Some(value) = value else { return Ok(Turnstile::new(self.units)) };
-        let found = ObjectKind::of(value);
-        if found != Some(self.kind) {
-            return Err(ObjectError::OtherKind { wanted: self.kind, found });
-        }
-        let state = Turnstile::decode(self.kind, value).ok_or(Error::DAMAGED)?;
+        let Some(state) = Turnstile::decode(self.kind, value) else {
+            return Err(self.why_not(value));
+        };
         let (wanted, found) = (self.units, state.units());
         match self.kind {
             _ if wanted == found => Ok(state),
@@ -71,6 +83,16 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Queued<'c, F, C, P> {
             ObjectKind::Once if found == 0 => Ok(state),
             ObjectKind::Semaphore if found > 0 => Err(ObjectError::OtherNumber { wanted, found }),
             _ => Err(Error::DAMAGED.into()),
+        }
+    }
+
+    /// Returns why a value is no state of this object.
+    #[cold]
+    fn why_not(&self, value: &[u8]) -> ObjectError {
+        let (wanted, found) = (self.kind, ObjectKind::of(value));
+        match found == Some(wanted) {
+            true => Error::DAMAGED.into(),
+            false => ObjectError::OtherKind { wanted, found },
         }
     }
 
@@ -90,7 +112,9 @@ impl<'c, F: Fabric, C: Clock, P: Protocol> Queued<'c, F, C, P> {
         limit: Option<Duration>,
         sleep: impl AsyncFn(Prepared, Duration),
     ) -> Result<Option<Guard<'_, F, C, P>>, ObjectError> {
-        self.client.gives_up_places().await?;
+        if !self.client.left_places.are_none() {
+            self.client.gives_up_places().await?;
+        }
         let mut place = Place::new(self, self.client.next_seat());
         let queues = limit != Some(Duration::ZERO);
         let look = async || match place.enter(weight, queues).await? {

@@ -9,6 +9,7 @@
 
 use std::cell::RefCell;
 use std::future::Future;
+use std::mem;
 use std::pin::Pin;
 use std::rc::Rc;
 
@@ -182,7 +183,7 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
                     self.has_changed_now(hash, &found.0, (&seen.view, &view));
                     tell(Some(&seen.value), Some(&after));
                     seen.view = view;
-                    seen.value = after;
+                    self.spare_value.set(mem::replace(&mut seen.value, after));
                     self.cells.put_back(hash, &found.0, seen);
                     return true;
                 }
