@@ -14,7 +14,6 @@
 //! | [fast](fn@propose), even ballot | 1 | all words went from one accepted word to the record |
 //! | [classic](fn@propose), odd ballot | 2: prepare, accept | a majority's words went to it |
 //! | [read](fn@read) | 1, or 2 if out of place | the words prove it; else a classic round |
-//! | [settle](fn@settle) | 3 | a classic round, whatever the words prove |
 //!
 //! Linearization: a change at the CAS that commits its record, whichever client posts it; a read
 //! when what it returns is committed or when it begins, whichever is later. (Not when the last of
@@ -34,7 +33,6 @@ mod fill;
 mod propose;
 mod read;
 mod record;
-mod settle;
 mod view;
 
 pub use accept_request::{CreatedPart, CreatedParts, InitialWrite, MAX_CREATED_PARTS, Replicas};
@@ -44,7 +42,6 @@ pub use fast_path::{FastRound, try_propose, try_read};
 pub use fill::fill;
 pub use propose::{Proposal, Proposed, propose, propose_on};
 pub use read::{Committed, read};
-pub use settle::settle;
 pub use view::View;
 
 use crate::clock::Clock;

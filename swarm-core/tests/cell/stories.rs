@@ -9,10 +9,10 @@ use std::future::Future;
 use std::rc::Rc;
 
 use crate::common::{
-    FORMAT, LastToken, append, cell, confirmed, is_created, list, number, object, plant,
-    plant_object, record, word,
+    FORMAT, append, cell, confirmed, is_created, list, number, object, plant, plant_object, record,
+    word,
 };
-use swarm_core::cell::{CellRef, Proposed, View, settle};
+use swarm_core::cell::{CellRef, Proposed, View};
 use swarm_core::error::Error;
 use swarm_core::node::{Address, MAX_NODES, NodeId};
 use swarm_core::quorum::{Group, Session, Timeouts};
@@ -133,11 +133,6 @@ impl Story {
             let change = number(group.session().client, token);
             append(&group, &at, &view, token, change, &[X, token]).await
         })
-    }
-
-    /// Lets a client settle the cell.
-    fn settle(&mut self) -> (usize, Outcome<()>) {
-        self.begin(LONG, async move |group| settle(&group, &cell(0), &LastToken).await)
     }
 
     /// Runs the client's operation at `nodes`, one roundtrip after the other, until `done`.
@@ -779,28 +774,26 @@ fn a_proposer_may_die_anywhere() {
 }
 
 /// A proposer is fenced at two nodes, after its record has reached one of them, and lives. At the third
-/// node, where it is not fenced yet, its record arrives when the cell has been settled.
+/// node, where it is not fenced yet, its record arrives behind another client's change.
 #[test]
 fn what_a_fenced_client_still_brings_to_one_node_is_not_committed() {
     let mut story = Story::new();
     let (fenced, _) = story.propose(R, true, LONG);
     story.sim.lose_chains(fenced, N0);
     story.sim.take_all(fenced, N1);
-    let (client, outcome) = story.settle();
-    // A majority that shows `x`, and no more than `x`.
-    story.sim.roundtrip(client, &[N0, N2]);
-    story.sim.roundtrip(client, &[N1]);
+    let (client, outcome) = story.propose(Y, true, SHORT);
     story.finish(client, &[N0, N2]);
-    assert_eq!(outcome.take(), Some(Ok(())));
+    assert!(matches!(outcome.take(), Some(Ok(Proposed::Committed(_)))));
     story.sim.take_all(fenced, N2);
     assert_eq!(FORMAT.record(story.shown(N1)), record(R), "it is at a minority");
-    story.ends_with(N1, &[N1, N2], &[X]);
+    story.ends_with(N1, &[N1, N2], &[X, Y]);
 }
 
-/// A proposer was promised a high ballot at one node before it was fenced there and at another one, and
-/// is promised it at the third one when the cell has been settled: by a majority.
+/// A proposer was promised a high ballot at one node before it was fenced there and at another one, and is
+/// promised it at the third one behind another client's change. That client had no answer from the first:
+/// when it had only committed `x` again, under a smaller ballot, the proposer went on to accept its record.
 #[test]
-fn a_ballot_that_was_promised_before_the_fence_commits_nothing() {
+fn a_ballot_that_was_promised_before_the_fence_commits_nothing_behind_a_change() {
     let mut story = Story::new();
     let mut words = [Some(word(2, record(X), confirmed())); MAX_NODES];
     words[2] = Some(word(8, record(X), confirmed()));
@@ -812,13 +805,12 @@ fn a_ballot_that_was_promised_before_the_fence_commits_nothing() {
     story.sim.deliver(fenced, N0);
     assert!(story.is_promised(N0, 9));
     story.sim.lose_chains(fenced, N1);
-    let (client, outcome) = story.settle();
-    story.sim.roundtrip(client, &[N1, N2]);
-    story.sim.roundtrip(client, &[N0]);
+    let (client, outcome) = story.propose(Y, false, SHORT);
     story.finish(client, &[N1, N2]);
-    assert_eq!(outcome.take(), Some(Ok(())));
+    assert!(matches!(outcome.take(), Some(Ok(Proposed::Committed(_)))));
     for _ in 0..20 {
         story.sim.roundtrip(fenced, &[N2]);
     }
-    story.ends_with(N1, &[N1, N2], &[X]);
+    assert!(!story.is_accepted(N2, R), "it is built on x");
+    story.ends_with(N1, &[N1, N2], &[X, Y]);
 }

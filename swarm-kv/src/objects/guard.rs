@@ -63,7 +63,8 @@ impl<'l, F: Fabric, C: Clock, P: Protocol> Guard<'l, F, C, P> {
     /// notes that the object is settled.
     ///
     /// To call it where [`is_unsettled`](Self::is_unsettled) says so is enough; a holder that was evicted and
-    /// lives on may write all the same. Seven roundtrips for each key that is not a cell, two for others.
+    /// lives on may write all the same. Seven roundtrips for each key in a register, three for one in a cell, six for one
+    /// that is not there.
     ///
     /// # Cancel safety
     /// Dropped before it ends, it is unsettled still, and the next holder is told.

@@ -5,15 +5,17 @@
 //! timestamp may be the smaller one. So the key moves: its next register begins with what the freeze of this
 //! one shows, and nobody asks this one any more.
 //!
-//! A cell, be it the key's or, where the key is not there, that of its bucket, is [settled](cell::settle) by a
-//! ballot (C9): a read may go by a majority, and behind a network a client that is fenced at a majority may still
-//! bring its record to another node.
+//! In a cell, the key's or, where the key is not there, that of its bucket, this client commits a change to
+//! what is there already. Whatever clients that have ended proposed is built on an older record, and so is
+//! committed by then or never will be (C6). A read is not enough: it may go by a majority, and behind a
+//! network a client that is fenced at a majority may still reach another node (C9).
 //!
 //! **Invariant (O7):** a key that was settled shows no more of what clients wrote that had ended before.
 //!
-//! Roundtrips: seven, for a move of a register as for a ballot of a cell between two looks at the index.
+//! Roundtrips: seven for a move of a register; three for a cell, and six for a key that is not there.
 
-use swarm_core::cell::{self, CreatedParts};
+use std::rc::Rc;
+
 use swarm_core::clock::Clock;
 use swarm_core::fabric::Fabric;
 use swarm_core::register::Protocol;
@@ -21,7 +23,9 @@ use swarm_core::register::Protocol;
 use crate::client::handle::{Client, TRIES};
 use crate::error::Error;
 use crate::heap::Purpose;
+use crate::index::bucket::{Bucket, Content};
 use crate::ops::locate::Place;
+use crate::ops::modify::Next;
 
 impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     /// Settles a key: what clients that have ended by now wrote under it took effect before this, or never will.
@@ -47,31 +51,45 @@ impl<F: Fabric, C: Clock, P: Protocol> Client<F, C, P> {
     }
 
     async fn settle_now(&self, hash: u64, key: &[u8]) -> Result<(), Error> {
-        let mut settled = None;
+        let mut is_bucket_settled = false;
         for tries in 1..=TRIES as u32 {
             let listed = self.read_by_index(hash, key).await?;
-            let (at, is_bucket) = match listed.map(|(_, place)| place).transpose()? {
+            match listed.map(|(_, place)| place).transpose()? {
                 // O7: its successor takes along what took effect (V1).
                 Some(Place::Register(register, _)) => {
                     if self.move_on(hash, &register, 0, Purpose::Insert).await?.is_some() {
                         return Ok(());
                     }
-                    self.pause_after(tries).await;
-                    continue;
                 }
-                Some(Place::Cell((cell, _))) => (cell.at, false),
-                None => (self.index.fresh(&self.group, hash).await?.cell, true),
-            };
-            // What was settled has not taken the key elsewhere.
-            if settled == Some(at.place.pointer) {
-                return Ok(());
+                // C9: the same value again, in a record of this client.
+                Some(Place::Cell(found)) => {
+                    let same = |value: Option<&[u8]>| {
+                        Ok(Rc::new(Next::Put(value.unwrap_or_default().to_vec())))
+                    };
+                    if self.change_cell(hash, key, found, &same).await?.is_some() {
+                        return Ok(());
+                    }
+                }
+                // It is not there, and no insert of a client that had ended is to come.
+                None if is_bucket_settled => return Ok(()),
+                None => is_bucket_settled = self.settle_bucket(hash).await?,
             }
-            let created = self.index.created_parts();
-            let created: &dyn CreatedParts = if is_bucket { &created } else { &() };
-            cell::settle(&self.group, &at, created).await?;
-            settled = Some(at.place.pointer);
+            self.pause_after(tries).await;
         }
         Err(Error::Contended)
+    }
+
+    /// Commits the entries of this hash's bucket again (C9). Returns false if another change came first.
+    async fn settle_bucket(&self, hash: u64) -> Result<bool, Error> {
+        let located = self.fresh_to_change(hash).await?;
+        let Content::Entries { entries, .. } = &located.bucket.content else { return Ok(false) };
+        let content = Content::Entries { entries: entries.clone(), created: None };
+        let bucket = Bucket { content, ..located.bucket };
+        let is_changed = self.change(&located, bucket, &[], Purpose::Replace).await?;
+        if !is_changed {
+            self.index.forget(located.cell.place.pointer);
+        }
+        Ok(is_changed)
     }
 }
 

@@ -7,7 +7,6 @@ use std::rc::Rc;
 
 use swarm_core::history::Call;
 use swarm_core::node::NodeId;
-use swarm_core::quorum::Timeouts;
 use swarm_core::sim::dropped_after;
 use swarm_kv::objects::Guard;
 
@@ -169,6 +168,24 @@ fn nothing_of_a_dead_client_takes_effect_after_the_takeover() {
     assert_eq!(held.borrow().last(), Some(&(4, NEXT)));
 }
 
+/// A client has memory, and another one has made the key that it is about to `call`.
+fn has_made(play: &mut Play, (astray, creator): (&Rc<Story>, &Rc<Story>), call: Call) {
+    let warm = [(WARM, Call::Insert(801)), (WARM, Call::Delete), (WARM, Call::Insert(805))];
+    play.all(astray, warm.to_vec(), &NODES);
+    match call {
+        Call::Insert(_) => {}
+        Call::Swap(_) => {
+            let makes = [Call::Insert(800), Call::Swap(Some(804)), Call::Swap(Some(808))];
+            play.all(creator, makes.map(|call| (0, call)).to_vec(), &NODES);
+            // It has memory for records.
+            let warm = (0..3).flat_map(|_| [812, 808].map(|id| (0, Call::Swap(Some(id)))));
+            play.all(astray, warm.collect(), &NODES);
+        }
+        _ => play.all(creator, vec![(0, Call::Insert(800))], &NODES),
+    }
+    play.all(astray, vec![(0, Call::Get)], &NODES);
+}
+
 /// What the holder of a lock wrote when it died, after so many roundtrips, reached one node only; it `suspects`
 /// another one. The next holder, which does not reach that node, settles the key if it `settles`, and reads it;
 /// then another client reads it, at that node and one other. Returns what both read; `None` if the write was
@@ -183,21 +200,8 @@ fn two_reads(
     let (astray, creator) = (play.patient(ASTRAY), play.patient(CREATOR));
     let [next, last] = [NEXT, LAST].map(|id| play.hasty(id));
     let held = Held::default();
-    let warm = [(WARM, Call::Insert(801)), (WARM, Call::Delete), (WARM, Call::Insert(805))];
-    play.all(&astray, warm.to_vec(), &NODES);
     is_warm(&mut play, &[Rc::clone(&astray)], &held);
-    match call {
-        Call::Insert(_) => {}
-        Call::Swap(_) => {
-            let makes = [Call::Insert(800), Call::Swap(Some(804)), Call::Swap(Some(808))];
-            play.all(&creator, makes.map(|call| (0, call)).to_vec(), &NODES);
-            // It has memory for records.
-            let warm = (0..3).flat_map(|_| [812, 808].map(|id| (0, Call::Swap(Some(id)))));
-            play.all(&astray, warm.collect(), &NODES);
-        }
-        _ => play.all(&creator, vec![(0, Call::Insert(800))], &NODES),
-    }
-    play.all(&astray, vec![(0, Call::Get)], &NODES);
+    has_made(&mut play, (&astray, &creator), call);
     acquires(&mut play, &astray, &held, false);
     ends(&mut play, ASTRAY, call);
     if suspects {
@@ -216,9 +220,6 @@ fn two_reads(
     play.sim.take_all(ASTRAY, lands);
     dies(&mut play, ASTRAY);
     let [first, second] = [(); 2].map(|()| Rc::<RefCell<Option<Vec<u8>>>>::default());
-    // Who settles waits for a node that is silent until an operation's deadline (C9).
-    let deadline = 100_000;
-    next.client.set_timeouts(Timeouts { late_floor: 100, late_roundtrips: 1, deadline });
     let (story, found) = (Rc::clone(&next), Rc::clone(&first));
     play.sim.spawn(NEXT, async move {
         let lock = story.client.lock(LOCK);
@@ -259,6 +260,82 @@ fn what_a_dead_holder_left_at_one_node_surfaces_unless_it_is_settled() {
         // A read of a cell, a bucket's too, ends what it finds half done.
         let may_surface = matches!(call, Call::Update(_));
         assert_eq!(surfaced > 0, may_surface, "{call:?}: {surfaced} surfaced");
+    }
+}
+
+/// A client is fenced at two nodes, after so many roundtrips of a change, and lives: it has reached one of them,
+/// and goes on at the third. Another client, which the first node does not answer, settles the key if it
+/// `settles`, and reads it; then one reads it at the first node and the third. Returns what both read; `None` if
+/// the change was over before.
+fn two_reads_beside_a_fenced_client(
+    call: Call,
+    (rounds, lands, suspects): (usize, NodeId, bool),
+    settles: bool,
+) -> Option<[Option<Vec<u8>>; 2]> {
+    let [late, fenced] = all_but(lands)[..] else { panic!("three nodes") };
+    let mut play = play();
+    let (astray, creator) = (play.patient(ASTRAY), play.patient(CREATOR));
+    let [next, last] = [NEXT, LAST].map(|id| play.hasty(id));
+    has_made(&mut play, (&astray, &creator), call);
+    if suspects {
+        play.begin(&astray, vec![(WARM, Call::Get)]);
+        play.sim.poll_once(ASTRAY);
+        play.sim.disconnect(ASTRAY, fenced, false);
+        ends(&mut play, ASTRAY, call);
+    }
+    play.begin(&astray, vec![(0, call)]);
+    play.sim.poll_once(ASTRAY);
+    (0..rounds).for_each(|_| play.sim.roundtrip(ASTRAY, &NODES));
+    if play.sim.tasks(ASTRAY) == 0 {
+        return None;
+    }
+    play.sim.roundtrip(ASTRAY, &[lands]);
+    play.sim.lose_chains(ASTRAY, lands);
+    play.sim.lose_chains(ASTRAY, fenced);
+    let [first, second] = [(); 2].map(|()| Rc::<RefCell<Option<Vec<u8>>>>::default());
+    let (story, found) = (Rc::clone(&next), Rc::clone(&first));
+    play.sim.spawn(NEXT, async move {
+        if settles {
+            story.client.settle(&key(0)).await.expect("memory");
+        }
+        let value = story.client.get(&key(0)).await.expect("two nodes");
+        *found.borrow_mut() = value.map(|value| value.to_vec());
+    });
+    assert!(play.sim.finish(NEXT, &[late, fenced]), "{call:?}: it does not settle");
+    NODES.into_iter().for_each(|node| play.sim.lose_chains(NEXT, node));
+    for _ in 0..ENOUGH {
+        play.sim.roundtrip(ASTRAY, &[late]);
+        [lands, fenced].into_iter().for_each(|node| play.sim.lose_chains(ASTRAY, node));
+    }
+    let (story, found) = (Rc::clone(&last), Rc::clone(&second));
+    play.sim.spawn(LAST, async move {
+        let value = story.client.get(&key(0)).await.expect("two nodes");
+        *found.borrow_mut() = value.map(|value| value.to_vec());
+    });
+    assert!(play.sim.finish(LAST, &[lands, late]), "{call:?}: it does not end");
+    Some([first.take(), second.take()])
+}
+
+/// What a client left at one node that has fenced it, and brings to another one that has not, surfaces unless the
+/// key is settled: also where it is in a cell, or not there.
+#[test]
+fn what_a_fenced_client_goes_on_with_surfaces_unless_it_is_settled() {
+    for call in [Call::Update(1), Call::Swap(Some(1)), Call::Insert(1)] {
+        let mut surfaced = [0; 2];
+        for (lands, suspects) in NODES.into_iter().flat_map(|node| [(node, false), (node, true)]) {
+            for rounds in 0..ENOUGH {
+                let case = (rounds, lands, suspects);
+                let Some([next, last]) = two_reads_beside_a_fenced_client(call, case, false) else {
+                    break;
+                };
+                surfaced[usize::from(suspects)] += usize::from(next != last);
+                let settled = two_reads_beside_a_fenced_client(call, case, true);
+                let settled = settled.expect("it is not over");
+                assert_eq!(settled[0], settled[1], "{call:?}: {case:?}");
+            }
+        }
+        println!("{call:?}: {surfaced:?} surfaced");
+        assert!(surfaced.iter().sum::<usize>() > 0, "{call:?}");
     }
 }
 
