@@ -5,7 +5,8 @@
 //! execute nothing that it posts. Both stay true: fences only rise, and a session never comes back.
 //!
 //! A client slot's next client reports itself to a majority before its first operation, and each of these
-//! daemons fences the slot's former clients then. So what is forgotten of a client that left is known by the fence.
+//! daemons fences the slot's former clients then. One that leaves before that has them fenced where it says so. So
+//! what a daemon forgets of a client that left is known by its fence.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -258,16 +258,18 @@ impl<B: FenceAgent> Membership<B> {
     /// The daemon belongs to another pool.
     pub fn leave(&mut self, pool: Id, slot: usize, token: Id) -> Result<(), Refusal> {
         let member = self.of(pool)?;
-        if let Some(holder) = member.holders.get(&slot).filter(|holder| holder.token == token) {
-            member.epochs.leave(slot, holder.incarnation);
-            member.holders.remove(&slot);
-        }
-        Ok(())
+        let Some(holder) = member.holders.get(&slot).filter(|holder| holder.token == token) else {
+            return Ok(());
+        };
+        let incarnation = holder.incarnation;
+        member.epochs.leave(slot, incarnation);
+        member.holders.remove(&slot);
+        // That a former client left is forgotten with this.
+        self.fence_former(pool, slot, incarnation)
     }
 
     /// Records a client's epoch report, and returns those of all clients. A client that the daemon
-    /// did not know is admitted first (E2a). With its first report here, the former clients of its slot are fenced
-    /// (O1): it has the slot from a majority, so they left or are about to be evicted.
+    /// did not know is admitted first (E2a). With its first report here, the former clients of its slot are fenced.
     ///
     /// # Errors
     /// A later incarnation holds the client slot, or this one was evicted.
@@ -285,8 +287,8 @@ impl<B: FenceAgent> Membership<B> {
         }
         if member.holders.get(&slot) != Some(&client) {
             self.admit(pool, client)?;
-        } else if member.fenced.get(&slot).copied().unwrap_or(0) < incarnation - 1 {
-            self.fence(pool, slot, incarnation - 1)?;
+        } else {
+            self.fence_former(pool, slot, incarnation)?;
         }
         let member = self.of(pool)?;
         member.epochs.record(slot, incarnation, report);
@@ -317,6 +319,16 @@ impl<B: FenceAgent> Membership<B> {
             member.holders.remove(&slot);
         }
         Ok(connections)
+    }
+
+    /// Fences the clients that had a slot before the one of this incarnation, unless that was done (O1). This one has
+    /// the slot from a majority, or from etcd: so they left, or are about to be evicted.
+    fn fence_former(&mut self, pool: Id, slot: usize, incarnation: u64) -> Result<(), Refusal> {
+        let fenced = self.of(pool)?.fenced.get(&slot).copied().unwrap_or(0);
+        if fenced < incarnation - 1 {
+            self.fence(pool, slot, incarnation - 1)?;
+        }
+        Ok(())
     }
 
     fn of(&mut self, pool: Id) -> Result<&mut Member, Refusal> {
@@ -384,7 +396,7 @@ mod tests {
         assert_eq!(membership.claim(pool, holder(1, 5)), Err(Refusal::Stale { highest: 5 }));
         assert_eq!(membership.claim(pool, holder(4, 6)), Err(Refusal::Bounds));
         membership.leave(pool, 0, Id(5)).expect("it belongs to the pool");
-        assert_eq!(membership.claim(pool, holder(0, 4)), Err(Refusal::Stale { highest: 5 }));
+        assert_eq!(membership.claim(pool, holder(1, 4)), Err(Refusal::Stale { highest: 5 }));
         membership.claim(pool, holder(0, 6)).expect("it is free again");
         membership.leave(pool, 0, Id(5)).expect("it belongs to the pool");
         assert_eq!(membership.holders(), [holder(0, 6)], "a former life cannot let go of the slot");
@@ -464,6 +476,22 @@ mod tests {
             membership.leave(pool, 0, Id(incarnation.into())).expect("it belongs to the pool");
         }
         assert_eq!(membership.agent().0, [(0, 4), (0, 5)], "once each");
+    }
+
+    /// A client left. The next one of its slot reached too few daemons to begin, and left as well: it was forgotten
+    /// of the first one that it had ended.
+    #[test]
+    fn a_client_that_leaves_before_it_reports_fences_the_slot_s_former_lives() {
+        let (mut membership, pool) = membership();
+        let report = EpochReport { epoch: 1, renewed: 0, reached: 0 };
+        membership.claim(pool, holder(0, 5)).expect("it is free");
+        membership.report(pool, holder(0, 5), &report).expect("it holds it");
+        membership.leave(pool, 0, Id(5)).expect("it belongs to the pool");
+        membership.claim(pool, holder(0, 7)).expect("it is free");
+        membership.leave(pool, 0, Id(7)).expect("it belongs to the pool");
+        membership.claim(pool, holder(1, 8)).expect("it is free");
+        let reply = membership.report(pool, holder(1, 8), &report).expect("it holds it");
+        assert_eq!((reply.left, reply.fenced), (vec![(0, 7)], vec![(0, 6), (1, 7)]));
     }
 
     #[test]
