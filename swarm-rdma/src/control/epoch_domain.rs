@@ -166,6 +166,8 @@ impl Shared {
         replies.epoch = replies.epoch.max(reply.epoch);
         replies.renewed = replies.renewed.max(reply.renewed);
         replies.ended.record(node, &reply);
+        // Also where there is no reaper: objects name clients without end.
+        replies.awaited.retain(|_, awaited| awaited.asked.elapsed() < ASKED);
         replies.answers[node] = Some(reply);
         let verdict = decide(replies.epoch, &replies.answers, self.record.majority());
         // Without demand for memory, the epoch stays.
@@ -198,25 +200,21 @@ impl Shared {
         self.moving.store(ROUNDS, Ordering::Relaxed);
     }
 
-    /// Returns the client that blocks the epoch, once every [`LONG`].
-    fn long_held(&self) -> Option<(usize, u64)> {
-        let mut replies = self.replies();
-        let held = replies.held.as_mut()?;
-        let is_due = held.looked_after.elapsed() >= LONG;
-        if is_due {
-            held.looked_after = Instant::now();
-        }
-        is_due.then_some((held.client.slot, held.client.incarnation))
-    }
-
-    /// Returns a client that this one waits for, each once every [`LONG`].
+    /// Returns the client that waits longest for the reaper, if that is [`LONG`]: one that this client waits for, or,
+    /// while it wants memory, the one that blocks the epoch. So each has its turn, however slow etcd is.
     fn long_awaited(&self) -> Option<(usize, u64)> {
+        let wants_memory = self.wanted.load(Ordering::Relaxed) > 0;
         let now = Instant::now();
         let mut replies = self.replies();
-        replies.awaited.retain(|_, awaited| now.duration_since(awaited.asked) < ASKED);
-        let is_due = |it: &AwaitedClient| now.duration_since(it.looked_after) >= LONG;
-        let (&client, awaited) = replies.awaited.iter_mut().find(|(_, it)| is_due(it))?;
-        awaited.looked_after = now;
+        let Replies { held, awaited, .. } = &mut *replies;
+        let held = held.iter_mut().filter(|_| wants_memory);
+        let held = held.map(|it| ((it.client.slot, it.client.incarnation), &mut it.looked_after));
+        let awaited = awaited.iter_mut().map(|(&client, it)| (client, &mut it.looked_after));
+        let (client, looked_after) = held.chain(awaited).min_by_key(|(_, since)| **since)?;
+        if now.duration_since(*looked_after) < LONG {
+            return None;
+        }
+        *looked_after = now;
         Some(client)
     }
 
@@ -276,10 +274,8 @@ impl Shared {
         if self.reaping.swap(true, Ordering::Relaxed) {
             return;
         }
-        let wants_memory = self.wanted.load(Ordering::Relaxed) > 0;
-        let held = if wants_memory { self.long_held() } else { None };
-        let due = held.or_else(|| self.long_awaited());
-        let others = due.filter(|it| *it != (self.client.slot, self.client.incarnation));
+        let others =
+            self.long_awaited().filter(|it| *it != (self.client.slot, self.client.incarnation));
         let begun = others.map(|(slot, incarnation)| {
             let (shared, reaper) = (Arc::clone(self), Arc::clone(reaper));
             thread::Builder::new().name("swarm-reaper".to_owned()).spawn(move || {

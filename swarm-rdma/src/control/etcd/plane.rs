@@ -325,11 +325,12 @@ impl Etcd {
         Box::new(move |slot, incarnation| {
             // A failure is retried as long as the client is waited for.
             let Ok(etcd) = Self::connect(&members) else { return };
-            let Ok(clients) = etcd.clients(&pool) else { return };
-            // A later holder of the slot had this client fenced before it began. What a damaged object names
-            // must fence nobody who is there, nor who is yet to come.
-            let is_held = clients.iter().any(|it| it.slot == slot);
+            // What a damaged object names must fence no client that is there, nor one that is yet to come: so first
+            // whether there was such a client, then whether its slot is held. A later holder of the slot had this
+            // client fenced before it began.
             let is_past = etcd.last_incarnation(&pool).is_ok_and(|(last, _)| incarnation <= last);
+            let Ok(clients) = etcd.clients(&pool) else { return };
+            let is_held = clients.iter().any(|it| it.slot == slot);
             if !is_held && is_past {
                 drop(etcd.evict_life(&pool, &record, (slot, incarnation), None));
             }
