@@ -21,7 +21,8 @@
 //! takes them away once the client [is known to have ended](swarm_core::fabric::EpochDomain::is_gone) (O1). On
 //! shared memory the kernel knows at once. Behind RDMA a majority of the memory nodes has to fence it: once its lease
 //! in etcd is over and somebody waits, or when an operator evicts it. A client that is stopped, or does not poll its
-//! futures, has not ended: it keeps what it holds until it goes on, or is [evicted](Lock::evict).
+//! futures, has not ended: it keeps what it holds until it goes on, or is [evicted](Lock::evict). (Behind RDMA with
+//! etcd, clients that wait evict one that is stopped for longer than its lease: it looks dead.)
 //!
 //! **A token is larger than all before it.** Each holder gets one (O2), and what a lock guards outside of its
 //! cell should be fenced with it: who was evicted may not know yet.
