@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(looks, LOOKS - 1);
         let mut wait = Wait::new(7);
         let looks = (1..).take_while(|&look| !wait.is_over(1000, 7 + look)).count();
-        assert_eq!(looks, 999, "as long as it is, for who looks all the time");
+        assert_eq!(looks, 999, "as long as it is, for a client that looks all the time");
     }
 
     #[test]

@@ -14,7 +14,7 @@
 //! speed depends on the clock. Dropping an operation's future equals a crash of its client at that
 //! point.
 //!
-//! A program brings a fabric, a clock, memory that pointers lead to, and somebody who polls. Here the
+//! A program brings a fabric, a clock, memory that pointers lead to, and something that polls. Here the
 //! fabric is [`loopback`](fabric), which is for tests:
 //!
 //! ```

@@ -178,7 +178,7 @@ pub trait EpochDomain {
     fn is_attached(&self, slot: usize) -> bool;
 
     /// Wakes clients that sleep until a key with this hash changes. To be called behind a change of the
-    /// key, whose last verb was a CAS (N1). A hint: whoever sleeps looks again by itself. One load if
+    /// key, whose last verb was a CAS (N1). A hint: a client that sleeps looks again by itself. One load if
     /// nobody sleeps.
     fn wake(&self, _hash: u64) {}
 

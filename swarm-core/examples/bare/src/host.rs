@@ -1,5 +1,5 @@
 //! What a program needs that swarm-core does not: a place to begin, to print and to stop at, time,
-//! memory, and somebody who polls. On a board this is the file to replace.
+//! memory, and something that polls. On a board this is the file to replace.
 //!
 //! Here it is the host's C library: `main`, `write`, `abort`.
 
