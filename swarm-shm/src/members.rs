@@ -169,7 +169,7 @@ impl Members {
 
     /// Returns how a node's file was found to relate to the control file, if that says anything.
     ///
-    /// H9: a file of a former life is no older copy; and whoever finds the count of the next life
+    /// H9: a file of a former life is no older copy; and a client that finds the count of the next life
     /// finds that life, which was stored before. S11: zeros in place of lost memory are no count.
     pub(crate) fn told(
         &self,

@@ -570,7 +570,7 @@ fn clients_that_may_end_one_that_is_stopped_and_holds_the_epoch_up() {
     assert_eq!(ENDED.load(Ordering::Relaxed), 0, "it is slow");
     signal(child.process.id(), Signal::STOP);
     wait(&other);
-    assert_eq!(ENDED.load(Ordering::Relaxed), 0, "who was not asked to ends nobody");
+    assert_eq!(ENDED.load(Ordering::Relaxed), 0, "a client that was not asked to ends nobody");
     until(|| {
         domain.end_halted();
         domain.try_advance() > 2
@@ -592,7 +592,7 @@ fn a_client_that_is_not_there_or_is_oneself_is_not_ended() {
     // A child that another test starts shares the lock until it calls `exec`.
     until(|| pool.live_clients().is_empty());
     assert!(matches!(pool.evict(0), Err(Error::NoClient { .. })));
-    assert_eq!(pool.clients(), [], "who left is not there");
+    assert_eq!(pool.clients(), [], "a client that left is not there");
     // A dead owner's process id may be another process's by now: this one's, say.
     let mut child = Running::start("hold", pool.path());
     assert_eq!(child.hear(), "0");

@@ -18,7 +18,7 @@ use crate::words::waits;
 /// Where a process's threads sleep until keys of a pool change.
 ///
 /// A wake is a hint: it may be for another key, and it is missing where the client that changed the
-/// key died before it. So whoever waits looks again by itself every so often.
+/// key died before it. So a client that waits looks again by itself every so often.
 #[derive(Clone, Debug)]
 pub struct WaitWords(Arc<Mapping>);
 
@@ -48,7 +48,7 @@ impl WaitWords {
             tv_sec: longest.as_secs().try_into().unwrap_or(i64::MAX),
             tv_nsec: longest.subsec_nanos().into(),
         };
-        // A signal, a time that is over, another word by now: all the same to whoever looks again.
+        // A signal, a time that is over, another word by now: all the same to a client that looks again.
         let _: Result<(), Errno> =
             futex::wait(lower(self.word(hash)), futex::Flags::empty(), prepared, Some(&longest));
     }

@@ -252,7 +252,7 @@ impl Control {
     pub(crate) fn life_words(&self) -> [u64; MAX_NODES] {
         let load = || std::array::from_fn(|node| self.life_word(NodeId(node as u8)));
         let mut words = load();
-        // Whoever changes them again and again begins another generation each time.
+        // A process that changes them again and again begins another generation each time.
         for _ in 0..TRIES {
             let again = load();
             if again == words {

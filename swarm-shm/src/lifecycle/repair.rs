@@ -475,7 +475,7 @@ fn put_in_place(dir: &Path, from: &Path, former: Option<&File>) -> Result<bool, 
         (Ok(()), Some(former)) if is_at(former, from) => {
             fs::remove_file(from).map_err(|error| Error::io(from, "remove", error))?;
         }
-        // Who opens the other pool before it is back is told that files are another pool's.
+        // A process that opens the other pool before it is back is told that files are another pool's.
         (Ok(()), Some(_)) => {
             fs::rename(from, &to).map_err(refused)?;
             return Ok(false);

@@ -175,7 +175,7 @@ impl Replacement {
         ShmFabric::of_one(self.pool.geometry().nodes, self.node, &self.new.mapping)
     }
 
-    /// Says how far the filling is, for whoever looks at the pool.
+    /// Says how far the filling is, for a process that looks at the pool.
     pub fn note_filled(&self, done: u64, all: u64) {
         let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         self.pool.control().set_filled(self.node, (small(done), small(all)));

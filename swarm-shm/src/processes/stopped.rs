@@ -107,7 +107,7 @@ impl Evictor {
         }
         state.watch.look(control, epoch);
         for ended in state.watch.end(control, self.options.least) {
-            // Who may not be ended is named by the error of the write that is refused.
+            // A client that may not be ended is named by the error of the write that is refused.
             if ended.sent.is_ok() {
                 (self.options.tell)(&ended.told);
             }

@@ -15,7 +15,7 @@
 //! | reads the key | loads the word ([`any_wait`]) |
 //! | sleeps, if the word is still what it was | if any wait: clears the bit and counts ([`release`]), and wakes all |
 //!
-//! **Invariant (N1):** who sleeps has seen the change, or the word is another one by then, or the
+//! **Invariant (N1):** a client that sleeps has seen the change, or the word is another one by then, or the
 //! client that made the change is about to make it so and to wake. The fences order the two clients:
 //! the one finds the other's change, or the other finds the bit. The bit says that some wait, not
 //! how many: a client that is killed while it waits costs the next change one wake, and nothing after
@@ -48,13 +48,13 @@ pub fn any_wait(word: &Word) -> bool {
     word.load(Ordering::Relaxed) & WAIT != 0
 }
 
-/// Counts a wake, unless another client did. Whoever finds the same word as before sleeps in vain:
+/// Counts a wake, unless another client did. A client that finds the same word as before sleeps in vain:
 /// those are to be woken behind this.
 pub fn release(word: &Word) {
     let next = |now: u64| {
         let counted = (now - WAIT).wrapping_add(COUNT) & u64::from(u32::MAX);
         (now & WAIT != 0).then_some(counted)
     };
-    // Relaxed: the word publishes nothing. Who is woken reads the key anew.
+    // Relaxed: the word publishes nothing. A client that is woken reads the key anew.
     let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
 }

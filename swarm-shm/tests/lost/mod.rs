@@ -186,7 +186,11 @@ fn a_control_file_that_is_cut_short_is_told() {
         for _ in 0..4 {
             assert!(domain.try_advance() < epoch + 1, "of {epoch}");
         }
-        assert_ne!(domain.generation(), generation, "whoever begins something asks what is lost");
+        assert_ne!(
+            domain.generation(),
+            generation,
+            "a client that begins something asks what is lost"
+        );
         assert_eq!(domain.lost(), Some(Lost::CutShort));
         assert!(matches!(pool.attach(), Err(Error::Length { .. })));
         for node in [0, 1, 2] {
