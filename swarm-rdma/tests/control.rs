@@ -99,7 +99,7 @@ fn a_file_has_one_pool_whichever_of_its_nodes_are_there() {
     assert_eq!(all.record().expect("a majority is in it"), record);
 }
 
-/// Who lists one node of another's pool by mistake does not take it away from there.
+/// A file that lists one node of another's pool by mistake does not take it away from there.
 #[test]
 fn a_node_of_another_pool_stays_there() {
     let mut daemons = daemons(3);
@@ -115,7 +115,7 @@ fn a_node_of_another_pool_stays_there() {
 }
 
 /// Many clients that begin at once, again and again: no two have a slot at a time, no two ever have
-/// an incarnation, and who begins later has a larger one.
+/// an incarnation, and a client that begins later has a larger one.
 #[test]
 fn slots_and_incarnations_belong_to_one_client() {
     let daemons = daemons(3);

@@ -182,7 +182,7 @@ fn a_client_that_died_holds_the_epoch_up_until_it_is_evicted() {
     assert!(late.is_err(), "it does not come back: {late:?}");
 }
 
-/// Whoever holds an object is asked about: one that lives is not gone, nor one that is silent, until it is evicted.
+/// A client that holds an object is asked about: one that lives is not gone, nor one that is silent, until it is evicted.
 #[test]
 fn a_client_is_gone_when_it_has_left_or_is_evicted() {
     let mut cluster = Cluster::new();
